@@ -1,0 +1,29 @@
+# Each target sets up its own environment: .venv, from constraints.txt.
+#   make smoke   trains a small GPT on this machine, in about five minutes
+#   make test    runs the test suite
+#   make lint    ruff and pyright
+
+PYTHON ?= python3
+BIN := .venv/bin
+# More flags for `make smoke`, such as --config.schedule.num_steps=30.
+FLAGS ?=
+
+.PHONY: smoke test lint
+
+smoke: .venv/ready
+	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Python 3.11 or later is needed: make PYTHON=python3.12' >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $@

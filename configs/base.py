@@ -1,0 +1,148 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The whole config tree, each field explained once.
+
+Every other config starts from this one and states what differs. A text such as
+`'cosine(peak=6e-4, warmup=2000)'` is a call-string: a name with its own
+arguments; an unknown name prints the choices. A `placeholder` may stay empty,
+and says then what it becomes. Override any field on the command line:
+`--config.model.num_layers=4`.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+T = TypeVar('T')
+
+
+def get_config(arg: str = '') -> ConfigDict:
+  """Returns the locked tree; the base has no sizes to choose from."""
+  no_size(__file__, arg)
+  config = ConfigDict()
+
+  # Parameters, the data order and dropout are functions of this number.
+  config.seed = 0
+
+  # The fields of gpt_jax.nn.transformer.Transformer.
+  config.model = dict(
+    vocab_size=placeholder(int),  # empty: the tokenizer's
+    context_length=1024,  # tokens in a row
+    num_layers=12,
+    d_model=768,
+    num_heads=12,
+    num_kv_heads=placeholder(int),  # empty: num_heads
+    head_size=placeholder(int),  # empty: d_model / num_heads
+    d_ff=placeholder(int),  # empty: 4 * d_model
+    position='learned',  # learned, none
+    # full, local(window=...); a comma list repeats over the layers.
+    attention='full',
+    ffn='gelu_tanh',  # gelu_tanh, gelu, relu
+    norm='layernorm(epsilon=1e-5)',
+    block='pre',  # where the norms go: pre (GPT-2), post (GPT-1)
+    bias='all',  # all, none: of the dense layers
+    output='tied',  # tied, untied: does the output reuse the embeddings
+    # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
+    dropout='none',
+    init_weights='normal(stddev=0.02)',  # or gpt2(stddev=0.02)
+    # Of activations and matrix products: bfloat16, float32. Parameters,
+    # norms, softmax and loss are float32 always.
+    dtype='bfloat16',
+    # What the backward pass computes again instead of keeping:
+    # none, dots (keeps matrix products), full (keeps each period's input).
+    remat='none',
+    loop='scan',  # scan (compiles fast), unroll (runs faster on CPU)
+  )
+
+  config.objective = dict(name='causal')
+
+  config.data = dict(
+    # stdlib (Python's own source files), text('glob'), jsonl('glob', 'field')
+    source='stdlib',
+    # What evaluation sees: documents(fraction=...), tail(fraction=...), none,
+    # or a source of its own.
+    holdout='documents(fraction=0.02)',
+    store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
+  )
+
+  # sentencepiece(vocab_size=..., model='unigram'), sentencepiece_file('path'),
+  # bytes, characters, gpt2_bpe('encoder.json', 'vocab.bpe'),
+  # gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe')
+  config.tokenizer = dict(name="sentencepiece(vocab_size=32000, model='bpe')")
+
+  config.optim = dict(
+    name='adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',
+    clip_norm=1.0,  # bound of the gradient's global norm; 0: none
+  )
+
+  config.schedule = dict(
+    num_steps=100_000,
+    # constant, linear, cosine, rsqrt; `final` is a fraction of the peak.
+    name='cosine(peak=6e-4, warmup=2000, final=0.1)',
+  )
+
+  config.batch = dict(
+    rows=512,  # rows of context_length tokens in one optimizer step
+    # So many of them at a time, over all devices: the gradients of the parts
+    # are summed. Fewer take less memory. Empty: all at once.
+    micro_rows=placeholder(int),
+  )
+
+  config.mesh = dict(
+    # Devices along each axis; -1 takes what the others leave.
+    data=1,
+    fsdp=-1,
+    tensor=1,
+    # Logical axis of a parameter or activation -> mesh axes ('' : not split).
+    rules=dict(
+      batch='data, fsdp',
+      length='',
+      embed='fsdp',
+      heads='tensor',
+      kv_heads='tensor',
+      mlp='tensor',
+      vocab='tensor',
+      norm='',
+      layers='',
+    ),
+  )
+
+  config.checkpoint = dict(
+    every_steps=1000,  # also after the last step
+    keep=2,  # older ones are deleted
+  )
+
+  config.eval = dict(
+    every_steps=1000,  # also after the last step; 0: only then
+    rows=64,  # rows in one evaluation batch
+    num_batches=placeholder(int),  # empty: all of the held-out split
+  )
+
+  config.log = dict(
+    every_steps=10,
+    # The text to continue at the end of the run; '' for none.
+    sample_prompt='The ',
+    sample_tokens=100,
+  )
+  return config.lock()
+
+
+def size(file: str, arg: str, sizes: Mapping[str, T]) -> T:
+  """The entry `arg` of a config's table of sizes."""
+  if arg not in sizes:
+    raise ValueError(
+      f'{_name(file)}:{arg}: unknown size; one of ' + ', '.join(sizes)
+    )
+  return sizes[arg]
+
+
+def no_size(file: str, arg: str) -> None:
+  """Refuses an argument where a config has one size only."""
+  if arg:
+    raise ValueError(f'{_name(file)}:{arg}: has one size; leave :{arg} out')
+
+
+def _name(file: str) -> str:
+  return 'configs/' + file.rpartition('/')[2]

@@ -1,0 +1,33 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The three sizes that CPU speed is measured at.
+
+gpt-jax benchmark --config configs/benchmark.py:char
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+# layers, d_model, heads, context, rows, vocabulary
+SIZES = {
+  'char': (4, 128, 4, 64, 12, 65),
+  'mid': (6, 384, 6, 256, 16, 65),
+  'vocab': (6, 384, 6, 256, 16, 50_304),
+}
+
+
+def get_config(arg: str = 'char') -> ConfigDict:
+  """A GPT-2 of the size `arg`, float32, AdamW and clipping."""
+  sizes = base.size(__file__, arg, SIZES)
+  config = base.get_config().unlock()
+  config.model.num_layers, config.model.d_model, config.model.num_heads = sizes[
+    :3
+  ]
+  config.model.context_length, config.batch.rows, config.model.vocab_size = (
+    sizes[3:]
+  )
+  config.model.init_weights = 'gpt2(stddev=0.02)'
+  config.model.dtype = 'float32'
+  config.model.loop = 'unroll'
+  return config.lock()

@@ -1,0 +1,51 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-1 (Radford et al., 2018: Improving Language Understanding by Generative
+Pre-Training), section 4.1.
+
+  gpt-jax train --config configs/gpt1.py --workdir W
+
+Parameters: 116,534,784. BooksCorpus is not distributed: the corpus defaults to
+the Python standard library with a vocabulary of the paper's size trained on
+it. With GPT-1's own vocabulary files and your text:
+
+  --config.tokenizer.name="gpt1_bpe('encoder_bpe_40000.json',
+                                    'vocab_40000.bpe')"
+  --config.data.source="text('books/*.txt')"
+
+Not run to the end.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config(arg: str = '') -> ConfigDict:
+  """GPT-1 has one size."""
+  base.no_size(__file__, arg)
+  config = base.get_config().unlock()
+  # "a 12-layer decoder-only transformer with masked self-attention heads (768
+  # dimensional states and 12 attention heads) [...] 3072 dimensional inner
+  # states"; layer norm after each sub-block; BPE with 40,000 merges.
+  config.model.num_layers = 12
+  config.model.d_model = 768
+  config.model.num_heads = 12
+  config.model.d_ff = 3072
+  config.model.block = 'post'
+  config.model.vocab_size = 40_478
+  config.tokenizer.name = "sentencepiece(vocab_size=40478, model='bpe')"
+  config.model.init_weights = 'normal(stddev=0.02)'
+  config.model.dropout = 'rates(embedding=0.1, residual=0.1, attention=0.1)'
+  # Adam, 2.5e-4 after 2000 updates from zero, cosine to 0; 100 epochs of
+  # batches of 64 rows of 512 tokens. BooksCorpus has about 1e9 tokens, hence
+  # about 30,500 batches an epoch.
+  config.optim.name = 'adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01)'
+  config.optim.clip_norm = 1.0  # as in the released code
+  config.schedule.name = 'cosine(peak=2.5e-4, warmup=2000, final=0.0)'
+  config.schedule.num_steps = 3_050_000
+  config.batch.rows = 64
+  # What one device holds; give it 16 times the number of devices.
+  config.batch.micro_rows = 16
+  config.model.context_length = 512
+  return config.lock()

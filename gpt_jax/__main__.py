@@ -1,0 +1,42 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`gpt-jax COMMAND ...` runs `gpt_jax.COMMAND`."""
+
+import importlib
+import sys
+
+from gpt_jax import command, malloc
+
+COMMANDS = {
+  'train': 'pre-train a model; go on where a run stopped',
+  'generate': 'continue a prompt',
+  'evaluate': 'measure a trained model on held-out text',
+  'prepare': 'text to tokenizer and token store',
+  'inspect': 'resolved config, parameters, FLOPs',
+  'plot': 'draw the curves of runs',
+  'benchmark': 'compile time, step time, tokens/s, data wait, MFU',
+  'doctor': 'check the installation',
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+  """Runs one command; returns the exit code."""
+  argv = sys.argv[1:] if argv is None else argv
+  if not argv or argv[0] in ('-h', '--help', 'help'):
+    print('usage: gpt-jax COMMAND [--help] [flags]\n')
+    for name, summary in COMMANDS.items():
+      print(f'  {name:10} {summary}')
+    return 0 if argv else 2
+  name, *rest = argv
+  if name not in COMMANDS:
+    choices = ', '.join(COMMANDS)
+    print(
+      f'gpt-jax: unknown command {name!r}; one of {choices}', file=sys.stderr
+    )
+    return 2
+  malloc.keep_memory()
+  return command.run(importlib.import_module(f'gpt_jax.{name}'), rest)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

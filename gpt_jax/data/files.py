@@ -1,0 +1,95 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Small files in a folder that is a local path or a URL such as `gs://b/p`.
+
+TensorStore's key-value stores do the work: on a local disk a write goes to a
+temporary name, is synced and then renamed, so a file is whole or absent.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+
+import tensorstore as ts
+
+# Chunks read lately, of all token stores of the process together.
+_CACHE_BYTES = 1 << 28
+_CONTEXT = ts.Context({'cache_pool': {'total_bytes_limit': _CACHE_BYTES}})
+
+
+def join(folder: str, name: str) -> str:
+  """Returns the path or URL of `name` inside `folder`."""
+  return f'{folder.rstrip("/")}/{name}'
+
+
+def is_local(folder: str) -> bool:
+  """Tells a path from a URL."""
+  return '://' not in folder
+
+
+def open_array(folder: str, **spec) -> ts.TensorStore:
+  """Opens the zarr3 array in `folder`; `spec` are TensorStore's options.
+
+  Raises:
+    ValueError: there is no readable array.
+  """
+  spec = {'driver': 'zarr3', 'kvstore': _spec(folder)} | spec
+  return ts.open(spec, context=_CONTEXT).result()
+
+
+def read(folder: str, name: str) -> bytes | None:
+  """Reads a file; None where there is none."""
+  result = _store(folder).read(name).result()
+  return result.value if result.state == 'value' else None
+
+
+def write(folder: str, name: str, data: bytes):
+  """Writes a file that is whole or absent, whenever the process dies."""
+  _store(folder).write(name, data).result()
+
+
+def names(folder: str) -> list[str]:
+  """Lists the files below `folder`, as sorted paths relative to it."""
+  return sorted(key.decode() for key in _store(folder).list().result())
+
+
+def delete(folder: str, name: str):
+  """Deletes the file `name` and all files below a folder of that name."""
+  store = _store(folder)
+  store.delete_range(ts.KvStore.KeyRange(name, f'{name}\0')).result()
+  below = ts.KvStore.KeyRange(f'{name}/', f'{name}0')  # '0' follows '/'
+  store.delete_range(below).result()
+
+
+@contextlib.contextmanager
+def exclusive(folder: str, name: str) -> Iterator[None]:
+  """Holds the file `name` while the folder is being written.
+
+  The file goes away only when the body ends without an error, so that one
+  left behind tells of an unfinished body. On a local disk a second process
+  waits here until the first has ended; to a URL only one process may write.
+  """
+  if not is_local(folder):
+    write(folder, name, b'')
+    yield
+    delete(folder, name)
+    return
+  os.makedirs(folder, exist_ok=True)
+  path = os.path.join(folder, name)
+  with open(path, 'ab') as file:
+    fcntl.flock(file, fcntl.LOCK_EX)  # freed by the system when we die
+    yield
+    # A process that waited for us may have removed it meanwhile.
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(path)
+
+
+def _spec(folder: str) -> str | dict[str, str]:
+  if is_local(folder):
+    return {'driver': 'file', 'path': f'{os.path.abspath(folder)}/'}
+  return f'{folder.rstrip("/")}/'
+
+
+def _store(folder: str) -> ts.KvStore:
+  return ts.KvStore.open(_spec(folder), context=_CONTEXT).result()

@@ -1,0 +1,118 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The manifest of a token store: what is in it, and checksums to prove it."""
+
+import dataclasses
+import hashlib
+import json
+import zlib
+
+import numpy as np
+
+from gpt_jax.data import files
+from gpt_jax.spec import UsageError
+
+NAME = 'manifest.json'
+FORMAT_VERSION = 1
+
+# A checksum covers this many elements of an array.
+BLOCK = 1 << 20
+
+_SEAL = 'manifest_sha256'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+  """What a token store holds.
+
+  Attributes:
+    source: call-string of the corpus.
+    source_sha256: of the names, texts and sides of all documents.
+    holdout: call-string of what was held out.
+    tokenizer: call-string.
+    tokenizer_fingerprint: sha256 of what defines the tokenizer.
+    vocab_size: ids are below it.
+    eos_id: the id that ends each document.
+    dtype: of the tokens.
+    num_tokens: including the end of each document.
+    num_documents: in this split.
+    num_bytes: of the text in UTF-8, for bits per byte.
+    tokens_crc32: of each `BLOCK` of tokens, little-endian.
+    document_ends_crc32: of each `BLOCK` of document ends, little-endian.
+    format_version: of the folder.
+  """
+
+  source: str
+  source_sha256: str
+  holdout: str
+  tokenizer: str
+  tokenizer_fingerprint: str
+  vocab_size: int
+  eos_id: int
+  dtype: str
+  num_tokens: int
+  num_documents: int
+  num_bytes: int
+  tokens_crc32: list[int]
+  document_ends_crc32: list[int]
+  format_version: int = FORMAT_VERSION
+
+
+def write(folder: str, manifest: Manifest):
+  """Writes the file that makes the folder a token store."""
+  entries = dataclasses.asdict(manifest)
+  entries[_SEAL] = _digest(entries)
+  data = json.dumps(entries, indent=2).encode() + b'\n'
+  files.write(folder, NAME, data)
+
+
+def exists(folder: str) -> bool:
+  """Tells whether the folder holds a finished token store."""
+  return files.read(folder, NAME) is not None
+
+
+def read(folder: str) -> Manifest:
+  """Reads the manifest of a token store.
+
+  Raises:
+    UsageError: it is missing, damaged, or of another format version.
+  """
+  path = files.join(folder, NAME)
+  data = files.read(folder, NAME)
+  if data is None:
+    raise UsageError(
+      f'{path}: is missing, so {folder} holds no finished token store; run '
+      'gpt-jax prepare'
+    )
+  try:
+    entries = json.loads(data)
+    version = entries['format_version']
+    seal = entries.pop(_SEAL, None)
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise _damaged(path) from e
+  if version != FORMAT_VERSION:
+    raise UsageError(
+      f'{path}: format version {version!r}, this version of gpt_jax reads '
+      f'{FORMAT_VERSION}; prepare the data again'
+    )
+  if seal != _digest(entries):
+    raise _damaged(path)
+  return Manifest(**entries)
+
+
+def checksums(array: np.ndarray) -> list[int]:
+  """Returns the crc32 of each `BLOCK` elements of a flat array."""
+  array = array.astype(array.dtype.newbyteorder('<'), copy=False)
+  starts = range(0, len(array), BLOCK)
+  return [zlib.crc32(array[i : i + BLOCK].data) for i in starts]
+
+
+def _digest(entries: dict) -> str:
+  data = json.dumps(entries, sort_keys=True).encode()
+  return hashlib.sha256(data).hexdigest()
+
+
+def _damaged(path: str) -> UsageError:
+  return UsageError(
+    f'{path}: is damaged; remove the folder and prepare the data again'
+  )

@@ -1,0 +1,271 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The token store: a corpus as one flat array of token ids on disk.
+
+  D/manifest.json     what is there; written last, so a store is whole or none
+  D/tokens            zarr3, uint16 or uint32 [num_tokens]
+  D/document_ends     zarr3, int64 [num_documents], after each eos
+  D/tokenizer/        see `tokenizer.load`
+  D/validation/       the split held out, a token store without tokenizer
+
+A wrong token must never be read. Each chunk of 16k elements carries a crc32c
+that is checked at every read, and a chunk that is missing is an error. A store
+small enough to be kept in memory is checked against the manifest as a whole.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import tensorstore as ts
+
+from gpt_jax import spec
+from gpt_jax.data import files, manifest, tokenizer
+from gpt_jax.data.manifest import Manifest
+from gpt_jax.spec import UsageError
+
+TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'
+TOKENIZER, VALIDATION = 'tokenizer', 'validation'
+
+# Stores up to this size are read into memory when they are opened.
+IN_MEMORY_BYTES = 1 << 30
+
+_SHARD_BYTES = 1 << 25  # one file: 16M tokens of two bytes
+_CHUNK = 1 << 14  # elements read at once: 8 rows of 2048 tokens
+
+
+class TokenStore:
+  """One split of a prepared corpus, open for reading."""
+
+  def __init__(self, folder: str, contents: Manifest, tokens, ends):
+    """Use `open`; `tokens` and `ends` are arrays in memory or on disk."""
+    self.folder = folder
+    self.manifest = contents
+    self._tokens = tokens
+    self._ends = ends
+
+  def __len__(self) -> int:
+    return self.manifest.num_tokens
+
+  @classmethod
+  def open(
+    cls, folder: str, *, in_memory_bytes: int = IN_MEMORY_BYTES
+  ) -> 'TokenStore':
+    """Opens the token store in `folder`.
+
+    Args:
+      folder: a path or a URL such as `gs://bucket/path`.
+      in_memory_bytes: a store up to this size is loaded and checked as a
+        whole; of a larger one each chunk is checked when it is read.
+
+    Raises:
+      UsageError: the store is missing, damaged or of an unknown version.
+    """
+    contents = manifest.read(folder)
+    size = contents.num_tokens * np.dtype(contents.dtype).itemsize
+    arrays = []
+    for name, dtype, length, crc32 in (
+      (TOKENS, contents.dtype, contents.num_tokens, contents.tokens_crc32),
+      (
+        *(DOCUMENT_ENDS, 'int64', contents.num_documents),
+        contents.document_ends_crc32,
+      ),
+    ):
+      array = _open(folder, name, dtype, length)
+      if size + contents.num_documents * 8 <= in_memory_bytes:
+        array = _load(folder, name, array, crc32)
+      arrays.append(array)
+    return cls(folder, contents, *arrays)
+
+  def tokens(self, start: int, stop: int) -> np.ndarray:
+    """Returns tokens [start, stop) in the store's dtype."""
+    assert 0 <= start <= stop <= len(self), (start, stop, len(self))
+    if isinstance(self._tokens, np.ndarray):
+      return self._tokens[start:stop]
+    return self._result(TOKENS, self._tokens[start:stop].read())
+
+  def read_many(self, starts: Iterable[int], length: int) -> np.ndarray:
+    """Returns rows of `length` tokens, [num_starts, length]; all at once."""
+    starts = np.asarray(starts, np.int64)
+    assert np.all((starts >= 0) & (starts + length <= len(self))), starts
+    if not len(starts):
+      return np.empty((0, length), self.manifest.dtype)
+    if isinstance(self._tokens, np.ndarray):
+      windows = np.lib.stride_tricks.sliding_window_view(self._tokens, length)
+      return windows[starts]
+    reads = [self._tokens[s : s + length].read() for s in starts.tolist()]
+    rows = np.empty((len(reads), length), self.manifest.dtype)
+    for i, read in enumerate(reads):
+      rows[i] = self._result(TOKENS, read)
+    return rows
+
+  @property
+  def document_ends(self) -> np.ndarray:
+    """The exclusive end of each document, its eos included; int64 [N]."""
+    if isinstance(self._ends, np.ndarray):
+      return self._ends
+    return self._result(DOCUMENT_ENDS, self._ends.read())
+
+  def tokenizer(self) -> tokenizer.Tokenizer:
+    """Loads the tokenizer that wrote the train split.
+
+    Raises:
+      UsageError: it is missing or not the one of the manifest.
+    """
+    folder = files.join(self.folder, TOKENIZER)
+    loaded = tokenizer.load(folder)
+    if loaded.fingerprint != self.manifest.tokenizer_fingerprint:
+      raise UsageError(
+        f'{folder}: is not the tokenizer that wrote this token store; prepare '
+        'the data again'
+      )
+    return loaded
+
+  def validation(self) -> 'TokenStore | None':
+    """Opens the split held out; None if nothing was."""
+    (holdout,) = spec.parse('data.holdout', self.manifest.holdout)
+    if holdout.name == 'none':
+      return None
+    return TokenStore.open(files.join(self.folder, VALIDATION))
+
+  def verify(self):
+    """Compares every token with the manifest; for stores not in memory.
+
+    Raises:
+      UsageError: something differs.
+    """
+    for start in range(0, len(self), manifest.BLOCK):
+      stop = min(start + manifest.BLOCK, len(self))
+      crc32 = manifest.checksums(np.ascontiguousarray(self.tokens(start, stop)))
+      if crc32 != [self.manifest.tokens_crc32[start // manifest.BLOCK]]:
+        raise _damaged(self.folder, TOKENS, 'differs from the manifest')
+    if manifest.checksums(self.document_ends) != (
+      self.manifest.document_ends_crc32
+    ):
+      raise _damaged(self.folder, DOCUMENT_ENDS, 'differs from the manifest')
+
+  def _result(self, name: str, read: ts.Future) -> np.ndarray:
+    try:
+      return read.result()
+    except ValueError as e:
+      raise _damaged(self.folder, name, str(e)) from e
+
+
+class Written(NamedTuple):
+  """What an `ArrayWriter` wrote."""
+
+  length: int
+  crc32: list[int]
+
+
+class ArrayWriter:
+  """Writes a flat array as a stream; holds one shard and what was added."""
+
+  def __init__(self, folder: str, name: str, dtype: str):
+    self._dtype = np.dtype(dtype)
+    self._shard = _SHARD_BYTES // self._dtype.itemsize
+    # So that the checksums of the shards are those of the whole.
+    assert self._shard % manifest.BLOCK == 0
+    self._waiting: list[np.ndarray] = []
+    self._num_waiting = 0
+    self._length = 0
+    self._crc32: list[int] = []
+    self._array = files.open_array(
+      files.join(folder, name),
+      metadata=_metadata(dtype, self._shard),
+      store_data_equal_to_fill_value=True,
+      create=True,
+    )
+
+  def add(self, values: np.ndarray):
+    """Appends `values`, which fit into the array's dtype."""
+    self._waiting.append(values.astype(self._dtype))
+    self._num_waiting += len(values)
+    if self._num_waiting >= self._shard:
+      self._flush(self._num_waiting // self._shard * self._shard)
+
+  def close(self) -> Written:
+    """Writes what is left."""
+    self._flush(self._num_waiting)
+    return Written(self._length, self._crc32)
+
+  def _flush(self, count: int):
+    """Writes the first `count` waiting values; whole shards until the last."""
+    if not count:
+      return
+    waiting = np.concatenate(self._waiting)
+    values, rest = waiting[:count], waiting[count:]
+    self._waiting, self._num_waiting = [rest.copy()], len(rest)
+    self._crc32 += manifest.checksums(values)
+    stop = self._length + count
+    self._array = self._array.resize(
+      exclusive_max=[stop], expand_only=True
+    ).result()
+    self._array[self._length : stop].write(values).result()
+    self._length = stop
+
+
+def token_dtype(vocab_size: int) -> str:
+  """Returns the smallest type of the format that holds all ids."""
+  return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
+
+
+def _metadata(dtype: str, shard: int) -> dict:
+  checked = [
+    {'name': 'bytes', 'configuration': {'endian': 'little'}},
+    {'name': 'crc32c'},
+  ]
+  sharding = {
+    'chunk_shape': [_CHUNK],
+    'codecs': checked,
+    'index_codecs': checked,
+  }
+  return {
+    'data_type': dtype,
+    'shape': [0],
+    'fill_value': 0,
+    'chunk_grid': {
+      'name': 'regular',
+      'configuration': {'chunk_shape': [shard]},
+    },
+    'codecs': [{'name': 'sharding_indexed', 'configuration': sharding}],
+  }
+
+
+def _open(folder: str, name: str, dtype: str, length: int) -> ts.TensorStore:
+  """Opens an array and checks that all its files are there."""
+  path = files.join(folder, name)
+  try:
+    array = files.open_array(path, open=True, fill_missing_data_reads=False)
+  except ValueError as e:
+    raise _damaged(folder, name, f'cannot be opened ({e})') from e
+  if array.shape != (length,) or array.dtype.name != dtype:
+    raise _damaged(folder, name, 'has another size or type than the manifest')
+  (shard,) = array.chunk_layout.write_chunk.shape or (None,)
+  assert shard  # the size of a file: the arrays that we write are sharded
+  found = set(files.names(path))
+  for i in range(-(-length // shard)):
+    if f'c/{i}' not in found:
+      raise _damaged(folder, f'{name}/c/{i}', 'is missing')
+  return array
+
+
+def _load(
+  folder: str, name: str, array: ts.TensorStore, crc32: list[int]
+) -> np.ndarray:
+  """Reads an array into memory and compares it with the manifest."""
+  try:
+    values = array.read().result()
+  except ValueError as e:
+    raise _damaged(folder, name, str(e)) from e
+  if manifest.checksums(values) != crc32:
+    raise _damaged(folder, name, 'differs from the manifest')
+  values.flags.writeable = False
+  return values
+
+
+def _damaged(folder: str, name: str, what: str) -> UsageError:
+  return UsageError(
+    f'{files.join(folder, name)}: {what.splitlines()[0]}; the token store '
+    f'is damaged, remove {folder} and prepare the data again'
+  )

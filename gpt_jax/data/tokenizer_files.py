@@ -1,0 +1,65 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A saved tokenizer: a folder with `tokenizer.json` and the files it names."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from gpt_jax.data import files
+from gpt_jax.spec import UsageError
+
+_INDEX = 'tokenizer.json'
+
+
+def fingerprint(kind: str, contents: Mapping[str, bytes]) -> str:
+  """Returns the sha256 of all that defines a tokenizer."""
+  total = hashlib.sha256(kind.encode())
+  for name, data in sorted(contents.items()):
+    total.update(name.encode() + hashlib.sha256(data).digest())
+  return total.hexdigest()
+
+
+def write(folder: str, kind: str, contents: Mapping[str, bytes]):
+  """Writes a tokenizer's files, the index last."""
+  for name, data in contents.items():
+    files.write(folder, name, data)
+  index = {
+    'kind': kind,
+    'files': sorted(contents),
+    'fingerprint': fingerprint(kind, contents),
+  }
+  files.write(folder, _INDEX, json.dumps(index, indent=2).encode() + b'\n')
+
+
+def read(folder: str) -> tuple[str, dict[str, bytes]]:
+  """Returns the kind of a saved tokenizer and its files.
+
+  Raises:
+    UsageError: a file is missing or was changed.
+  """
+
+  def fail(name: str, what: str):
+    return UsageError(
+      f'{files.join(folder, name)}: {what}; copy the tokenizer folder again, '
+      'or prepare the data again'
+    )
+
+  data = files.read(folder, _INDEX)
+  if data is None:
+    raise fail(_INDEX, 'there is no saved tokenizer')
+  try:
+    index = json.loads(data)
+    kind, names = index['kind'], index['files']
+    expected = index['fingerprint']
+  except (ValueError, KeyError, TypeError) as e:
+    raise fail(_INDEX, 'is damaged') from e
+  contents = {}
+  for name in names:
+    part = files.read(folder, name)
+    if part is None:
+      raise fail(name, 'is missing')
+    contents[name] = part
+  if fingerprint(kind, contents) != expected:
+    raise fail(_INDEX, f'{", ".join(names) or kind} was changed or damaged')
+  return kind, contents

@@ -1,0 +1,135 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling token by token, with a cache of keys and values."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.nn.transformer import Transformer
+
+
+class Sampler(NamedTuple):
+  """How the next token is drawn from the scores.
+
+  Attributes:
+    temperature: divides the logits; 0 takes the most probable token.
+    top_k: only the k most probable tokens are drawn; 0 means all.
+    top_p: only the fewest tokens whose probabilities reach p are drawn
+      (Holtzman et al., 2020, section 3.1).
+  """
+
+  temperature: float = 1.0
+  top_k: int = 0
+  top_p: float = 1.0
+
+  def __call__(self, logits_BV: jax.Array, key: jax.Array) -> jax.Array:
+    """[B, V] -> ids [B]."""
+    if self.temperature == 0:
+      return jnp.argmax(logits_BV, axis=-1)
+    logits_BV = logits_BV / self.temperature
+    if self.top_k:
+      k = min(self.top_k, logits_BV.shape[-1])
+      least = jax.lax.top_k(logits_BV, k)[0][:, -1:]
+      logits_BV = jnp.where(logits_BV < least, -jnp.inf, logits_BV)
+    if self.top_p < 1:
+      sorted_BV = jnp.sort(logits_BV, axis=-1, descending=True)
+      probs_BV = jax.nn.softmax(sorted_BV, axis=-1)
+      # Kept as long as the more probable tokens have not reached p; the most
+      # probable one always.
+      kept_BV = jnp.cumsum(probs_BV, axis=-1) - probs_BV < self.top_p
+      kept_BV = kept_BV.at[:, 0].set(True)
+      least = jnp.min(
+        jnp.where(kept_BV, sorted_BV, jnp.inf), axis=-1, keepdims=True
+      )
+      logits_BV = jnp.where(logits_BV < least, -jnp.inf, logits_BV)
+    return jax.random.categorical(key, logits_BV, axis=-1)
+
+
+def generate(
+  model: Transformer,
+  params: Any,
+  prompts: list[list[int]],
+  *,
+  max_tokens: int,
+  sampler: Sampler,
+  seed: int,
+  stop_id: int | None = None,
+) -> list[list[int]]:
+  """Continues each prompt.
+
+  Args:
+    model: whose context is long enough for prompt and continuation.
+    params: its parameters.
+    prompts: ids, at least one each; lengths may differ.
+    max_tokens: how many tokens are drawn at most.
+    sampler: draws them.
+    seed: of the draws.
+    stop_id: ends a continuation (not returned); None: nothing does.
+
+  Returns:
+    The new ids of each prompt.
+  """
+  lengths_B = np.array([len(p) for p in prompts])
+  assert lengths_B.min() > 0
+  assert lengths_B.max() + max_tokens <= model.context_length
+  # Padded to a power of two, so that few lengths are ever compiled. The
+  # padding's keys are overwritten as decoding reaches their positions, and
+  # are later than every query until then, hence never seen.
+  width = min(1 << int(lengths_B.max() - 1).bit_length(), model.context_length)
+  tokens_BL = np.zeros((len(prompts), width), np.int32)
+  for row, prompt in zip(tokens_BL, prompts, strict=True):
+    row[: len(prompt)] = prompt
+
+  key = jax.random.key(seed)
+  token_B, caches = prefill(
+    params, tokens_BL, lengths_B, key, model=model, sampler=sampler
+  )
+  out = [[] for _ in prompts]
+  running = [True] * len(prompts)
+  for i in range(max_tokens):
+    for b, token in enumerate(np.asarray(token_B).tolist()):
+      running[b] = running[b] and token != stop_id
+      if running[b]:
+        out[b].append(token)
+    if i + 1 == max_tokens or not any(running):
+      break
+    token_B, caches = decode_step(
+      params,
+      caches,
+      token_B,
+      lengths_B + i,
+      jax.random.fold_in(key, i + 1),
+      model=model,
+      sampler=sampler,
+    )
+  return out
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'sampler'))
+def prefill(params, tokens_BL, lengths_B, key, *, model, sampler):
+  """Fills new caches with the prompts and draws each first token."""
+  B, L = tokens_BL.shape
+  variables = {'params': params}
+  positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
+  caches = model.init_caches(B, model.context_length)
+  out = model.apply(variables, tokens_BL, positions_BL, caches)
+  last_BD = jnp.take_along_axis(
+    out.hidden_BLD, (lengths_B - 1)[:, None, None], axis=1
+  )[:, 0]
+  logits_BV = model.apply(variables, last_BD, method='logits')
+  return sampler(logits_BV, key), out.caches
+
+
+@functools.partial(
+  jax.jit, static_argnames=('model', 'sampler'), donate_argnames='caches'
+)
+def decode_step(params, caches, token_B, position_B, key, *, model, sampler):
+  """Appends one token to each row and draws the next."""
+  variables = {'params': params}
+  out = model.apply(variables, token_B[:, None], position_B[:, None], caches)
+  logits_BV = model.apply(variables, out.hidden_BLD[:, 0], method='logits')
+  return sampler(logits_BV, key), out.caches

@@ -1,0 +1,101 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters, FLOPs a token and peak FLOP/s: what MFU is made of."""
+
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.config import Config
+
+# Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. v2, v3
+# and 7x show each chip as two devices.
+PEAKS = {
+  'TPU v2': 22.5e12,
+  'TPU v3': 61.5e12,
+  'TPU v4': 275e12,
+  'TPU v5 lite': 197e12,
+  'TPU v5': 459e12,
+  'TPU v6 lite': 918e12,
+  'TPU7x': 1153.5e12,
+  'NVIDIA A100': 312e12,
+  'NVIDIA H100': 989e12,
+  'NVIDIA H200': 989e12,
+}
+FORMULA = (
+  'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
+  '* context) / peak; attention counted whole (PaLM, appendix B)'
+)
+
+
+def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
+  """`{'embed/embedding': shape, ...}` of real or abstract parameters."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape
+    for path, leaf in jax.tree_util.tree_leaves_with_path(nn.meta.unbox(params))
+  }
+
+
+def matmul_parameters(config: Config, params: Any) -> int:
+  """Parameters that multiply every token.
+
+  Kernels, and the table that scores the vocabulary. Looking an embedding up
+  is not a product, nor is adding a position, a bias or a norm's scale.
+  """
+  head = 'embed' if config.model.output == 'tied' else 'head'
+  return sum(
+    math.prod(shape)
+    for name, shape in parameter_table(params).items()
+    if name.endswith('/kernel') or name == f'{head}/embedding'
+  )
+
+
+def per_token(config: Config, params: Any) -> int:
+  """Training FLOPs of one token, forward and backward: see `FORMULA`."""
+  model = config.model
+  attention = model.num_heads * model.head_size * model.context_length
+  return (
+    6 * matmul_parameters(config, params) + 12 * model.num_layers * attention
+  )
+
+
+def peak(device: Any) -> tuple[float, str]:
+  """Peak FLOP/s of one device and where the figure comes from.
+
+  On a CPU, and on a device that `PEAKS` does not list, it is measured: the
+  best of some 2048^3 products, float32 on a CPU.
+  """
+  kind = device.device_kind
+  # The longest name first: 'TPU v5 lite' before 'TPU v5'.
+  for name in sorted(PEAKS, key=len, reverse=True):
+    if kind.startswith(name):
+      return PEAKS[name], f'{kind}, bf16, vendor figure'
+  dtype = jnp.float32 if device.platform == 'cpu' else jnp.bfloat16
+  seconds = measure_matmul(device, dtype)
+  rate = 2 * 2048**3 / seconds
+  if device.platform == 'cpu':
+    # Virtual CPU devices share the cores that were just measured as a whole.
+    rate /= jax.local_device_count()
+  return rate, f'{kind}, {dtype.__name__}, measured on 2048^3 matmuls'
+
+
+def measure_matmul(device: Any, dtype: Any, repeats: int = 5) -> float:
+  """Seconds of one 2048^3 product: the best of `repeats`."""
+  x = jax.device_put(jnp.ones((2048, 2048), dtype), device)
+  product = jax.jit(jnp.dot)
+  product(x, x).block_until_ready()
+  times = []
+  for _ in range(repeats):
+    start = time.perf_counter()
+    product(x, x).block_until_ready()
+    times.append(time.perf_counter() - start)
+  return min(times)
+
+
+def mfu(tokens_per_second: float, flops: float, peaks: float) -> float:
+  """Model FLOPs utilisation; `peaks` is the sum over all devices."""
+  return tokens_per_second * flops / peaks

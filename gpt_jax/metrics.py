@@ -1,0 +1,112 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics: JSON lines are the truth, TensorBoard and the progress bar views."""
+
+import json
+import os
+import time
+from typing import Any
+
+import rich.progress
+from tensorboardX import SummaryWriter
+
+from gpt_jax.command import console, log
+
+
+def write_atomically(path: str, text: str) -> None:
+  """Replaces a file as a whole: a crash leaves the old one or the new one."""
+  temporary = f'{path}.tmp'
+  with open(temporary, 'w', encoding='utf-8') as f:
+    f.write(text)
+    f.flush()
+    os.fsync(f.fileno())
+  os.replace(temporary, path)
+
+
+def read(workdir: str) -> list[dict[str, Any]]:
+  """All whole lines of `WORKDIR/metrics.jsonl`, in order."""
+  try:
+    with open(os.path.join(workdir, 'metrics.jsonl'), encoding='utf-8') as f:
+      lines = f.read().split('\n')
+  except FileNotFoundError:
+    return []
+  # What follows the last newline was cut off by a crash.
+  return [json.loads(line) for line in lines[:-1]]
+
+
+class Metrics:
+  """Writes `WORKDIR/metrics.jsonl` and TensorBoard event files.
+
+  Opened at a step, it drops the lines after it: a resumed run logs those
+  steps again. Only the first process of a run writes.
+  """
+
+  def __init__(self, workdir: str, *, step: int, active: bool):
+    """Opens the files; `step` steps are done."""
+    self._active = active
+    if not active:
+      return
+    kept = [m for m in read(workdir) if m['step'] <= step]
+    path = os.path.join(workdir, 'metrics.jsonl')
+    write_atomically(path, ''.join(json.dumps(m) + '\n' for m in kept))
+    self._file = open(path, 'a', encoding='utf-8')  # noqa: SIM115
+    self._board = SummaryWriter(
+      os.path.join(workdir, 'tensorboard'), purge_step=step + 1
+    )
+
+  def write(self, step: int, **values: Any) -> None:
+    """Appends one line; numbers also go to TensorBoard."""
+    if not self._active:
+      return
+    self._file.write(json.dumps({'step': step, **values}) + '\n')
+    self._file.flush()
+    for name, value in values.items():
+      if isinstance(value, int | float):
+        self._board.add_scalar(name, value, step)
+
+  def close(self) -> None:
+    """Closes the files."""
+    if self._active:
+      self._file.close()
+      self._board.close()
+
+
+class Progress:
+  """A live bar on a terminal; elsewhere a line every ten seconds."""
+
+  def __init__(self, *, total: int, done: int, active: bool):
+    """Starts at `done` of `total` steps."""
+    self._total, self._last = total, time.monotonic()
+    self._bar = rich.progress.Progress(
+      rich.progress.TextColumn('step'),
+      rich.progress.MofNCompleteColumn(),
+      rich.progress.BarColumn(),
+      rich.progress.TextColumn('{task.fields[text]}'),
+      rich.progress.TimeElapsedColumn(),
+      rich.progress.TextColumn('left'),
+      rich.progress.TimeRemainingColumn(),
+      console=console,
+      disable=not (active and console.is_terminal),
+    )
+    self._lines = active and not console.is_terminal
+    self._task = self._bar.add_task('', total=total, completed=done, text='')
+
+  def __enter__(self):
+    """Shows the bar."""
+    self._bar.start()
+    return self
+
+  def __exit__(self, *_):
+    """Leaves the bar as it is."""
+    self._bar.stop()
+
+  def advance(self, step: int) -> None:
+    """Moves the bar to `step`."""
+    self._bar.update(self._task, completed=step)
+
+  def show(self, step: int, text: str) -> None:
+    """Shows the newest figures."""
+    self._bar.update(self._task, completed=step, text=text)
+    if self._lines and time.monotonic() - self._last > 10:
+      self._last = time.monotonic()
+      log.info('step %d/%d %s', step, self._total, text)

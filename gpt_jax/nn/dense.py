@@ -1,0 +1,51 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The dense layer, and how a parameter gets its logical axes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.nn.init import Initializer
+
+
+def parameter(
+  module: nn.Module,
+  name: str,
+  init: Initializer,
+  shape: tuple[int, ...],
+  axes: tuple[str, ...],
+) -> jax.Array:
+  """A float32 parameter of `module` whose dimensions are named by `axes`."""
+  boxed: Any = nn.with_logical_partitioning(init, axes)
+  return module.param(name, boxed, shape, jnp.float32)
+
+
+class Dense(nn.Module):
+  """y = x @ kernel + bias, over the last axis.
+
+  The kernel is stored as a matrix even where its columns are heads times head
+  size: XLA forms the gradient reduce-scatter for two-dimensional weights only.
+  """
+
+  features: int
+  axes: tuple[str, str]
+  initializer: Initializer
+  bias: bool
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[..., in] -> [..., features]."""
+    shape = (x.shape[-1], self.features)
+    kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
+    # As one matrix: XLA on CPU would transpose a [B, L, D] input to contract
+    # two axes at once for the kernel's gradient.
+    y = jnp.dot(x.reshape(-1, x.shape[-1]), kernel.astype(self.dtype))
+    if self.bias:
+      zeros = nn.initializers.zeros
+      bias = parameter(self, 'bias', zeros, shape[1:], self.axes[1:])
+      y += bias.astype(self.dtype)[None]
+    return y.reshape(*x.shape[:-1], self.features)

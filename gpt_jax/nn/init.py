@@ -1,0 +1,49 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Initialisers, one set for each paper."""
+
+from typing import NamedTuple
+
+import jax
+from flax import linen as nn
+
+Initializer = jax.nn.initializers.Initializer
+
+
+class Initializers(NamedTuple):
+  """What the parameters of each role start from."""
+
+  embedding: Initializer
+  position: Initializer
+  kernel: Initializer
+  # The projections that add to the residual stream: attention's and the
+  # feed-forward layer's last.
+  residual: Initializer
+
+
+def normal(stddev: float = 0.02):
+  """N(0, stddev) for every weight (GPT-1, section 4.1: 0.02)."""
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    weights = nn.initializers.normal(stddev)
+    return Initializers(weights, weights, weights, weights)
+
+  return build
+
+
+def gpt2(stddev: float = 0.02):
+  """GPT-2, section 2.3: residual weights are scaled by 1/sqrt(N).
+
+  N counts the residual layers, two a block: stddev / sqrt(2 * num_layers).
+  """
+
+  def build(num_layers: int) -> Initializers:
+    weights = nn.initializers.normal(stddev)
+    residual = nn.initializers.normal(stddev * (2 * num_layers) ** -0.5)
+    return Initializers(weights, weights, weights, residual)
+
+  return build
+
+
+INITS = {'normal': normal, 'gpt2': gpt2}

@@ -1,0 +1,61 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Normalisation over the features of each position, in float32."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.nn.dense import parameter
+
+
+def layer_norm(
+  x: jax.Array,
+  scale_D: jax.Array,
+  bias_D: jax.Array | None,
+  *,
+  epsilon: float,
+) -> jax.Array:
+  """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al., 2016).
+
+  The variance is that of the centred values: E[x^2] - E[x]^2 would cancel.
+  """
+  x_f32 = x.astype(jnp.float32)
+  x_f32 -= jnp.mean(x_f32, axis=-1, keepdims=True)
+  variance = jnp.mean(jnp.square(x_f32), axis=-1, keepdims=True)
+  lead = (1,) * (x.ndim - 1) + (-1,)
+  y = x_f32 * jax.lax.rsqrt(variance + epsilon) * scale_D.reshape(lead)
+  if bias_D is not None:
+    y += bias_D.reshape(lead)
+  return y.astype(x.dtype)
+
+
+class LayerNorm(nn.Module):
+  """Owns the scale and the bias of `layer_norm`."""
+
+  epsilon: float
+  bias: bool
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[..., D] -> [..., D]."""
+    shape = x.shape[-1:]
+    ones, zeros = nn.initializers.ones, nn.initializers.zeros
+    scale_D = parameter(self, 'scale', ones, shape, ('norm',))
+    bias_D = (
+      parameter(self, 'bias', zeros, shape, ('norm',)) if self.bias else None
+    )
+    return layer_norm(x, scale_D, bias_D, epsilon=self.epsilon)
+
+
+def layernorm(
+  epsilon: float = 1e-5, bias: bool = True
+) -> Callable[..., nn.Module]:
+  """LayerNorm with the epsilon of GPT-1 and GPT-2."""
+  return functools.partial(LayerNorm, epsilon=epsilon, bias=bias)
+
+
+NORMS = {'layernorm': layernorm}

@@ -1,0 +1,87 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The layers, scanned over one period of the layer pattern.
+
+A pattern such as `attention='full, local(window=256)'` repeats over the depth.
+One period of it is compiled once and scanned, so that compile time does not
+grow with the number of layers; its parameters carry a leading axis `layers`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from gpt_jax.nn.attention import KVCache
+
+# What the backward pass may keep; everything else is computed again.
+REMATS: dict[str, Callable | None] = {
+  'none': None,
+  'full': jax.checkpoint_policies.nothing_saveable,
+  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+LOOPS = ('scan', 'unroll')
+
+
+class Period(nn.Module):
+  """One block for each entry of the layer pattern, in order."""
+
+  blocks: tuple[Callable[..., nn.Module], ...]
+
+  @nn.compact
+  def __call__(
+    self,
+    x_BLD: jax.Array,
+    positions_BL: jax.Array | None,
+    caches: tuple[KVCache | None, ...],
+  ) -> tuple[jax.Array, tuple[KVCache | None, ...]]:
+    """[B, L, D] -> [B, L, D] and the caches of the blocks."""
+    x_BLD = nn.with_logical_constraint(x_BLD, ('batch', 'length', None))
+    out = []
+    for i, (block, cache) in enumerate(zip(self.blocks, caches, strict=True)):
+      x_BLD, cache = block(name=f'block_{i}')(x_BLD, positions_BL, cache)
+      out.append(cache)
+    return x_BLD, tuple(out)
+
+
+class Stack(nn.Module):
+  """`num_layers` blocks: the period repeated.
+
+  `loop='unroll'` gives the compiler the layers one by one instead of a loop;
+  parameters and results are the same.
+  """
+
+  blocks: tuple[Callable[..., nn.Module], ...]
+  num_layers: int
+  remat: str
+  loop: str
+
+  @nn.compact
+  def __call__(
+    self,
+    x_BLD: jax.Array,
+    positions_BL: jax.Array | None,
+    caches: tuple[KVCache | None, ...],
+  ) -> tuple[jax.Array, tuple[KVCache | None, ...]]:
+    """[B, L, D] -> [B, L, D]; the caches have a leading axis of periods."""
+    num_periods = self.num_layers // len(self.blocks)
+    period = Period
+    policy = REMATS[self.remat]
+    if policy is not None:
+      # A loop's body is never merged with its recomputation, so only
+      # unrolled layers need the barrier that prevents it.
+      unrolled = self.loop == 'unroll'
+      period = nn.remat(Period, policy=policy, prevent_cse=unrolled)
+    over_caches: Any = (nn.broadcast, 0)
+    scanned = nn.scan(
+      period,
+      length=num_periods,
+      variable_axes={'params': 0},
+      split_rngs={'params': True, 'dropout': True},
+      in_axes=over_caches,
+      out_axes=0,
+      unroll=num_periods if self.loop == 'unroll' else 1,
+      metadata_params={nn.PARTITION_NAME: 'layers'},
+    )
+    return scanned(self.blocks, name='periods')(x_BLD, positions_BL, caches)

@@ -1,0 +1,34 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the training step knows of an objective."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+Params = Any
+Batch = dict[str, jax.Array]
+
+
+class Loss(NamedTuple):
+  """Sums, so that micro-batches and evaluation batches add up exactly."""
+
+  sum: jax.Array  # of the loss over the tokens that count
+  weight: jax.Array  # how many tokens count
+
+
+class Objective(NamedTuple):
+  """Three pure functions.
+
+  Attributes:
+    corrupt: rows of the global order, int [B, L + 1], to the arrays of a
+      batch; NumPy, on the host.
+    init: a random key to parameters with logical axes (boxed).
+    loss: parameters, batch and a random key (None: no dropout) to a `Loss`.
+  """
+
+  corrupt: Callable[[np.ndarray], dict[str, np.ndarray]]
+  init: Callable[[jax.Array], Params]
+  loss: Callable[[Params, Batch, jax.Array | None], Loss]

@@ -1,0 +1,41 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Turns text into a tokenizer and a token store.
+
+  gpt-jax prepare --config configs/smoke.py --out data/smoke
+
+`train` does it by itself when the store is missing; several runs share one by
+--config.data.store=data/smoke.
+"""
+
+from absl import flags
+
+from gpt_jax import command
+from gpt_jax import config as config_lib
+from gpt_jax.data import prepare
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  command.define_config(values)
+  flags.DEFINE_string(
+    'out', None, 'Folder of the store; made when missing.', flag_values=values
+  )
+
+
+def main(args: command.Args) -> None:
+  """Runs the command."""
+  command.required(args, 'config', 'out')
+  config = config_lib.resolve(args.config)
+  store = prepare.ensure(config, args.out)
+  config_lib.set_vocab_size(
+    config, store.manifest.vocab_size, config.tokenizer.name
+  )
+  for split, part in (('training', store), ('held-out', store.validation())):
+    if part is not None:
+      m = part.manifest
+      print(
+        f'{split}: {m.num_documents:,} documents, {m.num_bytes:,} bytes, '
+        f'{m.num_tokens:,} tokens ({m.num_bytes / m.num_tokens:.2f} bytes each)'
+      )
+  print(f'token store: {args.out}')

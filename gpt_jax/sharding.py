@@ -1,0 +1,129 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The device mesh, and which mesh axis each logical axis is split over."""
+
+import contextlib
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.experimental import mesh_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gpt_jax.spec import UsageError
+
+AXES = ('data', 'fsdp', 'tensor')
+Rules = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def make_mesh(config: Any) -> Mesh:
+  """Builds the mesh of `config.mesh` over all devices.
+
+  One axis may be -1: it takes the devices that the others leave.
+
+  Raises:
+    UsageError: the sizes do not multiply to the number of devices.
+  """
+  devices = jax.devices()
+  sizes = [config[axis] for axis in AXES]
+  text = ', '.join(f'mesh.{a}={s}' for a, s in zip(AXES, sizes, strict=True))
+  fixed = math.prod(s for s in sizes if s != -1)
+  if sizes.count(-1) > 1 or any(s < 1 and s != -1 for s in sizes):
+    raise UsageError(f'{text}: sizes are positive, and one may be -1')
+  if -1 in sizes and len(devices) % fixed == 0:
+    sizes[sizes.index(-1)] = len(devices) // fixed
+  if math.prod(sizes) != len(devices):
+    raise UsageError(
+      f'{text}: does not match the {len(devices)} devices here; the sizes '
+      f'must multiply to {len(devices)} (one may be -1: the rest)'
+    )
+  grid = mesh_utils.create_device_mesh(
+    sizes, devices, allow_split_physical_axes=True
+  )
+  return Mesh(grid, AXES)
+
+
+def parse_rules(rules: Any) -> Rules:
+  """Reads `config.mesh.rules`: logical axis -> comma list of mesh axes."""
+  out = []
+  for logical, text in rules.items():
+    axes = tuple(a.strip() for a in text.split(',') if a.strip())
+    for axis in axes:
+      if axis not in AXES:
+        raise UsageError(
+          f'mesh.rules.{logical}={text!r}: unknown mesh axis {axis!r}; one of '
+          + ', '.join(AXES)
+        )
+    out.append((logical, axes))
+  return tuple(out)
+
+
+def check_divisible(abstract: Any, mesh: Mesh, rules: Rules) -> None:
+  """Checks that each parameter splits evenly over its mesh axes.
+
+  Args:
+    abstract: parameters with logical axes, as `jax.eval_shape` gives them.
+
+  Raises:
+    UsageError: names the parameter and the sizes.
+  """
+  table = dict(rules)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(
+    abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+  ):
+    for logical, size in zip(leaf.names, leaf.value.shape, strict=True):
+      axes = table.get(logical, ())
+      parts = math.prod(mesh.shape[a] for a in axes)
+      if size % parts:
+        raise UsageError(
+          f'mesh.rules.{logical}={", ".join(axes)!r}: {size} of parameter '
+          f'{jax.tree_util.keystr(path, simple=True, separator="/")} does not '
+          f'divide over {parts} devices; change the mesh or the width'
+        )
+
+
+def param_shardings(abstract: Any, mesh: Mesh, rules: Rules) -> Any:
+  """One `NamedSharding` for each parameter, from its logical axes."""
+  return nn.logical_to_mesh_sharding(
+    nn.get_partition_spec(abstract), mesh, rules
+  )
+
+
+def batch_sharding(mesh: Mesh, rules: Rules) -> NamedSharding:
+  """Batches are split over their rows."""
+  return NamedSharding(mesh, PartitionSpec(dict(rules)['batch']))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """Every device holds the whole array."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+@contextlib.contextmanager
+def use(mesh: Mesh, rules: Rules):
+  """Makes logical constraints inside `nn/` act on this mesh."""
+  with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+    yield
+
+
+def host_rows(sharding: NamedSharding, num_rows: int) -> slice:
+  """The rows of a global batch that this process feeds."""
+  indices = sharding.addressable_devices_indices_map((num_rows,)).values()
+  spans = sorted({i[0].indices(num_rows)[:2] for i in indices if i})
+  start, stop = spans[0][0], spans[-1][1]
+  assert sum(b - a for a, b in spans) == stop - start, 'rows have a gap'
+  return slice(start, stop)
+
+
+def put_batch(
+  batch: dict[str, np.ndarray], sharding: NamedSharding, num_rows: int
+) -> dict[str, jax.Array]:
+  """Assembles global arrays from the rows that each process read."""
+  return {
+    name: jax.make_array_from_process_local_data(
+      sharding, rows, (num_rows, *rows.shape[1:])
+    )
+    for name, rows in batch.items()
+  }

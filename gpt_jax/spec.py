@@ -1,0 +1,132 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Call-strings: a choice in a config is a name with its own arguments.
+
+`'rope(theta=1e4)'` names an entry of a plain dict (which stands at the foot of
+the file that implements the choices) and calls it with the arguments given.
+Arguments are Python literals; a comma list such as
+`'full, local(window=256)'` holds several calls.
+
+Every mistake is a `UsageError` that names the field, the value and what would
+be accepted.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+
+class UsageError(ValueError):
+  """What the user asked for cannot be done; the message says how to go on.
+
+  The command line prints it as one line and ends with exit code 2.
+  """
+
+
+class Call(NamedTuple):
+  """One parsed call: `name(*args, **kwargs)`."""
+
+  name: str
+  args: tuple
+  kwargs: dict[str, Any]
+
+
+def parse(field: str, text: str) -> list[Call]:
+  """Parses a comma list of calls, e.g. `'full, local(window=256)'`.
+
+  Args:
+    field: where the text stands in the config, for the error message.
+    text: names, or names called with literals.
+
+  Raises:
+    UsageError: `text` is empty or not of this form.
+  """
+
+  def fail(why: str):
+    return UsageError(
+      f'{field}={text!r}: {why}; write a name, or a name with its arguments '
+      "as in 'name(size=3)'"
+    )
+
+  if not isinstance(text, str):
+    raise fail(f'is a {type(text).__name__}, not a text')
+  if not text.strip():
+    raise fail('is empty')
+  try:
+    root = ast.parse(text.strip(), mode='eval').body
+  except (SyntaxError, ValueError) as e:
+    raise fail('cannot be read') from e
+  calls = []
+  for node in root.elts if isinstance(root, ast.Tuple) else [root]:
+    args, kwargs = (), {}
+    try:
+      if isinstance(node, ast.Call):
+        args = tuple(ast.literal_eval(a) for a in node.args)
+        if any(k.arg is None for k in node.keywords):
+          raise fail('** is not understood')
+        kwargs = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+        node = node.func
+    except UsageError:
+      raise
+    except ValueError as e:
+      raise fail('an argument is not a plain value (quote texts)') from e
+    if not isinstance(node, ast.Name):
+      raise fail('a name was expected')
+    calls.append(Call(node.id, args, kwargs))
+  return calls
+
+
+def build(field: str, text: str, choices: Mapping[str, Callable]) -> Any:
+  """Calls the one entry of `choices` that `text` names.
+
+  Raises:
+    UsageError: more than one call, an unknown name, or arguments that the
+      entry does not take.
+  """
+  calls = parse(field, text)
+  if len(calls) > 1:
+    raise UsageError(f'{field}={text!r}: holds {len(calls)} choices, give one')
+  return _call(field, text, calls[0], choices)
+
+
+def build_all(
+  field: str, text: str, choices: Mapping[str, Callable]
+) -> list[Any]:
+  """Like `build`, for a comma list: one result for each call."""
+  return [_call(field, text, c, choices) for c in parse(field, text)]
+
+
+def _call(field, text, call: Call, choices: Mapping[str, Callable]) -> Any:
+  if call.name not in choices:
+    raise UsageError(
+      f'{field}={text!r}: unknown {call.name!r}; one of '
+      + ', '.join(sorted(choices))
+    )
+  function = choices[call.name]
+  signature = inspect.signature(function)
+  try:
+    bound = signature.bind(*call.args, **call.kwargs)
+  except TypeError as e:
+    takes = ', '.join(str(p) for p in signature.parameters.values())
+    raise UsageError(
+      f'{field}={text!r}: {e}; {call.name} takes ({takes})'
+    ) from e
+  for name, value in bound.arguments.items():
+    expected = signature.parameters[name].annotation
+    if not _fits(value, expected):
+      raise UsageError(
+        f'{field}={text!r}: {name}={value!r} is not {expected.__name__}'
+      )
+  return function(*bound.args, **bound.kwargs)
+
+
+def _fits(value: Any, expected: Any) -> bool:
+  """Checks a literal against the plain annotations that entries use."""
+  if expected is float:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+  if expected is int:
+    return isinstance(value, int) and not isinstance(value, bool)
+  if expected in (str, bool):
+    return isinstance(value, expected)
+  return True

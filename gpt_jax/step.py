@@ -1,0 +1,100 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The training step: gradients of one batch, clipped, into the optimizer."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from gpt_jax.objectives.base import Batch, Objective
+from gpt_jax.state import TrainState
+
+Metrics = dict[str, jax.Array]
+
+
+def train_step(
+  state: TrainState,
+  batch: Batch,
+  *,
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  seed: int,
+  clip_norm: float,
+  num_micro: int,
+) -> tuple[TrainState, Metrics]:
+  """Takes one optimizer step.
+
+  Args:
+    state: donated by the caller.
+    batch: arrays [rows, ...].
+    objective: gives the loss.
+    optimizer: any optax transformation.
+    seed: of the run; the step's randomness is a function of (seed, step).
+    clip_norm: bound of the gradient's global norm; 0 means none.
+    num_micro: the rows are taken in this many equal parts, one after the
+      other, to save memory. The result is the mean over all tokens.
+
+  Returns:
+    The next state, and `loss` and `grad_norm` (before clipping) of this step.
+  """
+  key = jax.random.fold_in(jax.random.key(seed), state.step)
+  loss, grads = mean_gradients(
+    state.params, batch, key, objective=objective, num_micro=num_micro
+  )
+  grad_norm = optax.tree.norm(grads)
+  if clip_norm:
+    scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
+    grads = jax.tree.map(lambda g: g * scale, grads)
+  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  metrics = {'loss': loss, 'grad_norm': grad_norm}
+  return TrainState(state.step + 1, params, opt_state), metrics
+
+
+def mean_gradients(
+  params: Any,
+  batch: Batch,
+  key: jax.Array,
+  *,
+  objective: Objective,
+  num_micro: int,
+) -> tuple[jax.Array, Any]:
+  """Loss and gradients, each the mean over the tokens of the whole batch.
+
+  Sums over the micro-batches are divided once, by the weight of all: a part
+  with fewer tokens counts for less.
+  """
+
+  def total(params, part, key):
+    loss = objective.loss(params, part, key)
+    return loss.sum, loss.weight
+
+  gradient = jax.value_and_grad(total, has_aux=True)
+  if num_micro == 1:
+    (loss, weight), grads = gradient(params, batch, key)
+  else:
+    # Part i is every num_micro-th row from row i on, so that each device
+    # finds its share of every part among the rows that it already holds.
+    parts = jax.tree.map(
+      lambda x: x.reshape(-1, num_micro, *x.shape[1:]).swapaxes(0, 1), batch
+    )
+
+    def add(sums, indexed):
+      i, part = indexed
+      (loss, weight), grads = gradient(params, part, jax.random.fold_in(key, i))
+      return jax.tree.map(jnp.add, sums, (loss, weight, grads)), None
+
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    start = (jnp.float32(0), jnp.float32(0), zeros)
+    (loss, weight, grads), _ = jax.lax.scan(
+      add, start, (jnp.arange(num_micro), parts)
+    )
+  weight = jnp.maximum(weight, 1)
+  return loss / weight, jax.tree.map(lambda g: g / weight, grads)
+
+
+def eval_step(params: Any, batch: Batch, *, objective: Objective):
+  """Sum of the loss and of the weights over one batch, without dropout."""
+  return objective.loss(params, batch, None)

@@ -1,0 +1,51 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Small corpora and configs for the tests of the data modules."""
+
+import pathlib
+
+import pytest
+from ml_collections import ConfigDict
+
+# Public data sets that some working machines have next to the checkout.
+SHARED = pathlib.Path(__file__).resolve().parents[3] / 'shared' / 'data'
+
+WORDS = ('alpha', 'beta', 'Gamma', 'δέλτα', '\t42', '\n\n  return', 'x=1;')
+
+
+@pytest.fixture
+def shared():
+  """The folder of public data sets, which the test needs."""
+  if not SHARED.exists():
+    pytest.skip('needs the public data sets in ../shared/data')
+  return SHARED
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+  """A working directory with 37 text files in docs/."""
+  (tmp_path / 'docs').mkdir()
+  for i in range(37):
+    text = ' '.join(WORDS[(i * j) % 7] + str(j) for j in range(11 + i))
+    (tmp_path / 'docs' / f'{i:02}.txt').write_text(text, encoding='utf-8')
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+@pytest.fixture
+def make_config():
+  """Makes the part of a config that preparing reads."""
+
+  def make(
+    source="text('docs/*.txt')",
+    holdout='documents(fraction=0.2)',
+    tokenizer='bytes',
+  ):
+    return ConfigDict(
+      {
+        'data': {'source': source, 'holdout': holdout},
+        'tokenizer': {'name': tokenizer},
+      }
+    )
+
+  return make

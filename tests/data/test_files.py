@@ -1,0 +1,61 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Small files on a local disk and behind a URL."""
+
+import threading
+
+import pytest
+
+from gpt_jax.data import files
+
+
+@pytest.fixture(params=['local', 'url'])
+def folder(request, tmp_path):
+  """A folder on disk, and one of TensorStore's memory, as gs:// would be."""
+  if request.param == 'local':
+    yield str(tmp_path / 'f')
+    return
+  yield f'memory://{tmp_path.name}/f'
+  for name in files.names(f'memory://{tmp_path.name}'):
+    files.delete(f'memory://{tmp_path.name}', name)
+
+
+def test_write_read_list_delete(folder):
+  assert files.read(folder, 'a') is None and files.names(folder) == []
+  for name in ('a', 'a/b', 'ab', 'c/d', 'c/d/e', 'cd'):
+    if name != 'a/b' or not files.is_local(folder):
+      files.write(folder, name, name.encode()) if name != 'c/d' else None
+  files.write(folder, 'ab', b'again')
+  assert files.read(folder, 'ab') == b'again'
+  files.delete(folder, 'a')
+  files.delete(folder, 'c')
+  files.delete(folder, 'missing')
+  assert files.names(folder) == ['ab', 'cd']
+
+
+def test_the_mark_stays_after_an_error_only(folder):
+  with files.exclusive(folder, 'mark'):
+    assert files.read(folder, 'mark') == b''
+  assert files.names(folder) == []
+  with pytest.raises(KeyError), files.exclusive(folder, 'mark'):
+    raise KeyError
+  assert files.names(folder) == ['mark']
+  with files.exclusive(folder, 'mark'):
+    pass
+  assert files.names(folder) == []
+
+
+def test_one_writes_while_the_other_waits(tmp_path):
+  folder, events = str(tmp_path), []
+
+  def second():
+    with files.exclusive(folder, 'mark'):
+      events.append('second')
+
+  thread = threading.Thread(target=second)
+  with files.exclusive(folder, 'mark'):
+    thread.start()
+    thread.join(0.2)
+    events.append('first')
+  thread.join(10)
+  assert events == ['first', 'second']

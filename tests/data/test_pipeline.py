@@ -1,0 +1,270 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The global order: closed form, each row once an epoch, any host count."""
+
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from gpt_jax.data import pipeline, prepare
+from gpt_jax.data.store import TokenStore
+from gpt_jax.spec import UsageError
+
+LENGTH = 13
+SEED = 5
+
+
+@pytest.fixture
+def store(corpus, make_config):
+  config = make_config(holdout='tail(fraction=0.3)')
+  return prepare.ensure(config, 'D')
+
+
+@pytest.fixture(params=[0, 1 << 30])
+def either_store(request, store):
+  """The same store on disk and in memory."""
+  return TokenStore.open(store.folder, in_memory_bytes=request.param)
+
+
+def five(step):
+  return 5 * step, 5
+
+
+def ramp(step):
+  """Three rows at steps 0..3, seven from then on."""
+  return (3 * step, 3) if step < 4 else (12 + 7 * (step - 4), 7)
+
+
+def share(host, num_hosts):
+  """Parts as equal as they can be."""
+
+  def rows(count):
+    return slice(host * count // num_hosts, (host + 1) * count // num_hosts)
+
+  return rows
+
+
+def run(store, start, stop, rows=five, **kwargs):
+  return list(
+    pipeline.batches(
+      store,
+      **(dict(length=LENGTH, seed=SEED, start=start, stop=stop, rows=rows)),
+      **kwargs,
+    )
+  )
+
+
+def assert_same(batches, others):
+  assert len(batches) == len(others)
+  for one, other in zip(batches, others, strict=True):
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+      np.testing.assert_array_equal(value, other[key])
+
+
+def test_each_row_comes_once_an_epoch(store):
+  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  n = source.rows_per_epoch
+  assert n == (len(store) - 1) // LENGTH > 100
+  orders = [source.row_numbers(range(e * n, e * n + n)) for e in range(3)]
+  for order in orders:
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+  assert np.any(orders[0] != orders[1]) and np.any(orders[1] != orders[2])
+  other = pipeline.RowSource(store, length=LENGTH, seed=SEED + 1)
+  # Seeds that are neighbours share no epoch.
+  next_epoch = orders[1]
+  assert np.any(other.row_numbers(range(n)) != next_epoch)
+  assert np.any(other.row_numbers(range(n)) != orders[0])
+
+
+def test_the_order_of_earlier_versions(store):
+  # A run is resumed in the order it began with: never change these numbers.
+  class Short:
+    folder = ''
+
+    def __len__(self):
+      return 17 * LENGTH + 1
+
+  source = pipeline.RowSource(Short(), length=LENGTH, seed=SEED)
+  assert source.row_numbers(range(20)).tolist() == ORDER
+
+
+ORDER = [12, 9, 14, 15, 1, 0, 6, 5, 7, 11, 4, 2, 3, 10, 13, 16, 8, 7, 6, 10]
+
+
+def test_a_row_is_inputs_and_what_follows(either_store):
+  tokens = either_store.tokens(0, len(either_store))
+  source = pipeline.RowSource(either_store, length=LENGTH, seed=SEED)
+  (batch,) = run(either_store, 3, 4)
+  for b, r in enumerate(source.row_numbers(range(15, 20))):
+    begin = r * LENGTH
+    np.testing.assert_array_equal(
+      batch['inputs'][b], tokens[begin : begin + LENGTH]
+    )
+    np.testing.assert_array_equal(
+      batch['targets'][b], tokens[begin + 1 : begin + 1 + LENGTH]
+    )
+  assert batch['inputs'].dtype == batch['targets'].dtype == np.int32
+  assert batch['weights'].dtype == np.float32
+  np.testing.assert_array_equal(batch['weights'], np.ones((5, LENGTH)))
+
+
+@pytest.mark.parametrize('rows', [five, ramp])
+def test_a_batch_does_not_depend_on_where_the_run_began(store, rows):
+  whole = run(store, 0, 61, rows)
+  assert_same(run(store, 0, 61, rows), whole)
+  for start in (1, 3, 4, 5, 37, 60, 61):
+    assert_same(run(store, start, 61, rows), whole[start:])
+
+
+def test_a_ramp_repeats_and_skips_no_row(store):
+  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  numbers = range(12 + 7 * 5)
+  seen = np.concatenate([b['inputs'] for b in run(store, 0, 9, ramp)])
+  np.testing.assert_array_equal(seen, source.read(numbers)[:, :-1])
+
+
+@pytest.mark.parametrize('num_hosts', [1, 2, 3, 4, 8])
+@pytest.mark.parametrize('rows', [five, ramp])
+def test_the_hosts_together_read_the_global_batch(store, rows, num_hosts):
+  whole = run(store, 0, 7, rows)
+  hosts = [
+    run(store, 0, 7, rows, host_rows=share(h, num_hosts))
+    for h in range(num_hosts)
+  ]
+  together = [
+    {k: np.concatenate([host[s][k] for host in hosts]) for k in whole[s]}
+    for s in range(7)
+  ]
+  assert_same(together, whole)
+
+
+def test_an_objective_makes_the_arrays(store):
+  def corrupt(rows):
+    return {'inputs': rows[:, ::2], 'weights': rows[:, 1:] > 100}
+
+  made = run(store, 2, 3, corrupt=corrupt)
+  (plain,) = run(store, 2, 3)
+  assert made[0].keys() == {'inputs', 'weights'}
+  np.testing.assert_array_equal(made[0]['inputs'], plain['inputs'][:, ::2])
+
+
+def evaluate(store, length, rows, **kwargs):
+  return list(
+    pipeline.evaluation_batches(store, length=length, rows=rows, **kwargs)
+  )
+
+
+@pytest.mark.parametrize(
+  ('length', 'rows'), [(13, 5), (1, 97), (7, 1), (2003, 3), (10**5, 2)]
+)
+def test_evaluation_covers_each_token_once(either_store, length, rows):
+  held_out = either_store
+  tokens = held_out.tokens(0, len(held_out))
+  made = evaluate(held_out, length, rows)
+  assert len(made) == -(-len(tokens) // (length * rows))
+  targets = np.concatenate([b['targets'].ravel() for b in made])
+  inputs = np.concatenate([b['inputs'].ravel() for b in made])
+  weights = np.concatenate([b['weights'].ravel() for b in made])
+  n = len(tokens)
+  np.testing.assert_array_equal(targets[:n], tokens)
+  np.testing.assert_array_equal(inputs[1:n], tokens[:-1])
+  assert inputs[0] == held_out.manifest.eos_id
+  np.testing.assert_array_equal(weights[:n], 1)
+  np.testing.assert_array_equal(weights[n:], 0)
+  assert {b['inputs'].shape for b in made} == {(rows, length)}
+  assert made[0]['weights'].dtype == np.float32
+
+
+@pytest.mark.parametrize('num_hosts', [1, 2, 3, 4, 8])
+def test_evaluation_on_hosts(store, num_hosts):
+  held_out = store.validation()
+  assert held_out is not None
+  whole = evaluate(held_out, LENGTH, 8)
+  hosts = [
+    evaluate(held_out, LENGTH, 8, host_rows=share(h, num_hosts))
+    for h in range(num_hosts)
+  ]
+  assert {len(host) for host in hosts} == {len(whole)}
+  together = [
+    {k: np.concatenate([host[s][k] for host in hosts]) for k in whole[s]}
+    for s in range(len(whole))
+  ]
+  assert_same(together, whole)
+
+
+def test_evaluation_keeps_weights_of_the_objective(store):
+  def corrupt(rows):
+    made = pipeline.causal(rows)
+    return made | {'weights': (rows[:, 1:] % 2).astype(np.float32)}
+
+  made = evaluate(store, LENGTH, 5, corrupt=corrupt)
+  total = sum(float(b['weights'].sum()) for b in made)
+  assert total == (store.tokens(0, len(store)) % 2).sum()
+
+
+def test_a_corpus_shorter_than_a_row_is_refused(store):
+  n = len(store)
+  source = pipeline.RowSource(store, length=n - 1, seed=0)
+  assert source.rows_per_epoch == 1
+  np.testing.assert_array_equal(source.read([0, 1])[1], store.tokens(0, n))
+  with pytest.raises(UsageError) as e:
+    pipeline.batches(store, length=n, seed=0, start=0, stop=1, rows=five)
+  assert f'{n} tokens, a row needs {n + 1}' in str(e.value)
+  assert 'context_length' in str(e.value)
+
+
+def prefetching():
+  names = [t.name for t in threading.enumerate()]
+  return [name for name in names if name.startswith('grain-prefetch')]
+
+
+def wait_until_none_prefetches():
+  deadline = time.monotonic() + 5
+  while prefetching() and time.monotonic() < deadline:
+    gc.collect()
+    time.sleep(0.01)
+  assert not prefetching()
+
+
+def test_threads_end_with_the_iterator(store):
+  wait_until_none_prefetches()
+  stream = pipeline.batches(
+    store, length=LENGTH, seed=SEED, start=0, stop=10**9, rows=five
+  )
+  next(stream)
+  assert prefetching()
+  del stream
+  wait_until_none_prefetches()
+  run(store, 0, 3)
+  wait_until_none_prefetches()
+
+
+def test_an_error_comes_at_its_step(store):
+  def rows(step):
+    if step == 7:
+      raise RuntimeError('no rows')
+    return five(step)
+
+  stream = pipeline.batches(
+    store, length=LENGTH, seed=SEED, start=5, stop=10, rows=rows
+  )
+  assert_same([next(stream), next(stream)], run(store, 5, 7))
+  with pytest.raises(RuntimeError, match='no rows'):
+    next(stream)
+  del stream
+  wait_until_none_prefetches()
+
+
+def test_damage_found_while_prefetching_is_told_to_the_user(store, corpus):
+  on_disk = TokenStore.open(store.folder, in_memory_bytes=0)
+  stream = pipeline.batches(
+    on_disk, length=LENGTH, seed=SEED, start=0, stop=9, rows=five
+  )
+  (corpus / 'D/tokens/c/0').unlink()
+  with pytest.raises(UsageError, match='prepare the data again') as e:
+    next(stream)
+  assert '\n' not in str(e.value)

@@ -1,0 +1,52 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The embedding table, as first layer and as last."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.nn.embed import Embedding
+from gpt_jax.nn.init import INITS
+
+V, D = 23, 17
+TOKENS = np.array([[0, 22, 5], [5, 5, 1]])
+
+
+def make(dtype):
+  init = INITS['normal'](0.5)(1).embedding
+  module = Embedding(V, D, init, dtype)
+  return module, jax.jit(module.init)(jax.random.key(0), TOKENS)
+
+
+def test_lookup_and_table():
+  module, params = make(jnp.float32)
+  boxed = params['params']['embedding']
+  assert boxed.names == ('vocab', 'embed')
+  assert boxed.value.shape == (V, D)
+  table = np.asarray(boxed.value)
+  np.testing.assert_array_equal(module.apply(params, TOKENS), table[TOKENS])
+  found = module.apply(params, method='table')
+  np.testing.assert_array_equal(found, table)
+
+
+def test_bfloat16_is_rounded_after_the_lookup():
+  module, params = make(jnp.bfloat16)
+  table = params['params']['embedding'].value
+  assert table.dtype == jnp.float32
+  rounded = table.astype(jnp.bfloat16)
+  found = module.apply(params, TOKENS)
+  assert found.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(found, np.asarray(rounded)[TOKENS])
+  np.testing.assert_array_equal(module.apply(params, method='table'), rounded)
+
+
+def test_gradient_of_a_token_is_summed_over_its_places():
+  module, params = make(jnp.float32)
+  weights = np.float32(np.random.default_rng(0).normal(size=(2, 3, D)))
+  gradient = jax.grad(lambda p: (module.apply(p, TOKENS) * weights).sum())(
+    params
+  )['params']['embedding'].value
+  expected = np.zeros((V, D))
+  np.add.at(expected, TOKENS, weights)
+  np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)

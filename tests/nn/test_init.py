@@ -1,0 +1,96 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What parameters start from."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+
+from gpt_jax import flops
+from gpt_jax.nn.init import INITS
+
+LAYERS = 5
+# Of GPT-2, section 2.3: N = 2 * 5 residual layers.
+NORMAL = {'init_weights': 'normal(stddev=0.05)', 'output': 'untied'}
+RESIDUAL = 1 / np.sqrt(10)
+
+
+@functools.cache
+def initial(**changes):
+  model = tiny.model(d_model=97, d_ff=193, vocab_size=211, **changes)
+  tokens = np.zeros((1, 1), np.int32)
+  return jax.jit(lambda key: nn.meta.unbox(model.init(key, tokens)['params']))(
+    jax.random.key(0)
+  )
+
+
+def leaves(params):
+  return {
+    name: np.asarray(leaf)
+    for name, leaf in zip(
+      flops.parameter_table(params), jax.tree.leaves(params), strict=True
+    )
+  }
+
+
+def assert_normal(x, stddev):
+  """Mean and deviation within five standard errors."""
+  assert abs(np.mean(x)) < 5 * stddev / np.sqrt(x.size)
+  assert abs(np.std(x) / stddev - 1) < 5 / np.sqrt(2 * x.size)
+
+
+@pytest.mark.parametrize(
+  'init, residual',
+  [
+    ('normal(stddev=0.05)', 0.05),
+    ('gpt2(stddev=0.05)', 0.05 * RESIDUAL),
+  ],
+)
+def test_initial_parameters(init, residual):
+  found = leaves(initial(init_weights=init, output='untied'))
+  for name, x in found.items():
+    kind = name.rpartition('/')[2]
+    if kind == 'bias':
+      assert not np.any(x), name
+    elif kind == 'scale':
+      assert np.all(x == 1), name
+    else:
+      is_residual = name.endswith(('attention/out/kernel', 'ffn/out/kernel'))
+      assert_normal(x, residual if is_residual else 0.05)
+  kernels = [name for name in found if name.endswith('kernel')]
+  assert len(kernels) == 6
+  embeddings = {n for n in found if n.endswith('embedding')}
+  assert embeddings == {
+    *('embed/embedding', 'positions/embedding', 'head/embedding'),
+  }
+
+
+def test_layers_start_from_different_numbers():
+  found = leaves(initial(**NORMAL))
+  for name, x in found.items():
+    if name.endswith('kernel'):
+      assert x.shape[0] == LAYERS
+      assert len({layer.tobytes() for layer in x}) == LAYERS, name
+
+
+def test_initial_parameters_are_a_function_of_the_key_alone():
+  one = leaves(initial(**NORMAL))
+  same = leaves(
+    initial(**NORMAL, loop='unroll', remat='full', dtype='bfloat16')
+  )
+  assert one.keys() == same.keys()
+  for name in one:
+    np.testing.assert_array_equal(one[name], same[name])
+
+
+def test_roles():
+  """The defaults, 0.02, and 1/sqrt(N) of 8 blocks, which have 16 layers."""
+  key, shape = jax.random.key(0), (101, 103)
+  for kind, residual in (('normal', 0.02), ('gpt2', 0.005)):
+    for name, init in INITS[kind]()(num_layers=8)._asdict().items():
+      x = np.asarray(init(key, shape, np.float32))
+      assert_normal(x, residual if name == 'residual' else 0.02)

@@ -1,0 +1,96 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Layer norm against its equation in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from gpt_jax.nn import norm
+from gpt_jax.nn.norm import NORMS
+
+B, L, D = 3, 5, 17
+layer_norm = jax.jit(norm.layer_norm, static_argnames='epsilon')
+
+
+def inputs(center=0.0, size=1.0):
+  rng = np.random.default_rng(0)
+  x = np.float32(center + size * rng.normal(size=(B, L, D)))
+  scale, bias = np.float32(rng.normal(size=(2, D)))
+  return x, scale, bias
+
+
+@pytest.mark.parametrize('epsilon', [1e-5, 0.1])
+@pytest.mark.parametrize('size', [1e-3, 1.0, 1e3])
+def test_layer_norm(epsilon, size):
+  x, scale, bias = inputs(size=size)
+  expected = reference.layer_norm(np.float64(x), scale, bias, epsilon)
+  y = layer_norm(x, scale, bias, epsilon=epsilon)
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_bias_is_optional():
+  x, scale, _ = inputs()
+  expected = reference.layer_norm(np.float64(x), scale, 0.0)
+  y = layer_norm(x, scale, None, epsilon=1e-5)
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_large_mean_does_not_cancel():
+  """E[x^2] - E[x]^2 in float32 would be wrong by far more than 1."""
+  x, scale, bias = inputs(center=1e4)
+  expected = reference.layer_norm(np.float64(x), scale, bias)
+  y = layer_norm(x, scale, bias, epsilon=1e-5)
+  np.testing.assert_allclose(y, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_bfloat16_is_normalised_in_float32():
+  x, scale, bias = inputs()
+  x = jnp.array(x, jnp.bfloat16)
+  expected = reference.layer_norm(np.float64(x), scale, bias)
+  y = layer_norm(x, scale, bias, epsilon=1e-5)
+  assert y.dtype == jnp.bfloat16
+  # One rounding, at the end: half a unit in the last of 8 bits.
+  np.testing.assert_allclose(np.float64(y), expected, rtol=2**-8, atol=1e-6)
+
+
+def test_gradient():
+  """The derivative along a direction, by central differences in float64."""
+  x, scale, bias = inputs()
+  rng = np.random.default_rng(1)
+  direction = rng.normal(size=x.shape)
+  weights = rng.normal(size=x.shape)
+
+  def loss(x):
+    return np.sum(weights * reference.layer_norm(x, scale, bias))
+
+  h = 1e-5
+  expected = (loss(x + h * direction) - loss(x - h * direction)) / (2 * h)
+
+  @jax.jit
+  @jax.grad
+  def gradient(x):
+    return jnp.sum(weights * layer_norm(x, scale, bias, epsilon=1e-5))
+
+  np.testing.assert_allclose(
+    np.sum(gradient(x) * direction), expected, rtol=1e-4
+  )
+
+
+@pytest.mark.parametrize('bias', [True, False])
+def test_module_owns_scale_and_bias(bias):
+  module = NORMS['layernorm'](epsilon=0.1, bias=bias)()
+  x, scale, offset = inputs()
+  params = jax.jit(module.init)(jax.random.key(0), x)['params']
+  assert {*params} == ({'scale', 'bias'} if bias else {'scale'})
+  assert all(p.names == ('norm',) for p in params.values())
+  np.testing.assert_array_equal(params['scale'].value, np.ones(D))
+  given = {'scale': scale, 'bias': offset if bias else None}
+  given = {name: given[name] for name in params}
+  expected = reference.layer_norm(
+    np.float64(x), scale, offset if bias else 0.0, 0.1
+  )
+  y = jax.jit(module.apply)({'params': given}, x)
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,48 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Causal language modelling: what predicts what."""
+
+import jax
+import numpy as np
+import tiny
+
+from gpt_jax.objectives.causal import causal, corrupt
+
+
+def test_each_token_predicts_the_next():
+  batch = corrupt(np.array([[5, 3, 8, 1], [0, 9, 9, 2]], np.int32))
+  assert {*batch} == {'inputs', 'targets', 'weights'}
+  np.testing.assert_array_equal(batch['inputs'], [[5, 3, 8], [0, 9, 9]])
+  np.testing.assert_array_equal(batch['targets'], [[3, 8, 1], [9, 9, 2]])
+  np.testing.assert_array_equal(batch['weights'], np.ones((2, 3)))
+  assert batch['weights'].dtype == np.float32
+
+
+def test_loss_needs_no_key_and_drops_with_one():
+  model = tiny.model(num_layers=1, dropout='rates(residual=0.5)')
+  objective = causal()(model)
+  params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)
+  loss = jax.jit(objective.loss)
+  plain = loss(params, batch, None)
+  one, same, other = (
+    loss(params, batch, jax.random.key(seed)) for seed in (1, 1, 2)
+  )
+  assert plain.sum != one.sum
+  assert one.sum == same.sum
+  assert one.sum != other.sum
+  assert one.weight == plain.weight == batch['weights'].sum()
+
+
+def test_losses_of_parts_add_up():
+  model = tiny.model(num_layers=1)
+  objective = causal()(model)
+  params, batch = tiny.params(model), tiny.batch(5, tiny.L, tiny.V)
+  loss = jax.jit(objective.loss)
+  whole = loss(params, batch, None)
+  parts = [
+    loss(params, {k: v[rows] for k, v in batch.items()}, None)
+    for rows in (slice(0, 2), slice(2, 5))
+  ]
+  assert parts[0].weight != parts[1].weight
+  np.testing.assert_allclose(whole.sum, sum(p.sum for p in parts), rtol=1e-6)
+  np.testing.assert_allclose(whole.weight, sum(p.weight for p in parts))

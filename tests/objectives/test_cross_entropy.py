@@ -1,0 +1,194 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Cross-entropy and its gradients against float64, however it is computed."""
+
+import functools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from gpt_jax.objectives.cross_entropy import cross_entropy
+
+# Odd sizes: one token, fewer and more tokens than columns, a long row.
+SIZES = [(1, 1, 1, 2), (2, 3, 5, 7), (3, 12, 13, 101), (2, 521, 5, 1009)]
+
+
+def inputs(B, L, D, V, *, seed=0, size=1.0):
+  rng = np.random.default_rng(seed)
+  hidden = np.float32(size * rng.normal(size=(B, L, D)))
+  table = np.float32(rng.normal(size=(V, D)))
+  targets = rng.integers(V, size=(B, L), dtype=np.int32)
+  # Some zero, the others not all one.
+  weights = np.float32(rng.random((B, L)) * (rng.random((B, L)) < 0.7))
+  weights[0, 0] = 0.5
+  return hidden, table, targets, weights
+
+
+@functools.partial(jax.jit, static_argnames='factor')
+def value_and_gradients(hidden, table, targets, weights, factor=1.0):
+  return jax.value_and_grad(
+    lambda h, t: factor * cross_entropy(h, t, targets, weights), (0, 1)
+  )(hidden, table)
+
+
+def expected(hidden, table, targets, weights):
+  hidden, table = np.float64(hidden), np.float64(table)
+  return (
+    reference.cross_entropy(hidden, table, targets, weights),
+    reference.cross_entropy_gradients(hidden, table, targets, weights),
+  )
+
+
+def assert_close(found, wanted, *, rtol, atol):
+  np.testing.assert_allclose(
+    np.float64(found), wanted, rtol=rtol, atol=atol * np.max(np.abs(wanted))
+  )
+
+
+@pytest.mark.parametrize('sizes', SIZES)
+def test_value_and_gradients(sizes):
+  arrays = inputs(*sizes)
+  value, gradients = value_and_gradients(*arrays)
+  wanted, wanted_gradients = expected(*arrays)
+  assert value.shape == () and value.dtype == jnp.float32
+  np.testing.assert_allclose(value, wanted, rtol=1e-5)
+  for x, found, wanted in zip(
+    arrays, gradients, wanted_gradients, strict=False
+  ):
+    assert found.shape == x.shape and found.dtype == x.dtype
+    assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize('limit', [1, 3 * 101, 3 * 4 * 101, 3 * 12 * 101])
+def test_logits_in_chunks(monkeypatch, limit):
+  """Rows of 12 positions in parts of 1, 1, 4 and 12."""
+  module = sys.modules[cross_entropy.__module__]
+  monkeypatch.setattr(module, 'CHUNK_LOGITS', limit)
+  arrays = inputs(3, 12, 13, 101)
+
+  # A new function each time, or jax would remember the chunks of before.
+  def total(hidden, table):
+    return cross_entropy(hidden, table, *arrays[2:])
+
+  plain = jax.jit(lambda h, t: total(h, t))(*arrays[:2])
+  value, gradients = jax.jit(
+    lambda h, t: jax.value_and_grad(lambda h, t: total(h, t), (0, 1))(h, t)
+  )(*arrays[:2])
+  wanted, wanted_gradients = expected(*arrays)
+  np.testing.assert_allclose(plain, wanted, rtol=1e-5)
+  np.testing.assert_allclose(value, wanted, rtol=1e-5)
+  for found, wanted in zip(gradients, wanted_gradients, strict=True):
+    assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_reference_gradients_are_central_differences():
+  """The formula that the others are compared with is itself checked."""
+  hidden, table, targets, weights = inputs(2, 3, 5, 7)
+  hidden, table = np.float64(hidden), np.float64(table)
+  rng = np.random.default_rng(1)
+  d_hidden, d_table = (
+    rng.normal(size=hidden.shape),
+    rng.normal(size=table.shape),
+  )
+
+  def loss(h):
+    return reference.cross_entropy(
+      hidden + h * d_hidden, table + h * d_table, targets, weights
+    )
+
+  h = 1e-6
+  numeric = (loss(h) - loss(-h)) / (2 * h)
+  g_hidden, g_table = reference.cross_entropy_gradients(
+    hidden, table, targets, weights
+  )
+  analytic = np.sum(g_hidden * d_hidden) + np.sum(g_table * d_table)
+  np.testing.assert_allclose(numeric, analytic, rtol=1e-7)
+
+
+def test_bfloat16_inputs():
+  """Products of bfloat16, sums in float32; gradients rounded to 8 bits."""
+  hidden, table, targets, weights = inputs(3, 37, 29, 211, size=0.5)
+  hidden, table = hidden.astype(jnp.bfloat16), table.astype(jnp.bfloat16)
+  value, gradients = value_and_gradients(hidden, table, targets, weights)
+  wanted, wanted_gradients = expected(hidden, table, targets, weights)
+  assert value.dtype == jnp.float32
+  np.testing.assert_allclose(value, wanted, rtol=1e-3)
+  for found, wanted in zip(gradients, wanted_gradients, strict=True):
+    assert found.dtype == jnp.bfloat16
+    assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    # Roundings are not to one side.
+    bias = np.mean(np.float64(found) - wanted)
+    assert abs(bias) < 1e-3 * np.max(np.abs(wanted))
+
+
+def test_tokens_of_weight_zero_count_for_nothing():
+  hidden, table, targets, weights = inputs(3, 11, 13, 101)
+  value, (d_hidden, d_table) = value_and_gradients(
+    hidden, table, targets, weights
+  )
+  unused = weights == 0
+  assert 0 < unused.sum() < weights.size
+  assert not np.any(np.asarray(d_hidden)[unused])
+  hidden = np.where(unused[..., None], 7.0, hidden).astype(np.float32)
+  targets = np.where(unused, 0, targets)
+  again, (_, d_again) = value_and_gradients(hidden, table, targets, weights)
+  np.testing.assert_allclose(value, again, rtol=1e-6)
+  np.testing.assert_allclose(d_table, d_again, rtol=1e-5, atol=1e-6)
+  nothing, gradients = value_and_gradients(
+    hidden, table, targets, np.zeros_like(weights)
+  )
+  assert nothing == 0
+  assert not any(np.any(g) for g in gradients)
+
+
+def test_gradients_scale_with_what_follows():
+  arrays = inputs(2, 3, 5, 7)
+  value, gradients = value_and_gradients(*arrays)
+  tripled, gradients_tripled = value_and_gradients(*arrays, factor=-3.0)
+  np.testing.assert_allclose(tripled, -3 * value, rtol=1e-6)
+  for one, three in zip(gradients, gradients_tripled, strict=True):
+    np.testing.assert_allclose(three, -3 * one, rtol=1e-5, atol=1e-6)
+
+
+def test_value_alone_is_the_value_with_gradients():
+  arrays = inputs(3, 11, 13, 101)
+  value, _ = value_and_gradients(*arrays)
+  np.testing.assert_allclose(jax.jit(cross_entropy)(*arrays), value, rtol=1e-6)
+
+
+def test_gradient_of_a_table_that_also_embeds():
+  """Tied: the hidden states are rows of the table."""
+  _, table, targets, weights = inputs(2, 3, 5, 7)
+  tokens = np.array([[0, 6, 3], [3, 3, 1]])
+
+  @jax.jit
+  @jax.grad
+  def gradient(table):
+    return cross_entropy(table[tokens], table, targets, weights)
+
+  wide = np.float64(table)
+  d_hidden, expected = reference.cross_entropy_gradients(
+    wide[tokens], wide, targets, weights
+  )
+  np.add.at(expected, tokens, d_hidden)
+  np.testing.assert_allclose(gradient(table), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('size', [1e2, 1e4])
+def test_large_logits_neither_overflow_nor_lose_the_loss(size):
+  arrays = inputs(2, 5, 3, 11, size=size)
+  value, gradients = value_and_gradients(*arrays)
+  wanted, wanted_gradients = expected(*arrays)
+  np.testing.assert_allclose(value, wanted, rtol=1e-5)
+  for found, wanted in zip(gradients, wanted_gradients, strict=True):
+    assert_close(found, wanted, rtol=1e-2, atol=1e-3)
+
+
+def test_equal_logits_give_the_logarithm_of_the_vocabulary():
+  hidden, table, targets, weights = inputs(3, 11, 13, 101)
+  value = jax.jit(cross_entropy)(0 * hidden, table, targets, weights)
+  np.testing.assert_allclose(value, np.log(101) * weights.sum(), rtol=1e-5)

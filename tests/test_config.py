@@ -1,0 +1,225 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Resolving, validating, comparing and saving a config."""
+
+import json
+import re
+
+import pytest
+import tiny
+
+from configs import base
+from gpt_jax import config as config_lib
+from gpt_jax.config import flatten
+from gpt_jax.spec import UsageError
+
+
+def test_empty_fields_follow_from_others():
+  config = base.get_config().unlock()
+  config.model.update({'d_model': 35, 'num_heads': 5})
+  model = config_lib.resolve(config).model
+  assert (model.num_kv_heads, model.head_size, model.d_ff) == (5, 7, 140)
+
+
+def test_given_fields_stay():
+  model = config_lib.resolve(tiny.config()).model
+  found = (model.num_kv_heads, model.head_size, model.d_ff, model.vocab_size)
+  assert found == (tiny.G, tiny.K, tiny.F, tiny.V)
+
+
+def test_resolve_returns_a_new_locked_config():
+  config = base.get_config()
+  resolved = config_lib.resolve(config)
+  assert config.model.d_ff is None
+  assert resolved.model.d_ff == 4 * 768
+  with pytest.raises(AttributeError):
+    resolved.model.new_field = 3
+  # Resolving twice changes nothing.
+  assert config_lib.resolve(resolved) == resolved
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (
+      {'model.d_model': 17, 'model.num_heads': 3, 'model.head_size': None},
+      'model.d_model=17: does not divide by model.num_heads=3; change one of '
+      'them or set model.head_size',
+    ),
+    (
+      {'model.num_heads': 0, 'model.head_size': None},
+      'model.d_model=17: does not divide by model.num_heads=0; change one of '
+      'them or set model.head_size',
+    ),
+    (
+      {'model.num_heads': 7, 'model.num_kv_heads': 3},
+      'model.num_heads=7: does not divide by model.num_kv_heads=3',
+    ),
+    (
+      {'model.attention': 'full, local(window=3)', 'model.num_layers': 5},
+      'model.num_layers=5: does not divide by the 2 entries of '
+      "model.attention='full, local(window=3)'",
+    ),
+    (
+      {'model.attention': 'full, lokal'},
+      "model.attention='full, lokal': unknown 'lokal'; one of full, local",
+    ),
+    (
+      {'model.attention': 'local(window=0)'},
+      'model.attention: window=0 must be at least 1',
+    ),
+    (
+      {'model.dropout': 'rates(residual=1.0)'},
+      'model.dropout: residual=1.0 is not in [0, 1)',
+    ),
+    (
+      {'model.dropout': 'rates(embedding=-0.1)'},
+      'model.dropout: embedding=-0.1 is not in [0, 1)',
+    ),
+    (
+      {'model.dtype': 'float16'},
+      "model.dtype='float16': unknown; one of float32, bfloat16",
+    ),
+  ],
+)
+def test_mistakes_name_field_and_value(changes, message):
+  with pytest.raises(UsageError) as error:
+    config_lib.resolve(tiny.config(**changes))
+  assert str(error.value) == message
+
+
+@pytest.mark.parametrize('field', config_lib.CALL_STRINGS)
+def test_an_unknown_choice_is_refused(field):
+  choices = ', '.join(sorted(config_lib.CALL_STRINGS[field]))
+  message = f"{field}='nope': unknown 'nope'; one of {choices}"
+  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
+    config_lib.resolve(tiny.config(**{field: 'nope'}))
+
+
+@pytest.mark.parametrize('field', config_lib.NAMES)
+def test_an_unknown_name_is_refused(field):
+  choices = ', '.join(config_lib.NAMES[field])
+  message = f"{field}='nope': unknown; one of {choices}"
+  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
+    config_lib.resolve(tiny.config(**{field: 'nope'}))
+
+
+@pytest.mark.parametrize('field, least', config_lib.AT_LEAST.items())
+def test_a_number_too_small_is_refused(field, least):
+  value = least - 1.0 if field == 'optim.clip_norm' else least - 1
+  message = f'{field}={value}: must be at least {least}'
+  changes = {field: value}
+  if field == 'model.num_heads':
+    changes['model.num_kv_heads'] = 1  # or the heads would not divide
+  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
+    config_lib.resolve(tiny.config(**changes))
+
+
+def test_every_number_of_the_base_has_a_bound():
+  """A new count must come with the least value that makes sense."""
+  unbounded = {
+    name
+    for name, value in flatten(config_lib.resolve(base.get_config())).items()
+    if isinstance(value, int) and name not in config_lib.AT_LEAST
+  }
+  # The mesh checks its own sizes, against the devices.
+  assert unbounded <= {'seed', 'mesh.data', 'mesh.fsdp', 'mesh.tensor'}
+
+
+@pytest.mark.parametrize('arguments', ['peak=0.0', 'peak=1.0, warmup=-1'])
+def test_schedule_arguments_are_checked_by_resolve(arguments):
+  config = tiny.config(**{'schedule.name': f'cosine({arguments})'})
+  with pytest.raises(UsageError, match=r'schedule\.name'):
+    config_lib.resolve(config)
+
+
+def test_vocab_size_comes_from_the_tokenizer():
+  config = config_lib.resolve(base.get_config())
+  filled = config_lib.set_vocab_size(config, 101, 'bytes')
+  assert filled.model.vocab_size == 101
+  assert filled.is_locked
+  # A larger table is padding.
+  same = config_lib.set_vocab_size(filled, 97, 'bytes')
+  assert same.model.vocab_size == 101
+  with pytest.raises(UsageError) as error:
+    config_lib.set_vocab_size(filled, 103, 'bytes')
+  assert str(error.value).startswith(
+    'model.vocab_size=101: smaller than the 103 tokens of '
+    "tokenizer.name='bytes'"
+  )
+
+
+def test_set_vocab_size_leaves_its_argument_alone():
+  config = config_lib.resolve(base.get_config())
+  config_lib.set_vocab_size(config, 101, 'bytes')
+  assert config.model.vocab_size is None
+
+
+def test_flatten_keeps_order_and_depth():
+  flat = flatten({'b': {'z': 1, 'a': {'c': 2}}, 'a': None})
+  assert list(flat.items()) == [('b.z', 1), ('b.a.c', 2), ('a', None)]
+
+
+@pytest.mark.parametrize('vocab_size', [None, 53])
+def test_json_round_trip(vocab_size):
+  config = config_lib.resolve(tiny.config(**{'model.vocab_size': vocab_size}))
+  text = config_lib.to_json(config)
+  assert json.loads(text)['model']['vocab_size'] == vocab_size
+  read = config_lib.from_json(text)
+  assert read.is_locked
+  assert flatten(read) == flatten(config)
+  assert config_lib.differences(config, read) == []
+  assert config_lib.to_json(read) == text
+
+
+def test_differences_name_field_and_both_values():
+  old = config_lib.resolve(tiny.config())
+  new = config_lib.resolve(
+    tiny.config(**{'seed': 3, 'model.ffn': 'relu', 'batch.rows': 24})
+  )
+  assert {*config_lib.differences(old, new)} == {
+    'seed: 0 -> 3',
+    "model.ffn: 'gelu_tanh' -> 'relu'",
+    'batch.rows: 16 -> 24',
+    'batch.micro_rows: 16 -> 24',
+  }
+
+
+def test_differences_see_fields_of_one_side_only():
+  old = config_lib.from_json('{"a": 1, "b": {"c": 2}}')
+  new = config_lib.from_json('{"b": {"c": 2, "d": 3}}')
+  assert config_lib.differences(old, new) == ['a: 1 -> None', 'b.d: None -> 3']
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'checkpoint.every_steps': 7},
+    {'checkpoint.keep': 7},
+    {'data.store': 'elsewhere'},
+    {'eval.every_steps': 7},
+    {'eval.num_batches': 7},
+    {'log.sample_prompt': 'x'},
+    {'mesh.data': 8, 'mesh.fsdp': 1},
+    {'mesh.rules.embed': ''},
+  ],
+)
+def test_what_a_run_may_go_on_with(change):
+  old = config_lib.resolve(tiny.config())
+  new = config_lib.resolve(tiny.config(**change))
+  assert old != new
+  assert config_lib.differences(old, new) == []
+
+
+def test_what_a_run_may_not_go_on_with():
+  """Every field but the free ones: a list that grows with the tree."""
+  config = config_lib.resolve(base.get_config())
+  empty = config_lib.from_json('{}')
+  sections = {
+    d.partition(':')[0].partition('.')[0]
+    for d in config_lib.differences(config, empty)
+  }
+  assert sections == {
+    *('seed', 'model', 'objective', 'data', 'tokenizer', 'optim', 'schedule'),
+    'batch',
+  }

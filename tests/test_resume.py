@@ -1,0 +1,118 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is killed, at any moment, ends as if it had never been."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import metrics, run
+
+ROOT = pathlib.Path(__file__).parent.parent
+STEPS = 60
+FLAGS = [
+  '--config=configs/smoke.py',
+  "--config.data.source=text('configs/*.py')",
+  '--config.data.holdout=tail(fraction=0.1)',
+  '--config.tokenizer.name=bytes',
+  '--config.model.num_layers=2',
+  '--config.model.d_model=32',
+  '--config.model.context_length=31',
+  '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
+  '--config.batch.rows=6',
+  '--config.batch.micro_rows=3',
+  f'--config.schedule.num_steps={STEPS}',
+  '--config.checkpoint.every_steps=7',
+  '--config.eval.every_steps=20',
+  '--config.log.every_steps=1',
+  '--config.log.sample_tokens=5',
+]
+
+
+def start(workdir: pathlib.Path) -> subprocess.Popen:
+  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
+  return subprocess.Popen(
+    [
+      *(sys.executable, '-m', 'gpt_jax', 'train'),
+      *FLAGS,
+      f'--workdir={workdir}',
+    ],
+    cwd=ROOT,
+    env=environment,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def finish(process: subprocess.Popen) -> None:
+  _, errors = process.communicate()
+  assert process.returncode == 0, errors
+
+
+def kill_when(workdir: pathlib.Path, condition) -> None:
+  """Starts the run and kills it as soon as `condition()` holds."""
+  process = start(workdir)
+  while not condition():
+    if process.poll() is not None:
+      pytest.fail(f'ended before it was killed: {process.stderr.read()}')
+    time.sleep(0.001)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert process.returncode == -signal.SIGKILL
+
+
+def results(workdir: pathlib.Path) -> list[dict]:
+  """All that was logged, less what the clock decides."""
+  clocks = ('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'mfu')
+  return [
+    {k: v for k, v in line.items() if k not in clocks}
+    for line in metrics.read(str(workdir))
+    if 'event' not in line
+  ]
+
+
+def test_killed_run_ends_bit_identical(tmp_path):
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  undisturbed = start(whole)
+
+  def last_step() -> int:
+    lines = metrics.read(str(killed)) if killed.exists() else []
+    return max((line['step'] for line in lines), default=-1)
+
+  def exists(pattern: str) -> bool:
+    return any(killed.glob(pattern))
+
+  kill_when(killed, lambda: exists('data/*'))  # preparing
+  kill_when(killed, lambda: exists('config.json'))  # compiling
+  kill_when(killed, lambda: exists('checkpoints/*tmp*'))  # saving
+  kill_when(killed, lambda: last_step() >= 25)  # between two saves
+  kill_when(killed, lambda: last_step() >= STEPS - 3)
+  finish(start(killed))
+  finish(undisturbed)
+
+  assert results(whole) == results(killed)
+  assert [m['step'] for m in results(whole) if 'loss' in m] == list(
+    range(1, STEPS + 1)
+  )
+  a, b = run.load(str(whole)).state, run.load(str(killed)).state
+  assert int(a.step) == STEPS
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert x.dtype == y.dtype
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  samples = [(d / 'samples.txt').read_text() for d in (whole, killed)]
+  assert samples[0] == samples[1]
+
+  # The same command again has nothing left to do, and changes nothing.
+  before = (killed / 'metrics.jsonl').read_bytes()
+  finish(start(killed))
+  assert (killed / 'metrics.jsonl').read_bytes() == before
+  assert json.loads((killed / 'config.json').read_text())['seed'] == 0

@@ -1,0 +1,276 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes, rules, and where parameters and batches really lie."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+from jax.sharding import Mesh, PartitionSpec
+
+from configs import base
+from gpt_jax import config as config_lib
+from gpt_jax import run as run_lib
+from gpt_jax import sharding
+from gpt_jax.spec import UsageError
+
+
+def mesh_of(data, fsdp, tensor):
+  return sharding.make_mesh({'data': data, 'fsdp': fsdp, 'tensor': tensor})
+
+
+@pytest.mark.parametrize(
+  'sizes, shape',
+  [
+    ((1, -1, 1), (1, 8, 1)),
+    ((-1, 2, 2), (2, 2, 2)),
+    ((2, 2, -1), (2, 2, 2)),
+    ((4, -1, 2), (4, 1, 2)),
+    ((8, 1, 1), (8, 1, 1)),
+  ],
+)
+def test_make_mesh(sizes, shape):
+  mesh = mesh_of(*sizes)
+  assert mesh.axis_names == ('data', 'fsdp', 'tensor')
+  assert mesh.devices.shape == shape
+  assert {*mesh.devices.flat} == {*jax.devices()}
+
+
+@pytest.mark.parametrize(
+  'sizes, why',
+  [
+    ((-1, -1, 1), 'sizes are positive, and one may be -1'),
+    ((0, -1, 1), 'sizes are positive, and one may be -1'),
+    ((-2, 1, 4), 'sizes are positive, and one may be -1'),
+    ((1, 1, 1), 'does not match the 8 devices here'),
+    ((2, 2, 3), 'does not match the 8 devices here'),
+    ((16, 1, 1), 'does not match the 8 devices here'),
+    ((3, -1, 1), 'does not match the 8 devices here'),
+    ((16, -1, 1), 'does not match the 8 devices here'),
+  ],
+)
+def test_bad_mesh(sizes, why):
+  with pytest.raises(UsageError) as error:
+    mesh_of(*sizes)
+  data, fsdp, tensor = sizes
+  assert str(error.value).startswith(
+    f'mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor}: {why}'
+  )
+
+
+def test_parse_rules():
+  rules = {'batch': 'data, fsdp', 'length': '', 'mlp': ' tensor '}
+  assert sharding.parse_rules(rules) == (
+    ('batch', ('data', 'fsdp')),
+    ('length', ()),
+    ('mlp', ('tensor',)),
+  )
+
+
+def test_unknown_mesh_axis():
+  with pytest.raises(UsageError) as error:
+    sharding.parse_rules({'batch': 'data', 'embed': 'data, model'})
+  assert str(error.value) == (
+    "mesh.rules.embed='data, model': unknown mesh axis 'model'; one of data, "
+    'fsdp, tensor'
+  )
+
+
+def boxed(shape, names):
+  return nn.LogicallyPartitioned(
+    jax.ShapeDtypeStruct(shape, jnp.float32), names
+  )
+
+
+def test_check_divisible():
+  mesh = mesh_of(2, 2, 2)
+  rules = sharding.parse_rules(
+    {'embed': 'data, fsdp', 'vocab': 'tensor', 'norm': ''}
+  )
+  tree = {
+    'norm': {'scale': boxed((7,), ('norm',))},
+    'a': {'kernel': boxed((12, 6), ('embed', 'vocab'))},
+    'unruled': boxed((5,), ('length',)),
+  }
+  sharding.check_divisible(tree, mesh, rules)
+  tree['b'] = {'kernel': boxed((6, 6), ('embed', 'vocab'))}
+  with pytest.raises(UsageError) as error:
+    sharding.check_divisible(tree, mesh, rules)
+  assert str(error.value) == (
+    "mesh.rules.embed='data, fsdp': 6 of parameter b/kernel does not divide "
+    'over 4 devices; change the mesh or the width'
+  )
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (
+      {'model.d_model': 20},
+      "mesh.rules.embed='fsdp': 20 of parameter embed/embedding does not "
+      'divide over 8 devices; change the mesh or the width',
+    ),
+    (
+      {'mesh.data': 3},
+      'mesh.data=3, mesh.fsdp=-1, mesh.tensor=1: does not match the 8 devices '
+      'here; the sizes must multiply to 8 (one may be -1: the rest)',
+    ),
+    (
+      {'mesh.rules.mlp': 'expert'},
+      "mesh.rules.mlp='expert': unknown mesh axis 'expert'; one of data, "
+      'fsdp, tensor',
+    ),
+  ],
+)
+def test_build_says_what_does_not_fit(change, message):
+  config = config_lib.resolve(tiny.config(**{**tiny.MESHABLE, **change}))
+  with pytest.raises(UsageError) as error:
+    run_lib.build(config)
+  assert str(error.value) == message
+
+
+def test_every_logical_axis_has_a_rule():
+  """An axis without one would silently be copied to every device."""
+  rules = base.get_config().mesh.rules
+  model = tiny.model()
+  tokens = np.zeros((1, 1), np.int32)
+  tree = jax.eval_shape(model.init, jax.random.key(0), tokens)
+  names = {
+    name
+    for leaf in jax.tree.leaves(
+      tree, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+    )
+    for name in leaf.names
+  }
+  assert names | {'batch', 'length'} == {*rules}
+
+
+# Shapes of one device's part, for axes (data, fsdp, tensor).
+SHARDS = {
+  (1, 1, 1): {
+    'embed/embedding': (48, 24),
+    'query/kernel': (3, 24, 16),
+    'key/kernel': (3, 24, 8),
+    'out/kernel': (3, 16, 24),
+    'in/kernel': (3, 24, 40),
+    'in/bias': (3, 40),
+    'ffn_norm/scale': (3, 24),
+  },
+  (2, 2, 2): {
+    'embed/embedding': (24, 12),
+    'query/kernel': (3, 12, 8),
+    'key/kernel': (3, 12, 4),
+    'out/kernel': (3, 8, 12),
+    'in/kernel': (3, 12, 20),
+    'in/bias': (3, 20),
+    'ffn_norm/scale': (3, 24),
+  },
+  (8, 1, 1): {
+    'embed/embedding': (48, 24),
+    'query/kernel': (3, 24, 16),
+    'key/kernel': (3, 24, 8),
+    'in/bias': (3, 40),
+  },
+  (1, 4, 2): {
+    'embed/embedding': (24, 6),
+    'query/kernel': (3, 6, 8),
+    'key/kernel': (3, 6, 4),
+    'out/kernel': (3, 8, 6),
+    'in/kernel': (3, 6, 20),
+    'ffn_norm/scale': (3, 24),
+  },
+}
+
+
+@pytest.mark.parametrize('sizes', SHARDS)
+def test_each_device_holds_its_part(sizes):
+  run = tiny.build(tiny.config(**tiny.MESHABLE), sizes)
+  shapes = run_lib.abstract_state(run)
+  state = jax.tree.map(
+    lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), shapes
+  )
+  moments = state.opt_state[0]
+  found = {}
+  for tree in (state.params, moments.mu, moments.nu):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+      name = '/'.join(key.key for key in path[-2:])
+      parts = {s.data.shape for s in leaf.addressable_shards}
+      assert len(leaf.addressable_shards) == np.prod(sizes)
+      # Parameters and both moments are split alike.
+      assert found.setdefault(path, parts) == parts
+      if name in SHARDS[sizes] and 'attention_norm' not in str(path):
+        wanted = SHARDS[sizes][name]
+        if name == 'out/kernel' and 'ffn' in str(path):
+          continue
+        assert parts == {wanted}, path
+  assert {s.data.shape for s in state.step.addressable_shards} == {()}
+  assert moments.count.sharding.is_fully_replicated
+
+
+def test_batches_are_split_over_their_rows():
+  run = tiny.build(tiny.config(**tiny.MESHABLE), (2, 2, 2))
+  assert run.num_shards == 4
+  assert run.host_rows(16) == slice(0, 16)
+  batch = tiny.batch(16, 7, 48)
+  placed = run.put(batch, 16)
+  for name, x in placed.items():
+    assert x.sharding.spec == PartitionSpec(('data', 'fsdp'))
+    np.testing.assert_array_equal(x, batch[name])
+    assert {s.data.shape for s in x.addressable_shards} == {(4, 7)}
+
+
+class Host:
+  """Stands for the sharding of a batch as one of several hosts sees it."""
+
+  def __init__(self, *spans):
+    """`spans`: start and stop of each device's rows."""
+    self._spans = spans
+
+  def addressable_devices_indices_map(self, shape):
+    """As `jax.sharding.NamedSharding` does, devices being numbers."""
+    assert shape == (12,)
+    return {i: (slice(*span),) for i, span in enumerate(self._spans)}
+
+
+@pytest.mark.parametrize(
+  'spans, rows',
+  [
+    ([(0, 3), (3, 6)], slice(0, 6)),
+    ([(9, 12), (6, 9)], slice(6, 12)),
+    # Two devices that hold the same rows, as the tensor axis makes them.
+    ([(6, 9), (6, 9), (9, 12)], slice(6, 12)),
+    ([(None, None)], slice(0, 12)),
+    ([(9, None)], slice(9, 12)),
+  ],
+)
+def test_host_rows(spans, rows):
+  assert sharding.host_rows(Host(*spans), 12) == rows
+
+
+def test_rows_with_a_gap_are_refused():
+  with pytest.raises(AssertionError, match='rows have a gap'):
+    sharding.host_rows(Host((0, 3), (6, 9)), 12)
+
+
+def test_logical_constraints_act_inside_use():
+  mesh = mesh_of(2, 2, 2)
+  rules = sharding.parse_rules({'batch': 'data, fsdp', 'mlp': 'tensor'})
+
+  @jax.jit
+  def constrain(x):
+    return nn.with_logical_constraint(x, ('batch', 'mlp'))
+
+  with sharding.use(mesh, rules):
+    y = constrain(jnp.zeros((8, 6)))
+  assert {s.data.shape for s in y.addressable_shards} == {(2, 3)}
+
+
+def test_one_device_mesh_by_hand():
+  """What `tiny.build` relies on: shardings follow the mesh they are given."""
+  run = tiny.build(tiny.config(**tiny.MESHABLE), (1, 1, 1))
+  assert isinstance(run.mesh, Mesh)
+  assert {d for s in jax.tree.leaves(run.shardings) for d in s.device_set} == {
+    jax.devices()[0]
+  }

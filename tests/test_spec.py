@@ -1,0 +1,177 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Call-strings: what is read, what is called, what each mistake says."""
+
+import keyword
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt_jax import spec
+from gpt_jax.spec import Call, UsageError
+
+
+def local(window: int):
+  """A choice that needs an argument."""
+  return ('local', window)
+
+
+def rope(theta: float = 1e4, *, name: str = 'x', on: bool = True):
+  """A choice of which all arguments have defaults."""
+  return ('rope', theta, name, on)
+
+
+CHOICES = {'local': local, 'rope': rope, 'full': lambda: 'full'}
+
+
+@pytest.mark.parametrize(
+  'text, calls',
+  [
+    ('full', [Call('full', (), {})]),
+    (' full ', [Call('full', (), {})]),
+    ('full()', [Call('full', (), {})]),
+    ('full,', [Call('full', (), {})]),
+    ('f(3, -2.5e-1)', [Call('f', (3, -0.25), {})]),
+    ("f('a, b', k=None)", [Call('f', ('a, b',), {'k': None})]),
+    ('f(x=[1, 2])', [Call('f', (), {'x': [1, 2]})]),
+    (
+      'full, local(window=256), full',
+      [
+        Call('full', (), {}),
+        Call('local', (), {'window': 256}),
+        Call('full', (), {}),
+      ],
+    ),
+  ],
+)
+def test_parse(text, calls):
+  assert spec.parse('a.b', text) == calls
+
+
+@pytest.mark.parametrize(
+  'text, why',
+  [
+    ('', 'is empty'),
+    ('  ', 'is empty'),
+    ('local(', 'cannot be read'),
+    ('a b', 'cannot be read'),
+    ('a\0b', 'cannot be read'),
+    ('f(**{})', '** is not understood'),
+    ('f(x=full)', 'not a plain value'),
+    ('f(g())', 'not a plain value'),
+    ('f(1 + 1)', 'not a plain value'),
+    ('3', 'a name was expected'),
+    ("'full'", 'a name was expected'),
+    ('a.b', 'a name was expected'),
+    ('a.b(1)', 'a name was expected'),
+    ('f(1)(2)', 'a name was expected'),
+    ('full, 3', 'a name was expected'),
+    (7, 'is a int'),
+    (None, 'is a NoneType'),
+  ],
+)
+def test_what_cannot_be_parsed(text, why):
+  with pytest.raises(UsageError, match=re.escape(why)) as error:
+    spec.parse('model.ffn', text)
+  assert str(error.value).startswith(f'model.ffn={text!r}: ')
+
+
+def test_nothing_in_a_call_string_is_run():
+  with pytest.raises(UsageError, match='not a plain value'):
+    spec.parse('a', "f(__import__('os').getcwd())")
+
+
+@pytest.mark.parametrize(
+  'text, result',
+  [
+    ('full', 'full'),
+    ('local(5)', ('local', 5)),
+    ('local(window=5)', ('local', 5)),
+    ('rope', ('rope', 1e4, 'x', True)),
+    ('rope(3)', ('rope', 3, 'x', True)),  # an int does for a float
+    ("rope(name='y', on=False)", ('rope', 1e4, 'y', False)),
+  ],
+)
+def test_build(text, result):
+  assert spec.build('a.b', text, CHOICES) == result
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('lokal', "a.b='lokal': unknown 'lokal'; one of full, local, rope"),
+    ('full, full', "a.b='full, full': holds 2 choices, give one"),
+    (
+      'local',
+      "a.b='local': missing a required argument: 'window'; local takes "
+      '(window: int)',
+    ),
+    (
+      'local(size=3)',
+      "a.b='local(size=3)': missing a required argument: 'window'; local "
+      'takes (window: int)',
+    ),
+    (
+      'full(3)',
+      "a.b='full(3)': too many positional arguments; full takes ()",
+    ),
+    (
+      'rope(base=1.0)',
+      "a.b='rope(base=1.0)': got an unexpected keyword argument 'base'; rope "
+      "takes (theta: float = 10000.0, name: str = 'x', on: bool = True)",
+    ),
+    ('local(2.5)', "a.b='local(2.5)': window=2.5 is not int"),
+    ('local(True)', "a.b='local(True)': window=True is not int"),
+    ("rope('3')", "a.b=\"rope('3')\": theta='3' is not float"),
+    ('rope(True)', "a.b='rope(True)': theta=True is not float"),
+    ('rope(name=3)', "a.b='rope(name=3)': name=3 is not str"),
+    ('rope(on=1)', "a.b='rope(on=1)': on=1 is not bool"),
+  ],
+)
+def test_what_cannot_be_built(text, message):
+  with pytest.raises(UsageError) as error:
+    spec.build('a.b', text, CHOICES)
+  assert str(error.value) == message
+
+
+def test_build_all():
+  built = spec.build_all('a.b', 'full, local(7), full', CHOICES)
+  assert built == ['full', ('local', 7), 'full']
+  with pytest.raises(UsageError, match="unknown 'none'"):
+    spec.build_all('a.b', 'full, none', CHOICES)
+
+
+def test_a_usage_error_is_a_value_error():
+  assert issubclass(UsageError, ValueError)
+
+
+names = st.from_regex(r'[a-zA-Z_][a-zA-Z0-9_]{0,7}', fullmatch=True).filter(
+  lambda name: not keyword.iskeyword(name)
+)
+values = st.one_of(
+  st.integers(),
+  st.floats(allow_nan=False, allow_infinity=False),
+  st.text(st.characters(codec='utf-8')),
+  st.booleans(),
+  st.none(),
+)
+calls = st.builds(
+  Call,
+  names,
+  st.lists(values, max_size=3).map(tuple),
+  st.dictionaries(names, values, max_size=3),
+)
+
+
+def written(call):
+  arguments = [repr(a) for a in call.args]
+  arguments += [f'{name}={value!r}' for name, value in call.kwargs.items()]
+  return f'{call.name}({", ".join(arguments)})'
+
+
+@settings(max_examples=50)
+@given(st.lists(calls, min_size=1, max_size=4))
+def test_what_is_written_is_read(wanted):
+  assert spec.parse('a', ', '.join(map(written, wanted))) == wanted
