@@ -121,6 +121,8 @@ def put_batch(
   batch: dict[str, np.ndarray], sharding: NamedSharding, num_rows: int
 ) -> dict[str, jax.Array]:
   """Assembles global arrays from the rows that each process read."""
+  if jax.process_count() == 1:
+    return jax.device_put(batch, sharding)  # the same, in a third of the time
   return {
     name: jax.make_array_from_process_local_data(
       sharding, rows, (num_rows, *rows.shape[1:])
