@@ -25,13 +25,12 @@ def get_config(arg: str = '') -> ConfigDict:
   config.model.loop = 'unroll'
   config.tokenizer.name = 'sentencepiece(vocab_size=4096)'
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
-  config.schedule.num_steps = 400
-  config.schedule.name = 'cosine(peak=2e-3, warmup=40, final=0.1)'
+  config.schedule.num_steps = 500
+  config.schedule.name = 'cosine(peak=2e-3, warmup=50, final=0.1)'
   config.batch.rows = 8
   config.checkpoint.every_steps = 100
   config.eval.every_steps = 100
   config.eval.rows = 8
-  config.eval.num_batches = 8
   config.log.every_steps = 5
   config.log.sample_prompt = 'def main('
   return config.lock()
