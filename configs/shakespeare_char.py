@@ -6,7 +6,9 @@
 
 reads data/tinyshakespeare/input.txt (1,115,394 bytes; the source file of the
 TFDS set `tiny_shakespeare`); elsewhere:
-`--config.data.source="text('path/input.txt')"`.
+`--config.data.source="text('path/input.txt')"`. On two CPU cores it takes a
+minute and ends at a validation loss of 1.776 (nats a character, the last tenth
+of the text, every character predicted once).
 """
 
 from ml_collections import ConfigDict
@@ -30,7 +32,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.tokenizer.name = 'characters'
   config.optim.name = 'adamw(b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.1)'
   config.schedule.num_steps = 2000
-  config.schedule.name = 'cosine(peak=1e-3, warmup=100, final=0.1)'
+  config.schedule.name = 'cosine(peak=3e-3, warmup=100, final=0.03)'
   config.batch.rows = 12
   config.checkpoint.every_steps = 500
   config.eval.every_steps = 500

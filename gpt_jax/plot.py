@@ -9,6 +9,7 @@ Writes W/loss.png, or the file given by --out.
 """
 
 import os
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -58,9 +59,10 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
       if 'eval/validation/loss' in m
     ]
     name = os.path.basename(os.path.normpath(workdir))
-    axes.plot(
-      *zip(*train, strict=True), f'C{i}', lw=1, label=f'{name}: training'
-    )
+    tokens, losses = zip(*train, strict=True)
+    axes.plot(tokens, losses, f'C{i}', lw=0.6, alpha=0.4)
+    smooth = running_mean(losses)
+    axes.plot(tokens, smooth, f'C{i}', lw=1.5, label=f'{name}: training')
     if held_out:
       xs, ys = zip(*held_out, strict=True)
       axes.plot(xs, ys, f'C{i}o--', label=f'{name}: held out')
@@ -73,4 +75,14 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
   figure.savefig(temporary, format='png')
   pyplot.close(figure)
   os.replace(temporary, out)
+  return out
+
+
+def running_mean(values: Sequence[float], decay: float = 0.9) -> list[float]:
+  """Exponential mean of the values so far, without bias to the start."""
+  out, total, weight = [], 0.0, 0.0
+  for value in values:
+    total = decay * total + (1 - decay) * value
+    weight = decay * weight + (1 - decay)
+    out.append(total / weight)
   return out
