@@ -4,6 +4,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,8 @@ def layer_norm(
 ) -> jax.Array:
   """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al., 2016)."""
   lead = (1,) * (x.ndim - 1) + (-1,)
-  y = standardize(x.astype(jnp.float32), epsilon) * scale_D.reshape(lead)
+  y: Any = standardize(x.astype(jnp.float32), epsilon)
+  y *= scale_D.reshape(lead)
   if bias_D is not None:
     y += bias_D.reshape(lead)
   return y.astype(x.dtype)
