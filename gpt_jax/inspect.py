@@ -44,7 +44,10 @@ def main(args: command.Args) -> None:
   for name, value in config_lib.flatten(config).items():
     fields.add_row(name, repr(value))
   console.print(fields)
-  table = Table('parameter', 'shape', 'axes', 'count', title='Parameters')
+  table = Table(title='Parameters')
+  table.add_column('parameter', overflow='fold')
+  for column in ('shape', 'axes', 'count'):
+    table.add_column(column)
   for path, leaf in jax.tree_util.tree_leaves_with_path(
     params, is_leaf=lambda x: hasattr(x, 'names')
   ):
