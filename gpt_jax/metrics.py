@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics: JSON lines are the truth, TensorBoard and the progress bar views."""
 
+import datetime
 import json
 import os
 import time
@@ -76,7 +77,8 @@ class Progress:
 
   def __init__(self, *, total: int, done: int, active: bool):
     """Starts at `done` of `total` steps."""
-    self._total, self._last = total, time.monotonic()
+    self._total, self._done = total, done
+    self._start = self._last = time.monotonic()
     self._bar = rich.progress.Progress(
       rich.progress.TextColumn('step'),
       rich.progress.MofNCompleteColumn(),
@@ -107,6 +109,9 @@ class Progress:
   def show(self, step: int, text: str) -> None:
     """Shows the newest figures."""
     self._bar.update(self._task, completed=step, text=text)
-    if self._lines and time.monotonic() - self._last > 10:
-      self._last = time.monotonic()
-      log.info('step %d/%d %s', step, self._total, text)
+    now = time.monotonic()
+    if self._lines and now - self._last > 10:
+      self._last = now
+      per_step = (now - self._start) / (step - self._done)
+      left = datetime.timedelta(seconds=round(per_step * (self._total - step)))
+      log.info('step %d/%d %s | %s left', step, self._total, text, left)
