@@ -36,17 +36,31 @@ def get_config(arg: str = '') -> ConfigDict:
     num_kv_heads=placeholder(int),  # empty: num_heads
     head_size=placeholder(int),  # empty: d_model / num_heads
     d_ff=placeholder(int),  # empty: 4 * d_model
-    position='learned',  # learned, none
-    # full, local(window=...); a comma list repeats over the layers.
+    num_encoder_layers=0,  # more than 0: an encoder-decoder
+    # tokens(scale='none', segments=0, norm=False)
+    input='tokens',
+    # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',
+    # scaling='none'), t5_bias, alibi(scale='none', dtype='float32'),
+    # transformer_xl, none
+    position='learned',
+    # full, local(window=...), strided(stride=...), fixed(stride=...),
+    # bidirectional; a comma list repeats over the layers.
     attention='full',
-    ffn='gelu_tanh',  # gelu_tanh, gelu, relu
-    norm='layernorm(epsilon=1e-5)',
-    block='pre',  # where the norms go: pre (GPT-2), post (GPT-1)
-    bias='all',  # all, none: of the dense layers
-    output='tied',  # tied, untied: does the output reuse the embeddings
+    attention_scale='rsqrt',  # rsqrt: 1/sqrt(head size), none, by_layer
+    # gelu_tanh, gelu, relu, silu, tanh; gated: glu, bilinear, reglu, geglu,
+    # geglu_tanh, swiglu
+    ffn='gelu_tanh',
+    norm='layernorm(epsilon=1e-5)',  # or layernorm(bias=False), rmsnorm
+    # Where the norms go: pre (GPT-2), post (GPT-1), parallel (PaLM),
+    # parallel(num_norms=2) (GPT-NeoX).
+    block='pre',
+    bias='all',  # of the dense layers: all, none, where(qkv=True, ...)
+    # tied(bias=False, scale='none'), untied(...): does the output reuse the
+    # token embeddings
+    output='tied',
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
-    init_weights='normal(stddev=0.02)',  # or gpt2(stddev=0.02)
+    init_weights='normal(stddev=0.02)',  # or gpt2(stddev=0.02), palm
     # Of activations and matrix products: bfloat16, float32. Parameters,
     # norms, softmax and loss are float32 always.
     dtype='bfloat16',
@@ -56,6 +70,8 @@ def get_config(arg: str = '') -> ConfigDict:
     loop='scan',  # scan (compiles fast), unroll (runs faster on CPU)
   )
 
+  # causal(z_loss=0.0): the penalty z_loss * log(Z)^2 keeps the softmax's
+  # normaliser Z near 1; the reported losses leave it out.
   config.objective = dict(name='causal')
 
   config.data = dict(
@@ -102,6 +118,8 @@ def get_config(arg: str = '') -> ConfigDict:
       embed='fsdp',
       heads='tensor',
       kv_heads='tensor',
+      head='',
+      buckets='',
       mlp='tensor',
       vocab='tensor',
       norm='',

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The three sizes that CPU speed is measured at.
+"""The sizes that speed is measured at.
 
 gpt-jax benchmark --config configs/benchmark.py:char
 """
@@ -14,6 +14,10 @@ SIZES = {
   'char': (4, 128, 4, 64, 12, 65),
   'mid': (6, 384, 6, 256, 16, 65),
   'vocab': (6, 384, 6, 256, 16, 50_304),
+  # Decoding: half of the context is the prompt.
+  'decode': (8, 1024, 16, 2048, 16, 256),
+  # Attention patterns against each other.
+  'long': (2, 256, 4, 8192, 1, 65),
 }
 
 
@@ -30,4 +34,8 @@ def get_config(arg: str = 'char') -> ConfigDict:
   config.model.init_weights = 'gpt2(stddev=0.02)'
   config.model.dtype = 'float32'
   config.model.loop = 'unroll'
+  if arg == 'decode':
+    config.model.loop = 'scan'
+  if arg == 'long':
+    config.model.attention = 'full, local(window=256)'
   return config.lock()

@@ -20,6 +20,11 @@ from ml_collections import ConfigDict
 
 from configs import base
 
+DIFFERS = (
+  'the decoder of the Transformer: norms after each sub-block, learned '
+  'positions, GELU, dropout 0.1'
+)
+
 
 def get_config(arg: str = '') -> ConfigDict:
   """GPT-1 has one size."""

@@ -12,6 +12,7 @@ COMMANDS = {
   'generate': 'continue a prompt',
   'evaluate': 'measure a trained model on held-out text',
   'prepare': 'text to tokenizer and token store',
+  'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',
   'plot': 'draw the curves of runs',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',

@@ -1,41 +1,42 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the training step of a config, fed by the real data pipeline.
+"""Measures speed: of training, of decoding, of attention patterns.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.rows=8 --json
+  gpt-jax benchmark --config configs/benchmark.py:decode --what decode
+  gpt-jax benchmark --config configs/benchmark.py:long --what attention
 
-Reads random tokens through the pipeline that training uses, and prints compile
-time, median step time, tokens/s, the wait for data and MFU, with its formula
-and the peak that it is relative to.
+train: compile time, median step time, tokens/s, the wait for data and MFU,
+with its formula and the peak that it is relative to. decode: tokens/s and
+cache bytes with as many key/value heads as heads, and with one, alternating in
+one run. attention: time and memory of each pattern of model.attention, forward
+and backward, alternating in one run.
 """
 
 import json
-import resource
-import statistics
-import time
 
-import jax
-import numpy as np
 from absl import flags
 
-from gpt_jax import command, flops
+from gpt_jax import command
 from gpt_jax import config as config_lib
-from gpt_jax import run as run_lib
-from gpt_jax.config import Config
-from gpt_jax.data import pipeline
-from gpt_jax.data.manifest import Manifest
-from gpt_jax.data.store import TokenStore
+from gpt_jax.benchmarks import attention, decode, train
 
-# Steps before the clock starts: caches and memory settle.
-WARM_UP = 3
+WHAT = {'train': train, 'decode': decode, 'attention': attention}
 
 
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   command.define_config(values)
+  flags.DEFINE_enum(
+    'what', 'train', list(WHAT), 'What to measure.', flag_values=values
+  )
   flags.DEFINE_integer(
-    'steps', 20, 'Steps to measure.', lower_bound=1, flag_values=values
+    'steps',
+    20,
+    'Steps, decoded tokens or repetitions to measure.',
+    lower_bound=1,
+    flag_values=values,
   )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
@@ -49,103 +50,6 @@ def main(args: command.Args) -> None:
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'
     )
-  result = benchmark(config, args.steps)
-  if args.json:
-    print(json.dumps(result))
-    return
-  print(
-    f'compile {result["compile_seconds"]:.1f} s\n'
-    f'step    {result["step_seconds"] * 1e3:.1f} ms '
-    f'(median of {result["steps"]}; fastest '
-    f'{result["step_seconds_min"] * 1e3:.1f})\n'
-    f'speed   {result["tokens_per_second"]:,.0f} tokens/s\n'
-    f'data    {result["data_wait_fraction"]:.2%} of the step time is waiting\n'
-    f'memory  {result["host_memory_gib"]:.2f} GiB of this host at most\n'
-    f'MFU     {result["mfu"]:.1%} of {result["peak_flops"]:.3g} FLOP/s '
-    f'({result["peak_source"]})\n'
-    f'        {flops.FORMULA}'
-  )
-
-
-def benchmark(config: Config, steps: int) -> dict:
-  """Trains `WARM_UP` + `steps` steps on random tokens and measures the last."""
-  run_lib.check_devices(config)
-  run = run_lib.build(config)
-  state = run_lib.init_state(run)
-  # Measured before and after, since other work on the machine comes and goes.
-  peak, source = flops.peak(run.mesh.devices.flat[0])
-  compiled = run_lib.compile_train_step(run)
-  model, rows = config.model, config.batch.rows
-  batches = pipeline.batches(
-    random_store(
-      num_tokens=64 * model.context_length * rows, vocab_size=model.vocab_size
-    ),
-    length=model.context_length,
-    seed=config.seed,
-    start=0,
-    stop=WARM_UP + steps,
-    rows=lambda step: (step * rows, rows),
-    host_rows=run.host_rows,
-    corrupt=run.objective.corrupt,
-  )
-  times, waits = [], []
-  batch = run.put(next(batches), rows)
-  start = time.perf_counter()
-  for _ in range(WARM_UP + steps):
-    # As in training, the next batch is fetched while the step runs.
-    state, out = compiled.call(state, batch)
-    fetch = time.perf_counter()
-    following = next(batches, None)
-    waits.append(time.perf_counter() - fetch)
-    if following is not None:
-      batch = run.put(following, rows)
-    jax.block_until_ready((state, out))
-    now = time.perf_counter()
-    times.append(now - start)
-    start = now
-  times, waits = times[WARM_UP:], waits[WARM_UP:]
-  if source.endswith('matmuls'):
-    peak = max(peak, flops.peak(run.mesh.devices.flat[0])[0])
-  seconds = statistics.median(times)
-  rate = rows * model.context_length / seconds
-  peaks = peak * run.mesh.size
-  per_token = flops.per_token(config, state.params)
-  return {
-    'device': run.mesh.devices.flat[0].device_kind,
-    'num_devices': run.mesh.size,
-    'steps': steps,
-    'compile_seconds': compiled.seconds,
-    'step_seconds': seconds,
-    'step_seconds_min': min(times),
-    'tokens_per_second': rate,
-    'data_wait_fraction': sum(waits) / sum(times),
-    'host_memory_gib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    / 2**20,
-    'flops_per_token': per_token,
-    'mfu': flops.mfu(rate, per_token, peaks),
-    'peak_flops': peaks,
-    'peak_source': source,
-    'formula': flops.FORMULA,
-  }
-
-
-def random_store(*, num_tokens: int, vocab_size: int) -> TokenStore:
-  """A token store of uniform random ids, in memory."""
-  tokens = np.random.default_rng(0).integers(vocab_size, size=num_tokens)
-  manifest = Manifest(
-    source='random',
-    source_sha256='',
-    holdout='none',
-    tokenizer='none',
-    tokenizer_fingerprint='',
-    vocab_size=vocab_size,
-    eos_id=0,
-    dtype='uint32',
-    num_tokens=num_tokens,
-    num_documents=1,
-    num_bytes=num_tokens,
-    tokens_crc32=[],
-    document_ends_crc32=[],
-  )
-  ends = np.array([num_tokens])
-  return TokenStore('', manifest, tokens.astype(np.uint32), ends)
+  module = WHAT[args.what]
+  result = module.measure(config, args.steps)
+  print(json.dumps(result) if args.json else module.report(result))

@@ -181,14 +181,13 @@ def _one_line(error: BaseException) -> str:
 
 
 def _set_up_logging() -> None:
-  if not log.handlers:
-    if console.is_terminal:
-      handler = RichHandler(console=console, show_path=False)
-    else:
-      handler = logging.StreamHandler()
-      handler.setFormatter(logging.Formatter('%(asctime)s %(message)s'))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    # What Orbax and others say through absl is for their developers.
-    logging.getLogger('absl').setLevel(logging.ERROR)
-    log.propagate = False
+  if console.is_terminal:
+    handler = RichHandler(console=console, show_path=False)
+  else:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter('%(asctime)s %(message)s'))
+  log.handlers[:] = [handler]
+  log.setLevel(logging.INFO)
+  # What Orbax and others say through absl is for their developers.
+  logging.getLogger('absl').setLevel(logging.ERROR)
+  log.propagate = False

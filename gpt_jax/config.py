@@ -8,15 +8,18 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gpt_jax import spec
+from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
 from gpt_jax.nn.dropout import DROPOUTS
+from gpt_jax.nn.embed import INPUTS, OUTPUTS
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import LOOPS, REMATS
-from gpt_jax.nn.transformer import BIASES, DTYPES, OUTPUTS
+from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives.causal import OBJECTIVES
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.schedules import SCHEDULES
@@ -26,7 +29,11 @@ from gpt_jax.spec import UsageError
 Config = Any
 
 CALL_STRINGS = {
+  'model.input': INPUTS,
   'model.position': POSITIONS,
+  'model.attention_scale': SCALES,
+  'model.bias': BIASES,
+  'model.output': OUTPUTS,
   'model.ffn': FFNS,
   'model.norm': NORMS,
   'model.block': BLOCKS,
@@ -37,8 +44,6 @@ CALL_STRINGS = {
   'schedule.name': SCHEDULES,
 }
 NAMES = {
-  'model.bias': BIASES,
-  'model.output': OUTPUTS,
   'model.dtype': DTYPES,
   'model.remat': REMATS,
   'model.loop': LOOPS,
@@ -48,6 +53,7 @@ AT_LEAST = {
   'model.vocab_size': 1,
   'model.context_length': 1,
   'model.num_layers': 1,
+  'model.num_encoder_layers': 0,
   'model.d_model': 1,
   'model.num_heads': 1,
   'model.num_kv_heads': 1,

@@ -84,8 +84,9 @@ class HeldOut:
         break
       sums.append(self._step(params, self._run.put(batch, rows)))
     # In float64: the order and the number of the batches do not matter.
-    total, weight = np.sum(np.asarray(jax.device_get(sums), np.float64), axis=0)
-    loss = float(total / weight)
+    sums = np.asarray(jax.device_get(sums), np.float64)
+    total, weight, penalty = np.sum(sums, axis=0)
+    loss = float((total - penalty) / weight)
     manifest = self._store.manifest
     bits = loss / math.log(2) * manifest.num_tokens / manifest.num_bytes
     return {

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax import spec
 from gpt_jax.config import Config
+from gpt_jax.nn.embed import OUTPUTS
 
 # Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. v2, v3
 # and 7x show each chip as two devices.
@@ -46,7 +48,8 @@ def matmul_parameters(config: Config, params: Any) -> int:
   Kernels, and the table that scores the vocabulary. Looking an embedding up
   is not a product, nor is adding a position, a bias or a norm's scale.
   """
-  head = 'embed' if config.model.output == 'tied' else 'head'
+  output = spec.build('model.output', config.model.output, OUTPUTS)
+  head = 'embed' if output.tied else 'head'
   return sum(
     math.prod(shape)
     for name, shape in parameter_table(params).items()

@@ -4,12 +4,16 @@
 
   gpt-jax inspect --config configs/gpt2.py:xl
   gpt-jax inspect --config configs/gpt2.py:xl --json
+  gpt-jax inspect --table
 
 Builds the model's shapes only: it takes no memory and no accelerator.
 """
 
+import importlib
 import json
 import math
+import pathlib
+import sys
 from typing import Any
 
 import jax
@@ -24,15 +28,29 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import OBJECTIVES
 from gpt_jax.spec import UsageError
 
+_TABLE_HEAD = (
+  '| paper | config | what differs from its ancestor | parameters | proof |',
+  '|---|---|---|---|---|',
+)
+
 
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   command.define_config(values)
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.DEFINE_bool(
+    'table',
+    False,
+    'Print a Markdown table of the papers in configs/ of this folder.',
+    flag_values=values,
+  )
 
 
 def main(args: command.Args) -> None:
   """Runs the command."""
+  if args.table:
+    print(papers_table(pathlib.Path.cwd()))
+    return
   command.required(args, 'config')
   config = config_lib.resolve(args.config)
   params, figures = figures_of(config)
@@ -94,3 +112,40 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     'tokens_total': tokens_per_step * config.schedule.num_steps,
     'flops_total': per_token * tokens_per_step * config.schedule.num_steps,
   }
+
+
+def papers_table(root: pathlib.Path) -> str:
+  """One Markdown row for each paper and size in `root`/configs.
+
+  A config of a paper says in `DIFFERS` what it adds to its ancestor; its
+  docstring begins with the paper's name, authors and year.
+
+  Raises:
+    UsageError: there are no configs.
+  """
+  files = sorted((root / 'configs').glob('*.py'))
+  if not files:
+    raise UsageError(
+      f'--table: {root} has no configs/*.py; run it where configs/ is'
+    )
+  sys.path.insert(0, str(root))
+  rows = []
+  for file in files:
+    module = importlib.import_module(f'configs.{file.stem}')
+    if not hasattr(module, 'DIFFERS'):
+      continue
+    paper = str(module.__doc__).partition(':')[0] + ')'
+    year = int(paper[-5:-1])
+    differs = module.DIFFERS
+    for size in getattr(module, 'SIZES', ['']):
+      config = config_lib.resolve(module.get_config(size))
+      parameters = figures_of(config)[1]['parameters']
+      name = f'{file.stem}.py:{size}' if size else f'{file.stem}.py'
+      test = f'test_decoder_row[{file.stem}-{size}]'
+      row = f'| {paper} | `{name}` | {differs} | {parameters:,} | `{test}` |'
+      rows.append((year, row))
+      # Said once, for all sizes.
+      paper = differs = ''
+  # Oldest first; within a year and a paper as they come.
+  rows.sort(key=lambda year_row: year_row[0])
+  return '\n'.join([*_TABLE_HEAD, *(row for _, row in rows)])

@@ -198,6 +198,17 @@ class Trained(NamedTuple):
 
 
 def load(workdir: str) -> Trained:
+  """Loads the newest sound checkpoint of a workdir, and its tokenizer.
+
+  Raises:
+    UsageError: there is none.
+  """
+  run, state = restore(workdir)
+  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  return Trained(run, state, tokenizer)
+
+
+def restore(workdir: str) -> tuple[Run, TrainState]:
   """Loads the newest sound checkpoint of a workdir, split over all devices.
 
   Raises:
@@ -223,5 +234,4 @@ def load(workdir: str) -> Trained:
       f'--workdir={workdir}: holds no checkpoint yet; it is written after '
       f'{config.checkpoint.every_steps} steps'
     )
-  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
-  return Trained(run, state, tokenizer)
+  return run, state

@@ -97,7 +97,29 @@ def build_all(
   return [_call(field, text, c, choices) for c in parse(field, text)]
 
 
+def bind_all(
+  field: str, text: str, choices: Mapping[str, Callable]
+) -> list[Call]:
+  """Like `build_all`, without calling: all arguments by name.
+
+  Defaults are filled in, so that two texts that mean the same are equal.
+  """
+  bound = []
+  for call in parse(field, text):
+    arguments = _bind(field, text, call, choices)
+    arguments.apply_defaults()
+    bound.append(Call(call.name, (), dict(arguments.arguments)))
+  return bound
+
+
 def _call(field, text, call: Call, choices: Mapping[str, Callable]) -> Any:
+  bound = _bind(field, text, call, choices)
+  return choices[call.name](*bound.args, **bound.kwargs)
+
+
+def _bind(
+  field, text, call: Call, choices: Mapping[str, Callable]
+) -> inspect.BoundArguments:
   if call.name not in choices:
     raise UsageError(
       f'{field}={text!r}: unknown {call.name!r}; one of '
@@ -118,7 +140,7 @@ def _call(field, text, call: Call, choices: Mapping[str, Callable]) -> Any:
       raise UsageError(
         f'{field}={text!r}: {name}={value!r} is not {expected.__name__}'
       )
-  return function(*bound.args, **bound.kwargs)
+  return bound
 
 
 def _fits(value: Any, expected: Any) -> bool:

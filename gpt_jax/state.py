@@ -22,11 +22,16 @@ class TrainState(NamedTuple):
   opt_state: Any
 
 
+def init_params(objective: Objective, key: jax.Array) -> Any:
+  """The first parameters, without their logical axes."""
+  return nn.meta.unbox(objective.init(key))
+
+
 def make_init(objective: Objective, optimizer: optax.GradientTransformation):
   """Returns the pure function from a random key to the first state."""
 
   def init(key: jax.Array) -> TrainState:
-    params = nn.meta.unbox(objective.init(key))
+    params = init_params(objective, key)
     return TrainState(jnp.int32(0), params, optimizer.init(params))
 
   return init

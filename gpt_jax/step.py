@@ -37,7 +37,8 @@ def train_step(
       other, to save memory. The result is the mean over all tokens.
 
   Returns:
-    The next state, and `loss` and `grad_norm` (before clipping) of this step.
+    The next state, and `loss` (without penalties) and `grad_norm` (before
+    clipping) of this step.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
   loss, grads = mean_gradients(
@@ -64,16 +65,17 @@ def mean_gradients(
   """Loss and gradients, each the mean over the tokens of the whole batch.
 
   Sums over the micro-batches are divided once, by the weight of all: a part
-  with fewer tokens counts for less.
+  with fewer tokens counts for less. The gradients are those of the loss with
+  its penalties, the loss is given without.
   """
 
   def total(params, part, key):
     loss = objective.loss(params, part, key)
-    return loss.sum, loss.weight
+    return loss.sum, (loss.sum - loss.penalty, loss.weight)
 
-  gradient = jax.value_and_grad(total, has_aux=True)
+  gradient = jax.grad(total, has_aux=True)
   if num_micro == 1:
-    (loss, weight), grads = gradient(params, batch, key)
+    grads, (loss, weight) = gradient(params, batch, key)
   else:
     # Part i is every num_micro-th row from row i on, so that each device
     # finds its share of every part among the rows that it already holds.
@@ -83,7 +85,7 @@ def mean_gradients(
 
     def add(sums, indexed):
       i, part = indexed
-      (loss, weight), grads = gradient(params, part, jax.random.fold_in(key, i))
+      grads, (loss, weight) = gradient(params, part, jax.random.fold_in(key, i))
       return jax.tree.map(jnp.add, sums, (loss, weight, grads)), None
 
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -96,5 +98,5 @@ def mean_gradients(
 
 
 def eval_step(params: Any, batch: Batch, *, objective: Objective):
-  """Sum of the loss and of the weights over one batch, without dropout."""
+  """Sums over one batch, without dropout and penalties: see `Loss`."""
   return objective.loss(params, batch, None)

@@ -22,6 +22,12 @@ def layer_norm(x, scale, bias, epsilon=1e-5):
   return (x - mean) / np.sqrt(variance + epsilon) * scale + bias
 
 
+def rms_norm(x, scale, bias=0.0, epsilon=1e-6):
+  """Zhang and Sennrich (2019), equation 4; there is no bias to give."""
+  assert not np.any(bias)
+  return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + epsilon) * scale
+
+
 def relu(x):
   """max(0, x)."""
   return np.where(x > 0, x, 0)
@@ -38,10 +44,65 @@ def gelu_tanh(x):
   return 0.5 * x * (1 + np.tanh(inner))
 
 
-ACTIVATIONS = {'relu': relu, 'gelu': gelu, 'gelu_tanh': gelu_tanh}
+def sigmoid(x):
+  """1 / (1 + e^-x)."""
+  return 1 / (1 + np.exp(-x))
 
 
-def attend(q, k, v, sees):
+ACTIVATIONS = {
+  'relu': relu,
+  'gelu': gelu,
+  'gelu_tanh': gelu_tanh,
+  'silu': lambda x: x * sigmoid(x),
+  'tanh': np.tanh,
+}
+# Shazeer (2020), equations 5 and 6.
+GATES = {
+  'glu': sigmoid,
+  'bilinear': lambda x: x,
+  'reglu': relu,
+  'geglu': gelu,
+  'geglu_tanh': gelu_tanh,
+  'swiglu': lambda x: x * sigmoid(x),
+}
+
+
+def sinusoid(position, d_model, *, layout):
+  """Vaswani et al. (2017), section 3.5, one feature after the other.
+
+  `halves` puts the sines before the cosines instead of between them.
+  """
+  out = np.zeros(d_model)
+  for i in range(d_model // 2):
+    angle = position / 10_000 ** (2 * i / d_model)
+    sine, cosine = (2 * i, 2 * i + 1)
+    if layout == 'halves':
+      sine, cosine = (i, d_model // 2 + i)
+    out[sine], out[cosine] = np.sin(angle), np.cos(angle)
+  return out
+
+
+def sees(pattern, i, j):
+  """Whether query i sees key j; a pattern is a name and its numbers."""
+  name, *numbers = pattern
+  if name == 'bidirectional':
+    return True
+  if j > i:
+    return False
+  if name == 'local':
+    return i - j < numbers[0]
+  if name == 'strided':
+    return i - j < numbers[0] or (i - j) % numbers[0] == 0
+  if name == 'fixed':
+    stride, summary = numbers
+    return i // stride == j // stride or j % stride in range(
+      stride - summary, stride
+    )
+  assert name == 'full'
+  return True
+
+
+def attend(q, k, v, sees, *, scale=None, bias=None):
   """Vaswani et al. (2017), equation 1, for each row, head and query.
 
   Args:
@@ -49,14 +110,24 @@ def attend(q, k, v, sees):
     k: [B, M, G, K].
     v: [B, M, G, K].
     sees: function of row, query and key index.
+    scale: of the scores; None: 1 / sqrt(K).
+    bias: function of row, head, query and key index, added to the scores.
+
+  Returns:
+    [B, L, H, K], zero for a query that sees nothing.
   """
   B, L, H, K = q.shape
   M, G = k.shape[1:3]
+  scale = K**-0.5 if scale is None else scale
   out = np.zeros((B, L, H, K))
   for b, i, h in np.ndindex(B, L, H):
     g = h // (H // G)
     keys = [j for j in range(M) if sees(b, i, j)]
-    scores = np.array([q[b, i, h] @ k[b, j, g] for j in keys]) / np.sqrt(K)
+    if not keys:
+      continue
+    scores = np.array([q[b, i, h] @ k[b, j, g] for j in keys]) * scale
+    if bias is not None:
+      scores += [bias(b, h, i, j) for j in keys]
     for p, j in zip(softmax(scores), keys, strict=True):
       out[b, i, h] += p * v[b, j, g]
   return out
@@ -64,39 +135,117 @@ def attend(q, k, v, sees):
 
 def dense(p, x):
   """Returns x W + b."""
-  return x @ p['kernel'] + p['bias']
+  return x @ p['kernel'] + p.get('bias', 0)
 
 
-def self_attention(p, x, *, heads, kv_heads, window=None):
-  """Causal attention of x to itself, over the last `window` tokens."""
+def self_attention(
+  p, x, *, heads, kv_heads, window=None, pattern=None, mask=None, **scores
+):
+  """Attention of x to itself, causal unless the pattern says otherwise.
+
+  Args:
+    p: parameters.
+    x: [B, L, D].
+    heads: number of heads.
+    kv_heads: number of key/value heads.
+    window: how many tokens are seen; None: all.
+    pattern: see `sees`; None: what `window` says.
+    mask: bool [B, L], False for padding.
+    **scores: for `attend`.
+  """
   B, L, _ = x.shape
+  pattern = pattern or (('local', window) if window else ('full',))
   y = attend(
     dense(p['query'], x).reshape(B, L, heads, -1),
     dense(p['key'], x).reshape(B, L, kv_heads, -1),
     dense(p['value'], x).reshape(B, L, kv_heads, -1),
-    lambda b, i, j: j <= i and (window is None or j > i - window),
+    lambda b, i, j: sees(pattern, i, j) and (mask is None or mask[b, j]),
+    **scores,
+  )
+  return dense(p['out'], y.reshape(B, L, -1))
+
+
+def cross_attention(p, x, memory, mask, *, heads, kv_heads, scale=None):
+  """Attention of x [B, L, D] to what `mask` [B, M] leaves of memory."""
+  (B, L, _), M = x.shape, memory.shape[1]
+  y = attend(
+    dense(p['query'], x).reshape(B, L, heads, -1),
+    dense(p['key'], memory).reshape(B, M, kv_heads, -1),
+    dense(p['value'], memory).reshape(B, M, kv_heads, -1),
+    lambda b, i, j: mask[b, j],
+    scale=scale,
   )
   return dense(p['out'], y.reshape(B, L, -1))
 
 
 def feed_forward(p, x, activation=gelu_tanh):
-  """act(x W + b) W + b."""
-  return dense(p['out'], activation(dense(p['in'], x)))
+  """act(x W + b) W + b; with a gate, (act(x W_gate) * x W) W."""
+  if 'gate' in p:
+    h = activation(dense(p['gate'], x)) * dense(p['in'], x)
+  else:
+    h = activation(dense(p['in'], x))
+  return dense(p['out'], h)
 
 
-def block(p, x, *, kind, **attention):
-  """GPT-1 ('post') and GPT-2 ('pre') place the norms differently."""
+def normalize(p, name, x, norm=layer_norm):
+  """Normalises by the parameters of that name."""
+  return norm(x, p[name]['scale'], p[name].get('bias', 0))
 
-  def norm(name, x):
-    return layer_norm(x, p[name]['scale'], p[name]['bias'])
 
-  if kind == 'post':
-    x = norm(
-      'attention_norm', x + self_attention(p['attention'], x, **attention)
+def block(
+  p,
+  x,
+  *,
+  kind,
+  norm=layer_norm,
+  activation=gelu_tanh,
+  memory=None,
+  memory_mask=None,
+  **attention,
+):
+  """One layer; `kind` says where the norms stand.
+
+  'post' is GPT-1's, 'pre' GPT-2's, 'parallel' PaLM's (section 2); with `cross`
+  among the parameters the layer reads `memory` too.
+  """
+  heads = {name: attention[name] for name in ('heads', 'kv_heads')}
+  heads['scale'] = attention.get('scale')
+  sublayers = {
+    'attention': lambda x: self_attention(p['attention'], x, **attention)
+  }
+  if 'cross' in p:
+    sublayers['cross'] = lambda x: cross_attention(
+      p['cross'], x, memory, memory_mask, **heads
     )
-    return norm('ffn_norm', x + feed_forward(p['ffn'], x))
-  x = x + self_attention(p['attention'], norm('attention_norm', x), **attention)
-  return x + feed_forward(p['ffn'], norm('ffn_norm', x))
+  sublayers['ffn'] = lambda x: feed_forward(p['ffn'], x, activation)
+  if kind == 'parallel':
+    h = normalize(p, 'attention_norm', x, norm)
+    other = normalize(p, 'ffn_norm', x, norm) if 'ffn_norm' in p else h
+    return x + sublayers['attention'](h) + sublayers['ffn'](other)
+  for name, sublayer in sublayers.items():
+    if kind == 'pre':
+      x = x + sublayer(normalize(p, f'{name}_norm', x, norm))
+    else:
+      x = normalize(p, f'{name}_norm', x + sublayer(x), norm)
+  return x
+
+
+def stack(p, x, layers, **shared):
+  """The output of each layer.
+
+  Args:
+    p: parameters of a stack: each has a leading axis of periods.
+    x: [B, L, D].
+    layers: for each layer, what `block` is told about it alone.
+    **shared: what it is told about all.
+  """
+  out = []
+  for i, own in enumerate(layers):
+    repeat, place = divmod(i, len(p['periods']))
+    one = to_float64(p['periods'][f'block_{place}'], repeat)
+    x = block(one, x, **own, **shared)
+    out.append(x)
+  return out
 
 
 def to_float64(tree, index=...):
@@ -114,20 +263,11 @@ def hidden(params, tokens, *, kind, num_layers, heads, kv_heads, windows):
   p = to_float64(params)
   x = p['embed']['embedding'][tokens]
   x = x + p['positions']['embedding'][: tokens.shape[1]]
-  for i in range(num_layers):
-    repeat, place = divmod(i, len(windows))
-    x = block(
-      to_float64(p['stack']['periods'][f'block_{place}'], repeat),
-      x,
-      kind=kind,
-      heads=heads,
-      kv_heads=kv_heads,
-      window=windows[place],
-    )
-  if kind == 'pre':
-    norm = p['final_norm']
-    x = layer_norm(x, norm['scale'], norm['bias'])
-  return x
+  layers = [{'window': windows[i % len(windows)]} for i in range(num_layers)]
+  x = stack(p['decoder'], x, layers, kind=kind, heads=heads, kv_heads=kv_heads)[
+    -1
+  ]
+  return normalize(p, 'final_norm', x) if 'final_norm' in p else x
 
 
 def cross_entropy(hidden, table, targets, weights):

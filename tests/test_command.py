@@ -121,8 +121,8 @@ def test_bad_usage_of_the_installed_command(tmp_path):
   assert done.returncode == 2
   assert done.stdout == ''
   assert done.stderr == (
-    "gpt-jax train: model.ffn='swiglo': unknown 'swiglo'; one of gelu, "
-    'gelu_tanh, relu\n'
+    "gpt-jax train: model.ffn='swiglo': unknown 'swiglo'; one of bilinear, "
+    'geglu, geglu_tanh, gelu, gelu_tanh, glu, reglu, relu, silu, swiglu, tanh\n'
   )
   assert [*tmp_path.iterdir()] == []
 

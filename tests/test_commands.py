@@ -168,6 +168,62 @@ def test_benchmark_measures_a_step(capsys):
   assert 0 <= found['data_wait_fraction'] < 1
 
 
+def test_benchmark_of_decoding(capsys):
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:decode',
+    '--config.model.num_layers=3',
+    '--config.model.d_model=32',
+    '--config.model.num_heads=4',
+    '--config.model.context_length=26',
+    '--config.batch.rows=5',
+    '--what=decode',
+    '--steps=3',
+    '--json',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  found = json.loads(capsys.readouterr().out)
+  many, one = found['kv_heads']['4'], found['kv_heads']['1']
+  # Keys and values, layers, rows, slots, heads, head size, float32.
+  assert many['cache_bytes'] == 2 * 3 * 5 * 26 * 4 * 8 * 4
+  assert one['cache_bytes'] == many['cache_bytes'] / 4
+  assert one['tokens_per_second'] > 0
+
+
+def test_benchmark_of_attention_patterns(capsys):
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:long',
+    '--config.model.context_length=1024',
+    '--what=attention',
+    '--steps=1',
+    '--json',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  found = json.loads(capsys.readouterr().out)['patterns']
+  # 4 blocks of 256 queries see at most 511 keys each; the full pattern's 8
+  # blocks of 128 see 576 keys on average, but keep all of them.
+  assert found['local(window=256)']['bytes'] < found['full']['bytes']
+
+
+def test_decoding_compiles_once(capsys):
+  # The steps before the clock starts, and those after, of two models.
+  from gpt_jax.decoding import sample
+
+  before = sample.decode_step._cache_size()
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:decode',
+    '--config.model.num_layers=2',
+    '--config.model.d_model=48',
+    '--config.model.num_heads=6',
+    '--config.model.context_length=34',
+    '--config.batch.rows=3',
+    '--what=decode',
+    '--steps=7',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  assert sample.decode_step._cache_size() == before + 2
+  assert 'one head: ' in capsys.readouterr().out
+
+
 def test_doctor_finds_this_machine_sound(capsys):
   assert main(['doctor']) == 0
   assert 'failed' not in capsys.readouterr().out
@@ -199,5 +255,8 @@ def test_bad_corpus_leaves_nothing_behind(tmp_path, capsys, name):
   )
   error = capsys.readouterr().err
   assert code == 2, error
-  assert error.strip().count('\n') == 0 and str(tmp_path) in error
+  # What was logged on the way ends with the one line that says what to mend.
+  said = [s for s in error.splitlines() if s.startswith('gpt-jax train: ')]
+  assert said == error.splitlines()[-1:] and str(tmp_path) in said[0]
+  assert 'Traceback' not in error
   assert not workdir.exists()

@@ -62,7 +62,8 @@ def test_resolve_returns_a_new_locked_config():
     ),
     (
       {'model.attention': 'full, lokal'},
-      "model.attention='full, lokal': unknown 'lokal'; one of full, local",
+      "model.attention='full, lokal': unknown 'lokal'; one of "
+      'bidirectional, fixed, full, local, strided',
     ),
     (
       {'model.attention': 'local(window=0)'},

@@ -4,6 +4,7 @@
 
 import importlib
 import pathlib
+import re
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import configs
 from gpt_jax import config as config_lib
 from gpt_jax import flops, inspect, run
+from gpt_jax.__main__ import main
 from gpt_jax.spec import UsageError
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'configs'
@@ -56,13 +58,13 @@ def test_default_size_is_the_first(name):
 @pytest.mark.parametrize('name', NAMES)
 def test_unknown_size_lists_the_sizes(name):
   with pytest.raises(ValueError) as error:
-    module(name).get_config('7b')
+    module(name).get_config('no such')
   known = sizes(name)
   if known == ['']:
-    expected = f'configs/{name}.py:7b: has one size; leave :7b out'
+    expected = f'configs/{name}.py:no such: has one size; leave :no such out'
   else:
     listed = ', '.join(known)
-    expected = f'configs/{name}.py:7b: unknown size; one of {listed}'
+    expected = f'configs/{name}.py:no such: unknown size; one of {listed}'
   assert str(error.value) == expected
 
 
@@ -70,7 +72,8 @@ def test_unknown_size_lists_the_sizes(name):
 def test_batch_splits_over_eight_devices_or_says_so(name, size):
   config = config_lib.resolve(module(name).get_config(size))
   if config.batch.rows % 8:
-    with pytest.raises(UsageError, match=r'batch\.rows=12: does not divide'):
+    message = rf'batch\.rows={config.batch.rows}: does not divide'
+    with pytest.raises(UsageError, match=message):
       run.check_devices(config)
   else:
     run.check_devices(config)
@@ -133,19 +136,150 @@ def test_figures_need_the_vocabulary():
     inspect.figures_of(config)
 
 
-# Table 2 of GPT-2 and section 4.1 of GPT-1.
+# Decoder-only models: layers, d_model, heads, head size, key/value heads,
+# d_ff, vocabulary, context; parameters, and the same as the paper prints them.
+PLAIN = 50_257, 2048
+PIECES = 32_000, 2048
+PALM = 256_000, 2048
+ROWS = {
+  'gpt1-': (12, 768, 12, 64, 12, 3072, 40_478, 512, 116_534_784, '117M'),
+  'gpt2-small': (
+    *(12, 768, 12, 64, 12, 3072, 50_257, 1024, 124_439_808, '124M'),
+  ),
+  'gpt2-medium': (
+    *(24, 1024, 16, 64, 16, 4096, 50_257, 1024, 354_823_168, '355M'),
+  ),
+  'gpt2-large': (
+    *(36, 1280, 20, 64, 20, 5120, 50_257, 1024, 774_030_080, '774M'),
+  ),
+  'gpt2-xl': (
+    *(48, 1600, 25, 64, 25, 6400, 50_257, 1024, 1_557_611_200, '1.56B'),
+  ),
+  'gpt3-125m': (12, 768, 12, 64, 12, 3072, *PLAIN, 125_226_240, '125M'),
+  'gpt3-350m': (24, 1024, 16, 64, 16, 4096, *PLAIN, 355_871_744, '350M'),
+  'gpt3-760m': (24, 1536, 16, 96, 16, 6144, *PLAIN, 760_300_032, '760M'),
+  'gpt3-1.3b': (24, 2048, 24, 128, 24, 8192, *PLAIN, 1_517_123_584, '1.3B'),
+  'gpt3-2.7b': (32, 2560, 32, 80, 32, 10_240, *PLAIN, 2_651_553_280, '2.7B'),
+  'gpt3-6.7b': (32, 4096, 32, 128, 32, 16_384, *PLAIN, 6_658_404_352, '6.7B'),
+  'gpt3-13b': (40, 5140, 40, 128, 40, 20_560, *PLAIN, 12_936_488_380, '13.0B'),
+  'gpt3-175b': (
+    *(96, 12_288, 96, 128, 96, 49_152, *PLAIN, 174_604_259_328, '175B'),
+  ),
+  'gopher-44m': (8, 512, 16, 32, 16, 2048, *PIECES, 43_700_736, '44M'),
+  'gopher-117m': (12, 768, 12, 64, 12, 3072, *PIECES, 116_709_120, '117M'),
+  'gopher-417m': (12, 1536, 12, 128, 12, 6144, *PIECES, 417_443_328, '417M'),
+  'gopher-1.4b': (24, 2048, 16, 128, 16, 8192, *PIECES, 1_374_799_872, '1.4B'),
+  'gopher-7.1b': (
+    *(32, 4096, 32, 128, 32, 16_384, *PIECES, 7_112_101_888, '7.1B'),
+  ),
+  'gopher-280b': (
+    *(80, 16_384, 128, 128, 128, 65_536, *PIECES, 279_714_217_984, '280B'),
+  ),
+  'chinchilla-70b': (
+    *(80, 8192, 64, 128, 64, 32_768, *PIECES, 70_063_890_432, '70B'),
+  ),
+  'lamda-137b': (
+    *(64, 8192, 128, 128, 128, 65_536, *PIECES, 137_715_798_016, '137B'),
+  ),
+  'palm-8b': (32, 4096, 16, 256, 1, 16_384, *PALM, 8_632_012_800, '8.63B'),
+  'palm-62b': (64, 8192, 32, 256, 1, 32_768, *PALM, 62_495_662_080, '62.50B'),
+  'palm-540b': (
+    *(118, 18_432, 48, 256, 1, 73_728, *PALM, 540_356_474_880, '540.35B'),
+  ),
+  'llama-7b': (
+    *(32, 4096, 32, 128, 32, 11_008, *PIECES, 6_738_415_616, '6.7B'),
+  ),
+  'llama-13b': (
+    *(40, 5120, 40, 128, 40, 13_824, *PIECES, 13_015_864_320, '13.0B'),
+  ),
+  'llama-33b': (
+    *(60, 6656, 52, 128, 52, 17_920, *PIECES, 32_528_943_616, '32.5B'),
+  ),
+  'llama-65b': (
+    *(80, 8192, 64, 128, 64, 22_016, *PIECES, 65_285_660_672, '65.3B'),
+  ),
+}
+# Where another count than all parameters gives the printed digits: LaMDA's
+# says that embeddings are left out; PaLM's leaves the norms' scales out.
+COUNTED = {
+  'lamda-137b': 'parameters_without_embeddings',
+  'palm-540b': 'parameters_matmul',
+}
+# Where the sizes of GPT-3's table do not give the digits beside them.
+OFF = {'gpt3-350m': '356M', 'gpt3-1.3b': '1.5B', 'gpt3-13b': '12.9B'}
+
+
+def rounded(count, printed):
+  """`count` with as many digits as `printed` has: '8.63B'."""
+  digits, unit = printed[:-1], printed[-1]
+  places = len(digits.partition('.')[2])
+  return f'{count / {"M": 1e6, "B": 1e9}[unit]:.{places}f}{unit}'
+
+
+@pytest.mark.parametrize('row', ROWS)
+def test_decoder_row(row):
+  *sizes, parameters, printed = ROWS[row]
+  name, _, size = row.partition('-')
+  config = config_lib.resolve(module(name).get_config(size))
+  m = config.model
+  found = [m.num_layers, m.d_model, m.num_heads, m.head_size, m.num_kv_heads]
+  assert [*found, m.d_ff, m.vocab_size, m.context_length] == sizes
+  _, figures = inspect.figures_of(config)
+  assert figures['parameters'] == figures['parameters_active'] == parameters
+  counted = figures[COUNTED.get(row, 'parameters')]
+  assert rounded(counted, printed) == OFF.get(row, printed)
+
+
+def test_gopher_counts_the_projection_of_its_relative_positions():
+  """417M are 13 d^2 a layer and the table; 12 d^2 would make 389M."""
+  config = config_lib.resolve(module('gopher').get_config('417m'))
+  kernels = inspect.figures_of(config)[1]['parameters_matmul']
+  assert kernels == 12 * 13 * 1536**2 + 32_000 * 1536
+  config = config_lib.unlocked(config)
+  config.model.position = 'rope'
+  plain = inspect.figures_of(config)[1]['parameters']
+  assert rounded(plain, '417M') == '389M'
+
+
+def test_heads_that_give_gpt3_1_3b_its_name():
+  config = module('gpt3').get_config('1.3b').unlock()
+  config.model.num_heads = 16
+  figures = inspect.figures_of(config_lib.resolve(config))[1]
+  assert rounded(figures['parameters'], '1.3B') == '1.3B'
+
+
 @pytest.mark.parametrize(
-  'name, size, layers, width, heads, context, vocab',
+  'row, tokens, batch',
   [
-    ('gpt1', '', 12, 768, 12, 512, 40_478),
-    ('gpt2', 'small', 12, 768, 12, 1024, 50_257),
-    ('gpt2', 'medium', 24, 1024, 16, 1024, 50_257),
-    ('gpt2', 'large', 36, 1280, 20, 1024, 50_257),
-    ('gpt2', 'xl', 48, 1600, 25, 1024, 50_257),
+    ('gpt3-125m', 300e9, 0.5 * 2**20),
+    ('gpt3-175b', 300e9, 3.2e6),
+    ('gopher-44m', 300e9, 0.25 * 2**20),
+    ('gopher-280b', 300e9, 6 * 2**20),
+    ('chinchilla-70b', 1.4e12, 3 * 2**20),
+    ('palm-540b', 780e9, 2048 * 2048),
+    ('llama-7b', 1.0e12, 4 * 2**20),
+    ('llama-65b', 1.4e12, 4 * 2**20),
   ],
 )
-def test_sizes_of_the_papers(name, size, layers, width, heads, context, vocab):
-  m = config_lib.resolve(module(name).get_config(size)).model
-  found = (m.num_layers, m.d_model, m.num_heads, m.context_length, m.vocab_size)
-  assert found == (layers, width, heads, context, vocab)
-  assert (m.d_ff, m.head_size, m.num_kv_heads) == (4 * width, 64, heads)
+def test_tokens_of_the_recipes(row, tokens, batch):
+  name, _, size = row.partition('-')
+  config = config_lib.resolve(module(name).get_config(size))
+  figures = inspect.figures_of(config)[1]
+  np.testing.assert_allclose(figures['tokens_per_step'], batch, rtol=5e-3)
+  np.testing.assert_allclose(figures['tokens_total'], tokens, rtol=1e-4)
+
+
+def test_table_in_the_readme(monkeypatch, capsys):
+  """`gpt-jax inspect --table`, with a case of `test_decoder_row` a row."""
+  monkeypatch.chdir(FOLDER.parent)
+  assert main(['inspect', '--table']) == 0
+  table = capsys.readouterr().out.rstrip('\n')
+  readme = (FOLDER.parent / 'README.md').read_text(encoding='utf-8')
+  _, _, rest = readme.partition('<!-- table: gpt-jax inspect --table -->\n')
+  assert rest.partition('\n<!-- end of table -->')[0] == table
+  assert {*re.findall(r'test_decoder_row\[(.*?)\]', table)} == {*ROWS}
+
+
+def test_table_needs_configs(tmp_path):
+  with pytest.raises(UsageError, match=r'has no configs/\*\.py'):
+    inspect.papers_table(tmp_path)

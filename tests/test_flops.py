@@ -59,7 +59,7 @@ def test_parameter_table_of_real_and_abstract_parameters():
   model = tiny.model()
   real = flops.parameter_table(tiny.params(model))
   assert real['embed/embedding'] == (tiny.V, tiny.D)
-  assert real['stack/periods/block_0/ffn/in/kernel'] == (5, tiny.D, tiny.F)
+  assert real['decoder/periods/block_0/ffn/in/kernel'] == (5, tiny.D, tiny.F)
   boxed = jax.eval_shape(model.init, jax.random.key(0), tiny.tokens(1, 1))[
     'params'
   ]

@@ -109,8 +109,9 @@ def test_check_divisible():
   [
     (
       {'model.d_model': 20},
-      "mesh.rules.embed='fsdp': 20 of parameter embed/embedding does not "
-      'divide over 8 devices; change the mesh or the width',
+      "mesh.rules.embed='fsdp': 20 of parameter decoder/periods/block_0/"
+      'attention/key/kernel does not divide over 8 devices; change the mesh or '
+      'the width',
     ),
     (
       {'mesh.data': 3},
@@ -134,16 +135,20 @@ def test_build_says_what_does_not_fit(change, message):
 def test_every_logical_axis_has_a_rule():
   """An axis without one would silently be copied to every device."""
   rules = base.get_config().mesh.rules
-  model = tiny.model()
-  tokens = np.zeros((1, 1), np.int32)
-  tree = jax.eval_shape(model.init, jax.random.key(0), tokens)
-  names = {
-    name
+  names = set()
+  # Models that together have every kind of parameter.
+  for model in (
+    tiny.model(input='tokens(segments=2)', output='untied(bias=True)'),
+    tiny.model(num_encoder_layers=2, position='t5_bias', ffn='geglu'),
+    tiny.model(d_model=22, position='transformer_xl', norm='rmsnorm'),
+  ):
+    tokens = np.zeros((1, 1), np.int32)
+    tree = jax.eval_shape(model.init, jax.random.key(0), tokens)
     for leaf in jax.tree.leaves(
       tree, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
-    )
-    for name in leaf.names
-  }
+    ):
+      assert len(leaf.names) == leaf.value.ndim
+      names |= {*leaf.names}
   assert names | {'batch', 'length'} == {*rules}
 
 

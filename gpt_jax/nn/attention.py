@@ -1,112 +1,61 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Causal self-attention over heads, with a cache for decoding."""
+"""The attention layer: self-attention, with a cache, and cross-attention."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn.dense import Dense
+from gpt_jax.nn.dense import Dense, parameter
+from gpt_jax.nn.dot_product import Visibility, attend, attend_within
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.positions import Position, sinusoids
+from gpt_jax.nn.scales import Scale
+from gpt_jax.spec import UsageError
 
 
 class KVCache(NamedTuple):
-  """Keys and values of the positions seen so far; M is the longest length."""
+  """Keys and values of the positions seen so far; M is the longest length.
+
+  Only the G key/value heads are kept: with multi-query attention one.
+  """
 
   key_BMGK: jax.Array
   value_BMGK: jax.Array
 
 
-# Queries are taken in blocks, each with just the keys it may see: in smaller
-# ones the matrix products would be too small to be fast.
-QUERY_BLOCK = 128
+class Context(NamedTuple):
+  """What all layers of a stack share; None where there is no such thing.
 
-
-def attend(
-  q_BLHK: jax.Array,
-  k_BMGK: jax.Array,
-  v_BMGK: jax.Array,
-  *,
-  mask: jax.Array,
-  dropout: nn.Module | None = None,
-) -> jax.Array:
-  """softmax(q k^T / sqrt(K)) v, the softmax in float32 (Vaswani et al., eq. 1).
-
-  Query head h reads key/value head h // (H / G).
-
-  Args:
-    q_BLHK: queries.
-    k_BMGK: keys.
-    v_BMGK: values.
-    mask: bool, [L, M] or [B, L, M], True where a query may see a key. Each
-      query must see at least one.
-    dropout: applied to the probabilities.
-
-  Returns:
-    [B, L, H, K].
+  Attributes:
+    positions_BL: where each token stands; None means 0, 1, 2, ...
+    visibility: padding and packed documents.
+    bias: on the scores of self-attention, [B or 1, H, L, M].
+    memory_BMD: the encoder's output, for cross-attention.
+    memory_mask_BM: bool, False for padding of `memory_BMD`.
   """
-  B, L, H, K = q_BLHK.shape
-  G = k_BMGK.shape[2]
-  q_BLGRK = q_BLHK.reshape(B, L, G, H // G, K) * K**-0.5
-  scores_BGRLM = jnp.einsum('BLGRK,BMGK->BGRLM', q_BLGRK, k_BMGK)
-  mask = mask.reshape((-1, 1, 1) + mask.shape[-2:])
-  scores_BGRLM = jnp.where(mask, scores_BGRLM.astype(jnp.float32), -jnp.inf)
-  probs_BGRLM = jax.nn.softmax(scores_BGRLM, axis=-1).astype(q_BLHK.dtype)
-  if dropout is not None:
-    probs_BGRLM = dropout(probs_BGRLM)
-  out_BLGRK = jnp.einsum('BGRLM,BMGK->BLGRK', probs_BGRLM, v_BMGK)
-  return out_BLGRK.reshape(B, L, H, K)
 
-
-def attend_causally(
-  q_BLHK: jax.Array,
-  k_BLGK: jax.Array,
-  v_BLGK: jax.Array,
-  *,
-  pattern: Pattern,
-  dropout: nn.Module | None = None,
-) -> jax.Array:
-  """`attend` within rows whose positions are 0, 1, 2, ...
-
-  The queries are taken in blocks, and keys that no query of a block may see
-  are left out: a quarter to half of the work for `full`, nearly all of it for
-  a `local` window in a long row.
-  """
-  L = q_BLHK.shape[1]
-  size = max(QUERY_BLOCK, -(-L // 8))
-  if pattern.window is not None:
-    size = min(size, pattern.window)
-  out = []
-  for start in range(0, L, size):
-    stop = min(start + size, L)
-    first = 0
-    if pattern.window is not None:
-      first = max(start - pattern.window + 1, 0)
-    query, key = jnp.arange(start, stop), jnp.arange(first, stop)
-    out.append(
-      attend(
-        q_BLHK[:, start:stop],
-        k_BLGK[:, first:stop],
-        v_BLGK[:, first:stop],
-        mask=pattern.visible(query[:, None], key[None, :]),
-        dropout=dropout,
-      )
-    )
-  return jnp.concatenate(out, axis=1)
+  positions_BL: jax.Array | None = None
+  visibility: Visibility = Visibility()
+  bias: jax.Array | None = None
+  memory_BMD: jax.Array | None = None
+  memory_mask_BM: jax.Array | None = None
 
 
 class Attention(nn.Module):
   """Projects to queries, keys and values, attends, projects back."""
 
   pattern: Pattern
+  position: Position
   num_heads: int
   num_kv_heads: int
   head_size: int
-  bias: bool
+  scale: Scale
+  bias_in: bool
+  bias_out: bool
   dropout: float
   inits: Initializers
   dtype: Any
@@ -115,52 +64,160 @@ class Attention(nn.Module):
   def __call__(
     self,
     x_BLD: jax.Array,
-    positions_BL: jax.Array | None,
-    cache: KVCache | None,
+    context: Context,
+    cache: KVCache | None = None,
+    *,
+    layer: jax.Array,
+    cross: bool = False,
   ) -> tuple[jax.Array, KVCache | None]:
-    """Attends within `x_BLD`, or, with a cache, to all that it holds.
+    """Attends within `x_BLD`, to a cache, or to the encoder's output.
 
     Args:
-      x_BLD: the block's input.
-      positions_BL: where each token stands; None means 0, 1, 2, ...
-      cache: written at `positions_BL`, then read as a whole.
+      x_BLD: the sublayer's input.
+      context: see `Context`.
+      cache: written at the positions, then read as a whole.
+      layer: index of the layer, from 0.
+      cross: queries from `x_BLD`, keys and values from the encoder's output.
 
     Returns:
       [B, L, D] and the cache with the new keys and values.
     """
-    B, L, D = x_BLD.shape
     H, G, K = self.num_heads, self.num_kv_heads, self.head_size
-    dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype)
-    project = functools.partial(dense, initializer=self.inits.kernel)
-    q_BLHK = project(H * K, ('embed', 'heads'), name='query')(x_BLD)
-    k_BLGK = project(G * K, ('embed', 'kv_heads'), name='key')(x_BLD)
-    v_BLGK = project(G * K, ('embed', 'kv_heads'), name='value')(x_BLD)
-    q_BLHK = q_BLHK.reshape(B, L, H, K)
-    k_BLGK = k_BLGK.reshape(B, L, G, K)
-    v_BLGK = v_BLGK.reshape(B, L, G, K)
-
+    source_BMD = context.memory_BMD if cross else x_BLD
+    assert source_BMD is not None
+    q_BLHK = self._project('query', x_BLD, H, 'heads')
+    k_BMGK = self._project('key', source_BMD, G, 'kv_heads')
+    v_BMGK = self._project('value', source_BMD, G, 'kv_heads')
     dropout = None
     if self.dropout and self.has_rng('dropout'):
       dropout = nn.Dropout(self.dropout, deterministic=False)
-    if cache is None:
-      y_BLHK = attend_causally(
-        q_BLHK, k_BLGK, v_BLGK, pattern=self.pattern, dropout=dropout
-      )
+    shared = {'scale': self.scale(K, layer), 'dropout': dropout}
+
+    if cross:
+      mask = context.memory_mask_BM
+      if mask is None:
+        mask = jnp.ones(source_BMD.shape[:2], bool)
+      mask = jnp.broadcast_to(mask[:, None], (*x_BLD.shape[:2], mask.shape[1]))
+      y_BLHK = attend(q_BLHK, k_BMGK, v_BMGK, mask=mask, **shared)
     else:
-      assert positions_BL is not None
-      rows = jnp.arange(B)[:, None]
-      cache = KVCache(
-        cache.key_BMGK.at[rows, positions_BL].set(k_BLGK),
-        cache.value_BMGK.at[rows, positions_BL].set(v_BLGK),
+      positions = _positions(context, x_BLD.shape[1])
+      if self.position.rotate is not None:
+        q_BLHK = self.position.rotate(q_BLHK, positions)
+        k_BMGK = self.position.rotate(k_BMGK, positions)
+      if cache is not None:
+        # A mask of the new tokens says nothing about those in the cache.
+        assert all(x is None for x in context.visibility)
+        cache = _write(cache, positions, k_BMGK, v_BMGK)
+        k_BMGK, v_BMGK = cache
+      bias = context.bias
+      if self.position.relative:
+        q_BLHK, bias = self._relative(
+          q_BLHK, x_BLD.shape[-1], positions, cache, layer
+        )
+      shared['bias'] = bias
+      if cache is None:
+        y_BLHK = attend_within(
+          q_BLHK,
+          k_BMGK,
+          v_BMGK,
+          pattern=self.pattern,
+          visibility=context.visibility,
+          **shared,
+        )
+      else:
+        # Slots past the newest token hold padding or zeros: they are later
+        # than every query, so that the causal mask hides them.
+        slots = jnp.arange(k_BMGK.shape[1])
+        mask = self.pattern.visible(positions[:, :, None], slots[None, None])
+        y_BLHK = attend(q_BLHK, k_BMGK, v_BMGK, mask=mask, **shared)
+    out = Dense(
+      x_BLD.shape[-1],
+      ('heads', 'embed'),
+      self.inits.residual,
+      self.bias_out,
+      self.dtype,
+      name='out',
+    )
+    return out(y_BLHK.reshape(*x_BLD.shape[:2], H * K)), cache
+
+  def _project(
+    self, name: str, x: jax.Array, num_heads: int, axis: str
+  ) -> jax.Array:
+    """[B, L, D] to heads [B, L, num_heads, K]."""
+    dense = Dense(
+      num_heads * self.head_size,
+      ('embed', axis),
+      self.inits.kernel,
+      self.bias_in,
+      self.dtype,
+      name=name,
+    )
+    return dense(x).reshape(*x.shape[:2], num_heads, self.head_size)
+
+  def _relative(
+    self,
+    q_BLHK: jax.Array,
+    d_model: int,
+    positions: jax.Array,
+    cache: KVCache | None,
+    layer: jax.Array,
+  ) -> tuple[jax.Array, jax.Array]:
+    """Transformer-XL's terms (b), (c), (d) (Dai et al. 2019, section 3.3).
+
+    score = (q + u) k + (q + v) W_kR R_(i - j): u goes to the queries, and the
+    second product is a bias on the scores.
+    """
+    if not self.pattern.causal:
+      raise UsageError(
+        'model.position=transformer_xl: looks back only, so that it needs '
+        'causal attention; take another position for bidirectional layers and '
+        'encoders'
       )
-      # Slots past the newest token hold padding or zeros: they are later
-      # than every query, so that the causal mask hides them.
-      slots = jnp.arange(cache.key_BMGK.shape[1])
-      mask = self.pattern.visible(
-        positions_BL[:, :, None], slots[None, None, :]
-      )
-      y_BLHK = attend(q_BLHK, *cache, mask=mask, dropout=dropout)
-    y_BLD = dense(
-      D, ('heads', 'embed'), initializer=self.inits.residual, name='out'
-    )(y_BLHK.reshape(B, L, H * K))
-    return y_BLD, cache
+    L, H, K = q_BLHK.shape[1:]
+    M = L if cache is None else cache.key_BMGK.shape[1]
+    heads = ('heads', 'head')
+    zeros = nn.initializers.zeros
+    u_HK = parameter(self, 'content_bias', zeros, (H, K), heads)
+    v_HK = parameter(self, 'position_bias', zeros, (H, K), heads)
+    # Distances M - 1, ..., 1, 0.
+    waves_MD = sinusoids(jnp.arange(M)[::-1], d_model, layout='halves')
+    project = Dense(
+      H * K,
+      ('embed', 'heads'),
+      self.inits.kernel,
+      bias=False,
+      dtype=self.dtype,
+      name='relative',
+    )
+    r_MHK = project(waves_MD.astype(self.dtype)).reshape(M, H, K)
+    q_position = q_BLHK + v_HK[None, None].astype(q_BLHK.dtype)
+    bias = jnp.einsum('BLHK,MHK->BHLM', q_position, r_MHK)
+    bias = bias * self.scale(K, layer)
+    if cache is None:
+      # Row i is moved left by L - 1 - i, so that column j is distance i - j;
+      # what wraps around is later than the query, and hidden.
+      bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (1, 0)))
+      bias = bias.reshape(*bias.shape[:2], L + 1, L)[:, :, 1:]
+    else:
+      distance = positions[:, :, None] - jnp.arange(M)[None, None]
+      index = jnp.clip(M - 1 - distance, 0, M - 1)
+      bias = jnp.take_along_axis(bias, index[:, None], axis=-1)
+    return q_BLHK + u_HK[None, None].astype(q_BLHK.dtype), bias
+
+
+def _positions(context: Context, length: int) -> jax.Array:
+  """Positions [B or 1, L]."""
+  if context.positions_BL is not None:
+    return context.positions_BL
+  return jnp.arange(length)[None]
+
+
+def _write(
+  cache: KVCache, positions: jax.Array, key: jax.Array, value: jax.Array
+) -> KVCache:
+  """Puts keys and values [B, L, G, K] into the slots of their positions."""
+  rows = jnp.arange(key.shape[0])[:, None]
+  return KVCache(
+    cache.key_BMGK.at[rows, positions].set(key),
+    cache.value_BMGK.at[rows, positions].set(value),
+  )

@@ -1,67 +1,152 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The residual block: attention and feed-forward layer, and where norms go."""
+"""The residual block: which sublayers there are, and where norms go."""
 
+import functools
 from collections.abc import Callable
-from typing import ClassVar
+from typing import NamedTuple
 
 import jax
 from flax import linen as nn
 
-from gpt_jax.nn.attention import KVCache
+from gpt_jax.nn.attention import Context, KVCache
+from gpt_jax.spec import UsageError
+
+Factory = Callable[..., nn.Module]
+Result = tuple[jax.Array, KVCache | None]
 
 
 class PreNormBlock(nn.Module):
-  """x + sublayer(norm(x)), for attention and then the FFN (GPT-2, 2.3)."""
+  """x + sublayer(norm(x)), one sublayer after the other (GPT-2, 2.3).
 
-  # The stream leaves the last block without a norm, so one more follows.
-  final_norm: ClassVar[bool] = True
+  `cross` adds attention to the encoder's output between the two others.
+  """
 
-  norm: Callable[..., nn.Module]
-  attention: Callable[..., nn.Module]
-  ffn: Callable[..., nn.Module]
+  norm: Factory
+  attention: Factory
+  ffn: Factory
   dropout: float
+  cross: bool
 
   @nn.compact
   def __call__(
     self,
     x_BLD: jax.Array,
-    positions_BL: jax.Array | None,
+    context: Context,
     cache: KVCache | None,
-  ) -> tuple[jax.Array, KVCache | None]:
+    layer: jax.Array,
+  ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
     drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     y_BLD, cache = self.attention(name='attention')(
-      self.norm(name='attention_norm')(x_BLD), positions_BL, cache
+      self.norm(name='attention_norm')(x_BLD), context, cache, layer=layer
     )
     x_BLD += drop(y_BLD)
+    if self.cross:
+      y_BLD, _ = self.attention(name='cross')(
+        self.norm(name='cross_norm')(x_BLD), context, layer=layer, cross=True
+      )
+      x_BLD += drop(y_BLD)
     y_BLD = self.ffn(name='ffn')(self.norm(name='ffn_norm')(x_BLD))
     return x_BLD + drop(y_BLD), cache
 
 
 class PostNormBlock(nn.Module):
-  """norm(x + sublayer(x)), for attention and then the FFN (GPT-1)."""
+  """norm(x + sublayer(x)), one sublayer after the other (the Transformer,
+  GPT-1). `cross` as in `PreNormBlock`.
+  """
 
-  final_norm: ClassVar[bool] = False
-
-  norm: Callable[..., nn.Module]
-  attention: Callable[..., nn.Module]
-  ffn: Callable[..., nn.Module]
+  norm: Factory
+  attention: Factory
+  ffn: Factory
   dropout: float
+  cross: bool
 
   @nn.compact
   def __call__(
     self,
     x_BLD: jax.Array,
-    positions_BL: jax.Array | None,
+    context: Context,
     cache: KVCache | None,
-  ) -> tuple[jax.Array, KVCache | None]:
+    layer: jax.Array,
+  ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
     drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
-    y_BLD, cache = self.attention(name='attention')(x_BLD, positions_BL, cache)
+    y_BLD, cache = self.attention(name='attention')(
+      x_BLD, context, cache, layer=layer
+    )
     x_BLD = self.norm(name='attention_norm')(x_BLD + drop(y_BLD))
+    if self.cross:
+      y_BLD, _ = self.attention(name='cross')(
+        x_BLD, context, layer=layer, cross=True
+      )
+      x_BLD = self.norm(name='cross_norm')(x_BLD + drop(y_BLD))
     y_BLD = self.ffn(name='ffn')(x_BLD)
     return self.norm(name='ffn_norm')(x_BLD + drop(y_BLD)), cache
 
 
-BLOCKS = {'pre': lambda: PreNormBlock, 'post': lambda: PostNormBlock}
+class ParallelBlock(nn.Module):
+  """x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2).
+
+  With `num_norms=2` each sublayer has its own norm (GPT-NeoX, Falcon 40B).
+  """
+
+  num_norms: int
+  norm: Factory
+  attention: Factory
+  ffn: Factory
+  dropout: float
+  cross: bool
+
+  @nn.compact
+  def __call__(
+    self,
+    x_BLD: jax.Array,
+    context: Context,
+    cache: KVCache | None,
+    layer: jax.Array,
+  ) -> Result:
+    """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
+    if self.cross:
+      raise UsageError(
+        'model.block=parallel: has no cross-attention; take pre or post for an '
+        'encoder-decoder, or set model.num_encoder_layers=0'
+      )
+    drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
+    h_BLD = self.norm(name='attention_norm')(x_BLD)
+    y_BLD, cache = self.attention(name='attention')(
+      h_BLD, context, cache, layer=layer
+    )
+    if self.num_norms == 2:
+      h_BLD = self.norm(name='ffn_norm')(x_BLD)
+    return x_BLD + drop(y_BLD) + drop(self.ffn(name='ffn')(h_BLD)), cache
+
+
+class Choice(NamedTuple):
+  """A block, and whether a norm follows the last one.
+
+  Where the blocks do not normalise the stream itself, one more norm does.
+  """
+
+  make: Factory
+  final_norm: bool
+
+
+def pre() -> Choice:
+  """GPT-2, LLaMA, T5."""
+  return Choice(PreNormBlock, True)
+
+
+def post() -> Choice:
+  """The Transformer, GPT-1, BERT."""
+  return Choice(PostNormBlock, False)
+
+
+def parallel(num_norms: int = 1) -> Choice:
+  """GPT-J, PaLM, Falcon 7B; with two norms GPT-NeoX, Falcon 40B."""
+  if num_norms not in (1, 2):
+    raise UsageError(f'model.block: num_norms={num_norms} must be 1 or 2')
+  return Choice(functools.partial(ParallelBlock, num_norms), True)
+
+
+BLOCKS = {'parallel': parallel, 'post': post, 'pre': pre}

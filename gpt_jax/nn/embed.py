@@ -1,8 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Token embeddings and the output head that scores the vocabulary."""
+"""Token embeddings, and the output that scores the vocabulary."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,22 +11,22 @@ from flax import linen as nn
 
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
+from gpt_jax.spec import UsageError
 
 
 class Embedding(nn.Module):
   """A table with one row for each token: the first layer, or the last."""
 
-  vocab_size: int
+  num_rows: int
   d_model: int
   initializer: Initializer
   dtype: Any
 
   def setup(self):
     """Creates the table."""
-    shape = (self.vocab_size, self.d_model)
-    self.embedding = parameter(
-      self, 'embedding', self.initializer, shape, ('vocab', 'embed')
-    )
+    shape = (self.num_rows, self.d_model)
+    axes = ('vocab', 'embed')
+    self.embedding = parameter(self, 'embedding', self.initializer, shape, axes)
 
   def __call__(self, tokens_BL: jax.Array) -> jax.Array:
     """Looks tokens up: [B, L] -> [B, L, D]."""
@@ -38,3 +39,69 @@ class Embedding(nn.Module):
   def table(self) -> jax.Array:
     """The table in the compute dtype, [V, D]: logits are x table^T."""
     return self.embedding.astype(self.dtype)
+
+
+class Input(NamedTuple):
+  """How tokens become vectors.
+
+  Attributes:
+    scale: of the embeddings, by the width: 1 or sqrt(D).
+    num_segments: rows of a second table for the kind of each token; 0: none.
+    norm: whether `model.norm` follows (BERT).
+  """
+
+  scale: Callable[[int], float]
+  num_segments: int
+  norm: bool
+
+
+def _scale(field: str, name: str) -> Callable[[int], float]:
+  scales = {
+    'none': lambda d_model: 1.0,
+    'rsqrt': lambda d_model: d_model**-0.5,
+    'sqrt': lambda d_model: d_model**0.5,
+  }
+  if name not in scales:
+    raise UsageError(
+      f'{field}: scale={name!r}: unknown; one of ' + ', '.join(scales)
+    )
+  return scales[name]
+
+
+def tokens(scale: str = 'none', segments: int = 0, norm: bool = False) -> Input:
+  """A table row for each token.
+
+  Args:
+    scale: none; sqrt: times sqrt(d_model) (Vaswani et al., section 3.4).
+    segments: kinds of tokens with a vector of their own each (BERT: 2).
+    norm: normalise the sum of token, segment and position vectors (BERT).
+  """
+  return Input(_scale('model.input', scale), segments, norm)
+
+
+class OutputHead(NamedTuple):
+  """How hidden states score the vocabulary.
+
+  Attributes:
+    tied: by the token embeddings, rather than by a table of their own.
+    bias: whether each token has a bias.
+    scale: of the hidden states, by the width.
+  """
+
+  tied: bool
+  bias: bool
+  scale: Callable[[int], float]
+
+
+def tied(bias: bool = False, scale: str = 'none') -> OutputHead:
+  """By the token embeddings; scale `rsqrt` is 1 / sqrt(d_model) (T5, PaLM)."""
+  return OutputHead(True, bias, _scale('model.output', scale))
+
+
+def untied(bias: bool = False, scale: str = 'none') -> OutputHead:
+  """By a table of its own."""
+  return OutputHead(False, bias, _scale('model.output', scale))
+
+
+INPUTS = {'tokens': tokens}
+OUTPUTS = {'tied': tied, 'untied': untied}

@@ -1,22 +1,28 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The position-wise feed-forward layer: FFN(x) = act(x W_in + b) W_out + b."""
+"""The position-wise feed-forward layer."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.dense import Dense
 from gpt_jax.nn.init import Initializers
 
+Activation = Callable[[jax.Array], jax.Array]
+
 
 class FeedForward(nn.Module):
-  """Two dense layers with an activation between them."""
+  """FFN(x) = act(x W_in + b) W_out + b, or, gated, (act(x W_gate) * x W_in)
+  W_out (Shazeer 2020, GLU Variants Improve Transformer, eq. 6).
+  """
 
-  activation: Callable[[jax.Array], jax.Array]
+  activation: Activation
+  gated: bool
   d_ff: int
   bias: bool
   inits: Initializers
@@ -26,31 +32,50 @@ class FeedForward(nn.Module):
   def __call__(self, x_BLD: jax.Array) -> jax.Array:
     """[B, L, D] -> [B, L, D]."""
     dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype)
-    h_BLF = dense(
-      self.d_ff, ('embed', 'mlp'), initializer=self.inits.kernel, name='in'
-    )(x_BLD)
-    return dense(
-      x_BLD.shape[-1],
-      ('mlp', 'embed'),
-      initializer=self.inits.residual,
-      name='out',
-    )(self.activation(h_BLF))
+    widen = functools.partial(
+      dense, self.d_ff, ('embed', 'mlp'), self.inits.kernel
+    )
+    h_BLF = widen(name='in')(x_BLD)
+    if self.gated:
+      h_BLF *= self.activation(widen(name='gate')(x_BLD))
+    else:
+      h_BLF = self.activation(h_BLF)
+    narrow = dense(
+      x_BLD.shape[-1], ('mlp', 'embed'), self.inits.residual, name='out'
+    )
+    return narrow(h_BLF)
 
 
-def relu() -> Callable[..., nn.Module]:
-  """max(0, x) (the Transformer)."""
-  return functools.partial(FeedForward, activation=jax.nn.relu)
+def plain(activation: Activation):
+  """A choice without a gate."""
+  return lambda: functools.partial(FeedForward, activation, False)
 
 
-def gelu() -> Callable[..., nn.Module]:
+def gated(activation: Activation):
+  """A choice whose activation multiplies a second projection."""
+  return lambda: functools.partial(FeedForward, activation, True)
+
+
+def gelu_exact(x: jax.Array) -> jax.Array:
   """X Phi(x), by the error function."""
-  exact = functools.partial(jax.nn.gelu, approximate=False)
-  return functools.partial(FeedForward, activation=exact)
+  return jax.nn.gelu(x, approximate=False)
 
 
-def gelu_tanh() -> Callable[..., nn.Module]:
-  """The tanh form of GELU, which GPT-1 and GPT-2 compute."""
-  return functools.partial(FeedForward, activation=jax.nn.gelu)
+def gelu_tanh(x: jax.Array) -> jax.Array:
+  """The tanh form of GELU, which GPT-1, GPT-2 and T5 v1.1 compute."""
+  return jax.nn.gelu(x, approximate=True)
 
 
-FFNS = {'relu': relu, 'gelu': gelu, 'gelu_tanh': gelu_tanh}
+FFNS: dict[str, Callable[[], Callable[..., nn.Module]]] = {
+  'relu': plain(jax.nn.relu),
+  'gelu': plain(gelu_exact),
+  'gelu_tanh': plain(gelu_tanh),
+  'silu': plain(jax.nn.silu),
+  'tanh': plain(jnp.tanh),
+  'glu': gated(jax.nn.sigmoid),
+  'bilinear': gated(lambda x: x),
+  'reglu': gated(jax.nn.relu),
+  'geglu': gated(gelu_exact),
+  'geglu_tanh': gated(gelu_tanh),
+  'swiglu': gated(jax.nn.silu),
+}

@@ -46,4 +46,20 @@ def gpt2(stddev: float = 0.02):
   return build
 
 
-INITS = {'normal': normal, 'gpt2': gpt2}
+def palm():
+  """PaLM, section 5: kernels N(0, 1/n_in), embeddings N(0, 1).
+
+  The table that also scores the vocabulary needs `output="tied(scale='rsqrt')"`
+  with it. PaLM has no tables of positions; here they start as embeddings do.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    table = nn.initializers.normal(1.0)
+    kernel = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
+    return Initializers(table, table, kernel, kernel)
+
+  return build
+
+
+INITS = {'normal': normal, 'gpt2': gpt2, 'palm': palm}

@@ -11,34 +11,83 @@ from gpt_jax.spec import UsageError
 
 
 class Pattern(NamedTuple):
-  """A causal pattern: query i sees key j iff i - window < j <= i.
+  """A pattern is a rule on positions, and the bounds that follow from it.
 
-  `window` None means no lower bound.
+  Attributes:
+    rule: bool function of query and key positions; None sees all.
+    causal: no query sees a later key.
+    window: a query sees no key further back than `window` - 1; None: no bound.
   """
 
-  window: int | None
+  rule: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+  causal: bool = True
+  window: int | None = None
 
   def visible(self, query: jax.Array, key: jax.Array) -> jax.Array:
     """True where the key at one position is seen from the query at another.
 
     The arguments are integer positions that broadcast against each other.
     """
-    seen = key <= query
+    seen = key <= query if self.causal else (key <= query) | (key > query)
     if self.window is not None:
       seen &= query - key < self.window
+    if self.rule is not None:
+      seen &= self.rule(query, key)
     return seen
 
 
 def full() -> Pattern:
   """Every token sees itself and all before it."""
-  return Pattern(window=None)
+  return Pattern()
+
+
+def bidirectional() -> Pattern:
+  """Every token sees every token (encoders)."""
+  return Pattern(causal=False)
 
 
 def local(window: int) -> Pattern:
   """Every token sees itself and the `window` - 1 tokens before it."""
-  if window < 1:
-    raise UsageError(f'model.attention: window={window} must be at least 1')
+  _at_least_one(window=window)
   return Pattern(window=window)
 
 
-PATTERNS: dict[str, Callable[..., Pattern]] = {'full': full, 'local': local}
+def strided(stride: int) -> Pattern:
+  """The last `stride` tokens, and every `stride`-th before (Sparse
+  Transformer, Child et al. 2019, section 4.3; both sets in one head).
+  """
+  _at_least_one(stride=stride)
+
+  def rule(query: jax.Array, key: jax.Array) -> jax.Array:
+    distance = query - key
+    return (distance < stride) | (distance % stride == 0)
+
+  return Pattern(rule=rule)
+
+
+def fixed(stride: int, summary: int = 1) -> Pattern:
+  """The token's own block of `stride`, and the last `summary` tokens of each
+  block before (Sparse Transformer, section 4.3; both sets in one head).
+  """
+  _at_least_one(stride=stride, summary=summary)
+
+  def rule(query: jax.Array, key: jax.Array) -> jax.Array:
+    same = query // stride == key // stride
+    return same | (key % stride >= stride - summary)
+
+  return Pattern(rule=rule)
+
+
+def _at_least_one(**sizes: int) -> None:
+  for name, size in sizes.items():
+    if size < 1:
+      raise UsageError(f'model.attention: {name}={size} must be at least 1')
+
+
+PATTERNS: dict[str, Callable[..., Pattern]] = {
+  'bidirectional': bidirectional,
+  'fixed': fixed,
+  'full': full,
+  'local': local,
+  'strided': strided,
+}

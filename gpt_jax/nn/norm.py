@@ -75,11 +75,37 @@ class LayerNorm(nn.Module):
     return layer_norm(x, scale_D, bias_D, epsilon=self.epsilon)
 
 
+def rms_norm(x: jax.Array, scale_D: jax.Array, *, epsilon: float) -> jax.Array:
+  """X / sqrt(mean(x^2) + epsilon) * scale (Zhang and Sennrich 2019)."""
+  x_f32 = x.astype(jnp.float32)
+  mean = jnp.mean(jnp.square(x_f32), axis=-1, keepdims=True)
+  y = x_f32 * jax.lax.rsqrt(mean + epsilon)
+  return (y * scale_D.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+
+
+class RMSNorm(nn.Module):
+  """Owns the scale of `rms_norm`."""
+
+  epsilon: float
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[..., D] -> [..., D]."""
+    ones = nn.initializers.ones
+    scale_D = parameter(self, 'scale', ones, x.shape[-1:], ('norm',))
+    return rms_norm(x, scale_D, epsilon=self.epsilon)
+
+
 def layernorm(
   epsilon: float = 1e-5, bias: bool = True
 ) -> Callable[..., nn.Module]:
-  """LayerNorm with the epsilon of GPT-1 and GPT-2."""
+  """LayerNorm; the epsilon is that of GPT-1 and GPT-2."""
   return functools.partial(LayerNorm, epsilon=epsilon, bias=bias)
 
 
-NORMS = {'layernorm': layernorm}
+def rmsnorm(epsilon: float = 1e-6) -> Callable[..., nn.Module]:
+  """RMSNorm; the epsilon is that of T5 and LLaMA."""
+  return functools.partial(RMSNorm, epsilon=epsilon)
+
+
+NORMS = {'layernorm': layernorm, 'rmsnorm': rmsnorm}

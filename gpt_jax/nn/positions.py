@@ -1,21 +1,54 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How a token knows where it stands."""
+"""How a token knows where it stands.
+
+A choice says which of four hooks it uses: vectors added to the embeddings,
+a rotation of queries and keys, a bias on the scores that all layers share, or
+relative attention inside each layer.
+"""
 
 import functools
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
+from gpt_jax.nn import rope as rope_lib
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
+from gpt_jax.nn.masks import Pattern
+from gpt_jax.spec import UsageError
+
+ALIBI_SCALES: dict[str, Callable[[int], float]] = {
+  'none': lambda head_size: 1.0,
+  'rsqrt': lambda head_size: head_size**-0.5,
+}
+
+
+class Position(NamedTuple):
+  """The hooks; None where a choice does not use one.
+
+  Attributes:
+    embed: makes a module that is called as `LearnedPositions` is.
+    rotate: queries or keys [B, L, H, K] and positions [B or 1, L] to the same.
+    bias: makes a module that is called as `T5Bias` is.
+    relative: whether attention is Transformer-XL's.
+  """
+
+  embed: Callable[..., nn.Module] | None = None
+  rotate: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+  bias: Callable[..., nn.Module] | None = None
+  relative: bool = False
 
 
 class LearnedPositions(nn.Module):
-  """x + Wp[position]: one trained vector for each position (GPT-1, eq. 2)."""
+  """x + Wp[position + offset], a trained vector for each (GPT-1, eq. 2)."""
 
+  offset: int
   context_length: int
   initializer: Initializer
 
@@ -24,39 +57,214 @@ class LearnedPositions(nn.Module):
     self, x_BLD: jax.Array, positions_BL: jax.Array | None
   ) -> jax.Array:
     """Adds the vectors; `positions_BL` None means 0, 1, 2, ... in each row."""
-    shape = (self.context_length, x_BLD.shape[-1])
-    table = parameter(
-      self, 'embedding', self.initializer, shape, ('length', 'embed')
-    )
+    shape = (self.context_length + self.offset, x_BLD.shape[-1])
+    axes = ('length', 'embed')
+    table = parameter(self, 'embedding', self.initializer, shape, axes)
     table = table.astype(x_BLD.dtype)
     if positions_BL is None:
       # A slice, since the gradient of a gather is a slow scatter.
-      return x_BLD + table[None, : x_BLD.shape[1]]
-    return x_BLD + jnp.take(table, positions_BL, axis=0)
+      return x_BLD + table[None, self.offset : self.offset + x_BLD.shape[1]]
+    return x_BLD + jnp.take(table, positions_BL + self.offset, axis=0)
 
 
-class NoPositions(nn.Module):
-  """x: order is known from the causal mask alone."""
+class SinusoidalPositions(nn.Module):
+  """x + sines and cosines (Vaswani et al., section 3.5); no parameters."""
 
+  layout: str
   context_length: int
   initializer: Initializer
 
   def __call__(
     self, x_BLD: jax.Array, positions_BL: jax.Array | None
   ) -> jax.Array:
-    """Returns `x_BLD`."""
-    del positions_BL
-    return x_BLD
+    """Adds the vectors; `positions_BL` None means 0, 1, 2, ... in each row."""
+    if positions_BL is None:
+      positions_BL = jnp.arange(x_BLD.shape[1])[None]
+    waves = sinusoids(positions_BL, x_BLD.shape[-1], layout=self.layout)
+    return x_BLD + waves.astype(x_BLD.dtype)
 
 
-def learned() -> Callable[..., nn.Module]:
-  """Learned absolute positions."""
-  return functools.partial(LearnedPositions)
+def sinusoids(positions: jax.Array, d_model: int, *, layout: str) -> jax.Array:
+  """Sines and cosines of positions / 10000^(2 i / d_model), float32.
+
+  `interleaved` puts sine and cosine of one wave side by side (the paper's);
+  `halves` puts all sines before all cosines (tensor2tensor, Transformer-XL).
+  """
+  if d_model % 2:
+    raise UsageError(
+      f'model.d_model={d_model}: must be even, for pairs of sine and cosine'
+    )
+  waves = 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
+  waves = jnp.asarray(waves, jnp.float32)
+  lead = (1,) * positions.ndim + (-1,)
+  angles = positions.astype(jnp.float32)[..., None] * waves.reshape(lead)
+  both = [jnp.sin(angles), jnp.cos(angles)]
+  if layout == 'halves':
+    return jnp.concatenate(both, axis=-1)
+  return jnp.stack(both, axis=-1).reshape(*positions.shape, d_model)
 
 
-def none() -> Callable[..., nn.Module]:
-  """No positions."""
-  return functools.partial(NoPositions)
+class T5Bias(nn.Module):
+  """A trained scalar for each head and bucket of distances (T5, 2.1)."""
+
+  num_buckets: int
+  max_distance: int
+  num_heads: int
+  head_size: int
+  pattern: Pattern
+  initializer: Initializer
+
+  @nn.compact
+  def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    """Positions [B or 1, L] and [B or 1, M] to a bias [B or 1, H, L, M]."""
+    shape = (self.num_buckets, self.num_heads)
+    axes = ('buckets', 'heads')
+    table = parameter(self, 'embedding', self.initializer, shape, axes)
+    bucket = t5_bucket(
+      key[:, None, :] - query[:, :, None],
+      causal=self.pattern.causal,
+      num_buckets=self.num_buckets,
+      max_distance=self.max_distance,
+    )
+    return jnp.moveaxis(jnp.take(table, bucket, axis=0), -1, 1)
 
 
-POSITIONS = {'learned': learned, 'none': none}
+def t5_bucket(
+  distance: jax.Array, *, causal: bool, num_buckets: int, max_distance: int
+) -> jax.Array:
+  """Bucket of key position - query position.
+
+  The nearer half of the buckets holds one distance each, the others grow
+  logarithmically up to `max_distance`. Without causality, half of all buckets
+  are for later keys.
+  """
+  first = 0
+  if causal:
+    distance = jnp.maximum(-distance, 0)
+  else:
+    num_buckets //= 2
+    first = jnp.where(distance > 0, num_buckets, 0)
+    distance = jnp.abs(distance)
+  exact = num_buckets // 2
+  ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact)
+  ratio /= math.log(max_distance / exact)
+  far = exact + (ratio * (num_buckets - exact)).astype(jnp.int32)
+  far = jnp.minimum(far, num_buckets - 1)
+  return first + jnp.where(distance < exact, distance, far)
+
+
+class AlibiBias(nn.Module):
+  """-slope * distance, a slope for each head (ALiBi, Press et al. 2022)."""
+
+  scale: Callable[[int], float]
+  rounded: bool
+  num_heads: int
+  head_size: int
+  pattern: Pattern
+  initializer: Initializer
+
+  def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    """Positions [B or 1, L] and [B or 1, M] to a bias [B or 1, H, L, M]."""
+    scale = self.scale(self.head_size)
+    slopes = jnp.asarray(alibi_slopes(self.num_heads), jnp.float32)
+    slopes = slopes[None, :, None, None]
+    if not self.rounded:
+      distance = jnp.abs(query[:, None, :, None] - key[:, None, None, :])
+      return -slopes * distance.astype(jnp.float32) * scale
+    # The same but for a constant in each row of scores, which the softmax
+    # does not see, and for the rounding, which depends on the position.
+    at = to_bfloat16(key[:, None, None, :].astype(jnp.float32))
+    bias = to_bfloat16(to_bfloat16(slopes) * at) * scale
+    B, M = key.shape
+    return jnp.broadcast_to(bias, (B, self.num_heads, query.shape[1], M))
+
+
+def to_bfloat16(x: jax.Array) -> jax.Array:
+  """Rounds float32 to what bfloat16 holds; XLA may leave out plain casts."""
+  return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+
+
+def alibi_slopes(num_heads: int) -> np.ndarray:
+  """2^(-8 i / n) for n heads, a power of two, i from 1.
+
+  For other counts, those of the power of two below, and then every second one
+  of the power above (the paper's released code).
+  """
+  below = 2 ** math.floor(math.log2(num_heads))
+  slopes = 2.0 ** (-8 * np.arange(1, below + 1) / below)
+  between = 2.0 ** (-8 * np.arange(1, 2 * below + 1, 2) / (2 * below))
+  return np.concatenate([slopes, between[: num_heads - below]])
+
+
+def learned(offset: int = 0) -> Position:
+  """Learned absolute positions; `offset` rows of the table come before 0."""
+  return Position(embed=functools.partial(LearnedPositions, offset))
+
+
+def sinusoidal(layout: str = 'interleaved') -> Position:
+  """Fixed sines and cosines, `interleaved` or in `halves`."""
+  if layout not in ('interleaved', 'halves'):
+    raise UsageError(
+      f'model.position: layout={layout!r}: unknown; one of interleaved, halves'
+    )
+  return Position(embed=functools.partial(SinusoidalPositions, layout))
+
+
+def rope(
+  theta: float = 10_000.0,
+  fraction: float = 1.0,
+  layout: str = 'half',
+  scaling: str = 'none',
+) -> Position:
+  """Rotary positions: see `rope.make_rotate`."""
+  return Position(rotate=rope_lib.make_rotate(theta, fraction, layout, scaling))
+
+
+def t5_bias(num_buckets: int = 32, max_distance: int = 128) -> Position:
+  """T5's relative position buckets."""
+  return Position(bias=functools.partial(T5Bias, num_buckets, max_distance))
+
+
+def alibi(scale: str = 'none', dtype: str = 'float32') -> Position:
+  """ALiBi.
+
+  Args:
+    scale: none; rsqrt: divided by the square root of the head size, as the
+      scores are (Falcon).
+    dtype: float32; bfloat16: slope * key position rounded to it, as BLOOM and
+      Falcon were trained.
+  """
+  if scale not in ALIBI_SCALES:
+    raise UsageError(
+      f'model.position: scale={scale!r}: unknown; one of '
+      + ', '.join(ALIBI_SCALES)
+    )
+  if dtype not in ('float32', 'bfloat16'):
+    raise UsageError(
+      f'model.position: dtype={dtype!r}: unknown; one of float32, bfloat16'
+    )
+  rounded = dtype == 'bfloat16'
+  return Position(
+    bias=functools.partial(AlibiBias, ALIBI_SCALES[scale], rounded)
+  )
+
+
+def transformer_xl() -> Position:
+  """Transformer-XL's relative attention (Dai et al. 2019, section 3.3)."""
+  return Position(relative=True)
+
+
+def none() -> Position:
+  """No positions: order is known from the causal mask alone."""
+  return Position()
+
+
+POSITIONS = {
+  'alibi': alibi,
+  'learned': learned,
+  'none': none,
+  'rope': rope,
+  'sinusoidal': sinusoidal,
+  't5_bias': t5_bias,
+  'transformer_xl': transformer_xl,
+}

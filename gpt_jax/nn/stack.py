@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn.attention import KVCache
+from gpt_jax.nn.attention import Context, KVCache
 
 # What the backward pass may keep; everything else is computed again.
 REMATS: dict[str, Callable | None] = {
@@ -23,6 +24,8 @@ REMATS: dict[str, Callable | None] = {
 }
 LOOPS = ('scan', 'unroll')
 
+Caches = tuple[KVCache | None, ...]
+
 
 class Period(nn.Module):
   """One block for each entry of the layer pattern, in order."""
@@ -31,16 +34,18 @@ class Period(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    positions_BL: jax.Array | None,
-    caches: tuple[KVCache | None, ...],
-  ) -> tuple[jax.Array, tuple[KVCache | None, ...]]:
-    """[B, L, D] -> [B, L, D] and the caches of the blocks."""
+    self, x_BLD: jax.Array, context: Context, caches: Caches, index: jax.Array
+  ) -> tuple[jax.Array, Caches]:
+    """[B, L, D] -> [B, L, D] and the caches of the blocks.
+
+    Each block's output is sown into `intermediates` as `hidden_0`, ...
+    """
     x_BLD = nn.with_logical_constraint(x_BLD, ('batch', 'length', None))
     out = []
     for i, (block, cache) in enumerate(zip(self.blocks, caches, strict=True)):
-      x_BLD, cache = block(name=f'block_{i}')(x_BLD, positions_BL, cache)
+      layer = index * len(self.blocks) + i
+      x_BLD, cache = block(name=f'block_{i}')(x_BLD, context, cache, layer)
+      self.sow('intermediates', f'hidden_{i}', x_BLD)
       out.append(cache)
     return x_BLD, tuple(out)
 
@@ -59,13 +64,12 @@ class Stack(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    positions_BL: jax.Array | None,
-    caches: tuple[KVCache | None, ...],
-  ) -> tuple[jax.Array, tuple[KVCache | None, ...]]:
+    self, x_BLD: jax.Array, context: Context, caches: Caches | None
+  ) -> tuple[jax.Array, Caches]:
     """[B, L, D] -> [B, L, D]; the caches have a leading axis of periods."""
     num_periods = self.num_layers // len(self.blocks)
+    if caches is None:
+      caches = (None,) * len(self.blocks)
     period = Period
     policy = REMATS[self.remat]
     if policy is not None:
@@ -73,15 +77,17 @@ class Stack(nn.Module):
       # unrolled layers need the barrier that prevents it.
       unrolled = self.loop == 'unroll'
       period = nn.remat(Period, policy=policy, prevent_cse=unrolled)
-    over_caches: Any = (nn.broadcast, 0)
+    over_layers: Any = (nn.broadcast, 0, 0)
     scanned = nn.scan(
       period,
       length=num_periods,
-      variable_axes={'params': 0},
+      variable_axes={'params': 0, 'intermediates': 0},
       split_rngs={'params': True, 'dropout': True},
-      in_axes=over_caches,
+      in_axes=over_layers,
       out_axes=0,
       unroll=num_periods if self.loop == 'unroll' else 1,
       metadata_params={nn.PARTITION_NAME: 'layers'},
     )
-    return scanned(self.blocks, name='periods')(x_BLD, positions_BL, caches)
+    return scanned(self.blocks, name='periods')(
+      x_BLD, context, caches, jnp.arange(num_periods)
+    )

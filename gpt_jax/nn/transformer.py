@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Transformer: embeddings, a stack of blocks, scores for the vocabulary.
 
-Its fields are the schema of `config.model`: `Transformer(**config.model)`.
+One module for decoders, encoders and encoder-decoders. Its fields are the
+schema of `config.model`: `Transformer(**config.model)`.
 Legend of array suffixes, here and in all of `nn/`: B batch, L length,
 M memory length, D model, H heads, G key/value heads, K head size, F hidden,
 V vocabulary, R heads for each key/value head.
@@ -16,44 +17,54 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn.attention import Attention, KVCache
+from gpt_jax.nn.attention import Attention, Context, KVCache
+from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
+from gpt_jax.nn.dense import parameter
+from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.dropout import DROPOUTS
-from gpt_jax.nn.embed import Embedding
+from gpt_jax.nn.embed import INPUTS, OUTPUTS, Embedding
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.positions import POSITIONS
-from gpt_jax.nn.stack import Stack
+from gpt_jax.nn.scales import SCALES
+from gpt_jax.nn.stack import Caches, Stack
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-OUTPUTS = ('tied', 'untied')
-BIASES = {'all': True, 'none': False}
-
-Caches = tuple[KVCache | None, ...]
 
 
 class Output(NamedTuple):
-  """What a forward pass gives: the last hidden states and the caches."""
+  """What a forward pass gives.
+
+  Attributes:
+    hidden_BLD: the last hidden states, after the last norm.
+    caches: updated, where caches were given.
+    memory_BMD: the encoder's last hidden states, in an encoder-decoder.
+  """
 
   hidden_BLD: jax.Array
   caches: Caches
+  memory_BMD: jax.Array | None = None
 
 
 class Transformer(nn.Module):
-  """A decoder. `configs/base.py` says what each field means."""
+  """`configs/base.py` says what each field means."""
 
   vocab_size: int
   context_length: int
   num_layers: int
+  num_encoder_layers: int
   d_model: int
   num_heads: int
   num_kv_heads: int
   head_size: int
   d_ff: int
+  input: str
   position: str
   attention: str
+  attention_scale: str
   ffn: str
   norm: str
   block: str
@@ -67,107 +78,267 @@ class Transformer(nn.Module):
 
   def setup(self):
     """Resolves the call-strings and creates the parts."""
-    dtype = DTYPES[self.dtype]
-    bias = BIASES[self.bias]
-    inits = spec.build('model.init_weights', self.init_weights, INITS)(
+    build = spec.build
+    self._dtype = DTYPES[self.dtype]
+    self._inits = build('model.init_weights', self.init_weights, INITS)(
       self.num_layers
     )
-    rates = spec.build('model.dropout', self.dropout, DROPOUTS)
-    norm = spec.build('model.norm', self.norm, NORMS)
-    ffn = spec.build('model.ffn', self.ffn, FFNS)
-    block = spec.build('model.block', self.block, BLOCKS)
-    embedding = functools.partial(
-      Embedding, self.vocab_size, self.d_model, inits.embedding, dtype
-    )
-    self.embed = embedding()
-    self.positions = spec.build('model.position', self.position, POSITIONS)(
-      context_length=self.context_length, initializer=inits.position
-    )
-    self.embed_dropout = nn.Dropout(rates.embedding)
-    ffn = functools.partial(
-      ffn, d_ff=self.d_ff, bias=bias, inits=inits, dtype=dtype
-    )
-    attention = functools.partial(
-      Attention,
-      num_heads=self.num_heads,
-      num_kv_heads=self.num_kv_heads,
-      head_size=self.head_size,
-      bias=bias,
-      dropout=rates.attention,
-      inits=inits,
-      dtype=dtype,
-    )
-    self.stack = Stack(
-      blocks=tuple(
-        functools.partial(
-          block,
-          norm=norm,
-          attention=functools.partial(attention, pattern),
-          ffn=ffn,
-          dropout=rates.residual,
-        )
-        for pattern in self.patterns()
-      ),
-      num_layers=self.num_layers,
-      remat=self.remat,
-      loop=self.loop,
-    )
-    if block.final_norm:
-      self.final_norm = norm()
-    if self.output == 'untied':
-      self.head = embedding()
+    self._rates = build('model.dropout', self.dropout, DROPOUTS)
+    self._input = build('model.input', self.input, INPUTS)
+    self._output = build('model.output', self.output, OUTPUTS)
+    self._block = build('model.block', self.block, BLOCKS)
+    self._norm = build('model.norm', self.norm, NORMS)
+    self._position = build('model.position', self.position, POSITIONS)
+    inits, position = self._inits, self._position
 
-  def patterns(self):
-    """The attention pattern of each layer of one period."""
-    return spec.build_all('model.attention', self.attention, PATTERNS)
+    table = functools.partial(
+      Embedding,
+      d_model=self.d_model,
+      initializer=inits.embedding,
+      dtype=self._dtype,
+    )
+    self.embed = table(self.vocab_size)
+    if self._input.num_segments:
+      self.segments = table(self._input.num_segments)
+    if self._input.norm:
+      self.embed_norm = self._norm()
+    if position.embed:
+      self.positions = position.embed(
+        context_length=self.context_length, initializer=inits.position
+      )
+    self.embed_dropout = nn.Dropout(self._rates.embedding)
+    self.decoder = self._stack(
+      self.attention, self.num_layers, cross=self.num_encoder_layers > 0
+    )
+    if position.bias:
+      self.decoder_bias = self._bias(self.attention)
+    if self._block.final_norm:
+      self.final_norm = self._norm()
+    if self.num_encoder_layers:
+      self.encoder = self._stack(
+        'bidirectional', self.num_encoder_layers, cross=False
+      )
+      if position.bias:
+        self.encoder_bias = self._bias('bidirectional')
+      if self._block.final_norm:
+        self.encoder_norm = self._norm()
+    if not self._output.tied:
+      self.head = table(self.vocab_size)
+    if self._output.bias:
+      zeros = nn.initializers.zeros
+      self.head_bias = parameter(
+        self, 'head_bias', zeros, (self.vocab_size,), ('vocab',)
+      )
 
   def __call__(
     self,
     tokens_BL: jax.Array,
     positions_BL: jax.Array | None = None,
     caches: Caches | None = None,
+    *,
+    mask_BL: jax.Array | None = None,
+    segments_BL: jax.Array | None = None,
+    kinds_BL: jax.Array | None = None,
+    encoder_tokens_BM: jax.Array | None = None,
+    encoder_mask_BM: jax.Array | None = None,
+    memory_BMD: jax.Array | None = None,
   ) -> Output:
-    """Runs the stack on `tokens_BL`.
+    """Runs the stack, or both stacks.
+
+    Sows `embedded` and, in the stacks, the output of each layer into the
+    collection `intermediates`: see `layer_outputs`.
 
     Args:
-      tokens_BL: int32 ids.
+      tokens_BL: int32 ids; the decoder's, in an encoder-decoder.
       positions_BL: int32, where each token stands; None means 0, 1, 2, ...
       caches: from `init_caches`, when decoding; needs `positions_BL`.
-
-    Returns:
-      Hidden states after the last norm, and the updated caches.
+      mask_BL: bool, False for padding.
+      segments_BL: the document of each token of a packed row.
+      kinds_BL: the kind of each token, for `input='tokens(segments=2)'`;
+        without segments, a token of the vocabulary whose vector is added
+        (GPT-1 and GPT-2 in Hugging Face).
+      encoder_tokens_BM: ids for the encoder.
+      encoder_mask_BM: bool, False for padding.
+      memory_BMD: from `encode`, instead of `encoder_tokens_BM`.
     """
-    x_BLD = self.positions(self.embed(tokens_BL), positions_BL)
-    x_BLD = self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
-    if caches is None:
-      caches = (None,) * len(self.patterns())
-    x_BLD, caches = self.stack(x_BLD, positions_BL, caches)
-    if hasattr(self, 'final_norm'):
+    if memory_BMD is None and encoder_tokens_BM is not None:
+      memory_BMD = self.encode(encoder_tokens_BM, encoder_mask_BM)
+    if self.is_initializing() and self.num_encoder_layers:
+      memory_BMD = self.encode(tokens_BL)
+    x_BLD = self._embed('embedded', tokens_BL, positions_BL, kinds_BL)
+    context = Context(
+      positions_BL,
+      Visibility(mask_BL, segments_BL),
+      self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
+      memory_BMD,
+      encoder_mask_BM,
+    )
+    x_BLD, caches = self.decoder(x_BLD, context, caches)
+    if self._block.final_norm:
       x_BLD = self.final_norm(x_BLD)
     if self.is_initializing():
       self.output_table()
-    return Output(x_BLD, caches)
+    return Output(x_BLD, caches, memory_BMD)
+
+  def encode(
+    self, tokens_BM: jax.Array, mask_BM: jax.Array | None = None
+  ) -> jax.Array:
+    """Runs the encoder of an encoder-decoder: ids to [B, M, D]."""
+    x_BMD = self._embed('encoder_embedded', tokens_BM, None, None)
+    bias = self._bias_of('encoder_bias', tokens_BM, None, None)
+    context = Context(None, Visibility(mask_BM), bias)
+    x_BMD, _ = self.encoder(x_BMD, context, None)
+    return self.encoder_norm(x_BMD) if self._block.final_norm else x_BMD
 
   def output_table(self) -> jax.Array:
-    """The matrix [V, D] that scores the vocabulary: logits = x table^T."""
-    return (self.embed if self.output == 'tied' else self.head).table()
+    """The matrix [V, D] that scores the vocabulary: logits = x table^T.
+
+    With a bias it is [V, D + 1], for hidden states followed by a one: see
+    `output_hidden`.
+    """
+    table = (self.embed if self._output.tied else self.head).table()
+    if self._output.bias:
+      bias = self.head_bias.astype(self._dtype)[:, None]
+      table = jnp.concatenate([table, bias], axis=1)
+    return table
+
+  def output_hidden(self, hidden: jax.Array) -> jax.Array:
+    """Hidden states [..., D] as `output_table` expects them."""
+    hidden = hidden * jnp.asarray(
+      self._output.scale(self.d_model), hidden.dtype
+    )
+    if self._output.bias:
+      ones = jnp.ones((*hidden.shape[:-1], 1), hidden.dtype)
+      hidden = jnp.concatenate([hidden, ones], axis=-1)
+    return hidden
 
   def logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] -> float32 logits [..., V]."""
     return jnp.einsum(
       '...D,VD->...V',
-      hidden,
+      self.output_hidden(hidden),
       self.output_table(),
       preferred_element_type=jnp.float32,
     )
 
   def init_caches(self, batch_size: int, length: int) -> Caches:
     """Empty caches for `batch_size` rows of at most `length` tokens."""
-    period = len(self.patterns())
+    period = len(self._patterns(self.attention))
     shape = (self.num_layers // period, batch_size, length)
     shape += (self.num_kv_heads, self.head_size)
-
-    def zeros() -> Any:
-      return jnp.zeros(shape, DTYPES[self.dtype])
-
+    zeros = functools.partial(jnp.zeros, shape, DTYPES[self.dtype])
     return tuple(KVCache(zeros(), zeros()) for _ in range(period))
+
+  def _patterns(self, attention: str):
+    return spec.build_all('model.attention', attention, PATTERNS)
+
+  def _stack(self, attention: str, num_layers: int, *, cross: bool) -> Stack:
+    """A stack whose layers follow the patterns of `attention`."""
+    biases = spec.build('model.bias', self.bias, BIASES)
+    ffn = functools.partial(
+      spec.build('model.ffn', self.ffn, FFNS),
+      d_ff=self.d_ff,
+      bias=biases.ffn,
+      inits=self._inits,
+      dtype=self._dtype,
+    )
+    make_attention = functools.partial(
+      Attention,
+      position=self._position,
+      num_heads=self.num_heads,
+      num_kv_heads=self.num_kv_heads,
+      head_size=self.head_size,
+      scale=spec.build('model.attention_scale', self.attention_scale, SCALES),
+      bias_in=biases.qkv,
+      bias_out=biases.out,
+      dropout=self._rates.attention,
+      inits=self._inits,
+      dtype=self._dtype,
+    )
+    blocks = tuple(
+      functools.partial(
+        self._block.make,
+        norm=self._norm,
+        attention=functools.partial(make_attention, pattern),
+        ffn=ffn,
+        dropout=self._rates.residual,
+        cross=cross,
+      )
+      for pattern in self._patterns(attention)
+    )
+    return Stack(blocks, num_layers, self.remat, self.loop)
+
+  def _bias(self, attention: str) -> nn.Module:
+    """The module that gives all layers of a stack their bias on the scores."""
+    return self._position.bias(
+      num_heads=self.num_heads,
+      head_size=self.head_size,
+      pattern=self._patterns(attention)[0],
+      initializer=self._inits.position,
+    )
+
+  def _bias_of(
+    self,
+    name: str,
+    tokens_BL: jax.Array,
+    positions_BL: jax.Array | None,
+    caches: Caches | None,
+  ) -> jax.Array | None:
+    if not self._position.bias:
+      return None
+    query = jnp.arange(tokens_BL.shape[1])[None]
+    if positions_BL is not None:
+      query = positions_BL
+    key = query
+    if caches is not None and caches[0] is not None:
+      key = jnp.arange(caches[0].key_BMGK.shape[2])[None]
+    return getattr(self, name)(query, key)
+
+  def _embed(
+    self,
+    name: str,
+    tokens_BL: jax.Array,
+    positions_BL: jax.Array | None,
+    kinds_BL: jax.Array | None,
+  ) -> jax.Array:
+    x_BLD = self.embed(tokens_BL)
+    x_BLD *= jnp.asarray(self._input.scale(self.d_model), x_BLD.dtype)
+    if self._input.num_segments:
+      if kinds_BL is None:
+        kinds_BL = jnp.zeros_like(tokens_BL)
+      x_BLD += self.segments(kinds_BL)
+    elif kinds_BL is not None:
+      x_BLD += self.embed(kinds_BL)
+    if self._position.embed:
+      x_BLD = self.positions(x_BLD, positions_BL)
+    if self._input.norm:
+      x_BLD = self.embed_norm(x_BLD)
+    x_BLD = self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
+    self.sow('intermediates', name, x_BLD)
+    return x_BLD
+
+
+def parameter_shapes(model: Transformer) -> Any:
+  """Shapes and dtypes of the parameters, as a plain tree; no memory."""
+  tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  shapes: Any = jax.eval_shape(model.init, jax.random.key(0), tokens)
+  return nn.meta.unbox(shapes['params'])
+
+
+def layer_outputs(
+  intermediates: Any, stack: str = 'decoder'
+) -> list[jax.Array]:
+  """The output of each layer of a stack, before any last norm.
+
+  Args:
+    intermediates: from `apply(..., mutable=['intermediates'])`.
+    stack: `decoder`, or `encoder` of an encoder-decoder.
+  """
+  sown = intermediates[stack]['periods']
+  period = [sown[name][0] for name in sorted(sown, key=len_then_name)]
+  return [block[n] for n in range(len(period[0])) for block in period]
+
+
+def len_then_name(name: str) -> tuple[int, str]:
+  """Sorts `hidden_2` before `hidden_10`."""
+  return len(name), name

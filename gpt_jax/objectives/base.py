@@ -15,8 +15,11 @@ Batch = dict[str, jax.Array]
 class Loss(NamedTuple):
   """Sums, so that micro-batches and evaluation batches add up exactly."""
 
-  sum: jax.Array  # of the loss over the tokens that count
+  sum: jax.Array  # of the loss over the tokens that count: what is minimised
   weight: jax.Array  # how many tokens count
+  # The part of `sum` that is no measure of the model, such as z-loss: reports
+  # subtract it. Not differentiated by itself.
+  penalty: jax.Array | float = 0.0
 
 
 class Objective(NamedTuple):
@@ -26,7 +29,8 @@ class Objective(NamedTuple):
     corrupt: rows of the global order, int [B, L + 1], to the arrays of a
       batch; NumPy, on the host.
     init: a random key to parameters with logical axes (boxed).
-    loss: parameters, batch and a random key (None: no dropout) to a `Loss`.
+    loss: parameters, batch and a random key to a `Loss`. Without a key it
+      evaluates: no dropout, no penalty.
   """
 
   corrupt: Callable[[np.ndarray], dict[str, np.ndarray]]

@@ -11,7 +11,8 @@ import numpy as np
 
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Batch, Loss, Objective, Params
-from gpt_jax.objectives.cross_entropy import cross_entropy
+from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
+from gpt_jax.spec import UsageError
 
 
 def corrupt(rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -23,8 +24,17 @@ def corrupt(rows: np.ndarray) -> dict[str, np.ndarray]:
   }
 
 
-def causal() -> Callable[[Transformer], Objective]:
-  """Next-token prediction with the mean taken over all tokens that count."""
+def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
+  """Next-token prediction with the mean taken over all tokens that count.
+
+  Args:
+    z_loss: factor of log(Z)^2, which is added in training (PaLM, section 5:
+      1e-4). Neither the reported nor the evaluated loss has it.
+  """
+  if z_loss < 0:
+    raise UsageError(
+      f'objective.name: z_loss={z_loss} must not be negative; 0 turns it off'
+    )
 
   def build(model: Transformer) -> Objective:
     def init(key: jax.Array) -> Params:
@@ -36,10 +46,17 @@ def causal() -> Callable[[Transformer], Objective]:
       rngs = {} if key is None else {'dropout': key}
       out: Any = model.apply(variables, batch['inputs'], rngs=rngs)
       table_VD: Any = model.apply(variables, method='output_table')
-      total = cross_entropy(
-        out.hidden_BLD, table_VD, batch['targets'], batch['weights']
+      hidden_BLD: Any = model.apply(
+        variables, out.hidden_BLD, method='output_hidden'
       )
-      return Loss(total, jnp.sum(batch['weights']))
+      sums: Any = penalised_cross_entropy(
+        hidden_BLD,
+        table_VD,
+        batch['targets'],
+        batch['weights'],
+        0.0 if key is None else z_loss,
+      )
+      return Loss(sums.total, jnp.sum(batch['weights']), sums.penalty)
 
     return Objective(corrupt, init, loss)
 

@@ -8,6 +8,9 @@ turns each chunk into its part of the gradients, so that the backward pass has
 only to scale them: no logits are kept, none are computed twice.
 """
 
+import functools
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -15,72 +18,123 @@ import jax.numpy as jnp
 CHUNK_LOGITS = 1 << 25
 
 
-@jax.custom_vjp
+class Sums(NamedTuple):
+  """Float32 sums over the positions, each times its weight.
+
+  Attributes:
+    total: of the cross-entropy and the penalty; this is what has a gradient.
+    penalty: of z_loss * log(Z)^2 alone, so that reports can leave it out. Not
+      differentiated.
+  """
+
+  total: jax.Array
+  penalty: jax.Array
+
+
 def cross_entropy(
   hidden_BLD: jax.Array,
   table_VD: jax.Array,
   targets_BL: jax.Array,
   weights_BL: jax.Array,
 ) -> jax.Array:
-  """Sum over positions of weight * (logsumexp(logits) - logits[target]).
+  """Sum over positions of weight * (logsumexp(logits) - logits[target])."""
+  sums: Any = penalised_cross_entropy(
+    hidden_BLD, table_VD, targets_BL, weights_BL, 0.0
+  )
+  return sums.total
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def penalised_cross_entropy(
+  hidden_BLD: jax.Array,
+  table_VD: jax.Array,
+  targets_BL: jax.Array,
+  weights_BL: jax.Array,
+  z_loss: float,
+) -> Sums:
+  """Cross-entropy plus z_loss * log(Z)^2, Z = sum exp(logits).
+
+  Z is the softmax's normaliser, which the penalty pulls towards 1 (PaLM,
+  section 5).
 
   Args:
     hidden_BLD: last hidden states.
     table_VD: scores the vocabulary: logits = hidden table^T, in float32.
     targets_BL: ids.
     weights_BL: float32; 0 leaves a position out. Not differentiated.
-
-  Returns:
-    float32 scalar.
+    z_loss: factor of the penalty; at 0 nothing is computed for it.
   """
 
-  def add(total, chunk):
+  def add(sums, chunk):
     hidden_ND, targets_N, weights_N = chunk
     logits_NV = _logits(hidden_ND, table_VD)
-    nll_N = jax.nn.logsumexp(logits_NV, axis=-1) - _at(logits_NV, targets_N)
-    return total + jnp.sum(nll_N * weights_N), None
+    log_z_N = jax.nn.logsumexp(logits_NV, axis=-1)
+    nll_N = log_z_N - _at(logits_NV, targets_N)
+    return _add(sums, nll_N, log_z_N, weights_N, z_loss), None
 
   chunks = _split(table_VD.shape[0], hidden_BLD, targets_BL, weights_BL)
-  return jax.lax.scan(add, jnp.float32(0), chunks)[0]
+  return jax.lax.scan(add, Sums(jnp.float32(0), jnp.float32(0)), chunks)[0]
 
 
-def _forward(hidden_BLD, table_VD, targets_BL, weights_BL):
-  """The loss, and its gradients as residuals."""
+def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss):
+  """The sums, and the gradients of their total as residuals."""
 
-  def add(sums, chunk):
-    total, grad_VD = sums
+  def add(carry, chunk):
+    sums, grad_VD = carry
     hidden_ND, targets_N, weights_N = chunk
     logits_NV = _logits(hidden_ND, table_VD)
     top_N = jnp.max(logits_NV, axis=-1)
     exp_NV = jnp.exp(logits_NV - top_N[:, None])
     sum_N = jnp.sum(exp_NV, axis=-1)
-    nll_N = jnp.log(sum_N) + top_N - _at(logits_NV, targets_N)
-    # d nll / d logits = softmax - onehot(target).
+    log_z_N = jnp.log(sum_N) + top_N
+    nll_N = log_z_N - _at(logits_NV, targets_N)
+    # d nll / d logits = softmax - onehot(target), and
+    # d log(Z)^2 / d logits = 2 log(Z) softmax.
     hit_NV = jnp.arange(table_VD.shape[0])[None] == targets_N[:, None]
-    delta_NV = exp_NV * (weights_N / sum_N)[:, None]
+    softmax_weights_N = weights_N
+    if z_loss:
+      softmax_weights_N = weights_N * (1 + 2 * z_loss * log_z_N)
+    delta_NV = exp_NV * (softmax_weights_N / sum_N)[:, None]
     delta_NV -= jnp.where(hit_NV, weights_N[:, None], 0)
     delta_NV = delta_NV.astype(hidden_ND.dtype)
     grad_ND = jnp.einsum('NV,VD->ND', delta_NV, table_VD)
     grad_VD += jnp.einsum(
       'NV,ND->VD', delta_NV, hidden_ND, preferred_element_type=jnp.float32
     )
-    return (total + jnp.sum(nll_N * weights_N), grad_VD), grad_ND
+    return (_add(sums, nll_N, log_z_N, weights_N, z_loss), grad_VD), grad_ND
 
   B, L, D = hidden_BLD.shape
   chunks = _split(table_VD.shape[0], hidden_BLD, targets_BL, weights_BL)
-  zeros = (jnp.float32(0), jnp.zeros(table_VD.shape, jnp.float32))
-  (total, grad_VD), grads = jax.lax.scan(add, zeros, chunks)
+  zeros = Sums(jnp.float32(0), jnp.float32(0))
+  start = (zeros, jnp.zeros(table_VD.shape, jnp.float32))
+  (sums, grad_VD), grads = jax.lax.scan(add, start, chunks)
   grads = grads.reshape(len(grads), B, -1, D).swapaxes(0, 1)
   grad_BLD = grads.reshape(B, -1, D)[:, :L]
-  return total, (grad_BLD, grad_VD.astype(table_VD.dtype))
+  return sums, (grad_BLD, grad_VD.astype(table_VD.dtype))
 
 
-def _backward(gradients, cotangent):
-  grads = [(g * cotangent).astype(g.dtype) for g in gradients]
+def _backward(z_loss, gradients, cotangents):
+  del z_loss
+  grads = [(g * cotangents.total).astype(g.dtype) for g in gradients]
   return (*grads, None, None)
 
 
-cross_entropy.defvjp(_forward, _backward)
+penalised_cross_entropy.defvjp(_forward, _backward)
+
+
+def _add(
+  sums: Sums,
+  nll_N: jax.Array,
+  log_z_N: jax.Array,
+  weights_N: jax.Array,
+  z_loss: float,
+) -> Sums:
+  """The sums with one more chunk."""
+  total = sums.total + jnp.sum(nll_N * weights_N)
+  if not z_loss:
+    return Sums(total, sums.penalty)
+  penalty = z_loss * jnp.sum(jnp.square(log_z_N) * weights_N)
+  return Sums(total + penalty, sums.penalty + penalty)
 
 
 def _logits(hidden_ND: jax.Array, table_VD: jax.Array) -> jax.Array:

@@ -51,4 +51,9 @@ def adamw(
   return build
 
 
-OPTIMIZERS = {'adam': adam, 'adamw': adamw}
+def none() -> Callable[[optax.Schedule], optax.GradientTransformation]:
+  """Changes nothing and keeps nothing: for models that are not trained."""
+  return lambda schedule: optax.set_to_zero()
+
+
+OPTIMIZERS = {'adam': adam, 'adamw': adamw, 'none': none}

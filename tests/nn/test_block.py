@@ -13,61 +13,117 @@ import reference
 import tiny
 from flax import linen as nn
 
-from gpt_jax.nn.attention import Attention
+from gpt_jax import spec
+from gpt_jax.nn.attention import Attention, Context
 from gpt_jax.nn.block import BLOCKS
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import local
 from gpt_jax.nn.norm import NORMS
+from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.scales import SCALES
+from gpt_jax.spec import UsageError
 
-B, L, D, F, K, H, G = 3, 5, 17, 29, 7, 6, 2
+B, L, D, F, K, H, G, M = 3, 5, 17, 29, 7, 6, 2, 11
+HERE = Context()
+FIRST = np.int32(0)
+# The spec of a block, and the reference's name for it.
+KINDS = {
+  'pre': 'pre',
+  'post': 'post',
+  'parallel': 'parallel',
+  'parallel(num_norms=2)': 'parallel',
+}
 
 
-def make(kind):
-  parts = {
-    'bias': True,
-    'inits': INITS['normal']()(1),
-    'dtype': jnp.float32,
-  }
+def build(text):
+  return spec.build('model.block', text, BLOCKS)
+
+
+def make(text, *, cross=False):
+  parts = {'inits': INITS['normal']()(1), 'dtype': jnp.float32}
   attention = functools.partial(
     Attention,
     local(3),
+    position=POSITIONS['none'](),
     num_heads=H,
     num_kv_heads=G,
     head_size=K,
+    scale=SCALES['rsqrt'](),
+    bias_in=True,
+    bias_out=True,
     dropout=0.0,
     **parts,
   )
-  return BLOCKS[kind]()(
+  return build(text).make(
     norm=NORMS['layernorm'](),
     attention=attention,
-    ffn=functools.partial(FFNS['gelu_tanh'](), d_ff=F, **parts),
+    ffn=functools.partial(FFNS['gelu_tanh'](), d_ff=F, bias=True, **parts),
     dropout=0.0,
+    cross=cross,
   )
 
 
-@pytest.mark.parametrize('kind', ['pre', 'post'])
-def test_block(kind):
-  block = make(kind)
-  x = np.float32(np.random.default_rng(0).normal(size=(B, L, D)))
-  boxed = jax.eval_shape(block.init, jax.random.key(0), x, None, None)
+def check(text, *, cross):
+  """Compares a block with the reference, and returns its parameters."""
+  block = make(text, cross=cross)
+  rng = np.random.default_rng(0)
+  x = np.float32(rng.normal(size=(B, L, D)))
+  context, given = HERE, {}
+  if cross:
+    memory = np.float32(rng.normal(size=(B, M, D)))
+    # Padding on the left, none, and on both sides.
+    mask = np.ones((B, M), bool)
+    mask[0, :4] = mask[2, :1] = mask[2, 7:] = False
+    context = Context(memory_BMD=memory, memory_mask_BM=mask)
+    given = {'memory': np.float64(memory), 'memory_mask': mask}
+  args = x, context, None, FIRST
+  boxed = jax.eval_shape(block.init, jax.random.key(0), *args)
   params = tiny.random_like(nn.meta.unbox(boxed['params']), seed=1)
   expected = reference.block(
     reference.to_float64(params),
     np.float64(x),
-    kind=kind,
+    kind=KINDS[text],
     heads=H,
     kv_heads=G,
     window=3,
+    **given,
   )
-  y, cache = jax.jit(block.apply)({'params': params}, x, None, None)
+  y, cache = jax.jit(block.apply)({'params': params}, *args)
   assert cache is None
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+  return params
+
+
+@pytest.mark.parametrize('text', KINDS)
+def test_block(text):
+  params = check(text, cross=False)
+  norms = {'attention_norm', 'ffn_norm'}
+  if text == 'parallel':
+    norms.remove('ffn_norm')
+  assert {*params} == {'attention', 'ffn', *norms}
+
+
+@pytest.mark.parametrize('text', ['pre', 'post'])
+def test_cross_attention_stands_between_the_others(text):
+  params = check(text, cross=True)
+  assert params['cross'].keys() == params['attention'].keys()
+
+
+def test_what_a_parallel_block_cannot_do():
+  with pytest.raises(UsageError, match='num_norms=3 must be 1 or 2'):
+    build('parallel(num_norms=3)')
+  with pytest.raises(UsageError, match='no cross-attention'):
+    check('parallel', cross=True)
 
 
 def test_pre_norm_needs_one_more_norm_at_the_end():
-  assert BLOCKS['pre']().final_norm
-  assert not BLOCKS['post']().final_norm
+  assert {text: build(text).final_norm for text in KINDS} == {
+    'pre': True,
+    'post': False,
+    'parallel': True,
+    'parallel(num_norms=2)': True,
+  }
 
 
 class Constant(nn.Module):
@@ -76,10 +132,10 @@ class Constant(nn.Module):
   value: float
 
   @nn.compact
-  def __call__(self, x: jax.Array, *positions_and_cache: Any):
+  def __call__(self, x: jax.Array, *context_and_cache: Any, **layer: Any):
     """As attention does, returns a cache too where it is given one."""
     y = jnp.full_like(x, self.value)
-    return (y, None) if positions_and_cache else y
+    return (y, None) if context_and_cache else y
 
 
 class Identity(nn.Module):
@@ -90,19 +146,20 @@ class Identity(nn.Module):
     return x
 
 
-@pytest.mark.parametrize('kind', ['pre', 'post'])
-def test_dropout_acts_on_each_sublayer_before_it_is_added(kind):
+@pytest.mark.parametrize('text', KINDS)
+def test_dropout_acts_on_each_sublayer_before_it_is_added(text):
   """Sublayers that give 3 and 8: at rate 1/2 they add 0 or 6, and 0 or 16."""
-  block = BLOCKS[kind]()(
+  block = build(text).make(
     norm=Identity,
     attention=functools.partial(Constant, 3.0),
     ffn=functools.partial(Constant, 8.0),
     dropout=0.5,
+    cross=False,
   )
   x = np.float32(np.random.default_rng(0).normal(size=(11, 13, D)))
 
   def added(**rngs):
-    return np.asarray(block.apply({}, x, None, None, rngs=rngs)[0] - x)
+    return np.asarray(block.apply({}, x, HERE, None, FIRST, rngs=rngs)[0] - x)
 
   np.testing.assert_allclose(added(), 11.0, rtol=1e-5)
   found = added(dropout=jax.random.key(0))

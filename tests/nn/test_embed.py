@@ -1,13 +1,19 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The embedding table, as first layer and as last."""
+"""The embedding table, as first layer and as last.
+
+What the model does with the choices of input and output: test_transformer.py.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from gpt_jax.nn.embed import Embedding
+from gpt_jax import spec
+from gpt_jax.nn.embed import INPUTS, OUTPUTS, Embedding
 from gpt_jax.nn.init import INITS
+from gpt_jax.spec import UsageError
 
 V, D = 23, 17
 TOKENS = np.array([[0, 22, 5], [5, 5, 1]])
@@ -50,3 +56,29 @@ def test_gradient_of_a_token_is_summed_over_its_places():
   expected = np.zeros((V, D))
   np.add.at(expected, TOKENS, weights)
   np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'scale, expected', [('none', 1), ('sqrt', 13), ('rsqrt', 1 / 13)]
+)
+def test_scales_by_width(scale, expected):
+  texts = (f'tokens(scale={scale!r})', f'tied(scale={scale!r})')
+  for text, choices in zip(texts, (INPUTS, OUTPUTS), strict=True):
+    found = spec.build('field', text, choices).scale(169)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_plain_choices():
+  plain = spec.build('model.input', 'tokens', INPUTS)
+  assert (plain.scale(D), plain.num_segments, plain.norm) == (1.0, 0, False)
+  for text, tied in (('tied', True), ('untied', False)):
+    plain = spec.build('model.output', text, OUTPUTS)
+    assert (plain.tied, plain.bias, plain.scale(D)) == (tied, False, 1.0)
+
+
+def test_unknown_scales():
+  with pytest.raises(UsageError, match=r"model\.input: scale='root': unknown"):
+    spec.build('model.input', "tokens(scale='root')", INPUTS)
+  for text in ("tied(scale='root')", "untied(scale='root')"):
+    with pytest.raises(UsageError, match="scale='root': unknown"):
+      spec.build('model.output', text, OUTPUTS)

@@ -16,10 +16,13 @@ from gpt_jax.nn.init import INITS
 B, L, D, F = 3, 5, 17, 29
 
 
-def make(name, bias=True, dtype=jnp.float32):
+def make(name, *, bias=True, dtype=jnp.float32):
   return FFNS[name]()(
     d_ff=F, bias=bias, inits=INITS['normal']()(1), dtype=dtype
   )
+
+
+FORMULAS = reference.ACTIVATIONS | reference.GATES
 
 
 @pytest.mark.parametrize('name', FFNS)
@@ -27,7 +30,7 @@ def test_activation(name):
   """From -9 to 9, where the two forms of GELU differ by up to 5e-4."""
   x = np.linspace(-9, 9, 1009, dtype=np.float32)
   found = jax.jit(make(name).activation)(x)
-  expected = reference.ACTIVATIONS[name](np.float64(x))
+  expected = FORMULAS[name](np.float64(x))
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
 
 
@@ -42,19 +45,23 @@ def test_the_forms_of_gelu_differ():
 @pytest.mark.parametrize('bias', [True, False])
 @pytest.mark.parametrize('name', FFNS)
 def test_ffn(name, bias):
-  module = make(name, bias)
+  module = make(name, bias=bias)
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(B, L, D)))
   boxed = jax.eval_shape(module.init, jax.random.key(0), x)['params']
   axes = {
-    f'{layer}/{name}': p.names
+    f'{layer}/{kind}': p.names
     for layer, sub in boxed.items()
-    for name, p in sub.items()
+    for kind, p in sub.items()
   }
   expected_axes = {
     'in/kernel': ('embed', 'mlp'),
     'out/kernel': ('mlp', 'embed'),
   }
+  if name in reference.GATES:
+    expected_axes['gate/kernel'] = ('embed', 'mlp')
+    if bias:
+      expected_axes['gate/bias'] = ('mlp',)
   if bias:
     expected_axes |= {'in/bias': ('mlp',), 'out/bias': ('embed',)}
   assert axes == expected_axes
@@ -64,9 +71,7 @@ def test_ffn(name, bias):
   full = reference.to_float64(params)
   for layer in full.values():
     layer.setdefault('bias', 0.0)
-  expected = reference.feed_forward(
-    full, np.float64(x), reference.ACTIVATIONS[name]
-  )
+  expected = reference.feed_forward(full, np.float64(x), FORMULAS[name])
   y = jax.jit(module.apply)({'params': params}, x)
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 

@@ -94,3 +94,16 @@ def test_roles():
     for name, init in INITS[kind]()(num_layers=8)._asdict().items():
       x = np.asarray(init(key, shape, np.float32))
       assert_normal(x, residual if name == 'residual' else 0.02)
+
+
+def test_palm():
+  """Section 5: kernels by what comes in, embeddings N(0, 1)."""
+  found = leaves(initial(init_weights='palm', output='untied'))
+  inputs = {'attention/out': 6 * 7, 'ffn/out': 193}
+  for name, x in found.items():
+    if name.endswith('/kernel'):
+      size = next((n for part, n in inputs.items() if part in name), 97)
+      assert x.shape[-2] == size
+      assert_normal(x, size**-0.5)
+    elif name.endswith('/embedding'):
+      assert_normal(x, 1.0)

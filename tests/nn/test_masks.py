@@ -38,6 +38,36 @@ LOCAL_3 = """
 .###.
 ..###
 """
+STRIDED_3 = """
+#.......
+##......
+###.....
+####....
+.####...
+..####..
+#..####.
+.#..####
+"""
+FIXED_3 = """
+#.......
+##......
+###.....
+..##....
+..###...
+..####..
+..#..##.
+..#..###
+"""
+FIXED_3_2 = """
+#.......
+##......
+###.....
+.###....
+.####...
+.#####..
+.##.###.
+.##.####
+"""
 
 
 def mask(drawing):
@@ -53,14 +83,51 @@ def mask(drawing):
     ('local(3)', LOCAL_3),
     ('local(window=5)', FULL),
     ('local(window=97)', FULL),
+    ('bidirectional', '##### ' * 5),
+    ('strided(stride=1)', FULL),
+    ('strided(stride=5)', FULL),
+    ('strided(stride=3)', STRIDED_3),
+    ('fixed(stride=1)', FULL),
+    ('fixed(stride=5)', FULL),
+    ('fixed(stride=3)', FIXED_3),
+    ('fixed(stride=3, summary=2)', FIXED_3_2),
+    ('fixed(3, 3)', FULL),
   ],
 )
 def test_pattern(text, drawing):
   pattern = spec.build('model.attention', text, PATTERNS)
-  index = jnp.arange(5)
+  expected = mask(drawing)
+  index = jnp.arange(len(expected))
   np.testing.assert_array_equal(
-    pattern.visible(index[:, None], index[None, :]), mask(drawing)
+    pattern.visible(index[:, None], index[None, :]), expected
   )
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    'bidirectional',
+    'fixed(stride=3, summary=2)',
+    'full',
+    'local(window=4)',
+    'strided(stride=5)',
+  ],
+)
+def test_bounds_follow_from_the_rule(text):
+  """Attention leaves out what `causal` and `window` say is not seen."""
+  pattern = spec.build('model.attention', text, PATTERNS)
+  index = jnp.arange(29)
+  seen = np.asarray(pattern.visible(index[:, None], index[None, :]))
+  query, key = np.nonzero(seen)
+  assert pattern.causal == (key <= query).all()
+  furthest = (query - key).max() + 1
+  assert pattern.window == (4 if 'local' in text else None)
+  if pattern.window is None:
+    assert furthest > 25
+  else:
+    assert furthest == pattern.window
+  assert np.diag(seen).all()
+  assert text.partition('(')[0] in PATTERNS
 
 
 def test_positions_need_not_start_at_zero():
@@ -74,7 +141,32 @@ def test_positions_need_not_start_at_zero():
   np.testing.assert_array_equal(seen, expected)
 
 
-@pytest.mark.parametrize('window', [0, -3])
-def test_window_must_be_positive(window):
-  with pytest.raises(UsageError, match=f'window={window} must be at least 1'):
-    PATTERNS['local'](window)
+def test_decoding_sees_the_same_sets():
+  """One query at a time, in a cache that is longer."""
+  for text, drawing in (
+    ('strided(stride=3)', STRIDED_3),
+    ('fixed(stride=3, summary=2)', FIXED_3_2),
+  ):
+    pattern = spec.build('model.attention', text, PATTERNS)
+    for i, row in enumerate(mask(drawing)):
+      seen = pattern.visible(jnp.array([[i]]), jnp.arange(8)[None, :])
+      np.testing.assert_array_equal(seen, row[None])
+
+
+@pytest.mark.parametrize('size', [0, -3])
+@pytest.mark.parametrize(
+  'name, field',
+  [
+    ('local', 'window'),
+    ('strided', 'stride'),
+    ('fixed', 'stride'),
+  ],
+)
+def test_sizes_must_be_positive(name, field, size):
+  with pytest.raises(UsageError, match=f'{field}={size} must be at least 1'):
+    PATTERNS[name](size)
+
+
+def test_fixed_needs_a_summary():
+  with pytest.raises(UsageError, match='summary=0 must be at least 1'):
+    PATTERNS['fixed'](3, summary=0)

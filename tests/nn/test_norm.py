@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norm against its equation in float64."""
+"""Layer norm and RMSNorm against their equations in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import reference
 
+from gpt_jax import spec
 from gpt_jax.nn import norm
 from gpt_jax.nn.norm import NORMS
 
 B, L, D = 3, 5, 17
 layer_norm = jax.jit(norm.layer_norm, static_argnames='epsilon')
+rms_norm = jax.jit(norm.rms_norm, static_argnames='epsilon')
 
 
 def inputs(center=0.0, size=1.0):
@@ -93,4 +95,67 @@ def test_module_owns_scale_and_bias(bias):
     np.float64(x), scale, offset if bias else 0.0, 0.1
   )
   y = jax.jit(module.apply)({'params': given}, x)
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+# RMSNorm -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize('epsilon', [1e-6, 0.1])
+@pytest.mark.parametrize('size', [1e-3, 1.0, 1e3])
+def test_rms_norm(epsilon, size):
+  x, scale, _ = inputs(center=2 * size, size=size)
+  expected = reference.rms_norm(np.float64(x), scale, epsilon=epsilon)
+  y = rms_norm(x, scale, epsilon=epsilon)
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+  # The mean stays: it is not layer norm.
+  assert not np.allclose(y, layer_norm(x, scale, None, epsilon=epsilon))
+
+
+def test_rms_norm_in_bfloat16_is_computed_in_float32():
+  x, scale, _ = inputs()
+  x = jnp.array(x, jnp.bfloat16)
+  expected = reference.rms_norm(np.float64(x), scale)
+  y = rms_norm(x, scale, epsilon=1e-6)
+  assert y.dtype == jnp.bfloat16
+  np.testing.assert_allclose(np.float64(y), expected, rtol=2**-8, atol=1e-6)
+
+
+def test_rms_norm_gradient():
+  """The derivatives by x and by the scale, by central differences."""
+  x, scale, _ = inputs()
+  rng = np.random.default_rng(1)
+  weights, d_x = rng.normal(size=(2, *x.shape))
+  d_scale = rng.normal(size=D)
+
+  def loss(h):
+    return np.sum(
+      weights * reference.rms_norm(x + h * d_x, scale + h * d_scale)
+    )
+
+  h = 1e-5
+  expected = (loss(h) - loss(-h)) / (2 * h)
+
+  @jax.jit
+  def gradient(x, scale):
+    total = lambda x, s: jnp.sum(weights * rms_norm(x, s, epsilon=1e-6))  # noqa: E731
+    return jax.grad(total, (0, 1))(x, scale)
+
+  by_x, by_scale = gradient(x, scale)
+  found = np.sum(by_x * d_x) + np.sum(by_scale * d_scale)
+  np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  'text, epsilon', [('rmsnorm', 1e-6), ('rmsnorm(epsilon=0.1)', 0.1)]
+)
+def test_rms_norm_module_owns_a_scale(text, epsilon):
+  module = spec.build('model.norm', text, NORMS)()
+  x, scale, _ = inputs(size=0.01)
+  params = jax.jit(module.init)(jax.random.key(0), x)['params']
+  assert {*params} == {'scale'}
+  assert params['scale'].names == ('norm',)
+  np.testing.assert_array_equal(params['scale'].value, np.ones(D))
+  y = jax.jit(module.apply)({'params': {'scale': scale}}, x)
+  expected = reference.rms_norm(np.float64(x), scale, epsilon=epsilon)
   np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)

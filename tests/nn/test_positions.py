@@ -1,43 +1,85 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Position embeddings."""
+"""Vectors that are added to the embeddings; which hooks a choice uses.
+
+Rotations are in test_rope.py, biases in test_position_bias.py, and
+Transformer-XL's attention in test_relative.py.
+"""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
+import reference
 from flax import linen as nn
 
-from gpt_jax.nn.positions import POSITIONS
+from gpt_jax import spec
+from gpt_jax.nn.positions import POSITIONS, Position
+from gpt_jax.spec import UsageError
 
 B, L, D, CONTEXT = 3, 5, 17, 13
+EVEN = 22  # pairs of sine and cosine
+# Rows that start elsewhere, go back and repeat.
+PLACES = np.array([[0, 1, 2, 3, 4], [8, 9, 10, 11, 12], [7, 0, 7, 1, 12]])
 
 
-def make(name):
-  module = POSITIONS[name]()(
+def build(text):
+  return spec.build('model.position', text, POSITIONS)
+
+
+def make(text, d_model=D):
+  module = build(text).embed(
     context_length=CONTEXT, initializer=nn.initializers.normal(0.5)
   )
   rng = np.random.default_rng(0)
-  x = np.float32(rng.normal(size=(B, L, D)))
+  x = np.float32(rng.normal(size=(B, L, d_model)))
   params = jax.jit(module.init)(jax.random.key(0), x, None)
   return module, params, x
 
 
-def test_learned_adds_the_vector_of_each_position():
-  module, params, x = make('learned')
+@pytest.mark.parametrize(
+  'text, hooks',
+  [
+    ('learned', {'embed'}),
+    ('sinusoidal', {'embed'}),
+    ('rope', {'rotate'}),
+    ('t5_bias', {'bias'}),
+    ('alibi', {'bias'}),
+    ('transformer_xl', {'relative'}),
+    ('none', set()),
+  ],
+)
+def test_hooks(text, hooks):
+  used = {name for name, hook in build(text)._asdict().items() if hook}
+  assert used == hooks
+
+
+def test_none_uses_nothing():
+  assert build('none') == Position()
+
+
+@pytest.mark.parametrize('offset', [0, 2])
+def test_learned_adds_the_vector_of_each_position(offset):
+  """OPT's table has two rows before the first position."""
+  module, params, x = make(f'learned(offset={offset})')
   boxed = params['params']['embedding']
   assert boxed.names == ('length', 'embed')
   table = np.asarray(boxed.value)
-  assert table.shape == (CONTEXT, D)
+  assert table.shape == (CONTEXT + offset, D)
+  table = table[offset:]
   # Without positions: 0, 1, 2, ... in each row.
   expected = [[x[b, i] + table[i] for i in range(L)] for b in range(B)]
   np.testing.assert_array_equal(module.apply(params, x, None), expected)
   # With them, in any order.
-  at = np.array([[0, 1, 2, 3, 4], [8, 9, 10, 11, 12], [7, 0, 7, 1, 12]])
-  expected = [[x[b, i] + table[at[b, i]] for i in range(L)] for b in range(B)]
-  np.testing.assert_array_equal(module.apply(params, x, at), expected)
+  expected = [
+    [x[b, i] + table[PLACES[b, i]] for i in range(L)] for b in range(B)
+  ]
+  np.testing.assert_array_equal(module.apply(params, x, PLACES), expected)
 
 
-def test_learned_gradient_sums_over_rows():
-  module, params, x = make('learned')
+@pytest.mark.parametrize('offset', [0, 2])
+def test_learned_gradient_sums_over_rows(offset):
+  module, params, x = make(f'learned(offset={offset})')
   weights = np.random.default_rng(1).normal(size=x.shape).astype(np.float32)
 
   def loss(params, at):
@@ -45,12 +87,53 @@ def test_learned_gradient_sums_over_rows():
 
   for at in (None, np.broadcast_to(np.arange(L), (B, L))):
     gradient = jax.grad(loss)(params, at)['params']['embedding'].value
-    expected = np.zeros((CONTEXT, D))
-    expected[:L] = weights.sum(0)
+    expected = np.zeros((CONTEXT + offset, D))
+    expected[offset : offset + L] = weights.sum(0)
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_none_changes_nothing():
-  module, params, x = make('none')
+@pytest.mark.parametrize('layout', ['interleaved', 'halves'])
+@pytest.mark.parametrize(
+  'at, error',
+  [
+    (None, 2e-6),
+    (PLACES, 2e-6),
+    # The angle itself, up to 2012, is rounded to 24 bits.
+    (2000 + PLACES, 2e-4),
+  ],
+)
+def test_sinusoidal(layout, at, error):
+  module, params, x = make(f'sinusoidal(layout={layout!r})', EVEN)
   assert params == {}
-  np.testing.assert_array_equal(module.apply(params, x, None), x)
+  places = np.broadcast_to(np.arange(L), (B, L)) if at is None else at
+  expected = np.float64(x)
+  for b, i in np.ndindex(B, L):
+    expected[b, i] += reference.sinusoid(places[b, i], EVEN, layout=layout)
+  found = module.apply(params, x, at)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=error)
+
+
+def test_sinusoidal_defaults_to_the_paper():
+  """Sine and cosine in turn: at position 0 they are 0, 1, 0, 1, ..."""
+  module, params, x = make('sinusoidal', EVEN)
+  added = module.apply(params, 0 * x, None)[0]
+  np.testing.assert_array_equal(added[0], np.arange(EVEN) % 2)
+  np.testing.assert_allclose(added[1, :2], [np.sin(1), np.cos(1)], rtol=1e-5)
+
+
+def test_sinusoidal_is_computed_in_float32():
+  """Rounded once: in bfloat16 position 1001 itself would become 1000."""
+  module, params, x = make('sinusoidal', EVEN)
+  x = jnp.zeros(x.shape, jnp.bfloat16)
+  found = module.apply(params, x, np.full((B, L), 1001))
+  assert found.dtype == jnp.bfloat16
+  expected = reference.sinusoid(1001, EVEN, layout='interleaved')
+  expected = np.broadcast_to(expected, (B, L, EVEN))
+  np.testing.assert_allclose(np.float64(found), expected, rtol=2**-8, atol=1e-4)
+
+
+def test_sinusoidal_mistakes():
+  with pytest.raises(UsageError, match="layout='half': unknown; one of"):
+    build("sinusoidal(layout='half')")
+  with pytest.raises(UsageError, match='d_model=17: must be even'):
+    make('sinusoidal', 17)

@@ -13,7 +13,9 @@ import reference
 import tiny
 from flax import linen as nn
 
+from gpt_jax.nn.attention import Context
 from gpt_jax.nn.stack import REMATS, Stack
+from gpt_jax.nn.transformer import layer_outputs
 from gpt_jax.objectives.causal import causal
 
 B, L = tiny.B, tiny.L
@@ -58,8 +60,43 @@ def test_gradient_reaches_every_parameter():
       assert np.any(g), name
 
 
+EVEN = {'d_model': 22, 'head_size': 8}
+NEWER = {
+  'llama': {
+    **EVEN,
+    'position': 'rope',
+    'ffn': 'swiglu',
+    'norm': 'rmsnorm',
+    'block': 'parallel(num_norms=2)',
+    'bias': 'where(out=True)',
+    'attention': 'strided(stride=3)',
+    'attention_scale': 'by_layer',
+    'output': "untied(bias=True, scale='rsqrt')",
+  },
+  'transformer_xl': {
+    **EVEN,
+    'position': 'transformer_xl',
+    'block': 'post',
+    'ffn': 'geglu_tanh',
+    'attention': 'fixed(stride=3)',
+    'attention_scale': 'none',
+    'input': "tokens(scale='sqrt', norm=True)",
+    'output': 'tied(bias=True)',
+  },
+}
+
+
 def test_unrolled_layers_equal_scanned_ones():
   assert_same(loss_and_gradient(loop='unroll'), loss_and_gradient())
+
+
+@pytest.mark.parametrize('changes', NEWER)
+def test_unrolled_layers_equal_scanned_ones_for_newer_choices(changes):
+  unrolled = loss_and_gradient(loop='unroll', **NEWER[changes])
+  assert_same(unrolled, loss_and_gradient(**NEWER[changes]))
+  # Nothing that was created is left out.
+  for path, g in jax.tree_util.tree_leaves_with_path(unrolled[1]):
+    assert np.any(g), jax.tree_util.keystr(path)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +113,7 @@ class AddDropped(nn.Module):
   """A block that adds 0 or 2 to each entry."""
 
   @nn.compact
-  def __call__(self, x, positions, cache):
+  def __call__(self, x, context, cache, layer):
     """Drops half of what it adds."""
     return x + nn.Dropout(0.5, deterministic=False)(jnp.ones_like(x)), cache
 
@@ -87,7 +124,7 @@ def test_each_layer_draws_its_own_dropout(loop):
   stack = Stack((AddDropped, AddDropped), num_layers=6, remat='none', loop=loop)
   x = np.zeros((11, 13, 17), np.float32)
   run = jax.jit(
-    lambda key: stack.apply({}, x, None, (None, None), rngs={'dropout': key})[0]
+    lambda key: stack.apply({}, x, Context(), None, rngs={'dropout': key})[0]
   )
   found = np.asarray(run(jax.random.key(0)))
   for i in range(7):
@@ -117,37 +154,139 @@ def test_remat_saves_memory():
   assert none > dots > full
 
 
+# What each of four layers, two of each pattern, is told.
+WINDOWS = [None, 3, None, 3]
+TWO = {'num_layers': 4, 'attention': 'full, local(window=3)'}
+KIND = {'kind': 'pre', 'heads': tiny.H, 'kv_heads': tiny.G}
+
+
+def embedded(params, tokens):
+  p = reference.to_float64(params)
+  return p['embed']['embedding'][tokens] + p['positions']['embedding'][:L]
+
+
+def outputs_by_hand(params, tokens, layers, **kind):
+  """Of each layer, and the last normalised."""
+  out = reference.stack(
+    params['decoder'], embedded(params, tokens), layers, **{**KIND, **kind}
+  )
+  p = reference.to_float64(params)
+  if 'final_norm' in p:
+    out.append(reference.normalize(p, 'final_norm', out[-1]))
+  return out
+
+
 def test_a_period_of_two_patterns_is_its_layers_in_turn():
   """Layers 0 and 2 see all, layers 1 and 3 see three tokens."""
-  model = tiny.model(num_layers=4, attention='full, local(window=3)')
+  model = tiny.model(**TWO)
   params, tokens = tiny.params(model), tiny.tokens(B, L)
-  periods = params['stack']['periods']
+  periods = params['decoder']['periods']
   assert {*periods} == {'block_0', 'block_1'}
   assert periods['block_0']['ffn']['in']['bias'].shape == (2, tiny.F)
   found = jax.jit(model.apply)({'params': params}, tokens).hidden_BLD
 
-  order = [('block_0', 0), ('block_1', 0), ('block_0', 1), ('block_1', 1)]
-
   def by_hand(windows):
-    layers = {'heads': tiny.H, 'kv_heads': tiny.G, 'kind': 'pre'}
-    p = reference.to_float64(params)
-    x = p['embed']['embedding'][tokens] + p['positions']['embedding'][:L]
-    for (block, repeat), window in zip(order, windows, strict=True):
-      own = reference.to_float64(p['stack']['periods'][block], repeat)
-      x = reference.block(own, x, window=window, **layers)
-    norm = p['final_norm']
-    return reference.layer_norm(x, norm['scale'], norm['bias'])
+    layers = [{'window': window} for window in windows]
+    return outputs_by_hand(params, tokens, layers)[-1]
 
-  expected = by_hand([None, 3, None, 3])
-  np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+  np.testing.assert_allclose(found, by_hand(WINDOWS), rtol=1e-3, atol=1e-4)
   assert not np.allclose(found, by_hand([3, None, 3, None]), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+  'text, scales',
+  [
+    ('none', [1, 1, 1, 1]),
+    ('by_layer', [tiny.K**-0.5 / i for i in (1, 2, 3, 4)]),
+    ('by_layer(per_head=False)', [1 / i for i in (1, 2, 3, 4)]),
+  ],
+)
+@pytest.mark.parametrize('loop', ['scan', 'unroll'])
+def test_each_layer_has_its_scale(text, scales, loop):
+  """Also where two layers make a period."""
+  model = tiny.model(**TWO, attention_scale=text, loop=loop)
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+  found = jax.jit(model.apply)({'params': params}, tokens).hidden_BLD
+
+  def by_hand(scales):
+    layers = [
+      {'window': window, 'scale': scale}
+      for window, scale in zip(WINDOWS, scales, strict=True)
+    ]
+    return outputs_by_hand(params, tokens, layers)[-1]
+
+  np.testing.assert_allclose(found, by_hand(scales), rtol=1e-3, atol=1e-4)
+  if text != 'none':
+    repeated = scales[:2] * 2
+    assert not np.allclose(found, by_hand(repeated), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+  'kind, changes',
+  [
+    ('pre', {}),
+    ('post', {}),
+    ('post', {'loop': 'unroll', 'remat': 'full'}),
+  ],
+)
+def test_layer_outputs(kind, changes):
+  """Layer by layer, before the last norm."""
+  model = tiny.model(**TWO, block=kind, **changes)
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+
+  @jax.jit
+  def run(params):
+    out, sown = model.apply({'params': params}, tokens, mutable='intermediates')
+    sown = sown['intermediates']
+    return out.hidden_BLD, sown['embedded'][0], layer_outputs(sown)
+
+  hidden, start, outputs = run(params)
+  np.testing.assert_allclose(start, embedded(params, tokens), rtol=1e-6)
+  layers = [{'window': window} for window in WINDOWS]
+  expected = outputs_by_hand(params, tokens, layers, kind=kind)
+  assert len(outputs) == 4
+  if kind == 'post':
+    np.testing.assert_array_equal(hidden, outputs[-1])
+    expected.append(expected[-1])
+  for one, other in zip([*outputs, hidden], expected, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_fewer_layers_are_the_first_of_more():
+  """A model of the first two layers ends where layer 1 of four ends."""
+  many, few = (
+    tiny.model(**{**TWO, 'num_layers': n}, block='post') for n in (6, 2)
+  )
+  params, tokens = tiny.params(many), tiny.tokens(B, L)
+  first = {
+    **params,
+    'decoder': jax.tree.map(lambda x: x[:1], params['decoder']),
+  }
+  _, sown = jax.jit(functools.partial(many.apply, mutable='intermediates'))(
+    {'params': params}, tokens
+  )
+  outputs = layer_outputs(sown['intermediates'])
+  assert len(outputs) == 6
+  short = jax.jit(few.apply)({'params': first}, tokens).hidden_BLD
+  np.testing.assert_allclose(outputs[1], short, rtol=1e-5, atol=1e-5)
+  assert not np.allclose(outputs[3], short)
+
+
+def test_layer_outputs_are_sorted_by_number():
+  """Eleven layers in a period: hidden_10 comes after hidden_9."""
+  names = [f'hidden_{i}' for i in (10, 2, 0, 1, 3, 4, 5, 6, 7, 8, 9)]
+  sown = {
+    name: (np.array([int(name[7:]), 11 + int(name[7:])]),) for name in names
+  }
+  found = layer_outputs({'encoder': {'periods': sown}}, 'encoder')
+  assert found == [*range(22)]
 
 
 def test_parameters_carry_the_axis_layers():
   model = tiny.model()
   tokens = np.zeros((1, 1), np.int32)
   boxed = jax.eval_shape(model.init, jax.random.key(0), tokens)['params']
-  block = boxed['stack']['periods']['block_0']
+  block = boxed['decoder']['periods']['block_0']
   assert block['ffn']['in']['kernel'].names == ('layers', 'embed', 'mlp')
   assert block['attention']['key']['bias'].names == ('layers', 'kv_heads')
   assert block['attention_norm']['scale'].names == ('layers', 'norm')

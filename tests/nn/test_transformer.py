@@ -94,41 +94,6 @@ def test_hidden_states_and_logits(output):
   np.testing.assert_allclose(logits, hidden @ table.T, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-  'attention, windows',
-  [('full', [None]), ('local(window=3), full, local(2)', [3, None, 2])],
-)
-def test_a_later_token_changes_no_earlier_state(attention, windows):
-  num_layers = 2 * len(windows)
-  model = tiny.model(attention=attention, num_layers=num_layers)
-  params, tokens = tiny.params(model), tiny.tokens(B, L)
-  before = np.asarray(forward(model)(params, tokens))
-  for t in range(L):
-    changed = tokens.copy()
-    changed[:, t] = (changed[:, t] + 1) % tiny.V
-    after = np.asarray(forward(model)(params, changed))
-    np.testing.assert_array_equal(after[:, :t], before[:, :t])
-    # From t on every state of a full layer above sees it.
-    assert np.all(np.any(after[:, t:] != before[:, t:], axis=-1))
-    # Rows do not see each other.
-    one = tokens.copy()
-    one[1] = changed[1]
-    after = np.asarray(forward(model)(params, one))
-    np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
-
-
-def test_local_layers_see_as_far_as_their_windows():
-  """Two layers of window 3 see four tokens back, and no further."""
-  model = tiny.model(attention='local(window=3)', num_layers=2)
-  params, tokens = tiny.params(model), tiny.tokens(B, L)
-  before = np.asarray(forward(model)(params, tokens))
-  changed = tokens.copy()
-  changed[:, 4] = (changed[:, 4] + 1) % tiny.V
-  after = np.asarray(forward(model)(params, changed))
-  differs = np.any(after != before, axis=(0, 2))
-  np.testing.assert_array_equal(np.flatnonzero(differs), [4, 5, 6, 7, 8])
-
-
 def test_positions_are_those_given():
   model = tiny.model()
   params, tokens = tiny.params(model), tiny.tokens(B, L)
@@ -204,6 +169,70 @@ def test_a_new_model_predicts_every_token_alike():
   np.testing.assert_allclose(
     loss.sum / loss.weight, math.log(tiny.V), rtol=1e-2
   )
+
+
+def test_many_choices_together():
+  """LLaMA but for its positions, with a layer scale and ALiBi's slopes."""
+  model = tiny.model(
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=1,
+    position='alibi',
+    ffn='swiglu',
+    norm='rmsnorm',
+    block='parallel',
+    bias='none',
+    attention_scale='by_layer',
+  )
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+  p = reference.to_float64(params)
+  # Press et al. (2022), section 3: for four heads 2^-2, 2^-4, 2^-6, 2^-8.
+  slopes = [1 / 4, 1 / 16, 1 / 64, 1 / 256]
+  x = reference.stack(
+    p['decoder'],
+    p['embed']['embedding'][tokens],
+    [{'scale': tiny.K**-0.5}, {'scale': tiny.K**-0.5 / 2}],
+    kind='parallel',
+    heads=4,
+    kv_heads=1,
+    norm=reference.rms_norm,
+    activation=reference.GATES['swiglu'],
+    bias=lambda b, h, i, j: -slopes[h] * (i - j),
+  )[-1]
+  expected = reference.normalize(p, 'final_norm', x, reference.rms_norm)
+  found = forward(model)(params, tokens)
+  np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize('qkv', [True, False])
+@pytest.mark.parametrize('out', [True, False])
+@pytest.mark.parametrize('ffn', [True, False])
+def test_biases_are_where_they_are_asked_for(qkv, out, ffn):
+  text = f'where(qkv={qkv}, out={out}, ffn={ffn})'
+  model = tiny.model(bias=text, ffn='geglu', norm='rmsnorm')
+  params = tiny.params(model)['decoder']['periods']['block_0']
+  found = {
+    f'{part}/{name}'
+    for part in ('attention', 'ffn')
+    for name, p in params[part].items()
+    if 'bias' in p
+  }
+  expected = set()
+  if qkv:
+    expected |= {f'attention/{name}' for name in ('query', 'key', 'value')}
+  if out:
+    expected |= {'attention/out'}
+  if ffn:
+    expected |= {'ffn/in', 'ffn/gate', 'ffn/out'}
+  assert found == expected
+
+
+def test_where_names_places_and_the_rest_have_none():
+  def shapes(text):
+    return jax.tree.map(np.shape, tiny.params(tiny.model(bias=text)))
+
+  assert shapes('where(qkv=True, out=True, ffn=True)') == shapes('all')
+  assert shapes('where()') == shapes('none')
 
 
 # Dropout -----------------------------------------------------------------

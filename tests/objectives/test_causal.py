@@ -4,9 +4,12 @@
 
 import jax
 import numpy as np
+import pytest
 import tiny
 
 from gpt_jax.objectives.causal import causal, corrupt
+from gpt_jax.spec import UsageError
+from gpt_jax.step import mean_gradients
 
 
 def test_each_token_predicts_the_next():
@@ -46,3 +49,40 @@ def test_losses_of_parts_add_up():
   assert parts[0].weight != parts[1].weight
   np.testing.assert_allclose(whole.sum, sum(p.sum for p in parts), rtol=1e-6)
   np.testing.assert_allclose(whole.weight, sum(p.weight for p in parts))
+
+
+@pytest.mark.parametrize('num_micro', [1, 3])
+def test_z_loss_trains_but_is_not_reported(num_micro):
+  model = tiny.model(num_layers=1)
+  params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)
+  key = jax.random.key(0)
+  plain, penalised = causal()(model), causal(z_loss=0.1)(model)
+
+  def mean(objective):
+    return mean_gradients(
+      params, batch, key, objective=objective, num_micro=num_micro
+    )
+
+  (loss, grads), (same, other) = mean(plain), mean(penalised)
+  np.testing.assert_allclose(same, loss, rtol=1e-6)
+  moved = jax.tree.map(lambda a, b: np.max(np.abs(a - b)), grads, other)
+  assert max(jax.tree.leaves(moved)) > 1e-3
+  # What is minimised has the penalty, z_loss * log(Z)^2.
+  logits = model.apply(
+    {'params': params},
+    model.apply({'params': params}, batch['inputs']).hidden_BLD,
+    method='logits',
+  )
+  log_z = jax.nn.logsumexp(logits, axis=-1)
+  penalty = 0.1 * np.sum(batch['weights'] * np.square(log_z))
+  found = penalised.loss(params, batch, key)
+  np.testing.assert_allclose(found.penalty, penalty, rtol=1e-5)
+  # Evaluation has no key.
+  evaluated = penalised.loss(params, batch, None)
+  assert evaluated.sum == plain.loss(params, batch, None).sum
+  assert evaluated.penalty == 0
+
+
+def test_z_loss_must_not_be_negative():
+  with pytest.raises(UsageError, match=r'z_loss=-1\.0 must not be negative'):
+    causal(z_loss=-1.0)

@@ -10,8 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from scipy import special
 
-from gpt_jax.objectives.cross_entropy import cross_entropy
+from gpt_jax.objectives.cross_entropy import (
+  cross_entropy,
+  penalised_cross_entropy,
+)
 
 # Odd sizes: one token, fewer and more tokens than columns, a long row.
 SIZES = [(1, 1, 1, 2), (2, 3, 5, 7), (3, 12, 13, 101), (2, 521, 5, 1009)]
@@ -192,3 +196,84 @@ def test_equal_logits_give_the_logarithm_of_the_vocabulary():
   hidden, table, targets, weights = inputs(3, 11, 13, 101)
   value = jax.jit(cross_entropy)(0 * hidden, table, targets, weights)
   np.testing.assert_allclose(value, np.log(101) * weights.sum(), rtol=1e-5)
+
+
+def penalised(hidden, table, targets, weights, z_loss):
+  """Cross-entropy, and sum of w z_loss log(Z)^2, in float64."""
+  logits = np.float64(hidden) @ np.float64(table).T
+  log_z = special.logsumexp(logits, axis=-1)
+  at = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+  penalty = z_loss * np.sum(weights * log_z**2)
+  return np.sum(weights * (log_z - at)) + penalty, penalty
+
+
+@functools.partial(jax.jit, static_argnames='z_loss')
+def penalised_gradients(hidden, table, targets, weights, z_loss):
+  return jax.value_and_grad(
+    lambda h, t: penalised_cross_entropy(h, t, targets, weights, z_loss),
+    (0, 1),
+    has_aux=True,
+  )(hidden, table)
+
+
+# PaLM's, and one so large that its gradient outweighs the cross-entropy's.
+@pytest.mark.parametrize('z_loss', [1e-4, 0.3])
+@pytest.mark.parametrize('sizes', SIZES)
+def test_z_loss_against_float64(sizes, z_loss):
+  hidden, table, targets, weights = arrays = inputs(*sizes)
+  (total, penalty), gradients = penalised_gradients(*arrays, z_loss=z_loss)
+  wanted = penalised(*arrays, z_loss)
+  np.testing.assert_allclose((total, penalty), wanted, rtol=1e-5)
+  alone = jax.jit(penalised_cross_entropy, static_argnums=4)(*arrays, z_loss)
+  np.testing.assert_allclose(alone, wanted, rtol=1e-5)
+  # d / d logits = w ((1 + 2 z log Z) softmax - onehot).
+  hidden, table = np.float64(hidden), np.float64(table)
+  logits = hidden @ table.T
+  log_z = special.logsumexp(logits, axis=-1, keepdims=True)
+  delta = (1 + 2 * z_loss * log_z) * np.exp(logits - log_z)
+  delta -= np.arange(table.shape[0]) == targets[..., None]
+  delta *= weights[..., None]
+  expected_gradients = (delta @ table, np.einsum('blv,bld->vd', delta, hidden))
+  for found, wanted in zip(gradients, expected_gradients, strict=True):
+    assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_z_loss_gradient_is_a_central_difference():
+  hidden, table, targets, weights = arrays = inputs(2, 3, 5, 7)
+  _, (g_hidden, g_table) = penalised_gradients(*arrays, z_loss=0.3)
+  rng = np.random.default_rng(1)
+  d_hidden = rng.normal(size=hidden.shape)
+  d_table = rng.normal(size=table.shape)
+  h = 1e-6
+
+  def loss(h):
+    moved = (hidden + h * d_hidden, table + h * d_table, targets, weights)
+    return penalised(*moved, 0.3)[0]
+
+  numeric = (loss(h) - loss(-h)) / (2 * h)
+  analytic = np.sum(g_hidden * d_hidden) + np.sum(g_table * d_table)
+  np.testing.assert_allclose(analytic, numeric, rtol=1e-4)
+
+
+def test_without_z_loss_nothing_changes():
+  arrays = inputs(3, 11, 13, 101)
+  value, gradients = value_and_gradients(*arrays)
+  (total, penalty), same = penalised_gradients(*arrays, z_loss=0.0)
+  assert penalty == 0 and total == value
+  jax.tree.map(np.testing.assert_array_equal, same, gradients)
+
+
+def test_z_loss_in_chunks(monkeypatch):
+  arrays = inputs(3, 12, 13, 101)
+  whole = penalised_gradients(*arrays, z_loss=0.3)
+  module = sys.modules[cross_entropy.__module__]
+  monkeypatch.setattr(module, 'CHUNK_LOGITS', 3 * 5 * 101)
+
+  def total(hidden, table):
+    return penalised_cross_entropy(hidden, table, *arrays[2:], 0.3)
+
+  parts = jax.value_and_grad(total, (0, 1), has_aux=True)(*arrays[:2])
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+    *(parts, whole),
+  )

@@ -99,7 +99,7 @@ def test_matrices_decay_biases_and_scales_do_not(output):
     for name, decays in zip(names, jax.tree.leaves(mask), strict=True)
     if decays
   }
-  block = 'stack/periods/block_0'
+  block = 'decoder/periods/block_0'
   assert decayed == {
     *('embed', 'positions'),
     *(['head'] if output == 'untied' else []),

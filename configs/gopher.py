@@ -1,0 +1,65 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Gopher (Rae et al., 2021: Scaling Language Models: Methods, Analysis &
+Insights from Training Gopher), in the six sizes of its table 1.
+
+  gpt-jax train --config configs/gopher.py:1.4b --workdir W
+
+Parameters: 43,700,736 / 116,709,120 / 417,443,328 / 1,374,799,872 /
+7,112,101,888 / 279,714,217,984. They come out as printed with tied embeddings
+counted once and, in every layer, Transformer-XL's d x d projection of the
+relative positions and its two vectors u and v: 13 d^2 weights a layer instead
+of 12 d^2 (without it 417m would have 389M). What the paper does not say
+(biases, initial weights, Adam's betas) is GPT-3's.
+
+Not expressed yet: 280b doubles its batch from 3M to 6M tokens during the run,
+here 6M throughout; 7.1b and 280b kept their weights in bfloat16, here they are
+float32. The corpus defaults to the Python standard library. Not
+run.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, gpt3
+
+DIFFERS = (
+  'GPT-3, with RMSNorm, Transformer-XL relative positions, full attention in '
+  'all layers, 32,000 SentencePiece tokens'
+)
+# Table 1: layers, heads, head size, d_model, peak rate; rows of 2048 tokens in
+# a batch of 0.25M = 128 * 2048, 2M, 6M tokens; section 3.2: clipping.
+SIZES = {
+  '44m': (8, 16, 32, 512, 6e-4, 128, 1.0),
+  '117m': (12, 12, 64, 768, 6e-4, 128, 1.0),
+  '417m': (12, 12, 128, 1536, 2e-4, 128, 1.0),
+  '1.4b': (24, 16, 128, 2048, 2e-4, 128, 1.0),
+  '7.1b': (32, 32, 128, 4096, 1.2e-4, 1024, 0.4),
+  '280b': (80, 128, 128, 16384, 4e-5, 3072, 0.4),
+}
+
+
+def get_config(arg: str = '44m') -> ConfigDict:
+  """Gopher in the size `arg`."""
+  num_layers, num_heads, head_size, d_model, peak, rows, clip_norm = base.size(
+    __file__, arg, SIZES
+  )
+  config = gpt3.get_config().unlock()
+  # Section 3.1: "with two modifications: we use RMSNorm instead of LayerNorm,
+  # and we use the relative positional encoding scheme from Dai et al."
+  config.model.attention = 'full'
+  config.model.norm = 'rmsnorm'
+  config.model.position = 'transformer_xl'
+  config.model.num_layers = num_layers
+  config.model.num_heads = num_heads
+  config.model.head_size = head_size
+  config.model.d_model = d_model
+  # "using SentencePiece with a vocabulary of 32,000 and a byte-level backoff"
+  config.model.vocab_size = 32_000
+  config.tokenizer.name = "sentencepiece(vocab_size=32000, model='bpe')"
+  # Section 3.2: 300B tokens, Adam, 1500 steps of warm-up, a cosine to a tenth.
+  config.batch.rows = rows
+  config.optim.name = 'adam(b1=0.9, b2=0.95, eps=1e-8)'
+  config.optim.clip_norm = clip_norm
+  config.schedule.num_steps = 300_000_000_000 // (rows * 2048)
+  config.schedule.name = f'cosine(peak={peak}, warmup=1500, final=0.1)'
+  return config.lock()

@@ -1,0 +1,50 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""LaMDA (Thoppilan et al., 2022: LaMDA: Language Models for Dialog
+Applications), section 3.
+
+  gpt-jax train --config configs/lamda.py --workdir W
+
+Parameters: 137,715,798,016, of which 137,453,649,920 are not embeddings: the
+paper's "137B non-embedding parameters". Neither the context nor the optimiser
+was published: both are GPT-3's, as are norms and biases, and so is its peak
+rate for 175B. The corpus defaults to the Python standard library. Not run.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, gpt3
+
+DIFFERS = (
+  "GPT-3, with T5's relative position buckets, gated GELU and twice as many "
+  'heads as the width has room for; full attention in all layers'
+)
+# Layers, d_model, d_ff, heads, head size.
+SIZES = {'137b': (64, 8192, 65_536, 128, 128)}
+
+
+def get_config(arg: str = '137b') -> ConfigDict:
+  """LaMDA in the size `arg`."""
+  num_layers, d_model, d_ff, num_heads, head_size = base.size(
+    __file__, arg, SIZES
+  )
+  config = gpt3.get_config('175b').unlock()
+  # Section 3: SentencePiece, 32k tokens; 64 layers, d_model 8192, d_ff 65536,
+  # h 128, d_k = d_v = 128, relative attention as in T5, gated GELU.
+  config.tokenizer.name = "sentencepiece(vocab_size=32000, model='bpe')"
+  config.model.vocab_size = 32_000
+  config.model.num_layers = num_layers
+  config.model.d_model = d_model
+  config.model.d_ff = d_ff
+  config.model.num_heads = num_heads
+  config.model.head_size = head_size
+  config.model.attention = 'full'
+  config.model.position = 't5_bias'
+  config.model.ffn = 'geglu'
+  # 256k = 128 * 2048 tokens in a batch. 57.7 days on 1024 TPU v3 at 56.5% of
+  # 123 TFLOP/s are 3.5e23 FLOPs; over 6 * 137e9 these are 432e9 tokens, which
+  # is less than one pass over the corpus of 1.56T words.
+  config.batch.rows = 128
+  config.schedule.num_steps = 432_000_000_000 // (128 * 2048)
+  config.schedule.name = 'cosine(peak=6e-05, warmup=1430, final=0.1)'
+  return config.lock()

@@ -1,0 +1,93 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Attention patterns alone, forward and backward, at the config's length."""
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax import spec
+from gpt_jax.config import Config
+from gpt_jax.nn.dot_product import Visibility, attend_within
+from gpt_jax.nn.masks import PATTERNS, Pattern
+from gpt_jax.spec import UsageError
+
+
+def measure(config: Config, steps: int) -> dict:
+  """Times each pattern of `model.attention`, in turns; the first is the base.
+
+  Raises:
+    UsageError: there is one pattern only.
+  """
+  model = config.model
+  patterns = spec.build_all('model.attention', model.attention, PATTERNS)
+  names = [_name(c) for c in spec.parse('model.attention', model.attention)]
+  if len(patterns) < 2:
+    raise UsageError(
+      f'model.attention={model.attention!r}: give two patterns to compare, '
+      "such as 'full, local(window=256)'"
+    )
+  shape = (config.batch.rows, model.context_length)
+  q = jnp.ones((*shape, model.num_heads, model.head_size))
+  k = v = jnp.ones((*shape, model.num_kv_heads, model.head_size))
+  compiled = [
+    jax.jit(_gradient(pattern)).lower(q, k, v).compile() for pattern in patterns
+  ]
+  seconds: list[list[float]] = [[] for _ in patterns]
+  for _ in range(1 + steps):
+    for times, call in zip(seconds, compiled, strict=True):
+      start = time.perf_counter()
+      jax.block_until_ready(call(q, k, v))
+      times.append(time.perf_counter() - start)
+  return {
+    'length': model.context_length,
+    'steps': steps,
+    'patterns': {
+      name: {
+        'seconds': statistics.median(times[1:]),
+        'bytes': _temporary_bytes(call),
+      }
+      for name, times, call in zip(names, seconds, compiled, strict=True)
+    },
+  }
+
+
+def _temporary_bytes(compiled: Any) -> int:
+  return compiled.memory_analysis().temp_size_in_bytes
+
+
+def _name(call: spec.Call) -> str:
+  inside = ', '.join(f'{k}={v}' for k, v in call.kwargs.items())
+  return f'{call.name}({inside})' if inside else call.name
+
+
+def _gradient(pattern: Pattern):
+  def total(q, k, v):
+    out = attend_within(
+      q,
+      k,
+      v,
+      pattern=pattern,
+      visibility=Visibility(),
+      scale=q.shape[-1] ** -0.5,
+    )
+    return jnp.sum(jnp.square(out))
+
+  return jax.grad(total, argnums=(0, 1, 2))
+
+
+def report(result: dict) -> str:
+  """The measurement for people."""
+  base = next(iter(result['patterns'].values()))
+  lines = [f'{result["length"]} tokens, forward and backward']
+  for name, found in result['patterns'].items():
+    lines.append(
+      f'{name}: {found["seconds"] * 1e3:,.1f} ms '
+      f'({found["seconds"] / base["seconds"]:.1%}), '
+      f'{found["bytes"] / 2**20:,.0f} MiB '
+      f'({found["bytes"] / base["bytes"]:.1%})'
+    )
+  return '\n'.join(lines)

@@ -1,0 +1,116 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding with a key/value head for each head, and with one for all."""
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax.config import Config
+from gpt_jax.decoding import sample
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives.causal import causal
+from gpt_jax.state import init_params
+
+# Tokens before the clock starts: compilation, and memory settles.
+WARM_UP = 3
+
+
+class Decoder:
+  """A batch of prompts in mid-decoding, with random weights."""
+
+  def __init__(self, config: Config, num_kv_heads: int):
+    """Fills half of the context with random prompts."""
+    model: Any = {**config.model, 'num_kv_heads': num_kv_heads}
+    self._model = Transformer(**model)
+    key = jax.random.key(config.seed)
+    objective = causal()(self._model)
+    self._params = jax.jit(lambda key: init_params(objective, key))(key)
+    self._sampler = sample.Sampler(temperature=0)
+    self._key = key
+    rows = config.batch.rows
+    length = config.model.context_length // 2
+    self._position = np.full(rows, length)
+    prompts = np.random.default_rng(0).integers(
+      config.model.vocab_size, size=(rows, length)
+    )
+    self._token, self._caches = sample.prefill(
+      self._params,
+      prompts.astype(np.int32),
+      self._position,
+      key,
+      model=self._model,
+      sampler=self._sampler,
+    )
+    self.cache_bytes = sum(x.nbytes for x in jax.tree.leaves(self._caches))
+    self.seconds: list[float] = []
+
+  def step(self) -> None:
+    """Decodes one token of each row, and fetches the ids."""
+    start = time.perf_counter()
+    self._token, self._caches = sample.decode_step(
+      self._params,
+      self._caches,
+      self._token,
+      self._position,
+      self._key,
+      model=self._model,
+      sampler=self._sampler,
+    )
+    np.asarray(self._token)
+    self.seconds.append(time.perf_counter() - start)
+    self._position = self._position + 1
+
+
+def measure(config: Config, steps: int) -> dict:
+  """Decodes `steps` tokens with each number of key/value heads, in turns."""
+  decoders = {
+    kv_heads: Decoder(config, kv_heads)
+    for kv_heads in (config.model.num_heads, 1)
+  }
+  for _ in range(WARM_UP + steps):
+    for decoder in decoders.values():
+      decoder.step()
+  rows = config.batch.rows
+  decode_step: Any = sample.decode_step
+  return {
+    'rows': rows,
+    'prompt_tokens': config.model.context_length // 2,
+    'steps': steps,
+    'compilations': decode_step._cache_size(),
+    'kv_heads': {
+      str(kv_heads): {
+        'tokens_per_second': rows / statistics.median(d.seconds[WARM_UP:]),
+        'first_tokens_per_second': rows
+        / statistics.median(d.seconds[WARM_UP : WARM_UP + steps // 2 + 1]),
+        'last_tokens_per_second': rows
+        / statistics.median(d.seconds[-(steps // 2 + 1) :]),
+        'cache_bytes': d.cache_bytes,
+      }
+      for kv_heads, d in decoders.items()
+    },
+  }
+
+
+def report(result: dict) -> str:
+  """The measurement for people."""
+  lines = [
+    f'{result["rows"]} rows, prompts of {result["prompt_tokens"]} tokens, '
+    f'{result["steps"]} tokens each; {result["compilations"]} compilations'
+  ]
+  for kv_heads, found in result['kv_heads'].items():
+    lines.append(
+      f'{kv_heads:>3} key/value heads: '
+      f'{found["tokens_per_second"]:,.1f} tokens/s (first half '
+      f'{found["first_tokens_per_second"]:,.1f}, second '
+      f'{found["last_tokens_per_second"]:,.1f}), cache '
+      f'{found["cache_bytes"] / 2**20:,.0f} MiB'
+    )
+  most, one = result['kv_heads'].values()
+  ratio = one['tokens_per_second'] / most['tokens_per_second']
+  smaller = most['cache_bytes'] / one['cache_bytes']
+  lines.append(f'one head: {ratio:.2f}x the speed, cache {smaller:g}x smaller')
+  return '\n'.join(lines)

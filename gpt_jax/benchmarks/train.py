@@ -1,0 +1,123 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The training step of a config, fed by the real data pipeline.
+
+Reads random tokens through the pipeline that training uses.
+"""
+
+import resource
+import statistics
+import time
+
+import jax
+import numpy as np
+
+from gpt_jax import flops
+from gpt_jax import run as run_lib
+from gpt_jax.config import Config
+from gpt_jax.data import pipeline
+from gpt_jax.data.manifest import Manifest
+from gpt_jax.data.store import TokenStore
+
+# Steps before the clock starts: caches and memory settle.
+WARM_UP = 3
+
+
+def measure(config: Config, steps: int) -> dict:
+  """Trains `WARM_UP` + `steps` steps on random tokens and measures the last."""
+  run_lib.check_devices(config)
+  run = run_lib.build(config)
+  state = run_lib.init_state(run)
+  # Measured before and after, since other work on the machine comes and goes.
+  peak, source = flops.peak(run.mesh.devices.flat[0])
+  compiled = run_lib.compile_train_step(run)
+  model, rows = config.model, config.batch.rows
+  batches = pipeline.batches(
+    random_store(
+      num_tokens=64 * model.context_length * rows, vocab_size=model.vocab_size
+    ),
+    length=model.context_length,
+    seed=config.seed,
+    start=0,
+    stop=WARM_UP + steps,
+    rows=lambda step: (step * rows, rows),
+    host_rows=run.host_rows,
+    corrupt=run.objective.corrupt,
+  )
+  times, waits = [], []
+  batch = run.put(next(batches), rows)
+  start = time.perf_counter()
+  for _ in range(WARM_UP + steps):
+    # As in training, the next batch is fetched while the step runs.
+    state, out = compiled.call(state, batch)
+    fetch = time.perf_counter()
+    following = next(batches, None)
+    waits.append(time.perf_counter() - fetch)
+    if following is not None:
+      batch = run.put(following, rows)
+    jax.block_until_ready((state, out))
+    now = time.perf_counter()
+    times.append(now - start)
+    start = now
+  times, waits = times[WARM_UP:], waits[WARM_UP:]
+  if source.endswith('matmuls'):
+    peak = max(peak, flops.peak(run.mesh.devices.flat[0])[0])
+  seconds = statistics.median(times)
+  rate = rows * model.context_length / seconds
+  peaks = peak * run.mesh.size
+  per_token = flops.per_token(config, state.params)
+  return {
+    'device': run.mesh.devices.flat[0].device_kind,
+    'num_devices': run.mesh.size,
+    'steps': steps,
+    'compile_seconds': compiled.seconds,
+    'step_seconds': seconds,
+    'step_seconds_min': min(times),
+    'tokens_per_second': rate,
+    'data_wait_fraction': sum(waits) / sum(times),
+    'host_memory_gib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    / 2**20,
+    'flops_per_token': per_token,
+    'mfu': flops.mfu(rate, per_token, peaks),
+    'peak_flops': peaks,
+    'peak_source': source,
+    'formula': flops.FORMULA,
+  }
+
+
+def random_store(*, num_tokens: int, vocab_size: int) -> TokenStore:
+  """A token store of uniform random ids, in memory."""
+  tokens = np.random.default_rng(0).integers(vocab_size, size=num_tokens)
+  manifest = Manifest(
+    source='random',
+    source_sha256='',
+    holdout='none',
+    tokenizer='none',
+    tokenizer_fingerprint='',
+    vocab_size=vocab_size,
+    eos_id=0,
+    dtype='uint32',
+    num_tokens=num_tokens,
+    num_documents=1,
+    num_bytes=num_tokens,
+    tokens_crc32=[],
+    document_ends_crc32=[],
+  )
+  ends = np.array([num_tokens])
+  return TokenStore('', manifest, tokens.astype(np.uint32), ends)
+
+
+def report(result: dict) -> str:
+  """The measurement for people."""
+  return (
+    f'compile {result["compile_seconds"]:.1f} s\n'
+    f'step    {result["step_seconds"] * 1e3:.1f} ms '
+    f'(median of {result["steps"]}; fastest '
+    f'{result["step_seconds_min"] * 1e3:.1f})\n'
+    f'speed   {result["tokens_per_second"]:,.0f} tokens/s\n'
+    f'data    {result["data_wait_fraction"]:.2%} of the step time is waiting\n'
+    f'memory  {result["host_memory_gib"]:.2f} GiB of this host at most\n'
+    f'MFU     {result["mfu"]:.1%} of {result["peak_flops"]:.3g} FLOP/s '
+    f'({result["peak_source"]})\n'
+    f'        {flops.FORMULA}'
+  )

@@ -1,0 +1,293 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a model family of Hugging Face is, and the parts of its table.
+
+To add a family, write a file such as `gpt2.py` with one `Family` and name it
+in `families.py`. It needs three functions:
+
+  `fields(options)`   config.json -> those fields of `Transformer` that differ
+                      from `DEFAULTS`. Read each option through `Options`, so
+                      that one which is not supported is refused by name.
+  `options(model)`    the way back. It need not check what the family cannot
+                      express: `save` reads its result with `fields` again and
+                      refuses a model that does not come back the same.
+  `tensors(model)`    a list of `Tensor`: names in the file, paths in our
+                      parameters, and the transposes between the two.
+
+A name holds `{layer}` where a path starts with `layer/`, the parameters of one
+block: `layer/attention/query/kernel`. Names are those of the model with its
+language-model head; files that leave out `prefix` are understood. Every
+parameter must have its tensor, and every tensor its parameter: `load` checks.
+Heads other than the language model's (`score`, `multiple_choice_head`) are in
+`heads.py` and are the same for all families.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax import spec
+from gpt_jax.nn import transformer
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
+
+# Of the fields that a family's `fields` may leave out.
+DEFAULTS = {
+  'num_encoder_layers': 0,
+  'input': 'tokens',
+  'attention': 'full',
+  'attention_scale': 'rsqrt',
+  'bias': 'all',
+  'output': 'tied',
+  'dropout': 'none',
+  'init_weights': 'normal(stddev=0.02)',
+  'dtype': 'float32',
+  'remat': 'none',
+  'loop': 'scan',
+}
+# They do not change what a trained model computes.
+FOR_TRAINING = ('dropout', 'init_weights', 'dtype', 'remat', 'loop')
+
+CHOICES = {
+  'input': transformer.INPUTS,
+  'position': transformer.POSITIONS,
+  'attention': transformer.PATTERNS,
+  'attention_scale': transformer.SCALES,
+  'ffn': transformer.FFNS,
+  'norm': transformer.NORMS,
+  'block': transformer.BLOCKS,
+  'bias': transformer.BIASES,
+  'output': transformer.OUTPUTS,
+  'dropout': transformer.DROPOUTS,
+  'init_weights': transformer.INITS,
+}
+
+# HF's names of activations -> our `model.ffn`.
+ACTIVATIONS = {
+  'gelu': 'gelu',
+  'gelu_new': 'gelu_tanh',
+  'gelu_fast': 'gelu_tanh',
+  'gelu_pytorch_tanh': 'gelu_tanh',
+  'relu': 'relu',
+  'silu': 'silu',
+  'swish': 'silu',
+  'tanh': 'tanh',
+}
+
+
+class Options:
+  """A config.json, read with complaints that name the option."""
+
+  def __init__(self, values: dict[str, Any]):
+    """`values` is the parsed file."""
+    self._values = values
+
+  def fail(self, name: str, why: str) -> UsageError:
+    """The error to raise about an option."""
+    return UsageError(f'config.json: {name}={self._values.get(name)!r}: {why}')
+
+  def get(self, name: str, default: Any = None) -> Any:
+    """The value, or `default` where there is none or it is null."""
+    value = self._values.get(name)
+    return default if value is None else value
+
+  def has(self, name: str) -> bool:
+    """Whether it is there, be it null."""
+    return name in self._values
+
+  def size(self, name: str, default: int | None = None) -> int:
+    """A whole number from 1; without a default it must be there."""
+    value = self.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+      raise self.fail(name, 'must be a whole number from 1')
+    return value
+
+  def number(self, name: str, default: float | None = None) -> float:
+    """A number; without a default it must be there."""
+    value = self.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+      raise self.fail(name, 'must be a number')
+    return value
+
+  def flag(self, name: str, default: bool) -> bool:
+    """True or false."""
+    value = self.get(name, default)
+    if not isinstance(value, bool):
+      raise self.fail(name, 'must be true or false')
+    return value
+
+  def choice(self, name: str, choices: dict[str, str], default: str) -> str:
+    """What `choices` has for the value."""
+    value = self.get(name, default)
+    if not isinstance(value, str) or value not in choices:
+      known = ', '.join(choices)
+      raise self.fail(name, f'is not supported; one of {known}')
+    return choices[value]
+
+  def only(self, name: str, *accepted: Any) -> None:
+    """Refuses what we do not compute; null and absence are accepted."""
+    if self.get(name, accepted[0]) not in accepted:
+      known = ' or '.join(repr(a) for a in accepted)
+      raise self.fail(name, f'is not supported, only {known}')
+
+
+class Tensor(NamedTuple):
+  """One tensor of the file.
+
+  Attributes:
+    names: in the file; several where files differ or tied copies are repeated:
+      at least one must be there, and all that are must be equal. An export
+      uses those of the import, or the first.
+    paths: of the parameters that it holds: several where it is fused.
+    split: from the tensor to one array for each path.
+    join: the way back.
+  """
+
+  names: tuple[str, ...]
+  paths: tuple[str, ...]
+  split: Callable[[np.ndarray], Sequence[np.ndarray]]
+  join: Callable[[Sequence[np.ndarray]], np.ndarray]
+
+
+def same(path: str, *names: str) -> Tensor:
+  """A tensor that is stored as ours is: vectors, embedding tables."""
+  return Tensor(names, (path,), lambda x: [x], lambda parts: parts[0])
+
+
+def transposed(path: str, *names: str) -> Tensor:
+  """A matrix that is stored the other way round."""
+  return Tensor(names, (path,), lambda x: [x.T], lambda parts: parts[0].T)
+
+
+def linear(path: str, name: str, bias: bool = True) -> list[Tensor]:
+  """Torch's `Linear`: its weight is [out, in]."""
+  weight = transposed(f'{path}/kernel', f'{name}.weight')
+  return [weight] + [same(f'{path}/bias', f'{name}.bias')] * bias
+
+
+def conv1d(path: str, name: str, bias: bool = True) -> list[Tensor]:
+  """HF's `Conv1D`: its weight is [in, out]."""
+  weight = same(f'{path}/kernel', f'{name}.weight')
+  return [weight] + [same(f'{path}/bias', f'{name}.bias')] * bias
+
+
+def norm(path: str, name: str, bias: bool = True) -> list[Tensor]:
+  """LayerNorm, or without bias RMSNorm."""
+  weight = same(f'{path}/scale', f'{name}.weight')
+  return [weight] + [same(f'{path}/bias', f'{name}.bias')] * bias
+
+
+def fused_qkv(
+  path: str,
+  name: str,
+  *,
+  groups: int,
+  heads: tuple[int, int, int],
+  head_size: int,
+  bias: bool,
+  layout: str = 'linear',
+) -> list[Tensor]:
+  """Queries, keys and values in one matrix, with the order of its outputs.
+
+  The outputs are `groups` times: so many heads of queries, of keys, of values.
+  GPT-2: 1 group of (H, H, H). GPT-NeoX: H groups of (1, 1, 1). Falcon 7B: 1 of
+  (H, 1, 1); 40B: G of (H / G, 1, 1).
+
+  Args:
+    path: has `query`, `key` and `value` below it.
+    name: without `.weight`.
+    groups: see above.
+    heads: in each group, of queries, keys and values.
+    head_size: features of one head.
+    bias: whether there is one.
+    layout: `linear` is [out, in], `conv1d` is [in, out].
+  """
+  cuts = np.cumsum(heads)[:-1].tolist()
+
+  def split(x: np.ndarray) -> list[np.ndarray]:
+    x = x.T if layout == 'linear' else x
+    x = x.reshape(*x.shape[:-1], groups, sum(heads), head_size)
+    parts = np.split(x, cuts, axis=-2)
+    return [p.reshape(*p.shape[:-3], -1) for p in parts]
+
+  def join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    apart = [p.reshape(*p.shape[:-1], groups, -1, head_size) for p in parts]
+    x = np.concatenate(apart, axis=-2)
+    x = x.reshape(*x.shape[:-3], -1)
+    return x.T if layout == 'linear' else x
+
+  def tensor(leaf: str, kind: str) -> Tensor:
+    paths = tuple(f'{path}/{p}/{leaf}' for p in ('query', 'key', 'value'))
+    return Tensor((f'{name}.{kind}',), paths, split, join)
+
+  return [tensor('kernel', 'weight')] + [tensor('bias', 'bias')] * bias
+
+
+class Family(NamedTuple):
+  """A `model_type` of Hugging Face: see the top of this file.
+
+  Attributes:
+    model_type: as config.json has it.
+    architectures: class names -> `lm`, `double` (a language model and a
+      multiple-choice head), `classification` or `body`; the first is what an
+      export of our own models is called.
+    prefix: of the body's tensors, e.g. `transformer.`; some files leave it out.
+    fields: `Options` -> fields of `Transformer`.
+    options: `Transformer` -> options of config.json, but for `model_type`,
+      `architectures`, `dtype`.
+    tensors: `Transformer` -> all but the heads of `heads.py`.
+    buffers: regular expressions, with the prefix, of tensors that hold no
+      parameters (causal masks, rotary frequencies): left out.
+    token_types: whether `token_type_ids` are looked up among the words.
+    positions: from the model and the attention mask [batch, time] (bool) to
+      position_ids, or None where these are simply 0, 1, 2, ...
+  """
+
+  model_type: str
+  architectures: dict[str, str]
+  prefix: str
+  fields: Callable[[Options], dict[str, Any]]
+  options: Callable[[Transformer], dict[str, Any]]
+  tensors: Callable[[Transformer], list[Tensor]]
+  buffers: tuple[str, ...] = ()
+  token_types: bool = False
+  positions: Callable[[Transformer, Any], Any] | None = None
+
+
+def choice(model: Transformer, field: str) -> spec.Call:
+  """The name and all arguments of a call-string, defaults filled in.
+
+  For `attention`, the first of its patterns; see `choices`.
+  """
+  return choices(model, field)[0]
+
+
+def choices(model: Transformer, field: str) -> list[spec.Call]:
+  """Like `choice`, for a comma list of calls."""
+  text = getattr(model, field)
+  return spec.bind_all(f'model.{field}', text, CHOICES[field])
+
+
+def layers(model: Transformer, field: str = 'attention') -> list[spec.Call]:
+  """The pattern of each layer."""
+  period = choices(model, field)
+  return period * (model.num_layers // len(period))
+
+
+def shortest_period(patterns: list[str]) -> str:
+  """One pattern for each layer -> the comma list that repeats over them."""
+  count = len(patterns)
+  period = next(
+    n
+    for n in range(1, count + 1)
+    if count % n == 0 and patterns[:n] * (count // n) == patterns
+  )
+  return ', '.join(patterns[:period])
+
+
+def activation(model: Transformer) -> str:
+  """HF's name of `model.ffn`, ours where it has none (`save` refuses it)."""
+  names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+  name = choice(model, 'ffn').name
+  return names.get(name, name)

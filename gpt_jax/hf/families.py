@@ -1,0 +1,27 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The model families that are read and written, by `model_type`."""
+
+from gpt_jax.hf.base import Family
+from gpt_jax.hf.falcon import FALCON
+from gpt_jax.hf.gpt2 import GPT2
+from gpt_jax.hf.gpt_neo import GPT_NEO
+from gpt_jax.hf.gpt_neox import GPT_NEOX
+from gpt_jax.hf.gptj import GPTJ
+from gpt_jax.hf.llama import LLAMA, MISTRAL
+from gpt_jax.hf.openai_gpt import OPENAI_GPT
+
+# An export of a model of our own takes the first that can express it.
+FAMILIES: dict[str, Family] = {
+  family.model_type: family
+  for family in (
+    GPT2,
+    OPENAI_GPT,
+    GPT_NEO,
+    GPTJ,
+    GPT_NEOX,
+    LLAMA,
+    MISTRAL,
+    FALCON,
+  )
+}

@@ -1,0 +1,141 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-NeoX and Pythia."""
+
+from typing import Any
+
+from gpt_jax.hf.base import (
+  ACTIVATIONS,
+  Family,
+  Options,
+  Tensor,
+  activation,
+  choice,
+  fused_qkv,
+  linear,
+  norm,
+  same,
+)
+from gpt_jax.nn.transformer import Transformer
+
+
+def _fields(options: Options) -> dict[str, Any]:
+  d_model = options.size('hidden_size')
+  parallel = options.flag('use_parallel_residual', True)
+  tied = options.flag('tie_word_embeddings', False)
+  bias = options.flag('attention_bias', True)
+  hidden = options.number('hidden_dropout', 0.0)
+  attention = options.number('attention_dropout', 0.0)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('max_position_embeddings'),
+    'num_layers': options.size('num_hidden_layers'),
+    'd_model': d_model,
+    'num_heads': options.size('num_attention_heads'),
+    'd_ff': options.size('intermediate_size', 4 * d_model),
+    'position': _position(options),
+    'ffn': options.choice('hidden_act', ACTIVATIONS, 'gelu'),
+    'norm': f'layernorm(epsilon={options.number("layer_norm_eps", 1e-5)})',
+    'block': 'parallel(num_norms=2)' if parallel else 'pre',
+    'bias': 'all' if bias else 'where(ffn=True)',
+    'output': 'tied' if tied else 'untied',
+    'dropout': f'rates(embedding={hidden}, residual={hidden}, '
+    f'attention={attention})',
+  }
+
+
+def _position(options: Options) -> str:
+  """All spellings; where several are given, the newest counts."""
+  options.only('rope_scaling', None)
+  rope = Options(
+    {
+      'rope_theta': options.get('rotary_emb_base', options.get('rope_theta')),
+      'partial_rotary_factor': options.get(
+        'rotary_pct', options.get('partial_rotary_factor')
+      ),
+      **options.get('rope_parameters', {}),
+    }
+  )
+  rope.only('rope_type', 'default')
+  theta = rope.number('rope_theta', 10_000.0)
+  fraction = rope.number('partial_rotary_factor', 0.25)
+  return f'rope(theta={theta}, fraction={fraction})'
+
+
+def _options(model: Transformer) -> dict[str, Any]:
+  rates = choice(model, 'dropout').kwargs
+  rope = choice(model, 'position').kwargs
+  theta, fraction = rope.get('theta', 10_000.0), rope.get('fraction', 1.0)
+  return {
+    'vocab_size': model.vocab_size,
+    'max_position_embeddings': model.context_length,
+    'num_hidden_layers': model.num_layers,
+    'hidden_size': model.d_model,
+    'num_attention_heads': model.num_heads,
+    'intermediate_size': model.d_ff,
+    # Releases before 5.0 read the first two.
+    'rotary_emb_base': theta,
+    'rotary_pct': fraction,
+    'rope_parameters': {
+      'rope_type': 'default',
+      'rope_theta': theta,
+      'partial_rotary_factor': fraction,
+    },
+    'hidden_act': activation(model),
+    'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
+    'use_parallel_residual': choice(model, 'block').name == 'parallel',
+    'attention_bias': _has_attention_bias(model),
+    'tie_word_embeddings': choice(model, 'output').name == 'tied',
+    'hidden_dropout': rates.get('residual', 0.0),
+    'attention_dropout': rates.get('attention', 0.0),
+  }
+
+
+def _has_attention_bias(model: Transformer) -> bool:
+  bias = choice(model, 'bias')
+  return bias.name == 'all' or bias.kwargs.get('qkv', False)
+
+
+def _tensors(model: Transformer) -> list[Tensor]:
+  bias = _has_attention_bias(model)
+  tied = choice(model, 'output').name == 'tied'
+  # The first is how HF writes it; its module is called by the second.
+  heads = ('embed_out.weight', 'lm_head.weight')
+  h, ours = 'gpt_neox.layers.{layer}', 'layer'
+  return [
+    same('embed/embedding', 'gpt_neox.embed_in.weight', *heads * tied),
+    *norm(f'{ours}/attention_norm', f'{h}.input_layernorm'),
+    *fused_qkv(
+      f'{ours}/attention',
+      f'{h}.attention.query_key_value',
+      groups=model.num_heads,
+      heads=(1, 1, 1),
+      head_size=model.head_size,
+      bias=bias,
+    ),
+    *linear(f'{ours}/attention/out', f'{h}.attention.dense', bias=bias),
+    *norm(f'{ours}/ffn_norm', f'{h}.post_attention_layernorm'),
+    *linear(f'{ours}/ffn/in', f'{h}.mlp.dense_h_to_4h'),
+    *linear(f'{ours}/ffn/out', f'{h}.mlp.dense_4h_to_h'),
+    *norm('final_norm', 'gpt_neox.final_layer_norm'),
+    *[same('head/embedding', *heads)] * (not tied),
+  ]
+
+
+GPT_NEOX = Family(
+  model_type='gpt_neox',
+  architectures={
+    'GPTNeoXForCausalLM': 'lm',
+    'GPTNeoXForSequenceClassification': 'classification',
+    'GPTNeoXModel': 'body',
+  },
+  prefix='gpt_neox.',
+  fields=_fields,
+  options=_options,
+  tensors=_tensors,
+  buffers=(
+    r'gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias)',
+    r'gpt_neox\.layers\.\d+\.attention\.rotary_emb\.inv_freq',
+    r'gpt_neox\.rotary_emb\.inv_freq',
+  ),
+)

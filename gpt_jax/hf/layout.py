@@ -1,0 +1,176 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensor of a checkpoint is which of our parameters.
+
+Parameters are addressed by flat paths such as `embed/embedding`.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.hf import heads
+from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor, choices
+from gpt_jax.hf.families import FAMILIES
+from gpt_jax.nn.transformer import Transformer, parameter_shapes
+from gpt_jax.spec import UsageError
+
+# Options of any model that would change what it computes.
+_ONLY = {
+  'add_cross_attention': False,
+  'is_encoder_decoder': False,
+  'pruned_heads': {},
+  'quantization_config': None,
+}
+
+Flat = dict[str, Any]
+
+
+class Origin(NamedTuple):
+  """What an export needs to give back the files of an import.
+
+  Attributes:
+    config: config.json, verbatim.
+    kind: of `heads.KINDS`.
+    bare: whether names lack the family's prefix.
+    names: that were in the file, of tensors with several names.
+    dtype: of the tensors, in safetensors' words.
+  """
+
+  config: str
+  kind: str = 'lm'
+  bare: bool = False
+  names: tuple[str, ...] = ()
+  dtype: str = 'F32'
+
+
+class Imported(Transformer):
+  """A `Transformer` that knows the checkpoint it came from.
+
+  The origin tells `forward` which heads there are and `save` what to write;
+  nothing else depends on it. Heads are in `params['heads']`.
+  """
+
+  origin: Origin = Origin('{}')
+
+  @property
+  def options(self) -> Options:
+    """The checkpoint's config.json."""
+    return Options(json.loads(self.origin.config))
+
+  @property
+  def family(self) -> Family:
+    """The checkpoint's family."""
+    return FAMILIES[self.options.get('model_type')]
+
+
+def family_of(config: dict[str, Any]) -> tuple[Family, str]:
+  """The family, and the kind of heads, of a config.json."""
+  options = Options(config)
+  family = FAMILIES.get(options.get('model_type', ''))
+  if family is None:
+    known = ', '.join(FAMILIES)
+    raise options.fail('model_type', f'is not supported; one of {known}')
+  names = options.get('architectures') or [next(iter(family.architectures))]
+  if len(names) != 1 or names[0] not in family.architectures:
+    known = ', '.join(family.architectures)
+    raise options.fail('architectures', f'is not supported; one of {known}')
+  return family, family.architectures[names[0]]
+
+
+def fields_of(family: Family, kind: str, config: dict[str, Any]) -> Flat:
+  """All fields of `Transformer`."""
+  options = Options(config)
+  for name, value in _ONLY.items():
+    options.only(name, value)
+  heads.check(kind, options)
+  fields = DEFAULTS | family.fields(options)
+  d_model, num_heads = fields['d_model'], fields['num_heads']
+  if 'head_size' not in fields:
+    if d_model % num_heads:
+      raise UsageError(
+        f'config.json: width {d_model} does not divide by {num_heads} heads'
+      )
+    fields['head_size'] = d_model // num_heads
+  fields.setdefault('num_kv_heads', num_heads)
+  if kind in ('classification', 'body'):
+    fields['output'] = 'tied'  # it scores no vocabulary
+  return fields
+
+
+def shapes(model: Imported) -> Flat:
+  """Zeros that take no memory for each parameter, heads included."""
+  params = dict(parameter_shapes(model))
+  params['heads'] = heads.shapes(
+    model.origin.kind, model.options, model.d_model
+  )
+  flat = flatten(params)
+  return {n: np.broadcast_to(np.float32(0), x.shape) for n, x in flat.items()}
+
+
+def slots(model: Imported) -> list[tuple[Tensor, int | None]]:
+  """Each tensor of the file, and its layer; names are filled in."""
+  out = []
+  table = [*model.family.tensors(model), *heads.tensors(model.origin.kind)]
+  for tensor in table:
+    if not tensor.paths[0].startswith('layer/'):
+      out.append((tensor, None))
+      continue
+    for layer in range(model.num_layers):
+      names = tuple(n.format(layer=layer) for n in tensor.names)
+      out.append((tensor._replace(names=names), layer))
+  return out
+
+
+def part(model: Imported, flat: Flat, path: str, layer: int | None) -> Any:
+  """The array of a path; of a stacked one, its layer."""
+  if layer is None:
+    return flat[path]
+  period = len(choices(model, 'attention'))
+  return flat[_stacked(path, layer % period)][layer // period]
+
+
+def covered(model: Imported) -> set[str]:
+  """Every path that a tensor of the file fills."""
+  period = range(len(choices(model, 'attention')))
+  paths = {p for tensor, _ in slots(model) for p in tensor.paths}
+  return {_stacked(p, block) for p in paths for block in period}
+
+
+def _stacked(path: str, block: int) -> str:
+  return path.replace('layer/', f'decoder/periods/block_{block}/', 1)
+
+
+def file_name(model: Imported, name: str) -> str:
+  """How the file calls a tensor: with the prefix, or bare."""
+  return name.removeprefix(model.family.prefix) if model.origin.bare else name
+
+
+def transformer_fields() -> list[str]:
+  """Names of the fields of `Transformer`: the keys of `config.model`."""
+  flax = ('parent', 'name')
+  return [n for n in Transformer.__dataclass_fields__ if n not in flax]
+
+
+def flatten(tree: Any, prefix: str = '') -> Flat:
+  """`{'embed/embedding': ...}`."""
+  flat = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      flat |= flatten(value, f'{prefix}{name}/')
+    else:
+      flat[prefix + name] = value
+  return flat
+
+
+def nest(flat: Flat) -> Any:
+  """The tree that `flatten` took apart."""
+  tree = {}
+  for path, value in flat.items():
+    *folders, name = path.split('/')
+    node = tree
+    for folder in folders:
+      node = node.setdefault(folder, {})
+    node[name] = value
+  return tree

@@ -1,0 +1,184 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""LLaMA 1 to 3, and Mistral: LLaMA that looks back over a window."""
+
+from typing import Any
+
+from gpt_jax.hf import rope
+from gpt_jax.hf.base import Family, Options, Tensor, choice, linear, norm, same
+from gpt_jax.nn.transformer import Transformer
+
+# HF's names of activations -> our `model.ffn`, which multiplies by them.
+_GATED = {
+  'silu': 'swiglu',
+  'swish': 'swiglu',
+  'gelu': 'geglu',
+  'gelu_new': 'geglu_tanh',
+  'gelu_fast': 'geglu_tanh',
+  'gelu_pytorch_tanh': 'geglu_tanh',
+  'relu': 'reglu',
+  'sigmoid': 'glu',
+  'linear': 'bilinear',
+}
+
+# (attention_bias, mlp_bias)
+_BIASES = {
+  (False, False): 'none',
+  (False, True): 'where(ffn=True)',
+  (True, False): 'where(qkv=True, out=True)',
+  (True, True): 'all',
+}
+
+
+def _shared_fields(
+  options: Options, default_kv_heads: int | None = None
+) -> dict[str, Any]:
+  d_model = options.size('hidden_size')
+  num_heads = options.size('num_attention_heads')
+  head_size = options.size('head_dim', d_model // num_heads)
+  if head_size % 2:
+    raise options.fail('head_dim', f'{head_size} features do not form pairs')
+  tied = options.flag('tie_word_embeddings', False)
+  dropout = options.number('attention_dropout', 0.0)
+  groups = options.size('num_key_value_heads', default_kv_heads or num_heads)
+  if num_heads % groups:
+    raise options.fail(
+      'num_key_value_heads', f'must divide num_attention_heads={num_heads}'
+    )
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'num_layers': options.size('num_hidden_layers'),
+    'd_model': d_model,
+    'num_heads': num_heads,
+    'num_kv_heads': groups,
+    'head_size': head_size,
+    'd_ff': options.size('intermediate_size'),
+    'position': rope.read(options),
+    'ffn': options.choice('hidden_act', _GATED, 'silu'),
+    'norm': f'rmsnorm(epsilon={options.number("rms_norm_eps", 1e-6)})',
+    'block': 'pre',
+    'output': 'tied' if tied else 'untied',
+    'dropout': f'rates(attention={dropout})',
+  }
+
+
+def _llama_fields(options: Options) -> dict[str, Any]:
+  attention = options.flag('attention_bias', False)
+  ffn = options.flag('mlp_bias', False)
+  return _shared_fields(options) | {
+    'context_length': options.size('max_position_embeddings', 2048),
+    'bias': _BIASES[attention, ffn],
+  }
+
+
+def _mistral_fields(options: Options) -> dict[str, Any]:
+  window = options.get('sliding_window')
+  if not options.has('sliding_window'):
+    window = 4096
+  elif window is not None:
+    window = options.size('sliding_window')
+  kinds = set(options.get('layer_types', []))
+  if kinds - {'full_attention' if window is None else 'sliding_attention'}:
+    raise options.fail(
+      'layer_types', f'does not agree with sliding_window={window} in all'
+    )
+  kv_heads = None if options.has('num_key_value_heads') else 8
+  return _shared_fields(options, kv_heads) | {
+    'context_length': options.size('max_position_embeddings', 131_072),
+    'attention': 'full' if window is None else f'local(window={window})',
+    'bias': 'none',
+  }
+
+
+def _shared_options(model: Transformer) -> dict[str, Any]:
+  ffn = choice(model, 'ffn').name
+  names = {ours: theirs for theirs, ours in reversed(_GATED.items())}
+  return {
+    'vocab_size': model.vocab_size,
+    'max_position_embeddings': model.context_length,
+    'num_hidden_layers': model.num_layers,
+    'hidden_size': model.d_model,
+    'num_attention_heads': model.num_heads,
+    'num_key_value_heads': model.num_kv_heads,
+    'head_dim': model.head_size,
+    'intermediate_size': model.d_ff,
+    **rope.write(model),
+    'hidden_act': names.get(ffn, ffn),
+    'rms_norm_eps': choice(model, 'norm').kwargs['epsilon'],
+    'tie_word_embeddings': choice(model, 'output').name == 'tied',
+    'attention_dropout': choice(model, 'dropout').kwargs.get('attention', 0.0),
+  }
+
+
+def _llama_options(model: Transformer) -> dict[str, Any]:
+  attention, ffn = _biases(model)
+  return {
+    **_shared_options(model),
+    'attention_bias': attention,
+    'mlp_bias': ffn,
+    'pretraining_tp': 1,
+  }
+
+
+def _mistral_options(model: Transformer) -> dict[str, Any]:
+  window = choice(model, 'attention').kwargs.get('window')
+  return {**_shared_options(model), 'sliding_window': window}
+
+
+def _biases(model: Transformer) -> tuple[bool, bool]:
+  """Whether attention has biases, and the feed-forward layer."""
+  bias = choice(model, 'bias')
+  everywhere = bias.name == 'all'
+  return bias.kwargs.get('qkv', everywhere), bias.kwargs.get('ffn', everywhere)
+
+
+def _tensors(model: Transformer) -> list[Tensor]:
+  attention, ffn = _biases(model)
+  tied = choice(model, 'output').name == 'tied'
+  embed, head = 'model.embed_tokens.weight', 'lm_head.weight'
+  h, ours = 'model.layers.{layer}', 'layer'
+  return [
+    same('embed/embedding', embed, *[head] * tied),
+    *norm(f'{ours}/attention_norm', f'{h}.input_layernorm', bias=False),
+    *linear(f'{ours}/attention/query', f'{h}.self_attn.q_proj', attention),
+    *linear(f'{ours}/attention/key', f'{h}.self_attn.k_proj', attention),
+    *linear(f'{ours}/attention/value', f'{h}.self_attn.v_proj', attention),
+    *linear(f'{ours}/attention/out', f'{h}.self_attn.o_proj', attention),
+    *norm(f'{ours}/ffn_norm', f'{h}.post_attention_layernorm', bias=False),
+    *linear(f'{ours}/ffn/gate', f'{h}.mlp.gate_proj', ffn),
+    *linear(f'{ours}/ffn/in', f'{h}.mlp.up_proj', ffn),
+    *linear(f'{ours}/ffn/out', f'{h}.mlp.down_proj', ffn),
+    *norm('final_norm', 'model.norm', bias=False),
+    *[same('head/embedding', head)] * (not tied),
+  ]
+
+
+_BUFFERS = (r'model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq',)
+
+LLAMA = Family(
+  model_type='llama',
+  architectures={
+    'LlamaForCausalLM': 'lm',
+    'LlamaForSequenceClassification': 'classification',
+    'LlamaModel': 'body',
+  },
+  prefix='model.',
+  fields=_llama_fields,
+  options=_llama_options,
+  tensors=_tensors,
+  buffers=_BUFFERS,
+)
+
+MISTRAL = Family(
+  model_type='mistral',
+  architectures={
+    'MistralForCausalLM': 'lm',
+    'MistralForSequenceClassification': 'classification',
+    'MistralModel': 'body',
+  },
+  prefix='model.',
+  fields=_mistral_fields,
+  options=_mistral_options,
+  tensors=_tensors,
+  buffers=_BUFFERS,
+)

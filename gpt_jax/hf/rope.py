@@ -1,0 +1,182 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary positions in config.json, in the spellings of two times.
+
+Since transformers 5.0 all stands in `rope_parameters`; before, the base in
+`rope_theta` and the rest in `rope_scaling`. Both are read and, so that any
+release understands an export, written.
+"""
+
+import math
+from typing import Any
+
+from gpt_jax import spec
+from gpt_jax.hf.base import Options, choice
+from gpt_jax.nn.transformer import Transformer
+
+THETA = 10_000.0
+
+
+def read(options: Options) -> str:
+  """`model.position` of models whose whole heads turn."""
+  # HF's order, where a config has both spellings.
+  name = 'rope_scaling' if options.get('rope_scaling') else 'rope_parameters'
+  values = options.get(name, {})
+  if not isinstance(values, dict):
+    raise options.fail(name, 'must be an object')
+  if any(isinstance(v, dict) for v in values.values()):
+    raise options.fail(name, 'is not supported for each kind of layer')
+  rope = Options(values)
+  for where in (options, rope):
+    where.only('partial_rotary_factor', 1.0)
+  theta = rope.number('rope_theta', options.number('rope_theta', THETA))
+  kind = 'type' if rope.get('rope_type') is None else 'rope_type'
+  make = _READERS.get(rope.get(kind, 'default'))
+  if make is None:
+    known = ', '.join(_READERS)
+    raise rope.fail(kind, f'is not supported; one of {known}')
+  scaling = make(rope, options)
+  if scaling == 'none':
+    return f'rope(theta={theta})'
+  return f'rope(theta={theta}, scaling={scaling!r})'
+
+
+def _read_none(rope: Options, options: Options) -> str:
+  del rope, options
+  return 'none'
+
+
+def _read_linear(rope: Options, options: Options) -> str:
+  del options
+  return f'linear(factor={rope.number("factor")})'
+
+
+def _read_llama3(rope: Options, options: Options) -> str:
+  return (
+    f'llama3(factor={rope.number("factor")}, '
+    f'original_context={_original(rope, options)}, '
+    f'low_freq_factor={rope.number("low_freq_factor")}, '
+    f'high_freq_factor={rope.number("high_freq_factor")})'
+  )
+
+
+def _read_yarn(rope: Options, options: Options) -> str:
+  original = _original(rope, options)
+  ratio = options.size('max_position_embeddings') / original
+  factor = rope.number('factor', ratio)
+  # HF takes its default for 0, too.
+  fast = rope.number('beta_fast', 32.0) or 32.0
+  slow = rope.number('beta_slow', 1.0) or 1.0
+  call = (
+    f'yarn(factor={factor}, original_context={original}, '
+    f'beta_fast={fast}, beta_slow={slow}'
+  )
+  attention = rope.get('attention_factor')
+  scales = [rope.number(n, 0.0) for n in ('mscale', 'mscale_all_dim')]
+  if attention is not None:
+    if rope.number('attention_factor') <= 0:
+      raise rope.fail('attention_factor', 'must be above 0')
+  elif all(scales):
+    # DeepSeek's two factors.
+    log = max(math.log(factor), 0)
+    attention = (0.1 * scales[0] * log + 1) / (0.1 * scales[1] * log + 1)
+  if attention is not None:
+    call += f', attention_factor={attention}'
+  if not rope.flag('truncate', True):
+    call += ', truncate=False'
+  return call + ')'
+
+
+def _original(rope: Options, options: Options) -> int:
+  """The context length before it was extended."""
+  name = 'original_max_position_embeddings'
+  if options.get(name) is not None:
+    return options.size(name)
+  return rope.size(name, options.size('max_position_embeddings'))
+
+
+def same(model: Transformer, other: Transformer) -> bool:
+  """Whether two models turn alike, however their scalings are spelt."""
+  one, two = (choice(m, 'position') for m in (model, other))
+  if one.name != 'rope' or two.name != 'rope':
+    return one == two
+  kept = [{**c.kwargs, 'scaling': _options(c)} for c in (one, two)]
+  return kept[0] == kept[1]
+
+
+def write(model: Transformer) -> dict[str, Any]:
+  """The options that `read` understands; none for other positions."""
+  position = choice(model, 'position')
+  if position.name != 'rope':
+    return {}
+  theta, scaling = position.kwargs['theta'], _options(position)
+  return {
+    'rope_theta': theta,
+    'rope_scaling': scaling,
+    'rope_parameters': {
+      'rope_theta': theta,
+      **(scaling or {'rope_type': 'default'}),
+    },
+  }
+
+
+def _options(position: spec.Call) -> dict[str, Any] | None:
+  """Of the scaling of a `rope`."""
+  scaling = position.kwargs['scaling']
+  return spec.build('model.position: scaling', scaling, _WRITERS)
+
+
+# With the arguments of the scalings in `nn/rope.py`.
+def _write_linear(factor: float) -> dict[str, Any]:
+  return {'rope_type': 'linear', 'factor': float(factor)}
+
+
+def _write_llama3(
+  factor: float,
+  original_context: int,
+  low_freq_factor: float = 1.0,
+  high_freq_factor: float = 4.0,
+) -> dict[str, Any]:
+  return {
+    'rope_type': 'llama3',
+    'factor': float(factor),
+    'original_max_position_embeddings': original_context,
+    'low_freq_factor': float(low_freq_factor),
+    'high_freq_factor': float(high_freq_factor),
+  }
+
+
+def _write_yarn(
+  factor: float,
+  original_context: int,
+  beta_fast: float = 32.0,
+  beta_slow: float = 1.0,
+  attention_factor: float = 0.0,
+  truncate: bool = True,
+) -> dict[str, Any]:
+  out = {
+    'rope_type': 'yarn',
+    'factor': float(factor),
+    'original_max_position_embeddings': original_context,
+    'beta_fast': float(beta_fast),
+    'beta_slow': float(beta_slow),
+  }
+  if attention_factor:
+    out['attention_factor'] = float(attention_factor)
+  if not truncate:
+    out['truncate'] = False
+  return out
+
+
+_READERS = {
+  'default': _read_none,
+  'linear': _read_linear,
+  'llama3': _read_llama3,
+  'yarn': _read_yarn,
+}
+_WRITERS = {
+  'linear': _write_linear,
+  'llama3': _write_llama3,
+  'none': lambda: None,
+  'yarn': _write_yarn,
+}

@@ -1,0 +1,123 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Every checkpoint in tests/golden computes what transformers recorded, and
+comes back from an export to the last bit. A new folder there is a new test.
+"""
+
+import functools
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from golden_io import FOLDERS, case, cases, config, meta, tensors
+
+from gpt_jax import hf
+from gpt_jax.decoding import sample
+from gpt_jax.nn.transformer import Transformer
+
+TOLERANCE = 1e-4
+# Our own models have no other heads.
+LANGUAGE_MODELS = [f for f in FOLDERS if 'nomask' in meta(f)['cases']]
+LEGACY = [f for f in FOLDERS if (f / 'config_legacy.json').exists()]
+
+
+def name(value):
+  return getattr(value, 'name', value)
+
+
+def of_kind(call):
+  return [(folder, c) for folder in FOLDERS for c in cases(folder, call)]
+
+
+@functools.cache
+def loaded(folder):
+  return hf.load(str(folder))
+
+
+def test_the_families_are_here():
+  types = {meta(folder)['model_type'] for folder in FOLDERS}
+  assert types >= {'openai-gpt', 'gpt2', 'gpt_neo', 'gptj', 'gpt_neox'}
+
+
+@pytest.mark.parametrize('folder, case_name', of_kind('forward'), ids=name)
+def test_forward(folder, case_name, record_property):
+  model, params = loaded(folder)
+  golden = case(folder, case_name)
+  out = hf.forward(model, params, **golden.inputs, **golden.static)
+  assert {*golden.outputs} <= {*out}
+  errors = {n: golden.max_error(n, out[n]) for n in golden.outputs}
+  record_property('errors', json.dumps(errors))
+  assert max(errors.values()) < TOLERANCE, errors
+
+
+@pytest.mark.parametrize('folder, case_name', of_kind('greedy'), ids=name)
+def test_greedy_decoding(folder, case_name):
+  model, params = loaded(folder)
+  golden = case(folder, case_name)
+  ids = golden.inputs['input_ids']
+  mask = golden.inputs.get('attention_mask', np.ones_like(ids))
+  expected = golden.outputs['sequences'][:, ids.shape[1] :]
+  new = sample.generate(
+    model,
+    params,
+    # Ours pads on the right, where nothing is seen.
+    [row[kept == 1].tolist() for row, kept in zip(ids, mask, strict=True)],
+    max_tokens=expected.shape[1],
+    sampler=sample.Sampler(temperature=0),
+    seed=0,
+  )
+  np.testing.assert_array_equal(new, expected)
+
+
+@pytest.mark.parametrize('folder', FOLDERS, ids=name)
+def test_parameters(folder):
+  model, params = loaded(folder)
+  assert isinstance(model, Transformer)
+  leaves = jax.tree.leaves(params)
+  assert {leaf.dtype for leaf in leaves} == {np.dtype(np.float32)}
+  assert sum(leaf.size for leaf in leaves) == meta(folder)['num_parameters']
+
+
+@pytest.mark.parametrize('folder', FOLDERS, ids=name)
+def test_export_gives_back_the_import(folder, tmp_path):
+  hf.save(str(tmp_path), *loaded(folder))
+  before, after = tensors(folder), tensors(tmp_path)
+  assert {*after} == {*before}
+  for tensor, value in before.items():
+    assert after[tensor].dtype == value.dtype, tensor
+    np.testing.assert_array_equal(after[tensor], value, tensor, strict=True)
+  assert config(tmp_path) == config(folder)
+
+
+@pytest.mark.parametrize('folder', FOLDERS, ids=name)
+def test_every_parameter_counts_in_the_export(folder, tmp_path):
+  model, params = loaded(folder)
+  hf.save(str(tmp_path), model, jax.tree.map(lambda x: x + 1, params))
+  for tensor, value in tensors(tmp_path).items():
+    np.testing.assert_array_equal(value, tensors(folder)[tensor] + 1, tensor)
+
+
+@pytest.mark.parametrize('folder', LEGACY, ids=name)
+def test_config_as_published(folder, tmp_path):
+  shutil.copy(folder / 'model.safetensors', tmp_path)
+  shutil.copy(folder / 'config_legacy.json', tmp_path / 'config.json')
+  model, _ = hf.load(str(tmp_path))
+  expected, _ = loaded(folder)
+  assert model.clone(origin=expected.origin) == expected
+
+
+@pytest.mark.parametrize('folder', LANGUAGE_MODELS, ids=name)
+def test_config_written_by_us(folder, tmp_path):
+  """As if the model had been trained here: without the original config."""
+  model, params = loaded(folder)
+  fields = {n: getattr(model, n) for n in Transformer.__dataclass_fields__}
+  plain = Transformer(**{**fields, 'parent': None, 'name': None})
+  hf.save(str(tmp_path), plain, params)
+  again, params_again = hf.load(str(tmp_path))
+  ids = case(folder, 'nomask').inputs['input_ids']
+  np.testing.assert_array_equal(
+    hf.forward(again, params_again, input_ids=ids)['logits'],
+    hf.forward(model, params, input_ids=ids)['logits'],
+  )

@@ -1,0 +1,66 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding with a cache of keys and values equals one pass over all tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+B, L, CONTEXT = tiny.B, tiny.L, tiny.MODEL['context_length']
+EVEN = {'d_model': 22, 'head_size': 8}
+TWO = {'num_layers': 2, 'attention': 'full, local(window=5)'}
+ONE_HEAD = {'num_kv_heads': 1}
+SPARSE = {'num_layers': 2, 'attention': 'strided(stride=3), fixed(stride=4)'}
+
+
+@pytest.mark.parametrize(
+  'position, changes',
+  [
+    ('rope', {**TWO, **EVEN, **ONE_HEAD, 'block': 'parallel'}),
+    ('alibi', {**TWO, **ONE_HEAD}),
+    ('t5_bias(num_buckets=6, max_distance=7)', TWO),
+    ('learned(offset=2)', {**SPARSE, 'num_kv_heads': 6}),
+    ('sinusoidal', {**TWO, **EVEN, 'block': 'post'}),
+    ('transformer_xl', {**TWO, **EVEN}),
+    ('none', {**SPARSE, 'attention_scale': 'by_layer', 'loop': 'unroll'}),
+  ],
+)
+def test_token_by_token_equals_one_pass(position, changes):
+  """After a prompt of four, rows go on from positions 2, 3 and 4."""
+  model = tiny.model(position=position, **changes)
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+  start = np.array([[2], [3], [4]])
+
+  @jax.jit
+  def run(params):
+    def apply(*args):
+      return model.apply({'params': params}, *args)
+
+    prompt = np.broadcast_to(np.arange(4), (B, 4))
+    caches = model.init_caches(B, CONTEXT)
+    # What stands in slots that were not written must not be seen.
+    caches = jax.tree.map(lambda x: x + 97.0, caches)
+    first = apply(tokens[:, :4], prompt, caches)
+
+    def step(caches, i):
+      now = jnp.take_along_axis(jnp.asarray(tokens), start + i, axis=1)
+      out = apply(now, start + i, caches)
+      return out.caches, out.hidden_BLD[:, 0]
+
+    last, states = jax.lax.scan(step, first.caches, jnp.arange(L - 4))
+    return apply(tokens).hidden_BLD, first.hidden_BLD, states, last
+
+  whole, first, states, caches = jax.device_get(run(params))
+  np.testing.assert_allclose(first, whole[:, :4], rtol=1e-3, atol=1e-4)
+  for i, b in np.ndindex(L - 4, B):
+    at = start[b, 0] + i
+    np.testing.assert_allclose(states[i, b], whole[b, at], rtol=1e-3, atol=1e-4)
+  # One for each pattern, with a leading axis of periods.
+  assert len(caches) == 2
+  heads = changes.get('num_kv_heads', tiny.G)
+  size = changes.get('head_size', tiny.K)
+  for cache in caches:
+    assert cache.key_BMGK.shape == (1, B, CONTEXT, heads, size)
+    assert cache.value_BMGK.shape == cache.key_BMGK.shape

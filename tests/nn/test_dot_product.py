@@ -1,0 +1,180 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Attention within rows, taken in blocks of queries, against loops."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import reference
+
+from gpt_jax import spec
+from gpt_jax.nn import dot_product
+from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.masks import PATTERNS
+
+B, L, K, H, G = 3, 29, 7, 6, 2
+EVERYTHING = Visibility()
+# The call-string, and the reference's name.
+KINDS = {
+  'full': ('full',),
+  'bidirectional': ('bidirectional',),
+  'local(window=4)': ('local', 4),
+  'local(window=11)': ('local', 11),
+  'strided(stride=3)': ('strided', 3),
+  'fixed(stride=5, summary=2)': ('fixed', 5, 2),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+  """Rows of 29 in blocks of five, or of the window, and a rest."""
+  monkeypatch.setattr(dot_product, 'QUERY_BLOCK', 5)
+
+
+def qkv(length=L):
+  rng = np.random.default_rng(0)
+  q = rng.normal(size=(B, length, H, K))
+  k, v = rng.normal(size=(2, B, length, G, K))
+  return np.float32(q), np.float32(k), np.float32(v)
+
+
+def run(text, *args, visibility=EVERYTHING, bias=None, scale=0.3):
+  pattern = spec.build('model.attention', text, PATTERNS)
+
+  def apply(q, k, v, visibility, bias):
+    return dot_product.attend_within(
+      q, k, v, pattern=pattern, visibility=visibility, scale=scale, bias=bias
+    )
+
+  return jax.jit(apply)(*args, visibility, bias)
+
+
+def padding(length=L):
+  """Left, right, on both sides and within: rows of different lengths."""
+  mask = np.ones((B, length), bool)
+  mask[0, :3] = mask[1, 23:] = mask[2, :7] = mask[2, 26:] = False
+  mask[2, 13] = False
+  return mask
+
+
+def documents(length=L):
+  """Documents that begin within blocks, and one that is a whole row."""
+  ids = np.zeros((B, length), np.int32)
+  ids[0, 4:] = 1
+  ids[0, 17:] = 2
+  ids[2, 13:] = 5
+  return ids
+
+
+@pytest.mark.parametrize(
+  'text, seen',
+  [(text, seen) for text in KINDS for seen in ('all', 'both')]
+  + [('full', 'padding'), ('full', 'documents')],
+)
+def test_blocks_of_queries(text, seen):
+  """With a bias of each row; unseen rows excepted, they equal the loop."""
+  q, k, v = qkv()
+  bias = np.random.default_rng(2).normal(size=(B, H, L, L))
+  mask = padding() if seen in ('padding', 'both') else None
+  ids = documents() if seen in ('documents', 'both') else None
+
+  def sees(b, i, j):
+    return (
+      reference.sees(KINDS[text], i, j)
+      and (mask is None or mask[b, j])
+      and (ids is None or ids[b, i] == ids[b, j])
+    )
+
+  expected = reference.attend(
+    *(np.float64(x) for x in (q, k, v)),
+    sees,
+    scale=0.3,
+    bias=lambda *index: bias[index],
+  )
+  found = np.asarray(
+    run(text, q, k, v, visibility=Visibility(mask, ids), bias=np.float32(bias))
+  )
+  assert np.isfinite(found).all()
+  any_key = np.array(
+    [[any(sees(b, i, j) for j in range(L)) for i in range(L)] for b in range(B)]
+  )
+  blind = mask is not None and text != 'bidirectional'
+  assert any_key.all() != blind
+  np.testing.assert_allclose(
+    found[any_key], expected[any_key], rtol=1e-4, atol=1e-5
+  )
+
+
+def test_blocks_are_as_large_as_said(monkeypatch):
+  """Which keys each block of queries is given: no more than it may see."""
+  seen = []
+
+  def attend(q, k, v, **kwargs):
+    seen.append((q.shape[1], k.shape[1]))
+    return original(q, k, v, **kwargs)
+
+  original = dot_product.attend
+  monkeypatch.setattr(dot_product, 'attend', attend)
+
+  def blocks(text, length):
+    seen.clear()
+    run(text, *qkv(length))
+    return [*seen]
+
+  assert blocks('full', 13) == [(5, 5), (5, 10), (3, 13)]
+  assert blocks('strided(stride=3)', 13) == blocks('full', 13)
+  assert blocks('fixed(stride=3)', 13) == blocks('full', 13)
+  assert blocks('bidirectional', 13) == [(13, 13)]
+  # Not as small as the window, where that is smaller than a block.
+  assert blocks('local(window=4)', 13) == [(5, 5), (5, 8), (3, 6)]
+  assert blocks('local(window=7)', 13) == [(5, 5), (5, 10), (3, 9)]
+  # In long rows an eighth at a time: 41 in blocks of 6.
+  assert blocks('full', 41) == [(6, 6 * i) for i in range(1, 7)] + [(5, 41)]
+  # A window bounds the keys, and in long rows the block too.
+  assert blocks('local(window=2)', 41)[1:-1] == [(5, 6)] * 7
+
+
+def test_a_bias_for_all_rows():
+  q, k, v = qkv()
+  bias = np.random.default_rng(2).normal(size=(1, H, L, L))
+  expected = reference.attend(
+    *(np.float64(x) for x in (q, k, v)),
+    lambda b, i, j: j <= i,
+    scale=0.3,
+    bias=lambda b, h, i, j: bias[0, h, i, j],
+  )
+  found = run('full', q, k, v, bias=np.float32(bias))
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_query_that_sees_nothing_gives_no_nan():
+  """In the gradient neither: 0 * nan would spread."""
+  q, k, v = qkv()
+  mask = padding()
+
+  @jax.jit
+  @functools.partial(jax.grad, argnums=(0, 1, 2))
+  def gradients(q, k, v):
+    out = run('full', q, k, v, visibility=Visibility(mask, documents()))
+    return (out**2)[mask].sum()
+
+  for gradient in gradients(q, k, v):
+    assert np.isfinite(gradient).all()
+    assert not np.any(gradient[~mask])
+
+
+@pytest.mark.parametrize('text', KINDS)
+def test_documents_have_no_gradient_to_each_other(text):
+  q, k, v = qkv()
+  ids = documents()
+  second = ids == 1
+
+  def loss(q, k, v):
+    out = run(text, q, k, v, visibility=Visibility(None, ids))
+    return (out**2)[second].sum()
+
+  for gradient in jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v):
+    assert not np.any(gradient[~second])
+    assert np.any(gradient[second])

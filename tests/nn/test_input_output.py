@@ -1,0 +1,111 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the model makes of its choices of input and output."""
+
+import jax
+import numpy as np
+import pytest
+import reference
+import tiny
+
+from gpt_jax.objectives.causal import causal
+
+B, L, D = tiny.B, tiny.L, tiny.D
+
+
+@pytest.mark.parametrize(
+  'text, scale',
+  [
+    ("tokens(scale='sqrt')", D**0.5),
+    ("tokens(scale='rsqrt', segments=2)", D**-0.5),
+    ('tokens(segments=3, norm=True)', 1.0),
+    ('tokens(norm=True)', 1.0),
+  ],
+)
+def test_input(text, scale):
+  """norm(scale * token + segment + position): only tokens are scaled."""
+  model = tiny.model(input=text, num_layers=1)
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+  kinds = tiny.tokens(B, L, vocab_size=2, seed=5)
+
+  @jax.jit
+  def embedded(params, kinds):
+    _, sown = model.apply(
+      {'params': params}, tokens, kinds_BL=kinds, mutable='intermediates'
+    )
+    return sown['intermediates']['embedded'][0]
+
+  def by_hand(kinds):
+    p = reference.to_float64(params)
+    x = scale * p['embed']['embedding'][tokens]
+    if 'segments' in text:
+      x = x + p['segments']['embedding'][kinds]
+    x = x + p['positions']['embedding'][:L]
+    return reference.normalize(p, 'embed_norm', x) if 'norm' in text else x
+
+  segments = 'segments' in text
+  found = embedded(params, kinds if segments else None)
+  np.testing.assert_allclose(found, by_hand(kinds), rtol=1e-4, atol=1e-5)
+  if segments:
+    # Without kinds, all tokens are of the first.
+    plain = by_hand(np.zeros_like(kinds))
+    found = embedded(params, None)
+    np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(plain, by_hand(kinds))
+  assert ('segments' in params) == segments
+  assert ('embed_norm' in params) == ('norm' in text)
+
+
+@pytest.mark.parametrize(
+  'text, head, scale',
+  [
+    ("tied(scale='rsqrt')", 'embed', D**-0.5),
+    ("tied(bias=True, scale='rsqrt')", 'embed', D**-0.5),
+    ("untied(bias=True, scale='sqrt')", 'head', D**0.5),
+  ],
+)
+def test_output(text, head, scale):
+  """Logits, the loss, and its gradient by the bias."""
+  model = tiny.model(output=text, num_layers=1)
+  params, batch = tiny.params(model), tiny.batch(B, L, tiny.V)
+  objective = causal()(model)
+
+  @jax.jit
+  def run(params):
+    hidden = model.apply({'params': params}, batch['inputs']).hidden_BLD
+    logits = model.apply({'params': params}, hidden, method='logits')
+    total = lambda p: objective.loss(p, batch, None).sum  # noqa: E731
+    return logits, jax.value_and_grad(total)(params)
+
+  logits, (loss, gradient) = jax.device_get(run(params))
+  hidden = reference.hidden(
+    params,
+    batch['inputs'],
+    kind='pre',
+    num_layers=1,
+    heads=tiny.H,
+    kv_heads=tiny.G,
+    windows=(None,),
+  )
+  table = np.float64(params[head]['embedding'])
+  bias = np.float64(params.get('head_bias', np.zeros(tiny.V)))
+  assert ('head_bias' in params) == ('bias' in text)
+  expected = scale * (hidden @ table.T) + bias
+  np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+
+  # The bias is one more feature, which is always one.
+  wide = np.concatenate([scale * hidden, np.ones((B, L, 1))], axis=-1)
+  table = np.concatenate([table, bias[:, None]], axis=-1)
+  targets, weights = batch['targets'], batch['weights']
+  np.testing.assert_allclose(
+    loss,
+    reference.cross_entropy(wide, table, targets, weights),
+    rtol=1e-5,
+  )
+  if 'bias' in text:
+    _, d_table = reference.cross_entropy_gradients(
+      wide, table, targets, weights
+    )
+    np.testing.assert_allclose(
+      gradient['head_bias'], d_table[:, -1], rtol=1e-3, atol=1e-4
+    )

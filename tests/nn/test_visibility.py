@@ -1,0 +1,149 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which tokens reach which states: causality, padding, packed documents."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+import tiny
+
+from gpt_jax.nn import dot_product
+
+B, L = tiny.B, tiny.L
+
+
+def forward(model, params):
+  """The model as a function of tokens and what else is given."""
+
+  def run(tokens, *positions, **given):
+    out = model.apply({'params': params}, tokens, *positions, **given)
+    return out.hidden_BLD
+
+  return jax.jit(run)
+
+
+# Positions that turn or wave need even sizes.
+EVEN = {'d_model': 22, 'head_size': 8}
+PATTERNS = 'full, local(window=3), strided(stride=3), fixed(stride=3)'
+POSITIONS = {
+  'alibi': {},
+  'learned': {},
+  'none': {},
+  'rope': EVEN,
+  'sinusoidal': EVEN,
+  't5_bias(num_buckets=6, max_distance=7)': {},
+  'transformer_xl': EVEN,
+}
+
+
+@pytest.mark.parametrize(
+  'attention, num_layers, position',
+  [
+    ('full', 2, 'learned'),
+    ('local(window=3), full, local(2)', 6, 'learned'),
+    *((PATTERNS, 4, position) for position in POSITIONS),
+  ],
+)
+def test_a_later_token_changes_no_earlier_state(
+  attention, num_layers, position, monkeypatch
+):
+  """To the bit, also where queries are taken in blocks."""
+  monkeypatch.setattr(dot_product, 'QUERY_BLOCK', 5)
+  changes = {'position': position, **POSITIONS[position]}
+  model = tiny.model(attention=attention, num_layers=num_layers, **changes)
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+  run = forward(model, params)
+  before = np.asarray(run(tokens))
+  for t in range(L):
+    changed = tokens.copy()
+    changed[:, t] = (changed[:, t] + 1) % tiny.V
+    after = np.asarray(run(changed))
+    np.testing.assert_array_equal(after[:, :t], before[:, :t])
+    # From t on every state of a full layer above sees it.
+    assert np.all(np.any(after[:, t:] != before[:, t:], axis=-1))
+    # Rows do not see each other.
+    one = tokens.copy()
+    one[1] = changed[1]
+    after = np.asarray(run(one))
+    np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
+
+
+def test_local_layers_see_as_far_as_their_windows():
+  """Two layers of window 3 see four tokens back, and no further."""
+  model = tiny.model(attention='local(window=3)', num_layers=2)
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+  run = forward(model, params)
+  before = np.asarray(run(tokens))
+  changed = tokens.copy()
+  changed[:, 4] = (changed[:, 4] + 1) % tiny.V
+  after = np.asarray(run(changed))
+  differs = np.any(after != before, axis=(0, 2))
+  np.testing.assert_array_equal(np.flatnonzero(differs), [4, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize(
+  'attention', ['full, local(window=4)', 'bidirectional']
+)
+def test_padding_on_either_side_is_as_if_it_were_not_there(attention):
+  model = tiny.model(num_layers=2, attention=attention)
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+  mask = np.ones((B, L), bool)
+  mask[0, :3] = mask[1, 7:] = False
+  places = np.broadcast_to(np.arange(L), (B, L)).copy()
+  places[0] = np.maximum(places[0] - 3, 0)
+  run = forward(model, params)
+  found = run(tokens, places, mask_BL=mask)
+  assert np.isfinite(found).all()
+  for b, real in enumerate((slice(3, None), slice(7), slice(None))):
+    alone = run(tokens[b : b + 1, real])[0]
+    np.testing.assert_allclose(found[b, real], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'position', sorted({*POSITIONS} - {'none', 'sinusoidal'})
+)
+def test_packed_documents_are_as_if_alone(position):
+  """And the second one's loss has no gradient to the first one's words."""
+  changes = {'position': position, **POSITIONS[position]}
+  model = tiny.model(
+    num_layers=2, attention='full, local(window=4)', output='untied', **changes
+  )
+  params = tiny.params(model)
+  # The documents share no token.
+  tokens = np.concatenate(
+    [
+      tiny.tokens(B, 5, vocab_size=11),
+      11 + tiny.tokens(B, 6, vocab_size=tiny.V - 11, seed=1),
+    ],
+    axis=1,
+  )
+  ids = np.broadcast_to(np.repeat([4, 7], (5, 6)), tokens.shape)
+  places = np.broadcast_to(np.r_[:5, :6], tokens.shape)
+
+  @jax.jit
+  def run(params):
+    def loss(params):
+      hidden = model.apply(
+        {'params': params}, tokens, places, segments_BL=ids
+      ).hidden_BLD
+      logits = model.apply({'params': params}, hidden[:, 5:-1], method='logits')
+      return optax.softmax_cross_entropy_with_integer_labels(
+        logits, tokens[:, 6:]
+      ).sum(), hidden
+
+    gradient, hidden = jax.grad(loss, has_aux=True)(params)
+    alone = [
+      model.apply({'params': params}, part).hidden_BLD
+      for part in (tokens[:, :5], tokens[:, 5:])
+    ]
+    return gradient['embed']['embedding'], hidden, alone
+
+  gradient, hidden, alone = run(params)
+  np.testing.assert_allclose(
+    hidden, np.concatenate(alone, axis=1), rtol=1e-4, atol=1e-5
+  )
+  assert not np.any(gradient[:11])
+  # The last token is a target only.
+  inputs = np.unique(tokens[:, 5:-1])
+  assert np.all(np.any(gradient[inputs], axis=-1))
