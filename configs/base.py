@@ -47,6 +47,10 @@ def get_config(arg: str = '') -> ConfigDict:
     # bidirectional; a comma list repeats over the layers.
     attention='full',
     attention_scale='rsqrt',  # rsqrt: 1/sqrt(head size), none, by_layer
+    # What computes it: reference (XLA), splash(block=512, fused_until=4096)
+    # (TPU), cudnn (GPU). auto takes what is made for the devices, or the
+    # reference where that cannot serve the model, and logs which.
+    attention_backend='auto',
     # gelu_tanh, gelu, relu, silu, tanh; gated: glu, bilinear, reglu, geglu,
     # geglu_tanh, swiglu
     ffn='gelu_tanh',
@@ -55,8 +59,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # parallel(num_norms=2) (GPT-NeoX).
     block='pre',
     bias='all',  # of the dense layers: all, none, where(qkv=True, ...)
-    # tied(bias=False, scale='none'), untied(...): does the output reuse the
-    # token embeddings
+    # tied(bias=False, scale='none', transform='none'), untied(...): does the
+    # output reuse the token embeddings
     output='tied',
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',

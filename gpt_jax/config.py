@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gpt_jax import spec
+from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
 from gpt_jax.nn.dropout import DROPOUTS
@@ -32,6 +33,7 @@ CALL_STRINGS = {
   'model.input': INPUTS,
   'model.position': POSITIONS,
   'model.attention_scale': SCALES,
+  'model.attention_backend': BACKENDS,
   'model.bias': BIASES,
   'model.output': OUTPUTS,
   'model.ffn': FFNS,
@@ -78,6 +80,7 @@ FREE_ON_RESUME = (
   'eval.',
   'log.',
   'mesh.',
+  'model.attention_backend',
 )
 
 

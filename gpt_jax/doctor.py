@@ -167,6 +167,7 @@ TINY = {
   'position': 'learned',
   'attention': 'full',
   'attention_scale': 'rsqrt',
+  'attention_backend': 'auto',
   'ffn': 'gelu_tanh',
   'norm': 'layernorm',
   'block': 'pre',

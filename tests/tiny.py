@@ -36,6 +36,7 @@ MODEL = {
   'position': 'learned',
   'attention': 'full',
   'attention_scale': 'rsqrt',
+  'attention_backend': 'auto',
   'ffn': 'gelu_tanh',
   'norm': 'layernorm',
   'block': 'pre',

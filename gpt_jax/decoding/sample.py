@@ -58,17 +58,20 @@ def generate(
   sampler: Sampler,
   seed: int,
   stop_id: int | None = None,
+  sources: list[list[int]] | None = None,
 ) -> list[list[int]]:
   """Continues each prompt.
 
   Args:
     model: whose context is long enough for prompt and continuation.
     params: its parameters.
-    prompts: ids, at least one each; lengths may differ.
+    prompts: ids, at least one each; lengths may differ. Of an encoder-decoder
+      they are the decoder's: the token that it starts with.
     max_tokens: how many tokens are drawn at most.
     sampler: draws them.
     seed: of the draws.
     stop_id: ends a continuation (not returned); None: nothing does.
+    sources: ids for the encoder, which runs once; as many as prompts.
 
   Returns:
     The new ids of each prompt.
@@ -76,17 +79,26 @@ def generate(
   lengths_B = np.array([len(p) for p in prompts])
   assert lengths_B.min() > 0
   assert lengths_B.max() + max_tokens <= model.context_length
-  # Padded to a power of two, so that few lengths are ever compiled. The
-  # padding's keys are overwritten as decoding reaches their positions, and
+  assert (sources is not None) == (model.num_encoder_layers > 0)
+  # The padding's keys are overwritten as decoding reaches their positions, and
   # are later than every query until then, hence never seen.
-  width = min(1 << int(lengths_B.max() - 1).bit_length(), model.context_length)
-  tokens_BL = np.zeros((len(prompts), width), np.int32)
-  for row, prompt in zip(tokens_BL, prompts, strict=True):
-    row[: len(prompt)] = prompt
+  tokens_BL, _ = _padded(prompts, model.context_length)
+  memory_BMD = mask_BM = None
+  if sources is not None:
+    assert len(sources) == len(prompts)
+    tokens_BM, mask_BM = _padded(sources, model.context_length)
+    memory_BMD = encode(params, tokens_BM, mask_BM, model=model)
 
   key = jax.random.key(seed)
   token_B, caches = prefill(
-    params, tokens_BL, lengths_B, key, model=model, sampler=sampler
+    params,
+    tokens_BL,
+    lengths_B,
+    key,
+    memory_BMD,
+    mask_BM,
+    model=model,
+    sampler=sampler,
   )
   out = [[] for _ in prompts]
   running = [True] * len(prompts)
@@ -103,20 +115,62 @@ def generate(
       token_B,
       lengths_B + i,
       jax.random.fold_in(key, i + 1),
+      mask_BM,
       model=model,
       sampler=sampler,
     )
   return out
 
 
+def _padded(rows: list[list[int]], longest: int) -> tuple[Any, Any]:
+  """Ids [B, L] and which of them are none of the padding.
+
+  L is a power of two, so that few lengths are ever compiled.
+  """
+  lengths_B = np.array([len(row) for row in rows])
+  assert lengths_B.min() > 0 and lengths_B.max() <= longest
+  width = min(1 << int(lengths_B.max() - 1).bit_length(), longest)
+  ids = np.zeros((len(rows), width), np.int32)
+  for padded, row in zip(ids, rows, strict=True):
+    padded[: len(row)] = row
+  return ids, np.arange(width)[None] < lengths_B[:, None]
+
+
+@functools.partial(jax.jit, static_argnames='model')
+def encode(params, tokens_BM, mask_BM, *, model):
+  """Runs the encoder of an encoder-decoder."""
+  return model.apply({'params': params}, tokens_BM, mask_BM, method='encode')
+
+
 @functools.partial(jax.jit, static_argnames=('model', 'sampler'))
-def prefill(params, tokens_BL, lengths_B, key, *, model, sampler):
-  """Fills new caches with the prompts and draws each first token."""
+def prefill(
+  params,
+  tokens_BL,
+  lengths_B,
+  key,
+  memory_BMD=None,
+  mask_BM=None,
+  *,
+  model,
+  sampler,
+):
+  """Fills new caches with the prompts and draws each first token.
+
+  The caches take the keys and values of `memory_BMD`, too.
+  """
   B, L = tokens_BL.shape
   variables = {'params': params}
   positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
-  caches = model.init_caches(B, model.context_length)
-  out = model.apply(variables, tokens_BL, positions_BL, caches)
+  M = 0 if memory_BMD is None else memory_BMD.shape[1]
+  caches = model.init_caches(B, model.context_length, M)
+  out = model.apply(
+    variables,
+    tokens_BL,
+    positions_BL,
+    caches,
+    memory_BMD=memory_BMD,
+    encoder_mask_BM=mask_BM,
+  )
   last_BD = jnp.take_along_axis(
     out.hidden_BLD, (lengths_B - 1)[:, None, None], axis=1
   )[:, 0]
@@ -127,9 +181,14 @@ def prefill(params, tokens_BL, lengths_B, key, *, model, sampler):
 @functools.partial(
   jax.jit, static_argnames=('model', 'sampler'), donate_argnames='caches'
 )
-def decode_step(params, caches, token_B, position_B, key, *, model, sampler):
+def decode_step(
+  params, caches, token_B, position_B, key, mask_BM=None, *, model, sampler
+):
   """Appends one token to each row and draws the next."""
   variables = {'params': params}
-  out = model.apply(variables, token_B[:, None], position_B[:, None], caches)
+  tokens_BL, positions_BL = token_B[:, None], position_B[:, None]
+  out = model.apply(
+    variables, tokens_BL, positions_BL, caches, encoder_mask_BM=mask_BM
+  )
   logits_BV = model.apply(variables, out.hidden_BLD[:, 0], method='logits')
   return sampler(logits_BV, key), out.caches

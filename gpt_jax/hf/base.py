@@ -15,11 +15,12 @@ in `families.py`. It needs three functions:
                       parameters, and the transposes between the two.
 
 A name holds `{layer}` where a path starts with `layer/`, the parameters of one
-block: `layer/attention/query/kernel`. Names are those of the model with its
+block: `layer/attention/query/kernel`; `encoder_layer/` is a block of the
+encoder in an encoder-decoder. Names are those of the model with its
 language-model head; files that leave out `prefix` are understood. Every
 parameter must have its tensor, and every tensor its parameter: `load` checks.
 Heads other than the language model's (`score`, `multiple_choice_head`) are in
-`heads.py` and are the same for all families.
+`heads.py`, and what they compute in `scores.py`, the same for all families.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ DEFAULTS = {
   'input': 'tokens',
   'attention': 'full',
   'attention_scale': 'rsqrt',
+  'attention_backend': 'auto',
   'bias': 'all',
   'output': 'tied',
   'dropout': 'none',
@@ -47,7 +49,14 @@ DEFAULTS = {
   'loop': 'scan',
 }
 # They do not change what a trained model computes.
-FOR_TRAINING = ('dropout', 'init_weights', 'dtype', 'remat', 'loop')
+FOR_TRAINING = (
+  'attention_backend',
+  'dropout',
+  'init_weights',
+  'dtype',
+  'remat',
+  'loop',
+)
 
 CHOICES = {
   'input': transformer.INPUTS,
@@ -142,12 +151,14 @@ class Tensor(NamedTuple):
     paths: of the parameters that it holds: several where it is fused.
     split: from the tensor to one array for each path.
     join: the way back.
+    always: those of `names` that any export has, whatever the import had.
   """
 
   names: tuple[str, ...]
   paths: tuple[str, ...]
   split: Callable[[np.ndarray], Sequence[np.ndarray]]
   join: Callable[[Sequence[np.ndarray]], np.ndarray]
+  always: tuple[str, ...] = ()
 
 
 def same(path: str, *names: str) -> Tensor:
@@ -229,8 +240,7 @@ class Family(NamedTuple):
 
   Attributes:
     model_type: as config.json has it.
-    architectures: class names -> `lm`, `double` (a language model and a
-      multiple-choice head), `classification` or `body`; the first is what an
+    architectures: class names -> one of `heads.KINDS`; the first is what an
       export of our own models is called.
     prefix: of the body's tensors, e.g. `transformer.`; some files leave it out.
     fields: `Options` -> fields of `Transformer`.
@@ -239,9 +249,13 @@ class Family(NamedTuple):
     tensors: `Transformer` -> all but the heads of `heads.py`.
     buffers: regular expressions, with the prefix, of tensors that hold no
       parameters (causal masks, rotary frequencies): left out.
-    token_types: whether `token_type_ids` are looked up among the words.
+    token_types: whether `token_type_ids` are taken; without `segments` in
+      `model.input` they are looked up among the words.
     positions: from the model and the attention mask [batch, time] (bool) to
       position_ids, or None where these are simply 0, 1, 2, ...
+    bare: whether exports of our own models leave the prefix out.
+    rewritten: options that an export takes from `options`, even if the
+      import's own mean the same here: not all releases read them alike.
   """
 
   model_type: str
@@ -253,6 +267,8 @@ class Family(NamedTuple):
   buffers: tuple[str, ...] = ()
   token_types: bool = False
   positions: Callable[[Transformer, Any], Any] | None = None
+  bare: bool = False
+  rewritten: tuple[str, ...] = ()
 
 
 def choice(model: Transformer, field: str) -> spec.Call:

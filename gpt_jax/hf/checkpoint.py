@@ -11,6 +11,7 @@ import numpy as np
 from gpt_jax.hf import files, rope
 from gpt_jax.hf.base import CHOICES, FOR_TRAINING, Family, Tensor, choices
 from gpt_jax.hf.families import FAMILIES
+from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import (
   Flat,
   Imported,
@@ -85,7 +86,7 @@ def save(
     parts = [np.asarray(part(model, flat, p, layer)) for p in tensor.paths]
     joined = tensor.join(parts).astype(dtype)
     known = [n for n in tensor.names if n in model.origin.names]
-    for name in known or tensor.names[:1]:
+    for name in dict.fromkeys((*(known or tensor.names[:1]), *tensor.always)):
       tensors[file_name(model, name)] = joined
   files.write(folder, {**config, **(options or {})}, tensors)
 
@@ -180,8 +181,11 @@ def _describe(model: Transformer) -> tuple[Imported, dict[str, Any]]:
   """The model with an origin, and a config.json that comes back the same."""
   if isinstance(model, Imported):
     config, kind = json.loads(model.origin.config), model.origin.kind
+    written = model.family.options(model)
+    if kind in SCORING:
+      config |= {n: written[n] for n in model.family.rewritten}
     if _differences(model, model.family, kind, config):
-      config |= model.family.options(model)
+      config |= written
       wrong = _differences(model, model.family, kind, config)
       if wrong:
         name = model.family.model_type
@@ -199,7 +203,8 @@ def _describe(model: Transformer) -> tuple[Imported, dict[str, Any]]:
     wrong = _differences(model, family, 'lm', config)
     if not wrong:
       fields = {f: getattr(model, f) for f in transformer_fields()}
-      return Imported(**fields, origin=Origin(json.dumps(config))), config
+      origin = Origin(json.dumps(config), bare=family.bare)
+      return Imported(**fields, origin=origin), config
     failures.append(f'{family.model_type} cannot: {"; ".join(wrong)}')
   raise UsageError(
     'no model of Hugging Face computes the same. ' + '. '.join(failures)

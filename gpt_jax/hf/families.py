@@ -3,6 +3,7 @@
 """The model families that are read and written, by `model_type`."""
 
 from gpt_jax.hf.base import Family
+from gpt_jax.hf.bert import BERT
 from gpt_jax.hf.falcon import FALCON
 from gpt_jax.hf.gpt2 import GPT2
 from gpt_jax.hf.gpt_neo import GPT_NEO
@@ -10,6 +11,7 @@ from gpt_jax.hf.gpt_neox import GPT_NEOX
 from gpt_jax.hf.gptj import GPTJ
 from gpt_jax.hf.llama import LLAMA, MISTRAL
 from gpt_jax.hf.openai_gpt import OPENAI_GPT
+from gpt_jax.hf.t5 import T5
 
 # An export of a model of our own takes the first that can express it.
 FAMILIES: dict[str, Family] = {
@@ -23,5 +25,7 @@ FAMILIES: dict[str, Family] = {
     LLAMA,
     MISTRAL,
     FALCON,
+    BERT,
+    T5,
   )
 }

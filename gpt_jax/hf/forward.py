@@ -8,14 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.hf.base import Options
-from gpt_jax.hf.heads import num_labels
+from gpt_jax.hf import scores
+from gpt_jax.hf.base import Options, choice
+from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
 from gpt_jax.nn.transformer import Transformer, layer_outputs
 from gpt_jax.spec import UsageError
-
-# Labels of this value count nothing.
-_IGNORED = -100
 
 
 def forward(
@@ -26,77 +24,143 @@ def forward(
   attention_mask: Any = None,
   position_ids: Any = None,
   token_type_ids: Any = None,
+  decoder_input_ids: Any = None,
+  decoder_attention_mask: Any = None,
   labels: Any = None,
   mc_token_ids: Any = None,
   mc_labels: Any = None,
+  next_sentence_label: Any = None,
+  start_positions: Any = None,
+  end_positions: Any = None,
 ) -> dict[str, jax.Array]:
   """Computes what the model's class in transformers returns in evaluation.
 
   Args:
     model: from `load`, or a `Transformer`, which is taken as a language model.
     params: its parameters.
-    input_ids: [batch, time]; [batch, choice, time] with a choice head.
+    input_ids: [batch, time]; [batch, choice, time] with a choice head. The
+      encoder's, in an encoder-decoder.
     attention_mask: like `input_ids`, 0 for padding.
     position_ids: like `input_ids`; None means 0, 1, 2, ... whatever the mask.
-    token_type_ids: like `input_ids`, ids of the vocabulary.
-    labels: like `input_ids`, -100 where nothing counts; with a classification
-      head [batch], or [batch, label] of floats.
+    token_type_ids: like `input_ids`, ids of the vocabulary, or of segments.
+    decoder_input_ids: [batch, length]; None: `labels`, or with a
+      classification head `input_ids`, shifted right.
+    decoder_attention_mask: like `decoder_input_ids`, 0 for padding.
+    labels: like `input_ids` (`decoder_input_ids`), -100 where nothing counts;
+      with a classification head [batch], or [batch, label] of floats.
     mc_token_ids: [batch, choice], where the choice head reads; None: the end.
     mc_labels: [batch], the right choice.
+    next_sentence_label: [batch], 0 if the second sentence follows the first.
+    start_positions: [batch], the first token of the answer.
+    end_positions: [batch], its last token.
 
   Returns:
-    `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; and,
-    where they exist, `logits`, `loss`, `mc_logits`, `mc_loss`.
+    `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; of an
+    encoder-decoder `decoder_hidden_states`, `encoder_hidden_states` and
+    `encoder_last_hidden_state`; and what the heads give, such as `logits`,
+    `loss`, `mc_logits`, `mc_loss`, `pooler_output`, `start_logits`.
 
   Raises:
     UsageError: an input that this model does not take.
   """
-  ids = jnp.asarray(input_ids)
-  mask = None
-  if attention_mask is not None:
-    mask = _rows(attention_mask).astype(bool)
-    if position_ids is None and isinstance(model, Imported):
-      position_ids = _positions(model, mask)
-  kind = _check(model, token_type_ids, labels, (mc_token_ids, mc_labels))
+  targets = scores.Targets(
+    labels,
+    mc_token_ids,
+    mc_labels,
+    next_sentence_label,
+    start_positions,
+    end_positions,
+  )
+  kind = _check(model, token_type_ids, targets)
+  options = model.options if isinstance(model, Imported) else Options({})
+  ids, mask = jnp.asarray(input_ids), _mask(attention_mask)
+  if position_ids is None and mask is not None and isinstance(model, Imported):
+    position_ids = _positions(model, mask)
+  inputs = {
+    'tokens_BL': _rows(ids),
+    'positions_BL': None if position_ids is None else _rows(position_ids),
+    'mask_BL': mask,
+    'kinds_BL': None if token_type_ids is None else _rows(token_type_ids),
+  }
+  time = ids.shape
+  if model.num_encoder_layers:
+    _only_tokens(position_ids, token_type_ids)
+    if decoder_input_ids is None:
+      source = labels if kind in SCORING else ids
+      decoder_input_ids = _shifted_right(options, source)
+    inputs |= {
+      'tokens_BL': jnp.asarray(decoder_input_ids),
+      'mask_BL': _mask(decoder_attention_mask),
+      'encoder_tokens_BM': ids,
+      'encoder_mask_BM': mask,
+    }
+    time = inputs['tokens_BL'].shape
+  elif decoder_input_ids is not None or decoder_attention_mask is not None:
+    raise UsageError('decoder_input_ids: this model has no encoder')
   # Accelerators would multiply float32 in fewer bits; it is to be compared.
   with jax.default_matmul_precision('highest'):
-    out = _run(
-      model,
-      params,
-      _rows(ids),
-      None if position_ids is None else _rows(position_ids),
-      mask,
-      None if token_type_ids is None else _rows(token_type_ids),
-    )
-    states = out['hidden_states']
-    out['hidden_states'] = states.reshape(len(states), *ids.shape, -1)
-    hidden = out['last_hidden_state'] = out['hidden_states'][-1]
-    if kind in ('lm', 'double'):
-      out['logits'] = out['logits'].reshape(*ids.shape, -1)
-      if labels is not None:
-        shifted = jnp.asarray(labels)[..., 1:]
-        out['loss'] = _cross_entropy(out['logits'][..., :-1, :], shifted)
-    if kind == 'double':
-      out |= _choices(params, hidden, mc_token_ids, mc_labels)
-    if kind == 'classification':
-      options = model.options  # pyright: ignore[reportAttributeAccessIssue]
-      out |= _classify(options, params, hidden, ids, labels)
+    out = _run(model, params, inputs)
+    states = out.pop('hidden_states')
+    states = states.reshape(len(states), *time, -1)
+    side = 'decoder_' * (model.num_encoder_layers > 0)
+    out[f'{side}hidden_states'] = states
+    hidden = out['last_hidden_state'] = states[-1]
+    if kind in SCORING:
+      logits = out.pop('logits').reshape(*time, -1)
+      out |= _language_model(model, kind, logits, labels)
+    out |= scores.of_heads(kind, options, params, hidden, ids, targets)
+    if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
+      out['loss'] = out['mlm_loss'] + out['pair_loss']
     return out
 
 
 def _check(
-  model: Transformer, token_type_ids: Any, labels: Any, for_choices: tuple
+  model: Transformer, token_type_ids: Any, targets: scores.Targets
 ) -> str:
   """Refuses inputs that the model does not take; returns its kind."""
   imported = isinstance(model, Imported)
   kind = model.origin.kind if imported else 'lm'
   if token_type_ids is not None and imported and not model.family.token_types:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
-  if labels is not None and kind == 'body':
-    raise UsageError('labels: this checkpoint has no head')
-  if kind != 'double' and any(x is not None for x in for_choices):
-    raise UsageError('mc_token_ids, mc_labels: there is no choice head')
+  targets.check(kind)
   return kind
+
+
+def _only_tokens(position_ids: Any, token_type_ids: Any) -> None:
+  """Refuses what encoder-decoders do not take."""
+  if position_ids is not None or token_type_ids is not None:
+    raise UsageError(
+      'position_ids, token_type_ids: an encoder-decoder takes none'
+    )
+
+
+def _shifted_right(options: Options, source: Any) -> jax.Array:
+  """The decoder's ids, from what it is to say: HF's `_shift_right`."""
+  if source is None:
+    raise UsageError('decoder_input_ids or labels: are needed')
+  ids = jnp.asarray(source)
+  start = options.number('decoder_start_token_id')
+  pad = options.number('pad_token_id')
+  ids = jnp.where(ids == scores.IGNORED, pad, ids)
+  first = jnp.full_like(ids[:, :1], start)
+  return jnp.concatenate([first, ids[:, :-1]], axis=1)
+
+
+def _language_model(
+  model: Transformer, kind: str, logits: jax.Array, labels: Any
+) -> dict[str, jax.Array]:
+  """The scores of the vocabulary, and their loss, as the kind calls them."""
+  pretraining = kind == 'pretraining'
+  out = {'prediction_logits' if pretraining else 'logits': logits}
+  if labels is not None:
+    labels = jnp.asarray(labels)
+    decoder_only = model.num_encoder_layers == 0
+    if decoder_only and choice(model, 'attention').name != 'bidirectional':
+      # The labels are the inputs, of which each is said one token before.
+      logits, labels = logits[..., :-1, :], labels[..., 1:]
+    name = 'mlm_loss' if pretraining else 'loss'
+    out[name] = scores.cross_entropy(logits, labels)
+  return out
 
 
 def _positions(model: Imported, mask: jax.Array) -> jax.Array | None:
@@ -105,89 +169,34 @@ def _positions(model: Imported, mask: jax.Array) -> jax.Array | None:
   return hook(model, mask) if hook else None
 
 
+def _mask(x: Any) -> jax.Array | None:
+  return None if x is None else _rows(x).astype(bool)
+
+
 def _rows(x: Any) -> jax.Array:
   """[..., time] to [rows, time]."""
   return jnp.asarray(x).reshape(-1, jnp.shape(x)[-1])
 
 
 @functools.partial(jax.jit, static_argnames='model')
-def _run(model, params, tokens_BL, positions_BL, mask_BL, kinds_BL):
-  """The body's states, and the scores of a language model."""
+def _run(model, params, inputs):
+  """The states of the body, and the scores of a language model."""
   variables = {'params': params}
-  out, sown = model.apply(
-    variables,
-    tokens_BL,
-    positions_BL,
-    mask_BL=mask_BL,
-    kinds_BL=kinds_BL,
-    mutable=['intermediates'],
-  )
+  out, sown = model.apply(variables, **inputs, mutable=['intermediates'])
   sown = sown['intermediates']
-  # HF's last state is the one after the last norm.
-  states = [sown['embedded'][0], *layer_outputs(sown)[:-1], out.hidden_BLD]
+
+  def states(name, stack, last):
+    # HF's last state is the one after the last norm.
+    layers = [sown[name][0], *layer_outputs(sown, stack)[:-1], last]
+    return jnp.stack(layers).astype(jnp.float32)
+
   result: dict[str, Any] = {
-    'hidden_states': jnp.stack(states).astype(jnp.float32)
+    'hidden_states': states('embedded', 'decoder', out.hidden_BLD)
   }
-  if not isinstance(model, Imported) or model.origin.kind in ('lm', 'double'):
+  if model.num_encoder_layers:
+    encoder = states('encoder_embedded', 'encoder', out.memory_BMD)
+    result['encoder_hidden_states'] = encoder
+    result['encoder_last_hidden_state'] = encoder[-1]
+  if not isinstance(model, Imported) or model.origin.kind in SCORING:
     result['logits'] = model.apply(variables, out.hidden_BLD, method='logits')
   return result
-
-
-def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """The mean over all labels that count."""
-  counts = labels != _IGNORED
-  log_probs = jax.nn.log_softmax(logits, axis=-1)
-  index = jnp.where(counts, labels, 0)[..., None]
-  picked = jnp.take_along_axis(log_probs, index, axis=-1)[..., 0]
-  return -jnp.sum(picked * counts) / jnp.sum(counts)
-
-
-def _choices(
-  params: Any, hidden: jax.Array, mc_token_ids: Any, mc_labels: Any
-) -> dict[str, jax.Array]:
-  """One score for each choice, from its state at `mc_token_ids`."""
-  head = params['heads']['choice']
-  if mc_token_ids is None:
-    at = hidden[..., -1, :]
-  else:
-    index = jnp.asarray(mc_token_ids)[..., None, None]
-    at = jnp.take_along_axis(hidden, index, axis=-2)[..., 0, :]
-  logits = (at @ head['kernel'])[..., 0] + head['bias'][0]
-  out = {'mc_logits': logits}
-  if mc_labels is not None:
-    out['mc_loss'] = _cross_entropy(logits, jnp.asarray(mc_labels))
-  return out
-
-
-def _classify(
-  options: Options, params: Any, hidden: jax.Array, ids: jax.Array, labels: Any
-) -> dict[str, jax.Array]:
-  """Scores from the state of each row's last token that is not padding."""
-  pad = options.get('pad_token_id')
-  if pad is None:
-    if len(ids) > 1:
-      raise options.fail('pad_token_id', 'is needed for more than one row')
-    last = jnp.full(len(ids), ids.shape[-1] - 1)
-  else:
-    last = jnp.max(jnp.where(ids != pad, jnp.arange(ids.shape[-1])[None], 0), 1)
-  at = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-  logits = at @ params['heads']['score']['kernel']
-  if labels is None:
-    return {'logits': logits}
-  labels = jnp.asarray(labels)
-  kind = options.get('problem_type')
-  if kind is None:
-    if num_labels(options) == 1:
-      kind = 'regression'
-    elif jnp.issubdtype(labels.dtype, jnp.integer):
-      kind = 'single_label_classification'
-    else:
-      kind = 'multi_label_classification'
-  if kind == 'regression':
-    loss = jnp.mean(jnp.square(logits - labels.reshape(logits.shape)))
-  elif kind == 'single_label_classification':
-    loss = _cross_entropy(logits, labels.reshape(-1))
-  else:
-    likely = labels * jax.nn.log_sigmoid(logits)
-    loss = -jnp.mean(likely + (1 - labels) * jax.nn.log_sigmoid(-logits))
-  return {'logits': logits, 'loss': loss}

@@ -19,7 +19,6 @@ from gpt_jax.spec import UsageError
 # Options of any model that would change what it computes.
 _ONLY = {
   'add_cross_attention': False,
-  'is_encoder_decoder': False,
   'pruned_heads': {},
   'quantization_config': None,
 }
@@ -86,6 +85,7 @@ def fields_of(family: Family, kind: str, config: dict[str, Any]) -> Flat:
     options.only(name, value)
   heads.check(kind, options)
   fields = DEFAULTS | family.fields(options)
+  options.only('is_encoder_decoder', fields['num_encoder_layers'] > 0)
   d_model, num_heads = fields['d_model'], fields['num_heads']
   if 'head_size' not in fields:
     if d_model % num_heads:
@@ -94,7 +94,7 @@ def fields_of(family: Family, kind: str, config: dict[str, Any]) -> Flat:
       )
     fields['head_size'] = d_model // num_heads
   fields.setdefault('num_kv_heads', num_heads)
-  if kind in ('classification', 'body'):
+  if kind not in heads.SCORING:
     fields['output'] = 'tied'  # it scores no vocabulary
   return fields
 
@@ -112,12 +112,14 @@ def shapes(model: Imported) -> Flat:
 def slots(model: Imported) -> list[tuple[Tensor, int | None]]:
   """Each tensor of the file, and its layer; names are filled in."""
   out = []
-  table = [*model.family.tensors(model), *heads.tensors(model.origin.kind)]
-  for tensor in table:
-    if not tensor.paths[0].startswith('layer/'):
+  family = model.family
+  of_heads = heads.tensors(model.origin.kind, family.prefix)
+  for tensor in [*family.tensors(model), *of_heads]:
+    stack = _stack(model, tensor.paths[0])
+    if stack is None:
       out.append((tensor, None))
       continue
-    for layer in range(model.num_layers):
+    for layer in range(stack.num_layers):
       names = tuple(n.format(layer=layer) for n in tensor.names)
       out.append((tensor._replace(names=names), layer))
   return out
@@ -127,19 +129,48 @@ def part(model: Imported, flat: Flat, path: str, layer: int | None) -> Any:
   """The array of a path; of a stacked one, its layer."""
   if layer is None:
     return flat[path]
-  period = len(choices(model, 'attention'))
-  return flat[_stacked(path, layer % period)][layer // period]
+  stack = _stack(model, path)
+  assert stack is not None
+  period = stack.period
+  return flat[stack.path(path, layer % period)][layer // period]
 
 
 def covered(model: Imported) -> set[str]:
   """Every path that a tensor of the file fills."""
-  period = range(len(choices(model, 'attention')))
-  paths = {p for tensor, _ in slots(model) for p in tensor.paths}
-  return {_stacked(p, block) for p in paths for block in period}
+  out = set()
+  for path in {p for tensor, _ in slots(model) for p in tensor.paths}:
+    stack = _stack(model, path)
+    if stack is None:
+      out.add(path)
+    else:
+      out |= {stack.path(path, block) for block in range(stack.period)}
+  return out
 
 
-def _stacked(path: str, block: int) -> str:
-  return path.replace('layer/', f'decoder/periods/block_{block}/', 1)
+class _Layers(NamedTuple):
+  """The layers that a path stands for."""
+
+  alias: str
+  name: str
+  num_layers: int
+  period: int
+
+  def path(self, path: str, block: int) -> str:
+    """Where the parameters of one block of the period are."""
+    rest = path.removeprefix(self.alias)
+    return f'{self.name}/periods/block_{block}/{rest}'
+
+
+def _stack(model: Imported, path: str) -> _Layers | None:
+  """The stack whose block a path is in; None where it is in none."""
+  period = len(choices(model, 'attention'))
+  for stack in (
+    _Layers('layer/', 'decoder', model.num_layers, period),
+    _Layers('encoder_layer/', 'encoder', model.num_encoder_layers, 1),
+  ):
+    if path.startswith(stack.alias):
+      return stack
+  return None
 
 
 def file_name(model: Imported, name: str) -> str:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn.backends import Backend, attend_rows, reference
 from gpt_jax.nn.dense import Dense, parameter
-from gpt_jax.nn.dot_product import Visibility, attend, attend_within
+from gpt_jax.nn.dot_product import Visibility, attend
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.positions import Position, sinusoids
@@ -20,11 +21,13 @@ from gpt_jax.spec import UsageError
 class KVCache(NamedTuple):
   """Keys and values of the positions seen so far; M is the longest length.
 
-  Only the G key/value heads are kept: with multi-query attention one.
+  Only the G key/value heads are kept: with multi-query attention one. `cross`
+  is for those of the encoder's output.
   """
 
   key_BMGK: jax.Array
   value_BMGK: jax.Array
+  cross: 'KVCache | None' = None
 
 
 class Context(NamedTuple):
@@ -54,6 +57,7 @@ class Attention(nn.Module):
   num_kv_heads: int
   head_size: int
   scale: Scale
+  backend: Backend
   bias_in: bool
   bias_out: bool
   dropout: float
@@ -75,7 +79,8 @@ class Attention(nn.Module):
     Args:
       x_BLD: the sublayer's input.
       context: see `Context`.
-      cache: written at the positions, then read as a whole.
+      cache: written at the positions, then read as a whole; with `cross`,
+        read instead of the encoder's output where that is None.
       layer: index of the layer, from 0.
       cross: queries from `x_BLD`, keys and values from the encoder's output.
 
@@ -84,10 +89,13 @@ class Attention(nn.Module):
     """
     H, G, K = self.num_heads, self.num_kv_heads, self.head_size
     source_BMD = context.memory_BMD if cross else x_BLD
-    assert source_BMD is not None
     q_BLHK = self._project('query', x_BLD, H, 'heads')
-    k_BMGK = self._project('key', source_BMD, G, 'kv_heads')
-    v_BMGK = self._project('value', source_BMD, G, 'kv_heads')
+    if source_BMD is None:
+      assert cache is not None
+      k_BMGK, v_BMGK = cache.key_BMGK, cache.value_BMGK
+    else:
+      k_BMGK = self._project('key', source_BMD, G, 'kv_heads')
+      v_BMGK = self._project('value', source_BMD, G, 'kv_heads')
     dropout = None
     if self.dropout and self.has_rng('dropout'):
       dropout = nn.Dropout(self.dropout, deterministic=False)
@@ -96,9 +104,10 @@ class Attention(nn.Module):
     if cross:
       mask = context.memory_mask_BM
       if mask is None:
-        mask = jnp.ones(source_BMD.shape[:2], bool)
+        mask = jnp.ones(k_BMGK.shape[:2], bool)
       mask = jnp.broadcast_to(mask[:, None], (*x_BLD.shape[:2], mask.shape[1]))
       y_BLHK = attend(q_BLHK, k_BMGK, v_BMGK, mask=mask, **shared)
+      cache = KVCache(k_BMGK, v_BMGK)
     else:
       positions = _positions(context, x_BLD.shape[1])
       if self.position.rotate is not None:
@@ -108,7 +117,7 @@ class Attention(nn.Module):
         # A mask of the new tokens says nothing about those in the cache.
         assert all(x is None for x in context.visibility)
         cache = _write(cache, positions, k_BMGK, v_BMGK)
-        k_BMGK, v_BMGK = cache
+        k_BMGK, v_BMGK = cache.key_BMGK, cache.value_BMGK
       bias = context.bias
       if self.position.relative:
         q_BLHK, bias = self._relative(
@@ -116,10 +125,13 @@ class Attention(nn.Module):
         )
       shared['bias'] = bias
       if cache is None:
-        y_BLHK = attend_within(
+        # Parameters are made with rows of one token, which few backends serve.
+        initial = self.is_initializing()
+        y_BLHK = attend_rows(
           q_BLHK,
           k_BMGK,
           v_BMGK,
+          backend=reference() if initial else self.backend,
           pattern=self.pattern,
           visibility=context.visibility,
           **shared,
@@ -217,7 +229,7 @@ def _write(
 ) -> KVCache:
   """Puts keys and values [B, L, G, K] into the slots of their positions."""
   rows = jnp.arange(key.shape[0])[:, None]
-  return KVCache(
-    cache.key_BMGK.at[rows, positions].set(key),
-    cache.value_BMGK.at[rows, positions].set(value),
+  return cache._replace(
+    key_BMGK=cache.key_BMGK.at[rows, positions].set(key),
+    value_BMGK=cache.value_BMGK.at[rows, positions].set(value),
   )

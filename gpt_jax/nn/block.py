@@ -43,9 +43,16 @@ class PreNormBlock(nn.Module):
     )
     x_BLD += drop(y_BLD)
     if self.cross:
-      y_BLD, _ = self.attention(name='cross')(
-        self.norm(name='cross_norm')(x_BLD), context, layer=layer, cross=True
+      seen = None if cache is None else cache.cross
+      y_BLD, seen = self.attention(name='cross')(
+        self.norm(name='cross_norm')(x_BLD),
+        context,
+        seen,
+        layer=layer,
+        cross=True,
       )
+      if cache is not None and cache.cross is not None:
+        cache = cache._replace(cross=seen)
       x_BLD += drop(y_BLD)
     y_BLD = self.ffn(name='ffn')(self.norm(name='ffn_norm')(x_BLD))
     return x_BLD + drop(y_BLD), cache
@@ -77,9 +84,16 @@ class PostNormBlock(nn.Module):
     )
     x_BLD = self.norm(name='attention_norm')(x_BLD + drop(y_BLD))
     if self.cross:
-      y_BLD, _ = self.attention(name='cross')(
-        x_BLD, context, layer=layer, cross=True
+      seen = None if cache is None else cache.cross
+      y_BLD, seen = self.attention(name='cross')(
+        x_BLD,
+        context,
+        seen,
+        layer=layer,
+        cross=True,
       )
+      if cache is not None and cache.cross is not None:
+        cache = cache._replace(cross=seen)
       x_BLD = self.norm(name='cross_norm')(x_BLD + drop(y_BLD))
     y_BLD = self.ffn(name='ffn')(x_BLD)
     return self.norm(name='ffn_norm')(x_BLD + drop(y_BLD)), cache

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.dense import parameter
+from gpt_jax.nn.ffn import ACTIVATIONS, Activation
 from gpt_jax.nn.init import Initializer
 from gpt_jax.spec import UsageError
 
@@ -86,21 +87,45 @@ class OutputHead(NamedTuple):
     tied: by the token embeddings, rather than by a table of their own.
     bias: whether each token has a bias.
     scale: of the hidden states, by the width.
+    transform: hidden states go through a dense layer, this activation and
+      `model.norm` first; None: they do not.
   """
 
   tied: bool
   bias: bool
   scale: Callable[[int], float]
+  transform: Activation | None
 
 
-def tied(bias: bool = False, scale: str = 'none') -> OutputHead:
-  """By the token embeddings; scale `rsqrt` is 1 / sqrt(d_model) (T5, PaLM)."""
-  return OutputHead(True, bias, _scale('model.output', scale))
+def tied(
+  bias: bool = False, scale: str = 'none', transform: str = 'none'
+) -> OutputHead:
+  """By the token embeddings.
+
+  Args:
+    bias: of each token.
+    scale: none; rsqrt: hidden states / sqrt(d_model) (T5, PaLM).
+    transform: none, or the activation of a dense layer, with a norm after it,
+      that the hidden states go through first (BERT's masked language model).
+  """
+  return _output(True, bias, scale, transform)
 
 
-def untied(bias: bool = False, scale: str = 'none') -> OutputHead:
-  """By a table of its own."""
-  return OutputHead(False, bias, _scale('model.output', scale))
+def untied(
+  bias: bool = False, scale: str = 'none', transform: str = 'none'
+) -> OutputHead:
+  """By a table of its own; the rest as in `tied`."""
+  return _output(False, bias, scale, transform)
+
+
+def _output(tied: bool, bias: bool, scale: str, transform: str) -> OutputHead:
+  if transform not in ('none', *ACTIVATIONS):
+    raise UsageError(
+      f'model.output: transform={transform!r}: unknown; one of none, '
+      + ', '.join(ACTIVATIONS)
+    )
+  activation = ACTIVATIONS.get(transform)
+  return OutputHead(tied, bias, _scale('model.output', scale), activation)
 
 
 INPUTS = {'tokens': tokens}

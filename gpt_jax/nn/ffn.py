@@ -66,12 +66,15 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
   return jax.nn.gelu(x, approximate=True)
 
 
+ACTIVATIONS: dict[str, Activation] = {
+  'relu': jax.nn.relu,
+  'gelu': gelu_exact,
+  'gelu_tanh': gelu_tanh,
+  'silu': jax.nn.silu,
+  'tanh': jnp.tanh,
+}
 FFNS: dict[str, Callable[[], Callable[..., nn.Module]]] = {
-  'relu': plain(jax.nn.relu),
-  'gelu': plain(gelu_exact),
-  'gelu_tanh': plain(gelu_tanh),
-  'silu': plain(jax.nn.silu),
-  'tanh': plain(jnp.tanh),
+  **{name: plain(activation) for name, activation in ACTIVATIONS.items()},
   'glu': gated(jax.nn.sigmoid),
   'bilinear': gated(lambda x: x),
   'reglu': gated(jax.nn.relu),

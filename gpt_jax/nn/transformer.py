@@ -18,9 +18,10 @@ from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn.attention import Attention, Context, KVCache
+from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
-from gpt_jax.nn.dense import parameter
+from gpt_jax.nn.dense import Dense, parameter
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.embed import INPUTS, OUTPUTS, Embedding
@@ -65,6 +66,7 @@ class Transformer(nn.Module):
   position: str
   attention: str
   attention_scale: str
+  attention_backend: str
   ffn: str
   norm: str
   block: str
@@ -124,6 +126,11 @@ class Transformer(nn.Module):
         self.encoder_norm = self._norm()
     if not self._output.tied:
       self.head = table(self.vocab_size)
+    if self._output.transform:
+      self.output_dense = Dense(
+        self.d_model, ('embed', 'mlp'), inits.kernel, True, self._dtype
+      )
+      self.output_norm = self._norm()
     if self._output.bias:
       zeros = nn.initializers.zeros
       self.head_bias = parameter(
@@ -151,7 +158,8 @@ class Transformer(nn.Module):
     Args:
       tokens_BL: int32 ids; the decoder's, in an encoder-decoder.
       positions_BL: int32, where each token stands; None means 0, 1, 2, ...
-      caches: from `init_caches`, when decoding; needs `positions_BL`.
+      caches: from `init_caches`, when decoding; needs `positions_BL`. After a
+        call with `memory_BMD` those with room for it do without.
       mask_BL: bool, False for padding.
       segments_BL: the document of each token of a packed row.
       kinds_BL: the kind of each token, for `input='tokens(segments=2)'`;
@@ -178,6 +186,7 @@ class Transformer(nn.Module):
       x_BLD = self.final_norm(x_BLD)
     if self.is_initializing():
       self.output_table()
+      self.output_hidden(x_BLD)
     return Output(x_BLD, caches, memory_BMD)
 
   def encode(
@@ -204,6 +213,9 @@ class Transformer(nn.Module):
 
   def output_hidden(self, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] as `output_table` expects them."""
+    if self._output.transform:
+      hidden = self._output.transform(self.output_dense(hidden))
+      hidden = self.output_norm(hidden)
     hidden = hidden * jnp.asarray(
       self._output.scale(self.d_model), hidden.dtype
     )
@@ -221,13 +233,25 @@ class Transformer(nn.Module):
       preferred_element_type=jnp.float32,
     )
 
-  def init_caches(self, batch_size: int, length: int) -> Caches:
-    """Empty caches for `batch_size` rows of at most `length` tokens."""
+  def init_caches(
+    self, batch_size: int, length: int, memory_length: int = 0
+  ) -> Caches:
+    """Empty caches for `batch_size` rows of at most `length` tokens.
+
+    With a `memory_length` they also keep the keys and values of `memory_BMD`.
+    """
     period = len(self._patterns(self.attention))
-    shape = (self.num_layers // period, batch_size, length)
-    shape += (self.num_kv_heads, self.head_size)
-    zeros = functools.partial(jnp.zeros, shape, DTYPES[self.dtype])
-    return tuple(KVCache(zeros(), zeros()) for _ in range(period))
+
+    def cache(length: int, cross: KVCache | None) -> KVCache:
+      shape = (self.num_layers // period, batch_size, length)
+      shape += (self.num_kv_heads, self.head_size)
+      zeros = functools.partial(jnp.zeros, shape, DTYPES[self.dtype])
+      return KVCache(zeros(), zeros(), cross)
+
+    return tuple(
+      cache(length, cache(memory_length, None) if memory_length else None)
+      for _ in range(period)
+    )
 
   def _patterns(self, attention: str):
     return spec.build_all('model.attention', attention, PATTERNS)
@@ -249,6 +273,9 @@ class Transformer(nn.Module):
       num_kv_heads=self.num_kv_heads,
       head_size=self.head_size,
       scale=spec.build('model.attention_scale', self.attention_scale, SCALES),
+      backend=spec.build(
+        'model.attention_backend', self.attention_backend, BACKENDS
+      ),
       bias_in=biases.qkv,
       bias_out=biases.out,
       dropout=self._rates.attention,

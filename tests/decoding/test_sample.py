@@ -92,6 +92,50 @@ def test_greedy_continuations_alone_and_together():
     assert generate([PROMPTS[i]]) == [together[i]]
 
 
+def test_encoder_decoders():
+  """From sources of several lengths, against a forward pass each."""
+  both = tiny.model(
+    num_layers=2,
+    num_encoder_layers=3,
+    position='t5_bias',
+    init_weights='normal(stddev=1.0)',
+  )
+  weights = tiny.params(both)
+
+  @jax.jit
+  def logits(source, tokens):
+    variables = {'params': weights}
+    out = both.apply(variables, tokens, encoder_tokens_BM=source)
+    return both.apply(variables, out.hidden_BLD, method='logits')
+
+  prompts = [[0], [0], [3, 1]]
+  sources = [[5], [2, 7, 1, 8, 3], [9, 9, 4]]
+  expected = []
+  for source, prompt in zip(sources, prompts, strict=True):
+    ids = list(prompt)
+    for _ in range(5):
+      padded = np.zeros((1, CONTEXT), np.int32)
+      padded[0, : len(ids)] = ids
+      scores = logits(np.array([source]), padded)
+      ids.append(int(np.argmax(scores[0, len(ids) - 1])))
+    expected.append(ids[len(prompt) :])
+  found = sample.generate(
+    both,
+    weights,
+    prompts,
+    sources=sources,
+    max_tokens=5,
+    sampler=GREEDY,
+    seed=0,
+  )
+  assert found == expected
+  assert expected[0] != expected[1]
+  with pytest.raises(AssertionError):
+    sample.generate(
+      both, weights, prompts, max_tokens=5, sampler=GREEDY, seed=0
+    )
+
+
 def test_continuation_may_fill_the_context():
   prompt = PROMPTS[3]
   room = CONTEXT - len(prompt)

@@ -137,7 +137,7 @@ def test_every_wrong_tensor_is_listed(tmp_path):
 @pytest.mark.parametrize(
   'name, option, value',
   [
-    ('gpt2_lm', 'model_type', 'bert'),
+    ('gpt2_lm', 'model_type', 'mamba'),
     ('gpt2_lm', 'architectures', ['GPT2ForTokenClassification']),
     ('gpt2_lm', 'activation_function', 'quick_gelu'),
     ('gpt2_lm', 'add_cross_attention', True),

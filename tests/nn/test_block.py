@@ -15,6 +15,7 @@ from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn.attention import Attention, Context
+from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.block import BLOCKS
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.init import INITS
@@ -50,6 +51,7 @@ def make(text, *, cross=False):
     num_kv_heads=G,
     head_size=K,
     scale=SCALES['rsqrt'](),
+    backend=BACKENDS['reference'](),
     bias_in=True,
     bias_out=True,
     dropout=0.0,

@@ -82,3 +82,9 @@ def test_unknown_scales():
   for text in ("tied(scale='root')", "untied(scale='root')"):
     with pytest.raises(UsageError, match="scale='root': unknown"):
       spec.build('model.output', text, OUTPUTS)
+
+
+def test_unknown_transform():
+  text = "tied(transform='swiglu')"
+  with pytest.raises(UsageError, match="transform='swiglu': unknown; one of"):
+    spec.build('model.output', text, OUTPUTS)

@@ -235,6 +235,40 @@ def test_decoding_with_a_cache_equals_one_pass(name):
     np.testing.assert_allclose(states[i], whole[:, i], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize('name', ['post', 't5'])
+def test_caches_with_room_keep_the_memory(name):
+  """The encoder's output is seen with the first token, and never again."""
+  model = make(name)
+  params, (tokens, source, mask) = tiny.params(model), inputs()
+
+  @jax.jit
+  def run(params):
+    def apply(*args, **kwargs):
+      return model.apply(
+        {'params': params}, *args, **kwargs, encoder_mask_BM=mask
+      )
+
+    memory = model.apply({'params': params}, source, mask, method='encode')
+    first = np.zeros((B, 1), np.int32)
+    caches = model.init_caches(B, L + 2, M)
+    out = apply(tokens[:, :1], first, caches, memory_BMD=memory)
+
+    def step(caches, i):
+      now = jax.lax.dynamic_slice_in_dim(tokens, i, 1, axis=1)
+      out = apply(now, jnp.full((B, 1), i), caches)
+      return out.caches, out.hidden_BLD[:, 0]
+
+    last, states = jax.lax.scan(step, out.caches, jnp.arange(1, L))
+    whole = apply(tokens, memory_BMD=memory).hidden_BLD
+    return out.hidden_BLD[:, 0], states, last, whole
+
+  first, states, caches, whole = run(params)
+  heads = model.num_kv_heads
+  assert caches[0].cross.key_BMGK.shape == (3, B, M, heads, tiny.K)
+  for i, state in enumerate([first, *states]):
+    np.testing.assert_allclose(state, whole[:, i], rtol=1e-3, atol=1e-4)
+
+
 def test_what_an_encoder_cannot_be():
   with pytest.raises(UsageError, match='no cross-attention'):
     tiny.params(tiny.model(**SIZES, block='parallel'))

@@ -62,6 +62,8 @@ def test_input(text, scale):
     ("tied(scale='rsqrt')", 'embed', D**-0.5),
     ("tied(bias=True, scale='rsqrt')", 'embed', D**-0.5),
     ("untied(bias=True, scale='sqrt')", 'head', D**0.5),
+    ("tied(bias=True, transform='gelu')", 'embed', 1),
+    ("untied(scale='rsqrt', transform='tanh')", 'head', D**-0.5),
   ],
 )
 def test_output(text, head, scale):
@@ -87,6 +89,13 @@ def test_output(text, head, scale):
     kv_heads=tiny.G,
     windows=(None,),
   )
+  assert ('output_dense' in params) == ('transform' in text)
+  if 'transform' in text:
+    # BERT: a dense layer, an activation, a norm.
+    p = reference.to_float64(params)
+    activation = reference.gelu if 'gelu' in text else np.tanh
+    hidden = activation(reference.dense(p['output_dense'], hidden))
+    hidden = reference.normalize(p, 'output_norm', hidden)
   table = np.float64(params[head]['embedding'])
   bias = np.float64(params.get('head_bias', np.zeros(tiny.V)))
   assert ('head_bias' in params) == ('bias' in text)

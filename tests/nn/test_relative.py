@@ -15,6 +15,7 @@ from flax import linen as nn
 from gpt_jax import spec
 from gpt_jax.nn import dot_product
 from gpt_jax.nn.attention import Attention, Context, KVCache
+from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS
@@ -35,6 +36,7 @@ def make(text, *, scale='rsqrt', bias=False):
     num_kv_heads=G,
     head_size=K,
     scale=SCALES[scale](),
+    backend=BACKENDS['reference'](),
     bias_in=bias,
     bias_out=bias,
     dropout=0.0,

@@ -1,0 +1,123 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""BERT: an encoder, with the head that it was trained with or another."""
+
+from typing import Any
+
+from gpt_jax.hf.base import (
+  ACTIVATIONS,
+  Family,
+  Options,
+  Tensor,
+  activation,
+  choice,
+  linear,
+  same,
+)
+from gpt_jax.nn.transformer import Transformer
+
+
+def _fields(options: Options) -> dict[str, Any]:
+  options.only('is_decoder', False)
+  options.only('position_embedding_type', 'absolute')
+  options.only('tie_word_embeddings', True)
+  ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu')
+  residual = options.number('hidden_dropout_prob', 0.1)
+  attention = options.number('attention_probs_dropout_prob', 0.1)
+  segments = options.size('type_vocab_size', 2)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('max_position_embeddings', 512),
+    'num_layers': options.size('num_hidden_layers'),
+    'd_model': options.size('hidden_size'),
+    'num_heads': options.size('num_attention_heads'),
+    'd_ff': options.size('intermediate_size'),
+    'input': f'tokens(segments={segments}, norm=True)',
+    'position': 'learned',
+    'attention': 'bidirectional',
+    'ffn': ffn,
+    'norm': f'layernorm(epsilon={options.number("layer_norm_eps", 1e-12)})',
+    'block': 'post',
+    'output': f'tied(bias=True, transform={ffn!r})',
+    'dropout': (
+      f'rates(embedding={residual}, residual={residual}, attention={attention})'
+    ),
+  }
+
+
+def _options(model: Transformer) -> dict[str, Any]:
+  rates = choice(model, 'dropout').kwargs
+  return {
+    'vocab_size': model.vocab_size,
+    'max_position_embeddings': model.context_length,
+    'num_hidden_layers': model.num_layers,
+    'hidden_size': model.d_model,
+    'num_attention_heads': model.num_heads,
+    'intermediate_size': model.d_ff,
+    'type_vocab_size': choice(model, 'input').kwargs['segments'],
+    'hidden_act': activation(model),
+    'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
+    'hidden_dropout_prob': rates.get('residual', 0.0),
+    'attention_probs_dropout_prob': rates.get('attention', 0.0),
+    'tie_word_embeddings': True,
+  }
+
+
+def _norm(path: str, name: str) -> list[Tensor]:
+  """LayerNorm, which Google's own files call gamma and beta."""
+  return [
+    same(f'{path}/scale', f'{name}.weight', f'{name}.gamma'),
+    same(f'{path}/bias', f'{name}.bias', f'{name}.beta'),
+  ]
+
+
+def _tensors(model: Transformer) -> list[Tensor]:
+  scores = choice(model, 'output').kwargs['bias']
+  e, h, ours = 'bert.embeddings', 'bert.encoder.layer.{layer}', 'layer'
+  words, decoder = f'{e}.word_embeddings.weight', 'cls.predictions.decoder'
+  return [
+    same('embed/embedding', words, *[f'{decoder}.weight'] * scores),
+    same('positions/embedding', f'{e}.position_embeddings.weight'),
+    same('segments/embedding', f'{e}.token_type_embeddings.weight'),
+    *_norm('embed_norm', f'{e}.LayerNorm'),
+    *linear(f'{ours}/attention/query', f'{h}.attention.self.query'),
+    *linear(f'{ours}/attention/key', f'{h}.attention.self.key'),
+    *linear(f'{ours}/attention/value', f'{h}.attention.self.value'),
+    *linear(f'{ours}/attention/out', f'{h}.attention.output.dense'),
+    *_norm(f'{ours}/attention_norm', f'{h}.attention.output.LayerNorm'),
+    *linear(f'{ours}/ffn/in', f'{h}.intermediate.dense'),
+    *linear(f'{ours}/ffn/out', f'{h}.output.dense'),
+    *_norm(f'{ours}/ffn_norm', f'{h}.output.LayerNorm'),
+    *(_scores() if scores else []),
+  ]
+
+
+def _scores() -> list[Tensor]:
+  """The head of the masked language model, but for the tied table."""
+  transform = 'cls.predictions.transform'
+  # Some releases take the one, some the other, and zeros if it is missing.
+  biases = ('cls.predictions.bias', 'cls.predictions.decoder.bias')
+  return [
+    *linear('output_dense', f'{transform}.dense'),
+    *_norm('output_norm', f'{transform}.LayerNorm'),
+    same('head_bias', *biases)._replace(always=biases),
+  ]
+
+
+BERT = Family(
+  model_type='bert',
+  architectures={
+    'BertForMaskedLM': 'lm',
+    'BertForPreTraining': 'pretraining',
+    'BertForSequenceClassification': 'pooled_classification',
+    'BertForQuestionAnswering': 'spans',
+    'BertForTokenClassification': 'tokens',
+    'BertModel': 'pooled',
+  },
+  prefix='bert.',
+  fields=_fields,
+  options=_options,
+  tensors=_tensors,
+  buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
+  token_types=True,
+)

@@ -1,0 +1,207 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the heads compute from the body's states, and the losses, as in HF."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.hf import heads
+from gpt_jax.hf.base import Options
+from gpt_jax.spec import UsageError
+
+# Labels of this value count nothing.
+IGNORED = -100
+
+# The inputs that tell the heads of each kind what is right, or where to look.
+TAKES = {
+  'lm': {'labels'},
+  'double': {'labels', 'mc_token_ids', 'mc_labels'},
+  'pretraining': {'labels', 'next_sentence_label'},
+  'classification': {'labels'},
+  'pooled_classification': {'labels'},
+  'eos_classification': {'labels'},
+  'tokens': {'labels'},
+  'spans': {'start_positions', 'end_positions'},
+  'pooled': set(),
+  'body': set(),
+}
+
+Outputs = dict[str, jax.Array]
+
+
+class Targets(NamedTuple):
+  """Such inputs; see `forward`."""
+
+  labels: Any = None
+  mc_token_ids: Any = None
+  mc_labels: Any = None
+  next_sentence_label: Any = None
+  start_positions: Any = None
+  end_positions: Any = None
+
+  def check(self, kind: str) -> None:
+    """Refuses those that no head takes."""
+    given = {n for n, x in self._asdict().items() if x is not None}
+    extra = given - TAKES[kind]
+    if extra & {'mc_token_ids', 'mc_labels'}:
+      raise UsageError('mc_token_ids, mc_labels: there is no choice head')
+    if extra:
+      names = ', '.join(sorted(extra))
+      raise UsageError(f'{names}: this checkpoint has no head for it')
+
+
+def of_heads(
+  kind: str,
+  options: Options,
+  params: Any,
+  hidden: jax.Array,
+  ids: jax.Array,
+  targets: Targets,
+) -> Outputs:
+  """The outputs of all heads but the language model's.
+
+  Args:
+    kind: of `heads.KINDS`.
+    options: the checkpoint's.
+    params: all parameters.
+    hidden: the body's last states; the decoder's, in an encoder-decoder.
+    ids: the input ids.
+    targets: what is right.
+  """
+  parameters = params.get('heads', {})
+  if kind == 'double':
+    return _choices(parameters['choice'], hidden, targets)
+  if kind == 'spans':
+    return _spans(parameters['spans'], hidden, targets)
+  if kind == 'tokens':
+    logits = _dense(parameters['classifier'], hidden)
+    return _with_loss(logits, targets.labels)
+  if kind in heads.POOLING:
+    pooled = jnp.tanh(_dense(parameters['pooler'], hidden[:, 0]))
+    out = {'pooler_output': pooled}
+    if kind == 'pretraining':
+      out |= _pair(parameters['pair'], pooled, targets)
+    if kind == 'pooled_classification':
+      logits = _dense(parameters['classifier'], pooled)
+      out |= _classified(options, logits, targets.labels)
+    return out
+  if kind == 'classification':
+    at = _pick(hidden, _last(options, ids))
+    logits = at @ parameters['score']['kernel']
+    return _classified(options, logits, targets.labels)
+  if kind == 'eos_classification':
+    at = _pick(hidden, _last_eos(options, ids))
+    at = jnp.tanh(_dense(parameters['dense'], at))
+    logits = _dense(parameters['classifier'], at)
+    return _classified(options, logits, targets.labels)
+  return {}
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """The mean over all labels that count."""
+  counts = labels != IGNORED
+  log_probs = jax.nn.log_softmax(logits, axis=-1)
+  index = jnp.where(counts, labels, 0)[..., None]
+  picked = jnp.take_along_axis(log_probs, index, axis=-1)[..., 0]
+  return -jnp.sum(picked * counts) / jnp.sum(counts)
+
+
+def _dense(head: Any, x: jax.Array) -> jax.Array:
+  bias = head['bias'].reshape((1,) * (x.ndim - 1) + (-1,))
+  return x @ head['kernel'] + bias
+
+
+def _pick(hidden: jax.Array, index: jax.Array) -> jax.Array:
+  """[..., time, width] and where [...] to [..., width]."""
+  index = index[..., None, None]
+  return jnp.take_along_axis(hidden, index, axis=-2)[..., 0, :]
+
+
+def _with_loss(logits: jax.Array, labels: Any) -> Outputs:
+  if labels is None:
+    return {'logits': logits}
+  loss = cross_entropy(logits, jnp.asarray(labels))
+  return {'logits': logits, 'loss': loss}
+
+
+def _choices(head: Any, hidden: jax.Array, targets: Targets) -> Outputs:
+  """One score for each choice, from its state at `mc_token_ids`."""
+  if targets.mc_token_ids is None:
+    at = hidden[..., -1, :]
+  else:
+    at = _pick(hidden, jnp.asarray(targets.mc_token_ids))
+  logits = _dense(head, at)[..., 0]
+  out = {'mc_logits': logits}
+  if targets.mc_labels is not None:
+    out['mc_loss'] = cross_entropy(logits, jnp.asarray(targets.mc_labels))
+  return out
+
+
+def _spans(head: Any, hidden: jax.Array, targets: Targets) -> Outputs:
+  """A score for each token to be the first, and to be the last, of a span."""
+  start, end = jnp.moveaxis(_dense(head, hidden), -1, 0)
+  out = {'start_logits': start, 'end_logits': end}
+  right = targets.start_positions, targets.end_positions
+  if all(x is not None for x in right):
+    losses = []
+    for logits, x in zip((start, end), right, strict=True):
+      # Answers that were cut off count nothing.
+      index = jnp.maximum(jnp.asarray(x).reshape(-1), 0)
+      index = jnp.where(index < logits.shape[1], index, IGNORED)
+      losses.append(cross_entropy(logits, index))
+    out['loss'] = (losses[0] + losses[1]) / 2
+  return out
+
+
+def _pair(head: Any, pooled: jax.Array, targets: Targets) -> Outputs:
+  """Whether the second sentence follows the first: class 0 says so."""
+  logits = _dense(head, pooled)
+  out = {'seq_relationship_logits': logits}
+  if targets.next_sentence_label is not None:
+    labels = jnp.asarray(targets.next_sentence_label).reshape(-1)
+    out['pair_loss'] = cross_entropy(logits, labels)
+  return out
+
+
+def _last(options: Options, ids: jax.Array) -> jax.Array:
+  """Where each row's last token is that is not padding."""
+  pad = options.get('pad_token_id')
+  if pad is None:
+    if len(ids) > 1:
+      raise options.fail('pad_token_id', 'is needed for more than one row')
+    return jnp.full(len(ids), ids.shape[-1] - 1)
+  return jnp.max(jnp.where(ids != pad, jnp.arange(ids.shape[-1])[None], 0), 1)
+
+
+def _last_eos(options: Options, ids: jax.Array) -> jax.Array:
+  """Where each row's last end-of-text token is."""
+  is_eos = ids == options.size('eos_token_id')
+  if not is_eos.any(axis=1).all():
+    eos = options.get('eos_token_id')
+    raise UsageError(f'input_ids: no eos_token_id={eos} in a row to classify')
+  return jnp.max(jnp.where(is_eos, jnp.arange(ids.shape[-1])[None], 0), 1)
+
+
+def _classified(options: Options, logits: jax.Array, labels: Any) -> Outputs:
+  """Classes of whole rows, and their loss by `problem_type`."""
+  if labels is None:
+    return {'logits': logits}
+  labels = jnp.asarray(labels)
+  kind = options.get('problem_type')
+  if kind is None:
+    if heads.num_labels(options) == 1:
+      kind = 'regression'
+    elif jnp.issubdtype(labels.dtype, jnp.integer):
+      kind = 'single_label_classification'
+    else:
+      kind = 'multi_label_classification'
+  if kind == 'regression':
+    loss = jnp.mean(jnp.square(logits - labels.reshape(logits.shape)))
+  elif kind == 'single_label_classification':
+    loss = cross_entropy(logits, labels.reshape(-1))
+  else:
+    likely = labels * jax.nn.log_sigmoid(logits)
+    loss = -jnp.mean(likely + (1 - labels) * jax.nn.log_sigmoid(-logits))
+  return {'logits': logits, 'loss': loss}

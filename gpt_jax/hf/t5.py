@@ -1,0 +1,177 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""T5, of version 1.0, and of 1.1 with its gate and its own output table."""
+
+from typing import Any
+
+from gpt_jax.hf.base import Family, Options, Tensor, choice, linear, norm, same
+from gpt_jax.nn.transformer import Transformer
+
+# HF's `feed_forward_proj` -> our `model.ffn`, and HF's `dense_act_fn`.
+_FFNS = {
+  'relu': ('relu', 'relu'),
+  'gelu': ('gelu', 'gelu'),
+  'gelu_new': ('gelu_tanh', 'gelu_new'),
+  'silu': ('silu', 'silu'),
+  'gated-gelu': ('geglu_tanh', 'gelu_new'),
+  'gated-gelu_new': ('geglu_tanh', 'gelu_new'),
+  'gated-relu': ('reglu', 'relu'),
+  'gated-silu': ('swiglu', 'silu'),
+}
+
+
+def _fields(options: Options) -> dict[str, Any]:
+  options.only('is_decoder', False)
+  names = {name: name for name in _FFNS}
+  proj = options.choice('feed_forward_proj', names, 'relu')
+  ffn, activation = _FFNS[proj]
+  options.only('dense_act_fn', activation)
+  options.only('is_gated_act', proj.startswith('gated-'))
+  num_layers = options.size('num_layers')
+  buckets = options.size('relative_attention_num_buckets', 32)
+  distance = options.size('relative_attention_max_distance', 128)
+  rate = options.number('dropout_rate', 0.1)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    # Nothing bounds it; newer files do not even name what it was trained with.
+    'context_length': options.size('n_positions', 512),
+    'num_layers': options.size('num_decoder_layers', num_layers),
+    'num_encoder_layers': num_layers,
+    'd_model': options.size('d_model'),
+    'num_heads': options.size('num_heads'),
+    'head_size': options.size('d_kv'),
+    'd_ff': options.size('d_ff'),
+    'position': f't5_bias(num_buckets={buckets}, max_distance={distance})',
+    'attention_scale': 'none',
+    'ffn': ffn,
+    'norm': f'rmsnorm(epsilon={options.number("layer_norm_epsilon", 1e-6)})',
+    'block': 'pre',
+    'bias': 'none',
+    'output': _output(options),
+    'dropout': f'rates(embedding={rate}, residual={rate}, attention={rate})',
+  }
+
+
+def _output(options: Options) -> str:
+  """1.0 ties and scales, 1.1 does neither.
+
+  `tie_word_embeddings` told them apart before transformers 5; since then it is
+  written as true, and `scale_decoder_outputs` tells.
+  """
+  tied = options.flag('tie_word_embeddings', True)
+  scaled = options.flag('scale_decoder_outputs', tied)
+  if scaled and not tied:
+    raise options.fail(
+      'scale_decoder_outputs', 'contradicts tie_word_embeddings=False'
+    )
+  return "tied(scale='rsqrt')" if scaled else 'untied'
+
+
+def _options(model: Transformer) -> dict[str, Any]:
+  ffn, position = choice(model, 'ffn').name, choice(model, 'position')
+  names = {ours: theirs for theirs, (ours, _) in reversed(_FFNS.items())}
+  proj = names.get(ffn, ffn)
+  tied = choice(model, 'output').name == 'tied'
+  return {
+    'vocab_size': model.vocab_size,
+    'n_positions': model.context_length,
+    'num_layers': model.num_encoder_layers,
+    'num_decoder_layers': model.num_layers,
+    'd_model': model.d_model,
+    'num_heads': model.num_heads,
+    'd_kv': model.head_size,
+    'd_ff': model.d_ff,
+    'relative_attention_num_buckets': position.kwargs.get('num_buckets'),
+    'relative_attention_max_distance': position.kwargs.get('max_distance'),
+    'feed_forward_proj': proj,
+    'dense_act_fn': _FFNS[proj][1] if proj in _FFNS else proj,
+    'is_gated_act': proj.startswith('gated-'),
+    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
+    'dropout_rate': choice(model, 'dropout').kwargs.get('residual', 0.0),
+    'tie_word_embeddings': tied,
+    'scale_decoder_outputs': tied,
+    'is_encoder_decoder': True,
+    'decoder_start_token_id': 0,
+    'pad_token_id': 0,
+    'eos_token_id': 1,
+  }
+
+
+def _tensors(model: Transformer) -> list[Tensor]:
+  t = 'transformer'
+  tied = choice(model, 'output').name == 'tied'
+  repeated = [f'{t}.encoder.embed_tokens', f'{t}.decoder.embed_tokens']
+  tables = [f'{t}.shared', *repeated, *['lm_head'] * tied]
+  tensors = [
+    same('embed/embedding', *(f'{name}.weight' for name in tables)),
+    *[same('head/embedding', 'lm_head.weight')] * (not tied),
+  ]
+  stacks = (
+    ('encoder', 'encoder_layer', 'encoder_norm', 1),
+    ('decoder', 'layer', 'final_norm', 2),
+  )
+  for stack, ours, last_norm, ffn in stacks:
+    h = f'{t}.{stack}.block.{{layer}}.layer'
+    # All layers share the bias, but HF's first layer has it.
+    bias = 'block.0.layer.0.SelfAttention.relative_attention_bias.weight'
+    tensors += [
+      same(f'{stack}_bias/embedding', f'{t}.{stack}.{bias}'),
+      *_attention(f'{ours}/attention', f'{h}.0', 'SelfAttention'),
+      *_ffn(model, ours, f'{h}.{ffn}'),
+      *norm(last_norm, f'{t}.{stack}.final_layer_norm', bias=False),
+    ]
+  cross = f'{t}.decoder.block.{{layer}}.layer.1'
+  return [*tensors, *_attention('layer/cross', cross, 'EncDecAttention')]
+
+
+def _attention(path: str, name: str, kind: str) -> list[Tensor]:
+  """One sublayer of attention, with its norm."""
+  return [
+    *norm(f'{path}_norm', f'{name}.layer_norm', bias=False),
+    *linear(f'{path}/query', f'{name}.{kind}.q', bias=False),
+    *linear(f'{path}/key', f'{name}.{kind}.k', bias=False),
+    *linear(f'{path}/value', f'{name}.{kind}.v', bias=False),
+    *linear(f'{path}/out', f'{name}.{kind}.o', bias=False),
+  ]
+
+
+def _ffn(model: Transformer, path: str, name: str) -> list[Tensor]:
+  """The feed-forward sublayer, with its norm."""
+  ffn = choice(model, 'ffn').name
+  gated = any(
+    ours == ffn and proj.startswith('gated-')
+    for proj, (ours, _) in _FFNS.items()
+  )
+  dense = f'{name}.DenseReluDense'
+  widen = linear(f'{path}/ffn/in', f'{dense}.wi', bias=False)
+  if gated:
+    widen = [
+      *linear(f'{path}/ffn/gate', f'{dense}.wi_0', bias=False),
+      *linear(f'{path}/ffn/in', f'{dense}.wi_1', bias=False),
+    ]
+  return [
+    *norm(f'{path}/ffn_norm', f'{name}.layer_norm', bias=False),
+    *widen,
+    *linear(f'{path}/ffn/out', f'{dense}.wo', bias=False),
+  ]
+
+
+T5 = Family(
+  model_type='t5',
+  architectures={
+    'T5ForConditionalGeneration': 'lm',
+    'T5ForSequenceClassification': 'eos_classification',
+    'T5Model': 'body',
+  },
+  prefix='transformer.',
+  fields=_fields,
+  options=_options,
+  tensors=_tensors,
+  # Google's files carry a bias for cross-attention that was never used.
+  buffers=(
+    r'transformer\.decoder\.block\.0\.layer\.1\.EncDecAttention'
+    r'\.relative_attention_bias\.weight',
+  ),
+  bare=True,
+  rewritten=('tie_word_embeddings',),
+)

@@ -1,0 +1,253 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What computes attention among the tokens of each row.
+
+`reference` is plain XLA and serves every call; `splash` (TPU) and `cudnn`
+(GPU) never hold the scores, and serve most. `auto` takes the one that is made
+for the devices, or the reference where that one cannot serve the call.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.nn import devices, kernels
+from gpt_jax.nn.dot_product import Visibility, attend_within
+from gpt_jax.nn.masks import Pattern
+from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
+
+
+class Request(NamedTuple):
+  """One call: see `dot_product.attend_within`."""
+
+  q_BLHK: jax.Array
+  k_BLGK: jax.Array
+  v_BLGK: jax.Array
+  pattern: Pattern
+  visibility: Visibility
+  scale: float | jax.Array
+  bias: jax.Array | None
+  dropout: nn.Module | None
+
+
+class Backend(NamedTuple):
+  """One way to compute attention within rows.
+
+  Attributes:
+    name: as in the config.
+    obstacle: why it cannot serve a request, or None where it can.
+    run: serves a request: [B, L, H, K].
+  """
+
+  name: str
+  obstacle: Callable[[Request], str | None]
+  run: Callable[[Request], jax.Array]
+
+
+def attend_rows(
+  q_BLHK: jax.Array,
+  k_BLGK: jax.Array,
+  v_BLGK: jax.Array,
+  *,
+  backend: Backend,
+  pattern: Pattern,
+  visibility: Visibility,
+  scale: float | jax.Array,
+  bias: jax.Array | None = None,
+  dropout: nn.Module | None = None,
+) -> jax.Array:
+  """`dot_product.attend_within`, computed by `backend`.
+
+  What a query that is itself padding gets differs between backends; nobody
+  reads it.
+
+  Raises:
+    UsageError: the backend cannot serve this call.
+  """
+  request = Request(
+    q_BLHK, k_BLGK, v_BLGK, pattern, visibility, scale, bias, dropout
+  )
+  obstacle = backend.obstacle(request)
+  if obstacle:
+    raise UsageError(
+      f'model.attention_backend={backend.name}: {obstacle}; change that, or '
+      'take auto or reference'
+    )
+  return backend.run(request)
+
+
+def reference() -> Backend:
+  """Plain XLA, on any device, for every call."""
+
+  def run(request: Request) -> jax.Array:
+    return attend_within(
+      request.q_BLHK,
+      request.k_BLGK,
+      request.v_BLGK,
+      pattern=request.pattern,
+      visibility=request.visibility,
+      scale=request.scale,
+      bias=request.bias,
+      dropout=request.dropout,
+    )
+
+  return Backend('reference', lambda request: None, run)
+
+
+def splash(
+  block: int = 512, fused_until: int = 4096, interpret: bool = False
+) -> Backend:
+  """JAX's Pallas kernel for TPU, which skips blocks that are hidden.
+
+  Args:
+    block: of queries and of keys, at most; what divides the length is taken.
+    fused_until: rows up to this length have one backward kernel. It is faster
+      than two, but keeps a partial gradient of the queries for each block of
+      keys: memory grows as length^2 / block.
+    interpret: runs on any device, slowly: for tests.
+  """
+  if block < kernels.LANES or block % kernels.LANES:
+    raise UsageError(
+      f'model.attention_backend: block={block} is not a multiple of '
+      f'{kernels.LANES}'
+    )
+
+  def obstacle(request: Request) -> str | None:
+    if not interpret and devices.platform() != 'tpu':
+      return f'it needs a TPU, and the devices are {devices.platform()}'
+    length, head_size = request.q_BLHK.shape[1], request.q_BLHK.shape[3]
+    if length % kernels.LANES:
+      return f'the length {length} is not a multiple of {kernels.LANES}'
+    # 64, 96 and 128 have been compiled; smaller ones would fill few lanes.
+    if head_size < 64 or head_size % 32:
+      return f'model.head_size={head_size} is not a multiple of 32 from 64'
+    return _not_plain(request) or _not_split(request)
+
+  def run(request: Request) -> jax.Array:
+    return kernels.splash(
+      request.q_BLHK,
+      request.k_BLGK,
+      request.v_BLGK,
+      pattern=request.pattern,
+      visibility=request.visibility,
+      scale=request.scale,
+      block=block,
+      fused_until=fused_until,
+      interpret=interpret,
+    )
+
+  return Backend('splash', obstacle, run)
+
+
+def cudnn() -> Backend:
+  """NVIDIA's kernels for GPU."""
+
+  def obstacle(request: Request) -> str | None:
+    if devices.platform() != 'gpu':
+      return f'it needs a GPU, and the devices are {devices.platform()}'
+    dtype = request.q_BLHK.dtype
+    if dtype not in (jnp.bfloat16, jnp.float16):
+      return f'model.dtype={dtype} is neither bfloat16 nor float16'
+    capability = _capability()
+    if capability < 8:
+      return f'compute capability {capability} is below 8.0 (Ampere)'
+    head_size = request.q_BLHK.shape[3]
+    largest = 128 if capability < 9 else 256
+    if head_size % 8 or head_size > largest:
+      return (
+        f'model.head_size={head_size} is not a multiple of 8 up to {largest}'
+      )
+    if any(x is not None for x in request.visibility):
+      return 'rows have padding or packed documents'
+    return _not_plain(request) or _not_split(request)
+
+  def run(request: Request) -> jax.Array:
+    return kernels.cudnn(
+      request.q_BLHK,
+      request.k_BLGK,
+      request.v_BLGK,
+      pattern=request.pattern,
+      scale=request.scale,
+    )
+
+  return Backend('cudnn', obstacle, run)
+
+
+def auto() -> Backend:
+  """By the devices: splash, cudnn or the reference; the log says which."""
+  return Backend(
+    'auto', lambda request: None, lambda request: pick(request).run(request)
+  )
+
+
+def pick(request: Request) -> Backend:
+  """The backend that `auto` takes for a request, which it logs once."""
+  platform = devices.platform()
+  if platform not in FASTEST:
+    _log_once(f'attention: reference, on {platform}')
+    return reference()
+  backend = FASTEST[platform]()
+  obstacle = backend.obstacle(request)
+  if obstacle:
+    _log_once(f'attention: reference, not {backend.name}: {obstacle}')
+    return reference()
+  _log_once(f'attention: {backend.name}')
+  return backend
+
+
+@functools.cache
+def _log_once(message: str) -> None:
+  log.info(message)
+
+
+def _capability() -> float:
+  """CUDA's compute capability of the GPUs here, 0 where they have none."""
+  text = jax.local_devices(backend='gpu')[0].compute_capability
+  try:
+    return float(text)
+  except ValueError:  # AMD: 'gfx90a'
+    return 0.0
+
+
+def _not_plain(request: Request) -> str | None:
+  """What only the reference computes."""
+  if request.bias is not None:
+    return 'model.position adds a bias to the scores'
+  if request.dropout is not None:
+    return 'model.dropout drops attention probabilities'
+  if request.pattern.rule is not None:
+    return (
+      'model.attention holds strided or fixed, which only the reference has'
+    )
+  return None
+
+
+def _not_split(request: Request) -> str | None:
+  """Rows or heads that do not divide over their mesh axes."""
+  sizes = {'batch': request.q_BLHK.shape[0], 'heads': request.q_BLHK.shape[2]}
+  for logical, size in sizes.items():
+    parts = devices.num_parts(logical)
+    if size % parts:
+      return (
+        f'{size} ({logical}) does not divide over the {parts} devices of '
+        f'mesh.rules.{logical}'
+      )
+  return None
+
+
+# What `auto` tries, by platform.
+FASTEST: dict[str, Callable[[], Backend]] = {'gpu': cudnn, 'tpu': splash}
+
+BACKENDS: dict[str, Callable[..., Backend]] = {
+  'auto': auto,
+  'cudnn': cudnn,
+  'reference': reference,
+  'splash': splash,
+}

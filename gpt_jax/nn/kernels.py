@@ -1,0 +1,162 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Calls the attention kernels for TPU and GPU, on each device's rows and heads.
+
+Both compute `dot_product.attend_within` without ever holding the scores.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention
+
+from gpt_jax.nn import devices
+from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.masks import Pattern
+
+# Lanes of a TPU's vector unit: blocks are a multiple.
+LANES = 128
+
+
+def splash(
+  q_BLHK: jax.Array,
+  k_BLGK: jax.Array,
+  v_BLGK: jax.Array,
+  *,
+  pattern: Pattern,
+  visibility: Visibility,
+  scale: float | jax.Array,
+  block: int,
+  fused_until: int,
+  interpret: bool,
+) -> jax.Array:
+  """JAX's Pallas kernel for TPU: see `backends.splash`."""
+  length = q_BLHK.shape[1]
+  local = functools.partial(
+    _splash,
+    pattern=pattern,
+    blocks=_blocks(length, block, fused=length <= fused_until),
+    interpret=interpret,
+  )
+  segments_BL = _segments(visibility)
+  return _per_device(local, q_BLHK, k_BLGK, v_BLGK, segments_BL, scale=scale)
+
+
+def cudnn(
+  q_BLHK: jax.Array,
+  k_BLGK: jax.Array,
+  v_BLGK: jax.Array,
+  *,
+  pattern: Pattern,
+  scale: float | jax.Array,
+) -> jax.Array:
+  """CuDNN's fused attention, through JAX."""
+  local = functools.partial(_cudnn, pattern=pattern)
+  return _per_device(local, q_BLHK, k_BLGK, v_BLGK, None, scale=scale)
+
+
+def _per_device(
+  local: Callable[..., jax.Array],
+  q_BLHK: jax.Array,
+  k_BLGK: jax.Array,
+  v_BLGK: jax.Array,
+  segments_BL: jax.Array | None,
+  *,
+  scale: float | jax.Array,
+) -> jax.Array:
+  """`local(q, k, v, segments)` for each device, the queries scaled before."""
+  q_BLHK = (q_BLHK * scale).astype(q_BLHK.dtype)
+  # Each device needs the key/value heads of its query heads. With fewer of
+  # them than devices they are repeated, as often as it takes.
+  num_kv_heads = k_BLGK.shape[2]
+  copies = math.lcm(num_kv_heads, devices.num_parts('heads')) // num_kv_heads
+  if copies > 1:
+    k_BLGK, v_BLGK = (jnp.repeat(x, copies, 2) for x in (k_BLGK, v_BLGK))
+  heads = ('batch', None, 'heads', None)
+  axes = (heads, heads, heads, ('batch', None))
+  run = devices.per_device(local, axes, heads)
+  return run(q_BLHK, k_BLGK, v_BLGK, segments_BL)
+
+
+def _segments(visibility: Visibility) -> jax.Array | None:
+  """Documents and padding as one: tokens see those of their own number."""
+  mask_BL, segments_BL = visibility
+  if mask_BL is None:
+    return segments_BL
+  padding_BL = 1 - mask_BL.astype(jnp.int32)
+  return padding_BL if segments_BL is None else 2 * segments_BL + padding_BL
+
+
+def _blocks(
+  length: int, block: int, *, fused: bool
+) -> splash_attention.BlockSizes:
+  """The largest blocks up to `block` that divide the length."""
+  sizes = range(LANES, min(block, length) + 1, LANES)
+  size = max(s for s in sizes if length % s == 0)
+  return splash_attention.BlockSizes(
+    block_q=size,
+    block_kv=size,
+    block_q_dkv=size,
+    block_kv_dkv=size,
+    block_q_dq=None if fused else size,
+    block_kv_dq=None if fused else size,
+    use_fused_bwd_kernel=fused,
+  )
+
+
+def _splash(
+  q_BLHK: jax.Array,
+  k_BLGK: jax.Array,
+  v_BLGK: jax.Array,
+  segments_BL: jax.Array | None,
+  *,
+  pattern: Pattern,
+  blocks: splash_attention.BlockSizes,
+  interpret: bool,
+) -> jax.Array:
+  """The kernel takes one row, heads first, and queries already scaled."""
+  L, H = q_BLHK.shape[1:3]
+  kernel = splash_attention.make_splash_mha_single_device(
+    splash_attention.MultiHeadMask([_mask(pattern, L)] * H),
+    block_sizes=blocks,
+    interpret=interpret,
+  )
+  ids = None
+  if segments_BL is not None:
+    ids = splash_attention.SegmentIds(segments_BL, segments_BL)
+  heads_first = (x.swapaxes(1, 2) for x in (q_BLHK, k_BLGK, v_BLGK))
+  out_BHLK: Any = jax.vmap(kernel)(*heads_first, ids)
+  return out_BHLK.swapaxes(1, 2)
+
+
+def _mask(pattern: Pattern, length: int) -> splash_attention.Mask:
+  """What splash calls the pattern; it knows no others than these."""
+  shape = (length, length)
+  if not pattern.causal:
+    return splash_attention.FullMask(shape)
+  back = None if pattern.window is None else pattern.window - 1
+  return splash_attention.LocalMask(shape, (back, 0), offset=0)
+
+
+def _cudnn(
+  q_BLHK: jax.Array,
+  k_BLGK: jax.Array,
+  v_BLGK: jax.Array,
+  segments_BL: None,
+  *,
+  pattern: Pattern,
+) -> jax.Array:
+  window = None if pattern.window is None else (pattern.window - 1, 0)
+  return jax.nn.dot_product_attention(
+    q_BLHK,
+    k_BLGK,
+    v_BLGK,
+    scale=1.0,
+    is_causal=pattern.causal,
+    local_window_size=window,
+    implementation='cudnn',
+  )

@@ -1,0 +1,206 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which attention backend is taken, what each refuses, and what is logged."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+from jax.sharding import Mesh
+
+from configs import base
+from gpt_jax import sharding, spec
+from gpt_jax.nn import backends, devices
+from gpt_jax.nn.backends import BACKENDS, Request
+from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.transformer import parameter_shapes
+from gpt_jax.spec import UsageError
+
+B, L, K = 4, 256, 64
+EVERYTHING = Visibility()
+SPLASH = 'splash(block=128, interpret=True)'
+RULES = sharding.parse_rules(base.get_config().mesh.rules)
+
+
+def qkv(heads=4, kv_heads=2, *, rows=B, length=L, head_size=K, dtype='float32'):
+  rng = np.random.default_rng(0)
+  q = rng.normal(size=(rows, length, heads, head_size))
+  k, v = rng.normal(size=(2, rows, length, kv_heads, head_size))
+  return tuple(jnp.asarray(x, dtype) for x in (q, k, v))
+
+
+def backend(text):
+  return spec.build('model.attention_backend', text, BACKENDS)
+
+
+def pattern(text):
+  return spec.build('model.attention', text, PATTERNS)
+
+
+def mesh_of(*sizes):
+  devices = np.array(jax.devices()[: np.prod(sizes)])
+  return Mesh(devices.reshape(sizes), sharding.AXES)
+
+
+def request(
+  heads=(4, 2), *, attention='full', seen=EVERYTHING, bias=None, drop=0, **sizes
+):
+  dropout = nn.Dropout(drop, deterministic=False) if drop else None
+  inputs = qkv(*heads, **sizes)
+  return Request(*inputs, pattern(attention), seen, 0.3, bias, dropout)
+
+
+def attend(text, asked):
+  """As the layer does."""
+  q, k, v, *rest = asked
+  names = Request._fields[3:]
+  kwargs = dict(zip(names, rest, strict=True))
+  return backends.attend_rows(q, k, v, backend=backend(text), **kwargs)
+
+
+PADDING = Visibility(np.ones((B, L), bool), None)
+DOCUMENTS = Visibility(None, np.zeros((B, L), np.int32))
+BIAS = np.zeros((1, 4, L, L), np.float32)
+# What the kernels cannot do, and why they say so.
+PLAIN = [
+  ({'bias': BIAS}, 'model.position adds a bias'),
+  ({'drop': 0.1}, 'model.dropout drops'),
+  ({'attention': 'strided(stride=3)'}, 'model.attention holds strided or'),
+]
+
+
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    *PLAIN,
+    ({'length': 200}, 'the length 200 is not a multiple of 128'),
+    ({'head_size': 32}, 'model.head_size=32 is not a multiple of 32 from 64'),
+    ({'head_size': 72}, 'model.head_size=72'),
+  ],
+)
+def test_splash_refuses(changes, reason):
+  with pytest.raises(UsageError) as e:
+    attend(SPLASH, request(**changes))
+  assert str(e.value).startswith(f'model.attention_backend=splash: {reason}')
+  assert str(e.value).endswith('; change that, or take auto or reference')
+
+
+@pytest.mark.parametrize('text', ['splash', 'cudnn'])
+def test_a_backend_for_other_devices_is_refused(text):
+  with pytest.raises(UsageError, match=f'{text}: it needs a .PU, and the dev'):
+    attend(text, request())
+
+
+def test_what_does_not_divide_over_the_mesh_is_refused():
+  with sharding.use(mesh_of(2, 1, 4), RULES):
+    with pytest.raises(UsageError, match=r'3 \(batch\) .* the 2 devices of'):
+      attend(SPLASH, request(rows=3))
+    with pytest.raises(UsageError, match=r'6 \(heads\) .* mesh.rules.heads'):
+      attend(SPLASH, request((6, 2)))
+
+
+@pytest.fixture
+def on(monkeypatch):
+  """Makes the devices look like others."""
+
+  def on(platform, capability=9.0):
+    monkeypatch.setattr(devices, 'platform', lambda: platform)
+    monkeypatch.setattr(backends, '_capability', lambda: capability)
+
+  return on
+
+
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    *PLAIN,
+    ({'dtype': 'float32'}, 'model.dtype=float32 is neither'),
+    ({'head_size': 68}, 'model.head_size=68 is not a multiple of 8 up to 128'),
+    ({'head_size': 136}, 'model.head_size=136'),
+    ({'seen': PADDING}, 'rows have padding or packed'),
+    ({'seen': DOCUMENTS}, 'rows have padding or packed'),
+  ],
+)
+def test_cudnn_refuses(changes, reason, on):
+  on('gpu', 8.6)
+  with pytest.raises(UsageError) as e:
+    attend('cudnn', request(**{'dtype': 'bfloat16', **changes}))
+  assert str(e.value).startswith(f'model.attention_backend=cudnn: {reason}')
+
+
+def test_cudnn_by_the_gpu(on):
+  asked = request(head_size=256, dtype='bfloat16')
+  on('gpu', 9.0)
+  assert backends.cudnn().obstacle(asked) is None
+  on('gpu', 7.5)
+  assert '7.5 is below 8.0' in str(backends.cudnn().obstacle(asked))
+
+
+@pytest.mark.parametrize(
+  'text, why',
+  [
+    ('splash(block=100)', 'block=100 is not a multiple of 128'),
+    ('splash(block=0)', 'block=0 is not'),
+    ('flash', "unknown 'flash'; one of auto, cudnn, reference, splash"),
+  ],
+)
+def test_arguments(text, why):
+  with pytest.raises(UsageError, match=f'model.attention_backend.*{why}'):
+    backend(text)
+
+
+@pytest.fixture
+def lines(monkeypatch):
+  """What is logged, as if nothing had been."""
+  lines = []
+  backends._log_once.cache_clear()
+  monkeypatch.setattr(backends.log, 'info', lines.append)
+  yield lines
+  backends._log_once.cache_clear()
+
+
+def test_auto_on_cpu(lines):
+  asked = request()
+  assert backends.pick(asked).name == 'reference'
+  assert np.array_equal(attend('auto', asked), attend('reference', asked))
+  assert lines == ['attention: reference, on cpu']
+
+
+def test_auto_on_tpu(lines, on):
+  on('tpu')
+  assert backends.pick(request()).name == 'splash'
+  short = request(length=100)
+  assert backends.pick(short).name == backends.pick(short).name == 'reference'
+  assert np.array_equal(attend('auto', short), attend('reference', short))
+  assert backends.pick(request(bias=BIAS)).name == 'reference'
+  no_splash = 'attention: reference, not splash: '
+  assert lines == [
+    'attention: splash',
+    no_splash + 'the length 100 is not a multiple of 128',
+    no_splash + 'model.position adds a bias to the scores',
+  ]
+
+
+def test_auto_on_gpu(lines, on):
+  on('gpu')
+  assert backends.pick(request(dtype='bfloat16')).name == 'cudnn'
+  assert backends.pick(request()).name == 'reference'
+  assert lines == [
+    'attention: cudnn',
+    'attention: reference, not cudnn: model.dtype=float32 is neither bfloat16 '
+    'nor float16',
+  ]
+
+
+def test_a_model_whose_backend_cannot_serve_it():
+  """Parameters are made all the same: a run may go on elsewhere."""
+  model = tiny.model(attention_backend='splash')
+  assert parameter_shapes(model) == parameter_shapes(tiny.model())
+  apply = functools.partial(model.apply, {'params': tiny.params(model)})
+  with pytest.raises(UsageError, match='splash: it needs a TPU'):
+    jax.eval_shape(apply, tiny.tokens(2, 11))

@@ -1,0 +1,268 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The attention kernels against the reference.
+
+Splash runs in interpret mode here. cuDNN needs a GPU: only what is asked of it
+is tested.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+from jax.sharding import AbstractDevice, AbstractMesh, Mesh
+
+from configs import base
+from gpt_jax import sharding, spec
+from gpt_jax.nn import backends, kernels
+from gpt_jax.nn.backends import BACKENDS, Request
+from gpt_jax.nn.dot_product import Visibility, attend_within
+from gpt_jax.nn.masks import PATTERNS
+
+B, L, K = 4, 256, 64
+EVERYTHING = Visibility()
+SPLASH = 'splash(block=128, interpret=True)'
+UNFUSED = 'splash(block=128, fused_until=0, interpret=True)'
+RULES = sharding.parse_rules(base.get_config().mesh.rules)
+
+
+def qkv(heads=4, kv_heads=2, *, dtype='float32'):
+  rng = np.random.default_rng(0)
+  q = rng.normal(size=(B, L, heads, K))
+  k, v = rng.normal(size=(2, B, L, kv_heads, K))
+  return tuple(jnp.asarray(x, dtype) for x in (q, k, v))
+
+
+def documents():
+  """Documents that begin within blocks, and one that is a whole row."""
+  ids = np.zeros((B, L), np.int32)
+  ids[0, 4:] = ids[2, 130:] = 1
+  ids[0, 170:] = 2
+  return ids
+
+
+def padding():
+  """Left, right, and within."""
+  mask = np.ones((B, L), bool)
+  mask[0, :30] = mask[1, 200:] = mask[2, 140:150] = False
+  return mask
+
+
+SEEN = {
+  'all': EVERYTHING,
+  'documents': Visibility(None, documents()),
+  'padding': Visibility(padding(), None),
+  'both': Visibility(padding(), documents()),
+}
+
+
+def backend(text):
+  return spec.build('model.attention_backend', text, BACKENDS)
+
+
+def pattern(text):
+  return spec.build('model.attention', text, PATTERNS)
+
+
+def results(text, inputs, attention='full', seen=EVERYTHING):
+  """The output, and the gradients of a function of it."""
+  chosen, weight = backend(text), np.ones((B, L), bool)
+  if seen.key_mask_BM is not None:
+    weight = seen.key_mask_BM
+
+  def loss(q, k, v, seen):
+    out = backends.attend_rows(
+      q,
+      k,
+      v,
+      backend=chosen,
+      pattern=pattern(attention),
+      visibility=seen,
+      scale=K**-0.5,
+    )
+    out *= weight[..., None, None]
+    return jnp.sum(out**2), out
+
+  run = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+  (_, out), gradients = jax.jit(run)(*inputs, seen)
+  return out, gradients
+
+
+def check_equal(found, expected):
+  np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
+  for ours, theirs in zip(found[1], expected[1], strict=True):
+    assert np.abs(theirs).max() > 0.1
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  'text, attention, heads, seen',
+  [
+    (SPLASH, 'full', (3, 3), 'all'),
+    (SPLASH, 'full', (6, 2), 'documents'),
+    (SPLASH, 'full', (3, 1), 'padding'),
+    (SPLASH, 'local(window=100)', (3, 3), 'both'),
+    (SPLASH, 'local(window=100)', (6, 2), 'all'),
+    (SPLASH, 'local(window=128)', (3, 1), 'all'),
+    (SPLASH, 'bidirectional', (6, 2), 'padding'),
+    (SPLASH, 'bidirectional', (3, 3), 'all'),
+    ('splash(interpret=True)', 'full', (6, 2), 'all'),
+    (UNFUSED, 'full', (6, 2), 'both'),
+    (UNFUSED, 'local(window=100)', (3, 1), 'all'),
+  ],
+)
+def test_splash_is_the_reference(text, attention, heads, seen):
+  inputs = qkv(*heads)
+  found = results(text, inputs, attention, SEEN[seen])
+  check_equal(found, results('reference', inputs, attention, SEEN[seen]))
+
+
+@pytest.mark.parametrize('fused_until', [0, L])
+def test_documents_have_no_gradient_to_each_other(fused_until):
+  second = documents() == 1
+
+  def loss(q, k, v):
+    out = backends.attend_rows(
+      q,
+      k,
+      v,
+      backend=backends.splash(128, fused_until, interpret=True),
+      pattern=pattern('full'),
+      visibility=SEEN['documents'],
+      scale=K**-0.5,
+    )
+    return (out**2)[second].sum()
+
+  for gradient in jax.jit(jax.grad(loss, (0, 1, 2)))(*qkv()):
+    assert not np.any(gradient[~second])
+    assert np.any(gradient[second])
+
+
+def mesh_of(*sizes):
+  devices = np.array(jax.devices()[: np.prod(sizes)])
+  return Mesh(devices.reshape(sizes), sharding.AXES)
+
+
+@pytest.mark.parametrize(
+  'sizes, heads, local_heads, seen',
+  [
+    ((2, 2, 2), (4, 2), (2, 1), 'both'),
+    ((2, 1, 4), (8, 2), (2, 1), 'all'),  # two devices share a kv head
+    ((1, 2, 2), (4, 1), (2, 1), 'all'),
+    ((4, 1, 2), (4, 4), (2, 2), 'documents'),
+  ],
+)
+def test_splash_on_a_mesh(sizes, heads, local_heads, seen, monkeypatch):
+  """Each device computes its own rows and heads."""
+  shapes = set()
+
+  def local(q, k, v, segments, **kwargs):
+    shapes.add((q.shape, k.shape, v.shape))
+    return original(q, k, v, segments, **kwargs)
+
+  original = kernels._splash
+  monkeypatch.setattr(kernels, '_splash', local)
+  inputs = qkv(*heads)
+  with sharding.use(mesh_of(*sizes), RULES):
+    found = results(SPLASH, inputs, seen=SEEN[seen])
+  check_equal(found, results('reference', inputs, seen=SEEN[seen]))
+  rows = B // (sizes[0] * sizes[1])
+  q, kv = ((rows, L, n, K) for n in local_heads)
+  assert shapes == {(q, kv, kv)}
+
+
+MODEL = {
+  'context_length': 128,
+  'num_layers': 2,
+  'num_heads': 4,
+  'num_kv_heads': 2,
+  'head_size': K,
+  'd_model': 24,
+  'vocab_size': 48,
+  'd_ff': 40,
+  'attention': 'full, local(window=50)',
+  'attention_scale': 'by_layer',
+  'position': 'rope',
+}
+
+
+def test_a_model_on_a_mesh():
+  """Inside the scan over layers, and what is computed again."""
+  tokens = tiny.tokens(B, 128, vocab_size=48)
+  segments = documents()[:, 64:192]
+
+  def gradients(text):
+    model = tiny.model(**MODEL, remat='full', attention_backend=text)
+
+    def loss(params):
+      out = model.apply({'params': params}, tokens, segments_BL=segments)
+      return jnp.sum(out.hidden_BLD**3)
+
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+  params = tiny.params(tiny.model(**MODEL))
+  expected = gradients('reference')
+  with sharding.use(mesh_of(2, 2, 2), RULES):
+    found = gradients(SPLASH)
+  for ours, theirs in zip(
+    *map(jax.tree.leaves, (found, expected)), strict=True
+  ):
+    scale = np.abs(theirs).max()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize(
+  'attention', ['full', 'local(window=100)', 'bidirectional']
+)
+def test_cudnn_is_asked_for_the_reference(attention, monkeypatch):
+  """XLA's version of the same function stands in for the kernel."""
+  asked = []
+
+  def stand_in(*args, implementation, **kwargs):
+    asked.append(implementation)
+    return original(*args, **kwargs, implementation='xla')
+
+  original = jax.nn.dot_product_attention
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', stand_in)
+  inputs = qkv()
+
+  def run(attend, **kwargs):
+    return jax.jit(functools.partial(attend, **kwargs))(*inputs)
+
+  shared = {'pattern': pattern(attention), 'scale': 0.3}
+  with sharding.use(mesh_of(2, 1, 2), RULES):
+    found = run(kernels.cudnn, **shared)
+  expected = run(attend_within, visibility=EVERYTHING, **shared)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+  assert asked == ['cudnn']
+
+
+def test_blocks_divide_the_length():
+  sizes = {
+    length: kernels._blocks(length, 512, fused=True).block_q
+    for length in (128, 384, 512, 640, 768, 2048)
+  }
+  assert sizes == {128: 128, 384: 384, 512: 512, 640: 128, 768: 384, 2048: 512}
+
+
+@pytest.mark.parametrize('fused_until', [0, 4096])
+def test_lowers_for_tpu(fused_until):
+  """As far as a Mosaic kernel for each phase; the mesh says it is for TPU."""
+  device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
+  mesh = AbstractMesh((2, 1, 2), sharding.AXES, abstract_device=device)
+
+  def loss(q, k, v):
+    asked = Request(q, k, v, pattern('full'), EVERYTHING, 0.3, None, None)
+    assert backends.pick(asked).name == 'splash'
+    run = backends.splash(fused_until=fused_until).run
+    return jnp.sum(run(asked).astype(jnp.float32))
+
+  inputs = qkv(dtype='bfloat16')
+  with jax.sharding.use_abstract_mesh(mesh), nn.logical_axis_rules(RULES):
+    traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*inputs)
+    text = traced.lower(lowering_platforms=('tpu',)).as_text()
+  assert text.count('@tpu_custom_call') == (2 if fused_until else 3)
