@@ -37,11 +37,12 @@ def get_config(arg: str = '') -> ConfigDict:
     head_size=placeholder(int),  # empty: d_model / num_heads
     d_ff=placeholder(int),  # empty: 4 * d_model
     num_encoder_layers=0,  # more than 0: an encoder-decoder
-    # tokens(scale='none', segments=0, norm=False)
+    # tokens(scale='none', segments=0, norm=False),
+    # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
     # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',
     # scaling='none'), t5_bias, alibi(scale='none', dtype='float32'),
-    # transformer_xl, none
+    # transformer_xl(memory=0, clamp=0), none
     position='learned',
     # full, local(window=...), strided(stride=...), fixed(stride=...),
     # bidirectional; a comma list repeats over the layers.
@@ -60,7 +61,8 @@ def get_config(arg: str = '') -> ConfigDict:
     block='pre',
     bias='all',  # of the dense layers: all, none, where(qkv=True, ...)
     # tied(bias=False, scale='none', transform='none'), untied(...): does the
-    # output reuse the token embeddings
+    # output reuse the token embeddings. adaptive(own=()): the softmax of
+    # input=adaptive(...)
     output='tied',
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
@@ -124,6 +126,7 @@ def get_config(arg: str = '') -> ConfigDict:
       kv_heads='tensor',
       head='',
       buckets='',
+      cluster='',
       mlp='tensor',
       vocab='tensor',
       norm='',

@@ -63,6 +63,7 @@ SECTIONS = {
       'vocab': 'tensor',
       'norm': '',
       'layers': '',
+      'cluster': '',
     },
   },
   'checkpoint': {'every_steps': 1, 'keep': 1},

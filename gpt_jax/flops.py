@@ -53,7 +53,8 @@ def matmul_parameters(config: Config, params: Any) -> int:
   return sum(
     math.prod(shape)
     for name, shape in parameter_table(params).items()
-    if name.endswith('/kernel') or name == f'{head}/embedding'
+    # An adaptive embedding has `kernel_0`, `embedding_0`, ...
+    if '/kernel' in name or name.startswith(f'{head}/embedding')
   )
 
 

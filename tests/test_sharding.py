@@ -141,6 +141,10 @@ def test_every_logical_axis_has_a_rule():
     tiny.model(input='tokens(segments=2)', output='untied(bias=True)'),
     tiny.model(num_encoder_layers=2, position='t5_bias', ffn='geglu'),
     tiny.model(d_model=22, position='transformer_xl', norm='rmsnorm'),
+    tiny.model(
+      input='adaptive(cutoffs=(7,), d_embed=5, div_val=2)',
+      output='adaptive(own=(0,))',
+    ),
   ):
     tokens = np.zeros((1, 1), np.int32)
     tree = jax.eval_shape(model.init, jax.random.key(0), tokens)

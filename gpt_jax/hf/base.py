@@ -148,7 +148,8 @@ class Tensor(NamedTuple):
     names: in the file; several where files differ or tied copies are repeated:
       at least one must be there, and all that are must be equal. An export
       uses those of the import, or the first.
-    paths: of the parameters that it holds: several where it is fused.
+    paths: of the parameters that it holds: several where it is fused, none
+      where it is a constant.
     split: from the tensor to one array for each path.
     join: the way back.
     always: those of `names` that any export has, whatever the import had.
@@ -256,6 +257,8 @@ class Family(NamedTuple):
     bare: whether exports of our own models leave the prefix out.
     rewritten: options that an export takes from `options`, even if the
       import's own mean the same here: not all releases read them alike.
+    forward: computes all of `hf.forward`, from the model, the kind of heads,
+      the parameters and the inputs that were given.
   """
 
   model_type: str
@@ -269,6 +272,7 @@ class Family(NamedTuple):
   positions: Callable[[Transformer, Any], Any] | None = None
   bare: bool = False
   rewritten: tuple[str, ...] = ()
+  forward: Callable[..., dict[str, Any]] | None = None
 
 
 def choice(model: Transformer, field: str) -> spec.Call:

@@ -54,7 +54,7 @@ def _options(model: Transformer) -> dict[str, Any]:
     'hidden_size': model.d_model,
     'num_attention_heads': model.num_heads,
     'intermediate_size': model.d_ff,
-    'type_vocab_size': choice(model, 'input').kwargs['segments'],
+    'type_vocab_size': choice(model, 'input').kwargs.get('segments', 0),
     'hidden_act': activation(model),
     'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
     'hidden_dropout_prob': rates.get('residual', 0.0),

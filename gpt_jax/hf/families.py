@@ -12,6 +12,7 @@ from gpt_jax.hf.gptj import GPTJ
 from gpt_jax.hf.llama import LLAMA, MISTRAL
 from gpt_jax.hf.openai_gpt import OPENAI_GPT
 from gpt_jax.hf.t5 import T5
+from gpt_jax.hf.transfo_xl import TRANSFO_XL
 
 # An export of a model of our own takes the first that can express it.
 FAMILIES: dict[str, Family] = {
@@ -27,5 +28,6 @@ FAMILIES: dict[str, Family] = {
     FALCON,
     BERT,
     T5,
+    TRANSFO_XL,
   )
 }

@@ -32,6 +32,7 @@ def forward(
   next_sentence_label: Any = None,
   start_positions: Any = None,
   end_positions: Any = None,
+  mems: Any = None,
 ) -> dict[str, jax.Array]:
   """Computes what the model's class in transformers returns in evaluation.
 
@@ -53,16 +54,39 @@ def forward(
     next_sentence_label: [batch], 0 if the second sentence follows the first.
     start_positions: [batch], the first token of the answer.
     end_positions: [batch], its last token.
+    mems: [layer, memory, batch, width], what Transformer-XL gave for the
+      segment before.
 
   Returns:
     `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; of an
     encoder-decoder `decoder_hidden_states`, `encoder_hidden_states` and
-    `encoder_last_hidden_state`; and what the heads give, such as `logits`,
+    `encoder_last_hidden_state`; of Transformer-XL `mems`, and `log_probs` or,
+    with labels, `losses`, `loss`; and what the heads give, such as `logits`,
     `loss`, `mc_logits`, `mc_loss`, `pooler_output`, `start_logits`.
 
   Raises:
     UsageError: an input that this model does not take.
   """
+  if isinstance(model, Imported) and model.family.forward:
+    given = {
+      'input_ids': input_ids,
+      'attention_mask': attention_mask,
+      'position_ids': position_ids,
+      'token_type_ids': token_type_ids,
+      'decoder_input_ids': decoder_input_ids,
+      'decoder_attention_mask': decoder_attention_mask,
+      'labels': labels,
+      'mc_token_ids': mc_token_ids,
+      'mc_labels': mc_labels,
+      'next_sentence_label': next_sentence_label,
+      'start_positions': start_positions,
+      'end_positions': end_positions,
+      'mems': mems,
+    }
+    given = {name: x for name, x in given.items() if x is not None}
+    return model.family.forward(model, model.origin.kind, params, **given)
+  if mems is not None:
+    raise UsageError('mems: only Transformer-XL takes them')
   targets = scores.Targets(
     labels,
     mc_token_ids,

@@ -115,7 +115,7 @@ def slots(model: Imported) -> list[tuple[Tensor, int | None]]:
   family = model.family
   of_heads = heads.tensors(model.origin.kind, family.prefix)
   for tensor in [*family.tensors(model), *of_heads]:
-    stack = _stack(model, tensor.paths[0])
+    stack = _stack(model, tensor.paths[0]) if tensor.paths else None
     if stack is None:
       out.append((tensor, None))
       continue

@@ -30,6 +30,25 @@ class KVCache(NamedTuple):
   cross: 'KVCache | None' = None
 
 
+class SegmentMemory(NamedTuple):
+  """What a layer was given in earlier segments, newest last (Dai et al. 2019).
+
+  Its keys and values stand before those of the segment: section 3.2,
+  h~ = [SG(m) . h]; no gradient goes back into it.
+  """
+
+  hidden_BMD: jax.Array
+
+  def then(self, x_BLD: jax.Array) -> 'SegmentMemory':
+    """The memory for the next segment, of the same length."""
+    M = self.hidden_BMD.shape[1]
+    x = x_BLD.astype(self.hidden_BMD.dtype)
+    return SegmentMemory(jnp.concatenate([self.hidden_BMD, x], axis=1)[:, -M:])
+
+
+Cache = KVCache | SegmentMemory
+
+
 class Context(NamedTuple):
   """What all layers of a stack share; None where there is no such thing.
 
@@ -69,29 +88,36 @@ class Attention(nn.Module):
     self,
     x_BLD: jax.Array,
     context: Context,
-    cache: KVCache | None = None,
+    cache: Cache | None = None,
     *,
     layer: jax.Array,
     cross: bool = False,
-  ) -> tuple[jax.Array, KVCache | None]:
+  ) -> tuple[jax.Array, Cache | None]:
     """Attends within `x_BLD`, to a cache, or to the encoder's output.
 
     Args:
       x_BLD: the sublayer's input.
       context: see `Context`.
-      cache: written at the positions, then read as a whole; with `cross`,
-        read instead of the encoder's output where that is None.
+      cache: written at the positions, then read as a whole; or a memory, read
+        as tokens that stand before `x_BLD`; with `cross`, read instead of the
+        encoder's output where that is None.
       layer: index of the layer, from 0.
       cross: queries from `x_BLD`, keys and values from the encoder's output.
 
     Returns:
-      [B, L, D] and the cache with the new keys and values.
+      [B, L, D] and the cache with the new keys and values; a memory as it is.
     """
     H, G, K = self.num_heads, self.num_kv_heads, self.head_size
     source_BMD = context.memory_BMD if cross else x_BLD
+    if isinstance(cache, SegmentMemory):
+      # A mask of the new tokens says nothing about those in the memory.
+      assert not cross and self.position.relative
+      assert context.positions_BL is None
+      assert all(x is None for x in context.visibility)
+      source_BMD = jnp.concatenate([cache.hidden_BMD, x_BLD], axis=1)
     q_BLHK = self._project('query', x_BLD, H, 'heads')
     if source_BMD is None:
-      assert cache is not None
+      assert isinstance(cache, KVCache)
       k_BMGK, v_BMGK = cache.key_BMGK, cache.value_BMGK
     else:
       k_BMGK = self._project('key', source_BMD, G, 'kv_heads')
@@ -113,7 +139,7 @@ class Attention(nn.Module):
       if self.position.rotate is not None:
         q_BLHK = self.position.rotate(q_BLHK, positions)
         k_BMGK = self.position.rotate(k_BMGK, positions)
-      if cache is not None:
+      if isinstance(cache, KVCache):
         # A mask of the new tokens says nothing about those in the cache.
         assert all(x is None for x in context.visibility)
         cache = _write(cache, positions, k_BMGK, v_BMGK)
@@ -121,7 +147,7 @@ class Attention(nn.Module):
       bias = context.bias
       if self.position.relative:
         q_BLHK, bias = self._relative(
-          q_BLHK, x_BLD.shape[-1], positions, cache, layer
+          q_BLHK, x_BLD.shape[-1], k_BMGK.shape[1], positions, cache, layer
         )
       shared['bias'] = bias
       if cache is None:
@@ -140,6 +166,8 @@ class Attention(nn.Module):
         # Slots past the newest token hold padding or zeros: they are later
         # than every query, so that the causal mask hides them.
         slots = jnp.arange(k_BMGK.shape[1])
+        if isinstance(cache, SegmentMemory):
+          positions += cache.hidden_BMD.shape[1]
         mask = self.pattern.visible(positions[:, :, None], slots[None, None])
         y_BLHK = attend(q_BLHK, k_BMGK, v_BMGK, mask=mask, **shared)
     out = Dense(
@@ -170,8 +198,9 @@ class Attention(nn.Module):
     self,
     q_BLHK: jax.Array,
     d_model: int,
+    num_keys: int,
     positions: jax.Array,
-    cache: KVCache | None,
+    cache: Cache | None,
     layer: jax.Array,
   ) -> tuple[jax.Array, jax.Array]:
     """Transformer-XL's terms (b), (c), (d) (Dai et al. 2019, section 3.3).
@@ -186,13 +215,16 @@ class Attention(nn.Module):
         'encoders'
       )
     L, H, K = q_BLHK.shape[1:]
-    M = L if cache is None else cache.key_BMGK.shape[1]
+    M = num_keys
     heads = ('heads', 'head')
     zeros = nn.initializers.zeros
     u_HK = parameter(self, 'content_bias', zeros, (H, K), heads)
     v_HK = parameter(self, 'position_bias', zeros, (H, K), heads)
     # Distances M - 1, ..., 1, 0.
-    waves_MD = sinusoids(jnp.arange(M)[::-1], d_model, layout='halves')
+    distances = jnp.arange(M)[::-1]
+    if self.position.clamp:
+      distances = jnp.minimum(distances, self.position.clamp)
+    waves_MD = sinusoids(distances, d_model, layout='halves')
     project = Dense(
       H * K,
       ('embed', 'heads'),
@@ -205,11 +237,12 @@ class Attention(nn.Module):
     q_position = q_BLHK + v_HK[None, None].astype(q_BLHK.dtype)
     bias = jnp.einsum('BLHK,MHK->BHLM', q_position, r_MHK)
     bias = bias * self.scale(K, layer)
-    if cache is None:
-      # Row i is moved left by L - 1 - i, so that column j is distance i - j;
-      # what wraps around is later than the query, and hidden.
+    if not isinstance(cache, KVCache):
+      # Row i is moved left by L - 1 - i, so that column j is the distance from
+      # key j to query M - L + i; what wraps around is later, and hidden.
       bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (1, 0)))
-      bias = bias.reshape(*bias.shape[:2], L + 1, L)[:, :, 1:]
+      bias = bias.reshape(*bias.shape[:2], M + 1, L)[:, :, 1:]
+      bias = bias.reshape(*bias.shape[:2], L, M)
     else:
       distance = positions[:, :, None] - jnp.arange(M)[None, None]
       index = jnp.clip(M - 1 - distance, 0, M - 1)

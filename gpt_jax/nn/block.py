@@ -9,11 +9,11 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 
-from gpt_jax.nn.attention import Context, KVCache
+from gpt_jax.nn.attention import Cache, Context, KVCache, SegmentMemory
 from gpt_jax.spec import UsageError
 
 Factory = Callable[..., nn.Module]
-Result = tuple[jax.Array, KVCache | None]
+Result = tuple[jax.Array, Cache | None]
 
 
 class PreNormBlock(nn.Module):
@@ -33,17 +33,18 @@ class PreNormBlock(nn.Module):
     self,
     x_BLD: jax.Array,
     context: Context,
-    cache: KVCache | None,
+    cache: Cache | None,
     layer: jax.Array,
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
     drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
+    norm = self.norm(name='attention_norm')
     y_BLD, cache = self.attention(name='attention')(
-      self.norm(name='attention_norm')(x_BLD), context, cache, layer=layer
+      norm(x_BLD), context, _normalized(cache, norm), layer=layer
     )
     x_BLD += drop(y_BLD)
     if self.cross:
-      seen = None if cache is None else cache.cross
+      seen = cache.cross if isinstance(cache, KVCache) else None
       y_BLD, seen = self.attention(name='cross')(
         self.norm(name='cross_norm')(x_BLD),
         context,
@@ -51,7 +52,7 @@ class PreNormBlock(nn.Module):
         layer=layer,
         cross=True,
       )
-      if cache is not None and cache.cross is not None:
+      if isinstance(cache, KVCache) and cache.cross is not None:
         cache = cache._replace(cross=seen)
       x_BLD += drop(y_BLD)
     y_BLD = self.ffn(name='ffn')(self.norm(name='ffn_norm')(x_BLD))
@@ -74,7 +75,7 @@ class PostNormBlock(nn.Module):
     self,
     x_BLD: jax.Array,
     context: Context,
-    cache: KVCache | None,
+    cache: Cache | None,
     layer: jax.Array,
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
@@ -84,7 +85,7 @@ class PostNormBlock(nn.Module):
     )
     x_BLD = self.norm(name='attention_norm')(x_BLD + drop(y_BLD))
     if self.cross:
-      seen = None if cache is None else cache.cross
+      seen = cache.cross if isinstance(cache, KVCache) else None
       y_BLD, seen = self.attention(name='cross')(
         x_BLD,
         context,
@@ -92,7 +93,7 @@ class PostNormBlock(nn.Module):
         layer=layer,
         cross=True,
       )
-      if cache is not None and cache.cross is not None:
+      if isinstance(cache, KVCache) and cache.cross is not None:
         cache = cache._replace(cross=seen)
       x_BLD = self.norm(name='cross_norm')(x_BLD + drop(y_BLD))
     y_BLD = self.ffn(name='ffn')(x_BLD)
@@ -117,7 +118,7 @@ class ParallelBlock(nn.Module):
     self,
     x_BLD: jax.Array,
     context: Context,
-    cache: KVCache | None,
+    cache: Cache | None,
     layer: jax.Array,
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
@@ -127,13 +128,21 @@ class ParallelBlock(nn.Module):
         'encoder-decoder, or set model.num_encoder_layers=0'
       )
     drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
-    h_BLD = self.norm(name='attention_norm')(x_BLD)
+    norm = self.norm(name='attention_norm')
+    h_BLD = norm(x_BLD)
     y_BLD, cache = self.attention(name='attention')(
-      h_BLD, context, cache, layer=layer
+      h_BLD, context, _normalized(cache, norm), layer=layer
     )
     if self.num_norms == 2:
       h_BLD = self.norm(name='ffn_norm')(x_BLD)
     return x_BLD + drop(y_BLD) + drop(self.ffn(name='ffn')(h_BLD)), cache
+
+
+def _normalized(cache: Cache | None, norm: nn.Module) -> Cache | None:
+  """A memory as attention's input is; it holds inputs of blocks."""
+  if isinstance(cache, SegmentMemory):
+    return SegmentMemory(norm(cache.hidden_BMD))
+  return cache
 
 
 class Choice(NamedTuple):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn.adaptive import Clusters
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.ffn import ACTIVATIONS, Activation
 from gpt_jax.nn.init import Initializer
@@ -49,11 +50,13 @@ class Input(NamedTuple):
     scale: of the embeddings, by the width: 1 or sqrt(D).
     num_segments: rows of a second table for the kind of each token; 0: none.
     norm: whether `model.norm` follows (BERT).
+    clusters: of an adaptive embedding; None: one table.
   """
 
   scale: Callable[[int], float]
   num_segments: int
   norm: bool
+  clusters: Clusters | None = None
 
 
 def _scale(field: str, name: str) -> Callable[[int], float]:
@@ -80,6 +83,21 @@ def tokens(scale: str = 'none', segments: int = 0, norm: bool = False) -> Input:
   return Input(_scale('model.input', scale), segments, norm)
 
 
+def adaptive(
+  cutoffs: tuple, d_embed: int, div_val: int = 1, scale: str = 'none'
+) -> Input:
+  """Narrower vectors for rarer tokens (Baevski and Auli 2019).
+
+  Args:
+    cutoffs: the first token of each cluster but the first.
+    d_embed: width of the first cluster's vectors.
+    div_val: each cluster's are so many times narrower than the last's.
+    scale: none; sqrt: times sqrt(d_model).
+  """
+  clusters = Clusters(tuple(cutoffs), d_embed, div_val)
+  return Input(_scale('model.input', scale), 0, False, clusters)
+
+
 class OutputHead(NamedTuple):
   """How hidden states score the vocabulary.
 
@@ -89,12 +107,15 @@ class OutputHead(NamedTuple):
     scale: of the hidden states, by the width.
     transform: hidden states go through a dense layer, this activation and
       `model.norm` first; None: they do not.
+    own: of an adaptive softmax, the clusters with projections of their own;
+      None: a plain softmax.
   """
 
   tied: bool
   bias: bool
   scale: Callable[[int], float]
   transform: Activation | None
+  own: tuple[int, ...] | None = None
 
 
 def tied(
@@ -128,5 +149,15 @@ def _output(tied: bool, bias: bool, scale: str, transform: str) -> OutputHead:
   return OutputHead(tied, bias, _scale('model.output', scale), activation)
 
 
-INPUTS = {'tokens': tokens}
-OUTPUTS = {'tied': tied, 'untied': untied}
+def adaptive_softmax(own: tuple = ()) -> OutputHead:
+  """By the tables of `input='adaptive(...)'` (Grave et al. 2017).
+
+  Args:
+    own: clusters with a projection of their own, rather than the input's.
+  """
+  scale = _scale('model.output', 'none')
+  return OutputHead(True, False, scale, None, tuple(own))
+
+
+INPUTS = {'adaptive': adaptive, 'tokens': tokens}
+OUTPUTS = {'adaptive': adaptive_softmax, 'tied': tied, 'untied': untied}

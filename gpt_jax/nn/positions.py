@@ -37,12 +37,16 @@ class Position(NamedTuple):
     rotate: queries or keys [B, L, H, K] and positions [B or 1, L] to the same.
     bias: makes a module that is called as `T5Bias` is.
     relative: whether attention is Transformer-XL's.
+    memory: how many states of earlier segments each layer is to keep.
+    clamp: longer distances count as this one; 0: as they are.
   """
 
   embed: Callable[..., nn.Module] | None = None
   rotate: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   bias: Callable[..., nn.Module] | None = None
   relative: bool = False
+  memory: int = 0
+  clamp: int = 0
 
 
 class LearnedPositions(nn.Module):
@@ -249,9 +253,19 @@ def alibi(scale: str = 'none', dtype: str = 'float32') -> Position:
   )
 
 
-def transformer_xl() -> Position:
-  """Transformer-XL's relative attention (Dai et al. 2019, section 3.3)."""
-  return Position(relative=True)
+def transformer_xl(memory: int = 0, clamp: int = 0) -> Position:
+  """Transformer-XL's relative attention (Dai et al. 2019, section 3.3).
+
+  Args:
+    memory: how many states of earlier segments each layer keeps as keys and
+      values of later ones: see `Transformer.init_memories`.
+    clamp: longer distances count as this one; 0: as they are.
+  """
+  if memory < 0 or clamp < 0:
+    raise UsageError(
+      f'model.position: memory={memory} and clamp={clamp} must be at least 0'
+    )
+  return Position(relative=True, memory=memory, clamp=clamp)
 
 
 def none() -> Position:

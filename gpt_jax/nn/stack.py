@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn.attention import Context, KVCache
+from gpt_jax.nn.attention import Cache, Context, SegmentMemory
 
 # What the backward pass may keep; everything else is computed again.
 REMATS: dict[str, Callable | None] = {
@@ -24,7 +24,7 @@ REMATS: dict[str, Callable | None] = {
 }
 LOOPS = ('scan', 'unroll')
 
-Caches = tuple[KVCache | None, ...]
+Caches = tuple[Cache | None, ...]
 
 
 class Period(nn.Module):
@@ -44,7 +44,12 @@ class Period(nn.Module):
     out = []
     for i, (block, cache) in enumerate(zip(self.blocks, caches, strict=True)):
       layer = index * len(self.blocks) + i
+      memory, given_BLD = cache, x_BLD
+      if isinstance(cache, SegmentMemory):
+        cache = jax.lax.stop_gradient(cache)
       x_BLD, cache = block(name=f'block_{i}')(x_BLD, context, cache, layer)
+      if isinstance(memory, SegmentMemory):
+        cache = memory.then(given_BLD)
       self.sow('intermediates', f'hidden_{i}', x_BLD)
       out.append(cache)
     return x_BLD, tuple(out)

@@ -17,7 +17,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn.attention import Attention, Context, KVCache
+from gpt_jax.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from gpt_jax.nn.adaptive import Clusters as Clusters
+from gpt_jax.nn.attention import Attention, Context, KVCache, SegmentMemory
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
@@ -32,6 +34,7 @@ from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import Caches, Stack
+from gpt_jax.spec import UsageError
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -99,7 +102,12 @@ class Transformer(nn.Module):
       initializer=inits.embedding,
       dtype=self._dtype,
     )
-    self.embed = table(self.vocab_size)
+    if self._input.clusters is None:
+      self.embed = table(self.vocab_size)
+    else:
+      self.embed = AdaptiveEmbedding(
+        self._input.clusters, self.vocab_size, self.d_model, inits, self._dtype
+      )
     if self._input.num_segments:
       self.segments = table(self._input.num_segments)
     if self._input.norm:
@@ -124,6 +132,19 @@ class Transformer(nn.Module):
         self.encoder_bias = self._bias('bidirectional')
       if self._block.final_norm:
         self.encoder_norm = self._norm()
+    if self._output.own is not None:
+      if self._input.clusters is None:
+        raise UsageError(
+          f'model.output={self.output!r}: needs model.input=adaptive(...)'
+        )
+      self.softmax = AdaptiveSoftmax(
+        self._input.clusters,
+        self._output.own,
+        self.vocab_size,
+        self.d_model,
+        inits.embedding,
+        self._dtype,
+      )
     if not self._output.tied:
       self.head = table(self.vocab_size)
     if self._output.transform:
@@ -159,7 +180,8 @@ class Transformer(nn.Module):
       tokens_BL: int32 ids; the decoder's, in an encoder-decoder.
       positions_BL: int32, where each token stands; None means 0, 1, 2, ...
       caches: from `init_caches`, when decoding; needs `positions_BL`. After a
-        call with `memory_BMD` those with room for it do without.
+        call with `memory_BMD` those with room for it do without. Or from
+        `init_memories`, of the segment before; takes no positions or masks.
       mask_BL: bool, False for padding.
       segments_BL: the document of each token of a packed row.
       kinds_BL: the kind of each token, for `input='tokens(segments=2)'`;
@@ -185,8 +207,7 @@ class Transformer(nn.Module):
     if self._block.final_norm:
       x_BLD = self.final_norm(x_BLD)
     if self.is_initializing():
-      self.output_table()
-      self.output_hidden(x_BLD)
+      self.logits(x_BLD)
     return Output(x_BLD, caches, memory_BMD)
 
   def encode(
@@ -203,8 +224,13 @@ class Transformer(nn.Module):
     """The matrix [V, D] that scores the vocabulary: logits = x table^T.
 
     With a bias it is [V, D + 1], for hidden states followed by a one: see
-    `output_hidden`.
+    `output_hidden`. An adaptive softmax is no such product: see `logits`.
     """
+    if self._output.own is not None:
+      raise UsageError(
+        f'model.output={self.output!r}: is known to the causal objective only; '
+        'take tied or untied'
+      )
     table = (self.embed if self._output.tied else self.head).table()
     if self._output.bias:
       bias = self.head_bias.astype(self._dtype)[:, None]
@@ -225,7 +251,10 @@ class Transformer(nn.Module):
     return hidden
 
   def logits(self, hidden: jax.Array) -> jax.Array:
-    """[..., D] -> float32 logits [..., V]."""
+    """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
+    if self._output.own is not None:
+      embed: Any = self.embed
+      return self.softmax(hidden, embed.tables(), embed.kernels())
     return jnp.einsum(
       '...D,VD->...V',
       self.output_hidden(hidden),
@@ -252,6 +281,24 @@ class Transformer(nn.Module):
       cache(length, cache(memory_length, None) if memory_length else None)
       for _ in range(period)
     )
+
+  def init_memories(self, batch_size: int) -> Caches:
+    """The memories before the first segment: zeros, which count as tokens.
+
+    Each call returns those for the next segment as `caches`. A call without
+    caches sees no memory, and returns none.
+    """
+    position = spec.build('model.position', self.position, POSITIONS)
+    if not position.memory:
+      raise UsageError(
+        f'model.position={self.position!r}: keeps no memory; take '
+        'transformer_xl(memory=...)'
+      )
+    period = len(self._patterns(self.attention))
+    shape = (self.num_layers // period, batch_size)
+    shape += (position.memory, self.d_model)
+    zeros = jnp.zeros(shape, DTYPES[self.dtype])
+    return (SegmentMemory(zeros),) * period
 
   def _patterns(self, attention: str):
     return spec.build_all('model.attention', attention, PATTERNS)
@@ -317,7 +364,7 @@ class Transformer(nn.Module):
     if positions_BL is not None:
       query = positions_BL
     key = query
-    if caches is not None and caches[0] is not None:
+    if caches is not None and isinstance(caches[0], KVCache):
       key = jnp.arange(caches[0].key_BMGK.shape[2])[None]
     return getattr(self, name)(query, key)
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax import spec
+from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Batch, Loss, Objective, Params
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
@@ -37,6 +39,13 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
     )
 
   def build(model: Transformer) -> Objective:
+    adaptive = spec.build('model.output', model.output, OUTPUTS).own is not None
+    if adaptive and z_loss:
+      raise UsageError(
+        f'objective.name: z_loss={z_loss}: an adaptive softmax has several '
+        'normalisers; leave it out, or change model.output'
+      )
+
     def init(key: jax.Array) -> Params:
       tokens = jnp.zeros((1, 1), jnp.int32)
       return model.init(key, tokens)['params']
@@ -45,6 +54,13 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
       variables = {'params': params}
       rngs = {} if key is None else {'dropout': key}
       out: Any = model.apply(variables, batch['inputs'], rngs=rngs)
+      if adaptive:
+        log_probs: Any = model.apply(variables, out.hidden_BLD, method='logits')
+        picked = jnp.take_along_axis(
+          log_probs, batch['targets'][..., None], axis=-1
+        )[..., 0]
+        total = -jnp.sum(picked * batch['weights'])
+        return Loss(total, jnp.sum(batch['weights']), jnp.zeros(()))
       table_VD: Any = model.apply(variables, method='output_table')
       hidden_BLD: Any = model.apply(
         variables, out.hidden_BLD, method='output_hidden'
