@@ -174,7 +174,18 @@ def validate(config: Config) -> None:
       f'model.num_heads={model.num_heads}: does not divide by '
       f'model.num_kv_heads={model.num_kv_heads}'
     )
-  period = len(spec.build_all('model.attention', model.attention, PATTERNS))
+  patterns = spec.build_all('model.attention', model.attention, PATTERNS)
+  if not all(pattern.causal for pattern in patterns):
+    raise UsageError(
+      f'model.attention={model.attention!r}: tokens would see the targets of '
+      f'objective.name={config.objective.name!r}; take causal patterns'
+    )
+  if model.num_encoder_layers:
+    raise UsageError(
+      f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
+      f'{config.objective.name!r} trains decoders; give 0'
+    )
+  period = len(patterns)
   if model.num_layers % period:
     raise UsageError(
       f'model.num_layers={model.num_layers}: does not divide by the {period} '

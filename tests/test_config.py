@@ -224,3 +224,18 @@ def test_what_a_run_may_not_go_on_with():
     *('seed', 'model', 'objective', 'data', 'tokenizer', 'optim', 'schedule'),
     'batch',
   }
+
+
+@pytest.mark.parametrize(
+  'field, value',
+  [
+    ('model.attention', 'bidirectional'),
+    ('model.attention', 'full, bidirectional'),
+    ('model.num_encoder_layers', 2),
+  ],
+)
+def test_the_causal_objective_needs_a_decoder(field, value):
+  """A token that sees its target would train to a loss of nothing."""
+  config = tiny.config(**{'model.num_layers': 4, field: value})
+  with pytest.raises(UsageError, match=field):
+    config_lib.resolve(config)
