@@ -67,8 +67,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
     init_weights='normal(stddev=0.02)',  # or gpt2(stddev=0.02), palm
-    # Of activations and matrix products: bfloat16, float32. Parameters,
-    # norms, softmax and loss are float32 always.
+    # Of activations and matrix products: bfloat16, float32. Norms, softmax
+    # and loss are float32 always; for parameters see optim.precision.
     dtype='bfloat16',
     # What the backward pass computes again instead of keeping:
     # none, dots (keeps matrix products), full (keeps each period's input).
@@ -95,8 +95,16 @@ def get_config(arg: str = '') -> ConfigDict:
   config.tokenizer = dict(name="sentencepiece(vocab_size=32000, model='bpe')")
 
   config.optim = dict(
+    # adamw, adam(l2=0.0), adafactor(b1=0.0, factored=True, ...), lamb, lion,
+    # muon, sgd(momentum=0.0, nesterov=False), none
     name='adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',
     clip_norm=1.0,  # bound of the gradient's global norm; 0: none
+    # Of the parameters: float32, or bfloat16 (kernels and tables, rounded
+    # stochastically). Optimizer and gradient norm are float32 always.
+    precision='float32',
+    # ema(decay=0.999): evaluate and generate with the moving average of the
+    # parameters, which is kept in float32 besides; none
+    ema='none',
   )
 
   config.schedule = dict(

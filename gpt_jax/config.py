@@ -22,7 +22,9 @@ from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.rounding import PRECISIONS
 from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.spec import UsageError
 
@@ -43,6 +45,8 @@ CALL_STRINGS = {
   'model.init_weights': INITS,
   'objective.name': OBJECTIVES,
   'optim.name': OPTIMIZERS,
+  'optim.precision': PRECISIONS,
+  'optim.ema': AVERAGES,
   'schedule.name': SCHEDULES,
 }
 NAMES = {

@@ -44,7 +44,12 @@ SECTIONS = {
     'holdout': 'documents(fraction=0.02)',
     'store': None,
   },
-  'optim': {'name': 'none', 'clip_norm': 0.0},
+  'optim': {
+    'name': 'none',
+    'clip_norm': 0.0,
+    'precision': 'float32',
+    'ema': 'none',
+  },
   'schedule': {'num_steps': 1, 'name': 'constant(peak=1e-4)'},
   'batch': {'rows': 1, 'micro_rows': 1},
   'mesh': {
@@ -162,7 +167,7 @@ def to_hf(workdir: str, folder: str) -> None:
     if origin is None:
       eos_id = tokenizer_lib.load(path).eos_id
       options = {'bos_token_id': eos_id, 'eos_token_id': eos_id}
-  hf.save(folder, model, jax.device_get(state.params), options=options)
+  hf.save(folder, model, jax.device_get(state.eval_params), options=options)
   names = _VOCABULARIES.keys() & contents.keys()
   written = {_VOCABULARIES[name]: contents[name] for name in names}
   for name, data in written.items():

@@ -114,7 +114,7 @@ def _validation(trained: run_lib.Trained, workdir: str) -> dict[str, float]:
     raise command.UsageError(
       'data.holdout=none: this run held no text out; set data.holdout'
     )
-  return HeldOut(trained.run, split)(trained.state.params)
+  return HeldOut(trained.run, split)(trained.state.eval_params)
 
 
 TASKS = {'validation': _validation}

@@ -101,7 +101,7 @@ def continue_prompt(
     )
   continuations = sample.generate(
     model,
-    trained.state.params,
+    trained.state.eval_params,
     [ids] * num_samples,
     max_tokens=max_tokens,
     sampler=sample.Sampler(temperature, top_k, top_p),

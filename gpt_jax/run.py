@@ -16,12 +16,15 @@ from jax.sharding import Mesh, NamedSharding
 from gpt_jax import checkpoint, sharding, spec
 from gpt_jax import config as config_lib
 from gpt_jax import state as state_lib
+from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import tokenizer as tokenizer_lib
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.rounding import PRECISIONS, Precision
 from gpt_jax.optim.schedules import SCHEDULES, Schedule
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
@@ -38,6 +41,8 @@ class Run(NamedTuple):
   objective: Objective
   schedule: Schedule
   optimizer: optax.GradientTransformation
+  precision: Precision  # of the parameters
+  average: Average | None  # of the parameters
   shardings: TrainState  # of the state
   batch_sharding: NamedSharding
 
@@ -100,7 +105,11 @@ def build(config: Config) -> Run:
   schedule = spec.build('schedule.name', config.schedule.name, SCHEDULES)(
     config.schedule.num_steps
   )
-  optimizer = spec.build('optim.name', config.optim.name, OPTIMIZERS)(schedule)
+  optim = config.optim
+  optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)(
+    schedule, state_lib.logical_axes(objective)
+  )
+  average = spec.build('optim.ema', optim.ema, AVERAGES)
   return Run(
     config,
     mesh,
@@ -109,30 +118,33 @@ def build(config: Config) -> Run:
     objective,
     schedule,
     optimizer,
-    state_lib.state_shardings(objective, optimizer, mesh, rules),
+    spec.build('optim.precision', optim.precision, PRECISIONS),
+    average,
+    state_lib.state_shardings(objective, optimizer, mesh, rules, average),
     sharding.batch_sharding(mesh, rules),
   )
 
 
 def init_state(run: Run) -> TrainState:
   """The first state: a function of the seed, the same on any mesh."""
-  init = jax.jit(
-    state_lib.make_init(run.objective, run.optimizer),
-    out_shardings=run.shardings,
-  )
+  init = jax.jit(_init(run), out_shardings=run.shardings)
   with sharding.use(run.mesh, run.rules):
     return init(jax.random.key(run.config.seed))
 
 
 def abstract_state(run: Run) -> TrainState:
   """Shapes, dtypes and shardings of the state; no memory."""
-  shapes = jax.eval_shape(
-    state_lib.make_init(run.objective, run.optimizer), jax.random.key(0)
-  )
+  shapes = jax.eval_shape(_init(run), jax.random.key(0))
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
     run.shardings,
+  )
+
+
+def _init(run: Run):
+  return state_lib.make_init(
+    run.objective, run.optimizer, run.precision, run.average
   )
 
 
@@ -168,6 +180,7 @@ def compile_train_step(run: Run) -> Compiled:
     seed=run.config.seed,
     clip_norm=run.config.optim.clip_norm,
     num_micro=run.num_micro,
+    average=run.average,
   )
   whole = sharding.replicated(run.mesh)
   jitted = jax.jit(step, donate_argnums=0, out_shardings=(run.shardings, whole))
@@ -179,7 +192,7 @@ def compile_eval_step(run: Run) -> Compiled:
   """Compiles `step.eval_step`."""
   jitted = jax.jit(functools.partial(eval_step, objective=run.objective))
   batch = abstract_batch(run, run.eval_rows)
-  return _compile(run, jitted, abstract_state(run).params, batch)
+  return _compile(run, jitted, abstract_state(run).eval_params, batch)
 
 
 def _compile(run: Run, jitted, *args) -> Compiled:
@@ -235,4 +248,6 @@ def restore(workdir: str) -> tuple[Run, TrainState]:
       f'--workdir={workdir}: holds no checkpoint yet; it is written after '
       f'{config.checkpoint.every_steps} steps'
     )
+  if state.ema is not None:
+    log.info('using the average of the weights, optim.ema=%s', config.optim.ema)
   return run, state

@@ -12,6 +12,8 @@ from jax.sharding import Mesh
 
 from gpt_jax import sharding
 from gpt_jax.objectives.base import Objective
+from gpt_jax.optim.average import Average
+from gpt_jax.optim.rounding import Precision, to_float32
 
 
 class TrainState(NamedTuple):
@@ -20,6 +22,12 @@ class TrainState(NamedTuple):
   step: Any  # int32 scalar: steps done
   params: Any
   opt_state: Any
+  ema: Any = None  # average of the parameters, where one is kept
+
+  @property
+  def eval_params(self) -> Any:
+    """What evaluates and generates: the average where one is kept."""
+    return self.params if self.ema is None else self.ema
 
 
 def init_params(objective: Objective, key: jax.Array) -> Any:
@@ -27,12 +35,31 @@ def init_params(objective: Objective, key: jax.Array) -> Any:
   return nn.meta.unbox(objective.init(key))
 
 
-def make_init(objective: Objective, optimizer: optax.GradientTransformation):
-  """Returns the pure function from a random key to the first state."""
+def logical_axes(objective: Objective) -> Any:
+  """For each parameter the names of its axes, as a `PartitionSpec`."""
+  return nn.get_partition_spec(
+    jax.eval_shape(objective.init, jax.random.key(0))
+  )
+
+
+def make_init(
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  precision: Precision | None = None,
+  average: Average | None = None,
+):
+  """Returns the pure function from a random key to the first state.
+
+  The optimizer sees parameters in float32, so that its moments are too.
+  """
 
   def init(key: jax.Array) -> TrainState:
     params = init_params(objective, key)
-    return TrainState(jnp.int32(0), params, optimizer.init(params))
+    opt_state = optimizer.init(params)
+    if precision:
+      params = precision(params)
+    ema = to_float32(params) if average else None
+    return TrainState(jnp.int32(0), params, opt_state, ema)
 
   return init
 
@@ -42,22 +69,45 @@ def state_shardings(
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
   rules: sharding.Rules,
+  average: Average | None = None,
 ) -> TrainState:
   """A `NamedSharding` for each leaf of the state.
 
   Optimizer moments are split as their parameters are; whatever else the
-  optimizer keeps (counts) is replicated.
+  optimizer keeps (counts, the factors of a moment) is small and replicated.
   """
   boxed = jax.eval_shape(objective.init, jax.random.key(0))
   sharding.check_divisible(boxed, mesh, rules)
   params = sharding.param_shardings(boxed, mesh, rules)
   whole = sharding.replicated(mesh)
-  opt_state = jax.eval_shape(optimizer.init, nn.meta.unbox(boxed))
-  moments = optax.tree.map_params(
-    optimizer,
-    lambda _, split: split,
-    opt_state,
-    params,
-    transform_non_params=lambda _: whole,
+  shapes = nn.meta.unbox(boxed)
+  split = {
+    _names(path): (leaf.shape, sharding)
+    for (path, leaf), sharding in zip(
+      jax.tree_util.tree_leaves_with_path(shapes),
+      jax.tree.leaves(params),
+      strict=True,
+    )
+  }
+
+  def of_moment(path, leaf):
+    # The names on the way to a moment end with those of its parameter.
+    names = _names(path)
+    for start in range(len(names)):
+      shape, sharding = split.get(names[start:], (None, None))
+      if shape is not None:
+        return sharding if leaf.shape == shape else whole
+    return whole
+
+  opt_state = jax.tree_util.tree_map_with_path(
+    of_moment, jax.eval_shape(optimizer.init, shapes)
   )
-  return TrainState(whole, params, moments)
+  ema = params if average else None
+  return TrainState(whole, params, opt_state, ema)
+
+
+def _names(path: Any) -> tuple[str, ...]:
+  """The names in a path through a tree, without its fields and indices."""
+  return tuple(
+    key.key for key in path if isinstance(key, jax.tree_util.DictKey)
+  )

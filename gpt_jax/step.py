@@ -9,9 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.objectives.base import Batch, Objective
+from gpt_jax.optim import rounding
+from gpt_jax.optim.average import Average
 from gpt_jax.state import TrainState
 
 Metrics = dict[str, jax.Array]
+# Which random numbers of a step round the parameters; micro-batch i, and
+# nothing else, has the number i.
+ROUNDING = 2**32 - 1
 
 
 def train_step(
@@ -23,6 +28,7 @@ def train_step(
   seed: int,
   clip_norm: float,
   num_micro: int,
+  average: Average | None = None,
 ) -> tuple[TrainState, Metrics]:
   """Takes one optimizer step.
 
@@ -35,6 +41,7 @@ def train_step(
     clip_norm: bound of the gradient's global norm; 0 means none.
     num_micro: the rows are taken in this many equal parts, one after the
       other, to save memory. The result is the mean over all tokens.
+    average: of the parameters, if one is kept.
 
   Returns:
     The next state, and `loss` (without penalties) and `grad_norm` (before
@@ -48,10 +55,15 @@ def train_step(
   if clip_norm:
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
-  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
+  updates, opt_state = optimizer.update(
+    grads, state.opt_state, rounding.to_float32(state.params)
+  )
+  params = rounding.add(
+    state.params, updates, jax.random.fold_in(key, ROUNDING)
+  )
+  ema = average(state.ema, params) if average else None
   metrics = {'loss': loss, 'grad_norm': grad_norm}
-  return TrainState(state.step + 1, params, opt_state), metrics
+  return TrainState(state.step + 1, params, opt_state, ema), metrics
 
 
 def mean_gradients(
@@ -66,7 +78,7 @@ def mean_gradients(
 
   Sums over the micro-batches are divided once, by the weight of all: a part
   with fewer tokens counts for less. The gradients are those of the loss with
-  its penalties, the loss is given without.
+  its penalties, the loss is given without. All are summed in float32.
   """
 
   def total(params, part, key):
@@ -88,13 +100,14 @@ def mean_gradients(
       grads, (loss, weight) = gradient(params, part, jax.random.fold_in(key, i))
       return jax.tree.map(jnp.add, sums, (loss, weight, grads)), None
 
-    zeros = jax.tree.map(jnp.zeros_like, params)
+    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
     start = (jnp.float32(0), jnp.float32(0), zeros)
     (loss, weight, grads), _ = jax.lax.scan(
       add, start, (jnp.arange(num_micro), parts)
     )
   weight = jnp.maximum(weight, 1)
-  return loss / weight, jax.tree.map(lambda g: g / weight, grads)
+  grads = jax.tree.map(lambda g: g.astype(jnp.float32) / weight, grads)
+  return loss / weight, grads
 
 
 def eval_step(params: Any, batch: Batch, *, objective: Objective):

@@ -143,6 +143,10 @@ def fit(
   )
   split = store.validation()
   evaluation = evaluate.HeldOut(run, split) if split else None
+  if state.ema is not None:
+    log.info(
+      'evaluating the average of the weights, optim.ema=%s', config.optim.ema
+    )
   active = jax.process_index() == 0
   metrics = Metrics(workdir, step=done, active=active)
   meter = Meter(run, state.params)
@@ -162,7 +166,7 @@ def fit(
         progress.show(step, summary(values))
       progress.advance(step)
       if evaluation and should(step, config.eval.every_steps, last):
-        values = evaluation(state.params)
+        values = evaluation(state.eval_params)
         metrics.write(step, **values)
         log.info('step %d: %s', step, evaluate.summary(values))
         meter.restart()

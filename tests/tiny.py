@@ -132,7 +132,7 @@ def build(config: ConfigDict, sizes: tuple[int, int, int], **parts: Any) -> Run:
   return run._replace(
     mesh=mesh,
     shardings=state_lib.state_shardings(
-      run.objective, run.optimizer, mesh, run.rules
+      run.objective, run.optimizer, mesh, run.rules, run.average
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),
   )

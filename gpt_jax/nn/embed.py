@@ -35,6 +35,8 @@ class Embedding(nn.Module):
     # Looked up in whole rows, or the compiler splits the gather over both
     # axes of the table and moves all of it.
     table_VD = nn.with_logical_constraint(self.embedding, ('vocab', None))
+    # In float32 the gradients of a frequent token add up without rounding.
+    table_VD = table_VD.astype(jnp.float32)
     x_BLD = jnp.take(table_VD, tokens_BL, axis=0).astype(self.dtype)
     return nn.with_logical_constraint(x_BLD, ('batch', 'length', None))
 

@@ -1,20 +1,48 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Optimisers against the papers' algorithms, in float64."""
+"""Optimisers against the papers' algorithms, tensor by tensor."""
 
+import functools
+import itertools
+
+import algorithms
 import jax
 import numpy as np
 import optax
 import pytest
 import tiny
+from jax.sharding import PartitionSpec
 
 from gpt_jax import flops, spec
-from gpt_jax.optim.optimizer import OPTIMIZERS, decay_mask
+from gpt_jax import run as run_lib
+from gpt_jax.optim.decay import decay_mask
+from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.schedules import SCHEDULES
+from gpt_jax.spec import UsageError
 
 STEPS = 20
-DECAY = 0.3
-B1, B2, EPS = 0.9, 0.95, 1e-6
+
+# Of each parameter the shape and the logical axes: tensors alone, stacked by
+# layer, and by layer and expert.
+PARAMETERS = {
+  'embed': {'embedding': ((7, 3), ('vocab', 'embed'))},
+  'dense': {
+    'kernel': ((2, 3, 5), ('layers', 'embed', 'mlp')),
+    'bias': ((2, 5), ('layers', 'mlp')),
+  },
+  'experts': {'kernel': ((2, 3, 5, 7), ('layers', 'expert', 'embed', 'mlp'))},
+  'router': {'kernel': ((2, 5, 3), ('layers', 'embed', 'expert'))},
+  'norm': {'scale': ((3,), ('norm',)), 'bias': ((3,), ('norm',))},
+}
+NUM_STACKED = {
+  'embed/embedding': 0,
+  'dense/kernel': 1,
+  'dense/bias': 1,
+  'experts/kernel': 2,
+  'router/kernel': 1,
+  'norm/scale': 0,
+  'norm/bias': 0,
+}
 
 
 def rate(step):
@@ -25,68 +53,196 @@ def rate(step):
   return 0.03 * (0.1 + 0.9 * (1 + np.cos(np.pi * x)) / 2)
 
 
-def algorithm(theta, gradients, *, decay):
-  """Algorithm 2 of Loshchilov and Hutter; without decay, Kingma and Ba's."""
-  m, v = np.zeros_like(theta), np.zeros_like(theta)
-  for t, g in enumerate(gradients, start=1):
-    m = B1 * m + (1 - B1) * g
-    v = B2 * v + (1 - B2) * g**2
-    m_hat = m / (1 - B1**t)
-    v_hat = v / (1 - B2**t)
-    theta = theta - rate(t - 1) * (
-      m_hat / (np.sqrt(v_hat) + EPS) + decay * theta
-    )
-  return theta
+SCHEDULE = 'cosine(peak=0.03, warmup=5, final=0.1)'
 
 
-def shapes():
-  return {
-    'embed': {'embedding': (7, 3)},
-    'dense': {'kernel': (2, 3, 5), 'bias': (2, 5)},
-    'norm': {'scale': (3,), 'bias': (3,)},
-  }
+def of_parameters(function):
+  return jax.tree.map(
+    function, PARAMETERS, is_leaf=lambda x: isinstance(x, tuple)
+  )
 
 
-@pytest.mark.parametrize('name, decay', [('adam', 0.0), ('adamw', DECAY)])
-def test_twenty_steps(name, decay):
+AXES = of_parameters(lambda pair: PartitionSpec(*pair[1]))
+
+
+def build(text, axes=AXES, schedule=SCHEDULE):
+  schedule = spec.build('schedule.name', schedule, SCHEDULES)(STEPS)
+  return spec.build('optim.name', text, OPTIMIZERS)(schedule, axes)
+
+
+@functools.cache
+def start_and_gradients():
   rng = np.random.default_rng(0)
-
-  def draw(shape):
-    return rng.normal(size=shape)
-
-  is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
-  start = jax.tree.map(draw, shapes(), is_leaf=is_shape)
-  gradients = [
-    jax.tree.map(draw, shapes(), is_leaf=is_shape) for _ in range(STEPS)
+  trees = [
+    of_parameters(lambda pair: rng.normal(size=pair[0]))
+    for _ in range(STEPS + 1)
   ]
-  text = f'{name}(b1={B1}, b2={B2}, eps={EPS}'
-  text += f', weight_decay={decay})' if decay else ')'
-  schedule = spec.build(
-    'schedule.name', 'cosine(peak=0.03, warmup=5, final=0.1)', SCHEDULES
-  )(STEPS)
-  optimizer = spec.build('optim.name', text, OPTIMIZERS)(schedule)
+  # No slice is like another: what acted on the stack would show.
+  sizes = jax.tree.map(lambda x: np.exp(rng.normal(size=x.shape)), trees[0])
+  start, *gradients = [jax.tree.map(np.multiply, tree, sizes) for tree in trees]
+  return start, gradients
+
+
+def to_float32(tree):
+  return jax.tree.map(np.float32, tree)
+
+
+def run(optimizer, params, gradients):
+  """The parameters after the gradients' steps, in float32."""
 
   @jax.jit
   def step(params, state, gradient):
     updates, state = optimizer.update(gradient, state, params)
     return optax.apply_updates(params, updates), state
 
-  to_float32 = lambda tree: jax.tree.map(np.float32, tree)  # noqa: E731
-  params = to_float32(start)
-  state = optimizer.init(params)
+  params = to_float32(params)
+  state = jax.jit(optimizer.init)(params)
   for gradient in gradients:
     params, state = step(params, state, to_float32(gradient))
+  return params
 
-  for group, leaves in shapes().items():
-    for leaf in leaves:
-      expected = algorithm(
-        start[group][leaf],
-        [g[group][leaf] for g in gradients],
-        decay=0.0 if leaf in ('bias', 'scale') else decay,
+
+def at(tree, name):
+  group, leaf = name.split('/')
+  return tree[group][leaf]
+
+
+ADAM = {'b1': 0.9, 'b2': 0.95, 'eps': 1e-6}
+PALM = {
+  'b1': 0.9,
+  'factored': False,
+  'clip': 0.0,
+  'weight_decay': 1.0,
+  'weight_decay_power': 2,
+}
+CASES = {
+  'adam': ('adam', ADAM),
+  'adam-l2': ('adam', {**ADAM, 'l2': 0.3}),
+  'adamw': ('adamw', {**ADAM, 'weight_decay': 0.3}),
+  'lamb': ('lamb', {**ADAM, 'weight_decay': 0.3}),
+  'lion': ('lion', {'b1': 0.9, 'b2': 0.99, 'weight_decay': 0.3}),
+  'sgd': ('sgd', {}),
+  'sgd-momentum': ('sgd', {'momentum': 0.9}),
+  'sgd-nesterov': ('sgd', {'momentum': 0.9, 'nesterov': True}),
+  'adafactor': ('adafactor', {'min_size': 3}),
+  'adafactor-large': ('adafactor', {'min_size': 5, 'clip': 0.5, 'decay': 0.7}),
+  'adafactor-palm': ('adafactor', PALM),
+  'adafactor-absolute': (
+    'adafactor',
+    {'parameter_scale': False, 'weight_decay': 0.3, 'b1': 0.5},
+  ),
+}
+
+
+def write(name, arguments):
+  listed = ', '.join(f'{k}={v!r}' for k, v in arguments.items())
+  return f'{name}({listed})'
+
+
+@pytest.mark.parametrize('name, arguments', CASES.values(), ids=CASES)
+def test_twenty_steps(name, arguments):
+  start, gradients = start_and_gradients()
+  found = run(build(write(name, arguments)), start, gradients)
+  for leaf, depth in NUM_STACKED.items():
+    first, after = at(start, leaf), at(found, leaf)
+    for i in itertools.product(*map(range, first.shape[:depth])):
+      expected = getattr(algorithms, name)(
+        first[i],
+        [at(g, leaf)[i] for g in gradients],
+        rate,
+        leaf.endswith(('kernel', 'embedding')),
+        **arguments,
       )
       np.testing.assert_allclose(
-        params[group][leaf], expected, rtol=1e-4, atol=1e-5, err_msg=leaf
+        after[i], expected, rtol=1e-4, atol=2e-5, err_msg=f'{leaf}{i}'
       )
+
+
+@pytest.mark.parametrize('nesterov', [False, True])
+@pytest.mark.parametrize('rms', [0.2, 0.0])
+def test_twenty_steps_of_muon(nesterov, rms):
+  """Kernels by Muon, and the rest by AdamW."""
+  start, gradients = start_and_gradients()
+  arguments = {
+    'momentum': 0.9,
+    'nesterov': nesterov,
+    'rms': rms,
+    'weight_decay': 0.3,
+  }
+  found = run(build(write('muon', {**arguments, **ADAM})), start, gradients)
+  for leaf, depth in NUM_STACKED.items():
+    first, after = at(start, leaf), at(found, leaf)
+    kernel, table = leaf.endswith('kernel'), leaf.endswith('embedding')
+    algorithm = functools.partial(algorithms.muon, **arguments)
+    if not kernel:
+      algorithm = functools.partial(algorithms.adamw, weight_decay=0.3, **ADAM)
+    for i in itertools.product(*map(range, first.shape[:depth])):
+      expected = algorithm(
+        first[i], [at(g, leaf)[i] for g in gradients], rate, kernel or table
+      )
+      np.testing.assert_allclose(
+        after[i], expected, rtol=1e-3, atol=1e-4, err_msg=f'{leaf}{i}'
+      )
+
+
+@pytest.mark.parametrize('text', ['lamb', 'adafactor(min_size=3)', 'muon'])
+def test_a_scanned_layer_moves_as_it_would_alone(text):
+  start, gradients = start_and_gradients()
+  found = run(build(text), start, gradients[:2])
+  for leaf, depth in NUM_STACKED.items():
+    first = at(start, leaf)
+    # Of all the last slice: the others could be a broadcast of the first.
+    i = tuple(n - 1 for n in first.shape[:depth])
+    alone = {leaf.rpartition('/')[2]: first[i]}
+    axes = {k: PartitionSpec(*at(AXES, leaf)[depth:]) for k in alone}
+    expected = run(
+      build(text, axes),
+      alone,
+      [{k: at(g, leaf)[i] for k in alone} for g in gradients[:2]],
+    )
+    np.testing.assert_allclose(
+      at(found, leaf)[i],
+      *expected.values(),
+      rtol=1e-5,
+      atol=1e-6,
+      err_msg=leaf,
+    )
+
+
+def test_a_factored_moment_is_as_small_as_its_sides():
+  shapes = jax.eval_shape(
+    build('adafactor(min_size=3)').init, to_float32(start_and_gradients()[0])
+  )
+  kernel = shapes[0]['experts']['kernel'][0]
+  assert {kernel.v_row.shape, kernel.v_col.shape} == {(2, 3, 5), (2, 3, 7)}
+  assert kernel.v.shape == (2, 3, 1)
+
+
+def test_none_keeps_nothing():
+  start, gradients = start_and_gradients()
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    run(build('none'), start, gradients[:1]),
+    to_float32(start),
+  )
+  assert not jax.tree.leaves(build('none').init(start))
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('sgd(nesterov=True)', 'needs a momentum'),
+    ('adafactor(b1=1.0)', r'b1=1\.0 in \[0, 1\)'),
+    ('adafactor(decay=0.0)', r'decay=0\.0 above 0'),
+    ('adafactor(clip=-1.0)', r'clip=-1\.0 not below 0'),
+  ],
+)
+def test_arguments_that_make_no_sense(text, message):
+  with pytest.raises(UsageError, match=message):
+    spec.build('optim.name', text, OPTIMIZERS)
+
+
+# The model ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize('output', ['tied', 'untied'])
@@ -112,10 +268,7 @@ def test_matrices_decay_biases_and_scales_do_not(output):
 def test_decay_acts_where_there_is_no_gradient():
   """Weights become theta (1 - rate decay); biases and scales stay."""
   params = tiny.params(tiny.model())
-  schedule = spec.build('schedule.name', 'constant(peak=0.5)', SCHEDULES)(3)
-  optimizer = spec.build('optim.name', 'adamw(weight_decay=0.25)', OPTIMIZERS)(
-    schedule
-  )
+  optimizer = build('adamw(weight_decay=0.25)', None, 'constant(peak=0.5)')
   zeros = jax.tree.map(np.zeros_like, params)
   updates, _ = jax.jit(optimizer.update)(zeros, optimizer.init(params), params)
   for path, update in jax.tree_util.tree_leaves_with_path(updates):
@@ -125,3 +278,50 @@ def test_decay_acts_where_there_is_no_gradient():
     stays = path[-1].key in ('bias', 'scale')
     expected = np.zeros_like(value) if stays else -0.125 * value
     np.testing.assert_allclose(update, expected, rtol=1e-6)
+
+
+TINY = {
+  'model.num_layers': 2,
+  'model.vocab_size': 16,
+  'model.context_length': 7,
+  'model.d_model': 8,
+  'model.num_heads': 2,
+  'model.num_kv_heads': 2,
+  'model.head_size': 4,
+  'model.d_ff': 16,
+}
+
+
+@pytest.mark.parametrize(
+  'text, peak',
+  [
+    # Their rates are relative to parameters, which start small.
+    ('adafactor(min_size=8, b1=0.9)', 0.3),
+    ('lamb', 0.3),
+    ('lion', 3e-3),
+    ('muon', 1e-2),
+    ('sgd(momentum=0.9, nesterov=True)', 0.1),
+  ],
+)
+def test_every_optimizer_trains(text, peak):
+  """Split over a mesh, through the step that `train` takes."""
+  fields = {'optim.name': text, 'schedule.name': f'constant(peak={peak})'}
+  run = tiny.build(tiny.config(**TINY, **fields), (2, 2, 2))
+  state = run_lib.init_state(run)
+  batch = run.put(tiny.batch(16, 7, 16), 16)
+  step = run_lib.compile_train_step(run).call
+  losses = []
+  for _ in range(12):
+    state, metrics = step(state, batch)
+    losses.append(float(metrics['loss']))
+  assert losses[-1] < losses[0] - 0.1
+  # Moments lie where their parameters do; the step gave them back there.
+  shapes = run_lib.abstract_state(run).opt_state
+  for x, s in zip(
+    jax.tree.leaves(state.opt_state), jax.tree.leaves(shapes), strict=True
+  ):
+    assert x.sharding.is_equivalent_to(s.sharding, x.ndim)
+  split = [
+    x for x in jax.tree.leaves(shapes) if not x.sharding.is_fully_replicated
+  ]
+  assert split

@@ -1,0 +1,76 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The number format of the parameters, and how they take an update in it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.optim.decay import is_matrix
+
+# Gives parameters, in float32, the formats that they are kept in.
+Precision = Callable[[Any], Any]
+
+
+def to_float32(tree: Any) -> Any:
+  """The same numbers in float32."""
+  return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+
+
+def add(params: Any, updates: Any, key: jax.Array) -> Any:
+  """Params + updates, summed in float32; bfloat16 is rounded stochastically.
+
+  Args:
+    params: float32 or bfloat16.
+    updates: float32.
+    key: of the step; parameter i of the tree draws with `fold_in(key, i)`, on
+      its global shape, so that no sharding changes the result.
+  """
+  leaves, tree = jax.tree.flatten(params)
+  out = []
+  for i, (param, update) in enumerate(
+    zip(leaves, tree.flatten_up_to(updates), strict=True)
+  ):
+    total = param.astype(jnp.float32) + update
+    if param.dtype == jnp.bfloat16:
+      total = stochastic_round(total, jax.random.fold_in(key, i))
+    out.append(total)
+  return tree.unflatten(out)
+
+
+def stochastic_round(x: jax.Array, key: jax.Array) -> jax.Array:
+  """Float32 to one of its two neighbours in bfloat16, right on average.
+
+  The nearer one is the more probable: x = a + p (b - a) becomes b with
+  probability p. bfloat16 is float32 without its last 16 bits, so a uniform
+  number of 16 bits is added, whose carry rounds up, before they are cut off.
+  What is not finite stays as it is.
+  """
+  bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+  noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
+  high = ((bits + noise) >> 16).astype(jnp.uint16)
+  rounded = jax.lax.bitcast_convert_type(high, jnp.bfloat16)
+  return jnp.where(jnp.isfinite(x), rounded, x.astype(jnp.bfloat16))
+
+
+def float32() -> Precision:
+  """All parameters in float32."""
+  return lambda params: params
+
+
+def bfloat16() -> Precision:
+  """Kernels and tables in bfloat16, biases and norm scales in float32.
+
+  Gopher keeps its weights in bfloat16 with stochastic rounding, and is silent
+  about the scales and biases: near 1 the step of bfloat16 is 1/128, more than
+  such a scale moves in a long time, and they are a thousandth of the memory.
+  Initial weights are rounded to the nearest.
+  """
+  return lambda params: jax.tree_util.tree_map_with_path(
+    lambda path, x: x.astype(jnp.bfloat16) if is_matrix(path) else x, params
+  )
+
+
+PRECISIONS = {'bfloat16': bfloat16, 'float32': float32}
