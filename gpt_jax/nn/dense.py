@@ -18,7 +18,10 @@ def parameter(
   shape: tuple[int, ...],
   axes: tuple[str, ...],
 ) -> jax.Array:
-  """A float32 parameter of `module` whose dimensions are named by `axes`."""
+  """A parameter of `module` whose dimensions are named by `axes`.
+
+  It starts in float32; `optim.precision` says in what it is kept.
+  """
   boxed: Any = nn.with_logical_partitioning(init, axes)
   return module.param(name, boxed, shape, jnp.float32)
 

@@ -130,7 +130,9 @@ class T5Bias(nn.Module):
       num_buckets=self.num_buckets,
       max_distance=self.max_distance,
     )
-    return jnp.moveaxis(jnp.take(table, bucket, axis=0), -1, 1)
+    # In float32, since every pair of positions adds to a bucket's gradient.
+    bias = jnp.take(table.astype(jnp.float32), bucket, axis=0)
+    return jnp.moveaxis(bias, -1, 1)
 
 
 def t5_bucket(
