@@ -35,9 +35,10 @@ def get_config(arg: str = '70b') -> ConfigDict:
   config.batch.rows = rows
   # Section 4.1: 1.4T tokens of the same corpus in other proportions; AdamW
   # instead of Adam; a tokenizer without NFKC (ours never normalises); forward
-  # and backward in bfloat16, weights in float32 (as all our models).
+  # and backward in bfloat16, with a copy of the weights in float32.
   config.schedule.num_steps = 1_400_000_000_000 // (rows * 2048)
   config.schedule.name = f'cosine(peak={peak}, warmup=1500, final=0.1)'
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
+  config.optim.precision = 'float32'
   return config.lock()

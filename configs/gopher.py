@@ -13,9 +13,7 @@ of 12 d^2 (without it 417m would have 389M). What the paper does not say
 (biases, initial weights, Adam's betas) is GPT-3's.
 
 Not expressed yet: 280b doubles its batch from 3M to 6M tokens during the run,
-here 6M throughout; 7.1b and 280b kept their weights in bfloat16, here they are
-float32. The corpus defaults to the Python standard library. Not
-run.
+here 6M throughout. The corpus defaults to the Python standard library. Not run.
 """
 
 from ml_collections import ConfigDict
@@ -60,6 +58,10 @@ def get_config(arg: str = '44m') -> ConfigDict:
   config.batch.rows = rows
   config.optim.name = 'adam(b1=0.9, b2=0.95, eps=1e-8)'
   config.optim.clip_norm = clip_norm
+  if arg in ('7.1b', '280b'):
+    # Section 3.2: "bfloat16 activations and parameters", updated "using
+    # stochastic rounding".
+    config.optim.precision = 'bfloat16'
   config.schedule.num_steps = 300_000_000_000 // (rows * 2048)
   config.schedule.name = f'cosine(peak={peak}, warmup=1500, final=0.1)'
   return config.lock()

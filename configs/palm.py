@@ -8,12 +8,12 @@ Pathways), in the three sizes of its table 1.
 Parameters: 8,632,012,800 / 62,495,662,080 / 540,356,474,880. The paper's
 540.35B is the matrices alone, 540,354,281,472, without the norms' scales.
 
-Not expressed yet: Adafactor without factorisation with parameter scaling at
-1e-2, beta2 = 1 - k^-0.8 and a decay of rate^2 (here AdamW, at GPT-3's rate for
-the nearest size, after a linear warm-up; the fall by 1/sqrt(k) after 10k steps
-is the paper's); the batch's growth in stages (here its last); digits split one
-by one by the tokenizer. The corpus defaults to the Python standard library.
-Not run.
+Adafactor bounds no tensor's update here (its d): the paper calls it Adam with
+parameter scaling. Norm scales do not decay. Not expressed yet: the rate of 1e-2
+for the first 10k steps (here a linear warm-up to GPT-3's rate for the nearest
+size; the fall by 1/sqrt(k) after them is the paper's); the batch's growth in
+stages (here its last); digits split one by one by the tokenizer. The corpus
+defaults to the Python standard library. Not run.
 """
 
 from ml_collections import ConfigDict
@@ -59,6 +59,11 @@ def get_config(arg: str = '8b') -> ConfigDict:
   # 1/sqrt(n); 10k steps, then 1/sqrt(k); clipping; z-loss; 780B tokens.
   config.model.init_weights = 'palm'
   config.schedule.name = f'rsqrt(peak={peak}, warmup=10000)'
+  # Adafactor without factorisation, beta2 = 1 - k^-0.8, a decay of rate^2.
+  config.optim.name = (
+    'adafactor(b1=0.9, decay=0.8, factored=False, clip=0.0, '
+    'parameter_scale=True, weight_decay=1.0, weight_decay_power=2)'
+  )
   config.optim.clip_norm = 1.0
   config.objective.name = 'causal(z_loss=1e-4)'
   config.batch.rows = rows

@@ -29,6 +29,8 @@ FLAGS = [
   '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
   '--config.batch.rows=6',
   '--config.batch.micro_rows=3',
+  '--config.optim.precision=bfloat16',
+  '--config.optim.ema=ema(decay=0.9)',
   f'--config.schedule.num_steps={STEPS}',
   '--config.checkpoint.every_steps=7',
   '--config.eval.every_steps=20',

@@ -63,9 +63,10 @@ def float32() -> Precision:
 def bfloat16() -> Precision:
   """Kernels and tables in bfloat16, biases and norm scales in float32.
 
-  Gopher keeps its weights in bfloat16 with stochastic rounding, and is silent
-  about the scales and biases: near 1 the step of bfloat16 is 1/128, more than
-  such a scale moves in a long time, and they are a thousandth of the memory.
+  Gopher's largest keep their parameters in bfloat16 with stochastic rounding
+  (section 3.2), which says nothing of scales and biases: near 1 the step of
+  bfloat16 is 1/128, more than such a scale moves in a long time, and they are
+  a thousandth of the memory.
   Initial weights are rounded to the nearest.
   """
   return lambda params: jax.tree_util.tree_map_with_path(
