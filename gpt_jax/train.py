@@ -145,7 +145,8 @@ def fit(
   evaluation = evaluate.HeldOut(run, split) if split else None
   if state.ema is not None:
     log.info(
-      'evaluating the average of the weights, optim.ema=%s', config.optim.ema
+      'evaluating and sampling the average of the weights, optim.ema=%s',
+      config.optim.ema,
     )
   active = jax.process_index() == 0
   metrics = Metrics(workdir, step=done, active=active)
