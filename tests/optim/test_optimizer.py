@@ -289,15 +289,18 @@ TINY = {
   'model.num_kv_heads': 2,
   'model.head_size': 4,
   'model.d_ff': 16,
+  'model.bias': 'none',
 }
 
 
 @pytest.mark.parametrize(
   'text, peak',
   [
-    # Their rates are relative to parameters, which start small.
+    ('adam(l2=1e-2)', 1e-2),
+    # The next rates are relative to parameters, which start small.
+    (write('adafactor', PALM), 0.3),
     ('adafactor(min_size=8, b1=0.9)', 0.3),
-    ('lamb', 0.3),
+    ('lamb', 0.1),
     ('lion', 3e-3),
     ('muon', 1e-2),
     ('sgd(momentum=0.9, nesterov=True)', 0.1),
