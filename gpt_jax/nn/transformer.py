@@ -27,6 +27,7 @@ from gpt_jax.nn.block import BLOCKS
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.embed import INPUTS, Embedding
+from gpt_jax.nn.embed import OUTPUTS as OUTPUTS
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.head import Head
 from gpt_jax.nn.init import INITS
