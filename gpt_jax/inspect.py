@@ -120,8 +120,8 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
 def rounded(parameters: int) -> str:
   """As papers print it: 540,354,281,472 is `540.35B`."""
   for unit, size in (('T', 1e12), ('B', 1e9), ('M', 1e6)):
-    # What would round up to the next unit is one of it.
-    if round(parameters / size, 2) >= 1:
+    # 999.995M would be 1000.00M.
+    if parameters >= size * (1 - 5e-6):
       return f'{parameters / size:.2f}{unit}'
   return str(parameters)
 
