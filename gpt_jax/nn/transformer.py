@@ -37,6 +37,7 @@ from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import Caches, Stack
 from gpt_jax.nn.stack import layer_outputs as layer_outputs
+from gpt_jax.spec import UsageError
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -268,10 +269,17 @@ class Transformer(nn.Module):
 
   def _bias(self, attention: str) -> nn.Module:
     """The module that gives all layers of a stack their bias on the scores."""
+    patterns = self._patterns(attention)
+    if any(p.causal != patterns[0].causal for p in patterns):
+      raise UsageError(
+        f'model.attention={attention!r}: mixes causal and bidirectional layers,'
+        f' which cannot share the bias of model.position={self.position!r}; '
+        'take one kind, or another position'
+      )
     return self._position.bias(
       num_heads=self.num_heads,
       head_size=self.head_size,
-      pattern=self._patterns(attention)[0],
+      pattern=patterns[0],
       initializer=self._inits.position,
     )
 
