@@ -4,12 +4,14 @@ r"""Continues a prompt with a trained model.
 
   gpt-jax generate --workdir workdirs/smoke --prompt 'def main('
   gpt-jax generate --workdir W --prompt 'Once' --num_samples=3 --seed=1 \
-    --temperature=0.8 --top_k=50
+    --temperature=0.8 --top_k=50 --stop='The end' --stop='!'
 
-Prints each sample: the prompt and its continuation.
+Prints each sample: the prompt and its continuation. A sample ends with the
+document, with a text of --stop (not printed), or after --max_tokens.
 """
 
 import functools
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -47,6 +49,12 @@ def define(values: flags.FlagValues) -> None:
     upper_bound=1,
   )
   integer('seed', 0, 'Of the draws.')
+  flags.DEFINE_multi_string(
+    'stop',
+    [],
+    'Text that ends a sample, of any number of tokens; may be repeated.',
+    flag_values=values,
+  )
   integer('num_samples', 1, 'How many continuations.', lower_bound=1)
 
 
@@ -55,6 +63,8 @@ def main(args: command.Args) -> None:
   command.required(args, 'workdir')
   if not args.prompt:
     raise UsageError('--prompt is empty; give the text to continue')
+  if not all(args.stop):
+    raise UsageError('--stop is empty; give a text, or leave the flag out')
   samples = continue_prompt(
     run_lib.load(args.workdir),
     args.prompt,
@@ -64,6 +74,7 @@ def main(args: command.Args) -> None:
     top_p=args.top_p,
     seed=args.seed,
     num_samples=args.num_samples,
+    stop=args.stop,
   )
   print('\n\n'.join(samples))
 
@@ -78,8 +89,12 @@ def continue_prompt(
   top_p: float = 1.0,
   seed: int = 0,
   num_samples: int = 1,
+  stop: Sequence[str] = (),
 ) -> list[str]:
   """Returns the prompt with each of its continuations.
+
+  A continuation ends before the first of the texts `stop`, however it is cut
+  into tokens: each new token is decoded with those before it.
 
   Raises:
     UsageError: the prompt, or prompt and continuation, exceed the context.
@@ -99,6 +114,15 @@ def continue_prompt(
       f'--max_tokens={max_tokens}: the prompt has {len(ids)} tokens and the '
       f'context holds {model.context_length}; at most {room}'
     )
+  tokenizer = trained.tokenizer
+  start = len(tokenizer.decode(ids))
+
+  def text_of(new: list[int]) -> tuple[str, bool]:
+    """The text up to the first stop, and whether there is one."""
+    text = tokenizer.decode(ids + new)
+    ends = [at for s in stop if (at := text.find(s, start)) >= 0]
+    return text[: min(ends, default=None)], bool(ends)
+
   continuations = sample.generate(
     model,
     trained.state.eval_params,
@@ -106,6 +130,7 @@ def continue_prompt(
     max_tokens=max_tokens,
     sampler=sample.Sampler(temperature, top_k, top_p),
     seed=seed,
-    stop_id=trained.tokenizer.eos_id,
+    stop_ids=(tokenizer.eos_id,),
+    stop_when=(lambda new: text_of(new)[1]) if stop else None,
   )
-  return [trained.tokenizer.decode(ids + new) for new in continuations]
+  return [text_of(new)[0] for new in continuations]

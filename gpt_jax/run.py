@@ -19,6 +19,7 @@ from gpt_jax import state as state_lib
 from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import tokenizer as tokenizer_lib
+from gpt_jax.nn.preflight import check_attention
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.causal import OBJECTIVES
@@ -72,7 +73,9 @@ class Run(NamedTuple):
 
 
 def check_devices(config: Config) -> None:
-  """Checks that mesh and batch fit the devices; quick, and before any work.
+  """Checks that the config fits the devices; quick, and before any work.
+
+  That is its mesh, its batch and its attention backend.
 
   Raises:
     UsageError: they do not.
@@ -88,6 +91,8 @@ def check_devices(config: Config) -> None:
         f'batch.{field}={rows}: does not divide over the {parts} devices of '
         f'mesh axes {", ".join(axes)}; give a multiple of {parts}'
       )
+  with sharding.use(mesh, rules):
+    check_attention(config.model, config.batch.micro_rows)
 
 
 def build(config: Config) -> Run:

@@ -49,7 +49,8 @@ BAD = {
   ),
   'call arguments': (
     ['train', SMOKE, W, '--config.model.norm=layernorm(eps=1e-5)'],
-    'layernorm takes (epsilon: float = 1e-05, bias: bool = True)',
+    'layernorm takes (epsilon: float = 1e-05, scale: bool = True, '
+    'bias: bool = True)',
   ),
   'call syntax': (
     ['train', SMOKE, W, '--config.model.norm=layernorm('],

@@ -92,9 +92,34 @@ def test_generate_is_a_function_of_the_seed(workdir, capsys):
   assert several.count('import ') >= 3
 
 
+def test_generate_ends_before_a_stop_text(workdir, capsys):
+  """Of several tokens, in each sample by itself; the prompt does not count."""
+
+  def run(*flags):
+    assert main(['generate', f'--workdir={workdir}', *flags]) == 0
+    return capsys.readouterr().out.removesuffix('\n')
+
+  prompt = ('--prompt=import ', '--max_tokens=30', '--seed=1')
+  new = run(*prompt).removeprefix('import ')
+  # The first place that two or three characters are seen at.
+  early, late = new[5:7], new[11:14]
+  at, after = new.index(early), new.index(late)
+  assert 0 < at < after
+  for stops, end in (
+    ([late], after),
+    ([late, early], at),
+    ([late, 'never'], after),
+    (['never'], len(new)),
+    (['import'], len(new) if 'import' not in new else new.index('import')),
+  ):
+    flags = [f'--stop={text}' for text in stops]
+    assert run(*prompt, *flags) == 'import ' + new[:end]
+
+
 @pytest.mark.parametrize(
   'flags, field',
   [
+    (['--prompt=abc', '--stop='], '--stop'),
     (['--prompt='], '--prompt'),
     ([], '--prompt'),
     (['--prompt=' + 'x' * 61], '--prompt'),
@@ -137,6 +162,7 @@ def test_inspect_counts_gpt2(capsys):
   assert main(['inspect', config, '--json']) == 0
   found = json.loads(capsys.readouterr().out)
   assert found['parameters'] == 354_823_168
+  assert found['parameters_text'] == '354.82M'
   # 6 * (24 layers of 12 d^2, and the output table) + 12 L d T.
   d, layers, vocab, context = 1024, 24, 50_257, 1024
   assert (
@@ -144,7 +170,8 @@ def test_inspect_counts_gpt2(capsys):
     == 6 * (layers * 12 * d * d + vocab * d) + 12 * layers * d * context
   )
   assert main(['inspect', config]) == 0
-  assert '354,823,168' in capsys.readouterr().out
+  shown = capsys.readouterr().out
+  assert '354,823,168' in shown and '354.82M' in shown
 
 
 def test_benchmark_measures_a_step(capsys):

@@ -82,7 +82,7 @@ def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
     max_tokens=3,
     sampler=sample.Sampler(0),
     seed=0,
-    stop_id=trained.tokenizer.eos_id,
+    stop_ids=(trained.tokenizer.eos_id,),
   )
   expected = trained.tokenizer.decode([95, 66, *new[0]])
   assert capsys.readouterr().out == expected + '\n'

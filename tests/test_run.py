@@ -57,6 +57,42 @@ def test_check_devices():
   run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))
 
 
+@pytest.mark.parametrize(
+  'changes, why',
+  [
+    ({}, None),
+    ({'context_length': 130}, 'the length 130 is not a multiple of 128'),
+    ({'head_size': 72}, 'model.head_size=72 is not a multiple of 32'),
+    ({'position': 'alibi'}, 'model.position adds a bias'),
+    ({'position': 'transformer_xl'}, 'model.position adds a bias'),
+    ({'dropout': 'rates(attention=0.1)'}, 'model.dropout drops attention'),
+    ({'dropout': 'rates(residual=0.1)'}, None),
+    ({'attention': 'full, strided(stride=4)'}, 'strided or fixed'),
+    ({'num_heads': 3, 'num_kv_heads': 3}, r'3 \(heads\) does not divide'),
+    ({'attention_backend': 'splash'}, 'it needs a TPU'),
+    ({'attention_backend': 'cudnn'}, 'it needs a GPU'),
+    # These take the reference instead.
+    ({'attention_backend': 'auto', 'position': 'alibi'}, None),
+  ],
+)
+def test_check_devices_knows_what_the_attention_backend_serves(changes, why):
+  changes = {
+    'attention_backend': 'splash(interpret=True)',
+    'context_length': 128,
+    'head_size': 64,
+    'num_layers': 2,
+    'position': 'rope',
+    **changes,
+  }
+  fields = {f'model.{name}': value for name, value in changes.items()}
+  config = config_lib.resolve(tiny.config(**fields, **{'mesh.tensor': 2}))
+  if why is None:
+    run_lib.check_devices(config)
+    return
+  with pytest.raises(UsageError, match=f'model.attention_backend=.*{why}'):
+    run_lib.check_devices(config)
+
+
 def test_the_parts_are_those_of_the_config():
   run = build(
     **{'schedule.name': 'linear(peak=0.5, warmup=4)', 'schedule.num_steps': 24}

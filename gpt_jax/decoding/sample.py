@@ -3,12 +3,14 @@
 """Sampling token by token, with a cache of keys and values."""
 
 import functools
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.nn.caches import init_caches
 from gpt_jax.nn.transformer import Transformer
 
 
@@ -57,7 +59,8 @@ def generate(
   max_tokens: int,
   sampler: Sampler,
   seed: int,
-  stop_id: int | None = None,
+  stop_ids: Collection[int] = (),
+  stop_when: Callable[[list[int]], bool] | None = None,
   sources: list[list[int]] | None = None,
 ) -> list[list[int]]:
   """Continues each prompt.
@@ -70,7 +73,9 @@ def generate(
     max_tokens: how many tokens are drawn at most.
     sampler: draws them.
     seed: of the draws.
-    stop_id: ends a continuation (not returned); None: nothing does.
+    stop_ids: tokens that end a continuation, each; they are not returned.
+    stop_when: asked about the new ids of a row after each token; True ends
+      the continuation, with that token.
     sources: ids for the encoder, which runs once; as many as prompts.
 
   Returns:
@@ -104,9 +109,10 @@ def generate(
   running = [True] * len(prompts)
   for i in range(max_tokens):
     for b, token in enumerate(np.asarray(token_B).tolist()):
-      running[b] = running[b] and token != stop_id
+      running[b] = running[b] and token not in stop_ids
       if running[b]:
         out[b].append(token)
+        running[b] = stop_when is None or not stop_when(out[b])
     if i + 1 == max_tokens or not any(running):
       break
     token_B, caches = decode_step(
@@ -162,7 +168,7 @@ def prefill(
   variables = {'params': params}
   positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
   M = 0 if memory_BMD is None else memory_BMD.shape[1]
-  caches = model.init_caches(B, model.context_length, M)
+  caches = init_caches(model, B, model.context_length, M)
   out = model.apply(
     variables,
     tokens_BL,

@@ -306,6 +306,17 @@ def shortest_period(patterns: list[str]) -> str:
   return ', '.join(patterns[:period])
 
 
+def body_sizes(model: Transformer) -> dict[str, Any]:
+  """The options that most families since BERT share."""
+  return {
+    'vocab_size': model.vocab_size,
+    'max_position_embeddings': model.context_length,
+    'num_hidden_layers': model.num_layers,
+    'hidden_size': model.d_model,
+    'num_attention_heads': model.num_heads,
+  }
+
+
 def activation(model: Transformer) -> str:
   """HF's name of `model.ffn`, ours where it has none (`save` refuses it)."""
   names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}

@@ -10,6 +10,7 @@ from gpt_jax.hf.base import (
   Options,
   Tensor,
   activation,
+  body_sizes,
   choice,
   linear,
   same,
@@ -48,11 +49,7 @@ def _fields(options: Options) -> dict[str, Any]:
 def _options(model: Transformer) -> dict[str, Any]:
   rates = choice(model, 'dropout').kwargs
   return {
-    'vocab_size': model.vocab_size,
-    'max_position_embeddings': model.context_length,
-    'num_hidden_layers': model.num_layers,
-    'hidden_size': model.d_model,
-    'num_attention_heads': model.num_heads,
+    **body_sizes(model),
     'intermediate_size': model.d_ff,
     'type_vocab_size': choice(model, 'input').kwargs.get('segments', 0),
     'hidden_act': activation(model),

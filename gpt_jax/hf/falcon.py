@@ -13,6 +13,7 @@ from gpt_jax.hf.base import (
   Options,
   Tensor,
   activation,
+  body_sizes,
   choice,
   fused_qkv,
   linear,
@@ -105,11 +106,7 @@ def _options(model: Transformer) -> dict[str, Any]:
   new = norms == 2 or model.num_kv_heads not in (1, model.num_heads)
   rates = choice(model, 'dropout').kwargs
   return {
-    'vocab_size': model.vocab_size,
-    'max_position_embeddings': model.context_length,
-    'num_hidden_layers': model.num_layers,
-    'hidden_size': model.d_model,
-    'num_attention_heads': model.num_heads,
+    **body_sizes(model),
     'num_kv_heads': model.num_kv_heads,
     'ffn_hidden_size': model.d_ff,
     'new_decoder_architecture': new,

@@ -10,6 +10,7 @@ from gpt_jax.hf.base import (
   Options,
   Tensor,
   activation,
+  body_sizes,
   choice,
   fused_qkv,
   linear,
@@ -67,11 +68,7 @@ def _options(model: Transformer) -> dict[str, Any]:
   rope = choice(model, 'position').kwargs
   theta, fraction = rope.get('theta', 10_000.0), rope.get('fraction', 1.0)
   return {
-    'vocab_size': model.vocab_size,
-    'max_position_embeddings': model.context_length,
-    'num_hidden_layers': model.num_layers,
-    'hidden_size': model.d_model,
-    'num_attention_heads': model.num_heads,
+    **body_sizes(model),
     'intermediate_size': model.d_ff,
     # Releases before 5.0 read the first two.
     'rotary_emb_base': theta,

@@ -5,7 +5,16 @@
 from typing import Any
 
 from gpt_jax.hf import rope
-from gpt_jax.hf.base import Family, Options, Tensor, choice, linear, norm, same
+from gpt_jax.hf.base import (
+  Family,
+  Options,
+  Tensor,
+  body_sizes,
+  choice,
+  linear,
+  norm,
+  same,
+)
 from gpt_jax.nn.transformer import Transformer
 
 # HF's names of activations -> our `model.ffn`, which multiplies by them.
@@ -94,11 +103,7 @@ def _shared_options(model: Transformer) -> dict[str, Any]:
   ffn = choice(model, 'ffn').name
   names = {ours: theirs for theirs, ours in reversed(_GATED.items())}
   return {
-    'vocab_size': model.vocab_size,
-    'max_position_embeddings': model.context_length,
-    'num_hidden_layers': model.num_layers,
-    'hidden_size': model.d_model,
-    'num_attention_heads': model.num_heads,
+    **body_sizes(model),
     'num_key_value_heads': model.num_kv_heads,
     'head_dim': model.head_size,
     'intermediate_size': model.d_ff,

@@ -142,6 +142,12 @@ class Attention(nn.Module):
       if isinstance(cache, KVCache):
         # A mask of the new tokens says nothing about those in the cache.
         assert all(x is None for x in context.visibility)
+        if not self.pattern.causal:
+          raise UsageError(
+            'model.attention=bidirectional: cannot decode with a cache, since '
+            'each new token would change the states of all before it; take '
+            'causal patterns'
+          )
         cache = _write(cache, positions, k_BMGK, v_BMGK)
         k_BMGK, v_BMGK = cache.key_BMGK, cache.value_BMGK
       bias = context.bias

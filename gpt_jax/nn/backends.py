@@ -74,13 +74,18 @@ def attend_rows(
   request = Request(
     q_BLHK, k_BLGK, v_BLGK, pattern, visibility, scale, bias, dropout
   )
+  check(backend, request)
+  return backend.run(request)
+
+
+def check(backend: Backend, request: Request) -> None:
+  """Raises UsageError if the backend cannot serve the request."""
   obstacle = backend.obstacle(request)
   if obstacle:
     raise UsageError(
       f'model.attention_backend={backend.name}: {obstacle}; change that, or '
       'take auto or reference'
     )
-  return backend.run(request)
 
 
 def reference() -> Backend:

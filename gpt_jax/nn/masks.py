@@ -70,6 +70,11 @@ def fixed(stride: int, summary: int = 1) -> Pattern:
   block before (Sparse Transformer, section 4.3; both sets in one head).
   """
   _at_least_one(stride=stride, summary=summary)
+  if summary > stride:
+    raise UsageError(
+      f'model.attention: summary={summary} is longer than a block of stride='
+      f'{stride}; at most {stride}'
+    )
 
   def rule(query: jax.Array, key: jax.Array) -> jax.Array:
     same = query // stride == key // stride

@@ -9,7 +9,7 @@ only to scale them: no logits are kept, none are computed twice.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +29,6 @@ class Sums(NamedTuple):
 
   total: jax.Array
   penalty: jax.Array
-
-
-def cross_entropy(
-  hidden_BLD: jax.Array,
-  table_VD: jax.Array,
-  targets_BL: jax.Array,
-  weights_BL: jax.Array,
-) -> jax.Array:
-  """Sum over positions of weight * (logsumexp(logits) - logits[target])."""
-  sums: Any = penalised_cross_entropy(
-    hidden_BLD, table_VD, targets_BL, weights_BL, 0.0
-  )
-  return sums.total
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

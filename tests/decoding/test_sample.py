@@ -12,6 +12,7 @@ import tiny
 
 from gpt_jax.decoding import sample
 from gpt_jax.decoding.sample import Sampler
+from gpt_jax.nn.caches import init_caches
 
 B, V, CONTEXT = tiny.B, tiny.V, tiny.MODEL['context_length']
 GREEDY = Sampler(temperature=0)
@@ -66,7 +67,7 @@ def test_token_by_token_equals_the_forward_pass():
     logits = model().apply(variables, out.hidden_BLD, method='logits')
     return out.caches, logits
 
-  caches = model().init_caches(B, CONTEXT)
+  caches = init_caches(model(), B, CONTEXT)
   # One layer of each pattern, repeated once.
   assert len(caches) == 2
   assert caches[0].key_BMGK.shape == (1, B, CONTEXT, tiny.G, tiny.K)
@@ -146,12 +147,40 @@ def test_continuation_may_fill_the_context():
     generate([prompt], max_tokens=room + 1)
 
 
-def test_stop_id_ends_a_row_and_not_the_others():
+def test_stop_ids_end_a_row_and_not_the_others():
+  """Each by itself, and both together, whichever comes first."""
   plain = generate(PROMPTS)
-  stop = plain[1][2]
-  expected = [ids[: ids.index(stop)] if stop in ids else ids for ids in plain]
-  assert {len(ids) for ids in expected} != {5}
-  assert generate(PROMPTS, stop_id=stop) == expected
+  one, two = plain[1][1], plain[4][1]
+  lengths = set()
+  for stops in ((one,), (two,), (one, two)):
+    expected = []
+    for ids in plain:
+      ends = [i for i, token in enumerate(ids) if token in stops]
+      expected.append(ids[: min(ends, default=5)])
+    assert {len(ids) for ids in expected} != {5}
+    lengths.add(tuple(len(ids) for ids in expected))
+    compiled = sample.decode_step._cache_size()
+    assert generate(PROMPTS, stop_ids=stops) == expected
+    assert sample.decode_step._cache_size() == compiled
+  assert len(lengths) == 3
+
+
+def test_stop_when_is_asked_after_each_token():
+  plain = generate(PROMPTS)
+  asked = []
+
+  def stop_when(ids):
+    asked.append(list(ids))
+    return len(ids) == 2 and ids[0] == plain[1][0]
+
+  found = generate(PROMPTS, stop_when=stop_when)
+  short = [ids[0] == plain[1][0] for ids in plain]
+  assert 0 < sum(short) < len(short)
+  assert found == [
+    ids[:2] if s else ids for ids, s in zip(plain, short, strict=True)
+  ]
+  # Never of a row that has ended.
+  assert len(asked) == sum(len(ids) for ids in found)
 
 
 def test_draws_are_a_function_of_the_seed():

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import tiny
 
+from gpt_jax.nn.caches import init_caches
+from gpt_jax.spec import UsageError
+
 B, L, CONTEXT = tiny.B, tiny.L, tiny.MODEL['context_length']
 EVEN = {'d_model': 22, 'head_size': 8}
 TWO = {'num_layers': 2, 'attention': 'full, local(window=5)'}
@@ -39,7 +42,7 @@ def test_token_by_token_equals_one_pass(position, changes):
       return model.apply({'params': params}, *args)
 
     prompt = np.broadcast_to(np.arange(4), (B, 4))
-    caches = model.init_caches(B, CONTEXT)
+    caches = init_caches(model, B, CONTEXT)
     # What stands in slots that were not written must not be seen.
     caches = jax.tree.map(lambda x: x + 97.0, caches)
     first = apply(tokens[:, :4], prompt, caches)
@@ -64,3 +67,19 @@ def test_token_by_token_equals_one_pass(position, changes):
   for cache in caches:
     assert cache.key_BMGK.shape == (1, B, CONTEXT, heads, size)
     assert cache.value_BMGK.shape == cache.key_BMGK.shape
+
+
+def test_bidirectional_attention_is_refused():
+  """Alone, and as one of several patterns."""
+  for attention in ('bidirectional', 'full, bidirectional'):
+    model = tiny.model(attention=attention, num_layers=2)
+    with pytest.raises(UsageError, match='bidirectional: cannot decode with'):
+      jax.eval_shape(
+        lambda p, m=model: m.apply(
+          {'params': p},
+          tiny.tokens(B, 1),
+          np.zeros((B, 1), np.int32),
+          init_caches(m, B, CONTEXT),
+        ),
+        tiny.params(model),
+      )

@@ -170,3 +170,6 @@ def test_sizes_must_be_positive(name, field, size):
 def test_fixed_needs_a_summary():
   with pytest.raises(UsageError, match='summary=0 must be at least 1'):
     PATTERNS['fixed'](3, summary=0)
+  # All of a block is the most (above: `fixed(3, 3)`).
+  with pytest.raises(UsageError, match=r'model\.attention: summary=4 .*3$'):
+    PATTERNS['fixed'](3, summary=4)

@@ -8,10 +8,12 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+import tiny
 from flax import linen as nn
 
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS, alibi_slopes, t5_bucket
+from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
 
 B, H, K = 2, 3, 5
@@ -183,3 +185,14 @@ def test_t5_bias_is_the_buckets_scalar(pattern):
       max_distance=16,
     )
     assert found[b, h, i, j] == table[bucket, h]
+
+
+@pytest.mark.parametrize('position', ['t5_bias', 'alibi'])
+def test_causal_and_bidirectional_layers_share_no_bias(position):
+  """The buckets and distances of one kind are not those of the other."""
+  mixed = {'attention': 'full, bidirectional', 'num_layers': 2}
+  with pytest.raises(UsageError, match=r'full, bidirectional.*cannot share'):
+    parameter_shapes(tiny.model(position=position, **mixed))
+  parameter_shapes(tiny.model(**mixed))
+  same = {'attention': 'full, local(window=3)', 'num_layers': 2}
+  parameter_shapes(tiny.model(position=position, **same))

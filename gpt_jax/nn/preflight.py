@@ -1,0 +1,58 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the attention backend can serve a config, before anything is built.
+
+Tracing the model would say the same, but only once its data are prepared.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax import spec
+from gpt_jax.nn.backends import BACKENDS, Request, check
+from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.dropout import DROPOUTS
+from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.positions import POSITIONS
+
+
+def check_attention(model: Any, num_rows: int) -> None:
+  """Checks what each pattern of `model.attention` will ask of the backend.
+
+  The mesh in context counts, as it does for the backends. A backend may still
+  refuse what only the batches show, such as padding.
+
+  Args:
+    model: `config.model`.
+    num_rows: of a batch as the model is given it.
+
+  Raises:
+    UsageError: the backend cannot serve the model.
+  """
+  backend = spec.build(
+    'model.attention_backend', model.attention_backend, BACKENDS
+  )
+  position = spec.build('model.position', model.position, POSITIONS)
+  rates = spec.build('model.dropout', model.dropout, DROPOUTS)
+
+  def heads(number: int) -> Any:
+    shape = (num_rows, model.context_length, number, model.head_size)
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(model.dtype))
+
+  query, key = heads(model.num_heads), heads(model.num_kv_heads)
+  biased = position.bias is not None or position.relative
+  for pattern in spec.build_all('model.attention', model.attention, PATTERNS):
+    request = Request(
+      query,
+      key,
+      key,
+      pattern,
+      Visibility(),
+      scale=1.0,
+      bias=query if biased else None,
+      dropout=nn.Dropout(rates.attention) if rates.attention else None,
+    )
+    check(backend, request)
