@@ -10,10 +10,10 @@ Parameters: 8,632,012,800 / 62,495,662,080 / 540,356,474,880. The paper's
 
 Not expressed yet: Adafactor without factorisation with parameter scaling at
 1e-2, beta2 = 1 - k^-0.8 and a decay of rate^2 (here AdamW, at GPT-3's rate for
-the nearest size, after a linear warm-up; the fall by 1/sqrt(k) after 10k steps
-is the paper's); the batch's growth in stages (here its last); digits split one
-by one by the tokenizer. The corpus defaults to the Python standard library.
-Not run.
+the nearest size; the fall by 1/sqrt(k) after 10k steps is the paper's); digits
+split one by one by the tokenizer. The batch of 540b grows at the paper's steps;
+"the smaller models followed similar schedules", here they double it after half
+of the tokens. The corpus defaults to the Python standard library. Not run.
 """
 
 from ml_collections import ConfigDict
@@ -25,12 +25,15 @@ DIFFERS = (
   'key/value head, RoPE, no biases, 256,000 tokens, z-loss; full attention in '
   'all layers'
 )
-# Table 1: layers, heads, d_model; section 5: last rows of 2048 tokens in a
-# batch; GPT-3's peak rate for 6.7B, 13B, 175B.
+# Table 1: layers, heads, d_model, rows of 2048 tokens in a batch (540b: section
+# 5); GPT-3's peak rate for 6.7B, 13B, 175B.
 SIZES = {
-  '8b': (32, 16, 4096, 512, 1.2e-4),
-  '62b': (64, 32, 8192, 1024, 1.0e-4),
-  '540b': (118, 48, 18_432, 2048, 0.6e-4),
+  '8b': (32, 16, 4096, 'ramp(0:256, 390B_tokens:512)', 1.2e-4),
+  '62b': (64, 32, 8192, 'ramp(0:512, 390B_tokens:1024)', 1.0e-4),
+  '540b': (
+    *(118, 48, 18_432),
+    *('ramp(0:512, 50k_steps:1024, 115k_steps:2048)', 0.6e-4),
+  ),
 }
 
 
@@ -58,9 +61,9 @@ def get_config(arg: str = '8b') -> ConfigDict:
   # Section 5: kernels N(0, 1/n_in), embeddings N(0, 1), the scores scaled by
   # 1/sqrt(n); 10k steps, then 1/sqrt(k); clipping; z-loss; 780B tokens.
   config.model.init_weights = 'palm'
-  config.schedule.name = f'rsqrt(peak={peak}, warmup=10000)'
+  config.schedule.name = f'rsqrt(peak={peak}, hold=10000)'
   config.optim.clip_norm = 1.0
   config.objective.name = 'causal(z_loss=1e-4)'
   config.batch.rows = rows
-  config.schedule.num_steps = 780_000_000_000 // (rows * 2048)
+  config.schedule.num_steps = '780B_tokens'
   return config.lock()

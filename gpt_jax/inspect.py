@@ -100,7 +100,8 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
   embeddings = sum(
     math.prod(s) for name, s in table.items() if name.endswith('/embedding')
   )
-  tokens_per_step = config.batch.rows * config.model.context_length
+  ramp = config_lib.ramp(config)
+  tokens = ramp.tokens(config.schedule.num_steps)
   per_token = flops.per_token(config, params)
   return params, {
     'parameters': parameters,
@@ -108,9 +109,9 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),
     'flops_per_token': per_token,
-    'tokens_per_step': tokens_per_step,
-    'tokens_total': tokens_per_step * config.schedule.num_steps,
-    'flops_total': per_token * tokens_per_step * config.schedule.num_steps,
+    'tokens_per_step': ramp.stages[-1].rows * ramp.row_tokens,
+    'tokens_total': tokens,
+    'flops_total': per_token * tokens,
   }
 
 

@@ -21,8 +21,9 @@ from gpt_jax.data import tokenizer as tokenizer_lib
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.optimizer import OPTIMIZERS
-from gpt_jax.optim.schedules import SCHEDULES, Schedule
+from gpt_jax.optim.schedules import Schedule
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 from gpt_jax.step import eval_step, train_step
@@ -36,6 +37,7 @@ class Run(NamedTuple):
   rules: sharding.Rules
   model: Transformer
   objective: Objective
+  ramp: Ramp
   schedule: Schedule
   optimizer: optax.GradientTransformation
   shardings: TrainState  # of the state
@@ -47,10 +49,9 @@ class Run(NamedTuple):
     axes = dict(self.rules)['batch']
     return math.prod(self.mesh.shape[a] for a in axes)
 
-  @property
-  def num_micro(self) -> int:
-    """Parts that a batch is taken in."""
-    return self.config.batch.rows // self.config.batch.micro_rows
+  def num_micro(self, num_rows: int) -> int:
+    """Parts that a batch of `num_rows` rows is taken in."""
+    return num_rows // (self.config.batch.micro_rows or num_rows)
 
   @property
   def eval_rows(self) -> int:
@@ -76,12 +77,18 @@ def check_devices(config: Config) -> None:
   rules = sharding.parse_rules(config.mesh.rules)
   axes = dict(rules)['batch']
   parts = math.prod(mesh.shape[a] for a in axes)
-  for field in ('rows', 'micro_rows'):
-    rows = config.batch[field]
+  named = {
+    config_lib.stage_name(config, stage.rows): stage.rows
+    for stage in config_lib.ramp(config).stages
+  }
+  if config.batch.micro_rows is not None:
+    micro_rows = config.batch.micro_rows
+    named[f'batch.micro_rows={micro_rows}:'] = micro_rows
+  for name, rows in named.items():
     if rows % parts:
       raise UsageError(
-        f'batch.{field}={rows}: does not divide over the {parts} devices of '
-        f'mesh axes {", ".join(axes)}; give a multiple of {parts}'
+        f'{name} does not divide over the {parts} devices of mesh axes '
+        f'{", ".join(axes)}; give a multiple of {parts}'
       )
 
 
@@ -97,9 +104,7 @@ def build(config: Config) -> Run:
   objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
     model
   )
-  schedule = spec.build('schedule.name', config.schedule.name, SCHEDULES)(
-    config.schedule.num_steps
-  )
+  schedule = config_lib.schedule(config)
   optimizer = spec.build('optim.name', config.optim.name, OPTIMIZERS)(schedule)
   return Run(
     config,
@@ -107,6 +112,7 @@ def build(config: Config) -> Run:
     rules,
     model,
     objective,
+    config_lib.ramp(config),
     schedule,
     optimizer,
     state_lib.state_shardings(objective, optimizer, mesh, rules),
@@ -159,19 +165,25 @@ class Compiled(NamedTuple):
   seconds: float
 
 
-def compile_train_step(run: Run) -> Compiled:
-  """Compiles `step.train_step`; the state's memory is given to the result."""
+def compile_train_step(run: Run, num_rows: int | None = None) -> Compiled:
+  """Compiles `step.train_step`; the state's memory is given to the result.
+
+  Args:
+    run: what is trained.
+    num_rows: in a batch; empty: those of the batch ramp's last stage.
+  """
+  num_rows = num_rows or run.ramp.stages[-1].rows
   step = functools.partial(
     train_step,
     objective=run.objective,
     optimizer=run.optimizer,
     seed=run.config.seed,
     clip_norm=run.config.optim.clip_norm,
-    num_micro=run.num_micro,
+    num_micro=run.num_micro(num_rows),
   )
   whole = sharding.replicated(run.mesh)
   jitted = jax.jit(step, donate_argnums=0, out_shardings=(run.shardings, whole))
-  batch = abstract_batch(run, run.config.batch.rows)
+  batch = abstract_batch(run, num_rows)
   return _compile(run, jitted, abstract_state(run), batch)
 
 

@@ -71,6 +71,19 @@ BAD = {
     ['train', SMOKE, W, '--config.batch.rows=7'],
     'batch.rows=7: does not divide over the 8 devices',
   ),
+  'ramp': (
+    ['train', SMOKE, W, '--config.batch.rows=ramp(0:8, 5_steps:12)'],
+    "batch.rows='ramp(0:8, 5_steps:12)': its stage of 12 rows does not divide "
+    'over the 8 devices',
+  ),
+  'ramp boundary': (
+    ['train', SMOKE, W, '--config.batch.rows=ramp(0:8, 5:16)'],
+    "batch.rows: boundary='5': give a whole number of steps or tokens",
+  ),
+  'run length': (
+    ['train', SMOKE, W, '--config.schedule.num_steps=5G'],
+    "schedule.num_steps='5G': give a whole number of steps or tokens",
+  ),
   'inspect': (
     ['inspect', f'{GPT2}:7b'],
     'configs/gpt2.py:7b: unknown size; one of small',
