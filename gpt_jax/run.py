@@ -220,8 +220,8 @@ def load(workdir: str) -> Trained:
   return Trained(run, state, tokenizer)
 
 
-def restore(workdir: str) -> tuple[Run, TrainState]:
-  """Loads the newest sound checkpoint of a workdir, split over all devices.
+def read_config(workdir: str) -> Config:
+  """The resolved config of the run in a workdir.
 
   Raises:
     UsageError: there is none.
@@ -229,13 +229,21 @@ def restore(workdir: str) -> tuple[Run, TrainState]:
   path = os.path.join(workdir, 'config.json')
   try:
     with open(path, encoding='utf-8') as f:
-      config = config_lib.from_json(f.read())
+      return config_lib.from_json(f.read())
   except FileNotFoundError as e:
     raise UsageError(
       f'--workdir={workdir}: holds no run (no config.json); train one first'
     ) from e
+
+
+def restore(workdir: str) -> tuple[Run, TrainState]:
+  """Loads the newest sound checkpoint of a workdir, split over all devices.
+
+  Raises:
+    UsageError: there is none.
+  """
   # The devices here need not be those it was trained on.
-  config = config_lib.unlocked(config)
+  config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, tensor=1)
   config.model.attention_backend = 'auto'
   run = build(config.lock())

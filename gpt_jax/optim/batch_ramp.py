@@ -128,14 +128,18 @@ def ramp(*stages: Pair) -> Plan:
 
 
 def linear_ramp(start: int, stop: int, over: str, stages: int) -> Plan:
-  """Grows on a straight line over tokens or steps, in equally long stages.
+  """Grows on a straight line over tokens or steps, in stages.
+
+  The stages grow by about the same factor, since equally long ones would spend
+  most of the steps of GPT-3's ramp on its first rows. Each begins where the
+  line reaches its rows.
 
   Args:
     start: rows at first.
     stop: rows from the end of `over` on.
     over: how long the growth lasts, such as '4B_tokens' (GPT-3, section 2.3).
-    stages: plateaus, the first and the last included. Each begins on the
-      line, rounded to a multiple of `start`.
+    stages: how many, the first and the last included; all but the last have
+      a multiple of `start`.
   """
   if not 0 < start < stop or not 1 < stages <= 1 + (stop - start) // start:
     raise UsageError(
@@ -143,12 +147,15 @@ def linear_ramp(start: int, stop: int, over: str, stages: int) -> Plan:
       f'stages={stages}: needs rows that grow by {start} or more in each of '
       'at least 2 stages'
     )
-  length, last = amount.parse('batch.rows: over', over), stages - 1
-  plateaus = []
-  for i in range(stages):
-    rows = start + (stop - start) * i / last
-    begin = length._replace(count=length.count * i // last)
-    plateaus.append((begin, stop if i == last else round(rows / start) * start))
+  length = amount.parse('batch.rows: over', over)
+  rows = [start]
+  for i in range(1, stages - 1):
+    multiple = round((stop / start) ** (i / (stages - 1)))
+    rows.append(max(multiple * start, rows[-1] + start))
+  plateaus = [
+    (length._replace(count=length.count * (r - start) // (stop - start)), r)
+    for r in [*rows, stop]
+  ]
   return lambda row_tokens: _ramp(plateaus, row_tokens)
 
 

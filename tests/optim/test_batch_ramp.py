@@ -100,12 +100,13 @@ def test_a_number_of_rows_is_one_stage():
 
 
 @pytest.mark.parametrize('over', ['800_steps', '40k_tokens'])
-def test_a_linear_ramp_stays_within_a_step_of_the_line(over):
-  ramp = build(f"linear_ramp(3, 27, over='{over}', stages=9)")
-  assert [s.rows for s in ramp.stages] == [*range(3, 28, 3)]
+def test_the_stages_of_a_linear_ramp_begin_on_the_line(over):
+  ramp = build(f"linear_ramp(3, 50, over='{over}', stages=6)")
+  # 3 * (50 / 3)^(i / 5) = 5.3, 9.2, 16.2, 28.5, in multiples of 3.
+  assert [s.rows for s in ramp.stages] == [3, 6, 9, 15, 27, 50]
   length = amount.parse('x', over)
-  for i, stage in enumerate(ramp.stages):
-    begin = Amount(length.count * i // 8, length.unit)
+  for stage in ramp.stages:
+    begin = Amount(length.count * (stage.rows - 3) // 47, length.unit)
     assert ramp.step_at(begin) == stage.start
 
 
