@@ -72,7 +72,6 @@ def test_metrics_count_the_rows_of_a_ramp(workdir):
     assert m['tokens'] == rows * 61
     assert m['batch_rows'] == (8 if step <= 9 else 16)
     assert m['epochs'] == rows / per_epoch
-    # The interval is at most three steps, all of them timed.
   assert lines[-1]['step'] == STEPS
 
 
@@ -91,7 +90,7 @@ def test_inspect_shows_the_documents_of_steps(workdir, capsys):
     text = b''
     for s in spans:
       text += files[s['document']].read_bytes()[s['start'] : s['stop']]
-    assert row['text'].replace('<|eos|>', '') == text.decode(errors='replace')
+    assert row['text'] == text.decode(errors='replace')
   assert main([*flags[:-1], '--steps=9']) == 0
   out = capsys.readouterr().out
   assert out.count('\n') == 8 and out.startswith('step 9 row 64 epoch 0 ')
