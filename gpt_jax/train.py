@@ -77,9 +77,9 @@ def train(config: Config, workdir: str) -> None:
     run = run_lib.build(config)
     checkpointer = Checkpointer(workdir, keep=config.checkpoint.keep)
     state = checkpointer.restore(run_lib.abstract_state(run))
+  micro_rows = config.batch.micro_rows
   log.info(
-    '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %s rows, %s at a '
-    'time',
+    '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %s rows, %s',
     f'{len(store):,}',
     run.ramp.offset(config.schedule.num_steps) / epoch,
     epoch,
@@ -88,7 +88,7 @@ def train(config: Config, workdir: str) -> None:
       f'{s.rows} (from step {s.start + 1})' if s.start else f'{s.rows}'
       for s in run.ramp.stages
     ),
-    config.batch.micro_rows or 'all',
+    f'{micro_rows} at a time' if micro_rows else 'all at once',
   )
   if jax.process_index() == 0:
     start_workdir(config, workdir, tokenizer)
