@@ -9,10 +9,12 @@ import pytest
 import tiny
 
 from gpt_jax import flops, spec
+from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.optimizer import OPTIMIZERS, decay_mask
 from gpt_jax.optim.schedules import SCHEDULES
 
 STEPS = 20
+RAMP = batch_ramp.constant(3, row_tokens=5)
 DECAY = 0.3
 B1, B2, EPS = 0.9, 0.95, 1e-6
 
@@ -63,7 +65,7 @@ def test_twenty_steps(name, decay):
   text += f', weight_decay={decay})' if decay else ')'
   schedule = spec.build(
     'schedule.name', 'cosine(peak=0.03, warmup=5, final=0.1)', SCHEDULES
-  )(STEPS)
+  )(RAMP, STEPS)
   optimizer = spec.build('optim.name', text, OPTIMIZERS)(schedule)
 
   @jax.jit
@@ -112,7 +114,8 @@ def test_matrices_decay_biases_and_scales_do_not(output):
 def test_decay_acts_where_there_is_no_gradient():
   """Weights become theta (1 - rate decay); biases and scales stay."""
   params = tiny.params(tiny.model())
-  schedule = spec.build('schedule.name', 'constant(peak=0.5)', SCHEDULES)(3)
+  schedule = spec.build('schedule.name', 'constant(peak=0.5)', SCHEDULES)
+  schedule = schedule(RAMP, 3)
   optimizer = spec.build('optim.name', 'adamw(weight_decay=0.25)', OPTIMIZERS)(
     schedule
   )
