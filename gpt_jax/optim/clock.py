@@ -101,7 +101,8 @@ def _piecewise(pieces: list[_Piece]) -> Fraction:
 
   def fraction(step: jax.typing.ArrayLike) -> jax.Array:
     step = jnp.asarray(step, jnp.int32)
-    i = jnp.searchsorted(starts, step, side='right') - 1
+    # Comparing with all is no loop on the device, and the stages are few.
+    i = jnp.searchsorted(starts, step, side='right', method='compare_all') - 1
     distance = jnp.abs(step - jnp.asarray(anchors)[i]).astype(jnp.float32)
     return jnp.asarray(bases)[i] + distance * jnp.asarray(slopes)[i]
 
