@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from ml_collections.config_dict import FieldReference, placeholder
 
 T = TypeVar('T')
 
@@ -108,13 +108,19 @@ def get_config(arg: str = '') -> ConfigDict:
   )
 
   config.schedule = dict(
-    num_steps=100_000,
-    # constant, linear, cosine, rsqrt; `final` is a fraction of the peak.
+    # A number, or as many as a text says: '50k_steps', '300B_tokens'.
+    num_steps=number_or_text(100_000),
+    # constant, linear, cosine, rsqrt(hold=...), noam(d_model=...),
+    # wsd(cooldown=...). `final` is a fraction of the peak; lengths are steps,
+    # or tokens as in warmup='375M_tokens', decay='260B_tokens'.
     name='cosine(peak=6e-4, warmup=2000, final=0.1)',
   )
 
   config.batch = dict(
-    rows=512,  # rows of context_length tokens in one optimizer step
+    # Rows of context_length tokens in one optimizer step: a number, or one
+    # that grows in stages: ramp(0:512, 50k_steps:1024, 390B_tokens:2048),
+    # linear_ramp(start=16, stop=256, over='4B_tokens', stages=9).
+    rows=number_or_text(512),
     # So many of them at a time, over all devices: the gradients of the parts
     # are summed. Fewer take less memory. Empty: all at once.
     micro_rows=placeholder(int),
@@ -160,6 +166,11 @@ def get_config(arg: str = '') -> ConfigDict:
     sample_tokens=100,
   )
   return config.lock()
+
+
+def number_or_text(value: int) -> FieldReference:
+  """A field that takes either, from a file or the command line."""
+  return FieldReference(value, field_type=object)
 
 
 def size(file: str, arg: str, sizes: Mapping[str, T]) -> T:

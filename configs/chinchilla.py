@@ -6,9 +6,9 @@ Models), section 4.1 and table 4.
   gpt-jax train --config configs/chinchilla.py --workdir W
 
 Parameters: 70,063,890,432, counted as Gopher's are. The paper does not say how
-strong AdamW's decay is; 0.1 is GPT-3's. Not expressed yet: the batch doubles
-from 1.5M to 3M tokens during the run, here 3M throughout. The corpus defaults
-to the Python standard library. Not run.
+strong AdamW's decay is; 0.1 is GPT-3's. The batch doubles "midway through
+training", which here is after 700B tokens. The corpus defaults to the Python
+standard library. Not run.
 """
 
 from ml_collections import ConfigDict
@@ -17,8 +17,10 @@ from configs import base, gopher
 
 DIFFERS = "Gopher's compute in a model of a quarter the size, by AdamW"
 # Layers, heads, head size, d_model, peak rate, rows of 2048 tokens in a batch
-# of 3M = 1536 * 2048 tokens.
-SIZES = {'70b': (80, 64, 128, 8192, 1e-4, 1536)}
+# of 1.5M = 768 * 2048 tokens, then 3M.
+SIZES = {
+  '70b': (80, 64, 128, 8192, 1e-4, 'ramp(0:768, 700B_tokens:1536)'),
+}
 
 
 def get_config(arg: str = '70b') -> ConfigDict:
@@ -35,9 +37,11 @@ def get_config(arg: str = '70b') -> ConfigDict:
   config.batch.rows = rows
   # Section 4.1: 1.4T tokens of the same corpus in other proportions; AdamW
   # instead of Adam; a tokenizer without NFKC (ours never normalises); forward
-  # and backward in bfloat16, with a copy of the weights in float32.
-  config.schedule.num_steps = 1_400_000_000_000 // (rows * 2048)
-  config.schedule.name = f'cosine(peak={peak}, warmup=1500, final=0.1)'
+  # and backward in bfloat16, weights in float32 (as all our models).
+  config.schedule.num_steps = '1.4T_tokens'
+  config.schedule.name = (
+    f"cosine(peak={peak}, warmup=1500, final=0.1, decay='1.4T_tokens')"
+  )
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
   config.optim.precision = 'float32'

@@ -12,8 +12,10 @@ relative positions and its two vectors u and v: 13 d^2 weights a layer instead
 of 12 d^2 (without it 417m would have 389M). What the paper does not say
 (biases, initial weights, Adam's betas) is GPT-3's.
 
-Not expressed yet: 280b doubles its batch from 3M to 6M tokens during the run,
-here 6M throughout. The corpus defaults to the Python standard library. Not run.
+280b doubles its batch from 3M to 6M tokens "midway through training"
+(Hoffmann et al., 2022, table 4), which here is after 150B tokens.
+
+The corpus defaults to the Python standard library. Not run.
 """
 
 from ml_collections import ConfigDict
@@ -25,14 +27,15 @@ DIFFERS = (
   'all layers, 32,000 SentencePiece tokens'
 )
 # Table 1: layers, heads, head size, d_model, peak rate; rows of 2048 tokens in
-# a batch of 0.25M = 128 * 2048, 2M, 6M tokens; section 3.2: clipping.
+# a batch of 0.25M = 128 * 2048, 2M, 3M to 6M tokens; section 3.2: clipping.
+DOUBLED = 'ramp(0:1536, 150B_tokens:3072)'
 SIZES = {
   '44m': (8, 16, 32, 512, 6e-4, 128, 1.0),
   '117m': (12, 12, 64, 768, 6e-4, 128, 1.0),
   '417m': (12, 12, 128, 1536, 2e-4, 128, 1.0),
   '1.4b': (24, 16, 128, 2048, 2e-4, 128, 1.0),
   '7.1b': (32, 32, 128, 4096, 1.2e-4, 1024, 0.4),
-  '280b': (80, 128, 128, 16384, 4e-5, 3072, 0.4),
+  '280b': (80, 128, 128, 16384, 4e-5, DOUBLED, 0.4),
 }
 
 
@@ -62,6 +65,8 @@ def get_config(arg: str = '44m') -> ConfigDict:
     # Section 3.2: "bfloat16 activations and parameters", updated "using
     # stochastic rounding".
     config.optim.precision = 'bfloat16'
-  config.schedule.num_steps = 300_000_000_000 // (rows * 2048)
-  config.schedule.name = f'cosine(peak={peak}, warmup=1500, final=0.1)'
+  config.schedule.num_steps = '300B_tokens'
+  config.schedule.name = (
+    f"cosine(peak={peak}, warmup=1500, final=0.1, decay='300B_tokens')"
+  )
   return config.lock()

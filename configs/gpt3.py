@@ -14,9 +14,10 @@ kept where it contradicts itself:
 - 350m counts 356M, as GPT-2 medium does with the longer context.
 
 The paper does not say how wide its bands of local attention are: 256 is that
-of GPT-Neo, its open replication. Not expressed yet: the batch's ramp from 32k
-tokens; the cosine ends at 260B of the 300B tokens, here at the last. Corpus
-and vocabulary as in gpt2.py. Not run.
+of GPT-Neo, its open replication. The batch grows "linearly from a small value
+(32k tokens) to the full value over the first 4-12 billion tokens of training,
+depending on the model size": here in 9 stages, over 4B tokens up to 760m, 12B
+for 175b, and 8B between. Corpus and vocabulary as in gpt2.py. Not run.
 """
 
 from ml_collections import ConfigDict
@@ -28,22 +29,23 @@ DIFFERS = (
   'beta2 0.95'
 )
 # Table 2.1: layers, d_model, heads, head size, peak rate; rows of 2048 tokens
-# in a batch: of 0.5M = 256 * 2048, 1M, 2M, and 3.2M = 1568 * 2048 tokens.
+# in a batch: of 0.5M = 256 * 2048, 1M, 2M, and 3.2M = 1568 * 2048 tokens;
+# appendix B: how long the batch grows, see above.
 SIZES = {
-  '125m': (12, 768, 12, 64, 6.0e-4, 256),
-  '350m': (24, 1024, 16, 64, 3.0e-4, 256),
-  '760m': (24, 1536, 16, 96, 2.5e-4, 256),
-  '1.3b': (24, 2048, 24, 128, 2.0e-4, 512),
-  '2.7b': (32, 2560, 32, 80, 1.6e-4, 512),
-  '6.7b': (32, 4096, 32, 128, 1.2e-4, 1024),
-  '13b': (40, 5140, 40, 128, 1.0e-4, 1024),
-  '175b': (96, 12288, 96, 128, 0.6e-4, 1568),
+  '125m': (12, 768, 12, 64, 6.0e-4, 256, '4B'),
+  '350m': (24, 1024, 16, 64, 3.0e-4, 256, '4B'),
+  '760m': (24, 1536, 16, 96, 2.5e-4, 256, '4B'),
+  '1.3b': (24, 2048, 24, 128, 2.0e-4, 512, '8B'),
+  '2.7b': (32, 2560, 32, 80, 1.6e-4, 512, '8B'),
+  '6.7b': (32, 4096, 32, 128, 1.2e-4, 1024, '8B'),
+  '13b': (40, 5140, 40, 128, 1.0e-4, 1024, '8B'),
+  '175b': (96, 12288, 96, 128, 0.6e-4, 1568, '12B'),
 }
 
 
 def get_config(arg: str = '125m') -> ConfigDict:
   """GPT-3 in the size `arg`."""
-  num_layers, d_model, num_heads, head_size, peak, rows = base.size(
+  num_layers, d_model, num_heads, head_size, peak, rows, growth = base.size(
     __file__, arg, SIZES
   )
   config = gpt2.get_config().unlock()
@@ -56,13 +58,15 @@ def get_config(arg: str = '125m') -> ConfigDict:
   config.model.num_heads = num_heads
   config.model.head_size = head_size
   config.model.context_length = 2048
-  config.batch.rows = rows
-  # Appendix B: Adam, clipping, 375M tokens of warm-up, a cosine to 10%, 300B
-  # tokens in all.
+  # Appendix B: 32k = 16 * 2048 tokens at first; Adam, clipping, 375M tokens of
+  # warm-up, a cosine to 10% over 260B tokens, 300B tokens in all.
+  config.batch.rows = (
+    f"linear_ramp(16, {rows}, over='{growth}_tokens', stages=9)"
+  )
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
-  tokens = rows * 2048
-  warmup = 375_000_000 // tokens
-  config.schedule.num_steps = 300_000_000_000 // tokens
-  config.schedule.name = f'cosine(peak={peak}, warmup={warmup}, final=0.1)'
+  config.schedule.num_steps = '300B_tokens'
+  config.schedule.name = (
+    f"cosine(peak={peak}, warmup='375M_tokens', final=0.1, decay='260B_tokens')"
+  )
   return config.lock()

@@ -45,6 +45,6 @@ def get_config(arg: str = '137b') -> ConfigDict:
   # 123 TFLOP/s are 3.5e23 FLOPs; over 6 * 137e9 these are 432e9 tokens, which
   # is less than one pass over the corpus of 1.56T words.
   config.batch.rows = 128
-  config.schedule.num_steps = 432_000_000_000 // (128 * 2048)
-  config.schedule.name = 'cosine(peak=6e-05, warmup=1430, final=0.1)'
+  config.schedule.num_steps = '432B_tokens'
+  config.schedule.name = "cosine(peak=6e-05, warmup='375M_tokens', final=0.1)"
   return config.lock()

@@ -22,10 +22,10 @@ DIFFERS = (
 # Table 2: d_model, heads, layers, peak rate, tokens; d_ff = 2/3 * 4 d_model
 # (section 2.2) rounded up to a multiple of 256, as in the released code.
 SIZES = {
-  '7b': (4096, 32, 32, 3.0e-4, 1_000_000_000_000, 11_008),
-  '13b': (5120, 40, 40, 3.0e-4, 1_000_000_000_000, 13_824),
-  '33b': (6656, 52, 60, 1.5e-4, 1_400_000_000_000, 17_920),
-  '65b': (8192, 64, 80, 1.5e-4, 1_400_000_000_000, 22_016),
+  '7b': (4096, 32, 32, 3.0e-4, '1T_tokens', 11_008),
+  '13b': (5120, 40, 40, 3.0e-4, '1T_tokens', 13_824),
+  '33b': (6656, 52, 60, 1.5e-4, '1.4T_tokens', 17_920),
+  '65b': (8192, 64, 80, 1.5e-4, '1.4T_tokens', 22_016),
 }
 
 
@@ -56,6 +56,6 @@ def get_config(arg: str = '7b') -> ConfigDict:
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
   config.batch.rows = 2048
-  config.schedule.num_steps = tokens // (2048 * 2048)
+  config.schedule.num_steps = tokens
   config.schedule.name = f'cosine(peak={peak}, warmup=2000, final=0.1)'
   return config.lock()

@@ -11,11 +11,10 @@ that they have no biases, and with scales the largest would be 540.36B, while
 the two others would round to the same digits.
 
 Adafactor bounds no tensor's update here (its d): the paper calls it Adam with
-parameter scaling. Norm scales do not decay. Not expressed yet: the rate of 1e-2
-for the first 10k steps (here a linear warm-up to GPT-3's rate for the nearest
-size; the fall by 1/sqrt(k) after them is the paper's); the batch's growth in
-stages (here its last); digits split one by one by the tokenizer. The corpus
-defaults to the Python standard library. Not run.
+parameter scaling. Norm scales do not decay. The batch of 540b grows at the
+paper's steps; "the smaller models followed similar schedules", here they double
+it after half of the tokens. Not expressed yet: digits split one by one by the
+tokenizer. The corpus defaults to the Python standard library. Not run.
 """
 
 from ml_collections import ConfigDict
@@ -27,18 +26,18 @@ DIFFERS = (
   'key/value head, RoPE, no biases, 256,000 tokens, z-loss; full attention in '
   'all layers'
 )
-# Table 1: layers, heads, d_model; section 5: last rows of 2048 tokens in a
-# batch; GPT-3's peak rate for 6.7B, 13B, 175B.
+# Table 1: layers, heads, d_model; rows of 2048 tokens in a batch (540b: section
+# 5).
 SIZES = {
-  '8b': (32, 16, 4096, 512, 1.2e-4),
-  '62b': (64, 32, 8192, 1024, 1.0e-4),
-  '540b': (118, 48, 18_432, 2048, 0.6e-4),
+  '8b': (32, 16, 4096, 'ramp(0:256, 390B_tokens:512)'),
+  '62b': (64, 32, 8192, 'ramp(0:512, 390B_tokens:1024)'),
+  '540b': (118, 48, 18_432, 'ramp(0:512, 50k_steps:1024, 115k_steps:2048)'),
 }
 
 
 def get_config(arg: str = '8b') -> ConfigDict:
   """PaLM in the size `arg`."""
-  num_layers, num_heads, d_model, rows, peak = base.size(__file__, arg, SIZES)
+  num_layers, num_heads, d_model, rows = base.size(__file__, arg, SIZES)
   config = gpt3.get_config().unlock()
   # Section 2: SwiGLU; parallel layers; multi-query attention; RoPE; shared
   # embeddings; no biases in dense kernels or layer norms; 256k tokens.
@@ -60,7 +59,7 @@ def get_config(arg: str = '8b') -> ConfigDict:
   # Section 5: kernels N(0, 1/n_in), embeddings N(0, 1), the scores scaled by
   # 1/sqrt(n); 10k steps, then 1/sqrt(k); clipping; z-loss; 780B tokens.
   config.model.init_weights = 'palm'
-  config.schedule.name = f'rsqrt(peak={peak}, warmup=10000)'
+  config.schedule.name = 'rsqrt(peak=1e-2, hold=10000)'
   # Adafactor without factorisation, beta2 = 1 - k^-0.8, a decay of rate^2.
   config.optim.name = (
     'adafactor(b1=0.9, decay=0.8, factored=False, clip=0.0, '
@@ -69,5 +68,5 @@ def get_config(arg: str = '8b') -> ConfigDict:
   config.optim.clip_norm = 1.0
   config.objective.name = 'causal(z_loss=1e-4)'
   config.batch.rows = rows
-  config.schedule.num_steps = 780_000_000_000 // (rows * 2048)
+  config.schedule.num_steps = '780B_tokens'
   return config.lock()

@@ -22,10 +22,13 @@ from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.optim import amount, batch_ramp
 from gpt_jax.optim.average import AVERAGES
+from gpt_jax.optim.batch_ramp import Ramp
+from gpt_jax.optim.clock import LAST_STEP
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS
-from gpt_jax.optim.schedules import SCHEDULES
+from gpt_jax.optim.schedules import SCHEDULES, Schedule
 from gpt_jax.spec import UsageError
 
 # A ConfigDict: no type checker knows its fields.
@@ -67,7 +70,6 @@ AT_LEAST = {
   'model.d_ff': 1,
   'optim.clip_norm': 0,
   'schedule.num_steps': 1,
-  'batch.rows': 1,
   'batch.micro_rows': 1,
   'checkpoint.every_steps': 1,
   'checkpoint.keep': 1,
@@ -142,8 +144,48 @@ def _fill(config: Config) -> None:
     model.head_size = model.d_model // model.num_heads
   if model.d_ff is None:
     model.d_ff = 4 * model.d_model
-  if config.batch.micro_rows is None:
-    config.batch.micro_rows = config.batch.rows
+  # The field may hold a text such as '300B_tokens' until here.
+  with config.schedule.ignore_type():
+    config.schedule.num_steps = _num_steps(config)
+
+
+def _num_steps(config: Config) -> int:
+  """The steps of the run: the last one begins before its tokens are reached.
+
+  Raises:
+    UsageError: the field is no length, or the batch no ramp.
+  """
+  given = config.schedule.num_steps
+  if type(given) is int:
+    return given
+  found = ramp(config).step_at(amount.parse('schedule.num_steps', given))
+  if found > LAST_STEP:
+    raise UsageError(
+      f'schedule.num_steps={given!r}: are {found:,} steps, more than can be '
+      'counted; give fewer'
+    )
+  return found
+
+
+def ramp(config: Config) -> Ramp:
+  """The rows of each step.
+
+  Raises:
+    UsageError: `batch.rows` makes no sense.
+  """
+  return batch_ramp.build(
+    config.batch.rows, row_tokens=config.model.context_length
+  )
+
+
+def schedule(config: Config) -> Schedule:
+  """The learning rate of each step of a resolved config.
+
+  Raises:
+    UsageError: its lengths do not fit the run.
+  """
+  build = spec.build('schedule.name', config.schedule.name, SCHEDULES)
+  return build(ramp(config), config.schedule.num_steps)
 
 
 def validate(config: Config) -> None:
@@ -153,10 +195,8 @@ def validate(config: Config) -> None:
     UsageError: at the first mistake.
   """
   flat = flatten(config)
-  built = {
-    field: spec.build(field, flat[field], choices)
-    for field, choices in CALL_STRINGS.items()
-  }
+  for field, choices in CALL_STRINGS.items():
+    spec.build(field, flat[field], choices)
   for field, names in NAMES.items():
     if flat[field] not in names:
       raise UsageError(
@@ -166,13 +206,15 @@ def validate(config: Config) -> None:
     value = flat[field]
     if value is not None and value < least:
       raise UsageError(f'{field}={value}: must be at least {least}')
-  built['schedule.name'](config.schedule.num_steps)
-  batch, model = config.batch, config.model
-  if batch.rows % batch.micro_rows:
-    raise UsageError(
-      f'batch.rows={batch.rows}: does not divide by batch.micro_rows='
-      f'{batch.micro_rows}'
-    )
+  model, micro_rows = config.model, config.batch.micro_rows
+  stages = ramp(config).stages
+  schedule(config)
+  for stage in stages:
+    if stage.rows % (micro_rows or 1):
+      raise UsageError(
+        f'{stage_name(config, stage.rows)} does not divide by '
+        f'batch.micro_rows={micro_rows}'
+      )
   if model.num_heads % model.num_kv_heads:
     raise UsageError(
       f'model.num_heads={model.num_heads}: does not divide by '
@@ -195,6 +237,14 @@ def validate(config: Config) -> None:
       f'model.num_layers={model.num_layers}: does not divide by the {period} '
       f'entries of model.attention={model.attention!r}'
     )
+
+
+def stage_name(config: Config, rows: int) -> str:
+  """How an error names a stage of the batch: `batch.rows=...: ...`."""
+  given = config.batch.rows
+  if isinstance(given, int):
+    return f'batch.rows={given}:'
+  return f'batch.rows={given!r}: its stage of {rows} rows'
 
 
 def set_vocab_size(config: Config, vocab_size: int, tokenizer: str) -> Config:

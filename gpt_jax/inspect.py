@@ -1,12 +1,20 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what a config means: resolved fields, parameters, FLOPs.
+"""Shows what a config means, or what steps of a run consumed.
 
   gpt-jax inspect --config configs/gpt2.py:xl
   gpt-jax inspect --config configs/gpt2.py:xl --json
   gpt-jax inspect --table
+  gpt-jax inspect --workdir W --steps 100:110
+  gpt-jax inspect --workdir W --steps 100 --text
 
-Builds the model's shapes only: it takes no memory and no accelerator.
+Of a config it shows the resolved fields, parameters, FLOPs, and the schedule:
+rows, tokens and learning rate where each stage of the batch begins. It builds
+the model's shapes only, which takes no memory and no accelerator.
+
+Of a run it shows which documents the rows of each step were taken from, by
+their place in the token store: a function of the config and the step. Steps
+are numbered as in metrics.jsonl, from 1 on.
 """
 
 import importlib
@@ -14,7 +22,7 @@ import json
 import math
 import pathlib
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from absl import flags
@@ -23,7 +31,10 @@ from rich.table import Table
 
 from gpt_jax import command, flops, spec
 from gpt_jax import config as config_lib
+from gpt_jax import run as run_lib
 from gpt_jax.config import Config
+from gpt_jax.data import ledger
+from gpt_jax.data.store import TokenStore
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import OBJECTIVES
 from gpt_jax.spec import UsageError
@@ -37,6 +48,16 @@ _TABLE_HEAD = (
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   command.define_config(values)
+  command.define_workdir(values, 'Folder of a run, for --steps.')
+  flags.DEFINE_string(
+    'steps',
+    None,
+    'Steps of the run in --workdir: N, or FIRST:STOP without STOP itself.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'text', False, 'With --steps: also the text.', flag_values=values
+  )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
   flags.DEFINE_bool(
     'table',
@@ -51,12 +72,18 @@ def main(args: command.Args) -> None:
   if args.table:
     print(papers_table(pathlib.Path.cwd()))
     return
+  if args.workdir or args.steps:
+    command.required(args, 'workdir', 'steps')
+    show_ledger(args.workdir, args.steps, text=args.text, as_json=args.json)
+    return
   command.required(args, 'config')
   config = config_lib.resolve(args.config)
   params, figures = figures_of(config)
   figures = {'parameters_text': rounded(figures['parameters']), **figures}
   if args.json:
-    print(json.dumps({**figures, 'config': config.to_dict()}))
+    stages = [stage._asdict() for stage in schedule_table(config)]
+    found = {**figures, 'schedule': stages, 'config': config.to_dict()}
+    print(json.dumps(found))
     return
   console = Console()
   fields = Table('field', 'value', title='Resolved config')
@@ -75,6 +102,13 @@ def main(args: command.Args) -> None:
     table.add_row(
       name, str(shape), ', '.join(leaf.names), f'{math.prod(shape):,}'
     )
+  console.print(table)
+  table = Table(title=f'Schedule of {config.schedule.num_steps:,} steps')
+  for column in ('from step', 'rows', 'tokens a step', 'tokens before', 'rate'):
+    table.add_column(column, justify='right')
+  for stage in schedule_table(config):
+    *counts, rate = stage
+    table.add_row(*(f'{count:,}' for count in counts), f'{rate:.4g}')
   console.print(table)
   for name, value in figures.items():
     console.print(
@@ -103,7 +137,8 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
   embeddings = sum(
     math.prod(s) for name, s in table.items() if name.endswith('/embedding')
   )
-  tokens_per_step = config.batch.rows * config.model.context_length
+  ramp = config_lib.ramp(config)
+  tokens = ramp.tokens(config.schedule.num_steps)
   per_token = flops.per_token(config, params)
   return params, {
     'parameters': parameters,
@@ -111,9 +146,9 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),
     'flops_per_token': per_token,
-    'tokens_per_step': tokens_per_step,
-    'tokens_total': tokens_per_step * config.schedule.num_steps,
-    'flops_total': per_token * tokens_per_step * config.schedule.num_steps,
+    'tokens_per_step': ramp.stages[-1].rows * ramp.row_tokens,
+    'tokens_total': tokens,
+    'flops_total': per_token * tokens,
   }
 
 
@@ -124,6 +159,104 @@ def rounded(parameters: int) -> str:
     if parameters >= size * (1 - 5e-6):
       return f'{parameters / size:.2f}{unit}'
   return str(parameters)
+
+
+class ScheduleRow(NamedTuple):
+  """A stage of the batch, where it begins."""
+
+  step: int  # its first, as in metrics.jsonl: from 1 on
+  rows: int
+  tokens_per_step: int
+  tokens: int  # consumed before
+  learning_rate: float
+
+
+def schedule_table(config: Config) -> list[ScheduleRow]:
+  """The stages of a resolved config's run."""
+  ramp, rate = config_lib.ramp(config), config_lib.schedule(config)
+  return [
+    ScheduleRow(
+      stage.start + 1,
+      stage.rows,
+      stage.rows * ramp.row_tokens,
+      ramp.tokens(stage.start),
+      float(rate(stage.start)),
+    )
+    for stage in ramp.between(0, config.schedule.num_steps)
+  ]
+
+
+def show_ledger(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
+  """Prints which documents the steps of a run consumed.
+
+  Args:
+    workdir: of the run.
+    steps: '100', or '100:110' for 100 to 109.
+    text: also prints what the rows say.
+    as_json: prints one JSON object.
+
+  Raises:
+    UsageError: there is no run, or no such step.
+  """
+  config = run_lib.read_config(workdir)
+  start, stop = _steps(steps, config.schedule.num_steps)
+  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  length = config.model.context_length
+  tokenizer = store.tokenizer() if text else None
+  found = []
+  for step in ledger.steps(
+    store,
+    length=length,
+    seed=config.seed,
+    start=start - 1,
+    stop=stop - 1,
+    rows=config_lib.ramp(config).batch,
+  ):
+    for row in step.rows:
+      spans = [span._asdict() for span in row.spans]
+      line = {'step': step.step + 1, **row._asdict(), 'spans': spans}
+      if tokenizer:
+        begin = row.position * length
+        line['text'] = tokenizer.decode(store.tokens(begin, begin + length + 1))
+      found.append(line)
+      if not as_json:
+        _print_row(line)
+  if as_json:
+    print(json.dumps({'store': store.folder, 'rows': found}))
+
+
+def _print_row(line: dict[str, Any]) -> None:
+  spans = ', '.join(
+    f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in line['spans']
+  )
+  print(
+    f'step {line["step"]} row {line["row"]} epoch {line["epoch"]} position '
+    f'{line["position"]}: documents {spans}'
+  )
+  if 'text' in line:
+    print(line['text'])
+
+
+def _steps(text: str, num_steps: int) -> tuple[int, int]:
+  """Reads `--steps`: the first step, and the one after the last.
+
+  Raises:
+    UsageError: the text is no range of steps of the run.
+  """
+  first, colon, stop = text.partition(':')
+  try:
+    start = int(first)
+    end = int(stop) if colon else start + 1
+  except ValueError as e:
+    raise UsageError(
+      f'--steps={text}: give a step, or a range such as 100:110'
+    ) from e
+  if not 1 <= start < end <= num_steps + 1:
+    raise UsageError(
+      f'--steps={text}: the steps of this run are 1 to {num_steps}; give one '
+      'or more of them'
+    )
+  return start, end
 
 
 def papers_table(root: pathlib.Path) -> str:

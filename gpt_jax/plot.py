@@ -1,32 +1,48 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the loss of one run, or of several in one picture.
+"""Draws the loss of one run, or of several; or the schedule of a config.
 
   gpt-jax plot --workdir workdirs/smoke
   gpt-jax plot --workdir W1,W2 --out compared.png
+  gpt-jax plot --config configs/gpt3.py:175b
 
-Writes W/loss.png, or the file given by --out.
+Writes W/loss.png, or with --config ./schedule.png (rows of a batch, learning
+rate and tokens over the steps, before anything is run), or the file given by
+--out.
 """
 
 import os
 from collections.abc import Sequence
 
+import numpy as np
 from absl import flags
 
 from gpt_jax import command, metrics
+from gpt_jax import config as config_lib
+from gpt_jax.config import Config
 from gpt_jax.spec import UsageError
 
 
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
+  command.define_config(values)
   command.define_workdir(values, 'Folder of a run, or a comma list of them.')
   flags.DEFINE_string(
-    'out', None, 'The PNG to write; WORKDIR/loss.png.', flag_values=values
+    'out',
+    None,
+    'The PNG to write; empty: WORKDIR/loss.png, or schedule.png.',
+    flag_values=values,
   )
 
 
 def main(args: command.Args) -> None:
   """Runs the command."""
+  if args.config is not None:
+    if args.workdir:
+      raise UsageError('--config draws a schedule, --workdir losses; give one')
+    config = config_lib.resolve(args.config)
+    print(schedule_curves(config, args.out or 'schedule.png'))
+    return
   command.required(args, 'workdir')
   workdirs = args.workdir.split(',')
   print(loss_curves(workdirs, out=args.out))
@@ -38,13 +54,7 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
   Raises:
     UsageError: a workdir has no metrics.
   """
-  # Imported here: it takes most of a second, which other commands need not
-  # spend.
-  import matplotlib
-
-  matplotlib.use('Agg')
-  from matplotlib import pyplot
-
+  pyplot = _pyplot()
   out = out or os.path.join(workdirs[0], 'loss.png')
   figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=120)
   for i, workdir in enumerate(workdirs):
@@ -52,9 +62,11 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
     train = [(m['tokens'], m['loss']) for m in lines if 'loss' in m]
     if not train:
       raise UsageError(f'--workdir={workdir}: has no metrics.jsonl with losses')
-    per_step = train[-1][0] / max(m['step'] for m in lines if 'loss' in m)
+    # Between two logged steps the batch may grow; that far the line is off.
+    logged = [(0, 0), *((m['step'], m['tokens']) for m in lines if 'loss' in m)]
+    at, counts = zip(*logged, strict=True)
     held_out = [
-      (m['step'] * per_step, m['eval/validation/loss'])
+      (np.interp(m['step'], at, counts), m['eval/validation/loss'])
       for m in lines
       if 'eval/validation/loss' in m
     ]
@@ -70,10 +82,54 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
   axes.set_ylabel('loss (nats a token)')
   axes.grid(alpha=0.3)
   axes.legend()
+  return _save(figure, out)
+
+
+def schedule_curves(config: Config, out: str) -> str:
+  """Draws rows, learning rate and tokens of each step; returns `out`."""
+  pyplot = _pyplot()
+  ramp, num_steps = config_lib.ramp(config), config.schedule.num_steps
+  # The steps before and after each boundary, so that it is drawn upright.
+  edges = [s.start + d for s in ramp.stages for d in (-1, 0)]
+  even = np.linspace(0, num_steps - 1, 1000).astype(int).tolist()
+  # A warm-up is short: the first thousandths of a run again.
+  early = np.geomspace(1, num_steps, 200).astype(int).tolist()
+  steps = sorted(
+    s for s in {*edges, *even, *early} if 0 <= s < max(num_steps, 1)
+  )
+  rates = np.asarray(config_lib.schedule(config)(np.array(steps)))
+  curves = {
+    'rows in a batch': [ramp.rows(s) for s in steps],
+    'learning rate': rates,
+    'tokens': [ramp.tokens(s) for s in steps],
+  }
+  figure, panels = pyplot.subplots(3, sharex=True, figsize=(7, 7), dpi=120)
+  for axes, (name, values) in zip(panels, curves.items(), strict=True):
+    axes.plot(steps, values)
+    axes.set_ylabel(name)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+  total = ramp.tokens(num_steps)
+  panels[-1].set_xlabel(f'steps ({num_steps:,}; {total:.4g} tokens)')
+  return _save(figure, out)
+
+
+def _pyplot():
+  """Imported late: it takes most of a second, which others need not spend."""
+  import matplotlib
+
+  matplotlib.use('Agg')
+  from matplotlib import pyplot
+
+  return pyplot
+
+
+def _save(figure, out: str) -> str:
+  """Writes a PNG as a whole."""
   figure.tight_layout()
   temporary = out + '.tmp'
   figure.savefig(temporary, format='png')
-  pyplot.close(figure)
+  _pyplot().close(figure)
   os.replace(temporary, out)
   return out
 

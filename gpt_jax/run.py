@@ -24,9 +24,10 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.causal import OBJECTIVES
 from gpt_jax.optim.average import AVERAGES, Average
+from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS, Precision
-from gpt_jax.optim.schedules import SCHEDULES, Schedule
+from gpt_jax.optim.schedules import Schedule
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 from gpt_jax.step import eval_step, train_step
@@ -40,6 +41,7 @@ class Run(NamedTuple):
   rules: sharding.Rules
   model: Transformer
   objective: Objective
+  ramp: Ramp
   schedule: Schedule
   optimizer: optax.GradientTransformation
   precision: Precision  # of the parameters
@@ -53,10 +55,9 @@ class Run(NamedTuple):
     axes = dict(self.rules)['batch']
     return math.prod(self.mesh.shape[a] for a in axes)
 
-  @property
-  def num_micro(self) -> int:
-    """Parts that a batch is taken in."""
-    return self.config.batch.rows // self.config.batch.micro_rows
+  def num_micro(self, num_rows: int) -> int:
+    """Parts that a batch of `num_rows` rows is taken in."""
+    return num_rows // (self.config.batch.micro_rows or num_rows)
 
   @property
   def eval_rows(self) -> int:
@@ -84,15 +85,22 @@ def check_devices(config: Config) -> None:
   rules = sharding.parse_rules(config.mesh.rules)
   axes = dict(rules)['batch']
   parts = math.prod(mesh.shape[a] for a in axes)
-  for field in ('rows', 'micro_rows'):
-    rows = config.batch[field]
+  named = {
+    config_lib.stage_name(config, stage.rows): stage.rows
+    for stage in config_lib.ramp(config).stages
+  }
+  if config.batch.micro_rows is not None:
+    micro_rows = config.batch.micro_rows
+    named[f'batch.micro_rows={micro_rows}:'] = micro_rows
+  for name, rows in named.items():
     if rows % parts:
       raise UsageError(
-        f'batch.{field}={rows}: does not divide over the {parts} devices of '
-        f'mesh axes {", ".join(axes)}; give a multiple of {parts}'
+        f'{name} does not divide over the {parts} devices of mesh axes '
+        f'{", ".join(axes)}; give a multiple of {parts}'
       )
   with sharding.use(mesh, rules):
-    check_attention(config.model, config.batch.micro_rows)
+    first = config_lib.ramp(config).stages[0].rows
+    check_attention(config.model, config.batch.micro_rows or first)
 
 
 def build(config: Config) -> Run:
@@ -107,9 +115,7 @@ def build(config: Config) -> Run:
   objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
     model
   )
-  schedule = spec.build('schedule.name', config.schedule.name, SCHEDULES)(
-    config.schedule.num_steps
-  )
+  schedule = config_lib.schedule(config)
   optim = config.optim
   optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)(
     schedule, state_lib.logical_axes(objective)
@@ -121,6 +127,7 @@ def build(config: Config) -> Run:
     rules,
     model,
     objective,
+    config_lib.ramp(config),
     schedule,
     optimizer,
     spec.build('optim.precision', optim.precision, PRECISIONS),
@@ -176,20 +183,26 @@ class Compiled(NamedTuple):
   seconds: float
 
 
-def compile_train_step(run: Run) -> Compiled:
-  """Compiles `step.train_step`; the state's memory is given to the result."""
+def compile_train_step(run: Run, num_rows: int | None = None) -> Compiled:
+  """Compiles `step.train_step`; the state's memory is given to the result.
+
+  Args:
+    run: what is trained.
+    num_rows: in a batch; empty: those of the batch ramp's last stage.
+  """
+  num_rows = num_rows or run.ramp.stages[-1].rows
   step = functools.partial(
     train_step,
     objective=run.objective,
     optimizer=run.optimizer,
     seed=run.config.seed,
     clip_norm=run.config.optim.clip_norm,
-    num_micro=run.num_micro,
+    num_micro=run.num_micro(num_rows),
     average=run.average,
   )
   whole = sharding.replicated(run.mesh)
   jitted = jax.jit(step, donate_argnums=0, out_shardings=(run.shardings, whole))
-  batch = abstract_batch(run, run.config.batch.rows)
+  batch = abstract_batch(run, num_rows)
   return _compile(run, jitted, abstract_state(run), batch)
 
 
@@ -226,8 +239,8 @@ def load(workdir: str) -> Trained:
   return Trained(run, state, tokenizer)
 
 
-def restore(workdir: str) -> tuple[Run, TrainState]:
-  """Loads the newest sound checkpoint of a workdir, split over all devices.
+def read_config(workdir: str) -> Config:
+  """The resolved config of the run in a workdir.
 
   Raises:
     UsageError: there is none.
@@ -235,13 +248,21 @@ def restore(workdir: str) -> tuple[Run, TrainState]:
   path = os.path.join(workdir, 'config.json')
   try:
     with open(path, encoding='utf-8') as f:
-      config = config_lib.from_json(f.read())
+      return config_lib.from_json(f.read())
   except FileNotFoundError as e:
     raise UsageError(
       f'--workdir={workdir}: holds no run (no config.json); train one first'
     ) from e
+
+
+def restore(workdir: str) -> tuple[Run, TrainState]:
+  """Loads the newest sound checkpoint of a workdir, split over all devices.
+
+  Raises:
+    UsageError: there is none.
+  """
   # The devices here need not be those it was trained on.
-  config = config_lib.unlocked(config)
+  config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, tensor=1)
   config.model.attention_backend = 'auto'
   run = build(config.lock())

@@ -4,7 +4,8 @@
 
 `'rope(theta=1e4)'` names an entry of a plain dict (which stands at the foot of
 the file that implements the choices) and calls it with the arguments given.
-Arguments are Python literals; a comma list such as
+Arguments are Python literals, or pairs of a key and a literal as in
+`'mixture(web:0.6, books:0.4)'`; a comma list such as
 `'full, local(window=256)'` holds several calls.
 
 Every mistake is a `UsageError` that names the field, the value and what would
@@ -13,8 +14,15 @@ be accepted.
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+# One step through a text: a quoted text, a bare key, or any other character.
+_PART = re.compile(
+  r"""(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<bare>[\w./+-]+)|.""",
+  re.DOTALL,
+)
 
 
 class UsageError(ValueError):
@@ -22,6 +30,13 @@ class UsageError(ValueError):
 
   The command line prints it as one line and ends with exit code 2.
   """
+
+
+class Pair(NamedTuple):
+  """An argument `key:value`; an entry takes them as `*parts: Pair`."""
+
+  key: str
+  value: Any
 
 
 class Call(NamedTuple):
@@ -54,7 +69,7 @@ def parse(field: str, text: str) -> list[Call]:
   if not text.strip():
     raise fail('is empty')
   try:
-    root = ast.parse(text.strip(), mode='eval').body
+    root = ast.parse(_mark_pairs(text.strip()), mode='eval').body
   except (SyntaxError, ValueError) as e:
     raise fail('cannot be read') from e
   calls = []
@@ -62,7 +77,7 @@ def parse(field: str, text: str) -> list[Call]:
     args, kwargs = (), {}
     try:
       if isinstance(node, ast.Call):
-        args = tuple(ast.literal_eval(a) for a in node.args)
+        args = tuple(_literal(a) for a in node.args)
         if any(k.arg is None for k in node.keywords):
           raise fail('** is not understood')
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
@@ -135,16 +150,50 @@ def _bind(
       f'{field}={text!r}: {e}; {call.name} takes ({takes})'
     ) from e
   for name, value in bound.arguments.items():
-    expected = signature.parameters[name].annotation
-    if not _fits(value, expected):
-      raise UsageError(
-        f'{field}={text!r}: {name}={value!r} is not {expected.__name__}'
-      )
+    parameter = signature.parameters[name]
+    expected = parameter.annotation
+    several = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+    for one in value if several else [value]:
+      if not _fits(one, expected):
+        shown = f'{one.key}:{one.value!r}' if isinstance(one, Pair) else one
+        kind = 'key:value' if expected is Pair else expected.__name__
+        raise UsageError(f'{field}={text!r}: {name}={shown!r} is not {kind}')
   return bound
+
+
+def _mark_pairs(text: str) -> str:
+  """Rewrites `f(web:0.6)` as `f(*{'web': 0.6})`, which Python can parse.
+
+  Keys are quoted, since `50k_steps` and `c4/en` are no Python. What is inside
+  of brackets within the arguments stays as it is.
+  """
+  out, depth, at_start, in_pair = [], 0, False, False
+  for part in _PART.finditer(text):
+    word = part.group()
+    key = part['quoted'] or (part['bare'] and repr(word))
+    rest = text[part.end() :].lstrip()
+    if depth == 1 and at_start and key and rest.startswith(':'):
+      word, in_pair = f'*{{{key}', True
+    elif depth == 1 and in_pair and word in (',', ')'):
+      word, in_pair = '}' + word, False
+    at_start = word[-1] in '(,' or (at_start and word.isspace())
+    depth += (part.group() in '([{') - (part.group() in ')]}')
+    out.append(word)
+  return ''.join(out)
+
+
+def _literal(node: ast.expr) -> Any:
+  """An argument: a `Pair` as `_mark_pairs` wrote it, or a literal."""
+  match node:
+    case ast.Starred(ast.Dict([ast.Constant(str() as key)], [value])):
+      return Pair(key, ast.literal_eval(value))
+  return ast.literal_eval(node)
 
 
 def _fits(value: Any, expected: Any) -> bool:
   """Checks a literal against the plain annotations that entries use."""
+  if expected is Pair or isinstance(value, Pair):
+    return expected is Pair and isinstance(value, Pair)
   if expected is float:
     return isinstance(value, int | float) and not isinstance(value, bool)
   if expected is int:

@@ -77,15 +77,18 @@ def train(config: Config, workdir: str) -> None:
     run = run_lib.build(config)
     checkpointer = Checkpointer(workdir, keep=config.checkpoint.keep)
     state = checkpointer.restore(run_lib.abstract_state(run))
+  micro_rows = config.batch.micro_rows
   log.info(
-    '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %d rows, %d at a '
-    'time',
+    '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %s rows, %s',
     f'{len(store):,}',
-    config.schedule.num_steps * config.batch.rows / epoch,
+    run.ramp.offset(config.schedule.num_steps) / epoch,
     epoch,
     dict(run.mesh.shape),
-    config.batch.rows,
-    config.batch.micro_rows,
+    ', '.join(
+      f'{s.rows} (from step {s.start + 1})' if s.start else f'{s.rows}'
+      for s in run.ramp.stages
+    ),
+    f'{micro_rows} at a time' if micro_rows else 'all at once',
   )
   if jax.process_index() == 0:
     start_workdir(config, workdir, tokenizer)
@@ -129,18 +132,18 @@ def fit(
   done, last = int(state.step), config.schedule.num_steps
   if done >= last:
     return state
-  train_step = run_lib.compile_train_step(run)
-  log.info('compiled the training step in %.1f s', train_step.seconds)
+  train_steps = compile_stages(run, done, last)
   batches = pipeline.batches(
     store,
     length=config.model.context_length,
     seed=config.seed,
     start=done,
     stop=last,
-    rows=lambda step: (step * config.batch.rows, config.batch.rows),
+    rows=run.ramp.batch,
     host_rows=run.host_rows,
     corrupt=run.objective.corrupt,
   )
+  epoch = pipeline.rows_per_epoch(store, config.model.context_length)
   split = store.validation()
   evaluation = evaluate.HeldOut(run, split) if split else None
   if state.ema is not None:
@@ -153,8 +156,8 @@ def fit(
   meter = Meter(run, state.params)
   with Progress(total=last, done=done, active=active) as progress:
     for step, batch in enumerate(meter.waiting(batches), start=done + 1):
-      batch = run.put(batch, config.batch.rows)
-      state, out = train_step.call(state, batch)
+      rows = run.ramp.rows(step - 1)
+      state, out = train_steps[rows](state, run.put(batch, rows))
       meter.add(out)
       if step == done + 1:
         jax.block_until_ready(out)
@@ -163,7 +166,8 @@ def fit(
         metrics.write(step, event='first_step', seconds=seconds)
       if step % config.log.every_steps == 0 or step == last:
         values = meter.read(step)
-        metrics.write(step, **values)
+        epochs = run.ramp.offset(step) / epoch
+        metrics.write(step, **values, epochs=epochs)
         progress.show(step, summary(values))
       progress.advance(step)
       if evaluation and should(step, config.eval.every_steps, last):
@@ -176,6 +180,22 @@ def fit(
         meter.restart()
   metrics.close()
   return state
+
+
+def compile_stages(run: Run, start: int, stop: int) -> dict[int, Any]:
+  """Compiles the training step for each batch size of steps [start, stop).
+
+  All of them before the first step: a stage that does not fit, or a compiler
+  that fails, shows now and not after days.
+  """
+  compiled = {}
+  for rows in sorted({s.rows for s in run.ramp.between(start, stop)}):
+    step = run_lib.compile_train_step(run, rows)
+    log.info(
+      'compiled the training step for %d rows in %.1f s', rows, step.seconds
+    )
+    compiled[rows] = step.call
+  return compiled
 
 
 def should(step: int, every: int, last: int) -> bool:
@@ -230,16 +250,16 @@ class Meter:
           'checkpoint is from before; lower the learning rate, or look at '
           'the rows of this step'
         )
-    config = self._run.config
-    batch_tokens = config.batch.rows * config.model.context_length
+    ramp = self._run.ramp
     seconds = time.perf_counter() - self._start
-    rate = self._steps * batch_tokens / seconds
+    tokens = ramp.tokens(step)
+    rate = (tokens - ramp.tokens(step - self._steps)) / seconds
     values = {
-      'tokens': step * batch_tokens,
+      'tokens': tokens,
       'loss': float(outputs[-1]['loss']),
       'grad_norm': float(outputs[-1]['grad_norm']),
       'learning_rate': float(self._run.schedule(step - 1)),
-      'batch_rows': config.batch.rows,
+      'batch_rows': ramp.rows(step - 1),
       'tokens_per_second': rate,
       'data_wait_seconds': self._wait / max(self._steps, 1),
       'step_seconds': seconds / max(self._steps, 1),

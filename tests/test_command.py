@@ -72,10 +72,27 @@ BAD = {
     ['train', SMOKE, W, '--config.batch.rows=7'],
     'batch.rows=7: does not divide over the 8 devices',
   ),
+  'ramp': (
+    ['train', SMOKE, W, '--config.batch.rows=ramp(0:8, 5_steps:12)'],
+    "batch.rows='ramp(0:8, 5_steps:12)': its stage of 12 rows does not divide "
+    'over the 8 devices',
+  ),
+  'ramp boundary': (
+    ['train', SMOKE, W, '--config.batch.rows=ramp(0:8, 5:16)'],
+    "batch.rows: boundary='5': give a whole number of steps or tokens",
+  ),
+  'run length': (
+    ['train', SMOKE, W, '--config.schedule.num_steps=5G'],
+    "schedule.num_steps='5G': give a whole number of steps or tokens",
+  ),
   'inspect': (
     ['inspect', f'{GPT2}:7b'],
     'configs/gpt2.py:7b: unknown size; one of small',
   ),
+  'steps': (['inspect', '--steps=3'], '--workdir is missing'),
+  'no steps': (['inspect', W], '--steps is missing'),
+  'ledger': (['inspect', W, '--steps=3'], '--workdir=w: holds no run'),
+  'two plots': (['plot', SMOKE, W], 'give one'),
   'vocabulary': (['inspect', SMOKE], 'model.vocab_size is empty'),
   'task': (['evaluate', W, '--tasks=validation,lambda'], '--tasks=lambda'),
   'evaluate': (['evaluate', W], '--workdir=w: holds no run'),

@@ -30,7 +30,7 @@ def workdir(tmp_path_factory):
       '--config.model.num_layers=2',
       '--config.model.d_model=48',
       '--config.model.context_length=61',
-      '--config.batch.rows=16',
+      '--config.batch.rows=ramp(0:8, 9_steps:16)',
       f'--config.schedule.num_steps={STEPS}',
       '--config.schedule.name=constant(peak=1e-2)',
       '--config.checkpoint.every_steps=11',
@@ -60,6 +60,49 @@ def test_train_leaves_the_workdir_that_the_design_promises(workdir):
   assert all(keys <= m.keys() for m in lines if 'loss' in m)
   assert (workdir / 'loss.png').read_bytes().startswith(b'\x89PNG')
   assert (workdir / 'samples.txt').read_text().startswith('def main(')
+
+
+def test_metrics_count_the_rows_of_a_ramp(workdir):
+  lines = [m for m in metrics.read(str(workdir)) if 'loss' in m]
+  per_epoch = json.loads((workdir / 'data/manifest.json').read_text())
+  per_epoch = (per_epoch['num_tokens'] - 1) // 61
+  for m in lines:
+    step = m['step']
+    rows = 8 * min(step, 9) + 16 * max(step - 9, 0)
+    assert m['tokens'] == rows * 61
+    assert m['batch_rows'] == (8 if step <= 9 else 16)
+    assert m['epochs'] == rows / per_epoch
+  assert lines[-1]['step'] == STEPS
+
+
+def test_inspect_shows_the_documents_of_steps(workdir, capsys):
+  flags = ['inspect', f'--workdir={workdir}', '--steps=9:11']
+  assert main([*flags, '--text', '--json']) == 0
+  rows = json.loads(capsys.readouterr().out)['rows']
+  # The last step of 8 rows, and the first of 16.
+  assert [row['step'] for row in rows] == [9] * 8 + [10] * 16
+  assert [row['row'] for row in rows] == [*range(64, 88)]
+  # With one token a byte, and one at the end of each document.
+  files = sorted((ROOT / 'configs').glob('*.py'))
+  for row in rows:
+    spans = row['spans']
+    assert sum(s['stop'] - s['start'] for s in spans) == 62
+    text = b''
+    for s in spans:
+      text += files[s['document']].read_bytes()[s['start'] : s['stop']]
+    assert row['text'] == text.decode(errors='replace')
+  assert main([*flags[:-1], '--steps=9']) == 0
+  out = capsys.readouterr().out
+  assert out.count('\n') == 8 and out.startswith('step 9 row 64 epoch 0 ')
+
+
+@pytest.mark.parametrize(
+  'steps', ['0', '5:5', '7:5', '1:23', '22', 'x', '1:', '-1:3']
+)
+def test_inspect_refuses_steps_that_are_not_there(workdir, capsys, steps):
+  assert main(['inspect', f'--workdir={workdir}', f'--steps={steps}']) == 2
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1 and f'--steps={steps}: ' in error
 
 
 def test_evaluate_prints_what_training_measured_last(workdir, capsys):
@@ -169,9 +212,38 @@ def test_inspect_counts_gpt2(capsys):
     found['flops_per_token']
     == 6 * (layers * 12 * d * d + vocab * d) + 12 * layers * d * context
   )
+  assert [s['rows'] for s in found['schedule']] == [512]
   assert main(['inspect', config]) == 0
   shown = capsys.readouterr().out
   assert '354,823,168' in shown and '354.82M' in shown
+
+
+def test_inspect_and_plot_show_the_schedule(tmp_path, capsys):
+  flags = [
+    f'--config={ROOT}/configs/palm.py:540b',
+    # Small, so that it is quick; the recipe stays.
+    '--config.model.num_layers=1',
+    '--config.model.d_model=8',
+    '--config.model.vocab_size=16',
+  ]
+  assert main(['inspect', *flags, '--json']) == 0
+  first, second, third = json.loads(capsys.readouterr().out)['schedule']
+  assert first == {
+    'step': 1,
+    'rows': 512,
+    'tokens_per_step': 2**20,
+    'tokens': 0,
+    'learning_rate': pytest.approx(0.6e-4),
+  }
+  assert (second['step'], third['step']) == (50_001, 115_001)
+  assert third['tokens'] == 2**20 * (50_000 + 2 * 65_000)
+  expected = first['learning_rate'] * math.sqrt(10_000 / 115_000)
+  assert third['learning_rate'] == pytest.approx(expected)
+  assert main(['inspect', *flags]) == 0
+  assert '115,001' in capsys.readouterr().out
+  out = tmp_path / 'schedule.png'
+  assert main(['plot', *flags, f'--out={out}']) == 0
+  assert out.read_bytes().startswith(b'\x89PNG')
 
 
 def test_benchmark_measures_a_step(capsys):

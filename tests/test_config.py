@@ -123,8 +123,10 @@ def test_every_number_of_the_base_has_a_bound():
     for name, value in flatten(config_lib.resolve(base.get_config())).items()
     if isinstance(value, int) and name not in config_lib.AT_LEAST
   }
-  # The mesh checks its own sizes, against the devices.
-  assert unbounded <= {'seed', 'mesh.data', 'mesh.fsdp', 'mesh.tensor'}
+  # The mesh checks its own sizes, against the devices; the ramp its rows.
+  assert unbounded <= {
+    *('seed', 'mesh.data', 'mesh.fsdp', 'mesh.tensor', 'batch.rows'),
+  }
 
 
 @pytest.mark.parametrize('arguments', ['peak=0.0', 'peak=1.0, warmup=-1'])
@@ -132,6 +134,50 @@ def test_schedule_arguments_are_checked_by_resolve(arguments):
   config = tiny.config(**{'schedule.name': f'cosine({arguments})'})
   with pytest.raises(UsageError, match=r'schedule\.name'):
     config_lib.resolve(config)
+
+
+@pytest.mark.parametrize(
+  'given, steps',
+  [(20, 20), ('2k_steps', 2000), ('1_tokens', 1), ('8k_tokens', 53)],
+)
+def test_the_length_of_a_run(given, steps):
+  # 40 steps of 8 rows of 13 tokens, and as many of 24 as hold the rest.
+  changes = {
+    'batch.rows': 'ramp(0:8, 40_steps:24)',
+    'schedule.num_steps': given,
+  }
+  config = config_lib.resolve(tiny.config(**changes))
+  assert config.schedule.num_steps == steps
+  assert config_lib.resolve(config) == config
+  tokens = config_lib.ramp(config).tokens
+  if given == '8k_tokens':
+    assert tokens(52) < 8000 <= tokens(53)
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({'schedule.num_steps': 0}, 'schedule.num_steps=0: must be at least 1'),
+    ({'schedule.num_steps': '0_tokens'}, 'num_steps=0: must be at least 1'),
+    ({'schedule.num_steps': True}, 'num_steps=True: give a whole number of'),
+    ({'schedule.num_steps': 2.5}, 'num_steps=2.5: give a whole number of'),
+    ({'schedule.num_steps': '9T_tokens'}, 'are 43,269,230,770 steps, more'),
+    ({'batch.rows': 0}, 'batch.rows=0: must be at least 1'),
+    ({'batch.rows': '16'}, "batch.rows='16': a name was expected"),
+    (
+      {'batch.rows': 'ramp(0:8, 40_steps:12)', 'batch.micro_rows': 8},
+      "batch.rows='ramp(0:8, 40_steps:12)': its stage of 12 rows does not "
+      'divide by batch.micro_rows=8',
+    ),
+    (
+      {'schedule.name': 'wsd(1e-3, cooldown=21)'},
+      'cooldown=21 after warmup=0 does not fit the 20 steps',
+    ),
+  ],
+)
+def test_batch_and_length_that_make_no_sense(changes, message):
+  with pytest.raises(UsageError, match=re.escape(message)):
+    config_lib.resolve(tiny.config(**changes))
 
 
 def test_vocab_size_comes_from_the_tokenizer():
@@ -182,7 +228,6 @@ def test_differences_name_field_and_both_values():
     'seed: 0 -> 3',
     "model.ffn: 'gelu_tanh' -> 'relu'",
     'batch.rows: 16 -> 24',
-    'batch.micro_rows: 16 -> 24',
   }
 
 

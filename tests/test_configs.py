@@ -43,7 +43,10 @@ def test_config_resolves(name, size):
   assert config.is_locked
   resolved = config_lib.resolve(config)
   unknown = {k for k, v in config_lib.flatten(resolved).items() if v is None}
-  assert unknown <= {'model.vocab_size', 'data.store', 'eval.num_batches'}
+  assert unknown <= {
+    *('model.vocab_size', 'data.store', 'eval.num_batches'),
+    'batch.micro_rows',
+  }
   # A config may change fields, not invent them.
   base_fields = config_lib.flatten(module('base').get_config())
   assert {*config_lib.flatten(resolved)} == {*base_fields}
@@ -71,7 +74,8 @@ def test_unknown_size_lists_the_sizes(name):
 @pytest.mark.parametrize('name, size', ALL)
 def test_batch_splits_over_eight_devices_or_says_so(name, size):
   config = config_lib.resolve(module(name).get_config(size))
-  if config.batch.rows % 8:
+  stages = config_lib.ramp(config).stages
+  if any(stage.rows % 8 for stage in stages):
     message = rf'batch\.rows={config.batch.rows}: does not divide'
     with pytest.raises(UsageError, match=message):
       run.check_devices(config)
@@ -279,6 +283,7 @@ def test_heads_that_give_gpt3_1_3b_its_name():
     ('gopher-44m', 300e9, 0.25 * 2**20),
     ('gopher-280b', 300e9, 6 * 2**20),
     ('chinchilla-70b', 1.4e12, 3 * 2**20),
+    ('palm-8b', 780e9, 512 * 2048),
     ('palm-540b', 780e9, 2048 * 2048),
     ('llama-7b', 1.0e12, 4 * 2**20),
     ('llama-65b', 1.4e12, 4 * 2**20),
@@ -290,6 +295,44 @@ def test_tokens_of_the_recipes(row, tokens, batch):
   figures = inspect.figures_of(config)[1]
   np.testing.assert_allclose(figures['tokens_per_step'], batch, rtol=5e-3)
   np.testing.assert_allclose(figures['tokens_total'], tokens, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  'row, rows, starts, last',
+  [
+    # PaLM, section 5: 512 rows to step 50k, 1024 to 115k, 2048 to 255k.
+    ('palm-540b', [512, 1024, 2048], [0, 50_000, 115_000], 255_000),
+    # The middle of the run, in tokens: 390e9 / (256 * 2048), rounded up.
+    ('palm-8b', [256, 512], [0, 743_866], 743_866 * 3 // 2),
+    ('gopher-280b', [1536, 3072], [0, 47_684], 47_684 * 3 // 2),
+    ('chinchilla-70b', [768, 1536], [0, 445_049], 445_049 * 3 // 2),
+  ],
+)
+def test_ramps_of_the_papers(row, rows, starts, last):
+  name, _, size = row.partition('-')
+  config = config_lib.resolve(module(name).get_config(size))
+  stages = config_lib.ramp(config).stages
+  assert [stage.rows for stage in stages] == rows
+  assert [stage.start for stage in stages] == starts
+  # 255k is rounded, 780e9 tokens too.
+  np.testing.assert_allclose(config.schedule.num_steps, last, rtol=4e-3)
+
+
+def test_gpt3_starts_with_32k_tokens_and_follows_its_tokens():
+  config = config_lib.resolve(module('gpt3').get_config('175b'))
+  ramp = config_lib.ramp(config)
+  assert ramp.tokens(1) == 32 * 1024
+  full = ramp.step_at_tokens(12 * 10**9)
+  assert ramp.rows(full - 1) < ramp.rows(full) == 1568
+  rate = config_lib.schedule(config)
+  warm = ramp.step_at_tokens(375 * 10**6)
+  np.testing.assert_allclose(rate(warm), 0.6e-4, rtol=1e-6)
+  decayed = ramp.step_at_tokens(260 * 10**9)
+  assert decayed < config.schedule.num_steps
+  np.testing.assert_allclose(rate(decayed), 0.6e-5, rtol=1e-6)
+  # Half of the cosine, by tokens.
+  half = ramp.step_at_tokens((375 * 10**6 + 260 * 10**9) // 2)
+  np.testing.assert_allclose(rate(half), 0.55 * 0.6e-4, rtol=1e-4)
 
 
 def test_table_in_the_readme(monkeypatch, capsys):

@@ -27,11 +27,13 @@ FLAGS = [
   '--config.model.d_model=32',
   '--config.model.context_length=31',
   '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
-  '--config.batch.rows=6',
+  # 93 tokens a step, then 186 from step 27 on.
+  '--config.batch.rows=ramp(0:3, 2400_tokens:6)',
   '--config.batch.micro_rows=3',
   '--config.optim.precision=bfloat16',
   '--config.optim.ema=ema(decay=0.9)',
   f'--config.schedule.num_steps={STEPS}',
+  "--config.schedule.name=cosine(2e-3, '500_tokens', decay='8k_tokens')",
   '--config.checkpoint.every_steps=7',
   '--config.eval.every_steps=20',
   '--config.log.every_steps=1',
@@ -96,15 +98,16 @@ def test_killed_run_ends_bit_identical(tmp_path):
   kill_when(killed, lambda: exists('data/*'))  # preparing
   kill_when(killed, lambda: exists('config.json'))  # compiling
   kill_when(killed, lambda: exists('checkpoints/*tmp*'))  # saving
-  kill_when(killed, lambda: last_step() >= 25)  # between two saves
+  # Between two saves; the batch grows before the next.
+  kill_when(killed, lambda: last_step() >= 25)
   kill_when(killed, lambda: last_step() >= STEPS - 3)
   finish(start(killed))
   finish(undisturbed)
 
   assert results(whole) == results(killed)
-  assert [m['step'] for m in results(whole) if 'loss' in m] == list(
-    range(1, STEPS + 1)
-  )
+  logged = [m for m in results(whole) if 'loss' in m]
+  assert [m['step'] for m in logged] == [*range(1, STEPS + 1)]
+  assert [m['batch_rows'] for m in logged] == [3] * 26 + [6] * (STEPS - 26)
   a, b = run.load(str(whole)).state, run.load(str(killed)).state
   assert int(a.step) == STEPS
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):

@@ -18,16 +18,12 @@ def build(sizes=(2, 2, 2), **changes):
 
 
 @pytest.mark.parametrize(
-  'rows, micro_rows, num_micro', [(16, 16, 1), (24, 8, 3), (104, 8, 13)]
+  'rows, micro_rows, num_micro',
+  [(16, 16, 1), (24, 8, 3), (104, 8, 13), (24, None, 1)],
 )
 def test_num_micro(rows, micro_rows, num_micro):
   run = build(**{'batch.rows': rows, 'batch.micro_rows': micro_rows})
-  assert run.num_micro == num_micro
-
-
-def test_micro_rows_are_all_rows_when_empty():
-  config = config_lib.resolve(tiny.config(**{'batch.rows': 24}))
-  assert config.batch.micro_rows == 24
+  assert run.num_micro(rows) == num_micro
 
 
 def test_micro_rows_divide_the_rows():
@@ -52,6 +48,12 @@ def test_check_devices():
     'batch.rows=12: does not divide over the 8 devices of mesh axes data, '
     'fsdp; give a multiple of 8'
   )
+  changes = {'batch.rows': 'ramp(0:8, 9_steps:12)'}
+  with pytest.raises(UsageError, match=r'its stage of 12 rows does not divide'):
+    run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))
+  config = config_lib.resolve(tiny.config(**{'batch.micro_rows': 4}))
+  with pytest.raises(UsageError, match=r'batch\.micro_rows=4: does not divide'):
+    run_lib.check_devices(config)
   # With a tensor axis of 2 there are only four parts.
   changes = {'batch.rows': 12, 'mesh.tensor': 2}
   run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_jax import spec
-from gpt_jax.spec import Call, UsageError
+from gpt_jax.spec import Call, Pair, UsageError
 
 
 def local(window: int):
@@ -21,6 +21,11 @@ def local(window: int):
 def rope(theta: float = 1e4, *, name: str = 'x', on: bool = True):
   """A choice of which all arguments have defaults."""
   return ('rope', theta, name, on)
+
+
+def mixture(*parts: Pair, seed: int = 0):
+  """A choice that takes pairs."""
+  return ('mixture', [tuple(part) for part in parts], seed)
 
 
 CHOICES = {'local': local, 'rope': rope, 'full': lambda: 'full'}
@@ -36,6 +41,27 @@ CHOICES = {'local': local, 'rope': rope, 'full': lambda: 'full'}
     ('f(3, -2.5e-1)', [Call('f', (3, -0.25), {})]),
     ("f('a, b', k=None)", [Call('f', ('a, b',), {'k': None})]),
     ('f(x=[1, 2])', [Call('f', (), {'x': [1, 2]})]),
+    ('f({1: 2}, [{3: 4}])', [Call('f', ({1: 2}, [{3: 4}]), {})]),
+    ("f('a:b', '(c:1')", [Call('f', ('a:b', '(c:1'), {})]),
+    (
+      'ramp(0:512, 50k_steps : 1024)',
+      [Call('ramp', (Pair('0', 512), Pair('50k_steps', 1024)), {})],
+    ),
+    (
+      "mix(web:.6,'my, (b:':[1, {2: 3}], c4/en-1.0:-4, seed=3), full",
+      [
+        Call(
+          'mix',
+          (
+            Pair('web', 0.6),
+            Pair('my, (b:', [1, {2: 3}]),
+            Pair('c4/en-1.0', -4),
+          ),
+          {'seed': 3},
+        ),
+        Call('full', (), {}),
+      ],
+    ),
     (
       'full, local(window=256), full',
       [
@@ -62,6 +88,12 @@ def test_parse(text, calls):
     ('f(x=full)', 'not a plain value'),
     ('f(g())', 'not a plain value'),
     ('f(1 + 1)', 'not a plain value'),
+    ('f(a:b)', 'not a plain value'),
+    ('f(a:1:2)', 'cannot be read'),
+    ('f(a:)', 'cannot be read'),
+    ('f(:1)', 'cannot be read'),
+    ('f(x=a:1)', 'cannot be read'),
+    ('a:1', 'cannot be read'),
     ('3', 'a name was expected'),
     ("'full'", 'a name was expected'),
     ('a.b', 'a name was expected'),
@@ -143,6 +175,17 @@ def test_build_all():
     spec.build_all('a.b', 'full, none', CHOICES)
 
 
+def test_pairs_reach_the_entry_that_asks_for_them():
+  choices = {**CHOICES, 'mixture': mixture}
+  text = 'mixture(web:0.6, web:0.3, seed=5)'
+  found = spec.build('a.b', text, choices)
+  assert found == ('mixture', [('web', 0.6), ('web', 0.3)], 5)
+  with pytest.raises(UsageError, match="parts='web' is not key:value"):
+    spec.build('a.b', "mixture('web')", choices)
+  with pytest.raises(UsageError, match="theta='web:3' is not float"):
+    spec.build('a.b', 'rope(web:3)', choices)
+
+
 def test_a_usage_error_is_a_value_error():
   assert issubclass(UsageError, ValueError)
 
@@ -160,13 +203,19 @@ values = st.one_of(
 calls = st.builds(
   Call,
   names,
-  st.lists(values, max_size=3).map(tuple),
+  st.lists(
+    values | st.builds(Pair, st.text(st.characters(codec='utf-8')), values),
+    max_size=3,
+  ).map(tuple),
   st.dictionaries(names, values, max_size=3),
 )
 
 
 def written(call):
-  arguments = [repr(a) for a in call.args]
+  arguments = [
+    f'{a.key!r}: {a.value!r}' if isinstance(a, Pair) else repr(a)
+    for a in call.args
+  ]
   arguments += [f'{name}={value!r}' for name, value in call.kwargs.items()]
   return f'{call.name}({", ".join(arguments)})'
 

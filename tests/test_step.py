@@ -227,9 +227,9 @@ def test_every_mesh_trains_alike(sizes):
 def test_micro_batches_on_a_mesh():
   """Four parts of four rows of unequal weight, over four shards."""
   run, _, _, history = train((2, 2, 2), 3, **{'batch.micro_rows': 4})
-  assert run.num_micro == 4
+  assert run.num_micro(16) == 4
   run, _, _, whole = trained_on_one_device('none', 20)
-  assert run.num_micro == 1
+  assert run.num_micro(16) == 1
   assert_same_history(history, whole[:3])
 
 

@@ -83,7 +83,6 @@ def test_another_config_is_refused_by_its_fields(tmp_path):
     'seed: 0 -> 3',
     "model.ffn: 'gelu_tanh' -> 'relu'",
     'batch.rows: 16 -> 24',
-    'batch.micro_rows: 16 -> 24',
   }
   assert remedy == 'give the same values, or another --workdir'
 
@@ -186,6 +185,26 @@ def test_meter(meter, monkeypatch):
   meter.add({'loss': np.float32(5), 'grad_norm': np.float32(50)})
   now[0] += 0.25
   assert meter.read(9)['step_seconds'] == pytest.approx(0.25)
+
+
+def test_meter_across_a_ramp(monkeypatch):
+  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  now = [100.0]
+  clock = types.SimpleNamespace(perf_counter=lambda: now[0])
+  monkeypatch.setattr(train, 'time', clock)
+  changes = {**tiny.MESHABLE, 'batch.rows': 'ramp(0:16, 3_steps:32)'}
+  run = tiny.build(tiny.config(**changes), (2, 2, 2))
+  meter = train.Meter(run, tiny.params(run.model))
+  for step in range(1, 6):
+    if step == 2:
+      meter.restart()  # after an evaluation, say
+    meter.add({'loss': np.float32(step), 'grad_norm': np.float32(1)})
+    now[0] += 0.5
+  values = meter.read(5)
+  assert values['tokens'] == (3 * 16 + 2 * 32) * 7
+  assert values['batch_rows'] == 32
+  # Steps 2 to 5 took 16, 16, 32 and 32 rows.
+  assert values['tokens_per_second'] == pytest.approx(96 * 7 / 2)
 
 
 def test_meter_counts_the_wait_for_data(meter, monkeypatch):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.dot_product import Visibility, attend_within
@@ -30,7 +31,8 @@ def measure(config: Config, steps: int) -> dict:
       f'model.attention={model.attention!r}: give two patterns to compare, '
       "such as 'full, local(window=256)'"
     )
-  shape = (config.batch.rows, model.context_length)
+  rows = config_lib.ramp(config).stages[-1].rows
+  shape = (rows, model.context_length)
   q = jnp.ones((*shape, model.num_heads, model.head_size))
   k = v = jnp.ones((*shape, model.num_kv_heads, model.head_size))
   compiled = [

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.decoding import sample
 from gpt_jax.nn.transformer import Transformer
@@ -31,7 +32,7 @@ class Decoder:
     self._params = jax.jit(lambda key: init_params(objective, key))(key)
     self._sampler = sample.Sampler(temperature=0)
     self._key = key
-    rows = config.batch.rows
+    rows = config_lib.ramp(config).stages[-1].rows
     length = config.model.context_length // 2
     self._position = np.full(rows, length)
     prompts = np.random.default_rng(0).integers(
@@ -74,7 +75,7 @@ def measure(config: Config, steps: int) -> dict:
   for _ in range(WARM_UP + steps):
     for decoder in decoders.values():
       decoder.step()
-  rows = config.batch.rows
+  rows = config_lib.ramp(config).stages[-1].rows
   decode_step: Any = sample.decode_step
   return {
     'rows': rows,

@@ -31,7 +31,7 @@ def measure(config: Config, steps: int) -> dict:
   # Measured before and after, since other work on the machine comes and goes.
   peak, source = flops.peak(run.mesh.devices.flat[0])
   compiled = run_lib.compile_train_step(run)
-  model, rows = config.model, config.batch.rows
+  model, rows = config.model, run.ramp.stages[-1].rows
   batches = pipeline.batches(
     random_store(
       num_tokens=64 * model.context_length * rows, vocab_size=model.vocab_size

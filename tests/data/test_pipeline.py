@@ -3,14 +3,18 @@
 """The global order: closed form, each row once an epoch, any host count."""
 
 import gc
+import itertools
 import threading
 import time
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gpt_jax.data import pipeline, prepare
 from gpt_jax.data.store import TokenStore
+from gpt_jax.optim import batch_ramp
 from gpt_jax.spec import UsageError
 
 LENGTH = 13
@@ -140,6 +144,45 @@ def test_the_hosts_together_read_the_global_batch(store, rows, num_hosts):
     for s in range(7)
   ]
   assert_same(together, whole)
+
+
+@settings(
+  max_examples=15,
+  deadline=None,
+  suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+  st.lists(st.integers(1, 9), min_size=1, max_size=4),
+  st.integers(1, 7),
+  st.sampled_from(['steps', 'tokens']),
+  st.integers(1, 5),
+  st.lists(st.integers(0, 19), max_size=3),
+)
+def test_no_row_is_skipped_or_repeated(
+  store, sizes, length, unit, num_hosts, stops
+):
+  """Across any boundary, on any number of hosts, after any resume.
+
+  Each part of the run between two stops is read by another number of hosts.
+  """
+  text = ', '.join(
+    f'{i * length * (9 * LENGTH if unit == "tokens" else 1)}_{unit}:{size}'
+    for i, size in enumerate(sizes)
+  )
+  ramp = batch_ramp.build(f'ramp({text})', row_tokens=LENGTH)
+  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  ends = [0, *sorted(stops), 20]
+  for part, (start, stop) in enumerate(itertools.pairwise(ends)):
+    count = num_hosts + part
+    hosts = [
+      run(store, start, stop, ramp.batch, host_rows=share(h, count))
+      for h in range(count)
+    ]
+    for i, step in enumerate(range(start, stop)):
+      found = np.concatenate([host[i]['inputs'] for host in hosts])
+      before = sum(ramp.rows(s) for s in range(step))
+      rows = source.read(range(before, before + ramp.rows(step)))
+      np.testing.assert_array_equal(found, rows[:, :-1])
 
 
 def test_an_objective_makes_the_arrays(store):

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from gpt_jax import flops, spec
 from gpt_jax import run as run_lib
+from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.schedules import SCHEDULES
@@ -66,7 +67,9 @@ AXES = of_parameters(lambda pair: PartitionSpec(*pair[1]))
 
 
 def build(text, axes=AXES, schedule=SCHEDULE):
-  schedule = spec.build('schedule.name', schedule, SCHEDULES)(STEPS)
+  schedule = spec.build('schedule.name', schedule, SCHEDULES)(
+    batch_ramp.constant(3, row_tokens=5), STEPS
+  )
   return spec.build('optim.name', text, OPTIMIZERS)(schedule, axes)
 
 

@@ -1,0 +1,94 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The token ledger: which documents a step consumed, computed, not stored.
+
+Batch s is rows of the run, a row of the run is a row of the store, a row of the
+store is tokens, and the ends of the documents say whose tokens these are: see
+`pipeline`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.data import pipeline
+from gpt_jax.data.store import TokenStore
+
+
+class Span(NamedTuple):
+  """Tokens [start, stop) of a document, counted from its first."""
+
+  document: int  # index in the store
+  start: int
+  stop: int
+
+
+class Row(NamedTuple):
+  """One row of a batch."""
+
+  row: int  # of the run: a number that no other row of the run has
+  epoch: int  # from 0
+  position: int  # which row of the store
+  spans: list[Span]  # its length + 1 tokens; the first is an input only
+
+
+class Step(NamedTuple):
+  """What one step consumed."""
+
+  step: int  # from 0
+  rows: list[Row]
+
+
+def steps(
+  store: TokenStore,
+  *,
+  length: int,
+  seed: int,
+  start: int,
+  stop: int,
+  rows: Callable[[int], tuple[int, int]],
+) -> Iterator[Step]:
+  """Yields what the steps [start, stop), from 0, consume over all hosts.
+
+  The arguments are those of `pipeline.batches`.
+  """
+  source = pipeline.RowSource(store, length=length, seed=seed)
+  ends = store.document_ends
+  for step in range(start, stop):
+    offset, count = rows(step)
+    numbers = range(offset, offset + count)
+    positions = source.row_numbers(numbers).tolist()
+    yield Step(
+      step,
+      [
+        Row(
+          number,
+          number // source.rows_per_epoch,
+          position,
+          spans(ends, position * length, (position + 1) * length + 1),
+        )
+        for number, position in zip(numbers, positions, strict=True)
+      ],
+    )
+
+
+def spans(ends: np.ndarray, start: int, stop: int) -> list[Span]:
+  """The documents that tokens [start, stop) of a store belong to.
+
+  Args:
+    ends: the exclusive end of each document, int64 [N].
+    start: first token.
+    stop: after the last.
+  """
+  first = int(np.searchsorted(ends, start, side='right'))
+  found = []
+  for document in range(first, len(ends)):
+    begin = int(ends[document - 1]) if document else 0
+    if begin >= stop:
+      break
+    end = min(int(ends[document]), stop)
+    # A document may hold no token at all.
+    if max(begin, start) < end:
+      found.append(Span(document, max(begin, start) - begin, end - begin))
+  return found
