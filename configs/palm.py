@@ -5,8 +5,10 @@ Pathways), in the three sizes of its table 1.
 
   gpt-jax train --config configs/palm.py:8b --workdir W
 
-Parameters: 8,632,012,800 / 62,495,662,080 / 540,356,474,880. The paper's
-540.35B is the matrices alone, 540,354,281,472, without the norms' scales.
+Parameters: 8,631,877,632 / 62,495,129,600 / 540,354,281,472, in the table
+8.63B / 62.50B / 540.35B. The layer norms have no learned scale: section 2 says
+that they have no biases, and with scales the largest would be 540.36B, while
+the two others would round to the same digits.
 
 Not expressed yet: Adafactor without factorisation with parameter scaling at
 1e-2, beta2 = 1 - k^-0.8 and a decay of rate^2 (here AdamW, at GPT-3's rate for
@@ -47,7 +49,7 @@ def get_config(arg: str = '8b') -> ConfigDict:
   config.model.position = "rope(layout='interleaved')"
   config.model.output = "tied(scale='rsqrt')"
   config.model.bias = 'none'
-  config.model.norm = 'layernorm(bias=False)'
+  config.model.norm = 'layernorm(scale=False, bias=False)'
   config.model.vocab_size = 256_000
   config.tokenizer.name = "sentencepiece(vocab_size=256000, model='bpe')"
   # Table 1 and section 2.1: head size 256, d_ff = 4 d_model.

@@ -54,6 +54,7 @@ def main(args: command.Args) -> None:
   command.required(args, 'config')
   config = config_lib.resolve(args.config)
   params, figures = figures_of(config)
+  figures = {'parameters_text': rounded(figures['parameters']), **figures}
   if args.json:
     print(json.dumps({**figures, 'config': config.to_dict()}))
     return
@@ -76,7 +77,9 @@ def main(args: command.Args) -> None:
     )
   console.print(table)
   for name, value in figures.items():
-    console.print(f'{name}: {value:,}' if value is not None else f'{name}: -')
+    console.print(
+      f'{name}: {value if isinstance(value, str) else f"{value:,}"}'
+    )
   console.print(flops.FORMULA)
 
 
@@ -112,6 +115,15 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     'tokens_total': tokens_per_step * config.schedule.num_steps,
     'flops_total': per_token * tokens_per_step * config.schedule.num_steps,
   }
+
+
+def rounded(parameters: int) -> str:
+  """As papers print it: 540,354,281,472 is `540.35B`."""
+  for unit, size in (('T', 1e12), ('B', 1e9), ('M', 1e6)):
+    # What would round up to the next unit is one of it.
+    if round(parameters / size, 2) >= 1:
+      return f'{parameters / size:.2f}{unit}'
+  return str(parameters)
 
 
 def papers_table(root: pathlib.Path) -> str:

@@ -137,6 +137,7 @@ def test_inspect_counts_gpt2(capsys):
   assert main(['inspect', config, '--json']) == 0
   found = json.loads(capsys.readouterr().out)
   assert found['parameters'] == 354_823_168
+  assert found['parameters_text'] == '354.82M'
   # 6 * (24 layers of 12 d^2, and the output table) + 12 L d T.
   d, layers, vocab, context = 1024, 24, 50_257, 1024
   assert (
@@ -144,7 +145,8 @@ def test_inspect_counts_gpt2(capsys):
     == 6 * (layers * 12 * d * d + vocab * d) + 12 * layers * d * context
   )
   assert main(['inspect', config]) == 0
-  assert '354,823,168' in capsys.readouterr().out
+  shown = capsys.readouterr().out
+  assert '354,823,168' in shown and '354.82M' in shown
 
 
 def test_benchmark_measures_a_step(capsys):

@@ -181,10 +181,10 @@ ROWS = {
   'lamda-137b': (
     *(64, 8192, 128, 128, 128, 65_536, *PIECES, 137_715_798_016, '137B'),
   ),
-  'palm-8b': (32, 4096, 16, 256, 1, 16_384, *PALM, 8_632_012_800, '8.63B'),
-  'palm-62b': (64, 8192, 32, 256, 1, 32_768, *PALM, 62_495_662_080, '62.50B'),
+  'palm-8b': (32, 4096, 16, 256, 1, 16_384, *PALM, 8_631_877_632, '8.63B'),
+  'palm-62b': (64, 8192, 32, 256, 1, 32_768, *PALM, 62_495_129_600, '62.50B'),
   'palm-540b': (
-    *(118, 18_432, 48, 256, 1, 73_728, *PALM, 540_356_474_880, '540.35B'),
+    *(118, 18_432, 48, 256, 1, 73_728, *PALM, 540_354_281_472, '540.35B'),
   ),
   'llama-7b': (
     *(32, 4096, 32, 128, 32, 11_008, *PIECES, 6_738_415_616, '6.7B'),
@@ -199,12 +199,8 @@ ROWS = {
     *(80, 8192, 64, 128, 64, 22_016, *PIECES, 65_285_660_672, '65.3B'),
   ),
 }
-# Where another count than all parameters gives the printed digits: LaMDA's
-# says that embeddings are left out; PaLM's leaves the norms' scales out.
-COUNTED = {
-  'lamda-137b': 'parameters_without_embeddings',
-  'palm-540b': 'parameters_matmul',
-}
+# LaMDA's count says that embeddings are left out.
+COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
 # Where the sizes of GPT-3's table do not give the digits beside them.
 OFF = {'gpt3-350m': '356M', 'gpt3-1.3b': '1.5B', 'gpt3-13b': '12.9B'}
 
@@ -228,6 +224,33 @@ def test_decoder_row(row):
   assert figures['parameters'] == figures['parameters_active'] == parameters
   counted = figures[COUNTED.get(row, 'parameters')]
   assert rounded(counted, printed) == OFF.get(row, printed)
+
+
+def test_palm_has_no_scales_in_its_norms():
+  """With them the largest of the table would be 540.36B."""
+  config = config_lib.unlocked(
+    config_lib.resolve(module('palm').get_config('540b'))
+  )
+  config.model.norm = 'layernorm(bias=False)'
+  with_scales = inspect.figures_of(config)[1]['parameters']
+  # One norm for each layer's attention and feed-forward, and the last.
+  assert with_scales - ROWS['palm-540b'][-2] == 119 * 18_432
+  assert rounded(with_scales, '540.35B') == '540.36B'
+
+
+@pytest.mark.parametrize(
+  'parameters, text',
+  [
+    (540_354_281_472, '540.35B'),
+    (124_439_808, '124.44M'),
+    (999_994_999, '999.99M'),
+    (999_996_000, '1.00B'),
+    (1_571_000_000_000, '1.57T'),
+    (994_999, '994999'),
+  ],
+)
+def test_parameters_in_words(parameters, text):
+  assert inspect.rounded(parameters) == text
 
 
 def test_gopher_counts_the_projection_of_its_relative_positions():

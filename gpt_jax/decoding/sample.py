@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.nn.caches import init_caches
 from gpt_jax.nn.transformer import Transformer
 
 
@@ -162,7 +163,7 @@ def prefill(
   variables = {'params': params}
   positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
   M = 0 if memory_BMD is None else memory_BMD.shape[1]
-  caches = model.init_caches(B, model.context_length, M)
+  caches = init_caches(model, B, model.context_length, M)
   out = model.apply(
     variables,
     tokens_BL,

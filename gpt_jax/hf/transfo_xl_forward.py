@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.hf.base import choice
+from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.transformer import SegmentMemory, Transformer, layer_outputs
 from gpt_jax.spec import UsageError
 
@@ -33,7 +34,7 @@ def forward(
     raise UsageError('labels: this checkpoint has no head')
   ids = jnp.asarray(input_ids)
   memory = choice(model, 'position').kwargs['memory']
-  caches = model.init_memories(len(ids)) if memory else None
+  caches = init_memories(model, len(ids)) if memory else None
   if mems is not None:
     shape = (model.num_layers, memory, len(ids), model.d_model)
     if not memory:

@@ -15,7 +15,7 @@ from gpt_jax.nn.dense import parameter
 
 def layer_norm(
   x: jax.Array,
-  scale_D: jax.Array,
+  scale_D: jax.Array | None,
   bias_D: jax.Array | None,
   *,
   epsilon: float,
@@ -23,7 +23,8 @@ def layer_norm(
   """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al., 2016)."""
   lead = (1,) * (x.ndim - 1) + (-1,)
   y: Any = standardize(x.astype(jnp.float32), epsilon)
-  y *= scale_D.reshape(lead)
+  if scale_D is not None:
+    y *= scale_D.reshape(lead)
   if bias_D is not None:
     y += bias_D.reshape(lead)
   return y.astype(x.dtype)
@@ -61,6 +62,7 @@ class LayerNorm(nn.Module):
   """Owns the scale and the bias of `layer_norm`."""
 
   epsilon: float
+  scale: bool
   bias: bool
 
   @nn.compact
@@ -68,10 +70,11 @@ class LayerNorm(nn.Module):
     """[..., D] -> [..., D]."""
     shape = x.shape[-1:]
     ones, zeros = nn.initializers.ones, nn.initializers.zeros
-    scale_D = parameter(self, 'scale', ones, shape, ('norm',))
-    bias_D = (
-      parameter(self, 'bias', zeros, shape, ('norm',)) if self.bias else None
-    )
+    scale_D = bias_D = None
+    if self.scale:
+      scale_D = parameter(self, 'scale', ones, shape, ('norm',))
+    if self.bias:
+      bias_D = parameter(self, 'bias', zeros, shape, ('norm',))
     return layer_norm(x, scale_D, bias_D, epsilon=self.epsilon)
 
 
@@ -97,10 +100,16 @@ class RMSNorm(nn.Module):
 
 
 def layernorm(
-  epsilon: float = 1e-5, bias: bool = True
+  epsilon: float = 1e-5, scale: bool = True, bias: bool = True
 ) -> Callable[..., nn.Module]:
-  """LayerNorm; the epsilon is that of GPT-1 and GPT-2."""
-  return functools.partial(LayerNorm, epsilon=epsilon, bias=bias)
+  """LayerNorm.
+
+  Args:
+    epsilon: the default is that of GPT-1 and GPT-2.
+    scale: whether each feature has a learned factor; False: all are 1.
+    bias: whether each feature has a learned bias.
+  """
+  return functools.partial(LayerNorm, epsilon=epsilon, scale=scale, bias=bias)
 
 
 def rmsnorm(epsilon: float = 1e-6) -> Callable[..., nn.Module]:

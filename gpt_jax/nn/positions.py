@@ -258,7 +258,7 @@ def transformer_xl(memory: int = 0, clamp: int = 0) -> Position:
 
   Args:
     memory: how many states of earlier segments each layer keeps as keys and
-      values of later ones: see `Transformer.init_memories`.
+      values of later ones: see `caches.init_memories`.
     clamp: longer distances count as this one; 0: as they are.
   """
   if memory < 0 or clamp < 0:

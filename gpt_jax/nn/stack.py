@@ -96,3 +96,22 @@ class Stack(nn.Module):
     return scanned(self.blocks, name='periods')(
       x_BLD, context, caches, jnp.arange(num_periods)
     )
+
+
+def layer_outputs(
+  intermediates: Any, stack: str = 'decoder'
+) -> list[jax.Array]:
+  """The output of each layer of a stack, before any last norm.
+
+  Args:
+    intermediates: from `apply(..., mutable=['intermediates'])`.
+    stack: `decoder`, or `encoder` of an encoder-decoder.
+  """
+  sown = intermediates[stack]['periods']
+  period = [sown[name][0] for name in sorted(sown, key=len_then_name)]
+  return [block[n] for n in range(len(period[0])) for block in period]
+
+
+def len_then_name(name: str) -> tuple[int, str]:
+  """Sorts `hidden_2` before `hidden_10`."""
+  return len(name), name

@@ -17,24 +17,26 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from gpt_jax.nn.adaptive import AdaptiveEmbedding
 from gpt_jax.nn.adaptive import Clusters as Clusters
-from gpt_jax.nn.attention import Attention, Context, KVCache, SegmentMemory
+from gpt_jax.nn.attention import Attention, Context, KVCache
+from gpt_jax.nn.attention import SegmentMemory as SegmentMemory
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
-from gpt_jax.nn.dense import Dense, parameter
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.dropout import DROPOUTS
-from gpt_jax.nn.embed import INPUTS, OUTPUTS, Embedding
+from gpt_jax.nn.embed import INPUTS, Embedding
+from gpt_jax.nn.embed import OUTPUTS as OUTPUTS
 from gpt_jax.nn.ffn import FFNS
+from gpt_jax.nn.head import Head
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import Caches, Stack
-from gpt_jax.spec import UsageError
+from gpt_jax.nn.stack import layer_outputs as layer_outputs
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -90,7 +92,6 @@ class Transformer(nn.Module):
     )
     self._rates = build('model.dropout', self.dropout, DROPOUTS)
     self._input = build('model.input', self.input, INPUTS)
-    self._output = build('model.output', self.output, OUTPUTS)
     self._block = build('model.block', self.block, BLOCKS)
     self._norm = build('model.norm', self.norm, NORMS)
     self._position = build('model.position', self.position, POSITIONS)
@@ -132,31 +133,17 @@ class Transformer(nn.Module):
         self.encoder_bias = self._bias('bidirectional')
       if self._block.final_norm:
         self.encoder_norm = self._norm()
-    if self._output.own is not None:
-      if self._input.clusters is None:
-        raise UsageError(
-          f'model.output={self.output!r}: needs model.input=adaptive(...)'
-        )
-      self.softmax = AdaptiveSoftmax(
-        self._input.clusters,
-        self._output.own,
-        self.vocab_size,
-        self.d_model,
-        inits.embedding,
-        self._dtype,
-      )
-    if not self._output.tied:
-      self.head = table(self.vocab_size)
-    if self._output.transform:
-      self.output_dense = Dense(
-        self.d_model, ('embed', 'mlp'), inits.kernel, True, self._dtype
-      )
-      self.output_norm = self._norm()
-    if self._output.bias:
-      zeros = nn.initializers.zeros
-      self.head_bias = parameter(
-        self, 'head_bias', zeros, (self.vocab_size,), ('vocab',)
-      )
+    self._head = Head(
+      self.output,
+      self._input.clusters,
+      self.vocab_size,
+      self.d_model,
+      self._norm,
+      inits,
+      self._dtype,
+    )
+    # Its parameters stand beside the others.
+    nn.share_scope(self, self._head)
 
   def __call__(
     self,
@@ -179,9 +166,10 @@ class Transformer(nn.Module):
     Args:
       tokens_BL: int32 ids; the decoder's, in an encoder-decoder.
       positions_BL: int32, where each token stands; None means 0, 1, 2, ...
-      caches: from `init_caches`, when decoding; needs `positions_BL`. After a
-        call with `memory_BMD` those with room for it do without. Or from
-        `init_memories`, of the segment before; takes no positions or masks.
+      caches: of `caches.init_caches`, when decoding; needs `positions_BL`.
+        After a call with `memory_BMD` those with room for it do without. Or
+        of `caches.init_memories`, or the segment before; takes no positions
+        or masks.
       mask_BL: bool, False for padding.
       segments_BL: the document of each token of a packed row.
       kinds_BL: the kind of each token, for `input='tokens(segments=2)'`;
@@ -226,79 +214,15 @@ class Transformer(nn.Module):
     With a bias it is [V, D + 1], for hidden states followed by a one: see
     `output_hidden`. An adaptive softmax is no such product: see `logits`.
     """
-    if self._output.own is not None:
-      raise UsageError(
-        f'model.output={self.output!r}: is known to the causal objective only; '
-        'take tied or untied'
-      )
-    table = (self.embed if self._output.tied else self.head).table()
-    if self._output.bias:
-      bias = self.head_bias.astype(self._dtype)[:, None]
-      table = jnp.concatenate([table, bias], axis=1)
-    return table
+    return self._head.table(self.embed)
 
   def output_hidden(self, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] as `output_table` expects them."""
-    if self._output.transform:
-      hidden = self._output.transform(self.output_dense(hidden))
-      hidden = self.output_norm(hidden)
-    hidden = hidden * jnp.asarray(
-      self._output.scale(self.d_model), hidden.dtype
-    )
-    if self._output.bias:
-      ones = jnp.ones((*hidden.shape[:-1], 1), hidden.dtype)
-      hidden = jnp.concatenate([hidden, ones], axis=-1)
-    return hidden
+    return self._head.hidden(hidden)
 
   def logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
-    if self._output.own is not None:
-      embed: Any = self.embed
-      return self.softmax(hidden, embed.tables(), embed.kernels())
-    return jnp.einsum(
-      '...D,VD->...V',
-      self.output_hidden(hidden),
-      self.output_table(),
-      preferred_element_type=jnp.float32,
-    )
-
-  def init_caches(
-    self, batch_size: int, length: int, memory_length: int = 0
-  ) -> Caches:
-    """Empty caches for `batch_size` rows of at most `length` tokens.
-
-    With a `memory_length` they also keep the keys and values of `memory_BMD`.
-    """
-    period = len(self._patterns(self.attention))
-
-    def cache(length: int, cross: KVCache | None) -> KVCache:
-      shape = (self.num_layers // period, batch_size, length)
-      shape += (self.num_kv_heads, self.head_size)
-      zeros = functools.partial(jnp.zeros, shape, DTYPES[self.dtype])
-      return KVCache(zeros(), zeros(), cross)
-
-    return tuple(
-      cache(length, cache(memory_length, None) if memory_length else None)
-      for _ in range(period)
-    )
-
-  def init_memories(self, batch_size: int) -> Caches:
-    """The memories before the first segment: zeros, which count as tokens.
-
-    Each call returns those for the next segment as `caches`. A call without
-    caches sees no memory, and returns none.
-    """
-    position = spec.build('model.position', self.position, POSITIONS)
-    if not position.memory:
-      raise UsageError(
-        f'model.position={self.position!r}: keeps no memory; take '
-        'transformer_xl(memory=...)'
-      )
-    period = len(self._patterns(self.attention))
-    shape = (self.num_layers // period, batch_size)
-    shape += (position.memory, self.d_model)
-    zeros = jnp.zeros(shape, DTYPES[self.dtype])
-    return (SegmentMemory(zeros),) * period
+    return self._head.logits(hidden, self.embed)
 
   def _patterns(self, attention: str):
     return spec.build_all('model.attention', attention, PATTERNS)
@@ -397,22 +321,3 @@ def parameter_shapes(model: Transformer) -> Any:
   tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   shapes: Any = jax.eval_shape(model.init, jax.random.key(0), tokens)
   return nn.meta.unbox(shapes['params'])
-
-
-def layer_outputs(
-  intermediates: Any, stack: str = 'decoder'
-) -> list[jax.Array]:
-  """The output of each layer of a stack, before any last norm.
-
-  Args:
-    intermediates: from `apply(..., mutable=['intermediates'])`.
-    stack: `decoder`, or `encoder` of an encoder-decoder.
-  """
-  sown = intermediates[stack]['periods']
-  period = [sown[name][0] for name in sorted(sown, key=len_then_name)]
-  return [block[n] for n in range(len(period[0])) for block in period]
-
-
-def len_then_name(name: str) -> tuple[int, str]:
-  """Sorts `hidden_2` before `hidden_10`."""
-  return len(name), name

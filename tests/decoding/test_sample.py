@@ -12,6 +12,7 @@ import tiny
 
 from gpt_jax.decoding import sample
 from gpt_jax.decoding.sample import Sampler
+from gpt_jax.nn.caches import init_caches
 
 B, V, CONTEXT = tiny.B, tiny.V, tiny.MODEL['context_length']
 GREEDY = Sampler(temperature=0)
@@ -66,7 +67,7 @@ def test_token_by_token_equals_the_forward_pass():
     logits = model().apply(variables, out.hidden_BLD, method='logits')
     return out.caches, logits
 
-  caches = model().init_caches(B, CONTEXT)
+  caches = init_caches(model(), B, CONTEXT)
   # One layer of each pattern, repeated once.
   assert len(caches) == 2
   assert caches[0].key_BMGK.shape == (1, B, CONTEXT, tiny.G, tiny.K)

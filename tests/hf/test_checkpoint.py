@@ -256,6 +256,9 @@ def test_an_import_that_was_changed_gets_the_options_that_changed(tmp_path):
   assert config(tmp_path)['architectures'] == ['GPT2LMHeadModel']
   with pytest.raises(UsageError, match=r"cannot express model\.bias='none'"):
     hf.save(str(tmp_path), model.clone(bias='none'), params)
+  norm = 'layernorm(scale=False)'
+  with pytest.raises(UsageError, match=r'cannot express model\.norm='):
+    hf.save(str(tmp_path), model.clone(norm=norm), params)
 
 
 def test_parameters_must_fit_the_model(tmp_path):

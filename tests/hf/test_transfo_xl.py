@@ -12,6 +12,7 @@ from golden_io import ROOT, config, tensors
 from safetensors.numpy import save_file
 
 from gpt_jax import hf
+from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
@@ -108,7 +109,7 @@ def test_our_own_models_come_back(tmp_path, model):
   labels[0, 2:4] = -100
   out = hf.forward(again, params_again, input_ids=ids)
   hidden = model.apply(
-    {'params': params}, ids, caches=model.init_memories(2)
+    {'params': params}, ids, caches=init_memories(model, 2)
   ).hidden_BLD
   expected = model.apply({'params': params}, hidden, method='logits')
   np.testing.assert_allclose(out['log_probs'], expected, rtol=1e-4, atol=1e-4)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tiny
 
+from gpt_jax.nn.caches import init_caches
+
 B, L, CONTEXT = tiny.B, tiny.L, tiny.MODEL['context_length']
 EVEN = {'d_model': 22, 'head_size': 8}
 TWO = {'num_layers': 2, 'attention': 'full, local(window=5)'}
@@ -39,7 +41,7 @@ def test_token_by_token_equals_one_pass(position, changes):
       return model.apply({'params': params}, *args)
 
     prompt = np.broadcast_to(np.arange(4), (B, 4))
-    caches = model.init_caches(B, CONTEXT)
+    caches = init_caches(model, B, CONTEXT)
     # What stands in slots that were not written must not be seen.
     caches = jax.tree.map(lambda x: x + 97.0, caches)
     first = apply(tokens[:, :4], prompt, caches)

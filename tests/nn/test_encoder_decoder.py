@@ -14,6 +14,7 @@ import pytest
 import reference
 import tiny
 
+from gpt_jax.nn.caches import init_caches
 from gpt_jax.nn.transformer import layer_outputs
 from gpt_jax.spec import UsageError
 
@@ -226,7 +227,7 @@ def test_decoding_with_a_cache_equals_one_pass(name):
       out = apply(now, jnp.full((B, 1), i), caches)
       return out.caches, out.hidden_BLD[:, 0]
 
-    caches = model.init_caches(B, L + 2)
+    caches = init_caches(model, B, L + 2)
     _, states = jax.lax.scan(step, caches, jnp.arange(L))
     return states, apply(tokens).hidden_BLD
 
@@ -250,7 +251,7 @@ def test_caches_with_room_keep_the_memory(name):
 
     memory = model.apply({'params': params}, source, mask, method='encode')
     first = np.zeros((B, 1), np.int32)
-    caches = model.init_caches(B, L + 2, M)
+    caches = init_caches(model, B, L + 2, M)
     out = apply(tokens[:, :1], first, caches, memory_BMD=memory)
 
     def step(caches, i):

@@ -9,6 +9,7 @@ import pytest
 import tiny
 
 from gpt_jax.nn.attention import SegmentMemory
+from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.transformer import layer_outputs
 from gpt_jax.spec import UsageError
 
@@ -74,7 +75,7 @@ def test_two_segments_are_one_row(changes, period):
 def test_a_long_segment_replaces_the_memory():
   model = make(memory=3)
   params, tokens = tiny.params(model), tiny.tokens(B, L)
-  zeros = model.init_memories(B)
+  zeros = init_memories(model, B)
   assert zeros[0].hidden_BMD.shape == (4, B, 3, D)
   assert not np.any(zeros[0].hidden_BMD)
   out, inputs = run(model, params, tokens, zeros)
@@ -127,7 +128,7 @@ def test_clamped_distances():
 def test_refusals():
   for position in ('transformer_xl', 'rope'):
     with pytest.raises(UsageError, match='keeps no memory'):
-      make(position=position).init_memories(B)
+      init_memories(make(position=position), B)
   for sizes in ((-1, 0), (0, -1)):
     with pytest.raises(UsageError, match='must be at least 0'):
-      make(*sizes).init_memories(B)
+      init_memories(make(*sizes), B)

@@ -40,6 +40,13 @@ def test_bias_is_optional():
   np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_scale_is_optional():
+  x, _, bias = inputs()
+  expected = reference.layer_norm(np.float64(x), 1.0, bias)
+  y = layer_norm(x, None, bias, epsilon=1e-5)
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_large_mean_does_not_cancel():
   """E[x^2] - E[x]^2 in float32 would be wrong by far more than 1."""
   x, scale, bias = inputs(center=1e4)
@@ -81,18 +88,23 @@ def test_gradient():
   )
 
 
-@pytest.mark.parametrize('bias', [True, False])
-def test_module_owns_scale_and_bias(bias):
-  module = NORMS['layernorm'](epsilon=0.1, bias=bias)()
+@pytest.mark.parametrize(
+  'owned', [{'scale', 'bias'}, {'scale'}, {'bias'}, set()]
+)
+def test_module_owns_scale_and_bias(owned):
+  has = {name: name in owned for name in ('scale', 'bias')}
+  module = NORMS['layernorm'](epsilon=0.1, **has)()
   x, scale, offset = inputs()
-  params = jax.jit(module.init)(jax.random.key(0), x)['params']
-  assert {*params} == ({'scale', 'bias'} if bias else {'scale'})
-  assert all(p.names == ('norm',) for p in params.values())
-  np.testing.assert_array_equal(params['scale'].value, np.ones(D))
-  given = {'scale': scale, 'bias': offset if bias else None}
+  params = jax.jit(module.init)(jax.random.key(0), x).get('params', {})
+  assert {*params} == owned
+  for name, value in params.items():
+    assert value.names == ('norm',)
+    first = np.ones(D) if name == 'scale' else np.zeros(D)
+    np.testing.assert_array_equal(value.value, first)
+  given = {'scale': scale, 'bias': offset}
   given = {name: given[name] for name in params}
   expected = reference.layer_norm(
-    np.float64(x), scale, offset if bias else 0.0, 0.1
+    np.float64(x), given.get('scale', 1.0), given.get('bias', 0.0), 0.1
   )
   y = jax.jit(module.apply)({'params': given}, x)
   np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)

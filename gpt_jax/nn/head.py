@@ -1,0 +1,104 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The output: from the last hidden states to scores for the vocabulary."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax import spec
+from gpt_jax.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from gpt_jax.nn.dense import Dense, parameter
+from gpt_jax.nn.embed import OUTPUTS, Embedding
+from gpt_jax.nn.init import Initializers
+from gpt_jax.spec import UsageError
+
+Embed = Embedding | AdaptiveEmbedding
+
+
+class Head(nn.Module):
+  """What `model.output` names; owns what the token embeddings do not have.
+
+  The methods take the token embeddings `embed`, which a tied output reads.
+  """
+
+  output: str
+  clusters: Clusters | None
+  vocab_size: int
+  d_model: int
+  norm: Callable[..., nn.Module]
+  inits: Initializers
+  dtype: Any
+
+  def setup(self):
+    """Creates the parts that the choice has."""
+    choice = spec.build('model.output', self.output, OUTPUTS)
+    self._choice, inits = choice, self.inits
+    if choice.own is not None:
+      if self.clusters is None:
+        raise UsageError(
+          f'model.output={self.output!r}: needs model.input=adaptive(...)'
+        )
+      self.softmax = AdaptiveSoftmax(
+        self.clusters,
+        choice.own,
+        self.vocab_size,
+        self.d_model,
+        inits.embedding,
+        self.dtype,
+      )
+    if not choice.tied:
+      self.head = Embedding(
+        self.vocab_size, self.d_model, inits.embedding, self.dtype
+      )
+    if choice.transform:
+      self.output_dense = Dense(
+        self.d_model, ('embed', 'mlp'), inits.kernel, True, self.dtype
+      )
+      self.output_norm = self.norm()
+    if choice.bias:
+      zeros = nn.initializers.zeros
+      self.head_bias = parameter(
+        self, 'head_bias', zeros, (self.vocab_size,), ('vocab',)
+      )
+
+  def table(self, embed: Embed) -> jax.Array:
+    """See `Transformer.output_table`."""
+    if self._choice.own is not None:
+      raise UsageError(
+        f'model.output={self.output!r}: is known to the causal '
+        'objective only; take tied or untied'
+      )
+    table = (embed if self._choice.tied else self.head).table()
+    if self._choice.bias:
+      bias = self.head_bias.astype(self.dtype)[:, None]
+      table = jnp.concatenate([table, bias], axis=1)
+    return table
+
+  def hidden(self, hidden: jax.Array) -> jax.Array:
+    """See `Transformer.output_hidden`."""
+    if self._choice.transform:
+      hidden = self._choice.transform(self.output_dense(hidden))
+      hidden = self.output_norm(hidden)
+    hidden = hidden * jnp.asarray(
+      self._choice.scale(self.d_model), hidden.dtype
+    )
+    if self._choice.bias:
+      ones = jnp.ones((*hidden.shape[:-1], 1), hidden.dtype)
+      hidden = jnp.concatenate([hidden, ones], axis=-1)
+    return hidden
+
+  def logits(self, hidden: jax.Array, embed: Embed) -> jax.Array:
+    """See `Transformer.logits`."""
+    if self._choice.own is not None:
+      assert isinstance(embed, AdaptiveEmbedding)
+      return self.softmax(hidden, embed.tables(), embed.kernels())
+    return jnp.einsum(
+      '...D,VD->...V',
+      self.hidden(hidden),
+      self.table(embed),
+      preferred_element_type=jnp.float32,
+    )
