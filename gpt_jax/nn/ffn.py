@@ -4,15 +4,16 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import linen as nn
 
-from gpt_jax.nn import moe
 from gpt_jax.nn.activations import FORMS, Form
 from gpt_jax.nn.dense import Dense
 from gpt_jax.nn.init import Initializers
+from gpt_jax.nn.moe import Router, Switch
+from gpt_jax.spec import UsageError
 
 
 class FeedForward(nn.Module):
@@ -44,12 +45,96 @@ class FeedForward(nn.Module):
     return narrow(h_BLF)
 
 
+class Choice(NamedTuple):
+  """A layer, and how it routes where it has experts."""
+
+  make: Callable[..., nn.Module]
+  router: Router | None = None
+
+
 def dense(form: Form):
   """A choice without arguments."""
-  return lambda: functools.partial(FeedForward, form)
+  return lambda: Choice(functools.partial(FeedForward, form))
 
 
-FFNS: dict[str, Callable[..., Callable[..., nn.Module]]] = {
+def switch(
+  num_experts: int,
+  expert: str = 'relu',
+  top_k: int = 1,
+  capacity_factor: Any = 1.25,
+  eval_capacity_factor: Any = 'none',
+  capacity: int = 0,
+  group_size: int = 0,
+  jitter: float = 0.01,
+  balance: float = 0.01,
+  z_loss: float = 0.0,
+  renormalize: bool = True,
+) -> Choice:
+  """A mixture of experts in the place of a feed-forward layer.
+
+  Args:
+    num_experts: each has its own matrices, of width d_ff.
+    expert: what each of them is: a name of a feed-forward layer.
+    top_k: experts of each token: 1 is Switch, 2 GShard and Mixtral.
+    capacity_factor: in training an expert takes at most
+      tokens of a group / num_experts * capacity_factor of them, in token
+      order; the others skip the layer. 'none': it takes all.
+    eval_capacity_factor: the same for evaluation and generation.
+    capacity: instead of both factors: so many tokens.
+    group_size: tokens of a group; 0: a row.
+    jitter: in training the router's input is multiplied by random numbers
+      from 1 - jitter to 1 + jitter.
+    balance: alpha, the factor of the load-balancing loss.
+    z_loss: factor of the router's z-loss (Zoph et al., 2022: ST-MoE, eq. 5).
+    renormalize: with a top_k above 1, the gates sum to one.
+  """
+
+  def fail(name: str, value: Any, remedy: str):
+    return UsageError(f'model.ffn: switch({name}={value!r}): {remedy}')
+
+  if num_experts < 1:
+    raise fail('num_experts', num_experts, 'must be at least 1')
+  if expert not in FORMS:
+    raise fail('expert', expert, 'unknown; one of ' + ', '.join(FORMS))
+  if not 1 <= top_k <= num_experts:
+    raise fail(
+      'top_k', top_k, f'must be from 1 to num_experts={num_experts}'
+    )
+  factors = []
+  for name, factor in (
+    ('capacity_factor', capacity_factor),
+    ('eval_capacity_factor', eval_capacity_factor),
+  ):
+    number = isinstance(factor, int | float) and not isinstance(factor, bool)
+    if factor != 'none' and not (number and factor > 0):
+      raise fail(name, factor, "must be a positive number or 'none'")
+    factors.append(None if factor == 'none' else float(factor))
+  for name, value in (
+    ('capacity', capacity),
+    ('group_size', group_size),
+    ('balance', balance),
+    ('z_loss', z_loss),
+  ):
+    if value < 0:
+      raise fail(name, value, 'must not be negative')
+  if not 0 <= jitter < 1:
+    raise fail('jitter', jitter, 'must be at least 0 and below 1')
+  router = Router(
+    num_experts,
+    top_k,
+    factors[0],
+    factors[1],
+    capacity,
+    group_size,
+    jitter,
+    balance,
+    z_loss,
+    renormalize,
+  )
+  return Choice(functools.partial(Switch, router, FORMS[expert]), router)
+
+
+FFNS: dict[str, Callable[..., Choice]] = {
   **{name: dense(form) for name, form in FORMS.items()},
-  'switch': moe.switch,
+  'switch': switch,
 }

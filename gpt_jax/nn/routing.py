@@ -8,7 +8,6 @@ assignments (choice k of token t is assignment t K + k), E experts, S slots
 """
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -57,24 +56,6 @@ def load_balance(probs_NE: jax.Array, fractions_E: jax.Array) -> jax.Array:
   """
   num_experts = probs_NE.shape[-1]
   return num_experts * jnp.sum(fractions_E * jnp.mean(probs_NE, axis=0))
-
-
-def capacity(tokens: int, num_experts: int, factor: float) -> int:
-  """Tokens that an expert takes of a group (Switch, equation 3), rounded down.
-
-  Raises:
-    UsageError: none at all.
-  """
-  # 1e-9: 0.7 * 30 / 3 is a little less than 7 in floating point.
-  size = math.floor(tokens * factor / num_experts + 1e-9)
-  if size < 1:
-    raise UsageError(
-      f'model.ffn: capacity_factor={factor} gives each of {num_experts} '
-      f'experts {tokens * factor / num_experts:.3g} of the {tokens} tokens of '
-      'a group, which rounds to zero; raise it, give a larger group_size, or '
-      'take fewer experts'
-    )
-  return size
 
 
 class Ranking(NamedTuple):
