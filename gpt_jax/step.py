@@ -71,7 +71,7 @@ def mean_gradients(
 
   def total(params, part, key):
     loss = objective.loss(params, part, key)
-    return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics)
+    return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics or {})
 
   gradient = jax.grad(total, has_aux=True)
   if num_micro == 1:

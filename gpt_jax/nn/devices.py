@@ -29,7 +29,9 @@ def mesh_axes(logical: str) -> tuple[str, ...]:
     return ()
   spec: Any = nn.logical_to_mesh_axes((logical,))
   axes = spec[0] or ()
-  return (axes,) if isinstance(axes, str) else tuple(axes)
+  axes = (axes,) if isinstance(axes, str) else axes
+  shape = jax.sharding.get_abstract_mesh().shape
+  return tuple(axis for axis in axes if shape[axis] > 1)
 
 
 def num_parts(logical: str) -> int:

@@ -97,9 +97,7 @@ def switch(
   if expert not in FORMS:
     raise fail('expert', expert, 'unknown; one of ' + ', '.join(FORMS))
   if not 1 <= top_k <= num_experts:
-    raise fail(
-      'top_k', top_k, f'must be from 1 to num_experts={num_experts}'
-    )
+    raise fail('top_k', top_k, f'must be from 1 to num_experts={num_experts}')
   factors = []
   for name, factor in (
     ('capacity_factor', capacity_factor),

@@ -110,9 +110,7 @@ def _by_block_gradient(saved, dy_XMF):
     dx_XMD, dw_EDF = grads
     owner, dy_MF = owners_X[i], dy_XMF[i]
     dx_XMD = dx_XMD.at[i].set(dy_MF @ w_EDF[owner].T)
-    part_DF = jnp.matmul(
-      x_XMD[i].T, dy_MF, preferred_element_type=jnp.float32
-    )
+    part_DF = jnp.matmul(x_XMD[i].T, dy_MF, preferred_element_type=jnp.float32)
     return dx_XMD, dw_EDF.at[owner].add(part_DF)
 
   start = jnp.zeros_like(x_XMD), jnp.zeros(w_EDF.shape, jnp.float32)

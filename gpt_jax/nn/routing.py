@@ -86,8 +86,8 @@ def rank(experts_A: jax.Array, num_experts: int) -> Ranking:
   counts_E = jnp.sum(chosen_AE, axis=0, dtype=jnp.int32)
   starts_E = jnp.cumsum(counts_E) - counts_E
   ranks_A = index_A - starts_E.at[sorted_A].get(mode='clip')
-  ranks_A = jnp.zeros_like(ranks_A).at[order_A].set(
-    ranks_A, unique_indices=True
+  ranks_A = (
+    jnp.zeros_like(ranks_A).at[order_A].set(ranks_A, unique_indices=True)
   )
   return Ranking(order_A, counts_E, starts_E, ranks_A)
 
