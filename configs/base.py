@@ -53,7 +53,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # reference where that cannot serve the model, and logs which.
     attention_backend='auto',
     # gelu_tanh, gelu, relu, silu, tanh; gated: glu, bilinear, reglu, geglu,
-    # geglu_tanh, swiglu
+    # geglu_tanh, swiglu; a mixture of experts: switch(num_experts=...,
+    # expert='relu', top_k=1, capacity_factor=1.25). A comma list repeats over
+    # the layers.
     ffn='gelu_tanh',
     norm='layernorm(epsilon=1e-5)',  # or layernorm(bias=False), rmsnorm
     # Where the norms go: pre (GPT-2), post (GPT-1), parallel (PaLM),
@@ -130,10 +132,13 @@ def get_config(arg: str = '') -> ConfigDict:
     # Devices along each axis; -1 takes what the others leave.
     data=1,
     fsdp=-1,
+    expert=1,
     tensor=1,
     # Logical axis of a parameter or activation -> mesh axes ('' : not split).
     rules=dict(
-      batch='data, fsdp',
+      batch='data, fsdp, expert',
+      group='data, fsdp',  # of tokens, where experts take them
+      expert='expert',
       length='',
       embed='fsdp',
       heads='tensor',
@@ -144,6 +149,7 @@ def get_config(arg: str = '') -> ConfigDict:
       mlp='tensor',
       vocab='tensor',
       norm='',
+      router='',
       layers='',
     ),
   )

@@ -13,10 +13,9 @@ from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.embed import INPUTS, OUTPUTS
-from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.init import INITS
-from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.norm import NORMS
+from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import LOOPS, REMATS
@@ -41,7 +40,6 @@ CALL_STRINGS = {
   'model.attention_backend': BACKENDS,
   'model.bias': BIASES,
   'model.output': OUTPUTS,
-  'model.ffn': FFNS,
   'model.norm': NORMS,
   'model.block': BLOCKS,
   'model.dropout': DROPOUTS,
@@ -220,8 +218,8 @@ def validate(config: Config) -> None:
       f'model.num_heads={model.num_heads}: does not divide by '
       f'model.num_kv_heads={model.num_kv_heads}'
     )
-  patterns = spec.build_all('model.attention', model.attention, PATTERNS)
-  if not all(pattern.causal for pattern in patterns):
+  layers = period(model.attention, model.ffn)
+  if not all(layer.attention.causal for layer in layers):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '
       f'objective.name={config.objective.name!r}; take causal patterns'
@@ -231,12 +229,20 @@ def validate(config: Config) -> None:
       f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
       f'{config.objective.name!r} trains decoders; give 0'
     )
-  period = len(patterns)
-  if model.num_layers % period:
+  if model.num_layers % len(layers):
     raise UsageError(
-      f'model.num_layers={model.num_layers}: does not divide by the {period} '
-      f'entries of model.attention={model.attention!r}'
+      f'model.num_layers={model.num_layers}: does not divide by the '
+      f'{len(layers)} layers after which model.attention={model.attention!r} '
+      f'and model.ffn={model.ffn!r} repeat'
     )
+  for router in {layer.ffn.router for layer in layers} - {None}:
+    rows = {True: {micro_rows or stage.rows for stage in stages}}
+    rows[False] = {config.eval.rows}
+    for training, numbers in rows.items():
+      if router.limited(training):
+        for number in numbers:
+          tokens = router.group_of(number, model.context_length)
+          router.capacity_of(tokens, training)
 
 
 def stage_name(config: Config, rows: int) -> str:

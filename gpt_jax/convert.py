@@ -55,9 +55,12 @@ SECTIONS = {
   'mesh': {
     'data': 1,
     'fsdp': -1,
+    'expert': 1,
     'tensor': 1,
     'rules': {
-      'batch': 'data, fsdp',
+      'batch': 'data, fsdp, expert',
+      'group': 'data, fsdp',
+      'expert': 'expert',
       'length': '',
       'embed': 'fsdp',
       'heads': 'tensor',
@@ -67,6 +70,7 @@ SECTIONS = {
       'mlp': 'tensor',
       'vocab': 'tensor',
       'norm': '',
+      'router': '',
       'layers': '',
       'cluster': '',
     },

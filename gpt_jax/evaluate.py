@@ -82,11 +82,12 @@ class HeldOut:
     for i, batch in enumerate(batches):
       if i == config.eval.num_batches:
         break
-      sums.append(self._step(params, self._run.put(batch, rows)))
+      loss = self._step(params, self._run.put(batch, rows))
+      sums.append((loss.sum, loss.weight))
     # In float64: the order and the number of the batches do not matter.
     sums = np.asarray(jax.device_get(sums), np.float64)
-    total, weight, penalty = np.sum(sums, axis=0)
-    loss = float((total - penalty) / weight)
+    total, weight = np.sum(sums, axis=0)
+    loss = float(total / weight)
     manifest = self._store.manifest
     bits = loss / math.log(2) * manifest.num_tokens / manifest.num_bytes
     return {

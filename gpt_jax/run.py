@@ -263,7 +263,7 @@ def restore(workdir: str) -> tuple[Run, TrainState]:
   """
   # The devices here need not be those it was trained on.
   config = config_lib.unlocked(read_config(workdir))
-  config.mesh.update(data=1, fsdp=-1, tensor=1)
+  config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
   config.model.attention_backend = 'auto'
   run = build(config.lock())
   checkpointer = checkpoint.Checkpointer(workdir, read_only=True)

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.spec import UsageError
 
-AXES = ('data', 'fsdp', 'tensor')
+AXES = ('data', 'fsdp', 'expert', 'tensor')
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
 
 

@@ -44,11 +44,11 @@ def train_step(
     average: of the parameters, if one is kept.
 
   Returns:
-    The next state, and `loss` (without penalties) and `grad_norm` (before
-    clipping) of this step.
+    The next state, and of this step `loss` (without penalties), `grad_norm`
+    (before clipping) and the metrics of the objective.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
-  loss, grads = mean_gradients(
+  loss, metrics, grads = mean_gradients(
     state.params, batch, key, objective=objective, num_micro=num_micro
   )
   grad_norm = optax.tree.norm(grads)
@@ -62,7 +62,7 @@ def train_step(
     state.params, updates, jax.random.fold_in(key, ROUNDING)
   )
   ema = average(state.ema, params) if average else None
-  metrics = {'loss': loss, 'grad_norm': grad_norm}
+  metrics = {**metrics, 'loss': loss, 'grad_norm': grad_norm}
   return TrainState(state.step + 1, params, opt_state, ema), metrics
 
 
@@ -73,8 +73,8 @@ def mean_gradients(
   *,
   objective: Objective,
   num_micro: int,
-) -> tuple[jax.Array, Any]:
-  """Loss and gradients, each the mean over the tokens of the whole batch.
+) -> tuple[jax.Array, Metrics, Any]:
+  """Loss, metrics and gradients: means over the tokens of the whole batch.
 
   Sums over the micro-batches are divided once, by the weight of all: a part
   with fewer tokens counts for less. The gradients are those of the loss with
@@ -83,11 +83,11 @@ def mean_gradients(
 
   def total(params, part, key):
     loss = objective.loss(params, part, key)
-    return loss.sum, (loss.sum - loss.penalty, loss.weight)
+    return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics or {})
 
   gradient = jax.grad(total, has_aux=True)
   if num_micro == 1:
-    grads, (loss, weight) = gradient(params, batch, key)
+    grads, (loss, weight, metrics) = gradient(params, batch, key)
   else:
     # Part i is every num_micro-th row from row i on, so that each device
     # finds its share of every part among the rows that it already holds.
@@ -97,17 +97,20 @@ def mean_gradients(
 
     def add(sums, indexed):
       i, part = indexed
-      grads, (loss, weight) = gradient(params, part, jax.random.fold_in(key, i))
-      return jax.tree.map(jnp.add, sums, (loss, weight, grads)), None
+      more = gradient(params, part, jax.random.fold_in(key, i))
+      return jax.tree.map(jnp.add, sums, more), None
 
-    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-    start = (jnp.float32(0), jnp.float32(0), zeros)
-    (loss, weight, grads), _ = jax.lax.scan(
+    part = jax.tree.map(lambda x: x[0], parts)
+    shapes = jax.eval_shape(gradient, params, part, key)
+    start = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
+    (grads, (loss, weight, metrics)), _ = jax.lax.scan(
       add, start, (jnp.arange(num_micro), parts)
     )
   weight = jnp.maximum(weight, 1)
-  grads = jax.tree.map(lambda g: g.astype(jnp.float32) / weight, grads)
-  return loss / weight, grads
+  loss, metrics, grads = jax.tree.map(
+    lambda x: x.astype(jnp.float32) / weight, (loss, metrics, grads)
+  )
+  return loss, metrics, grads
 
 
 def eval_step(params: Any, batch: Batch, *, objective: Objective):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from gpt_jax import spec
 from gpt_jax.nn.attention import KVCache, SegmentMemory
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import DTYPES, Transformer
@@ -22,17 +22,17 @@ def init_caches(
 
   With a `memory_length` they also keep the keys and values of `memory_BMD`.
   """
-  period = _period(model)
+  entries = _period(model)
 
   def cache(length: int, cross: KVCache | None) -> KVCache:
-    shape = (model.num_layers // period, batch_size, length)
+    shape = (model.num_layers // entries, batch_size, length)
     shape += (model.num_kv_heads, model.head_size)
     zeros = functools.partial(jnp.zeros, shape, DTYPES[model.dtype])
     return KVCache(zeros(), zeros(), cross)
 
   return tuple(
     cache(length, cache(memory_length, None) if memory_length else None)
-    for _ in range(period)
+    for _ in range(entries)
   )
 
 
@@ -51,12 +51,12 @@ def init_memories(model: Transformer, batch_size: int) -> Caches:
       f'model.position={model.position!r}: keeps no memory; take '
       'transformer_xl(memory=...)'
     )
-  period = _period(model)
-  shape = (model.num_layers // period, batch_size)
+  entries = _period(model)
+  shape = (model.num_layers // entries, batch_size)
   shape += (position.memory, model.d_model)
-  return (SegmentMemory(jnp.zeros(shape, DTYPES[model.dtype])),) * period
+  return (SegmentMemory(jnp.zeros(shape, DTYPES[model.dtype])),) * entries
 
 
 def _period(model: Transformer) -> int:
   """One cache for each entry of the layer pattern, stacked over the depth."""
-  return len(spec.build_all('model.attention', model.attention, PATTERNS))
+  return len(period(model.attention, model.ffn))

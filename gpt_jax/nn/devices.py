@@ -23,34 +23,47 @@ def platform() -> str:
   return jax.default_backend() if device is None else device.platform
 
 
-def num_parts(logical: str) -> int:
-  """How many parts the mesh in use splits a logical axis into; 1 without."""
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
-    return 1
+def mesh_axes(logical: str) -> tuple[str, ...]:
+  """The axes of the mesh in use that a logical axis is split over."""
+  if jax.sharding.get_abstract_mesh().empty:
+    return ()
   spec: Any = nn.logical_to_mesh_axes((logical,))
   axes = spec[0] or ()
   axes = (axes,) if isinstance(axes, str) else axes
-  return math.prod(mesh.shape[axis] for axis in axes)
+  shape = jax.sharding.get_abstract_mesh().shape
+  return tuple(axis for axis in axes if shape[axis] > 1)
+
+
+def num_parts(logical: str) -> int:
+  """How many parts the mesh in use splits a logical axis into; 1 without."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return math.prod(mesh.shape[axis] for axis in mesh_axes(logical))
 
 
 def per_device(
   function: Callable[..., jax.Array],
-  in_axes: tuple[LogicalAxes, ...],
+  in_axes: Any,
   out_axes: LogicalAxes,
 ) -> Callable[..., jax.Array]:
   """`function` on what each device of the mesh in use holds of its arguments.
 
   For Pallas kernels and the like, which no compiler can split by itself.
-  Axes named None are whole on each device.
+  Axes named None are whole on each device. `in_axes` is a tree like the
+  arguments, with logical axes for leaves.
   """
   if jax.sharding.get_abstract_mesh().empty:
     return function
   return jax.shard_map(
     function,
-    in_specs=tuple(map(_spec, in_axes)),
+    in_specs=jax.tree.map(_spec, in_axes, is_leaf=_is_names),
     out_specs=_spec(out_axes),
     check_vma=False,  # Pallas kernels do not say how their results vary
+  )
+
+
+def _is_names(tree: Any) -> bool:
+  return type(tree) is tuple and all(
+    name is None or isinstance(name, str) for name in tree
   )
 
 

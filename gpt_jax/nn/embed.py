@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn.activations import ACTIVATIONS, Activation
 from gpt_jax.nn.adaptive import Clusters
 from gpt_jax.nn.dense import parameter
-from gpt_jax.nn.ffn import ACTIVATIONS, Activation
 from gpt_jax.nn.init import Initializer
 from gpt_jax.spec import UsageError
 

@@ -4,16 +4,16 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn.activations import FORMS, Form
 from gpt_jax.nn.dense import Dense
 from gpt_jax.nn.init import Initializers
-
-Activation = Callable[[jax.Array], jax.Array]
+from gpt_jax.nn.moe import Router, Switch
+from gpt_jax.spec import UsageError
 
 
 class FeedForward(nn.Module):
@@ -21,8 +21,7 @@ class FeedForward(nn.Module):
   W_out (Shazeer 2020, GLU Variants Improve Transformer, eq. 6).
   """
 
-  activation: Activation
-  gated: bool
+  form: Form
   d_ff: int
   bias: bool
   inits: Initializers
@@ -36,49 +35,104 @@ class FeedForward(nn.Module):
       dense, self.d_ff, ('embed', 'mlp'), self.inits.kernel
     )
     h_BLF = widen(name='in')(x_BLD)
-    if self.gated:
-      h_BLF *= self.activation(widen(name='gate')(x_BLD))
+    if self.form.gated:
+      h_BLF *= self.form.activation(widen(name='gate')(x_BLD))
     else:
-      h_BLF = self.activation(h_BLF)
+      h_BLF = self.form.activation(h_BLF)
     narrow = dense(
       x_BLD.shape[-1], ('mlp', 'embed'), self.inits.residual, name='out'
     )
     return narrow(h_BLF)
 
 
-def plain(activation: Activation):
-  """A choice without a gate."""
-  return lambda: functools.partial(FeedForward, activation, False)
+class Choice(NamedTuple):
+  """A layer, and how it routes where it has experts."""
+
+  make: Callable[..., nn.Module]
+  router: Router | None = None
 
 
-def gated(activation: Activation):
-  """A choice whose activation multiplies a second projection."""
-  return lambda: functools.partial(FeedForward, activation, True)
+def dense(form: Form):
+  """A choice without arguments."""
+  return lambda: Choice(functools.partial(FeedForward, form))
 
 
-def gelu_exact(x: jax.Array) -> jax.Array:
-  """X Phi(x), by the error function."""
-  return jax.nn.gelu(x, approximate=False)
+def switch(
+  num_experts: int,
+  expert: str = 'relu',
+  top_k: int = 1,
+  capacity_factor: Any = 1.25,
+  eval_capacity_factor: Any = 'none',
+  capacity: int = 0,
+  group_size: int = 0,
+  jitter: float = 0.01,
+  balance: float = 0.01,
+  z_loss: float = 0.0,
+  renormalize: bool = True,
+) -> Choice:
+  """A mixture of experts in the place of a feed-forward layer.
+
+  Args:
+    num_experts: each has its own matrices, of width d_ff.
+    expert: what each of them is: a name of a feed-forward layer.
+    top_k: experts of each token: 1 is Switch, 2 GShard and Mixtral.
+    capacity_factor: in training an expert takes at most
+      tokens of a group / num_experts * capacity_factor of them, in token
+      order; the others skip the layer. 'none': it takes all.
+    eval_capacity_factor: the same for evaluation and generation.
+    capacity: instead of both factors: so many tokens.
+    group_size: tokens of a group; 0: a row.
+    jitter: in training the router's input is multiplied by random numbers
+      from 1 - jitter to 1 + jitter.
+    balance: alpha, the factor of the load-balancing loss.
+    z_loss: factor of the router's z-loss (Zoph et al., 2022: ST-MoE, eq. 5).
+    renormalize: with a top_k above 1, the gates sum to one.
+  """
+
+  def fail(name: str, value: Any, remedy: str):
+    return UsageError(f'model.ffn: switch({name}={value!r}): {remedy}')
+
+  if num_experts < 1:
+    raise fail('num_experts', num_experts, 'must be at least 1')
+  if expert not in FORMS:
+    raise fail('expert', expert, 'unknown; one of ' + ', '.join(FORMS))
+  if not 1 <= top_k <= num_experts:
+    raise fail('top_k', top_k, f'must be from 1 to num_experts={num_experts}')
+  factors = []
+  for name, factor in (
+    ('capacity_factor', capacity_factor),
+    ('eval_capacity_factor', eval_capacity_factor),
+  ):
+    number = isinstance(factor, int | float) and not isinstance(factor, bool)
+    if factor != 'none' and not (number and factor > 0):
+      raise fail(name, factor, "must be a positive number or 'none'")
+    factors.append(None if factor == 'none' else float(factor))
+  for name, value in (
+    ('capacity', capacity),
+    ('group_size', group_size),
+    ('balance', balance),
+    ('z_loss', z_loss),
+  ):
+    if value < 0:
+      raise fail(name, value, 'must not be negative')
+  if not 0 <= jitter < 1:
+    raise fail('jitter', jitter, 'must be at least 0 and below 1')
+  router = Router(
+    num_experts,
+    top_k,
+    factors[0],
+    factors[1],
+    capacity,
+    group_size,
+    jitter,
+    balance,
+    z_loss,
+    renormalize,
+  )
+  return Choice(functools.partial(Switch, router, FORMS[expert]), router)
 
 
-def gelu_tanh(x: jax.Array) -> jax.Array:
-  """The tanh form of GELU, which GPT-1, GPT-2 and T5 v1.1 compute."""
-  return jax.nn.gelu(x, approximate=True)
-
-
-ACTIVATIONS: dict[str, Activation] = {
-  'relu': jax.nn.relu,
-  'gelu': gelu_exact,
-  'gelu_tanh': gelu_tanh,
-  'silu': jax.nn.silu,
-  'tanh': jnp.tanh,
-}
-FFNS: dict[str, Callable[[], Callable[..., nn.Module]]] = {
-  **{name: plain(activation) for name, activation in ACTIVATIONS.items()},
-  'glu': gated(jax.nn.sigmoid),
-  'bilinear': gated(lambda x: x),
-  'reglu': gated(jax.nn.relu),
-  'geglu': gated(gelu_exact),
-  'geglu_tanh': gated(gelu_tanh),
-  'swiglu': gated(jax.nn.silu),
+FFNS: dict[str, Callable[..., Choice]] = {
+  **{name: dense(form) for name, form in FORMS.items()},
+  'switch': switch,
 }

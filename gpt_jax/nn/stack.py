@@ -86,7 +86,7 @@ class Stack(nn.Module):
     scanned = nn.scan(
       period,
       length=num_periods,
-      variable_axes={'params': 0, 'intermediates': 0},
+      variable_axes={'params': 0, 'intermediates': 0, 'router': 0},
       split_rngs={'params': True, 'dropout': True},
       in_axes=over_layers,
       out_axes=0,

@@ -28,11 +28,12 @@ from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.embed import INPUTS, Embedding
 from gpt_jax.nn.embed import OUTPUTS as OUTPUTS
-from gpt_jax.nn.ffn import FFNS
+from gpt_jax.nn.ffn import FFNS as FFNS
 from gpt_jax.nn.head import Head
 from gpt_jax.nn.init import INITS
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.masks import PATTERNS as PATTERNS
 from gpt_jax.nn.norm import NORMS
+from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import Caches, Stack
@@ -225,19 +226,15 @@ class Transformer(nn.Module):
     """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
     return self._head.logits(hidden, self.embed)
 
-  def _patterns(self, attention: str):
-    return spec.build_all('model.attention', attention, PATTERNS)
-
   def _stack(self, attention: str, num_layers: int, *, cross: bool) -> Stack:
-    """A stack whose layers follow the patterns of `attention`."""
+    """A stack whose layers follow `attention` and the fields of the model."""
     biases = spec.build('model.bias', self.bias, BIASES)
-    ffn = functools.partial(
-      spec.build('model.ffn', self.ffn, FFNS),
-      d_ff=self.d_ff,
-      bias=biases.ffn,
-      inits=self._inits,
-      dtype=self._dtype,
-    )
+    of_ffn = {
+      'd_ff': self.d_ff,
+      'bias': biases.ffn,
+      'inits': self._inits,
+      'dtype': self._dtype,
+    }
     make_attention = functools.partial(
       Attention,
       position=self._position,
@@ -258,18 +255,18 @@ class Transformer(nn.Module):
       functools.partial(
         self._block.make,
         norm=self._norm,
-        attention=functools.partial(make_attention, pattern),
-        ffn=ffn,
+        attention=functools.partial(make_attention, layer.attention),
+        ffn=functools.partial(layer.ffn.make, **of_ffn),
         dropout=self._rates.residual,
         cross=cross,
       )
-      for pattern in self._patterns(attention)
+      for layer in period(attention, self.ffn)
     )
     return Stack(blocks, num_layers, self.remat, self.loop)
 
   def _bias(self, attention: str) -> nn.Module:
     """The module that gives all layers of a stack their bias on the scores."""
-    patterns = self._patterns(attention)
+    patterns = [layer.attention for layer in period(attention, self.ffn)]
     if any(p.causal != patterns[0].causal for p in patterns):
       raise UsageError(
         f'model.attention={attention!r}: mixes causal and bidirectional layers,'

@@ -20,6 +20,8 @@ class Loss(NamedTuple):
   # The part of `sum` that is no measure of the model, such as z-loss: reports
   # subtract it. Not differentiated by itself.
   penalty: jax.Array | float = 0.0
+  # Means over the tokens that count, each times `weight`; None: none.
+  metrics: dict[str, jax.Array] | None = None
 
 
 class Objective(NamedTuple):

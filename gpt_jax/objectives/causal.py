@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.nn import moe
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Batch, Loss, Objective, Params
@@ -53,26 +54,40 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
     def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
       variables = {'params': params}
       rngs = {} if key is None else {'dropout': key}
-      out: Any = model.apply(variables, batch['inputs'], rngs=rngs)
+      result: Any = model.apply(
+        variables, batch['inputs'], rngs=rngs, mutable=['router']
+      )
+      out, sown = result
+      weight = jnp.sum(batch['weights'])
       if adaptive:
         log_probs: Any = model.apply(variables, out.hidden_BLD, method='logits')
         picked = jnp.take_along_axis(
           log_probs, batch['targets'][..., None], axis=-1
         )[..., 0]
-        total = -jnp.sum(picked * batch['weights'])
-        return Loss(total, jnp.sum(batch['weights']), jnp.zeros(()))
-      table_VD: Any = model.apply(variables, method='output_table')
-      hidden_BLD: Any = model.apply(
-        variables, out.hidden_BLD, method='output_hidden'
-      )
-      sums: Any = penalised_cross_entropy(
-        hidden_BLD,
-        table_VD,
-        batch['targets'],
-        batch['weights'],
-        0.0 if key is None else z_loss,
-      )
-      return Loss(sums.total, jnp.sum(batch['weights']), sums.penalty)
+        total, penalty = -jnp.sum(picked * batch['weights']), jnp.zeros(())
+      else:
+        table_VD: Any = model.apply(variables, method='output_table')
+        hidden_BLD: Any = model.apply(
+          variables, out.hidden_BLD, method='output_hidden'
+        )
+        total, penalty = penalised_cross_entropy(
+          hidden_BLD,
+          table_VD,
+          batch['targets'],
+          batch['weights'],
+          0.0 if key is None else z_loss,
+        )
+      routers = moe.layer_stats(sown.get('router', {}))
+      if key is not None:
+        for stats in routers.values():
+          added = weight * jnp.sum(stats.penalty)
+          total, penalty = total + added, penalty + added
+      metrics = {
+        f'router/{stack}/{name}': weight * value
+        for stack, stats in routers.items()
+        for name, value in stats._asdict().items()
+      }
+      return Loss(total, weight, penalty, metrics)
 
     return Objective(corrupt, init, loss)
 

@@ -1,0 +1,127 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What experts cost: a config with `switch` layers against its dense twin.
+
+The twin has in their place the layer that each expert is, so that a token
+takes as many FLOPs in both. Measured are loss and gradient, and apart from
+them the optimizer's update, which sees all experts' parameters.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from gpt_jax import config as config_lib
+from gpt_jax import run as run_lib
+from gpt_jax import sharding, spec
+from gpt_jax.config import Config
+from gpt_jax.nn.ffn import FFNS
+from gpt_jax.spec import UsageError
+from gpt_jax.step import mean_gradients
+
+# So many times the experts, at the same number of tokens.
+MORE = 8
+
+
+def measure(config: Config, steps: int) -> dict:
+  """Times twin, config, and config with more experts, in turns.
+
+  Raises:
+    UsageError: no layer of the config has experts.
+  """
+  calls = spec.bind_all('model.ffn', config.model.ffn, FFNS)
+  if all(call.name != 'switch' for call in calls):
+    raise UsageError(
+      f'model.ffn={config.model.ffn!r}: has no experts; give a config such as '
+      'configs/switch.py:tiny'
+    )
+  experts = [c.kwargs['num_experts'] for c in calls if c.name == 'switch']
+  variants = {
+    'dense twin': _with(config, calls, lambda c: c.kwargs['expert']),
+    f'{experts[0]} experts': config,
+    f'{MORE * experts[0]} experts': _with(config, calls, _more),
+  }
+  parts = {name: _compile(variant) for name, variant in variants.items()}
+  seconds = {name: ([], []) for name in parts}
+  for _ in range(1 + steps):
+    for name, (gradient, update, _) in parts.items():
+      for times, call in zip(seconds[name], (gradient, update), strict=True):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - start)
+  return {
+    'rows': config.batch.rows,
+    'length': config.model.context_length,
+    'steps': steps,
+    'variants': {
+      name: {
+        'seconds': statistics.median(gradients[1:]),
+        'seconds_min': min(gradients[1:]),
+        'update_seconds': statistics.median(updates[1:]),
+        'bytes': parts[name][2],
+      }
+      for name, (gradients, updates) in seconds.items()
+    },
+  }
+
+
+def _with(
+  config: Config, calls: list[spec.Call], change: Callable[[spec.Call], str]
+) -> Config:
+  """The config with other layers in the place of the experts."""
+  config = config_lib.unlocked(config)
+  config.model.ffn = ', '.join(
+    change(call) if call.name == 'switch' else call.name for call in calls
+  )
+  return config_lib.resolve(config.lock())
+
+
+def _more(call: spec.Call) -> str:
+  kwargs = {**call.kwargs, 'num_experts': MORE * call.kwargs['num_experts']}
+  return f'switch({", ".join(f"{k}={v!r}" for k, v in kwargs.items())})'
+
+
+def _compile(config: Config) -> tuple[Callable, Callable, int]:
+  """Loss and gradient, the update, and the temporary bytes of the first."""
+  run = run_lib.build(config)
+  state = run_lib.init_state(run)
+  model, rows = config.model, config.batch.rows
+  ids = np.random.default_rng(0).integers(
+    model.vocab_size, size=(rows, model.context_length + 1), dtype=np.int32
+  )
+  batch = run.put(run.objective.corrupt(ids), rows)
+  key = jax.random.key(0)
+
+  def gradient(params, batch, key):
+    return mean_gradients(
+      params, batch, key, objective=run.objective, num_micro=run.num_micro
+    )
+
+  with sharding.use(run.mesh, run.rules):
+    gradient = jax.jit(gradient).lower(state.params, batch, key).compile()
+    grads = gradient(state.params, batch, key)[-1]
+    update = jax.jit(run.optimizer.update)
+    update = update.lower(grads, state.opt_state, state.params).compile()
+  temporary = gradient.memory_analysis().temp_size_in_bytes
+  return (
+    lambda: gradient(state.params, batch, key),
+    lambda: update(grads, state.opt_state, state.params),
+    temporary,
+  )
+
+
+def report(result: dict) -> str:
+  """The measurement for people."""
+  base = next(iter(result['variants'].values()))
+  lines = [f'{result["rows"]} rows of {result["length"]} tokens']
+  for name, found in result['variants'].items():
+    lines.append(
+      f'{name:12}: loss and gradient {found["seconds"] * 1e3:,.1f} ms '
+      f'({found["seconds"] / base["seconds"]:.2f}x), '
+      f'{found["bytes"] / 2**20:,.0f} MiB; '
+      f'update {found["update_seconds"] * 1e3:,.1f} ms'
+    )
+  return '\n'.join(lines)

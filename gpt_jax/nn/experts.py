@@ -1,0 +1,187 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The experts of a layer: their matrices, and how the tokens reach them.
+
+Suffixes: G groups of T tokens, E experts, C capacity; others as in `routing`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.nn import devices, grouped, routing
+from gpt_jax.nn.activations import Form
+from gpt_jax.nn.dense import parameter
+from gpt_jax.nn.init import Initializer
+from gpt_jax.nn.routing import Choices
+
+
+class Expert(nn.Module):
+  """Owns one matrix, and maybe one bias, of every expert."""
+
+  shape: tuple[int, int, int]
+  axes: tuple[str, str, str]
+  initializer: Initializer
+  bias: bool
+  dtype: Any
+
+  @nn.compact
+  def __call__(self) -> tuple[jax.Array, jax.Array | None]:
+    """The kernels [E, in, out] and biases [E, out]."""
+
+    def each(key, shape, dtype):
+      keys = jax.random.split(key, shape[0])
+      # One by one: initialisers take the first axis for the input's.
+      return jax.vmap(lambda k: self.initializer(k, shape[1:], dtype))(keys)
+
+    kernel = parameter(self, 'kernel', each, self.shape, self.axes)
+    kernel = kernel.astype(self.dtype)
+    if not self.bias:
+      return kernel, None
+    shape, axes = (self.shape[0], self.shape[2]), (self.axes[0], self.axes[2])
+    zeros = nn.initializers.zeros
+    bias = parameter(self, 'bias', zeros, shape, axes)
+    return kernel, bias.astype(self.dtype)
+
+
+Weight = tuple[jax.Array, jax.Array | None]
+
+
+class Weights(NamedTuple):
+  """Kernels and biases of all experts."""
+
+  widen: Weight
+  gate: Weight | None
+  narrow: Weight
+
+
+def _feed_forward(
+  x: jax.Array,
+  weights: Weights,
+  form: Form,
+  widen: Callable[[jax.Array, Weight], jax.Array],
+  narrow: Callable[[jax.Array, Weight], jax.Array],
+) -> jax.Array:
+  """`ffn.FeedForward` of every expert, by what multiplies them."""
+  h = widen(x, weights.widen)
+  if weights.gate is not None:
+    h *= form.activation(widen(x, weights.gate))
+  else:
+    h = form.activation(h)
+  return narrow(h, weights.narrow)
+
+
+def with_capacity(
+  x_GTD: jax.Array,
+  choices: Choices,
+  weights: Weights,
+  form: Form,
+  capacity: int,
+) -> tuple[jax.Array, jax.Array]:
+  """Each expert takes its first `capacity` tokens of each group.
+
+  The experts' inputs go from the devices that hold their groups to those that
+  hold the experts, and back: an all-to-all each way.
+  """
+  G, T, D = x_GTD.shape
+  E, K = choices.probs_NE.shape[-1], choices.experts_NK.shape[-1]
+  S = E * capacity
+  owners_S = jnp.arange(S) // capacity
+  bases_E = jnp.arange(E) * capacity
+
+  def slots_of(experts_A):
+    ranking = routing.rank(experts_A, E)
+    return routing.place(ranking, experts_A, owners_S, bases_E, capacity)
+
+  slots = jax.vmap(slots_of)(choices.experts_NK.reshape(G, T * K))
+  here = (None, 'batch', None, None)
+  there = ('expert', 'group', None, None)
+  constrain = nn.with_logical_constraint
+
+  def gather(x_TD, slots):
+    return routing.gather(x_TD, slots, K).reshape(E, capacity, D)
+
+  x_EGCD = constrain(jax.vmap(gather, out_axes=1)(x_GTD, slots), here)
+  x_EGCD = constrain(x_EGCD, there)
+
+  def multiply(x_EGCD, weight):
+    kernel, bias = weight
+    y = jnp.einsum('EGCD,EDF->EGCF', x_EGCD, kernel)
+    return y if bias is None else y + bias[:, None, None]
+
+  y_EGCD = _feed_forward(x_EGCD, weights, form, multiply, multiply)
+  y_EGCD = constrain(constrain(y_EGCD, there), here)
+
+  def combine(y_ECD, slots, gates_TK):
+    return routing.combine(y_ECD.reshape(S, D), slots, gates_TK)
+
+  y_GTD = jax.vmap(combine, in_axes=(1, 0, 0))(y_EGCD, slots, choices.gates_NK)
+  kept_GTK = (slots.slots_A < S).reshape(G, T, K)
+  return y_GTD.astype(x_GTD.dtype), kept_GTK
+
+
+def dropless(
+  x_GTD: jax.Array, choices: Choices, weights: Weights, form: Form
+) -> jax.Array:
+  """Each expert takes all of its tokens.
+
+  Over several devices, each has the tokens of all that share the experts with
+  it, and computes its own experts' part.
+  """
+  E, K = choices.probs_NE.shape[-1], choices.experts_NK.shape[-1]
+  over_experts = devices.mesh_axes('expert')
+  over_width = devices.mesh_axes('mlp')
+
+  def local(x_GTD, experts_GTK, gates_GTK, weights):
+    x_ND, experts_NK, gates_NK = (
+      jax.lax.all_gather(y.reshape(-1, y.shape[-1]), over_experts, tiled=True)
+      if over_experts
+      else y.reshape(-1, y.shape[-1])
+      for y in (x_GTD, experts_GTK, gates_GTK)
+    )
+    held = weights.widen[0].shape[0]
+    experts_A = experts_NK.reshape(-1)
+    if over_experts:
+      experts_A -= jax.lax.axis_index(over_experts) * held
+      # Those of other devices come last, and have no slots.
+      experts_A = jnp.where(experts_A < 0, held, jnp.minimum(experts_A, held))
+    ranking = routing.rank(experts_A, held)
+    size = grouped.block_size(len(experts_A), E)
+    blocks = grouped.layout(ranking, experts_A, size)
+
+    def multiply(x_SD, weight, reduce=lambda y: y):
+      kernel, bias = weight
+      y_SF = reduce(grouped.matmul(x_SD, kernel, blocks))
+      if bias is None:
+        return y_SF
+      return y_SF + jnp.repeat(bias[blocks.owners_X], size, axis=0)
+
+    def narrow(x_SF, weight):
+      return multiply(x_SF, weight, lambda y: jax.lax.psum(y, over_width))
+
+    x_SD = routing.gather(x_ND, blocks.slots, K)
+    y_SD = _feed_forward(x_SD, weights, form, multiply, narrow)
+    y_ND = routing.combine(y_SD, blocks.slots, gates_NK).astype(x_ND.dtype)
+    if over_experts:
+      y_ND = jax.lax.psum_scatter(y_ND, over_experts, tiled=True)
+    return y_ND.reshape(x_GTD.shape)
+
+  tokens = ('batch', None, None)
+  wide, narrow = ('expert', None, 'mlp'), ('expert', 'mlp', None)
+  axes = Weights(
+    (wide, ('expert', 'mlp')),
+    None if weights.gate is None else (wide, ('expert', 'mlp')),
+    (narrow, ('expert', None)),
+  )
+  run = devices.per_device(local, (tokens, tokens, tokens, axes), tokens)
+  # Rows of zeros, where there are too few to split, as in generation.
+  G = len(x_GTD)
+  more = -G % devices.num_parts('batch')
+  x_GTD, experts_GTK, gates_GTK = (
+    jnp.pad(y, ((0, more), (0, 0), (0, 0)))
+    for y in (x_GTD, choices.experts_NK, choices.gates_NK)
+  )
+  return run(x_GTD, experts_GTK, gates_GTK, weights)[:G]

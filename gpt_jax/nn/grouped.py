@@ -1,0 +1,121 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of rows that are grouped by expert, none of them dropped.
+
+How many rows an expert gets is known only when the program runs, its shapes
+are fixed before. So the rows of each expert fill whole blocks of M rows: at
+most A / M + E blocks for A rows, whatever the loads. (`jax.lax.ragged_dot`
+needs no blocks, but computes every row with every expert on a CPU, and in the
+gradient of the weights everywhere.)
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.megablox import gmm
+
+from gpt_jax.nn import devices
+from gpt_jax.nn.routing import Ranking, Slots, place
+
+# Rows of a block at most. It is also what the TPU's matrix unit takes at once.
+BLOCK = 128
+
+
+class Blocks(NamedTuple):
+  """X blocks of M rows, each of one expert.
+
+  Attributes:
+    slots: the place of each assignment among the X M rows.
+    owners_X: the expert of each block.
+    count: how many blocks are in use, from the first on; at most X.
+    sizes_E: the rows of all blocks of each expert; the last has the rest too.
+  """
+
+  slots: Slots
+  owners_X: jax.Array
+  count: jax.Array
+  sizes_E: jax.Array
+
+
+def block_size(rows: int, num_experts: int) -> int:
+  """Blocks as large as `BLOCK` where the experts get so many rows each."""
+  if devices.platform() == 'tpu':
+    return BLOCK
+  size = BLOCK
+  while size > 8 and size * num_experts > rows:
+    size //= 2
+  return size
+
+
+def layout(ranking: Ranking, experts_A: jax.Array, size: int) -> Blocks:
+  """Blocks of `size` rows for the assignments to experts below E."""
+  A, E = len(experts_A), len(ranking.counts_E)
+  num_blocks = A // size + E
+  blocks_E = -(-ranking.counts_E // size)
+  ends_E = jnp.cumsum(blocks_E)
+  owners_X = jnp.searchsorted(ends_E, jnp.arange(num_blocks), side='right')
+  owners_X = jnp.minimum(owners_X, E - 1).astype(jnp.int32)
+  slots = place(
+    ranking,
+    experts_A,
+    owners_S=jnp.repeat(owners_X, size),
+    bases_E=(ends_E - blocks_E) * size,
+  )
+  sizes_E = (blocks_E * size).astype(jnp.int32)
+  rest = num_blocks * size - jnp.sum(sizes_E)
+  return Blocks(slots, owners_X, ends_E[-1], sizes_E.at[-1].add(rest))
+
+
+def matmul(x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks) -> jax.Array:
+  """Each row times the matrix of its expert: [S, D] to [S, F].
+
+  By a Pallas kernel on a TPU, block by block elsewhere.
+  """
+  if devices.platform() == 'tpu':
+    tiling = (BLOCK, *(min(n, 512) for n in w_EDF.shape[1:]))
+    return gmm(x_SD, w_EDF, blocks.sizes_E, x_SD.dtype, tiling)
+  x_XMD = x_SD.reshape(len(blocks.owners_X), -1, x_SD.shape[-1])
+  y_XMF = by_block(x_XMD, w_EDF, blocks.owners_X, blocks.count)
+  return y_XMF.reshape(len(x_SD), -1)
+
+
+@functools.partial(jax.custom_vjp)
+def by_block(
+  x_XMD: jax.Array, w_EDF: jax.Array, owners_X: jax.Array, count: jax.Array
+) -> jax.Array:
+  """Block x times w[owners[x]], for the first `count` blocks; zero after.
+
+  Its gradient is written out, since that of a loop would add a whole array of
+  weights for each block.
+  """
+
+  def body(i, y_XMF):
+    return y_XMF.at[i].set(x_XMD[i] @ w_EDF[owners_X[i]])
+
+  shape = (*x_XMD.shape[:2], w_EDF.shape[2])
+  return jax.lax.fori_loop(0, count, body, jnp.zeros(shape, x_XMD.dtype))
+
+
+def _by_block(x_XMD, w_EDF, owners_X, count):
+  saved = x_XMD, w_EDF, owners_X, count
+  return by_block(*saved), saved
+
+
+def _by_block_gradient(saved, dy_XMF):
+  x_XMD, w_EDF, owners_X, count = saved
+
+  def body(i, grads):
+    dx_XMD, dw_EDF = grads
+    owner, dy_MF = owners_X[i], dy_XMF[i]
+    dx_XMD = dx_XMD.at[i].set(dy_MF @ w_EDF[owner].T)
+    part_DF = jnp.matmul(x_XMD[i].T, dy_MF, preferred_element_type=jnp.float32)
+    return dx_XMD, dw_EDF.at[owner].add(part_DF)
+
+  start = jnp.zeros_like(x_XMD), jnp.zeros(w_EDF.shape, jnp.float32)
+  dx_XMD, dw_EDF = jax.lax.fori_loop(0, count, body, start)
+  return dx_XMD, dw_EDF.astype(w_EDF.dtype), None, None
+
+
+by_block.defvjp(_by_block, _by_block_gradient)

@@ -1,0 +1,32 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which attention and which feed-forward layer each layer has."""
+
+import math
+from typing import NamedTuple
+
+from gpt_jax import spec
+from gpt_jax.nn.ffn import FFNS, Choice
+from gpt_jax.nn.masks import PATTERNS, Pattern
+
+
+class Layer(NamedTuple):
+  """The two choices of one layer."""
+
+  attention: Pattern
+  ffn: Choice
+
+
+def period(attention: str, ffn: str) -> list[Layer]:
+  """The shortest sequence of layers that repeats over the depth.
+
+  Each of the two comma lists repeats by itself: with 'full, local(window=5)'
+  and 'gelu, gelu, switch(num_experts=8)' it is six layers.
+  """
+  patterns = spec.build_all('model.attention', attention, PATTERNS)
+  ffns = spec.build_all('model.ffn', ffn, FFNS)
+  length = math.lcm(len(patterns), len(ffns))
+  return [
+    Layer(patterns[i % len(patterns)], ffns[i % len(ffns)])
+    for i in range(length)
+  ]
