@@ -44,7 +44,7 @@ SECTIONS = {
     'holdout': 'documents(fraction=0.02)',
     'store': None,
   },
-  'optim': {'name': 'none', 'clip_norm': 0.0},
+  'optim': {'name': 'none', 'clip_norm': 0.0, 'on_spike': 'stop'},
   'schedule': {'num_steps': 1, 'name': 'constant(peak=1e-4)'},
   'batch': {'rows': 1, 'micro_rows': 1},
   'mesh': {
@@ -66,7 +66,9 @@ SECTIONS = {
       'cluster': '',
     },
   },
-  'checkpoint': {'every_steps': 1, 'keep': 1},
+  'checkpoint': {'every_steps': 1, 'keep': 1, 'grace_seconds': 30.0},
+  'watchdog': {},
+  'hosts': {'join_seconds': 300, 'heartbeat_seconds': 30},
   'eval': {'every_steps': 0, 'rows': 8, 'num_batches': None},
   'log': {'every_steps': 1, 'sample_prompt': '', 'sample_tokens': 0},
 }

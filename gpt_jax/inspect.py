@@ -1,10 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what a config means: resolved fields, parameters, FLOPs.
+"""Shows what a config means: resolved fields, parameters, FLOPs; and spikes.
 
   gpt-jax inspect --config configs/gpt2.py:xl
   gpt-jax inspect --config configs/gpt2.py:xl --json
   gpt-jax inspect --table
+  gpt-jax inspect --spike W/spikes/8.json
 
 Builds the model's shapes only: it takes no memory and no accelerator.
 """
@@ -21,7 +22,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import command, flops, spec
+from gpt_jax import command, flops, spec, spikes
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.nn.transformer import Transformer
@@ -44,10 +45,23 @@ def define(values: flags.FlagValues) -> None:
     'Print a Markdown table of the papers in configs/ of this folder.',
     flag_values=values,
   )
+  flags.DEFINE_string(
+    'spike',
+    None,
+    'WORKDIR/spikes/STEP.json: show the norms and the rows of that step.',
+    flag_values=values,
+  )
 
 
 def main(args: command.Args) -> None:
   """Runs the command."""
+  if args.spike:
+    found = spikes.read(args.spike)
+    if args.json:
+      print(json.dumps(found))
+    else:
+      spikes.show(found, Console())
+    return
   if args.table:
     print(papers_table(pathlib.Path.cwd()))
     return

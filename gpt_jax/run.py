@@ -23,6 +23,7 @@ from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.causal import OBJECTIVES
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.schedules import SCHEDULES, Schedule
+from gpt_jax.optim.spikes import SPIKES, Policy
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 from gpt_jax.step import eval_step, train_step
@@ -46,6 +47,11 @@ class Run(NamedTuple):
     """How many parts a batch is split into."""
     axes = dict(self.rules)['batch']
     return math.prod(self.mesh.shape[a] for a in axes)
+
+  @property
+  def spike_policy(self) -> Policy:
+    """What to do about spikes."""
+    return spec.build('optim.on_spike', self.config.optim.on_spike, SPIKES)
 
   @property
   def num_micro(self) -> int:

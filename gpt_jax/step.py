@@ -11,7 +11,7 @@ import optax
 from gpt_jax.objectives.base import Batch, Objective
 from gpt_jax.state import TrainState
 
-Metrics = dict[str, jax.Array]
+Metrics = dict[str, Any]  # numbers, and numbers by name
 
 
 def train_step(
@@ -37,20 +37,29 @@ def train_step(
       other, to save memory. The result is the mean over all tokens.
 
   Returns:
-    The next state, and `loss` (without penalties) and `grad_norm` (before
-    clipping) of this step.
+    The next state, and of this step `loss` (without penalties), `grad_norm`
+    and `grad_norms`, that of each part of the model (before clipping). Where
+    loss or gradient is not finite the next state is the old one, one step on.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
   loss, grads = mean_gradients(
     state.params, batch, key, objective=objective, num_micro=num_micro
   )
   grad_norm = optax.tree.norm(grads)
+  grad_norms = {name: optax.tree.norm(part) for name, part in grads.items()}
   if clip_norm:
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
-  metrics = {'loss': loss, 'grad_norm': grad_norm}
+  # Decided on the device: the host learns of it when it logs, steps later.
+  sound = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+  params, opt_state = jax.tree.map(
+    lambda new, old: jnp.where(sound, new, old),
+    (params, opt_state),
+    (state.params, state.opt_state),
+  )
+  metrics = {'loss': loss, 'grad_norm': grad_norm, 'grad_norms': grad_norms}
   return TrainState(state.step + 1, params, opt_state), metrics
 
 
