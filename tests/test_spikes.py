@@ -4,6 +4,7 @@
 
 import json
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import optax
 import pytest
 import tiny
 
-from gpt_jax import metrics, rewind, spikes, train
+from gpt_jax import flops, inspect, metrics, plot, rewind, spikes, train
 from gpt_jax import run as run_lib
 from gpt_jax.data import pipeline, skips
 from gpt_jax.objectives.base import Loss, Objective
@@ -205,6 +206,13 @@ def config(data, **changes):
   )
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+  """Without what takes a second and changes nothing."""
+  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(plot, 'loss_curves', lambda workdirs: 'nothing')
+
+
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
   return tmp_path_factory.mktemp('spikes') / 'data'
@@ -262,8 +270,6 @@ def events(workdir, name):
 
 def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   """The default stops; the same run goes on when told to skip."""
-  from gpt_jax.__main__ import main
-
   workdir = tmp_path / 'w'
   with pytest.raises(spikes.Spike, match=f'step {BAD} has loss nan') as error:
     train.train(config(data), str(workdir))
@@ -273,7 +279,7 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   assert int(state_of(workdir).step) == 12
   capsys.readouterr()
 
-  assert main(['inspect', f'--spike={file}', '--json']) == 0
+  inspect.main(types.SimpleNamespace(spike=str(file), json=True))
   found = json.loads(capsys.readouterr().out)
   assert found['step'] == BAD and found['loss'] == 'nan'
   assert found['first_row'] <= bad_row < found['first_row'] + 16
@@ -282,7 +288,7 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
     pipeline.TokenStore.open(str(data)), length=7, seed=0
   )
   assert found['texts'][5] == run.tokenizer.decode(source.read([bad_row])[0])
-  assert main(['inspect', f'--spike={file}']) == 0
+  inspect.main(types.SimpleNamespace(spike=str(file), json=False))
   assert 'gradient norm nan' in capsys.readouterr().out
 
   changes = {'optim.on_spike': 'skip'}
@@ -323,10 +329,12 @@ def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   resumed = []
   fit = train.fit
   monkeypatch.setattr(
-    train, 'fit', lambda job, state: resumed.append(state) or fit(job, state)
+    train,
+    'fit',
+    lambda job, state: resumed.append(int(state.step)) or fit(job, state),
   )
   train.train(config(data, **{'checkpoint.keep': 9}), str(workdir))
-  assert [int(state.step) for state in resumed] == [8]
+  assert resumed == [8]
   assert not skips.read(str(workdir)).pending
   assert events(workdir, 'rewind')[0]['rows_skipped'] == 48
   assert int(state_of(workdir).step) == STEPS
