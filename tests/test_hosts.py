@@ -19,7 +19,7 @@ import pytest
 from gpt_jax import metrics
 
 ROOT = pathlib.Path(__file__).parent.parent
-STEPS = 300
+STEPS = 150
 FLAGS = [
   '--config=configs/smoke.py',
   "--config.data.source=text('configs/*.py')",
@@ -34,8 +34,8 @@ FLAGS = [
   '--config.mesh.tensor=2',
   '--config.batch.rows=12',
   f'--config.schedule.num_steps={STEPS}',
-  '--config.checkpoint.every_steps=50',
-  '--config.eval.every_steps=100',
+  '--config.checkpoint.every_steps=40',
+  '--config.eval.every_steps=50',
   '--config.log.every_steps=2',
   '--config.hosts.heartbeat_seconds=10',
   '--config.log.sample_prompt=',
