@@ -8,6 +8,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -104,14 +105,8 @@ def test_killed_run_ends_bit_identical(tmp_path):
   kill_when(killed, lambda: exists('data/*'))  # preparing
   terminate = {'number': signal.SIGTERM, 'code': 75}
   last = kill_when(killed, lambda: exists('config.json'), **terminate)
-  assert (
-    last
-    == (
-      'gpt-jax train: preempted in phase compile, with nothing new to save; start '
-      'again to continue'
-    )
-    or 'in phase start' in last
-  )
+  # The file is there an instant before the phase begins.
+  assert re.match('gpt-jax train: preempted in phase (start|compile), ', last)
   kill_when(killed, lambda: exists('checkpoints/*tmp*'))  # saving
   # Between two saves.
   last = kill_when(killed, lambda: last_step() >= 25, **terminate)
