@@ -2,13 +2,15 @@
 #   make smoke   trains a small GPT on this machine, in about five minutes
 #   make test    runs the test suite
 #   make lint    ruff and pyright
+#   make crash   kills a small run KILLS times, and compares with one left alone
 
 PYTHON ?= python3
 BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
+KILLS ?= 10
 
-.PHONY: smoke test lint
+.PHONY: smoke test lint crash
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -20,6 +22,9 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+crash: .venv/ready
+	$(BIN)/python -m tests.crash --kills $(KILLS)
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

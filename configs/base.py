@@ -107,6 +107,10 @@ def get_config(arg: str = '') -> ConfigDict:
     # ema(decay=0.999): evaluate and generate with the moving average of the
     # parameters, which is kept in float32 besides; none
     ema='none',
+    # After a loss or gradient that is not finite (that update never happens),
+    # or a loss `threshold` above the median of the logged ones: stop,
+    # skip(at_most=10), rewind(threshold=0.0, before=100, batches=200)
+    on_spike='stop',
   )
 
   config.schedule = dict(
@@ -157,12 +161,28 @@ def get_config(arg: str = '') -> ConfigDict:
   config.checkpoint = dict(
     every_steps=1000,  # also after the last step
     keep=2,  # older ones are deleted
+    grace_seconds=30.0,  # from SIGTERM to the end: a slower save is warned of
   )
 
   config.eval = dict(
     every_steps=1000,  # also after the last step; 0: only then
     rows=64,  # rows in one evaluation batch
     num_batches=placeholder(int),  # empty: all of the held-out split
+  )
+
+  # A phase that takes longer is hung: the run ends, and shows where. 0: never.
+  config.watchdog = dict(
+    start_seconds=3600.0,  # without preparing text
+    compile_seconds=7200.0,  # all that is compiled, and the first step
+    step_seconds=1800.0,
+    evaluation_seconds=7200.0,
+    save_seconds=3600.0,
+  )
+
+  # With --distributed.
+  config.hosts = dict(
+    join_seconds=300,  # so long all wait for the last to start
+    heartbeat_seconds=30,  # one that was silent for longer is taken for dead
   )
 
   config.log = dict(

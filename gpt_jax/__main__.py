@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpt-jax COMMAND ...` runs `gpt_jax.COMMAND`."""
 
+import contextlib
 import importlib
 import sys
 
-from gpt_jax import command, malloc
+from gpt_jax import command, malloc, preemption
 
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
@@ -37,7 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     return 2
   malloc.keep_memory()
-  return command.run(importlib.import_module(f'gpt_jax.{name}'), rest)
+  # From here on, as importing takes seconds.
+  stoppable = (
+    preemption.listening() if name == 'train' else contextlib.nullcontext()
+  )
+  with stoppable:
+    return command.run(importlib.import_module(f'gpt_jax.{name}'), rest)
 
 
 if __name__ == '__main__':

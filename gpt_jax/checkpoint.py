@@ -76,13 +76,31 @@ class Checkpointer:
       ),
     )
 
-  def restore(self, abstract: TrainState) -> TrainState | None:
+  def saving(self) -> bool:
+    """Whether a save is still going on in the background."""
+    return self._manager.is_saving_in_progress()
+
+  def wait(self) -> None:
+    """Waits until the save in the background is done."""
+    self._manager.wait_until_finished()
+
+  def forget_after(self, step: int) -> None:
+    """Deletes the checkpoints of later steps: that history was given up."""
+    self.wait()
+    for later in self.steps():
+      if later > step:
+        self._manager.delete(later)
+
+  def restore(
+    self, abstract: TrainState, *, at_most: int | None = None
+  ) -> TrainState | None:
     """Restores the newest sound checkpoint onto the shardings of `abstract`.
 
     Damaged ones that are newer are moved to `WORKDIR/checkpoints_damaged`.
 
     Args:
       abstract: `jax.ShapeDtypeStruct`s with shardings.
+      at_most: the last step that will do.
 
     Returns:
       The state, or None where there is no checkpoint yet.
@@ -92,6 +110,8 @@ class Checkpointer:
     """
     damaged = {}
     for step in reversed(self.steps()):
+      if at_most is not None and step > at_most:
+        continue
       try:
         state = self._restore(step, abstract)
       except Exception as e:

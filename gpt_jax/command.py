@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all commands share: flags, logging, exit codes.
 
-Exit codes: 0 done, 1 the run failed, 2 bad usage or config.
+Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 75 preempted: the
+same command goes on.
 """
 
 import logging
@@ -18,6 +19,8 @@ from ml_collections import config_flags
 from rich.console import Console
 from rich.logging import RichHandler
 
+from gpt_jax import preemption
+from gpt_jax.preemption import Preempted
 from gpt_jax.spec import UsageError
 
 # The start of the process, nearly: this is the first module of ours.
@@ -54,6 +57,9 @@ def run(module: ModuleType, argv: list[str]) -> int:
   except UsageError as e:
     print(f'gpt-jax {name}: {_one_line(e)}', file=sys.stderr)
     return 2
+  except Preempted as e:
+    print(f'gpt-jax {name}: {_one_line(e)}', file=sys.stderr)
+    return preemption.EXIT_CODE
   except KeyboardInterrupt:
     print(f'gpt-jax {name}: interrupted', file=sys.stderr)
     return 130

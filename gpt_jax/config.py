@@ -28,6 +28,7 @@ from gpt_jax.optim.clock import LAST_STEP
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS
 from gpt_jax.optim.schedules import SCHEDULES, Schedule
+from gpt_jax.optim.spikes import SPIKES
 from gpt_jax.spec import UsageError
 
 # A ConfigDict: no type checker knows its fields.
@@ -48,6 +49,7 @@ CALL_STRINGS = {
   'optim.name': OPTIMIZERS,
   'optim.precision': PRECISIONS,
   'optim.ema': AVERAGES,
+  'optim.on_spike': SPIKES,
   'schedule.name': SCHEDULES,
 }
 NAMES = {
@@ -71,6 +73,14 @@ AT_LEAST = {
   'batch.micro_rows': 1,
   'checkpoint.every_steps': 1,
   'checkpoint.keep': 1,
+  'checkpoint.grace_seconds': 0,
+  'watchdog.start_seconds': 0,
+  'watchdog.compile_seconds': 0,
+  'watchdog.step_seconds': 0,
+  'watchdog.evaluation_seconds': 0,
+  'watchdog.save_seconds': 0,
+  'hosts.join_seconds': 1,
+  'hosts.heartbeat_seconds': 1,
   'eval.every_steps': 0,
   'eval.rows': 1,
   'eval.num_batches': 1,
@@ -82,9 +92,13 @@ FREE_ON_RESUME = (
   'checkpoint.',
   'data.store',
   'eval.',
+  'hosts.',
   'log.',
   'mesh.',
   'model.attention_backend',
+  # So that a run that stopped at a spike can go on.
+  'optim.on_spike',
+  'watchdog.',
 )
 
 

@@ -49,6 +49,7 @@ SECTIONS = {
     'clip_norm': 0.0,
     'precision': 'float32',
     'ema': 'none',
+    'on_spike': 'stop',
   },
   'schedule': {'num_steps': 1, 'name': 'constant(peak=1e-4)'},
   'batch': {'rows': 1, 'micro_rows': 1},
@@ -75,7 +76,9 @@ SECTIONS = {
       'cluster': '',
     },
   },
-  'checkpoint': {'every_steps': 1, 'keep': 1},
+  'checkpoint': {'every_steps': 1, 'keep': 1, 'grace_seconds': 30.0},
+  'watchdog': {},
+  'hosts': {'join_seconds': 300, 'heartbeat_seconds': 30},
   'eval': {'every_steps': 0, 'rows': 8, 'num_batches': None},
   'log': {'every_steps': 1, 'sample_prompt': '', 'sample_tokens': 0},
 }

@@ -12,6 +12,7 @@ byte of text.
 
 import json
 import math
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -59,18 +60,25 @@ class HeldOut:
   """The held-out split, evaluated whenever it is called."""
 
   def __init__(self, run: Run, store: TokenStore):
-    """Takes the held-out split; compiles nothing before the first call."""
+    """Takes the held-out split, and compiles the evaluation step."""
     self._run, self._store = run, store
-    self._step = None
+    self._step = run_lib.compile_eval_step(run).call
 
-  def __call__(self, params) -> dict[str, float]:
+  def __call__(
+    self, params, stop: Callable[[], bool] = lambda: False
+  ) -> dict[str, float] | None:
     """Loss, perplexity and bits per byte under keys `eval/validation/...`.
 
     The bits per byte are the bits per token, times the split's tokens per
     byte; the end-of-document tokens are predicted and counted too.
+
+    Args:
+      params: of the model.
+      stop: asked after each batch, at the same one on every host.
+
+    Returns:
+      The measures; None if it was stopped.
     """
-    if self._step is None:
-      self._step = run_lib.compile_eval_step(self._run).call
     config, rows = self._run.config, self._run.eval_rows
     batches = pipeline.evaluation_batches(
       self._store,
@@ -84,6 +92,8 @@ class HeldOut:
         break
       loss = self._step(params, self._run.put(batch, rows))
       sums.append((loss.sum, loss.weight))
+      if stop():
+        return None
     # In float64: the order and the number of the batches do not matter.
     sums = np.asarray(jax.device_get(sums), np.float64)
     total, weight = np.sum(sums, axis=0)
@@ -115,7 +125,9 @@ def _validation(trained: run_lib.Trained, workdir: str) -> dict[str, float]:
     raise command.UsageError(
       'data.holdout=none: this run held no text out; set data.holdout'
     )
-  return HeldOut(trained.run, split)(trained.state.eval_params)
+  values = HeldOut(trained.run, split)(trained.state.eval_params)
+  assert values is not None  # nothing stopped it
+  return values
 
 
 TASKS = {'validation': _validation}

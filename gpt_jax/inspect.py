@@ -1,12 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what a config means, or what steps of a run consumed.
+"""Shows what a config means, what steps of a run consumed, or a spike.
 
   gpt-jax inspect --config configs/gpt2.py:xl
   gpt-jax inspect --config configs/gpt2.py:xl --json
   gpt-jax inspect --table
   gpt-jax inspect --workdir W --steps 100:110
   gpt-jax inspect --workdir W --steps 100 --text
+  gpt-jax inspect --spike W/spikes/8.json
 
 Of a config it shows the resolved fields, parameters, FLOPs, and the schedule:
 rows, tokens and learning rate where each stage of the batch begins. It builds
@@ -29,11 +30,11 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import command, flops, spec
+from gpt_jax import command, flops, spec, spikes
 from gpt_jax import config as config_lib
 from gpt_jax import run as run_lib
 from gpt_jax.config import Config
-from gpt_jax.data import ledger
+from gpt_jax.data import ledger, skips
 from gpt_jax.data.store import TokenStore
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import OBJECTIVES
@@ -65,10 +66,23 @@ def define(values: flags.FlagValues) -> None:
     'Print a Markdown table of the papers in configs/ of this folder.',
     flag_values=values,
   )
+  flags.DEFINE_string(
+    'spike',
+    None,
+    'WORKDIR/spikes/STEP.json: show the norms and the rows of that step.',
+    flag_values=values,
+  )
 
 
 def main(args: command.Args) -> None:
   """Runs the command."""
+  if args.spike:
+    found = spikes.read(args.spike)
+    if args.json:
+      print(json.dumps(found))
+    else:
+      spikes.show(found, Console())
+    return
   if args.table:
     print(papers_table(pathlib.Path.cwd()))
     return
@@ -210,7 +224,7 @@ def show_ledger(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
     seed=config.seed,
     start=start - 1,
     stop=stop - 1,
-    rows=config_lib.ramp(config).batch,
+    rows=skips.read(workdir).shifted(config_lib.ramp(config).batch),
   ):
     for row in step.rows:
       spans = [span._asdict() for span in row.spans]

@@ -4,6 +4,7 @@
 
 import datetime
 import json
+import math
 import os
 import time
 from typing import Any
@@ -33,6 +34,11 @@ def read(workdir: str) -> list[dict[str, Any]]:
     return []
   # What follows the last newline was cut off by a crash.
   return [json.loads(line) for line in lines[:-1]]
+
+
+def finite(values: dict[str, float]) -> dict[str, float]:
+  """Leaves out what JSON cannot hold: infinite numbers and NaN."""
+  return {name: x for name, x in values.items() if math.isfinite(x)}
 
 
 class Metrics:

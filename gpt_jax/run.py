@@ -28,6 +28,7 @@ from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS, Precision
 from gpt_jax.optim.schedules import Schedule
+from gpt_jax.optim.spikes import SPIKES, Policy
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 from gpt_jax.step import eval_step, train_step
@@ -58,6 +59,11 @@ class Run(NamedTuple):
   def num_micro(self, num_rows: int) -> int:
     """Parts that a batch of `num_rows` rows is taken in."""
     return num_rows // (self.config.batch.micro_rows or num_rows)
+
+  @property
+  def spike_policy(self) -> Policy:
+    """What to do about spikes."""
+    return spec.build('optim.on_spike', self.config.optim.on_spike, SPIKES)
 
   @property
   def eval_rows(self) -> int:

@@ -13,7 +13,7 @@ from gpt_jax.optim import rounding
 from gpt_jax.optim.average import Average
 from gpt_jax.state import TrainState
 
-Metrics = dict[str, jax.Array]
+Metrics = dict[str, Any]  # arrays, and arrays by name
 # Which random numbers of a step round the parameters; micro-batch i, and
 # nothing else, has the number i.
 ROUNDING = 2**32 - 1
@@ -45,13 +45,16 @@ def train_step(
 
   Returns:
     The next state, and of this step `loss` (without penalties), `grad_norm`
-    (before clipping) and the metrics of the objective.
+    and `grad_norms`, that of each part of the model (before clipping), and the
+    metrics of the objective. Where loss or gradient is not finite the next
+    state is the old one, one step on.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
   loss, metrics, grads = mean_gradients(
     state.params, batch, key, objective=objective, num_micro=num_micro
   )
   grad_norm = optax.tree.norm(grads)
+  grad_norms = {name: optax.tree.norm(part) for name, part in grads.items()}
   if clip_norm:
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
@@ -62,8 +65,13 @@ def train_step(
     state.params, updates, jax.random.fold_in(key, ROUNDING)
   )
   ema = average(state.ema, params) if average else None
-  metrics = {**metrics, 'loss': loss, 'grad_norm': grad_norm}
-  return TrainState(state.step + 1, params, opt_state, ema), metrics
+  # Decided on the device: the host learns of it when it logs, steps later.
+  sound = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+  new = TrainState(state.step + 1, params, opt_state, ema)
+  old = state._replace(step=new.step)
+  state = jax.tree.map(lambda n, o: jnp.where(sound, n, o), new, old)
+  metrics |= {'loss': loss, 'grad_norm': grad_norm, 'grad_norms': grad_norms}
+  return state, metrics
 
 
 def mean_gradients(

@@ -13,27 +13,39 @@ tokenizer/, data/, loss.png, samples.txt and tensorboard/.
 """
 
 import contextlib
-import math
 import os
-import shutil
-import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from absl import flags
 
-from gpt_jax import command, distributed, evaluate, flops, generate, plot
+from gpt_jax import (
+  command,
+  distributed,
+  evaluate,
+  generate,
+  phases,
+  plot,
+  preemption,
+  rewind,
+  spikes,
+  watchdog,
+)
 from gpt_jax import config as config_lib
+from gpt_jax import metrics as metrics_lib
 from gpt_jax import run as run_lib
+from gpt_jax import workdir as workdir_lib
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import pipeline, prepare
-from gpt_jax.data.store import TokenStore
 from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.job import Job
+from gpt_jax.meter import Meter, summary
 from gpt_jax.metrics import Metrics, Progress, write_atomically
+from gpt_jax.preemption import Preempted
 from gpt_jax.run import Run
-from gpt_jax.spec import UsageError
+from gpt_jax.saves import Saver
 from gpt_jax.state import TrainState
 
 
@@ -53,29 +65,48 @@ def define(values: flags.FlagValues) -> None:
 def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'config', 'workdir')
+  config = config_lib.resolve(args.config)
   if args.distributed:
-    distributed.initialize()
-  train(args.config, args.workdir)
+    distributed.initialize(**config.hosts)
+  with distributed.together():
+    train(config, args.workdir)
 
 
 def train(config: Config, workdir: str) -> None:
   """Trains to the last step of the schedule; see the module's docstring."""
+  phases.enter('start')
   config = config_lib.resolve(config)
-  check_same_run(config, workdir)
+  stacks = os.path.join(workdir, f'stacks_{distributed.index()}.txt')
+  with watchdog.watching(watchdog.deadlines(config), stacks):
+    job, state = start(config, workdir)
+    state = fit(job, state)
+    phases.enter('end')
+    preemption.check()
+    if jax.process_index() == 0:
+      log.info('drew %s', plot.loss_curves([workdir]))
+    sample(job.run, state, job.tokenizer, workdir)
+
+
+def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
+  """Opens data, model and checkpoints; gives the newest state, or the first."""
+  workdir_lib.check_same_run(config, workdir)
   run_lib.check_devices(config)
-  with untouched_if_refused(workdir):
-    store = distributed.first_process_first(
-      lambda: prepare.ensure(config, run_lib.data_folder(config, workdir)),
-      'gpt_jax_data',
-    )
+  with workdir_lib.untouched_if_refused(workdir):
+    with phases.during('prepare'):
+      store = distributed.first_process_first(
+        lambda: prepare.ensure(config, run_lib.data_folder(config, workdir)),
+        'prepare',
+      )
     tokenizer = store.tokenizer()
     config = config_lib.set_vocab_size(
       config, tokenizer.vocab_size, config.tokenizer.name
     )
-    check_prompt(config, tokenizer)
+    workdir_lib.check_prompt(config, tokenizer)
     epoch = pipeline.rows_per_epoch(store, config.model.context_length)
     run = run_lib.build(config)
     checkpointer = Checkpointer(workdir, keep=config.checkpoint.keep)
+    job = Job(run, workdir, store, tokenizer, checkpointer)
+    rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
   micro_rows = config.batch.micro_rows
   log.info(
@@ -91,94 +122,130 @@ def train(config: Config, workdir: str) -> None:
     f'{micro_rows} at a time' if micro_rows else 'all at once',
   )
   if jax.process_index() == 0:
-    start_workdir(config, workdir, tokenizer)
+    workdir_lib.start(config, workdir, tokenizer)
   if state is None:
     state = run_lib.init_state(run)
   elif int(state.step) < config.schedule.num_steps:
     log.info('resuming after step %d', int(state.step))
   else:
     log.info('this run is complete: %d steps are done', int(state.step))
-  state = fit(run, state, store, workdir, checkpointer)
-  checkpointer.close()
-  if jax.process_index() == 0:
-    log.info('drew %s', plot.loss_curves([workdir]))
-  sample(run, state, tokenizer, workdir)
+  return job, state
 
 
-@contextlib.contextmanager
-def untouched_if_refused(workdir: str):
-  """Removes what was made in `workdir` if the input turns out to be bad."""
-  before = set(os.listdir(workdir)) if os.path.isdir(workdir) else None
-  try:
-    yield
-  except UsageError:
-    if before is None:
-      shutil.rmtree(workdir, ignore_errors=True)
-    else:
-      for name in set(os.listdir(workdir)) - before:
-        shutil.rmtree(os.path.join(workdir, name), ignore_errors=True)
-    raise
+class Tools(NamedTuple):
+  """What is made once, before the first step."""
+
+  train_steps: dict[int, Any]  # by the rows of the batch
+  evaluation: evaluate.HeldOut | None
+  meter: Meter
+  saver: Saver
 
 
-def fit(
-  run: Run,
-  state: TrainState,
-  store: TokenStore,
-  workdir: str,
-  checkpointer: Checkpointer,
-) -> TrainState:
-  """The training loop, from the state's step to the last."""
-  config = run.config
-  done, last = int(state.step), config.schedule.num_steps
-  if done >= last:
+def fit(job: Job, state: TrainState) -> TrainState:
+  """Takes the run from `state` to its end, and saves.
+
+  Raises:
+    Preempted: it was told to stop, and has saved.
+    Spike: the run met one, and `optim.on_spike` is to stop there.
+  """
+  run, config = job.run, job.run.config
+  done = int(state.step)
+  evaluated = job.past(done).evaluated or not job.store.validation()
+  if done >= config.schedule.num_steps and evaluated:
+    job.checkpointer.close()
     return state
-  train_steps = compile_stages(run, done, last)
-  batches = pipeline.batches(
-    store,
-    length=config.model.context_length,
-    seed=config.seed,
-    start=done,
-    stop=last,
-    rows=run.ramp.batch,
-    host_rows=run.host_rows,
-    corrupt=run.objective.corrupt,
-  )
-  epoch = pipeline.rows_per_epoch(store, config.model.context_length)
-  split = store.validation()
-  evaluation = evaluate.HeldOut(run, split) if split else None
+  with phases.during('compile'):
+    train_steps = compile_stages(run, done, config.schedule.num_steps)
+    split = job.store.validation()
+    tools = Tools(
+      train_steps,
+      evaluate.HeldOut(run, split) if split else None,
+      Meter(run, state.params),
+      Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
+    )
   if state.ema is not None:
     log.info(
       'evaluating and sampling the average of the weights, optim.ema=%s',
       config.optim.ema,
     )
-  active = jax.process_index() == 0
-  metrics = Metrics(workdir, step=done, active=active)
-  meter = Meter(run, state.params)
-  with Progress(total=last, done=done, active=active) as progress:
+  while True:
+    try:
+      state = loop(job, tools, state)
+      tools.saver.close()
+      return state
+    except spikes.Spike as spike:
+      tools.meter.forget()
+      state = rewind.rewind(job, spike)
+
+
+def loop(job: Job, tools: Tools, state: TrainState) -> TrainState:
+  """The training loop, from the state's step to the last."""
+  run, config = job.run, job.run.config
+  done, last = int(state.step), config.schedule.num_steps
+  meter, saver = tools.meter, tools.saver
+  past = job.past(done)
+  guard = spikes.Guard(run.spike_policy, past.losses, past.skipped)
+  metrics = Metrics(job.workdir, step=done, active=job.active)
+  rewind.log_events(job, metrics, done)
+
+  def evaluated(step: int) -> bool:
+    """Evaluates where it is due; False if it was told to stop."""
+    if tools.evaluation and should(step, config.eval.every_steps, last):
+      with phases.during('evaluation'):
+        values = tools.evaluation(state.eval_params, stop=preemption.reached)
+      if values is None:
+        return False
+      metrics.write(step, **values)
+      log.info('step %d: %s', step, evaluate.summary(values))
+      meter.restart()
+    return True
+
+  epoch = pipeline.rows_per_epoch(job.store, config.model.context_length)
+  # The first step may still compile, and there is nothing new to save.
+  phases.enter('compile')
+  with (
+    contextlib.closing(metrics),
+    contextlib.closing(job.batches(done)) as batches,
+    Progress(total=last, done=done, active=job.active) as progress,
+  ):
+    # What an interruption left undone.
+    if done and not past.evaluated and not evaluated(done):
+      raise Preempted('preempted while evaluating; start again to continue')
     for step, batch in enumerate(meter.waiting(batches), start=done + 1):
       rows = run.ramp.rows(step - 1)
-      state, out = train_steps[rows](state, run.put(batch, rows))
+      state, out = tools.train_steps[rows](state, run.put(batch, rows))
       meter.add(out)
       if step == done + 1:
         jax.block_until_ready(out)
         seconds = command.seconds_since_start()
         log.info('first step done %.1f s after the start', seconds)
         metrics.write(step, event='first_step', seconds=seconds)
-      if step % config.log.every_steps == 0 or step == last:
+      phases.enter('step')
+      saver.poll()
+      stop = preemption.reached()
+      log_due = step % config.log.every_steps == 0 or step == last
+      save_due = should(step, config.checkpoint.every_steps, last)
+      if log_due or save_due or stop:
+        for skipped in guard.check(step, meter.fetch()):
+          rewind.log_skipped(job, metrics, *skipped)
+      if log_due:
         values = meter.read(step)
         epochs = run.ramp.offset(step) / epoch
-        metrics.write(step, **values, epochs=epochs)
+        metrics.write(step, **metrics_lib.finite(values), epochs=epochs)
+        guard.logged(values['loss'])
         progress.show(step, summary(values))
       progress.advance(step)
-      if evaluation and should(step, config.eval.every_steps, last):
-        values = evaluation(state.eval_params)
-        metrics.write(step, **values)
-        log.info('step %d: %s', step, evaluate.summary(values))
+      stop = stop or not evaluated(step)
+      if save_due or stop:
+        spikes.check_state(step, state, out)
+        saver.save(state)
         meter.restart()
-      if should(step, config.checkpoint.every_steps, last):
-        checkpointer.save(state)
-        meter.restart()
-  metrics.close()
+      if stop:
+        seconds = saver.close()
+        raise Preempted(
+          f'preempted; saved step {step} of {last} in {seconds:.1f} s; start '
+          'again to continue'
+        )
   return state
 
 
@@ -201,136 +268,6 @@ def compile_stages(run: Run, start: int, stop: int) -> dict[int, Any]:
 def should(step: int, every: int, last: int) -> bool:
   """True every `every` steps (0: never) and after the last."""
   return step == last or (every > 0 and step % every == 0)
-
-
-class Meter:
-  """Turns the outputs of steps into the metrics of a log line."""
-
-  def __init__(self, run: Run, params: Any):
-    """Measures the peak where it is not known."""
-    self._run = run
-    self._flops = flops.per_token(run.config, params)
-    peak, source = flops.peak(run.mesh.devices.flat[0])
-    self._peak = peak * run.mesh.size
-    log.info('%s; peak %.3g FLOP/s (%s)', flops.FORMULA, self._peak, source)
-    self._outputs = []
-    self.restart()
-
-  def restart(self) -> None:
-    """Starts the clock again: what was done meanwhile is not training."""
-    self._start, self._wait, self._steps = time.perf_counter(), 0.0, 0
-
-  def waiting(self, batches):
-    """Passes batches on, and counts the time spent waiting for them."""
-    while True:
-      start = time.perf_counter()
-      batch = next(batches, None)
-      self._wait += time.perf_counter() - start
-      if batch is None:
-        return
-      yield batch
-
-  def add(self, output: dict[str, jax.Array]) -> None:
-    """Keeps the outputs of one step; does not wait for them."""
-    self._outputs.append(output)
-    self._steps += 1
-
-  def read(self, step: int) -> dict[str, float]:
-    """The metrics of step `step`, and speeds since the last call.
-
-    Raises:
-      RuntimeError: a loss since then is not finite.
-    """
-    outputs, self._outputs = jax.device_get(self._outputs), []
-    first = step - len(outputs) + 1
-    for i, output in enumerate(outputs):
-      if not math.isfinite(output['loss']):
-        raise RuntimeError(
-          f'the loss of step {first + i} is {output["loss"]}; the last '
-          'checkpoint is from before; lower the learning rate, or look at '
-          'the rows of this step'
-        )
-    ramp = self._run.ramp
-    seconds = time.perf_counter() - self._start
-    tokens = ramp.tokens(step)
-    rate = (tokens - ramp.tokens(step - self._steps)) / seconds
-    values = {
-      'tokens': tokens,
-      'loss': float(outputs[-1]['loss']),
-      'grad_norm': float(outputs[-1]['grad_norm']),
-      'learning_rate': float(self._run.schedule(step - 1)),
-      'batch_rows': ramp.rows(step - 1),
-      'tokens_per_second': rate,
-      'data_wait_seconds': self._wait / max(self._steps, 1),
-      'step_seconds': seconds / max(self._steps, 1),
-      'mfu': flops.mfu(rate, self._flops, self._peak),
-    }
-    self.restart()
-    return values
-
-
-def summary(values: dict[str, float]) -> str:
-  """A log line for people."""
-  return (
-    f'loss {values["loss"]:.3f} | {values["tokens_per_second"]:,.0f} tokens/s'
-    f' | MFU {values["mfu"]:.0%}'
-  )
-
-
-def check_same_run(config: Config, workdir: str) -> None:
-  """Refuses a workdir that holds a run of another config.
-
-  Raises:
-    UsageError: names the fields that differ.
-  """
-  try:
-    with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
-      old = config_lib.from_json(f.read())
-  except FileNotFoundError:
-    return
-  new = config_lib.unlocked(config)
-  if new.model.vocab_size is None:
-    new.model.vocab_size = old.model.vocab_size
-  changed = config_lib.differences(old, new)
-  if changed:
-    raise UsageError(
-      f'--workdir={workdir}: holds a run of another config ('
-      + '; '.join(changed)
-      + '); give the same values, or another --workdir'
-    )
-
-
-def check_prompt(config: Config, tokenizer: Tokenizer) -> None:
-  """Checks before training that the sample after it can be drawn.
-
-  Raises:
-    UsageError: the prompt is too long, or has unknown characters.
-  """
-  prompt, context = config.log.sample_prompt, config.model.context_length
-  if not prompt:
-    return
-  try:
-    num_tokens = len(tokenizer.encode(prompt))
-  except UsageError as e:
-    raise UsageError(f'log.sample_prompt={prompt!r}: {e}') from e
-  if num_tokens + config.log.sample_tokens > context:
-    raise UsageError(
-      f'log.sample_prompt={prompt!r}: its {num_tokens} tokens and '
-      f'log.sample_tokens={config.log.sample_tokens} do not fit the context '
-      f'of {context}; lower log.sample_tokens, or empty log.sample_prompt'
-    )
-
-
-def start_workdir(config: Config, workdir: str, tokenizer: Tokenizer) -> None:
-  """Writes the config, and a copy of the tokenizer, once."""
-  os.makedirs(workdir, exist_ok=True)
-  folder = os.path.join(workdir, 'tokenizer')
-  if not os.path.exists(folder):
-    shutil.rmtree(folder + '.tmp', ignore_errors=True)
-    tokenizer.save(folder + '.tmp')
-    os.replace(folder + '.tmp', folder)
-  path = os.path.join(workdir, 'config.json')
-  write_atomically(path, config_lib.to_json(config))
 
 
 def sample(

@@ -107,7 +107,9 @@ def test_an_unknown_name_is_refused(field):
 
 @pytest.mark.parametrize('field, least', config_lib.AT_LEAST.items())
 def test_a_number_too_small_is_refused(field, least):
-  value = least - 1.0 if field == 'optim.clip_norm' else least - 1
+  is_float = field == 'optim.clip_norm' or field.startswith('watchdog.')
+  is_float |= field == 'checkpoint.grace_seconds'
+  value = least - 1.0 if is_float else least - 1
   message = f'{field}={value}: must be at least {least}'
   changes = {field: value}
   if field == 'model.num_heads':

@@ -1,10 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is killed, at any moment, ends as if it had never been."""
+"""A run that is killed, at any moment, ends as if it had never been.
+
+`python -m tests.crash` does the same at random moments.
+"""
 
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -62,16 +66,23 @@ def finish(process: subprocess.Popen) -> None:
   assert process.returncode == 0, errors
 
 
-def kill_when(workdir: pathlib.Path, condition) -> None:
-  """Starts the run and kills it as soon as `condition()` holds."""
+def kill_when(
+  workdir: pathlib.Path, condition, number=signal.SIGKILL, code=-signal.SIGKILL
+) -> str:
+  """Starts the run and kills it as soon as `condition()` holds.
+
+  Returns:
+    The last line that it said.
+  """
   process = start(workdir)
   while not condition():
     if process.poll() is not None:
       pytest.fail(f'ended before it was killed: {process.stderr.read()}')
     time.sleep(0.001)
-  process.send_signal(signal.SIGKILL)
-  process.communicate()
-  assert process.returncode == -signal.SIGKILL
+  process.send_signal(number)
+  _, errors = process.communicate()
+  assert process.returncode == code, errors
+  return errors.strip().rpartition('\n')[2]
 
 
 def results(workdir: pathlib.Path) -> list[dict]:
@@ -96,10 +107,15 @@ def test_killed_run_ends_bit_identical(tmp_path):
     return any(killed.glob(pattern))
 
   kill_when(killed, lambda: exists('data/*'))  # preparing
-  kill_when(killed, lambda: exists('config.json'))  # compiling
+  terminate = {'number': signal.SIGTERM, 'code': 75}
+  last = kill_when(killed, lambda: exists('config.json'), **terminate)
+  # The file is there an instant before the phase begins.
+  assert re.match('gpt-jax train: preempted in phase (start|compile), ', last)
   kill_when(killed, lambda: exists('checkpoints/*tmp*'))  # saving
-  # Between two saves; the batch grows before the next.
-  kill_when(killed, lambda: last_step() >= 25)
+  # Between two saves.
+  last = kill_when(killed, lambda: last_step() >= 25, **terminate)
+  assert last.startswith('gpt-jax train: preempted; saved step ')
+  assert exists(f'checkpoints/{last.split()[5]}')
   kill_when(killed, lambda: last_step() >= STEPS - 3)
   finish(start(killed))
   finish(undisturbed)

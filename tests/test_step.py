@@ -130,7 +130,7 @@ def test_a_batch_without_weight_changes_nothing():
   batch = linear_batch()
   batch['w'] = 0 * batch['w']
   state, metrics = step(clip_norm=1.0, num_micro=3, batch=batch)
-  assert metrics == {'loss': 0, 'grad_norm': 0}
+  assert metrics == {'loss': 0, 'grad_norm': 0, 'grad_norms': {'theta': 0}}
   np.testing.assert_array_equal(state.params['theta'], theta())
 
 

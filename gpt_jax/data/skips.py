@@ -1,0 +1,84 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the global order that a run leaves out after a spike.
+
+A run that was sent back to step r and told to leave out n rows consumes, from
+step r on, the rows n places later. With the list of all (r, n) the data order
+stays a closed form of the step. WORKDIR/skips.json holds the list: copied into
+another workdir before its run starts, it makes that run take the same batches.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+# Step, from 0, to the rows of the run that make its batch: offset and count.
+Rows = Callable[[int], tuple[int, int]]
+
+FILE = 'skips.json'
+
+
+class Skip(NamedTuple):
+  """Rows left out once."""
+
+  step: int  # steps done in the state gone back to: the first step changed
+  rows: int  # how many places later its rows are
+  spike: int  # the step that was the reason, counted from 1
+
+
+class Skips(NamedTuple):
+  """All rows left out by a run, by step."""
+
+  skips: tuple[Skip, ...] = ()
+  # The last entry's rewind is not known to be done: checkpoints after its step
+  # may hold states that were given up.
+  pending: bool = False
+
+  def shifted(self, rows: Rows) -> Rows:
+    """The data order with the rows left out."""
+
+    def shifted_rows(step: int) -> tuple[int, int]:
+      offset, count = rows(step)
+      return offset + sum(s.rows for s in self.skips if s.step <= step), count
+
+    return shifted_rows
+
+  def add(self, rows: Rows, *, step: int, spike: int, batches: int) -> 'Skips':
+    """One more skip, at least over all that was consumed until the spike.
+
+    Args:
+      rows: the data order without any skip.
+      step: steps done in the state gone back to.
+      spike: the step of the spike, counted from 1: steps done after it.
+      batches: to leave out from `step` on, at least.
+    """
+    kept = tuple(s for s in self.skips if s.step <= step)
+    consumed = self.shifted(rows)
+    first = consumed(step)[0]
+    last, count = consumed(spike - 1)
+    wanted = rows(step + batches)[0] - rows(step)[0]
+    skipped = max(wanted, last + count - first)
+    return Skips((*kept, Skip(step, skipped, spike)), pending=True)
+
+
+def read(workdir: str) -> Skips:
+  """Reads the list of a workdir; an empty one where there is none."""
+  try:
+    with open(os.path.join(workdir, FILE), encoding='utf-8') as f:
+      return from_json(f.read())
+  except FileNotFoundError:
+    return Skips()
+
+
+def from_json(text: str) -> Skips:
+  """Reads what `to_json` wrote."""
+  found = json.loads(text)
+  skips = tuple(Skip(**entry) for entry in found['skips'])
+  return Skips(skips, found['pending'])
+
+
+def to_json(skips: Skips) -> str:
+  """The text of the file."""
+  entries = [skip._asdict() for skip in skips.skips]
+  return json.dumps({'skips': entries, 'pending': skips.pending}) + '\n'

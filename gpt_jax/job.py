@@ -1,0 +1,74 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run works with, besides its state."""
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import jax
+
+from gpt_jax import distributed, metrics
+from gpt_jax.checkpoint import Checkpointer
+from gpt_jax.data import pipeline, skips
+from gpt_jax.data.store import TokenStore
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.optim.spikes import WINDOW
+from gpt_jax.run import Run
+
+_EVALUATED = 'eval/validation/loss'
+
+
+class Past(NamedTuple):
+  """What the loop must know of the steps done."""
+
+  losses: list[float]  # logged last, oldest first
+  skipped: list[int]  # steps whose update was left out
+  evaluated: bool  # after the last step done
+
+
+class Job(NamedTuple):
+  """A run, its folder and its data."""
+
+  run: Run
+  workdir: str
+  store: TokenStore
+  tokenizer: Tokenizer
+  checkpointer: Checkpointer
+
+  @property
+  def active(self) -> bool:
+    """Whether this process is the one that logs and writes."""
+    return jax.process_index() == 0
+
+  def unskipped_rows(self, step: int) -> tuple[int, int]:
+    """Offset and count of the rows of a step, from 0, if none are left out."""
+    return self.run.ramp.batch(step)
+
+  def past(self, done: int) -> Past:
+    """The past at step `done`; every process is to ask at the same time."""
+    lines = [m for m in metrics.read(self.workdir) if m['step'] <= done]
+    past: dict[str, Any] = dict(
+      losses=[m['loss'] for m in lines if 'loss' in m][-WINDOW:],
+      skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
+      evaluated=any(m['step'] == done and _EVALUATED in m for m in lines),
+    )
+    return Past(**distributed.first_says(past))
+
+  def skips(self) -> skips.Skips:
+    """The rows left out so far; every process is to ask at the same time."""
+    text = skips.to_json(skips.read(self.workdir))
+    return skips.from_json(distributed.first_says(text))
+
+  def batches(self, start: int) -> Generator[pipeline.Batch]:
+    """Yields this host's share of the batches of steps from `start`, from 0."""
+    run, config = self.run, self.run.config
+    yield from pipeline.batches(
+      self.store,
+      length=config.model.context_length,
+      seed=config.seed,
+      start=start,
+      stop=config.schedule.num_steps,
+      rows=self.skips().shifted(self.unskipped_rows),
+      host_rows=run.host_rows,
+      corrupt=run.objective.corrupt,
+    )

@@ -1,0 +1,86 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From the outputs of training steps to the figures of a log line."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+
+from gpt_jax import flops
+from gpt_jax.command import log
+from gpt_jax.run import Run
+
+
+class Meter:
+  """Turns the outputs of steps into the metrics of a log line."""
+
+  def __init__(self, run: Run, params: Any):
+    """Measures the peak where it is not known."""
+    self._run = run
+    self._flops = flops.per_token(run.config, params)
+    peak, source = flops.peak(run.mesh.devices.flat[0])
+    self._peak = peak * run.mesh.size
+    log.info('%s; peak %.3g FLOP/s (%s)', flops.FORMULA, self._peak, source)
+    self.forget()
+
+  def forget(self) -> None:
+    """Drops the steps not read yet: they were given up."""
+    self._outputs, self._last = [], {}
+    self.restart()
+
+  def restart(self) -> None:
+    """Starts the clock again: what was done meanwhile is not training."""
+    self._start, self._wait, self._steps = time.perf_counter(), 0.0, 0
+
+  def waiting(self, batches: Iterable) -> Iterator:
+    """Passes batches on, and counts the time spent waiting for them."""
+    batches = iter(batches)
+    while True:
+      start = time.perf_counter()
+      batch = next(batches, None)
+      self._wait += time.perf_counter() - start
+      if batch is None:
+        return
+      yield batch
+
+  def add(self, output: dict[str, Any]) -> None:
+    """Keeps the outputs of one step; does not wait for them."""
+    self._outputs.append(output)
+    self._steps += 1
+
+  def fetch(self) -> list[dict[str, Any]]:
+    """The outputs of the steps since the last call; waits for them."""
+    outputs, self._outputs = jax.device_get(self._outputs), []
+    if outputs:
+      self._last = outputs[-1]
+    return outputs
+
+  def read(self, step: int) -> dict[str, float]:
+    """The metrics of step `step`, fetched last, and speeds since `restart`."""
+    ramp = self._run.ramp
+    seconds = time.perf_counter() - self._start
+    tokens = ramp.tokens(step)
+    rate = (tokens - ramp.tokens(step - self._steps)) / seconds
+    values = {
+      'tokens': tokens,
+      'loss': float(self._last['loss']),
+      'grad_norm': float(self._last['grad_norm']),
+      'learning_rate': float(self._run.schedule(step - 1)),
+      'batch_rows': ramp.rows(step - 1),
+      'tokens_per_second': rate,
+      'data_wait_seconds': self._wait / max(self._steps, 1),
+      'step_seconds': seconds / max(self._steps, 1),
+      'mfu': flops.mfu(rate, self._flops, self._peak),
+    }
+    self.restart()
+    return values
+
+
+def summary(values: dict[str, float]) -> str:
+  """A log line for people."""
+  return (
+    f'loss {values["loss"]:.3f} | {values["tokens_per_second"]:,.0f} tokens/s'
+    f' | MFU {values["mfu"]:.0%}'
+  )
