@@ -67,6 +67,8 @@ AT_LEAST = {
   'batch.micro_rows': 1,
   'checkpoint.every_steps': 1,
   'checkpoint.keep': 1,
+  'checkpoint.keep_every_steps': 0,
+  'checkpoint.keep_best': 0,
   'eval.every_steps': 0,
   'eval.rows': 1,
   'eval.num_batches': 1,

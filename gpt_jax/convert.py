@@ -66,7 +66,12 @@ SECTIONS = {
       'cluster': '',
     },
   },
-  'checkpoint': {'every_steps': 1, 'keep': 1},
+  'checkpoint': {
+    'every_steps': 1,
+    'keep': 1,
+    'keep_every_steps': 0,
+    'keep_best': 0,
+  },
   'eval': {'every_steps': 0, 'rows': 8, 'num_batches': None},
   'log': {'every_steps': 1, 'sample_prompt': '', 'sample_tokens': 0},
 }
@@ -196,5 +201,4 @@ def _save_state(config: config_lib.Config, params: Any, workdir: str) -> None:
   )(params)
   step = jax.device_put(jnp.int32(0), run.shardings.step)
   checkpointer = checkpoint.Checkpointer(workdir)
-  checkpointer.save(TrainState(step, params, opt_state))
-  checkpointer.close()
+  checkpointer.finish(TrainState(step, params, opt_state))

@@ -75,7 +75,12 @@ def train(config: Config, workdir: str) -> None:
     check_prompt(config, tokenizer)
     epoch = pipeline.rows_per_epoch(store, config.model.context_length)
     run = run_lib.build(config)
-    checkpointer = Checkpointer(workdir, keep=config.checkpoint.keep)
+    checkpointer = Checkpointer(
+      workdir,
+      keep=config.checkpoint.keep,
+      keep_every_steps=config.checkpoint.keep_every_steps,
+      keep_best=config.checkpoint.keep_best,
+    )
     state = checkpointer.restore(run_lib.abstract_state(run))
   log.info(
     '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %d rows, %d at a '
@@ -96,7 +101,7 @@ def train(config: Config, workdir: str) -> None:
   else:
     log.info('this run is complete: %d steps are done', int(state.step))
   state = fit(run, state, store, workdir, checkpointer)
-  checkpointer.close()
+  checkpointer.finish(state)
   if jax.process_index() == 0:
     log.info('drew %s', plot.loss_curves([workdir]))
   sample(run, state, tokenizer, workdir)
@@ -161,13 +166,16 @@ def fit(
         metrics.write(step, **values)
         progress.show(step, summary(values))
       progress.advance(step)
+      held_out = None
       if evaluation and should(step, config.eval.every_steps, last):
         values = evaluation(state.params)
+        held_out = values['eval/validation/loss']
         metrics.write(step, **values)
         log.info('step %d: %s', step, evaluate.summary(values))
         meter.restart()
-      if should(step, config.checkpoint.every_steps, last):
-        checkpointer.save(state)
+      due = should(step, config.checkpoint.every_steps, last)
+      if due or checkpointer.retry_due():
+        checkpointer.save(state, held_out)
         meter.restart()
   metrics.close()
   return state
