@@ -78,6 +78,7 @@ def main(args: command.Args) -> None:
   for name, value in figures.items():
     console.print(f'{name}: {value:,}' if value is not None else f'{name}: -')
   console.print(flops.FORMULA)
+  console.print(flops.FORMULA_CAUSAL)
 
 
 def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
@@ -108,6 +109,7 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),
     'flops_per_token': per_token,
+    'flops_per_token_causal': flops.per_token_causal(config, params),
     'tokens_per_step': tokens_per_step,
     'tokens_total': tokens_per_step * config.schedule.num_steps,
     'flops_total': per_token * tokens_per_step * config.schedule.num_steps,
