@@ -11,7 +11,8 @@ from typing import Any
 import rich.progress
 from tensorboardX import SummaryWriter
 
-from gpt_jax.command import console, log
+from gpt_jax import goodput
+from gpt_jax.command import console, log, seconds_since_start
 
 
 def write_atomically(path: str, text: str) -> None:
@@ -35,31 +36,49 @@ def read(workdir: str) -> list[dict[str, Any]]:
   return [json.loads(line) for line in lines[:-1]]
 
 
+def _now() -> float:
+  """Unix time, to the millisecond."""
+  return round(time.time(), 3)
+
+
 class Metrics:
   """Writes `WORKDIR/metrics.jsonl` and TensorBoard event files.
 
   Opened at a step, it drops the lines after it: a resumed run logs those
-  steps again. Only the first process of a run writes.
+  steps again. What their time was is kept in the event `start`. Only the first
+  process of a run writes.
   """
 
-  def __init__(self, workdir: str, *, step: int, active: bool):
-    """Opens the files; `step` steps are done."""
+  def __init__(self, workdir: str, *, step: int, active: bool, **start: Any):
+    """Opens the files; `step` steps are done; `start` goes into the event."""
     self._active = active
     if not active:
       return
-    kept = [m for m in read(workdir) if m['step'] <= step]
+    lines = read(workdir)
+    kept = [m for m in lines if m['step'] <= step]
+    dropped = [m for m in lines if m['step'] > step]
+    started = {
+      'step': step,
+      'event': 'start',
+      'time': _now(),
+      'seconds': round(seconds_since_start(), 3),
+      **goodput.lost(kept, dropped, step),
+      **start,
+    }
     path = os.path.join(workdir, 'metrics.jsonl')
-    write_atomically(path, ''.join(json.dumps(m) + '\n' for m in kept))
+    text = ''.join(json.dumps(m) + '\n' for m in [*kept, started])
+    write_atomically(path, text)
     self._file = open(path, 'a', encoding='utf-8')  # noqa: SIM115
     self._board = SummaryWriter(
       os.path.join(workdir, 'tensorboard'), purge_step=step + 1
     )
 
   def write(self, step: int, **values: Any) -> None:
-    """Appends one line; numbers also go to TensorBoard."""
+    """Appends one line, with its time; numbers also go to TensorBoard."""
     if not self._active:
       return
-    self._file.write(json.dumps({'step': step, **values}) + '\n')
+    line = {'step': step, 'time': _now(), **values}
+    self._file.write(json.dumps(line) + '\n')
     self._file.flush()
     for name, value in values.items():
       if isinstance(value, int | float):

@@ -1,19 +1,24 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the loss of one run, or of several in one picture.
+"""Draws the loss of one run, or of several in one picture; or its goodput.
 
   gpt-jax plot --workdir workdirs/smoke
   gpt-jax plot --workdir W1,W2 --out compared.png
+  gpt-jax plot --workdir W --goodput
 
-Writes W/loss.png, or the file given by --out.
+Writes W/loss.png, W/goodput.png, or the file given by --out. The goodput is the
+part of the wall time, from the first start to the last line of metrics.jsonl,
+that went into training steps that count; the rest is broken down.
 """
 
 import os
 from collections.abc import Sequence
 
 from absl import flags
+from rich.console import Console
+from rich.table import Table
 
-from gpt_jax import command, metrics
+from gpt_jax import command, goodput, metrics
 from gpt_jax.spec import UsageError
 
 
@@ -21,13 +26,27 @@ def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   command.define_workdir(values, 'Folder of a run, or a comma list of them.')
   flags.DEFINE_string(
-    'out', None, 'The PNG to write; WORKDIR/loss.png.', flag_values=values
+    'out',
+    None,
+    'The PNG to write; WORKDIR/loss.png or WORKDIR/goodput.png.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'goodput',
+    False,
+    'Where the wall time of one run went, across restarts.',
+    flag_values=values,
   )
 
 
 def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'workdir')
+  if args.goodput:
+    path, account = wall_time(args.workdir, out=args.out)
+    Console().print(goodput_table(account))
+    print(path)
+    return
   workdirs = args.workdir.split(',')
   print(loss_curves(workdirs, out=args.out))
 
@@ -38,13 +57,7 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
   Raises:
     UsageError: a workdir has no metrics.
   """
-  # Imported here: it takes most of a second, which other commands need not
-  # spend.
-  import matplotlib
-
-  matplotlib.use('Agg')
-  from matplotlib import pyplot
-
+  pyplot = _pyplot()
   out = out or os.path.join(workdirs[0], 'loss.png')
   figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=120)
   for i, workdir in enumerate(workdirs):
@@ -70,10 +83,64 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
   axes.set_ylabel('loss (nats a token)')
   axes.grid(alpha=0.3)
   axes.legend()
+  return _save(figure, out)
+
+
+def wall_time(
+  workdir: str, out: str | None = None
+) -> tuple[str, goodput.Account]:
+  """Draws where the wall time went; returns the PNG's path and the figures.
+
+  Raises:
+    UsageError: the workdir has no metrics, or no starts in them.
+  """
+  try:
+    account = goodput.account(metrics.read(workdir))
+  except ValueError as e:
+    raise UsageError(f'--workdir={workdir}: {e}; train a run there') from e
+  figure, axes = _pyplot().subplots(figsize=(7, 3), dpi=120)
+  kinds = list(reversed(goodput.KINDS))
+  bars = axes.barh(kinds, [account.seconds[kind] for kind in kinds])
+  shares = [account.seconds[kind] / account.total for kind in kinds]
+  axes.bar_label(bars, [f'{share:.1%}' for share in shares], padding=3)
+  axes.margins(x=0.12)
+  axes.set_xlabel(f'seconds of {account.total:,.0f}')
+  axes.set_title(f'goodput {account.goodput:.1%}')
+  return _save(figure, out or os.path.join(workdir, 'goodput.png')), account
+
+
+def goodput_table(account: goodput.Account) -> Table:
+  """The seconds, and what they bought, for people."""
+  table = Table('what', 'seconds', 'share', '', title='Wall time')
+  for kind, explained in goodput.KINDS.items():
+    seconds = account.seconds[kind]
+    share = f'{seconds / account.total:.1%}'
+    table.add_row(kind, f'{seconds:,.1f}', share, explained)
+  table.add_row('total', f'{account.total:,.1f}', '100%', '', end_section=True)
+  for name in ('starts', 'steps', 'lost_steps', 'tokens', 'rows', 'epochs'):
+    value = getattr(account, name)
+    text = f'{value:,.2f}' if name == 'epochs' else f'{value:,.0f}'
+    table.add_row(name, text, '', '')
+  return table
+
+
+def _pyplot():
+  # Imported here: it takes most of a second, which other commands need not
+  # spend.
+  import matplotlib
+
+  matplotlib.use('Agg')
+  from matplotlib import pyplot
+
+  return pyplot
+
+
+def _save(figure, out: str) -> str:
+  """Writes the PNG as a whole."""
   figure.tight_layout()
   temporary = out + '.tmp'
   figure.savefig(temporary, format='png')
-  pyplot.close(figure)
+  _pyplot().close(figure)
   os.replace(temporary, out)
   return out
 

@@ -134,8 +134,18 @@ def fit(
   done, last = int(state.step), config.schedule.num_steps
   if done >= last:
     return state
+  active = jax.process_index() == 0
+  length = config.model.context_length
+  metrics = Metrics(
+    workdir,
+    step=done,
+    active=active,
+    context_length=length,
+    rows_per_epoch=pipeline.rows_per_epoch(store, length),
+  )
   train_step = run_lib.compile_train_step(run)
   log.info('compiled the training step in %.1f s', train_step.seconds)
+  metrics.write(done, event='compiled', seconds=train_step.seconds)
   batches = pipeline.batches(
     store,
     length=config.model.context_length,
@@ -148,9 +158,8 @@ def fit(
   )
   split = store.validation()
   evaluation = evaluate.HeldOut(run, split) if split else None
-  active = jax.process_index() == 0
-  metrics = Metrics(workdir, step=done, active=active)
-  meter = Meter(run, state.params)
+  batch_tokens = config.batch.rows * config.model.context_length
+  meter = Meter(run, state.params, train_step.flops / batch_tokens)
   with Progress(total=last, done=done, active=active) as progress:
     for step, batch in enumerate(meter.waiting(batches), start=done + 1):
       batch = run.put(batch, config.batch.rows)
@@ -168,14 +177,19 @@ def fit(
       progress.advance(step)
       held_out = None
       if evaluation and should(step, config.eval.every_steps, last):
+        start = time.perf_counter()
         values = evaluation(state.params)
+        seconds = time.perf_counter() - start
         held_out = values['eval/validation/loss']
-        metrics.write(step, **values)
+        metrics.write(step, **values, eval_seconds=seconds)
         log.info('step %d: %s', step, evaluate.summary(values))
         meter.restart()
       due = should(step, config.checkpoint.every_steps, last)
       if due or checkpointer.retry_due():
+        start = time.perf_counter()
         checkpointer.save(state, held_out)
+        seconds = time.perf_counter() - start
+        metrics.write(step, event='saved', seconds=seconds)
         meter.restart()
   metrics.close()
   return state
@@ -189,13 +203,29 @@ def should(step: int, every: int, last: int) -> bool:
 class Meter:
   """Turns the outputs of steps into the metrics of a log line."""
 
-  def __init__(self, run: Run, params: Any):
-    """Measures the peak where it is not known."""
+  def __init__(self, run: Run, params: Any, compiler_flops: float):
+    """Measures the peak where it is not known.
+
+    Args:
+      run: gives the schedule and the sizes.
+      params: real or abstract.
+      compiler_flops: of one token, in the compiled step.
+    """
     self._run = run
-    self._flops = flops.per_token(run.config, params)
+    self._flops = {
+      'mfu': flops.per_token(run.config, params),
+      'mfu_causal': flops.per_token_causal(run.config, params),
+      'mfu_compiler': compiler_flops,
+    }
     peak, source = flops.peak(run.mesh.devices.flat[0])
     self._peak = peak * run.mesh.size
-    log.info('%s; peak %.3g FLOP/s (%s)', flops.FORMULA, self._peak, source)
+    log.info('peak %.3g FLOP/s (%s)', self._peak, source)
+    for formula, per_token in zip(
+      (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER),
+      self._flops.values(),
+      strict=True,
+    ):
+      log.info('%s: %.4g FLOPs a token', formula, per_token)
     self._outputs = []
     self.restart()
 
@@ -246,7 +276,10 @@ class Meter:
       'tokens_per_second': rate,
       'data_wait_seconds': self._wait / max(self._steps, 1),
       'step_seconds': seconds / max(self._steps, 1),
-      'mfu': flops.mfu(rate, self._flops, self._peak),
+      **{
+        name: flops.mfu(rate, per_token, self._peak)
+        for name, per_token in self._flops.items()
+      },
     }
     self.restart()
     return values
