@@ -1,17 +1,20 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measures speed: of training, of decoding, of attention patterns.
+"""Measures speed: of training, saving, decoding, attention patterns.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.rows=8 --json
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
+  gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
 
 train: compile time, median step time, tokens/s, the wait for data and MFU,
 with its formula and the peak that it is relative to. decode: tokens/s and
 cache bytes with as many key/value heads as heads, and with one, alternating in
-one run. attention: time and memory of each pattern of model.attention, forward
-and backward, alternating in one run.
+one run. checkpoint: what saving costs the training thread, the checksums'
+share of it, and the training loop against the bare step. attention: time and
+memory of each pattern of model.attention, forward and backward, alternating in
+one run.
 """
 
 import json
@@ -20,9 +23,14 @@ from absl import flags
 
 from gpt_jax import command
 from gpt_jax import config as config_lib
-from gpt_jax.benchmarks import attention, decode, train
+from gpt_jax.benchmarks import attention, checkpoint, decode, train
 
-WHAT = {'train': train, 'decode': decode, 'attention': attention}
+WHAT = {
+  'train': train,
+  'checkpoint': checkpoint,
+  'decode': decode,
+  'attention': attention,
+}
 
 
 def define(values: flags.FlagValues) -> None:
