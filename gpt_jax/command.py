@@ -190,5 +190,6 @@ def _set_up_logging() -> None:
   log.setLevel(logging.INFO)
   # What Orbax and others say through absl is for their developers; what they
   # raise is reported by us.
-  logging.getLogger('absl').setLevel(logging.CRITICAL)
+  for name in ('absl', 'asyncio'):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
   log.propagate = False

@@ -68,8 +68,10 @@ class Metrics:
     path = os.path.join(workdir, 'metrics.jsonl')
     text = ''.join(json.dumps(m) + '\n' for m in [*kept, started])
     write_atomically(path, text)
-    self._file = open(path, 'a', encoding='utf-8')  # noqa: SIM115
-    self._board = SummaryWriter(
+    self._file = open(path, 'ab', buffering=0)  # noqa: SIM115
+    self._unwritten = b''
+    self._full = False
+    self._board: Any = SummaryWriter(
       os.path.join(workdir, 'tensorboard'), purge_step=step + 1
     )
 
@@ -78,17 +80,44 @@ class Metrics:
     if not self._active:
       return
     line = {'step': step, 'time': _now(), **values}
-    self._file.write(json.dumps(line) + '\n')
-    self._file.flush()
+    self._unwritten += json.dumps(line).encode() + b'\n'
+    try:
+      self._flush()
+      self._full = False
+    except OSError as e:
+      # A full disk: the lines wait in memory for room.
+      if not self._full:
+        log.warning('metrics.jsonl cannot be written (%s); lines wait', e)
+      self._full = True
     for name, value in values.items():
-      if isinstance(value, int | float):
+      if isinstance(value, int | float) and self._board_works():
         self._board.add_scalar(name, value, step)
 
+  def _board_works(self) -> bool:
+    """False once its thread died of a full disk: its queue would block."""
+    if self._board is None:
+      return False
+    if not self._board.file_writer.event_writer._worker.is_alive():
+      log.warning('TensorBoard events cannot be written; metrics.jsonl has all')
+      self._board = None
+      return False
+    return True
+
+  def _flush(self) -> None:
+    while self._unwritten:
+      self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+
   def close(self) -> None:
-    """Closes the files."""
+    """Closes the files.
+
+    Raises:
+      OSError: lines that waited for room cannot be written.
+    """
     if self._active:
+      self._flush()
       self._file.close()
-      self._board.close()
+      if self._board_works():
+        self._board.close()
 
 
 class Progress:

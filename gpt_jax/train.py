@@ -101,7 +101,6 @@ def train(config: Config, workdir: str) -> None:
   else:
     log.info('this run is complete: %d steps are done', int(state.step))
   state = fit(run, state, store, workdir, checkpointer)
-  checkpointer.finish(state)
   if jax.process_index() == 0:
     log.info('drew %s', plot.loss_curves([workdir]))
   sample(run, state, tokenizer, workdir)
@@ -129,10 +128,11 @@ def fit(
   workdir: str,
   checkpointer: Checkpointer,
 ) -> TrainState:
-  """The training loop, from the state's step to the last."""
+  """The training loop, from the state's step to the last; closes the files."""
   config = run.config
   done, last = int(state.step), config.schedule.num_steps
   if done >= last:
+    checkpointer.close()
     return state
   active = jax.process_index() == 0
   length = config.model.context_length
@@ -191,6 +191,10 @@ def fit(
         seconds = time.perf_counter() - start
         metrics.write(step, event='saved', seconds=seconds)
         meter.restart()
+    start = time.perf_counter()
+    checkpointer.finish(state)
+    seconds = time.perf_counter() - start
+    metrics.write(last, event='saved', seconds=seconds)
   metrics.close()
   return state
 

@@ -4,6 +4,7 @@
 
 import json
 import os
+import resource
 
 import pytest
 
@@ -118,3 +119,26 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, call):
   with pytest.raises(OSError, match='no space left'):
     write_atomically(str(path), 'new')
   assert path.read_text() == 'old'
+
+
+@pytest.mark.filterwarnings(
+  'ignore::pytest.PytestUnhandledThreadExceptionWarning'
+)
+def test_lines_wait_while_the_disk_is_full(tmp_path):
+  """The kernel lets no file grow any further, in the middle of a line."""
+  log = Metrics(str(tmp_path), step=0, active=True)
+  log.write(1, loss=2.5)
+  path = tmp_path / 'metrics.jsonl'
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 9, hard))
+  try:
+    for step in (2, 3):
+      log.write(step, loss=2.5)
+    assert steps(tmp_path) == [1]
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+  # TensorBoard's thread may have died of it; more than its queue holds.
+  for step in range(4, 40):
+    log.write(step, loss=2.5)
+  assert steps(tmp_path) == list(range(1, 40))
+  log.close()

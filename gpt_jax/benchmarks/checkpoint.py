@@ -111,7 +111,6 @@ def _loops(
     checkpointer = Checkpointer(workdir)
     state = state._replace(step=jax.device_put(0 * state.step, whole))
     state = train.fit(part, state, store, workdir, checkpointer)
-    checkpointer.close()
     full.append(_seconds_a_step(metrics.read(workdir)))
   bare_seconds, full_seconds = statistics.median(bare), statistics.median(full)
   return {
