@@ -246,7 +246,10 @@ class Checkpointer:
     """Makes room; called when nothing is being saved."""
     if jax.process_index() == 0:
       for path in self._unfinished():
-        path.rmtree(missing_ok=True)
+        # Other writes of a save that failed may still be under way; what they
+        # leave goes after the next save.
+        with contextlib.suppress(OSError):
+          path.rmtree(missing_ok=True)
 
   # Restoring ---------------------------------------------------------------
 
