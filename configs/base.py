@@ -160,7 +160,9 @@ def get_config(arg: str = '') -> ConfigDict:
 
   config.checkpoint = dict(
     every_steps=1000,  # also after the last step
-    keep=2,  # older ones are deleted
+    keep=2,  # so many of the newest; older ones are deleted, but for
+    keep_every_steps=0,  # its multiples; 0: none
+    keep_best=0,  # so many of the least held-out loss, if evaluated there
     grace_seconds=30.0,  # from SIGTERM to the end: a slower save is warned of
   )
 

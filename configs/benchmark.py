@@ -14,6 +14,8 @@ SIZES = {
   'char': (4, 128, 4, 64, 12, 65),
   'mid': (6, 384, 6, 256, 16, 65),
   'vocab': (6, 384, 6, 256, 16, 50_304),
+  # GPT-2 with a short context: the state of a real model, quick steps.
+  '100m': (12, 768, 12, 128, 8, 50_304),
   # Decoding: half of the context is the prompt.
   'decode': (8, 1024, 16, 2048, 16, 256),
   # Attention patterns against each other.

@@ -1,19 +1,21 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measures speed: of training, decoding, attention patterns, experts.
+"""Measures speed: of training, saving, decoding, attention, experts.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.rows=8 --json
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
+  gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
 
 train: compile time, median step time, tokens/s, the wait for data and MFU,
-with its formula and the peak that it is relative to. decode: tokens/s and
-cache bytes with as many key/value heads as heads, and with one, alternating in
-one run. attention: time and memory of each pattern of model.attention, forward
-and backward, alternating in one run. switch: a config with experts, the same
-with more of them, and its dense twin, alternating in one run.
+with its formula and the peak that it is relative to. checkpoint: what saving
+costs the training thread, the checksums' share of it, and the training loop
+against the bare step. The others alternate in one run. decode: tokens/s and
+cache bytes with as many key/value heads as heads, and with one. attention: time
+and memory of each pattern of model.attention, forward and backward. switch: a
+config with experts, the same with more of them, and its dense twin.
 """
 
 import json
@@ -22,10 +24,11 @@ from absl import flags
 
 from gpt_jax import command
 from gpt_jax import config as config_lib
-from gpt_jax.benchmarks import attention, decode, switch, train
+from gpt_jax.benchmarks import attention, checkpoint, decode, switch, train
 
 WHAT = {
   'train': train,
+  'checkpoint': checkpoint,
   'decode': decode,
   'attention': attention,
   'switch': switch,

@@ -194,6 +194,8 @@ def _set_up_logging() -> None:
     handler.setFormatter(logging.Formatter('%(asctime)s %(message)s'))
   log.handlers[:] = [handler]
   log.setLevel(logging.INFO)
-  # What Orbax and others say through absl is for their developers.
-  logging.getLogger('absl').setLevel(logging.ERROR)
+  # What Orbax and others say through absl is for their developers; what they
+  # raise is reported by us.
+  for name in ('absl', 'asyncio'):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
   log.propagate = False

@@ -26,7 +26,7 @@ from absl import flags
 from gpt_jax import command, metrics, plot
 from gpt_jax import config as config_lib
 from gpt_jax.command import log
-from gpt_jax.metrics import write_atomically
+from gpt_jax.metrics import HELD_OUT, write_atomically
 from gpt_jax.spec import UsageError
 
 
@@ -45,7 +45,6 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
-LOSS = 'eval/validation/loss'
 SPEED = 'tokens_per_second'
 
 
@@ -133,7 +132,7 @@ def summary(workdir: str) -> dict[str, float]:
   lines = metrics.read(workdir)
   rates = [m[SPEED] / length for m in lines if SPEED in m]
   return {
-    'validation_loss': [m[LOSS] for m in lines if LOSS in m][-1],
+    'validation_loss': [m[HELD_OUT] for m in lines if HELD_OUT in m][-1],
     # Rows a second; the first line has the warm-up.
     'examples_per_second': statistics.median(rates[1:] or rates),
   }

@@ -81,6 +81,8 @@ AT_LEAST = {
   'watchdog.save_seconds': 0,
   'hosts.join_seconds': 1,
   'hosts.heartbeat_seconds': 1,
+  'checkpoint.keep_every_steps': 0,
+  'checkpoint.keep_best': 0,
   'eval.every_steps': 0,
   'eval.rows': 1,
   'eval.num_batches': 1,
@@ -249,14 +251,13 @@ def validate(config: Config) -> None:
       f'{len(layers)} layers after which model.attention={model.attention!r} '
       f'and model.ffn={model.ffn!r} repeat'
     )
-  for router in {layer.ffn.router for layer in layers} - {None}:
-    rows = {True: {micro_rows or stage.rows for stage in stages}}
-    rows[False] = {config.eval.rows}
-    for training, numbers in rows.items():
-      if router.limited(training):
-        for number in numbers:
-          tokens = router.group_of(number, model.context_length)
-          router.capacity_of(tokens, training)
+  rows = [(True, micro_rows or stage.rows) for stage in stages]
+  rows.append((False, config.eval.rows))
+  for router in {layer.ffn.router for layer in layers}:
+    for training, number in rows:
+      if router is not None and router.limited(training):
+        tokens = router.group_of(number, model.context_length)
+        router.capacity_of(tokens, training)
 
 
 def stage_name(config: Config, rows: int) -> str:

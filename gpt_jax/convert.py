@@ -76,7 +76,13 @@ SECTIONS = {
       'cluster': '',
     },
   },
-  'checkpoint': {'every_steps': 1, 'keep': 1, 'grace_seconds': 30.0},
+  'checkpoint': {
+    'every_steps': 1,
+    'keep': 1,
+    'keep_every_steps': 0,
+    'keep_best': 0,
+    'grace_seconds': 30.0,
+  },
   'watchdog': {},
   'hosts': {'join_seconds': 300, 'heartbeat_seconds': 30},
   'eval': {'every_steps': 0, 'rows': 8, 'num_batches': None},
@@ -208,5 +214,4 @@ def _save_state(config: config_lib.Config, params: Any, workdir: str) -> None:
   )(params)
   step = jax.device_put(jnp.int32(0), run.shardings.step)
   checkpointer = checkpoint.Checkpointer(workdir)
-  checkpointer.save(TrainState(step, params, opt_state))
-  checkpointer.close()
+  checkpointer.finish(TrainState(step, params, opt_state))

@@ -22,6 +22,7 @@ from gpt_jax import command
 from gpt_jax import run as run_lib
 from gpt_jax.data import pipeline
 from gpt_jax.data.store import TokenStore
+from gpt_jax.metrics import HELD_OUT
 from gpt_jax.run import Run
 
 
@@ -101,7 +102,7 @@ class HeldOut:
     manifest = self._store.manifest
     bits = loss / math.log(2) * manifest.num_tokens / manifest.num_bytes
     return {
-      'eval/validation/loss': loss,
+      HELD_OUT: loss,
       'eval/validation/perplexity': math.exp(loss),
       'eval/validation/bits_per_byte': bits,
       'eval/validation/tokens': int(weight),
@@ -111,7 +112,7 @@ class HeldOut:
 def summary(values: dict[str, float]) -> str:
   """A line for people."""
   return (
-    f'validation loss {values["eval/validation/loss"]:.4f}, perplexity '
+    f'validation loss {values[HELD_OUT]:.4f}, perplexity '
     f'{values["eval/validation/perplexity"]:.2f}, bits per byte '
     f'{values["eval/validation/bits_per_byte"]:.4f}, over '
     f'{values["eval/validation/tokens"]:,} tokens'

@@ -32,6 +32,14 @@ FORMULA = (
   'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
   '* context) / peak; attention counted whole (PaLM, appendix B)'
 )
+FORMULA_CAUSAL = (
+  'causal MFU: the same with 6 * layers * heads * head size * context; '
+  'attention to tokens before only'
+)
+FORMULA_COMPILER = (
+  'compiler MFU: steps/s * FLOPs of all matrix products handed to the '
+  'compiler / peak; loops times their trips, recomputation included'
+)
 
 
 def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
@@ -60,10 +68,19 @@ def matmul_parameters(config: Config, params: Any) -> int:
 
 def per_token(config: Config, params: Any) -> int:
   """Training FLOPs of one token, forward and backward: see `FORMULA`."""
+  return 6 * matmul_parameters(config, params) + 12 * _attention(config)
+
+
+def per_token_causal(config: Config, params: Any) -> int:
+  """With half of the attention: see `FORMULA_CAUSAL`."""
+  return 6 * matmul_parameters(config, params) + 6 * _attention(config)
+
+
+def _attention(config: Config) -> int:
+  """Layers * heads * head size * context: LHQT of PaLM's appendix B."""
   model = config.model
-  attention = model.num_heads * model.head_size * model.context_length
   return (
-    6 * matmul_parameters(config, params) + 12 * model.num_layers * attention
+    model.num_layers * model.num_heads * model.head_size * model.context_length
   )
 
 

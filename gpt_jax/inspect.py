@@ -129,6 +129,7 @@ def main(args: command.Args) -> None:
       f'{name}: {value if isinstance(value, str) else f"{value:,}"}'
     )
   console.print(flops.FORMULA)
+  console.print(flops.FORMULA_CAUSAL)
 
 
 def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
@@ -160,6 +161,7 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),
     'flops_per_token': per_token,
+    'flops_per_token_causal': flops.per_token_causal(config, params),
     'tokens_per_step': ramp.stages[-1].rows * ramp.row_tokens,
     'tokens_total': tokens,
     'flops_total': per_token * tokens,

@@ -11,11 +11,9 @@ from gpt_jax import distributed, metrics
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.data import pipeline, skips
 from gpt_jax.data.store import TokenStore
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.metrics import HELD_OUT
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.run import Run
-
-_EVALUATED = 'eval/validation/loss'
 
 
 class Past(NamedTuple):
@@ -32,13 +30,24 @@ class Job(NamedTuple):
   run: Run
   workdir: str
   store: TokenStore
-  tokenizer: Tokenizer
   checkpointer: Checkpointer
 
   @property
   def active(self) -> bool:
     """Whether this process is the one that logs and writes."""
     return jax.process_index() == 0
+
+  def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
+    """Opens metrics.jsonl at step `done`; `start` goes into its event."""
+    length = self.run.config.model.context_length
+    return metrics.Metrics(
+      self.workdir,
+      step=done,
+      active=self.active,
+      context_length=length,
+      rows_per_epoch=pipeline.rows_per_epoch(self.store, length),
+      **start,
+    )
 
   def unskipped_rows(self, step: int) -> tuple[int, int]:
     """Offset and count of the rows of a step, from 0, if none are left out."""
@@ -50,7 +59,7 @@ class Job(NamedTuple):
     past: dict[str, Any] = dict(
       losses=[m['loss'] for m in lines if 'loss' in m][-WINDOW:],
       skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
-      evaluated=any(m['step'] == done and _EVALUATED in m for m in lines),
+      evaluated=any(m['step'] == done and HELD_OUT in m for m in lines),
     )
     return Past(**distributed.first_says(past))
 

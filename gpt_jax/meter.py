@@ -16,13 +16,29 @@ from gpt_jax.run import Run
 class Meter:
   """Turns the outputs of steps into the metrics of a log line."""
 
-  def __init__(self, run: Run, params: Any):
-    """Measures the peak where it is not known."""
+  def __init__(self, run: Run, params: Any, compiler_flops: float):
+    """Measures the peak where it is not known.
+
+    Args:
+      run: gives the schedule and the sizes.
+      params: real or abstract.
+      compiler_flops: of one token, in the compiled step.
+    """
     self._run = run
-    self._flops = flops.per_token(run.config, params)
+    self._flops = {
+      'mfu': flops.per_token(run.config, params),
+      'mfu_causal': flops.per_token_causal(run.config, params),
+      'mfu_compiler': compiler_flops,
+    }
     peak, source = flops.peak(run.mesh.devices.flat[0])
     self._peak = peak * run.mesh.size
-    log.info('%s; peak %.3g FLOP/s (%s)', flops.FORMULA, self._peak, source)
+    log.info('peak %.3g FLOP/s (%s)', self._peak, source)
+    for formula, per_token in zip(
+      (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER),
+      self._flops.values(),
+      strict=True,
+    ):
+      log.info('%s: %.4g FLOPs a token', formula, per_token)
     self.forget()
 
   def forget(self) -> None:
@@ -72,7 +88,10 @@ class Meter:
       'tokens_per_second': rate,
       'data_wait_seconds': self._wait / max(self._steps, 1),
       'step_seconds': seconds / max(self._steps, 1),
-      'mfu': flops.mfu(rate, self._flops, self._peak),
+      **{
+        name: flops.mfu(rate, per_token, self._peak)
+        for name, per_token in self._flops.items()
+      },
     }
     self.restart()
     return values

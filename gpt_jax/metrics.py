@@ -12,7 +12,11 @@ from typing import Any
 import rich.progress
 from tensorboardX import SummaryWriter
 
-from gpt_jax.command import console, log
+from gpt_jax import goodput
+from gpt_jax.command import console, log, seconds_since_start
+
+# The key of the held-out loss.
+HELD_OUT = 'eval/validation/loss'
 
 
 def write_atomically(path: str, text: str) -> None:
@@ -41,41 +45,88 @@ def finite(values: dict[str, float]) -> dict[str, float]:
   return {name: x for name, x in values.items() if math.isfinite(x)}
 
 
+def _now() -> float:
+  """Unix time, to the millisecond."""
+  return round(time.time(), 3)
+
+
 class Metrics:
   """Writes `WORKDIR/metrics.jsonl` and TensorBoard event files.
 
   Opened at a step, it drops the lines after it: a resumed run logs those
-  steps again. Only the first process of a run writes.
+  steps again. What their time was is kept in the event `start`. Only the first
+  process of a run writes.
   """
 
-  def __init__(self, workdir: str, *, step: int, active: bool):
-    """Opens the files; `step` steps are done."""
+  def __init__(self, workdir: str, *, step: int, active: bool, **start: Any):
+    """Opens the files; `step` steps are done; `start` goes into the event."""
     self._active = active
     if not active:
       return
-    kept = [m for m in read(workdir) if m['step'] <= step]
+    lines = read(workdir)
+    kept = [m for m in lines if m['step'] <= step]
+    dropped = [m for m in lines if m['step'] > step]
+    started = {
+      'step': step,
+      'event': 'start',
+      'time': _now(),
+      'seconds': round(seconds_since_start(), 3),
+      **goodput.lost(kept, dropped, step),
+      **start,
+    }
     path = os.path.join(workdir, 'metrics.jsonl')
-    write_atomically(path, ''.join(json.dumps(m) + '\n' for m in kept))
-    self._file = open(path, 'a', encoding='utf-8')  # noqa: SIM115
-    self._board = SummaryWriter(
+    text = ''.join(json.dumps(m) + '\n' for m in [*kept, started])
+    write_atomically(path, text)
+    self._file = open(path, 'ab', buffering=0)  # noqa: SIM115
+    self._unwritten = b''
+    self._full = False
+    self._board: Any = SummaryWriter(
       os.path.join(workdir, 'tensorboard'), purge_step=step + 1
     )
 
   def write(self, step: int, **values: Any) -> None:
-    """Appends one line; numbers also go to TensorBoard."""
+    """Appends one line, with its time; numbers also go to TensorBoard."""
     if not self._active:
       return
-    self._file.write(json.dumps({'step': step, **values}) + '\n')
-    self._file.flush()
+    line = {'step': step, 'time': _now(), **values}
+    self._unwritten += json.dumps(line).encode() + b'\n'
+    try:
+      self._flush()
+      self._full = False
+    except OSError as e:
+      # A full disk: the lines wait in memory for room.
+      if not self._full:
+        log.warning('metrics.jsonl cannot be written (%s); lines wait', e)
+      self._full = True
     for name, value in values.items():
-      if isinstance(value, int | float):
+      if isinstance(value, int | float) and self._board_works():
         self._board.add_scalar(name, value, step)
 
+  def _board_works(self) -> bool:
+    """False once its thread died of a full disk: its queue would block."""
+    if self._board is None:
+      return False
+    if not self._board.file_writer.event_writer._worker.is_alive():
+      log.warning('TensorBoard events cannot be written; metrics.jsonl has all')
+      self._board = None
+      return False
+    return True
+
+  def _flush(self) -> None:
+    while self._unwritten:
+      self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+
   def close(self) -> None:
-    """Closes the files."""
+    """Closes the files.
+
+    Raises:
+      OSError: lines that waited for room cannot be written.
+    """
     if self._active:
+      self._flush()
       self._file.close()
-      self._board.close()
+      if self._board_works():
+        self._board.close()
 
 
 class Progress:

@@ -1,14 +1,17 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the loss of one run, or of several; or the schedule of a config.
+"""Draws the losses of runs, the schedule of a config, or a run's goodput.
 
   gpt-jax plot --workdir workdirs/smoke
   gpt-jax plot --workdir W1,W2 --out compared.png
   gpt-jax plot --config configs/gpt3.py:175b
+  gpt-jax plot --workdir W --goodput
 
 Writes W/loss.png, or with --config ./schedule.png (rows of a batch, learning
-rate and tokens over the steps, before anything is run), or the file given by
---out.
+rate and tokens over the steps, before anything is run), with --goodput
+W/goodput.png, or the file given by --out. The goodput is the part of the wall
+time, from the first start to the last line of metrics.jsonl, that went into
+training steps that count; the rest is broken down.
 """
 
 import os
@@ -16,10 +19,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from absl import flags
+from rich.console import Console
+from rich.table import Table
 
-from gpt_jax import command, metrics
+from gpt_jax import command, goodput, metrics
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
+from gpt_jax.metrics import HELD_OUT
 from gpt_jax.spec import UsageError
 
 
@@ -30,7 +36,13 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'out',
     None,
-    'The PNG to write; empty: WORKDIR/loss.png, or schedule.png.',
+    'The PNG to write; WORKDIR/loss.png or WORKDIR/goodput.png.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'goodput',
+    False,
+    'Where the wall time of one run went, across restarts.',
     flag_values=values,
   )
 
@@ -44,6 +56,11 @@ def main(args: command.Args) -> None:
     print(schedule_curves(config, args.out or 'schedule.png'))
     return
   command.required(args, 'workdir')
+  if args.goodput:
+    path, account = wall_time(args.workdir, out=args.out)
+    Console().print(goodput_table(account))
+    print(path)
+    return
   workdirs = args.workdir.split(',')
   print(loss_curves(workdirs, out=args.out))
 
@@ -66,9 +83,9 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
     logged = [(0, 0), *((m['step'], m['tokens']) for m in lines if 'loss' in m)]
     at, counts = zip(*logged, strict=True)
     held_out = [
-      (np.interp(m['step'], at, counts), m['eval/validation/loss'])
+      (np.interp(m['step'], at, counts), m[HELD_OUT])
       for m in lines
-      if 'eval/validation/loss' in m
+      if HELD_OUT in m
     ]
     name = os.path.basename(os.path.normpath(workdir))
     tokens, losses = zip(*train, strict=True)
@@ -114,8 +131,47 @@ def schedule_curves(config: Config, out: str) -> str:
   return _save(figure, out)
 
 
+def wall_time(
+  workdir: str, out: str | None = None
+) -> tuple[str, goodput.Account]:
+  """Draws where the wall time went; returns the PNG's path and the figures.
+
+  Raises:
+    UsageError: the workdir has no metrics, or no starts in them.
+  """
+  try:
+    account = goodput.account(metrics.read(workdir))
+  except ValueError as e:
+    raise UsageError(f'--workdir={workdir}: {e}; train a run there') from e
+  figure, axes = _pyplot().subplots(figsize=(7, 3), dpi=120)
+  kinds = list(reversed(goodput.KINDS))
+  bars = axes.barh(kinds, [account.seconds[kind] for kind in kinds])
+  shares = [account.seconds[kind] / account.total for kind in kinds]
+  axes.bar_label(bars, [f'{share:.1%}' for share in shares], padding=3)
+  axes.margins(x=0.12)
+  axes.set_xlabel(f'seconds of {account.total:,.0f}')
+  axes.set_title(f'goodput {account.goodput:.1%}')
+  return _save(figure, out or os.path.join(workdir, 'goodput.png')), account
+
+
+def goodput_table(account: goodput.Account) -> Table:
+  """The seconds, and what they bought, for people."""
+  table = Table('what', 'seconds', 'share', '', title='Wall time')
+  for kind, explained in goodput.KINDS.items():
+    seconds = account.seconds[kind]
+    share = f'{seconds / account.total:.1%}'
+    table.add_row(kind, f'{seconds:,.1f}', share, explained)
+  table.add_row('total', f'{account.total:,.1f}', '100%', '', end_section=True)
+  for name in ('starts', 'steps', 'lost_steps', 'tokens', 'rows', 'epochs'):
+    value = getattr(account, name)
+    text = f'{value:,.2f}' if name == 'epochs' else f'{value:,.0f}'
+    table.add_row(name, text, '', '')
+  return table
+
+
 def _pyplot():
-  """Imported late: it takes most of a second, which others need not spend."""
+  # Imported here: it takes most of a second, which other commands need not
+  # spend.
   import matplotlib
 
   matplotlib.use('Agg')
@@ -125,7 +181,7 @@ def _pyplot():
 
 
 def _save(figure, out: str) -> str:
-  """Writes a PNG as a whole."""
+  """Writes the PNG as a whole."""
   figure.tight_layout()
   temporary = out + '.tmp'
   figure.savefig(temporary, format='png')

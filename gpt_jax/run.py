@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
 
-from gpt_jax import checkpoint, sharding, spec
+from gpt_jax import checkpoint, products, sharding, spec
 from gpt_jax import config as config_lib
 from gpt_jax import state as state_lib
 from gpt_jax.command import log
@@ -183,10 +183,11 @@ def data_folder(config: Config, workdir: str) -> str:
 
 
 class Compiled(NamedTuple):
-  """A compiled function and how long compiling took."""
+  """A compiled function, how long compiling took, and what one call costs."""
 
   call: Any
   seconds: float
+  flops: int  # of its matrix products, over all devices
 
 
 def compile_train_step(run: Run, num_rows: int | None = None) -> Compiled:
@@ -222,8 +223,10 @@ def compile_eval_step(run: Run) -> Compiled:
 def _compile(run: Run, jitted, *args) -> Compiled:
   start = time.perf_counter()
   with sharding.use(run.mesh, run.rules):
-    compiled = jitted.lower(*args).compile()
-  return Compiled(compiled, time.perf_counter() - start)
+    traced = jitted.trace(*args)
+    compiled = traced.lower().compile()
+  seconds = time.perf_counter() - start
+  return Compiled(compiled, seconds, products.count(traced.jaxpr))
 
 
 class Trained(NamedTuple):

@@ -18,19 +18,30 @@ class Saver:
     self._checkpointer = checkpointer
     self._grace = grace_seconds
     self._started = None
-    self._seconds = 0.0
 
-  def save(self, state: TrainState) -> None:
-    """Starts to save; waits only until the previous save is done."""
+  def save(self, state: TrainState, loss: float | None) -> float:
+    """Starts to save; waits only until the previous save is done.
+
+    Args:
+      state: to save.
+      loss: held-out loss at its step, if it was evaluated.
+
+    Returns:
+      The seconds that this took.
+    """
     with phases.during('save'):
-      started = time.monotonic()
-      self._checkpointer.save(state)
-      self._started = started
+      self._started = time.monotonic()
+      self._checkpointer.save(state, loss)
+      return time.monotonic() - self._started
+
+  def retry_due(self) -> bool:
+    """Whether a save failed, and it is time to try again."""
+    return self._checkpointer.retry_due()
 
   def poll(self) -> None:
     """Looks whether the save is done; to be called at each step."""
     if self._started is not None and not self._checkpointer.saving():
-      seconds = self._seconds = time.monotonic() - self._started
+      seconds = time.monotonic() - self._started
       self._started = None
       if seconds > self._grace:
         log.warning(
@@ -39,10 +50,14 @@ class Saver:
           *(seconds, self._grace),
         )
 
-  def close(self) -> float:
-    """Waits until all is saved; returns how long the last save took."""
+  def finish(self, state: TrainState) -> float:
+    """Waits until `state` is saved, and closes; returns the seconds it took.
+
+    Raises:
+      RuntimeError: it cannot be saved.
+    """
     with phases.during('save'):
-      self._checkpointer.wait()
+      started = time.monotonic()
+      self._checkpointer.finish(state)
       self.poll()
-      self._checkpointer.close()
-    return self._seconds
+      return time.monotonic() - started

@@ -14,7 +14,8 @@ tokenizer/, data/, loss.png, samples.txt and tensorboard/.
 
 import contextlib
 import os
-from typing import Any, NamedTuple
+import time
+from typing import NamedTuple
 
 import jax
 from absl import flags
@@ -40,7 +41,7 @@ from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import pipeline, prepare
 from gpt_jax.data.tokenizer import Tokenizer
-from gpt_jax.job import Job
+from gpt_jax.job import Job, Past
 from gpt_jax.meter import Meter, summary
 from gpt_jax.metrics import Metrics, Progress, write_atomically
 from gpt_jax.preemption import Preempted
@@ -84,7 +85,7 @@ def train(config: Config, workdir: str) -> None:
     preemption.check()
     if jax.process_index() == 0:
       log.info('drew %s', plot.loss_curves([workdir]))
-    sample(job.run, state, job.tokenizer, workdir)
+    sample(job.run, state, job.store.tokenizer(), workdir)
 
 
 def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
@@ -104,8 +105,13 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
     workdir_lib.check_prompt(config, tokenizer)
     epoch = pipeline.rows_per_epoch(store, config.model.context_length)
     run = run_lib.build(config)
-    checkpointer = Checkpointer(workdir, keep=config.checkpoint.keep)
-    job = Job(run, workdir, store, tokenizer, checkpointer)
+    checkpointer = Checkpointer(
+      workdir,
+      keep=config.checkpoint.keep,
+      keep_every_steps=config.checkpoint.keep_every_steps,
+      keep_best=config.checkpoint.keep_best,
+    )
+    job = Job(run, workdir, store, checkpointer)
     rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
   micro_rows = config.batch.micro_rows
@@ -135,7 +141,7 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
 class Tools(NamedTuple):
   """What is made once, before the first step."""
 
-  train_steps: dict[int, Any]  # by the rows of the batch
+  train_steps: dict[int, run_lib.Compiled]  # by the rows of the batch
   evaluation: evaluate.HeldOut | None
   meter: Meter
   saver: Saver
@@ -148,72 +154,87 @@ def fit(job: Job, state: TrainState) -> TrainState:
     Preempted: it was told to stop, and has saved.
     Spike: the run met one, and `optim.on_spike` is to stop there.
   """
-  run, config = job.run, job.run.config
-  done = int(state.step)
+  config, done = job.run.config, int(state.step)
   evaluated = job.past(done).evaluated or not job.store.validation()
   if done >= config.schedule.num_steps and evaluated:
     job.checkpointer.close()
     return state
-  with phases.during('compile'):
-    train_steps = compile_stages(run, done, config.schedule.num_steps)
-    split = job.store.validation()
-    tools = Tools(
-      train_steps,
-      evaluate.HeldOut(run, split) if split else None,
-      Meter(run, state.params),
-      Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
-    )
   if state.ema is not None:
     log.info(
       'evaluating and sampling the average of the weights, optim.ema=%s',
       config.optim.ema,
     )
+  past = job.past(done)
+  metrics = job.open_metrics(done)
+  with phases.during('compile'):
+    tools = prepare_tools(job, state, metrics)
   while True:
     try:
-      state = loop(job, tools, state)
-      tools.saver.close()
-      return state
+      with contextlib.closing(metrics):
+        return loop(job, tools, metrics, past, state)
     except spikes.Spike as spike:
       tools.meter.forget()
       state = rewind.rewind(job, spike)
+      past = job.past(int(state.step))
+      # The process did not start again.
+      metrics = job.open_metrics(int(state.step), seconds=0.0)
 
 
-def loop(job: Job, tools: Tools, state: TrainState) -> TrainState:
+def prepare_tools(job: Job, state: TrainState, metrics: Metrics) -> Tools:
+  """Compiles what the loop calls, and measures the device where it must."""
+  run, config = job.run, job.run.config
+  done, last = int(state.step), config.schedule.num_steps
+  # A run of which only the evaluation is owed still knows its last stage.
+  train_steps = compile_stages(run, min(done, last - 1), last)
+  for rows, compiled in train_steps.items():
+    metrics.write(done, event='compiled', rows=rows, seconds=compiled.seconds)
+  rows, compiled = max(train_steps.items())
+  split = job.store.validation()
+  return Tools(
+    train_steps,
+    evaluate.HeldOut(run, split) if split else None,
+    Meter(run, state.params, compiled.flops / (rows * run.ramp.row_tokens)),
+    Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
+  )
+
+
+def loop(
+  job: Job, tools: Tools, metrics: Metrics, past: Past, state: TrainState
+) -> TrainState:
   """The training loop, from the state's step to the last."""
   run, config = job.run, job.run.config
   done, last = int(state.step), config.schedule.num_steps
   meter, saver = tools.meter, tools.saver
-  past = job.past(done)
   guard = spikes.Guard(run.spike_policy, past.losses, past.skipped)
-  metrics = Metrics(job.workdir, step=done, active=job.active)
   rewind.log_events(job, metrics, done)
 
-  def evaluated(step: int) -> bool:
-    """Evaluates where it is due; False if it was told to stop."""
-    if tools.evaluation and should(step, config.eval.every_steps, last):
-      with phases.during('evaluation'):
-        values = tools.evaluation(state.eval_params, stop=preemption.reached)
-      if values is None:
-        return False
-      metrics.write(step, **values)
+  def evaluated(step: int) -> dict[str, float] | None:
+    """Evaluates where it is due; None if it was told to stop."""
+    if not tools.evaluation or not should(step, config.eval.every_steps, last):
+      return {}
+    started = time.perf_counter()
+    with phases.during('evaluation'):
+      values = tools.evaluation(state.eval_params, stop=preemption.reached)
+    if values is not None:
+      seconds = time.perf_counter() - started
+      metrics.write(step, **values, eval_seconds=seconds)
       log.info('step %d: %s', step, evaluate.summary(values))
       meter.restart()
-    return True
+    return values
 
   epoch = pipeline.rows_per_epoch(job.store, config.model.context_length)
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
-    contextlib.closing(metrics),
     contextlib.closing(job.batches(done)) as batches,
     Progress(total=last, done=done, active=job.active) as progress,
   ):
     # What an interruption left undone.
-    if done and not past.evaluated and not evaluated(done):
+    if done and not past.evaluated and evaluated(done) is None:
       raise Preempted('preempted while evaluating; start again to continue')
     for step, batch in enumerate(meter.waiting(batches), start=done + 1):
       rows = run.ramp.rows(step - 1)
-      state, out = tools.train_steps[rows](state, run.put(batch, rows))
+      state, out = tools.train_steps[rows].call(state, run.put(batch, rows))
       meter.add(out)
       if step == done + 1:
         jax.block_until_ready(out)
@@ -225,6 +246,7 @@ def loop(job: Job, tools: Tools, state: TrainState) -> TrainState:
       stop = preemption.reached()
       log_due = step % config.log.every_steps == 0 or step == last
       save_due = should(step, config.checkpoint.every_steps, last)
+      save_due = save_due or saver.retry_due()
       if log_due or save_due or stop:
         for skipped in guard.check(step, meter.fetch()):
           rewind.log_skipped(job, metrics, *skipped)
@@ -235,21 +257,28 @@ def loop(job: Job, tools: Tools, state: TrainState) -> TrainState:
         guard.logged(values['loss'])
         progress.show(step, summary(values))
       progress.advance(step)
-      stop = stop or not evaluated(step)
+      held_out = None if stop else evaluated(step)
+      stop = held_out is None
       if save_due or stop:
         spikes.check_state(step, state, out)
-        saver.save(state)
+        seconds = saver.save(state, (held_out or {}).get(metrics_lib.HELD_OUT))
+        metrics.write(step, event='saved', seconds=seconds)
         meter.restart()
       if stop:
-        seconds = saver.close()
+        seconds = saver.finish(state)
+        metrics.write(step, event='saved', seconds=seconds)
         raise Preempted(
           f'preempted; saved step {step} of {last} in {seconds:.1f} s; start '
           'again to continue'
         )
+    seconds = saver.finish(state)
+    metrics.write(last, event='saved', seconds=seconds)
   return state
 
 
-def compile_stages(run: Run, start: int, stop: int) -> dict[int, Any]:
+def compile_stages(
+  run: Run, start: int, stop: int
+) -> dict[int, run_lib.Compiled]:
   """Compiles the training step for each batch size of steps [start, stop).
 
   All of them before the first step: a stage that does not fit, or a compiler
@@ -261,7 +290,7 @@ def compile_stages(run: Run, start: int, stop: int) -> dict[int, Any]:
     log.info(
       'compiled the training step for %d rows in %.1f s', rows, step.seconds
     )
-    compiled[rows] = step.call
+    compiled[rows] = step
   return compiled
 
 

@@ -2,7 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints: the same bits on any mesh, and damage is never used."""
 
+import contextlib
 import gc
+import logging
+import resource
+import shutil
+import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gpt_jax.checkpoint import Checkpointer, fingerprint
+from gpt_jax import checkpoint
+from gpt_jax.checkpoint import Checkpointer, DamageError
+from gpt_jax.checksums import Array, difference, fingerprint
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 
@@ -177,6 +185,19 @@ def test_restored_on_any_mesh_bit_for_bit(tmp_path, at):
   assert type(state.opt_state[0]) is type(wanted.opt_state[0])
 
 
+def test_from_one_device_to_eight_to_two(tmp_path):
+  """Each run restores what a run on other devices saved."""
+  places = [ONE, HERE, ((1, 2), ('b',))]
+  save(tmp_path / '0', 3, at=ONE)
+  for i, at in enumerate(places[1:]):
+    state, _ = restore(tmp_path / str(i), at=at)
+    checkpointer = Checkpointer(str(tmp_path / str(i + 1)))
+    checkpointer.finish(state)
+    assert len(state.params['kernel'].sharding.device_set) == (8, 2)[i]
+    assert same_bits(state, state_at(3))
+  assert same_bits(restore(tmp_path / '2', at=ONE)[0], state_at(3))
+
+
 def test_no_checkpoint_yet(tmp_path):
   assert restore(tmp_path) == (None, [])
 
@@ -186,6 +207,9 @@ def test_old_checkpoints_are_deleted(tmp_path):
   state, steps = restore(tmp_path)
   assert steps == [2, 5]
   assert int(state.step) == 5
+
+
+# Damage -------------------------------------------------------------------
 
 
 def largest_file(workdir, step):
@@ -209,28 +233,73 @@ def truncate(path):
   path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def empty(path):
+  path.write_bytes(b'')
+
+
 def delete(path):
   path.unlink()
 
 
-@pytest.mark.parametrize('damage', [flip, truncate, delete])
-def test_a_damaged_checkpoint_is_set_aside(tmp_path, damage):
-  save(tmp_path, 3, 5)
-  damage(largest_file(tmp_path, 5))
-  state, steps = restore(tmp_path)
-  assert same_bits(state, state_at(3))
+DAMAGES = [flip, truncate, empty, delete]
+# All that Orbax writes, and we. Of data files there are many: see below.
+FILES = [
+  *('_CHECKPOINT_METADATA', 'commit_success.txt', 'checksums/metadata'),
+  *('checksums/commit_success.txt', 'state/_METADATA', 'state/_sharding'),
+  *('state/array_metadatas/process_0', 'state/commit_success.txt'),
+  *('state/manifest.ocdbt', 'state/ocdbt.process_0/manifest.ocdbt'),
+]
+# Without them nothing can be read, or was never committed.
+NEEDED = {
+  ('commit_success.txt', delete),
+  *(('checksums/metadata', damage) for damage in DAMAGES),
+  *(('state/manifest.ocdbt', damage) for damage in DAMAGES),
+  *(('state/_METADATA', damage) for damage in (truncate, empty, delete)),
+}
+
+
+@pytest.fixture(scope='module')
+def two(tmp_path_factory):
+  """A workdir with checkpoints of steps 3 and 5; copy it."""
+  workdir = tmp_path_factory.mktemp('two')
+  save(workdir, 3, 5)
+  return workdir
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+@pytest.mark.parametrize('file', [*FILES, 'state/d', 'state/ocdbt.process_0/d'])
+def test_damage_is_found_or_does_no_harm(two, tmp_path, caplog, file, damage):
+  """Whatever file is hit: the right bits of step 5, or those of step 3."""
+  shutil.copytree(two, tmp_path, dirs_exist_ok=True)
+  path = tmp_path / 'checkpoints/5' / file
+  if path.is_dir():
+    path = max(path.iterdir(), key=lambda p: p.stat().st_size)
+  damage(path)
+  with caplog.at_level('WARNING', 'gpt_jax'):
+    state, steps = restore(tmp_path)
+  if steps == [3, 5]:
+    assert (file, damage) not in NEEDED and not file.endswith('/d')
+    assert same_bits(state, state_at(5))
+    return
   assert steps == [3]
+  assert same_bits(state, state_at(3))
   assert (tmp_path / 'checkpoints_damaged/5').is_dir()
-  # The run comes to that step again.
+  assert f'{tmp_path}/checkpoints/5 is damaged' in caplog.text
+
+
+def test_a_damaged_step_is_saved_again(two, tmp_path):
+  shutil.copytree(two, tmp_path, dirs_exist_ok=True)
+  flip(largest_file(tmp_path, 5))
+  assert restore(tmp_path)[1] == [3]
   save(tmp_path, 5)
   state, steps = restore(tmp_path)
   assert same_bits(state, state_at(5))
   assert steps == [3, 5]
 
 
-def test_a_wrong_number_that_reads_well_is_damage_too(tmp_path):
+def test_a_wrong_number_that_reads_well_is_damage_too(two, tmp_path):
   """Another state under this one's fingerprint, as a torn copy may leave."""
-  save(tmp_path / 'a', 3, 5)
+  shutil.copytree(two, tmp_path / 'a')
   other = state_at(5)
   other.params['kernel'][7, 11] += 1
   checkpointer = Checkpointer(str(tmp_path / 'b'))
@@ -245,8 +314,8 @@ def test_a_wrong_number_that_reads_well_is_damage_too(tmp_path):
   assert steps == [3]
 
 
-def test_reading_alone_moves_nothing(tmp_path):
-  save(tmp_path, 3, 5)
+def test_reading_alone_moves_nothing(two, tmp_path):
+  shutil.copytree(two, tmp_path, dirs_exist_ok=True)
   flip(largest_file(tmp_path, 5))
   state, steps = restore(tmp_path, read_only=True)
   assert same_bits(state, state_at(3))
@@ -254,19 +323,225 @@ def test_reading_alone_moves_nothing(tmp_path):
   assert not (tmp_path / 'checkpoints_damaged').exists()
 
 
-def test_all_damaged_is_the_users_to_decide(tmp_path):
-  save(tmp_path, 3, 5)
-  for step in (3, 5):
-    flip(largest_file(tmp_path, step))
-  with pytest.raises(UsageError) as error:
-    restore(tmp_path)
+def contents(folder):
+  return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+
+@pytest.mark.parametrize('read_only', [False, True])
+def test_with_none_sound_nothing_is_touched(two, tmp_path, read_only):
+  shutil.copytree(two, tmp_path, dirs_exist_ok=True)
+  flip(largest_file(tmp_path, 3))
+  (tmp_path / 'checkpoints/5/commit_success.txt').unlink()
+  before = contents(tmp_path)
+  with pytest.raises(DamageError) as error:
+    restore(tmp_path, read_only=read_only)
   message = str(error.value)
   assert message.startswith(f'{tmp_path}/checkpoints/5: damaged (')
-  assert 'no older checkpoint is sound' in message
+  assert 'half-written' in message
+  assert 'no older checkpoint is sound; nothing was deleted' in message
   assert '\n' not in message
-  # Nothing is lost that a person could still use.
-  assert not (tmp_path / 'checkpoints_damaged').exists()
-  assert sorted(p.name for p in (tmp_path / 'checkpoints').iterdir()) == [
-    '3',
-    '5',
-  ]
+  # The command line ends with 1, not as after bad usage.
+  assert not isinstance(error.value, UsageError)
+  assert contents(tmp_path) == before
+
+
+def test_a_half_written_one_is_named_and_goes_after_the_next(tmp_path, caplog):
+  save(tmp_path, 3)
+  half = tmp_path / 'checkpoints/5.orbax-checkpoint-tmp'
+  shutil.copytree(tmp_path / 'checkpoints/3', half)
+  with caplog.at_level('WARNING', 'gpt_jax'):
+    state, steps = restore(tmp_path)
+  assert steps == [3] and int(state.step) == 3
+  assert f'{half} is half-written' in caplog.text
+  assert half.exists()
+  save(tmp_path, 5)
+  assert not half.exists()
+
+
+# Another config -----------------------------------------------------------
+
+
+def test_another_state_is_not_damage(two):
+  """It is refused by names, before an array is read."""
+  before = contents(two)
+  wanted = state_at(0)
+  wanted.params['kernel'] = wanted.params['kernel'][:, :40]
+  wanted.params['bias'] = np.float32(wanted.params['bias'])
+  wanted.params['scale'] = wanted.params.pop('bias')
+  wanted = wanted._replace(opt_state=jax.tree.map(np.float32, wanted.opt_state))
+  checkpointer = Checkpointer(str(two), keep=2)
+  with pytest.raises(UsageError) as error:
+    checkpointer.restore(abstract(place(wanted, *ONE)))
+  checkpointer.close()
+  assert str(error.value) == (
+    f'{two}/checkpoints/5: holds another state than the config describes: it '
+    'lacks params/scale; has besides params/bias; has otherwise '
+    'params/kernel (float32[64,48], not float32[64,40]), '
+    'opt_state/0/count (int32[], not float32[]), '
+    'opt_state/0/mu/bias (bfloat16[16], not float32[16]), '
+    'opt_state/0/nu/bias (bfloat16[16], not float32[16]); '
+    'give the config of that run, or another --workdir'
+  )
+  assert contents(two) == before
+
+
+def test_a_long_list_of_differences_is_cut():
+  saved = {str(i): Array([i], 'int32') for i in range(100)}
+  text = difference(saved, {})
+  assert text.startswith('has besides 0, 1, 2')
+  assert text.endswith(', 19 and 80 more')
+  assert difference(saved, dict(saved)) == ''
+
+
+# Retention ----------------------------------------------------------------
+
+
+def keep(workdir, losses, **options):
+  checkpointer = Checkpointer(str(workdir), **options)
+  for step, loss in losses.items():
+    checkpointer.save(place(state_at(step), *ONE), loss)
+  checkpointer.close()
+  return sorted(int(p.name) for p in (workdir / 'checkpoints').iterdir())
+
+
+@pytest.mark.parametrize(
+  'options, left',
+  [
+    ({}, [7]),
+    ({'keep': 3}, [5, 6, 7]),
+    ({'keep_every_steps': 3}, [3, 6, 7]),
+    ({'keep_best': 1}, [4, 7]),
+    ({'keep_best': 2}, [2, 4, 7]),
+    ({'keep': 2, 'keep_every_steps': 5, 'keep_best': 1}, [4, 5, 6, 7]),
+  ],
+)
+def test_what_is_kept(tmp_path, options, left):
+  """The least loss is of step 4; of step 5 there is none."""
+  losses = {2: 1.5, 3: 9.0, 4: 1.25, 5: None, 6: float('nan'), 7: 3.5}
+  assert keep(tmp_path, losses, **options) == left
+
+
+def test_the_best_is_known_after_a_restart(tmp_path):
+  assert keep(tmp_path, {1: 2.0, 2: 1.0, 3: 4.0}, keep_best=1) == [2, 3]
+  assert keep(tmp_path, {4: 3.0, 5: 1.5}, keep_best=1) == [2, 5]
+  assert keep(tmp_path, {6: 0.5, 7: 2.0}, keep_best=1) == [6, 7]
+
+
+# A full disk ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def full_disk(num_bytes=8_000):
+  """The kernel refuses to let any file grow beyond `num_bytes`.
+
+  As on a full disk, it is writing in the background that fails, half-way; the
+  error is EFBIG instead of ENOSPC.
+  """
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def settle(checkpointer):
+  """Waits as the loop does: by asking after each step."""
+  checkpointer.retry_due()
+  while checkpointer.saving():
+    time.sleep(0.01)
+    checkpointer.retry_due()
+
+
+@pytest.fixture
+def logged(caplog):
+  """What is said to the user; Orbax reports the same to its developers."""
+  logging.getLogger('absl').setLevel(logging.CRITICAL)
+  caplog.set_level('INFO', 'gpt_jax')
+  return lambda: [r.getMessage() for r in caplog.records if r.name == 'gpt_jax']
+
+
+def test_a_full_disk_is_survived(tmp_path, logged):
+  save(tmp_path, 1, 3)
+  checkpointer = Checkpointer(str(tmp_path), keep=2)
+  with full_disk():
+    for step in (5, 7):
+      checkpointer.save(place(state_at(step), *ONE))
+    settle(checkpointer)
+  failures = logged()
+  assert len(failures) == 2
+  assert 'step 5 was not written' in failures[0]
+  assert 'File too large' in failures[0]
+  assert 'the older checkpoints stay' in failures[0]
+  # Those that the new ones were to replace, and no half-written one.
+  names = sorted(p.name for p in (tmp_path / 'checkpoints').iterdir())
+  assert names == ['1', '3']
+  # There is room again.
+  checkpointer.save(place(state_at(9), *ONE))
+  checkpointer.close()
+  assert logged()[2:] == ['step 9: checkpoints are written again']
+  state, steps = restore(tmp_path)
+  assert same_bits(state, state_at(9))
+  assert steps == [3, 9]
+
+
+def test_it_is_tried_again_after_a_while(tmp_path, logged, monkeypatch):
+  now = [100.0]
+  clock = types.SimpleNamespace(monotonic=lambda: now[0])
+  monkeypatch.setattr(checkpoint, 'time', clock)
+  checkpointer = Checkpointer(str(tmp_path))
+  assert not checkpointer.retry_due()
+  with full_disk():
+    checkpointer.save(place(state_at(5), *ONE))
+    settle(checkpointer)
+  assert not checkpointer.retry_due()
+  now[0] += checkpoint.RETRY_SECONDS
+  assert checkpointer.retry_due()
+  checkpointer.save(place(state_at(6), *ONE))
+  settle(checkpointer)
+  assert not checkpointer.retry_due()
+  checkpointer.close()
+  assert len(logged()) == 2
+  assert restore(tmp_path)[1] == [6]
+
+
+def test_the_last_save_is_tried_again(tmp_path, logged, monkeypatch):
+  """Room is made while it waits."""
+  state, waits = place(state_at(5), *ONE), []
+  with contextlib.ExitStack() as disk:
+
+    def sleep(seconds):
+      waits.append(seconds)
+      if len(waits) == 2:
+        disk.close()
+
+    clock = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(checkpoint, 'time', clock)
+    checkpointer = Checkpointer(str(tmp_path))
+    disk.enter_context(full_disk())
+    checkpointer.save(state)
+    checkpointer.finish(state)
+  assert waits == [1, 5]
+  assert same_bits(restore(tmp_path)[0], state_at(5))
+
+
+def test_a_last_save_without_room_fails_the_run(tmp_path, logged, monkeypatch):
+  save(tmp_path, 3, at=ONE)
+  monkeypatch.setattr(checkpoint, 'FINAL_WAITS', (0.0, 0.0))
+  checkpointer = Checkpointer(str(tmp_path))
+  with full_disk(), pytest.raises(RuntimeError) as error:
+    checkpointer.finish(place(state_at(5), *ONE))
+  message = str(error.value)
+  assert not isinstance(error.value, UsageError)
+  assert 'the checkpoint of step 5 could not be written' in message
+  assert message.endswith('the same command goes on from step 3')
+  assert restore(tmp_path, at=ONE)[1] == [3]
+
+
+def test_finish_keeps_what_is_saved(tmp_path):
+  """A run that is complete is not saved once more."""
+  save(tmp_path, 3, at=ONE)
+  before = contents(tmp_path)
+  checkpointer = Checkpointer(str(tmp_path))
+  checkpointer.finish(place(state_at(3), *ONE))
+  assert contents(tmp_path) == before

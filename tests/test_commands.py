@@ -267,6 +267,28 @@ def test_benchmark_measures_a_step(capsys):
   assert 0 <= found['data_wait_fraction'] < 1
 
 
+def test_benchmark_of_saving(capsys):
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:char',
+    '--config.model.num_layers=1',
+    '--config.batch.rows=8',
+    '--config.log.every_steps=1',
+    '--what=checkpoint',
+    '--steps=1',
+    '--json',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  result = json.loads(capsys.readouterr().out)
+  # An embedding, positions, a layer, a norm; Adam keeps two more of each, and
+  # there are three counts of steps.
+  layer = 12 * 128**2 + 13 * 128
+  assert result['parameters'] == (65 + 64) * 128 + layer + 2 * 128
+  assert result['state_gib'] * 2**30 == 12 * result['parameters'] + 12
+  assert 0 < result['blocked_seconds'] < result['save_seconds']
+  assert 0 < result['checksum_seconds'] < result['save_seconds']
+  assert result['bare_step_seconds'] > 0 < result['loop_step_seconds']
+
+
 def test_benchmark_of_decoding(capsys):
   flags = [
     f'--config={ROOT}/configs/benchmark.py:decode',

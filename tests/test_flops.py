@@ -53,6 +53,8 @@ def test_matmul_parameters(output):
   assert flops.matmul_parameters(config, tiny.params(model)) == expected
   per_token = flops.per_token(config, tiny.params(model))
   assert per_token == 6 * expected + 12 * 5 * H * K * 13
+  causal = flops.per_token_causal(config, tiny.params(model))
+  assert causal == 6 * expected + 6 * 5 * H * K * 13
 
 
 def test_parameter_table_of_real_and_abstract_parameters():

@@ -4,6 +4,7 @@
 
 import json
 import os
+import resource
 
 import pytest
 
@@ -19,19 +20,26 @@ def write(workdir, step, *lines):
   log.close()
 
 
+def read(workdir):
+  """The lines, without the times and the events of starting."""
+  return [
+    {name: value for name, value in line.items() if name != 'time'}
+    for line in metrics.read(str(workdir))
+    if line.get('event') != 'start'
+  ]
+
+
 def steps(workdir):
-  return [m['step'] for m in metrics.read(str(workdir))]
+  return [m['step'] for m in read(workdir)]
 
 
 def test_lines_are_json_objects(tmp_path):
   write(tmp_path, 0, (1, {'loss': 2.5}), (2, {'loss': 0.1, 'event': 'x'}))
   text = (tmp_path / 'metrics.jsonl').read_text()
   assert text.endswith('\n')
-  assert [json.loads(line) for line in text.splitlines()] == [
-    {'step': 1, 'loss': 2.5},
-    {'step': 2, 'loss': 0.1, 'event': 'x'},
-  ]
-  assert metrics.read(str(tmp_path)) == [
+  lines = [json.loads(line) for line in text.splitlines()]
+  assert lines == metrics.read(str(tmp_path))
+  assert read(tmp_path) == [
     {'step': 1, 'loss': 2.5},
     {'step': 2, 'loss': 0.1, 'event': 'x'},
   ]
@@ -40,7 +48,7 @@ def test_lines_are_json_objects(tmp_path):
 def test_numbers_are_read_as_they_were_written(tmp_path):
   values = {'a': 0.1 + 0.2, 'b': 2**53 + 1, 'c': 1e-300, 'd': float('inf')}
   write(tmp_path, 0, (1, values))
-  assert metrics.read(str(tmp_path)) == [{'step': 1, **values}]
+  assert read(tmp_path) == [{'step': 1, **values}]
 
 
 def test_a_line_is_there_as_soon_as_it_is_written(tmp_path):
@@ -63,13 +71,13 @@ def test_opened_at_a_step_it_drops_what_came_after(tmp_path, at, kept):
 
 @pytest.mark.parametrize('cut', range(1, 21, 4))
 def test_a_half_written_line_is_dropped(tmp_path, cut):
-  whole = '{"step": 1, "loss": 2.5}\n'
+  whole = '{"step": 1, "time": 3, "loss": 2.5}\n'
   half = '{"step": 2, "loss": 2.25}'[:cut]
   (tmp_path / 'metrics.jsonl').write_text(whole + half)
   assert steps(tmp_path) == [1]
   write(tmp_path, 5, (6, {'loss': 2.0}))
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  assert [json.loads(line)['step'] for line in lines] == [1, 6]
+  assert [json.loads(line)['step'] for line in lines] == [1, 5, 6]
 
 
 def test_no_file_no_lines(tmp_path):
@@ -111,3 +119,26 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, call):
   with pytest.raises(OSError, match='no space left'):
     write_atomically(str(path), 'new')
   assert path.read_text() == 'old'
+
+
+@pytest.mark.filterwarnings(
+  'ignore::pytest.PytestUnhandledThreadExceptionWarning'
+)
+def test_lines_wait_while_the_disk_is_full(tmp_path):
+  """The kernel lets no file grow any further, in the middle of a line."""
+  log = Metrics(str(tmp_path), step=0, active=True)
+  log.write(1, loss=2.5)
+  path = tmp_path / 'metrics.jsonl'
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 9, hard))
+  try:
+    for step in (2, 3):
+      log.write(step, loss=2.5)
+    assert steps(tmp_path) == [1]
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+  # TensorBoard's thread may have died of it; more than its queue holds.
+  for step in range(4, 40):
+    log.write(step, loss=2.5)
+  assert steps(tmp_path) == list(range(1, 40))
+  log.close()

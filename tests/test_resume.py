@@ -87,7 +87,10 @@ def kill_when(
 
 def results(workdir: pathlib.Path) -> list[dict]:
   """All that was logged, less what the clock decides."""
-  clocks = ('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'mfu')
+  clocks = {
+    *('time', 'tokens_per_second', 'data_wait_seconds', 'step_seconds'),
+    *('mfu', 'mfu_causal', 'mfu_compiler', 'eval_seconds'),
+  }
   return [
     {k: v for k, v in line.items() if k not in clocks}
     for line in metrics.read(str(workdir))

@@ -168,7 +168,7 @@ def meter(monkeypatch):
   monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
   config = {**tiny.MESHABLE, 'schedule.name': 'linear(peak=0.5, warmup=4)'}
   run = tiny.build(tiny.config(**config), (2, 2, 2))
-  return meter_lib.Meter(run, tiny.params(run.model))
+  return meter_lib.Meter(run, tiny.params(run.model), 3e6)
 
 
 def test_meter(meter, monkeypatch):
@@ -192,6 +192,9 @@ def test_meter(meter, monkeypatch):
   attention = model['model.num_layers'] * 8 * 2 * 7
   per_token = 6 * matmul + 12 * attention
   assert values['mfu'] == pytest.approx(56 * 4 * per_token / 8e12)
+  causal = 6 * matmul + 6 * attention
+  assert values['mfu_causal'] == pytest.approx(56 * 4 * causal / 8e12)
+  assert values['mfu_compiler'] == pytest.approx(56 * 4 * 3e6 / 8e12)
   # The next line counts from here.
   meter.add({'loss': np.float32(5), 'grad_norm': np.float32(50)})
   now[0] += 0.25

@@ -10,6 +10,7 @@ them the optimizer's update, which sees all experts' parameters.
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -53,7 +54,7 @@ def measure(config: Config, steps: int) -> dict:
         jax.block_until_ready(call())
         times.append(time.perf_counter() - start)
   return {
-    'rows': config.batch.rows,
+    'rows': config_lib.ramp(config).stages[-1].rows,
     'length': config.model.context_length,
     'steps': steps,
     'variants': {
@@ -88,7 +89,7 @@ def _compile(config: Config) -> tuple[Callable, Callable, int]:
   """Loss and gradient, the update, and the temporary bytes of the first."""
   run = run_lib.build(config)
   state = run_lib.init_state(run)
-  model, rows = config.model, config.batch.rows
+  model, rows = config.model, run.ramp.stages[-1].rows
   ids = np.random.default_rng(0).integers(
     model.vocab_size, size=(rows, model.context_length + 1), dtype=np.int32
   )
@@ -97,7 +98,7 @@ def _compile(config: Config) -> tuple[Callable, Callable, int]:
 
   def gradient(params, batch, key):
     return mean_gradients(
-      params, batch, key, objective=run.objective, num_micro=run.num_micro
+      params, batch, key, objective=run.objective, num_micro=run.num_micro(rows)
     )
 
   with sharding.use(run.mesh, run.rules):
@@ -105,11 +106,11 @@ def _compile(config: Config) -> tuple[Callable, Callable, int]:
     grads = gradient(state.params, batch, key)[-1]
     update = jax.jit(run.optimizer.update)
     update = update.lower(grads, state.opt_state, state.params).compile()
-  temporary = gradient.memory_analysis().temp_size_in_bytes
+  memory: Any = gradient.memory_analysis()
   return (
     lambda: gradient(state.params, batch, key),
     lambda: update(grads, state.opt_state, state.params),
-    temporary,
+    memory.temp_size_in_bytes,
   )
 
 

@@ -66,6 +66,9 @@ def measure(config: Config, steps: int) -> dict:
   rate = rows * model.context_length / seconds
   peaks = peak * run.mesh.size
   per_token = flops.per_token(config, state.params)
+  causal = flops.per_token_causal(config, state.params)
+  # The products of a step, shared out over its tokens.
+  compiler = compiled.flops / (rows * model.context_length)
   return {
     'device': run.mesh.devices.flat[0].device_kind,
     'num_devices': run.mesh.size,
@@ -79,9 +82,13 @@ def measure(config: Config, steps: int) -> dict:
     / 2**20,
     'flops_per_token': per_token,
     'mfu': flops.mfu(rate, per_token, peaks),
+    'mfu_causal': flops.mfu(rate, causal, peaks),
+    'mfu_compiler': flops.mfu(rate, compiler, peaks),
     'peak_flops': peaks,
     'peak_source': source,
     'formula': flops.FORMULA,
+    'formula_causal': flops.FORMULA_CAUSAL,
+    'formula_compiler': flops.FORMULA_COMPILER,
   }
 
 
@@ -117,7 +124,10 @@ def report(result: dict) -> str:
     f'speed   {result["tokens_per_second"]:,.0f} tokens/s\n'
     f'data    {result["data_wait_fraction"]:.2%} of the step time is waiting\n'
     f'memory  {result["host_memory_gib"]:.2f} GiB of this host at most\n'
-    f'MFU     {result["mfu"]:.1%} of {result["peak_flops"]:.3g} FLOP/s '
-    f'({result["peak_source"]})\n'
-    f'        {flops.FORMULA}'
+    f'MFU     {result["mfu"]:.1%}; causal {result["mfu_causal"]:.1%}; '
+    f'compiler {result["mfu_compiler"]:.1%} of {result["peak_flops"]:.3g} '
+    f'FLOP/s ({result["peak_source"]})\n'
+    f'        {flops.FORMULA}\n'
+    f'        {flops.FORMULA_CAUSAL}\n'
+    f'        {flops.FORMULA_COMPILER}'
   )

@@ -1,0 +1,168 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What protection costs: saving, checksums, metrics and checks.
+
+Saves the real state of a config while it trains: how long the training thread
+waits against the time of a step, and the checksums' share of the save. Then
+the training loop of `train.fit` against the bare step, alternating.
+"""
+
+import math
+import os
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax import config as config_lib
+from gpt_jax import metrics, train
+from gpt_jax import run as run_lib
+from gpt_jax.benchmarks.train import random_store
+from gpt_jax.checkpoint import Checkpointer
+from gpt_jax.checksums import fingerprint
+from gpt_jax.config import Config
+from gpt_jax.job import Job
+from gpt_jax.run import Run
+
+SAVES = 3
+ROUNDS = 3
+
+
+def measure(config: Config, steps: int) -> dict:
+  """Measures `SAVES` saves, and `ROUNDS` times `steps` steps of each loop."""
+  run_lib.check_devices(config)
+  run = run_lib.build(config)
+  state = run_lib.init_state(run)
+  compiled = run_lib.compile_train_step(run)
+  batch = run.put(
+    {
+      name: np.ones(x.shape, x.dtype)
+      for name, x in run_lib.abstract_batch(run, config.batch.rows).items()
+    },
+    config.batch.rows,
+  )
+  state, _ = _steps(compiled.call, state, batch, 2)
+  with tempfile.TemporaryDirectory() as folder:
+    saves = _saves(compiled.call, state, batch, folder)
+  state = run_lib.init_state(run)
+  with tempfile.TemporaryDirectory() as folder:
+    loops = _loops(run, compiled.call, state, batch, steps, folder)
+  return {
+    'device': run.mesh.devices.flat[0].device_kind,
+    'parameters': sum(x.size for x in jax.tree.leaves(state.params)),
+    **saves,
+    **loops,
+  }
+
+
+def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
+  """Times of saves, between steps of the same run."""
+  checkpointer = Checkpointer(folder)
+  bare, blocked, prints, whole, during = [], [], [], [], []
+  # The first is not counted: it compiles the checksums.
+  for i in range(SAVES + 1):
+    state, seconds = _steps(step, state, batch, 2)
+    bare += seconds
+    start = time.perf_counter()
+    fingerprint(state)
+    prints.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    checkpointer.save(state)
+    blocked.append(time.perf_counter() - start)
+    if i % 2:
+      state, seconds = _steps(step, state, batch, 1)
+      during += seconds
+    while checkpointer.saving():
+      time.sleep(0.01)
+      checkpointer.retry_due()
+    # With a step meanwhile, the save waits for the processor.
+    if not i % 2:
+      whole.append(time.perf_counter() - start)
+  checkpointer.close()
+  return {
+    'state_gib': sum(x.nbytes for x in jax.tree.leaves(state)) / 2**30,
+    'step_seconds': statistics.median(bare),
+    'blocked_seconds': statistics.median(blocked[1:]),
+    'blocked_seconds_first': blocked[0],
+    'checksum_seconds': statistics.median(prints[1:]),
+    'save_seconds': statistics.median(whole[1:]),
+    'step_seconds_while_saving': statistics.median(during),
+  }
+
+
+def _loops(
+  run: Run, step: Any, state: Any, batch: Any, steps: int, folder: str
+) -> dict:
+  """Seconds a step, of the bare step and of `train.fit`, in turn."""
+  config = run.config
+  store = random_store(
+    num_tokens=64 * config.model.context_length * config.batch.rows,
+    vocab_size=config.model.vocab_size,
+  )
+  part = run._replace(config=_short(config, steps))
+  whole = state.step.sharding
+  bare, full = [], []
+  for i in range(ROUNDS):
+    state, seconds = _steps(step, state, batch, steps)
+    bare += seconds
+    workdir = os.path.join(folder, str(i))
+    job = Job(part, workdir, store, Checkpointer(workdir))
+    state = state._replace(step=jax.device_put(0 * state.step, whole))
+    state = train.fit(job, state)
+    full.append(_seconds_a_step(metrics.read(workdir)))
+  bare_seconds, full_seconds = statistics.median(bare), statistics.median(full)
+  return {
+    'bare_step_seconds': bare_seconds,
+    'loop_step_seconds': full_seconds,
+    'loop_overhead': full_seconds / bare_seconds - 1,
+  }
+
+
+def _short(config: Config, steps: int) -> Config:
+  """Logs as the config says, and `steps` steps after the first log line."""
+  config = config_lib.unlocked(config)
+  every = config.log.every_steps
+  config.schedule.num_steps = every * (1 + math.ceil(steps / every))
+  config.checkpoint.every_steps = config.schedule.num_steps
+  return config.lock()
+
+
+def _seconds_a_step(lines: list[dict]) -> float:
+  """From the first log line to the last."""
+  logs = [(m['time'], m['step']) for m in lines if 'loss' in m]
+  (start, first), (stop, last) = logs[0], logs[-1]
+  return (stop - start) / (last - first)
+
+
+def _steps(step: Any, state: Any, batch: Any, num: int) -> tuple[Any, list]:
+  """Takes `num` steps; returns the state and the seconds of each."""
+  times = []
+  for _ in range(num):
+    start = time.perf_counter()
+    state, out = step(state, batch)
+    jax.block_until_ready((state, out))
+    times.append(time.perf_counter() - start)
+  return state, times
+
+
+def report(result: dict) -> str:
+  """The measurement for people."""
+  blocked = result['blocked_seconds'] / result['step_seconds']
+  checksums = result['checksum_seconds'] / result['save_seconds']
+  return (
+    f'model     {result["parameters"]:,} parameters, a state of '
+    f'{result["state_gib"]:.2f} GiB\n'
+    f'step      {result["step_seconds"]:.3f} s; '
+    f'{result["step_seconds_while_saving"]:.3f} s while saving\n'
+    f'save      {result["blocked_seconds"]:.3f} s of the training thread, '
+    f'{blocked:.0%} of a step (the first {result["blocked_seconds_first"]:.3f}'
+    f' s); {result["save_seconds"]:.2f} s until it is on disk\n'
+    f'checksums {result["checksum_seconds"]:.3f} s, {checksums:.1%} of the '
+    f'save\n'
+    f'loop      {result["loop_step_seconds"] * 1e3:.1f} ms a step, bare '
+    f'{result["bare_step_seconds"] * 1e3:.1f} ms: '
+    f'{result["loop_overhead"]:+.1%}'
+  )

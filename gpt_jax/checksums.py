@@ -1,0 +1,114 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint says of its arrays: names, shapes, dtypes, fingerprints."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Names in an error message, of each kind of difference.
+SHOWN = 20
+
+
+def fingerprint(tree: Any) -> np.ndarray:
+  """One uint32 for each array: sum of bits[i] * (2 i + 1) modulo 2^32.
+
+  The sum of integers does not depend on its order, hence not on the number of
+  devices. A change of any one element always shows, since 2 i + 1 is odd.
+  """
+  # A function of one array is compiled once for each shape; one program for
+  # all would take seconds, in the first save. One after the other: on virtual
+  # CPU devices the sums of several at a time wait for each other.
+  prints = [np.asarray(_fingerprint(x)) for x in jax.tree.leaves(tree)]
+  return np.array(prints, np.uint32)
+
+
+@jax.jit
+def _fingerprint(x: jax.Array) -> jax.Array:
+  unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+  bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+  # The index of each element in row-major order, built axis by axis so that
+  # a sharded array is neither moved nor flattened.
+  index = jnp.zeros(x.shape, jnp.uint32)
+  for axis, size in enumerate(x.shape):
+    index = index * jnp.uint32(size)
+    index += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+  return jnp.sum(bits * (2 * index + 1), dtype=jnp.uint32)
+
+
+class Array(NamedTuple):
+  """What a checkpoint says of one array."""
+
+  shape: list[int]
+  dtype: str
+  fingerprint: int | None = None
+
+  def __str__(self):
+    """`float32[64,48]`."""
+    return f'{self.dtype}[{",".join(map(str, self.shape))}]'
+
+
+def arrays(state: Any, prints: Iterable[int] | None = None) -> dict[str, Array]:
+  """`{'params/embed/embedding': Array, ...}` in the order of the leaves."""
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  numbers = [None] * len(leaves) if prints is None else [int(n) for n in prints]
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='/'): Array(
+      list(x.shape), str(x.dtype), number
+    )
+    for (path, x), number in zip(leaves, numbers, strict=True)
+  }
+
+
+class Checksums(NamedTuple):
+  """What a checkpoint says of itself."""
+
+  arrays: dict[str, Array]
+  loss: float | None  # held-out, at that step
+
+  def signed(self) -> dict[str, Any]:
+    """As JSON, with the checksum of that JSON."""
+    rows = {name: list(array) for name, array in self.arrays.items()}
+    content = {'arrays': rows, 'loss': self.loss}
+    return {**content, 'sha256': _digest(content)}
+
+  @classmethod
+  def verified(cls, text: str) -> 'Checksums':
+    """Reads the JSON text of `signed`.
+
+    Raises:
+      ValueError: it was changed.
+    """
+    content = json.loads(text)
+    if content.pop('sha256', None) != _digest(content):
+      raise ValueError('the list of checksums was changed')
+    rows = {name: Array(*row) for name, row in content['arrays'].items()}
+    return cls(rows, content['loss'])
+
+
+def _digest(content: dict) -> str:
+  return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def difference(saved: dict[str, Array], wanted: dict[str, Array]) -> str:
+  """What differs, by name; '' where nothing does."""
+  parts = {
+    'lacks': [n for n in wanted if n not in saved],
+    'has besides': [n for n in saved if n not in wanted],
+    'has otherwise': [
+      f'{n} ({saved[n]}, not {wanted[n]})'
+      for n in wanted
+      if n in saved and str(saved[n]) != str(wanted[n])
+    ],
+  }
+  return '; '.join(
+    f'{what} {", ".join(names[:SHOWN])}'
+    + (f' and {len(names) - SHOWN} more' if len(names) > SHOWN else '')
+    for what, names in parts.items()
+    if names
+  )

@@ -1,0 +1,114 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Where the wall time of a run went, from the lines of metrics.jsonl alone.
+
+Each line says when it was written. Each start of the process writes an event
+`start`: how long it took, and what of the run before it was lost.
+"""
+
+from typing import Any, NamedTuple
+
+# In the order in which they are shown.
+KINDS = {
+  'step': 'training steps that count',
+  'data_wait': 'waiting for data',
+  'start': 'imports, data, restoring',
+  'compile': 'compiling the step',
+  'evaluation': 'held-out evaluation',
+  'save': 'saving, as far as training waits',
+  'lost': 'work after the last checkpoint, done again',
+  'downtime': 'no process ran, or none that got to its first line',
+}
+# The field of an event or a line that holds its seconds.
+_EVENTS = {'compiled': 'compile', 'saved': 'save'}
+
+
+class Account(NamedTuple):
+  """Seconds by kind, which add up to the whole; and what they bought."""
+
+  seconds: dict[str, float]
+  starts: int
+  steps: int
+  lost_steps: int
+  tokens: int
+  rows: float
+  epochs: float
+
+  @property
+  def total(self) -> float:
+    """Seconds from the first start to the last line."""
+    return sum(self.seconds.values())
+
+  @property
+  def goodput(self) -> float:
+    """The part of the wall time that was training steps that count."""
+    return self.seconds['step'] / self.total if self.total else 0.0
+
+
+def account(lines: list[dict[str, Any]]) -> Account:
+  """Adds up the lines of a run, from its first start.
+
+  Raises:
+    ValueError: the first line is not a start.
+  """
+  if not lines or lines[0].get('event') != 'start':
+    raise ValueError('metrics.jsonl does not begin with a start')
+  seconds = dict.fromkeys(KINDS, 0.0)
+  starts = steps = lost_steps = tokens = logged = 0
+  end = None
+  for line in lines:
+    if line.get('event') == 'start':
+      starts, logged = starts + 1, line['step']
+      seconds['start'] += line['seconds']
+      if starts > 1:
+        lost_steps += line['lost_steps']
+        seconds['lost'] += line['lost_seconds']
+        began = line['time'] - line['seconds']
+        seconds['downtime'] += max(0.0, began - line['previous_time'])
+    else:
+      # What a line does not say to be something else was training.
+      parts = {}
+      if line.get('event') in _EVENTS:
+        parts[_EVENTS[line['event']]] = line['seconds']
+      if 'eval_seconds' in line:
+        parts['evaluation'] = line['eval_seconds']
+      if 'loss' in line:
+        new = line['step'] - logged
+        parts['data_wait'] = line['data_wait_seconds'] * new
+        logged, tokens = line['step'], line['tokens']
+      steps = max(steps, line['step'])
+      for kind, spent in parts.items():
+        seconds[kind] += spent
+      seconds['step'] += line['time'] - end - sum(parts.values())
+    end = line['time']
+  first = lines[0]
+  rows = tokens / first['context_length']
+  return Account(
+    seconds,
+    starts,
+    steps,
+    lost_steps,
+    tokens,
+    rows,
+    rows / first['rows_per_epoch'],
+  )
+
+
+def lost(kept: list[dict], dropped: list[dict], step: int) -> dict[str, float]:
+  """What a start says of the lines before it, of which it drops some.
+
+  All time after the last line that is kept is lost, whatever it was spent on.
+  `step` steps are done.
+  """
+  if not kept and not dropped:
+    return {}
+  last = (kept + dropped)[-1]
+  if kept:
+    since = kept[-1]['time']
+  else:
+    since = dropped[0]['time'] - dropped[0].get('seconds', 0.0)
+  return {
+    'lost_steps': max((m['step'] for m in dropped), default=step) - step,
+    'lost_seconds': max(0.0, last['time'] - since),
+    'previous_time': last['time'],
+  }

@@ -1,0 +1,84 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""FLOPs of all matrix products of a traced program, loops times their trips.
+
+The compiler's own `cost_analysis()` counts the body of a loop once, however
+often it runs. This counts in what is handed to the compiler: products that are
+computed again (rematerialisation) count again, masked attention counts whole,
+element-wise work does not count.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+
+def count(jaxpr: Any) -> int:
+  """FLOPs of `jax.make_jaxpr(f)(...)`, or of `jitted.trace(...).jaxpr`.
+
+  Over all devices: a traced program is of global arrays. A loop whose trips
+  depend on data counts once, and of a branch the costliest side.
+  """
+  jaxpr = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+  return sum(_count_equation(equation) for equation in jaxpr.eqns)
+
+
+def _count_equation(equation: Any) -> int:
+  name, params = equation.primitive.name, equation.params
+  if name in PRODUCTS:
+    return PRODUCTS[name](equation)
+  inner = [count(jaxpr) for jaxpr in _inner(params.values())]
+  if name == 'cond':
+    return max(inner)
+  return _trips(name, params) * sum(inner)
+
+
+def _trips(name: str, params: dict[str, Any]) -> int:
+  """How often an equation runs what is inside."""
+  if name == 'scan':
+    return params['length']
+  if name == 'shard_map':  # of the arrays of one device
+    return params['mesh'].size
+  if name == 'pallas_call':
+    return math.prod(params['grid_mapping'].grid)
+  return 1
+
+
+def _inner(values: Any) -> Iterator[Any]:
+  for value in values:
+    if isinstance(value, Jaxpr | ClosedJaxpr):
+      yield value
+    elif isinstance(value, tuple | list):
+      yield from _inner(value)
+
+
+def _dot(equation: Any) -> int:
+  left, out = equation.invars[0].aval, equation.outvars[0].aval
+  contracted = equation.params['dimension_numbers'][0][0]
+  return 2 * out.size * math.prod(left.shape[i] for i in contracted)
+
+
+def _ragged_dot(equation: Any) -> int:
+  """Each row of [M, K] meets one of the matrices [G, K, N]."""
+  left, out = equation.invars[0].aval, equation.outvars[0].aval
+  numbers = equation.params['ragged_dot_dimension_numbers']
+  contracted = numbers.dot_dimension_numbers[0][0]
+  # Where the ragged dimension is the contracted one, the groups share it.
+  groups = out.shape[0] if numbers.lhs_ragged_dimensions[0] in contracted else 1
+  whole = 2 * out.size * math.prod(left.shape[i] for i in contracted)
+  return whole // groups
+
+
+def _convolution(equation: Any) -> int:
+  right, out = equation.invars[1].aval, equation.outvars[0].aval
+  features = right.shape[equation.params['dimension_numbers'].rhs_spec[0]]
+  return 2 * out.size * right.size // features
+
+
+PRODUCTS = {
+  'dot_general': _dot,
+  'ragged_dot_general': _ragged_dot,
+  'conv_general_dilated': _convolution,
+}
