@@ -110,6 +110,17 @@ def resolve(config: Config) -> Config:
   Raises:
     UsageError: names the field, its value and the remedy.
   """
+  config = resolve_model(config)
+  check_objective(config)
+  return config
+
+
+def resolve_model(config: Config) -> Config:
+  """Like `resolve`, for a model to look at: no matter what could train it.
+
+  Raises:
+    UsageError: names the field, its value and the remedy.
+  """
   config = unlocked(config)
   try:
     _fill(config)
@@ -173,6 +184,36 @@ def validate(config: Config) -> None:
       f'model.num_kv_heads={model.num_kv_heads}'
     )
   layers = period(model.attention, model.ffn)
+  if model.num_layers % len(layers):
+    raise UsageError(
+      f'model.num_layers={model.num_layers}: does not divide by the '
+      f'{len(layers)} layers after which model.attention={model.attention!r} '
+      f'and model.ffn={model.ffn!r} repeat'
+    )
+  encoder = len(period('bidirectional', model.ffn))
+  if model.num_encoder_layers % encoder:
+    raise UsageError(
+      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
+      f'by the {encoder} layers after which model.ffn={model.ffn!r} repeats'
+    )
+  for layer in layers:
+    router = layer.ffn.router
+    if router is not None and router.limited(training=True):
+      tokens = router.group_of(batch.micro_rows, model.context_length)
+      router.capacity_of(tokens, training=True)
+    if router is not None and router.limited(training=False):
+      tokens = router.group_of(config.eval.rows, model.context_length)
+      router.capacity_of(tokens, training=False)
+
+
+def check_objective(config: Config) -> None:
+  """Checks that the objective can train the model.
+
+  Raises:
+    UsageError: it cannot.
+  """
+  model = config.model
+  layers = period(model.attention, model.ffn)
   if not all(layer.attention.causal for layer in layers):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '
@@ -183,20 +224,6 @@ def validate(config: Config) -> None:
       f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
       f'{config.objective.name!r} trains decoders; give 0'
     )
-  if model.num_layers % len(layers):
-    raise UsageError(
-      f'model.num_layers={model.num_layers}: does not divide by the '
-      f'{len(layers)} layers after which model.attention={model.attention!r} '
-      f'and model.ffn={model.ffn!r} repeat'
-    )
-  for layer in layers:
-    router = layer.ffn.router
-    if router is not None and router.limited(training=True):
-      tokens = router.group_of(batch.micro_rows, model.context_length)
-      router.capacity_of(tokens, training=True)
-    if router is not None and router.limited(training=False):
-      tokens = router.group_of(config.eval.rows, model.context_length)
-      router.capacity_of(tokens, training=False)
 
 
 def set_vocab_size(config: Config, vocab_size: int, tokenizer: str) -> Config:
