@@ -14,7 +14,7 @@ decoders to train, and the paper's encoder-decoders to look at.
 of these names are T5 base with them. None but the tiny ones was run.
 
 The encoder-decoders count 7,415,217,408 / 26,309,291,008 / 394,543,476,736 /
-1,571,353,985,760 parameters, in table 9 7B (elsewhere 7.4B), 26B, 395B, 1571B:
+1,571,308,972,448 parameters, in table 9 7B (elsewhere 7.4B), 26B, 395B, 1571B:
 one vocabulary of 32,128, input and output tables shared, relative positions of
 each stack shared by its layers. Two sizes are not as table 9 has them:
 - t5-large there has GEGLU with d_ff 2816, which gives 27,120,888,832. 26B are

@@ -5,7 +5,8 @@
   gpt-jax plot --workdir workdirs/smoke
   gpt-jax plot --workdir W1,W2 --out compared.png
 
-Writes W/loss.png, or the file given by --out.
+Writes W/loss.png, and W/router.png of a run with experts (see
+`plot_routers`); with --out only the losses, into that file.
 """
 
 import os
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from gpt_jax import command, metrics
+from gpt_jax import command, metrics, plot_routers
 from gpt_jax.spec import UsageError
 
 
@@ -30,6 +31,9 @@ def main(args: command.Args) -> None:
   command.required(args, 'workdir')
   workdirs = args.workdir.split(',')
   print(loss_curves(workdirs, out=args.out))
+  if args.out is None:
+    for path in filter(None, map(plot_routers.router_curves, workdirs)):
+      print(path)
 
 
 def loss_curves(workdirs: list[str], out: str | None = None) -> str:

@@ -22,7 +22,16 @@ from typing import Any
 import jax
 from absl import flags
 
-from gpt_jax import command, distributed, evaluate, flops, generate, plot
+from gpt_jax import (
+  command,
+  distributed,
+  evaluate,
+  flops,
+  generate,
+  plot,
+  plot_routers,
+  routers,
+)
 from gpt_jax import config as config_lib
 from gpt_jax import run as run_lib
 from gpt_jax.checkpoint import Checkpointer
@@ -99,6 +108,8 @@ def train(config: Config, workdir: str) -> None:
   checkpointer.close()
   if jax.process_index() == 0:
     log.info('drew %s', plot.loss_curves([workdir]))
+    if path := plot_routers.router_curves(workdir):
+      log.info('drew %s', path)
   sample(run, state, tokenizer, workdir)
 
 
@@ -160,6 +171,8 @@ def fit(
         values = meter.read(step)
         metrics.write(step, **values)
         progress.show(step, summary(values))
+        if dead := routers.dead_experts(values):
+          log.warning('step %d: %s', step, dead)
       progress.advance(step)
       if evaluation and should(step, config.eval.every_steps, last):
         values = evaluation(state.params)
@@ -210,7 +223,7 @@ class Meter:
     self._outputs.append(output)
     self._steps += 1
 
-  def read(self, step: int) -> dict[str, float]:
+  def read(self, step: int) -> dict[str, Any]:
     """The metrics of step `step`, and speeds since the last call.
 
     Raises:
@@ -239,12 +252,13 @@ class Meter:
       'data_wait_seconds': self._wait / max(self._steps, 1),
       'step_seconds': seconds / max(self._steps, 1),
       'mfu': flops.mfu(rate, self._flops, self._peak),
+      **routers.metrics(config, outputs),
     }
     self.restart()
     return values
 
 
-def summary(values: dict[str, float]) -> str:
+def summary(values: dict[str, Any]) -> str:
   """A log line for people."""
   return (
     f'loss {values["loss"]:.3f} | {values["tokens_per_second"]:,.0f} tokens/s'
