@@ -19,7 +19,8 @@ def router_curves(workdir: str) -> str | None:
 
   One panel for each layer with experts: the fraction of the tokens that chose
   each expert, lines of up to `MOST_LINES` experts, else a heat map. Below them
-  the fraction dropped, and the entropy of the router's probabilities.
+  the fraction dropped, and the entropy of the router's probabilities. Dashed
+  lines are even loads and uniform probabilities.
   """
   lines = [m for m in metrics.read(workdir) if any(map(routers.is_load, m))]
   if not lines:
@@ -54,7 +55,10 @@ def router_curves(workdir: str) -> str | None:
       _lines(axes, steps, loads_SE, legend=i == 0)
   if image is not None:
     figure.colorbar(
-      image, ax=figure.axes, label='load / even load (red: no token)'
+      image,
+      ax=figure.axes,
+      extend='max',
+      label='load / even load (red: no token)',
     )
   labels = {'dropped': 'fraction dropped', 'entropy': 'router entropy (nats)'}
   for i, (name, label) in enumerate(labels.items()):
@@ -64,7 +68,11 @@ def router_curves(workdir: str) -> str | None:
       color = pyplot.get_cmap('viridis')(j / max(1, len(places) - 1) * 0.9)
       values = [m[f'{place}/{name}'] for m in lines]
       axes.plot(steps, values, color=color, lw=1, label=_title(place))
+      if name == 'entropy':
+        num_experts = len(lines[-1][f'{place}/load'])
+        axes.axhline(math.log(num_experts), color='black', ls='--', lw=0.8)
     axes.set_ylabel(label)
+    axes.margins(y=0.1)
     axes.set_ylim(bottom=0)
     _finish(axes)
     if len(places) <= MOST_LINES and name == 'dropped':

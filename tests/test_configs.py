@@ -235,7 +235,7 @@ ACTIVE = {
   'switch-t5-base-128': 222_903_552 + 12 * 768 * 128,
   'switch-t5-large': 737_668_096 + 24 * 1024 * 128,
   'switch-xxl': 11_003_736_064 + 24 * 4096 * 128,
-  'switch-c': 1_602_496_928 + 30 * 2080 * 2048,
+  'switch-c': 1_600_530_848 + 30 * 2080 * 2048,
 }
 # LaMDA's count says that embeddings are left out.
 COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
