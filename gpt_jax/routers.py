@@ -47,7 +47,8 @@ def metrics(
       continue
     _, stack, statistic = name.split('/')
     # In float64, so that the smallest load of one step is not lost.
-    pooled = np.mean([out[name] for out in outputs], axis=0, dtype=np.float64)
+    steps = np.array([out[name] for out in outputs], np.float64)
+    pooled = np.asarray(np.mean(steps, axis=0))
     for layer, value in zip(layers(config, stack), pooled, strict=True):
       place = f'router/{stack}/layer_{layer}'
       if statistic == 'load_E':

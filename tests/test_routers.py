@@ -116,7 +116,7 @@ def test_metrics_of_a_training_step():
     'model.num_layers': 4,
     'model.context_length': 13,
   }
-  run = tiny.build(tiny.config(**changes), (1,) * len(tiny.sharding.AXES))
+  run = tiny.build(tiny.config(**changes), (1, 1, 1))
   state = run_lib.init_state(run)
   batch = tiny.batch(16, 13, 48)
   apply = functools.partial(run.model.apply, mutable=['intermediates'])
