@@ -3,6 +3,7 @@
 """Every file in configs/: it loads, resolves and counts as its paper does."""
 
 import importlib
+import json
 import pathlib
 import re
 
@@ -281,6 +282,21 @@ def test_switch_sizes_that_the_paper_prints_with_other_totals(
   config.model.ffn, config.model.d_ff = ffn, d_ff
   figures = inspect.figures_of(config_lib.resolve_model(config))[1]
   assert rounded(figures['parameters'], printed) == printed
+
+
+def test_encoder_decoders_are_inspected_and_not_trained(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(FOLDER.parent)
+  config = ['--config', 'configs/switch.py:t5-base-128']
+  assert main(['inspect', *config, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['parameters'] == ROWS['switch-t5-base-128'][-2]
+  workdir = tmp_path / 'w'
+  assert main(['train', *config, '--workdir', str(workdir)]) == 2
+  refusal = 'model.num_encoder_layers=12: objective.name='
+  assert refusal in capsys.readouterr().err
+  assert not workdir.exists()
 
 
 def test_switch_tiny_and_its_twin():
