@@ -196,6 +196,12 @@ def validate(config: Config) -> None:
       f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
       f'by the {encoder} layers after which model.ffn={model.ffn!r} repeats'
     )
+  routers = [layer.ffn.router for layer in layers if layer.ffn.router]
+  if len({router.num_experts for router in routers}) > 1:
+    raise UsageError(
+      f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
+      'reported together; give all the same'
+    )
   for layer in layers:
     router = layer.ffn.router
     if router is not None and router.limited(training=True):
