@@ -72,8 +72,7 @@ def router_curves(workdir: str) -> str | None:
         num_experts = len(lines[-1][f'{place}/load'])
         axes.axhline(math.log(num_experts), color='black', ls='--', lw=0.8)
     axes.set_ylabel(label)
-    axes.margins(y=0.1)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     _finish(axes)
     if len(places) <= MOST_LINES and name == 'dropped':
       axes.legend(fontsize=7, ncols=2)
