@@ -68,7 +68,8 @@ def get_config(arg: str = '') -> ConfigDict:
     output='tied',
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
-    init_weights='normal(stddev=0.02)',  # or gpt2(stddev=0.02), palm
+    # or gpt2(stddev=0.02), palm, switch(scale=0.1, embedding=0.02)
+    init_weights='normal(stddev=0.02)',
     # Of activations and matrix products: bfloat16, float32. Norms, softmax
     # and loss are float32 always; for parameters see optim.precision.
     dtype='bfloat16',

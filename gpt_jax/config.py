@@ -132,6 +132,17 @@ def resolve(config: Config) -> Config:
   Raises:
     UsageError: names the field, its value and the remedy.
   """
+  config = resolve_model(config)
+  check_objective(config)
+  return config
+
+
+def resolve_model(config: Config) -> Config:
+  """Like `resolve`, for a model to look at: no matter what could train it.
+
+  Raises:
+    UsageError: names the field, its value and the remedy.
+  """
   config = unlocked(config)
   try:
     _fill(config)
@@ -235,6 +246,41 @@ def validate(config: Config) -> None:
       f'model.num_kv_heads={model.num_kv_heads}'
     )
   layers = period(model.attention, model.ffn)
+  if model.num_layers % len(layers):
+    raise UsageError(
+      f'model.num_layers={model.num_layers}: does not divide by the '
+      f'{len(layers)} layers after which model.attention={model.attention!r} '
+      f'and model.ffn={model.ffn!r} repeat'
+    )
+  encoder = len(period('bidirectional', model.ffn))
+  if model.num_encoder_layers % encoder:
+    raise UsageError(
+      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
+      f'by the {encoder} layers after which model.ffn={model.ffn!r} repeats'
+    )
+  routers = [layer.ffn.router for layer in layers if layer.ffn.router]
+  if len({router.num_experts for router in routers}) > 1:
+    raise UsageError(
+      f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
+      'reported together; give all the same'
+    )
+  rows = [(True, micro_rows or stage.rows) for stage in stages]
+  rows.append((False, config.eval.rows))
+  for router in {*routers}:
+    for training, number in rows:
+      if router.limited(training):
+        tokens = router.group_of(number, model.context_length)
+        router.capacity_of(tokens, training)
+
+
+def check_objective(config: Config) -> None:
+  """Checks that the objective can train the model.
+
+  Raises:
+    UsageError: it cannot.
+  """
+  model = config.model
+  layers = period(model.attention, model.ffn)
   if not all(layer.attention.causal for layer in layers):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '
@@ -245,19 +291,6 @@ def validate(config: Config) -> None:
       f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
       f'{config.objective.name!r} trains decoders; give 0'
     )
-  if model.num_layers % len(layers):
-    raise UsageError(
-      f'model.num_layers={model.num_layers}: does not divide by the '
-      f'{len(layers)} layers after which model.attention={model.attention!r} '
-      f'and model.ffn={model.ffn!r} repeat'
-    )
-  rows = [(True, micro_rows or stage.rows) for stage in stages]
-  rows.append((False, config.eval.rows))
-  for router in {layer.ffn.router for layer in layers}:
-    for training, number in rows:
-      if router is not None and router.limited(training):
-        tokens = router.group_of(number, model.context_length)
-        router.capacity_of(tokens, training)
 
 
 def stage_name(config: Config, rows: int) -> str:

@@ -3,6 +3,7 @@
 """Parameters, FLOPs a token and peak FLOP/s: what MFU is made of."""
 
 import math
+import re
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ from flax import linen as nn
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.embed import OUTPUTS
+from gpt_jax.nn.pattern import period
 
 # Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. v2, v3
 # and 7x show each chip as two devices.
@@ -30,7 +32,8 @@ PEAKS = {
 }
 FORMULA = (
   'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
-  '* context) / peak; attention counted whole (PaLM, appendix B)'
+  '* context) / peak; attention counted whole (PaLM, appendix B), and of '
+  'experts only those that a token takes'
 )
 FORMULA_CAUSAL = (
   'causal MFU: the same with 6 * layers * heads * head size * context; '
@@ -40,6 +43,8 @@ FORMULA_COMPILER = (
   'compiler MFU: steps/s * FLOPs of all matrix products handed to the '
   'compiler / peak; loops times their trips, recomputation included'
 )
+# Experts have their number as an axis; in the path only the layer tells.
+_EXPERT = re.compile(r'/block_(\d+)/ffn/(in|gate|out)/')
 
 
 def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
@@ -50,24 +55,49 @@ def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
   }
 
 
-def matmul_parameters(config: Config, params: Any) -> int:
-  """Parameters that multiply every token.
+def active_parameters(config: Config, params: Any) -> dict[str, int]:
+  """How many parameters of each array one token meets.
 
-  Kernels, and the table that scores the vocabulary. Looking an embedding up
-  is not a product, nor is adding a position, a bias or a norm's scale.
+  All of them, but of experts top_k / num_experts: what a token computes, be it
+  in an expert or dropped by one that is full.
+  """
+  # Blocks of an encoder are numbered likewise: the list of feed-forward layers
+  # repeats in both stacks from their first layer on.
+  layers = period(config.model.attention, config.model.ffn)
+  counts = {}
+  for name, shape in parameter_table(params).items():
+    counts[name] = math.prod(shape)
+    found = _EXPERT.search(name)
+    router = layers[int(found[1])].ffn.router if found else None
+    if router is not None:
+      counts[name] = counts[name] // router.num_experts * router.top_k
+  return counts
+
+
+def matmul_parameters(config: Config, params: Any) -> int:
+  """Parameters that multiply a token.
+
+  Kernels, routers' among them, and the table that scores the vocabulary; of
+  experts those that the token takes. Looking an embedding up is not a product,
+  nor is adding a position, a bias or a norm's scale.
   """
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
   return sum(
-    math.prod(shape)
-    for name, shape in parameter_table(params).items()
+    count
+    for name, count in active_parameters(config, params).items()
     # An adaptive embedding has `kernel_0`, `embedding_0`, ...
     if '/kernel' in name or name.startswith(f'{head}/embedding')
   )
 
 
 def per_token(config: Config, params: Any) -> int:
-  """Training FLOPs of one token, forward and backward: see `FORMULA`."""
+  """Training FLOPs of one token, forward and backward: see `FORMULA`.
+
+  In an encoder-decoder it is a token of the input together with one of the
+  output, where both are `context_length` long; each of the decoder's layers
+  attends twice, to its own tokens and to the encoder's.
+  """
   return 6 * matmul_parameters(config, params) + 12 * _attention(config)
 
 
@@ -79,9 +109,10 @@ def per_token_causal(config: Config, params: Any) -> int:
 def _attention(config: Config) -> int:
   """Layers * heads * head size * context: LHQT of PaLM's appendix B."""
   model = config.model
-  return (
-    model.num_layers * model.num_heads * model.head_size * model.context_length
-  )
+  layers = model.num_layers
+  if model.num_encoder_layers:
+    layers = 2 * layers + model.num_encoder_layers
+  return layers * model.num_heads * model.head_size * model.context_length
 
 
 def peak(device: Any) -> tuple[float, str]:

@@ -11,7 +11,8 @@
 
 Of a config it shows the resolved fields, parameters, FLOPs, and the schedule:
 rows, tokens and learning rate where each stage of the batch begins. It builds
-the model's shapes only, which takes no memory and no accelerator.
+the model's shapes only, which takes no memory and no accelerator, and shows
+models too that no objective trains yet, such as encoder-decoders.
 
 Of a run it shows which documents the rows of each step were taken from, by
 their place in the token store: a function of the config and the step. Steps
@@ -91,8 +92,12 @@ def main(args: command.Args) -> None:
     show_ledger(args.workdir, args.steps, text=args.text, as_json=args.json)
     return
   command.required(args, 'config')
-  config = config_lib.resolve(args.config)
+  config = config_lib.resolve_model(args.config)
   params, figures = figures_of(config)
+  try:
+    config_lib.check_objective(config)
+  except UsageError as e:
+    command.log.info('a model to look at, not to train: %s', e)
   figures = {'parameters_text': rounded(figures['parameters']), **figures}
   if args.json:
     stages = [stage._asdict() for stage in schedule_table(config)]
@@ -157,7 +162,7 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
   per_token = flops.per_token(config, params)
   return params, {
     'parameters': parameters,
-    'parameters_active': parameters,
+    'parameters_active': sum(flops.active_parameters(config, params).values()),
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),
     'flops_per_token': per_token,
@@ -299,11 +304,15 @@ def papers_table(root: pathlib.Path) -> str:
     year = int(paper[-5:-1])
     differs = module.DIFFERS
     for size in getattr(module, 'SIZES', ['']):
-      config = config_lib.resolve(module.get_config(size))
-      parameters = figures_of(config)[1]['parameters']
+      config = config_lib.resolve_model(module.get_config(size))
+      figures = figures_of(config)[1]
+      parameters, active = figures['parameters'], figures['parameters_active']
+      count = f'{parameters:,}'
+      if active != parameters:
+        count += f', of which a token takes {active:,}'
       name = f'{file.stem}.py:{size}' if size else f'{file.stem}.py'
       test = f'test_decoder_row[{file.stem}-{size}]'
-      row = f'| {paper} | `{name}` | {differs} | {parameters:,} | `{test}` |'
+      row = f'| {paper} | `{name}` | {differs} | {count} | `{test}` |'
       rows.append((year, row))
       # Said once, for all sizes.
       paper = differs = ''

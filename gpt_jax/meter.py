@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from gpt_jax import flops
+from gpt_jax import flops, routers
 from gpt_jax.command import log
 from gpt_jax.run import Run
 
@@ -43,7 +43,7 @@ class Meter:
 
   def forget(self) -> None:
     """Drops the steps not read yet: they were given up."""
-    self._outputs, self._last = [], {}
+    self._outputs, self._fetched = [], []
     self.restart()
 
   def restart(self) -> None:
@@ -69,20 +69,23 @@ class Meter:
   def fetch(self) -> list[dict[str, Any]]:
     """The outputs of the steps since the last call; waits for them."""
     outputs, self._outputs = jax.device_get(self._outputs), []
-    if outputs:
-      self._last = outputs[-1]
+    self._fetched += outputs
     return outputs
 
-  def read(self, step: int) -> dict[str, float]:
-    """The metrics of step `step`, fetched last, and speeds since `restart`."""
+  def read(self, step: int) -> dict[str, Any]:
+    """The metrics of step `step`, fetched last, and speeds since `restart`.
+
+    Those of routers are means over all steps since the last call.
+    """
+    outputs, self._fetched = self._fetched, []
     ramp = self._run.ramp
     seconds = time.perf_counter() - self._start
     tokens = ramp.tokens(step)
     rate = (tokens - ramp.tokens(step - self._steps)) / seconds
     values = {
       'tokens': tokens,
-      'loss': float(self._last['loss']),
-      'grad_norm': float(self._last['grad_norm']),
+      'loss': float(outputs[-1]['loss']),
+      'grad_norm': float(outputs[-1]['grad_norm']),
       'learning_rate': float(self._run.schedule(step - 1)),
       'batch_rows': ramp.rows(step - 1),
       'tokens_per_second': rate,
@@ -92,12 +95,13 @@ class Meter:
         name: flops.mfu(rate, per_token, self._peak)
         for name, per_token in self._flops.items()
       },
+      **routers.metrics(self._run.config, outputs),
     }
     self.restart()
     return values
 
 
-def summary(values: dict[str, float]) -> str:
+def summary(values: dict[str, Any]) -> str:
   """A log line for people."""
   return (
     f'loss {values["loss"]:.3f} | {values["tokens_per_second"]:,.0f} tokens/s'

@@ -40,9 +40,13 @@ def read(workdir: str) -> list[dict[str, Any]]:
   return [json.loads(line) for line in lines[:-1]]
 
 
-def finite(values: dict[str, float]) -> dict[str, float]:
+def finite(values: dict[str, Any]) -> dict[str, Any]:
   """Leaves out what JSON cannot hold: infinite numbers and NaN."""
-  return {name: x for name, x in values.items() if math.isfinite(x)}
+  return {
+    name: x
+    for name, x in values.items()
+    if all(map(math.isfinite, x if isinstance(x, list) else [x]))
+  }
 
 
 def _now() -> float:

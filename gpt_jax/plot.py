@@ -7,7 +7,8 @@
   gpt-jax plot --config configs/gpt3.py:175b
   gpt-jax plot --workdir W --goodput
 
-Writes W/loss.png, or with --config ./schedule.png (rows of a batch, learning
+Writes W/loss.png, and W/router.png of a run with experts (see `plot_routers`);
+or with --config ./schedule.png (rows of a batch, learning
 rate and tokens over the steps, before anything is run), with --goodput
 W/goodput.png, or the file given by --out. The goodput is the part of the wall
 time, from the first start to the last line of metrics.jsonl, that went into
@@ -22,7 +23,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import command, goodput, metrics
+from gpt_jax import command, goodput, metrics, plot_routers
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.metrics import HELD_OUT
@@ -63,6 +64,9 @@ def main(args: command.Args) -> None:
     return
   workdirs = args.workdir.split(',')
   print(loss_curves(workdirs, out=args.out))
+  if args.out is None:
+    for path in filter(None, map(plot_routers.router_curves, workdirs)):
+      print(path)
 
 
 def loss_curves(workdirs: list[str], out: str | None = None) -> str:

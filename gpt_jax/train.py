@@ -27,8 +27,10 @@ from gpt_jax import (
   generate,
   phases,
   plot,
+  plot_routers,
   preemption,
   rewind,
+  routers,
   spikes,
   watchdog,
 )
@@ -85,6 +87,8 @@ def train(config: Config, workdir: str) -> None:
     preemption.check()
     if jax.process_index() == 0:
       log.info('drew %s', plot.loss_curves([workdir]))
+      if path := plot_routers.router_curves(workdir):
+        log.info('drew %s', path)
     sample(job.run, state, job.store.tokenizer(), workdir)
 
 
@@ -256,6 +260,10 @@ def loop(
         metrics.write(step, **metrics_lib.finite(values), epochs=epochs)
         guard.logged(values['loss'])
         progress.show(step, summary(values))
+        if dead := routers.dead_experts(values):
+          log.warning('step %d: %s', step, dead)
+        if dead := routers.dead_experts(values):
+          log.warning('step %d: %s', step, dead)
       progress.advance(step)
       held_out = None if stop else evaluated(step)
       stop = held_out is None

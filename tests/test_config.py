@@ -286,3 +286,24 @@ def test_the_causal_objective_needs_a_decoder(field, value):
   config = tiny.config(**{'model.num_layers': 4, field: value})
   with pytest.raises(UsageError, match=field):
     config_lib.resolve(config)
+  # It can be looked at.
+  assert config_lib.resolve_model(config).is_locked
+
+
+def test_all_layers_have_as_many_experts():
+  ffn = 'switch(num_experts=2), relu, switch(num_experts={})'
+  changes = {'model.num_layers': 3, 'model.ffn': ffn.format(2)}
+  config_lib.resolve(tiny.config(**changes))
+  changes['model.ffn'] = ffn.format(3)
+  with pytest.raises(UsageError, match='with different num_experts'):
+    config_lib.resolve(tiny.config(**changes))
+
+
+def test_encoders_have_whole_periods():
+  changes = {
+    'model.num_layers': 4,
+    'model.num_encoder_layers': 3,
+    'model.ffn': 'relu, gelu',
+  }
+  with pytest.raises(UsageError, match='num_encoder_layers=3: does not divide'):
+    config_lib.resolve_model(tiny.config(**changes))

@@ -3,6 +3,7 @@
 """Every file in configs/: it loads, resolves and counts as its paper does."""
 
 import importlib
+import json
 import pathlib
 import re
 
@@ -41,12 +42,17 @@ def test_configs_come_from_this_checkout():
 def test_config_resolves(name, size):
   config = module(name).get_config(size)
   assert config.is_locked
-  resolved = config_lib.resolve(config)
+  resolved = config_lib.resolve_model(config)
   unknown = {k for k, v in config_lib.flatten(resolved).items() if v is None}
   assert unknown <= {
     *('model.vocab_size', 'data.store', 'eval.num_batches'),
     'batch.micro_rows',
   }
+  if resolved.model.num_encoder_layers:
+    with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
+      config_lib.resolve(config)
+  else:
+    assert config_lib.resolve(config) == resolved
   # A config may change fields, not invent them.
   base_fields = config_lib.flatten(module('base').get_config())
   assert {*config_lib.flatten(resolved)} == {*base_fields}
@@ -73,7 +79,7 @@ def test_unknown_size_lists_the_sizes(name):
 
 @pytest.mark.parametrize('name, size', ALL)
 def test_batch_splits_over_eight_devices_or_says_so(name, size):
-  config = config_lib.resolve(module(name).get_config(size))
+  config = config_lib.resolve_model(module(name).get_config(size))
   stages = config_lib.ramp(config).stages
   if any(stage.rows % 8 for stage in stages):
     message = rf'batch\.rows={config.batch.rows}: does not divide'
@@ -145,6 +151,9 @@ def test_figures_need_the_vocabulary():
 PLAIN = 50_257, 2048
 PIECES = 32_000, 2048
 PALM = 256_000, 2048
+T5 = 32_128, 512
+TINY = 4, 128, 4, 32, 4, 512, 4096, 256
+BASE = 12, 768, 12, 64, 12, 3072, 50_257, 1024
 ROWS = {
   'gpt1-': (12, 768, 12, 64, 12, 3072, 40_478, 512, 116_534_784, '117M'),
   'gpt2-small': (
@@ -202,6 +211,36 @@ ROWS = {
   'llama-65b': (
     *(80, 8192, 64, 128, 64, 22_016, *PIECES, 65_285_660_672, '65.3B'),
   ),
+  # Of these the paper has the encoder-decoders: table 9.
+  'switch-tiny': (*TINY, 3_196_416, '3.2M'),
+  'switch-tiny-dense': (*TINY, 1_350_400, '1.4M'),
+  'switch-base-8': (*BASE, 322_818_816, '323M'),
+  'switch-base-16': (*BASE, 549_532_416, '550M'),
+  'switch-base-32': (*BASE, 1_002_959_616, '1.0B'),
+  'switch-base-64': (*BASE, 1_909_814_016, '1.9B'),
+  'switch-base-128': (*BASE, 3_723_522_816, '3.7B'),
+  'switch-t5-base-128': (
+    *(12, 768, 12, 64, 12, 2048, *T5, 7_415_217_408, '7.4B'),
+  ),
+  'switch-t5-large': (
+    *(24, 1024, 16, 64, 16, 4096, *T5, 26_309_291_008, '26B'),
+  ),
+  'switch-xxl': (
+    *(24, 4096, 64, 64, 64, 10_240, *T5, 394_543_476_736, '395B'),
+  ),
+  'switch-c': (15, 2080, 32, 64, 32, 6144, *T5, 1_571_308_972_448, '1571B'),
+}
+# Parameters that a token takes, where there are experts: those of the dense
+# model, which the paper calls 223M, 739M and 11B, and the routers.
+ACTIVE = {
+  'switch-tiny': 1_350_400 + 2 * 128 * 8,
+  **{
+    f'switch-base-{n}': 124_439_808 + 6 * 768 * n for n in (8, 16, 32, 64, 128)
+  },
+  'switch-t5-base-128': 222_903_552 + 12 * 768 * 128,
+  'switch-t5-large': 737_668_096 + 24 * 1024 * 128,
+  'switch-xxl': 11_003_736_064 + 24 * 4096 * 128,
+  'switch-c': 1_600_530_848 + 30 * 2080 * 2048,
 }
 # LaMDA's count says that embeddings are left out.
 COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
@@ -220,14 +259,65 @@ def rounded(count, printed):
 def test_decoder_row(row):
   *sizes, parameters, printed = ROWS[row]
   name, _, size = row.partition('-')
-  config = config_lib.resolve(module(name).get_config(size))
+  config = config_lib.resolve_model(module(name).get_config(size))
   m = config.model
   found = [m.num_layers, m.d_model, m.num_heads, m.head_size, m.num_kv_heads]
   assert [*found, m.d_ff, m.vocab_size, m.context_length] == sizes
   _, figures = inspect.figures_of(config)
-  assert figures['parameters'] == figures['parameters_active'] == parameters
+  assert figures['parameters'] == parameters
+  assert figures['parameters_active'] == ACTIVE.get(row, parameters)
   counted = figures[COUNTED.get(row, 'parameters')]
   assert rounded(counted, printed) == OFF.get(row, printed)
+
+
+@pytest.mark.parametrize(
+  'size, ffn, d_ff, printed',
+  [
+    ('t5-large', "geglu, switch(num_experts=128, expert='geglu')", 2816, '27B'),
+    ('xxl', "geglu, switch(num_experts=64, expert='geglu')", 10_240, '201B'),
+    ('xxl', "switch(num_experts=64, expert='geglu')", 10_240, '392B'),
+  ],
+)
+def test_switch_sizes_that_the_paper_prints_with_other_totals(
+  size, ffn, d_ff, printed
+):
+  """26B and 395B in its table 9."""
+  config = module('switch').get_config(size).unlock()
+  config.model.ffn, config.model.d_ff = ffn, d_ff
+  figures = inspect.figures_of(config_lib.resolve_model(config))[1]
+  assert rounded(figures['parameters'], printed) == printed
+
+
+def test_encoder_decoders_are_inspected_and_not_trained(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(FOLDER.parent)
+  config = ['--config', 'configs/switch.py:t5-base-128']
+  assert main(['inspect', *config, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['parameters'] == ROWS['switch-t5-base-128'][-2]
+  workdir = tmp_path / 'w'
+  assert main(['train', *config, '--workdir', str(workdir)]) == 2
+  refusal = 'model.num_encoder_layers=12: objective.name='
+  assert refusal in capsys.readouterr().err
+  assert not workdir.exists()
+
+
+def test_switch_tiny_and_its_twin():
+  """Equal FLOPs but for the routers, and nothing else differs."""
+  switch, dense = (
+    config_lib.resolve(module('switch').get_config(size))
+    for size in ('tiny', 'tiny-dense')
+  )
+  found = {
+    text.partition(':')[0] for text in config_lib.differences(switch, dense)
+  }
+  assert found == {'model.ffn'}
+  switch, dense = (
+    inspect.figures_of(config)[1]['flops_per_token']
+    for config in (switch, dense)
+  )
+  assert switch - dense == 6 * 2 * 128 * 8
 
 
 def test_palm_has_no_scales_in_its_norms():

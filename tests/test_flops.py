@@ -57,6 +57,46 @@ def test_matmul_parameters(output):
   assert causal == 6 * expected + 6 * 5 * H * K * 13
 
 
+@pytest.mark.parametrize('expert, top_k', [('relu', 1), ('geglu', 2)])
+def test_experts_count_for_the_tokens_that_take_them(expert, top_k):
+  """Two of four layers, among them one of two kinds of attention."""
+  ffn = f"relu, switch(num_experts=5, expert='{expert}', top_k={top_k})"
+  changes = {'num_layers': 4, 'ffn': ffn, 'attention': 'full, full'}
+  params = tiny.params(tiny.model(**changes))
+  config = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  D, H, G, K, F, V = (tiny.D, tiny.H, tiny.G, tiny.K, tiny.F, tiny.V)
+  matrices = 3 if expert == 'geglu' else 2
+  attention = 2 * D * H * K + 2 * D * G * K
+  experts = 2 * top_k * matrices * D * F
+  matmul = 4 * attention + 2 * 2 * D * F + experts + 2 * D * 5 + V * D
+  assert flops.matmul_parameters(config, params) == matmul
+  per_token = flops.per_token(config, params)
+  assert per_token == 6 * matmul + 12 * 4 * H * K * 13
+  # Kernels and biases of those experts that a token does not take.
+  idle = 2 * (5 - top_k) * (matrices * D * F + (matrices - 1) * F + D)
+  total = sum(x.size for x in jax.tree.leaves(params))
+  assert sum(flops.active_parameters(config, params).values()) == total - idle
+
+
+def test_encoder_decoder():
+  """A token of each side; the decoder attends to both."""
+  changes = {
+    'num_layers': 2,
+    'num_encoder_layers': 4,
+    'ffn': 'relu, switch(num_experts=5)',
+    'position': 't5_bias',
+    'bias': 'none',
+  }
+  params = tiny.params(tiny.model(**changes))
+  config = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  D, H, G, K, F, V = (tiny.D, tiny.H, tiny.G, tiny.K, tiny.F, tiny.V)
+  attention = 2 * D * H * K + 2 * D * G * K
+  matmul = (4 + 2 * 2) * attention + 6 * 2 * D * F + 3 * D * 5 + V * D
+  assert flops.matmul_parameters(config, params) == matmul
+  per_token = flops.per_token(config, params)
+  assert per_token == 6 * matmul + 12 * (4 + 2 * 2) * H * K * 13
+
+
 def test_parameter_table_of_real_and_abstract_parameters():
   model = tiny.model()
   real = flops.parameter_table(tiny.params(model))

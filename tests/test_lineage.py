@@ -27,7 +27,8 @@ SMALL = {
   'schedule.name': 'constant(peak=1e-2)',
 }
 LINEAGE = (
-  *('gpt1', 'gpt2', 'gpt3', 'gopher', 'chinchilla', 'lamda', 'palm', 'llama'),
+  *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
+  'llama',
 )
 
 

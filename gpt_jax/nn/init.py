@@ -7,6 +7,8 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 
+from gpt_jax.spec import UsageError
+
 Initializer = jax.nn.initializers.Initializer
 
 
@@ -62,4 +64,29 @@ def palm():
   return build
 
 
-INITS = {'normal': normal, 'gpt2': gpt2, 'palm': palm}
+def switch(scale: float = 0.1, embedding: float = 0.02):
+  """Switch, section 2.4: truncated normal with stddev sqrt(scale / n_in).
+
+  Args:
+    scale: a tenth of the usual 1, for stability (table 3).
+    embedding: stddev of the tables of tokens and positions. T5's is 1, with
+      `output="tied(scale='rsqrt')"`.
+  """
+  if scale <= 0 or embedding <= 0:
+    raise UsageError(
+      f'model.init_weights: scale={scale} and embedding={embedding} must be '
+      'positive'
+    )
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    table = nn.initializers.normal(embedding)
+    kernel = nn.initializers.variance_scaling(
+      scale, 'fan_in', 'truncated_normal'
+    )
+    return Initializers(table, table, kernel, kernel)
+
+  return build
+
+
+INITS = {'normal': normal, 'gpt2': gpt2, 'palm': palm, 'switch': switch}

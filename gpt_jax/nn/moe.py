@@ -192,7 +192,7 @@ def _stats(
 ) -> Stats:
   """Over groups: the mean of each group's own."""
   probs_GTE, E = choices.probs_NE, router.num_experts
-  chosen_GTKE = choices.experts_NK[..., None] == jnp.arange(E)
+  chosen_GTKE = choices.experts_NK[..., None] == jnp.arange(E)[None, None, None]
   load_GE = jnp.mean(chosen_GTKE, axis=(1, 2), dtype=jnp.float32)
   balance = jnp.mean(jax.vmap(routing.load_balance)(probs_GTE, load_GE))
   log_z_GT = jax.nn.logsumexp(logits_GTE, axis=-1)

@@ -96,6 +96,32 @@ def test_roles():
       assert_normal(x, residual if name == 'residual' else 0.02)
 
 
+def test_switch():
+  """Section 2.4: stddev sqrt(s / n), cut at two of what is drawn from."""
+  found = leaves(
+    initial(
+      init_weights='switch(scale=0.3, embedding=0.05)',
+      num_layers=2,
+      ffn='relu, switch(num_experts=3)',
+    )
+  )
+  inputs = {'attention/out': 6 * 7, 'ffn/out': 193}
+  experts = 0
+  for name, x in found.items():
+    if name.endswith('/router/kernel'):
+      continue
+    if name.endswith('/kernel'):
+      experts += x.ndim == 4
+      size = next((n for part, n in inputs.items() if part in name), 97)
+      assert x.shape[-2] == size
+      stddev = (0.3 / size) ** 0.5
+      assert abs(np.std(x) / stddev - 1) < 5 / np.sqrt(2 * x.size)
+      assert 2.2 * stddev < np.abs(x).max() < 2.2751 * stddev
+    elif name.endswith('/embedding'):
+      assert_normal(x, 0.05)
+  assert experts == 2
+
+
 def test_palm():
   """Section 5: kernels by what comes in, embeddings N(0, 1)."""
   found = leaves(initial(init_weights='palm', output='untied'))
