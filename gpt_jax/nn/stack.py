@@ -108,7 +108,8 @@ def layer_outputs(
     stack: `decoder`, or `encoder` of an encoder-decoder.
   """
   sown = intermediates[stack]['periods']
-  period = [sown[name][0] for name in sorted(sown, key=len_then_name)]
+  names = [name for name in sown if name.startswith('hidden_')]
+  period = [sown[name][0] for name in sorted(names, key=len_then_name)]
   return [block[n] for n in range(len(period[0])) for block in period]
 
 
