@@ -74,6 +74,7 @@ class Transformer(nn.Module):
   attention_scale: str
   attention_backend: str
   ffn: str
+  encoder_ffn: str | None
   norm: str
   block: str
   bias: str
@@ -120,7 +121,10 @@ class Transformer(nn.Module):
       )
     self.embed_dropout = nn.Dropout(self._rates.embedding)
     self.decoder = self._stack(
-      self.attention, self.num_layers, cross=self.num_encoder_layers > 0
+      self.attention,
+      self.ffn,
+      self.num_layers,
+      cross=self.num_encoder_layers > 0,
     )
     if position.bias:
       self.decoder_bias = self._bias(self.attention)
@@ -128,7 +132,10 @@ class Transformer(nn.Module):
       self.final_norm = self._norm()
     if self.num_encoder_layers:
       self.encoder = self._stack(
-        'bidirectional', self.num_encoder_layers, cross=False
+        'bidirectional',
+        self.encoder_ffn or self.ffn,
+        self.num_encoder_layers,
+        cross=False,
       )
       if position.bias:
         self.encoder_bias = self._bias('bidirectional')
@@ -225,8 +232,10 @@ class Transformer(nn.Module):
     """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
     return self._head.logits(hidden, self.embed)
 
-  def _stack(self, attention: str, num_layers: int, *, cross: bool) -> Stack:
-    """A stack whose layers follow `attention` and the fields of the model."""
+  def _stack(
+    self, attention: str, ffn: str, num_layers: int, *, cross: bool
+  ) -> Stack:
+    """A stack whose layers follow both lists and the fields of the model."""
     biases = spec.build('model.bias', self.bias, BIASES)
     of_ffn = {
       'd_ff': self.d_ff,
@@ -259,7 +268,7 @@ class Transformer(nn.Module):
         dropout=self._rates.residual,
         cross=cross,
       )
-      for layer in period(attention, self.ffn)
+      for layer in period(attention, ffn)
     )
     return Stack(blocks, num_layers, self.remat, self.loop)
 
