@@ -178,7 +178,7 @@ def validate(config: Config) -> None:
       f'model.attention={model.attention!r}: tokens would see the targets of '
       f'objective.name={config.objective.name!r}; take causal patterns'
     )
-  if model.num_encoder_layers:
+  if model.num_encoder_layers and config.optim.name != 'none':
     raise UsageError(
       f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
       f'{config.objective.name!r} trains decoders; give 0'
@@ -188,6 +188,13 @@ def validate(config: Config) -> None:
       f'model.num_layers={model.num_layers}: does not divide by the '
       f'{len(layers)} layers after which model.attention={model.attention!r} '
       f'and model.ffn={model.ffn!r} repeat'
+    )
+  encoder_ffn = model.encoder_ffn or model.ffn
+  count = len(period('bidirectional', encoder_ffn))
+  if model.num_encoder_layers % count:
+    raise UsageError(
+      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
+      f'by the {count} layers of {encoder_ffn!r}; set model.encoder_ffn'
     )
   for layer in layers:
     router = layer.ffn.router

@@ -201,9 +201,14 @@ def load(workdir: str) -> Trained:
   """Loads the newest sound checkpoint of a workdir, and its tokenizer.
 
   Raises:
-    UsageError: there is none.
+    UsageError: there is none, or the model has an encoder, which imports may.
   """
   run, state = restore(workdir)
+  if run.config.model.num_encoder_layers:
+    raise UsageError(
+      f'--workdir={workdir}: holds an encoder-decoder, which this command has '
+      'no text for; use gpt_jax.hf.forward or gpt_jax.decoding.sample'
+    )
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   return Trained(run, state, tokenizer)
 

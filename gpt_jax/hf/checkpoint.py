@@ -177,9 +177,14 @@ def _fill(
   value = reader.read(first)
   for other in others:
     if not np.array_equal(value, reader.read(other), equal_nan=True):
+      tied = model.options.get('tie_word_embeddings', True)
       raise UsageError(
-        f'{first} and {other} are tied in this model, but differ; set '
-        'tie_word_embeddings to false in config.json if they should'
+        f'{first} and {other} are tied in this model, but differ; '
+        + (
+          'set tie_word_embeddings to false in config.json if they should'
+          if tied
+          else 'tie_word_embeddings=False is supported for one input table only'
+        )
       )
   for path, piece in zip(tensor.paths, tensor.split(value), strict=True):
     part(model, flat, path, slot)[...] = piece

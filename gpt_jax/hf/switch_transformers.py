@@ -10,6 +10,7 @@ from gpt_jax.hf.base import (
   Family,
   Options,
   Tensor,
+  choice,
   ffns,
   linear,
   shortest_period,
@@ -118,7 +119,11 @@ def _step(sparse: list[int], num_layers: int) -> int:
 
 
 def _tensors(model: Transformer) -> list[Tensor]:
-  tensors = t5.shared_tensors(model)
+  embed, *tensors = t5.shared_tensors(model)
+  if choice(model, 'output').name == 'untied':
+    # HF 5 has these tables then, and would draw them anew; ours are equal.
+    embed = embed._replace(always=embed.names)
+  tensors.append(embed)
   for stack, path, sublayer in (
     ('encoder', 'encoder_layer', 1),
     ('decoder', 'layer', 2),
