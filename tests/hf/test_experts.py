@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtral and Switch Transformers: their patterns, and what is refused.
 
-One expert with all tokens is a dense layer, so that dense checkpoints in
+Experts that are all the same are a dense layer, so that dense checkpoints in
 disguise must compute what was recorded of them.
 """
 
@@ -50,18 +50,22 @@ def assert_round_trip(folder, model, params, weights):
     np.testing.assert_array_equal(found[name], value, name, strict=True)
 
 
-def test_one_expert_of_mixtral_is_mistral(tmp_path):
+def test_twin_experts_of_mixtral_are_mistral(tmp_path):
+  """Also with one expert per token, whose gate HF makes 1."""
   values = config(MISTRAL) | {'model_type': 'mixtral'}
   values |= {'architectures': ['MixtralForCausalLM']}
-  values |= {'num_local_experts': 1, 'num_experts_per_tok': 1}
-  moe = 'block_sparse_moe.experts.0'
-  weights = renamed(
-    tensors(MISTRAL),
-    (r'mlp\.gate_proj', f'{moe}.w1'),
-    (r'mlp\.up_proj', f'{moe}.w3'),
-    (r'mlp\.down_proj', f'{moe}.w2'),
-  )
-  router = np.ones((1, values['hidden_size']), np.float32)
+  values |= {'num_local_experts': 2, 'num_experts_per_tok': 1}
+  weights = {}
+  for i in range(2):
+    moe = f'block_sparse_moe.experts.{i}'
+    weights |= renamed(
+      tensors(MISTRAL),
+      (r'mlp\.gate_proj', f'{moe}.w1'),
+      (r'mlp\.up_proj', f'{moe}.w3'),
+      (r'mlp\.down_proj', f'{moe}.w2'),
+    )
+  router = np.sin(np.arange(2 * values['hidden_size'], dtype=np.float32))
+  router = router.reshape(2, -1)
   for i in range(values['num_hidden_layers']):
     weights[f'model.layers.{i}.block_sparse_moe.gate.weight'] = router
   model, params = hf.load(write(tmp_path / 'in', values, weights))
