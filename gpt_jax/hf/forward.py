@@ -12,7 +12,11 @@ from gpt_jax.hf import routers, scores
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
-from gpt_jax.nn.transformer import Transformer, layer_outputs
+from gpt_jax.nn.transformer import (
+  Transformer,
+  layer_outputs,
+  layer_routers,
+)
 from gpt_jax.spec import UsageError
 
 
@@ -237,7 +241,7 @@ def _run(model, params, inputs):
     result['encoder_hidden_states'] = encoder
     result['encoder_last_hidden_state'] = encoder[-1]
   stacks = ['decoder', *['encoder'] * (model.num_encoder_layers > 0)]
-  result['routed'] = {stack: routers.sown(sown, stack) for stack in stacks}
+  result['routed'] = {stack: layer_routers(sown, stack) for stack in stacks}
   if not isinstance(model, Imported) or model.origin.kind in SCORING:
     result['logits'] = model.apply(variables, out.hidden_BLD, method='logits')
   return result

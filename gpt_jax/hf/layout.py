@@ -14,8 +14,7 @@ import numpy as np
 from gpt_jax.hf import heads
 from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor
 from gpt_jax.hf.families import FAMILIES
-from gpt_jax.nn import pattern
-from gpt_jax.nn.transformer import Transformer, parameter_shapes
+from gpt_jax.nn.transformer import Transformer, parameter_shapes, period
 from gpt_jax.spec import UsageError
 
 # Options of any model that would change what it computes.
@@ -189,7 +188,7 @@ def _stack(model: Imported, path: str) -> _Layers | None:
 @functools.cache
 def _period(attention: str, ffn: str) -> int:
   """After how many layers a stack's parameters look the same again."""
-  return len(pattern.period(attention, ffn))
+  return len(period(attention, ffn))
 
 
 def file_name(model: Imported, name: str) -> str:

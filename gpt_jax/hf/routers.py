@@ -12,8 +12,6 @@ import jax.numpy as jnp
 
 from gpt_jax import spec
 from gpt_jax.hf.base import Options, ffns
-from gpt_jax.nn import routing
-from gpt_jax.nn.stack import len_then_name
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
@@ -76,25 +74,6 @@ def _computes(call: spec.Call, context_length: int) -> spec.Call:
   return call._replace(kwargs=kwargs)
 
 
-def sown(intermediates: Any, stack: str) -> dict[str, jax.Array]:
-  """`logits` [layer, B, L, E] and `kept` [layer, B, L, K] of a stack.
-
-  Of the layers that have experts; nothing if none has.
-  """
-  period = intermediates[stack]['periods']
-  blocks = [n for n in sorted(period, key=len_then_name) if _routes(period[n])]
-  out = {}
-  for name in ('logits', 'kept') if blocks else ():
-    of_blocks = [period[n]['ffn'][f'router_{name}'][0] for n in blocks]
-    stacked = jnp.stack(of_blocks, axis=1)
-    out[name] = stacked.reshape(-1, *stacked.shape[2:])
-  return out
-
-
-def _routes(block: Any) -> bool:
-  return isinstance(block, dict) and 'ffn' in block
-
-
 def outputs(
   model: Transformer, stacks: dict[str, dict[str, jax.Array]], mask: Any
 ) -> dict[str, jax.Array]:
@@ -102,7 +81,7 @@ def outputs(
 
   Args:
     model: a decoder (Mixtral) or an encoder-decoder (Switch).
-    stacks: what `sown` gives of each stack.
+    stacks: what `layer_routers` gives of each stack.
     mask: [B, L], 0 for padding, which Mixtral leaves out; None: no padding.
 
   Raises:
@@ -168,5 +147,5 @@ def _balance_of_rows(logits_NBLE: jax.Array) -> jax.Array:
   logits_BTE = jnp.moveaxis(logits_NBLE, 0, 1).reshape(B, -1, E)
   probs_BTE = jax.nn.softmax(logits_BTE, axis=-1)
   chosen_BTE = jax.nn.one_hot(jnp.argmax(probs_BTE, axis=-1), E)
-  fractions_BE = jnp.mean(chosen_BTE, axis=1)
-  return jnp.mean(jax.vmap(routing.load_balance)(probs_BTE, fractions_BE))
+  f_BE, P_BE = jnp.mean(chosen_BTE, axis=1), jnp.mean(probs_BTE, axis=1)
+  return E * jnp.mean(jnp.sum(f_BE * P_BE, axis=-1))

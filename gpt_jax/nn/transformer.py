@@ -33,11 +33,12 @@ from gpt_jax.nn.head import Head
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS as PATTERNS
 from gpt_jax.nn.norm import NORMS
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.pattern import period as period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import Caches, Stack
 from gpt_jax.nn.stack import layer_outputs as layer_outputs
+from gpt_jax.nn.stack import layer_routers as layer_routers
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
