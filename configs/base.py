@@ -57,6 +57,7 @@ def get_config(arg: str = '') -> ConfigDict:
     # expert='relu', top_k=1, capacity_factor=1.25). A comma list repeats over
     # the layers.
     ffn='gelu_tanh',
+    encoder_ffn=None,  # of the encoder's layers; empty means ffn
     norm='layernorm(epsilon=1e-5)',  # or layernorm(bias=False), rmsnorm
     # Where the norms go: pre (GPT-2), post (GPT-1), parallel (PaLM),
     # parallel(num_norms=2) (GPT-NeoX).

@@ -252,13 +252,15 @@ def validate(config: Config) -> None:
       f'{len(layers)} layers after which model.attention={model.attention!r} '
       f'and model.ffn={model.ffn!r} repeat'
     )
-  encoder = len(period('bidirectional', model.ffn))
-  if model.num_encoder_layers % encoder:
+  encoder_ffn = model.encoder_ffn or model.ffn
+  encoder = period('bidirectional', encoder_ffn)
+  if model.num_encoder_layers % len(encoder):
     raise UsageError(
       f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
-      f'by the {encoder} layers after which model.ffn={model.ffn!r} repeats'
+      f'by the {len(encoder)} layers after which {encoder_ffn!r} repeats; set '
+      'model.encoder_ffn'
     )
-  routers = [layer.ffn.router for layer in layers if layer.ffn.router]
+  routers = [layer.ffn.router for layer in layers + encoder if layer.ffn.router]
   if len({router.num_experts for router in routers}) > 1:
     raise UsageError(
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '

@@ -139,7 +139,7 @@ def from_hf(folder: str, workdir: str) -> None:
     'model': {f: getattr(model, f) for f in hf.transformer_fields()},
     'tokenizer': {'name': name or 'none'},
   }
-  config = config_lib.resolve(ConfigDict(config))
+  config = config_lib.resolve_model(ConfigDict(config))
   if name:
     tokenizer = tokenizer_lib.build(name, [])
     config = config_lib.set_vocab_size(config, tokenizer.vocab_size, name)

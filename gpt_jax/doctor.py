@@ -169,6 +169,7 @@ TINY = {
   'attention_scale': 'rsqrt',
   'attention_backend': 'auto',
   'ffn': 'gelu_tanh',
+  'encoder_ffn': None,
   'norm': 'layernorm',
   'block': 'pre',
   'bias': 'all',

@@ -44,7 +44,7 @@ FORMULA_COMPILER = (
   'compiler / peak; loops times their trips, recomputation included'
 )
 # Experts have their number as an axis; in the path only the layer tells.
-_EXPERT = re.compile(r'/block_(\d+)/ffn/(in|gate|out)/')
+_EXPERT = re.compile(r'^(\w+)/periods/block_(\d+)/ffn/(?:in|gate|out)/')
 
 
 def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
@@ -61,15 +61,16 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
   All of them, but of experts top_k / num_experts: what a token computes, be it
   in an expert or dropped by one that is full.
   """
-  # Blocks of an encoder are numbered likewise: the list of feed-forward layers
-  # repeats in both stacks from their first layer on.
-  layers = period(config.model.attention, config.model.ffn)
+  model = config.model
+  stacks = {
+    'decoder': period(model.attention, model.ffn),
+    'encoder': period('bidirectional', model.encoder_ffn or model.ffn),
+  }
   counts = {}
   for name, shape in parameter_table(params).items():
     counts[name] = math.prod(shape)
     found = _EXPERT.search(name)
-    router = layers[int(found[1])].ffn.router if found else None
-    if router is not None:
+    if found and (router := stacks[found[1]][int(found[2])].ffn.router):
       counts[name] = counts[name] // router.num_experts * router.top_k
   return counts
 

@@ -22,8 +22,11 @@ NAMED = 8
 def layers(config: Config, stack: str) -> list[int]:
   """Which layers of `decoder` or `encoder` have experts."""
   model = config.model
-  pattern = period(model.attention, model.ffn)
-  count = model.num_layers if stack == 'decoder' else model.num_encoder_layers
+  if stack == 'decoder':
+    pattern, count = period(model.attention, model.ffn), model.num_layers
+  else:
+    pattern = period('bidirectional', model.encoder_ffn or model.ffn)
+    count = model.num_encoder_layers
   return [
     layer
     for layer in range(count)

@@ -241,8 +241,16 @@ def load(workdir: str) -> Trained:
   """Loads the newest sound checkpoint of a workdir, and its tokenizer.
 
   Raises:
-    UsageError: there is none.
+    UsageError: there is none, or the model is no causal decoder, as an import
+      may be.
   """
+  try:
+    config_lib.check_objective(read_config(workdir))
+  except UsageError as e:
+    raise UsageError(
+      f'--workdir={workdir}: holds a model that this command has no text for '
+      f'({e}); use gpt_jax.hf.forward or gpt_jax.decoding.sample'
+    ) from e
   run, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   return Trained(run, state, tokenizer)

@@ -273,6 +273,16 @@ def test_what_a_run_may_not_go_on_with():
   }
 
 
+def test_the_encoder_has_whole_periods():
+  """An import's config may have an encoder, as it does not train."""
+  fields = {'model.num_layers': 4, 'model.num_encoder_layers': 3}
+  fields |= {'model.ffn': 'relu, geglu', 'optim.name': 'none'}
+  with pytest.raises(UsageError, match='num_encoder_layers=3: does not divide'):
+    config_lib.resolve(tiny.config(**fields))
+  fields['model.encoder_ffn'] = 'relu'
+  config_lib.resolve(tiny.config(**fields))
+
+
 @pytest.mark.parametrize(
   'field, value',
   [

@@ -38,6 +38,7 @@ MODEL = {
   'attention_scale': 'rsqrt',
   'attention_backend': 'auto',
   'ffn': 'gelu_tanh',
+  'encoder_ffn': None,
   'norm': 'layernorm',
   'block': 'pre',
   'bias': 'all',

@@ -36,6 +36,7 @@ from gpt_jax.spec import UsageError
 # Of the fields that a family's `fields` may leave out.
 DEFAULTS = {
   'num_encoder_layers': 0,
+  'encoder_ffn': None,
   'input': 'tokens',
   'attention': 'full',
   'attention_scale': 'rsqrt',
@@ -64,6 +65,7 @@ CHOICES = {
   'attention': transformer.PATTERNS,
   'attention_scale': transformer.SCALES,
   'ffn': transformer.FFNS,
+  'encoder_ffn': transformer.FFNS,
   'norm': transformer.NORMS,
   'block': transformer.BLOCKS,
   'bias': transformer.BIASES,
@@ -153,6 +155,9 @@ class Tensor(NamedTuple):
     split: from the tensor to one array for each path.
     join: the way back.
     always: those of `names` that any export has, whatever the import had.
+    layers: which of its stack's layers have it; None: all.
+    experts: above 0, names hold `{expert}`, one tensor for each, and the
+      parameters have an axis of them.
   """
 
   names: tuple[str, ...]
@@ -160,6 +165,8 @@ class Tensor(NamedTuple):
   split: Callable[[np.ndarray], Sequence[np.ndarray]]
   join: Callable[[Sequence[np.ndarray]], np.ndarray]
   always: tuple[str, ...] = ()
+  layers: tuple[int, ...] | None = None
+  experts: int = 0
 
 
 def same(path: str, *names: str) -> Tensor:
@@ -293,6 +300,14 @@ def layers(model: Transformer, field: str = 'attention') -> list[spec.Call]:
   """The pattern of each layer."""
   period = choices(model, field)
   return period * (model.num_layers // len(period))
+
+
+def ffns(model: Transformer, stack: str) -> list[spec.Call]:
+  """What each layer of the `encoder` or the `decoder` computes."""
+  if stack == 'decoder':
+    return layers(model, 'ffn')
+  period = choices(model, 'encoder_ffn' if model.encoder_ffn else 'ffn')
+  return period * (model.num_encoder_layers // len(period))
 
 
 def shortest_period(patterns: list[str]) -> str:

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and writes the checkpoints of Hugging Face, to the last tensor."""
 
+import functools
 import json
 import re
 from typing import Any
 
 import numpy as np
 
-from gpt_jax.hf import files, rope
+from gpt_jax.hf import files, rope, routers
 from gpt_jax.hf.base import CHOICES, FOR_TRAINING, Family, Tensor, choices
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
@@ -16,6 +17,7 @@ from gpt_jax.hf.layout import (
   Flat,
   Imported,
   Origin,
+  Slot,
   covered,
   family_of,
   fields_of,
@@ -29,6 +31,13 @@ from gpt_jax.hf.layout import (
 )
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
+
+# Whether a field of two models means the same, where more than its text counts.
+_SAME = {
+  'position': rope.same,
+  'ffn': functools.partial(routers.same, stack='decoder'),
+  'encoder_ffn': functools.partial(routers.same, stack='encoder'),
+}
 
 
 def load(folder: str) -> tuple[Imported, Any]:
@@ -82,8 +91,9 @@ def save(
   _check_params(model, flat)
   dtype = files.DTYPES[model.origin.dtype]
   tensors = {}
-  for tensor, layer in slots(model):
-    parts = [np.asarray(part(model, flat, p, layer)) for p in tensor.paths]
+  for slot in slots(model):
+    tensor = slot.tensor
+    parts = [np.asarray(part(model, flat, p, slot)) for p in tensor.paths]
     joined = tensor.join(parts).astype(dtype)
     known = [n for n in tensor.names if n in model.origin.names]
     for name in dict.fromkeys((*(known or tensor.names[:1]), *tensor.always)):
@@ -120,13 +130,14 @@ def _read(model: Imported, reader: files.Reader) -> tuple[Flat, Origin]:
   assert covered(model) == {*expected}, covered(model) ^ {*expected}
 
   wrong, dtypes, known, rest = [], set(), [], {*reader.names}
-  for tensor, layer in slots(model):
+  for slot in slots(model):
+    tensor = slot.tensor
     names = _present(model, reader, tensor)
     if not names:
       wrong.append(f'{file_name(model, tensor.names[0])} is missing')
     if len(tensor.names) > 1:
       known += names
-    parts = [part(model, expected, p, layer) for p in tensor.paths]
+    parts = [part(model, expected, p, slot) for p in tensor.paths]
     shape = tensor.join(parts).shape
     for name in (file_name(model, n) for n in names):
       rest.discard(name)
@@ -142,8 +153,8 @@ def _read(model: Imported, reader: files.Reader) -> tuple[Flat, Origin]:
   if wrong:
     raise UsageError(f'the tensors do not fit: {"; ".join(wrong)}')
   flat = {n: np.empty(x.shape, np.float32) for n, x in expected.items()}
-  for tensor, layer in slots(model):
-    _fill(model, reader, tensor, layer, flat)
+  for slot in slots(model):
+    _fill(model, reader, slot, flat)
   dtype = dtypes.pop() if len(dtypes) == 1 else 'F32'
   return flat, model.origin._replace(names=tuple(known), dtype=dtype)
 
@@ -156,25 +167,27 @@ def _present(
 
 
 def _fill(
-  model: Imported,
-  reader: files.Reader,
-  tensor: Tensor,
-  layer: int | None,
-  flat: Flat,
+  model: Imported, reader: files.Reader, slot: Slot, flat: Flat
 ) -> None:
   """Puts one tensor of the file into its parameters."""
+  tensor = slot.tensor
   first, *others = [
     file_name(model, n) for n in _present(model, reader, tensor)
   ]
   value = reader.read(first)
   for other in others:
     if not np.array_equal(value, reader.read(other), equal_nan=True):
+      tied = model.options.get('tie_word_embeddings', True)
       raise UsageError(
-        f'{first} and {other} are tied in this model, but differ; set '
-        'tie_word_embeddings to false in config.json if they should'
+        f'{first} and {other} are tied in this model, but differ; '
+        + (
+          'set tie_word_embeddings to false in config.json if they should'
+          if tied
+          else 'tie_word_embeddings=False is supported for one input table only'
+        )
       )
   for path, piece in zip(tensor.paths, tensor.split(value), strict=True):
-    part(model, flat, path, layer)[...] = piece
+    part(model, flat, path, slot)[...] = piece
 
 
 def _describe(model: Transformer) -> tuple[Imported, dict[str, Any]]:
@@ -224,8 +237,10 @@ def _differences(
     ours, theirs = getattr(model, field), getattr(other, field)
     if field in FOR_TRAINING or ours == theirs:
       continue
-    if field == 'position' and rope.same(model, other):
-      continue
-    if field not in CHOICES or choices(model, field) != choices(other, field):
+    if field in _SAME:
+      same = _SAME[field](model, other)
+    else:
+      same = field in CHOICES and choices(model, field) == choices(other, field)
+    if not same:
       wrong.append(f'model.{field}={ours!r} (only {theirs!r})')
   return wrong

@@ -10,7 +10,9 @@ from gpt_jax.hf.gpt_neo import GPT_NEO
 from gpt_jax.hf.gpt_neox import GPT_NEOX
 from gpt_jax.hf.gptj import GPTJ
 from gpt_jax.hf.llama import LLAMA, MISTRAL
+from gpt_jax.hf.mixtral import MIXTRAL
 from gpt_jax.hf.openai_gpt import OPENAI_GPT
+from gpt_jax.hf.switch_transformers import SWITCH_TRANSFORMERS
 from gpt_jax.hf.t5 import T5
 from gpt_jax.hf.transfo_xl import TRANSFO_XL
 
@@ -25,9 +27,11 @@ FAMILIES: dict[str, Family] = {
     GPT_NEOX,
     LLAMA,
     MISTRAL,
+    MIXTRAL,
     FALCON,
     BERT,
     T5,
+    SWITCH_TRANSFORMERS,
     TRANSFO_XL,
   )
 }

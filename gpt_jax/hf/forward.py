@@ -8,11 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.hf import scores
+from gpt_jax.hf import routers, scores
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
-from gpt_jax.nn.transformer import Transformer, layer_outputs
+from gpt_jax.nn.transformer import (
+  Transformer,
+  layer_outputs,
+  layer_routers,
+)
 from gpt_jax.spec import UsageError
 
 
@@ -33,6 +37,7 @@ def forward(
   start_positions: Any = None,
   end_positions: Any = None,
   mems: Any = None,
+  output_router_logits: bool | None = None,
 ) -> dict[str, jax.Array]:
   """Computes what the model's class in transformers returns in evaluation.
 
@@ -56,13 +61,18 @@ def forward(
     end_positions: [batch], its last token.
     mems: [layer, memory, batch, width], what Transformer-XL gave for the
       segment before.
+    output_router_logits: whether the routers of experts are asked, and their
+      losses are part of `loss`; None: as config.json has it.
 
   Returns:
     `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; of an
     encoder-decoder `decoder_hidden_states`, `encoder_hidden_states` and
     `encoder_last_hidden_state`; of Transformer-XL `mems`, and `log_probs` or,
-    with labels, `losses`, `loss`; and what the heads give, such as `logits`,
-    `loss`, `mc_logits`, `mc_loss`, `pooler_output`, `start_logits`.
+    with labels, `losses`, `loss`; what the heads give, such as `logits`,
+    `loss`, `mc_logits`, `mc_loss`, `pooler_output`, `start_logits`. Of routers
+    `router_logits` [layer, batch, time, expert] and `aux_loss`, in an
+    encoder-decoder for each side (`encoder_router_logits`) with `_z_loss` and
+    `_token_kept` [layer, batch, time]; `lm_loss` is the loss without theirs.
 
   Raises:
     UsageError: an input that this model does not take.
@@ -82,6 +92,7 @@ def forward(
       'start_positions': start_positions,
       'end_positions': end_positions,
       'mems': mems,
+      'output_router_logits': output_router_logits,
     }
     given = {name: x for name, x in given.items() if x is not None}
     return model.family.forward(model, model.origin.kind, params, **given)
@@ -106,6 +117,8 @@ def forward(
     'mask_BL': mask,
     'kinds_BL': None if token_type_ids is None else _rows(token_type_ids),
   }
+  if output_router_logits is None:
+    output_router_logits = options.flag('output_router_logits', False)
   time = ids.shape
   if model.num_encoder_layers:
     _only_tokens(position_ids, token_type_ids)
@@ -124,6 +137,7 @@ def forward(
   # Accelerators would multiply float32 in fewer bits; it is to be compared.
   with jax.default_matmul_precision('highest'):
     out = _run(model, params, inputs)
+    routed = out.pop('routed')
     states = out.pop('hidden_states')
     states = states.reshape(len(states), *time, -1)
     side = 'decoder_' * (model.num_encoder_layers > 0)
@@ -132,6 +146,11 @@ def forward(
     if kind in SCORING:
       logits = out.pop('logits').reshape(*time, -1)
       out |= _language_model(model, kind, logits, labels)
+    if output_router_logits:
+      out |= routers.outputs(model, routed, inputs['mask_BL'])
+      if kind == 'lm' and labels is not None:
+        out['lm_loss'] = out['loss']
+        out['loss'] += routers.loss(model, out)
     out |= scores.of_heads(kind, options, params, hidden, ids, targets)
     if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
       out['loss'] = out['mlm_loss'] + out['pair_loss']
@@ -221,6 +240,8 @@ def _run(model, params, inputs):
     encoder = states('encoder_embedded', 'encoder', out.memory_BMD)
     result['encoder_hidden_states'] = encoder
     result['encoder_last_hidden_state'] = encoder[-1]
+  stacks = ['decoder', *['encoder'] * (model.num_encoder_layers > 0)]
+  result['routed'] = {stack: layer_routers(sown, stack) for stack in stacks}
   if not isinstance(model, Imported) or model.origin.kind in SCORING:
     result['logits'] = model.apply(variables, out.hidden_BLD, method='logits')
   return result

@@ -5,15 +5,16 @@
 Parameters are addressed by flat paths such as `embed/embedding`.
 """
 
+import functools
 import json
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt_jax.hf import heads
-from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor, choices
+from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor
 from gpt_jax.hf.families import FAMILIES
-from gpt_jax.nn.transformer import Transformer, parameter_shapes
+from gpt_jax.nn.transformer import Transformer, parameter_shapes, period
 from gpt_jax.spec import UsageError
 
 # Options of any model that would change what it computes.
@@ -109,41 +110,52 @@ def shapes(model: Imported) -> Flat:
   return {n: np.broadcast_to(np.float32(0), x.shape) for n, x in flat.items()}
 
 
-def slots(model: Imported) -> list[tuple[Tensor, int | None]]:
-  """Each tensor of the file, and its layer; names are filled in."""
+class Slot(NamedTuple):
+  """A tensor of the file, its names filled in.
+
+  Its `index` is () or that of its layer, followed by its expert's if any.
+  """
+
+  tensor: Tensor
+  index: tuple[int, ...] = ()
+
+
+def slots(model: Imported) -> list[Slot]:
+  """Every tensor of the file."""
   out = []
   family = model.family
   of_heads = heads.tensors(model.origin.kind, family.prefix)
   for tensor in [*family.tensors(model), *of_heads]:
     stack = _stack(model, tensor.paths[0]) if tensor.paths else None
     if stack is None:
-      out.append((tensor, None))
+      out.append(Slot(tensor))
       continue
-    for layer in range(stack.num_layers):
-      names = tuple(n.format(layer=layer) for n in tensor.names)
-      out.append((tensor._replace(names=names), layer))
+    layers = tensor.layers
+    for layer in range(stack.num_layers) if layers is None else layers:
+      for expert in range(max(tensor.experts, 1)):
+        names = (n.format(layer=layer, expert=expert) for n in tensor.names)
+        index = (layer, expert) if tensor.experts else (layer,)
+        out.append(Slot(tensor._replace(names=tuple(names)), index))
   return out
 
 
-def part(model: Imported, flat: Flat, path: str, layer: int | None) -> Any:
-  """The array of a path; of a stacked one, its layer."""
-  if layer is None:
-    return flat[path]
+def part(model: Imported, flat: Flat, path: str, slot: Slot) -> Any:
+  """The array of one of a slot's paths; of a stacked one, its part."""
   stack = _stack(model, path)
-  assert stack is not None
-  period = stack.period
-  return flat[stack.path(path, layer % period)][layer // period]
+  if stack is None:
+    return flat[path]
+  layer, *rest = slot.index
+  block = stack.path(path, layer % stack.period)
+  return flat[block][(layer // stack.period, *rest)]
 
 
 def covered(model: Imported) -> set[str]:
   """Every path that a tensor of the file fills."""
   out = set()
-  for path in {p for tensor, _ in slots(model) for p in tensor.paths}:
-    stack = _stack(model, path)
-    if stack is None:
-      out.add(path)
-    else:
-      out |= {stack.path(path, block) for block in range(stack.period)}
+  for tensor, index in slots(model):
+    for path in tensor.paths:
+      stack = _stack(model, path)
+      out.add(stack.path(path, index[0] % stack.period) if stack else path)
   return out
 
 
@@ -163,14 +175,20 @@ class _Layers(NamedTuple):
 
 def _stack(model: Imported, path: str) -> _Layers | None:
   """The stack whose block a path is in; None where it is in none."""
-  period = len(choices(model, 'attention'))
-  for stack in (
-    _Layers('layer/', 'decoder', model.num_layers, period),
-    _Layers('encoder_layer/', 'encoder', model.num_encoder_layers, 1),
-  ):
-    if path.startswith(stack.alias):
-      return stack
+  if path.startswith('layer/'):
+    period = _period(model.attention, model.ffn)
+    return _Layers('layer/', 'decoder', model.num_layers, period)
+  if path.startswith('encoder_layer/'):
+    period = _period('bidirectional', model.encoder_ffn or model.ffn)
+    count = model.num_encoder_layers
+    return _Layers('encoder_layer/', 'encoder', count, period)
   return None
+
+
+@functools.cache
+def _period(attention: str, ffn: str) -> int:
+  """After how many layers a stack's parameters look the same again."""
+  return len(period(attention, ffn))
 
 
 def file_name(model: Imported, name: str) -> str:

@@ -18,7 +18,7 @@ from gpt_jax.hf.base import (
 from gpt_jax.nn.transformer import Transformer
 
 # HF's names of activations -> our `model.ffn`, which multiplies by them.
-_GATED = {
+GATED = {
   'silu': 'swiglu',
   'swish': 'swiglu',
   'gelu': 'geglu',
@@ -30,6 +30,8 @@ _GATED = {
   'linear': 'bilinear',
 }
 
+LAYER = 'model.layers.{layer}'
+
 # (attention_bias, mlp_bias)
 _BIASES = {
   (False, False): 'none',
@@ -39,9 +41,12 @@ _BIASES = {
 }
 
 
-def _shared_fields(
-  options: Options, default_kv_heads: int | None = None
+def shared_fields(
+  options: Options,
+  default_kv_heads: int | None = None,
+  default_theta: float = rope.THETA,
 ) -> dict[str, Any]:
+  """What LLaMA and its descendants call by the same names."""
   d_model = options.size('hidden_size')
   num_heads = options.size('num_attention_heads')
   head_size = options.size('head_dim', d_model // num_heads)
@@ -62,8 +67,8 @@ def _shared_fields(
     'num_kv_heads': groups,
     'head_size': head_size,
     'd_ff': options.size('intermediate_size'),
-    'position': rope.read(options),
-    'ffn': options.choice('hidden_act', _GATED, 'silu'),
+    'position': rope.read(options, default_theta),
+    'ffn': options.choice('hidden_act', GATED, 'silu'),
     'norm': f'rmsnorm(epsilon={options.number("rms_norm_eps", 1e-6)})',
     'block': 'pre',
     'output': 'tied' if tied else 'untied',
@@ -74,7 +79,7 @@ def _shared_fields(
 def _llama_fields(options: Options) -> dict[str, Any]:
   attention = options.flag('attention_bias', False)
   ffn = options.flag('mlp_bias', False)
-  return _shared_fields(options) | {
+  return shared_fields(options) | {
     'context_length': options.size('max_position_embeddings', 2048),
     'bias': _BIASES[attention, ffn],
   }
@@ -92,16 +97,17 @@ def _mistral_fields(options: Options) -> dict[str, Any]:
       'layer_types', f'does not agree with sliding_window={window} in all'
     )
   kv_heads = None if options.has('num_key_value_heads') else 8
-  return _shared_fields(options, kv_heads) | {
+  return shared_fields(options, kv_heads) | {
     'context_length': options.size('max_position_embeddings', 131_072),
     'attention': 'full' if window is None else f'local(window={window})',
     'bias': 'none',
   }
 
 
-def _shared_options(model: Transformer) -> dict[str, Any]:
+def shared_options(model: Transformer) -> dict[str, Any]:
+  """The way back from `shared_fields`."""
   ffn = choice(model, 'ffn').name
-  names = {ours: theirs for theirs, ours in reversed(_GATED.items())}
+  names = {ours: theirs for theirs, ours in reversed(GATED.items())}
   return {
     **body_sizes(model),
     'num_key_value_heads': model.num_kv_heads,
@@ -118,7 +124,7 @@ def _shared_options(model: Transformer) -> dict[str, Any]:
 def _llama_options(model: Transformer) -> dict[str, Any]:
   attention, ffn = _biases(model)
   return {
-    **_shared_options(model),
+    **shared_options(model),
     'attention_bias': attention,
     'mlp_bias': ffn,
     'pretraining_tp': 1,
@@ -127,7 +133,7 @@ def _llama_options(model: Transformer) -> dict[str, Any]:
 
 def _mistral_options(model: Transformer) -> dict[str, Any]:
   window = choice(model, 'attention').kwargs.get('window')
-  return {**_shared_options(model), 'sliding_window': window}
+  return {**shared_options(model), 'sliding_window': window}
 
 
 def _biases(model: Transformer) -> tuple[bool, bool]:
@@ -139,26 +145,34 @@ def _biases(model: Transformer) -> tuple[bool, bool]:
 
 def _tensors(model: Transformer) -> list[Tensor]:
   attention, ffn = _biases(model)
+  mlp = f'{LAYER}.mlp'
+  return [
+    *shared_tensors(model, attention),
+    *linear('layer/ffn/gate', f'{mlp}.gate_proj', ffn),
+    *linear('layer/ffn/in', f'{mlp}.up_proj', ffn),
+    *linear('layer/ffn/out', f'{mlp}.down_proj', ffn),
+  ]
+
+
+def shared_tensors(model: Transformer, bias: bool) -> list[Tensor]:
+  """All but the feed-forward layers'; `bias` is attention's."""
   tied = choice(model, 'output').name == 'tied'
   embed, head = 'model.embed_tokens.weight', 'lm_head.weight'
-  h, ours = 'model.layers.{layer}', 'layer'
+  h, ours = LAYER, 'layer'
   return [
     same('embed/embedding', embed, *[head] * tied),
     *norm(f'{ours}/attention_norm', f'{h}.input_layernorm', bias=False),
-    *linear(f'{ours}/attention/query', f'{h}.self_attn.q_proj', attention),
-    *linear(f'{ours}/attention/key', f'{h}.self_attn.k_proj', attention),
-    *linear(f'{ours}/attention/value', f'{h}.self_attn.v_proj', attention),
-    *linear(f'{ours}/attention/out', f'{h}.self_attn.o_proj', attention),
+    *linear(f'{ours}/attention/query', f'{h}.self_attn.q_proj', bias),
+    *linear(f'{ours}/attention/key', f'{h}.self_attn.k_proj', bias),
+    *linear(f'{ours}/attention/value', f'{h}.self_attn.v_proj', bias),
+    *linear(f'{ours}/attention/out', f'{h}.self_attn.o_proj', bias),
     *norm(f'{ours}/ffn_norm', f'{h}.post_attention_layernorm', bias=False),
-    *linear(f'{ours}/ffn/gate', f'{h}.mlp.gate_proj', ffn),
-    *linear(f'{ours}/ffn/in', f'{h}.mlp.up_proj', ffn),
-    *linear(f'{ours}/ffn/out', f'{h}.mlp.down_proj', ffn),
     *norm('final_norm', 'model.norm', bias=False),
     *[same('head/embedding', head)] * (not tied),
   ]
 
 
-_BUFFERS = (r'model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq',)
+BUFFERS = (r'model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq',)
 
 LLAMA = Family(
   model_type='llama',
@@ -171,7 +185,7 @@ LLAMA = Family(
   fields=_llama_fields,
   options=_llama_options,
   tensors=_tensors,
-  buffers=_BUFFERS,
+  buffers=BUFFERS,
 )
 
 MISTRAL = Family(
@@ -185,5 +199,5 @@ MISTRAL = Family(
   fields=_mistral_fields,
   options=_mistral_options,
   tensors=_tensors,
-  buffers=_BUFFERS,
+  buffers=BUFFERS,
 )

@@ -17,7 +17,7 @@ from gpt_jax.nn.transformer import Transformer
 THETA = 10_000.0
 
 
-def read(options: Options) -> str:
+def read(options: Options, default_theta: float = THETA) -> str:
   """`model.position` of models whose whole heads turn."""
   # HF's order, where a config has both spellings.
   name = 'rope_scaling' if options.get('rope_scaling') else 'rope_parameters'
@@ -29,7 +29,7 @@ def read(options: Options) -> str:
   rope = Options(values)
   for where in (options, rope):
     where.only('partial_rotary_factor', 1.0)
-  theta = rope.number('rope_theta', options.number('rope_theta', THETA))
+  theta = rope.number('rope_theta', options.number('rope_theta', default_theta))
   kind = 'type' if rope.get('rope_type') is None else 'rope_type'
   make = _READERS.get(rope.get(kind, 'default'))
   if make is None:

@@ -21,13 +21,23 @@ _FFNS = {
 
 
 def _fields(options: Options) -> dict[str, Any]:
-  options.only('is_decoder', False)
   names = {name: name for name in _FFNS}
   proj = options.choice('feed_forward_proj', names, 'relu')
   ffn, activation = _FFNS[proj]
   options.only('dense_act_fn', activation)
   options.only('is_gated_act', proj.startswith('gated-'))
   num_layers = options.size('num_layers')
+  return {
+    **shared_fields(options),
+    'num_layers': options.size('num_decoder_layers', num_layers),
+    'ffn': ffn,
+    'output': _output(options),
+  }
+
+
+def shared_fields(options: Options) -> dict[str, Any]:
+  """What T5 and Switch Transformers call by the same names."""
+  options.only('is_decoder', False)
   buckets = options.size('relative_attention_num_buckets', 32)
   distance = options.size('relative_attention_max_distance', 128)
   rate = options.number('dropout_rate', 0.1)
@@ -35,19 +45,16 @@ def _fields(options: Options) -> dict[str, Any]:
     'vocab_size': options.size('vocab_size'),
     # Nothing bounds it; newer files do not even name what it was trained with.
     'context_length': options.size('n_positions', 512),
-    'num_layers': options.size('num_decoder_layers', num_layers),
-    'num_encoder_layers': num_layers,
+    'num_encoder_layers': options.size('num_layers'),
     'd_model': options.size('d_model'),
     'num_heads': options.size('num_heads'),
     'head_size': options.size('d_kv'),
     'd_ff': options.size('d_ff'),
     'position': f't5_bias(num_buckets={buckets}, max_distance={distance})',
     'attention_scale': 'none',
-    'ffn': ffn,
     'norm': f'rmsnorm(epsilon={options.number("layer_norm_epsilon", 1e-6)})',
     'block': 'pre',
     'bias': 'none',
-    'output': _output(options),
     'dropout': f'rates(embedding={rate}, residual={rate}, attention={rate})',
   }
 
@@ -68,10 +75,22 @@ def _output(options: Options) -> str:
 
 
 def _options(model: Transformer) -> dict[str, Any]:
-  ffn, position = choice(model, 'ffn').name, choice(model, 'position')
+  ffn = choice(model, 'ffn').name
   names = {ours: theirs for theirs, (ours, _) in reversed(_FFNS.items())}
   proj = names.get(ffn, ffn)
-  tied = choice(model, 'output').name == 'tied'
+  options = shared_options(model)
+  return {
+    **options,
+    'feed_forward_proj': proj,
+    'dense_act_fn': _FFNS[proj][1] if proj in _FFNS else proj,
+    'is_gated_act': proj.startswith('gated-'),
+    'scale_decoder_outputs': options['tie_word_embeddings'],
+  }
+
+
+def shared_options(model: Transformer) -> dict[str, Any]:
+  """The way back from `shared_fields`, and how the vocabulary is scored."""
+  position = choice(model, 'position')
   return {
     'vocab_size': model.vocab_size,
     'n_positions': model.context_length,
@@ -83,13 +102,9 @@ def _options(model: Transformer) -> dict[str, Any]:
     'd_ff': model.d_ff,
     'relative_attention_num_buckets': position.kwargs.get('num_buckets'),
     'relative_attention_max_distance': position.kwargs.get('max_distance'),
-    'feed_forward_proj': proj,
-    'dense_act_fn': _FFNS[proj][1] if proj in _FFNS else proj,
-    'is_gated_act': proj.startswith('gated-'),
     'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
     'dropout_rate': choice(model, 'dropout').kwargs.get('residual', 0.0),
-    'tie_word_embeddings': tied,
-    'scale_decoder_outputs': tied,
+    'tie_word_embeddings': choice(model, 'output').name == 'tied',
     'is_encoder_decoder': True,
     'decoder_start_token_id': 0,
     'pad_token_id': 0,
@@ -98,6 +113,20 @@ def _options(model: Transformer) -> dict[str, Any]:
 
 
 def _tensors(model: Transformer) -> list[Tensor]:
+  tensors = [
+    *_ffn(model, 'encoder_layer', f'{layer("encoder")}.1'),
+    *_ffn(model, 'layer', f'{layer("decoder")}.2'),
+  ]
+  return [*shared_tensors(model), *tensors]
+
+
+def layer(stack: str) -> str:
+  """Where the sublayers of `encoder` or `decoder` are."""
+  return f'transformer.{stack}.block.{{layer}}.layer'
+
+
+def shared_tensors(model: Transformer) -> list[Tensor]:
+  """All but the feed-forward sublayers, whose norms are in."""
   t = 'transformer'
   tied = choice(model, 'output').name == 'tied'
   repeated = [f'{t}.encoder.embed_tokens', f'{t}.decoder.embed_tokens']
@@ -111,16 +140,15 @@ def _tensors(model: Transformer) -> list[Tensor]:
     ('decoder', 'layer', 'final_norm', 2),
   )
   for stack, ours, last_norm, ffn in stacks:
-    h = f'{t}.{stack}.block.{{layer}}.layer'
     # All layers share the bias, but HF's first layer has it.
     bias = 'block.0.layer.0.SelfAttention.relative_attention_bias.weight'
     tensors += [
       same(f'{stack}_bias/embedding', f'{t}.{stack}.{bias}'),
-      *_attention(f'{ours}/attention', f'{h}.0', 'SelfAttention'),
-      *_ffn(model, ours, f'{h}.{ffn}'),
+      *_attention(f'{ours}/attention', f'{layer(stack)}.0', 'SelfAttention'),
+      *norm(f'{ours}/ffn_norm', f'{layer(stack)}.{ffn}.layer_norm', bias=False),
       *norm(last_norm, f'{t}.{stack}.final_layer_norm', bias=False),
     ]
-  cross = f'{t}.decoder.block.{{layer}}.layer.1'
+  cross = f'{layer("decoder")}.1'
   return [*tensors, *_attention('layer/cross', cross, 'EncDecAttention')]
 
 
@@ -136,7 +164,7 @@ def _attention(path: str, name: str, kind: str) -> list[Tensor]:
 
 
 def _ffn(model: Transformer, path: str, name: str) -> list[Tensor]:
-  """The feed-forward sublayer, with its norm."""
+  """The feed-forward sublayer."""
   ffn = choice(model, 'ffn').name
   gated = any(
     ours == ffn and proj.startswith('gated-')
@@ -150,11 +178,16 @@ def _ffn(model: Transformer, path: str, name: str) -> list[Tensor]:
       *linear(f'{path}/ffn/in', f'{dense}.wi_1', bias=False),
     ]
   return [
-    *norm(f'{path}/ffn_norm', f'{name}.layer_norm', bias=False),
     *widen,
     *linear(f'{path}/ffn/out', f'{dense}.wo', bias=False),
   ]
 
+
+# Google's files carry a bias for cross-attention that was never used.
+BUFFERS = (
+  r'transformer\.decoder\.block\.0\.layer\.1\.EncDecAttention'
+  r'\.relative_attention_bias\.weight',
+)
 
 T5 = Family(
   model_type='t5',
@@ -167,11 +200,7 @@ T5 = Family(
   fields=_fields,
   options=_options,
   tensors=_tensors,
-  # Google's files carry a bias for cross-attention that was never used.
-  buffers=(
-    r'transformer\.decoder\.block\.0\.layer\.1\.EncDecAttention'
-    r'\.relative_attention_bias\.weight',
-  ),
+  buffers=BUFFERS,
   bare=True,
   rewritten=('tie_word_embeddings',),
 )

@@ -68,7 +68,7 @@ def switch(
   jitter: float = 0.01,
   balance: float = 0.01,
   z_loss: float = 0.0,
-  renormalize: bool = True,
+  renormalize: bool | None = None,
 ) -> Choice:
   """A mixture of experts in the place of a feed-forward layer.
 
@@ -86,7 +86,8 @@ def switch(
       from 1 - jitter to 1 + jitter.
     balance: alpha, the factor of the load-balancing loss.
     z_loss: factor of the router's z-loss (Zoph et al., 2022: ST-MoE, eq. 5).
-    renormalize: with a top_k above 1, the gates sum to one.
+    renormalize: the gates of a token sum to one, instead of being
+      probabilities; None: if there are several.
   """
 
   def fail(name: str, value: Any, remedy: str):
@@ -115,6 +116,8 @@ def switch(
   ):
     if value < 0:
       raise fail(name, value, 'must not be negative')
+  if not isinstance(renormalize, bool | None):
+    raise fail('renormalize', renormalize, 'must be True, False or None')
   if not 0 <= jitter < 1:
     raise fail('jitter', jitter, 'must be at least 0 and below 1')
   router = Router(
@@ -127,7 +130,7 @@ def switch(
     jitter,
     balance,
     z_loss,
-    renormalize,
+    top_k > 1 if renormalize is None else renormalize,
   )
   return Choice(functools.partial(Switch, router, FORMS[expert]), router)
 

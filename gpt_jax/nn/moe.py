@@ -49,7 +49,8 @@ class Router(NamedTuple):
       UsageError: none at all.
     """
     if self.capacity:
-      return self.capacity
+      # No expert gets a token twice, so more slots would stay empty.
+      return min(self.capacity, tokens)
     factor = self._factor(training)
     assert factor is not None
     # 1e-9: 0.7 * 30 / 3 is a little less than 7 in floating point.
@@ -192,7 +193,7 @@ def _stats(
 ) -> Stats:
   """Over groups: the mean of each group's own."""
   probs_GTE, E = choices.probs_NE, router.num_experts
-  chosen_GTKE = choices.experts_NK[..., None] == jnp.arange(E)[None, None, None]
+  chosen_GTKE = jax.nn.one_hot(choices.experts_NK, E, dtype=bool)
   load_GE = jnp.mean(chosen_GTKE, axis=(1, 2), dtype=jnp.float32)
   balance = jnp.mean(jax.vmap(routing.load_balance)(probs_GTE, load_GE))
   log_z_GT = jax.nn.logsumexp(logits_GTE, axis=-1)

@@ -30,8 +30,9 @@ def choose(logits_NE: jax.Array, top_k: int, renormalize: bool) -> Choices:
   Args:
     logits_NE: float32 [..., E], of the router.
     top_k: 1 is Switch (section 2.1), more is the mixture of experts.
-    renormalize: the gates of several choices sum to one (GShard, Mixtral);
-      else, and for one choice always, they are the probabilities themselves.
+    renormalize: a token's gates sum to one (GShard, Mixtral; the gate of one
+      choice is then 1, and no gradient of it reaches the router); else they
+      are the probabilities themselves (Switch, equation 2).
   """
   probs_NE = jax.nn.softmax(logits_NE, axis=-1)
   if top_k == 1:
@@ -40,8 +41,8 @@ def choose(logits_NE: jax.Array, top_k: int, renormalize: bool) -> Choices:
     gates_NK = jnp.max(probs_NE, axis=-1, keepdims=True)
   else:
     gates_NK, experts_NK = jax.lax.top_k(probs_NE, top_k)
-    if renormalize:
-      gates_NK /= jnp.sum(gates_NK, axis=-1, keepdims=True)
+  if renormalize:
+    gates_NK /= jnp.sum(gates_NK, axis=-1, keepdims=True)
   return Choices(probs_NE, experts_NK.astype(jnp.int32), gates_NK)
 
 

@@ -108,8 +108,36 @@ def layer_outputs(
     stack: `decoder`, or `encoder` of an encoder-decoder.
   """
   sown = intermediates[stack]['periods']
-  period = [sown[name][0] for name in sorted(sown, key=len_then_name)]
+  names = [name for name in sown if name.startswith('hidden_')]
+  period = [sown[name][0] for name in sorted(names, key=len_then_name)]
   return [block[n] for n in range(len(period[0])) for block in period]
+
+
+def layer_routers(
+  intermediates: Any, stack: str = 'decoder'
+) -> dict[str, jax.Array]:
+  """What the routers of a stack gave; nothing where no layer has experts.
+
+  Args:
+    intermediates: from `apply(..., mutable=['intermediates'])`.
+    stack: `decoder`, or `encoder` of an encoder-decoder.
+
+  Returns:
+    `logits` [N, B, L, E] of its N layers with experts, and `kept`
+    [N, B, L, K], whether each choice found room.
+  """
+  period = intermediates[stack]['periods']
+  names = [name for name in period if name.startswith('block_')]
+  blocks = [name for name in names if 'ffn' in period[name]]
+  out = {}
+  for name in ('logits', 'kept') if blocks else ():
+    of_blocks = [
+      period[block]['ffn'][f'router_{name}'][0]
+      for block in sorted(blocks, key=len_then_name)
+    ]
+    layers = jnp.stack(of_blocks, axis=1)
+    out[name] = layers.reshape(-1, *layers.shape[2:])
+  return out
 
 
 def len_then_name(name: str) -> tuple[int, str]:

@@ -33,11 +33,12 @@ from gpt_jax.nn.head import Head
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS as PATTERNS
 from gpt_jax.nn.norm import NORMS
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.pattern import period as period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import Caches, Stack
 from gpt_jax.nn.stack import layer_outputs as layer_outputs
+from gpt_jax.nn.stack import layer_routers as layer_routers
 from gpt_jax.spec import UsageError
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -75,6 +76,7 @@ class Transformer(nn.Module):
   attention_scale: str
   attention_backend: str
   ffn: str
+  encoder_ffn: str | None
   norm: str
   block: str
   bias: str
@@ -121,7 +123,10 @@ class Transformer(nn.Module):
       )
     self.embed_dropout = nn.Dropout(self._rates.embedding)
     self.decoder = self._stack(
-      self.attention, self.num_layers, cross=self.num_encoder_layers > 0
+      self.attention,
+      self.ffn,
+      self.num_layers,
+      cross=self.num_encoder_layers > 0,
     )
     if position.bias:
       self.decoder_bias = self._bias(self.attention)
@@ -129,7 +134,10 @@ class Transformer(nn.Module):
       self.final_norm = self._norm()
     if self.num_encoder_layers:
       self.encoder = self._stack(
-        'bidirectional', self.num_encoder_layers, cross=False
+        'bidirectional',
+        self.encoder_ffn or self.ffn,
+        self.num_encoder_layers,
+        cross=False,
       )
       if position.bias:
         self.encoder_bias = self._bias('bidirectional')
@@ -226,8 +234,10 @@ class Transformer(nn.Module):
     """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
     return self._head.logits(hidden, self.embed)
 
-  def _stack(self, attention: str, num_layers: int, *, cross: bool) -> Stack:
-    """A stack whose layers follow `attention` and the fields of the model."""
+  def _stack(
+    self, attention: str, ffn: str, num_layers: int, *, cross: bool
+  ) -> Stack:
+    """A stack whose layers follow both lists and the fields of the model."""
     biases = spec.build('model.bias', self.bias, BIASES)
     of_ffn = {
       'd_ff': self.d_ff,
@@ -260,7 +270,7 @@ class Transformer(nn.Module):
         dropout=self._rates.residual,
         cross=cross,
       )
-      for layer in period(attention, self.ffn)
+      for layer in period(attention, ffn)
     )
     return Stack(blocks, num_layers, self.remat, self.loop)
 

@@ -55,7 +55,8 @@ def expected_tensors(folder):
 def test_the_families_are_here():
   types = {meta(folder)['model_type'] for folder in FOLDERS}
   assert types >= {'openai-gpt', 'gpt2', 'gpt_neo', 'gptj', 'gpt_neox'}
-  assert types >= {'llama', 'mistral', 'falcon', 'bert', 't5', 'transfo-xl'}
+  assert types >= {'llama', 'mistral', 'mixtral', 'falcon', 'bert', 't5'}
+  assert types >= {'switch_transformers', 'transfo-xl'}
 
 
 @pytest.mark.parametrize('folder, case_name', of_kind('forward'), ids=name)
