@@ -43,7 +43,7 @@ def test_there_and_back(tmp_path, name):
     np.testing.assert_array_equal(after[tensor], value, tensor)
   assert config(out) == config(ROOT / name)
   if config(out).get('is_encoder_decoder'):
-    with pytest.raises(UsageError, match='holds an encoder-decoder'):
+    with pytest.raises(UsageError, match='holds a model that'):
       run.load(workdir)
   with pytest.raises(UsageError, match='holds a run'):
     convert.from_hf(str(ROOT / name), workdir)
