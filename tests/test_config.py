@@ -57,8 +57,15 @@ def test_resolve_returns_a_new_locked_config():
     ),
     (
       {'model.attention': 'full, local(window=3)', 'model.num_layers': 5},
-      'model.num_layers=5: does not divide by the 2 entries of '
-      "model.attention='full, local(window=3)'",
+      'model.num_layers=5: does not divide by the 2 layers after which '
+      "model.attention='full, local(window=3)' and model.ffn='gelu_tanh' "
+      'repeat',
+    ),
+    (
+      {'model.ffn': 'relu, switch(num_experts=2)', 'model.num_layers': 5},
+      'model.num_layers=5: does not divide by the 2 layers after which '
+      "model.attention='full' and model.ffn='relu, switch(num_experts=2)' "
+      'repeat',
     ),
     (
       {'model.attention': 'full, lokal'},
@@ -124,7 +131,9 @@ def test_every_number_of_the_base_has_a_bound():
     if isinstance(value, int) and name not in config_lib.AT_LEAST
   }
   # The mesh checks its own sizes, against the devices.
-  assert unbounded <= {'seed', 'mesh.data', 'mesh.fsdp', 'mesh.tensor'}
+  assert unbounded <= {
+    *('seed', 'mesh.data', 'mesh.fsdp', 'mesh.expert', 'mesh.tensor')
+  }
 
 
 @pytest.mark.parametrize('arguments', ['peak=0.0', 'peak=1.0, warmup=-1'])

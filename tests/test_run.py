@@ -50,7 +50,7 @@ def test_check_devices():
     run_lib.check_devices(config)
   assert str(error.value) == (
     'batch.rows=12: does not divide over the 8 devices of mesh axes data, '
-    'fsdp; give a multiple of 8'
+    'fsdp, expert; give a multiple of 8'
   )
   # With a tensor axis of 2 there are only four parts.
   changes = {'batch.rows': 12, 'mesh.tensor': 2}
@@ -63,7 +63,8 @@ def test_the_parts_are_those_of_the_config():
   )
   assert float(run.schedule(14)) == pytest.approx(0.25)
   assert run.model.d_model == 24
-  assert dict(run.mesh.shape) == {'data': 2, 'fsdp': 2, 'tensor': 2}
+  shape = {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
+  assert dict(run.mesh.shape) == shape
   assert run.objective.corrupt is not None
 
 

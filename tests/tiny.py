@@ -124,11 +124,24 @@ def batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
   }
 
 
-def build(config: ConfigDict, sizes: tuple[int, int, int], **parts: Any) -> Run:
-  """A run on the first devices, as many as `sizes` asks for."""
+def make_mesh(data: int, fsdp: int, tensor: int, *, expert: int = 1) -> Mesh:
+  """A mesh of the first devices, as many as it needs."""
+  sizes = {'data': data, 'fsdp': fsdp, 'expert': expert, 'tensor': tensor}
+  shape = [sizes[axis] for axis in sharding.AXES]
+  devices = np.array(jax.devices()[: np.prod(shape)])
+  return Mesh(devices.reshape(shape), sharding.AXES)
+
+
+def build(
+  config: ConfigDict,
+  sizes: tuple[int, int, int],
+  *,
+  expert: int = 1,
+  **parts: Any,
+) -> Run:
+  """A run on the first devices: `sizes` of data, fsdp, tensor."""
   run = run_lib.build(config_lib.resolve(config))._replace(**parts)
-  devices = np.array(jax.devices()[: np.prod(sizes)])
-  mesh = Mesh(devices.reshape(sizes), sharding.AXES)
+  mesh = make_mesh(*sizes, expert=expert)
   return run._replace(
     mesh=mesh,
     shardings=state_lib.state_shardings(

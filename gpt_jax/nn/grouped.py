@@ -10,7 +10,7 @@ gradient of the weights everywhere.)
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ def matmul(x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks) -> jax.Array:
     tiling = (BLOCK, *(min(n, 512) for n in w_EDF.shape[1:]))
     return gmm(x_SD, w_EDF, blocks.sizes_E, x_SD.dtype, tiling)
   x_XMD = x_SD.reshape(len(blocks.owners_X), -1, x_SD.shape[-1])
-  y_XMF = by_block(x_XMD, w_EDF, blocks.owners_X, blocks.count)
+  y_XMF: Any = by_block(x_XMD, w_EDF, blocks.owners_X, blocks.count)
   return y_XMF.reshape(len(x_SD), -1)
 
 

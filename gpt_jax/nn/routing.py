@@ -162,6 +162,6 @@ def gather(x_ND: jax.Array, slots: Slots, top_k: int) -> jax.Array:
 
 def combine(y_SD: jax.Array, slots: Slots, gates_NK: jax.Array) -> jax.Array:
   """sum_k gate_k y_k: [S, D] to float32 [T, D]; a dropped choice adds zero."""
-  picked_AD = move(y_SD, slots.slots_A, slots.sources_S[:, None])
+  picked_AD: Any = move(y_SD, slots.slots_A, slots.sources_S[:, None])
   picked_NKD = picked_AD.reshape(*gates_NK.shape, -1)
   return jnp.sum(gates_NK[..., None] * picked_NKD, axis=-2)
