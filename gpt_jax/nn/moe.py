@@ -49,19 +49,20 @@ class Router(NamedTuple):
       UsageError: none at all.
     """
     if self.capacity:
-      return self.capacity
+      return min(self.capacity, tokens)
     factor = self._factor(training)
     assert factor is not None
     # 1e-9: 0.7 * 30 / 3 is a little less than 7 in floating point.
     size = math.floor(tokens * factor / self.num_experts + 1e-9)
     if size < 1:
+      name = 'capacity_factor' if training else 'eval_capacity_factor'
       raise UsageError(
-        f'model.ffn: capacity_factor={factor} gives each of {self.num_experts} '
+        f'model.ffn: {name}={factor} gives each of {self.num_experts} '
         f'experts {tokens * factor / self.num_experts:.3g} of the {tokens} '
         'tokens of a group, which rounds to zero; raise it, give a larger '
         'group_size, or take fewer experts'
       )
-    return size
+    return min(size, tokens)
 
   def _factor(self, training: bool) -> float | None:
     return self.capacity_factor if training else self.eval_capacity_factor
@@ -114,9 +115,10 @@ class Switch(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD: jax.Array) -> jax.Array:
+  def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:
     """[B, L, D] -> [B, L, D].
 
+    Decoding drops nothing: where a text was cut into calls must not matter.
     Sows `router_logits` [B, L, E] and `router_kept` [B, L, K] into
     `intermediates`.
     """
@@ -124,7 +126,8 @@ class Switch(nn.Module):
     B, L, D = x_BLD.shape
     T, capacity = L, None
     # A model is initialised by a token or two, which fill no group.
-    if router.limited(training) and not self.is_initializing():
+    whole = decoding or self.is_initializing()
+    if router.limited(training) and not whole:
       T = router.group_of(B, L)
       capacity = router.capacity_of(T, training)
     x_GTD = x_BLD.reshape(-1, T, D)
@@ -192,7 +195,7 @@ def _stats(
 ) -> Stats:
   """Over groups: the mean of each group's own."""
   probs_GTE, E = choices.probs_NE, router.num_experts
-  chosen_GTKE = choices.experts_NK[..., None] == jnp.arange(E)
+  chosen_GTKE = choices.experts_NK[..., None] == jnp.arange(E)[None, None, None]
   load_GE = jnp.mean(chosen_GTKE, axis=(1, 2), dtype=jnp.float32)
   balance = jnp.mean(jax.vmap(routing.load_balance)(probs_GTE, load_GE))
   log_z_GT = jax.nn.logsumexp(logits_GTE, axis=-1)

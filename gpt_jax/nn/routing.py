@@ -7,7 +7,6 @@ assignments (choice k of token t is assignment t K + k), E experts, S slots
 (the places of the experts' inputs, one token each).
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -128,7 +127,7 @@ def place(
   return Slots(jnp.where(kept_A, slots_A, S), sources_S)
 
 
-@functools.partial(jax.custom_vjp)
+@jax.custom_vjp
 def move(x_ND: jax.Array, from_M: jax.Array, to_NK: jax.Array) -> jax.Array:
   """y[m] = x[from_M[m]], and zero where that is out of range.
 
