@@ -48,8 +48,7 @@ def trained(of, params, tokens):
   return out.hidden_BLD, period['block_1']['ffn']['router_kept'][0]
 
 
-@pytest.mark.parametrize('group_size', [0, 4, 24])
-@pytest.mark.parametrize('top_k', [1, 2])
+@pytest.mark.parametrize('group_size, top_k', [(0, 1), (4, 2), (24, 1)])
 def test_no_token_depends_on_a_later_one(group_size, top_k):
   """In groups of a row, of a third, and of two rows; bit for bit."""
   text = SWITCH[:-1] + f', group_size={group_size}, top_k={top_k})'
@@ -66,16 +65,19 @@ def test_no_token_depends_on_a_later_one(group_size, top_k):
   # [layers, rows, tokens, choices]
   np.testing.assert_array_equal(kept_after[:, 0], kept[:, 0])
   np.testing.assert_array_equal(kept_after[:, 1, :7], kept[:, 1, :7])
-  assert np.any(kept_after != kept)
+
+
+def batch():
+  """Of which all tokens count, as in pre-training."""
+  out = tiny.batch(4, CONTEXT, V)
+  return {**out, 'weights': np.ones_like(out['weights'])}
 
 
 def loss_and_gradients(of, key, num_micro=1):
-  batch = tiny.batch(4, CONTEXT, V)
-  batch['weights'] = np.ones_like(batch['weights'])
   function = functools.partial(
     mean_gradients, objective=objective(of), num_micro=num_micro
   )
-  return jax.jit(function)(params_of(model()), batch, key)
+  return jax.jit(function)(params_of(model()), batch(), key)
 
 
 @functools.cache
@@ -86,7 +88,7 @@ def unrolled():
 def assert_close(found, expected):
   def compare(a, b):
     scale = float(np.max(np.abs(b)))
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale)
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
 
   jax.tree.map(compare, found, expected)
 
@@ -122,26 +124,26 @@ def test_each_auxiliary_loss_has_a_gradient_on_every_router():
     + 0.1 * metrics['router/decoder/z_loss'],
     rtol=1e-5,
   )
-  losses = {'whole': unrolled()[0]}
-  routers = {}
-  for name, options in {
-    'neither': 'balance=0, z_loss=0',
-    'balance': 'balance=0.01, z_loss=0',
-    'z_loss': 'balance=0, z_loss=0.1',
-  }.items():
-    text = f'switch(num_experts=3, capacity_factor=0.75, jitter=0, {options})'
-    loss, _, grads = loss_and_gradients(
-      model(f'gelu, {text}'), jax.random.key(0)
-    )
-    losses[name] = loss
-    periods = grads['decoder']['periods']
-    routers[name] = np.asarray(periods['block_1']['ffn']['router']['kernel'])
-  np.testing.assert_allclose([*losses.values()], losses['whole'], rtol=1e-5)
-  parts = [routers[name] - routers['neither'] for name in ('balance', 'z_loss')]
-  for part in parts:
-    assert np.all(np.max(np.abs(part), axis=(1, 2)) > 1e-6)
-  kernel = whole['decoder']['periods']['block_1']['ffn']['router']['kernel']
-  assert_close(routers['neither'] + sum(parts), np.asarray(kernel))
+
+  def auxiliary(params):
+    loss = objective(model()).loss(params, batch(), jax.random.key(0))
+    names = ('balance', 'z_loss')
+    sums = [jnp.sum(loss.metrics[f'router/decoder/{n}']) for n in names]
+    return jnp.stack(sums) / loss.weight
+
+  def router(grads):
+    return grads['decoder']['periods']['block_1']['ffn']['router']['kernel']
+
+  parts = router(jax.jit(jax.jacrev(auxiliary))(params_of(model())))
+  # [losses, layers, D, E]
+  assert np.all(np.max(np.abs(parts), axis=(2, 3)) > 1e-3)
+  text = SWITCH.replace('z_loss=0.1', 'z_loss=0, balance=0')
+  loss, _, without = loss_and_gradients(
+    model(f'gelu, {text}'), jax.random.key(0)
+  )
+  np.testing.assert_allclose(loss, unrolled()[0], rtol=1e-5)
+  added = router(without) + 0.01 * parts[0] + 0.1 * parts[1]
+  assert_close(np.asarray(added), np.asarray(router(whole)))
 
 
 def test_evaluation_is_deterministic_and_of_each_row_alone():
@@ -160,24 +162,9 @@ def test_evaluation_is_deterministic_and_of_each_row_alone():
   np.testing.assert_allclose(sum(x.sum for x in alone), whole.sum, rtol=1e-5)
 
 
-def test_jitter_and_keys():
-  """Another key, another loss; but without jitter the same."""
-  batch = tiny.batch(2, CONTEXT, V)
-
-  def losses(of):
-    loss = jax.jit(objective(of).loss)
-    keys = map(jax.random.key, (0, 0, 1))
-    return [float(loss(params_of(model()), batch, key).sum) for key in keys]
-
-  one, again, other = losses(model(f'gelu, {SWITCH}'.replace('=0,', '=0.1,')))
-  assert one == again != other
-  assert len({*losses(model())}) == 1
-
-
-@pytest.mark.parametrize('factor', ["'none'", 0.5])
-def test_generation_is_dropless_and_equals_the_forward_pass(factor):
+def test_generation_is_dropless_and_equals_the_forward_pass():
   """Even if evaluation is not: single tokens would fill no group."""
-  text = f'gelu, switch(num_experts=3, top_k=2, eval_capacity_factor={factor})'
+  text = 'gelu, switch(num_experts=3, top_k=2, eval_capacity_factor=0.5)'
   of, plain = model(text), model(text.replace('0.5', "'none'"))
   params = params_of(of)
   prompts = [[3, 1, 4], [5]]
