@@ -99,7 +99,6 @@ def assert_close(found, expected):
     ('scan', 'none', 1),
     ('scan', 'full', 1),
     ('scan', 'dots', 2),
-    ('unroll', 'full', 1),
   ],
 )
 def test_auxiliary_losses_survive(loop, remat, num_micro):

@@ -141,7 +141,9 @@ class Switch(nn.Module):
       y_GTD, kept_GTK = experts.with_capacity(
         x_GTD, choices, weights, self.form, capacity
       )
-    self.sow('router', 'stats', _stats(router, logits_GTE, choices, kept_GTK))
+    if not self.is_initializing():  # or it would stand beside the parameters
+      stats = _stats(router, logits_GTE, choices, kept_GTK)
+      self.sow('router', 'stats', stats)
     for name, value in (('logits', logits_GTE), ('kept', kept_GTK)):
       self.sow('intermediates', f'router_{name}', value.reshape(B, L, -1))
     return y_GTD.reshape(B, L, D)
