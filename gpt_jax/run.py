@@ -19,6 +19,7 @@ from gpt_jax import state as state_lib
 from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import tokenizer as tokenizer_lib
+from gpt_jax.nn.pattern import period
 from gpt_jax.nn.preflight import check_attention
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Objective
@@ -68,7 +69,7 @@ class Run(NamedTuple):
   @property
   def eval_rows(self) -> int:
     """`eval.rows`, raised to a multiple of the shards."""
-    return -(-self.config.eval.rows // self.num_shards) * self.num_shards
+    return _eval_rows(self.config, self.mesh, dict(self.rules))
 
   def host_rows(self, num_rows: int) -> slice:
     """The rows of a global batch that this process feeds."""
@@ -107,6 +108,32 @@ def check_devices(config: Config) -> None:
   with sharding.use(mesh, rules):
     first = config_lib.ramp(config).stages[0].rows
     check_attention(config.model, config.batch.micro_rows or first)
+  _check_experts(config, mesh, dict(rules))
+
+
+def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
+  """Checks the layers with experts; see `check_devices`."""
+  model = config.model
+  axes = rules.get('expert', ())
+  parts = math.prod(mesh.shape[a] for a in axes)
+  for layer in period(model.attention, model.ffn):
+    router = layer.ffn.router
+    if router is None:
+      continue
+    if router.num_experts % parts:
+      raise UsageError(
+        f'model.ffn={model.ffn!r}: {router.num_experts} experts do not divide '
+        f'over the {parts} devices of mesh axes {", ".join(axes)}; change '
+        'num_experts or the mesh'
+      )
+    if router.limited(training=False):
+      router.group_of(_eval_rows(config, mesh, rules), model.context_length)
+
+
+def _eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:
+  """`eval.rows`, raised to a multiple of the parts of a batch."""
+  parts = math.prod(mesh.shape[a] for a in rules['batch'])
+  return -(-config.eval.rows // parts) * parts
 
 
 def build(config: Config) -> Run:

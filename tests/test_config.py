@@ -57,8 +57,15 @@ def test_resolve_returns_a_new_locked_config():
     ),
     (
       {'model.attention': 'full, local(window=3)', 'model.num_layers': 5},
-      'model.num_layers=5: does not divide by the 2 entries of '
-      "model.attention='full, local(window=3)'",
+      'model.num_layers=5: does not divide by the 2 layers after which '
+      "model.attention='full, local(window=3)' and model.ffn='gelu_tanh' "
+      'repeat',
+    ),
+    (
+      {'model.ffn': 'relu, switch(num_experts=2)', 'model.num_layers': 5},
+      'model.num_layers=5: does not divide by the 2 layers after which '
+      "model.attention='full' and model.ffn='relu, switch(num_experts=2)' "
+      'repeat',
     ),
     (
       {'model.attention': 'full, lokal'},
@@ -127,7 +134,8 @@ def test_every_number_of_the_base_has_a_bound():
   }
   # The mesh checks its own sizes, against the devices; the ramp its rows.
   assert unbounded <= {
-    *('seed', 'mesh.data', 'mesh.fsdp', 'mesh.tensor', 'batch.rows'),
+    *('seed', 'mesh.data', 'mesh.fsdp', 'mesh.expert', 'mesh.tensor'),
+    'batch.rows',
   }
 
 

@@ -46,7 +46,7 @@ def test_check_devices():
     run_lib.check_devices(config)
   assert str(error.value) == (
     'batch.rows=12: does not divide over the 8 devices of mesh axes data, '
-    'fsdp; give a multiple of 8'
+    'fsdp, expert; give a multiple of 8'
   )
   changes = {'batch.rows': 'ramp(0:8, 9_steps:12)'}
   with pytest.raises(UsageError, match=r'its stage of 12 rows does not divide'):
@@ -101,7 +101,8 @@ def test_the_parts_are_those_of_the_config():
   )
   assert float(run.schedule(14)) == pytest.approx(0.25)
   assert run.model.d_model == 24
-  assert dict(run.mesh.shape) == {'data': 2, 'fsdp': 2, 'tensor': 2}
+  shape = {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
+  assert dict(run.mesh.shape) == shape
   assert run.objective.corrupt is not None
 
 

@@ -17,23 +17,24 @@ from gpt_jax import sharding
 from gpt_jax.spec import UsageError
 
 
-def mesh_of(data, fsdp, tensor):
-  return sharding.make_mesh({'data': data, 'fsdp': fsdp, 'tensor': tensor})
+def mesh_of(*sizes):
+  return sharding.make_mesh(dict(zip(sharding.AXES, sizes, strict=True)))
 
 
 @pytest.mark.parametrize(
   'sizes, shape',
   [
-    ((1, -1, 1), (1, 8, 1)),
-    ((-1, 2, 2), (2, 2, 2)),
-    ((2, 2, -1), (2, 2, 2)),
-    ((4, -1, 2), (4, 1, 2)),
-    ((8, 1, 1), (8, 1, 1)),
+    ((1, -1, 1, 1), (1, 8, 1, 1)),
+    ((-1, 2, 1, 2), (2, 2, 1, 2)),
+    ((2, 2, 1, -1), (2, 2, 1, 2)),
+    ((1, 2, -1, 1), (1, 2, 4, 1)),
+    ((4, -1, 2, 1), (4, 1, 2, 1)),
+    ((8, 1, 1, 1), (8, 1, 1, 1)),
   ],
 )
 def test_make_mesh(sizes, shape):
   mesh = mesh_of(*sizes)
-  assert mesh.axis_names == ('data', 'fsdp', 'tensor')
+  assert mesh.axis_names == ('data', 'fsdp', 'expert', 'tensor')
   assert mesh.devices.shape == shape
   assert {*mesh.devices.flat} == {*jax.devices()}
 
@@ -41,22 +42,25 @@ def test_make_mesh(sizes, shape):
 @pytest.mark.parametrize(
   'sizes, why',
   [
-    ((-1, -1, 1), 'sizes are positive, and one may be -1'),
-    ((0, -1, 1), 'sizes are positive, and one may be -1'),
-    ((-2, 1, 4), 'sizes are positive, and one may be -1'),
-    ((1, 1, 1), 'does not match the 8 devices here'),
-    ((2, 2, 3), 'does not match the 8 devices here'),
-    ((16, 1, 1), 'does not match the 8 devices here'),
-    ((3, -1, 1), 'does not match the 8 devices here'),
-    ((16, -1, 1), 'does not match the 8 devices here'),
+    ((-1, -1, 1, 1), 'sizes are positive, and one may be -1'),
+    ((1, -1, -1, 1), 'sizes are positive, and one may be -1'),
+    ((0, -1, 1, 1), 'sizes are positive, and one may be -1'),
+    ((-2, 1, 1, 4), 'sizes are positive, and one may be -1'),
+    ((1, 1, 1, 1), 'does not match the 8 devices here'),
+    ((2, 2, 1, 3), 'does not match the 8 devices here'),
+    ((2, 2, 2, 2), 'does not match the 8 devices here'),
+    ((16, 1, 1, 1), 'does not match the 8 devices here'),
+    ((3, -1, 1, 1), 'does not match the 8 devices here'),
+    ((16, -1, 1, 1), 'does not match the 8 devices here'),
   ],
 )
 def test_bad_mesh(sizes, why):
   with pytest.raises(UsageError) as error:
     mesh_of(*sizes)
-  data, fsdp, tensor = sizes
+  data, fsdp, expert, tensor = sizes
   assert str(error.value).startswith(
-    f'mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor}: {why}'
+    f'mesh.data={data}, mesh.fsdp={fsdp}, mesh.expert={expert}, '
+    f'mesh.tensor={tensor}: {why}'
   )
 
 
@@ -74,7 +78,7 @@ def test_unknown_mesh_axis():
     sharding.parse_rules({'batch': 'data', 'embed': 'data, model'})
   assert str(error.value) == (
     "mesh.rules.embed='data, model': unknown mesh axis 'model'; one of data, "
-    'fsdp, tensor'
+    'fsdp, expert, tensor'
   )
 
 
@@ -85,7 +89,7 @@ def boxed(shape, names):
 
 
 def test_check_divisible():
-  mesh = mesh_of(2, 2, 2)
+  mesh = mesh_of(2, 2, 1, 2)
   rules = sharding.parse_rules(
     {'embed': 'data, fsdp', 'vocab': 'tensor', 'norm': ''}
   )
@@ -115,13 +119,14 @@ def test_check_divisible():
     ),
     (
       {'mesh.data': 3},
-      'mesh.data=3, mesh.fsdp=-1, mesh.tensor=1: does not match the 8 devices '
-      'here; the sizes must multiply to 8 (one may be -1: the rest)',
+      'mesh.data=3, mesh.fsdp=-1, mesh.expert=1, mesh.tensor=1: does not '
+      'match the 8 devices here; the sizes must multiply to 8 (one may be -1: '
+      'the rest)',
     ),
     (
-      {'mesh.rules.mlp': 'expert'},
-      "mesh.rules.mlp='expert': unknown mesh axis 'expert'; one of data, "
-      'fsdp, tensor',
+      {'mesh.rules.mlp': 'experts'},
+      "mesh.rules.mlp='experts': unknown mesh axis 'experts'; one of data, "
+      'fsdp, expert, tensor',
     ),
   ],
 )
@@ -140,6 +145,7 @@ def test_every_logical_axis_has_a_rule():
   for model in (
     tiny.model(input='tokens(segments=2)', output='untied(bias=True)'),
     tiny.model(num_encoder_layers=2, position='t5_bias', ffn='geglu'),
+    tiny.model(ffn='switch(num_experts=2)'),
     tiny.model(d_model=22, position='transformer_xl', norm='rmsnorm'),
     tiny.model(
       input='adaptive(cutoffs=(7,), d_embed=5, div_val=2)',
@@ -153,7 +159,7 @@ def test_every_logical_axis_has_a_rule():
     ):
       assert len(leaf.names) == leaf.value.ndim
       names |= {*leaf.names}
-  assert names | {'batch', 'length'} == {*rules}
+  assert names | {'batch', 'group', 'length'} == {*rules}
 
 
 # Shapes of one device's part, for axes (data, fsdp, tensor).
@@ -225,7 +231,7 @@ def test_batches_are_split_over_their_rows():
   batch = tiny.batch(16, 7, 48)
   placed = run.put(batch, 16)
   for name, x in placed.items():
-    assert x.sharding.spec == PartitionSpec(('data', 'fsdp'))
+    assert x.sharding.spec == PartitionSpec(('data', 'fsdp', 'expert'))
     np.testing.assert_array_equal(x, batch[name])
     assert {s.data.shape for s in x.addressable_shards} == {(4, 7)}
 
@@ -264,7 +270,7 @@ def test_rows_with_a_gap_are_refused():
 
 
 def test_logical_constraints_act_inside_use():
-  mesh = mesh_of(2, 2, 2)
+  mesh = mesh_of(2, 2, 1, 2)
   rules = sharding.parse_rules({'batch': 'data, fsdp', 'mlp': 'tensor'})
 
   @jax.jit

@@ -146,7 +146,7 @@ def test_randomness_is_a_function_of_seed_and_step():
 def test_micro_batches_draw_differently():
   """The mean of three equal numbers would be that number."""
   key = jax.random.key(0)
-  loss, _ = mean_gradients(
+  loss, _, _ = mean_gradients(
     {'theta': theta()},
     linear_batch(),
     key,

@@ -55,7 +55,8 @@ class PreNormBlock(nn.Module):
       if isinstance(cache, KVCache) and cache.cross is not None:
         cache = cache._replace(cross=seen)
       x_BLD += drop(y_BLD)
-    y_BLD = self.ffn(name='ffn')(self.norm(name='ffn_norm')(x_BLD))
+    h_BLD = self.norm(name='ffn_norm')(x_BLD)
+    y_BLD = self.ffn(name='ffn')(h_BLD, isinstance(cache, KVCache))
     return x_BLD + drop(y_BLD), cache
 
 
@@ -96,7 +97,7 @@ class PostNormBlock(nn.Module):
       if isinstance(cache, KVCache) and cache.cross is not None:
         cache = cache._replace(cross=seen)
       x_BLD = self.norm(name='cross_norm')(x_BLD + drop(y_BLD))
-    y_BLD = self.ffn(name='ffn')(x_BLD)
+    y_BLD = self.ffn(name='ffn')(x_BLD, isinstance(cache, KVCache))
     return self.norm(name='ffn_norm')(x_BLD + drop(y_BLD)), cache
 
 
@@ -135,7 +136,8 @@ class ParallelBlock(nn.Module):
     )
     if self.num_norms == 2:
       h_BLD = self.norm(name='ffn_norm')(x_BLD)
-    return x_BLD + drop(y_BLD) + drop(self.ffn(name='ffn')(h_BLD)), cache
+    z_BLD = self.ffn(name='ffn')(h_BLD, isinstance(cache, KVCache))
+    return x_BLD + drop(y_BLD) + drop(z_BLD), cache
 
 
 def _normalized(cache: Cache | None, norm: nn.Module) -> Cache | None:

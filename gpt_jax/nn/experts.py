@@ -32,7 +32,8 @@ class Expert(nn.Module):
   def __call__(self) -> tuple[jax.Array, jax.Array | None]:
     """The kernels [E, in, out] and biases [E, out]."""
 
-    def each(key, shape, dtype):
+    def each(key, shape, dtype=jnp.float32, out_sharding=None):
+      del out_sharding
       keys = jax.random.split(key, shape[0])
       # One by one: initialisers take the first axis for the input's.
       return jax.vmap(lambda k: self.initializer(k, shape[1:], dtype))(keys)
@@ -81,7 +82,11 @@ def with_capacity(
   form: Form,
   capacity: int,
 ) -> tuple[jax.Array, jax.Array]:
-  """Each expert takes its first `capacity` tokens of each group.
+  """Each expert takes its first `capacity` assignments of each group.
+
+  First by token, then by choice, so that a token's place depends on earlier
+  tokens only. (GShard gives all first choices a place before any second: no
+  causal model can.)
 
   The experts' inputs go from the devices that hold their groups to those that
   hold the experts, and back: an all-to-all each way.
@@ -97,8 +102,8 @@ def with_capacity(
     return routing.place(ranking, experts_A, owners_S, bases_E, capacity)
 
   slots = jax.vmap(slots_of)(choices.experts_NK.reshape(G, T * K))
-  here = (None, 'batch', None, None)
-  there = ('expert', 'group', None, None)
+  here = (None, _over('batch', G), None, None)
+  there = ('expert', _over('group', G), None, None)
   constrain = nn.with_logical_constraint
 
   def gather(x_TD, slots):
@@ -121,6 +126,11 @@ def with_capacity(
   y_GTD = jax.vmap(combine, in_axes=(1, 0, 0))(y_EGCD, slots, choices.gates_NK)
   kept_GTK = (slots.slots_A < S).reshape(G, T, K)
   return y_GTD.astype(x_GTD.dtype), kept_GTK
+
+
+def _over(logical: str, size: int) -> str | None:
+  """The axis, where it splits evenly: groups of several rows may be too few."""
+  return None if size % devices.num_parts(logical) else logical
 
 
 def dropless(
@@ -170,12 +180,10 @@ def dropless(
     return y_ND.reshape(x_GTD.shape)
 
   tokens = ('batch', None, None)
-  wide, narrow = ('expert', None, 'mlp'), ('expert', 'mlp', None)
-  axes = Weights(
-    (wide, ('expert', 'mlp')),
-    None if weights.gate is None else (wide, ('expert', 'mlp')),
-    (narrow, ('expert', None)),
-  )
+  wide: Any = ('expert', None, 'mlp'), ('expert', 'mlp')
+  narrow_axes: Any = ('expert', 'mlp', None), ('expert', None)
+  gate = None if weights.gate is None else wide
+  axes = Weights(wide, gate, narrow_axes)
   run = devices.per_device(local, (tokens, tokens, tokens, axes), tokens)
   # Rows of zeros, where there are too few to split, as in generation.
   G = len(x_GTD)

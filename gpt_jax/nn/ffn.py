@@ -3,6 +3,7 @@
 """The position-wise feed-forward layer."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,8 +29,9 @@ class FeedForward(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD: jax.Array) -> jax.Array:
-    """[B, L, D] -> [B, L, D]."""
+  def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:
+    """[B, L, D] -> [B, L, D]; `decoding` matters to experts only."""
+    del decoding
     dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype)
     widen = functools.partial(
       dense, self.d_ff, ('embed', 'mlp'), self.inits.kernel
@@ -79,7 +81,7 @@ def switch(
     capacity_factor: in training an expert takes at most
       tokens of a group / num_experts * capacity_factor of them, in token
       order; the others skip the layer. 'none': it takes all.
-    eval_capacity_factor: the same for evaluation and generation.
+    eval_capacity_factor: the same for evaluation. Generation drops nothing.
     capacity: instead of both factors: so many tokens.
     group_size: tokens of a group; 0: a row.
     jitter: in training the router's input is multiplied by random numbers
@@ -105,7 +107,7 @@ def switch(
     ('eval_capacity_factor', eval_capacity_factor),
   ):
     number = isinstance(factor, int | float) and not isinstance(factor, bool)
-    if factor != 'none' and not (number and factor > 0):
+    if factor != 'none' and not (number and 0 < factor < math.inf):
       raise fail(name, factor, "must be a positive number or 'none'")
     factors.append(None if factor == 'none' else float(factor))
   for name, value in (

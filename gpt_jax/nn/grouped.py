@@ -9,8 +9,7 @@ needs no blocks, but computes every row with every expert on a CPU, and in the
 gradient of the weights everywhere.)
 """
 
-import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +29,13 @@ class Blocks(NamedTuple):
     slots: the place of each assignment among the X M rows.
     owners_X: the expert of each block.
     count: how many blocks are in use, from the first on; at most X.
-    sizes_E: the rows of all blocks of each expert; the last has the rest too.
+    sizes_Z: the rows of all blocks of each expert; then those not in use.
   """
 
   slots: Slots
   owners_X: jax.Array
   count: jax.Array
-  sizes_E: jax.Array
+  sizes_Z: jax.Array
 
 
 def block_size(rows: int, num_experts: int) -> int:
@@ -63,9 +62,8 @@ def layout(ranking: Ranking, experts_A: jax.Array, size: int) -> Blocks:
     owners_S=jnp.repeat(owners_X, size),
     bases_E=(ends_E - blocks_E) * size,
   )
-  sizes_E = (blocks_E * size).astype(jnp.int32)
-  rest = num_blocks * size - jnp.sum(sizes_E)
-  return Blocks(slots, owners_X, ends_E[-1], sizes_E.at[-1].add(rest))
+  sizes_Z = jnp.diff(ends_E * size, prepend=0, append=num_blocks * size)
+  return Blocks(slots, owners_X, ends_E[-1], sizes_Z.astype(jnp.int32))
 
 
 def matmul(x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks) -> jax.Array:
@@ -74,14 +72,27 @@ def matmul(x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks) -> jax.Array:
   By a Pallas kernel on a TPU, block by block elsewhere.
   """
   if devices.platform() == 'tpu':
-    tiling = (BLOCK, *(min(n, 512) for n in w_EDF.shape[1:]))
-    return gmm(x_SD, w_EDF, blocks.sizes_E, x_SD.dtype, tiling)
+    return by_kernel(x_SD, w_EDF, blocks)
   x_XMD = x_SD.reshape(len(blocks.owners_X), -1, x_SD.shape[-1])
-  y_XMF = by_block(x_XMD, w_EDF, blocks.owners_X, blocks.count)
+  y_XMF: Any = by_block(x_XMD, w_EDF, blocks.owners_X, blocks.count)
   return y_XMF.reshape(len(x_SD), -1)
 
 
-@functools.partial(jax.custom_vjp)
+def by_kernel(
+  x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks, interpret: bool = False
+) -> jax.Array:
+  """By the kernels of megablox, which leave out the rows not in use: zero."""
+  group_sizes = blocks.sizes_Z  # more than matrices: the rest is zero
+  return gmm(x_SD, w_EDF, group_sizes, x_SD.dtype, _tiling, interpret=interpret)
+
+
+def _tiling(rows: int, inner: int, outer: int) -> tuple[int, int, int]:
+  """What a step of the kernel takes of each dimension."""
+  del rows
+  return BLOCK, min(inner, 512), min(outer, 512)
+
+
+@jax.custom_vjp
 def by_block(
   x_XMD: jax.Array, w_EDF: jax.Array, owners_X: jax.Array, count: jax.Array
 ) -> jax.Array:

@@ -56,13 +56,14 @@ class Router(NamedTuple):
     # 1e-9: 0.7 * 30 / 3 is a little less than 7 in floating point.
     size = math.floor(tokens * factor / self.num_experts + 1e-9)
     if size < 1:
+      name = 'capacity_factor' if training else 'eval_capacity_factor'
       raise UsageError(
-        f'model.ffn: capacity_factor={factor} gives each of {self.num_experts} '
+        f'model.ffn: {name}={factor} gives each of {self.num_experts} '
         f'experts {tokens * factor / self.num_experts:.3g} of the {tokens} '
         'tokens of a group, which rounds to zero; raise it, give a larger '
         'group_size, or take fewer experts'
       )
-    return size
+    return min(size, tokens)
 
   def _factor(self, training: bool) -> float | None:
     return self.capacity_factor if training else self.eval_capacity_factor
@@ -115,9 +116,10 @@ class Switch(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD: jax.Array) -> jax.Array:
+  def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:
     """[B, L, D] -> [B, L, D].
 
+    Decoding drops nothing: where a text was cut into calls must not matter.
     Sows `router_logits` [B, L, E] and `router_kept` [B, L, K] into
     `intermediates`.
     """
@@ -125,7 +127,8 @@ class Switch(nn.Module):
     B, L, D = x_BLD.shape
     T, capacity = L, None
     # A model is initialised by a token or two, which fill no group.
-    if router.limited(training) and not self.is_initializing():
+    whole = decoding or self.is_initializing()
+    if router.limited(training) and not whole:
       T = router.group_of(B, L)
       capacity = router.capacity_of(T, training)
     x_GTD = x_BLD.reshape(-1, T, D)
@@ -139,7 +142,9 @@ class Switch(nn.Module):
       y_GTD, kept_GTK = experts.with_capacity(
         x_GTD, choices, weights, self.form, capacity
       )
-    self.sow('router', 'stats', _stats(router, logits_GTE, choices, kept_GTK))
+    if not self.is_initializing():  # or it would stand beside the parameters
+      stats = _stats(router, logits_GTE, choices, kept_GTK)
+      self.sow('router', 'stats', stats)
     for name, value in (('logits', logits_GTE), ('kept', kept_GTK)):
       self.sow('intermediates', f'router_{name}', value.reshape(B, L, -1))
     return y_GTD.reshape(B, L, D)

@@ -7,7 +7,6 @@ assignments (choice k of token t is assignment t K + k), E experts, S slots
 (the places of the experts' inputs, one token each).
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -129,7 +128,7 @@ def place(
   return Slots(jnp.where(kept_A, slots_A, S), sources_S)
 
 
-@functools.partial(jax.custom_vjp)
+@jax.custom_vjp
 def move(x_ND: jax.Array, from_M: jax.Array, to_NK: jax.Array) -> jax.Array:
   """y[m] = x[from_M[m]], and zero where that is out of range.
 
@@ -163,6 +162,6 @@ def gather(x_ND: jax.Array, slots: Slots, top_k: int) -> jax.Array:
 
 def combine(y_SD: jax.Array, slots: Slots, gates_NK: jax.Array) -> jax.Array:
   """sum_k gate_k y_k: [S, D] to float32 [T, D]; a dropped choice adds zero."""
-  picked_AD = move(y_SD, slots.slots_A, slots.sources_S[:, None])
+  picked_AD: Any = move(y_SD, slots.slots_A, slots.sources_S[:, None])
   picked_NKD = picked_AD.reshape(*gates_NK.shape, -1)
   return jnp.sum(gates_NK[..., None] * picked_NKD, axis=-2)

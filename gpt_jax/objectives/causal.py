@@ -70,13 +70,14 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
         hidden_BLD: Any = model.apply(
           variables, out.hidden_BLD, method='output_hidden'
         )
-        total, penalty = penalised_cross_entropy(
+        both: Any = penalised_cross_entropy(
           hidden_BLD,
           table_VD,
           batch['targets'],
           batch['weights'],
           0.0 if key is None else z_loss,
         )
+        total, penalty = both
       routers = moe.layer_stats(sown.get('router', {}))
       if key is not None:
         for stats in routers.values():

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
-from jax.sharding import Mesh
 
 from configs import base
 from gpt_jax import sharding, spec
@@ -40,11 +39,6 @@ def backend(text):
 
 def pattern(text):
   return spec.build('model.attention', text, PATTERNS)
-
-
-def mesh_of(*sizes):
-  devices = np.array(jax.devices()[: np.prod(sizes)])
-  return Mesh(devices.reshape(sizes), sharding.AXES)
 
 
 def request(
@@ -97,7 +91,7 @@ def test_a_backend_for_other_devices_is_refused(text):
 
 
 def test_what_does_not_divide_over_the_mesh_is_refused():
-  with sharding.use(mesh_of(2, 1, 4), RULES):
+  with sharding.use(tiny.make_mesh(2, 1, 4), RULES):
     with pytest.raises(UsageError, match=r'3 \(batch\) .* the 2 devices of'):
       attend(SPLASH, request(rows=3))
     with pytest.raises(UsageError, match=r'6 \(heads\) .* mesh.rules.heads'):

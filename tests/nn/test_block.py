@@ -60,7 +60,7 @@ def make(text, *, cross=False):
   return build(text).make(
     norm=NORMS['layernorm'](),
     attention=attention,
-    ffn=functools.partial(FFNS['gelu_tanh'](), d_ff=F, bias=True, **parts),
+    ffn=functools.partial(FFNS['gelu_tanh']().make, d_ff=F, bias=True, **parts),
     dropout=0.0,
     cross=cross,
   )

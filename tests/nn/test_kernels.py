@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
-from jax.sharding import AbstractDevice, AbstractMesh, Mesh
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from configs import base
 from gpt_jax import sharding, spec
@@ -142,11 +142,6 @@ def test_documents_have_no_gradient_to_each_other(fused_until):
     assert np.any(gradient[second])
 
 
-def mesh_of(*sizes):
-  devices = np.array(jax.devices()[: np.prod(sizes)])
-  return Mesh(devices.reshape(sizes), sharding.AXES)
-
-
 @pytest.mark.parametrize(
   'sizes, heads, local_heads, seen',
   [
@@ -167,7 +162,7 @@ def test_splash_on_a_mesh(sizes, heads, local_heads, seen, monkeypatch):
   original = kernels._splash
   monkeypatch.setattr(kernels, '_splash', local)
   inputs = qkv(*heads)
-  with sharding.use(mesh_of(*sizes), RULES):
+  with sharding.use(tiny.make_mesh(*sizes), RULES):
     found = results(SPLASH, inputs, seen=SEEN[seen])
   check_equal(found, results('reference', inputs, seen=SEEN[seen]))
   rows = B // (sizes[0] * sizes[1])
@@ -206,7 +201,7 @@ def test_a_model_on_a_mesh():
 
   params = tiny.params(tiny.model(**MODEL))
   expected = gradients('reference')
-  with sharding.use(mesh_of(2, 2, 2), RULES):
+  with sharding.use(tiny.make_mesh(2, 2, 2), RULES):
     found = gradients(SPLASH)
   for ours, theirs in zip(
     *map(jax.tree.leaves, (found, expected)), strict=True
@@ -234,7 +229,7 @@ def test_cudnn_is_asked_for_the_reference(attention, monkeypatch):
     return jax.jit(functools.partial(attend, **kwargs))(*inputs)
 
   shared = {'pattern': pattern(attention), 'scale': 0.3}
-  with sharding.use(mesh_of(2, 1, 2), RULES):
+  with sharding.use(tiny.make_mesh(2, 1, 2), RULES):
     found = run(kernels.cudnn, **shared)
   expected = run(attend_within, visibility=EVERYTHING, **shared)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -253,7 +248,7 @@ def test_blocks_divide_the_length():
 def test_lowers_for_tpu(fused_until):
   """As far as a Mosaic kernel for each phase; the mesh says it is for TPU."""
   device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
-  mesh = AbstractMesh((2, 1, 2), sharding.AXES, abstract_device=device)
+  mesh = AbstractMesh((2, 1, 1, 2), sharding.AXES, abstract_device=device)
 
   def loss(q, k, v):
     asked = Request(q, k, v, pattern('full'), EVERYTHING, 0.3, None, None)

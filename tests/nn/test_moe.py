@@ -1,0 +1,416 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The layer of experts, against the paper's equations token by token."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+import tiny
+from flax.core.meta import unbox
+
+from gpt_jax import spec
+from gpt_jax.nn.ffn import FFNS
+from gpt_jax.nn.init import INITS
+from gpt_jax.spec import UsageError
+
+B, L, D, F, E = 4, 6, 5, 7, 3
+KEY = jax.random.key(7)
+FORMULAS = reference.ACTIVATIONS | reference.GATES
+
+
+def layer(text, *, bias=True, dtype=jnp.float32):
+  choice = spec.build('model.ffn', text, FFNS)
+  return choice.make(d_ff=F, bias=bias, inits=INITS['normal']()(1), dtype=dtype)
+
+
+def params_of(module, seed=1):
+  x = np.zeros((1, 1, D), np.float32)
+  boxed = jax.eval_shape(module.init, jax.random.key(0), x)['params']
+  # Large, for probabilities far from uniform.
+  return tiny.random_like(unbox(boxed), seed=seed, size=0.7)
+
+
+def inputs(seed=2, rows=B):
+  rng = np.random.default_rng(seed)
+  return np.float32(rng.normal(size=(rows, L, D)))
+
+
+@functools.partial(jax.jit, static_argnames=('module', 'training'))
+def apply(module, params, x, training=True):
+  rngs = {'dropout': KEY} if training else {}
+  y, sown = module.apply(
+    {'params': params}, x, rngs=rngs, mutable=['router', 'intermediates']
+  )
+  return y, sown['router']['stats'][0], sown['intermediates']
+
+
+def by_token(params, x, *, expert, top_k=1, group=L, capacity=None):
+  """Equations 1 to 6, one token after the other, in float64."""
+  params = reference.to_float64(params)
+  kernel = params['router']['kernel']
+  groups = np.float64(x).reshape(-1, group, D)
+  out, kept = np.zeros_like(groups), np.zeros((*groups.shape[:2], top_k), bool)
+  balances, loads, log_zs, entropies = [], [], [], []
+  for g, tokens in enumerate(groups):
+    used, chosen, probs = np.zeros(E, int), np.zeros(E), np.zeros(E)
+    for t, token in enumerate(tokens):
+      h = token @ kernel
+      p = np.exp(h) / np.exp(h).sum()
+      log_zs.append(np.log(np.exp(h).sum()))
+      entropies.append(-np.sum(p * np.log(p)))
+      probs += p / group
+      best = np.argsort(-p)[:top_k]
+      gates = p[best] / (p[best].sum() if top_k > 1 else 1)
+      for k, (i, gate) in enumerate(zip(best, gates, strict=True)):
+        chosen[i] += 1 / (group * top_k)
+        if capacity is not None and used[i] == capacity:
+          continue
+        used[i] += 1
+        kept[g, t, k] = True
+        own = {
+          name: {'bias': 0.0, **{n: a[i] for n, a in params[name].items()}}
+          for name in params
+          if name != 'router'
+        }
+        out[g, t] += gate * reference.feed_forward(own, token, FORMULAS[expert])
+    balances.append(E * np.sum(chosen * probs))
+    loads.append(chosen)
+  stats = {
+    'load_E': np.mean(loads, axis=0),
+    'dropped': 1 - kept.mean(),
+    'entropy': np.mean(entropies),
+    'balance': np.mean(balances),
+    'z_loss': np.mean(np.square(log_zs)),
+  }
+  return out.reshape(x.shape), kept.reshape(*x.shape[:2], top_k), stats
+
+
+CASES = {
+  # 6 tokens a row * 1.25 / 3 experts = 2.5, rounded down.
+  'switch': ({}, {'capacity': 2}),
+  'smaller groups': ({'group_size': 3, 'capacity_factor': 1}, {'capacity': 1}),
+  'larger groups': ({'group_size': 12, 'capacity_factor': 1}, {'capacity': 4}),
+  'fixed': ({'capacity': 1, 'expert': 'swiglu'}, {'capacity': 1}),
+  'top 2': ({'top_k': 2, 'capacity_factor': 1.7}, {'capacity': 3}),
+  'dropless': ({'capacity_factor': 'none'}, {}),
+  'dropless top 2': (
+    {'capacity_factor': 'none', 'top_k': 2, 'expert': 'geglu'},
+    {},
+  ),
+}
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_layer(case):
+  asked, wanted = CASES[case]
+  options = {'num_experts': E, 'jitter': 0, 'balance': 0.3, 'z_loss': 0.2}
+  options |= asked
+  text = ', '.join(f'{name}={value!r}' for name, value in options.items())
+  module = layer(f'switch({text})', bias=case != 'top 2')
+  params, x = params_of(module), inputs()
+  y, stats, sown = apply(module, params, x)
+  expected, kept, numbers = by_token(
+    params,
+    x,
+    expert=options.get('expert', 'relu'),
+    top_k=options.get('top_k', 1),
+    group=options.get('group_size') or L,
+    **wanted,
+  )
+  assert (0 < numbers['dropped'] < 0.6) == bool(wanted)
+  np.testing.assert_array_equal(sown['router_kept'][0], kept)
+  np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+  for name, value in numbers.items():
+    np.testing.assert_allclose(
+      getattr(stats, name), value, rtol=1e-4, atol=1e-6
+    )
+  penalty = 0.3 * numbers['balance'] + 0.2 * numbers['z_loss']
+  np.testing.assert_allclose(stats.penalty, penalty, rtol=1e-4)
+  logits = np.float64(x) @ np.float64(params['router']['kernel'])
+  np.testing.assert_allclose(
+    sown['router_logits'][0], logits, rtol=1e-4, atol=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    "switch(num_experts=3, jitter=0, expert='swiglu')",
+    "switch(num_experts=3, jitter=0, capacity_factor='none', top_k=2)",
+  ],
+)
+def test_gradients(text):
+  """Against every expert on every token, with those not chosen at zero."""
+  module = layer(text)
+  router = spec.build('model.ffn', text, FFNS).router
+  params, x = params_of(module), inputs()
+  kept = apply(module, params, x)[2]['router_kept'][0]
+  weights = jnp.cos(jnp.arange(x.size)).reshape(x.shape)
+
+  def dense(params, x):
+    logits = jnp.einsum('BLD,DE->BLE', x, params['router']['kernel'])
+    gates, best = jax.lax.top_k(jax.nn.softmax(logits), router.top_k)
+    if router.top_k > 1:
+      gates /= gates.sum(-1, keepdims=True)
+    gates = jnp.einsum(
+      'BLK,BLKE->BLE', gates * kept, jax.nn.one_hot(best, router.num_experts)
+    )
+
+    def widen(name):
+      y = jnp.einsum('BLD,EDF->BLEF', x, params[name]['kernel'])
+      return y + params[name]['bias'][None, None]
+
+    h = widen('in')
+    h = h * jax.nn.silu(widen('gate')) if 'gate' in params else jax.nn.relu(h)
+    y = jnp.einsum('BLEF,EFD->BLED', h, params['out']['kernel'])
+    y += params['out']['bias'][None, None]
+    return jnp.sum(weights * jnp.einsum('BLE,BLED->BLD', gates, y))
+
+  def ours(params, x):
+    return jnp.sum(weights * apply(module, params, x)[0])
+
+  found, expected = (
+    jax.jit(jax.value_and_grad(f, (0, 1)))(params, x) for f in (ours, dense)
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+    found,
+    expected,
+  )
+
+
+def permuted(params, order):
+  out = {
+    name: {n: a[order] for n, a in parts.items()}
+    for name, parts in params.items()
+    if name != 'router'
+  }
+  return {'router': {'kernel': params['router']['kernel'][:, order]}, **out}
+
+
+@pytest.mark.parametrize('factor', [1.25, "'none'"])
+def test_permuting_the_experts_permutes_their_order_alone(factor):
+  module = layer(f'switch(num_experts=3, jitter=0, capacity_factor={factor})')
+  params, order = params_of(module), np.array([2, 0, 1])
+  y, stats, sown = apply(module, params, inputs())
+  other, other_stats, other_sown = apply(
+    module, permuted(params, order), inputs()
+  )
+  np.testing.assert_allclose(other, y, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(
+    other_sown['router_kept'][0], sown['router_kept'][0]
+  )
+  assert len({*stats.load_E.tolist()}) > 1
+  np.testing.assert_allclose(other_stats.load_E, stats.load_E[order])
+  for a, b in zip(other_stats[1:], stats[1:], strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.parametrize('factor', [1, "'none'"])
+def test_one_expert_is_the_dense_layer(factor):
+  """Its gate is 1."""
+  text = f"switch(num_experts=1, expert='swiglu', capacity_factor={factor})"
+  module, dense = layer(text), layer('swiglu')
+  params = params_of(module)
+  y, stats, _ = apply(module, params, inputs())
+  own = {n: {k: a[0] for k, a in params[n].items()} for n in params_of(dense)}
+  expected = dense.apply({'params': own}, inputs())
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+  assert stats.dropped == 0
+
+
+def test_a_large_capacity_is_dropless():
+  """Up to the whole group: 6 * 3 / 3."""
+  params = params_of(layer('switch(num_experts=3)'))
+  large, none = (
+    apply(
+      layer(f'switch(num_experts=3, jitter=0, capacity_factor={factor})'),
+      params,
+      inputs(),
+    )
+    for factor in (3, "'none'")
+  )
+  assert large[1].dropped == 0
+  np.testing.assert_allclose(large[0], none[0], rtol=1e-5, atol=1e-6)
+
+
+def test_jitter_moves_the_router_alone_and_in_training_alone():
+  module, plain = (
+    layer(f'switch(num_experts=3, capacity=6, jitter={eps})')
+    for eps in (0.1, 0)
+  )
+  params, x = params_of(module), inputs()
+  logits = [
+    np.asarray(apply(m, params, x, training)[2]['router_logits'][0])
+    for m, training in ((module, True), (module, False), (plain, True))
+  ]
+  np.testing.assert_array_equal(logits[1], logits[2])
+  bound = 0.1 * np.abs(x) @ np.abs(params['router']['kernel'])
+  moved = np.abs(logits[0] - logits[1])
+  assert np.all(moved <= bound + 1e-5) and np.all(moved > 0)
+  # The experts' inputs are as they were.
+  params['router']['kernel'] = np.zeros_like(params['router']['kernel'])
+  same = (apply(m, params, x)[0] for m in (module, plain))
+  np.testing.assert_array_equal(*same)
+
+
+def test_a_row_is_evaluated_alone_as_in_a_batch():
+  module = layer('switch(num_experts=3)')
+  params, x = params_of(module), inputs()
+  whole, stats, _ = apply(module, params, x, training=False)
+  assert stats.dropped == 0
+  alone = apply(module, params, x[2:3], training=False)[0]
+  np.testing.assert_allclose(alone, whole[2:3], rtol=1e-6, atol=1e-6)
+
+
+def test_bfloat16_with_a_router_in_float32():
+  module = layer('switch(num_experts=3, jitter=0)', dtype=jnp.bfloat16)
+  params, x = params_of(module), jnp.asarray(inputs(), jnp.bfloat16)
+  y, stats, sown = apply(module, params, x)
+  assert y.dtype == jnp.bfloat16
+  assert sown['router_logits'][0].dtype == jnp.float32
+  assert {a.dtype for a in stats} == {jnp.dtype('float32')}
+  expected, kept, _ = by_token(params, np.float32(x), expert='relu', capacity=2)
+  np.testing.assert_array_equal(sown['router_kept'][0], kept)
+  np.testing.assert_allclose(np.float32(y), expected, rtol=0.03, atol=0.03)
+
+
+def test_initial_parameters():
+  """The router's with a scale of 0.1; each expert's its own."""
+  module = layer('switch(num_experts=3)')
+  x = np.zeros((1, 1, 300), np.float32)
+  boxed = jax.jit(module.init)(jax.random.key(0), x)['params']
+  axes = {
+    f'{part}/{kind}': p.names
+    for part, kinds in boxed.items()
+    for kind, p in kinds.items()
+  }
+  assert axes == {
+    'router/kernel': ('embed', 'router'),
+    'in/kernel': ('expert', 'embed', 'mlp'),
+    'in/bias': ('expert', 'mlp'),
+    'out/kernel': ('expert', 'mlp', 'embed'),
+    'out/bias': ('expert', 'embed'),
+  }
+  params = unbox(boxed)
+  router = params['router']['kernel']
+  assert np.std(router) == pytest.approx(math.sqrt(0.1 / 300), rel=0.1)
+  # Truncated at two standard deviations, of a normal that is wider by 1/0.88.
+  assert np.max(np.abs(router)) < 2.28 * math.sqrt(0.1 / 300)
+  kernels = params['in']['kernel']
+  assert not np.any(kernels[0] == kernels[1])
+  np.testing.assert_allclose(np.std(kernels, axis=(1, 2)), 0.02, rtol=0.1)
+
+
+def largest(jaxpr):
+  """Elements of the largest array that a program makes."""
+  sizes = [0]
+  for equation in jaxpr.eqns:
+    sizes += [v.aval.size for v in equation.outvars]
+    for value in jax.tree.leaves(
+      equation.params, is_leaf=lambda x: hasattr(x, 'eqns')
+    ):
+      inner = getattr(value, 'jaxpr', value)
+      if hasattr(inner, 'eqns'):
+        sizes.append(largest(inner))
+  return max(sizes)
+
+
+@pytest.mark.parametrize('factor', [1.25, "'none'"])
+def test_memory_is_linear_in_the_tokens(factor):
+  """A one-hot [tokens, experts, capacity] would grow with their square."""
+  module = layer(
+    f'switch(num_experts=16, top_k=2, capacity_factor={factor})', bias=False
+  )
+  params = params_of(module)
+
+  def size(tokens):
+    x = jax.ShapeDtypeStruct((1, tokens, D), jnp.float32)
+
+    def total(params, x):
+      return jnp.sum(apply(module, params, x)[0])
+
+    return largest(jax.make_jaxpr(jax.grad(total, (0, 1)))(params, x).jaxpr)
+
+  small, large = size(256), size(1024)
+  # Tokens * choices * experts, where the experts' assignments are counted.
+  assert small <= 256 * 2 * 16
+  assert large <= 4.1 * small
+
+
+@pytest.mark.parametrize(
+  'text, why',
+  [
+    ('num_experts=0', 'switch(num_experts=0): must be at least 1'),
+    ("num_experts=2, expert='switch'", "switch(expert='switch'): unknown; one"),
+    ('num_experts=2, top_k=3', 'switch(top_k=3): must be from 1 to num_exp'),
+    (
+      'num_experts=2, top_k=0',
+      'switch(top_k=0): must be from 1 to num_experts',
+    ),
+    (
+      'num_experts=2, capacity_factor=0',
+      "switch(capacity_factor=0): must be a positive number or 'none'",
+    ),
+    (
+      "num_experts=2, eval_capacity_factor='all'",
+      "switch(eval_capacity_factor='all'): must be a positive number or 'none'",
+    ),
+    ('num_experts=2, group_size=-1', 'switch(group_size=-1): must not be neg'),
+    ('num_experts=2, jitter=1.0', 'switch(jitter=1.0): must be at least 0 and'),
+    ('num_experts=2, balance=-0.1', 'switch(balance=-0.1): must not be negat'),
+  ],
+)
+def test_bad_arguments(text, why):
+  with pytest.raises(UsageError) as error:
+    spec.build('model.ffn', f'switch({text})', FFNS)
+  assert str(error.value).startswith('model.ffn: ' + why)
+  assert '\n' not in str(error.value)
+
+
+def router(text):
+  return spec.build('model.ffn', f'switch({text})', FFNS).router
+
+
+def test_capacity():
+  # 0.7 * 30 / 3 is a little less than 7 in floating point.
+  assert router('num_experts=3, capacity_factor=0.7').capacity_of(30, True) == 7
+  assert router('num_experts=4').capacity_of(13, True) == 4
+  # Each token chooses an expert at most once.
+  assert router('num_experts=1').capacity_of(13, True) == 13
+  assert router('num_experts=4, capacity=64').capacity_of(13, False) == 13
+  with pytest.raises(UsageError) as error:
+    router('num_experts=8, eval_capacity_factor=1').capacity_of(7, False)
+  assert str(error.value) == (
+    'model.ffn: eval_capacity_factor=1.0 gives each of 8 experts 0.875 of the '
+    '7 tokens of a group, which rounds to zero; raise it, give a larger '
+    'group_size, or take fewer experts'
+  )
+
+
+@pytest.mark.parametrize(
+  'size, rows, group',
+  [
+    (0, 3, 8),
+    (4, 3, 4),
+    (8, 3, 8),
+    (16, 4, 16),
+    (16, 3, 0),
+    (3, 3, 0),
+    (12, 3, 0),
+  ],
+)
+def test_group(size, rows, group):
+  asked = router(f'num_experts=2, group_size={size}')
+  if group:
+    assert asked.group_of(rows, 8) == group
+    return
+  with pytest.raises(
+    UsageError, match=f'group_size={size} does not fit {rows}'
+  ):
+    asked.group_of(rows, 8)
