@@ -139,7 +139,8 @@ def test_bad_usage_of_the_installed_command(tmp_path):
   assert done.stdout == ''
   assert done.stderr == (
     "gpt-jax train: model.ffn='swiglo': unknown 'swiglo'; one of bilinear, "
-    'geglu, geglu_tanh, gelu, gelu_tanh, glu, reglu, relu, silu, swiglu, tanh\n'
+    'geglu, geglu_tanh, gelu, gelu_tanh, glu, reglu, relu, silu, swiglu, '
+    'switch, tanh\n'
   )
   assert [*tmp_path.iterdir()] == []
 

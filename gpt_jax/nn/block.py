@@ -56,7 +56,7 @@ class PreNormBlock(nn.Module):
         cache = cache._replace(cross=seen)
       x_BLD += drop(y_BLD)
     h_BLD = self.norm(name='ffn_norm')(x_BLD)
-    y_BLD = self.ffn(name='ffn')(h_BLD, isinstance(cache, KVCache))
+    y_BLD = self.ffn(name='ffn')(h_BLD, decoding=isinstance(cache, KVCache))
     return x_BLD + drop(y_BLD), cache
 
 
@@ -97,7 +97,7 @@ class PostNormBlock(nn.Module):
       if isinstance(cache, KVCache) and cache.cross is not None:
         cache = cache._replace(cross=seen)
       x_BLD = self.norm(name='cross_norm')(x_BLD + drop(y_BLD))
-    y_BLD = self.ffn(name='ffn')(x_BLD, isinstance(cache, KVCache))
+    y_BLD = self.ffn(name='ffn')(x_BLD, decoding=isinstance(cache, KVCache))
     return self.norm(name='ffn_norm')(x_BLD + drop(y_BLD)), cache
 
 
@@ -136,7 +136,7 @@ class ParallelBlock(nn.Module):
     )
     if self.num_norms == 2:
       h_BLD = self.norm(name='ffn_norm')(x_BLD)
-    z_BLD = self.ffn(name='ffn')(h_BLD, isinstance(cache, KVCache))
+    z_BLD = self.ffn(name='ffn')(h_BLD, decoding=isinstance(cache, KVCache))
     return x_BLD + drop(y_BLD) + drop(z_BLD), cache
 
 
