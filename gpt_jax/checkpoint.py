@@ -284,6 +284,7 @@ class Checkpointer:
       DamageError: there are checkpoints, and every one is damaged. Nothing
         was moved or deleted.
     """
+    self._collect()
     if self._folder.exists():
       for path in self._unfinished():
         log.warning('%s is half-written; it is not used', path)

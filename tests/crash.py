@@ -48,7 +48,10 @@ FLAGS = [
   '--config.log.sample_tokens=5',
 ]
 # What the clock decides.
-CLOCKS = ('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'mfu')
+CLOCKS = (
+  *('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'eval_seconds'),
+  *('mfu', 'mfu_causal', 'mfu_compiler', 'time'),
+)
 # Kills after which a run is left to end.
 KILLS_A_RUN = 12
 

@@ -110,7 +110,8 @@ def test_evaluate_prints_what_training_measured_last(workdir, capsys):
   found = json.loads(capsys.readouterr().out)
   lines = metrics.read(str(workdir))
   last = [m for m in lines if 'eval/validation/loss' in m][-1]
-  assert found == last
+  clocks = {'eval_seconds', 'time'}
+  assert found == {k: v for k, v in last.items() if k not in clocks}
   # Bits per byte with a byte tokenizer: one token a byte, one end a document.
   manifest = json.loads((workdir / 'data/validation/manifest.json').read_text())
   bits = found['eval/validation/loss'] / math.log(2)
@@ -233,7 +234,7 @@ def test_inspect_and_plot_show_the_schedule(tmp_path, capsys):
     'rows': 512,
     'tokens_per_step': 2**20,
     'tokens': 0,
-    'learning_rate': pytest.approx(0.6e-4),
+    'learning_rate': pytest.approx(1e-2),
   }
   assert (second['step'], third['step']) == (50_001, 115_001)
   assert third['tokens'] == 2**20 * (50_000 + 2 * 65_000)

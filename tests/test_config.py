@@ -286,9 +286,9 @@ def test_the_encoder_has_whole_periods():
   fields = {'model.num_layers': 4, 'model.num_encoder_layers': 3}
   fields |= {'model.ffn': 'relu, geglu', 'optim.name': 'none'}
   with pytest.raises(UsageError, match='num_encoder_layers=3: does not divide'):
-    config_lib.resolve(tiny.config(**fields))
+    config_lib.resolve_model(tiny.config(**fields))
   fields['model.encoder_ffn'] = 'relu'
-  config_lib.resolve(tiny.config(**fields))
+  config_lib.resolve_model(tiny.config(**fields))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_config_resolves(name, size):
   unknown = {k for k, v in config_lib.flatten(resolved).items() if v is None}
   assert unknown <= {
     *('model.vocab_size', 'data.store', 'eval.num_batches'),
-    'batch.micro_rows',
+    *('batch.micro_rows', 'model.encoder_ffn'),
   }
   if resolved.model.num_encoder_layers:
     with pytest.raises(UsageError, match=r"name='causal' trains decoders"):

@@ -15,7 +15,10 @@ from gpt_jax import run as run_lib
 from gpt_jax.preemption import Preempted
 
 STEPS = 17
-CLOCKS = ('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'mfu')
+CLOCKS = (
+  *('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'eval_seconds'),
+  *('mfu', 'mfu_causal', 'mfu_compiler', 'time'),
+)
 
 
 def config(data, **changes):
@@ -33,6 +36,7 @@ def config(data, **changes):
       'schedule.name': 'constant(peak=1e-3)',
       'checkpoint.every_steps': 6,
       'eval.every_steps': 5,
+      'eval.num_batches': 6,
       'eval.rows': 8,
       'log.every_steps': 2,
       'log.sample_prompt': '',
@@ -124,7 +128,7 @@ class Checkpointer:
     """`now` is a list of the present time."""
     self._now, self._end = now, 0.0
 
-  def save(self, state):
+  def save(self, state, loss):
     """Takes half a second of the caller's time."""
     self._end = self._now[0] + 3
     self._now[0] += 0.5
@@ -142,7 +146,7 @@ def test_a_save_longer_than_the_grace_is_warned_of(
   monkeypatch.setattr(saves.time, 'monotonic', lambda: now[0])
   monkeypatch.setattr(saves.log, 'propagate', True)
   saver = saves.Saver(Checkpointer(now), grace_seconds=grace)
-  saver.save(None)
+  saver.save(None, None)
   saver.poll()
   assert not caplog.records
   now[0] += 2.5

@@ -206,15 +206,16 @@ def test_meter_across_a_ramp(monkeypatch):
   monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
   now = [100.0]
   clock = types.SimpleNamespace(perf_counter=lambda: now[0])
-  monkeypatch.setattr(train, 'time', clock)
+  monkeypatch.setattr(meter_lib, 'time', clock)
   changes = {**tiny.MESHABLE, 'batch.rows': 'ramp(0:16, 3_steps:32)'}
   run = tiny.build(tiny.config(**changes), (2, 2, 2))
-  meter = train.Meter(run, tiny.params(run.model))
+  meter = meter_lib.Meter(run, tiny.params(run.model), 3e6)
   for step in range(1, 6):
     if step == 2:
       meter.restart()  # after an evaluation, say
     meter.add({'loss': np.float32(step), 'grad_norm': np.float32(1)})
     now[0] += 0.5
+  meter.fetch()
   values = meter.read(5)
   assert values['tokens'] == (3 * 16 + 2 * 32) * 7
   assert values['batch_rows'] == 32

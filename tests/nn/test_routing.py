@@ -60,7 +60,7 @@ def test_choose(top_k, renormalize):
   probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
   order = np.argsort(-probs, axis=-1)[:, :top_k]
   gates = np.take_along_axis(probs, order, -1)
-  if renormalize and top_k > 1:
+  if renormalize:
     gates /= gates.sum(-1, keepdims=True)
   found = routing.choose(np.float32(logits), top_k, renormalize)
   np.testing.assert_array_equal(found.experts_NK, order)
