@@ -262,8 +262,6 @@ def loop(
         progress.show(step, summary(values))
         if dead := routers.dead_experts(values):
           log.warning('step %d: %s', step, dead)
-        if dead := routers.dead_experts(values):
-          log.warning('step %d: %s', step, dead)
       progress.advance(step)
       held_out = None if stop else evaluated(step)
       stop = held_out is None
