@@ -15,7 +15,8 @@ costs the training thread, the checksums' share of it, and the training loop
 against the bare step. The others alternate in one run. decode: tokens/s and
 cache bytes with as many key/value heads as heads, and with one. attention: time
 and memory of each pattern of model.attention, forward and backward. switch: a
-config with experts, the same with more of them, and its dense twin.
+config with experts, the same with more of them, and its dense twin. top_k: one
+expert a token against two, at three capacity factors.
 """
 
 import json
@@ -24,7 +25,14 @@ from absl import flags
 
 from gpt_jax import command
 from gpt_jax import config as config_lib
-from gpt_jax.benchmarks import attention, checkpoint, decode, switch, train
+from gpt_jax.benchmarks import (
+  attention,
+  checkpoint,
+  decode,
+  switch,
+  top_k,
+  train,
+)
 
 WHAT = {
   'train': train,
@@ -32,6 +40,7 @@ WHAT = {
   'decode': decode,
   'attention': attention,
   'switch': switch,
+  'top_k': top_k,
 }
 
 

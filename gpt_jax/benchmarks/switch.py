@@ -34,18 +34,14 @@ def measure(config: Config, steps: int) -> dict:
     UsageError: no layer of the config has experts.
   """
   calls = spec.bind_all('model.ffn', config.model.ffn, FFNS)
-  if all(call.name != 'switch' for call in calls):
-    raise UsageError(
-      f'model.ffn={config.model.ffn!r}: has no experts; give a config such as '
-      'configs/switch.py:tiny'
-    )
+  check(config, calls)
   experts = [c.kwargs['num_experts'] for c in calls if c.name == 'switch']
   variants = {
-    'dense twin': _with(config, calls, lambda c: c.kwargs['expert']),
+    'dense twin': replaced(config, calls, lambda c: c.kwargs['expert']),
     f'{experts[0]} experts': config,
-    f'{MORE * experts[0]} experts': _with(config, calls, _more),
+    f'{MORE * experts[0]} experts': replaced(config, calls, _more),
   }
-  parts = {name: _compile(variant) for name, variant in variants.items()}
+  parts = {name: compile_parts(variant) for name, variant in variants.items()}
   seconds = {name: ([], []) for name in parts}
   for _ in range(1 + steps):
     for name, (gradient, update, _) in parts.items():
@@ -69,7 +65,20 @@ def measure(config: Config, steps: int) -> dict:
   }
 
 
-def _with(
+def check(config: Config, calls: list[spec.Call]) -> None:
+  """Checks that one of the feed-forward layers has experts.
+
+  Raises:
+    UsageError: none has.
+  """
+  if all(call.name != 'switch' for call in calls):
+    raise UsageError(
+      f'model.ffn={config.model.ffn!r}: has no experts; give a config such as '
+      'configs/switch.py:tiny'
+    )
+
+
+def replaced(
   config: Config, calls: list[spec.Call], change: Callable[[spec.Call], str]
 ) -> Config:
   """The config with other layers in the place of the experts."""
@@ -80,12 +89,17 @@ def _with(
   return config_lib.resolve(config.lock())
 
 
-def _more(call: spec.Call) -> str:
-  kwargs = {**call.kwargs, 'num_experts': MORE * call.kwargs['num_experts']}
+def changed(call: spec.Call, **changes: Any) -> str:
+  """The call-string of `switch` with some arguments changed."""
+  kwargs = {**call.kwargs, **changes}
   return f'switch({", ".join(f"{k}={v!r}" for k, v in kwargs.items())})'
 
 
-def _compile(config: Config) -> tuple[Callable, Callable, int]:
+def _more(call: spec.Call) -> str:
+  return changed(call, num_experts=MORE * call.kwargs['num_experts'])
+
+
+def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
   """Loss and gradient, the update, and the temporary bytes of the first."""
   run = run_lib.build(config)
   state = run_lib.init_state(run)
