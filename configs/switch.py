@@ -91,23 +91,26 @@ def _decoder(num_experts: int) -> ConfigDict:
 def _tiny(num_experts: int) -> ConfigDict:
   config = base.get_config().unlock()
   config.model.num_layers = 4
-  config.model.d_model = 128
+  config.model.d_model = 64
   config.model.num_heads = 4
-  config.model.vocab_size = 4096
-  config.model.context_length = 256
+  config.model.vocab_size = 1024
+  config.model.context_length = 128
   if num_experts:
-    layer = experts('gelu_tanh', num_experts, config.model.context_length)
-    config.model.ffn = f'gelu_tanh, {layer}'
+    # One group of all tokens of a batch, so that rows need not be balanced.
+    config.model.ffn = (
+      f"gelu_tanh, switch(num_experts={num_experts}, expert='gelu_tanh', "
+      'capacity_factor=1.25, group_size=2048)'
+    )
   config.model.init_weights = 'switch(scale=0.1, embedding=0.02)'
   config.model.dtype = 'float32'
   config.model.loop = 'unroll'
-  config.tokenizer.name = 'sentencepiece(vocab_size=4096)'
-  config.schedule.num_steps = 2000
+  config.tokenizer.name = 'sentencepiece(vocab_size=1024)'
+  config.schedule.num_steps = 3000
   config.schedule.name = 'cosine(peak=3e-3, warmup=100, final=0.1)'
-  config.batch.rows = 8
+  config.batch.rows = 16
   config.checkpoint.every_steps = 500
   config.eval.every_steps = 500
-  config.eval.rows = 8
+  config.eval.rows = 16
   return config.lock()
 
 

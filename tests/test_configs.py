@@ -152,7 +152,7 @@ PLAIN = 50_257, 2048
 PIECES = 32_000, 2048
 PALM = 256_000, 2048
 T5 = 32_128, 512
-TINY = 4, 128, 4, 32, 4, 512, 4096, 256
+TINY = 4, 64, 4, 16, 4, 256, 1024, 128
 BASE = 12, 768, 12, 64, 12, 3072, 50_257, 1024
 ROWS = {
   'gpt1-': (12, 768, 12, 64, 12, 3072, 40_478, 512, 116_534_784, '117M'),
@@ -212,8 +212,8 @@ ROWS = {
     *(80, 8192, 64, 128, 64, 22_016, *PIECES, 65_285_660_672, '65.3B'),
   ),
   # Of these the paper has the encoder-decoders: table 9.
-  'switch-tiny': (*TINY, 3_196_416, '3.2M'),
-  'switch-tiny-dense': (*TINY, 1_350_400, '1.4M'),
+  'switch-tiny': (*TINY, 738_048, '0.7M'),
+  'switch-tiny-dense': (*TINY, 273_792, '0.3M'),
   'switch-base-8': (*BASE, 322_818_816, '323M'),
   'switch-base-16': (*BASE, 549_532_416, '550M'),
   'switch-base-32': (*BASE, 1_002_959_616, '1.0B'),
@@ -233,7 +233,7 @@ ROWS = {
 # Parameters that a token takes, where there are experts: those of the dense
 # model, which the paper calls 223M, 739M and 11B, and the routers.
 ACTIVE = {
-  'switch-tiny': 1_350_400 + 2 * 128 * 8,
+  'switch-tiny': 273_792 + 2 * 64 * 8,
   **{
     f'switch-base-{n}': 124_439_808 + 6 * 768 * n for n in (8, 16, 32, 64, 128)
   },
@@ -317,7 +317,7 @@ def test_switch_tiny_and_its_twin():
     inspect.figures_of(config)[1]['flops_per_token']
     for config in (switch, dense)
   )
-  assert switch - dense == 6 * 2 * 128 * 8
+  assert switch - dense == 6 * 2 * 64 * 8
 
 
 def test_palm_has_no_scales_in_its_norms():
