@@ -128,7 +128,7 @@ class Checkpointer:
     """`now` is a list of the present time."""
     self._now, self._end = now, 0.0
 
-  def save(self, state, loss):
+  def save(self, state):
     """Takes half a second of the caller's time."""
     self._end = self._now[0] + 3
     self._now[0] += 0.5
@@ -146,7 +146,7 @@ def test_a_save_longer_than_the_grace_is_warned_of(
   monkeypatch.setattr(saves.time, 'monotonic', lambda: now[0])
   monkeypatch.setattr(saves.log, 'propagate', True)
   saver = saves.Saver(Checkpointer(now), grace_seconds=grace)
-  saver.save(None, None)
+  saver.save(None)
   saver.poll()
   assert not caplog.records
   now[0] += 2.5

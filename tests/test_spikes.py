@@ -13,11 +13,12 @@ import optax
 import pytest
 import tiny
 
-from gpt_jax import flops, inspect, metrics, plot, rewind, spikes, train
+from gpt_jax import flops, inspect, metrics, plot, spikes, train
 from gpt_jax import run as run_lib
 from gpt_jax.data import pipeline, skips
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
+from gpt_jax.retention import rewind_target
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 from gpt_jax.step import train_step
@@ -131,7 +132,21 @@ def test_skip_stops_after_too_many_in_a_thousand():
   ],
 )
 def test_rewind_target(steps, spike, before, target):
-  assert rewind.rewind_target(steps, spike, before) == target
+  assert target == rewind_target(steps, spike=spike, before=before, every=10)
+
+
+def test_rewind_target_does_not_depend_on_preemptions():
+  """Which leave checkpoints in between."""
+
+  def target(*steps, before=5):
+    return rewind_target(steps, spike=35, before=before, every=10)
+
+  assert target(10, 20, 27, 30, 33) == 30
+  assert target(10, 20, 27, before=8) == 20
+  # every_steps was 7 before.
+  assert target(14, 21) == 21
+  # The first spike, before any.
+  assert rewind_target([7], spike=9, before=0, every=10) == 0
 
 
 # The data order -------------------------------------------------------------
