@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the wall time of a run went, from the lines of metrics.jsonl alone.
 
-Each line says when it was written. Each start of the process writes an event
-`start`: how long it took, and what of the run before it was lost.
+Each line says when it was written. Each start of the process, and each rewind
+after a spike, writes an event `start`: how long it took, and what of the run
+before it was lost.
 """
 
 from typing import Any, NamedTuple
@@ -58,9 +59,10 @@ def account(lines: list[dict[str, Any]]) -> Account:
   end = None
   for line in lines:
     if line.get('event') == 'start':
-      starts, logged = starts + 1, line['step']
+      logged = line['step']
+      starts += 'rewound' not in line
       seconds['start'] += line['seconds']
-      if starts > 1:
+      if 'lost_steps' in line:
         lost_steps += line['lost_steps']
         seconds['lost'] += line['lost_seconds']
         began = line['time'] - line['seconds']

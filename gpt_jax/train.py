@@ -176,16 +176,19 @@ def fit(job: Job, state: TrainState) -> TrainState:
   with phases.during('compile'):
     tools = prepare_tools(job, state, metrics)
   while True:
-    try:
-      with contextlib.closing(metrics):
+    with contextlib.closing(metrics):
+      try:
         return loop(job, tools, metrics, past, state)
-    except spikes.Spike as spike:
-      state = rewind.rewind(job, spike)
-      past = job.past(int(state.step))
-      # The process did not start again.
-      metrics = job.open_metrics(int(state.step), seconds=0.0)
-      with phases.during('compile'):
-        compile_stages(job.run, int(state.step), tools.train_steps, metrics)
+      except spikes.Spike as e:
+        spike = e
+        metrics.write(spike.step, event='spike')
+    started = time.perf_counter()
+    state = rewind.rewind(job, spike)
+    past = job.past(int(state.step))
+    seconds = time.perf_counter() - started
+    metrics = job.open_metrics(int(state.step), rewound=1, seconds=seconds)
+    with phases.during('compile'):
+      compile_stages(job.run, int(state.step), tools.train_steps, metrics)
 
 
 def prepare_tools(job: Job, state: TrainState, metrics: Metrics) -> Tools:
