@@ -258,7 +258,8 @@ def loop(
       log_due = step % config.log.every_steps == 0 or step == last
       save_due = should(step, config.checkpoint.every_steps, last)
       save_due = save_due or saver.retry_due()
-      if log_due or save_due or stop:
+      eval_due = should(step, config.eval.every_steps, last)
+      if log_due or save_due or eval_due or stop:
         for skipped in guard.check(step, meter.fetch()):
           rewind.log_skipped(job, metrics, *skipped)
       if log_due:

@@ -544,6 +544,19 @@ def test_a_last_save_without_room_fails_the_run(tmp_path, logged, monkeypatch):
   assert restore(tmp_path, at=ONE)[1] == [3]
 
 
+def test_a_preempted_run_gives_up_within_its_grace(
+  tmp_path, logged, monkeypatch
+):
+  """By the number of tries: clocks of hosts differ."""
+  waits = []
+  clock = types.SimpleNamespace(sleep=waits.append, monotonic=time.monotonic)
+  monkeypatch.setattr(checkpoint, 'time', clock)
+  checkpointer = Checkpointer(str(tmp_path))
+  with full_disk(), pytest.raises(RuntimeError, match='goes on from the start'):
+    checkpointer.finish(place(state_at(5), *ONE), within=21.5)
+  assert waits == [1, 5, 15]
+
+
 def test_finish_keeps_what_is_saved(tmp_path):
   """A run that is complete is not saved once more."""
   save(tmp_path, 3, at=ONE)
