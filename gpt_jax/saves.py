@@ -59,7 +59,8 @@ class Saver:
     """
     with phases.during('save'):
       started = time.monotonic()
-      within = self._grace if preempted else math.inf
+      # Half of it for the waits: the tries take time too.
+      within = self._grace / 2 if preempted else math.inf
       self._checkpointer.finish(state, within=within)
       self.poll()
       return time.monotonic() - started
