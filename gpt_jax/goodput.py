@@ -14,7 +14,7 @@ KINDS = {
   'step': 'training steps that count',
   'data_wait': 'waiting for data',
   'start': 'imports, data, restoring',
-  'compile': 'compiling the step',
+  'compile': 'compiling, up to the first step',
   'evaluation': 'held-out evaluation',
   'save': 'saving, as far as training waits',
   'lost': 'work after the last checkpoint, done again',
@@ -72,6 +72,9 @@ def account(lines: list[dict[str, Any]]) -> Account:
       parts = {}
       if line.get('event') in _EVENTS:
         parts[_EVENTS[line['event']]] = line['seconds']
+      if line.get('event') == 'first_step':
+        # Compiling the evaluation, measuring the peak, and that step.
+        parts['compile'] = line['time'] - end
       if 'eval_seconds' in line:
         parts['evaluation'] = line['eval_seconds']
       if 'loss' in line:
