@@ -162,9 +162,9 @@ def get_config(arg: str = '') -> ConfigDict:
 
   config.checkpoint = dict(
     every_steps=1000,  # also after the last step
-    keep=2,  # so many of the newest; older ones are deleted, but for
-    keep_every_steps=0,  # its multiples; 0: none
-    keep_best=0,  # so many of the least held-out loss, if evaluated there
+    keep=2,  # so many of the newest stay (that of a preemption besides)
+    keep_every_steps=0,  # its multiples stay for good; 0: none
+    keep_best=0,  # so many stay of the least held-out loss, of those evaluated
     grace_seconds=30.0,  # from SIGTERM to the end: a slower save is warned of
   )
 

@@ -6,8 +6,7 @@ Each `WORKDIR/checkpoints/STEP` holds
 
 - `state/`: the arrays, in TensorStore, each file synced to disk;
 - `checksums/`: name, shape, dtype and fingerprint of every array, computed on
-  the devices at that step, and the held-out loss where that step was
-  evaluated, under a checksum of their own;
+  the devices at that step, under a checksum of their own;
 - `commit_success.txt`, written last: the commit marker. On a local disk Orbax
   writes all into `STEP.orbax-checkpoint-tmp` and then renames that folder; on
   gs://, which cannot rename, a folder without the marker does not count.
@@ -18,21 +17,17 @@ or gives another fingerprint, is damage; the next older checkpoint is used.
 """
 
 import contextlib
+import itertools
 import math
-import re
 import time
-from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.experimental import multihost_utils
-from orbax.checkpoint import checkpoint_managers
 
-from gpt_jax.checksums import Checksums, arrays, difference, fingerprint
+from gpt_jax import distributed, restore, retention
+from gpt_jax.checksums import arrays, fingerprint, signed
 from gpt_jax.command import log
-from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 
 # Waits before a failed save is tried again: during the run, and at its end.
@@ -44,20 +39,6 @@ class DamageError(RuntimeError):
   """There are checkpoints, and none is sound."""
 
 
-class Best(NamedTuple):
-  """A preservation policy of Orbax: the `n` with the least loss stay."""
-
-  n: int
-  losses: dict[int, float]  # by step; one without is none of the best
-
-  def should_preserve(self, checkpoints, *, context) -> list[bool]:
-    """True for those that stay; of equal ones the older."""
-    del context
-    steps = [c.step for c in checkpoints if c.step in self.losses]
-    best = sorted(steps, key=lambda step: (self.losses[step], step))[: self.n]
-    return [c.step in best for c in checkpoints]
-
-
 class Checkpointer:
   """The checkpoints of one workdir, in `WORKDIR/checkpoints/STEP`."""
 
@@ -66,6 +47,7 @@ class Checkpointer:
     workdir: str,
     *,
     keep: int = 1,
+    every_steps: int = 1,
     keep_every_steps: int = 0,
     keep_best: int = 0,
     read_only: bool = False,
@@ -75,51 +57,36 @@ class Checkpointer:
     Args:
       workdir: of the run.
       keep: so many of the newest stay.
+      every_steps: saves are made after so many steps; see `retention`.
       keep_every_steps: those of its multiples stay for good; 0: none.
-      keep_best: so many with the least held-out loss stay, of those whose
-        step was evaluated.
+      keep_best: so many with the least loss stay; see `evaluated`.
       read_only: nothing is written, moved or deleted.
     """
     self._folder = epath.Path(workdir) / 'checkpoints'
     self._losses: dict[int, float] = {}
-    policies: list[Any] = [checkpoint_managers.LatestN(keep)]
-    if keep_every_steps:
-      policies.append(checkpoint_managers.EveryNSteps(keep_every_steps))
-    if keep_best:
-      policies.append(Best(keep_best, self._losses))
     self._read_only = read_only
+    policy = retention.policy(
+      self._losses,
+      keep=keep,
+      every_steps=every_steps,
+      keep_every_steps=keep_every_steps,
+      keep_best=keep_best,
+    )
     self._options = ocp.CheckpointManagerOptions(
-      preservation_policy=None
-      if read_only
-      else checkpoint_managers.AnyPreservationPolicy(policies),
+      preservation_policy=None if read_only else policy,
       read_only=read_only,
       create=not read_only,
     )
     self._pending: int | None = None  # the step that is being saved
+    self._raised: Exception | None = None  # when its save was started
     self._error = ''  # why the last save failed
     self._retry_at = 0.0
     self._open()
-    if keep_best:
-      self._losses.update(self._read_losses())
 
   def _open(self):
     self._manager = ocp.CheckpointManager(
       self._folder.absolute(), options=self._options
     )
-
-  def _read_losses(self) -> dict[int, float]:
-    found = {}
-    for step in self.steps():
-      # Of a damaged one `restore` tells; here it has no loss.
-      with contextlib.suppress(Exception):
-        loss = self._read_checksums(step).loss
-        if loss is not None and math.isfinite(loss):
-          found[step] = loss
-    return found
-
-  def _read_checksums(self, step: int) -> Checksums:
-    path = self._folder / str(step) / 'checksums/metadata'
-    return Checksums.verified(path.read_text())
 
   def steps(self) -> list[int]:
     """Steps of the checkpoints, oldest first; one being saved counts."""
@@ -127,7 +94,11 @@ class Checkpointer:
 
   # Saving ------------------------------------------------------------------
 
-  def save(self, state: TrainState, loss: float | None = None) -> None:
+  def evaluated(self, step: int, loss: float) -> None:
+    """The held-out loss of a step: `keep_best` goes by it."""
+    self._losses[step] = loss
+
+  def save(self, state: TrainState) -> None:
     """Starts to save; waits only until the previous save is done.
 
     A save that fails (a full disk) is said, and the run goes on: see
@@ -135,26 +106,24 @@ class Checkpointer:
 
     Args:
       state: copied before this returns, so that a step may take its memory.
-      loss: held-out loss at this step, if it was evaluated.
     """
     self._collect()
     step = int(state.step)
     if step in self.steps():
       return
-    if loss is not None and math.isfinite(loss):
-      self._losses[step] = loss
-    checksums = Checksums(arrays(state, fingerprint(state)), loss)
+    checksums = signed(arrays(state, fingerprint(state)))
     self._pending = step
     try:
       self._manager.save(
         step,
         args=ocp.args.Composite(
           state=ocp.args.StandardSave(state),
-          checksums=ocp.args.JsonSave(checksums.signed()),
+          checksums=ocp.args.JsonSave(checksums),
         ),
       )
     except Exception as e:
-      self._failed(e)
+      # Here alone, maybe: all processes see to it together, in `_collect`.
+      self._raised = e
 
   def saving(self) -> bool:
     """Whether a save is still going on in the background."""
@@ -183,13 +152,19 @@ class Checkpointer:
       self._collect()
     return bool(self._error) and time.monotonic() >= self._retry_at
 
-  def finish(self, state: TrainState) -> None:
+  def finish(self, state: TrainState, *, within: float = math.inf) -> None:
     """Waits until `state` is saved, and closes; tries again where it fails.
+
+    Args:
+      state: to save.
+      within: seconds of which the waits between the tries leave some over; a
+        number of tries, not a clock, so that all hosts make the same.
 
     Raises:
       RuntimeError: it could not be saved.
     """
-    for wait in (*FINAL_WAITS, None):
+    sums = zip(FINAL_WAITS, itertools.accumulate(FINAL_WAITS), strict=True)
+    for wait in (*(wait for wait, sum in sums if sum < within), None):
       self.save(state)
       self._collect()
       if not self._error:
@@ -214,12 +189,12 @@ class Checkpointer:
     """Waits for the save under way, and sees to how it ended."""
     if self._pending is None:
       return
+    error, self._raised = self._raised, None
     try:
       self._manager.wait_until_finished()
-      error = None
     except Exception as e:
       error = e
-    if not _on_all_hosts(error is None):
+    if not distributed.all_say(error is None):
       self._failed(error or OSError('another host failed'))
       return
     if self._error:
@@ -228,7 +203,7 @@ class Checkpointer:
     self._remove_unfinished()
 
   def _failed(self, error: Exception) -> None:
-    self._error = _reason(error)
+    self._error = restore.reason_of(error)
     self._retry_at = time.monotonic() + RETRY_SECONDS
     log.warning(
       'the checkpoint of step %d was not written (%s); the run goes on from '
@@ -251,7 +226,7 @@ class Checkpointer:
       path
       for path in self._folder.iterdir()
       if 'orbax-checkpoint-tmp' in path.name
-      or (in_place and path.name.isdigit() and not _committed(path))
+      or (in_place and path.name.isdigit() and not restore.committed(path))
     ]
 
   def _remove_unfinished(self) -> None:
@@ -292,7 +267,8 @@ class Checkpointer:
     for step in reversed(self.steps()):
       if at_most is not None and step > at_most:
         continue
-      state, reason = self._restore(step, abstract)
+      folder = self._folder.absolute() / str(step)
+      state, reason = restore.read(folder, abstract)
       if state is None:
         damaged[step] = reason
         log.warning(
@@ -312,52 +288,6 @@ class Checkpointer:
       )
     return None
 
-  def _restore(
-    self, step: int, abstract: TrainState
-  ) -> tuple[TrainState | None, str]:
-    """The state, or None and what is wrong with the checkpoint."""
-    folder = self._folder.absolute() / str(step)
-    saved, state, reason = {}, None, ''
-    try:
-      if not _committed(folder):
-        raise ValueError('half-written: it has no commit_success.txt')
-      saved = self._read_checksums(step).arrays
-    except Exception as e:
-      reason = _reason(e)
-    if not _on_all_hosts(not reason):
-      return None, reason or 'another host cannot read it'
-    if differs := difference(saved, arrays(abstract)):
-      raise UsageError(
-        f'{folder}: holds another state than the config describes: it '
-        f'{differs}; give the config of that run, or another --workdir'
-      )
-    try:
-      # The handler alone: the manager would wait for hosts that failed.
-      state = TrainState(
-        *ocp.StandardCheckpointHandler().restore(
-          folder / 'state', args=ocp.args.StandardRestore(abstract)
-        )
-      )
-    except Exception as e:
-      # Whatever a damaged file makes the readers raise; it is reported, and
-      # nothing is ever used that does not match its fingerprint.
-      reason = _reason(e)
-    if not _on_all_hosts(state is not None):
-      return None, reason or 'another host cannot read it'
-    assert state is not None
-    wrong = [
-      name
-      for (name, array), found in zip(
-        saved.items(), fingerprint(state), strict=True
-      )
-      if array.fingerprint != found
-    ]
-    if wrong:
-      return None, f'fingerprint differs in {", ".join(wrong)}'
-    if int(state.step) != step:
-      return None, f'it is of step {int(state.step)}'
-    return state, ''
-
   def _set_aside(self, steps: list[int]) -> None:
     """Moves damaged checkpoints away, so that their steps can be saved."""
     if self._read_only:
@@ -372,23 +302,3 @@ class Checkpointer:
     if jax.process_count() > 1:
       ocp.multihost.sync_global_processes('gpt_jax_set_aside')
     self._open()
-
-
-def _committed(folder: epath.Path) -> bool:
-  return (folder / 'commit_success.txt').exists()
-
-
-def _on_all_hosts(good: bool) -> bool:
-  """True if it is on every process: they must go the same way."""
-  if jax.process_count() == 1:
-    return good
-  return bool(np.all(multihost_utils.process_allgather(np.array(good))))
-
-
-def _reason(error: Exception) -> str:
-  """One line of at most 200 characters."""
-  # TensorStore says what the system said last, after long paths.
-  if system := re.search(r": ([^:]+) \[os_error_code='", str(error)):
-    return system[1]
-  line = str(error).strip().partition('\n')[0][:200]
-  return f'{type(error).__name__}: {line}'

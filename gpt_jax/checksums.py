@@ -65,34 +65,26 @@ def arrays(state: Any, prints: Iterable[int] | None = None) -> dict[str, Array]:
   }
 
 
-class Checksums(NamedTuple):
-  """What a checkpoint says of itself."""
-
-  arrays: dict[str, Array]
-  loss: float | None  # held-out, at that step
-
-  def signed(self) -> dict[str, Any]:
-    """As JSON, with the checksum of that JSON."""
-    rows = {name: list(array) for name, array in self.arrays.items()}
-    content = {'arrays': rows, 'loss': self.loss}
-    return {**content, 'sha256': _digest(content)}
-
-  @classmethod
-  def verified(cls, text: str) -> 'Checksums':
-    """Reads the JSON text of `signed`.
-
-    Raises:
-      ValueError: it was changed.
-    """
-    content = json.loads(text)
-    if content.pop('sha256', None) != _digest(content):
-      raise ValueError('the list of checksums was changed')
-    rows = {name: Array(*row) for name, row in content['arrays'].items()}
-    return cls(rows, content['loss'])
+def signed(arrays: dict[str, Array]) -> dict[str, Any]:
+  """As JSON, with the checksum of that JSON."""
+  rows = {name: list(array) for name, array in arrays.items()}
+  return {'arrays': rows, 'sha256': _digest(rows)}
 
 
-def _digest(content: dict) -> str:
-  return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+def verified(text: str) -> dict[str, Array]:
+  """Reads the JSON text of `signed`.
+
+  Raises:
+    ValueError: it was changed.
+  """
+  content = json.loads(text)
+  if content['sha256'] != _digest(content['arrays']):
+    raise ValueError('the list of checksums was changed')
+  return {name: Array(*row) for name, row in content['arrays'].items()}
+
+
+def _digest(rows: dict[str, list]) -> str:
+  return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def difference(saved: dict[str, Array], wanted: dict[str, Array]) -> str:

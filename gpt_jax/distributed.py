@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from jax._src import clusters
 from jax._src import distributed as jax_distributed
+from jax.experimental import multihost_utils
 
 from gpt_jax import preemption, roll_call
 from gpt_jax.spec import UsageError
@@ -138,6 +140,13 @@ def first_says(value: T) -> T:
   while (said := _get(key)) is None:
     time.sleep(0.05)
   return json.loads(said)
+
+
+def all_say(yes: bool) -> bool:
+  """Whether every process says so: they must go the same way."""
+  if jax.process_count() == 1:
+    return yes
+  return bool(np.all(multihost_utils.process_allgather(np.array(yes))))
 
 
 def index() -> int:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the wall time of a run went, from the lines of metrics.jsonl alone.
 
-Each line says when it was written. Each start of the process writes an event
-`start`: how long it took, and what of the run before it was lost.
+Each line says when it was written. Each start of the process, and each rewind
+after a spike, writes an event `start`: how long it took, and what of the run
+before it was lost.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ KINDS = {
   'step': 'training steps that count',
   'data_wait': 'waiting for data',
   'start': 'imports, data, restoring',
-  'compile': 'compiling the step',
+  'compile': 'compiling, up to the first step',
   'evaluation': 'held-out evaluation',
   'save': 'saving, as far as training waits',
   'lost': 'work after the last checkpoint, done again',
@@ -58,9 +59,10 @@ def account(lines: list[dict[str, Any]]) -> Account:
   end = None
   for line in lines:
     if line.get('event') == 'start':
-      starts, logged = starts + 1, line['step']
+      logged = line['step']
+      starts += 'rewound' not in line
       seconds['start'] += line['seconds']
-      if starts > 1:
+      if 'lost_steps' in line:
         lost_steps += line['lost_steps']
         seconds['lost'] += line['lost_seconds']
         began = line['time'] - line['seconds']
@@ -70,6 +72,9 @@ def account(lines: list[dict[str, Any]]) -> Account:
       parts = {}
       if line.get('event') in _EVENTS:
         parts[_EVENTS[line['event']]] = line['seconds']
+      if line.get('event') == 'first_step':
+        # Compiling the evaluation, measuring the peak, and that step.
+        parts['compile'] = line['time'] - end
       if 'eval_seconds' in line:
         parts['evaluation'] = line['eval_seconds']
       if 'loss' in line:

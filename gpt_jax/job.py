@@ -21,7 +21,13 @@ class Past(NamedTuple):
 
   losses: list[float]  # logged last, oldest first
   skipped: list[int]  # steps whose update was left out
-  evaluated: bool  # after the last step done
+  held_out: list[tuple[int, float]]  # steps, and their losses
+  # What routers did in each step since the last log line: see `Meter`.
+  unlogged: list[dict[str, Any]]
+
+  def evaluated(self, step: int) -> bool:
+    """Whether the step was evaluated."""
+    return any(found == step for found, _ in self.held_out)
 
 
 class Job(NamedTuple):
@@ -56,10 +62,16 @@ class Job(NamedTuple):
   def past(self, done: int) -> Past:
     """The past at step `done`; every process is to ask at the same time."""
     lines = [m for m in metrics.read(self.workdir) if m['step'] <= done]
+    unlogged = [
+      m['routers']
+      for m in lines
+      if m.get('event') == 'unlogged' and m['step'] == done
+    ]
     past: dict[str, Any] = dict(
       losses=[m['loss'] for m in lines if 'loss' in m][-WINDOW:],
       skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
-      evaluated=any(m['step'] == done and HELD_OUT in m for m in lines),
+      held_out=[(m['step'], m[HELD_OUT]) for m in lines if HELD_OUT in m],
+      unlogged=unlogged[-1] if unlogged else [],
     )
     return Past(**distributed.first_says(past))
 

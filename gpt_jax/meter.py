@@ -39,12 +39,22 @@ class Meter:
       strict=True,
     ):
       log.info('%s: %.4g FLOPs a token', formula, per_token)
-    self.forget()
+    self.taken = 0  # steps of this process
+    self.resume([])
 
-  def forget(self) -> None:
-    """Drops the steps not read yet: they were given up."""
-    self._outputs, self._fetched = [], []
+  def resume(self, unlogged: list[dict[str, Any]]) -> None:
+    """Drops the steps not read yet, and takes up what `unlogged` gave."""
+    self._outputs, self._fetched = [], [*unlogged]
     self.restart()
+
+  def unlogged(self) -> list[dict[str, Any]]:
+    """What routers did in each step fetched since the last log line, as JSON.
+
+    Kept with a checkpoint, so that the next line has the same means after a
+    resume. Empty without experts.
+    """
+    found = [routers.plain(output) for output in self._fetched]
+    return found if any(found) else []
 
   def restart(self) -> None:
     """Starts the clock again: what was done meanwhile is not training."""
@@ -65,6 +75,7 @@ class Meter:
     """Keeps the outputs of one step; does not wait for them."""
     self._outputs.append(output)
     self._steps += 1
+    self.taken += 1
 
   def fetch(self) -> list[dict[str, Any]]:
     """The outputs of the steps since the last call; waits for them."""

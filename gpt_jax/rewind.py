@@ -16,6 +16,7 @@ from gpt_jax import run as run_lib
 from gpt_jax.command import log
 from gpt_jax.data import skips
 from gpt_jax.job import Job
+from gpt_jax.retention import rewind_target
 from gpt_jax.spikes import Spike
 from gpt_jax.state import TrainState
 
@@ -45,7 +46,12 @@ def rewind(job: Job, spike: Spike) -> TrainState:
       output=spike.output,
     ) from spike
   job.checkpointer.wait()
-  step = rewind_target(job.checkpointer.steps(), spike.step, policy.before)
+  step = rewind_target(
+    job.checkpointer.steps(),
+    spike=spike.step,
+    before=policy.before,
+    every=run.config.checkpoint.every_steps,
+  )
   new = known.add(
     job.unskipped_rows, step=step, spike=spike.step, batches=policy.batches
   )
@@ -66,17 +72,6 @@ def finish(job: Job) -> None:
   if known.pending:
     job.checkpointer.forget_after(known.skips[-1].step)
     _write(job, known._replace(pending=False))
-
-
-def rewind_target(steps: list[int], spike: int, before: int) -> int:
-  """The checkpoint to go back to; 0 is the start of the run.
-
-  The newest at least `before` steps before the spike; where retention left
-  none so old, the oldest before the spike.
-  """
-  sound = [step for step in steps if step < spike]
-  old = [step for step in sound if step <= spike - before]
-  return max(old) if old else min(sound, default=0)
 
 
 def log_events(job: Job, log: metrics.Metrics, done: int) -> None:

@@ -62,6 +62,15 @@ def metrics(
   return found
 
 
+def plain(output: dict[str, Any]) -> dict[str, Any]:
+  """What routers did in one step, as JSON: `metrics` takes it as well."""
+  return {
+    name: np.asarray(value, np.float64).tolist()
+    for name, value in output.items()
+    if name.startswith('router/')
+  }
+
+
 def dead_experts(values: dict[str, Any]) -> str:
   """A warning that names the experts without a token; '' if there are none.
 

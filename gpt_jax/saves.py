@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """When the training loop saves: and how long it takes."""
 
+import math
 import time
 
 from gpt_jax import phases
@@ -19,19 +20,15 @@ class Saver:
     self._grace = grace_seconds
     self._started = None
 
-  def save(self, state: TrainState, loss: float | None) -> float:
+  def save(self, state: TrainState) -> float:
     """Starts to save; waits only until the previous save is done.
-
-    Args:
-      state: to save.
-      loss: held-out loss at its step, if it was evaluated.
 
     Returns:
       The seconds that this took.
     """
     with phases.during('save'):
       self._started = time.monotonic()
-      self._checkpointer.save(state, loss)
+      self._checkpointer.save(state)
       return time.monotonic() - self._started
 
   def retry_due(self) -> bool:
@@ -50,14 +47,20 @@ class Saver:
           *(seconds, self._grace),
         )
 
-  def finish(self, state: TrainState) -> float:
+  def finish(self, state: TrainState, *, preempted: bool = False) -> float:
     """Waits until `state` is saved, and closes; returns the seconds it took.
+
+    Args:
+      state: to save.
+      preempted: gives up within the grace, to end with the reason said.
 
     Raises:
       RuntimeError: it cannot be saved.
     """
     with phases.during('save'):
       started = time.monotonic()
-      self._checkpointer.finish(state)
+      # Half of it for the waits: the tries take time too.
+      within = self._grace / 2 if preempted else math.inf
+      self._checkpointer.finish(state, within=within)
       self.poll()
       return time.monotonic() - started

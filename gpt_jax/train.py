@@ -112,6 +112,7 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
     checkpointer = Checkpointer(
       workdir,
       keep=config.checkpoint.keep,
+      every_steps=config.checkpoint.every_steps,
       keep_every_steps=config.checkpoint.keep_every_steps,
       keep_best=config.checkpoint.keep_best,
     )
@@ -159,8 +160,9 @@ def fit(job: Job, state: TrainState) -> TrainState:
     Spike: the run met one, and `optim.on_spike` is to stop there.
   """
   config, done = job.run.config, int(state.step)
-  evaluated = job.past(done).evaluated or not job.store.validation()
-  if done >= config.schedule.num_steps and evaluated:
+  past = job.past(done)
+  owed = job.store.validation() and not past.evaluated(done)
+  if done >= config.schedule.num_steps and not owed:
     job.checkpointer.close()
     return state
   if state.ema is not None:
@@ -168,30 +170,32 @@ def fit(job: Job, state: TrainState) -> TrainState:
       'evaluating and sampling the average of the weights, optim.ema=%s',
       config.optim.ema,
     )
-  past = job.past(done)
+  for step, loss in past.held_out:
+    job.checkpointer.evaluated(step, loss)
   metrics = job.open_metrics(done)
   with phases.during('compile'):
     tools = prepare_tools(job, state, metrics)
   while True:
-    try:
-      with contextlib.closing(metrics):
+    with contextlib.closing(metrics):
+      try:
         return loop(job, tools, metrics, past, state)
-    except spikes.Spike as spike:
-      tools.meter.forget()
-      state = rewind.rewind(job, spike)
-      past = job.past(int(state.step))
-      # The process did not start again.
-      metrics = job.open_metrics(int(state.step), seconds=0.0)
+      except spikes.Spike as e:
+        spike = e
+        metrics.write(spike.step, event='spike')
+    started = time.perf_counter()
+    state = rewind.rewind(job, spike)
+    past = job.past(int(state.step))
+    seconds = time.perf_counter() - started
+    metrics = job.open_metrics(int(state.step), rewound=1, seconds=seconds)
+    with phases.during('compile'):
+      compile_stages(job.run, int(state.step), tools.train_steps, metrics)
 
 
 def prepare_tools(job: Job, state: TrainState, metrics: Metrics) -> Tools:
   """Compiles what the loop calls, and measures the device where it must."""
   run, config = job.run, job.run.config
-  done, last = int(state.step), config.schedule.num_steps
-  # A run of which only the evaluation is owed still knows its last stage.
-  train_steps = compile_stages(run, min(done, last - 1), last)
-  for rows, compiled in train_steps.items():
-    metrics.write(done, event='compiled', rows=rows, seconds=compiled.seconds)
+  train_steps: dict[int, run_lib.Compiled] = {}
+  compile_stages(run, int(state.step), train_steps, metrics)
   rows, compiled = max(train_steps.items())
   split = job.store.validation()
   return Tools(
@@ -209,22 +213,25 @@ def loop(
   run, config = job.run, job.run.config
   done, last = int(state.step), config.schedule.num_steps
   meter, saver = tools.meter, tools.saver
+  meter.resume(past.unlogged)
   guard = spikes.Guard(run.spike_policy, past.losses, past.skipped)
   rewind.log_events(job, metrics, done)
 
-  def evaluated(step: int) -> dict[str, float] | None:
-    """Evaluates where it is due; None if it was told to stop."""
+  def evaluated(step: int) -> bool:
+    """Evaluates where it is due; False if it was told to stop."""
     if not tools.evaluation or not should(step, config.eval.every_steps, last):
-      return {}
+      return True
     started = time.perf_counter()
     with phases.during('evaluation'):
       values = tools.evaluation(state.eval_params, stop=preemption.reached)
-    if values is not None:
-      seconds = time.perf_counter() - started
-      metrics.write(step, **values, eval_seconds=seconds)
-      log.info('step %d: %s', step, evaluate.summary(values))
-      meter.restart()
-    return values
+    if values is None:
+      return False
+    seconds = time.perf_counter() - started
+    metrics.write(step, **values, eval_seconds=seconds)
+    job.checkpointer.evaluated(step, values[metrics_lib.HELD_OUT])
+    log.info('step %d: %s', step, evaluate.summary(values))
+    meter.restart()
+    return True
 
   epoch = pipeline.rows_per_epoch(job.store, config.model.context_length)
   # The first step may still compile, and there is nothing new to save.
@@ -234,13 +241,13 @@ def loop(
     Progress(total=last, done=done, active=job.active) as progress,
   ):
     # What an interruption left undone.
-    if done and not past.evaluated and evaluated(done) is None:
+    if done and not past.evaluated(done) and not evaluated(done):
       raise Preempted('preempted while evaluating; start again to continue')
     for step, batch in enumerate(meter.waiting(batches), start=done + 1):
       rows = run.ramp.rows(step - 1)
       state, out = tools.train_steps[rows].call(state, run.put(batch, rows))
       meter.add(out)
-      if step == done + 1:
+      if meter.taken == 1:
         jax.block_until_ready(out)
         seconds = command.seconds_since_start()
         log.info('first step done %.1f s after the start', seconds)
@@ -251,7 +258,8 @@ def loop(
       log_due = step % config.log.every_steps == 0 or step == last
       save_due = should(step, config.checkpoint.every_steps, last)
       save_due = save_due or saver.retry_due()
-      if log_due or save_due or stop:
+      eval_due = should(step, config.eval.every_steps, last)
+      if log_due or save_due or eval_due or stop:
         for skipped in guard.check(step, meter.fetch()):
           rewind.log_skipped(job, metrics, *skipped)
       if log_due:
@@ -263,15 +271,17 @@ def loop(
         if dead := routers.dead_experts(values):
           log.warning('step %d: %s', step, dead)
       progress.advance(step)
-      held_out = None if stop else evaluated(step)
-      stop = held_out is None
+      stop = stop or not evaluated(step)
       if save_due or stop:
         spikes.check_state(step, state, out)
-        seconds = saver.save(state, (held_out or {}).get(metrics_lib.HELD_OUT))
+        if unlogged := meter.unlogged():
+          metrics.write(step, event='unlogged', routers=unlogged)
+        metrics.sync()
+        seconds = saver.save(state)
         metrics.write(step, event='saved', seconds=seconds)
         meter.restart()
       if stop:
-        seconds = saver.finish(state)
+        seconds = saver.finish(state, preempted=True)
         metrics.write(step, event='saved', seconds=seconds)
         raise Preempted(
           f'preempted; saved step {step} of {last} in {seconds:.1f} s; start '
@@ -283,21 +293,28 @@ def loop(
 
 
 def compile_stages(
-  run: Run, start: int, stop: int
-) -> dict[int, run_lib.Compiled]:
-  """Compiles the training step for each batch size of steps [start, stop).
+  run: Run, done: int, compiled: dict[int, run_lib.Compiled], metrics: Metrics
+) -> None:
+  """Compiles the training step for each batch size that is to come.
 
   All of them before the first step: a stage that does not fit, or a compiler
   that fails, shows now and not after days.
+
+  Args:
+    run: what is trained.
+    done: steps done.
+    compiled: by rows; what it lacks is added.
+    metrics: to write it down.
   """
-  compiled = {}
-  for rows in sorted({s.rows for s in run.ramp.between(start, stop)}):
-    step = run_lib.compile_train_step(run, rows)
+  last = run.config.schedule.num_steps
+  # A run of which only the evaluation is owed still knows its last stage.
+  stages = run.ramp.between(min(done, last - 1), last)
+  for rows in sorted({s.rows for s in stages} - compiled.keys()):
+    step = compiled[rows] = run_lib.compile_train_step(run, rows)
     log.info(
       'compiled the training step for %d rows in %.1f s', rows, step.seconds
     )
-    compiled[rows] = step
-  return compiled
+    metrics.write(done, event='compiled', rows=rows, seconds=step.seconds)
 
 
 def should(step: int, every: int, last: int) -> bool:

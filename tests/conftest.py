@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests run on eight virtual CPU devices, and refuse silent broadcasting."""
 
+import logging
 import os
 import pathlib
 import sys
@@ -21,6 +22,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
@@ -29,3 +31,14 @@ hypothesis.settings.register_profile(
   'repeatable', derandomize=True, deadline=None, database=None
 )
 hypothesis.settings.load_profile('repeatable')
+
+
+@pytest.fixture(autouse=True)
+def logging_as_at_first():
+  """Undoes what a command sets up: its handler writes to this test's stderr."""
+  yield
+  log = logging.getLogger('gpt_jax')
+  log.handlers.clear()
+  log.propagate = True
+  for name in ('gpt_jax', 'absl', 'asyncio'):
+    logging.getLogger(name).setLevel(logging.NOTSET)

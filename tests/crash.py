@@ -7,9 +7,11 @@ r"""Kills a training run at random moments, and checks that nobody can tell.
 
 The same command is started again after each kill until its run is complete, and
 then another run, until there were as many kills as asked for. Each is compared
-with one that was left alone: parameters, optimizer state, every logged loss and
-evaluation, bit for bit. Ends with exit code 1 on any difference, and where a
-SIGTERM does not end in exit code 75.
+with one that was left alone: parameters, optimizer state, average of the
+weights, every logged loss and evaluation, bit for bit. The batch grows on the
+way, dropout and rounding are random. The first eight kills hit every phase, the
+first sixteen each with both signals. Ends with exit code 1 on any difference,
+and where a SIGTERM does not end in exit code 75.
 """
 
 import argparse
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -34,12 +36,14 @@ FLAGS = [
   "--config.data.source=text('configs/*.py')",
   '--config.data.holdout=tail(fraction=0.1)',
   '--config.tokenizer.name=bytes',
-  '--config.model.num_layers=2',
+  '--config.model.num_layers=1',
   '--config.model.d_model=32',
   '--config.model.context_length=31',
   '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
-  '--config.batch.rows=6',
+  f'--config.batch.rows=ramp(0:3, {STEPS // 2}_steps:6)',
   '--config.batch.micro_rows=3',
+  '--config.optim.precision=bfloat16',
+  '--config.optim.ema=ema(decay=0.9)',
   f'--config.schedule.num_steps={STEPS}',
   '--config.checkpoint.every_steps=7',
   f'--config.eval.every_steps={EVAL_EVERY}',
@@ -52,8 +56,7 @@ CLOCKS = (
   *('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'eval_seconds'),
   *('mfu', 'mfu_causal', 'mfu_compiler', 'time'),
 )
-# Kills after which a run is left to end.
-KILLS_A_RUN = 12
+PHASES = ('prepare', 'start', 'compile', 'step', 'save', 'evaluation', 'end')
 
 
 class Run:
@@ -136,15 +139,32 @@ class Run:
     return self.process.wait()
 
 
-class Moment(NamedTuple):
-  """When to kill: as soon as `condition` holds."""
+class Kill(NamedTuple):
+  """A signal, and in what phase it comes."""
 
-  name: str
-  condition: Callable[[], bool]
+  phase: str
+  number: int
 
 
-def choose(run: Run, rng: random.Random) -> Moment:
-  """Draws a moment of the process that was just started."""
+def rounds(rng: random.Random) -> Iterator[list[Kill]]:
+  """Kills of one run after the other: in each every phase, and two steps.
+
+  The data are prepared at the beginning only, and the end is at the end. Two
+  runs one after the other have each phase with both signals.
+  """
+  both = [signal.SIGKILL, signal.SIGTERM]
+  while True:
+    swapped = {phase: rng.random() < 0.5 for phase in PHASES}
+    for again in (False, True):
+      kills = {p: Kill(p, both[swapped[p] == again]) for p in PHASES}
+      first, *middle, last = kills.values()
+      middle.append(Kill('step', both[swapped['step'] != again]))
+      rng.shuffle(middle)
+      yield [first, *middle, last]
+
+
+def moment(run: Run, phase: str, rng: random.Random) -> Callable[[], bool]:
+  """Draws a moment of that phase, of the process that was just started."""
   held = []
 
   def after(seconds: float, condition=lambda: True) -> Callable[[], bool]:
@@ -159,20 +179,15 @@ def choose(run: Run, rng: random.Random) -> Moment:
     return lambda: any(run.workdir.glob(pattern))
 
   target = run.last_step() + rng.randint(1, STEPS // 3)
-  moments = {
+  return {
+    'prepare': after(rng.uniform(0, 0.2), exists('data/*')),
     'start': after(rng.uniform(0.3, 4)),
     'compile': after(rng.uniform(0, 2), lambda: 'epochs of' in run.said()),
     'step': lambda: run.last_step() >= target,
     'save': after(rng.uniform(0, 0.03), exists('checkpoints/*tmp*')),
     'evaluation': after(rng.uniform(0, 0.02), run.evaluating),
     'end': after(rng.uniform(0, 1), lambda: run.last_step() >= STEPS),
-  }
-  if not exists('data/manifest.json')():
-    moments['prepare'] = after(rng.uniform(0, 0.2), exists('data/*'))
-  # Most of a long run is steps.
-  weights = [3 if name == 'step' else 1 for name in moments]
-  name = rng.choices([*moments], weights)[0]
-  return Moment(name, moments[name])
+  }[phase]
 
 
 def differences(whole: Run, killed: Run) -> list[str]:
@@ -234,34 +249,33 @@ def main() -> int:
   if whole.process.wait() != 0:
     return fail('the run that is left alone failed', whole)
   kills = complete = 0
-  while kills < args.kills:
+  for planned in rounds(rng):
+    if kills >= args.kills:
+      break
     run = Run(folder / f'killed{complete}', args.config, flags)
-    here, row = 0, None
+    left, row = planned[: args.kills - kills], None
     while True:
       run.start()
-      code = None
-      if here < KILLS_A_RUN and kills < args.kills:
-        moment = choose(run, rng)
-        number = rng.choice([signal.SIGKILL, signal.SIGTERM])
-        code = run.kill_when(moment.condition, number)
+      code, kill = None, left.pop(0) if left else None
+      if kill:
+        code = run.kill_when(moment(run, kill.phase, rng), kill.number)
       if code is None:
         code = run.process.wait()
-        killed = False
-      else:
-        killed = code != 0  # or it was done just then
       if row:
         table.add_row(*row, run.resumed_at())
         row = None
-      if not killed:
-        if code != 0:
-          return fail(f'exit code {code} without a kill', run)
+      if code == 0:  # it was done before it was killed, or just then
+        if left:
+          continue
         break
-      kills, here = kills + 1, here + 1
-      name = signal.Signals(number).name
-      row = [str(kills), str(complete), moment.name, name, str(run.last_step())]
-      if code != (-number if number == signal.SIGKILL else 75):
+      if not kill:
+        return fail(f'exit code {code} without a kill', run)
+      kills += 1
+      name = signal.Signals(kill.number).name
+      row = [str(kills), str(complete), kill.phase, name, str(run.last_step())]
+      if code != (-kill.number if name == 'SIGKILL' else 75):
         return fail(f'exit code {code} after {name}', run)
-      console.print(f'kill {kills} of {args.kills}: {name}, {moment.name}')
+      console.print(f'kill {kills} of {args.kills}: {name}, {kill.phase}')
     found = differences(whole, run)
     if found:
       return fail('; '.join(found), run)

@@ -396,10 +396,14 @@ def test_a_long_list_of_differences_is_cut():
 # Retention ----------------------------------------------------------------
 
 
-def keep(workdir, losses, **options):
+def keep(workdir, losses, known=None, **options):
   checkpointer = Checkpointer(str(workdir), **options)
+  for step, loss in (known or {}).items():
+    checkpointer.evaluated(step, loss)
   for step, loss in losses.items():
-    checkpointer.save(place(state_at(step), *ONE), loss)
+    if loss is not None:
+      checkpointer.evaluated(step, loss)
+    checkpointer.save(place(state_at(step), *ONE))
   checkpointer.close()
   return sorted(int(p.name) for p in (workdir / 'checkpoints').iterdir())
 
@@ -413,6 +417,8 @@ def keep(workdir, losses, **options):
     ({'keep_best': 1}, [4, 7]),
     ({'keep_best': 2}, [2, 4, 7]),
     ({'keep': 2, 'keep_every_steps': 5, 'keep_best': 1}, [4, 5, 6, 7]),
+    # 3, 5 and 7 are of preemptions.
+    ({'keep': 2, 'every_steps': 2}, [4, 6, 7]),
   ],
 )
 def test_what_is_kept(tmp_path, options, left):
@@ -423,8 +429,8 @@ def test_what_is_kept(tmp_path, options, left):
 
 def test_the_best_is_known_after_a_restart(tmp_path):
   assert keep(tmp_path, {1: 2.0, 2: 1.0, 3: 4.0}, keep_best=1) == [2, 3]
-  assert keep(tmp_path, {4: 3.0, 5: 1.5}, keep_best=1) == [2, 5]
-  assert keep(tmp_path, {6: 0.5, 7: 2.0}, keep_best=1) == [6, 7]
+  known = {1: 2.0, 2: 1.0, 3: 4.0}
+  assert keep(tmp_path, {4: 3.0, 5: 1.5}, known, keep_best=1) == [2, 5]
 
 
 # A full disk ---------------------------------------------------------------
@@ -536,6 +542,19 @@ def test_a_last_save_without_room_fails_the_run(tmp_path, logged, monkeypatch):
   assert 'the checkpoint of step 5 could not be written' in message
   assert message.endswith('the same command goes on from step 3')
   assert restore(tmp_path, at=ONE)[1] == [3]
+
+
+def test_a_preempted_run_gives_up_within_its_grace(
+  tmp_path, logged, monkeypatch
+):
+  """By the number of tries: clocks of hosts differ."""
+  waits = []
+  clock = types.SimpleNamespace(sleep=waits.append, monotonic=time.monotonic)
+  monkeypatch.setattr(checkpoint, 'time', clock)
+  checkpointer = Checkpointer(str(tmp_path))
+  with full_disk(), pytest.raises(RuntimeError, match='goes on from the start'):
+    checkpointer.finish(place(state_at(5), *ONE), within=21.5)
+  assert waits == [1, 5, 15]
 
 
 def test_finish_keeps_what_is_saved(tmp_path):

@@ -104,14 +104,11 @@ BAD = {
 
 @pytest.fixture
 def main(tmp_path, monkeypatch):
-  """Runs a command in an empty folder; what it sets up is taken back."""
+  """Runs a command in an empty folder."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', [*sys.path])
   monkeypatch.setattr(malloc, 'keep_memory', lambda: None)
-  handlers, propagate = [*command.log.handlers], command.log.propagate
-  yield lambda argv: __main__.main(argv)
-  command.log.handlers[:] = handlers
-  command.log.propagate = propagate
+  return __main__.main
 
 
 @pytest.mark.parametrize('case', BAD)

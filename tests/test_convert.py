@@ -17,13 +17,6 @@ from gpt_jax.decoding import sample
 from gpt_jax.spec import UsageError
 
 
-@pytest.fixture(autouse=True)
-def fresh_log(monkeypatch):
-  """Commands add a handler that writes to the captured stderr."""
-  monkeypatch.setattr(convert.log, 'handlers', [])
-  monkeypatch.setattr(convert.log, 'propagate', True)
-
-
 def test_the_written_config_is_complete(tmp_path):
   convert.from_hf(str(ROOT / 'gpt2_lm'), str(tmp_path))
   written = config_lib.from_json((tmp_path / 'config.json').read_text())

@@ -35,6 +35,9 @@ def run(tmp_path, monkeypatch):
     clock.now += compile
     log.write(done, event='compiled', seconds=compile)
     for step in range(done + 1, until + 1):
+      if step == done + 1:
+        clock.now += 1.5
+        log.write(step, event='first_step', seconds=0.0)
       clock.now += 3.0 + 0.5  # of which half a second is waiting for data
       tokens = step * 7 * 12
       if step % 2 == 0:
@@ -63,7 +66,7 @@ def test_every_second_is_accounted_for(run):
       'step': 10 * 3,
       'data_wait': 10 * 0.5,
       'start': 11 + 13 + 17,
-      'compile': 5 + 7,
+      'compile': 5 + 7 + 2 * 1.5,
       'evaluation': 2 * 20,  # another, after the first step 5, was lost
       'save': 2 * 2,
       'lost': 2 * 3.5 + 20,

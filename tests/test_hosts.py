@@ -1,8 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes train as one of the same number of devices does.
+"""Several processes train as one does.
 
-Stopped and killed on the way, and continued by another number of processes.
+Stopped and killed on the way, sent back by a spike, and continued by another
+number of processes, and of devices.
 """
 
 import os
@@ -17,45 +18,72 @@ import numpy as np
 import pytest
 
 from gpt_jax import metrics
+from gpt_jax.data import pipeline
 
 ROOT = pathlib.Path(__file__).parent.parent
-STEPS = 150
+STEPS = 44
+LENGTH, ROWS = 29, 12
+SPIKE = 33  # the step, from 1, with a row that is unlike the others
 FLAGS = [
   '--config=configs/smoke.py',
-  "--config.data.source=text('configs/*.py')",
-  '--config.data.holdout=tail(fraction=0.1)',
   '--config.tokenizer.name=bytes',
   '--config.model.vocab_size=262',
   '--config.model.num_layers=1',
   '--config.model.d_model=32',
-  '--config.model.context_length=29',
+  f'--config.model.context_length={LENGTH}',
   '--config.mesh.data=2',
   '--config.mesh.fsdp=2',
   '--config.mesh.tensor=2',
-  '--config.batch.rows=12',
+  f'--config.batch.rows={ROWS}',
+  '--config.optim.on_spike=rewind(threshold=0.25, before=2, batches=1)',
   f'--config.schedule.num_steps={STEPS}',
-  '--config.checkpoint.every_steps=40',
-  '--config.eval.every_steps=50',
+  '--config.schedule.name=constant(1e-2, warmup=3)',
+  '--config.checkpoint.every_steps=10',
+  '--config.eval.every_steps=22',
+  '--config.eval.rows=8',
   '--config.log.every_steps=2',
   '--config.hosts.heartbeat_seconds=10',
   '--config.log.sample_prompt=',
 ]
 
 
+def write_text(folder: pathlib.Path) -> list[str]:
+  """Writes texts in which step `SPIKE` jumps; returns their flags."""
+  rows = STEPS * ROWS * 2
+
+  class Store:
+    folder = 'none'
+
+    def __len__(self):
+      return rows * LENGTH + 1
+
+  source = pipeline.RowSource(Store(), length=LENGTH, seed=0)
+  bad = int(source.row_numbers([(SPIKE - 1) * ROWS + 5])[0])
+  text = list(('ab' * LENGTH * rows)[: rows * LENGTH])
+  noise = np.random.default_rng(0).integers(ord('A'), ord('Z'), LENGTH - 1)
+  text[bad * LENGTH + 1 : (bad + 1) * LENGTH] = map(chr, noise)
+  folder.mkdir()
+  (folder / 'train.txt').write_text(''.join(text))
+  (folder / 'held_out.txt').write_text('ab' * 300)
+  return [
+    f"--config.data.source=text('{folder}/train.txt')",
+    f"--config.data.holdout=text('{folder}/held_out.txt')",
+  ]
+
+
 def start(
-  workdir: pathlib.Path, num_processes: int, **flags: str
+  workdir: pathlib.Path, num_processes: int, *flags: str, devices: int = 8
 ) -> list[subprocess.Popen]:
-  """Starts the processes of a run on eight devices in all."""
-  devices = 8 // num_processes
+  """Starts the processes of a run on so many devices in all."""
+  devices //= num_processes
   env = {
     **os.environ,
     'JAX_PLATFORMS': 'cpu',
     'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices} '
-    '--xla_backend_optimization_level=0',
+    '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false',
   }
-  command = [*(sys.executable, '-m', 'gpt_jax', 'train'), *FLAGS]
+  command = [*(sys.executable, '-m', 'gpt_jax', 'train'), *FLAGS, *flags]
   command += [f'--workdir={workdir}']
-  command += [f'--config.{name}={value}' for name, value in flags.items()]
   if num_processes > 1:
     command.append('--distributed')
     with socket.socket() as s:
@@ -89,12 +117,19 @@ def reach(workdir: pathlib.Path, step: int, processes) -> None:
     time.sleep(0.01)
 
 
+def losses(workdir: pathlib.Path) -> dict[int, float]:
+  return {
+    m['step']: m['loss'] for m in metrics.read(str(workdir)) if 'loss' in m
+  }
+
+
 def test_processes_equal_one(tmp_path):
-  alone = start(tmp_path / 'one', 1)
-  workdir = tmp_path / 'many'
+  text = write_text(tmp_path / 'text')
+  one, many = tmp_path / 'one', tmp_path / 'many'
+  alone = start(one, 1, *text)
   # Told to stop: both save the same step, together.
-  two = start(workdir, 2)
-  reach(workdir, 4, two)
+  two = start(many, 2, *text)
+  reach(many, 4, two)
   two[1].send_signal(signal.SIGTERM)
   codes, said = ends(two)
   assert codes == [75, 75], said
@@ -102,35 +137,52 @@ def test_processes_equal_one(tmp_path):
   (saved,) = last
   assert saved.startswith('gpt-jax train: preempted; saved step ')
   step = int(saved.split()[5])
-  assert (workdir / f'checkpoints/{step}').is_dir()
+  assert (many / f'checkpoints/{step}').is_dir()
+  early = losses(many)
 
   # Killed: the others end too, and by themselves.
-  four = start(workdir, 4)
-  reach(workdir, step + 2, four)
+  four = start(many, 4, *text)
+  reach(many, step + 2, four)
   four[3].kill()
   codes, said = ends(four)
   assert codes[3] == -signal.SIGKILL
   assert all(code not in (0, 75) for code in codes), said
 
-  codes, said = ends(start(workdir, 2))
+  # On half of the devices; sent back on the way.
+  flags = [*text, '--config.mesh.tensor=1']
+  codes, said = ends(start(many, 2, *flags, devices=4))
   assert codes == [0, 0], said
   codes, said = ends(alone)
   assert codes == [0], said
-  one, many = (metrics.read(str(tmp_path / n)) for n in ('one', 'many'))
-  for key in ('loss', 'grad_norm', 'eval/validation/loss'):
-    a, b = ({m['step']: m[key] for m in x if key in m} for x in (one, many))
-    assert a.keys() == b.keys() and a
-    # Float32 sums in another order, over the steps.
-    np.testing.assert_allclose([*a.values()], [*b.values()], rtol=1e-3)
-  first = [m['loss'] for m in one if 'loss' in m][:4]
+  for workdir in (one, many):
+    [rewind] = [
+      m for m in metrics.read(str(workdir)) if m.get('event') == 'rewind'
+    ]
+    assert (rewind['step'], rewind['spike_step']) == (30, SPIKE)
+    assert int(rewind['rows_skipped']) == (SPIKE - 30) * ROWS
+    assert {p.name for p in (workdir / 'checkpoints').iterdir()} == {
+      '30',
+      '40',
+      '44',
+    }
+  a, b = losses(one), losses(many)
+  assert [*a] == [*b] == [*range(2, STEPS + 1, 2)]
+  # Float32 sums in another order, over the steps.
+  np.testing.assert_allclose([*a.values()], [*b.values()], rtol=1e-3)
   np.testing.assert_allclose(
-    first, [m['loss'] for m in many if 'loss' in m][:4], rtol=1e-5
+    [a[step] for step in early], [*early.values()], rtol=1e-5
   )
+  evaluations = [
+    [m[metrics.HELD_OUT] for m in metrics.read(str(w)) if metrics.HELD_OUT in m]
+    for w in (one, many)
+  ]
+  assert len(evaluations[0]) == 2
+  np.testing.assert_allclose(*evaluations, rtol=1e-3)
 
 
 def test_preparation_that_fails_ends_the_others(tmp_path):
-  flags = {'data.source': "text('nothing/of/this/name')"}
-  codes, said = ends(start(tmp_path / 'w', 2, **flags))
+  source = "--config.data.source=text('nothing/of/this/name')"
+  codes, said = ends(start(tmp_path / 'w', 2, source))
   assert codes == [2, 1], said
   reason = said[0].splitlines()[-1].partition(': ')[2]
   assert 'nothing/of/this/name' in reason

@@ -13,11 +13,21 @@ import optax
 import pytest
 import tiny
 
-from gpt_jax import flops, inspect, metrics, plot, rewind, spikes, train
+from gpt_jax import (
+  flops,
+  goodput,
+  inspect,
+  metrics,
+  plot,
+  preemption,
+  spikes,
+  train,
+)
 from gpt_jax import run as run_lib
 from gpt_jax.data import pipeline, skips
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
+from gpt_jax.retention import rewind_target
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 from gpt_jax.step import train_step
@@ -131,7 +141,21 @@ def test_skip_stops_after_too_many_in_a_thousand():
   ],
 )
 def test_rewind_target(steps, spike, before, target):
-  assert rewind.rewind_target(steps, spike, before) == target
+  assert target == rewind_target(steps, spike=spike, before=before, every=10)
+
+
+def test_rewind_target_does_not_depend_on_preemptions():
+  """Which leave checkpoints in between."""
+
+  def target(*steps, before=5):
+    return rewind_target(steps, spike=35, before=before, every=10)
+
+  assert target(10, 20, 27, 30, 33) == 30
+  assert target(10, 20, 27, before=8) == 20
+  # every_steps was 7 before.
+  assert target(14, 21) == 21
+  # The first spike, before any.
+  assert rewind_target([7], spike=9, before=0, every=10) == 0
 
 
 # The data order -------------------------------------------------------------
@@ -300,26 +324,62 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   assert [*losses(workdir)] == [*range(2, STEPS + 1, 2)]
 
 
-def test_rewind_is_replayed_exactly(data, bad_row, tmp_path):
-  first, second = tmp_path / 'first', tmp_path / 'second'
-  changes = {'optim.on_spike': 'rewind(before=2, batches=3)'}
-  train.train(config(data, **changes), str(first))
-  # Back from step 13 to 8: steps 9 to 13 are left out, as 3 would be too few.
-  assert skips.read(str(first)) == skips.Skips((skips.Skip(8, 80, BAD),), False)
-  [event] = events(first, 'rewind')
+def test_rewind_is_replayed_exactly(
+  data, bad_row, tmp_path, monkeypatch, capsys
+):
+  """Back over a boundary of the batch; alone, from its file, and preempted."""
+  alone, replayed, stopped = (tmp_path / n for n in ('a', 'r', 's'))
+  changes = {
+    'optim.on_spike': 'rewind(before=2, batches=3)',
+    'batch.rows': 'ramp(0:16, 10_steps:32)',
+    'optim.precision': 'bfloat16',
+    'optim.ema': 'ema(decay=0.9)',
+  }
+  train.train(config(data, **changes), str(alone))
+  # The bad row is among the second 32. Back from step 12 to 8: its rows and
+  # those of 9 to 11 are left out, as three batches would be too few.
+  assert skips.read(str(alone)) == skips.Skips((skips.Skip(8, 96, 12),), False)
+  [event] = events(alone, 'rewind')
   assert event.pop('time') > 0
   assert [event] == [
-    {'step': 8, 'event': 'rewind', 'spike_step': BAD, 'rows_skipped': 80}
+    {'step': 8, 'event': 'rewind', 'spike_step': 12, 'rows_skipped': 96}
   ]
-  assert [*losses(first)] == [*range(2, STEPS + 1, 2)]
+  assert [*losses(alone)] == [*range(2, STEPS + 1, 2)]
+  assert len(events(alone, 'start')) == 2
+  account = goodput.account(metrics.read(str(alone)))
+  assert (account.starts, account.steps, account.lost_steps) == (1, STEPS, 4)
+  assert account.seconds['lost'] > 0
+  assert 0 <= account.seconds['downtime'] < 1
+  capsys.readouterr()
+  inspect.show_ledger(str(alone), '8:12', text=False, as_json=True)
+  rows = {8: [], 9: [], 10: [], 11: []}
+  for row in json.loads(capsys.readouterr().out)['rows']:
+    rows[row['step']].append(row['row'])
+  assert rows == {
+    8: [*range(112, 128)],
+    9: [*range(224, 240)],
+    10: [*range(240, 256)],
+    11: [*range(256, 288)],
+  }
 
-  # From scratch with that file; the bad row is never met.
-  second.mkdir()
-  (second / 'skips.json').write_bytes((first / 'skips.json').read_bytes())
-  train.train(config(data), str(second))
-  assert_same(state_of(first), state_of(second))
-  assert losses(first) == losses(second)
-  assert events(second, 'skipped') == []
+  # From scratch with that file the bad row is never met.
+  replayed.mkdir()
+  (replayed / 'skips.json').write_bytes((alone / 'skips.json').read_bytes())
+  never = {**changes, 'optim.on_spike': 'stop'}
+  train.train(config(data, **never), str(replayed))
+  assert_same(state_of(alone), state_of(replayed))
+  assert losses(alone) == losses(replayed)
+
+  # Preempted after step 11, which leaves a checkpoint and, where the run goes
+  # on, no compiled step for the 16 rows that it is sent back to.
+  boundaries = iter(range(1, 100))
+  monkeypatch.setattr(preemption, 'reached', lambda: next(boundaries) == 11)
+  with pytest.raises(preemption.Preempted, match='saved step 11'):
+    train.train(config(data, **changes), str(stopped))
+  train.train(config(data, **changes), str(stopped))
+  assert skips.read(str(stopped)) == skips.read(str(alone))
+  assert_same(state_of(alone), state_of(stopped))
+  assert losses(alone) == losses(stopped)
 
 
 def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
