@@ -15,6 +15,7 @@ W/compare.png.
 
 import json
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -46,6 +47,9 @@ def define(values: flags.FlagValues) -> None:
 
 
 SPEED = 'tokens_per_second'
+# Of one layer with experts.
+DROPPED = re.compile(r'router/.*/dropped')
+STORE = 'data'  # folder in the workdir
 
 
 class Variant(NamedTuple):
@@ -57,13 +61,18 @@ class Variant(NamedTuple):
 
 def main(args: command.Args) -> None:
   """Runs the command."""
-  command.required(args, 'workdir', 'run')
+  command.required(args, 'workdir')
+  if not args.run:
+    raise UsageError("--run: is needed: 'NAME FILE[:SIZE]', once for each")
   variants = [parse(text, args.flags) for text in args.run]
   names = [variant.name for variant in variants]
   if len(set(names)) < len(names):
     raise UsageError(f'--run: the names {", ".join(names)} must differ')
-  if not all(seed.isdigit() for seed in args.seeds):
-    raise UsageError(f'--seeds={",".join(args.seeds)}: give whole numbers')
+  seeds = {int(seed) for seed in args.seeds if seed.isdecimal()}
+  if not seeds or len(seeds) < len(args.seeds):
+    raise UsageError(
+      f'--seeds={",".join(args.seeds)}: give whole numbers from 0 that differ'
+    )
   folders = {
     variant.name: [
       os.path.join(args.workdir, variant.name, seed) for seed in args.seeds
@@ -97,6 +106,11 @@ def parse(text: str, more: str) -> Variant:
       f"--run={text!r}: give 'NAME FILE[:SIZE] [--config.section.field=VALUE]'"
     )
   name, config, *overrides = words
+  if name == STORE or os.path.basename(name) != name or name.startswith('.'):
+    raise UsageError(
+      f'--run={text!r}: {name!r} is to be a folder in the workdir, and not '
+      f'{STORE!r}, the token store; give another name'
+    )
   return Variant(name, ['--config', config, *shlex.split(more), *overrides])
 
 
@@ -108,7 +122,7 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
     RuntimeError: the run failed.
   """
   log.info('%s, seed %s: %s', variant.name, seed, workdir)
-  store = f'--config.data.store={os.path.join(root, "data")}'
+  store = f'--config.data.store={os.path.join(root, STORE)}'
   arguments = [*variant.flags, f'--config.seed={seed}', '--workdir', workdir]
   if not any(flag.startswith('--config.data.store') for flag in variant.flags):
     arguments.append(store)
@@ -126,25 +140,43 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
 
 
 def summary(workdir: str) -> dict[str, float]:
-  """Where a run ended, and how fast it was."""
+  """Where a run ended, how fast it was, and what its experts dropped.
+
+  Raises:
+    RuntimeError: it has no such metrics.
+  """
   with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
     length = config_lib.from_json(f.read()).model.context_length
   lines = metrics.read(workdir)
   rates = [m[SPEED] / length for m in lines if SPEED in m]
-  return {
-    'validation_loss': [m[HELD_OUT] for m in lines if HELD_OUT in m][-1],
+  losses = [m[HELD_OUT] for m in lines if HELD_OUT in m]
+  if not rates or not losses:
+    raise RuntimeError(
+      f'{workdir}: metrics.jsonl has no {SPEED if losses else HELD_OUT}; '
+      'compare needs held-out text (data.holdout)'
+    )
+  found = {
+    'validation_loss': losses[-1],
     # Rows a second; the first line has the warm-up.
     'examples_per_second': statistics.median(rates[1:] or rates),
   }
+  dropped = [x for m in lines for name, x in m.items() if DROPPED.match(name)]
+  if dropped:
+    # Over all layers with experts and the whole run.
+    found['dropped_fraction'] = statistics.mean(dropped)
+  return found
 
 
 def table(result: dict[str, list[dict[str, float]]]) -> str:
   """A Markdown table: the mean over the seeds, and each seed's loss."""
-  columns = list(next(iter(result.values()))[0])
+  columns = list(dict.fromkeys(c for runs in result.values() for c in runs[0]))
   head = ['run', *(c.replace('_', ' ') for c in columns), 'loss of each seed']
   lines = [head, ['---'] * len(head)]
   for name, runs in result.items():
-    means = [statistics.mean(run[c] for run in runs) for c in columns]
+    means = [
+      f'{statistics.mean(run[c] for run in runs):.4g}' if c in runs[0] else '-'
+      for c in columns
+    ]
     seeds = ', '.join(f'{run["validation_loss"]:.4f}' for run in runs)
-    lines.append([name, *(f'{mean:.4g}' for mean in means), seeds])
+    lines.append([name, *means, seeds])
   return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)

@@ -18,8 +18,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 def count(jaxpr: Any) -> int:
   """FLOPs of `jax.make_jaxpr(f)(...)`, or of `jitted.trace(...).jaxpr`.
 
-  Over all devices: a traced program is of global arrays. A loop whose trips
-  depend on data counts once, and of a branch the costliest side.
+  Over all devices: a traced program is of global arrays. A loop, or a side of a
+  kernel's grid, whose trips depend on data counts once (so dropless experts
+  count less than they compute), and of a branch the costliest side.
   """
   jaxpr = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
   return sum(_count_equation(equation) for equation in jaxpr.eqns)
@@ -42,7 +43,10 @@ def _trips(name: str, params: dict[str, Any]) -> int:
   if name == 'shard_map':  # of the arrays of one device
     return params['mesh'].size
   if name == 'pallas_call':
-    return math.prod(params['grid_mapping'].grid)
+    # Of megablox's grid one side is known only when it runs.
+    return math.prod(
+      n for n in params['grid_mapping'].grid if isinstance(n, int)
+    )
   return 1
 
 

@@ -10,40 +10,23 @@ run. A process of its own, since libtpu reads its settings once.
 """
 
 import json
-import os
 import pathlib
 import sys
 import time
 
-os.environ |= {
-  'JAX_PLATFORMS': 'cpu',
-  # Do not look for a TPU, and let several processes compile at once.
-  'TPU_SKIP_MDS_QUERY': '1',
-  'TPU_WORKER_HOSTNAMES': 'localhost',
-  'TPU_ACCELERATOR_TYPE': 'v4-8',
-  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-}
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
+import tpu_topology  # noqa: E402, isort: skip  (before jax)
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
 import tiny  # noqa: E402
-from jax.experimental import topologies  # noqa: E402
-from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
-from gpt_jax import config as config_lib  # noqa: E402
-from gpt_jax import run as run_lib  # noqa: E402
 from gpt_jax import sharding, spec  # noqa: E402
-from gpt_jax import state as state_lib  # noqa: E402
 from gpt_jax.nn.backends import BACKENDS, attend_rows  # noqa: E402
 from gpt_jax.nn.dot_product import Visibility  # noqa: E402
 from gpt_jax.nn.masks import PATTERNS  # noqa: E402
-
-# A slice smaller than a cube has no links around its ends.
-OPEN = (False, False, False)
-CHIPS = {'v4': 'megacore', 'v5e': 'default'}
 
 B, L, H, G, K = 16, 256, 8, 2, 64
 CONFIG = {
@@ -71,20 +54,6 @@ ATTENTION = [
   ('local(window=96)', 'splash(block=128)'),
   ('bidirectional', 'splash(block=128)'),
 ]
-
-
-def make_mesh(topology):
-  """Rows over half of the devices, heads over two."""
-  slice_ = topologies.get_topology_desc(
-    platform='tpu',
-    topology_name=topology,
-    chip_config_name=CHIPS[topology.partition(':')[0]],
-    chips_per_host_bounds=(2, 2, 1),
-    num_slices=1,
-    wrap=OPEN,
-  )
-  devices = np.array(slice_.devices).reshape(1, -1, 2)
-  return Mesh(devices, sharding.AXES)
 
 
 def report(what, compiled, seconds):
@@ -122,26 +91,15 @@ def compile_attention(mesh, rules, pattern, backend):
   report(f'{pattern}, {backend}', compiled, time.perf_counter() - start)
 
 
-def compile_train_step(mesh):
-  """As `gpt-jax train` compiles it; `auto` has to find the kernels itself."""
-  run = run_lib.build(config_lib.resolve(tiny.config(**CONFIG)))
-  run = run._replace(
-    mesh=mesh,
-    shardings=state_lib.state_shardings(
-      run.objective, run.optimizer, mesh, run.rules
-    ),
-    batch_sharding=sharding.batch_sharding(mesh, run.rules),
-  )
-  step = run_lib.compile_train_step(run)
-  report('train step', step.call, step.seconds)
-
-
 def main(topology):
-  mesh = make_mesh(topology)
+  # Rows over half of the devices, heads over two.
+  mesh = tpu_topology.make_mesh(topology, fsdp=-1, tensor=2)
   rules = sharding.parse_rules(tiny.config().mesh.rules)
   for pattern, backend in ATTENTION:
     compile_attention(mesh, rules, pattern, backend)
-  compile_train_step(mesh)
+  # `auto` has to find the kernels itself.
+  step = tpu_topology.compile_train_step(mesh, **CONFIG)
+  report('train step', step.call, step.seconds)
 
 
 if __name__ == '__main__':

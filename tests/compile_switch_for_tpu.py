@@ -10,32 +10,14 @@ its settings once.
 """
 
 import json
-import os
 import pathlib
 import sys
 
-os.environ |= {
-  'JAX_PLATFORMS': 'cpu',
-  # Do not look for a TPU, and let several processes compile at once.
-  'TPU_SKIP_MDS_QUERY': '1',
-  'TPU_WORKER_HOSTNAMES': 'localhost',
-  'TPU_ACCELERATOR_TYPE': 'v4-8',
-  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-}
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-import numpy as np  # noqa: E402
-import tiny  # noqa: E402
-from jax.experimental import topologies  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
+import tpu_topology  # noqa: E402
 
-from gpt_jax import config as config_lib  # noqa: E402
-from gpt_jax import run as run_lib  # noqa: E402
-from gpt_jax import sharding  # noqa: E402
-from gpt_jax import state as state_lib  # noqa: E402
-
-CHIPS = {'v4': 'megacore', 'v5e': 'default'}
 B, L = 16, 128
 CONFIG = {
   'model.vocab_size': 512,
@@ -58,38 +40,11 @@ FFNS = {
 }
 
 
-def make_mesh(topology):
-  """Experts over half of the devices, their width over two."""
-  slice_ = topologies.get_topology_desc(
-    platform='tpu',
-    topology_name=topology,
-    chip_config_name=CHIPS[topology.partition(':')[0]],
-    chips_per_host_bounds=(2, 2, 1),
-    num_slices=1,
-    wrap=(False, False, False),
-  )
-  sizes = {'data': 1, 'fsdp': 1, 'expert': -1, 'tensor': 2}
-  devices = np.array(slice_.devices)
-  return Mesh(devices.reshape([sizes[a] for a in sharding.AXES]), sharding.AXES)
-
-
-def compile_train_step(mesh, **changes):
-  """As `gpt-jax train` compiles it."""
-  run = run_lib.build(config_lib.resolve(tiny.config(**CONFIG, **changes)))
-  run = run._replace(
-    mesh=mesh,
-    shardings=state_lib.state_shardings(
-      run.objective, run.optimizer, mesh, run.rules
-    ),
-    batch_sharding=sharding.batch_sharding(mesh, run.rules),
-  )
-  return run_lib.compile_train_step(run)
-
-
 def main(topology):
-  mesh = make_mesh(topology)
+  # Experts over half of the devices, their width over two.
+  mesh = tpu_topology.make_mesh(topology, expert=-1, tensor=2)
   for what, ffn in FFNS.items():
-    step = compile_train_step(mesh, **{'model.ffn': ffn})
+    step = tpu_topology.compile_train_step(mesh, **CONFIG, **{'model.ffn': ffn})
     text = step.call.as_text()
     counts = {
       'kernels': text.count('custom_call_target="tpu_custom_call"'),

@@ -326,6 +326,33 @@ def test_benchmark_of_attention_patterns(capsys):
   assert found['local(window=256)']['bytes'] < found['full']['bytes']
 
 
+def test_benchmark_of_experts(capsys):
+  flags = [
+    f'--config={ROOT}/configs/switch.py:tiny',
+    '--config.model.num_layers=1',
+    '--config.model.ffn=switch(num_experts=2)',
+    '--config.model.d_model=24',
+    '--config.model.vocab_size=48',
+    '--config.model.context_length=64',
+    '--config.batch.rows=8',
+    '--what=switch',
+    '--steps=2',
+  ]
+  assert main(['benchmark', *flags, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert (found['rows'], found['length'], found['steps']) == (8, 64, 2)
+  assert [*found['variants']] == ['dense twin', '2 experts', '16 experts']
+  for times in found['variants'].values():
+    assert 0 < times['seconds_min'] <= times['seconds']
+    assert times['update_seconds'] > 0 < times['bytes']
+
+
+def test_benchmark_of_experts_needs_some(capsys):
+  config = f'--config={ROOT}/configs/switch.py:tiny-dense'
+  assert main(['benchmark', config, '--what=switch']) == 2
+  assert 'has no experts; give a config such as' in capsys.readouterr().err
+
+
 def test_decoding_compiles_once(capsys):
   # The steps before the clock starts, and those after, of two models.
   from gpt_jax.decoding import sample

@@ -10,6 +10,7 @@ import pytest
 import tiny
 
 from gpt_jax import products
+from gpt_jax.nn import grouped, routing
 
 
 def count(f, *shapes):
@@ -67,6 +68,19 @@ def test_grouped_products():
 
   gradient = jax.grad(loss, argnums=(0, 1))
   assert count(gradient, (11, 5), (3, 5, 7)) == 3 * 2 * 11 * 5 * 7
+
+
+def test_kernels_whose_grid_depends_on_data():
+  """One block of rows counts, of as many as there are."""
+  experts_A = jnp.array([0, 2, 2, 1, 0])
+  blocks = grouped.layout(routing.rank(experts_A, 3), experts_A, grouped.BLOCK)
+
+  def f(x, y):
+    return grouped.by_kernel(x, y, blocks, interpret=True)
+
+  rows = len(blocks.owners_X) * grouped.BLOCK
+  found = count(f, (rows, 384), (3, 384, 256))
+  assert found == 2 * grouped.BLOCK * 384 * 256
 
 
 def model_flops(**changes):

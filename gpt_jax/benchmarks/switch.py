@@ -101,6 +101,7 @@ def _more(call: spec.Call) -> str:
 
 def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
   """Loss and gradient, the update, and the temporary bytes of the first."""
+  run_lib.check_devices(config)
   run = run_lib.build(config)
   state = run_lib.init_state(run)
   model, rows = config.model, run.ramp.stages[-1].rows

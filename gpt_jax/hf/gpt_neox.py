@@ -4,6 +4,7 @@
 
 from typing import Any
 
+from gpt_jax.hf import rope
 from gpt_jax.hf.base import (
   ACTIVATIONS,
   Family,
@@ -18,10 +19,12 @@ from gpt_jax.hf.base import (
   same,
 )
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
 
 
 def _fields(options: Options) -> dict[str, Any]:
   d_model = options.size('hidden_size')
+  num_heads = options.size('num_attention_heads')
   parallel = options.flag('use_parallel_residual', True)
   tied = options.flag('tie_word_embeddings', False)
   bias = options.flag('attention_bias', True)
@@ -32,9 +35,9 @@ def _fields(options: Options) -> dict[str, Any]:
     'context_length': options.size('max_position_embeddings'),
     'num_layers': options.size('num_hidden_layers'),
     'd_model': d_model,
-    'num_heads': options.size('num_attention_heads'),
+    'num_heads': num_heads,
     'd_ff': options.size('intermediate_size', 4 * d_model),
-    'position': _position(options),
+    'position': _position(options, d_model, num_heads),
     'ffn': options.choice('hidden_act', ACTIVATIONS, 'gelu'),
     'norm': f'layernorm(epsilon={options.number("layer_norm_eps", 1e-5)})',
     'block': 'parallel(num_norms=2)' if parallel else 'pre',
@@ -45,39 +48,31 @@ def _fields(options: Options) -> dict[str, Any]:
   }
 
 
-def _position(options: Options) -> str:
+def _position(options: Options, d_model: int, num_heads: int) -> str:
   """All spellings; where several are given, the newest counts."""
-  options.only('rope_scaling', None)
-  rope = Options(
-    {
-      'rope_theta': options.get('rotary_emb_base', options.get('rope_theta')),
-      'partial_rotary_factor': options.get(
-        'rotary_pct', options.get('partial_rotary_factor')
-      ),
-      **options.get('rope_parameters', {}),
-    }
+  theta = options.number(
+    'rotary_emb_base', options.number('rope_theta', rope.THETA)
   )
-  rope.only('rope_type', 'default')
-  theta = rope.number('rope_theta', 10_000.0)
-  fraction = rope.number('partial_rotary_factor', 0.25)
-  return f'rope(theta={theta}, fraction={fraction})'
+  name = 'partial_rotary_factor'
+  fraction = options.number('rotary_pct', options.number(name, 0.25))
+  values = rope.values(options)
+  fraction = values.number(name, fraction)
+  head_size = d_model // num_heads
+  turned = int(head_size * fraction)
+  if not 0 < fraction <= 1 or turned % 2 or not turned:
+    raise UsageError(
+      f'config.json: {name}={fraction} (or rotary_pct) turns {turned} of '
+      f'{head_size} features of a head: must be an even number from 2'
+    )
+  return rope.read(options, theta, fraction)
 
 
 def _options(model: Transformer) -> dict[str, Any]:
   rates = choice(model, 'dropout').kwargs
-  rope = choice(model, 'position').kwargs
-  theta, fraction = rope.get('theta', 10_000.0), rope.get('fraction', 1.0)
   return {
     **body_sizes(model),
     'intermediate_size': model.d_ff,
-    # Releases before 5.0 read the first two.
-    'rotary_emb_base': theta,
-    'rotary_pct': fraction,
-    'rope_parameters': {
-      'rope_type': 'default',
-      'rope_theta': theta,
-      'partial_rotary_factor': fraction,
-    },
+    **rope.write(model, partial=True),
     'hidden_act': activation(model),
     'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
     'use_parallel_residual': choice(model, 'block').name == 'parallel',

@@ -17,28 +17,49 @@ from gpt_jax.nn.transformer import Transformer
 THETA = 10_000.0
 
 
-def read(options: Options, default_theta: float = THETA) -> str:
-  """`model.position` of models whose whole heads turn."""
-  # HF's order, where a config has both spellings.
-  name = 'rope_scaling' if options.get('rope_scaling') else 'rope_parameters'
-  values = options.get(name, {})
-  if not isinstance(values, dict):
-    raise options.fail(name, 'must be an object')
-  if any(isinstance(v, dict) for v in values.values()):
-    raise options.fail(name, 'is not supported for each kind of layer')
-  rope = Options(values)
-  for where in (options, rope):
-    where.only('partial_rotary_factor', 1.0)
+def read(
+  options: Options,
+  default_theta: float = THETA,
+  default_fraction: float | None = None,
+) -> str:
+  """`model.position`.
+
+  Args:
+    options: of config.json.
+    default_theta: where they have none.
+    default_fraction: the same, of each head's features that turn; None: the
+      family always turns whole heads.
+  """
+  rope = values(options)
   theta = rope.number('rope_theta', options.number('rope_theta', default_theta))
+  if default_fraction is None:
+    for where in (options, rope):
+      where.only('partial_rotary_factor', 1.0)
+    call = f'rope(theta={theta}'
+  else:
+    fraction = rope.number('partial_rotary_factor', default_fraction)
+    call = f'rope(theta={theta}, fraction={fraction}'
   kind = 'type' if rope.get('rope_type') is None else 'rope_type'
   make = _READERS.get(rope.get(kind, 'default'))
   if make is None:
     known = ', '.join(_READERS)
     raise rope.fail(kind, f'is not supported; one of {known}')
   scaling = make(rope, options)
-  if scaling == 'none':
-    return f'rope(theta={theta})'
-  return f'rope(theta={theta}, scaling={scaling!r})'
+  if scaling != 'none':
+    call += f', scaling={scaling!r}'
+  return call + ')'
+
+
+def values(options: Options) -> Options:
+  """The object with the scaling, in either spelling."""
+  # HF's order, where a config has both spellings.
+  name = 'rope_scaling' if options.get('rope_scaling') else 'rope_parameters'
+  found = options.get(name, {})
+  if not isinstance(found, dict):
+    raise options.fail(name, 'must be an object')
+  if any(isinstance(v, dict) for v in found.values()):
+    raise options.fail(name, 'is not supported for each kind of layer')
+  return Options(found)
 
 
 def _read_none(rope: Options, options: Options) -> str:
@@ -104,19 +125,29 @@ def same(model: Transformer, other: Transformer) -> bool:
   return kept[0] == kept[1]
 
 
-def write(model: Transformer) -> dict[str, Any]:
-  """The options that `read` understands; none for other positions."""
+def write(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
+  """The options that `read` understands; none for other positions.
+
+  `partial` writes the fraction of the heads that turns (GPT-NeoX).
+  """
   position = choice(model, 'position')
   if position.name != 'rope':
     return {}
   theta, scaling = position.kwargs['theta'], _options(position)
-  return {
-    'rope_theta': theta,
-    'rope_scaling': scaling,
-    'rope_parameters': {
+  parameters = {'rope_theta': theta, **(scaling or {'rope_type': 'default'})}
+  if not partial:
+    return {
       'rope_theta': theta,
-      **(scaling or {'rope_type': 'default'}),
-    },
+      'rope_scaling': scaling,
+      'rope_parameters': parameters,
+    }
+  # Where both are given, HF takes all from `rope_scaling`.
+  fraction = {'partial_rotary_factor': position.kwargs['fraction']}
+  return {
+    'rotary_emb_base': theta,
+    'rotary_pct': position.kwargs['fraction'],
+    'rope_scaling': {**parameters, **fraction} if scaling else None,
+    'rope_parameters': {**parameters, **fraction},
   }
 
 

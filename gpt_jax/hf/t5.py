@@ -4,19 +4,25 @@
 
 from typing import Any
 
-from gpt_jax.hf.base import Family, Options, Tensor, choice, linear, norm, same
+from gpt_jax.hf.base import (
+  ACTIVATIONS,
+  Family,
+  Options,
+  Tensor,
+  choice,
+  linear,
+  norm,
+  same,
+)
+from gpt_jax.hf.llama import GATED
 from gpt_jax.nn.transformer import Transformer
 
 # HF's `feed_forward_proj` -> our `model.ffn`, and HF's `dense_act_fn`.
+# feed_forward_proj -> `model.ffn`, and the activation in it.
 _FFNS = {
-  'relu': ('relu', 'relu'),
-  'gelu': ('gelu', 'gelu'),
-  'gelu_new': ('gelu_tanh', 'gelu_new'),
-  'silu': ('silu', 'silu'),
-  'gated-gelu': ('geglu_tanh', 'gelu_new'),
-  'gated-gelu_new': ('geglu_tanh', 'gelu_new'),
-  'gated-relu': ('reglu', 'relu'),
-  'gated-silu': ('swiglu', 'silu'),
+  **{name: (ours, name) for name, ours in ACTIVATIONS.items()},
+  **{f'gated-{name}': (ours, name) for name, ours in GATED.items()},
+  'gated-gelu': ('geglu_tanh', 'gelu_new'),  # so in HF
 }
 
 

@@ -162,19 +162,26 @@ def dropless(
     size = grouped.block_size(len(experts_A), E)
     blocks = grouped.layout(ranking, experts_A, size)
 
-    def multiply(x_SD, weight, reduce=lambda y: y):
+    def multiply(x_SD, weight):
       kernel, bias = weight
-      y_SF = reduce(grouped.matmul(x_SD, kernel, blocks))
+      y_SF = grouped.matmul(x_SD, kernel, blocks)
       if bias is None:
         return y_SF
       return y_SF + jnp.repeat(bias[blocks.owners_X], size, axis=0)
 
     def narrow(x_SF, weight):
-      return multiply(x_SF, weight, lambda y: jax.lax.psum(y, over_width))
+      kernel, bias = weight
+      if bias is not None and over_width:
+        # Each device has a part of the sum; one of them adds the bias to it.
+        first = jax.lax.axis_index(over_width) == 0
+        bias = jnp.where(first, bias, 0)
+      return multiply(x_SF, (kernel, bias))
 
     x_SD = routing.gather(x_ND, blocks.slots, K)
     y_SD = _feed_forward(x_SD, weights, form, multiply, narrow)
     y_ND = routing.combine(y_SD, blocks.slots, gates_NK).astype(x_ND.dtype)
+    # Tokens are fewer than slots.
+    y_ND = jax.lax.psum(y_ND, over_width)
     if over_experts:
       y_ND = jax.lax.psum_scatter(y_ND, over_experts, tiled=True)
     return y_ND.reshape(x_GTD.shape)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.attention import Cache, Context, SegmentMemory
+from gpt_jax.spec import UsageError
 
 # What the backward pass may keep; everything else is computed again.
 REMATS: dict[str, Callable | None] = {
@@ -71,8 +72,18 @@ class Stack(nn.Module):
   def __call__(
     self, x_BLD: jax.Array, context: Context, caches: Caches | None
   ) -> tuple[jax.Array, Caches]:
-    """[B, L, D] -> [B, L, D]; the caches have a leading axis of periods."""
-    num_periods = self.num_layers // len(self.blocks)
+    """[B, L, D] -> [B, L, D]; the caches have a leading axis of periods.
+
+    Raises:
+      UsageError: the layers are no whole number of periods.
+    """
+    num_periods, rest = divmod(self.num_layers, len(self.blocks))
+    if rest or not num_periods:
+      raise UsageError(
+        f'{self.name}: {self.num_layers} layers do not divide by the '
+        f'{len(self.blocks)} after which their attention and ffn repeat; give '
+        'shorter lists in model.attention, model.ffn or model.encoder_ffn'
+      )
     if caches is None:
       caches = (None,) * len(self.blocks)
     period = Period

@@ -81,6 +81,8 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
       routers = moe.layer_stats(sown.get('router', {}))
       if key is not None:
         for stats in routers.values():
+          # Routers see tokens that do not count in the loss, too. By the
+          # weight the micro-batches' means add up as their losses do.
           added = weight * jnp.sum(stats.penalty)
           total, penalty = total + added, penalty + added
       metrics = {

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options, choice
+from gpt_jax.hf.gpt_neox import GPT_NEOX
 from gpt_jax.hf.gptj import GPTJ
 from gpt_jax.nn import transformer
 from gpt_jax.spec import UsageError
@@ -153,7 +154,7 @@ def test_every_wrong_tensor_is_listed(tmp_path):
     ('gptj_lm', 'rotary_dim', 18),
     ('gptj_lm', 'rotary_dim', None),
     ('gptj_lm', 'tie_word_embeddings', True),
-    ('gpt_neox_lm', 'rope_scaling', {'type': 'linear', 'factor': 2.0}),
+    ('gpt_neox_lm', 'rope_scaling', [2.0]),
     ('gpt_neox_lm', 'hidden_act', 'gelu_10'),
   ],
 )
@@ -166,9 +167,46 @@ def test_unsupported_options_are_named(tmp_path, name, option, value):
 
 
 def test_rope_type_is_named(tmp_path):
-  rope = config(ROOT / 'gpt_neox_lm')['rope_parameters'] | {'rope_type': 'yarn'}
-  with pytest.raises(UsageError, match="rope_type='yarn'"):
+  rope = config(ROOT / 'gpt_neox_lm')['rope_parameters'] | {'rope_type': 'ntk'}
+  with pytest.raises(UsageError, match="rope_type='ntk'"):
     hf.load(changed(tmp_path, 'gpt_neox_lm', rope_parameters=rope))
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    # As in transformers 5, and before.
+    {
+      'rope_parameters': {
+        'rope_type': 'linear',
+        'factor': 2.5,
+        'rope_theta': 300.0,
+        'partial_rotary_factor': 0.5,
+      }
+    },
+    {
+      'rope_scaling': {'type': 'linear', 'factor': 2.5},
+      'rotary_emb_base': 300.0,
+      'rotary_pct': 0.5,
+    },
+  ],
+)
+def test_positions_of_gpt_neox_are_scaled(options):
+  values = config(ROOT / 'gpt_neox_lm') | {'rope_parameters': None}
+  fields = GPT_NEOX.fields(Options(values | options))
+  expected = "rope(theta=300.0, fraction=0.5, scaling='linear(factor=2.5)')"
+  assert fields['position'] == expected
+  written = GPT_NEOX.options(tiny.model(**fields, head_size=8))
+  for names in (('rope_parameters',), ('rope_scaling', 'rope_parameters')):
+    kept = {n: written[n] for n in names}
+    assert GPT_NEOX.fields(Options(values | kept))['position'] == expected
+
+
+def test_gpt_neox_turns_pairs():
+  values = config(ROOT / 'gpt_neox_lm') | {'rope_parameters': None}
+  odd = values | {'hidden_size': 24, 'num_attention_heads': 2}
+  with pytest.raises(UsageError, match=r'factor=0\.25 .* turns 3'):
+    GPT_NEOX.fields(Options(odd))
 
 
 def test_harmless_options_do_not_matter(tmp_path):

@@ -54,6 +54,8 @@ def test_versions_in_both_spellings(options, output):
     ('gelu', 'gelu', 'gelu'),
     ('gated-gelu', 'geglu_tanh', 'gelu_new'),
     ('gated-silu', 'swiglu', 'silu'),
+    ('gated-gelu_pytorch_tanh', 'geglu_tanh', 'gelu_pytorch_tanh'),
+    ('swish', 'silu', 'swish'),
   ],
 )
 def test_feed_forward_layers(proj, ffn, activation):

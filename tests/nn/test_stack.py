@@ -15,8 +15,9 @@ from flax import linen as nn
 
 from gpt_jax.nn.attention import Context
 from gpt_jax.nn.stack import REMATS, Stack
-from gpt_jax.nn.transformer import layer_outputs
+from gpt_jax.nn.transformer import layer_outputs, parameter_shapes
 from gpt_jax.objectives.causal import causal
+from gpt_jax.spec import UsageError
 
 B, L = tiny.B, tiny.L
 RATES = 'rates(residual=0.2, attention=0.3)'
@@ -191,6 +192,21 @@ def test_a_period_of_two_patterns_is_its_layers_in_turn():
 
   np.testing.assert_allclose(found, by_hand(WINDOWS), rtol=1e-3, atol=1e-4)
   assert not np.allclose(found, by_hand([3, None, 3, None]), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+  'changes, stack',
+  [
+    ({'ffn': 'gelu, gelu, relu', 'num_layers': 4}, 'decoder'),
+    ({'num_encoder_layers': 3, 'encoder_ffn': 'gelu, relu'}, 'encoder'),
+    ({'ffn': 'gelu, relu', 'num_layers': 1}, 'decoder'),
+  ],
+)
+def test_layers_that_fill_no_whole_period_are_refused(changes, stack):
+  """Models that no config has checked, such as an import's, are built too."""
+  model = tiny.model(**changes)
+  with pytest.raises(UsageError, match=f'{stack}: . layers do not divide by'):
+    parameter_shapes(model)
 
 
 @pytest.mark.parametrize(
