@@ -86,6 +86,9 @@ def get_config(arg: str = '') -> ConfigDict:
 
   config.data = dict(
     # stdlib (Python's own source files), text('glob'), jsonl('glob', 'field')
+    # (plain, .gz, .zst), parquet('glob', 'column'), tfds('name', 'split',
+    # 'field'), tfds_dir('folder', 'split', 'field'). All but stdlib take
+    # on_error='skip', which counts what is bad instead of failing.
     source='stdlib',
     # What evaluation sees: documents(fraction=...), tail(fraction=...), none,
     # or a source of its own.
