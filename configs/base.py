@@ -94,6 +94,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # or a source of its own.
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
+    # Processes that turn text into tokens, always the same; empty: one a core.
+    workers=placeholder(int),
   )
 
   # sentencepiece(vocab_size=..., model='unigram'), sentencepiece_file('path'),

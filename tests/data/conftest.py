@@ -47,10 +47,11 @@ def make_config():
     source="text('docs/*.txt')",
     holdout='documents(fraction=0.2)',
     tokenizer='bytes',
+    workers=1,
   ):
     return ConfigDict(
       {
-        'data': {'source': source, 'holdout': holdout},
+        'data': {'source': source, 'holdout': holdout, 'workers': workers},
         'tokenizer': {'name': tokenizer},
       }
     )
