@@ -90,6 +90,10 @@ def get_config(arg: str = '') -> ConfigDict:
     # 'field'), tfds_dir('folder', 'split', 'field'). All but stdlib take
     # on_error='skip', which counts what is bad instead of failing.
     source='stdlib',
+    # Or mixture(web:0.6, books:0.4, draw='without_replacement') of the calls in
+    # `sources`; a comma list of phases changes the weights, as in
+    # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
+    sources=dict(),
     # What evaluation sees: documents(fraction=...), tail(fraction=...), none,
     # or a source of its own.
     holdout='documents(fraction=0.02)',

@@ -17,7 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.data import encode, files, inputs, manifest, progress, tokenizer
+from gpt_jax.data import (
+  encode,
+  files,
+  inputs,
+  manifest,
+  mixture,
+  progress,
+  tokenizer,
+)
 from gpt_jax.data import store as token_store
 from gpt_jax.data.holdout import Part, Split
 from gpt_jax.data.manifest import Manifest
@@ -101,6 +109,7 @@ class _Build:
     """
     self._settings, self._split, self._folder = settings, split, folder
     self._report = report
+    self._is_mixture = mixture.is_mixture(settings.source)
     self._digest = hashlib.sha256()
     self._num_bytes = self._num_documents = 0
     self._parts = split.parts()
@@ -159,7 +168,7 @@ class _Build:
       for held_out, writer in self._writers.items():
         writer.add(
           [
-            (found, piece.last)
+            (found, piece.last, self._source_of(piece.part))
             for piece, found in zip(batch, ids, strict=True)
             if piece.part.held_out == held_out
           ]
@@ -201,6 +210,11 @@ class _Build:
     self._num_documents += 1
     return len(text)
 
+  def _source_of(self, part: Part) -> str:
+    """The source within a mixture, which begins each name; else ''."""
+    name, _, _ = part.document.name.partition('/')
+    return name if self._is_mixture else ''
+
   def _on_disk(self) -> list[int]:
     return [writer.on_disk for writer in self._writers.values()]
 
@@ -234,6 +248,7 @@ class _SplitWriter:
       ValueError: what it should go on with is not there.
     """
     self.num_bytes = self._num_tokens = 0
+    self._parts: dict[str, int] = {}
     self._made = made
     self._dtype = token_store.token_dtype(made.vocab_size)
     waiting: dict[str, Waiting | None] = dict.fromkeys(_ARRAYS)
@@ -241,6 +256,7 @@ class _SplitWriter:
       counts = json.loads(bytes(state[name]))
       self.num_bytes = counts['num_bytes']
       self._num_tokens = counts['num_tokens']
+      self._parts = counts['parts']
       for array in _ARRAYS:
         length, crc32 = counts[array]
         values = state[f'{name}/{array}']
@@ -255,15 +271,17 @@ class _SplitWriter:
     """Tokens that are written."""
     return self._tokens.length
 
-  def add(self, pieces: list[tuple[np.ndarray, bool]]):
+  def add(self, pieces: list[tuple[np.ndarray, bool, str]]):
     """Appends the ids of pieces of documents, and eos after the last of one."""
     eos = np.array([self._made.eos_id], np.int32)
     parts, ends = [], []
-    for ids, last in pieces:
+    for ids, last, source in pieces:
       parts += [ids, eos] if last else [ids]
       self._num_tokens += len(ids) + last
       if last:
         ends.append(self._num_tokens)
+        if source:
+          self._parts[source] = self._num_tokens
     if parts:
       self._tokens.add(np.concatenate(parts))
       self._ends.add(np.array(ends, np.int64))
@@ -273,6 +291,7 @@ class _SplitWriter:
     counts: dict[str, Any] = {
       'num_bytes': self.num_bytes,
       'num_tokens': self._num_tokens,
+      'parts': self._parts,
     }
     entries = {}
     for array, writer in zip(_ARRAYS, (self._tokens, self._ends), strict=True):
@@ -296,6 +315,7 @@ class _SplitWriter:
       num_bytes=self.num_bytes,
       tokens_crc32=tokens.crc32,
       document_ends_crc32=ends.crc32,
+      parts=self._parts,
     )
 
 

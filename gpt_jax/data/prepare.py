@@ -19,6 +19,7 @@ from gpt_jax.data import (
   holdout,
   inputs,
   manifest,
+  mixture,
   progress,
 )
 from gpt_jax.data import store as token_store
@@ -97,13 +98,21 @@ def ensure(config: Any, folder: str) -> TokenStore:
       )
   else:
     prepare(config, folder)
-  return TokenStore.open(folder)
+  return TokenStore.open(folder).ordered(config.data.source)
 
 
 def _settings(config: Any) -> Settings:
   data: Any = config.data
   chosen: Any = config.tokenizer
-  return Settings(data.source, data.holdout, chosen.name)
+  source = data.source
+  if mixture.is_mixture(source):
+    source = mixture.corpus(source, data.sources)
+    if spec.parse('data.holdout', data.holdout)[0].name == 'tail':
+      raise UsageError(
+        f'data.holdout={data.holdout!r}: would hold out the last source of a '
+        "mixture alone; take 'documents(fraction=0.02)'"
+      )
+  return Settings(source, data.holdout, chosen.name)
 
 
 def _check_same(folder: str, found: Manifest, wanted: Settings):

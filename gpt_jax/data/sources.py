@@ -16,7 +16,7 @@ from gpt_jax.data import lines, matches, source
 from gpt_jax.data.source import Bad, Document, Reader, Skip, Source
 from gpt_jax.data.sources_tables import parquet
 from gpt_jax.data.sources_tfds import tfds, tfds_dir
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import Pair, UsageError
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
@@ -92,6 +92,31 @@ def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
   return Reader(stream, files, _total_size(files), on_error)
 
 
+def mixture(*calls: Pair) -> Reader:
+  """All documents of several sources, one after another, as 'name/document'.
+
+  What `data.mixture` draws from.
+  """
+  read = {
+    pair.key: load(f'data.sources.{pair.key}', pair.value) for pair in calls
+  }
+
+  def stream(skip: Skip) -> Iterator[Document]:
+    for name, part in read.items():
+      for document in part.documents():
+        yield Document(f'{name}/{document.name}', document.text)
+
+  sizes = [part.num_bytes for part in read.values()]
+  known = [size for size in sizes if size is not None]
+  files = {
+    f'{name}/{file}': path
+    for name, part in read.items()
+    for file, path in part.files.items()
+  }
+  total = sum(known) if len(known) == len(sizes) else None
+  return Reader(stream, files, total)
+
+
 def _total_size(files: dict[str, str]) -> int | None:
   if any(path.endswith(lines.COMPRESSED) for path in files.values()):
     return None
@@ -160,6 +185,7 @@ SOURCES = {
   'stdlib': stdlib,
   'text': text,
   'jsonl': jsonl,
+  'mixture': mixture,
   'parquet': parquet,
   'tfds': tfds,
   'tfds_dir': tfds_dir,

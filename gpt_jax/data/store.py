@@ -21,8 +21,9 @@ import numpy as np
 import tensorstore as ts
 
 from gpt_jax import spec
-from gpt_jax.data import files, manifest, tokenizer
+from gpt_jax.data import files, manifest, mixture, tokenizer
 from gpt_jax.data.manifest import Manifest
+from gpt_jax.data.mixture import Phase
 from gpt_jax.spec import UsageError
 
 TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'
@@ -45,6 +46,7 @@ class TokenStore:
     self.manifest = contents
     self._tokens = tokens
     self._ends = ends
+    self.mixture: list[Phase] = []
 
   def __len__(self) -> int:
     return self.manifest.num_tokens
@@ -78,6 +80,12 @@ class TokenStore:
         array = _load(folder, name, array, crc32)
       arrays.append(array)
     return cls(folder, contents, *arrays)
+
+  def ordered(self, source: str) -> 'TokenStore':
+    """The store with the weights of `data.source`, where it is a mixture."""
+    if mixture.is_mixture(source):
+      self.mixture = mixture.phases(source)
+    return self
 
   def tokens(self, start: int, stop: int) -> np.ndarray:
     """Returns tokens [start, stop) in the store's dtype."""

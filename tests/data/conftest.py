@@ -48,10 +48,16 @@ def make_config():
     holdout='documents(fraction=0.2)',
     tokenizer='bytes',
     workers=1,
+    sources=None,
   ):
     return ConfigDict(
       {
-        'data': {'source': source, 'holdout': holdout, 'workers': workers},
+        'data': {
+          'source': source,
+          'holdout': holdout,
+          'workers': workers,
+          'sources': sources or {},
+        },
         'tokenizer': {'name': tokenizer},
       }
     )

@@ -98,7 +98,7 @@ def test_jsonl_is_one_document_a_line(corpus, ending):
       'a',
       b'',
       'texts',
-      ['data.source', 'texts', 'jsonl, parquet, stdlib, text, tf'],
+      ['data.source', 'texts', 'jsonl, mixture, parquet, stdlib'],
     ),
   ],
 )
