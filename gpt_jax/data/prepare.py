@@ -23,9 +23,9 @@ from gpt_jax.data import (
   progress,
 )
 from gpt_jax.data import store as token_store
-from gpt_jax.data.build import Settings
 from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
+from gpt_jax.data.split_writer import Settings
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 
