@@ -86,11 +86,20 @@ def get_config(arg: str = '') -> ConfigDict:
 
   config.data = dict(
     # stdlib (Python's own source files), text('glob'), jsonl('glob', 'field')
+    # (plain, .gz, .zst), parquet('glob', 'column'), tfds('name', 'split',
+    # 'field'), tfds_dir('folder', 'split', 'field'). All but stdlib take
+    # on_error='skip', which counts what is bad instead of failing.
     source='stdlib',
+    # Or mixture(web:0.6, books:0.4, draw='without_replacement') of the calls in
+    # `sources`; a comma list of phases changes the weights, as in
+    # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
+    sources=dict(),
     # What evaluation sees: documents(fraction=...), tail(fraction=...), none,
     # or a source of its own.
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
+    # Processes that turn text into tokens, always the same; empty: one a core.
+    workers=placeholder(int),
   )
 
   # sentencepiece(vocab_size=..., model='unigram'), sentencepiece_file('path'),

@@ -68,6 +68,7 @@ AT_LEAST = {
   'model.num_kv_heads': 1,
   'model.head_size': 1,
   'model.d_ff': 1,
+  'data.workers': 1,
   'optim.clip_norm': 0,
   'schedule.num_steps': 1,
   'batch.micro_rows': 1,
@@ -93,6 +94,7 @@ AT_LEAST = {
 FREE_ON_RESUME = (
   'checkpoint.',
   'data.store',
+  'data.workers',
   'eval.',
   'hosts.',
   'log.',

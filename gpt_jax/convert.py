@@ -43,6 +43,8 @@ SECTIONS = {
     'source': 'stdlib',
     'holdout': 'documents(fraction=0.02)',
     'store': None,
+    'sources': {},
+    'workers': None,
   },
   'optim': {
     'name': 'none',

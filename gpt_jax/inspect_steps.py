@@ -27,6 +27,7 @@ def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
   config = run_lib.read_config(workdir)
   start, stop = _steps(steps, config.schedule.num_steps)
   store = TokenStore.open(run_lib.data_folder(config, workdir))
+  store = store.ordered(config.data.source)
   length = config.model.context_length
   tokenizer = store.tokenizer() if text else None
   found = []
@@ -42,8 +43,8 @@ def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
       spans = [span._asdict() for span in row.spans]
       line = {'step': step.step + 1, **row._asdict(), 'spans': spans}
       if tokenizer:
-        begin = row.position * length
-        line['text'] = tokenizer.decode(store.tokens(begin, begin + length + 1))
+        tokens = store.tokens(row.begin, row.begin + length + 1)
+        line['text'] = tokenizer.decode(tokens)
       found.append(line)
       if not as_json:
         _print_row(line)
@@ -56,7 +57,9 @@ def _print_row(line: dict[str, Any]) -> None:
     f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in line['spans']
   )
   print(
-    f'step {line["step"]} row {line["row"]} epoch {line["epoch"]} position '
+    f'step {line["step"]} row {line["row"]} '
+    + (f'source {line["source"]} ' if line['source'] else '')
+    + f'epoch {line["epoch"]} position '
     f'{line["position"]}: documents {spans}'
   )
   if 'text' in line:

@@ -27,6 +27,7 @@ def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'config', 'out')
   config = config_lib.resolve(args.config)
+  prepare.prepare(config, args.out)
   store = prepare.ensure(config, args.out)
   config_lib.set_vocab_size(
     config, store.manifest.vocab_size, config.tokenizer.name

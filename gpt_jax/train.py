@@ -233,7 +233,9 @@ def loop(
     meter.restart()
     return True
 
-  epoch = pipeline.rows_per_epoch(job.store, config.model.context_length)
+  source = pipeline.RowSource(
+    job.store, length=config.model.context_length, seed=config.seed
+  )
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
@@ -264,8 +266,8 @@ def loop(
           rewind.log_skipped(job, metrics, *skipped)
       if log_due:
         values = meter.read(step)
-        epochs = run.ramp.offset(step) / epoch
-        metrics.write(step, **metrics_lib.finite(values), epochs=epochs)
+        epochs = source.epochs(run.ramp.offset(step))
+        metrics.write(step, **metrics_lib.finite(values), **epochs)
         guard.logged(values['loss'])
         progress.show(step, summary(values))
         if dead := routers.dead_experts(values):

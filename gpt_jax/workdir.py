@@ -7,7 +7,9 @@ import os
 import shutil
 
 from gpt_jax import config as config_lib
+from gpt_jax import metrics
 from gpt_jax.config import Config
+from gpt_jax.data import mixture, skips
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.metrics import write_atomically
 from gpt_jax.spec import UsageError
@@ -42,6 +44,12 @@ def check_same_run(config: Config, workdir: str) -> None:
   new = config_lib.unlocked(config)
   if new.model.vocab_size is None:
     new.model.vocab_size = old.model.vocab_size
+  # Weights may change from a token on that was not reached.
+  done = max((line['step'] for line in metrics.read(workdir)), default=0)
+  rows = skips.read(workdir).shifted(config_lib.ramp(old).batch)
+  tokens = rows(done)[0] * old.model.context_length
+  if mixture.extends(old.data.source, new.data.source, tokens):
+    new.data.source = old.data.source
   changed = config_lib.differences(old, new)
   if changed:
     raise UsageError(

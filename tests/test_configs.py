@@ -45,7 +45,7 @@ def test_config_resolves(name, size):
   resolved = config_lib.resolve_model(config)
   unknown = {k for k, v in config_lib.flatten(resolved).items() if v is None}
   assert unknown <= {
-    *('model.vocab_size', 'data.store', 'eval.num_batches'),
+    *('model.vocab_size', 'data.store', 'data.workers', 'eval.num_batches'),
     *('batch.micro_rows', 'model.encoder_ffn'),
   }
   if resolved.model.num_encoder_layers:

@@ -26,11 +26,13 @@ class Split(NamedTuple):
     parts: the parts, always in the same order.
     num_bytes: of their text, for progress; None where it is not known.
     holds_out: whether any part is held out.
+    files: name -> path of what is read.
   """
 
   parts: Callable[[], Iterator[Part]]
   num_bytes: int | None
   holds_out: bool
+  files: dict[str, str]
 
 
 def split(source: str, holdout: str) -> Split:
@@ -62,7 +64,7 @@ def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
         share = int.from_bytes(digest[:8], 'big') / 2**64
         yield Part(document, share < fraction)
 
-    return Split(parts, corpus.num_bytes, True)
+    return Split(parts, corpus.num_bytes, True, corpus.files)
 
   return build
 
@@ -86,7 +88,7 @@ def tail(fraction: float = 0.1) -> Callable[[Source], Split]:
           yield Part(Document(name, text[left:]), True)
         left = max(left - len(text), 0)
 
-    return Split(parts, corpus.num_bytes, True)
+    return Split(parts, corpus.num_bytes, True, corpus.files)
 
   return build
 
@@ -98,7 +100,7 @@ def none() -> Callable[[Source], Split]:
     def parts() -> Iterator[Part]:
       return (Part(document, False) for document in corpus.documents())
 
-    return Split(parts, corpus.num_bytes, False)
+    return Split(parts, corpus.num_bytes, False, corpus.files)
 
   return build
 
@@ -108,7 +110,9 @@ def _other(corpus: Source, other: Source) -> Split:
     yield from (Part(document, False) for document in corpus.documents())
     yield from (Part(document, True) for document in other.documents())
 
-  return Split(parts, _sum(corpus.num_bytes, other.num_bytes), True)
+  named = {f'holdout: {name}': path for name, path in other.files.items()}
+  num_bytes = _sum(corpus.num_bytes, other.num_bytes)
+  return Split(parts, num_bytes, True, corpus.files | named)
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

@@ -28,8 +28,10 @@ class Row(NamedTuple):
   """One row of a batch."""
 
   row: int  # of the run: a number that no other row of the run has
-  epoch: int  # from 0
-  position: int  # which row of the store
+  source: str  # of a mixture; else ''
+  epoch: int  # of the source, from 0
+  position: int  # which row of the source
+  begin: int  # its first token in the store
   spans: list[Span]  # its length + 1 tokens; the first is an input only
 
 
@@ -58,17 +60,20 @@ def steps(
   for step in range(start, stop):
     offset, count = rows(step)
     numbers = range(offset, offset + count)
-    positions = source.row_numbers(numbers).tolist()
+    places = [source.place(number) for number in numbers]
+    begins = [source.begin(place) for place in places]
     yield Step(
       step,
       [
         Row(
           number,
-          number // source.rows_per_epoch,
-          position,
-          spans(ends, position * length, (position + 1) * length + 1),
+          place.source,
+          place.epoch,
+          place.row,
+          begin,
+          spans(ends, begin, begin + length + 1),
         )
-        for number, position in zip(numbers, positions, strict=True)
+        for number, place, begin in zip(numbers, places, begins, strict=True)
       ],
     )
 

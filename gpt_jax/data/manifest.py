@@ -40,6 +40,8 @@ class Manifest:
     tokens_crc32: of each `BLOCK` of tokens, little-endian.
     document_ends_crc32: of each `BLOCK` of document ends, little-endian.
     format_version: of the folder.
+    parts: of a mixture: source -> after its last token; each begins where the
+      one before ends.
   """
 
   source: str
@@ -56,6 +58,7 @@ class Manifest:
   tokens_crc32: list[int]
   document_ends_crc32: list[int]
   format_version: int = FORMAT_VERSION
+  parts: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def write(folder: str, manifest: Manifest):

@@ -6,16 +6,17 @@ Row r of a token store has `length` targets, tokens r * length + 1 to
 (r + 1) * length, and as inputs the tokens one before. Row i of the run is the
 row at place i of a permutation of all rows, another one in each epoch. Batch s
 is the rows of the run from `offset(s)` on, so nothing needs to be iterated, and
-nothing depends on the number of hosts.
+nothing depends on the number of hosts. Of a mixture, see `mixture`.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
 
+from gpt_jax.data.mixture import Order, Place
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 
@@ -49,16 +50,41 @@ class RowSource:
     self._length = length
     self.rows_per_epoch = rows_per_epoch(store, length)
     ordered = grain.MapDataset.range(self.rows_per_epoch).seed(seed)
-    self._order = ordered.shuffle().repeat()
+    self._order: Any = ordered.shuffle().repeat()
+    self._mixture: Order | None = None
+    self._begins = {'': 0}
+    if store.mixture:
+      ends = store.manifest.parts
+      self._begins = dict(zip(ends, [0, *ends.values()], strict=False))
+      sizes = {n: (ends[n] - self._begins[n] - 1) // length for n in ends}
+      self._mixture = Order(store.mixture, sizes, length=length, seed=seed)
+
+  def place(self, index: int) -> Place:
+    """Returns where row `index` of the run is found; its source may be ''."""
+    if self._mixture:
+      return self._mixture.place(index)
+    row = int(self._order[index])
+    return Place('', index // self.rows_per_epoch, row)
+
+  def begin(self, place: Place) -> int:
+    """The first token of a row in the store."""
+    return self._begins[place.source] + place.row * self._length
 
   def row_numbers(self, indices: Iterable[int]) -> np.ndarray:
-    """Returns which row of the store is row i of the run, for each i."""
-    order = self._order
-    return np.array([order[int(i)] for i in indices], np.int64)
+    """Returns which row of its source is row i of the run, for each i."""
+    return np.array([self.place(int(i)).row for i in indices], np.int64)
+
+  def epochs(self, index: int) -> dict[str, float]:
+    """Passes over the data before row `index`: `epochs`, `epochs/SOURCE`."""
+    parts = self._mixture.epochs(index) if self._mixture else {}
+    return {
+      'epochs': index / self.rows_per_epoch,
+      **{f'epochs/{name}': value for name, value in parts.items()},
+    }
 
   def read(self, indices: Iterable[int]) -> np.ndarray:
     """Returns rows of the run, int32 [num_indices, length + 1]."""
-    starts = self.row_numbers(indices) * self._length
+    starts = [self.begin(self.place(int(i))) for i in indices]
     return self._store.read_many(starts, self._length + 1).astype(np.int32)
 
 

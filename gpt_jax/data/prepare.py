@@ -3,51 +3,38 @@
 """Text to a token store: sources, tokenizer, splits, files.
 
 A store is whole or none: the manifest of the folder is written last, in one
-step. What a killed process leaves is removed by the next.
+step. What a killed process leaves the next goes on with.
 """
 
-import hashlib
+import contextlib
 import logging
-import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import numpy as np
+import os
+from typing import Any
 
 from gpt_jax import spec
-from gpt_jax.data import files, holdout, manifest, progress, tokenizer
+from gpt_jax.data import (
+  build,
+  encode,
+  files,
+  holdout,
+  inputs,
+  manifest,
+  mixture,
+  progress,
+)
 from gpt_jax.data import store as token_store
-from gpt_jax.data.holdout import Part, Split
+from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
-from gpt_jax.data.sources import Document
-from gpt_jax.data.store import ArrayWriter, TokenStore
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.split_writer import Settings
+from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 
 # In the folder while it is being written.
 _UNFINISHED = 'unfinished'
 
-_PARTS = (
-  *(token_store.TOKENS, token_store.DOCUMENT_ENDS),
-  *(token_store.TOKENIZER, token_store.VALIDATION),
-)
-
-# Characters that are encoded together.
-_BATCH = 1 << 22
-
+_FIELDS = Settings('data.source', 'data.holdout', 'tokenizer.name')
 
 log = logging.getLogger('gpt_jax')
-
-
-class Settings(NamedTuple):
-  """The config fields that a token store depends on."""
-
-  source: str
-  holdout: str
-  tokenizer: str
-
-
-_FIELDS = Settings('data.source', 'data.holdout', 'tokenizer.name')
 
 
 def prepare(
@@ -58,7 +45,8 @@ def prepare(
   Two processes may ask for the same local folder: one writes, one waits.
 
   Args:
-    config: `data.source`, `data.holdout` and `tokenizer.name` are read.
+    config: `data.source`, `data.holdout`, `data.workers` and `tokenizer.name`
+      are read.
     folder: a path or a URL.
     report: called with stage, bytes done and bytes in all; by default a bar
       is drawn where someone watches.
@@ -67,8 +55,8 @@ def prepare(
     The manifest of the train split.
 
   Raises:
-    UsageError: a setting or the corpus does not do, or the folder holds a
-      store of other settings or foreign files.
+    UsageError: a setting or the corpus does not do, or the folder holds
+      foreign files or a store of other settings or of files that changed.
   """
   settings = _settings(config)
   _refuse_foreign(folder)
@@ -76,13 +64,20 @@ def prepare(
     if manifest.exists(folder):
       found = manifest.read(folder)
       _check_same(folder, found, settings)
+      if changed := _changes(settings, folder):
+        raise UsageError(
+          f'{folder}: the files that this token store was made from have '
+          f'changed ({changed}); name another folder, or remove this one'
+        )
       return found
-    for name in _PARTS:  # what an unfinished preparation left
-      files.delete(folder, name)
-    if report is not None:
-      return _write(settings, folder, report)
-    with progress.bar() as drawn:
-      return _write(settings, folder, drawn)
+    split = _split(settings)
+    workers = encode.num_workers(config.data.workers)
+    with contextlib.ExitStack() as stack:
+      if report is None:
+        report = stack.enter_context(progress.bar())
+      return build.build(
+        settings, split, folder, workers=workers, report=report
+      )
 
 
 def ensure(config: Any, folder: str) -> TokenStore:
@@ -92,16 +87,32 @@ def ensure(config: Any, folder: str) -> TokenStore:
     UsageError: as `prepare` and `TokenStore.open`.
   """
   if manifest.exists(folder):
-    _check_same(folder, manifest.read(folder), _settings(config))
+    settings = _settings(config)
+    _check_same(folder, manifest.read(folder), settings)
+    # A run goes on with what it began with, and where the corpus is not.
+    if changed := _changes(settings, folder):
+      log.warning(
+        '%s: the files that this token store was made from have changed (%s); '
+        'it is used as it is',
+        *(folder, changed),
+      )
   else:
     prepare(config, folder)
-  return TokenStore.open(folder)
+  return TokenStore.open(folder).ordered(config.data.source)
 
 
 def _settings(config: Any) -> Settings:
   data: Any = config.data
   chosen: Any = config.tokenizer
-  return Settings(data.source, data.holdout, chosen.name)
+  source = data.source
+  if mixture.is_mixture(source):
+    source = mixture.corpus(source, data.sources)
+    if spec.parse('data.holdout', data.holdout)[0].name == 'tail':
+      raise UsageError(
+        f'data.holdout={data.holdout!r}: would hold out the last source of a '
+        "mixture alone; take 'documents(fraction=0.02)'"
+      )
+  return Settings(source, data.holdout, chosen.name)
 
 
 def _check_same(folder: str, found: Manifest, wanted: Settings):
@@ -125,7 +136,9 @@ def _refuse_foreign(folder: str):
   The order of the questions matters where another process is writing: its
   mark stands from before its first file until after the manifest.
   """
-  present = {name.split('/')[0] for name in files.names(folder)} & {*_PARTS}
+  present = {name.split('/')[0] for name in files.names(folder)} & {
+    *token_store.PARTS
+  }
   if not present or files.read(folder, _UNFINISHED) is not None:
     return
   if not manifest.exists(folder):
@@ -135,138 +148,22 @@ def _refuse_foreign(folder: str):
     )
 
 
-def _write(
-  settings: Settings, folder: str, report: progress.Report
-) -> Manifest:
-  """Builds the tokenizer, then encodes and writes both splits in one pass."""
+def _split(settings: Settings) -> Split:
+  """The documents, and all files that the store depends on."""
   split = holdout.split(settings.source, settings.holdout)
-  started = time.monotonic()
-  made = _build_tokenizer(settings, split, report)
-  made.save(files.join(folder, token_store.TOKENIZER))
-  log.info(
-    '%s: %d tokens in %.1f s',
-    *(settings.tokenizer, made.vocab_size, time.monotonic() - started),
-  )
-  started = time.monotonic()
-  writers = {False: _SplitWriter(folder, made)}
-  if split.holds_out:
-    below = files.join(folder, token_store.VALIDATION)
-    writers[True] = _SplitWriter(below, made)
-  digest = hashlib.sha256()
-  num_bytes = 0
-  for batch in _batches(split.parts()):
-    ids = made.encode_batch([part.document.text for part in batch])
-    for held_out, writer in writers.items():
-      chosen = [i for i, part in enumerate(batch) if part.held_out == held_out]
-      writer.add([ids[i] for i in chosen])
-    for part in batch:
-      text = part.document.text.encode()
-      head = f'{part.document.name}\0{part.held_out}\0{len(text)}\0'
-      digest.update(head.encode() + text)
-      writers[part.held_out].num_bytes += len(text)
-      num_bytes += len(text)
-    report('tokenizing', num_bytes, split.num_bytes)
-  for held_out, writer in writers.items():
-    if not writer.num_bytes:
-      raise _empty(settings, held_out)
-  # Held out first: the manifest of the folder itself is what makes it whole.
-  done = {
-    held_out: writers[held_out].close(settings, digest.hexdigest())
-    for held_out in sorted(writers, reverse=True)
+  (call,) = spec.parse('tokenizer.name', settings.tokenizer)[:1]
+  named = {
+    f'tokenizer: {os.path.basename(value)}': value
+    for value in (*call.args, *call.kwargs.values())
+    if isinstance(value, str) and os.path.isfile(value)
   }
-  _log_counts(done, num_bytes, time.monotonic() - started)
-  return done[False]
+  return split._replace(files=split.files | named)
 
 
-class _SplitWriter:
-  """Writes one split and counts what is in it."""
-
-  def __init__(self, folder: str, made: Tokenizer):
-    self.num_bytes = 0
-    self._folder = folder
-    self._made = made
-    self._dtype = token_store.token_dtype(made.vocab_size)
-    self._tokens = ArrayWriter(folder, token_store.TOKENS, self._dtype)
-    self._ends = ArrayWriter(folder, token_store.DOCUMENT_ENDS, 'int64')
-    self._num_tokens = 0
-
-  def add(self, documents: list[np.ndarray]):
-    """Appends the ids of each document, and eos after each."""
-    if not documents:
-      return
-    eos = np.array([self._made.eos_id], np.int32)
-    self._tokens.add(
-      np.concatenate([part for ids in documents for part in (ids, eos)])
-    )
-    ends = np.cumsum([len(ids) + 1 for ids in documents]) + self._num_tokens
-    self._num_tokens = int(ends[-1])
-    self._ends.add(ends)
-
-  def close(self, settings: Settings, source_sha256: str) -> Manifest:
-    """Writes what is left, and the manifest after all else."""
-    tokens, ends = self._tokens.close(), self._ends.close()
-    written = Manifest(
-      **settings._asdict(),
-      source_sha256=source_sha256,
-      tokenizer_fingerprint=self._made.fingerprint,
-      vocab_size=self._made.vocab_size,
-      eos_id=self._made.eos_id,
-      dtype=self._dtype,
-      num_tokens=tokens.length,
-      num_documents=ends.length,
-      num_bytes=self.num_bytes,
-      tokens_crc32=tokens.crc32,
-      document_ends_crc32=ends.crc32,
-    )
-    manifest.write(self._folder, written)
-    return written
-
-
-def _build_tokenizer(
-  settings: Settings, split: Split, report: progress.Report
-) -> Tokenizer:
-  def documents(parts: Iterator[Part]) -> Iterator[Document]:
-    num_bytes = 0
-    for part in parts:
-      yield part.document
-      num_bytes += len(part.document.text)
-      report('reading for the tokenizer', num_bytes, split.num_bytes)
-
-  return tokenizer.build(
-    settings.tokenizer,
-    documents(part for part in split.parts() if not part.held_out),
-    documents(split.parts()),
-  )
-
-
-def _batches(parts: Iterator[Part]) -> Iterator[list[Part]]:
-  """Groups parts to about `_BATCH` characters."""
-  batch, size = [], 0
-  for part in parts:
-    batch.append(part)
-    size += len(part.document.text)
-    if size >= _BATCH:
-      yield batch
-      batch, size = [], 0
-  if batch:
-    yield batch
-
-
-def _empty(settings: Settings, held_out: bool) -> UsageError:
-  side = 'evaluation' if held_out else 'training'
-  return UsageError(
-    f'data.holdout={settings.holdout!r} leaves no document of '
-    f'data.source={settings.source!r} for {side}; for a few documents use '
-    "'tail(fraction=0.1)', which splits by characters"
-  )
-
-
-def _log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
-  for held_out, written in done.items():
-    log.info(
-      '%s: %d documents, %d bytes, %d tokens',
-      'validation' if held_out else 'train',
-      *(written.num_documents, written.num_bytes, written.num_tokens),
-    )
-  rate = num_bytes / 1e6 / max(seconds, 1e-9)
-  log.info('tokenized and written at %.1f MB/s', rate)
+def _changes(settings: Settings, folder: str) -> str:
+  """Names what differs from the files of a finished store; '' if nothing."""
+  try:
+    split = _split(settings)
+  except UsageError:  # the corpus is not here
+    return ''
+  return inputs.changes(folder, split.files)

@@ -1,8 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A progress bar of bytes, rate and time left, where someone watches."""
+"""Bytes, rate and time left: a bar where someone watches, or log lines."""
 
 import contextlib
+import logging
+import time
 from collections.abc import Callable, Iterator
 
 from rich import console, progress
@@ -11,9 +13,14 @@ from rich import console, progress
 Report = Callable[[str, int, int | None], None]
 
 
+_EVERY_SECONDS = 30.0
+
+log = logging.getLogger('gpt_jax')
+
+
 @contextlib.contextmanager
 def bar() -> Iterator[Report]:
-  """Yields a report that draws on stderr if that is a terminal."""
+  """Yields a report that draws on stderr if that is a terminal, or logs."""
   stderr = console.Console(stderr=True)
   columns = (
     progress.TextColumn('{task.description}'),
@@ -33,4 +40,25 @@ def bar() -> Iterator[Report]:
         tasks[stage] = shown.add_task(stage)
       shown.update(tasks[stage], completed=done, total=total)
 
-    yield report
+    yield report if stderr.is_terminal else _logged()
+
+
+def _logged() -> Report:
+  """Logs what a bar would show, twice a minute."""
+  starts: dict[str, tuple[float, int]] = {}
+  told = time.monotonic()
+
+  def report(stage: str, done: int, total: int | None):
+    nonlocal told
+    now = time.monotonic()
+    start, before = starts.setdefault(stage, (now, done))
+    if now - told < _EVERY_SECONDS:
+      return
+    told = now
+    rate = (done - before) / max(now - start, 1e-9)
+    left = ''
+    if total and rate:
+      left = f', {max(total - done, 0) / rate / 60:.1f} minutes left'
+    log.info(*('%s: %.0f MB, %.1f MB/s%s', stage, done / 1e6, rate / 1e6, left))
+
+  return report

@@ -2,42 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of documents: Python's own source files, text files, JSON lines.
 
-A source is read as a stream and may be read several times, always in the same
-order. Documents without any text are left out.
+Tables and TensorFlow datasets are in `sources_tables` and `sources_tfds`.
 """
 
-import glob
-import gzip
 import json
 import os
 import pathlib
-import re
 import sysconfig
-import zlib
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from gpt_jax import spec
-from gpt_jax.spec import UsageError
-
-
-class Document(NamedTuple):
-  """A named text; within a source no two documents have the same name."""
-
-  name: str
-  text: str
-
-
-class Source(NamedTuple):
-  """A stream of documents that may be read again.
-
-  Attributes:
-    documents: starts the stream.
-    num_bytes: about how much text it is; None where files are compressed.
-  """
-
-  documents: Callable[[], Iterator[Document]]
-  num_bytes: int | None
+from gpt_jax.data import lines, matches, source
+from gpt_jax.data.source import Bad, Document, Reader, Skip, Source
+from gpt_jax.data.sources_tables import parquet
+from gpt_jax.data.sources_tfds import tfds, tfds_dir
+from gpt_jax.spec import Pair, UsageError
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
@@ -57,13 +36,13 @@ def documents(field: str, text: str) -> Iterator[Document]:
 def load(field: str, text: str) -> Source:
   """Looks a source up without reading any document; errors as `documents`."""
   try:
-    source = spec.build(field, text, SOURCES)
-  except _NoFile as e:
+    reader = spec.build(field, text, SOURCES)
+  except matches.NoFile as e:
     raise UsageError(f'{field}={text!r}: {e}') from None
-  return source._replace(documents=_require_text(field, text, source))
+  return source.build(f'{field}={text!r}', reader)
 
 
-def stdlib() -> Source:
+def stdlib() -> Reader:
   """The standard library of the running Python, without its tests."""
   root = sysconfig.get_path('stdlib')
   skipped = {
@@ -79,79 +58,84 @@ def stdlib() -> Source:
       relative = pathlib.Path(os.path.relpath(path, root)).as_posix()
       if name.endswith('.py') and not relative.startswith(built):
         files[relative] = path
-  return _text_files(files)
+  return _text_files(matches.Matches(sorted(files.items())))
 
 
-def text(pattern: str) -> Source:
-  """One document a file, in UTF-8; `**` in the pattern spans folders."""
-  return _text_files(_matches(pattern))
+def text(pattern: str, on_error: str = 'fail') -> Reader:
+  """One document a file, in UTF-8; `**` in the pattern spans folders.
+
+  A file that is bad is an error, or counted with `on_error='skip'`.
+  """
+  return _text_files(matches.find(pattern), on_error)
 
 
-def jsonl(pattern: str, field: str = 'text') -> Source:
+def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
   """One document a line: its text is the entry `field` of a JSON object.
 
-  Files whose name ends in .gz are read through gzip.
+  Files whose name ends in .gz are read through gzip, in .zst through zstd. A
+  line that is bad is an error, or counted with `on_error='skip'`.
   """
-  files = _matches(pattern)
+  files = matches.find(pattern)
 
-  def stream() -> Iterator[Document]:
+  def stream(skip: Skip) -> Iterator[Document]:
+    for bad in files.bad:
+      skip(bad)
     for name, path in files.items():
-      for number, line in _lines(path):
-        yield Document(f'{name}:{number}', _entry(path, number, line, field))
+      for number, line in lines.numbered(path, skip):
+        try:
+          text = _entry(f'{path}:{number}', line, field)
+        except Bad as e:
+          skip(e)
+          continue
+        yield Document(f'{name}:{number}', text)
 
-  return Source(stream, _total_size(files))
-
-
-class _NoFile(ValueError):
-  pass
-
-
-def _require_text(
-  field: str, text: str, source: Source
-) -> Callable[[], Iterator[Document]]:
-  def stream() -> Iterator[Document]:
-    num_documents = 0
-    for document in source.documents():
-      if document.text:
-        num_documents += 1
-        yield document
-    if not num_documents:
-      raise UsageError(
-        f'{field}={text!r}: its files hold no text; name other files'
-      )
-
-  return stream
+  return Reader(stream, files, _total_size(files), on_error)
 
 
-def _matches(pattern: str) -> dict[str, str]:
-  """Maps the name of each file of the pattern to its path, sorted by name.
+def mixture(*calls: Pair) -> Reader:
+  """All documents of several sources, one after another, as 'name/document'.
 
-  Names are relative to the part of the pattern without wildcards, so that they
-  do not depend on where the corpus lies.
+  What `data.mixture` draws from.
   """
-  expanded = os.path.expanduser(pattern)
-  paths = [p for p in glob.glob(expanded, recursive=True) if os.path.isfile(p)]
-  if not paths:
-    raise _NoFile(f'no file matches {pattern!r}; check the path')
-  root = os.path.dirname(re.split(r'[*?\[]', expanded)[0])
-  named = {
-    pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
+  read = {
+    pair.key: load(f'data.sources.{pair.key}', pair.value) for pair in calls
   }
-  return dict(sorted(named.items()))
+
+  def stream(skip: Skip) -> Iterator[Document]:
+    for name, part in read.items():
+      for document in part.documents():
+        yield Document(f'{name}/{document.name}', document.text)
+
+  sizes = [part.num_bytes for part in read.values()]
+  known = [size for size in sizes if size is not None]
+  files = {
+    f'{name}/{file}': path
+    for name, part in read.items()
+    for file, path in part.files.items()
+  }
+  total = sum(known) if len(known) == len(sizes) else None
+  return Reader(stream, files, total)
 
 
 def _total_size(files: dict[str, str]) -> int | None:
-  if any(path.endswith('.gz') for path in files.values()):
+  if any(path.endswith(lines.COMPRESSED) for path in files.values()):
     return None
   return sum(os.path.getsize(path) for path in files.values())
 
 
-def _text_files(files: dict[str, str]) -> Source:
-  def stream() -> Iterator[Document]:
-    for name, path in sorted(files.items()):
-      yield Document(name, _decode(path))
+def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
+  def stream(skip: Skip) -> Iterator[Document]:
+    for bad in files.bad:
+      skip(bad)
+    for name, path in files.items():
+      try:
+        text = _decode(path)
+      except Bad as e:
+        skip(e)
+        continue
+      yield Document(name, text)
 
-  return Source(stream, _total_size(files))
+  return Reader(stream, files, _total_size(files), on_error)
 
 
 def _decode(path: str) -> str:
@@ -159,51 +143,50 @@ def _decode(path: str) -> str:
   try:
     return pathlib.Path(path).read_bytes().decode('utf-8')
   except UnicodeDecodeError as e:
-    raise UsageError(
-      f'{path}: byte {e.start} is not UTF-8 ({e.reason}); convert the file '
-      'to UTF-8 or leave it out'
+    raise Bad(
+      path,
+      'is not UTF-8',
+      f': byte {e.start} ({e.reason}); convert the file to UTF-8 or leave it '
+      'out',
     ) from e
   except OSError as e:
-    raise UsageError(f'{path}: cannot be read: {e.strerror}') from e
+    raise Bad(path, 'cannot be read', f': {e.strerror}') from e
 
 
-def _lines(path: str) -> Iterator[tuple[int, bytes]]:
-  """Numbers the lines that are not blank, from 1."""
-  opener = gzip.open if path.endswith('.gz') else open
-  try:
-    with opener(path, 'rb') as file:
-      for number, line in enumerate(file, start=1):
-        if line.strip():
-          yield number, line
-  except (OSError, EOFError, zlib.error) as e:
-    raise UsageError(f'{path}: cannot be read: {e}; fetch it again') from e
-
-
-def _entry(path: str, number: int, line: bytes, field: str) -> str:
+def _entry(where: str, line: bytes, field: str) -> str:
   """Returns the text of one JSON line."""
-  where = f'{path}:{number}'
   try:
     value = json.loads(line.decode('utf-8'))
   except UnicodeDecodeError as e:
-    raise UsageError(f'{where}: byte {e.start} is not UTF-8') from e
-  except json.JSONDecodeError as e:
-    raise UsageError(f'{where}: is not JSON: {e}') from e
+    raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
+  except (json.JSONDecodeError, RecursionError) as e:
+    raise Bad(where, 'is not JSON', f': {e}') from e
   if not isinstance(value, dict) or not isinstance(value.get(field), str):
     held = sorted(value) if isinstance(value, dict) else type(value).__name__
-    raise UsageError(
-      f'{where}: has no text under {field!r}, it holds {held}; name the '
-      "entry as in jsonl('glob', field='text')"
+    raise Bad(
+      where,
+      f'has no text under {field!r}',
+      f", it holds {held}; name the entry as in jsonl('glob', field='text')",
     )
   text = value[field]
   if b'\\u' in line:  # an escape may write half of a surrogate pair
     try:
       text.encode('utf-8')
     except UnicodeEncodeError as e:
-      raise UsageError(
-        f'{where}: {field!r} holds {text[e.start]!r}, half of a surrogate '
-        'pair, which is no character; remove it'
+      raise Bad(
+        where,
+        'holds half of a surrogate pair',
+        f': {text[e.start]!r} in {field!r} is no character; remove it',
       ) from e
   return text
 
 
-SOURCES = {'stdlib': stdlib, 'text': text, 'jsonl': jsonl}
+SOURCES = {
+  'stdlib': stdlib,
+  'text': text,
+  'jsonl': jsonl,
+  'mixture': mixture,
+  'parquet': parquet,
+  'tfds': tfds,
+  'tfds_dir': tfds_dir,
+}

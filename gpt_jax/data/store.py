@@ -7,6 +7,7 @@
   D/document_ends     zarr3, int64 [num_documents], after each eos
   D/tokenizer/        see `tokenizer.load`
   D/validation/       the split held out, a token store without tokenizer
+  D/inputs.json       the files that it was made from, see `inputs`
 
 A wrong token must never be read. Each chunk of 16k elements carries a crc32c
 that is checked at every read, and a chunk that is missing is an error. A store
@@ -20,12 +21,14 @@ import numpy as np
 import tensorstore as ts
 
 from gpt_jax import spec
-from gpt_jax.data import files, manifest, tokenizer
+from gpt_jax.data import files, manifest, mixture, tokenizer
 from gpt_jax.data.manifest import Manifest
+from gpt_jax.data.mixture import Phase
 from gpt_jax.spec import UsageError
 
 TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'
 TOKENIZER, VALIDATION = 'tokenizer', 'validation'
+PARTS = (TOKENS, DOCUMENT_ENDS, TOKENIZER, VALIDATION)
 
 # Stores up to this size are read into memory when they are opened.
 IN_MEMORY_BYTES = 1 << 30
@@ -43,6 +46,7 @@ class TokenStore:
     self.manifest = contents
     self._tokens = tokens
     self._ends = ends
+    self.mixture: list[Phase] = []
 
   def __len__(self) -> int:
     return self.manifest.num_tokens
@@ -76,6 +80,12 @@ class TokenStore:
         array = _load(folder, name, array, crc32)
       arrays.append(array)
     return cls(folder, contents, *arrays)
+
+  def ordered(self, source: str) -> 'TokenStore':
+    """The store with the weights of `data.source`, where it is a mixture."""
+    if mixture.is_mixture(source):
+      self.mixture = mixture.phases(source)
+    return self
 
   def tokens(self, start: int, stop: int) -> np.ndarray:
     """Returns tokens [start, stop) in the store's dtype."""
@@ -158,10 +168,25 @@ class Written(NamedTuple):
   crc32: list[int]
 
 
+class Waiting(NamedTuple):
+  """An `ArrayWriter` between two of its flushes."""
+
+  length: int  # on disk
+  crc32: list[int]  # of these
+  values: np.ndarray  # after these
+
+
 class ArrayWriter:
   """Writes a flat array as a stream; holds one shard and what was added."""
 
-  def __init__(self, folder: str, name: str, dtype: str):
+  def __init__(
+    self, folder: str, name: str, dtype: str, resumed: Waiting | None = None
+  ):
+    """Makes the array, or goes on from where a writer was.
+
+    Raises:
+      ValueError: the array to go on with is not there.
+    """
     self._dtype = np.dtype(dtype)
     self._shard = _SHARD_BYTES // self._dtype.itemsize
     # So that the checksums of the shards are those of the whole.
@@ -170,12 +195,34 @@ class ArrayWriter:
     self._num_waiting = 0
     self._length = 0
     self._crc32: list[int] = []
-    self._array = files.open_array(
-      files.join(folder, name),
-      metadata=_metadata(dtype, self._shard),
-      store_data_equal_to_fill_value=True,
-      create=True,
+    path = files.join(folder, name)
+    if resumed is None:
+      self._array = files.open_array(
+        path,
+        metadata=_metadata(dtype, self._shard),
+        store_data_equal_to_fill_value=True,
+        create=True,
+      )
+      return
+    self._length, self._crc32 = resumed.length, list(resumed.crc32)
+    self._waiting, self._num_waiting = [resumed.values], len(resumed.values)
+    array = files.open_array(
+      path, store_data_equal_to_fill_value=True, open=True
     )
+    if array.shape[0] < resumed.length:
+      raise ValueError(f'{path} is too short')
+    # What was written after that moment is written again.
+    self._array = array.resize(exclusive_max=[resumed.length]).result()
+
+  def waiting(self) -> Waiting:
+    """Where the writer is, for going on after the process died."""
+    values = np.concatenate([np.empty(0, self._dtype), *self._waiting])
+    return Waiting(self._length, list(self._crc32), values)
+
+  @property
+  def length(self) -> int:
+    """What is on disk."""
+    return self._length
 
   def add(self, values: np.ndarray):
     """Appends `values`, which fit into the array's dtype."""

@@ -7,16 +7,23 @@ import pathlib
 import pytest
 from ml_collections import ConfigDict
 
-# Public data sets that some working machines have next to the checkout.
-SHARED = pathlib.Path(__file__).resolve().parents[3] / 'shared' / 'data'
+# Public data sets that some machines have in a folder above the checkout.
+SHARED = next(
+  (
+    folder / 'shared' / 'data'
+    for folder in pathlib.Path(__file__).resolve().parents[3:]
+    if (folder / 'shared' / 'data').is_dir()
+  ),
+  None,
+)
 
 WORDS = ('alpha', 'beta', 'Gamma', 'δέλτα', '\t42', '\n\n  return', 'x=1;')
 
 
-@pytest.fixture
+@pytest.fixture(scope='session')
 def shared():
   """The folder of public data sets, which the test needs."""
-  if not SHARED.exists():
+  if SHARED is None:
     pytest.skip('needs the public data sets in ../shared/data')
   return SHARED
 
@@ -40,10 +47,17 @@ def make_config():
     source="text('docs/*.txt')",
     holdout='documents(fraction=0.2)',
     tokenizer='bytes',
+    workers=1,
+    sources=None,
   ):
     return ConfigDict(
       {
-        'data': {'source': source, 'holdout': holdout},
+        'data': {
+          'source': source,
+          'holdout': holdout,
+          'workers': workers,
+          'sources': sources or {},
+        },
         'tokenizer': {'name': tokenizer},
       }
     )

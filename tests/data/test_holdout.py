@@ -62,7 +62,7 @@ def test_none_and_another_source(corpus):
   [
     ('tail(fraction=1.0)', ['data.holdout', '1.0', 'none']),
     ('documents(fraction=-1)', ['data.holdout', '-1']),
-    ('last', ['data.holdout', 'last', 'documents, jsonl, none, stdlib, tail']),
+    ('last', ['data.holdout', 'last', 'documents, jsonl, mixture, none']),
     ("text('gone')", ['data.holdout', 'gone', 'no file']),
     ('none, none', ['data.holdout', 'give one']),
   ],

@@ -6,6 +6,7 @@ import gzip
 import json
 
 import pytest
+import zstandard
 
 from gpt_jax.data import sources
 from gpt_jax.spec import UsageError
@@ -15,6 +16,12 @@ FIELD = 'data.source'
 
 def read(text):
   return list(sources.documents(FIELD, text))
+
+
+def two_frames(data):
+  """Compresses as zstd does when it appends to a file."""
+  compress = zstandard.ZstdCompressor().compress
+  return compress(data[:10]) + compress(data[10:])
 
 
 def test_stdlib_is_sorted_without_tests_and_installed_packages():
@@ -41,11 +48,12 @@ def test_text_keeps_line_ends_and_leaves_empty_files_out(corpus):
   assert read("text('*.md')") == [('a.md', 'x\r\ny\rz\0')]
 
 
-@pytest.mark.parametrize('ending', ['jsonl', 'jsonl.gz'])
+@pytest.mark.parametrize('ending', ['jsonl', 'jsonl.gz', 'jsonl.zst'])
 def test_jsonl_is_one_document_a_line(corpus, ending):
   lines = [json.dumps({'body': f'text {i}', 'n': i}) for i in range(3)]
   data = '\n'.join([*lines[:2], '', lines[2]]).encode()
   data = gzip.compress(data) if ending.endswith('gz') else data
+  data = two_frames(data) if ending.endswith('zst') else data
   (corpus / f'part.{ending}').write_bytes(data)
   assert read(f"jsonl('part.{ending}', field='body')") == [
     (f'part.{ending}:1', 'text 0'),
@@ -64,7 +72,7 @@ def test_jsonl_is_one_document_a_line(corpus, ending):
       ['data.source="text(\'no/*.txt\')"', 'no f'],
     ),
     ('a.md', b'', "text('a.md')", ['data.source', 'no text']),
-    ('a.md', b'ab\xff', "text('a.md')", ['a.md: byte 2', 'UTF-8']),
+    ('a.md', b'ab\xff', "text('a.md')", ['a.md: is not UTF-8: byte 2']),
     ('a.jl', b'{"text": "a"}\n{', "jsonl('a.jl')", ['a.jl:2', 'JSON']),
     ('a.jl', b'{"body": "a"}', "jsonl('a.jl')", ['a.jl:1', "'text'", 'body']),
     ('a.jl', b'{"text": 3}', "jsonl('a.jl')", ['a.jl:1', "'text'"]),
@@ -78,7 +86,20 @@ def test_jsonl_is_one_document_a_line(corpus, ending):
       "jsonl('a.gz')",
       ['a.gz'],
     ),
-    ('a', b'', 'texts', ['data.source', 'texts', 'jsonl, stdlib, text']),
+    (
+      'a.zst',
+      two_frames(b'{"text": "abc"}')[:-3],
+      "jsonl('a.zst')",
+      ['a.zst', 'ended before', 'fetch the file again'],
+    ),
+    ('a.zst', b'not zstd', "jsonl('a.zst')", ['a.zst: cannot be read']),
+    ('a', b'x', "text('a', on_error='no')", ['data.source', "'no'", 'skip']),
+    (
+      'a',
+      b'',
+      'texts',
+      ['data.source', 'texts', 'jsonl, mixture, parquet, stdlib'],
+    ),
   ],
 )
 def test_what_is_wrong_is_named(corpus, name, data, call, words):
@@ -88,3 +109,45 @@ def test_what_is_wrong_is_named(corpus, name, data, call, words):
   for word in words:
     assert word in str(e.value), str(e.value)
   assert '\n' not in str(e.value)
+
+
+BAD = b"""{"text": "one"}
+{"text": "two"
+{"body": "three"}
+{"text": "\xff"}
+{"text": ""}
+{"text": "six"}
+"""
+
+
+def test_what_is_bad_is_skipped_and_counted(corpus, caplog):
+  caplog.set_level('INFO')
+  (corpus / 'a.jsonl').write_bytes(BAD)
+  (corpus / 'b.jsonl').write_bytes(b'')
+  whole = gzip.compress(b''.join(b'{"text": "%d"}\n' % i for i in range(9999)))
+  (corpus / 'c.jsonl.gz').write_bytes(whole[:-2000])
+  source = sources.load(FIELD, "jsonl('*.jsonl*', on_error='skip')")
+  found = list(source.documents())
+  assert found[:2] == [('a.jsonl:1', 'one'), ('a.jsonl:6', 'six')]
+  # What comes before the break is read.
+  assert 100 < len(found) < 9999
+  assert found[2:] == [
+    (f'c.jsonl.gz:{i + 1}', str(i)) for i in range(len(found) - 2)
+  ]
+  told = caplog.text
+  for kind in ('is not JSON', 'has no text', 'is not UTF-8', 'cannot be read'):
+    assert told.count(f'skipped 1 that {kind}') == 1
+  assert 'a.jsonl:2: is not JSON' in told
+  assert f'c.jsonl.gz:{len(found) - 1}: cannot be read' in told
+  assert 'left out 1 documents without text' in told
+  caplog.clear()
+  assert list(source.documents()) == found and not caplog.text
+
+
+def test_files_that_are_bad_are_skipped(corpus, caplog):
+  (corpus / 'bad.md').write_bytes(b'ab\xff')
+  (corpus / 'good.md').write_bytes(b'abc')
+  (corpus / 'link.md').symlink_to('link.md')
+  assert read("text('*.md', on_error='skip')") == [('good.md', 'abc')]
+  assert 'skipped 1 that is not UTF-8' in caplog.text
+  assert 'skipped 1 that is a link in a circle' in caplog.text

@@ -1,0 +1,279 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a token store: tokenizer, both splits, manifests.
+
+After each shard the folder holds all that is needed to go on from there, so
+that a process that was killed repeats no finished shard: it reads the documents
+again, to compare them with what was prepared, and encodes those after.
+"""
+
+import hashlib
+import io
+import json
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.data import (
+  encode,
+  files,
+  inputs,
+  manifest,
+  mixture,
+  progress,
+  tokenizer,
+)
+from gpt_jax.data import store as token_store
+from gpt_jax.data.holdout import Part, Split
+from gpt_jax.data.manifest import Manifest
+from gpt_jax.data.source import Document
+from gpt_jax.data.split_writer import Settings, SplitWriter, as_bytes
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.spec import UsageError
+
+# In the folder while it is being written.
+STATE = 'unfinished.npz'
+
+log = logging.getLogger('gpt_jax')
+
+
+def build(
+  settings: Settings,
+  split: Split,
+  folder: str,
+  *,
+  workers: int,
+  report: progress.Report,
+) -> Manifest:
+  """Writes the store, or goes on where an earlier process was.
+
+  Args:
+    settings: for the manifest; the tokenizer is made as they say.
+    split: the documents.
+    folder: a path or a URL.
+    workers: processes that encode.
+    report: see `progress`.
+
+  Returns:
+    The manifest of the train split, which was written last.
+
+  Raises:
+    UsageError: a document or the tokenizer does not do.
+  """
+  found = inputs.look(split.files)
+  wanted = {'settings': [*settings], 'inputs': found}
+  try:
+    build = _Build(settings, split, folder, report, _read_state(folder, wanted))
+    build.skip_written()
+  except _StartOverError as e:
+    if str(e):
+      log.info('%s: starting over: %s', folder, e)
+    for name in token_store.PARTS:  # what an unfinished preparation left
+      files.delete(folder, name)
+    build = _Build(settings, split, folder, report, None)
+  build.write(workers, wanted)
+  inputs.write(folder, found)
+  return build.close()
+
+
+class _StartOverError(Exception):
+  """What an earlier process left is of no use; the text says why."""
+
+
+class _Build:
+  """Both splits while they are written."""
+
+  def __init__(
+    self,
+    settings: Settings,
+    split: Split,
+    folder: str,
+    report: progress.Report,
+    state: dict[str, np.ndarray] | None,
+  ):
+    """Begins, or goes on from `state`.
+
+    Raises:
+      _StartOverError: the folder is not as the state says.
+    """
+    self._settings, self._split, self._folder = settings, split, folder
+    self._report = report
+    self._is_mixture = mixture.is_mixture(settings.source)
+    self._digest = hashlib.sha256()
+    self._num_bytes = self._num_documents = 0
+    self._parts = split.parts()
+    self._state = None if state is None else json.loads(bytes(state['json']))
+    if state is None:
+      started = time.monotonic()
+      self._made = _build_tokenizer(settings, split, report)
+      self._made.save(files.join(folder, token_store.TOKENIZER))
+      log.info(
+        '%s: %d tokens in %.1f s',
+        *(settings.tokenizer, self._made.vocab_size),
+        time.monotonic() - started,
+      )
+    else:
+      try:
+        self._made = tokenizer.load(files.join(folder, token_store.TOKENIZER))
+      except UsageError as e:
+        raise _StartOverError(str(e)) from e
+    sides = {False: folder}
+    if split.holds_out:
+      sides[True] = files.join(folder, token_store.VALIDATION)
+    try:
+      self._writers = {
+        held_out: SplitWriter(path, self._made, f'{held_out}', state)
+        for held_out, path in sides.items()
+      }
+    except ValueError as e:
+      raise _StartOverError(str(e).partition('\n')[0]) from e
+    self._started = time.monotonic()
+
+  def skip_written(self):
+    """Reads the documents that were written, without encoding them.
+
+    Raises:
+      _StartOverError: they are others.
+    """
+    assert self._state is not None
+    for _ in range(self._state['num_documents']):
+      part = next(self._parts, None)
+      if part is None:
+        break
+      self._add_to_digest(part)
+      self._report('reading what was done', self._num_bytes, None)
+    if self._digest.hexdigest() != self._state['sha256']:
+      raise _StartOverError('the corpus has changed')
+    log.info(
+      '%s: going on after %d documents', self._folder, self._num_documents
+    )
+
+  def write(self, workers: int, wanted: dict[str, Any]):
+    """Encodes and writes what is left, and notes down what is done."""
+    self._save(wanted)
+    on_disk = self._on_disk()
+    batches = encode.batches(self._parts)
+    for batch, ids in encode.encoded(batches, self._made, workers):
+      for held_out, writer in self._writers.items():
+        writer.add(
+          [
+            (found, piece.last, self._source_of(piece.part))
+            for piece, found in zip(batch, ids, strict=True)
+            if piece.part.held_out == held_out
+          ]
+        )
+      for piece in batch:
+        if piece.last:
+          size = self._add_to_digest(piece.part)
+          self._writers[piece.part.held_out].num_bytes += size
+      self._report('tokenizing', self._num_bytes, self._split.num_bytes)
+      if batch[-1].last and self._on_disk() != on_disk:
+        self._save(wanted)
+        on_disk = self._on_disk()
+
+  def close(self) -> Manifest:
+    """Writes what is left, and the manifests."""
+    for held_out, writer in self._writers.items():
+      if not writer.num_bytes:
+        raise _empty(self._settings, held_out)
+    done = {
+      held_out: writer.finish(self._settings, self._digest.hexdigest())
+      for held_out, writer in self._writers.items()
+    }
+    if True in done:
+      below = files.join(self._folder, token_store.VALIDATION)
+      manifest.write(below, done[True])
+    files.delete(self._folder, STATE)
+    # Last: it is what makes the folder a token store.
+    manifest.write(self._folder, done[False])
+    seconds = time.monotonic() - self._started
+    _log_counts(done, self._num_bytes, seconds)
+    return done[False]
+
+  def _add_to_digest(self, part: Part) -> int:
+    text = part.document.text.encode()
+    head = f'{part.document.name}\0{part.held_out}\0{len(text)}\0'
+    self._digest.update(head.encode())
+    self._digest.update(text)
+    self._num_bytes += len(text)
+    self._num_documents += 1
+    return len(text)
+
+  def _source_of(self, part: Part) -> str:
+    """The source within a mixture, which begins each name; else ''."""
+    name, _, _ = part.document.name.partition('/')
+    return name if self._is_mixture else ''
+
+  def _on_disk(self) -> list[int]:
+    return [writer.on_disk for writer in self._writers.values()]
+
+  def _save(self, wanted: dict[str, Any]):
+    """Writes all that going on from here needs."""
+    state = {
+      'num_documents': self._num_documents,
+      'sha256': self._digest.hexdigest(),
+    }
+    arrays = {'json': as_bytes(wanted | state)}
+    for held_out, writer in self._writers.items():
+      arrays |= writer.state(f'{held_out}')
+    data = io.BytesIO()
+    np.savez(data, allow_pickle=False, **arrays)
+    files.write(self._folder, STATE, data.getvalue())
+
+
+def _build_tokenizer(
+  settings: Settings, split: Split, report: progress.Report
+) -> Tokenizer:
+  def documents(parts: Iterator[Part]) -> Iterator[Document]:
+    num_bytes = 0
+    for part in parts:
+      yield part.document
+      num_bytes += len(part.document.text)
+      report('reading for the tokenizer', num_bytes, split.num_bytes)
+
+  return tokenizer.build(
+    settings.tokenizer,
+    documents(part for part in split.parts() if not part.held_out),
+    documents(split.parts()),
+  )
+
+
+def _empty(settings: Settings, held_out: bool) -> UsageError:
+  side = 'evaluation' if held_out else 'training'
+  return UsageError(
+    f'data.holdout={settings.holdout!r} leaves no document of '
+    f'data.source={settings.source!r} for {side}; for a few documents use '
+    "'tail(fraction=0.1)', which splits by characters"
+  )
+
+
+def _log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
+  for held_out, written in done.items():
+    log.info(
+      '%s: %d documents, %d bytes, %d tokens',
+      'validation' if held_out else 'train',
+      *(written.num_documents, written.num_bytes, written.num_tokens),
+    )
+  rate = num_bytes / 1e6 / max(seconds, 1e-9)
+  log.info('tokenized and written at %.1f MB/s', rate)
+
+
+def _read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
+  """Reads what an unfinished preparation with the same inputs left.
+
+  Raises:
+    _StartOverError: there is none.
+  """
+  data = files.read(folder, STATE)
+  if data is None:
+    raise _StartOverError
+  with np.load(io.BytesIO(data)) as loaded:
+    state = dict(loaded)
+  before = json.loads(bytes(state['json']))
+  for name, value in wanted.items():
+    if before[name] != value:
+      raise _StartOverError(f'other {name}')
+  return state

@@ -1,0 +1,132 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Documents to ids, by one process or several: the ids are the same.
+
+One process reads, and writes in the order that it read; workers encode batches
+in between. What is held at a time does not grow with the corpus.
+"""
+
+import collections
+import concurrent.futures
+import itertools
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.data import tokenizer
+from gpt_jax.data.holdout import Part
+from gpt_jax.data.tokenizer import Tokenizer
+
+# Characters that are encoded together.
+_BATCH = 1 << 22
+
+# A longer document is encoded in pieces, cut after a newline where there is
+# one: at such a cut, and nowhere else, its tokens may differ from those of the
+# whole, which would take 40 times its size in memory.
+_LONGEST = 1 << 22
+
+# Batches before workers are started, which takes a second.
+_ALONE = 8
+
+
+class Piece(NamedTuple):
+  """A document, or one of the pieces of a long one."""
+
+  part: Part
+  text: str
+  last: bool  # of its document
+
+
+def num_workers(given: int | None) -> int:
+  """As many as there are cores for us, if none are given."""
+  return given or len(os.sched_getaffinity(0))
+
+
+def batches(parts: Iterator[Part]) -> Iterator[list[Piece]]:
+  """Groups documents to about `_BATCH` characters."""
+  batch, size = [], 0
+  for part in parts:
+    for piece in _pieces(part):
+      batch.append(piece)
+      size += len(piece.text)
+      if size >= _BATCH:
+        yield batch
+        batch, size = [], 0
+  if batch:
+    yield batch
+
+
+def encoded(
+  pieces: Iterator[list[Piece]], made: Tokenizer, workers: int
+) -> Iterator[tuple[list[Piece], list[np.ndarray]]]:
+  """Yields each batch with the ids of its pieces, in order."""
+  alone = None if workers == 1 else _ALONE
+  for batch in itertools.islice(pieces, alone):
+    yield batch, made.encode_batch([piece.text for piece in batch])
+  first = next(pieces, None)
+  if first is None:
+    return
+  with tempfile.TemporaryDirectory() as folder:
+    made.save(folder)
+    pool = concurrent.futures.ProcessPoolExecutor(
+      workers,
+      multiprocessing.get_context('spawn'),  # forking breaks threads
+      initializer=_start_worker,
+      initargs=(folder,),
+    )
+    try:
+      waiting = collections.deque()
+      for batch in itertools.chain([first], pieces):
+        texts = [piece.text for piece in batch]
+        waiting.append((batch, pool.submit(_encode, texts)))
+        if len(waiting) > 2 * workers:
+          batch, ids = waiting.popleft()
+          yield batch, ids.result()
+      for batch, ids in waiting:
+        yield batch, ids.result()
+    finally:
+      pool.shutdown(cancel_futures=True)
+
+
+def _pieces(part: Part) -> Iterator[Piece]:
+  text, start = part.document.text, 0
+  while True:
+    stop = len(text)
+    if stop - start > _LONGEST:
+      cut = text.rfind('\n', start, start + _LONGEST) + 1
+      stop = cut or start + _LONGEST
+    yield Piece(part, text[start:stop], stop == len(text))
+    if stop == len(text):
+      return
+    start = stop
+
+
+_tokenizer: Tokenizer  # of a worker
+
+
+def _start_worker(folder: str):
+  global _tokenizer
+  _tokenizer = tokenizer.load(folder)
+  # The process that reads tells us to end.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent():
+  """Ends a worker whose parent was killed; it would wait for ever."""
+  parent = multiprocessing.parent_process()
+  assert parent is not None
+  multiprocessing.connection.wait([parent.sentinel])
+  os._exit(1)
+
+
+def _encode(texts: Sequence[str]) -> list[np.ndarray]:
+  # One by one: each worker has one core.
+  return [_tokenizer.encode(text) for text in texts]

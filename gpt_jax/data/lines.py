@@ -1,0 +1,85 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of a file that is plain or, by its name, gzip or zstd."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, cast
+
+import zstandard
+
+from gpt_jax.data.source import Bad, Skip
+
+COMPRESSED = ('.gz', '.zst', '.zstd')
+
+# Small enough that a block of nothing but zeros does not fill the memory.
+_BLOCK = 1 << 16
+_LARGEST_WINDOW = 1 << 31  # what `zstd --long=31` writes
+
+
+def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
+  """Numbers the lines that are not blank, from 1.
+
+  A file that breaks off, or that cannot be read at all, goes to `skip` as one
+  thing: the lines before have been yielded.
+  """
+  number = 0
+  try:
+    with _open(path) as file:
+      for number, line in enumerate(file, start=1):
+        if line.strip():
+          yield number, line
+  except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
+    where = f'{path}:{number + 1}' if number else path
+    why = getattr(e, 'strerror', None) or e
+    skip(Bad(where, 'cannot be read', f': {why}; fetch the file again'))
+
+
+def _open(path: str) -> BinaryIO:
+  if path.endswith('.gz'):
+    return cast(BinaryIO, gzip.open(path, 'rb'))
+  if path.endswith(COMPRESSED):
+    return cast(BinaryIO, io.BufferedReader(_Zstd(path), 1 << 17))
+  return open(path, 'rb')
+
+
+class _Zstd(io.RawIOBase):
+  """A zstd file of any number of frames; one that breaks off is an error.
+
+  The library's own reader takes a file that breaks off for its end.
+  """
+
+  def __init__(self, path: str):
+    self._file = open(path, 'rb')  # noqa: SIM115 (see close)
+    self._decompressor = zstandard.ZstdDecompressor(
+      max_window_size=_LARGEST_WINDOW
+    )
+    self._frame = None
+    self._input = self._output = b''
+
+  def readable(self) -> bool:
+    return True
+
+  def readinto(self, buffer) -> int:
+    while not self._output:
+      self._input = self._input or self._file.read(_BLOCK)
+      if not self._input:
+        if self._frame is not None:
+          raise EOFError('the file ended before its last frame did')
+        return 0
+      if self._frame is None:
+        self._frame = self._decompressor.decompressobj()
+      self._output = self._frame.decompress(self._input)
+      self._input = b''
+      if self._frame.eof:
+        self._input, self._frame = self._frame.unused_data, None
+    count = min(len(buffer), len(self._output))
+    buffer[:count] = self._output[:count]
+    self._output = self._output[count:]
+    return count
+
+  def close(self):
+    self._file.close()
+    super().close()

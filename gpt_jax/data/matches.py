@@ -1,0 +1,114 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which files a pattern such as `books/**/*.txt` names.
+
+`glob` follows a link that leads back to a folder above it until the system
+gives up, and reads each file dozens of times: here that is an error.
+"""
+
+import errno
+import fnmatch
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+
+from gpt_jax.data.source import Bad
+
+_MAGIC = re.compile(r'[*?\[]')
+
+
+class NoFile(ValueError):
+  """No file matches."""
+
+
+class Matches(dict[str, str]):
+  """Name -> path, sorted by name.
+
+  Attributes:
+    bad: links that lead nowhere or in a circle.
+  """
+
+  bad: Sequence[Bad] = ()
+
+
+def find(pattern: str) -> Matches:
+  """Finds the files of a pattern, as `glob` does: `**` spans folders.
+
+  Names are relative to the part of the pattern without wildcards, so that they
+  do not depend on where the corpus lies.
+
+  Raises:
+    NoFile: there is none.
+  """
+  expanded = os.path.expanduser(pattern)
+  root = os.path.dirname(_MAGIC.split(expanded)[0])
+  below = os.path.relpath(expanded, root) if root else expanded
+  bad: list[Bad] = []
+  parts = pathlib.PurePath(below).parts
+  # With a link through two wildcards a path may come twice.
+  paths = {*_expand(root, parts, (), bad)}
+  named = {
+    pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
+  }
+  if not named and not bad:
+    raise NoFile(f'no file matches {pattern!r}; check the path')
+  found = Matches(sorted(named.items()))
+  found.bad = sorted(bad, key=str)
+  return found
+
+
+def _expand(
+  folder: str, parts: tuple[str, ...], above: tuple[str, ...], bad: list[Bad]
+) -> Iterator[str]:
+  """Yields the files below `folder`; `above` are the real folders so far."""
+  if not parts:
+    yield from _file(folder, bad)
+    return
+  head, rest = parts[0], parts[1:]
+  if not _MAGIC.search(head):
+    path = os.path.join(folder, head)
+    if os.path.lexists(path):
+      yield from _expand(path, rest, above, bad)
+    return
+  try:
+    real = os.path.realpath(folder or '.', strict=True)
+    names = sorted(os.listdir(folder or '.'))
+  except (NotADirectoryError, FileNotFoundError):
+    return
+  except OSError as e:
+    bad.append(_unreadable(folder, e))
+    return
+  if real in above:
+    bad.append(Bad(folder, 'is a link in a circle', '; remove the link'))
+    return
+  recursive = head == '**'
+  if recursive:
+    yield from _expand(folder, rest or ('*',), above, bad)
+    head = '*'
+  for name in fnmatch.filter(names, head):
+    path = os.path.join(folder, name)
+    if name.startswith('.') and not head.startswith('.'):
+      continue
+    if not recursive:
+      yield from _expand(path, rest, above, bad)
+    elif os.path.isdir(path):
+      yield from _expand(path, parts, (*above, real), bad)
+
+
+def _file(path: str, bad: list[Bad]) -> Iterator[str]:
+  try:
+    os.stat(path)
+  except OSError as e:
+    bad.append(_unreadable(path, e))
+    return
+  if os.path.isfile(path):
+    yield path
+
+
+def _unreadable(path: str, error: OSError) -> Bad:
+  if error.errno == errno.ELOOP:
+    return Bad(path, 'is a link in a circle', '; remove the link')
+  if os.path.islink(path):
+    return Bad(path, 'is a link that leads nowhere', '; remove the link')
+  return Bad(path, 'cannot be read', f': {error.strerror}')

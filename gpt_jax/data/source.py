@@ -1,0 +1,114 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a source of documents is, and what becomes of a bad one.
+
+A source is read as a stream and may be read several times, always in the same
+order. What cannot be read raises `Bad`: the stream hands it to `skip`, which
+raises it, or counts it where the call says `on_error='skip'`.
+"""
+
+import collections
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
+
+
+class Document(NamedTuple):
+  """A named text; within a source no two documents have the same name."""
+
+  name: str
+  text: str
+
+
+class Bad(UsageError):
+  """A file, or a part of one, that cannot be read."""
+
+  def __init__(self, where: str, kind: str, detail: str = ''):
+    """`kind` says what is wrong in words that many places share."""
+    super().__init__(f'{where}: {kind}{detail}')
+    self.kind = kind
+
+
+Skip = Callable[[Bad], None]
+
+
+class Reader(NamedTuple):
+  """What an entry of `sources.SOURCES` makes.
+
+  Attributes:
+    stream: starts the stream of documents, some of which may hold no text.
+    files: name -> path of what is read, for noticing changes.
+    num_bytes: about how much text it is; None where files are compressed.
+    on_error: 'fail' or 'skip'.
+  """
+
+  stream: Callable[[Skip], Iterator[Document]]
+  files: dict[str, str]
+  num_bytes: int | None = None
+  on_error: str = 'fail'
+
+
+class Source(NamedTuple):
+  """A stream of documents that hold text, and that may be read again.
+
+  Attributes:
+    documents: starts the stream; it raises `UsageError`.
+    num_bytes: about how much text it is; None where that is not known.
+    files: name -> path of what is read.
+  """
+
+  documents: Callable[[], Iterator[Document]]
+  num_bytes: int | None
+  files: dict[str, str]
+
+
+def build(call: str, reader: Reader) -> Source:
+  """Leaves out what holds no text or is bad, and says how much it was.
+
+  Args:
+    call: how messages name the source: `data.source='...'`.
+    reader: what is read.
+
+  Raises:
+    UsageError: `on_error` is unknown.
+  """
+  if reader.on_error not in ('fail', 'skip'):
+    raise UsageError(
+      f"{call}: on_error={reader.on_error!r} is neither 'fail' nor 'skip'"
+    )
+  told = False  # a source is read several times
+
+  def stream() -> Iterator[Document]:
+    nonlocal told
+    counts, examples = collections.Counter(), {}
+    num_documents = num_empty = 0
+
+    def skip(bad: Bad):
+      if reader.on_error == 'fail':
+        raise bad
+      counts[bad.kind] += 1
+      examples.setdefault(bad.kind, str(bad))
+
+    for document in reader.stream(skip):
+      if document.text:
+        num_documents += 1
+        yield document
+      else:
+        num_empty += 1
+    if not told:
+      told = True
+      for kind, count in counts.items():
+        log.warning(
+          '%s: skipped %d that %s; the first: %s',
+          *(call, count, kind, examples[kind]),
+        )
+      if num_empty:
+        log.info('%s: left out %d documents without text', call, num_empty)
+    if not num_documents:
+      raise UsageError(f'{call}: its files hold no text; name other files')
+
+  return Source(stream, reader.num_bytes, reader.files)
