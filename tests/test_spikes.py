@@ -352,7 +352,7 @@ def test_rewind_is_replayed_exactly(
   assert account.seconds['lost'] > 0
   assert 0 <= account.seconds['downtime'] < 1
   capsys.readouterr()
-  inspect_steps.show_ledger(str(alone), '8:12', text=False, as_json=True)
+  inspect_steps.show(str(alone), '8:12', text=False, as_json=True)
   rows = {8: [], 9: [], 10: [], 11: []}
   for row in json.loads(capsys.readouterr().out)['rows']:
     rows[row['step']].append(row['row'])
