@@ -15,6 +15,8 @@ COMMANDS = {
   'prepare': 'text to tokenizer and token store',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',
+  'scaling': 'train a grid of small models, and fit scaling laws',
+  'plan': 'what a budget of FLOPs buys, by scaling laws',
   'compare': 'train several configs with several seeds, and compare',
   'plot': 'draw the curves of runs',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',

@@ -131,7 +131,7 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
     stdout=subprocess.DEVNULL,
   ).returncode
   if code == 2:
-    raise UsageError(f'--run {variant.name}: train refuses it; see above')
+    raise UsageError(f'run {variant.name}: train refuses it; see above')
   if code:
     raise RuntimeError(
       f'{variant.name}, seed {seed}: train ended with exit code {code}; see '
