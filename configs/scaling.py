@@ -42,13 +42,13 @@ def get_config(arg: str = '') -> ConfigDict:
     # Each a model to train: size(num_layers, d_model, num_heads, peak), of
     # the learning rate; peak=0 is the schedule's own.
     sizes=(
-      'size(2, 16, 1, 15e-3), size(2, 24, 2, 10e-3), size(2, 32, 2, 8e-3), '
-      'size(2, 40, 2, 6e-3), size(2, 56, 4, 4.5e-3), size(3, 64, 4, 4e-3), '
-      'size(3, 96, 6, 2.5e-3)'
+      'size(2, 12, 1, 20e-3), size(2, 16, 1, 15e-3), size(2, 24, 2, 10e-3), '
+      'size(2, 32, 2, 8e-3), size(2, 40, 2, 6e-3), size(2, 56, 4, 4.5e-3), '
+      'size(3, 64, 4, 4e-3)'
     ),
     # A size is left out of a curve where it would see fewer or more.
-    min_tokens_per_parameter=4.0,
-    max_tokens_per_parameter=800.0,
+    min_tokens_per_parameter=8.0,
+    max_tokens_per_parameter=2000.0,
     # What a training token costs: chinchilla (appendix F, embeddings and
     # attention included), 6n (6 times the parameters).
     flops='chinchilla',

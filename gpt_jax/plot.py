@@ -155,7 +155,9 @@ def wall_time(
   axes.margins(x=0.12)
   axes.set_xlabel(f'seconds of {account.total:,.0f}')
   axes.set_title(f'goodput {account.goodput:.1%}')
-  return save_figure(figure, out or os.path.join(workdir, 'goodput.png')), account
+  return save_figure(
+    figure, out or os.path.join(workdir, 'goodput.png')
+  ), account
 
 
 def goodput_table(account: goodput.Account) -> Table:

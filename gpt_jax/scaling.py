@@ -27,13 +27,14 @@ W/scaling.png.
 import datetime
 import json
 import os
+import re
 import time
 
 from absl import flags
 
 from gpt_jax import command, compare, workdir
 from gpt_jax.command import log
-from gpt_jax.metrics import write_atomically
+from gpt_jax.metrics import HELD_OUT, write_atomically
 from gpt_jax.planning import fit, panels, sweep
 from gpt_jax.planning.power import Curve, Point
 from gpt_jax.planning.sweep import Cell
@@ -65,7 +66,9 @@ def main(args: command.Args) -> None:
   if args.dry_run:
     print(listing(cells))
     return
-  log.info('%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total)
+  log.info(
+    '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total
+  )
   for cell in cells:
     workdir.check_same_run(cell.config, sweep.folder(args.workdir, cell))
   found = train(cells, args.argv, args.workdir)
@@ -94,42 +97,48 @@ def train(
     UsageError: a run is refused.
     RuntimeError: a run failed.
   """
+  folders = [sweep.folder(root, cell) for cell in cells]
+  results = list(map(sweep.result, cells, folders))
   total = sum(cell.flops for cell in cells)
-  started, done, trained, found = time.monotonic(), 0.0, 0.0, []
-  for number, cell in enumerate(cells, start=1):
-    folder = sweep.folder(root, cell)
-    ended = sweep.result(cell, folder)
-    if ended is None:
+  to_train = sum(
+    cell.flops
+    for cell, found in zip(cells, results, strict=True)
+    if found is None
+  )
+  started, done, trained, out = time.monotonic(), 0.0, 0.0, []
+  for i, (cell, folder, found) in enumerate(
+    zip(cells, folders, results, strict=True), start=1
+  ):
+    if found is None:
       variant = compare.Variant(cell.name, arguments(argv, cell))
       compare.train(variant, str(cell.config.seed), folder, root)
       trained += cell.flops
-      ended = sweep.result(cell, folder)
-      if ended is None:
-        raise RuntimeError(f'{folder}: has no {sweep.HELD_OUT} of its last step')
+      found = sweep.result(cell, folder)
+      if found is None:
+        raise RuntimeError(f'{folder}: has no {HELD_OUT} of its last step')
+    out.append(found)
     done += cell.flops
-    found.append(ended)
     seen = sweep.epochs(folder)
     if seen > 1:
       log.warning(
-        '%s: saw its text %.1f times; the laws are of text seen once: give '
-        'more text, or smaller budgets',
+        '%s: saw its text %.1f times, where the laws are of text seen once; '
+        'give more text, or smaller budgets',
         cell.name,
         seen,
       )
     seconds = time.monotonic() - started
-    left = seconds / trained * (total - done) if trained else 0.0
+    left = seconds / trained * (to_train - trained) if trained else 0.0
     log.info(
-      'run %d/%d, %s: held-out loss %.4f | %.0f%% of the FLOPs | %s, about %s '
-      'left',
-      number,
+      'run %d/%d, %s: held-out loss %.4f | %.0f%% of the FLOPs | %s%s',
+      i,
       len(cells),
       cell.name,
-      ended[0].loss,
+      found[0].loss,
       100 * done / total,
       datetime.timedelta(seconds=round(seconds)),
-      datetime.timedelta(seconds=round(left)),
+      f', about {datetime.timedelta(seconds=round(left))} left' if left else '',
     )
-  return found
+  return out
 
 
 def arguments(argv: list[str], cell: Cell) -> list[str]:
@@ -140,18 +149,18 @@ def arguments(argv: list[str], cell: Cell) -> list[str]:
   """
   out = []
   for word, following in zip(argv, [*argv[1:], ''], strict=True):
-    bare = word.lstrip('-')
-    if word == bare:
+    flag = word.lstrip('-')
+    if flag == word or not re.match(r'(no)?config($|[.=])', flag):
       continue
-    if bare == 'config':
+    if flag == 'config':
       out += ['--config', following]
-    elif bare.startswith('config='):
+    elif '=' in flag:
       out.append(word)
-    elif bare.startswith('config.') and '=' in bare:
-      out.append(word)
-    elif bare.startswith(('config.', 'noconfig.')):
+    else:
       raise UsageError(f'{word}: write --config.section.field=VALUE')
-  return out + [f'--config.{name}={value}' for name, value in cell.changes.items()]
+  return out + [
+    f'--config.{name}={value}' for name, value in cell.changes.items()
+  ]
 
 
 def listing(cells: list[Cell]) -> str:

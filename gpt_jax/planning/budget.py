@@ -94,9 +94,7 @@ def main(args: command.Args) -> None:
   fits = dict(FITS)
   if args.fit:
     fits[args.fit] = read_fit(args.fit)
-  optima = [
-    {'law': name, **law(flops)._asdict()} for name, law in LAWS.items()
-  ]
+  optima = [{'law': name, **law(flops)._asdict()} for name, law in LAWS.items()]
   for name, fit in fits.items():
     found = fit.optimum(flops)
     optima.append(
@@ -114,7 +112,9 @@ def main(args: command.Args) -> None:
   if given is not None:
     for name, fit in fits.items():
       for kind, model in zip(
-        ('compute-optimal', 'least in all'), serve(fit, flops, given), strict=True
+        ('compute-optimal', 'least in all'),
+        serve(fit, flops, given),
+        strict=True,
       ):
         served.append(
           {

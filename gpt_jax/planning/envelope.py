@@ -44,9 +44,7 @@ def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
   flops = np.geomspace(least, most, NUM_FLOPS)
   losses = np.array(
     [
-      np.interp(
-        np.log(flops), np.log(xs), ys, left=np.inf, right=np.inf
-      )
+      np.interp(np.log(flops), np.log(xs), ys, left=np.inf, right=np.inf)
       for xs, ys in map(smooth, curves)
     ]
   )
@@ -55,7 +53,10 @@ def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
   parameters = np.array([c.parameters for c in curves], float)[best]
   per_token = np.array([c.flops_per_token for c in curves])[best]
   return Envelope(
-    flops[kept], losses.min(0)[kept], parameters[kept], (flops / per_token)[kept]
+    flops[kept],
+    losses.min(0)[kept],
+    parameters[kept],
+    (flops / per_token)[kept],
   )
 
 

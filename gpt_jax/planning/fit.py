@@ -11,6 +11,9 @@ from gpt_jax.planning.isoflop import Profile
 from gpt_jax.planning.laws import Fit
 from gpt_jax.planning.power import Curve, Frontier, Point, interval
 
+# A value, and its interval.
+Value = tuple[float, tuple[float, float]]
+
 
 class Approach(NamedTuple):
   """Two power laws, and what the bootstrap makes of their exponents."""
@@ -18,7 +21,7 @@ class Approach(NamedTuple):
   frontier: Frontier
   samples: list[Frontier]
 
-  def exponents(self) -> dict[str, tuple[float, tuple[float, float]]]:
+  def values(self) -> dict[str, Value]:
     """`a` of the parameters and `b` of the tokens, with their intervals."""
     return {
       name: (
@@ -35,7 +38,7 @@ class Parametric(NamedTuple):
   fit: Fit
   samples: list[Fit]
 
-  def values(self) -> dict[str, tuple[float, tuple[float, float]]]:
+  def values(self) -> dict[str, Value]:
     """The five unknowns and the two exponents, with their intervals."""
     return {
       name: (
@@ -62,7 +65,7 @@ class Fits(NamedTuple):
     for name in ('approach_1', 'approach_2'):
       approach = getattr(self, name)
       out[name] = approach and {
-        **_plain(approach.exponents()),
+        **_plain(approach.values()),
         'parameters': approach.frontier[0]._asdict(),
         'tokens': approach.frontier[1]._asdict(),
       }
@@ -87,9 +90,7 @@ class Fits(NamedTuple):
       found = getattr(self, f'approach_{number}')
       cells = ['-', '-']
       if found:
-        values = (
-          found.values() if isinstance(found, Parametric) else found.exponents()
-        )
+        values = found.values()
         cells = [_cell(*values[name]) for name in 'ab']
       lines.append(f'| {number} | {" | ".join(cells)} | {published} |')
     if self.approach_3:
@@ -139,11 +140,12 @@ def fit_all(
   found = [tried(fit) for fit in (first, second, third)]
   if not any(found):
     raise RuntimeError('nothing could be fitted: ' + '; '.join(warnings))
-  return Fits(outline, profiles, *found, warnings)
+  one, two, three = found
+  return Fits(outline, profiles, one, two, three, warnings)
 
 
 def _plain(
-  values: dict[str, tuple[float, tuple[float, float]]],
+  values: dict[str, Value],
 ) -> dict[str, Any]:
   return {
     name: {'value': value, 'interval': list(bounds)}

@@ -14,6 +14,8 @@ import numpy as np
 
 from gpt_jax.planning.power import Frontier, Point, power_law
 
+MIN_SIZES = 3
+
 
 class Profile(NamedTuple):
   """One budget's runs, and the optimum among them."""
@@ -32,6 +34,11 @@ def profiles(points: Sequence[Point]) -> tuple[list[Profile], list[str]]:
   for budget in sorted({p.budget for p in points}):
     runs = [p for p in points if p.budget == budget]
     runs.sort(key=lambda p: p.parameters)
+    if len(runs) < MIN_SIZES:
+      missing.append(
+        f'{budget:g} FLOPs: a parabola needs {MIN_SIZES} sizes, not {len(runs)}'
+      )
+      continue
     parabola, n = _minimum([p.parameters for p in runs], runs)
     d = _minimum([p.tokens for p in runs], runs)[1]
     if n is None or d is None:
@@ -77,7 +84,7 @@ def bootstrap(
     np.polyval(f.parabola, np.log([p.parameters for p in f.points]))
     for f in found
   ]
-  # A parabola takes 3 unknowns of n points, so its residuals are too small.
+  # A parabola has 3 unknowns for n points, so its residuals are too small.
   residuals = np.concatenate(
     [
       (np.array([p.loss for p in f.points]) - at)

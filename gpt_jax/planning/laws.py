@@ -49,9 +49,7 @@ class Fit(NamedTuple):
 
   def loss(self, parameters, tokens):
     """Predicted loss in nats a token; takes numbers or arrays."""
-    return (
-      self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
-    )
+    return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
 
   def optimum(self, flops: float) -> Optimum:
     """The least loss at 6 N D = `flops` (equation 4).

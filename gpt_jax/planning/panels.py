@@ -81,7 +81,7 @@ def _draw_laws(axes: Any, points: Sequence[Point], fits: Fits) -> None:
       axes.plot(flops, law(flops), color + style, label=label)
   if fits.approach_3:
     fit = fits.approach_3.fit
-    parameters, tokens = fit.optimum(flops)
+    parameters, tokens = zip(*map(fit.optimum, flops.tolist()), strict=True)
     axes.plot(flops, parameters, 'C0--', label=f'N, approach 3: C^{fit.a:.2f}')
     axes.plot(flops, tokens, 'C1--', label=f'D, approach 3: C^{fit.b:.2f}')
   for profile in fits.profiles:

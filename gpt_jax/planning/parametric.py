@@ -13,6 +13,7 @@ replication attempt, section 3).
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,7 +57,7 @@ def fit(points: Sequence[Point]) -> Fit:
   cells: dict[tuple[float, ...], int] = {}
   for i in np.argsort(values, kind='stable'):
     cells.setdefault(tuple(STARTS[i, 3:]), int(i))
-  return _to_fit(_best(STARTS[list(cells.values())], data))
+  return _to_fit(_best([STARTS[i] for i in cells.values()], data))
 
 
 def bootstrap(
@@ -100,7 +101,9 @@ def objective(
   slope = np.clip(residual, -1, 1) / DELTA
   of_a, of_b, of_e = (slope * np.exp(x - total) for x in (of_n, of_d, e))
   gradient = [of_a, of_b, of_e, -of_a * log_n, -of_b * log_d]
-  return huber(1.0, residual).sum(-1), np.stack([g.sum(-1) for g in gradient], -1)
+  return huber(1.0, residual).sum(-1), np.stack(
+    [g.sum(-1) for g in gradient], -1
+  )
 
 
 def _data(points: Sequence[Point]) -> tuple[np.ndarray, ...]:
@@ -132,7 +135,7 @@ def _best(
         centred,
         'L-BFGS-B',
         jac=True,
-        options={'maxiter': steps, 'ftol': 1e-14, 'gtol': 1e-9},
+        options={'maxiter': steps, 'ftol': 1e-11, 'gtol': 1e-9},
       )
       for start in starts
     ]
@@ -146,4 +149,4 @@ def _best(
 
 def _to_fit(theta: np.ndarray) -> Fit:
   a, b, e, alpha, beta = theta.tolist()
-  return Fit(*np.exp([e, a, b]).tolist(), alpha, beta)
+  return Fit(math.exp(e), math.exp(a), math.exp(b), alpha, beta)

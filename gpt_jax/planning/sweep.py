@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple
 
 from gpt_jax import config as config_lib
-from gpt_jax import flops, inspect, metrics, spec
+from gpt_jax import inspect, metrics, spec
 from gpt_jax.config import Config
 from gpt_jax.metrics import HELD_OUT
 from gpt_jax.optim.schedules import SCHEDULES
@@ -22,6 +22,16 @@ class Size(NamedTuple):
   d_model: int
   num_heads: int
   peak: float
+
+
+class Model(NamedTuple):
+  """What is known of a size without a budget."""
+
+  name: str
+  parameters: int
+  cost: float  # FLOPs a token
+  config: Config  # resolved, of no certain length
+  changes: dict[str, object]  # against the sweep's config
 
 
 class Cell(NamedTuple):
@@ -54,11 +64,12 @@ def grid(config: Config) -> list[Cell]:
     raise UsageError(
       f'sweep.flops={sweep.flops!r}: unknown; one of {", ".join(FLOPS)}'
     )
+  models = [_model(config, size) for size in sizes]
   cells = [
     cell
     for budget in budgets
-    for size in sizes
-    if (cell := _cell(config, budget, size))
+    for model in models
+    if (cell := _cell(config, budget, model))
   ]
   names = [cell.name for cell in cells]
   if len(set(names)) < len(names):
@@ -75,7 +86,7 @@ def grid(config: Config) -> list[Cell]:
   return cells
 
 
-def per_token(config: Config, parameters: int, model_flops: int) -> float:
+def per_token(config: Config, parameters: int, model_flops: int) -> int:
   """Training FLOPs of a token as Chinchilla counts them, in appendix F.
 
   Three times the forward pass. Ours (`flops.per_token`) leaves out what this
@@ -147,8 +158,8 @@ def _size(
   return Size(num_layers, d_model, num_heads, peak)
 
 
-def _cell(config: Config, budget: float, size: Size) -> Cell | None:
-  """A run, unless its tokens are too few or too many for its size."""
+def _model(config: Config, size: Size) -> Model:
+  """Counts what a size has, and what its tokens cost."""
   changes: dict[str, object] = {
     'model.num_layers': size.num_layers,
     'model.d_model': size.d_model,
@@ -158,7 +169,7 @@ def _cell(config: Config, budget: float, size: Size) -> Cell | None:
     changes['schedule.name'] = _with_peak(config.schedule.name, size.peak)
   model = config_lib.unlocked(config)
   model.update_from_flattened_dict(changes)
-  # Any number of steps will do to count the parameters.
+  # Any number of steps will do to count.
   model.schedule.num_steps = 10**6
   model = config_lib.resolve(model)
   figures = inspect.figures_of(model)[1]
@@ -166,19 +177,26 @@ def _cell(config: Config, budget: float, size: Size) -> Cell | None:
   cost = FLOPS[config.sweep.flops](
     model, parameters, figures['flops_per_token']
   )
-  steps = max(1, round(budget / cost / figures['tokens_per_step']))
-  tokens = config_lib.ramp(model).tokens(steps)
-  sweep = config.sweep
+  name = f'{size.num_layers}x{size.d_model}'
+  return Model(name, parameters, cost, model, changes)
+
+
+def _cell(config: Config, budget: float, model: Model) -> Cell | None:
+  """A run, unless its tokens are too few or too many for its size."""
+  ramp, sweep = config_lib.ramp(model.config), config.sweep
+  steps = ramp.step_at_tokens(math.ceil(budget / model.cost))
+  tokens = ramp.tokens(steps)
   least, most = sweep.min_tokens_per_parameter, sweep.max_tokens_per_parameter
-  if not least <= tokens / parameters <= most:
+  if not least <= tokens / model.parameters <= most:
     return None
-  changes['schedule.num_steps'] = steps
+  changes = {**model.changes, 'schedule.num_steps': steps}
   run = config_lib.unlocked(config)
   run.update_from_flattened_dict(changes)
   run = config_lib.resolve(run)
-  name = f'{budget:.4g}'.replace('e+', 'e')
-  name = f'{name}-{size.num_layers}x{size.d_model}'
-  return Cell(name, budget, parameters, tokens, cost * tokens, run, changes)
+  name = f'{budget:.4g}-{model.name}'.replace('e+', 'e')
+  return Cell(
+    name, budget, model.parameters, tokens, model.cost * tokens, run, changes
+  )
 
 
 def _with_peak(text: str, peak: float) -> str:

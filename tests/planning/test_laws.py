@@ -41,7 +41,9 @@ def rows(number, text):
 
 @pytest.mark.parametrize(
   'approach, parameters, flops, tokens',
-  rows(1, TABLE_3) + rows(2, TABLE_A3_APPROACH_2) + rows(3, TABLE_A3_APPROACH_3),
+  rows(1, TABLE_3)
+  + rows(2, TABLE_A3_APPROACH_2)
+  + rows(3, TABLE_A3_APPROACH_3),
 )
 def test_the_tables_to_their_digits(approach, parameters, flops, tokens):
   found = LAWS[f'Chinchilla, approach {approach}'](float(flops))
@@ -59,13 +61,15 @@ def test_between_and_beyond_the_rows():
   found = LAWS['Chinchilla, approach 3'](5.76e23).parameters
   assert found == pytest.approx(40e9, rel=0.05)
   # Table 2: the exponents of N and D.
-  for approach, (a, b) in {1: (0.50, 0.50), 2: (0.49, 0.51), 3: (0.46, 0.54)}.items():
+  for approach, (a, b) in {
+    1: (0.50, 0.50),
+    2: (0.49, 0.51),
+    3: (0.46, 0.54),
+  }.items():
     law = LAWS[f'Chinchilla, approach {approach}']
     for flops in (1e15, 1e30):
       less, more = law(flops), law(100 * flops)
-      slopes = [
-        math.log(y / x, 100) for x, y in zip(less, more, strict=True)
-      ]
+      slopes = [math.log(y / x, 100) for x, y in zip(less, more, strict=True)]
       assert slopes == pytest.approx([a, b], abs=0.006)
 
 
