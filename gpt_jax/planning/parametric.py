@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import huber
+from threadpoolctl import threadpool_limits
 
 from gpt_jax.planning.laws import Fit
 from gpt_jax.planning.power import Point
@@ -36,8 +37,6 @@ STARTS = np.array(
     )
   )
 )[:, [3, 4, 2, 0, 1]]
-# Of all starts so many are followed to the end.
-NUM_FINISHED = 4
 MIN_POINTS = 6  # one more than there are unknowns
 
 
@@ -45,7 +44,7 @@ def fit(points: Sequence[Point]) -> Fit:
   """The least of the minima that are found.
 
   Of the paper's 4,500 starts the best in each of the 25 cells of (alpha, beta)
-  is taken, and of these the best after 30 steps are followed to their end.
+  is taken.
 
   Raises:
     ValueError: there are fewer than `MIN_POINTS` points.
@@ -127,24 +126,21 @@ def _best(
       [a - sign * alpha * mean_n, b - sign * beta * mean_d, e, alpha, beta]
     )
 
-  def ends(starts: Sequence[np.ndarray], steps: int) -> list[np.ndarray]:
-    found = [
+  # Of 5 unknowns: BLAS's threads would only wait for each other, for longer by
+  # far than the fit takes.
+  with threadpool_limits(1):
+    ends = [
       minimize(
         objective,
-        start,
+        moved(start, 1),
         centred,
         'L-BFGS-B',
         jac=True,
-        options={'maxiter': steps, 'ftol': 1e-11, 'gtol': 1e-9},
+        options={'maxiter': 5000, 'ftol': 1e-14, 'gtol': 1e-9},
       )
       for start in starts
     ]
-    return [end.x for end in sorted(found, key=lambda end: float(end.fun))]
-
-  points = [moved(start, 1) for start in starts]
-  if len(points) > NUM_FINISHED:
-    points = ends(points, 30)[:NUM_FINISHED]
-  return moved(ends(points, 5000)[0], -1)
+  return moved(min(ends, key=lambda end: float(end.fun)).x, -1)
 
 
 def _to_fit(theta: np.ndarray) -> Fit:
