@@ -3,7 +3,7 @@
 r"""Trains a grid of small models, and fits scaling laws to their losses.
 
   gpt-jax scaling --config configs/scaling.py --workdir W
-  gpt-jax scaling --config configs/scaling.py --workdir W --dry_run
+  gpt-jax scaling --config configs/scaling.py --dry_run
   gpt-jax plan --budget 1e18 --fit W/scaling.json
 
 The config's section `sweep` holds compute budgets and model sizes. Each size
@@ -60,12 +60,13 @@ def define(values: flags.FlagValues) -> None:
 
 def main(args: command.Args) -> None:
   """Runs the command."""
-  command.required(args, 'config', 'workdir')
+  command.required(args, 'config')
   cells = sweep.grid(args.config)
-  total = sum(cell.flops for cell in cells)
   if args.dry_run:
     print(listing(cells))
     return
+  command.required(args, 'workdir')
+  total = sum(cell.flops for cell in cells)
   log.info(
     '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total
   )

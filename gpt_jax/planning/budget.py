@@ -1,12 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget of training FLOPs buys: the part of `plan` without a compiler.
-
-With tokens to be generated, also the smaller model, trained for longer, of the
-least training and inference FLOPs at the same predicted loss (Touvron et al.,
-2023: LLaMA, section 1; Sardana and Frankle, 2023: Beyond Chinchilla-Optimal,
-equation 2): 6 N D + 2 N D_inf.
-"""
+"""What a budget of training FLOPs buys: `plan` without a compiler."""
 
 import importlib
 import json
@@ -18,28 +12,13 @@ from typing import Any, NamedTuple
 from absl import flags
 from rich.console import Console
 from rich.table import Table
-from scipy.optimize import minimize_scalar
 
 from gpt_jax import command, inspect
 from gpt_jax import config as config_lib
 from gpt_jax.planning import chips
+from gpt_jax.planning.inference import serve
 from gpt_jax.planning.laws import FITS, LAWS, Fit
 from gpt_jax.spec import UsageError
-
-
-class Served(NamedTuple):
-  """A model that is trained, and then used."""
-
-  parameters: float
-  tokens: float
-  training_flops: float
-  inference_flops: float
-  loss: float  # predicted
-
-  @property
-  def total_flops(self) -> float:
-    """Training and inference."""
-    return self.training_flops + self.inference_flops
 
 
 class Shipped(NamedTuple):
@@ -172,44 +151,6 @@ def budget(args: command.Args) -> tuple[float, dict[str, Any]]:
     'mfu': args.mfu,
     'days': args.days,
   }
-
-
-def serve(
-  fit: Fit, flops: float, inference_tokens: float
-) -> tuple[Served, Served]:
-  """The compute-optimal model, and the one of the least FLOPs in all.
-
-  Both have the loss that the compute-optimal model of `flops` is predicted to
-  have.
-  """
-  start = fit.optimum(flops)
-  loss = fit.loss(*start)
-
-  def model(parameters: float, tokens: float) -> Served:
-    return Served(
-      parameters,
-      tokens,
-      6 * parameters * tokens,
-      2 * parameters * inference_tokens,
-      fit.loss(parameters, tokens),
-    )
-
-  def total(log_n: float) -> float:
-    parameters = math.exp(log_n)
-    found = model(parameters, fit.tokens(parameters, loss))
-    return math.log(found.total_flops) if found.tokens < math.inf else 1e3
-
-  # Where even endless training gives no such loss, and where more parameters
-  # are of no use: between them the total falls and then rises.
-  least = (fit.A / (loss - fit.E)) ** (1 / fit.alpha)
-  end = minimize_scalar(
-    total,
-    bounds=(math.log(least), math.log(start.parameters)),
-    method='bounded',
-    options={'xatol': 1e-8},
-  )
-  parameters = math.exp(end.x)
-  return model(*start), model(parameters, fit.tokens(parameters, loss))
 
 
 def read_fit(path: str) -> Fit:

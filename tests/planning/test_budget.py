@@ -10,6 +10,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.planning import budget
+from gpt_jax.planning.inference import serve
 from gpt_jax.planning.laws import FITS
 
 FIT = FITS['Besiroglu et al. 2024']
@@ -73,7 +74,7 @@ def test_inference_makes_it_smaller(elsewhere, capsys):
 
 
 def test_without_inference_the_optimum_stays():
-  optimal, least = budget.serve(FIT, 1e21, 1e-9)
+  optimal, least = serve(FIT, 1e21, 1e-9)
   assert least.parameters == pytest.approx(optimal.parameters, rel=1e-3)
   assert least.total_flops <= optimal.total_flops * (1 + 1e-9)
 
