@@ -27,10 +27,10 @@ class Envelope(NamedTuple):
 
 
 def smooth(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-  """FLOPs and losses: means over about a twentieth of what was logged."""
+  """FLOPs and losses: means over about a tenth of what was logged."""
   flops = np.array(curve.tokens) * curve.flops_per_token
   losses = np.array(curve.losses)
-  width = max(1, len(losses) // 20)
+  width = max(1, len(losses) // 10)
   kernel = np.full(width, 1 / width)
   # Only where the whole window is inside.
   return (
