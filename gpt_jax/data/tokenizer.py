@@ -14,9 +14,9 @@ from gpt_jax.data.sources import Document
 from gpt_jax.data.tokenizer_bpe import Bpe, gpt1_bpe, gpt2_bpe
 from gpt_jax.data.tokenizer_sentencepiece import (
   SentencePiece,
-  sentencepiece,
   sentencepiece_file,
 )
+from gpt_jax.data.tokenizer_training import sentencepiece
 from gpt_jax.spec import UsageError
 
 
@@ -37,12 +37,21 @@ class Tokenizer(Protocol):
     """The sha256 of what defines the tokenizer."""
     ...
 
+  @property
+  def in_threads(self) -> bool:
+    """Whether several threads encode as fast as several processes."""
+    ...
+
   def encode(self, text: str) -> np.ndarray:
     """Returns int32 [num_tokens]."""
     ...
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    """Like `encode` for each text, on all cores where that helps."""
+    """Like `encode` for each text.
+
+    On this thread alone if `in_threads`, else on all cores where the library
+    can.
+    """
     ...
 
   def decode(self, ids: Iterable[int]) -> str: ...
@@ -99,6 +108,7 @@ class Bytes:
   kind = 'bytes'
   vocab_size = 257
   eos_id = 256
+  in_threads = True
 
   @property
   def fingerprint(self) -> str:
@@ -124,6 +134,7 @@ class Characters:
   """
 
   kind = 'characters'
+  in_threads = True
 
   def __init__(self, alphabet: str):
     """`alphabet` holds each character once, sorted."""

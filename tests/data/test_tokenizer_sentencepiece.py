@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_jax.data import tokenizer, tokenizer_sentencepiece
+from gpt_jax.data import tokenizer, tokenizer_training
 from gpt_jax.data.sources import Document
 from gpt_jax.spec import UsageError
 
@@ -105,7 +105,7 @@ def test_a_model_file_is_used_as_it_is(tmp_path):
 
 def test_the_sample_does_not_depend_on_the_order():
   documents = [Document(str(i), f'line {i}\n' * 4001) for i in range(13)]
-  sample = tokenizer_sentencepiece._sample
+  sample = tokenizer_training._sample
   for size in (1, 100_000, 10**9):
     one, other = sample(documents, size), sample(documents[::-1], size)
     assert sorted(one) == sorted(other)
@@ -117,7 +117,7 @@ def test_the_sample_does_not_depend_on_the_order():
 
 def test_a_line_without_end_is_cut_and_trains():
   text = Document('long', 'ab cd ' * 90_000)
-  chunks = list(tokenizer_sentencepiece._chunks([text]))
+  chunks = list(tokenizer_training._chunks([text]))
   assert len(chunks) > 5 and ''.join(c for _, c in chunks) == text.text
   assert trained('bpe').decode(trained('bpe').encode(text.text)) == text.text
 
