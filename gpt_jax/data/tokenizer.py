@@ -12,6 +12,7 @@ from gpt_jax import spec
 from gpt_jax.data import tokenizer_files
 from gpt_jax.data.sources import Document
 from gpt_jax.data.tokenizer_bpe import Bpe, gpt1_bpe, gpt2_bpe
+from gpt_jax.data.tokenizer_hf import HfTokenizer, hf_tokenizer
 from gpt_jax.data.tokenizer_sentencepiece import (
   SentencePiece,
   sentencepiece_file,
@@ -203,6 +204,7 @@ TOKENIZERS = {
   'characters': characters,
   'gpt2_bpe': gpt2_bpe,
   'gpt1_bpe': gpt1_bpe,
+  'hf_tokenizer': hf_tokenizer,
 }
 
 # By the kind that a saved tokenizer names; each takes the saved files.
@@ -213,4 +215,5 @@ LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {
   'characters': lambda c: Characters(json.loads(c['characters.json'])),
   'gpt2_bpe': lambda c: Bpe('gpt2_bpe', c),
   'gpt1_bpe': lambda c: Bpe('gpt1_bpe', c),
+  'hf_tokenizer': HfTokenizer,
 }
