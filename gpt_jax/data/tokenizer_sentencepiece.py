@@ -20,7 +20,7 @@ _EOS = 'eos.json'  # the piece that ends a document, where a user named it
 
 # SentencePiece writes a space as U+2581 inside pieces, and so reads a real
 # U+2581 as a space. Spelled in bytes it survives.
-_SPACE_MARK = '\u2581'
+SPACE_MARK = '\u2581'
 
 # With our models a text is encoded in segments of about this many characters,
 # cut after newlines: no piece spans one. Long inputs are slow: BPE took twice
@@ -58,7 +58,7 @@ class SentencePiece:
     self._mark = np.empty(0, np.int32)
     self._cuts = kind == 'sentencepiece'
     if self._cuts:
-      spelled = [f'<0x{byte:02X}>' for byte in _SPACE_MARK.encode()]
+      spelled = [f'<0x{byte:02X}>' for byte in SPACE_MARK.encode()]
       ids = [self._model.piece_to_id(piece) for piece in spelled]
       if all(map(self._model.is_byte, ids)):
         self._mark = np.array(ids, np.int32)
@@ -83,7 +83,7 @@ class SentencePiece:
     ids = self._encode(segments)
     if len(self._mark):
       ids = [
-        self._mark if segment == _SPACE_MARK else found
+        self._mark if segment == SPACE_MARK else found
         for segment, found in zip(segments, ids, strict=True)
       ]
     joined, start = [], 0
@@ -105,11 +105,11 @@ class SentencePiece:
 
   def _segments(self, text: str) -> Iterator[str]:
     """Parts a text; a real U+2581 becomes a segment of its own."""
-    if len(self._mark) and _SPACE_MARK in text:
-      before, *others = text.split(_SPACE_MARK)
+    if len(self._mark) and SPACE_MARK in text:
+      before, *others = text.split(SPACE_MARK)
       yield from self._segments(before)
       for other in others:
-        yield _SPACE_MARK
+        yield SPACE_MARK
         yield from self._segments(other)
       return
     start = 0

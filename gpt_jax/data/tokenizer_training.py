@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import sentencepiece as spm
 
 from gpt_jax.data.source import Document
-from gpt_jax.data.tokenizer_sentencepiece import MODEL, SentencePiece
+from gpt_jax.data.tokenizer_sentencepiece import (
+  MODEL,
+  SPACE_MARK,
+  SentencePiece,
+)
 from gpt_jax.spec import UsageError
 
 _MODELS = ('unigram', 'bpe')
@@ -92,13 +96,15 @@ def sentencepiece(
         f'holds {symbol!r}: newline and tab are symbols already, U+2581, '
         'NUL, <unk>, <s>, </s> and <0x00> to <0xFF> cannot be',
       )
+  # As pieces write spaces; with real ones they would never be found.
+  spaced = [symbol.replace(' ', SPACE_MARK) for symbol in symbols]
   options = {
     'model_type': model,
     'vocab_size': vocab_size,
     'normalization_rule_name': normalization,
     'byte_fallback': byte_fallback,
     'split_digits': split_digits,
-    'user_defined_symbols': ['\n', '\t', *symbols],
+    'user_defined_symbols': ['\n', '\t', *spaced],
     'character_coverage': character_coverage,
   }
   size = sample_bytes or min(_BYTES_PER_PIECE * vocab_size, _MOST_BYTES)
