@@ -55,7 +55,7 @@ def get_config(arg: str = '8b') -> ConfigDict:
   # "numbers are always split into individual digit tokens".
   config.tokenizer.name = (
     "sentencepiece(vocab_size=256000, model='bpe', byte_fallback=True, "
-    'split_digits=True)'
+    'split_digits=True, sample_bytes=256000000)'
   )
   # Table 1 and section 2.1: head size 256, d_ff = 4 d_model.
   config.model.num_layers = num_layers

@@ -132,6 +132,8 @@ _tokenizer: Tokenizer  # of a worker
 
 def _start_worker(folder: str):
   global _tokenizer
+  # Each worker has one core; `tokenizers` would start a thread for each.
+  os.environ['TOKENIZERS_PARALLELISM'] = 'false'
   _tokenizer = tokenizer.load(folder)
   # The process that reads tells us to end.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -147,5 +149,4 @@ def _end_with_parent():
 
 
 def _encode(texts: Sequence[str]) -> list[np.ndarray]:
-  # One by one: each worker has one core.
-  return [_tokenizer.encode(text) for text in texts]
+  return _tokenizer.encode_batch(texts)

@@ -110,11 +110,13 @@ def sentencepiece(
   size = sample_bytes or min(_BYTES_PER_PIECE * vocab_size, _MOST_BYTES)
 
   def train(documents: Iterable[Document]) -> SentencePiece:
-    sentences = _sentences(_sample(documents, size, seed))
+    sample = _sample(documents, size, seed)
     try:
-      data = _train(sentences, options)
+      data = _train(_sentences(sample), options)
     except RuntimeError as e:
-      raise UsageError(_explain(str(e), call, model)) from e
+      held = sum(len(chunk.encode()) for chunk in sample)
+      cut = held >= size
+      raise UsageError(_explain(str(e), call, model, held, cut)) from e
     return SentencePiece('sentencepiece', {MODEL: data})
 
   return train
@@ -154,12 +156,15 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
   return written.getvalue()
 
 
-def _explain(error: str, call: str, model: str) -> str:
+def _explain(
+  error: str, call: str, model: str, num_bytes: int, cut: bool
+) -> str:
   start = f'tokenizer.name: {call}'
   if found := re.search(r'value <= (\d+)', error):
+    more = f'raise sample_bytes above {num_bytes}' if cut else 'add text'
     return (
-      f'{start}: this corpus supports at most {found[1]} pieces with '
-      f'model={model!r}; ask for no more, or add text'
+      f'{start}: {num_bytes} bytes of this corpus support at most {found[1]} '
+      f'pieces with model={model!r}; ask for no more, or {more}'
     )
   if found := re.search(r'required_chars. \d+ vs (\d+)', error):
     return (

@@ -211,6 +211,9 @@ def test_a_corpus_too_small_for_the_vocabulary(model):
   with pytest.raises(UsageError) as e:
     trained(f'model={model!r}', 50257)
   assert 'vocab_size=50257' in str(e.value) and 'at most' in str(e.value)
+  assert str(e.value).endswith('or add text')
+  with pytest.raises(UsageError, match='or raise sample_bytes above'):
+    trained(f'model={model!r}, sample_bytes=17000', 50257)
   with pytest.raises(UsageError, match=r'at least 3[0-9]{2} pieces'):
     trained(f'model={model!r}', 270)
 
