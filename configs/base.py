@@ -98,7 +98,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # or a source of its own.
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
-    # Processes that turn text into tokens, always the same; empty: one a core.
+    # Threads or processes that turn text into tokens, always the same; empty:
+    # one a core.
     workers=placeholder(int),
   )
 

@@ -103,7 +103,7 @@ def main(args: command.Args) -> None:
     text = _text(args, report)
     reports = {}
     for name, call in wanted:
-      made = _make(call, text, report)
+      made = _make(name, call, text, report)
       log.info('%s: encoding and decoding', name)
       reports[name] = tokenizer_report.measure(made, text.documents)
   about = {
@@ -170,7 +170,7 @@ def _text(args: command.Args, report: progress.Report) -> _Text:
 
 
 def _make(
-  call: str, text: _Text, report: progress.Report
+  name: str, call: str, text: _Text, report: progress.Report
 ) -> tokenizer.Tokenizer:
   """Reads or trains a tokenizer.
 
@@ -196,15 +196,16 @@ def _make(
       if not part.held_out:
         seen += _digest(part.document) in known
         size += len(part.document.text)
-        report(f'training {call}', size, text.training.num_bytes)
+        report(f'reading to train {name}', size, text.training.num_bytes)
         yield part.document
+    log.info('%s: training %s', name, call)
 
   made = tokenizer.build(call, documents())
   if seen:
     log.warning(
       '%s: %d of the documents that it is measured on were among those that '
       'it learnt from',
-      *(call, seen),
+      *(name, seen),
     )
   return made
 
