@@ -31,7 +31,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import command, plot_tokenizers
+from gpt_jax import command, plot_tokenizers, spec
 from gpt_jax.command import log
 from gpt_jax.data import (
   files,
@@ -154,7 +154,9 @@ def _text(args: command.Args, report: progress.Report) -> _Text:
         'measure on; give --text, or hold something out'
       )
     stream = (part.document for part in training.parts() if part.held_out)
-    name = f'{args.config.data.holdout} of {args.config.data.source}'
+    name = args.config.data.holdout
+    if spec.parse('data.holdout', name)[0].name not in sources.SOURCES:
+      name = f'{name} of {args.config.data.source}'
     total = training.num_bytes
   documents, size = [], 0
   for document in stream:
