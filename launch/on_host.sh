@@ -101,8 +101,8 @@ start() {
   return 1
 }
 
-# Runs the command, and writes down how it ended. The lock is inherited: it is
-# held for as long as any process of the run lives, and a reboot frees it.
+# Runs the command, and writes down how it ended. A reboot frees the lock, which
+# no process that the run leaves behind inherits.
 supervise() {
   local child code noted line
   exec 9> lock
@@ -119,7 +119,7 @@ supervise() {
   # this waits for it. A handler, as ignoring would be inherited.
   trap 'noted=yes' TERM INT HUP
   cd code
-  "$@" >> ../log 2>&1 < /dev/null &
+  "$@" >> ../log 2>&1 < /dev/null 9>&- &
   child=$!
   cd ..
   echo "$child" > pid

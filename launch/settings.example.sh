@@ -2,8 +2,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Settings of a run on Cloud TPU VMs, for launch/tpu.sh. Copy it, edit the first
-# part, and keep it: the same file resumes, stops and deletes the run.
+# Settings of a run on Cloud TPU VMs, for launch/tpu.sh (or on GKE, for
+# launch/gke.sh). Copy it, edit the first part, and keep it: the same file
+# resumes, stops and deletes the run.
 
 # ---- to be set
 
@@ -52,3 +53,11 @@ CREATE_FLAGS=()    # more for `gcloud ... create`: --network=... --reserved
 SSH_FLAGS=()       # more for `gcloud ... ssh` and scp: --tunnel-through-iap
 POLL_SECONDS=20    # between two looks at the slices and hosts
 COPY_MINUTES=30    # between two copies to RESULTS; 0: only at the end
+
+# ---- on GKE only
+
+IMAGE=us-docker.pkg.dev/my-project/images/gpt_jax:1   # made by launch/Dockerfile
+NFS=10.0.0.2:/share   # a share that every pod mounts at MOUNT
+MOUNT=/mnt/shared
+TOPOLOGY=             # empty: the usual shape of so many chips
+CLUSTER=my-cluster    # for `gke.sh xpk`; kubectl knows its cluster by itself

@@ -89,6 +89,8 @@ main() {
     die 2 "$verb: which settings? cp launch/settings.example.sh my_run.sh," \
       "edit it, then: launch/tpu.sh $verb my_run.sh"
   load_settings "$settings"
+  [[ -n $RUNTIME ]] ||
+    bad ACCELERATOR 'TPU7x is to be had on GKE only: launch/gke.sh --help'
   if ((${#OTHER[@]})); then
     [[ $verb == run ]] ||
       die 2 "$verb: only \`run\` takes a program after --"

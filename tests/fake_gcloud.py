@@ -24,6 +24,21 @@ import sys
 CLOUD = os.environ['FAKE_CLOUD']
 # What a request goes through; each look moves it on.
 STATES = ['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']
+# Flags that the reference of `gcloud compute tpus GROUP VERB` lists, of those
+# that we or a user's settings would give.
+EVERYWHERE = {'--zone', '--project', '--quiet'}
+CREATE = {'--accelerator-type', '--spot', '--network', '--labels'}
+FLAGS = {
+  ('queued-resources', 'create'): CREATE
+  | {'--runtime-version', '--node-id', '--node-count', '--node-prefix'},
+  ('queued-resources', 'describe'): {'--format'},
+  ('queued-resources', 'delete'): {'--force', '--async'},
+  ('tpu-vm', 'create'): CREATE | {'--version'},
+  ('tpu-vm', 'describe'): {'--format'},
+  ('tpu-vm', 'delete'): {'--async'},
+  ('tpu-vm', 'ssh'): {'--worker', '--command'},
+  ('tpu-vm', 'scp'): {'--worker', '--recurse', '--scp-flag'},
+}
 NOT_FOUND = 'ERROR: (gcloud) NOT_FOUND: Resource was not found'
 
 
@@ -47,6 +62,8 @@ def main(argv: list[str]) -> int:
   if words[:2] != ['compute', 'tpus'] or '--zone' not in flags:
     return usage(argv)
   group, verb, *names = words[2:]
+  if not flags.keys() <= FLAGS.get((group, verb), set()) | EVERYWHERE:
+    return usage(argv)
   if (group, verb) == ('tpu-vm', 'ssh'):
     return ssh(names[0], flags['--worker'], flags['--command'], broken)
   if (group, verb) == ('tpu-vm', 'scp'):
@@ -113,8 +130,6 @@ def resource(cloud, group, verb, name, flags) -> int:
       destroy(node)
     del there[name]
     return 0
-  if verb != 'describe':
-    return usage([group, verb])
   if 'failedData' in flags['--format']:
     print('no more capacity in the zone')
     return 0

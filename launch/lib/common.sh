@@ -10,6 +10,9 @@
 }
 
 say() {
+  if [[ $DRY_RUN == yes ]]; then
+    return
+  fi
   printf '%(%H:%M:%S)T %s\n' -1 "$*"
 }
 
@@ -51,12 +54,25 @@ tpus() {
 }
 
 run_or_show() {
-  if [[ $DRY_RUN == yes ]]; then
-    printf '%q ' "$@"
-    echo
+  if [[ $DRY_RUN == no ]]; then
+    "$@"
     return
   fi
-  "$@"
+  local word words=()
+  for word in "$@"; do
+    if [[ $word =~ ^(--[a-z-]+=)?[A-Za-z0-9_./:,@%+~-]*$ ]]; then
+      words+=("$word")
+    elif [[ $word =~ ^--[a-z-]+= ]]; then
+      words+=("${word%%=*}=$(single_quote "${word#*=}")")
+    else
+      words+=("$(single_quote "$word")")
+    fi
+  done
+  echo "${words[*]}"
+}
+
+single_quote() {
+  printf "'%s'" "${1//\'/\'\\\'\'}"
 }
 
 # duration SECONDS: as people say it.

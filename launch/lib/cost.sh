@@ -24,6 +24,11 @@ chip_price() {
 
 show_cost() {
   local price source kind='on demand' chips=$((CHIPS * SLICES))
+  if [[ -z $PRICE && -z ${ON_DEMAND[$GENERATION]:-} ]]; then
+    echo "$SLICES x $ACCELERATOR, $NUM_HOSTS hosts, $chips chips: no price is" \
+      'known here; set PRICE, from https://cloud.google.com/tpu/pricing'
+    return
+  fi
   price=$(chip_price)
   if [[ $SPOT == yes ]]; then
     kind=spot

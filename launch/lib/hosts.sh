@@ -58,10 +58,15 @@ expect() {
   fi
   count=$(answered "$1")
   if ((count != NUM_HOSTS)); then
-    tail -n 20 "$SCRATCH/talk" "$SCRATCH/output" >&2
+    show_talk
     say "$count of $NUM_HOSTS hosts: $1"
     return 1
   fi
+}
+
+# What ssh and the hosts said besides their answers.
+show_talk() {
+  cat "$SCRATCH/talk" "$SCRATCH/output" | tail -n 20 >&2
 }
 
 # Packs the working tree, so that edited configs go along, into one file.
@@ -94,7 +99,7 @@ pack() {
 # Does nothing where all hosts have this very tree. Hosts answer to ssh only
 # some time after their slice is there, so it is tried for a while.
 install_hosts() {
-  local tries started=$SECONDS node
+  local tries started=$SECONDS
   pack
   if [[ $DRY_RUN == no ]] && on_hosts all is_installed "$STAMP" &&
     (($(answered installed) == NUM_HOSTS)); then
@@ -103,8 +108,7 @@ install_hosts() {
   fi
   say "installing on $NUM_HOSTS hosts"
   for ((tries = 1; ; tries++)); do
-    if copy_bundle && ssh_hosts all "$(unpack_command)" &&
-      expect installed; then
+    if copy_bundle && unpack_bundle; then
       say "installed on $NUM_HOSTS hosts in $(duration $((SECONDS - started)))"
       return
     fi
@@ -113,9 +117,6 @@ install_hosts() {
     fi
     say 'not all hosts are done: trying again'
     sleep "$POLL_SECONDS"
-  done
-  for node in "$SCRATCH"/ssh.*.err; do
-    tail -n 5 "$node" >&2 || true
   done
   return 1
 }
@@ -138,12 +139,15 @@ copy_bundle() {
 
 # On the hosts nothing is there yet, not even on_host.sh. What was deleted here
 # must not stay there.
-unpack_command() {
-  echo "set -e; mkdir -p -m 700 gpt_jax_run; rm -rf gpt_jax_run/code" \
-    'gpt_jax_run/secrets; tar xzpf gpt_jax_bundle.tgz -C gpt_jax_run;' \
-    'rm gpt_jax_bundle.tgz;' \
-    "bash gpt_jax_run/code/launch/on_host.sh install $STAMP $(quote "$EXTRAS" \
-      "$PYTHON_VERSION")"
+unpack_bundle() {
+  ssh_hosts all "set -e
+mkdir -p -m 700 gpt_jax_run
+rm -rf gpt_jax_run/code gpt_jax_run/secrets
+tar xzpf gpt_jax_bundle.tgz -C gpt_jax_run
+rm gpt_jax_bundle.tgz
+bash gpt_jax_run/code/launch/on_host.sh install $STAMP $(quote "$EXTRAS" \
+    "$PYTHON_VERSION")" || true
+  expect installed
 }
 
 start_run() {
@@ -151,7 +155,7 @@ start_run() {
   local count
   count=$(($(answered started) + $(answered running)))
   if ((count != NUM_HOSTS)); then
-    tail -n 20 "$SCRATCH/talk" "$SCRATCH/output" >&2
+    show_talk
     say "started on $count of $NUM_HOSTS hosts"
     return 1
   fi

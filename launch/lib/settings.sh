@@ -4,6 +4,7 @@
 #
 # Reads and checks a settings file; settings.example.sh explains the fields.
 
+# shellcheck disable=SC2034 # what sources this file uses them
 load_settings() {
   [[ -f $1 ]] || die 2 "$1: no such file; start from launch/settings.example.sh"
   SETTINGS=$1
@@ -12,6 +13,10 @@ load_settings() {
   COMMAND=() WORKDIR='' RESULTS='' HOST_SETUP='' SECRETS_FILE=''
   EXTRAS=tpu PYTHON_VERSION=3.12 PRICE=''
   POLL_SECONDS=20 COPY_MINUTES=30 MAX_RESTARTS=100 DELETE_AFTER=no
+  IMAGE='' NFS='' MOUNT=/mnt/shared TOPOLOGY='' CLUSTER=''
+  # In a shell of its own first: a mistake would end this one with code 1.
+  # shellcheck source=/dev/null
+  (source "$1" > /dev/null) || die 2 "$1: a mistake in it (above); it is Bash"
   # shellcheck source=/dev/null
   source "$1"
   local field
@@ -76,22 +81,23 @@ check_secrets() {
 }
 
 # Chips, hosts and the runtime of the accelerator. The numbers in the names of
-# v4 and v5p count TensorCores, two a chip; the others count chips.
+# v4, v5p and tpu7x count TensorCores, two a chip; the others count chips.
 size_up() {
   local number=${ACCELERATOR##*-} runtime
-  [[ $ACCELERATOR =~ ^(v4|v5p|v5litepod|v6e)-[1-9][0-9]*$ ]] ||
-    bad ACCELERATOR 'v4-N, v5p-N (N TensorCores, 2 a chip), v5litepod-N or' \
-      'v6e-N (N chips); TPU7x is to be had on GKE only: launch/gke.sh'
+  [[ $ACCELERATOR =~ ^(v4|v5p|v5litepod|v6e|tpu7x)-[1-9][0-9]*$ ]] ||
+    bad ACCELERATOR 'v4-N, v5p-N, tpu7x-N (N TensorCores, 2 a chip),' \
+      'v5litepod-N or v6e-N (N chips)'
   GENERATION=${ACCELERATOR%-*}
   case $GENERATION in
     v4) CHIPS=$((number / 2)) runtime=tpu-ubuntu2204-base ;;
     v5p) CHIPS=$((number / 2)) runtime=v2-alpha-tpuv5 ;;
+    tpu7x) CHIPS=$((number / 2)) runtime='' ;;
     v5litepod) CHIPS=$number runtime=v2-alpha-tpuv5-lite ;;
     v6e) CHIPS=$number runtime=v2-alpha-tpuv6e ;;
   esac
   RUNTIME=${RUNTIME:-$runtime}
   case $GENERATION in
-    v4 | v5p)
+    v4 | v5p | tpu7x)
       ((number % 8 == 0)) ||
         bad ACCELERATOR 'N is a multiple of 8: four chips a host'
       HOSTS_A_SLICE=$((CHIPS / 4))

@@ -70,7 +70,15 @@ bring_up() {
     fi
   fi
   wait_for_stragglers || return 1
-  start_run
+  local tries
+  for tries in 1 2 3; do
+    # Hosts that run already are left alone.
+    if start_run; then
+      return
+    fi
+    ((tries < 3)) || return 1
+    sleep "$POLL_SECONDS"
+  done
 }
 
 # A run of which some hosts ended and others still save must end everywhere
@@ -81,7 +89,11 @@ wait_for_stragglers() {
     return
   fi
   for ((tries = 0; tries < 30; tries++)); do
-    read_status || return 1
+    if ! read_status; then
+      ! slices_gone || return 1
+      sleep "$POLL_SECONDS"
+      continue
+    fi
     [[ " ${STATES[*]} " == *' running '* && " ${STATES[*]} " =~ \
       \ (ended|lost|stopped)\  ]] || return 0
     ((tries > 0)) || say 'waiting for the hosts that have not ended'
