@@ -54,7 +54,8 @@ install_here() {
   fi
   if [[ ! -x venv/bin/python ]]; then
     # The images come with Python 3.10, which is too old.
-    "$uv" venv --quiet --clear --python "$3" venv
+    rm -rf venv
+    "$uv" venv --quiet --python "$3" venv
   fi
   (cd code && "$uv" pip install --quiet --python ../venv/bin/python \
     --constraint constraints.txt --editable ".[$2]")
@@ -77,8 +78,14 @@ is_installed() {
 }
 
 start() {
+  local i program
+  program=$(printf '%q ' "$@")
   if running; then
-    answer "running already"
+    if [[ $program == "$(cat program)" ]]; then
+      answer 'running already'
+    else
+      answer "busy with: $(cat program)"
+    fi
     return
   fi
   set_up
@@ -87,9 +94,9 @@ start() {
   fi
   rm -f exit_code pid stopped
   : > log
+  echo "$program" > program
     setsid nohup bash code/launch/on_host.sh supervise "$@" \
     > /dev/null 2>&1 < /dev/null &
-  local i
   for ((i = 0; i < 100; i++)); do
     if [[ -s pid || -s exit_code ]]; then
       answer started

@@ -207,6 +207,9 @@ def scp(sources, target, worker: str, broken: int | None) -> int:
   node, _, folder = target.partition(':')
   for i in hosts(node, worker, broken):
     for source in sources:
+      if os.stat(source).st_mode & 0o077:
+        print('scp: others may read it, and it may hold secrets')
+        return 1
       shutil.copy2(source, os.path.join(home(node, i), folder))
   return 255 if broken is not None else 0
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -24,10 +25,12 @@ def cloud(tmp_path):
 def test_shellcheck():
   scripts = sorted(LAUNCH.glob('*.sh'))
   assert len(scripts) > 2
-  shellcheck = shutil.which('shellcheck', path=pathlib.Path(os.sys.executable).parent)
+  # Of this environment, which may not be on PATH.
+  folders = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
   done = subprocess.run(
-    [shellcheck, '--external-sources', '--check-sourced', *scripts],
+    ['shellcheck', '--external-sources', '--check-sourced', *map(str, scripts)],
     cwd=ROOT,
+    env={**os.environ, 'PATH': folders},
     capture_output=True,
     text=True,
   )
@@ -161,6 +164,8 @@ def test_single_steps(cloud):
   assert cloud.run('run', settings)[0] == 0
   wait_until(lambda: len(list(cloud.folder.glob('waiting.*'))) == 2)
   assert cloud.run('run', settings)[0] == 0  # is left alone
+  code, said = cloud.run('run', settings, '--', 'gpt-jax', 'doctor')
+  assert code == 1 and 'program.sh' in said and 'tpu.sh stop' in said, said
   said = cloud.run('status', settings)[1]
   assert said.count(': running') == 2 and 'the key is unset' in said
   said = cloud.run('stop', settings)[1]

@@ -52,7 +52,7 @@ def settings(cloud, **fields):
 
 
 def test_manifest(cloud):
-  words = ['gpt-jax', 'train', "--config.a=f('x', \"y\")", 'a\\b @NAME@ $X', '']
+  words = ['gpt-jax', 'train', '--config.a=f(\'x\', "y")', 'a\\b @NAME@ $X', '']
   command = ' '.join("'" + w.replace("'", "'\\''") + "'" for w in words)
   path = settings(
     cloud,

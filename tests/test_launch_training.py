@@ -48,8 +48,10 @@ def test_create_run_preempt_resume_finish(tmp_path, monkeypatch):
   )
   process = cloud.start('up', settings, '--yes')
   wait_until(
-    lambda: process.poll() is not None
-    or any(m['step'] >= 2 for m in metrics.read(str(cloud.workdir)))
+    lambda: (
+      process.poll() is not None
+      or any(m['step'] >= 2 for m in metrics.read(str(cloud.workdir)))
+    )
   )
   said = cloud.take_away()
   out = process.communicate()[0]

@@ -40,7 +40,7 @@ ssh_hosts() {
   done
   cat "$SCRATCH"/ssh.*.err > "$SCRATCH/talk"
   cat "$SCRATCH"/ssh.*.out > "$SCRATCH/all"
-  grep '^gpt_jax|' "$SCRATCH/all" > "$SCRATCH/answers" || true
+  grep '^gpt_jax|' "$SCRATCH/all" | sort -V > "$SCRATCH/answers" || true
   grep -v '^gpt_jax|' "$SCRATCH/all" > "$SCRATCH/output" || true
   return "$failed"
 }
@@ -93,7 +93,7 @@ pack() {
     find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
     echo "$EXTRAS $PYTHON_VERSION"
   } | sha256sum | cut -c 1-16)
-  tar czpf "$SCRATCH/gpt_jax_bundle.tgz" -C "$staging" .
+  (umask 077 && tar czpf "$SCRATCH/gpt_jax_bundle.tgz" -C "$staging" .)
 }
 
 # Does nothing where all hosts have this very tree. Hosts answer to ssh only
@@ -124,7 +124,7 @@ install_hosts() {
 copy_bundle() {
   local node
   for node in "${NODES[@]}"; do
-    # -p keeps the mode, 600 or 644 as the scratch folder has it.
+    # -p keeps the mode: the bundle is the user's alone.
     tpus tpu-vm scp "$SCRATCH/gpt_jax_bundle.tgz" "$node:" --worker=all \
       --scp-flag=-p --quiet "${SSH_FLAGS[@]}" \
       > "$SCRATCH/scp" 2>&1 < /dev/null || {
@@ -153,6 +153,10 @@ bash gpt_jax_run/code/launch/on_host.sh install $STAMP $(quote "$EXTRAS" \
 start_run() {
   on_hosts all start "${COMMAND[@]}" && [[ $DRY_RUN == yes ]] && return
   local count
+  if (($(answered busy))); then
+    die 1 "another program is on the hosts, $(grep -m 1 -o 'busy with.*' \
+      "$SCRATCH/answers"); let it end: launch/tpu.sh stop $SETTINGS"
+  fi
   count=$(($(answered started) + $(answered running)))
   if ((count != NUM_HOSTS)); then
     show_talk
