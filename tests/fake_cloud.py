@@ -138,7 +138,6 @@ class Cloud:
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
-      timeout=300,
     )
     return done.returncode, done.stdout
 
@@ -186,8 +185,8 @@ class Cloud:
 
 
 def wait_until(condition) -> None:
-  """Waits, for at most two minutes."""
-  for _ in range(1200):
+  """Waits, but not for ever: for what a hung run would not make true."""
+  for _ in range(6000):
     if condition():
       return
     time.sleep(0.1)

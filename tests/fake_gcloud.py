@@ -7,18 +7,13 @@ there is, and what is to go wrong), hosts/NODE/WORKER (home folders) and
 buckets/. A host runs a command as a local process, in which JAX finds the other
 hosts by the environment, as on a TPU VM it does by the metadata server.
 
-It is started once for each call, so it imports little.
+It is started once for each call, so each function imports what it needs.
 """
 
 import contextlib
 import fcntl
 import json
 import os
-import re
-import shutil
-import signal
-import socket
-import subprocess
 import sys
 
 CLOUD = os.environ['FAKE_CLOUD']
@@ -54,6 +49,8 @@ def main(argv: list[str]) -> int:
         return fault.get('code', 1)
     broken = fault.get('worker') if fault else None
   if words[:2] == ['storage', 'rsync']:
+    import shutil
+
     source, target = map(local, words[2:])
     shutil.copytree(source, target, dirs_exist_ok=True)
     return 0
@@ -74,7 +71,9 @@ def main(argv: list[str]) -> int:
 
 def parse(argv: list[str]) -> tuple[dict[str, str], list[str]]:
   """Flags, all of the form --name=value or --name, and the other words."""
-  flags = dict(a.partition('=')[::2] for a in argv if a.startswith('--'))
+  flags = {}
+  for flag in (a for a in argv if a.startswith('--')):
+    name, _, flags[name] = flag.partition('=')
   return flags, [a for a in argv if not a.startswith('--')]
 
 
@@ -92,6 +91,8 @@ def editing():
 
 def find_fault(cloud: dict, line: str) -> dict | None:
   """A fault that is due: {match, times, says, code, worker}."""
+  import re
+
   for fault in cloud['faults']:
     if fault['times'] > 0 and re.search(fault['match'], line):
       fault['times'] -= 1
@@ -110,6 +111,8 @@ def resource(cloud, group, verb, name, flags) -> int:
     nodes = [name]
     if count > 1:
       nodes = [f'{flags["--node-prefix"]}-{i}' for i in range(count)]
+    import socket
+
     with socket.socket() as s:
       s.bind(('127.0.0.1', 0))
       port = s.getsockname()[1]
@@ -153,6 +156,9 @@ def home(node: str, worker: int) -> str:
 
 def destroy(node: str) -> None:
   """The hosts of a node are no more, and what ran there."""
+  import shutil
+  import signal
+
   folder = f'{CLOUD}/hosts/{node}'
   for worker in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
     pid = f'{folder}/{worker}/gpt_jax_run/pid'
@@ -176,6 +182,8 @@ def hosts(node: str, worker: str, broken: int | None):
 
 def ssh(node: str, worker: str, command: str, broken: int | None) -> int:
   """Runs a command on hosts, all at once."""
+  import subprocess
+
   with editing() as cloud:
     [owner] = [r for r in cloud['resources'].values() if node in r['nodes']]
     workers = cloud['workers']
@@ -204,6 +212,8 @@ def ssh(node: str, worker: str, command: str, broken: int | None) -> int:
 
 def scp(sources, target, worker: str, broken: int | None) -> int:
   """Copies files to hosts, with their modes."""
+  import shutil
+
   node, _, folder = target.partition(':')
   for i in hosts(node, worker, broken):
     for source in sources:

@@ -27,7 +27,7 @@ up() {
         ;;
       crashed)
         crashes=$((crashes + 1))
-        ((crashes < 4)) ||
+        ((crashes < 3)) ||
           finish 1 "the run was killed $crashes times in a row: $SAID"
         ;;
     esac
