@@ -190,13 +190,23 @@ copy() {
   fi
 }
 
+# A bucket that cannot be looked at is not one that is empty: a run that began
+# anew would then be copied over the old one.
 restore() {
-  if [[ ! -e $1 ]] && gcloud storage ls "$2/config.json" > /dev/null 2>&1; then
-    mkdir -p "$1"
-    gcloud storage rsync --recursive "$2" "$1" >&2
-    answer 'copied back'
-  else
+  local found
+  if [[ -e $1 ]]; then
     answer 'nothing to copy back'
+  elif found=$(gcloud storage ls "$2/config.json" 2>&1); then
+    # Under its own name only when it is whole.
+    mkdir -p "$1.part"
+    gcloud storage rsync --recursive "$2" "$1.part" >&2
+    mv "$1.part" "$1"
+    answer 'copied back'
+  elif [[ $found == *'matched no objects'* ]]; then
+    answer 'nothing to copy back'
+  else
+    echo "$found" >&2
+    return 1
   fi
 }
 

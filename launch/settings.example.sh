@@ -46,6 +46,8 @@ MAX_RESTARTS=100
 # environment variables of the run, travel by scp, and are shown as ***.
 SECRETS_FILE=
 
+INCLUDE=()         # files and folders of this repository that go along, besides
+                   # gpt_jax, configs and launch
 EXTRAS=tpu         # of pyproject.toml: tpu,wandb for instance
 PYTHON_VERSION=3.12   # the images have 3.10; uv brings this one
 RUNTIME=           # empty: the image for the generation

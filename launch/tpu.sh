@@ -91,6 +91,11 @@ main() {
   load_settings "$settings"
   [[ -n $RUNTIME ]] ||
     bad ACCELERATOR 'TPU7x is to be had on GKE only: launch/gke.sh --help'
+  if [[ $SPOT == yes && -z $RESULTS && -z $HOST_SETUP ]] && ((NUM_HOSTS == 1))
+  then
+    bad RESULTS 'a spot slice of one host loses its disk: set it to gs://...,' \
+      'or mount WORKDIR in HOST_SETUP'
+  fi
   if ((${#OTHER[@]})); then
     [[ $verb == run ]] ||
       die 2 "$verb: only \`run\` takes a program after --"

@@ -55,7 +55,10 @@ def main(argv: list[str]) -> int:
     shutil.copytree(source, target, dirs_exist_ok=True)
     return 0
   if words[:2] == ['storage', 'ls']:
-    return 0 if os.path.exists(local(words[2])) else 1
+    if os.path.exists(local(words[2])):
+      return 0
+    print('ERROR: One or more URLs matched no objects.', file=sys.stderr)
+    return 1
   if words[:2] != ['compute', 'tpus'] or '--zone' not in flags:
     return usage(argv)
   group, verb, *names = words[2:]

@@ -119,10 +119,14 @@ def test_each_command_goes_on_after_a_failure_at_each_step(cloud):
   # Hosts that do not answer at first, one that fails while installing, one that
   # does not start: this `up` gets over by itself.
   cloud.fault('tpu-vm scp', says='ssh: connect: refused')
+  cloud.fault('storage ls', 3, says='ERROR: network')
   cloud.fault('on_host.sh install ', worker=1)
   cloud.fault('on_host.sh start', worker=1)
   cloud.fault('on_host.sh status', 2, worker=0)
   code, said = cloud.run('up', settings, '--yes')
+  assert code == 1 and 'could not be copied back' in said, said
+  code, more = cloud.run('up', settings, '--yes')
+  said += more
   assert code == 0, said
   for words in ('trying again', '1 of 2 hosts: installed', 'on 1 of 2 hosts'):
     assert words in said
@@ -313,12 +317,19 @@ def test_secrets_are_never_shown(cloud):
     *(('SPOT', 'true'), ('SLICES', '0'), ('REQUEST', 'soon')),
     *(('RESULTS', '/tmp'), ('WORKDIR', 'gs://b'), ('PRICE', '3$')),
     *(('SECRETS_FILE', '/none'), ('POLL_SECONDS', 'x')),
+    ('DELETE_AFTER', 'yes'),  # and no RESULTS
   ],
 )
 def test_settings_are_checked_before_anything(cloud, field, value):
   code, said = cloud.run('up', cloud.settings(**{field: value}), '--yes')
   assert code == 2 and said.count('\n') == 1, said
   assert f'settings.sh: {field}=' in said and cloud.calls() == []
+
+
+def test_a_disk_that_goes_with_the_slice(cloud):
+  settings = cloud.settings(ACCELERATOR='v6e-8')
+  code, said = cloud.run('up', settings, '--yes')
+  assert code == 2 and 'loses its disk' in said and cloud.calls() == []
 
 
 @pytest.mark.parametrize(

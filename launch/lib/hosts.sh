@@ -75,7 +75,7 @@ pack() {
   rm -rf "$staging"
   mkdir -p "$staging/code"
   local parts=(gpt_jax configs launch pyproject.toml constraints.txt README.md
-    LICENSE)
+    LICENSE "${INCLUDE[@]}")
   if git -C "$REPO" rev-parse --is-inside-work-tree > /dev/null 2>&1; then
     git -C "$REPO" ls-files -z --cached --others --exclude-standard \
       -- "${parts[@]}"
@@ -246,12 +246,13 @@ stop_run() {
 
 copy_results() {
   [[ -n $RESULTS ]] || bad RESULTS 'where to, gs://...?'
-  on_hosts 0 copy "$WORKDIR" "$RESULTS" || {
-    tail -n 5 "$SCRATCH/talk" >&2
-    die 1 "$WORKDIR was not copied (above); may the service account of the" \
-      "hosts write to $RESULTS? Then: launch/tpu.sh copy $SETTINGS"
-  }
+  on_hosts 0 copy "$WORKDIR" "$RESULTS" || true
   if [[ $DRY_RUN == no ]]; then
+    if (($(answered copied) + $(answered nothing) == 0)); then
+      show_talk
+      die 1 "$WORKDIR was not copied (above); may the service account of the" \
+        "hosts write to $RESULTS? Then: launch/tpu.sh copy $SETTINGS"
+    fi
     say "$(cut -d '|' -f 3 "$SCRATCH/answers"): $WORKDIR -> $RESULTS"
   fi
 }

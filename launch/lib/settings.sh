@@ -11,7 +11,7 @@ load_settings() {
   NAME='' ZONE='' PROJECT='' ACCELERATOR='' RUNTIME='' HOSTS=''
   SLICES=1 SPOT=no REQUEST=queued CREATE_FLAGS=() SSH_FLAGS=()
   COMMAND=() WORKDIR='' RESULTS='' HOST_SETUP='' SECRETS_FILE=''
-  EXTRAS=tpu PYTHON_VERSION=3.12 PRICE=''
+  EXTRAS=tpu PYTHON_VERSION=3.12 INCLUDE=() PRICE=''
   POLL_SECONDS=20 COPY_MINUTES=30 MAX_RESTARTS=100 DELETE_AFTER=no
   IMAGE='' NFS='' MOUNT=/mnt/shared TOPOLOGY='' CLUSTER=''
   # In a shell of its own first: a mistake would end this one with code 1.
@@ -38,6 +38,8 @@ load_settings() {
   ((SLICES == 1)) || [[ $REQUEST == queued ]] ||
     bad SLICES 'several slices need REQUEST=queued'
   [[ -z $RESULTS || $RESULTS == gs://* ]] || bad RESULTS 'begins with gs://'
+  [[ $DELETE_AFTER == no || -n $RESULTS ]] ||
+    bad DELETE_AFTER 'needs RESULTS: disks go with the slice'
   [[ $WORKDIR != gs://* ]] ||
     bad WORKDIR 'a folder that all hosts mount (see HOST_SETUP);' \
       'RESULTS is where it is copied to'

@@ -63,22 +63,36 @@ have_slices() {
 bring_up() {
   install_hosts || return 1
   if [[ -n $RESULTS ]]; then
-    # A slice of one host may keep WORKDIR on its own disk, which is lost.
-    on_hosts 0 restore "$WORKDIR" "$RESULTS" || return 1
-    if grep -qs 'copied back' "$SCRATCH/answers"; then
-      say "copied back: $RESULTS -> $WORKDIR"
-    fi
+    thrice restore_results || return 1
   fi
   wait_for_stragglers || return 1
+  # Hosts that run already are left alone.
+  thrice start_run
+}
+
+thrice() {
   local tries
   for tries in 1 2 3; do
-    # Hosts that run already are left alone.
-    if start_run; then
+    if "$@"; then
       return
     fi
-    ((tries < 3)) || return 1
-    sleep "$POLL_SECONDS"
+    ((tries == 3)) || sleep "$POLL_SECONDS"
   done
+  return 1
+}
+
+# A slice of one host may keep WORKDIR on its own disk, which goes with it.
+restore_results() {
+  on_hosts 0 restore "$WORKDIR" "$RESULTS" || true
+  if [[ $DRY_RUN == yes ]] || (($(answered nothing))); then
+    return
+  elif (($(answered 'copied back'))); then
+    say "copied back: $RESULTS -> $WORKDIR"
+  else
+    show_talk
+    say "$RESULTS could not be copied back"
+    return 1
+  fi
 }
 
 # A run of which some hosts ended and others still save must end everywhere
