@@ -158,10 +158,11 @@ class Cloud:
     return sorted(self.folder.glob('hosts/*/*/gpt_jax_run'))
 
   def terminate(self) -> None:
-    """As a host that goes down: SIGTERM to the runs, and their end."""
+    """As a host that goes down: SIGTERM to all processes, and their end."""
     runs = self.runs()
     for run in runs:
-      os.kill(int((run / 'pid').read_text()), signal.SIGTERM)
+      group = os.getpgid(int((run / 'pid').read_text()))
+      os.killpg(group, signal.SIGTERM)
     wait_until(lambda: all((run / 'exit_code').exists() for run in runs))
 
   def take_away(self) -> list[str]:

@@ -151,7 +151,10 @@ def test_a_run_outlives_the_terminal(cloud):
   process.send_signal(signal.SIGTERM)
   process.communicate()
   assert (cloud.folder / 'starts.0').read_text() == '1\n'
+  # What watches over the program is told to end, too, and waits for it.
   cloud.terminate()
+  codes = [(run / 'exit_code').read_text() for run in cloud.runs()]
+  assert codes == ['75\n'] * 2
   code, said = cloud.run('up', settings, '--yes')
   assert code == 0 and 'start 1 of host 0' in said, said
 
