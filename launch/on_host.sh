@@ -111,7 +111,7 @@ start() {
 # Runs the command, and writes down how it ended. A reboot frees the lock, which
 # no process that the run leaves behind inherits.
 supervise() {
-  local child code noted line
+  local code=0 line
   exec 9> lock
   flock --wait 10 9
   if [[ -f secrets ]]; then
@@ -123,18 +123,14 @@ supervise() {
   fi
   export PATH=$RUN/venv/bin:$PATH
   # A host that goes down sends SIGTERM to all: the run saves and ends, and
-  # this waits for it. A handler, as ignoring would be inherited.
-  trap 'noted=yes' TERM INT HUP
+  # this, as Bash does with a program in the foreground, waits for it. A handler,
+  # as ignoring would be inherited.
+  trap : TERM INT HUP
   cd code
-  "$@" >> ../log 2>&1 < /dev/null 9>&- &
-  child=$!
+  # shellcheck disable=SC2016 # expanded by the inner one
+  bash -c 'echo $$ > ../pid; exec "$@"' run "$@" \
+    >> ../log 2>&1 < /dev/null 9>&- || code=$?
   cd ..
-  echo "$child" > pid
-  while :; do
-    noted=no code=0
-    wait "$child" || code=$?
-    [[ $noted == yes ]] || break
-  done
   echo "$code" > exit_code.new
   mv exit_code.new exit_code
 }
