@@ -12,7 +12,7 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -149,7 +149,7 @@ def interconnect() -> str:
   )
 
 
-def _medians(calls: list[Callable[[], object]]) -> list[float]:
+def _medians(calls: Sequence[Callable[[], object]]) -> list[float]:
   """Seconds of each call: the median of rounds in which they alternate."""
   for call in calls:
     jax.block_until_ready(call())
