@@ -83,7 +83,7 @@ def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
     for name, path in files.items():
       for number, line in lines.numbered(path, skip):
         try:
-          text = _entry(f'{path}:{number}', line, field)
+          text = entry(f'{path}:{number}', line, field)
         except Bad as e:
           skip(e)
           continue
@@ -153,8 +153,12 @@ def _decode(path: str) -> str:
     raise Bad(path, 'cannot be read', f': {e.strerror}') from e
 
 
-def _entry(where: str, line: bytes, field: str) -> str:
-  """Returns the text of one JSON line."""
+def entry(where: str, line: bytes, field: str) -> str:
+  """Returns the text of one JSON line.
+
+  Raises:
+    Bad: there is none.
+  """
   try:
     value = json.loads(line.decode('utf-8'))
   except UnicodeDecodeError as e:
