@@ -114,7 +114,15 @@ def mixture(*calls: Pair) -> Reader:
     for file, path in part.files.items()
   }
   total = sum(known) if len(known) == len(sizes) else None
-  return Reader(stream, files, total)
+
+  def skipped() -> dict[str, int]:
+    return {
+      f'{name}: {kind}': count
+      for name, part in read.items()
+      for kind, count in part.skipped().items()
+    }
+
+  return Reader(stream, files, total, skipped=skipped)
 
 
 def _total_size(files: dict[str, str]) -> int | None:

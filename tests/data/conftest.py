@@ -49,6 +49,7 @@ def make_config():
     tokenizer='bytes',
     workers=1,
     sources=None,
+    clean='none',
   ):
     return ConfigDict(
       {
@@ -57,6 +58,7 @@ def make_config():
           'holdout': holdout,
           'workers': workers,
           'sources': sources or {},
+          'clean': clean,
         },
         'tokenizer': {'name': tokenizer},
       }

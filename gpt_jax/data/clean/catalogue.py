@@ -32,10 +32,10 @@ class Loaded(NamedTuple):
 
 
 def load(text: str) -> Loaded:
-  """Makes the steps of `data.clean`.
+  """Makes the steps of `data.clean`, without a look at what they need.
 
   Raises:
-    UsageError: a call is wrong, or a file or a library is missing.
+    UsageError: a call is wrong, or a file is missing.
   """
   loaded = spec.build_all(FIELD, text, STEPS)
   if len(loaded) > 1 and any(not part.steps for part in loaded):
@@ -58,6 +58,18 @@ def load(text: str) -> Loaded:
 def is_none(text: str) -> bool:
   """Tells whether nothing is to be cleaned."""
   return [call.name for call in spec.parse(FIELD, text)] == ['none']
+
+
+def check(steps: list[Step]):
+  """Looks whether the steps can be taken.
+
+  Raises:
+    UsageError: an argument is out of range, a file cannot be used, or a library
+      is missing.
+  """
+  for step in steps:
+    if isinstance(step, tuple(_CHECKS)):
+      _CHECKS[type(step)](step)
 
 
 def ready(steps: list[Step]) -> list[Step]:
@@ -106,7 +118,7 @@ def c4(
 def language(language: str, probability: float = 0.99) -> Loaded:
   """Documents of a language, by its code such as 'en'."""
   step = languages.Language(language, probability)
-  return Loaded([languages.check(step)], {})
+  return Loaded([step], {})
 
 
 def minhash(
@@ -121,7 +133,7 @@ def minhash(
     ngram: words in a shingle.
   """
   step = fuzzy.MinHash(threshold, hashes, rows, ngram)
-  return Loaded([fuzzy.check(step)], {})
+  return Loaded([step], {})
 
 
 def quality(
@@ -135,7 +147,7 @@ def quality(
     function: instead, 'module:name' of a function from text to a score.
     alpha: a document stays if pareto(alpha) > 1 - score.
   """
-  step = classifiers.check(classifiers.Quality(high, low, function, alpha))
+  step = classifiers.Quality(high, low, function, alpha)
   files = {}
   for call in filter(None, (high, low)):
     files |= sources.load(FIELD, call).files
@@ -159,8 +171,15 @@ def decontaminate(
     frequent: an n-gram in more documents than that is ignored; 0: none is.
   """
   step = overlaps.Decontaminate(patterns, field, n, rule, frequent)
-  return Loaded([overlaps.check(step)], overlaps.files(patterns))
+  return Loaded([step], overlaps.files(patterns))
 
+
+_CHECKS = {
+  languages.Language: languages.check,
+  classifiers.Quality: classifiers.check,
+  fuzzy.MinHash: fuzzy.check,
+  overlaps.Decontaminate: overlaps.check,
+}
 
 STEPS = {
   'none': none,

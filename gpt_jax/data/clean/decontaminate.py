@@ -106,8 +106,8 @@ class Decontaminate:
     )
 
 
-def check(step: Decontaminate) -> Decontaminate:
-  """Returns the step if it can be taken.
+def check(step: Decontaminate):
+  """Looks whether the step can be taken.
 
   Raises:
     UsageError: an argument is out of range, or the evaluation set cannot be
@@ -130,7 +130,6 @@ def check(step: Decontaminate) -> Decontaminate:
       f'data.clean: {", ".join(step.patterns)}: holds no text of {step.n} '
       'words; give decontaminate a smaller n, or other files'
     )
-  return step
 
 
 def files(patterns: tuple[str, ...]) -> dict[str, str]:

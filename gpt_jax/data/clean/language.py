@@ -48,8 +48,8 @@ class Language:
     return steps.remove(document, rule, why)
 
 
-def check(step: Language) -> Language:
-  """Returns the step if it can be taken.
+def check(step: Language):
+  """Looks whether the step can be taken.
 
   Raises:
     UsageError: the language is unknown, or the library missing.
@@ -65,7 +65,6 @@ def check(step: Language) -> Language:
       f'data.clean: language(probability={step.probability!r}) must lie '
       'between 0 and 1'
     )
-  return step
 
 
 def sample(text: str) -> str:

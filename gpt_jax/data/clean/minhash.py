@@ -135,8 +135,8 @@ def signature(text: str, ngram: int, size: int) -> np.ndarray | None:
   return values.hashvalues.astype(np.uint32)
 
 
-def check(step: MinHash) -> MinHash:
-  """Returns the step if it can be taken.
+def check(step: MinHash):
+  """Looks whether the step can be taken.
 
   Raises:
     UsageError: an argument is out of range, or the library is missing.
@@ -151,7 +151,6 @@ def check(step: MinHash) -> MinHash:
       'data.clean: minhash takes hashes, rows, ngram of 1 or more'
     )
   _library()
-  return step
 
 
 @functools.cache

@@ -67,8 +67,8 @@ class Quality:
     return dataclasses.replace(self, weights=weights, bias=bias)
 
 
-def check(step: Quality) -> Quality:
-  """Returns the step if it can be taken.
+def check(step: Quality):
+  """Looks whether the step can be taken.
 
   Raises:
     UsageError: an argument is wrong, or the library is missing.
@@ -89,7 +89,6 @@ def check(step: Quality) -> Quality:
     _vectorizer()
     for call in (step.high, step.low):
       sources.load('data.clean', call)
-  return step
 
 
 def pareto(text: str, alpha: float) -> float:
