@@ -208,15 +208,18 @@ def _clean(
   entries = {'steps': cleaned.entries, 'skipped': left.skipped()}
   data = json.dumps(entries, indent=1, ensure_ascii=False).encode() + b'\n'
   files.write(folder, clean_report.NAME, data)
-  for row in clean_report.table(cleaned.entries):
-    log.info('%s', '  '.join(row))
+  summary = clean_report.summary(cleaned.entries)
+  log.info(
+    'cleaned: %d of %d documents and %d of %d bytes are left',
+    *(summary['documents_out'], summary['documents_in']),
+    *(summary['bytes_out'], summary['bytes_in']),
+  )
   if not left.num_bytes:
     raise UsageError(
       f'data.clean={settings.clean!r}: leaves no document of the corpus; '
       f'{files.join(folder, clean_report.NAME)} tells which rule took them'
     )
   again = holdout.split(settings.source, settings.holdout, left)
-  summary = clean_report.summary(cleaned.entries)
   return again._replace(files=split.files), summary
 
 

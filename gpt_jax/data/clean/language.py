@@ -19,7 +19,7 @@ from gpt_jax.data.clean.steps import Document, Outcome
 from gpt_jax.spec import UsageError
 
 # Of a long document pieces are looked at, spread evenly.
-_PIECES, _PIECE = 10, 1000
+_PIECES, _PIECE = 10, 300
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ import zlib
 from typing import Any
 
 import numpy as np
-from scipy import sparse
+import scipy
 
 from gpt_jax.data import ngrams
 from gpt_jax.data.clean import steps
@@ -94,11 +94,13 @@ class MinHash:
     """Names each document that goes, and the one that stays for it."""
     places, ends = np.unique(np.concatenate(findings), return_inverse=True)
     ends = ends.reshape(2, -1)
-    links = sparse.coo_array(
+    links = scipy.sparse.coo_array(
       (np.ones(ends.shape[1], np.int8), (ends[0], ends[1])),
       shape=(len(places), len(places)),
     )
-    _, component = sparse.csgraph.connected_components(links, directed=False)
+    _, component = scipy.sparse.csgraph.connected_components(
+      links, directed=False
+    )
     # `places` ascends, so the first of a component is its first document.
     _, first, of = np.unique(component, return_index=True, return_inverse=True)
     stays = places[first][of]
@@ -198,11 +200,13 @@ def _alike(sketches: np.ndarray, threshold: float) -> np.ndarray:
 
 def _forest(pairs: np.ndarray, size: int) -> np.ndarray:
   """Keeps of the pairs as many as connect the same, each with the first."""
-  links = sparse.coo_array(
+  links = scipy.sparse.coo_array(
     (np.ones(len(pairs), np.int8), (pairs[:, 0], pairs[:, 1])),
     shape=(size, size),
   )
-  _, component = sparse.csgraph.connected_components(links, directed=False)
+  _, component = scipy.sparse.csgraph.connected_components(
+    links, directed=False
+  )
   _, first, of = np.unique(component, return_index=True, return_inverse=True)
   stays = first[of]
   gone = np.flatnonzero(stays != np.arange(size))

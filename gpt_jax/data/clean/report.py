@@ -11,9 +11,11 @@ D/cleaning.json, in the folder of a token store, holds
    'skipped': {kind: count}}
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+from gpt_jax.data import files
 from gpt_jax.data.clean.steps import Document, Outcome
 
 NAME = 'cleaning.json'
@@ -110,9 +112,15 @@ def summary(entries: list[dict]) -> dict[str, Any]:
   }
 
 
-def table(entries: list[dict]) -> list[list[str]]:
-  """Rows of a table: step and source, in, out; below each its rules."""
-  rows = []
+def read(folder: str) -> list[dict[str, Any]]:
+  """The steps' entries of a token store; none where nothing was cleaned."""
+  data = files.read(folder, NAME)
+  return json.loads(data)['steps'] if data else []
+
+
+def table(entries: list[dict]) -> list[str]:
+  """Lines of a table: step and source, in, out; below each its rules."""
+  rows = [['cleaning', 'documents', 'bytes', '-> documents', 'bytes']]
   for entry in entries:
     for source, counts in entry['sources'].items():
       name = f'{entry["step"]} [{source}]' if source else entry['step']
@@ -120,11 +128,20 @@ def table(entries: list[dict]) -> list[list[str]]:
       for rule, found in sorted(counts['rules'].items()):
         gone = found['documents_removed']
         changed = found['documents'] - gone
-        said = [f'{gone:,} removed'] * bool(gone)
-        said += [f'{changed:,} changed'] * bool(changed)
-        taken = ['', f'-{found["bytes"]:,}']
-        rows.append([f'  {rule}', ', '.join(said), '', *taken])
-  return rows
+        rows.append(
+          [
+            *(f'  {rule}', f'{changed:,} changed' if changed else '', ''),
+            *(f'-{gone:,}' if gone else '', f'-{found["bytes"]:,}'),
+          ]
+        )
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return [
+    '  '.join(
+      [row[0].ljust(widths[0])]
+      + [cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True)]
+    ).rstrip()
+    for row in rows
+  ]
 
 
 def _short(text: str) -> str:
