@@ -93,17 +93,9 @@ class MinHash:
   def conclude(self, findings: Findings) -> Findings:
     """Names each document that goes, and the one that stays for it."""
     places, ends = np.unique(np.concatenate(findings), return_inverse=True)
-    ends = ends.reshape(2, -1)
-    links = scipy.sparse.coo_array(
-      (np.ones(ends.shape[1], np.int8), (ends[0], ends[1])),
-      shape=(len(places), len(places)),
-    )
-    _, component = scipy.sparse.csgraph.connected_components(
-      links, directed=False
-    )
+    links = ends.reshape(2, -1).T
     # `places` ascends, so the first of a component is its first document.
-    _, first, of = np.unique(component, return_index=True, return_inverse=True)
-    stays = places[first][of]
+    stays = places[_firsts(links, len(places))]
     gone = stays != places
     return Findings(places[gone], stays[gone])
 
@@ -195,19 +187,26 @@ def _alike(sketches: np.ndarray, threshold: float) -> np.ndarray:
   linked = first[np.concatenate(pairs)]
   found = np.sort(np.concatenate([copies, linked]), axis=1)
   found = found[found[:, 0] < found[:, 1]]
-  return _forest(found, len(of))
+  firsts = _firsts(found, len(of))
+  gone = np.flatnonzero(firsts != np.arange(len(of)))
+  return np.stack([firsts[gone], gone], axis=1)
 
 
-def _forest(pairs: np.ndarray, size: int) -> np.ndarray:
-  """Keeps of the pairs as many as connect the same, each with the first."""
-  links = scipy.sparse.coo_array(
-    (np.ones(len(pairs), np.int8), (pairs[:, 0], pairs[:, 1])),
+def _firsts(links: np.ndarray, size: int) -> np.ndarray:
+  """The first of each one's connected component.
+
+  Args:
+    links: pairs of numbers below `size`; [N, 2].
+    size: how many there are.
+
+  Returns:
+    int64 [size].
+  """
+  graph = scipy.sparse.coo_array(
+    (np.ones(len(links), np.int8), (links[:, 0], links[:, 1])),
     shape=(size, size),
   )
-  _, component = scipy.sparse.csgraph.connected_components(
-    links, directed=False
-  )
+  components = scipy.sparse.csgraph.connected_components
+  _, component = components(graph, directed=False)
   _, first, of = np.unique(component, return_index=True, return_inverse=True)
-  stays = first[of]
-  gone = np.flatnonzero(stays != np.arange(size))
-  return np.stack([stays[gone], gone], axis=1)
+  return first[of]
