@@ -21,7 +21,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from gpt_jax.data import progress, workers
-from gpt_jax.data.clean import catalogue, grouping, report, shards
+from gpt_jax.data.clean import catalogue, grouping, report, shards, steps
 from gpt_jax.data.clean.shards import Phase
 from gpt_jax.data.clean.steps import PLACES, Document
 from gpt_jax.data.source import Document as Raw
@@ -118,7 +118,7 @@ class _Run:
     self._num_workers, self._show = num_workers, show
     self._steps = catalogue.load(text).steps
     self._phases = shards.phases(self._steps)
-    wanted = json.loads(json.dumps([text, wanted]))
+    wanted = json.loads(json.dumps([text, wanted, catalogue.versions()]))
     self.state = {
       'wanted': wanted,
       'phase': 0,  # the first that is not done
@@ -234,12 +234,13 @@ class _Run:
 
 
 def _task(number: int, documents: list[Document]) -> _Task:
-  digest, num_bytes = hashlib.sha256(), 0
+  digest, num_bytes = hashlib.sha256(f'{documents[0].place}'.encode()), 0
   for document in documents:
-    text = document.text.encode()
-    digest.update(f'{document.name}\0{len(text)}\0'.encode())
-    digest.update(text)
-    num_bytes += len(text)
+    size = steps.num_bytes(document.text)
+    digest.update(f'{document.name}\0{size}\0'.encode())
+    for block in steps.encoded(document.text):
+      digest.update(block)
+    num_bytes += size
   return _Task(0, number, digest.hexdigest(), documents, num_bytes)
 
 
