@@ -23,7 +23,8 @@ Apache Beam do the same to the same documents:
 A document is addressed by its place in the input (`Document.place`), counted in
 steps of `PLACES` over all sources in their order, so that the pieces of one
 that is cut keep its place and an order. The source within a mixture is the
-first part of its name. All that "first" means is the order of the places.
+first part of its name. Only the order of places matters, not their values: a
+runner that does not know how many documents came before may take others.
 
 In Beam a global step is: Map(rows) | GroupByKey(key) | sort | judge | conclude
 (only where `concludes`: it takes all findings in one place) | GroupByKey(place)

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """C4's rules for web pages (Raffel et al. 2020, section 2.2).
 
-The journal's text asks for 3 words a line and 5 sentences a page, which are the
-defaults; the code that made the C4 of TensorFlow Datasets, and a later version
-of the preprint, for 5 words and 3 sentences. That code differs in more: it
-removes single lines that occur twice instead of three-sentence spans, lines
+Versions of the text ask for 3 words a line and 5 sentences a page, which are
+the defaults, or for 5 words and 3 sentences, as the code does that made the C4
+of TensorFlow Datasets. That code differs in more: it removes single lines that occur twice instead of three-sentence spans, lines
 that end in an ellipsis, words of over 1,000 characters, citation marks and
 policy notices; it splits sentences by NLTK's model; and it looks for curly
 brackets and "lorem ipsum" only in lines that passed, where we look at the page.

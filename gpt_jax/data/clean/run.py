@@ -8,21 +8,25 @@ say. A process that was killed leaves its shards; the next reads the documents
 again to compare them with those, and cleans what is missing.
 """
 
-import collections
 import contextlib
 import hashlib
-import itertools
 import json
 import logging
 import os
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any, NamedTuple
 
-from gpt_jax.data import progress, workers
-from gpt_jax.data.clean import catalogue, grouping, report, shards, steps
-from gpt_jax.data.clean.shards import Phase
+from gpt_jax.data import progress
+from gpt_jax.data.clean import (
+  catalogue,
+  crew,
+  grouping,
+  report,
+  shards,
+  steps,
+)
+from gpt_jax.data.clean.crew import Crew, Task
 from gpt_jax.data.clean.steps import PLACES, Document
 from gpt_jax.data.source import Document as Raw
 from gpt_jax.data.source import Source
@@ -45,18 +49,6 @@ class Cleaned(NamedTuple):
 
   source: Source
   entries: list[dict[str, Any]]
-
-
-class _Task(NamedTuple):
-  """What a worker makes a shard of."""
-
-  phase: int
-  number: int
-  key: str
-  documents: list[Document] | None  # None: those of the phase before
-  num_bytes: int
-  first: int = 0  # place of the first of those
-  stop: int = 0  # after that of the last
 
 
 def clean(
@@ -136,7 +128,7 @@ class _Run:
 
   def path(self, phase: int) -> str:
     """The folder of a phase."""
-    return _phase(self._folder, phase)
+    return crew.phase_folder(self._folder, phase)
 
   def go(self, in_mixture: bool):
     """Goes through the phases that are not done."""
@@ -144,19 +136,19 @@ class _Run:
       return
     self._steps = catalogue.ready(self._steps)
     self._phases = shards.phases(self._steps)
-    crew = _Crew(self._phases, self._folder, self._num_workers)
-    with contextlib.closing(crew):
+    made_by = Crew(self._phases, self._folder, self._num_workers)
+    with contextlib.closing(made_by):
       for number in range(self.state['phase'], len(self._phases)):
         os.makedirs(self.path(number), exist_ok=True)
         tasks = self._again(number) if number else self._first(in_mixture)
         total = self._corpus.num_bytes
         if number:
           total = sum(shard['num_bytes'] for shard in self.state['shards'])
-        self._pass(number, crew.made(tasks), total)
+        self._pass(number, made_by.made(tasks), total)
         if number:
           shutil.rmtree(self.path(number - 1))
 
-  def _pass(self, number: int, made_tasks: Iterator[_Task], total: int | None):
+  def _pass(self, number: int, made_tasks: Iterator[Task], total: int | None):
     phase, folder = self._phases[number], self.path(number)
     stage = f'cleaning, pass {number + 1} of {len(self._phases)}'
     num_bytes = 0
@@ -182,7 +174,7 @@ class _Run:
     self.state['phase'] = number + 1
     self._write_state()
 
-  def _first(self, in_mixture: bool) -> Iterator[_Task]:
+  def _first(self, in_mixture: bool) -> Iterator[Task]:
     """Shards of the corpus."""
     batch, size, number = [], 0, 0
     for i, (name, text) in enumerate(self._corpus.documents()):
@@ -195,13 +187,13 @@ class _Run:
     if batch:
       yield _task(number, batch)
 
-  def _again(self, phase: int) -> Iterator[_Task]:
+  def _again(self, phase: int) -> Iterator[Task]:
     """Shards of what the phase before left."""
     for number, shard in enumerate(self.state['shards']):
       key = hashlib.sha256(
         f'{shard["key"]}\0{phase}\0{self.state["findings"]}'.encode()
       ).hexdigest()
-      yield _Task(
+      yield Task(
         *(phase, number, key, None),
         *(shard['num_bytes'], shard['first'], shard['stop']),
       )
@@ -233,7 +225,7 @@ class _Run:
     os.replace(f'{path}.partial', path)
 
 
-def _task(number: int, documents: list[Document]) -> _Task:
+def _task(number: int, documents: list[Document]) -> Task:
   digest, num_bytes = hashlib.sha256(f'{documents[0].place}'.encode()), 0
   for document in documents:
     size = steps.num_bytes(document.text)
@@ -241,74 +233,4 @@ def _task(number: int, documents: list[Document]) -> _Task:
     for block in steps.encoded(document.text):
       digest.update(block)
     num_bytes += size
-  return _Task(0, number, digest.hexdigest(), documents, num_bytes)
-
-
-class _Crew:
-  """Makes shards, in this process or in others."""
-
-  def __init__(self, phases: list[Phase], folder: str, num_workers: int):
-    """No process is started before one is needed."""
-    self._args = phases, folder
-    self._num_workers = num_workers
-    self._pool = None
-    _start(*self._args)  # for what is done in this process
-
-  def made(self, tasks: Iterator[_Task]) -> Iterator[_Task]:
-    """Makes the shards that are not done; yields their tasks, in order."""
-    waiting: collections.deque[tuple[_Task, Future | None]]
-    waiting = collections.deque()
-    some = [*itertools.islice(tasks, 2)]
-    alone = self._num_workers == 1 or len(some) < 2
-    for task in itertools.chain(some, tasks):
-      noted = shards.done(_phase(self._args[1], task.phase), task.number)
-      future = None
-      if noted is None or noted['key'] != task.key:
-        if alone:
-          _make(task)
-        else:
-          future = self._others().submit(_make, task)
-      waiting.append((task._replace(documents=None), future))
-      if len(waiting) > 2 * self._num_workers:
-        yield _result(*waiting.popleft())
-    while waiting:
-      yield _result(*waiting.popleft())
-
-  def _others(self) -> ProcessPoolExecutor:
-    if self._pool is None:
-      self._pool = workers.pool(self._num_workers, _start, *self._args)
-    return self._pool
-
-  def close(self):
-    """Ends the processes."""
-    if self._pool:
-      self._pool.shutdown(cancel_futures=True)
-
-
-def _phase(folder: str, number: int) -> str:
-  return os.path.join(folder, f'{number}')
-
-
-def _result(task: _Task, future: Future | None) -> _Task:
-  if future is not None:
-    future.result()  # raises what the worker raised
-  return task
-
-
-_phases: list[Phase]  # of a worker
-_folder: str
-
-
-def _start(phases: list[Phase], folder: str):
-  global _phases, _folder
-  _phases, _folder = phases, folder
-
-
-def _make(task: _Task):
-  phase, folder = _phases[task.phase], _phase(_folder, task.phase)
-  documents, findings = task.documents, grouping.NONE
-  if documents is None:
-    before = _phase(_folder, task.phase - 1)
-    documents = shards.read(before, task.number)
-    findings = grouping.findings(before, task.first, task.stop)
-  shards.write(phase, documents, findings, folder, task.number, task.key)
+  return Task(0, number, digest.hexdigest(), documents, num_bytes)
