@@ -4,8 +4,9 @@
 
 Versions of the text ask for 3 words a line and 5 sentences a page, which are
 the defaults, or for 5 words and 3 sentences, as the code does that made the C4
-of TensorFlow Datasets. That code differs in more: it removes single lines that occur twice instead of three-sentence spans, lines
-that end in an ellipsis, words of over 1,000 characters, citation marks and
+of TensorFlow Datasets. That code differs in more: it removes single lines that
+occur twice instead of three-sentence spans, lines that end in an ellipsis,
+words of over 1,000 characters (with their lines), citation marks and
 policy notices; it splits sentences by NLTK's model; and it looks for curly
 brackets and "lorem ipsum" only in lines that passed, where we look at the page.
 """
