@@ -1,11 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Turns text into a tokenizer and a token store.
+r"""Turns text into a tokenizer and a token store.
 
   gpt-jax prepare --config configs/smoke.py --out data/smoke
+  gpt-jax prepare --config configs/smoke.py --out data/smoke \
+    --runner DirectRunner --beam_options '--direct_num_workers=2'
 
 `train` does it by itself when the store is missing; several runs share one by
---config.data.store=data/smoke.
+--config.data.store=data/smoke. What is too much for one machine is prepared
+on Apache Beam by --runner, with the same bytes: see launch/BEAM.md.
 """
 
 from absl import flags
@@ -21,13 +24,32 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'out', None, 'Folder of the store; made when missing.', flag_values=values
   )
+  flags.DEFINE_string(
+    'runner',
+    None,
+    'Runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, '
+    'SparkRunner, ...; empty: this process and its own workers.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'beam_options',
+    '',
+    "Apache Beam's own options, in one text: '--project=P --region=R'.",
+    flag_values=values,
+  )
 
 
 def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'config', 'out')
   config = config_lib.resolve(args.config)
-  prepare.prepare(config, args.out)
+  if args.beam_options and not args.runner:
+    raise command.UsageError(
+      f'--beam_options={args.beam_options}: needs --runner as well'
+    )
+  prepare.prepare(
+    config, args.out, runner=args.runner, beam_options=args.beam_options
+  )
   store = prepare.ensure(config, args.out)
   config_lib.set_vocab_size(
     config, store.manifest.vocab_size, config.tokenizer.name

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of the corpus is held out for evaluation."""
 
+import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax import spec
@@ -27,12 +28,15 @@ class Split(NamedTuple):
     num_bytes: of their text, for progress; None where it is not known.
     holds_out: whether any part is held out.
     files: name -> path of what is read.
+    units: each starts a part of the stream that can be read by itself; None
+      where the side of a document depends on those before.
   """
 
   parts: Callable[[], Iterator[Part]]
   num_bytes: int | None
   holds_out: bool
   files: dict[str, str]
+  units: Sequence[Callable[[], Iterator[Part]]] | None = None
 
 
 def split(source: str, holdout: str) -> Split:
@@ -58,13 +62,17 @@ def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
   _check(fraction)
 
   def build(corpus: Source) -> Split:
-    def parts() -> Iterator[Part]:
-      for document in corpus.documents():
-        digest = hashlib.sha256(document.name.encode()).digest()
-        share = int.from_bytes(digest[:8], 'big') / 2**64
-        yield Part(document, share < fraction)
+    def held_out(document: Document) -> bool:
+      digest = hashlib.sha256(document.name.encode()).digest()
+      return int.from_bytes(digest[:8], 'big') / 2**64 < fraction
 
-    return Split(parts, corpus.num_bytes, True, corpus.files)
+    return Split(
+      functools.partial(_sided, held_out, corpus.documents),
+      corpus.num_bytes,
+      True,
+      corpus.files,
+      [functools.partial(_sided, held_out, unit) for unit in corpus.units],
+    )
 
   return build
 
@@ -97,22 +105,44 @@ def none() -> Callable[[Source], Split]:
   """Nothing is held out."""
 
   def build(corpus: Source) -> Split:
-    def parts() -> Iterator[Part]:
-      return (Part(document, False) for document in corpus.documents())
-
-    return Split(parts, corpus.num_bytes, False, corpus.files)
+    return Split(
+      functools.partial(_sided, _never, corpus.documents),
+      corpus.num_bytes,
+      False,
+      corpus.files,
+      [functools.partial(_sided, _never, unit) for unit in corpus.units],
+    )
 
   return build
 
 
 def _other(corpus: Source, other: Source) -> Split:
   def parts() -> Iterator[Part]:
-    yield from (Part(document, False) for document in corpus.documents())
-    yield from (Part(document, True) for document in other.documents())
+    yield from _sided(_never, corpus.documents)
+    yield from _sided(_always, other.documents)
 
   named = {f'holdout: {name}': path for name, path in other.files.items()}
   num_bytes = _sum(corpus.num_bytes, other.num_bytes)
-  return Split(parts, num_bytes, True, corpus.files | named)
+  units = [functools.partial(_sided, _never, unit) for unit in corpus.units]
+  units += [functools.partial(_sided, _always, unit) for unit in other.units]
+  return Split(parts, num_bytes, True, corpus.files | named, units)
+
+
+def _sided(
+  held_out: Callable[[Document], bool],
+  documents: Callable[[], Iterator[Document]],
+) -> Iterator[Part]:
+  return (Part(document, held_out(document)) for document in documents())
+
+
+def _never(document: Document) -> bool:
+  del document
+  return False
+
+
+def _always(document: Document) -> bool:
+  del document
+  return True
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

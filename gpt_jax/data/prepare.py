@@ -7,6 +7,7 @@ step. What a killed process leaves the next goes on with.
 """
 
 import contextlib
+import importlib
 import logging
 import os
 from typing import Any
@@ -38,7 +39,12 @@ log = logging.getLogger('gpt_jax')
 
 
 def prepare(
-  config: Any, folder: str, report: progress.Report | None = None
+  config: Any,
+  folder: str,
+  report: progress.Report | None = None,
+  *,
+  runner: str | None = None,
+  beam_options: str = '',
 ) -> Manifest:
   """Makes the token store that `config` describes, unless it is there.
 
@@ -50,6 +56,8 @@ def prepare(
     folder: a path or a URL.
     report: called with stage, bytes done and bytes in all; by default a bar
       is drawn where someone watches.
+    runner: of Apache Beam, which then does the work; None: we do it here.
+    beam_options: of Apache Beam, as a command line has them.
 
   Returns:
     The manifest of the train split.
@@ -59,6 +67,7 @@ def prepare(
       foreign files or a store of other settings or of files that changed.
   """
   settings = _settings(config)
+  beam_build = _beam_build() if runner else None
   _refuse_foreign(folder)
   with files.exclusive(folder, _UNFINISHED):
     if manifest.exists(folder):
@@ -75,6 +84,13 @@ def prepare(
     with contextlib.ExitStack() as stack:
       if report is None:
         report = stack.enter_context(progress.bar())
+      if beam_build:
+        return beam_build.write(
+          *(settings, split, folder),
+          runner=runner,
+          options=beam_options,
+          report=report,
+        )
       return build.build(
         settings, split, folder, workers=workers, report=report
       )
@@ -99,6 +115,22 @@ def ensure(config: Any, folder: str) -> TokenStore:
   else:
     prepare(config, folder)
   return TokenStore.open(folder).ordered(config.data.source)
+
+
+def _beam_build() -> Any:
+  """The module that needs Apache Beam.
+
+  Raises:
+    UsageError: Beam is not installed.
+  """
+  try:
+    importlib.import_module('apache_beam')
+  except ImportError as e:
+    raise UsageError(
+      '--runner: needs Apache Beam; in an environment of its own run pip '
+      "install -c constraints-beam.txt -e '.[beam]'"
+    ) from e
+  return importlib.import_module('gpt_jax.data.beam_build')
 
 
 def _settings(config: Any) -> Settings:

@@ -8,8 +8,9 @@ raises it, or counts it where the call says `on_error='skip'`.
 """
 
 import collections
+import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax.spec import UsageError
@@ -35,21 +36,27 @@ class Bad(UsageError):
 
 Skip = Callable[[Bad], None]
 
+# Starts a stream of documents, some of which may hold no text.
+Unit = Callable[[Skip], Iterator[Document]]
+
 
 class Reader(NamedTuple):
   """What an entry of `sources.SOURCES` makes.
 
   Attributes:
-    stream: starts the stream of documents, some of which may hold no text.
+    units: parts that can be read by themselves, for instance files; one after
+      the other they are the stream of documents.
     files: name -> path of what is read, for noticing changes.
     num_bytes: about how much text it is; None where files are compressed.
     on_error: 'fail' or 'skip'.
+    stream: the same stream, where it is more than its parts.
   """
 
-  stream: Callable[[Skip], Iterator[Document]]
+  units: Sequence[Unit]
   files: dict[str, str]
   num_bytes: int | None = None
   on_error: str = 'fail'
+  stream: Unit | None = None
 
 
 class Source(NamedTuple):
@@ -59,11 +66,13 @@ class Source(NamedTuple):
     documents: starts the stream; it raises `UsageError`.
     num_bytes: about how much text it is; None where that is not known.
     files: name -> path of what is read.
+    units: each starts the stream of a part of it, that may hold nothing.
   """
 
   documents: Callable[[], Iterator[Document]]
   num_bytes: int | None
   files: dict[str, str]
+  units: Sequence[Callable[[], Iterator[Document]]]
 
 
 def build(call: str, reader: Reader) -> Source:
@@ -80,9 +89,10 @@ def build(call: str, reader: Reader) -> Source:
     raise UsageError(
       f"{call}: on_error={reader.on_error!r} is neither 'fail' nor 'skip'"
     )
+  whole = [reader.stream] if reader.stream else reader.units
   told = False  # a source is read several times
 
-  def stream() -> Iterator[Document]:
+  def stream(units: Sequence[Unit], all_of_it: bool) -> Iterator[Document]:
     nonlocal told
     counts, examples = collections.Counter(), {}
     num_documents = num_empty = 0
@@ -93,14 +103,15 @@ def build(call: str, reader: Reader) -> Source:
       counts[bad.kind] += 1
       examples.setdefault(bad.kind, str(bad))
 
-    for document in reader.stream(skip):
-      if document.text:
-        num_documents += 1
-        yield document
-      else:
-        num_empty += 1
-    if not told:
-      told = True
+    for unit in units:
+      for document in unit(skip):
+        if document.text:
+          num_documents += 1
+          yield document
+        else:
+          num_empty += 1
+    if not all_of_it or not told:
+      told = all_of_it
       for kind, count in counts.items():
         log.warning(
           '%s: skipped %d that %s; the first: %s',
@@ -108,7 +119,12 @@ def build(call: str, reader: Reader) -> Source:
         )
       if num_empty:
         log.info('%s: left out %d documents without text', call, num_empty)
-    if not num_documents:
+    if all_of_it and not num_documents:
       raise UsageError(f'{call}: its files hold no text; name other files')
 
-  return Source(stream, reader.num_bytes, reader.files)
+  return Source(
+    functools.partial(stream, whole, True),
+    reader.num_bytes,
+    reader.files,
+    [functools.partial(stream, [unit], False) for unit in reader.units],
+  )

@@ -5,11 +5,12 @@
 Tables and TensorFlow datasets are in `sources_tables` and `sources_tfds`.
 """
 
+import functools
 import json
 import os
 import pathlib
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gpt_jax import spec
 from gpt_jax.data import lines, matches, source
@@ -17,6 +18,10 @@ from gpt_jax.data.source import Bad, Document, Reader, Skip, Source
 from gpt_jax.data.sources_tables import parquet
 from gpt_jax.data.sources_tfds import tfds, tfds_dir
 from gpt_jax.spec import Pair, UsageError
+
+# What one worker reads at once: so many bytes, or fewer small files, each of
+# which counts for `_OPEN` bytes more.
+_UNIT, _OPEN = 1 << 26, 1 << 16
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
@@ -77,19 +82,18 @@ def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
   """
   files = matches.find(pattern)
 
-  def stream(skip: Skip) -> Iterator[Document]:
-    for bad in files.bad:
-      skip(bad)
-    for name, path in files.items():
-      for number, line in lines.numbered(path, skip):
-        try:
-          text = _entry(f'{path}:{number}', line, field)
-        except Bad as e:
-          skip(e)
-          continue
-        yield Document(f'{name}:{number}', text)
+  def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
+    for number, line in lines.numbered(path, skip):
+      try:
+        text = _entry(f'{path}:{number}', line, field)
+      except Bad as e:
+        skip(e)
+        continue
+      yield Document(f'{name}:{number}', text)
 
-  return Reader(stream, files, _total_size(files), on_error)
+  units = [functools.partial(unit, *named) for named in files.items()]
+  units = matches.with_bad(files, units)
+  return Reader(units, files, _total_size(files), on_error)
 
 
 def mixture(*calls: Pair) -> Reader:
@@ -101,10 +105,16 @@ def mixture(*calls: Pair) -> Reader:
     pair.key: load(f'data.sources.{pair.key}', pair.value) for pair in calls
   }
 
+  def unit(
+    name: str, documents: Callable[[], Iterator[Document]], skip: Skip
+  ) -> Iterator[Document]:
+    del skip  # the sources have their own
+    for document in documents():
+      yield Document(f'{name}/{document.name}', document.text)
+
   def stream(skip: Skip) -> Iterator[Document]:
     for name, part in read.items():
-      for document in part.documents():
-        yield Document(f'{name}/{document.name}', document.text)
+      yield from unit(name, part.documents, skip)
 
   sizes = [part.num_bytes for part in read.values()]
   known = [size for size in sizes if size is not None]
@@ -114,7 +124,12 @@ def mixture(*calls: Pair) -> Reader:
     for file, path in part.files.items()
   }
   total = sum(known) if len(known) == len(sizes) else None
-  return Reader(stream, files, total)
+  units = [
+    functools.partial(unit, name, documents)
+    for name, part in read.items()
+    for documents in part.units
+  ]
+  return Reader(units, files, total, stream=stream)
 
 
 def _total_size(files: dict[str, str]) -> int | None:
@@ -124,10 +139,8 @@ def _total_size(files: dict[str, str]) -> int | None:
 
 
 def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
-  def stream(skip: Skip) -> Iterator[Document]:
-    for bad in files.bad:
-      skip(bad)
-    for name, path in files.items():
+  def unit(named: Sequence[tuple[str, str]], skip: Skip) -> Iterator[Document]:
+    for name, path in named:
       try:
         text = _decode(path)
       except Bad as e:
@@ -135,7 +148,22 @@ def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
         continue
       yield Document(name, text)
 
-  return Reader(stream, files, _total_size(files), on_error)
+  units = [functools.partial(unit, group) for group in _groups(files)]
+  units = matches.with_bad(files, units)
+  return Reader(units, files, _total_size(files), on_error)
+
+
+def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
+  """Cuts the files into groups that take about as long to read."""
+  group, size = [], 0
+  for name, path in files.items():
+    group.append((name, path))
+    size += os.path.getsize(path) + _OPEN
+    if size >= _UNIT:
+      yield group
+      group, size = [], 0
+  if group:
+    yield group
 
 
 def _decode(path: str) -> str:

@@ -103,7 +103,11 @@ class TokenStore:
     if isinstance(self._tokens, np.ndarray):
       windows = np.lib.stride_tricks.sliding_window_view(self._tokens, length)
       return windows[starts]
-    reads = [self._tokens[s : s + length].read() for s in starts.tolist()]
+    # In a batch the rows of one file share its index and their requests.
+    with ts.Batch() as batch:
+      reads = [
+        self._tokens[s : s + length].read(batch=batch) for s in starts.tolist()
+      ]
     rows = np.empty((len(reads), length), self.manifest.dtype)
     for i, read in enumerate(reads):
       rows[i] = self._result(TOKENS, read)
@@ -161,6 +165,29 @@ class TokenStore:
       raise _damaged(self.folder, name, str(e)) from e
 
 
+def shard_size(dtype: str) -> int:
+  """Elements of an array in one file."""
+  return _SHARD_BYTES // np.dtype(dtype).itemsize
+
+
+def write_shard(
+  folder: str, name: str, dtype: str, length: int, i: int, values: np.ndarray
+):
+  """Writes file `i` of an array of `length` elements, as `ArrayWriter` would.
+
+  Several processes may do so at once, each for other files.
+  """
+  size = shard_size(dtype)
+  array = files.open_array(
+    files.join(folder, name),
+    metadata=_metadata(dtype, size) | {'shape': [length]},
+    store_data_equal_to_fill_value=True,
+    open=True,
+    create=True,
+  )
+  array[i * size : i * size + len(values)].write(values).result()
+
+
 class Written(NamedTuple):
   """What an `ArrayWriter` wrote."""
 
@@ -188,7 +215,7 @@ class ArrayWriter:
       ValueError: the array to go on with is not there.
     """
     self._dtype = np.dtype(dtype)
-    self._shard = _SHARD_BYTES // self._dtype.itemsize
+    self._shard = shard_size(dtype)
     # So that the checksums of the shards are those of the whole.
     assert self._shard % manifest.BLOCK == 0
     self._waiting: list[np.ndarray] = []

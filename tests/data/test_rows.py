@@ -55,5 +55,5 @@ def test_rows_written_out():
 
 def test_a_target_that_does_not_fit_is_named():
   fits, too_long = Example([1], [2] * 6), Example([], [2] * 7)
-  with pytest.raises(UsageError, match='context_length=7: .* example 1 has 7'):
+  with pytest.raises(UsageError, match=r'context_length=7: .* example 1 has 7'):
     prefix_target([fits, too_long], length=7, eos_id=E)
