@@ -98,6 +98,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # or a source of its own.
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
+    # stream: rows are cut out of all documents, one after the other (GPT);
+    # documents: rows of whole documents that do not see each other, padded.
+    rows='stream',
     # Processes that turn text into tokens, always the same; empty: one a core.
     workers=placeholder(int),
   )

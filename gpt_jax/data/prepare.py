@@ -114,7 +114,8 @@ def ensure(config: Any, folder: str) -> TokenStore:
       )
   else:
     prepare(config, folder)
-  return TokenStore.open(folder).ordered(config.data.source)
+  data = config.data
+  return TokenStore.open(folder).ordered(data.source, data.rows)
 
 
 def _beam_build() -> Any:

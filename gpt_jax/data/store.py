@@ -21,7 +21,7 @@ import numpy as np
 import tensorstore as ts
 
 from gpt_jax import spec
-from gpt_jax.data import files, manifest, mixture, tokenizer
+from gpt_jax.data import files, manifest, mixture, packing, tokenizer
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import Phase
 from gpt_jax.spec import UsageError
@@ -47,6 +47,8 @@ class TokenStore:
     self._tokens = tokens
     self._ends = ends
     self.mixture: list[Phase] = []
+    self.rows = 'stream'
+    self._packed: dict[int, dict[str, np.ndarray]] = {}
 
   def __len__(self) -> int:
     return self.manifest.num_tokens
@@ -81,11 +83,32 @@ class TokenStore:
       arrays.append(array)
     return cls(folder, contents, *arrays)
 
-  def ordered(self, source: str) -> 'TokenStore':
-    """The store with the weights of `data.source`, where it is a mixture."""
+  def ordered(self, source: str, rows: str = 'stream') -> 'TokenStore':
+    """The store with what decides on its rows.
+
+    Args:
+      source: `data.source`, for the weights of a mixture.
+      rows: `data.rows`: 'stream', or 'documents' (see `packing`).
+    """
     if mixture.is_mixture(source):
       self.mixture = mixture.phases(source)
+    self.rows = rows
     return self
+
+  def packed(self, length: int) -> dict[str, np.ndarray]:
+    """Where rows of whole documents begin: see `packing.begins`.
+
+    Returns:
+      An array for each source of a mixture; the only one of others is ''.
+    """
+    if length not in self._packed:
+      stops = self.manifest.parts if self.mixture else {'': len(self)}
+      starts = [0, *stops.values()]
+      self._packed[length] = {
+        name: packing.begins(self.document_ends, length, start, stop)
+        for start, (name, stop) in zip(starts, stops.items(), strict=False)
+      }
+    return self._packed[length]
 
   def tokens(self, start: int, stop: int) -> np.ndarray:
     """Returns tokens [start, stop) in the store's dtype."""
@@ -140,7 +163,9 @@ class TokenStore:
     (holdout,) = spec.parse('data.holdout', self.manifest.holdout)
     if holdout.name == 'none':
       return None
-    return TokenStore.open(files.join(self.folder, VALIDATION))
+    held_out = TokenStore.open(files.join(self.folder, VALIDATION))
+    held_out.rows = self.rows
+    return held_out
 
   def verify(self):
     """Compares every token with the manifest; for stores not in memory.

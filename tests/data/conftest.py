@@ -56,6 +56,7 @@ def make_config():
           'source': source,
           'holdout': holdout,
           'workers': workers,
+          'rows': 'stream',
           'sources': sources or {},
         },
         'tokenizer': {'name': tokenizer},

@@ -89,6 +89,7 @@ def test_the_order_of_earlier_versions(store):
   class Short:
     folder = ''
     mixture = ()
+    rows = 'stream'
 
     def __len__(self):
       return 17 * LENGTH + 1
