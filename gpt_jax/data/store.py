@@ -14,6 +14,7 @@ that is checked at every read, and a chunk that is missing is an error. A store
 small enough to be kept in memory is checked against the manifest as a whole.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -35,6 +36,9 @@ IN_MEMORY_BYTES = 1 << 30
 
 _SHARD_BYTES = 1 << 25  # one file: 16M tokens of two bytes
 _CHUNK = 1 << 14  # elements read at once: 8 rows of 2048 tokens
+
+
+log = logging.getLogger('gpt_jax')
 
 
 class TokenStore:
@@ -108,6 +112,11 @@ class TokenStore:
         name: packing.begins(self.document_ends, length, start, stop)
         for start, (name, stop) in zip(starts, stops.items(), strict=False)
       }
+      rows = sum(len(x) - 1 for x in self._packed[length].values())
+      log.info(
+        '%s: %d rows of whole documents, of which %.1f%% is padding',
+        *(self.folder, rows, 100 * (1 - len(self) / (rows * length))),
+      )
     return self._packed[length]
 
   def tokens(self, start: int, stop: int) -> np.ndarray:
