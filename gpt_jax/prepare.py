@@ -15,7 +15,7 @@ from absl import flags
 
 from gpt_jax import command
 from gpt_jax import config as config_lib
-from gpt_jax.data import prepare
+from gpt_jax.data import eval_sets, prepare
 
 
 def define(values: flags.FlagValues) -> None:
@@ -47,6 +47,7 @@ def main(args: command.Args) -> None:
     raise command.UsageError(
       f'--beam_options={args.beam_options}: needs --runner as well'
     )
+  eval_sets.check(config)
   prepare.prepare(
     config, args.out, runner=args.runner, beam_options=args.beam_options
   )
@@ -54,11 +55,13 @@ def main(args: command.Args) -> None:
   config_lib.set_vocab_size(
     config, store.manifest.vocab_size, config.tokenizer.name
   )
-  for split, part in (('training', store), ('held-out', store.validation())):
-    if part is not None:
-      m = part.manifest
-      print(
-        f'{split}: {m.num_documents:,} documents, {m.num_bytes:,} bytes, '
-        f'{m.num_tokens:,} tokens ({m.num_bytes / m.num_tokens:.2f} bytes each)'
-      )
+  parts = {'training': store}
+  for name, found in eval_sets.held_out(config, store).items():
+    parts['held-out' if name == eval_sets.VALIDATION else name] = found.store
+  for name, part in parts.items():
+    m = part.manifest
+    print(
+      f'{name}: {m.num_documents:,} documents, {m.num_bytes:,} bytes, '
+      f'{m.num_tokens:,} tokens ({m.num_bytes / m.num_tokens:.2f} bytes each)'
+    )
   print(f'token store: {args.out}')

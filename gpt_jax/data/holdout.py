@@ -39,14 +39,19 @@ class Split(NamedTuple):
   units: Sequence[Callable[[], Iterator[Part]]] | None = None
 
 
-def split(source: str, holdout: str) -> Split:
+def split(source: str, holdout: str, field: str = 'data.source') -> Split:
   """Splits the corpus `source` as the call `holdout` says.
+
+  Args:
+    source: call-string of a source.
+    holdout: call-string of what is held out.
+    field: where `source` stands in the config.
 
   Raises:
     UsageError: either call is wrong.
   """
+  corpus = sources.load(field, source)
   field = 'data.holdout'
-  corpus = sources.load('data.source', source)
   (call,) = spec.parse(field, holdout)[:1]
   if call.name in sources.SOURCES:
     return _other(corpus, sources.load(field, holdout))

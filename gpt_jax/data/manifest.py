@@ -42,6 +42,8 @@ class Manifest:
     format_version: of the folder.
     parts: of a mixture: source -> after its last token; each begins where the
       one before ends.
+    num_words: of an evaluation set: separated by white space.
+    num_lines: of an evaluation set: ends of lines.
   """
 
   source: str
@@ -59,6 +61,8 @@ class Manifest:
   document_ends_crc32: list[int]
   format_version: int = FORMAT_VERSION
   parts: dict[str, int] = dataclasses.field(default_factory=dict)
+  num_words: int = 0
+  num_lines: int = 0
 
 
 def write(folder: str, manifest: Manifest):

@@ -16,6 +16,7 @@ from gpt_jax import spec
 from gpt_jax.data import (
   build,
   encode,
+  eval_sets,
   files,
   holdout,
   inputs,
@@ -102,6 +103,7 @@ def ensure(config: Any, folder: str) -> TokenStore:
   Raises:
     UsageError: as `prepare` and `TokenStore.open`.
   """
+  eval_sets.check(config)
   if manifest.exists(folder):
     settings = _settings(config)
     _check_same(folder, manifest.read(folder), settings)
@@ -115,7 +117,9 @@ def ensure(config: Any, folder: str) -> TokenStore:
   else:
     prepare(config, folder)
   data = config.data
-  return TokenStore.open(folder).ordered(data.source, data.rows)
+  store = TokenStore.open(folder).ordered(data.source, data.rows)
+  eval_sets.ensure(config, store)
+  return store
 
 
 def _beam_build() -> Any:

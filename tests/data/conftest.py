@@ -60,6 +60,7 @@ def make_config():
           'sources': sources or {},
         },
         'tokenizer': {'name': tokenizer},
+        'eval': {'sets': {}, 'words': {}},
       }
     )
 
