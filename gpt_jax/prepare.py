@@ -9,6 +9,14 @@ r"""Turns text into a tokenizer and a token store.
 `train` does it by itself when the store is missing; several runs share one by
 --config.data.store=data/smoke. What is too much for one machine is prepared
 on Apache Beam by --runner, with the same bytes: see launch/BEAM.md.
+
+  gpt-jax prepare --config configs/smoke.py --out data/clean \
+    --config.data.source="jsonl('web/*.jsonl.zst')" \
+    --config.data.clean="c4, language('en'), minhash, \
+      decontaminate('test/*.jsonl')"
+
+cleans first, and tells what went by which rule; data/clean/cleaning.json holds
+examples.
 """
 
 from absl import flags
@@ -16,6 +24,7 @@ from absl import flags
 from gpt_jax import command
 from gpt_jax import config as config_lib
 from gpt_jax.data import eval_sets, prepare
+from gpt_jax.data.clean import report
 
 
 def define(values: flags.FlagValues) -> None:
@@ -55,6 +64,9 @@ def main(args: command.Args) -> None:
   config_lib.set_vocab_size(
     config, store.manifest.vocab_size, config.tokenizer.name
   )
+  if entries := report.read(args.out):
+    print(*report.table(entries), sep='\n')
+    print(f'examples of what went: {args.out}/{report.NAME}')
   parts = {'training': store}
   for name, found in eval_sets.held_out(config, store).items():
     parts['held-out' if name == eval_sets.VALIDATION else name] = found.store

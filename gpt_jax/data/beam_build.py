@@ -33,6 +33,7 @@ from gpt_jax.data import (
 )
 from gpt_jax.data import store as token_store
 from gpt_jax.data.beam_stages import COUNTS, HASHES, Work
+from gpt_jax.data.clean import catalogue
 from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.split_writer import Settings
@@ -71,6 +72,11 @@ def write(
   Raises:
     UsageError: an argument, a document or the tokenizer does not do.
   """
+  if not catalogue.is_none(settings.clean):
+    raise UsageError(
+      f'data.clean={settings.clean!r}: is not done on Beam yet; leave --runner '
+      'out, or clean the corpus first'
+    )
   if split.units is None:
     raise UsageError(
       f'data.holdout={settings.holdout!r}: counts characters over the whole '
@@ -204,6 +210,7 @@ def _manifests(
       tokens_crc32=entries['crc32'][f'{TOKENS}/{held_out}'],
       document_ends_crc32=entries['crc32'][f'{DOCUMENT_ENDS}/{held_out}'],
       parts=entries['parts'][held_out],
+      skipped=entries['skipped'],
     )
     for held_out in (False, True)
   }

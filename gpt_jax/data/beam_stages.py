@@ -11,6 +11,7 @@ A worker holds one document and a chunk, or one file of the store, never more.
 A stage that is run twice, as runners may, writes the same bytes twice.
 """
 
+import collections
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -104,7 +105,7 @@ class Encode(beam.DoFn):
     eos = np.array([self._made.eos_id], np.int32)
     sides = {side: _Side(self._work, side, unit) for side in (False, True)}
     hashes, num_hashed, source = [], 0, ''
-    for part in self._units[unit]():
+    for part in self._units[unit].parts():
       found, size = digest.of_part(part)
       hashes.append(found)
       side = sides[part.held_out]
@@ -129,7 +130,8 @@ class Encode(beam.DoFn):
       name: [getattr(sides[side], name) for side in (False, True)]
       for name in ('num_tokens', 'num_documents', 'num_bytes')
     }
-    yield TaggedOutput(COUNTS, (unit, json.dumps(counts | {'source': source})))
+    counts |= {'source': source, 'skipped': self._units[unit].skipped()}
+    yield TaggedOutput(COUNTS, (unit, json.dumps(counts)))
 
 
 class _Side:
@@ -177,7 +179,8 @@ class Places(NamedTuple):
   Attributes:
     starts: int64 [num_units + 1, 4] as bytes: of each array, see `_COLUMNS`,
       where each unit begins; the last row is where all end.
-    summary: `num_bytes` of each split, and `parts` as the manifest has them.
+    summary: `num_bytes` of each split, and `parts` and `skipped` as the
+      manifest has them.
   """
 
   starts: bytes
@@ -207,8 +210,15 @@ def places(counts: Iterable[tuple[int, str]]) -> Places:
     for side in (0, 1):
       if count['source'] and count['num_documents'][side]:
         parts[side][count['source']] = int(table[i + 1, side])
-  num_bytes = [sum(c['num_bytes'][side] for c in found) for side in (0, 1)]
-  return Places(table.tobytes(), {'num_bytes': num_bytes, 'parts': parts})
+  skipped = collections.Counter()
+  for count in found:
+    skipped.update(count['skipped'])
+  summary = {
+    'num_bytes': [sum(c['num_bytes'][side] for c in found) for side in (0, 1)],
+    'parts': parts,
+    'skipped': dict(sorted(skipped.items())),
+  }
+  return Places(table.tobytes(), summary)
 
 
 class Place(beam.DoFn):

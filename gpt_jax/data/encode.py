@@ -7,20 +7,15 @@ in between. What is held at a time does not grow with the corpus.
 """
 
 import collections
-import concurrent.futures
 import itertools
-import multiprocessing
-import multiprocessing.connection
-import os
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gpt_jax.data import tokenizer
+from gpt_jax.data import workers as workers_lib
 from gpt_jax.data.holdout import Part
 from gpt_jax.data.tokenizer import Tokenizer
 
@@ -42,11 +37,6 @@ class Piece(NamedTuple):
   part: Part
   text: str
   last: bool  # of its document
-
-
-def num_workers(given: int | None) -> int:
-  """As many as there are cores for us, if none are given."""
-  return given or len(os.sched_getaffinity(0))
 
 
 def batches(parts: Iterator[Part]) -> Iterator[list[Piece]]:
@@ -75,12 +65,7 @@ def encoded(
     return
   with tempfile.TemporaryDirectory() as folder:
     made.save(folder)
-    pool = concurrent.futures.ProcessPoolExecutor(
-      workers,
-      multiprocessing.get_context('spawn'),  # forking breaks threads
-      initializer=_start_worker,
-      initargs=(folder,),
-    )
+    pool = workers_lib.pool(workers, _start_worker, folder)
     try:
       waiting = collections.deque()
       for batch in itertools.chain([first], pieces):
@@ -114,17 +99,6 @@ _tokenizer: Tokenizer  # of a worker
 def _start_worker(folder: str):
   global _tokenizer
   _tokenizer = tokenizer.load(folder)
-  # The process that reads tells us to end.
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent():
-  """Ends a worker whose parent was killed; it would wait for ever."""
-  parent = multiprocessing.parent_process()
-  assert parent is not None
-  multiprocessing.connection.wait([parent.sentinel])
-  os._exit(1)
 
 
 def _encode(texts: Sequence[str]) -> list[np.ndarray]:

@@ -9,7 +9,6 @@ Each is a token store of its own, D/eval/NAME, in the tokens of the store D.
 Sets may come and go while the store stays: they are no part of it.
 """
 
-import dataclasses
 import logging
 import re
 from collections.abc import Mapping
@@ -149,12 +148,9 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
         writer.num_bytes += size
         num_words += len(piece.part.document.text.split())
         num_lines += piece.part.document.text.count('\n')
-  settings = Settings(call, 'none', store.manifest.tokenizer)
-  written = dataclasses.replace(
-    writer.finish(settings, hashed.hexdigest()),
-    num_words=num_words,
-    num_lines=num_lines,
-  )
+  settings = Settings(call, 'none', store.manifest.tokenizer, 'none')
+  notes = {'num_words': num_words, 'num_lines': num_lines}
+  written = writer.finish(settings, hashed.hexdigest(), notes)
   inputs.write(folder, inputs.look(split.files))
   manifest.write(folder, written)
   log.info(

@@ -20,6 +20,18 @@ class Part(NamedTuple):
   held_out: bool
 
 
+class Unit(NamedTuple):
+  """A part of the corpus that can be read by itself.
+
+  Attributes:
+    parts: starts the stream of its documents.
+    skipped: what was left out, as in `sources.Source`.
+  """
+
+  parts: Callable[[], Iterator[Part]]
+  skipped: Callable[[], dict[str, int]]
+
+
 class Split(NamedTuple):
   """The corpus as parts, read as a stream as often as asked.
 
@@ -28,35 +40,47 @@ class Split(NamedTuple):
     num_bytes: of their text, for progress; None where it is not known.
     holds_out: whether any part is held out.
     files: name -> path of what is read.
-    units: each starts a part of the stream that can be read by itself; None
-      where the side of a document depends on those before.
+    units: one after the other they are the parts; None where the side of a
+      document depends on those before.
+    skipped: what was left out, as in `sources.Source`.
   """
 
   parts: Callable[[], Iterator[Part]]
   num_bytes: int | None
   holds_out: bool
   files: dict[str, str]
-  units: Sequence[Callable[[], Iterator[Part]]] | None = None
+  units: Sequence[Unit] | None = None
+  skipped: Callable[[], dict[str, int]] = dict
 
 
-def split(source: str, holdout: str, field: str = 'data.source') -> Split:
+def split(
+  source: str,
+  holdout: str,
+  corpus: Source | None = None,
+  field: str = 'data.source',
+) -> Split:
   """Splits the corpus `source` as the call `holdout` says.
 
   Args:
-    source: call-string of a source.
-    holdout: call-string of what is held out.
+    source: call-string.
+    holdout: call-string.
+    corpus: what is left of the source after cleaning, where it was.
     field: where `source` stands in the config.
 
   Raises:
     UsageError: either call is wrong.
   """
-  corpus = sources.load(field, source)
+  corpus = corpus or sources.load(field, source)
   field = 'data.holdout'
   (call,) = spec.parse(field, holdout)[:1]
   if call.name in sources.SOURCES:
-    return _other(corpus, sources.load(field, holdout))
+    other = sources.load(field, holdout)
+    return _other(corpus, other)._replace(
+      skipped=lambda: corpus.skipped() | _renamed(other)
+    )
   choices = HOLDOUTS | sources.SOURCES  # so that an error lists them all
-  return spec.build(field, holdout, choices)(corpus)
+  made = spec.build(field, holdout, choices)(corpus)
+  return made._replace(skipped=corpus.skipped)
 
 
 def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
@@ -76,7 +100,7 @@ def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
       corpus.num_bytes,
       True,
       corpus.files,
-      [functools.partial(_sided, held_out, unit) for unit in corpus.units],
+      _units(held_out, corpus),
     )
 
   return build
@@ -115,7 +139,7 @@ def none() -> Callable[[Source], Split]:
       corpus.num_bytes,
       False,
       corpus.files,
-      [functools.partial(_sided, _never, unit) for unit in corpus.units],
+      _units(_never, corpus),
     )
 
   return build
@@ -128,9 +152,26 @@ def _other(corpus: Source, other: Source) -> Split:
 
   named = {f'holdout: {name}': path for name, path in other.files.items()}
   num_bytes = _sum(corpus.num_bytes, other.num_bytes)
-  units = [functools.partial(_sided, _never, unit) for unit in corpus.units]
-  units += [functools.partial(_sided, _always, unit) for unit in other.units]
+  units = _units(_never, corpus) + [
+    Unit(
+      functools.partial(_sided, _always, unit.documents),
+      functools.partial(_renamed, unit),
+    )
+    for unit in other.units
+  ]
   return Split(parts, num_bytes, True, corpus.files | named, units)
+
+
+def _units(held_out: Callable[[Document], bool], corpus: Source) -> list[Unit]:
+  return [
+    Unit(functools.partial(_sided, held_out, unit.documents), unit.skipped)
+    for unit in corpus.units
+  ]
+
+
+def _renamed(other: Source) -> dict[str, int]:
+  """What was left out of a source that is held out."""
+  return {f'holdout: {kind}': n for kind, n in other.skipped().items()}
 
 
 def _sided(

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,10 @@ class Manifest:
       one before ends.
     num_words: of an evaluation set: separated by white space.
     num_lines: of an evaluation set: ends of lines.
+    clean: call-string of the cleaning.
+    cleaning: what it took, as `clean.report.summary` says; of both splits.
+    skipped: what of the sources could not be read, or held no text: kind ->
+      count; of both splits.
   """
 
   source: str
@@ -63,6 +68,9 @@ class Manifest:
   parts: dict[str, int] = dataclasses.field(default_factory=dict)
   num_words: int = 0
   num_lines: int = 0
+  clean: str = 'none'
+  cleaning: dict[str, Any] = dataclasses.field(default_factory=dict)
+  skipped: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def write(folder: str, manifest: Manifest):

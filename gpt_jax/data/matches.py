@@ -66,7 +66,7 @@ def with_bad(files: Matches, units: Sequence[Unit]) -> Sequence[Unit]:
       skip(bad)
     return iter(())
 
-  return [tell, *units] if files.bad else units
+  return [Unit(tell), *units] if files.bad else units
 
 
 def _expand(

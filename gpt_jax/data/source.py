@@ -8,7 +8,6 @@ raises it, or counts it where the call says `on_error='skip'`.
 """
 
 import collections
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -37,26 +36,39 @@ class Bad(UsageError):
 Skip = Callable[[Bad], None]
 
 # Starts a stream of documents, some of which may hold no text.
-Unit = Callable[[Skip], Iterator[Document]]
+Stream = Callable[[Skip], Iterator[Document]]
+
+
+class Unit(NamedTuple):
+  """A part of a source that can be read by itself, for instance a file.
+
+  Attributes:
+    stream: starts the stream of its documents.
+    skipped: of the sources that it reads, if any; see `Source`.
+  """
+
+  stream: Stream
+  skipped: Callable[[], dict[str, int]] = dict
 
 
 class Reader(NamedTuple):
   """What an entry of `sources.SOURCES` makes.
 
   Attributes:
-    units: parts that can be read by themselves, for instance files; one after
-      the other they are the stream of documents.
+    units: one after the other they are the stream of documents.
     files: name -> path of what is read, for noticing changes.
     num_bytes: about how much text it is; None where files are compressed.
     on_error: 'fail' or 'skip'.
     stream: the same stream, where it is more than its parts.
+    skipped: of the sources that it reads, if any; see `Source`.
   """
 
   units: Sequence[Unit]
   files: dict[str, str]
   num_bytes: int | None = None
   on_error: str = 'fail'
-  stream: Unit | None = None
+  stream: Stream | None = None
+  skipped: Callable[[], dict[str, int]] = dict
 
 
 class Source(NamedTuple):
@@ -66,13 +78,16 @@ class Source(NamedTuple):
     documents: starts the stream; it raises `UsageError`.
     num_bytes: about how much text it is; None where that is not known.
     files: name -> path of what is read.
-    units: each starts the stream of a part of it, that may hold nothing.
+    units: its parts as sources, which may hold nothing.
+    skipped: what was left out of the stream when it was last read to its end:
+      kind -> count.
   """
 
   documents: Callable[[], Iterator[Document]]
   num_bytes: int | None
   files: dict[str, str]
-  units: Sequence[Callable[[], Iterator[Document]]]
+  units: 'Sequence[Source]' = ()
+  skipped: Callable[[], dict[str, int]] = dict
 
 
 def build(call: str, reader: Reader) -> Source:
@@ -89,10 +104,30 @@ def build(call: str, reader: Reader) -> Source:
     raise UsageError(
       f"{call}: on_error={reader.on_error!r} is neither 'fail' nor 'skip'"
     )
-  whole = [reader.stream] if reader.stream else reader.units
-  told = False  # a source is read several times
+  streams = [unit.stream for unit in reader.units]
+  if reader.stream:
+    streams = [reader.stream]
+  documents, skipped = _stream(call, reader, streams, whole=True)
+  units = []
+  for unit in reader.units:
+    stream, of_unit = _stream(call, reader, [unit.stream], whole=False)
+    units.append(
+      Source(stream, None, {}, skipped=_together(unit.skipped, of_unit))
+    )
+  return Source(
+    *(documents, reader.num_bytes, reader.files, units),
+    skipped=_together(reader.skipped, skipped),
+  )
 
-  def stream(units: Sequence[Unit], all_of_it: bool) -> Iterator[Document]:
+
+def _stream(
+  call: str, reader: Reader, streams: Sequence[Stream], *, whole: bool
+) -> tuple[Callable[[], Iterator[Document]], dict[str, int]]:
+  """Joins streams; the second result is filled by reading them to the end."""
+  told = False  # a source is read several times
+  skipped: dict[str, int] = {}
+
+  def documents() -> Iterator[Document]:
     nonlocal told
     counts, examples = collections.Counter(), {}
     num_documents = num_empty = 0
@@ -103,15 +138,19 @@ def build(call: str, reader: Reader) -> Source:
       counts[bad.kind] += 1
       examples.setdefault(bad.kind, str(bad))
 
-    for unit in units:
-      for document in unit(skip):
+    for stream in streams:
+      for document in stream(skip):
         if document.text:
           num_documents += 1
           yield document
         else:
           num_empty += 1
-    if not all_of_it or not told:
-      told = all_of_it
+    skipped.clear()
+    skipped.update(counts)
+    if num_empty:
+      skipped['held no text'] = num_empty
+    if not told:
+      told = True
       for kind, count in counts.items():
         log.warning(
           '%s: skipped %d that %s; the first: %s',
@@ -119,12 +158,13 @@ def build(call: str, reader: Reader) -> Source:
         )
       if num_empty:
         log.info('%s: left out %d documents without text', call, num_empty)
-    if all_of_it and not num_documents:
+    if whole and not num_documents:
       raise UsageError(f'{call}: its files hold no text; name other files')
 
-  return Source(
-    functools.partial(stream, whole, True),
-    reader.num_bytes,
-    reader.files,
-    [functools.partial(stream, [unit], False) for unit in reader.units],
-  )
+  return documents, skipped
+
+
+def _together(
+  inner: Callable[[], dict[str, int]], own: dict[str, int]
+) -> Callable[[], dict[str, int]]:
+  return lambda: inner() | own

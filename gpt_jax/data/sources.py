@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpt_jax import spec
 from gpt_jax.data import lines, matches, source
-from gpt_jax.data.source import Bad, Document, Reader, Skip, Source
+from gpt_jax.data.source import Bad, Document, Reader, Skip, Source, Unit
 from gpt_jax.data.sources_tables import parquet
 from gpt_jax.data.sources_tfds import tfds, tfds_dir
 from gpt_jax.spec import Pair, UsageError
@@ -85,13 +85,13 @@ def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
   def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
     for number, line in lines.numbered(path, skip):
       try:
-        text = _entry(f'{path}:{number}', line, field)
+        text = entry(f'{path}:{number}', line, field)
       except Bad as e:
         skip(e)
         continue
       yield Document(f'{name}:{number}', text)
 
-  units = [functools.partial(unit, *named) for named in files.items()]
+  units = [Unit(functools.partial(unit, *named)) for named in files.items()]
   units = matches.with_bad(files, units)
   return Reader(units, files, _total_size(files), on_error)
 
@@ -124,12 +124,25 @@ def mixture(*calls: Pair) -> Reader:
     for file, path in part.files.items()
   }
   total = sum(known) if len(known) == len(sizes) else None
+
+  def named(name: str, part: Source) -> dict[str, int]:
+    return {f'{name}: {kind}': n for kind, n in part.skipped().items()}
+
+  def skipped() -> dict[str, int]:
+    found = {}
+    for name, part in read.items():
+      found |= named(name, part)
+    return found
+
   units = [
-    functools.partial(unit, name, documents)
+    Unit(
+      functools.partial(unit, name, of_part.documents),
+      functools.partial(named, name, of_part),
+    )
     for name, part in read.items()
-    for documents in part.units
+    for of_part in part.units
   ]
-  return Reader(units, files, total, stream=stream)
+  return Reader(units, files, total, stream=stream, skipped=skipped)
 
 
 def _total_size(files: dict[str, str]) -> int | None:
@@ -148,7 +161,7 @@ def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
         continue
       yield Document(name, text)
 
-  units = [functools.partial(unit, group) for group in _groups(files)]
+  units = [Unit(functools.partial(unit, group)) for group in _groups(files)]
   units = matches.with_bad(files, units)
   return Reader(units, files, _total_size(files), on_error)
 
@@ -181,8 +194,12 @@ def _decode(path: str) -> str:
     raise Bad(path, 'cannot be read', f': {e.strerror}') from e
 
 
-def _entry(where: str, line: bytes, field: str) -> str:
-  """Returns the text of one JSON line."""
+def entry(where: str, line: bytes, field: str) -> str:
+  """Returns the text of one JSON line.
+
+  Raises:
+    Bad: there is none.
+  """
   try:
     value = json.loads(line.decode('utf-8'))
   except UnicodeDecodeError as e:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.data import matches
-from gpt_jax.data.source import Bad, Document, Reader, Skip
+from gpt_jax.data.source import Bad, Document, Reader, Skip, Unit
 from gpt_jax.spec import UsageError
 
 # Rows decoded at once; the reader holds a row group besides.
@@ -42,7 +42,7 @@ def parquet(
       why = str(e).partition('\n')[0]
       skip(Bad(path, 'cannot be read', f': {why}; fetch the file again'))
 
-  units = [functools.partial(unit, *named) for named in files.items()]
+  units = [Unit(functools.partial(unit, *named)) for named in files.items()]
   return Reader(matches.with_bad(files, units), files, None, on_error)
 
 

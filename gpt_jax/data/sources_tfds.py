@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.data.source import Bad, Document, Reader, Skip
+from gpt_jax.data.source import Bad, Document, Reader, Skip, Unit
 from gpt_jax.spec import UsageError
 
 _EXAMPLES = 256  # read at once
@@ -180,7 +180,8 @@ def _read(
         yield Document(f'{split}:{number}', text)
 
   units = [
-    functools.partial(unit, first) for first in range(0, len(examples), _UNIT)
+    Unit(functools.partial(unit, first))
+    for first in range(0, len(examples), _UNIT)
   ]
   return Reader(units, files, None, on_error)
 

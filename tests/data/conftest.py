@@ -49,6 +49,7 @@ def make_config():
     tokenizer='bytes',
     workers=1,
     sources=None,
+    clean='none',
   ):
     return ConfigDict(
       {
@@ -58,6 +59,7 @@ def make_config():
           'workers': workers,
           'rows': 'stream',
           'sources': sources or {},
+          'clean': clean,
         },
         'tokenizer': {'name': tokenizer},
         'eval': {'sets': {}, 'words': {}},
