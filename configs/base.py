@@ -107,6 +107,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # stream: rows are cut out of all documents, one after the other (GPT);
     # documents: rows of whole documents that do not see each other, padded.
     rows='stream',
+    # Of the token store's chunks: none, zstd(level=3).
+    compression='none',
     # Processes that turn text into tokens, always the same; empty: one a core.
     workers=placeholder(int),
   )

@@ -281,7 +281,10 @@ class Write(beam.DoFn):
       values[within : within + len(part)] = part
       filled += len(part)
     assert filled == len(values), (array, held_out, file, filled, len(values))
-    token_store.write_shard(folder, array, dtype, length, file, values)
+    compression = self._work.settings.compression
+    token_store.write_shard(
+      *(folder, array, dtype, length, file, values), compression
+    )
     yield array, held_out, file, manifest.checksums(values)
 
 

@@ -120,7 +120,9 @@ class _Build:
       sides[True] = files.join(folder, token_store.VALIDATION)
     try:
       self._writers = {
-        held_out: SplitWriter(path, self._made, f'{held_out}', state)
+        held_out: SplitWriter(
+          path, self._made, f'{held_out}', state, settings.compression
+        )
         for held_out, path in sides.items()
       }
     except ValueError as e:

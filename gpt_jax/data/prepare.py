@@ -44,7 +44,8 @@ _UNFINISHED = 'unfinished'
 _CLEANING = 'cleaning'
 
 _FIELDS = Settings(
-  *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean')
+  *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean'),
+  'data.compression',
 )
 
 log = logging.getLogger('gpt_jax')
@@ -63,8 +64,8 @@ def prepare(
   Two processes may ask for the same local folder: one writes, one waits.
 
   Args:
-    config: `data.source`, `data.holdout`, `data.clean`, `data.workers` and
-      `tokenizer.name` are read.
+    config: `data.source`, `data.holdout`, `data.clean`,
+      `data.compression`, `data.workers` and `tokenizer.name` are read.
     folder: a path or a URL.
     report: called with stage, bytes done and bytes in all; by default a bar
       is drawn where someone watches.
@@ -170,7 +171,10 @@ def _settings(config: Any) -> Settings:
         f'data.holdout={data.holdout!r}: would hold out the last source of a '
         "mixture alone; take 'documents(fraction=0.02)'"
       )
-  return Settings(source, data.holdout, chosen.name, data.clean)
+  token_store.codec(data.compression)
+  return Settings(
+    *(source, data.holdout, chosen.name, data.clean), data.compression
+  )
 
 
 def _check_same(folder: str, found: Manifest, wanted: Settings):

@@ -16,7 +16,7 @@ small enough to be kept in memory is checked against the manifest as a whole.
 
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorstore as ts
@@ -205,7 +205,13 @@ def shard_size(dtype: str) -> int:
 
 
 def write_shard(
-  folder: str, name: str, dtype: str, length: int, i: int, values: np.ndarray
+  folder: str,
+  name: str,
+  dtype: str,
+  length: int,
+  i: int,
+  values: np.ndarray,
+  compression: str,
 ):
   """Writes file `i` of an array of `length` elements, as `ArrayWriter` would.
 
@@ -214,7 +220,7 @@ def write_shard(
   size = shard_size(dtype)
   array = files.open_array(
     files.join(folder, name),
-    metadata=_metadata(dtype, size) | {'shape': [length]},
+    metadata=_metadata(dtype, size, compression) | {'shape': [length]},
     store_data_equal_to_fill_value=True,
     open=True,
     create=True,
@@ -241,7 +247,12 @@ class ArrayWriter:
   """Writes a flat array as a stream; holds one shard and what was added."""
 
   def __init__(
-    self, folder: str, name: str, dtype: str, resumed: Waiting | None = None
+    self,
+    folder: str,
+    name: str,
+    dtype: str,
+    resumed: Waiting | None = None,
+    compression: str = 'none',
   ):
     """Makes the array, or goes on from where a writer was.
 
@@ -260,7 +271,7 @@ class ArrayWriter:
     if resumed is None:
       self._array = files.open_array(
         path,
-        metadata=_metadata(dtype, self._shard),
+        metadata=_metadata(dtype, self._shard, compression),
         store_data_equal_to_fill_value=True,
         create=True,
       )
@@ -318,14 +329,37 @@ def token_dtype(vocab_size: int) -> str:
   return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
 
 
-def _metadata(dtype: str, shard: int) -> dict:
+def codec(compression: str) -> list[dict[str, Any]]:
+  """The codecs of zarr3 that `data.compression` names.
+
+  Raises:
+    UsageError: it names none.
+  """
+  return spec.build('data.compression', compression, COMPRESSIONS)
+
+
+def none() -> list[dict[str, Any]]:
+  """As they are: two or four bytes a token."""
+  return []
+
+
+def zstd(level: int = 3) -> list[dict[str, Any]]:
+  """Zstandard: smaller on the disk, and where a network is read from."""
+  if not 1 <= level <= 19:
+    raise UsageError(
+      f'data.compression: zstd(level={level}) must lie between 1 and 19'
+    )
+  return [{'name': 'zstd', 'configuration': {'level': level}}]
+
+
+def _metadata(dtype: str, shard: int, compression: str) -> dict:
   checked = [
     {'name': 'bytes', 'configuration': {'endian': 'little'}},
     {'name': 'crc32c'},
   ]
   sharding = {
     'chunk_shape': [_CHUNK],
-    'codecs': checked,
+    'codecs': [checked[0], *codec(compression), checked[1]],
     'index_codecs': checked,
   }
   return {
@@ -377,3 +411,6 @@ def _damaged(folder: str, name: str, what: str) -> UsageError:
     f'{files.join(folder, name)}: {what.splitlines()[0]}; the token store '
     f'is damaged, remove {folder} and prepare the data again'
   )
+
+
+COMPRESSIONS = {'none': none, 'zstd': zstd}

@@ -58,6 +58,7 @@ def make_config():
           'holdout': holdout,
           'workers': workers,
           'rows': 'stream',
+          'compression': 'none',
           'sources': sources or {},
           'clean': clean,
         },

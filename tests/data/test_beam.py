@@ -60,14 +60,12 @@ def both(config):
   ],
 )
 def test_the_same_bytes(corpus, make_config, small, holdout, tokenizer):
-  found = both(make_config(holdout=holdout, tokenizer=tokenizer))
+  config = make_config(holdout=holdout, tokenizer=tokenizer).unlock()
+  config.data.compression = 'zstd' if tokenizer == 'bytes' else 'none'
+  found = both(config)
   assert ('validation/manifest.json' in found) == (holdout != 'none')
   # What is there is opened, as on the local path.
-  again = prepare.prepare(
-    make_config(holdout=holdout, tokenizer=tokenizer),
-    'local',
-    runner='DirectRunner',
-  )
+  again = prepare.prepare(config, 'local', runner='DirectRunner')
   assert again == manifest.read('beam')
 
 
