@@ -12,13 +12,14 @@ of whole documents, which need not be full, `packing`.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grain
 import numpy as np
 
 from gpt_jax.data import packing
 from gpt_jax.data.mixture import Order, Place
+from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 
@@ -27,9 +28,12 @@ Batch = dict[str, np.ndarray]
 # Rows of tokens, int32 [B, L + 1], to the arrays of a batch.
 Corrupt = Callable[[np.ndarray], Batch]
 
-# Two batches are made at once, four are held ready: enough to hide a slow
-# read, and a step on a CPU loses next to nothing to the threads.
+# Of a store in memory two batches are made at once, and four are held ready: a
+# step on a CPU loses next to nothing to the threads.
 _READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+# Of others more, since a remote store answers late: with eight batches on
+# their way, reads of up to eight steps' time are hidden.
+_READ_AHEAD = grain.ReadOptions(num_threads=8, prefetch_buffer_size=16)
 
 
 class Rows(NamedTuple):
@@ -51,8 +55,7 @@ class RowSource:
     self._store = store
     self._length = length
     self.rows_per_epoch = rows_per_epoch(store, length)
-    ordered = grain.MapDataset.range(self.rows_per_epoch).seed(seed)
-    self._order: Any = ordered.shuffle().repeat()
+    self._order = Shuffle(self.rows_per_epoch, seed)
     self._mixture: Order | None = None
     self._begins = {'': 0}
     self._packed = None
@@ -70,8 +73,7 @@ class RowSource:
     """Returns where row `index` of the run is found; its source may be ''."""
     if self._mixture:
       return self._mixture.place(index)
-    row = int(self._order[index])
-    return Place('', index // self.rows_per_epoch, row)
+    return Place('', index // self.rows_per_epoch, self._order[index])
 
   def span(self, place: Place) -> range:
     """The tokens of a row in the store; the first is an input only.
@@ -180,7 +182,7 @@ def batches(
     numbers = range(offset, offset + count)[host_rows(count)]
     return source.batch(numbers, corrupt)
 
-  return _prefetch(batch, start, stop)
+  return _prefetch(store, batch, start, stop)
 
 
 def evaluation_batches(
@@ -218,7 +220,7 @@ def evaluation_batches(
     return made
 
   count = num_evaluation_batches(store, length=length, rows=rows)
-  return _prefetch(batch, 0, count)
+  return _prefetch(store, batch, 0, count)
 
 
 def num_evaluation_batches(store: TokenStore, *, length: int, rows: int) -> int:
@@ -278,11 +280,12 @@ def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:
 
 
 def _prefetch(
-  batch: Callable[[int], Batch], start: int, stop: int
+  store: TokenStore, batch: Callable[[int], Batch], start: int, stop: int
 ) -> Iterator[Batch]:
   """Yields `batch(step)` for the steps, made ahead by Grain's threads."""
   steps = grain.MapDataset.range(start, stop).map(batch)
-  iterator = iter(steps.to_iter_dataset(_READ))
+  options = _READ if store.in_memory else _READ_AHEAD
+  iterator = iter(steps.to_iter_dataset(options))
 
   def stream() -> Iterator[Batch]:
     with contextlib.closing(iterator):

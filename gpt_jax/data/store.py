@@ -87,6 +87,11 @@ class TokenStore:
       arrays.append(array)
     return cls(folder, contents, *arrays)
 
+  @property
+  def in_memory(self) -> bool:
+    """Whether all tokens were loaded when it was opened."""
+    return isinstance(self._tokens, np.ndarray)
+
   def ordered(self, source: str, rows: str = 'stream') -> 'TokenStore':
     """The store with what decides on its rows.
 
