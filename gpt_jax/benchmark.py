@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measures speed: of training, saving, decoding, attention, experts.
+r"""Measures speed: of training, saving, decoding, attention, experts.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.rows=8 --json
@@ -8,6 +8,9 @@
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
+  gpt-jax benchmark --config configs/smoke.py --what prepare \
+    --text 'documents(count=1e6)'
+  gpt-jax benchmark --config configs/gpt3.py:125m --what rows --steps 100
 
 train: compile time, median step time, tokens/s, the wait for data and MFU,
 with its formula and the peak that it is relative to. checkpoint: what saving
@@ -16,7 +19,10 @@ against the bare step. The others alternate in one run. decode: tokens/s and
 cache bytes with as many key/value heads as heads, and with one. attention: time
 and memory of each pattern of model.attention, forward and backward. switch: a
 config with experts, the same with more of them, and its dense twin. top_k: one
-expert a token against two, at three capacity factors.
+expert a token against two, at three capacity factors. prepare: seconds, memory
+of all processes and bytes on disk of preparing the config's corpus, or a text
+made by rule: documents(count, words), one(megabytes). rows: random rows a second from a
+token store on disk, and how long one that answers late is waited for.
 """
 
 import json
@@ -29,6 +35,8 @@ from gpt_jax.benchmarks import (
   attention,
   checkpoint,
   decode,
+  prepare,
+  rows,
   switch,
   top_k,
   train,
@@ -41,6 +49,8 @@ WHAT = {
   'attention': attention,
   'switch': switch,
   'top_k': top_k,
+  'prepare': prepare,
+  'rows': rows,
 }
 
 
@@ -57,6 +67,13 @@ def define(values: flags.FlagValues) -> None:
     lower_bound=1,
     flag_values=values,
   )
+  flags.DEFINE_string(
+    'text',
+    'corpus',
+    "What --what prepare takes: corpus (the config's), documents(count=1e6, "
+    'words=50), one(megabytes=500).',
+    flag_values=values,
+  )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -64,11 +81,15 @@ def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'config')
   config = config_lib.resolve(args.config)
-  if config.model.vocab_size is None:
+  module = WHAT[args.what]
+  # Neither builds a model.
+  if module not in (prepare, rows) and config.model.vocab_size is None:
     raise command.UsageError(
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'
     )
-  module = WHAT[args.what]
-  result = module.measure(config, args.steps)
+  if module is prepare:
+    result = prepare.measure(config, args.text)
+  else:
+    result = module.measure(config, args.steps)
   print(json.dumps(result) if args.json else module.report(result))
