@@ -21,8 +21,9 @@ and memory of each pattern of model.attention, forward and backward. switch: a
 config with experts, the same with more of them, and its dense twin. top_k: one
 expert a token against two, at three capacity factors. prepare: seconds, memory
 of all processes and bytes on disk of preparing the config's corpus, or a text
-made by rule: documents(count, words), one(megabytes). rows: random rows a second from a
-token store on disk, and how long one that answers late is waited for.
+made by rule: documents(count, words), one(megabytes). rows: random rows a
+second from a token store on disk, and how long one that answers late is waited
+for.
 """
 
 import json
