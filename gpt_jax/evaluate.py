@@ -12,6 +12,7 @@ byte of text.
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 
 import jax
@@ -120,8 +121,10 @@ class HeldOut:
       'bits_per_byte': total / math.log(2) / manifest.num_bytes,
       'tokens': int(weight),
     }
-    if held_out.num_words:
-      values['word_perplexity'] = math.exp(total / held_out.num_words)
+    words = held_out.num_words
+    # An untrained model's may be too large for a float: then it is left out.
+    if words and total / words < math.log(sys.float_info.max):
+      values['word_perplexity'] = math.exp(total / words)
     return values
 
 
