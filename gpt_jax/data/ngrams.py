@@ -70,35 +70,40 @@ class Index:
     self.labels: list[str] = []
     self.num_short = 0  # texts of fewer than n words
     self._ids: dict[str, int] = {}
-    grams: dict[tuple[int, ...], int] = {}
-    self._holders: list[list[int]] = []
+    windows, owners = [np.empty((0, n), np.int32)], []
     for number, (label, text) in enumerate(texts):
       self.labels.append(label)
       ids = [self._ids.setdefault(w, len(self._ids)) for w in words(text)]
       self.num_short += len(ids) < n
-      for start in range(len(ids) - n + 1):
-        gram = grams.setdefault(tuple(ids[start : start + n]), len(grams))
-        if gram == len(self._holders):
-          self._holders.append([])
-        if self._holders[gram][-1:] != [number]:
-          self._holders[gram].append(number)
-    self._rows = np.array([*grams], np.int64).reshape(-1, n)
-    hashes = _hashes(self._rows.reshape(-1), n)[::n] if len(grams) else _NONE
+      if len(ids) >= n:
+        row = np.array(ids, np.int32)
+        windows.append(np.lib.stride_tricks.sliding_window_view(row, n))
+        owners.append(np.full(len(ids) - n + 1, number, np.int32))
+    self._words = [*self._ids]
+    self._rows, grams = np.unique(
+      np.concatenate(windows), axis=0, return_inverse=True
+    )
+    # The texts of each n-gram, one after the other.
+    pairs = np.stack([grams.reshape(-1), np.concatenate([*owners, _NO_OWNER])])
+    pairs = np.unique(pairs, axis=1)
+    self._owners = pairs[1]
+    self._starts = np.searchsorted(pairs[0], np.arange(len(self._rows) + 1))
+    hashes = _hashes(self._rows.reshape(-1), n)[::n] if len(self) else _NONE
     self._order = np.argsort(hashes, kind='stable')
     self._hashes = hashes[self._order]
 
   def __len__(self) -> int:
     """How many different n-grams."""
-    return len(self._holders)
+    return len(self._rows)
 
   def text(self, gram: int) -> str:
     """The words of an n-gram."""
-    names = [*self._ids]
-    return ' '.join(names[i] for i in self._rows[gram])
+    return ' '.join(self._words[i] for i in self._rows[gram])
 
   def holders(self, gram: int) -> list[int]:
     """The texts that hold an n-gram, as positions in `labels`."""
-    return self._holders[gram]
+    start, stop = self._starts[gram : gram + 2]
+    return self._owners[start:stop].tolist()
 
   def find(self, text: str) -> list[Overlap]:
     """All n-grams of the index in a document, in the document's order."""
@@ -129,6 +134,7 @@ class Index:
 
 
 _NONE = np.empty(0, np.uint64)
+_NO_OWNER = np.empty(0, np.int32)
 
 
 def _hashes(ids: np.ndarray, n: int) -> np.ndarray:

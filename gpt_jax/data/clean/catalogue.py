@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps that `data.clean` may name."""
 
+import contextlib
 import os
+from importlib import metadata
 from typing import NamedTuple
 
 from gpt_jax import spec
@@ -78,6 +80,15 @@ def ready(steps: list[Step]) -> list[Step]:
     step.ready() if isinstance(step, classifiers.Quality) else step
     for step in steps
   ]
+
+
+def versions() -> dict[str, str]:
+  """Of the libraries that the result depends on, as far as they are there."""
+  found = {}
+  for name in ('datasketch', 'py3langid', 'scikit-learn'):
+    with contextlib.suppress(metadata.PackageNotFoundError):
+      found[name] = metadata.version(name)
+  return found
 
 
 def none() -> Loaded:

@@ -91,7 +91,7 @@ class Decontaminate:
     if len(pieces) > _MOST:
       return steps.remove(document, f'{rule}, in more than {_MOST} places', why)
     kept = [piece for piece in pieces if len(piece) >= _LEAST]
-    size = len(document.text.encode()) - sum(len(p.encode()) for p in kept)
+    size = steps.num_bytes(document.text) - sum(map(steps.num_bytes, kept))
     removal = Removal(rule, max(len(pieces) - 1, 1), size, why)
     if len(kept) == 1:
       return Outcome([document._replace(text=kept[0])], [removal])

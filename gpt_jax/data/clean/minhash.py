@@ -9,8 +9,10 @@ in a row. Candidates count as near-duplicates if the share of all their MinHash
 values that agree, which estimates the Jaccard similarity of their shingles, is
 at least `threshold`. The first document of each connected component stays.
 
-So the result does not depend on how the work is spread. A document takes
-4 * hashes * rows bytes of memory (200 by default) in the decision.
+So the result does not depend on how the work is spread. The decision takes 8
+bytes of memory a document, and 16 a link of two; the 4 * hashes * rows bytes of
+a document's signature (200 by default) stay on the disk. Of a group of
+documents that agree in a hash all different signatures are compared in pairs.
 """
 
 import dataclasses

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpt_jax.data import files
+from gpt_jax.data.clean import steps
 from gpt_jax.data.clean.steps import Document, Outcome
 
 NAME = 'cleaning.json'
@@ -30,10 +31,10 @@ _RULE_COUNTS = ('documents', 'documents_removed', 'count', 'bytes')
 class Counts:
   """Counts of some documents, for each step that they went through."""
 
-  def __init__(self, steps: Sequence[str]):
-    """`steps` are the names of the steps."""
+  def __init__(self, names: Sequence[str]):
+    """`names` are those of the steps."""
     self.entries: list[dict[str, Any]] = [
-      {'step': step, 'sources': {}} for step in steps
+      {'step': step, 'sources': {}} for step in names
     ]
 
   def add(self, step: int, document: Document, outcome: Outcome):
@@ -43,9 +44,11 @@ class Counts:
       document.source, dict.fromkeys(_COUNTS, 0) | {'rules': {}}
     )
     counts['documents_in'] += 1
-    counts['bytes_in'] += len(document.text.encode())
+    counts['bytes_in'] += steps.num_bytes(document.text)
     counts['documents_out'] += len(outcome.documents)
-    counts['bytes_out'] += sum(len(d.text.encode()) for d in outcome.documents)
+    counts['bytes_out'] += sum(
+      steps.num_bytes(d.text) for d in outcome.documents
+    )
     for i, removal in enumerate(outcome.removals):
       rule = counts['rules'].setdefault(
         removal.rule, dict.fromkeys(_RULE_COUNTS, 0) | {'examples': []}

@@ -9,6 +9,7 @@ again to compare them with those, and cleans what is missing.
 """
 
 import collections
+import contextlib
 import hashlib
 import itertools
 import json
@@ -16,11 +17,11 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from gpt_jax.data import progress, workers
-from gpt_jax.data.clean import catalogue, grouping, report, shards
+from gpt_jax.data.clean import catalogue, grouping, report, shards, steps
 from gpt_jax.data.clean.shards import Phase
 from gpt_jax.data.clean.steps import PLACES, Document
 from gpt_jax.data.source import Document as Raw
@@ -117,7 +118,7 @@ class _Run:
     self._num_workers, self._show = num_workers, show
     self._steps = catalogue.load(text).steps
     self._phases = shards.phases(self._steps)
-    wanted = json.loads(json.dumps([text, wanted]))
+    wanted = json.loads(json.dumps([text, wanted, catalogue.versions()]))
     self.state = {
       'wanted': wanted,
       'phase': 0,  # the first that is not done
@@ -135,7 +136,7 @@ class _Run:
 
   def path(self, phase: int) -> str:
     """The folder of a phase."""
-    return os.path.join(self._folder, f'{phase}')
+    return _phase(self._folder, phase)
 
   def go(self, in_mixture: bool):
     """Goes through the phases that are not done."""
@@ -143,23 +144,25 @@ class _Run:
       return
     self._steps = catalogue.ready(self._steps)
     self._phases = shards.phases(self._steps)
-    for number in range(self.state['phase'], len(self._phases)):
-      os.makedirs(self.path(number), exist_ok=True)
-      tasks = self._again(number) if number else self._first(in_mixture)
-      total = self._corpus.num_bytes
-      if number:
-        total = sum(shard['num_bytes'] for shard in self.state['shards'])
-      self._pass(number, tasks, total)
-      if number:
-        shutil.rmtree(self.path(number - 1))
+    crew = _Crew(self._phases, self._folder, self._num_workers)
+    with contextlib.closing(crew):
+      for number in range(self.state['phase'], len(self._phases)):
+        os.makedirs(self.path(number), exist_ok=True)
+        tasks = self._again(number) if number else self._first(in_mixture)
+        total = self._corpus.num_bytes
+        if number:
+          total = sum(shard['num_bytes'] for shard in self.state['shards'])
+        self._pass(number, crew.made(tasks), total)
+        if number:
+          shutil.rmtree(self.path(number - 1))
 
-  def _pass(self, number: int, tasks: Iterator[_Task], total: int | None):
+  def _pass(self, number: int, made_tasks: Iterator[_Task], total: int | None):
     phase, folder = self._phases[number], self.path(number)
     stage = f'cleaning, pass {number + 1} of {len(self._phases)}'
     num_bytes = 0
     made: list[Any] = []
     entries = report.Counts(phase.names).entries
-    for task in _made(tasks, self._phases, self._folder, self._num_workers):
+    for task in made_tasks:
       num_bytes += task.num_bytes
       self._show(stage, num_bytes, total)
       noted = shards.done(folder, task.number)
@@ -231,45 +234,59 @@ class _Run:
 
 
 def _task(number: int, documents: list[Document]) -> _Task:
-  digest, num_bytes = hashlib.sha256(), 0
+  digest, num_bytes = hashlib.sha256(f'{documents[0].place}'.encode()), 0
   for document in documents:
-    text = document.text.encode()
-    digest.update(f'{document.name}\0{len(text)}\0'.encode())
-    digest.update(text)
-    num_bytes += len(text)
+    size = steps.num_bytes(document.text)
+    digest.update(f'{document.name}\0{size}\0'.encode())
+    for block in steps.encoded(document.text):
+      digest.update(block)
+    num_bytes += size
   return _Task(0, number, digest.hexdigest(), documents, num_bytes)
 
 
-def _made(
-  tasks: Iterator[_Task],
-  phases: list[Phase],
-  folder: str,
-  num_workers: int,
-) -> Iterator[_Task]:
-  """Makes the shards that are not done; yields their tasks, in order."""
-  waiting: collections.deque[tuple[_Task, Future | None]] = collections.deque()
-  pool = None
-  some = [*itertools.islice(tasks, 2)]
-  alone = num_workers == 1 or len(some) < 2
-  _start(phases, folder)  # for what is done in this process
-  try:
+class _Crew:
+  """Makes shards, in this process or in others."""
+
+  def __init__(self, phases: list[Phase], folder: str, num_workers: int):
+    """No process is started before one is needed."""
+    self._args = phases, folder
+    self._num_workers = num_workers
+    self._pool = None
+    _start(*self._args)  # for what is done in this process
+
+  def made(self, tasks: Iterator[_Task]) -> Iterator[_Task]:
+    """Makes the shards that are not done; yields their tasks, in order."""
+    waiting: collections.deque[tuple[_Task, Future | None]]
+    waiting = collections.deque()
+    some = [*itertools.islice(tasks, 2)]
+    alone = self._num_workers == 1 or len(some) < 2
     for task in itertools.chain(some, tasks):
-      noted = shards.done(os.path.join(folder, f'{task.phase}'), task.number)
+      noted = shards.done(_phase(self._args[1], task.phase), task.number)
       future = None
       if noted is None or noted['key'] != task.key:
         if alone:
           _make(task)
         else:
-          pool = pool or workers.pool(num_workers, _start, phases, folder)
-          future = pool.submit(_make, task)
+          future = self._others().submit(_make, task)
       waiting.append((task._replace(documents=None), future))
-      if len(waiting) > 2 * num_workers:
+      if len(waiting) > 2 * self._num_workers:
         yield _result(*waiting.popleft())
     while waiting:
       yield _result(*waiting.popleft())
-  finally:
-    if pool:
-      pool.shutdown(cancel_futures=True)
+
+  def _others(self) -> ProcessPoolExecutor:
+    if self._pool is None:
+      self._pool = workers.pool(self._num_workers, _start, *self._args)
+    return self._pool
+
+  def close(self):
+    """Ends the processes."""
+    if self._pool:
+      self._pool.shutdown(cancel_futures=True)
+
+
+def _phase(folder: str, number: int) -> str:
+  return os.path.join(folder, f'{number}')
 
 
 def _result(task: _Task, future: Future | None) -> _Task:
@@ -288,10 +305,10 @@ def _start(phases: list[Phase], folder: str):
 
 
 def _make(task: _Task):
-  phase, folder = _phases[task.phase], os.path.join(_folder, f'{task.phase}')
+  phase, folder = _phases[task.phase], _phase(_folder, task.phase)
   documents, findings = task.documents, grouping.NONE
   if documents is None:
-    before = os.path.join(_folder, f'{task.phase - 1}')
+    before = _phase(_folder, task.phase - 1)
     documents = shards.read(before, task.number)
     findings = grouping.findings(before, task.first, task.stop)
   shards.write(phase, documents, findings, folder, task.number, task.key)

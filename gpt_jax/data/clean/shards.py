@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards of documents on their way through cleaning, in a local folder.
 
-  PHASE/00000.jsonl.zst    documents: [place, source, name, text]
+  PHASE/00000.txt.zst      documents: a line [place, source, name, bytes], text
   PHASE/00000.rows.npy     uint64 [3, num_rows]: key, place, value; sorted
   PHASE/00000.places.npy, 00000.sketches.npy    of each document
   PHASE/00000.json         written last: the shard is done
@@ -11,21 +11,19 @@ A shard is a function of the documents that went in (`key` tells which) and of
 the findings about them.
 """
 
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import zstandard
 
 from gpt_jax.data import lines
-from gpt_jax.data.clean import report
+from gpt_jax.data.clean import report, steps
 from gpt_jax.data.clean.steps import Document, Global, Local, Rows
-from gpt_jax.data.source import Bad
 
-DOCUMENTS, ROWS = 'jsonl.zst', 'rows.npy'
+DOCUMENTS, ROWS = 'txt.zst', 'rows.npy'
 PLACES, SKETCHES = 'places.npy', 'sketches.npy'
 
 _LEVEL = 3  # of compression
@@ -50,10 +48,10 @@ class Phase(NamedTuple):
     return [s.name for s in (self.first, *self.local) if s is not None]
 
 
-def phases(steps: Iterable[Local | Global]) -> list[Phase]:
+def phases(all_steps: Iterable[Local | Global]) -> list[Phase]:
   """Cuts the steps where all documents are to be seen together."""
   found, first, local = [], None, []
-  for step in steps:
+  for step in all_steps:
     if isinstance(step, Global):
       found.append(Phase(first, tuple(local), step))
       first, local = step, []
@@ -78,12 +76,11 @@ def done(folder: str, number: int) -> dict[str, Any] | None:
 
 def read(folder: str, number: int) -> Iterator[Document]:
   """Streams the documents of a shard."""
-
-  def fail(bad: Bad):
-    raise bad
-
-  for _, line in lines.numbered(path(folder, number, DOCUMENTS), fail):
-    yield Document(*json.loads(line))
+  with lines.opened(path(folder, number, DOCUMENTS)) as file:
+    for line in file:
+      place, source, name, size = json.loads(line)
+      text = file.read(size).decode('utf-8')
+      yield Document(place, source, name, text)
 
 
 def write(
@@ -108,11 +105,15 @@ def write(
   rows, places, sketches = [], [], []
   num_bytes = 0
 
-  def put(file: io.TextIOBase, document: Document):
+  def put(file: BinaryIO, document: Document):
     nonlocal num_bytes
-    num_bytes += len(document.text.encode())
+    size = steps.num_bytes(document.text)
+    num_bytes += size
     places.append(document.place)
-    file.write(json.dumps(document, ensure_ascii=False) + '\n')
+    head = [document.place, document.source, document.name, size]
+    file.write(json.dumps(head).encode() + b'\n')
+    for block in steps.encoded(document.text):
+      file.write(block)
     if phase.last is not None:
       found: Rows = phase.last.rows(document.text)
       place = np.full(len(found.keys), document.place, np.uint64)
@@ -122,10 +123,7 @@ def write(
   partial = path(folder, number, 'partial')
   with open(partial, 'wb') as raw:
     compressor = zstandard.ZstdCompressor(level=_LEVEL)
-    with (
-      compressor.stream_writer(raw) as compressed,
-      io.TextIOWrapper(compressed, encoding='utf-8', newline='') as file,
-    ):
+    with compressor.stream_writer(raw) as file:
       for document in documents:
         for left in _cleaned(phase, document, findings, counts):
           put(file, left)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step of cleaning is: see the package's docstring."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 # Places from one document of the input to the next: so many pieces it may be
 # cut into.
 PLACES = 256
+
+_BLOCK = 1 << 20
 
 # Spreads numbers over 64 bits: odd, so that no two become one.
 FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -157,6 +159,17 @@ class Global(Protocol):
 Step = Local | Global
 
 
+def encoded(text: str) -> Iterator[bytes]:
+  """A text in UTF-8, in blocks: the whole would take 3 bytes a character."""
+  for start in range(0, len(text), _BLOCK):
+    yield text[start : start + _BLOCK].encode()
+
+
+def num_bytes(text: str) -> int:
+  """The length of a text in UTF-8."""
+  return sum(len(block) for block in encoded(text))
+
+
 def keep(document: Document) -> Outcome:
   """The outcome that nothing was wrong."""
   return Outcome([document], [])
@@ -166,7 +179,7 @@ def remove(
   document: Document, rule: str, example: str, like: int | None = None
 ) -> Outcome:
   """The outcome that the whole document goes."""
-  size = len(document.text.encode())
+  size = num_bytes(document.text)
   return Outcome([], [Removal(rule, 1, size, example, like)])
 
 
