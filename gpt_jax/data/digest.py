@@ -8,22 +8,32 @@ corpus add up to that of the whole.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gpt_jax.data.holdout import Part
 
 SIZE = 32  # bytes
+
+# Characters.
+_PIECE = 1 << 22
 
 _MODULUS = 1 << 8 * SIZE
 
 
 def of_part(part: Part) -> tuple[bytes, int]:
   """The hash of a document's name, side and text; the text's bytes."""
-  text = part.document.text.encode()
-  head = f'{part.document.name}\0{part.held_out}\0{len(text)}\0'
+  size = sum(map(len, _encoded(part.document.text)))
+  head = f'{part.document.name}\0{part.held_out}\0{size}\0'
   found = hashlib.sha256(head.encode())
-  found.update(text)
-  return found.digest(), len(text)
+  for piece in _encoded(part.document.text):
+    found.update(piece)
+  return found.digest(), size
+
+
+def _encoded(text: str) -> Iterator[bytes]:
+  """A text in UTF-8, without a copy of all of a long one."""
+  for start in range(0, len(text), _PIECE):
+    yield text[start : start + _PIECE].encode()
 
 
 class Digest:

@@ -227,6 +227,7 @@ def write_shard(
     files.join(folder, name),
     metadata=_metadata(dtype, size, compression) | {'shape': [length]},
     store_data_equal_to_fill_value=True,
+    keep=False,
     open=True,
     create=True,
   )
@@ -278,13 +279,14 @@ class ArrayWriter:
         path,
         metadata=_metadata(dtype, self._shard, compression),
         store_data_equal_to_fill_value=True,
+        keep=False,
         create=True,
       )
       return
     self._length, self._crc32 = resumed.length, list(resumed.crc32)
     self._waiting, self._num_waiting = [resumed.values], len(resumed.values)
     array = files.open_array(
-      path, store_data_equal_to_fill_value=True, open=True
+      path, store_data_equal_to_fill_value=True, keep=False, open=True
     )
     if array.shape[0] < resumed.length:
       raise ValueError(f'{path} is too short')
