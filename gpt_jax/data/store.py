@@ -9,7 +9,7 @@
   D/validation/       the split held out, a token store without tokenizer
   D/inputs.json       the files that it was made from, see `inputs`
 
-A wrong token must never be read. Each chunk of 16k elements carries a crc32c
+A wrong token must never be read. Each chunk of 8k elements carries a crc32c
 that is checked at every read, and a chunk that is missing is an error. A store
 small enough to be kept in memory is checked against the manifest as a whole.
 """
@@ -35,7 +35,7 @@ PARTS = (TOKENS, DOCUMENT_ENDS, TOKENIZER, VALIDATION)
 IN_MEMORY_BYTES = 1 << 30
 
 _SHARD_BYTES = 1 << 25  # one file: 16M tokens of two bytes
-_CHUNK = 1 << 14  # elements read at once: 8 rows of 2048 tokens
+_CHUNK = 1 << 13  # elements read at once: 4 rows of 2048 tokens
 
 
 log = logging.getLogger('gpt_jax')
