@@ -2,6 +2,7 @@
 #   make smoke   trains a small GPT on this machine, in about five minutes
 #   make test    runs the test suite
 #   make lint    ruff, pyright and shellcheck
+#   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
 #   make crash   kills a small run KILLS times, and compares with one left alone
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ BIN := .venv/bin
 FLAGS ?=
 KILLS ?= 10
 
-.PHONY: smoke test lint crash
+.PHONY: smoke test lint crash beam
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -27,9 +28,20 @@ lint: .venv/ready
 crash: .venv/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)
 
+beam: .venv-beam/ready
+	.venv-beam/bin/python -m pytest -n 0 tests/data/test_beam.py
+
 .venv/ready: pyproject.toml constraints.txt
+	$(call environment,.venv,constraints.txt,'.[test]')
+
+# Apart from .venv: Beam needs older versions of some libraries.
+.venv-beam/ready: pyproject.toml constraints-beam.txt
+	$(call environment,.venv-beam,constraints-beam.txt,'.[beam]' hypothesis pytest pytest-xdist)
+
+define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Python 3.11 or later is needed: make PYTHON=python3.12' >&2; exit 2; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/pip install --quiet --constraint $(2) --editable $(3)
 	@touch $@
+endef

@@ -41,7 +41,8 @@ from gpt_jax import workdir as workdir_lib
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.command import log
 from gpt_jax.config import Config
-from gpt_jax.data import pipeline, prepare
+from gpt_jax.data import eval_sets, pipeline, prepare
+from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.job import Job, Past
 from gpt_jax.meter import Meter, summary
@@ -161,7 +162,8 @@ def fit(job: Job, state: TrainState) -> TrainState:
   """
   config, done = job.run.config, int(state.step)
   past = job.past(done)
-  owed = job.store.validation() and not past.evaluated(done)
+  sets = eval_sets.held_out(config, job.store)
+  owed = sets and not past.evaluated(done)
   if done >= config.schedule.num_steps and not owed:
     job.checkpointer.close()
     return state
@@ -174,7 +176,7 @@ def fit(job: Job, state: TrainState) -> TrainState:
     job.checkpointer.evaluated(step, loss)
   metrics = job.open_metrics(done)
   with phases.during('compile'):
-    tools = prepare_tools(job, state, metrics)
+    tools = prepare_tools(job, state, metrics, sets)
   while True:
     with contextlib.closing(metrics):
       try:
@@ -191,16 +193,17 @@ def fit(job: Job, state: TrainState) -> TrainState:
       compile_stages(job.run, int(state.step), tools.train_steps, metrics)
 
 
-def prepare_tools(job: Job, state: TrainState, metrics: Metrics) -> Tools:
+def prepare_tools(
+  job: Job, state: TrainState, metrics: Metrics, sets: dict[str, EvalSet]
+) -> Tools:
   """Compiles what the loop calls, and measures the device where it must."""
   run, config = job.run, job.run.config
   train_steps: dict[int, run_lib.Compiled] = {}
   compile_stages(run, int(state.step), train_steps, metrics)
   rows, compiled = max(train_steps.items())
-  split = job.store.validation()
   return Tools(
     train_steps,
-    evaluate.HeldOut(run, split) if split else None,
+    evaluate.HeldOut(run, sets) if sets else None,
     Meter(run, state.params, compiled.flops / (rows * run.ramp.row_tokens)),
     Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
   )
@@ -228,7 +231,9 @@ def loop(
       return False
     seconds = time.perf_counter() - started
     metrics.write(step, **values, eval_seconds=seconds)
-    job.checkpointer.evaluated(step, values[metrics_lib.HELD_OUT])
+    loss = metrics_lib.held_out_loss(values)
+    assert loss is not None  # there are sets, and they were evaluated
+    job.checkpointer.evaluated(step, loss)
     log.info('step %d: %s', step, evaluate.summary(values))
     meter.restart()
     return True
