@@ -200,9 +200,16 @@ def ramp(config: Config) -> Ramp:
   Raises:
     UsageError: `batch.rows` makes no sense.
   """
-  return batch_ramp.build(
-    config.batch.rows, row_tokens=config.model.context_length
-  )
+  return batch_ramp.build(config.batch.rows, row_tokens=row_tokens(config))
+
+
+def row_tokens(config: Config) -> int:
+  """Tokens that one row of a batch brings to the model."""
+  # A fine-tuned example may be several sequences, shorter than the context.
+  tuned = config.get('finetune')
+  if tuned and tuned.length:
+    return tuned.length * tuned.sequences
+  return config.model.context_length
 
 
 def schedule(config: Config) -> Schedule:

@@ -108,6 +108,10 @@ class HeldOut:
       'eval/validation/tokens': int(weight),
     }
 
+  def summary(self, values: dict[str, float]) -> str:
+    """A line for people."""
+    return summary(values)
+
 
 def summary(values: dict[str, float]) -> str:
   """A line for people."""

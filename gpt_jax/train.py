@@ -13,6 +13,7 @@ tokenizer/, data/, loss.png, samples.txt and tensorboard/.
 """
 
 import contextlib
+import functools
 import os
 import time
 from typing import NamedTuple
@@ -41,15 +42,16 @@ from gpt_jax import workdir as workdir_lib
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.command import log
 from gpt_jax.config import Config
-from gpt_jax.data import pipeline, prepare
-from gpt_jax.data.tokenizer import Tokenizer
-from gpt_jax.job import Job, Past
+from gpt_jax.data import prepare
+from gpt_jax.data.tokenizer import load as load_tokenizer
+from gpt_jax.job import Evaluation, Job, Past, gave_up
 from gpt_jax.meter import Meter, summary
 from gpt_jax.metrics import Metrics, Progress, write_atomically
 from gpt_jax.preemption import Preempted
 from gpt_jax.run import Run
 from gpt_jax.saves import Saver
 from gpt_jax.state import TrainState
+from gpt_jax.store_data import StoreData
 
 
 def define(values: flags.FlagValues) -> None:
@@ -89,7 +91,7 @@ def train(config: Config, workdir: str) -> None:
       log.info('drew %s', plot.loss_curves([workdir]))
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)
-    sample(job.run, state, job.store.tokenizer(), workdir)
+    sample(job.run, state, workdir)
 
 
 def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
@@ -107,7 +109,9 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
       config, tokenizer.vocab_size, config.tokenizer.name
     )
     workdir_lib.check_prompt(config, tokenizer)
-    epoch = pipeline.rows_per_epoch(store, config.model.context_length)
+    length = config.model.context_length
+    data = StoreData(store, length=length, seed=config.seed)
+    split = store.validation()
     run = run_lib.build(config)
     checkpointer = Checkpointer(
       workdir,
@@ -116,15 +120,16 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
       keep_every_steps=config.checkpoint.keep_every_steps,
       keep_best=config.checkpoint.keep_best,
     )
-    job = Job(run, workdir, store, checkpointer)
+    evaluation = functools.partial(evaluate.HeldOut, store=split)
+    job = Job(run, workdir, data, checkpointer, evaluation if split else None)
     rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
   micro_rows = config.batch.micro_rows
   log.info(
     '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %s rows, %s',
     f'{len(store):,}',
-    run.ramp.offset(config.schedule.num_steps) / epoch,
-    epoch,
+    run.ramp.offset(config.schedule.num_steps) / data.rows_per_epoch,
+    data.rows_per_epoch,
     dict(run.mesh.shape),
     ', '.join(
       f'{s.rows} (from step {s.start + 1})' if s.start else f'{s.rows}'
@@ -147,7 +152,7 @@ class Tools(NamedTuple):
   """What is made once, before the first step."""
 
   train_steps: dict[int, run_lib.Compiled]  # by the rows of the batch
-  evaluation: evaluate.HeldOut | None
+  evaluation: Evaluation | None
   meter: Meter
   saver: Saver
 
@@ -161,8 +166,9 @@ def fit(job: Job, state: TrainState) -> TrainState:
   """
   config, done = job.run.config, int(state.step)
   past = job.past(done)
-  owed = job.store.validation() and not past.evaluated(done)
-  if done >= config.schedule.num_steps and not owed:
+  owed = job.evaluation and not past.evaluated(done)
+  over = gave_up(past.held_out, job.patience)
+  if (done >= config.schedule.num_steps or over) and not owed:
     job.checkpointer.close()
     return state
   if state.ema is not None:
@@ -197,10 +203,9 @@ def prepare_tools(job: Job, state: TrainState, metrics: Metrics) -> Tools:
   train_steps: dict[int, run_lib.Compiled] = {}
   compile_stages(run, int(state.step), train_steps, metrics)
   rows, compiled = max(train_steps.items())
-  split = job.store.validation()
   return Tools(
     train_steps,
-    evaluate.HeldOut(run, split) if split else None,
+    job.evaluation(run) if job.evaluation else None,
     Meter(run, state.params, compiled.flops / (rows * run.ramp.row_tokens)),
     Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
   )
@@ -215,6 +220,7 @@ def loop(
   meter, saver = tools.meter, tools.saver
   meter.resume(past.unlogged)
   guard = spikes.Guard(run.spike_policy, past.losses, past.skipped)
+  held_out = [*past.held_out]
   rewind.log_events(job, metrics, done)
 
   def evaluated(step: int) -> bool:
@@ -228,14 +234,14 @@ def loop(
       return False
     seconds = time.perf_counter() - started
     metrics.write(step, **values, eval_seconds=seconds)
-    job.checkpointer.evaluated(step, values[metrics_lib.HELD_OUT])
-    log.info('step %d: %s', step, evaluate.summary(values))
+    judged = job.judged(values)
+    assert judged is not None
+    held_out.append((step, judged))
+    job.checkpointer.evaluated(step, judged)
+    log.info('step %d: %s', step, tools.evaluation.summary(values))
     meter.restart()
     return True
 
-  source = pipeline.RowSource(
-    job.store, length=config.model.context_length, seed=config.seed
-  )
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
@@ -266,7 +272,7 @@ def loop(
           rewind.log_skipped(job, metrics, *skipped)
       if log_due:
         values = meter.read(step)
-        epochs = source.epochs(run.ramp.offset(step))
+        epochs = job.data.epochs(run.ramp.offset(step))
         metrics.write(step, **metrics_lib.finite(values), **epochs)
         guard.logged(values['loss'])
         progress.show(step, summary(values))
@@ -274,7 +280,8 @@ def loop(
           log.warning('step %d: %s', step, dead)
       progress.advance(step)
       stop = stop or not evaluated(step)
-      if save_due or stop:
+      over = gave_up(held_out, job.patience)
+      if save_due or stop or over:
         spikes.check_state(step, state, out)
         if unlogged := meter.unlogged():
           metrics.write(step, event='unlogged', routers=unlogged)
@@ -289,8 +296,15 @@ def loop(
           f'preempted; saved step {step} of {last} in {seconds:.1f} s; start '
           'again to continue'
         )
+      if over:
+        log.info(
+          'step %d: ending early, %d evaluations were not better than one '
+          'before',
+          *(step, job.patience),
+        )
+        break
     seconds = saver.finish(state)
-    metrics.write(last, event='saved', seconds=seconds)
+    metrics.write(int(state.step), event='saved', seconds=seconds)
   return state
 
 
@@ -324,9 +338,7 @@ def should(step: int, every: int, last: int) -> bool:
   return step == last or (every > 0 and step % every == 0)
 
 
-def sample(
-  run: Run, state: TrainState, tokenizer: Tokenizer, workdir: str
-) -> None:
+def sample(run: Run, state: TrainState, workdir: str) -> None:
   """Continues `log.sample_prompt`, into samples.txt and onto the log."""
   config = run.config
   if not config.log.sample_prompt or not config.log.sample_tokens:
@@ -334,6 +346,7 @@ def sample(
   if jax.process_count() > 1:
     log.info('no sample is drawn where several hosts hold the parameters')
     return
+  tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   text = generate.continue_prompt(
     run_lib.Trained(run, state, tokenizer),
     config.log.sample_prompt,
