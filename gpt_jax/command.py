@@ -142,6 +142,8 @@ def _find_config(argv: list[str]) -> str:
           'where it has several: configs/gpt2.py:medium'
         )
       folder = os.path.dirname(os.path.abspath(stem))
+      if os.path.basename(os.path.dirname(folder)) == 'configs':
+        folder = os.path.dirname(folder)  # configs/finetune/sst2.py
       sys.path.insert(0, os.path.dirname(folder))
       return stem + '.py'
   return ''

@@ -20,7 +20,7 @@ from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
-from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.optim import amount, batch_ramp
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.batch_ramp import Ramp

@@ -120,8 +120,10 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
       keep_every_steps=config.checkpoint.keep_every_steps,
       keep_best=config.checkpoint.keep_best,
     )
-    evaluation = functools.partial(evaluate.HeldOut, store=split)
-    job = Job(run, workdir, data, checkpointer, evaluation if split else None)
+    evaluation = None
+    if split is not None:
+      evaluation = functools.partial(evaluate.HeldOut, store=split)
+    job = Job(run, workdir, data, checkpointer, evaluation)
     rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
   micro_rows = config.batch.micro_rows

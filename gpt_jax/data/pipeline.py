@@ -153,7 +153,7 @@ def batches(
     offset, count = rows(step)
     return corrupt(source.read(range(offset, offset + count)[host_rows(count)]))
 
-  return _prefetch(batch, start, stop)
+  return prefetch(batch, start, stop)
 
 
 def evaluation_batches(
@@ -186,7 +186,7 @@ def evaluation_batches(
     return made
 
   count = num_evaluation_batches(store, length=length, rows=rows)
-  return _prefetch(batch, 0, count)
+  return prefetch(batch, 0, count)
 
 
 def num_evaluation_batches(store: TokenStore, *, length: int, rows: int) -> int:
@@ -212,7 +212,7 @@ def _evaluation_rows(
   return tokens, positions < len(store)
 
 
-def _prefetch(
+def prefetch(
   batch: Callable[[int], Batch], start: int, stop: int
 ) -> Iterator[Batch]:
   """Yields `batch(step)` for the steps, made ahead by Grain's threads."""
