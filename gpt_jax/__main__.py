@@ -11,6 +11,7 @@ from gpt_jax import command, malloc, preemption
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
   'finetune': 'fine-tune a pre-trained model on a task',
+  'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
   'evaluate': 'measure a trained model on held-out text',
   'prepare': 'text to tokenizer and token store',
@@ -24,7 +25,7 @@ COMMANDS = {
 
 
 # Told to stop, they save and end with exit code 75.
-STOPPABLE = ('train', 'finetune')
+STOPPABLE = ('train', 'finetune', 'ablation')
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -122,6 +122,18 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> None:
     raise UsageError(f'unexpected argument {rest[1]!r}; see --help')
 
 
+def load_config(file: str, overrides: list[str]) -> Any:
+  """The config that `--config FILE[:SIZE]` and its overrides give.
+
+  Raises:
+    UsageError: as the command line's.
+  """
+  values = flags.FlagValues()
+  define_config(values)
+  _parse(values, ['gpt-jax', f'--config={file}', *overrides])
+  return values['config'].value
+
+
 def _find_config(argv: list[str]) -> str:
   """The config file of the command line, '' if there is none.
 

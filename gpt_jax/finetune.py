@@ -86,7 +86,8 @@ def main(args: command.Args) -> None:
   if args.distributed:
     distributed.initialize(**args.config.hosts)
   with distributed.together():
-    result = finetune(args.config, args.init, args.workdir, args.predict)
+    source = pretrained(args.init)
+    result = finetune(args.config, source, args.workdir, args.predict)
   if args.json:
     print(json.dumps(result))
   else:
@@ -94,13 +95,13 @@ def main(args: command.Args) -> None:
 
 
 def finetune(
-  config: Config, init: str, workdir: str, predict: str | None = None
+  config: Config, source: Pretrained, workdir: str, predict: str | None = None
 ) -> dict[str, Any]:
   """Fine-tunes to the end, and predicts; see the module's docstring.
 
   Args:
     config: with a section `finetune`, not resolved.
-    init: a workdir, a folder of Hugging Face, or none.
+    source: what is fine-tuned.
     workdir: of the run.
     predict: a further table.
 
@@ -108,7 +109,6 @@ def finetune(
     What result.json holds.
   """
   phases.enter('start')
-  source = pretrained(init)
   prepared = tuning.prepare(config, source, workdir)
   config = prepared.config
   stacks = os.path.join(workdir, f'stacks_{distributed.index()}.txt')

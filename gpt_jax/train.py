@@ -269,6 +269,8 @@ def loop(
       save_due = should(step, config.checkpoint.every_steps, last)
       save_due = save_due or saver.retry_due()
       eval_due = should(step, config.eval.every_steps, last)
+      # Each of those may be the last.
+      log_due = log_due or (eval_due and job.patience > 0)
       if log_due or save_due or eval_due or stop:
         for skipped in guard.check(step, meter.fetch()):
           rewind.log_skipped(job, metrics, *skipped)
