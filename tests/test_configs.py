@@ -13,8 +13,9 @@ import pytest
 
 import configs
 from gpt_jax import config as config_lib
-from gpt_jax import flops, inspect, run
+from gpt_jax import flops, inspect, run, spec
 from gpt_jax.__main__ import main
+from gpt_jax.data.tasks_known import TASKS
 from gpt_jax.spec import UsageError
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'configs'
@@ -116,6 +117,22 @@ def test_parameter_counts_of_the_papers(name, size, parameters):
   assert {x.dtype for x in jax.tree.leaves(tree)} == {np.dtype('float32')}
 
 
+@pytest.mark.parametrize(
+  'name', sorted(path.stem for path in (FOLDER / 'finetune').glob('*.py'))
+)
+def test_fine_tuning_changes_no_fields_of_the_tree(name):
+  tuned = importlib.import_module(f'configs.finetune.{name}')
+  for size in getattr(tuned, 'SIZES', ['']):
+    config = tuned.get_config(size)
+    assert config.is_locked
+    spec.build('finetune.task', config.finetune.task, TASKS)
+    fields = {*config_lib.flatten(config)}
+    tree = {*config_lib.flatten(module('base').get_config())}
+    assert tree == {f for f in fields if not f.startswith('finetune.')}
+  with pytest.raises(ValueError, match='no such'):
+    tuned.get_config('no such')
+
+
 def test_figures_of_gpt2_small():
   config = config_lib.resolve(module('gpt2').get_config('small'))
   _, figures = inspect.figures_of(config)
@@ -156,7 +173,7 @@ TINY = 4, 64, 4, 16, 4, 256, 1024, 128
 BASE = 12, 768, 12, 64, 12, 3072, 50_257, 1024
 ROWS = {
   'gpt1-117m': (12, 768, 12, 64, 12, 3072, 40_478, 512, 116_534_784, '117M'),
-  'gpt1-cpu': (6, 192, 6, 32, 6, 768, 8192, 256, 4_291_584, '4.3M'),
+  'gpt1-cpu': (6, 192, 6, 32, 6, 768, 8192, 256, 4_291_200, '4.3M'),
   'gpt2-small': (
     *(12, 768, 12, 64, 12, 3072, 50_257, 1024, 124_439_808, '124M'),
   ),
