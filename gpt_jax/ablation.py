@@ -30,6 +30,7 @@ from absl import flags
 
 from gpt_jax import command, finetune, plot_ablation
 from gpt_jax.command import log
+from gpt_jax.config import Config
 from gpt_jax.metrics import write_atomically
 from gpt_jax.spec import UsageError
 
@@ -85,7 +86,7 @@ class One(NamedTuple):
   task: str
   setting: str
   seed: str
-  flags: list[str]
+  config: Config
 
 
 def main(args: command.Args) -> None:
@@ -101,11 +102,7 @@ def main(args: command.Args) -> None:
     folder = os.path.join(args.workdir, one.task, one.setting, one.seed)
     if not os.path.exists(os.path.join(folder, finetune.RESULT)):
       log.info('run %d of %d: %s', i + 1, len(runs), folder)
-      config = command.load_config(
-        f'{args.config}:{one.task}',
-        [*one.flags, *shlex.split(args.flags)],
-      )
-      finetune.finetune(config, source, folder)
+      finetune.finetune(one.config, source, folder)
       jax.clear_caches()
       done += 1
       seconds = (time.monotonic() - started) / done * (len(runs) - i - 1)
@@ -155,7 +152,9 @@ def wanted(args: command.Args) -> list[One]:
             )
           folder = os.path.join(args.glue, FOLDERS[task])
           more.append(f'--config.finetune.task={task}({folder!r})')
-        runs.append(One(task, setting, seed, more))
+        more += shlex.split(args.flags)
+        config = command.load_config(f'{args.config}:{task}', more)
+        runs.append(One(task, setting, seed, config))
   if not runs:
     raise UsageError('--tasks, --settings, --seeds: leave nothing to run')
   return runs

@@ -120,7 +120,7 @@ def finetune(
     state = selected(job, state)
     result = predicted(job, state, prepared, predict)
     if job.active:
-      log.info('drew %s', plot.loss_curves([workdir]))
+      log.info('drew %s', plot.loss_curves([workdir], unit='of the task'))
     return result
 
 
@@ -152,7 +152,7 @@ def pretrained(init: str) -> Pretrained:
 
   def params() -> Any:
     _, state = run_lib.restore(init)
-    return state.eval_params
+    return _without_heads(state.eval_params)
 
   return Pretrained(
     f'{init}, step {steps[-1]}',
@@ -171,11 +171,15 @@ def _from_hf(folder: str, model_type: str) -> Pretrained:
       'tokenizer.model; put its vocabulary there'
     )
   model, params = hf.load(folder)
-  # Other heads than the language model's are left behind.
-  params = {name: part for name, part in params.items() if name != 'heads'}
+  params = _without_heads(params)
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
   tokenizer = tokenizer_lib.build(name, [])
   return Pretrained(folder, fields, name, tokenizer, lambda: params)
+
+
+def _without_heads(params: Any) -> Any:
+  """The language model: what another task has learned is left behind."""
+  return {name: part for name, part in params.items() if name != 'heads'}
 
 
 def start(

@@ -69,7 +69,9 @@ def main(args: command.Args) -> None:
       print(path)
 
 
-def loss_curves(workdirs: list[str], out: str | None = None) -> str:
+def loss_curves(
+  workdirs: list[str], out: str | None = None, unit: str = 'nats a token'
+) -> str:
   """Draws training and held-out loss over tokens; returns the PNG's path.
 
   Raises:
@@ -100,7 +102,7 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
       xs, ys = zip(*held_out, strict=True)
       axes.plot(xs, ys, f'C{i}o--', label=f'{name}: held out')
   axes.set_xlabel('tokens')
-  axes.set_ylabel('loss (nats a token)')
+  axes.set_ylabel(f'loss ({unit})')
   axes.grid(alpha=0.3)
   axes.legend()
   return _save(figure, out)

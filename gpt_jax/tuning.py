@@ -167,11 +167,13 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
   _set_schedule(config, len(examples['train']))
   config.objective.name = _objective(config, task)
   resolved = config_lib.resolve(config)
-  if tuned.freeze > resolved.model.num_layers:
-    raise UsageError(
-      f'finetune.freeze={tuned.freeze}: the model has '
-      f'{resolved.model.num_layers} layers'
-    )
+  amount = spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
+  for field, count in (('freeze', tuned.freeze), ('transfer', amount or 0)):
+    if count > resolved.model.num_layers:
+      raise UsageError(
+        f'finetune.{field}={tuned[field]}: the model has '
+        f'{resolved.model.num_layers} layers'
+      )
   return Prepared(resolved, task, tokenizer, splits)
 
 

@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 import tiny
 
-from gpt_jax import flops, job, layers, metrics, transfer
+from gpt_jax import finetune, flops, hf, job, layers, metrics, transfer
 from gpt_jax import run as run_lib
 from gpt_jax import state as state_lib
 from gpt_jax.__main__ import main
+from gpt_jax.data.task_rows import Rows
+from gpt_jax.data.tasks import Task
 from gpt_jax.freeze import Frozen
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
-from gpt_jax.task_data import Scale, Split, _judged
+from gpt_jax.task_data import Scale, Split, TaskData, _judged
+from gpt_jax.tuning import CLASS_WEIGHTS
 
 ROOT = pathlib.Path(__file__).parent.parent
 STEPS = 30
@@ -192,6 +195,7 @@ def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
     (['--config.finetune.class_weights=weights(1, 2, 3)'], 'give 2 of them'),
     (['--config.finetune.transfer=some'], 'unknown .some.; one of all, emb'),
     (['--config.finetune.freeze=3'], 'the model has 2 layers'),
+    (['--config.finetune.transfer=layers(3)'], 'the model has 2 layers'),
     (['--init=/nowhere'], '--init=/nowhere: holds no config.json'),
     ([f'--config={ROOT}/configs/finetune/rte.py:big'], 'has one size'),
   ],
@@ -207,6 +211,23 @@ def test_bad_input_is_told_before_anything_is_written(
   assert main([*argv, *more]) == 2
   assert re.search(why, capsys.readouterr().err)
   assert not (tmp_path / 'w').exists()
+
+
+def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
+  run, state = run_lib.restore(str(workdir))
+  whole = jax.device_get(state.params)
+  body = {name: part for name, part in whole.items() if name != 'heads'}
+  hf.save(str(tmp_path), run.model, body)
+  with pytest.raises(UsageError, match='has neither vocab'):
+    finetune.pretrained(str(tmp_path))
+  monkeypatch.setattr(finetune.convert, 'tokenizer_name', lambda *_: 'bytes')
+  ours, theirs = map(finetune.pretrained, (str(workdir), str(tmp_path)))
+  assert (theirs.tokenizer.vocab_size, theirs.tokenizer_name) == (257, 'bytes')
+  # What another task's W_y has learned is left behind.
+  for found in (ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, found.params(), body)
+  same = ('vocab_size', 'num_layers', 'd_model', 'block', 'context_length')
+  assert all(ours.model[name] == theirs.model[name] for name in same)
 
 
 # The first state -------------------------------------------------------------
@@ -348,3 +369,35 @@ def test_scores_are_learned_in_units_of_their_deviation():
   assert found.metrics['loss'] == pytest.approx(0, abs=1e-9)
   # A constant explains nothing, and is no error.
   assert _judged(split, np.zeros((4, 1))).metrics['pearson'] == 0
+
+
+def test_batches_of_pairs_count_the_target_alone():
+  tokens = np.arange(12).reshape(2, 1, 6).astype(np.int32)
+  bounds = np.array([[2, 5], [1, 6]], np.int32)
+  rows = Rows(tokens, bounds, np.zeros(2, np.int32), 0)
+  batch = Split(Task('target', {}, ('', '')), rows).batch(np.array([1, 0]))
+  np.testing.assert_array_equal(batch['inputs'][1], [0, 1, 2, 3, 4])
+  np.testing.assert_array_equal(batch['targets'][1], [1, 2, 3, 4, 5])
+  np.testing.assert_array_equal(batch['weights'], [[1] * 5, [0, 1, 1, 1, 0]])
+
+
+def test_balanced_weights_count_the_classes_alike():
+  labels = np.array([0, 0, 0, 1], np.int32)
+  build = CLASS_WEIGHTS['balanced']()
+  np.testing.assert_allclose(build(labels, 2), [4 / 6, 2])
+  np.testing.assert_allclose(build(labels, 2)[labels].mean(), 1)
+
+
+def test_the_order_is_a_function_of_the_seed():
+  rows = Rows(*[np.zeros((7, 1, 2), np.int32)] * 3, 0)
+  data, other = (
+    TaskData(Split(Task('classification', {}, ('',)), rows), seed=seed)
+    for seed in (3, 4)
+  )
+  order = data.row_numbers(0, 21)
+  epochs = [order[i : i + 7] for i in (0, 7, 14)]
+  assert all(sorted(epoch) == [*range(7)] for epoch in epochs)
+  assert len({*map(tuple, epochs)}) == 3
+  assert data.row_numbers(5, 4) == order[5:9]
+  assert other.row_numbers(0, 21) != order
+  assert data.epochs(21) == {'epochs': 3.0}

@@ -319,8 +319,8 @@ def target(
     train: a table; dev and test too.
     dev: judges.
     test: gets predictions.
-    prompt: a template: '{en} =' (GPT-2, section 3.7), '{context} RESPONSE'
-      (LaMDA, section 6).
+    prompt: a template: '{en} =' (GPT-2, section 3.7); '{context} RESPONSE', or
+      '{context} RESPONSE {response} {attribute}' (LaMDA, section 6).
     target: a template, with the space before it: ' {de}'.
     metrics: comma list.
     columns: as above.
