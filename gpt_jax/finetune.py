@@ -8,8 +8,8 @@ r"""Fine-tunes a pre-trained model on a task, as GPT-1 does.
     'dev.tsv', text='review', label='stars')"
 
 --init is a workdir of ours, a folder of Hugging Face, or none (from scratch,
-with the sections `model` and `tokenizer` of the config). Another set of texts:
---config.finetune.task; configs/finetune/base.py explains all fields.
+with the sections `model` and `tokenizer` of the config). The section `finetune`
+says on what and how; configs/finetune/base.py explains its fields.
 
 The same command again resumes. W2 then holds what `train` leaves, result.json
 with the metrics of the dev split, and predictions/SPLIT.tsv. With --predict
@@ -51,7 +51,7 @@ from gpt_jax.job import Job
 from gpt_jax.metrics import write_atomically
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
-from gpt_jax.task_data import TaskData, TaskEvaluation
+from gpt_jax.task_data import Split, TaskData, TaskEvaluation
 from gpt_jax.tuning import Prepared, Pretrained
 
 RESULT = 'result.json'
@@ -111,6 +111,15 @@ def finetune(
   phases.enter('start')
   prepared = tuning.prepare(config, source, workdir)
   config = prepared.config
+  splits = {n: s for n, s in prepared.splits.items() if n != 'train'}
+  if predict:
+    name = os.path.basename(predict).partition('.')[0]
+    if name in (*prepared.splits, 'task', 'init', 'step', 'metrics'):
+      raise UsageError(
+        f'--predict={predict}: {name} is the name of something else in '
+        f'{RESULT}; rename the file'
+      )
+    splits[name] = tuning.encoded(prepared, predict)
   stacks = os.path.join(workdir, f'stacks_{distributed.index()}.txt')
   with watchdog.watching(watchdog.deadlines(config), stacks):
     job, state = start(prepared, source, workdir)
@@ -118,7 +127,7 @@ def finetune(
     phases.enter('end')
     preemption.check()
     state = selected(job, state)
-    result = predicted(job, state, prepared, predict)
+    result = predicted(job, state, prepared, splits)
     if job.active:
       log.info('drew %s', plot.loss_curves([workdir], unit='of the task'))
     return result
@@ -249,18 +258,9 @@ def selected(job: Job, state: TrainState) -> TrainState:
 
 
 def predicted(
-  job: Job, state: TrainState, prepared: Prepared, predict: str | None
+  job: Job, state: TrainState, prepared: Prepared, splits: dict[str, Split]
 ) -> dict[str, Any]:
-  """Predictions for all splits but train, and result.json."""
-  splits = {n: s for n, s in prepared.splits.items() if n != 'train'}
-  if predict:
-    name = os.path.basename(predict).partition('.')[0]
-    if name in splits:
-      raise UsageError(
-        f'--predict={predict}: a split of the task is called {name}; rename '
-        'the file'
-      )
-    splits[name] = tuning.encoded(prepared, predict)
+  """Predictions for some splits, and result.json, which is returned."""
   evaluation = TaskEvaluation(job.run, split=splits['dev'])
   measured = {}
   for name, split in splits.items():

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
+from gpt_jax.class_weights import CLASS_WEIGHTS
 from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import task_rows, tasks
@@ -143,25 +144,14 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
       f"finetune.length={tuned.length}: must be from {least} to the model's "
       f'context of {context}'
     )
-  special = Special.after(tuned.vocab_size)
   splits = {}
   for name, found in examples.items():
-    options = {'length': tuned.length, 'too_long': tuned.too_long}
-    if task.form == 'target':
-      eos_id = tokenizer.eos_id
-      rows = task_rows.target_rows(
-        found, tokens[name], eos_id=eos_id, **options
-      )
-    else:
-      rows = task_rows.rows(
-        task, found, tokens[name], special=special, **options
-      )
-    known = task.form == 'target' or all(e.label is not None for e in found)
-    splits[name] = Split(task, rows, known)
+    split = _split(config, task, found, tokens[name], tokenizer)
+    splits[name] = split
     log.info(
       '%s: %s examples of %d x %d tokens, %s of them cut',
-      *(task.paths[name], f'{len(rows):,}', tuned.sequences, tuned.length),
-      f'{rows.cut:,}',
+      *(task.paths[name], f'{len(split.rows):,}', tuned.sequences),
+      *(tuned.length, f'{split.rows.cut:,}'),
     )
   splits = _weighted(config, task, splits)
   _set_schedule(config, len(examples['train']))
@@ -185,19 +175,32 @@ def encoded(prepared: Prepared, path: str) -> Split:
   """
   task, tuned = prepared.task, prepared.config.finetune
   found = tasks.read(task, '', path)
-  tokens = task_rows.encode(found, prepared.tokenizer)
+  if task_rows.num_sequences(task, found) != tuned.sequences:
+    raise UsageError(f'{path}: has another number of answers than the task')
+  tokenizer = prepared.tokenizer
+  tokens = task_rows.encode(found, tokenizer)
+  split = _split(prepared.config, task, found, tokens, tokenizer)
+  return split._replace(scale=prepared.splits['train'].scale)
+
+
+def _split(
+  config: Config,
+  task: Task,
+  examples: list[Example],
+  tokens: list[list[np.ndarray]],
+  tokenizer: Tokenizer,
+) -> Split:
+  """The examples as rows of the config's length."""
+  tuned = config.finetune
   options = {'length': tuned.length, 'too_long': tuned.too_long}
   if task.form == 'target':
-    eos_id = prepared.tokenizer.eos_id
-    rows = task_rows.target_rows(found, tokens, eos_id=eos_id, **options)
-  else:
-    if task_rows.num_sequences(task, found) != tuned.sequences:
-      raise UsageError(f'{path}: has another number of answers')
-    special = Special.after(tuned.vocab_size)
-    rows = task_rows.rows(task, found, tokens, special=special, **options)
-  known = task.form == 'target' or all(e.label is not None for e in found)
-  scale = prepared.splits['train'].scale
-  return Split(task, rows, known, scale)
+    rows = task_rows.target_rows(
+      examples, tokens, eos_id=tokenizer.eos_id, **options
+    )
+    return Split(task, rows)
+  special = Special.after(tuned.vocab_size)
+  rows = task_rows.rows(task, examples, tokens, special=special, **options)
+  return Split(task, rows, all(e.label is not None for e in examples))
 
 
 def _own_tokenizer(
@@ -330,35 +333,3 @@ def _weighted(
     )
     for name, split in splits.items()
   }
-
-
-def _balanced() -> Callable:
-  """Weights 1 / frequency, whose mean over the examples is 1."""
-
-  def build(labels: np.ndarray, count: int) -> np.ndarray:
-    seen = np.bincount(labels, minlength=count)
-    return (len(labels) / (count * np.maximum(seen, 1))).astype(np.float32)
-
-  return build
-
-
-def _given(*weights: float) -> Callable:
-  """A weight for each class, in the order of the task's labels."""
-
-  def build(labels: np.ndarray, count: int) -> np.ndarray:
-    del labels
-    if len(weights) != count or min(weights) < 0 or not sum(weights):
-      raise UsageError(
-        f'finetune.class_weights: weights{weights}: give {count} of them, none '
-        'negative'
-      )
-    return np.array(weights, np.float32)
-
-  return build
-
-
-CLASS_WEIGHTS = {
-  'none': lambda: None,
-  'balanced': _balanced,
-  'weights': _given,
-}

@@ -18,13 +18,13 @@ from gpt_jax import finetune, flops, hf, job, layers, metrics, transfer
 from gpt_jax import run as run_lib
 from gpt_jax import state as state_lib
 from gpt_jax.__main__ import main
+from gpt_jax.class_weights import CLASS_WEIGHTS
 from gpt_jax.data.task_rows import Rows
 from gpt_jax.data.tasks import Task
 from gpt_jax.freeze import Frozen
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
 from gpt_jax.task_data import Scale, Split, TaskData, _judged
-from gpt_jax.tuning import CLASS_WEIGHTS
 
 ROOT = pathlib.Path(__file__).parent.parent
 STEPS = 30

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 
 from gpt_jax.data import lines, records
 from gpt_jax.data.records import Record
-from gpt_jax.data.tasks import FORMS, Task
+from gpt_jax.data.task_forms import FORMS
+from gpt_jax.data.tasks import Task
 from gpt_jax.spec import UsageError
 
 _GLUE = 'https://gluebenchmark.com/tasks'
