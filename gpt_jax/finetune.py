@@ -21,6 +21,7 @@ import json
 import os
 from typing import Any
 
+import jax
 from absl import flags
 from ml_collections import ConfigDict
 
@@ -161,7 +162,9 @@ def pretrained(init: str) -> Pretrained:
 
   def params() -> Any:
     _, state = run_lib.restore(init)
-    return _without_heads(state.eval_params)
+    params = _without_heads(state.eval_params)
+    # The mesh of the run may have the devices in another order.
+    return params if jax.process_count() > 1 else jax.device_get(params)
 
   return Pretrained(
     f'{init}, step {steps[-1]}',

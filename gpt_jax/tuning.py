@@ -242,6 +242,8 @@ def _set_model(
       )
     tuned.vocab_size = model.vocab_size
     model.vocab_size += new
+    # The old one was for other lengths, and maybe for other devices.
+    model.attention_backend = 'auto'
   else:
     tuned.vocab_size = tokenizer.vocab_size
     least = tokenizer.vocab_size + new

@@ -152,6 +152,7 @@ def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
     '--config.finetune.select=best',
     '--config.finetune.freeze=1',
     '--config.finetune.class_weights=balanced',
+    '--config.finetune.auxiliary=0.0',
     '--config.schedule.name=constant(peak=3.0)',
     '--config.optim.clip_norm=0.0',
     '--config.eval.every_steps=1',

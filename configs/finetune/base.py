@@ -51,7 +51,8 @@ def get_config(arg: str = '') -> ConfigDict:
     patience=0,
     # The state that predicts: the last, or the best by the dev score.
     select='last',
-    # Instead of what the pre-trained model has; empty: the same.
+    # Instead of what the pre-trained model has; empty: the same, and for the
+    # backend auto.
     model=dict(
       dropout=placeholder(str),
       dtype=placeholder(str),

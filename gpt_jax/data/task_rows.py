@@ -16,7 +16,6 @@ n/2 - 2 tokens of a row of n. Here each text keeps at least its equal share,
 and of what a shorter one leaves the others take what they need.
 """
 
-import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -81,16 +80,18 @@ def sequences(form: str, texts: list[Tokens], num_texts: int) -> list[Groups]:
 def fit(texts: Sequence[Tokens], room: int) -> list[Tokens]:
   """The first tokens of each text, `room` in all.
 
-  The longest is cut first, until it is as long as the next: a text that is
-  shorter than an equal share stays whole.
+  A text that is no longer than an equal share stays whole; the others share
+  what is left, the first of them the remainder.
   """
   sizes = [len(text) for text in texts]
-  longest = [(-size, -i) for i, size in enumerate(sizes)]
-  heapq.heapify(longest)
-  for _ in range(sum(sizes) - room):
-    size, i = heapq.heappop(longest)
-    sizes[-i] -= 1
-    heapq.heappush(longest, (size + 1, i))
+  order = sorted(range(len(texts)), key=lambda i: sizes[i])
+  while order:
+    share, more = divmod(room, len(order))
+    if sizes[order[0]] > share:
+      for place, i in enumerate(sorted(order)):
+        sizes[i] = share + (place < more)
+      break
+    room -= sizes[order.pop(0)]
   return [text[:size] for text, size in zip(texts, sizes, strict=True)]
 
 

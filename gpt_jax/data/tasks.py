@@ -49,7 +49,7 @@ class Task(NamedTuple):
     columns: of files without a line that names them, by split, or all.
     drop: labels whose examples are left out.
     expand: see `Expand`.
-    how: how to get the data.
+    how: how to get the data: by hand, and by TFDS.
   """
 
   form: str
@@ -63,7 +63,7 @@ class Task(NamedTuple):
   columns: tuple[str, ...] = ()
   drop: tuple[str, ...] = ()
   expand: Expand = lambda record: (record,)
-  how: str = ''
+  how: tuple[str, str] | None = None
 
   @property
   def kind(self) -> str:
@@ -90,7 +90,9 @@ def read(task: Task, split: str, path: str = '') -> list[Example]:
       found.append(_example(task, record, needs_label))
   except UsageError as e:
     if task.how and 'no such file' in str(e):
-      raise UsageError(f'{e}. {task.how}') from None
+      raise UsageError(f'{e}. To get it: {", or ".join(task.how)}') from None
+    if task.how and 'To get it' in str(e):  # what is said of TFDS
+      raise UsageError(f'{e}. Or {task.how[0]}') from None
     raise
   if not found:
     why = f', besides {dropped} without a label' * (dropped > 0)

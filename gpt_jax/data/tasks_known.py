@@ -264,11 +264,11 @@ def _file(folder: str, name: str, tfds: str) -> str:
   return packed[0] if packed and not os.path.isfile(path) else path
 
 
-def _how(page: str, name: str, tfds: str) -> str:
+def _how(page: str, name: str, tfds: str) -> tuple[str, str]:
   return (
-    f'To get it: unpack {name} from {page} and give its folder, or leave the '
-    f'folder out and prepare the set of TFDS: tfds build {tfds} '
-    '--file_format=array_record'
+    f'unpack {name} from {page} and name its folder in finetune.task',
+    f'leave the folder out and prepare the set of TFDS: tfds build {tfds} '
+    '--file_format=array_record',
   )
 
 

@@ -138,7 +138,9 @@ def test_absent_data_says_how_to_get_it(tmp_path, monkeypatch):
   ):
     tasks.read(task(f"sst2('{tmp_path}')"), 'train')
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
-  with pytest.raises(UsageError, match='tfds build glue/sst2'):
+  with pytest.raises(
+    UsageError, match=r'tfds build glue/sst2.*Or unpack SST-2'
+  ):
     tasks.read(task('sst2()'), 'train')
 
 
