@@ -214,26 +214,32 @@ def race(folder: str = '', level: str = 'middle') -> Task:
 def story_cloze(folder: str = '', year: str = '2016') -> Task:
   """The right end of a story: accuracy.
 
-  It trains on the published validation set of that year, and is judged on the
-  test set, as the paper's systems are: `folder` holds both as val.csv and
-  test.csv.
+  It trains on the published validation set of that year, 2016 or 2018, and is
+  judged on the test set, as the paper's systems are. The folder holds both
+  under the names that TFDS gives them, such as cloze_test_val__spring2016.csv.
   """
+  seasons = {'2016': 'spring2016', '2018': 'winter2018'}
+  if year not in seasons:
+    raise UsageError(
+      f'finetune.task: story_cloze: year={year!r}: unknown; one of '
+      + ', '.join(seasons)
+    )
   stories = [f'{{InputSentence{i}}}' for i in range(1, 5)]
   if folder:
     texts = (' '.join(stories),)
     answers = ('{RandomFifthSentenceQuiz1}', '{RandomFifthSentenceQuiz2}')
   else:
     texts, answers = ('context',), ('endings',)
-  name = f'story_cloze/{year}'
+  name, file = f'story_cloze/{year}', f'cloze_test_{{}}__{seasons[year]}.csv'
   return Task(
     'choice',
     {
-      'train': _file(folder, 'val.csv', f'{name}:validation'),
-      'dev': _file(folder, 'test.csv', f'{name}:test'),
+      'train': _file(folder, file.format('val'), f'{name}:validation'),
+      'dev': _file(folder, file.format('test'), f'{name}:test'),
     },
     texts,
     label='AnswerRightEnding' if folder else 'label',
-    labels=('1', '2') if folder else (),
+    labels=('1', '2'),
     answers=answers,
     how=_how('https://cs.rochester.edu/nlp/rocstories', 'csv files', name),
   )

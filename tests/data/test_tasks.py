@@ -176,9 +176,11 @@ def test_the_story_cloze_test(tmp_path):
   head = [f'InputSentence{i}' for i in range(1, 5)]
   head += ['RandomFifthSentenceQuiz1', 'RandomFifthSentenceQuiz2']
   text = ','.join([*head, 'AnswerRightEnding']) + '\n"A, b.",B.,C.,D.,e,f,2\n'
-  for name in ('val.csv', 'test.csv'):
-    put(tmp_path, name, text)
+  for split in ('val', 'test'):
+    put(tmp_path, f'cloze_test_{split}__spring2016.csv', text)
   (found,) = tasks.read(task(f"story_cloze('{tmp_path}')"), 'dev')
+  # TFDS keeps the numbers 1 and 2.
+  assert task('story_cloze()').labels == ('1', '2')
   assert found[1:] == (('A, b. B. C. D.', 'e', 'f'), 1)
 
 
