@@ -146,6 +146,12 @@ def resolve_model(config: Config) -> Config:
     UsageError: names the field, its value and the remedy.
   """
   config = unlocked(config)
+  tuned = config.get('finetune')
+  if tuned and tuned.sequences is None:
+    raise UsageError(
+      '--config: has a section finetune, whose task says what the rest is; '
+      'give it to gpt-jax finetune'
+    )
   try:
     _fill(config)
     validate(config)

@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 _LAYERS = 'layers_'
 
@@ -72,6 +73,7 @@ def layers(scores: dict[str, Any], out: str) -> str | None:
     axes.fill_between(xs, low, high, color=f'C{i}', alpha=0.15)
   if not drawn:
     return None
+  axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   axes.set_xlabel('layers transferred, besides the embeddings')
   axes.set_ylabel('dev score x 100')
   axes.grid(alpha=0.3)

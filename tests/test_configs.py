@@ -129,6 +129,8 @@ def test_fine_tuning_changes_no_fields_of_the_tree(name):
     fields = {*config_lib.flatten(config)}
     tree = {*config_lib.flatten(module('base').get_config())}
     assert tree == {f for f in fields if not f.startswith('finetune.')}
+    with pytest.raises(UsageError, match='give it to gpt-jax finetune'):
+      config_lib.resolve(config)
   with pytest.raises(ValueError, match='no such'):
     tuned.get_config('no such')
 
