@@ -127,6 +127,10 @@ class HeldOut:
       values['word_perplexity'] = math.exp(total / words)
     return values
 
+  def summary(self, values: dict[str, float]) -> str:
+    """A line for people."""
+    return summary(values)
+
 
 def summary(values: dict[str, float]) -> str:
   """A line for people."""

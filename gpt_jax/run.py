@@ -19,11 +19,12 @@ from gpt_jax import state as state_lib
 from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import tokenizer as tokenizer_lib
+from gpt_jax.freeze import Frozen
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.preflight import check_attention
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Objective
-from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.optimizer import OPTIMIZERS
@@ -157,6 +158,11 @@ def build(config: Config) -> Run:
   optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)(
     schedule, state_lib.logical_axes(objective)
   )
+  tuned = config.get('finetune')
+  if tuned and tuned.freeze:
+    frozen = Frozen(model, num_layers=tuned.freeze, num_rows=tuned.vocab_size)
+    objective = frozen.objective(objective)
+    optimizer = frozen.optimizer(optimizer)
   average = spec.build('optim.ema', optim.ema, AVERAGES)
   return Run(
     config,
@@ -199,15 +205,17 @@ def _init(run: Run):
 
 def abstract_batch(run: Run, num_rows: int) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of `num_rows` rows."""
-  row = np.zeros((1, run.config.model.context_length + 1), np.int32)
-  arrays = run.objective.corrupt(row)
-  if run.config.data.rows == 'documents':
-    arrays |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
+  batch = run.objective.example
+  if batch is None:
+    row = np.zeros((1, run.config.model.context_length + 1), np.int32)
+    batch = run.objective.corrupt(row)
+    if run.config.data.rows == 'documents':
+      batch |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
   return {
     name: jax.ShapeDtypeStruct(
       (num_rows, *x.shape[1:]), x.dtype, sharding=run.batch_sharding
     )
-    for name, x in arrays.items()
+    for name, x in batch.items()
   }
 
 
@@ -250,6 +258,15 @@ def compile_train_step(run: Run, num_rows: int | None = None) -> Compiled:
 def compile_eval_step(run: Run) -> Compiled:
   """Compiles `step.eval_step`."""
   jitted = jax.jit(functools.partial(eval_step, objective=run.objective))
+  batch = abstract_batch(run, run.eval_rows)
+  return _compile(run, jitted, abstract_state(run).eval_params, batch)
+
+
+def compile_outputs(run: Run) -> Compiled:
+  """Compiles what a task is measured by: parameters and batch to [B, K]."""
+  assert run.objective.outputs is not None
+  whole = sharding.replicated(run.mesh)
+  jitted = jax.jit(run.objective.outputs, out_shardings=whole)
   batch = abstract_batch(run, run.eval_rows)
   return _compile(run, jitted, abstract_state(run).eval_params, batch)
 
