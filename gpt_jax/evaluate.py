@@ -1,27 +1,39 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a trained model on the held-out split of its corpus.
+r"""Measures a trained model, on held-out text and on tasks.
 
   gpt-jax evaluate --workdir workdirs/smoke
-  gpt-jax evaluate --workdir workdirs/smoke --json
+  gpt-jax evaluate --workdir W --tasks lambada,blimp,piqa --tasks_dir tasks
+  gpt-jax evaluate --workdir W --tasks race --shots 0,1,5 --seed=1 --json
+  gpt-jax evaluate --workdir W --tasks "multiple_choice('mine.jsonl')"
+  gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
 
-Every held-out token is predicted exactly once, in rows of the training
-context. Prints the loss (nats a token), the perplexity and the bits a UTF-8
+validation: every held-out token is predicted exactly once, in rows of the
+training context: the loss (nats a token), the perplexity and the bits a UTF-8
 byte of text.
+
+Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
+hellaswag, race, wikitext2, and your own by multiple_choice('file.jsonl'),
+qa('file.jsonl'), text('file.txt'). Their files are yours to fetch: a task that
+finds none says where from. Figures come with standard errors. Scores are kept
+in WORKDIR/evaluations as they are found: the same command goes on.
 """
 
 import json
 import math
+import os
 from collections.abc import Callable
 
 import jax
 import numpy as np
 from absl import flags
 
-from gpt_jax import command
+from gpt_jax import command, metrics, spec
 from gpt_jax import run as run_lib
-from gpt_jax.data import pipeline
+from gpt_jax.data import pipeline, progress
 from gpt_jax.data.store import TokenStore
+from gpt_jax.evaluation import overlap, score, suite
+from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.metrics import HELD_OUT
 from gpt_jax.run import Run
 
@@ -32,7 +44,29 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'tasks',
     'validation',
-    'Comma list of what to measure: validation (the held-out split).',
+    'Comma list of what to measure: validation (the held-out split), '
+    + ', '.join(TASKS)
+    + '.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'tasks_dir', 'tasks', 'Folder of the files of tasks.', flag_values=values
+  )
+  flags.DEFINE_list(
+    'shots',
+    ['0'],
+    'Solved examples before each one, as many as the context holds: a number, '
+    'or several with commas.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'seed', 0, 'Of the draw of solved examples.', flag_values=values
+  )
+  flags.DEFINE_bool(
+    'overlap',
+    False,
+    "Report how many of a task's texts share 13 words in a row with the "
+    'training text (GPT-3, appendix C), and write which.',
     flag_values=values,
   )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
@@ -42,19 +76,63 @@ def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'workdir')
   workdir = args.workdir
-  for task in args.tasks.split(','):
-    if task not in TASKS:
-      raise command.UsageError(
-        f'--tasks={task}: unknown; one of ' + ', '.join(TASKS)
-      )
+  calls = spec.bind_all(
+    '--tasks', args.tasks, {**TASKS, 'validation': lambda: None}
+  )
+  shots = _numbers('--shots', args.shots)
+  tasks = suite.build(
+    '--tasks', [c for c in calls if c.name != 'validation'], args.tasks_dir
+  )
+  # Files that are missing are told before the model is loaded.
+  texts = {named.name: named.task.texts() for named in tasks}
   trained = run_lib.load(workdir)
-  result: dict[str, float] = {'step': int(trained.state.step)}
-  for task in args.tasks.split(','):
-    result.update(TASKS[task](trained, workdir))
+  step = int(trained.state.step)
+  result: dict[str, float] = {'step': step}
+  lines = []
+  if len(tasks) < len(calls):
+    result.update(_validation(trained, workdir))
+    lines.append(summary(result))
+  if tasks:
+    folder = os.path.join(workdir, 'evaluations')
+    found = suite.measure(
+      tasks,
+      score.scorer(trained),
+      shots=shots,
+      seed=args.seed,
+      folder=folder,
+      model=suite.fingerprint(trained.state.eval_params),
+    )
+    if args.overlap:
+      found |= _overlap(trained, workdir, texts, folder)
+    result.update(found)
+    lines += suite.lines(found)
+    path = os.path.join(folder, f'step-{step}.json')
+    metrics.write_atomically(path, json.dumps(result, indent=1) + '\n')
   if args.json:
     print(json.dumps(result))
   else:
-    print(f'step {result["step"]}: {summary(result)}')
+    print('\n'.join(f'step {step}: {line}' for line in lines))
+
+
+def _numbers(flag: str, texts: list[str]) -> list[int]:
+  """Distinct numbers that are not negative."""
+  for text in texts:
+    if not text.strip().isdecimal():
+      raise command.UsageError(
+        f'{flag}={text}: is no number; give one or several, as 0,1,5'
+      )
+  return sorted({int(text) for text in texts})
+
+
+def _overlap(trained, workdir: str, texts, folder: str) -> dict[str, float]:
+  """How many texts of each task the training text holds."""
+  store = TokenStore.open(run_lib.data_folder(trained.run.config, workdir))
+  with progress.bar('tokens') as report:
+    figures, found = overlap.find(texts, store, trained.tokenizer, report)
+  path = os.path.join(folder, 'overlap.json')
+  overlap.write(path, found)
+  command.log.info('wrote %s', path)
+  return figures
 
 
 class HeldOut:
@@ -129,6 +207,3 @@ def _validation(trained: run_lib.Trained, workdir: str) -> dict[str, float]:
   values = HeldOut(trained.run, split)(trained.state.eval_params)
   assert values is not None  # nothing stopped it
   return values
-
-
-TASKS = {'validation': _validation}
