@@ -7,8 +7,12 @@ the log-probability itself, per token or per byte (GPT-3, section 2.4: "the
 per-token likelihood for each example (to normalize for length)"), or less the
 log-probability that it has in general: P(completion | context) /
 P(completion | answer context), as GPT-3 takes it for ARC, OpenBookQA and RACE.
+
+`cut` counts the examples whose context was too long: its first tokens were
+left out. `left_out` counts those with a choice that alone exceeds the context.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,6 +25,8 @@ from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Score, Scorer
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
 
 
 class Example(NamedTuple):
@@ -86,15 +92,31 @@ class Choices(NamedTuple):
         if example.general is not None:
           requests.append(Request(example.general, choice, example.where))
     scores = iter(scorer.requests(requests, journal, report))
-    grouped = [
-      [next(scores) for _ in range(_num_requests(example))]
-      for example in examples
-    ]
-    cut = sum(any(score.cut for score in group) for group in grouped)
+    measured, kept, too_long = [], [], []
+    for example in examples:
+      found = [next(scores) for _ in range(_num_requests(example))]
+      whole = [score for score in found if score is not None]
+      if len(whole) < len(found):
+        too_long.append(example.where)
+        continue
+      measured.append(example)
+      kept.append(whole)
+    if not measured:
+      raise UsageError(
+        f'{too_long[0]}: no example fits the context of '
+        f'{scorer.context_length} tokens; take a model with a longer one'
+      )
+    if too_long:
+      log.warning(
+        '%s: a choice exceeds the context of %d tokens; %d such examples are '
+        'left out',
+        *(too_long[0], scorer.context_length, len(too_long)),
+      )
     return {
-      **self.figures(examples, grouped),
-      'examples': len(examples),
-      'cut': cut,
+      **self.figures(measured, kept),
+      'examples': len(measured),
+      'left_out': len(too_long),
+      'cut': sum(any(score.cut for score in found) for found in kept),
     }
 
   def _prompts(

@@ -69,15 +69,20 @@ class Row(NamedTuple):
   cut: int = 0
 
 
-def row(tokenizer: Tokenizer, request: Request, context_length: int) -> Row:
+def row(
+  tokenizer: Tokenizer, request: Request, context_length: int
+) -> Row | None:
   """The tokens of a request.
 
   Context and continuation are encoded as one text. Where a token spans the
   boundary, it counts as a part of the continuation. The end-of-document token
   comes first, as it does before each document in training.
 
+  Returns:
+    The row; None if the continuation alone exceeds the context.
+
   Raises:
-    UsageError: the continuation is empty, or alone exceeds the context.
+    UsageError: the continuation is empty.
   """
   whole = tokenizer.encode(request.context + request.continuation)
   before = tokenizer.encode(request.context)
@@ -88,10 +93,7 @@ def row(tokenizer: Tokenizer, request: Request, context_length: int) -> Row:
   if not num_scored:
     raise UsageError(f'{request.where}: has no text to score')
   if num_scored > context_length:
-    raise UsageError(
-      f'{request.where}: {num_scored} tokens to score, and the context holds '
-      f'{context_length}; take a model with a longer context, or leave it out'
-    )
+    return None
   ids = np.concatenate([[tokenizer.eos_id], whole]).astype(np.int32)
   cut = max(len(ids) - (context_length + 1), 0)
   return Row(ids[cut:], num_scored, cut)
@@ -113,10 +115,12 @@ class Scorer:
 
   def requests(
     self, requests: Sequence[Request], journal: Journal, report: Report
-  ) -> list[Score]:
-    """Scores texts, in their order."""
+  ) -> list[Score | None]:
+    """Scores texts, in their order; None where one exceeds the context."""
     rows = [row(self.tokenizer, r, self.context_length) for r in requests]
-    return self.rows(rows, journal, report)
+    fitting = [r for r in rows if r is not None]
+    scores = iter(self.rows(fitting, journal, report))
+    return [None if r is None else next(scores) for r in rows]
 
   def rows(
     self, rows: Sequence[Row], journal: Journal, report: Report

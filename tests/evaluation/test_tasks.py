@@ -28,7 +28,12 @@ class Believer:
 
   def requests(self, requests, journal, report):
     self.seen += requests
-    return [self._score(r.continuation.encode()) for r in requests]
+    return [
+      self._score(r.continuation.encode())
+      if len(r.continuation) <= self.context_length
+      else None
+      for r in requests
+    ]
 
   def rows(self, rows: list[Row], journal, report):
     return [self._score(r.ids[-r.num_scored :].tolist()) for r in rows]
@@ -159,6 +164,21 @@ def test_shots_are_other_examples_by_the_seed(tmp_path):
     assert whole.endswith(part)
   with pytest.raises(UsageError, match='only 6 examples to show'):
     measure(tmp_path, call, shots=(7,))
+
+
+def test_examples_that_exceed_the_context_are_counted(tmp_path):
+  write(
+    tmp_path / 'mine.jsonl',
+    {'context': '', 'choices': ['a', 'b'], 'label': 0},
+    {'context': '', 'choices': ['aaaa', 'b'], 'label': 0},
+  )
+  call = "multiple_choice('mine.jsonl')"
+  found = measure(tmp_path, call, scorer=Believer(4))
+  assert found['eval/multiple_choice/examples'] == 1
+  assert found['eval/multiple_choice/left_out'] == 1
+  assert found['eval/multiple_choice/accuracy'] == 1
+  with pytest.raises(UsageError, match='no example fits the context of 1'):
+    measure(tmp_path, call, scorer=Believer(1))
 
 
 def test_piqa_and_its_labels(tmp_path):
