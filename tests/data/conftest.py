@@ -5,6 +5,7 @@
 import pathlib
 
 import pytest
+import tokenizers
 from ml_collections import ConfigDict
 
 # Public data sets that some machines have in a folder above the checkout.
@@ -40,6 +41,21 @@ def corpus(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def hf_tokenizer(corpus):
+  """The call of a tokenizer that workers encode with in processes."""
+  alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+  vocabulary = {piece: i for i, piece in enumerate([*alphabet, '<eos>'])}
+  made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+    add_prefix_space=False
+  )
+  made.decoder = tokenizers.decoders.ByteLevel()
+  made.add_special_tokens(['<eos>'])
+  made.save(str(corpus / 'tokenizer.json'))
+  return "hf_tokenizer('tokenizer.json')"
+
+
+@pytest.fixture
 def make_config():
   """Makes the part of a config that preparing reads."""
 
@@ -49,6 +65,7 @@ def make_config():
     tokenizer='bytes',
     workers=1,
     sources=None,
+    clean='none',
   ):
     return ConfigDict(
       {
@@ -57,6 +74,7 @@ def make_config():
           'holdout': holdout,
           'workers': workers,
           'sources': sources or {},
+          'clean': clean,
         },
         'tokenizer': {'name': tokenizer},
       }
