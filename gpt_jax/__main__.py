@@ -11,7 +11,7 @@ from gpt_jax import command, malloc, preemption
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
   'generate': 'continue a prompt',
-  'evaluate': 'measure a trained model on held-out text',
+  'evaluate': 'measure a trained model on held-out text and tasks',
   'prepare': 'text to tokenizer and token store',
   'tokenizers': 'compare tokenizers on held-out text',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
