@@ -3,6 +3,7 @@
 #   make test    runs the test suite
 #   make lint    ruff, pyright and shellcheck
 #   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
+#   make lm_eval tests lm-eval's tasks on our workdirs, in .venv-lm_eval
 #   make crash   kills a small run KILLS times, and compares with one left alone
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := .venv/bin
 FLAGS ?=
 KILLS ?= 10
 
-.PHONY: smoke test lint crash beam
+.PHONY: smoke test lint crash beam lm_eval
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -33,6 +34,12 @@ beam: .venv-beam/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(call environment,.venv,constraints.txt,'.[test]')
+
+lm_eval: .venv-lm_eval/ready
+	HF_HUB_OFFLINE=1 .venv-lm_eval/bin/python -m pytest -n 0 tests/evaluation/test_lm_eval.py
+
+.venv-lm_eval/ready: pyproject.toml constraints.txt
+	$(call environment,.venv-lm_eval,constraints.txt,'.[eval]' hypothesis pytest pytest-xdist)
 
 # Apart from .venv: Beam needs older versions of some libraries.
 .venv-beam/ready: pyproject.toml constraints-beam.txt

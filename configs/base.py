@@ -203,6 +203,10 @@ def get_config(arg: str = '') -> ConfigDict:
     # number, 'words' (separated by white space) or 'words_and_lines' (which
     # counts ends of lines too, as WikiText does).
     words=dict(),
+    # Tasks that are evaluated too, without shots: lambada, blimp, piqa, ...;
+    # see gpt_jax/evaluation/tasks.py. Their files are in tasks_dir.
+    tasks=placeholder(str),
+    tasks_dir='tasks',
   )
 
   # A phase that takes longer is hung: the run ends, and shows where. 0: never.

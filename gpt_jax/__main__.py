@@ -13,7 +13,7 @@ COMMANDS = {
   'finetune': 'fine-tune a pre-trained model on a task',
   'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
-  'evaluate': 'measure a trained model on held-out text',
+  'evaluate': 'measure a trained model on held-out text and tasks',
   'prepare': 'text to tokenizer and token store',
   'tokenizers': 'compare tokenizers on held-out text',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',

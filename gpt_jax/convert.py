@@ -103,6 +103,8 @@ SECTIONS = {
     'num_batches': None,
     'sets': {},
     'words': {},
+    'tasks': None,
+    'tasks_dir': 'tasks',
   },
   'log': {'every_steps': 1, 'sample_prompt': '', 'sample_tokens': 0},
 }

@@ -295,8 +295,9 @@ def load(workdir: str) -> Trained:
     UsageError: there is none, or the model is no causal decoder, as an import
       may be.
   """
+  config = read_config(workdir)
   try:
-    config_lib.check_objective(read_config(workdir))
+    config_lib.check_objective(config)
   except UsageError as e:
     raise UsageError(
       f'--workdir={workdir}: holds a model that this command has no text for '

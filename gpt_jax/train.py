@@ -24,7 +24,6 @@ from absl import flags
 from gpt_jax import (
   command,
   distributed,
-  evaluate,
   generate,
   phases,
   plot,
@@ -32,6 +31,7 @@ from gpt_jax import (
   preemption,
   rewind,
   routers,
+  spec,
   spikes,
   watchdog,
 )
@@ -44,6 +44,10 @@ from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import eval_sets, prepare
 from gpt_jax.data.tokenizer import load as load_tokenizer
+from gpt_jax.evaluation import suite
+from gpt_jax.evaluation.in_loop import HeldOutAndTasks
+from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.held_out import HeldOut
 from gpt_jax.job import Evaluation, Job, Past, gave_up
 from gpt_jax.meter import Meter, summary
 from gpt_jax.metrics import Metrics, Progress, write_atomically
@@ -112,6 +116,7 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
     length = config.model.context_length
     data = StoreData(store, length=length, seed=config.seed)
     sets = eval_sets.held_out(config, store)
+    tasks = tasks_of(config)
     run = run_lib.build(config)
     checkpointer = Checkpointer(
       workdir,
@@ -123,7 +128,11 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
     job = Job(run, workdir, data, checkpointer)
     if sets:
       job = job._replace(
-        evaluation=functools.partial(evaluate.HeldOut, sets=sets),
+        evaluation=functools.partial(
+          HeldOutAndTasks, sets=sets, tasks=tasks, tokenizer=tokenizer
+        )
+        if tasks
+        else functools.partial(HeldOut, sets=sets),
         # The split of the corpus comes first, where there is one.
         criterion=f'eval/{next(iter(sets))}/loss',
       )
@@ -151,6 +160,26 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
   else:
     log.info('this run is complete: %d steps are done', int(state.step))
   return job, state
+
+
+def tasks_of(config: Config) -> list[suite.Named]:
+  """The tasks of `eval.tasks`, whose files are there.
+
+  Raises:
+    UsageError: a call or a file does not do.
+  """
+  if not config.eval.tasks:
+    return []
+  if config.data.holdout == 'none' and not config.eval.sets:
+    raise command.UsageError(
+      f'eval.tasks={config.eval.tasks!r}: needs a held-out set besides, by '
+      'which checkpoints are judged; set data.holdout or eval.sets'
+    )
+  calls = spec.bind_all('eval.tasks', config.eval.tasks, TASKS)
+  tasks = suite.build('eval.tasks', calls, config.eval.tasks_dir)
+  for named in tasks:
+    named.task.texts()
+  return tasks
 
 
 class Tools(NamedTuple):

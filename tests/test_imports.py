@@ -67,7 +67,7 @@ def test_the_checked_files_are_all():
   assert {'train', 'spec', 'config', 'step', 'state'} <= parts
   folders = {p.name for p in ROOT.iterdir() if p.is_dir()} - {'__pycache__'}
   # Entry points in files: `benchmark`; `plan` and `scaling`.
-  known = {*PACKAGES, 'benchmarks', 'planning'}
+  known = {*PACKAGES, 'benchmarks', 'evaluation', 'planning'}
   assert folders <= known, 'a new package needs a rule here'
 
 
