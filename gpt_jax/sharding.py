@@ -4,6 +4,7 @@
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,15 +19,22 @@ AXES = ('data', 'fsdp', 'expert', 'tensor')
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def make_mesh(config: Any) -> Mesh:
+def make_mesh(config: Any, devices: Sequence[Any] | None = None) -> Mesh:
   """Builds the mesh of `config.mesh` over all devices.
 
-  One axis may be -1: it takes the devices that the others leave.
+  One axis may be -1: it takes the devices that the others leave. Over several
+  TPU slices `data` is split over the slices first, since what it exchanges, the
+  gradients, is the least: the network between them is slow.
+
+  Args:
+    config: `config.mesh`.
+    devices: all of them; None: those of this process's backend.
 
   Raises:
-    UsageError: the sizes do not multiply to the number of devices.
+    UsageError: the sizes do not multiply to the number of devices, or `data`
+      does not divide over the slices.
   """
-  devices = jax.devices()
+  devices = jax.devices() if devices is None else devices
   sizes = [config[axis] for axis in AXES]
   text = ', '.join(f'mesh.{a}={s}' for a, s in zip(AXES, sizes, strict=True))
   fixed = math.prod(s for s in sizes if s != -1)
@@ -39,10 +47,32 @@ def make_mesh(config: Any) -> Mesh:
       f'{text}: does not match the {len(devices)} devices here; the sizes '
       f'must multiply to {len(devices)} (one may be -1: the rest)'
     )
-  grid = mesh_utils.create_device_mesh(
-    sizes, devices, allow_split_physical_axes=True
+  slices = num_slices(devices)
+  if slices == 1:
+    grid = mesh_utils.create_device_mesh(
+      sizes, devices, allow_split_physical_axes=True
+    )
+    return Mesh(grid, AXES)
+  data, *inside = sizes
+  if data % slices:
+    raise UsageError(
+      f'{text}: data={data} does not divide over {slices} slices, between '
+      f'which only data is split; give mesh.data={slices} or a multiple'
+    )
+  grid = mesh_utils.create_hybrid_device_mesh(
+    [data // slices, *inside],
+    [slices, *(1 for _ in inside)],
+    devices,
+    allow_split_physical_axes=True,
   )
   return Mesh(grid, AXES)
+
+
+def num_slices(devices: Sequence[Any]) -> int:
+  """TPU slices that the devices are of: 1 on other platforms."""
+  if devices[0].platform != 'tpu':
+    return 1
+  return len({getattr(device, 'slice_index', 0) for device in devices})
 
 
 def parse_rules(rules: Any) -> Rules:

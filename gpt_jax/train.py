@@ -15,7 +15,6 @@ tokenizer/, data/, loss.png, samples.txt and tensorboard/.
 import contextlib
 import os
 import time
-from typing import NamedTuple
 
 import jax
 from absl import flags
@@ -37,6 +36,7 @@ from gpt_jax import (
 from gpt_jax import config as config_lib
 from gpt_jax import metrics as metrics_lib
 from gpt_jax import run as run_lib
+from gpt_jax import tools as tools_lib
 from gpt_jax import workdir as workdir_lib
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.command import log
@@ -44,11 +44,10 @@ from gpt_jax.config import Config
 from gpt_jax.data import pipeline, prepare
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.job import Job, Past
-from gpt_jax.meter import Meter, summary
+from gpt_jax.meter import summary
 from gpt_jax.metrics import Metrics, Progress, write_atomically
 from gpt_jax.preemption import Preempted
 from gpt_jax.run import Run
-from gpt_jax.saves import Saver
 from gpt_jax.state import TrainState
 
 
@@ -143,15 +142,6 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
   return job, state
 
 
-class Tools(NamedTuple):
-  """What is made once, before the first step."""
-
-  train_steps: dict[int, run_lib.Compiled]  # by the rows of the batch
-  evaluation: evaluate.HeldOut | None
-  meter: Meter
-  saver: Saver
-
-
 def fit(job: Job, state: TrainState) -> TrainState:
   """Takes the run from `state` to its end, and saves.
 
@@ -174,7 +164,7 @@ def fit(job: Job, state: TrainState) -> TrainState:
     job.checkpointer.evaluated(step, loss)
   metrics = job.open_metrics(done)
   with phases.during('compile'):
-    tools = prepare_tools(job, state, metrics)
+    tools = tools_lib.prepare(job, state, metrics, evaluate.HeldOut)
   while True:
     with contextlib.closing(metrics):
       try:
@@ -188,26 +178,17 @@ def fit(job: Job, state: TrainState) -> TrainState:
     seconds = time.perf_counter() - started
     metrics = job.open_metrics(int(state.step), rewound=1, seconds=seconds)
     with phases.during('compile'):
-      compile_stages(job.run, int(state.step), tools.train_steps, metrics)
-
-
-def prepare_tools(job: Job, state: TrainState, metrics: Metrics) -> Tools:
-  """Compiles what the loop calls, and measures the device where it must."""
-  run, config = job.run, job.run.config
-  train_steps: dict[int, run_lib.Compiled] = {}
-  compile_stages(run, int(state.step), train_steps, metrics)
-  rows, compiled = max(train_steps.items())
-  split = job.store.validation()
-  return Tools(
-    train_steps,
-    evaluate.HeldOut(run, split) if split else None,
-    Meter(run, state.params, compiled.flops / (rows * run.ramp.row_tokens)),
-    Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
-  )
+      tools_lib.compile_stages(
+        job.run, int(state.step), tools.train_steps, metrics
+      )
 
 
 def loop(
-  job: Job, tools: Tools, metrics: Metrics, past: Past, state: TrainState
+  job: Job,
+  tools: tools_lib.Tools,
+  metrics: Metrics,
+  past: Past,
+  state: TrainState,
 ) -> TrainState:
   """The training loop, from the state's step to the last."""
   run, config = job.run, job.run.config
@@ -292,31 +273,6 @@ def loop(
     seconds = saver.finish(state)
     metrics.write(last, event='saved', seconds=seconds)
   return state
-
-
-def compile_stages(
-  run: Run, done: int, compiled: dict[int, run_lib.Compiled], metrics: Metrics
-) -> None:
-  """Compiles the training step for each batch size that is to come.
-
-  All of them before the first step: a stage that does not fit, or a compiler
-  that fails, shows now and not after days.
-
-  Args:
-    run: what is trained.
-    done: steps done.
-    compiled: by rows; what it lacks is added.
-    metrics: to write it down.
-  """
-  last = run.config.schedule.num_steps
-  # A run of which only the evaluation is owed still knows its last stage.
-  stages = run.ramp.between(min(done, last - 1), last)
-  for rows in sorted({s.rows for s in stages} - compiled.keys()):
-    step = compiled[rows] = run_lib.compile_train_step(run, rows)
-    log.info(
-      'compiled the training step for %d rows in %.1f s', rows, step.seconds
-    )
-    metrics.write(done, event='compiled', rows=rows, seconds=step.seconds)
 
 
 def should(step: int, every: int, last: int) -> bool:

@@ -67,7 +67,7 @@ def test_the_checked_files_are_all():
   assert {'train', 'spec', 'config', 'step', 'state'} <= parts
   folders = {p.name for p in ROOT.iterdir() if p.is_dir()} - {'__pycache__'}
   # benchmarks/ is the entry point `benchmark`, in files.
-  known = {*PACKAGES, 'benchmarks', 'plan'}
+  known = {*PACKAGES, 'benchmarks', 'planning'}
   assert folders <= known, 'a new package needs a rule here'
 
 
