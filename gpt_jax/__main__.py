@@ -15,6 +15,7 @@ COMMANDS = {
   'prepare': 'text to tokenizer and token store',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',
+  'plan': 'what a run needs and costs on TPU slices that are not here',
   'compare': 'train several configs with several seeds, and compare',
   'plot': 'draw the curves of runs',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',

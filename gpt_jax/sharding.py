@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from flax import linen as nn
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.spec import UsageError
 
-AXES = ('data', 'fsdp', 'expert', 'tensor')
+AXES: tuple[str, ...] = ('data', 'fsdp', 'expert', 'tensor')
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -90,7 +90,9 @@ def parse_rules(rules: Any) -> Rules:
   return tuple(out)
 
 
-def check_divisible(abstract: Any, mesh: Mesh, rules: Rules) -> None:
+def check_divisible(
+  abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules
+) -> None:
   """Checks that each parameter splits evenly over its mesh axes.
 
   Args:
@@ -114,10 +116,14 @@ def check_divisible(abstract: Any, mesh: Mesh, rules: Rules) -> None:
         )
 
 
-def param_shardings(abstract: Any, mesh: Mesh, rules: Rules) -> Any:
+def param_shardings(
+  abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules
+) -> Any:
   """One `NamedSharding` for each parameter, from its logical axes."""
+  # Flax names the type of a concrete mesh only, and needs no more than axes.
+  any_mesh: Any = mesh
   return nn.logical_to_mesh_sharding(
-    nn.get_partition_spec(abstract), mesh, rules
+    nn.get_partition_spec(abstract), any_mesh, rules
   )
 
 
@@ -126,7 +132,7 @@ def batch_sharding(mesh: Mesh, rules: Rules) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(dict(rules)['batch']))
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
   """Every device holds the whole array."""
   return NamedSharding(mesh, PartitionSpec())
 

@@ -41,7 +41,8 @@ class Layout(NamedTuple):
   sizes: dict[str, int]  # of all mesh axes
   changes: dict[str, Any]  # fields of the config, the mesh among them
   seconds: float  # of a step, by the roofline: to put layouts in order
-  bytes: float  # on one device, by reckoning: state, gradients, activations
+  state: float  # bytes on one device
+  bytes: float  # by reckoning, with gradients and activations
 
   @property
   def text(self) -> str:
@@ -101,6 +102,30 @@ def candidates(
     return (0, layout.seconds) if fits else (1, layout.bytes)
 
   return sorted(found.values(), key=order)
+
+
+def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
+  """The mesh that a config has; it changes nothing.
+
+  Raises:
+    UsageError: the config cannot be split so.
+  """
+  mesh = mesh_of(config, slices)
+  links = next(
+    (links for found, links in _meshes(slices) if found == mesh),
+    {axis: _Links(1, False) for axis in sharding.AXES},
+  )
+  layout = _layout(config, slices, sizes, mesh, links, micro=False)
+  return layout._replace(changes={})
+
+
+def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
+  """Sizes of the axes of a config's mesh; -1 is what the others leave."""
+  mesh = {axis: config.mesh[axis] for axis in sharding.AXES}
+  fixed = math.prod(n for n in mesh.values() if n > 0)
+  return {
+    axis: n if n > 0 else slices.devices // fixed for axis, n in mesh.items()
+  }
 
 
 class _Links(NamedTuple):
@@ -170,8 +195,11 @@ def _layout(
       raise UsageError(
         f'model.ffn: {count} experts over mesh.expert={mesh["expert"]}'
       )
-  need = of_mesh.state(mesh).total + of_mesh.gradients(mesh)
-  choices = micro_choices(config, split) if micro else [changed.batch.micro_rows]
+  state = of_mesh.state(mesh).total
+  need = state + of_mesh.gradients(mesh)
+  choices = (
+    micro_choices(config, split) if micro else [changed.batch.micro_rows]
+  )
   for rows in choices:
     if micro:
       changes = {**changes, 'batch.micro_rows': rows}
@@ -180,7 +208,7 @@ def _layout(
     if need + kept <= _FREE * slices.hbm:
       break
   seconds = _seconds(changed, slices, of_mesh, mesh, links)
-  return Layout(mesh, changes, seconds, need + kept)
+  return Layout(mesh, changes, seconds, state, need + kept)
 
 
 def _for_tensor(config: Config, tensor: int) -> dict[str, Any]:
