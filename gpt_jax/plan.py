@@ -5,6 +5,7 @@ r"""Plans a run: compiles its real training step for TPU slices not here.
   gpt-jax plan --config configs/palm.py:540b --topology v4:12x16x16 --slices 2
   gpt-jax plan --config configs/llama.py:7b --topology v4-128 --search
   gpt-jax plan --table
+  gpt-jax plan --recompile --only palm
 
 A topology is GENERATION:SHAPE of a slice that is sold (v4, v5e, v5p, v6e,
 tpu7x), or an accelerator name (v4-128, v5litepod-256). The training step, of
@@ -21,6 +22,7 @@ fits. Needs the extra `plan`.
 """
 
 import json
+import pathlib
 import sys
 from typing import Any
 
@@ -37,6 +39,7 @@ from gpt_jax.planning import (
   remedies,
   report,
   search,
+  table,
   topologies,
 )
 from gpt_jax.planning.compile import TooLarge
@@ -74,10 +77,44 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.DEFINE_bool(
+    'table',
+    False,
+    f'Print a Markdown table of the plans in {table.FILE} of this folder.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'recompile',
+    False,
+    f'Compile the plans of {table.FILE} again, and write down what was found; '
+    'the exit code is 1 where it differs.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'only',
+    '',
+    'With --recompile: of the configs whose names hold this.',
+    flag_values=values,
+  )
 
 
 def main(args: command.Args) -> None:
-  """Runs the command."""
+  """Runs the command.
+
+  Raises:
+    RuntimeError: with --recompile, a plan is not what it was.
+  """
+  root = pathlib.Path.cwd()
+  if args.recompile:
+    compile_lib.use_cpu()
+    with _telling() as note:
+      drift = table.recompile(root, args.only, note)
+    if drift:
+      raise RuntimeError('; '.join(drift))
+    return
+  if args.table:
+    print(table.markdown(table.read(root)))
+    return
   command.required(args, 'config', 'topology')
   slices = topologies.parse(args.topology, args.slices)
   compile_lib.use_cpu()

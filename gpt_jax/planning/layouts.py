@@ -32,7 +32,7 @@ PARTS = (2, 4, 8)
 EFFICIENCY = 0.73
 # Lanes of a TPU's registers: a table of other lengths would be padded.
 LANES = 128
-_FREE = 0.9  # of HBM may be full by this file's reckoning
+FREE = 0.9  # of HBM may be full by this file's reckoning
 
 
 class Layout(NamedTuple):
@@ -98,7 +98,7 @@ def candidates(
     raise UsageError(f'no mesh of {slices} serves this config: {reason}')
 
   def order(layout: Layout) -> tuple:
-    fits = layout.bytes <= _FREE * slices.hbm
+    fits = layout.bytes <= FREE * slices.hbm
     return (0, layout.seconds) if fits else (1, layout.bytes)
 
   return sorted(found.values(), key=order)
@@ -205,7 +205,7 @@ def _layout(
       changes = {**changes, 'batch.micro_rows': rows}
       changed = apply(config, changes)
     kept = activations(changed, mesh)
-    if need + kept <= _FREE * slices.hbm:
+    if need + kept <= FREE * slices.hbm:
       break
   seconds = _seconds(changed, slices, of_mesh, mesh, links)
   return Layout(mesh, changes, seconds, state, need + kept)
