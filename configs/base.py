@@ -155,6 +155,7 @@ def get_config(arg: str = '') -> ConfigDict:
       group='data, fsdp',  # of tokens, where experts take them
       expert='expert',
       length='',
+      stream='tensor',  # the features of what goes from layer to layer
       embed='fsdp',
       heads='tensor',
       kv_heads='tensor',

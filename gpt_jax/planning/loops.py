@@ -94,7 +94,7 @@ def trips(
   after = _Scalars(program, body, given)
   updates = body.operands(body.instructions[body.root])
   for x in condition.instructions.values():
-    if x.opcode != 'get-tuple-element' or x.shapes != (Shape('s32', ()),):
+    if x.opcode != 'get-tuple-element' or x.shapes[0] not in _COUNTERS:
       continue
     index = x.number('index')
     value, following = given[index], after.of(updates[index])
@@ -181,6 +181,7 @@ class _Scalars:
     return None
 
 
+_COUNTERS = [Shape(dtype, ()) for dtype in ('s32', 'u32', 's64', 'u64')]
 # What leaves a value as it is.
 _SAME = {'copy', 'bitcast', 'convert', 'reshape', 'copy-start', 'copy-done'}
 _ARITHMETIC: dict[str, Callable] = {
