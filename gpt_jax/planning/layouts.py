@@ -11,7 +11,6 @@ is good for that alone: what is reported comes from the compiled program.
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.nn.pattern import period
-from gpt_jax.planning.sizes import Sizes
+from gpt_jax.planning.sizes import Sizes, Split
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 
@@ -30,6 +29,8 @@ UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'tensor': 1}
 PARTS = (2, 4, 8)
 # Of the peak, as published runs reach it (gpt_jax/planning/estimate.py).
 EFFICIENCY = 0.73
+# Of what could be hidden behind compute, so much is not: a guess.
+EXPOSED = 0.3
 # Lanes of a TPU's registers: a table of other lengths would be padded.
 LANES = 128
 FREE = 0.9  # of HBM may be full by this file's reckoning
@@ -82,16 +83,14 @@ def candidates(
   Raises:
     UsageError: there is none; says why for the likeliest.
   """
+  facts = _facts(config)
   found, refused = {}, {}
-  for mesh, links in _meshes(slices):
+  for key, links in _meshes(slices).items():
+    mesh = dict(zip(sharding.AXES, key, strict=True))
     try:
-      layout = _layout(config, slices, sizes, mesh, links, micro)
+      found[key] = _layout(facts, slices, sizes, mesh, links, micro)
     except UsageError as e:
-      refused[tuple(mesh.values())] = e
-      continue
-    key = tuple(mesh.values())
-    if key not in found or layout.seconds < found[key].seconds:
-      found[key] = layout
+      refused[key] = e
   if not found:
     # The one with the most of its devices in fsdp: what people try first.
     _, reason = max(refused.items(), key=lambda item: item[0][1])
@@ -111,11 +110,9 @@ def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
     UsageError: the config cannot be split so.
   """
   mesh = mesh_of(config, slices)
-  links = next(
-    (links for found, links in _meshes(slices) if found == mesh),
-    {axis: _Links(1, False) for axis in sharding.AXES},
-  )
-  layout = _layout(config, slices, sizes, mesh, links, micro=False)
+  broken = {axis: _Links(1, False) for axis in sharding.AXES}
+  links = _meshes(slices).get(tuple(mesh.values()), broken)
+  layout = _layout(_facts(config), slices, sizes, mesh, links, micro=False)
   return layout._replace(changes={})
 
 
@@ -128,6 +125,25 @@ def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
   }
 
 
+def num_parts(config: Config, mesh: dict[str, int]) -> int:
+  """How many parts a batch is split into."""
+  rules = dict(sharding.parse_rules(config.mesh.rules))
+  return math.prod(mesh[axis] for axis in rules['batch'])
+
+
+def micro_choices(config: Config, mesh: dict[str, int]) -> list[int]:
+  """Values of `batch.micro_rows` with which every stage divides: most first.
+
+  0 is all at once.
+  """
+  return _micro_choices(_facts(config).rows, num_parts(config, mesh))
+
+
+def activations(config: Config, mesh: dict[str, int]) -> float:
+  """Bytes on one device that the forward pass keeps, roughly."""
+  return _activations(_facts(config), mesh, config.batch.micro_rows)
+
+
 class _Links(NamedTuple):
   """Links a device may use at once for an axis, and whether they are rings."""
 
@@ -135,8 +151,36 @@ class _Links(NamedTuple):
   whole: bool
 
 
-def _meshes(slices: Slices) -> Iterator[tuple[dict[str, int], dict]]:
-  """Sizes of the axes, and the links of each axis that has several devices."""
+class _Facts(NamedTuple):
+  """What of a config does not depend on the mesh."""
+
+  config: Config
+  model: Any  # its section
+  rows: tuple[int, ...]  # of each stage
+  rules: sharding.Rules
+  period: int  # layers after which the pattern repeats
+  experts: tuple[int, ...]  # of each layer of a period that has some
+
+  @property
+  def last(self) -> int:
+    """Rows of the last stage."""
+    return self.rows[-1]
+
+
+def _facts(config: Config) -> _Facts:
+  layers = period(config.model.attention, config.model.ffn)
+  return _Facts(
+    config,
+    config.model,
+    tuple(stage.rows for stage in config_lib.ramp(config).stages),
+    sharding.parse_rules(config.mesh.rules),
+    len(layers),
+    tuple(x.ffn.router.num_experts for x in layers if x.ffn.router),
+  )
+
+
+def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, _Links]]:
+  """Sizes of the axes, and the links of each axis: the most, where several."""
   axes = sharding.AXES
   dimensions = [
     (n, 2 if closed else 1)
@@ -145,26 +189,29 @@ def _meshes(slices: Slices) -> Iterator[tuple[dict[str, int], dict]]:
   if slices.chip.devices > 1:
     # The devices of a chip: as if linked to each other.
     dimensions.append((slices.chip.devices, 2))
+  found: dict[tuple[int, ...], dict[str, _Links]] = {}
   for owners in itertools.product(axes, repeat=len(dimensions)):
-    mesh = dict.fromkeys(axes, 1)
-    links = dict.fromkeys(axes, _Links(0, True))
+    mesh = {axis: 1 for axis in axes}
+    links = {axis: _Links(0, True) for axis in axes}
     for owner, (n, count) in zip(owners, dimensions, strict=True):
       mesh[owner] *= n
       if n > 1:
         links[owner] = _Links(links[owner].count + count, True)
     mesh['data'] *= slices.number
-    yield mesh, links
-    for part in PARTS if mesh['tensor'] == 1 else ():
+    found[tuple(mesh.values())] = links
+  for key, links in list(found.items()):
+    data, fsdp, expert, tensor = key
+    for part in PARTS if tensor == 1 else ():
       # Tensor takes a part of a dimension of fsdp: neither has whole rings.
-      if mesh['fsdp'] % part == 0 and mesh['fsdp'] > part:
-        yield (
-          mesh | {'fsdp': mesh['fsdp'] // part, 'tensor': part},
-          links | {'tensor': _Links(1, False), 'fsdp': _Links(2, False)},
-        )
+      if fsdp % part == 0 and fsdp > part:
+        broken = {'tensor': _Links(1, False), 'fsdp': _Links(2, False)}
+        cut = (data, fsdp // part, expert, part)
+        found.setdefault(cut, links | broken)
+  return found
 
 
 def _layout(
-  config: Config,
+  facts: _Facts,
   slices: Slices,
   sizes: Sizes,
   mesh: dict[str, int],
@@ -176,48 +223,52 @@ def _layout(
   Raises:
     UsageError: the config cannot be split so.
   """
-  model = config.model
-  changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
-  if mesh['tensor'] > 1:
-    changes |= _for_tensor(config, mesh['tensor'])
-  split = _check_rows(config, mesh)
-  experts = [layer.ffn.router for layer in period(model.attention, model.ffn)]
-  counts = [router.num_experts for router in experts if router]
-  if mesh['expert'] > 1 and not counts:
+  config, rules = facts.config, dict(facts.rules)
+  split = math.prod(mesh[axis] for axis in rules['batch'])
+  for rows in facts.rows:
+    if rows % split:
+      raise UsageError(
+        f'{config_lib.stage_name(config, rows)} does not divide over {split} '
+        'devices; give multiples of it, or fewer chips'
+      )
+  if mesh['expert'] > 1 and not facts.experts:
     raise UsageError('mesh.expert: the model has no experts')
-  changed = apply(config, changes)
-  abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES)
-  rules = sharding.parse_rules(changed.mesh.rules)
-  of_mesh = sizes.split(changed, rules)
-  sharding.check_divisible(of_mesh.abstract, abstract, rules)
-  for count in counts:
+  for count in facts.experts:
     if count % mesh['expert']:
       raise UsageError(
         f'model.ffn: {count} experts over mesh.expert={mesh["expert"]}'
       )
+  changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
+  if mesh['tensor'] > 1:
+    more = _for_tensor(facts, mesh['tensor'])
+    if 'mesh.rules.kv_heads' in more:
+      rules['kv_heads'] = ()
+    if 'model.vocab_size' in more:
+      config = apply(config, {'model.vocab_size': more['model.vocab_size']})
+    changes |= more
+  of_mesh = sizes.split(config, tuple(rules.items()))
+  abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES)
+  sharding.check_divisible(of_mesh.abstract, abstract, tuple(rules.items()))
   state = of_mesh.state(mesh).total
   need = state + of_mesh.gradients(mesh)
-  choices = (
-    micro_choices(config, split) if micro else [changed.batch.micro_rows]
-  )
-  for rows in choices:
-    if micro:
-      changes = {**changes, 'batch.micro_rows': rows}
-      changed = apply(config, changes)
-    kept = activations(changed, mesh)
+  choices = [facts.config.batch.micro_rows]
+  for at_once in _micro_choices(facts.rows, split) if micro else choices:
+    kept = _activations(facts, mesh, at_once)
     if need + kept <= FREE * slices.hbm:
       break
-  seconds = _seconds(changed, slices, of_mesh, mesh, links)
+  if micro:
+    changes['batch.micro_rows'] = at_once
+  seconds = _seconds(facts, slices, of_mesh, mesh, links, at_once)
   return Layout(mesh, changes, seconds, state, need + kept)
 
 
-def _for_tensor(config: Config, tensor: int) -> dict[str, Any]:
+def _for_tensor(facts: _Facts, tensor: int) -> dict[str, Any]:
   """What splitting heads, widths and vocabulary asks for.
 
   Raises:
-    UsageError: the heads do not divide.
+    UsageError: the heads or the width do not divide.
   """
-  model = config.model
+  model = facts.model
   changes: dict[str, Any] = {}
   for name in ('num_heads', 'd_model'):
     if model[name] % tensor:
@@ -236,72 +287,47 @@ def _for_tensor(config: Config, tensor: int) -> dict[str, Any]:
   return changes
 
 
-def parts(mesh: dict[str, int], config: Config) -> int:
-  """How many parts a batch is split into."""
-  rules = dict(sharding.parse_rules(config.mesh.rules))
-  return math.prod(mesh[axis] for axis in rules['batch'])
-
-
-def _check_rows(config: Config, mesh: dict[str, int]) -> int:
-  """The parts that a batch is split into.
-
-  Raises:
-    UsageError: a stage of the batch does not divide by them.
-  """
-  split = parts(mesh, config)
-  for stage in config_lib.ramp(config).stages:
-    if stage.rows % split:
-      raise UsageError(
-        f'{config_lib.stage_name(config, stage.rows)} does not divide over '
-        f'{split} devices; give multiples of it, or fewer chips'
-      )
-  return split
-
-
-def micro_choices(config: Config, split: int) -> list[int]:
-  """Values of `batch.micro_rows` with which every stage divides: most first.
-
-  0 is all at once.
-  """
-  rows = [stage.rows for stage in config_lib.ramp(config).stages]
-  common, last = math.gcd(*rows), rows[-1]
+def _micro_choices(rows: tuple[int, ...], split: int) -> list[int]:
+  common = math.gcd(*rows)
   fitting = [
-    n for n in range(split, common + 1, split) if common % n == 0 and n < last
+    n
+    for n in range(split, common + 1, split)
+    if common % n == 0 and n < rows[-1]
   ]
   return [0, *reversed(fitting)]
 
 
-def activations(config: Config, mesh: dict[str, int]) -> float:
-  """Bytes on one device that the forward pass keeps, roughly."""
-  model = config.model
-  rows = config.batch.micro_rows or config_lib.ramp(config).stages[-1].rows
-  tokens = rows * model.context_length / parts(mesh, config)
+def _activations(
+  facts: _Facts, mesh: dict[str, int], micro_rows: int | None
+) -> float:
+  model = facts.model
+  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
+  tokens = (micro_rows or facts.last) * model.context_length / split
   gated = 'glu' in model.ffn
   heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size
   wide = (heads + (2 if gated else 1) * model.d_ff) / mesh['tensor']
-  number = len(period(model.attention, model.ffn))
   # What goes from layer to layer is split over tensor too.
   stream = model.d_model / mesh['tensor']
   one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)
   kept = {
-    'full': 2 * tokens * stream * model.num_layers / number,
+    'full': 2 * tokens * stream * model.num_layers / facts.period,
     'dots': 2 * tokens * (2 * stream + wide) * model.num_layers,
     'none': one * model.num_layers,
   }[model.remat]
-  return kept + one * number
+  return kept + one * facts.period
 
 
 def _seconds(
-  config: Config,
+  facts: _Facts,
   slices: Slices,
-  sizes: Any,
+  sizes: Split,
   mesh: dict[str, int],
   links: dict[str, _Links],
+  micro_rows: int | None,
 ) -> float:
-  """A step of the last stage: compute, fsdp hidden behind it, the rest not."""
-  model = config.model
-  rows = config_lib.ramp(config).stages[-1].rows
-  micro = rows // (config.batch.micro_rows or rows)
+  """A step of the last stage."""
+  model, rows = facts.model, facts.last
+  micro = rows // (micro_rows or rows)
   tokens = rows * model.context_length
   again = {'full': 4 / 3, 'dots': 1.1, 'none': 1.0}[model.remat]
   work = 6 * sizes.matmul * tokens * again
@@ -319,7 +345,8 @@ def _seconds(
   alone = mesh['fsdp'] == slices.devices // slices.number
   scatter = 1 if links['fsdp'].whole and not alone else 2
   fsdp = over('fsdp', micro * (2 + scatter) * weights)
-  here = 2 * tokens / parts(mesh, config) * model.d_model
+  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
+  here = 2 * tokens / split * model.d_model
   meets = 2 if model.block.startswith('parallel') else 4
   tensor = over('tensor', 3 * meets * here * model.num_layers)
   expert = over('expert', 6 * here * model.num_layers / mesh['expert'])
@@ -328,4 +355,5 @@ def _seconds(
   data = over('data', 2 * gradient) if inside > 1 else 0.0
   if slices.number > 1:
     data += 2 * gradient / (slices.chip.dcn / slices.chip.devices)
-  return max(compute, fsdp) + 0.5 * tensor + expert + data
+  exposed = EXPOSED * (min(compute, fsdp) + tensor)
+  return max(compute, fsdp) + exposed + expert + data

@@ -100,10 +100,9 @@ def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
   if request.remat:
     remats += REMATS[REMATS.index(config.model.remat) + 1 :]
   given = config.batch.micro_rows or 0
-  split = layouts.parts(mesh, config)
   rows = [given]
   if request.micro:
-    choices = layouts.micro_choices(config, split)
+    choices = layouts.micro_choices(config, mesh)
     rows += [n for n in choices if n and (not given or n < given)]
   limit = request.slices.hbm
   state = Sizes().split(config, sharding.parse_rules(config.mesh.rules))

@@ -92,9 +92,7 @@ def _variants(request: Request) -> list[dict[str, Any]]:
       if request.micro and remat == remats[-1]:
         changed = layouts.apply(config, option.changes)
         rows = changed.batch.micro_rows or 0
-        choices = layouts.micro_choices(
-          changed, layouts.parts(option.sizes, changed)
-        )
+        choices = layouts.micro_choices(changed, option.sizes)
         below = [n for n in choices if n and (not rows or n < rows)]
         for n in below[:1]:
           # A little slower: parameters are gathered more often.

@@ -66,7 +66,9 @@ class Sizes:
 
   def split(self, config: Config, rules: sharding.Rules) -> Split:
     """Of a resolved config."""
-    key = (config.model.to_json(), config.optim.to_json(), rules)
+    # Of the model what its parameters do not depend on does not matter.
+    model = {**config.model, 'remat': '', 'attention_backend': ''}
+    key = (str(model), config.optim.to_json(), rules)
     if key not in self._known:
       self._known[key] = _split(config, rules)
     return self._known[key]

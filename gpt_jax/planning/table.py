@@ -112,7 +112,7 @@ def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
   if before:
     plan = plans.make(Request(config, slices), note, last_only=True)
   else:
-    plan = _first(config, slices, note)
+    plan = _first(config, slices, entry.get('overrides', {}), note)
     entry['overrides'] = {**entry.get('overrides', {}), **plan.changes}
   found = entry['found'] = _found(plan)
   return [
@@ -122,11 +122,19 @@ def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
   ]
 
 
-def _first(config: Config, slices: topologies.Slices, note: Note) -> Plan:
-  """A plan of a config whose mesh and rematerialisation are open."""
-  remat = _remat(config, slices)
-  taken = layouts.apply(config, {'model.remat': remat})
-  request = Request(taken, slices, mesh=True, micro=True)
+def _first(
+  config: Config,
+  slices: topologies.Slices,
+  given: dict[str, Any],
+  note: Note,
+) -> Plan:
+  """A plan of a config of which all is open that is not `given`."""
+  remat = 'model.remat' not in given
+  micro = 'batch.micro_rows' not in given
+  taken = config
+  if remat:
+    taken = _fastest_remat(config, slices, micro=micro)
+  request = Request(taken, slices, mesh=True, micro=micro, remat=remat)
   try:
     plan = plans.make(request, note, last_only=True)
   except TooLarge as e:
@@ -135,19 +143,21 @@ def _first(config: Config, slices: topologies.Slices, note: Note) -> Plan:
     if found is None:
       raise
     plan = found
-  changes = {'model.remat': remat, **plan.changes}
+  changes = {'model.remat': taken.model.remat, **plan.changes}
   return plan._replace(changes=plans.shown(config, changes))
 
 
-def _remat(config: Config, slices: topologies.Slices) -> str:
-  """The rematerialisation with the fastest layout that fits by reckoning."""
-  best = ('full', float('inf'))
+def _fastest_remat(
+  config: Config, slices: topologies.Slices, *, micro: bool
+) -> Config:
+  """With the rematerialisation whose layout is fastest by reckoning."""
+  sizes, options = Sizes(), []
   for remat in remedies.REMATS:
     changed = layouts.apply(config, {'model.remat': remat})
-    layout = layouts.candidates(changed, slices, Sizes(), micro=True)[0]
-    if layout.bytes <= layouts.FREE * slices.hbm and layout.seconds < best[1]:
-      best = (remat, layout.seconds)
-  return best[0]
+    best = layouts.candidates(changed, slices, sizes, micro=micro)[0]
+    fits = best.bytes <= layouts.FREE * slices.hbm
+    options.append((not fits, best.seconds if fits else best.bytes, changed))
+  return min(options, key=lambda option: option[:2])[2]
 
 
 def _found(plan: Plan) -> dict[str, Any]:
