@@ -38,8 +38,7 @@ def run(module: ModuleType, argv: list[str]) -> int:
   """Parses `argv` for the command `module`, runs it, returns its exit code.
 
   A command module has a docstring (its help), `define(flag_values)` and
-  `main(args)`, with the values of
-  the flags as attributes.
+  `main(args)`, with the values of the flags as attributes, and `argv`.
   """
   name = module.__name__.rpartition('.')[2]
   _set_up_logging()
@@ -50,9 +49,8 @@ def run(module: ModuleType, argv: list[str]) -> int:
     return 0
   try:
     _parse(values, [f'gpt-jax {name}', *argv])
-    module.main(
-      SimpleNamespace(**{name: values[name].value for name in values})
-    )
+    given = {name: values[name].value for name in values}
+    module.main(SimpleNamespace(argv=argv, **given))
     return 0
   except UsageError as e:
     print(f'gpt-jax {name}: {_one_line(e)}', file=sys.stderr)

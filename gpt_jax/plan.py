@@ -23,7 +23,6 @@ fits. Needs the extra `plan`.
 
 import json
 import pathlib
-import sys
 from typing import Any
 
 from absl import flags
@@ -119,7 +118,7 @@ def main(args: command.Args) -> None:
   slices = topologies.parse(args.topology, args.slices)
   compile_lib.use_cpu()
   request = _request(args, slices)
-  name = _name(sys.argv) or 'config'
+  name = _name(args.argv)
   out = Console()
   if args.search:
     with _telling() as note:

@@ -17,6 +17,10 @@ from gpt_jax.spec import UsageError
 
 AXES: tuple[str, ...] = ('data', 'fsdp', 'expert', 'tensor')
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
+# Logical axes that stay whole where they do not divide over their mesh axes.
+# The model fills a vocabulary up where it computes with it; a few key/value
+# heads are repeated. Whatever else did not divide would fill the memory.
+MAY_BE_WHOLE = ('kv_heads', 'vocab')
 
 
 def make_mesh(config: Any, devices: Sequence[Any] | None = None) -> Mesh:
@@ -95,6 +99,8 @@ def check_divisible(
 ) -> None:
   """Checks that each parameter splits evenly over its mesh axes.
 
+  Those of `MAY_BE_WHOLE` need not.
+
   Args:
     abstract: parameters with logical axes, as `jax.eval_shape` gives them.
 
@@ -108,7 +114,7 @@ def check_divisible(
     for logical, size in zip(leaf.names, leaf.value.shape, strict=True):
       axes = table.get(logical, ())
       parts = math.prod(mesh.shape[a] for a in axes)
-      if size % parts:
+      if size % parts and logical not in MAY_BE_WHOLE:
         raise UsageError(
           f'mesh.rules.{logical}={", ".join(axes)!r}: {size} of parameter '
           f'{jax.tree_util.keystr(path, simple=True, separator="/")} does not '
@@ -119,11 +125,23 @@ def check_divisible(
 def param_shardings(
   abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules
 ) -> Any:
-  """One `NamedSharding` for each parameter, from its logical axes."""
-  # Flax names the type of a concrete mesh only, and needs no more than axes.
-  any_mesh: Any = mesh
-  return nn.logical_to_mesh_sharding(
-    nn.get_partition_spec(abstract), any_mesh, rules
+  """One `NamedSharding` for each parameter, from its logical axes.
+
+  Axes in `MAY_BE_WHOLE` are split only where they divide.
+  """
+  table: dict[Any, tuple[str, ...]] = dict(rules)
+
+  def of(leaf: nn.LogicallyPartitioned) -> NamedSharding:
+    names = []
+    for logical, size in zip(leaf.names, leaf.value.shape, strict=True):
+      parts = math.prod(mesh.shape[a] for a in table.get(logical, ()))
+      whole = logical in MAY_BE_WHOLE and size % parts
+      names.append(None if whole else logical)
+    spec: Any = nn.logical_to_mesh_axes(names, rules)
+    return NamedSharding(mesh, spec)
+
+  return jax.tree.map(
+    of, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
   )
 
 

@@ -159,7 +159,7 @@ def test_every_logical_axis_has_a_rule():
     ):
       assert len(leaf.names) == leaf.value.ndim
       names |= {*leaf.names}
-  assert names | {'batch', 'group', 'length'} == {*rules}
+  assert names | {'batch', 'group', 'length', 'stream'} == {*rules}
 
 
 # Shapes of one device's part, for axes (data, fsdp, tensor).

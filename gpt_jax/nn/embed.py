@@ -40,7 +40,7 @@ class Embedding(nn.Module):
 
   def table(self) -> jax.Array:
     """The table in the compute dtype, [V, D]: logits are x table^T."""
-    return layout.weight(self.embedding, AXES, self.dtype)
+    return self.embedding.astype(self.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -68,8 +68,8 @@ def _look_up_gradient(dtype, saved, dy_BLD):
   zeros_VD = layout.constrain(zeros_VD, (AXES[0], None))
   dy_BLD = layout.constrain(dy_BLD, ('batch', 'length', None))
   dy_VD = zeros_VD.at[tokens_BL].add(dy_BLD.astype(jnp.float32), mode='drop')
-  dy_VD = layout.constrain(dy_VD, AXES)[: len(stored_VD)]
-  return dy_VD.astype(stored_VD.dtype), None
+  dy_VD = layout.constrain(dy_VD, AXES).astype(stored_VD.dtype)
+  return layout.constrain(dy_VD[: len(stored_VD)], AXES), None
 
 
 look_up.defvjp(_look_up, _look_up_gradient)

@@ -20,6 +20,7 @@ from gpt_jax.nn import devices, layout
 CHUNK_LOGITS = 1 << 25
 # A logit whose softmax is zero. (An infinite one times zero is not a number.)
 NEVER = -1e30
+AXES = ('vocab', 'embed')  # of the table
 
 
 class Sums(NamedTuple):
@@ -114,11 +115,12 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss):
   start_PVD = jnp.zeros((P, len(table_VD), D), jnp.float32)
   start_PVD = layout.constrain(start_PVD, ('batch', 'vocab', None))
   (sums, grad_PVD), grads = jax.lax.scan(add, (zeros, start_PVD), chunks)
-  grad_VD = layout.constrain(jnp.sum(grad_PVD, axis=0), ('vocab', 'embed'))
+  grad_VD = layout.constrain(jnp.sum(grad_PVD, axis=0), AXES).astype(dtype)
+  grad_VD = layout.constrain(grad_VD[:V], AXES)
   # [chunks, P, B / P * n, D] to [B, L, D]
   grads = grads.reshape(len(grads), B, -1, D).swapaxes(0, 1)
   grad_BLD = grads.reshape(B, -1, D)[:, :L]
-  return sums, (grad_BLD, grad_VD[:V].astype(dtype))
+  return sums, (grad_BLD, grad_VD)
 
 
 def _backward(z_loss, gradients, cotangents):
@@ -147,8 +149,8 @@ def _add(
 
 def _whole(table_VD: jax.Array) -> jax.Array:
   """Rows split over the vocabulary's devices, none of them cut."""
-  table_VD = layout.pad_rows(table_VD, 'vocab')
-  return layout.constrain(table_VD, ('vocab', None))
+  table_VD = layout.pad_rows(table_VD, AXES[0])
+  return layout.weight(table_VD, AXES, table_VD.dtype)
 
 
 def _logits(

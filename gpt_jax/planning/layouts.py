@@ -31,8 +31,6 @@ PARTS = (2, 4, 8)
 EFFICIENCY = 0.73
 # Of what could be hidden behind compute, so much is not: a guess.
 EXPOSED = 0.3
-# Lanes of a TPU's registers: a table of other lengths would be padded.
-LANES = 128
 FREE = 0.9  # of HBM may be full by this file's reckoning
 
 
@@ -223,13 +221,12 @@ def _layout(
   Raises:
     UsageError: the config cannot be split so.
   """
-  config, rules = facts.config, dict(facts.rules)
-  split = math.prod(mesh[axis] for axis in rules['batch'])
+  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
   for rows in facts.rows:
     if rows % split:
       raise UsageError(
-        f'{config_lib.stage_name(config, rows)} does not divide over {split} '
-        'devices; give multiples of it, or fewer chips'
+        f'{config_lib.stage_name(facts.config, rows)} does not divide over '
+        f'{split} devices; give multiples of it, or fewer chips'
       )
   if mesh['expert'] > 1 and not facts.experts:
     raise UsageError('mesh.expert: the model has no experts')
@@ -240,15 +237,10 @@ def _layout(
       )
   changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
   if mesh['tensor'] > 1:
-    more = _for_tensor(facts, mesh['tensor'])
-    if 'mesh.rules.kv_heads' in more:
-      rules['kv_heads'] = ()
-    if 'model.vocab_size' in more:
-      config = apply(config, {'model.vocab_size': more['model.vocab_size']})
-    changes |= more
-  of_mesh = sizes.split(config, tuple(rules.items()))
+    _check_tensor(facts, mesh['tensor'])
+  of_mesh = sizes.split(facts.config, facts.rules)
   abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES)
-  sharding.check_divisible(of_mesh.abstract, abstract, tuple(rules.items()))
+  sharding.check_divisible(of_mesh.abstract, abstract, facts.rules)
   state = of_mesh.state(mesh).total
   need = state + of_mesh.gradients(mesh)
   choices = [facts.config.batch.micro_rows]
@@ -262,29 +254,18 @@ def _layout(
   return Layout(mesh, changes, seconds, state, need + kept)
 
 
-def _for_tensor(facts: _Facts, tensor: int) -> dict[str, Any]:
-  """What splitting heads, widths and vocabulary asks for.
+def _check_tensor(facts: _Facts, tensor: int) -> None:
+  """Checks what tensor splits that is no dimension of a parameter.
 
   Raises:
     UsageError: the heads or the width do not divide.
   """
-  model = facts.model
-  changes: dict[str, Any] = {}
   for name in ('num_heads', 'd_model'):
-    if model[name] % tensor:
+    number = facts.model[name]
+    if number % tensor:
       raise UsageError(
-        f'model.{name}={model[name]} does not divide over mesh.tensor={tensor}'
+        f'model.{name}={number} does not divide over mesh.tensor={tensor}'
       )
-  if model.num_kv_heads % tensor:
-    changes['mesh.rules.kv_heads'] = ''
-  if model.vocab_size % tensor:
-    if not model.input.startswith('tokens'):
-      raise UsageError(
-        f'model.vocab_size={model.vocab_size} over mesh.tensor={tensor}'
-      )
-    unit = tensor * LANES
-    changes['model.vocab_size'] = -(-model.vocab_size // unit) * unit
-  return changes
 
 
 def _micro_choices(rows: tuple[int, ...], split: int) -> list[int]:

@@ -16,7 +16,6 @@ from gpt_jax.objectives.causal import OBJECTIVES
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS
-from gpt_jax.state import TrainState
 
 
 class State(NamedTuple):
@@ -32,29 +31,44 @@ class State(NamedTuple):
     return self.parameters + self.optimizer + self.average
 
 
+class Leaf(NamedTuple):
+  """An array, and the mesh axes that each of its dimensions is split over."""
+
+  shape: tuple[int, ...]
+  itemsize: int
+  axes: tuple[tuple[str, ...], ...]
+
+  def size(self, mesh: dict[str, int]) -> float:
+    """Elements on one device; what does not divide stays whole there."""
+    size = 1.0
+    for n, axes in zip(self.shape, self.axes, strict=True):
+      parts = math.prod(mesh[axis] for axis in axes)
+      size *= n if n % parts else n / parts
+    return size
+
+
 class Split(NamedTuple):
   """The state of a config with its rules, for any sizes of the mesh."""
 
   abstract: Any  # parameters with their logical axes
-  leaves: TrainState  # (bytes, axes of the mesh that split it) for each array
+  params: list[Leaf]
+  opt_state: list[Leaf]
+  ema: list[Leaf]
   parameters: int  # how many
   matmul: int  # of which so many multiply a token
 
   def state(self, mesh: dict[str, int]) -> State:
     """Bytes on one device of a mesh."""
-    leaves = self.leaves
-    params, opt_state, ema = (
-      sum(size / _parts(mesh, axes) for size, axes in part)
-      for part in (leaves.params, leaves.opt_state, leaves.ema)
+    return State(
+      *(
+        sum(leaf.itemsize * leaf.size(mesh) for leaf in part)
+        for part in (self.params, self.opt_state, self.ema)
+      )
     )
-    return State(params, opt_state, ema)
 
   def gradients(self, mesh: dict[str, int]) -> float:
     """Bytes on one device of the gradients, in float32."""
-    return sum(
-      4 * count / _parts(mesh, axes)
-      for count, axes in self.leaves.step  # one for each parameter
-    )
+    return sum(4 * leaf.size(mesh) for leaf in self.params)
 
 
 class Sizes:
@@ -90,35 +104,26 @@ def _split(config: Config, rules: sharding.Rules) -> Split:
     objective, optimizer, one, rules, average
   )
 
-  def leaves(shapes: Any, placed: Any, count: bool = False) -> list:
-    return [
-      (x.size if count else x.size * x.dtype.itemsize, _axes(s.spec))
-      for x, s in zip(
-        jax.tree.leaves(shapes), jax.tree.leaves(placed), strict=True
-      )
-    ]
-
   abstract = jax.eval_shape(objective.init, jax.random.key(0))
   return Split(
     abstract,
-    TrainState(
-      leaves(shapes.params, placed.params, count=True),
-      leaves(shapes.params, placed.params),
-      leaves(shapes.opt_state, placed.opt_state),
-      leaves(shapes.ema, placed.ema),
-    ),
+    _leaves(shapes.params, placed.params),
+    _leaves(shapes.opt_state, placed.opt_state),
+    _leaves(shapes.ema, placed.ema),
     sum(x.size for x in jax.tree.leaves(shapes.params)),
     flops.matmul_parameters(config, abstract),
   )
 
 
-def _axes(spec: Any) -> tuple[str, ...]:
-  """The mesh axes that split an array."""
-  axes = []
-  for part in spec:
-    axes += [part] if isinstance(part, str) else list(part or ())
-  return tuple(axes)
+def _leaves(shapes: Any, placed: Any) -> list[Leaf]:
+  pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(placed), strict=True)
+  return [
+    Leaf(x.shape, x.dtype.itemsize, _axes(s.spec, len(x.shape)))
+    for x, s in pairs
+  ]
 
 
-def _parts(mesh: dict[str, int], axes: tuple[str, ...]) -> int:
-  return math.prod(mesh[axis] for axis in axes)
+def _axes(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
+  """The mesh axes of each dimension."""
+  parts = [(part,) if isinstance(part, str) else part or () for part in spec]
+  return (*map(tuple, parts), *(((),) * (ndim - len(parts))))
