@@ -95,7 +95,7 @@ def param_shardings(abstract: Any, mesh: Mesh, rules: Rules) -> Any:
 
   Axes in `MAY_BE_WHOLE` are split only where they divide.
   """
-  table = dict(rules)
+  table: dict[Any, tuple[str, ...]] = dict(rules)
 
   def of(leaf: nn.LogicallyPartitioned) -> NamedSharding:
     names = []

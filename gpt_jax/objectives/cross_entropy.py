@@ -56,7 +56,6 @@ def penalised_cross_entropy(
     weights_BL: float32; 0 leaves a position out. Not differentiated.
     z_loss: factor of the penalty; at 0 nothing is computed for it.
   """
-
   V = len(table_VD)
   table_VD = _whole(table_VD)
 

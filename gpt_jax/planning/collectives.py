@@ -31,7 +31,7 @@ _PASSES = {
 
 
 class Collective(NamedTuple):
-  """One instruction that sends, where it stands.
+  """One array that an instruction sends, where it stands.
 
   Attributes:
     kind: one of `KINDS`; `dcn` is a transfer between slices.
@@ -83,40 +83,54 @@ def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
       fusion = scattered.get(step.computation.name)
       if kind == 'all-reduce' and fusion is not None:
         kind = 'reduce-scatter'
-      yield _collective(step, kind, mesh, fusion)
+      yield from _collective(step, kind, mesh, fusion)
 
 
 def _collective(
   step: Step, kind: str, mesh: Mesh, fusion: Step | None
-) -> Collective:
+) -> Iterator[Collective]:
+  """One for each array: the compiler combines small ones."""
   x = step.instruction
   members = _members(x, mesh)
-  axes = _axes(members, mesh)
-  n = len(members)
-  arrays = [y.shapes for y in step.computation.operands(x)]
-  arrays = [shape for shapes in arrays for shape in shapes]
-  sent = sum(shape.bytes for shape in arrays)
-  if kind == 'all-gather':
-    sent *= n
+  axes, n = _axes(members, mesh), len(members)
   if kind == 'collective-permute':
     share = 1.0 if n > 1 else 0.0
+  elif kind == 'all-gather':  # its operand is a part
+    share = n - 1
   else:
     share = (2 if kind == 'all-reduce' else 1) * (n - 1) / n
   where = fusion or step
-  path = _path(where.instruction, where.computation)
-  largest = max(arrays, key=lambda shape: shape.bytes)
-  return Collective(
-    kind,
-    axes,
-    n,
-    largest.dtype,
-    step.trips,
-    step.trips * sent * share,
-    not x.opcode.endswith('-start') and 'async' not in step.computation.name,
-    path,
-    'transpose(' in path,
-    tuple(members),
+  blocking = (
+    not x.opcode.endswith('-start') and 'async' not in step.computation.name
   )
+  sent = step.computation.operands(x)
+  for y in sent:
+    given = _given(y, step.computation, fusion) if fusion else y
+    path = where.instruction.op_name
+    if not path or len(sent) > 1:
+      path = _path(given, where.computation) or path
+    yield Collective(
+      kind,
+      axes,
+      n,
+      y.shapes[0].dtype,
+      step.trips,
+      step.trips * sum(shape.bytes for shape in y.shapes) * share,
+      blocking,
+      path,
+      'transpose(' in path,
+      tuple(members),
+    )
+
+
+def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
+  """What a fusion was given, of which an instruction inside it is made."""
+  while x.operands:
+    x = inside.operands(x)[0]
+  if x.opcode != 'parameter':
+    return fusion.instruction
+  outside = fusion.computation.operands(fusion.instruction)
+  return outside[int(x.argument)]
 
 
 def _dcn(step: Step, mesh: Mesh) -> Collective:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from jax.sharding import NamedSharding, PartitionSpec
 
-import tiny
 from gpt_jax.planning import (
   collectives,
   estimate,
