@@ -67,12 +67,17 @@ def _feed_forward(
   narrow: Callable[[jax.Array, Weight], jax.Array],
 ) -> jax.Array:
   """`ffn.FeedForward` of every expert, by what multiplies them."""
-  h = widen(x, weights.widen)
+  # The parameters' names, by which `plan` tells their gradients apart.
+  with jax.named_scope('in'):
+    h = widen(x, weights.widen)
   if weights.gate is not None:
-    h *= form.activation(widen(x, weights.gate))
+    with jax.named_scope('gate'):
+      gate = widen(x, weights.gate)
+    h *= form.activation(gate)
   else:
     h = form.activation(h)
-  return narrow(h, weights.narrow)
+  with jax.named_scope('out'):
+    return narrow(h, weights.narrow)
 
 
 def with_capacity(

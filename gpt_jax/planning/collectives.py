@@ -197,30 +197,40 @@ def _members(x: Instruction, mesh: Mesh) -> list[int]:
     return list(moved[0]) if moved else [0]
   if found := re.search(r'replica_groups=\{\{([\d, ]*)\}', text):
     return [int(n) for n in found[1].split(',')]
+  if found := re.search(rf'replica_groups=\[([\d,]+)\]<={_ORDER}', text):
+    return _ids(found[2], found[3]).reshape(_ints(found[1]))[0].ravel().tolist()
   if found := re.search(
-    r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?', text
-  ):
-    shape, start, order = (_ints(part) for part in found.groups())
-    ids = np.arange(math.prod(start)).reshape(start)
-    if order:
-      ids = ids.transpose(order)
-    return ids.reshape(shape)[0].ravel().tolist()
-  if found := re.search(
-    r'replica_groups=mesh\[([^\]]*)\](?:, *device_ids=[^ ]*)? *\{([^}]*)\}',
+    rf'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({_ORDER}\))? '
+    r'\{([^}]*)\}',
     text,
   ):
-    return _members_by_name(found[1], found[2])
-  return list(range(mesh.size))  # empty groups: all
+    return _members_by_name(found[1], found[4], found[2], found[3])
+  if 'replica_groups={}' in text:
+    return list(range(mesh.size))
+  raise ValueError(f'{x.name}: groups in a form that is not known')
 
 
-def _members_by_name(axes: str, used: str) -> list[int]:
+_ORDER = r'\[([\d,]+)\](?:T\(([\d,]+)\))?'
+
+
+def _ids(dims: str, order: str | None) -> np.ndarray:
+  """`[4,2]T(1,0)`: numbers from 0 on in this shape, transposed."""
+  shape = _ints(dims)
+  ids = np.arange(math.prod(shape)).reshape(shape)
+  return ids.transpose(_ints(order)) if order else ids
+
+
+def _members_by_name(
+  axes: str, used: str, dims: str | None, order: str | None
+) -> list[int]:
   """`'x'=2,'y'=4` and `'y'`, or a part of an axis: `'y':(2)2`."""
   sizes = {a: int(n) for a, n in re.findall(r"'([^']+)'=(\d+)", axes)}
-  ids = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+  shape = list(sizes.values())
+  ids = _ids(dims or str(math.prod(shape)), order).reshape(shape)
   names = list(sizes)
   chosen: list[Any] = [slice(0, 1)] * len(names)
   for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", used):
-    stride = sizes[name] // (int(before or 1) * int(size or 1)) if size else 1
+    stride = sizes[name] // (int(before) * int(size)) if size else 1
     stop = stride * int(size) if size else None
     chosen[names.index(name)] = slice(0, stop, stride)
   return ids[tuple(chosen)].ravel().tolist()

@@ -3,6 +3,8 @@
 """Reading compiled programs: small ones by hand, and real ones for a CPU."""
 
 import functools
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -246,6 +248,11 @@ FORMS = [
     'TENSOR': "replica_groups=mesh['a'=4] {'a':(2)2}",
     'ALL': "replica_groups=mesh['a'=2,'b'=2] {'a','b'}",
   },
+  {
+    'FSDP': "replica_groups=mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}",
+    'TENSOR': "replica_groups=mesh['a'=4], device_ids=([4]) {'a':(2)2}",
+    'ALL': "replica_groups=mesh['a'=4] {'a'}",
+  },
 ]
 PARAMETERS = [
   'decoder/periods/block_0/attention/key/kernel',
@@ -370,20 +377,21 @@ class Chip:
     self.coords = coords
 
 
-class Mesh:
-  devices = np.array([Chip(c) for c in np.ndindex(2, 2, 2)]).reshape(4, 2)
+CUBE: Any = types.SimpleNamespace(
+  devices=np.array([Chip(c) for c in np.ndindex(2, 2, 2)]).reshape(4, 2)
+)
 
 
 @pytest.mark.parametrize('name', PUBLISHED)
 def test_estimates_of_published_runs(name):
   seconds, below = PUBLISHED[name]
   flops = seconds * (1 + below) * V4.peak
-  found = estimate.step_time(flops, [], Mesh(), V4)
+  found = estimate.step_time(flops, [], CUBE, V4)
   assert found.step == pytest.approx(seconds, rel=estimate.ERROR)
   assert found.bound == 'compute'
 
 
-def sent(kind, gib, members, blocking=True):
+def sent(kind, gib, members: Any, blocking=True):
   return collectives.Collective(
     kind, (), len(members), 'bf16', 1, gib * 2**30, blocking, '', False, members
   )
@@ -391,11 +399,11 @@ def sent(kind, gib, members, blocking=True):
 
 def test_links():
   # The whole slice is rings along three dimensions; a pair along the last.
-  assert estimate.links(sent('all-gather', 1, (0, 1, 2, 3, 4)), Mesh(), V4) == 6
-  assert estimate.links(sent('all-gather', 1, (0, 1)), Mesh(), V4) == 2
-  assert estimate.links(sent('collective-permute', 1, (0, 1)), Mesh(), V4) == 1
+  assert estimate.links(sent('all-gather', 1, (0, 1, 2, 3, 4)), CUBE, V4) == 6
+  assert estimate.links(sent('all-gather', 1, (0, 1)), CUBE, V4) == 2
+  assert estimate.links(sent('collective-permute', 1, (0, 1)), CUBE, V4) == 1
   open_ends = V4._replace(wrap=(False, False, False))
-  assert estimate.links(sent('all-gather', 1, (0, 2)), Mesh(), open_ends) == 1
+  assert estimate.links(sent('all-gather', 1, (0, 2)), CUBE, open_ends) == 1
 
 
 def test_estimates_rank_layouts_by_what_they_send():
@@ -407,11 +415,11 @@ def test_estimates_rank_layouts_by_what_they_send():
     sent('all-reduce', 28, (0, 1)),
     sent('collective-permute', 91, (0, 1), blocking=False),
   ]
-  fsdp = estimate.step_time(2699e12, whole, Mesh(), V4)
-  both = estimate.step_time(2024e12, planes, Mesh(), V4)
+  fsdp = estimate.step_time(2699e12, whole, CUBE, V4)
+  both = estimate.step_time(2024e12, planes, CUBE, V4)
   assert fsdp.bound == 'compute and blocking communication'
   assert both.step / 1536 < 0.9 * fsdp.step / 2048
   dcn = sent('dcn', 100, (), blocking=False)
-  slow = estimate.step_time(2024e12, [*planes, dcn], Mesh(), V4)
+  slow = estimate.step_time(2024e12, [*planes, dcn], CUBE, V4)
   assert slow.bound == 'communication between slices'
   assert slow.step == 100 * 2**30 / 6.25e9
