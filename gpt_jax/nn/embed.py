@@ -35,7 +35,7 @@ class Embedding(nn.Module):
 
   def __call__(self, tokens_BL: jax.Array) -> jax.Array:
     """Looks tokens up: [B, L] -> [B, L, D]."""
-    x_BLD = look_up(self.embedding, tokens_BL, self.dtype)
+    x_BLD: Any = look_up(self.embedding, tokens_BL, self.dtype)
     return layout.stream(layout.constrain(x_BLD, ('batch', 'length', None)))
 
   def table(self) -> jax.Array:

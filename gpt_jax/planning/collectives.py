@@ -31,7 +31,7 @@ _PASSES = {
 
 
 class Collective(NamedTuple):
-  """One instruction that sends, where it stands.
+  """One array that an instruction sends, where it stands.
 
   Attributes:
     kind: one of `KINDS`; `dcn` is a transfer between slices.
@@ -83,40 +83,54 @@ def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
       fusion = scattered.get(step.computation.name)
       if kind == 'all-reduce' and fusion is not None:
         kind = 'reduce-scatter'
-      yield _collective(step, kind, mesh, fusion)
+      yield from _collective(step, kind, mesh, fusion)
 
 
 def _collective(
   step: Step, kind: str, mesh: Mesh, fusion: Step | None
-) -> Collective:
+) -> Iterator[Collective]:
+  """One for each array: the compiler combines small ones."""
   x = step.instruction
   members = _members(x, mesh)
-  axes = _axes(members, mesh)
-  n = len(members)
-  arrays = [y.shapes for y in step.computation.operands(x)]
-  arrays = [shape for shapes in arrays for shape in shapes]
-  sent = sum(shape.bytes for shape in arrays)
-  if kind == 'all-gather':
-    sent *= n
+  axes, n = _axes(members, mesh), len(members)
   if kind == 'collective-permute':
     share = 1.0 if n > 1 else 0.0
+  elif kind == 'all-gather':  # its operand is a part
+    share = n - 1
   else:
     share = (2 if kind == 'all-reduce' else 1) * (n - 1) / n
   where = fusion or step
-  path = _path(where.instruction, where.computation)
-  largest = max(arrays, key=lambda shape: shape.bytes)
-  return Collective(
-    kind,
-    axes,
-    n,
-    largest.dtype,
-    step.trips,
-    step.trips * sent * share,
-    not x.opcode.endswith('-start') and 'async' not in step.computation.name,
-    path,
-    'transpose(' in path,
-    tuple(members),
+  blocking = (
+    not x.opcode.endswith('-start') and 'async' not in step.computation.name
   )
+  sent = step.computation.operands(x)
+  for y in sent:
+    given = _given(y, step.computation, fusion) if fusion else y
+    path = where.instruction.op_name
+    if not path or len(sent) > 1:
+      path = _path(given, where.computation) or path
+    yield Collective(
+      kind,
+      axes,
+      n,
+      y.shapes[0].dtype,
+      step.trips,
+      step.trips * sum(shape.bytes for shape in y.shapes) * share,
+      blocking,
+      path,
+      'transpose(' in path,
+      tuple(members),
+    )
+
+
+def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
+  """What a fusion was given, of which an instruction inside it is made."""
+  while x.operands:
+    x = inside.operands(x)[0]
+  if x.opcode != 'parameter':
+    return fusion.instruction
+  outside = fusion.computation.operands(fusion.instruction)
+  return outside[int(x.argument)]
 
 
 def _dcn(step: Step, mesh: Mesh) -> Collective:
@@ -183,30 +197,40 @@ def _members(x: Instruction, mesh: Mesh) -> list[int]:
     return list(moved[0]) if moved else [0]
   if found := re.search(r'replica_groups=\{\{([\d, ]*)\}', text):
     return [int(n) for n in found[1].split(',')]
+  if found := re.search(rf'replica_groups=\[([\d,]+)\]<={_ORDER}', text):
+    return _ids(found[2], found[3]).reshape(_ints(found[1]))[0].ravel().tolist()
   if found := re.search(
-    r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?', text
-  ):
-    shape, start, order = (_ints(part) for part in found.groups())
-    ids = np.arange(math.prod(start)).reshape(start)
-    if order:
-      ids = ids.transpose(order)
-    return ids.reshape(shape)[0].ravel().tolist()
-  if found := re.search(
-    r'replica_groups=mesh\[([^\]]*)\](?:, *device_ids=[^ ]*)? *\{([^}]*)\}',
+    rf'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({_ORDER}\))? '
+    r'\{([^}]*)\}',
     text,
   ):
-    return _members_by_name(found[1], found[2])
-  return list(range(mesh.size))  # empty groups: all
+    return _members_by_name(found[1], found[4], found[2], found[3])
+  if 'replica_groups={}' in text:
+    return list(range(mesh.size))
+  raise ValueError(f'{x.name}: groups in a form that is not known')
 
 
-def _members_by_name(axes: str, used: str) -> list[int]:
+_ORDER = r'\[([\d,]+)\](?:T\(([\d,]+)\))?'
+
+
+def _ids(dims: str, order: str | None) -> np.ndarray:
+  """`[4,2]T(1,0)`: numbers from 0 on in this shape, transposed."""
+  shape = _ints(dims)
+  ids = np.arange(math.prod(shape)).reshape(shape)
+  return ids.transpose(_ints(order)) if order else ids
+
+
+def _members_by_name(
+  axes: str, used: str, dims: str | None, order: str | None
+) -> list[int]:
   """`'x'=2,'y'=4` and `'y'`, or a part of an axis: `'y':(2)2`."""
   sizes = {a: int(n) for a, n in re.findall(r"'([^']+)'=(\d+)", axes)}
-  ids = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+  shape = list(sizes.values())
+  ids = _ids(dims or str(math.prod(shape)), order).reshape(shape)
   names = list(sizes)
   chosen: list[Any] = [slice(0, 1)] * len(names)
   for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", used):
-    stride = sizes[name] // (int(before or 1) * int(size or 1)) if size else 1
+    stride = sizes[name] // (int(before) * int(size)) if size else 1
     stop = stride * int(size) if size else None
     chosen[names.index(name)] = slice(0, stop, stride)
   return ids[tuple(chosen)].ravel().tolist()
