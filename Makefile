@@ -3,14 +3,17 @@
 #   make test    runs the test suite
 #   make lint    ruff and pyright
 #   make crash   kills a small run KILLS times, and compares with one left alone
+#   make plan    compiles the plans in docs/plans.json for their TPU slices, about
+#                a minute each; fails where one is not what it was. ONLY=palm
 
 PYTHON ?= python3
 BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
 KILLS ?= 10
+ONLY ?=
 
-.PHONY: smoke test lint crash
+.PHONY: smoke test lint crash plan
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -25,6 +28,10 @@ lint: .venv/ready
 
 crash: .venv/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)
+
+plan: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plan]'
+	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
