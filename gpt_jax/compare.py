@@ -24,10 +24,11 @@ from typing import NamedTuple
 
 from absl import flags
 
-from gpt_jax import command, metrics, plot
+from gpt_jax import command, metrics, plot, preemption
 from gpt_jax import config as config_lib
 from gpt_jax.command import log
 from gpt_jax.metrics import HELD_OUT, write_atomically
+from gpt_jax.preemption import Preempted
 from gpt_jax.spec import UsageError
 
 
@@ -119,6 +120,7 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
 
   Raises:
     UsageError: the config is refused.
+    Preempted: it was told to stop, and has saved.
     RuntimeError: the run failed.
   """
   log.info('%s, seed %s: %s', variant.name, seed, workdir)
@@ -131,7 +133,11 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
     stdout=subprocess.DEVNULL,
   ).returncode
   if code == 2:
-    raise UsageError(f'--run {variant.name}: train refuses it; see above')
+    raise UsageError(f'run {variant.name}: train refuses it; see above')
+  if code == preemption.EXIT_CODE:
+    raise Preempted(
+      f'{variant.name}, seed {seed}: saved; start again to continue'
+    )
   if code:
     raise RuntimeError(
       f'{variant.name}, seed {seed}: train ended with exit code {code}; see '

@@ -102,6 +102,8 @@ FREE_ON_RESUME = (
   'model.attention_backend',
   # So that a run that stopped at a spike can go on.
   'optim.on_spike',
+  # The grid of `scaling`, which may grow.
+  'sweep.',
   'watchdog.',
 )
 

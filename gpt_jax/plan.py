@@ -1,11 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Plans a run: compiles its real training step for TPU slices not here.
+r"""Plans a run before it is launched: does it fit, what will it cost.
 
   gpt-jax plan --config configs/palm.py:540b --topology v4:12x16x16 --slices 2
   gpt-jax plan --config configs/llama.py:7b --topology v4-128 --search
   gpt-jax plan --table
   gpt-jax plan --recompile --only palm
+  gpt-jax plan --budget 5.76e23
+  gpt-jax plan --chips v4-512 --days 21 --mfu 0.45
+  gpt-jax plan --budget 5.76e23 --inference_tokens 2e12
+  gpt-jax plan --budget 1e18 --fit W/scaling.json --json
 
 A topology is GENERATION:SHAPE of a slice that is sold (v4, v5e, v5p, v6e,
 tpu7x), or an accelerator name (v4-128, v5litepod-256). The training step, of
@@ -19,6 +23,10 @@ and batch.micro_rows with it unless given, and printed as overrides for `train`.
 A step that does not fit is an answer too: the smallest change with which it
 does. --search tries meshes, model.remat and batch.micro_rows and ranks what
 fits. Needs the extra `plan`.
+
+Of a budget of training FLOPs it shows, without a compiler, the parameters and
+tokens that Chinchilla's three approaches and Kaplan's law give it, and the
+nearest of the papers' configs in ./configs.
 """
 
 import json
@@ -31,8 +39,8 @@ from rich.console import Console
 from gpt_jax import command
 from gpt_jax import config as config_lib
 from gpt_jax.command import console as progress
-from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import (
+  budget,
   layouts,
   plans,
   remedies,
@@ -41,17 +49,16 @@ from gpt_jax.planning import (
   table,
   topologies,
 )
+from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.plans import Request
 from gpt_jax.spec import UsageError
-
-# A vocabulary that only the tokenizer's training would tell.
-_VOCABULARY = 'model.vocab_size'
 
 
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   command.define_config(values)
+  budget.define(values)
   flags.DEFINE_string(
     'topology',
     None,
@@ -103,6 +110,9 @@ def main(args: command.Args) -> None:
   Raises:
     RuntimeError: with --recompile, a plan is not what it was.
   """
+  if args.budget is not None or args.chips is not None:
+    budget.main(args)
+    return
   root = pathlib.Path.cwd()
   if args.recompile:
     compile_lib.use_cpu()

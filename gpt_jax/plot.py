@@ -75,7 +75,7 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
   Raises:
     UsageError: a workdir has no metrics.
   """
-  pyplot = _pyplot()
+  pyplot = load_pyplot()
   out = out or os.path.join(workdirs[0], 'loss.png')
   figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=120)
   for i, workdir in enumerate(workdirs):
@@ -103,12 +103,12 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
   axes.set_ylabel('loss (nats a token)')
   axes.grid(alpha=0.3)
   axes.legend()
-  return _save(figure, out)
+  return save_figure(figure, out)
 
 
 def schedule_curves(config: Config, out: str) -> str:
   """Draws rows, learning rate and tokens of each step; returns `out`."""
-  pyplot = _pyplot()
+  pyplot = load_pyplot()
   ramp, num_steps = config_lib.ramp(config), config.schedule.num_steps
   # The steps before and after each boundary, so that it is drawn upright.
   edges = [s.start + d for s in ramp.stages for d in (-1, 0)]
@@ -132,7 +132,7 @@ def schedule_curves(config: Config, out: str) -> str:
     axes.grid(alpha=0.3)
   total = ramp.tokens(num_steps)
   panels[-1].set_xlabel(f'steps ({num_steps:,}; {total:.4g} tokens)')
-  return _save(figure, out)
+  return save_figure(figure, out)
 
 
 def wall_time(
@@ -147,7 +147,7 @@ def wall_time(
     account = goodput.account(metrics.read(workdir))
   except ValueError as e:
     raise UsageError(f'--workdir={workdir}: {e}; train a run there') from e
-  figure, axes = _pyplot().subplots(figsize=(7, 3), dpi=120)
+  figure, axes = load_pyplot().subplots(figsize=(7, 3), dpi=120)
   kinds = list(reversed(goodput.KINDS))
   bars = axes.barh(kinds, [account.seconds[kind] for kind in kinds])
   shares = [account.seconds[kind] / account.total for kind in kinds]
@@ -155,7 +155,9 @@ def wall_time(
   axes.margins(x=0.12)
   axes.set_xlabel(f'seconds of {account.total:,.0f}')
   axes.set_title(f'goodput {account.goodput:.1%}')
-  return _save(figure, out or os.path.join(workdir, 'goodput.png')), account
+  return save_figure(
+    figure, out or os.path.join(workdir, 'goodput.png')
+  ), account
 
 
 def goodput_table(account: goodput.Account) -> Table:
@@ -173,7 +175,8 @@ def goodput_table(account: goodput.Account) -> Table:
   return table
 
 
-def _pyplot():
+def load_pyplot():
+  """Matplotlib's pyplot, which draws into files."""
   # Imported here: it takes most of a second, which other commands need not
   # spend.
   import matplotlib
@@ -184,12 +187,12 @@ def _pyplot():
   return pyplot
 
 
-def _save(figure, out: str) -> str:
+def save_figure(figure, out: str) -> str:
   """Writes the PNG as a whole."""
   figure.tight_layout()
   temporary = out + '.tmp'
   figure.savefig(temporary, format='png')
-  _pyplot().close(figure)
+  load_pyplot().close(figure)
   os.replace(temporary, out)
   return out
 

@@ -11,6 +11,7 @@ import tiny
 from gpt_jax import compare, metrics
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
+from gpt_jax.preemption import Preempted
 from gpt_jax.spec import UsageError
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -141,7 +142,7 @@ def test_bad_usage(tmp_path, capsys, flags, message):
 
 
 @pytest.mark.parametrize(
-  'code, error', [(2, UsageError), (1, RuntimeError), (75, RuntimeError)]
+  'code, error', [(2, UsageError), (1, RuntimeError), (75, Preempted)]
 )
 def test_failures_of_a_run_are_passed_on(monkeypatch, code, error):
   class Done:

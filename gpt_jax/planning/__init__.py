@@ -1,3 +1,3 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of runs: TPU slices that are not here, compiled programs, costs."""
+"""Before a run: what it needs on TPU slices, what a budget buys."""

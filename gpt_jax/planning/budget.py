@@ -1,0 +1,274 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a budget of training FLOPs buys: `plan` without a compiler."""
+
+import importlib
+import json
+import math
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from gpt_jax import command, inspect
+from gpt_jax import config as config_lib
+from gpt_jax.planning import chips
+from gpt_jax.planning.inference import serve
+from gpt_jax.planning.laws import FITS, LAWS, Fit
+from gpt_jax.spec import UsageError
+
+
+class Shipped(NamedTuple):
+  """A config of ours."""
+
+  name: str  # configs/FILE.py:SIZE
+  parameters: int
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds the flags of this part of `plan`."""
+  flags.DEFINE_float(
+    'budget', None, 'Training FLOPs, as in 5.76e23.', flag_values=values
+  )
+  flags.DEFINE_string(
+    'chips',
+    None,
+    'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
+    'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
+    'chip); kinds: ' + ', '.join(chips.KINDS) + '.',
+    flag_values=values,
+  )
+  flags.DEFINE_float('days', None, 'With --chips: days.', flag_values=values)
+  flags.DEFINE_float(
+    'mfu',
+    0.4,
+    'With --chips: the assumed share of the bf16 peak.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'inference_tokens',
+    None,
+    'Tokens that the model is to process after training: also find the '
+    'smaller model, trained for longer, that takes the least FLOPs in all at '
+    'equal predicted loss.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'fit',
+    None,
+    'scaling.json of `gpt-jax scaling`: add the law fitted there.',
+    flag_values=values,
+  )
+
+
+def main(args: command.Args) -> None:
+  """Prints the plan of `--budget` or `--chips`."""
+  flops, assumed = budget(args)
+  given = args.inference_tokens
+  if given is not None and not 0 < given < math.inf:
+    raise UsageError(f'--inference_tokens={given:g}: must be positive')
+  fits = dict(FITS)
+  if args.fit:
+    fits[args.fit] = read_fit(args.fit)
+  optima = [{'law': name, **law(flops)._asdict()} for name, law in LAWS.items()]
+  for name, fit in fits.items():
+    found = fit.optimum(flops)
+    optima.append(
+      {
+        'law': f'L(N, D), {name}',
+        **found._asdict(),
+        'predicted_loss': fit.loss(*found),
+      }
+    )
+  ours = shipped(pathlib.Path.cwd())
+  for row in optima:
+    row['tokens_per_parameter'] = row['tokens'] / row['parameters']
+    row.update(_nearest(ours, row['parameters']))
+  served = []
+  if given is not None:
+    for name, fit in fits.items():
+      for kind, model in zip(
+        ('compute-optimal', 'least in all'),
+        serve(fit, flops, given),
+        strict=True,
+      ):
+        served.append(
+          {
+            'law': name,
+            'model': kind,
+            **model._asdict(),
+            'total_flops': model.total_flops,
+            **_nearest(ours, model.parameters),
+          }
+        )
+  found = {
+    'budget_flops': flops,
+    'assumed': assumed,
+    'optima': optima,
+    **({'inference_tokens': given, 'served': served} if served else {}),
+    'notes': NOTES,
+  }
+  if args.json:
+    print(json.dumps(found))
+  else:
+    show(found, Console())
+
+
+def budget(args: command.Args) -> tuple[float, dict[str, Any]]:
+  """Training FLOPs, and what they were computed from.
+
+  Raises:
+    UsageError: not one of --budget and --chips is given, or they make no sense.
+  """
+  if (args.budget is None) == (args.chips is None):
+    raise UsageError(
+      'give --budget FLOPs, or --chips KIND-NUMBER with --days; see --help'
+    )
+  if args.budget is not None:
+    if args.days is not None:
+      raise UsageError('--days: belongs to --chips; leave it out, or --budget')
+    if not 0 < args.budget < math.inf:
+      raise UsageError(
+        f'--budget={args.budget:g}: must be positive, as in 5.76e23'
+      )
+    return args.budget, {}
+  command.required(args, 'days')
+  if not 0 < args.days < math.inf:
+    raise UsageError(f'--days={args.days:g}: must be positive')
+  if not 0 < args.mfu <= 1:
+    raise UsageError(
+      f'--mfu={args.mfu:g}: is a share of the peak; give more than 0 and at '
+      'most 1'
+    )
+  found = chips.parse(args.chips)
+  flops = found.count * found.peak * args.mfu * args.days * 86_400
+  return flops, {
+    'chips': found.count,
+    'peak_flops_per_second_and_chip': found.peak,
+    'mfu': args.mfu,
+    'days': args.days,
+  }
+
+
+def read_fit(path: str) -> Fit:
+  """The parametric loss of a scaling.json.
+
+  Raises:
+    UsageError: there is none.
+  """
+  try:
+    with open(path, encoding='utf-8') as f:
+      found = json.load(f)['approach_3']
+    return Fit(*(found[name]['value'] for name in Fit._fields))
+  except (OSError, ValueError, KeyError, TypeError) as e:
+    raise UsageError(
+      f'--fit={path}: holds no fit of L(N, D) ({type(e).__name__}); give '
+      'W/scaling.json of gpt-jax scaling'
+    ) from e
+
+
+def shipped(root: pathlib.Path) -> list[Shipped]:
+  """The papers' decoders without experts in `root`/configs; maybe none."""
+  sys.path.insert(0, str(root))
+  found = []
+  for file in sorted((root / 'configs').glob('*.py')):
+    module = importlib.import_module(f'configs.{file.stem}')
+    if not hasattr(module, 'DIFFERS'):
+      continue
+    for size in getattr(module, 'SIZES', ['']):
+      config = module.get_config(size)
+      if config.model.num_encoder_layers or 'switch' in config.model.ffn:
+        continue
+      figures = inspect.figures_of(config_lib.resolve_model(config))[1]
+      name = f'configs/{file.name}' + (f':{size}' if size else '')
+      found.append(Shipped(name, figures['parameters']))
+  return found
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+  """Tables for people."""
+  assumed = found['assumed']
+  how = ''
+  if assumed:
+    how = (
+      f': {assumed["chips"]:,} chips x '
+      f'{assumed["peak_flops_per_second_and_chip"] / 1e12:g} TFLOP/s x '
+      f'{assumed["mfu"]:.0%} MFU x {assumed["days"]:g} days'
+    )
+  console.print(f'{found["budget_flops"]:.4g} training FLOPs{how}')
+  table = Table(title='The model to train')
+  table.add_column('law')
+  for column in ('parameters', 'tokens', 'tokens/parameter', 'loss'):
+    table.add_column(column, justify='right')
+  table.add_column('nearest config')
+  for row in found['optima']:
+    loss = row.get('predicted_loss')
+    table.add_row(
+      row['law'],
+      short(row['parameters']),
+      short(row['tokens']),
+      f'{row["tokens_per_parameter"]:.3g}',
+      f'{loss:.3f}' if loss else '',
+      _config(row),
+    )
+  console.print(table)
+  if 'served' in found:
+    title = f'With {short(found["inference_tokens"])} tokens of inference'
+    table = Table(title=title)
+    table.add_column('L(N, D) of')
+    table.add_column('model')
+    for column in ('parameters', 'tokens', 'training', 'inference', 'total'):
+      table.add_column(column, justify='right')
+    table.add_column('nearest config')
+    for row in found['served']:
+      spent = [
+        f'{row[f"{name}_flops"]:.3g}'
+        for name in ('training', 'inference', 'total')
+      ]
+      table.add_row(
+        row['law'],
+        row['model'],
+        short(row['parameters']),
+        short(row['tokens']),
+        *spent,
+        _config(row),
+      )
+    console.print(table)
+  for note in found['notes']:
+    console.print(f'- {note}')
+
+
+def short(count: float, digits: int = 1) -> str:
+  """As in 67.0B or 1.5T."""
+  for unit, size in (('T', 1e12), ('B', 1e9), ('M', 1e6), ('k', 1e3)):
+    # 999.99M would be 1000.0M.
+    if round(count / size, digits) >= 1:
+      return f'{count / size:.{digits}f}{unit}'
+  return f'{count:.{digits}f}'
+
+
+def _nearest(ours: list[Shipped], parameters: float) -> dict[str, Any]:
+  """The config whose size is nearest, as a ratio."""
+  if not ours:
+    return {}
+  found = min(ours, key=lambda x: abs(math.log(x.parameters / parameters)))
+  return {'config': found.name, 'config_parameters': found.parameters}
+
+
+def _config(row: dict[str, Any]) -> str:
+  if 'config' not in row:
+    return ''
+  return f'{row["config"]} ({short(row["config_parameters"])})'
+
+
+NOTES = [
+  'parameters with embeddings (Kaplan: without); FLOPs are 6 N D',
+  'approaches 1 to 3: between the rows of tables 3 and A3 of the paper (in the '
+  "row of Gopher's budget, 5.76e23, it has 67B and 1.5T, which are 6.03e23)",
+  'Hoffmann et al.: the constants as printed; rounded, they give a smaller '
+  'model than approach 3 itself. Besiroglu et al. fitted the same runs again',
+  "laws hold for their papers' data and tokenizers; losses are nats a token",
+]

@@ -1,0 +1,158 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Published scaling laws: from training FLOPs to parameters and tokens.
+
+Chinchilla is Hoffmann et al., 2022: Training Compute-Optimal Large Language
+Models; N counts all parameters, C = 6 N D. Approaches 1 (minimum over training
+curves) and 2 (IsoFLOP profiles) were published as exponents and as tables of
+optima, of which the tables say more: what lies between two rows is a power law
+through both. Approach 3 was published as a table too, and as the `Fit` of a
+parametric loss.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Optimum(NamedTuple):
+  """A model for a budget: parameters N and training tokens D."""
+
+  parameters: float
+  tokens: float
+
+
+# From training FLOPs.
+Law = Callable[[float], Optimum]
+
+
+class Fit(NamedTuple):
+  """The parametric loss L(N, D) = E + A / N^alpha + B / D^beta (equation 2)."""
+
+  E: float
+  A: float
+  B: float
+  alpha: float
+  beta: float
+
+  @property
+  def a(self) -> float:
+    """The exponent of N_opt: beta / (alpha + beta)."""
+    return self.beta / (self.alpha + self.beta)
+
+  @property
+  def b(self) -> float:
+    """The exponent of D_opt: alpha / (alpha + beta)."""
+    return self.alpha / (self.alpha + self.beta)
+
+  def loss(self, parameters, tokens):
+    """Predicted loss in nats a token; takes numbers or arrays."""
+    return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
+
+  def optimum(self, flops: float) -> Optimum:
+    """The least loss at 6 N D = `flops` (equation 4).
+
+    N = G (C / 6)^a and D = (C / 6)^b / G, where G is
+    (alpha A / (beta B))^(1 / (alpha + beta)).
+    """
+    g = (self.alpha * self.A / (self.beta * self.B)) ** (
+      1 / (self.alpha + self.beta)
+    )
+    return Optimum(g * (flops / 6) ** self.a, (flops / 6) ** self.b / g)
+
+  def tokens(self, parameters: float, loss: float) -> float:
+    """Tokens after which a model has that loss; infinite if it never has."""
+    left = loss - self.E - self.A / parameters**self.alpha
+    # 0^(-1 / beta), or too many tokens for a float.
+    if left <= 0 or -math.log(left / self.B) / self.beta > 600:
+      return math.inf
+    return (self.B / left) ** (1 / self.beta)
+
+
+def tabulated(rows: tuple[tuple[float, float, float], ...]) -> Law:
+  """A law through rows of parameters, FLOPs and tokens.
+
+  Straight lines between the rows, in logarithms; beyond them the slope from
+  the first row to the last.
+  """
+  logs = np.log(np.array(rows))
+  xs = logs[:, 1]
+
+  def law(flops: float) -> Optimum:
+    x = math.log(flops)
+    found = []
+    for ys in (logs[:, 0], logs[:, 2]):
+      inside = float(np.interp(x, xs, ys))
+      slope = float((ys[-1] - ys[0]) / (xs[-1] - xs[0]))
+      beyond = x - min(max(x, xs[0]), xs[-1])
+      found.append(math.exp(inside + slope * beyond))
+    return Optimum(*found)
+
+  return law
+
+
+def kaplan(flops: float) -> Optimum:
+  """Kaplan et al., 2020: Scaling Laws for Neural Language Models, figure 14.
+
+  N_opt = 1.3e9 C_min^0.73, C_min in PF-days (8.64e19 FLOPs), N without
+  embeddings. The tokens are what the budget leaves, C / 6N: its exponent is
+  the paper's 0.27.
+  """
+  parameters = 1.3e9 * (flops / 8.64e19) ** 0.73
+  return Optimum(parameters, flops / (6 * parameters))
+
+
+# Parameters, FLOPs, tokens. Table 3. In the row of 67B the paper does not keep
+# to C = 6 N D, which would be 1.4T tokens: it is Gopher's budget.
+TABLE_3 = (
+  (400e6, 1.92e19, 8.0e9),
+  (1e9, 1.21e20, 20.2e9),
+  (10e9, 1.23e22, 205.1e9),
+  (67e9, 5.76e23, 1.5e12),
+  (175e9, 3.85e24, 3.7e12),
+  (280e9, 9.90e24, 5.9e12),
+  (520e9, 3.43e25, 11.0e12),
+  (1e12, 1.27e26, 21.2e12),
+  (10e12, 1.30e28, 216.2e12),
+)
+# Table A3, approach 2, and 3; there 175B are printed with 1.26e24 FLOPs, which
+# is a slip: 6 * 175e9 * 12.0e12 is 1.26e25.
+TABLE_A3_2 = (
+  (400e6, 1.84e19, 7.7e9),
+  (1e9, 1.20e20, 20.0e9),
+  (10e9, 1.32e22, 219.5e9),
+  (67e9, 6.88e23, 1.7e12),
+  (175e9, 4.54e24, 4.3e12),
+  (280e9, 1.18e25, 7.1e12),
+  (520e9, 4.19e25, 13.4e12),
+  (1e12, 1.59e26, 26.5e12),
+  (10e12, 1.75e28, 292.0e12),
+)
+TABLE_A3_3 = (
+  (400e6, 2.21e19, 9.2e9),
+  (1e9, 1.62e20, 27.1e9),
+  (10e9, 2.46e22, 410.1e9),
+  (67e9, 1.71e24, 4.1e12),
+  (175e9, 1.26e25, 12.0e12),
+  (280e9, 3.52e25, 20.1e12),
+  (520e9, 1.36e26, 43.5e12),
+  (1e12, 5.65e26, 94.1e12),
+  (10e12, 8.55e28, 1425.5e12),
+)
+
+LAWS: dict[str, Law] = {
+  'Chinchilla, approach 1': tabulated(TABLE_3),
+  'Chinchilla, approach 2': tabulated(TABLE_A3_2),
+  'Chinchilla, approach 3': tabulated(TABLE_A3_3),
+  'Kaplan': kaplan,
+}
+FITS = {
+  # Equation 10 in appendix D.2. With the exponents so rounded it gives smaller
+  # models than approach 3 in table A3.
+  'Hoffmann et al. 2022': Fit(1.69, 406.4, 410.7, 0.34, 0.28),
+  # Besiroglu et al., 2024: Chinchilla Scaling: A replication attempt, table 1:
+  # the runs of approach 3 fitted again, which agrees with approaches 1 and 2.
+  'Besiroglu et al. 2024': Fit(1.8172, 482.01, 2085.43, 0.3478, 0.3658),
+}

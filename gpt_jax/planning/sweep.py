@@ -1,0 +1,220 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""An IsoFLOP grid: compute budgets times model sizes, as training runs."""
+
+import math
+import os
+from typing import NamedTuple
+
+from gpt_jax import config as config_lib
+from gpt_jax import inspect, metrics, spec
+from gpt_jax.config import Config
+from gpt_jax.metrics import HELD_OUT
+from gpt_jax.optim.schedules import SCHEDULES
+from gpt_jax.planning.power import Curve, Point
+from gpt_jax.spec import UsageError
+
+
+class Size(NamedTuple):
+  """A model of the grid, and the peak of its learning rate (0: as it is)."""
+
+  num_layers: int
+  d_model: int
+  num_heads: int
+  peak: float
+
+
+class Model(NamedTuple):
+  """What is known of a size without a budget."""
+
+  name: str
+  parameters: int
+  cost: float  # FLOPs a token
+  config: Config  # resolved, of no certain length
+  changes: dict[str, object]  # against the sweep's config
+
+
+class Cell(NamedTuple):
+  """One run of the grid."""
+
+  name: str
+  budget: float  # the FLOPs asked for; those of whole steps are `flops`
+  parameters: int
+  tokens: int
+  flops: float
+  config: Config  # resolved
+  changes: dict[str, object]  # against the sweep's config
+
+
+def grid(config: Config) -> list[Cell]:
+  """The runs of a config with a section `sweep`, the least budget first.
+
+  Raises:
+    UsageError: it has none, or the grid makes no sense.
+  """
+  if 'sweep' not in config:
+    raise UsageError(
+      '--config: has no section sweep (budgets, sizes, ...); start from '
+      'configs/scaling.py'
+    )
+  sweep = config.sweep
+  budgets = _budgets(sweep.budgets)
+  sizes = spec.build_all('sweep.sizes', sweep.sizes, {'size': _size})
+  if sweep.flops not in FLOPS:
+    raise UsageError(
+      f'sweep.flops={sweep.flops!r}: unknown; one of {", ".join(FLOPS)}'
+    )
+  models = [_model(config, size) for size in sizes]
+  if config.data.holdout == 'none':
+    raise UsageError(
+      'data.holdout=none: the laws are fitted to held-out losses; give '
+      'documents(fraction=0.02)'
+    )
+  cells = [
+    cell
+    for budget in budgets
+    for model in models
+    if (cell := _cell(config, budget, model))
+  ]
+  names = [cell.name for cell in cells]
+  if len(set(names)) < len(names):
+    raise UsageError(f'sweep.sizes={sweep.sizes!r}: two of them are alike')
+  for budget in budgets:
+    found = sum(cell.budget == budget for cell in cells)
+    if found < 3:
+      raise UsageError(
+        f'sweep.budgets={sweep.budgets!r}: {budget:g} FLOPs have {found} sizes '
+        'with tokens between sweep.min_tokens_per_parameter and '
+        'max_tokens_per_parameter, and a parabola needs 3; add sizes to '
+        'sweep.sizes'
+      )
+  return cells
+
+
+def per_token(config: Config, parameters: int, model_flops: int) -> int:
+  """Training FLOPs of a token as Chinchilla counts them, in appendix F.
+
+  Three times the forward pass. Ours (`flops.per_token`) leaves out what this
+  adds: a product with the embedding table, and the softmax of the attention.
+  (The ratios to 6N in the paper's table A4 come out only without embeddings
+  and logits, although its text counts both.)
+  """
+  del parameters
+  model = config.model
+  lookup = 2 * model.vocab_size * model.d_model
+  softmax = 3 * model.num_heads * model.context_length * model.num_layers
+  return model_flops + 3 * (lookup + softmax)
+
+
+def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
+  """What a run came to; None if it has not reached its end."""
+  lines = metrics.read(workdir)
+  last = cell.config.schedule.num_steps
+  losses = [m[HELD_OUT] for m in lines if m['step'] == last and HELD_OUT in m]
+  if not losses:
+    return None
+  logged = [m for m in lines if 'loss' in m]
+  point = Point(
+    cell.budget, cell.parameters, cell.tokens, cell.flops, losses[-1]
+  )
+  return point, Curve(
+    cell.parameters,
+    cell.flops / cell.tokens,
+    [m['tokens'] for m in logged],
+    [m['loss'] for m in logged],
+  )
+
+
+def epochs(workdir: str) -> float:
+  """How often the run saw its text."""
+  seen = [m['epochs'] for m in metrics.read(workdir) if 'epochs' in m]
+  return max(seen, default=0.0)
+
+
+def folder(root: str, cell: Cell) -> str:
+  """The workdir of a run."""
+  return os.path.join(root, cell.name)
+
+
+def _budgets(text: str) -> list[float]:
+  try:
+    budgets = sorted({float(part) for part in text.split(',')})
+  except ValueError:
+    budgets = []
+  if len(budgets) < 2 or not all(0 < b < math.inf for b in budgets):
+    raise UsageError(
+      f'sweep.budgets={text!r}: give two or more numbers of FLOPs, as in '
+      "'1e12, 3e12'"
+    )
+  return budgets
+
+
+def _size(
+  num_layers: int, d_model: int, num_heads: int, peak: float = 0.0
+) -> Size:
+  return Size(num_layers, d_model, num_heads, peak)
+
+
+def _model(config: Config, size: Size) -> Model:
+  """Counts what a size has, and what its tokens cost."""
+  changes: dict[str, object] = {
+    'model.num_layers': size.num_layers,
+    'model.d_model': size.d_model,
+    'model.num_heads': size.num_heads,
+  }
+  if size.peak:
+    changes['schedule.name'] = _with_peak(config.schedule.name, size.peak)
+  model = config_lib.unlocked(config)
+  model.update_from_flattened_dict(changes)
+  # Any number of steps will do to count.
+  model.schedule.num_steps = 10**6
+  model = config_lib.resolve(model)
+  figures = inspect.figures_of(model)[1]
+  parameters = figures['parameters']
+  cost = FLOPS[config.sweep.flops](
+    model, parameters, figures['flops_per_token']
+  )
+  name = f'{size.num_layers}x{size.d_model}'
+  return Model(name, parameters, cost, model, changes)
+
+
+def _cell(config: Config, budget: float, model: Model) -> Cell | None:
+  """A run, unless its tokens are too few or too many for its size."""
+  ramp, sweep = config_lib.ramp(model.config), config.sweep
+  steps = ramp.step_at_tokens(math.ceil(budget / model.cost))
+  tokens = ramp.tokens(steps)
+  least, most = sweep.min_tokens_per_parameter, sweep.max_tokens_per_parameter
+  if not least <= tokens / model.parameters <= most:
+    return None
+  changes = {**model.changes, 'schedule.num_steps': steps}
+  run = config_lib.unlocked(config)
+  run.update_from_flattened_dict(changes)
+  run = config_lib.resolve(run)
+  name = f'{budget:.4g}-{model.name}'.replace('e+', 'e')
+  return Cell(
+    name, budget, model.parameters, tokens, model.cost * tokens, run, changes
+  )
+
+
+def _with_peak(text: str, peak: float) -> str:
+  """A schedule's call-string with another peak.
+
+  Raises:
+    UsageError: the schedule has none.
+  """
+  (call,) = spec.bind_all('schedule.name', text, SCHEDULES)[:1]
+  if 'peak' not in call.kwargs:
+    raise UsageError(
+      f'schedule.name={text!r}: has no peak for sweep.sizes to set; give '
+      'sizes without peak, or another schedule'
+    )
+  arguments = {**call.kwargs, 'peak': peak}
+  inside = ', '.join(f'{name}={value!r}' for name, value in arguments.items())
+  return f'{call.name}({inside})'
+
+
+# FLOPs a token, from the config, its parameters and `flops.per_token`.
+FLOPS = {
+  'chinchilla': per_token,
+  '6n': lambda config, parameters, model_flops: 6 * parameters,
+}

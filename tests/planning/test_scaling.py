@@ -1,0 +1,228 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The sweep: its grid, its runs, and what becomes of them."""
+
+import json
+import os
+
+import pytest
+import tiny
+
+from gpt_jax import compare, inspect, scaling
+from gpt_jax import config as config_lib
+from gpt_jax.__main__ import main
+from gpt_jax.planning import sweep
+from gpt_jax.planning.laws import Fit
+
+# Of a model and a text that cost little: loss as a law has it.
+LAW = Fit(1.1, 9.0, 40.0, 0.3, 0.35)
+FLAGS = [
+  '--config=configs/scaling.py',
+  '--config.sweep.budgets=3e9, 1e9',
+  '--config.sweep.sizes=size(1, 6, 1, 0.5), size(1, 10, 1), size(1, 14, 1), '
+  'size(1, 22, 1)',
+  '--config.sweep.min_tokens_per_parameter=0.1',
+  '--config.batch.rows=3',
+  '--config.model.context_length=13',
+]
+
+
+@pytest.fixture
+def at_root(monkeypatch):
+  monkeypatch.chdir(os.path.join(os.path.dirname(__file__), '..', '..'))
+
+
+@pytest.fixture
+def trained(monkeypatch):
+  """The runs asked for; each leaves what a real one would."""
+  found = []
+
+  def train(variant, seed, workdir, root):
+    found.append((variant.name, seed, variant.flags, root))
+    flags = dict(flag.split('=', 1) for flag in variant.flags)
+    (cell,) = (c for c in CELLS if c.name == variant.name)
+    steps = int(flags['--config.schedule.num_steps'])
+    assert steps == cell.config.schedule.num_steps
+    os.makedirs(workdir)
+    with open(os.path.join(workdir, 'config.json'), 'w') as f:
+      f.write(config_lib.to_json(cell.config))
+    with open(os.path.join(workdir, 'metrics.jsonl'), 'w') as f:
+      for step in (*range(20, steps, 20), steps):
+        loss = LAW.loss(cell.parameters, 39 * step)
+        line = {'step': step, 'tokens': 39 * step, 'loss': loss, 'epochs': 1.5}
+        f.write(json.dumps(line) + '\n')
+      end = {'step': steps, 'eval/validation/loss': loss}
+      f.write(json.dumps(end) + '\n')
+
+  monkeypatch.setattr(compare, 'train', train)
+  return found
+
+
+def grid(*flags):
+  """The cells of a command line."""
+  taken = []
+  original = sweep.grid
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+      sweep, 'grid', lambda config: taken.extend(original(config)) or taken
+    )
+    patch.setattr(scaling, 'listing', lambda _: '')
+    assert main(['scaling', *flags, '--dry_run']) == 0
+  return taken
+
+
+CELLS = []
+
+
+@pytest.fixture
+def cells(at_root):
+  if not CELLS:
+    CELLS.extend(grid(*FLAGS))
+  return CELLS
+
+
+def test_the_grid(cells):
+  assert [c.budget for c in cells] == [1e9] * 4 + [3e9] * 4
+  first = cells[0]
+  assert first.name == '1e09-1x6' and cells[4].name == '3e09-1x6'
+  for cell in cells:
+    model = cell.config.model
+    parameters = inspect.figures_of(cell.config)[1]['parameters']
+    assert cell.parameters == parameters
+    assert cell.tokens == 39 * cell.config.schedule.num_steps
+    # Appendix F, term by term, of one token.
+    d, t, v = model.d_model, 13, 257
+    size, d_ff = model.num_heads * model.head_size, model.d_ff
+    layer = 2 * 3 * d * size + 2 * t * size + 3 * model.num_heads * t
+    layer += 2 * t * size + 2 * size * d + 2 * (d * d_ff + d * d_ff)
+    forward = 2 * v * d + model.num_layers * layer + 2 * d * v
+    assert cell.flops == 3 * forward * cell.tokens
+    # The first step at or after the budget.
+    assert 0 <= cell.flops - cell.budget < 3 * forward * 39
+  # Its own peak, and where it has none the schedule's; the length is the run's.
+  assert 'cosine(peak=0.5, warmup=40' in first.config.schedule.name
+  assert 'peak=4e-3' in cells[1].config.schedule.name
+  rate = config_lib.schedule(first.config)
+  assert rate(first.config.schedule.num_steps - 1) == pytest.approx(
+    0.1 * 0.5, rel=1e-2
+  )
+
+
+@pytest.mark.parametrize(
+  'layers, d, heads, size, parameters, ratio',
+  [(10, 640, 10, 64, 73e6, 1.03), (40, 3584, 28, 128, 6.8e9, 0.99)],
+)
+def test_flops_as_table_a4(layers, d, heads, size, parameters, ratio):
+  """Whose ratios to 6N leave out embeddings and logits."""
+  config = config_lib.resolve(
+    tiny.config(
+      **{
+        'model.num_layers': layers,
+        'model.d_model': d,
+        'model.num_heads': heads,
+        'model.num_kv_heads': heads,
+        'model.head_size': size,
+        'model.d_ff': 4 * d,
+        'model.vocab_size': 32_000,
+        'model.context_length': 2048,
+      }
+    )
+  )
+  figures = inspect.figures_of(config)[1]
+  ours = sweep.per_token(config, 0, figures['flops_per_token'])
+  without = ours - 3 * (2 * 32_000 * d + 2 * d * 32_000)
+  # The papers' parameters have two digits.
+  assert without / (6 * parameters) == pytest.approx(ratio, abs=0.01)
+
+
+def test_a_sweep_to_its_end(cells, trained, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(sweep, 'grid', lambda config: cells)
+  flags = ['scaling', *FLAGS, f'--workdir={tmp_path}', '--samples=10']
+  assert main([*flags, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert [name for name, *_ in trained] == [cell.name for cell in cells]
+  _, seed, given, root = trained[0]
+  assert seed == '0' and root == str(tmp_path)
+  # The user's overrides, then the run's.
+  assert given[: len(FLAGS)] == FLAGS
+  assert '--config.model.d_model=6' in given[len(FLAGS) :]
+  assert not any('workdir' in flag or 'samples' in flag for flag in given)
+  runs = found['runs']
+  for run, cell in zip(runs, cells, strict=True):
+    assert run['run'] == cell.name and run['flops'] == cell.flops
+    assert run['loss'] == LAW.loss(cell.parameters, cell.tokens)
+  # The runs follow the law to the last digit.
+  fitted = {name: found['approach_3'][name]['value'] for name in LAW._fields}
+  assert fitted == pytest.approx(LAW._asdict(), rel=0.02)
+  assert json.loads((tmp_path / 'scaling.json').read_text()) == found
+  png = (tmp_path / 'scaling.png').read_bytes()
+  assert png.startswith(b'\x89PNG')
+  # Again: nothing is left to train; the law is there for plans.
+  trained.clear()
+  assert main(flags) == 0 and not trained
+  assert '| 3 | ' in capsys.readouterr().out
+  # One that did not reach its end is trained again.
+  lines = (tmp_path / cells[3].name / 'metrics.jsonl').read_text().split('\n')
+  (tmp_path / cells[3].name / 'metrics.jsonl').write_text('\n'.join(lines[:-9]))
+  assert sweep.result(cells[3], str(tmp_path / cells[3].name)) is None
+  # Other text: the runs there are refused.
+  other = config_lib.unlocked(cells[0].config)
+  other.data.source = "text('x')"
+  cell = cells[0]._replace(config=other.lock())
+  monkeypatch.setattr(sweep, 'grid', lambda config: [cell])
+  assert main(flags) == 2
+  assert 'data.source' in capsys.readouterr().err
+
+
+def test_text_seen_again_is_warned_of(cells, trained, tmp_path, monkeypatch):
+  warned = []
+  monkeypatch.setattr(scaling.log, 'warning', lambda *args: warned.append(args))
+  scaling.train(cells[:1], FLAGS, str(tmp_path))
+  assert [args[1:] for args in warned] == [(cells[0].name, 1.5)]
+
+
+def test_arguments(cells):
+  given = ['--config', 'a.py', '--workdir', 'W', '-config.x=1', '--noconfig.y=']
+  assert scaling.arguments(given, cells[0])[:4] == [
+    *('--config', 'a.py', '-config.x=1', '--noconfig.y=')
+  ]
+  with pytest.raises(ValueError, match=r'--config.x: write --config'):
+    scaling.arguments(['--config.x', '1'], cells[0])
+
+
+def test_the_shipped_grid_is_listed(at_root, capsys):
+  flags = ['--config', 'configs/scaling.py', '--dry_run']
+  assert main(['scaling', *flags]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 2 + 15
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    (['--config=configs/smoke.py'], 'has no section sweep'),
+    ([FLAGS[0], '--config.sweep.budgets=1e9'], 'give two or more numbers'),
+    ([FLAGS[0], '--config.sweep.budgets=1e9, x'], 'give two or more numbers'),
+    ([*FLAGS, '--config.sweep.budgets=1e20, 2e20'], 'have 0 sizes'),
+    ([FLAGS[0], '--config.sweep.sizes=size(2)'], 'sweep.sizes'),
+    ([FLAGS[0], '--config.sweep.sizes=sized(2, 8, 1)'], "unknown 'sized'"),
+    ([FLAGS[0], '--config.sweep.sizes=size(2, 9, 2)'], 'model.d_model=9'),
+    (
+      [FLAGS[0], '--config.sweep.sizes=size(2, 24, 1), size(2, 24, 2)'],
+      'two of them are alike',
+    ),
+    ([FLAGS[0], '--config.sweep.flops=exact'], 'one of chinchilla, 6n'),
+    (
+      [FLAGS[0], '--config.schedule.name=noam(d_model=8)'],
+      'has no peak for sweep.sizes',
+    ),
+    ([FLAGS[0], '--config.data.holdout=none'], 'fitted to held-out losses'),
+    ([], '--config is missing'),
+  ],
+)
+def test_bad_usage(at_root, tmp_path, capsys, flags, message):
+  workdir = tmp_path / 'w'
+  assert main(['scaling', *flags, f'--workdir={workdir}']) == 2
+  error = capsys.readouterr().err
+  assert message in error.splitlines()[-1]
+  assert not workdir.exists()
