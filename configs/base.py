@@ -98,13 +98,17 @@ def get_config(arg: str = '') -> ConfigDict:
     # or a source of its own.
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
-    # Processes that turn text into tokens, always the same; empty: one a core.
+    # Threads or processes that turn text into tokens, always the same; empty:
+    # one a core.
     workers=placeholder(int),
   )
 
-  # sentencepiece(vocab_size=..., model='unigram'), sentencepiece_file('path'),
-  # bytes, characters, gpt2_bpe('encoder.json', 'vocab.bpe'),
-  # gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe')
+  # sentencepiece(vocab_size=..., model='unigram', normalization='identity',
+  # byte_fallback=True, split_digits=True, symbols=[], sample_bytes=0, seed=0,
+  # character_coverage=0.9999), trained on the training split; bytes,
+  # characters. Those of others: sentencepiece_file('tokenizer.model', eos=''),
+  # hf_tokenizer('tokenizer.json', eos=''), gpt2_bpe('encoder.json',
+  # 'vocab.bpe'), gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe')
   config.tokenizer = dict(name="sentencepiece(vocab_size=32000, model='bpe')")
 
   config.optim = dict(

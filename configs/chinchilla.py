@@ -36,8 +36,12 @@ def get_config(arg: str = '70b') -> ConfigDict:
   config.model.d_model = d_model
   config.batch.rows = rows
   # Section 4.1: 1.4T tokens of the same corpus in other proportions; AdamW
-  # instead of Adam; a tokenizer without NFKC (ours never normalises); forward
-  # and backward in bfloat16, weights in float32 (as all our models).
+  # instead of Adam; a tokenizer "that does not apply NFKC normalisation";
+  # forward and backward in bfloat16, weights in float32 (as all our models).
+  config.tokenizer.name = (
+    "sentencepiece(vocab_size=32000, model='bpe', normalization='identity', "
+    'byte_fallback=True, split_digits=False)'
+  )
   config.schedule.num_steps = '1.4T_tokens'
   config.schedule.name = (
     f"cosine(peak={peak}, warmup=1500, final=0.1, decay='1.4T_tokens')"

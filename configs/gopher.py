@@ -54,9 +54,13 @@ def get_config(arg: str = '44m') -> ConfigDict:
   config.model.num_heads = num_heads
   config.model.head_size = head_size
   config.model.d_model = d_model
-  # "using SentencePiece with a vocabulary of 32,000 and a byte-level backoff"
+  # "using SentencePiece with a vocabulary of 32,000 and a byte-level backoff";
+  # that it applied NFKC, Chinchilla's section 4.1 says.
   config.model.vocab_size = 32_000
-  config.tokenizer.name = "sentencepiece(vocab_size=32000, model='bpe')"
+  config.tokenizer.name = (
+    "sentencepiece(vocab_size=32000, model='bpe', normalization='nfkc', "
+    'byte_fallback=True, split_digits=False)'
+  )
   # Section 3.2: 300B tokens, Adam, 1500 steps of warm-up, a cosine to a tenth.
   config.batch.rows = rows
   config.optim.name = 'adam(b1=0.9, b2=0.95, eps=1e-8)'

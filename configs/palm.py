@@ -13,8 +13,9 @@ the two others would round to the same digits.
 Adafactor bounds no tensor's update here (its d): the paper calls it Adam with
 parameter scaling. Norm scales do not decay. The batch of 540b grows at the
 paper's steps; "the smaller models followed similar schedules", here they double
-it after half of the tokens. Not expressed yet: digits split one by one by the
-tokenizer. The corpus defaults to the Python standard library. Not run.
+it after half of the tokens. The paper does not say which model of SentencePiece
+its vocabulary is; BPE is LLaMA's. The corpus defaults to the Python standard
+library. Not run.
 """
 
 from ml_collections import ConfigDict
@@ -50,7 +51,12 @@ def get_config(arg: str = '8b') -> ConfigDict:
   config.model.bias = 'none'
   config.model.norm = 'layernorm(scale=False, bias=False)'
   config.model.vocab_size = 256_000
-  config.tokenizer.name = "sentencepiece(vocab_size=256000, model='bpe')"
+  # "completely lossless and reversible", unknown characters in bytes, and
+  # "numbers are always split into individual digit tokens".
+  config.tokenizer.name = (
+    "sentencepiece(vocab_size=256000, model='bpe', byte_fallback=True, "
+    'split_digits=True, sample_bytes=256000000)'
+  )
   # Table 1 and section 2.1: head size 256, d_ff = 4 d_model.
   config.model.num_layers = num_layers
   config.model.num_heads = num_heads

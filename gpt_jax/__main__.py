@@ -13,6 +13,7 @@ COMMANDS = {
   'generate': 'continue a prompt',
   'evaluate': 'measure a trained model on held-out text',
   'prepare': 'text to tokenizer and token store',
+  'tokenizers': 'compare tokenizers on held-out text',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',
   'scaling': 'train a grid of small models, and fit scaling laws',

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measures speed: of training, saving, decoding, attention, experts.
+"""Measures speed: of training, saving, decoding, attention, experts, encoding.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.rows=8 --json
@@ -8,6 +8,7 @@
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
+  gpt-jax benchmark --config configs/llama.py --what encode --steps 5
 
 train: compile time, median step time, tokens/s, the wait for data and MFU,
 with its formula and the peak that it is relative to. checkpoint: what saving
@@ -16,7 +17,9 @@ against the bare step. The others alternate in one run. decode: tokens/s and
 cache bytes with as many key/value heads as heads, and with one. attention: time
 and memory of each pattern of model.attention, forward and backward. switch: a
 config with experts, the same with more of them, and its dense twin. top_k: one
-expert a token against two, at three capacity factors.
+expert a token against two, at three capacity factors. encode: the corpus of the
+config through its tokenizer, as prepare does it and as SentencePiece's own
+threads do.
 """
 
 import json
@@ -29,6 +32,7 @@ from gpt_jax.benchmarks import (
   attention,
   checkpoint,
   decode,
+  encode,
   switch,
   top_k,
   train,
@@ -41,6 +45,7 @@ WHAT = {
   'attention': attention,
   'switch': switch,
   'top_k': top_k,
+  'encode': encode,
 }
 
 
@@ -64,7 +69,7 @@ def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'config')
   config = config_lib.resolve(args.config)
-  if config.model.vocab_size is None:
+  if config.model.vocab_size is None and args.what != 'encode':
     raise command.UsageError(
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'

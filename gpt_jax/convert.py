@@ -7,10 +7,11 @@
 
 A checkpoint is a folder with config.json and safetensors files. From it comes
 a workdir that `generate` can use, with the tokenizer if the folder has
-vocab.json and merges.txt, or tokenizer.model; `evaluate` needs held-out text
-in WORKDIR/data besides, which `prepare` makes with the same tokenizer. A
-workdir goes to the family of models that computes the same, GPT-2 or LLaMA
-for instance; one that was imported gives back its files to the last bit.
+vocab.json and merges.txt, tokenizer.model, or tokenizer.json; `evaluate` needs
+held-out text in WORKDIR/data besides, which `prepare` makes with the same
+tokenizer. A workdir goes to the family of models that computes the same, GPT-2
+or LLaMA for instance; one that was imported gives back its files to the last
+bit.
 """
 
 import json
@@ -102,6 +103,7 @@ _VOCABULARIES = {
   'vocabulary.json': 'vocab.json',
   'merges.txt': 'merges.txt',
   'sentencepiece.model': 'tokenizer.model',
+  'hf_tokenizer.json': 'tokenizer.json',
 }
 
 
@@ -159,8 +161,9 @@ def from_hf(folder: str, workdir: str) -> None:
   log.info('%s: imported, tokenizer %s', workdir, name or 'none')
   if not name:
     log.warning(
-      '%s has neither vocab.json and merges.txt nor tokenizer.model: put a '
-      'saved tokenizer into %s before generating',
+      '%s has neither vocab.json and merges.txt nor tokenizer.model nor a '
+      'tokenizer.json that can be used: put a saved tokenizer into %s before '
+      'generating',
       folder,
       os.path.join(workdir, 'tokenizer'),
     )
@@ -210,6 +213,14 @@ def tokenizer_name(folder: str, model_type: str) -> str | None:
     return f'{kind}({bpe[0]!r}, {bpe[1]!r})'
   if os.path.exists(path('tokenizer.model')):
     return f'sentencepiece_file({path("tokenizer.model")!r})'
+  if os.path.exists(path('tokenizer.json')):
+    name = f'hf_tokenizer({path("tokenizer.json")!r})'
+    try:
+      tokenizer_lib.build(name, [])
+    except UsageError as e:  # BERT's, for instance, has no end of document
+      log.warning('%s', e)
+      return None
+    return name
   return None
 
 

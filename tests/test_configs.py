@@ -13,8 +13,9 @@ import pytest
 
 import configs
 from gpt_jax import config as config_lib
-from gpt_jax import flops, inspect, run
+from gpt_jax import flops, inspect, run, spec
 from gpt_jax.__main__ import main
+from gpt_jax.data.tokenizer import TOKENIZERS
 from gpt_jax.spec import UsageError
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'configs'
@@ -58,6 +59,27 @@ def test_config_resolves(name, size):
   # The grid of `scaling` is no part of a run.
   fields = {f for f in config_lib.flatten(resolved) if f[:6] != 'sweep.'}
   assert fields == {*base_fields}
+
+
+# vocab_size, normalization, byte_fallback, split_digits, as the papers say.
+@pytest.mark.parametrize(
+  ('name', 'expected'),
+  [
+    ('gopher', (32_000, 'nfkc', True, False)),
+    ('chinchilla', (32_000, 'identity', True, False)),
+    ('lamda', (32_000, 'identity', True, False)),
+    ('palm', (256_000, 'identity', True, True)),
+    ('llama', (32_000, 'identity', True, True)),
+  ],
+)
+def test_tokenizers_are_those_of_the_papers(name, expected):
+  config = module(name).get_config()
+  text = config.tokenizer.name
+  spec.build('tokenizer.name', text, TOKENIZERS)  # its arguments do
+  (call,) = spec.bind_all('tokenizer.name', text, TOKENIZERS)
+  keys = ('vocab_size', 'normalization', 'byte_fallback', 'split_digits')
+  assert tuple(call.kwargs[key] for key in keys) == expected
+  assert config.model.vocab_size == expected[0]
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import tiny
+import tokenizers
 from golden_io import ROOT, config, tensors
 
 from configs import base
@@ -103,6 +104,29 @@ def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
       assert config(tmp_path) == config(tmp_path / 'out')
     else:
       assert before.read_bytes() == after.read_bytes()
+
+
+def test_a_tokenizer_json_alone_is_enough(tmp_path, caplog):
+  source, workdir, out = tmp_path / 'hf', tmp_path / 'w', tmp_path / 'out'
+  source.mkdir()
+  checkpoint_with_vocabulary(source)
+  vocabulary = json.loads((source / 'vocab.json').read_text())
+  made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [('a', 'b')]))
+  for name in ('vocab.json', 'merges.txt'):
+    (source / name).unlink()
+  path = source / 'tokenizer.json'
+  made.save(str(path))
+  # Nothing says which token ends a document: an import without a tokenizer.
+  assert convert.tokenizer_name(str(source), 'gpt2') is None
+  assert 'does not say which token ends a document' in caplog.text
+  made.add_special_tokens(['<|endoftext|>'])
+  made.save(str(path))
+  convert.from_hf(str(source), str(workdir))
+  loaded = tokenizer_lib.load(str(workdir / 'tokenizer'))
+  assert loaded.eos_id == 96
+  assert loaded.encode('abc').tolist() == [95, 66]
+  convert.to_hf(str(workdir), str(out))
+  assert (out / 'tokenizer.json').read_bytes() == path.read_bytes()
 
 
 def test_without_a_vocabulary_it_is_said(tmp_path, caplog):

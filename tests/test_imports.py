@@ -14,7 +14,7 @@ PACKAGES = ('nn', 'objectives', 'data', 'optim', 'decoding', 'hf')
 ENTRY_POINTS = {
   *('train', 'finetune', 'evaluate', 'generate', 'prepare', 'plan', 'convert'),
   *('inspect', 'plot', 'doctor', 'benchmark', 'benchmarks'),
-  *('compare', 'scaling', 'planning', '__main__'),
+  *('compare', 'scaling', 'planning', 'tokenizers', '__main__'),
 }
 # What else of gpt_jax a package or module may import, besides its own files.
 ALLOWED = {

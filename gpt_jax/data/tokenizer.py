@@ -12,11 +12,12 @@ from gpt_jax import spec
 from gpt_jax.data import tokenizer_files
 from gpt_jax.data.sources import Document
 from gpt_jax.data.tokenizer_bpe import Bpe, gpt1_bpe, gpt2_bpe
+from gpt_jax.data.tokenizer_hf import HfTokenizer, hf_tokenizer
 from gpt_jax.data.tokenizer_sentencepiece import (
   SentencePiece,
-  sentencepiece,
   sentencepiece_file,
 )
+from gpt_jax.data.tokenizer_training import sentencepiece
 from gpt_jax.spec import UsageError
 
 
@@ -37,12 +38,21 @@ class Tokenizer(Protocol):
     """The sha256 of what defines the tokenizer."""
     ...
 
+  @property
+  def in_threads(self) -> bool:
+    """Whether several threads encode as fast as several processes."""
+    ...
+
   def encode(self, text: str) -> np.ndarray:
     """Returns int32 [num_tokens]."""
     ...
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    """Like `encode` for each text, on all cores where that helps."""
+    """Like `encode` for each text.
+
+    On this thread alone if `in_threads`, else on all cores where the library
+    can.
+    """
     ...
 
   def decode(self, ids: Iterable[int]) -> str: ...
@@ -99,6 +109,7 @@ class Bytes:
   kind = 'bytes'
   vocab_size = 257
   eos_id = 256
+  in_threads = True
 
   @property
   def fingerprint(self) -> str:
@@ -124,6 +135,7 @@ class Characters:
   """
 
   kind = 'characters'
+  in_threads = True
 
   def __init__(self, alphabet: str):
     """`alphabet` holds each character once, sorted."""
@@ -192,6 +204,7 @@ TOKENIZERS = {
   'characters': characters,
   'gpt2_bpe': gpt2_bpe,
   'gpt1_bpe': gpt1_bpe,
+  'hf_tokenizer': hf_tokenizer,
 }
 
 # By the kind that a saved tokenizer names; each takes the saved files.
@@ -202,4 +215,5 @@ LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {
   'characters': lambda c: Characters(json.loads(c['characters.json'])),
   'gpt2_bpe': lambda c: Bpe('gpt2_bpe', c),
   'gpt1_bpe': lambda c: Bpe('gpt1_bpe', c),
+  'hf_tokenizer': HfTokenizer,
 }

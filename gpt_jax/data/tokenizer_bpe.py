@@ -34,6 +34,8 @@ class Bpe:
   space stood between words, and maps what it does not know to `<unk>`.
   """
 
+  in_threads = False  # its results become lists, under Python's lock
+
   def __init__(self, kind: str, contents: dict[str, bytes]):
     """Reads the two vocabulary files, as bytes, from `contents`.
 

@@ -1,43 +1,43 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""SentencePiece (Kudo and Richardson, 2018): training and use.
+"""SentencePiece models (Kudo and Richardson, 2018): ours, and those of others.
 
-Our own models keep every character: the text is not normalised, white space is
-not merged, nothing is put in front, and what has no piece is spelled in bytes.
+`tokenizer_training` trains ours.
 """
 
-import hashlib
-import heapq
-import io
-import re
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import sentencepiece as spm
 
 from gpt_jax.data import tokenizer_files
-from gpt_jax.data.sources import Document
+from gpt_jax.data.source import Document
 from gpt_jax.spec import UsageError
 
-_MODEL = 'sentencepiece.model'
-_TYPES = ('unigram', 'bpe')
+MODEL = 'sentencepiece.model'
+_EOS = 'eos.json'  # the piece that ends a document, where a user named it
 
 # SentencePiece writes a space as U+2581 inside pieces, and so reads a real
 # U+2581 as a space. Spelled in bytes it survives.
-_SPACE_MARK = '\u2581'
+SPACE_MARK = '\u2581'
 
-# Our training sample is taken in chunks of about this many characters.
-_CHUNK = 1 << 14
-_LONGEST = 4 * _CHUNK  # a line without end is cut here
+# With our models a text is encoded in segments of about this many characters,
+# cut after newlines: no piece spans one. Long inputs are slow: BPE took twice
+# the time for whole books.
+_SEGMENT = 1 << 12
 
 
 class SentencePiece:
   """A SentencePiece model.
 
-  Lossless where we trained it (kind `sentencepiece`). A model made elsewhere
+  Lossless where we trained it (kind `sentencepiece`), unless the training
+  asked for normalisation or for no bytes. A model made elsewhere
   (`sentencepiece_file`) does what its own settings say, for instance merges
   spaces.
   """
+
+  in_threads = True
 
   def __init__(self, kind: str, contents: dict[str, bytes]):
     """Reads the model from its file in `contents`.
@@ -50,36 +50,47 @@ class SentencePiece:
     self._model = spm.SentencePieceProcessor()
     try:
       # An empty file would load as an empty model.
-      self._model.LoadFromSerializedProto(contents[_MODEL] or b'empty')
+      self._model.LoadFromSerializedProto(contents[MODEL] or b'empty')
     except RuntimeError as e:
       raise UsageError('is not a SentencePiece model') from e
     self.vocab_size: int = self._model.vocab_size()
-    self.eos_id: int = self._model.eos_id()
-    if self.eos_id < 0:
-      raise UsageError('has no piece for the end of a document (eos)')
-    self._mark_ids: list[int] = []
-    if kind == 'sentencepiece':
-      spelled = [f'<0x{byte:02X}>' for byte in _SPACE_MARK.encode()]
-      self._mark_ids = [self._model.piece_to_id(piece) for piece in spelled]
+    self.eos_id = self._find_eos()
+    self._mark = np.empty(0, np.int32)
+    self._cuts = kind == 'sentencepiece'
+    if self._cuts:
+      spelled = [f'<0x{byte:02X}>' for byte in SPACE_MARK.encode()]
+      ids = [self._model.piece_to_id(piece) for piece in spelled]
+      if all(map(self._model.is_byte, ids)):
+        self._mark = np.array(ids, np.int32)
 
   @property
   def fingerprint(self) -> str:
     return tokenizer_files.fingerprint(self.kind, self._contents)
 
+  @property
+  def processor(self) -> spm.SentencePieceProcessor:
+    """The model in the library's own class."""
+    return self._model
+
   def encode(self, text: str) -> np.ndarray:
-    if not self._mark_ids or _SPACE_MARK not in text:
-      return np.asarray(self._model.encode(text), np.int32)
-    parts = [self._model.encode(part) for part in text.split(_SPACE_MARK)]
-    ids = list(parts[0])
-    for part in parts[1:]:
-      ids += self._mark_ids + part
-    return np.asarray(ids, np.int32)
+    return self.encode_batch([text])[0]
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    if self._mark_ids and any(_SPACE_MARK in text for text in texts):
-      return [self.encode(text) for text in texts]
-    encoded = self._model.encode(list(texts))
-    return [np.asarray(ids, np.int32) for ids in encoded]
+    if not self._cuts:
+      return self._encode(list(texts))
+    groups = [list(self._segments(text)) for text in texts]
+    segments = [segment for group in groups for segment in group]
+    ids = self._encode(segments)
+    if len(self._mark):
+      ids = [
+        self._mark if segment == SPACE_MARK else found
+        for segment, found in zip(segments, ids, strict=True)
+      ]
+    joined, start = [], 0
+    for group in groups:
+      joined.append(np.concatenate(ids[start : start + len(group)]))
+      start += len(group)
+    return joined
 
   def decode(self, ids: Iterable[int]) -> str:
     kept = [int(i) for i in ids if i != self.eos_id]
@@ -88,142 +99,68 @@ class SentencePiece:
   def save(self, folder: str) -> None:
     tokenizer_files.write(folder, self.kind, self._contents)
 
+  def _encode(self, texts: list[str]) -> list[np.ndarray]:
+    # As arrays: lists of Python's integers would take a quarter of the time.
+    return self._model.encode(texts, return_type='numpy', num_threads=1)
 
-def sentencepiece(
-  vocab_size: int, model: str = 'unigram', sample_per_piece: int = 1000
-) -> Callable[[Iterable[Document]], SentencePiece]:
-  """A model trained on the training split.
+  def _segments(self, text: str) -> Iterator[str]:
+    """Parts a text; a real U+2581 becomes a segment of its own."""
+    if len(self._mark) and SPACE_MARK in text:
+      before, *others = text.split(SPACE_MARK)
+      yield from self._segments(before)
+      for other in others:
+        yield SPACE_MARK
+        yield from self._segments(other)
+      return
+    start = 0
+    while cut := text.find('\n', start + _SEGMENT) + 1:
+      yield text[start:cut]
+      start = cut
+    yield text[start:]
 
-  Args:
-    vocab_size: number of pieces, including 256 bytes, unknown, eos, newline
-      and tab.
-    model: 'unigram' (Kudo, 2018) or 'bpe' (Sennrich et al., 2016).
-    sample_per_piece: the training sample holds this many characters for each
-      piece. 1000 give 4 MB for 4096 pieces, on which unigram trains in about
-      10 s; on three times the text it took 3 times as long and its code rows
-      were no shorter.
-  """
-  if model not in _TYPES:
-    raise UsageError(
-      f'tokenizer.name: model={model!r} is none of {", ".join(_TYPES)}'
-    )
-  for name, value in {
-    'vocab_size': vocab_size,
-    'sample_per_piece': sample_per_piece,
-  }.items():
-    if value < 1:
-      raise UsageError(f'tokenizer.name: {name}={value} must be positive')
-
-  def train(documents: Iterable[Document]) -> SentencePiece:
-    chunks = _sample(documents, vocab_size * sample_per_piece)
-    data = _train(_sentences(chunks), vocab_size, model)
-    return SentencePiece('sentencepiece', {_MODEL: data})
-
-  return train
+  def _find_eos(self) -> int:
+    if _EOS not in self._contents:
+      eos_id = self._model.eos_id()
+      if eos_id < 0:
+        raise UsageError(
+          'has no piece for the end of a document (eos); name one of its '
+          f"pieces, as in eos='{self._model.id_to_piece(0)}'"
+        )
+      return eos_id
+    eos = json.loads(self._contents[_EOS])
+    eos_id = self._model.piece_to_id(eos)
+    if self._model.id_to_piece(eos_id) != eos:
+      raise UsageError(f'has no piece {eos!r}')
+    return eos_id
 
 
 def sentencepiece_file(
-  path: str,
+  path: str, eos: str = ''
 ) -> Callable[[Iterable[Document]], SentencePiece]:
-  """A model that exists, such as LLaMA's `tokenizer.model`."""
+  """A model that exists, such as LLaMA's `tokenizer.model`.
+
+  Args:
+    path: the file.
+    eos: the piece that is to end documents; by default the model's own.
+  """
 
   def read(documents: Iterable[Document]) -> SentencePiece:
     del documents
     try:
       with open(path, 'rb') as file:
-        return SentencePiece('sentencepiece_file', {_MODEL: file.read()})
+        contents = {MODEL: file.read()}
     except OSError as e:
       raise UsageError(
         f'tokenizer.name: cannot read {path!r} ({e.strerror}); name a '
         'SentencePiece model'
       ) from e
+    if eos:
+      contents[_EOS] = json.dumps(eos).encode()
+    try:
+      return SentencePiece('sentencepiece_file', contents)
     except UsageError as e:
       raise UsageError(
-        f'tokenizer.name: {path!r} {e}; name another model'
+        f'tokenizer.name: {path!r} {e}; or name another model'
       ) from e
 
   return read
-
-
-def _train(sentences: Iterator[str], vocab_size: int, model: str) -> bytes:
-  """Returns the trained model, the same bytes for the same sentences."""
-  written = io.BytesIO()
-  try:
-    spm.SentencePieceTrainer.Train(
-      sentence_iterator=sentences,
-      model_writer=written,
-      model_type=model,
-      vocab_size=vocab_size,
-      # Candidates to choose pieces from: ample, and fewer train faster.
-      seed_sentencepiece_size=min(32 * vocab_size, 1_000_000),
-      normalization_rule_name='identity',
-      remove_extra_whitespaces=False,
-      add_dummy_prefix=False,
-      allow_whitespace_only_pieces=True,
-      byte_fallback=True,
-      split_digits=True,
-      character_coverage=0.9999,
-      user_defined_symbols=['\n', '\t'],
-      unk_id=0,
-      eos_id=1,
-      bos_id=-1,
-      pad_id=-1,
-      max_sentence_length=4 * _LONGEST,  # in bytes
-      # The sums of the threads' parts depend on the number of threads.
-      num_threads=8,
-      minloglevel=2,
-    )
-  except RuntimeError as e:
-    raise UsageError(_explain(str(e), vocab_size, model)) from e
-  return written.getvalue()
-
-
-def _explain(error: str, vocab_size: int, model: str) -> str:
-  start = f'tokenizer.name: sentencepiece(vocab_size={vocab_size})'
-  if found := re.search(r'value <= (\d+)', error):
-    return (
-      f'{start}: this corpus supports at most {found[1]} pieces with '
-      f'model={model!r}; ask for no more, or add text'
-    )
-  if found := re.search(r'required_chars. \d+ vs (\d+)', error):
-    return (
-      f'{start}: this corpus needs at least {found[1]} pieces (256 bytes, 4 '
-      'symbols and its characters); ask for more'
-    )
-  return f'{start}: training failed on this corpus: {error}'
-
-
-def _sentences(chunks: Iterable[str]) -> Iterator[str]:
-  """Parts chunks where newline and tab, symbols of their own, part pieces.
-
-  The trainer would skip a sentence with a tab, its own separator.
-  """
-  for chunk in chunks:
-    yield from filter(None, re.split('[\n\t]', chunk))
-
-
-def _sample(documents: Iterable[Document], num_characters: int) -> list[str]:
-  """Chooses chunks of the documents by the least hash of their place.
-
-  One pass in bounded memory. What is chosen does not depend on the order of
-  the documents, and is everything where there is less than asked for.
-  """
-  heap, held = [], 0  # the greatest hash on top
-  for order, (place, chunk) in enumerate(_chunks(documents)):
-    digest = hashlib.blake2b(place.encode(), digest_size=8).digest()
-    heapq.heappush(heap, (-int.from_bytes(digest, 'big'), order, chunk))
-    held += len(chunk)
-    while held - len(heap[0][2]) >= num_characters:
-      held -= len(heapq.heappop(heap)[2])
-  return [chunk for _, _, chunk in sorted(heap, key=lambda entry: entry[1])]
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
-  """Cuts documents at newlines into pairs of a place and a text."""
-  for name, text in documents:
-    start = 0
-    while start < len(text):
-      stop = text.find('\n', start + _CHUNK, start + _LONGEST)
-      stop = start + _LONGEST if stop < 0 else stop
-      yield f'{name}@{start}', text[start:stop]
-      start = stop

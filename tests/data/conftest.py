@@ -5,6 +5,7 @@
 import pathlib
 
 import pytest
+import tokenizers
 from ml_collections import ConfigDict
 
 # Public data sets that some machines have in a folder above the checkout.
@@ -37,6 +38,21 @@ def corpus(tmp_path, monkeypatch):
     (tmp_path / 'docs' / f'{i:02}.txt').write_text(text, encoding='utf-8')
   monkeypatch.chdir(tmp_path)
   return tmp_path
+
+
+@pytest.fixture
+def hf_tokenizer(corpus):
+  """The call of a tokenizer that workers encode with in processes."""
+  alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+  vocabulary = {piece: i for i, piece in enumerate([*alphabet, '<eos>'])}
+  made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+    add_prefix_space=False
+  )
+  made.decoder = tokenizers.decoders.ByteLevel()
+  made.add_special_tokens(['<eos>'])
+  made.save(str(corpus / 'tokenizer.json'))
+  return "hf_tokenizer('tokenizer.json')"
 
 
 @pytest.fixture

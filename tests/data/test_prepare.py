@@ -3,6 +3,7 @@
 """Preparing: both splits, whole or none, and the same bytes every time."""
 
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -17,11 +18,13 @@ from gpt_jax.data import build, encode, files, manifest, prepare, sources, store
 from gpt_jax.data.store import ArrayWriter, TokenStore
 from gpt_jax.spec import UsageError
 
+ROOT = pathlib.Path(__file__).parents[2]
 TRAINED = 'sentencepiece(vocab_size=295)'
 
 # Prepares as a user's process does, in many small pieces.
 CHILD = """
 import sys
+sys.path.insert(0, sys.argv[2])  # this checkout, whatever is installed
 from ml_collections import ConfigDict
 from gpt_jax.data import encode, manifest, prepare, store
 if __name__ == '__main__':
@@ -30,7 +33,7 @@ if __name__ == '__main__':
 config = ConfigDict({
   'data': {'source': "text('docs/*.txt')", 'holdout': 'documents(0.2)',
     'workers': int(sys.argv[1])},
-  'tokenizer': {'name': 'sentencepiece(vocab_size=295)'},
+  'tokenizer': {'name': "hf_tokenizer('tokenizer.json')"},
 })
 def report(stage, done, total):
   print(stage, done, total, flush=True)
@@ -213,12 +216,12 @@ def test_two_processes_make_one_store(corpus, make_config):
   assert contents('D') == contents('E')
 
 
-def test_a_killed_process_is_gone_on_from(corpus):
+def test_a_killed_process_is_gone_on_from(corpus, hf_tokenizer):
   """Nothing that was on disk is encoded again, and the store is the same."""
 
   def child(workers):
     return subprocess.Popen(
-      [sys.executable, '-c', CHILD, f'{workers}'],
+      [sys.executable, '-c', CHILD, f'{workers}', str(ROOT)],
       stdout=subprocess.PIPE,
       text=True,
     )
@@ -301,9 +304,11 @@ def test_the_digest_of_what_was_done_is_compared(
   assert contents('D') == contents('E')
 
 
-@pytest.mark.parametrize('tokenizer', [TRAINED, 'bytes'])
+@pytest.mark.parametrize(
+  'tokenizer', [TRAINED, 'bytes', "hf_tokenizer('tokenizer.json')"]
+)
 def test_workers_make_the_same_store(
-  corpus, make_config, monkeypatch, tokenizer
+  corpus, hf_tokenizer, make_config, monkeypatch, tokenizer
 ):
   prepare.prepare(make_config(tokenizer=tokenizer), 'D')
   monkeypatch.setattr(encode, '_BATCH', 100)
