@@ -5,8 +5,8 @@
   python tests/test_golden_flops.py    # writes golden_flops.json anew
 
 `model` is PaLM's formula; `traced` all matrix products of loss and gradients
-that the compiler is given, of the last decoder in each file. A change that was not
-meant to change the work shows here.
+that the compiler is given, of the last decoder in each file. A change that was
+not meant to change the work shows here.
 """
 
 import json

@@ -29,7 +29,7 @@ _SETTINGS = {
   # Only what the log says of it.
   'TPU_ACCELERATOR_TYPE': 'v4-8',
 }
-_INSTALL = "pip install -c constraints.txt 'gpt_jax[plan]'"
+_INSTALL = "pip install -c constraints.txt -e '.[plan]'"
 
 
 class Memory(NamedTuple):

@@ -27,6 +27,9 @@ from gpt_jax.planning.topologies import GIB
 from gpt_jax.spec import UsageError
 
 FILE = 'docs/plans.json'
+# What encloses the table in README.md.
+BEGIN = '<!-- table: gpt-jax plan --table -->\n'
+END = '\n<!-- end of table -->'
 # What may change between compilations that nobody meant to change.
 TOLERANCE = {'peak_gib': 0.05, 'flops_ratio': 0.02, 'step_seconds': 0.05}
 _HEAD = (
@@ -71,7 +74,9 @@ def markdown(entries: list[dict[str, Any]]) -> str:
 
 
 def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
-  """Compiles all entries, or those whose config holds `only`; writes the file.
+  """Compiles all entries, or those whose config holds `only`.
+
+  Writes the file after each, and README's table.
 
   Returns:
     What differs from before by more than `TOLERANCE`, or fits no more.
@@ -87,8 +92,7 @@ def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
       drift.append(f'{name}: {e}')
       note(drift[-1])
     # After each, so that nothing is lost by an interruption.
-    text = json.dumps(entries, indent=1) + '\n'
-    write_atomically(str(root / FILE), text)
+    _write(root, entries)
     jax.clear_caches()
   return drift
 
@@ -100,6 +104,20 @@ def load_config(root: pathlib.Path, name: str) -> Config:
   stem, _, size = name.partition('.py')
   module = importlib.import_module(stem.replace('/', '.'))
   return config_lib.resolve(module.get_config(*[s for s in [size[1:]] if s]))
+
+
+def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:
+  """Writes the file, and the table in README.md where that has its marks."""
+  text = json.dumps(entries, indent=1) + '\n'
+  write_atomically(str(root / FILE), text)
+  readme = root / 'README.md'
+  if not readme.exists():
+    return
+  before, mark, rest = readme.read_text(encoding='utf-8').partition(BEGIN)
+  _, end, after = rest.partition(END)
+  if mark and end:
+    whole = before + mark + markdown(entries) + end + after
+    write_atomically(str(readme), whole)
 
 
 def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
