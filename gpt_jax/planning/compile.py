@@ -56,7 +56,7 @@ class TooLarge(Exception):
 
   Attributes:
     rows: of its batch.
-    needed: bytes on one device.
+    needed: bytes on one device, or of its state alone, if that is too large.
     limit: bytes that the compiler allows.
   """
 

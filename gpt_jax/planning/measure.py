@@ -186,8 +186,8 @@ def rates(slices: Slices) -> Rates:
 
 
 def _hbm(program: Program, text: hlo.Program, state: Any, per_chip: int) -> Hbm:
-  params = per_chip * _on_device(state.params)
-  optimizer = per_chip * _on_device((state.opt_state, state.ema))
+  params = per_chip * on_device(state.params)
+  optimizer = per_chip * on_device((state.opt_state, state.ema))
   peak = per_chip * program.memory.peak
   kept = _activations(program, text, state)
   kept = None if kept is None else per_chip * kept
@@ -201,7 +201,8 @@ def _hbm(program: Program, text: hlo.Program, state: Any, per_chip: int) -> Hbm:
   )
 
 
-def _on_device(tree: Any) -> float:
+def on_device(tree: Any) -> float:
+  """Bytes on one device of abstract arrays with shardings."""
   return sum(
     math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     for x in jax.tree.leaves(tree)

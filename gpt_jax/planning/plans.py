@@ -7,10 +7,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpt_jax import config as config_lib
+from gpt_jax import run as run_lib
 from gpt_jax.config import Config
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import layouts
-from gpt_jax.planning.measure import Stage, Whole, measure, whole
+from gpt_jax.planning.compile import TooLarge
+from gpt_jax.planning.measure import (
+  Stage,
+  Whole,
+  measure,
+  on_device,
+  whole,
+)
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
 
@@ -119,6 +127,9 @@ def compile_plan(
   """Compiles and measures a config that is as it is wanted; see `make`."""
   run = compile_lib.build(config, slices)
   rows = run.stage_rows()
+  state = on_device(run_lib.abstract_state(run))
+  if state > slices.hbm:
+    raise TooLarge(rows[-1], state, slices.hbm)
   rows = rows[-1:] if last_only else rows
   stages = []
   # The largest first: if one does not fit, it is this.

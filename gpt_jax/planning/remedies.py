@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The smallest change with which a config fits slices that it does not fit."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gpt_jax import sharding
 from gpt_jax.config import Config
-from gpt_jax.planning import layouts
+from gpt_jax.planning import layouts, topologies
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.plans import (
   Note,
@@ -20,6 +21,7 @@ from gpt_jax.planning.plans import (
 )
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
+from gpt_jax.spec import UsageError
 
 # From the fastest, as long as it fits, to the one that keeps least.
 REMATS = ('none', 'dots', 'full')
@@ -37,6 +39,8 @@ class Misfit(NamedTuple):
     limit: bytes that the compiler allows.
     remedy: a plan that fits; None where none of those tried does.
     tried: how many changes were compiled.
+    larger: the next larger slice that is enough by reckoning, where nothing
+      helps here.
   """
 
   config: Config
@@ -47,6 +51,7 @@ class Misfit(NamedTuple):
   limit: float
   remedy: Plan | None
   tried: int
+  larger: str | None
 
 
 def smallest_change(
@@ -89,7 +94,30 @@ def smallest_change(
     per_chip * error.limit,
     remedy,
     tried,
+    None if remedy else _larger(request),
   )
+
+
+def _larger(request: Request) -> str | None:
+  """The smallest larger slice whose best layout fits by reckoning."""
+  chip, sizes = request.slices.chip, Sizes()
+  here = math.prod(request.slices.shape)
+  remat = REMATS[-1] if request.remat else request.config.model.remat
+  config = layouts.apply(request.config, {'model.remat': remat})
+  known = {here}
+  for shape in topologies.sold(chip):
+    chips = math.prod(shape)
+    if chips < here or chips in known:
+      continue
+    known.add(chips)
+    slices = request.slices._replace(shape=shape)
+    try:
+      best = layouts.candidates(config, slices, sizes, micro=request.micro)[0]
+    except UsageError:  # its batch does not divide over so many
+      continue
+    if best.bytes <= layouts.FREE * slices.hbm:
+      return slices.name
+  return None
 
 
 def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:

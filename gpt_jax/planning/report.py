@@ -40,6 +40,7 @@ def misfit_to_json(name: str, misfit: Misfit) -> dict[str, Any]:
     'needed': misfit.needed,
     'limit': misfit.limit,
     'tried': misfit.tried,
+    'larger': misfit.larger,
     'remedy': to_json(name, remedy) if remedy else None,
   }
 
@@ -132,8 +133,9 @@ def show_misfit(name: str, misfit: Misfit, console: Console) -> None:
   )
   if misfit.remedy is None:
     console.print(
-      text + f'none of {misfit.tried} smaller changes fits; take more chips, '
-      'or see what --search finds',
+      text
+      + f'none of {misfit.tried} changes helps here; take '
+      + (f'{misfit.larger} (by reckoning)' if misfit.larger else 'more chips'),
       soft_wrap=True,
     )
     return

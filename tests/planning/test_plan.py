@@ -92,6 +92,8 @@ def test_a_plan_that_does_not_fit(found):
   assert not plan['fits']
   assert plan['needed'] > plan['limit'] == 15.75 * 2**30
   assert (plan['rows'], plan['tried'], plan['remedy']) == (131_072, 0, None)
+  # Twice the rows of a chip fit by no means, a fourth of them does.
+  assert plan['larger'] == 'v5e:2x4'
 
 
 @pytest.mark.parametrize(
