@@ -1,7 +1,7 @@
 # Each target sets up its own environment: .venv, from constraints.txt.
 #   make smoke   trains a small GPT on this machine, in about five minutes
 #   make test    runs the test suite
-#   make lint    ruff and pyright
+#   make lint    ruff, pyright and shellcheck
 #   make crash   kills a small run KILLS times, and compares with one left alone
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
 #                a minute each; fails where one is not what it was. ONLY=palm
@@ -25,6 +25,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/shellcheck --external-sources --check-sourced launch/*.sh
 
 crash: .venv/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)

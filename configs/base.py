@@ -94,6 +94,12 @@ def get_config(arg: str = '') -> ConfigDict:
     # `sources`; a comma list of phases changes the weights, as in
     # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
     sources=dict(),
+    # What is done to the documents before they are split, in this order:
+    # c4(words=3, sentences=5, bad_words='', duplicates='spans'),
+    # language('en', probability=0.99), quality(high='...', low='...'),
+    # minhash(threshold=0.8, hashes=10, rows=5, ngram=5),
+    # decontaminate('glob', ..., n=13, rule='documents'); none
+    clean='none',
     # What evaluation sees: documents(fraction=...), tail(fraction=...), none,
     # or a source of its own.
     holdout='documents(fraction=0.02)',

@@ -42,6 +42,7 @@ SECTIONS = {
   'objective': {'name': 'causal'},
   'data': {
     'source': 'stdlib',
+    'clean': 'none',
     'holdout': 'documents(fraction=0.02)',
     'store': None,
     'sources': {},

@@ -6,6 +6,14 @@
 
 `train` does it by itself when the store is missing; several runs share one by
 --config.data.store=data/smoke.
+
+  gpt-jax prepare --config configs/smoke.py --out data/clean \
+    --config.data.source="jsonl('web/*.jsonl.zst')" \
+    --config.data.clean="c4, language('en'), minhash, \
+      decontaminate('test/*.jsonl')"
+
+cleans first, and tells what went by which rule; data/clean/cleaning.json holds
+examples.
 """
 
 from absl import flags
@@ -13,6 +21,7 @@ from absl import flags
 from gpt_jax import command
 from gpt_jax import config as config_lib
 from gpt_jax.data import prepare
+from gpt_jax.data.clean import report
 
 
 def define(values: flags.FlagValues) -> None:
@@ -32,6 +41,9 @@ def main(args: command.Args) -> None:
   config_lib.set_vocab_size(
     config, store.manifest.vocab_size, config.tokenizer.name
   )
+  if entries := report.read(args.out):
+    print(*report.table(entries), sep='\n')
+    print(f'examples of what went: {args.out}/{report.NAME}')
   for split, part in (('training', store), ('held-out', store.validation())):
     if part is not None:
       m = part.manifest

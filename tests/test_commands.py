@@ -375,7 +375,10 @@ def test_decoding_compiles_once(capsys):
 
 def test_doctor_finds_this_machine_sound(capsys):
   assert main(['doctor']) == 0
-  assert 'failed' not in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert 'failed' not in said
+  for row in ('libtpu', 'hosts', 'topology', 'memory', 'interconnect'):
+    assert f'│ {row} ' in said
 
 
 @pytest.mark.parametrize('name', ['text', 'missing', 'encoding', 'short'])

@@ -19,6 +19,7 @@ import numpy as np
 
 from gpt_jax.config import Config
 from gpt_jax.data import encode, holdout, progress, store, tokenizer
+from gpt_jax.data import workers as processes
 from gpt_jax.data.source import Document, Source
 from gpt_jax.data.tokenizer_sentencepiece import SentencePiece
 from gpt_jax.spec import UsageError
@@ -57,7 +58,7 @@ def measure(config: Config, steps: int) -> dict:
       'which is what encoding is compared with; take sentencepiece or '
       'sentencepiece_file'
     )
-  workers = encode.num_workers(config.data.workers)
+  workers = processes.count(config.data.workers)
   texts = [document.text for document in documents]
   own = made.processor
 

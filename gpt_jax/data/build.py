@@ -47,6 +47,7 @@ def build(
   *,
   workers: int,
   report: progress.Report,
+  cleaning: dict[str, Any],
 ) -> Manifest:
   """Writes the store, or goes on where an earlier process was.
 
@@ -56,6 +57,7 @@ def build(
     folder: a path or a URL.
     workers: processes that encode.
     report: see `progress`.
+    cleaning: for the manifest: what was done to the corpus.
 
   Returns:
     The manifest of the train split, which was written last.
@@ -76,7 +78,7 @@ def build(
     build = _Build(settings, split, folder, report, None)
   build.write(workers, wanted)
   inputs.write(folder, found)
-  return build.close()
+  return build.close(cleaning)
 
 
 class _StartOverError(Exception):
@@ -174,13 +176,14 @@ class _Build:
         self._save(wanted)
         on_disk = self._on_disk()
 
-  def close(self) -> Manifest:
+  def close(self, cleaning: dict[str, Any]) -> Manifest:
     """Writes what is left, and the manifests."""
     for held_out, writer in self._writers.items():
       if not writer.num_bytes:
         raise _empty(self._settings, held_out)
+    notes = {'cleaning': cleaning, 'skipped': self._split.skipped()}
     done = {
-      held_out: writer.finish(self._settings, self._digest.hexdigest())
+      held_out: writer.finish(self._settings, self._digest.hexdigest(), notes)
       for held_out, writer in self._writers.items()
     }
     if True in done:

@@ -11,18 +11,15 @@ processes and sending them the text, and else processes.
 import collections
 import concurrent.futures
 import itertools
-import multiprocessing
-import multiprocessing.connection
 import os
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gpt_jax.data import tokenizer
+from gpt_jax.data import workers as workers_lib
 from gpt_jax.data.holdout import Part
 from gpt_jax.data.tokenizer import Tokenizer
 
@@ -45,11 +42,6 @@ class Piece(NamedTuple):
   part: Part
   text: str
   last: bool  # of its document
-
-
-def num_workers(given: int | None) -> int:
-  """As many as there are cores for us, if none are given."""
-  return given or len(os.sched_getaffinity(0))
 
 
 def batches(parts: Iterator[Part]) -> Iterator[list[Piece]]:
@@ -82,12 +74,7 @@ def encoded(
     return
   with tempfile.TemporaryDirectory() as folder:
     made.save(folder)
-    processes = concurrent.futures.ProcessPoolExecutor(
-      workers,
-      multiprocessing.get_context('spawn'),  # forking breaks threads
-      initializer=_start_worker,
-      initargs=(folder,),
-    )
+    processes = workers_lib.pool(workers, _start_worker, folder)
     pieces = itertools.chain([first], pieces)
     yield from _in_order(processes, _encode, pieces, workers)
 
@@ -135,17 +122,6 @@ def _start_worker(folder: str):
   # Each worker has one core; `tokenizers` would start a thread for each.
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'
   _tokenizer = tokenizer.load(folder)
-  # The process that reads tells us to end.
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent():
-  """Ends a worker whose parent was killed; it would wait for ever."""
-  parent = multiprocessing.parent_process()
-  assert parent is not None
-  multiprocessing.connection.wait([parent.sentinel])
-  os._exit(1)
 
 
 def _encode(texts: Sequence[str]) -> list[np.ndarray]:

@@ -27,27 +27,41 @@ class Split(NamedTuple):
     num_bytes: of their text, for progress; None where it is not known.
     holds_out: whether any part is held out.
     files: name -> path of what is read.
+    skipped: what was left out, as in `sources.Source`.
   """
 
   parts: Callable[[], Iterator[Part]]
   num_bytes: int | None
   holds_out: bool
   files: dict[str, str]
+  skipped: Callable[[], dict[str, int]] = dict
 
 
-def split(source: str, holdout: str) -> Split:
+def split(source: str, holdout: str, corpus: Source | None = None) -> Split:
   """Splits the corpus `source` as the call `holdout` says.
+
+  Args:
+    source: call-string.
+    holdout: call-string.
+    corpus: what is left of the source after cleaning, where it was.
 
   Raises:
     UsageError: either call is wrong.
   """
   field = 'data.holdout'
-  corpus = sources.load('data.source', source)
+  corpus = corpus or sources.load('data.source', source)
   (call,) = spec.parse(field, holdout)[:1]
   if call.name in sources.SOURCES:
-    return _other(corpus, sources.load(field, holdout))
+    other = sources.load(field, holdout)
+    return _other(corpus, other)._replace(
+      skipped=lambda: (
+        corpus.skipped()
+        | {f'holdout: {kind}': n for kind, n in other.skipped().items()}
+      )
+    )
   choices = HOLDOUTS | sources.SOURCES  # so that an error lists them all
-  return spec.build(field, holdout, choices)(corpus)
+  made = spec.build(field, holdout, choices)(corpus)
+  return made._replace(skipped=corpus.skipped)
 
 
 def documents(fraction: float = 0.02) -> Callable[[Source], Split]:

@@ -27,7 +27,7 @@ def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
   """
   number = 0
   try:
-    with _open(path) as file:
+    with opened(path) as file:
       for number, line in enumerate(file, start=1):
         if line.strip():
           yield number, line
@@ -37,7 +37,8 @@ def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
     skip(Bad(where, 'cannot be read', f': {why}; fetch the file again'))
 
 
-def _open(path: str) -> BinaryIO:
+def opened(path: str) -> BinaryIO:
+  """Opens a file, which is decompressed while it is read."""
   if path.endswith('.gz'):
     return cast(BinaryIO, gzip.open(path, 'rb'))
   if path.endswith(COMPRESSED):

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,10 @@ class Manifest:
     format_version: of the folder.
     parts: of a mixture: source -> after its last token; each begins where the
       one before ends.
+    clean: call-string of the cleaning.
+    cleaning: what it took, as `clean.report.summary` says; of both splits.
+    skipped: what of the sources could not be read, or held no text: kind ->
+      count; of both splits.
   """
 
   source: str
@@ -59,6 +64,9 @@ class Manifest:
   document_ends_crc32: list[int]
   format_version: int = FORMAT_VERSION
   parts: dict[str, int] = dataclasses.field(default_factory=dict)
+  clean: str = 'none'
+  cleaning: dict[str, Any] = dataclasses.field(default_factory=dict)
+  skipped: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def write(folder: str, manifest: Manifest):

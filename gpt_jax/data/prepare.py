@@ -7,22 +7,30 @@ step. What a killed process leaves the next goes on with.
 """
 
 import contextlib
+import hashlib
+import json
 import logging
 import os
+import shutil
+import tempfile
 from typing import Any
 
 from gpt_jax import spec
 from gpt_jax.data import (
   build,
-  encode,
   files,
   holdout,
   inputs,
   manifest,
   mixture,
   progress,
+  sources,
 )
 from gpt_jax.data import store as token_store
+from gpt_jax.data import workers as workers_lib
+from gpt_jax.data.clean import catalogue
+from gpt_jax.data.clean import report as clean_report
+from gpt_jax.data.clean import run as clean_run
 from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.split_writer import Settings
@@ -31,8 +39,11 @@ from gpt_jax.spec import UsageError
 
 # In the folder while it is being written.
 _UNFINISHED = 'unfinished'
+_CLEANING = 'cleaning'
 
-_FIELDS = Settings('data.source', 'data.holdout', 'tokenizer.name')
+_FIELDS = Settings(
+  *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean')
+)
 
 log = logging.getLogger('gpt_jax')
 
@@ -45,8 +56,8 @@ def prepare(
   Two processes may ask for the same local folder: one writes, one waits.
 
   Args:
-    config: `data.source`, `data.holdout`, `data.workers` and `tokenizer.name`
-      are read.
+    config: `data.source`, `data.holdout`, `data.clean`, `data.workers` and
+      `tokenizer.name` are read.
     folder: a path or a URL.
     report: called with stage, bytes done and bytes in all; by default a bar
       is drawn where someone watches.
@@ -60,24 +71,34 @@ def prepare(
   """
   settings = _settings(config)
   _refuse_foreign(folder)
+  if not manifest.exists(folder):
+    catalogue.check(catalogue.load(settings.clean).steps)
   with files.exclusive(folder, _UNFINISHED):
     if manifest.exists(folder):
       found = manifest.read(folder)
       _check_same(folder, found, settings)
+      shutil.rmtree(_cleaning_folder(folder), ignore_errors=True)
       if changed := _changes(settings, folder):
         raise UsageError(
           f'{folder}: the files that this token store was made from have '
           f'changed ({changed}); name another folder, or remove this one'
         )
       return found
-    split = _split(settings)
-    workers = encode.num_workers(config.data.workers)
+    split, cleaning = _split(settings), {}
+    workers = workers_lib.count(config.data.workers)
     with contextlib.ExitStack() as stack:
       if report is None:
         report = stack.enter_context(progress.bar())
-      return build.build(
-        settings, split, folder, workers=workers, report=report
+      if not catalogue.is_none(settings.clean):
+        split, cleaning = _clean(settings, split, folder, workers, report)
+      done = build.build(
+        *(settings, split, folder),
+        workers=workers,
+        report=report,
+        cleaning=cleaning,
       )
+    shutil.rmtree(_cleaning_folder(folder), ignore_errors=True)
+    return done
 
 
 def ensure(config: Any, folder: str) -> TokenStore:
@@ -112,7 +133,7 @@ def _settings(config: Any) -> Settings:
         f'data.holdout={data.holdout!r}: would hold out the last source of a '
         "mixture alone; take 'documents(fraction=0.02)'"
       )
-  return Settings(source, data.holdout, chosen.name)
+  return Settings(source, data.holdout, chosen.name, data.clean)
 
 
 def _check_same(folder: str, found: Manifest, wanted: Settings):
@@ -137,7 +158,8 @@ def _refuse_foreign(folder: str):
   mark stands from before its first file until after the manifest.
   """
   present = {name.split('/')[0] for name in files.names(folder)} & {
-    *token_store.PARTS
+    *token_store.PARTS,
+    _CLEANING,
   }
   if not present or files.read(folder, _UNFINISHED) is not None:
     return
@@ -157,7 +179,56 @@ def _split(settings: Settings) -> Split:
     for value in (*call.args, *call.kwargs.values())
     if isinstance(value, str) and os.path.isfile(value)
   }
+  named |= catalogue.load(settings.clean).files
   return split._replace(files=split.files | named)
+
+
+def _clean(
+  settings: Settings,
+  split: Split,
+  folder: str,
+  workers: int,
+  report: progress.Report,
+) -> tuple[Split, dict[str, Any]]:
+  """Cleans the corpus; the held-out documents of a source of its own stay.
+
+  Returns:
+    The split of what is left, and what the manifest says of the cleaning.
+  """
+  cleaned = clean_run.clean(
+    sources.load('data.source', settings.source),
+    settings.clean,
+    _cleaning_folder(folder),
+    [settings.source, inputs.look(split.files)],
+    in_mixture=mixture.is_mixture(settings.source),
+    num_workers=workers,
+    show=report,
+  )
+  left = cleaned.source
+  entries = {'steps': cleaned.entries, 'skipped': left.skipped()}
+  data = json.dumps(entries, indent=1, ensure_ascii=False).encode() + b'\n'
+  files.write(folder, clean_report.NAME, data)
+  summary = clean_report.summary(cleaned.entries)
+  log.info(
+    'cleaned: %d of %d documents and %d of %d bytes are left',
+    *(summary['documents_out'], summary['documents_in']),
+    *(summary['bytes_out'], summary['bytes_in']),
+  )
+  if not left.num_bytes:
+    raise UsageError(
+      f'data.clean={settings.clean!r}: leaves no document of the corpus; '
+      f'{files.join(folder, clean_report.NAME)} tells which rule took them'
+    )
+  again = holdout.split(settings.source, settings.holdout, left)
+  return again._replace(files=split.files), summary
+
+
+def _cleaning_folder(folder: str) -> str:
+  """Where documents wait while they are cleaned: on a disk of this machine."""
+  if files.is_local(folder):
+    return os.path.join(folder, _CLEANING)
+  digest = hashlib.sha256(folder.encode()).hexdigest()[:16]
+  return os.path.join(tempfile.gettempdir(), f'gpt_jax-cleaning-{digest}')
 
 
 def _changes(settings: Settings, folder: str) -> str:

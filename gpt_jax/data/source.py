@@ -44,12 +44,14 @@ class Reader(NamedTuple):
     files: name -> path of what is read, for noticing changes.
     num_bytes: about how much text it is; None where files are compressed.
     on_error: 'fail' or 'skip'.
+    skipped: of the sources that it reads, if any; see `Source`.
   """
 
   stream: Callable[[Skip], Iterator[Document]]
   files: dict[str, str]
   num_bytes: int | None = None
   on_error: str = 'fail'
+  skipped: Callable[[], dict[str, int]] = dict
 
 
 class Source(NamedTuple):
@@ -59,11 +61,14 @@ class Source(NamedTuple):
     documents: starts the stream; it raises `UsageError`.
     num_bytes: about how much text it is; None where that is not known.
     files: name -> path of what is read.
+    skipped: what was left out of the stream when it was last read to its end:
+      kind -> count.
   """
 
   documents: Callable[[], Iterator[Document]]
   num_bytes: int | None
   files: dict[str, str]
+  skipped: Callable[[], dict[str, int]] = dict
 
 
 def build(call: str, reader: Reader) -> Source:
@@ -81,6 +86,7 @@ def build(call: str, reader: Reader) -> Source:
       f"{call}: on_error={reader.on_error!r} is neither 'fail' nor 'skip'"
     )
   told = False  # a source is read several times
+  skipped: dict[str, int] = {}
 
   def stream() -> Iterator[Document]:
     nonlocal told
@@ -99,6 +105,10 @@ def build(call: str, reader: Reader) -> Source:
         yield document
       else:
         num_empty += 1
+    skipped.clear()
+    skipped.update(counts)
+    if num_empty:
+      skipped['held no text'] = num_empty
     if not told:
       told = True
       for kind, count in counts.items():
@@ -111,4 +121,7 @@ def build(call: str, reader: Reader) -> Source:
     if not num_documents:
       raise UsageError(f'{call}: its files hold no text; name other files')
 
-  return Source(stream, reader.num_bytes, reader.files)
+  return Source(
+    *(stream, reader.num_bytes, reader.files),
+    skipped=lambda: reader.skipped() | skipped,
+  )

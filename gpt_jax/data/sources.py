@@ -83,7 +83,7 @@ def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
     for name, path in files.items():
       for number, line in lines.numbered(path, skip):
         try:
-          text = _entry(f'{path}:{number}', line, field)
+          text = entry(f'{path}:{number}', line, field)
         except Bad as e:
           skip(e)
           continue
@@ -114,7 +114,15 @@ def mixture(*calls: Pair) -> Reader:
     for file, path in part.files.items()
   }
   total = sum(known) if len(known) == len(sizes) else None
-  return Reader(stream, files, total)
+
+  def skipped() -> dict[str, int]:
+    return {
+      f'{name}: {kind}': count
+      for name, part in read.items()
+      for kind, count in part.skipped().items()
+    }
+
+  return Reader(stream, files, total, skipped=skipped)
 
 
 def _total_size(files: dict[str, str]) -> int | None:
@@ -153,8 +161,12 @@ def _decode(path: str) -> str:
     raise Bad(path, 'cannot be read', f': {e.strerror}') from e
 
 
-def _entry(where: str, line: bytes, field: str) -> str:
-  """Returns the text of one JSON line."""
+def entry(where: str, line: bytes, field: str) -> str:
+  """Returns the text of one JSON line.
+
+  Raises:
+    Bad: there is none.
+  """
   try:
     value = json.loads(line.decode('utf-8'))
   except UnicodeDecodeError as e:

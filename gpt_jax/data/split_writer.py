@@ -21,6 +21,7 @@ class Settings(NamedTuple):
   source: str
   holdout: str
   tokenizer: str
+  clean: str
 
 
 class SplitWriter:
@@ -91,8 +92,16 @@ class SplitWriter:
       entries[f'{name}/{array}'] = waiting.values
     return entries | {name: as_bytes(counts)}
 
-  def finish(self, settings: Settings, source_sha256: str) -> Manifest:
-    """Writes what is left; tells what is there."""
+  def finish(
+    self, settings: Settings, source_sha256: str, notes: dict[str, Any]
+  ) -> Manifest:
+    """Writes what is left; tells what is there.
+
+    Args:
+      settings: that it was made with.
+      source_sha256: of the corpus.
+      notes: further entries of the manifest.
+    """
     tokens, ends = self._tokens.close(), self._ends.close()
     return Manifest(
       **settings._asdict(),
@@ -107,6 +116,7 @@ class SplitWriter:
       tokens_crc32=tokens.crc32,
       document_ends_crc32=ends.crc32,
       parts=self._parts,
+      **notes,
     )
 
 

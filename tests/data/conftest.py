@@ -65,6 +65,7 @@ def make_config():
     tokenizer='bytes',
     workers=1,
     sources=None,
+    clean='none',
   ):
     return ConfigDict(
       {
@@ -73,6 +74,7 @@ def make_config():
           'holdout': holdout,
           'workers': workers,
           'sources': sources or {},
+          'clean': clean,
         },
         'tokenizer': {'name': tokenizer},
       }

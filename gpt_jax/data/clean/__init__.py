@@ -1,0 +1,32 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Cleaning and deduplication, between the source and the holdout split.
+
+  data.clean = "c4, language('en'), minhash(threshold=0.8)"
+
+`catalogue.load` turns the text into steps, which are applied in order. Each is
+of one of two kinds (`steps.Local`, `steps.Global`; ask for the second), made of
+pure functions that can be pickled, so that a pool of processes (`run`) and
+Apache Beam do the same to the same documents:
+
+* a local step looks at one document:
+    `clean(document) -> Outcome`
+* a global step looks at all of them:
+    1. `rows(text) -> Rows`: of each document, the keys to group by, each with a
+       value, and a sketch, a short vector that is looked up by place;
+    2. `judge(keys, documents, values, sketches) -> Findings`: of whole groups
+       (all rows with a key, sorted by key, document, value);
+    3. `conclude(findings) -> Findings`: of all findings together;
+    4. `clean(document, values) -> Outcome`: what becomes of a document, given
+       the values of its findings.
+
+A document is addressed by its place in the input (`Document.place`), counted in
+steps of `PLACES` over all sources in their order, so that the pieces of one
+that is cut keep its place and an order. The source within a mixture is the
+first part of its name. Only the order of places matters, not their values: a
+runner that does not know how many documents came before may take others.
+
+In Beam a global step is: Map(rows) | GroupByKey(key) | sort | judge | conclude
+(only where `concludes`: it takes all findings in one place) | GroupByKey(place)
+joined with the documents | clean. `report.Counts` counts the outcomes.
+"""

@@ -1,0 +1,151 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What cleaning took: counted by step, source and rule, with examples.
+
+D/cleaning.json, in the folder of a token store, holds
+
+  {'steps': [{'step': name, 'sources': {source: {
+    'documents_in', 'bytes_in', 'documents_out', 'bytes_out',
+    'rules': {rule: {'documents', 'documents_removed', 'count', 'bytes',
+      'examples': [{'document', 'why', 'like'?}]}}}}}],
+   'skipped': {kind: count}}
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gpt_jax.data import files
+from gpt_jax.data.clean import steps
+from gpt_jax.data.clean.steps import Document, Outcome
+
+NAME = 'cleaning.json'
+
+# Examples of each rule, and characters of one.
+_EXAMPLES, _EXAMPLE = 20, 300
+
+_COUNTS = ('documents_in', 'bytes_in', 'documents_out', 'bytes_out')
+_RULE_COUNTS = ('documents', 'documents_removed', 'count', 'bytes')
+
+
+class Counts:
+  """Counts of some documents, for each step that they went through."""
+
+  def __init__(self, names: Sequence[str]):
+    """`names` are those of the steps."""
+    self.entries: list[dict[str, Any]] = [
+      {'step': step, 'sources': {}} for step in names
+    ]
+
+  def add(self, step: int, document: Document, outcome: Outcome):
+    """Counts what a step did to a document."""
+    sources = self.entries[step]['sources']
+    counts = sources.setdefault(
+      document.source, dict.fromkeys(_COUNTS, 0) | {'rules': {}}
+    )
+    counts['documents_in'] += 1
+    counts['bytes_in'] += steps.num_bytes(document.text)
+    counts['documents_out'] += len(outcome.documents)
+    counts['bytes_out'] += sum(
+      steps.num_bytes(d.text) for d in outcome.documents
+    )
+    for i, removal in enumerate(outcome.removals):
+      rule = counts['rules'].setdefault(
+        removal.rule, dict.fromkeys(_RULE_COUNTS, 0) | {'examples': []}
+      )
+      rule['documents'] += 1
+      last = i == len(outcome.removals) - 1
+      rule['documents_removed'] += last and not outcome.documents
+      rule['count'] += removal.count
+      rule['bytes'] += removal.num_bytes
+      if len(rule['examples']) < _EXAMPLES:
+        example: dict[str, Any] = {'document': document.name}
+        example['why'] = _short(removal.example)
+        if removal.like is not None:
+          example['like'] = removal.like
+        rule['examples'].append(example)
+
+
+def merge(total: list[dict], more: list[dict]):
+  """Adds the entries of later documents to those of earlier ones."""
+  for into, entry in zip(total, more, strict=True):
+    for source, counts in entry['sources'].items():
+      known = into['sources'].setdefault(
+        source, dict.fromkeys(_COUNTS, 0) | {'rules': {}}
+      )
+      for key in _COUNTS:
+        known[key] += counts[key]
+      for rule, found in counts['rules'].items():
+        kept = known['rules'].setdefault(
+          rule, dict.fromkeys(_RULE_COUNTS, 0) | {'examples': []}
+        )
+        for key in _RULE_COUNTS:
+          kept[key] += found[key]
+        kept['examples'] += found['examples']
+        del kept['examples'][_EXAMPLES:]
+
+
+def examples(entries: list[dict]):
+  """Yields all examples, for changing them in place."""
+  for entry in entries:
+    for counts in entry['sources'].values():
+      for rule in counts['rules'].values():
+        yield from rule['examples']
+
+
+def summary(entries: list[dict]) -> dict[str, Any]:
+  """What the manifest says: in, out, and documents removed by rule."""
+  if not entries:
+    return {}
+  first, last = (entries[i]['sources'].values() for i in (0, -1))
+  removed = {}
+  for entry in entries:
+    for counts in entry['sources'].values():
+      for rule, found in counts['rules'].items():
+        name = f'{entry["step"]}: {rule}'
+        known = removed.setdefault(name, {'documents_removed': 0, 'bytes': 0})
+        for key in known:
+          known[key] += found[key]
+  return {
+    'documents_in': sum(c['documents_in'] for c in first),
+    'bytes_in': sum(c['bytes_in'] for c in first),
+    'documents_out': sum(c['documents_out'] for c in last),
+    'bytes_out': sum(c['bytes_out'] for c in last),
+    'rules': removed,
+  }
+
+
+def read(folder: str) -> list[dict[str, Any]]:
+  """The steps' entries of a token store; none where nothing was cleaned."""
+  data = files.read(folder, NAME)
+  return json.loads(data)['steps'] if data else []
+
+
+def table(entries: list[dict]) -> list[str]:
+  """Lines of a table: step and source, in, out; below each its rules."""
+  rows = [['cleaning', 'documents', 'bytes', '-> documents', 'bytes']]
+  for entry in entries:
+    for source, counts in entry['sources'].items():
+      name = f'{entry["step"]} [{source}]' if source else entry['step']
+      rows.append([name, *(f'{counts[key]:,}' for key in _COUNTS)])
+      for rule, found in sorted(counts['rules'].items()):
+        gone = found['documents_removed']
+        changed = found['documents'] - gone
+        rows.append(
+          [
+            *(f'  {rule}', f'{changed:,} changed' if changed else '', ''),
+            *(f'-{gone:,}' if gone else '', f'-{found["bytes"]:,}'),
+          ]
+        )
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return [
+    '  '.join(
+      [row[0].ljust(widths[0])]
+      + [cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True)]
+    ).rstrip()
+    for row in rows
+  ]
+
+
+def _short(text: str) -> str:
+  return text if len(text) <= _EXAMPLE else text[:_EXAMPLE] + '...'

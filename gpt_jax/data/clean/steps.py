@@ -1,0 +1,190 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a step of cleaning is: see the package's docstring."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+# Places from one document of the input to the next: so many pieces it may be
+# cut into.
+PLACES = 256
+
+_BLOCK = 1 << 20
+
+# Spreads numbers over 64 bits: odd, so that no two become one.
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Document(NamedTuple):
+  """A document on its way.
+
+  Attributes:
+    place: its address, unique; see the package's docstring.
+    source: the name within a mixture, else ''.
+    name: of the document.
+    text: never empty.
+  """
+
+  place: int
+  source: str
+  name: str
+  text: str
+
+
+class Removal(NamedTuple):
+  """What a rule took from a document.
+
+  Attributes:
+    rule: in words, such as 'line without terminal punctuation'.
+    count: how many times the rule applied.
+    num_bytes: of UTF-8 that it took.
+    example: the text, or why; shortened by the report.
+    like: the place of the document that stands for a removed one, if any does.
+  """
+
+  rule: str
+  count: int
+  num_bytes: int
+  example: str
+  like: int | None = None
+
+
+class Outcome(NamedTuple):
+  """What is left of a document.
+
+  Attributes:
+    documents: none, one, or the pieces of one.
+    removals: what was taken.
+  """
+
+  documents: list[Document]
+  removals: list[Removal]
+
+
+class Rows(NamedTuple):
+  """What a document is grouped by.
+
+  Attributes:
+    keys: uint64 [num_rows].
+    values: one with each key; uint64 [num_rows].
+    sketch: a short description of the document; uint32 [sketch_size].
+  """
+
+  keys: np.ndarray
+  values: np.ndarray
+  sketch: np.ndarray = np.empty(0, np.uint32)
+
+
+class Findings(NamedTuple):
+  """What was found of documents, by place; both uint64 [num_findings]."""
+
+  places: np.ndarray
+  values: np.ndarray
+
+
+# Places [N] -> sketches [N, sketch_size].
+Sketches = Callable[[np.ndarray], np.ndarray]
+
+
+@runtime_checkable
+class Local(Protocol):
+  """A step that looks at one document."""
+
+  @property
+  def name(self) -> str:
+    """How the report calls it."""
+    ...
+
+  def clean(self, document: Document) -> Outcome:
+    """Cleans a document."""
+    ...
+
+
+@runtime_checkable
+class Global(Protocol):
+  """A step that looks at all documents."""
+
+  @property
+  def name(self) -> str:
+    """How the report calls it."""
+    ...
+
+  @property
+  def sketch_size(self) -> int:
+    """Numbers in a sketch; 0: none are needed."""
+    ...
+
+  @property
+  def concludes(self) -> bool:
+    """Whether `conclude` looks across groups, or returns what it is given."""
+    ...
+
+  def rows(self, text: str) -> Rows:
+    """What a document is grouped by."""
+    ...
+
+  def judge(
+    self,
+    keys: np.ndarray,
+    places: np.ndarray,
+    values: np.ndarray,
+    sketches: Sketches,
+  ) -> Findings:
+    """Compares documents that have a key in common.
+
+    Args:
+      keys: of whole groups; sorted by key, then place, then value.
+      places: of the documents, uint64 like all three.
+      values: as `rows` gave them.
+      sketches: looks sketches up.
+    """
+    ...
+
+  def conclude(self, findings: Findings) -> Findings:
+    """Turns all findings, of all groups together, into the decision."""
+    ...
+
+  def clean(self, document: Document, values: np.ndarray) -> Outcome:
+    """Cleans a document.
+
+    Args:
+      document: as `rows` saw it.
+      values: of its findings, sorted and each once; empty if there is none.
+    """
+    ...
+
+
+Step = Local | Global
+
+
+def encoded(text: str) -> Iterator[bytes]:
+  """A text in UTF-8, in blocks: the whole would take 3 bytes a character."""
+  for start in range(0, len(text), _BLOCK):
+    yield text[start : start + _BLOCK].encode()
+
+
+def num_bytes(text: str) -> int:
+  """The length of a text in UTF-8."""
+  return sum(len(block) for block in encoded(text))
+
+
+def keep(document: Document) -> Outcome:
+  """The outcome that nothing was wrong."""
+  return Outcome([document], [])
+
+
+def remove(
+  document: Document, rule: str, example: str, like: int | None = None
+) -> Outcome:
+  """The outcome that the whole document goes."""
+  size = num_bytes(document.text)
+  return Outcome([], [Removal(rule, 1, size, example, like)])
+
+
+def group_starts(keys: np.ndarray) -> np.ndarray:
+  """Where each group of equal, sorted keys begins; int64 [num_groups]."""
+  changes = np.ones(len(keys), bool)
+  changes[1:] = keys[1:] != keys[:-1]
+  return np.flatnonzero(changes)

@@ -1,0 +1,44 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that work for this one, and end with it."""
+
+import concurrent.futures
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def count(given: int | None) -> int:
+  """As many as there are cores for us, if none are given."""
+  return given or len(os.sched_getaffinity(0))
+
+
+def pool(
+  num_workers: int, initializer: Callable, *args: Any
+) -> concurrent.futures.ProcessPoolExecutor:
+  """Starts processes, each of which calls `initializer(*args)` first."""
+  return concurrent.futures.ProcessPoolExecutor(
+    num_workers,
+    multiprocessing.get_context('spawn'),  # forking breaks threads
+    initializer=_start,
+    initargs=(initializer, *args),
+  )
+
+
+def _start(initializer: Callable, *args: Any):
+  initializer(*args)
+  # The process that started us tells us to end.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent():
+  """Ends a worker whose parent was killed; it would wait for ever."""
+  parent = multiprocessing.parent_process()
+  assert parent is not None
+  multiprocessing.connection.wait([parent.sentinel])
+  os._exit(1)

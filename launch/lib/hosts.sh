@@ -1,0 +1,258 @@
+# shellcheck shell=bash
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# All hosts at once: installing, running, looking at and stopping a run. What
+# happens there is in on_host.sh.
+
+# on_hosts WORKER ARGS...: on_host.sh on all hosts (WORKER=all), or on the first
+# host of the first slice (WORKER=0). Its answers go to $SCRATCH/answers, other
+# lines of its output to $SCRATCH/output, and ssh's own talk to $SCRATCH/talk.
+on_hosts() {
+  local worker=$1
+  shift
+  ssh_hosts "$worker" "bash gpt_jax_run/code/launch/on_host.sh $(quote "$@")"
+}
+
+quote() {
+  printf '%q ' "$@"
+}
+
+ssh_hosts() {
+  local worker=$1 line=$2 nodes=("${NODES[@]}") node jobs=() failed=0 job
+  [[ $worker == all ]] || nodes=("${NODES[0]}")
+  if [[ $DRY_RUN == yes ]]; then
+    for node in "${nodes[@]}"; do
+      tpus tpu-vm ssh "$node" "--worker=$worker" "--command=$line" --quiet \
+        "${SSH_FLAGS[@]}"
+    done
+    return
+  fi
+  rm -f "$SCRATCH"/ssh.*
+  for node in "${nodes[@]}"; do
+    tpus tpu-vm ssh "$node" "--worker=$worker" "--command=$line" --quiet \
+      "${SSH_FLAGS[@]}" \
+      > "$SCRATCH/ssh.$node.out" 2> "$SCRATCH/ssh.$node.err" < /dev/null &
+    jobs+=($!)
+  done
+  for job in "${jobs[@]}"; do
+    wait "$job" || failed=1
+  done
+  cat "$SCRATCH"/ssh.*.err > "$SCRATCH/talk"
+  cat "$SCRATCH"/ssh.*.out > "$SCRATCH/all"
+  grep '^gpt_jax|' "$SCRATCH/all" | sort -V > "$SCRATCH/answers" || true
+  grep -v '^gpt_jax|' "$SCRATCH/all" > "$SCRATCH/output" || true
+  return "$failed"
+}
+
+# answered WORD: how many hosts answered so.
+answered() {
+  grep -c "^gpt_jax|[^|]*|$1" "$SCRATCH/answers" || true
+}
+
+# expect WORD: all hosts answered so, or what the others said is shown.
+expect() {
+  local count
+  if [[ $DRY_RUN == yes ]]; then
+    return
+  fi
+  count=$(answered "$1")
+  if ((count != NUM_HOSTS)); then
+    show_talk
+    say "$count of $NUM_HOSTS hosts: $1"
+    return 1
+  fi
+}
+
+# What ssh and the hosts said besides their answers.
+show_talk() {
+  cat "$SCRATCH/talk" "$SCRATCH/output" | tail -n 20 >&2
+}
+
+# Packs the working tree, so that edited configs go along, into one file.
+pack() {
+  local staging=$SCRATCH/pack
+  rm -rf "$staging"
+  mkdir -p "$staging/code"
+  local parts=(gpt_jax configs launch pyproject.toml constraints.txt README.md
+    LICENSE "${INCLUDE[@]}")
+  if git -C "$REPO" rev-parse --is-inside-work-tree > /dev/null 2>&1; then
+    git -C "$REPO" ls-files -z --cached --others --exclude-standard \
+      -- "${parts[@]}"
+  else
+    (cd "$REPO" && find "${parts[@]}" -type f -not -name '*.pyc' -print0)
+  fi | LC_ALL=C sort -z > "$SCRATCH/files"
+  # A file that git lists and that was deleted is left out.
+  (cd "$REPO" && tar cf - --null --ignore-failed-read -T "$SCRATCH/files" \
+    2> /dev/null) | tar xf - -C "$staging/code"
+  printf '%s\n' "${HOST_SETUP:-true}" > "$staging/setup.sh"
+  if [[ -n $SECRETS_FILE ]]; then
+    (umask 077 && cat "$SECRETS_FILE" > "$staging/secrets")
+  fi
+  STAMP=$(cd "$staging" && {
+    find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+    echo "$EXTRAS $PYTHON_VERSION"
+  } | sha256sum | cut -c 1-16)
+  (umask 077 && tar czpf "$SCRATCH/gpt_jax_bundle.tgz" -C "$staging" .)
+}
+
+# Does nothing where all hosts have this very tree. Hosts answer to ssh only
+# some time after their slice is there, so it is tried for a while.
+install_hosts() {
+  local tries started=$SECONDS
+  pack
+  if [[ $DRY_RUN == no ]] && on_hosts all is_installed "$STAMP" &&
+    (($(answered installed) == NUM_HOSTS)); then
+    say "installed already on all $NUM_HOSTS hosts"
+    return
+  fi
+  say "installing on $NUM_HOSTS hosts"
+  for ((tries = 1; ; tries++)); do
+    if copy_bundle && unpack_bundle; then
+      say "installed on $NUM_HOSTS hosts in $(duration $((SECONDS - started)))"
+      return
+    fi
+    if ((tries == 10)) || slices_gone; then
+      break
+    fi
+    say 'not all hosts are done: trying again'
+    sleep "$POLL_SECONDS"
+  done
+  return 1
+}
+
+copy_bundle() {
+  local node
+  for node in "${NODES[@]}"; do
+    # -p keeps the mode: the bundle is the user's alone.
+    tpus tpu-vm scp "$SCRATCH/gpt_jax_bundle.tgz" "$node:" --worker=all \
+      --scp-flag=-p --quiet "${SSH_FLAGS[@]}" \
+      > "$SCRATCH/scp" 2>&1 < /dev/null || {
+      tail -n 5 "$SCRATCH/scp" >&2
+      return 1
+    }
+    if [[ $DRY_RUN == yes ]]; then
+      cat "$SCRATCH/scp"
+    fi
+  done
+}
+
+# On the hosts nothing is there yet, not even on_host.sh. What was deleted here
+# must not stay there.
+unpack_bundle() {
+  ssh_hosts all "set -e
+mkdir -p -m 700 gpt_jax_run
+rm -rf gpt_jax_run/code gpt_jax_run/secrets
+tar xzpf gpt_jax_bundle.tgz -C gpt_jax_run
+rm gpt_jax_bundle.tgz
+bash gpt_jax_run/code/launch/on_host.sh install $STAMP $(quote "$EXTRAS" \
+    "$PYTHON_VERSION")" || true
+  expect installed
+}
+
+start_run() {
+  on_hosts all start "${COMMAND[@]}" && [[ $DRY_RUN == yes ]] && return
+  local count
+  if (($(answered busy))); then
+    die 1 "another program is on the hosts, $(grep -m 1 -o 'busy with.*' \
+      "$SCRATCH/answers"); let it end: launch/tpu.sh stop $SETTINGS"
+  fi
+  count=$(($(answered started) + $(answered running)))
+  if ((count != NUM_HOSTS)); then
+    show_talk
+    say "started on $count of $NUM_HOSTS hosts"
+    return 1
+  fi
+  say "running on $NUM_HOSTS hosts: $(quote "${COMMAND[@]}")"
+}
+
+# `run`: starts, and leaves the rest to the user.
+run_once() {
+  start_run ||
+    die 1 "not all hosts started (above); launch/tpu.sh install $SETTINGS," \
+      'then the same command again: hosts that run already are left alone'
+  say "follow it: launch/tpu.sh logs $SETTINGS"
+}
+
+# Sets STATES, CODES, NAMES and LASTS, one for each host. Returns 1 unless all
+# hosts answered.
+read_status() {
+  local _ name state code last
+  STATES=() CODES=() NAMES=() LASTS=()
+  on_hosts all status || true
+  while IFS='|' read -r _ name state code last; do
+    NAMES+=("$name") STATES+=("$state") CODES+=("$code") LASTS+=("$last")
+  done < "$SCRATCH/answers"
+  ((${#STATES[@]} == NUM_HOSTS))
+}
+
+show_status() {
+  local i complete=yes
+  if [[ $DRY_RUN == yes ]]; then
+    read_state_dry
+    on_hosts all status
+    return
+  fi
+  read_state
+  say "$NAME: $STATE"
+  if [[ $STATE != ACTIVE ]]; then
+    return
+  fi
+  read_status || complete=no
+  for ((i = 0; i < ${#STATES[@]}; i++)); do
+    printf '  %s: %s %s  %s\n' "${NAMES[i]}" "${STATES[i]}" \
+      "${CODES[i]:+with ${CODES[i]}}" "${LASTS[i]}"
+  done
+  [[ $complete == yes ]] ||
+    die 1 "${#STATES[@]} of $NUM_HOSTS hosts answered;" \
+      "launch/tpu.sh up $SETTINGS repairs what it can"
+}
+
+# Prints what is new in the first host's log; sets LOG_LINES.
+show_new_log() {
+  local _ total
+  on_hosts 0 show_log "$LOG_LINES" || return 0
+  [[ $DRY_RUN == no ]] || return 0
+  cat "$SCRATCH/output"
+  IFS='|' read -r _ _ _ total < "$SCRATCH/answers" || return 0
+  LOG_LINES=$total
+}
+
+follow_log() {
+  LOG_LINES=-50
+  show_new_log
+  while [[ $DRY_RUN == no ]]; do
+    sleep "$POLL_SECONDS"
+    show_new_log
+    read_status && [[ " ${STATES[*]} " == *' running '* ]] || break
+  done
+  show_new_log
+}
+
+stop_run() {
+  local i
+  on_hosts all stop || die 1 'not all hosts answered; give the same command again'
+  if [[ $DRY_RUN == yes ]]; then
+    return
+  fi
+  say 'told the run to save and end'
+  while read_status && [[ " ${STATES[*]} " == *' running '* ]]; do
+    sleep "$POLL_SECONDS"
+  done
+  for ((i = 0; i < ${#STATES[@]}; i++)); do
+    say "${NAMES[i]}: ${STATES[i]} ${CODES[i]} ${LASTS[i]}"
+  done
+}
+
+copy_results() {
+  [[ -n $RESULTS ]] || bad RESULTS 'where to, gs://...?'
+  on_hosts 0 copy "$WORKDIR" "$RESULTS" || true
+  if [[ $DRY_RUN == no ]]; then
+    if (($(answered copied) + $(answered nothing) == 0)); then
+      show_talk
+      die 1 "$WORKDIR was not copied (above); may the service account of the" \
+        "hosts write to $RESULTS? Then: launch/tpu.sh copy $SETTINGS"
+    fi
+    say "$(cut -d '|' -f 3 "$SCRATCH/answers"): $WORKDIR -> $RESULTS"
+  fi
+}

@@ -1,0 +1,125 @@
+# shellcheck shell=bash
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Reads and checks a settings file; settings.example.sh explains the fields.
+
+# shellcheck disable=SC2034 # what sources this file uses them
+load_settings() {
+  [[ -f $1 ]] || die 2 "$1: no such file; start from launch/settings.example.sh"
+  SETTINGS=$1
+  NAME='' ZONE='' PROJECT='' ACCELERATOR='' RUNTIME='' HOSTS=''
+  SLICES=1 SPOT=no REQUEST=queued CREATE_FLAGS=() SSH_FLAGS=()
+  COMMAND=() WORKDIR='' RESULTS='' HOST_SETUP='' SECRETS_FILE=''
+  EXTRAS=tpu PYTHON_VERSION=3.12 INCLUDE=() PRICE=''
+  POLL_SECONDS=20 COPY_MINUTES=30 MAX_RESTARTS=100 DELETE_AFTER=no
+  IMAGE='' NFS='' MOUNT=/mnt/shared TOPOLOGY='' CLUSTER=''
+  # In a shell of its own first: a mistake would end this one with code 1.
+  # shellcheck source=/dev/null
+  (source "$1" > /dev/null) || die 2 "$1: a mistake in it (above); it is Bash"
+  # shellcheck source=/dev/null
+  source "$1"
+  local field
+  for field in NAME ZONE ACCELERATOR WORKDIR; do
+    [[ -n ${!field} ]] ||
+      bad "$field" 'is missing; launch/settings.example.sh explains it'
+  done
+  ((${#COMMAND[@]})) || bad COMMAND 'is missing: what runs on every host'
+  [[ $NAME =~ ^[a-z][a-z0-9-]{0,39}$ ]] ||
+    bad NAME 'lower case letters, digits and dashes, a letter first'
+  check_choice SPOT yes no
+  check_choice REQUEST queued direct
+  check_choice DELETE_AFTER yes no
+  for field in SLICES COPY_MINUTES MAX_RESTARTS; do
+    [[ ${!field} =~ ^[0-9]+$ ]] || bad "$field" 'a whole number'
+  done
+  [[ $POLL_SECONDS =~ ^[0-9]+([.][0-9]+)?$ ]] || bad POLL_SECONDS 'seconds'
+  ((SLICES > 0)) || bad SLICES 'at least 1'
+  ((SLICES == 1)) || [[ $REQUEST == queued ]] ||
+    bad SLICES 'several slices need REQUEST=queued'
+  [[ -z $RESULTS || $RESULTS == gs://* ]] || bad RESULTS 'begins with gs://'
+  [[ $DELETE_AFTER == no || -n $RESULTS ]] ||
+    bad DELETE_AFTER 'needs RESULTS: disks go with the slice'
+  [[ $WORKDIR != gs://* ]] ||
+    bad WORKDIR 'a folder that all hosts mount (see HOST_SETUP);' \
+      'RESULTS is where it is copied to'
+  [[ -z $PRICE || $PRICE =~ ^[0-9]+([.][0-9]+)?$ ]] ||
+    bad PRICE 'dollars per chip and hour, such as 3.22'
+  check_secrets
+  size_up
+}
+
+bad() {
+  local field=$1
+  shift
+  die 2 "$SETTINGS: $field=${!field:-}: $*"
+}
+
+check_choice() {
+  local field=$1 choice
+  shift
+  for choice in "$@"; do
+    if [[ ${!field} == "$choice" ]]; then
+      return
+    fi
+  done
+  bad "$field" "one of $*"
+}
+
+check_secrets() {
+  if [[ -z $SECRETS_FILE ]]; then
+    return
+  fi
+  [[ -f $SECRETS_FILE ]] ||
+    bad SECRETS_FILE 'no such file; lines of NAME=value, such as WANDB_API_KEY=...'
+  [[ -z $(find "$SECRETS_FILE" -perm /077) ]] ||
+    bad SECRETS_FILE "others may read it; chmod 600 $SECRETS_FILE"
+  # The line itself is not shown: it may be the secret.
+  local number
+  number=$(grep -nvE '^(#.*|[A-Za-z_][A-Za-z0-9_]*=.*|)$' "$SECRETS_FILE" |
+    head -n 1 | cut -d: -f1) || true
+  [[ -z $number ]] ||
+    bad SECRETS_FILE "line $number is not NAME=value"
+}
+
+# Chips, hosts and the runtime of the accelerator. The numbers in the names of
+# v4, v5p and tpu7x count TensorCores, two a chip; the others count chips.
+size_up() {
+  local number=${ACCELERATOR##*-} runtime
+  [[ $ACCELERATOR =~ ^(v4|v5p|v5litepod|v6e|tpu7x)-[1-9][0-9]*$ ]] ||
+    bad ACCELERATOR 'v4-N, v5p-N, tpu7x-N (N TensorCores, 2 a chip),' \
+      'v5litepod-N or v6e-N (N chips)'
+  GENERATION=${ACCELERATOR%-*}
+  case $GENERATION in
+    v4) CHIPS=$((number / 2)) runtime=tpu-ubuntu2204-base ;;
+    v5p) CHIPS=$((number / 2)) runtime=v2-alpha-tpuv5 ;;
+    tpu7x) CHIPS=$((number / 2)) runtime='' ;;
+    v5litepod) CHIPS=$number runtime=v2-alpha-tpuv5-lite ;;
+    v6e) CHIPS=$number runtime=v2-alpha-tpuv6e ;;
+  esac
+  RUNTIME=${RUNTIME:-$runtime}
+  case $GENERATION in
+    v4 | v5p | tpu7x)
+      ((number % 8 == 0)) ||
+        bad ACCELERATOR 'N is a multiple of 8: four chips a host'
+      HOSTS_A_SLICE=$((CHIPS / 4))
+      ;;
+    *)
+      case $CHIPS in
+        1 | 4 | 8) HOSTS_A_SLICE=1 ;;
+        16 | 32 | 64 | 128 | 256) HOSTS_A_SLICE=$((CHIPS / 4)) ;;
+        *) bad ACCELERATOR 'N is one of 1, 4, 8, 16, 32, 64, 128, 256' ;;
+      esac
+      ;;
+  esac
+  HOSTS_A_SLICE=${HOSTS:-$HOSTS_A_SLICE}
+  NUM_HOSTS=$((HOSTS_A_SLICE * SLICES))
+  local i
+  NODES=("$NAME")
+  if ((SLICES > 1)); then
+    NODES=()
+    for ((i = 0; i < SLICES; i++)); do
+      NODES+=("$NAME-$i")
+    done
+  fi
+}

@@ -1,0 +1,181 @@
+# shellcheck shell=bash
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# The slices themselves: their state, creating, waiting, deleting.
+
+# Sets STATE: ABSENT, or a state of queued resources; those of a single node
+# are brought to the same words. An error that is not "not found" ends the
+# command: a slice that cannot be seen must not be taken for one that is gone.
+read_state() {
+  local format='value(state)' tries resource=(tpu-vm)
+  if [[ $REQUEST == queued ]]; then
+    format='value(state.state)'
+    resource=(queued-resources)
+  fi
+  for tries in 1 2 3; do
+    if STATE=$(tpus "${resource[@]}" describe "$NAME" "--format=$format" \
+      2> "$SCRATCH/error"); then
+      STATE=$(node_state "$STATE")
+      return
+    elif not_found "$SCRATCH/error"; then
+      STATE=ABSENT
+      return
+    fi
+    ((tries == 3)) || sleep "$POLL_SECONDS"
+  done
+  cat "$SCRATCH/error" >&2
+  die 1 "cannot read the state of $NAME (above); check \`gcloud auth login\`," \
+    'PROJECT, ZONE and the network, then give the same command again'
+}
+
+not_found() {
+  grep -qiE 'NOT_FOUND|not found|was not found|HTTPError 404' "$1"
+}
+
+node_state() {
+  case $1 in
+    READY) echo ACTIVE ;;
+    STARTING | RESTARTING | REPAIRING) echo PROVISIONING ;;
+    PREEMPTED | STOPPED | STOPPING | TERMINATED | HIDDEN | HIDING)
+      echo SUSPENDED
+      ;;
+    *) echo "$1" ;;
+  esac
+}
+
+# True when the hosts cannot be expected to answer: a spot slice was taken
+# away. The queued resource may still say ACTIVE for a while, so the nodes are
+# asked too.
+slices_gone() {
+  read_state
+  if [[ $STATE != ACTIVE ]]; then
+    return 0
+  fi
+  local node state
+  for node in "${NODES[@]}"; do
+    if ! state=$(tpus tpu-vm describe "$node" '--format=value(state)' \
+      2> "$SCRATCH/error"); then
+      if not_found "$SCRATCH/error"; then
+        return 0
+      fi
+    elif [[ $(node_state "$state") == SUSPENDED ]]; then
+      return 0
+    fi
+  done
+  return 1
+}
+
+# Asks for the slices unless they are there, or asked for already.
+create_slices() {
+  STATE=ABSENT
+  if [[ $DRY_RUN == no ]]; then
+    read_state
+  fi
+  case $STATE in
+    ACTIVE)
+      say "$NAME is there already"
+      return
+      ;;
+    CREATING | ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING)
+      say "$NAME is asked for already: $STATE"
+      return
+      ;;
+  esac
+  show_cost
+  confirm "Create it?"
+  if [[ $STATE != ABSENT ]]; then
+    say "$NAME is $STATE: deleting it first"
+    delete_now
+  fi
+  local flags=("--accelerator-type=$ACCELERATOR")
+  if [[ $SPOT == yes ]]; then
+    flags+=(--spot)
+  fi
+  local command
+  if [[ $REQUEST == direct ]]; then
+    command=(tpu-vm create "$NAME" "--version=$RUNTIME")
+  elif ((SLICES > 1)); then
+    command=(queued-resources create "$NAME" "--node-count=$SLICES"
+      "--node-prefix=$NAME" "--runtime-version=$RUNTIME")
+  else
+    command=(queued-resources create "$NAME" "--node-id=$NAME"
+      "--runtime-version=$RUNTIME")
+  fi
+  tpus "${command[@]}" "${flags[@]}" "${CREATE_FLAGS[@]}" ||
+    die 1 "$NAME was not created (above); mend that, then give the same" \
+      'command again'
+}
+
+# Until the slices are ACTIVE. Returns 1 when they were taken away meanwhile.
+wait_for_slices() {
+  local seen='' told=$SECONDS since=$SECONDS reason
+  if [[ $DRY_RUN == yes ]]; then
+    read_state_dry
+    return
+  fi
+  while :; do
+    read_state
+    if [[ $STATE != "$seen" ]]; then
+      say "$NAME: $STATE"
+      seen=$STATE
+    elif ((SECONDS - told >= 600)); then
+      told=$SECONDS
+      say "$NAME: still $STATE after $(duration $((SECONDS - since)))" \
+        '(Ctrl-C is safe: the request stays, and the same command goes on)'
+    fi
+    case $STATE in
+      ACTIVE) return ;;
+      ABSENT) die 1 "$NAME: there is none; launch/tpu.sh create $SETTINGS" ;;
+      SUSPENDED | SUSPENDING | DELETING) return 1 ;;
+      FAILED)
+        reason=$(tpus queued-resources describe "$NAME" \
+          '--format=value(state.failedData.error.message)' 2>&1) || true
+        die 1 "$NAME: the request failed: ${reason:-no reason given}; check" \
+          'quota, ZONE and ACCELERATOR, then give the same command again:' \
+          'it makes a new request'
+        ;;
+    esac
+    sleep "$POLL_SECONDS"
+  done
+}
+
+read_state_dry() {
+  if [[ $REQUEST == queued ]]; then
+    tpus queued-resources describe "$NAME" '--format=value(state.state)'
+  else
+    tpus tpu-vm describe "$NAME" '--format=value(state)'
+  fi
+}
+
+delete_slices() {
+  STATE=ACTIVE
+  if [[ $DRY_RUN == no ]]; then
+    read_state
+  fi
+  if [[ $STATE == ABSENT ]]; then
+    say "$NAME: there is none, nothing to delete"
+    return
+  fi
+  confirm "Delete $NAME ($STATE), with all that is on its disks?"
+  delete_now
+  say "$NAME is deleted"
+}
+
+# Deleting may fail while the slices are on their way out by themselves.
+delete_now() {
+  local tries command=(tpu-vm delete "$NAME" --quiet)
+  if [[ $REQUEST == queued ]]; then
+    command=(queued-resources delete "$NAME" --force --quiet)
+  fi
+  for tries in 1 2 3 4 5; do
+    if tpus "${command[@]}" 2> "$SCRATCH/delete_error" ||
+      not_found "$SCRATCH/delete_error"; then
+      return
+    fi
+    ((tries == 5)) || sleep "$POLL_SECONDS"
+  done
+  cat "$SCRATCH/delete_error" >&2
+  die 1 "$NAME could not be deleted (above) and may still cost money; give" \
+    "launch/tpu.sh delete $SETTINGS until it says that it is deleted"
+}

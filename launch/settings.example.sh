@@ -1,0 +1,65 @@
+# shellcheck shell=bash disable=SC2034
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Settings of a run on Cloud TPU VMs, for launch/tpu.sh (or on GKE, for
+# launch/gke.sh). Copy it, edit the first part, and keep it: the same file
+# resumes, stops and deletes the run.
+
+# ---- to be set
+
+NAME=llama-7b                 # of the slice; lower case, digits, dashes
+ZONE=us-central2-b            # https://cloud.google.com/tpu/docs/regions-zones
+ACCELERATOR=v4-32             # v4-N, v5p-N, v5litepod-N or v6e-N
+WORKDIR=/mnt/shared/llama-7b  # the run's folder, which all hosts see
+RESULTS=gs://my-bucket/llama-7b   # where WORKDIR is copied to; may be empty
+
+# What runs on every host, in the folder of this repository. --distributed: the
+# hosts find each other.
+COMMAND=(
+  gpt-jax train --config configs/llama.py:7b --workdir "$WORKDIR" --distributed
+)
+
+# Runs on each host after it has started, before the run, and again whenever
+# either is repeated. Here: mounts a Filestore (NFS) share. With one host there
+# is nothing to share: leave it empty, set WORKDIR=/var/tmp/run, and RESULTS.
+HOST_SETUP='
+  if ! mountpoint -q /mnt/shared; then
+    sudo apt-get -qq install --yes nfs-common
+    sudo mkdir -p /mnt/shared
+    sudo mount 10.0.0.2:/share /mnt/shared
+    sudo chmod a+rwx /mnt/shared
+  fi
+'
+
+# ---- may be left as they are
+
+PROJECT=           # empty: that of `gcloud config`
+SPOT=yes           # cheaper; may be taken away at any time, and `up` goes on
+SLICES=1           # several: they train together over the data centre network
+REQUEST=queued     # or direct: now or never, one slice only
+DELETE_AFTER=no    # yes: deletes the slices when the run is done and copied
+PRICE=             # dollars per chip-hour, in place of launch/lib/cost.sh's
+MAX_RESTARTS=100
+
+# Lines of NAME=value, such as WANDB_API_KEY=...; chmod 600. They become
+# environment variables of the run, travel by scp, and are shown as ***.
+SECRETS_FILE=
+
+INCLUDE=()         # files and folders of this repository that go along, besides
+                   # gpt_jax, configs and launch
+EXTRAS=tpu         # of pyproject.toml: tpu,wandb for instance
+PYTHON_VERSION=3.12   # the images have 3.10; uv brings this one
+RUNTIME=           # empty: the image for the generation
+CREATE_FLAGS=()    # more for `gcloud ... create`: --network=... --reserved
+SSH_FLAGS=()       # more for `gcloud ... ssh` and scp: --tunnel-through-iap
+POLL_SECONDS=20    # between two looks at the slices and hosts
+COPY_MINUTES=30    # between two copies to RESULTS; 0: only at the end
+
+# ---- on GKE only
+
+IMAGE=us-docker.pkg.dev/my-project/images/gpt_jax:1   # made by launch/Dockerfile
+NFS=10.0.0.2:/share   # a share that every pod mounts at MOUNT
+MOUNT=/mnt/shared
+TOPOLOGY=             # empty: the usual shape of so many chips
+CLUSTER=my-cluster    # for `gke.sh xpk`; kubectl knows its cluster by itself
