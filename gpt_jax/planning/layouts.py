@@ -5,8 +5,8 @@
 An axis that is one or more whole dimensions of the slice keeps its rings, and
 with them the reduce-scatter of gradients; one that shares a dimension loses
 them. So meshes are made by giving each dimension to an axis, and only tensor
-may be a part of one. They are put in order by a roofline of three terms, which
-is good for that alone: what is reported comes from the compiled program.
+may be a part of one. They are put in order by reckoning (`reckoning.py`): what
+is reported comes from the compiled program.
 """
 
 import itertools
@@ -18,8 +18,9 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
-from gpt_jax.nn.pattern import period
-from gpt_jax.planning.sizes import Sizes, Split
+from gpt_jax.planning import reckoning
+from gpt_jax.planning.reckoning import Facts, Links, facts_of
+from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 
@@ -27,10 +28,6 @@ from gpt_jax.spec import UsageError
 UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'tensor': 1}
 # A part of a dimension that tensor may take.
 PARTS = (2, 4, 8)
-# Of the peak, as published runs reach it (gpt_jax/planning/estimate.py).
-EFFICIENCY = 0.73
-# Of what could be hidden behind compute, so much is not: a guess.
-EXPOSED = 0.3
 FREE = 0.9  # of HBM may be full by this file's reckoning
 
 
@@ -81,7 +78,7 @@ def candidates(
   Raises:
     UsageError: there is none; says why for the likeliest.
   """
-  facts = _facts(config)
+  facts = facts_of(config)
   found, refused = {}, {}
   for key, links in _meshes(slices).items():
     mesh = dict(zip(sharding.AXES, key, strict=True))
@@ -108,9 +105,9 @@ def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
     UsageError: the config cannot be split so.
   """
   mesh = mesh_of(config, slices)
-  broken = {axis: _Links(1, False) for axis in sharding.AXES}
+  broken = {axis: Links(1, False) for axis in sharding.AXES}
   links = _meshes(slices).get(tuple(mesh.values()), broken)
-  layout = _layout(_facts(config), slices, sizes, mesh, links, micro=False)
+  layout = _layout(facts_of(config), slices, sizes, mesh, links, micro=False)
   return layout._replace(changes={})
 
 
@@ -134,50 +131,15 @@ def micro_choices(config: Config, mesh: dict[str, int]) -> list[int]:
 
   0 is all at once.
   """
-  return _micro_choices(_facts(config).rows, num_parts(config, mesh))
+  return _micro_choices(facts_of(config).rows, num_parts(config, mesh))
 
 
 def activations(config: Config, mesh: dict[str, int]) -> float:
   """Bytes on one device that the forward pass keeps, roughly."""
-  return _activations(_facts(config), mesh, config.batch.micro_rows)
+  return reckoning.activations(facts_of(config), mesh, config.batch.micro_rows)
 
 
-class _Links(NamedTuple):
-  """Links a device may use at once for an axis, and whether they are rings."""
-
-  count: int
-  whole: bool
-
-
-class _Facts(NamedTuple):
-  """What of a config does not depend on the mesh."""
-
-  config: Config
-  model: Any  # its section
-  rows: tuple[int, ...]  # of each stage
-  rules: sharding.Rules
-  period: int  # layers after which the pattern repeats
-  experts: tuple[int, ...]  # of each layer of a period that has some
-
-  @property
-  def last(self) -> int:
-    """Rows of the last stage."""
-    return self.rows[-1]
-
-
-def _facts(config: Config) -> _Facts:
-  layers = period(config.model.attention, config.model.ffn)
-  return _Facts(
-    config,
-    config.model,
-    tuple(stage.rows for stage in config_lib.ramp(config).stages),
-    sharding.parse_rules(config.mesh.rules),
-    len(layers),
-    tuple(x.ffn.router.num_experts for x in layers if x.ffn.router),
-  )
-
-
-def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, _Links]]:
+def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, Links]]:
   """Sizes of the axes, and the links of each axis: the most, where several."""
   axes = sharding.AXES
   dimensions = [
@@ -187,14 +149,14 @@ def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, _Links]]:
   if slices.chip.devices > 1:
     # The devices of a chip: as if linked to each other.
     dimensions.append((slices.chip.devices, 2))
-  found: dict[tuple[int, ...], dict[str, _Links]] = {}
+  found: dict[tuple[int, ...], dict[str, Links]] = {}
   for owners in itertools.product(axes, repeat=len(dimensions)):
     mesh = {axis: 1 for axis in axes}
-    links = {axis: _Links(0, True) for axis in axes}
+    links = {axis: Links(0, True) for axis in axes}
     for owner, (n, count) in zip(owners, dimensions, strict=True):
       mesh[owner] *= n
       if n > 1:
-        links[owner] = _Links(links[owner].count + count, True)
+        links[owner] = Links(links[owner].count + count, True)
     mesh['data'] *= slices.number
     found[tuple(mesh.values())] = links
   for key, links in list(found.items()):
@@ -202,18 +164,18 @@ def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, _Links]]:
     for part in PARTS if tensor == 1 else ():
       # Tensor takes a part of a dimension of fsdp: neither has whole rings.
       if fsdp % part == 0 and fsdp > part:
-        broken = {'tensor': _Links(1, False), 'fsdp': _Links(2, False)}
+        broken = {'tensor': Links(1, False), 'fsdp': Links(2, False)}
         cut = (data, fsdp // part, expert, part)
         found.setdefault(cut, links | broken)
   return found
 
 
 def _layout(
-  facts: _Facts,
+  facts: Facts,
   slices: Slices,
   sizes: Sizes,
   mesh: dict[str, int],
-  links: dict[str, _Links],
+  links: dict[str, Links],
   micro: bool,
 ) -> Layout:
   """One mesh, with what it asks of the config.
@@ -245,16 +207,16 @@ def _layout(
   need = state + of_mesh.gradients(mesh)
   choices = [facts.config.batch.micro_rows]
   for at_once in _micro_choices(facts.rows, split) if micro else choices:
-    kept = _activations(facts, mesh, at_once)
+    kept = reckoning.activations(facts, mesh, at_once)
     if need + kept <= FREE * slices.hbm:
       break
   if micro:
     changes['batch.micro_rows'] = at_once
-  seconds = _seconds(facts, slices, of_mesh, mesh, links, at_once)
+  seconds = reckoning.seconds(facts, slices, of_mesh, mesh, links, at_once)
   return Layout(mesh, changes, seconds, state, need + kept)
 
 
-def _check_tensor(facts: _Facts, tensor: int) -> None:
+def _check_tensor(facts: Facts, tensor: int) -> None:
   """Checks what tensor splits that is no dimension of a parameter.
 
   Raises:
@@ -276,67 +238,3 @@ def _micro_choices(rows: tuple[int, ...], split: int) -> list[int]:
     if common % n == 0 and n < rows[-1]
   ]
   return [0, *reversed(fitting)]
-
-
-def _activations(
-  facts: _Facts, mesh: dict[str, int], micro_rows: int | None
-) -> float:
-  model = facts.model
-  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  tokens = (micro_rows or facts.last) * model.context_length / split
-  gated = 'glu' in model.ffn
-  heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size
-  wide = (heads + (2 if gated else 1) * model.d_ff) / mesh['tensor']
-  # What goes from layer to layer is split over tensor too.
-  stream = model.d_model / mesh['tensor']
-  one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)
-  kept = {
-    'full': 2 * tokens * stream * model.num_layers / facts.period,
-    'dots': 2 * tokens * (2 * stream + wide) * model.num_layers,
-    # Three times what the products give: float32 inside norms and the like,
-    # by programs that were compiled.
-    'none': 3 * one * model.num_layers,
-  }[model.remat]
-  return kept + one * facts.period
-
-
-def _seconds(
-  facts: _Facts,
-  slices: Slices,
-  sizes: Split,
-  mesh: dict[str, int],
-  links: dict[str, _Links],
-  micro_rows: int | None,
-) -> float:
-  """A step of the last stage."""
-  model, rows = facts.model, facts.last
-  micro = rows // (micro_rows or rows)
-  tokens = rows * model.context_length
-  again = {'full': 4 / 3, 'dots': 1.1, 'none': 1.0}[model.remat]
-  work = 6 * sizes.matmul * tokens * again
-  compute = work / (slices.devices * slices.peak * EFFICIENCY)
-
-  def over(axis: str, sent: float) -> float:
-    if mesh[axis] == 1:
-      return 0.0
-    rate = max(links[axis].count, 1) * slices.chip.link
-    return sent * (mesh[axis] - 1) / mesh[axis] / rate
-
-  weights = 2 * sizes.parameters / mesh['tensor'] / mesh['expert']
-  # Reduce-scatter, or the all-reduce of twice the bytes where fsdp is the
-  # whole slice or shares a dimension.
-  alone = mesh['fsdp'] == slices.devices // slices.number
-  scatter = 1 if links['fsdp'].whole and not alone else 2
-  fsdp = over('fsdp', micro * (2 + scatter) * weights)
-  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  here = 2 * tokens / split * model.d_model
-  meets = 2 if model.block.startswith('parallel') else 4
-  tensor = over('tensor', 3 * meets * here * model.num_layers)
-  expert = over('expert', 6 * here * model.num_layers / mesh['expert'])
-  gradient = weights / mesh['fsdp']
-  inside = mesh['data'] // slices.number
-  data = over('data', 2 * gradient) if inside > 1 else 0.0
-  if slices.number > 1:
-    data += 2 * gradient / (slices.chip.dcn / slices.chip.devices)
-  exposed = EXPOSED * (min(compute, fsdp) + tensor)
-  return max(compute, fsdp) + exposed + expert + data

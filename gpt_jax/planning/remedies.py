@@ -94,12 +94,12 @@ def smallest_change(
     per_chip * error.limit,
     remedy,
     tried,
-    None if remedy else _larger(request),
+    None if remedy else larger(request),
   )
 
 
-def _larger(request: Request) -> str | None:
-  """The smallest larger slice whose best layout fits by reckoning."""
+def larger(request: Request) -> str | None:
+  """The smallest larger slice whose best layout fits by reckoning, if any."""
   chip, sizes = request.slices.chip, Sizes()
   here = math.prod(request.slices.shape)
   remat = REMATS[-1] if request.remat else request.config.model.remat

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import layouts
+from gpt_jax.planning import layouts, remedies
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.plans import (
   Note,
@@ -17,7 +17,6 @@ from gpt_jax.planning.plans import (
   overrides,
   shown,
 )
-from gpt_jax.planning.remedies import REMATS
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.spec import UsageError
 
@@ -74,7 +73,7 @@ def _variants(request: Request) -> list[dict[str, Any]]:
   """What to try, the most promising first: fastest of what may fit."""
   sizes, limit = Sizes(), request.slices.hbm
   found = []
-  remats = REMATS if request.remat else (request.config.model.remat,)
+  remats = remedies.REMATS if request.remat else (request.config.model.remat,)
   for remat in remats:
     config = layouts.apply(request.config, {'model.remat': remat})
     if request.mesh:
@@ -99,9 +98,10 @@ def _variants(request: Request) -> list[dict[str, Any]]:
           fewer = {**changes, 'batch.micro_rows': n}
           found.append((False, option.seconds * 1.02, fewer))
   if not found:
+    enough = remedies.larger(request)
     raise UsageError(
-      f'the state alone exceeds the HBM of {request.slices} on every mesh; '
-      'take more chips'
+      f'--topology={request.slices.name}: by reckoning no layout fits; take '
+      + (enough or 'more chips of another generation')
     )
   found.sort(key=lambda entry: entry[:2])
   unique = {}
