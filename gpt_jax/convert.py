@@ -67,6 +67,7 @@ SECTIONS = {
       'group': 'data, fsdp',
       'expert': 'expert',
       'length': '',
+      'stream': 'tensor',
       'embed': 'fsdp',
       'heads': 'tensor',
       'kv_heads': 'tensor',

@@ -131,18 +131,18 @@ def param_shardings(
   """
   table: dict[Any, tuple[str, ...]] = dict(rules)
 
-  def of(leaf: nn.LogicallyPartitioned) -> NamedSharding:
+  def of(leaf: nn.LogicallyPartitioned) -> PartitionSpec:
     names = []
     for logical, size in zip(leaf.names, leaf.value.shape, strict=True):
       parts = math.prod(mesh.shape[a] for a in table.get(logical, ()))
       whole = logical in MAY_BE_WHOLE and size % parts
       names.append(None if whole else logical)
-    spec: Any = nn.logical_to_mesh_axes(names, rules)
-    return NamedSharding(mesh, spec)
+    return PartitionSpec(*names)
 
-  return jax.tree.map(
+  specs = jax.tree.map(
     of, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
   )
+  return nn.logical_to_mesh_sharding(specs, mesh, rules)
 
 
 def batch_sharding(mesh: Mesh, rules: Rules) -> NamedSharding:
