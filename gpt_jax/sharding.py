@@ -142,7 +142,9 @@ def param_shardings(
   specs = jax.tree.map(
     of, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
   )
-  return nn.logical_to_mesh_sharding(specs, mesh, rules)
+  # Flax names the type of a concrete mesh only, and needs no more than axes.
+  any_mesh: Any = mesh
+  return nn.logical_to_mesh_sharding(specs, any_mesh, rules)
 
 
 def batch_sharding(mesh: Mesh, rules: Rules) -> NamedSharding:

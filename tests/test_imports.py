@@ -107,7 +107,7 @@ def test_linen_stays_in_nn(path):
   }
   assert used <= {
     *('nn.meta', 'nn.LogicallyPartitioned', 'nn.get_partition_spec'),
-    *('nn.logical_to_mesh_axes', 'nn.logical_axis_rules'),
+    *('nn.logical_to_mesh_sharding', 'nn.logical_axis_rules'),
   }
 
 
