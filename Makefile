@@ -2,6 +2,7 @@
 #   make smoke   trains a small GPT on this machine, in about five minutes
 #   make test    runs the test suite
 #   make lint    ruff, pyright and shellcheck
+#   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
 #   make crash   kills a small run KILLS times, and compares with one left alone
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
 #                a minute each; fails where one is not what it was. ONLY=palm
@@ -13,7 +14,7 @@ FLAGS ?=
 KILLS ?= 10
 ONLY ?=
 
-.PHONY: smoke test lint crash plan
+.PHONY: smoke test lint crash plan beam
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -34,9 +35,20 @@ plan: .venv/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plan]'
 	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
 
+beam: .venv-beam/ready
+	.venv-beam/bin/python -m pytest -n 0 tests/data/test_beam.py
+
 .venv/ready: pyproject.toml constraints.txt
+	$(call environment,.venv,constraints.txt,'.[test]')
+
+# Apart from .venv: Beam needs older versions of some libraries.
+.venv-beam/ready: pyproject.toml constraints-beam.txt
+	$(call environment,.venv-beam,constraints-beam.txt,'.[beam]' hypothesis pytest pytest-xdist)
+
+define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Python 3.11 or later is needed: make PYTHON=python3.12' >&2; exit 2; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/pip install --quiet --constraint $(2) --editable $(3)
 	@touch $@
+endef

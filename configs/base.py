@@ -104,6 +104,11 @@ def get_config(arg: str = '') -> ConfigDict:
     # or a source of its own.
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
+    # stream: rows are cut out of all documents, one after the other (GPT);
+    # documents: rows of whole documents that do not see each other, padded.
+    rows='stream',
+    # Of the token store's chunks: none, zstd(level=3).
+    compression='none',
     # Threads or processes that turn text into tokens, always the same; empty:
     # one a core.
     workers=placeholder(int),
@@ -191,7 +196,14 @@ def get_config(arg: str = '') -> ConfigDict:
   config.eval = dict(
     every_steps=1000,  # also after the last step; 0: only then
     rows=64,  # rows in one evaluation batch
-    num_batches=placeholder(int),  # empty: all of the held-out split
+    num_batches=placeholder(int),  # empty: all of each held-out set
+    # More held-out sets: name -> call of a source, as in data.source. Prepared
+    # with the token store, and reported as eval/NAME/loss, .../bits_per_byte.
+    sets=dict(),
+    # Of these the number of original words, for eval/NAME/word_perplexity: a
+    # number, 'words' (separated by white space) or 'words_and_lines' (which
+    # counts ends of lines too, as WikiText does).
+    words=dict(),
   )
 
   # A phase that takes longer is hung: the run ends, and shows where. 0: never.

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measures speed: of training, saving, decoding, attention, experts, encoding.
+r"""Measures speed: of training, saving, decoding, attention, experts, data.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.rows=8 --json
@@ -9,6 +9,9 @@
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
   gpt-jax benchmark --config configs/llama.py --what encode --steps 5
+  gpt-jax benchmark --config configs/smoke.py --what prepare \
+    --text 'documents(count=1e6)'
+  gpt-jax benchmark --config configs/gpt3.py:125m --what rows --steps 100
 
 train: compile time, median step time, tokens/s, the wait for data and MFU,
 with its formula and the peak that it is relative to. checkpoint: what saving
@@ -19,7 +22,10 @@ and memory of each pattern of model.attention, forward and backward. switch: a
 config with experts, the same with more of them, and its dense twin. top_k: one
 expert a token against two, at three capacity factors. encode: the corpus of the
 config through its tokenizer, as prepare does it and as SentencePiece's own
-threads do.
+threads do. prepare: seconds, memory of all processes and bytes on disk of
+preparing the config's corpus, or a text made by rule: documents(count, words),
+one(megabytes). rows: random rows a second from a token store on disk, and how
+long one that answers late is waited for.
 """
 
 import json
@@ -33,6 +39,8 @@ from gpt_jax.benchmarks import (
   checkpoint,
   decode,
   encode,
+  prepare,
+  rows,
   switch,
   top_k,
   train,
@@ -46,6 +54,8 @@ WHAT = {
   'switch': switch,
   'top_k': top_k,
   'encode': encode,
+  'prepare': prepare,
+  'rows': rows,
 }
 
 
@@ -62,6 +72,13 @@ def define(values: flags.FlagValues) -> None:
     lower_bound=1,
     flag_values=values,
   )
+  flags.DEFINE_string(
+    'text',
+    'corpus',
+    "What --what prepare takes: corpus (the config's), documents(count=1e6, "
+    'words=50), one(megabytes=500).',
+    flag_values=values,
+  )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -69,11 +86,15 @@ def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'config')
   config = config_lib.resolve(args.config)
-  if config.model.vocab_size is None and args.what != 'encode':
+  module = WHAT[args.what]
+  # None of these builds a model.
+  if module not in (encode, prepare, rows) and config.model.vocab_size is None:
     raise command.UsageError(
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'
     )
-  module = WHAT[args.what]
-  result = module.measure(config, args.steps)
+  if module is prepare:
+    result = prepare.measure(config, args.text)
+  else:
+    result = module.measure(config, args.steps)
   print(json.dumps(result) if args.json else module.report(result))

@@ -53,6 +53,7 @@ CALL_STRINGS = {
   'schedule.name': SCHEDULES,
 }
 NAMES = {
+  'data.rows': ('stream', 'documents'),
   'model.dtype': DTYPES,
   'model.remat': REMATS,
   'model.loop': LOOPS,

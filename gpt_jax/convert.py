@@ -46,6 +46,8 @@ SECTIONS = {
     'holdout': 'documents(fraction=0.02)',
     'store': None,
     'sources': {},
+    'rows': 'stream',
+    'compression': 'none',
     'workers': None,
   },
   'optim': {
@@ -96,7 +98,13 @@ SECTIONS = {
     'save_seconds': 0.0,
   },
   'hosts': {'join_seconds': 300, 'heartbeat_seconds': 30},
-  'eval': {'every_steps': 0, 'rows': 8, 'num_batches': None},
+  'eval': {
+    'every_steps': 0,
+    'rows': 8,
+    'num_batches': None,
+    'sets': {},
+    'words': {},
+  },
   'log': {'every_steps': 1, 'sample_prompt': '', 'sample_tokens': 0},
 }
 

@@ -12,7 +12,8 @@ byte of text.
 
 import json
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -20,9 +21,9 @@ from absl import flags
 
 from gpt_jax import command
 from gpt_jax import run as run_lib
-from gpt_jax.data import pipeline
+from gpt_jax.data import eval_sets, pipeline
+from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.data.store import TokenStore
-from gpt_jax.metrics import HELD_OUT
 from gpt_jax.run import Run
 
 
@@ -32,7 +33,8 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'tasks',
     'validation',
-    'Comma list of what to measure: validation (the held-out split).',
+    'Comma list of what to measure: validation (the held-out split, and the '
+    'sets of eval.sets).',
     flag_values=values,
   )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
@@ -58,20 +60,21 @@ def main(args: command.Args) -> None:
 
 
 class HeldOut:
-  """The held-out split, evaluated whenever it is called."""
+  """The held-out sets, evaluated whenever it is called."""
 
-  def __init__(self, run: Run, store: TokenStore):
-    """Takes the held-out split, and compiles the evaluation step."""
-    self._run, self._store = run, store
+  def __init__(self, run: Run, sets: Mapping[str, EvalSet]):
+    """Takes the sets by name, and compiles the evaluation step."""
+    self._run, self._sets = run, sets
     self._step = run_lib.compile_eval_step(run).call
 
   def __call__(
     self, params, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
-    """Loss, perplexity and bits per byte under keys `eval/validation/...`.
+    """Loss, perplexity and bits per byte under keys `eval/NAME/...`.
 
-    The bits per byte are the bits per token, times the split's tokens per
-    byte; the end-of-document tokens are predicted and counted too.
+    The bits per byte are the bits per token, times the set's tokens per byte;
+    the perplexity per original word is exp of the nats per token, times its
+    tokens per word. The end-of-document tokens are predicted and counted too.
 
     Args:
       params: of the model.
@@ -80,9 +83,20 @@ class HeldOut:
     Returns:
       The measures; None if it was stopped.
     """
+    found = {}
+    for name, held_out in self._sets.items():
+      values = self._measure(params, held_out, stop)
+      if values is None:
+        return None
+      found |= {f'eval/{name}/{key}': value for key, value in values.items()}
+    return found
+
+  def _measure(
+    self, params, held_out: EvalSet, stop: Callable[[], bool]
+  ) -> dict[str, float] | None:
     config, rows = self._run.config, self._run.eval_rows
     batches = pipeline.evaluation_batches(
-      self._store,
+      held_out.store,
       length=config.model.context_length,
       rows=rows,
       host_rows=self._run.host_rows,
@@ -99,34 +113,51 @@ class HeldOut:
     sums = np.asarray(jax.device_get(sums), np.float64)
     total, weight = np.sum(sums, axis=0)
     loss = float(total / weight)
-    manifest = self._store.manifest
-    bits = loss / math.log(2) * manifest.num_tokens / manifest.num_bytes
-    return {
-      HELD_OUT: loss,
-      'eval/validation/perplexity': math.exp(loss),
-      'eval/validation/bits_per_byte': bits,
-      'eval/validation/tokens': int(weight),
+    manifest = held_out.store.manifest
+    total = loss * manifest.num_tokens
+    values = {
+      'loss': loss,
+      'perplexity': math.exp(loss),
+      'bits_per_byte': total / math.log(2) / manifest.num_bytes,
+      'tokens': int(weight),
     }
+    words = held_out.num_words
+    # An untrained model's may be too large for a float: then it is left out.
+    if words and total / words < math.log(sys.float_info.max):
+      values['word_perplexity'] = math.exp(total / words)
+    return values
 
 
 def summary(values: dict[str, float]) -> str:
   """A line for people."""
+  names = [
+    key.split('/')[1] for key in values if key.endswith('/bits_per_byte')
+  ]
+  return '; '.join(_summary(name, values) for name in names)
+
+
+def _summary(name: str, values: dict[str, float]) -> str:
+  key = f'eval/{name}'
+  words = ''
+  if f'{key}/word_perplexity' in values:
+    words = f', perplexity per word {values[f"{key}/word_perplexity"]:.2f}'
   return (
-    f'validation loss {values[HELD_OUT]:.4f}, perplexity '
-    f'{values["eval/validation/perplexity"]:.2f}, bits per byte '
-    f'{values["eval/validation/bits_per_byte"]:.4f}, over '
-    f'{values["eval/validation/tokens"]:,} tokens'
+    f'{name} loss {values[f"{key}/loss"]:.4f}, perplexity '
+    f'{values[f"{key}/perplexity"]:.2f}, bits per byte '
+    f'{values[f"{key}/bits_per_byte"]:.4f}{words}, over '
+    f'{values[f"{key}/tokens"]:,} tokens'
   )
 
 
 def _validation(trained: run_lib.Trained, workdir: str) -> dict[str, float]:
-  store = TokenStore.open(run_lib.data_folder(trained.run.config, workdir))
-  split = store.validation()
-  if split is None:
+  config = trained.run.config
+  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
+  if not sets:
     raise command.UsageError(
       'data.holdout=none: this run held no text out; set data.holdout'
     )
-  values = HeldOut(trained.run, split)(trained.state.eval_params)
+  values = HeldOut(trained.run, sets)(trained.state.eval_params)
   assert values is not None  # nothing stopped it
   return values
 

@@ -27,7 +27,7 @@ def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
   config = run_lib.read_config(workdir)
   start, stop = _steps(steps, config.schedule.num_steps)
   store = TokenStore.open(run_lib.data_folder(config, workdir))
-  store = store.ordered(config.data.source)
+  store = store.ordered(config.data.source, config.data.rows)
   length = config.model.context_length
   tokenizer = store.tokenizer() if text else None
   found = []
@@ -43,7 +43,8 @@ def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
       spans = [span._asdict() for span in row.spans]
       line = {'step': step.step + 1, **row._asdict(), 'spans': spans}
       if tokenizer:
-        tokens = store.tokens(row.begin, row.begin + length + 1)
+        count = sum(span.stop - span.start for span in row.spans)
+        tokens = store.tokens(row.begin, row.begin + count)
         line['text'] = tokenizer.decode(tokens)
       found.append(line)
       if not as_json:

@@ -11,7 +11,6 @@ from gpt_jax import distributed, metrics
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.data import pipeline, skips
 from gpt_jax.data.store import TokenStore
-from gpt_jax.metrics import HELD_OUT
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.run import Run
 
@@ -70,7 +69,11 @@ class Job(NamedTuple):
     past: dict[str, Any] = dict(
       losses=[m['loss'] for m in lines if 'loss' in m][-WINDOW:],
       skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
-      held_out=[(m['step'], m[HELD_OUT]) for m in lines if HELD_OUT in m],
+      held_out=[
+        (m['step'], loss)
+        for m in lines
+        if (loss := metrics.held_out_loss(m)) is not None
+      ],
       unlogged=unlogged[-1] if unlogged else [],
     )
     return Past(**distributed.first_says(past))

@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 import os
+import re
 import time
 from typing import Any
 
@@ -16,8 +17,9 @@ from tensorboardX import SummaryWriter
 from gpt_jax import goodput
 from gpt_jax.command import console, log, seconds_since_start
 
-# The key of the held-out loss.
+# The key of the held-out loss; other held-out sets have their own.
 HELD_OUT = 'eval/validation/loss'
+_LOSS = re.compile('eval/([^/]+)/loss')
 
 
 def write_atomically(path: str, text: str) -> None:
@@ -39,6 +41,19 @@ def read(workdir: str) -> list[dict[str, Any]]:
     return []
   # What follows the last newline was cut off by a crash.
   return [json.loads(line) for line in lines[:-1]]
+
+
+def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
+  """The losses of the held-out sets by name, that of the split first."""
+  found = {
+    m[1]: x for name, x in values.items() if (m := _LOSS.fullmatch(name))
+  }
+  return dict(sorted(found.items(), key=lambda item: item[0] != 'validation'))
+
+
+def held_out_loss(values: dict[str, Any]) -> float | None:
+  """The held-out loss that checkpoints are chosen by; None: none was made."""
+  return next(iter(held_out_losses(values).values()), None)
 
 
 def finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,10 @@ from rich.table import Table
 from gpt_jax import command, goodput, metrics, plot_routers
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.metrics import HELD_OUT
 from gpt_jax.spec import UsageError
+
+# Of the held-out sets, the split of the corpus first.
+_MARKERS = 'osd^v*xP'
 
 
 def define(values: flags.FlagValues) -> None:
@@ -86,19 +88,20 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
     # Between two logged steps the batch may grow; that far the line is off.
     logged = [(0, 0), *((m['step'], m['tokens']) for m in lines if 'loss' in m)]
     at, counts = zip(*logged, strict=True)
-    held_out = [
-      (np.interp(m['step'], at, counts), m[HELD_OUT])
-      for m in lines
-      if HELD_OUT in m
-    ]
+    held_out: dict[str, list[tuple[float, float]]] = {}
+    for m in lines:
+      for name, loss in metrics.held_out_losses(m).items():
+        point = (float(np.interp(m['step'], at, counts)), loss)
+        held_out.setdefault(name, []).append(point)
     name = os.path.basename(os.path.normpath(workdir))
     tokens, losses = zip(*train, strict=True)
     axes.plot(tokens, losses, f'C{i}', lw=0.6, alpha=0.4)
     smooth = running_mean(losses)
     axes.plot(tokens, smooth, f'C{i}', lw=1.5, label=f'{name}: training')
-    if held_out:
-      xs, ys = zip(*held_out, strict=True)
-      axes.plot(xs, ys, f'C{i}o--', label=f'{name}: held out')
+    for (part, points), marker in zip(held_out.items(), _MARKERS, strict=False):
+      part = 'held out' if part == 'validation' else part
+      xs, ys = zip(*points, strict=True)
+      axes.plot(xs, ys, f'C{i}{marker}--', label=f'{name}: {part}')
   axes.set_xlabel('tokens')
   axes.set_ylabel('loss (nats a token)')
   axes.grid(alpha=0.3)

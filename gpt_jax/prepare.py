@@ -1,11 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Turns text into a tokenizer and a token store.
+r"""Turns text into a tokenizer and a token store.
 
   gpt-jax prepare --config configs/smoke.py --out data/smoke
+  gpt-jax prepare --config configs/smoke.py --out data/smoke \
+    --runner DirectRunner --beam_options '--direct_num_workers=2'
 
 `train` does it by itself when the store is missing; several runs share one by
---config.data.store=data/smoke.
+--config.data.store=data/smoke. What is too much for one machine is prepared
+on Apache Beam by --runner, with the same bytes: see launch/BEAM.md.
 
   gpt-jax prepare --config configs/smoke.py --out data/clean \
     --config.data.source="jsonl('web/*.jsonl.zst')" \
@@ -20,7 +23,7 @@ from absl import flags
 
 from gpt_jax import command
 from gpt_jax import config as config_lib
-from gpt_jax.data import prepare
+from gpt_jax.data import eval_sets, prepare
 from gpt_jax.data.clean import report
 
 
@@ -30,13 +33,33 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'out', None, 'Folder of the store; made when missing.', flag_values=values
   )
+  flags.DEFINE_string(
+    'runner',
+    None,
+    'Runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, '
+    'SparkRunner, ...; empty: this process and its own workers.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'beam_options',
+    '',
+    "Apache Beam's own options, in one text: '--project=P --region=R'.",
+    flag_values=values,
+  )
 
 
 def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'config', 'out')
   config = config_lib.resolve(args.config)
-  prepare.prepare(config, args.out)
+  if args.beam_options and not args.runner:
+    raise command.UsageError(
+      f'--beam_options={args.beam_options}: needs --runner as well'
+    )
+  eval_sets.check(config)
+  prepare.prepare(
+    config, args.out, runner=args.runner, beam_options=args.beam_options
+  )
   store = prepare.ensure(config, args.out)
   config_lib.set_vocab_size(
     config, store.manifest.vocab_size, config.tokenizer.name
@@ -44,11 +67,13 @@ def main(args: command.Args) -> None:
   if entries := report.read(args.out):
     print(*report.table(entries), sep='\n')
     print(f'examples of what went: {args.out}/{report.NAME}')
-  for split, part in (('training', store), ('held-out', store.validation())):
-    if part is not None:
-      m = part.manifest
-      print(
-        f'{split}: {m.num_documents:,} documents, {m.num_bytes:,} bytes, '
-        f'{m.num_tokens:,} tokens ({m.num_bytes / m.num_tokens:.2f} bytes each)'
-      )
+  parts = {'training': store}
+  for name, found in eval_sets.held_out(config, store).items():
+    parts['held-out' if name == eval_sets.VALIDATION else name] = found.store
+  for name, part in parts.items():
+    m = part.manifest
+    print(
+      f'{name}: {m.num_documents:,} documents, {m.num_bytes:,} bytes, '
+      f'{m.num_tokens:,} tokens ({m.num_bytes / m.num_tokens:.2f} bytes each)'
+    )
   print(f'token store: {args.out}')

@@ -121,7 +121,11 @@ def check_devices(config: Config, devices: Devices = None) -> None:
       )
   with sharding.use(mesh, rules):
     first = config_lib.ramp(config).stages[0].rows
-    check_attention(config.model, config.batch.micro_rows or first)
+    check_attention(
+      config.model,
+      config.batch.micro_rows or first,
+      packed=config.data.rows == 'documents',
+    )
   _check_experts(config, mesh, dict(rules))
 
 
@@ -215,11 +219,14 @@ def _init(run: Run):
 def abstract_batch(run: Run, num_rows: int) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of `num_rows` rows."""
   row = np.zeros((1, run.config.model.context_length + 1), np.int32)
+  arrays = run.objective.corrupt(row)
+  if run.config.data.rows == 'documents':
+    arrays |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
   return {
     name: jax.ShapeDtypeStruct(
       (num_rows, *x.shape[1:]), x.dtype, sharding=run.batch_sharding
     )
-    for name, x in run.objective.corrupt(row).items()
+    for name, x in arrays.items()
   }
 
 

@@ -162,7 +162,7 @@ def read(file: str) -> dict[str, Any]:
       'of a run'
     ) from e
   store = TokenStore.open(run_lib.data_folder(config, workdir))
-  store = store.ordered(config.data.source)
+  store = store.ordered(config.data.source, config.data.rows)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   source = pipeline.RowSource(
     store, length=config.model.context_length, seed=config.seed

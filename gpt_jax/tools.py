@@ -19,7 +19,7 @@ class Tools(NamedTuple):
   """What is made once, before the first step."""
 
   train_steps: dict[int, run_lib.Compiled]  # by the rows of the batch
-  evaluation: Any  # on the held-out split; None without one
+  evaluation: Any  # `evaluate.HeldOut`; None where nothing is held out
   meter: Meter
   saver: Saver
 
@@ -28,7 +28,7 @@ def prepare(
   job: Job,
   state: TrainState,
   metrics: Metrics,
-  held_out: Callable[[Run, Any], Any],
+  held_out: Callable[[], Any],
 ) -> Tools:
   """Compiles what the loop calls, and measures the device where it must.
 
@@ -36,16 +36,16 @@ def prepare(
     job: what is trained, and from which data.
     state: the loop starts from.
     metrics: to write down what was compiled.
-    held_out: makes the evaluation of a run on a held-out split.
+    held_out: makes the evaluation, after the steps were compiled; None
+      where nothing was held out.
   """
   run, config = job.run, job.run.config
   train_steps: dict[int, run_lib.Compiled] = {}
   compile_stages(run, int(state.step), train_steps, metrics)
   rows, compiled = max(train_steps.items())
-  split = job.store.validation()
   return Tools(
     train_steps,
-    held_out(run, split) if split else None,
+    held_out(),
     Meter(run, state.params, compiled.flops / (rows * run.ramp.row_tokens)),
     Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
   )

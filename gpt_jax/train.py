@@ -13,6 +13,7 @@ tokenizer/, data/, loss.png, samples.txt and tensorboard/.
 """
 
 import contextlib
+import functools
 import os
 import time
 
@@ -41,7 +42,7 @@ from gpt_jax import workdir as workdir_lib
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.command import log
 from gpt_jax.config import Config
-from gpt_jax.data import pipeline, prepare
+from gpt_jax.data import eval_sets, pipeline, prepare
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.job import Job, Past
 from gpt_jax.meter import summary
@@ -151,7 +152,8 @@ def fit(job: Job, state: TrainState) -> TrainState:
   """
   config, done = job.run.config, int(state.step)
   past = job.past(done)
-  owed = job.store.validation() and not past.evaluated(done)
+  sets = eval_sets.held_out(config, job.store)
+  owed = sets and not past.evaluated(done)
   if done >= config.schedule.num_steps and not owed:
     job.checkpointer.close()
     return state
@@ -164,7 +166,10 @@ def fit(job: Job, state: TrainState) -> TrainState:
     job.checkpointer.evaluated(step, loss)
   metrics = job.open_metrics(done)
   with phases.during('compile'):
-    tools = tools_lib.prepare(job, state, metrics, evaluate.HeldOut)
+    held_out = functools.partial(evaluate.HeldOut, job.run, sets)
+    tools = tools_lib.prepare(
+      job, state, metrics, held_out if sets else lambda: None
+    )
   while True:
     with contextlib.closing(metrics):
       try:
@@ -209,7 +214,9 @@ def loop(
       return False
     seconds = time.perf_counter() - started
     metrics.write(step, **values, eval_seconds=seconds)
-    job.checkpointer.evaluated(step, values[metrics_lib.HELD_OUT])
+    loss = metrics_lib.held_out_loss(values)
+    assert loss is not None  # there are sets, and they were evaluated
+    job.checkpointer.evaluated(step, loss)
     log.info('step %d: %s', step, evaluate.summary(values))
     meter.restart()
     return True

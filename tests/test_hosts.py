@@ -52,7 +52,7 @@ def write_text(folder: pathlib.Path) -> list[str]:
   rows = STEPS * ROWS * 2
 
   class Store:
-    folder, mixture = 'none', ''
+    folder, mixture, rows = 'none', '', 'stream'
 
     def __len__(self):
       return rows * LENGTH + 1

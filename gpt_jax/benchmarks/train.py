@@ -95,7 +95,14 @@ def measure(config: Config, steps: int) -> dict:
 def random_store(*, num_tokens: int, vocab_size: int) -> TokenStore:
   """A token store of uniform random ids, in memory."""
   tokens = np.random.default_rng(0).integers(vocab_size, size=num_tokens)
-  manifest = Manifest(
+  manifest = random_manifest(num_tokens, vocab_size, 'uint32')
+  ends = np.array([num_tokens])
+  return TokenStore('', manifest, tokens.astype(np.uint32), ends)
+
+
+def random_manifest(num_tokens: int, vocab_size: int, dtype: str) -> Manifest:
+  """Of a store of random ids that are one document."""
+  return Manifest(
     source='random',
     source_sha256='',
     holdout='none',
@@ -103,15 +110,13 @@ def random_store(*, num_tokens: int, vocab_size: int) -> TokenStore:
     tokenizer_fingerprint='',
     vocab_size=vocab_size,
     eos_id=0,
-    dtype='uint32',
+    dtype=dtype,
     num_tokens=num_tokens,
     num_documents=1,
     num_bytes=num_tokens,
     tokens_crc32=[],
     document_ends_crc32=[],
   )
-  ends = np.array([num_tokens])
-  return TokenStore('', manifest, tokens.astype(np.uint32), ends)
 
 
 def report(result: dict) -> str:

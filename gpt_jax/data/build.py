@@ -7,7 +7,6 @@ that a process that was killed repeats no finished shard: it reads the documents
 again, to compare them with what was prepared, and encodes those after.
 """
 
-import hashlib
 import io
 import json
 import logging
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data import (
+  digest,
   encode,
   files,
   inputs,
@@ -104,19 +104,12 @@ class _Build:
     self._settings, self._split, self._folder = settings, split, folder
     self._report = report
     self._is_mixture = mixture.is_mixture(settings.source)
-    self._digest = hashlib.sha256()
+    self._digest = digest.Digest()
     self._num_bytes = self._num_documents = 0
     self._parts = split.parts()
     self._state = None if state is None else json.loads(bytes(state['json']))
     if state is None:
-      started = time.monotonic()
-      self._made = _build_tokenizer(settings, split, report)
-      self._made.save(files.join(folder, token_store.TOKENIZER))
-      log.info(
-        '%s: %d tokens in %.1f s',
-        *(settings.tokenizer, self._made.vocab_size),
-        time.monotonic() - started,
-      )
+      self._made = build_tokenizer(settings, split, folder, report)
     else:
       try:
         self._made = tokenizer.load(files.join(folder, token_store.TOKENIZER))
@@ -127,7 +120,9 @@ class _Build:
       sides[True] = files.join(folder, token_store.VALIDATION)
     try:
       self._writers = {
-        held_out: SplitWriter(path, self._made, f'{held_out}', state)
+        held_out: SplitWriter(
+          path, self._made, f'{held_out}', state, settings.compression
+        )
         for held_out, path in sides.items()
       }
     except ValueError as e:
@@ -180,8 +175,11 @@ class _Build:
     """Writes what is left, and the manifests."""
     for held_out, writer in self._writers.items():
       if not writer.num_bytes:
-        raise _empty(self._settings, held_out)
-    notes = {'cleaning': cleaning, 'skipped': self._split.skipped()}
+        raise empty(self._settings, held_out)
+    notes = {
+      'cleaning': cleaning,
+      'skipped': dict(sorted(self._split.skipped().items())),
+    }
     done = {
       held_out: writer.finish(self._settings, self._digest.hexdigest(), notes)
       for held_out, writer in self._writers.items()
@@ -193,17 +191,15 @@ class _Build:
     # Last: it is what makes the folder a token store.
     manifest.write(self._folder, done[False])
     seconds = time.monotonic() - self._started
-    _log_counts(done, self._num_bytes, seconds)
+    log_counts(done, self._num_bytes, seconds)
     return done[False]
 
   def _add_to_digest(self, part: Part) -> int:
-    text = part.document.text.encode()
-    head = f'{part.document.name}\0{part.held_out}\0{len(text)}\0'
-    self._digest.update(head.encode())
-    self._digest.update(text)
-    self._num_bytes += len(text)
+    found, size = digest.of_part(part)
+    self._digest.add(found)
+    self._num_bytes += size
     self._num_documents += 1
-    return len(text)
+    return size
 
   def _source_of(self, part: Part) -> str:
     """The source within a mixture, which begins each name; else ''."""
@@ -227,9 +223,15 @@ class _Build:
     files.write(self._folder, STATE, data.getvalue())
 
 
-def _build_tokenizer(
-  settings: Settings, split: Split, report: progress.Report
+def build_tokenizer(
+  settings: Settings, split: Split, folder: str, report: progress.Report
 ) -> Tokenizer:
+  """Makes the tokenizer, and saves it in the folder of the store.
+
+  Raises:
+    UsageError: it cannot be made as the settings say.
+  """
+
   def documents(parts: Iterator[Part]) -> Iterator[Document]:
     num_bytes = 0
     for part in parts:
@@ -237,14 +239,23 @@ def _build_tokenizer(
       num_bytes += len(part.document.text)
       report('reading for the tokenizer', num_bytes, split.num_bytes)
 
-  return tokenizer.build(
+  started = time.monotonic()
+  made = tokenizer.build(
     settings.tokenizer,
     documents(part for part in split.parts() if not part.held_out),
     documents(split.parts()),
   )
+  made.save(files.join(folder, token_store.TOKENIZER))
+  log.info(
+    '%s: %d tokens in %.1f s',
+    *(settings.tokenizer, made.vocab_size),
+    time.monotonic() - started,
+  )
+  return made
 
 
-def _empty(settings: Settings, held_out: bool) -> UsageError:
+def empty(settings: Settings, held_out: bool) -> UsageError:
+  """The error of a split without any document."""
   side = 'evaluation' if held_out else 'training'
   return UsageError(
     f'data.holdout={settings.holdout!r} leaves no document of '
@@ -253,7 +264,8 @@ def _empty(settings: Settings, held_out: bool) -> UsageError:
   )
 
 
-def _log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
+def log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
+  """Says what was written, and how fast."""
   for held_out, written in done.items():
     log.info(
       '%s: %d documents, %d bytes, %d tokens',

@@ -48,7 +48,7 @@ def batches(parts: Iterator[Part]) -> Iterator[list[Piece]]:
   """Groups documents to about `_BATCH` characters."""
   batch, size = [], 0
   for part in parts:
-    for piece in _pieces(part):
+    for piece in pieces(part):
       batch.append(piece)
       size += len(piece.text)
       if size >= _BATCH:
@@ -101,7 +101,7 @@ def _in_order(
     pool.shutdown(cancel_futures=True)
 
 
-def _pieces(part: Part) -> Iterator[Piece]:
+def pieces(part: Part) -> Iterator[Piece]:
   text, start = part.document.text, 0
   while True:
     stop = len(text)

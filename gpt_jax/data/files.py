@@ -16,6 +16,7 @@ import tensorstore as ts
 # Chunks read lately, of all token stores of the process together.
 _CACHE_BYTES = 1 << 28
 _CONTEXT = ts.Context({'cache_pool': {'total_bytes_limit': _CACHE_BYTES}})
+_NOT_KEPT = ts.Context({'cache_pool': {'total_bytes_limit': 0}}, _CONTEXT)
 
 
 def join(folder: str, name: str) -> str:
@@ -28,14 +29,19 @@ def is_local(folder: str) -> bool:
   return '://' not in folder
 
 
-def open_array(folder: str, **spec) -> ts.TensorStore:
-  """Opens the zarr3 array in `folder`; `spec` are TensorStore's options.
+def open_array(folder: str, *, keep: bool = True, **spec) -> ts.TensorStore:
+  """Opens the zarr3 array in `folder`.
+
+  Args:
+    folder: a path or a URL.
+    keep: whether chunks that were read or written stay in memory for a while.
+    **spec: TensorStore's options.
 
   Raises:
     ValueError: there is no readable array.
   """
   spec = {'driver': 'zarr3', 'kvstore': _spec(folder)} | spec
-  return ts.open(spec, context=_CONTEXT).result()
+  return ts.open(spec, context=_CONTEXT if keep else _NOT_KEPT).result()
 
 
 def read(folder: str, name: str) -> bytes | None:

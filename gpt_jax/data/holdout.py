@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of the corpus is held out for evaluation."""
 
+import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax import spec
@@ -19,6 +20,18 @@ class Part(NamedTuple):
   held_out: bool
 
 
+class Unit(NamedTuple):
+  """A part of the corpus that can be read by itself.
+
+  Attributes:
+    parts: starts the stream of its documents.
+    skipped: what was left out, as in `sources.Source`.
+  """
+
+  parts: Callable[[], Iterator[Part]]
+  skipped: Callable[[], dict[str, int]]
+
+
 class Split(NamedTuple):
   """The corpus as parts, read as a stream as often as asked.
 
@@ -27,6 +40,8 @@ class Split(NamedTuple):
     num_bytes: of their text, for progress; None where it is not known.
     holds_out: whether any part is held out.
     files: name -> path of what is read.
+    units: one after the other they are the parts; None where the side of a
+      document depends on those before.
     skipped: what was left out, as in `sources.Source`.
   """
 
@@ -34,30 +49,34 @@ class Split(NamedTuple):
   num_bytes: int | None
   holds_out: bool
   files: dict[str, str]
+  units: Sequence[Unit] | None = None
   skipped: Callable[[], dict[str, int]] = dict
 
 
-def split(source: str, holdout: str, corpus: Source | None = None) -> Split:
+def split(
+  source: str,
+  holdout: str,
+  corpus: Source | None = None,
+  field: str = 'data.source',
+) -> Split:
   """Splits the corpus `source` as the call `holdout` says.
 
   Args:
     source: call-string.
     holdout: call-string.
     corpus: what is left of the source after cleaning, where it was.
+    field: where `source` stands in the config.
 
   Raises:
     UsageError: either call is wrong.
   """
+  corpus = corpus or sources.load(field, source)
   field = 'data.holdout'
-  corpus = corpus or sources.load('data.source', source)
   (call,) = spec.parse(field, holdout)[:1]
   if call.name in sources.SOURCES:
     other = sources.load(field, holdout)
     return _other(corpus, other)._replace(
-      skipped=lambda: (
-        corpus.skipped()
-        | {f'holdout: {kind}': n for kind, n in other.skipped().items()}
-      )
+      skipped=lambda: corpus.skipped() | _renamed(other)
     )
   choices = HOLDOUTS | sources.SOURCES  # so that an error lists them all
   made = spec.build(field, holdout, choices)(corpus)
@@ -72,13 +91,17 @@ def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
   _check(fraction)
 
   def build(corpus: Source) -> Split:
-    def parts() -> Iterator[Part]:
-      for document in corpus.documents():
-        digest = hashlib.sha256(document.name.encode()).digest()
-        share = int.from_bytes(digest[:8], 'big') / 2**64
-        yield Part(document, share < fraction)
+    def held_out(document: Document) -> bool:
+      digest = hashlib.sha256(document.name.encode()).digest()
+      return int.from_bytes(digest[:8], 'big') / 2**64 < fraction
 
-    return Split(parts, corpus.num_bytes, True, corpus.files)
+    return Split(
+      functools.partial(_sided, held_out, corpus.documents),
+      corpus.num_bytes,
+      True,
+      corpus.files,
+      _units(held_out, corpus),
+    )
 
   return build
 
@@ -111,22 +134,61 @@ def none() -> Callable[[Source], Split]:
   """Nothing is held out."""
 
   def build(corpus: Source) -> Split:
-    def parts() -> Iterator[Part]:
-      return (Part(document, False) for document in corpus.documents())
-
-    return Split(parts, corpus.num_bytes, False, corpus.files)
+    return Split(
+      functools.partial(_sided, _never, corpus.documents),
+      corpus.num_bytes,
+      False,
+      corpus.files,
+      _units(_never, corpus),
+    )
 
   return build
 
 
 def _other(corpus: Source, other: Source) -> Split:
   def parts() -> Iterator[Part]:
-    yield from (Part(document, False) for document in corpus.documents())
-    yield from (Part(document, True) for document in other.documents())
+    yield from _sided(_never, corpus.documents)
+    yield from _sided(_always, other.documents)
 
   named = {f'holdout: {name}': path for name, path in other.files.items()}
   num_bytes = _sum(corpus.num_bytes, other.num_bytes)
-  return Split(parts, num_bytes, True, corpus.files | named)
+  units = _units(_never, corpus) + [
+    Unit(
+      functools.partial(_sided, _always, unit.documents),
+      functools.partial(_renamed, unit),
+    )
+    for unit in other.units
+  ]
+  return Split(parts, num_bytes, True, corpus.files | named, units)
+
+
+def _units(held_out: Callable[[Document], bool], corpus: Source) -> list[Unit]:
+  return [
+    Unit(functools.partial(_sided, held_out, unit.documents), unit.skipped)
+    for unit in corpus.units
+  ]
+
+
+def _renamed(other: Source) -> dict[str, int]:
+  """What was left out of a source that is held out."""
+  return {f'holdout: {kind}': n for kind, n in other.skipped().items()}
+
+
+def _sided(
+  held_out: Callable[[Document], bool],
+  documents: Callable[[], Iterator[Document]],
+) -> Iterator[Part]:
+  return (Part(document, held_out(document)) for document in documents())
+
+
+def _never(document: Document) -> bool:
+  del document
+  return False
+
+
+def _always(document: Document) -> bool:
+  del document
+  return True
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

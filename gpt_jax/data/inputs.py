@@ -30,6 +30,11 @@ def look(paths: Mapping[str, str]) -> dict[str, str]:
   }
 
 
+def names_hash(paths: Mapping[str, str]) -> str:
+  """One hash of the names of all files."""
+  return hashlib.sha256('\0'.join(sorted(paths)).encode()).hexdigest()
+
+
 def write(folder: str, found: Mapping[str, str]):
   """Writes what `look` found into a token store."""
   data = json.dumps(found, indent=0, sort_keys=True).encode() + b'\n'

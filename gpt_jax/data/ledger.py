@@ -32,7 +32,9 @@ class Row(NamedTuple):
   epoch: int  # of the source, from 0
   position: int  # which row of the source
   begin: int  # its first token in the store
-  spans: list[Span]  # its length + 1 tokens; the first is an input only
+  # Its length + 1 tokens, the first an input only; of whole documents, its
+  # targets.
+  spans: list[Span]
 
 
 class Step(NamedTuple):
@@ -61,7 +63,7 @@ def steps(
     offset, count = rows(step)
     numbers = range(offset, offset + count)
     places = [source.place(number) for number in numbers]
-    begins = [source.begin(place) for place in places]
+    found = [source.span(place) for place in places]
     yield Step(
       step,
       [
@@ -70,10 +72,10 @@ def steps(
           place.source,
           place.epoch,
           place.row,
-          begin,
-          spans(ends, begin, begin + length + 1),
+          span.start,
+          spans(ends, span.start, span.stop),
         )
-        for number, place, begin in zip(numbers, places, begins, strict=True)
+        for number, place, span in zip(numbers, places, found, strict=True)
       ],
     )
 

@@ -43,7 +43,10 @@ class Manifest:
     format_version: of the folder.
     parts: of a mixture: source -> after its last token; each begins where the
       one before ends.
+    num_words: of an evaluation set: separated by white space.
+    num_lines: of an evaluation set: ends of lines.
     clean: call-string of the cleaning.
+    compression: call-string of how chunks are compressed.
     cleaning: what it took, as `clean.report.summary` says; of both splits.
     skipped: what of the sources could not be read, or held no text: kind ->
       count; of both splits.
@@ -64,7 +67,10 @@ class Manifest:
   document_ends_crc32: list[int]
   format_version: int = FORMAT_VERSION
   parts: dict[str, int] = dataclasses.field(default_factory=dict)
+  num_words: int = 0
+  num_lines: int = 0
   clean: str = 'none'
+  compression: str = 'none'
   cleaning: dict[str, Any] = dataclasses.field(default_factory=dict)
   skipped: dict[str, int] = dataclasses.field(default_factory=dict)
 

@@ -13,7 +13,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
-from gpt_jax.data.source import Bad
+from gpt_jax.data.source import Bad, Document, Skip, Unit
 
 _MAGIC = re.compile(r'[*?\[]')
 
@@ -56,6 +56,17 @@ def find(pattern: str) -> Matches:
   found = Matches(sorted(named.items()))
   found.bad = sorted(bad, key=str)
   return found
+
+
+def with_bad(files: Matches, units: Sequence[Unit]) -> Sequence[Unit]:
+  """The units of a source, after one that tells of the bad links, if any."""
+
+  def tell(skip: Skip) -> Iterator[Document]:
+    for bad in files.bad:
+      skip(bad)
+    return iter(())
+
+  return [Unit(tell), *units] if files.bad else units
 
 
 def _expand(

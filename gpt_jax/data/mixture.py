@@ -13,14 +13,13 @@ source where the phase before left it.
 
 import functools
 import hashlib
-import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import grain
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.spec import Pair, UsageError
 
 # Weights count in this part of 1.
@@ -157,11 +156,8 @@ class Order:
     self._first = [-(-phase.from_token // length) for phase in phases]
     self._counts = [_shares(p.weights, self._names) for p in phases]
     self._pattern = functools.lru_cache(maxsize=8)(self._make_pattern)
-    self._orders: dict[str, Any] = {
-      name: grain.MapDataset.range(size)
-      .seed(zlib.crc32(f'{seed}/{name}'.encode()))
-      .shuffle()
-      .repeat()
+    self._orders = {
+      name: Shuffle(size, f'{seed}/{name}')
       for name, size in sizes.items()
       if size > 0
     }
@@ -188,7 +184,7 @@ class Order:
       digest = hashlib.blake2b(key, digest_size=8).digest()
       row = int.from_bytes(digest, 'little') % size
     else:
-      row = int(self._orders[name][draw])
+      row = self._orders[name][draw]
     return Place(name, draw // size, row)
 
   def epochs(self, index: int) -> dict[str, float]:

@@ -6,17 +6,20 @@ Row r of a token store has `length` targets, tokens r * length + 1 to
 (r + 1) * length, and as inputs the tokens one before. Row i of the run is the
 row at place i of a permutation of all rows, another one in each epoch. Batch s
 is the rows of the run from `offset(s)` on, so nothing needs to be iterated, and
-nothing depends on the number of hosts. Of a mixture, see `mixture`.
+nothing depends on the number of hosts. Of a mixture, see `mixture`; of rows
+of whole documents, which need not be full, `packing`.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grain
 import numpy as np
 
+from gpt_jax.data import packing
 from gpt_jax.data.mixture import Order, Place
+from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 
@@ -25,9 +28,12 @@ Batch = dict[str, np.ndarray]
 # Rows of tokens, int32 [B, L + 1], to the arrays of a batch.
 Corrupt = Callable[[np.ndarray], Batch]
 
-# Two batches are made at once, four are held ready: enough to hide a slow
-# read, and a step on a CPU loses next to nothing to the threads.
+# Of a store in memory two batches are made at once, and four are held ready: a
+# step on a CPU loses next to nothing to the threads.
 _READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+# Of others more, since a remote store answers late: with eight batches on
+# their way, reads of up to eight steps' time are hidden.
+_READ_AHEAD = grain.ReadOptions(num_threads=8, prefetch_buffer_size=16)
 
 
 class Rows(NamedTuple):
@@ -49,26 +55,36 @@ class RowSource:
     self._store = store
     self._length = length
     self.rows_per_epoch = rows_per_epoch(store, length)
-    ordered = grain.MapDataset.range(self.rows_per_epoch).seed(seed)
-    self._order: Any = ordered.shuffle().repeat()
+    self._order = Shuffle(self.rows_per_epoch, seed)
     self._mixture: Order | None = None
     self._begins = {'': 0}
+    self._packed = None
+    if store.rows == 'documents':
+      self._packed = store.packed(length)
     if store.mixture:
       ends = store.manifest.parts
       self._begins = dict(zip(ends, [0, *ends.values()], strict=False))
       sizes = {n: (ends[n] - self._begins[n] - 1) // length for n in ends}
+      if self._packed:
+        sizes = {n: len(begins) - 1 for n, begins in self._packed.items()}
       self._mixture = Order(store.mixture, sizes, length=length, seed=seed)
 
   def place(self, index: int) -> Place:
     """Returns where row `index` of the run is found; its source may be ''."""
     if self._mixture:
       return self._mixture.place(index)
-    row = int(self._order[index])
-    return Place('', index // self.rows_per_epoch, row)
+    return Place('', index // self.rows_per_epoch, self._order[index])
 
-  def begin(self, place: Place) -> int:
-    """The first token of a row in the store."""
-    return self._begins[place.source] + place.row * self._length
+  def span(self, place: Place) -> range:
+    """The tokens of a row in the store; the first is an input only.
+
+    Of whole documents it is the targets.
+    """
+    if self._packed:
+      begins = self._packed[place.source]
+      return range(begins[place.row], begins[place.row + 1])
+    begin = self._begins[place.source] + place.row * self._length
+    return range(begin, begin + self._length + 1)
 
   def row_numbers(self, indices: Iterable[int]) -> np.ndarray:
     """Returns which row of its source is row i of the run, for each i."""
@@ -84,8 +100,18 @@ class RowSource:
 
   def read(self, indices: Iterable[int]) -> np.ndarray:
     """Returns rows of the run, int32 [num_indices, length + 1]."""
-    starts = [self.begin(self.place(int(i))) for i in indices]
+    spans = [self.span(self.place(int(i))) for i in indices]
+    if self._packed:
+      return _packed_rows(self._store, spans, self._length)[0]
+    starts = [span.start for span in spans]
     return self._store.read_many(starts, self._length + 1).astype(np.int32)
+
+  def batch(self, indices: Iterable[int], corrupt: Corrupt) -> Batch:
+    """Returns rows of the run as the arrays of a batch."""
+    if not self._packed:
+      return corrupt(self.read(indices))
+    spans = [self.span(self.place(int(i))) for i in indices]
+    return _packed_batch(self._store, spans, self._length, corrupt)
 
 
 def rows_per_epoch(store: TokenStore, length: int) -> int:
@@ -94,6 +120,8 @@ def rows_per_epoch(store: TokenStore, length: int) -> int:
   Raises:
     UsageError: not even one.
   """
+  if store.rows == 'documents':
+    return sum(len(begins) - 1 for begins in store.packed(length).values())
   count = (len(store) - 1) // length
   if count < 1:
     raise UsageError(
@@ -151,9 +179,10 @@ def batches(
 
   def batch(step: int) -> Batch:
     offset, count = rows(step)
-    return corrupt(source.read(range(offset, offset + count)[host_rows(count)]))
+    numbers = range(offset, offset + count)[host_rows(count)]
+    return source.batch(numbers, corrupt)
 
-  return _prefetch(batch, start, stop)
+  return _prefetch(store, batch, start, stop)
 
 
 def evaluation_batches(
@@ -180,17 +209,24 @@ def evaluation_batches(
 
   def batch(step: int) -> Batch:
     numbers = np.arange(step * rows, (step + 1) * rows)[host_rows(rows)]
+    if store.rows == 'documents':
+      begins = store.packed(length)['']
+      bounds = begins[np.minimum([numbers, numbers + 1], len(begins) - 1)]
+      spans = [range(*bound) for bound in bounds.T]
+      return _packed_batch(store, spans, length, corrupt)
     tokens, counts = _evaluation_rows(store, numbers, length)
     made = corrupt(tokens)
     made['weights'] = np.where(counts, made['weights'], np.float32(0))
     return made
 
   count = num_evaluation_batches(store, length=length, rows=rows)
-  return _prefetch(batch, 0, count)
+  return _prefetch(store, batch, 0, count)
 
 
 def num_evaluation_batches(store: TokenStore, *, length: int, rows: int) -> int:
   """Returns how many batches of `rows` rows cover the store."""
+  if store.rows == 'documents':
+    return -(-rows_per_epoch(store, length) // rows)
   return -(-len(store) // (length * rows))
 
 
@@ -198,9 +234,41 @@ def _evaluation_rows(
   store: TokenStore, numbers: np.ndarray, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns rows int32 [B, L + 1], and which of their targets count [B, L]."""
-  eos_id = store.manifest.eos_id
-  tokens = np.full((len(numbers), length + 1), eos_id, np.int32)
   starts = numbers * length - 1  # of the row, one before its first target
+  tokens = _window(store, starts, length)
+  positions = starts[:, None] + 1 + np.arange(length)
+  return tokens, positions < len(store)
+
+
+def _packed_batch(
+  store: TokenStore, spans: list[range], length: int, corrupt: Corrupt
+) -> Batch:
+  """Rows of whole documents, with `segments` and `positions` [B, L]."""
+  tokens, counts = _packed_rows(store, spans, length)
+  made = corrupt(tokens)
+  made['weights'] = np.where(counts, made['weights'], np.float32(0))
+  made['segments'], made['positions'] = packing.segments(
+    tokens[:, 1:], store.manifest.eos_id
+  )
+  return made
+
+
+def _packed_rows(
+  store: TokenStore, spans: list[range], length: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Rows int32 [B, L + 1] with the targets of `spans`, and which count."""
+  bounds = np.array([[s.start, s.stop] for s in spans], np.int64)
+  starts, stops = bounds.reshape(-1, 2).T
+  tokens = _window(store, starts - 1, length)
+  counts = np.arange(length)[None] < (stops - starts)[:, None]
+  tokens[:, 1:][~counts] = store.manifest.eos_id
+  return tokens, counts
+
+
+def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:
+  """Rows int32 [B, L + 1] from `starts` on; eos outside of the store."""
+  eos_id = store.manifest.eos_id
+  tokens = np.full((len(starts), length + 1), eos_id, np.int32)
   whole = (starts >= 0) & (starts + length + 1 <= len(store))
   tokens[whole] = store.read_many(starts[whole], length + 1)
   for i in np.flatnonzero(~whole):
@@ -208,16 +276,16 @@ def _evaluation_rows(
     if first < stop:
       found = store.tokens(int(first), int(stop))
       tokens[i, first - starts[i] :][: len(found)] = found
-  positions = starts[:, None] + 1 + np.arange(length)
-  return tokens, positions < len(store)
+  return tokens
 
 
 def _prefetch(
-  batch: Callable[[int], Batch], start: int, stop: int
+  store: TokenStore, batch: Callable[[int], Batch], start: int, stop: int
 ) -> Iterator[Batch]:
   """Yields `batch(step)` for the steps, made ahead by Grain's threads."""
   steps = grain.MapDataset.range(start, stop).map(batch)
-  iterator = iter(steps.to_iter_dataset(_READ))
+  options = _READ if store.in_memory else _READ_AHEAD
+  iterator = iter(steps.to_iter_dataset(options))
 
   def stream() -> Iterator[Batch]:
     with contextlib.closing(iterator):

@@ -8,6 +8,7 @@ step. What a killed process leaves the next goes on with.
 
 import contextlib
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import Any
 from gpt_jax import spec
 from gpt_jax.data import (
   build,
+  eval_sets,
   files,
   holdout,
   inputs,
@@ -42,25 +44,33 @@ _UNFINISHED = 'unfinished'
 _CLEANING = 'cleaning'
 
 _FIELDS = Settings(
-  *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean')
+  *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean'),
+  'data.compression',
 )
 
 log = logging.getLogger('gpt_jax')
 
 
 def prepare(
-  config: Any, folder: str, report: progress.Report | None = None
+  config: Any,
+  folder: str,
+  report: progress.Report | None = None,
+  *,
+  runner: str | None = None,
+  beam_options: str = '',
 ) -> Manifest:
   """Makes the token store that `config` describes, unless it is there.
 
   Two processes may ask for the same local folder: one writes, one waits.
 
   Args:
-    config: `data.source`, `data.holdout`, `data.clean`, `data.workers` and
-      `tokenizer.name` are read.
+    config: `data.source`, `data.holdout`, `data.clean`,
+      `data.compression`, `data.workers` and `tokenizer.name` are read.
     folder: a path or a URL.
     report: called with stage, bytes done and bytes in all; by default a bar
       is drawn where someone watches.
+    runner: of Apache Beam, which then does the work; None: we do it here.
+    beam_options: of Apache Beam, as a command line has them.
 
   Returns:
     The manifest of the train split.
@@ -70,6 +80,7 @@ def prepare(
       foreign files or a store of other settings or of files that changed.
   """
   settings = _settings(config)
+  beam_build = _beam_build() if runner else None
   _refuse_foreign(folder)
   if not manifest.exists(folder):
     catalogue.check(catalogue.load(settings.clean).steps)
@@ -89,6 +100,13 @@ def prepare(
     with contextlib.ExitStack() as stack:
       if report is None:
         report = stack.enter_context(progress.bar())
+      if beam_build:
+        return beam_build.write(
+          *(settings, split, folder),
+          runner=runner,
+          options=beam_options,
+          report=report,
+        )
       if not catalogue.is_none(settings.clean):
         split, cleaning = _clean(settings, split, folder, workers, report)
       done = build.build(
@@ -107,6 +125,7 @@ def ensure(config: Any, folder: str) -> TokenStore:
   Raises:
     UsageError: as `prepare` and `TokenStore.open`.
   """
+  eval_sets.check(config)
   if manifest.exists(folder):
     settings = _settings(config)
     _check_same(folder, manifest.read(folder), settings)
@@ -119,7 +138,26 @@ def ensure(config: Any, folder: str) -> TokenStore:
       )
   else:
     prepare(config, folder)
-  return TokenStore.open(folder).ordered(config.data.source)
+  data = config.data
+  store = TokenStore.open(folder).ordered(data.source, data.rows)
+  eval_sets.ensure(config, store)
+  return store
+
+
+def _beam_build() -> Any:
+  """The module that needs Apache Beam.
+
+  Raises:
+    UsageError: Beam is not installed.
+  """
+  try:
+    importlib.import_module('apache_beam')
+  except ImportError as e:
+    raise UsageError(
+      '--runner: needs Apache Beam; in an environment of its own run pip '
+      "install -c constraints-beam.txt -e '.[beam]'"
+    ) from e
+  return importlib.import_module('gpt_jax.data.beam_build')
 
 
 def _settings(config: Any) -> Settings:
@@ -133,7 +171,10 @@ def _settings(config: Any) -> Settings:
         f'data.holdout={data.holdout!r}: would hold out the last source of a '
         "mixture alone; take 'documents(fraction=0.02)'"
       )
-  return Settings(source, data.holdout, chosen.name, data.clean)
+  token_store.codec(data.compression)
+  return Settings(
+    *(source, data.holdout, chosen.name, data.clean), data.compression
+  )
 
 
 def _check_same(folder: str, found: Manifest, wanted: Settings):

@@ -9,7 +9,7 @@ raises it, or counts it where the call says `on_error='skip'`.
 
 import collections
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax.spec import UsageError
@@ -35,22 +35,39 @@ class Bad(UsageError):
 
 Skip = Callable[[Bad], None]
 
+# Starts a stream of documents, some of which may hold no text.
+Stream = Callable[[Skip], Iterator[Document]]
+
+
+class Unit(NamedTuple):
+  """A part of a source that can be read by itself, for instance a file.
+
+  Attributes:
+    stream: starts the stream of its documents.
+    skipped: of the sources that it reads, if any; see `Source`.
+  """
+
+  stream: Stream
+  skipped: Callable[[], dict[str, int]] = dict
+
 
 class Reader(NamedTuple):
   """What an entry of `sources.SOURCES` makes.
 
   Attributes:
-    stream: starts the stream of documents, some of which may hold no text.
+    units: one after the other they are the stream of documents.
     files: name -> path of what is read, for noticing changes.
     num_bytes: about how much text it is; None where files are compressed.
     on_error: 'fail' or 'skip'.
+    stream: the same stream, where it is more than its parts.
     skipped: of the sources that it reads, if any; see `Source`.
   """
 
-  stream: Callable[[Skip], Iterator[Document]]
+  units: Sequence[Unit]
   files: dict[str, str]
   num_bytes: int | None = None
   on_error: str = 'fail'
+  stream: Stream | None = None
   skipped: Callable[[], dict[str, int]] = dict
 
 
@@ -61,6 +78,7 @@ class Source(NamedTuple):
     documents: starts the stream; it raises `UsageError`.
     num_bytes: about how much text it is; None where that is not known.
     files: name -> path of what is read.
+    units: its parts as sources, which may hold nothing.
     skipped: what was left out of the stream when it was last read to its end:
       kind -> count.
   """
@@ -68,6 +86,7 @@ class Source(NamedTuple):
   documents: Callable[[], Iterator[Document]]
   num_bytes: int | None
   files: dict[str, str]
+  units: 'Sequence[Source]' = ()
   skipped: Callable[[], dict[str, int]] = dict
 
 
@@ -85,10 +104,30 @@ def build(call: str, reader: Reader) -> Source:
     raise UsageError(
       f"{call}: on_error={reader.on_error!r} is neither 'fail' nor 'skip'"
     )
+  streams = [unit.stream for unit in reader.units]
+  if reader.stream:
+    streams = [reader.stream]
+  documents, skipped = _stream(call, reader, streams, whole=True)
+  units = []
+  for unit in reader.units:
+    stream, of_unit = _stream(call, reader, [unit.stream], whole=False)
+    units.append(
+      Source(stream, None, {}, skipped=_together(unit.skipped, of_unit))
+    )
+  return Source(
+    *(documents, reader.num_bytes, reader.files, units),
+    skipped=_together(reader.skipped, skipped),
+  )
+
+
+def _stream(
+  call: str, reader: Reader, streams: Sequence[Stream], *, whole: bool
+) -> tuple[Callable[[], Iterator[Document]], dict[str, int]]:
+  """Joins streams; the second result is filled by reading them to the end."""
   told = False  # a source is read several times
   skipped: dict[str, int] = {}
 
-  def stream() -> Iterator[Document]:
+  def documents() -> Iterator[Document]:
     nonlocal told
     counts, examples = collections.Counter(), {}
     num_documents = num_empty = 0
@@ -99,12 +138,13 @@ def build(call: str, reader: Reader) -> Source:
       counts[bad.kind] += 1
       examples.setdefault(bad.kind, str(bad))
 
-    for document in reader.stream(skip):
-      if document.text:
-        num_documents += 1
-        yield document
-      else:
-        num_empty += 1
+    for stream in streams:
+      for document in stream(skip):
+        if document.text:
+          num_documents += 1
+          yield document
+        else:
+          num_empty += 1
     skipped.clear()
     skipped.update(counts)
     if num_empty:
@@ -118,10 +158,13 @@ def build(call: str, reader: Reader) -> Source:
         )
       if num_empty:
         log.info('%s: left out %d documents without text', call, num_empty)
-    if not num_documents:
+    if whole and not num_documents:
       raise UsageError(f'{call}: its files hold no text; name other files')
 
-  return Source(
-    *(stream, reader.num_bytes, reader.files),
-    skipped=lambda: reader.skipped() | skipped,
-  )
+  return documents, skipped
+
+
+def _together(
+  inner: Callable[[], dict[str, int]], own: dict[str, int]
+) -> Callable[[], dict[str, int]]:
+  return lambda: inner() | own

@@ -5,18 +5,23 @@
 Tables and TensorFlow datasets are in `sources_tables` and `sources_tfds`.
 """
 
+import functools
 import json
 import os
 import pathlib
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gpt_jax import spec
 from gpt_jax.data import lines, matches, source
-from gpt_jax.data.source import Bad, Document, Reader, Skip, Source
+from gpt_jax.data.source import Bad, Document, Reader, Skip, Source, Unit
 from gpt_jax.data.sources_tables import parquet
 from gpt_jax.data.sources_tfds import tfds, tfds_dir
 from gpt_jax.spec import Pair, UsageError
+
+# What one worker reads at once: so many bytes, or fewer small files, each of
+# which counts for `_OPEN` bytes more.
+_UNIT, _OPEN = 1 << 26, 1 << 16
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
@@ -77,19 +82,18 @@ def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
   """
   files = matches.find(pattern)
 
-  def stream(skip: Skip) -> Iterator[Document]:
-    for bad in files.bad:
-      skip(bad)
-    for name, path in files.items():
-      for number, line in lines.numbered(path, skip):
-        try:
-          text = entry(f'{path}:{number}', line, field)
-        except Bad as e:
-          skip(e)
-          continue
-        yield Document(f'{name}:{number}', text)
+  def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
+    for number, line in lines.numbered(path, skip):
+      try:
+        text = entry(f'{path}:{number}', line, field)
+      except Bad as e:
+        skip(e)
+        continue
+      yield Document(f'{name}:{number}', text)
 
-  return Reader(stream, files, _total_size(files), on_error)
+  units = [Unit(functools.partial(unit, *named)) for named in files.items()]
+  units = matches.with_bad(files, units)
+  return Reader(units, files, _total_size(files), on_error)
 
 
 def mixture(*calls: Pair) -> Reader:
@@ -101,10 +105,16 @@ def mixture(*calls: Pair) -> Reader:
     pair.key: load(f'data.sources.{pair.key}', pair.value) for pair in calls
   }
 
+  def unit(
+    name: str, documents: Callable[[], Iterator[Document]], skip: Skip
+  ) -> Iterator[Document]:
+    del skip  # the sources have their own
+    for document in documents():
+      yield Document(f'{name}/{document.name}', document.text)
+
   def stream(skip: Skip) -> Iterator[Document]:
     for name, part in read.items():
-      for document in part.documents():
-        yield Document(f'{name}/{document.name}', document.text)
+      yield from unit(name, part.documents, skip)
 
   sizes = [part.num_bytes for part in read.values()]
   known = [size for size in sizes if size is not None]
@@ -115,14 +125,24 @@ def mixture(*calls: Pair) -> Reader:
   }
   total = sum(known) if len(known) == len(sizes) else None
 
-  def skipped() -> dict[str, int]:
-    return {
-      f'{name}: {kind}': count
-      for name, part in read.items()
-      for kind, count in part.skipped().items()
-    }
+  def named(name: str, part: Source) -> dict[str, int]:
+    return {f'{name}: {kind}': n for kind, n in part.skipped().items()}
 
-  return Reader(stream, files, total, skipped=skipped)
+  def skipped() -> dict[str, int]:
+    found = {}
+    for name, part in read.items():
+      found |= named(name, part)
+    return found
+
+  units = [
+    Unit(
+      functools.partial(unit, name, of_part.documents),
+      functools.partial(named, name, of_part),
+    )
+    for name, part in read.items()
+    for of_part in part.units
+  ]
+  return Reader(units, files, total, stream=stream, skipped=skipped)
 
 
 def _total_size(files: dict[str, str]) -> int | None:
@@ -132,10 +152,8 @@ def _total_size(files: dict[str, str]) -> int | None:
 
 
 def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
-  def stream(skip: Skip) -> Iterator[Document]:
-    for bad in files.bad:
-      skip(bad)
-    for name, path in files.items():
+  def unit(named: Sequence[tuple[str, str]], skip: Skip) -> Iterator[Document]:
+    for name, path in named:
       try:
         text = _decode(path)
       except Bad as e:
@@ -143,7 +161,22 @@ def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
         continue
       yield Document(name, text)
 
-  return Reader(stream, files, _total_size(files), on_error)
+  units = [Unit(functools.partial(unit, group)) for group in _groups(files)]
+  units = matches.with_bad(files, units)
+  return Reader(units, files, _total_size(files), on_error)
+
+
+def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
+  """Cuts the files into groups that take about as long to read."""
+  group, size = [], 0
+  for name, path in files.items():
+    group.append((name, path))
+    size += os.path.getsize(path) + _OPEN
+    if size >= _UNIT:
+      yield group
+      group, size = [], 0
+  if group:
+    yield group
 
 
 def _decode(path: str) -> str:

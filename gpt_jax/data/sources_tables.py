@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents from the rows of Parquet files."""
 
+import functools
 import importlib
 from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.data import matches
-from gpt_jax.data.source import Bad, Document, Reader, Skip
+from gpt_jax.data.source import Bad, Document, Reader, Skip, Unit
 from gpt_jax.spec import UsageError
 
 # Rows decoded at once; the reader holds a row group besides.
@@ -26,26 +27,23 @@ def parquet(
   tables = _pyarrow()
   files = matches.find(pattern)
 
-  def stream(skip: Skip) -> Iterator[Document]:
-    for bad in files.bad:
-      skip(bad)
-    for name, path in files.items():
-      number = 0
-      try:
-        for number, value in enumerate(_values(tables, path, column)):
-          try:
-            text = _text(f'{path}:{number}', value)
-          except Bad as e:
-            skip(e)
-            continue
-          yield Document(f'{name}:{number}', text)
-      except Bad as e:
-        skip(e)
-      except OSError as e:  # as all of pyarrow's errors of reading
-        why = str(e).partition('\n')[0]
-        skip(Bad(path, 'cannot be read', f': {why}; fetch the file again'))
+  def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
+    try:
+      for number, value in enumerate(_values(tables, path, column)):
+        try:
+          text = _text(f'{path}:{number}', value)
+        except Bad as e:
+          skip(e)
+          continue
+        yield Document(f'{name}:{number}', text)
+    except Bad as e:
+      skip(e)
+    except OSError as e:  # as all of pyarrow's errors of reading
+      why = str(e).partition('\n')[0]
+      skip(Bad(path, 'cannot be read', f': {why}; fetch the file again'))
 
-  return Reader(stream, files, None, on_error)
+  units = [Unit(functools.partial(unit, *named)) for named in files.items()]
+  return Reader(matches.with_bad(files, units), files, None, on_error)
 
 
 def _pyarrow() -> Any:

@@ -7,6 +7,7 @@ TensorFlow is not loaded. Sets whose preparation needs it are prepared by
 """
 
 import contextlib
+import functools
 import importlib
 import io
 import os
@@ -16,10 +17,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.data.source import Bad, Document, Reader, Skip
+from gpt_jax.data.source import Bad, Document, Reader, Skip, Unit
 from gpt_jax.spec import UsageError
 
 _EXAMPLES = 256  # read at once
+_UNIT = 1 << 14  # examples that one worker reads
 
 
 def tfds(
@@ -163,9 +165,10 @@ def _read(
     if os.path.isfile(os.path.join(root, name))
   }
 
-  def stream(skip: Skip) -> Iterator[Document]:
-    for start in range(0, len(examples), _EXAMPLES):
-      numbers = range(start, min(start + _EXAMPLES, len(examples)))
+  def unit(first: int, skip: Skip) -> Iterator[Document]:
+    stop = min(first + _UNIT, len(examples))
+    for start in range(first, stop, _EXAMPLES):
+      numbers = range(start, min(start + _EXAMPLES, stop))
       for number, example in zip(
         numbers, examples.__getitems__(list(numbers)), strict=True
       ):
@@ -176,7 +179,11 @@ def _read(
           continue
         yield Document(f'{split}:{number}', text)
 
-  return Reader(stream, files, None, on_error)
+  units = [
+    Unit(functools.partial(unit, first))
+    for first in range(0, len(examples), _UNIT)
+  ]
+  return Reader(units, files, None, on_error)
 
 
 def _text(where: str, example: Any, field: str) -> str:

@@ -22,6 +22,7 @@ class Settings(NamedTuple):
   holdout: str
   tokenizer: str
   clean: str
+  compression: str
 
 
 class SplitWriter:
@@ -33,6 +34,7 @@ class SplitWriter:
     made: Tokenizer,
     name: str,
     state: dict[str, np.ndarray] | None,
+    compression: str,
   ):
     """Begins, or goes on from the entries `name` of `state`.
 
@@ -54,7 +56,7 @@ class SplitWriter:
         values = state[f'{name}/{array}']
         waiting[array] = Waiting(length, crc32, values)
     self._tokens, self._ends = (
-      ArrayWriter(folder, array, dtype, waiting[array])
+      ArrayWriter(folder, array, dtype, waiting[array], compression)
       for array, dtype in zip(_ARRAYS, (self._dtype, 'int64'), strict=True)
     )
 

@@ -9,19 +9,20 @@
   D/validation/       the split held out, a token store without tokenizer
   D/inputs.json       the files that it was made from, see `inputs`
 
-A wrong token must never be read. Each chunk of 16k elements carries a crc32c
+A wrong token must never be read. Each chunk of 8k elements carries a crc32c
 that is checked at every read, and a chunk that is missing is an error. A store
 small enough to be kept in memory is checked against the manifest as a whole.
 """
 
+import logging
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorstore as ts
 
 from gpt_jax import spec
-from gpt_jax.data import files, manifest, mixture, tokenizer
+from gpt_jax.data import files, manifest, mixture, packing, tokenizer
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import Phase
 from gpt_jax.spec import UsageError
@@ -34,7 +35,10 @@ PARTS = (TOKENS, DOCUMENT_ENDS, TOKENIZER, VALIDATION)
 IN_MEMORY_BYTES = 1 << 30
 
 _SHARD_BYTES = 1 << 25  # one file: 16M tokens of two bytes
-_CHUNK = 1 << 14  # elements read at once: 8 rows of 2048 tokens
+_CHUNK = 1 << 13  # elements read at once: 4 rows of 2048 tokens
+
+
+log = logging.getLogger('gpt_jax')
 
 
 class TokenStore:
@@ -47,6 +51,8 @@ class TokenStore:
     self._tokens = tokens
     self._ends = ends
     self.mixture: list[Phase] = []
+    self.rows = 'stream'
+    self._packed: dict[int, dict[str, np.ndarray]] = {}
 
   def __len__(self) -> int:
     return self.manifest.num_tokens
@@ -81,11 +87,42 @@ class TokenStore:
       arrays.append(array)
     return cls(folder, contents, *arrays)
 
-  def ordered(self, source: str) -> 'TokenStore':
-    """The store with the weights of `data.source`, where it is a mixture."""
+  @property
+  def in_memory(self) -> bool:
+    """Whether all tokens were loaded when it was opened."""
+    return isinstance(self._tokens, np.ndarray)
+
+  def ordered(self, source: str, rows: str = 'stream') -> 'TokenStore':
+    """The store with what decides on its rows.
+
+    Args:
+      source: `data.source`, for the weights of a mixture.
+      rows: `data.rows`: 'stream', or 'documents' (see `packing`).
+    """
     if mixture.is_mixture(source):
       self.mixture = mixture.phases(source)
+    self.rows = rows
     return self
+
+  def packed(self, length: int) -> dict[str, np.ndarray]:
+    """Where rows of whole documents begin: see `packing.begins`.
+
+    Returns:
+      An array for each source of a mixture; the only one of others is ''.
+    """
+    if length not in self._packed:
+      stops = self.manifest.parts if self.mixture else {'': len(self)}
+      starts = [0, *stops.values()]
+      self._packed[length] = {
+        name: packing.begins(self.document_ends, length, start, stop)
+        for start, (name, stop) in zip(starts, stops.items(), strict=False)
+      }
+      rows = sum(len(x) - 1 for x in self._packed[length].values())
+      log.info(
+        '%s: %d rows of whole documents, of which %.1f%% is padding',
+        *(self.folder, rows, 100 * (1 - len(self) / (rows * length))),
+      )
+    return self._packed[length]
 
   def tokens(self, start: int, stop: int) -> np.ndarray:
     """Returns tokens [start, stop) in the store's dtype."""
@@ -103,7 +140,11 @@ class TokenStore:
     if isinstance(self._tokens, np.ndarray):
       windows = np.lib.stride_tricks.sliding_window_view(self._tokens, length)
       return windows[starts]
-    reads = [self._tokens[s : s + length].read() for s in starts.tolist()]
+    # In a batch the rows of one file share its index and their requests.
+    with ts.Batch() as batch:
+      reads = [
+        self._tokens[s : s + length].read(batch=batch) for s in starts.tolist()
+      ]
     rows = np.empty((len(reads), length), self.manifest.dtype)
     for i, read in enumerate(reads):
       rows[i] = self._result(TOKENS, read)
@@ -136,7 +177,9 @@ class TokenStore:
     (holdout,) = spec.parse('data.holdout', self.manifest.holdout)
     if holdout.name == 'none':
       return None
-    return TokenStore.open(files.join(self.folder, VALIDATION))
+    held_out = TokenStore.open(files.join(self.folder, VALIDATION))
+    held_out.rows = self.rows
+    return held_out
 
   def verify(self):
     """Compares every token with the manifest; for stores not in memory.
@@ -161,6 +204,36 @@ class TokenStore:
       raise _damaged(self.folder, name, str(e)) from e
 
 
+def shard_size(dtype: str) -> int:
+  """Elements of an array in one file."""
+  return _SHARD_BYTES // np.dtype(dtype).itemsize
+
+
+def write_shard(
+  folder: str,
+  name: str,
+  dtype: str,
+  length: int,
+  i: int,
+  values: np.ndarray,
+  compression: str,
+):
+  """Writes file `i` of an array of `length` elements, as `ArrayWriter` would.
+
+  Several processes may do so at once, each for other files.
+  """
+  size = shard_size(dtype)
+  array = files.open_array(
+    files.join(folder, name),
+    metadata=_metadata(dtype, size, compression) | {'shape': [length]},
+    store_data_equal_to_fill_value=True,
+    keep=False,
+    open=True,
+    create=True,
+  )
+  array[i * size : i * size + len(values)].write(values).result()
+
+
 class Written(NamedTuple):
   """What an `ArrayWriter` wrote."""
 
@@ -180,7 +253,12 @@ class ArrayWriter:
   """Writes a flat array as a stream; holds one shard and what was added."""
 
   def __init__(
-    self, folder: str, name: str, dtype: str, resumed: Waiting | None = None
+    self,
+    folder: str,
+    name: str,
+    dtype: str,
+    resumed: Waiting | None = None,
+    compression: str = 'none',
   ):
     """Makes the array, or goes on from where a writer was.
 
@@ -188,7 +266,7 @@ class ArrayWriter:
       ValueError: the array to go on with is not there.
     """
     self._dtype = np.dtype(dtype)
-    self._shard = _SHARD_BYTES // self._dtype.itemsize
+    self._shard = shard_size(dtype)
     # So that the checksums of the shards are those of the whole.
     assert self._shard % manifest.BLOCK == 0
     self._waiting: list[np.ndarray] = []
@@ -199,15 +277,16 @@ class ArrayWriter:
     if resumed is None:
       self._array = files.open_array(
         path,
-        metadata=_metadata(dtype, self._shard),
+        metadata=_metadata(dtype, self._shard, compression),
         store_data_equal_to_fill_value=True,
+        keep=False,
         create=True,
       )
       return
     self._length, self._crc32 = resumed.length, list(resumed.crc32)
     self._waiting, self._num_waiting = [resumed.values], len(resumed.values)
     array = files.open_array(
-      path, store_data_equal_to_fill_value=True, open=True
+      path, store_data_equal_to_fill_value=True, keep=False, open=True
     )
     if array.shape[0] < resumed.length:
       raise ValueError(f'{path} is too short')
@@ -257,14 +336,37 @@ def token_dtype(vocab_size: int) -> str:
   return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
 
 
-def _metadata(dtype: str, shard: int) -> dict:
+def codec(compression: str) -> list[dict[str, Any]]:
+  """The codecs of zarr3 that `data.compression` names.
+
+  Raises:
+    UsageError: it names none.
+  """
+  return spec.build('data.compression', compression, COMPRESSIONS)
+
+
+def none() -> list[dict[str, Any]]:
+  """As they are: two or four bytes a token."""
+  return []
+
+
+def zstd(level: int = 3) -> list[dict[str, Any]]:
+  """Zstandard: smaller on the disk, and where a network is read from."""
+  if not 1 <= level <= 19:
+    raise UsageError(
+      f'data.compression: zstd(level={level}) must lie between 1 and 19'
+    )
+  return [{'name': 'zstd', 'configuration': {'level': level}}]
+
+
+def _metadata(dtype: str, shard: int, compression: str) -> dict:
   checked = [
     {'name': 'bytes', 'configuration': {'endian': 'little'}},
     {'name': 'crc32c'},
   ]
   sharding = {
     'chunk_shape': [_CHUNK],
-    'codecs': checked,
+    'codecs': [checked[0], *codec(compression), checked[1]],
     'index_codecs': checked,
   }
   return {
@@ -316,3 +418,6 @@ def _damaged(folder: str, name: str, what: str) -> UsageError:
     f'{files.join(folder, name)}: {what.splitlines()[0]}; the token store '
     f'is damaged, remove {folder} and prepare the data again'
   )
+
+
+COMPRESSIONS = {'none': none, 'zstd': zstd}

@@ -19,7 +19,7 @@ from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS
 
 
-def check_attention(model: Any, num_rows: int) -> None:
+def check_attention(model: Any, num_rows: int, *, packed: bool = False) -> None:
   """Checks what each pattern of `model.attention` will ask of the backend.
 
   The mesh in context counts, as it does for the backends. A backend may still
@@ -28,6 +28,7 @@ def check_attention(model: Any, num_rows: int) -> None:
   Args:
     model: `config.model`.
     num_rows: of a batch as the model is given it.
+    packed: whether rows hold documents that do not see each other.
 
   Raises:
     UsageError: the backend cannot serve the model.
@@ -42,6 +43,8 @@ def check_attention(model: Any, num_rows: int) -> None:
     shape = (num_rows, model.context_length, number, model.head_size)
     return jax.ShapeDtypeStruct(shape, jnp.dtype(model.dtype))
 
+  row = (num_rows, model.context_length)
+  segments: Any = jax.ShapeDtypeStruct(row, jnp.int32)
   query, key = heads(model.num_heads), heads(model.num_kv_heads)
   biased = position.bias is not None or position.relative
   for pattern in spec.build_all('model.attention', model.attention, PATTERNS):
@@ -50,7 +53,7 @@ def check_attention(model: Any, num_rows: int) -> None:
       key,
       key,
       pattern,
-      Visibility(),
+      Visibility(segments_BL=segments if packed else None),
       scale=1.0,
       bias=query if biased else None,
       dropout=nn.Dropout(rates.attention) if rates.attention else None,

@@ -55,7 +55,12 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
       variables = {'params': params}
       rngs = {} if key is None else {'dropout': key}
       result: Any = model.apply(
-        variables, batch['inputs'], rngs=rngs, mutable=['router']
+        variables,
+        batch['inputs'],
+        batch.get('positions'),
+        segments_BL=batch.get('segments'),
+        rngs=rngs,
+        mutable=['router'],
       )
       out, sown = result
       weight = jnp.sum(batch['weights'])

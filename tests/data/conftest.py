@@ -73,10 +73,13 @@ def make_config():
           'source': source,
           'holdout': holdout,
           'workers': workers,
+          'rows': 'stream',
+          'compression': 'none',
           'sources': sources or {},
           'clean': clean,
         },
         'tokenizer': {'name': tokenizer},
+        'eval': {'sets': {}, 'words': {}},
       }
     )
 

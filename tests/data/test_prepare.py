@@ -32,7 +32,7 @@ if __name__ == '__main__':
   store._SHARD_BYTES = 512
 config = ConfigDict({
   'data': {'source': "text('docs/*.txt')", 'holdout': 'documents(0.2)',
-    'clean': 'none', 'workers': int(sys.argv[1])},
+    'clean': 'none', 'compression': 'none', 'workers': int(sys.argv[1])},
   'tokenizer': {'name': "hf_tokenizer('tokenizer.json')"},
 })
 def report(stage, done, total):

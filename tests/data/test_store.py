@@ -214,6 +214,30 @@ def test_a_stream_of_any_sizes_is_written(tmp_path, small_shards, dtype, sizes):
   np.testing.assert_array_equal(array.read().result(), everything)
 
 
+@modes()
+def test_compressed_tokens_are_the_same(saved, make_config, in_memory_bytes):
+  folder, tokens = saved
+  config = make_config(holdout='none').unlock()
+  config.data.compression = 'zstd(level=1)'
+  prepare.prepare(config, 'Z')
+  opened = TokenStore.open('Z', in_memory_bytes=in_memory_bytes)
+  np.testing.assert_array_equal(opened.tokens(0, 150_000), tokens)
+  np.testing.assert_array_equal(
+    opened.read_many([3, 140_000], 997)[1], tokens[140_000:140_997]
+  )
+  sizes = [
+    sum(path.stat().st_size for path in (place / 'tokens/c').iterdir())
+    for place in (folder, pathlib.Path('Z'))
+  ]
+  assert 2 <= sizes[0] / len(opened) < 2.1 and sizes[1] < sizes[0] / 2
+  damage_flip(pathlib.Path('Z/tokens/c/2'))
+  with pytest.raises(UsageError, match='prepare the data again'):
+    read_all('Z', in_memory_bytes)
+  config.data.compression = 'zstd(level=99)'
+  with pytest.raises(UsageError, match=r'level=99\) must lie'):
+    prepare.prepare(config, 'Y')
+
+
 def test_zeros_are_stored(tmp_path, small_shards):
   # Zarr leaves chunks of the fill value out unless told not to; here a file
   # that is missing must be an error.
