@@ -144,9 +144,16 @@ class _Scalars:
   ):
     self._program, self._computation = program, computation
     self._given, self._arguments = given or {}, arguments
+    self._known: dict[str, int | None] = {}
 
   def of(self, x: Instruction) -> int | None:
     """The value, or None where it is no known integer."""
+    # Remembered: what many instructions read would be followed from each.
+    if x.name not in self._known:
+      self._known[x.name] = self._of(x)
+    return self._known[x.name]
+
+  def _of(self, x: Instruction) -> int | None:
     if x.shapes[0].size != 1:
       return None
     operands = self._computation.operands(x)
