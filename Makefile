@@ -5,14 +5,17 @@
 #   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
 #   make lm_eval tests lm-eval's tasks on our workdirs, in .venv-lm_eval
 #   make crash   kills a small run KILLS times, and compares with one left alone
+#   make plan    compiles the plans in docs/plans.json for their TPU slices, about
+#                a minute each; fails where one is not what it was. ONLY=palm
 
 PYTHON ?= python3
 BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
 KILLS ?= 10
+ONLY ?=
 
-.PHONY: smoke test lint crash beam lm_eval
+.PHONY: smoke test lint crash plan beam lm_eval
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -28,6 +31,10 @@ lint: .venv/ready
 
 crash: .venv/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)
+
+plan: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plan]'
+	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
 
 beam: .venv-beam/ready
 	.venv-beam/bin/python -m pytest -n 0 tests/data/test_beam.py

@@ -19,7 +19,7 @@ COMMANDS = {
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',
   'scaling': 'train a grid of small models, and fit scaling laws',
-  'plan': 'what a budget of FLOPs buys, by scaling laws',
+  'plan': 'what a run needs on TPU slices, what a budget buys',
   'compare': 'train several configs with several seeds, and compare',
   'plot': 'draw the curves of runs',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',

@@ -72,7 +72,7 @@ AT_LEAST = {
   'data.workers': 1,
   'optim.clip_norm': 0,
   'schedule.num_steps': 1,
-  'batch.micro_rows': 1,
+  'batch.micro_rows': 0,
   'checkpoint.every_steps': 1,
   'checkpoint.keep': 1,
   'checkpoint.grace_seconds': 0,

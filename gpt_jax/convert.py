@@ -69,6 +69,7 @@ SECTIONS = {
       'group': 'data, fsdp',
       'expert': 'expert',
       'length': '',
+      'stream': 'tensor',
       'embed': 'fsdp',
       'heads': 'tensor',
       'kv_heads': 'tensor',

@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +36,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 from gpt_jax.step import eval_step, train_step
 
+Devices = Sequence[Any] | None
+
 
 class Run(NamedTuple):
   """The parts that a config names, on a mesh."""
@@ -62,6 +65,13 @@ class Run(NamedTuple):
     """Parts that a batch of `num_rows` rows is taken in."""
     return num_rows // (self.config.batch.micro_rows or num_rows)
 
+  def stage_rows(self, done: int = 0) -> list[int]:
+    """Rows of the batches that come after `done` steps: each is a program."""
+    last = self.config.schedule.num_steps
+    # A run of which only the evaluation is owed still knows its last stage.
+    stages = self.ramp.between(min(done, last - 1), last)
+    return sorted({stage.rows for stage in stages})
+
   @property
   def spike_policy(self) -> Policy:
     """What to do about spikes."""
@@ -81,15 +91,19 @@ class Run(NamedTuple):
     return sharding.put_batch(batch, self.batch_sharding, num_rows)
 
 
-def check_devices(config: Config) -> None:
+def check_devices(config: Config, devices: Devices = None) -> None:
   """Checks that the config fits the devices; quick, and before any work.
 
   That is its mesh, its batch and its attention backend.
 
+  Args:
+    config: resolved.
+    devices: all of the run's; None: those of this process's backend.
+
   Raises:
     UsageError: they do not.
   """
-  mesh = sharding.make_mesh(config.mesh)
+  mesh = sharding.make_mesh(config.mesh, devices)
   rules = sharding.parse_rules(config.mesh.rules)
   axes = dict(rules)['batch']
   parts = math.prod(mesh.shape[a] for a in axes)
@@ -141,13 +155,18 @@ def _eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:
   return -(-config.eval.rows // parts) * parts
 
 
-def build(config: Config) -> Run:
+def build(config: Config, devices: Devices = None) -> Run:
   """Builds the parts of a config whose `model.vocab_size` is known.
+
+  Args:
+    config: resolved.
+    devices: all of the run's; None: those of this process's backend. They may
+      be devices to compile for only.
 
   Raises:
     UsageError: the config does not fit the devices.
   """
-  mesh = sharding.make_mesh(config.mesh)
+  mesh = sharding.make_mesh(config.mesh, devices)
   rules = sharding.parse_rules(config.mesh.rules)
   model = Transformer(**config.model)
   objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(

@@ -16,7 +16,6 @@ import contextlib
 import functools
 import os
 import time
-from typing import NamedTuple
 
 import jax
 from absl import flags
@@ -31,29 +30,26 @@ from gpt_jax import (
   preemption,
   rewind,
   routers,
-  spec,
   spikes,
   watchdog,
 )
 from gpt_jax import config as config_lib
 from gpt_jax import metrics as metrics_lib
 from gpt_jax import run as run_lib
+from gpt_jax import tools as tools_lib
 from gpt_jax import workdir as workdir_lib
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import eval_sets, prepare
 from gpt_jax.data.tokenizer import load as load_tokenizer
-from gpt_jax.evaluation import suite
-from gpt_jax.evaluation.in_loop import HeldOutAndTasks
-from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.evaluation import in_loop
 from gpt_jax.held_out import HeldOut
-from gpt_jax.job import Evaluation, Job, Past, gave_up
-from gpt_jax.meter import Meter, summary
+from gpt_jax.job import Job, Past, gave_up
+from gpt_jax.meter import summary
 from gpt_jax.metrics import Metrics, Progress, write_atomically
 from gpt_jax.preemption import Preempted
 from gpt_jax.run import Run
-from gpt_jax.saves import Saver
 from gpt_jax.state import TrainState
 from gpt_jax.store_data import StoreData
 
@@ -116,7 +112,7 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
     length = config.model.context_length
     data = StoreData(store, length=length, seed=config.seed)
     sets = eval_sets.held_out(config, store)
-    tasks = tasks_of(config)
+    tasks = in_loop.tasks(config)
     run = run_lib.build(config)
     checkpointer = Checkpointer(
       workdir,
@@ -129,7 +125,10 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
     if sets:
       job = job._replace(
         evaluation=functools.partial(
-          HeldOutAndTasks, sets=sets, tasks=tasks, tokenizer=tokenizer
+          in_loop.HeldOutAndTasks,
+          sets=sets,
+          tasks=tasks,
+          tokenizer=tokenizer,
         )
         if tasks
         else functools.partial(HeldOut, sets=sets),
@@ -162,35 +161,6 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
   return job, state
 
 
-def tasks_of(config: Config) -> list[suite.Named]:
-  """The tasks of `eval.tasks`, whose files are there.
-
-  Raises:
-    UsageError: a call or a file does not do.
-  """
-  if not config.eval.tasks:
-    return []
-  if config.data.holdout == 'none' and not config.eval.sets:
-    raise command.UsageError(
-      f'eval.tasks={config.eval.tasks!r}: needs a held-out set besides, by '
-      'which checkpoints are judged; set data.holdout or eval.sets'
-    )
-  calls = spec.bind_all('eval.tasks', config.eval.tasks, TASKS)
-  tasks = suite.build('eval.tasks', calls, config.eval.tasks_dir)
-  for named in tasks:
-    named.task.texts()
-  return tasks
-
-
-class Tools(NamedTuple):
-  """What is made once, before the first step."""
-
-  train_steps: dict[int, run_lib.Compiled]  # by the rows of the batch
-  evaluation: Evaluation | None
-  meter: Meter
-  saver: Saver
-
-
 def fit(job: Job, state: TrainState) -> TrainState:
   """Takes the run from `state` to its end, and saves.
 
@@ -214,7 +184,7 @@ def fit(job: Job, state: TrainState) -> TrainState:
     job.checkpointer.evaluated(step, loss)
   metrics = job.open_metrics(done)
   with phases.during('compile'):
-    tools = prepare_tools(job, state, metrics)
+    tools = tools_lib.prepare(job, state, metrics)
   while True:
     with contextlib.closing(metrics):
       try:
@@ -228,25 +198,17 @@ def fit(job: Job, state: TrainState) -> TrainState:
     seconds = time.perf_counter() - started
     metrics = job.open_metrics(int(state.step), rewound=1, seconds=seconds)
     with phases.during('compile'):
-      compile_stages(job.run, int(state.step), tools.train_steps, metrics)
-
-
-def prepare_tools(job: Job, state: TrainState, metrics: Metrics) -> Tools:
-  """Compiles what the loop calls, and measures the device where it must."""
-  run, config = job.run, job.run.config
-  train_steps: dict[int, run_lib.Compiled] = {}
-  compile_stages(run, int(state.step), train_steps, metrics)
-  rows, compiled = max(train_steps.items())
-  return Tools(
-    train_steps,
-    job.evaluation(run) if job.evaluation else None,
-    Meter(run, state.params, compiled.flops / (rows * run.ramp.row_tokens)),
-    Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
-  )
+      tools_lib.compile_stages(
+        job.run, int(state.step), tools.train_steps, metrics
+      )
 
 
 def loop(
-  job: Job, tools: Tools, metrics: Metrics, past: Past, state: TrainState
+  job: Job,
+  tools: tools_lib.Tools,
+  metrics: Metrics,
+  past: Past,
+  state: TrainState,
 ) -> TrainState:
   """The training loop, from the state's step to the last."""
   run, config = job.run, job.run.config
@@ -342,31 +304,6 @@ def loop(
     seconds = saver.finish(state)
     metrics.write(int(state.step), event='saved', seconds=seconds)
   return state
-
-
-def compile_stages(
-  run: Run, done: int, compiled: dict[int, run_lib.Compiled], metrics: Metrics
-) -> None:
-  """Compiles the training step for each batch size that is to come.
-
-  All of them before the first step: a stage that does not fit, or a compiler
-  that fails, shows now and not after days.
-
-  Args:
-    run: what is trained.
-    done: steps done.
-    compiled: by rows; what it lacks is added.
-    metrics: to write it down.
-  """
-  last = run.config.schedule.num_steps
-  # A run of which only the evaluation is owed still knows its last stage.
-  stages = run.ramp.between(min(done, last - 1), last)
-  for rows in sorted({s.rows for s in stages} - compiled.keys()):
-    step = compiled[rows] = run_lib.compile_train_step(run, rows)
-    log.info(
-      'compiled the training step for %d rows in %.1f s', rows, step.seconds
-    )
-    metrics.write(done, event='compiled', rows=rows, seconds=step.seconds)
 
 
 def should(step: int, every: int, last: int) -> bool:

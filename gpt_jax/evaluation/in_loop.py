@@ -5,12 +5,36 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpt_jax import spec
+from gpt_jax.config import Config
 from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.evaluation import suite
 from gpt_jax.evaluation.score import Scorer
+from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.held_out import HeldOut
 from gpt_jax.run import Run
+from gpt_jax.spec import UsageError
+
+
+def tasks(config: Config) -> list[suite.Named]:
+  """The tasks of `eval.tasks`, whose files are there.
+
+  Raises:
+    UsageError: a call or a file does not do.
+  """
+  if not config.eval.tasks:
+    return []
+  if config.data.holdout == 'none' and not config.eval.sets:
+    raise UsageError(
+      f'eval.tasks={config.eval.tasks!r}: needs a held-out set besides, by '
+      'which checkpoints are judged; set data.holdout or eval.sets'
+    )
+  calls = spec.bind_all('eval.tasks', config.eval.tasks, TASKS)
+  found = suite.build('eval.tasks', calls, config.eval.tasks_dir)
+  for named in found:
+    named.task.texts()
+  return found
 
 
 class HeldOutAndTasks:
