@@ -124,7 +124,12 @@ def main(args: command.Args) -> None:
   if args.table:
     print(table.markdown(table.read(root)))
     return
-  command.required(args, 'config', 'topology')
+  if not args.config:
+    raise UsageError(
+      '--config is missing; give it with --topology, or give --budget FLOPs, '
+      'or --chips with --days; see --help'
+    )
+  command.required(args, 'topology')
   slices = topologies.parse(args.topology, args.slices)
   compile_lib.use_cpu()
   request = _request(args, slices)

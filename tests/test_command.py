@@ -93,7 +93,10 @@ BAD = {
   'ledger': (['inspect', W, '--steps=3'], '--workdir=w: holds no run'),
   'two plots': (['plot', SMOKE, W], 'give one'),
   'vocabulary': (['inspect', SMOKE], 'model.vocab_size is empty'),
-  'task': (['evaluate', W, '--tasks=validation,lambda'], '--tasks=lambda'),
+  'task': (
+    ['evaluate', W, '--tasks=validation,lambad'],
+    "unknown 'lambad'; one of",
+  ),
   'evaluate': (['evaluate', W], '--workdir=w: holds no run'),
   'generate': (['generate', W, '--prompt=x'], '--workdir=w: holds no run'),
   'prompt': (['generate', W], '--prompt is empty'),

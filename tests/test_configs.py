@@ -48,6 +48,7 @@ def test_config_resolves(name, size):
   unknown = {k for k, v in config_lib.flatten(resolved).items() if v is None}
   assert unknown <= {
     *('model.vocab_size', 'data.store', 'data.workers', 'eval.num_batches'),
+    'eval.tasks',
     *('batch.micro_rows', 'model.encoder_ffn'),
   }
   if resolved.model.num_encoder_layers:
