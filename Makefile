@@ -10,6 +10,8 @@ BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
 KILLS ?= 10
+# A comma that does not end an argument of `call`.
+comma := ,
 
 .PHONY: smoke test lint crash beam
 
@@ -36,7 +38,7 @@ beam: .venv-beam/ready
 
 # Apart from .venv: Beam needs older versions of some libraries.
 .venv-beam/ready: pyproject.toml constraints-beam.txt
-	$(call environment,.venv-beam,constraints-beam.txt,'.[beam]' hypothesis pytest pytest-xdist)
+	$(call environment,.venv-beam,constraints-beam.txt,'.[beam$(comma)clean]' hypothesis pytest pytest-xdist)
 
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -166,7 +166,7 @@ def _beam() -> _Beam:
   except ImportError as e:
     raise UsageError(
       '--runner: needs Apache Beam; in an environment of its own run pip '
-      "install -c constraints-beam.txt -e '.[beam]'"
+      "install -c constraints-beam.txt -e '.[beam,clean]'"
     ) from e
   return _Beam(
     *(

@@ -22,7 +22,7 @@ needs_beam = pytest.mark.skipif(
 # Beam's own, and those of what it imports.
 pytestmark = pytest.mark.filterwarnings('default')
 
-TRAINED = 'sentencepiece(vocab_size=281)'
+TRAINED = 'sentencepiece(vocab_size=291)'
 
 
 def contents(folder):
@@ -97,14 +97,17 @@ def page(rng, length=47):
 
 @pytest.fixture
 def web(tmp_path, small, monkeypatch):
-  """107 pages in two sources, four files, many shards and ranges of keys."""
+  """121 pages in two sources, four files, many shards and ranges of keys."""
   rng = random.Random(2)
   pages = [page(rng) for _ in range(79)]
   for i in range(7):
     words = pages[i].split(' ')
-    for at in range(3, 47, 14):
-      words[at] = 'other'
-    pages.append(' '.join(words))  # near-duplicates
+    for first in (3, 8, 12, 5, 10)[
+      : 1 + i % 5
+    ]:  # near-duplicates, of one another
+      for at in range(first, 47, 14):
+        words[at] = f'other{first}'
+      pages.append(' '.join(words))
     part = ' '.join(pages[20 + i].split(' ')[:28])
     pages.append(f'{page(rng)} {part}')  # spans of another page
     around = [' '.join(page(rng) for _ in range(3)) for _ in range(2)]
@@ -138,8 +141,8 @@ def web(tmp_path, small, monkeypatch):
     ),
     (
       'minhash(rows=1), quality(high="text(\'test.txt\')", '
-      "low=\"jsonl('web0.jsonl', on_error='skip')\", alpha=3), language('zxx', "
-      'probability=0.3)',
+      "low=\"jsonl('web0.jsonl', on_error='skip')\", alpha=1), language('zxx', "
+      'probability=0.2)',
       {'near-duplicate', 'low quality', 'but not certain'},
     ),
   ],
@@ -234,7 +237,9 @@ def test_what_a_killed_process_left_is_written_again(
 
 @pytest.mark.skipif(HAS_BEAM, reason='Apache Beam is here')
 def test_without_beam_it_says_how_to_install_it(corpus, make_config):
-  with pytest.raises(UsageError, match=r'constraints-beam.txt .*\[beam\]'):
+  with pytest.raises(
+    UsageError, match=r'constraints-beam.txt .*\[beam,clean\]'
+  ):
     prepare.prepare(make_config(), 'D', runner='DirectRunner')
   assert not (corpus / 'D').exists()
 
