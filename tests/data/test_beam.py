@@ -237,9 +237,7 @@ def test_what_a_killed_process_left_is_written_again(
 
 @pytest.mark.skipif(HAS_BEAM, reason='Apache Beam is here')
 def test_without_beam_it_says_how_to_install_it(corpus, make_config):
-  with pytest.raises(
-    UsageError, match=r'constraints-beam.txt .*\[beam,clean\]'
-  ):
+  with pytest.raises(UsageError, match=r'beam.txt .*\[beam,clean\]'):
     prepare.prepare(make_config(), 'D', runner='DirectRunner')
   assert not (corpus / 'D').exists()
 

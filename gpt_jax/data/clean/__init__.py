@@ -20,8 +20,8 @@ Apache Beam do the same to the same documents:
     4. `clean(document, values) -> Outcome`: what becomes of a document, given
        the values of its findings.
 
-A document is addressed by its place in the input (`Document.place`), so that the
-pieces of one that is cut, up to `PLACES`, keep its place and an order. The
+A document is addressed by its place in the input (`Document.place`), so that
+the pieces of one that is cut, up to `PLACES`, keep its place and an order. The
 source within a mixture is the first part of its name. Only the order of places
 matters, not their values: `run` counts documents over all sources in their
 order, and `shared` numbers them within their units.
