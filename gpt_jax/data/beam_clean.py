@@ -15,6 +15,8 @@ come together in one place.
 """
 
 import functools
+import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -32,6 +34,7 @@ from gpt_jax.data.clean import catalogue, shards, shared, steps, unordered
 from gpt_jax.data.clean.run import Cleaned
 from gpt_jax.data.clean.shards import Phase
 from gpt_jax.data.clean.steps import Document, Findings, Global
+from gpt_jax.data.holdout import Split
 from gpt_jax.data.split_writer import Settings
 from gpt_jax.spec import UsageError
 
@@ -42,6 +45,8 @@ _RANGE = 1 << 28
 
 # How much text compressed files hold for each of their bytes, about.
 _COMPRESSION = 4
+
+log = logging.getLogger('gpt_jax')
 
 # Rows, places and sketches of one shard, of a range of keys; as bytes.
 _Rows = tuple[bytes, bytes, bytes]
@@ -55,25 +60,46 @@ class _Work(NamedTuple):
     files: a hash of their names, so that all workers see the same ones.
     folder: of the store.
     num_ranges: of keys that are looked at together.
+    wanted: all that the result depends on, as JSON.
   """
 
   settings: Settings
   files: str
   folder: str
   num_ranges: int
+  wanted: Any
 
 
-def clean(settings: Settings, folder: str, job: Job) -> Cleaned:
-  """Cleans the corpus; nothing of an earlier process is gone on with.
+def clean(settings: Settings, split: Split, folder: str, job: Job) -> Cleaned:
+  """Cleans the corpus, unless an earlier process did and failed later.
 
   Args:
     settings: of the store.
+    split: of the corpus as it is; its files are those that matter.
     folder: of the store: a path or a URL that all workers see.
     job: where it is done.
 
   Raises:
     UsageError: the call is wrong, or a document cannot be read.
   """
+  wanted = [
+    *(settings.source, settings.clean),
+    *(inputs.look(split.files), catalogue.versions()),
+  ]
+  wanted = json.loads(json.dumps(wanted))
+  result = shared.read_result(folder)
+  if result is None or result.wanted != wanted:
+    _clean(settings, folder, job, wanted)
+    result = shared.read_result(folder)
+    assert result is not None, f'we do not see what workers wrote to {folder}'
+  else:
+    log.info('%s: going on after cleaning', folder)
+  entries = [entry for of_phase in result.entries for entry in of_phase]
+  return Cleaned(shared.cleaned(settings.source, folder), entries)
+
+
+def _clean(settings: Settings, folder: str, job: Job, wanted: Any):
+  """Runs the pipeline."""
   corpus = sources.load('data.source', settings.source)
   shared.check_units(settings.source, len(corpus.units))
   files.delete(folder, shared.FOLDER)
@@ -87,12 +113,10 @@ def clean(settings: Settings, folder: str, job: Job) -> Cleaned:
     )
   num_ranges = -(-num_bytes // _RANGE) or 1
   names = inputs.names_hash(corpus.files)
-  work = _Work(settings, names, folder, num_ranges)
+  work = _Work(settings, names, folder, num_ranges, wanted)
   phases = shards.phases(catalogue.load(settings.clean).steps)
   lay_out = functools.partial(_lay_out, work, phases, len(corpus.units))
   beam_job.run(job, lay_out)
-  entries = [e for p in shared.read_result(folder).entries for e in p]
-  return Cleaned(shared.cleaned(settings.source, folder), entries)
 
 
 def _lay_out(
@@ -322,6 +346,7 @@ def _tell(
   shared.write_result(
     work.folder,
     shared.Result(
+      wanted=work.wanted,
       phase=len(names) - 1,
       shards=sorted(numbers),
       skipped=dict(sorted(skipped)),

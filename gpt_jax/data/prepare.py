@@ -107,7 +107,7 @@ def prepare(
         beam.job.check(job, split, settings.holdout)
       if not catalogue.is_none(settings.clean):
         if beam:
-          cleaned = beam.clean.clean(settings, folder, job)
+          cleaned = beam.clean.clean(settings, split, folder, job)
         else:
           cleaned = _clean(settings, split, folder, workers, report)
         split, cleaning = _split_again(settings, split, folder, cleaned)

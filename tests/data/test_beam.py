@@ -194,6 +194,26 @@ def test_cleaning_of_one_source_beside_one_held_out(web, make_config):
 
 
 @needs_beam
+@pytest.mark.parametrize('change', ['', 'clean', 'file'])
+def test_finished_cleaning_is_not_repeated(
+  web, make_config, monkeypatch, change
+):
+  config = make_config("jsonl('web*.jsonl', on_error='skip')", clean='minhash')
+  config.tokenizer.name = 'sentencepiece(vocab_size=30000)'
+  with pytest.raises(UsageError, match='at most'):
+    prepare.prepare(config, 'beam', runner='DirectRunner')
+  config.tokenizer.name = 'bytes'
+  if change == 'clean':
+    config.data.clean = 'minhash(rows=1, ngram=1)'
+  elif change == 'file':
+    lines = (web / 'web0.jsonl').read_text().splitlines(keepends=True)
+    (web / 'web0.jsonl').write_text(''.join(lines[1:]))
+  else:
+    monkeypatch.setattr('gpt_jax.data.beam_clean._lay_out', None)
+  both(config)
+
+
+@needs_beam
 def test_a_tokenizer_file_is_no_file_of_the_corpus(
   corpus, make_config, hf_tokenizer, small
 ):

@@ -49,12 +49,14 @@ class Result:
   """What cleaning leaves besides documents.
 
   Attributes:
+    wanted: all that the result depends on, as JSON.
     phase: whose shards hold what is left.
     shards: their numbers, in order.
     skipped: what could not be read: kind -> count.
     entries: of each phase: the report, see `report`.
   """
 
+  wanted: Any
   phase: int
   shards: list[int]
   skipped: dict[str, int]
@@ -214,17 +216,17 @@ def write_result(folder: str, result: Result):
   files.write(_in(folder), _RESULT, data)
 
 
-def read_result(folder: str) -> Result:
-  """Reads the result."""
+def read_result(folder: str) -> Result | None:
+  """Reads the result; None if there is none."""
   data = files.read(_in(folder), _RESULT)
-  assert data is not None, f'the workers do not see {folder}'
-  return Result(**json.loads(data))
+  return None if data is None else Result(**json.loads(data))
 
 
 def cleaned(source: str, folder: str) -> Source:
   """What is left of a source, in as many units as it has itself."""
   corpus = sources.load('data.source', source)
   result = read_result(folder)
+  assert result is not None, f'we do not see what workers wrote to {folder}'
   of_units = {
     unit: [*group]
     for unit, group in itertools.groupby(
