@@ -61,6 +61,7 @@ class _Work(NamedTuple):
     folder: of the store.
     num_ranges: of keys that are looked at together.
     wanted: all that the result depends on, as JSON.
+    versions: of libraries.
   """
 
   settings: Settings
@@ -68,6 +69,7 @@ class _Work(NamedTuple):
   folder: str
   num_ranges: int
   wanted: Any
+  versions: dict[str, str]
 
 
 def clean(settings: Settings, split: Split, folder: str, job: Job) -> Cleaned:
@@ -82,14 +84,15 @@ def clean(settings: Settings, split: Split, folder: str, job: Job) -> Cleaned:
   Raises:
     UsageError: the call is wrong, or a document cannot be read.
   """
+  versions = catalogue.versions()
   wanted = [
     *(settings.source, settings.clean),
-    *(inputs.look(split.files), catalogue.versions()),
+    *(inputs.look(split.files), versions),
   ]
   wanted = json.loads(json.dumps(wanted))
   result = shared.read_result(folder)
   if result is None or result.wanted != wanted:
-    _clean(settings, folder, job, wanted)
+    _clean(settings, folder, job, wanted, versions)
     result = shared.read_result(folder)
     assert result is not None, f'we do not see what workers wrote to {folder}'
   else:
@@ -98,7 +101,13 @@ def clean(settings: Settings, split: Split, folder: str, job: Job) -> Cleaned:
   return Cleaned(shared.cleaned(settings.source, folder), entries)
 
 
-def _clean(settings: Settings, folder: str, job: Job, wanted: Any):
+def _clean(
+  settings: Settings,
+  folder: str,
+  job: Job,
+  wanted: Any,
+  versions: dict[str, str],
+):
   """Runs the pipeline."""
   corpus = sources.load('data.source', settings.source)
   shared.check_units(settings.source, len(corpus.units))
@@ -113,7 +122,7 @@ def _clean(settings: Settings, folder: str, job: Job, wanted: Any):
     )
   num_ranges = -(-num_bytes // _RANGE) or 1
   names = inputs.names_hash(corpus.files)
-  work = _Work(settings, names, folder, num_ranges, wanted)
+  work = _Work(settings, names, folder, num_ranges, wanted, versions)
   phases = shards.phases(catalogue.load(settings.clean).steps)
   lay_out = functools.partial(_lay_out, work, phases, len(corpus.units))
   beam_job.run(job, lay_out)
@@ -200,6 +209,13 @@ class _Clean(beam.DoFn):
   def setup(self):
     """Reads the steps, once in a worker."""
     self._phases = _phases(self._work)
+    # Of what is missing here, the step that needs it says so.
+    ours, theirs = catalogue.versions(), self._work.versions
+    if other := {k: v for k, v in ours.items() if v != theirs.get(k)}:
+      raise UsageError(
+        f'data.clean={self._work.settings.clean!r}: a worker has {other}, the '
+        f'process that started it has {theirs}; install the same versions'
+      )
 
   def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
     """Cleans one shard."""

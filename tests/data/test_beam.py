@@ -214,6 +214,22 @@ def test_finished_cleaning_is_not_repeated(
 
 
 @needs_beam
+def test_workers_with_other_libraries_are_refused(
+  web, make_config, monkeypatch
+):
+  config = make_config("jsonl('web1.jsonl', on_error='skip')", clean='minhash')
+  releases = iter(range(100))
+  monkeypatch.setattr(
+    'gpt_jax.data.clean.catalogue.versions',
+    lambda: {'datasketch': f'2.0.{next(releases)}'},
+  )
+  with pytest.raises(
+    UsageError, match=r'a worker has .*2\.0\.1.* has .*2\.0\.0'
+  ):
+    prepare.prepare(config, 'beam', runner='DirectRunner')
+
+
+@needs_beam
 def test_a_tokenizer_file_is_no_file_of_the_corpus(
   corpus, make_config, hf_tokenizer, small
 ):
