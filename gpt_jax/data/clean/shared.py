@@ -49,14 +49,14 @@ class Result:
   """What cleaning leaves besides documents.
 
   Attributes:
-    wanted: all that the result depends on, as JSON.
+    wanted: a hash of all that the result depends on.
     phase: whose shards hold what is left.
     shards: their numbers, in order.
     skipped: what could not be read: kind -> count.
     entries: of each phase: the report, see `report`.
   """
 
-  wanted: Any
+  wanted: str
   phase: int
   shards: list[int]
   skipped: dict[str, int]
