@@ -3,17 +3,21 @@
 #   make test    runs the test suite
 #   make lint    ruff, pyright and shellcheck
 #   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
+#   make lm_eval tests lm-eval's tasks on our workdirs, in .venv-lm_eval
 #   make crash   kills a small run KILLS times, and compares with one left alone
+#   make plan    compiles the plans in docs/plans.json for their TPU slices, about
+#                a minute each; fails where one is not what it was. ONLY=palm
 
 PYTHON ?= python3
 BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
 KILLS ?= 10
+ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke test lint crash beam
+.PHONY: smoke test lint crash plan beam lm_eval
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -30,11 +34,21 @@ lint: .venv/ready
 crash: .venv/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)
 
+plan: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plan]'
+	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
+
 beam: .venv-beam/ready
 	.venv-beam/bin/python -m pytest -n 0 tests/data/test_beam.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(call environment,.venv,constraints.txt,'.[test]')
+
+lm_eval: .venv-lm_eval/ready
+	HF_HUB_OFFLINE=1 .venv-lm_eval/bin/python -m pytest -n 0 tests/evaluation/test_lm_eval.py
+
+.venv-lm_eval/ready: pyproject.toml constraints.txt
+	$(call environment,.venv-lm_eval,constraints.txt,'.[eval]' hypothesis pytest pytest-xdist)
 
 # Apart from .venv: Beam needs older versions of some libraries.
 .venv-beam/ready: pyproject.toml constraints-beam.txt

@@ -154,7 +154,7 @@ def get_config(arg: str = '') -> ConfigDict:
     # linear_ramp(start=16, stop=256, over='4B_tokens', stages=9).
     rows=number_or_text(512),
     # So many of them at a time, over all devices: the gradients of the parts
-    # are summed. Fewer take less memory. Empty: all at once.
+    # are summed. Fewer take less memory. Empty or 0: all at once.
     micro_rows=placeholder(int),
   )
 
@@ -170,6 +170,7 @@ def get_config(arg: str = '') -> ConfigDict:
       group='data, fsdp',  # of tokens, where experts take them
       expert='expert',
       length='',
+      stream='tensor',  # the features of what goes from layer to layer
       embed='fsdp',
       heads='tensor',
       kv_heads='tensor',
@@ -203,6 +204,10 @@ def get_config(arg: str = '') -> ConfigDict:
     # number, 'words' (separated by white space) or 'words_and_lines' (which
     # counts ends of lines too, as WikiText does).
     words=dict(),
+    # Tasks that are evaluated too, without shots: lambada, blimp, piqa, ...;
+    # see gpt_jax/evaluation/tasks.py. Their files are in tasks_dir.
+    tasks=placeholder(str),
+    tasks_dir='tasks',
   )
 
   # A phase that takes longer is hung: the run ends, and shows where. 0: never.

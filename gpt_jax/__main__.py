@@ -10,19 +10,25 @@ from gpt_jax import command, malloc, preemption
 
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
+  'finetune': 'fine-tune a pre-trained model on a task',
+  'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
-  'evaluate': 'measure a trained model on held-out text',
+  'evaluate': 'measure a trained model on held-out text and tasks',
   'prepare': 'text to tokenizer and token store',
   'tokenizers': 'compare tokenizers on held-out text',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',
   'scaling': 'train a grid of small models, and fit scaling laws',
-  'plan': 'what a budget of FLOPs buys, by scaling laws',
+  'plan': 'what a run needs on TPU slices, what a budget buys',
   'compare': 'train several configs with several seeds, and compare',
   'plot': 'draw the curves of runs',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',
   'doctor': 'check the installation',
 }
+
+
+# Told to stop, they save and end with exit code 75.
+STOPPABLE = ('train', 'finetune', 'ablation')
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
   malloc.keep_memory()
   # From here on, as importing takes seconds.
   stoppable = (
-    preemption.listening() if name == 'train' else contextlib.nullcontext()
+    preemption.listening() if name in STOPPABLE else contextlib.nullcontext()
   )
   with stoppable:
     return command.run(importlib.import_module(f'gpt_jax.{name}'), rest)

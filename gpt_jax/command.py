@@ -120,6 +120,18 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> None:
     raise UsageError(f'unexpected argument {rest[1]!r}; see --help')
 
 
+def load_config(file: str, overrides: list[str]) -> Any:
+  """The config that `--config FILE[:SIZE]` and its overrides give.
+
+  Raises:
+    UsageError: as the command line's.
+  """
+  values = flags.FlagValues()
+  define_config(values)
+  _parse(values, ['gpt-jax', f'--config={file}', *overrides])
+  return values['config'].value
+
+
 def _find_config(argv: list[str]) -> str:
   """The config file of the command line, '' if there is none.
 
@@ -140,6 +152,8 @@ def _find_config(argv: list[str]) -> str:
           'where it has several: configs/gpt2.py:medium'
         )
       folder = os.path.dirname(os.path.abspath(stem))
+      if os.path.basename(os.path.dirname(folder)) == 'configs':
+        folder = os.path.dirname(folder)  # configs/finetune/sst2.py
       sys.path.insert(0, os.path.dirname(folder))
       return stem + '.py'
   return ''

@@ -20,7 +20,7 @@ from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
-from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.optim import amount, batch_ramp
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.batch_ramp import Ramp
@@ -72,7 +72,7 @@ AT_LEAST = {
   'data.workers': 1,
   'optim.clip_norm': 0,
   'schedule.num_steps': 1,
-  'batch.micro_rows': 1,
+  'batch.micro_rows': 0,
   'checkpoint.every_steps': 1,
   'checkpoint.keep': 1,
   'checkpoint.grace_seconds': 0,
@@ -149,6 +149,12 @@ def resolve_model(config: Config) -> Config:
     UsageError: names the field, its value and the remedy.
   """
   config = unlocked(config)
+  tuned = config.get('finetune')
+  if tuned and tuned.sequences is None:
+    raise UsageError(
+      '--config: has a section finetune, whose task says what the rest is; '
+      'give it to gpt-jax finetune'
+    )
   try:
     _fill(config)
     validate(config)
@@ -203,9 +209,16 @@ def ramp(config: Config) -> Ramp:
   Raises:
     UsageError: `batch.rows` makes no sense.
   """
-  return batch_ramp.build(
-    config.batch.rows, row_tokens=config.model.context_length
-  )
+  return batch_ramp.build(config.batch.rows, row_tokens=row_tokens(config))
+
+
+def row_tokens(config: Config) -> int:
+  """Tokens that one row of a batch brings to the model."""
+  # A fine-tuned example may be several sequences, shorter than the context.
+  tuned = config.get('finetune')
+  if tuned and tuned.length:
+    return tuned.length * tuned.sequences
+  return config.model.context_length
 
 
 def schedule(config: Config) -> Schedule:

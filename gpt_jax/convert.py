@@ -69,6 +69,7 @@ SECTIONS = {
       'group': 'data, fsdp',
       'expert': 'expert',
       'length': '',
+      'stream': 'tensor',
       'embed': 'fsdp',
       'heads': 'tensor',
       'kv_heads': 'tensor',
@@ -103,6 +104,8 @@ SECTIONS = {
     'num_batches': None,
     'sets': {},
     'words': {},
+    'tasks': None,
+    'tasks_dir': 'tasks',
   },
   'log': {'every_steps': 1, 'sample_prompt': '', 'sample_tokens': 0},
 }

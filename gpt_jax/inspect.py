@@ -35,7 +35,7 @@ from gpt_jax import command, flops, inspect_steps, spec, spikes
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
 
 _TABLE_HEAD = (

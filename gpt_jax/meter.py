@@ -106,6 +106,11 @@ class Meter:
         name: flops.mfu(rate, per_token, self._peak)
         for name, per_token in self._flops.items()
       },
+      **{
+        name: float(value)
+        for name, value in outputs[-1].items()
+        if name.startswith('objective/')
+      },
       **routers.metrics(self._run.config, outputs),
     }
     self.restart()

@@ -71,7 +71,9 @@ def main(args: command.Args) -> None:
       print(path)
 
 
-def loss_curves(workdirs: list[str], out: str | None = None) -> str:
+def loss_curves(
+  workdirs: list[str], out: str | None = None, unit: str = 'nats a token'
+) -> str:
   """Draws training and held-out loss over tokens; returns the PNG's path.
 
   Raises:
@@ -103,7 +105,7 @@ def loss_curves(workdirs: list[str], out: str | None = None) -> str:
       xs, ys = zip(*points, strict=True)
       axes.plot(xs, ys, f'C{i}{marker}--', label=f'{name}: {part}')
   axes.set_xlabel('tokens')
-  axes.set_ylabel('loss (nats a token)')
+  axes.set_ylabel(f'loss ({unit})')
   axes.grid(alpha=0.3)
   axes.legend()
   return save_figure(figure, out)

@@ -96,7 +96,7 @@ def write_spike(job: Job, step: int, output: dict[str, Any]) -> str:
   """Writes the file of a spike; returns its path."""
   rows = job.skips().shifted(job.unskipped_rows)(step - 1)
   return spikes.write(
-    job.run, job.store, job.workdir, step=step, rows=rows, output=output
+    job.run, job.data, job.workdir, step=step, rows=rows, output=output
   )
 
 

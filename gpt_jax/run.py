@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,11 +20,12 @@ from gpt_jax import state as state_lib
 from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.data import tokenizer as tokenizer_lib
+from gpt_jax.freeze import Frozen
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.preflight import check_attention
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Objective
-from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.optimizer import OPTIMIZERS
@@ -33,6 +35,8 @@ from gpt_jax.optim.spikes import SPIKES, Policy
 from gpt_jax.spec import UsageError
 from gpt_jax.state import TrainState
 from gpt_jax.step import eval_step, train_step
+
+Devices = Sequence[Any] | None
 
 
 class Run(NamedTuple):
@@ -61,6 +65,13 @@ class Run(NamedTuple):
     """Parts that a batch of `num_rows` rows is taken in."""
     return num_rows // (self.config.batch.micro_rows or num_rows)
 
+  def stage_rows(self, done: int = 0) -> list[int]:
+    """Rows of the batches that come after `done` steps: each is a program."""
+    last = self.config.schedule.num_steps
+    # A run of which only the evaluation is owed still knows its last stage.
+    stages = self.ramp.between(min(done, last - 1), last)
+    return sorted({stage.rows for stage in stages})
+
   @property
   def spike_policy(self) -> Policy:
     """What to do about spikes."""
@@ -80,15 +91,19 @@ class Run(NamedTuple):
     return sharding.put_batch(batch, self.batch_sharding, num_rows)
 
 
-def check_devices(config: Config) -> None:
+def check_devices(config: Config, devices: Devices = None) -> None:
   """Checks that the config fits the devices; quick, and before any work.
 
   That is its mesh, its batch and its attention backend.
 
+  Args:
+    config: resolved.
+    devices: all of the run's; None: those of this process's backend.
+
   Raises:
     UsageError: they do not.
   """
-  mesh = sharding.make_mesh(config.mesh)
+  mesh = sharding.make_mesh(config.mesh, devices)
   rules = sharding.parse_rules(config.mesh.rules)
   axes = dict(rules)['batch']
   parts = math.prod(mesh.shape[a] for a in axes)
@@ -140,13 +155,18 @@ def _eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:
   return -(-config.eval.rows // parts) * parts
 
 
-def build(config: Config) -> Run:
+def build(config: Config, devices: Devices = None) -> Run:
   """Builds the parts of a config whose `model.vocab_size` is known.
+
+  Args:
+    config: resolved.
+    devices: all of the run's; None: those of this process's backend. They may
+      be devices to compile for only.
 
   Raises:
     UsageError: the config does not fit the devices.
   """
-  mesh = sharding.make_mesh(config.mesh)
+  mesh = sharding.make_mesh(config.mesh, devices)
   rules = sharding.parse_rules(config.mesh.rules)
   model = Transformer(**config.model)
   objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
@@ -157,6 +177,11 @@ def build(config: Config) -> Run:
   optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)(
     schedule, state_lib.logical_axes(objective)
   )
+  tuned = config.get('finetune')
+  if tuned and tuned.freeze:
+    frozen = Frozen(model, num_layers=tuned.freeze, num_rows=tuned.vocab_size)
+    objective = frozen.objective(objective)
+    optimizer = frozen.optimizer(optimizer)
   average = spec.build('optim.ema', optim.ema, AVERAGES)
   return Run(
     config,
@@ -199,15 +224,17 @@ def _init(run: Run):
 
 def abstract_batch(run: Run, num_rows: int) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of `num_rows` rows."""
-  row = np.zeros((1, run.config.model.context_length + 1), np.int32)
-  arrays = run.objective.corrupt(row)
-  if run.config.data.rows == 'documents':
-    arrays |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
+  batch = run.objective.example
+  if batch is None:
+    row = np.zeros((1, run.config.model.context_length + 1), np.int32)
+    batch = run.objective.corrupt(row)
+    if run.config.data.rows == 'documents':
+      batch |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
   return {
     name: jax.ShapeDtypeStruct(
       (num_rows, *x.shape[1:]), x.dtype, sharding=run.batch_sharding
     )
-    for name, x in arrays.items()
+    for name, x in batch.items()
   }
 
 
@@ -254,6 +281,15 @@ def compile_eval_step(run: Run) -> Compiled:
   return _compile(run, jitted, abstract_state(run).eval_params, batch)
 
 
+def compile_outputs(run: Run) -> Compiled:
+  """Compiles what a task is measured by: parameters and batch to [B, K]."""
+  assert run.objective.outputs is not None
+  whole = sharding.replicated(run.mesh)
+  jitted = jax.jit(run.objective.outputs, out_shardings=whole)
+  batch = abstract_batch(run, run.eval_rows)
+  return _compile(run, jitted, abstract_state(run).eval_params, batch)
+
+
 def _compile(run: Run, jitted, *args) -> Compiled:
   start = time.perf_counter()
   with sharding.use(run.mesh, run.rules):
@@ -278,8 +314,9 @@ def load(workdir: str) -> Trained:
     UsageError: there is none, or the model is no causal decoder, as an import
       may be.
   """
+  config = read_config(workdir)
   try:
-    config_lib.check_objective(read_config(workdir))
+    config_lib.check_objective(config)
   except UsageError as e:
     raise UsageError(
       f'--workdir={workdir}: holds a model that this command has no text for '

@@ -4,29 +4,41 @@
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from flax import linen as nn
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.spec import UsageError
 
-AXES = ('data', 'fsdp', 'expert', 'tensor')
+AXES: tuple[str, ...] = ('data', 'fsdp', 'expert', 'tensor')
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
+# Logical axes that stay whole where they do not divide over their mesh axes.
+# The model fills a vocabulary up where it computes with it; a few key/value
+# heads are repeated. Whatever else did not divide would fill the memory.
+MAY_BE_WHOLE = ('kv_heads', 'vocab')
 
 
-def make_mesh(config: Any) -> Mesh:
+def make_mesh(config: Any, devices: Sequence[Any] | None = None) -> Mesh:
   """Builds the mesh of `config.mesh` over all devices.
 
-  One axis may be -1: it takes the devices that the others leave.
+  One axis may be -1: it takes the devices that the others leave. Over several
+  TPU slices `data` is split over the slices first, since what it exchanges, the
+  gradients, is the least: the network between them is slow.
+
+  Args:
+    config: `config.mesh`.
+    devices: all of them; None: those of this process's backend.
 
   Raises:
-    UsageError: the sizes do not multiply to the number of devices.
+    UsageError: the sizes do not multiply to the number of devices, or `data`
+      does not divide over the slices.
   """
-  devices = jax.devices()
+  devices = jax.devices() if devices is None else devices
   sizes = [config[axis] for axis in AXES]
   text = ', '.join(f'mesh.{a}={s}' for a, s in zip(AXES, sizes, strict=True))
   fixed = math.prod(s for s in sizes if s != -1)
@@ -39,10 +51,32 @@ def make_mesh(config: Any) -> Mesh:
       f'{text}: does not match the {len(devices)} devices here; the sizes '
       f'must multiply to {len(devices)} (one may be -1: the rest)'
     )
-  grid = mesh_utils.create_device_mesh(
-    sizes, devices, allow_split_physical_axes=True
+  slices = num_slices(devices)
+  if slices == 1:
+    grid = mesh_utils.create_device_mesh(
+      sizes, devices, allow_split_physical_axes=True
+    )
+    return Mesh(grid, AXES)
+  data, *inside = sizes
+  if data % slices:
+    raise UsageError(
+      f'{text}: data={data} does not divide over {slices} slices, between '
+      f'which only data is split; give mesh.data={slices} or a multiple'
+    )
+  grid = mesh_utils.create_hybrid_device_mesh(
+    [data // slices, *inside],
+    [slices, *(1 for _ in inside)],
+    devices,
+    allow_split_physical_axes=True,
   )
   return Mesh(grid, AXES)
+
+
+def num_slices(devices: Sequence[Any]) -> int:
+  """TPU slices that the devices are of: 1 on other platforms."""
+  if devices[0].platform != 'tpu':
+    return 1
+  return len({getattr(device, 'slice_index', 0) for device in devices})
 
 
 def parse_rules(rules: Any) -> Rules:
@@ -60,8 +94,12 @@ def parse_rules(rules: Any) -> Rules:
   return tuple(out)
 
 
-def check_divisible(abstract: Any, mesh: Mesh, rules: Rules) -> None:
+def check_divisible(
+  abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules
+) -> None:
   """Checks that each parameter splits evenly over its mesh axes.
+
+  Those of `MAY_BE_WHOLE` need not.
 
   Args:
     abstract: parameters with logical axes, as `jax.eval_shape` gives them.
@@ -76,7 +114,7 @@ def check_divisible(abstract: Any, mesh: Mesh, rules: Rules) -> None:
     for logical, size in zip(leaf.names, leaf.value.shape, strict=True):
       axes = table.get(logical, ())
       parts = math.prod(mesh.shape[a] for a in axes)
-      if size % parts:
+      if size % parts and logical not in MAY_BE_WHOLE:
         raise UsageError(
           f'mesh.rules.{logical}={", ".join(axes)!r}: {size} of parameter '
           f'{jax.tree_util.keystr(path, simple=True, separator="/")} does not '
@@ -84,11 +122,29 @@ def check_divisible(abstract: Any, mesh: Mesh, rules: Rules) -> None:
         )
 
 
-def param_shardings(abstract: Any, mesh: Mesh, rules: Rules) -> Any:
-  """One `NamedSharding` for each parameter, from its logical axes."""
-  return nn.logical_to_mesh_sharding(
-    nn.get_partition_spec(abstract), mesh, rules
+def param_shardings(
+  abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules
+) -> Any:
+  """One `NamedSharding` for each parameter, from its logical axes.
+
+  Axes in `MAY_BE_WHOLE` are split only where they divide.
+  """
+  table: dict[Any, tuple[str, ...]] = dict(rules)
+
+  def of(leaf: nn.LogicallyPartitioned) -> PartitionSpec:
+    names = []
+    for logical, size in zip(leaf.names, leaf.value.shape, strict=True):
+      parts = math.prod(mesh.shape[a] for a in table.get(logical, ()))
+      whole = logical in MAY_BE_WHOLE and size % parts
+      names.append(None if whole else logical)
+    return PartitionSpec(*names)
+
+  specs = jax.tree.map(
+    of, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
   )
+  # Flax names the type of a concrete mesh only, and needs no more than axes.
+  any_mesh: Any = mesh
+  return nn.logical_to_mesh_sharding(specs, any_mesh, rules)
 
 
 def batch_sharding(mesh: Mesh, rules: Rules) -> NamedSharding:
@@ -96,7 +152,7 @@ def batch_sharding(mesh: Mesh, rules: Rules) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(dict(rules)['batch']))
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
   """Every device holds the whole array."""
   return NamedSharding(mesh, PartitionSpec())
 

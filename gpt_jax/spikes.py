@@ -106,7 +106,7 @@ def _all_finite(state: TrainState) -> jax.Array:
 
 def write(
   run: Run,
-  store: TokenStore,
+  data: Any,
   workdir: str,
   *,
   step: int,
@@ -116,22 +116,18 @@ def write(
   """Writes WORKDIR/spikes/STEP.json on the first process; returns its path.
 
   It holds the step (counted from 1), loss and gradient norms, and its rows:
-  which of the run's order, and which of the token store.
+  which of the run's order, and which of the `data` (see `job.Data`).
   """
   path = os.path.join(workdir, 'spikes', f'{step}.json')
   if jax.process_index() == 0:
-    source = pipeline.RowSource(
-      store, length=run.config.model.context_length, seed=run.config.seed
-    )
     offset, count = rows
-    numbers = source.row_numbers(range(offset, offset + count)).tolist()
     found = {
       'step': step,
       'learning_rate': float(run.schedule(step - 1)),
       **jax.tree.map(_plain, {name: output[name] for name in FIGURES}),
       'first_row': offset,
       'num_rows': count,
-      'store_rows': numbers,
+      'store_rows': data.row_numbers(offset, count),
     }
     os.makedirs(os.path.dirname(path), exist_ok=True)
     metrics.write_atomically(path, json.dumps(found, indent=2) + '\n')

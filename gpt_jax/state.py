@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from gpt_jax import sharding
 from gpt_jax.objectives.base import Objective
@@ -67,7 +67,7 @@ def make_init(
 def state_shardings(
   objective: Objective,
   optimizer: optax.GradientTransformation,
-  mesh: Mesh,
+  mesh: Mesh | AbstractMesh,
   rules: sharding.Rules,
   average: Average | None = None,
 ) -> TrainState:

@@ -13,9 +13,9 @@ tokenizer/, data/, loss.png, samples.txt and tensorboard/.
 """
 
 import contextlib
+import functools
 import os
 import time
-from typing import NamedTuple
 
 import jax
 from absl import flags
@@ -23,7 +23,6 @@ from absl import flags
 from gpt_jax import (
   command,
   distributed,
-  evaluate,
   generate,
   phases,
   plot,
@@ -37,20 +36,22 @@ from gpt_jax import (
 from gpt_jax import config as config_lib
 from gpt_jax import metrics as metrics_lib
 from gpt_jax import run as run_lib
+from gpt_jax import tools as tools_lib
 from gpt_jax import workdir as workdir_lib
 from gpt_jax.checkpoint import Checkpointer
 from gpt_jax.command import log
 from gpt_jax.config import Config
-from gpt_jax.data import eval_sets, pipeline, prepare
-from gpt_jax.data.eval_sets import EvalSet
-from gpt_jax.data.tokenizer import Tokenizer
-from gpt_jax.job import Job, Past
-from gpt_jax.meter import Meter, summary
+from gpt_jax.data import eval_sets, prepare
+from gpt_jax.data.tokenizer import load as load_tokenizer
+from gpt_jax.evaluation import in_loop
+from gpt_jax.held_out import HeldOut
+from gpt_jax.job import Job, Past, gave_up
+from gpt_jax.meter import summary
 from gpt_jax.metrics import Metrics, Progress, write_atomically
 from gpt_jax.preemption import Preempted
 from gpt_jax.run import Run
-from gpt_jax.saves import Saver
 from gpt_jax.state import TrainState
+from gpt_jax.store_data import StoreData
 
 
 def define(values: flags.FlagValues) -> None:
@@ -90,7 +91,7 @@ def train(config: Config, workdir: str) -> None:
       log.info('drew %s', plot.loss_curves([workdir]))
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)
-    sample(job.run, state, job.store.tokenizer(), workdir)
+    sample(job.run, state, workdir)
 
 
 def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
@@ -108,7 +109,10 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
       config, tokenizer.vocab_size, config.tokenizer.name
     )
     workdir_lib.check_prompt(config, tokenizer)
-    epoch = pipeline.rows_per_epoch(store, config.model.context_length)
+    length = config.model.context_length
+    data = StoreData(store, length=length, seed=config.seed)
+    sets = eval_sets.held_out(config, store)
+    tasks = in_loop.tasks(config)
     run = run_lib.build(config)
     checkpointer = Checkpointer(
       workdir,
@@ -117,15 +121,28 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
       keep_every_steps=config.checkpoint.keep_every_steps,
       keep_best=config.checkpoint.keep_best,
     )
-    job = Job(run, workdir, store, checkpointer)
+    job = Job(run, workdir, data, checkpointer)
+    if sets:
+      job = job._replace(
+        evaluation=functools.partial(
+          in_loop.HeldOutAndTasks,
+          sets=sets,
+          tasks=tasks,
+          tokenizer=tokenizer,
+        )
+        if tasks
+        else functools.partial(HeldOut, sets=sets),
+        # The split of the corpus comes first, where there is one.
+        criterion=f'eval/{next(iter(sets))}/loss',
+      )
     rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
   micro_rows = config.batch.micro_rows
   log.info(
     '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %s rows, %s',
     f'{len(store):,}',
-    run.ramp.offset(config.schedule.num_steps) / epoch,
-    epoch,
+    run.ramp.offset(config.schedule.num_steps) / data.rows_per_epoch,
+    data.rows_per_epoch,
     dict(run.mesh.shape),
     ', '.join(
       f'{s.rows} (from step {s.start + 1})' if s.start else f'{s.rows}'
@@ -144,15 +161,6 @@ def start(config: Config, workdir: str) -> tuple[Job, TrainState]:
   return job, state
 
 
-class Tools(NamedTuple):
-  """What is made once, before the first step."""
-
-  train_steps: dict[int, run_lib.Compiled]  # by the rows of the batch
-  evaluation: evaluate.HeldOut | None
-  meter: Meter
-  saver: Saver
-
-
 def fit(job: Job, state: TrainState) -> TrainState:
   """Takes the run from `state` to its end, and saves.
 
@@ -162,9 +170,9 @@ def fit(job: Job, state: TrainState) -> TrainState:
   """
   config, done = job.run.config, int(state.step)
   past = job.past(done)
-  sets = eval_sets.held_out(config, job.store)
-  owed = sets and not past.evaluated(done)
-  if done >= config.schedule.num_steps and not owed:
+  owed = job.evaluation and not past.evaluated(done)
+  over = gave_up(past.held_out, job.patience)
+  if (done >= config.schedule.num_steps or over) and not owed:
     job.checkpointer.close()
     return state
   if state.ema is not None:
@@ -176,7 +184,7 @@ def fit(job: Job, state: TrainState) -> TrainState:
     job.checkpointer.evaluated(step, loss)
   metrics = job.open_metrics(done)
   with phases.during('compile'):
-    tools = prepare_tools(job, state, metrics, sets)
+    tools = tools_lib.prepare(job, state, metrics)
   while True:
     with contextlib.closing(metrics):
       try:
@@ -190,27 +198,17 @@ def fit(job: Job, state: TrainState) -> TrainState:
     seconds = time.perf_counter() - started
     metrics = job.open_metrics(int(state.step), rewound=1, seconds=seconds)
     with phases.during('compile'):
-      compile_stages(job.run, int(state.step), tools.train_steps, metrics)
-
-
-def prepare_tools(
-  job: Job, state: TrainState, metrics: Metrics, sets: dict[str, EvalSet]
-) -> Tools:
-  """Compiles what the loop calls, and measures the device where it must."""
-  run, config = job.run, job.run.config
-  train_steps: dict[int, run_lib.Compiled] = {}
-  compile_stages(run, int(state.step), train_steps, metrics)
-  rows, compiled = max(train_steps.items())
-  return Tools(
-    train_steps,
-    evaluate.HeldOut(run, sets) if sets else None,
-    Meter(run, state.params, compiled.flops / (rows * run.ramp.row_tokens)),
-    Saver(job.checkpointer, grace_seconds=config.checkpoint.grace_seconds),
-  )
+      tools_lib.compile_stages(
+        job.run, int(state.step), tools.train_steps, metrics
+      )
 
 
 def loop(
-  job: Job, tools: Tools, metrics: Metrics, past: Past, state: TrainState
+  job: Job,
+  tools: tools_lib.Tools,
+  metrics: Metrics,
+  past: Past,
+  state: TrainState,
 ) -> TrainState:
   """The training loop, from the state's step to the last."""
   run, config = job.run, job.run.config
@@ -218,6 +216,7 @@ def loop(
   meter, saver = tools.meter, tools.saver
   meter.resume(past.unlogged)
   guard = spikes.Guard(run.spike_policy, past.losses, past.skipped)
+  held_out = [*past.held_out]
   rewind.log_events(job, metrics, done)
 
   def evaluated(step: int) -> bool:
@@ -231,16 +230,14 @@ def loop(
       return False
     seconds = time.perf_counter() - started
     metrics.write(step, **values, eval_seconds=seconds)
-    loss = metrics_lib.held_out_loss(values)
-    assert loss is not None  # there are sets, and they were evaluated
-    job.checkpointer.evaluated(step, loss)
-    log.info('step %d: %s', step, evaluate.summary(values))
+    judged = job.judged(values)
+    assert judged is not None
+    held_out.append((step, judged))
+    job.checkpointer.evaluated(step, judged)
+    log.info('step %d: %s', step, tools.evaluation.summary(values))
     meter.restart()
     return True
 
-  source = pipeline.RowSource(
-    job.store, length=config.model.context_length, seed=config.seed
-  )
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
@@ -266,12 +263,14 @@ def loop(
       save_due = should(step, config.checkpoint.every_steps, last)
       save_due = save_due or saver.retry_due()
       eval_due = should(step, config.eval.every_steps, last)
+      # Each of those may be the last.
+      log_due = log_due or (eval_due and job.patience > 0)
       if log_due or save_due or eval_due or stop:
         for skipped in guard.check(step, meter.fetch()):
           rewind.log_skipped(job, metrics, *skipped)
       if log_due:
         values = meter.read(step)
-        epochs = source.epochs(run.ramp.offset(step))
+        epochs = job.data.epochs(run.ramp.offset(step))
         metrics.write(step, **metrics_lib.finite(values), **epochs)
         guard.logged(values['loss'])
         progress.show(step, summary(values))
@@ -279,7 +278,8 @@ def loop(
           log.warning('step %d: %s', step, dead)
       progress.advance(step)
       stop = stop or not evaluated(step)
-      if save_due or stop:
+      over = gave_up(held_out, job.patience)
+      if save_due or stop or over:
         spikes.check_state(step, state, out)
         if unlogged := meter.unlogged():
           metrics.write(step, event='unlogged', routers=unlogged)
@@ -294,34 +294,16 @@ def loop(
           f'preempted; saved step {step} of {last} in {seconds:.1f} s; start '
           'again to continue'
         )
+      if over:
+        log.info(
+          'step %d: ending early, %d evaluations were not better than one '
+          'before',
+          *(step, job.patience),
+        )
+        break
     seconds = saver.finish(state)
-    metrics.write(last, event='saved', seconds=seconds)
+    metrics.write(int(state.step), event='saved', seconds=seconds)
   return state
-
-
-def compile_stages(
-  run: Run, done: int, compiled: dict[int, run_lib.Compiled], metrics: Metrics
-) -> None:
-  """Compiles the training step for each batch size that is to come.
-
-  All of them before the first step: a stage that does not fit, or a compiler
-  that fails, shows now and not after days.
-
-  Args:
-    run: what is trained.
-    done: steps done.
-    compiled: by rows; what it lacks is added.
-    metrics: to write it down.
-  """
-  last = run.config.schedule.num_steps
-  # A run of which only the evaluation is owed still knows its last stage.
-  stages = run.ramp.between(min(done, last - 1), last)
-  for rows in sorted({s.rows for s in stages} - compiled.keys()):
-    step = compiled[rows] = run_lib.compile_train_step(run, rows)
-    log.info(
-      'compiled the training step for %d rows in %.1f s', rows, step.seconds
-    )
-    metrics.write(done, event='compiled', rows=rows, seconds=step.seconds)
 
 
 def should(step: int, every: int, last: int) -> bool:
@@ -329,9 +311,7 @@ def should(step: int, every: int, last: int) -> bool:
   return step == last or (every > 0 and step % every == 0)
 
 
-def sample(
-  run: Run, state: TrainState, tokenizer: Tokenizer, workdir: str
-) -> None:
+def sample(run: Run, state: TrainState, workdir: str) -> None:
   """Continues `log.sample_prompt`, into samples.txt and onto the log."""
   config = run.config
   if not config.log.sample_prompt or not config.log.sample_tokens:
@@ -339,6 +319,7 @@ def sample(
   if jax.process_count() > 1:
     log.info('no sample is drawn where several hosts hold the parameters')
     return
+  tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   text = generate.continue_prompt(
     run_lib.Trained(run, state, tokenizer),
     config.log.sample_prompt,

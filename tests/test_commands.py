@@ -62,6 +62,35 @@ def test_train_leaves_the_workdir_that_the_design_promises(workdir):
   assert (workdir / 'samples.txt').read_text().startswith('def main(')
 
 
+@pytest.fixture(scope='module')
+def tasks_dir(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('tasks')
+  (folder / 'lambada').mkdir()
+  (folder / 'lambada' / 'lambada_test.jsonl').write_text(
+    '{"text": "def get_config"}\n{"text": "return the config"}\n'
+  )
+  return folder
+
+
+def test_evaluate_scores_tasks(workdir, tasks_dir, capsys):
+  flags = [f'--workdir={workdir}', f'--tasks_dir={tasks_dir}', '--shots=0,1']
+  tasks = '--tasks=validation,lambada'
+  assert main(['evaluate', *flags, tasks, '--overlap', '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['step'] == STEPS
+  assert found['eval/validation/loss'] > 0
+  assert found['eval/lambada/examples'] == 2
+  assert found['eval/lambada/perplexity'] > 1
+  assert found['eval/lambada/1_shots/perplexity'] > 1
+  assert found['eval/lambada/overlap'] == 0  # no text has 13 words
+  saved = workdir / 'evaluations' / f'step-{STEPS}.json'
+  assert json.loads(saved.read_text()) == found
+  assert main(['evaluate', *flags, '--tasks=lambada']) == 0
+  assert 'lambada/1_shots: accuracy' in capsys.readouterr().out
+  assert main(['evaluate', *flags, '--tasks=race']) == 2
+  assert 'no such file; fetch RACE from' in capsys.readouterr().err
+
+
 def test_metrics_count_the_rows_of_a_ramp(workdir):
   lines = [m for m in metrics.read(str(workdir)) if 'loss' in m]
   per_epoch = json.loads((workdir / 'data/manifest.json').read_text())

@@ -15,6 +15,7 @@ import configs
 from gpt_jax import config as config_lib
 from gpt_jax import flops, inspect, run, spec
 from gpt_jax.__main__ import main
+from gpt_jax.data.tasks_known import TASKS
 from gpt_jax.data.tokenizer import TOKENIZERS
 from gpt_jax.spec import UsageError
 
@@ -117,7 +118,7 @@ def test_batch_splits_over_eight_devices_or_says_so(name, size):
 @pytest.mark.parametrize(
   'name, size, parameters',
   [
-    ('gpt1', '', 116_534_784),
+    ('gpt1', '117m', 116_534_784),
     ('gpt2', 'small', 124_439_808),
     ('gpt2', 'medium', 354_823_168),
     ('gpt2', 'large', 774_030_080),
@@ -138,6 +139,24 @@ def test_parameter_counts_of_the_papers(name, size, parameters):
   assert parameters == table + m.num_layers * layer + last
   assert figures['parameters_without_embeddings'] == parameters - table
   assert {x.dtype for x in jax.tree.leaves(tree)} == {np.dtype('float32')}
+
+
+@pytest.mark.parametrize(
+  'name', sorted(path.stem for path in (FOLDER / 'finetune').glob('*.py'))
+)
+def test_fine_tuning_changes_no_fields_of_the_tree(name):
+  tuned = importlib.import_module(f'configs.finetune.{name}')
+  for size in getattr(tuned, 'SIZES', ['']):
+    config = tuned.get_config(size)
+    assert config.is_locked
+    spec.build('finetune.task', config.finetune.task, TASKS)
+    fields = {*config_lib.flatten(config)}
+    tree = {*config_lib.flatten(module('base').get_config())}
+    assert tree == {f for f in fields if not f.startswith('finetune.')}
+    with pytest.raises(UsageError, match='give it to gpt-jax finetune'):
+      config_lib.resolve(config)
+  with pytest.raises(ValueError, match='no such'):
+    tuned.get_config('no such')
 
 
 def test_figures_of_gpt2_small():
@@ -179,7 +198,8 @@ T5 = 32_128, 512
 TINY = 4, 64, 4, 16, 4, 256, 1024, 128
 BASE = 12, 768, 12, 64, 12, 3072, 50_257, 1024
 ROWS = {
-  'gpt1-': (12, 768, 12, 64, 12, 3072, 40_478, 512, 116_534_784, '117M'),
+  'gpt1-117m': (12, 768, 12, 64, 12, 3072, 40_478, 512, 116_534_784, '117M'),
+  'gpt1-cpu': (6, 192, 6, 32, 6, 768, 8192, 256, 4_291_200, '4.3M'),
   'gpt2-small': (
     *(12, 768, 12, 64, 12, 3072, 50_257, 1024, 124_439_808, '124M'),
   ),

@@ -14,7 +14,7 @@ PACKAGES = ('nn', 'objectives', 'data', 'optim', 'decoding', 'hf')
 ENTRY_POINTS = {
   *('train', 'finetune', 'evaluate', 'generate', 'prepare', 'plan', 'convert'),
   *('inspect', 'plot', 'doctor', 'benchmark', 'benchmarks'),
-  *('compare', 'scaling', 'planning', 'tokenizers', '__main__'),
+  *('ablation', 'compare', 'scaling', 'planning', 'tokenizers', '__main__'),
 }
 # What else of gpt_jax a package or module may import, besides its own files.
 ALLOWED = {
@@ -67,7 +67,7 @@ def test_the_checked_files_are_all():
   assert {'train', 'spec', 'config', 'step', 'state'} <= parts
   folders = {p.name for p in ROOT.iterdir() if p.is_dir()} - {'__pycache__'}
   # Entry points in files: `benchmark`; `plan` and `scaling`.
-  known = {*PACKAGES, 'benchmarks', 'planning'}
+  known = {*PACKAGES, 'benchmarks', 'evaluation', 'planning'}
   assert folders <= known, 'a new package needs a rule here'
 
 

@@ -108,6 +108,28 @@ def test_check_divisible():
   )
 
 
+def test_a_vocabulary_or_few_key_value_heads_may_stay_whole():
+  mesh = mesh_of(2, 2, 1, 2)
+  rules = sharding.parse_rules(
+    {'embed': 'fsdp', **dict.fromkeys(('vocab', 'kv_heads', 'heads'), 'tensor')}
+  )
+  tree = {
+    'table': boxed((7, 6), ('vocab', 'embed')),
+    'even': boxed((8, 6), ('vocab', 'embed')),
+    'key': boxed((6, 3), ('embed', 'kv_heads')),
+  }
+  sharding.check_divisible(tree, mesh, rules)
+  found = sharding.param_shardings(tree, mesh, rules)
+  assert {name: found[name].spec for name in tree} == {
+    'table': PartitionSpec(None, ('fsdp',)),
+    'even': PartitionSpec(('tensor',), ('fsdp',)),
+    'key': PartitionSpec(('fsdp',), None),
+  }
+  tree['query'] = boxed((6, 3), ('embed', 'heads'))
+  with pytest.raises(UsageError, match='3 of parameter query does not divide'):
+    sharding.check_divisible(tree, mesh, rules)
+
+
 @pytest.mark.parametrize(
   'change, message',
   [
@@ -159,7 +181,7 @@ def test_every_logical_axis_has_a_rule():
     ):
       assert len(leaf.names) == leaf.value.ndim
       names |= {*leaf.names}
-  assert names | {'batch', 'group', 'length'} == {*rules}
+  assert names | {'batch', 'group', 'length', 'stream'} == {*rules}
 
 
 # Shapes of one device's part, for axes (data, fsdp, tensor).

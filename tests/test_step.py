@@ -182,6 +182,7 @@ DROPOUT = 'rates(embedding=0.1, residual=0.1, attention=0.1)'
 def train(sizes, num_steps, **changes):
   fields = {
     **tiny.MESHABLE,
+    'model.vocab_size': 47,  # which is filled up where it does not divide
     'optim.name': SMOOTH,
     'schedule.name': 'constant(peak=1e-2)',
     **changes,
@@ -236,6 +237,6 @@ def test_micro_batches_on_a_mesh():
 def test_the_loss_of_a_fixed_batch_falls():
   _, _, _, history = trained_on_one_device('none', 20)
   losses = [float(metrics['loss']) for metrics in history]
-  np.testing.assert_allclose(losses[0], np.log(48), rtol=0.02)
+  np.testing.assert_allclose(losses[0], np.log(47), rtol=0.02)
   assert losses == sorted(losses, reverse=True)
   assert losses[-1] < 0.7 * losses[0]

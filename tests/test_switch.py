@@ -14,7 +14,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import run as run_lib
 from gpt_jax import spec
 from gpt_jax.decoding import sample
-from gpt_jax.objectives.causal import OBJECTIVES
+from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
 from gpt_jax.step import mean_gradients
 

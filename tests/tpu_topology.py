@@ -27,20 +27,21 @@ from gpt_jax import run as run_lib
 from gpt_jax import sharding
 from gpt_jax import state as state_lib
 
-# A slice smaller than a cube has no links around its ends.
-OPEN = (False, False, False)
 CHIPS = {'v4': 'megacore', 'v5e': 'default'}
 
 
 def make_mesh(topology, **sizes):
   """Of such a slice, e.g. `v5e:2x4`; axes that are not given have size 1."""
+  dims = [int(n) for n in topology.partition(':')[2].split('x')]
+  # Only cubes of four have links around their ends.
+  closed = len(dims) == 3 and all(n % 4 == 0 for n in dims)
   slice_ = topologies.get_topology_desc(
     platform='tpu',
     topology_name=topology,
     chip_config_name=CHIPS[topology.partition(':')[0]],
     chips_per_host_bounds=(2, 2, 1),
     num_slices=1,
-    wrap=OPEN,
+    wrap=(closed, closed, closed),
   )
   shape = [sizes.get(axis, 1) for axis in sharding.AXES]
   return Mesh(np.array(slice_.devices).reshape(shape), sharding.AXES)

@@ -26,6 +26,7 @@ from gpt_jax.checksums import fingerprint
 from gpt_jax.config import Config
 from gpt_jax.job import Job
 from gpt_jax.run import Run
+from gpt_jax.store_data import StoreData
 
 SAVES = 3
 ROUNDS = 3
@@ -102,6 +103,8 @@ def _loops(
     num_tokens=64 * config.model.context_length * config.batch.rows,
     vocab_size=config.model.vocab_size,
   )
+  length = config.model.context_length
+  data = StoreData(store, length=length, seed=config.seed)
   part = run._replace(config=_short(config, steps))
   whole = state.step.sharding
   bare, full = [], []
@@ -109,7 +112,7 @@ def _loops(
     state, seconds = _steps(step, state, batch, steps)
     bare += seconds
     workdir = os.path.join(folder, str(i))
-    job = Job(part, workdir, store, Checkpointer(workdir))
+    job = Job(part, workdir, data, Checkpointer(workdir))
     state = state._replace(step=jax.device_put(0 * state.step, whole))
     state = train.fit(job, state)
     full.append(_seconds_a_step(metrics.read(workdir)))

@@ -182,7 +182,7 @@ def batches(
     numbers = range(offset, offset + count)[host_rows(count)]
     return source.batch(numbers, corrupt)
 
-  return _prefetch(store, batch, start, stop)
+  return prefetch(batch, start, stop, ahead=not store.in_memory)
 
 
 def evaluation_batches(
@@ -220,7 +220,7 @@ def evaluation_batches(
     return made
 
   count = num_evaluation_batches(store, length=length, rows=rows)
-  return _prefetch(store, batch, 0, count)
+  return prefetch(batch, 0, count, ahead=not store.in_memory)
 
 
 def num_evaluation_batches(store: TokenStore, *, length: int, rows: int) -> int:
@@ -279,12 +279,19 @@ def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:
   return tokens
 
 
-def _prefetch(
-  store: TokenStore, batch: Callable[[int], Batch], start: int, stop: int
+def prefetch(
+  batch: Callable[[int], Batch], start: int, stop: int, *, ahead: bool = False
 ) -> Iterator[Batch]:
-  """Yields `batch(step)` for the steps, made ahead by Grain's threads."""
+  """Yields `batch(step)` for the steps, made by Grain's threads.
+
+  Args:
+    batch: step -> batch.
+    start: the first step.
+    stop: after the last step.
+    ahead: by more threads and further ahead, as batches take long to read.
+  """
   steps = grain.MapDataset.range(start, stop).map(batch)
-  options = _READ if store.in_memory else _READ_AHEAD
+  options = _READ_AHEAD if ahead else _READ
   iterator = iter(steps.to_iter_dataset(options))
 
   def stream() -> Iterator[Batch]:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes, rate and time left: a bar where someone watches, or log lines."""
+"""How much is done and time left: a bar where someone watches, or log lines."""
 
 import contextlib
 import logging
@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from rich import console, progress
 
-# Takes the stage, the bytes done and the bytes in all (None: not known).
+# Takes the stage, what is done and what there is in all (None: not known), in
+# bytes or in the unit of the bar.
 Report = Callable[[str, int, int | None], None]
 
 
@@ -19,14 +20,22 @@ log = logging.getLogger('gpt_jax')
 
 
 @contextlib.contextmanager
-def bar() -> Iterator[Report]:
-  """Yields a report that draws on stderr if that is a terminal, or logs."""
+def bar(unit: str = '') -> Iterator[Report]:
+  """Yields a report that draws on stderr if that is a terminal, or logs.
+
+  Args:
+    unit: of what is reported, such as 'examples'; '' for bytes.
+  """
   stderr = console.Console(stderr=True)
+  amount = (
+    (progress.MofNCompleteColumn(), progress.TextColumn(unit))
+    if unit
+    else (progress.DownloadColumn(), progress.TransferSpeedColumn())
+  )
   columns = (
     progress.TextColumn('{task.description}'),
     progress.BarColumn(),
-    progress.DownloadColumn(),
-    progress.TransferSpeedColumn(),
+    *amount,
     progress.TimeRemainingColumn(),
   )
   shown = progress.Progress(
@@ -40,10 +49,10 @@ def bar() -> Iterator[Report]:
         tasks[stage] = shown.add_task(stage)
       shown.update(tasks[stage], completed=done, total=total)
 
-    yield report if stderr.is_terminal else _logged()
+    yield report if stderr.is_terminal else _logged(unit)
 
 
-def _logged() -> Report:
+def _logged(unit: str) -> Report:
   """Logs what a bar would show, twice a minute."""
   starts: dict[str, tuple[float, int]] = {}
   told = time.monotonic()
@@ -59,6 +68,11 @@ def _logged() -> Report:
     left = ''
     if total and rate:
       left = f', {max(total - done, 0) / rate / 60:.1f} minutes left'
-    log.info(*('%s: %.0f MB, %.1f MB/s%s', stage, done / 1e6, rate / 1e6, left))
+    if unit:
+      log.info(*('%s: %d %s, %.1f a second%s', stage, done, unit, rate, left))
+    else:
+      log.info(
+        *('%s: %.0f MB, %.1f MB/s%s', stage, done / 1e6, rate / 1e6, left)
+      )
 
   return report

@@ -41,6 +41,25 @@ def tfds(
       ~/tensorflow_datasets.
     on_error: 'skip' counts what is no text instead of failing.
   """
+  builder = _builder(name, data_dir)
+  return _read(builder, f'tfds({name!r})', split, field, on_error)
+
+
+def examples(name: str, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+  """The examples of a set known by name, each with where it is: 'call:number'.
+
+  Arguments as of `tfds`; values are as TFDS gives them.
+
+  Raises:
+    UsageError: the set, or the split, is not there; says how to get it.
+  """
+  found = _examples(_builder(name, ''), f'tfds({name!r})', split)
+  for number, example in _in_order(found):
+    yield f'tfds({name!r}): {split}:{number}', example
+
+
+def _builder(name: str, data_dir: str) -> Any:
+  """The builder of a set that is prepared."""
   library = _library()
   folder = data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
   folder = os.path.expanduser(folder)
@@ -54,7 +73,7 @@ def tfds(
   if not builder.is_prepared():
     _prepare(builder, name, folder)
     builder = _find(library, name, folder)
-  return _read(builder, call, split, field, on_error)
+  return builder
 
 
 def tfds_dir(
@@ -141,12 +160,11 @@ def _prepare(builder: Any, name: str, folder: str):
     )
 
 
-def _read(
-  builder: Any, call: str, split: str, field: str, on_error: str
-) -> Reader:
+def _examples(builder: Any, call: str, split: str) -> Any:
+  """The split, by number."""
   try:
     with _quiet():
-      examples = builder.as_data_source(split)
+      return builder.as_data_source(split)
   except NotImplementedError as e:
     raise UsageError(
       f'{call}: is prepared as {builder.info.file_format}, which only '
@@ -158,6 +176,19 @@ def _read(
     raise UsageError(
       f'{call}: split={split!r}: {_line(e)}; it has {splits}'
     ) from e
+
+
+def _in_order(found: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+  """Numbers the examples of a split, read some at once."""
+  for start in range(0, len(found), _EXAMPLES):
+    numbers = range(start, min(start + _EXAMPLES, len(found)))
+    yield from zip(numbers, found.__getitems__(list(numbers)), strict=True)
+
+
+def _read(
+  builder: Any, call: str, split: str, field: str, on_error: str
+) -> Reader:
+  found = _examples(builder, call, split)
   root = str(builder.data_dir)
   files = {
     name: os.path.join(root, name)
@@ -166,11 +197,11 @@ def _read(
   }
 
   def unit(first: int, skip: Skip) -> Iterator[Document]:
-    stop = min(first + _UNIT, len(examples))
+    stop = min(first + _UNIT, len(found))
     for start in range(first, stop, _EXAMPLES):
       numbers = range(start, min(start + _EXAMPLES, stop))
       for number, example in zip(
-        numbers, examples.__getitems__(list(numbers)), strict=True
+        numbers, found.__getitems__(list(numbers)), strict=True
       ):
         try:
           text = _text(f'{call}: {split}:{number}', example, field)
@@ -181,7 +212,7 @@ def _read(
 
   units = [
     Unit(functools.partial(unit, first))
-    for first in range(0, len(examples), _UNIT)
+    for first in range(0, len(found), _UNIT)
   ]
   return Reader(units, files, None, on_error)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 
+from gpt_jax.nn import layout
 from gpt_jax.nn.attention import Cache, Context, KVCache, SegmentMemory
 from gpt_jax.spec import UsageError
 
@@ -40,13 +41,16 @@ class PreNormBlock(nn.Module):
     drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     norm = self.norm(name='attention_norm')
     y_BLD, cache = self.attention(name='attention')(
-      norm(x_BLD), context, _normalized(cache, norm), layer=layer
+      layout.gather(norm(x_BLD)),
+      context,
+      _normalized(cache, norm),
+      layer=layer,
     )
-    x_BLD += drop(y_BLD)
+    x_BLD = layout.stream(x_BLD + drop(y_BLD))
     if self.cross:
       seen = cache.cross if isinstance(cache, KVCache) else None
       y_BLD, seen = self.attention(name='cross')(
-        self.norm(name='cross_norm')(x_BLD),
+        layout.gather(self.norm(name='cross_norm')(x_BLD)),
         context,
         seen,
         layer=layer,
@@ -54,10 +58,10 @@ class PreNormBlock(nn.Module):
       )
       if isinstance(cache, KVCache) and cache.cross is not None:
         cache = cache._replace(cross=seen)
-      x_BLD += drop(y_BLD)
-    h_BLD = self.norm(name='ffn_norm')(x_BLD)
+      x_BLD = layout.stream(x_BLD + drop(y_BLD))
+    h_BLD = layout.gather(self.norm(name='ffn_norm')(x_BLD))
     y_BLD = self.ffn(name='ffn')(h_BLD, decoding=isinstance(cache, KVCache))
-    return x_BLD + drop(y_BLD), cache
+    return layout.stream(x_BLD + drop(y_BLD)), cache
 
 
 class PostNormBlock(nn.Module):
@@ -82,13 +86,14 @@ class PostNormBlock(nn.Module):
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
     drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     y_BLD, cache = self.attention(name='attention')(
-      x_BLD, context, cache, layer=layer
+      layout.gather(x_BLD), context, cache, layer=layer
     )
-    x_BLD = self.norm(name='attention_norm')(x_BLD + drop(y_BLD))
+    x_BLD = layout.stream(x_BLD + drop(y_BLD))
+    x_BLD = layout.stream(self.norm(name='attention_norm')(x_BLD))
     if self.cross:
       seen = cache.cross if isinstance(cache, KVCache) else None
       y_BLD, seen = self.attention(name='cross')(
-        x_BLD,
+        layout.gather(x_BLD),
         context,
         seen,
         layer=layer,
@@ -96,9 +101,13 @@ class PostNormBlock(nn.Module):
       )
       if isinstance(cache, KVCache) and cache.cross is not None:
         cache = cache._replace(cross=seen)
-      x_BLD = self.norm(name='cross_norm')(x_BLD + drop(y_BLD))
-    y_BLD = self.ffn(name='ffn')(x_BLD, decoding=isinstance(cache, KVCache))
-    return self.norm(name='ffn_norm')(x_BLD + drop(y_BLD)), cache
+      x_BLD = layout.stream(x_BLD + drop(y_BLD))
+      x_BLD = layout.stream(self.norm(name='cross_norm')(x_BLD))
+    y_BLD = self.ffn(name='ffn')(
+      layout.gather(x_BLD), decoding=isinstance(cache, KVCache)
+    )
+    x_BLD = layout.stream(x_BLD + drop(y_BLD))
+    return layout.stream(self.norm(name='ffn_norm')(x_BLD)), cache
 
 
 class ParallelBlock(nn.Module):
@@ -130,14 +139,14 @@ class ParallelBlock(nn.Module):
       )
     drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     norm = self.norm(name='attention_norm')
-    h_BLD = norm(x_BLD)
+    h_BLD = layout.gather(norm(x_BLD))
     y_BLD, cache = self.attention(name='attention')(
       h_BLD, context, _normalized(cache, norm), layer=layer
     )
     if self.num_norms == 2:
-      h_BLD = self.norm(name='ffn_norm')(x_BLD)
+      h_BLD = layout.gather(self.norm(name='ffn_norm')(x_BLD))
     z_BLD = self.ffn(name='ffn')(h_BLD, decoding=isinstance(cache, KVCache))
-    return x_BLD + drop(y_BLD) + drop(z_BLD), cache
+    return layout.stream(x_BLD + drop(y_BLD) + drop(z_BLD)), cache
 
 
 def _normalized(cache: Cache | None, norm: nn.Module) -> Cache | None:

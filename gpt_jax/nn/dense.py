@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn import layout
 from gpt_jax.nn.init import Initializer
 
 
@@ -44,9 +45,10 @@ class Dense(nn.Module):
     """[..., in] -> [..., features]."""
     shape = (x.shape[-1], self.features)
     kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
+    kernel = layout.weight(kernel, self.axes, self.dtype)
     # As one matrix: XLA on CPU would transpose a [B, L, D] input to contract
     # two axes at once for the kernel's gradient.
-    y = jnp.dot(x.reshape(-1, x.shape[-1]), kernel.astype(self.dtype))
+    y = jnp.dot(x.reshape(-1, x.shape[-1]), kernel)
     if self.bias:
       zeros = nn.initializers.zeros
       bias = parameter(self, 'bias', zeros, shape[1:], self.axes[1:])

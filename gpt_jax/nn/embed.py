@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token embeddings, and the output that scores the vocabulary."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,11 +10,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn import layout
 from gpt_jax.nn.activations import ACTIVATIONS, Activation
 from gpt_jax.nn.adaptive import Clusters
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
 from gpt_jax.spec import UsageError
+
+AXES = ('vocab', 'embed')
 
 
 class Embedding(nn.Module):
@@ -27,22 +31,48 @@ class Embedding(nn.Module):
   def setup(self):
     """Creates the table."""
     shape = (self.num_rows, self.d_model)
-    axes = ('vocab', 'embed')
-    self.embedding = parameter(self, 'embedding', self.initializer, shape, axes)
+    self.embedding = parameter(self, 'embedding', self.initializer, shape, AXES)
 
   def __call__(self, tokens_BL: jax.Array) -> jax.Array:
     """Looks tokens up: [B, L] -> [B, L, D]."""
-    # Looked up in whole rows, or the compiler splits the gather over both
-    # axes of the table and moves all of it.
-    table_VD = nn.with_logical_constraint(self.embedding, ('vocab', None))
-    # In float32 the gradients of a frequent token add up without rounding.
-    table_VD = table_VD.astype(jnp.float32)
-    x_BLD = jnp.take(table_VD, tokens_BL, axis=0).astype(self.dtype)
-    return nn.with_logical_constraint(x_BLD, ('batch', 'length', None))
+    x_BLD: Any = look_up(self.embedding, tokens_BL, self.dtype)
+    return layout.stream(layout.constrain(x_BLD, ('batch', 'length', None)))
 
   def table(self) -> jax.Array:
     """The table in the compute dtype, [V, D]: logits are x table^T."""
     return self.embedding.astype(self.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def look_up(stored_VD: jax.Array, tokens_BL: jax.Array, dtype: Any):
+  """Rows of a table in the compute dtype: [B, L] -> [B, L, D].
+
+  The table is sent in that dtype too, but its gradient is summed in float32,
+  or those of a frequent token would be rounded each time.
+  """
+  # Whole rows: the compiler for TPU fails on a gather from a table that is
+  # split over both axes. Of the vocabulary's mesh axis each device then looks
+  # its own rows up, so that their number has to divide.
+  table_VD = layout.pad_rows(stored_VD.astype(dtype), AXES[0])
+  return jnp.take(layout.weight(table_VD, AXES, dtype), tokens_BL, axis=0)
+
+
+def _look_up(stored_VD, tokens_BL, dtype):
+  return look_up(stored_VD, tokens_BL, dtype), (stored_VD, tokens_BL)
+
+
+def _look_up_gradient(dtype, saved, dy_BLD):
+  del dtype
+  stored_VD, tokens_BL = saved
+  zeros_VD = layout.pad_rows(jnp.zeros(stored_VD.shape, jnp.float32), AXES[0])
+  zeros_VD = layout.constrain(zeros_VD, (AXES[0], None))
+  dy_BLD = layout.constrain(dy_BLD, ('batch', 'length', None))
+  dy_VD = zeros_VD.at[tokens_BL].add(dy_BLD.astype(jnp.float32), mode='drop')
+  dy_VD = layout.constrain(dy_VD, AXES).astype(stored_VD.dtype)
+  return layout.constrain(dy_VD[: len(stored_VD)], AXES), None
+
+
+look_up.defvjp(_look_up, _look_up_gradient)
 
 
 class Input(NamedTuple):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn import devices, grouped, routing
+from gpt_jax.nn import devices, grouped, layout, routing
 from gpt_jax.nn.activations import Form
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
@@ -39,7 +39,7 @@ class Expert(nn.Module):
       return jax.vmap(lambda k: self.initializer(k, shape[1:], dtype))(keys)
 
     kernel = parameter(self, 'kernel', each, self.shape, self.axes)
-    kernel = kernel.astype(self.dtype)
+    kernel = layout.weight(kernel, self.axes, self.dtype)
     if not self.bias:
       return kernel, None
     shape, axes = (self.shape[0], self.shape[2]), (self.axes[0], self.axes[2])
@@ -67,12 +67,17 @@ def _feed_forward(
   narrow: Callable[[jax.Array, Weight], jax.Array],
 ) -> jax.Array:
   """`ffn.FeedForward` of every expert, by what multiplies them."""
-  h = widen(x, weights.widen)
+  # The parameters' names, by which `plan` tells their gradients apart.
+  with jax.named_scope('in'):
+    h = widen(x, weights.widen)
   if weights.gate is not None:
-    h *= form.activation(widen(x, weights.gate))
+    with jax.named_scope('gate'):
+      gate = widen(x, weights.gate)
+    h *= form.activation(gate)
   else:
     h = form.activation(h)
-  return narrow(h, weights.narrow)
+  with jax.named_scope('out'):
+    return narrow(h, weights.narrow)
 
 
 def with_capacity(

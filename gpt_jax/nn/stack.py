@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn import layout
 from gpt_jax.nn.attention import Cache, Context, SegmentMemory
 from gpt_jax.spec import UsageError
 
@@ -41,7 +42,7 @@ class Period(nn.Module):
 
     Each block's output is sown into `intermediates` as `hidden_0`, ...
     """
-    x_BLD = nn.with_logical_constraint(x_BLD, ('batch', 'length', None))
+    x_BLD = layout.stream(x_BLD)
     out = []
     for i, (block, cache) in enumerate(zip(self.blocks, caches, strict=True)):
       layer = index * len(self.blocks) + i

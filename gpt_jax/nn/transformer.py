@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax import spec
+from gpt_jax.nn import layout
 from gpt_jax.nn.adaptive import AdaptiveEmbedding
 from gpt_jax.nn.adaptive import Clusters as Clusters
 from gpt_jax.nn.attention import Attention, Context, KVCache
@@ -204,6 +205,7 @@ class Transformer(nn.Module):
     x_BLD, caches = self.decoder(x_BLD, context, caches)
     if self._block.final_norm:
       x_BLD = self.final_norm(x_BLD)
+    x_BLD = layout.gather(x_BLD)
     if self.is_initializing():
       self.logits(x_BLD)
     return Output(x_BLD, caches, memory_BMD)
@@ -216,7 +218,9 @@ class Transformer(nn.Module):
     bias = self._bias_of('encoder_bias', tokens_BM, None, None)
     context = Context(None, Visibility(mask_BM), bias)
     x_BMD, _ = self.encoder(x_BMD, context, None)
-    return self.encoder_norm(x_BMD) if self._block.final_norm else x_BMD
+    if self._block.final_norm:
+      x_BMD = self.encoder_norm(x_BMD)
+    return layout.gather(x_BMD)
 
   def output_table(self) -> jax.Array:
     """The matrix [V, D] that scores the vocabulary: logits = x table^T.

@@ -84,22 +84,29 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
         )
         total, penalty = both
       routers = moe.layer_stats(sown.get('router', {}))
-      if key is not None:
-        for stats in routers.values():
-          # Routers see tokens that do not count in the loss, too. By the
-          # weight the micro-batches' means add up as their losses do.
-          added = weight * jnp.sum(stats.penalty)
-          total, penalty = total + added, penalty + added
-      metrics = {
-        f'router/{stack}/{name}': weight * value
-        for stack, stats in routers.items()
-        for name, value in stats._asdict().items()
-      }
-      return Loss(total, weight, penalty, metrics)
+      return add_routers(
+        Loss(total, weight, penalty), routers, training=key is not None
+      )
 
     return Objective(corrupt, init, loss)
 
   return build
 
 
-OBJECTIVES = {'causal': causal}
+def add_routers(
+  loss: Loss, routers: dict[str, moe.Stats], *, training: bool
+) -> Loss:
+  """The loss with what the routers of experts say, and in training cost."""
+  total, weight, penalty, metrics = loss
+  if training:
+    for stats in routers.values():
+      # Routers see tokens that do not count in the loss, too. By the weight
+      # the micro-batches' means add up as their losses do.
+      added = weight * jnp.sum(stats.penalty)
+      total, penalty = total + added, penalty + added
+  more = {
+    f'router/{stack}/{name}': weight * value
+    for stack, stats in routers.items()
+    for name, value in stats._asdict().items()
+  }
+  return Loss(total, weight, penalty, {**(metrics or {}), **more})

@@ -14,8 +14,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Logits of one chunk, in elements: 128 MiB of float32.
+from gpt_jax.nn import devices, layout
+
+# Logits of one chunk on one device, in elements: 128 MiB of float32.
 CHUNK_LOGITS = 1 << 25
+# A logit whose softmax is zero. (An infinite one times zero is not a number.)
+NEVER = -1e30
+AXES = ('vocab', 'embed')  # of the table
 
 
 class Sums(NamedTuple):
@@ -51,53 +56,71 @@ def penalised_cross_entropy(
     weights_BL: float32; 0 leaves a position out. Not differentiated.
     z_loss: factor of the penalty; at 0 nothing is computed for it.
   """
+  V = len(table_VD)
+  table_VD = _whole(table_VD)
 
   def add(sums, chunk):
-    hidden_ND, targets_N, weights_N = chunk
-    logits_NV = _logits(hidden_ND, table_VD)
-    log_z_N = jax.nn.logsumexp(logits_NV, axis=-1)
-    nll_N = log_z_N - _at(logits_NV, targets_N)
-    return _add(sums, nll_N, log_z_N, weights_N, z_loss), None
+    hidden_PND, targets_PN, weights_PN = chunk
+    logits_PNV = _logits(hidden_PND, table_VD, V)
+    log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
+    nll_PN = log_z_PN - _at(logits_PNV, targets_PN)
+    return _add(sums, nll_PN, log_z_PN, weights_PN, z_loss), None
 
-  chunks = _split(table_VD.shape[0], hidden_BLD, targets_BL, weights_BL)
+  chunks = _split(V, hidden_BLD, targets_BL, weights_BL)
   return jax.lax.scan(add, Sums(jnp.float32(0), jnp.float32(0)), chunks)[0]
 
 
 def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss):
   """The sums, and the gradients of their total as residuals."""
+  V, D = table_VD.shape
+  dtype = table_VD.dtype
+  table_VD = _whole(table_VD)
 
   def add(carry, chunk):
-    sums, grad_VD = carry
-    hidden_ND, targets_N, weights_N = chunk
-    logits_NV = _logits(hidden_ND, table_VD)
-    top_N = jnp.max(logits_NV, axis=-1)
-    exp_NV = jnp.exp(logits_NV - top_N[:, None])
-    sum_N = jnp.sum(exp_NV, axis=-1)
-    log_z_N = jnp.log(sum_N) + top_N
-    nll_N = log_z_N - _at(logits_NV, targets_N)
+    sums, grad_PVD = carry
+    hidden_PND, targets_PN, weights_PN = chunk
+    logits_PNV = _logits(hidden_PND, table_VD, V)
+    top_PN = jnp.max(logits_PNV, axis=-1)
+    exp_PNV = jnp.exp(logits_PNV - top_PN[..., None])
+    sum_PN = jnp.sum(exp_PNV, axis=-1)
+    log_z_PN = jnp.log(sum_PN) + top_PN
+    nll_PN = log_z_PN - _at(logits_PNV, targets_PN)
     # d nll / d logits = softmax - onehot(target), and
     # d log(Z)^2 / d logits = 2 log(Z) softmax.
-    hit_NV = jnp.arange(table_VD.shape[0])[None] == targets_N[:, None]
-    softmax_weights_N = weights_N
+    ids_V = jnp.arange(len(table_VD))
+    hit_PNV = ids_V[None, None] == targets_PN[..., None]
+    softmax_weights_PN = weights_PN
     if z_loss:
-      softmax_weights_N = weights_N * (1 + 2 * z_loss * log_z_N)
-    delta_NV = exp_NV * (softmax_weights_N / sum_N)[:, None]
-    delta_NV -= jnp.where(hit_NV, weights_N[:, None], 0)
-    delta_NV = delta_NV.astype(hidden_ND.dtype)
-    grad_ND = jnp.einsum('NV,VD->ND', delta_NV, table_VD)
-    grad_VD += jnp.einsum(
-      'NV,ND->VD', delta_NV, hidden_ND, preferred_element_type=jnp.float32
+      softmax_weights_PN = weights_PN * (1 + 2 * z_loss * log_z_PN)
+    delta_PNV = exp_PNV * (softmax_weights_PN / sum_PN)[..., None]
+    delta_PNV -= jnp.where(hit_PNV, weights_PN[..., None], 0)
+    delta_PNV = delta_PNV.astype(hidden_PND.dtype)
+    grad_PND = jnp.einsum('PNV,VD->PND', delta_PNV, table_VD)
+    grad_PVD += jnp.einsum(
+      'PNV,PND->PVD',
+      delta_PNV,
+      hidden_PND,
+      preferred_element_type=jnp.float32,
     )
-    return (_add(sums, nll_N, log_z_N, weights_N, z_loss), grad_VD), grad_ND
+    grad_PVD = layout.constrain(grad_PVD, ('batch', 'vocab', None))
+    sums = _add(sums, nll_PN, log_z_PN, weights_PN, z_loss)
+    return (sums, grad_PVD), grad_PND
 
-  B, L, D = hidden_BLD.shape
-  chunks = _split(table_VD.shape[0], hidden_BLD, targets_BL, weights_BL)
+  B, L = hidden_BLD.shape[:2]
+  chunks = _split(V, hidden_BLD, targets_BL, weights_BL)
+  P = chunks[0].shape[1]
   zeros = Sums(jnp.float32(0), jnp.float32(0))
-  start = (zeros, jnp.zeros(table_VD.shape, jnp.float32))
-  (sums, grad_VD), grads = jax.lax.scan(add, start, chunks)
+  # Each device sums its own rows over the chunks: the sum over devices is
+  # taken once, not for each chunk.
+  start_PVD = jnp.zeros((P, len(table_VD), D), jnp.float32)
+  start_PVD = layout.constrain(start_PVD, ('batch', 'vocab', None))
+  (sums, grad_PVD), grads = jax.lax.scan(add, (zeros, start_PVD), chunks)
+  grad_VD = layout.constrain(jnp.sum(grad_PVD, axis=0), AXES).astype(dtype)
+  grad_VD = layout.constrain(grad_VD[:V], AXES)
+  # [chunks, P, B / P * n, D] to [B, L, D]
   grads = grads.reshape(len(grads), B, -1, D).swapaxes(0, 1)
   grad_BLD = grads.reshape(B, -1, D)[:, :L]
-  return sums, (grad_BLD, grad_VD.astype(table_VD.dtype))
+  return sums, (grad_BLD, grad_VD)
 
 
 def _backward(z_loss, gradients, cotangents):
@@ -111,38 +134,56 @@ penalised_cross_entropy.defvjp(_forward, _backward)
 
 def _add(
   sums: Sums,
-  nll_N: jax.Array,
-  log_z_N: jax.Array,
-  weights_N: jax.Array,
+  nll_PN: jax.Array,
+  log_z_PN: jax.Array,
+  weights_PN: jax.Array,
   z_loss: float,
 ) -> Sums:
   """The sums with one more chunk."""
-  total = sums.total + jnp.sum(nll_N * weights_N)
+  total = sums.total + jnp.sum(nll_PN * weights_PN)
   if not z_loss:
     return Sums(total, sums.penalty)
-  penalty = z_loss * jnp.sum(jnp.square(log_z_N) * weights_N)
+  penalty = z_loss * jnp.sum(jnp.square(log_z_PN) * weights_PN)
   return Sums(total + penalty, sums.penalty + penalty)
 
 
-def _logits(hidden_ND: jax.Array, table_VD: jax.Array) -> jax.Array:
-  return jnp.einsum(
-    'ND,VD->NV', hidden_ND, table_VD, preferred_element_type=jnp.float32
+def _whole(table_VD: jax.Array) -> jax.Array:
+  """Rows split over the vocabulary's devices, none of them cut."""
+  table_VD = layout.pad_rows(table_VD, AXES[0])
+  return layout.weight(table_VD, AXES, table_VD.dtype)
+
+
+def _logits(
+  hidden_PND: jax.Array, table_VD: jax.Array, vocab_size: int
+) -> jax.Array:
+  """Scores; those of the rows that were added can be no token's."""
+  logits_PNV = jnp.einsum(
+    'PND,VD->PNV', hidden_PND, table_VD, preferred_element_type=jnp.float32
   )
+  logits_PNV = layout.constrain(logits_PNV, ('batch', None, 'vocab'))
+  if len(table_VD) == vocab_size:
+    return logits_PNV
+  real_V = jnp.arange(len(table_VD)) < vocab_size
+  return jnp.where(real_V[None, None], logits_PNV, NEVER)
 
 
-def _at(logits_NV: jax.Array, targets_N: jax.Array) -> jax.Array:
+def _at(logits_PNV: jax.Array, targets_PN: jax.Array) -> jax.Array:
   """The logit of each target."""
-  return jnp.take_along_axis(logits_NV, targets_N[:, None], axis=-1)[:, 0]
+  index = targets_PN[..., None]
+  return jnp.take_along_axis(logits_PNV, index, axis=-1)[..., 0]
 
 
 def _split(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-  """[B, L, ...] to chunks [number of chunks, N, ...] of few enough logits.
+  """[B, L, ...] to chunks [number, P, N, ...] of few enough logits.
 
-  Along the length, so that batches stay split over the devices as they are.
-  The last chunk is filled up with zeros, whose weight is zero too.
+  Along the length, so that batches stay split over their P devices. The last
+  chunk is filled up with zeros, whose weight is zero too.
   """
   B, L = arrays[0].shape[:2]
-  num = min(-(-B * L * vocab_size // CHUNK_LOGITS), L)
+  P = devices.num_parts('batch')
+  P = 1 if B % P else P
+  logits = B * L * vocab_size // (P * devices.num_parts('vocab'))
+  num = min(-(-logits // CHUNK_LOGITS), L)
   size = -(-L // num)
   num = -(-L // size)
 
@@ -150,6 +191,7 @@ def _split(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     rest = x.shape[2:]
     x = jnp.pad(x, [(0, 0), (0, num * size - L), *[(0, 0)] * len(rest)])
     x = x.reshape(B, num, size, *rest).swapaxes(0, 1)
-    return x.reshape(num, B * size, *rest)
+    x = x.reshape(num, P, B // P * size, *rest)
+    return layout.constrain(x, (None, 'batch', *(None,) * (x.ndim - 2)))
 
   return tuple(split(x) for x in arrays)

@@ -1,3 +1,3 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Before a run: what a budget buys, by scaling laws."""
+"""Before a run: what it needs on TPU slices, what a budget buys."""

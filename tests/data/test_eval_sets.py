@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
-from gpt_jax import evaluate, metrics
+from gpt_jax import held_out as held_out_lib
+from gpt_jax import metrics
 from gpt_jax.data import eval_sets, files, prepare
 from gpt_jax.spec import UsageError
 
@@ -114,7 +115,7 @@ def test_the_measures(config):
   # Without any weight the model gives each token the same probability.
   params = jax.tree.map(np.zeros_like, tiny.params(run.model))
   asked = []
-  held_out = evaluate.HeldOut(run, sets)
+  held_out = held_out_lib.HeldOut(run, sets)
   found = held_out(params, stop=lambda: asked.append(1))
   nats = math.log(vocab_size)
   assert len(asked) == 2
@@ -133,7 +134,7 @@ def test_the_measures(config):
   for name, value in expected.items():
     assert found[name] == pytest.approx(value, rel=1e-5), name
   assert metrics.held_out_loss(found) == found['eval/two-b/loss']
-  line = evaluate.summary(found)
+  line = held_out_lib.summary(found)
   assert 'wiki loss' in line and 'per word' in line and 'two-b loss' in line
   assert held_out(params, stop=lambda: True) is None
 

@@ -4,10 +4,14 @@
 
 import shutil
 import sys
+import types
 
+import numpy as np
 import pytest
 
-from gpt_jax.data import sources
+from gpt_jax import spec
+from gpt_jax.data import records, sources, sources_tfds, tasks
+from gpt_jax.data.tasks_known import TASKS
 from gpt_jax.spec import UsageError
 
 pytest.importorskip('tensorflow_datasets', reason='needs the extra tfds')
@@ -63,3 +67,42 @@ def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path, name):
     read(f"tfds('{name}', data_dir='{tmp_path}')")
   assert f'tfds build {name} --data_dir={tmp_path}' in str(e.value)
   assert '.[tf]' in str(e.value) and '\n' not in str(e.value)
+
+
+def test_a_set_is_a_table(placed, shared, monkeypatch):
+  monkeypatch.setenv('TFDS_DATA_DIR', str(placed))
+  (record,) = records.read('tfds:tiny_shakespeare:1.0.0:train[:100%]')
+  whole = (shared / 'tinyshakespeare' / 'input.txt').read_text()
+  assert record['text'] == whole[: int(len(whole) * 0.9)]
+  assert record.where == "tfds('tiny_shakespeare:1.0.0'): train[:100%]:0"
+  with pytest.raises(UsageError, match="split='trian'"):
+    list(records.read('tfds:tiny_shakespeare:trian'))
+
+
+def test_the_numbers_of_classes_are_understood(monkeypatch):
+  """As TFDS gives them: without TensorFlow no set with classes can be made."""
+
+  class Examples(list):
+    def __getitems__(self, numbers):
+      return [self[number] for number in numbers]
+
+  def example(text, label):
+    return {'sentence': text.encode(), 'label': np.int64(label)}
+
+  splits = {
+    'train': Examples([example('ein Satz', 1), example('noch é', 0)]),
+    'validation': Examples([example('x', 2)]),
+    'test': Examples([example('y', -1)]),
+  }
+  builder = types.SimpleNamespace(as_data_source=splits.get)
+  monkeypatch.setattr(sources_tfds, '_builder', lambda name, folder: builder)
+  task = spec.build('finetune.task', 'sst2()', TASKS)
+  found = tasks.read(task, 'train')
+  assert [(*e.texts, e.label) for e in found] == [
+    ('ein Satz', 1),
+    ('noch é', 0),
+  ]
+  assert found[1].where == "tfds('glue/sst2'): train:1"
+  with pytest.raises(UsageError, match=r'validation:0: the label 2 is none of'):
+    tasks.read(task, 'dev')
+  assert tasks.read(task, 'test')[0].label is None

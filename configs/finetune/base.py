@@ -1,0 +1,82 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuning as GPT-1 does it (Radford et al., 2018), sections 3.2 and 4.1:
+configs/base.py with a section `finetune`.
+
+The model, but for the fields of `finetune.model`, and the tokenizer are those
+of --init; the sections `model` and `tokenizer` say what --init=none starts.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from configs import base
+
+
+def get_config(arg: str = '') -> ConfigDict:
+  """The paper's settings, without a task."""
+  base.no_size(__file__, arg)
+  config = base.get_config().unlock()
+
+  config.finetune = dict(
+    # A published task, sst2('FOLDER') of its files or sst2() of TensorFlow
+    # Datasets: sst2, cola, mrpc, stsb, qqp, rte, qnli, mnli, wnli, snli,
+    # scitail, race, story_cloze. Or your own tables (.tsv, .csv, .jsonl, packed
+    # or not): classification('train.tsv', 'dev.tsv', text='review',
+    # label='stars'), entailment(...), similarity(...), choice(...),
+    # target('train.jsonl', 'dev.jsonl', prompt='{en} =', target=' {de}').
+    task='sst2()',
+    # Of the pre-trained parameters: all, none (from scratch), embeddings,
+    # layers(3): embeddings and the lowest three.
+    transfer='all',
+    freeze=0,  # the lowest so many layers stay, and the embeddings; 0: none
+    # "Adding language modeling as an auxiliary objective [...] We set lambda
+    # to 0.5."
+    auxiliary=0.5,
+    dropout=0.1,  # "We add dropout to the classifier with a rate of 0.1."
+    # Tokens of a sequence; empty: the longest of the task, at most the
+    # model's context.
+    length=placeholder(int),
+    # A text that does not fit: cut (it is counted), or refuse.
+    too_long='cut',
+    # Of classification: none, balanced (1 over the frequency of the class), or
+    # weights(1.0, 3.5), one for each.
+    class_weights='none',
+    examples=placeholder(int),  # so many of the train split; empty: all
+    epochs=3.0,  # passes; "3 epochs of training was sufficient"
+    # "a linear learning rate decay schedule with warmup over 0.2% of training"
+    peak=6.25e-5,
+    warmup=0.002,
+    # End after so many evaluations without a better dev score; 0: never.
+    patience=0,
+    # The state that predicts: the last, or the best by the dev score.
+    select='last',
+    # Instead of what the pre-trained model has; empty: the same, and for the
+    # backend auto.
+    model=dict(
+      dropout=placeholder(str),
+      dtype=placeholder(str),
+      remat=placeholder(str),
+      loop=placeholder(str),
+      attention_backend=placeholder(str),
+    ),
+    # Filled in: what was fine-tuned, the sequences of an example, and the
+    # tokens of the pre-trained table.
+    init=placeholder(str),
+    sequences=placeholder(int),
+    vocab_size=placeholder(int),
+  )
+
+  # Empty: from finetune.peak, warmup and epochs.
+  config.schedule.name = placeholder(str)
+  config.schedule.num_steps = placeholder(object)
+  config.batch.rows = base.number_or_text(32)
+  # The rest as in pre-training.
+  config.optim.name = 'adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01)'
+  config.optim.clip_norm = 1.0
+
+  # Empty: once a pass.
+  config.eval.every_steps = placeholder(int)
+  config.checkpoint.every_steps = placeholder(int)
+  config.log.sample_prompt = ''
+  return config.lock()

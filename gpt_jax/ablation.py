@@ -1,0 +1,238 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Fine-tunes with and without what GPT-1 adds: its table 5 and figure 2.
+
+  gpt-jax train --config configs/gpt1.py:cpu --workdir W
+  gpt-jax ablation --init W --workdir A --glue glue_data --seeds 0,1,2
+  gpt-jax ablation --init W --workdir A --glue glue_data --settings full \
+    --tasks sst2,rte --layers 0,1,2,3,4,5,6
+
+Each task is fine-tuned from W with the auxiliary objective (full) and without
+(no_auxiliary), and so from scratch (scratch, scratch_no_auxiliary), in
+A/TASK/SETTING/SEED; --layers adds runs in which only embeddings and so many of
+the lowest layers are transferred. Prints a Markdown table of the dev scores,
+times 100, as means and standard deviations over the seeds, and writes
+A/ablation.json, A/ablation.png and A/layers.png. The same command goes on where
+it was stopped; more tasks, settings, seeds or layers add to what is there.
+"""
+
+import datetime
+import functools
+import json
+import os
+import shlex
+import statistics
+import time
+from typing import Any, NamedTuple
+
+import jax
+from absl import flags
+
+from gpt_jax import command, finetune, plot_ablation
+from gpt_jax.command import log
+from gpt_jax.config import Config
+from gpt_jax.metrics import write_atomically
+from gpt_jax.spec import UsageError
+
+# From the name of a row to its overrides.
+SETTINGS = {
+  'full': [],
+  'no_auxiliary': ['--config.finetune.auxiliary=0.0'],
+  'scratch': ['--config.finetune.transfer=none'],
+  'scratch_no_auxiliary': [
+    '--config.finetune.transfer=none',
+    '--config.finetune.auxiliary=0.0',
+  ],
+}
+# Folders as GLUE calls them.
+FOLDERS = {
+  'sst2': 'SST-2',
+  'cola': 'CoLA',
+  'mrpc': 'MRPC',
+  'stsb': 'STS-B',
+  'qqp': 'QQP',
+  'rte': 'RTE',
+  'qnli': 'QNLI',
+  'mnli': 'MNLI',
+  'wnli': 'WNLI',
+}
+# What the runs of a workdir share.
+ARGUMENTS = 'arguments.json'
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  command.define_workdir(values, 'Folder of all runs; made when missing.')
+  string = functools.partial(flags.DEFINE_string, flag_values=values)
+  strings = functools.partial(flags.DEFINE_list, flag_values=values)
+  string('init', None, 'The pre-trained model; see finetune.')
+  string(
+    'config',
+    'configs/finetune/ablation.py',
+    'Config file whose sizes are the tasks.',
+  )
+  string('glue', '', "GLUE's folder, with SST-2, ...; empty: TFDS.")
+  strings('tasks', 'cola,sst2,mrpc,stsb,rte', 'Which.')
+  strings('settings', ','.join(SETTINGS), 'Which.')
+  strings('seeds', '0', 'The seeds of each run.')
+  strings('layers', '', 'Numbers of layers to transfer, for the figure.')
+  string('flags', '', 'More flags for all runs.')
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+class One(NamedTuple):
+  """A run."""
+
+  task: str
+  setting: str
+  seed: str
+  config: Config
+
+
+def main(args: command.Args) -> None:
+  """Runs the command."""
+  command.required(args, 'init', 'workdir')
+  runs = wanted(args)
+  check_same(args)
+  source = finetune.pretrained(args.init)
+  if source.params is not None:
+    source = source._replace(params=functools.cache(source.params))
+  started, done = time.monotonic(), 0
+  for i, one in enumerate(runs):
+    folder = os.path.join(args.workdir, one.task, one.setting, one.seed)
+    if not os.path.exists(os.path.join(folder, finetune.RESULT)):
+      log.info('run %d of %d: %s', i + 1, len(runs), folder)
+      finetune.finetune(one.config, source, folder)
+      jax.clear_caches()
+      done += 1
+      seconds = (time.monotonic() - started) / done * (len(runs) - i - 1)
+      left = datetime.timedelta(seconds=round(seconds))
+      log.info('%d of %d runs done | at most %s left', i + 1, len(runs), left)
+  scores = collected(args.workdir)
+  path = os.path.join(args.workdir, 'ablation')
+  write_atomically(f'{path}.json', json.dumps(scores, indent=2) + '\n')
+  log.info('drew %s', plot_ablation.bars(scores, f'{path}.png'))
+  figure = os.path.join(args.workdir, 'layers.png')
+  if plot_ablation.layers(scores, figure):
+    log.info('drew %s', figure)
+  print(json.dumps(scores) if args.json else table(scores))
+
+
+def wanted(args: command.Args) -> list[One]:
+  """All runs, seed by seed.
+
+  Raises:
+    UsageError: a flag makes no sense.
+  """
+  unknown = [name for name in args.settings if name not in SETTINGS]
+  if unknown:
+    raise UsageError(
+      f'--settings={unknown[0]}: unknown; one of ' + ', '.join(SETTINGS)
+    )
+  for flag in ('seeds', 'layers'):
+    given = getattr(args, flag)
+    if not all(x.isdecimal() for x in given) or len({*given}) < len(given):
+      raise UsageError(
+        f'--{flag}={",".join(given)}: give whole numbers from 0 that differ'
+      )
+  settings = {name: SETTINGS[name] for name in args.settings}
+  for count in args.layers:
+    settings[f'layers_{count}'] = [
+      f'--config.finetune.transfer=layers({count})'
+    ]
+  runs = []
+  for seed in args.seeds:
+    for task in args.tasks:
+      for setting, overrides in settings.items():
+        more = [f'--config.seed={seed}', *overrides]
+        if args.glue:
+          if task not in FOLDERS:
+            raise UsageError(
+              f'--tasks={task}: none of GLUE: ' + ', '.join(FOLDERS)
+            )
+          folder = os.path.join(args.glue, FOLDERS[task])
+          more.append(f'--config.finetune.task={task}({folder!r})')
+        more += shlex.split(args.flags)
+        config = command.load_config(f'{args.config}:{task}', more)
+        runs.append(One(task, setting, seed, config))
+  if not runs:
+    raise UsageError('--tasks, --settings, --seeds: leave nothing to run')
+  return runs
+
+
+def check_same(args: command.Args) -> None:
+  """Keeps runs of other arguments apart.
+
+  Raises:
+    UsageError: the workdir holds runs with others.
+  """
+  given = {n: getattr(args, n) for n in ('init', 'config', 'glue', 'flags')}
+  path = os.path.join(args.workdir, ARGUMENTS)
+  if os.path.exists(path):
+    with open(path, encoding='utf-8') as f:
+      before = json.load(f)
+    changed = [n for n in given if given[n] != before.get(n)]
+    if changed:
+      raise UsageError(
+        f'--workdir={args.workdir}: holds runs with '
+        + ', '.join(f'--{n}={before.get(n)!r}' for n in changed)
+        + '; give the same, or another --workdir'
+      )
+    return
+  os.makedirs(args.workdir, exist_ok=True)
+  write_atomically(path, json.dumps(given, indent=2) + '\n')
+
+
+def collected(workdir: str) -> dict[str, Any]:
+  """What all runs in a workdir gave: task -> setting -> seed -> dev metrics."""
+  found: dict[str, Any] = {}
+  for task in sorted(os.listdir(workdir)):
+    folder = os.path.join(workdir, task)
+    if not os.path.isdir(folder):
+      continue
+    for setting in sorted(os.listdir(folder)):
+      seeds = os.listdir(os.path.join(folder, setting))
+      for seed in sorted(seeds, key=lambda s: (len(s), s)):
+        path = os.path.join(folder, setting, seed, finetune.RESULT)
+        if os.path.exists(path):
+          with open(path, encoding='utf-8') as f:
+            result = json.load(f)
+          runs = found.setdefault(task, {}).setdefault(setting, {})
+          metric = result['metrics'][0]
+          runs[seed] = {
+            'metric': metric,
+            'score': result['dev'][metric],
+            **result['dev'],
+          }
+  return found
+
+
+def table(scores: dict[str, Any]) -> str:
+  """A Markdown table like GPT-1's table 5."""
+  tasks = [*scores]
+  metrics = {
+    task: next(iter(next(iter(scores[task].values())).values()))['metric']
+    for task in tasks
+  }
+  settings = [s for s in SETTINGS if any(s in scores[t] for t in tasks)]
+  settings += sorted(
+    {s for task in tasks for s in scores[task]} - {*settings},
+    key=lambda s: (len(s), s),
+  )
+  head = ['', 'average', *(f'{task} ({metrics[task]})' for task in tasks)]
+  lines = [head, ['---'] * len(head)]
+  for setting in settings:
+    cells, means = [], []
+    for task in tasks:
+      runs = scores[task].get(setting, {})
+      values = [100 * run['score'] for run in runs.values()]
+      if not values:
+        cells.append('-')
+        continue
+      means.append(statistics.mean(values))
+      spread = f' ± {statistics.stdev(values):.1f}' if len(values) > 1 else ''
+      cells.append(f'{means[-1]:.1f}{spread}')
+    whole = len(means) == len(tasks)
+    average = f'{statistics.mean(means):.1f}' if whole else '-'
+    lines.append([setting.replace('_', ' '), average, *cells])
+  return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)

@@ -1,0 +1,154 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Records of tables: TSV, CSV, JSON lines, sets of TensorFlow Datasets.
+
+A path says by its end what it is, before .gz or .zst: `.tsv` and `.txt` (tabs,
+nothing is quoted), `.csv` (quoted), `.jsonl`; or it names a split of a set that
+TFDS has prepared: `tfds:glue/sst2:train`.
+"""
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gpt_jax.data import lines
+from gpt_jax.data.sources_tfds import examples
+from gpt_jax.spec import UsageError
+
+_TFDS = re.compile(r'tfds:(.+?(?::\d+\.\d+\.\d+)?):([^:]+(?:\[.*\])?)')
+
+
+class Record(NamedTuple):
+  """One row: its columns by name, and where it is, as 'file:line'."""
+
+  where: str
+  fields: dict[str, Any]
+
+  def __getitem__(self, column: str) -> Any:
+    """The value of a column.
+
+    Raises:
+      UsageError: there is none of this name.
+    """
+    if column not in self.fields:
+      held = ', '.join(map(repr, self.fields))
+      raise UsageError(
+        f'{self.where}: has no column {column!r}, it holds {held}; name the '
+        'column in finetune.task'
+      )
+    return self.fields[column]
+
+
+def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
+  """Streams the records of a table.
+
+  Args:
+    path: see the module's docstring.
+    columns: of a .tsv or .csv without a line that names them.
+
+  Raises:
+    UsageError: the file is not there, or a line is not as it must be; names
+      file and line.
+  """
+  if path.startswith('tfds:'):
+    found = _TFDS.fullmatch(path)
+    if not found:
+      raise UsageError(f"{path!r}: write a set and a split: 'tfds:snli:train'")
+    for where, fields in examples(*found.groups()):
+      yield Record(where, {n: _text(where, x) for n, x in fields.items()})
+    return
+  name = path
+  for end in lines.COMPRESSED:
+    name = name.removesuffix(end)
+  kind = os.path.splitext(name)[1]
+  if kind not in READERS:
+    raise UsageError(f'{path}: is none of ' + ', '.join(READERS))
+  if not os.path.isfile(path):
+    raise UsageError(f'{path}: no such file')
+  yield from READERS[kind](path, columns)
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+  """Numbers the lines that are not blank, from 1."""
+
+  def fail(bad: UsageError):
+    raise bad
+
+  for number, line in lines.numbered(path, fail):
+    text = _text(f'{path}:{number}', line)
+    yield number, text.removeprefix('\ufeff').rstrip('\r\n')
+
+
+def _tsv(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  split = ((f'{path}:{n}', line.split('\t')) for n, line in _lines(path))
+  yield from _table(split, columns)
+
+
+def _csv(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  # Quoted entries may hold line breaks: the reader counts for itself.
+  texts: list[str] = []
+  for number, line in _lines(path):
+    texts += [''] * (number - len(texts) - 1) + [line]
+  reader = csv.reader(io.StringIO('\n'.join(texts), newline=''), strict=True)
+
+  def split() -> Iterator[tuple[str, list[str]]]:
+    while True:
+      try:
+        row = next(reader, None)
+      except csv.Error as e:
+        raise UsageError(f'{path}:{reader.line_num}: is not CSV: {e}') from e
+      if row is None:
+        return
+      if row:
+        yield f'{path}:{reader.line_num}', row
+
+  yield from _table(split(), columns)
+
+
+def _table(
+  rows: Iterator[tuple[str, list[str]]], columns: Sequence[str]
+) -> Iterator[Record]:
+  names = [*columns]
+  for where, row in rows:
+    if not names:
+      names = [name.strip() for name in row]
+      continue
+    if len(row) != len(names):
+      raise UsageError(
+        f'{where}: has {len(row)} columns, not {len(names)} ('
+        + ', '.join(names)
+        + '); mend or remove the line'
+      )
+    yield Record(where, dict(zip(names, row, strict=True)))
+
+
+def _jsonl(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  del columns
+  for number, line in _lines(path):
+    where = f'{path}:{number}'
+    try:
+      fields = json.loads(line)
+    except json.JSONDecodeError as e:
+      raise UsageError(f'{where}: is not JSON: {e}') from e
+    if not isinstance(fields, dict):
+      raise UsageError(f'{where}: is no JSON object')
+    yield Record(where, fields)
+
+
+def _text(where: str, value: Any) -> Any:
+  """Bytes as text, also within lists; anything else as it is."""
+  if isinstance(value, list | tuple):
+    return [_text(where, x) for x in value]
+  if hasattr(value, 'tolist'):  # NumPy's arrays and numbers
+    return _text(where, value.tolist())
+  try:
+    return value.decode('utf-8') if isinstance(value, bytes) else value
+  except UnicodeDecodeError as e:
+    raise UsageError(f'{where}: is not UTF-8: byte {e.start}') from e
+
+
+READERS = {'.tsv': _tsv, '.txt': _tsv, '.csv': _csv, '.jsonl': _jsonl}

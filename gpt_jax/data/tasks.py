@@ -1,0 +1,198 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks to fine-tune on, and their examples. `task_forms` makes those of a
+user's own tables, `tasks_known` the published ones.
+
+A text is the name of a column, or a template of several: 'question', or
+'{question} {sentence}'.
+"""
+
+import string
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from gpt_jax.data import records
+from gpt_jax.data.records import Record
+from gpt_jax.spec import UsageError
+
+# From a record to the records that it stands for, such as one a question.
+Expand = Callable[[Record], Iterable[Record]]
+
+
+class Example(NamedTuple):
+  """What a model is to learn from, or to be asked.
+
+  Attributes:
+    where: its place, as 'file:line'.
+    texts: for each of the task's texts; with `choice` the answers follow.
+    label: a number of a class, a score, or None where it is not known.
+  """
+
+  where: str
+  texts: tuple[str, ...]
+  label: int | float | None
+
+
+class Task(NamedTuple):
+  """A task; `task_forms` says what each form is.
+
+  Attributes:
+    form: a key of `task_rows.FORMS`.
+    paths: of 'train', 'dev', and others that get predictions, for `records`.
+    texts: columns or templates.
+    label: the column of the label, '' if there is none.
+    labels: the names of the classes, in order; (): as the train split has them.
+    regression: whether the label is a score.
+    answers: with `choice`: columns or templates, one for each answer, or a
+      single column that holds a list.
+    metrics: names of `task_metrics.METRICS`; the first judges.
+    columns: of files without a line that names them, by split, or all.
+    drop: labels whose examples are left out.
+    expand: see `Expand`.
+    how: how to get the data: by hand, and by TFDS.
+  """
+
+  form: str
+  paths: dict[str, str]
+  texts: tuple[str, ...]
+  label: str = 'label'
+  labels: tuple[str, ...] = ()
+  regression: bool = False
+  answers: tuple[str, ...] = ()
+  metrics: tuple[str, ...] = ('accuracy',)
+  columns: tuple[str, ...] = ()
+  drop: tuple[str, ...] = ()
+  expand: Expand = lambda record: (record,)
+  how: tuple[str, str] | None = None
+
+  @property
+  def kind(self) -> str:
+    """What is learned: classification, regression, choice or target."""
+    if self.form in ('choice', 'target'):
+      return self.form
+    return 'regression' if self.regression else 'classification'
+
+
+def read(task: Task, split: str, path: str = '') -> list[Example]:
+  """Reads a split, or another file of the same columns.
+
+  Raises:
+    UsageError: names file and line, or how to get the data.
+  """
+  path = path or task.paths[split]
+  needs_label = split in ('train', 'dev')
+  found, dropped = [], 0
+  try:
+    for record in _records(task, path):
+      if task.drop and str(record.fields.get(task.label)) in task.drop:
+        dropped += 1
+        continue
+      found.append(_example(task, record, needs_label))
+  except UsageError as e:
+    if task.how and 'no such file' in str(e):
+      raise UsageError(f'{e}. To get it: {", or ".join(task.how)}') from None
+    if task.how and 'To get it' in str(e):  # what is said of TFDS
+      raise UsageError(f'{e}. Or {task.how[0]}') from None
+    raise
+  if not found:
+    why = f', besides {dropped} without a label' * (dropped > 0)
+    raise UsageError(f'{path}: holds no examples{why}; name another file')
+  return found
+
+
+def with_labels(task: Task) -> Task:
+  """The task with the names of its classes, read from the train split."""
+  if task.kind != 'classification' or task.labels:
+    return task
+  names = set()
+  for record in _records(task, task.paths['train']):
+    names.add(str(record[task.label]))
+  names -= {*task.drop}
+  if len(names) < 2:
+    raise UsageError(
+      f'{task.paths["train"]}: column {task.label!r} holds '
+      f'{len(names)} labels; two are needed'
+    )
+  # '10' follows '9'.
+  ordered = sorted(names, key=lambda n: (not n.isdecimal(), len(n), n))
+  if not all(n.isdecimal() for n in names):
+    ordered = sorted(names)
+  if len(names) > 1000:
+    raise UsageError(
+      f'{task.paths["train"]}: column {task.label!r} holds {len(names)} '
+      'labels; name the column of the classes, or give regression=True'
+    )
+  return task._replace(labels=tuple(ordered))
+
+
+def _records(task: Task, path: str) -> Iterator[Record]:
+  for record in records.read(path, task.columns):
+    yield from task.expand(record)
+
+
+def _example(task: Task, record: Record, needs_label: bool) -> Example:
+  texts = [_filled(record, text) for text in task.texts]
+  if len(task.answers) == 1 and '{' not in task.answers[0]:
+    given = record[task.answers[0]]
+    if not isinstance(given, list) or len(given) < 2:
+      raise UsageError(
+        f'{record.where}: {task.answers[0]!r} is no list of answers'
+      )
+    texts += map(str, given)
+  else:
+    texts += [_filled(record, answer) for answer in task.answers]
+  choices = len(texts) - len(task.texts)
+  return Example(
+    record.where, tuple(texts), _label(task, record, needs_label, choices)
+  )
+
+
+def _filled(record: Record, text: str) -> str:
+  """The column's text, or the template with its columns filled in."""
+  if '{' not in text:
+    return _as_text(record, text)
+  parts = []
+  for literal, column, *_ in string.Formatter().parse(text):
+    parts.append(literal)
+    if column:
+      parts.append(_as_text(record, column))
+  return ''.join(parts)
+
+
+def _as_text(record: Record, column: str) -> str:
+  value = record[column]
+  if isinstance(value, str | int | float):
+    return str(value)
+  raise UsageError(
+    f'{record.where}: column {column!r} holds {value!r:.60}, which is no text'
+  )
+
+
+def _label(
+  task: Task, record: Record, needed: bool, choices: int
+) -> int | float | None:
+  """The number of the class, or the score."""
+  if task.form == 'target':
+    return None
+  if not needed and task.label not in record.fields:
+    return None
+  value = record[task.label]
+  if not needed and value in (-1, -1.0, '', None):
+    return None  # how TFDS and others write that it is kept back
+  if task.regression:
+    try:
+      return float(value)
+    except (TypeError, ValueError):
+      raise UsageError(
+        f'{record.where}: {task.label!r} holds {value!r}, which is no number'
+      ) from None
+  labels = task.labels or tuple(map(str, range(choices)))
+  if str(value) in labels:
+    return labels.index(str(value))
+  # TFDS numbers the classes.
+  numbered = record.where.startswith('tfds(') and isinstance(value, int)
+  if numbered and 0 <= value < len(labels):
+    return value
+  raise UsageError(
+    f'{record.where}: the label {value!r} is none of ' + ', '.join(labels)
+  )

@@ -1,0 +1,263 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Examples with several continuations, of which one is right.
+
+Each continuation is scored after its context; the best one is the answer, by
+the log-probability itself, per token or per byte (GPT-3, section 2.4: "the
+per-token likelihood for each example (to normalize for length)"), or less the
+log-probability that it has in general: P(completion | context) /
+P(completion | answer context), as GPT-3 takes it for ARC, OpenBookQA and RACE.
+
+`cut` counts the examples whose context was too long: its first tokens were
+left out. `left_out` counts those with a choice that alone exceeds the context.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.data.progress import Report
+from gpt_jax.evaluation import figures
+from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.journal import Journal
+from gpt_jax.evaluation.score import Request, Score, Scorer
+from gpt_jax.evaluation.task import Setting
+from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
+
+
+class Example(NamedTuple):
+  """One question.
+
+  Attributes:
+    where: 'file:line'.
+    context: what comes before the continuation.
+    choices: the continuations; they bring the white space before them.
+    label: the right one's number.
+    group: whose mean counts as one, as BLiMP's paradigms do.
+    general: a context that says nothing about the question, 'Answer:'; None
+      where the task knows none.
+  """
+
+  where: str
+  context: str
+  choices: tuple[str, ...]
+  label: int
+  group: str = ''
+  general: str | None = None
+
+
+class Choices(NamedTuple):
+  """A task of examples with choices.
+
+  Attributes:
+    examples: streams those that are measured.
+    figures: of the examples and the scores of their choices.
+    shown: streams those that may be shown before; None: there are none.
+    rest: the other examples that are measured are shown, in the place of
+      `shown`.
+    separator: between two examples.
+  """
+
+  examples: Callable[[], Iterator[Example]]
+  figures: Callable[[Sequence[Example], list[list[Score]]], Figures]
+  shown: Callable[[], Iterator[Example]] | None = None
+  rest: bool = False
+  separator: str = '\n\n'
+
+  @property
+  def takes_shots(self) -> bool:
+    """Whether there are examples to show."""
+    return self.rest or self.shown is not None
+
+  def texts(self) -> list[tuple[str, str]]:
+    """Context and right continuation of each example."""
+    return [(e.where, e.context + e.choices[e.label]) for e in self.examples()]
+
+  def measure(
+    self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
+  ) -> Figures:
+    """See `task.Task`."""
+    examples = _checked(self.examples())
+    prompts = self._prompts(scorer, examples, setting)
+    requests = []
+    for example, prompt in zip(examples, prompts, strict=True):
+      for choice in example.choices:
+        requests.append(
+          Request(prompt + example.context, choice, example.where)
+        )
+        if example.general is not None:
+          requests.append(Request(example.general, choice, example.where))
+    scores = iter(scorer.requests(requests, journal, report))
+    measured, kept, too_long = [], [], []
+    for example in examples:
+      found = [next(scores) for _ in range(_num_requests(example))]
+      whole = [score for score in found if score is not None]
+      if len(whole) < len(found):
+        too_long.append(example.where)
+        continue
+      measured.append(example)
+      kept.append(whole)
+    if not measured:
+      raise UsageError(
+        f'{too_long[0]}: no example fits the context of '
+        f'{scorer.context_length} tokens; take a model with a longer one'
+      )
+    if too_long:
+      log.warning(
+        '%s: a choice exceeds the context of %d tokens; %d such examples are '
+        'left out',
+        *(too_long[0], scorer.context_length, len(too_long)),
+      )
+    return {
+      **self.figures(measured, kept),
+      'examples': len(measured),
+      'left_out': len(too_long),
+      'cut': sum(any(score.cut for score in found) for found in kept),
+    }
+
+  def _prompts(
+    self, scorer: Scorer, examples: Sequence[Example], setting: Setting
+  ) -> list[str]:
+    """The solved examples before each; other ones for each, by the seed.
+
+    As many of them as the context holds, the last ones.
+    """
+    if not setting.shots:
+      return [''] * len(examples)
+    assert self.takes_shots
+    shown = _checked(self.shown()) if self.shown else [*examples]
+    if len(shown) - self.rest < setting.shots:
+      raise UsageError(
+        f'--shots={setting.shots}: there are only {len(shown) - self.rest} '
+        'examples to show; give fewer'
+      )
+    texts = [e.context + e.choices[e.label] + self.separator for e in shown]
+    lengths = [len(ids) for ids in scorer.tokenizer.encode_batch(texts)]
+    rng = np.random.default_rng(setting.seed)
+    prompts = []
+    for number, example in enumerate(examples):
+      own = max(
+        len(scorer.tokenizer.encode(example.context + choice))
+        for choice in example.choices
+      )
+      room = scorer.context_length - own - 1
+      prompt = ''
+      # One more is drawn, in case the example itself is among them.
+      drawn = rng.choice(len(shown), setting.shots + self.rest, replace=False)
+      others = [i for i in drawn if not (self.rest and i == number)]
+      for i in others[: setting.shots]:
+        room -= lengths[i]
+        if room < 0:
+          break
+        prompt = texts[i] + prompt
+      prompts.append(prompt)
+    return prompts
+
+
+def accuracies(
+  examples: Sequence[Example], scores: list[list[Score]]
+) -> Figures:
+  """Accuracy by each way to compare, beside chance and the commonest label.
+
+  Returns:
+    `accuracy` (by log-probability), `accuracy_per_token`, `accuracy_per_byte`,
+    with a general context `accuracy_over_general`; `chance` and `majority`.
+  """
+  ways: dict[str, list[bool]] = {}
+  for example, found in zip(examples, scores, strict=True):
+    general = found[1::2] if example.general is not None else None
+    found = found[::2] if example.general is not None else found
+    by = {
+      'accuracy': [s.log_prob for s in found],
+      'accuracy_per_token': [s.log_prob / s.num_tokens for s in found],
+      'accuracy_per_byte': [
+        s.log_prob / len(choice.encode())
+        for s, choice in zip(found, example.choices, strict=True)
+      ],
+    }
+    if general is not None:
+      by['accuracy_over_general'] = [
+        s.log_prob - g.log_prob for s, g in zip(found, general, strict=True)
+      ]
+    for name, values in by.items():
+      ways.setdefault(name, []).append(_best(values) == example.label)
+  counts = np.bincount([e.label for e in examples])
+  out: Figures = {}
+  for name, right in ways.items():
+    out |= figures.mean(name, right)
+  return {
+    **out,
+    'chance': float(np.mean([1 / len(e.choices) for e in examples])),
+    'majority': float(counts.max() / len(examples)),
+  }
+
+
+def paradigms(
+  examples: Sequence[Example], scores: list[list[Score]]
+) -> Figures:
+  """Accuracy of minimal pairs by group, and the mean over the groups."""
+  groups: dict[str, list[bool]] = {}
+  for example, found in zip(examples, scores, strict=True):
+    best = _best([s.log_prob for s in found])
+    groups.setdefault(example.group, []).append(best == example.label)
+  return {
+    **figures.mean_of_groups('accuracy', [*groups.values()]),
+    'chance': 0.5,
+    **{f'accuracy/{name}': float(np.mean(v)) for name, v in groups.items()},
+  }
+
+
+def last_words(
+  examples: Sequence[Example], scores: list[list[Score]]
+) -> Figures:
+  """Of one right continuation each: was it the greedy one, and its perplexity.
+
+  `majority` is how often the commonest last word is right.
+  """
+  found = [score for (score,) in scores]
+  words, counts = np.unique(
+    [e.choices[e.label].strip() for e in examples], return_counts=True
+  )
+  del words
+  return {
+    **figures.mean('accuracy', [bool(s.greedy) for s in found]),
+    **figures.perplexity('perplexity', [-s.log_prob for s in found]),
+    'majority': float(counts.max() / len(examples)),
+  }
+
+
+def _best(values: Sequence[float]) -> int:
+  """The number of the largest; -1 where another equals it.
+
+  A tie is no answer: the first choice must not win by its place.
+  """
+  array = np.asarray(values)
+  (best,) = np.nonzero(array == array.max())
+  return int(best[0]) if len(best) == 1 else -1
+
+
+def _num_requests(example: Example) -> int:
+  return len(example.choices) * (1 if example.general is None else 2)
+
+
+def _checked(examples: Iterator[Example]) -> list[Example]:
+  """Reads the examples.
+
+  Raises:
+    UsageError: there is none, or a label is none of the choices.
+  """
+  out = []
+  for example in examples:
+    if not 0 <= example.label < len(example.choices):
+      raise UsageError(
+        f'{example.where}: label {example.label} is none of its '
+        f'{len(example.choices)} choices'
+      )
+    out.append(example)
+  if not out:
+    raise UsageError('the task has no examples: its files are empty')
+  return out

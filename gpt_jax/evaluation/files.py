@@ -1,0 +1,60 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The files of tasks, which are the user's to fetch."""
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpt_jax.data import matches, records
+from gpt_jax.data.records import Record
+from gpt_jax.spec import UsageError
+
+
+class Files(NamedTuple):
+  """Where the files of a task are, and where they come from.
+
+  Attributes:
+    folder: that relative paths start at, `--tasks_dir`.
+    home: tells the user how to get the files.
+  """
+
+  folder: str
+  home: str
+
+  def find(self, pattern: str) -> list[str]:
+    """Paths that match, sorted.
+
+    Raises:
+      UsageError: there is none; says how to get them.
+    """
+    path = os.path.join(self.folder, pattern)
+    try:
+      found = matches.find(path)
+    except matches.NoFile as e:
+      raise UsageError(
+        f'{path}: no such file; {self.home}, or name the folder by --tasks_dir'
+      ) from e
+    for bad in found.bad:
+      raise bad
+    return [*found.values()]
+
+  def records(self, pattern: str) -> Iterator[Record]:
+    """Streams the records of all files; see `data.records`."""
+    for path in self.find(pattern):
+      yield from records.read(path)
+
+  def text(self, pattern: str) -> str:
+    """The text of one file.
+
+    Raises:
+      UsageError: it is not UTF-8, or the pattern matches several.
+    """
+    paths = self.find(pattern)
+    if len(paths) > 1:
+      raise UsageError(f'{pattern!r} matches {len(paths)} files; name one')
+    try:
+      with open(paths[0], encoding='utf-8', newline='') as f:
+        return f.read()
+    except UnicodeDecodeError as e:
+      raise UsageError(f'{paths[0]}: is not UTF-8: byte {e.start}') from e

@@ -1,0 +1,89 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Held-out sets and tasks, measured while a model is trained."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpt_jax import spec
+from gpt_jax.config import Config
+from gpt_jax.data.eval_sets import EvalSet
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.evaluation import suite
+from gpt_jax.evaluation.score import Scorer
+from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.held_out import HeldOut
+from gpt_jax.run import Run
+from gpt_jax.spec import UsageError
+
+
+def tasks(config: Config) -> list[suite.Named]:
+  """The tasks of `eval.tasks`, whose files are there.
+
+  Raises:
+    UsageError: a call or a file does not do.
+  """
+  if not config.eval.tasks:
+    return []
+  if config.data.holdout == 'none' and not config.eval.sets:
+    raise UsageError(
+      f'eval.tasks={config.eval.tasks!r}: needs a held-out set besides, by '
+      'which checkpoints are judged; set data.holdout or eval.sets'
+    )
+  calls = spec.bind_all('eval.tasks', config.eval.tasks, TASKS)
+  found = suite.build('eval.tasks', calls, config.eval.tasks_dir)
+  for named in found:
+    named.task.texts()
+  return found
+
+
+class HeldOutAndTasks:
+  """What a run is measured by; see `job.Evaluation`."""
+
+  def __init__(
+    self,
+    run: Run,
+    *,
+    sets: Mapping[str, EvalSet],
+    tasks: Sequence[suite.Named],
+    tokenizer: Tokenizer,
+  ):
+    """Takes the held-out sets, and tasks, which are put without shots."""
+    self._held_out = HeldOut(run, sets)
+    self._tasks = tasks
+    self._scorer = Scorer(run, None, tokenizer)
+
+  def __call__(
+    self, params: Any, stop: Callable[[], bool] = lambda: False
+  ) -> dict[str, float] | None:
+    """The measures of both; None if it was stopped, between two batches."""
+    values = self._held_out(params, stop)
+    if values is None:
+      return None
+    self._scorer.params = params
+
+    def report(stage: str, done: int, total: int | None):
+      del stage, done, total
+      if stop():
+        raise _StoppedError
+
+    try:
+      found = suite.measure(self._tasks, self._scorer, report=report)
+    except _StoppedError:
+      return None
+    # Parts of a task, such as BLiMP's paradigms, are for `evaluate`.
+    whole = {k: v for k, v in found.items() if k.count('/') == 2}
+    return values | whole
+
+  def summary(self, values: dict[str, float]) -> str:
+    """A line for people."""
+    names = {f'eval/{named.name}/' for named in self._tasks}
+    of_tasks = {
+      k: v for k, v in values.items() if any(k.startswith(n) for n in names)
+    }
+    held_out = {k: v for k, v in values.items() if k not in of_tasks}
+    return '; '.join([self._held_out.summary(held_out), *suite.lines(of_tasks)])
+
+
+class _StoppedError(Exception):
+  """The run was told to stop."""

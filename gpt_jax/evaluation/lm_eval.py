@@ -1,0 +1,143 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""EleutherAI's lm-eval on our workdirs, as its model `gpt_jax`.
+
+  python -m gpt_jax.evaluation.lm_eval run --model gpt_jax \
+    --model_args workdir=W --tasks lambada_openai,hellaswag
+
+This is lm-eval's own command line, which learns the name of the model first:
+lm-eval has no other way to learn of one. Needs the extra `eval`.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax import run as run_lib
+from gpt_jax import sharding
+from gpt_jax.data import progress
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.decoding import sample
+from gpt_jax.evaluation import score
+from gpt_jax.evaluation.journal import Journal
+from gpt_jax.evaluation.language_model import windows
+from gpt_jax.evaluation.score import Request
+from gpt_jax.spec import UsageError
+
+
+def _library(name: str) -> Any:
+  try:
+    return importlib.import_module(f'lm_eval.{name}')
+  except ImportError as e:
+    raise UsageError(
+      "lm-eval is missing; run pip install -c constraints.txt -e '.[eval]'"
+    ) from e
+
+
+_Base: Any = _library('api.model').LM
+
+
+class GptJax(_Base):
+  """A trained run.
+
+  As in training, the end-of-document token comes before each text.
+  """
+
+  def __init__(self, workdir: str, **kwargs: Any):
+    """Loads the newest checkpoint of a workdir.
+
+    `kwargs` are lm-eval's own, such as batch_size: rows are batched by
+    `eval.rows` of the config.
+    """
+    del kwargs
+    super().__init__()
+    self._trained = run_lib.load(workdir)
+    self._scorer = score.scorer(self._trained)
+
+  def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+    """Of a continuation after a context, in nats, and if it is greedy."""
+    texts = [Request(*r.args, where=_where(r)) for r in requests]
+    with progress.bar('requests') as report:
+      found = self._scorer.requests(texts, Journal(None, ''), report)
+    for text, one in zip(texts, found, strict=True):
+      if one is None:
+        raise UsageError(
+          f'{text.where}: the continuation exceeds the context of '
+          f'{self._scorer.context_length} tokens'
+        )
+    return [(s.log_prob, bool(s.greedy)) for s in found if s is not None]
+
+  def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
+    """Of whole texts, in windows of the context that do not overlap."""
+    tokenizer = self._scorer.tokenizer
+    length = self._scorer.context_length
+    rows, owners = [], []
+    for number, request in enumerate(requests):
+      ids = [tokenizer.eos_id, *tokenizer.encode(request.args[0])]
+      for row in windows(np.array(ids, np.int32), length, length):
+        rows.append(row)
+        owners.append(number)
+    with progress.bar('windows') as report:
+      found = self._scorer.rows(rows, Journal(None, ''), report)
+    sums = [0.0] * len(requests)
+    for owner, one in zip(owners, found, strict=True):
+      sums[owner] += one.log_prob
+    return sums
+
+  def generate_until(self, requests: Sequence[Any]) -> list[str]:
+    """Greedy or sampled continuations up to any of some texts."""
+    return [self._continued(*request.args) for request in requests]
+
+  def _continued(self, prompt: str, options: dict[str, Any]) -> str:
+    run, tokenizer = self._trained.run, self._scorer.tokenizer
+    until = options.get('until') or []
+    stops = [until] if isinstance(until, str) else [*until]
+    max_tokens = int(options.get('max_gen_toks', 256))
+    max_tokens = min(max_tokens, self._scorer.context_length // 2)
+    room = self._scorer.context_length - max_tokens
+    # What is too long loses its beginning, as lm-eval's other models do.
+    ids = [tokenizer.eos_id, *map(int, tokenizer.encode(prompt))][-room:]
+    drawn = options.get('do_sample', False)
+    with sharding.use(run.mesh, run.rules):
+      (new,) = sample.generate(
+        run.model,
+        self._trained.state.eval_params,
+        [ids],
+        max_tokens=max_tokens,
+        sampler=sample.Sampler(
+          options.get('temperature', 1.0) if drawn else 0.0
+        ),
+        seed=0,
+        stop_ids=(tokenizer.eos_id,),
+        stop_when=lambda new: any(s in _text(tokenizer, new) for s in stops),
+      )
+    text = _text(tokenizer, new)
+    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
+    return text[: min(ends, default=None)]
+
+
+def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+  return tokenizer.decode(ids)
+
+
+def _where(request: Any) -> str:
+  return f'{getattr(request, "task_name", "request")}:{request.doc_id}'
+
+
+def main() -> int:
+  """Runs lm-eval's command line."""
+  try:
+    _library('__main__').cli_evaluate()
+  except UsageError as e:
+    print(f'gpt_jax.evaluation.lm_eval: {e}', file=sys.stderr)
+    return 2
+  return 0
+
+
+_library('api.registry').register_model('gpt_jax')(GptJax)
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,92 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""How much of an evaluation set the training text holds.
+
+GPT-3, appendix C: an example counts as seen if it shares 13 words in a row
+with the training data.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from gpt_jax.data import ngrams
+from gpt_jax.data.progress import Report
+from gpt_jax.data.store import TokenStore
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.evaluation.figures import Figures
+
+# Tokens decoded at a time: documents may be of any size.
+_BLOCK = 1 << 20
+# Tokens that a block repeats of the one before: 13 words of any tokenizer.
+_SHARED = 1 << 10
+
+
+def find(
+  tasks: dict[str, Sequence[tuple[str, str]]],
+  store: TokenStore,
+  tokenizer: Tokenizer,
+  report: Report,
+) -> tuple[Figures, dict[str, list[dict[str, str]]]]:
+  """Looks for the texts of tasks in a training store.
+
+  Args:
+    tasks: 'file:line' and text of each example, by task.
+    store: the tokens that were trained on.
+    tokenizer: of the store.
+    report: called with the tokens done and the tokens in all.
+
+  Returns:
+    For each task `eval/TASK/overlap`, the fraction of its texts that share an
+    n-gram with the store, and `eval/TASK/overlap_checked`, how many have 13
+    words at all; and for each task the texts with the words that were found.
+  """
+  everything = [
+    (f'{name}\n{where}', text)
+    for name, texts in tasks.items()
+    for where, text in texts
+  ]
+  index = ngrams.Index(everything)
+  seen: dict[int, int] = {}  # text -> the n-gram it was found by
+  for done, text in _texts(store, tokenizer):
+    for overlap in index.find(text):
+      for holder in index.holders(overlap.gram):
+        seen.setdefault(holder, overlap.gram)
+    report('looking for overlaps', done, len(store))
+  figures: Figures = {}
+  found: dict[str, list[dict[str, str]]] = {}
+  for name, texts in tasks.items():
+    mine = {
+      i: gram
+      for i, gram in sorted(seen.items())
+      if index.labels[i].partition('\n')[0] == name
+    }
+    long_enough = sum(len(ngrams.words(t)) >= index.n for _, t in texts)
+    figures[f'eval/{name}/overlap'] = len(mine) / max(len(texts), 1)
+    figures[f'eval/{name}/overlap_checked'] = long_enough
+    found[name] = [
+      {
+        'where': index.labels[i].partition('\n')[2],
+        'words': index.text(gram),
+      }
+      for i, gram in mine.items()
+    ]
+  return figures, found
+
+
+def write(path: str, found: dict[str, list[dict[str, str]]]) -> None:
+  """Writes what was found as JSON."""
+  with open(path, 'w', encoding='utf-8') as f:
+    json.dump(found, f, indent=1, ensure_ascii=False)
+
+
+def _texts(
+  store: TokenStore, tokenizer: Tokenizer
+) -> Iterator[tuple[int, str]]:
+  """Yields (tokens done, text); no n-gram of a document is missed."""
+  start = 0
+  for stop in store.document_ends.tolist():
+    while start < stop:
+      end = min(start + _BLOCK, stop)
+      ids = store.tokens(start, end)
+      yield end, tokenizer.decode(ids.tolist())
+      start = end if end == stop else end - _SHARED

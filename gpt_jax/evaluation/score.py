@@ -1,0 +1,312 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The log-probability of a continuation, given what comes before it.
+
+Rows of similar length are scored together, the longest first: their length is
+padded to a power of two, so that few programs are compiled, and short rows
+come in larger batches. Rows are split over the devices as batches are.
+"""
+
+import functools
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax import sharding
+from gpt_jax.data.progress import Report
+from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.decoding import sample
+from gpt_jax.evaluation.journal import Journal
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.run import Run, Trained
+from gpt_jax.spec import UsageError
+
+# Logits held at once, in elements: 128 MiB of float32.
+_CHUNK_LOGITS = 1 << 25
+_SHORTEST = 16
+_MOST_ROWS = 1024
+
+
+class Request(NamedTuple):
+  """A text to score, and what it follows.
+
+  Attributes:
+    context: may be empty.
+    continuation: is not empty.
+    where: 'file:line', for errors.
+  """
+
+  context: str
+  continuation: str
+  where: str
+
+
+class Score(NamedTuple):
+  """What the model thinks of a continuation.
+
+  Attributes:
+    log_prob: of its tokens together, in nats.
+    num_tokens: how many they are.
+    greedy: 1 if each token is the most probable one at its place, else 0.
+    cut: tokens of the context that the model had no room for; the first ones.
+  """
+
+  log_prob: float
+  num_tokens: int
+  greedy: int
+  cut: int
+
+
+class Row(NamedTuple):
+  """Token ids, of which the last `num_scored` are predicted and scored."""
+
+  ids: np.ndarray
+  num_scored: int
+  cut: int = 0
+
+
+def row(
+  tokenizer: Tokenizer, request: Request, context_length: int
+) -> Row | None:
+  """The tokens of a request.
+
+  Context and continuation are encoded as one text. Where a token spans the
+  boundary, it counts as a part of the continuation. The end-of-document token
+  comes first, as it does before each document in training.
+
+  Returns:
+    The row; None if the continuation alone exceeds the context.
+
+  Raises:
+    UsageError: the continuation is empty.
+  """
+  whole = tokenizer.encode(request.context + request.continuation)
+  before = tokenizer.encode(request.context)
+  shared = min(len(whole), len(before))
+  differs = np.flatnonzero(whole[:shared] != before[:shared])
+  start = int(differs[0]) if len(differs) else shared
+  num_scored = len(whole) - start
+  if not num_scored:
+    raise UsageError(f'{request.where}: has no text to score')
+  if num_scored > context_length:
+    return None
+  ids = np.concatenate([[tokenizer.eos_id], whole]).astype(np.int32)
+  cut = max(len(ids) - (context_length + 1), 0)
+  return Row(ids[cut:], num_scored, cut)
+
+
+class Scorer:
+  """Scores rows with a trained model."""
+
+  def __init__(self, run: Run, params: Any, tokenizer: Tokenizer):
+    """Takes the parameters, which may be exchanged by others.
+
+    Programs are compiled when they are needed.
+    """
+    self.tokenizer = tokenizer
+    self.context_length: int = run.config.model.context_length
+    self._run, self.params = run, params
+    self._score = jax.jit(
+      functools.partial(score_rows, model=run.model),
+      static_argnames='width',
+      out_shardings=sharding.replicated(run.mesh),
+    )
+
+  def requests(
+    self, requests: Sequence[Request], journal: Journal, report: Report
+  ) -> list[Score | None]:
+    """Scores texts, in their order; None where one exceeds the context."""
+    rows = [row(self.tokenizer, r, self.context_length) for r in requests]
+    fitting = [r for r in rows if r is not None]
+    scores = iter(self.rows(fitting, journal, report))
+    return [None if r is None else next(scores) for r in rows]
+
+  def rows(
+    self, rows: Sequence[Row], journal: Journal, report: Report
+  ) -> list[Score]:
+    """Scores rows, in their order.
+
+    Args:
+      rows: each of at most `context_length + 1` ids.
+      journal: holds the scores that an earlier process found, and takes the
+        new ones.
+      report: called with the rows done and the rows in all.
+    """
+    found = journal.start(_digest(rows))
+    missing = [i for i in range(len(rows)) if i not in found]
+    done = len(rows) - len(missing)
+    for indices in self._batches(rows, missing):
+      scores = self._batch([rows[i] for i in indices])
+      new = dict(zip(indices, scores, strict=True))
+      journal.add(new)
+      found.update(new)
+      done += len(indices)
+      report('scoring', done, len(rows))
+    return [
+      Score(found[i][0], r.num_scored, int(found[i][1]), r.cut)
+      for i, r in enumerate(rows)
+    ]
+
+  def answers(
+    self,
+    prompts: Sequence[str],
+    max_tokens: int,
+    journal: Journal,
+    report: Report,
+  ) -> list[str]:
+    """Greedy continuations up to the end of a line, in the prompts' order.
+
+    Args:
+      prompts: of at most `context_length - max_tokens - 1` tokens.
+      max_tokens: of a continuation.
+      journal: as for `rows`.
+      report: as for `rows`.
+    """
+    eos, encode = self.tokenizer.eos_id, self.tokenizer.encode
+    ids = [[eos, *map(int, encode(prompt))] for prompt in prompts]
+    rows = [Row(np.array(i, np.int32), max_tokens) for i in ids]
+    found = journal.start(_digest(rows))
+    missing = [i for i in range(len(ids)) if i not in found]
+    size = self._run.eval_rows
+    for start in range(0, len(missing), size):
+      indices = missing[start : start + size]
+      new = self._continued([ids[i] for i in indices], max_tokens)
+      answers = dict(zip(indices, new, strict=True))
+      journal.add(answers)
+      found.update(answers)
+      report('answering', len(found), len(ids))
+    return [found[i] for i in range(len(ids))]
+
+  def _continued(self, prompts: list[list[int]], max_tokens: int) -> list[str]:
+    decode = self.tokenizer.decode
+    with sharding.use(self._run.mesh, self._run.rules):
+      new = sample.generate(
+        self._run.model,
+        self.params,
+        prompts,
+        max_tokens=max_tokens,
+        sampler=sample.Sampler(temperature=0),
+        seed=0,
+        stop_ids=(self.tokenizer.eos_id,),
+        stop_when=lambda ids: '\n' in decode(ids).lstrip(),
+      )
+    return [decode(ids).strip().partition('\n')[0] for ids in new]
+
+  def _batches(
+    self, rows: Sequence[Row], indices: list[int]
+  ) -> Iterator[list[int]]:
+    """Cuts the rows into batches of one length each, the longest first."""
+    by_length: dict[int, list[int]] = {}
+    for i in indices:
+      by_length.setdefault(self._padded(len(rows[i].ids) - 1), []).append(i)
+    for length in sorted(by_length, reverse=True):
+      # What is scored decides how many logits there are.
+      group = sorted(by_length[length], key=lambda i: -rows[i].num_scored)
+      size = self._num_rows(length)
+      for start in range(0, len(group), size):
+        yield group[start : start + size]
+
+  def _padded(self, length: int) -> int:
+    power = 1 << (max(length, _SHORTEST) - 1).bit_length()
+    return min(power, self.context_length)
+
+  def _num_rows(self, length: int) -> int:
+    """Rows of a batch: as many tokens as an evaluation batch has."""
+    run, shards = self._run, self._run.num_shards
+    rows = min(run.eval_rows * self.context_length // length, _MOST_ROWS)
+    return max(rows // shards, 1) * shards
+
+  def _batch(self, rows: Sequence[Row]) -> list[tuple[float, bool]]:
+    length = self._padded(max(len(r.ids) for r in rows) - 1)
+    num_rows = self._num_rows(length)
+    width = self._padded(max(r.num_scored for r in rows))
+    batch = {
+      'inputs': np.zeros((num_rows, length), np.int32),
+      'targets': np.zeros((num_rows, width), np.int32),
+      'starts': np.zeros(num_rows, np.int32),
+      'counts': np.zeros(num_rows, np.int32),
+    }
+    for i, r in enumerate(rows):
+      batch['inputs'][i, : len(r.ids) - 1] = r.ids[:-1]
+      batch['targets'][i, : r.num_scored] = r.ids[-r.num_scored :]
+      batch['starts'][i] = len(r.ids) - 1 - r.num_scored
+      batch['counts'][i] = r.num_scored
+    mine = self._run.host_rows(num_rows)
+    placed = self._run.put({k: v[mine] for k, v in batch.items()}, num_rows)
+    with sharding.use(self._run.mesh, self._run.rules):
+      sums, greedy = self._score(self.params, placed, width=width)
+    sums, greedy = np.asarray(sums, np.float64), np.asarray(greedy)
+    return [(float(sums[i]), bool(greedy[i])) for i in range(len(rows))]
+
+
+def scorer(trained: Trained) -> Scorer:
+  """Of a run read back from its workdir."""
+  return Scorer(trained.run, trained.state.eval_params, trained.tokenizer)
+
+
+def score_rows(
+  params: Any, batch: dict[str, jax.Array], *, model: Transformer, width: int
+) -> tuple[jax.Array, jax.Array]:
+  """Scores a batch.
+
+  Args:
+    params: of the model.
+    batch: `inputs` [B, L]; `targets` [B, width], the scored ids from the left;
+      `starts` [B], the position that predicts the first of them; `counts` [B],
+      how many they are.
+    model: a causal decoder.
+    width: the most ids scored in a row.
+
+  Returns:
+    Log-probabilities [B], float32, and whether each token was the most
+    probable one, [B].
+  """
+  variables = {'params': params}
+  out: Any = model.apply(variables, batch['inputs'], mutable=['router'])
+  hidden_BLD = out[0].hidden_BLD
+  num_rows, length, _ = hidden_BLD.shape
+  offset_W = jnp.arange(width)
+  at_BW = jnp.minimum(batch['starts'][:, None] + offset_W[None], length - 1)
+  hidden_BWD = jnp.take_along_axis(hidden_BLD, at_BW[..., None], axis=1)
+  counted_BW = offset_W[None] < batch['counts'][:, None]
+
+  def score(part):
+    hidden_BCD, targets_BC, counted_BC = part
+    logits_BCV: Any = model.apply(variables, hidden_BCD, method='logits')
+    log_probs_BCV = jax.nn.log_softmax(logits_BCV, axis=-1)
+    picked_BC = jnp.take_along_axis(
+      log_probs_BCV, targets_BC[..., None], axis=-1
+    )[..., 0]
+    best_BC = jnp.argmax(logits_BCV, axis=-1) == targets_BC
+    return (
+      jnp.sum(jnp.where(counted_BC, picked_BC, 0.0), axis=-1),
+      jnp.all(best_BC | ~counted_BC, axis=-1),
+    )
+
+  parts = 1
+  while (
+    num_rows * width // parts * model.vocab_size > _CHUNK_LOGITS
+    and width % (2 * parts) == 0
+  ):
+    parts *= 2
+
+  def split(x):
+    x = x.reshape(num_rows, parts, width // parts, *x.shape[2:])
+    return jnp.moveaxis(x, 1, 0)
+
+  sums, greedy = jax.lax.map(
+    score, tuple(map(split, (hidden_BWD, batch['targets'], counted_BW)))
+  )
+  return jnp.sum(sums, axis=0), jnp.all(greedy, axis=0)
+
+
+def _digest(rows: Sequence[Row]) -> str:
+  digest = hashlib.sha256()
+  for r in rows:
+    digest.update(np.array([len(r.ids), r.num_scored]).tobytes())
+    digest.update(r.ids.tobytes())
+  return digest.hexdigest()

@@ -1,0 +1,135 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Several tasks, with several numbers of shots, on one model."""
+
+import contextlib
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gpt_jax import checksums
+from gpt_jax.data import progress
+from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.journal import Journal
+from gpt_jax.evaluation.score import Scorer
+from gpt_jax.evaluation.task import Setting, Task
+from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.spec import Call, UsageError
+
+log = logging.getLogger('gpt_jax')
+
+
+class Named(NamedTuple):
+  """A task and how it is called."""
+
+  name: str
+  call: Call
+  task: Task
+
+
+def build(field: str, calls: Sequence[Call], folder: str) -> list[Named]:
+  """Makes tasks; reads none of their files.
+
+  Args:
+    field: that the calls are from, for errors.
+    calls: of `TASKS`, with all arguments by name.
+    folder: that relative paths start at.
+
+  Raises:
+    UsageError: two tasks have the same name, under which they report.
+  """
+  names = [call.name for call in calls]
+  for name in names:
+    if names.count(name) > 1:
+      raise UsageError(f'{field}: {name} is there twice; give one at a time')
+  return [
+    Named(call.name, call, TASKS[call.name](**call.kwargs)(folder))
+    for call in calls
+  ]
+
+
+def fingerprint(params: Any) -> str:
+  """Says which parameters scores are of."""
+  return hashlib.sha256(checksums.fingerprint(params).tobytes()).hexdigest()
+
+
+def measure(
+  tasks: Sequence[Named],
+  scorer: Scorer,
+  *,
+  shots: Sequence[int] = (0,),
+  seed: int = 0,
+  folder: str | None = None,
+  model: str = '',
+  report: progress.Report | None = None,
+) -> Figures:
+  """Measures all tasks with each number of shots.
+
+  A task without examples to show is measured once, without any.
+
+  Args:
+    tasks: see `build`.
+    scorer: scores texts.
+    shots: solved examples before each one.
+    seed: of the draw of these.
+    folder: for the scores, so that a stopped evaluation goes on; None: none.
+    model: says which parameters the scores in the folder are of.
+    report: called after each batch; None draws a bar, and logs each task.
+
+  Returns:
+    Figures by `eval/TASK/KEY`, `eval/TASK/5_shots/KEY`.
+
+  Raises:
+    UsageError: a file is missing or bad, or an example exceeds the context.
+  """
+  out: Figures = {}
+  for named in tasks:
+    for count in shots if named.task.takes_shots else (0,):
+      name = f'{named.name}/{count}_shots' if count else named.name
+      shown = contextlib.nullcontext(report)
+      if report is None:
+        shown = progress.bar('examples')
+      with shown as told:
+        assert told is not None
+        found = named.task.measure(
+          scorer,
+          Setting(count, seed),
+          Journal(folder and _path(folder, named, count, seed), model),
+          told,
+        )
+      out |= {f'eval/{name}/{key}': value for key, value in found.items()}
+      if report is None:
+        log.info('%s: %s', name, summary(found))
+    if shots and set(shots) != {0} and not named.task.takes_shots:
+      log.info('%s: has no examples to show: without shots only', named.name)
+  return out
+
+
+def lines(found: Figures) -> list[str]:
+  """A line for people on each task and number of shots."""
+  by_line: dict[str, Figures] = {}
+  for key, value in found.items():
+    _, name, *rest = key.split('/')
+    if len(rest) > 1 and rest[0].endswith('_shots'):
+      name, rest = f'{name}/{rest[0]}', rest[1:]
+    by_line.setdefault(name, {})['/'.join(rest)] = value
+  return [f'{name}: {summary(values)}' for name, values in by_line.items()]
+
+
+def summary(figures: Figures) -> str:
+  """Figures with their errors; without those of parts of a task."""
+  parts = []
+  for key, value in figures.items():
+    if key.endswith('_stderr') or '/' in key:
+      continue
+    error = figures.get(f'{key}_stderr')
+    text = f'{value:,}' if isinstance(value, int) else f'{value:.4f}'
+    parts.append(f'{key} {text}' + (f' ± {error:.4f}' if error else ''))
+  return ', '.join(parts)
+
+
+def _path(folder: str, named: Named, shots: int, seed: int) -> str:
+  digest = hashlib.sha256(repr((named.call, seed)).encode()).hexdigest()[:8]
+  return os.path.join(folder, f'{named.name}-{shots}-{digest}.jsonl')

@@ -1,0 +1,248 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks by name; their prompts are GPT-3's (appendix G) unless said.
+
+`shown` names the examples that few-shot prompts are drawn from: a file, or
+'rest', the other examples of the file that is measured.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+
+from gpt_jax.data.records import Record
+from gpt_jax.evaluation import choices
+from gpt_jax.evaluation.choices import Choices, Example
+from gpt_jax.evaluation.closed_book import ClosedBook, Question
+from gpt_jax.evaluation.files import Files
+from gpt_jax.evaluation.language_model import Text
+from gpt_jax.evaluation.task import Task
+from gpt_jax.spec import UsageError
+
+# Takes the folder of the tasks' files.
+Make = Callable[[str], Task]
+
+_LAST_WORD = re.compile(r'(.*\S)(\s+\S+)\s*', re.DOTALL)
+_BRACKETS = re.compile(r'\[.*?\]')
+
+
+def lambada(
+  path: str = 'lambada/lambada_test.jsonl', shown: str = 'rest'
+) -> Make:
+  """LAMBADA (Paperno et al., 2016): the last word of a passage.
+
+  JSON lines with `text`, the version that GPT-2 and GPT-3 report.
+  """
+  home = (
+    'fetch lambada_test.jsonl, 5,153 passages, from '
+    'https://openaipublic.blob.core.windows.net/gpt-2/data/'
+  )
+
+  def example(record: Record) -> Example:
+    text = str(record['text'])
+    parts = _LAST_WORD.fullmatch(text)
+    if not parts:
+      raise UsageError(f'{record.where}: has no last word: {text[:40]!r}')
+    return Example(record.where, parts[1], (parts[2],), 0)
+
+  return _choices(home, path, shown, example, choices.last_words)
+
+
+def blimp(path: str = 'blimp/*.jsonl') -> Make:
+  """BLiMP (Warstadt et al., 2020): of two sentences the grammatical one.
+
+  JSON lines with `sentence_good`, `sentence_bad` and `UID`, the paradigm.
+  """
+  home = (
+    'fetch the 67 files of data/ from https://github.com/alexwarstadt/blimp'
+  )
+
+  def example(record: Record) -> Example:
+    pair = str(record['sentence_good']), str(record['sentence_bad'])
+    return Example(record.where, '', pair, 0, group=str(record['UID']))
+
+  return _choices(home, path, '', example, choices.paradigms)
+
+
+def piqa(
+  path: str = 'piqa/valid.jsonl',
+  labels: str = 'piqa/valid-labels.lst',
+  shown: str = 'piqa/train.jsonl',
+  shown_labels: str = 'piqa/train-labels.lst',
+) -> Make:
+  """PIQA (Bisk et al., 2020): which of two ways reaches a goal."""
+  home = 'fetch the JSON lines and the labels from https://yonatanbisk.com/piqa'
+
+  def read(files: Files, path: str, labels: str) -> Iterator[Example]:
+    numbers = files.text(labels).split()
+    number = 0
+    for number, record in enumerate(files.records(path), start=1):
+      if number > len(numbers) or numbers[number - 1] not in ('0', '1'):
+        raise UsageError(f'{labels}:{number}: has no label 0 or 1')
+      pair = f' {record["sol1"]}', f' {record["sol2"]}'
+      label = int(numbers[number - 1])
+      yield Example(record.where, str(record['goal']), pair, label)
+    if number < len(numbers):
+      raise UsageError(
+        f'{labels}: has {len(numbers)} labels, {path} {number} lines'
+      )
+
+  def make(folder: str) -> Task:
+    files = Files(folder, home)
+    return Choices(
+      lambda: read(files, path, labels),
+      choices.accuracies,
+      None
+      if shown in ('', 'rest')
+      else lambda: read(files, shown, shown_labels),
+      rest=shown == 'rest',
+    )
+
+  return make
+
+
+def hellaswag(
+  path: str = 'hellaswag/hellaswag_val.jsonl',
+  shown: str = 'hellaswag/hellaswag_train.jsonl',
+) -> Make:
+  """HellaSwag (Zellers et al., 2019): how a scene goes on."""
+  home = (
+    'fetch the JSON lines from https://github.com/rowanz/hellaswag, folder data'
+  )
+
+  def example(record: Record) -> Example:
+    context = f'{record["activity_label"]}: {record["ctx"]}'
+    endings = tuple(f' {_plain(x)}' for x in record['endings'])
+    return Example(record.where, _plain(context), endings, int(record['label']))
+
+  return _choices(home, path, shown, example, choices.accuracies)
+
+
+def race(
+  path: str = 'race/test_middle.jsonl.gz',
+  shown: str = 'race/train_middle.jsonl.gz',
+) -> Make:
+  """RACE (Lai et al., 2017): questions about an article.
+
+  JSON lines, one article each, with `article`, `questions`, `options` and
+  `answers` (A to D), as the data set's files are.
+  """
+  home = (
+    'fetch RACE from https://www.cs.cmu.edu/~glai1/data/race/ and write the '
+    'files of a folder as JSON lines, one article a line'
+  )
+
+  def examples(record: Record) -> Iterator[Example]:
+    parts = [record[name] for name in ('questions', 'options', 'answers')]
+    if len({len(part) for part in parts}) != 1:
+      raise UsageError(
+        f'{record.where}: questions, options and answers differ in number'
+      )
+    for question, options, answer in zip(*parts, strict=True):
+      yield Example(
+        record.where,
+        f'Article: {record["article"]}\n\nQ: {question}\n\nA:',
+        tuple(f' {option}' for option in options),
+        'ABCD'.find(answer) if answer else -1,
+        general='A:',
+      )
+
+  return _choices(home, path, shown, examples, choices.accuracies)
+
+
+def multiple_choice(path: str, shown: str = '') -> Make:
+  """Your own: JSON lines with `context`, `choices` (texts) and `label`.
+
+  A choice follows the context after a space.
+  """
+
+  def example(record: Record) -> Example:
+    return Example(
+      record.where,
+      str(record['context']),
+      tuple(f' {choice}' for choice in record['choices']),
+      int(record['label']),
+    )
+
+  return _choices('check the path', path, shown, example, choices.accuracies)
+
+
+def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:
+  """Closed-book questions: JSON lines with `question` and `answers`.
+
+  As TriviaQA, Natural Questions and WebQuestions are, rewritten so.
+  """
+
+  def question(record: Record) -> Question:
+    answers = record['answers']
+    answers = [answers] if isinstance(answers, str) else answers
+    if not answers:
+      raise UsageError(f'{record.where}: has no answers')
+    return Question(
+      record.where, str(record['question']), tuple(map(str, answers))
+    )
+
+  def make(folder: str) -> Task:
+    files = Files(folder, 'check the path')
+    return ClosedBook(
+      lambda: map(question, files.records(path)),
+      (lambda: map(question, files.records(shown))) if shown else None,
+      max_tokens,
+    )
+
+  return make
+
+
+def wikitext2(path: str = 'wikitext2/test.raw.txt', stride: int = 0) -> Make:
+  """WikiText-2's test split, as text that is not cut into words.
+
+  Its words, and ends of lines, are those of the word-level file.
+  """
+  home = (
+    'fetch WikiText-2 raw (wikitext-2-raw-v1) and name its wiki.test.raw so'
+  )
+  return lambda folder: Text(Files(folder, home), path, stride)
+
+
+def text(path: str, stride: int = 0) -> Make:
+  """Your own text file, as one stream."""
+  return lambda folder: Text(Files(folder, 'check the path'), path, stride)
+
+
+def _choices(home: str, path: str, shown: str, example, figures) -> Make:
+  """A task over records, each of which is one example or several."""
+
+  def read(files: Files, path: str) -> Iterator[Example]:
+    for record in files.records(path):
+      found = example(record)
+      yield from (found,) if isinstance(found, Example) else found
+
+  def make(folder: str) -> Task:
+    files = Files(folder, home)
+    return Choices(
+      functools.partial(read, files, path),
+      figures,
+      None if shown in ('', 'rest') else functools.partial(read, files, shown),
+      rest=shown == 'rest',
+    )
+
+  return make
+
+
+def _plain(text: str) -> str:
+  """A text of HellaSwag without what WikiHow's pages left in it."""
+  text = _BRACKETS.sub('', text.replace(' [title]', '. '))
+  return ' '.join(text.split())
+
+
+TASKS: dict[str, Callable[..., Make]] = {
+  'lambada': lambada,
+  'blimp': blimp,
+  'piqa': piqa,
+  'hellaswag': hellaswag,
+  'race': race,
+  'multiple_choice': multiple_choice,
+  'qa': qa,
+  'wikitext2': wikitext2,
+  'text': text,
+}

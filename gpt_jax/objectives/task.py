@@ -1,0 +1,240 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuning: L3(C) = L2(C) + auxiliary * L1(C) (GPT-1, equations 3 to 5).
+
+  P(y | x_1 ... x_m) = softmax(h_m W_y)         (3)
+  L2(C) = sum over (x, y) of log P(y | x)       (4)
+  L3(C) = L2(C) + lambda * L1(C)                (5)
+
+h_m is the last layer's state at the extract token. What is minimised are
+means, as in the paper's released code, whose lambda of 0.5 goes with them: L2
+over the examples, L1 over the tokens of a sequence and then over sequences.
+Summed over tokens, L1 would outweigh L2 a hundred times.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax import spec
+from gpt_jax.nn import moe
+from gpt_jax.nn.classifier import Classifier
+from gpt_jax.nn.embed import OUTPUTS
+from gpt_jax.nn.init import INITS
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives.base import Batch, Loss, Objective, Params
+from gpt_jax.objectives.causal import add_routers, causal
+from gpt_jax.objectives.cross_entropy import (
+  CHUNK_LOGITS,
+  penalised_cross_entropy,
+)
+from gpt_jax.spec import UsageError
+
+# From the outputs [B, K] and the labels [B] to the loss of each example.
+Score = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def classification(
+  num_labels: int,
+  length: int,
+  sequences: int = 1,
+  auxiliary: float = 0.5,
+  dropout: float = 0.1,
+) -> Callable[[Transformer], Objective]:
+  """A class for each example.
+
+  Args:
+    num_labels: classes.
+    length: tokens of a sequence.
+    sequences: of an example; their activations are added before W_y.
+    auxiliary: lambda, the weight of the language model's loss.
+    dropout: of the activations.
+  """
+  return _task(
+    num_labels, length, sequences, auxiliary, dropout, _cross_entropy
+  )
+
+
+def regression(
+  length: int,
+  sequences: int = 1,
+  auxiliary: float = 0.5,
+  dropout: float = 0.1,
+) -> Callable[[Transformer], Objective]:
+  """A score for each example: L2 is the squared error; see above."""
+  return _task(1, length, sequences, auxiliary, dropout, _squared_error)
+
+
+def choice(
+  answers: int, length: int, auxiliary: float = 0.5, dropout: float = 0.1
+) -> Callable[[Transformer], Objective]:
+  """One of several sequences: a softmax over their scores h W_y."""
+  return _task(0, length, answers, auxiliary, dropout, _cross_entropy)
+
+
+def target(
+  length: int, z_loss: float = 0.0
+) -> Callable[[Transformer], Objective]:
+  """Next-token prediction of a part of each row: batches say which.
+
+  Args:
+    length: targets of a row.
+    z_loss: as of `causal`.
+  """
+
+  def build(model: Transformer) -> Objective:
+    whole = causal(z_loss)(model)
+
+    def outputs(params: Params, batch: Batch) -> jax.Array:
+      variables = {'params': params}
+      out: Any = model.apply(variables, batch['inputs'])
+
+      def at(place):
+        hidden_BD, targets_B = place
+        logits: Any = model.apply(variables, hidden_BD, method='logits')
+        right_B = jnp.argmax(logits, axis=-1) == targets_B
+        return _cross_entropy(logits, targets_B), right_B
+
+      # A few positions at a time: the logits of all would not fit.
+      places = jnp.swapaxes(out.hidden_BLD, 0, 1), batch['targets'].T
+      chunk = CHUNK_LOGITS // (len(batch['targets']) * model.vocab_size)
+      nll, right = jax.lax.map(at, places, batch_size=max(chunk, 1))
+      counts = batch['weights'].T > 0
+      nll_B = jnp.sum(jnp.where(counts, nll, 0), axis=0)
+      columns = nll_B, jnp.sum(counts, axis=0), jnp.all(right | ~counts, axis=0)
+      return jnp.stack([x.astype(jnp.float32) for x in columns], axis=1)
+
+    zeros = np.zeros((1, length), np.int32)
+    example = {
+      'inputs': zeros,
+      'targets': zeros,
+      'weights': zeros.astype(np.float32),
+    }
+    return whole._replace(example=example, outputs=outputs)
+
+  return build
+
+
+def _task(
+  num_labels: int,
+  length: int,
+  sequences: int,
+  auxiliary: float,
+  dropout: float,
+  score: Score,
+) -> Callable[[Transformer], Objective]:
+  """`num_labels` 0: a score for each sequence, rather than for their sum."""
+  if auxiliary < 0 or not 0 <= dropout < 1:
+    raise UsageError(
+      f'finetune: auxiliary={auxiliary} must not be negative, and dropout='
+      f'{dropout} must be in [0, 1)'
+    )
+
+  def build(model: Transformer) -> Objective:
+    if auxiliary and spec.build('model.output', model.output, OUTPUTS).own:
+      raise UsageError(
+        f'finetune.auxiliary={auxiliary}: model.output={model.output!r} is an '
+        'adaptive softmax, which has no auxiliary loss; give 0'
+      )
+    inits = spec.build('model.init_weights', model.init_weights, INITS)
+    head = Classifier(num_labels or 1, inits(model.num_layers).kernel, dropout)
+
+    def init(key: jax.Array) -> Params:
+      tokens = jnp.zeros((1, 1), jnp.int32)
+      params: Any = model.init(key, tokens)['params']
+      hidden_BD = jnp.zeros((1, model.d_model))
+      score: Any = head.init(jax.random.fold_in(key, 1), hidden_BD)['params']
+      # As Hugging Face's classification heads are kept, see `hf.heads`.
+      return {**params, 'heads': {'score': score}}
+
+    def scores(params: Params, batch: Batch, key: jax.Array | None):
+      """The outputs [B, K], the hidden states [B * C, L, D], the routers'."""
+      tokens_BCL = batch['inputs']
+      B, C, L = tokens_BCL.shape
+      result: Any = model.apply(
+        {'params': params},
+        tokens_BCL.reshape(B * C, L),
+        rngs={} if key is None else {'dropout': key},
+        mutable=['router'],
+      )
+      out, sown = result
+      # Whatever fills up a row stands after the token that is read here.
+      last = batch['lengths'].reshape(B * C, 1, 1) - 1
+      at = jnp.take_along_axis(out.hidden_BLD, last, axis=1).reshape(B, C, -1)
+      states = jnp.sum(at, axis=1) if num_labels else at.reshape(B * C, -1)
+      result = head.apply(
+        {'params': params['heads']['score']},
+        states,
+        rngs={} if key is None else {'dropout': jax.random.fold_in(key, 1)},
+      )
+      outputs: Any = result
+      return outputs.reshape(B, -1), out.hidden_BLD, sown
+
+    def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+      outputs, hidden_NLD, sown = scores(params, batch, key)
+      weights_B = batch['weights']
+      total = jnp.sum(weights_B * score(outputs, batch['labels']))
+      penalty, metrics = jnp.zeros(()), {}
+      if auxiliary and key is not None:
+        lm = language_model(params, batch, hidden_NLD)
+        penalty = auxiliary * lm
+        metrics = {'objective/lm_loss': lm}
+      routers = moe.layer_stats(sown.get('router', {}))
+      # Reports leave the auxiliary loss out: their loss is that of the task.
+      return add_routers(
+        Loss(total + penalty, jnp.sum(weights_B), penalty, metrics),
+        routers,
+        training=key is not None,
+      )
+
+    def language_model(params: Params, batch: Batch, hidden_NLD: jax.Array):
+      """L1 of each example, times its weight, added up."""
+      tokens_BCL, lengths_BC = batch['inputs'], batch['lengths']
+      B, C, L = tokens_BCL.shape
+      variables = {'params': params}
+      table_VD: Any = model.apply(variables, method='output_table')
+      hidden: Any = model.apply(
+        variables, hidden_NLD[:, :-1], method='output_hidden'
+      )
+      targets_NL = tokens_BCL.reshape(B * C, L)[:, 1:]
+      # All tokens after the start, the extract token too.
+      count_BC = jnp.maximum(lengths_BC - 1, 1)
+      each_N = (batch['weights'][:, None] / (C * count_BC)).reshape(B * C, 1)
+      inside_NL = jnp.arange(L - 1)[None] < (lengths_BC - 1).reshape(B * C, 1)
+      weights_NL = jnp.where(inside_NL, each_N, 0.0)
+      sums: Any = penalised_cross_entropy(
+        hidden, table_VD, targets_NL, weights_NL, 0.0
+      )
+      return sums.total
+
+    def outputs(params: Params, batch: Batch) -> jax.Array:
+      return scores(params, batch, None)[0]
+
+    return Objective(
+      corrupt=lambda rows: {'inputs': rows},
+      init=init,
+      loss=loss,
+      example={
+        'inputs': np.zeros((1, sequences, length), np.int32),
+        'lengths': np.ones((1, sequences), np.int32),
+        'labels': np.zeros(
+          1, np.float32 if score is _squared_error else np.int32
+        ),
+        'weights': np.ones(1, np.float32),
+      },
+      outputs=outputs,
+    )
+
+  return build
+
+
+def _cross_entropy(outputs: jax.Array, labels: jax.Array) -> jax.Array:
+  log_probs = jax.nn.log_softmax(outputs, axis=-1)
+  return -jnp.take_along_axis(log_probs, labels[:, None], axis=-1)[:, 0]
+
+
+def _squared_error(outputs: jax.Array, labels: jax.Array) -> jax.Array:
+  return jnp.square(outputs[:, 0] - labels)

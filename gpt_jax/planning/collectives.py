@@ -1,0 +1,276 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled program sends between devices, by kind and mesh axis."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt_jax.planning import loops
+from gpt_jax.planning.hlo import Computation, Instruction, Program
+from gpt_jax.planning.loops import Step
+
+KINDS = (
+  'all-gather',
+  'reduce-scatter',
+  'all-reduce',
+  'all-to-all',
+  'collective-permute',
+  'dcn',
+)
+# What passes its operand on; the path of what it was made of lies behind it.
+_PASSES = {
+  *('bitcast', 'copy', 'copy-start', 'copy-done', 'pad', 'reshape'),
+  *('get-tuple-element', 'convert', 'transpose', 'slice', 'slice-done'),
+  *('slice-start',),
+}
+
+
+class Collective(NamedTuple):
+  """One array that an instruction sends, where it stands.
+
+  Attributes:
+    kind: one of `KINDS`; `dcn` is a transfer between slices.
+    axes: of the mesh, over which it sends; '?' where its groups are none.
+    size: devices that take part.
+    dtype: of what is sent.
+    trips: how often a device executes it, in a step.
+    bytes: on the wire, from one device, in all trips.
+    blocking: nothing is computed meanwhile.
+    path: in the traced function, as far as the program tells.
+    backward: whether it belongs to the backward pass.
+    members: of one group, as numbers of devices of the mesh.
+  """
+
+  kind: str
+  axes: tuple[str, ...]
+  size: int
+  dtype: str
+  trips: float
+  bytes: float
+  blocking: bool
+  path: str
+  backward: bool
+  members: tuple[int, ...]
+
+
+def read(program: Program, mesh: Mesh) -> list[Collective]:
+  """All collectives that one device executes.
+
+  On the wire is (n - 1) / n of the larger side of an all-gather, a
+  reduce-scatter or an all-to-all among n devices, and twice that of an
+  all-reduce, as rings send it; the padding that the compiler adds counts.
+
+  Args:
+    program: see `hlo.parse`.
+    mesh: that the program was compiled for.
+  """
+  return list(_read(program, mesh))
+
+
+def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
+  scattered = _scattered(program)
+  for step in loops.steps(program):
+    x = step.instruction
+    kind = x.opcode.removesuffix('-start')
+    if kind == 'send' and 'megascale' in x.attributes:
+      yield _dcn(step, mesh)
+    elif kind in KINDS:
+      fusion = scattered.get(step.computation.name)
+      if kind == 'all-reduce' and fusion is not None:
+        kind = 'reduce-scatter'
+      yield from _collective(step, kind, mesh, fusion)
+
+
+def _collective(
+  step: Step, kind: str, mesh: Mesh, fusion: Step | None
+) -> Iterator[Collective]:
+  """One for each array: the compiler combines small ones."""
+  x = step.instruction
+  members = _members(x, mesh)
+  axes, n = _axes(members, mesh), len(members)
+  if kind == 'collective-permute':
+    share = 1.0 if n > 1 else 0.0
+  elif kind == 'all-gather':  # its operand is a part
+    share = n - 1
+  else:
+    share = (2 if kind == 'all-reduce' else 1) * (n - 1) / n
+  where = fusion or step
+  blocking = (
+    not x.opcode.endswith('-start') and 'async' not in step.computation.name
+  )
+  sent = step.computation.operands(x)
+  for y in sent:
+    given = _given(y, step.computation, fusion) if fusion else y
+    path = where.instruction.op_name
+    if not path or len(sent) > 1:
+      path = _path(given, where.computation) or path
+    yield Collective(
+      kind,
+      axes,
+      n,
+      y.shapes[0].dtype,
+      step.trips,
+      step.trips * sum(shape.bytes for shape in y.shapes) * share,
+      blocking,
+      path,
+      'transpose(' in path,
+      tuple(members),
+    )
+
+
+def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
+  """What a fusion was given, of which an instruction inside it is made."""
+  while x.operands:
+    x = inside.operands(x)[0]
+  if x.opcode != 'parameter':
+    return fusion.instruction
+  outside = fusion.computation.operands(fusion.instruction)
+  return outside[int(x.argument)]
+
+
+def _dcn(step: Step, mesh: Mesh) -> Collective:
+  """One device sends what its slice has reduced to the same in the others."""
+  x = step.instruction
+  value = step.computation.operands(x)[0]
+  slices = np.vectorize(lambda d: getattr(d, 'slice_index', 0))(mesh.devices)
+  axes = tuple(
+    name
+    for i, name in enumerate(mesh.axis_names)
+    if np.any(slices != np.take(slices, [0], axis=i))
+  )
+  path = _path(value, step.computation)
+  return Collective(
+    'dcn',
+    axes or ('?',),
+    len(np.unique(slices)),
+    value.shapes[0].dtype,
+    step.trips,
+    step.trips * value.shapes[0].bytes,
+    False,
+    path,
+    'transpose(' in path,
+    (),
+  )
+
+
+def _scattered(program: Program) -> dict[str, Step]:
+  """Computations in which an all-reduce keeps the device's part only.
+
+  Libtpu writes a reduce-scatter as such a fusion. By the name of what it
+  calls, with the fusion itself.
+  """
+  found = {}
+  for computation in program.computations.values():
+    for x in computation.instructions.values():
+      if x.opcode == 'fusion' and 'AllReduceScatterFusion' in x.attributes:
+        found[x.called('calls')] = Step(x, computation, 1)
+  return found
+
+
+def _path(x: Instruction, computation: Computation, depth: int = 8) -> str:
+  """Of the instruction, or of the nearest one before it that has one."""
+  if x.op_name or not depth:
+    return x.op_name
+  for y in computation.operands(x):
+    if y.op_name or y.opcode in _PASSES:
+      path = _path(y, computation, depth - 1)
+      if path:
+        return path
+  return ''
+
+
+def _members(x: Instruction, mesh: Mesh) -> list[int]:
+  """Devices of the first group, or those that a permutation's first joins.
+
+  Numbers are those of the mesh's devices in its own order. The program of
+  several slices is that of one: its numbers are those of the first.
+  """
+  text = x.attributes
+  if found := re.search(r'source_target_pairs=\{\{([\d,{} ]*)\}\}', text):
+    pairs = [p.split(',') for p in found[1].replace(' ', '').split('},{')]
+    moved = [(int(a), int(b)) for a, b in pairs if int(a) != int(b)]
+    return list(moved[0]) if moved else [0]
+  if found := re.search(r'replica_groups=\{\{([\d, ]*)\}', text):
+    return [int(n) for n in found[1].split(',')]
+  if found := re.search(rf'replica_groups=\[([\d,]+)\]<={_ORDER}', text):
+    return _ids(found[2], found[3]).reshape(_ints(found[1]))[0].ravel().tolist()
+  if found := re.search(
+    rf'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({_ORDER}\))? '
+    r'\{([^}]*)\}',
+    text,
+  ):
+    return _members_by_name(found[1], found[4], found[2], found[3])
+  if 'replica_groups={}' in text:
+    return list(range(mesh.size))
+  raise ValueError(f'{x.name}: groups in a form that is not known')
+
+
+_ORDER = r'\[([\d,]+)\](?:T\(([\d,]+)\))?'
+
+
+def _ids(dims: str, order: str | None) -> np.ndarray:
+  """`[4,2]T(1,0)`: numbers from 0 on in this shape, transposed."""
+  shape = _ints(dims)
+  ids = np.arange(math.prod(shape)).reshape(shape)
+  return ids.transpose(_ints(order)) if order else ids
+
+
+def _members_by_name(
+  axes: str, used: str, dims: str | None, order: str | None
+) -> list[int]:
+  """`'x'=2,'y'=4` and `'y'`, or a part of an axis: `'y':(2)2`."""
+  sizes = {a: int(n) for a, n in re.findall(r"'([^']+)'=(\d+)", axes)}
+  shape = list(sizes.values())
+  ids = _ids(dims or str(math.prod(shape)), order).reshape(shape)
+  names = list(sizes)
+  chosen: list[Any] = [slice(0, 1)] * len(names)
+  for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", used):
+    stride = sizes[name] // (int(before) * int(size)) if size else 1
+    stop = stride * int(size) if size else None
+    chosen[names.index(name)] = slice(0, stop, stride)
+  return ids[tuple(chosen)].ravel().tolist()
+
+
+def _ints(text: str | None) -> list[int]:
+  return [int(n) for n in text.split(',')] if text else []
+
+
+def _axes(members: list[int], mesh: Mesh) -> tuple[str, ...]:
+  """The axes of the mesh along which the members of a group differ."""
+  if len(members) < 2:
+    return ('?',)
+  at = np.array(np.unravel_index(members, mesh.devices.shape))
+  return tuple(
+    name
+    for name, along in zip(mesh.axis_names, at, strict=True)
+    if np.any(along != along[0])
+  )
+
+
+def totals(collectives: Iterable[Collective]) -> dict[str, dict[str, float]]:
+  """`{'fsdp': {'all-gather': bytes}, 'data+fsdp': ...}` of one device."""
+  out: dict[str, dict[str, float]] = {}
+  for x in collectives:
+    by_kind = out.setdefault('+'.join(x.axes), {})
+    by_kind[x.kind] = by_kind.get(x.kind, 0) + x.bytes
+  return out
+
+
+def float32_gathers(
+  collectives: Iterable[Collective], least: float = 1 << 20
+) -> list[Collective]:
+  """All-gathers of float32 that send at least so many bytes in a step.
+
+  Weights and activations are cast to bfloat16 before they are sent, or twice
+  the bytes are on the wire.
+  """
+  return [
+    x
+    for x in collectives
+    if x.kind == 'all-gather' and x.dtype == 'f32' and x.bytes >= least
+  ]

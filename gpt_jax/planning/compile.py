@@ -1,0 +1,186 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the training step for TPU slices that are not here, by libtpu.
+
+The step, its state and its stages are those of `train`, from `gpt_jax.run`;
+only the devices differ. They hold no arrays, and nothing is run.
+"""
+
+import importlib.util
+import os
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies as jax_topologies
+
+from gpt_jax import run as run_lib
+from gpt_jax.config import Config
+from gpt_jax.planning.topologies import GIB, Slices
+from gpt_jax.run import Compiled, Run
+from gpt_jax.spec import UsageError
+
+_SETTINGS = {
+  # Do not look for a TPU, and let several processes compile at once.
+  'TPU_SKIP_MDS_QUERY': '1',
+  'TPU_WORKER_HOSTNAMES': 'localhost',
+  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+  # Only what the log says of it.
+  'TPU_ACCELERATOR_TYPE': 'v4-8',
+}
+_INSTALL = "pip install -c constraints.txt -e '.[plan]'"
+
+
+class Memory(NamedTuple):
+  """Bytes on one device, of a compiled step."""
+
+  peak: float  # what must not exceed the limit
+  arguments: float  # the state, which is donated, and the batch
+  outputs: float
+  temporaries: float  # sum without reuse: may exceed what is live at once
+  limit: float
+
+
+class Program(NamedTuple):
+  """The training step of one stage of the batch, for some slices."""
+
+  run: Run
+  rows: int  # of its batch
+  compiled: Compiled  # `.call.as_text()` is the HLO of one device
+  memory: Memory
+
+
+class TooLarge(Exception):
+  """A program that does not fit.
+
+  Attributes:
+    rows: of its batch.
+    needed: bytes on one device, or of its state alone, if that is too large.
+    limit: bytes that the compiler allows.
+  """
+
+  def __init__(self, rows: int, needed: float, limit: float):
+    """See the attributes."""
+    super().__init__(
+      f'the step of {rows} rows needs {needed / GIB:.1f} GiB of the '
+      f'{limit / GIB:.2f} GiB that the compiler allows on a device'
+    )
+    self.rows, self.needed, self.limit = rows, needed, limit
+
+
+def use_cpu() -> None:
+  """Keeps JAX from taking this machine's accelerators: call it first.
+
+  Raises:
+    UsageError: the compiler for TPU is not installed.
+  """
+  if importlib.util.find_spec('libtpu') is None:
+    raise UsageError(
+      'planning needs libtpu, the compiler for TPU, which runs on a CPU too: '
+      + _INSTALL
+    )
+  # libtpu reads them once, when it is loaded.
+  os.environ.update(_SETTINGS)
+  jax.config.update('jax_platforms', 'cpu')
+
+
+def devices(slices: Slices) -> list[Any]:
+  """JAX devices of slices, to compile for.
+
+  Raises:
+    UsageError: the compiler for TPU is not installed.
+  """
+  use_cpu()
+  topology = jax_topologies.get_topology_desc(
+    platform='tpu',
+    topology_name=slices.name,
+    chip_config_name=slices.chip.config_name,
+    chips_per_host_bounds=slices.host,
+    num_slices=slices.number,
+    # Without it the compiler takes the network for open at its ends.
+    wrap=slices.wrap,
+  )
+  assert len(topology.devices) == slices.devices, slices
+  return list(topology.devices)
+
+
+def build(config: Config, slices: Slices) -> Run:
+  """The parts of a resolved config, on the devices of some slices.
+
+  Raises:
+    UsageError: the config does not fit the devices, or the compiler for TPU
+      is not installed.
+  """
+  there = devices(slices)
+  run_lib.check_devices(config, there)
+  return run_lib.build(config, there)
+
+
+def compile_stage(run: Run, slices: Slices, rows: int) -> Program:
+  """Compiles the step of `rows` rows, as `train` does.
+
+  Raises:
+    TooLarge: it does not fit the chips.
+  """
+  try:
+    compiled = run_lib.compile_train_step(run, rows)
+  except jax.errors.JaxRuntimeError as e:
+    needed = _needed(str(e))
+    if needed is None:
+      raise
+    raise TooLarge(rows, needed, slices.hbm) from e
+  found = compiled.call.memory_analysis()
+  memory = Memory(
+    peak=found.peak_memory_in_bytes,
+    arguments=found.argument_size_in_bytes,
+    outputs=found.output_size_in_bytes,
+    temporaries=found.temp_size_in_bytes,
+    limit=slices.hbm,
+  )
+  if memory.peak > memory.limit:
+    raise TooLarge(rows, memory.peak, memory.limit)
+  return Program(run, rows, compiled, memory)
+
+
+def compile_stages(
+  config: Config,
+  slices: Slices,
+  note: Callable[[int, int, int], None] = lambda number, of, rows: None,
+) -> list[Program]:
+  """Compiles each stage of a resolved config for some slices.
+
+  Args:
+    config: resolved, with its vocabulary.
+    slices: what to compile for.
+    note: is told before each: its number, of how many, its rows.
+
+  Raises:
+    TooLarge: a stage does not fit the chips.
+    UsageError: the config does not fit the devices, or the compiler for TPU
+      is not installed.
+  """
+  run = build(config, slices)
+  rows = run.stage_rows()
+  programs = []
+  for number, of_stage in enumerate(rows, start=1):
+    note(number, len(rows), of_stage)
+    programs.append(compile_stage(run, slices, of_stage))
+  return programs
+
+
+def _needed(error: str) -> float | None:
+  """Bytes of HBM that the compiler says it needs; None: it failed otherwise.
+
+  Its sentence is one of
+    Ran out of memory ... the total memory required ... (19.91G) exceeds ...
+    Ran out of memory in memory space hbm. Used 47.07G of 15.75G hbm. ...
+  """
+  if 'RESOURCE_EXHAUSTED' not in error or 'hbm' not in error.lower():
+    return None
+  found = re.search(r'\(([\d.]+)([KMGT]?)\) exceeds', error) or re.search(
+    r'Used ([\d.]+)([KMGT]?) of', error
+  )
+  if found is None:
+    return None
+  return float(found[1]) * 1024 ** ' KMGT'.index(found[2] or ' ')

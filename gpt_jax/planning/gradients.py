@@ -1,0 +1,65 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""How a compiled training step sums the gradients over the devices."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpt_jax.planning.collectives import Collective
+
+_LEAST_GRADIENT = 1 << 10  # bytes: sums of losses and norms are smaller
+
+
+class Reduction(NamedTuple):
+  """How the gradient of a parameter is summed over the devices.
+
+  Attributes:
+    parameter: its path, as in `decoder/periods/block_0/ffn/in/kernel`.
+    kind: `reduce-scatter`, or `all-reduce` with twice the traffic.
+    axes: over which.
+    dtype: of the sums on the wire.
+    bytes: on the wire, from one device, in a step.
+  """
+
+  parameter: str
+  kind: str
+  axes: tuple[str, ...]
+  dtype: str
+  bytes: float
+
+
+def gradients(
+  collectives: Iterable[Collective], parameters: Iterable[str]
+) -> list[Reduction]:
+  """The reductions that the program's paths tell to be of a parameter.
+
+  Args:
+    collectives: of a training step.
+    parameters: paths of all parameters.
+  """
+  table = sorted(parameters, key=len, reverse=True)
+  out = []
+  for x in collectives:
+    over_batch = set(x.axes) & {'data', 'fsdp', 'expert'}
+    if x.kind not in ('reduce-scatter', 'all-reduce') or not over_batch:
+      continue
+    if not x.backward or x.bytes < _LEAST_GRADIENT * x.trips:
+      continue
+    name = parameter_of(x.path, table)
+    if name:
+      out.append(Reduction(name, x.kind, x.axes, x.dtype, x.bytes))
+  return out
+
+
+def parameter_of(path: str, parameters: Iterable[str]) -> str | None:
+  """The parameter whose module a path in the program goes through, if any.
+
+  `jit(train_step)/.../decoder/while/body/periods/block_0/ffn/in/dot_general`
+  is of `decoder/periods/block_0/ffn/in/kernel`: the names are in this order,
+  others stand between. The first of `parameters` is taken.
+  """
+  for name in parameters:
+    steps = iter(path.split('/'))
+    if all(part in steps for part in name.split('/')[:-1]):
+      return name
+  return None

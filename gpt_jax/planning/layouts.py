@@ -1,0 +1,240 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which meshes a config can have on TPU slices, the most promising first.
+
+An axis that is one or more whole dimensions of the slice keeps its rings, and
+with them the reduce-scatter of gradients; one that shares a dimension loses
+them. So meshes are made by giving each dimension to an axis, and only tensor
+may be a part of one. They are put in order by reckoning (`reckoning.py`): what
+is reported comes from the compiled program.
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+
+from gpt_jax import config as config_lib
+from gpt_jax import sharding
+from gpt_jax.config import Config
+from gpt_jax.planning import reckoning
+from gpt_jax.planning.reckoning import Facts, Links, facts_of
+from gpt_jax.planning.sizes import Sizes
+from gpt_jax.planning.topologies import Slices
+from gpt_jax.spec import UsageError
+
+# `configs/base.py`: a mesh that nobody chose.
+UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'tensor': 1}
+# A part of a dimension that tensor may take.
+PARTS = (2, 4, 8)
+FREE = 0.9  # of HBM may be full by this file's reckoning
+
+
+class Layout(NamedTuple):
+  """A mesh on some slices, and what else it asks of the config."""
+
+  sizes: dict[str, int]  # of all mesh axes
+  changes: dict[str, Any]  # fields of the config, the mesh among them
+  seconds: float  # of a step, by the roofline: to put layouts in order
+  state: float  # bytes on one device
+  bytes: float  # by reckoning, with gradients and activations
+
+  @property
+  def text(self) -> str:
+    """As in `data=2 fsdp=256 tensor=12`."""
+    return ' '.join(f'{a}={n}' for a, n in self.sizes.items() if n > 1) or '1'
+
+
+def is_unset(config: Config) -> bool:
+  """Whether the config leaves its mesh open."""
+  return all(config.mesh[axis] == n for axis, n in UNSET.items())
+
+
+def apply(config: Config, changes: dict[str, Any]) -> Config:
+  """A resolved config with some fields changed.
+
+  Raises:
+    UsageError: it makes no sense so.
+  """
+  changed = config_lib.unlocked(config)
+  with changed.ignore_type():
+    changed.update_from_flattened_dict(changes)
+  return config_lib.resolve(changed)
+
+
+def candidates(
+  config: Config, slices: Slices, sizes: Sizes, *, micro: bool
+) -> list[Layout]:
+  """All meshes that a config can have, those that fit first, then by time.
+
+  Args:
+    config: resolved, with its vocabulary; its mesh does not matter.
+    slices: what the mesh is of.
+    sizes: remembers what was reckoned before.
+    micro: whether `batch.micro_rows` may change too. The most rows at a time
+      that fit are taken, since each micro-batch gathers all parameters anew.
+
+  Raises:
+    UsageError: there is none; says why for the likeliest.
+  """
+  facts = facts_of(config)
+  found, refused = {}, {}
+  for key, links in _meshes(slices).items():
+    mesh = dict(zip(sharding.AXES, key, strict=True))
+    try:
+      found[key] = _layout(facts, slices, sizes, mesh, links, micro)
+    except UsageError as e:
+      refused[key] = e
+  if not found:
+    # The one with the most of its devices in fsdp: what people try first.
+    _, reason = max(refused.items(), key=lambda item: item[0][1])
+    raise UsageError(f'no mesh of {slices} serves this config: {reason}')
+
+  def order(layout: Layout) -> tuple:
+    fits = layout.bytes <= FREE * slices.hbm
+    return (0, layout.seconds) if fits else (1, layout.bytes)
+
+  return sorted(found.values(), key=order)
+
+
+def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
+  """The mesh that a config has; it changes nothing.
+
+  Raises:
+    UsageError: the config cannot be split so.
+  """
+  mesh = mesh_of(config, slices)
+  broken = {axis: Links(1, False) for axis in sharding.AXES}
+  links = _meshes(slices).get(tuple(mesh.values()), broken)
+  layout = _layout(facts_of(config), slices, sizes, mesh, links, micro=False)
+  return layout._replace(changes={})
+
+
+def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
+  """Sizes of the axes of a config's mesh; -1 is what the others leave."""
+  mesh = {axis: config.mesh[axis] for axis in sharding.AXES}
+  fixed = math.prod(n for n in mesh.values() if n > 0)
+  return {
+    axis: n if n > 0 else slices.devices // fixed for axis, n in mesh.items()
+  }
+
+
+def num_parts(config: Config, mesh: dict[str, int]) -> int:
+  """How many parts a batch is split into."""
+  rules = dict(sharding.parse_rules(config.mesh.rules))
+  return math.prod(mesh[axis] for axis in rules['batch'])
+
+
+def micro_choices(config: Config, mesh: dict[str, int]) -> list[int]:
+  """Values of `batch.micro_rows` with which every stage divides: most first.
+
+  0 is all at once.
+  """
+  return _micro_choices(facts_of(config).rows, num_parts(config, mesh))
+
+
+def activations(config: Config, mesh: dict[str, int]) -> float:
+  """Bytes on one device that the forward pass keeps, roughly."""
+  return reckoning.activations(facts_of(config), mesh, config.batch.micro_rows)
+
+
+def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, Links]]:
+  """Sizes of the axes, and the links of each axis: the most, where several."""
+  axes = sharding.AXES
+  dimensions = [
+    (n, 2 if closed else 1)
+    for n, closed in zip(slices.shape, slices.wrap, strict=False)
+  ]
+  if slices.chip.devices > 1:
+    # The devices of a chip: as if linked to each other.
+    dimensions.append((slices.chip.devices, 2))
+  found: dict[tuple[int, ...], dict[str, Links]] = {}
+  for owners in itertools.product(axes, repeat=len(dimensions)):
+    mesh = {axis: 1 for axis in axes}
+    links = {axis: Links(0, True) for axis in axes}
+    for owner, (n, count) in zip(owners, dimensions, strict=True):
+      mesh[owner] *= n
+      if n > 1:
+        links[owner] = Links(links[owner].count + count, True)
+    mesh['data'] *= slices.number
+    found[tuple(mesh.values())] = links
+  for key, links in list(found.items()):
+    data, fsdp, expert, tensor = key
+    for part in PARTS if tensor == 1 else ():
+      # Tensor takes a part of a dimension of fsdp: neither has whole rings.
+      if fsdp % part == 0 and fsdp > part:
+        broken = {'tensor': Links(1, False), 'fsdp': Links(2, False)}
+        cut = (data, fsdp // part, expert, part)
+        found.setdefault(cut, links | broken)
+  return found
+
+
+def _layout(
+  facts: Facts,
+  slices: Slices,
+  sizes: Sizes,
+  mesh: dict[str, int],
+  links: dict[str, Links],
+  micro: bool,
+) -> Layout:
+  """One mesh, with what it asks of the config.
+
+  Raises:
+    UsageError: the config cannot be split so.
+  """
+  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
+  for rows in facts.rows:
+    if rows % split:
+      raise UsageError(
+        f'{config_lib.stage_name(facts.config, rows)} does not divide over '
+        f'{split} devices; give multiples of it, or fewer chips'
+      )
+  if mesh['expert'] > 1 and not facts.experts:
+    raise UsageError('mesh.expert: the model has no experts')
+  for count in facts.experts:
+    if count % mesh['expert']:
+      raise UsageError(
+        f'model.ffn: {count} experts over mesh.expert={mesh["expert"]}'
+      )
+  changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
+  if mesh['tensor'] > 1:
+    _check_tensor(facts, mesh['tensor'])
+  of_mesh = sizes.split(facts.config, facts.rules)
+  abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES)
+  sharding.check_divisible(of_mesh.abstract, abstract, facts.rules)
+  state = of_mesh.state(mesh).total
+  need = state + of_mesh.gradients(mesh)
+  choices = [facts.config.batch.micro_rows]
+  for at_once in _micro_choices(facts.rows, split) if micro else choices:
+    kept = reckoning.activations(facts, mesh, at_once)
+    if need + kept <= FREE * slices.hbm:
+      break
+  if micro:
+    changes['batch.micro_rows'] = at_once
+  seconds = reckoning.seconds(facts, slices, of_mesh, mesh, links, at_once)
+  return Layout(mesh, changes, seconds, state, need + kept)
+
+
+def _check_tensor(facts: Facts, tensor: int) -> None:
+  """Checks what tensor splits that is no dimension of a parameter.
+
+  Raises:
+    UsageError: the heads or the width do not divide.
+  """
+  for name in ('num_heads', 'd_model'):
+    number = facts.model[name]
+    if number % tensor:
+      raise UsageError(
+        f'model.{name}={number} does not divide over mesh.tensor={tensor}'
+      )
+
+
+def _micro_choices(rows: tuple[int, ...], split: int) -> list[int]:
+  common = math.gcd(*rows)
+  fitting = [
+    n
+    for n in range(split, common + 1, split)
+    if common % n == 0 and n < rows[-1]
+  ]
+  return [0, *reversed(fitting)]

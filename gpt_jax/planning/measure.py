@@ -1,0 +1,250 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From a compiled step to figures: memory, FLOPs, traffic, time."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+
+from gpt_jax import flops
+from gpt_jax import run as run_lib
+from gpt_jax.nn.pattern import period
+from gpt_jax.planning import collectives, estimate, gradients, hlo, matmuls
+from gpt_jax.planning.compile import Program
+from gpt_jax.planning.estimate import Rates
+from gpt_jax.planning.topologies import Slices
+from gpt_jax.run import Run
+
+
+class Hbm(NamedTuple):
+  """Bytes on one chip at the peak.
+
+  Attributes:
+    peak: what the compiler says; the sum of what follows it.
+    limit: what it allows.
+    parameters: of the state.
+    optimizer: its state, and an average of the parameters where one is kept.
+    activations: kept from the forward to the backward pass, for all layers
+      (None where the layers are not scanned: then among the temporaries).
+    temporaries: the rest: gradients, gathered weights, one layer's arrays.
+  """
+
+  peak: float
+  limit: float
+  parameters: float
+  optimizer: float
+  activations: float | None
+  temporaries: float
+
+
+class Flops(NamedTuple):
+  """Of one step, over all devices.
+
+  Attributes:
+    model: PaLM's formula (appendix B), see `flops.FORMULA`.
+    compiled: matrix products and kernels in the program, loops times trips.
+    kernels: those of Pallas kernels, by name.
+    not_counted: kernels, and loops whose trips depend on data.
+  """
+
+  model: float
+  compiled: float
+  kernels: dict[str, float]
+  not_counted: tuple[str, ...]
+
+  @property
+  def ratio(self) -> float:
+    """Compiled by model: hardware by model FLOPs utilisation."""
+    return self.compiled / self.model
+
+
+class Stage(NamedTuple):
+  """One compiled step.
+
+  Attributes:
+    start: its first step, from 0 on.
+    rows: of its batch.
+    micro_batches: that it is taken in.
+    tokens: of its batch.
+    compile_seconds: on this machine.
+    hbm: of one chip.
+    flops: of one step.
+    traffic: bytes that one chip sends in a step, by mesh axes and kind.
+    scattered: parameters whose gradients are reduce-scattered.
+    reduced: parameters whose gradients are all-reduced.
+    wide_gathers: all-gathers of float32: bytes that one chip sends.
+    time: seconds of a step: estimated.
+    bound: what the time comes from.
+    mfu: estimated model FLOPs utilisation.
+  """
+
+  start: int
+  rows: int
+  micro_batches: int
+  tokens: int
+  compile_seconds: float
+  hbm: Hbm
+  flops: Flops
+  traffic: dict[str, dict[str, float]]
+  scattered: tuple[str, ...]
+  reduced: tuple[str, ...]
+  wide_gathers: float
+  time: float
+  bound: str
+  mfu: float
+
+  @property
+  def tokens_per_second(self) -> float:
+    """Estimated, of all chips."""
+    return self.tokens / self.time
+
+
+class Whole(NamedTuple):
+  """A run to its last step: estimated."""
+
+  tokens: int
+  steps: int
+  days: float
+  chip_hours: float
+  mfu: float
+
+
+def measure(program: Program, slices: Slices) -> Stage:
+  """Reads a compiled step."""
+  run, rows = program.run, program.rows
+  config, mesh = run.config, run.mesh
+  text = hlo.parse(program.compiled.call.as_text())
+  executed = matmuls.count(text)
+  sent = collectives.read(text, mesh)
+  state = run_lib.abstract_state(run)
+  paths = list(flops.parameter_table(state.params))
+  found = gradients.gradients(sent, paths)
+  # A parameter may be reduced in parts; what is all-reduced costs most.
+  reduced = {x.parameter for x in found if x.kind == 'all-reduce'}
+  scattered = {x.parameter for x in found} - reduced
+  time = estimate.step_time(executed.total, sent, mesh, rates(slices))
+  tokens = rows * run.ramp.row_tokens
+  model = flops.per_token(config, state.params) * tokens
+  stage = next(s for s in run.ramp.stages if s.rows == rows)
+  per_chip = slices.chip.devices
+  return Stage(
+    start=stage.start,
+    rows=rows,
+    micro_batches=run.num_micro(rows),
+    tokens=tokens,
+    compile_seconds=program.compiled.seconds,
+    hbm=_hbm(program, text, state, per_chip),
+    flops=Flops(
+      model,
+      executed.total * mesh.size,
+      {k: v * mesh.size for k, v in executed.kernels.items()},
+      (*executed.unknown, *executed.unknown_loops),
+    ),
+    traffic={
+      axes: {kind: per_chip * size for kind, size in kinds.items()}
+      for axes, kinds in collectives.totals(sent).items()
+    },
+    scattered=tuple(sorted(scattered)),
+    reduced=tuple(sorted(reduced)),
+    wide_gathers=per_chip
+    * sum(x.bytes for x in collectives.float32_gathers(sent)),
+    time=time.step,
+    bound=time.bound,
+    mfu=model / time.step / (mesh.size * slices.peak),
+  )
+
+
+def whole(run: Run, stages: list[Stage], slices: Slices) -> Whole:
+  """The days and chip-hours of all steps, each as long as its stage's."""
+  last = run.config.schedule.num_steps
+  by_rows = {stage.rows: stage for stage in stages}
+  starts = run.ramp.between(0, last)
+  ends = [s.start for s in starts[1:]] + [last]
+  seconds = work = 0.0
+  for stage, end in zip(starts, ends, strict=True):
+    # A stage that was not compiled is as fast, a token, as the largest.
+    known = by_rows.get(stage.rows) or max(stages, key=lambda s: s.rows)
+    steps, share = end - stage.start, stage.rows / known.rows
+    seconds += steps * known.time * share
+    work += steps * known.flops.model * share
+  return Whole(
+    tokens=run.ramp.tokens(last),
+    steps=last,
+    days=seconds / 86_400,
+    chip_hours=seconds / 3600 * slices.chips,
+    mfu=work / seconds / (slices.chips * slices.chip.peak),
+  )
+
+
+def rates(slices: Slices) -> Rates:
+  """What one device of a slice can do."""
+  chip = slices.chip
+  return Rates(
+    slices.peak, chip.link, chip.dcn / chip.devices, slices.shape, slices.wrap
+  )
+
+
+def _hbm(program: Program, text: hlo.Program, state: Any, per_chip: int) -> Hbm:
+  params = per_chip * on_device(state.params)
+  optimizer = per_chip * on_device((state.opt_state, state.ema))
+  peak = per_chip * program.memory.peak
+  kept = _activations(program, text, state)
+  kept = None if kept is None else per_chip * kept
+  return Hbm(
+    peak,
+    per_chip * program.memory.limit,
+    params,
+    optimizer,
+    kept,
+    peak - params - optimizer - (kept or 0),
+  )
+
+
+def on_device(tree: Any) -> float:
+  """Bytes on one device of abstract arrays with shardings."""
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    for x in jax.tree.leaves(tree)
+  )
+
+
+def _activations(
+  program: Program, text: hlo.Program, state: Any
+) -> float | None:
+  """Bytes that the scan over layers carries, a slice for each period.
+
+  They are the arrays of a loop with as many rows as there are periods that are
+  no parameters, whole or split, nor gradients of them.
+  """
+  run = program.run
+  model = run.config.model
+  layers = period(model.attention, model.ffn)
+  number = model.num_layers // len(layers)
+  if model.loop != 'scan' or number < 2:
+    return None
+  weights = set()
+  for x in jax.tree.leaves(state.params):
+    shard = x.sharding.shard_shape(x.shape)
+    # Each dimension may have been gathered or not.
+    for dims in (x.shape, shard, *_mixed(x.shape, shard)):
+      weights.add(tuple(sorted(dims)))
+  most = 0.0
+  for computation in text.computations.values():
+    for x in computation.instructions.values():
+      if x.opcode != 'while':
+        continue
+      carried = sum(
+        shape.bytes
+        for shape in x.shapes
+        if shape.dims[:1] == (number,)
+        and len(shape.dims) > 2
+        and tuple(sorted(shape.dims)) not in weights
+      )
+      most = max(most, carried)
+  return most
+
+
+def _mixed(whole: tuple, shard: tuple) -> list[tuple]:
+  """`shard` with one dimension whole."""
+  return [(*shard[:i], whole[i], *shard[i + 1 :]) for i in range(len(whole))]

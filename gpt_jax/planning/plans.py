@@ -1,0 +1,146 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a config on some slices: what it needs, and what it costs."""
+
+import shlex
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpt_jax import config as config_lib
+from gpt_jax import run as run_lib
+from gpt_jax.config import Config
+from gpt_jax.planning import compile as compile_lib
+from gpt_jax.planning import layouts
+from gpt_jax.planning.compile import TooLarge
+from gpt_jax.planning.measure import (
+  Stage,
+  Whole,
+  measure,
+  on_device,
+  whole,
+)
+from gpt_jax.planning.sizes import Sizes
+from gpt_jax.planning.topologies import Slices
+
+Note = Callable[[str], None]
+
+
+class Request(NamedTuple):
+  """A config on some slices, and what of it may be changed.
+
+  Attributes:
+    config: resolved, with its vocabulary.
+    slices: what to compile for.
+    mesh: whether its mesh is open: nobody chose it.
+    micro: whether `batch.micro_rows` is open.
+    remat: whether `model.remat` is open, where it does not fit.
+  """
+
+  config: Config
+  slices: Slices
+  mesh: bool = False
+  micro: bool = False
+  remat: bool = True
+
+
+class Plan(NamedTuple):
+  """A config that fits.
+
+  Attributes:
+    config: that was compiled.
+    slices: that it was compiled for.
+    changes: of the config that was asked for, by field.
+    stages: compiled, in the order of their rows.
+    whole: of the run.
+  """
+
+  config: Config
+  slices: Slices
+  changes: dict[str, Any]
+  stages: list[Stage]
+  whole: Whole
+
+  @property
+  def peak(self) -> float:
+    """Bytes of HBM on one chip, of the largest stage."""
+    return max(stage.hbm.peak for stage in self.stages)
+
+  @property
+  def last(self) -> Stage:
+    """The stage that most of the run is made of."""
+    return self.stages[-1]
+
+
+def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
+  """Compiles and measures a config; its mesh is chosen where it is open.
+
+  Args:
+    request: what to plan.
+    note: is told what is being done.
+    last_only: compile the last stage of the batch, and none before it.
+
+  Raises:
+    TooLarge: a stage does not fit the chips.
+    UsageError: the config does not fit the devices, or the compiler for TPU
+      is not installed.
+  """
+  changes = open_changes(request)
+  config = layouts.apply(request.config, changes)
+  return compile_plan(
+    config, request.slices, changes, note, last_only=last_only
+  )
+
+
+def open_changes(request: Request, sizes: Sizes | None = None) -> dict:
+  """The fields that were open, as they are taken.
+
+  Raises:
+    UsageError: no mesh serves the config.
+  """
+  if not request.mesh:
+    return {}
+  found = layouts.candidates(
+    request.config, request.slices, sizes or Sizes(), micro=request.micro
+  )
+  return shown(request.config, found[0].changes)
+
+
+def shown(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
+  """What of the changes changes the config."""
+  flat = config_lib.flatten(config)
+  same = {'batch.micro_rows': flat['batch.micro_rows'] or 0}
+  return {
+    field: value
+    for field, value in changes.items()
+    if same.get(field, flat.get(field)) != value
+  }
+
+
+def compile_plan(
+  config: Config,
+  slices: Slices,
+  changes: dict[str, Any],
+  note: Note,
+  *,
+  last_only: bool,
+) -> Plan:
+  """Compiles and measures a config that is as it is wanted; see `make`."""
+  run = compile_lib.build(config, slices)
+  rows = run.stage_rows()
+  state = on_device(run_lib.abstract_state(run))
+  if state > slices.hbm:
+    raise TooLarge(rows[-1], state, slices.hbm)
+  rows = rows[-1:] if last_only else rows
+  stages = []
+  # The largest first: if one does not fit, it is this.
+  for number, n in enumerate(reversed(rows), start=1):
+    note(f'compiling stage {number} of {len(rows)}: {n} rows')
+    stages.insert(0, measure(compile_lib.compile_stage(run, slices, n), slices))
+  return Plan(config, slices, changes, stages, whole(run, stages, slices))
+
+
+def overrides(changes: dict[str, Any]) -> str:
+  """As flags to paste: `--config.mesh.fsdp=256 ...`."""
+  return ' '.join(
+    shlex.quote(f'--config.{field}={value}') for field, value in changes.items()
+  )

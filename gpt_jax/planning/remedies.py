@@ -1,0 +1,153 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The smallest change with which a config fits slices that it does not fit."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from gpt_jax import sharding
+from gpt_jax.config import Config
+from gpt_jax.planning import layouts, topologies
+from gpt_jax.planning.compile import TooLarge
+from gpt_jax.planning.plans import (
+  Note,
+  Plan,
+  Request,
+  compile_plan,
+  open_changes,
+  overrides,
+  shown,
+)
+from gpt_jax.planning.sizes import Sizes
+from gpt_jax.planning.topologies import Slices
+from gpt_jax.spec import UsageError
+
+# From the fastest, as long as it fits, to the one that keeps least.
+REMATS = ('none', 'dots', 'full')
+
+
+class Misfit(NamedTuple):
+  """A config that does not fit, and the smallest change found that helps.
+
+  Attributes:
+    config: that was compiled.
+    slices: that it was compiled for.
+    changes: of the config that was asked for: its mesh, where that was open.
+    rows: of the stage that does not fit.
+    needed: bytes on one chip.
+    limit: bytes that the compiler allows.
+    remedy: a plan that fits; None where none of those tried does.
+    tried: how many changes were compiled.
+    larger: the next larger slice that is enough by reckoning, where nothing
+      helps here.
+  """
+
+  config: Config
+  slices: Slices
+  changes: dict[str, Any]
+  rows: int
+  needed: float
+  limit: float
+  remedy: Plan | None
+  tried: int
+  larger: str | None
+
+
+def smallest_change(
+  request: Request, error: TooLarge, note: Note, *, most: int = 6
+) -> Misfit:
+  """Looks for the smallest change with which a config fits.
+
+  First what keeps less for the backward pass, then fewer rows at a time, then
+  other meshes. What cannot fit by reckoning is not compiled.
+
+  Args:
+    request: that does not fit.
+    error: says so.
+    note: is told what is being done.
+    most: so many changes are compiled.
+  """
+  slices, per_chip = request.slices, request.slices.chip.devices
+  taken = open_changes(request)
+  tried, remedy = 0, None
+  for changes in _easier(request, taken):
+    if tried == most:
+      break
+    tried += 1
+    note(f'needs too much; trying {overrides(changes)}')
+    try:
+      config = layouts.apply(request.config, {**taken, **changes})
+      # The largest stage alone: a smaller one is no harder.
+      remedy = compile_plan(
+        config, slices, {**taken, **changes}, note, last_only=True
+      )
+      break
+    except TooLarge:
+      continue
+  return Misfit(
+    layouts.apply(request.config, taken),
+    slices,
+    taken,
+    error.rows,
+    per_chip * error.needed,
+    per_chip * error.limit,
+    remedy,
+    tried,
+    None if remedy else larger(request),
+  )
+
+
+def larger(request: Request) -> str | None:
+  """The smallest larger slice whose best layout fits by reckoning, if any."""
+  chip, sizes = request.slices.chip, Sizes()
+  here = math.prod(request.slices.shape)
+  remat = REMATS[-1] if request.remat else request.config.model.remat
+  config = layouts.apply(request.config, {'model.remat': remat})
+  known = {here}
+  for shape in topologies.sold(chip):
+    chips = math.prod(shape)
+    if chips < here or chips in known:
+      continue
+    known.add(chips)
+    slices = request.slices._replace(shape=shape)
+    try:
+      best = layouts.candidates(config, slices, sizes, micro=request.micro)[0]
+    except UsageError:  # its batch does not divide over so many
+      continue
+    if best.bytes <= layouts.FREE * slices.hbm:
+      return slices.name
+  return None
+
+
+def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
+  """Changes of a config, smaller ones first, that may fit by reckoning."""
+  config = layouts.apply(request.config, taken)
+  mesh = layouts.mesh_of(config, request.slices)
+  remats = [config.model.remat]
+  if request.remat:
+    remats += REMATS[REMATS.index(config.model.remat) + 1 :]
+  given = config.batch.micro_rows or 0
+  rows = [given]
+  if request.micro:
+    choices = layouts.micro_choices(config, mesh)
+    rows += [n for n in choices if n and (not given or n < given)]
+  limit = request.slices.hbm
+  state = Sizes().split(config, sharding.parse_rules(config.mesh.rules))
+  fixed = state.state(mesh).total
+  for changes in [{'model.remat': remat} for remat in remats[1:]] + [
+    {'model.remat': remats[-1], 'batch.micro_rows': number}
+    for number in rows[1:]
+  ]:
+    changed = layouts.apply(config, changes)
+    # The reckoning may be twice too high.
+    if fixed + layouts.activations(changed, mesh) / 2 <= limit:
+      yield shown(config, changes)
+  if not request.mesh:
+    return
+  changed = layouts.apply(request.config, {'model.remat': remats[-1]})
+  for layout in layouts.candidates(
+    changed, request.slices, Sizes(), micro=request.micro
+  )[:3]:
+    if layout.sizes != mesh and layout.bytes <= limit:
+      yield shown(request.config, {**layout.changes, 'model.remat': remats[-1]})

@@ -1,0 +1,129 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of a config's state on one device of a mesh, without building it."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+
+from gpt_jax import config as config_lib
+from gpt_jax import flops, sharding, spec
+from gpt_jax import state as state_lib
+from gpt_jax.config import Config
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.optim.average import AVERAGES
+from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.rounding import PRECISIONS
+
+
+class State(NamedTuple):
+  """Bytes on one device."""
+
+  parameters: float
+  optimizer: float
+  average: float
+
+  @property
+  def total(self) -> float:
+    """Of all."""
+    return self.parameters + self.optimizer + self.average
+
+
+class Leaf(NamedTuple):
+  """An array, and the mesh axes that each of its dimensions is split over."""
+
+  shape: tuple[int, ...]
+  itemsize: int
+  axes: tuple[tuple[str, ...], ...]
+
+  def size(self, mesh: dict[str, int]) -> float:
+    """Elements on one device; what does not divide stays whole there."""
+    size = 1.0
+    for n, axes in zip(self.shape, self.axes, strict=True):
+      parts = math.prod(mesh[axis] for axis in axes)
+      size *= n if n % parts else n / parts
+    return size
+
+
+class Split(NamedTuple):
+  """The state of a config with its rules, for any sizes of the mesh."""
+
+  abstract: Any  # parameters with their logical axes
+  params: list[Leaf]
+  opt_state: list[Leaf]
+  ema: list[Leaf]
+  parameters: int  # how many
+  matmul: int  # of which so many multiply a token
+
+  def state(self, mesh: dict[str, int]) -> State:
+    """Bytes on one device of a mesh."""
+    return State(
+      *(
+        sum(leaf.itemsize * leaf.size(mesh) for leaf in part)
+        for part in (self.params, self.opt_state, self.ema)
+      )
+    )
+
+  def gradients(self, mesh: dict[str, int]) -> float:
+    """Bytes on one device of the gradients, in float32."""
+    return sum(4 * leaf.size(mesh) for leaf in self.params)
+
+
+class Sizes:
+  """Makes a `Split` once for each model and set of rules."""
+
+  def __init__(self):
+    """Knows none yet."""
+    self._known: dict[Any, Split] = {}
+
+  def split(self, config: Config, rules: sharding.Rules) -> Split:
+    """Of a resolved config."""
+    # Of the model what its parameters do not depend on does not matter.
+    model = {**config.model, 'remat': '', 'attention_backend': ''}
+    key = (str(model), config.optim.to_json(), rules)
+    if key not in self._known:
+      self._known[key] = _split(config, rules)
+    return self._known[key]
+
+
+def _split(config: Config, rules: sharding.Rules) -> Split:
+  one = jax.sharding.AbstractMesh((1,) * len(sharding.AXES), sharding.AXES)
+  objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
+    Transformer(**config.model)
+  )
+  optimizer = spec.build('optim.name', config.optim.name, OPTIMIZERS)(
+    config_lib.schedule(config), state_lib.logical_axes(objective)
+  )
+  average = spec.build('optim.ema', config.optim.ema, AVERAGES)
+  precision = spec.build('optim.precision', config.optim.precision, PRECISIONS)
+  init = state_lib.make_init(objective, optimizer, precision, average)
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  placed: Any = state_lib.state_shardings(
+    objective, optimizer, one, rules, average
+  )
+
+  abstract = jax.eval_shape(objective.init, jax.random.key(0))
+  return Split(
+    abstract,
+    _leaves(shapes.params, placed.params),
+    _leaves(shapes.opt_state, placed.opt_state),
+    _leaves(shapes.ema, placed.ema),
+    sum(x.size for x in jax.tree.leaves(shapes.params)),
+    flops.matmul_parameters(config, abstract),
+  )
+
+
+def _leaves(shapes: Any, placed: Any) -> list[Leaf]:
+  pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(placed), strict=True)
+  return [
+    Leaf(x.shape, x.dtype.itemsize, _axes(s.spec, len(x.shape)))
+    for x, s in pairs
+  ]
+
+
+def _axes(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
+  """The mesh axes of each dimension."""
+  parts = [(part,) if isinstance(part, str) else part or () for part in spec]
+  return (*map(tuple, parts), *(((),) * (ndim - len(parts))))

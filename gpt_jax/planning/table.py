@@ -1,0 +1,194 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The plans of the shipped configs: docs/plans.json, and README's table of it.
+
+An entry names a config, the slices it is planned for and the overrides with
+which it fits them; what was found when it was last compiled stands beside. An
+entry without `found` is new: its mesh, rematerialisation and micro-batches are
+chosen, and written down as overrides, when it is compiled for the first time.
+"""
+
+import importlib
+import json
+import pathlib
+import sys
+from typing import Any
+
+import jax
+
+from gpt_jax import config as config_lib
+from gpt_jax.config import Config
+from gpt_jax.metrics import write_atomically
+from gpt_jax.planning import layouts, plans, remedies, topologies
+from gpt_jax.planning.compile import TooLarge
+from gpt_jax.planning.plans import Note, Plan, Request
+from gpt_jax.planning.sizes import Sizes
+from gpt_jax.planning.topologies import GIB
+from gpt_jax.spec import UsageError
+
+FILE = 'docs/plans.json'
+# What encloses the table in README.md.
+BEGIN = '<!-- table: gpt-jax plan --table -->\n'
+END = '\n<!-- end of table -->'
+# What may change between compilations that nobody meant to change.
+TOLERANCE = {'peak_gib': 0.05, 'flops_ratio': 0.02, 'step_seconds': 0.05}
+_HEAD = (
+  '| config | slices | chips | peak HBM, of GiB | compiled / model FLOPs | '
+  'step, MFU, days (estimated) | overrides |',
+  '|---|---|---|---|---|---|---|',
+)
+
+
+def read(root: pathlib.Path) -> list[dict[str, Any]]:
+  """The entries of `root`'s file.
+
+  Raises:
+    UsageError: it has none.
+  """
+  try:
+    return json.loads((root / FILE).read_text(encoding='utf-8'))
+  except FileNotFoundError as e:
+    raise UsageError(
+      f'--table: {root} has no {FILE}; run it where configs/ is'
+    ) from e
+
+
+def markdown(entries: list[dict[str, Any]]) -> str:
+  """A row for each entry that was compiled."""
+  rows = []
+  for entry in entries:
+    found = entry.get('found')
+    if not found:
+      continue
+    slices = topologies.parse(entry['topology'], entry['slices'])
+    # The marks of a cell's end are none of ours.
+    flags = plans.overrides(entry['overrides']).replace('|', '\\|')
+    rows.append(
+      f'| `{entry["config"]}` | {slices} | {slices.chips:,} '
+      f'| {found["peak_gib"]:.2f} of {found["limit_gib"]:.2f} '
+      f'| {found["flops_ratio"]:.2f} '
+      f'| {found["step_seconds"]:.3g} s, {found["mfu"]:.0%}, '
+      f'{found["days"]:.3g} | {f"`{flags}`" if flags else ""} |'
+    )
+  return '\n'.join([*_HEAD, *rows])
+
+
+def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
+  """Compiles all entries, or those whose config holds `only`.
+
+  Writes the file after each, and README's table.
+
+  Returns:
+    What differs from before by more than `TOLERANCE`, or fits no more.
+  """
+  entries, drift = read(root), []
+  chosen = [entry for entry in entries if only in entry['config']]
+  for number, entry in enumerate(chosen, start=1):
+    name = f'{entry["config"]} on {entry["slices"]} x {entry["topology"]}'
+    note(f'{number} of {len(chosen)}: {name}')
+    try:
+      drift += [f'{name}: {text}' for text in _compile(entry, root, note)]
+    except (TooLarge, UsageError) as e:
+      drift.append(f'{name}: {e}')
+      note(drift[-1])
+    # After each, so that nothing is lost by an interruption.
+    _write(root, entries)
+    jax.clear_caches()
+  return drift
+
+
+def load_config(root: pathlib.Path, name: str) -> Config:
+  """The config that an entry names, resolved."""
+  if str(root) not in sys.path:
+    sys.path.insert(0, str(root))
+  stem, _, size = name.partition('.py')
+  module = importlib.import_module(stem.replace('/', '.'))
+  return config_lib.resolve(module.get_config(*[s for s in [size[1:]] if s]))
+
+
+def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:
+  """Writes the file, and the table in README.md where that has its marks."""
+  text = json.dumps(entries, indent=1) + '\n'
+  write_atomically(str(root / FILE), text)
+  readme = root / 'README.md'
+  if not readme.exists():
+    return
+  before, mark, rest = readme.read_text(encoding='utf-8').partition(BEGIN)
+  _, end, after = rest.partition(END)
+  if mark and end:
+    whole = before + mark + markdown(entries) + end + after
+    write_atomically(str(readme), whole)
+
+
+def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
+  """Compiles an entry, changes what was found; says what differs."""
+  slices = topologies.parse(entry['topology'], entry['slices'])
+  config = layouts.apply(
+    load_config(root, entry['config']), entry.get('overrides', {})
+  )
+  before = entry.get('found')
+  if before:
+    plan = plans.make(Request(config, slices), note, last_only=True)
+  else:
+    plan = _first(config, slices, entry.get('overrides', {}), note)
+    entry['overrides'] = {**entry.get('overrides', {}), **plan.changes}
+  found = entry['found'] = _found(plan)
+  return [
+    f'{key} was {before[key]:.4g} and is {found[key]:.4g}'
+    for key, tolerance in TOLERANCE.items()
+    if before and abs(found[key] / before[key] - 1) > tolerance
+  ]
+
+
+def _first(
+  config: Config,
+  slices: topologies.Slices,
+  given: dict[str, Any],
+  note: Note,
+) -> Plan:
+  """A plan of a config of which all is open that is not `given`."""
+  remat = 'model.remat' not in given
+  micro = 'batch.micro_rows' not in given
+  taken = config
+  if remat:
+    taken = _fastest_remat(config, slices, micro=micro)
+  request = Request(taken, slices, mesh=True, micro=micro, remat=remat)
+  try:
+    plan = plans.make(request, note, last_only=True)
+  except TooLarge as e:
+    note(str(e))
+    found = remedies.smallest_change(request, e, note).remedy
+    if found is None:
+      raise
+    plan = found
+  changes = {'model.remat': taken.model.remat, **plan.changes}
+  return plan._replace(changes=plans.shown(config, changes))
+
+
+def _fastest_remat(
+  config: Config, slices: topologies.Slices, *, micro: bool
+) -> Config:
+  """With the rematerialisation whose layout is fastest by reckoning."""
+  sizes, options = Sizes(), []
+  for remat in remedies.REMATS:
+    changed = layouts.apply(config, {'model.remat': remat})
+    best = layouts.candidates(changed, slices, sizes, micro=micro)[0]
+    fits = best.bytes <= layouts.FREE * slices.hbm
+    options.append((not fits, best.seconds if fits else best.bytes, changed))
+  return min(options, key=lambda option: option[:2])[2]
+
+
+def _found(plan: Plan) -> dict[str, Any]:
+  """Of the last stage of the batch, rounded: the rest is noise in a diff."""
+  stage = plan.last
+  return {
+    'rows': stage.rows,
+    'peak_gib': round(stage.hbm.peak / GIB, 3),
+    'limit_gib': round(stage.hbm.limit / GIB, 2),
+    'flops_ratio': round(stage.flops.ratio, 4),
+    'scattered': len(stage.scattered),
+    'reduced': len(stage.reduced),
+    'step_seconds': round(stage.time, 4),
+    'mfu': round(stage.mfu, 4),
+    'days': round(plan.whole.days, 3),
+  }

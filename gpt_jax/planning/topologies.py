@@ -1,0 +1,294 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""TPU slices that Google sells, and what their chips can do.
+
+From the pages of Cloud TPU on v4, v5e, v5p, v6e and tpu7x
+(https://docs.cloud.google.com/tpu/docs/v4 and so forth; read in 2026): shapes,
+peaks, HBM and its bandwidth, data-centre network. The speed of one link one way
+is from the scaling book (https://jax-ml.github.io/scaling-book/tpus). What the
+compiler allows of HBM is what its own error says (libtpu 0.0.42.1).
+"""
+
+import itertools
+import math
+import re
+from typing import NamedTuple
+
+from gpt_jax.spec import UsageError
+
+GIB = 2**30
+Shape = tuple[int, ...]
+
+
+class Chip(NamedTuple):
+  """One generation. Rates are of a chip, per second."""
+
+  name: str
+  kind: str  # the device_kind of its JAX devices
+  devices: int  # JAX devices that a chip shows as
+  peak: float  # bf16 FLOP
+  hbm: float  # bytes that the compiler allows, of all devices of a chip
+  hbm_bandwidth: float  # bytes
+  link: float  # bytes over one link, one way
+  dcn: float  # bytes over the data-centre network
+  clock: float  # Hz of the matrix units
+  config_name: str  # libtpu's name of how its cores are used
+  host: Shape  # chips of a host: its bounds
+  small: tuple[Shape, ...]  # sold shapes below a cube; 2-D: all of them
+  largest: int  # chips of a slice
+  cores: int  # what the number in an accelerator's name counts, of a chip
+  prefixes: tuple[str, ...]  # of accelerator names
+
+  @property
+  def dimensions(self) -> int:
+    """Of the network: 2 or 3."""
+    return len(self.small[0])
+
+
+_SMALL_2D = (
+  *((1, 1), (2, 2), (2, 4), (4, 4)),
+  *((4, 8), (8, 8), (8, 16), (16, 16)),
+)
+_SMALL_3D = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+
+CHIPS = {
+  chip.name: chip
+  for chip in (
+    Chip(
+      name='v4',
+      kind='TPU v4',
+      devices=1,
+      peak=275e12,
+      hbm=30.75 * GIB,
+      hbm_bandwidth=1200e9,
+      link=45e9,
+      dcn=6.25e9,  # not published: as v5p
+      clock=1.05e9,
+      config_name='megacore',
+      host=(2, 2, 1),
+      small=_SMALL_3D,
+      largest=4096,
+      cores=2,
+      prefixes=('v4',),
+    ),
+    Chip(
+      name='v5e',
+      kind='TPU v5 lite',
+      devices=1,
+      peak=197e12,
+      hbm=15.75 * GIB,
+      hbm_bandwidth=819e9,
+      link=45e9,
+      dcn=200e9 / 8 / 8,  # two cards of 100 Gbit/s for the 8 chips of a host
+      clock=1.5e9,
+      config_name='default',
+      host=(2, 2, 1),
+      small=_SMALL_2D,
+      largest=256,
+      cores=1,
+      prefixes=('v5litepod', 'v5e'),
+    ),
+    Chip(
+      name='v5p',
+      kind='TPU v5',
+      devices=1,
+      peak=459e12,
+      hbm=95.74 * GIB,
+      hbm_bandwidth=2765e9,
+      link=90e9,
+      dcn=50e9 / 8,
+      clock=1.75e9,
+      config_name='megacore',
+      host=(2, 2, 1),
+      small=_SMALL_3D,
+      largest=6144,
+      cores=2,
+      prefixes=('v5p',),
+    ),
+    Chip(
+      name='v6e',
+      kind='TPU v6 lite',
+      devices=1,
+      peak=918e12,
+      hbm=31.25 * GIB,
+      hbm_bandwidth=1638e9,
+      link=90e9,
+      dcn=6.25e9,  # as v5p; a host has four cards of 200 Gbit/s at best
+      clock=1.75e9,
+      config_name='default',
+      host=(2, 2, 1),
+      small=_SMALL_2D,
+      largest=256,
+      cores=1,
+      prefixes=('v6e',),
+    ),
+    Chip(
+      name='tpu7x',
+      kind='TPU7x',
+      devices=2,
+      peak=2307e12,
+      hbm=2 * 94.75 * GIB,
+      hbm_bandwidth=7380e9,
+      link=90e9,  # assumed: a third of 1.2 TB/s both ways over six links
+      dcn=6.25e9,  # assumed: as v5p
+      clock=1.9e9,  # assumed
+      config_name='default',
+      host=(2, 2, 1),
+      small=_SMALL_3D,
+      largest=9216,
+      cores=2,
+      prefixes=('tpu7x',),
+    ),
+  )
+}
+CHOICES = (
+  'give GENERATION:SHAPE with one of '
+  + ', '.join(CHIPS)
+  + ', as in v4:4x4x8 or v5e:16x16, or an accelerator name such as v4-128, '
+  'v5litepod-256'
+)
+
+
+class Slices(NamedTuple):
+  """`number` equal slices of one generation."""
+
+  chip: Chip
+  shape: Shape
+  number: int = 1
+
+  @property
+  def name(self) -> str:
+    """Of one slice, as in `v4:12x16x16`."""
+    return f'{self.chip.name}:{_text(self.shape)}'
+
+  @property
+  def chips(self) -> int:
+    """Of all slices."""
+    return self.number * math.prod(self.shape)
+
+  @property
+  def devices(self) -> int:
+    """JAX devices of all slices."""
+    return self.chips * self.chip.devices
+
+  @property
+  def hosts(self) -> int:
+    """Of all slices."""
+    return self.chips // math.prod(self.host)
+
+  @property
+  def host(self) -> Shape:
+    """Chips of a host: its bounds."""
+    return (1, 1, 1) if math.prod(self.shape) == 1 else self.chip.host
+
+  @property
+  def wrap(self) -> tuple[bool, bool, bool]:
+    """Along which dimensions the last chip is linked to the first.
+
+    A three-dimensional slice is a torus when it is made of whole cubes of
+    4x4x4; in two dimensions only those of 16, the pod's, close.
+    """
+    if self.chip.dimensions == 3:
+      closed = all(n % 4 == 0 for n in self.shape)
+      return (closed, closed, closed)
+    return (self.shape[0] == 16, self.shape[1] == 16, False)
+
+  @property
+  def hbm(self) -> float:
+    """Bytes that the compiler allows on one JAX device."""
+    return self.chip.hbm / self.chip.devices
+
+  @property
+  def peak(self) -> float:
+    """bf16 FLOP/s of one JAX device."""
+    return self.chip.peak / self.chip.devices
+
+  def __str__(self) -> str:
+    return self.name if self.number == 1 else f'{self.number} x {self.name}'
+
+
+def parse(text: str, number: int = 1) -> Slices:
+  """Reads `v4:4x4x8`, or an accelerator name such as `v4-256`.
+
+  Of the shapes with so many chips a name means the most cubic one.
+
+  Args:
+    text: what --topology says.
+    number: of slices.
+
+  Raises:
+    UsageError: no such slice is sold; the nearest that is.
+  """
+  if number < 1:
+    raise UsageError(f'--slices={number}: must be at least 1')
+  wrong = f'--topology={text}:'
+  if found := re.fullmatch(r'(\w+):(\d+(?:x\d+)+)', text.strip()):
+    chip = CHIPS.get(found[1])
+    if chip is None:
+      raise UsageError(f'{wrong} unknown generation {found[1]!r}; {CHOICES}')
+    shape = tuple(int(n) for n in found[2].split('x'))
+    if len(shape) != chip.dimensions:
+      raise UsageError(
+        f'{wrong} a slice of {chip.name} has {chip.dimensions} dimensions, as '
+        f'in {chip.name}:{_text(chip.small[-1])}'
+      )
+    if shape not in sold(chip):
+      raise UsageError(
+        f'{wrong} no such slice is sold; the nearest: '
+        + _nearest(chip, math.prod(shape), shape)
+      )
+    return Slices(chip, shape, number)
+  if found := re.fullmatch(r'(\w+)-(\d+)', text.strip()):
+    for chip in CHIPS.values():
+      if found[1] in chip.prefixes:
+        return Slices(chip, _named(chip, int(found[2]), wrong), number)
+  raise UsageError(f'{wrong} no slice is named so; {CHOICES}')
+
+
+def sold(chip: Chip) -> list[Shape]:
+  """The shapes of a generation, fewest chips first, then the most cubic.
+
+  From 64 chips on a three-dimensional slice is of whole cubes:
+  4a x 4b x 4c with a <= b <= c.
+  """
+  shapes = list(chip.small)
+  if chip.dimensions == 3:
+    sides = range(4, chip.largest // 16 + 1, 4)
+    for a, b in itertools.combinations_with_replacement(sides, 2):
+      if a * b * b > chip.largest:
+        continue
+      longest = range(b, chip.largest // (a * b) + 1, 4)
+      shapes += [(a, b, c) for c in longest]
+  return sorted(shapes, key=lambda shape: (math.prod(shape), sum(shape)))
+
+
+def _named(chip: Chip, count: int, wrong: str) -> Shape:
+  """The shape that an accelerator name means."""
+  chips, rest = divmod(count, chip.cores)
+  found = [shape for shape in sold(chip) if math.prod(shape) == chips]
+  if rest or not found:
+    unit = 'chips' if chip.cores == 1 else 'cores, two a chip'
+    raise UsageError(
+      f'{wrong} no slice of so many {unit} is sold; the nearest: '
+      + _nearest(chip, chips, ())
+    )
+  return found[0]
+
+
+def _nearest(chip: Chip, chips: int, shape: Shape) -> str:
+  """The sold shapes with the nearest numbers of chips, at most three."""
+  # A transposed shape is what was meant.
+  same = [s for s in sold(chip) if sorted(s) == sorted(shape)]
+  by_size = {}
+  for found in sold(chip):
+    by_size.setdefault(math.prod(found), found)
+  below = [s for n, s in by_size.items() if n <= chips][-1:]
+  above = [s for n, s in by_size.items() if n > chips][:1]
+  return ', '.join(
+    f'{chip.name}:{_text(s)} ({math.prod(s)} chips)'
+    for s in same or below + above
+  )
+
+
+def _text(shape: Shape) -> str:
+  return 'x'.join(str(n) for n in shape)

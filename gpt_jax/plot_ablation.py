@@ -1,0 +1,93 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Draws what `ablation` found: bars by task, and scores by layers."""
+
+import os
+import statistics
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+_LAYERS = 'layers_'
+
+
+def bars(scores: dict[str, Any], out: str) -> str:
+  """Scores of each task and setting, with those of the seeds as dots.
+
+  Args:
+    scores: task -> setting -> seed -> metrics, with `score`.
+    out: the PNG.
+
+  Returns:
+    Its path.
+  """
+  figure = Figure(figsize=(7, 4), dpi=120)
+  axes = figure.subplots()
+  settings = [
+    setting
+    for setting in dict.fromkeys(s for runs in scores.values() for s in runs)
+    if not setting.startswith(_LAYERS)
+  ]
+  width = 0.8 / max(len(settings), 1)
+  for i, setting in enumerate(settings):
+    for n, task in enumerate(scores):
+      values = _values(scores[task].get(setting, {}))
+      if not values:
+        continue
+      x = n + (i - (len(settings) - 1) / 2) * width
+      label = setting.replace('_', ' ') if n == 0 else None
+      axes.bar(
+        x, statistics.mean(values), 0.9 * width, color=f'C{i}', label=label
+      )
+      axes.plot([x] * len(values), values, 'k.', ms=3)
+  axes.set_xticks(range(len(scores)), [*scores])
+  axes.set_ylabel('dev score x 100')
+  axes.grid(axis='y', alpha=0.3)
+  if settings:
+    axes.legend()
+  return _save(figure, out)
+
+
+def layers(scores: dict[str, Any], out: str) -> str | None:
+  """Scores by the number of layers transferred (GPT-1, figure 2).
+
+  Arguments as of `bars`; returns None where no such run is.
+  """
+  figure = Figure(figsize=(6, 4), dpi=120)
+  axes = figure.subplots()
+  drawn = False
+  for i, (task, runs) in enumerate(scores.items()):
+    found = {
+      int(setting.removeprefix(_LAYERS)): _values(seeds)
+      for setting, seeds in runs.items()
+      if setting.startswith(_LAYERS)
+    }
+    if not found:
+      continue
+    drawn = True
+    xs = sorted(found)
+    means = [statistics.mean(found[x]) for x in xs]
+    axes.plot(xs, means, f'C{i}o-', label=task)
+    low, high = ([f(found[x]) for x in xs] for f in (min, max))
+    axes.fill_between(xs, low, high, color=f'C{i}', alpha=0.15)
+  if not drawn:
+    return None
+  axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+  axes.set_xlabel('layers transferred, besides the embeddings')
+  axes.set_ylabel('dev score x 100')
+  axes.grid(alpha=0.3)
+  axes.legend()
+  return _save(figure, out)
+
+
+def _values(runs: dict[str, Any]) -> list[float]:
+  return [100 * run['score'] for run in runs.values()]
+
+
+def _save(figure: Figure, out: str) -> str:
+  temporary = f'{out}.tmp'
+  figure.tight_layout()
+  figure.savefig(temporary, format='png')
+  os.replace(temporary, out)
+  return out

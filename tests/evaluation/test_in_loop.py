@@ -1,0 +1,54 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks while training: the figures of `evaluate`, beside the held-out loss."""
+
+import json
+import pathlib
+
+import pytest
+
+from gpt_jax import metrics
+from gpt_jax.__main__ import main
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def flags(workdir, tasks_dir):
+  return [
+    'train',
+    f'--config={ROOT}/configs/smoke.py',
+    f"--config.data.source=text('{ROOT}/configs/*.py')",
+    '--config.data.holdout=tail(fraction=0.1)',
+    '--config.tokenizer.name=bytes',
+    '--config.model.num_layers=1',
+    '--config.model.d_model=32',
+    '--config.model.context_length=31',
+    '--config.schedule.num_steps=3',
+    '--config.eval.every_steps=2',
+    '--config.log.sample_tokens=0',
+    '--config.eval.tasks=lambada',
+    f'--config.eval.tasks_dir={tasks_dir}',
+    f'--workdir={workdir}',
+  ]
+
+
+def test_tasks_are_evaluated_while_training(tmp_path, capsys):
+  workdir = tmp_path / 'w'
+  assert main(flags(workdir, tmp_path)) == 2
+  assert 'lambada_test.jsonl: no such file; fetch' in capsys.readouterr().err
+  (tmp_path / 'lambada').mkdir()
+  (tmp_path / 'lambada' / 'lambada_test.jsonl').write_text(
+    '{"text": "def get_config"}\n{"text": "return the config"}\n'
+  )
+  assert main(flags(workdir, tmp_path)) == 0
+  lines = [m for m in metrics.read(str(workdir)) if 'eval_seconds' in m]
+  assert [m['step'] for m in lines] == [2, 3]
+  assert all(m['eval/lambada/examples'] == 2 for m in lines)
+  assert all('eval/validation/loss' in m for m in lines)
+  capsys.readouterr()
+  options = ['--tasks=lambada', f'--tasks_dir={tmp_path}', '--json']
+  assert main(['evaluate', f'--workdir={workdir}', *options]) == 0
+  found = json.loads(capsys.readouterr().out)
+  for name in ('perplexity', 'accuracy', 'perplexity_stderr'):
+    key = f'eval/lambada/{name}'
+    assert found[key] == pytest.approx(lines[-1][key], rel=1e-5)

@@ -1,0 +1,125 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""lm-eval's command line on a workdir, offline, with a task written here.
+
+Runs where lm-eval is installed: `make lm_eval` makes such an environment.
+"""
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip('lm_eval', reason="needs lm-eval: pip install '.[eval]'")
+
+from gpt_jax import run as run_lib
+from gpt_jax.__main__ import main
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCUMENTS = [
+  {'q': 'Which is a fruit?', 'choices': ['apple', 'hammer'], 'label': 0},
+  {'q': 'Which flies?', 'choices': ['stone', 'bird'], 'label': 1},
+  {'q': 'Which is wet?', 'choices': ['water', 'sand'], 'label': 0},
+]
+MULTIPLE_CHOICE = """
+task: local_choices
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {path}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Q: {{{{q}}}}\\nA:"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: label
+metric_list: [{{metric: acc}}]
+"""
+PERPLEXITY = """
+task: local_perplexity
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {path}}}}}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{{{q}}}}"
+metric_list: [{{metric: byte_perplexity}}]
+"""
+GENERATION = """
+task: local_generation
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {path}}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{q}}}}"
+doc_to_target: "{{{{choices[label]}}}}"
+generation_kwargs: {{until: ["\\n"], max_gen_toks: 5}}
+metric_list: [{{metric: exact_match}}]
+"""
+
+
+def test_tasks_of_lm_eval_run_on_a_workdir(tmp_path):
+  workdir = tmp_path / 'w'
+  code = main(
+    [
+      'train',
+      f'--config={ROOT}/configs/smoke.py',
+      f"--config.data.source=text('{ROOT}/configs/*.py')",
+      '--config.data.holdout=tail(fraction=0.1)',
+      '--config.tokenizer.name=bytes',
+      '--config.model.num_layers=2',
+      '--config.model.d_model=48',
+      '--config.model.context_length=61',
+      '--config.schedule.num_steps=3',
+      '--config.log.sample_tokens=20',
+      f'--workdir={workdir}',
+    ]
+  )
+  assert code == 0
+  data = tmp_path / 'test.jsonl'
+  data.write_text(''.join(json.dumps(d) + '\n' for d in DOCUMENTS))
+  tasks = {'choices': MULTIPLE_CHOICE, 'perplexity': PERPLEXITY}
+  tasks['generation'] = GENERATION
+  for name, text in tasks.items():
+    (tmp_path / f'{name}.yaml').write_text(text.format(path=data))
+  out = tmp_path / 'out.json'
+  names = [f'local_{name}' for name in tasks]
+  subprocess.run(
+    [
+      *(sys.executable, '-m', 'gpt_jax.evaluation.lm_eval', 'run'),
+      *('--model', 'gpt_jax', '--model_args', f'workdir={workdir}'),
+      *('--tasks', ','.join(names), '--include_path', str(tmp_path)),
+      *('--output_path', str(out)),
+    ],
+    check=True,
+    cwd=ROOT,
+  )
+  (written,) = [*tmp_path.glob('out*.json')]
+  results = json.loads(written.read_text())['results']
+
+  # The same from the model itself.
+  trained = run_lib.load(str(workdir))
+  variables = {'params': trained.state.eval_params}
+
+  def log_prob(context: str, continuation: str) -> float:
+    ids = np.array([256, *(context + continuation).encode()])
+    model = trained.run.model
+    hidden = model.apply(variables, ids[None, :-1]).hidden_BLD
+    logits = model.apply(variables, hidden, method='logits')
+    logits = np.asarray(logits, np.float64)[0, -len(continuation) :]
+    picked = logits[range(len(continuation)), ids[-len(continuation) :]]
+    return float((picked - np.log(np.exp(logits).sum(-1))).sum())
+
+  right = [
+    np.argmax([log_prob(f'Q: {d["q"]}\nA:', f' {c}') for c in d['choices']])
+    == d['label']
+    for d in DOCUMENTS
+  ]
+  assert results['local_choices']['acc,none'] == pytest.approx(np.mean(right))
+  total = sum(log_prob('', d['q']) for d in DOCUMENTS)
+  expected = math.exp(-total / sum(len(d['q']) for d in DOCUMENTS))
+  assert results['local_perplexity']['byte_perplexity,none'] == pytest.approx(
+    expected, rel=1e-4
+  )
+  assert 'exact_match,none' in results['local_generation']

@@ -1,0 +1,290 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts and figures of the tasks, on files written here."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from gpt_jax import spec
+from gpt_jax.data.tokenizer import Bytes
+from gpt_jax.evaluation import closed_book, language_model, suite
+from gpt_jax.evaluation.score import Row, Score
+from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.spec import UsageError
+
+
+class Believer:
+  """A scorer to whom a byte is the less probable the greater it is."""
+
+  tokenizer = Bytes()
+
+  def __init__(self, context_length=1000):
+    self.context_length = context_length
+    self.seen = []
+
+  def requests(self, requests, journal, report):
+    self.seen += requests
+    return [
+      self._score(r.continuation.encode())
+      if len(r.continuation) <= self.context_length
+      else None
+      for r in requests
+    ]
+
+  def rows(self, rows: list[Row], journal, report):
+    return [self._score(r.ids[-r.num_scored :].tolist()) for r in rows]
+
+  def answers(self, prompts, max_tokens, journal, report):
+    self.seen += prompts
+    return [prompt[-5:-3] for prompt in prompts]
+
+  def _score(self, ids):
+    return Score(-float(sum(ids)) / 1000, len(ids), int(max(ids) < 120), 0)
+
+
+def write(path, *records):
+  path.parent.mkdir(exist_ok=True)
+  path.write_text(''.join(json.dumps(r) + '\n' for r in records))
+
+
+def measure(folder, calls, shots=(0,), scorer=None, **kwargs):
+  bound = spec.bind_all('--tasks', calls, TASKS)
+  tasks = suite.build('--tasks', bound, str(folder))
+  return suite.measure(tasks, scorer or Believer(), shots=shots, **kwargs)
+
+
+def test_lambada_asks_for_the_last_word(tmp_path):
+  path = tmp_path / 'lambada' / 'lambada_test.jsonl'
+  write(path, {'text': 'In a day\n\nHe said "no'}, {'text': 'She saw the zoo'})
+  write(path.with_name('x.jsonl'), {'text': 'a no'})
+  scorer = Believer()
+  found = measure(tmp_path, 'lambada', scorer=scorer)
+  assert [(r.context, r.continuation) for r in scorer.seen] == [
+    ('In a day\n\nHe said', ' "no'),
+    ('She saw the', ' zoo'),
+  ]
+  losses = [sum(b' "no') / 1000, sum(b' zoo') / 1000]
+  assert found['eval/lambada/accuracy'] == 0.5  # 'z' is 122
+  assert found['eval/lambada/accuracy_stderr'] == pytest.approx(
+    np.std([0, 1], ddof=1) / math.sqrt(2)
+  )
+  assert found['eval/lambada/perplexity'] == pytest.approx(
+    math.exp(np.mean(losses))
+  )
+  assert found['eval/lambada/majority'] == 0.5
+
+
+def test_blimp_counts_each_paradigm_once(tmp_path):
+  def pair(good, bad, name):
+    return {'sentence_good': good, 'sentence_bad': bad, 'UID': name}
+
+  write(
+    tmp_path / 'blimp' / 'a.jsonl',
+    *[pair('aa', 'ab', 'a'), pair('ac', 'ad', 'a'), pair('b', 'a', 'a')],
+    pair('ba', 'ab', 'a'),  # a tie is not right
+  )
+  write(tmp_path / 'blimp' / 'b.jsonl', pair('a', 'b', 'b'))
+  found = measure(tmp_path, 'blimp', shots=(0, 3))
+  assert found['eval/blimp/accuracy/a'] == 0.5
+  assert found['eval/blimp/accuracy'] == 0.75
+  error = np.std([1, 1, 0, 0], ddof=1) / 2 / 2
+  assert found['eval/blimp/accuracy_stderr'] == pytest.approx(error)
+  assert not any('shots' in key for key in found)
+
+
+def test_race_takes_answers_less_what_they_are_in_general(tmp_path):
+  write(
+    tmp_path / 'race' / 'test_middle.jsonl',
+    {
+      'article': 'Text.',
+      'questions': ['Why?', 'Who _ ?'],
+      'options': [['zz', 'a'], ['b', 'c']],
+      'answers': ['B', 'B'],
+    },
+  )
+  scorer = Believer()
+  call = "race('race/*.jsonl', shown='')"
+  found = measure(tmp_path, call, shots=(0,), scorer=scorer)
+  prompt = 'Article: Text.\n\nQ: Why?\n\nA:'
+  assert [(r.context, r.continuation) for r in scorer.seen[:4]] == [
+    *[(prompt, ' zz'), ('A:', ' zz'), (prompt, ' a'), ('A:', ' a')],
+  ]
+  assert found['eval/race/accuracy'] == 0.5
+  # The context changes nothing here: all are equal, and none is the answer.
+  assert found['eval/race/accuracy_over_general'] == 0
+  assert found['eval/race/chance'] == 0.5
+  assert found['eval/race/majority'] == 1
+  assert found['eval/race/examples'] == 2
+
+
+def test_choices_are_compared_per_token_and_per_byte_too(tmp_path):
+  write(
+    tmp_path / 'mine.jsonl',
+    # ' b' has the greater sum; ' aaaa' is the more probable per token.
+    {'context': 'x', 'choices': ['b', 'aaaa'], 'label': 1},
+    {'context': 'y', 'choices': ['a', 'é', 'c'], 'label': 0},
+  )
+  found = measure(tmp_path, "multiple_choice('mine.jsonl')")
+  name = 'eval/multiple_choice'
+  assert found[f'{name}/accuracy'] == 0.5
+  mean = sum(b' aaaa') / 5 < sum(b' b') / 2
+  assert found[f'{name}/accuracy_per_token'] == (0.5 + 0.5 * mean)
+  assert found[f'{name}/chance'] == pytest.approx((1 / 2 + 1 / 3) / 2)
+
+
+def test_shots_are_other_examples_by_the_seed(tmp_path):
+  records = [
+    {'context': f'c{i}', 'choices': [f'r{i}', f'w{i}'], 'label': 0}
+    for i in range(7)
+  ]
+  write(tmp_path / 'mine.jsonl', *records)
+  call = "multiple_choice('mine.jsonl', shown='rest')"
+
+  def prompts(**kwargs):
+    scorer = Believer(kwargs.pop('context_length', 1000))
+    measure(tmp_path, call, shots=(3,), scorer=scorer, **kwargs)
+    return [r.context for r in scorer.seen[::2]]
+
+  first = prompts()
+  for i, prompt in enumerate(first):
+    shown = re.findall(r'c(\d) r(\d)\n\n', prompt)
+    assert len({a for a, _ in shown} - {str(i)}) == 3
+    assert all(a == b for a, b in shown)
+    assert prompt.endswith(f'\n\nc{i}')
+  assert len(set(first)) == 7
+  assert prompts() == first != prompts(seed=1)
+  # As many as there is room for: one is 7 bytes, the example itself 5.
+  short = prompts(context_length=1 + 5 + 2 * 7)
+  assert all(p.count('\n\n') == 2 for p in short)
+  for whole, part in zip(first, short, strict=True):
+    assert whole.endswith(part)
+  with pytest.raises(UsageError, match='only 6 examples to show'):
+    measure(tmp_path, call, shots=(7,))
+
+
+def test_examples_that_exceed_the_context_are_counted(tmp_path):
+  write(
+    tmp_path / 'mine.jsonl',
+    {'context': '', 'choices': ['a', 'b'], 'label': 0},
+    {'context': '', 'choices': ['aaaa', 'b'], 'label': 0},
+  )
+  call = "multiple_choice('mine.jsonl')"
+  found = measure(tmp_path, call, scorer=Believer(4))
+  assert found['eval/multiple_choice/examples'] == 1
+  assert found['eval/multiple_choice/left_out'] == 1
+  assert found['eval/multiple_choice/accuracy'] == 1
+  with pytest.raises(UsageError, match='no example fits the context of 1'):
+    measure(tmp_path, call, scorer=Believer(1))
+
+
+def test_piqa_and_its_labels(tmp_path):
+  folder = tmp_path / 'piqa'
+  pairs = [{'goal': 'Go', 'sol1': 'a', 'sol2': 'b'}] * 3
+  write(folder / 'valid.jsonl', *pairs)
+  labels = folder / 'valid-labels.lst'
+  labels.write_text('0\n1\n0\n')
+  found = measure(tmp_path, 'piqa')
+  assert found['eval/piqa/accuracy'] == pytest.approx(2 / 3)
+  assert found['eval/piqa/majority'] == pytest.approx(2 / 3)
+  for text, error in [
+    ('0\n2\n0\n', r'labels\.lst:2: has no label 0 or 1'),
+    ('0\n1\n', r'labels\.lst:3: has no label'),
+    ('0\n1\n0\n1\n', 'has 4 labels, .* 3 lines'),
+  ]:
+    labels.write_text(text)
+    with pytest.raises(UsageError, match=error):
+      measure(tmp_path, 'piqa')
+  with pytest.raises(
+    UsageError,
+    match=r'piqa/train-labels\.lst: no such file; fetch .*yonatanbisk',
+  ):
+    labels.write_text('0\n1\n0\n')
+    measure(tmp_path, 'piqa', shots=(1,))
+
+
+def test_hellaswag_without_what_wikihow_left(tmp_path):
+  write(
+    tmp_path / 'hellaswag' / 'hellaswag_val.jsonl',
+    {
+      'activity_label': 'Baking',
+      'ctx': 'First [header] mix. [title] Then you',
+      'endings': ['stir [step]  it.', 'zzz'],
+      'label': 0,
+    },
+  )
+  scorer = Believer()
+  measure(tmp_path, 'hellaswag', scorer=scorer)
+  assert scorer.seen[0].context == 'Baking: First mix.. Then you'
+  assert scorer.seen[0].continuation == ' stir it.'
+
+
+def test_closed_book_answers_by_exact_match(tmp_path):
+  write(
+    tmp_path / 'q.jsonl',
+    {'question': 'Where? it', 'answers': ['An It!', 'x']},
+    {'question': 'Where? at', 'answers': 'no'},
+  )
+  scorer = Believer()
+  found = measure(tmp_path, "qa('q.jsonl')", scorer=scorer, shots=(0, 1))
+  assert scorer.seen[0] == 'Q: Where? it\nA:'
+  assert found['eval/qa/exact_match'] == 0.5
+  assert closed_book.exact_match('The Beatles.', ['beatles'])
+  assert not closed_book.exact_match('Beatle', ['beatles'])
+  scorer = Believer()
+  measure(tmp_path, "qa('q.jsonl', shown='q.jsonl')", scorer=scorer, shots=(1,))
+  assert re.match(r'Q: Where\? (it\nA: An It!|at\nA: no)\n\nQ', scorer.seen[0])
+
+
+@pytest.mark.parametrize('stride', [1, 3, 7])
+def test_every_token_is_predicted_once(stride):
+  for num in (2, 5, 8, 9, 29):
+    ids = np.arange(num, dtype=np.int32)
+    rows = [*language_model.windows(ids, 7, stride)]
+    scored = np.concatenate([r.ids[-r.num_scored :] for r in rows])
+    np.testing.assert_array_equal(scored, ids[1:])
+    assert all(len(r.ids) <= 8 for r in rows)
+    # With what came before: at least 7 - stride tokens after the first.
+    assert all(len(r.ids) - r.num_scored > 7 - stride for r in rows[1:])
+
+
+def test_perplexity_per_token_byte_and_word(tmp_path):
+  text = ' \n = Title = \n \n One two <é> . \n'
+  (tmp_path / 't.txt').write_text(text, encoding='utf-8')
+  found = measure(tmp_path, "text('t.txt', stride=2)", scorer=Believer(5))
+  total = sum(text.encode()) / 1000
+  assert found['eval/text/words'] == 3 + 4 + 4
+  assert found['eval/text/loss'] == pytest.approx(total / len(text.encode()))
+  assert found['eval/text/word_perplexity'] == pytest.approx(
+    math.exp(total / 11)
+  )
+  assert found['eval/text/bits_per_byte'] == pytest.approx(
+    total / len(text.encode()) / math.log(2)
+  )
+
+
+@pytest.mark.parametrize(
+  ('calls', 'error'),
+  [
+    ('lambada', r'lambada_test\.jsonl: no such file; fetch .* --tasks_dir'),
+    ("text('empty.txt')", r'empty\.txt: holds no text'),
+    ("text('empty.txt', stride=2000)", 'stride=2000 exceeds the context'),
+    ("multiple_choice('empty.txt')", 'its files are empty'),
+    ("multiple_choice('label.jsonl')", r'label\.jsonl:1: label 2 is none'),
+    ("multiple_choice('wrong.jsonl')", r"wrong\.jsonl:1: has no column 'cont"),
+    ("qa('broken.jsonl')", r'broken\.jsonl:1: is not JSON'),
+    ("text('a'), text('b')", 'text is there twice'),
+  ],
+)
+def test_bad_input_is_named(tmp_path, calls, error):
+  (tmp_path / 'empty.txt').write_text('')
+  write(
+    tmp_path / 'label.jsonl', {'context': '', 'choices': ['a', 'b'], 'label': 2}
+  )
+  write(tmp_path / 'wrong.jsonl', {'text': ''})
+  (tmp_path / 'broken.jsonl').write_text('{"question": \n')
+  with pytest.raises(UsageError, match=error):
+    measure(tmp_path, calls)

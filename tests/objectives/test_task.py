@@ -1,0 +1,230 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuning's loss: GPT-1's equations in NumPy, and recorded outputs."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from golden_io import ROOT, case
+
+from gpt_jax import hf, state
+from gpt_jax.objectives.task import choice, classification, regression, target
+from gpt_jax.spec import UsageError
+
+KEY = jax.random.key(5)
+PLAIN = {'loop': 'scan', 'num_layers': 2, 'dropout': 'none'}
+# Five examples of two sequences, as similarity has them.
+N, C, L = 5, 2, 11
+LENGTHS = np.array([[11, 11], [7, 7], [4, 4], [9, 9], [5, 5]], np.int32)
+
+
+def jitted(objective):
+  """The same, of which each function is compiled as a whole."""
+  return objective._replace(
+    loss=jax.jit(objective.loss), outputs=jax.jit(objective.outputs)
+  )
+
+
+def of(build, **fields):
+  """Objective and random parameters."""
+  objective = jitted(build(tiny.model(**PLAIN, **fields)))
+  init = functools.partial(state.init_params, objective)
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  return objective, tiny.random_like(shapes, seed=3)
+
+
+def rows(labels, lengths=LENGTHS):
+  return {
+    'inputs': tiny.tokens(*lengths.shape, L),
+    'lengths': lengths,
+    'labels': labels,
+    'weights': np.array([1.0, 1.0, 0.0, 2.5, 1.0], np.float32),
+  }
+
+
+def softmax(x):
+  x = np.exp(np.asarray(x, np.float64) - np.max(x, axis=-1, keepdims=True))
+  return x / x.sum(axis=-1, keepdims=True)
+
+
+def l1(logits, batch):
+  """The mean over the sequences of the mean over their tokens."""
+  found = []
+  for example, length in zip(range(N), batch['lengths'], strict=True):
+    parts = []
+    for c, n in enumerate(length):
+      row = batch['inputs'][example, c]
+      log_probs = np.log(softmax(logits[example, c]))
+      parts.append(-np.mean([log_probs[i, row[i + 1]] for i in range(n - 1)]))
+    found.append(np.mean(parts))
+  return np.array(found)
+
+
+def states(model_fields, params, batch):
+  """Hidden states and logits of each sequence, from the model itself."""
+  model = tiny.model(**PLAIN, **model_fields)
+
+  @jax.jit
+  def run(tokens):
+    hidden = model.apply({'params': params}, tokens).hidden_BLD
+    return hidden, model.apply({'params': params}, hidden, method='logits')
+
+  hidden, logits = run(batch['inputs'].reshape(-1, L))
+  shape = (*batch['inputs'].shape, -1)
+  return np.asarray(hidden).reshape(shape), np.asarray(logits).reshape(shape)
+
+
+LABELS = np.array([0, 2, 1, 1, 0], np.int32)
+SCORES = np.array([0.5, -1.25, 0.0, 2.0, 1.0], np.float32)
+
+
+@pytest.mark.parametrize('kind', ['classification', 'regression', 'choice'])
+def test_the_loss_is_the_papers(kind):
+  auxiliary = 0.7
+  if kind == 'classification':
+    objective, params = of(classification(3, L, C, auxiliary, 0.0))
+    batch = rows(LABELS)
+  elif kind == 'regression':
+    objective, params = of(regression(L, C, auxiliary, 0.0))
+    batch = rows(SCORES)
+  else:
+    objective, params = of(choice(C, L, auxiliary, 0.0))
+    batch = rows(np.minimum(LABELS, 1))
+  hidden, logits = states({}, params, batch)
+  at = np.take_along_axis(
+    hidden, batch['lengths'][..., None, None] - 1, axis=2
+  )[:, :, 0]
+  w_y = np.asarray(params['heads']['score']['kernel'], np.float64)
+  if kind == 'choice':
+    outputs = (at @ w_y)[..., 0]
+  else:
+    outputs = (at[:, 0] + at[:, 1]) @ w_y
+  if kind == 'regression':
+    l2 = (outputs[:, 0] - batch['labels']) ** 2
+  else:
+    l2 = -np.log(softmax(outputs))[np.arange(N), batch['labels']]
+  weights = np.float64(batch['weights'])
+  aux = l1(logits, batch)
+
+  found = objective.loss(params, batch, KEY)
+  lm = np.sum(weights * aux)
+  np.testing.assert_allclose(found.metrics['objective/lm_loss'], lm, rtol=1e-5)
+  np.testing.assert_allclose(found.penalty, auxiliary * lm, rtol=1e-5)
+  total = np.sum(weights * (l2 + auxiliary * aux))
+  np.testing.assert_allclose(found.sum, total, rtol=1e-5)
+  assert found.weight == 5.5
+  # In evaluation the task's alone.
+  found = objective.loss(params, batch, None)
+  np.testing.assert_allclose(found.sum, np.sum(weights * l2), rtol=1e-5)
+  assert objective.outputs is not None
+  np.testing.assert_allclose(
+    objective.outputs(params, batch), outputs, rtol=1e-4, atol=1e-4
+  )
+
+
+def test_the_order_of_the_sequences_does_not_matter():
+  objective, params = of(classification(3, L, C, 0.5, 0.0))
+  batch = rows(LABELS)
+  other = {**batch, 'inputs': batch['inputs'][:, ::-1]}
+  first, second = (objective.outputs(params, b) for b in (batch, other))
+  np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
+  # They are told apart before.
+  hidden, _ = states({}, params, batch)
+  assert np.abs(hidden[:, 0] - hidden[:, 1]).max() > 0.1
+
+
+def test_what_fills_up_a_row_does_not_count():
+  objective, params = of(classification(3, L, C, 0.5, 0.0))
+  batch = rows(LABELS)
+  inside = np.arange(L)[None, None] < LENGTHS[..., None]
+  other = {**batch, 'inputs': np.where(inside, batch['inputs'], 1)}
+  first, second = (objective.loss(params, b, KEY).sum for b in (batch, other))
+  np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
+def test_dropout_acts_on_the_classifier_in_training_alone():
+  objective, params = of(classification(3, L, C, 0.0, 0.5))
+  batch = rows(LABELS)
+  losses = [
+    float(objective.loss(params, batch, key).sum)
+    for key in (KEY, KEY, jax.random.key(6), None)
+  ]
+  assert losses[0] == losses[1]
+  assert len({*losses}) == 3
+  without, _ = of(classification(3, L, C, 0.0, 0.0))
+  assert float(without.loss(params, batch, KEY).sum) == losses[3]
+
+
+def test_classification_as_recorded():
+  model, params = hf.load(str(ROOT / 'gpt2_cls'))
+  golden = case(ROOT / 'gpt2_cls', 'main')
+  build = classification(3, 16, dropout=0.0)
+  objective = jitted(build(model.clone(dropout='none')))
+  batch = {
+    'inputs': golden.inputs['input_ids'][:, None].astype(np.int32),
+    'lengths': golden.inputs['attention_mask'].sum(1)[:, None].astype(np.int32),
+    'labels': golden.inputs['labels'].astype(np.int32),
+    'weights': np.ones(3, np.float32),
+  }
+  assert golden.max_error('logits', objective.outputs(params, batch)) < 1e-4
+  loss = objective.loss(params, batch, None)
+  assert golden.max_error('loss', loss.sum / loss.weight) < 1e-4
+
+
+def test_choice_with_the_auxiliary_loss_as_recorded():
+  model, params = hf.load(str(ROOT / 'openai_gpt_double'))
+  golden = case(ROOT / 'openai_gpt_double', 'main')
+  ids = golden.inputs['input_ids'].astype(np.int32)
+  lengths = golden.inputs['mc_token_ids'].astype(np.int32) + 1
+  head = params['heads']['choice']
+  params = {**params, 'heads': {'score': {'kernel': head['kernel']}}}
+  build = choice(3, ids.shape[-1], auxiliary=0.5, dropout=0.0)
+  objective = jitted(build(model.clone(dropout='none')))
+  batch = {
+    'inputs': ids,
+    'lengths': lengths,
+    'labels': golden.inputs['mc_labels'].astype(np.int32),
+    'weights': np.ones(2, np.float32),
+  }
+  outputs = objective.outputs(params, batch)
+  # A bias that all answers share falls out of their softmax.
+  assert golden.max_error('mc_logits', outputs + head['bias'][None]) < 1e-4
+  found = objective.loss(params, batch, KEY)
+  task = (found.sum - found.penalty) / 2
+  assert golden.max_error('mc_loss', task) < 1e-4
+  # The language model's, from the recorded logits.
+  log_probs = np.log(softmax(golden.outputs['logits']))
+  each = [
+    -np.mean([log_probs[b, c, i, ids[b, c, i + 1]] for i in range(n - 1)])
+    for (b, c), n in np.ndenumerate(lengths)
+  ]
+  np.testing.assert_allclose(found.penalty / 2, 0.5 * np.mean(each), atol=1e-4)
+
+
+def test_the_loss_on_a_target_leaves_the_prompt_out():
+  objective, params = of(target(L))
+  batch = tiny.batch(3, L, tiny.V)
+  _, logits = states({}, params, {'inputs': batch['inputs'][:, None]})
+  log_probs = np.log(softmax(logits[:, 0]))
+  picked = np.take_along_axis(log_probs, batch['targets'][..., None], -1)
+  nll = -(picked[..., 0] * batch['weights']).sum(1)
+  found = objective.loss(params, batch, KEY)
+  np.testing.assert_allclose(found.sum, nll.sum(), rtol=1e-5)
+  assert found.weight == batch['weights'].sum()
+  outputs = objective.outputs(params, batch)
+  np.testing.assert_allclose(outputs[:, 0], nll, rtol=1e-4)
+  np.testing.assert_array_equal(outputs[:, 1], batch['weights'].sum(1))
+  best = np.argmax(log_probs, -1)
+  right = (best == batch['targets']) | (batch['weights'] == 0)
+  np.testing.assert_array_equal(outputs[:, 2], right.all(1))
+  # With the most likely targets all are right.
+  sure = objective.outputs(params, {**batch, 'targets': best.astype(np.int32)})
+  np.testing.assert_array_equal(sure[:, 2], np.ones(3))
+
+
+def test_what_makes_no_sense_is_refused():
+  with pytest.raises(UsageError, match='must not be negative'):
+    classification(2, 7, auxiliary=-0.5)

@@ -1,0 +1,83 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes by reckoning: what they hold, and in which order they are tried."""
+
+import jax
+import pytest
+import tiny
+from jax.sharding import AbstractMesh
+
+from configs import gpt3, palm
+from gpt_jax import config as config_lib
+from gpt_jax import run as run_lib
+from gpt_jax import sharding
+from gpt_jax import state as state_lib
+from gpt_jax.planning import layouts, topologies
+from gpt_jax.planning.sizes import Sizes
+from gpt_jax.spec import UsageError
+
+
+def test_palm_gets_the_mesh_of_its_paper():
+  """Section 4: 12-way model and 256-way data parallel in each of two pods."""
+  config = config_lib.resolve(palm.get_config('540b'))
+  config = layouts.apply(config, {'model.remat': 'full'})
+  slices = topologies.parse('v4:12x16x16', 2)
+  best = layouts.candidates(config, slices, Sizes(), micro=True)[0]
+  assert best.sizes == {'data': 2, 'fsdp': 256, 'expert': 1, 'tensor': 12}
+  assert best.changes['batch.micro_rows'] == 0
+  # The parameters and their two moments have 4 bytes each. The vocabulary and
+  # the one key/value head do not divide by 12, and are whole over tensor.
+  whole = 256_000 * 18_432 + 118 * 2 * 18_432 * 256
+  split = 540_354_281_472 - whole
+  assert best.state == pytest.approx(
+    3 * 4 * (whole + split / 12) / 256, rel=1e-4
+  )
+
+
+def test_why_no_mesh_serves():
+  config = config_lib.resolve(gpt3.get_config('175b'))
+  slices = topologies.parse('v4:8x16x16')
+  with pytest.raises(UsageError, match='16 rows does not divide over 2048'):
+    layouts.candidates(config, slices, Sizes(), micro=True)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {},
+    {'model.num_kv_heads': 1, 'model.vocab_size': 50},
+    {'optim.ema': 'ema(decay=0.9)'},
+  ],
+)
+def test_bytes_of_the_state_are_those_of_its_shards(changes):
+  config = config_lib.resolve(tiny.config(**{**tiny.MESHABLE, **changes}))
+  run = run_lib.build(config)
+  mesh = {'data': 1, 'fsdp': 2, 'expert': 1, 'tensor': 4}
+  abstract = AbstractMesh(tuple(mesh.values()), sharding.AXES)
+  shardings = state_lib.state_shardings(
+    run.objective, run.optimizer, abstract, run.rules, run.average
+  )
+
+  def size(part):
+    shapes = jax.tree.leaves(getattr(run_lib.abstract_state(run), part))
+    placed = jax.tree.leaves(getattr(shardings, part))
+    return sum(
+      jax.ShapeDtypeStruct(s.shard_shape(x.shape), x.dtype).size
+      * x.dtype.itemsize
+      for x, s in zip(shapes, placed, strict=True)
+    )
+
+  found = Sizes().split(config, run.rules).state(mesh)
+  assert found.parameters == size('params')
+  assert found.optimizer == size('opt_state')
+  assert found.average == size('ema')
+
+
+def test_micro_rows_divide_every_stage():
+  rows = 'ramp(0:24, 5_steps:48)'
+  config = config_lib.resolve(
+    tiny.config(**{'batch.rows': rows, 'schedule.num_steps': 20})
+  )
+  mesh = {'data': 1, 'fsdp': 4, 'expert': 1, 'tensor': 2}
+  # Of 24, what four devices can share; 0 is all at once.
+  assert layouts.micro_choices(config, mesh) == [0, 24, 12, 8, 4]

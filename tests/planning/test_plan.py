@@ -1,0 +1,288 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`gpt-jax plan`, from its flags to its figures."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import types
+
+import pytest
+import tiny
+
+from gpt_jax import config as config_lib
+from gpt_jax.__main__ import main
+from gpt_jax.planning import compile as compile_lib
+from gpt_jax.planning import (
+  layouts,
+  plans,
+  remedies,
+  search,
+  table,
+  topologies,
+)
+from gpt_jax.planning.compile import TooLarge
+from gpt_jax.planning.plans import Request
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+NEEDS_LIBTPU = pytest.mark.skipif(
+  importlib.util.find_spec('libtpu') is None,
+  reason="needs the compiler for TPU: pip install -c constraints.txt '.[plan]'",
+)
+
+
+@pytest.fixture(scope='module')
+def found():
+  """What the two plans of the script give."""
+  # Those of `conftest` are for the CPU's compiler.
+  env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
+  done = subprocess.run(
+    [sys.executable, str(HERE / 'plan_for_tpu.py')],
+    env=env,
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert not done.returncode, done.stderr[-3000:]
+  return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@NEEDS_LIBTPU
+def test_a_plan_that_fits(found):
+  plan = found[0]
+  assert plan['fits']
+  assert (plan['topology'], plan['slices'], plan['chips']) == ('v5e:2x2', 2, 8)
+  assert plan['mesh']['data'] % 2 == 0  # over the slices
+  small, large = plan['stages']
+  assert (small['rows'], large['rows'], large['start']) == (16, 32, 6)
+  for stage in plan['stages']:
+    hbm = stage['hbm']
+    parts = ('parameters', 'optimizer', 'activations', 'temporaries')
+    assert sum(hbm[name] for name in parts) == pytest.approx(hbm['peak'])
+    assert 0 < hbm['peak'] < hbm['limit'] == 15.75 * 2**30
+    assert hbm['activations'] > 0 and hbm['temporaries'] > 0
+    # The first moment and the second, in float32 as the parameters.
+    assert hbm['optimizer'] == pytest.approx(2 * hbm['parameters'], rel=1e-3)
+    # 4 layers: four matrices of 128 x 128 and two of 128 x 512, and the table.
+    tokens, width = stage['rows'] * 128, 128
+    matmul = 4 * (4 + 8) * width**2 + 512 * width
+    model = tokens * (6 * matmul + 12 * 4 * width * 128)
+    assert stage['flops']['model'] == model
+    assert 0.95 < stage['flops']['ratio'] < 1.4
+    assert stage['flops']['kernels']  # splash attention
+    assert stage['traffic']['data']['dcn'] > 0
+    assert stage['mfu'] == pytest.approx(model / stage['time'] / (8 * 197e12))
+  # 6 steps of 16 rows and 4 of 32.
+  assert plan['run']['tokens'] == (6 * 16 + 4 * 32) * 128
+  seconds = 6 * small['time'] + 4 * large['time']
+  assert plan['run']['days'] == pytest.approx(seconds / 86_400)
+  assert plan['run']['chip_hours'] == pytest.approx(8 * seconds / 3600)
+  assert plan['estimate_error'] == 0.25 and plan['assumptions']
+
+
+@NEEDS_LIBTPU
+def test_a_plan_that_does_not_fit(found):
+  """Mesh, rows and rematerialisation are all given: nothing is left to try."""
+  plan = found[1]
+  assert not plan['fits']
+  assert plan['needed'] > plan['limit'] == 15.75 * 2**30
+  assert (plan['rows'], plan['tried'], plan['remedy']) == (131_072, 0, None)
+  # Twice the rows of a chip fit by no means, a fourth of them does.
+  assert plan['larger'] == 'v5e:2x4'
+
+
+@pytest.mark.parametrize(
+  'needs, given, expected',
+  [
+    ({'model.remat': 'full'}, {}, {'model.remat': 'full'}),
+    (
+      {'model.remat': 'full', 'batch.micro_rows': 16},
+      {},
+      {'model.remat': 'full', 'batch.micro_rows': 16},
+    ),
+    (
+      {'batch.micro_rows': 8},
+      {'remat': False},
+      {'model.remat': 'none', 'batch.micro_rows': 8},
+    ),
+    ({'model.remat': 'full'}, {'remat': False}, None),
+  ],
+)
+def test_the_smallest_change(monkeypatch, needs, given, expected):
+  """Of a compiler that wants `needs`: less kept, then fewer rows at a time."""
+  config = config_lib.resolve(
+    tiny.config(**{**tiny.MESHABLE, 'batch.rows': 32, 'batch.micro_rows': 32})
+  )
+  request = Request(
+    config, topologies.parse('v5e:2x2'), **{'micro': True, **given}
+  )
+
+  def compile_plan(config, slices, changes, note, *, last_only):
+    fields = config_lib.flatten(config)
+    if any(fields[field] != value for field, value in needs.items()):
+      raise TooLarge(32, 2.0, 1.0)
+    return changes
+
+  monkeypatch.setattr(remedies, 'compile_plan', compile_plan)
+  notes = []
+  found = remedies.smallest_change(
+    request, TooLarge(32, 2.0, 1.0), notes.append
+  )
+  assert (found.rows, found.needed, found.limit) == (32, 2.0, 1.0)
+  remedy = found.remedy
+  if expected is not None:
+    expected = plans.shown(config, expected)
+  assert remedy == expected
+  assert len(notes) == found.tried
+
+
+def test_search_ranks_what_fits(monkeypatch):
+  """By time; what does not fit is counted; no more compiles than asked for."""
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
+  request = Request(config, topologies.parse('v5e:2x4'), mesh=True, micro=True)
+  compiled = []
+
+  def compile_plan(config, slices, changes, note, *, last_only):
+    compiled.append(config_lib.flatten(config))
+    if config.model.remat == 'none':
+      raise TooLarge(16, 2.0, 1.0)
+    time = 1.0 + config.mesh.tensor - 0.1 * len(compiled)
+    stage = types.SimpleNamespace(time=time, tokens=7)
+    return types.SimpleNamespace(last=stage, changes=changes)
+
+  monkeypatch.setattr(search, 'compile_plan', compile_plan)
+  notes = []
+  found, misfits = search.search(request, notes.append, most=9)
+  assert len(compiled) == 9 == len(found) + misfits
+  assert misfits and len(found) > 1
+  times = [plan.last.time for plan in found]
+  assert times == sorted(times)
+  seen = {str(sorted(fields.items(), key=str)) for fields in compiled}
+  assert len(seen) == 9
+  assert 'trying 1 of 9: ' in notes[0] and 'min left' in notes[-1]
+
+
+def test_without_the_compiler(monkeypatch, capsys):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  argv = ['--config=configs/gpt2.py:small', '--topology=v4-8']
+  assert main(['plan', *argv]) == 2
+  error = capsys.readouterr().err
+  assert "pip install -c constraints.txt -e '.[plan]'" in error
+
+
+@pytest.mark.parametrize(
+  'flags, error',
+  [
+    (['--topology=v4-8'], '--config is missing'),
+    (['--config=configs/gpt2.py'], '--topology is missing'),
+    (
+      ['--config=configs/gpt2.py', '--topology=v4:4x4x5'],
+      'the nearest: v4:4x4x4',
+    ),
+  ],
+)
+def test_bad_usage(flags, error, capsys):
+  assert main(['plan', *flags]) == 2
+  assert error in capsys.readouterr().err
+
+
+def test_needed_of_the_compilers_errors():
+  text = (
+    'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required '
+    'for HLO temporaries (19.91G) exceeds available HBM (15.75G).'
+  )
+  assert compile_lib._needed(text) == 19.91 * 2**30
+  text = (
+    'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory '
+    'in memory space hbm. Used 47.07G of 15.75G hbm. Exceeded by 31.32G.'
+  )
+  assert compile_lib._needed(text) == 47.07 * 2**30
+  vmem = 'RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom'
+  assert compile_lib._needed(vmem) is None
+
+
+def test_readme_has_the_table(capsys, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  assert main(['plan', '--table']) == 0
+  printed = capsys.readouterr().out.rstrip('\n')
+  readme = (ROOT / 'README.md').read_text(encoding='utf-8')
+  _, _, rest = readme.partition(table.BEGIN)
+  assert rest.partition(table.END)[0] == printed
+
+
+def papers():
+  """All decoders of papers: `configs/gpt3.py:175b`."""
+  for path in sorted((ROOT / 'configs').glob('*.py')):
+    module = importlib.import_module(f'configs.{path.stem}')
+    if not hasattr(module, 'DIFFERS'):
+      continue
+    for size in getattr(module, 'SIZES', ['']):
+      if not module.get_config(size).model.num_encoder_layers:
+        yield f'configs/{path.name}' + (f':{size}' if size else '')
+
+
+def test_every_paper_has_a_plan_that_fits():
+  entries = table.read(ROOT)
+  assert {*papers()} <= {entry['config'] for entry in entries}
+  for entry in entries:
+    config = table.load_config(ROOT, entry['config'])
+    layouts.apply(config, entry['overrides'])
+    slices = topologies.parse(entry['topology'], entry['slices'])
+    found = entry.get('found')
+    if found:
+      assert found['peak_gib'] < slices.chip.hbm / topologies.GIB
+
+
+def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
+  """A new one is written down; drift is named, in file and table the new."""
+  (tmp_path / 'docs').mkdir()
+  (tmp_path / 'README.md').write_text(f'a\n{table.BEGIN}old{table.END}\nb\n')
+  entry = {
+    'config': 'configs/gpt2.py:small',
+    'topology': 'v5e:2x4',
+    'slices': 1,
+    'overrides': {},
+  }
+  (tmp_path / table.FILE).write_text(json.dumps([entry]))
+  found = {
+    'rows': 512,
+    'peak_gib': 3.0,
+    'limit_gib': 15.75,
+    'flops_ratio': 1.2,
+    'scattered': 7,
+    'reduced': 0,
+    'step_seconds': 0.5,
+    'mfu': 0.4,
+    'days': 2.0,
+  }
+  config = table.load_config(ROOT, entry['config'])
+  monkeypatch.setattr(table, 'load_config', lambda root, name: config)
+  asked = []
+
+  def make(request, note, *, last_only):
+    asked.append(request)
+    return plans.Plan(config, request.slices, {'mesh.fsdp': 8}, [], None)
+
+  monkeypatch.setattr(plans, 'make', make)
+  monkeypatch.setattr(table, '_found', lambda plan: dict(found))
+  assert table.recompile(tmp_path, '', print) == []
+  (written,) = table.read(tmp_path)
+  assert written['found'] == found
+  assert written['overrides']['mesh.fsdp'] == 8
+  assert asked[0].mesh and asked[0].micro
+  found['peak_gib'] = 3.3
+  drift = table.recompile(tmp_path, 'gpt2', print)
+  assert drift == [
+    'configs/gpt2.py:small on 1 x v5e:2x4: peak_gib was 3 and is 3.3'
+  ]
+  # With the overrides that were written down: nothing is open.
+  assert not asked[1].mesh
+  text = (tmp_path / 'README.md').read_text()
+  assert text.startswith('a\n') and text.endswith('\nb\n')
+  assert '| 3.30 of 15.75 |' in text and 'old' not in text
+  assert table.recompile(tmp_path, 'palm', print) == []

@@ -1,0 +1,77 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Slices that are sold, by shape and by accelerator name."""
+
+import math
+
+import pytest
+
+from gpt_jax import flops
+from gpt_jax.planning import topologies
+from gpt_jax.spec import UsageError
+
+ALL, OPEN = (True, True, True), (False, False, False)
+
+
+# As Cloud TPU's pages list them, and how MaxText closes them to a torus.
+@pytest.mark.parametrize(
+  'text, name, chips, hosts, wrap',
+  [
+    ('v4:12x16x16', 'v4:12x16x16', 3072, 768, ALL),
+    ('v4-8', 'v4:2x2x1', 4, 1, OPEN),
+    ('v4-64', 'v4:2x4x4', 32, 8, OPEN),
+    ('v4-128', 'v4:4x4x4', 64, 16, ALL),
+    ('v4-512', 'v4:4x8x8', 256, 64, ALL),
+    ('v5p-768', 'v5p:4x8x12', 384, 96, ALL),
+    ('v5p-12288', 'v5p:16x16x24', 6144, 1536, ALL),
+    ('v5e:1x1', 'v5e:1x1', 1, 1, OPEN),
+    ('v5litepod-8', 'v5e:2x4', 8, 2, OPEN),
+    ('v5e-128', 'v5e:8x16', 128, 32, (False, True, False)),
+    ('v6e-256', 'v6e:16x16', 256, 64, (True, True, False)),
+    ('tpu7x-128', 'tpu7x:4x4x4', 64, 16, ALL),
+  ],
+)
+def test_what_is_sold(text, name, chips, hosts, wrap):
+  found = topologies.parse(text)
+  assert (found.name, found.chips, found.hosts) == (name, chips, hosts)
+  assert found.wrap == wrap
+  assert found.devices == chips * (2 if name.startswith('tpu7x') else 1)
+
+
+@pytest.mark.parametrize(
+  'text, nearest',
+  [
+    ('v5e:16x32', 'v5e:16x16 (256 chips)'),
+    ('v4:4x4x5', 'v4:4x4x4 (64 chips), v4:4x4x8 (128 chips)'),
+    ('v4:16x16x12', 'v4:12x16x16 (3072 chips)'),
+    ('v4-100', 'v4:2x4x4 (32 chips), v4:4x4x4 (64 chips)'),
+    ('v4:16x16x20', 'v4:16x16x16 (4096 chips)'),
+    ('v4:4x4', 'has 3 dimensions, as in v4:2x4x4'),
+    ('v9:2x2', 'unknown generation'),
+    ('a100', 'no slice is named so'),
+  ],
+)
+def test_what_is_not_sold(text, nearest):
+  with pytest.raises(UsageError) as error:
+    topologies.parse(text)
+  assert nearest in str(error.value)
+
+
+def test_several_slices():
+  found = topologies.parse('v4:12x16x16', 2)
+  assert (found.chips, found.hosts) == (6144, 1536)
+  assert str(found) == '2 x v4:12x16x16'
+  with pytest.raises(UsageError, match='--slices=0'):
+    topologies.parse('v4-8', 0)
+
+
+@pytest.mark.parametrize('chip', topologies.CHIPS.values(), ids=lambda c: c[0])
+def test_chips(chip):
+  """Peaks as MFU takes them; no slice is larger than the largest."""
+  assert chip.peak == flops.PEAKS[chip.kind] * chip.devices
+  shapes = topologies.sold(chip)
+  assert len({*shapes}) == len(shapes)
+  assert math.prod(shapes[-1]) == chip.largest
+  # What the compiler allows is a little less than there is.
+  whole = {'v4': 32, 'v5e': 16, 'v5p': 96, 'v6e': 32, 'tpu7x': 192}[chip.name]
+  assert 0.9 * whole < chip.hbm / topologies.GIB < whole

@@ -1,0 +1,101 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Many fine-tuned runs, one table; the runs themselves are test_finetune's."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from gpt_jax import ablation, finetune
+from gpt_jax.__main__ import main
+from gpt_jax.tuning import Pretrained
+
+ROOT = pathlib.Path(__file__).parent.parent
+SCORES = {'full': 0.75, 'scratch': 0.5, 'layers_2': 0.7, 'layers_10': 0.72}
+
+
+@pytest.fixture
+def runs(monkeypatch):
+  """What is fine-tuned, which is only written down."""
+  found = []
+
+  def run(config, source, folder):
+    found.append((config, source, folder))
+    task, setting, seed = pathlib.Path(folder).parts[-3:]
+    metric = 'matthews' if task == 'cola' else 'accuracy'
+    score = SCORES[setting] + 0.1 * int(seed)
+    result = {'metrics': [metric], 'dev': {metric: score, 'examples': 3}}
+    path = pathlib.Path(folder) / finetune.RESULT
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(result))
+
+  monkeypatch.setattr(finetune, 'finetune', run)
+  monkeypatch.setattr(finetune, 'pretrained', lambda init: Pretrained(init))
+  return found
+
+
+def argv(workdir, *more):
+  return [
+    *('ablation', f'--workdir={workdir}', '--init=W', '--glue=glue'),
+    f'--config={ROOT}/configs/finetune/ablation.py',
+    *more,
+  ]
+
+
+def test_all_runs_make_a_table(tmp_path, runs, capsys):
+  flags = ['--tasks=sst2,cola', '--settings=full,scratch', '--seeds=0,2']
+  assert main(argv(tmp_path, *flags, '--flags=--config.batch.rows=5')) == 0
+  assert [
+    pathlib.Path(f).relative_to(tmp_path).as_posix() for *_, f in runs
+  ] == [
+    f'{task}/{setting}/{seed}'
+    for seed in (0, 2)
+    for task in ('sst2', 'cola')
+    for setting in ('full', 'scratch')
+  ]
+  first, last = runs[0][0], runs[-1][0]
+  assert first.finetune.task == "sst2('glue/SST-2')"
+  assert (first.finetune.transfer, last.finetune.transfer) == ('all', 'none')
+  assert (first.seed, last.seed, last.batch.rows) == (0, 2, 5)
+  assert (first.finetune.length, last.finetune.length) == (48, 24)
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == '|  | average | cola (matthews) | sst2 (accuracy) |'
+  assert lines[2] == '| full | 85.0 | 85.0 ± 14.1 | 85.0 ± 14.1 |'
+  assert lines[3] == '| scratch | 60.0 | 60.0 ± 14.1 | 60.0 ± 14.1 |'
+  assert (tmp_path / 'ablation.png').read_bytes().startswith(b'\x89PNG')
+  assert not (tmp_path / 'layers.png').exists()
+  # The same again does nothing; more is added.
+  flags[-1] = '--seeds=0'
+  more = ['--layers=10,2', '--json', '--flags=--config.batch.rows=5']
+  runs.clear()
+  assert main(argv(tmp_path, *flags, *more)) == 0
+  assert len(runs) == 4
+  assert runs[0][0].finetune.transfer == 'layers(10)'
+  scores = json.loads(capsys.readouterr().out)
+  assert scores['cola']['layers_2']['0']['score'] == 0.7
+  assert scores == json.loads((tmp_path / 'ablation.json').read_text())
+  assert (tmp_path / 'layers.png').read_bytes().startswith(b'\x89PNG')
+  rows = ablation.table(scores).splitlines()[2:]
+  names = [row.split(' | ')[0] for row in rows]
+  assert names == ['| full', '| scratch', '| layers 2', '| layers 10']
+  # Other flags are other runs.
+  assert main(argv(tmp_path, *flags)) == 2
+  assert "holds runs with --flags='--config.batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  'flag, why',
+  [
+    ('--settings=most', '--settings=most: unknown; one of full'),
+    ('--seeds=0,0', '--seeds=0,0: give whole numbers from 0 that differ'),
+    ('--layers=-1', '--layers=-1: give whole numbers'),
+    ('--tasks=race', '--tasks=race: none of GLUE'),
+    ('--tasks=qnli', 'ablation.py:qnli: unknown size; one of sst2'),
+  ],
+)
+def test_bad_input(tmp_path, runs, capsys, flag, why):
+  assert main(argv(tmp_path / 'a', flag)) == 2
+  assert re.search(re.escape(why), capsys.readouterr().err)
+  assert not (tmp_path / 'a').exists()
