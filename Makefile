@@ -14,6 +14,8 @@ BIN := .venv/bin
 FLAGS ?=
 KILLS ?= 10
 ONLY ?=
+# A comma that does not end an argument of `call`.
+comma := ,
 
 .PHONY: smoke test lint crash plan beam lm_eval
 
@@ -50,7 +52,7 @@ lm_eval: .venv-lm_eval/ready
 
 # Apart from .venv: Beam needs older versions of some libraries.
 .venv-beam/ready: pyproject.toml constraints-beam.txt
-	$(call environment,.venv-beam,constraints-beam.txt,'.[beam]' hypothesis pytest pytest-xdist)
+	$(call environment,.venv-beam,constraints-beam.txt,'.[beam$(comma)clean]' hypothesis pytest pytest-xdist)
 
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -7,39 +7,36 @@ long, reading and encoding, is done by the runner's workers, which must see
 corpus and store under the same names as we do.
 """
 
+import functools
 import json
 import logging
-import re
-import shlex
 import time
+from typing import Any
 
 import apache_beam as beam  # pyright: ignore[reportMissingImports]
 from apache_beam import (  # pyright: ignore[reportMissingImports]
   combiners,
   pvalue,
-  runners,
-)
-from apache_beam.options import (  # pyright: ignore[reportMissingImports]
-  pipeline_options,
 )
 
 from gpt_jax.data import (
+  beam_job,
   beam_stages,
   build,
   files,
+  holdout,
   inputs,
   manifest,
   progress,
 )
 from gpt_jax.data import store as token_store
+from gpt_jax.data.beam_job import Job
 from gpt_jax.data.beam_stages import COUNTS, HASHES, Work
-from gpt_jax.data.clean import catalogue
 from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.split_writer import Settings
 from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS
 from gpt_jax.data.tokenizer import Tokenizer
-from gpt_jax.spec import UsageError
 
 # In the folder until the manifests are written.
 _RESULT = 'unfinished.json'
@@ -52,56 +49,44 @@ def write(
   split: Split,
   folder: str,
   *,
-  runner: str,
-  options: str,
+  job: Job,
   report: progress.Report,
+  cleaning: dict[str, Any],
 ) -> Manifest:
   """Writes the store; nothing of an earlier process is gone on with.
 
   Args:
     settings: for the manifest; the tokenizer is made as they say.
-    split: the documents.
+    split: the documents: what cleaning left, where it was done.
     folder: a path or a URL that all workers see.
-    runner: as Beam names it: DirectRunner, DataflowRunner, ...
-    options: of Beam, as a command line has them.
+    job: where it is done.
     report: of reading for the tokenizer.
+    cleaning: for the manifest: what was done to the corpus.
 
   Returns:
     The manifest of the train split, which was written last.
 
   Raises:
-    UsageError: an argument, a document or the tokenizer does not do.
+    UsageError: a document or the tokenizer does not do.
   """
-  if not catalogue.is_none(settings.clean):
-    raise UsageError(
-      f'data.clean={settings.clean!r}: is not done on Beam yet; leave --runner '
-      'out, or clean the corpus first'
-    )
-  if split.units is None:
-    raise UsageError(
-      f'data.holdout={settings.holdout!r}: counts characters over the whole '
-      'corpus, which no worker of --runner sees; take '
-      "'documents(fraction=0.02)', or leave --runner out"
-    )
-  chosen = _runner(runner)
+  assert split.units is not None  # see beam_job.check
   for name in (*token_store.PARTS, build.STATE):
     files.delete(folder, name)
   found = inputs.look(split.files)
   made = build.build_tokenizer(settings, split, folder, report)
+  # Without the files of other settings, which are not for workers.
+  corpus = holdout.split(settings.source, settings.holdout)
   work = Work(
     settings,
-    inputs.names_hash(split.files),
+    inputs.names_hash(corpus.files),
     folder,
     token_store.token_dtype(made.vocab_size),
   )
   started = time.monotonic()
-  parsed = pipeline_options.PipelineOptions(shlex.split(options))
-  pipeline = beam.Pipeline(runner=chosen, options=parsed)
-  _lay_out(pipeline, work, len(split.units))
-  _run(pipeline)
+  beam_job.run(job, functools.partial(_lay_out, work, len(split.units)))
   data = files.read(folder, _RESULT)
   assert data is not None, f'the workers do not see {folder}'
-  done = _manifests(settings, made, json.loads(data))
+  done = _manifests(settings, made, json.loads(data), cleaning)
   for held_out, written in done.items():
     if not written.num_bytes and (split.holds_out or not held_out):
       raise build.empty(settings, held_out)
@@ -119,17 +104,7 @@ def write(
   return done[False]
 
 
-def _runner(name: str):
-  try:
-    return runners.create_runner(name)
-  except (ValueError, ImportError, AttributeError) as e:
-    raise UsageError(
-      f'--runner={name}: {_line(e)}; name one of Beam, such as DirectRunner, '
-      'DataflowRunner, FlinkRunner or SparkRunner'
-    ) from e
-
-
-def _lay_out(pipeline: beam.Pipeline, work: Work, num_units: int):
+def _lay_out(work: Work, num_units: int, pipeline: beam.Pipeline):
   """Puts the stages together."""
   chunks, counts, hashes = (
     pipeline
@@ -166,34 +141,11 @@ def _lay_out(pipeline: beam.Pipeline, work: Work, num_units: int):
   )
 
 
-def _run(pipeline: beam.Pipeline):
-  """Waits for the end.
-
-  Raises:
-    UsageError: what a worker said of a document, as without Beam.
-  """
-  try:
-    pipeline.run().wait_until_finish()
-  except Exception as e:
-    # Beam raises what a worker raised as text, or with its own added.
-    of_ours = isinstance(e, UsageError) or re.search(
-      r'gpt_jax\.[\w.]*(?:UsageError|Bad): ', str(e)
-    )
-    if of_ours:
-      raise UsageError(_line(e)) from e
-    raise
-
-
-def _line(error: Exception) -> str:
-  """The text of an error without what Beam adds."""
-  text = str(error)
-  found = re.search(r'gpt_jax\.[\w.]*(?:UsageError|Bad): (.*)', text)
-  line = found[1] if found else text.strip().partition('\n')[0]
-  return line.partition(' [while running')[0]
-
-
 def _manifests(
-  settings: Settings, made: Tokenizer, entries: dict
+  settings: Settings,
+  made: Tokenizer,
+  entries: dict[str, Any],
+  cleaning: dict[str, Any],
 ) -> dict[bool, Manifest]:
   """The manifests of both splits, from what the workers told."""
   return {
@@ -210,6 +162,7 @@ def _manifests(
       tokens_crc32=entries['crc32'][f'{TOKENS}/{held_out}'],
       document_ends_crc32=entries['crc32'][f'{DOCUMENT_ENDS}/{held_out}'],
       parts=entries['parts'][held_out],
+      cleaning=cleaning,
       skipped=entries['skipped'],
     )
     for held_out in (False, True)

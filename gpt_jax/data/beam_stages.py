@@ -34,6 +34,7 @@ from gpt_jax.data import (
   tokenizer,
 )
 from gpt_jax.data import store as token_store
+from gpt_jax.data.clean import catalogue, shared
 from gpt_jax.data.digest import Digest
 from gpt_jax.data.split_writer import Settings
 from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS
@@ -90,10 +91,13 @@ class Encode(beam.DoFn):
   def setup(self):
     """Finds the corpus and reads the tokenizer, once in a worker."""
     work = self._work
-    split = holdout.split(work.settings.source, work.settings.holdout)
+    source, corpus = work.settings.source, None
+    if not catalogue.is_none(work.settings.clean):
+      corpus = shared.cleaned(source, work.folder)
+    split = holdout.split(source, work.settings.holdout, corpus)
     if inputs.names_hash(split.files) != work.files:
       raise UsageError(
-        f'data.source={work.settings.source!r}: a worker finds other files '
+        f'data.source={source!r}: a worker finds other files '
         'than the process that started it; name a place that all machines see'
       )
     assert split.units is not None  # else refused before

@@ -7,6 +7,7 @@ step. What a killed process leaves the next goes on with.
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import json
@@ -14,7 +15,7 @@ import logging
 import os
 import shutil
 import tempfile
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpt_jax import spec
 from gpt_jax.data import (
@@ -30,9 +31,10 @@ from gpt_jax.data import (
 )
 from gpt_jax.data import store as token_store
 from gpt_jax.data import workers as workers_lib
-from gpt_jax.data.clean import catalogue
+from gpt_jax.data.clean import catalogue, shared
 from gpt_jax.data.clean import report as clean_report
 from gpt_jax.data.clean import run as clean_run
+from gpt_jax.data.clean.run import Cleaned
 from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.split_writer import Settings
@@ -41,7 +43,7 @@ from gpt_jax.spec import UsageError
 
 # In the folder while it is being written.
 _UNFINISHED = 'unfinished'
-_CLEANING = 'cleaning'
+_CLEANING = shared.FOLDER
 
 _FIELDS = Settings(
   *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean'),
@@ -80,7 +82,7 @@ def prepare(
       foreign files or a store of other settings or of files that changed.
   """
   settings = _settings(config)
-  beam_build = _beam_build() if runner else None
+  beam = _beam() if runner else None
   _refuse_foreign(folder)
   if not manifest.exists(folder):
     catalogue.check(catalogue.load(settings.clean).steps)
@@ -88,7 +90,7 @@ def prepare(
     if manifest.exists(folder):
       found = manifest.read(folder)
       _check_same(folder, found, settings)
-      shutil.rmtree(_cleaning_folder(folder), ignore_errors=True)
+      _remove_cleaning(folder)
       if changed := _changes(settings, folder):
         raise UsageError(
           f'{folder}: the files that this token store was made from have '
@@ -100,22 +102,23 @@ def prepare(
     with contextlib.ExitStack() as stack:
       if report is None:
         report = stack.enter_context(progress.bar())
-      if beam_build:
-        return beam_build.write(
-          *(settings, split, folder),
-          runner=runner,
-          options=beam_options,
-          report=report,
-        )
+      job = beam and beam.job.Job(runner, beam_options)
+      if beam:
+        beam.job.check(job, split, settings.holdout)
       if not catalogue.is_none(settings.clean):
-        split, cleaning = _clean(settings, split, folder, workers, report)
-      done = build.build(
+        if beam:
+          cleaned = beam.clean.clean(settings, split, folder, job)
+        else:
+          cleaned = _clean(settings, split, folder, workers, report)
+        split, cleaning = _split_again(settings, split, folder, cleaned)
+      write = functools.partial(
+        beam.build.write if beam else build.build,
         *(settings, split, folder),
-        workers=workers,
         report=report,
         cleaning=cleaning,
       )
-    shutil.rmtree(_cleaning_folder(folder), ignore_errors=True)
+      done = write(job=job) if beam else write(workers=workers)
+    _remove_cleaning(folder)
     return done
 
 
@@ -144,8 +147,16 @@ def ensure(config: Any, folder: str) -> TokenStore:
   return store
 
 
-def _beam_build() -> Any:
-  """The module that needs Apache Beam.
+class _Beam(NamedTuple):
+  """The modules that need Apache Beam."""
+
+  job: Any
+  clean: Any
+  build: Any
+
+
+def _beam() -> _Beam:
+  """Imports what needs Apache Beam.
 
   Raises:
     UsageError: Beam is not installed.
@@ -155,9 +166,14 @@ def _beam_build() -> Any:
   except ImportError as e:
     raise UsageError(
       '--runner: needs Apache Beam; in an environment of its own run pip '
-      "install -c constraints-beam.txt -e '.[beam]'"
+      "install -c constraints-beam.txt -e '.[beam,clean]'"
     ) from e
-  return importlib.import_module('gpt_jax.data.beam_build')
+  return _Beam(
+    *(
+      importlib.import_module(f'gpt_jax.data.beam_{name}')
+      for name in _Beam._fields
+    )
+  )
 
 
 def _settings(config: Any) -> Settings:
@@ -230,13 +246,9 @@ def _clean(
   folder: str,
   workers: int,
   report: progress.Report,
-) -> tuple[Split, dict[str, Any]]:
-  """Cleans the corpus; the held-out documents of a source of its own stay.
-
-  Returns:
-    The split of what is left, and what the manifest says of the cleaning.
-  """
-  cleaned = clean_run.clean(
+) -> Cleaned:
+  """Cleans the corpus on this machine."""
+  return clean_run.clean(
     sources.load('data.source', settings.source),
     settings.clean,
     _cleaning_folder(folder),
@@ -245,8 +257,19 @@ def _clean(
     num_workers=workers,
     show=report,
   )
+
+
+def _split_again(
+  settings: Settings, split: Split, folder: str, cleaned: Cleaned
+) -> tuple[Split, dict[str, Any]]:
+  """Splits what is left; the held-out documents of a source of its own stay.
+
+  Returns:
+    The split, and what the manifest says of the cleaning.
+  """
   left = cleaned.source
-  entries = {'steps': cleaned.entries, 'skipped': left.skipped()}
+  skipped = dict(sorted(left.skipped().items()))
+  entries = {'steps': cleaned.entries, 'skipped': skipped}
   data = json.dumps(entries, indent=1, ensure_ascii=False).encode() + b'\n'
   files.write(folder, clean_report.NAME, data)
   summary = clean_report.summary(cleaned.entries)
@@ -270,6 +293,12 @@ def _cleaning_folder(folder: str) -> str:
     return os.path.join(folder, _CLEANING)
   digest = hashlib.sha256(folder.encode()).hexdigest()[:16]
   return os.path.join(tempfile.gettempdir(), f'gpt_jax-cleaning-{digest}')
+
+
+def _remove_cleaning(folder: str):
+  """Removes the documents that waited, here or where workers see them."""
+  shutil.rmtree(_cleaning_folder(folder), ignore_errors=True)
+  files.delete(folder, _CLEANING)
 
 
 def _changes(settings: Settings, folder: str) -> str:

@@ -4,6 +4,7 @@
 
 import importlib.util
 import json
+import random
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ needs_beam = pytest.mark.skipif(
 # Beam's own, and those of what it imports.
 pytestmark = pytest.mark.filterwarnings('default')
 
-TRAINED = 'sentencepiece(vocab_size=295)'
+TRAINED = 'sentencepiece(vocab_size=291)'
 
 
 def contents(folder):
@@ -86,6 +87,155 @@ def test_the_same_bytes_of_a_mixture_of_many_kinds(corpus, make_config, small):
   assert [*parts] == ['docs', 'web'] and 0 < parts['docs'] < parts['web']
 
 
+TEST = 'one two three four five six'
+
+
+def page(rng, length=47):
+  words = [f'w{rng.randrange(997)}' for _ in range(length)]
+  return ' '.join(w + '.' * (i % 7 == 6) for i, w in enumerate(words)) + ' End.'
+
+
+@pytest.fixture
+def web(tmp_path, small, monkeypatch):
+  """121 pages in two sources, four files, many shards and ranges of keys."""
+  rng = random.Random(2)
+  pages = [page(rng) for _ in range(79)]
+  for i in range(7):
+    words = pages[i].split(' ')
+    for first in (3, 8, 12, 5, 10)[
+      : 1 + i % 5
+    ]:  # near-duplicates, of one another
+      for at in range(first, 47, 14):
+        words[at] = f'other{first}'
+      pages.append(' '.join(words))
+    part = ' '.join(pages[20 + i].split(' ')[:28])
+    pages.append(f'{page(rng)} {part}')  # spans of another page
+    around = [' '.join(page(rng) for _ in range(3)) for _ in range(2)]
+    pages.append(f'{around[0]} {TEST}. {around[1]}')
+  pages += ['a page { of code.', *pages[:6]]  # copies
+  rng.shuffle(pages)
+  lines = [json.dumps({'text': text}) + '\n' for text in pages]
+  for i, name in enumerate(('web0', 'web1', 'books0', 'books1')):
+    bad = '{broken\n{"text": ""}\n' * (1 + i % 2)
+    text = ''.join(lines[i::4]) + bad
+    (tmp_path / f'{name}.jsonl').write_text(text)
+  (tmp_path / 'test.txt').write_text(TEST)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr('gpt_jax.data.clean.shared._SHARD', 1500)
+  if HAS_BEAM:
+    monkeypatch.setattr('gpt_jax.data.beam_clean._RANGE', 5000)
+  return tmp_path
+
+
+@needs_beam
+@pytest.mark.parametrize(
+  ('clean', 'rules'),
+  [
+    ('c4(words=1, sentences=1)', {'page with', 'sentence of a repeated'}),
+    ('minhash(rows=2, ngram=2)', {'near-duplicate'}),
+    ("decontaminate('test.txt', n=5, frequent=0)", {'overlap with test.txt'}),
+    (
+      'c4(words=1, sentences=1), minhash(threshold=0.5, rows=2, ngram=2), '
+      "decontaminate('test.txt', n=5, rule='pieces')",
+      {'page with', 'sentence of', 'near-duplicate', 'overlap with test.txt'},
+    ),
+    (
+      'minhash(rows=1), quality(high="text(\'test.txt\')", '
+      "low=\"jsonl('web0.jsonl', on_error='skip')\", alpha=1), language('zxx', "
+      'probability=0.2)',
+      {'near-duplicate', 'low quality', 'but not certain'},
+    ),
+  ],
+)
+def test_cleaning_leaves_the_same_bytes(web, make_config, clean, rules):
+  config = make_config(
+    'mixture(web:0.6, books:0.4)',
+    clean=clean,
+    sources={
+      name: f"jsonl('{name}*.jsonl', on_error='skip')"
+      for name in ('web', 'books')
+    },
+  )
+  found = both(config)
+  made = manifest.read('beam')
+  taken = [*made.cleaning['rules']]
+  for rule in rules:
+    assert any(rule in name for name in taken), (rule, taken)
+  assert {*json.loads(found['cleaning.json'])['steps'][0]['sources']} == {
+    'books',
+    'web',
+  }
+  assert made.skipped == {
+    f'{name}: {kind}': 3
+    for name in ('books', 'web')
+    for kind in ('held no text', 'is not JSON')
+  }
+  assert not (web / 'beam' / 'cleaning').exists()
+
+
+@needs_beam
+def test_cleaning_of_one_source_beside_one_held_out(web, make_config):
+  (web / 'valid.txt').write_text('no sentence { here')
+  config = make_config(
+    "jsonl('*.jsonl', on_error='skip')",
+    *("text('valid.txt')", TRAINED),
+    clean='c4(words=1, sentences=1), minhash',
+  )
+  both(config)
+  assert manifest.read('beam/validation').num_documents == 1
+  config.data.clean = 'c4(sentences=99)'
+  messages = []
+  for folder, runner in (('none', None), ('none on beam', 'DirectRunner')):
+    with pytest.raises(UsageError) as error:
+      prepare.prepare(config, folder, runner=runner)
+    messages.append(str(error.value).replace(folder, 'D'))
+  assert messages[0] == messages[1]
+  assert 'leaves no document of the corpus' in messages[0]
+
+
+@needs_beam
+@pytest.mark.parametrize('change', ['', 'clean', 'file'])
+def test_finished_cleaning_is_not_repeated(
+  web, make_config, monkeypatch, change
+):
+  config = make_config("jsonl('web*.jsonl', on_error='skip')", clean='minhash')
+  config.tokenizer.name = 'sentencepiece(vocab_size=30000)'
+  with pytest.raises(UsageError, match='at most'):
+    prepare.prepare(config, 'beam', runner='DirectRunner')
+  config.tokenizer.name = 'bytes'
+  if change == 'clean':
+    config.data.clean = 'minhash(rows=1, ngram=1)'
+  elif change == 'file':
+    lines = (web / 'web0.jsonl').read_text().splitlines(keepends=True)
+    (web / 'web0.jsonl').write_text(''.join(lines[1:]))
+  else:
+    monkeypatch.setattr('gpt_jax.data.beam_clean._lay_out', None)
+  both(config)
+
+
+@needs_beam
+def test_workers_with_other_libraries_are_refused(
+  web, make_config, monkeypatch
+):
+  config = make_config("jsonl('web1.jsonl', on_error='skip')", clean='minhash')
+  releases = iter(range(100))
+  monkeypatch.setattr(
+    'gpt_jax.data.clean.catalogue.versions',
+    lambda: {'datasketch': f'2.0.{next(releases)}'},
+  )
+  with pytest.raises(
+    UsageError, match=r'a worker has .*2\.0\.1.* has .*2\.0\.0'
+  ):
+    prepare.prepare(config, 'beam', runner='DirectRunner')
+
+
+@needs_beam
+def test_a_tokenizer_file_is_no_file_of_the_corpus(
+  corpus, make_config, hf_tokenizer, small
+):
+  both(make_config(tokenizer=hf_tokenizer))
+
+
 @needs_beam
 def test_what_is_wrong_is_said_as_without_beam(corpus, make_config):
   (corpus / 'a.jsonl').write_text('{"text": "x"}\n{"text": 7}\n')
@@ -123,7 +273,7 @@ def test_what_a_killed_process_left_is_written_again(
 
 @pytest.mark.skipif(HAS_BEAM, reason='Apache Beam is here')
 def test_without_beam_it_says_how_to_install_it(corpus, make_config):
-  with pytest.raises(UsageError, match=r'constraints-beam.txt .*\[beam\]'):
+  with pytest.raises(UsageError, match=r'beam.txt .*\[beam,clean\]'):
     prepare.prepare(make_config(), 'D', runner='DirectRunner')
   assert not (corpus / 'D').exists()
 

@@ -20,13 +20,14 @@ Apache Beam do the same to the same documents:
     4. `clean(document, values) -> Outcome`: what becomes of a document, given
        the values of its findings.
 
-A document is addressed by its place in the input (`Document.place`), counted in
-steps of `PLACES` over all sources in their order, so that the pieces of one
-that is cut keep its place and an order. The source within a mixture is the
-first part of its name. Only the order of places matters, not their values: a
-runner that does not know how many documents came before may take others.
+A document is addressed by its place in the input (`Document.place`), so that
+the pieces of one that is cut, up to `PLACES`, keep its place and an order. The
+source within a mixture is the first part of its name. Only the order of places
+matters, not their values: `run` counts documents over all sources in their
+order, and `shared` numbers them within their units.
 
-In Beam a global step is: Map(rows) | GroupByKey(key) | sort | judge | conclude
-(only where `concludes`: it takes all findings in one place) | GroupByKey(place)
-joined with the documents | clean. `report.Counts` counts the outcomes.
+In Beam (`data.beam_clean`) a global step is: rows | GroupByKey(range of keys) |
+sort | judge | conclude (only where `concludes`: it takes all findings in one
+place) | GroupByKey(shard), joined with the documents | clean. `report.Counts`
+counts the outcomes, and `unordered` adds up what machines counted.
 """

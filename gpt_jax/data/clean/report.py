@@ -22,7 +22,7 @@ from gpt_jax.data.clean.steps import Document, Outcome
 NAME = 'cleaning.json'
 
 # Examples of each rule, and characters of one.
-_EXAMPLES, _EXAMPLE = 20, 300
+EXAMPLES, _EXAMPLE = 20, 300
 
 _COUNTS = ('documents_in', 'bytes_in', 'documents_out', 'bytes_out')
 _RULE_COUNTS = ('documents', 'documents_removed', 'count', 'bytes')
@@ -58,7 +58,7 @@ class Counts:
       rule['documents_removed'] += last and not outcome.documents
       rule['count'] += removal.count
       rule['bytes'] += removal.num_bytes
-      if len(rule['examples']) < _EXAMPLES:
+      if len(rule['examples']) < EXAMPLES:
         example: dict[str, Any] = {'document': document.name}
         example['why'] = _short(removal.example)
         if removal.like is not None:
@@ -82,7 +82,7 @@ def merge(total: list[dict], more: list[dict]):
         for key in _RULE_COUNTS:
           kept[key] += found[key]
         kept['examples'] += found['examples']
-        del kept['examples'][_EXAMPLES:]
+        del kept['examples'][EXAMPLES:]
 
 
 def examples(entries: list[dict]):

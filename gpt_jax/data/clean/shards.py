@@ -77,10 +77,15 @@ def done(folder: str, number: int) -> dict[str, Any] | None:
 def read(folder: str, number: int) -> Iterator[Document]:
   """Streams the documents of a shard."""
   with lines.opened(path(folder, number, DOCUMENTS)) as file:
-    for line in file:
-      place, source, name, size = json.loads(line)
-      text = file.read(size).decode('utf-8')
-      yield Document(place, source, name, text)
+    yield from documents(file)
+
+
+def documents(file: BinaryIO) -> Iterator[Document]:
+  """Streams the documents of a shard's file, decompressed."""
+  for line in file:
+    place, source, name, size = json.loads(line)
+    text = file.read(size).decode('utf-8')
+    yield Document(place, source, name, text)
 
 
 def write(
@@ -162,9 +167,9 @@ def _cleaned(
   """Takes one document through the steps."""
   documents, before = [document], 0
   if phase.first is not None:
-    start, stop = np.searchsorted(
-      findings[0], [document.place, document.place + 1]
-    )
+    # Else NumPy compares large places as floats.
+    ends = np.array([document.place, document.place + 1], np.uint64)
+    start, stop = np.searchsorted(findings[0], ends)
     values = np.unique(findings[1, start:stop])
     outcome = phase.first.clean(document, values)
     counts.add(0, document, outcome)
