@@ -256,3 +256,19 @@ def no_size(file: str, arg: str) -> None:
 
 def _name(file: str) -> str:
   return 'configs/' + file.rpartition('/')[2]
+
+
+def corpora(config: ConfigDict, **percent: float) -> None:
+  """Sets a mixture of corpora, each in a folder `corpora/NAME` of JSON lines.
+
+  Args:
+    config: unlocked.
+    **percent: of the rows, for each corpus. Numbers that a paper rounded, so
+      that they do not add up to 100, are scaled.
+  """
+  total = sum(percent.values())
+  weights = [f'{name}:{part / total:.9g}' for name, part in percent.items()]
+  config.data.sources = {
+    name: f"jsonl('corpora/{name}/*.jsonl*')" for name in percent
+  }
+  config.data.source = f'mixture({", ".join(weights)})'

@@ -7,8 +7,10 @@ Models), section 4.1 and table 4.
 
 Parameters: 70,063,890,432, counted as Gopher's are. The paper does not say how
 strong AdamW's decay is; 0.1 is GPT-3's. The batch doubles "midway through
-training", which here is after 700B tokens. The corpus defaults to the Python
-standard library. Not run.
+training", which here is after 700B tokens.
+
+The corpora are looked for in `corpora/`; your own text:
+--config.data.source="text('*.txt')". Not run.
 """
 
 from ml_collections import ConfigDict
@@ -49,4 +51,14 @@ def get_config(arg: str = '70b') -> ConfigDict:
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
   config.optim.precision = 'float32'
+  # Table A1: MassiveText in other proportions.
+  base.corpora(
+    config,
+    massive_web=45,
+    books=30,
+    c4=10,
+    news=10,
+    github=4,
+    wikipedia=1,
+  )
   return config.lock()

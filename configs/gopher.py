@@ -15,7 +15,8 @@ of 12 d^2 (without it 417m would have 389M). What the paper does not say
 280b doubles its batch from 3M to 6M tokens "midway through training"
 (Hoffmann et al., 2022, table 4), which here is after 150B tokens.
 
-The corpus defaults to the Python standard library. Not run.
+The corpora are looked for in `corpora/`; your own text:
+--config.data.source="text('*.txt')". Not run.
 """
 
 from ml_collections import ConfigDict
@@ -72,5 +73,15 @@ def get_config(arg: str = '44m') -> ConfigDict:
   config.schedule.num_steps = '300B_tokens'
   config.schedule.name = (
     f"cosine(peak={peak}, warmup=1500, final=0.1, decay='300B_tokens')"
+  )
+  # Table 2: MassiveText's sampling proportions.
+  base.corpora(
+    config,
+    massive_web=48,
+    books=27,
+    c4=10,
+    news=10,
+    github=3,
+    wikipedia=2,
   )
   return config.lock()

@@ -17,7 +17,8 @@ The paper does not say how wide its bands of local attention are: 256 is that
 of GPT-Neo, its open replication. The batch grows "linearly from a small value
 (32k tokens) to the full value over the first 4-12 billion tokens of training,
 depending on the model size": here in 9 stages, over 4B tokens up to 760m, 12B
-for 175b, and 8B between. Corpus and vocabulary as in gpt2.py. Not run.
+for 175b, and 8B between. Vocabulary as in gpt2.py. The corpora are looked for
+in `corpora/`; your own text: --config.data.source="text('*.txt')". Not run.
 """
 
 from ml_collections import ConfigDict
@@ -68,5 +69,9 @@ def get_config(arg: str = '125m') -> ConfigDict:
   config.schedule.num_steps = '300B_tokens'
   config.schedule.name = (
     f"cosine(peak={peak}, warmup='375M_tokens', final=0.1, decay='260B_tokens')"
+  )
+  # Table 2.2; its weights add up to 101%.
+  base.corpora(
+    config, common_crawl=60, webtext2=22, books1=8, books2=8, wikipedia=3
   )
   return config.lock()

@@ -8,7 +8,10 @@ Applications), section 3.
 Parameters: 137,715,798,016, of which 137,453,649,920 are not embeddings: the
 paper's "137B non-embedding parameters". Neither the context nor the optimiser
 was published: both are GPT-3's, as are norms and biases, and so is its peak
-rate for 175B. The corpus defaults to the Python standard library. Not run.
+rate for 175B.
+
+The corpora are looked for in `corpora/`; your own text:
+--config.data.source="text('*.txt')". Not run.
 """
 
 from ml_collections import ConfigDict
@@ -49,4 +52,14 @@ def get_config(arg: str = '137b') -> ConfigDict:
   config.batch.rows = 128
   config.schedule.num_steps = '432B_tokens'
   config.schedule.name = "cosine(peak=6e-05, warmup='375M_tokens', final=0.1)"
+  # Appendix E.
+  base.corpora(
+    config,
+    forums=50,
+    c4=12.5,
+    code=12.5,
+    wikipedia=12.5,
+    english_web=6.25,
+    other_web=6.25,
+  )
   return config.lock()

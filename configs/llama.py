@@ -7,8 +7,10 @@ Models), in the four sizes of its table 2.
 
 Parameters: 6,738,415,616 / 13,015,864,320 / 32,528,943,616 / 65,285,660,672.
 The paper calls the third 33B and counts 32.5B. The initial weights were not
-published: they are GPT-3's. The corpus defaults to the Python standard
-library. Not run.
+published: they are GPT-3's.
+
+The corpora are looked for in `corpora/`; your own text:
+--config.data.source="text('*.txt')". Not run.
 """
 
 from ml_collections import ConfigDict
@@ -62,4 +64,15 @@ def get_config(arg: str = '7b') -> ConfigDict:
   config.batch.rows = 2048
   config.schedule.num_steps = tokens
   config.schedule.name = f'cosine(peak={peak}, warmup=2000, final=0.1)'
+  # Table 1.
+  base.corpora(
+    config,
+    common_crawl=67,
+    c4=15,
+    github=4.5,
+    wikipedia=4.5,
+    books=4.5,
+    arxiv=2.5,
+    stack_exchange=2,
+  )
   return config.lock()

@@ -14,8 +14,10 @@ Adafactor bounds no tensor's update here (its d): the paper calls it Adam with
 parameter scaling. Norm scales do not decay. The batch of 540b grows at the
 paper's steps; "the smaller models followed similar schedules", here they double
 it after half of the tokens. The paper does not say which model of SentencePiece
-its vocabulary is; BPE is LLaMA's. The corpus defaults to the Python standard
-library. Not run.
+its vocabulary is; BPE is LLaMA's.
+
+The corpora are looked for in `corpora/`; your own text:
+--config.data.source="text('*.txt')". Not run.
 """
 
 from ml_collections import ConfigDict
@@ -75,4 +77,6 @@ def get_config(arg: str = '8b') -> ConfigDict:
   config.objective.name = 'causal(z_loss=1e-4)'
   config.batch.rows = rows
   config.schedule.num_steps = '780B_tokens'
+  # Table 2.
+  base.corpora(config, social=50, web=27, books=13, code=5, wikipedia=4, news=1)
   return config.lock()

@@ -15,6 +15,7 @@ import configs
 from gpt_jax import config as config_lib
 from gpt_jax import flops, inspect, run, spec
 from gpt_jax.__main__ import main
+from gpt_jax.data import mixture
 from gpt_jax.data.tasks_known import TASKS
 from gpt_jax.data.tokenizer import TOKENIZERS
 from gpt_jax.spec import UsageError
@@ -58,9 +59,35 @@ def test_config_resolves(name, size):
     assert config_lib.resolve(config) == resolved
   # A config may change fields, not invent them.
   base_fields = config_lib.flatten(module('base').get_config())
-  # The grid of `scaling` is no part of a run.
-  fields = {f for f in config_lib.flatten(resolved) if f[:6] != 'sweep.'}
+  # The grid of `scaling` is no part of a run; sources have names of their own.
+  fields = {
+    f
+    for f in config_lib.flatten(resolved)
+    if not f.startswith(('sweep.', 'data.sources.'))
+  }
   assert fields == {*base_fields}
+
+
+# Percent of the rows, as the papers' tables print them.
+@pytest.mark.parametrize(
+  ('name', 'size', 'printed'),
+  [
+    # Table 2.2 adds up to 101.
+    ('gpt3', '175b', [60, 22, 8, 8, 3]),
+    ('gopher', '280b', [48, 27, 10, 10, 3, 2]),
+    ('chinchilla', '70b', [45, 30, 10, 10, 4, 1]),
+    ('palm', '540b', [50, 27, 13, 5, 4, 1]),
+    ('llama', '65b', [67, 15, 4.5, 4.5, 4.5, 2.5, 2]),
+    ('lamda', '137b', [50, 12.5, 12.5, 12.5, 6.25, 6.25]),
+  ],
+)
+def test_mixture(name, size, printed):
+  config = module(name).get_config(size)
+  (phase,) = mixture.phases(config.data.source)
+  found = np.array([*phase.weights.values()])
+  np.testing.assert_allclose(found, np.array(printed) / sum(printed), 1e-6)
+  assert set(config.data.sources) == {*phase.weights}
+  mixture.corpus(config.data.source, config.data.sources)
 
 
 # vocab_size, normalization, byte_fallback, split_digits, as the papers say.
