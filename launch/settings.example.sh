@@ -18,6 +18,9 @@ RESULTS=gs://my-bucket/llama-7b   # where WORKDIR is copied to; may be empty
 # hosts find each other.
 COMMAND=(
   gpt-jax train --config configs/llama.py:7b --workdir "$WORKDIR" --distributed
+  # As `gpt-jax plan --topology v4-32 --config.model.remat=full` prints them.
+  --config.model.remat=full --config.mesh.fsdp=16 --config.batch.micro_rows=256
+  "--config.data.source=jsonl('/mnt/shared/text/*.jsonl.zst')"
 )
 
 # Runs on each host after it has started, before the run, and again whenever
