@@ -150,4 +150,4 @@ def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
     changed, request.slices, Sizes(), micro=request.micro
   )[:3]:
     if layout.sizes != mesh and layout.bytes <= limit:
-      yield shown(request.config, {**layout.changes, 'model.remat': remats[-1]})
+      yield shown(config, {**layout.changes, 'model.remat': remats[-1]})

@@ -4,6 +4,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -139,6 +140,24 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
     expected = plans.shown(config, expected)
   assert remedy == expected
   assert len(notes) == found.tried
+
+
+def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
+  slices = topologies.parse('v5e:2x4')
+  request = Request(config, slices, mesh=True, micro=True)
+  taken = {'mesh.data': 8, 'mesh.fsdp': 1}
+  found = layouts.candidates(config, slices, remedies.Sizes(), micro=True)
+  fsdp = [layout for layout in found if layout.sizes['data'] == 1]
+  monkeypatch.setattr(layouts, 'candidates', lambda *args, **given: fsdp)
+  meshes = set()
+  easier = remedies._easier(request, taken)
+  for changes in [*easier]:
+    changed = layouts.apply(config, {**taken, **changes})
+    sizes = layouts.mesh_of(changed, slices)
+    assert math.prod(sizes.values()) == 8
+    meshes.add(str(sizes))
+  assert len(meshes) > 1
 
 
 def test_search_ranks_what_fits(monkeypatch):
