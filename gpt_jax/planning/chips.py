@@ -6,14 +6,14 @@ import re
 from typing import NamedTuple
 
 from gpt_jax.flops import PEAKS
+from gpt_jax.planning import topologies
 from gpt_jax.spec import UsageError
 
 
 class Kind(NamedTuple):
   """A generation of accelerators."""
 
-  device: str  # a key of `flops.PEAKS`
-  devices_per_chip: int
+  peak: float  # dense bf16 FLOP/s of a chip
   units_per_chip: int  # what the number in the name counts: cores, or chips
 
 
@@ -42,17 +42,16 @@ def parse(name: str) -> Chips:
       f'--chips={name}: {found[1]} is counted in cores, {kind.units_per_chip} '
       f'to a chip; give a multiple of {kind.units_per_chip}'
     )
-  peak = PEAKS[kind.device] * kind.devices_per_chip
-  return Chips(number // kind.units_per_chip, peak)
+  return Chips(number // kind.units_per_chip, kind.peak)
 
 
-# The names of v4, v5p and 7x count TensorCores, the others chips.
+# TPUs as `topologies` names them: some count cores, the others chips.
 KINDS = {
-  'v4': Kind('TPU v4', 1, 2),
-  'v5e': Kind('TPU v5 lite', 1, 1),
-  'v5p': Kind('TPU v5', 1, 2),
-  'v6e': Kind('TPU v6 lite', 1, 1),
-  'tpu7x': Kind('TPU7x', 2, 2),
-  'a100': Kind('NVIDIA A100', 1, 1),
-  'h100': Kind('NVIDIA H100', 1, 1),
+  **{
+    prefix: Kind(chip.peak, chip.cores)
+    for chip in topologies.CHIPS.values()
+    for prefix in chip.prefixes
+  },
+  'a100': Kind(PEAKS['NVIDIA A100'], 1),
+  'h100': Kind(PEAKS['NVIDIA H100'], 1),
 }

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gpt_jax.data import ledger, packing, pipeline, prepare
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import phases
-from gpt_jax.data.rows import Example, prefix_target
 from gpt_jax.data.store import TokenStore
 from gpt_jax.objectives import causal
 
@@ -105,22 +104,26 @@ def test_the_loss_of_packed_documents_is_that_of_each_alone():
   pieces, before = [], []
   for document in documents:
     for i in range(0, len(document), length):
-      pieces.append(Example([], document[i : i + length]))
+      pieces.append(document[i : i + length])
       # What it is predicted from: of a long document, the token before.
       before.append(document[i - 1] if i else EOS)
   (packed,) = pipeline.evaluation_batches(
     store, length=length, rows=len(pieces)
   )
   assert len(rows_of(SIZES, length)) < len(pieces)
-  # A row has room for one eos more.
-  alone = prefix_target(pieces, length=length + 1, eos_id=EOS)
-  alone = {name: x[:, :length] for name, x in alone.items()}
-  alone['inputs'][:, 0] = before
-  sizes = np.array([len(piece.target) for piece in pieces])
+  sizes = np.array([len(piece) for piece in pieces])
   columns = np.arange(length)[None]
-  alone['weights'] = np.float32(columns < sizes[:, None])
-  one = np.zeros_like(alone['inputs'])
-  alone |= {'segments': one, 'positions': one + columns}
+  targets = np.full((len(pieces), length), EOS, np.int32)
+  for row, piece in zip(targets, pieces, strict=True):
+    row[: len(piece)] = piece
+  one = np.zeros_like(targets)
+  alone = {
+    'inputs': np.column_stack([before, targets[:, :-1]]).astype(np.int32),
+    'targets': targets,
+    'weights': np.float32(columns < sizes[:, None]),
+    'segments': one,
+    'positions': one + columns,
+  }
   model = tiny.model(num_layers=1, num_kv_heads=2, attention_backend='auto')
   params = tiny.params(model)
   loss = jax.jit(lambda batch: causal.causal()(model).loss(params, batch, None))
