@@ -51,11 +51,6 @@ def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
   return dict(sorted(found.items(), key=lambda item: item[0] != 'validation'))
 
 
-def held_out_loss(values: dict[str, Any]) -> float | None:
-  """The held-out loss that checkpoints are chosen by; None: none was made."""
-  return next(iter(held_out_losses(values).values()), None)
-
-
 def finite(values: dict[str, Any]) -> dict[str, Any]:
   """Leaves out what JSON cannot hold: infinite numbers and NaN."""
   return {
