@@ -84,7 +84,7 @@ def _small(config: ConfigDict) -> ConfigDict:
   config.model.loop = 'unroll'
   config.batch.rows = 16
   config.schedule.num_steps = 4000
-  config.schedule.name = 'cosine(peak=5e-4, warmup=200, final=0.0)'
+  config.schedule.name = 'cosine(peak=1e-3, warmup=400, final=0.0)'
   config.checkpoint.every_steps = 500
   config.eval.every_steps = 500
   config.eval.rows = 16

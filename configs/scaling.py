@@ -38,7 +38,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.log.sample_prompt = ''
   config.sweep = dict(
     # Training FLOPs of each IsoFLOP curve.
-    budgets='5e11, 1.5e12, 5e12',
+    budgets='1.5e11, 5e11, 1.5e12',
     # Each a model to train: size(num_layers, d_model, num_heads, peak), of
     # the learning rate; peak=0 is the schedule's own.
     # Two heads for all: with one a size falls out of its curve.
