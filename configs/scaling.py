@@ -37,7 +37,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.eval.num_batches = 64
   config.log.sample_prompt = ''
   config.sweep = dict(
-    # Training FLOPs of each IsoFLOP curve.
+    # Training FLOPs, 6ND, of each IsoFLOP curve.
     budgets='1.5e11, 5e11, 1.5e12',
     # Each a model to train: size(num_layers, d_model, num_heads, peak), of
     # the learning rate; peak=0 is the schedule's own.
@@ -49,9 +49,6 @@ def get_config(arg: str = '') -> ConfigDict:
     ),
     # A size is left out of a curve where it would see fewer or more.
     min_tokens_per_parameter=8.0,
-    max_tokens_per_parameter=2000.0,
-    # What a training token costs: chinchilla (appendix F, embeddings and
-    # attention included), 6n (6 times the parameters).
-    flops='chinchilla',
+    max_tokens_per_parameter=1000.0,
   )
   return config.lock()

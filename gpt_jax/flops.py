@@ -80,7 +80,8 @@ def matmul_parameters(config: Config, params: Any) -> int:
 
   Kernels, routers' among them, and the table that scores the vocabulary; of
   experts those that the token takes. Looking an embedding up is not a product,
-  nor is adding a position, a bias or a norm's scale.
+  nor is adding a position, a bias or a norm's scale; Transformer-XL's kernel of
+  relative positions multiplies distances, once for all rows.
   """
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
@@ -88,7 +89,8 @@ def matmul_parameters(config: Config, params: Any) -> int:
     count
     for name, count in active_parameters(config, params).items()
     # An adaptive embedding has `kernel_0`, `embedding_0`, ...
-    if '/kernel' in name or name.startswith(f'{head}/embedding')
+    if ('/kernel' in name and '/relative/' not in name)
+    or name.startswith(f'{head}/embedding')
   )
 
 

@@ -74,7 +74,11 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_integer(
-    'compiles', 12, 'With --search: try at most so many.', flag_values=values
+    'compiles',
+    12,
+    'With --search: try at most so many.',
+    lower_bound=1,
+    flag_values=values,
   )
   flags.DEFINE_bool(
     'last_stage',

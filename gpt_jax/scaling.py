@@ -19,9 +19,8 @@ To the held-out losses at the end it fits, as Chinchilla does (Hoffmann et al.,
   2  the minimum of a parabola for each budget
   3  L(N, D) = E + A / N^alpha + B / D^beta
 
-with 90% intervals by bootstrap. N counts all parameters, embeddings too;
-C is what `sweep.flops` says. Prints a table and writes W/scaling.json and
-W/scaling.png.
+with 90% intervals by bootstrap. N counts all parameters, embeddings too, and
+C is 6ND. Prints a table and writes W/scaling.json and W/scaling.png.
 """
 
 import datetime
@@ -83,7 +82,7 @@ def main(args: command.Args) -> None:
     {'run': cell.name, **point._asdict()}
     for cell, point in zip(cells, points, strict=True)
   ]
-  written = {'flops': args.config.sweep.flops, 'runs': runs, **fits.to_json()}
+  written = {'runs': runs, **fits.to_json()}
   write_atomically(f'{path}.json', json.dumps(written, indent=2) + '\n')
   log.info('drew %s', panels.draw(points, curves, fits, f'{path}.png'))
   print(json.dumps(written) if args.json else fits.table())

@@ -78,6 +78,19 @@ def test_experts_count_for_the_tokens_that_take_them(expert, top_k):
   assert sum(flops.active_parameters(config, params).values()) == total - idle
 
 
+def test_relative_positions_are_not_met_by_tokens():
+  """Transformer-XL's W_R multiplies distances, which all rows share."""
+  changes = {'position': 'transformer_xl', 'd_model': 22}
+  config = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  params = tiny.params(tiny.model(**changes))
+  paths = flops.parameter_table(params)
+  assert any('/relative/kernel' in path for path in paths)
+  changes['position'] = 'none'
+  plain = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  without = tiny.params(tiny.model(**changes))
+  assert flops.per_token(config, params) == flops.per_token(plain, without)
+
+
 def test_encoder_decoder():
   """A token of each side; the decoder attends to both."""
   changes = {

@@ -162,12 +162,19 @@ def read_fit(path: str) -> Fit:
   try:
     with open(path, encoding='utf-8') as f:
       found = json.load(f)['approach_3']
-    return Fit(*(found[name]['value'] for name in Fit._fields))
+    fit = Fit(*(float(found[name]['value']) for name in Fit._fields))
   except (OSError, ValueError, KeyError, TypeError) as e:
     raise UsageError(
       f'--fit={path}: holds no fit of L(N, D) ({type(e).__name__}); give '
       'W/scaling.json of gpt-jax scaling'
     ) from e
+  for name, value in fit._asdict().items():
+    if not 0 < value < math.inf:
+      raise UsageError(
+        f'--fit={path}: {name} is {value:g}, where a law has a positive '
+        'number; train more sizes and budgets, and fit again'
+      )
+  return fit
 
 
 def shipped(root: pathlib.Path) -> list[Shipped]:

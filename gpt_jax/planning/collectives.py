@@ -134,7 +134,11 @@ def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
 
 
 def _dcn(step: Step, mesh: Mesh) -> Collective:
-  """One device sends what its slice has reduced to the same in the others."""
+  """One device sends what its slice has reduced to the same in the others.
+
+  As in a ring: 2 (n - 1) / n of the bytes, for n slices. The program has one
+  transfer, however many there are.
+  """
   x = step.instruction
   value = step.computation.operands(x)[0]
   slices = np.vectorize(lambda d: getattr(d, 'slice_index', 0))(mesh.devices)
@@ -144,13 +148,14 @@ def _dcn(step: Step, mesh: Mesh) -> Collective:
     if np.any(slices != np.take(slices, [0], axis=i))
   )
   path = _path(value, step.computation)
+  number = max(len(np.unique(slices)), 2)
   return Collective(
     'dcn',
     axes or ('?',),
-    len(np.unique(slices)),
+    number,
     value.shapes[0].dtype,
     step.trips,
-    step.trips * value.shapes[0].bytes,
+    step.trips * value.shapes[0].bytes * 2 * (number - 1) / number,
     False,
     path,
     'transpose(' in path,

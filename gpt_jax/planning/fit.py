@@ -11,8 +11,8 @@ from gpt_jax.planning.isoflop import Profile
 from gpt_jax.planning.laws import Fit
 from gpt_jax.planning.power import Curve, Frontier, Point, interval
 
-# A value, and its interval.
-Value = tuple[float, tuple[float, float]]
+# A value, and its interval if there is one.
+Value = tuple[float, tuple[float, float] | None]
 
 
 class Approach(NamedTuple):
@@ -122,8 +122,14 @@ def fit_all(
     return Approach(envelope.frontier(outline), drawn)
 
   def second() -> Approach:
+    law = isoflop.frontier(profiles)
     drawn = isoflop.bootstrap(profiles, samples, seed)
-    return Approach(isoflop.frontier(profiles), drawn)
+    if not drawn:
+      warnings.append(
+        'approach 2: no interval: parabolas through three sizes leave no '
+        'residuals; add sizes to sweep.sizes'
+      )
+    return Approach(law, drawn)
 
   def third() -> Parametric:
     found = parametric.fit(points)
@@ -148,13 +154,14 @@ def _plain(
   values: dict[str, Value],
 ) -> dict[str, Any]:
   return {
-    name: {'value': value, 'interval': list(bounds)}
+    name: {'value': value, 'interval': bounds and list(bounds)}
     for name, (value, bounds) in values.items()
   }
 
 
-def _cell(value: float, bounds: tuple[float, float]) -> str:
-  return f'{value:.3g} ({bounds[0]:.3g} to {bounds[1]:.3g})'
+def _cell(value: float, bounds: tuple[float, float] | None) -> str:
+  shown = f'{value:.3g}'
+  return f'{shown} ({bounds[0]:.3g} to {bounds[1]:.3g})' if bounds else shown
 
 
 # Table 2.

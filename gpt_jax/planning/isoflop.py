@@ -77,7 +77,8 @@ def bootstrap(
   """Power laws of `samples` sets of losses drawn from the residuals.
 
   A sample in which a parabola has no minimum counts without that budget, and
-  not at all if only one is left.
+  not at all if only one is left. None where no budget has more than
+  `MIN_SIZES` sizes: there are no residuals.
   """
   rng = np.random.default_rng(seed)
   fitted = [
@@ -85,16 +86,15 @@ def bootstrap(
     for f in found
   ]
   # A parabola has 3 unknowns for n points, so its residuals are too small.
-  residuals = np.concatenate(
-    [
-      (np.array([p.loss for p in f.points]) - at)
-      * np.sqrt(len(at) / (len(at) - 3))
-      for f, at in zip(found, fitted, strict=True)
-      if len(at) > 3
-    ]
-    or [np.zeros(1)]
-  )
-  out = []
+  by_budget = [
+    (np.array([p.loss for p in f.points]) - at)
+    * np.sqrt(len(at) / (len(at) - 3))
+    for f, at in zip(found, fitted, strict=True)
+    if len(at) > 3
+  ]
+  if not by_budget:
+    return []
+  residuals, out = np.concatenate(by_budget), []
   for _ in range(samples):
     drawn = [
       p._replace(loss=float(loss))

@@ -52,7 +52,7 @@ def is_unset(config: Config) -> bool:
 
 
 def apply(config: Config, changes: dict[str, Any]) -> Config:
-  """A resolved config with some fields changed.
+  """A config with some fields changed, resolved.
 
   Raises:
     UsageError: it makes no sense so.

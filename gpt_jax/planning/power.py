@@ -48,7 +48,9 @@ def power_law(xs, ys) -> PowerLaw:
   return PowerLaw(float(np.exp(log_coefficient)), float(exponent))
 
 
-def interval(samples: Sequence[float]) -> tuple[float, float]:
-  """The 5th and the 95th percentile of bootstrap samples."""
+def interval(samples: Sequence[float]) -> tuple[float, float] | None:
+  """The 5th and the 95th percentile of bootstrap samples; None of none."""
+  if not samples:
+    return None
   low, high = np.percentile(samples, [5, 95])
   return float(low), float(high)

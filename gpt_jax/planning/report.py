@@ -176,7 +176,9 @@ def show_search(
       f'{plan.whole.days:.3g}',
     )
   console.print(table)
-  console.print(f'{misfits} others do not fit. The best, to paste:')
+  console.print(
+    f'{misfits} others do not compile or do not fit. The best, to paste:'
+  )
   console.print(f'  {overrides(plans[0].changes)}', soft_wrap=True)
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import layouts, remedies
 from gpt_jax.planning.compile import TooLarge
@@ -62,9 +64,10 @@ def search(
           config, request.slices, changes, lambda text: None, last_only=True
         )
       )
-    except TooLarge as e:
+    # What the compiler refuses otherwise is no reason to lose the rest.
+    except (TooLarge, jax.errors.JaxRuntimeError) as e:
       misfits += 1
-      note(str(e))
+      note(str(e).partition('\n')[0])
   plans.sort(key=lambda plan: plan.last.time / plan.last.tokens)
   return plans, misfits
 

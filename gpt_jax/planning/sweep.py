@@ -1,6 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An IsoFLOP grid: compute budgets times model sizes, as training runs."""
+"""An IsoFLOP grid: compute budgets times model sizes, as training runs.
+
+A token costs 6N FLOPs, with N of all parameters, in all three approaches: what
+the parametric loss is minimised under is what the budgets are spent by. Small
+models do more than that (attention, the softmax).
+"""
 
 import math
 import os
@@ -29,7 +34,7 @@ class Model(NamedTuple):
 
   name: str
   parameters: int
-  cost: float  # FLOPs a token
+  cost: int  # FLOPs a token: 6N
   config: Config  # resolved, of no certain length
   changes: dict[str, object]  # against the sweep's config
 
@@ -60,10 +65,6 @@ def grid(config: Config) -> list[Cell]:
   sweep = config.sweep
   budgets = _budgets(sweep.budgets)
   sizes = spec.build_all('sweep.sizes', sweep.sizes, {'size': _size})
-  if sweep.flops not in FLOPS:
-    raise UsageError(
-      f'sweep.flops={sweep.flops!r}: unknown; one of {", ".join(FLOPS)}'
-    )
   models = [_model(config, size) for size in sizes]
   if config.data.holdout == 'none':
     raise UsageError(
@@ -89,21 +90,6 @@ def grid(config: Config) -> list[Cell]:
         'sweep.sizes'
       )
   return cells
-
-
-def per_token(config: Config, parameters: int, model_flops: int) -> int:
-  """Training FLOPs of a token as Chinchilla counts them, in appendix F.
-
-  Three times the forward pass. Ours (`flops.per_token`) leaves out what this
-  adds: a product with the embedding table, and the softmax of the attention.
-  (The ratios to 6N in the paper's table A4 come out only without embeddings
-  and logits, although its text counts both.)
-  """
-  del parameters
-  model = config.model
-  lookup = 2 * model.vocab_size * model.d_model
-  softmax = 3 * model.num_heads * model.context_length * model.num_layers
-  return model_flops + 3 * (lookup + softmax)
 
 
 def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
@@ -169,13 +155,9 @@ def _model(config: Config, size: Size) -> Model:
   # Any number of steps will do to count.
   model.schedule.num_steps = 10**6
   model = config_lib.resolve(model)
-  figures = inspect.figures_of(model)[1]
-  parameters = figures['parameters']
-  cost = FLOPS[config.sweep.flops](
-    model, parameters, figures['flops_per_token']
-  )
+  parameters = inspect.figures_of(model)[1]['parameters']
   name = f'{size.num_layers}x{size.d_model}'
-  return Model(name, parameters, cost, model, changes)
+  return Model(name, parameters, 6 * parameters, model, changes)
 
 
 def _cell(config: Config, budget: float, model: Model) -> Cell | None:
@@ -211,10 +193,3 @@ def _with_peak(text: str, peak: float) -> str:
   arguments = {**call.kwargs, 'peak': peak}
   inside = ', '.join(f'{name}={value!r}' for name, value in arguments.items())
   return f'{call.name}({inside})'
-
-
-# FLOPs a token, from the config, its parameters and `flops.per_token`.
-FLOPS = {
-  'chinchilla': per_token,
-  '6n': lambda config, parameters, model_flops: 6 * parameters,
-}

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 
-from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.metrics import write_atomically
 from gpt_jax.planning import layouts, plans, remedies, topologies
@@ -79,16 +78,25 @@ def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
   Writes the file after each, and README's table.
 
   Returns:
-    What differs from before by more than `TOLERANCE`, or fits no more.
+    What differs from before by more than `TOLERANCE`, or is not compiled any
+    more.
+
+  Raises:
+    UsageError: there is none.
   """
   entries, drift = read(root), []
   chosen = [entry for entry in entries if only in entry['config']]
+  if not chosen:
+    raise UsageError(
+      f'--only={only}: no config of {FILE} has that in its name; --table '
+      'lists them'
+    )
   for number, entry in enumerate(chosen, start=1):
     name = f'{entry["config"]} on {entry["slices"]} x {entry["topology"]}'
     note(f'{number} of {len(chosen)}: {name}')
     try:
       drift += [f'{name}: {text}' for text in _compile(entry, root, note)]
-    except (TooLarge, UsageError) as e:
+    except (TooLarge, UsageError, jax.errors.JaxRuntimeError) as e:
       drift.append(f'{name}: {e}')
       note(drift[-1])
     # After each, so that nothing is lost by an interruption.
@@ -97,13 +105,20 @@ def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
   return drift
 
 
-def load_config(root: pathlib.Path, name: str) -> Config:
-  """The config that an entry names, resolved."""
+def load_config(
+  root: pathlib.Path, name: str, overrides: dict[str, Any]
+) -> Config:
+  """The config that an entry names, resolved with its overrides.
+
+  With and not before them, as `train` does: where the length is given in
+  tokens, its steps follow from the batches.
+  """
   if str(root) not in sys.path:
     sys.path.insert(0, str(root))
   stem, _, size = name.partition('.py')
   module = importlib.import_module(stem.replace('/', '.'))
-  return config_lib.resolve(module.get_config(*[s for s in [size[1:]] if s]))
+  config = module.get_config(*[s for s in [size[1:]] if s])
+  return layouts.apply(config, overrides)
 
 
 def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:
@@ -123,9 +138,7 @@ def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:
 def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
   """Compiles an entry, changes what was found; says what differs."""
   slices = topologies.parse(entry['topology'], entry['slices'])
-  config = layouts.apply(
-    load_config(root, entry['config']), entry.get('overrides', {})
-  )
+  config = load_config(root, entry['config'], entry.get('overrides', {}))
   before = entry.get('found')
   if before:
     plan = plans.make(Request(config, slices), note, last_only=True)
@@ -188,7 +201,7 @@ def _found(plan: Plan) -> dict[str, Any]:
     'flops_ratio': round(stage.flops.ratio, 4),
     'scattered': len(stage.scattered),
     'reduced': len(stage.reduced),
-    'step_seconds': round(stage.time, 4),
+    'step_seconds': float(f'{stage.time:.4g}'),
     'mfu': round(stage.mfu, 4),
-    'days': round(plan.whole.days, 3),
+    'days': float(f'{plan.whole.days:.4g}'),
   }

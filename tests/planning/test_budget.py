@@ -147,6 +147,18 @@ def test_bad_usage(elsewhere, capsys, flags, message):
   assert error.count('\n') == 1 and message in error
 
 
+@pytest.mark.parametrize('value', [-0.1, 0, float('nan'), 'many'])
+def test_a_fit_that_is_no_law(elsewhere, tmp_path, capsys, value):
+  numbers = {key: {'value': 2.0} for key in ('E', 'A', 'B', 'alpha', 'beta')}
+  path = tmp_path / 'scaling.json'
+  path.write_text(
+    json.dumps({'approach_3': {**numbers, 'alpha': {'value': value}}})
+  )
+  assert main(['plan', '--budget=1e20', f'--fit={path}']) == 2
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1 and f'--fit={path}: ' in error
+
+
 def test_short():
   assert budget.short(999.99e6) == '1.0B'
   assert [budget.short(x) for x in (67e9, 216.2e12, 5.0)] == [

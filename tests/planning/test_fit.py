@@ -128,6 +128,22 @@ def test_isoflop_intervals_cover():
   assert low < true.a < high and 0.001 < high - low < 0.2
 
 
+def test_three_sizes_a_budget_leave_no_residuals():
+  points = sweep(TRUE[0], noise=3e-3)
+  sizes = sorted({p.parameters for p in points})
+  least = [
+    Point(c, n, 2, 1.0, 3 + (i - 1) ** 2)
+    for c in (1e9, 2e9)
+    for i, n in enumerate(sizes[:3])
+  ]
+  found, _ = isoflop.profiles(
+    [p._replace(flops=p.budget, tokens=p.budget / p.parameters) for p in least]
+  )
+  assert len(found) == 2
+  assert isoflop.bootstrap(found, 20, seed=0) == []
+  assert interval([]) is None
+
+
 def curves(true):
   """Runs of many sizes whose losses follow the law at each step."""
   out = []
