@@ -4,6 +4,7 @@
 #   make lint    ruff, pyright and shellcheck
 #   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
 #   make lm_eval tests lm-eval's tasks on our workdirs, in .venv-lm_eval
+#   make tpu     runs the tests that compile for TPU slices, with libtpu in .venv
 #   make crash   kills a small run KILLS times, and compares with one left alone
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
 #                a minute each; fails where one is not what it was. ONLY=palm
@@ -14,10 +15,12 @@ BIN := .venv/bin
 FLAGS ?=
 KILLS ?= 10
 ONLY ?=
+TPU_TESTS := tests/planning/test_plan.py tests/test_layout.py \
+  tests/test_switch_on_tpu.py tests/nn/test_splash_on_tpu.py
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke test lint crash plan beam lm_eval
+.PHONY: smoke test lint crash plan tpu beam lm_eval
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -34,9 +37,16 @@ lint: .venv/ready
 crash: .venv/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)
 
-plan: .venv/ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plan]'
+plan: .venv/libtpu
 	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
+
+tpu: .venv/libtpu
+	$(BIN)/python -m pytest $(TPU_TESTS)
+
+# Not in .venv from the first: JAX complains of TPUs that are not there.
+.venv/libtpu: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plan]'
+	@touch $@
 
 beam: .venv-beam/ready
 	.venv-beam/bin/python -m pytest -n 0 tests/data/test_beam.py
