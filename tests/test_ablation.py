@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import sys
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,8 @@ def test_all_runs_make_a_table(tmp_path, runs, capsys):
 def test_runs_of_other_weights_configs_or_data_are_kept_apart(
   tmp_path, monkeypatch, capsys
 ):
-  model = {**base.get_config().model.to_dict(), 'vocab_size': 257}
+  tree: Any = base.get_config()
+  model = {**tree.model.to_dict(), 'vocab_size': 257}
   source = Pretrained('W, step 7', model, 'bytes', Bytes())
   monkeypatch.setattr(finetune, 'pretrained', lambda init: source)
   monkeypatch.setattr(sys, 'path', [*sys.path])
