@@ -13,7 +13,8 @@ A/TASK/SETTING/SEED; --layers adds runs in which only embeddings and so many of
 the lowest layers are transferred. Prints a Markdown table of the dev scores,
 times 100, as means and standard deviations over the seeds, and writes
 A/ablation.json, A/ablation.png and A/layers.png. The same command goes on where
-it was stopped; more tasks, settings, seeds or layers add to what is there.
+it was stopped; more tasks, settings, seeds or layers add to what is there, as
+long as the step of W, the config and the data are those of the runs there.
 """
 
 import datetime
@@ -23,16 +24,19 @@ import os
 import shlex
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 from absl import flags
 
-from gpt_jax import command, finetune, plot_ablation
+from gpt_jax import command, finetune, plot_ablation, task_examples
+from gpt_jax import config as config_lib
 from gpt_jax.command import log
 from gpt_jax.config import Config
 from gpt_jax.metrics import write_atomically
 from gpt_jax.spec import UsageError
+from gpt_jax.tuning import Pretrained
 
 # From the name of a row to its overrides.
 SETTINGS = {
@@ -44,6 +48,10 @@ SETTINGS = {
     '--config.finetune.auxiliary=0.0',
   ],
 }
+# Before the number of layers: the name of a row of --layers.
+LAYERS = 'layers_'
+# What a run takes from its source or from the fields of `finetune`.
+FOLLOWS = ('model.', 'tokenizer.', 'objective.')
 # Folders as GLUE calls them.
 FOLDERS = {
   'sst2': 'SST-2',
@@ -93,8 +101,9 @@ def main(args: command.Args) -> None:
   """Runs the command."""
   command.required(args, 'init', 'workdir')
   runs = wanted(args)
-  check_same(args)
   source = finetune.pretrained(args.init)
+  check_same(args, source)
+  check_runs(args, source)
   if source.params is not None:
     source = source._replace(params=functools.cache(source.params))
   started, done = time.monotonic(), 0
@@ -135,38 +144,47 @@ def wanted(args: command.Args) -> list[One]:
       raise UsageError(
         f'--{flag}={",".join(given)}: give whole numbers from 0 that differ'
       )
-  settings = {name: SETTINGS[name] for name in args.settings}
-  for count in args.layers:
-    settings[f'layers_{count}'] = [
-      f'--config.finetune.transfer=layers({count})'
-    ]
-  runs = []
-  for seed in args.seeds:
-    for task in args.tasks:
-      for setting, overrides in settings.items():
-        more = [f'--config.seed={seed}', *overrides]
-        if args.glue:
-          if task not in FOLDERS:
-            raise UsageError(
-              f'--tasks={task}: none of GLUE: ' + ', '.join(FOLDERS)
-            )
-          folder = os.path.join(args.glue, FOLDERS[task])
-          more.append(f'--config.finetune.task={task}({folder!r})')
-        more += shlex.split(args.flags)
-        config = command.load_config(f'{args.config}:{task}', more)
-        runs.append(One(task, setting, seed, config))
+  settings = [*args.settings, *(f'{LAYERS}{count}' for count in args.layers)]
+  runs = [
+    One(task, setting, seed, config_of(args, task, setting, seed))
+    for seed in args.seeds
+    for task in args.tasks
+    for setting in settings
+  ]
   if not runs:
     raise UsageError('--tasks, --settings, --seeds: leave nothing to run')
   return runs
 
 
-def check_same(args: command.Args) -> None:
+def config_of(args: command.Args, task: str, setting: str, seed: str) -> Config:
+  """The config of a run, not resolved.
+
+  Raises:
+    UsageError: a flag makes no sense.
+  """
+  if setting in SETTINGS:
+    overrides = SETTINGS[setting]
+  else:
+    count = setting.removeprefix(LAYERS)
+    overrides = [f'--config.finetune.transfer=layers({count})']
+  more = [f'--config.seed={seed}', *overrides]
+  if args.glue:
+    if task not in FOLDERS:
+      raise UsageError(f'--tasks={task}: none of GLUE: ' + ', '.join(FOLDERS))
+    folder = os.path.join(args.glue, FOLDERS[task])
+    more.append(f'--config.finetune.task={task}({folder!r})')
+  more += shlex.split(args.flags)
+  return command.load_config(f'{args.config}:{task}', more)
+
+
+def check_same(args: command.Args, source: Pretrained) -> None:
   """Keeps runs of other arguments apart.
 
   Raises:
     UsageError: the workdir holds runs with others.
   """
-  given = {n: getattr(args, n) for n in ('init', 'config', 'glue', 'flags')}
+  given = {n: getattr(args, n) for n in ('config', 'glue', 'flags')}
+  given['init'] = source.name  # with its step
   path = os.path.join(args.workdir, ARGUMENTS)
   if os.path.exists(path):
     with open(path, encoding='utf-8') as f:
@@ -175,7 +193,9 @@ def check_same(args: command.Args) -> None:
     if changed:
       raise UsageError(
         f'--workdir={args.workdir}: holds runs with '
-        + ', '.join(f'--{n}={before.get(n)!r}' for n in changed)
+        + ', '.join(
+          f'--{n}={before.get(n)!r}, not {given[n]!r}' for n in changed
+        )
         + '; give the same, or another --workdir'
       )
     return
@@ -183,9 +203,50 @@ def check_same(args: command.Args) -> None:
   write_atomically(path, json.dumps(given, indent=2) + '\n')
 
 
-def collected(workdir: str) -> dict[str, Any]:
-  """What all runs in a workdir gave: task -> setting -> seed -> dev metrics."""
-  found: dict[str, Any] = {}
+def check_runs(args: command.Args, source: Pretrained) -> None:
+  """Compares all runs that are there with what they would be now.
+
+  The fields that are given and the task's examples are compared. What follows
+  from them and from the source is not, so that no text is encoded: the model,
+  the tokenizer, and lengths that are left empty.
+
+  Raises:
+    UsageError: names the first run that would be another, and its fields.
+  """
+  known: dict[Any, Config] = {}
+  for task, setting, seed in _folders(args.workdir):
+    path = os.path.join(args.workdir, task, setting, seed, 'config.json')
+    if not os.path.exists(path):
+      continue
+    with open(path, encoding='utf-8') as f:
+      old = config_lib.flatten(config_lib.from_json(f.read()))
+    config = config_lib.unlocked(config_of(args, task, setting, seed))
+    tuned = config.finetune
+    tuned.init = source.name
+    key = tuned.task, tuned.examples, seed
+    if key not in known:
+      task_examples.read(config)
+      known[key] = tuned
+    tuned.labels, tuned.data = known[key].labels, known[key].data
+    given = {
+      field: value
+      for field, value in config_lib.flatten(config).items()
+      if value is not None and not field.startswith(FOLLOWS)
+    }
+    # A length such as '300_steps' was counted.
+    if not isinstance(config.schedule.num_steps, int):
+      given.pop('schedule.num_steps', None)
+    changed = config_lib.differences(old, {**old, **given})
+    if changed:
+      raise UsageError(
+        f'--workdir={args.workdir}: {task}/{setting}/{seed} is a run of '
+        f'another config ({"; ".join(changed)}); give the same config and '
+        'data, or another --workdir'
+      )
+
+
+def _folders(workdir: str) -> Iterator[tuple[str, str, str]]:
+  """Task, setting and seed of all runs in a workdir, in order."""
   for task in sorted(os.listdir(workdir)):
     folder = os.path.join(workdir, task)
     if not os.path.isdir(folder):
@@ -193,17 +254,24 @@ def collected(workdir: str) -> dict[str, Any]:
     for setting in sorted(os.listdir(folder)):
       seeds = os.listdir(os.path.join(folder, setting))
       for seed in sorted(seeds, key=lambda s: (len(s), s)):
-        path = os.path.join(folder, setting, seed, finetune.RESULT)
-        if os.path.exists(path):
-          with open(path, encoding='utf-8') as f:
-            result = json.load(f)
-          runs = found.setdefault(task, {}).setdefault(setting, {})
-          metric = result['metrics'][0]
-          runs[seed] = {
-            'metric': metric,
-            'score': result['dev'][metric],
-            **result['dev'],
-          }
+        yield task, setting, seed
+
+
+def collected(workdir: str) -> dict[str, Any]:
+  """What all runs in a workdir gave: task -> setting -> seed -> dev metrics."""
+  found: dict[str, Any] = {}
+  for task, setting, seed in _folders(workdir):
+    path = os.path.join(workdir, task, setting, seed, finetune.RESULT)
+    if os.path.exists(path):
+      with open(path, encoding='utf-8') as f:
+        result = json.load(f)
+      runs = found.setdefault(task, {}).setdefault(setting, {})
+      metric = result['metrics'][0]
+      runs[seed] = {
+        'metric': metric,
+        'score': result['dev'][metric],
+        **result['dev'],
+      }
   return found
 
 

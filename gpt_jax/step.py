@@ -114,7 +114,8 @@ def mean_gradients(
     (grads, (loss, weight, metrics)), _ = jax.lax.scan(
       add, start, (jnp.arange(num_micro), parts)
     )
-  weight = jnp.maximum(weight, 1)
+  # Class weights may add up to less than 1; of nothing the sums are 0.
+  weight = jnp.where(weight > 0, weight, 1)
   loss, metrics, grads = jax.tree.map(
     lambda x: x.astype(jnp.float32) / weight, (loss, metrics, grads)
   )

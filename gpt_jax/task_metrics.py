@@ -9,12 +9,44 @@ import numpy as np
 import scipy.stats
 import sklearn.metrics
 
+from gpt_jax.data.tasks import Task
+from gpt_jax.spec import UsageError
+
 # Neither is typed well enough for a type checker.
 stats: Any = scipy.stats
 sk: Any = sklearn.metrics
 
 # Labels and predictions, each [N], to a number; the more the better.
 Metric = Callable[[np.ndarray, np.ndarray], float]
+
+
+def check(task: Task, call: str) -> None:
+  """Checks that a task can be measured by its metrics.
+
+  Args:
+    task: with the names of its classes.
+    call: of the config, for the message.
+
+  Raises:
+    UsageError: names the metric, and those that can be had.
+  """
+  classes = len(task.labels)
+  fit = [name for name, kinds in KINDS.items() if task.kind in kinds]
+  what = task.kind
+  if task.kind == 'classification' and classes != 2:
+    fit.remove('f1')
+    what = f'{classes} classes'
+  for name in task.metrics:
+    if name not in METRICS:
+      raise UsageError(
+        f'finetune.task={call!r}: metric {name!r}: unknown; one of '
+        + ', '.join(METRICS)
+      )
+    if name not in fit:
+      raise UsageError(
+        f'finetune.task={call!r}: metric {name!r}: does not measure {what}; '
+        'one of ' + ', '.join(fit)
+      )
 
 
 def _accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -60,4 +92,14 @@ METRICS: dict[str, Metric] = {
   'matthews': _matthews,
   'pearson': _pearson,
   'spearman': _spearman,
+}
+# The kinds of task that each measures.
+KINDS = {
+  'accuracy': ('classification', 'choice', 'target'),
+  'exact_match': ('target',),
+  'f1': ('classification',),
+  'macro_f1': ('classification',),
+  'matthews': ('classification',),
+  'pearson': ('regression',),
+  'spearman': ('regression',),
 }

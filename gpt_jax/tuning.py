@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
-from gpt_jax import spec
+from gpt_jax import spec, task_examples
 from gpt_jax.class_weights import CLASS_WEIGHTS
 from gpt_jax.command import log
 from gpt_jax.config import Config
@@ -20,11 +20,9 @@ from gpt_jax.data import tokenizer as tokenizer_lib
 from gpt_jax.data.sources import Document
 from gpt_jax.data.task_rows import NUM_SPECIAL, Special
 from gpt_jax.data.tasks import Example, Task
-from gpt_jax.data.tasks_known import TASKS
 from gpt_jax.data.tokenizer import Tokenizer
 from gpt_jax.spec import UsageError
 from gpt_jax.task_data import Scale, Split
-from gpt_jax.task_metrics import METRICS
 from gpt_jax.transfer import TRANSFERS
 
 
@@ -55,56 +53,6 @@ class Prepared(NamedTuple):
   splits: dict[str, Split]
 
 
-def task_of(config: Config) -> Task:
-  """The task of a config, with the names of its classes.
-
-  Raises:
-    UsageError: the section is missing or makes no sense.
-  """
-  tuned = config.get('finetune')
-  if tuned is None:
-    raise UsageError(
-      '--config: has no section finetune; start it from '
-      'configs/finetune/base.py, as configs/finetune/sst2.py does'
-    )
-  task = spec.build('finetune.task', tuned.task, TASKS)
-  for name in task.metrics:
-    if name not in METRICS:
-      raise UsageError(
-        f'finetune.task={tuned.task!r}: metric {name!r}: unknown; one of '
-        + ', '.join(METRICS)
-      )
-  spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
-  spec.build('finetune.class_weights', tuned.class_weights, CLASS_WEIGHTS)
-  for field, names in (
-    ('too_long', ('cut', 'refuse')),
-    ('select', ('last', 'best')),
-  ):
-    if tuned[field] not in names:
-      raise UsageError(
-        f'finetune.{field}={tuned[field]!r}: unknown; one of '
-        + ', '.join(names)
-      )
-  for field, least in (
-    ('freeze', 0),
-    ('patience', 0),
-    ('epochs', 0),
-    ('warmup', 0),
-    ('examples', 1),
-    ('length', 1),
-  ):
-    if tuned[field] is not None and tuned[field] < least:
-      raise UsageError(
-        f'finetune.{field}={tuned[field]}: must be at least {least}'
-      )
-  if not task.paths.get('train') or not task.paths.get('dev'):
-    raise UsageError(
-      f'finetune.task={tuned.task!r}: needs a table to train on and one that '
-      "judges: classification('train.tsv', 'dev.tsv', ...)"
-    )
-  return tasks.with_labels(task)
-
-
 def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
   """Reads and encodes all splits, and resolves the config; writes nothing.
 
@@ -112,15 +60,8 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
     UsageError: the task, its data or the config make no sense.
   """
   config = config_lib.unlocked(config)
-  task = task_of(config)
+  task, examples = task_examples.read(config)
   tuned = config.finetune
-  examples = {split: tasks.read(task, split) for split in task.paths}
-  if tuned.examples and tuned.examples < len(examples['train']):
-    order = np.random.default_rng(config.seed).permutation(
-      len(examples['train'])
-    )
-    kept = order[: tuned.examples]
-    examples['train'] = [examples['train'][i] for i in kept]
   tokenizer = init.tokenizer or _own_tokenizer(config, examples, workdir)
   tokens = {
     split: task_rows.encode(found, tokenizer)
@@ -133,6 +74,11 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
       'a question; give all the same number'
     )
   (tuned.sequences,) = counts
+  if task.form == 'choice' and len(task.labels) not in (0, tuned.sequences):
+    raise UsageError(
+      f'finetune.task={tuned.task!r}: labels names {len(task.labels)} answers, '
+      f'a question has {tuned.sequences}; name as many'
+    )
   _set_model(config, init, task, tokenizer)
   context = config.model.context_length
   need = max(task_rows.longest(task, found) for found in tokens.values())

@@ -5,11 +5,16 @@
 import json
 import pathlib
 import re
+import sys
+from typing import Any
 
 import pytest
 
-from gpt_jax import ablation, finetune
+from configs import base
+from gpt_jax import ablation, finetune, tuning
+from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
+from gpt_jax.data.tokenizer import Bytes
 from gpt_jax.tuning import Pretrained
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -83,6 +88,67 @@ def test_all_runs_make_a_table(tmp_path, runs, capsys):
   # Other flags are other runs.
   assert main(argv(tmp_path, *flags)) == 2
   assert "holds runs with --flags='--config.batch" in capsys.readouterr().err
+
+
+def test_runs_of_other_weights_configs_or_data_are_kept_apart(
+  tmp_path, monkeypatch, capsys
+):
+  tree: Any = base.get_config()
+  model = {**tree.model.to_dict(), 'vocab_size': 257}
+  source = Pretrained('W, step 7', model, 'bytes', Bytes())
+  monkeypatch.setattr(finetune, 'pretrained', lambda init: source)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  made = []
+
+  def run(config, source, folder):
+    made.append(folder)
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True)
+    prepared = tuning.prepare(config, source, folder)
+    (path / 'config.json').write_text(config_lib.to_json(prepared.config))
+    result = {'metrics': ['accuracy'], 'dev': {'accuracy': 0.5}}
+    (path / finetune.RESULT).write_text(json.dumps(result))
+
+  monkeypatch.setattr(finetune, 'finetune', run)
+  table = tmp_path / 'glue/RTE/train.tsv'
+  table.parent.mkdir(parents=True)
+  rows = 'a\tb\tentailment\nc\td\tnot_entailment\n'
+  for name in ('train', 'dev'):
+    text = f'sentence1\tsentence2\tlabel\n{rows}'
+    table.with_name(f'{name}.tsv').write_text(text)
+  config = tmp_path / 'mine.py'
+  config.write_text((ROOT / 'configs/finetune/ablation.py').read_text())
+  argv = [
+    *('ablation', f'--workdir={tmp_path}/a', '--init=W', '--tasks=rte'),
+    *(f'--glue={tmp_path}/glue', f'--config={config}'),
+    '--flags=--config.schedule.num_steps=1M_tokens '
+    '--config.schedule.name=constant(peak=1e-3)',
+    '--settings=full,scratch_no_auxiliary',
+  ]
+  assert main([*argv, '--seeds=0']) == 0
+  assert main([*argv, '--seeds=1,0', '--layers=2']) == 0
+  assert len({*made}) == len(made) == 6
+  assert main(argv) == 0
+  assert len(made) == 6
+
+  def refused(why):
+    # Whatever is asked for next would be in one table with the runs there.
+    capsys.readouterr()
+    assert main([*argv, '--seeds=2']) == 2
+    assert why in capsys.readouterr().err
+    assert len(made) == 6
+
+  source = source._replace(name='W, step 9')
+  refused("holds runs with --init='W, step 7', not 'W, step 9'; give")
+  source = source._replace(name='W, step 7')
+  old = config.read_text()
+  config.write_text(old.replace('peak = 5e-4', 'peak = 1e-4'))
+  refused(
+    'rte/full/0 is a run of another config (finetune.peak: 0.0005 -> 0.0001);'
+  )
+  config.write_text(old)
+  table.write_text(table.read_text().replace('a\t', 'e\t'))
+  refused('rte/full/0 is a run of another config (finetune.data: ')
 
 
 @pytest.mark.parametrize(

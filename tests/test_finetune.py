@@ -144,6 +144,49 @@ def test_resuming_equals_a_run_left_alone(workdir, task, tmp_path, capsys):
   assert 'label' not in (again / 'predictions/new.tsv').read_text()
 
 
+def test_a_run_knows_its_data(workdir, task, tmp_path, capsys):
+  again = tmp_path / 'again'
+  shutil.copytree(workdir, again)
+  # The same tables in another folder, as far as the run can tell.
+  for path in map(pathlib.Path, re.findall("'(.*?)'", task)):
+    shutil.copy(path, tmp_path)
+    folder = str(path.parent)
+  saved = again / 'config.json'
+  saved.write_text(saved.read_text().replace(folder, str(tmp_path)))
+  argv = flags(task.replace(folder, str(tmp_path)), again)
+  dev = tmp_path / 'dev.tsv'
+  old = dev.read_text()
+  dev.write_text(old.replace('\tyes', '.\tyes', 1))
+  assert main(argv) == 2
+  digest = "'320 train, 101 dev, sha256 [0-9a-f]{16}'"
+  why = rf'another config \(finetune\.data: {digest} -> {digest}\);'
+  assert re.search(why, capsys.readouterr().err)
+  # The same numbers, but other names of classes.
+  for name in ('train.tsv', 'dev.tsv'):
+    text = old if name == 'dev.tsv' else (tmp_path / name).read_text()
+    text = text.replace('\tno\n', '\taaa\n').replace('\tyes\n', '\tzzz\n')
+    (tmp_path / name).write_text(text)
+  assert main([*argv, f'--predict={tmp_path}/dev.tsv.gz']) == 2
+  assert 'dev is the name of' in capsys.readouterr().err
+  shutil.copy(dev, tmp_path / 'new.tsv')
+  assert main([*argv, f'--predict={tmp_path}/new.tsv']) == 2
+  why = "another config (finetune.labels: 'no, yes' -> 'aaa, zzz');"
+  assert why in capsys.readouterr().err
+  assert not (again / 'predictions/new.tsv').exists()
+
+
+def test_answers_have_as_many_names(tmp_path, capsys):
+  row = {'context': 'a', 'answers': ['b', 'c', 'd'], 'label': 'B'}
+  path = tmp_path / 't.jsonl'
+  path.write_text(json.dumps(row) + '\n')
+  task = f"choice('{path}', '{path}', labels='{{}}')"
+  for labels, count in (('A, B', 2), ('A, B, C, D', 4)):
+    assert main(flags(task.format(labels), tmp_path / 'w')) == 2
+    why = f'labels names {count} answers, a question has 3; name as many'
+    assert why in capsys.readouterr().err
+  assert not (tmp_path / 'w').exists()
+
+
 def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
   # Fine-tuned once more, at a rate that ruins it: the best is the first.
   folder = tmp_path / 'w'

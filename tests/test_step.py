@@ -134,6 +134,17 @@ def test_a_batch_without_weight_changes_nothing():
   np.testing.assert_array_equal(state.params['theta'], theta())
 
 
+@pytest.mark.parametrize('num_micro', [1, 3])
+def test_weights_that_add_up_to_little_are_normalised(num_micro):
+  batch = linear_batch()
+  batch['w'] *= np.float32(1e-3 / batch['w'].sum())
+  loss, gradient = expected_loss_and_gradient()
+  _, metrics = step(num_micro=num_micro, batch=batch)
+  np.testing.assert_allclose(metrics['loss'], loss, rtol=1e-5)
+  norm = np.linalg.norm(gradient)
+  np.testing.assert_allclose(metrics['grad_norm'], norm, rtol=1e-5)
+
+
 def test_randomness_is_a_function_of_seed_and_step():
   def loss(**kwargs):
     return float(step(drawn, **kwargs)[1]['loss'])

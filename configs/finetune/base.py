@@ -60,11 +60,14 @@ def get_config(arg: str = '') -> ConfigDict:
       loop=placeholder(str),
       attention_backend=placeholder(str),
     ),
-    # Filled in: what was fine-tuned, the sequences of an example, and the
-    # tokens of the pre-trained table.
+    # Filled in: what was fine-tuned, the sequences of an example, the tokens
+    # of the pre-trained table, the classes, and the number and a hash of the
+    # examples to train on and to judge by.
     init=placeholder(str),
     sequences=placeholder(int),
     vocab_size=placeholder(int),
+    labels=placeholder(str),
+    data=placeholder(str),
   )
 
   # Empty: from finetune.peak, warmup and epochs.

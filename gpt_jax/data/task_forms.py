@@ -94,18 +94,21 @@ def choice(
     train: a table; dev and test too.
     dev: judges.
     test: gets predictions.
-    context: a column or template, or a comma list of some that follow each
-      other; where it is too long each is cut by itself.
-    answers: a column with a list, or a comma list of columns.
+    context: a template, or a comma list of columns that follow each other;
+      where it is too long each is cut by itself.
+    answers: a column with a list, or a comma list of columns or of templates
+      without commas.
     label: a column; which answer is right: 0 is the first, unless `labels` says
       otherwise.
     labels: comma list of what the column calls the answers: 'A, B, C, D'.
     metrics: comma list.
     columns: as above.
   """
+  # A template may hold commas.
+  texts = (context,) if '{' in context else _names(context)
   task = _task(
     'choice',
-    *(train, dev, test, _names(context), label, labels, False, metrics),
+    *(train, dev, test, texts, label, labels, False, metrics),
     columns,
   )
   return task._replace(answers=_names(answers))
@@ -165,7 +168,7 @@ def _task(
 
 
 def _names(text: str) -> tuple[str, ...]:
-  """A comma list; commas in braces or templates with spaces stay."""
+  """The parts of a comma list."""
   return tuple(x.strip() for x in re.split(r',\s*', text) if x.strip())
 
 

@@ -7,9 +7,10 @@ A text is the name of a column, or a template of several: 'question', or
 '{question} {sentence}'.
 """
 
+import math
 import string
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpt_jax.data import records
 from gpt_jax.data.records import Record
@@ -151,12 +152,35 @@ def _filled(record: Record, text: str) -> str:
   """The column's text, or the template with its columns filled in."""
   if '{' not in text:
     return _as_text(record, text)
-  parts = []
-  for literal, column, *_ in string.Formatter().parse(text):
-    parts.append(literal)
-    if column:
-      parts.append(_as_text(record, column))
-  return ''.join(parts)
+  filled = ''
+  for literal, column in _parts(text):
+    filled += literal + (_as_text(record, column) if column else '')
+  return filled
+
+
+def _parts(template: str) -> list[tuple[str, str | None]]:
+  """Its literals, each with the column that follows, None after the last.
+
+  Raises:
+    UsageError: it cannot be read, or says how a column is to be formatted.
+  """
+  try:
+    found = string.Formatter().parse(template)
+    parts = [(literal, column) for literal, column, *_ in found]
+    why = 'has more in its braces than the name of a column'
+  except ValueError as e:
+    parts, why = [], str(e)
+  # What is lost here, as ':' and what follows it, would be lost in the texts.
+  again = ''
+  for literal, column in parts:
+    again += literal.replace('{', '{{').replace('}', '}}')
+    again += f'{{{column}}}' if column else ''
+  if again != template:
+    raise UsageError(
+      f'finetune.task: the template {template!r}: {why}; write columns as in '
+      "'{title}. {body}', and a brace of the text twice"
+    )
+  return parts
 
 
 def _as_text(record: Record, column: str) -> str:
@@ -177,22 +201,34 @@ def _label(
   if not needed and task.label not in record.fields:
     return None
   value = record[task.label]
-  if not needed and value in (-1, -1.0, '', None):
-    return None  # how TFDS and others write that it is kept back
+  from_tfds = record.where.startswith('tfds(')
+  if not needed and (value in ('', None) or (from_tfds and value == -1)):
+    return None  # it is kept back
   if task.regression:
-    try:
-      return float(value)
-    except (TypeError, ValueError):
-      raise UsageError(
-        f'{record.where}: {task.label!r} holds {value!r}, which is no number'
-      ) from None
+    return _score(task, record, value)
   labels = task.labels or tuple(map(str, range(choices)))
+  if task.form == 'choice':
+    labels = labels[:choices]
   if str(value) in labels:
     return labels.index(str(value))
   # TFDS numbers the classes.
-  numbered = record.where.startswith('tfds(') and isinstance(value, int)
-  if numbered and 0 <= value < len(labels):
+  if from_tfds and isinstance(value, int) and 0 <= value < len(labels):
     return value
   raise UsageError(
-    f'{record.where}: the label {value!r} is none of ' + ', '.join(labels)
+    f'{record.where}: the label {value!r} is none of '
+    + ', '.join(labels)
+    + '; where it is not known leave it empty' * (not needed)
   )
+
+
+def _score(task: Task, record: Record, value: Any) -> float:
+  try:
+    score = float(value)
+  except (TypeError, ValueError):
+    score = math.nan
+  if not math.isfinite(score):
+    raise UsageError(
+      f'{record.where}: {task.label!r} holds {value!r}, which is no finite '
+      'number; mend or remove the line'
+    )
+  return score

@@ -16,7 +16,7 @@ class Loss(NamedTuple):
   """Sums, so that micro-batches and evaluation batches add up exactly."""
 
   sum: jax.Array  # of the loss over the tokens that count: what is minimised
-  weight: jax.Array  # how many tokens count
+  weight: jax.Array  # how many tokens count, or the sum of their weights
   # The part of `sum` that is no measure of the model, such as z-loss: reports
   # subtract it. Not differentiated by itself.
   penalty: jax.Array | float = 0.0

@@ -120,8 +120,64 @@ def test_scores_and_templates(tmp_path):
   assert found.metrics == ('pearson', 'spearman')
   assert tasks.read(found, 'dev')[0][1:] == (('x has 2', 'y'), 1.5)
   put(tmp_path, 't.jsonl', '{"a": "x", "b": "y", "n": 2, "label": "much"}\n')
-  with pytest.raises(UsageError, match=r"t\.jsonl:1: 'label' holds 'much'"):
+  for value in ('"much"', '"nan"', 'NaN', '-Infinity', '1e999', 'null'):
+    put(tmp_path, 't.jsonl', f'{{"a": "", "b": "", "n": 2, "label": {value}}}')
+    with pytest.raises(UsageError, match=r"t\.jsonl:1: 'label' holds .*finite"):
+      tasks.read(found, 'dev')
+
+
+@pytest.mark.parametrize(
+  'template, expected',
+  [
+    ('{a}, then {b}', 'x, then y'),
+    ('{{{a}}} {{b}}', '{x} {b}'),
+    ('{a', 'expected .}. before end of string'),
+    ('{a} }', 'Single .}. encountered'),
+    ('{a:RESPONSE} {b}', 'more in its braces'),
+    ('{a:}', 'more in its braces'),
+    ('{a!r}', 'more in its braces'),
+    ('{} {b}', 'more in its braces'),
+  ],
+)
+def test_a_template_names_columns_alone(tmp_path, template, expected):
+  path = put(tmp_path, 't.jsonl', '{"a": "x", "b": "y", "label": 1}\n')
+  found = task(
+    f"choice('{path}', '{path}', context='{template}', answers='a, b')"
+  )
+  if expected.endswith(('y', '}')):
+    assert tasks.read(found, 'dev')[0].texts == (expected, 'x', 'y')
+    return
+  with pytest.raises(UsageError, match=f'the template .*: .*{expected}'):
     tasks.read(found, 'dev')
+
+
+def test_a_context_may_be_several_columns(tmp_path):
+  path = put(tmp_path, 't.tsv', 'a\tb\tlabel\nx\ty\t1\n')
+  found = task(f"choice('{path}', '{path}', context='a, b', answers='b, a')")
+  assert tasks.read(found, 'dev')[0].texts == ('x', 'y', 'y', 'x')
+
+
+def test_a_label_beyond_the_answers_is_refused(tmp_path):
+  rows = [{'context': '', 'answers': [*'xyz'], 'label': x} for x in 'CD']
+  text = ''.join(json.dumps(row) + '\n' for row in rows)
+  path = put(tmp_path, 't.jsonl', text)
+  found = task(f"choice('{path}', '{path}', labels='A, B, C, D')")
+  why = r"t\.jsonl:2: the label 'D' is none of A, B, C$"
+  with pytest.raises(UsageError, match=why):
+    tasks.read(found, 'dev')
+
+
+@pytest.mark.parametrize('value', [-1, -1.0])
+def test_minus_one_is_a_label_in_a_users_table(tmp_path, value):
+  path = put(tmp_path, 't.jsonl', json.dumps({'text': 'x', 'label': value}))
+  form = f"classification('{path}', '{path}', '{path}', "
+  scores = task(form + 'regression=True)')
+  assert tasks.read(scores, 'test')[0].label == -1
+  classes = task(form + f"labels='{value}, 1')")
+  assert tasks.read(classes, 'test')[0].label == 0
+  why = r't\.jsonl:1: the label -1.* is none of a, b; .* leave it empty'
+  with pytest.raises(UsageError, match=why):
+    tasks.read(task(form + "labels='a, b')"), 'test')
 
 
 def test_a_test_split_needs_no_labels(tmp_path):
