@@ -211,11 +211,11 @@ def paradigms(
   for example, found in zip(examples, scores, strict=True):
     best = _best([s.log_prob for s in found])
     groups.setdefault(example.group, []).append(best == example.label)
-  return {
-    **figures.mean_of_groups('accuracy', [*groups.values()]),
-    'chance': 0.5,
-    **{f'accuracy/{name}': float(np.mean(v)) for name, v in groups.items()},
-  }
+  out = figures.mean_of_groups('accuracy', [*groups.values()])
+  out['chance'] = 0.5
+  for name, right in groups.items():
+    out |= figures.mean(f'accuracy/{name}', right)
+  return out
 
 
 def last_words(

@@ -95,6 +95,7 @@ def test_blimp_counts_each_paradigm_once(tmp_path):
   assert found['eval/blimp/accuracy'] == 0.75
   error = np.std([1, 1, 0, 0], ddof=1) / 2 / 2
   assert found['eval/blimp/accuracy_stderr'] == pytest.approx(error)
+  assert found['eval/blimp/accuracy/a_stderr'] == pytest.approx(error * 2)
   assert not any('shots' in key for key in found)
 
 
