@@ -16,7 +16,8 @@ Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
 hellaswag, race, wikitext2, and your own by multiple_choice('file.jsonl'),
 qa('file.jsonl'), text('file.txt'). Their files are yours to fetch: a task that
 finds none says where from. Figures come with standard errors. Scores are kept
-in WORKDIR/evaluations as they are found: the same command goes on.
+in WORKDIR/evaluations as they are found: the same command goes on. Figures are
+written to step-N.json there after each task, beside those of other tasks.
 """
 
 import json
@@ -24,11 +25,12 @@ import os
 
 from absl import flags
 
-from gpt_jax import command, metrics, spec
+from gpt_jax import command, spec
 from gpt_jax import run as run_lib
 from gpt_jax.data import eval_sets, progress
 from gpt_jax.data.store import TokenStore
 from gpt_jax.evaluation import overlap, score, suite
+from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.held_out import HeldOut, summary
 
@@ -54,7 +56,11 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_integer(
-    'seed', 0, 'Of the draw of solved examples.', flag_values=values
+    'seed',
+    0,
+    'Of the draw of solved examples.',
+    lower_bound=0,
+    flag_values=values,
   )
   flags.DEFINE_bool(
     'overlap',
@@ -77,31 +83,39 @@ def main(args: command.Args) -> None:
   tasks = suite.build(
     '--tasks', [c for c in calls if c.name != 'validation'], args.tasks_dir
   )
-  # Files that are missing are told before the model is loaded.
-  texts = {named.name: named.task.texts() for named in tasks}
+  held_out = len(tasks) < len(calls)
+  # What is amiss is told before the model is loaded.
+  sets = run_lib.read_config(workdir).eval.sets if held_out else ()
+  suite.check('--tasks', tasks, shots=shots, sets=sets)
   trained = run_lib.load(workdir)
   step = int(trained.state.step)
   result: dict[str, float] = {'step': step}
   lines = []
-  if len(tasks) < len(calls):
+  if held_out:
     result.update(_validation(trained, workdir))
     lines.append(summary(result))
   if tasks:
     folder = os.path.join(workdir, 'evaluations')
+    model = suite.fingerprint(trained.state.eval_params)
+    path = os.path.join(folder, f'step-{step}.json')
+    results = Results(path, step=step, model=model)
+    if held_out:
+      results.add({k: v for k, v in result.items() if k != 'step'})
     found = suite.measure(
       tasks,
       score.scorer(trained),
       shots=shots,
       seed=args.seed,
       folder=folder,
-      model=suite.fingerprint(trained.state.eval_params),
+      model=model,
+      keep=results.add,
     )
     if args.overlap:
-      found |= _overlap(trained, workdir, texts, folder)
+      new = _overlap(trained, workdir, tasks, folder)
+      results.add(new)
+      found |= new
     result.update(found)
     lines += suite.lines(found)
-    path = os.path.join(folder, f'step-{step}.json')
-    metrics.write_atomically(path, json.dumps(result, indent=1) + '\n')
   if args.json:
     print(json.dumps(result))
   else:
@@ -118,8 +132,9 @@ def _numbers(flag: str, texts: list[str]) -> list[int]:
   return sorted({int(text) for text in texts})
 
 
-def _overlap(trained, workdir: str, texts, folder: str) -> dict[str, float]:
+def _overlap(trained, workdir: str, tasks, folder: str) -> dict[str, float]:
   """How many texts of each task the training text holds."""
+  texts = {named.name: named.task.texts() for named in tasks}
   store = TokenStore.open(run_lib.data_folder(trained.run.config, workdir))
   with progress.bar('tokens') as report:
     figures, found = overlap.find(texts, store, trained.tokenizer, report)

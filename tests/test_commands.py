@@ -84,8 +84,11 @@ def test_evaluate_scores_tasks(workdir, tasks_dir, capsys):
   assert found['eval/lambada/1_shots/perplexity'] > 1
   assert found['eval/lambada/overlap'] == 0  # no text has 13 words
   saved = workdir / 'evaluations' / f'step-{STEPS}.json'
-  assert json.loads(saved.read_text()) == found
+  model = json.loads(saved.read_text())['model']
+  assert json.loads(saved.read_text()) == found | {'model': model}
   assert main(['evaluate', *flags, '--tasks=lambada']) == 0
+  # What was measured of the same model before is still there.
+  assert json.loads(saved.read_text())['eval/validation/loss'] > 0
   assert 'lambada/1_shots: accuracy' in capsys.readouterr().out
   assert main(['evaluate', *flags, '--tasks=race']) == 2
   assert 'no such file; fetch RACE from' in capsys.readouterr().err

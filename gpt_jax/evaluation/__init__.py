@@ -9,8 +9,11 @@ choices.py         the best of several continuations: PIQA, HellaSwag, RACE,
 language_model.py  perplexity of a text: WikiText-2
 closed_book.py     questions answered by generation, by exact match
 overlap.py         what of a task the training text holds
+shots.py           which solved examples are shown before each one
 figures.py         means with standard errors
+results.py         figures on disk
 files.py           where the files of tasks are
+fields.py          what is in their records
 task.py, tasks.py  what a task is, and the choice of one by name
 suite.py           several tasks on one model
 """

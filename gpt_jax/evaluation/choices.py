@@ -23,6 +23,7 @@ from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Score, Scorer
+from gpt_jax.evaluation.shots import draw
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
 
@@ -57,32 +58,35 @@ class Choices(NamedTuple):
     examples: streams those that are measured.
     figures: of the examples and the scores of their choices.
     shown: streams those that may be shown before; None: there are none.
-    rest: the other examples that are measured are shown, in the place of
-      `shown`.
     separator: between two examples.
   """
 
   examples: Callable[[], Iterator[Example]]
   figures: Callable[[Sequence[Example], list[list[Score]]], Figures]
   shown: Callable[[], Iterator[Example]] | None = None
-  rest: bool = False
   separator: str = '\n\n'
 
   @property
   def takes_shots(self) -> bool:
     """Whether there are examples to show."""
-    return self.rest or self.shown is not None
+    return self.shown is not None
 
   def texts(self) -> list[tuple[str, str]]:
     """Context and right continuation of each example."""
-    return [(e.where, e.context + e.choices[e.label]) for e in self.examples()]
+    return [(e.where, _solved(e)) for e in _read(self.examples)]
+
+  def check(self, shots: int) -> None:
+    """See `task.Task`."""
+    examples = _read(self.examples)
+    if shots:
+      self._drawn(examples, Setting(shots))
 
   def measure(
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
     """See `task.Task`."""
-    examples = _checked(self.examples())
-    prompts = self._prompts(scorer, examples, setting)
+    examples = _read(self.examples)
+    prompts, num_shown = self._prompts(scorer, examples, setting)
     requests = []
     for example, prompt in zip(examples, prompts, strict=True):
       for choice in example.choices:
@@ -92,8 +96,8 @@ class Choices(NamedTuple):
         if example.general is not None:
           requests.append(Request(example.general, choice, example.where))
     scores = iter(scorer.requests(requests, journal, report))
-    measured, kept, too_long = [], [], []
-    for example in examples:
+    measured, kept, too_long, shown = [], [], [], []
+    for example, number in zip(examples, num_shown, strict=True):
       found = [next(scores) for _ in range(_num_requests(example))]
       whole = [score for score in found if score is not None]
       if len(whole) < len(found):
@@ -101,6 +105,7 @@ class Choices(NamedTuple):
         continue
       measured.append(example)
       kept.append(whole)
+      shown.append(number)
     if not measured:
       raise UsageError(
         f'{too_long[0]}: no example fits the context of '
@@ -114,48 +119,50 @@ class Choices(NamedTuple):
       )
     return {
       **self.figures(measured, kept),
+      **({'shots_shown': float(np.mean(shown))} if setting.shots else {}),
       'examples': len(measured),
       'left_out': len(too_long),
       'cut': sum(any(score.cut for score in found) for found in kept),
     }
 
+  def _drawn(
+    self, examples: Sequence[Example], setting: Setting
+  ) -> tuple[list[str], list[list[int]]]:
+    """Solved examples, and which of them are for each; see `shots.draw`."""
+    assert self.shown is not None
+    solved = [_solved(e) for e in _read(self.shown)]
+    asked = [(e.where, _solved(e)) for e in examples]
+    return solved, draw(solved, asked, setting)
+
   def _prompts(
     self, scorer: Scorer, examples: Sequence[Example], setting: Setting
-  ) -> list[str]:
-    """The solved examples before each; other ones for each, by the seed.
+  ) -> tuple[list[str], list[int]]:
+    """The solved examples before each, and how many they are.
 
     As many of them as the context holds, the last ones.
     """
     if not setting.shots:
-      return [''] * len(examples)
-    assert self.takes_shots
-    shown = _checked(self.shown()) if self.shown else [*examples]
-    if len(shown) - self.rest < setting.shots:
-      raise UsageError(
-        f'--shots={setting.shots}: there are only {len(shown) - self.rest} '
-        'examples to show; give fewer'
-      )
-    texts = [e.context + e.choices[e.label] + self.separator for e in shown]
+      return [''] * len(examples), [0] * len(examples)
+    solved, drawn = self._drawn(examples, setting)
+    texts = [text + self.separator for text in solved]
     lengths = [len(ids) for ids in scorer.tokenizer.encode_batch(texts)]
-    rng = np.random.default_rng(setting.seed)
-    prompts = []
-    for number, example in enumerate(examples):
+    prompts, num_shown = [], []
+    for example, indices in zip(examples, drawn, strict=True):
       own = max(
         len(scorer.tokenizer.encode(example.context + choice))
         for choice in example.choices
       )
       room = scorer.context_length - own - 1
-      prompt = ''
-      # One more is drawn, in case the example itself is among them.
-      drawn = rng.choice(len(shown), setting.shots + self.rest, replace=False)
-      others = [i for i in drawn if not (self.rest and i == number)]
-      for i in others[: setting.shots]:
+      prompt, count = '', 0
+      for i in indices:
         room -= lengths[i]
         if room < 0:
           break
         prompt = texts[i] + prompt
+        count += 1
       prompts.append(prompt)
-    return prompts
+      num_shown.append(count)
+    return prompts, num_shown
 
 
 def accuracies(
@@ -204,11 +211,11 @@ def paradigms(
   for example, found in zip(examples, scores, strict=True):
     best = _best([s.log_prob for s in found])
     groups.setdefault(example.group, []).append(best == example.label)
-  return {
-    **figures.mean_of_groups('accuracy', [*groups.values()]),
-    'chance': 0.5,
-    **{f'accuracy/{name}': float(np.mean(v)) for name, v in groups.items()},
-  }
+  out = figures.mean_of_groups('accuracy', [*groups.values()])
+  out['chance'] = 0.5
+  for name, right in groups.items():
+    out |= figures.mean(f'accuracy/{name}', right)
+  return out
 
 
 def last_words(
@@ -244,20 +251,17 @@ def _num_requests(example: Example) -> int:
   return len(example.choices) * (1 if example.general is None else 2)
 
 
-def _checked(examples: Iterator[Example]) -> list[Example]:
+def _solved(example: Example) -> str:
+  return example.context + example.choices[example.label]
+
+
+def _read(examples: Callable[[], Iterator[Example]]) -> list[Example]:
   """Reads the examples.
 
   Raises:
-    UsageError: there is none, or a label is none of the choices.
+    UsageError: there is none.
   """
-  out = []
-  for example in examples:
-    if not 0 <= example.label < len(example.choices):
-      raise UsageError(
-        f'{example.where}: label {example.label} is none of its '
-        f'{len(example.choices)} choices'
-      )
-    out.append(example)
+  out = [*examples()]
   if not out:
     raise UsageError('the task has no examples: its files are empty')
   return out

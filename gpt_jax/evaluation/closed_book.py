@@ -18,6 +18,7 @@ from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Scorer
+from gpt_jax.evaluation.shots import draw
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
 
@@ -52,54 +53,69 @@ class ClosedBook(NamedTuple):
 
   def texts(self) -> list[tuple[str, str]]:
     """The questions."""
-    return [(q.where, q.question) for q in self.questions()]
+    return [(q.where, q.question) for q in _read(self.questions)]
+
+  def check(self, shots: int) -> None:
+    """See `task.Task`."""
+    questions = _read(self.questions)
+    if shots:
+      self._drawn(questions, Setting(shots))
 
   def measure(
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
     """See `task.Task`."""
-    questions = [*self.questions()]
-    if not questions:
-      raise UsageError('the task has no questions: its files are empty')
-    prompts = self._prompts(scorer, questions, setting)
+    questions = _read(self.questions)
+    prompts, num_shown = self._prompts(scorer, questions, setting)
     answers = scorer.answers(prompts, self.max_tokens, journal, report)
     right = [
       exact_match(answer, question.answers)
       for answer, question in zip(answers, questions, strict=True)
     ]
-    return {**figures.mean('exact_match', right), 'examples': len(questions)}
+    return {
+      **figures.mean('exact_match', right),
+      **({'shots_shown': float(np.mean(num_shown))} if setting.shots else {}),
+      'examples': len(questions),
+    }
+
+  def _drawn(
+    self, questions: Sequence[Question], setting: Setting
+  ) -> list[list[Question]]:
+    """The solved questions that are for each; see `shots.draw`."""
+    assert self.shown is not None
+    solved = _read(self.shown)
+    drawn = draw(
+      [q.question for q in solved],
+      [(q.where, q.question) for q in questions],
+      setting,
+    )
+    return [[solved[i] for i in indices] for indices in drawn]
 
   def _prompts(
     self, scorer: Scorer, questions: Sequence[Question], setting: Setting
-  ) -> list[str]:
-    shown: list[Question] = []
+  ) -> tuple[list[str], list[int]]:
+    """The prompts, and how many solved questions there are in each."""
+    drawn: list[list[Question]] = [[] for _ in questions]
     if setting.shots:
-      assert self.shown is not None
-      shown = [*self.shown()]
-      if len(shown) < setting.shots:
-        raise UsageError(
-          f'--shots={setting.shots}: there are only {len(shown)} questions to '
-          'show; give fewer'
-        )
-    rng = np.random.default_rng(setting.seed)
-    prompts = []
-    for question in questions:
+      drawn = self._drawn(questions, setting)
+    room = scorer.context_length - self.max_tokens - 1
+    prompts, num_shown = [], []
+    for question, others in zip(questions, drawn, strict=True):
       own = f'Q: {question.question}\nA:'
-      room = scorer.context_length - self.max_tokens - 1
-      prompt = ''
+      prompt, count = '', 0
       if len(scorer.tokenizer.encode(own)) > room:
         raise UsageError(
           f'{question.where}: the question and {self.max_tokens} tokens of an '
           f'answer exceed the context of {scorer.context_length}; leave it out'
         )
-      drawn = rng.choice(len(shown), setting.shots, replace=False)
-      for i in drawn if setting.shots else ():
-        more = f'Q: {shown[i].question}\nA: {shown[i].answers[0]}\n\n' + prompt
+      for other in others:
+        more = f'Q: {other.question}\nA: {other.answers[0]}\n\n' + prompt
         if len(scorer.tokenizer.encode(more + own)) > room:
           break
-        prompt = more
+        prompt, count = more, count + 1
       prompts.append(prompt + own)
-    return prompts
+      num_shown.append(count)
+    return prompts, num_shown
 
 
 def exact_match(answer: str, answers: Sequence[str]) -> bool:
@@ -113,3 +129,15 @@ def exact_match(answer: str, answers: Sequence[str]) -> bool:
 def _normal(text: str) -> str:
   text = text.lower().translate(str.maketrans('', '', string.punctuation))
   return ' '.join(_ARTICLES.sub(' ', text).split())
+
+
+def _read(questions: Callable[[], Iterator[Question]]) -> list[Question]:
+  """Reads the questions.
+
+  Raises:
+    UsageError: there is none.
+  """
+  out = [*questions()]
+  if not out:
+    raise UsageError('the task has no questions: its files are empty')
+  return out

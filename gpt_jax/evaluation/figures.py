@@ -3,6 +3,7 @@
 """Figures with their standard errors."""
 
 import math
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,8 +31,31 @@ def mean_of_groups(name: str, groups: Sequence[Sequence[float]]) -> Figures:
   }
 
 
+def ratio(name: str, sums: Sequence[float], counts: Sequence[float]) -> Figures:
+  """R = sum(y) / sum(x) over parts of several sizes, such as windows.
+
+  Its error to first order (the delta method; Cochran, Sampling Techniques,
+  section 2.11), from what each part differs from its share R x:
+  sqrt(n / (n - 1) sum((y - R x)^2)) / sum(x). For equal x it is that of `mean`.
+  """
+  y, x = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
+  value, n = y.sum() / x.sum(), len(y)
+  squares = np.square(y - value * x).sum()
+  error = math.sqrt(n / (n - 1) * squares) / x.sum() if n > 1 else 0.0
+  return {name: float(value), f'{name}_stderr': float(error)}
+
+
+def exponential(name: str, value: float, error: float) -> Figures:
+  """Exp of a value, and its error to first order.
+
+  An untrained model's may be too large for a float: then it is left out.
+  """
+  if value >= math.log(sys.float_info.max):
+    return {}
+  return {name: math.exp(value), f'{name}_stderr': math.exp(value) * error}
+
+
 def perplexity(name: str, losses: Sequence[float]) -> Figures:
   """Exp of the mean loss, in nats; its error to first order, p s / sqrt(n)."""
   found = mean('x', losses)
-  value = math.exp(found['x'])
-  return {name: value, f'{name}_stderr': value * found['x_stderr']}
+  return exponential(name, found['x'], found['x_stderr'])

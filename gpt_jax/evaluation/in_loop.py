@@ -21,7 +21,7 @@ def tasks(config: Config) -> list[suite.Named]:
   """The tasks of `eval.tasks`, whose files are there.
 
   Raises:
-    UsageError: a call or a file does not do.
+    UsageError: a call, a file or a name does not do.
   """
   if not config.eval.tasks:
     return []
@@ -32,8 +32,7 @@ def tasks(config: Config) -> list[suite.Named]:
     )
   calls = spec.bind_all('eval.tasks', config.eval.tasks, TASKS)
   found = suite.build('eval.tasks', calls, config.eval.tasks_dir)
-  for named in found:
-    named.task.texts()
+  suite.check('eval.tasks', found, sets=config.eval.sets)
   return found
 
 

@@ -40,8 +40,13 @@ class Text(NamedTuple):
 
   def texts(self) -> list[tuple[str, str]]:
     """The lines."""
-    lines = self.files.text(self.path).split('\n')
+    lines = self._read().split('\n')
     return [(f'{self.path}:{n}', x) for n, x in enumerate(lines, start=1)]
+
+  def check(self, shots: int) -> None:
+    """See `task.Task`."""
+    assert not shots
+    self._read()
 
   def measure(
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
@@ -50,6 +55,9 @@ class Text(NamedTuple):
 
     Words are what white space separates, and each end of a line is one more,
     as the papers count the words of WikiText (245,569 in WikiText-2's test).
+
+    The errors are those of the loss, a ratio over the windows, which are taken
+    for independent draws; the text's tokens a byte and a word for given.
     """
     assert not setting.shots
     stride = self.stride or max(scorer.context_length // 2, 1)
@@ -58,9 +66,7 @@ class Text(NamedTuple):
         f'--tasks: stride={stride} exceeds the context of '
         f'{scorer.context_length} tokens'
       )
-    text = self.files.text(self.path)
-    if not text.strip():
-      raise UsageError(f'{self.path}: holds no text')
+    text = self._read()
     ids = scorer.tokenizer.encode(text)
     rows = [
       *windows(
@@ -70,25 +76,36 @@ class Text(NamedTuple):
       )
     ]
     scores = scorer.rows(rows, journal, report)
-    total = -sum(score.log_prob for score in scores)
+    loss = figures.ratio(
+      'loss', [-s.log_prob for s in scores], [s.num_tokens for s in scores]
+    )
     num_words = len(text.split()) + text.count('\n')
     num_bytes = len(text.encode())
-    per_token = figures.mean(
-      'loss', [-s.log_prob / s.num_tokens for s in scores]
-    )
+
+    def nats_per(units: float) -> tuple[float, float]:
+      """And the error."""
+      scale = len(ids) / units
+      return loss['loss'] * scale, loss['loss_stderr'] * scale
+
+    bits, bits_error = nats_per(num_bytes * math.log(2))
     return {
-      'loss': total / len(ids),
-      # Of the windows' means: windows are the independent draws.
-      'loss_stderr': per_token['loss_stderr'],
-      'perplexity': math.exp(total / len(ids)),
-      'bits_per_byte': total / math.log(2) / num_bytes,
-      'byte_perplexity': math.exp(total / num_bytes),
-      'word_perplexity': math.exp(total / num_words),
+      **loss,
+      **figures.exponential('perplexity', *nats_per(len(ids))),
+      'bits_per_byte': bits,
+      'bits_per_byte_stderr': bits_error,
+      **figures.exponential('byte_perplexity', *nats_per(num_bytes)),
+      **figures.exponential('word_perplexity', *nats_per(num_words)),
       'tokens': len(ids),
       'bytes': num_bytes,
       'words': num_words,
       'stride': stride,
     }
+
+  def _read(self) -> str:
+    text = self.files.text(self.path)
+    if not text.strip():
+      raise UsageError(f'{self.path}: holds no text')
+    return text
 
 
 def windows(ids: np.ndarray, context_length: int, stride: int) -> Iterator[Row]:

@@ -10,9 +10,10 @@ lm-eval has no other way to learn of one. Needs the extra `eval`.
 """
 
 import importlib
+import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.language_model import windows
 from gpt_jax.evaluation.score import Request
 from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
 
 
 def _library(name: str) -> Any:
@@ -89,34 +92,68 @@ class GptJax(_Base):
 
   def generate_until(self, requests: Sequence[Any]) -> list[str]:
     """Greedy or sampled continuations up to any of some texts."""
-    return [self._continued(*request.args) for request in requests]
+    most = self._scorer.context_length // 2
+    ways = [_way(request.args[1]) for request in requests]
+    asked = max((way.max_tokens for way in ways), default=0)
+    if asked > most:
+      log.warning(
+        'max_gen_toks=%d: half of the context of %d tokens is the prompt, '
+        'answers end after %d',
+        *(asked, self._scorer.context_length, most),
+      )
+    out = []
+    with progress.bar('requests') as report:
+      for number, (request, way) in enumerate(zip(requests, ways, strict=True)):
+        way = way._replace(max_tokens=min(way.max_tokens, most))
+        # lm-eval repeats a request to draw several answers.
+        out.append(self._continued(request.args[0], way, seed=number))
+        report('answering', number + 1, len(requests))
+    return out
 
-  def _continued(self, prompt: str, options: dict[str, Any]) -> str:
+  def _continued(self, prompt: str, way: '_Way', *, seed: int) -> str:
     run, tokenizer = self._trained.run, self._scorer.tokenizer
-    until = options.get('until') or []
-    stops = [until] if isinstance(until, str) else [*until]
-    max_tokens = int(options.get('max_gen_toks', 256))
-    max_tokens = min(max_tokens, self._scorer.context_length // 2)
-    room = self._scorer.context_length - max_tokens
+    room = self._scorer.context_length - way.max_tokens
     # What is too long loses its beginning, as lm-eval's other models do.
     ids = [tokenizer.eos_id, *map(int, tokenizer.encode(prompt))][-room:]
-    drawn = options.get('do_sample', False)
+    stops = way.stops
     with sharding.use(run.mesh, run.rules):
       (new,) = sample.generate(
         run.model,
         self._trained.state.eval_params,
         [ids],
-        max_tokens=max_tokens,
-        sampler=sample.Sampler(
-          options.get('temperature', 1.0) if drawn else 0.0
-        ),
-        seed=0,
+        max_tokens=way.max_tokens,
+        sampler=way.sampler,
+        seed=seed,
         stop_ids=(tokenizer.eos_id,),
         stop_when=lambda new: any(s in _text(tokenizer, new) for s in stops),
       )
     text = _text(tokenizer, new)
     ends = [at for stop in stops if (at := text.find(stop)) >= 0]
     return text[: min(ends, default=None)]
+
+
+class _Way(NamedTuple):
+  """How a request is continued."""
+
+  stops: tuple[str, ...]
+  max_tokens: int
+  sampler: sample.Sampler
+
+
+def _way(options: dict[str, Any]) -> _Way:
+  """Of lm-eval's options, which have several names for the same."""
+  found = _library('models.utils').normalize_gen_kwargs(options)
+  temperature = found.get('temperature', 1.0) if found['do_sample'] else 0.0
+  top_k, top_p = found.get('top_k'), found.get('top_p')
+  return _Way(
+    tuple(stop for stop in found['until'] if stop),
+    found['max_gen_toks'],
+    sample.Sampler(
+      temperature=float(temperature),
+      top_k=max(int(top_k or 0), 0),  # for some libraries -1 means all
+      top_p=1.0 if top_p is None else float(top_p),
+    ),
+  )
 
 
 def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax import checksums
@@ -50,6 +50,33 @@ def build(field: str, calls: Sequence[Call], folder: str) -> list[Named]:
   ]
 
 
+def check(
+  field: str,
+  tasks: Sequence[Named],
+  *,
+  shots: Sequence[int] = (0,),
+  sets: Collection[str] = (),
+) -> None:
+  """Reads the files of tasks, so that nothing is amiss when it is their turn.
+
+  Args:
+    field: that the tasks are from, for errors.
+    tasks: see `build`.
+    shots: solved examples before each one.
+    sets: names of the held-out sets that are measured besides.
+
+  Raises:
+    UsageError: a file is missing or bad, or a set reports under the same name.
+  """
+  for named in tasks:
+    if named.name in sets:
+      raise UsageError(
+        f'{field}: {named.name} is a set of eval.sets too, and both would '
+        f'report as eval/{named.name}; rename the set, or leave one out'
+      )
+    named.task.check(max(shots) if named.task.takes_shots else 0)
+
+
 def fingerprint(params: Any) -> str:
   """Says which parameters scores are of."""
   return hashlib.sha256(checksums.fingerprint(params).tobytes()).hexdigest()
@@ -63,6 +90,7 @@ def measure(
   seed: int = 0,
   folder: str | None = None,
   model: str = '',
+  keep: Callable[[Figures], None] | None = None,
   report: progress.Report | None = None,
 ) -> Figures:
   """Measures all tasks with each number of shots.
@@ -76,6 +104,7 @@ def measure(
     seed: of the draw of these.
     folder: for the scores, so that a stopped evaluation goes on; None: none.
     model: says which parameters the scores in the folder are of.
+    keep: takes the figures of each task and number of shots as they are found.
     report: called after each batch; None draws a bar, and logs each task.
 
   Returns:
@@ -99,9 +128,18 @@ def measure(
           Journal(folder and _path(folder, named, count, seed), model),
           told,
         )
-      out |= {f'eval/{name}/{key}': value for key, value in found.items()}
+      new = {f'eval/{name}/{key}': value for key, value in found.items()}
+      out |= new
+      if keep is not None:
+        keep(new)
       if report is None:
         log.info('%s: %s', name, summary(found))
+      if found.get('shots_shown', count) < count:
+        log.warning(
+          '%s: the context of %d tokens has room for %.2f of %d solved '
+          'examples on average (shots_shown)',
+          *(name, scorer.context_length, found['shots_shown'], count),
+        )
     if shots and set(shots) != {0} and not named.task.takes_shots:
       log.info('%s: has no examples to show: without shots only', named.name)
   return out

@@ -40,8 +40,18 @@ class Task(Protocol):
   ) -> Figures:
     """Measures a model.
 
+    With shots, `shots_shown` says how many there was room for on average.
+
     Raises:
       UsageError: a file is missing or bad, or an example exceeds the context.
+    """
+    ...
+
+  def check(self, shots: int) -> None:
+    """Reads all that is measured, and shown if `shots` is not 0.
+
+    Raises:
+      UsageError: a file is missing or bad, or has too few examples to show.
     """
     ...
 

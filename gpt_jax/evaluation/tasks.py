@@ -3,15 +3,17 @@
 """The tasks by name; their prompts are GPT-3's (appendix G) unless said.
 
 `shown` names the examples that few-shot prompts are drawn from: a file, or
-'rest', the other examples of the file that is measured.
+'rest', the other examples of the file that is measured. None that equals the
+one that is asked is ever shown.
 """
 
 import functools
 import re
+import string
 from collections.abc import Callable, Iterator
 
 from gpt_jax.data.records import Record
-from gpt_jax.evaluation import choices
+from gpt_jax.evaluation import choices, fields
 from gpt_jax.evaluation.choices import Choices, Example
 from gpt_jax.evaluation.closed_book import ClosedBook, Question
 from gpt_jax.evaluation.files import Files
@@ -39,7 +41,7 @@ def lambada(
   )
 
   def example(record: Record) -> Example:
-    text = str(record['text'])
+    text = fields.text(record, 'text')
     parts = _LAST_WORD.fullmatch(text)
     if not parts:
       raise UsageError(f'{record.where}: has no last word: {text[:40]!r}')
@@ -58,8 +60,11 @@ def blimp(path: str = 'blimp/*.jsonl') -> Make:
   )
 
   def example(record: Record) -> Example:
-    pair = str(record['sentence_good']), str(record['sentence_bad'])
-    return Example(record.where, '', pair, 0, group=str(record['UID']))
+    good, bad, group = (
+      fields.text(record, name)
+      for name in ('sentence_good', 'sentence_bad', 'UID')
+    )
+    return Example(record.where, '', (good, bad), 0, group=group)
 
   return _choices(home, path, '', example, choices.paradigms)
 
@@ -72,6 +77,8 @@ def piqa(
 ) -> Make:
   """PIQA (Bisk et al., 2020): which of two ways reaches a goal."""
   home = 'fetch the JSON lines and the labels from https://yonatanbisk.com/piqa'
+  if shown == 'rest':
+    shown, shown_labels = path, labels
 
   def read(files: Files, path: str, labels: str) -> Iterator[Example]:
     numbers = files.text(labels).split()
@@ -79,9 +86,11 @@ def piqa(
     for number, record in enumerate(files.records(path), start=1):
       if number > len(numbers) or numbers[number - 1] not in ('0', '1'):
         raise UsageError(f'{labels}:{number}: has no label 0 or 1')
-      pair = f' {record["sol1"]}', f' {record["sol2"]}'
+      goal, *pair = (
+        fields.text(record, name) for name in ('goal', 'sol1', 'sol2')
+      )
       label = int(numbers[number - 1])
-      yield Example(record.where, str(record['goal']), pair, label)
+      yield Example(record.where, goal, tuple(f' {x}' for x in pair), label)
     if number < len(numbers):
       raise UsageError(
         f'{labels}: has {len(numbers)} labels, {path} {number} lines'
@@ -92,10 +101,7 @@ def piqa(
     return Choices(
       lambda: read(files, path, labels),
       choices.accuracies,
-      None
-      if shown in ('', 'rest')
-      else lambda: read(files, shown, shown_labels),
-      rest=shown == 'rest',
+      (lambda: read(files, shown, shown_labels)) if shown else None,
     )
 
   return make
@@ -111,9 +117,17 @@ def hellaswag(
   )
 
   def example(record: Record) -> Example:
-    context = f'{record["activity_label"]}: {record["ctx"]}'
-    endings = tuple(f' {_plain(x)}' for x in record['endings'])
-    return Example(record.where, _plain(context), endings, int(record['label']))
+    where = record.where
+    activity, scene = (
+      fields.text(record, name) for name in ('activity_label', 'ctx')
+    )
+    endings = fields.texts(where, 'endings', record['endings'])
+    return Example(
+      where,
+      _plain(f'{activity}: {scene}'),
+      tuple(f' {_plain(x)}' for x in endings),
+      fields.label(where, record['label'], range(len(endings))),
+    )
 
   return _choices(home, path, shown, example, choices.accuracies)
 
@@ -133,17 +147,25 @@ def race(
   )
 
   def examples(record: Record) -> Iterator[Example]:
-    parts = [record[name] for name in ('questions', 'options', 'answers')]
+    where = record.where
+    article = fields.text(record, 'article')
+    options = record['options']
+    parts = [
+      fields.texts(where, 'questions', record['questions']),
+      options if isinstance(options, list) else [options],
+      fields.texts(where, 'answers', record['answers']),
+    ]
     if len({len(part) for part in parts}) != 1:
       raise UsageError(
-        f'{record.where}: questions, options and answers differ in number'
+        f'{where}: questions, options and answers differ in number'
       )
     for question, options, answer in zip(*parts, strict=True):
+      texts = fields.texts(where, 'options', options)
       yield Example(
-        record.where,
-        f'Article: {record["article"]}\n\nQ: {question}\n\nA:',
-        tuple(f' {option}' for option in options),
-        'ABCD'.find(answer) if answer else -1,
+        where,
+        f'Article: {article}\n\nQ: {question}\n\nA:',
+        tuple(f' {option}' for option in texts),
+        fields.label(where, answer, string.ascii_uppercase[: len(texts)]),
         general='A:',
       )
 
@@ -157,11 +179,13 @@ def multiple_choice(path: str, shown: str = '') -> Make:
   """
 
   def example(record: Record) -> Example:
+    where, context = record.where, fields.text(record, 'context')
+    texts = fields.texts(where, 'choices', record['choices'])
     return Example(
-      record.where,
-      str(record['context']),
-      tuple(f' {choice}' for choice in record['choices']),
-      int(record['label']),
+      where,
+      context,
+      tuple(f' {text}' for text in texts),
+      fields.label(where, record['label'], range(len(texts))),
     )
 
   return _choices('check the path', path, shown, example, choices.accuracies)
@@ -176,11 +200,18 @@ def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:
   def question(record: Record) -> Question:
     answers = record['answers']
     answers = [answers] if isinstance(answers, str) else answers
-    if not answers:
-      raise UsageError(f'{record.where}: has no answers')
     return Question(
-      record.where, str(record['question']), tuple(map(str, answers))
+      record.where,
+      fields.text(record, 'question'),
+      fields.texts(record.where, 'answers', answers),
     )
+
+  if max_tokens < 1:
+    raise UsageError(
+      f'max_tokens={max_tokens}: leaves no answer; give 1 or more'
+    )
+  if shown == 'rest':
+    shown = path
 
   def make(folder: str) -> Task:
     files = Files(folder, 'check the path')
@@ -201,16 +232,27 @@ def wikitext2(path: str = 'wikitext2/test.raw.txt', stride: int = 0) -> Make:
   home = (
     'fetch WikiText-2 raw (wikitext-2-raw-v1) and name its wiki.test.raw so'
   )
-  return lambda folder: Text(Files(folder, home), path, stride)
+  return _text(home, path, stride)
 
 
 def text(path: str, stride: int = 0) -> Make:
   """Your own text file, as one stream."""
-  return lambda folder: Text(Files(folder, 'check the path'), path, stride)
+  return _text('check the path', path, stride)
+
+
+def _text(home: str, path: str, stride: int) -> Make:
+  if stride < 0:
+    raise UsageError(
+      f'stride={stride}: is negative; give a number of tokens, or 0 for half '
+      'of the context'
+    )
+  return lambda folder: Text(Files(folder, home), path, stride)
 
 
 def _choices(home: str, path: str, shown: str, example, figures) -> Make:
   """A task over records, each of which is one example or several."""
+  if shown == 'rest':
+    shown = path
 
   def read(files: Files, path: str) -> Iterator[Example]:
     for record in files.records(path):
@@ -222,8 +264,7 @@ def _choices(home: str, path: str, shown: str, example, figures) -> Make:
     return Choices(
       functools.partial(read, files, path),
       figures,
-      None if shown in ('', 'rest') else functools.partial(read, files, shown),
-      rest=shown == 'rest',
+      functools.partial(read, files, shown) if shown else None,
     )
 
   return make

@@ -10,6 +10,7 @@ import math
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ pytest.importorskip('lm_eval', reason="needs lm-eval: pip install '.[eval]'")
 
 from gpt_jax import run as run_lib
 from gpt_jax.__main__ import main
+from gpt_jax.evaluation.lm_eval import GptJax
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [
@@ -59,8 +61,9 @@ metric_list: [{{metric: exact_match}}]
 """
 
 
-def test_tasks_of_lm_eval_run_on_a_workdir(tmp_path):
-  workdir = tmp_path / 'w'
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('trained') / 'w'
   code = main(
     [
       'train',
@@ -77,6 +80,10 @@ def test_tasks_of_lm_eval_run_on_a_workdir(tmp_path):
     ]
   )
   assert code == 0
+  return workdir
+
+
+def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path):
   data = tmp_path / 'test.jsonl'
   data.write_text(''.join(json.dumps(d) + '\n' for d in DOCUMENTS))
   tasks = {'choices': MULTIPLE_CHOICE, 'perplexity': PERPLEXITY}
@@ -123,3 +130,33 @@ def test_tasks_of_lm_eval_run_on_a_workdir(tmp_path):
     expected, rel=1e-4
   )
   assert 'exact_match,none' in results['local_generation']
+
+
+def test_answers_are_drawn_as_lm_eval_asks(workdir, caplog):
+  model = GptJax(str(workdir))
+
+  def answers(count=2, **options):
+    request = types.SimpleNamespace(args=('The cat', options))
+    return model.generate_until([request] * count)
+
+  # lm-eval repeats a request to get several answers; the same ones each time.
+  drawn = answers(temperature=1.0, max_gen_toks=7)
+  assert drawn[0] != drawn[1]
+  assert drawn == answers(do_sample=True, max_gen_toks=7)
+  greedy = answers(max_gen_toks=7)
+  assert greedy[0] == greedy[1]
+  assert greedy == answers(do_sample=False, temperature=1.0, max_gen_toks=7)
+  # Of one token to draw from, or of one that is likely enough.
+  assert greedy == answers(temperature=1.0, top_k=1, max_gen_toks=7)
+  assert greedy == answers(temperature=1.0, top_p=1e-9, max_gen_toks=7)
+  assert drawn == answers(temperature=1.0, top_k=-1, top_p=1, max_gen_toks=7)
+  for name in ('max_new_tokens', 'max_tokens', 'max_completion_tokens'):
+    assert answers(**{name: 7}) == greedy
+  ours = [r for r in caplog.records if r.name == 'gpt_jax']
+  assert not ours
+  answers(max_tokens=31)
+  ours = [r for r in caplog.records if r.name == 'gpt_jax']
+  assert [r.getMessage() for r in ours] == [
+    'max_gen_toks=31: half of the context of 61 tokens is the prompt, answers '
+    'end after 30'
+  ]

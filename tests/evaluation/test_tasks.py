@@ -11,7 +11,8 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.data.tokenizer import Bytes
-from gpt_jax.evaluation import closed_book, language_model, suite
+from gpt_jax.evaluation import closed_book, figures, language_model, suite
+from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.score import Row, Score
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.spec import UsageError
@@ -22,8 +23,9 @@ class Believer:
 
   tokenizer = Bytes()
 
-  def __init__(self, context_length=1000):
+  def __init__(self, context_length=1000, unit=1 / 1000):
     self.context_length = context_length
+    self.unit = unit  # nats for each point of a byte's value
     self.seen = []
 
   def requests(self, requests, journal, report):
@@ -43,7 +45,7 @@ class Believer:
     return [prompt[-5:-3] for prompt in prompts]
 
   def _score(self, ids):
-    return Score(-float(sum(ids)) / 1000, len(ids), int(max(ids) < 120), 0)
+    return Score(-float(sum(ids)) * self.unit, len(ids), int(max(ids) < 120), 0)
 
 
 def write(path, *records):
@@ -93,6 +95,7 @@ def test_blimp_counts_each_paradigm_once(tmp_path):
   assert found['eval/blimp/accuracy'] == 0.75
   error = np.std([1, 1, 0, 0], ddof=1) / 2 / 2
   assert found['eval/blimp/accuracy_stderr'] == pytest.approx(error)
+  assert found['eval/blimp/accuracy/a_stderr'] == pytest.approx(error * 2)
   assert not any('shots' in key for key in found)
 
 
@@ -136,20 +139,24 @@ def test_choices_are_compared_per_token_and_per_byte_too(tmp_path):
   assert found[f'{name}/chance'] == pytest.approx((1 / 2 + 1 / 3) / 2)
 
 
-def test_shots_are_other_examples_by_the_seed(tmp_path):
+@pytest.mark.parametrize('shown', ['rest', 'mine.jsonl'])
+def test_shots_are_other_examples_by_the_seed(tmp_path, caplog, shown):
   records = [
     {'context': f'c{i}', 'choices': [f'r{i}', f'w{i}'], 'label': 0}
     for i in range(7)
   ]
   write(tmp_path / 'mine.jsonl', *records)
-  call = "multiple_choice('mine.jsonl', shown='rest')"
+  call = f"multiple_choice('mine.jsonl', shown={shown!r})"
+  told = []
 
   def prompts(**kwargs):
     scorer = Believer(kwargs.pop('context_length', 1000))
-    measure(tmp_path, call, shots=(3,), scorer=scorer, **kwargs)
+    found = measure(tmp_path, call, shots=(3,), scorer=scorer, **kwargs)
+    told.append(found['eval/multiple_choice/3_shots/shots_shown'])
     return [r.context for r in scorer.seen[::2]]
 
   first = prompts()
+  assert told == [3]
   for i, prompt in enumerate(first):
     shown = re.findall(r'c(\d) r(\d)\n\n', prompt)
     assert len({a for a, _ in shown} - {str(i)}) == 3
@@ -157,9 +164,12 @@ def test_shots_are_other_examples_by_the_seed(tmp_path):
     assert prompt.endswith(f'\n\nc{i}')
   assert len(set(first)) == 7
   assert prompts() == first != prompts(seed=1)
+  assert not caplog.records
   # As many as there is room for: one is 7 bytes, the example itself 5.
   short = prompts(context_length=1 + 5 + 2 * 7)
   assert all(p.count('\n\n') == 2 for p in short)
+  assert told[-1] == 2
+  assert 'room for 2.00 of 3 solved examples' in caplog.text
   for whole, part in zip(first, short, strict=True):
     assert whole.endswith(part)
   with pytest.raises(UsageError, match='only 6 examples to show'):
@@ -234,9 +244,20 @@ def test_closed_book_answers_by_exact_match(tmp_path):
   assert found['eval/qa/exact_match'] == 0.5
   assert closed_book.exact_match('The Beatles.', ['beatles'])
   assert not closed_book.exact_match('Beatle', ['beatles'])
-  scorer = Believer()
-  measure(tmp_path, "qa('q.jsonl', shown='q.jsonl')", scorer=scorer, shots=(1,))
-  assert re.match(r'Q: Where\? (it\nA: An It!|at\nA: no)\n\nQ', scorer.seen[0])
+  for shown in ('rest', 'q.jsonl'):
+    scorer = Believer()
+    call = f"qa('q.jsonl', shown={shown!r})"
+    for seed in range(3):
+      found = measure(tmp_path, call, (1,), scorer, seed=seed)
+      assert found['eval/qa/1_shots/shots_shown'] == 1
+    questions = 'Q: Where? it\nA:', 'Q: Where? at\nA:'
+    assert scorer.seen[::2] == [f'{questions[1]} no\n\n{questions[0]}'] * 3
+    assert scorer.seen[1::2] == [f'{questions[0]} An It!\n\n{questions[1]}'] * 3
+    with pytest.raises(UsageError, match=r'only 1 .* before .*q\.jsonl:1;'):
+      measure(tmp_path, call, (2,))
+  # No room for the one before the longer answer.
+  found = measure(tmp_path, call, (1,), Believer(len(scorer.seen[0]) + 32 + 1))
+  assert found['eval/qa/1_shots/shots_shown'] == 0.5
 
 
 @pytest.mark.parametrize('stride', [1, 3, 7])
@@ -264,6 +285,86 @@ def test_perplexity_per_token_byte_and_word(tmp_path):
   assert found['eval/text/bits_per_byte'] == pytest.approx(
     total / len(text.encode()) / math.log(2)
   )
+  # The windows of 5, then 2 tokens: a ratio's error from what each differs.
+  ids = text.encode()
+  parts = [ids[:5], *(ids[i : i + 2] for i in range(5, len(ids), 2))]
+  rest = [sum(p) / 1000 - total / len(ids) * len(p) for p in parts]
+  assert sum(rest) == pytest.approx(0)
+  error = np.std(rest, ddof=1) * math.sqrt(len(parts)) / len(ids)
+  for name, expected in {
+    'loss': error,
+    'perplexity': error * found['eval/text/perplexity'],
+    'bits_per_byte': error / math.log(2),
+    'byte_perplexity': error * found['eval/text/byte_perplexity'],
+    'word_perplexity': error * len(ids) / 11 * math.exp(total / 11),
+  }.items():
+    assert found[f'eval/text/{name}_stderr'] == pytest.approx(expected)
+
+
+def test_an_untrained_models_perplexity_of_few_long_words(tmp_path):
+  (tmp_path / 't.txt').write_text('antidisestablishmentarianism')
+  found = measure(tmp_path, "text('t.txt')", scorer=Believer(unit=1))
+  assert found['eval/text/byte_perplexity'] > 1e40
+  assert 'eval/text/word_perplexity' not in found
+
+
+def test_the_error_of_a_ratio_is_that_of_the_jackknife():
+  rng = np.random.default_rng(0)
+  counts = rng.integers(1, 99, 499)
+  sums = 3.0 * counts + rng.normal(size=499) * counts
+  found = figures.ratio('x', sums, counts)
+  without = (sums.sum() - sums) / (counts.sum() - counts)
+  variance = 498 / 499 * np.square(without - without.mean()).sum()
+  assert found['x_stderr'] == pytest.approx(math.sqrt(variance), rel=0.01)
+  alike = figures.ratio('x', sums, [7] * 499)
+  assert alike == pytest.approx(figures.mean('x', sums / 7))
+
+
+def test_figures_are_kept_after_each_task(tmp_path):
+  write(tmp_path / 'a.jsonl', *[{'text': f'a {i}'} for i in range(3)])
+  path = tmp_path / 'evaluations' / 'step-5.json'
+
+  def put(calls, model='m', shots=(0,)):
+    results = Results(str(path), step=5, model=model)
+    measure(tmp_path, calls, shots, keep=results.add)
+
+  def kept():
+    return {k.rpartition('/')[0] for k in json.loads(path.read_text())}
+
+  call = "lambada('a.jsonl')"
+  with pytest.raises(UsageError, match='exceeds the context'):
+    put(f"{call}, text('a.jsonl', stride=2000)", shots=(0, 1))
+  whole = {'eval/lambada', 'eval/lambada/1_shots', ''}
+  assert kept() == whole
+  put("text('a.jsonl')")
+  assert kept() == whole | {'eval/text'}
+  # The same task may be of other data now: nothing of before is left.
+  put(call)
+  assert kept() == {'eval/lambada', 'eval/text', ''}
+  put(call, model='other')
+  assert kept() == {'eval/lambada', ''}
+
+
+def test_all_files_are_read_before_anything_is_measured(tmp_path):
+  write(tmp_path / 'a.jsonl', {'text': 'a b'}, {'text': 'c d'})
+  write(tmp_path / 'q.jsonl', {'question': 'a', 'answers': 'b'})
+
+  def check(calls, **kwargs):
+    bound = spec.bind_all('--tasks', calls, TASKS)
+    tasks = suite.build('--tasks', bound, str(tmp_path))
+    suite.check('--tasks', tasks, **kwargs)
+
+  calls = "lambada('a.jsonl', shown='none.jsonl'), text('a.jsonl')"
+  check(calls)
+  with pytest.raises(UsageError, match=r'none\.jsonl: no such file'):
+    check(calls, shots=(0, 1))
+  check("lambada('a.jsonl')", shots=(1,))
+  with pytest.raises(UsageError, match='only 1 examples'):
+    check("lambada('a.jsonl')", shots=(0, 2))
+  with pytest.raises(UsageError, match='only 0 examples'):
+    check("qa('q.jsonl', shown='q.jsonl')", shots=(0, 1))
+  with pytest.raises(UsageError, match=r'^--tasks: text is a set of'):
+    check(calls, sets={'text': "text('x')"})
 
 
 @pytest.mark.parametrize(
@@ -277,6 +378,9 @@ def test_perplexity_per_token_byte_and_word(tmp_path):
     ("multiple_choice('wrong.jsonl')", r"wrong\.jsonl:1: has no column 'cont"),
     ("qa('broken.jsonl')", r'broken\.jsonl:1: is not JSON'),
     ("text('a'), text('b')", 'text is there twice'),
+    ("text('label.jsonl', stride=-1)", 'stride=-1: is negative'),
+    ("wikitext2('label.jsonl', stride=-1)", 'stride=-1: is negative'),
+    ("qa('label.jsonl', max_tokens=0)", 'max_tokens=0: leaves no answer'),
   ],
 )
 def test_bad_input_is_named(tmp_path, calls, error):
@@ -288,3 +392,57 @@ def test_bad_input_is_named(tmp_path, calls, error):
   (tmp_path / 'broken.jsonl').write_text('{"question": \n')
   with pytest.raises(UsageError, match=error):
     measure(tmp_path, calls)
+
+
+CHOICES = {'context': 'a', 'choices': ['b', 'c'], 'label': 0}
+ARTICLE = {
+  'article': 'a',
+  'questions': ['b'],
+  'options': [['c', 'd', 'e']],
+  'answers': ['A'],
+}
+SCENE = {'activity_label': 'a', 'ctx': 'b', 'endings': ['c', 'd'], 'label': 1}
+
+
+@pytest.mark.parametrize(
+  ('task', 'record', 'error'),
+  [
+    ('multiple_choice', {**CHOICES, 'choices': 'yes'}, "choices='yes' is no l"),
+    ('multiple_choice', {**CHOICES, 'choices': 3}, 'choices=3 is no list'),
+    ('multiple_choice', {**CHOICES, 'choices': []}, 'is no list of texts'),
+    ('multiple_choice', {**CHOICES, 'choices': ['b', 3]}, 'is no list of t'),
+    ('multiple_choice', {**CHOICES, 'label': 0.9}, 'label 0.9 is none of'),
+    ('multiple_choice', {**CHOICES, 'label': True}, 'label True is none of'),
+    (
+      'multiple_choice',
+      {**CHOICES, 'label': 'A'},
+      "label 'A' is none of its 2",
+    ),
+    ('multiple_choice', {**CHOICES, 'label': -1}, 'label -1 is none of'),
+    ('multiple_choice', {**CHOICES, 'context': None}, 'context=None is no te'),
+    ('hellaswag', {**SCENE, 'label': ''}, "label '' is none of its 2 choices"),
+    ('hellaswag', {**SCENE, 'endings': 'cd'}, "endings='cd' is no list"),
+    ('race', {**ARTICLE, 'answers': ['D']}, "'D' is none of .* A, B, C;"),
+    ('race', {**ARTICLE, 'answers': ['AB']}, "label 'AB' is none of"),
+    ('race', {**ARTICLE, 'options': 'c'}, "options='c' is no list"),
+    ('race', {**ARTICLE, 'options': 3}, 'options=3 is no list'),
+    ('qa', {'question': 'a', 'answers': {'b': 1}}, 'is no list of texts'),
+    ('qa', {'question': 'a', 'answers': []}, 'is no list of texts'),
+    ('qa', {'question': ['a'], 'answers': 'b'}, 'question=.* is no text'),
+  ],
+)
+def test_records_are_checked_by_type(tmp_path, task, record, error):
+  write(tmp_path / 'a.jsonl', record)
+  call = f"{task}('a.jsonl')"
+  (named,) = suite.build(
+    '--tasks', spec.bind_all('--tasks', call, TASKS), str(tmp_path)
+  )
+  for read in (named.task.texts, lambda: measure(tmp_path, call)):
+    with pytest.raises(UsageError, match=rf'a\.jsonl:1: .*{error}'):
+      read()
+
+
+def test_labels_may_be_texts(tmp_path):
+  write(tmp_path / 'a.jsonl', {**CHOICES, 'label': '1'})
+  found = measure(tmp_path, "multiple_choice('a.jsonl')")
+  assert found['eval/multiple_choice/accuracy'] == 0

@@ -1,0 +1,48 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of one step on disk, written whenever there are new ones."""
+
+import json
+import os
+from typing import Any
+
+from gpt_jax import metrics
+from gpt_jax.evaluation.figures import Figures
+
+
+class Results:
+  """A JSON file: `step`, `model` and figures by `eval/NAME/...`."""
+
+  def __init__(self, path: str, *, step: int, model: str):
+    """Takes what is there of the same model.
+
+    Args:
+      path: of the file, which need not be there.
+      step: of the model.
+      model: its fingerprint; the figures of another are not kept.
+    """
+    self._path = path
+    self._values: dict[str, Any] = {'step': step, 'model': model}
+    self._new: set[str] = set()
+    if os.path.exists(path):
+      with open(path, encoding='utf-8') as f:
+        found = json.load(f)
+      if found.get('model') == model:
+        self._values = found
+
+  def add(self, figures: Figures) -> None:
+    """Adds new figures, and writes the file.
+
+    What an earlier process found under one of their names is dropped as a
+    whole: it may be of other data, or of another seed.
+    """
+    names = {key.split('/')[1] for key in figures}
+    for name in names - self._new:
+      old = [k for k in self._values if k.startswith(f'eval/{name}/')]
+      for key in old:
+        del self._values[key]
+    self._new |= names
+    self._values |= figures
+    os.makedirs(os.path.dirname(self._path), exist_ok=True)
+    text = json.dumps(self._values, indent=1)
+    metrics.write_atomically(self._path, text + '\n')
