@@ -15,6 +15,8 @@ source "$LAUNCH/lib/settings.sh"
 source "$LAUNCH/lib/cost.sh"
 # shellcheck source=launch/lib/slices.sh
 source "$LAUNCH/lib/slices.sh"
+# shellcheck source=launch/lib/pack.sh
+source "$LAUNCH/lib/pack.sh"
 # shellcheck source=launch/lib/hosts.sh
 source "$LAUNCH/lib/hosts.sh"
 # shellcheck source=launch/lib/up.sh

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slices that are sold, by shape and by accelerator name."""
 
+import json
 import math
+import pathlib
+import re
 
 import pytest
 
@@ -10,6 +13,7 @@ from gpt_jax import flops
 from gpt_jax.planning import topologies
 from gpt_jax.spec import UsageError
 
+ROOT = pathlib.Path(__file__).parents[2]
 ALL, OPEN = (True, True, True), (False, False, False)
 
 
@@ -58,6 +62,29 @@ def test_what_is_not_sold(text, nearest):
   with pytest.raises(UsageError) as error:
     topologies.parse(text)
   assert nearest in str(error.value)
+
+
+def test_the_table_of_launch():
+  """Each row, and that plans.json has found what it says fits."""
+  found = {
+    (plan['topology'], plan['config'].removeprefix('configs/'))
+    for plan in json.loads((ROOT / 'docs/plans.json').read_text())
+    if plan.get('found')
+  }
+  table = (ROOT / 'launch/README.md').read_text().partition('which configs')[2]
+  rows = re.findall(r'^\| `(.*?)` \|(.*)\|$', table, re.MULTILINE)
+  assert len(rows) > 9
+  for name, rest in rows:
+    slices = topologies.parse(name)
+    *figures, configs = (cell.strip() for cell in rest.split('|'))
+    hbm = slices.chip.hbm / topologies.GIB
+    assert figures == [
+      slices.name.partition(':')[2],
+      *(f'{slices.chips:,}', f'{slices.hosts:,}'),
+      *(f'{hbm:g} GiB', f'{hbm * slices.chips:,.0f} GiB'),
+    ]
+    for config in re.findall('`(.*?)`', configs):
+      assert (slices.name, config) in found
 
 
 def test_several_slices():
