@@ -7,6 +7,7 @@ they tell a broken chip or link from a sound one, and are no benchmark. On
 several hosts each process calls the functions in the same order.
 """
 
+import glob
 import importlib.metadata
 import os
 import re
@@ -39,7 +40,9 @@ def libtpu() -> str:
   if backend == 'tpu':
     runtime = ' '.join(jax.devices()[0].client.platform_version.split())
     return f'libtpu {version or "of the image"}; {runtime}'
-  if any(re.fullmatch(r'accel\d+', name) for name in os.listdir('/dev')):
+  # Through v4 and v5p accelN; later chips are bound to vfio.
+  files = glob.glob('/dev/accel*') + glob.glob('/dev/vfio/*')
+  if any(re.fullmatch(r'/dev/(accel|vfio/)\d+', name) for name in files):
     raise RuntimeError(
       f'/dev has TPUs, and JAX uses {backend}; '
       "pip install -c constraints.txt -e '.[tpu]', and end what else uses them"

@@ -12,6 +12,8 @@ source "$LAUNCH/lib/common.sh"
 source "$LAUNCH/lib/settings.sh"
 # shellcheck source=launch/lib/cost.sh
 source "$LAUNCH/lib/cost.sh"
+# shellcheck source=launch/lib/mask.sh
+source "$LAUNCH/lib/mask.sh"
 
 usage() {
   cat <<'END'
@@ -19,7 +21,8 @@ usage: launch/gke.sh COMMAND SETTINGS [--yes] [--dry_run]
 
   manifest  prints the JobSet: launch/jobset.yaml, filled in
   create    shows the cost, makes the secret and the JobSet in the cluster that
-            kubectl points at; given again, it changes nothing that is the same
+            kubectl points at; given again, it changes nothing that is the
+            same, but a JobSet that failed is deleted first
   status    the JobSet and its pods
   logs      follows the log of the first host
   delete    deletes the JobSet and the secret; node pools stay
@@ -63,8 +66,8 @@ main() {
   case $verb in
     manifest) manifest ;;
     create) create ;;
-    status) run_or_show kubectl get "jobset/$NAME" pods -l "$(selector)" -o wide ;;
-    logs) run_or_show kubectl logs --follow "$(first_pod)" ;;
+    status) status ;;
+    logs) logs ;;
     delete) delete ;;
     xpk) xpk ;;
   esac
@@ -166,7 +169,19 @@ first_pod() {
     die 1 "$NAME has no pods yet; launch/gke.sh status $SETTINGS"
 }
 
+status() {
+  run_or_show kubectl get "jobset/$NAME" -o wide
+  run_or_show kubectl get pods -l "$(selector)" -o wide
+}
+
+logs() {
+  local pod
+  pod=$(first_pod) || exit
+  run_or_show kubectl logs --follow "$pod" | mask "$SECRETS_FILE"
+}
+
 create() {
+  local states
   show_cost
   echo '(for as long as the node pools are there, with or without a JobSet)'
   if [[ $DRY_RUN == yes ]]; then
@@ -176,15 +191,30 @@ create() {
     echo "launch/gke.sh manifest $SETTINGS | kubectl apply -f -"
     return
   fi
-  confirm 'Create it?'
+  # To apply the same again would not start what has ended.
+  states=$(kubectl get "jobset/$NAME" --ignore-not-found -o \
+    'jsonpath={range .status.conditions[?(@.status=="True")]}{.type}{" "}{end}') ||
+    die 1 'cannot look for the JobSet (above); is JobSet installed in the' \
+      'cluster? https://jobset.sigs.k8s.io/docs/installation'
+  case " $states" in
+    *' Completed '*)
+      say "$NAME is done already; to run it anew: launch/gke.sh delete $SETTINGS"
+      return
+      ;;
+    *' Failed '*)
+      confirm "Delete the JobSet $NAME, which failed, and create it again?"
+      kubectl delete --cascade=foreground "jobset/$NAME"
+      ;;
+    *) confirm 'Create it?' ;;
+  esac
   if [[ -n $SECRETS_FILE ]]; then
     kubectl create secret generic "$NAME-secrets" \
       "--from-env-file=$SECRETS_FILE" --dry-run=client -o yaml |
       kubectl apply -f -
   fi
   manifest | kubectl apply -f - ||
-    die 1 'not created (above); is JobSet installed in the cluster?' \
-      'https://jobset.sigs.k8s.io/docs/installation'
+    die 1 'not created (above); a JobSet that is there cannot be changed:' \
+      "launch/gke.sh delete $SETTINGS, then the same command again"
   say "follow it: launch/gke.sh logs $SETTINGS"
 }
 
@@ -196,6 +226,10 @@ delete() {
 
 xpk() {
   [[ -n $CLUSTER ]] || bad CLUSTER 'is missing: the name of the GKE cluster'
+  [[ -z $SECRETS_FILE ]] ||
+    bad SECRETS_FILE 'an XPK workload cannot read the Kubernetes secret; use' \
+      'launch/gke.sh create, or leave it empty and give xpk an --env-file,' \
+      'whose values all see who may read the JobSet'
   local line=''
   printf -v line '%q ' "${COMMAND[@]}"
   local words=(xpk workload create "--cluster=$CLUSTER" "--workload=$NAME"

@@ -9,6 +9,8 @@ set -euo pipefail
 
 RUN=$HOME/gpt_jax_run
 cd "$RUN"
+# shellcheck source=launch/lib/mask.sh
+source code/launch/lib/mask.sh
 
 # Every answer is one line with this in front: ssh and gcloud talk, too.
 answer() {
@@ -19,27 +21,10 @@ running() {
   [[ -f lock ]] && ! flock --nonblock --shared lock true
 }
 
-# The values of the secrets, shown as ***.
-mask() {
-  local line value values=()
-  if [[ -f secrets ]]; then
-    while IFS= read -r line; do
-      value=${line#*=}
-      [[ $line == '#'* || ${#value} -lt 4 ]] || values+=("$value")
-    done < secrets
-  fi
-  while IFS= read -r line || [[ -n $line ]]; do
-    for value in "${values[@]}"; do
-      line=${line//"$value"/***}
-    done
-    printf '%s\n' "$line"
-  done
-}
-
 last_line() {
   if [[ -f log ]]; then
     tail -c 4000 log | tr '\r' '\n' | grep -v '^[[:space:]]*$' | tail -n 1 |
-      mask || true
+      mask secrets || true
   fi
 }
 
@@ -72,6 +57,8 @@ is_installed() {
   if [[ -f installed && $(< installed) == "$1" ]]; then
     set_up
     answer installed
+  elif running; then
+    answer 'running from another tree'
   else
     answer missing
   fi
@@ -161,14 +148,22 @@ show_log() {
     from=$((total + from > 0 ? total + from : 0))
   fi
   if ((total > from)); then
-    sed -n "$((from + 1)),${total}p" log | mask
+    sed -n "$((from + 1)),${total}p" log | mask secrets
   fi
   answer "lines|$total"
 }
 
+# For the user, who wants it to stay so.
 stop() {
   if running && [[ -s pid ]]; then
     touch stopped
+  fi
+  end
+}
+
+# For a run that is to start again.
+end() {
+  if running && [[ -s pid ]]; then
     kill -TERM "$(< pid)" 2> /dev/null || true
     answer stopping
   else
@@ -190,13 +185,13 @@ copy() {
 # anew would then be copied over the old one.
 restore() {
   local found
-  if [[ -e $1 ]]; then
+  if [[ -e $1/config.json ]]; then
     answer 'nothing to copy back'
   elif found=$(gcloud storage ls "$2/config.json" 2>&1); then
-    # Under its own name only when it is whole.
-    mkdir -p "$1.part"
-    gcloud storage rsync --recursive "$2" "$1.part" >&2
-    mv "$1.part" "$1"
+    mkdir -p "$1"
+    gcloud storage rsync --recursive '--exclude=^config\.json$' "$2" "$1" >&2
+    # Comes last: where it is, all of the run is.
+    gcloud storage cp "$2/config.json" "$1/config.json" >&2
     answer 'copied back'
   elif [[ $found == *'matched no objects'* ]]; then
     answer 'nothing to copy back'
@@ -210,9 +205,8 @@ verb=$1
 shift
 case $verb in
   install) install_here "$@" ;;
-  is_installed | start | supervise | status | show_log | stop | copy | restore)
-    "$verb" "$@"
-    ;;
+  is_installed | start | supervise | status | show_log | stop | end | copy | \
+    restore) "$verb" "$@" ;;
   *)
     echo "on_host.sh: $verb: not a command; tpu.sh calls this" >&2
     exit 2

@@ -57,6 +57,8 @@ RUNTIME=           # empty: the image for the generation
 CREATE_FLAGS=()    # more for `gcloud ... create`: --network=... --reserved
 SSH_FLAGS=()       # more for `gcloud ... ssh` and scp: --tunnel-through-iap
 POLL_SECONDS=20    # between two looks at the slices and hosts
+STRAGGLER_SECONDS=120   # after one host has ended, until the others are told to;
+                   # longer than hosts.heartbeat_seconds
 COPY_MINUTES=30    # between two copies to RESULTS; 0: only at the end
 
 # ---- on GKE only

@@ -15,6 +15,8 @@ source "$LAUNCH/lib/settings.sh"
 source "$LAUNCH/lib/cost.sh"
 # shellcheck source=launch/lib/slices.sh
 source "$LAUNCH/lib/slices.sh"
+# shellcheck source=launch/lib/pack.sh
+source "$LAUNCH/lib/pack.sh"
 # shellcheck source=launch/lib/hosts.sh
 source "$LAUNCH/lib/hosts.sh"
 # shellcheck source=launch/lib/up.sh
@@ -105,12 +107,18 @@ main() {
     command -v gcloud > /dev/null ||
       die 2 'gcloud is not installed: https://cloud.google.com/sdk/docs/install'
   fi
+  if [[ $verb == up || $verb == install ]]; then
+    check_include
+  fi
   make_scratch
   case $verb in
     cost) show_cost ;;
     create) create_slices ;;
     wait) wait_for_slices ;;
-    install) install_hosts ;;
+    install)
+      install_hosts
+      [[ $LEFT_ALONE == no ]] || die 1 'not installed: a run is there (above)'
+      ;;
     run) run_once ;;
     status) show_status ;;
     logs) follow_log ;;

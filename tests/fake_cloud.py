@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cloud in a folder, and the scripts of launch/ run against it."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -165,15 +166,27 @@ class Cloud:
       os.killpg(group, signal.SIGTERM)
     wait_until(lambda: all((run / 'exit_code').exists() for run in runs))
 
+  def stop(self, state: str = 'STOPPED') -> None:
+    """As a user stops a node by hand; its disk stays."""
+    self.change()
+    for resource in self._state['resources'].values():
+      resource['stopped'] = state
+    self._write()
+
+  @contextlib.contextmanager
+  def held(self):
+    """Meanwhile calls of gcloud wait."""
+    with open(self.folder / 'cloud.json', encoding='utf-8') as f:
+      fcntl.flock(f, fcntl.LOCK_EX)
+      yield
+
   def take_away(self) -> list[str]:
     """Preempts the slices: the hosts are told, and are no more.
 
     Returns:
       What each run said last.
     """
-    with open(self.folder / 'cloud.json', encoding='utf-8') as f:
-      # Meanwhile calls of gcloud wait.
-      fcntl.flock(f, fcntl.LOCK_EX)
+    with self.held():
       self.terminate()
       logs = [(run / 'log').read_text() for run in self.runs()]
       self.change()

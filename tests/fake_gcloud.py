@@ -31,6 +31,7 @@ FLAGS = {
   ('tpu-vm', 'create'): CREATE | {'--version'},
   ('tpu-vm', 'describe'): {'--format'},
   ('tpu-vm', 'delete'): {'--async'},
+  ('tpu-vm', 'start'): {'--async'},
   ('tpu-vm', 'ssh'): {'--worker', '--command'},
   ('tpu-vm', 'scp'): {'--worker', '--recurse', '--scp-flag'},
 }
@@ -52,7 +53,23 @@ def main(argv: list[str]) -> int:
     import shutil
 
     source, target = map(local, words[2:])
-    shutil.copytree(source, target, dirs_exist_ok=True)
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+      import re
+
+      pattern, at = (
+        flags.get('--exclude', '$^'),
+        os.path.relpath(folder, source),
+      )
+      paths = {n: os.path.normpath(f'{at}/{n}') for n in names}
+      return [n for n in names if re.match(pattern, paths[n])]
+
+    shutil.copytree(source, target, ignore=left_out, dirs_exist_ok=True)
+    return 0
+  if words[:2] == ['storage', 'cp']:
+    import shutil
+
+    shutil.copy(*map(local, words[2:]))
     return 0
   if words[:2] == ['storage', 'ls']:
     if os.path.exists(local(words[2])):
@@ -136,6 +153,11 @@ def resource(cloud, group, verb, name, flags) -> int:
       destroy(node)
     del there[name]
     return 0
+  if verb == 'start':
+    if found.pop('stopped', None) != 'STOPPED':
+      print('ERROR: it is not stopped', file=sys.stderr)
+      return 1
+    return 0
   if 'failedData' in flags['--format']:
     print('no more capacity in the zone')
     return 0
@@ -147,6 +169,7 @@ def resource(cloud, group, verb, name, flags) -> int:
       for worker in range(cloud['workers']):
         os.makedirs(home(node, worker), exist_ok=True)
   if group == 'tpu-vm':
+    state = found.get('stopped', state)
     state = {'ACTIVE': 'READY', 'SUSPENDED': 'PREEMPTED'}.get(state, state)
   print(state)
   return 0
@@ -190,6 +213,9 @@ def ssh(node: str, worker: str, command: str, broken: int | None) -> int:
   with editing() as cloud:
     [owner] = [r for r in cloud['resources'].values() if node in r['nodes']]
     workers = cloud['workers']
+  if 'stopped' in owner:
+    print('ERROR: the node is not READY', file=sys.stderr)
+    return 1
   slice_id = owner['nodes'].index(node)
   processes = []
   for i in hosts(node, worker, broken):
@@ -228,8 +254,10 @@ def scp(sources, target, worker: str, broken: int | None) -> int:
 
 
 def local(path: str) -> str:
-  """A bucket is a folder."""
-  return path.replace('gs://', f'{CLOUD}/buckets/')
+  """A bucket is a folder, in which an empty name is one, too."""
+  if not path.startswith('gs://'):
+    return path
+  return f'{CLOUD}/buckets/' + path[5:].replace('//', '/(empty)/')
 
 
 def usage(argv: list[str]) -> int:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `doctor` says of devices: the arithmetic of its figures."""
 
+import fnmatch
 import itertools
 import types
 
@@ -67,9 +68,14 @@ def test_memory_is_the_least_of_all_devices(monkeypatch):
   assert accelerators.memory() == '30.00 GiB a device, 0.50 in use'
 
 
-def test_tpus_that_jax_does_not_use(monkeypatch):
+@pytest.mark.parametrize('chip', ['/dev/accel0', '/dev/vfio/3'])
+def test_tpus_that_jax_does_not_use(monkeypatch, chip):
+  files = ['/dev/vfio/vfio', '/dev/accel_of_another_kind']
+  monkeypatch.setattr(
+    accelerators.glob, 'glob', lambda at: fnmatch.filter(files, at)
+  )
   assert 'on cpu' in accelerators.libtpu()
-  monkeypatch.setattr(accelerators.os, 'listdir', lambda _: ['null', 'accel0'])
+  files.append(chip)
   with pytest.raises(RuntimeError, match='JAX uses cpu'):
     accelerators.libtpu()
 

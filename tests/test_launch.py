@@ -145,9 +145,13 @@ def test_a_run_outlives_the_terminal(cloud):
   wait_until(lambda: len(list(cloud.folder.glob('waiting.*'))) == 2)
   process.send_signal(signal.SIGTERM)
   process.communicate()
+  settings = cloud.settings(HOST_SETUP="'true # edited'")
+  assert 'a run is there' in cloud.run('install', settings)[1]
   process = cloud.start('up', settings, '--yes')
-  # It follows the run that is there.
-  assert any('start 0 of host 0' in line for line in process.stdout)
+  # It follows the run that is there, and leaves its code alone.
+  lines = iter(process.stdout)
+  assert any('from the tree that it was started' in line for line in lines)
+  assert any('start 0 of host 0' in line for line in lines)
   process.send_signal(signal.SIGTERM)
   process.communicate()
   assert (cloud.folder / 'starts.0').read_text() == '1\n'
@@ -157,6 +161,26 @@ def test_a_run_outlives_the_terminal(cloud):
   assert codes == ['75\n'] * 2
   code, said = cloud.run('up', settings, '--yes')
   assert code == 0 and 'start 1 of host 0' in said, said
+  assert 'installed on 2 hosts' in said
+
+
+def test_stragglers_are_ended_and_the_run_starts_again(cloud):
+  cloud.codes('wait 137', 'wait 137', '0 0')
+  settings = cloud.settings(STRAGGLER_SECONDS='1')
+  process = cloud.start('up', settings, '--yes')
+  assert any('ending those' in line for line in process.stdout)
+  wait_until(
+    lambda: all(
+      (cloud.folder / f'starts.{i}').read_text() == '2\n' for i in '01'
+    )
+  )
+  process.send_signal(signal.SIGTERM)
+  process.communicate()
+  # Another tree is not put under the one that still runs.
+  edited = cloud.settings(HOST_SETUP="'true # edited'", STRAGGLER_SECONDS='9')
+  code, said = cloud.run('up', edited, '--yes')
+  assert code == 0 and 'some hosts run another tree' in said, said
+  assert 'start 2 of host 0' in said
 
 
 def test_single_steps(cloud):
@@ -213,6 +237,86 @@ def test_results_come_back_to_a_new_disk(cloud):
   said = process.communicate()[0]
   assert process.returncode == 0 and 'copied back' in said, said
   assert (cloud.workdir / 'kept').read_text() == 'checkpoint'
+
+
+@pytest.mark.parametrize('there', ['', 'empty', 'part', 'whole'])
+def test_what_is_copied_back(cloud, there):
+  home, bucket = cloud.folder / 'home', cloud.folder / 'buckets/b/run'
+  (home / 'gpt_jax_run').mkdir(parents=True)
+  (home / 'gpt_jax_run/code').symlink_to(ROOT)
+  for path in ('config.json', 'sub/config.json'):
+    (bucket / path).parent.mkdir(parents=True, exist_ok=True)
+    (bucket / path).write_text('saved')
+  if there:
+    cloud.workdir.mkdir()
+  if there in ('part', 'whole'):
+    name = {'part': 'left', 'whole': 'config.json'}[there]
+    (cloud.workdir / name).write_text('of the disk')
+  command = ['bash', str(LAUNCH / 'on_host.sh'), 'restore']
+  command += [str(cloud.workdir), 'gs://b/run']
+  env = {**cloud.env(), 'HOME': str(home)}
+
+  def restore():
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+  if there == 'whole':
+    assert 'nothing to copy back' in restore().stdout
+    assert not (cloud.workdir / 'sub').exists()
+    return
+  # One that is broken off does not look like a run.
+  cloud.fault('storage cp')
+  assert restore().returncode != 0
+  assert not (cloud.workdir / 'config.json').exists()
+  assert 'copied back' in restore().stdout
+  for path in ('config.json', 'sub/config.json'):
+    assert (cloud.workdir / path).read_text() == 'saved'
+
+
+def test_slashes_at_the_end_are_none(cloud):
+  settings = cloud.settings(WORKDIR='/mnt/run//', RESULTS='gs://b/run/')
+  said = cloud.run('copy', settings, '--dry_run')[1]
+  assert ' copy /mnt/run gs://b/run ' in said
+
+
+@pytest.mark.parametrize('request_', ['queued', 'direct'])
+def test_a_node_stopped_by_hand_is_started_and_not_deleted(cloud, request_):
+  cloud.change(workers=1, states=['ACTIVE'])
+  settings = cloud.settings(
+    ACCELERATOR='v6e-8', REQUEST=request_, SPOT='no', RESULTS='gs://b/run'
+  )
+  assert cloud.run('create', settings, '--yes')[0] == 0
+  cloud.stop()
+  code, said = cloud.run('wait', settings)
+  assert code == 1 and 'run is STOPPED; launch/tpu.sh create' in said
+  assert cloud.run('create', settings, answer='n\n')[0] == 2
+  code, said = cloud.run('create', settings, '--yes')
+  assert code == 0 and said.startswith('1 x v6e-8'), said
+  assert len(cloud.calls('tpu-vm', 'start')) == 1
+  assert cloud.run('wait', settings)[0] == 0
+  if request_ == 'direct':
+    # Another state that is not known to mean that it is gone.
+    cloud.stop('HIDDEN')
+    code, said = cloud.run('create', settings, '--yes')
+    assert code == 1 and 'tpu.sh delete' in said, said
+  assert not cloud.calls('tpu-vm', 'delete')
+  assert not cloud.calls('queued-resources', 'delete')
+
+
+def test_up_does_not_start_what_is_stopped_by_hand_meanwhile(cloud):
+  cloud.change(workers=1, states=['ACTIVE'])
+  cloud.codes('wait', '0')
+  settings = cloud.settings(ACCELERATOR='v6e-8', RESULTS='gs://b/run')
+  process = cloud.start('up', settings, '--yes')
+  wait_until(lambda: (cloud.folder / 'waiting.0').exists())
+  with cloud.held():
+    cloud.terminate()
+    cloud.stop()
+  said = process.communicate()[0]
+  assert process.returncode == 75, said
+  assert said.endswith('by hand; the same command starts it again\n')
+  code, said = cloud.run('up', settings, '--yes')
+  assert code == 0 and 'STOPPED: starting it again' in said, said
+  assert 'installed already' in said
 
 
 def test_several_slices(cloud):
@@ -319,7 +423,9 @@ def test_secrets_are_never_shown(cloud):
     *(('ACCELERATOR', 'v6e-12'), ('ACCELERATOR', 'tpu7x-8')),
     *(('SPOT', 'true'), ('SLICES', '0'), ('REQUEST', 'soon')),
     *(('RESULTS', '/tmp'), ('WORKDIR', 'gs://b'), ('PRICE', '3$')),
-    *(('SECRETS_FILE', '/none'), ('POLL_SECONDS', 'x')),
+    *(('SECRETS_FILE', '/none'), ('POLL_SECONDS', 'x'), ('SLICES', '08')),
+    *(('STRAGGLER_SECONDS', '0'), ('RESULTS', 'gs://')),
+    *(('INCLUDE', 'nowhere.txt'), ('INCLUDE', '.git')),
     ('DELETE_AFTER', 'yes'),  # and no RESULTS
   ],
 )

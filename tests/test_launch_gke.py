@@ -15,9 +15,18 @@ from tests.fake_cloud import ROOT, Cloud
 KUBECTL = """#!/usr/bin/env bash
 echo "$*" >> "$FAKE_CLOUD/kubectl"
 case $* in
+  get*/*' pods'* | get*/*' -l'*)
+    echo 'error: there is no need to specify a resource type as a separate' >&2
+    exit 1
+    ;;
+  'get jobset/'*jsonpath*) cat "$FAKE_CLOUD/jobset" 2> /dev/null || true ;;
+  'logs '*) echo 'the key is s3cret' ;;
   *--dry-run=client*) echo 'kind: Secret' ;;
   apply*) cat >> "$FAKE_CLOUD/applied" ;;
-  'get pods'*) printf 'pod/run-slice-0-%s-x7k\\n' 1 0 ;;
+  'get pods'*)
+    [[ ! -f $FAKE_CLOUD/no_pods ]] || exit 0
+    printf 'pod/run-slice-0-%s-x7k\\n' 1 0
+    ;;
 esac
 """
 
@@ -121,6 +130,8 @@ def test_slices(cloud, accelerator, kind, topology, hosts, chips):
     cloud, 'manifest', settings(cloud, ACCELERATOR=accelerator, SPOT='no')
   )
   assert code == 0, text
+  topologies = pytest.importorskip('gpt_jax.planning.topologies')
+  assert topologies.parse(accelerator).hosts == hosts
   job = yaml.safe_load(text)['spec']['replicatedJobs'][0]['template']['spec']
   pod = job['template']['spec']
   assert pod['nodeSelector'] == {
@@ -156,7 +167,8 @@ def test_create_is_confirmed_and_secrets_are_not_shown(cloud):
   path = settings(cloud, SECRETS_FILE=str(secrets))
   code, said = gke(cloud, 'create', path, answer='n\n')
   assert code == 2 and said.startswith('1 x v4-16, 2 hosts, 8 chips: about $')
-  assert not (cloud.folder / 'kubectl').exists()
+  assert (cloud.folder / 'kubectl').read_text().startswith('get jobset/run ')
+  assert (cloud.folder / 'kubectl').read_text().count('\n') == 1
   code, said = gke(cloud, 'create', path, '--yes')
   assert code == 0, said
   said += gke(cloud, 'create', path, '--dry_run')[1]
@@ -168,7 +180,8 @@ def test_create_is_confirmed_and_secrets_are_not_shown(cloud):
   job = jobset['spec']['replicatedJobs'][0]['template']['spec']
   [container] = job['template']['spec']['containers']
   assert container['envFrom'] == [{'secretRef': {'name': 'run-secrets'}}]
-  assert gke(cloud, 'logs', path)[0] == 0
+  assert gke(cloud, 'status', path)[0] == 0
+  assert gke(cloud, 'logs', path) == (0, 'the key is ***\n')
   assert gke(cloud, 'delete', path, '--yes')[0] == 0
   calls = (cloud.folder / 'kubectl').read_text().splitlines()
   assert calls[-3:] == [
@@ -176,6 +189,36 @@ def test_create_is_confirmed_and_secrets_are_not_shown(cloud):
     'delete --ignore-not-found jobset/run',
     'delete --ignore-not-found secret/run-secrets',
   ]
+  (cloud.folder / 'no_pods').touch()
+  code, said = gke(cloud, 'logs', path)
+  assert code == 1 and 'has no pods yet' in said and 'the key' not in said
+  # Nor are they left out in silence.
+  path = settings(cloud, SECRETS_FILE=str(secrets), CLUSTER='c')
+  code, said = gke(cloud, 'xpk', path)
+  assert code == 2 and 'SECRETS_FILE=' in said and said.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  'states, answer, calls',
+  [
+    ('StartupPolicyCompleted Failed ', 'y', ['get', 'delete', 'apply']),
+    ('Failed ', 'n', ['get']),
+    ('Completed ', 'y', ['get']),
+    ('StartupPolicyCompleted ', 'y', ['get', 'apply']),
+  ],
+)
+def test_create_again(cloud, states, answer, calls):
+  (cloud.folder / 'jobset').write_text(states)
+  gke(cloud, 'create', settings(cloud), answer=answer)
+  lines = (cloud.folder / 'kubectl').read_text().splitlines()
+  assert [line.split()[0] for line in lines] == calls
+
+
+def test_price_of_a_chip_that_is_not_listed(cloud):
+  path = settings(cloud, ACCELERATOR='tpu7x-128', PRICE='2')
+  code, said = gke(cloud, 'create', path, '--dry_run')
+  assert code == 0, said
+  assert said.startswith('1 x tpu7x-128, 16 hosts, 64 chips: about $128.00')
 
 
 def test_xpk(cloud):

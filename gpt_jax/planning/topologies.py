@@ -173,12 +173,18 @@ class Slices(NamedTuple):
 
   @property
   def hosts(self) -> int:
-    """Of all slices."""
+    """Of all slices: the machines that `launch/` starts the run on.
+
+    A slice of 8 chips in two dimensions is one machine with all of them; larger
+    ones are of machines with four, which is how all are compiled.
+    """
+    if self.chip.dimensions == 2 and math.prod(self.shape) <= 8:
+      return self.number
     return self.chips // math.prod(self.host)
 
   @property
   def host(self) -> Shape:
-    """Chips of a host: its bounds."""
+    """Chips of a host, as the compiler is told: its bounds."""
     return (1, 1, 1) if math.prod(self.shape) == 1 else self.chip.host
 
   @property

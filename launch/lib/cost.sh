@@ -12,7 +12,7 @@ declare -A ON_DEMAND=([v4]=3.22 [v5litepod]=1.20 [v5p]=4.20 [v6e]=2.70)
 SPOT_SHARE=0.40
 
 chip_price() {
-  local listed=${ON_DEMAND[$GENERATION]}
+  local listed=${ON_DEMAND[$GENERATION]:-}
   if [[ -n $PRICE ]]; then
     echo "$PRICE"
   elif [[ $SPOT == yes ]]; then

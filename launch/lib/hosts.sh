@@ -69,42 +69,28 @@ show_talk() {
   cat "$SCRATCH/talk" "$SCRATCH/output" | tail -n 20 >&2
 }
 
-# Packs the working tree, so that edited configs go along, into one file.
-pack() {
-  local staging=$SCRATCH/pack
-  rm -rf "$staging"
-  mkdir -p "$staging/code"
-  local parts=(gpt_jax configs launch pyproject.toml constraints.txt README.md
-    LICENSE "${INCLUDE[@]}")
-  if git -C "$REPO" rev-parse --is-inside-work-tree > /dev/null 2>&1; then
-    git -C "$REPO" ls-files -z --cached --others --exclude-standard \
-      -- "${parts[@]}"
-  else
-    (cd "$REPO" && find "${parts[@]}" -type f -not -name '*.pyc' -print0)
-  fi | LC_ALL=C sort -z > "$SCRATCH/files"
-  # A file that git lists and that was deleted is left out.
-  (cd "$REPO" && tar cf - --null --ignore-failed-read -T "$SCRATCH/files" \
-    2> /dev/null) | tar xf - -C "$staging/code"
-  printf '%s\n' "${HOST_SETUP:-true}" > "$staging/setup.sh"
-  if [[ -n $SECRETS_FILE ]]; then
-    (umask 077 && cat "$SECRETS_FILE" > "$staging/secrets")
-  fi
-  STAMP=$(cd "$staging" && {
-    find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
-    echo "$EXTRAS $PYTHON_VERSION"
-  } | sha256sum | cut -c 1-16)
-  (umask 077 && tar czpf "$SCRATCH/gpt_jax_bundle.tgz" -C "$staging" .)
-}
-
-# Does nothing where all hosts have this very tree. Hosts answer to ssh only
-# some time after their slice is there, so it is tried for a while.
+# Does nothing where all hosts have this very tree, and sets LEFT_ALONE where
+# they all run another. Hosts answer to ssh only some time after their slice is
+# there, so it is tried for a while.
 install_hosts() {
   local tries started=$SECONDS
+  LEFT_ALONE=no
   pack
-  if [[ $DRY_RUN == no ]] && on_hosts all is_installed "$STAMP" &&
-    (($(answered installed) == NUM_HOSTS)); then
-    say "installed already on all $NUM_HOSTS hosts"
-    return
+  if [[ $DRY_RUN == no ]]; then
+    on_hosts all is_installed "$STAMP" || true
+    if (($(answered installed) == NUM_HOSTS)); then
+      say "installed already on all $NUM_HOSTS hosts"
+      return
+    elif (($(answered running) == NUM_HOSTS)); then
+      say 'the run goes on from the tree that it was started with, and this one' \
+        "differs; to go on from this one: launch/tpu.sh stop $SETTINGS, then" \
+        'the same command'
+      LEFT_ALONE=yes
+      return
+    elif (($(answered running))); then
+      say 'some hosts run another tree, and some do not run: ending those'
+      end_run || return 1
+    fi
   fi
   say "installing on $NUM_HOSTS hosts"
   for ((tries = 1; ; tries++)); do
@@ -164,6 +150,19 @@ start_run() {
     return 1
   fi
   say "running on $NUM_HOSTS hosts: $(quote "${COMMAND[@]}")"
+}
+
+# Code is not replaced under a run.
+end_run() {
+  local since=$SECONDS
+  on_hosts all end || true
+  while read_status || true; [[ " ${STATES[*]} " == *' running '* ]]; do
+    if ((SECONDS - since >= STRAGGLER_SECONDS)); then
+      say "the run does not end: launch/tpu.sh status $SETTINGS"
+      return 1
+    fi
+    sleep "$POLL_SECONDS"
+  done
 }
 
 # `run`: starts, and leaves the rest to the user.

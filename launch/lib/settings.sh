@@ -12,7 +12,8 @@ load_settings() {
   SLICES=1 SPOT=no REQUEST=queued CREATE_FLAGS=() SSH_FLAGS=()
   COMMAND=() WORKDIR='' RESULTS='' HOST_SETUP='' SECRETS_FILE=''
   EXTRAS=tpu PYTHON_VERSION=3.12 INCLUDE=() PRICE=''
-  POLL_SECONDS=20 COPY_MINUTES=30 MAX_RESTARTS=100 DELETE_AFTER=no
+  POLL_SECONDS=20 STRAGGLER_SECONDS=120 COPY_MINUTES=30 MAX_RESTARTS=100
+  DELETE_AFTER=no
   IMAGE='' NFS='' MOUNT=/mnt/shared TOPOLOGY='' CLUSTER=''
   # In a shell of its own first: a mistake would end this one with code 1.
   # shellcheck source=/dev/null
@@ -20,6 +21,12 @@ load_settings() {
   # shellcheck source=/dev/null
   source "$1"
   local field
+  # gs://b/run//config.json is another object than gs://b/run/config.json.
+  for field in WORKDIR RESULTS; do
+    while [[ ${!field} == ?*/ && ${!field} != gs:// ]]; do
+      printf -v "$field" %s "${!field%/}"
+    done
+  done
   for field in NAME ZONE ACCELERATOR WORKDIR; do
     [[ -n ${!field} ]] ||
       bad "$field" 'is missing; launch/settings.example.sh explains it'
@@ -30,14 +37,17 @@ load_settings() {
   check_choice SPOT yes no
   check_choice REQUEST queued direct
   check_choice DELETE_AFTER yes no
-  for field in SLICES COPY_MINUTES MAX_RESTARTS; do
-    [[ ${!field} =~ ^[0-9]+$ ]] || bad "$field" 'a whole number'
+  for field in SLICES COPY_MINUTES MAX_RESTARTS STRAGGLER_SECONDS; do
+    # Bash takes 08 for octal.
+    [[ ${!field} =~ ^(0|[1-9][0-9]*)$ ]] ||
+      bad "$field" 'a whole number, without zeros in front'
   done
   [[ $POLL_SECONDS =~ ^[0-9]+([.][0-9]+)?$ ]] || bad POLL_SECONDS 'seconds'
   ((SLICES > 0)) || bad SLICES 'at least 1'
+  ((STRAGGLER_SECONDS > 0)) || bad STRAGGLER_SECONDS 'at least 1'
   ((SLICES == 1)) || [[ $REQUEST == queued ]] ||
     bad SLICES 'several slices need REQUEST=queued'
-  [[ -z $RESULTS || $RESULTS == gs://* ]] || bad RESULTS 'begins with gs://'
+  [[ -z $RESULTS || $RESULTS == gs://?* ]] || bad RESULTS 'begins with gs://'
   [[ $DELETE_AFTER == no || -n $RESULTS ]] ||
     bad DELETE_AFTER 'needs RESULTS: disks go with the slice'
   [[ $WORKDIR != gs://* ]] ||

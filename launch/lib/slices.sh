@@ -5,7 +5,7 @@
 # The slices themselves: their state, creating, waiting, deleting.
 
 # Sets STATE: ABSENT, or a state of queued resources; those of a single node
-# are brought to the same words. An error that is not "not found" ends the
+# are brought to the same words, and add STOPPED and STOPPING. An error that is not "not found" ends the
 # command: a slice that cannot be seen must not be taken for one that is gone.
 read_state() {
   local format='value(state)' tries resource=(tpu-vm)
@@ -17,6 +17,7 @@ read_state() {
     if STATE=$(tpus "${resource[@]}" describe "$NAME" "--format=$format" \
       2> "$SCRATCH/error"); then
       STATE=$(node_state "$STATE")
+      look_for_stopped
       return
     elif not_found "$SCRATCH/error"; then
       STATE=ABSENT
@@ -36,12 +37,25 @@ not_found() {
 node_state() {
   case $1 in
     READY) echo ACTIVE ;;
-    STARTING | RESTARTING | REPAIRING) echo PROVISIONING ;;
-    PREEMPTED | STOPPED | STOPPING | TERMINATED | HIDDEN | HIDING)
-      echo SUSPENDED
+    STARTING | RESTARTING | REPAIRING | REIMAGING | UNHIDING)
+      echo PROVISIONING
       ;;
+    PREEMPTED | TERMINATED) echo SUSPENDED ;;
     *) echo "$1" ;;
   esac
+}
+
+# Slices of one host can be stopped by hand, and keep their disk; a queued
+# resource is ACTIVE all the same.
+look_for_stopped() {
+  local node
+  if [[ $REQUEST == queued && $STATE == ACTIVE ]] && ((NUM_HOSTS == 1)); then
+    node=$(tpus tpu-vm describe "$NAME" '--format=value(state)' \
+      2> "$SCRATCH/error") || return 0
+    if [[ $node == STOP* ]]; then
+      STATE=$node
+    fi
+  fi
 }
 
 # True when the hosts cannot be expected to answer: a spot slice was taken
@@ -81,10 +95,22 @@ create_slices() {
       say "$NAME is asked for already: $STATE"
       return
       ;;
+    STOPPED | STOPPING)
+      start_stopped
+      return
+      ;;
+    ABSENT | FAILED | SUSPENDED | SUSPENDING | DELETING) ;;
+    *)
+      die 1 "$NAME is $STATE, which this does not mend; look at it in the" \
+        "Cloud console, or launch/tpu.sh delete $SETTINGS, then the same" \
+        'command again'
+      ;;
   esac
   show_cost
-  confirm "Create it?"
-  if [[ $STATE != ABSENT ]]; then
+  if [[ $STATE == ABSENT ]]; then
+    confirm 'Create it?'
+  else
+    confirm "Delete $NAME ($STATE), with all on its disks, and create it again?"
     say "$NAME is $STATE: deleting it first"
     delete_now
   fi
@@ -105,6 +131,19 @@ create_slices() {
   tpus "${command[@]}" "${flags[@]}" "${CREATE_FLAGS[@]}" ||
     die 1 "$NAME was not created (above); mend that, then give the same" \
       'command again'
+}
+
+start_stopped() {
+  show_cost
+  confirm "Start $NAME again ($STATE)?"
+  while [[ $STATE == STOPPING ]]; do
+    sleep "$POLL_SECONDS"
+    read_state
+  done
+  say "$NAME is $STATE: starting it again"
+  tpus tpu-vm start "$NAME" ||
+    die 1 "$NAME was not started (above); mend that, then give the same" \
+      "command again; or launch/tpu.sh delete $SETTINGS, with its disk"
 }
 
 # Until the slices are ACTIVE. Returns 1 when they were taken away meanwhile.
@@ -128,6 +167,9 @@ wait_for_slices() {
       ACTIVE) return ;;
       ABSENT) die 1 "$NAME: there is none; launch/tpu.sh create $SETTINGS" ;;
       SUSPENDED | SUSPENDING | DELETING) return 1 ;;
+      STOPPED | STOPPING)
+        die 1 "$NAME is $STATE; launch/tpu.sh create $SETTINGS starts it"
+        ;;
       FAILED)
         reason=$(tpus queued-resources describe "$NAME" \
           '--format=value(state.failedData.error.message)' 2>&1) || true

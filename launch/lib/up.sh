@@ -23,6 +23,9 @@ up() {
       preempted) crashes=0 ;;
       gone)
         crashes=0
+        # Whoever stopped it by hand may not want to pay for it.
+        [[ $STATE != STOP* ]] ||
+          die 75 "$NAME is $STATE, by hand; the same command starts it again"
         say "$NAME was taken away: making it again"
         ;;
       crashed)
@@ -98,11 +101,11 @@ restore_results() {
 # A run of which some hosts ended and others still save must end everywhere
 # before it starts anew; one that goes on everywhere is left alone.
 wait_for_stragglers() {
-  local tries
+  local since=$SECONDS told=no ended=no
   if [[ $DRY_RUN == yes ]]; then
     return
   fi
-  for ((tries = 0; tries < 30; tries++)); do
+  while ((SECONDS - since < 5 * STRAGGLER_SECONDS)); do
     if ! read_status; then
       ! slices_gone || return 1
       sleep "$POLL_SECONDS"
@@ -110,8 +113,12 @@ wait_for_stragglers() {
     fi
     [[ " ${STATES[*]} " == *' running '* && " ${STATES[*]} " =~ \
       \ (ended|lost|stopped)\  ]] || return 0
-    ((tries > 0)) || say 'waiting for the hosts that have not ended'
-    ((tries != 5)) || on_hosts all stop || true
+    [[ $told == yes ]] || say 'waiting for the hosts that have not ended'
+    told=yes
+    if [[ $ended == no ]] && ((SECONDS - since >= STRAGGLER_SECONDS)); then
+      ended=yes
+      on_hosts all end || true
+    fi
     sleep "$POLL_SECONDS"
   done
   return 1
@@ -120,7 +127,7 @@ wait_for_stragglers() {
 # Shows the log until the run has ended everywhere or the slices are gone; sets
 # VERDICT, and SAID for what is to be told.
 follow_run() {
-  local silent=0 copied=$SECONDS partly=0
+  local silent=0 copied=$SECONDS partly=''
   LOG_LINES=-50 # all of a new log; the end of one that was followed before
   if [[ $DRY_RUN == yes ]]; then
     on_hosts all status
@@ -151,8 +158,12 @@ follow_run() {
     fi
     # The others see a host that ended within heartbeat_seconds.
     if [[ $states =~ \ (ended|lost|none)\  ]]; then
-      partly=$((partly + 1))
-      ((partly != 15)) || on_hosts all stop || true
+      partly=${partly:-$SECONDS}
+      if ((SECONDS - partly >= STRAGGLER_SECONDS)); then
+        partly=$SECONDS
+        say 'some hosts have ended, and some not: ending those'
+        on_hosts all end || true
+      fi
     fi
     if [[ -n $RESULTS ]] && ((COPY_MINUTES > 0)) &&
       ((SECONDS - copied > 60 * COPY_MINUTES)); then

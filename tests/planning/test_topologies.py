@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slices that are sold, by shape and by accelerator name."""
 
+import json
 import math
+import pathlib
+import re
 
 import pytest
 
@@ -10,6 +13,7 @@ from gpt_jax import flops
 from gpt_jax.planning import topologies
 from gpt_jax.spec import UsageError
 
+ROOT = pathlib.Path(__file__).parents[2]
 ALL, OPEN = (True, True, True), (False, False, False)
 
 
@@ -25,7 +29,10 @@ ALL, OPEN = (True, True, True), (False, False, False)
     ('v5p-768', 'v5p:4x8x12', 384, 96, ALL),
     ('v5p-12288', 'v5p:16x16x24', 6144, 1536, ALL),
     ('v5e:1x1', 'v5e:1x1', 1, 1, OPEN),
-    ('v5litepod-8', 'v5e:2x4', 8, 2, OPEN),
+    ('v5litepod-8', 'v5e:2x4', 8, 1, OPEN),
+    ('v6e-4', 'v6e:2x2', 4, 1, OPEN),
+    ('v6e-8', 'v6e:2x4', 8, 1, OPEN),
+    ('v6e-16', 'v6e:4x4', 16, 4, OPEN),
     ('v5e-128', 'v5e:8x16', 128, 32, (False, True, False)),
     ('v6e-256', 'v6e:16x16', 256, 64, (True, True, False)),
     ('tpu7x-128', 'tpu7x:4x4x4', 64, 16, ALL),
@@ -55,6 +62,29 @@ def test_what_is_not_sold(text, nearest):
   with pytest.raises(UsageError) as error:
     topologies.parse(text)
   assert nearest in str(error.value)
+
+
+def test_the_table_of_launch():
+  """Each row, and that plans.json has found what it says fits."""
+  found = {
+    (plan['topology'], plan['config'].removeprefix('configs/'))
+    for plan in json.loads((ROOT / 'docs/plans.json').read_text())
+    if plan.get('found')
+  }
+  table = (ROOT / 'launch/README.md').read_text().partition('which configs')[2]
+  rows = re.findall(r'^\| `(.*?)` \|(.*)\|$', table, re.MULTILINE)
+  assert len(rows) > 9
+  for name, rest in rows:
+    slices = topologies.parse(name)
+    *figures, configs = (cell.strip() for cell in rest.split('|'))
+    hbm = slices.chip.hbm / topologies.GIB
+    assert figures == [
+      slices.name.partition(':')[2],
+      *(f'{slices.chips:,}', f'{slices.hosts:,}'),
+      *(f'{hbm:g} GiB', f'{hbm * slices.chips:,.0f} GiB'),
+    ]
+    for config in re.findall('`(.*?)`', configs):
+      assert (slices.name, config) in found
 
 
 def test_several_slices():
