@@ -27,6 +27,8 @@ up() {
         [[ $STATE != STOP* ]] ||
           die 75 "$NAME is $STATE, by hand; the same command starts it again"
         say "$NAME was taken away: making it again"
+        # The queued resource may say ACTIVE for a while after its nodes are gone.
+        sleep "$POLL_SECONDS"
         ;;
       crashed)
         crashes=$((crashes + 1))
