@@ -38,7 +38,7 @@ class Record(NamedTuple):
       held = ', '.join(map(repr, self.fields))
       raise UsageError(
         f'{self.where}: has no column {column!r}, it holds {held}; name the '
-        'column in finetune.task'
+        'column in the call of the task, or rename it'
       )
     return self.fields[column]
 
