@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -128,10 +129,7 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
   arguments = [*variant.flags, f'--config.seed={seed}', '--workdir', workdir]
   if not any(flag.startswith('--config.data.store') for flag in variant.flags):
     arguments.append(store)
-  code = subprocess.run(
-    [sys.executable, '-m', 'gpt_jax', 'train', *arguments],
-    stdout=subprocess.DEVNULL,
-  ).returncode
+  code = wait_for([sys.executable, '-m', 'gpt_jax', 'train', *arguments])
   if code == 2:
     raise UsageError(f'run {variant.name}: train refuses it; see above')
   if code == preemption.EXIT_CODE:
@@ -143,6 +141,26 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
       f'{variant.name}, seed {seed}: train ended with exit code {code}; see '
       'above, then give the same command again'
     )
+
+
+def wait_for(command: list[str]) -> int:
+  """Runs a process to its end; gives its exit code.
+
+  SIGTERM is passed on, so that it saves and nothing is left running. Ctrl-C it
+  gets from the terminal itself.
+  """
+  process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+  old = {
+    signal.SIGTERM: signal.signal(
+      signal.SIGTERM, lambda *_: process.terminate()
+    ),
+    signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+  }
+  try:
+    return process.wait()
+  finally:
+    for number, handler in old.items():
+      signal.signal(number, handler)
 
 
 def summary(workdir: str) -> dict[str, float]:

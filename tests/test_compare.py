@@ -3,7 +3,12 @@
 """Several configs, several seeds, one table."""
 
 import json
+import os
 import pathlib
+import signal
+import sys
+import threading
+import time
 
 import pytest
 import tiny
@@ -145,12 +150,33 @@ def test_bad_usage(tmp_path, capsys, flags, message):
   'code, error', [(2, UsageError), (1, RuntimeError), (75, Preempted)]
 )
 def test_failures_of_a_run_are_passed_on(monkeypatch, code, error):
-  class Done:
-    returncode = code
-
-  monkeypatch.setattr(compare.subprocess, 'run', lambda *_, **__: Done)
+  monkeypatch.setattr(compare, 'wait_for', lambda command: code)
   with pytest.raises(error, match='a'):
     compare.train(compare.Variant('a', []), '0', 'W/a/0', 'W')
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_run_is_told_to_stop_and_waited_for(tmp_path, number):
+  """Ctrl-C reaches the run by the terminal: here it goes on."""
+  ready = tmp_path / 'ready'
+  run = (
+    'import pathlib, signal, sys, time\n'
+    'signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n'
+    f'pathlib.Path({str(ready)!r}).touch()\n'
+    f'time.sleep({60 if number == signal.SIGTERM else 0.3})\n'
+  )
+
+  def stop():
+    while not ready.exists():
+      time.sleep(0.01)
+    os.kill(os.getpid(), number)
+
+  before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+  threading.Thread(target=stop).start()
+  code = compare.wait_for([sys.executable, '-c', run])
+  assert code == (75 if number == signal.SIGTERM else 0)
+  after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+  assert after == before
 
 
 def test_a_run_without_evaluations_is_named(tmp_path):
