@@ -40,7 +40,12 @@ def smooth(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 
 
 def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
-  """The envelope between two numbers of FLOPs."""
+  """The envelope between two numbers of FLOPs.
+
+  Where the runs of a budget have ended, those of a larger one, whose learning
+  rates are still high, are worse than what was there already: FLOPs that buy
+  nothing are left out.
+  """
   flops = np.geomspace(least, most, NUM_FLOPS)
   losses = np.array(
     [
@@ -48,13 +53,14 @@ def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
       for xs, ys in map(smooth, curves)
     ]
   )
-  best = losses.argmin(0)
-  kept = np.isfinite(losses.min(0))
+  best, lowest = losses.argmin(0), losses.min(0)
+  before = np.minimum.accumulate([np.inf, *lowest[:-1]])
+  kept = lowest < before
   parameters = np.array([c.parameters for c in curves], float)[best]
   per_token = np.array([c.flops_per_token for c in curves])[best]
   return Envelope(
     flops[kept],
-    losses.min(0)[kept],
+    lowest[kept],
     parameters[kept],
     (flops / per_token)[kept],
   )

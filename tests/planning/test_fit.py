@@ -165,6 +165,19 @@ def test_the_envelope_gives_the_exponents():
   assert (np.diff(found.losses) <= 0).all()
 
 
+def test_the_envelope_leaves_out_flops_that_buy_nothing():
+  """Between the end of a short run and where a longer one is as good."""
+  tokens = np.geomspace(1e3, 1e5, 50)
+  short = Curve(10, 60.0, tokens, 5 - np.log10(tokens))
+  # Worse by 0.3 at each number of tokens, and twice as long.
+  longer = Curve(10, 60.0, 2 * tokens, 5.3 - np.log10(2 * tokens))
+  found = envelope.envelope([short, longer], 6e4, 6e8)
+  assert (np.diff(found.losses) < 0).all()
+  end = 60 * tokens[-1]
+  inside = (found.flops > 1.05 * end) & (found.flops < 1.5 * end)
+  assert not inside.any()
+
+
 def test_all_approaches_together():
   true = TRUE[0]
   points = sweep(true)
