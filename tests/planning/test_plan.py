@@ -265,6 +265,18 @@ def test_every_paper_has_a_plan_that_fits():
       assert found['peak_gib'] < slices.chip.hbm / topologies.GIB
 
 
+def test_drift_ends_with_1(monkeypatch, capsys):
+  def recompile(root, only, note):
+    return [f'{only}: peak_gib was 3 and is 4', 'another']
+
+  monkeypatch.setattr(table, 'recompile', recompile)
+  with pytest.raises(SystemExit) as e:
+    main(['plan', '--recompile', '--only=gpt2'])
+  assert e.value.code == 1
+  error = capsys.readouterr().err
+  assert 'gpt2: peak_gib was 3 and is 4' in error and 'another' in error
+
+
 def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   """A new one is written down; drift is named, in file and table the new."""
   (tmp_path / 'docs').mkdir()
