@@ -422,11 +422,14 @@ def test_parameters_in_words(parameters, text):
 def test_gopher_counts_the_projection_of_its_relative_positions():
   """417M are 13 d^2 a layer and the table; 12 d^2 would make 389M."""
   config = config_lib.resolve(module('gopher').get_config('417m'))
-  kernels = inspect.figures_of(config)[1]['parameters_matmul']
-  assert kernels == 12 * 13 * 1536**2 + 32_000 * 1536
+  figures = inspect.figures_of(config)[1]
+  # They multiply distances: a token does not meet them.
+  assert figures['parameters_matmul'] == 12 * 12 * 1536**2 + 32_000 * 1536
   config = config_lib.unlocked(config)
   config.model.position = 'rope'
   plain = inspect.figures_of(config)[1]['parameters']
+  # The projection, u and v.
+  assert figures['parameters'] - plain == 12 * (1536**2 + 2 * 1536)
   assert rounded(plain, '417M') == '389M'
 
 

@@ -269,6 +269,7 @@ def test_drift_ends_with_1(monkeypatch, capsys):
   def recompile(root, only, note):
     return [f'{only}: peak_gib was 3 and is 4', 'another']
 
+  monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
   monkeypatch.setattr(table, 'recompile', recompile)
   with pytest.raises(SystemExit) as e:
     main(['plan', '--recompile', '--only=gpt2'])
