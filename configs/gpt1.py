@@ -15,7 +15,7 @@ it. With GPT-1's own vocabulary files and your text:
 
 Not run to the end.
 
-`cpu` is the same for two cores and half an hour, with the tasks that it is
+`cpu` is the same for two cores and 35 minutes, with the tasks that it is
 fine-tuned on in `gpt-jax ablation`:
 
   gpt-jax train --config configs/gpt1.py:cpu --workdir W \
