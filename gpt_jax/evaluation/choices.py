@@ -21,6 +21,7 @@ import numpy as np
 from gpt_jax.data.progress import Report
 from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.files import read_all
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Score, Scorer
 from gpt_jax.evaluation.shots import draw
@@ -73,11 +74,11 @@ class Choices(NamedTuple):
 
   def texts(self) -> list[tuple[str, str]]:
     """Context and right continuation of each example."""
-    return [(e.where, _solved(e)) for e in _read(self.examples)]
+    return [(e.where, _solved(e)) for e in read_all('examples', self.examples)]
 
   def check(self, shots: int) -> None:
     """See `task.Task`."""
-    examples = _read(self.examples)
+    examples = read_all('examples', self.examples)
     if shots:
       self._drawn(examples, Setting(shots))
 
@@ -85,7 +86,7 @@ class Choices(NamedTuple):
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
     """See `task.Task`."""
-    examples = _read(self.examples)
+    examples = read_all('examples', self.examples)
     prompts, num_shown = self._prompts(scorer, examples, setting)
     requests = []
     for example, prompt in zip(examples, prompts, strict=True):
@@ -130,7 +131,7 @@ class Choices(NamedTuple):
   ) -> tuple[list[str], list[list[int]]]:
     """Solved examples, and which of them are for each; see `shots.draw`."""
     assert self.shown is not None
-    solved = [_solved(e) for e in _read(self.shown)]
+    solved = [_solved(e) for e in read_all('examples', self.shown)]
     asked = [(e.where, _solved(e)) for e in examples]
     return solved, draw(solved, asked, setting)
 
@@ -253,15 +254,3 @@ def _num_requests(example: Example) -> int:
 
 def _solved(example: Example) -> str:
   return example.context + example.choices[example.label]
-
-
-def _read(examples: Callable[[], Iterator[Example]]) -> list[Example]:
-  """Reads the examples.
-
-  Raises:
-    UsageError: there is none.
-  """
-  out = [*examples()]
-  if not out:
-    raise UsageError('the task has no examples: its files are empty')
-  return out

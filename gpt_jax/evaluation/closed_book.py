@@ -16,6 +16,7 @@ import numpy as np
 from gpt_jax.data.progress import Report
 from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.files import read_all
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.shots import draw
@@ -53,11 +54,13 @@ class ClosedBook(NamedTuple):
 
   def texts(self) -> list[tuple[str, str]]:
     """The questions."""
-    return [(q.where, q.question) for q in _read(self.questions)]
+    return [
+      (q.where, q.question) for q in read_all('questions', self.questions)
+    ]
 
   def check(self, shots: int) -> None:
     """See `task.Task`."""
-    questions = _read(self.questions)
+    questions = read_all('questions', self.questions)
     if shots:
       self._drawn(questions, Setting(shots))
 
@@ -65,7 +68,7 @@ class ClosedBook(NamedTuple):
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
     """See `task.Task`."""
-    questions = _read(self.questions)
+    questions = read_all('questions', self.questions)
     prompts, num_shown = self._prompts(scorer, questions, setting)
     answers = scorer.answers(prompts, self.max_tokens, journal, report)
     right = [
@@ -83,7 +86,7 @@ class ClosedBook(NamedTuple):
   ) -> list[list[Question]]:
     """The solved questions that are for each; see `shots.draw`."""
     assert self.shown is not None
-    solved = _read(self.shown)
+    solved = read_all('questions', self.shown)
     drawn = draw(
       [q.question for q in solved],
       [(q.where, q.question) for q in questions],
@@ -129,15 +132,3 @@ def exact_match(answer: str, answers: Sequence[str]) -> bool:
 def _normal(text: str) -> str:
   text = text.lower().translate(str.maketrans('', '', string.punctuation))
   return ' '.join(_ARTICLES.sub(' ', text).split())
-
-
-def _read(questions: Callable[[], Iterator[Question]]) -> list[Question]:
-  """Reads the questions.
-
-  Raises:
-    UsageError: there is none.
-  """
-  out = [*questions()]
-  if not out:
-    raise UsageError('the task has no questions: its files are empty')
-  return out

@@ -3,12 +3,14 @@
 """The files of tasks, which are the user's to fetch."""
 
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 from gpt_jax.data import matches, records
 from gpt_jax.data.records import Record
 from gpt_jax.spec import UsageError
+
+T = TypeVar('T')
 
 
 class Files(NamedTuple):
@@ -58,3 +60,15 @@ class Files(NamedTuple):
         return f.read()
     except UnicodeDecodeError as e:
       raise UsageError(f'{paths[0]}: is not UTF-8: byte {e.start}') from e
+
+
+def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:
+  """What a task's files hold: examples or questions, as `kind` calls them.
+
+  Raises:
+    UsageError: there is nothing.
+  """
+  out = [*entries()]
+  if not out:
+    raise UsageError(f'the task has no {kind}: its files are empty')
+  return out
