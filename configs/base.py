@@ -89,6 +89,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # (plain, .gz, .zst), parquet('glob', 'column'), tfds('name', 'split',
     # 'field'), tfds_dir('folder', 'split', 'field'). All but stdlib take
     # on_error='skip', which counts what is bad instead of failing.
+    # passages("text('books/*.txt')", chars=1000) cuts the documents of another
+    # at blank lines, so that enough begin and end for a model to learn how.
     source='stdlib',
     # Or mixture(web:0.6, books:0.4, draw='without_replacement') of the calls in
     # `sources`; a comma list of phases changes the weights, as in

@@ -37,6 +37,12 @@ from gpt_jax.spec import UsageError
 # In the folder while it is being written.
 STATE = 'unfinished.npz'
 
+# Tokens of a document, on average, above which something is said. Whole books
+# have more; a model of GPT-1's shape that read 16M tokens of them chose the
+# right one of two sentences (BLiMP) in 52% when the end of a document stood
+# before them, and in 60% when a line end did.
+_LONG = 20_000
+
 log = logging.getLogger('gpt_jax')
 
 
@@ -272,6 +278,13 @@ def log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
       'validation' if held_out else 'train',
       *(written.num_documents, written.num_bytes, written.num_tokens),
     )
+    if written.num_tokens > _LONG * written.num_documents and not held_out:
+      log.warning(
+        'a document has %d tokens on average: too few end for a model to learn '
+        'how a text begins, as `evaluate` and prompts need it; '
+        "data.source='passages(...)' cuts them at blank lines",
+        written.num_tokens // written.num_documents,
+      )
   rate = num_bytes / 1e6 / max(seconds, 1e-9)
   log.info('tokenized and written at %.1f MB/s', rate)
 

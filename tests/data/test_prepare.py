@@ -356,3 +356,16 @@ def test_changed_files_are_named(corpus, make_config, caplog):
   # Where the corpus is not, the store does without.
   shutil.rmtree(corpus / 'docs')
   assert prepare.prepare(config, 'D') == before
+
+
+@pytest.mark.parametrize('longest', [21, 22])
+def test_too_few_ends_of_documents_are_told(
+  corpus, make_config, monkeypatch, caplog, longest
+):
+  monkeypatch.setattr(build, '_LONG', longest)
+  (corpus / 'books.md').write_text(('x' * 21 + '\n\n') * 3)
+  source = 'passages("text(\'books.md\')", chars=5)'
+  prepare.prepare(make_config(source=source, holdout='none'), 'D')
+  # 21 bytes and an end each.
+  told = 'a document has 22 tokens on average' in caplog.text
+  assert told == bool(caplog.text) == (longest == 21), caplog.text

@@ -98,7 +98,7 @@ def test_jsonl_is_one_document_a_line(corpus, ending):
       'a',
       b'',
       'texts',
-      ['data.source', 'texts', 'jsonl, mixture, parquet, stdlib'],
+      ['data.source', 'texts', 'jsonl, mixture, parquet, passages, stdlib'],
     ),
   ],
 )
@@ -151,3 +151,26 @@ def test_files_that_are_bad_are_skipped(corpus, caplog):
   assert read("text('*.md', on_error='skip')") == [('good.md', 'abc')]
   assert 'skipped 1 that is not UTF-8' in caplog.text
   assert 'skipped 1 that is a link in a circle' in caplog.text
+
+
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
+def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(
+  corpus, end
+):
+  paragraphs = ['x' * n for n in (3, 5, 11, 2, 7, 1)]
+  for name in ('a.md', 'b.md'):
+    (corpus / name).write_bytes((end * 2).join(paragraphs).encode())
+  want = ['xxx\n\nxxxxx', 'x' * 11, 'xx\n\n' + 'x' * 7, 'x']
+  found = read('passages("text(\'*.md\')", chars=8)')
+  assert [d.name for d in found[:4]] == [f'a.md#{i}' for i in (1, 2, 3, 4)]
+  texts = [d.text.replace('\r', '') for d in found]
+  assert texts == 2 * want
+  units = sources.load(FIELD, 'passages("text(\'*.md\')", chars=8)').units
+  assert [d for unit in units for d in unit.documents()] == found
+
+
+def test_passages_need_a_length_and_a_source():
+  with pytest.raises(UsageError, match='chars=0: must be at least 1'):
+    read("passages('stdlib', chars=0)")
+  with pytest.raises(UsageError, match='unknown'):
+    read("passages('books')")
