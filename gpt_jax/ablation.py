@@ -5,7 +5,7 @@ r"""Fine-tunes with and without what GPT-1 adds: its table 5 and figure 2.
   gpt-jax train --config configs/gpt1.py:cpu --workdir W
   gpt-jax ablation --init W --workdir A --glue glue_data --seeds 0,1,2
   gpt-jax ablation --init W --workdir A --glue glue_data --settings full \
-    --tasks sst2,rte --layers 0,1,2,3,4,5,6
+    --tasks cola,stsb --layers 0,1,2,3
 
 Each task is fine-tuned from W with the auxiliary objective (full) and without
 (no_auxiliary), and so from scratch (scratch, scratch_no_auxiliary), in
@@ -276,7 +276,7 @@ def collected(workdir: str) -> dict[str, Any]:
 
 
 def table(scores: dict[str, Any]) -> str:
-  """A Markdown table like GPT-1's table 5."""
+  """A Markdown table like GPT-1's table 5, of means and standard deviations."""
   tasks = [*scores]
   metrics = {
     task: next(iter(next(iter(scores[task].values())).values()))['metric']
@@ -290,17 +290,25 @@ def table(scores: dict[str, Any]) -> str:
   head = ['', 'average', *(f'{task} ({metrics[task]})' for task in tasks)]
   lines = [head, ['---'] * len(head)]
   for setting in settings:
-    cells, means = [], []
-    for task in tasks:
-      runs = scores[task].get(setting, {})
-      values = [100 * run['score'] for run in runs.values()]
-      if not values:
-        cells.append('-')
-        continue
-      means.append(statistics.mean(values))
-      spread = f' ± {statistics.stdev(values):.1f}' if len(values) > 1 else ''
-      cells.append(f'{means[-1]:.1f}{spread}')
-    whole = len(means) == len(tasks)
-    average = f'{statistics.mean(means):.1f}' if whole else '-'
-    lines.append([setting.replace('_', ' '), average, *cells])
+    runs = {task: scores[task].get(setting, {}) for task in tasks}
+    values = {
+      task: {seed: 100 * run['score'] for seed, run in of_task.items()}
+      for task, of_task in runs.items()
+    }
+    # Only seeds of all tasks make an average of tasks.
+    seeds = set.intersection(*({*of_task} for of_task in values.values()))
+    averages = [
+      statistics.mean(of_task[seed] for of_task in values.values())
+      for seed in sorted(seeds)
+    ]
+    cells = [_cell(averages), *(_cell([*v.values()]) for v in values.values())]
+    lines.append([setting.replace('_', ' '), *cells])
   return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
+
+
+def _cell(values: list[float]) -> str:
+  """Mean and standard deviation."""
+  if not values:
+    return '-'
+  spread = f' ± {statistics.stdev(values):.1f}' if len(values) > 1 else ''
+  return f'{statistics.mean(values):.1f}{spread}'

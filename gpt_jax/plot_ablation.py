@@ -7,7 +7,6 @@ import statistics
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 _LAYERS = 'layers_'
 
@@ -52,28 +51,37 @@ def bars(scores: dict[str, Any], out: str) -> str:
 def layers(scores: dict[str, Any], out: str) -> str | None:
   """Scores by the number of layers transferred (GPT-1, figure 2).
 
-  Arguments as of `bars`; returns None where no such run is.
+  Arguments as of `bars`; returns None where no such run is. Where all layers
+  were transferred ('full') is drawn last.
   """
-  figure = Figure(figsize=(6, 4), dpi=120)
-  axes = figure.subplots()
-  drawn = False
-  for i, (task, runs) in enumerate(scores.items()):
-    found = {
-      int(setting.removeprefix(_LAYERS)): _values(seeds)
-      for setting, seeds in runs.items()
+  numbers = sorted(
+    {
+      int(setting.removeprefix(_LAYERS))
+      for runs in scores.values()
+      for setting in runs
       if setting.startswith(_LAYERS)
     }
-    if not found:
-      continue
-    drawn = True
-    xs = sorted(found)
-    means = [statistics.mean(found[x]) for x in xs]
-    axes.plot(xs, means, f'C{i}o-', label=task)
-    low, high = ([f(found[x]) for x in xs] for f in (min, max))
-    axes.fill_between(xs, low, high, color=f'C{i}', alpha=0.15)
-  if not drawn:
+  )
+  if not numbers:
     return None
-  axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+  places = {f'{_LAYERS}{number}': number for number in numbers}
+  names = [str(number) for number in numbers]
+  if any('full' in runs for runs in scores.values()):
+    places['full'] = numbers[-1] + 1
+    names.append('all')
+  figure = Figure(figsize=(6, 4), dpi=120)
+  axes = figure.subplots()
+  for i, (task, runs) in enumerate(scores.items()):
+    found = {
+      x: _values(runs[name]) for name, x in places.items() if name in runs
+    }
+    if not {*found} & {*numbers}:
+      continue
+    means = [statistics.mean(values) for values in found.values()]
+    axes.plot([*found], means, f'C{i}o-', label=task)
+    low, high = ([f(values) for values in found.values()] for f in (min, max))
+    axes.fill_between([*found], low, high, color=f'C{i}', alpha=0.15)
+  axes.set_xticks([*places.values()], names)
   axes.set_xlabel('layers transferred, besides the embeddings')
   axes.set_ylabel('dev score x 100')
   axes.grid(alpha=0.3)
