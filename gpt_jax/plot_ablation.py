@@ -44,7 +44,12 @@ def bars(scores: dict[str, Any], out: str) -> str:
   axes.set_ylabel('dev score x 100')
   axes.grid(axis='y', alpha=0.3)
   if settings:
-    axes.legend()
+    axes.legend(
+      loc='lower center',
+      bbox_to_anchor=(0.5, 1),
+      frameon=False,
+      ncols=len(settings),
+    )
   return _save(figure, out)
 
 
