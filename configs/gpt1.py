@@ -15,7 +15,7 @@ it. With GPT-1's own vocabulary files and your text:
 
 Not run to the end.
 
-`cpu` is the same for two cores and half an hour, narrower, with a third of the
+`cpu` is the same for two cores and 35 minutes, narrower, with a third of the
 layers, and with Muon for the kernels. The tasks of `gpt-jax ablation` are for
 it:
 

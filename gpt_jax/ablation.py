@@ -290,18 +290,15 @@ def table(scores: dict[str, Any]) -> str:
   head = ['', 'average', *(f'{task} ({metrics[task]})' for task in tasks)]
   lines = [head, ['---'] * len(head)]
   for setting in settings:
-    runs = {task: scores[task].get(setting, {}) for task in tasks}
-    values = {
-      task: {seed: 100 * run['score'] for seed, run in of_task.items()}
-      for task, of_task in runs.items()
-    }
-    # Only seeds of all tasks make an average of tasks.
-    seeds = set.intersection(*({*of_task} for of_task in values.values()))
-    averages = [
-      statistics.mean(of_task[seed] for of_task in values.values())
-      for seed in sorted(seeds)
+    # A dictionary for each task: seed -> score.
+    found = [
+      {seed: 100 * run['score'] for seed, run in runs.items()}
+      for runs in (scores[task].get(setting, {}) for task in tasks)
     ]
-    cells = [_cell(averages), *(_cell([*v.values()]) for v in values.values())]
+    # Only seeds of all tasks make an average of tasks.
+    seeds = set.intersection(*({*of_task} for of_task in found))
+    averages = [statistics.mean(s[seed] for s in found) for seed in seeds]
+    cells = [_cell(averages), *(_cell([*s.values()]) for s in found)]
     lines.append([setting.replace('_', ' '), *cells])
   return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
 
