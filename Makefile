@@ -15,8 +15,8 @@ BIN := .venv/bin
 FLAGS ?=
 KILLS ?= 10
 ONLY ?=
-TPU_TESTS := tests/planning/test_plan.py tests/test_layout.py \
-  tests/test_switch_on_tpu.py tests/nn/test_splash_on_tpu.py
+TPU_TESTS := tests/planning/test_plan.py tests/training/test_layout.py \
+  tests/training/test_switch_on_tpu.py tests/nn/test_splash_on_tpu.py
 # A comma that does not end an argument of `call`.
 comma := ,
 
@@ -35,7 +35,7 @@ lint: .venv/ready
 	$(BIN)/shellcheck --external-sources --check-sourced launch/*.sh
 
 crash: .venv/ready
-	$(BIN)/python -m tests.crash --kills $(KILLS)
+	$(BIN)/python -m tests.support.crash --kills $(KILLS)
 
 plan: .venv/libtpu
 	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'

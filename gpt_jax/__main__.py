@@ -6,7 +6,8 @@ import contextlib
 import importlib
 import sys
 
-from gpt_jax import command, malloc, preemption
+from gpt_jax import cli
+from gpt_jax.runtime import malloc, preemption
 
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     preemption.listening() if name in STOPPABLE else contextlib.nullcontext()
   )
   with stoppable:
-    return command.run(importlib.import_module(f'gpt_jax.{name}'), rest)
+    return cli.run(importlib.import_module(f'gpt_jax.commands.{name}'), rest)
 
 
 if __name__ == '__main__':

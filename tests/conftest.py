@@ -16,13 +16,12 @@ os.environ['XLA_FLAGS'] = (
   '--xla_cpu_use_fusion_emitters=false'
 )
 
-# For `from configs import ...`, and for `import tiny` and `import reference`.
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+# For `from configs import ...` and `from tests.support import ...`.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import hypothesis  # noqa: E402
-import jax  # noqa: E402
-import pytest  # noqa: E402
+import hypothesis
+import jax
+import pytest
 
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 

@@ -117,7 +117,7 @@ def test_step_knows_the_objective_and_not_the_model():
     'gpt_jax.objectives.base',
     'gpt_jax.optim',  # rounding, average: how parameters take an update
     'gpt_jax.optim.average',
-    'gpt_jax.state',
+    'gpt_jax.training.state',
   }
 
 

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax import linen as nn
 from jax.sharding import Mesh, PartitionSpec
 
 from configs import base
 from gpt_jax import config as config_lib
-from gpt_jax import run as run_lib
 from gpt_jax import sharding
 from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
+from tests.support import tiny
 
 
 def mesh_of(*sizes):

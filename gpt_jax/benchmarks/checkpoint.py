@@ -18,15 +18,16 @@ import jax
 import numpy as np
 
 from gpt_jax import config as config_lib
-from gpt_jax import metrics, train
-from gpt_jax import run as run_lib
 from gpt_jax.benchmarks.train import random_store
-from gpt_jax.checkpoint import Checkpointer
-from gpt_jax.checksums import fingerprint
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.checkpoints.fingerprints import fingerprint
+from gpt_jax.commands import train
 from gpt_jax.config import Config
-from gpt_jax.job import Job
-from gpt_jax.run import Run
-from gpt_jax.store_data import StoreData
+from gpt_jax.training import metrics
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.job import Job
+from gpt_jax.training.run import Run
+from gpt_jax.training.store_data import StoreData
 
 SAVES = 3
 ROUNDS = 3

@@ -14,7 +14,7 @@ from gpt_jax.config import Config
 from gpt_jax.decoding import sample
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import causal
-from gpt_jax.state import init_params
+from gpt_jax.training.state import init_params
 
 # Tokens before the clock starts: compilation, and memory settles.
 WARM_UP = 3

@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.config import Config
-from gpt_jax.data import encode, holdout, progress, store, tokenizer
+from gpt_jax.data import encode, holdout, progress, store
 from gpt_jax.data import workers as processes
-from gpt_jax.data.source import Document, Source
-from gpt_jax.data.tokenizer_sentencepiece import SentencePiece
+from gpt_jax.data.sources.source import Document, Source
+from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePiece
 from gpt_jax.spec import UsageError
 
 # Of text: enough for several seconds, and it is held in memory.

@@ -16,12 +16,12 @@ import jax
 import numpy as np
 
 from gpt_jax import config as config_lib
-from gpt_jax import run as run_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.spec import UsageError
-from gpt_jax.step import mean_gradients
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.step import mean_gradients
 
 # So many times the experts, at the same number of tokens.
 MORE = 8

@@ -12,12 +12,12 @@ import time
 import jax
 import numpy as np
 
-from gpt_jax import flops
-from gpt_jax import run as run_lib
 from gpt_jax.config import Config
+from gpt_jax.costs import flops
 from gpt_jax.data import pipeline
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.store import TokenStore
+from gpt_jax.training import run as run_lib
 
 # Steps before the clock starts: caches and memory settle.
 WARM_UP = 3

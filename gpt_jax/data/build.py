@@ -24,14 +24,14 @@ from gpt_jax.data import (
   manifest,
   mixture,
   progress,
-  tokenizer,
 )
 from gpt_jax.data import store as token_store
 from gpt_jax.data.holdout import Part, Split
 from gpt_jax.data.manifest import Manifest
-from gpt_jax.data.source import Document
+from gpt_jax.data.sources.source import Document
 from gpt_jax.data.split_writer import Settings, SplitWriter, as_bytes
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.spec import UsageError
 
 # In the folder while it is being written.

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.data import tokenizer
 from gpt_jax.data import workers as workers_lib
 from gpt_jax.data.holdout import Part
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
 # Characters that are encoded together: few, so that at the end no worker is
 # alone for long.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax import spec
-from gpt_jax.data import sources
-from gpt_jax.data.sources import Document, Source
+from gpt_jax.data.sources import sources
+from gpt_jax.data.sources.sources import Document, Source
 from gpt_jax.spec import UsageError
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 
 import zstandard
 
-from gpt_jax.data.source import Bad, Skip
+from gpt_jax.data.sources.source import Bad, Skip
 
 COMPRESSED = ('.gz', '.zst', '.zstd')
 

@@ -13,7 +13,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
-from gpt_jax.data.source import Bad, Document, Skip, Unit
+from gpt_jax.data.sources.source import Bad, Document, Skip, Unit
 
 _MAGIC = re.compile(r'[*?\[]')
 

@@ -27,16 +27,16 @@ from gpt_jax.data import (
   manifest,
   mixture,
   progress,
-  sources,
 )
 from gpt_jax.data import store as token_store
 from gpt_jax.data import workers as workers_lib
-from gpt_jax.data.clean import catalogue, shared
+from gpt_jax.data.clean import choices, shared
 from gpt_jax.data.clean import report as clean_report
 from gpt_jax.data.clean import run as clean_run
 from gpt_jax.data.clean.run import Cleaned
 from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
+from gpt_jax.data.sources import sources
 from gpt_jax.data.split_writer import Settings
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
@@ -85,7 +85,7 @@ def prepare(
   beam = _beam() if runner else None
   _refuse_foreign(folder)
   if not manifest.exists(folder):
-    catalogue.check(catalogue.load(settings.clean).steps)
+    choices.check(choices.load(settings.clean).steps)
   with files.exclusive(folder, _UNFINISHED):
     if manifest.exists(folder):
       found = manifest.read(folder)
@@ -105,7 +105,7 @@ def prepare(
       job = beam and beam.job.Job(runner, beam_options)
       if beam:
         beam.job.check(job, split, settings.holdout)
-      if not catalogue.is_none(settings.clean):
+      if not choices.is_none(settings.clean):
         if beam:
           cleaned = beam.clean.clean(settings, split, folder, job)
         else:
@@ -236,7 +236,7 @@ def _split(settings: Settings) -> Split:
     for value in (*call.args, *call.kwargs.values())
     if isinstance(value, str) and os.path.isfile(value)
   }
-  named |= catalogue.load(settings.clean).files
+  named |= choices.load(settings.clean).files
   return split._replace(files=split.files | named)
 
 

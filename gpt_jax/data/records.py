@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data import lines
-from gpt_jax.data.sources_tfds import examples
+from gpt_jax.data.sources.tfds import examples
 from gpt_jax.spec import UsageError
 
 _TFDS = re.compile(r'tfds:(.+?(?::\d+\.\d+\.\d+)?):([^:]+(?:\[.*\])?)')

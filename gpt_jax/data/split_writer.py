@@ -10,7 +10,7 @@ import numpy as np
 from gpt_jax.data import store as token_store
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.store import ArrayWriter, Waiting
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
 _ARRAYS = (token_store.TOKENS, token_store.DOCUMENT_ENDS)
 

@@ -22,9 +22,10 @@ import numpy as np
 import tensorstore as ts
 
 from gpt_jax import spec
-from gpt_jax.data import files, manifest, mixture, packing, tokenizer
+from gpt_jax.data import files, manifest, mixture, packing
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import Phase
+from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.spec import UsageError
 
 TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'

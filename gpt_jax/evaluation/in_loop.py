@@ -8,13 +8,13 @@ from typing import Any
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.data.eval_sets import EvalSet
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.evaluation import suite
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.tasks import TASKS
-from gpt_jax.held_out import HeldOut
-from gpt_jax.run import Run
 from gpt_jax.spec import UsageError
+from gpt_jax.training.held_out import HeldOut
+from gpt_jax.training.run import Run
 
 
 def tasks(config: Config) -> list[suite.Named]:

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax import run as run_lib
 from gpt_jax import sharding
 from gpt_jax.data import progress
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import sample
 from gpt_jax.evaluation import score
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.language_model import windows
 from gpt_jax.evaluation.score import Request
 from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
 
 log = logging.getLogger('gpt_jax')
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from gpt_jax.data import ngrams
 from gpt_jax.data.progress import Report
 from gpt_jax.data.store import TokenStore
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.evaluation.figures import Figures
 
 # Tokens decoded at a time: documents may be of any size.

@@ -6,8 +6,8 @@ import json
 import os
 from typing import Any
 
-from gpt_jax import metrics
 from gpt_jax.evaluation.figures import Figures
+from gpt_jax.training import metrics
 
 
 class Results:

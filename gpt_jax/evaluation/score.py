@@ -18,12 +18,12 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.data.progress import Report
-from gpt_jax.data.tokenizer import Tokenizer
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import sample
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.run import Run, Trained
 from gpt_jax.spec import UsageError
+from gpt_jax.training.run import Run, Trained
 
 # Logits held at once, in elements: 128 MiB of float32.
 _CHUNK_LOGITS = 1 << 25

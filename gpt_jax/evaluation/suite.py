@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax import checksums
+from gpt_jax.checkpoints import fingerprints
 from gpt_jax.data import progress
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.journal import Journal
@@ -79,7 +79,7 @@ def check(
 
 def fingerprint(params: Any) -> str:
   """Says which parameters scores are of."""
-  return hashlib.sha256(checksums.fingerprint(params).tobytes()).hexdigest()
+  return hashlib.sha256(fingerprints.fingerprint(params).tobytes()).hexdigest()
 
 
 def measure(

@@ -13,8 +13,9 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import command, inspect
+from gpt_jax import cli
 from gpt_jax import config as config_lib
+from gpt_jax.commands import inspect
 from gpt_jax.planning import chips
 from gpt_jax.planning.inference import serve
 from gpt_jax.planning.laws import FITS, LAWS, Fit
@@ -64,7 +65,7 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
-def main(args: command.Args) -> None:
+def main(args: cli.Args) -> None:
   """Prints the plan of `--budget` or `--chips`."""
   flops, assumed = budget(args)
   given = args.inference_tokens
@@ -117,7 +118,7 @@ def main(args: command.Args) -> None:
     show(found, Console())
 
 
-def budget(args: command.Args) -> tuple[float, dict[str, Any]]:
+def budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
   """Training FLOPs, and what they were computed from.
 
   Raises:
@@ -135,7 +136,7 @@ def budget(args: command.Args) -> tuple[float, dict[str, Any]]:
         f'--budget={args.budget:g}: must be positive, as in 5.76e23'
       )
     return args.budget, {}
-  command.required(args, 'days')
+  cli.required(args, 'days')
   if not 0 < args.days < math.inf:
     raise UsageError(f'--days={args.days:g}: must be positive')
   if not 0 < args.mfu <= 1:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the training step for TPU slices that are not here, by libtpu.
 
-The step, its state and its stages are those of `train`, from `gpt_jax.run`;
-only the devices differ. They hold no arrays, and nothing is run.
+The step, its state and its stages are those of `train`; only the devices
+differ. They hold no arrays, and nothing is run.
 """
 
 import importlib.util
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies as jax_topologies
 
-from gpt_jax import run as run_lib
 from gpt_jax.config import Config
 from gpt_jax.planning.topologies import GIB, Slices
-from gpt_jax.run import Compiled, Run
 from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.run import Compiled, Run
 
 _SETTINGS = {
   # Do not look for a TPU, and let several processes compile at once.

@@ -18,8 +18,8 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
-from gpt_jax.planning import reckoning
-from gpt_jax.planning.reckoning import Facts, Links, facts_of
+from gpt_jax.planning import cost_model
+from gpt_jax.planning.cost_model import Facts, Links, facts_of
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
@@ -136,7 +136,7 @@ def micro_choices(config: Config, mesh: dict[str, int]) -> list[int]:
 
 def activations(config: Config, mesh: dict[str, int]) -> float:
   """Bytes on one device that the forward pass keeps, roughly."""
-  return reckoning.activations(facts_of(config), mesh, config.batch.micro_rows)
+  return cost_model.activations(facts_of(config), mesh, config.batch.micro_rows)
 
 
 def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, Links]]:
@@ -207,12 +207,12 @@ def _layout(
   need = state + of_mesh.gradients(mesh)
   choices = [facts.config.batch.micro_rows]
   for at_once in _micro_choices(facts.rows, split) if micro else choices:
-    kept = reckoning.activations(facts, mesh, at_once)
+    kept = cost_model.activations(facts, mesh, at_once)
     if need + kept <= FREE * slices.hbm:
       break
   if micro:
     changes['batch.micro_rows'] = at_once
-  seconds = reckoning.seconds(facts, slices, of_mesh, mesh, links, at_once)
+  seconds = cost_model.seconds(facts, slices, of_mesh, mesh, links, at_once)
   return Layout(mesh, changes, seconds, state, need + kept)
 
 

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gpt_jax import flops
-from gpt_jax import run as run_lib
+from gpt_jax.costs import flops
 from gpt_jax.nn.pattern import period
 from gpt_jax.planning import collectives, estimate, gradients, hlo, matmuls
 from gpt_jax.planning.compile import Program
 from gpt_jax.planning.estimate import Rates
 from gpt_jax.planning.topologies import Slices
-from gpt_jax.run import Run
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.run import Run
 
 
 class Hbm(NamedTuple):

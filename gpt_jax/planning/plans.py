@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpt_jax import config as config_lib
-from gpt_jax import run as run_lib
 from gpt_jax.config import Config
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import layouts
@@ -21,6 +20,7 @@ from gpt_jax.planning.measure import (
 )
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
+from gpt_jax.training import run as run_lib
 
 Note = Callable[[str], None]
 

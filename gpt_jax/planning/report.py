@@ -10,7 +10,7 @@ from rich.table import Table
 from gpt_jax.planning import estimate
 from gpt_jax.planning.measure import Stage
 from gpt_jax.planning.plans import Plan, overrides
-from gpt_jax.planning.remedies import Misfit
+from gpt_jax.planning.suggestions import Misfit
 from gpt_jax.planning.topologies import GIB, Slices
 
 PERCENT = f'±{estimate.ERROR:.0%}'

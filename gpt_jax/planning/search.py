@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import layouts, remedies
+from gpt_jax.planning import layouts, suggestions
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.plans import (
   Note,
@@ -76,7 +76,9 @@ def _variants(request: Request) -> list[dict[str, Any]]:
   """What to try, the most promising first: fastest of what may fit."""
   sizes, limit = Sizes(), request.slices.hbm
   found = []
-  remats = remedies.REMATS if request.remat else (request.config.model.remat,)
+  remats = (
+    suggestions.REMATS if request.remat else (request.config.model.remat,)
+  )
   for remat in remats:
     config = layouts.apply(request.config, {'model.remat': remat})
     if request.mesh:
@@ -101,7 +103,7 @@ def _variants(request: Request) -> list[dict[str, Any]]:
           fewer = {**changes, 'batch.micro_rows': n}
           found.append((False, option.seconds * 1.02, fewer))
   if not found:
-    enough = remedies.larger(request)
+    enough = suggestions.larger(request)
     raise UsageError(
       f'--topology={request.slices.name}: by reckoning no layout fits; take '
       + (enough or 'more chips of another generation')

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax import flops, sharding, spec
-from gpt_jax import state as state_lib
+from gpt_jax import sharding, spec
 from gpt_jax.config import Config
+from gpt_jax.costs import flops
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS
+from gpt_jax.training import state as state_lib
 
 
 class State(NamedTuple):

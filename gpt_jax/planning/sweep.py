@@ -12,12 +12,14 @@ import os
 from typing import NamedTuple
 
 from gpt_jax import config as config_lib
-from gpt_jax import inspect, metrics, spec
+from gpt_jax import spec
+from gpt_jax.commands import inspect
 from gpt_jax.config import Config
-from gpt_jax.metrics import HELD_OUT
 from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.planning.power import Curve, Point
 from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+from gpt_jax.training.metrics import HELD_OUT
 
 
 class Size(NamedTuple):

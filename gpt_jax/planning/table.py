@@ -17,13 +17,13 @@ from typing import Any
 import jax
 
 from gpt_jax.config import Config
-from gpt_jax.metrics import write_atomically
-from gpt_jax.planning import layouts, plans, remedies, topologies
+from gpt_jax.planning import layouts, plans, suggestions, topologies
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.plans import Note, Plan, Request
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import GIB
 from gpt_jax.spec import UsageError
+from gpt_jax.training.metrics import write_atomically
 
 FILE = 'docs/plans.json'
 # What encloses the table in README.md.
@@ -170,7 +170,7 @@ def _first(
     plan = plans.make(request, note, last_only=True)
   except TooLarge as e:
     note(str(e))
-    found = remedies.smallest_change(request, e, note).remedy
+    found = suggestions.smallest_change(request, e, note).remedy
     if found is None:
       raise
     plan = found
@@ -183,7 +183,7 @@ def _fastest_remat(
 ) -> Config:
   """With the rematerialisation whose layout is fastest by reckoning."""
   sizes, options = Sizes(), []
-  for remat in remedies.REMATS:
+  for remat in suggestions.REMATS:
     changed = layouts.apply(config, {'model.remat': remat})
     best = layouts.candidates(changed, slices, sizes, micro=micro)[0]
     fits = best.bytes <= layouts.FREE * slices.hbm

@@ -10,7 +10,7 @@ import pytest
 from gpt_jax.benchmarks import encode as benchmark
 from gpt_jax.data import encode
 from gpt_jax.data.holdout import Part
-from gpt_jax.data.source import Document
+from gpt_jax.data.sources.source import Document
 from gpt_jax.spec import UsageError
 
 

@@ -7,12 +7,12 @@ import math
 import jax
 import numpy as np
 import pytest
-import tiny
 
-from gpt_jax import held_out as held_out_lib
-from gpt_jax import metrics
 from gpt_jax.data import eval_sets, files, prepare
 from gpt_jax.spec import UsageError
+from gpt_jax.training import held_out as held_out_lib
+from gpt_jax.training import metrics
+from tests.support import tiny
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from gpt_jax.data import matches, sources
+from gpt_jax.data import matches
+from gpt_jax.data.sources import sources
 from gpt_jax.spec import UsageError
 
 

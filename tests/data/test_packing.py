@@ -6,7 +6,6 @@ import itertools
 
 import jax
 import numpy as np
-import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import phases
 from gpt_jax.data.store import TokenStore
 from gpt_jax.objectives import causal
+from tests.support import tiny
 
 EOS = 0
 

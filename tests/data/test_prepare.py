@@ -14,7 +14,8 @@ import threading
 import numpy as np
 import pytest
 
-from gpt_jax.data import build, encode, files, manifest, prepare, sources, store
+from gpt_jax.data import build, encode, files, manifest, prepare, store
+from gpt_jax.data.sources import sources
 from gpt_jax.data.store import ArrayWriter, TokenStore
 from gpt_jax.spec import UsageError
 

@@ -7,12 +7,11 @@ import functools
 import jax
 import numpy as np
 import pytest
-import reference
-import tiny
 
 from gpt_jax.decoding import sample
 from gpt_jax.decoding.sample import Sampler
 from gpt_jax.nn.caches import init_caches
+from tests.support import reference, tiny
 
 B, V, CONTEXT = tiny.B, tiny.V, tiny.MODEL['context_length']
 GREEDY = Sampler(temperature=0)

@@ -10,7 +10,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.evaluation import in_loop
 from gpt_jax.spec import UsageError
-from tests import tiny
+from tests.support import tiny
 
 
 @pytest.fixture

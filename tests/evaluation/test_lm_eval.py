@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip('lm_eval', reason="needs lm-eval: pip install '.[eval]'")
 
-from gpt_jax import run as run_lib
 from gpt_jax.__main__ import main
 from gpt_jax.evaluation.lm_eval import GptJax
+from gpt_jax.training import run as run_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [

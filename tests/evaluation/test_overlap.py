@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokenizer import Bytes
+from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import overlap
 
 

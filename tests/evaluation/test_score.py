@@ -5,12 +5,12 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokenizer import Bytes
+from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import score
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Row, Scorer
 from gpt_jax.spec import UsageError
-from tests import tiny
+from tests.support import tiny
 
 LENGTH = 41
 REQUESTS = [

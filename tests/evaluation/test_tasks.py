@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.data.tokenizer import Bytes
+from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import closed_book, figures, language_model, suite
 from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.score import Row, Score

@@ -7,12 +7,12 @@ import json
 import jax
 import numpy as np
 import pytest
-from golden_io import ROOT, case, config, tensors
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
+from tests.support.golden_io import ROOT, case, config, tensors
 
 PRETRAINING = ROOT / 'bert_pretraining'
 BIASES = ('cls.predictions.bias', 'cls.predictions.decoder.bias')

@@ -7,8 +7,6 @@ import json
 import jax
 import numpy as np
 import pytest
-import tiny
-from golden_io import ROOT, case, config, tensors
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
@@ -17,6 +15,8 @@ from gpt_jax.hf.gpt_neox import GPT_NEOX
 from gpt_jax.hf.gptj import GPTJ
 from gpt_jax.nn import transformer
 from gpt_jax.spec import UsageError
+from tests.support import tiny
+from tests.support.golden_io import ROOT, case, config, tensors
 
 GPT2 = ROOT / 'gpt2_lm'
 

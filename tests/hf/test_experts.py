@@ -11,14 +11,14 @@ import re
 
 import numpy as np
 import pytest
-import tiny
-from golden_io import ROOT, case, config, tensors
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options, ffns
 from gpt_jax.hf.switch_transformers import SWITCH_TRANSFORMERS
 from gpt_jax.spec import UsageError
+from tests.support import tiny
+from tests.support.golden_io import ROOT, case, config, tensors
 
 MISTRAL, T5 = ROOT / 'mistral_lm', ROOT / 't5_v10'
 DECODER = {'num_layers': 2, 'norm': 'rmsnorm', 'bias': 'none'}

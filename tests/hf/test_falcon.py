@@ -5,12 +5,12 @@
 import jax
 import numpy as np
 import pytest
-import tiny
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
 from gpt_jax.hf.falcon import FALCON
 from gpt_jax.spec import UsageError
+from tests.support import tiny
 
 CONFIG = {
   'vocab_size': 23,

@@ -11,11 +11,11 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from golden_io import FOLDERS, case, cases, config, meta, tensors
 
 from gpt_jax import hf
 from gpt_jax.decoding import sample
 from gpt_jax.nn.transformer import Transformer
+from tests.support.golden_io import FOLDERS, case, cases, config, meta, tensors
 
 TOLERANCE = 1e-4
 # In files, but no parameters.

@@ -7,12 +7,12 @@ import math
 import jax
 import numpy as np
 import pytest
-import tiny
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
 from gpt_jax.hf.llama import LLAMA, MISTRAL
 from gpt_jax.spec import UsageError
+from tests.support import tiny
 
 CONFIG = {
   'vocab_size': 23,

@@ -7,13 +7,13 @@ import json
 import jax
 import numpy as np
 import pytest
-from golden_io import ROOT, case, config, tensors
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
 from gpt_jax.hf.t5 import T5
 from gpt_jax.spec import UsageError
+from tests.support.golden_io import ROOT, case, config, tensors
 
 V10, V11, CLS = (ROOT / n for n in ('t5_v10', 't5_v11', 't5_cls'))
 SCALED = "tied(scale='rsqrt')"

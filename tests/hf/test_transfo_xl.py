@@ -7,14 +7,14 @@ import json
 import jax
 import numpy as np
 import pytest
-import tiny
-from golden_io import ROOT, config, tensors
 from safetensors.numpy import save_file
 
 from gpt_jax import hf
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
+from tests.support import tiny
+from tests.support.golden_io import ROOT, config, tensors
 
 DIV, LM = ROOT / 'transfo_xl_div', ROOT / 'transfo_xl_lm'
 # Ours: no prime width, for pairs of sine and cosine.

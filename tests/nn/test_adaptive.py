@@ -5,12 +5,11 @@
 import jax
 import numpy as np
 import pytest
-import reference
-import tiny
 
 from gpt_jax.nn.adaptive import adaptive_log_probs
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
+from tests.support import reference, tiny
 
 B, L, V, D = 3, 11, 23, 17
 E = 13

@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import tiny
 from flax import linen as nn
 
 from gpt_jax.nn import dot_product
@@ -20,6 +18,7 @@ from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import full, local
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
+from tests.support import reference, tiny
 
 B, L, M, K, D = 3, 5, 11, 7, 17
 HERE = Context()

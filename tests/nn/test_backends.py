@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax import linen as nn
 
 from configs import base
@@ -19,6 +18,7 @@ from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
+from tests.support import tiny
 
 B, L, K = 4, 256, 64
 EVERYTHING = Visibility()

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import tiny
 from flax import linen as nn
 
 from gpt_jax import spec
@@ -24,6 +22,7 @@ from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.spec import UsageError
+from tests.support import reference, tiny
 
 B, L, D, F, K, H, G, M = 3, 5, 17, 29, 7, 6, 2, 11
 HERE = Context()

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.spec import UsageError
+from tests.support import tiny
 
 B, L, CONTEXT = tiny.B, tiny.L, tiny.MODEL['context_length']
 EVEN = {'d_model': 22, 'head_size': 8}

@@ -7,12 +7,12 @@ import functools
 import jax
 import numpy as np
 import pytest
-import reference
 
 from gpt_jax import spec
 from gpt_jax.nn import dot_product
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.masks import PATTERNS
+from tests.support import reference
 
 B, L, K, H, G = 3, 29, 7, 6, 2
 EVERYTHING = Visibility()

@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import tiny
 
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.nn.transformer import layer_outputs
 from gpt_jax.spec import UsageError
+from tests.support import reference, tiny
 
 B, L, M, D = tiny.B, tiny.L, 7, tiny.D
 SIZES = {'num_layers': 3, 'num_encoder_layers': 2}

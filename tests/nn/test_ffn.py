@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import tiny
 from flax.core.meta import unbox
 
 from gpt_jax.nn.activations import FORMS
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.init import INITS
+from tests.support import reference, tiny
 
 B, L, D, F = 3, 5, 17, 29
 

@@ -7,11 +7,11 @@ import functools
 import jax
 import numpy as np
 import pytest
-import tiny
 from flax import linen as nn
 
-from gpt_jax import flops
+from gpt_jax.costs import flops
 from gpt_jax.nn.init import INITS
+from tests.support import tiny
 
 LAYERS = 5
 # Of GPT-2, section 2.3: N = 2 * 5 residual layers.

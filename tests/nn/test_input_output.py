@@ -5,10 +5,9 @@
 import jax
 import numpy as np
 import pytest
-import reference
-import tiny
 
 from gpt_jax.objectives.causal import causal
+from tests.support import reference, tiny
 
 B, L, D = tiny.B, tiny.L, tiny.D
 

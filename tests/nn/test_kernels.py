@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax import linen as nn
 from jax.sharding import AbstractDevice, AbstractMesh
 
@@ -22,6 +21,7 @@ from gpt_jax.nn import backends, kernels
 from gpt_jax.nn.backends import BACKENDS, Request
 from gpt_jax.nn.dot_product import Visibility, attend_within
 from gpt_jax.nn.masks import PATTERNS
+from tests.support import tiny
 
 B, L, K = 4, 256, 64
 EVERYTHING = Visibility()

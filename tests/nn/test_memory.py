@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
 from gpt_jax.nn.attention import SegmentMemory
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.transformer import layer_outputs
 from gpt_jax.spec import UsageError
+from tests.support import tiny
 
 B, L, M = 3, 5, 7
 D = 22  # pairs of sine and cosine

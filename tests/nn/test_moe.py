@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import tiny
 from flax.core.meta import unbox
 
 from gpt_jax import spec
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.init import INITS
 from gpt_jax.spec import UsageError
+from tests.support import reference, tiny
 
 B, L, D, F, E = 4, 6, 5, 7, 3
 KEY = jax.random.key(7)

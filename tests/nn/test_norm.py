@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 
 from gpt_jax import spec
 from gpt_jax.nn import norm
 from gpt_jax.nn.norm import NORMS
+from tests.support import reference
 
 B, L, D = 3, 5, 17
 layer_norm = jax.jit(norm.layer_norm, static_argnames='epsilon')

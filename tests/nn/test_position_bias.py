@@ -8,13 +8,13 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-import tiny
 from flax import linen as nn
 
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS, alibi_slopes, t5_bucket
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
+from tests.support import tiny
 
 B, H, K = 2, 3, 5
 QUERY = np.array([[4, 5, 6, 7], [0, 1, 2, 3]])

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn.positions import POSITIONS, Position
 from gpt_jax.spec import UsageError
+from tests.support import reference
 
 B, L, D, CONTEXT = 3, 5, 17, 13
 EVEN = 22  # pairs of sine and cosine

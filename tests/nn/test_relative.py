@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import tiny
 from flax import linen as nn
 
 from gpt_jax import spec
@@ -22,6 +20,7 @@ from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.spec import UsageError
+from tests.support import reference, tiny
 
 B, L, K, H, G = 3, 11, 7, 6, 2
 D = 22  # pairs of sine and cosine

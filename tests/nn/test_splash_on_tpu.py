@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-SCRIPT = pathlib.Path(__file__).parents[1] / 'compile_for_tpu.py'
+SCRIPT = pathlib.Path(__file__).parents[1] / 'support/compile_for_tpu.py'
 
 pytestmark = pytest.mark.skipif(
   importlib.util.find_spec('libtpu') is None,

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import tiny
 from flax import linen as nn
 
 from gpt_jax.nn.attention import Context
@@ -18,6 +16,7 @@ from gpt_jax.nn.stack import REMATS, Stack
 from gpt_jax.nn.transformer import layer_outputs, parameter_shapes
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
+from tests.support import reference, tiny
 
 B, L = tiny.B, tiny.L
 RATES = 'rates(residual=0.2, attention=0.3)'

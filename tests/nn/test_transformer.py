@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import tiny
 
 from gpt_jax.objectives.causal import causal
+from tests.support import reference, tiny
 
 B, L, D = tiny.B, tiny.L, tiny.D
 

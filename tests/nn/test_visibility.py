@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import optax
 import pytest
-import tiny
 
 from gpt_jax.nn import dot_product
+from tests.support import tiny
 
 B, L = tiny.B, tiny.L
 

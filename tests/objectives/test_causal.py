@@ -5,11 +5,11 @@
 import jax
 import numpy as np
 import pytest
-import tiny
 
 from gpt_jax.objectives.causal import causal, corrupt
 from gpt_jax.spec import UsageError
-from gpt_jax.step import mean_gradients
+from gpt_jax.training.step import mean_gradients
+from tests.support import tiny
 
 
 def test_each_token_predicts_the_next():

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 from scipy import special
 
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
+from tests.support import reference
 
 # Odd sizes: one token, fewer and more tokens than columns, a long row.
 SIZES = [(1, 1, 1, 2), (2, 3, 5, 7), (3, 12, 13, 101), (2, 521, 5, 1009)]

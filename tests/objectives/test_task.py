@@ -7,12 +7,13 @@ import functools
 import jax
 import numpy as np
 import pytest
-import tiny
-from golden_io import ROOT, case
 
-from gpt_jax import hf, state
+from gpt_jax import hf
 from gpt_jax.objectives.task import choice, classification, regression, target
 from gpt_jax.spec import UsageError
+from gpt_jax.training import state
+from tests.support import tiny
+from tests.support.golden_io import ROOT, case
 
 KEY = jax.random.key(5)
 PLAIN = {'loop': 'scan', 'num_layers': 2, 'dropout': 'none'}

@@ -5,21 +5,21 @@
 import functools
 import itertools
 
-import algorithms
 import jax
 import numpy as np
 import optax
 import pytest
-import tiny
 from jax.sharding import PartitionSpec
 
-from gpt_jax import flops, spec
-from gpt_jax import run as run_lib
+from gpt_jax import spec
+from gpt_jax.costs import flops
 from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
+from tests.support import algorithms, tiny
 
 STEPS = 20
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tiny
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax import spec
 from gpt_jax.optim import rounding
 from gpt_jax.optim.rounding import PRECISIONS, stochastic_round
+from tests.support import tiny
 
 stochastic_round = jax.jit(stochastic_round)
 

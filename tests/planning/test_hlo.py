@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax.planning import (
@@ -21,6 +20,7 @@ from gpt_jax.planning import (
   loops,
   matmuls,
 )
+from tests.support import tiny
 
 # A loop of 7 trips in one of 3; a product in a fusion; what a TPU's text has:
 # layouts with parentheses, lines broken inside, unsigned counters.

@@ -4,17 +4,17 @@
 
 import jax
 import pytest
-import tiny
 from jax.sharding import AbstractMesh
 
 from configs import gpt3, palm
 from gpt_jax import config as config_lib
-from gpt_jax import run as run_lib
 from gpt_jax import sharding
-from gpt_jax import state as state_lib
 from gpt_jax.planning import layouts, topologies
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
+from gpt_jax.training import state as state_lib
+from tests.support import tiny
 
 
 def test_palm_gets_the_mesh_of_its_paper():

@@ -12,7 +12,6 @@ import sys
 import types
 
 import pytest
-import tiny
 
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
@@ -20,17 +19,17 @@ from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import (
   layouts,
   plans,
-  remedies,
   search,
+  suggestions,
   table,
   topologies,
 )
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.plans import Request
 from gpt_jax.spec import UsageError
+from tests.support import tiny
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 NEEDS_LIBTPU = pytest.mark.skipif(
   importlib.util.find_spec('libtpu') is None,
@@ -44,7 +43,7 @@ def found():
   # Those of `conftest` are for the CPU's compiler.
   env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
   done = subprocess.run(
-    [sys.executable, str(HERE / 'plan_for_tpu.py')],
+    [sys.executable, str(ROOT / 'tests/support/plan_for_tpu.py')],
     env=env,
     cwd=ROOT,
     capture_output=True,
@@ -130,9 +129,9 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
       raise TooLarge(32, 2.0, 1.0)
     return changes
 
-  monkeypatch.setattr(remedies, 'compile_plan', compile_plan)
+  monkeypatch.setattr(suggestions, 'compile_plan', compile_plan)
   notes = []
-  found = remedies.smallest_change(
+  found = suggestions.smallest_change(
     request, TooLarge(32, 2.0, 1.0), notes.append
   )
   assert (found.rows, found.needed, found.limit) == (32, 2.0, 1.0)
@@ -148,11 +147,11 @@ def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
   slices = topologies.parse('v5e:2x4')
   request = Request(config, slices, mesh=True, micro=True)
   taken = {'mesh.data': 8, 'mesh.fsdp': 1}
-  found = layouts.candidates(config, slices, remedies.Sizes(), micro=True)
+  found = layouts.candidates(config, slices, suggestions.Sizes(), micro=True)
   fsdp = [layout for layout in found if layout.sizes['data'] == 1]
   monkeypatch.setattr(layouts, 'candidates', lambda *args, **given: fsdp)
   meshes = set()
-  easier = remedies._easier(request, taken)
+  easier = suggestions._easier(request, taken)
   for changes in [*easier]:
     changed = layouts.apply(config, {**taken, **changes})
     sizes = layouts.mesh_of(changed, slices)

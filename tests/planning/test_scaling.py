@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from gpt_jax import compare, inspect, scaling
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
+from gpt_jax.commands import compare, inspect, scaling
 from gpt_jax.planning import sweep
 from gpt_jax.planning.laws import Fit
 

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from gpt_jax import flops
+from gpt_jax.costs import flops
 from gpt_jax.planning import topologies
 from gpt_jax.spec import UsageError
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpt_jax.data import lines, matches, ngrams, sources
+from gpt_jax.data import lines, matches, ngrams
 from gpt_jax.data.clean import steps
 from gpt_jax.data.clean.steps import (
   Document,
@@ -26,7 +26,8 @@ from gpt_jax.data.clean.steps import (
   Sketches,
 )
 from gpt_jax.data.ngrams import Overlap
-from gpt_jax.data.source import Bad
+from gpt_jax.data.sources import sources
+from gpt_jax.data.sources.source import Bad
 from gpt_jax.spec import UsageError
 
 RULES = ('documents', 'pieces')

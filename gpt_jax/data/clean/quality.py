@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data import sources
 from gpt_jax.data.clean import steps
 from gpt_jax.data.clean.steps import Document, Outcome
+from gpt_jax.data.sources import sources
 from gpt_jax.spec import UsageError
 
 # Features of the words, and the documents of each set that train at most.

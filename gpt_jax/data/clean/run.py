@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 
 from gpt_jax.data import progress
 from gpt_jax.data.clean import (
-  catalogue,
-  crew,
+  choices,
   grouping,
   report,
   shards,
   steps,
+  worker_pool,
 )
-from gpt_jax.data.clean.crew import Crew, Task
 from gpt_jax.data.clean.steps import PLACES, Document
-from gpt_jax.data.source import Document as Raw
-from gpt_jax.data.source import Source
+from gpt_jax.data.clean.worker_pool import Crew, Task
+from gpt_jax.data.sources.source import Document as Raw
+from gpt_jax.data.sources.source import Source
 
 # Characters of a shard.
 _SHARD = 1 << 22
@@ -108,9 +108,9 @@ class _Run:
   ):
     self._corpus, self._folder = corpus, folder
     self._num_workers, self._show = num_workers, show
-    self._steps = catalogue.load(text).steps
+    self._steps = choices.load(text).steps
     self._phases = shards.phases(self._steps)
-    wanted = json.loads(json.dumps([text, wanted, catalogue.versions()]))
+    wanted = json.loads(json.dumps([text, wanted, choices.versions()]))
     self.state = {
       'wanted': wanted,
       'phase': 0,  # the first that is not done
@@ -128,13 +128,13 @@ class _Run:
 
   def path(self, phase: int) -> str:
     """The folder of a phase."""
-    return crew.phase_folder(self._folder, phase)
+    return worker_pool.phase_folder(self._folder, phase)
 
   def go(self, in_mixture: bool):
     """Goes through the phases that are not done."""
     if self.state['phase'] == len(self._phases):
       return
-    self._steps = catalogue.ready(self._steps)
+    self._steps = choices.ready(self._steps)
     self._phases = shards.phases(self._steps)
     made_by = Crew(self._phases, self._folder, self._num_workers)
     with contextlib.closing(made_by):

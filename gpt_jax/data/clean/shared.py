@@ -24,13 +24,14 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from gpt_jax.data import files, sources
-from gpt_jax.data.clean import catalogue, report, shards, steps
+from gpt_jax.data import files
+from gpt_jax.data.clean import choices, report, shards, steps
 from gpt_jax.data.clean.quality import Quality
 from gpt_jax.data.clean.shards import Phase
 from gpt_jax.data.clean.steps import Document
-from gpt_jax.data.source import Document as Raw
-from gpt_jax.data.source import Source
+from gpt_jax.data.sources import sources
+from gpt_jax.data.sources.source import Document as Raw
+from gpt_jax.data.sources.source import Source
 from gpt_jax.spec import UsageError
 
 FOLDER = 'cleaning'
@@ -103,7 +104,7 @@ def write_steps(folder: str, text: str):
   """Does what comes before the first document of `data.clean`, for all."""
   trained = {
     f'{i}': np.append(step.weights, step.bias)
-    for i, step in enumerate(catalogue.ready(catalogue.load(text).steps))
+    for i, step in enumerate(choices.ready(choices.load(text).steps))
     if isinstance(step, Quality) and step.weights is not None
   }
   data = io.BytesIO()
@@ -123,7 +124,7 @@ def read_phases(folder: str, text: str) -> list[Phase]:
       f'--out={folder}: a worker does not see what the process that started it '
       'wrote there; name a place that all machines see'
     )
-  found = catalogue.load(text).steps
+  found = choices.load(text).steps
   with np.load(io.BytesIO(data)) as trained:
     for name, values in trained.items():
       step = found[int(name)]

@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 
-from gpt_jax.data.clean import catalogue, language, quality
+from gpt_jax.data.clean import choices, language, quality
 from gpt_jax.data.clean.steps import Document
 from gpt_jax.spec import UsageError
 
@@ -31,8 +31,8 @@ def document(text):
 
 
 def only(call):
-  (step,) = catalogue.ready(catalogue.load(call).steps)
-  catalogue.check([step])
+  (step,) = choices.ready(choices.load(call).steps)
+  choices.check([step])
   return step
 
 
@@ -136,7 +136,7 @@ def test_a_function_of_the_users(texts):
 )
 def test_arguments_are_checked(texts, call, words):
   with pytest.raises(UsageError, match=words):
-    catalogue.check(catalogue.load(call).steps)
+    choices.check(choices.load(call).steps)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_missing_library_is_named(texts, monkeypatch, call, package):
   quality._vectorizer.cache_clear()
   monkeypatch.setattr(importlib, 'import_module', refuse)
   with pytest.raises(UsageError, match=f"{package}; run pip .*'.\\[clean\\]'"):
-    catalogue.check(catalogue.load(call).steps)
+    choices.check(choices.load(call).steps)
 
 
 def numbered(start, stop):
@@ -241,4 +241,4 @@ def test_a_document_of_many_pieces_goes(evaluation):
 def test_two_steps_that_cut_are_refused(evaluation):
   call = evaluation + ", rule='pieces')"
   with pytest.raises(UsageError, match='cut into pieces twice'):
-    catalogue.load(f'{call}, minhash, {call}')
+    choices.load(f'{call}, minhash, {call}')

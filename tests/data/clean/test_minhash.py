@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from gpt_jax.data import ngrams
-from gpt_jax.data.clean import catalogue, minhash
+from gpt_jax.data.clean import choices, minhash
 from gpt_jax.data.clean.steps import Document, Findings
 from gpt_jax.spec import UsageError
 
@@ -67,7 +67,7 @@ def components(links, size):
 
 def test_against_all_pairs(texts):
   """With so many values that estimates are nearly exact."""
-  step = catalogue.load('minhash(threshold=0.63, hashes=40, rows=5)').steps[0]
+  step = choices.load('minhash(threshold=0.63, hashes=40, rows=5)').steps[0]
   sets = [shingles(text, 5) for text in texts]
   exact = np.array([[jaccard(a, b) for a in sets] for b in sets])
   near = np.abs(exact - 0.63) < 0.1
@@ -79,7 +79,7 @@ def test_against_all_pairs(texts):
 
 
 def test_the_order_of_work_does_not_matter(texts):
-  step = catalogue.load('minhash(hashes=7, rows=2)').steps[0]
+  step = choices.load('minhash(hashes=7, rows=2)').steps[0]
   expected = decide(step, texts)
   order = [*range(len(texts))]
   random.Random(1).shuffle(order)
@@ -89,7 +89,7 @@ def test_the_order_of_work_does_not_matter(texts):
 def test_groups_are_links_of_candidates_that_agree(texts, monkeypatch):
   """The graph as it is defined, from signatures."""
   monkeypatch.setattr(minhash, '_PAIRS', 29)
-  step = catalogue.load('minhash(threshold=0.75, hashes=6, rows=2)').steps[0]
+  step = choices.load('minhash(threshold=0.75, hashes=6, rows=2)').steps[0]
   values = np.stack([minhash.signature(text, 5, 12) for text in texts])
   agree = values[:, None] == values
   tables = agree.reshape(*agree.shape[:2], 6, 2)
@@ -117,13 +117,13 @@ def test_signatures_do_not_depend_on_blocks(monkeypatch):
 
 
 def test_short_documents():
-  step = catalogue.load('minhash').steps[0]
+  step = choices.load('minhash').steps[0]
   texts = ['Two words', 'two WORDS.', '— !', '— !', 'other words']
   assert decide(step, texts) == {1: 0}
 
 
 def test_what_is_removed_names_what_stays():
-  step = catalogue.load('minhash').steps[0]
+  step = choices.load('minhash').steps[0]
   document = Document(512, '', 'x', 'ä b')
   assert step.clean(document, np.array([], 'u8')).documents == [document]
   documents, (removal,) = step.clean(document, np.array([256], 'u8'))
@@ -134,4 +134,4 @@ def test_what_is_removed_names_what_stays():
 @pytest.mark.parametrize('call', ['minhash(threshold=0)', 'minhash(rows=0)'])
 def test_arguments_are_checked(call):
   with pytest.raises(UsageError, match='minhash'):
-    catalogue.check(catalogue.load(call).steps)
+    choices.check(choices.load(call).steps)

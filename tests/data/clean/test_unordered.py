@@ -12,8 +12,8 @@ from gpt_jax.data import files
 from gpt_jax.data.clean import report, shards, shared, steps, unordered
 from gpt_jax.data.clean.minhash import MinHash
 from gpt_jax.data.clean.steps import Document, Outcome, Removal
-from gpt_jax.data.source import Document as Raw
-from gpt_jax.data.source import Source
+from gpt_jax.data.sources.source import Document as Raw
+from gpt_jax.data.sources.source import Source
 
 
 def counts(rng, shard):

@@ -1,0 +1,305 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: saved in the background by Orbax, verified when restored.
+
+Each `WORKDIR/checkpoints/STEP` holds
+
+- `state/`: the arrays, in TensorStore, each file synced to disk;
+- `checksums/`: name, shape, dtype and fingerprint of every array, computed on
+  the devices at that step, under a checksum of their own;
+- `commit_success.txt`, written last: the commit marker. On a local disk Orbax
+  writes all into `STEP.orbax-checkpoint-tmp` and then renames that folder; on
+  gs://, which cannot rename, a folder without the marker does not count.
+
+What a checkpoint says of its arrays is compared with the config's state first:
+a difference is the user's (`UsageError`). After that whatever cannot be read,
+or gives another fingerprint, is damage; the next older checkpoint is used.
+"""
+
+import contextlib
+import itertools
+import math
+import time
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from gpt_jax.checkpoints import restore, retention
+from gpt_jax.checkpoints.fingerprints import arrays, fingerprint, signed
+from gpt_jax.runtime import hosts
+from gpt_jax.runtime.log import log
+from gpt_jax.training.state import TrainState
+
+# Waits before a failed save is tried again: during the run, and at its end.
+RETRY_SECONDS = 60.0
+FINAL_WAITS = (1.0, 5.0, 15.0, 60.0)
+
+
+class DamageError(RuntimeError):
+  """There are checkpoints, and none is sound."""
+
+
+class Checkpointer:
+  """The checkpoints of one workdir, in `WORKDIR/checkpoints/STEP`."""
+
+  def __init__(
+    self,
+    workdir: str,
+    *,
+    keep: int = 1,
+    every_steps: int = 1,
+    keep_every_steps: int = 0,
+    keep_best: int = 0,
+    read_only: bool = False,
+  ):
+    """Opens the folder; creates it unless `read_only`.
+
+    Args:
+      workdir: of the run.
+      keep: so many of the newest stay.
+      every_steps: saves are made after so many steps; see `retention`.
+      keep_every_steps: those of its multiples stay for good; 0: none.
+      keep_best: so many with the least loss stay; see `evaluated`.
+      read_only: nothing is written, moved or deleted.
+    """
+    self._folder = epath.Path(workdir) / 'checkpoints'
+    self._losses: dict[int, float] = {}
+    self._read_only = read_only
+    policy = retention.policy(
+      self._losses,
+      keep=keep,
+      every_steps=every_steps,
+      keep_every_steps=keep_every_steps,
+      keep_best=keep_best,
+    )
+    self._options = ocp.CheckpointManagerOptions(
+      preservation_policy=None if read_only else policy,
+      read_only=read_only,
+      create=not read_only,
+    )
+    self._pending: int | None = None  # the step that is being saved
+    self._raised: Exception | None = None  # when its save was started
+    self._error = ''  # why the last save failed
+    self._retry_at = 0.0
+    self._open()
+
+  def _open(self):
+    self._manager = ocp.CheckpointManager(
+      self._folder.absolute(), options=self._options
+    )
+
+  def steps(self) -> list[int]:
+    """Steps of the checkpoints, oldest first; one being saved counts."""
+    return sorted(self._manager.all_steps())
+
+  # Saving ------------------------------------------------------------------
+
+  def evaluated(self, step: int, loss: float) -> None:
+    """The held-out loss of a step: `keep_best` goes by it."""
+    self._losses[step] = loss
+
+  def save(self, state: TrainState) -> None:
+    """Starts to save; waits only until the previous save is done.
+
+    A save that fails (a full disk) is said, and the run goes on: see
+    `retry_due`.
+
+    Args:
+      state: copied before this returns, so that a step may take its memory.
+    """
+    self._collect()
+    step = int(state.step)
+    if step in self.steps():
+      return
+    checksums = signed(arrays(state, fingerprint(state)))
+    self._pending = step
+    try:
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          state=ocp.args.StandardSave(state),
+          checksums=ocp.args.JsonSave(checksums),
+        ),
+      )
+    except Exception as e:
+      # Here alone, maybe: all processes see to it together, in `_collect`.
+      self._raised = e
+
+  def saving(self) -> bool:
+    """Whether a save is still going on in the background."""
+    return self._pending is not None and self._manager.is_saving_in_progress()
+
+  def wait(self) -> None:
+    """Waits for the save under way, if any."""
+    self._collect()
+
+  def forget_after(self, step: int) -> None:
+    """Deletes the checkpoints of later steps: that history was given up."""
+    self._collect()
+    for later in self.steps():
+      if later > step:
+        self._manager.delete(later)
+        self._losses.pop(later, None)
+
+  def retry_due(self) -> bool:
+    """True if a save failed and it is time to try again; does not wait.
+
+    On several hosts, whose clocks differ, the next save is the retry.
+    """
+    if jax.process_count() > 1:
+      return False
+    if self._pending is not None and not self._manager.is_saving_in_progress():
+      self._collect()
+    return bool(self._error) and time.monotonic() >= self._retry_at
+
+  def finish(self, state: TrainState, *, within: float = math.inf) -> None:
+    """Waits until `state` is saved, and closes; tries again where it fails.
+
+    Args:
+      state: to save.
+      within: seconds of which the waits between the tries leave some over; a
+        number of tries, not a clock, so that all hosts make the same.
+
+    Raises:
+      RuntimeError: it could not be saved.
+    """
+    sums = zip(FINAL_WAITS, itertools.accumulate(FINAL_WAITS), strict=True)
+    for wait in (*(wait for wait, sum in sums if sum < within), None):
+      self.save(state)
+      self._collect()
+      if not self._error:
+        self._manager.close()
+        return
+      if wait is not None:
+        time.sleep(wait)
+    have = self.steps()
+    older = f'from step {have[-1]}' if have else 'from the start'
+    raise RuntimeError(
+      f'the checkpoint of step {int(state.step)} could not be written to '
+      f'{self._folder} ({self._error}); mend that (make room), and the same '
+      f'command goes on {older}'
+    )
+
+  def close(self) -> None:
+    """Waits for the save under way, if any, and closes."""
+    self._collect()
+    self._manager.close()
+
+  def _collect(self) -> None:
+    """Waits for the save under way, and sees to how it ended."""
+    if self._pending is None:
+      return
+    error, self._raised = self._raised, None
+    try:
+      self._manager.wait_until_finished()
+    except Exception as e:
+      error = e
+    if not hosts.all_say(error is None):
+      self._failed(error or OSError('another host failed'))
+      return
+    if self._error:
+      log.info('step %d: checkpoints are written again', self._pending)
+    self._pending, self._error = None, ''
+    self._remove_unfinished()
+
+  def _failed(self, error: Exception) -> None:
+    self._error = restore.reason_of(error)
+    self._retry_at = time.monotonic() + RETRY_SECONDS
+    log.warning(
+      'the checkpoint of step %d was not written (%s); the run goes on from '
+      'memory, the older checkpoints stay; it will be tried again',
+      self._pending,
+      self._error,
+    )
+    self._pending = None
+    # It was said above; closing may say it again.
+    with contextlib.suppress(Exception):
+      self._manager.close()
+    # Anew: the old one has crossed off what a newer one was to replace.
+    self._open()
+    self._remove_unfinished()
+
+  def _unfinished(self) -> list[epath.Path]:
+    """Folders of saves that did not come to their end."""
+    in_place = str(self._folder).startswith('gs://')
+    return [
+      path
+      for path in self._folder.iterdir()
+      if 'orbax-checkpoint-tmp' in path.name
+      or (in_place and path.name.isdigit() and not restore.committed(path))
+    ]
+
+  def _remove_unfinished(self) -> None:
+    """Makes room; called when nothing is being saved."""
+    if jax.process_index() == 0:
+      for path in self._unfinished():
+        # Other writes of a save that failed may still be under way; what they
+        # leave goes after the next save.
+        with contextlib.suppress(OSError):
+          path.rmtree(missing_ok=True)
+
+  # Restoring ---------------------------------------------------------------
+
+  def restore(
+    self, abstract: TrainState, *, at_most: int | None = None
+  ) -> TrainState | None:
+    """Restores the newest sound checkpoint onto the shardings of `abstract`.
+
+    Damaged ones that are newer are moved to `WORKDIR/checkpoints_damaged`.
+
+    Args:
+      abstract: `jax.ShapeDtypeStruct`s with shardings.
+      at_most: the last step that will do.
+
+    Returns:
+      The state, or None where there is no checkpoint yet.
+
+    Raises:
+      UsageError: a checkpoint holds other arrays than the config's state.
+      DamageError: there are checkpoints, and every one is damaged. Nothing
+        was moved or deleted.
+    """
+    self._collect()
+    if self._folder.exists():
+      for path in self._unfinished():
+        log.warning('%s is half-written; it is not used', path)
+    damaged = {}
+    for step in reversed(self.steps()):
+      if at_most is not None and step > at_most:
+        continue
+      folder = self._folder.absolute() / str(step)
+      state, reason = restore.read(folder, abstract)
+      if state is None:
+        damaged[step] = reason
+        log.warning(
+          'checkpoint %s is damaged (%s)', self._folder / str(step), reason
+        )
+        continue
+      if damaged:
+        self._set_aside(list(damaged))
+        log.warning('going on from the older checkpoint of step %d', step)
+      return state
+    if damaged:
+      step, reason = max(damaged.items())
+      raise DamageError(
+        f'{self._folder / str(step)}: damaged ({reason}), and no older '
+        'checkpoint is sound; nothing was deleted: restore the folder from a '
+        'copy, or start again with another --workdir'
+      )
+    return None
+
+  def _set_aside(self, steps: list[int]) -> None:
+    """Moves damaged checkpoints away, so that their steps can be saved."""
+    if self._read_only:
+      return
+    aside = self._folder.parent / 'checkpoints_damaged'
+    self._manager.close()
+    if jax.process_index() == 0:
+      aside.mkdir(exist_ok=True)
+      for step in steps:
+        (aside / str(step)).rmtree(missing_ok=True)
+        (self._folder / str(step)).rename(aside / str(step))
+    if jax.process_count() > 1:
+      ocp.multihost.sync_global_processes('gpt_jax_set_aside')
+    self._open()

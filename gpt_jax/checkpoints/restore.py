@@ -1,0 +1,89 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a checkpoint, and believes nothing of it that it does not prove."""
+
+import re
+
+import orbax.checkpoint as ocp
+from etils import epath
+
+from gpt_jax.checkpoints.fingerprints import (
+  arrays,
+  difference,
+  fingerprint,
+  verified,
+)
+from gpt_jax.runtime import hosts
+from gpt_jax.spec import UsageError
+from gpt_jax.training.state import TrainState
+
+
+def read(
+  folder: epath.Path, abstract: TrainState
+) -> tuple[TrainState | None, str]:
+  """Reads the checkpoint in `folder`; all processes do it together.
+
+  Args:
+    folder: its name is the step.
+    abstract: `jax.ShapeDtypeStruct`s with shardings.
+
+  Returns:
+    The state; or None, and what is wrong with the checkpoint.
+
+  Raises:
+    UsageError: it holds other arrays than `abstract`.
+  """
+  saved, state, reason = {}, None, ''
+  try:
+    if not committed(folder):
+      raise ValueError('half-written: it has no commit_success.txt')
+    saved = verified((folder / 'checksums/metadata').read_text())
+  except Exception as e:
+    reason = reason_of(e)
+  if not hosts.all_say(not reason):
+    return None, reason or 'another host cannot read it'
+  if differs := difference(saved, arrays(abstract)):
+    raise UsageError(
+      f'{folder}: holds another state than the config describes: it '
+      f'{differs}; give the config of that run, or another --workdir'
+    )
+  try:
+    # The handler alone: the manager would wait for hosts that failed.
+    state = TrainState(
+      *ocp.StandardCheckpointHandler().restore(
+        folder / 'state', args=ocp.args.StandardRestore(abstract)
+      )
+    )
+  except Exception as e:
+    # Whatever a damaged file makes the readers raise; it is reported, and
+    # nothing is ever used that does not match its fingerprint.
+    reason = reason_of(e)
+  if not hosts.all_say(state is not None):
+    return None, reason or 'another host cannot read it'
+  assert state is not None
+  wrong = [
+    name
+    for (name, array), found in zip(
+      saved.items(), fingerprint(state), strict=True
+    )
+    if array.fingerprint != found
+  ]
+  if wrong:
+    return None, f'fingerprint differs in {", ".join(wrong)}'
+  if str(int(state.step)) != folder.name:
+    return None, f'it is of step {int(state.step)}'
+  return state, ''
+
+
+def committed(folder: epath.Path) -> bool:
+  """Whether the save of `folder` came to its end."""
+  return (folder / 'commit_success.txt').exists()
+
+
+def reason_of(error: Exception) -> str:
+  """One line of at most 200 characters."""
+  # TensorStore says what the system said last, after long paths.
+  if system := re.search(r": ([^:]+) \[os_error_code='", str(error)):
+    return system[1]
+  line = str(error).strip().partition('\n')[0][:200]
+  return f'{type(error).__name__}: {line}'

@@ -1,0 +1,85 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What all commands share: flags, logging, exit codes.
+
+Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 75 preempted: the
+same command goes on.
+"""
+
+import sys
+import traceback
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from absl import flags
+
+from gpt_jax.config import loading
+from gpt_jax.runtime import log, preemption
+from gpt_jax.runtime.preemption import Preempted
+from gpt_jax.spec import UsageError
+
+# The values of a command's flags, by name.
+Args = Any
+
+
+def run(module: ModuleType, argv: list[str]) -> int:
+  """Parses `argv` for the command `module`, runs it, returns its exit code.
+
+  A command module has a docstring (its help), `define(flag_values)` and
+  `main(args)`, with the values of the flags as attributes, and `argv`.
+  """
+  name = module.__name__.rpartition('.')[2]
+  log.set_up()
+  values = flags.FlagValues()
+  module.define(values)
+  if any(arg in ('-h', '--help', '-help') for arg in argv):
+    print(_help(name, module, values))
+    return 0
+  try:
+    loading.parse(values, [f'gpt-jax {name}', *argv])
+    given = {name: values[name].value for name in values}
+    module.main(SimpleNamespace(argv=argv, **given))
+    return 0
+  except UsageError as e:
+    print(f'gpt-jax {name}: {loading.one_line(e)}', file=sys.stderr)
+    return 2
+  except Preempted as e:
+    print(f'gpt-jax {name}: {loading.one_line(e)}', file=sys.stderr)
+    return preemption.EXIT_CODE
+  except KeyboardInterrupt:
+    print(f'gpt-jax {name}: interrupted', file=sys.stderr)
+    return 130
+  except Exception as e:
+    traceback.print_exc()
+    kind = type(e).__name__
+    print(
+      f'gpt-jax {name}: failed: {kind}: {loading.one_line(e)}', file=sys.stderr
+    )
+    return 1
+
+
+def define_workdir(values: flags.FlagValues, use: str) -> None:
+  """Adds `--workdir`."""
+  flags.DEFINE_string('workdir', None, use, flag_values=values)
+
+
+def required(args: Args, *names: str) -> None:
+  """Checks that flags are given.
+
+  Raises:
+    UsageError: names the first that is missing.
+  """
+  for name in names:
+    if getattr(args, name) in (None, ''):
+      raise UsageError(f'--{name} is missing; see --help')
+
+
+def _help(name: str, module: ModuleType, values: flags.FlagValues) -> str:
+  lines = [f'gpt-jax {name}: {(module.__doc__ or "").strip()}', '', 'Flags:']
+  for flag in sorted(
+    values.get_flags_for_module(sys.argv[0]) or [values[f] for f in values],
+    key=lambda f: f.name,
+  ):
+    default = '' if flag.default is None else f' (default: {flag.default})'
+    lines.append(f'  --{flag.name}: {flag.help}{default}')
+  return '\n'.join(lines)

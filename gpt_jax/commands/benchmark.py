@@ -1,0 +1,102 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Measures speed: of training, saving, decoding, attention, experts, data.
+
+  gpt-jax benchmark --config configs/benchmark.py:mid
+  gpt-jax benchmark --config configs/gpt2.py --config.batch.rows=8 --json
+  gpt-jax benchmark --config configs/benchmark.py:decode --what decode
+  gpt-jax benchmark --config configs/benchmark.py:long --what attention
+  gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
+  gpt-jax benchmark --config configs/switch.py:tiny --what switch
+  gpt-jax benchmark --config configs/llama.py --what encode --steps 5
+  gpt-jax benchmark --config configs/smoke.py --what prepare \
+    --text 'documents(count=1e6)'
+  gpt-jax benchmark --config configs/gpt3.py:125m --what rows --steps 100
+
+train: compile time, median step time, tokens/s, the wait for data and MFU,
+with its formula and the peak that it is relative to. checkpoint: what saving
+costs the training thread, the checksums' share of it, and the training loop
+against the bare step. The others alternate in one run. decode: tokens/s and
+cache bytes with as many key/value heads as heads, and with one. attention: time
+and memory of each pattern of model.attention, forward and backward. switch: a
+config with experts, the same with more of them, and its dense twin. top_k: one
+expert a token against two, at three capacity factors. encode: the corpus of the
+config through its tokenizer, as prepare does it and as SentencePiece's own
+threads do. prepare: seconds, memory of all processes and bytes on disk of
+preparing the config's corpus, or a text made by rule: documents(count, words),
+one(megabytes). rows: random rows a second from a token store on disk, and how
+long one that answers late is waited for.
+"""
+
+import json
+
+from absl import flags
+
+from gpt_jax import cli
+from gpt_jax import config as config_lib
+from gpt_jax.benchmarks import (
+  attention,
+  checkpoint,
+  decode,
+  encode,
+  prepare,
+  rows,
+  switch,
+  top_k,
+  train,
+)
+from gpt_jax.config import loading
+from gpt_jax.spec import UsageError
+
+WHAT = {
+  'train': train,
+  'checkpoint': checkpoint,
+  'decode': decode,
+  'attention': attention,
+  'switch': switch,
+  'top_k': top_k,
+  'encode': encode,
+  'prepare': prepare,
+  'rows': rows,
+}
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  loading.define(values)
+  flags.DEFINE_enum(
+    'what', 'train', list(WHAT), 'What to measure.', flag_values=values
+  )
+  flags.DEFINE_integer(
+    'steps',
+    20,
+    'Steps, decoded tokens or repetitions to measure.',
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'text',
+    'corpus',
+    "What --what prepare takes: corpus (the config's), documents(count=1e6, "
+    'words=50), one(megabytes=500).',
+    flag_values=values,
+  )
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'config')
+  config = config_lib.resolve(args.config)
+  module = WHAT[args.what]
+  # None of these builds a model.
+  if module not in (encode, prepare, rows) and config.model.vocab_size is None:
+    raise UsageError(
+      "model.vocab_size is empty: it is the tokenizer's, which is not "
+      'trained here; give --config.model.vocab_size=N'
+    )
+  if module is prepare:
+    result = prepare.measure(config, args.text)
+  else:
+    result = module.measure(config, args.steps)
+  print(json.dumps(result) if args.json else module.report(result))

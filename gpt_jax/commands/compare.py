@@ -1,0 +1,209 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Trains several configs, each with several seeds, and compares their ends.
+
+  gpt-jax compare --workdir W --seeds 0,1,2 \
+    --run 'dense configs/switch.py:tiny-dense' \
+    --run 'switch configs/switch.py:tiny --config.optim.clip_norm=0.5' \
+    --flags '--config.schedule.num_steps=500'
+
+Each is a `gpt-jax train` with the workdir W/NAME/SEED: the same command again
+goes on where it was stopped. All read the token store W/data, which the first
+one prepares. Prints a Markdown table and writes W/compare.json and
+W/compare.png.
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+from typing import NamedTuple
+
+from absl import flags
+
+from gpt_jax import cli
+from gpt_jax import config as config_lib
+from gpt_jax.commands import plot
+from gpt_jax.runtime import preemption
+from gpt_jax.runtime.log import log
+from gpt_jax.runtime.preemption import Preempted
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+from gpt_jax.training.metrics import HELD_OUT, write_atomically
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  cli.define_workdir(values, 'Folder of all runs; made when missing.')
+  flags.DEFINE_multi_string(
+    'run',
+    [],
+    "A name, a config and overrides: 'NAME FILE[:SIZE] [--config.a.b=...]'; "
+    'give it once for each.',
+    flag_values=values,
+  )
+  flags.DEFINE_list('seeds', ['0'], 'The seeds of each.', flag_values=values)
+  flags.DEFINE_string('flags', '', 'More flags for all.', flag_values=values)
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+SPEED = 'tokens_per_second'
+# Of one layer with experts.
+DROPPED = re.compile(r'router/.*/dropped')
+STORE = 'data'  # folder in the workdir
+
+
+class Variant(NamedTuple):
+  """One config to train: its name and the flags of `train`."""
+
+  name: str
+  flags: list[str]
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'workdir')
+  if not args.run:
+    raise UsageError("--run: is needed: 'NAME FILE[:SIZE]', once for each")
+  variants = [parse(text, args.flags) for text in args.run]
+  names = [variant.name for variant in variants]
+  if len(set(names)) < len(names):
+    raise UsageError(f'--run: the names {", ".join(names)} must differ')
+  seeds = {int(seed) for seed in args.seeds if seed.isdecimal()}
+  if not seeds or len(seeds) < len(args.seeds):
+    raise UsageError(
+      f'--seeds={",".join(args.seeds)}: give whole numbers from 0 that differ'
+    )
+  folders = {
+    variant.name: [
+      os.path.join(args.workdir, variant.name, seed) for seed in args.seeds
+    ]
+    for variant in variants
+  }
+  # Seed by seed, so that a change of the machine's speed meets all alike.
+  for i, seed in enumerate(args.seeds):
+    for variant in variants:
+      train(variant, seed, folders[variant.name][i], args.workdir)
+  result = {
+    name: [summary(workdir) for workdir in workdirs]
+    for name, workdirs in folders.items()
+  }
+  path = os.path.join(args.workdir, 'compare')
+  write_atomically(f'{path}.json', json.dumps(result, indent=2) + '\n')
+  first = [workdirs[0] for workdirs in folders.values()]
+  log.info('drew %s', plot.loss_curves(first, out=f'{path}.png'))
+  print(json.dumps(result) if args.json else table(result))
+
+
+def parse(text: str, more: str) -> Variant:
+  """Reads `--run`.
+
+  Raises:
+    UsageError: it has no name and config.
+  """
+  words = shlex.split(text)
+  if len(words) < 2 or not all(word.startswith('--') for word in words[2:]):
+    raise UsageError(
+      f"--run={text!r}: give 'NAME FILE[:SIZE] [--config.section.field=VALUE]'"
+    )
+  name, config, *overrides = words
+  if name == STORE or os.path.basename(name) != name or name.startswith('.'):
+    raise UsageError(
+      f'--run={text!r}: {name!r} is to be a folder in the workdir, and not '
+      f'{STORE!r}, the token store; give another name'
+    )
+  return Variant(name, ['--config', config, *shlex.split(more), *overrides])
+
+
+def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
+  """Trains one, in a process of its own, or what is left of it.
+
+  Raises:
+    UsageError: the config is refused.
+    Preempted: it was told to stop, and has saved.
+    RuntimeError: the run failed.
+  """
+  log.info('%s, seed %s: %s', variant.name, seed, workdir)
+  store = f'--config.data.store={os.path.join(root, STORE)}'
+  arguments = [*variant.flags, f'--config.seed={seed}', '--workdir', workdir]
+  if not any(flag.startswith('--config.data.store') for flag in variant.flags):
+    arguments.append(store)
+  code = wait_for([sys.executable, '-m', 'gpt_jax', 'train', *arguments])
+  if code == 2:
+    raise UsageError(f'run {variant.name}: train refuses it; see above')
+  if code == preemption.EXIT_CODE:
+    raise Preempted(
+      f'{variant.name}, seed {seed}: saved; start again to continue'
+    )
+  if code:
+    raise RuntimeError(
+      f'{variant.name}, seed {seed}: train ended with exit code {code}; see '
+      'above, then give the same command again'
+    )
+
+
+def wait_for(command: list[str]) -> int:
+  """Runs a process to its end; gives its exit code.
+
+  SIGTERM is passed on, so that it saves and nothing is left running. Ctrl-C it
+  gets from the terminal itself.
+  """
+  process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+  old = {
+    signal.SIGTERM: signal.signal(
+      signal.SIGTERM, lambda *_: process.terminate()
+    ),
+    signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+  }
+  try:
+    return process.wait()
+  finally:
+    for number, handler in old.items():
+      signal.signal(number, handler)
+
+
+def summary(workdir: str) -> dict[str, float]:
+  """Where a run ended, how fast it was, and what its experts dropped.
+
+  Raises:
+    RuntimeError: it has no such metrics.
+  """
+  with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
+    length = config_lib.from_json(f.read()).model.context_length
+  lines = metrics.read(workdir)
+  rates = [m[SPEED] / length for m in lines if SPEED in m]
+  losses = [m[HELD_OUT] for m in lines if HELD_OUT in m]
+  if not rates or not losses:
+    raise RuntimeError(
+      f'{workdir}: metrics.jsonl has no {SPEED if losses else HELD_OUT}; '
+      'compare needs held-out text (data.holdout)'
+    )
+  found = {
+    'validation_loss': losses[-1],
+    # Rows a second; the first line has the warm-up.
+    'examples_per_second': statistics.median(rates[1:] or rates),
+  }
+  dropped = [x for m in lines for name, x in m.items() if DROPPED.match(name)]
+  if dropped:
+    # Over all layers with experts and the whole run.
+    found['dropped_fraction'] = statistics.mean(dropped)
+  return found
+
+
+def table(result: dict[str, list[dict[str, float]]]) -> str:
+  """A Markdown table: the mean over the seeds, and each seed's loss."""
+  columns = list(dict.fromkeys(c for runs in result.values() for c in runs[0]))
+  head = ['run', *(c.replace('_', ' ') for c in columns), 'loss of each seed']
+  lines = [head, ['---'] * len(head)]
+  for name, runs in result.items():
+    means = [
+      f'{statistics.mean(run[c] for run in runs):.4g}' if c in runs[0] else '-'
+      for c in columns
+    ]
+    seeds = ', '.join(f'{run["validation_loss"]:.4f}' for run in runs)
+    lines.append([name, *means, seeds])
+  return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)

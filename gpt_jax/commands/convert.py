@@ -1,0 +1,250 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Turns checkpoints of Hugging Face into workdirs, and workdirs into them.
+
+  gpt-jax convert --from_hf gpt2 --workdir workdirs/gpt2
+  gpt-jax convert --to_hf exported --workdir workdirs/mine
+
+A checkpoint is a folder with config.json and safetensors files. From it comes
+a workdir that `generate` can use, with the tokenizer if the folder has
+vocab.json and merges.txt, tokenizer.model, or tokenizer.json; `evaluate` needs
+held-out text in WORKDIR/data besides, which `prepare` makes with the same
+tokenizer. A workdir goes to the family of models that computes the same, GPT-2
+or LLaMA for instance; one that was imported gives back its files to the last
+bit.
+"""
+
+import json
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+from ml_collections import ConfigDict
+
+from gpt_jax import cli, hf
+from gpt_jax import config as config_lib
+from gpt_jax.checkpoints import checkpointer as checkpoint
+from gpt_jax.data import files
+from gpt_jax.data.tokenizers import saved
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.state import TrainState
+
+# What an import leaves in its workdir for an export.
+ORIGIN = 'hf.json'
+
+# The config of an import but for `model` and `tokenizer`: the fields of
+# configs/base.py, for a run that does not train.
+SECTIONS = {
+  'seed': 0,
+  'objective': {'name': 'causal'},
+  'data': {
+    'source': 'stdlib',
+    'clean': 'none',
+    'holdout': 'documents(fraction=0.02)',
+    'store': None,
+    'sources': {},
+    'rows': 'stream',
+    'compression': 'none',
+    'workers': None,
+  },
+  'optim': {
+    'name': 'none',
+    'clip_norm': 0.0,
+    'precision': 'float32',
+    'ema': 'none',
+    'on_spike': 'stop',
+  },
+  'schedule': {'num_steps': 1, 'name': 'constant(peak=1e-4)'},
+  'batch': {'rows': 1, 'micro_rows': 1},
+  'mesh': {
+    'data': 1,
+    'fsdp': -1,
+    'expert': 1,
+    'tensor': 1,
+    'rules': {
+      'batch': 'data, fsdp, expert',
+      'group': 'data, fsdp',
+      'expert': 'expert',
+      'length': '',
+      'stream': 'tensor',
+      'embed': 'fsdp',
+      'heads': 'tensor',
+      'kv_heads': 'tensor',
+      'head': '',
+      'buckets': '',
+      'mlp': 'tensor',
+      'vocab': 'tensor',
+      'norm': '',
+      'router': '',
+      'layers': '',
+      'cluster': '',
+    },
+  },
+  'checkpoint': {
+    'every_steps': 1,
+    'keep': 1,
+    'keep_every_steps': 0,
+    'keep_best': 0,
+    'grace_seconds': 30.0,
+  },
+  'watchdog': {
+    'start_seconds': 0.0,
+    'compile_seconds': 0.0,
+    'step_seconds': 0.0,
+    'evaluation_seconds': 0.0,
+    'save_seconds': 0.0,
+  },
+  'hosts': {'join_seconds': 300, 'heartbeat_seconds': 30},
+  'eval': {
+    'every_steps': 0,
+    'rows': 8,
+    'num_batches': None,
+    'sets': {},
+    'words': {},
+    'tasks': None,
+    'tasks_dir': 'tasks',
+  },
+  'log': {'every_steps': 1, 'sample_prompt': '', 'sample_tokens': 0},
+}
+
+# Our saved tokenizers' files under HF's names.
+_VOCABULARIES = {
+  'vocabulary.json': 'vocab.json',
+  'merges.txt': 'merges.txt',
+  'sentencepiece.model': 'tokenizer.model',
+  'hf_tokenizer.json': 'tokenizer.json',
+}
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  cli.define_workdir(values, 'Folder of a run, to make or to export.')
+  flags.DEFINE_string(
+    'from_hf', None, 'Checkpoint to import.', flag_values=values
+  )
+  flags.DEFINE_string('to_hf', None, 'Folder to export to.', flag_values=values)
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'workdir')
+  if bool(args.from_hf) == bool(args.to_hf):
+    raise UsageError('give one of --from_hf and --to_hf; see --help')
+  if args.from_hf:
+    from_hf(args.from_hf, args.workdir)
+  else:
+    to_hf(args.workdir, args.to_hf)
+
+
+def from_hf(folder: str, workdir: str) -> None:
+  """Makes a workdir of a checkpoint.
+
+  Raises:
+    UsageError: the checkpoint is no language model that we know, or the
+      workdir holds a run.
+  """
+  parts = ('config.json', 'checkpoints')
+  if any(os.path.exists(os.path.join(workdir, part)) for part in parts):
+    raise UsageError(f'--workdir={workdir}: holds a run; give a new folder')
+  model, params = hf.load(folder)
+  if model.origin.kind != 'lm':
+    kind = model.options.get('architectures')[0]
+    raise UsageError(
+      f'--from_hf={folder}: is a {kind}, and a workdir holds language models'
+    )
+  name = tokenizer_name(folder, model.options.get('model_type'))
+  config = {
+    **SECTIONS,
+    'model': {f: getattr(model, f) for f in hf.transformer_fields()},
+    'tokenizer': {'name': name or 'none'},
+  }
+  config = config_lib.resolve_model(ConfigDict(config))
+  if name:
+    tokenizer = tokenizer_lib.build(name, [])
+    config = config_lib.set_vocab_size(config, tokenizer.vocab_size, name)
+    tokenizer.save(os.path.join(workdir, 'tokenizer'))
+  _save_state(config, params, workdir)
+  origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
+  files.write(workdir, ORIGIN, origin.encode())
+  files.write(workdir, 'config.json', config_lib.to_json(config).encode())
+  log.info('%s: imported, tokenizer %s', workdir, name or 'none')
+  if not name:
+    log.warning(
+      '%s has neither vocab.json and merges.txt nor tokenizer.model nor a '
+      'tokenizer.json that can be used: put a saved tokenizer into %s before '
+      'generating',
+      folder,
+      os.path.join(workdir, 'tokenizer'),
+    )
+
+
+def to_hf(workdir: str, folder: str) -> None:
+  """Writes the newest checkpoint of a workdir for Hugging Face.
+
+  Raises:
+    UsageError: no family computes what the model does.
+  """
+  if os.path.exists(os.path.join(folder, 'config.json')):
+    raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')
+  run, state = run_lib.restore(workdir)
+  model, options = run.model, {}
+  origin = files.read(workdir, ORIGIN)
+  if origin is not None:
+    known = json.loads(origin)
+    known['names'] = tuple(known['names'])
+    model = hf.Imported(**run.config.model, origin=hf.Origin(**known))
+  contents = {}
+  if os.path.isdir(os.path.join(workdir, 'tokenizer')):
+    path = os.path.join(workdir, 'tokenizer')
+    _, contents = saved.read(path)
+    if origin is None:
+      eos_id = tokenizer_lib.load(path).eos_id
+      options = {'bos_token_id': eos_id, 'eos_token_id': eos_id}
+  hf.save(folder, model, jax.device_get(state.eval_params), options=options)
+  names = _VOCABULARIES.keys() & contents.keys()
+  written = {_VOCABULARIES[name]: contents[name] for name in names}
+  for name, data in written.items():
+    files.write(folder, name, data)
+  log.info('%s: exported step %d', folder, int(state.step))
+  if not written:
+    log.warning('Hugging Face has no tokenizer like that of %s', workdir)
+
+
+def tokenizer_name(folder: str, model_type: str) -> str | None:
+  """The `tokenizer.name` for a checkpoint's vocabulary, None without one."""
+
+  def path(name: str) -> str:
+    return os.path.abspath(os.path.join(folder, name))
+
+  bpe = [path('vocab.json'), path('merges.txt')]
+  if all(os.path.exists(p) for p in bpe):
+    kind = 'gpt1_bpe' if model_type == 'openai-gpt' else 'gpt2_bpe'
+    return f'{kind}({bpe[0]!r}, {bpe[1]!r})'
+  if os.path.exists(path('tokenizer.model')):
+    return f'sentencepiece_file({path("tokenizer.model")!r})'
+  if os.path.exists(path('tokenizer.json')):
+    name = f'hf_tokenizer({path("tokenizer.json")!r})'
+    try:
+      tokenizer_lib.build(name, [])
+    except UsageError as e:  # BERT's, for instance, has no end of document
+      log.warning('%s', e)
+      return None
+    return name
+  return None
+
+
+def _save_state(config: config_lib.Config, params: Any, workdir: str) -> None:
+  """Writes the checkpoint of step 0."""
+  run = run_lib.build(config)
+  params = jax.device_put(params, run.shardings.params)
+  opt_state = jax.jit(
+    run.optimizer.init, out_shardings=run.shardings.opt_state
+  )(params)
+  step = jax.device_put(jnp.int32(0), run.shardings.step)
+  checkpointer = checkpoint.Checkpointer(workdir)
+  checkpointer.finish(TrainState(step, params, opt_state))

@@ -1,0 +1,253 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the installation: versions, devices, a training step, a checkpoint.
+
+  gpt-jax doctor
+  gpt-jax doctor --distributed     on each of several hosts, at the same time
+
+Prints a line for each check, with the remedy where one fails. The exit code is
+1 if any fails. The rates of products and of the network are smoke figures, to
+tell a broken chip or link from a sound one.
+"""
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  flags.DEFINE_bool(
+    'distributed',
+    False,
+    'Several hosts: give it on each, as with `gpt-jax train`.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'join_seconds',
+    300.0,
+    'How long to wait for the other hosts.',
+    flag_values=values,
+  )
+
+
+def main(args: Any) -> None:
+  """Runs the command.
+
+  Raises:
+    RuntimeError: a check failed.
+  """
+  from gpt_jax.runtime import hosts
+
+  if args.distributed:
+    hosts.initialize(join_seconds=args.join_seconds, heartbeat_seconds=100)
+  with hosts.together():
+    check()
+
+
+def check() -> None:
+  """Makes all checks, and prints a table of them.
+
+  Raises:
+    RuntimeError: a check failed.
+  """
+  table = Table('check', 'result', 'found', title='gpt-jax doctor')
+  failed = []
+  for name, function in CHECKS.items():
+    try:
+      found, result = function(), '[green]ok'
+    except Exception as e:
+      found, result = f'{type(e).__name__}: {e}', '[red]failed'
+      failed.append(name)
+    table.add_row(name, result, found)
+  Console().print(table)
+  if failed:
+    raise RuntimeError('failed: ' + ', '.join(failed))
+
+
+def _python() -> str:
+  return platform.python_version()
+
+
+def _packages() -> str:
+  """Compares what is installed with what pyproject.toml asks for."""
+  wrong, seen = [], []
+  for requirement in importlib.metadata.requires('gpt_jax') or []:
+    if 'extra ==' in requirement:
+      continue
+    name, _, pin = requirement.partition('==')
+    name = re.split(r'[\[<>=!~; ]', name)[0]
+    try:
+      version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      wrong.append(f'{name} is missing')
+      continue
+    seen.append(f'{name} {version}')
+    if pin and version != pin:
+      wrong.append(f'{name} is {version}, not {pin}')
+  if wrong:
+    raise RuntimeError(
+      '; '.join(wrong) + '; run pip install -c constraints.txt -e .'
+    )
+  return ', '.join(seen)
+
+
+def _devices() -> str:
+  import jax
+
+  devices = jax.devices()
+  kinds = sorted({d.device_kind for d in devices})
+  return (
+    f'{len(devices)} x {", ".join(kinds)} ({jax.default_backend()}), '
+    f'{jax.process_count()} process(es), {os.cpu_count()} cores here'
+  )
+
+
+def _libtpu() -> str:
+  from gpt_jax.runtime import accelerators
+
+  return accelerators.libtpu()
+
+
+def _hosts() -> str:
+  from gpt_jax.runtime import accelerators
+
+  return accelerators.hosts()
+
+
+def _topology() -> str:
+  from gpt_jax.runtime import accelerators
+
+  return accelerators.topology()
+
+
+def _memory() -> str:
+  from gpt_jax.runtime import accelerators
+
+  return accelerators.memory()
+
+
+def _matmul() -> str:
+  """An accelerator that computes wrongly, or slowly, shows here."""
+  import jax.numpy as jnp
+  import numpy as np
+
+  from gpt_jax.runtime import accelerators
+
+  x = np.arange(12, dtype=np.float32).reshape(3, 4)
+  np.testing.assert_allclose(jnp.dot(x, x.T), x @ x.T, rtol=1e-2)
+  return accelerators.matmul()
+
+
+def _interconnect() -> str:
+  from gpt_jax.runtime import accelerators
+
+  return accelerators.interconnect()
+
+
+def _disk() -> str:
+  free = shutil.disk_usage('.').free
+  if free < 2 << 30:
+    raise RuntimeError(f'{free >> 20} MiB free here; make room for checkpoints')
+  return f'{free / 2**30:.0f} GiB free here'
+
+
+def _training_step() -> str:
+  """A step of a tiny model, and its state through a checkpoint and back."""
+  import jax
+  import numpy as np
+  import optax
+
+  if jax.process_count() > 1:
+    return 'left out on several hosts; `gpt-jax train` comes next'
+
+  from gpt_jax.checkpoints.checkpointer import Checkpointer
+  from gpt_jax.nn.transformer import Transformer
+  from gpt_jax.objectives.causal import causal, corrupt
+  from gpt_jax.training.state import make_init
+  from gpt_jax.training.step import train_step
+
+  objective, optimizer = causal()(Transformer(**TINY)), optax.adamw(1e-3)
+  state = jax.jit(make_init(objective, optimizer))(jax.random.key(0))
+  state, metrics = jax.jit(
+    functools.partial(
+      train_step,
+      objective=objective,
+      optimizer=optimizer,
+      seed=0,
+      clip_norm=1.0,
+      num_micro=1,
+    )
+  )(state, corrupt(np.arange(12).reshape(2, 6)))
+  # A new model is nearly uniform over its vocabulary.
+  expected = np.log(TINY['vocab_size'])
+  if abs(metrics['loss'] - expected) > 0.1:
+    raise RuntimeError(f'loss {metrics["loss"]}, expected about {expected}')
+  shapes = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    state,
+  )
+  with tempfile.TemporaryDirectory() as workdir:
+    saver = Checkpointer(workdir)
+    saver.save(state)
+    saver.close()
+    loader = Checkpointer(workdir, read_only=True)
+    restored = loader.restore(shapes)
+    loader.close()
+  same = jax.tree.map(lambda a, b: bool((a == b).all()), state, restored)
+  if not all(jax.tree.leaves(same)):
+    raise RuntimeError('a checkpoint gave back other values than it was given')
+  return f'loss {metrics["loss"]:.3f}; its checkpoint reads back the same'
+
+
+TINY = {
+  'vocab_size': 13,
+  'context_length': 5,
+  'num_layers': 2,
+  'd_model': 8,
+  'num_heads': 2,
+  'num_kv_heads': 2,
+  'head_size': 4,
+  'd_ff': 16,
+  'num_encoder_layers': 0,
+  'input': 'tokens',
+  'position': 'learned',
+  'attention': 'full',
+  'attention_scale': 'rsqrt',
+  'attention_backend': 'auto',
+  'ffn': 'gelu_tanh',
+  'encoder_ffn': None,
+  'norm': 'layernorm',
+  'block': 'pre',
+  'bias': 'all',
+  'output': 'tied',
+  'dropout': 'none',
+  'init_weights': 'normal(stddev=0.02)',
+  'dtype': 'float32',
+  'remat': 'none',
+  'loop': 'scan',
+}
+
+CHECKS: dict[str, Callable[[], str]] = {
+  'Python': _python,
+  'packages': _packages,
+  'devices': _devices,
+  'libtpu': _libtpu,
+  'hosts': _hosts,
+  'topology': _topology,
+  'memory': _memory,
+  'matrix product': _matmul,
+  'interconnect': _interconnect,
+  'disk': _disk,
+  'training step': _training_step,
+}

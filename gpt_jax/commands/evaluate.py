@@ -1,0 +1,159 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Measures a trained model, on held-out text and on tasks.
+
+  gpt-jax evaluate --workdir workdirs/smoke
+  gpt-jax evaluate --workdir W --tasks lambada,blimp,piqa --tasks_dir tasks
+  gpt-jax evaluate --workdir W --tasks race --shots 0,1,5 --seed=1 --json
+  gpt-jax evaluate --workdir W --tasks "multiple_choice('mine.jsonl')"
+  gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
+
+validation: every held-out token is predicted exactly once, in rows of the
+training context: the loss (nats a token), the perplexity and the bits a UTF-8
+byte of text.
+
+Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
+hellaswag, race, wikitext2, and your own by multiple_choice('file.jsonl'),
+qa('file.jsonl'), text('file.txt'). Their files are yours to fetch: a task that
+finds none says where from. Figures come with standard errors. Scores are kept
+in WORKDIR/evaluations as they are found: the same command goes on. Figures are
+written to step-N.json there after each task, beside those of other tasks.
+"""
+
+import json
+import os
+
+from absl import flags
+
+from gpt_jax import cli, spec
+from gpt_jax.data import eval_sets, progress
+from gpt_jax.data.store import TokenStore
+from gpt_jax.evaluation import overlap, score, suite
+from gpt_jax.evaluation.results import Results
+from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.held_out import HeldOut, summary
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  cli.define_workdir(values, 'Folder of a trained run.')
+  flags.DEFINE_string(
+    'tasks',
+    'validation',
+    'Comma list of what to measure: validation (the held-out split, and '
+    'the sets of eval.sets), ' + ', '.join(TASKS) + '.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'tasks_dir', 'tasks', 'Folder of the files of tasks.', flag_values=values
+  )
+  flags.DEFINE_list(
+    'shots',
+    ['0'],
+    'Solved examples before each one, as many as the context holds: a number, '
+    'or several with commas.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'seed',
+    0,
+    'Of the draw of solved examples.',
+    lower_bound=0,
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'overlap',
+    False,
+    "Report how many of a task's texts share 13 words in a row with the "
+    'training text (GPT-3, appendix C), and write which.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'workdir')
+  workdir = args.workdir
+  calls = spec.bind_all(
+    '--tasks', args.tasks, {**TASKS, 'validation': lambda: None}
+  )
+  shots = _numbers('--shots', args.shots)
+  tasks = suite.build(
+    '--tasks', [c for c in calls if c.name != 'validation'], args.tasks_dir
+  )
+  held_out = len(tasks) < len(calls)
+  # What is amiss is told before the model is loaded.
+  sets = run_lib.read_config(workdir).eval.sets if held_out else ()
+  suite.check('--tasks', tasks, shots=shots, sets=sets)
+  trained = run_lib.load(workdir)
+  step = int(trained.state.step)
+  result: dict[str, float] = {'step': step}
+  lines = []
+  if held_out:
+    result.update(_validation(trained, workdir))
+    lines.append(summary(result))
+  if tasks:
+    folder = os.path.join(workdir, 'evaluations')
+    model = suite.fingerprint(trained.state.eval_params)
+    path = os.path.join(folder, f'step-{step}.json')
+    results = Results(path, step=step, model=model)
+    if held_out:
+      results.add({k: v for k, v in result.items() if k != 'step'})
+    found = suite.measure(
+      tasks,
+      score.scorer(trained),
+      shots=shots,
+      seed=args.seed,
+      folder=folder,
+      model=model,
+      keep=results.add,
+    )
+    if args.overlap:
+      new = _overlap(trained, workdir, tasks, folder)
+      results.add(new)
+      found |= new
+    result.update(found)
+    lines += suite.lines(found)
+  if args.json:
+    print(json.dumps(result))
+  else:
+    print('\n'.join(f'step {step}: {line}' for line in lines))
+
+
+def _numbers(flag: str, texts: list[str]) -> list[int]:
+  """Distinct numbers that are not negative."""
+  for text in texts:
+    if not text.strip().isdecimal():
+      raise UsageError(
+        f'{flag}={text}: is no number; give one or several, as 0,1,5'
+      )
+  return sorted({int(text) for text in texts})
+
+
+def _overlap(trained, workdir: str, tasks, folder: str) -> dict[str, float]:
+  """How many texts of each task the training text holds."""
+  texts = {named.name: named.task.texts() for named in tasks}
+  store = TokenStore.open(run_lib.data_folder(trained.run.config, workdir))
+  with progress.bar('tokens') as report:
+    figures, found = overlap.find(texts, store, trained.tokenizer, report)
+  path = os.path.join(folder, 'overlap.json')
+  overlap.write(path, found)
+  log.info('wrote %s', path)
+  return figures
+
+
+def _validation(trained: run_lib.Trained, workdir: str) -> dict[str, float]:
+  config = trained.run.config
+  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
+  if not sets:
+    raise UsageError(
+      'data.holdout=none: this run held no text out; set data.holdout'
+    )
+  values = HeldOut(trained.run, sets)(trained.state.eval_params)
+  assert values is not None  # nothing stopped it
+  return values

@@ -1,0 +1,222 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Plans a run before it is launched: does it fit, what will it cost.
+
+  gpt-jax plan --config configs/palm.py:540b --topology v4:12x16x16 --slices 2
+  gpt-jax plan --config configs/llama.py:7b --topology v4-128 --search
+  gpt-jax plan --table
+  gpt-jax plan --recompile --only palm
+  gpt-jax plan --budget 5.76e23
+  gpt-jax plan --chips v4-512 --days 21 --mfu 0.45
+  gpt-jax plan --budget 5.76e23 --inference_tokens 2e12
+  gpt-jax plan --budget 1e18 --fit W/scaling.json --json
+
+A topology is GENERATION:SHAPE of a slice that is sold (v4, v5e, v5p, v6e,
+tpu7x), or an accelerator name (v4-128, v5litepod-256). The training step, of
+every stage of the batch, is compiled as `train` compiles it, by libtpu on this
+CPU: what HBM it needs, how many FLOPs it executes, what it sends over which
+axis of the mesh, which gradients are reduce-scattered. Nothing is run: the time
+of a step, and what follows from it, is an estimate.
+
+Where the config leaves its mesh open (as configs/base.py does), one is chosen,
+and batch.micro_rows with it unless given, and printed as overrides for `train`.
+A step that does not fit is an answer too: the smallest change with which it
+does. --search tries meshes, model.remat and batch.micro_rows and ranks what
+fits. Needs the extra `plan`.
+
+Of a budget of training FLOPs it shows, without a compiler, the parameters and
+tokens that Chinchilla's three approaches and Kaplan's law give it, and the
+nearest of the papers' configs in ./configs.
+"""
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+from absl import flags
+from rich.console import Console
+
+from gpt_jax import cli
+from gpt_jax import config as config_lib
+from gpt_jax.config import loading
+from gpt_jax.planning import (
+  budget,
+  layouts,
+  plans,
+  report,
+  search,
+  suggestions,
+  table,
+  topologies,
+)
+from gpt_jax.planning import compile as compile_lib
+from gpt_jax.planning.compile import TooLarge
+from gpt_jax.planning.plans import Request
+from gpt_jax.runtime.log import console as progress
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  loading.define(values)
+  budget.define(values)
+  flags.DEFINE_string(
+    'topology',
+    None,
+    'Slice to compile for: v4:4x4x8, v5e:16x16, tpu7x:4x4x4, or an accelerator '
+    'name such as v4-256.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer('slices', 1, 'How many such slices.', flag_values=values)
+  flags.DEFINE_bool(
+    'search',
+    False,
+    'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'compiles',
+    12,
+    'With --search: try at most so many.',
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'last_stage',
+    False,
+    'Compile the last stage of the batch only.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.DEFINE_bool(
+    'table',
+    False,
+    f'Print a Markdown table of the plans in {table.FILE} of this folder.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'recompile',
+    False,
+    f'Compile the plans of {table.FILE} again, and write down what was found; '
+    'the exit code is 1 where it differs.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'only',
+    '',
+    'With --recompile: of the configs whose names hold this.',
+    flag_values=values,
+  )
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command.
+
+  With --recompile the exit code is 1 where a plan is not what it was.
+  """
+  if args.budget is not None or args.chips is not None:
+    budget.main(args)
+    return
+  root = pathlib.Path.cwd()
+  if args.recompile:
+    compile_lib.use_cpu()
+    with _telling() as note:
+      drift = table.recompile(root, args.only, note)
+    for line in drift:
+      log.error('is not what it was: %s', line)
+    if drift:
+      sys.exit(1)
+    return
+  if args.table:
+    print(table.markdown(table.read(root)))
+    return
+  if not args.config:
+    raise UsageError(
+      '--config is missing; give it with --topology, or give --budget FLOPs, '
+      'or --chips with --days; see --help'
+    )
+  cli.required(args, 'topology')
+  slices = topologies.parse(args.topology, args.slices)
+  compile_lib.use_cpu()
+  request = _request(args, slices)
+  name = _name(args.argv)
+  out = Console()
+  if args.search:
+    with _telling() as note:
+      found, misfits = search.search(request, note, most=args.compiles)
+    if args.json:
+      print(
+        json.dumps(
+          {
+            'plans': [report.to_json(name, plan) for plan in found],
+            'misfits': misfits,
+          }
+        )
+      )
+    else:
+      report.show_search(name, slices, found, misfits, out)
+    return
+  with _telling() as note:
+    try:
+      found = plans.make(request, note, last_only=args.last_stage)
+    except TooLarge as e:
+      found = suggestions.smallest_change(request, e, note)
+  if isinstance(found, plans.Plan):
+    if args.json:
+      print(json.dumps(report.to_json(name, found)))
+    else:
+      report.show(name, found, out)
+  elif args.json:
+    print(json.dumps(report.misfit_to_json(name, found)))
+  else:
+    report.show_misfit(name, found, out)
+
+
+def _request(args: cli.Args, slices: topologies.Slices) -> Request:
+  """What of the config is open: what neither it nor the flags chose."""
+  given = {
+    name.removeprefix('config.')
+    for name in vars(args)
+    if name.startswith('config.')
+  }
+  config = config_lib.resolve(args.config)
+  if config.model.vocab_size is None:
+    raise UsageError(
+      "model.vocab_size is empty: it is the tokenizer's, which is not trained "
+      'yet; give --config.model.vocab_size=N'
+    )
+  chosen = any(f'mesh.{axis}' in given for axis in layouts.UNSET)
+  return Request(
+    config,
+    slices,
+    mesh=layouts.is_unset(config) and not chosen,
+    micro='batch.micro_rows' not in given,
+    remat='model.remat' not in given,
+  )
+
+
+class _telling:
+  """What is being done: a spinner on a terminal, else a line in the log."""
+
+  def __enter__(self) -> plans.Note:
+    """The function to tell."""
+    if not progress.is_terminal:
+      return log.info
+    self._status: Any = progress.status('reckoning')
+    self._status.start()
+    return self._status.update
+
+  def __exit__(self, *error: Any) -> None:
+    """Ends the spinner."""
+    if progress.is_terminal:
+      self._status.stop()
+
+
+def _name(argv: list[str]) -> str:
+  """The config as the command line names it."""
+  for flag, value in zip(argv, [*argv[1:], ''], strict=True):
+    if flag == '--config' or flag.startswith('--config='):
+      return flag.partition('=')[2] or value
+  return ''

@@ -1,0 +1,81 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Turns text into a tokenizer and a token store.
+
+  gpt-jax prepare --config configs/smoke.py --out data/smoke
+  gpt-jax prepare --config configs/smoke.py --out data/smoke \
+    --runner DirectRunner --beam_options '--direct_num_workers=2'
+
+`train` does it by itself when the store is missing; several runs share one by
+--config.data.store=data/smoke. What is too much for one machine is prepared
+on Apache Beam by --runner, with the same bytes: see launch/BEAM.md.
+
+  gpt-jax prepare --config configs/smoke.py --out data/clean \
+    --config.data.source="jsonl('web/*.jsonl.zst')" \
+    --config.data.clean="c4, language('en'), minhash, \
+      decontaminate('test/*.jsonl')"
+
+cleans first, and tells what went by which rule; data/clean/cleaning.json holds
+examples.
+"""
+
+from absl import flags
+
+from gpt_jax import cli
+from gpt_jax import config as config_lib
+from gpt_jax.config import loading
+from gpt_jax.data import eval_sets, prepare
+from gpt_jax.data.clean import report
+from gpt_jax.spec import UsageError
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  loading.define(values)
+  flags.DEFINE_string(
+    'out', None, 'Folder of the store; made when missing.', flag_values=values
+  )
+  flags.DEFINE_string(
+    'runner',
+    None,
+    'Runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, '
+    'SparkRunner, ...; empty: this process and its own workers.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'beam_options',
+    '',
+    "Apache Beam's own options, in one text: '--project=P --region=R'.",
+    flag_values=values,
+  )
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'config', 'out')
+  config = config_lib.resolve(args.config)
+  if args.beam_options and not args.runner:
+    raise UsageError(
+      f'--beam_options={args.beam_options}: needs --runner as well'
+    )
+  eval_sets.check(config)
+  prepare.prepare(
+    config, args.out, runner=args.runner, beam_options=args.beam_options
+  )
+  store = prepare.ensure(config, args.out)
+  config_lib.set_vocab_size(
+    config, store.manifest.vocab_size, config.tokenizer.name
+  )
+  if entries := report.read(args.out):
+    print(*report.table(entries), sep='\n')
+    print(f'examples of what went: {args.out}/{report.NAME}')
+  parts = {'training': store}
+  for name, found in eval_sets.held_out(config, store).items():
+    parts['held-out' if name == eval_sets.VALIDATION else name] = found.store
+  for name, part in parts.items():
+    m = part.manifest
+    print(
+      f'{name}: {m.num_documents:,} documents, {m.num_bytes:,} bytes, '
+      f'{m.num_tokens:,} tokens ({m.num_bytes / m.num_tokens:.2f} bytes each)'
+    )
+  print(f'token store: {args.out}')

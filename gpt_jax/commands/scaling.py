@@ -1,0 +1,183 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Trains a grid of small models, and fits scaling laws to their losses.
+
+  gpt-jax scaling --config configs/scaling.py --workdir W
+  gpt-jax scaling --config configs/scaling.py --dry_run
+  gpt-jax plan --budget 1e18 --fit W/scaling.json
+
+The config's section `sweep` holds compute budgets and model sizes. Each size
+is trained for the tokens that each budget gives it, with a learning rate that
+falls over just that length, in a process and a folder of its own, W/RUN; all
+read the token store W/data. Stopped, the same command goes on; with more
+budgets or sizes it trains those that are new.
+
+To the held-out losses at the end it fits, as Chinchilla does (Hoffmann et al.,
+2022), the exponents of N_opt ~ C^a and D_opt ~ C^b by its approaches
+
+  1  the least loss of all training curves, at each number of FLOPs
+  2  the minimum of a parabola for each budget
+  3  L(N, D) = E + A / N^alpha + B / D^beta
+
+with 90% intervals by bootstrap. N counts all parameters, embeddings too, and
+C is 6ND. Prints a table and writes W/scaling.json and W/scaling.png.
+"""
+
+import datetime
+import json
+import os
+import re
+import time
+
+from absl import flags
+
+from gpt_jax import cli
+from gpt_jax.commands import compare
+from gpt_jax.config import loading
+from gpt_jax.planning import fit, sweep
+from gpt_jax.planning.power import Curve, Point
+from gpt_jax.planning.sweep import Cell
+from gpt_jax.plots import scaling
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.training import workdir
+from gpt_jax.training.metrics import HELD_OUT, write_atomically
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  loading.define(values)
+  cli.define_workdir(values, 'Folder of all runs; made when missing.')
+  flags.DEFINE_integer(
+    'samples',
+    200,
+    'Bootstrap samples of the intervals.',
+    lower_bound=10,
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'dry_run', False, 'Print the runs, and train none.', flag_values=values
+  )
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'config')
+  cells = sweep.grid(args.config)
+  if args.dry_run:
+    print(listing(cells))
+    return
+  cli.required(args, 'workdir')
+  total = sum(cell.flops for cell in cells)
+  log.info(
+    '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total
+  )
+  for cell in cells:
+    workdir.check_same_run(cell.config, sweep.folder(args.workdir, cell))
+  found = train(cells, args.argv, args.workdir)
+  points = [point for point, _ in found]
+  curves = [curve for _, curve in found]
+  fits = fit.fit_all(points, curves, args.samples, seed=args.config.seed)
+  for warning in fits.warnings:
+    log.warning('%s', warning)
+  path = os.path.join(args.workdir, 'scaling')
+  runs = [
+    {'run': cell.name, **point._asdict()}
+    for cell, point in zip(cells, points, strict=True)
+  ]
+  written = {'runs': runs, **fits.to_json()}
+  write_atomically(f'{path}.json', json.dumps(written, indent=2) + '\n')
+  log.info('drew %s', scaling.draw(points, curves, fits, f'{path}.png'))
+  print(json.dumps(written) if args.json else fits.table())
+
+
+def train(
+  cells: list[Cell], argv: list[str], root: str
+) -> list[tuple[Point, Curve]]:
+  """Trains what is left to train, one run after the other.
+
+  Raises:
+    UsageError: a run is refused.
+    RuntimeError: a run failed.
+  """
+  folders = [sweep.folder(root, cell) for cell in cells]
+  results = list(map(sweep.result, cells, folders))
+  total = sum(cell.flops for cell in cells)
+  to_train = sum(
+    cell.flops
+    for cell, found in zip(cells, results, strict=True)
+    if found is None
+  )
+  started, done, trained, out = time.monotonic(), 0.0, 0.0, []
+  for i, (cell, folder, found) in enumerate(
+    zip(cells, folders, results, strict=True), start=1
+  ):
+    if found is None:
+      variant = compare.Variant(cell.name, arguments(argv, cell))
+      compare.train(variant, str(cell.config.seed), folder, root)
+      trained += cell.flops
+      found = sweep.result(cell, folder)
+      if found is None:
+        raise RuntimeError(f'{folder}: has no {HELD_OUT} of its last step')
+    out.append(found)
+    done += cell.flops
+    seen = sweep.epochs(folder)
+    if seen > 1:
+      log.warning(
+        '%s: saw its text %.1f times, where the laws are of text seen once; '
+        'give more text, or smaller budgets',
+        cell.name,
+        seen,
+      )
+    seconds = time.monotonic() - started
+    left = seconds / trained * (to_train - trained) if trained else 0.0
+    log.info(
+      'run %d/%d, %s: held-out loss %.4f | %.0f%% of the FLOPs | %s%s',
+      i,
+      len(cells),
+      cell.name,
+      found[0].loss,
+      100 * done / total,
+      datetime.timedelta(seconds=round(seconds)),
+      f', about {datetime.timedelta(seconds=round(left))} left' if left else '',
+    )
+  return out
+
+
+def arguments(argv: list[str], cell: Cell) -> list[str]:
+  """The flags of `train` for a run: those of the config, and its changes.
+
+  Raises:
+    UsageError: an override has no '='.
+  """
+  out = []
+  for word, following in zip(argv, [*argv[1:], ''], strict=True):
+    flag = word.lstrip('-')
+    if flag == word or not re.match(r'(no)?config($|[.=])', flag):
+      continue
+    if flag == 'config':
+      out += ['--config', following]
+    elif '=' in flag:
+      out.append(word)
+    else:
+      raise UsageError(f'{word}: write --config.section.field=VALUE')
+  return out + [
+    f'--config.{name}={value}' for name, value in cell.changes.items()
+  ]
+
+
+def listing(cells: list[Cell]) -> str:
+  """A Markdown table of the runs."""
+  lines = [
+    '| run | parameters | tokens | tokens/parameter | steps | FLOPs |',
+    '| --- | --- | --- | --- | --- | --- |',
+  ]
+  for cell in cells:
+    ratio = cell.tokens / cell.parameters
+    steps = cell.config.schedule.num_steps
+    lines.append(
+      f'| {cell.name} | {cell.parameters:,} | {cell.tokens:,} | {ratio:.3g} | '
+      f'{steps:,} | {cell.flops:.3g} |'
+    )
+  return '\n'.join(lines)

@@ -1,0 +1,256 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Compares tokenizers on held-out text.
+
+  gpt-jax tokenizers --config configs/smoke.py \
+    --tokenizer "bpe sentencepiece(4096, model='bpe')" \
+    --tokenizer "gpt2 gpt2_bpe('encoder.json', 'vocab.bpe')"
+  gpt-jax tokenizers --text 'books/*.txt' --tokenizer 'run W/tokenizer'
+
+With --config, those to be trained learn from the config's training split, and
+all are measured on what it holds out; its own tokenizer is one of them. --text
+names other text: a glob of files, or a source as in jsonl('held_out.jsonl.gz').
+A tokenizer is a name, and a call as in config.tokenizer.name or a folder with a
+saved one.
+
+For each: tokens per word (what white space parts) and bytes per token; how much
+of the vocabulary occurs; how many documents decoding changes, and how many
+characters it loses; MB/s of encoding on one core. --out draws bytes per token,
+and how much of the vocabulary occurs how often. On little text much of a large
+vocabulary stays unused.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from gpt_jax import cli, spec
+from gpt_jax.config import loading
+from gpt_jax.data import files, holdout, mixture, progress
+from gpt_jax.data.sources import sources
+from gpt_jax.data.sources.source import Document
+from gpt_jax.data.tokenizers import report as tokenizer_report
+from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.data.tokenizers.report import Report
+from gpt_jax.plots import tokenizers
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+
+# Of the text that is measured on: it is held in memory.
+_MOST_BYTES = 64_000_000
+
+
+class _Text(NamedTuple):
+  """What is measured on, and what may be learnt from.
+
+  Attributes:
+    name: the call, for people.
+    documents: to measure on.
+    training: starts the stream of training documents; None without --config.
+  """
+
+  name: str
+  documents: list[Document]
+  training: holdout.Split | None
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  loading.define(values)
+  flags.DEFINE_string(
+    'text',
+    None,
+    "Text to measure on: 'GLOB' of files, or a source's call.",
+    flag_values=values,
+  )
+  flags.DEFINE_multi_string(
+    'tokenizer',
+    [],
+    "A name, and a tokenizer's call or folder: 'NAME CALL'; give it once for "
+    'each.',
+    flag_values=values,
+  )
+  flags.DEFINE_string('out', None, 'A PNG to draw.', flag_values=values)
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  if not args.config and not args.text:
+    raise UsageError('give --config or --text; see --help')
+  wanted = [_parse(text) for text in args.tokenizer]
+  if args.config:
+    wanted.insert(0, ('config', args.config.tokenizer.name))
+  names = [name for name, _ in wanted]
+  if len(set(names)) < len(names) or not names:
+    raise UsageError(
+      f'--tokenizer: the names ({", ".join(names)}) must differ, and there '
+      "must be one; give --tokenizer 'NAME CALL'"
+    )
+  # One core each, so that rates can be compared.
+  os.environ['TOKENIZERS_PARALLELISM'] = 'false'
+  with progress.bar() as report:
+    text = _text(args, report)
+    reports = {}
+    for name, call in wanted:
+      made = _make(name, call, text, report)
+      log.info('%s: encoding and decoding', name)
+      reports[name] = tokenizer_report.measure(made, text.documents)
+  about = {
+    'text': text.name,
+    'num_documents': len(text.documents),
+    'num_bytes': sum(len(d.text.encode()) for d in text.documents),
+    'num_words': sum(len(d.text.split()) for d in text.documents),
+  }
+  if args.json:
+    calls = dict(wanted)
+    found = {
+      name: {'call': calls[name], **_jsonable(r)} for name, r in reports.items()
+    }
+    print(json.dumps({**about, 'tokenizers': found}))
+  else:
+    _print(about, reports)
+  if args.out:
+    log.info('drew %s', tokenizers.draw(reports, args.out))
+
+
+def _parse(text: str) -> tuple[str, str]:
+  name, _, call = text.strip().partition(' ')
+  if not call.strip() or not re.fullmatch(r'[\w.+-]+', name):
+    raise UsageError(
+      f"--tokenizer={text!r}: give 'NAME CALL', as in 'ours W/tokenizer' or "
+      "'bytes bytes'"
+    )
+  return name, call.strip()
+
+
+def _text(args: cli.Args, report: progress.Report) -> _Text:
+  training = None
+  if args.config:
+    data = args.config.data
+    source = data.source
+    if mixture.is_mixture(source):
+      source = mixture.corpus(source, data.sources)
+    training = holdout.split(source, data.holdout)
+  if args.text:
+    call = args.text if '(' in args.text else f'text({args.text!r})'
+    stream = sources.load('--text', call).documents()
+    name, total = call, None
+  else:
+    assert training is not None
+    if not training.holds_out:
+      raise UsageError(
+        f'data.holdout={args.config.data.holdout!r}: there is no text to '
+        'measure on; give --text, or hold something out'
+      )
+    stream = (part.document for part in training.parts() if part.held_out)
+    name = args.config.data.holdout
+    if spec.parse('data.holdout', name)[0].name not in sources.SOURCES:
+      name = f'{name} of {args.config.data.source}'
+    total = training.num_bytes
+  documents, size = [], 0
+  for document in stream:
+    documents.append(document)
+    size += len(document.text.encode())
+    report('reading', size, total)
+    if size >= _MOST_BYTES:
+      log.warning('the text is cut after %.0f MB', size / 1e6)
+      break
+  if not documents:
+    raise UsageError(f'{name}: there is no text to measure on; give --text')
+  return _Text(name, documents, training)
+
+
+def _make(
+  name: str, call: str, text: _Text, report: progress.Report
+) -> tokenizer.Tokenizer:
+  """Reads or trains a tokenizer.
+
+  Raises:
+    UsageError: it learns from text, and there is none.
+  """
+  if files.read(call, 'tokenizer.json') is not None:
+    return tokenizer.load(call)
+  if os.sep in call and '(' not in call:
+    raise UsageError(f'--tokenizer: {call}: there is no saved tokenizer')
+  known = {_digest(document) for document in text.documents}
+  seen = 0
+
+  def documents() -> Iterator[Document]:
+    nonlocal seen
+    if text.training is None:
+      raise UsageError(
+        f'--tokenizer: {call}: is trained, and there is nothing to train on; '
+        'give --config, whose training split it then learns from'
+      )
+    size = 0
+    for part in text.training.parts():
+      if not part.held_out:
+        seen += _digest(part.document) in known
+        size += len(part.document.text)
+        report(f'reading to train {name}', size, text.training.num_bytes)
+        yield part.document
+    log.info('%s: training %s', name, call)
+
+  made = tokenizer.build(call, documents())
+  if seen:
+    log.warning(
+      '%s: %d of the documents that it is measured on were among those that '
+      'it learnt from',
+      *(name, seen),
+    )
+  return made
+
+
+def _digest(document: Document) -> bytes:
+  return hashlib.sha256(document.text.encode()).digest()
+
+
+def _print(about: dict, reports: dict[str, Report]) -> None:
+  print(
+    f'on {about["text"]}: {about["num_documents"]:,} documents, '
+    f'{about["num_bytes"]:,} bytes, {about["num_words"]:,} words'
+  )
+  table = Table()
+  table.add_column('tokenizer')
+  for column in (
+    *('vocabulary', 'used', 'of it', 'tokens', 'per word', 'bytes each'),
+    *('changed', 'lost', 'MB/s'),
+  ):
+    table.add_column(column, justify='right')
+  for name, r in reports.items():
+    table.add_row(
+      name,
+      f'{r.vocab_size:,}',
+      f'{r.num_used:,}',
+      f'{r.fraction_used:.1%}',
+      f'{r.num_tokens:,}',
+      f'{r.tokens_per_word:.3f}',
+      f'{r.bytes_per_token:.3f}',
+      f'{r.num_documents_changed:,}',
+      f'{r.num_characters_lost:,}',
+      f'{r.bytes_per_second / 1e6:.1f}',
+    )
+  # As wide as it needs where no one watches.
+  console = Console()
+  Console(width=None if console.is_terminal else 120).print(table)
+  for name, r in reports.items():
+    if r.first_change:
+      where, before, after = r.first_change
+      print(f'{name} changes {where}: {before!r} comes back as {after!r}')
+    if r.unused_examples:
+      unused = ' '.join(map(repr, r.unused_examples))
+      print(f'{name} does not use {unused} ...')
+
+
+def _jsonable(r: Report) -> dict:
+  entries = r._asdict()
+  del entries['counts']
+  return entries

@@ -1,0 +1,237 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of cleaning on Apache Beam; `beam_clean` puts them together.
+
+  number of a unit   -> its documents, in shards: Read
+  shard, findings    -> what the steps leave of it, in a file; its rows: Clean
+  rows of some keys  -> findings, by shard: Judge
+  findings of a step -> the decision, where it looks across groups: conclude
+
+A worker holds a shard, or the rows of one range of keys. A stage that is run
+twice, as runners may, writes the same bytes twice.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam  # pyright: ignore[reportMissingImports]
+import numpy as np
+from apache_beam.pvalue import (  # pyright: ignore[reportMissingImports]
+  TaggedOutput,
+)
+
+from gpt_jax.data import inputs, mixture
+from gpt_jax.data.clean import choices, shared, steps, unordered
+from gpt_jax.data.clean.shards import Phase
+from gpt_jax.data.clean.steps import Document, Findings, Global
+from gpt_jax.data.sources import sources
+from gpt_jax.data.split_writer import Settings
+from gpt_jax.spec import UsageError
+
+ROWS, COUNTS, SKIPPED = 'rows', 'counts', 'skipped'  # besides the main output
+
+# Rows, places and sketches of one shard, of a range of keys; as bytes.
+_Rows = tuple[bytes, bytes, bytes]
+
+
+class Work(NamedTuple):
+  """What every worker knows.
+
+  Attributes:
+    settings: they say what the documents are.
+    files: a hash of their names, so that all workers see the same ones.
+    folder: of the store.
+    num_ranges: of keys that are looked at together.
+    wanted: a hash of all that the result depends on.
+    versions: of libraries.
+  """
+
+  settings: Settings
+  files: str
+  folder: str
+  num_ranges: int
+  wanted: str
+  versions: dict[str, str]
+
+
+def alone(shard: int) -> tuple[int, bytes]:
+  """A shard without findings: each is there at least once."""
+  return shard, b''
+
+
+class Clean(beam.DoFn):
+  """Takes shards through a phase: (shard, findings) to shard.
+
+  Besides come the rows, `(range of keys, rows)`, and the counts.
+  """
+
+  def __init__(self, work: Work, number: int):
+    """For phase `number`."""
+    self._work, self._number = work, number
+
+  def setup(self):
+    """Reads the steps, once in a worker."""
+    self._phases = _phases(self._work)
+    # Of what is missing here, the step that needs it says so.
+    ours, theirs = choices.versions(), self._work.versions
+    if other := {k: v for k, v in ours.items() if v != theirs.get(k)}:
+      raise UsageError(
+        f'data.clean={self._work.settings.clean!r}: a worker has {other}, the '
+        f'process that started it has {theirs}; install the same versions'
+      )
+
+  def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
+    """Cleans one shard."""
+    shard, found = element
+    table = _table(found)
+    table = table[:, np.lexsort(table[::-1])]
+    documents = shared.read(self._work.folder, self._number - 1, shard)
+    yield from self._cleaned(shard, documents, table)
+
+  def _cleaned(
+    self, shard: int, documents: Iterable[Document], findings: np.ndarray
+  ) -> Iterator[Any]:
+    written = shared.write(
+      *(self._phases, self._number, documents, findings),
+      *(self._work.folder, shard),
+    )
+    counts = unordered.sums(shard, written.counts)
+    yield TaggedOutput(COUNTS, counts)
+    for part in _ranges(written, self._work.num_ranges):
+      yield TaggedOutput(ROWS, part)
+    yield shard
+
+
+class Read(Clean):
+  """Reads units, and takes their documents through the first phase.
+
+  Besides what `Clean` gives come counts of what could not be read.
+  """
+
+  def __init__(self, work: Work):
+    """For the units of `work.settings`."""
+    super().__init__(work, 0)
+
+  def setup(self):
+    """Finds the corpus, once in a worker."""
+    super().setup()
+    source = self._work.settings.source
+    self._corpus = sources.load('data.source', source)
+    if inputs.names_hash(self._corpus.files) != self._work.files:
+      raise UsageError(
+        f'data.source={source!r}: a worker finds other files than the process '
+        'that started it; name a place that all machines see'
+      )
+    self._in_mixture = mixture.is_mixture(source)
+
+  def process(self, element: int) -> Iterator[Any]:
+    """Reads and cleans one unit."""
+    unit = self._corpus.units[element]
+    none = _table([])
+    batches = shared.batches(element, unit, self._in_mixture)
+    for shard, documents in batches:
+      yield from self._cleaned(shard, documents, none)
+    for kind, count in unit.skipped().items():
+      yield TaggedOutput(SKIPPED, (kind, count))
+
+
+def _ranges(
+  written: shared.Written, num_ranges: int
+) -> Iterator[tuple[int, _Rows]]:
+  """Cuts the rows of a shard by their keys, with the sketches they need."""
+  edges = [(i << 64) // num_ranges for i in range(1, num_ranges)]
+  cuts = np.searchsorted(written.rows[0], np.array(edges, np.uint64))
+  for i, rows in enumerate(np.split(written.rows, cuts, axis=1)):
+    if rows.shape[1]:
+      places = written.places[:0]
+      sketches = written.sketches[:0]
+      if len(written.places):  # else the step has no sketches
+        places = np.unique(rows[1])
+        sketches = written.sketches[np.searchsorted(written.places, places)]
+      yield i, (rows.tobytes(), places.tobytes(), sketches.tobytes())
+
+
+class Judge(beam.DoFn):
+  """Compares the documents that have a key in common."""
+
+  def __init__(self, work: Work, number: int):
+    """For what phase `number` left."""
+    self._work, self._number = work, number
+
+  def setup(self):
+    """Reads the steps, once in a worker."""
+    phase = _phases(self._work)[self._number]
+    assert phase.last is not None
+    self._step: Global = phase.last
+
+  def process(self, element: tuple[int, Iterable[_Rows]]) -> Iterator[bytes]:
+    """Judges the groups of one range of keys."""
+    parts = [*element[1]]
+    rows = _table((part[0] for part in parts), 3)
+    rows = rows[:, np.lexsort(rows[::-1])]
+    places = np.frombuffer(b''.join(part[1] for part in parts), np.uint64)
+    sketches = np.frombuffer(b''.join(part[2] for part in parts), np.uint32)
+    sketches = sketches.reshape(len(places), self._step.sketch_size)
+    order = np.argsort(places)
+    places, sketches = places[order], sketches[order]
+    found = self._step.judge(
+      *(rows[0], rows[1], rows[2]),
+      lambda wanted: sketches[np.searchsorted(places, wanted)],
+    )
+    if len(found.places):
+      yield np.stack(found).tobytes()
+
+
+def _phases(work: Work) -> list[Phase]:
+  return shared.read_phases(work.folder, work.settings.clean)
+
+
+def conclude(parts: Sequence[bytes], work: Work, number: int) -> bytes:
+  """The decision of a step that looks across groups."""
+  step = _phases(work)[number].last
+  assert step is not None
+  return np.stack(step.conclude(Findings(*_table(parts)))).tobytes()
+
+
+def by_shard(found: bytes) -> Iterator[tuple[int, bytes]]:
+  """Cuts findings by the shards that they are about."""
+  table = _table([found])
+  table = table[:, np.lexsort(table[::-1])]
+  starts = steps.group_starts(shared.shards_of(table[0]))
+  for part in np.split(table, starts[1:], axis=1):
+    if part.shape[1]:
+      yield int(shared.shards_of(part[0, :1])[0]), part.tobytes()
+
+
+def _table(parts: Iterable[bytes], columns: int = 2) -> np.ndarray:
+  """Puts tables together that were made bytes; uint64 [columns, N]."""
+  tables = [np.frombuffer(part, np.uint64) for part in parts]
+  return np.concatenate(
+    [np.empty((columns, 0), np.uint64)]
+    + [table.reshape(columns, -1) for table in tables],
+    axis=1,
+  )
+
+
+def tell(
+  _: None,
+  work: Work,
+  names: Sequence[Sequence[str]],
+  numbers: Sequence[int],
+  skipped: Sequence[tuple[str, int]],
+  *totals: unordered.Sums,
+):
+  """Writes what the process that waits needs."""
+  shared.write_result(
+    work.folder,
+    shared.Result(
+      wanted=work.wanted,
+      phase=len(names) - 1,
+      shards=sorted(numbers),
+      skipped=dict(sorted(skipped)),
+      entries=[
+        unordered.entries(of_phase, total)
+        for of_phase, total in zip(names, totals, strict=True)
+      ],
+    ),
+  )

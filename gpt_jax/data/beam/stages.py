@@ -1,0 +1,316 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of preparing on Apache Beam; `beam_build` puts them together.
+
+  number of a unit  -> ids, ends and hashes of its documents, in chunks: Encode
+  counts of a unit  -> where each unit begins in the store: places
+  chunk             -> its parts in the files of the store: Place
+  parts of one file -> the file: Write
+
+A worker holds one document and a chunk, or one file of the store, never more.
+A stage that is run twice, as runners may, writes the same bytes twice.
+"""
+
+import collections
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam  # pyright: ignore[reportMissingImports]
+import numpy as np
+from apache_beam import metrics  # pyright: ignore[reportMissingImports]
+from apache_beam.pvalue import (  # pyright: ignore[reportMissingImports]
+  TaggedOutput,
+)
+
+from gpt_jax.data import (
+  digest,
+  encode,
+  files,
+  holdout,
+  inputs,
+  manifest,
+  mixture,
+)
+from gpt_jax.data import store as token_store
+from gpt_jax.data.clean import choices, shared
+from gpt_jax.data.digest import Digest
+from gpt_jax.data.split_writer import Settings
+from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS
+from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.spec import UsageError
+
+COUNTS, HASHES = 'counts', 'hashes'  # outputs besides the main one
+
+# Which file of which array of which split: a key that Beam can group by.
+File = tuple[str, bool, int]
+
+# Tokens of a unit that are handed on together.
+_CHUNK = 1 << 20
+
+# What is counted of each unit, in the columns of `starts`.
+_COLUMNS = [
+  *((TOKENS, False), (TOKENS, True)),
+  *((DOCUMENT_ENDS, False), (DOCUMENT_ENDS, True)),
+]
+
+
+class Work(NamedTuple):
+  """What every worker knows.
+
+  Attributes:
+    settings: they say what the documents are.
+    files: a hash of their names, so that all workers see the same ones.
+    folder: of the store; holds the tokenizer.
+    dtype: of the tokens.
+  """
+
+  settings: Settings
+  files: str
+  folder: str
+  dtype: str
+
+  def dtype_of(self, array: str) -> str:
+    """The type of an array of the store."""
+    return self.dtype if array == TOKENS else 'int64'
+
+
+class Encode(beam.DoFn):
+  """The documents of unit i, to (array, held out, unit, offset, values).
+
+  The offset and the ends are counted from the unit's first. Besides come the
+  documents' hashes, `(unit, offset, hashes)`, and the unit's counts.
+  """
+
+  def __init__(self, work: Work):
+    """For the units of `work.settings`."""
+    self._work = work
+    self._bytes = metrics.Metrics.counter('gpt_jax', 'bytes')
+    self._documents = metrics.Metrics.counter('gpt_jax', 'documents')
+
+  def setup(self):
+    """Finds the corpus and reads the tokenizer, once in a worker."""
+    work = self._work
+    source, corpus = work.settings.source, None
+    if not choices.is_none(work.settings.clean):
+      corpus = shared.cleaned(source, work.folder)
+    split = holdout.split(source, work.settings.holdout, corpus)
+    if inputs.names_hash(split.files) != work.files:
+      raise UsageError(
+        f'data.source={source!r}: a worker finds other files '
+        'than the process that started it; name a place that all machines see'
+      )
+    assert split.units is not None  # else refused before
+    self._units = split.units
+    self._made = tokenizer.load(files.join(work.folder, token_store.TOKENIZER))
+
+  def process(self, unit: int) -> Iterator[Any]:
+    """Encodes one unit."""
+    eos = np.array([self._made.eos_id], np.int32)
+    sides = {side: _Side(self._work, side, unit) for side in (False, True)}
+    hashes, num_hashed, source = [], 0, ''
+    for part in self._units[unit].parts():
+      found, size = digest.of_part(part)
+      hashes.append(found)
+      side = sides[part.held_out]
+      for piece in encode.pieces(part):
+        side.add(self._made.encode(piece.text))
+        if piece.last:
+          side.add(eos)
+          side.end(size)
+        yield from side.full()
+      if mixture.is_mixture(self._work.settings.source):
+        source = part.document.name.partition('/')[0]
+      self._bytes.inc(size)
+      self._documents.inc()
+      if len(hashes) >= _CHUNK // digest.SIZE:
+        yield TaggedOutput(HASHES, (unit, num_hashed, b''.join(hashes)))
+        num_hashed += len(hashes)
+        hashes = []
+    for side in sides.values():
+      yield from side.rest()
+    yield TaggedOutput(HASHES, (unit, num_hashed, b''.join(hashes)))
+    counts = {
+      name: [getattr(sides[side], name) for side in (False, True)]
+      for name in ('num_tokens', 'num_documents', 'num_bytes')
+    }
+    counts |= {'source': source, 'skipped': self._units[unit].skipped()}
+    yield TaggedOutput(COUNTS, (unit, json.dumps(counts)))
+
+
+class _Side:
+  """What one unit adds to one split."""
+
+  def __init__(self, work: Work, held_out: bool, unit: int):
+    self._work, self._key = work, (held_out, unit)
+    self.num_tokens = self.num_documents = self.num_bytes = 0
+    self._tokens, self._ends = [], []
+    self._waiting = 0
+
+  def add(self, ids: np.ndarray):
+    """Takes the next tokens."""
+    self._tokens.append(ids.astype(self._work.dtype))
+    self._waiting += len(ids)
+    self.num_tokens += len(ids)
+
+  def end(self, num_bytes: int):
+    """Ends a document of so many bytes."""
+    self._ends.append(self.num_tokens)
+    self.num_documents += 1
+    self.num_bytes += num_bytes
+
+  def full(self) -> Iterator[tuple]:
+    """Hands on what was taken, where it is enough."""
+    if self._waiting >= _CHUNK:
+      yield from self.rest()
+
+  def rest(self) -> Iterator[tuple]:
+    """Hands on what was taken."""
+    if self._tokens:
+      values = np.concatenate(self._tokens)
+      offset = self.num_tokens - len(values)
+      yield (TOKENS, *self._key, offset, values.tobytes())
+    if self._ends:
+      offset = self.num_documents - len(self._ends)
+      ends = np.array(self._ends, np.int64)
+      yield (DOCUMENT_ENDS, *self._key, offset, ends.tobytes())
+    self._tokens, self._ends, self._waiting = [], [], 0
+
+
+class Places(NamedTuple):
+  """Where the units begin.
+
+  Attributes:
+    starts: int64 [num_units + 1, 4] as bytes: of each array, see `_COLUMNS`,
+      where each unit begins; the last row is where all end.
+    summary: `num_bytes` of each split, and `parts` and `skipped` as the
+      manifest has them.
+  """
+
+  starts: bytes
+  summary: dict[str, Any]
+
+  def start(self, array: str, held_out: bool, unit: int) -> int:
+    """Where a unit begins in an array; unit -1: the array's length."""
+    return int(self._table()[unit, _COLUMNS.index((array, held_out))])
+
+  def document(self, unit: int) -> int:
+    """The number of a unit's first document, over both splits."""
+    return int(self._table()[unit, 2:].sum())
+
+  def _table(self) -> np.ndarray:
+    return np.frombuffer(self.starts, np.int64).reshape(-1, len(_COLUMNS))
+
+
+def places(counts: Iterable[tuple[int, str]]) -> Places:
+  """Adds up the counts of all units, in their order."""
+  found = [json.loads(text) for _, text in sorted(counts)]
+  table = np.array(
+    [[0] * 4, *[[*c['num_tokens'], *c['num_documents']] for c in found]],
+    np.int64,
+  ).cumsum(axis=0)
+  parts: list[dict[str, int]] = [{}, {}]
+  for i, count in enumerate(found):
+    for side in (0, 1):
+      if count['source'] and count['num_documents'][side]:
+        parts[side][count['source']] = int(table[i + 1, side])
+  skipped = collections.Counter()
+  for count in found:
+    skipped.update(count['skipped'])
+  summary = {
+    'num_bytes': [sum(c['num_bytes'][side] for c in found) for side in (0, 1)],
+    'parts': parts,
+    'skipped': dict(sorted(skipped.items())),
+  }
+  return Places(table.tobytes(), summary)
+
+
+class Place(beam.DoFn):
+  """A chunk to ((array, held out, file), (offset in it, values))."""
+
+  def __init__(self, work: Work):
+    """For the store of `work`."""
+    self._work = work
+
+  def process(
+    self, chunk: tuple[str, bool, int, int, bytes], places: Places
+  ) -> Iterator[tuple[File, tuple[int, bytes]]]:
+    """Cuts a chunk where files end."""
+    array, held_out, unit, offset, data = chunk
+    dtype = self._work.dtype_of(array)
+    values = np.frombuffer(data, dtype)
+    if array == DOCUMENT_ENDS:
+      values = values + places.start(TOKENS, held_out, unit)
+    start = places.start(array, held_out, unit) + offset
+    size = token_store.shard_size(dtype)
+    done = 0
+    while done < len(values):
+      file, within = divmod(start + done, size)
+      count = min(size - within, len(values) - done)
+      part = values[done : done + count].tobytes()
+      yield (array, held_out, file), (within, part)
+      done += count
+
+
+def add_up(hashes: tuple[int, int, bytes], places: Places) -> str:
+  """The sum of the hashes of some documents: see `digest`."""
+  unit, offset, data = hashes
+  found = Digest(places.document(unit) + offset)
+  for i in range(0, len(data), digest.SIZE):
+    found.add(data[i : i + digest.SIZE])
+  return found.hexdigest()
+
+
+class Write(beam.DoFn):
+  """The parts of one file to (array, held out, file, its checksums)."""
+
+  def __init__(self, work: Work):
+    """For the store of `work`."""
+    self._work = work
+
+  def process(
+    self, parts: tuple[File, Iterable[tuple[int, bytes]]], places: Places
+  ) -> Iterator[tuple[str, bool, int, list[int]]]:
+    """Writes one file."""
+    (array, held_out, file), found = parts
+    dtype, folder = self._work.dtype_of(array), self._work.folder
+    if held_out:
+      folder = files.join(folder, token_store.VALIDATION)
+    length = places.start(array, held_out, -1)
+    first = file * token_store.shard_size(dtype)
+    values = np.empty(min(token_store.shard_size(dtype), length - first), dtype)
+    filled = 0
+    for within, data in found:
+      part = np.frombuffer(data, dtype)
+      values[within : within + len(part)] = part
+      filled += len(part)
+    assert filled == len(values), (array, held_out, file, filled, len(values))
+    compression = self._work.settings.compression
+    token_store.write_shard(
+      *(folder, array, dtype, length, file, values), compression
+    )
+    yield array, held_out, file, manifest.checksums(values)
+
+
+def result(
+  _: None,
+  work: Work,
+  name: str,
+  places: Places,
+  checksums: Sequence[tuple],
+  hexdigests: Sequence[str],
+):
+  """Writes what the process that waits needs for the manifests."""
+  crc32 = {f'{array}/{side}': [] for array, side in _COLUMNS}
+  for array, held_out, _, found in sorted(checksums):
+    crc32[f'{array}/{held_out}'] += found
+  lengths = {
+    f'{array}/{side}': places.start(array, side, -1) for array, side in _COLUMNS
+  }
+  entries = {
+    **places.summary,
+    'crc32': crc32,
+    'lengths': lengths,
+    'sha256': digest.total(hexdigests),
+  }
+  files.write(work.folder, name, json.dumps(entries).encode())

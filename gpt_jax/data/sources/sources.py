@@ -1,0 +1,287 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Sources of documents: Python's own source files, text files, JSON lines.
+
+Tables and TensorFlow datasets are in `sources_tables` and `sources_tfds`.
+"""
+
+import functools
+import json
+import os
+import pathlib
+import re
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+
+from gpt_jax import spec
+from gpt_jax.data import lines, matches
+from gpt_jax.data.sources import source
+from gpt_jax.data.sources.source import (
+  Bad,
+  Document,
+  Reader,
+  Skip,
+  Source,
+  Unit,
+)
+from gpt_jax.data.sources.tables import parquet
+from gpt_jax.data.sources.tfds import tfds, tfds_dir
+from gpt_jax.spec import Pair, UsageError
+
+# What one worker reads at once: so many bytes, or fewer small files, each of
+# which counts for `_OPEN` bytes more.
+_UNIT, _OPEN = 1 << 26, 1 << 16
+
+_BLANK_LINES = re.compile(r'\n\s*\n')
+
+
+def documents(field: str, text: str) -> Iterator[Document]:
+  """Streams the documents of a source call such as `text('books/*.txt')`.
+
+  Args:
+    field: where the call stands in the config, for error messages.
+    text: a call of one of `SOURCES`.
+
+  Raises:
+    UsageError: the call, a file or a line is not as it must be, or there is
+      no document.
+  """
+  return load(field, text).documents()
+
+
+def load(field: str, text: str) -> Source:
+  """Looks a source up without reading any document; errors as `documents`."""
+  try:
+    reader = spec.build(field, text, SOURCES)
+  except matches.NoFile as e:
+    raise UsageError(f'{field}={text!r}: {e}') from None
+  return source.build(f'{field}={text!r}', reader)
+
+
+def stdlib() -> Reader:
+  """The standard library of the running Python, without its tests."""
+  root = sysconfig.get_path('stdlib')
+  skipped = {
+    *('test', 'tests', 'idle_test', '__pycache__'),
+    *('site-packages', 'dist-packages'),
+  }
+  built = ('_sysconfigdata', 'config-')  # they differ between machines
+  files = {}
+  for folder, subfolders, names in os.walk(root):
+    subfolders[:] = [s for s in subfolders if s not in skipped]
+    for name in names:
+      path = os.path.join(folder, name)
+      relative = pathlib.Path(os.path.relpath(path, root)).as_posix()
+      if name.endswith('.py') and not relative.startswith(built):
+        files[relative] = path
+  return _text_files(matches.Matches(sorted(files.items())))
+
+
+def text(pattern: str, on_error: str = 'fail') -> Reader:
+  """One document a file, in UTF-8; `**` in the pattern spans folders.
+
+  A file that is bad is an error, or counted with `on_error='skip'`.
+  """
+  return _text_files(matches.find(pattern), on_error)
+
+
+def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
+  """One document a line: its text is the entry `field` of a JSON object.
+
+  Files whose name ends in .gz are read through gzip, in .zst through zstd. A
+  line that is bad is an error, or counted with `on_error='skip'`.
+  """
+  files = matches.find(pattern)
+
+  def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
+    for number, line in lines.numbered(path, skip):
+      try:
+        text = entry(f'{path}:{number}', line, field)
+      except Bad as e:
+        skip(e)
+        continue
+      yield Document(f'{name}:{number}', text)
+
+  units = [Unit(functools.partial(unit, *named)) for named in files.items()]
+  units = matches.with_bad(files, units)
+  return Reader(units, files, _total_size(files), on_error)
+
+
+def mixture(*calls: Pair) -> Reader:
+  """All documents of several sources, one after another, as 'name/document'.
+
+  What `data.mixture` draws from.
+  """
+  read = {
+    pair.key: load(f'data.sources.{pair.key}', pair.value) for pair in calls
+  }
+
+  def unit(
+    name: str, documents: Callable[[], Iterator[Document]], skip: Skip
+  ) -> Iterator[Document]:
+    del skip  # the sources have their own
+    for document in documents():
+      yield Document(f'{name}/{document.name}', document.text)
+
+  def stream(skip: Skip) -> Iterator[Document]:
+    for name, part in read.items():
+      yield from unit(name, part.documents, skip)
+
+  sizes = [part.num_bytes for part in read.values()]
+  known = [size for size in sizes if size is not None]
+  files = {
+    f'{name}/{file}': path
+    for name, part in read.items()
+    for file, path in part.files.items()
+  }
+  total = sum(known) if len(known) == len(sizes) else None
+
+  def named(name: str, part: Source) -> dict[str, int]:
+    return {f'{name}: {kind}': n for kind, n in part.skipped().items()}
+
+  def skipped() -> dict[str, int]:
+    found = {}
+    for name, part in read.items():
+      found |= named(name, part)
+    return found
+
+  units = [
+    Unit(
+      functools.partial(unit, name, of_part.documents),
+      functools.partial(named, name, of_part),
+    )
+    for name, part in read.items()
+    for of_part in part.units
+  ]
+  return Reader(units, files, total, stream=stream, skipped=skipped)
+
+
+def passages(documents: str, chars: int = 1000) -> Reader:
+  """Cuts the documents of another source, `passages("text('books/*.txt')")`.
+
+  Each is cut at blank lines into documents of at least `chars` characters (the
+  last may have fewer), 'name#1' and on. Whole books hold so few ends of
+  documents that the vector of that token is hardly trained, and what follows
+  it, as in all evaluation of a text by itself, is scored wrongly.
+  """
+  if chars < 1:
+    raise UsageError(f'passages: chars={chars}: must be at least 1')
+  whole = load('passages', documents)
+
+  def unit(part: Source, skip: Skip) -> Iterator[Document]:
+    del skip  # the source has its own
+    for document in part.documents():
+      for number, text in enumerate(_passages(document.text, chars), start=1):
+        yield Document(f'{document.name}#{number}', text)
+
+  units = [
+    Unit(functools.partial(unit, part), part.skipped) for part in whole.units
+  ]
+  return Reader(
+    *(units, whole.files, whole.num_bytes),
+    stream=functools.partial(unit, whole),
+    skipped=whole.skipped,
+  )
+
+
+def _passages(text: str, chars: int) -> Iterator[str]:
+  start = 0
+  for blank in _BLANK_LINES.finditer(text):
+    if blank.start() - start >= chars:
+      yield text[start : blank.start()]
+      start = blank.end()
+  if start < len(text):
+    yield text[start:]
+
+
+def _total_size(files: dict[str, str]) -> int | None:
+  if any(path.endswith(lines.COMPRESSED) for path in files.values()):
+    return None
+  return sum(os.path.getsize(path) for path in files.values())
+
+
+def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
+  def unit(named: Sequence[tuple[str, str]], skip: Skip) -> Iterator[Document]:
+    for name, path in named:
+      try:
+        text = _decode(path)
+      except Bad as e:
+        skip(e)
+        continue
+      yield Document(name, text)
+
+  units = [Unit(functools.partial(unit, group)) for group in _groups(files)]
+  units = matches.with_bad(files, units)
+  return Reader(units, files, _total_size(files), on_error)
+
+
+def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
+  """Cuts the files into groups that take about as long to read."""
+  group, size = [], 0
+  for name, path in files.items():
+    group.append((name, path))
+    size += os.path.getsize(path) + _OPEN
+    if size >= _UNIT:
+      yield group
+      group, size = [], 0
+  if group:
+    yield group
+
+
+def _decode(path: str) -> str:
+  # Decoding bytes keeps '\r\n' as it is, where text mode would not.
+  try:
+    return pathlib.Path(path).read_bytes().decode('utf-8')
+  except UnicodeDecodeError as e:
+    raise Bad(
+      path,
+      'is not UTF-8',
+      f': byte {e.start} ({e.reason}); convert the file to UTF-8 or leave it '
+      'out',
+    ) from e
+  except OSError as e:
+    raise Bad(path, 'cannot be read', f': {e.strerror}') from e
+
+
+def entry(where: str, line: bytes, field: str) -> str:
+  """Returns the text of one JSON line.
+
+  Raises:
+    Bad: there is none.
+  """
+  try:
+    value = json.loads(line.decode('utf-8'))
+  except UnicodeDecodeError as e:
+    raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
+  except (json.JSONDecodeError, RecursionError) as e:
+    raise Bad(where, 'is not JSON', f': {e}') from e
+  if not isinstance(value, dict) or not isinstance(value.get(field), str):
+    held = sorted(value) if isinstance(value, dict) else type(value).__name__
+    raise Bad(
+      where,
+      f'has no text under {field!r}',
+      f", it holds {held}; name the entry as in jsonl('glob', field='text')",
+    )
+  text = value[field]
+  if b'\\u' in line:  # an escape may write half of a surrogate pair
+    try:
+      text.encode('utf-8')
+    except UnicodeEncodeError as e:
+      raise Bad(
+        where,
+        'holds half of a surrogate pair',
+        f': {text[e.start]!r} in {field!r} is no character; remove it',
+      ) from e
+  return text
+
+
+SOURCES = {
+  'stdlib': stdlib,
+  'text': text,
+  'jsonl': jsonl,
+  'mixture': mixture,
+  'parquet': parquet,
+  'passages': passages,
+  'tfds': tfds,
+  'tfds_dir': tfds_dir,
+}

@@ -1,0 +1,160 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenizers of others in Hugging Face's file `tokenizer.json`."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import tokenizers
+
+from gpt_jax.data.sources.source import Document
+from gpt_jax.data.tokenizers import saved
+from gpt_jax.spec import UsageError
+
+# Ours: the folder of a saved tokenizer has a `tokenizer.json` of its own.
+FILE = 'hf_tokenizer.json'
+_EOS = 'eos.json'
+
+# Files that come with a tokenizer.json and may name the end of a document.
+_BESIDE = ('tokenizer_config.json', 'special_tokens_map.json', 'config.json')
+
+# Where no file names it: what published vocabularies call it.
+_USUAL = (
+  *('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '<|eos|>', '<EOT>'),
+)
+
+
+class HfTokenizer:
+  """A `tokenizer.json`, as the `tokenizers` library reads it.
+
+  The names of special tokens in a text are plain text, so no document can end
+  itself. Nothing is put around a text, cut off it or filled up. Whether text
+  comes back as it was is up to the file: byte-level ones are lossless.
+  """
+
+  kind = 'hf_tokenizer'
+  in_threads = False  # its results become lists, under Python's lock
+
+  def __init__(self, contents: dict[str, bytes]):
+    """Reads the tokenizer and the name of its end of document.
+
+    Raises:
+      UsageError: it is not a tokenizer, or has no such token.
+    """
+    self._contents = contents
+    try:
+      self._made = tokenizers.Tokenizer.from_str(contents[FILE].decode())
+    except Exception as e:  # `tokenizers` raises plain `Exception`
+      raise UsageError(f'is not a tokenizer.json: {e}') from e
+    self._made.no_truncation()
+    self._made.no_padding()
+    self._made.encode_special_tokens = True
+    self._eos = json.loads(contents[_EOS])
+    eos_id = self._made.token_to_id(self._eos)
+    if eos_id is None:
+      raise UsageError(f'has no token {self._eos!r}')
+    self.eos_id: int = eos_id
+    # Ids may have gaps.
+    self.vocab_size: int = max(self._made.get_vocab().values()) + 1
+
+  @property
+  def fingerprint(self) -> str:
+    return saved.fingerprint(self.kind, self._contents)
+
+  def encode(self, text: str) -> np.ndarray:
+    return self.encode_batch([text])[0]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    found = [np.asarray(ids, np.int32) for ids in self._encode(list(texts))]
+    for i, ids in enumerate(found):
+      if self.eos_id in ids:
+        found[i] = self._without_eos(texts[i])
+    return found
+
+  def decode(self, ids: Iterable[int]) -> str:
+    kept = [int(i) for i in ids if i != self.eos_id]
+    return self._made.decode(kept, skip_special_tokens=False)
+
+  def save(self, folder: str) -> None:
+    saved.write(folder, self.kind, self._contents)
+
+  def _encode(self, texts: list[str]) -> list[list[int]]:
+    encoded = self._made.encode_batch_fast(texts, add_special_tokens=False)
+    return [e.ids for e in encoded]
+
+  def _without_eos(self, text: str) -> np.ndarray:
+    """Spells the name of the end of document, a piece of T5's kind."""
+    first, *others = text.split(self._eos)
+    parts = [first]
+    for other in others:
+      parts += [self._eos[:1], self._eos[1:], other]
+    return np.array([i for ids in self._encode(parts) for i in ids], np.int32)
+
+
+def hf_tokenizer(
+  path: str, eos: str = ''
+) -> Callable[[Iterable[Document]], HfTokenizer]:
+  """A `tokenizer.json` that exists, such as Llama 3's.
+
+  Args:
+    path: the file.
+    eos: the token that is to end documents; by default the one that the files
+      beside it name, or a usual one that it has.
+  """
+
+  def read(documents: Iterable[Document]) -> HfTokenizer:
+    del documents
+    try:
+      with open(path, 'rb') as file:
+        data = file.read()
+    except OSError as e:
+      raise UsageError(
+        f'tokenizer.name: cannot read {path!r} ({e.strerror}); name a '
+        'tokenizer.json'
+      ) from e
+    try:
+      found = eos or _find_eos(os.path.dirname(path), data)
+      return HfTokenizer({FILE: data, _EOS: json.dumps(found).encode()})
+    except UsageError as e:
+      raise UsageError(f'tokenizer.name: {path!r}: {e}') from e
+
+  return read
+
+
+def _find_eos(folder: str, data: bytes) -> str:
+  """The token that ends documents.
+
+  Raises:
+    UsageError: nothing names it.
+  """
+  try:
+    added = json.loads(data).get('added_tokens') or []
+    special = {token['content']: token['id'] for token in added}
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UsageError(f'is not a tokenizer.json: {e}') from e
+  for name in _BESIDE:
+    try:
+      with open(os.path.join(folder, name), encoding='utf-8') as file:
+        beside = json.load(file)
+    except (OSError, ValueError):
+      continue
+    token = beside.get('eos_token')
+    if isinstance(token, dict):  # with how it is matched
+      token = token.get('content')
+    if token:
+      return token
+    eos_id = beside.get('eos_token_id')
+    eos_ids = eos_id if isinstance(eos_id, list) else [eos_id]
+    for token, i in special.items():
+      if i in eos_ids[:1]:
+        return token
+  usual = [token for token in _USUAL if token in special]
+  if len(usual) != 1:
+    raise UsageError(
+      'does not say which token ends a document; name it, as in '
+      f"hf_tokenizer('tokenizer.json', eos='{(usual or ['</s>'])[0]}'); its "
+      f'special tokens are {", ".join(sorted(special)) or "none"}'
+    )
+  return usual[0]

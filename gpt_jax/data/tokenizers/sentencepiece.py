@@ -1,0 +1,166 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""SentencePiece models (Kudo and Richardson, 2018): ours, and those of others.
+
+`tokenizer_training` trains ours.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import sentencepiece as spm
+
+from gpt_jax.data.sources.source import Document
+from gpt_jax.data.tokenizers import saved
+from gpt_jax.spec import UsageError
+
+MODEL = 'sentencepiece.model'
+_EOS = 'eos.json'  # the piece that ends a document, where a user named it
+
+# SentencePiece writes a space as U+2581 inside pieces, and so reads a real
+# U+2581 as a space. Spelled in bytes it survives.
+SPACE_MARK = '\u2581'
+
+# With our models a text is encoded in segments of about this many characters,
+# cut after newlines: no piece spans one. Long inputs are slow: BPE took twice
+# the time for whole books.
+_SEGMENT = 1 << 12
+
+
+class SentencePiece:
+  """A SentencePiece model.
+
+  Lossless where we trained it (kind `sentencepiece`), unless the training
+  asked for normalisation or for no bytes. A model made elsewhere
+  (`sentencepiece_file`) does what its own settings say, for instance merges
+  spaces.
+  """
+
+  in_threads = True
+
+  def __init__(self, kind: str, contents: dict[str, bytes]):
+    """Reads the model from its file in `contents`.
+
+    Raises:
+      UsageError: it is not a model, or does not mark the end of a document.
+    """
+    self.kind = kind
+    self._contents = contents
+    self._model = spm.SentencePieceProcessor()
+    try:
+      # An empty file would load as an empty model.
+      self._model.LoadFromSerializedProto(contents[MODEL] or b'empty')
+    except RuntimeError as e:
+      raise UsageError('is not a SentencePiece model') from e
+    self.vocab_size: int = self._model.vocab_size()
+    self.eos_id = self._find_eos()
+    self._mark = np.empty(0, np.int32)
+    self._cuts = kind == 'sentencepiece'
+    if self._cuts:
+      spelled = [f'<0x{byte:02X}>' for byte in SPACE_MARK.encode()]
+      ids = [self._model.piece_to_id(piece) for piece in spelled]
+      if all(map(self._model.is_byte, ids)):
+        self._mark = np.array(ids, np.int32)
+
+  @property
+  def fingerprint(self) -> str:
+    return saved.fingerprint(self.kind, self._contents)
+
+  @property
+  def processor(self) -> spm.SentencePieceProcessor:
+    """The model in the library's own class."""
+    return self._model
+
+  def encode(self, text: str) -> np.ndarray:
+    return self.encode_batch([text])[0]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    if not self._cuts:
+      return self._encode(list(texts))
+    groups = [list(self._segments(text)) for text in texts]
+    segments = [segment for group in groups for segment in group]
+    ids = self._encode(segments)
+    if len(self._mark):
+      ids = [
+        self._mark if segment == SPACE_MARK else found
+        for segment, found in zip(segments, ids, strict=True)
+      ]
+    joined, start = [], 0
+    for group in groups:
+      joined.append(np.concatenate(ids[start : start + len(group)]))
+      start += len(group)
+    return joined
+
+  def decode(self, ids: Iterable[int]) -> str:
+    kept = [int(i) for i in ids if i != self.eos_id]
+    return self._model.decode(kept) if kept else ''
+
+  def save(self, folder: str) -> None:
+    saved.write(folder, self.kind, self._contents)
+
+  def _encode(self, texts: list[str]) -> list[np.ndarray]:
+    # As arrays: lists of Python's integers would take a quarter of the time.
+    return self._model.encode(texts, return_type='numpy', num_threads=1)
+
+  def _segments(self, text: str) -> Iterator[str]:
+    """Parts a text; a real U+2581 becomes a segment of its own."""
+    if len(self._mark) and SPACE_MARK in text:
+      before, *others = text.split(SPACE_MARK)
+      yield from self._segments(before)
+      for other in others:
+        yield SPACE_MARK
+        yield from self._segments(other)
+      return
+    start = 0
+    while cut := text.find('\n', start + _SEGMENT) + 1:
+      yield text[start:cut]
+      start = cut
+    yield text[start:]
+
+  def _find_eos(self) -> int:
+    if _EOS not in self._contents:
+      eos_id = self._model.eos_id()
+      if eos_id < 0:
+        raise UsageError(
+          'has no piece for the end of a document (eos); name one of its '
+          f"pieces, as in eos='{self._model.id_to_piece(0)}'"
+        )
+      return eos_id
+    eos = json.loads(self._contents[_EOS])
+    eos_id = self._model.piece_to_id(eos)
+    if self._model.id_to_piece(eos_id) != eos:
+      raise UsageError(f'has no piece {eos!r}')
+    return eos_id
+
+
+def sentencepiece_file(
+  path: str, eos: str = ''
+) -> Callable[[Iterable[Document]], SentencePiece]:
+  """A model that exists, such as LLaMA's `tokenizer.model`.
+
+  Args:
+    path: the file.
+    eos: the piece that is to end documents; by default the model's own.
+  """
+
+  def read(documents: Iterable[Document]) -> SentencePiece:
+    del documents
+    try:
+      with open(path, 'rb') as file:
+        contents = {MODEL: file.read()}
+    except OSError as e:
+      raise UsageError(
+        f'tokenizer.name: cannot read {path!r} ({e.strerror}); name a '
+        'SentencePiece model'
+      ) from e
+    if eos:
+      contents[_EOS] = json.dumps(eos).encode()
+    try:
+      return SentencePiece('sentencepiece_file', contents)
+    except UsageError as e:
+      raise UsageError(
+        f'tokenizer.name: {path!r} {e}; or name another model'
+      ) from e
+
+  return read

@@ -1,0 +1,219 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Text to token ids and back: what a tokenizer is, and the choice of one."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gpt_jax import spec
+from gpt_jax.data.sources.sources import Document
+from gpt_jax.data.tokenizers import saved
+from gpt_jax.data.tokenizers.bpe import Bpe, gpt1_bpe, gpt2_bpe
+from gpt_jax.data.tokenizers.hf import HfTokenizer, hf_tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import (
+  SentencePiece,
+  sentencepiece_file,
+)
+from gpt_jax.data.tokenizers.training import sentencepiece
+from gpt_jax.spec import UsageError
+
+
+class Tokenizer(Protocol):
+  """Maps text to ids below `vocab_size`; documents end with `eos_id`.
+
+  `encode` never adds `eos_id`, and `decode` leaves it out.
+  """
+
+  @property
+  def vocab_size(self) -> int: ...
+
+  @property
+  def eos_id(self) -> int: ...
+
+  @property
+  def fingerprint(self) -> str:
+    """The sha256 of what defines the tokenizer."""
+    ...
+
+  @property
+  def in_threads(self) -> bool:
+    """Whether several threads encode as fast as several processes."""
+    ...
+
+  def encode(self, text: str) -> np.ndarray:
+    """Returns int32 [num_tokens]."""
+    ...
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Like `encode` for each text.
+
+    On this thread alone if `in_threads`, else on all cores where the library
+    can.
+    """
+    ...
+
+  def decode(self, ids: Iterable[int]) -> str: ...
+
+  def save(self, folder: str) -> None:
+    """Writes a folder that `load` reads; no other file is needed."""
+    ...
+
+
+def build(
+  text: str,
+  train_documents: Iterable[Document],
+  all_documents: Iterable[Document] | None = None,
+) -> Tokenizer:
+  """Makes the tokenizer that `tokenizer.name` calls for.
+
+  Args:
+    text: a call of one of `TOKENIZERS`.
+    train_documents: what a trained tokenizer may learn from; it is read only
+      if the tokenizer is trained.
+    all_documents: those held out too, of which `characters` takes the set of
+      characters; `train_documents` if None.
+
+  Raises:
+    UsageError: the call, a vocabulary file or the corpus does not do.
+  """
+  make = spec.build('tokenizer.name', text, TOKENIZERS)
+  if all_documents is None or make is not characters_of:
+    all_documents = train_documents
+  return make(all_documents)
+
+
+def load(folder: str) -> Tokenizer:
+  """Reads a saved tokenizer.
+
+  Raises:
+    UsageError: a file is missing, damaged, or of a kind not known here.
+  """
+  kind, contents = saved.read(folder)
+  if kind not in LOADERS:
+    raise UsageError(
+      f'{folder}: holds a tokenizer of kind {kind!r}, this version knows '
+      + ', '.join(sorted(LOADERS))
+    )
+  return LOADERS[kind](contents)
+
+
+class Bytes:
+  """The 256 values of a byte of UTF-8, and the end of document.
+
+  Lossless. Bytes that are not UTF-8 decode to U+FFFD.
+  """
+
+  kind = 'bytes'
+  vocab_size = 257
+  eos_id = 256
+  in_threads = True
+
+  @property
+  def fingerprint(self) -> str:
+    return saved.fingerprint(self.kind, {})
+
+  def encode(self, text: str) -> np.ndarray:
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    return [self.encode(text) for text in texts]
+
+  def decode(self, ids: Iterable[int]) -> str:
+    return bytes(int(i) for i in ids if i < 256).decode(errors='replace')
+
+  def save(self, folder: str) -> None:
+    saved.write(folder, self.kind, {})
+
+
+class Characters:
+  """The characters of a corpus in sorted order, then the end of document.
+
+  Lossless for the text that it encodes; refuses other characters.
+  """
+
+  kind = 'characters'
+  in_threads = True
+
+  def __init__(self, alphabet: str):
+    """`alphabet` holds each character once, sorted."""
+    self._alphabet = alphabet
+    self._sorted = _code_points(alphabet)
+    self.eos_id = len(alphabet)
+    self.vocab_size = len(alphabet) + 1
+
+  @property
+  def fingerprint(self) -> str:
+    return saved.fingerprint(self.kind, self._contents())
+
+  def encode(self, text: str) -> np.ndarray:
+    points = _code_points(text)
+    ids = np.searchsorted(self._sorted, points)
+    known = self._sorted[np.minimum(ids, self.eos_id - 1)] == points
+    if not known.all():
+      character = text[int(np.argmin(known))]
+      raise UsageError(
+        f'the text holds {character!r} (U+{ord(character):04X}), which is '
+        f'none of the {self.eos_id} characters of this tokenizer; leave it '
+        "out, or use tokenizer.name='bytes'"
+      )
+    return ids.astype(np.int32)
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    return [self.encode(text) for text in texts]
+
+  def decode(self, ids: Iterable[int]) -> str:
+    return ''.join(self._alphabet[i] for i in ids if i != self.eos_id)
+
+  def save(self, folder: str) -> None:
+    saved.write(folder, self.kind, self._contents())
+
+  def _contents(self) -> dict[str, bytes]:
+    return {'characters.json': json.dumps(self._alphabet).encode()}
+
+
+def byte_values() -> Callable[[Iterable[Document]], Bytes]:
+  """The 256 bytes."""
+  return lambda documents: Bytes()
+
+
+def characters() -> Callable[[Iterable[Document]], Characters]:
+  """The set of characters of the whole corpus."""
+  return characters_of
+
+
+def characters_of(documents: Iterable[Document]) -> Characters:
+  """Collects the alphabet of `documents`."""
+  alphabet = set()
+  for document in documents:
+    alphabet.update(document.text)
+  return Characters(''.join(sorted(alphabet)))
+
+
+def _code_points(text: str) -> np.ndarray:
+  return np.frombuffer(text.encode('utf-32-le'), np.uint32)
+
+
+# Each takes the documents to learn from.
+TOKENIZERS = {
+  'sentencepiece': sentencepiece,
+  'sentencepiece_file': sentencepiece_file,
+  'bytes': byte_values,
+  'characters': characters,
+  'gpt2_bpe': gpt2_bpe,
+  'gpt1_bpe': gpt1_bpe,
+  'hf_tokenizer': hf_tokenizer,
+}
+
+# By the kind that a saved tokenizer names; each takes the saved files.
+LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {
+  'sentencepiece': lambda c: SentencePiece('sentencepiece', c),
+  'sentencepiece_file': lambda c: SentencePiece('sentencepiece_file', c),
+  'bytes': lambda c: Bytes(),
+  'characters': lambda c: Characters(json.loads(c['characters.json'])),
+  'gpt2_bpe': lambda c: Bpe('gpt2_bpe', c),
+  'gpt1_bpe': lambda c: Bpe('gpt1_bpe', c),
+  'hf_tokenizer': HfTokenizer,
+}

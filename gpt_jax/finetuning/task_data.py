@@ -1,0 +1,212 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A task's examples as what a run consumes and is measured by; see `job`."""
+
+import math
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import grain
+import jax
+import numpy as np
+
+from gpt_jax.data import pipeline, skips
+from gpt_jax.finetuning.metrics import METRICS
+from gpt_jax.finetuning.task_rows import Rows
+from gpt_jax.finetuning.tasks import Task
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.metrics import HELD_OUT
+from gpt_jax.training.run import Run
+
+
+class Scale(NamedTuple):
+  """Scores are learned with mean 0 and deviation 1, those of the train split.
+
+  W_y has no bias: the mean of the scores would have to come out of h.
+  """
+
+  mean: float = 0.0
+  deviation: float = 1.0
+
+  @classmethod
+  def of(cls, labels: np.ndarray) -> 'Scale':
+    """That of some scores."""
+    deviation = float(np.std(labels, dtype=np.float64))
+    return cls(float(np.mean(labels, dtype=np.float64)), deviation or 1.0)
+
+
+class Split(NamedTuple):
+  """Examples as a model takes them.
+
+  Attributes:
+    task: what they are of.
+    rows: the examples.
+    known: whether the labels are.
+    scale: of the scores, in a regression.
+    class_weights: float32 [num_labels]; None: all 1.
+  """
+
+  task: Task
+  rows: Rows
+  known: bool = True
+  scale: Scale = Scale()
+  class_weights: np.ndarray | None = None
+
+  def batch(self, numbers: np.ndarray) -> pipeline.Batch:
+    """The arrays of some examples."""
+    rows = self.rows
+    if self.task.kind == 'target':
+      return _target_batch(rows.inputs[numbers, 0], rows.lengths[numbers])
+    labels = rows.labels[numbers]
+    weights = np.ones(len(numbers), np.float32)
+    if self.class_weights is not None:
+      weights = self.class_weights[labels]
+    if self.task.kind == 'regression':
+      mean, deviation = self.scale
+      labels = ((labels - mean) / deviation).astype(np.float32)
+    return {
+      'inputs': rows.inputs[numbers],
+      'lengths': rows.lengths[numbers],
+      'labels': labels,
+      'weights': weights,
+    }
+
+
+def _target_batch(tokens: np.ndarray, bounds: np.ndarray) -> pipeline.Batch:
+  """Each token predicts the next; those from `bounds` on count."""
+  places = np.arange(1, tokens.shape[1])[None]
+  counts = (bounds[:, :1] <= places) & (places < bounds[:, 1:])
+  return {
+    'inputs': np.ascontiguousarray(tokens[:, :-1]),
+    'targets': np.ascontiguousarray(tokens[:, 1:]),
+    'weights': counts.astype(np.float32),
+  }
+
+
+class TaskData:
+  """A split in an order that the seed gives, another in each epoch."""
+
+  def __init__(self, split: Split, *, seed: int):
+    """`split` is what is trained on."""
+    self._split = split
+    self.rows_per_epoch = len(split.rows)
+    ordered = grain.MapDataset.range(self.rows_per_epoch).seed(seed)
+    self._order: Any = ordered.shuffle().repeat()
+
+  def row_numbers(self, first: int, count: int) -> list[int]:
+    """Which examples are rows `first` and on of the run."""
+    return [int(self._order[i]) for i in range(first, first + count)]
+
+  def epochs(self, index: int) -> dict[str, float]:
+    """Passes over the examples before row `index`."""
+    return {'epochs': index / self.rows_per_epoch}
+
+  def batches(
+    self, run: Run, start: int, rows: skips.Rows
+  ) -> Generator[pipeline.Batch]:
+    """See `job.Data`."""
+
+    def batch(step: int) -> pipeline.Batch:
+      offset, count = rows(step)
+      numbers = self.row_numbers(offset, count)[run.host_rows(count)]
+      return self._split.batch(np.array(numbers))
+
+    stop = run.config.schedule.num_steps
+    yield from pipeline.prefetch(batch, start, stop)
+
+
+class Outputs(NamedTuple):
+  """What a model says of a split.
+
+  Attributes:
+    raw: float32 [N, K]: logits, or a score; of targets the loss, the number of
+      tokens and whether the most likely are all right.
+    predictions: [N], classes or scores.
+    metrics: `loss` and the task's metrics; empty where no label is known.
+  """
+
+  raw: np.ndarray
+  predictions: np.ndarray
+  metrics: dict[str, float]
+
+
+class TaskEvaluation:
+  """The dev split, measured whenever it is called."""
+
+  def __init__(self, run: Run, *, split: Split):
+    """Compiles what the outputs need."""
+    self._run, self._split = run, split
+    self._step = run_lib.compile_outputs(run).call
+
+  def __call__(
+    self, params: Any, stop: Callable[[], bool] = lambda: False
+  ) -> dict[str, float] | None:
+    """Loss and metrics under keys `eval/validation/...`; see `job`."""
+    found = self.outputs(params, self._split, stop)
+    if found is None:
+      return None
+    values = {f'eval/validation/{n}': x for n, x in found.metrics.items()}
+    return values | {'eval/validation/examples': len(self._split.rows)}
+
+  def summary(self, values: dict[str, float]) -> str:
+    """A line for people."""
+    shown = [
+      f'{name} {values[f"eval/validation/{name}"]:.4f}'
+      for name in self._split.task.metrics
+    ]
+    count = values['eval/validation/examples']
+    return (
+      f'{", ".join(shown)}, loss {values[HELD_OUT]:.4f}, over {count:,} '
+      'examples'
+    )
+
+  def outputs(
+    self,
+    params: Any,
+    split: Split,
+    stop: Callable[[], bool] = lambda: False,
+  ) -> Outputs | None:
+    """What the model says of any split of the same shape; None: stopped."""
+    rows, count = self._run.eval_rows, len(split.rows)
+    found = []
+    for start in range(0, count, rows):
+      # The last batch is filled up with its last example.
+      numbers = np.minimum(np.arange(start, start + rows), count - 1)
+      batch = split.batch(numbers[self._run.host_rows(rows)])
+      found.append(self._step(params, self._run.put(batch, rows)))
+      if stop():
+        return None
+    raw = np.concatenate(jax.device_get(found))[:count]
+    return _judged(split, raw)
+
+
+def _judged(split: Split, raw: np.ndarray) -> Outputs:
+  task, labels = split.task, split.rows.labels
+  if task.kind == 'target':
+    nll, tokens, right = np.asarray(raw, np.float64).T
+    loss = float(nll.sum() / tokens.sum())
+    metrics = {'loss': loss, 'perplexity': math.exp(min(loss, 700))}
+    labels, predictions = np.ones(len(raw), int), right.astype(int)
+  elif task.kind == 'regression':
+    mean, deviation = split.scale
+    predictions = raw[:, 0].astype(np.float64) * deviation + mean
+    # In units of the deviation, as in training.
+    errors = (predictions - labels) / deviation
+    metrics = {'loss': float(np.mean(np.square(errors)))}
+  else:
+    predictions = np.argmax(raw, axis=1)
+    log_probs = np.log(probabilities(raw))
+    picked = log_probs[np.arange(len(raw)), labels]
+    metrics = {'loss': -float(np.mean(picked))}
+  if not split.known:
+    return Outputs(raw, predictions, {})
+  metrics |= {name: METRICS[name](labels, predictions) for name in task.metrics}
+  return Outputs(raw, predictions, metrics)
+
+
+def probabilities(raw: np.ndarray) -> np.ndarray:
+  """The softmax of logits [N, K], in float64; none is zero."""
+  shifted = np.asarray(raw, np.float64)
+  shifted = shifted - shifted.max(axis=1, keepdims=True)
+  found = np.exp(shifted)
+  return np.maximum(found / found.sum(axis=1, keepdims=True), 1e-300)

@@ -1,0 +1,271 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From examples to rows of tokens: the input transformations of GPT-1.
+
+Section 3.3 and figure 1, with start s, delimiter $ and extract e, whose
+vectors are new:
+
+  classification   s text e
+  entailment       s premise $ hypothesis e
+  similarity       s first $ second e  and  s second $ first e
+  choice           s context $ answer e  for each answer
+
+What is too long keeps its ends: the three tokens are never cut. The paper does
+not say how its texts are; its released code gives each of two texts the first
+n/2 - 2 tokens of a row of n. Here each text keeps at least its equal share,
+and of what a shorter one leaves the others take what they need.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.finetuning.tasks import Example, Task
+from gpt_jax.spec import UsageError
+
+NUM_SPECIAL = 3  # start, delimiter, extract
+
+Tokens = np.ndarray  # int32 [num_tokens]
+# A sequence: groups of texts, with a delimiter between two groups.
+Groups = list[list[Tokens]]
+
+
+class Special(NamedTuple):
+  """Ids of the tokens that no text has."""
+
+  start: int
+  delimiter: int
+  extract: int
+
+  @classmethod
+  def after(cls, vocab_size: int) -> 'Special':
+    """The rows appended to a table of `vocab_size` tokens."""
+    return cls(vocab_size, vocab_size + 1, vocab_size + 2)
+
+
+class Rows(NamedTuple):
+  """The examples of a split as arrays; N examples of C sequences each.
+
+  Attributes:
+    inputs: int32 [N, C, L], filled up with zeros.
+    lengths: int32 [N, C], the tokens of each; the last is the extract token.
+      With pairs of texts: where the target begins, [N, 2], and ends.
+    labels: float32 or int32 [N]; zeros where they are not known.
+    cut: how many examples were too long.
+  """
+
+  inputs: np.ndarray
+  lengths: np.ndarray
+  labels: np.ndarray
+  cut: int
+
+  def __len__(self) -> int:
+    """How many examples."""
+    return len(self.inputs)
+
+
+def sequences(form: str, texts: list[Tokens], num_texts: int) -> list[Groups]:
+  """The sequences of an example.
+
+  Args:
+    form: a key of `FORMS`.
+    texts: of the example.
+    num_texts: how many of them are no answers.
+  """
+  return FORMS[form](texts, num_texts)
+
+
+def fit(texts: Sequence[Tokens], room: int) -> list[Tokens]:
+  """The first tokens of each text, `room` in all.
+
+  A text that is no longer than an equal share stays whole; the others share
+  what is left, the first of them the remainder.
+  """
+  sizes = [len(text) for text in texts]
+  order = sorted(range(len(texts)), key=lambda i: sizes[i])
+  while order:
+    share, more = divmod(room, len(order))
+    if sizes[order[0]] > share:
+      for place, i in enumerate(sorted(order)):
+        sizes[i] = share + (place < more)
+      break
+    room -= sizes[order.pop(0)]
+  return [text[:size] for text, size in zip(texts, sizes, strict=True)]
+
+
+def joined(groups: Groups, special: Special, length: int) -> tuple[Tokens, int]:
+  """A sequence of at most `length` tokens; and how many were cut off."""
+  texts = [text for group in groups for text in group]
+  room = length - len(groups) - 1
+  excess = max(sum(map(len, texts)) - room, 0)
+  if excess:
+    texts = fit(texts, room)
+  left = iter(texts)
+  out = [[special.start]]
+  for i, group in enumerate(groups):
+    out += [[special.delimiter]] * (i > 0)
+    out += [next(left) for _ in group]
+  out.append([special.extract])
+  return np.concatenate(out).astype(np.int32), excess
+
+
+def longest(task: Task, tokens: list[list[Tokens]]) -> int:
+  """The length of the longest sequence, nothing cut."""
+  if task.form == 'target':
+    return max(sum(map(len, texts)) for texts in tokens)
+  return max(
+    sum(len(text) for group in groups for text in group) + len(groups) + 1
+    for texts in tokens
+    for groups in sequences(task.form, texts, len(task.texts))
+  )
+
+
+def num_sequences(task: Task, examples: list[Example]) -> int:
+  """How many sequences each example is.
+
+  Raises:
+    UsageError: the examples differ in their number of answers.
+  """
+  if task.form != 'choice':
+    return 2 if task.form == 'similarity' else 1
+  counts = [len(example.texts) - len(task.texts) for example in examples]
+  for example, count in zip(examples, counts, strict=True):
+    if count != counts[0]:
+      raise UsageError(
+        f'{example.where}: has {count} answers, others {counts[0]}; give all '
+        'the same number'
+      )
+  return counts[0]
+
+
+def encode(examples: list[Example], tokenizer: Tokenizer) -> list[list[Tokens]]:
+  """The tokens of each text of each example.
+
+  Raises:
+    UsageError: the tokenizer cannot encode a text; names file and line.
+  """
+  texts = [text for example in examples for text in example.texts]
+  try:
+    found = iter(tokenizer.encode_batch(texts))
+  except UsageError:
+    for example in examples:
+      for text in example.texts:
+        try:
+          tokenizer.encode(text)
+        except UsageError as e:
+          raise UsageError(f'{example.where}: {e}') from e
+    raise
+  return [[next(found) for _ in example.texts] for example in examples]
+
+
+def rows(
+  task: Task,
+  examples: list[Example],
+  tokens: list[list[Tokens]],
+  *,
+  special: Special,
+  length: int,
+  too_long: str = 'cut',
+) -> Rows:
+  """The rows of a split of a task that a head learns.
+
+  Args:
+    task: says the form.
+    examples: for their labels, and their places in messages.
+    tokens: of their texts, from `encode`.
+    special: ids of the new tokens.
+    length: of a row.
+    too_long: cut, or refuse.
+
+  Raises:
+    UsageError: an example is too long and to be refused.
+  """
+  count = len(task.texts)
+  made, cut = [], 0
+  for example, texts in zip(examples, tokens, strict=True):
+    parts = [
+      joined(groups, special, length)
+      for groups in sequences(task.form, texts, count)
+    ]
+    excess = max(excess for _, excess in parts)
+    if excess and too_long == 'refuse':
+      raise UsageError(
+        f'{example.where}: is {excess} tokens longer than finetune.length='
+        f'{length}; raise it, shorten the text, or give '
+        "finetune.too_long='cut'"
+      )
+    cut += excess > 0
+    made.append([row for row, _ in parts])
+  shape = (len(made), len(made[0]))
+  inputs = np.zeros((*shape, length), np.int32)
+  lengths = np.zeros(shape, np.int32)
+  for n, parts in enumerate(made):
+    for c, row in enumerate(parts):
+      inputs[n, c, : len(row)] = row
+      lengths[n, c] = len(row)
+  dtype = np.float32 if task.regression else np.int32
+  labels = np.array([example.label or 0 for example in examples], dtype)
+  return Rows(inputs, lengths, labels, cut)
+
+
+def target_rows(
+  examples: list[Example],
+  tokens: list[list[Tokens]],
+  *,
+  eos_id: int,
+  length: int,
+  too_long: str = 'cut',
+) -> Rows:
+  """The rows of prompts and targets: prompt, target, end of document.
+
+  A prompt that is too long loses its first tokens; a target is never cut.
+
+  Args:
+    examples: for their places in messages.
+    tokens: of prompt and target.
+    eos_id: ends a target.
+    length: targets in a row, which has one token more.
+    too_long: cut, or refuse.
+
+  Raises:
+    UsageError: a target is too long or empty, or a prompt that is to be
+      refused is.
+  """
+  made, bounds, cut = [], [], 0
+  for example, (prompt, target) in zip(examples, tokens, strict=True):
+    if not len(target):
+      raise UsageError(f'{example.where}: the target is empty; mend the line')
+    room = length - len(target)  # of length + 1, one is the end's
+    excess = max(len(prompt) - room, 0)
+    if room < 1 or (excess and too_long == 'refuse'):
+      raise UsageError(
+        f'{example.where}: prompt and target are {len(prompt)} and '
+        f'{len(target)} tokens, which do not fit finetune.length={length}; '
+        'raise it or shorten them (a target is never cut)'
+      )
+    cut += excess > 0
+    # The end of a document stands before an empty prompt.
+    kept = prompt[excess:] if len(prompt) else np.array([eos_id])
+    made.append(np.concatenate([kept, target, [eos_id]]))
+    bounds.append((len(kept), len(made[-1])))
+  inputs = np.full((len(made), 1, length + 1), eos_id, np.int32)
+  for n, row in enumerate(made):
+    inputs[n, 0, : len(row)] = row
+  labels = np.zeros(len(made), np.int32)
+  return Rows(inputs, np.array(bounds, np.int32), labels, cut)
+
+
+# The forms: texts, and how many of them are no answers, to sequences.
+FORMS = {
+  'classification': lambda texts, count: [[texts]],
+  'entailment': lambda texts, count: [[[text] for text in texts]],
+  'similarity': lambda texts, count: [
+    [[text] for text in texts],
+    [[text] for text in reversed(texts)],
+  ],
+  'choice': lambda texts, count: [
+    [texts[:count], [answer]] for answer in texts[count:]
+  ],
+}

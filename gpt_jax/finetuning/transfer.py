@@ -1,0 +1,153 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The first state of fine-tuning, from pre-trained parameters.
+
+New rows of the token table, and whatever is not transferred, start as the
+model's parameters do in training.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax import sharding
+from gpt_jax.finetuning import layers
+from gpt_jax.nn.pattern import period
+from gpt_jax.spec import UsageError
+from gpt_jax.training import state as state_lib
+from gpt_jax.training.run import Run
+from gpt_jax.training.state import TrainState
+
+# How many of the lowest layers, with the embeddings; None: all there is; -1:
+# nothing.
+Amount = int | None
+
+
+def everything() -> Amount:
+  """All parameters."""
+  return None
+
+
+def nothing() -> Amount:
+  """None: the same model and tokenizer, from scratch."""
+  return -1
+
+
+def embeddings() -> Amount:
+  """Those of tokens and positions."""
+  return 0
+
+
+def lowest(count: int) -> Amount:
+  """Embeddings and the lowest `count` layers (GPT-1, figure 2)."""
+  if count < 0:
+    raise UsageError(f'finetune.transfer: layers({count}): must be at least 0')
+  return count
+
+
+def init_state(run: Run, params: Any, amount: Amount) -> TrainState:
+  """The first state, split over the devices.
+
+  Args:
+    run: what is trained.
+    params: pre-trained; None: there are none.
+    amount: of TRANSFERS.
+
+  Raises:
+    UsageError: the parameters do not fit the model.
+  """
+  key = jax.random.key(run.config.seed)
+  if amount == -1:
+    params = None
+
+  def init(key: jax.Array, params: Any) -> TrainState:
+    fresh = state_lib.init_params(run.objective, key)
+    if params is not None:
+      fresh = merged(run.model, fresh, params, amount)
+    return state_lib.make_init(
+      run.objective._replace(init=lambda _: fresh),
+      run.optimizer,
+      run.precision,
+      run.average,
+    )(key)
+
+  if params is not None:
+    check(
+      jax.eval_shape(lambda k: state_lib.init_params(run.objective, k), key),
+      params,
+    )
+  with sharding.use(run.mesh, run.rules):
+    return jax.jit(init, out_shardings=run.shardings)(key, params)
+
+
+def merged(model: Any, fresh: Any, params: Any, amount: Amount) -> Any:
+  """`fresh`, with what is transferred of `params` in its place."""
+  blocks = len(period(model.attention, model.ffn))
+  masks = layers.lowest(fresh, 0 if amount is None else amount, blocks)
+  out = []
+  old = dict(_leaves(params))
+  for (name, leaf), mask in zip(
+    _leaves(fresh), jax.tree.leaves(masks), strict=True
+  ):
+    if name in old:
+      whole = np.True_ if amount is None else mask
+      leaf = _replaced(leaf, old[name], whole)
+    out.append(leaf)
+  return jax.tree.unflatten(jax.tree.structure(fresh), out)
+
+
+def check(fresh: Any, params: Any) -> None:
+  """Checks that pre-trained parameters fit the model.
+
+  Raises:
+    UsageError: names those that do not.
+  """
+  new, old = dict(_leaves(fresh)), dict(_leaves(params))
+  wrong = [
+    f'{name} is {old[name].shape}, not {leaf.shape}'
+    for name, leaf in new.items()
+    if name in old and not _fits(leaf.shape, old[name].shape)
+  ]
+  wrong += [
+    f'{name} is missing'
+    for name in new
+    if name not in old and not name.startswith('heads/')
+  ]
+  if wrong:
+    raise UsageError(f'--init: does not fit the model: {"; ".join(wrong)}')
+
+
+def _fits(new: tuple[int, ...], old: tuple[int, ...]) -> bool:
+  """Whether a table of tokens has grown, or nothing has changed."""
+  return new[1:] == old[1:] and new[:1] >= old[:1]
+
+
+def _replaced(leaf: jax.Array, old: Any, mask: Any) -> jax.Array:
+  """The old entries where the mask is true, in the first rows of `leaf`."""
+  grown = len(leaf) - len(old) if leaf.ndim else 0
+  if not grown:
+    mask = jnp.broadcast_to(mask, leaf.shape)
+    return jnp.where(mask, jnp.asarray(old, leaf.dtype), leaf)
+  # A table's mask is the same for all its rows.
+  first = leaf[: len(old)]
+  mask = jnp.broadcast_to(np.all(mask), first.shape)
+  kept = jnp.where(mask, jnp.asarray(old, leaf.dtype), first)
+  return jnp.concatenate([kept, leaf[len(old) :]])
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+  return [
+    (jax.tree_util.keystr(path, simple=True, separator='/'), leaf)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  ]
+
+
+TRANSFERS: dict[str, Callable[..., Amount]] = {
+  'all': everything,
+  'none': nothing,
+  'embeddings': embeddings,
+  'layers': lowest,
+}

@@ -1,0 +1,165 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the accelerators here are, and whether they are as fast as they should.
+
+Each function returns what `gpt-jax doctor` prints. The rates are smoke figures:
+they tell a broken chip or link from a sound one, and are no benchmark. On
+several hosts each process calls the functions in the same order.
+"""
+
+import glob
+import importlib.metadata
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gpt_jax.costs import flops
+
+_ROUNDS = 5
+
+
+def libtpu() -> str:
+  """The library that compiles for TPUs, and what it runs on.
+
+  Raises:
+    RuntimeError: there are TPUs, and JAX cannot use them.
+  """
+  try:
+    version = importlib.metadata.version('libtpu')
+  except importlib.metadata.PackageNotFoundError:
+    version = ''
+  backend = jax.default_backend()
+  if backend == 'tpu':
+    runtime = ' '.join(jax.devices()[0].client.platform_version.split())
+    return f'libtpu {version or "of the image"}; {runtime}'
+  # Through v4 and v5p accelN; later chips are bound to vfio.
+  files = glob.glob('/dev/accel*') + glob.glob('/dev/vfio/*')
+  if any(re.fullmatch(r'/dev/(accel|vfio/)\d+', name) for name in files):
+    raise RuntimeError(
+      f'/dev has TPUs, and JAX uses {backend}; '
+      "pip install -c constraints.txt -e '.[tpu]', and end what else uses them"
+    )
+  return f'{f"libtpu {version}, unused" if version else "none"} on {backend}'
+
+
+def hosts() -> str:
+  """How many processes have joined, and which of them this is."""
+  return (
+    f'process {jax.process_index()} of {jax.process_count()}, '
+    f'{jax.local_device_count()} of {jax.device_count()} devices here'
+  )
+
+
+def topology() -> str:
+  """The shape of a slice, from the coordinates of its chips."""
+  devices = jax.devices()
+  coords = [getattr(d, 'coords', None) for d in devices]
+  if None in coords:
+    return f'{len(devices)} devices without a network of their own'
+  shape = 'x'.join(str(n) for n in np.ptp(np.array(coords), axis=0) + 1)
+  slices = len({getattr(d, 'slice_index', 0) for d in devices})
+  return f'{slices} slice(s) of {shape} chips, {len(devices)} devices'
+
+
+def memory() -> str:
+  """Memory of each device: what the runtime lets us have, the least of all."""
+  stats = [d.memory_stats() for d in jax.local_devices()]
+  limits = [s['bytes_limit'] for s in stats if s and 'bytes_limit' in s]
+  if not limits:
+    whole = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    return f'{whole / 2**30:.1f} GiB of the host, shared by its devices'
+  used = max(s.get('bytes_in_use', 0) for s in stats if s)
+  return f'{min(limits) / 2**30:.2f} GiB a device, {used / 2**30:.2f} in use'
+
+
+def matmul() -> str:
+  """FLOP/s of matrix products, of each device here in turn."""
+  devices = jax.local_devices()
+  cpu = devices[0].platform == 'cpu'
+  size, repeats = (512, 4) if cpu else (4096, 16)
+  dtype = jnp.float32 if cpu else jnp.bfloat16
+
+  @jax.jit
+  def products(x):
+    # Every product needs the one before; the factor keeps them finite.
+    return jax.lax.fori_loop(
+      0, repeats, lambda _, y: (y @ x) * np.array(1 / size, dtype), x
+    )
+
+  def timed(device) -> Callable[[], object]:
+    x = jax.device_put(jnp.ones((size, size), dtype), device)
+    return lambda: products(x)
+
+  seconds = _medians([timed(d) for d in devices])
+  rates = [repeats * 2 * size**3 / s for s in seconds]
+  middle, least = statistics.median(rates), min(rates)
+  share = ''
+  if not cpu:
+    peak, _ = flops.peak(devices[0])
+    share = f', {middle / peak:.0%} of {peak / 1e12:,.0f}'
+  return (
+    f'smoke figure: {middle / 1e12:,.3g} TFLOP/s in {dtype.__name__}{share}; '
+    f'the slowest of {len(devices)} devices here {least / 1e12:,.3g}'
+  )
+
+
+def interconnect() -> str:
+  """Bytes a second between devices: all to all others, and to the next."""
+  count = jax.device_count()
+  if count == 1:
+    return 'one device: nothing to measure'
+  mesh = Mesh(mesh_utils.create_device_mesh((count,)), ('all',))
+  spec = PartitionSpec('all')
+  cpu = jax.default_backend() == 'cpu'
+  # Of the gathered array, which each device holds, and of a part that is sent.
+  whole, part = (1 << 20, 1 << 18) if cpu else (1 << 28, 1 << 26)
+  ring = [(i, (i + 1) % count) for i in range(count)]
+
+  def arrays(size: int) -> jax.Array:
+    return jax.jit(
+      lambda: jnp.zeros((count, size // 2), jnp.bfloat16),
+      out_shardings=NamedSharding(mesh, spec),
+    )()
+
+  def program(exchange, out_spec):
+    # check_vma: that all devices hold the same after a gather is not inferred.
+    return jax.jit(
+      jax.shard_map(
+        exchange, mesh=mesh, in_specs=spec, out_specs=out_spec, check_vma=False
+      )
+    )
+
+  gather = program(
+    lambda x: jax.lax.all_gather(x, 'all', tiled=True), PartitionSpec()
+  )
+  shift = program(lambda x: jax.lax.ppermute(x, 'all', ring), spec)
+  x, y = arrays(max(whole // count, 2)), arrays(part)
+  gathered, shifted = _medians([lambda: gather(x), lambda: shift(y)])
+  received = x.nbytes * (count - 1) / count
+  return (
+    f'smoke figure: each of {count} devices gets '
+    f'{received / gathered / 1e9:,.3g} GB/s in an all-gather of '
+    f'{x.nbytes / 2**20:g} MiB, {y.nbytes / count / shifted / 1e9:,.3g} GB/s '
+    'from its neighbour'
+  )
+
+
+def _medians(calls: Sequence[Callable[[], object]]) -> list[float]:
+  """Seconds of each call: the median of rounds in which they alternate."""
+  for call in calls:
+    jax.block_until_ready(call())
+  times = np.zeros((_ROUNDS, len(calls)))
+  for row in times:
+    for i, call in enumerate(calls):
+      start = time.perf_counter()
+      jax.block_until_ready(call())
+      row[i] = time.perf_counter() - start
+  return np.median(times, axis=0).tolist()

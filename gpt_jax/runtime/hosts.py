@@ -1,0 +1,214 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Several hosts, one process on each: they start, stop and fail together.
+
+What they tell each other besides their arrays goes through the key-value store
+of JAX's coordination service, which process 0 runs.
+"""
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax._src import clusters
+from jax._src import distributed as jax_distributed
+from jax.experimental import multihost_utils
+
+from gpt_jax.runtime import preemption, roll_call
+from gpt_jax.spec import UsageError
+
+T = TypeVar('T')
+
+_FAILED = 'gpt_jax/failed'
+_GONE = 'gpt_jax/gone'
+# Under this key the service keeps that a process received SIGTERM.
+_NOTICE = 'RECEIVED_PREEMPTION_NOTICE'
+# How long process 0, the service with it, stays for the others to leave first.
+_LINGER = 5.0
+
+
+def initialize(*, join_seconds: float, heartbeat_seconds: int) -> None:
+  """Joins the other hosts; to be called before any array exists.
+
+  On Cloud TPU JAX finds them by itself. Elsewhere it reads
+  JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+
+  Args:
+    join_seconds: how long to wait for the last one.
+    heartbeat_seconds: a process that is silent for longer is taken for dead,
+      and all others end.
+
+  Raises:
+    UsageError: nothing says who the others are.
+    RuntimeError: some have not joined; names them.
+  """
+  num, index = (
+    int(os.environ[name]) if name in os.environ else None
+    for name in ('JAX_NUM_PROCESSES', 'JAX_PROCESS_ID')
+  )
+  address = os.environ.get('JAX_COORDINATOR_ADDRESS')
+  if None in (address, num, index):
+    find = clusters.ClusterEnv.auto_detect_unset_distributed_params
+    address, num, index, _ = find(
+      address, num, index, None, None, int(join_seconds)
+    )
+  if address is None or num is None or index is None:
+    raise UsageError(
+      '--distributed: no hosts are known; set JAX_COORDINATOR_ADDRESS, '
+      'JAX_NUM_PROCESSES and JAX_PROCESS_ID, or leave it out'
+    )
+  roll_call.call(address, count=num, index=index, seconds=join_seconds)
+  jax.distributed.initialize(
+    address,
+    num,
+    index,
+    initialization_timeout=int(join_seconds),
+    heartbeat_timeout_seconds=heartbeat_seconds,
+  )
+  if num > 1:
+    preemption.use_distributed()
+    thread = threading.Thread(target=_watch, daemon=True)
+    thread.start()
+    # Before JAX's own: the last registered runs first.
+    atexit.register(lambda: (_leaving.set(), thread.join()))
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+  """Lets no other process wait for this one when it fails.
+
+  The others end with exit code 1 and this one's reason within seconds. JAX
+  would have them all wait for each other at the end; a process that failed
+  skips that.
+  """
+  try:
+    yield
+  except preemption.Preempted:
+    raise
+  except BaseException as e:
+    if _client() is not None and jax_distributed.global_state.num_processes > 1:
+      code = 2 if isinstance(e, UsageError) else 1
+      _leaving.set()
+      reason = ' '.join(str(e).split())[:500]
+      with contextlib.suppress(RuntimeError):  # the service may be gone
+        _client().key_value_set(
+          f'{_FAILED}/{index()}', f'{type(e).__name__}: {reason}'
+        )
+      atexit.register(_leave, code)
+    raise
+
+
+def first_process_first(function: Callable[[], T], name: str) -> T:
+  """Runs `function` on process 0, and only then on the others.
+
+  What the first one wrote to shared storage is there for the others. They
+  wait as long as it takes; see `together` for when it fails.
+  """
+  if jax.process_count() == 1:
+    return function()
+  key = f'gpt_jax/done/{name}'
+  if jax.process_index() == 0:
+    result = function()
+    _client().key_value_set(key, 'yes')
+    return result
+  while not _get(key):
+    time.sleep(0.2)
+  return function()
+
+
+def first_says(value: T) -> T:
+  """The `value` of process 0, on every process; of plain JSON types.
+
+  For decisions that follow from files, of which the others may see an older
+  version. To be called by every process the same number of times.
+  """
+  if jax.process_count() == 1:
+    return value
+  key = f'gpt_jax/said/{next(_said)}'
+  if jax.process_index() == 0:
+    _client().key_value_set(key, json.dumps(value))
+    return value
+  while (said := _get(key)) is None:
+    time.sleep(0.05)
+  return json.loads(said)
+
+
+def all_say(yes: bool) -> bool:
+  """Whether every process says so: they must go the same way."""
+  if jax.process_count() == 1:
+    return yes
+  return bool(np.all(multihost_utils.process_allgather(np.array(yes))))
+
+
+def index() -> int:
+  """Number of this process; does not touch the devices."""
+  return jax_distributed.global_state.process_id
+
+
+_leaving = threading.Event()
+_said = itertools.count()
+
+
+def _client() -> Any:
+  return jax_distributed.global_state.client
+
+
+def _get(key: str) -> str | None:
+  try:
+    return _client().key_value_try_get(key)
+  except RuntimeError as e:
+    if 'NOT_FOUND' in str(e):
+      return None
+    raise
+
+
+def _watch() -> None:
+  """Ends this process when another failed, or was told to end."""
+  noticed = False
+  while not _leaving.wait(0.5):
+    try:
+      failed = _client().key_value_dir_get(_FAILED)
+      if not noticed and _get(_NOTICE) is not None:
+        noticed = True
+        preemption.ask(_say_gone)
+    except (AttributeError, RuntimeError):
+      return  # the run has ended, or JAX ends the process
+    if failed and not _leaving.wait(2):  # or it fails by itself meanwhile
+      process, reason = failed[0]
+      sys.stderr.write(
+        f'gpt-jax train: failed: process {process.rpartition("/")[2]} failed: '
+        f'{reason}\n'
+      )
+      _leave(1)
+
+
+def _leave(code: int) -> None:
+  """Ends the process without waiting for the others to end."""
+  sys.stdout.flush()
+  sys.stderr.flush()
+  with contextlib.suppress(RuntimeError):
+    _say_gone()
+  os._exit(code)
+
+
+def _say_gone() -> None:
+  """The service goes with process 0, and JAX aborts whoever is still there."""
+  if index() != 0:
+    _client().key_value_set(f'{_GONE}/{index()}', 'yes', allow_overwrite=True)
+    return
+  deadline = time.monotonic() + _LINGER
+  others = jax_distributed.global_state.num_processes - 1
+  while time.monotonic() < deadline:
+    if len(_client().key_value_dir_get(_GONE)) >= others:
+      time.sleep(0.2)  # from saying so to being gone
+      return
+    time.sleep(0.1)

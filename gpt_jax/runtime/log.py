@@ -1,0 +1,37 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Logging to stderr, and when the process started."""
+
+import logging
+import time
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+# The start of the process, nearly: this is one of our first modules.
+_STARTED = time.monotonic()
+
+# Logs and progress go to stderr: stdout is for results.
+console = Console(stderr=True)
+log = logging.getLogger('gpt_jax')
+
+
+def set_up() -> None:
+  """Sends our log to stderr, and silences that of libraries."""
+  if console.is_terminal:
+    handler = RichHandler(console=console, show_path=False)
+  else:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter('%(asctime)s %(message)s'))
+  log.handlers[:] = [handler]
+  log.setLevel(logging.INFO)
+  # What Orbax and others say through absl is for their developers; what they
+  # raise is reported by us.
+  for name in ('absl', 'asyncio'):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
+  log.propagate = False
+
+
+def seconds_since_start() -> float:
+  """Seconds since the command was started."""
+  return time.monotonic() - _STARTED

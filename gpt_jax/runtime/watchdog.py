@@ -1,0 +1,81 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Ends a process that hangs, and shows where.
+
+Each phase of a run has a deadline of its own: a grace that is long enough for
+a compilation would hide a hung step for an hour.
+"""
+
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpt_jax.runtime import phases
+
+
+def deadlines(config: Any) -> dict[str, float]:
+  """Seconds of each phase: the section `watchdog` of a config."""
+  return {
+    name.removesuffix('_seconds'): seconds
+    for name, seconds in config.watchdog.items()
+  }
+
+
+@contextlib.contextmanager
+def watching(deadlines: Mapping[str, float], file: str) -> Iterator[None]:
+  """Watches over the phases meanwhile, from a thread.
+
+  Past a deadline it writes the stacks of all threads to stderr and to `file`,
+  and ends the process with exit code 1, the phase in the last line. It needs
+  nothing of the main thread, which may be stuck outside of Python.
+
+  Args:
+    deadlines: seconds of a phase, by its name; 0 or missing: none.
+    file: where the stacks go; its folder is made when missing.
+  """
+  limits = {name: limit for name, limit in deadlines.items() if limit > 0}
+  if not limits:
+    yield
+    return
+  done = threading.Event()
+  # Late by a tenth of the shortest deadline at most, or by a second.
+  interval = min(1.0, min(limits.values()) / 10)
+
+  def watch():
+    while not done.wait(interval):
+      phase = phases.now()
+      limit = limits.get(phase.name)
+      if limit is not None and time.monotonic() - phase.since > limit:
+        _end(phase.name, limit, file)
+
+  thread = threading.Thread(target=watch, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    done.set()
+    thread.join()
+
+
+def _end(phase: str, limit: float, file: str) -> None:
+  written = f'stacks in {file}'
+  try:
+    os.makedirs(os.path.dirname(file) or '.', exist_ok=True)
+    with open(file, 'w', encoding='utf-8') as f:
+      f.write(f'phase {phase}, after {limit:g} seconds\n')
+      f.flush()
+      faulthandler.dump_traceback(f, all_threads=True)
+  except OSError as e:
+    written = f'stacks above; {file} could not be written ({e})'
+  faulthandler.dump_traceback(sys.__stderr__ or sys.stderr, all_threads=True)
+  sys.stderr.write(
+    f'gpt-jax train: failed: phase {phase} has gone on for more than '
+    f'watchdog.{phase}_seconds={limit:g}; {written}\n'
+  )
+  sys.stderr.flush()
+  os._exit(1)

@@ -1,0 +1,109 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The loss on held-out sets: every token is predicted exactly once."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from gpt_jax.data import pipeline
+from gpt_jax.data.eval_sets import EvalSet
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.run import Run
+
+
+class HeldOut:
+  """The held-out sets, evaluated whenever it is called."""
+
+  def __init__(self, run: Run, sets: Mapping[str, EvalSet]):
+    """Takes the sets by name, and compiles the evaluation step."""
+    self._run, self._sets = run, sets
+    self._step = run_lib.compile_eval_step(run).call
+
+  def __call__(
+    self, params, stop: Callable[[], bool] = lambda: False
+  ) -> dict[str, float] | None:
+    """Loss, perplexity and bits per byte under keys `eval/NAME/...`.
+
+    The bits per byte are the bits per token, times the set's tokens per byte;
+    the perplexity per original word is exp of the nats per token, times its
+    tokens per word. The end-of-document tokens are predicted and counted too.
+
+    Args:
+      params: of the model.
+      stop: asked after each batch, at the same one on every host.
+
+    Returns:
+      The measures; None if it was stopped.
+    """
+    found = {}
+    for name, held_out in self._sets.items():
+      values = self._measure(params, held_out, stop)
+      if values is None:
+        return None
+      found |= {f'eval/{name}/{key}': value for key, value in values.items()}
+    return found
+
+  def _measure(
+    self, params, held_out: EvalSet, stop: Callable[[], bool]
+  ) -> dict[str, float] | None:
+    config, rows = self._run.config, self._run.eval_rows
+    batches = pipeline.evaluation_batches(
+      held_out.store,
+      length=config.model.context_length,
+      rows=rows,
+      host_rows=self._run.host_rows,
+    )
+    sums = []
+    for i, batch in enumerate(batches):
+      if i == config.eval.num_batches:
+        break
+      loss = self._step(params, self._run.put(batch, rows))
+      sums.append((loss.sum, loss.weight))
+      if stop():
+        return None
+    # In float64: the order and the number of the batches do not matter.
+    sums = np.asarray(jax.device_get(sums), np.float64)
+    total, weight = np.sum(sums, axis=0)
+    loss = float(total / weight)
+    manifest = held_out.store.manifest
+    total = loss * manifest.num_tokens
+    values = {
+      'loss': loss,
+      'perplexity': math.exp(loss),
+      'bits_per_byte': total / math.log(2) / manifest.num_bytes,
+      'tokens': int(weight),
+    }
+    words = held_out.num_words
+    # An untrained model's may be too large for a float: then it is left out.
+    if words and total / words < math.log(sys.float_info.max):
+      values['word_perplexity'] = math.exp(total / words)
+    return values
+
+  def summary(self, values: dict[str, float]) -> str:
+    """A line for people."""
+    return summary(values)
+
+
+def summary(values: dict[str, float]) -> str:
+  """A line for people."""
+  names = [
+    key.split('/')[1] for key in values if key.endswith('/bits_per_byte')
+  ]
+  return '; '.join(_summary(name, values) for name in names)
+
+
+def _summary(name: str, values: dict[str, float]) -> str:
+  key = f'eval/{name}'
+  words = ''
+  if f'{key}/word_perplexity' in values:
+    words = f', perplexity per word {values[f"{key}/word_perplexity"]:.2f}'
+  return (
+    f'{name} loss {values[f"{key}/loss"]:.4f}, perplexity '
+    f'{values[f"{key}/perplexity"]:.2f}, bits per byte '
+    f'{values[f"{key}/bits_per_byte"]:.4f}{words}, over '
+    f'{values[f"{key}/tokens"]:,} tokens'
+  )

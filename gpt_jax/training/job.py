@@ -1,0 +1,164 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run works with, besides its state."""
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from gpt_jax import config as config_lib
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.data import pipeline, skips
+from gpt_jax.optim.spikes import WINDOW
+from gpt_jax.runtime import hosts
+from gpt_jax.training import metrics
+from gpt_jax.training.metrics import HELD_OUT
+from gpt_jax.training.run import Run
+
+
+class Data(Protocol):
+  """What a run consumes: rows in an order that the seed and the step give."""
+
+  @property
+  def rows_per_epoch(self) -> int:
+    """So many rows are one pass."""
+    ...
+
+  def batches(
+    self, run: Run, start: int, rows: skips.Rows
+  ) -> Generator[pipeline.Batch]:
+    """Yields this host's share of the batches of steps from `start`, from 0.
+
+    Args:
+      run: gives the last step, and the share.
+      start: the first step.
+      rows: step -> (offset, count), the rows of the run that make its batch.
+    """
+    ...
+
+  def epochs(self, index: int) -> dict[str, float]:
+    """Passes over the data before row `index` of the run: `epochs`, ..."""
+    ...
+
+  def row_numbers(self, first: int, count: int) -> list[int]:
+    """Which rows of the data are rows `first` and on of the run."""
+    ...
+
+
+class Evaluation(Protocol):
+  """What a run is measured by, compiled once."""
+
+  def __call__(
+    self, params: Any, stop: Callable[[], bool] = ...
+  ) -> dict[str, Any] | None:
+    """The measures, `eval/...`; None if `stop`, asked now and then, said so."""
+    ...
+
+  def summary(self, values: dict[str, Any]) -> str:
+    """A line for people."""
+    ...
+
+
+class Past(NamedTuple):
+  """What the loop must know of the steps done."""
+
+  losses: list[float]  # logged last, oldest first
+  skipped: list[int]  # steps whose update was left out
+  held_out: list[tuple[int, float]]  # steps, and `Job.criterion` of each
+  # What routers did in each step since the last log line: see `Meter`.
+  unlogged: list[dict[str, Any]]
+
+  def evaluated(self, step: int) -> bool:
+    """Whether the step was evaluated."""
+    return any(found == step for found, _ in self.held_out)
+
+
+def gave_up(held_out: list[tuple[int, float]], patience: int) -> bool:
+  """Whether the last `patience` evaluations were none the best; 0: never."""
+  if not patience or len(held_out) <= patience:
+    return False
+  values = [value for _, value in held_out]
+  return min(values[-patience:]) >= min(values[:-patience])
+
+
+class Job(NamedTuple):
+  """A run, its folder and its data.
+
+  Attributes:
+    run: what is trained.
+    workdir: its folder.
+    data: what it consumes.
+    checkpointer: what it saves by.
+    evaluation: makes what measures it; None: nothing does.
+    criterion: the measure by which one state is better than another, the less
+      the better; with a leading '-' the more the better.
+    patience: the run ends early after so many evaluations without a better
+      one; 0: never.
+  """
+
+  run: Run
+  workdir: str
+  data: Data
+  checkpointer: Checkpointer
+  evaluation: Callable[[Run], Evaluation] | None = None
+  criterion: str = HELD_OUT
+  patience: int = 0
+
+  def judged(self, values: dict[str, Any]) -> float | None:
+    """The criterion among some measures, the less the better; None: absent."""
+    value = values.get(self.criterion.lstrip('-'))
+    if value is None:
+      return None
+    return -value if self.criterion.startswith('-') else value
+
+  @property
+  def active(self) -> bool:
+    """Whether this process is the one that logs and writes."""
+    return jax.process_index() == 0
+
+  def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
+    """Opens metrics.jsonl at step `done`; `start` goes into its event."""
+    length = config_lib.row_tokens(self.run.config)
+    return metrics.Metrics(
+      self.workdir,
+      step=done,
+      active=self.active,
+      context_length=length,
+      rows_per_epoch=self.data.rows_per_epoch,
+      **start,
+    )
+
+  def unskipped_rows(self, step: int) -> tuple[int, int]:
+    """Offset and count of the rows of a step, from 0, if none are left out."""
+    return self.run.ramp.batch(step)
+
+  def past(self, done: int) -> Past:
+    """The past at step `done`; every process is to ask at the same time."""
+    lines = [m for m in metrics.read(self.workdir) if m['step'] <= done]
+    unlogged = [
+      m['routers']
+      for m in lines
+      if m.get('event') == 'unlogged' and m['step'] == done
+    ]
+    past: dict[str, Any] = dict(
+      losses=[m['loss'] for m in lines if 'loss' in m][-WINDOW:],
+      skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
+      held_out=[
+        (m['step'], value)
+        for m in lines
+        if (value := self.judged(m)) is not None
+      ],
+      unlogged=unlogged[-1] if unlogged else [],
+    )
+    return Past(**hosts.first_says(past))
+
+  def skips(self) -> skips.Skips:
+    """The rows left out so far; every process is to ask at the same time."""
+    text = skips.to_json(skips.read(self.workdir))
+    return skips.from_json(hosts.first_says(text))
+
+  def batches(self, start: int) -> Generator[pipeline.Batch]:
+    """Yields this host's share of the batches of steps from `start`, from 0."""
+    rows = self.skips().shifted(self.unskipped_rows)
+    yield from self.data.batches(self.run, start, rows)

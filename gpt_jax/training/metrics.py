@@ -1,0 +1,199 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics: JSON lines are the truth, TensorBoard and the progress bar views."""
+
+import contextlib
+import datetime
+import json
+import math
+import os
+import re
+import time
+from typing import Any
+
+import rich.progress
+from tensorboardX import SummaryWriter
+
+from gpt_jax.runtime.log import console, log, seconds_since_start
+from gpt_jax.training import goodput
+
+# The key of the held-out loss; other held-out sets have their own.
+HELD_OUT = 'eval/validation/loss'
+_LOSS = re.compile('eval/([^/]+)/loss')
+
+
+def write_atomically(path: str, text: str) -> None:
+  """Replaces a file as a whole: a crash leaves the old one or the new one."""
+  temporary = f'{path}.tmp'
+  with open(temporary, 'w', encoding='utf-8') as f:
+    f.write(text)
+    f.flush()
+    os.fsync(f.fileno())
+  os.replace(temporary, path)
+
+
+def read(workdir: str) -> list[dict[str, Any]]:
+  """All whole lines of `WORKDIR/metrics.jsonl`, in order."""
+  try:
+    with open(os.path.join(workdir, 'metrics.jsonl'), encoding='utf-8') as f:
+      lines = f.read().split('\n')
+  except FileNotFoundError:
+    return []
+  # What follows the last newline was cut off by a crash.
+  return [json.loads(line) for line in lines[:-1]]
+
+
+def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
+  """The losses of the held-out sets by name, that of the split first."""
+  found = {
+    m[1]: x for name, x in values.items() if (m := _LOSS.fullmatch(name))
+  }
+  return dict(sorted(found.items(), key=lambda item: item[0] != 'validation'))
+
+
+def finite(values: dict[str, Any]) -> dict[str, Any]:
+  """Leaves out what JSON cannot hold: infinite numbers and NaN."""
+  return {
+    name: x
+    for name, x in values.items()
+    if all(map(math.isfinite, x if isinstance(x, list) else [x]))
+  }
+
+
+def _now() -> float:
+  """Unix time, to the millisecond."""
+  return round(time.time(), 3)
+
+
+class Metrics:
+  """Writes `WORKDIR/metrics.jsonl` and TensorBoard event files.
+
+  Opened at a step, it drops the lines after it: a resumed run logs those
+  steps again. What their time was is kept in the event `start`. Only the first
+  process of a run writes.
+  """
+
+  def __init__(self, workdir: str, *, step: int, active: bool, **start: Any):
+    """Opens the files; `step` steps are done; `start` goes into the event."""
+    self._active = active
+    if not active:
+      return
+    lines = read(workdir)
+    kept = [m for m in lines if m['step'] <= step]
+    dropped = [m for m in lines if m['step'] > step]
+    started = {
+      'step': step,
+      'event': 'start',
+      'time': _now(),
+      'seconds': round(seconds_since_start(), 3),
+      **goodput.lost(kept, dropped, step),
+      **start,
+    }
+    path = os.path.join(workdir, 'metrics.jsonl')
+    text = ''.join(json.dumps(m) + '\n' for m in [*kept, started])
+    write_atomically(path, text)
+    self._file = open(path, 'ab', buffering=0)  # noqa: SIM115
+    self._unwritten = b''
+    self._full = False
+    self._board: Any = SummaryWriter(
+      os.path.join(workdir, 'tensorboard'), purge_step=step + 1
+    )
+
+  def write(self, step: int, **values: Any) -> None:
+    """Appends one line, with its time; numbers also go to TensorBoard."""
+    if not self._active:
+      return
+    line = {'step': step, 'time': _now(), **values}
+    self._unwritten += json.dumps(line).encode() + b'\n'
+    try:
+      self._flush()
+      self._full = False
+    except OSError as e:
+      # A full disk: the lines wait in memory for room.
+      if not self._full:
+        log.warning('metrics.jsonl cannot be written (%s); lines wait', e)
+      self._full = True
+    for name, value in values.items():
+      if isinstance(value, int | float) and self._board_works():
+        self._board.add_scalar(name, value, step)
+
+  def sync(self) -> None:
+    """Waits until the lines are on the disk, as far as it has room.
+
+    To be called before a checkpoint of their steps is saved, which is on the
+    disk when it counts: a power cut leaves no steps without their lines.
+    """
+    if self._active:
+      with contextlib.suppress(OSError):
+        os.fsync(self._file.fileno())
+
+  def _board_works(self) -> bool:
+    """False once its thread died of a full disk: its queue would block."""
+    if self._board is None:
+      return False
+    if not self._board.file_writer.event_writer._worker.is_alive():
+      log.warning('TensorBoard events cannot be written; metrics.jsonl has all')
+      self._board = None
+      return False
+    return True
+
+  def _flush(self) -> None:
+    while self._unwritten:
+      self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+
+  def close(self) -> None:
+    """Closes the files.
+
+    Raises:
+      OSError: lines that waited for room cannot be written.
+    """
+    if self._active:
+      self._flush()
+      self._file.close()
+      if self._board_works():
+        self._board.close()
+
+
+class Progress:
+  """A live bar on a terminal; elsewhere a line every ten seconds."""
+
+  def __init__(self, *, total: int, done: int, active: bool):
+    """Starts at `done` of `total` steps."""
+    self._total, self._done = total, done
+    self._start = self._last = time.monotonic()
+    self._bar = rich.progress.Progress(
+      rich.progress.TextColumn('step'),
+      rich.progress.MofNCompleteColumn(),
+      rich.progress.BarColumn(),
+      rich.progress.TextColumn('{task.fields[text]}'),
+      rich.progress.TimeElapsedColumn(),
+      rich.progress.TextColumn('left'),
+      rich.progress.TimeRemainingColumn(),
+      console=console,
+      disable=not (active and console.is_terminal),
+    )
+    self._lines = active and not console.is_terminal
+    self._task = self._bar.add_task('', total=total, completed=done, text='')
+
+  def __enter__(self):
+    """Shows the bar."""
+    self._bar.start()
+    return self
+
+  def __exit__(self, *_):
+    """Leaves the bar as it is."""
+    self._bar.stop()
+
+  def advance(self, step: int) -> None:
+    """Moves the bar to `step`."""
+    self._bar.update(self._task, completed=step)
+
+  def show(self, step: int, text: str) -> None:
+    """Shows the newest figures."""
+    self._bar.update(self._task, completed=step, text=text)
+    now = time.monotonic()
+    if self._lines and now - self._last > 10:
+      self._last = now
+      per_step = (now - self._start) / (step - self._done)
+      left = datetime.timedelta(seconds=round(per_step * (self._total - step)))
+      log.info('step %d/%d %s | %s left', step, self._total, text, left)

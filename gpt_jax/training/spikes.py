@@ -1,0 +1,186 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Spikes of a run: found, written down, shown.
+
+The device leaves out an update that is not finite by itself, see `step.py`. The
+host looks at all steps since the last log line before it logs or saves, and
+acts by the policy `optim.on_spike`, see `optim.spikes`.
+"""
+
+import json
+import math
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.table import Table
+
+from gpt_jax.config import from_json
+from gpt_jax.data import pipeline
+from gpt_jax.data.store import TokenStore
+from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
+from gpt_jax.optim.spikes import Policy, is_spike
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.run import Run
+from gpt_jax.training.state import TrainState
+
+# What the file of a spike holds of its step's metrics.
+FIGURES = ('loss', 'grad_norm', 'grad_norms')
+# Skipped updates are counted over so many steps.
+_SPAN = 1000
+
+
+class Spike(RuntimeError):
+  """A step after which the run cannot go on as it is."""
+
+  def __init__(self, why: str, *, step: int, output: dict[str, Any]):
+    """`output` is what the step gave; `why` a line for people."""
+    super().__init__(why)
+    self.step, self.output = step, output
+
+
+class Guard:
+  """Looks at the outputs of each step once."""
+
+  def __init__(self, policy: Policy, losses: list[float], skipped: list[int]):
+    """Continues from the logged losses and skipped steps of the past."""
+    self._policy = policy
+    self._losses, self._skipped = [*losses], [*skipped]
+
+  def logged(self, loss: float) -> None:
+    """A loss was logged: later jumps are measured from it too."""
+    if math.isfinite(loss):
+      self._losses.append(loss)
+
+  def check(
+    self, last: int, outputs: list[dict[str, Any]]
+  ) -> list[tuple[int, dict[str, Any]]]:
+    """Looks for spikes in the outputs of the steps up to `last`.
+
+    Returns:
+      Number and output of each step that was skipped.
+
+    Raises:
+      Spike: at the first that the policy does not skip.
+    """
+    skipped = []
+    for step, output in enumerate(outputs, start=last - len(outputs) + 1):
+      loss, norm = float(output['loss']), float(output['grad_norm'])
+      if not is_spike(self._policy, loss, norm, self._losses):
+        continue
+      why = f'step {step} has loss {loss:.6g} and gradient norm {norm:.6g}'
+      if self._policy.action != 'skip':
+        raise Spike(why, step=step, output=output)
+      self._skipped.append(step)
+      recent = sum(s > step - _SPAN for s in self._skipped)
+      if self._policy.at_most and recent > self._policy.at_most:
+        why += f', and {recent} of {_SPAN} steps were skipped'
+        raise Spike(why, step=step, output=output)
+      skipped.append((step, output))
+    return skipped
+
+
+def check_state(step: int, state: TrainState, output: dict[str, Any]) -> None:
+  """Checks a state before it is saved.
+
+  Raises:
+    Spike: a finite gradient made a number infinite or NaN.
+  """
+  if not _all_finite(state):
+    raise Spike(
+      f'the state after step {step} is not finite', step=step, output=output
+    )
+
+
+@jax.jit
+def _all_finite(state: TrainState) -> jax.Array:
+  floats = [
+    x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)
+  ]
+  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in floats]))
+
+
+def write(
+  run: Run,
+  data: Any,
+  workdir: str,
+  *,
+  step: int,
+  rows: tuple[int, int],
+  output: dict[str, Any],
+) -> str:
+  """Writes WORKDIR/spikes/STEP.json on the first process; returns its path.
+
+  It holds the step (counted from 1), loss and gradient norms, and its rows:
+  which of the run's order, and which of the `data` (see `job.Data`).
+  """
+  path = os.path.join(workdir, 'spikes', f'{step}.json')
+  if jax.process_index() == 0:
+    offset, count = rows
+    found = {
+      'step': step,
+      'learning_rate': float(run.schedule(step - 1)),
+      **jax.tree.map(_plain, {name: output[name] for name in FIGURES}),
+      'first_row': offset,
+      'num_rows': count,
+      'store_rows': data.row_numbers(offset, count),
+    }
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    metrics.write_atomically(path, json.dumps(found, indent=2) + '\n')
+  return path
+
+
+def _plain(number: Any) -> float | str:
+  """JSON has no NaN and no infinity: these become texts."""
+  number = float(number)
+  return number if math.isfinite(number) else str(number)
+
+
+def read(file: str) -> dict[str, Any]:
+  """Reads what `write` wrote, and adds `texts`: each row, decoded.
+
+  Raises:
+    UsageError: there is no such file, or its run is not around it.
+  """
+  workdir = os.path.dirname(os.path.dirname(os.path.abspath(file)))
+  try:
+    with open(file, encoding='utf-8') as f:
+      found = json.load(f)
+    with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
+      config = from_json(f.read())
+  except FileNotFoundError as e:
+    raise UsageError(
+      f'--spike={file}: {e.filename} is missing; give WORKDIR/spikes/STEP.json '
+      'of a run'
+    ) from e
+  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  store = store.ordered(config.data.source, config.data.rows)
+  tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
+  source = pipeline.RowSource(
+    store, length=config.model.context_length, seed=config.seed
+  )
+  first = found['first_row']
+  rows = source.read(range(first, first + found['num_rows']))
+  return {**found, 'texts': [tokenizer.decode(row.tolist()) for row in rows]}
+
+
+def show(found: dict[str, Any], console: Console, *, width: int = 400) -> None:
+  """Prints what `read` returned; each row up to `width` characters."""
+  console.print(
+    f'step {found["step"]}: loss {found["loss"]}, gradient norm '
+    f'{found["grad_norm"]}, learning rate {found["learning_rate"]:.4g}'
+  )
+  norms = Table('part of the model', 'gradient norm')
+  for name, norm in found['grad_norms'].items():
+    norms.add_row(name, str(norm))
+  console.print(norms)
+  rows = Table('row of the run', 'row of the store', 'text')
+  for i, (number, text) in enumerate(
+    zip(found['store_rows'], found['texts'], strict=True)
+  ):
+    rows.add_row(str(found['first_row'] + i), str(number), repr(text[:width]))
+  console.print(rows, markup=False)

@@ -1,0 +1,127 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The training step: gradients of one batch, clipped, into the optimizer."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from gpt_jax.objectives.base import Batch, Objective
+from gpt_jax.optim import rounding
+from gpt_jax.optim.average import Average
+from gpt_jax.training.state import TrainState
+
+Metrics = dict[str, Any]  # arrays, and arrays by name
+# Which random numbers of a step round the parameters; micro-batch i, and
+# nothing else, has the number i.
+ROUNDING = 2**32 - 1
+
+
+def train_step(
+  state: TrainState,
+  batch: Batch,
+  *,
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  seed: int,
+  clip_norm: float,
+  num_micro: int,
+  average: Average | None = None,
+) -> tuple[TrainState, Metrics]:
+  """Takes one optimizer step.
+
+  Args:
+    state: donated by the caller.
+    batch: arrays [rows, ...].
+    objective: gives the loss.
+    optimizer: any optax transformation.
+    seed: of the run; the step's randomness is a function of (seed, step).
+    clip_norm: bound of the gradient's global norm; 0 means none.
+    num_micro: the rows are taken in this many equal parts, one after the
+      other, to save memory. The result is the mean over all tokens.
+    average: of the parameters, if one is kept.
+
+  Returns:
+    The next state, and of this step `loss` (without penalties), `grad_norm`
+    and `grad_norms`, that of each part of the model (before clipping), and the
+    metrics of the objective. Where loss or gradient is not finite the next
+    state is the old one, one step on.
+  """
+  key = jax.random.fold_in(jax.random.key(seed), state.step)
+  loss, metrics, grads = mean_gradients(
+    state.params, batch, key, objective=objective, num_micro=num_micro
+  )
+  grad_norm = optax.tree.norm(grads)
+  grad_norms = {name: optax.tree.norm(part) for name, part in grads.items()}
+  if clip_norm:
+    scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
+    grads = jax.tree.map(lambda g: g * scale, grads)
+  updates, opt_state = optimizer.update(
+    grads, state.opt_state, rounding.to_float32(state.params)
+  )
+  params = rounding.add(
+    state.params, updates, jax.random.fold_in(key, ROUNDING)
+  )
+  ema = average(state.ema, params) if average else None
+  # Decided on the device: the host learns of it when it logs, steps later.
+  sound = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+  new = TrainState(state.step + 1, params, opt_state, ema)
+  old = state._replace(step=new.step)
+  state = jax.tree.map(lambda n, o: jnp.where(sound, n, o), new, old)
+  metrics |= {'loss': loss, 'grad_norm': grad_norm, 'grad_norms': grad_norms}
+  return state, metrics
+
+
+def mean_gradients(
+  params: Any,
+  batch: Batch,
+  key: jax.Array,
+  *,
+  objective: Objective,
+  num_micro: int,
+) -> tuple[jax.Array, Metrics, Any]:
+  """Loss, metrics and gradients: means over the tokens of the whole batch.
+
+  Sums over the micro-batches are divided once, by the weight of all: a part
+  with fewer tokens counts for less. The gradients are those of the loss with
+  its penalties, the loss is given without. All are summed in float32.
+  """
+
+  def total(params, part, key):
+    loss = objective.loss(params, part, key)
+    return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics or {})
+
+  gradient = jax.grad(total, has_aux=True)
+  if num_micro == 1:
+    grads, (loss, weight, metrics) = gradient(params, batch, key)
+  else:
+    # Part i is every num_micro-th row from row i on, so that each device
+    # finds its share of every part among the rows that it already holds.
+    parts = jax.tree.map(
+      lambda x: x.reshape(-1, num_micro, *x.shape[1:]).swapaxes(0, 1), batch
+    )
+
+    def add(sums, indexed):
+      i, part = indexed
+      more = gradient(params, part, jax.random.fold_in(key, i))
+      return jax.tree.map(jnp.add, sums, more), None
+
+    part = jax.tree.map(lambda x: x[0], parts)
+    shapes = jax.eval_shape(gradient, params, part, key)
+    start = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
+    (grads, (loss, weight, metrics)), _ = jax.lax.scan(
+      add, start, (jnp.arange(num_micro), parts)
+    )
+  # Class weights may add up to less than 1; of nothing the sums are 0.
+  weight = jnp.where(weight > 0, weight, 1)
+  loss, metrics, grads = jax.tree.map(
+    lambda x: x.astype(jnp.float32) / weight, (loss, metrics, grads)
+  )
+  return loss, metrics, grads
+
+
+def eval_step(params: Any, batch: Batch, *, objective: Objective):
+  """Sums over one batch, without dropout and penalties: see `Loss`."""
+  return objective.loss(params, batch, None)

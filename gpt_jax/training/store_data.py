@@ -1,0 +1,50 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A token store as what a run consumes; see `job.Data`."""
+
+from collections.abc import Generator
+
+from gpt_jax.data import pipeline, skips
+from gpt_jax.data.store import TokenStore
+from gpt_jax.training.run import Run
+
+
+class StoreData:
+  """The rows of a token store in the order of a run."""
+
+  def __init__(self, store: TokenStore, *, length: int, seed: int):
+    """Rows of `length` targets, in the order given by `seed`.
+
+    Raises:
+      UsageError: the store is shorter than one row.
+    """
+    self._store, self._length, self._seed = store, length, seed
+    self._source = pipeline.RowSource(store, length=length, seed=seed)
+
+  @property
+  def rows_per_epoch(self) -> int:
+    """So many rows are one pass."""
+    return self._source.rows_per_epoch
+
+  def batches(
+    self, run: Run, start: int, rows: skips.Rows
+  ) -> Generator[pipeline.Batch]:
+    """See `job.Data`."""
+    yield from pipeline.batches(
+      self._store,
+      length=self._length,
+      seed=self._seed,
+      start=start,
+      stop=run.config.schedule.num_steps,
+      rows=rows,
+      host_rows=run.host_rows,
+      corrupt=run.objective.corrupt,
+    )
+
+  def epochs(self, index: int) -> dict[str, float]:
+    """Passes before row `index`: `epochs`, of a mixture `epochs/SOURCE`."""
+    return self._source.epochs(index)
+
+  def row_numbers(self, first: int, count: int) -> list[int]:
+    """Which rows of the store are rows `first` and on of the run."""
+    return self._source.row_numbers(range(first, first + count)).tolist()

@@ -1,0 +1,92 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run's folder: refused before anything is written, or started."""
+
+import contextlib
+import os
+import shutil
+
+from gpt_jax import config as config_lib
+from gpt_jax.config import Config
+from gpt_jax.data import mixture, skips
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+from gpt_jax.training.metrics import write_atomically
+
+
+@contextlib.contextmanager
+def untouched_if_refused(workdir: str):
+  """Removes what was made in `workdir` if the input turns out to be bad."""
+  before = set(os.listdir(workdir)) if os.path.isdir(workdir) else None
+  try:
+    yield
+  except UsageError:
+    if before is None:
+      shutil.rmtree(workdir, ignore_errors=True)
+    else:
+      for name in set(os.listdir(workdir)) - before:
+        shutil.rmtree(os.path.join(workdir, name), ignore_errors=True)
+    raise
+
+
+def check_same_run(config: Config, workdir: str) -> None:
+  """Refuses a workdir that holds a run of another config.
+
+  Raises:
+    UsageError: names the fields that differ.
+  """
+  try:
+    with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
+      old = config_lib.from_json(f.read())
+  except FileNotFoundError:
+    return
+  new = config_lib.unlocked(config)
+  if new.model.vocab_size is None:
+    new.model.vocab_size = old.model.vocab_size
+  # Weights may change from a token on that was not reached.
+  done = max((line['step'] for line in metrics.read(workdir)), default=0)
+  rows = skips.read(workdir).shifted(config_lib.ramp(old).batch)
+  tokens = rows(done)[0] * old.model.context_length
+  if mixture.extends(old.data.source, new.data.source, tokens):
+    new.data.source = old.data.source
+  changed = config_lib.differences(old, new)
+  if changed:
+    raise UsageError(
+      f'--workdir={workdir}: holds a run of another config ('
+      + '; '.join(changed)
+      + '); give the same values, or another --workdir'
+    )
+
+
+def check_prompt(config: Config, tokenizer: Tokenizer) -> None:
+  """Checks before training that the sample after it can be drawn.
+
+  Raises:
+    UsageError: the prompt is too long, or has unknown characters.
+  """
+  prompt, context = config.log.sample_prompt, config.model.context_length
+  if not prompt:
+    return
+  try:
+    num_tokens = len(tokenizer.encode(prompt))
+  except UsageError as e:
+    raise UsageError(f'log.sample_prompt={prompt!r}: {e}') from e
+  if num_tokens + config.log.sample_tokens > context:
+    raise UsageError(
+      f'log.sample_prompt={prompt!r}: its {num_tokens} tokens and '
+      f'log.sample_tokens={config.log.sample_tokens} do not fit the context '
+      f'of {context}; lower log.sample_tokens, or empty log.sample_prompt'
+    )
+
+
+def start(config: Config, workdir: str, tokenizer: Tokenizer) -> None:
+  """Writes the config, and a copy of the tokenizer, once."""
+  os.makedirs(workdir, exist_ok=True)
+  folder = os.path.join(workdir, 'tokenizer')
+  if not os.path.exists(folder):
+    shutil.rmtree(folder + '.tmp', ignore_errors=True)
+    tokenizer.save(folder + '.tmp')
+    os.replace(folder + '.tmp', folder)
+  path = os.path.join(workdir, 'config.json')
+  write_atomically(path, config_lib.to_json(config))

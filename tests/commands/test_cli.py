@@ -1,0 +1,250 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Bad usage: exit code 2, one line that names what to mend, nothing made."""
+
+import logging
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from gpt_jax import __main__, cli
+from gpt_jax.runtime import malloc
+from gpt_jax.spec import UsageError
+
+ROOT = pathlib.Path(__file__).parents[2]
+GPT2 = f'--config={ROOT}/configs/gpt2.py'
+SMOKE = f'--config={ROOT}/configs/smoke.py'
+W = '--workdir=w'
+
+BAD = {
+  'command': (['trian'], "gpt-jax: unknown command 'trian'; one of train, "),
+  'flag': (['train', SMOKE, '--wordkir=w'], 'wordkir'),
+  'flag value': (['generate', W, '--prompt=x', '--top_k=-1'], 'top_k'),
+  'flag type': (['generate', W, '--prompt=x', '--seed=one'], 'seed'),
+  'argument': (['train', SMOKE, W, 'now'], "unexpected argument 'now'"),
+  'no config': (['train', W], '--config is missing'),
+  'no workdir': (['train', SMOKE], '--workdir is missing'),
+  'empty workdir': (['train', SMOKE, '--workdir='], '--workdir is missing'),
+  'file': (['train', '--config=nope.py', W], '--config=nope.py: no such file'),
+  'not python': (['train', '--config=nope', W], '--config=nope: no such file'),
+  'size': (
+    ['train', f'{GPT2}:7b', W],
+    'configs/gpt2.py:7b: unknown size; one of small, medium, large, xl',
+  ),
+  'no size': (
+    ['train', f'{SMOKE}:big', W],
+    'configs/smoke.py:big: has one size; leave :big out',
+  ),
+  'field': (['train', SMOKE, W, '--config.model.num_layer=3'], 'num_layer'),
+  'section': (['train', SMOKE, W, '--config.modell.num_layers=3'], 'modell'),
+  'type': (['train', SMOKE, W, '--config.model.num_layers=x'], 'num_layers'),
+  'number': (
+    ['train', SMOKE, W, '--config.model.num_layers=0'],
+    'model.num_layers=0: must be at least 1',
+  ),
+  'call-string': (
+    ['train', SMOKE, W, '--config.model.ffn=swiglo'],
+    "model.ffn='swiglo': unknown 'swiglo'; one of ",
+  ),
+  'call arguments': (
+    ['train', SMOKE, W, '--config.model.norm=layernorm(eps=1e-5)'],
+    'layernorm takes (epsilon: float = 1e-05, ',
+  ),
+  'call syntax': (
+    ['train', SMOKE, W, '--config.model.norm=layernorm('],
+    "model.norm='layernorm(': cannot be read",
+  ),
+  'heads': (
+    ['train', SMOKE, W, '--config.model.num_heads=3'],
+    'model.d_model=256: does not divide by model.num_heads=3',
+  ),
+  'mesh': (
+    ['train', SMOKE, W, '--config.mesh.data=3'],
+    'mesh.data=3, mesh.fsdp=-1, mesh.expert=1, mesh.tensor=1: does not match',
+  ),
+  'rule': (
+    ['train', SMOKE, W, '--config.mesh.rules.mlp=model'],
+    "mesh.rules.mlp='model': unknown mesh axis 'model'",
+  ),
+  'rows': (
+    ['train', SMOKE, W, '--config.batch.rows=7'],
+    'batch.rows=7: does not divide over the 8 devices',
+  ),
+  'ramp': (
+    ['train', SMOKE, W, '--config.batch.rows=ramp(0:8, 5_steps:12)'],
+    "batch.rows='ramp(0:8, 5_steps:12)': its stage of 12 rows does not divide "
+    'over the 8 devices',
+  ),
+  'ramp boundary': (
+    ['train', SMOKE, W, '--config.batch.rows=ramp(0:8, 5:16)'],
+    "batch.rows: boundary='5': give a whole number of steps or tokens",
+  ),
+  'run length': (
+    ['train', SMOKE, W, '--config.schedule.num_steps=5G'],
+    "schedule.num_steps='5G': give a whole number of steps or tokens",
+  ),
+  'inspect': (
+    ['inspect', f'{GPT2}:7b'],
+    'configs/gpt2.py:7b: unknown size; one of small',
+  ),
+  'steps': (['inspect', '--steps=3'], '--workdir is missing'),
+  'no steps': (['inspect', W], '--steps is missing'),
+  'ledger': (['inspect', W, '--steps=3'], '--workdir=w: holds no run'),
+  'two plots': (['plot', SMOKE, W], 'give one'),
+  'vocabulary': (['inspect', SMOKE], 'model.vocab_size is empty'),
+  'task': (
+    ['evaluate', W, '--tasks=validation,lambad'],
+    "unknown 'lambad'; one of",
+  ),
+  'evaluate': (['evaluate', W], '--workdir=w: holds no run'),
+  'generate': (['generate', W, '--prompt=x'], '--workdir=w: holds no run'),
+  'prompt': (['generate', W], '--prompt is empty'),
+  'plot': (['plot', W], '--workdir=w: has no metrics.jsonl'),
+  'out': (['prepare', SMOKE], '--out is missing'),
+}
+
+
+@pytest.fixture
+def main(tmp_path, monkeypatch):
+  """Runs a command in an empty folder."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(malloc, 'keep_memory', lambda: None)
+  return __main__.main
+
+
+@pytest.mark.parametrize('case', BAD)
+def test_bad_usage(case, main, tmp_path, capfd):
+  argv, message = BAD[case]
+  assert main(argv) == 2
+  out, err = capfd.readouterr()
+  assert out == ''
+  assert message in err
+  assert err.startswith('gpt-jax')
+  assert err.endswith('\n') and err.count('\n') == 1
+  assert [*tmp_path.iterdir()] == []
+
+
+def test_bad_usage_of_the_installed_command(tmp_path):
+  """In a process of its own, away from the checkout."""
+  argv = ['train', SMOKE, W, '--config.model.ffn=swiglo']
+  done = subprocess.run(
+    [sys.executable, '-m', 'gpt_jax', *argv],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2
+  assert done.stdout == ''
+  assert done.stderr == (
+    "gpt-jax train: model.ffn='swiglo': unknown 'swiglo'; one of bilinear, "
+    'geglu, geglu_tanh, gelu, gelu_tanh, glu, reglu, relu, silu, swiglu, '
+    'switch, tanh\n'
+  )
+  assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+  'text, why',
+  [
+    ('import nothing_of_that_name', 'nothing_of_that_name'),
+    ('def get_config(arg=""):\n  return 1 / 0', 'division by zero'),
+    ('def get_config(', 'never closed'),
+  ],
+)
+def test_a_mistake_in_ones_own_config(main, tmp_path, capfd, text, why):
+  """One line that says which file it is in."""
+  name = f'mine_{len(text)}.py'
+  (tmp_path / name).write_text(text + '\n')
+  assert main(['train', f'--config={name}', W]) == 2
+  err = capfd.readouterr().err
+  assert err.count('\n') == 1
+  assert why in err and name in err
+
+
+def test_a_config_that_is_not_the_whole_tree(main, tmp_path, capfd):
+  (tmp_path / 'part.py').write_text(
+    'from ml_collections import ConfigDict\n'
+    'def get_config(arg=""):\n'
+    '  return ConfigDict({"seed": 3})\n'
+  )
+  assert main(['train', '--config=part.py', W]) == 2
+  err = capfd.readouterr().err
+  assert err.count('\n') == 1 and 'model' in err
+
+
+@pytest.mark.parametrize(
+  'argv, code', [([], 2), (['--help'], 0), (['-h'], 0), (['help'], 0)]
+)
+def test_usage(main, capsys, argv, code):
+  assert main(argv) == code
+  out = capsys.readouterr().out
+  assert all(f'  {name} ' in out for name in __main__.COMMANDS)
+
+
+@pytest.mark.parametrize('name', __main__.COMMANDS)
+def test_help_of_each_command(main, capsys, tmp_path, name):
+  assert main([name, '--help']) == 0
+  out, err = capsys.readouterr()
+  assert out.startswith(f'gpt-jax {name}: ')
+  assert f'gpt-jax {name}' in out.partition('\n')[2]
+  assert err == ''
+  assert [*tmp_path.iterdir()] == []
+
+
+class Module:
+  """Stands for a command."""
+
+  __name__ = 'gpt_jax.fake'
+  __doc__ = 'A command.'
+
+  def __init__(self, error):
+    """`error` is raised when the command runs, unless it is None."""
+    self._error = error
+
+  def define(self, values):
+    """Has no flags."""
+
+  def main(self, args):
+    """Fails as it was told."""
+    if self._error:
+      raise self._error
+
+
+@pytest.mark.parametrize(
+  'error, code, last',
+  [
+    (None, 0, None),
+    (UsageError('a.b=3:\n  too\n  much'), 2, 'gpt-jax fake: a.b=3: too much'),
+    (ValueError('odd'), 1, 'gpt-jax fake: failed: ValueError: odd'),
+    (KeyError('k'), 1, 'gpt-jax fake: failed: KeyError: k'),
+    (OSError(28, 'full'), 1, None),
+    (KeyboardInterrupt(), 130, 'gpt-jax fake: interrupted'),
+  ],
+)
+def test_exit_codes(main, capsys, error, code, last):
+  assert cli.run(Module(error), []) == code
+  err = capsys.readouterr().err
+  if code == 0:
+    assert err == ''
+  elif last is not None:
+    assert err.splitlines()[-1] == last
+  if code == 1:
+    assert 'Traceback' in err
+
+
+def test_a_failure_of_the_system_says_why(main, capsys):
+  """`OSError(28, 'full')`: the number alone would not help."""
+  cli.run(Module(OSError(28, 'No space left on device')), [])
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert 'No space left on device' in last
+
+
+def test_logs_go_to_stderr(main, capsys):
+  logging.getLogger('gpt_jax').handlers.clear()
+  assert cli.run(Module(None), []) == 0
+  logging.getLogger('gpt_jax').info('a line')
+  out, err = capsys.readouterr()
+  assert out == '' and 'a line' in err

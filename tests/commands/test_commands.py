@@ -1,0 +1,446 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The commands one after the other, as a user would run them."""
+
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from gpt_jax.__main__ import main
+from gpt_jax.training import metrics
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 21
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A trained run of a tiny model on this project's own configs."""
+  folder = tmp_path_factory.mktemp('run') / 'w'
+  code = main(
+    [
+      'train',
+      f'--config={ROOT}/configs/smoke.py',
+      f"--config.data.source=text('{ROOT}/configs/*.py')",
+      '--config.data.holdout=tail(fraction=0.1)',
+      '--config.tokenizer.name=bytes',
+      '--config.model.num_layers=2',
+      '--config.model.d_model=48',
+      '--config.model.context_length=61',
+      '--config.batch.rows=ramp(0:8, 9_steps:16)',
+      f'--config.schedule.num_steps={STEPS}',
+      '--config.schedule.name=constant(peak=1e-2)',
+      '--config.checkpoint.every_steps=11',
+      '--config.eval.every_steps=10',
+      '--config.log.every_steps=3',
+      '--config.log.sample_tokens=20',
+      f'--workdir={folder}',
+    ]
+  )
+  assert code == 0
+  return folder
+
+
+def test_train_leaves_the_workdir_that_the_design_promises(workdir):
+  assert {p.name for p in workdir.iterdir()} == {
+    *('config.json', 'metrics.jsonl', 'checkpoints', 'tokenizer', 'data'),
+    *('loss.png', 'samples.txt', 'tensorboard'),
+  }
+  lines = metrics.read(str(workdir))
+  losses = [m['loss'] for m in lines if 'loss' in m]
+  assert losses[0] > losses[-1] + 0.5
+  assert {m['step'] for m in lines if 'eval/validation/loss' in m} == {
+    *(10, 20, STEPS)
+  }
+  keys = {'tokens', 'learning_rate', 'batch_rows', 'grad_norm', 'mfu'}
+  keys |= {'tokens_per_second', 'data_wait_seconds'}
+  assert all(keys <= m.keys() for m in lines if 'loss' in m)
+  assert (workdir / 'loss.png').read_bytes().startswith(b'\x89PNG')
+  assert (workdir / 'samples.txt').read_text().startswith('def main(')
+
+
+@pytest.fixture(scope='module')
+def tasks_dir(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('tasks')
+  (folder / 'lambada').mkdir()
+  (folder / 'lambada' / 'lambada_test.jsonl').write_text(
+    '{"text": "def get_config"}\n{"text": "return the config"}\n'
+  )
+  return folder
+
+
+def test_evaluate_scores_tasks(workdir, tasks_dir, capsys):
+  flags = [f'--workdir={workdir}', f'--tasks_dir={tasks_dir}', '--shots=0,1']
+  tasks = '--tasks=validation,lambada'
+  assert main(['evaluate', *flags, tasks, '--overlap', '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['step'] == STEPS
+  assert found['eval/validation/loss'] > 0
+  assert found['eval/lambada/examples'] == 2
+  assert found['eval/lambada/perplexity'] > 1
+  assert found['eval/lambada/1_shots/perplexity'] > 1
+  assert found['eval/lambada/overlap'] == 0  # no text has 13 words
+  saved = workdir / 'evaluations' / f'step-{STEPS}.json'
+  model = json.loads(saved.read_text())['model']
+  assert json.loads(saved.read_text()) == found | {'model': model}
+  assert main(['evaluate', *flags, '--tasks=lambada']) == 0
+  # What was measured of the same model before is still there.
+  assert json.loads(saved.read_text())['eval/validation/loss'] > 0
+  assert 'lambada/1_shots: accuracy' in capsys.readouterr().out
+  assert main(['evaluate', *flags, '--tasks=race']) == 2
+  assert 'no such file; fetch RACE from' in capsys.readouterr().err
+
+
+def test_metrics_count_the_rows_of_a_ramp(workdir):
+  lines = [m for m in metrics.read(str(workdir)) if 'loss' in m]
+  per_epoch = json.loads((workdir / 'data/manifest.json').read_text())
+  per_epoch = (per_epoch['num_tokens'] - 1) // 61
+  for m in lines:
+    step = m['step']
+    rows = 8 * min(step, 9) + 16 * max(step - 9, 0)
+    assert m['tokens'] == rows * 61
+    assert m['batch_rows'] == (8 if step <= 9 else 16)
+    assert m['epochs'] == rows / per_epoch
+  assert lines[-1]['step'] == STEPS
+
+
+def test_inspect_shows_the_documents_of_steps(workdir, capsys):
+  flags = ['inspect', f'--workdir={workdir}', '--steps=9:11']
+  assert main([*flags, '--text', '--json']) == 0
+  rows = json.loads(capsys.readouterr().out)['rows']
+  # The last step of 8 rows, and the first of 16.
+  assert [row['step'] for row in rows] == [9] * 8 + [10] * 16
+  assert [row['row'] for row in rows] == [*range(64, 88)]
+  # With one token a byte, and one at the end of each document.
+  files = sorted((ROOT / 'configs').glob('*.py'))
+  for row in rows:
+    spans = row['spans']
+    assert sum(s['stop'] - s['start'] for s in spans) == 62
+    text = b''
+    for s in spans:
+      text += files[s['document']].read_bytes()[s['start'] : s['stop']]
+    assert row['text'] == text.decode(errors='replace')
+  assert main([*flags[:-1], '--steps=9']) == 0
+  out = capsys.readouterr().out
+  assert out.count('\n') == 8 and out.startswith('step 9 row 64 epoch 0 ')
+
+
+@pytest.mark.parametrize(
+  'steps', ['0', '5:5', '7:5', '1:23', '22', 'x', '1:', '-1:3']
+)
+def test_inspect_refuses_steps_that_are_not_there(workdir, capsys, steps):
+  assert main(['inspect', f'--workdir={workdir}', f'--steps={steps}']) == 2
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1 and f'--steps={steps}: ' in error
+
+
+def test_evaluate_prints_what_training_measured_last(workdir, capsys):
+  assert main(['evaluate', f'--workdir={workdir}', '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  lines = metrics.read(str(workdir))
+  last = [m for m in lines if 'eval/validation/loss' in m][-1]
+  clocks = {'eval_seconds', 'time'}
+  assert found == {k: v for k, v in last.items() if k not in clocks}
+  # Bits per byte with a byte tokenizer: one token a byte, one end a document.
+  manifest = json.loads((workdir / 'data/validation/manifest.json').read_text())
+  bits = found['eval/validation/loss'] / math.log(2)
+  np.testing.assert_allclose(
+    found['eval/validation/bits_per_byte'],
+    bits
+    * (manifest['num_bytes'] + manifest['num_documents'])
+    / manifest['num_bytes'],
+  )
+
+
+def test_generate_is_a_function_of_the_seed(workdir, capsys):
+  def run(*flags):
+    assert main(['generate', f'--workdir={workdir}', *flags]) == 0
+    return capsys.readouterr().out
+
+  prompt = ('--prompt=import ', '--max_tokens=20')
+  assert run(*prompt, '--seed=1') == run(*prompt, '--seed=1')
+  assert run(*prompt, '--seed=1') != run(*prompt, '--seed=2')
+  assert run(*prompt, '--temperature=0').startswith('import ')
+  several = run(*prompt, '--num_samples=3', '--top_k=7', '--top_p=0.9')
+  assert several.count('import ') >= 3
+
+
+def test_generate_ends_before_a_stop_text(workdir, capsys):
+  """Of several tokens, in each sample by itself; the prompt does not count."""
+
+  def run(*flags):
+    assert main(['generate', f'--workdir={workdir}', *flags]) == 0
+    return capsys.readouterr().out.removesuffix('\n')
+
+  prompt = ('--prompt=import ', '--max_tokens=30', '--seed=1')
+  new = run(*prompt).removeprefix('import ')
+  # The first place that two or three characters are seen at.
+  early, late = new[5:7], new[11:14]
+  at, after = new.index(early), new.index(late)
+  assert 0 < at < after
+  for stops, end in (
+    ([late], after),
+    ([late, early], at),
+    ([late, 'never'], after),
+    (['never'], len(new)),
+    (['import'], len(new) if 'import' not in new else new.index('import')),
+  ):
+    flags = [f'--stop={text}' for text in stops]
+    assert run(*prompt, *flags) == 'import ' + new[:end]
+
+
+@pytest.mark.parametrize(
+  'flags, field',
+  [
+    (['--prompt=abc', '--stop='], '--stop'),
+    (['--prompt='], '--prompt'),
+    ([], '--prompt'),
+    (['--prompt=' + 'x' * 61], '--prompt'),
+    (['--prompt=abc', '--max_tokens=59'], '--max_tokens'),
+  ],
+)
+def test_generate_refuses_what_does_not_fit(workdir, capsys, flags, field):
+  assert main(['generate', f'--workdir={workdir}', *flags]) == 2
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1 and field in error
+
+
+def test_another_config_is_refused_and_nothing_changes(workdir, capsys):
+  before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+  code = main(
+    ['train', f'--config={ROOT}/configs/smoke.py', f'--workdir={workdir}']
+  )
+  assert code == 2
+  error = capsys.readouterr().err
+  assert 'model.num_layers: 2 -> 4' in error
+  assert before == {
+    p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()
+  }
+
+
+def test_plot_compares_runs(workdir, tmp_path, capsys):
+  out = tmp_path / 'two.png'
+  both = f'--workdir={workdir},{workdir}'
+  assert main(['plot', both, f'--out={out}']) == 0
+  assert out.read_bytes().startswith(b'\x89PNG')
+
+
+def test_plot_needs_metrics(tmp_path, capsys):
+  assert main(['plot', f'--workdir={tmp_path}']) == 2
+  assert 'metrics.jsonl' in capsys.readouterr().err
+
+
+def test_inspect_counts_gpt2(capsys):
+  config = f'--config={ROOT}/configs/gpt2.py:medium'
+  assert main(['inspect', config, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['parameters'] == 354_823_168
+  assert found['parameters_text'] == '354.82M'
+  # 6 * (24 layers of 12 d^2, and the output table) + 12 L d T.
+  d, layers, vocab, context = 1024, 24, 50_257, 1024
+  assert (
+    found['flops_per_token']
+    == 6 * (layers * 12 * d * d + vocab * d) + 12 * layers * d * context
+  )
+  assert [s['rows'] for s in found['schedule']] == [512]
+  assert main(['inspect', config]) == 0
+  shown = capsys.readouterr().out
+  assert '354,823,168' in shown and '354.82M' in shown
+
+
+def test_inspect_and_plot_show_the_schedule(tmp_path, capsys):
+  flags = [
+    f'--config={ROOT}/configs/palm.py:540b',
+    # Small, so that it is quick; the recipe stays.
+    '--config.model.num_layers=1',
+    '--config.model.d_model=8',
+    '--config.model.vocab_size=16',
+  ]
+  assert main(['inspect', *flags, '--json']) == 0
+  first, second, third = json.loads(capsys.readouterr().out)['schedule']
+  assert first == {
+    'step': 1,
+    'rows': 512,
+    'tokens_per_step': 2**20,
+    'tokens': 0,
+    'learning_rate': pytest.approx(1e-2),
+  }
+  assert (second['step'], third['step']) == (50_001, 115_001)
+  assert third['tokens'] == 2**20 * (50_000 + 2 * 65_000)
+  expected = first['learning_rate'] * math.sqrt(10_000 / 115_000)
+  assert third['learning_rate'] == pytest.approx(expected)
+  assert main(['inspect', *flags]) == 0
+  assert '115,001' in capsys.readouterr().out
+  out = tmp_path / 'schedule.png'
+  assert main(['plot', *flags, f'--out={out}']) == 0
+  assert out.read_bytes().startswith(b'\x89PNG')
+
+
+def test_benchmark_measures_a_step(capsys):
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:char',
+    '--config.model.num_layers=1',
+    '--config.batch.rows=8',
+    '--steps=3',
+    '--json',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  found = json.loads(capsys.readouterr().out)
+  tokens = 8 * 64
+  np.testing.assert_allclose(
+    found['tokens_per_second'], tokens / found['step_seconds']
+  )
+  np.testing.assert_allclose(
+    found['mfu'],
+    found['tokens_per_second'] * found['flops_per_token'] / found['peak_flops'],
+  )
+  assert 0 <= found['data_wait_fraction'] < 1
+
+
+def test_benchmark_of_saving(capsys):
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:char',
+    '--config.model.num_layers=1',
+    '--config.batch.rows=8',
+    '--config.log.every_steps=1',
+    '--what=checkpoint',
+    '--steps=1',
+    '--json',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  result = json.loads(capsys.readouterr().out)
+  # An embedding, positions, a layer, a norm; Adam keeps two more of each, and
+  # there are three counts of steps.
+  layer = 12 * 128**2 + 13 * 128
+  assert result['parameters'] == (65 + 64) * 128 + layer + 2 * 128
+  assert result['state_gib'] * 2**30 == 12 * result['parameters'] + 12
+  assert 0 < result['blocked_seconds'] < result['save_seconds']
+  assert 0 < result['checksum_seconds'] < result['save_seconds']
+  assert result['bare_step_seconds'] > 0 < result['loop_step_seconds']
+
+
+def test_benchmark_of_decoding(capsys):
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:decode',
+    '--config.model.num_layers=3',
+    '--config.model.d_model=32',
+    '--config.model.num_heads=4',
+    '--config.model.context_length=26',
+    '--config.batch.rows=5',
+    '--what=decode',
+    '--steps=3',
+    '--json',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  found = json.loads(capsys.readouterr().out)
+  many, one = found['kv_heads']['4'], found['kv_heads']['1']
+  # Keys and values, layers, rows, slots, heads, head size, float32.
+  assert many['cache_bytes'] == 2 * 3 * 5 * 26 * 4 * 8 * 4
+  assert one['cache_bytes'] == many['cache_bytes'] / 4
+  assert one['tokens_per_second'] > 0
+
+
+def test_benchmark_of_attention_patterns(capsys):
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:long',
+    '--config.model.context_length=1024',
+    '--what=attention',
+    '--steps=1',
+    '--json',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  found = json.loads(capsys.readouterr().out)['patterns']
+  # 4 blocks of 256 queries see at most 511 keys each; the full pattern's 8
+  # blocks of 128 see 576 keys on average, but keep all of them.
+  assert found['local(window=256)']['bytes'] < found['full']['bytes']
+
+
+def test_benchmark_of_experts(capsys):
+  flags = [
+    f'--config={ROOT}/configs/switch.py:tiny',
+    '--config.model.num_layers=1',
+    '--config.model.ffn=switch(num_experts=2)',
+    '--config.model.d_model=24',
+    '--config.model.vocab_size=48',
+    '--config.model.context_length=64',
+    '--config.batch.rows=8',
+    '--what=switch',
+    '--steps=2',
+  ]
+  assert main(['benchmark', *flags, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert (found['rows'], found['length'], found['steps']) == (8, 64, 2)
+  assert [*found['variants']] == ['dense twin', '2 experts', '16 experts']
+  for times in found['variants'].values():
+    assert 0 < times['seconds_min'] <= times['seconds']
+    assert times['update_seconds'] > 0 < times['bytes']
+
+
+def test_benchmark_of_experts_needs_some(capsys):
+  config = f'--config={ROOT}/configs/switch.py:tiny-dense'
+  assert main(['benchmark', config, '--what=switch']) == 2
+  assert 'has no experts; give a config such as' in capsys.readouterr().err
+
+
+def test_decoding_compiles_once(capsys):
+  # The steps before the clock starts, and those after, of two models.
+  from gpt_jax.decoding import sample
+
+  before = sample.decode_step._cache_size()
+  flags = [
+    f'--config={ROOT}/configs/benchmark.py:decode',
+    '--config.model.num_layers=2',
+    '--config.model.d_model=48',
+    '--config.model.num_heads=6',
+    '--config.model.context_length=34',
+    '--config.batch.rows=3',
+    '--what=decode',
+    '--steps=7',
+  ]
+  assert main(['benchmark', *flags]) == 0
+  assert sample.decode_step._cache_size() == before + 2
+  assert 'one head: ' in capsys.readouterr().out
+
+
+def test_doctor_finds_this_machine_sound(capsys):
+  assert main(['doctor']) == 0
+  said = capsys.readouterr().out
+  assert 'failed' not in said
+  for row in ('libtpu', 'hosts', 'topology', 'memory', 'interconnect'):
+    assert f'│ {row} ' in said
+
+
+@pytest.mark.parametrize('name', ['text', 'missing', 'encoding', 'short'])
+def test_bad_corpus_leaves_nothing_behind(tmp_path, capsys, name):
+  path = tmp_path / 'corpus.txt'
+  path.write_bytes(
+    {
+      'text': b'',
+      'missing': b'',
+      'encoding': b'abc\xff\xfe',
+      'short': b'far too short',
+    }[name]
+  )
+  if name == 'missing':
+    path.unlink()
+  workdir = tmp_path / 'w'
+  code = main(
+    [
+      'train',
+      f'--config={ROOT}/configs/smoke.py',
+      f"--config.data.source=text('{path}')",
+      '--config.data.holdout=none',
+      '--config.tokenizer.name=bytes',
+      f'--workdir={workdir}',
+    ]
+  )
+  error = capsys.readouterr().err
+  assert code == 2, error
+  # What was logged on the way ends with the one line that says what to mend.
+  said = [s for s in error.splitlines() if s.startswith('gpt-jax train: ')]
+  assert said == error.splitlines()[-1:] and str(tmp_path) in said[0]
+  assert 'Traceback' not in error
+  assert not workdir.exists()

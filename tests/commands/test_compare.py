@@ -1,0 +1,186 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Several configs, several seeds, one table."""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from gpt_jax import config as config_lib
+from gpt_jax.__main__ import main
+from gpt_jax.commands import compare
+from gpt_jax.runtime.preemption import Preempted
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+from tests.support import tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def finished(workdir, lines):
+  """What a run leaves."""
+  workdir.mkdir(parents=True)
+  config = config_lib.resolve(tiny.config(**{'model.context_length': 13}))
+  (workdir / 'config.json').write_text(config_lib.to_json(config))
+  text = ''.join(json.dumps(line) + '\n' for line in lines)
+  (workdir / 'metrics.jsonl').write_text(text)
+
+
+def lines(loss, *rates, **more):
+  """The last of two evaluations counts, and no rate but the later ones'."""
+  return [
+    *({'step': i, 'tokens_per_second': r, **more} for i, r in enumerate(rates)),
+    {'step': 3, 'eval/validation/loss': loss + 1},
+    {'step': 9, 'eval/validation/loss': loss},
+  ]
+
+
+def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
+  trained = []
+
+  def train(variant, seed, workdir, root):
+    trained.append((variant.name, seed, variant.flags, root))
+    folder, step = pathlib.Path(workdir), int(seed)
+    if variant.name == 'dense':
+      finished(folder, lines(4.0 + step, 1.0, 130.0, 260.0, 130.0))
+    else:
+      layers = {
+        'router/decoder/layer_1/dropped': 0.1,
+        'router/decoder/layer_11/dropped': 0.2 + step,
+        'router/decoder/layer_1/load': [0.25, 0.75],
+      }
+      finished(folder, lines(3.0, 1.0, 65.0, **layers))
+
+  monkeypatch.setattr(compare, 'train', train)
+  monkeypatch.setattr(compare.plot, 'loss_curves', lambda *_, out: out)
+  argv = [
+    *('compare', f'--workdir={tmp_path}', '--seeds=0,2'),
+    '--run=dense a.py:small',
+    '--run=experts b.py --config.x=1',
+    '--flags=--config.y=2 --config.x=3',
+  ]
+  assert main(argv) == 0
+  both = ['--config.y=2', '--config.x=3']
+  dense, experts = (
+    ['--config', 'a.py:small', *both],
+    ['--config', 'b.py', *both],
+  )
+  experts.append('--config.x=1')  # its own flags count
+  root = str(tmp_path)
+  assert trained == [
+    ('dense', '0', dense, root),
+    ('experts', '0', experts, root),
+    ('dense', '2', dense, root),
+    ('experts', '2', experts, root),
+  ]
+  # 130 tokens a second are 10 rows of 13.
+  assert capsys.readouterr().out.splitlines() == [
+    '| run | validation loss | examples per second | dropped fraction '
+    '| loss of each seed |',
+    '| --- | --- | --- | --- | --- |',
+    '| dense | 5 | 10 | - | 4.0000, 6.0000 |',
+    '| experts | 3 | 5 | 0.65 | 3.0000, 3.0000 |',
+  ]
+  result = json.loads((tmp_path / 'compare.json').read_text())
+  assert result['experts'][0]['dropped_fraction'] == pytest.approx(0.15)
+
+
+def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
+  monkeypatch.delenv('XLA_FLAGS', raising=False)  # one device
+  flags = [
+    f"--config.data.source=text('{ROOT}/configs/*.py')",
+    '--config.data.holdout=tail(fraction=0.1)',
+    '--config.tokenizer.name=bytes',
+    '--config.model.num_layers=1',
+    '--config.model.ffn=switch(num_experts=2)',
+    '--config.model.d_model=24',
+    '--config.model.d_ff=40',
+    '--config.model.context_length=32',
+    '--config.batch.rows=4',
+    '--config.eval.rows=4',
+    '--config.schedule.num_steps=2',
+    '--config.log.every_steps=1',
+    '--config.log.sample_tokens=0',
+  ]
+  flags = [f'"{flag}"' for flag in flags]
+  argv = [
+    *('compare', f'--workdir={tmp_path}', '--seeds=5', '--json'),
+    f'--run=tiny {ROOT}/configs/switch.py:tiny',
+    f'--flags={" ".join(flags)}',
+  ]
+  assert main(argv) == 0
+  (found,) = json.loads(capfd.readouterr().out)['tiny']
+  run = metrics.read(str(tmp_path / 'tiny' / '5'))
+  held_out = [m[metrics.HELD_OUT] for m in run if metrics.HELD_OUT in m]
+  assert found['validation_loss'] == held_out[-1]
+  assert 0 <= found['dropped_fraction'] < 1
+  assert (tmp_path / 'data' / 'manifest.json').exists()
+  config = json.loads((tmp_path / 'tiny' / '5' / 'config.json').read_text())
+  assert config['seed'] == 5
+  assert (tmp_path / 'compare.png').read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    (['--run=a'], "--run='a': give 'NAME"),
+    (['--run=a b.py c.py'], "--run='a b.py c.py': give 'NAME"),
+    (['--run=a b.py', '--run=a c.py'], 'the names a, a must differ'),
+    (['--run=data b.py'], "'data' is to be a folder"),
+    (['--run=../a b.py'], "'../a' is to be a folder"),
+    (['--run=a b.py', '--seeds=0,x'], '--seeds=0,x: give whole'),
+    (['--run=a b.py', '--seeds=1,01'], '--seeds=1,01: give whole'),
+    ([], '--run'),
+  ],
+)
+def test_bad_usage(tmp_path, capsys, flags, message):
+  workdir = tmp_path / 'w'
+  assert main(['compare', f'--workdir={workdir}', *flags]) == 2
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1 and message in error
+  assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+  'code, error', [(2, UsageError), (1, RuntimeError), (75, Preempted)]
+)
+def test_failures_of_a_run_are_passed_on(monkeypatch, code, error):
+  monkeypatch.setattr(compare, 'wait_for', lambda command: code)
+  with pytest.raises(error, match='a'):
+    compare.train(compare.Variant('a', []), '0', 'W/a/0', 'W')
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_run_is_told_to_stop_and_waited_for(tmp_path, number):
+  """Ctrl-C reaches the run by the terminal: here it goes on."""
+  ready = tmp_path / 'ready'
+  run = (
+    'import pathlib, signal, sys, time\n'
+    'signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n'
+    f'pathlib.Path({str(ready)!r}).touch()\n'
+    f'time.sleep({60 if number == signal.SIGTERM else 0.3})\n'
+  )
+
+  def stop():
+    while not ready.exists():
+      time.sleep(0.01)
+    os.kill(os.getpid(), number)
+
+  before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+  threading.Thread(target=stop).start()
+  code = compare.wait_for([sys.executable, '-c', run])
+  assert code == (75 if number == signal.SIGTERM else 0)
+  after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+  assert after == before
+
+
+def test_a_run_without_evaluations_is_named(tmp_path):
+  finished(tmp_path / 'w', [{'step': 1, 'tokens_per_second': 1.0}])
+  with pytest.raises(RuntimeError, match='no eval/validation/loss'):
+    compare.summary(str(tmp_path / 'w'))

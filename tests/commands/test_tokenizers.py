@@ -1,0 +1,136 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Comparing tokenizers: numbers counted by hand, and the command."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from gpt_jax.__main__ import main
+from gpt_jax.data.sources.source import Document
+from gpt_jax.data.tokenizers import report, tokenizer
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Lower:
+  """Letters of the alphabet; capitals become small, the rest is lost."""
+
+  vocab_size, eos_id = 27, 26
+
+  def encode_batch(self, texts):
+    return [
+      np.array([ord(c) - 97 for c in text.lower() if 'a' <= c <= 'z'], np.int32)
+      for text in texts
+    ]
+
+  def decode(self, ids):
+    return ''.join(chr(97 + i) for i in ids if i != self.eos_id)
+
+
+def test_the_numbers_are_those_counted_by_hand():
+  texts = ['abc', 'aé Bz\n', 'zz']
+  documents = [Document(str(i), text) for i, text in enumerate(texts)]
+  found = report.measure(Lower(), documents)
+  assert (found.vocab_size, found.num_tokens) == (27, 3 + 3 + 2)
+  assert found.tokens_per_word == 8 / 4
+  assert found.bytes_per_token == (3 + 7 + 2) / 8  # é takes two
+  assert (found.num_used, found.fraction_used) == (4, 4 / 27)
+  assert found.counts[:3].tolist() == [2, 2, 1] and found.counts[25] == 3
+  # é, space, B and newline are gone; b was not there.
+  assert (found.num_documents_changed, found.num_characters_lost) == (1, 4)
+  assert found.first_change == ('1', 'aé Bz\n', 'abz')
+  assert found.bytes_per_second > 0
+
+
+def test_a_change_late_in_a_document_is_found():
+  text = 'x' * 5000 + 'A' + 'y' * 5000
+  found = report.measure(Lower(), [Document('a', text)])
+  name, before, after = found.first_change
+  assert name == 'a'
+  assert before == 'x' * 20 + 'A' + 'y' * 19
+  assert after == 'x' * 20 + 'a' + 'y' * 19
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+  """A working directory with 31 texts, and one that nothing learns from."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'docs').mkdir()
+  for i in range(31):
+    words = ' '.join(f'word{i * j % 17} and' for j in range(50))
+    (tmp_path / 'docs' / f'{i}.txt').write_text(words)
+  (tmp_path / 'other.txt').write_text('some other words\n')
+  return tmp_path
+
+
+CONFIG = [
+  'tokenizers',
+  f'--config={ROOT}/configs/smoke.py',
+  "--config.data.source=text('docs/*.txt')",
+  '--config.data.holdout=documents(fraction=0.2)',
+  '--config.tokenizer.name=sentencepiece(278)',
+]
+
+
+def test_the_command_compares_on_what_is_held_out(texts, capsys):
+  argv = [*CONFIG, '--tokenizer=bytes bytes']
+  assert main([*argv, '--out=t.png', '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['text'] == "documents(fraction=0.2) of text('docs/*.txt')"
+  assert 0 < found['num_documents'] < 31
+  assert found['num_words'] == found['num_documents'] * 100
+  trained, by_bytes = found['tokenizers'].values()
+  assert [*found['tokenizers']] == ['config', 'bytes']
+  assert trained['call'] == 'sentencepiece(278)'
+  assert by_bytes['num_tokens'] == found['num_bytes'] > trained['num_tokens']
+  assert trained['num_documents_changed'] == 0
+  assert (texts / 't.png').read_bytes().startswith(b'\x89PNG')
+  assert main(argv) == 0
+  out = capsys.readouterr().out
+  assert out.startswith(f'on {found["text"]}: {found["num_documents"]} docu')
+  assert '│ config' in out and '│ bytes' in out
+
+
+def test_text_that_was_learnt_from_is_said(texts, caplog, capsys, monkeypatch):
+  monkeypatch.setattr('gpt_jax.log.propagate', True)
+  monkeypatch.setattr('gpt_jax.cli._set_up_logging', lambda: None)
+  assert main([*CONFIG, '--text=other.txt']) == 0
+  assert 'learnt from' not in caplog.text
+  assert main([*CONFIG, '--text=docs/*.txt']) == 0
+  assert 'documents that it is measured on were among' in caplog.text
+
+
+def test_a_saved_tokenizer_is_one_of_them(texts, capsys):
+  tokenizer.build('bytes', []).save('saved')
+  argv = ['tokenizers', "--text=text('other.txt')", '--tokenizer=old saved']
+  assert main([*argv, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['tokenizers']['old']['num_tokens'] == 17 == found['num_bytes']
+
+
+@pytest.mark.parametrize(
+  ('argv', 'what'),
+  [
+    ([], 'give --config or --text'),
+    (['--text=other.txt'], "there must be one; give --tokenizer 'NAME CALL'"),
+    (['--text=other.txt', '--tokenizer=bytes'], "give 'NAME CALL'"),
+    (['--text=gone/*.txt', '--tokenizer=a bytes'], 'no file matches'),
+    (
+      ['--text=other.txt', '--tokenizer=a bytes', '--tokenizer=a characters'],
+      '(a, a) must differ',
+    ),
+    (['--text=other.txt', '--tokenizer=a W/gone'], 'no saved tokenizer'),
+    (['--text=other.txt', '--tokenizer=a words'], "unknown 'words'; one of"),
+    (
+      ['--text=other.txt', '--tokenizer=a sentencepiece(300)'],
+      'is trained, and there is nothing to train on; give --config',
+    ),
+    ([*CONFIG[1:], '--config.data.holdout=none'], 'give --text, or hold'),
+  ],
+)
+def test_bad_usage_is_named(texts, capsys, argv, what):
+  assert main(['tokenizers', *argv]) == 2
+  assert what in capsys.readouterr().err

@@ -1,0 +1,327 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Resolving, validating, comparing and saving a config."""
+
+import json
+import re
+
+import pytest
+
+from configs import base
+from gpt_jax import config as config_lib
+from gpt_jax.config import flatten
+from gpt_jax.spec import UsageError
+from tests.support import tiny
+
+
+def test_empty_fields_follow_from_others():
+  config = base.get_config().unlock()
+  config.model.update({'d_model': 35, 'num_heads': 5})
+  model = config_lib.resolve(config).model
+  assert (model.num_kv_heads, model.head_size, model.d_ff) == (5, 7, 140)
+
+
+def test_given_fields_stay():
+  model = config_lib.resolve(tiny.config()).model
+  found = (model.num_kv_heads, model.head_size, model.d_ff, model.vocab_size)
+  assert found == (tiny.G, tiny.K, tiny.F, tiny.V)
+
+
+def test_resolve_returns_a_new_locked_config():
+  config = base.get_config()
+  resolved = config_lib.resolve(config)
+  assert config.model.d_ff is None
+  assert resolved.model.d_ff == 4 * 768
+  with pytest.raises(AttributeError):
+    resolved.model.new_field = 3
+  # Resolving twice changes nothing.
+  assert config_lib.resolve(resolved) == resolved
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (
+      {'model.d_model': 17, 'model.num_heads': 3, 'model.head_size': None},
+      'model.d_model=17: does not divide by model.num_heads=3; change one of '
+      'them or set model.head_size',
+    ),
+    (
+      {'model.num_heads': 0, 'model.head_size': None},
+      'model.d_model=17: does not divide by model.num_heads=0; change one of '
+      'them or set model.head_size',
+    ),
+    (
+      {'model.num_heads': 7, 'model.num_kv_heads': 3},
+      'model.num_heads=7: does not divide by model.num_kv_heads=3',
+    ),
+    (
+      {'model.attention': 'full, local(window=3)', 'model.num_layers': 5},
+      'model.num_layers=5: does not divide by the 2 layers after which '
+      "model.attention='full, local(window=3)' and model.ffn='gelu_tanh' "
+      'repeat',
+    ),
+    (
+      {'model.ffn': 'relu, switch(num_experts=2)', 'model.num_layers': 5},
+      'model.num_layers=5: does not divide by the 2 layers after which '
+      "model.attention='full' and model.ffn='relu, switch(num_experts=2)' "
+      'repeat',
+    ),
+    (
+      {'model.attention': 'full, lokal'},
+      "model.attention='full, lokal': unknown 'lokal'; one of "
+      'bidirectional, fixed, full, local, strided',
+    ),
+    (
+      {'model.attention': 'local(window=0)'},
+      'model.attention: window=0 must be at least 1',
+    ),
+    (
+      {'model.dropout': 'rates(residual=1.0)'},
+      'model.dropout: residual=1.0 is not in [0, 1)',
+    ),
+    (
+      {'model.dropout': 'rates(embedding=-0.1)'},
+      'model.dropout: embedding=-0.1 is not in [0, 1)',
+    ),
+    (
+      {'model.dtype': 'float16'},
+      "model.dtype='float16': unknown; one of float32, bfloat16",
+    ),
+  ],
+)
+def test_mistakes_name_field_and_value(changes, message):
+  with pytest.raises(UsageError) as error:
+    config_lib.resolve(tiny.config(**changes))
+  assert str(error.value) == message
+
+
+@pytest.mark.parametrize('field', config_lib.CALL_STRINGS)
+def test_an_unknown_choice_is_refused(field):
+  choices = ', '.join(sorted(config_lib.CALL_STRINGS[field]))
+  message = f"{field}='nope': unknown 'nope'; one of {choices}"
+  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
+    config_lib.resolve(tiny.config(**{field: 'nope'}))
+
+
+@pytest.mark.parametrize('field', config_lib.NAMES)
+def test_an_unknown_name_is_refused(field):
+  choices = ', '.join(config_lib.NAMES[field])
+  message = f"{field}='nope': unknown; one of {choices}"
+  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
+    config_lib.resolve(tiny.config(**{field: 'nope'}))
+
+
+@pytest.mark.parametrize('field, least', config_lib.AT_LEAST.items())
+def test_a_number_too_small_is_refused(field, least):
+  is_float = field == 'optim.clip_norm' or field.startswith('watchdog.')
+  is_float |= field == 'checkpoint.grace_seconds'
+  value = least - 1.0 if is_float else least - 1
+  message = f'{field}={value}: must be at least {least}'
+  changes = {field: value}
+  if field == 'model.num_heads':
+    changes['model.num_kv_heads'] = 1  # or the heads would not divide
+  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
+    config_lib.resolve(tiny.config(**changes))
+
+
+def test_every_number_of_the_base_has_a_bound():
+  """A new count must come with the least value that makes sense."""
+  unbounded = {
+    name
+    for name, value in flatten(config_lib.resolve(base.get_config())).items()
+    if isinstance(value, int) and name not in config_lib.AT_LEAST
+  }
+  # The mesh checks its own sizes, against the devices; the ramp its rows.
+  assert unbounded <= {
+    *('seed', 'mesh.data', 'mesh.fsdp', 'mesh.expert', 'mesh.tensor'),
+    'batch.rows',
+  }
+
+
+@pytest.mark.parametrize('arguments', ['peak=0.0', 'peak=1.0, warmup=-1'])
+def test_schedule_arguments_are_checked_by_resolve(arguments):
+  config = tiny.config(**{'schedule.name': f'cosine({arguments})'})
+  with pytest.raises(UsageError, match=r'schedule\.name'):
+    config_lib.resolve(config)
+
+
+@pytest.mark.parametrize(
+  'given, steps',
+  [(20, 20), ('2k_steps', 2000), ('1_tokens', 1), ('8k_tokens', 53)],
+)
+def test_the_length_of_a_run(given, steps):
+  # 40 steps of 8 rows of 13 tokens, and as many of 24 as hold the rest.
+  changes = {
+    'batch.rows': 'ramp(0:8, 40_steps:24)',
+    'schedule.num_steps': given,
+  }
+  config = config_lib.resolve(tiny.config(**changes))
+  assert config.schedule.num_steps == steps
+  assert config_lib.resolve(config) == config
+  tokens = config_lib.ramp(config).tokens
+  if given == '8k_tokens':
+    assert tokens(52) < 8000 <= tokens(53)
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({'schedule.num_steps': 0}, 'schedule.num_steps=0: must be at least 1'),
+    ({'schedule.num_steps': '0_tokens'}, 'num_steps=0: must be at least 1'),
+    ({'schedule.num_steps': True}, 'num_steps=True: give a whole number of'),
+    ({'schedule.num_steps': 2.5}, 'num_steps=2.5: give a whole number of'),
+    ({'schedule.num_steps': '9T_tokens'}, 'are 43,269,230,770 steps, more'),
+    ({'batch.rows': 0}, 'batch.rows=0: must be at least 1'),
+    ({'batch.rows': '16'}, "batch.rows='16': a name was expected"),
+    (
+      {'batch.rows': 'ramp(0:8, 40_steps:12)', 'batch.micro_rows': 8},
+      "batch.rows='ramp(0:8, 40_steps:12)': its stage of 12 rows does not "
+      'divide by batch.micro_rows=8',
+    ),
+    (
+      {'schedule.name': 'wsd(1e-3, cooldown=21)'},
+      'cooldown=21 after warmup=0 does not fit the 20 steps',
+    ),
+  ],
+)
+def test_batch_and_length_that_make_no_sense(changes, message):
+  with pytest.raises(UsageError, match=re.escape(message)):
+    config_lib.resolve(tiny.config(**changes))
+
+
+def test_vocab_size_comes_from_the_tokenizer():
+  config = config_lib.resolve(base.get_config())
+  filled = config_lib.set_vocab_size(config, 101, 'bytes')
+  assert filled.model.vocab_size == 101
+  assert filled.is_locked
+  # A larger table is padding.
+  same = config_lib.set_vocab_size(filled, 97, 'bytes')
+  assert same.model.vocab_size == 101
+  with pytest.raises(UsageError) as error:
+    config_lib.set_vocab_size(filled, 103, 'bytes')
+  assert str(error.value).startswith(
+    'model.vocab_size=101: smaller than the 103 tokens of '
+    "tokenizer.name='bytes'"
+  )
+
+
+def test_set_vocab_size_leaves_its_argument_alone():
+  config = config_lib.resolve(base.get_config())
+  config_lib.set_vocab_size(config, 101, 'bytes')
+  assert config.model.vocab_size is None
+
+
+def test_flatten_keeps_order_and_depth():
+  flat = flatten({'b': {'z': 1, 'a': {'c': 2}}, 'a': None})
+  assert list(flat.items()) == [('b.z', 1), ('b.a.c', 2), ('a', None)]
+
+
+@pytest.mark.parametrize('vocab_size', [None, 53])
+def test_json_round_trip(vocab_size):
+  config = config_lib.resolve(tiny.config(**{'model.vocab_size': vocab_size}))
+  text = config_lib.to_json(config)
+  assert json.loads(text)['model']['vocab_size'] == vocab_size
+  read = config_lib.from_json(text)
+  assert read.is_locked
+  assert flatten(read) == flatten(config)
+  assert config_lib.differences(config, read) == []
+  assert config_lib.to_json(read) == text
+
+
+def test_differences_name_field_and_both_values():
+  old = config_lib.resolve(tiny.config())
+  new = config_lib.resolve(
+    tiny.config(**{'seed': 3, 'model.ffn': 'relu', 'batch.rows': 24})
+  )
+  assert {*config_lib.differences(old, new)} == {
+    'seed: 0 -> 3',
+    "model.ffn: 'gelu_tanh' -> 'relu'",
+    'batch.rows: 16 -> 24',
+  }
+
+
+def test_differences_see_fields_of_one_side_only():
+  old = config_lib.from_json('{"a": 1, "b": {"c": 2}}')
+  new = config_lib.from_json('{"b": {"c": 2, "d": 3}}')
+  assert config_lib.differences(old, new) == ['a: 1 -> None', 'b.d: None -> 3']
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'checkpoint.every_steps': 7},
+    {'checkpoint.keep': 7},
+    {'data.store': 'elsewhere'},
+    {'eval.every_steps': 7},
+    {'eval.num_batches': 7},
+    {'log.sample_prompt': 'x'},
+    {'mesh.data': 8, 'mesh.fsdp': 1},
+    {'mesh.rules.embed': ''},
+  ],
+)
+def test_what_a_run_may_go_on_with(change):
+  old = config_lib.resolve(tiny.config())
+  new = config_lib.resolve(tiny.config(**change))
+  assert old != new
+  assert config_lib.differences(old, new) == []
+
+
+def test_what_a_run_may_not_go_on_with():
+  """Every field but the free ones: a list that grows with the tree."""
+  config = config_lib.resolve(base.get_config())
+  empty = config_lib.from_json('{}')
+  sections = {
+    d.partition(':')[0].partition('.')[0]
+    for d in config_lib.differences(config, empty)
+  }
+  assert sections == {
+    *('seed', 'model', 'objective', 'data', 'tokenizer', 'optim', 'schedule'),
+    'batch',
+  }
+
+
+def test_the_encoder_has_whole_periods():
+  """An import's config may have an encoder, as it does not train."""
+  fields = {'model.num_layers': 4, 'model.num_encoder_layers': 3}
+  fields |= {'model.ffn': 'relu, geglu', 'optim.name': 'none'}
+  with pytest.raises(UsageError, match='num_encoder_layers=3: does not divide'):
+    config_lib.resolve_model(tiny.config(**fields))
+  fields['model.encoder_ffn'] = 'relu'
+  config_lib.resolve_model(tiny.config(**fields))
+
+
+@pytest.mark.parametrize(
+  'field, value',
+  [
+    ('model.attention', 'bidirectional'),
+    ('model.attention', 'full, bidirectional'),
+    ('model.num_encoder_layers', 2),
+  ],
+)
+def test_the_causal_objective_needs_a_decoder(field, value):
+  """A token that sees its target would train to a loss of nothing."""
+  config = tiny.config(**{'model.num_layers': 4, field: value})
+  with pytest.raises(UsageError, match=field):
+    config_lib.resolve(config)
+  # It can be looked at.
+  assert config_lib.resolve_model(config).is_locked
+
+
+def test_all_layers_have_as_many_experts():
+  ffn = 'switch(num_experts=2), relu, switch(num_experts={})'
+  changes = {'model.num_layers': 3, 'model.ffn': ffn.format(2)}
+  config_lib.resolve(tiny.config(**changes))
+  changes['model.ffn'] = ffn.format(3)
+  with pytest.raises(UsageError, match='with different num_experts'):
+    config_lib.resolve(tiny.config(**changes))
+
+
+def test_encoders_have_whole_periods():
+  changes = {
+    'model.num_layers': 4,
+    'model.num_encoder_layers': 3,
+    'model.ffn': 'relu, gelu',
+  }
+  with pytest.raises(UsageError, match='num_encoder_layers=3: does not divide'):
+    config_lib.resolve_model(tiny.config(**changes))

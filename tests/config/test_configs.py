@@ -1,0 +1,519 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Every file in configs/: it loads, resolves and counts as its paper does."""
+
+import importlib
+import json
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import configs
+from gpt_jax import config as config_lib
+from gpt_jax import spec
+from gpt_jax.__main__ import main
+from gpt_jax.commands import inspect
+from gpt_jax.costs import flops
+from gpt_jax.data import mixture
+from gpt_jax.data.tokenizers.tokenizer import TOKENIZERS
+from gpt_jax.finetuning.known_tasks import TASKS
+from gpt_jax.spec import UsageError
+from gpt_jax.training import run
+
+FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
+NAMES = sorted(path.stem for path in FOLDER.glob('*.py'))
+
+
+def module(name):
+  return importlib.import_module(f'configs.{name}')
+
+
+def sizes(name):
+  return list(getattr(module(name), 'SIZES', ['']))
+
+
+ALL = [(name, size) for name in NAMES for size in sizes(name)]
+
+
+def test_configs_come_from_this_checkout():
+  # Other tests may put the folder onto the path once more.
+  assert {pathlib.Path(p) for p in configs.__path__} == {FOLDER}
+  assert {'base', 'gpt1', 'gpt2', 'smoke'} <= {*NAMES}
+
+
+@pytest.mark.parametrize('name, size', ALL)
+def test_config_resolves(name, size):
+  config = module(name).get_config(size)
+  assert config.is_locked
+  resolved = config_lib.resolve_model(config)
+  unknown = {k for k, v in config_lib.flatten(resolved).items() if v is None}
+  assert unknown <= {
+    *('model.vocab_size', 'data.store', 'data.workers', 'eval.num_batches'),
+    'eval.tasks',
+    *('batch.micro_rows', 'model.encoder_ffn'),
+  }
+  if resolved.model.num_encoder_layers:
+    with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
+      config_lib.resolve(config)
+  else:
+    assert config_lib.resolve(config) == resolved
+  # A config may change fields, not invent them.
+  base_fields = config_lib.flatten(module('base').get_config())
+  # The grid of `scaling` is no part of a run; sources have names of their own.
+  fields = {
+    f
+    for f in config_lib.flatten(resolved)
+    if not f.startswith(('sweep.', 'data.sources.'))
+  }
+  assert fields == {*base_fields}
+
+
+# Percent of the rows, as the papers' tables print them.
+@pytest.mark.parametrize(
+  ('name', 'size', 'printed'),
+  [
+    # Table 2.2 adds up to 101.
+    ('gpt3', '175b', [60, 22, 8, 8, 3]),
+    ('gopher', '280b', [48, 27, 10, 10, 3, 2]),
+    ('chinchilla', '70b', [45, 30, 10, 10, 4, 1]),
+    ('palm', '540b', [50, 27, 13, 5, 4, 1]),
+    ('llama', '65b', [67, 15, 4.5, 4.5, 4.5, 2.5, 2]),
+    ('lamda', '137b', [50, 12.5, 12.5, 12.5, 6.25, 6.25]),
+  ],
+)
+def test_mixture(name, size, printed):
+  config = module(name).get_config(size)
+  (phase,) = mixture.phases(config.data.source)
+  found = np.array([*phase.weights.values()])
+  np.testing.assert_allclose(found, np.array(printed) / sum(printed), 1e-6)
+  assert set(config.data.sources) == {*phase.weights}
+  mixture.corpus(config.data.source, config.data.sources)
+
+
+# vocab_size, normalization, byte_fallback, split_digits, as the papers say.
+@pytest.mark.parametrize(
+  ('name', 'expected'),
+  [
+    ('gopher', (32_000, 'nfkc', True, False)),
+    ('chinchilla', (32_000, 'identity', True, False)),
+    ('lamda', (32_000, 'identity', True, False)),
+    ('palm', (256_000, 'identity', True, True)),
+    ('llama', (32_000, 'identity', True, True)),
+  ],
+)
+def test_tokenizers_are_those_of_the_papers(name, expected):
+  config = module(name).get_config()
+  text = config.tokenizer.name
+  spec.build('tokenizer.name', text, TOKENIZERS)  # its arguments do
+  (call,) = spec.bind_all('tokenizer.name', text, TOKENIZERS)
+  keys = ('vocab_size', 'normalization', 'byte_fallback', 'split_digits')
+  assert tuple(call.kwargs[key] for key in keys) == expected
+  assert config.model.vocab_size == expected[0]
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_default_size_is_the_first(name):
+  default, first = module(name).get_config(), sizes(name)[0]
+  assert default == module(name).get_config(first)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_unknown_size_lists_the_sizes(name):
+  with pytest.raises(ValueError) as error:
+    module(name).get_config('no such')
+  known = sizes(name)
+  if known == ['']:
+    expected = f'configs/{name}.py:no such: has one size; leave :no such out'
+  else:
+    listed = ', '.join(known)
+    expected = f'configs/{name}.py:no such: unknown size; one of {listed}'
+  assert str(error.value) == expected
+
+
+@pytest.mark.parametrize('name, size', ALL)
+def test_batch_splits_over_eight_devices_or_says_so(name, size):
+  config = config_lib.resolve_model(module(name).get_config(size))
+  stages = config_lib.ramp(config).stages
+  if any(stage.rows % 8 for stage in stages):
+    message = rf'batch\.rows={config.batch.rows}: does not divide'
+    with pytest.raises(UsageError, match=message):
+      run.check_devices(config)
+  else:
+    run.check_devices(config)
+
+
+# Of GPT-2's table 2, counted with tied embeddings: 124M, 355M, 774M, 1.56B.
+@pytest.mark.parametrize(
+  'name, size, parameters',
+  [
+    ('gpt1', '117m', 116_534_784),
+    ('gpt2', 'small', 124_439_808),
+    ('gpt2', 'medium', 354_823_168),
+    ('gpt2', 'large', 774_030_080),
+    ('gpt2', 'xl', 1_557_611_200),
+  ],
+)
+def test_parameter_counts_of_the_papers(name, size, parameters):
+  config = config_lib.resolve(module(name).get_config(size))
+  tree, figures = inspect.figures_of(config)
+  assert figures['parameters'] == parameters
+  assert figures['parameters_active'] == parameters
+  # The same by arithmetic: embeddings, positions, 12 D^2 + 13 D a layer, and
+  # the last norm where norms come first.
+  m = config.model
+  layer = 12 * m.d_model**2 + 13 * m.d_model
+  table = (m.vocab_size + m.context_length) * m.d_model
+  last = 2 * m.d_model if m.block == 'pre' else 0
+  assert parameters == table + m.num_layers * layer + last
+  assert figures['parameters_without_embeddings'] == parameters - table
+  assert {x.dtype for x in jax.tree.leaves(tree)} == {np.dtype('float32')}
+
+
+@pytest.mark.parametrize(
+  'name', sorted(path.stem for path in (FOLDER / 'finetune').glob('*.py'))
+)
+def test_fine_tuning_changes_no_fields_of_the_tree(name):
+  tuned = importlib.import_module(f'configs.finetune.{name}')
+  for size in getattr(tuned, 'SIZES', ['']):
+    config = tuned.get_config(size)
+    assert config.is_locked
+    spec.build('finetune.task', config.finetune.task, TASKS)
+    fields = {*config_lib.flatten(config)}
+    tree = {*config_lib.flatten(module('base').get_config())}
+    assert tree == {f for f in fields if not f.startswith('finetune.')}
+    with pytest.raises(UsageError, match='give it to gpt-jax finetune'):
+      config_lib.resolve(config)
+  with pytest.raises(ValueError, match='no such'):
+    tuned.get_config('no such')
+
+
+def test_figures_of_gpt2_small():
+  config = config_lib.resolve(module('gpt2').get_config('small'))
+  _, figures = inspect.figures_of(config)
+  # 12 layers of 12 * 768^2, and the 50,257 x 768 table, once.
+  matmul = 12 * 12 * 768**2 + 50_257 * 768
+  # PaLM, appendix B: 6 N + 12 L H Q T.
+  per_token = 6 * matmul + 12 * 12 * 12 * 64 * 1024
+  assert figures['parameters_matmul'] == matmul
+  assert figures['flops_per_token'] == per_token
+  assert figures['tokens_per_step'] == 512 * 1024
+  assert figures['tokens_total'] == 600_000 * 512 * 1024
+  assert figures['flops_total'] == per_token * 600_000 * 512 * 1024
+
+
+def test_untied_head_is_counted_once():
+  config = module('gpt2').get_config('small').unlock()
+  config.model.output = 'untied'
+  config = config_lib.resolve(config)
+  tree, figures = inspect.figures_of(config)
+  assert figures['parameters'] == 124_439_808 + 50_257 * 768
+  tied = 12 * 12 * 768**2 + 50_257 * 768
+  assert flops.matmul_parameters(config, tree) == tied
+
+
+def test_figures_need_the_vocabulary():
+  config = config_lib.resolve(module('smoke').get_config())
+  with pytest.raises(UsageError, match=r'--config\.model\.vocab_size=N'):
+    inspect.figures_of(config)
+
+
+# Decoder-only models: layers, d_model, heads, head size, key/value heads,
+# d_ff, vocabulary, context; parameters, and the same as the paper prints them.
+PLAIN = 50_257, 2048
+PIECES = 32_000, 2048
+PALM = 256_000, 2048
+T5 = 32_128, 512
+TINY = 4, 64, 4, 16, 4, 256, 1024, 128
+BASE = 12, 768, 12, 64, 12, 3072, 50_257, 1024
+ROWS = {
+  'gpt1-117m': (12, 768, 12, 64, 12, 3072, 40_478, 512, 116_534_784, '117M'),
+  'gpt1-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_615_040, '2.6M'),
+  'gpt2-small': (
+    *(12, 768, 12, 64, 12, 3072, 50_257, 1024, 124_439_808, '124M'),
+  ),
+  'gpt2-medium': (
+    *(24, 1024, 16, 64, 16, 4096, 50_257, 1024, 354_823_168, '355M'),
+  ),
+  'gpt2-large': (
+    *(36, 1280, 20, 64, 20, 5120, 50_257, 1024, 774_030_080, '774M'),
+  ),
+  'gpt2-xl': (
+    *(48, 1600, 25, 64, 25, 6400, 50_257, 1024, 1_557_611_200, '1.56B'),
+  ),
+  'gpt3-125m': (12, 768, 12, 64, 12, 3072, *PLAIN, 125_226_240, '125M'),
+  'gpt3-350m': (24, 1024, 16, 64, 16, 4096, *PLAIN, 355_871_744, '350M'),
+  'gpt3-760m': (24, 1536, 16, 96, 16, 6144, *PLAIN, 760_300_032, '760M'),
+  'gpt3-1.3b': (24, 2048, 24, 128, 24, 8192, *PLAIN, 1_517_123_584, '1.3B'),
+  'gpt3-2.7b': (32, 2560, 32, 80, 32, 10_240, *PLAIN, 2_651_553_280, '2.7B'),
+  'gpt3-6.7b': (32, 4096, 32, 128, 32, 16_384, *PLAIN, 6_658_404_352, '6.7B'),
+  'gpt3-13b': (40, 5140, 40, 128, 40, 20_560, *PLAIN, 12_936_488_380, '13.0B'),
+  'gpt3-175b': (
+    *(96, 12_288, 96, 128, 96, 49_152, *PLAIN, 174_604_259_328, '175B'),
+  ),
+  'gopher-44m': (8, 512, 16, 32, 16, 2048, *PIECES, 43_700_736, '44M'),
+  'gopher-117m': (12, 768, 12, 64, 12, 3072, *PIECES, 116_709_120, '117M'),
+  'gopher-417m': (12, 1536, 12, 128, 12, 6144, *PIECES, 417_443_328, '417M'),
+  'gopher-1.4b': (24, 2048, 16, 128, 16, 8192, *PIECES, 1_374_799_872, '1.4B'),
+  'gopher-7.1b': (
+    *(32, 4096, 32, 128, 32, 16_384, *PIECES, 7_112_101_888, '7.1B'),
+  ),
+  'gopher-280b': (
+    *(80, 16_384, 128, 128, 128, 65_536, *PIECES, 279_714_217_984, '280B'),
+  ),
+  'chinchilla-70b': (
+    *(80, 8192, 64, 128, 64, 32_768, *PIECES, 70_063_890_432, '70B'),
+  ),
+  'lamda-137b': (
+    *(64, 8192, 128, 128, 128, 65_536, *PIECES, 137_715_798_016, '137B'),
+  ),
+  'palm-8b': (32, 4096, 16, 256, 1, 16_384, *PALM, 8_631_877_632, '8.63B'),
+  'palm-62b': (64, 8192, 32, 256, 1, 32_768, *PALM, 62_495_129_600, '62.50B'),
+  'palm-540b': (
+    *(118, 18_432, 48, 256, 1, 73_728, *PALM, 540_354_281_472, '540.35B'),
+  ),
+  'llama-7b': (
+    *(32, 4096, 32, 128, 32, 11_008, *PIECES, 6_738_415_616, '6.7B'),
+  ),
+  'llama-13b': (
+    *(40, 5120, 40, 128, 40, 13_824, *PIECES, 13_015_864_320, '13.0B'),
+  ),
+  'llama-33b': (
+    *(60, 6656, 52, 128, 52, 17_920, *PIECES, 32_528_943_616, '32.5B'),
+  ),
+  'llama-65b': (
+    *(80, 8192, 64, 128, 64, 22_016, *PIECES, 65_285_660_672, '65.3B'),
+  ),
+  # Of these the paper has the encoder-decoders: table 9.
+  'switch-tiny': (*TINY, 738_048, '0.7M'),
+  'switch-tiny-dense': (*TINY, 273_792, '0.3M'),
+  'switch-base-8': (*BASE, 322_818_816, '323M'),
+  'switch-base-16': (*BASE, 549_532_416, '550M'),
+  'switch-base-32': (*BASE, 1_002_959_616, '1.0B'),
+  'switch-base-64': (*BASE, 1_909_814_016, '1.9B'),
+  'switch-base-128': (*BASE, 3_723_522_816, '3.7B'),
+  'switch-t5-base-128': (
+    *(12, 768, 12, 64, 12, 2048, *T5, 7_415_217_408, '7.4B'),
+  ),
+  'switch-t5-large': (
+    *(24, 1024, 16, 64, 16, 4096, *T5, 26_309_291_008, '26B'),
+  ),
+  'switch-xxl': (
+    *(24, 4096, 64, 64, 64, 10_240, *T5, 394_543_476_736, '395B'),
+  ),
+  'switch-c': (15, 2080, 32, 64, 32, 6144, *T5, 1_571_308_972_448, '1571B'),
+}
+# Parameters that a token takes, where there are experts: those of the dense
+# model, which the paper calls 223M, 739M and 11B, and the routers.
+ACTIVE = {
+  'switch-tiny': 273_792 + 2 * 64 * 8,
+  **{
+    f'switch-base-{n}': 124_439_808 + 6 * 768 * n for n in (8, 16, 32, 64, 128)
+  },
+  'switch-t5-base-128': 222_903_552 + 12 * 768 * 128,
+  'switch-t5-large': 737_668_096 + 24 * 1024 * 128,
+  'switch-xxl': 11_003_736_064 + 24 * 4096 * 128,
+  'switch-c': 1_600_530_848 + 30 * 2080 * 2048,
+}
+# LaMDA's count says that embeddings are left out.
+COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
+# Where the sizes of GPT-3's table do not give the digits beside them.
+OFF = {'gpt3-350m': '356M', 'gpt3-1.3b': '1.5B', 'gpt3-13b': '12.9B'}
+
+
+def rounded(count, printed):
+  """`count` with as many digits as `printed` has: '8.63B'."""
+  digits, unit = printed[:-1], printed[-1]
+  places = len(digits.partition('.')[2])
+  return f'{count / {"M": 1e6, "B": 1e9}[unit]:.{places}f}{unit}'
+
+
+@pytest.mark.parametrize('row', ROWS)
+def test_decoder_row(row):
+  *sizes, parameters, printed = ROWS[row]
+  name, _, size = row.partition('-')
+  config = config_lib.resolve_model(module(name).get_config(size))
+  m = config.model
+  found = [m.num_layers, m.d_model, m.num_heads, m.head_size, m.num_kv_heads]
+  assert [*found, m.d_ff, m.vocab_size, m.context_length] == sizes
+  _, figures = inspect.figures_of(config)
+  assert figures['parameters'] == parameters
+  assert figures['parameters_active'] == ACTIVE.get(row, parameters)
+  counted = figures[COUNTED.get(row, 'parameters')]
+  assert rounded(counted, printed) == OFF.get(row, printed)
+
+
+@pytest.mark.parametrize(
+  'size, ffn, d_ff, printed',
+  [
+    ('t5-large', "geglu, switch(num_experts=128, expert='geglu')", 2816, '27B'),
+    ('xxl', "geglu, switch(num_experts=64, expert='geglu')", 10_240, '201B'),
+    ('xxl', "switch(num_experts=64, expert='geglu')", 10_240, '392B'),
+  ],
+)
+def test_switch_sizes_that_the_paper_prints_with_other_totals(
+  size, ffn, d_ff, printed
+):
+  """26B and 395B in its table 9."""
+  config = module('switch').get_config(size).unlock()
+  config.model.ffn, config.model.d_ff = ffn, d_ff
+  figures = inspect.figures_of(config_lib.resolve_model(config))[1]
+  assert rounded(figures['parameters'], printed) == printed
+
+
+def test_encoder_decoders_are_inspected_and_not_trained(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(FOLDER.parent)
+  config = ['--config', 'configs/switch.py:t5-base-128']
+  assert main(['inspect', *config, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['parameters'] == ROWS['switch-t5-base-128'][-2]
+  workdir = tmp_path / 'w'
+  assert main(['train', *config, '--workdir', str(workdir)]) == 2
+  refusal = 'model.num_encoder_layers=12: objective.name='
+  assert refusal in capsys.readouterr().err
+  assert not workdir.exists()
+
+
+def test_switch_tiny_and_its_twin():
+  """Equal FLOPs but for the routers, and nothing else differs."""
+  switch, dense = (
+    config_lib.resolve(module('switch').get_config(size))
+    for size in ('tiny', 'tiny-dense')
+  )
+  found = {
+    text.partition(':')[0] for text in config_lib.differences(switch, dense)
+  }
+  assert found == {'model.ffn'}
+  switch, dense = (
+    inspect.figures_of(config)[1]['flops_per_token']
+    for config in (switch, dense)
+  )
+  assert switch - dense == 6 * 2 * 64 * 8
+
+
+def test_palm_has_no_scales_in_its_norms():
+  """With them the largest of the table would be 540.36B."""
+  config = config_lib.unlocked(
+    config_lib.resolve(module('palm').get_config('540b'))
+  )
+  config.model.norm = 'layernorm(bias=False)'
+  with_scales = inspect.figures_of(config)[1]['parameters']
+  # One norm for each layer's attention and feed-forward, and the last.
+  assert with_scales - ROWS['palm-540b'][-2] == 119 * 18_432
+  assert rounded(with_scales, '540.35B') == '540.36B'
+
+
+@pytest.mark.parametrize(
+  'parameters, text',
+  [
+    (540_354_281_472, '540.35B'),
+    (124_439_808, '124.44M'),
+    (999_994_999, '999.99M'),
+    (999_996_000, '1.00B'),
+    (1_571_000_000_000, '1.57T'),
+    (994_999, '994999'),
+  ],
+)
+def test_parameters_in_words(parameters, text):
+  assert inspect.rounded(parameters) == text
+
+
+def test_gopher_counts_the_projection_of_its_relative_positions():
+  """417M are 13 d^2 a layer and the table; 12 d^2 would make 389M."""
+  config = config_lib.resolve(module('gopher').get_config('417m'))
+  figures = inspect.figures_of(config)[1]
+  # They multiply distances: a token does not meet them.
+  assert figures['parameters_matmul'] == 12 * 12 * 1536**2 + 32_000 * 1536
+  config = config_lib.unlocked(config)
+  config.model.position = 'rope'
+  plain = inspect.figures_of(config)[1]['parameters']
+  # The projection, u and v.
+  assert figures['parameters'] - plain == 12 * (1536**2 + 2 * 1536)
+  assert rounded(plain, '417M') == '389M'
+
+
+def test_heads_that_give_gpt3_1_3b_its_name():
+  config = module('gpt3').get_config('1.3b').unlock()
+  config.model.num_heads = 16
+  figures = inspect.figures_of(config_lib.resolve(config))[1]
+  assert rounded(figures['parameters'], '1.3B') == '1.3B'
+
+
+@pytest.mark.parametrize(
+  'row, tokens, batch',
+  [
+    ('gpt3-125m', 300e9, 0.5 * 2**20),
+    ('gpt3-175b', 300e9, 3.2e6),
+    ('gopher-44m', 300e9, 0.25 * 2**20),
+    ('gopher-280b', 300e9, 6 * 2**20),
+    ('chinchilla-70b', 1.4e12, 3 * 2**20),
+    ('palm-8b', 780e9, 512 * 2048),
+    ('palm-540b', 780e9, 2048 * 2048),
+    ('llama-7b', 1.0e12, 4 * 2**20),
+    ('llama-65b', 1.4e12, 4 * 2**20),
+  ],
+)
+def test_tokens_of_the_recipes(row, tokens, batch):
+  name, _, size = row.partition('-')
+  config = config_lib.resolve(module(name).get_config(size))
+  figures = inspect.figures_of(config)[1]
+  np.testing.assert_allclose(figures['tokens_per_step'], batch, rtol=5e-3)
+  np.testing.assert_allclose(figures['tokens_total'], tokens, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  'row, rows, starts, last',
+  [
+    # PaLM, section 5: 512 rows to step 50k, 1024 to 115k, 2048 to 255k.
+    ('palm-540b', [512, 1024, 2048], [0, 50_000, 115_000], 255_000),
+    # The middle of the run, in tokens: 390e9 / (256 * 2048), rounded up.
+    ('palm-8b', [256, 512], [0, 743_866], 743_866 * 3 // 2),
+    ('gopher-280b', [1536, 3072], [0, 47_684], 47_684 * 3 // 2),
+    ('chinchilla-70b', [768, 1536], [0, 445_049], 445_049 * 3 // 2),
+  ],
+)
+def test_ramps_of_the_papers(row, rows, starts, last):
+  name, _, size = row.partition('-')
+  config = config_lib.resolve(module(name).get_config(size))
+  stages = config_lib.ramp(config).stages
+  assert [stage.rows for stage in stages] == rows
+  assert [stage.start for stage in stages] == starts
+  # 255k is rounded, 780e9 tokens too.
+  np.testing.assert_allclose(config.schedule.num_steps, last, rtol=4e-3)
+
+
+def test_gpt3_starts_with_32k_tokens_and_follows_its_tokens():
+  config = config_lib.resolve(module('gpt3').get_config('175b'))
+  ramp = config_lib.ramp(config)
+  assert ramp.tokens(1) == 32 * 1024
+  full = ramp.step_at_tokens(12 * 10**9)
+  assert ramp.rows(full - 1) < ramp.rows(full) == 1568
+  rate = config_lib.schedule(config)
+  warm = ramp.step_at_tokens(375 * 10**6)
+  np.testing.assert_allclose(rate(warm), 0.6e-4, rtol=1e-6)
+  decayed = ramp.step_at_tokens(260 * 10**9)
+  assert decayed < config.schedule.num_steps
+  np.testing.assert_allclose(rate(decayed), 0.6e-5, rtol=1e-6)
+  # Half of the cosine, by tokens.
+  half = ramp.step_at_tokens((375 * 10**6 + 260 * 10**9) // 2)
+  np.testing.assert_allclose(rate(half), 0.55 * 0.6e-4, rtol=1e-4)
+
+
+def test_table_in_the_readme(monkeypatch, capsys):
+  """`gpt-jax inspect --table`, with a case of `test_decoder_row` a row."""
+  monkeypatch.chdir(FOLDER.parent)
+  assert main(['inspect', '--table']) == 0
+  table = capsys.readouterr().out.rstrip('\n')
+  readme = (FOLDER.parent / 'README.md').read_text(encoding='utf-8')
+  _, _, rest = readme.partition('<!-- table: gpt-jax inspect --table -->\n')
+  assert rest.partition('\n<!-- end of table -->')[0] == table
+  assert {*re.findall(r'test_decoder_row\[(.*?)\]', table)} == {*ROWS}
+
+
+def test_table_needs_configs(tmp_path):
+  with pytest.raises(UsageError, match=r'has no configs/\*\.py'):
+    inspect.papers_table(tmp_path)

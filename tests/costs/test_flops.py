@@ -1,0 +1,121 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""FLOPs, peaks and MFU. Parameter counts: see test_configs.py."""
+
+import types
+
+import jax
+import pytest
+
+from gpt_jax.costs import flops
+from tests.support import tiny
+
+
+@pytest.mark.parametrize(
+  'kind, peak',
+  [
+    ('TPU v4', 275e12),
+    ('TPU v5 lite', 197e12),  # not TPU v5, of which it is a longer name
+    ('TPU v5', 459e12),
+    ('TPU v5p', 459e12),
+    ('TPU v6 lite', 918e12),
+    ('NVIDIA H100 80GB HBM3', 989e12),
+    ('NVIDIA A100-SXM4-40GB', 312e12),
+  ],
+)
+def test_peak_of_known_devices(kind, peak):
+  device = types.SimpleNamespace(device_kind=kind, platform='tpu')
+  found, source = flops.peak(device)
+  assert found == peak
+  assert kind in source
+
+
+def test_peak_of_a_cpu_is_measured(monkeypatch):
+  """Eight virtual devices share what one product was measured at."""
+  monkeypatch.setattr(flops, 'measure_matmul', lambda device, dtype: 0.5)
+  found, source = flops.peak(jax.devices()[0])
+  assert found == 2 * 2048**3 / 0.5 / 8
+  assert 'measured' in source
+
+
+def test_mfu():
+  assert flops.mfu(1000.0, 6e9, 4 * 3e12) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize('output', ['tied', 'untied'])
+def test_matmul_parameters(output):
+  """The output table counts once; looking up a token is not a product."""
+  model = tiny.model(output=output)
+  config = tiny.config(**{'model.output': output})
+  D, H, G, K, F, V = (tiny.D, tiny.H, tiny.G, tiny.K, tiny.F, tiny.V)
+  layer = D * H * K + 2 * D * G * K + H * K * D + 2 * D * F
+  expected = 5 * layer + V * D
+  assert flops.matmul_parameters(config, tiny.params(model)) == expected
+  per_token = flops.per_token(config, tiny.params(model))
+  assert per_token == 6 * expected + 12 * 5 * H * K * 13
+  causal = flops.per_token_causal(config, tiny.params(model))
+  assert causal == 6 * expected + 6 * 5 * H * K * 13
+
+
+@pytest.mark.parametrize('expert, top_k', [('relu', 1), ('geglu', 2)])
+def test_experts_count_for_the_tokens_that_take_them(expert, top_k):
+  """Two of four layers, among them one of two kinds of attention."""
+  ffn = f"relu, switch(num_experts=5, expert='{expert}', top_k={top_k})"
+  changes = {'num_layers': 4, 'ffn': ffn, 'attention': 'full, full'}
+  params = tiny.params(tiny.model(**changes))
+  config = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  D, H, G, K, F, V = (tiny.D, tiny.H, tiny.G, tiny.K, tiny.F, tiny.V)
+  matrices = 3 if expert == 'geglu' else 2
+  attention = 2 * D * H * K + 2 * D * G * K
+  experts = 2 * top_k * matrices * D * F
+  matmul = 4 * attention + 2 * 2 * D * F + experts + 2 * D * 5 + V * D
+  assert flops.matmul_parameters(config, params) == matmul
+  per_token = flops.per_token(config, params)
+  assert per_token == 6 * matmul + 12 * 4 * H * K * 13
+  # Kernels and biases of those experts that a token does not take.
+  idle = 2 * (5 - top_k) * (matrices * D * F + (matrices - 1) * F + D)
+  total = sum(x.size for x in jax.tree.leaves(params))
+  assert sum(flops.active_parameters(config, params).values()) == total - idle
+
+
+def test_relative_positions_are_not_met_by_tokens():
+  """Transformer-XL's W_R multiplies distances, which all rows share."""
+  changes = {'position': 'transformer_xl', 'd_model': 22}
+  config = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  params = tiny.params(tiny.model(**changes))
+  paths = flops.parameter_table(params)
+  assert any('/relative/kernel' in path for path in paths)
+  changes['position'] = 'none'
+  plain = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  without = tiny.params(tiny.model(**changes))
+  assert flops.per_token(config, params) == flops.per_token(plain, without)
+
+
+def test_encoder_decoder():
+  """A token of each side; the decoder attends to both."""
+  changes = {
+    'num_layers': 2,
+    'num_encoder_layers': 4,
+    'ffn': 'relu, switch(num_experts=5)',
+    'position': 't5_bias',
+    'bias': 'none',
+  }
+  params = tiny.params(tiny.model(**changes))
+  config = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  D, H, G, K, F, V = (tiny.D, tiny.H, tiny.G, tiny.K, tiny.F, tiny.V)
+  attention = 2 * D * H * K + 2 * D * G * K
+  matmul = (4 + 2 * 2) * attention + 6 * 2 * D * F + 3 * D * 5 + V * D
+  assert flops.matmul_parameters(config, params) == matmul
+  per_token = flops.per_token(config, params)
+  assert per_token == 6 * matmul + 12 * (4 + 2 * 2) * H * K * 13
+
+
+def test_parameter_table_of_real_and_abstract_parameters():
+  model = tiny.model()
+  real = flops.parameter_table(tiny.params(model))
+  assert real['embed/embedding'] == (tiny.V, tiny.D)
+  assert real['decoder/periods/block_0/ffn/in/kernel'] == (5, tiny.D, tiny.F)
+  boxed = jax.eval_shape(model.init, jax.random.key(0), tiny.tokens(1, 1))[
+    'params'
+  ]
+  assert flops.parameter_table(boxed) == real

@@ -1,0 +1,98 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""FLOPs of a token of every shipped config, as they were when last looked at.
+
+  python tests/costs/test_golden_flops.py    # writes golden_flops.json anew
+
+`model` is PaLM's formula; `traced` all matrix products of loss and gradients
+that the compiler is given, of the last decoder in each file. A change that was
+not meant to change the work shows here.
+"""
+
+import json
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+import importlib  # noqa: E402
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+from gpt_jax import config as config_lib  # noqa: E402
+from gpt_jax import spec  # noqa: E402
+from gpt_jax.costs import flops, matmuls  # noqa: E402
+from gpt_jax.nn.transformer import Transformer  # noqa: E402
+from gpt_jax.objectives.choices import OBJECTIVES  # noqa: E402
+from gpt_jax.training import state as state_lib  # noqa: E402
+from gpt_jax.training import step  # noqa: E402
+
+FILE = HERE / 'golden_flops.json'
+CONFIGS = ROOT / 'configs'
+
+
+def shipped():
+  """`gpt3.py:175b` -> whether it is the last decoder of its file."""
+  names = {}
+  for path in sorted(CONFIGS.glob('*.py')):
+    module = importlib.import_module(f'configs.{path.stem}')
+    last = ''
+    for size in getattr(module, 'SIZES', ['']):
+      name = f'{path.name}:{size}' if size else path.name
+      names[name] = False
+      if not module.get_config(size).model.num_encoder_layers:
+        last = name
+    names[last] = True
+  return names
+
+
+def count(name, traced):
+  """FLOPs of a token."""
+  stem, _, size = name.partition('.py')
+  module = importlib.import_module(f'configs.{stem}')
+  config = config_lib.resolve_model(module.get_config(size[1:]))
+  if config.model.vocab_size is None:
+    # What the tokenizer will find does not matter here.
+    config = config_lib.set_vocab_size(config, 1000, 'any')
+  objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
+    Transformer(**config.model)
+  )
+  params = jax.eval_shape(
+    lambda key: state_lib.init_params(objective, key), jax.random.key(0)
+  )
+  found = {'model': flops.per_token(config, params)}
+  if not traced:
+    return found
+  rows = config_lib.ramp(config).stages[-1].rows
+  ids = np.zeros((1, config.model.context_length + 1), np.int32)
+  batch = {
+    key: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
+    for key, x in objective.corrupt(ids).items()
+  }
+  jaxpr = jax.make_jaxpr(
+    lambda *args: step.mean_gradients(*args, objective=objective, num_micro=1)
+  )(params, batch, jax.random.key(0))
+  tokens = rows * config.model.context_length
+  return found | {'traced': matmuls.count(jaxpr) / tokens}
+
+
+def test_all_configs_are_there():
+  assert {*json.loads(FILE.read_text())} == {*shipped()}
+
+
+@pytest.mark.parametrize('name, last', shipped().items())
+def test_flops_are_what_they_were(name, last):
+  golden = json.loads(FILE.read_text())[name]
+  assert count(name, traced=last) == golden, (
+    'if it was meant: python tests/costs/test_golden_flops.py'
+  )
+
+
+if __name__ == '__main__':
+  jax.config.update('jax_platforms', 'cpu')
+  found = {name: count(name, last) for name, last in shipped().items()}
+  FILE.write_text(json.dumps(found, indent=1) + '\n')

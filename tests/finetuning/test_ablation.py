@@ -1,0 +1,168 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Many fine-tuned runs, one table; the runs themselves are test_finetune's."""
+
+import json
+import pathlib
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from configs import base
+from gpt_jax import config as config_lib
+from gpt_jax.__main__ import main
+from gpt_jax.commands import ablation, finetune
+from gpt_jax.data.tokenizers.tokenizer import Bytes
+from gpt_jax.finetuning import setup
+from gpt_jax.finetuning.setup import Pretrained
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCORES = {'full': 0.75, 'scratch': 0.5, 'layers_2': 0.7, 'layers_10': 0.72}
+
+
+@pytest.fixture
+def runs(monkeypatch):
+  """What is fine-tuned, which is only written down."""
+  found = []
+
+  def run(config, source, folder):
+    found.append((config, source, folder))
+    task, setting, seed = pathlib.Path(folder).parts[-3:]
+    metric = 'matthews' if task == 'cola' else 'accuracy'
+    score = SCORES[setting] + 0.1 * int(seed)
+    result = {'metrics': [metric], 'dev': {metric: score, 'examples': 3}}
+    path = pathlib.Path(folder) / finetune.RESULT
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(result))
+
+  monkeypatch.setattr(finetune, 'finetune', run)
+  monkeypatch.setattr(finetune, 'pretrained', lambda init: Pretrained(init))
+  return found
+
+
+def argv(workdir, *more):
+  return [
+    *('ablation', f'--workdir={workdir}', '--init=W', '--glue=glue'),
+    f'--config={ROOT}/configs/finetune/ablation.py',
+    *more,
+  ]
+
+
+def test_all_runs_make_a_table(tmp_path, runs, capsys):
+  flags = ['--tasks=sst2,cola', '--settings=full,scratch', '--seeds=0,2']
+  assert main(argv(tmp_path, *flags, '--flags=--config.batch.rows=5')) == 0
+  assert [
+    pathlib.Path(f).relative_to(tmp_path).as_posix() for *_, f in runs
+  ] == [
+    f'{task}/{setting}/{seed}'
+    for seed in (0, 2)
+    for task in ('sst2', 'cola')
+    for setting in ('full', 'scratch')
+  ]
+  first, last = runs[0][0], runs[-1][0]
+  assert first.finetune.task == "sst2('glue/SST-2')"
+  assert (first.finetune.transfer, last.finetune.transfer) == ('all', 'none')
+  assert (first.seed, last.seed, last.batch.rows) == (0, 2, 5)
+  assert (first.finetune.length, last.finetune.length) == (40, 24)
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == '|  | average | cola (matthews) | sst2 (accuracy) |'
+  assert lines[2] == '| full | 85.0 ± 14.1 | 85.0 ± 14.1 | 85.0 ± 14.1 |'
+  assert lines[3] == '| scratch | 60.0 ± 14.1 | 60.0 ± 14.1 | 60.0 ± 14.1 |'
+  assert (tmp_path / 'ablation.png').read_bytes().startswith(b'\x89PNG')
+  assert not (tmp_path / 'layers.png').exists()
+  # The same again does nothing; more is added.
+  flags[-1] = '--seeds=0'
+  more = ['--layers=10,2', '--json', '--flags=--config.batch.rows=5']
+  runs.clear()
+  assert main(argv(tmp_path, *flags, *more)) == 0
+  assert len(runs) == 4
+  assert runs[0][0].finetune.transfer == 'layers(10)'
+  scores = json.loads(capsys.readouterr().out)
+  assert scores['cola']['layers_2']['0']['score'] == 0.7
+  assert scores == json.loads((tmp_path / 'ablation.json').read_text())
+  assert (tmp_path / 'layers.png').read_bytes().startswith(b'\x89PNG')
+  rows = ablation.table(scores).splitlines()[2:]
+  names = [row.split(' | ')[0] for row in rows]
+  assert names == ['| full', '| scratch', '| layers 2', '| layers 10']
+  # Other flags are other runs.
+  assert main(argv(tmp_path, *flags)) == 2
+  assert "holds runs with --flags='--config.batch" in capsys.readouterr().err
+
+
+def test_runs_of_other_weights_configs_or_data_are_kept_apart(
+  tmp_path, monkeypatch, capsys
+):
+  tree: Any = base.get_config()
+  model = {**tree.model.to_dict(), 'vocab_size': 257}
+  source = Pretrained('W, step 7', model, 'bytes', Bytes())
+  monkeypatch.setattr(finetune, 'pretrained', lambda init: source)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  made = []
+
+  def run(config, source, folder):
+    made.append(folder)
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True)
+    prepared = setup.prepare(config, source, folder)
+    (path / 'config.json').write_text(config_lib.to_json(prepared.config))
+    result = {'metrics': ['accuracy'], 'dev': {'accuracy': 0.5}}
+    (path / finetune.RESULT).write_text(json.dumps(result))
+
+  monkeypatch.setattr(finetune, 'finetune', run)
+  table = tmp_path / 'glue/RTE/train.tsv'
+  table.parent.mkdir(parents=True)
+  rows = 'a\tb\tentailment\nc\td\tnot_entailment\n'
+  for name in ('train', 'dev'):
+    text = f'sentence1\tsentence2\tlabel\n{rows}'
+    table.with_name(f'{name}.tsv').write_text(text)
+  config = tmp_path / 'mine.py'
+  config.write_text((ROOT / 'configs/finetune/ablation.py').read_text())
+  argv = [
+    *('ablation', f'--workdir={tmp_path}/a', '--init=W', '--tasks=rte'),
+    *(f'--glue={tmp_path}/glue', f'--config={config}'),
+    '--flags=--config.schedule.num_steps=1M_tokens '
+    '--config.schedule.name=constant(peak=1e-3)',
+    '--settings=full,scratch_no_auxiliary',
+  ]
+  assert main([*argv, '--seeds=0']) == 0
+  assert main([*argv, '--seeds=1,0', '--layers=2']) == 0
+  assert len({*made}) == len(made) == 6
+  assert main(argv) == 0
+  assert len(made) == 6
+
+  def refused(why):
+    # Whatever is asked for next would be in one table with the runs there.
+    capsys.readouterr()
+    assert main([*argv, '--seeds=2']) == 2
+    assert why in capsys.readouterr().err
+    assert len(made) == 6
+
+  source = source._replace(name='W, step 9')
+  refused("holds runs with --init='W, step 7', not 'W, step 9'; give")
+  source = source._replace(name='W, step 7')
+  old = config.read_text()
+  config.write_text(old.replace('peak = 1e-3', 'peak = 1e-4'))
+  refused(
+    'rte/full/0 is a run of another config (finetune.peak: 0.001 -> 0.0001);'
+  )
+  config.write_text(old)
+  table.write_text(table.read_text().replace('a\t', 'e\t'))
+  refused('rte/full/0 is a run of another config (finetune.data: ')
+
+
+@pytest.mark.parametrize(
+  'flag, why',
+  [
+    ('--settings=most', '--settings=most: unknown; one of full'),
+    ('--seeds=0,0', '--seeds=0,0: give whole numbers from 0 that differ'),
+    ('--layers=-1', '--layers=-1: give whole numbers'),
+    ('--tasks=race', '--tasks=race: none of GLUE'),
+    ('--tasks=qnli', 'ablation.py:qnli: unknown size; one of sst2'),
+  ],
+)
+def test_bad_input(tmp_path, runs, capsys, flag, why):
+  assert main(argv(tmp_path / 'a', flag)) == 2
+  assert re.search(re.escape(why), capsys.readouterr().err)
+  assert not (tmp_path / 'a').exists()

@@ -1,0 +1,451 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`gpt-jax finetune`, as a user would run it, and its first state."""
+
+import csv
+import functools
+import json
+import pathlib
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import hf
+from gpt_jax.__main__ import main
+from gpt_jax.commands import finetune
+from gpt_jax.costs import flops
+from gpt_jax.finetuning import layers, transfer
+from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
+from gpt_jax.finetuning.freezing import Frozen
+from gpt_jax.finetuning.task_data import Scale, Split, TaskData, _judged
+from gpt_jax.finetuning.task_rows import Rows
+from gpt_jax.finetuning.tasks import Task
+from gpt_jax.objectives.task import classification
+from gpt_jax.spec import UsageError
+from gpt_jax.training import job, metrics
+from gpt_jax.training import run as run_lib
+from gpt_jax.training import state as state_lib
+from tests.support import tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 30
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+  """Without what takes a second and changes nothing."""
+  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+
+
+# A task that the tiny model can learn: is there an x in the text?
+def sentences(count, seed):
+  rng = np.random.default_rng(seed)
+  found = []
+  for _ in range(count):
+    text = ''.join(rng.choice([*'abcdefgh '], size=rng.integers(5, 12)))
+    label = int(rng.integers(2))
+    if label:
+      at = rng.integers(len(text))
+      text = text[:at] + 'x' + text[at + 1 :]
+    found.append((text, ('no', 'yes')[label]))
+  return found
+
+
+def table(path, rows):
+  path.write_text('text\tlabel\n' + ''.join(f'{t}\t{y}\n' for t, y in rows))
+  return str(path)
+
+
+@pytest.fixture(scope='module')
+def task(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('task')
+  train = table(folder / 'train.tsv', sentences(320, 1))
+  dev = table(folder / 'dev.tsv', sentences(101, 2))
+  return f"classification('{train}', '{dev}')"
+
+
+def flags(task, workdir, *more, init='none'):
+  return [
+    'finetune',
+    f'--config={ROOT}/configs/finetune/sst2.py',
+    f'--init={init}',
+    f'--workdir={workdir}',
+    f'--config.finetune.task={task}',
+    '--config.model.num_layers=2',
+    '--config.model.d_model=32',
+    '--config.model.num_heads=4',
+    '--config.model.context_length=16',
+    '--config.model.dtype=float32',
+    '--config.model.init_weights=normal(stddev=0.2)',
+    '--config.tokenizer.name=bytes',
+    '--config.finetune.peak=1e-2',
+    '--config.batch.rows=16',
+    f'--config.schedule.num_steps={STEPS}',
+    '--config.eval.every_steps=10',
+    '--config.eval.rows=32',
+    '--config.checkpoint.every_steps=10',
+    '--config.checkpoint.keep=9',
+    '--config.log.every_steps=5',
+    *more,
+  ]
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory, task):
+  """A fine-tuned run, from scratch."""
+  folder = tmp_path_factory.mktemp('run') / 'w'
+  assert main(flags(task, folder)) == 0
+  return folder
+
+
+def params(workdir):
+  _, state = run_lib.restore(str(workdir))
+  return jax.device_get(state)
+
+
+def test_the_task_is_learned_and_told(workdir):
+  result = json.loads((workdir / 'result.json').read_text())
+  assert result['dev']['accuracy'] > 0.9
+  assert (result['dev']['examples'], result['step']) == (101, STEPS)
+  lines = metrics.read(str(workdir))
+  evaluated = [m for m in lines if 'eval/validation/accuracy' in m]
+  assert [m['step'] for m in evaluated] == [10, 20, 30]
+  last = evaluated[-1]
+  assert last['eval/validation/accuracy'] == result['dev']['accuracy']
+  logged = [m for m in lines if 'loss' in m]
+  assert logged[-1]['epochs'] == STEPS * 16 / 320
+  assert logged[-1]['objective/lm_loss'] < logged[0]['objective/lm_loss']
+  assert logged[-1]['tokens'] == STEPS * 16 * 16
+  with open(workdir / 'predictions/dev.tsv', newline='') as f:
+    rows = list(csv.DictReader(f, delimiter='\t'))
+  assert [*rows[0]] == ['index', 'prediction', 'label', 'p(no)', 'p(yes)']
+  right = np.mean([row['prediction'] == row['label'] for row in rows])
+  assert right == pytest.approx(result['dev']['accuracy'])
+  assert [row['label'] for row in rows] == [y for _, y in sentences(101, 2)]
+
+
+def test_resuming_equals_a_run_left_alone(workdir, task, tmp_path, capsys):
+  again = tmp_path / 'again'
+  shutil.copytree(workdir, again)
+  for step in (20, 30):
+    shutil.rmtree(again / f'checkpoints/{step}')
+  (again / 'result.json').unlink()
+  new = table(tmp_path / 'new.tsv', [('abx', ''), ('abc', '')])
+  assert main(flags(task, again, f'--predict={new}', '--json')) == 0
+  first, second = params(workdir), params(again)
+  assert int(second.step) == STEPS
+  jax.tree.map(np.testing.assert_array_equal, first, second)
+  for name in ('result.json', 'predictions/dev.tsv'):
+    before, after = ((w / name).read_text() for w in (workdir, again))
+    if name == 'result.json':
+      before, after = (json.loads(text)['dev'] for text in (before, after))
+    assert before == after
+  said = json.loads(capsys.readouterr().out)
+  assert said['new'] == {'examples': 2, 'cut': 0}
+  assert 'label' not in (again / 'predictions/new.tsv').read_text()
+
+
+def test_a_run_knows_its_data(workdir, task, tmp_path, capsys):
+  again = tmp_path / 'again'
+  shutil.copytree(workdir, again)
+  # The same tables in another folder, as far as the run can tell.
+  for path in map(pathlib.Path, re.findall("'(.*?)'", task)):
+    shutil.copy(path, tmp_path)
+    folder = str(path.parent)
+  saved = again / 'config.json'
+  saved.write_text(saved.read_text().replace(folder, str(tmp_path)))
+  argv = flags(task.replace(folder, str(tmp_path)), again)
+  dev = tmp_path / 'dev.tsv'
+  old = dev.read_text()
+  dev.write_text(old.replace('\tyes', '.\tyes', 1))
+  assert main(argv) == 2
+  digest = "'320 train, 101 dev, sha256 [0-9a-f]{16}'"
+  why = rf'another config \(finetune\.data: {digest} -> {digest}\);'
+  assert re.search(why, capsys.readouterr().err)
+  # The same numbers, but other names of classes.
+  for name in ('train.tsv', 'dev.tsv'):
+    text = old if name == 'dev.tsv' else (tmp_path / name).read_text()
+    text = text.replace('\tno\n', '\taaa\n').replace('\tyes\n', '\tzzz\n')
+    (tmp_path / name).write_text(text)
+  assert main([*argv, f'--predict={tmp_path}/dev.tsv.gz']) == 2
+  assert 'dev is the name of' in capsys.readouterr().err
+  shutil.copy(dev, tmp_path / 'new.tsv')
+  assert main([*argv, f'--predict={tmp_path}/new.tsv']) == 2
+  why = "another config (finetune.labels: 'no, yes' -> 'aaa, zzz');"
+  assert why in capsys.readouterr().err
+  assert not (again / 'predictions/new.tsv').exists()
+
+
+def test_answers_have_as_many_names(tmp_path, capsys):
+  row = {'context': 'a', 'answers': ['b', 'c', 'd'], 'label': 'B'}
+  path = tmp_path / 't.jsonl'
+  path.write_text(json.dumps(row) + '\n')
+  task = f"choice('{path}', '{path}', labels='{{}}')"
+  for labels, count in (('A, B', 2), ('A, B, C, D', 4)):
+    assert main(flags(task.format(labels), tmp_path / 'w')) == 2
+    why = f'labels names {count} answers, a question has 3; name as many'
+    assert why in capsys.readouterr().err
+  assert not (tmp_path / 'w').exists()
+
+
+def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
+  # Fine-tuned once more, at a rate that ruins it: the best is the first.
+  folder = tmp_path / 'w'
+  more = (
+    '--config.finetune.patience=1',
+    '--config.finetune.select=best',
+    '--config.finetune.freeze=1',
+    '--config.finetune.class_weights=balanced',
+    '--config.finetune.auxiliary=0.0',
+    '--config.schedule.name=constant(peak=3.0)',
+    '--config.optim.clip_norm=0.0',
+    '--config.eval.every_steps=1',
+    '--config.checkpoint.every_steps=1',
+    '--config.optim.on_spike=skip(at_most=0)',
+  )
+  assert main(flags(task, folder, *more, init=workdir)) == 0
+  result = json.loads((folder / 'result.json').read_text())
+  evaluated = [
+    m['eval/validation/accuracy']
+    for m in metrics.read(str(folder))
+    if 'eval/validation/accuracy' in m
+  ]
+  # One more than the best, and no further.
+  assert evaluated[-1] <= max(evaluated) == result['dev']['accuracy']
+  assert len(evaluated) == evaluated.index(max(evaluated)) + 2 < STEPS
+  assert result['step'] == evaluated.index(max(evaluated)) + 1
+  assert result['init'] == f'{workdir}, step {STEPS}'
+  # The frozen layer, and the embeddings of what texts hold, are as before.
+  old, new = (params(w).params for w in (workdir, folder))
+  rows = len(old['embed']['embedding'])
+  table = new['embed']['embedding']
+  assert len(table) == rows + 3
+  np.testing.assert_array_equal(table[:rows], old['embed']['embedding'])
+  for path, leaf in jax.tree_util.tree_leaves_with_path(old['decoder']):
+    other = functools.reduce(lambda t, k: t[k.key], path, new['decoder'])
+    np.testing.assert_array_equal(leaf[0], other[0])
+    if 'key' not in str(path):  # a key's bias changes nothing
+      assert np.any(leaf[1] != other[1]), path
+
+
+@pytest.mark.parametrize(
+  'more, why',
+  [
+    (['--config.finetune.length=20'], r"finetune\.length=20: .* context of 16"),
+    (['--config.finetune.length=10', '--config.finetune.too_long=refuse'],
+     r'train\.tsv:\d+: is \d tokens longer than finetune\.length=10'),
+    (['--config.model.vocab_size=259'], 'no room for the 3 new tokens'),
+    (['--config.finetune.task=sst2(7)'], "finetune.task='sst2.7.': folder"),
+    (["--config.finetune.task=rte('nowhere')"], 'To get it: unpack RTE'),
+    (['--config.finetune.class_weights=weights(1, 2, 3)'], 'give 2 of them'),
+    (['--config.finetune.transfer=some'], 'unknown .some.; one of all, emb'),
+    (['--config.finetune.freeze=3'], 'the model has 2 layers'),
+    (['--config.finetune.transfer=layers(3)'], 'the model has 2 layers'),
+    (['--init=/nowhere'], '--init=/nowhere: holds no config.json'),
+    ([f'--config={ROOT}/configs/finetune/rte.py:big'], 'has one size'),
+  ],
+)  # fmt: skip
+def test_bad_input_is_told_before_anything_is_written(
+  task, tmp_path, capsys, more, why
+):
+  argv = [
+    flag
+    for flag in flags(task, tmp_path / 'w')
+    if flag.partition('=')[0] not in {m.partition('=')[0] for m in more}
+  ]
+  assert main([*argv, *more]) == 2
+  assert re.search(why, capsys.readouterr().err)
+  assert not (tmp_path / 'w').exists()
+
+
+def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
+  run, state = run_lib.restore(str(workdir))
+  whole = jax.device_get(state.params)
+  body = {name: part for name, part in whole.items() if name != 'heads'}
+  hf.save(str(tmp_path), run.model, body)
+  with pytest.raises(UsageError, match='has neither vocab'):
+    finetune.pretrained(str(tmp_path))
+  monkeypatch.setattr(finetune.convert, 'tokenizer_name', lambda *_: 'bytes')
+  ours, theirs = map(finetune.pretrained, (str(workdir), str(tmp_path)))
+  assert (theirs.tokenizer.vocab_size, theirs.tokenizer_name) == (257, 'bytes')
+  # What another task's W_y has learned is left behind.
+  for found in (ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, found.params(), body)
+  same = ('vocab_size', 'num_layers', 'd_model', 'block', 'context_length')
+  assert all(ours.model[name] == theirs.model[name] for name in same)
+
+
+# The first state -------------------------------------------------------------
+
+
+def built(**fields):
+  return classification(2, 7)(tiny.model(**fields))
+
+
+@functools.cache
+def pretrained():
+  return tiny.params(
+    tiny.model(num_layers=4, attention='full, local(window=3)')
+  )
+
+
+@pytest.mark.parametrize('amount', [None, 0, 3])
+def test_what_is_transferred(amount):
+  fields = {
+    'num_layers': 4,
+    'attention': 'full, local(window=3)',
+    'vocab_size': tiny.V + 3,
+  }
+  model = tiny.model(**fields)
+  fresh = tiny.random_like(
+    jax.eval_shape(
+      functools.partial(state_lib.init_params, built(**fields)),
+      jax.random.key(0),
+    ),
+    seed=7,
+  )
+  found = jax.jit(functools.partial(transfer.merged, model, amount=amount))(
+    fresh, params=pretrained()
+  )
+  table = found['embed']['embedding']
+  np.testing.assert_array_equal(
+    table[: tiny.V], pretrained()['embed']['embedding']
+  )
+  np.testing.assert_array_equal(
+    table[tiny.V :], fresh['embed']['embedding'][tiny.V :]
+  )
+  np.testing.assert_array_equal(
+    found['positions']['embedding'], pretrained()['positions']['embedding']
+  )
+  # Layer 2 p + b is place b of period p.
+  for layer in range(4):
+    period, block = divmod(layer, 2)
+    source = pretrained() if amount is None or layer < amount else fresh
+    parts = (
+      tree['decoder']['periods'][f'block_{block}'] for tree in (found, source)
+    )
+    jax.tree.map(
+      lambda a, b, p=period: np.testing.assert_array_equal(a[p], b[p]), *parts
+    )
+  last = pretrained() if amount is None else fresh
+  jax.tree.map(
+    np.testing.assert_array_equal, found['final_norm'], last['final_norm']
+  )
+  jax.tree.map(np.testing.assert_array_equal, found['heads'], fresh['heads'])
+
+
+def test_a_model_that_does_not_fit_is_refused():
+  fresh = jax.eval_shape(
+    functools.partial(state_lib.init_params, built(num_layers=4, d_ff=31)),
+    jax.random.key(0),
+  )
+  with pytest.raises(UsageError, match=r'is \(2, 17, 29\), not \(4, 17, 31\)'):
+    transfer.check(fresh, pretrained())
+
+
+def test_no_gradient_reaches_what_is_frozen():
+  model = tiny.model(num_layers=3)
+  frozen = Frozen(model, num_layers=2, num_rows=tiny.V - 3)
+  objective = frozen.objective(classification(2, 7, auxiliary=0.5)(model))
+  shapes = jax.eval_shape(
+    functools.partial(state_lib.init_params, objective), jax.random.key(0)
+  )
+  params = tiny.random_like(shapes, seed=2)
+  batch = {
+    'inputs': tiny.tokens(3, 1, 7),
+    'lengths': np.full((3, 1), 7, np.int32),
+    'labels': np.array([0, 1, 1], np.int32),
+    'weights': np.ones(3, np.float32),
+  }
+  batch['inputs'][:, :, -1] = tiny.V - 1
+
+  @jax.jit
+  def gradient(params):
+    return jax.grad(lambda p: objective.loss(p, batch, jax.random.key(0)).sum)(
+      params
+    )
+
+  grads = jax.device_get(gradient(params))
+  table = grads['embed']['embedding']
+  assert not np.any(table[: tiny.V - 3])
+  assert np.any(table[tiny.V - 1])
+  assert not np.any(grads['positions']['embedding'])
+  kernel = grads['decoder']['periods']['block_0']['ffn']['in']['kernel']
+  assert not np.any(kernel[:2])
+  assert np.any(kernel[2])
+  assert np.any(grads['heads']['score']['kernel'])
+  masks = layers.lowest(params, 2, 1)
+  assert not np.any(masks['final_norm']['scale'])
+
+
+# Small decisions -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'values, patience, over',
+  [
+    ([3, 2, 1], 1, False),
+    ([3, 2, 2], 1, True),
+    ([3, 1, 2, 0.5], 2, False),
+    ([3, 1, 2, 1.5], 2, True),
+    ([3, 4], 2, False),
+    ([1, 2, 3, 4], 0, False),
+  ],
+)
+def test_patience(values, patience, over):
+  assert job.gave_up([*enumerate(values)], patience) is over
+
+
+def test_scores_are_learned_in_units_of_their_deviation():
+  labels = np.array([1.0, 3.0, 5.0, 1.0], np.float32)
+  scale = Scale.of(labels)
+  assert scale.mean == 2.5
+  of = type('Task', (), {'kind': 'regression', 'metrics': ('pearson',)})()
+  rows = type(
+    'Rows', (), {'labels': labels, 'inputs': labels, 'lengths': labels}
+  )
+  split = Split(of, rows, scale=scale)
+  learned = split.batch(np.arange(4))['labels']
+  np.testing.assert_allclose(learned.mean(), 0, atol=1e-6)
+  np.testing.assert_allclose(learned.std(), 1, rtol=1e-6)
+  found = _judged(split, learned[:, None])
+  np.testing.assert_allclose(found.predictions, labels, rtol=1e-6)
+  assert found.metrics['pearson'] == pytest.approx(1)
+  assert found.metrics['loss'] == pytest.approx(0, abs=1e-9)
+  # A constant explains nothing, and is no error.
+  assert _judged(split, np.zeros((4, 1))).metrics['pearson'] == 0
+
+
+def test_batches_of_pairs_count_the_target_alone():
+  tokens = np.arange(12).reshape(2, 1, 6).astype(np.int32)
+  bounds = np.array([[2, 5], [1, 6]], np.int32)
+  rows = Rows(tokens, bounds, np.zeros(2, np.int32), 0)
+  batch = Split(Task('target', {}, ('', '')), rows).batch(np.array([1, 0]))
+  np.testing.assert_array_equal(batch['inputs'][1], [0, 1, 2, 3, 4])
+  np.testing.assert_array_equal(batch['targets'][1], [1, 2, 3, 4, 5])
+  np.testing.assert_array_equal(batch['weights'], [[1] * 5, [0, 1, 1, 1, 0]])
+
+
+def test_balanced_weights_count_the_classes_alike():
+  labels = np.array([0, 0, 0, 1], np.int32)
+  build = CLASS_WEIGHTS['balanced']()
+  np.testing.assert_allclose(build(labels, 2), [4 / 6, 2])
+  np.testing.assert_allclose(build(labels, 2)[labels].mean(), 1)
+
+
+def test_the_order_is_a_function_of_the_seed():
+  rows = Rows(*[np.zeros((7, 1, 2), np.int32)] * 3, 0)
+  data, other = (
+    TaskData(Split(Task('classification', {}, ('',)), rows), seed=seed)
+    for seed in (3, 4)
+  )
+  order = data.row_numbers(0, 21)
+  epochs = [order[i : i + 7] for i in (0, 7, 14)]
+  assert all(sorted(epoch) == [*range(7)] for epoch in epochs)
+  assert len({*map(tuple, epochs)}) == 3
+  assert data.row_numbers(5, 4) == order[5:9]
+  assert other.row_numbers(0, 21) != order
+  assert data.epochs(21) == {'epochs': 3.0}

@@ -1,0 +1,164 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is told to stop again and again ends as if it never was."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.commands import plot, train
+from gpt_jax.costs import flops
+from gpt_jax.runtime import preemption
+from gpt_jax.runtime.preemption import Preempted
+from gpt_jax.training import metrics
+from gpt_jax.training import run as run_lib
+from gpt_jax.training import saver as saves
+from tests.support import tiny
+
+STEPS = 17
+CLOCKS = (
+  *('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'eval_seconds'),
+  *('mfu', 'mfu_causal', 'mfu_compiler', 'time'),
+)
+
+
+def config(data, **changes):
+  return tiny.config(
+    **{
+      **tiny.MESHABLE,
+      'model.vocab_size': 264,
+      'model.num_layers': 1,
+      'model.ffn': 'switch(num_experts=2)',
+      'model.d_ff': 40,
+      'model.context_length': 63,
+      'data.source': "text('configs/*.py')",
+      'data.holdout': 'tail(fraction=0.1)',
+      'data.store': str(data),
+      'tokenizer.name': 'bytes',
+      'schedule.num_steps': STEPS,
+      'schedule.name': 'constant(peak=1e-3)',
+      'checkpoint.every_steps': 6,
+      'eval.every_steps': 5,
+      'eval.num_batches': 6,
+      'eval.rows': 8,
+      'log.every_steps': 3,
+      'log.sample_prompt': '',
+      **changes,
+    }
+  )
+
+
+def lines(workdir):
+  return [
+    {k: v for k, v in m.items() if k not in CLOCKS}
+    for m in metrics.read(str(workdir))
+    if 'event' not in m
+  ]
+
+
+def test_stopped_at_boundaries_of_every_kind(tmp_path, monkeypatch):
+  """With experts, whose figures are means over the steps between two lines."""
+  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(plot, 'loss_curves', lambda workdirs: 'nothing')
+  whole, stopped, data = (tmp_path / n for n in ('whole', 'stopped', 'data'))
+  train.train(config(data), str(whole))
+  evaluations = [m['step'] for m in lines(whole) if metrics.HELD_OUT in m]
+  assert evaluations == [5, 10, 15, 17]
+
+  # At the boundary of this number since the start. There are six batches in an
+  # evaluation, so: in step 5's; at once in its repetition; after step 8; in
+  # step 10's; in step 17's, the last.
+  saved = []
+  for count in (7, 1, 6 + 3, 2 + 3, 6 + 5 + 6 + 2 + 3, 100):
+    left = [count]
+
+    def reached(left=left):
+      left[0] -= 1
+      return left[0] <= 0
+
+    monkeypatch.setattr(preemption, 'reached', reached)
+    try:
+      train.train(config(data), str(stopped))
+      break
+    except Preempted:
+      saved.append(int(run_lib.load(str(stopped)).state.step))
+  assert saved == [5, 5, 8, 10, 17]
+  assert lines(stopped) == lines(whole)
+  a, b = (run_lib.load(str(w)).state for w in (whole, stopped))
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+SIGNALLED = """
+import os, signal, sys, threading, time
+from gpt_jax import phases, preemption
+phases.enter(sys.argv[1])
+with preemption.listening():
+  os.kill(os.getpid(), signal.SIGINT)
+  time.sleep(0.3)
+  print(preemption.reached(), flush=True)
+  os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+  time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize(
+  'phase, second, out, code, last',
+  [
+    ('step', 'SIGTERM', 'True\n', 0, ''),
+    ('step', 'SIGINT', 'True\n', 130, 'gpt-jax train: interrupted'),
+    (
+      *('compile', 'SIGTERM', '', 75),
+      'gpt-jax train: preempted in phase compile, with nothing new to save; '
+      'start again to continue',
+    ),
+  ],
+)
+def test_signals(phase, second, out, code, last):
+  """Ctrl-C once is as SIGTERM, twice ends at once."""
+  done = subprocess.run(
+    [sys.executable, '-c', SIGNALLED, phase, second],
+    capture_output=True,
+    text=True,
+  )
+  assert (done.stdout, done.returncode) == (out, code)
+  assert done.stderr.strip() == last
+
+
+class Checkpointer:
+  """Saves for three seconds."""
+
+  def __init__(self, now):
+    """`now` is a list of the present time."""
+    self._now, self._end = now, 0.0
+
+  def save(self, state):
+    """Takes half a second of the caller's time."""
+    self._end = self._now[0] + 3
+    self._now[0] += 0.5
+
+  def saving(self):
+    """Whether it is not done."""
+    return self._now[0] < self._end
+
+
+@pytest.mark.parametrize('grace, warned', [(2.0, True), (4.0, False)])
+def test_a_save_longer_than_the_grace_is_warned_of(
+  grace, warned, monkeypatch, caplog
+):
+  now = [100.0]
+  monkeypatch.setattr(saves.time, 'monotonic', lambda: now[0])
+  saver = saves.Saver(Checkpointer(now), grace_seconds=grace)
+  saver.save(None)
+  saver.poll()
+  assert not caplog.records
+  now[0] += 2.5
+  saver.poll()
+  saver.poll()
+  texts = [r.getMessage() for r in caplog.records]
+  assert [t.startswith('a save took 3.0 s, longer than') for t in texts] == (
+    [True] if warned else []
+  )

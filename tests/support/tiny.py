@@ -1,0 +1,152 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Models and configs small enough for tests, with sizes that all differ."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from configs import base
+from gpt_jax import config as config_lib
+from gpt_jax import sharding
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.training import run as run_lib
+from gpt_jax.training import state as state_lib
+from gpt_jax.training.run import Run
+
+B, L, V, D, F, K = 3, 11, 23, 17, 29, 7
+H, G = 6, 2  # heads divide by key/value heads, so these are not prime
+
+MODEL = {
+  'vocab_size': V,
+  'context_length': 13,
+  'num_layers': 5,
+  'd_model': D,
+  'num_heads': H,
+  'num_kv_heads': G,
+  'head_size': K,
+  'd_ff': F,
+  'num_encoder_layers': 0,
+  'input': 'tokens',
+  'position': 'learned',
+  'attention': 'full',
+  'attention_scale': 'rsqrt',
+  'attention_backend': 'auto',
+  'ffn': 'gelu_tanh',
+  'encoder_ffn': None,
+  'norm': 'layernorm',
+  'block': 'pre',
+  'bias': 'all',
+  'output': 'tied',
+  'dropout': 'none',
+  'init_weights': 'normal(stddev=0.02)',
+  'dtype': 'float32',
+  'remat': 'none',
+  'loop': 'scan',
+}
+
+# What splits over a mesh cannot be prime: all of these divide by 8.
+MESHABLE = {
+  'model.vocab_size': 48,
+  'model.context_length': 7,
+  'model.num_layers': 3,
+  'model.d_model': 24,
+  'model.num_heads': 8,
+  'model.num_kv_heads': 4,
+  'model.head_size': 2,
+  'model.d_ff': 40,
+  'batch.rows': 16,
+  'batch.micro_rows': 16,
+}
+
+
+def model(**changes: Any) -> Transformer:
+  """The model of `MODEL` with some fields changed."""
+  return Transformer(**{**MODEL, **changes})
+
+
+def config(**changes: Any) -> ConfigDict:
+  """The base config with the model of `MODEL`, unresolved.
+
+  `changes` replace fields by their dotted names.
+  """
+  out = base.get_config().unlock()
+  fields = {f'model.{name}': value for name, value in MODEL.items()}
+  # Two rows on each of the eight devices.
+  fields |= {'batch.rows': 16, 'schedule.num_steps': 20, **changes}
+  out.update_from_flattened_dict(fields)
+  return out.lock()
+
+
+def random_like(tree: Any, *, seed: int, size: float = 0.3) -> Any:
+  """Normal float32 numbers, around 1 for norm scales and 0 for the rest.
+
+  Unlike initial parameters they leave no bias at 0 and no scale at 1, where
+  a mistake could hide.
+  """
+  rng = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    center = 1.0 if path[-1].key == 'scale' else 0.0
+    return np.float32(center + size * rng.normal(size=leaf.shape))
+
+  return jax.tree_util.tree_map_with_path(draw, tree)
+
+
+@functools.cache
+def params(module: Transformer, seed: int = 0) -> Any:
+  """Random parameters of a model, as `random_like` makes them."""
+  tokens = np.zeros((1, 1), np.int32)
+  shapes = jax.eval_shape(module.init, jax.random.key(0), tokens)
+  return random_like(nn.meta.unbox(shapes['params']), seed=seed)
+
+
+def tokens(*shape: int, seed: int = 0, vocab_size: int = V) -> np.ndarray:
+  """Random ids."""
+  return np.random.default_rng(seed).integers(
+    vocab_size, size=shape, dtype=np.int32
+  )
+
+
+def batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
+  """A causal batch in which a third of the tokens do not count."""
+  ids = tokens(rows, length + 1, vocab_size=vocab_size)
+  rng = np.random.default_rng(1)
+  weights = rng.random((rows, length)) < np.linspace(0.2, 1, rows)[:, None]
+  return {
+    'inputs': ids[:, :-1],
+    'targets': ids[:, 1:],
+    'weights': weights.astype(np.float32),
+  }
+
+
+def make_mesh(data: int, fsdp: int, tensor: int, *, expert: int = 1) -> Mesh:
+  """A mesh of the first devices, as many as it needs."""
+  sizes = {'data': data, 'fsdp': fsdp, 'expert': expert, 'tensor': tensor}
+  shape = [sizes[axis] for axis in sharding.AXES]
+  devices = np.array(jax.devices()[: np.prod(shape)])
+  return Mesh(devices.reshape(shape), sharding.AXES)
+
+
+def build(
+  config: ConfigDict,
+  sizes: tuple[int, int, int],
+  *,
+  expert: int = 1,
+  **parts: Any,
+) -> Run:
+  """A run on the first devices: `sizes` of data, fsdp, tensor."""
+  run = run_lib.build(config_lib.resolve(config))._replace(**parts)
+  mesh = make_mesh(*sizes, expert=expert)
+  return run._replace(
+    mesh=mesh,
+    shardings=state_lib.state_shardings(
+      run.objective, run.optimizer, mesh, run.rules, run.average
+    ),
+    batch_sharding=sharding.batch_sharding(mesh, run.rules),
+  )

@@ -1,0 +1,106 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Experts over devices: results as on one, tokens exchanged by all-to-all."""
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import sharding
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.step import mean_gradients
+from tests.support import tiny
+
+CAPACITY = "switch(num_experts=8, expert='swiglu', capacity_factor=0.8)"
+DROPLESS = 'switch(num_experts=8, top_k=2, capacity_factor="none")'
+ROWS, LENGTH = 8, 12
+FIELDS = {
+  **tiny.MESHABLE,
+  'model.context_length': LENGTH,
+  'model.num_layers': 1,
+  'batch.rows': ROWS,
+  'batch.micro_rows': ROWS,
+}
+
+
+def compute(ffn, sizes, expert):
+  """Loss, metrics and gradients, and the compiled program."""
+  config = tiny.config(**FIELDS, **{'model.ffn': ffn})
+  run = tiny.build(config, sizes, expert=expert)
+  function = functools.partial(
+    mean_gradients, objective=run.objective, num_micro=1
+  )
+  params = jax.device_put(tiny.params(run.model), run.shardings.params)
+  batch = run.put(tiny.batch(ROWS, LENGTH, 48), ROWS)
+  key = jax.random.key(3)
+  with sharding.use(run.mesh, run.rules):
+    compiled = jax.jit(function).lower(params, batch, key).compile()
+  return jax.device_get(compiled(params, batch, key)), compiled.as_text()
+
+
+@functools.cache
+def on_one_device(ffn):
+  return compute(ffn, (1, 1, 1), 1)
+
+
+def assert_same(found, expected):
+  def compare(a, b):
+    scale = float(np.max(np.abs(b)))
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
+
+  jax.tree.map(compare, found, expected)
+
+
+def exchanges(text):
+  """How many all-to-all the program has."""
+  return len(re.findall(r' all-to-all\(|all-to-all-start\(', text))
+
+
+@pytest.mark.parametrize(
+  'sizes, expert',
+  [
+    ((1, 1, 1), 2),
+    ((1, 1, 1), 8),
+    ((1, 2, 1), 2),
+    ((1, 2, 2), 2),
+    ((2, 2, 1), 2),
+    ((8, 1, 1), 1),
+  ],
+)
+def test_capacity(sizes, expert):
+  """Jitter and drops included."""
+  (loss, metrics, grads), text = compute(CAPACITY, sizes, expert)
+  expected, alone = on_one_device(CAPACITY)
+  assert 0.1 < metrics['router/decoder/dropped'][0] < 0.7
+  assert_same((loss, metrics, grads), expected)
+  assert exchanges(alone) == 0
+  # There and back, and the same for the gradient.
+  assert exchanges(text) == (4 if expert > 1 else 0)
+
+
+def test_groups_of_several_rows():
+  """Four groups on eight devices: slower, but the same."""
+  ffn = CAPACITY[:-1] + f', group_size={2 * LENGTH})'
+  found, _ = compute(ffn, (1, 2, 1), 4)
+  assert_same(found, on_one_device(ffn)[0])
+  dropped = found[1]['router/decoder/dropped'], on_one_device(CAPACITY)[0][1]
+  assert dropped[0] != dropped[1]['router/decoder/dropped']
+
+
+@pytest.mark.parametrize('sizes, expert', [((1, 2, 2), 2), ((1, 1, 1), 8)])
+def test_dropless(sizes, expert):
+  found, _ = compute(DROPLESS, sizes, expert)
+  assert np.all(found[1]['router/decoder/dropped'] == 0)
+  assert_same(found, on_one_device(DROPLESS)[0])
+
+
+def test_each_device_holds_its_experts():
+  config = tiny.config(**FIELDS, **{'model.ffn': CAPACITY})
+  run = tiny.build(config, (1, 2, 1), expert=4)
+  shapes = run_lib.abstract_state(run).params['decoder']['periods']
+  kernel = shapes['block_0']['ffn']['in']['kernel']
+  assert kernel.shape == (1, 8, 24, 40)
+  assert kernel.sharding.shard_shape(kernel.shape) == (1, 2, 12, 40)

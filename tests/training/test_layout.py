@@ -1,0 +1,65 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a small PaLM's train step sends on TPU v4, 16 x 4 of 64 chips.
+
+Each is a lesson of larger models: see `gpt_jax/nn/layout.py`.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parents[1] / 'support/compile_layout_for_tpu.py'
+LAYERS = 3
+KERNELS = {
+  f'decoder/periods/block_0/{name}/kernel'
+  for name in (
+    *('attention/query', 'attention/key', 'attention/value', 'attention/out'),
+    *('ffn/in', 'ffn/gate', 'ffn/out'),
+  )
+}
+# Of one key/value head: too small for the compiler to scatter them.
+SMALL = {name for name in KERNELS if '/key/' in name or '/value/' in name}
+
+pytestmark = pytest.mark.skipif(
+  importlib.util.find_spec('libtpu') is None,
+  reason="needs the compiler for TPU: pip install -c constraints.txt '.[plan]'",
+)
+
+
+def test_layout():
+  # Those of `conftest` are for the CPU's compiler.
+  env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
+  # It compiles at all: of a vocabulary that does not divide over the devices,
+  # looked up in a table whose rows are whole.
+  done = subprocess.run(
+    [sys.executable, str(SCRIPT)], env=env, capture_output=True, text=True
+  )
+  assert not done.returncode, done.stderr[-3000:]
+  found = json.loads(done.stdout)
+  assert found['unknown'] == []
+
+  # Each device sums its own part of a kernel's gradient.
+  scattered = {n for n, k in found['gradients'].items() if k != 'all-reduce'}
+  assert scattered == KERNELS - SMALL
+
+  # Kernels are sent once in each layer, forward and backward; the table once,
+  # for the look-up, the scores and all of their chunks.
+  assert found['gathers'] == {
+    **dict.fromkeys(KERNELS, 2 * LAYERS),
+    'embed/embedding': 1,
+  }
+
+  # Nor is the table's gradient summed for each chunk of logits.
+  assert found['most_trips'] == LAYERS
+
+  # Weights and norms' outputs are cast before they are sent.
+  assert found['float32'] == []
+
+  # Of each layer's input a device keeps its part.
+  assert (found['whole'], found['split']) == (False, True)

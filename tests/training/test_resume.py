@@ -1,0 +1,146 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is killed, at any moment, ends as if it had never been.
+
+`python -m tests.support.crash` does the same at random moments.
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.training import metrics, run
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 60
+FLAGS = [
+  '--config=configs/smoke.py',
+  "--config.data.source=text('configs/*.py')",
+  '--config.data.holdout=tail(fraction=0.1)',
+  '--config.tokenizer.name=bytes',
+  '--config.model.num_layers=2',
+  '--config.model.d_model=32',
+  '--config.model.context_length=31',
+  '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
+  # 93 tokens a step, then 186 from step 27 on.
+  '--config.batch.rows=ramp(0:3, 2400_tokens:6)',
+  '--config.batch.micro_rows=3',
+  '--config.optim.precision=bfloat16',
+  '--config.optim.ema=ema(decay=0.9)',
+  f'--config.schedule.num_steps={STEPS}',
+  "--config.schedule.name=cosine(2e-3, '500_tokens', decay='8k_tokens')",
+  '--config.checkpoint.every_steps=7',
+  '--config.eval.every_steps=20',
+  '--config.log.every_steps=1',
+  '--config.log.sample_tokens=5',
+]
+
+
+def start(workdir: pathlib.Path) -> subprocess.Popen:
+  # Compiled quickly, for one device; `tests.support.crash` compiles as users
+  # do.
+  quick = '--xla_backend_optimization_level=0 '
+  quick += '--xla_cpu_use_fusion_emitters=false'
+  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': quick}
+  return subprocess.Popen(
+    [
+      *(sys.executable, '-m', 'gpt_jax', 'train'),
+      *FLAGS,
+      f'--workdir={workdir}',
+    ],
+    cwd=ROOT,
+    env=environment,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def finish(process: subprocess.Popen) -> None:
+  _, errors = process.communicate()
+  assert process.returncode == 0, errors
+
+
+def kill_when(
+  workdir: pathlib.Path, condition, number=signal.SIGKILL, code=-signal.SIGKILL
+) -> str:
+  """Starts the run and kills it as soon as `condition()` holds.
+
+  Returns:
+    The last line that it said.
+  """
+  process = start(workdir)
+  while not condition():
+    if process.poll() is not None:
+      pytest.fail(f'ended before it was killed: {process.stderr.read()}')
+    time.sleep(0.001)
+  process.send_signal(number)
+  _, errors = process.communicate()
+  assert process.returncode == code, errors
+  return errors.strip().rpartition('\n')[2]
+
+
+def results(workdir: pathlib.Path) -> list[dict]:
+  """All that was logged, less what the clock decides."""
+  clocks = {
+    *('time', 'tokens_per_second', 'data_wait_seconds', 'step_seconds'),
+    *('mfu', 'mfu_causal', 'mfu_compiler', 'eval_seconds'),
+  }
+  return [
+    {k: v for k, v in line.items() if k not in clocks}
+    for line in metrics.read(str(workdir))
+    if 'event' not in line
+  ]
+
+
+def test_killed_run_ends_bit_identical(tmp_path):
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  undisturbed = start(whole)
+
+  def last_step() -> int:
+    lines = metrics.read(str(killed)) if killed.exists() else []
+    return max((line['step'] for line in lines), default=-1)
+
+  def exists(pattern: str) -> bool:
+    return any(killed.glob(pattern))
+
+  kill_when(killed, lambda: exists('data/*'))  # preparing
+  terminate = {'number': signal.SIGTERM, 'code': 75}
+  last = kill_when(killed, lambda: exists('config.json'), **terminate)
+  # The file is there an instant before the phase begins.
+  assert re.match('gpt-jax train: preempted in phase (start|compile), ', last)
+  kill_when(killed, lambda: exists('checkpoints/*tmp*'))  # saving
+  # Between two saves.
+  last = kill_when(killed, lambda: last_step() >= 25, **terminate)
+  assert last.startswith('gpt-jax train: preempted; saved step ')
+  assert exists(f'checkpoints/{last.split()[5]}')
+  kill_when(killed, lambda: last_step() >= STEPS - 3)
+  finish(start(killed))
+  finish(undisturbed)
+
+  assert results(whole) == results(killed)
+  logged = [m for m in results(whole) if 'loss' in m]
+  assert [m['step'] for m in logged] == [*range(1, STEPS + 1)]
+  assert [m['batch_rows'] for m in logged] == [3] * 26 + [6] * (STEPS - 26)
+  a, b = run.load(str(whole)).state, run.load(str(killed)).state
+  assert int(a.step) == STEPS
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert x.dtype == y.dtype
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  samples = [(d / 'samples.txt').read_text() for d in (whole, killed)]
+  assert samples[0] == samples[1]
+
+  # The same command again has nothing left to do, and changes nothing.
+  before = (killed / 'metrics.jsonl').read_bytes()
+  finish(start(killed))
+  assert (killed / 'metrics.jsonl').read_bytes() == before
+  assert json.loads((killed / 'config.json').read_text())['seed'] == 0

@@ -1,0 +1,165 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From a config to the parts of a run: arithmetic and refusals."""
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as config_lib
+from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
+from gpt_jax.training import state as state_lib
+from tests.support import tiny
+
+
+def build(sizes=(2, 2, 2), **changes):
+  return tiny.build(tiny.config(**{**tiny.MESHABLE, **changes}), sizes)
+
+
+@pytest.mark.parametrize(
+  'rows, micro_rows, num_micro',
+  [(16, 16, 1), (24, 8, 3), (104, 8, 13), (24, None, 1)],
+)
+def test_num_micro(rows, micro_rows, num_micro):
+  run = build(**{'batch.rows': rows, 'batch.micro_rows': micro_rows})
+  assert run.num_micro(rows) == num_micro
+
+
+def test_micro_rows_divide_the_rows():
+  config = tiny.config(**{'batch.rows': 24, 'batch.micro_rows': 7})
+  with pytest.raises(UsageError, match=r'batch\.rows=24: does not divide by'):
+    config_lib.resolve(config)
+
+
+@pytest.mark.parametrize(
+  'sizes, rows, expected',
+  [((1, 1, 1), 7, 7), ((2, 2, 2), 7, 8), ((8, 1, 1), 8, 8), ((8, 1, 1), 9, 16)],
+)
+def test_eval_rows_are_a_multiple_of_the_shards(sizes, rows, expected):
+  assert build(sizes, **{'eval.rows': rows}).eval_rows == expected
+
+
+def test_check_devices():
+  config = config_lib.resolve(tiny.config(**{'batch.rows': 12}))
+  with pytest.raises(UsageError) as error:
+    run_lib.check_devices(config)
+  assert str(error.value) == (
+    'batch.rows=12: does not divide over the 8 devices of mesh axes data, '
+    'fsdp, expert; give a multiple of 8'
+  )
+  changes = {'batch.rows': 'ramp(0:8, 9_steps:12)'}
+  with pytest.raises(UsageError, match=r'its stage of 12 rows does not divide'):
+    run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))
+  config = config_lib.resolve(tiny.config(**{'batch.micro_rows': 4}))
+  with pytest.raises(UsageError, match=r'batch\.micro_rows=4: does not divide'):
+    run_lib.check_devices(config)
+  # With a tensor axis of 2 there are only four parts.
+  changes = {'batch.rows': 12, 'mesh.tensor': 2}
+  run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))
+
+
+@pytest.mark.parametrize(
+  'changes, why',
+  [
+    ({}, None),
+    ({'context_length': 130}, 'the length 130 is not a multiple of 128'),
+    ({'head_size': 72}, 'model.head_size=72 is not a multiple of 32'),
+    ({'position': 'alibi'}, 'model.position adds a bias'),
+    ({'position': 'transformer_xl'}, 'model.position adds a bias'),
+    ({'dropout': 'rates(attention=0.1)'}, 'model.dropout drops attention'),
+    ({'dropout': 'rates(residual=0.1)'}, None),
+    ({'attention': 'full, strided(stride=4)'}, 'strided or fixed'),
+    ({'num_heads': 3, 'num_kv_heads': 3}, r'3 \(heads\) does not divide'),
+    ({'attention_backend': 'splash'}, 'it needs a TPU'),
+    ({'attention_backend': 'cudnn'}, 'it needs a GPU'),
+    # These take the reference instead.
+    ({'attention_backend': 'auto', 'position': 'alibi'}, None),
+  ],
+)
+def test_check_devices_knows_what_the_attention_backend_serves(changes, why):
+  changes = {
+    'attention_backend': 'splash(interpret=True)',
+    'context_length': 128,
+    'head_size': 64,
+    'num_layers': 2,
+    'position': 'rope',
+    **changes,
+  }
+  fields = {f'model.{name}': value for name, value in changes.items()}
+  config = config_lib.resolve(tiny.config(**fields, **{'mesh.tensor': 2}))
+  if why is None:
+    run_lib.check_devices(config)
+    return
+  with pytest.raises(UsageError, match=f'model.attention_backend=.*{why}'):
+    run_lib.check_devices(config)
+
+
+def test_the_parts_are_those_of_the_config():
+  run = build(
+    **{'schedule.name': 'linear(peak=0.5, warmup=4)', 'schedule.num_steps': 24}
+  )
+  assert float(run.schedule(14)) == pytest.approx(0.25)
+  assert run.model.d_model == 24
+  shape = {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
+  assert dict(run.mesh.shape) == shape
+  assert run.objective.corrupt is not None
+
+
+def test_abstract_state_is_the_state_that_is_made():
+  run = build(**{'model.num_layers': 1})
+  state, shapes = run_lib.init_state(run), run_lib.abstract_state(run)
+  jax.tree.map(
+    lambda x, s: (
+      (x.shape, x.dtype, x.sharding) == (s.shape, s.dtype, s.sharding)
+      or pytest.fail(f'{x.sharding} is not {s}')
+    ),
+    state,
+    shapes,
+  )
+  assert int(state.step) == 0
+  # The same numbers as without a mesh, and others for another seed.
+  plain = jax.jit(state_lib.make_init(run.objective, run.optimizer))(
+    jax.random.key(run.config.seed)
+  )
+  jax.tree.map(np.testing.assert_array_equal, state.params, plain.params)
+
+
+def test_another_seed_is_another_start():
+  one, other = (
+    run_lib.init_state(
+      build((1, 1, 1), **{'seed': seed, 'model.num_layers': 1})
+    ).params['embed']['embedding']
+    for seed in (0, 1)
+  )
+  assert not np.any(np.asarray(one) == np.asarray(other))
+
+
+def test_abstract_batch_is_what_corrupt_makes():
+  run = build()
+  rows = tiny.tokens(16, 8, vocab_size=48)
+  placed = run.put(run.objective.corrupt(rows), 16)
+  for name, shape in run_lib.abstract_batch(run, 16).items():
+    assert placed[name].shape == shape.shape
+    assert placed[name].dtype == shape.dtype
+    assert placed[name].sharding == shape.sharding
+
+
+def test_data_folder():
+  config = tiny.config()
+  assert run_lib.data_folder(config, 'w') == 'w/data'
+  config = tiny.config(**{'data.store': 'elsewhere'})
+  assert run_lib.data_folder(config, 'w') == 'elsewhere'
+
+
+def test_load_needs_a_run(tmp_path):
+  with pytest.raises(UsageError, match=f'--workdir={tmp_path}: holds no run'):
+    run_lib.load(str(tmp_path))
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_load_needs_a_checkpoint(tmp_path):
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
+  (tmp_path / 'config.json').write_text(config_lib.to_json(config))
+  with pytest.raises(UsageError, match='holds no checkpoint yet'):
+    run_lib.load(str(tmp_path))
