@@ -30,7 +30,7 @@ def get_config(arg: str = 'char') -> ConfigDict:
   config.model.num_layers, config.model.d_model, config.model.num_heads = sizes[
     :3
   ]
-  config.model.context_length, config.batch.rows, config.model.vocab_size = (
+  config.model.context_length, config.batch.size, config.model.vocab_size = (
     sizes[3:]
   )
   config.model.init_weights = 'gpt2(stddev=0.02)'

@@ -36,7 +36,7 @@ def get_config(arg: str = '70b') -> ConfigDict:
   config.model.num_heads = num_heads
   config.model.head_size = head_size
   config.model.d_model = d_model
-  config.batch.rows = rows
+  config.batch.size = rows
   # Section 4.1: 1.4T tokens of the same corpus in other proportions; AdamW
   # instead of Adam; a tokenizer "that does not apply NFKC normalisation";
   # forward and backward in bfloat16, weights in float32 (as all our models).

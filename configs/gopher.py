@@ -63,7 +63,7 @@ def get_config(arg: str = '44m') -> ConfigDict:
     'byte_fallback=True, split_digits=False)'
   )
   # Section 3.2: 300B tokens, Adam, 1500 steps of warm-up, a cosine to a tenth.
-  config.batch.rows = rows
+  config.batch.size = rows
   config.optim.name = 'adam(b1=0.9, b2=0.95, eps=1e-8)'
   config.optim.clip_norm = clip_norm
   if arg in ('7.1b', '280b'):

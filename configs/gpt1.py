@@ -64,7 +64,7 @@ def _paper() -> ConfigDict:
   config.optim.clip_norm = 1.0  # as in the released code
   config.schedule.name = 'cosine(peak=2.5e-4, warmup=2000, final=0.0)'
   config.schedule.num_steps = 3_050_000
-  config.batch.rows = 64
+  config.batch.size = 64
   # What one device holds; give it 16 times the number of devices.
   config.batch.micro_rows = 16
   config.model.context_length = 512
@@ -83,7 +83,7 @@ def _small(config: ConfigDict) -> ConfigDict:
   config.model.dropout = 'none'
   config.model.dtype = 'float32'
   config.model.loop = 'unroll'
-  config.batch.rows = 16
+  config.batch.size = 16
   # At a width of 128: 2.00 bits a byte after 1,000 steps, by Adam 2.08.
   config.optim.name = 'muon(weight_decay=0.01)'
   config.schedule.num_steps = 5600

@@ -47,7 +47,7 @@ def get_config(arg: str = 'small') -> ConfigDict:
   # sub-block and after the last; residual weights scaled by 1/sqrt(N).
   config.model.vocab_size = 50_257
   config.model.context_length = 1024
-  config.batch.rows = 512
+  config.batch.size = 512
   # What one device holds; give it 8 times the number of devices.
   config.batch.micro_rows = 8
   config.model.block = 'pre'

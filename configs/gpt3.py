@@ -61,7 +61,7 @@ def get_config(arg: str = '125m') -> ConfigDict:
   config.model.context_length = 2048
   # Appendix B: 32k = 16 * 2048 tokens at first; Adam, clipping, 375M tokens of
   # warm-up, a cosine to 10% over 260B tokens, 300B tokens in all.
-  config.batch.rows = (
+  config.batch.size = (
     f"linear_ramp(16, {rows}, over='{growth}_tokens', stages=9)"
   )
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'

@@ -49,7 +49,7 @@ def get_config(arg: str = '137b') -> ConfigDict:
   # 256k = 128 * 2048 tokens in a batch. 57.7 days on 1024 TPU v3 at 56.5% of
   # 123 TFLOP/s are 3.5e23 FLOPs; over 6 * 137e9 these are 432e9 tokens, which
   # is less than one pass over the corpus of 1.56T words.
-  config.batch.rows = 128
+  config.batch.size = 128
   config.schedule.num_steps = '432B_tokens'
   config.schedule.name = "cosine(peak=6e-05, warmup='375M_tokens', final=0.1)"
   # Appendix E.

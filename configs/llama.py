@@ -61,7 +61,7 @@ def get_config(arg: str = '7b') -> ConfigDict:
   # warm-up; 4M = 2048 * 2048 tokens in a batch.
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
-  config.batch.rows = 2048
+  config.batch.size = 2048
   config.schedule.num_steps = tokens
   config.schedule.name = f'cosine(peak={peak}, warmup=2000, final=0.1)'
   # Table 1.

@@ -75,7 +75,7 @@ def get_config(arg: str = '8b') -> ConfigDict:
   )
   config.optim.clip_norm = 1.0
   config.objective.name = 'causal(z_loss=1e-4)'
-  config.batch.rows = rows
+  config.batch.size = rows
   config.schedule.num_steps = '780B_tokens'
   # Table 2.
   base.corpora(config, social=50, web=27, books=13, code=5, wikipedia=4, news=1)

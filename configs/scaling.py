@@ -29,7 +29,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.model.loop = 'unroll'
   config.tokenizer.name = 'bytes'
   config.schedule.name = 'cosine(peak=4e-3, warmup=40, final=0.1)'
-  config.batch.rows = 16
+  config.batch.size = 16
   config.checkpoint.every_steps = 2000
   config.checkpoint.keep = 1
   config.eval.every_steps = 0

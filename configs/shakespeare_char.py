@@ -33,7 +33,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.optim.name = 'adamw(b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.1)'
   config.schedule.num_steps = 2000
   config.schedule.name = 'cosine(peak=3e-3, warmup=100, final=0.03)'
-  config.batch.rows = 12
+  config.batch.size = 12
   config.checkpoint.every_steps = 500
   config.eval.every_steps = 500
   config.eval.rows = 32

@@ -27,7 +27,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.schedule.num_steps = 500
   config.schedule.name = 'cosine(peak=2e-3, warmup=50, final=0.1)'
-  config.batch.rows = 8
+  config.batch.size = 8
   config.checkpoint.every_steps = 100
   config.eval.every_steps = 100
   config.eval.rows = 8

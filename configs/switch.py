@@ -83,7 +83,7 @@ def _decoder(num_experts: int) -> ConfigDict:
   # Section 2.4; the table also scores, so it starts as GPT-2's.
   config.model.init_weights = 'switch(scale=0.1, embedding=0.02)'
   # Section 4.1: 2^20 tokens per batch, 550k steps.
-  config.batch.rows = 2**20 // config.model.context_length
+  config.batch.size = 2**20 // config.model.context_length
   config.schedule.num_steps = 550_000
   return config.lock()
 
@@ -107,7 +107,7 @@ def _tiny(num_experts: int) -> ConfigDict:
   config.tokenizer.name = 'sentencepiece(vocab_size=1024)'
   config.schedule.num_steps = 3000
   config.schedule.name = 'cosine(peak=3e-3, warmup=100, final=0.1)'
-  config.batch.rows = 16
+  config.batch.size = 16
   config.checkpoint.every_steps = 500
   config.eval.every_steps = 500
   config.eval.rows = 16
@@ -144,7 +144,7 @@ def _encoder_decoder(
   # Section 2.4; T5's tables are N(0, 1).
   config.model.init_weights = 'switch(scale=0.1, embedding=1.0)'
   # Section 4.1: 2^20 tokens per batch, 550k steps; T5's schedule.
-  config.batch.rows = 2**20 // config.model.context_length
+  config.batch.size = 2**20 // config.model.context_length
   config.schedule.num_steps = 550_000
   config.schedule.name = 'rsqrt(peak=6e-4, warmup=10000)'
   config.tokenizer.name = "sentencepiece(vocab_size=32000, model='unigram')"

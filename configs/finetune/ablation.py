@@ -34,7 +34,7 @@ def get_config(arg: str = 'sst2') -> ConfigDict:
   config.finetune.epochs = float(epochs)
   config.finetune.peak = 1e-3
   config.finetune.warmup = 0.05
-  config.batch.rows = rows
+  config.batch.size = rows
   # Only the end counts.
   config.eval.every_steps = 1_000_000
   config.checkpoint.every_steps = 1_000_000

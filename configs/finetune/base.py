@@ -73,7 +73,7 @@ def get_config(arg: str = '') -> ConfigDict:
   # Empty: from finetune.peak, warmup and epochs.
   config.schedule.name = placeholder(str)
   config.schedule.num_steps = placeholder(object)
-  config.batch.rows = base.number_or_text(32)
+  config.batch.size = base.number_or_text(32)
   # The rest as in pre-training.
   config.optim.name = 'adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01)'
   config.optim.clip_norm = 1.0

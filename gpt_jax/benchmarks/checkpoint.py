@@ -4,7 +4,7 @@
 
 Saves the real state of a config while it trains: how long the training thread
 waits against the time of a step, and the checksums' share of the save. Then
-the training loop of `train.fit` against the bare step, alternating.
+the training loop of `loop.fit` against the bare step, alternating.
 """
 
 import math
@@ -21,9 +21,8 @@ from gpt_jax import config as config_lib
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.checkpoints.fingerprints import fingerprint
-from gpt_jax.commands import train
 from gpt_jax.config import Config
-from gpt_jax.training import metrics
+from gpt_jax.training import loop, metrics
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.job import Job
 from gpt_jax.training.run import Run
@@ -42,9 +41,9 @@ def measure(config: Config, steps: int) -> dict:
   batch = run.put(
     {
       name: np.ones(x.shape, x.dtype)
-      for name, x in run_lib.abstract_batch(run, config.batch.rows).items()
+      for name, x in run_lib.abstract_batch(run, config.batch.size).items()
     },
-    config.batch.rows,
+    config.batch.size,
   )
   state, _ = _steps(compiled.call, state, batch, 2)
   with tempfile.TemporaryDirectory() as folder:
@@ -98,10 +97,10 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
 def _loops(
   run: Run, step: Any, state: Any, batch: Any, steps: int, folder: str
 ) -> dict:
-  """Seconds a step, of the bare step and of `train.fit`, in turn."""
+  """Seconds a step, of the bare step and of `loop.fit`, in turn."""
   config = run.config
   store = random_store(
-    num_tokens=64 * config.model.context_length * config.batch.rows,
+    num_tokens=64 * config.model.context_length * config.batch.size,
     vocab_size=config.model.vocab_size,
   )
   length = config.model.context_length
@@ -115,7 +114,7 @@ def _loops(
     workdir = os.path.join(folder, str(i))
     job = Job(part, workdir, data, Checkpointer(workdir))
     state = state._replace(step=jax.device_put(0 * state.step, whole))
-    state = train.fit(job, state)
+    state = loop.fit(job, state)
     full.append(_seconds_a_step(metrics.read(workdir)))
   bare_seconds, full_seconds = statistics.median(bare), statistics.median(full)
   return {

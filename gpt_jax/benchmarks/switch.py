@@ -108,7 +108,7 @@ def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
   ids = np.random.default_rng(0).integers(
     model.vocab_size, size=(rows, model.context_length + 1), dtype=np.int32
   )
-  batch = run.put(run.objective.corrupt(ids), rows)
+  batch = run.put(run.objective.make_batch(ids), rows)
   key = jax.random.key(0)
 
   def gradient(params, batch, key):

@@ -42,7 +42,7 @@ def measure(config: Config, steps: int) -> dict:
     stop=WARM_UP + steps,
     rows=lambda step: (step * rows, rows),
     host_rows=run.host_rows,
-    corrupt=run.objective.corrupt,
+    make_batch=run.objective.make_batch,
   )
   times, waits = [], []
   batch = run.put(next(batches), rows)

@@ -27,9 +27,9 @@ from etils import epath
 
 from gpt_jax.checkpoints import restore, retention
 from gpt_jax.checkpoints.fingerprints import arrays, fingerprint, signed
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
-from gpt_jax.training.state import TrainState
 
 # Waits before a failed save is tried again: during the run, and at its end.
 RETRY_SECONDS = 60.0
@@ -195,7 +195,7 @@ class Checkpointer:
       self._manager.wait_until_finished()
     except Exception as e:
       error = e
-    if not hosts.all_say(error is None):
+    if not hosts.all_agree(error is None):
       self._failed(error or OSError('another host failed'))
       return
     if self._error:

@@ -13,9 +13,9 @@ from gpt_jax.checkpoints.fingerprints import (
   fingerprint,
   verified,
 )
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
-from gpt_jax.training.state import TrainState
 
 
 def read(
@@ -40,7 +40,7 @@ def read(
     saved = verified((folder / 'checksums/metadata').read_text())
   except Exception as e:
     reason = reason_of(e)
-  if not hosts.all_say(not reason):
+  if not hosts.all_agree(not reason):
     return None, reason or 'another host cannot read it'
   if differs := difference(saved, arrays(abstract)):
     raise UsageError(
@@ -58,7 +58,7 @@ def read(
     # Whatever a damaged file makes the readers raise; it is reported, and
     # nothing is ever used that does not match its fingerprint.
     reason = reason_of(e)
-  if not hosts.all_say(state is not None):
+  if not hosts.all_agree(state is not None):
     return None, reason or 'another host cannot read it'
   assert state is not None
   wrong = [

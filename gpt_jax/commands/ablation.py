@@ -32,11 +32,10 @@ from absl import flags
 
 from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.commands import finetune
 from gpt_jax.config import Config, loading
-from gpt_jax.finetuning import examples
+from gpt_jax.finetuning import examples, finetune, pretrained
 from gpt_jax.finetuning.setup import Pretrained
-from gpt_jax.plots import ablation
+from gpt_jax.plots import ablation, losses
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training.metrics import write_atomically
@@ -104,7 +103,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'init', 'workdir')
   runs = wanted(args)
-  source = finetune.pretrained(args.init)
+  source = pretrained.pretrained(args.init)
   check_same(args, source)
   check_runs(args, source)
   if source.params is not None:
@@ -115,6 +114,7 @@ def main(args: cli.Args) -> None:
     if not os.path.exists(os.path.join(folder, finetune.RESULT)):
       log.info('run %d of %d: %s', i + 1, len(runs), folder)
       finetune.finetune(one.config, source, folder)
+      losses.loss_curves([folder], unit='of the task')
       jax.clear_caches()
       done += 1
       seconds = (time.monotonic() - started) / done * (len(runs) - i - 1)

@@ -3,7 +3,7 @@
 r"""Measures speed: of training, saving, decoding, attention, experts, data.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
-  gpt-jax benchmark --config configs/gpt2.py --config.batch.rows=8 --json
+  gpt-jax benchmark --config configs/gpt2.py --config.batch.size=8 --json
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint

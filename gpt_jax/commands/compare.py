@@ -16,23 +16,16 @@ W/compare.png.
 import json
 import os
 import re
-import shlex
-import signal
 import statistics
-import subprocess
-import sys
-from typing import NamedTuple
 
 from absl import flags
 
 from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.commands import plot
-from gpt_jax.runtime import preemption
+from gpt_jax.plots import losses
 from gpt_jax.runtime.log import log
-from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
+from gpt_jax.training import metrics, variants
 from gpt_jax.training.metrics import HELD_OUT, write_atomically
 
 
@@ -54,14 +47,6 @@ def define(values: flags.FlagValues) -> None:
 SPEED = 'tokens_per_second'
 # Of one layer with experts.
 DROPPED = re.compile(r'router/.*/dropped')
-STORE = 'data'  # folder in the workdir
-
-
-class Variant(NamedTuple):
-  """One config to train: its name and the flags of `train`."""
-
-  name: str
-  flags: list[str]
 
 
 def main(args: cli.Args) -> None:
@@ -69,8 +54,8 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   if not args.run:
     raise UsageError("--run: is needed: 'NAME FILE[:SIZE]', once for each")
-  variants = [parse(text, args.flags) for text in args.run]
-  names = [variant.name for variant in variants]
+  wanted = [variants.parse(text, args.flags) for text in args.run]
+  names = [variant.name for variant in wanted]
   if len(set(names)) < len(names):
     raise UsageError(f'--run: the names {", ".join(names)} must differ')
   seeds = {int(seed) for seed in args.seeds if seed.isdecimal()}
@@ -82,12 +67,12 @@ def main(args: cli.Args) -> None:
     variant.name: [
       os.path.join(args.workdir, variant.name, seed) for seed in args.seeds
     ]
-    for variant in variants
+    for variant in wanted
   }
   # Seed by seed, so that a change of the machine's speed meets all alike.
   for i, seed in enumerate(args.seeds):
-    for variant in variants:
-      train(variant, seed, folders[variant.name][i], args.workdir)
+    for variant in wanted:
+      variants.train(variant, seed, folders[variant.name][i], args.workdir)
   result = {
     name: [summary(workdir) for workdir in workdirs]
     for name, workdirs in folders.items()
@@ -95,75 +80,8 @@ def main(args: cli.Args) -> None:
   path = os.path.join(args.workdir, 'compare')
   write_atomically(f'{path}.json', json.dumps(result, indent=2) + '\n')
   first = [workdirs[0] for workdirs in folders.values()]
-  log.info('drew %s', plot.loss_curves(first, out=f'{path}.png'))
+  log.info('drew %s', losses.loss_curves(first, out=f'{path}.png'))
   print(json.dumps(result) if args.json else table(result))
-
-
-def parse(text: str, more: str) -> Variant:
-  """Reads `--run`.
-
-  Raises:
-    UsageError: it has no name and config.
-  """
-  words = shlex.split(text)
-  if len(words) < 2 or not all(word.startswith('--') for word in words[2:]):
-    raise UsageError(
-      f"--run={text!r}: give 'NAME FILE[:SIZE] [--config.section.field=VALUE]'"
-    )
-  name, config, *overrides = words
-  if name == STORE or os.path.basename(name) != name or name.startswith('.'):
-    raise UsageError(
-      f'--run={text!r}: {name!r} is to be a folder in the workdir, and not '
-      f'{STORE!r}, the token store; give another name'
-    )
-  return Variant(name, ['--config', config, *shlex.split(more), *overrides])
-
-
-def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
-  """Trains one, in a process of its own, or what is left of it.
-
-  Raises:
-    UsageError: the config is refused.
-    Preempted: it was told to stop, and has saved.
-    RuntimeError: the run failed.
-  """
-  log.info('%s, seed %s: %s', variant.name, seed, workdir)
-  store = f'--config.data.store={os.path.join(root, STORE)}'
-  arguments = [*variant.flags, f'--config.seed={seed}', '--workdir', workdir]
-  if not any(flag.startswith('--config.data.store') for flag in variant.flags):
-    arguments.append(store)
-  code = wait_for([sys.executable, '-m', 'gpt_jax', 'train', *arguments])
-  if code == 2:
-    raise UsageError(f'run {variant.name}: train refuses it; see above')
-  if code == preemption.EXIT_CODE:
-    raise Preempted(
-      f'{variant.name}, seed {seed}: saved; start again to continue'
-    )
-  if code:
-    raise RuntimeError(
-      f'{variant.name}, seed {seed}: train ended with exit code {code}; see '
-      'above, then give the same command again'
-    )
-
-
-def wait_for(command: list[str]) -> int:
-  """Runs a process to its end; gives its exit code.
-
-  SIGTERM is passed on, so that it saves and nothing is left running. Ctrl-C it
-  gets from the terminal itself.
-  """
-  process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-  old = {
-    signal.SIGTERM: signal.signal(
-      signal.SIGTERM, lambda *_: process.terminate()
-    ),
-    signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
-  }
-  try:
-    return process.wait()
-  finally:
-    for number, handler in old.items():
-      signal.signal(number, handler)
 
 
 def summary(workdir: str) -> dict[str, float]:

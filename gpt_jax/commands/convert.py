@@ -29,10 +29,11 @@ from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.data import files
 from gpt_jax.data.tokenizers import saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.hf.vocabulary import tokenizer_name
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
-from gpt_jax.training.state import TrainState
 
 # What an import leaves in its workdir for an export.
 ORIGIN = 'hf.json'
@@ -60,7 +61,7 @@ SECTIONS = {
     'on_spike': 'stop',
   },
   'schedule': {'num_steps': 1, 'name': 'constant(peak=1e-4)'},
-  'batch': {'rows': 1, 'micro_rows': 1},
+  'batch': {'size': 1, 'micro_rows': 1},
   'mesh': {
     'data': 1,
     'fsdp': -1,
@@ -213,29 +214,6 @@ def to_hf(workdir: str, folder: str) -> None:
   log.info('%s: exported step %d', folder, int(state.step))
   if not written:
     log.warning('Hugging Face has no tokenizer like that of %s', workdir)
-
-
-def tokenizer_name(folder: str, model_type: str) -> str | None:
-  """The `tokenizer.name` for a checkpoint's vocabulary, None without one."""
-
-  def path(name: str) -> str:
-    return os.path.abspath(os.path.join(folder, name))
-
-  bpe = [path('vocab.json'), path('merges.txt')]
-  if all(os.path.exists(p) for p in bpe):
-    kind = 'gpt1_bpe' if model_type == 'openai-gpt' else 'gpt2_bpe'
-    return f'{kind}({bpe[0]!r}, {bpe[1]!r})'
-  if os.path.exists(path('tokenizer.model')):
-    return f'sentencepiece_file({path("tokenizer.model")!r})'
-  if os.path.exists(path('tokenizer.json')):
-    name = f'hf_tokenizer({path("tokenizer.json")!r})'
-    try:
-      tokenizer_lib.build(name, [])
-    except UsageError as e:  # BERT's, for instance, has no end of document
-      log.warning('%s', e)
-      return None
-    return name
-  return None
 
 
 def _save_state(config: config_lib.Config, params: Any, workdir: str) -> None:

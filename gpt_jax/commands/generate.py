@@ -11,12 +11,11 @@ document, with a text of --stop (not printed), or after --max_tokens.
 """
 
 import functools
-from collections.abc import Sequence
 
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax.decoding import sample
+from gpt_jax.decoding.prompt import continue_prompt
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
 
@@ -65,8 +64,11 @@ def main(args: cli.Args) -> None:
     raise UsageError('--prompt is empty; give the text to continue')
   if not all(args.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
+  trained = run_lib.load(args.workdir)
   samples = continue_prompt(
-    run_lib.load(args.workdir),
+    trained.run.model,
+    trained.state.eval_params,
+    trained.tokenizer,
     args.prompt,
     max_tokens=args.max_tokens,
     temperature=args.temperature,
@@ -77,60 +79,3 @@ def main(args: cli.Args) -> None:
     stop=args.stop,
   )
   print('\n\n'.join(samples))
-
-
-def continue_prompt(
-  trained: run_lib.Trained,
-  prompt: str,
-  *,
-  max_tokens: int | None,
-  temperature: float,
-  top_k: int = 0,
-  top_p: float = 1.0,
-  seed: int = 0,
-  num_samples: int = 1,
-  stop: Sequence[str] = (),
-) -> list[str]:
-  """Returns the prompt with each of its continuations.
-
-  A continuation ends before the first of the texts `stop`, however it is cut
-  into tokens: each new token is decoded with those before it.
-
-  Raises:
-    UsageError: the prompt, or prompt and continuation, exceed the context.
-  """
-  model = trained.run.model
-  ids = [int(i) for i in trained.tokenizer.encode(prompt)]
-  room = model.context_length - len(ids)
-  if room < 1:
-    raise UsageError(
-      f'--prompt has {len(ids)} tokens, and the context holds '
-      f'{model.context_length}; shorten it to {model.context_length - 1}'
-    )
-  if max_tokens is None:
-    max_tokens = min(100, room)
-  if max_tokens > room:
-    raise UsageError(
-      f'--max_tokens={max_tokens}: the prompt has {len(ids)} tokens and the '
-      f'context holds {model.context_length}; at most {room}'
-    )
-  tokenizer = trained.tokenizer
-  start = len(tokenizer.decode(ids))
-
-  def text_of(new: list[int]) -> tuple[str, bool]:
-    """The text up to the first stop, and whether there is one."""
-    text = tokenizer.decode(ids + new)
-    ends = [at for s in stop if (at := text.find(s, start)) >= 0]
-    return text[: min(ends, default=None)], bool(ends)
-
-  continuations = sample.generate(
-    model,
-    trained.state.eval_params,
-    [ids] * num_samples,
-    max_tokens=max_tokens,
-    sampler=sample.Sampler(temperature, top_k, top_p),
-    seed=seed,
-    stop_ids=(tokenizer.eos_id,),
-    stop_when=(lambda new: text_of(new)[1]) if stop else None,
-  )
-  return [text_of(new)[0] for new in continuations]

@@ -24,19 +24,18 @@ import json
 import math
 import pathlib
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import cli, spec
+from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.costs import flops
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.costs.totals import figures_of, rounded
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import consumed, spikes
@@ -135,51 +134,6 @@ def main(args: cli.Args) -> None:
     )
   console.print(flops.FORMULA)
   console.print(flops.FORMULA_CAUSAL)
-
-
-def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
-  """Abstract parameters and the counts that follow from them.
-
-  Raises:
-    UsageError: the vocabulary is not known yet.
-  """
-  if config.model.vocab_size is None:
-    raise UsageError(
-      "model.vocab_size is empty: it is the tokenizer's, which is not "
-      'trained yet; give --config.model.vocab_size=N'
-    )
-  objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
-    Transformer(**config.model)
-  )
-  params = jax.eval_shape(objective.init, jax.random.key(0))
-  table = flops.parameter_table(params)
-  parameters = sum(math.prod(shape) for shape in table.values())
-  embeddings = sum(
-    math.prod(s) for name, s in table.items() if name.endswith('/embedding')
-  )
-  ramp = config_lib.ramp(config)
-  tokens = ramp.tokens(config.schedule.num_steps)
-  per_token = flops.per_token(config, params)
-  return params, {
-    'parameters': parameters,
-    'parameters_active': sum(flops.active_parameters(config, params).values()),
-    'parameters_without_embeddings': parameters - embeddings,
-    'parameters_matmul': flops.matmul_parameters(config, params),
-    'flops_per_token': per_token,
-    'flops_per_token_causal': flops.per_token_causal(config, params),
-    'tokens_per_step': ramp.stages[-1].rows * ramp.row_tokens,
-    'tokens_total': tokens,
-    'flops_total': per_token * tokens,
-  }
-
-
-def rounded(parameters: int) -> str:
-  """As papers print it: 540,354,281,472 is `540.35B`."""
-  for unit, size in (('T', 1e12), ('B', 1e9), ('M', 1e6)):
-    # 999.995M would be 1000.00M.
-    if parameters >= size * (1 - 5e-6):
-      return f'{parameters / size:.2f}{unit}'
-  return str(parameters)
 
 
 class ScheduleRow(NamedTuple):

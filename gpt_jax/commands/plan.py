@@ -30,6 +30,7 @@ nearest of the papers' configs in ./configs.
 """
 
 import json
+import math
 import pathlib
 import sys
 from typing import Any
@@ -42,6 +43,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import loading
 from gpt_jax.planning import (
   budget,
+  chips,
   layouts,
   plans,
   report,
@@ -61,7 +63,7 @@ from gpt_jax.spec import UsageError
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   loading.define(values)
-  budget.define(values)
+  _define_budget(values)
   flags.DEFINE_string(
     'topology',
     None,
@@ -117,7 +119,13 @@ def main(args: cli.Args) -> None:
   With --recompile the exit code is 1 where a plan is not what it was.
   """
   if args.budget is not None or args.chips is not None:
-    budget.main(args)
+    found = budget.plan(
+      *_budget(args), inference_tokens=args.inference_tokens, fit_path=args.fit
+    )
+    if args.json:
+      print(json.dumps(found))
+    else:
+      budget.show(found, Console())
     return
   root = pathlib.Path.cwd()
   if args.recompile:
@@ -172,6 +180,78 @@ def main(args: cli.Args) -> None:
     print(json.dumps(report.misfit_to_json(name, found)))
   else:
     report.show_misfit(name, found, out)
+
+
+def _define_budget(values: flags.FlagValues) -> None:
+  """Adds the flags of what needs no compiler."""
+  flags.DEFINE_float(
+    'budget', None, 'Training FLOPs, as in 5.76e23.', flag_values=values
+  )
+  flags.DEFINE_string(
+    'chips',
+    None,
+    'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
+    'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
+    'chip); kinds: ' + ', '.join(chips.KINDS) + '.',
+    flag_values=values,
+  )
+  flags.DEFINE_float('days', None, 'With --chips: days.', flag_values=values)
+  flags.DEFINE_float(
+    'mfu',
+    0.4,
+    'With --chips: the assumed share of the bf16 peak.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'inference_tokens',
+    None,
+    'Tokens that the model is to process after training: also find the '
+    'smaller model, trained for longer, that takes the least FLOPs in all at '
+    'equal predicted loss.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'fit',
+    None,
+    'scaling.json of `gpt-jax scaling`: add the law fitted there.',
+    flag_values=values,
+  )
+
+
+def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
+  """Training FLOPs, and what they were computed from.
+
+  Raises:
+    UsageError: not one of --budget and --chips is given, or they make no sense.
+  """
+  if (args.budget is None) == (args.chips is None):
+    raise UsageError(
+      'give --budget FLOPs, or --chips KIND-NUMBER with --days; see --help'
+    )
+  if args.budget is not None:
+    if args.days is not None:
+      raise UsageError('--days: belongs to --chips; leave it out, or --budget')
+    if not 0 < args.budget < math.inf:
+      raise UsageError(
+        f'--budget={args.budget:g}: must be positive, as in 5.76e23'
+      )
+    return args.budget, {}
+  cli.required(args, 'days')
+  if not 0 < args.days < math.inf:
+    raise UsageError(f'--days={args.days:g}: must be positive')
+  if not 0 < args.mfu <= 1:
+    raise UsageError(
+      f'--mfu={args.mfu:g}: is a share of the peak; give more than 0 and at '
+      'most 1'
+    )
+  found = chips.parse(args.chips)
+  flops = found.count * found.peak * args.mfu * args.days * 86_400
+  return flops, {
+    'chips': found.count,
+    'peak_flops_per_second_and_chip': found.peak,
+    'mfu': args.mfu,
+    'days': args.days,
+  }
 
 
 def _request(args: cli.Args, slices: topologies.Slices) -> Request:

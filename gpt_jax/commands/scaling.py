@@ -32,7 +32,6 @@ import time
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax.commands import compare
 from gpt_jax.config import loading
 from gpt_jax.planning import fit, sweep
 from gpt_jax.planning.power import Curve, Point
@@ -40,7 +39,7 @@ from gpt_jax.planning.sweep import Cell
 from gpt_jax.plots import scaling
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import workdir
+from gpt_jax.training import variants, workdir
 from gpt_jax.training.metrics import HELD_OUT, write_atomically
 
 
@@ -114,8 +113,8 @@ def train(
     zip(cells, folders, results, strict=True), start=1
   ):
     if found is None:
-      variant = compare.Variant(cell.name, arguments(argv, cell))
-      compare.train(variant, str(cell.config.seed), folder, root)
+      variant = variants.Variant(cell.name, arguments(argv, cell))
+      variants.train(variant, str(cell.config.seed), folder, root)
       trained += cell.flops
       found = sweep.result(cell, folder)
       if found is None:

@@ -154,7 +154,7 @@ def get_config(arg: str = '') -> ConfigDict:
     # Rows of context_length tokens in one optimizer step: a number, or one
     # that grows in stages: ramp(0:512, 50k_steps:1024, 390B_tokens:2048),
     # linear_ramp(start=16, stop=256, over='4B_tokens', stages=9).
-    rows=number_or_text(512),
+    size=number_or_text(512),
     # So many of them at a time, over all devices: the gradients of the parts
     # are summed. Fewer take less memory. Empty or 0: all at once.
     micro_rows=placeholder(int),

@@ -207,9 +207,9 @@ def ramp(config: Config) -> Ramp:
   """The rows of each step.
 
   Raises:
-    UsageError: `batch.rows` makes no sense.
+    UsageError: `batch.size` makes no sense.
   """
-  return batch_ramp.build(config.batch.rows, row_tokens=row_tokens(config))
+  return batch_ramp.build(config.batch.size, row_tokens=row_tokens(config))
 
 
 def row_tokens(config: Config) -> int:
@@ -314,11 +314,11 @@ def check_objective(config: Config) -> None:
 
 
 def stage_name(config: Config, rows: int) -> str:
-  """How an error names a stage of the batch: `batch.rows=...: ...`."""
-  given = config.batch.rows
+  """How an error names a stage of the batch: `batch.size=...: ...`."""
+  given = config.batch.size
   if isinstance(given, int):
-    return f'batch.rows={given}:'
-  return f'batch.rows={given!r}: its stage of {rows} rows'
+    return f'batch.size={given}:'
+  return f'batch.size={given!r}: its stage of {rows} rows'
 
 
 def set_vocab_size(config: Config, vocab_size: int, tokenizer: str) -> Config:
@@ -345,8 +345,12 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-  """Reads what `to_json` wrote."""
-  return ConfigDict(json.loads(text)).lock()
+  """Reads what `to_json` wrote, now or under an older name of a field."""
+  tree = json.loads(text)
+  batch = tree.get('batch', {})
+  if 'rows' in batch:
+    batch['size'] = batch.pop('rows')
+  return ConfigDict(tree).lock()
 
 
 def differences(old: Config, new: Config) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 
-def count(jaxpr: Any) -> int:
+def flops(jaxpr: Any) -> int:
   """FLOPs of `jax.make_jaxpr(f)(...)`, or of `jitted.trace(...).jaxpr`.
 
   Over all devices: a traced program is of global arrays. A loop, or a side of a
@@ -28,9 +28,9 @@ def count(jaxpr: Any) -> int:
 
 def _count_equation(equation: Any) -> int:
   name, params = equation.primitive.name, equation.params
-  if name in PRODUCTS:
-    return PRODUCTS[name](equation)
-  inner = [count(jaxpr) for jaxpr in _inner(params.values())]
+  if name in MATMULS:
+    return MATMULS[name](equation)
+  inner = [flops(jaxpr) for jaxpr in _inner(params.values())]
   if name == 'cond':
     return max(inner)
   return _trips(name, params) * sum(inner)
@@ -81,7 +81,7 @@ def _convolution(equation: Any) -> int:
   return 2 * out.size * right.size // features
 
 
-PRODUCTS = {
+MATMULS = {
   'dot_general': _dot,
   'ragged_dot_general': _ragged_dot,
   'conv_general_dilated': _convolution,

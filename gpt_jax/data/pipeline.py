@@ -26,7 +26,7 @@ from gpt_jax.spec import UsageError
 Batch = dict[str, np.ndarray]
 
 # Rows of tokens, int32 [B, L + 1], to the arrays of a batch.
-Corrupt = Callable[[np.ndarray], Batch]
+MakeBatch = Callable[[np.ndarray], Batch]
 
 # Of a store in memory two batches are made at once, and four are held ready: a
 # step on a CPU loses next to nothing to the threads.
@@ -106,12 +106,12 @@ class RowSource:
     starts = [span.start for span in spans]
     return self._store.read_many(starts, self._length + 1).astype(np.int32)
 
-  def batch(self, indices: Iterable[int], corrupt: Corrupt) -> Batch:
+  def batch(self, indices: Iterable[int], make_batch: MakeBatch) -> Batch:
     """Returns rows of the run as the arrays of a batch."""
     if not self._packed:
-      return corrupt(self.read(indices))
+      return make_batch(self.read(indices))
     spans = [self.span(self.place(int(i))) for i in indices]
-    return _packed_batch(self._store, spans, self._length, corrupt)
+    return _packed_batch(self._store, spans, self._length, make_batch)
 
 
 def rows_per_epoch(store: TokenStore, length: int) -> int:
@@ -155,7 +155,7 @@ def batches(
   stop: int,
   rows: Callable[[int], tuple[int, int]],
   host_rows: Callable[[int], slice] = all_rows,
-  corrupt: Corrupt = causal,
+  make_batch: MakeBatch = causal,
 ) -> Iterator[Batch]:
   """Yields this host's share of the batches of steps [start, stop).
 
@@ -170,7 +170,7 @@ def batches(
     stop: after the last step.
     rows: step -> (offset, count), the rows of the run that make its batch.
     host_rows: count -> the slice of them that this host reads.
-    corrupt: rows of tokens -> the arrays of a batch.
+    make_batch: rows of tokens -> the arrays of a batch.
 
   Raises:
     UsageError: at once, if the store is shorter than one row.
@@ -180,7 +180,7 @@ def batches(
   def batch(step: int) -> Batch:
     offset, count = rows(step)
     numbers = range(offset, offset + count)[host_rows(count)]
-    return source.batch(numbers, corrupt)
+    return source.batch(numbers, make_batch)
 
   return prefetch(batch, start, stop, ahead=not store.in_memory)
 
@@ -191,7 +191,7 @@ def evaluation_batches(
   length: int,
   rows: int,
   host_rows: Callable[[int], slice] = all_rows,
-  corrupt: Corrupt = causal,
+  make_batch: MakeBatch = causal,
 ) -> Iterator[Batch]:
   """Yields batches that have each token of the store as a target once.
 
@@ -204,7 +204,7 @@ def evaluation_batches(
     length: targets in a row.
     rows: in a batch, over all hosts.
     host_rows: count -> the slice of them that this host reads.
-    corrupt: rows of tokens -> the arrays of a batch.
+    make_batch: rows of tokens -> the arrays of a batch.
   """
 
   def batch(step: int) -> Batch:
@@ -213,9 +213,9 @@ def evaluation_batches(
       begins = store.packed(length)['']
       bounds = begins[np.minimum([numbers, numbers + 1], len(begins) - 1)]
       spans = [range(*bound) for bound in bounds.T]
-      return _packed_batch(store, spans, length, corrupt)
+      return _packed_batch(store, spans, length, make_batch)
     tokens, counts = _evaluation_rows(store, numbers, length)
-    made = corrupt(tokens)
+    made = make_batch(tokens)
     made['weights'] = np.where(counts, made['weights'], np.float32(0))
     return made
 
@@ -241,11 +241,11 @@ def _evaluation_rows(
 
 
 def _packed_batch(
-  store: TokenStore, spans: list[range], length: int, corrupt: Corrupt
+  store: TokenStore, spans: list[range], length: int, make_batch: MakeBatch
 ) -> Batch:
   """Rows of whole documents, with `segments` and `positions` [B, L]."""
   tokens, counts = _packed_rows(store, spans, length)
-  made = corrupt(tokens)
+  made = make_batch(tokens)
   made['weights'] = np.where(counts, made['weights'], np.float32(0))
   made['segments'], made['positions'] = packing.segments(
     tokens[:, 1:], store.manifest.eos_id

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Held-out sets and tasks, measured while a model is trained."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,16 @@ def tasks(config: Config) -> list[suite.Named]:
   found = suite.build('eval.tasks', calls, config.eval.tasks_dir)
   suite.check('eval.tasks', found, sets=config.eval.sets)
   return found
+
+
+def evaluation(config: Config) -> Callable[..., 'HeldOutAndTasks'] | None:
+  """Makes what measures a run with `eval.tasks`; None: it has none.
+
+  Raises:
+    UsageError: a call, a file or a name does not do.
+  """
+  found = tasks(config)
+  return functools.partial(HeldOutAndTasks, tasks=found) if found else None
 
 
 class HeldOutAndTasks:

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import sharding
-from gpt_jax.finetuning import layers
+from gpt_jax.nn import lowest_layers as layers
 from gpt_jax.nn.pattern import period
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state as state_lib
 from gpt_jax.training.run import Run
-from gpt_jax.training.state import TrainState
 
 # How many of the lowest layers, with the embeddings; None: all there is; -1:
 # nothing.

@@ -28,16 +28,16 @@ class Objective(NamedTuple):
   """Pure functions.
 
   Attributes:
-    corrupt: rows of the global order, int [B, L + 1], to the arrays of a
+    make_batch: rows of the global order, int [B, L + 1], to the arrays of a
       batch; NumPy, on the host.
     init: a random key to parameters with logical axes (boxed).
     loss: parameters, batch and a random key to a `Loss`. Without a key it
       evaluates: no dropout, no penalty.
-    example: a batch of one row, where `corrupt` does not make batches.
+    example: a batch of one row, where `make_batch` does not make batches.
     outputs: parameters and batch to what a task is measured by, [B, K].
   """
 
-  corrupt: Callable[[np.ndarray], dict[str, np.ndarray]]
+  make_batch: Callable[[np.ndarray], dict[str, np.ndarray]]
   init: Callable[[jax.Array], Params]
   loss: Callable[[Params, Batch, jax.Array | None], Loss]
   example: dict[str, np.ndarray] | None = None

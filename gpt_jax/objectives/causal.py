@@ -18,7 +18,7 @@ from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
 from gpt_jax.spec import UsageError
 
 
-def corrupt(rows: np.ndarray) -> dict[str, np.ndarray]:
+def make_batch(rows: np.ndarray) -> dict[str, np.ndarray]:
   """Each token predicts the next: [B, L + 1] to inputs and targets [B, L]."""
   return {
     'inputs': rows[:, :-1],
@@ -88,7 +88,7 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
         Loss(total, weight, penalty), routers, training=key is not None
       )
 
-    return Objective(corrupt, init, loss)
+    return Objective(make_batch, init, loss)
 
   return build
 

@@ -214,7 +214,7 @@ def _task(
       return scores(params, batch, None)[0]
 
     return Objective(
-      corrupt=lambda rows: {'inputs': rows},
+      make_batch=lambda rows: {'inputs': rows},
       init=init,
       loss=loss,
       example={

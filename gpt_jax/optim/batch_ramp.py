@@ -86,7 +86,7 @@ Plan = Callable[[int], Ramp]
 
 
 def build(rows: Any, *, row_tokens: int) -> Ramp:
-  """Makes the ramp that `batch.rows` describes.
+  """Makes the ramp that `batch.size` describes.
 
   Args:
     rows: a number, or a call-string of `RAMPS`.
@@ -97,14 +97,14 @@ def build(rows: Any, *, row_tokens: int) -> Ramp:
   """
   if type(rows) is int:
     if rows < 1:
-      raise UsageError(f'batch.rows={rows}: must be at least 1')
+      raise UsageError(f'batch.size={rows}: must be at least 1')
     return constant(rows, row_tokens=row_tokens)
   if not isinstance(rows, str):
     raise UsageError(
-      f'batch.rows={rows!r}: give a number of rows, or stages as in '
+      f'batch.size={rows!r}: give a number of rows, or stages as in '
       "'ramp(0:512, 50k_steps:1024)'"
     )
-  return spec.build('batch.rows', rows, RAMPS)(row_tokens)
+  return spec.build('batch.size', rows, RAMPS)(row_tokens)
 
 
 def constant(rows: int, *, row_tokens: int) -> Ramp:
@@ -119,11 +119,11 @@ def ramp(*stages: Pair) -> Plan:
     begin = 0 if stage.key == '0' else stage.key
     if type(stage.value) is not int or stage.value < 1:
       raise UsageError(
-        f'batch.rows: {stage.key}:{stage.value!r}: must be at least 1 row'
+        f'batch.size: {stage.key}:{stage.value!r}: must be at least 1 row'
       )
-    plateaus.append((amount.parse('batch.rows: boundary', begin), stage.value))
+    plateaus.append((amount.parse('batch.size: boundary', begin), stage.value))
   if not plateaus or plateaus[0][0].count:
-    raise UsageError("batch.rows: the first stage begins at 0: 'ramp(0:512)'")
+    raise UsageError("batch.size: the first stage begins at 0: 'ramp(0:512)'")
   return lambda row_tokens: _ramp(plateaus, row_tokens)
 
 
@@ -143,11 +143,11 @@ def linear_ramp(start: int, stop: int, over: str, stages: int) -> Plan:
   """
   if not 0 < start < stop or not 1 < stages <= 1 + (stop - start) // start:
     raise UsageError(
-      f'batch.rows: linear_ramp: from start={start} to stop={stop} in '
+      f'batch.size: linear_ramp: from start={start} to stop={stop} in '
       f'stages={stages}: needs rows that grow by {start} or more in each of '
       'at least 2 stages'
     )
-  length = amount.parse('batch.rows: over', over)
+  length = amount.parse('batch.size: over', over)
   rows = [start]
   for i in range(1, stages - 1):
     multiple = round((stop / start) ** (i / (stages - 1)))
@@ -170,7 +170,7 @@ def _ramp(plateaus: list[tuple[Amount, int]], row_tokens: int) -> Ramp:
     start = found.step_at(begin)
     if start <= found.stages[-1].start:
       raise UsageError(
-        f'batch.rows: the stage of {rows} rows begins at {begin.count:,} '
+        f'batch.size: the stage of {rows} rows begins at {begin.count:,} '
         f'{begin.unit}, which is step {start}; the one before it begins there '
         'or later'
       )

@@ -9,14 +9,11 @@ import pathlib
 import sys
 from typing import Any, NamedTuple
 
-from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.commands import inspect
-from gpt_jax.planning import chips
+from gpt_jax.costs import totals
 from gpt_jax.planning.inference import serve
 from gpt_jax.planning.laws import FITS, LAWS, Fit
 from gpt_jax.spec import UsageError
@@ -29,51 +26,30 @@ class Shipped(NamedTuple):
   parameters: int
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags of this part of `plan`."""
-  flags.DEFINE_float(
-    'budget', None, 'Training FLOPs, as in 5.76e23.', flag_values=values
-  )
-  flags.DEFINE_string(
-    'chips',
-    None,
-    'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
-    'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
-    'chip); kinds: ' + ', '.join(chips.KINDS) + '.',
-    flag_values=values,
-  )
-  flags.DEFINE_float('days', None, 'With --chips: days.', flag_values=values)
-  flags.DEFINE_float(
-    'mfu',
-    0.4,
-    'With --chips: the assumed share of the bf16 peak.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'inference_tokens',
-    None,
-    'Tokens that the model is to process after training: also find the '
-    'smaller model, trained for longer, that takes the least FLOPs in all at '
-    'equal predicted loss.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'fit',
-    None,
-    'scaling.json of `gpt-jax scaling`: add the law fitted there.',
-    flag_values=values,
-  )
+def plan(
+  flops: float,
+  assumed: dict[str, Any],
+  *,
+  inference_tokens: float | None,
+  fit_path: str | None,
+) -> dict[str, Any]:
+  """What a budget buys, by each law, beside the configs in ./configs.
 
+  Args:
+    flops: of training.
+    assumed: what they were computed from, for the report.
+    inference_tokens: processed after training; empty: none.
+    fit_path: scaling.json of a sweep; its law is added.
 
-def main(args: cli.Args) -> None:
-  """Prints the plan of `--budget` or `--chips`."""
-  flops, assumed = budget(args)
-  given = args.inference_tokens
+  Raises:
+    UsageError: the file holds no fit, or a number is not positive.
+  """
+  given = inference_tokens
   if given is not None and not 0 < given < math.inf:
     raise UsageError(f'--inference_tokens={given:g}: must be positive')
   fits = dict(FITS)
-  if args.fit:
-    fits[args.fit] = read_fit(args.fit)
+  if fit_path:
+    fits[fit_path] = read_fit(fit_path)
   optima = [{'law': name, **law(flops)._asdict()} for name, law in LAWS.items()]
   for name, fit in fits.items():
     found = fit.optimum(flops)
@@ -105,52 +81,12 @@ def main(args: cli.Args) -> None:
             **_nearest(ours, model.parameters),
           }
         )
-  found = {
+  return {
     'budget_flops': flops,
     'assumed': assumed,
     'optima': optima,
     **({'inference_tokens': given, 'served': served} if served else {}),
     'notes': NOTES,
-  }
-  if args.json:
-    print(json.dumps(found))
-  else:
-    show(found, Console())
-
-
-def budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
-  """Training FLOPs, and what they were computed from.
-
-  Raises:
-    UsageError: not one of --budget and --chips is given, or they make no sense.
-  """
-  if (args.budget is None) == (args.chips is None):
-    raise UsageError(
-      'give --budget FLOPs, or --chips KIND-NUMBER with --days; see --help'
-    )
-  if args.budget is not None:
-    if args.days is not None:
-      raise UsageError('--days: belongs to --chips; leave it out, or --budget')
-    if not 0 < args.budget < math.inf:
-      raise UsageError(
-        f'--budget={args.budget:g}: must be positive, as in 5.76e23'
-      )
-    return args.budget, {}
-  cli.required(args, 'days')
-  if not 0 < args.days < math.inf:
-    raise UsageError(f'--days={args.days:g}: must be positive')
-  if not 0 < args.mfu <= 1:
-    raise UsageError(
-      f'--mfu={args.mfu:g}: is a share of the peak; give more than 0 and at '
-      'most 1'
-    )
-  found = chips.parse(args.chips)
-  flops = found.count * found.peak * args.mfu * args.days * 86_400
-  return flops, {
-    'chips': found.count,
-    'peak_flops_per_second_and_chip': found.peak,
-    'mfu': args.mfu,
-    'days': args.days,
   }
 
 
@@ -190,7 +126,7 @@ def shipped(root: pathlib.Path) -> list[Shipped]:
       config = module.get_config(size)
       if config.model.num_encoder_layers or 'switch' in config.model.ffn:
         continue
-      figures = inspect.figures_of(config_lib.resolve_model(config))[1]
+      figures = totals.figures_of(config_lib.resolve_model(config))[1]
       name = f'configs/{file.name}' + (f':{size}' if size else '')
       found.append(Shipped(name, figures['parameters']))
   return found

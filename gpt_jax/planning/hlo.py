@@ -3,7 +3,7 @@
 """Reads the text of a compiled program, which is that of one device.
 
   program = hlo.parse(compiled.as_text())
-  flops = matmuls.count(program)
+  flops = matmuls.flops(program)
   sent = collectives.read(program, mesh)
   estimate.step_time(flops.total, sent, mesh, rates)
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
-from gpt_jax.commands import inspect
 from gpt_jax.config import Config
+from gpt_jax.costs import totals
 from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.planning.power import Curve, Point
 from gpt_jax.spec import UsageError
@@ -157,7 +157,7 @@ def _model(config: Config, size: Size) -> Model:
   # Any number of steps will do to count.
   model.schedule.num_steps = 10**6
   model = config_lib.resolve(model)
-  parameters = inspect.figures_of(model)[1]['parameters']
+  parameters = totals.figures_of(model)[1]['parameters']
   name = f'{size.num_layers}x{size.d_model}'
   return Model(name, parameters, 6 * parameters, model, changes)
 

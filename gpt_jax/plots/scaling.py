@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.commands.plot import load_pyplot, save_figure
 from gpt_jax.planning import envelope
 from gpt_jax.planning.fit import Fits
 from gpt_jax.planning.power import Curve, Point
+from gpt_jax.plots.figure import load_pyplot, save_figure
 
 
 def draw(

@@ -125,7 +125,7 @@ def first_process_first(function: Callable[[], T], name: str) -> T:
   return function()
 
 
-def first_says(value: T) -> T:
+def broadcast_from_host0(value: T) -> T:
   """The `value` of process 0, on every process; of plain JSON types.
 
   For decisions that follow from files, of which the others may see an older
@@ -142,7 +142,7 @@ def first_says(value: T) -> T:
   return json.loads(said)
 
 
-def all_say(yes: bool) -> bool:
+def all_agree(yes: bool) -> bool:
   """Whether every process says so: they must go the same way."""
   if jax.process_count() == 1:
     return yes

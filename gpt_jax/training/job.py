@@ -151,12 +151,12 @@ class Job(NamedTuple):
       ],
       unlogged=unlogged[-1] if unlogged else [],
     )
-    return Past(**hosts.first_says(past))
+    return Past(**hosts.broadcast_from_host0(past))
 
   def skips(self) -> skips.Skips:
     """The rows left out so far; every process is to ask at the same time."""
     text = skips.to_json(skips.read(self.workdir))
-    return skips.from_json(hosts.first_says(text))
+    return skips.from_json(hosts.broadcast_from_host0(text))
 
   def batches(self, start: int) -> Generator[pipeline.Batch]:
     """Yields this host's share of the batches of steps from `start`, from 0."""

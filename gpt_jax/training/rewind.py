@@ -13,12 +13,12 @@ from typing import Any
 
 from gpt_jax.checkpoints.retention import rewind_target
 from gpt_jax.data import skips
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.training import metrics, spikes
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.job import Job
 from gpt_jax.training.spikes import Spike
-from gpt_jax.training.state import TrainState
 
 
 def rewind(job: Job, spike: Spike) -> TrainState:

@@ -20,22 +20,22 @@ from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
 from gpt_jax.costs import matmuls
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.finetuning.freezing import Frozen
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.preflight import check_attention
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS, Precision
 from gpt_jax.optim.schedules import Schedule
 from gpt_jax.optim.spikes import SPIKES, Policy
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state as state_lib
-from gpt_jax.training.state import TrainState
 from gpt_jax.training.step import eval_step, train_step
 
 Devices = Sequence[Any] | None
@@ -229,7 +229,7 @@ def abstract_batch(run: Run, num_rows: int) -> dict[str, Any]:
   batch = run.objective.example
   if batch is None:
     row = np.zeros((1, run.config.model.context_length + 1), np.int32)
-    batch = run.objective.corrupt(row)
+    batch = run.objective.make_batch(row)
     if run.config.data.rows == 'documents':
       batch |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
   return {
@@ -298,7 +298,7 @@ def _compile(run: Run, jitted, *args) -> Compiled:
     traced = jitted.trace(*args)
     compiled = traced.lower().compile()
   seconds = time.perf_counter() - start
-  return Compiled(compiled, seconds, matmuls.count(traced.jaxpr))
+  return Compiled(compiled, seconds, matmuls.flops(traced.jaxpr))
 
 
 class Trained(NamedTuple):

@@ -6,9 +6,9 @@ import math
 import time
 
 from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import phases
 from gpt_jax.runtime.log import log
-from gpt_jax.training.state import TrainState
 
 
 class Saver:

@@ -22,11 +22,11 @@ from gpt_jax.data import pipeline
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.optim.spikes import Policy, is_spike
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.run import Run
-from gpt_jax.training.state import TrainState
 
 # What the file of a spike holds of its step's metrics.
 FIGURES = ('loss', 'grad_norm', 'grad_norms')

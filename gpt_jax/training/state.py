@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step changes: the step count, parameters and optimizer state."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,7 @@ from gpt_jax import sharding
 from gpt_jax.objectives.base import Objective
 from gpt_jax.optim.average import Average
 from gpt_jax.optim.rounding import Precision, to_float32
-
-
-class TrainState(NamedTuple):
-  """All that a checkpoint holds. The data order follows from `step` alone."""
-
-  step: Any  # int32 scalar: steps done
-  params: Any
-  opt_state: Any
-  ema: Any = None  # average of the parameters, where one is kept
-
-  @property
-  def eval_params(self) -> Any:
-    """What evaluates and generates: the average where one is kept."""
-    return self.params if self.ema is None else self.ema
+from gpt_jax.optim.train_state import TrainState
 
 
 def init_params(objective: Objective, key: jax.Array) -> Any:

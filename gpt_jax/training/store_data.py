@@ -38,7 +38,7 @@ class StoreData:
       stop=run.config.schedule.num_steps,
       rows=rows,
       host_rows=run.host_rows,
-      corrupt=run.objective.corrupt,
+      make_batch=run.objective.make_batch,
     )
 
   def epochs(self, index: int) -> dict[str, float]:

@@ -4,6 +4,7 @@
 
 from typing import NamedTuple
 
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.job import Evaluation, Job
@@ -11,7 +12,6 @@ from gpt_jax.training.meter import Meter
 from gpt_jax.training.metrics import Metrics
 from gpt_jax.training.run import Run
 from gpt_jax.training.saver import Saver
-from gpt_jax.training.state import TrainState
 
 
 class Tools(NamedTuple):

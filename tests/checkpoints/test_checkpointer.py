@@ -22,8 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.checkpoints.checkpointer import Checkpointer, DamageError
 from gpt_jax.checkpoints.fingerprints import Array, difference, fingerprint
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
-from gpt_jax.training.state import TrainState
 
 # Where Orbax fails to read one array it drops the tasks that read the others.
 pytestmark = pytest.mark.filterwarnings(

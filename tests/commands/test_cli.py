@@ -69,17 +69,17 @@ BAD = {
     "mesh.rules.mlp='model': unknown mesh axis 'model'",
   ),
   'rows': (
-    ['train', SMOKE, W, '--config.batch.rows=7'],
-    'batch.rows=7: does not divide over the 8 devices',
+    ['train', SMOKE, W, '--config.batch.size=7'],
+    'batch.size=7: does not divide over the 8 devices',
   ),
   'ramp': (
-    ['train', SMOKE, W, '--config.batch.rows=ramp(0:8, 5_steps:12)'],
-    "batch.rows='ramp(0:8, 5_steps:12)': its stage of 12 rows does not divide "
+    ['train', SMOKE, W, '--config.batch.size=ramp(0:8, 5_steps:12)'],
+    "batch.size='ramp(0:8, 5_steps:12)': its stage of 12 rows does not divide "
     'over the 8 devices',
   ),
   'ramp boundary': (
-    ['train', SMOKE, W, '--config.batch.rows=ramp(0:8, 5:16)'],
-    "batch.rows: boundary='5': give a whole number of steps or tokens",
+    ['train', SMOKE, W, '--config.batch.size=ramp(0:8, 5:16)'],
+    "batch.size: boundary='5': give a whole number of steps or tokens",
   ),
   'run length': (
     ['train', SMOKE, W, '--config.schedule.num_steps=5G'],

@@ -30,7 +30,7 @@ def workdir(tmp_path_factory):
       '--config.model.num_layers=2',
       '--config.model.d_model=48',
       '--config.model.context_length=61',
-      '--config.batch.rows=ramp(0:8, 9_steps:16)',
+      '--config.batch.size=ramp(0:8, 9_steps:16)',
       f'--config.schedule.num_steps={STEPS}',
       '--config.schedule.name=constant(peak=1e-2)',
       '--config.checkpoint.every_steps=11',
@@ -283,7 +283,7 @@ def test_benchmark_measures_a_step(capsys):
   flags = [
     f'--config={ROOT}/configs/benchmark.py:char',
     '--config.model.num_layers=1',
-    '--config.batch.rows=8',
+    '--config.batch.size=8',
     '--steps=3',
     '--json',
   ]
@@ -304,7 +304,7 @@ def test_benchmark_of_saving(capsys):
   flags = [
     f'--config={ROOT}/configs/benchmark.py:char',
     '--config.model.num_layers=1',
-    '--config.batch.rows=8',
+    '--config.batch.size=8',
     '--config.log.every_steps=1',
     '--what=checkpoint',
     '--steps=1',
@@ -329,7 +329,7 @@ def test_benchmark_of_decoding(capsys):
     '--config.model.d_model=32',
     '--config.model.num_heads=4',
     '--config.model.context_length=26',
-    '--config.batch.rows=5',
+    '--config.batch.size=5',
     '--what=decode',
     '--steps=3',
     '--json',
@@ -366,7 +366,7 @@ def test_benchmark_of_experts(capsys):
     '--config.model.d_model=24',
     '--config.model.vocab_size=48',
     '--config.model.context_length=64',
-    '--config.batch.rows=8',
+    '--config.batch.size=8',
     '--what=switch',
     '--steps=2',
   ]
@@ -396,7 +396,7 @@ def test_decoding_compiles_once(capsys):
     '--config.model.d_model=48',
     '--config.model.num_heads=6',
     '--config.model.context_length=34',
-    '--config.batch.rows=3',
+    '--config.batch.size=3',
     '--what=decode',
     '--steps=7',
   ]

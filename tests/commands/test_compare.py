@@ -17,7 +17,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.commands import compare
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
+from gpt_jax.training import metrics, variants
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -57,8 +57,8 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
       }
       finished(folder, lines(3.0, 1.0, 65.0, **layers))
 
-  monkeypatch.setattr(compare, 'train', train)
-  monkeypatch.setattr(compare.plot, 'loss_curves', lambda *_, out: out)
+  monkeypatch.setattr(variants, 'train', train)
+  monkeypatch.setattr(compare.losses, 'loss_curves', lambda *_, out: out)
   argv = [
     *('compare', f'--workdir={tmp_path}', '--seeds=0,2'),
     '--run=dense a.py:small',
@@ -102,7 +102,7 @@ def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
     '--config.model.d_model=24',
     '--config.model.d_ff=40',
     '--config.model.context_length=32',
-    '--config.batch.rows=4',
+    '--config.batch.size=4',
     '--config.eval.rows=4',
     '--config.schedule.num_steps=2',
     '--config.log.every_steps=1',
@@ -151,9 +151,9 @@ def test_bad_usage(tmp_path, capsys, flags, message):
   'code, error', [(2, UsageError), (1, RuntimeError), (75, Preempted)]
 )
 def test_failures_of_a_run_are_passed_on(monkeypatch, code, error):
-  monkeypatch.setattr(compare, 'wait_for', lambda command: code)
+  monkeypatch.setattr(variants, 'wait_for', lambda command: code)
   with pytest.raises(error, match='a'):
-    compare.train(compare.Variant('a', []), '0', 'W/a/0', 'W')
+    variants.train(variants.Variant('a', []), '0', 'W/a/0', 'W')
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
@@ -174,7 +174,7 @@ def test_a_run_is_told_to_stop_and_waited_for(tmp_path, number):
 
   before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
   threading.Thread(target=stop).start()
-  code = compare.wait_for([sys.executable, '-c', run])
+  code = variants.wait_for([sys.executable, '-c', run])
   assert code == (75 if number == signal.SIGTERM else 0)
   after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
   assert after == before

@@ -15,6 +15,7 @@ from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import sample
+from gpt_jax.hf.vocabulary import tokenizer_name
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run
 from tests.support import tiny
@@ -120,7 +121,7 @@ def test_a_tokenizer_json_alone_is_enough(tmp_path, caplog):
   path = source / 'tokenizer.json'
   made.save(str(path))
   # Nothing says which token ends a document: an import without a tokenizer.
-  assert convert.tokenizer_name(str(source), 'gpt2') is None
+  assert tokenizer_name(str(source), 'gpt2') is None
   assert 'does not say which token ends a document' in caplog.text
   made.add_special_tokens(['<|endoftext|>'])
   made.save(str(path))

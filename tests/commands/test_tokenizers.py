@@ -95,8 +95,8 @@ def test_the_command_compares_on_what_is_held_out(texts, capsys):
 
 
 def test_text_that_was_learnt_from_is_said(texts, caplog, capsys, monkeypatch):
-  monkeypatch.setattr('gpt_jax.log.propagate', True)
-  monkeypatch.setattr('gpt_jax.cli._set_up_logging', lambda: None)
+  monkeypatch.setattr('gpt_jax.runtime.log.log.propagate', True)
+  monkeypatch.setattr('gpt_jax.runtime.log.set_up', lambda: None)
   assert main([*CONFIG, '--text=other.txt']) == 0
   assert 'learnt from' not in caplog.text
   assert main([*CONFIG, '--text=docs/*.txt']) == 0

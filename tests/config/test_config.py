@@ -135,7 +135,7 @@ def test_every_number_of_the_base_has_a_bound():
   # The mesh checks its own sizes, against the devices; the ramp its rows.
   assert unbounded <= {
     *('seed', 'mesh.data', 'mesh.fsdp', 'mesh.expert', 'mesh.tensor'),
-    'batch.rows',
+    'batch.size',
   }
 
 
@@ -153,7 +153,7 @@ def test_schedule_arguments_are_checked_by_resolve(arguments):
 def test_the_length_of_a_run(given, steps):
   # 40 steps of 8 rows of 13 tokens, and as many of 24 as hold the rest.
   changes = {
-    'batch.rows': 'ramp(0:8, 40_steps:24)',
+    'batch.size': 'ramp(0:8, 40_steps:24)',
     'schedule.num_steps': given,
   }
   config = config_lib.resolve(tiny.config(**changes))
@@ -172,11 +172,11 @@ def test_the_length_of_a_run(given, steps):
     ({'schedule.num_steps': True}, 'num_steps=True: give a whole number of'),
     ({'schedule.num_steps': 2.5}, 'num_steps=2.5: give a whole number of'),
     ({'schedule.num_steps': '9T_tokens'}, 'are 43,269,230,770 steps, more'),
-    ({'batch.rows': 0}, 'batch.rows=0: must be at least 1'),
-    ({'batch.rows': '16'}, "batch.rows='16': a name was expected"),
+    ({'batch.size': 0}, 'batch.size=0: must be at least 1'),
+    ({'batch.size': '16'}, "batch.size='16': a name was expected"),
     (
-      {'batch.rows': 'ramp(0:8, 40_steps:12)', 'batch.micro_rows': 8},
-      "batch.rows='ramp(0:8, 40_steps:12)': its stage of 12 rows does not "
+      {'batch.size': 'ramp(0:8, 40_steps:12)', 'batch.micro_rows': 8},
+      "batch.size='ramp(0:8, 40_steps:12)': its stage of 12 rows does not "
       'divide by batch.micro_rows=8',
     ),
     (
@@ -232,12 +232,12 @@ def test_json_round_trip(vocab_size):
 def test_differences_name_field_and_both_values():
   old = config_lib.resolve(tiny.config())
   new = config_lib.resolve(
-    tiny.config(**{'seed': 3, 'model.ffn': 'relu', 'batch.rows': 24})
+    tiny.config(**{'seed': 3, 'model.ffn': 'relu', 'batch.size': 24})
   )
   assert {*config_lib.differences(old, new)} == {
     'seed: 0 -> 3',
     "model.ffn: 'gelu_tanh' -> 'relu'",
-    'batch.rows: 16 -> 24',
+    'batch.size: 16 -> 24',
   }
 
 

@@ -16,7 +16,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.__main__ import main
 from gpt_jax.commands import inspect
-from gpt_jax.costs import flops
+from gpt_jax.costs import flops, totals
 from gpt_jax.data import mixture
 from gpt_jax.data.tokenizers.tokenizer import TOKENIZERS
 from gpt_jax.finetuning.known_tasks import TASKS
@@ -138,7 +138,7 @@ def test_batch_splits_over_eight_devices_or_says_so(name, size):
   config = config_lib.resolve_model(module(name).get_config(size))
   stages = config_lib.ramp(config).stages
   if any(stage.rows % 8 for stage in stages):
-    message = rf'batch\.rows={config.batch.rows}: does not divide'
+    message = rf'batch\.rows={config.batch.size}: does not divide'
     with pytest.raises(UsageError, match=message):
       run.check_devices(config)
   else:
@@ -158,7 +158,7 @@ def test_batch_splits_over_eight_devices_or_says_so(name, size):
 )
 def test_parameter_counts_of_the_papers(name, size, parameters):
   config = config_lib.resolve(module(name).get_config(size))
-  tree, figures = inspect.figures_of(config)
+  tree, figures = totals.figures_of(config)
   assert figures['parameters'] == parameters
   assert figures['parameters_active'] == parameters
   # The same by arithmetic: embeddings, positions, 12 D^2 + 13 D a layer, and
@@ -192,7 +192,7 @@ def test_fine_tuning_changes_no_fields_of_the_tree(name):
 
 def test_figures_of_gpt2_small():
   config = config_lib.resolve(module('gpt2').get_config('small'))
-  _, figures = inspect.figures_of(config)
+  _, figures = totals.figures_of(config)
   # 12 layers of 12 * 768^2, and the 50,257 x 768 table, once.
   matmul = 12 * 12 * 768**2 + 50_257 * 768
   # PaLM, appendix B: 6 N + 12 L H Q T.
@@ -208,7 +208,7 @@ def test_untied_head_is_counted_once():
   config = module('gpt2').get_config('small').unlock()
   config.model.output = 'untied'
   config = config_lib.resolve(config)
-  tree, figures = inspect.figures_of(config)
+  tree, figures = totals.figures_of(config)
   assert figures['parameters'] == 124_439_808 + 50_257 * 768
   tied = 12 * 12 * 768**2 + 50_257 * 768
   assert flops.matmul_parameters(config, tree) == tied
@@ -217,7 +217,7 @@ def test_untied_head_is_counted_once():
 def test_figures_need_the_vocabulary():
   config = config_lib.resolve(module('smoke').get_config())
   with pytest.raises(UsageError, match=r'--config\.model\.vocab_size=N'):
-    inspect.figures_of(config)
+    totals.figures_of(config)
 
 
 # Decoder-only models: layers, d_model, heads, head size, key/value heads,
@@ -338,7 +338,7 @@ def test_decoder_row(row):
   m = config.model
   found = [m.num_layers, m.d_model, m.num_heads, m.head_size, m.num_kv_heads]
   assert [*found, m.d_ff, m.vocab_size, m.context_length] == sizes
-  _, figures = inspect.figures_of(config)
+  _, figures = totals.figures_of(config)
   assert figures['parameters'] == parameters
   assert figures['parameters_active'] == ACTIVE.get(row, parameters)
   counted = figures[COUNTED.get(row, 'parameters')]
@@ -359,7 +359,7 @@ def test_switch_sizes_that_the_paper_prints_with_other_totals(
   """26B and 395B in its table 9."""
   config = module('switch').get_config(size).unlock()
   config.model.ffn, config.model.d_ff = ffn, d_ff
-  figures = inspect.figures_of(config_lib.resolve_model(config))[1]
+  figures = totals.figures_of(config_lib.resolve_model(config))[1]
   assert rounded(figures['parameters'], printed) == printed
 
 
@@ -389,7 +389,7 @@ def test_switch_tiny_and_its_twin():
   }
   assert found == {'model.ffn'}
   switch, dense = (
-    inspect.figures_of(config)[1]['flops_per_token']
+    totals.figures_of(config)[1]['flops_per_token']
     for config in (switch, dense)
   )
   assert switch - dense == 6 * 2 * 64 * 8
@@ -401,7 +401,7 @@ def test_palm_has_no_scales_in_its_norms():
     config_lib.resolve(module('palm').get_config('540b'))
   )
   config.model.norm = 'layernorm(bias=False)'
-  with_scales = inspect.figures_of(config)[1]['parameters']
+  with_scales = totals.figures_of(config)[1]['parameters']
   # One norm for each layer's attention and feed-forward, and the last.
   assert with_scales - ROWS['palm-540b'][-2] == 119 * 18_432
   assert rounded(with_scales, '540.35B') == '540.36B'
@@ -419,18 +419,18 @@ def test_palm_has_no_scales_in_its_norms():
   ],
 )
 def test_parameters_in_words(parameters, text):
-  assert inspect.rounded(parameters) == text
+  assert totals.rounded(parameters) == text
 
 
 def test_gopher_counts_the_projection_of_its_relative_positions():
   """417M are 13 d^2 a layer and the table; 12 d^2 would make 389M."""
   config = config_lib.resolve(module('gopher').get_config('417m'))
-  figures = inspect.figures_of(config)[1]
+  figures = totals.figures_of(config)[1]
   # They multiply distances: a token does not meet them.
   assert figures['parameters_matmul'] == 12 * 12 * 1536**2 + 32_000 * 1536
   config = config_lib.unlocked(config)
   config.model.position = 'rope'
-  plain = inspect.figures_of(config)[1]['parameters']
+  plain = totals.figures_of(config)[1]['parameters']
   # The projection, u and v.
   assert figures['parameters'] - plain == 12 * (1536**2 + 2 * 1536)
   assert rounded(plain, '417M') == '389M'
@@ -439,7 +439,7 @@ def test_gopher_counts_the_projection_of_its_relative_positions():
 def test_heads_that_give_gpt3_1_3b_its_name():
   config = module('gpt3').get_config('1.3b').unlock()
   config.model.num_heads = 16
-  figures = inspect.figures_of(config_lib.resolve(config))[1]
+  figures = totals.figures_of(config_lib.resolve(config))[1]
   assert rounded(figures['parameters'], '1.3B') == '1.3B'
 
 
@@ -460,7 +460,7 @@ def test_heads_that_give_gpt3_1_3b_its_name():
 def test_tokens_of_the_recipes(row, tokens, batch):
   name, _, size = row.partition('-')
   config = config_lib.resolve(module(name).get_config(size))
-  figures = inspect.figures_of(config)[1]
+  figures = totals.figures_of(config)[1]
   np.testing.assert_allclose(figures['tokens_per_step'], batch, rtol=5e-3)
   np.testing.assert_allclose(figures['tokens_total'], tokens, rtol=1e-4)
 

@@ -20,7 +20,7 @@ SMALL = {
   'model.vocab_size': 61,
   'model.context_length': 24,
   'model.dtype': 'float32',
-  'batch.rows': 8,
+  'batch.size': 8,
   'batch.micro_rows': 8,
   'schedule.num_steps': 50,
   # A rate for the size; each paper's optimiser, clipping, objective stay.
@@ -47,7 +47,7 @@ def losses(name, **changes):
   for _ in range(50):
     starts = rng.integers(61, size=(8, 1))
     rows = cycle[(starts + np.arange(25)) % 61]
-    state, metrics = step(state, run.put(run.objective.corrupt(rows), 8))
+    state, metrics = step(state, run.put(run.objective.make_batch(rows), 8))
     found.append(metrics['loss'])
   return np.array(jax.device_get(found))
 

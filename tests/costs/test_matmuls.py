@@ -15,7 +15,7 @@ from tests.support import tiny
 
 def count(f, *shapes):
   arrays = [jnp.zeros(shape, jnp.float32) for shape in shapes]
-  return matmuls.count(jax.make_jaxpr(f)(*arrays))
+  return matmuls.flops(jax.make_jaxpr(f)(*arrays))
 
 
 def test_a_product():
@@ -92,7 +92,7 @@ def model_flops(**changes):
     return jnp.sum(model.apply({'params': params}, tokens).hidden_BLD)
 
   traced = jax.jit(jax.grad(loss)).trace(params)
-  return matmuls.count(traced.jaxpr), traced
+  return matmuls.flops(traced.jaxpr), traced
 
 
 def test_a_scanned_model_counts_as_an_unrolled_one():

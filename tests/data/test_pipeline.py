@@ -274,10 +274,10 @@ def test_no_row_is_skipped_or_repeated(
 
 
 def test_an_objective_makes_the_arrays(store):
-  def corrupt(rows):
+  def make_batch(rows):
     return {'inputs': rows[:, ::2], 'weights': rows[:, 1:] > 100}
 
-  made = run(store, 2, 3, corrupt=corrupt)
+  made = run(store, 2, 3, make_batch=make_batch)
   (plain,) = run(store, 2, 3)
   assert made[0].keys() == {'inputs', 'weights'}
   np.testing.assert_array_equal(made[0]['inputs'], plain['inputs'][:, ::2])
@@ -328,11 +328,11 @@ def test_evaluation_on_hosts(store, num_hosts):
 
 
 def test_evaluation_keeps_weights_of_the_objective(store):
-  def corrupt(rows):
+  def make_batch(rows):
     made = pipeline.causal(rows)
     return made | {'weights': (rows[:, 1:] % 2).astype(np.float32)}
 
-  made = evaluate(store, LENGTH, 5, corrupt=corrupt)
+  made = evaluate(store, LENGTH, 5, make_batch=make_batch)
   total = sum(float(b['weights'].sum()) for b in made)
   assert total == (store.tokens(0, len(store)) % 2).sum()
 

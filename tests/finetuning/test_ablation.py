@@ -13,9 +13,9 @@ import pytest
 from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.commands import ablation, finetune
+from gpt_jax.commands import ablation
 from gpt_jax.data.tokenizers.tokenizer import Bytes
-from gpt_jax.finetuning import setup
+from gpt_jax.finetuning import finetune, pretrained, setup
 from gpt_jax.finetuning.setup import Pretrained
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -38,7 +38,8 @@ def runs(monkeypatch):
     path.write_text(json.dumps(result))
 
   monkeypatch.setattr(finetune, 'finetune', run)
-  monkeypatch.setattr(finetune, 'pretrained', lambda init: Pretrained(init))
+  monkeypatch.setattr(ablation.losses, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(pretrained, 'pretrained', lambda init: Pretrained(init))
   return found
 
 
@@ -52,7 +53,7 @@ def argv(workdir, *more):
 
 def test_all_runs_make_a_table(tmp_path, runs, capsys):
   flags = ['--tasks=sst2,cola', '--settings=full,scratch', '--seeds=0,2']
-  assert main(argv(tmp_path, *flags, '--flags=--config.batch.rows=5')) == 0
+  assert main(argv(tmp_path, *flags, '--flags=--config.batch.size=5')) == 0
   assert [
     pathlib.Path(f).relative_to(tmp_path).as_posix() for *_, f in runs
   ] == [
@@ -64,7 +65,7 @@ def test_all_runs_make_a_table(tmp_path, runs, capsys):
   first, last = runs[0][0], runs[-1][0]
   assert first.finetune.task == "sst2('glue/SST-2')"
   assert (first.finetune.transfer, last.finetune.transfer) == ('all', 'none')
-  assert (first.seed, last.seed, last.batch.rows) == (0, 2, 5)
+  assert (first.seed, last.seed, last.batch.size) == (0, 2, 5)
   assert (first.finetune.length, last.finetune.length) == (40, 24)
   lines = capsys.readouterr().out.splitlines()
   assert lines[0] == '|  | average | cola (matthews) | sst2 (accuracy) |'
@@ -74,7 +75,7 @@ def test_all_runs_make_a_table(tmp_path, runs, capsys):
   assert not (tmp_path / 'layers.png').exists()
   # The same again does nothing; more is added.
   flags[-1] = '--seeds=0'
-  more = ['--layers=10,2', '--json', '--flags=--config.batch.rows=5']
+  more = ['--layers=10,2', '--json', '--flags=--config.batch.size=5']
   runs.clear()
   assert main(argv(tmp_path, *flags, *more)) == 0
   assert len(runs) == 4
@@ -97,7 +98,7 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
   tree: Any = base.get_config()
   model = {**tree.model.to_dict(), 'vocab_size': 257}
   source = Pretrained('W, step 7', model, 'bytes', Bytes())
-  monkeypatch.setattr(finetune, 'pretrained', lambda init: source)
+  monkeypatch.setattr(pretrained, 'pretrained', lambda init: source)
   monkeypatch.setattr(sys, 'path', [*sys.path])
   made = []
 
@@ -111,6 +112,7 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
     (path / finetune.RESULT).write_text(json.dumps(result))
 
   monkeypatch.setattr(finetune, 'finetune', run)
+  monkeypatch.setattr(ablation.losses, 'loss_curves', lambda *_, **__: '')
   table = tmp_path / 'glue/RTE/train.tsv'
   table.parent.mkdir(parents=True)
   rows = 'a\tb\tentailment\nc\td\tnot_entailment\n'

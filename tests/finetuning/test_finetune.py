@@ -15,14 +15,15 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.commands import finetune
 from gpt_jax.costs import flops
-from gpt_jax.finetuning import layers, transfer
+from gpt_jax.finetuning import pretrained as pretrained_lib
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
-from gpt_jax.finetuning.freezing import Frozen
 from gpt_jax.finetuning.task_data import Scale, Split, TaskData, _judged
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.finetuning.tasks import Task
+from gpt_jax.nn import lowest_layers as layers
+from gpt_jax.nn import transfer
+from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
 from gpt_jax.training import job, metrics
@@ -82,7 +83,7 @@ def flags(task, workdir, *more, init='none'):
     '--config.model.init_weights=normal(stddev=0.2)',
     '--config.tokenizer.name=bytes',
     '--config.finetune.peak=1e-2',
-    '--config.batch.rows=16',
+    '--config.batch.size=16',
     f'--config.schedule.num_steps={STEPS}',
     '--config.eval.every_steps=10',
     '--config.eval.rows=32',
@@ -267,9 +268,11 @@ def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
   body = {name: part for name, part in whole.items() if name != 'heads'}
   hf.save(str(tmp_path), run.model, body)
   with pytest.raises(UsageError, match='has neither vocab'):
-    finetune.pretrained(str(tmp_path))
-  monkeypatch.setattr(finetune.convert, 'tokenizer_name', lambda *_: 'bytes')
-  ours, theirs = map(finetune.pretrained, (str(workdir), str(tmp_path)))
+    pretrained_lib.pretrained(str(tmp_path))
+  monkeypatch.setattr(
+    pretrained_lib.vocabulary, 'tokenizer_name', lambda *_: 'bytes'
+  )
+  ours, theirs = map(pretrained_lib.pretrained, (str(workdir), str(tmp_path)))
   assert (theirs.tokenizer.vocab_size, theirs.tokenizer_name) == (257, 'bytes')
   # What another task's W_y has learned is left behind.
   for found in (ours, theirs):

@@ -6,14 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.objectives.causal import causal, corrupt
+from gpt_jax.objectives.causal import causal, make_batch
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 
 
 def test_each_token_predicts_the_next():
-  batch = corrupt(np.array([[5, 3, 8, 1], [0, 9, 9, 2]], np.int32))
+  batch = make_batch(np.array([[5, 3, 8, 1], [0, 9, 9, 2]], np.int32))
   assert {*batch} == {'inputs', 'targets', 'weights'}
   np.testing.assert_array_equal(batch['inputs'], [[5, 3, 8], [0, 9, 9]])
   np.testing.assert_array_equal(batch['targets'], [[3, 8, 1], [9, 9, 2]])

@@ -129,11 +129,11 @@ def test_linear_ramps_grow_by_multiples(start, factor, rest, stages):
 @pytest.mark.parametrize(
   'rows, why',
   [
-    (0, 'batch.rows=0: must be at least 1'),
-    (True, 'batch.rows=True: give a number of rows, or stages'),
-    (2.5, 'batch.rows=2.5: give a number of rows, or stages'),
-    (None, 'batch.rows=None: give a number of rows, or stages'),
-    ('512', "batch.rows='512': a name was expected"),
+    (0, 'batch.size=0: must be at least 1'),
+    (True, 'batch.size=True: give a number of rows, or stages'),
+    (2.5, 'batch.size=2.5: give a number of rows, or stages'),
+    (None, 'batch.size=None: give a number of rows, or stages'),
+    ('512', "batch.size='512': a name was expected"),
     ('rmap(0:1)', "unknown 'rmap'; one of linear_ramp, ramp"),
     ('ramp()', 'the first stage begins at 0'),
     ('ramp(5_steps:1)', 'the first stage begins at 0'),
@@ -155,7 +155,7 @@ def test_linear_ramps_grow_by_multiples(start, factor, rest, stages):
 def test_bad_ramps(rows, why):
   with pytest.raises(UsageError) as error:
     build(rows)
-  assert str(error.value).startswith('batch.rows')
+  assert str(error.value).startswith('batch.size')
   assert why in str(error.value)
 
 

@@ -76,7 +76,7 @@ def test_bytes_of_the_state_are_those_of_its_shards(changes):
 def test_micro_rows_divide_every_stage():
   rows = 'ramp(0:24, 5_steps:48)'
   config = config_lib.resolve(
-    tiny.config(**{'batch.rows': rows, 'schedule.num_steps': 20})
+    tiny.config(**{'batch.size': rows, 'schedule.num_steps': 20})
   )
   mesh = {'data': 1, 'fsdp': 4, 'expert': 1, 'tensor': 2}
   # Of 24, what four devices can share; 0 is all at once.

@@ -117,7 +117,7 @@ def test_a_plan_that_does_not_fit(found):
 def test_the_smallest_change(monkeypatch, needs, given, expected):
   """Of a compiler that wants `needs`: less kept, then fewer rows at a time."""
   config = config_lib.resolve(
-    tiny.config(**{**tiny.MESHABLE, 'batch.rows': 32, 'batch.micro_rows': 32})
+    tiny.config(**{**tiny.MESHABLE, 'batch.size': 32, 'batch.micro_rows': 32})
   )
   request = Request(
     config, topologies.parse('v5e:2x2'), **{'micro': True, **given}

@@ -9,9 +9,11 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.commands import compare, inspect, scaling
+from gpt_jax.commands import scaling
+from gpt_jax.costs import totals
 from gpt_jax.planning import sweep
 from gpt_jax.planning.laws import Fit
+from gpt_jax.training import variants
 
 # Of a model and a text that cost little: loss as a law has it.
 LAW = Fit(1.1, 9.0, 40.0, 0.3, 0.35)
@@ -21,7 +23,7 @@ FLAGS = [
   '--config.sweep.sizes=size(1, 6, 1, 0.5), size(1, 10, 1), size(1, 14, 1), '
   'size(1, 22, 1)',
   '--config.sweep.min_tokens_per_parameter=0.1',
-  '--config.batch.rows=3',
+  '--config.batch.size=3',
   '--config.model.context_length=13',
 ]
 
@@ -53,7 +55,7 @@ def trained(monkeypatch):
       end = {'step': steps, 'eval/validation/loss': loss}
       f.write(json.dumps(end) + '\n')
 
-  monkeypatch.setattr(compare, 'train', train)
+  monkeypatch.setattr(variants, 'train', train)
   return found
 
 
@@ -85,7 +87,7 @@ def test_the_grid(cells):
   first = cells[0]
   assert first.name == '1e09-1x6' and cells[4].name == '3e09-1x6'
   for cell in cells:
-    parameters = inspect.figures_of(cell.config)[1]['parameters']
+    parameters = totals.figures_of(cell.config)[1]['parameters']
     assert cell.parameters == parameters
     assert cell.tokens == 39 * cell.config.schedule.num_steps
     assert cell.flops == 6 * parameters * cell.tokens

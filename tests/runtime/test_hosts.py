@@ -34,7 +34,7 @@ FLAGS = [
   '--config.mesh.data=2',
   '--config.mesh.fsdp=2',
   '--config.mesh.tensor=2',
-  f'--config.batch.rows={ROWS}',
+  f'--config.batch.size={ROWS}',
   '--config.optim.on_spike=rewind(threshold=0.25, before=2, batches=1)',
   f'--config.schedule.num_steps={STEPS}',
   '--config.schedule.name=constant(1e-2, warmup=3)',

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.commands import plot, train
+from gpt_jax.commands import train
 from gpt_jax.costs import flops
+from gpt_jax.plots import losses
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.training import metrics
@@ -62,7 +63,7 @@ def lines(workdir):
 def test_stopped_at_boundaries_of_every_kind(tmp_path, monkeypatch):
   """With experts, whose figures are means over the steps between two lines."""
   monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
-  monkeypatch.setattr(plot, 'loss_curves', lambda workdirs: 'nothing')
+  monkeypatch.setattr(losses, 'loss_curves', lambda workdirs: 'nothing')
   whole, stopped, data = (tmp_path / n for n in ('whole', 'stopped', 'data'))
   train.train(config(data), str(whole))
   evaluations = [m['step'] for m in lines(whole) if metrics.HELD_OUT in m]
@@ -94,7 +95,7 @@ def test_stopped_at_boundaries_of_every_kind(tmp_path, monkeypatch):
 
 SIGNALLED = """
 import os, signal, sys, threading, time
-from gpt_jax import phases, preemption
+from gpt_jax.runtime import phases, preemption
 phases.enter(sys.argv[1])
 with preemption.listening():
   os.kill(os.getpid(), signal.SIGINT)

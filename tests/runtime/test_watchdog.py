@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # The main thread sits in C, as it would in a compilation or a collective.
 HUNG = """
 import sys, threading
-from gpt_jax import phases, watchdog
+from gpt_jax.runtime import phases, watchdog
 with watchdog.watching({'compile': 30.0, 'step': 0.2}, sys.argv[1]):
   phases.enter('compile')
   threading.Event().wait(0.5)

@@ -43,7 +43,7 @@ CONFIG = {
   'model.attention_backend': 'auto',
   'model.dtype': 'bfloat16',
   'model.remat': 'full',
-  'batch.rows': B,
+  'batch.size': B,
   'batch.micro_rows': B // 2,
 }
 # Of the attention: pattern, and arguments of the backend. Blocks of 128 make

@@ -41,7 +41,7 @@ CONFIG = {
   'model.attention_backend': 'reference',
   'model.dtype': 'bfloat16',
   'model.remat': 'full',
-  'batch.rows': ROWS,
+  'batch.size': ROWS,
   'batch.micro_rows': ROWS,
 }
 
@@ -54,7 +54,7 @@ def main():
   text = compiled.as_text()
   program = hlo.parse(text)
   sent = collectives.read(program, mesh)
-  counted = matmuls.count(program)
+  counted = matmuls.flops(program)
   fields = {k.removeprefix('model.'): v for k, v in CONFIG.items()}
   model = tiny.model(**{k: v for k, v in fields.items() if k in tiny.MODEL})
   names = list(flops.parameter_table(parameter_shapes(model)))

@@ -30,7 +30,7 @@ CONFIG = {
   'model.d_ff': 640,
   'model.attention_backend': 'reference',
   'model.dtype': 'bfloat16',
-  'batch.rows': B,
+  'batch.size': B,
   'batch.micro_rows': B,
 }
 # The second of two layers.

@@ -3,7 +3,7 @@
 r"""Kills a training run at random moments, and checks that nobody can tell.
 
   python -m tests.support.crash --kills 100
-  python -m tests.support.crash --kills 10 --seed 3 --config.batch.rows=12
+  python -m tests.support.crash --kills 10 --seed 3 --config.batch.size=12
 
 The same command is started again after each kill until its run is complete, and
 then another run, until there were as many kills as asked for. Each is compared
@@ -40,7 +40,7 @@ FLAGS = [
   '--config.model.d_model=32',
   '--config.model.context_length=31',
   '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
-  f'--config.batch.rows=ramp(0:3, {STEPS // 2}_steps:6)',
+  f'--config.batch.size=ramp(0:3, {STEPS // 2}_steps:6)',
   '--config.batch.micro_rows=3',
   '--config.optim.precision=bfloat16',
   '--config.optim.ema=ema(decay=0.9)',

@@ -29,12 +29,12 @@ SIZES = [
 FITS = [
   '--topology=v5e:2x2',
   '--slices=2',
-  '--config.batch.rows=ramp(0:16, 6_steps:32)',
+  '--config.batch.size=ramp(0:16, 6_steps:32)',
 ]
 # 2^24 tokens on one chip, each with 128 features, at once.
 TOO_LARGE = [
   '--topology=v5e:1x1',
-  '--config.batch.rows=131072',
+  '--config.batch.size=131072',
   '--config.batch.micro_rows=0',
   '--config.model.remat=full',
 ]

@@ -60,7 +60,7 @@ MESHABLE = {
   'model.num_kv_heads': 4,
   'model.head_size': 2,
   'model.d_ff': 40,
-  'batch.rows': 16,
+  'batch.size': 16,
   'batch.micro_rows': 16,
 }
 
@@ -78,7 +78,7 @@ def config(**changes: Any) -> ConfigDict:
   out = base.get_config().unlock()
   fields = {f'model.{name}': value for name, value in MODEL.items()}
   # Two rows on each of the eight devices.
-  fields |= {'batch.rows': 16, 'schedule.num_steps': 20, **changes}
+  fields |= {'batch.size': 16, 'schedule.num_steps': 20, **changes}
   out.update_from_flattened_dict(fields)
   return out.lock()
 

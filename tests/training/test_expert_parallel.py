@@ -21,7 +21,7 @@ FIELDS = {
   **tiny.MESHABLE,
   'model.context_length': LENGTH,
   'model.num_layers': 1,
-  'batch.rows': ROWS,
+  'batch.size': ROWS,
   'batch.micro_rows': ROWS,
 }
 

@@ -32,7 +32,7 @@ FLAGS = [
   '--config.model.context_length=31',
   '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
   # 93 tokens a step, then 186 from step 27 on.
-  '--config.batch.rows=ramp(0:3, 2400_tokens:6)',
+  '--config.batch.size=ramp(0:3, 2400_tokens:6)',
   '--config.batch.micro_rows=3',
   '--config.optim.precision=bfloat16',
   '--config.optim.ema=ema(decay=0.9)',

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.commands import plot
+from gpt_jax.plots import losses
 from gpt_jax.plots import routers as plot_routers
 from gpt_jax.training import routers
 from gpt_jax.training import run as run_lib
@@ -168,5 +168,5 @@ def test_no_picture_without_experts(tmp_path):
   log.write(1, tokens=1, loss=2.5)
   log.close()
   assert plot_routers.router_curves(str(tmp_path)) is None
-  assert plot.loss_curves([str(tmp_path)])
+  assert losses.loss_curves([str(tmp_path)])
   assert not (tmp_path / 'router.png').exists()

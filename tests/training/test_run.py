@@ -22,12 +22,12 @@ def build(sizes=(2, 2, 2), **changes):
   [(16, 16, 1), (24, 8, 3), (104, 8, 13), (24, None, 1)],
 )
 def test_num_micro(rows, micro_rows, num_micro):
-  run = build(**{'batch.rows': rows, 'batch.micro_rows': micro_rows})
+  run = build(**{'batch.size': rows, 'batch.micro_rows': micro_rows})
   assert run.num_micro(rows) == num_micro
 
 
 def test_micro_rows_divide_the_rows():
-  config = tiny.config(**{'batch.rows': 24, 'batch.micro_rows': 7})
+  config = tiny.config(**{'batch.size': 24, 'batch.micro_rows': 7})
   with pytest.raises(UsageError, match=r'batch\.rows=24: does not divide by'):
     config_lib.resolve(config)
 
@@ -41,21 +41,21 @@ def test_eval_rows_are_a_multiple_of_the_shards(sizes, rows, expected):
 
 
 def test_check_devices():
-  config = config_lib.resolve(tiny.config(**{'batch.rows': 12}))
+  config = config_lib.resolve(tiny.config(**{'batch.size': 12}))
   with pytest.raises(UsageError) as error:
     run_lib.check_devices(config)
   assert str(error.value) == (
-    'batch.rows=12: does not divide over the 8 devices of mesh axes data, '
+    'batch.size=12: does not divide over the 8 devices of mesh axes data, '
     'fsdp, expert; give a multiple of 8'
   )
-  changes = {'batch.rows': 'ramp(0:8, 9_steps:12)'}
+  changes = {'batch.size': 'ramp(0:8, 9_steps:12)'}
   with pytest.raises(UsageError, match=r'its stage of 12 rows does not divide'):
     run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))
   config = config_lib.resolve(tiny.config(**{'batch.micro_rows': 4}))
   with pytest.raises(UsageError, match=r'batch\.micro_rows=4: does not divide'):
     run_lib.check_devices(config)
   # With a tensor axis of 2 there are only four parts.
-  changes = {'batch.rows': 12, 'mesh.tensor': 2}
+  changes = {'batch.size': 12, 'mesh.tensor': 2}
   run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))
 
 
@@ -103,7 +103,7 @@ def test_the_parts_are_those_of_the_config():
   assert run.model.d_model == 24
   shape = {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
   assert dict(run.mesh.shape) == shape
-  assert run.objective.corrupt is not None
+  assert run.objective.make_batch is not None
 
 
 def test_abstract_state_is_the_state_that_is_made():
@@ -138,7 +138,7 @@ def test_another_seed_is_another_start():
 def test_abstract_batch_is_what_corrupt_makes():
   run = build()
   rows = tiny.tokens(16, 8, vocab_size=48)
-  placed = run.put(run.objective.corrupt(rows), 16)
+  placed = run.put(run.objective.make_batch(rows), 16)
   for name, shape in run_lib.abstract_batch(run, 16).items():
     assert placed[name].shape == shape.shape
     assert placed[name].dtype == shape.dtype

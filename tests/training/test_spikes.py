@@ -13,17 +13,17 @@ import optax
 import pytest
 
 from gpt_jax.checkpoints.retention import rewind_target
-from gpt_jax.commands import inspect, plot, train
+from gpt_jax.commands import inspect, train
 from gpt_jax.costs import flops
 from gpt_jax.data import pipeline, skips
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import consumed as inspect_steps
-from gpt_jax.training import goodput, metrics, spikes
+from gpt_jax.training import goodput, loop, metrics, spikes
 from gpt_jax.training import run as run_lib
-from gpt_jax.training.state import TrainState
 from gpt_jax.training.step import train_step
 from tests.support import tiny
 
@@ -39,7 +39,7 @@ def squares(params, batch, key):
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 def test_an_update_that_is_not_finite_never_happens(bad):
   optimizer = optax.adam(0.1)
-  objective = Objective(corrupt=None, init=None, loss=squares)
+  objective = Objective(make_batch=None, init=None, loss=squares)
 
   @jax.jit
   def step(state, x):
@@ -229,7 +229,7 @@ def config(data, **changes):
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
   monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
-  monkeypatch.setattr(plot, 'loss_curves', lambda workdirs: 'nothing')
+  monkeypatch.setattr(train.losses, 'loss_curves', lambda workdirs: 'nothing')
 
 
 @pytest.fixture(scope='module')
@@ -252,17 +252,17 @@ def bad_row(monkeypatch):
     # No such id: it becomes NaN below, and is put back.
     return np.where(np.equal(indices, row)[:, None], rows - 1000, rows)
 
-  def poisoned(store, *, corrupt, **kwargs):
-    def corrupt_marked(rows):
+  def poisoned(store, *, make_batch, **kwargs):
+    def make_batch_marked(rows):
       bad = rows < 0
-      batch = corrupt(np.where(bad, rows + 1000, rows))
+      batch = make_batch(np.where(bad, rows + 1000, rows))
       batch['weights'] = np.where(bad[:, 1:], np.nan, batch['weights'])
       batch['weights'] = batch['weights'].astype(np.float32)
       return batch
 
     with monkeypatch.context() as m:
       m.setattr(pipeline.RowSource, 'read', marked)
-      yield from batches(store, corrupt=corrupt_marked, **kwargs)
+      yield from batches(store, make_batch=make_batch_marked, **kwargs)
 
   monkeypatch.setattr(pipeline, 'batches', poisoned)
   return row
@@ -326,7 +326,7 @@ def test_rewind_is_replayed_exactly(
   alone, replayed, stopped = (tmp_path / n for n in ('a', 'r', 's'))
   changes = {
     'optim.on_spike': 'rewind(before=2, batches=3)',
-    'batch.rows': 'ramp(0:16, 10_steps:32)',
+    'batch.size': 'ramp(0:16, 10_steps:32)',
     'optim.precision': 'bfloat16',
     'optim.ema': 'ema(decay=0.9)',
   }
@@ -384,7 +384,7 @@ def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   undone = skips.Skips((skips.Skip(8, 48, 13),), pending=True)
   (workdir / 'skips.json').write_text(skips.to_json(undone))
   resumed = []
-  fit = train.fit
+  fit = loop.fit
   monkeypatch.setattr(
     train,
     'fit',

@@ -11,8 +11,8 @@ import optax
 import pytest
 
 from gpt_jax.objectives.base import Loss, Objective
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.training import run as run_lib
-from gpt_jax.training.state import TrainState
 from gpt_jax.training.step import eval_step, mean_gradients, train_step
 from tests.support import tiny
 
@@ -36,7 +36,7 @@ def drawn(params, batch, key):
 
 
 def objective(loss):
-  return Objective(corrupt=None, init=None, loss=loss)
+  return Objective(make_batch=None, init=None, loss=loss)
 
 
 def linear_batch():

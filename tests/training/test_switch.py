@@ -244,7 +244,7 @@ def test_resolve_refuses(changes, message):
         'model.ffn': 'switch(num_experts=2, eval_capacity_factor=1, '
         'group_size=39)',
         'eval.rows': 6,
-        'batch.rows': 24,
+        'batch.size': 24,
       },
       'model.ffn: group_size=39 does not fit 8 rows of 13 tokens; it must '
       'divide a row or be a whole number of rows, and all groups must be full: '

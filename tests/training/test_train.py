@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.commands import train
 from gpt_jax.costs import flops
 from gpt_jax.spec import UsageError
+from gpt_jax.training import loop
 from gpt_jax.training import meter as meter_lib
 from gpt_jax.training import workdir as workdir_lib
 from tests.support import tiny
@@ -29,7 +29,7 @@ from tests.support import tiny
   ],
 )
 def test_should(every, last, steps):
-  found = [s for s in range(1, last + 1) if train.should(s, every, last)]
+  found = [s for s in range(1, last + 1) if loop.should(s, every, last)]
   assert found == steps
 
 
@@ -75,7 +75,7 @@ def test_another_config_is_refused_by_its_fields(tmp_path):
   changes = {
     'seed': 3,
     'model.ffn': 'relu',
-    'batch.rows': 24,
+    'batch.size': 24,
     'log.every_steps': 3,
   }
   with pytest.raises(UsageError) as error:
@@ -87,7 +87,7 @@ def test_another_config_is_refused_by_its_fields(tmp_path):
   assert {*fields.split('; ')} == {
     'seed: 0 -> 3',
     "model.ffn: 'gelu_tanh' -> 'relu'",
-    'batch.rows: 16 -> 24',
+    'batch.size: 16 -> 24',
   }
   assert remedy == 'give the same values, or another --workdir'
 
@@ -208,7 +208,7 @@ def test_meter_across_a_ramp(monkeypatch):
   now = [100.0]
   clock = types.SimpleNamespace(perf_counter=lambda: now[0])
   monkeypatch.setattr(meter_lib, 'time', clock)
-  changes = {**tiny.MESHABLE, 'batch.rows': 'ramp(0:16, 3_steps:32)'}
+  changes = {**tiny.MESHABLE, 'batch.size': 'ramp(0:16, 3_steps:32)'}
   run = tiny.build(tiny.config(**changes), (2, 2, 2))
   meter = meter_lib.Meter(run, tiny.params(run.model), 3e6)
   for step in range(1, 6):

@@ -27,7 +27,7 @@ from gpt_jax.data.clean import (
   worker_pool,
 )
 from gpt_jax.data.clean.steps import PLACES, Document
-from gpt_jax.data.clean.worker_pool import Crew, Task
+from gpt_jax.data.clean.worker_pool import Task, WorkerPool
 from gpt_jax.data.sources.source import Document as Raw
 from gpt_jax.data.sources.source import Source
 
@@ -136,7 +136,7 @@ class _Run:
       return
     self._steps = choices.ready(self._steps)
     self._phases = shards.phases(self._steps)
-    made_by = Crew(self._phases, self._folder, self._num_workers)
+    made_by = WorkerPool(self._phases, self._folder, self._num_workers)
     with contextlib.closing(made_by):
       for number in range(self.state['phase'], len(self._phases)):
         os.makedirs(self.path(number), exist_ok=True)

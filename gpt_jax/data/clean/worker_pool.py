@@ -27,7 +27,7 @@ class Task(NamedTuple):
   stop: int = 0  # after that of the last
 
 
-class Crew:
+class WorkerPool:
   """Makes shards, in this process or in others."""
 
   def __init__(self, phases: list[Phase], folder: str, num_workers: int):

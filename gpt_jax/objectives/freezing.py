@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.finetuning import layers
+from gpt_jax.nn import lowest_layers as layers
 from gpt_jax.nn.pattern import period
 from gpt_jax.objectives.base import Objective
 

@@ -1,0 +1,159 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tunes a pre-trained model on a task, and predicts."""
+
+import functools
+import json
+import os
+from typing import Any
+
+from gpt_jax import spec
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.config import Config
+from gpt_jax.finetuning import predictions, setup, transfer
+from gpt_jax.finetuning.setup import Prepared, Pretrained
+from gpt_jax.finetuning.task_data import Split, TaskData, TaskEvaluation
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.runtime import hosts, phases, preemption, watchdog
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.training import loop, rewind
+from gpt_jax.training import run as run_lib
+from gpt_jax.training import workdir as workdir_lib
+from gpt_jax.training.job import Job
+from gpt_jax.training.metrics import write_atomically
+
+RESULT = 'result.json'
+
+
+def finetune(
+  config: Config, source: Pretrained, workdir: str, predict: str | None = None
+) -> dict[str, Any]:
+  """Fine-tunes to the end, and predicts; see the module's docstring.
+
+  Args:
+    config: with a section `finetune`, not resolved.
+    source: what is fine-tuned.
+    workdir: of the run.
+    predict: a further table.
+
+  Returns:
+    What result.json holds.
+  """
+  phases.enter('start')
+  prepared = setup.prepare(config, source, workdir)
+  config = prepared.config
+  splits = {n: s for n, s in prepared.splits.items() if n != 'train'}
+  if predict:
+    name = os.path.basename(predict).partition('.')[0]
+    if name in (*prepared.splits, 'task', 'init', 'step', 'metrics'):
+      raise UsageError(
+        f'--predict={predict}: {name} is the name of something else in '
+        f'{RESULT}; rename the file'
+      )
+    splits[name] = setup.encoded(prepared, predict)
+  stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
+  with watchdog.watching(watchdog.deadlines(config), stacks):
+    job, state = start(prepared, source, workdir)
+    state = loop.fit(job, state)
+    phases.enter('end')
+    preemption.check()
+    state = selected(job, state)
+    return predicted(job, state, prepared, splits)
+
+
+def start(
+  prepared: Prepared, source: Pretrained, workdir: str
+) -> tuple[Job, TrainState]:
+  """Opens the run; gives its newest state, or the first."""
+  config, task = prepared.config, prepared.task
+  tuned = config.finetune
+  workdir_lib.check_same_run(config, workdir)
+  run_lib.check_devices(config)
+  with workdir_lib.untouched_if_refused(workdir):
+    run = run_lib.build(config)
+    checkpointer = Checkpointer(
+      workdir,
+      keep=config.checkpoint.keep,
+      every_steps=config.checkpoint.every_steps,
+      keep_every_steps=config.checkpoint.keep_every_steps,
+      keep_best=config.checkpoint.keep_best,
+    )
+    data = TaskData(prepared.splits['train'], seed=config.seed)
+    evaluation = functools.partial(TaskEvaluation, split=prepared.splits['dev'])
+    job = Job(
+      *(run, workdir, data, checkpointer, evaluation),
+      criterion=f'-eval/validation/{task.metrics[0]}',
+      patience=tuned.patience,
+    )
+    rewind.finish(job)
+    state = checkpointer.restore(run_lib.abstract_state(run))
+    first = state is None
+    if state is None:
+      params = source.params() if source.params else None
+      amount = spec.build(
+        'finetune.transfer', tuned.transfer, transfer.TRANSFERS
+      )
+      state = transfer.init_state(run, params, amount)
+  last = config.schedule.num_steps
+  log.info(
+    '%s of %s: %s examples, %.2f epochs, %d steps; transfer %s, %d layers '
+    'frozen',
+    *(config.objective.name, tuned.init, f'{data.rows_per_epoch:,}'),
+    *(run.ramp.offset(last) / data.rows_per_epoch, last),
+    *(tuned.transfer, tuned.freeze),
+  )
+  if job.active:
+    workdir_lib.start(config, workdir, prepared.tokenizer)
+  if not first:
+    log.info('resuming after step %d', int(state.step))
+  return job, state
+
+
+def selected(job: Job, state: TrainState) -> TrainState:
+  """The state that predicts: the last, or the best of those saved."""
+  if job.run.config.finetune.select == 'last':
+    return state
+  done = int(state.step)
+  judged = dict(job.past(done).held_out)
+  checkpointer = Checkpointer(job.workdir, read_only=True)
+  steps = [step for step in checkpointer.steps() if step in judged]
+  best = min(steps, key=lambda step: (judged[step], step))
+  if best != done:
+    found = checkpointer.restore(run_lib.abstract_state(job.run), at_most=best)
+    if found is not None and int(found.step) == best:
+      log.info('predicting with step %d, the best', best)
+      state = found
+  checkpointer.close()
+  return state
+
+
+def predicted(
+  job: Job, state: TrainState, prepared: Prepared, splits: dict[str, Split]
+) -> dict[str, Any]:
+  """Predictions for some splits, and result.json, which is returned."""
+  evaluation = TaskEvaluation(job.run, split=splits['dev'])
+  measured = {}
+  for name, split in splits.items():
+    found = evaluation.outputs(state.eval_params, split)
+    assert found is not None  # nothing stopped it
+    measured[name] = {'examples': len(split.rows), 'cut': split.rows.cut}
+    measured[name] |= found.metrics
+    path = os.path.join(job.workdir, 'predictions', f'{name}.tsv')
+    if job.active:
+      predictions.write(path, split, found)
+      log.info('wrote %s', path)
+  train_split = prepared.splits['train'].rows
+  task = prepared.task
+  result = {
+    'task': prepared.config.finetune.task,
+    'init': prepared.config.finetune.init,
+    'step': int(state.step),
+    'train': {'examples': len(train_split), 'cut': train_split.cut},
+    'metrics': [*task.metrics],
+    **measured,
+  }
+  if job.active:
+    path = os.path.join(job.workdir, RESULT)
+    write_atomically(path, json.dumps(result, indent=2) + '\n')
+  return result

@@ -1,0 +1,79 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What is fine-tuned: a workdir, a folder of Hugging Face, or nothing."""
+
+import json
+import os
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from gpt_jax import config as config_lib
+from gpt_jax import hf
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.finetuning.setup import Pretrained
+from gpt_jax.hf import vocabulary
+from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
+
+
+def pretrained(init: str) -> Pretrained:
+  """Looks up what is fine-tuned; reads no parameters yet.
+
+  Raises:
+    UsageError: it is nothing that can be.
+  """
+  if init == 'none':
+    return Pretrained('none')
+  path = os.path.join(init, 'config.json')
+  try:
+    with open(path, encoding='utf-8') as f:
+      found = json.load(f)
+  except (OSError, json.JSONDecodeError) as e:
+    raise UsageError(
+      f'--init={init}: holds no config.json; give a workdir that train left, a '
+      'folder of Hugging Face, or none'
+    ) from e
+  if 'model_type' in found:
+    return _from_hf(init, found['model_type'])
+  config: Any = ConfigDict(found)
+  config_lib.check_objective(config)
+  steps = Checkpointer(init, read_only=True).steps()
+  if not steps:
+    raise UsageError(f'--init={init}: holds no checkpoint yet; train it first')
+  folder = os.path.join(init, 'tokenizer')
+
+  def params() -> Any:
+    _, state = run_lib.restore(init)
+    params = _without_heads(state.eval_params)
+    # The mesh of the run may have the devices in another order.
+    return params if jax.process_count() > 1 else jax.device_get(params)
+
+  return Pretrained(
+    f'{init}, step {steps[-1]}',
+    config.model.to_dict(),
+    config.tokenizer.name,
+    tokenizer_lib.load(folder),
+    params,
+  )
+
+
+def _from_hf(folder: str, model_type: str) -> Pretrained:
+  name = vocabulary.tokenizer_name(folder, model_type)
+  if name is None:
+    raise UsageError(
+      f'--init={folder}: has neither vocab.json and merges.txt nor '
+      'tokenizer.model; put its vocabulary there'
+    )
+  model, params = hf.load(folder)
+  params = _without_heads(params)
+  fields = {f: getattr(model, f) for f in hf.transformer_fields()}
+  tokenizer = tokenizer_lib.build(name, [])
+  return Pretrained(folder, fields, name, tokenizer, lambda: params)
+
+
+def _without_heads(params: Any) -> Any:
+  """The language model: what another task has learned is left behind."""
+  return {name: part for name, part in params.items() if name != 'heads'}

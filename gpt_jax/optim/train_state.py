@@ -1,0 +1,19 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a step changes, and a checkpoint holds."""
+
+from typing import Any, NamedTuple
+
+
+class TrainState(NamedTuple):
+  """All that a checkpoint holds. The data order follows from `step` alone."""
+
+  step: Any  # int32 scalar: steps done
+  params: Any
+  opt_state: Any
+  ema: Any = None  # average of the parameters, where one is kept
+
+  @property
+  def eval_params(self) -> Any:
+    """What evaluates and generates: the average where one is kept."""
+    return self.params if self.ema is None else self.ema
