@@ -172,21 +172,26 @@ class Scorer:
     found = journal.start(_digest(rows))
     missing = [i for i in range(len(ids)) if i not in found]
     size = self._run.eval_rows
+    decoder = sample.in_place(self._run.model, self.params)
     for start in range(0, len(missing), size):
       indices = missing[start : start + size]
-      new = self._continued([ids[i] for i in indices], max_tokens)
+      new = self._continued(decoder, [ids[i] for i in indices], max_tokens)
       answers = dict(zip(indices, new, strict=True))
       journal.add(answers)
       found.update(answers)
       report('answering', len(found), len(ids))
     return [found[i] for i in range(len(ids))]
 
-  def _continued(self, prompts: list[list[int]], max_tokens: int) -> list[str]:
+  def _continued(
+    self,
+    decoder: tuple[Transformer, Any],
+    prompts: list[list[int]],
+    max_tokens: int,
+  ) -> list[str]:
     decode = self.tokenizer.decode
     with sharding.use(self._run.mesh, self._run.rules):
       new = sample.generate(
-        self._run.model,
-        self.params,
+        *decoder,
         prompts,
         max_tokens=max_tokens,
         sampler=sample.Sampler(temperature=0),
