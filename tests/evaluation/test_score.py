@@ -84,7 +84,7 @@ def test_a_batch_is_no_larger_than_its_rows(monkeypatch, sizes, few):
     return score_rows(params, batch, width=width)
 
   scorer._score = recorded
-  ids = np.arange(17, dtype=np.int16)
+  ids = np.arange(17, dtype=np.int32)
   full = scorer._num_rows(16)
   for number in (1, full, full + 1):
     scorer.rows([Row(ids, 2)] * number, Journal(None, ''), quiet)
