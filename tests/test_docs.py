@@ -94,7 +94,11 @@ def test_every_page_is_found_from_the_front_page():
   assert {*(ROOT / 'docs').iterdir()} <= found
 
 
-@of_page
+@pytest.mark.parametrize(
+  'page',
+  [*PAGES, ROOT / 'Makefile', ROOT / '.ci/run'],
+  ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_paths(page):
   prose = re.sub(r'https?://\S+', '', text(page))
   for path in PATH.findall(prose):
