@@ -503,13 +503,13 @@ def test_gpt3_starts_with_32k_tokens_and_follows_its_tokens():
   np.testing.assert_allclose(rate(half), 0.55 * 0.6e-4, rtol=1e-4)
 
 
-def test_table_in_the_readme(monkeypatch, capsys):
+def test_table_in_the_docs(monkeypatch, capsys):
   """`gpt-jax inspect --table`, with a case of `test_decoder_row` a row."""
   monkeypatch.chdir(FOLDER.parent)
   assert main(['inspect', '--table']) == 0
   table = capsys.readouterr().out.rstrip('\n')
-  readme = (FOLDER.parent / 'README.md').read_text(encoding='utf-8')
-  _, _, rest = readme.partition('<!-- table: gpt-jax inspect --table -->\n')
+  page = (FOLDER.parent / 'docs/configs.md').read_text(encoding='utf-8')
+  _, _, rest = page.partition('<!-- table: gpt-jax inspect --table -->\n')
   assert rest.partition('\n<!-- end of table -->')[0] == table
   assert {*re.findall(r'test_decoder_row\[(.*?)\]', table)} == {*ROWS}
 

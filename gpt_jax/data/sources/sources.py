@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of documents: Python's own source files, text files, JSON lines.
 
-Tables and TensorFlow datasets are in `sources_tables` and `sources_tfds`.
+Tables and TensorFlow datasets are in `tables` and `tfds`.
 """
 
 import functools
