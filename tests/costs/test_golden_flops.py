@@ -4,9 +4,9 @@
 
   python tests/costs/test_golden_flops.py    # writes golden_flops.json anew
 
-`model` is PaLM's formula, with each layer's span; `traced` all matrix products of loss and gradients
-that the compiler is given, of the last decoder in each file. A change that was
-not meant to change the work shows here.
+`model` is PaLM's formula, with each layer's span; `traced` all matrix products
+of loss and gradients that the compiler is given, of the last decoder in each
+file. A change that was not meant to change the work shows here.
 """
 
 import json
