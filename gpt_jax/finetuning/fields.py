@@ -14,8 +14,8 @@ from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.finetuning.sequences import NUM_SPECIAL
 from gpt_jax.finetuning.task_data import ORDER
-from gpt_jax.finetuning.task_rows import NUM_SPECIAL
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.spec import UsageError

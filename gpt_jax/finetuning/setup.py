@@ -14,11 +14,11 @@ from gpt_jax.data.sources.sources import Document
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import fields, task_rows, tasks
+from gpt_jax.finetuning import fields, sequences, task_rows, tasks
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.task_data import Scale, Split
-from gpt_jax.finetuning.task_rows import Special
 from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -49,7 +49,7 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
   }
   config.finetune.sequences = _num_sequences(config, task, examples)
   fields.set_model(config, init, task, tokenizer)
-  longest = max(task_rows.longest(task, found) for found in tokens.values())
+  longest = max(sequences.longest(task, found) for found in tokens.values())
   fields.set_length(config, task, longest)
   tuned, splits = config.finetune, {}
   for name, found in examples.items():
@@ -76,7 +76,7 @@ def encoded(prepared: Prepared, path: str) -> Split:
   """
   task, tuned = prepared.task, prepared.config.finetune
   found = tasks.read(task, '', path)
-  if task_rows.num_sequences(task, found) != tuned.sequences:
+  if sequences.num_sequences(task, found) != tuned.sequences:
     raise UsageError(f'{path}: has another number of answers than the task')
   tokenizer = prepared.tokenizer
   tokens = task_rows.encode(found, tokenizer)
@@ -89,7 +89,7 @@ def _num_sequences(
 ) -> int:
   """How many sequences each example of all splits is."""
   name = config.finetune.task
-  counts = {task_rows.num_sequences(task, found) for found in examples.values()}
+  counts = {sequences.num_sequences(task, found) for found in examples.values()}
   if len(counts) > 1:
     raise UsageError(
       f'finetune.task={name!r}: its splits have {sorted(counts)} answers a '
