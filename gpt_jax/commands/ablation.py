@@ -34,7 +34,7 @@ from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.finetuning import examples, finetune, pretrained
-from gpt_jax.finetuning.setup import Pretrained
+from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.plots import ablation, losses
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError

@@ -11,7 +11,9 @@ from gpt_jax import spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
 from gpt_jax.finetuning import predictions, setup, transfer
-from gpt_jax.finetuning.setup import Prepared, Pretrained
+from gpt_jax.finetuning.predictions import RESULT
+from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.finetuning.setup import Prepared
 from gpt_jax.finetuning.task_data import Split, TaskData, TaskEvaluation
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
@@ -22,8 +24,6 @@ from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.job import Job
 from gpt_jax.training.metrics import write_atomically
-
-RESULT = 'result.json'
 
 
 def finetune(

@@ -4,7 +4,8 @@
 
 import json
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -13,10 +14,28 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.finetuning.setup import Pretrained
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
+
+
+class Pretrained(NamedTuple):
+  """What is fine-tuned.
+
+  Attributes:
+    name: how config.json calls it.
+    model: fields of `Transformer`; None: those of the config.
+    tokenizer_name: for config.json; '': that of the config.
+    tokenizer: None: the config's, made of the task's texts where it is trained.
+    params: reads the parameters; None: there are none.
+  """
+
+  name: str
+  model: dict[str, Any] | None = None
+  tokenizer_name: str = ''
+  tokenizer: Tokenizer | None = None
+  params: Callable[[], Any] | None = None
 
 
 def pretrained(init: str) -> Pretrained:
