@@ -174,7 +174,11 @@ def minhash(
 
 
 def quality(
-  high: str = '', low: str = '', function: str = '', alpha: float = 9.0
+  high: str = '',
+  low: str = '',
+  function: str = '',
+  alpha: float | None = None,
+  threshold: float | None = None,
 ) -> Loaded:
   """Documents that a classifier takes for good; see `quality.py`.
 
@@ -182,9 +186,11 @@ def quality(
     high: a source of good text.
     low: a source of text as it is filtered.
     function: instead, 'module:name' of a function from text to a score.
-    alpha: a document stays if pareto(alpha) > 1 - score.
+    alpha: a document stays if pareto(alpha) > 1 - score; 9, as for GPT-3,
+      where neither alpha nor threshold is given.
+    threshold: instead, a document stays if its score is at least that.
   """
-  step = classifiers.Quality(high, low, function, alpha)
+  step = classifiers.Quality(high, low, function, alpha, threshold)
   files = {}
   for call in filter(None, (high, low)):
     files |= sources.load(FIELD, call).files
