@@ -98,6 +98,7 @@ def get_config(arg: str = '') -> ConfigDict:
     sources=dict(),
     # What is done to the documents before they are split, in this order:
     # c4(words=3, sentences=5, bad_words='', duplicates='spans'),
+    # gopher(min_words=50, max_words=100_000, ...),
     # language('en', probability=0.99), quality(high='...', low='...'),
     # minhash(threshold=0.8, hashes=10, rows=5, ngram=5),
     # decontaminate('glob', ..., n=13, rule='documents'); none
