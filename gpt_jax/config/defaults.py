@@ -9,6 +9,7 @@ and says then what it becomes. Override any field on the command line:
 `--config.model.num_layers=4`.
 """
 
+import pathlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ T = TypeVar('T')
 
 def get_config(arg: str = '') -> ConfigDict:
   """Returns the locked tree; the base has no sizes to choose from."""
-  no_size(__file__, arg)
+  no_size('configs/base.py', arg)
   config = ConfigDict()
 
   # Parameters, the data order and dropout are functions of this number.
@@ -258,7 +259,12 @@ def no_size(file: str, arg: str) -> None:
 
 
 def _name(file: str) -> str:
-  return 'configs/' + file.rpartition('/')[2]
+  """As it is given after --config: 'configs/finetune/sst2.py'."""
+  parts = pathlib.PurePath(file).parts
+  if 'configs' not in parts:
+    return parts[-1]
+  at = len(parts) - 1 - parts[::-1].index('configs')
+  return '/'.join(parts[at:])
 
 
 def corpora(config: Any, **percent: float) -> None:
