@@ -10,7 +10,12 @@ from flax import linen as nn
 
 from gpt_jax.nn.backends import Backend, attend_rows, reference
 from gpt_jax.nn.dense import Dense, parameter
-from gpt_jax.nn.dot_product import Visibility, attend
+from gpt_jax.nn.dot_product import (
+  Request,
+  Visibility,
+  attend,
+  float32_einsum,
+)
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.positions import Position, sinusoids
@@ -159,14 +164,17 @@ class Attention(nn.Module):
       if cache is None:
         # Parameters are made with rows of one token, which few backends serve.
         initial = self.is_initializing()
-        y_BLHK = attend_rows(
+        request = Request(
           q_BLHK,
           k_BMGK,
           v_BMGK,
-          backend=reference() if initial else self.backend,
-          pattern=self.pattern,
-          visibility=context.visibility,
+          self.pattern,
+          context.visibility,
+          positions_BL=context.positions_BL,
           **shared,
+        )
+        y_BLHK = attend_rows(
+          request, backend=reference() if initial else self.backend
         )
       else:
         # Slots past the newest token hold padding or zeros: they are later
@@ -241,7 +249,7 @@ class Attention(nn.Module):
     )
     r_MHK = project(waves_MD.astype(self.dtype)).reshape(M, H, K)
     q_position = q_BLHK + v_HK[None, None].astype(q_BLHK.dtype)
-    bias = jnp.einsum('BLHK,MHK->BHLM', q_position, r_MHK)
+    bias = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)
     bias = bias * self.scale(K, layer)
     if not isinstance(cache, KVCache):
       # Row i is moved left by L - 1 - i, so that column j is the distance from

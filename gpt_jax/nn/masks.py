@@ -15,7 +15,8 @@ class Pattern(NamedTuple):
   """A pattern is a rule on positions, and the bounds that follow from it.
 
   Attributes:
-    rule: bool function of query and key positions; None sees all.
+    rule: bool function of query and key positions, counted from the start of
+      their document; None sees all.
     causal: no query sees a later key.
     window: a query sees no key further back than `window` - 1; None: no bound.
     count: how many keys the rule shows a query, from the queries' positions;
@@ -32,11 +33,14 @@ class Pattern(NamedTuple):
 
     The arguments are integer positions that broadcast against each other.
     """
+    seen = self.within_bounds(query, key)
+    return seen if self.rule is None else seen & self.rule(query, key)
+
+  def within_bounds(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    """What `causal` and `window` allow: it depends on distances alone."""
     seen = key <= query if self.causal else (key <= query) | (key > query)
     if self.window is not None:
       seen &= query - key < self.window
-    if self.rule is not None:
-      seen &= self.rule(query, key)
     return seen
 
   def num_visible(self, length: int) -> np.ndarray:
