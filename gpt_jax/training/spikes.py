@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
+from gpt_jax.checkpoints import restore
 from gpt_jax.config import from_json
 from gpt_jax.data import pipeline
 from gpt_jax.data.store import TokenStore
@@ -26,6 +27,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import run as run_lib
+from gpt_jax.training.history import check_store
 from gpt_jax.training.run import Run
 
 # What the file of a spike holds of its step's metrics.
@@ -158,6 +160,7 @@ def read(file: str) -> dict[str, Any]:
       'of a run'
     ) from e
   store = TokenStore.open(run_lib.data_folder(config, workdir))
+  check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   source = pipeline.RowSource(
