@@ -13,6 +13,7 @@ from gpt_jax.data import manifest, mixture
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
+from gpt_jax.training import run as run_lib
 from gpt_jax.training.history import known_skips
 from gpt_jax.training.metrics import write_atomically
 
@@ -54,18 +55,23 @@ def check_same_run(config: Config, workdir: str) -> None:
   """Refuses a workdir that holds a run of another config.
 
   Raises:
-    UsageError: names the fields that differ.
+    UsageError: names the fields that differ, or config.json is missing or
+      damaged.
   """
-  try:
-    with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
-      old = config_lib.from_json(f.read())
-  except FileNotFoundError:
+  path = os.path.join(workdir, 'config.json')
+  newest = restore.newest(workdir)
+  if not os.path.exists(path):
+    if newest:
+      raise UsageError(
+        f'{path}: is missing, and there is a checkpoint of step '
+        f'{newest.step}; {run_lib.RESTORE}'
+      )
     return
+  old = run_lib.read_config(workdir)
   new = config_lib.unlocked(config)
   if new.model.vocab_size is None:
     new.model.vocab_size = old.model.vocab_size
   # Weights may change from a token on that was not reached.
-  newest = restore.newest(workdir)
   logged = max((line['step'] for line in metrics.read(workdir)), default=0)
   done = max(logged, newest.step if newest else 0)
   rows = known_skips(workdir).shifted(config_lib.ramp(old).batch)
