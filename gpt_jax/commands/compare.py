@@ -21,11 +21,11 @@ import statistics
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax import config as config_lib
 from gpt_jax.plots import losses
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, variants
+from gpt_jax.training import run as run_lib
 from gpt_jax.training.metrics import HELD_OUT, write_atomically
 
 
@@ -90,8 +90,7 @@ def summary(workdir: str) -> dict[str, float]:
   Raises:
     RuntimeError: it has no such metrics.
   """
-  with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
-    length = config_lib.from_json(f.read()).model.context_length
+  length = run_lib.read_config(workdir).model.context_length
   lines = metrics.read(workdir)
   rates = [m[SPEED] / length for m in lines if SPEED in m]
   losses = [m[HELD_OUT] for m in lines if HELD_OUT in m]

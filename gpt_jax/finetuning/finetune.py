@@ -22,6 +22,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import loop, rewind
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
+from gpt_jax.training.history import History
 from gpt_jax.training.job import Job
 from gpt_jax.training.metrics import write_atomically
 
@@ -72,22 +73,25 @@ def start(
   run_lib.check_devices(config)
   with workdir_lib.untouched_if_refused(workdir):
     run = run_lib.build(config)
+    history = History(workdir)
     checkpointer = Checkpointer(
       workdir,
       keep=config.checkpoint.keep,
       every_steps=config.checkpoint.every_steps,
       keep_every_steps=config.checkpoint.keep_every_steps,
       keep_best=config.checkpoint.keep_best,
+      record=history.record,
     )
     data = TaskData(prepared.splits['train'], seed=config.seed)
     evaluation = functools.partial(TaskEvaluation, split=prepared.splits['dev'])
     job = Job(
-      *(run, workdir, data, checkpointer, evaluation),
+      *(run, workdir, data, checkpointer, history, evaluation),
       criterion=f'-eval/validation/{task.metrics[0]}',
       patience=tuned.patience,
     )
     rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
+    history.restart(checkpointer.restored)
     first = state is None
     if state is None:
       params = source.params() if source.params else None

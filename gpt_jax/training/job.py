@@ -13,6 +13,7 @@ from gpt_jax.data import pipeline, skips
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.runtime import hosts
 from gpt_jax.training import metrics
+from gpt_jax.training.history import History
 from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.run import Run
 
@@ -90,6 +91,7 @@ class Job(NamedTuple):
     workdir: its folder.
     data: what it consumes.
     checkpointer: what it saves by.
+    history: what of its past decides how it goes on.
     evaluation: makes what measures it; None: nothing does.
     criterion: the measure by which one state is better than another, the less
       the better; with a leading '-' the more the better.
@@ -101,6 +103,7 @@ class Job(NamedTuple):
   workdir: str
   data: Data
   checkpointer: Checkpointer
+  history: History
   evaluation: Callable[[Run], Evaluation] | None = None
   criterion: str = HELD_OUT
   patience: int = 0
@@ -124,6 +127,7 @@ class Job(NamedTuple):
       self.workdir,
       step=done,
       active=self.active,
+      keep=self.history.add,
       context_length=length,
       rows_per_epoch=self.data.rows_per_epoch,
       **start,
@@ -135,7 +139,7 @@ class Job(NamedTuple):
 
   def past(self, done: int) -> Past:
     """The past at step `done`; every process is to ask at the same time."""
-    lines = [m for m in metrics.read(self.workdir) if m['step'] <= done]
+    lines = self.history.lines(done)
     unlogged = [
       m['routers']
       for m in lines
@@ -153,12 +157,7 @@ class Job(NamedTuple):
     )
     return Past(**hosts.broadcast_from_host0(past))
 
-  def skips(self) -> skips.Skips:
-    """The rows left out so far; every process is to ask at the same time."""
-    text = skips.to_json(skips.read(self.workdir))
-    return skips.from_json(hosts.broadcast_from_host0(text))
-
   def batches(self, start: int) -> Generator[pipeline.Batch]:
     """Yields this host's share of the batches of steps from `start`, from 0."""
-    rows = self.skips().shifted(self.unskipped_rows)
+    rows = self.history.skips.shifted(self.unskipped_rows)
     yield from self.data.batches(self.run, start, rows)

@@ -9,12 +9,14 @@ import math
 import os
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import rich.progress
 from tensorboardX import SummaryWriter
 
 from gpt_jax.runtime.log import console, log, seconds_since_start
+from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput
 
 # The key of the held-out loss; other held-out sets have their own.
@@ -33,14 +35,34 @@ def write_atomically(path: str, text: str) -> None:
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
-  """All whole lines of `WORKDIR/metrics.jsonl`, in order."""
+  """All whole lines of `WORKDIR/metrics.jsonl`, in order.
+
+  Raises:
+    UsageError: a line is damaged.
+  """
+  path = os.path.join(workdir, 'metrics.jsonl')
   try:
-    with open(os.path.join(workdir, 'metrics.jsonl'), encoding='utf-8') as f:
-      lines = f.read().split('\n')
+    with open(path, 'rb') as f:
+      lines = f.read().split(b'\n')
   except FileNotFoundError:
     return []
-  # What follows the last newline was cut off by a crash.
-  return [json.loads(line) for line in lines[:-1]]
+  # What follows the last newline was cut off by a crash. Zeros were not: a
+  # file system that lost data leaves them.
+  whole = lines if b'\0' in lines[-1] else lines[:-1]
+  return [_parsed(path, i, line) for i, line in enumerate(whole, start=1)]
+
+
+def _parsed(path: str, number: int, text: bytes) -> dict[str, Any]:
+  try:
+    line = json.loads(text)
+    if not isinstance(line['step'], int):
+      raise TypeError('step')
+  except (ValueError, KeyError, TypeError) as e:
+    raise UsageError(
+      f'{path}: line {number} is damaged; restore the file from a copy, or '
+      'delete that line: checkpoints hold what training needs of it'
+    ) from e
+  return line
 
 
 def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
@@ -73,9 +95,25 @@ class Metrics:
   process of a run writes.
   """
 
-  def __init__(self, workdir: str, *, step: int, active: bool, **start: Any):
-    """Opens the files; `step` steps are done; `start` goes into the event."""
-    self._active = active
+  def __init__(
+    self,
+    workdir: str,
+    *,
+    step: int,
+    active: bool,
+    keep: Callable[[dict[str, Any]], None] | None = None,
+    **start: Any,
+  ):
+    """Opens the files.
+
+    Args:
+      workdir: of the run.
+      step: so many steps are done.
+      active: whether this process writes.
+      keep: called with each new line, on every process.
+      **start: goes into the event.
+    """
+    self._active, self._keep = active, keep
     if not active:
       return
     lines = read(workdir)
@@ -101,9 +139,11 @@ class Metrics:
 
   def write(self, step: int, **values: Any) -> None:
     """Appends one line, with its time; numbers also go to TensorBoard."""
+    line = {'step': step, 'time': _now(), **values}
+    if self._keep:
+      self._keep(line)
     if not self._active:
       return
-    line = {'step': step, 'time': _now(), **values}
     self._unwritten += json.dumps(line).encode() + b'\n'
     try:
       self._flush()

@@ -110,6 +110,16 @@ def test_what_was_made_for_a_refused_run_is_removed(tmp_path):
   assert not workdir.exists()
 
 
+def test_a_finished_token_store_is_never_removed(tmp_path):
+  refuse(tmp_path / 'w', 'data/manifest.json', 'data/tokens/0', 'checkpoints/x')
+  assert [p.name for p in (tmp_path / 'w').iterdir()] == ['data']
+  assert (tmp_path / 'w/data/tokens/0').exists()
+  refuse(tmp_path / 'store', 'manifest.json', 'tokens/0')
+  assert (tmp_path / 'store/tokens/0').exists()
+  refuse(tmp_path / 'half', 'unfinished', 'tokens/0')
+  assert not (tmp_path / 'half').exists()
+
+
 def test_what_was_there_before_stays(tmp_path):
   (tmp_path / 'notes.txt').write_text('mine')
   (tmp_path / 'data').mkdir()
