@@ -93,9 +93,10 @@ def get_config(arg: str = '') -> ConfigDict:
     # passages("text('books/*.txt')", chars=1000) cuts the documents of another
     # at blank lines, so that enough begin and end for a model to learn how.
     source='stdlib',
-    # Or mixture(web:0.6, books:0.4, draw='without_replacement') of the calls in
-    # `sources`; a comma list of phases changes the weights, as in
-    # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
+    # Or mixture(web:0.6, books:0.4, draw='without_replacement', shares='rows')
+    # of the calls in `sources`; a comma list of phases changes the weights, as
+    # in 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
+    # shares='tokens': weights are of tokens, where `rows` below are padded.
     sources=dict(),
     # What is done to the documents before they are split, in this order:
     # c4(words=3, sentences=5, bad_words='', duplicates='spans'),

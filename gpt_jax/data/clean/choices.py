@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpt_jax import spec
 from gpt_jax.data.clean import c4 as c4_rules
 from gpt_jax.data.clean import decontaminate as overlaps
+from gpt_jax.data.clean import evaluation_texts
 from gpt_jax.data.clean import gopher as gopher_rules
 from gpt_jax.data.clean import language as languages
 from gpt_jax.data.clean import minhash as fuzzy
@@ -199,7 +200,7 @@ def quality(
 
 def decontaminate(
   *patterns: str,
-  field: str = 'text',
+  field: str = '',
   n: int = 13,
   rule: str = 'documents',
   frequent: int = 10,
@@ -207,14 +208,14 @@ def decontaminate(
   """What overlaps evaluation files goes.
 
   Args:
-    *patterns: of JSON lines, or of text files.
-    field: of a JSON line.
+    *patterns: of CSV, TSV, JSON lines, or plain text.
+    field: of a record, or several: 'context, ending'; by default all.
     n: words that an overlap has at least.
     rule: 'documents' go as a whole, or 'pieces' as GPT-3 cuts them.
     frequent: an n-gram in more documents than that is ignored; 0: none is.
   """
   step = overlaps.Decontaminate(patterns, field, n, rule, frequent)
-  return Loaded([step], overlaps.files(patterns))
+  return Loaded([step], evaluation_texts.files(patterns))
 
 
 _CHECKS = {
