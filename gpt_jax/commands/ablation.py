@@ -38,7 +38,7 @@ from gpt_jax.finetuning.setup import Pretrained
 from gpt_jax.plots import ablation, losses
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.metrics import from_json, write_atomically
 
 # From the name of a row to its overrides.
 SETTINGS = {
@@ -267,7 +267,7 @@ def collected(workdir: str) -> dict[str, Any]:
     path = os.path.join(workdir, task, setting, seed, finetune.RESULT)
     if os.path.exists(path):
       with open(path, encoding='utf-8') as f:
-        result = json.load(f)
+        result = from_json(f.read())
       runs = found.setdefault(task, {}).setdefault(setting, {})
       metric = result['metrics'][0]
       runs[seed] = {

@@ -11,7 +11,7 @@ import optax
 from gpt_jax.objectives.base import Batch, Objective
 from gpt_jax.optim import rounding
 from gpt_jax.optim.average import Average
-from gpt_jax.optim.optimizer import at_step
+from gpt_jax.optim.schedule_count import at_step
 from gpt_jax.optim.train_state import TrainState
 
 Metrics = dict[str, Any]  # arrays, and arrays by name
