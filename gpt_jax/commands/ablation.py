@@ -39,6 +39,7 @@ from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.plots import ablation, losses
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics as metrics_lib
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.metrics import write_atomically
 
@@ -267,7 +268,9 @@ def collected(workdir: str) -> dict[str, Any]:
     path = os.path.join(workdir, task, setting, seed, finetune.RESULT)
     if os.path.exists(path):
       remedy = 'remove it, and the same command makes it again'
-      result = json_file.read(path, remedy=remedy, needs=('metrics', 'dev'))
+      result = metrics_lib.as_numbers(
+        json_file.read(path, remedy=remedy, needs=('metrics', 'dev'))
+      )
       runs = found.setdefault(task, {}).setdefault(setting, {})
       metric = result['metrics'][0]
       runs[seed] = {

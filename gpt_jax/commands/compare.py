@@ -14,6 +14,7 @@ W/compare.png.
 """
 
 import json
+import math
 import os
 import re
 import statistics
@@ -80,7 +81,8 @@ def main(args: cli.Args) -> None:
   path = os.path.join(args.workdir, 'compare')
   write_atomically(f'{path}.json', json.dumps(result, indent=2) + '\n')
   first = [workdirs[0] for workdirs in folders.values()]
-  log.info('drew %s', losses.loss_curves(first, out=f'{path}.png'))
+  if figure := losses.loss_curves(first, out=f'{path}.png'):
+    log.info('drew %s', figure)
   print(json.dumps(result) if args.json else table(result))
 
 
@@ -105,6 +107,8 @@ def summary(workdir: str) -> dict[str, float]:
     'examples_per_second': statistics.median(rates[1:] or rates),
   }
   dropped = [x for m in lines for name, x in m.items() if DROPPED.match(name)]
+  # NaN where the update was skipped.
+  dropped = [x for x in dropped if math.isfinite(x)]
   if dropped:
     # Over all layers with experts and the whole run.
     found['dropped_fraction'] = statistics.mean(dropped)

@@ -3,7 +3,6 @@
 """Fine-tunes a pre-trained model on a task, and predicts."""
 
 import functools
-import json
 import os
 from typing import Any
 
@@ -24,7 +23,7 @@ from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.history import History
 from gpt_jax.training.job import Job
-from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.metrics import to_json, write_atomically
 
 
 def finetune(
@@ -159,5 +158,5 @@ def predicted(
   }
   if job.active:
     path = os.path.join(job.workdir, RESULT)
-    write_atomically(path, json.dumps(result, indent=2) + '\n')
+    write_atomically(path, to_json(result, indent=2) + '\n')
   return result

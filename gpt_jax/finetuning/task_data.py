@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's examples as what a run consumes and is measured by; see `job`."""
 
-import math
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from gpt_jax.finetuning.metrics import METRICS
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.training import run as run_lib
+from gpt_jax.training.held_out import exponential
 from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.run import Run
 
@@ -187,7 +187,7 @@ def _judged(split: Split, raw: np.ndarray) -> Outputs:
   if task.kind == 'target':
     nll, tokens, right = np.asarray(raw, np.float64).T
     loss = float(nll.sum() / tokens.sum())
-    metrics = {'loss': loss, 'perplexity': math.exp(min(loss, 700))}
+    metrics = {'loss': loss, **exponential('perplexity', loss)}
     labels, predictions = np.ones(len(raw), int), right.astype(int)
   elif task.kind == 'regression':
     mean, deviation = split.scale

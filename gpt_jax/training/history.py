@@ -11,7 +11,6 @@ the note of a rewind made since, has to agree.
 Checkpoints of before hold no such record; for them both files are read.
 """
 
-import math
 import os
 from typing import Any
 
@@ -66,7 +65,7 @@ class History:
     self.skips = _agreed(self._workdir, restored.step, self.skips, saved)
     if jax.process_index() == 0 and self.skips != skips_lib.read(self._workdir):
       write_skips(self._workdir, self.skips)
-    for line in restored.record['lines']:
+    for line in metrics.as_numbers(restored.record['lines']):
       self.add(line)
     self._add_evaluation(restored.step)
 
@@ -86,11 +85,7 @@ class History:
 
   def lines(self, done: int) -> list[dict[str, Any]]:
     """The lines of the steps up to `done`, oldest first."""
-    return [
-      {name: _number(name, value) for name, value in line.items()}
-      for line in self._lines
-      if line['step'] <= done
-    ]
+    return [line for line in self._lines if line['step'] <= done]
 
   def record(self, step: int) -> dict[str, Any]:
     """What the checkpoint of `step` is to hold: plain JSON."""
@@ -104,7 +99,7 @@ class History:
       if line.get('event') == 'unlogged' and line['step'] < step:
         continue
       if len(line) > 1:
-        kept.append({name: _plain(value) for name, value in line.items()})
+        kept.append(metrics.as_texts(line))
     return {
       'store': self._store,
       'skips': skips_lib.entries(self.skips),
@@ -215,17 +210,3 @@ def _agreed(workdir: str, step: int, found: Skips, saved: Skips) -> Skips:
 
 def _is_evaluation(line: dict[str, Any]) -> bool:
   return any(name.startswith('eval/') for name in line)
-
-
-def _number(name: str, value: Any) -> Any:
-  """What `_plain` made a text, as a number again."""
-  if name.startswith('eval/') and isinstance(value, str):
-    return float(value)
-  return value
-
-
-def _plain(value: Any) -> Any:
-  """JSON has no NaN and no infinity: these become texts."""
-  if isinstance(value, float) and not math.isfinite(value):
-    return str(value)
-  return value

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training run works with, besides its state."""
 
+import math
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol
 
@@ -109,10 +110,15 @@ class Job(NamedTuple):
   patience: int = 0
 
   def judged(self, values: dict[str, Any]) -> float | None:
-    """The criterion among some measures, the less the better; None: absent."""
+    """The criterion among some measures, the less the better; None: absent.
+
+    What is not finite is worse than any other.
+    """
     value = values.get(self.criterion.lstrip('-'))
     if value is None:
       return None
+    if not math.isfinite(value):
+      return math.inf
     return -value if self.criterion.startswith('-') else value
 
   @property
@@ -140,13 +146,14 @@ class Job(NamedTuple):
   def past(self, done: int) -> Past:
     """The past at step `done`; every process is to ask at the same time."""
     lines = self.history.lines(done)
+    logged = [m['loss'] for m in lines if 'loss' in m]
     unlogged = [
       m['routers']
       for m in lines
       if m.get('event') == 'unlogged' and m['step'] == done
     ]
     past: dict[str, Any] = dict(
-      losses=[m['loss'] for m in lines if 'loss' in m][-WINDOW:],
+      losses=[x for x in logged if math.isfinite(x)][-WINDOW:],
       skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
       held_out=[
         (m['step'], value)

@@ -54,7 +54,7 @@ def read(workdir: str) -> list[dict[str, Any]]:
 
 def _parsed(path: str, number: int, text: bytes) -> dict[str, Any]:
   try:
-    line = json.loads(text)
+    line = from_json(text.decode())
     if not isinstance(line['step'], int):
       raise TypeError('step')
   except (ValueError, KeyError, TypeError) as e:
@@ -73,13 +73,46 @@ def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
   return dict(sorted(found.items(), key=lambda item: item[0] != 'validation'))
 
 
-def finite(values: dict[str, Any]) -> dict[str, Any]:
-  """Leaves out what JSON cannot hold: infinite numbers and NaN."""
-  return {
-    name: x
-    for name, x in values.items()
-    if all(map(math.isfinite, x if isinstance(x, list) else [x]))
-  }
+# JSON has no number for these: they are written as texts.
+_NOT_FINITE = ('nan', 'inf', '-inf')
+
+
+def to_json(values: Any, **options: Any) -> str:
+  """JSON as the standard has it: NaN and infinite numbers become texts.
+
+  Args:
+    values: dictionaries, lists, texts and numbers.
+    **options: of `json.dumps`.
+  """
+  return json.dumps(as_texts(values), allow_nan=False, **options)
+
+
+def from_json(text: str) -> Any:
+  """Reads what `to_json` wrote: those texts are numbers again."""
+  values = json.loads(text)
+  if any(f'"{word}"' in text for word in _NOT_FINITE):
+    return as_numbers(values)
+  return values
+
+
+def as_texts(values: Any) -> Any:
+  """The values, with texts for numbers that JSON does not have."""
+  if isinstance(values, dict):
+    return {name: as_texts(x) for name, x in values.items()}
+  if isinstance(values, list | tuple):
+    return [as_texts(x) for x in values]
+  if isinstance(values, float) and not math.isfinite(values):
+    return str(float(values))
+  return values
+
+
+def as_numbers(values: Any) -> Any:
+  """The values, with numbers for what `as_texts` wrote."""
+  if isinstance(values, dict):
+    return {name: as_numbers(x) for name, x in values.items()}
+  if isinstance(values, list):
+    return [as_numbers(x) for x in values]
+  return float(values) if values in _NOT_FINITE else values
 
 
 def _now() -> float:
@@ -128,7 +161,7 @@ class Metrics:
       **start,
     }
     path = os.path.join(workdir, 'metrics.jsonl')
-    text = ''.join(json.dumps(m) + '\n' for m in [*kept, started])
+    text = ''.join(to_json(m) + '\n' for m in [*kept, started])
     write_atomically(path, text)
     self._file = open(path, 'ab', buffering=0)  # noqa: SIM115
     self._unwritten = b''
@@ -138,13 +171,16 @@ class Metrics:
     )
 
   def write(self, step: int, **values: Any) -> None:
-    """Appends one line, with its time; numbers also go to TensorBoard."""
+    """Appends one line, with its time.
+
+    TensorBoard gets the numbers too, as far as they are finite.
+    """
     line = {'step': step, 'time': _now(), **values}
     if self._keep:
       self._keep(line)
     if not self._active:
       return
-    self._unwritten += json.dumps(line).encode() + b'\n'
+    self._unwritten += to_json(line).encode() + b'\n'
     try:
       self._flush()
       self._full = False
@@ -154,7 +190,8 @@ class Metrics:
         log.warning('metrics.jsonl cannot be written (%s); lines wait', e)
       self._full = True
     for name, value in values.items():
-      if isinstance(value, int | float) and self._board_works():
+      drawn = isinstance(value, int | float) and math.isfinite(value)
+      if drawn and self._board_works():
         self._board.add_scalar(name, value, step)
 
   def sync(self) -> None:

@@ -7,7 +7,6 @@ host looks at all steps since the last log line before it logs or saves, and
 acts by the policy `optim.on_spike`, see `optim.spikes`.
 """
 
-import json
 import math
 import os
 from typing import Any
@@ -125,20 +124,14 @@ def write(
     found = {
       'step': step,
       'learning_rate': float(run.schedule(step - 1)),
-      **jax.tree.map(_plain, {name: output[name] for name in FIGURES}),
+      **jax.tree.map(float, {name: output[name] for name in FIGURES}),
       'first_row': offset,
       'num_rows': count,
       'store_rows': data.row_numbers(offset, count),
     }
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    metrics.write_atomically(path, json.dumps(found, indent=2) + '\n')
+    metrics.write_atomically(path, metrics.to_json(found, indent=2) + '\n')
   return path
-
-
-def _plain(number: Any) -> float | str:
-  """JSON has no NaN and no infinity: these become texts."""
-  number = float(number)
-  return number if math.isfinite(number) else str(number)
 
 
 def read(file: str) -> dict[str, Any]:
