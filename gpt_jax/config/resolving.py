@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gpt_jax import spec
+from gpt_jax.config import log_trackers
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
@@ -240,6 +241,7 @@ def validate(config: Config) -> None:
   flat = flatten(config)
   for field, choices in CALL_STRINGS.items():
     spec.build(field, flat[field], choices)
+  log_trackers.load(flat[log_trackers.FIELD])
   for field, names in NAMES.items():
     if flat[field] not in names:
       raise UsageError(
