@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-pytest.importorskip('wandb')
+wandb = pytest.importorskip('wandb')
 
 from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
@@ -46,6 +46,8 @@ def records(path):
 
 def sessions(workdir):
   """Of each time that the run was opened: its id and what was logged."""
+  # Ends wandb's service, which may still hold the end of a file.
+  wandb.teardown()
   found = []
   for path in sorted(pathlib.Path(workdir).glob('wandb/offline-run-*/*.wandb')):
     read = records(path)
