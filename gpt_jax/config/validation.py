@@ -7,7 +7,7 @@ import operator
 from typing import Annotated, Any
 
 from gpt_jax import ranges, spec
-from gpt_jax.config import defaults
+from gpt_jax.config import defaults, log_trackers
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
@@ -189,6 +189,7 @@ def validate(config: Config) -> None:
   flat = flatten(config)
   for field, choices in CALL_STRINGS.items():
     spec.build(field, flat[field], choices)
+  log_trackers.load(flat[log_trackers.FIELD])
   for field, names in NAMES.items():
     if flat[field] not in names:
       raise UsageError(

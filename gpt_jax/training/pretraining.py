@@ -14,7 +14,7 @@ from gpt_jax.data import eval_sets, prepare
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
 from gpt_jax.runtime.log import log
-from gpt_jax.training import rewind
+from gpt_jax.training import rewind, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import HeldOut
@@ -41,6 +41,7 @@ def start(
   """
   workdir_lib.check_same_run(config, workdir)
   run_lib.check_devices(config)
+  trackers.check(config)
   folder = run_lib.data_folder(config, workdir)
   with workdir_lib.untouched_if_refused(workdir, folder):
     with phases.during('prepare'):
