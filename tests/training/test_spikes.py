@@ -21,7 +21,7 @@ from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
-from gpt_jax.training import consumed as inspect_steps
+from gpt_jax.training import consumed as consumed_lib
 from gpt_jax.training import goodput, loop, metrics, spikes
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.step import train_step
@@ -345,10 +345,8 @@ def test_rewind_is_replayed_exactly(
   assert (account.starts, account.steps, account.lost_steps) == (1, STEPS, 4)
   assert account.seconds['lost'] > 0
   assert 0 <= account.seconds['downtime'] < 1
-  capsys.readouterr()
-  inspect_steps.show(str(alone), '8:12', text=False, as_json=True)
   rows = {8: [], 9: [], 10: [], 11: []}
-  for row in json.loads(capsys.readouterr().out)['rows']:
+  for row in consumed_lib.rows(str(alone), '8:12')[1]:
     rows[row['step']].append(row['row'])
   assert rows == {
     8: [*range(112, 128)],
