@@ -91,6 +91,8 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
   assert result['experts'][0]['dropped_fraction'] == pytest.approx(0.15)
 
 
+# The runs themselves; those before are only written down.
+@pytest.mark.slow
 def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
   monkeypatch.delenv('XLA_FLAGS', raising=False)  # one device
   flags = [
