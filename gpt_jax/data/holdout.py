@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpt_jax import spec
 from gpt_jax.data.sources import sources
 from gpt_jax.data.sources.sources import Document, Source
-from gpt_jax.spec import UsageError
+from gpt_jax.ranges import Inside
 
 
 class Part(NamedTuple):
@@ -83,12 +83,11 @@ def split(
   return made._replace(skipped=corpus.skipped)
 
 
-def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
+def documents(fraction: Inside = 0.02) -> Callable[[Source], Split]:
   """Whole documents, chosen by a hash of their name.
 
   A document stays on its side when others are added, removed or reordered.
   """
-  _check(fraction)
 
   def build(corpus: Source) -> Split:
     def held_out(document: Document) -> bool:
@@ -106,13 +105,12 @@ def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
   return build
 
 
-def tail(fraction: float = 0.1) -> Callable[[Source], Split]:
+def tail(fraction: Inside = 0.1) -> Callable[[Source], Split]:
   """The last characters of the corpus, counted over all documents.
 
   The document at the boundary is cut in two. For one file this is the split
   of nanoGPT's character data: `data[:int(n * 0.9)]` trains.
   """
-  _check(fraction)
 
   def build(corpus: Source) -> Split:
     def parts() -> Iterator[Part]:
@@ -193,14 +191,6 @@ def _always(document: Document) -> bool:
 
 def _sum(a: int | None, b: int | None) -> int | None:
   return None if a is None or b is None else a + b
-
-
-def _check(fraction: float):
-  if not 0 < fraction < 1:
-    raise UsageError(
-      f'data.holdout: fraction={fraction!r} must lie between 0 and 1; to hold '
-      "nothing out write 'none'"
-    )
 
 
 HOLDOUTS = {'documents': documents, 'tail': tail, 'none': none}

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax import spec
+from gpt_jax import ranges, spec
 from gpt_jax.data.shuffle import Shuffle
+from gpt_jax.ranges import NotNegative, Real
 from gpt_jax.spec import Pair, UsageError
 
 # Weights count in this part of 1.
@@ -82,7 +83,7 @@ def phases(text: str) -> list[Phase]:
 
 
 def mixture(
-  *weights: Pair, from_token: float = 0, draw: str = 'without_replacement'
+  *weights: Pair, from_token: NotNegative = 0, draw: str = 'without_replacement'
 ) -> Phase:
   """One phase.
 
@@ -92,7 +93,8 @@ def mixture(
     draw: 'without_replacement' takes each row once before any a second time.
   """
   named = {pair.key: pair.value for pair in weights}
-  numbers = all(isinstance(w, int | float) for w in named.values())
+  real = ranges.declared(Real)
+  numbers = not any(real.problem(weight) for weight in named.values())
   if not weights or len(named) < len(weights) or not numbers:
     raise UsageError(
       'data.source: give each source one weight, as in '

@@ -19,6 +19,7 @@ from flax import linen as nn
 from gpt_jax.nn import devices, kernels
 from gpt_jax.nn.dot_product import Visibility, attend_within
 from gpt_jax.nn.masks import Pattern
+from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
 log = logging.getLogger('gpt_jax')
@@ -107,7 +108,7 @@ def reference() -> Backend:
 
 
 def splash(
-  block: int = 512, fused_until: int = 4096, interpret: bool = False
+  block: Count = 512, fused_until: Whole = 4096, interpret: bool = False
 ) -> Backend:
   """JAX's Pallas kernel for TPU, which skips blocks that are hidden.
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 
+from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 
 
@@ -46,17 +47,15 @@ def bidirectional() -> Pattern:
   return Pattern(causal=False)
 
 
-def local(window: int) -> Pattern:
+def local(window: Count) -> Pattern:
   """Every token sees itself and the `window` - 1 tokens before it."""
-  _at_least_one(window=window)
   return Pattern(window=window)
 
 
-def strided(stride: int) -> Pattern:
+def strided(stride: Count) -> Pattern:
   """The last `stride` tokens, and every `stride`-th before (Sparse
   Transformer, Child et al. 2019, section 4.3; both sets in one head).
   """
-  _at_least_one(stride=stride)
 
   def rule(query: jax.Array, key: jax.Array) -> jax.Array:
     distance = query - key
@@ -65,11 +64,10 @@ def strided(stride: int) -> Pattern:
   return Pattern(rule=rule)
 
 
-def fixed(stride: int, summary: int = 1) -> Pattern:
+def fixed(stride: Count, summary: Count = 1) -> Pattern:
   """The token's own block of `stride`, and the last `summary` tokens of each
   block before (Sparse Transformer, section 4.3; both sets in one head).
   """
-  _at_least_one(stride=stride, summary=summary)
   if summary > stride:
     raise UsageError(
       f'model.attention: summary={summary} is longer than a block of stride='
@@ -81,12 +79,6 @@ def fixed(stride: int, summary: int = 1) -> Pattern:
     return same | (key % stride >= stride - summary)
 
   return Pattern(rule=rule)
-
-
-def _at_least_one(**sizes: int) -> None:
-  for name, size in sizes.items():
-    if size < 1:
-      raise UsageError(f'model.attention: {name}={size} must be at least 1')
 
 
 PATTERNS: dict[str, Callable[..., Pattern]] = {

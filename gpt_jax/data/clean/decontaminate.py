@@ -124,8 +124,6 @@ def check(step: Decontaminate):
       'data.clean: name the evaluation files, as in '
       "decontaminate('test/*.jsonl')"
     )
-  if step.n < 1 or step.frequent < 0:
-    raise UsageError('data.clean: decontaminate takes n >= 1 and frequent >= 0')
   if not len(index(step.patterns, step.field, step.n)):
     raise UsageError(
       f'data.clean: {", ".join(step.patterns)}: holds no text of {step.n} '

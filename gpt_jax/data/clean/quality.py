@@ -79,10 +79,6 @@ def check(step: Quality):
       '"text(\'good/*.txt\')", low="text(\'web/*.txt\')"), or function='
       "'module:name'"
     )
-  if step.alpha <= 0:
-    raise UsageError(
-      f'data.clean: quality(alpha={step.alpha!r}) must be above 0'
-    )
   if step.function:
     _function(step.function)
   else:

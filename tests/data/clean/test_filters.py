@@ -124,11 +124,11 @@ def test_a_function_of_the_users(texts):
   ('call', 'words'),
   [
     ("language('xx')", "'xx'.* is unknown; one of "),
-    ("language('en', probability=2)", 'between 0 and 1'),
+    ("language('en', probability=2)", 'probability=2 must be at most 1'),
     ('quality', 'two sources of text'),
     ("quality(function='scores:none')", "no attribute 'none'"),
     ("quality(function='json')", 'can be imported'),
-    (QUALITY[:-1] + ', alpha=0)', r'alpha=0\) must be above 0'),
+    (QUALITY[:-1] + ', alpha=0)', 'alpha=0 must be above 0'),
     ("decontaminate('good/1.txt', rule='lines')", 'documents, pieces'),
     ('decontaminate()', 'name the evaluation files'),
     ("decontaminate('good/1.txt', n=32)", 'no text of 32 words'),
