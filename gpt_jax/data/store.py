@@ -16,12 +16,12 @@ small enough to be kept in memory is checked against the manifest as a whole.
 
 import logging
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tensorstore as ts
 
-from gpt_jax import spec
+from gpt_jax import ranges, spec
 from gpt_jax.data import files, manifest, mixture, mixture_order, packing
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import Phase
@@ -357,12 +357,10 @@ def none() -> list[dict[str, Any]]:
   return []
 
 
-def zstd(level: int = 3) -> list[dict[str, Any]]:
+def zstd(
+  level: Annotated[int, ranges.whole(1, 19)] = 3,
+) -> list[dict[str, Any]]:
   """Zstandard: smaller on the disk, and where a network is read from."""
-  if not 1 <= level <= 19:
-    raise UsageError(
-      f'data.compression: zstd(level={level}) must lie between 1 and 19'
-    )
   return [{'name': 'zstd', 'configuration': {'level': level}}]
 
 

@@ -190,6 +190,8 @@ def test_preparing_a_mixture_is_gone_on_with(config, monkeypatch):
     ('mixture(low:0.5, low:0.5)', ['one weight']),
     ('mixture', ['one weight']),
     ("mixture(low:'x')", ['one weight']),
+    ('mixture(low:True)', ['one weight']),
+    ('mixture(low:1e999)', ['one weight']),
     ('mixture(low:0.99999, high:0.00001)', ['below 5e-05']),
     ('mixture(low:0.5, wide:0.5)', ["no 'wide'", 'data.sources.wide', 'low']),
     ("mixture(low:1.0, draw='x')", ["'x'", 'with_replacement']),

@@ -29,7 +29,9 @@ def test_the_average_is_the_weighted_sum(dtype):
   np.testing.assert_allclose(average['kernel'], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('decay', [-0.1, 1.0])
-def test_a_decay_that_averages_nothing(decay):
-  with pytest.raises(UsageError, match=rf'decay={decay} is not in \[0, 1\)'):
+@pytest.mark.parametrize(
+  'decay, why', [(-0.1, 'must be at least 0'), (1.0, 'must be below 1')]
+)
+def test_a_decay_that_averages_nothing(decay, why):
+  with pytest.raises(UsageError, match=f'decay={decay} {why}'):
     spec.build('optim.ema', f'ema(decay={decay})', AVERAGES)

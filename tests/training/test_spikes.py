@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+from gpt_jax import spec
 from gpt_jax.checkpoints.retention import rewind_target
 from gpt_jax.commands import inspect, train
 from gpt_jax.costs import flops
@@ -99,8 +100,8 @@ def test_too_few_losses_have_no_median():
 
 
 def test_a_negative_argument_is_refused():
-  with pytest.raises(UsageError, match='before=-1 is negative'):
-    SPIKES['rewind'](before=-1)
+  with pytest.raises(UsageError, match='before=-1 must be at least 0'):
+    spec.build('optim.on_spike', 'rewind(before=-1)', SPIKES)
 
 
 def outputs(*losses):

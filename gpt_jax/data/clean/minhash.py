@@ -135,17 +135,8 @@ def check(step: MinHash):
   """Looks whether the step can be taken.
 
   Raises:
-    UsageError: an argument is out of range, or the library is missing.
+    UsageError: the library is missing.
   """
-  if not 0 < step.threshold <= 1:
-    raise UsageError(
-      f'data.clean: minhash(threshold={step.threshold!r}) must be above 0 and '
-      'at most 1'
-    )
-  if min(step.hashes, step.num_rows, step.ngram) < 1:
-    raise UsageError(
-      'data.clean: minhash takes hashes, rows, ngram of 1 or more'
-    )
   _library()
 
 

@@ -171,7 +171,7 @@ def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(
 
 
 def test_passages_need_a_length_and_a_source():
-  with pytest.raises(UsageError, match='chars=0: must be at least 1'):
+  with pytest.raises(UsageError, match='chars=0 must be at least 1'):
     read("passages('stdlib', chars=0)")
   with pytest.raises(UsageError, match='unknown'):
     read("passages('books')")
