@@ -108,7 +108,7 @@ def _as_prepare_does(
   dtype = array_writer.token_dtype(made.vocab_size)
   eos = np.array([made.eos_id], np.int32)
   digest, num_tokens = hashlib.sha256(), 0
-  batches = encode.batches(parts)
+  batches = encode.batches(parts, made)
   for batch, ids in encode.encoded(batches, made, workers):
     flat = []
     for piece, found in zip(batch, ids, strict=True):

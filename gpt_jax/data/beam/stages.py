@@ -114,7 +114,7 @@ class Encode(beam.DoFn):
       found, size = digest.of_part(part)
       hashes.append(found)
       side = sides[part.held_out]
-      for piece in encode.pieces(part):
+      for piece in encode.pieces(part, self._made):
         side.add(self._made.encode(piece.text))
         if piece.last:
           side.add(eos)
