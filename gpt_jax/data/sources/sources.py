@@ -5,6 +5,7 @@
 Tables and TensorFlow datasets are in `tables` and `tfds`.
 """
 
+import codecs
 import functools
 import json
 import os
@@ -257,9 +258,11 @@ def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
 
 
 def _decode(path: str) -> str:
-  # Decoding bytes keeps '\r\n' as it is, where text mode would not.
+  # Decoding bytes keeps '\r\n' as it is, where text mode would not. A
+  # byte-order mark is no part of the text.
   try:
-    return pathlib.Path(path).read_bytes().decode('utf-8')
+    data = pathlib.Path(path).read_bytes()
+    return data.removeprefix(codecs.BOM_UTF8).decode('utf-8')
   except UnicodeDecodeError as e:
     raise Bad(
       path,
