@@ -20,11 +20,12 @@ from gpt_jax import spec
 from gpt_jax.nn import layout
 from gpt_jax.nn.adaptive import AdaptiveEmbedding
 from gpt_jax.nn.adaptive import Clusters as Clusters
-from gpt_jax.nn.attention import Attention, Context, KVCache
-from gpt_jax.nn.attention import SegmentMemory as SegmentMemory
+from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
+from gpt_jax.nn.context import Context, KVCache
+from gpt_jax.nn.context import SegmentMemory as SegmentMemory
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.embed import INPUTS, Embedding
