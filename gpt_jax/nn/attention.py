@@ -234,7 +234,7 @@ class Attention(nn.Module):
     v_HK = parameter(self, 'position_bias', zeros, (H, K), heads)
     r_MHK = self._distances(num_keys, d_model)
     q_position = q_BLHK + v_HK[None, None].astype(q_BLHK.dtype)
-    bias = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)
+    bias: Any = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)
     bias = bias * self.scale(K, layer)
     if isinstance(cache, KVCache):
       bias = _at_positions(bias, positions)
