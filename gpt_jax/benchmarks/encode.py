@@ -104,7 +104,7 @@ def _as_prepare_does(
 ) -> int:
   """Returns the number of tokens."""
   source = Source(lambda: iter(documents), None, {})
-  parts = holdout.documents()(source).parts()
+  parts = holdout.documents()(source, str).parts()
   dtype = store.token_dtype(made.vocab_size)
   eos = np.array([made.eos_id], np.int32)
   digest, num_tokens = hashlib.sha256(), 0

@@ -33,11 +33,14 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
+from gpt_jax.data import json_file
 from gpt_jax.finetuning import examples, finetune, pretrained
-from gpt_jax.finetuning.setup import Pretrained
+from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.plots import ablation, losses
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics as metrics_lib
+from gpt_jax.training import run as run_lib
 from gpt_jax.training.metrics import write_atomically
 
 # From the name of a row to its overrides.
@@ -190,8 +193,7 @@ def check_same(args: cli.Args, source: Pretrained) -> None:
   given['init'] = source.name  # with its step
   path = os.path.join(args.workdir, ARGUMENTS)
   if os.path.exists(path):
-    with open(path, encoding='utf-8') as f:
-      before = json.load(f)
+    before = json_file.read(path, remedy=run_lib.RESTORE)
     changed = [n for n in given if given[n] != before.get(n)]
     if changed:
       raise UsageError(
@@ -218,11 +220,10 @@ def check_runs(args: cli.Args, source: Pretrained) -> None:
   """
   known: dict[Any, Config] = {}
   for task, setting, seed in _folders(args.workdir):
-    path = os.path.join(args.workdir, task, setting, seed, 'config.json')
-    if not os.path.exists(path):
+    folder = os.path.join(args.workdir, task, setting, seed)
+    if not os.path.exists(os.path.join(folder, 'config.json')):
       continue
-    with open(path, encoding='utf-8') as f:
-      old = config_lib.flatten(config_lib.from_json(f.read()))
+    old = config_lib.flatten(run_lib.read_config(folder))
     config = config_lib.unlocked(config_of(args, task, setting, seed))
     tuned = config.finetune
     tuned.init = source.name
@@ -266,8 +267,10 @@ def collected(workdir: str) -> dict[str, Any]:
   for task, setting, seed in _folders(workdir):
     path = os.path.join(workdir, task, setting, seed, finetune.RESULT)
     if os.path.exists(path):
-      with open(path, encoding='utf-8') as f:
-        result = json.load(f)
+      remedy = 'remove it, and the same command makes it again'
+      result = metrics_lib.as_numbers(
+        json_file.read(path, remedy=remedy, needs=('metrics', 'dev'))
+      )
       runs = found.setdefault(task, {}).setdefault(setting, {})
       metric = result['metrics'][0]
       runs[seed] = {

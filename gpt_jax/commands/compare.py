@@ -14,6 +14,7 @@ W/compare.png.
 """
 
 import json
+import math
 import os
 import re
 import statistics
@@ -21,11 +22,11 @@ import statistics
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax import config as config_lib
 from gpt_jax.plots import losses
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, variants
+from gpt_jax.training import run as run_lib
 from gpt_jax.training.metrics import HELD_OUT, write_atomically
 
 
@@ -80,7 +81,8 @@ def main(args: cli.Args) -> None:
   path = os.path.join(args.workdir, 'compare')
   write_atomically(f'{path}.json', json.dumps(result, indent=2) + '\n')
   first = [workdirs[0] for workdirs in folders.values()]
-  log.info('drew %s', losses.loss_curves(first, out=f'{path}.png'))
+  if figure := losses.loss_curves(first, out=f'{path}.png'):
+    log.info('drew %s', figure)
   print(json.dumps(result) if args.json else table(result))
 
 
@@ -90,8 +92,7 @@ def summary(workdir: str) -> dict[str, float]:
   Raises:
     RuntimeError: it has no such metrics.
   """
-  with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
-    length = config_lib.from_json(f.read()).model.context_length
+  length = run_lib.read_config(workdir).model.context_length
   lines = metrics.read(workdir)
   rates = [m[SPEED] / length for m in lines if SPEED in m]
   losses = [m[HELD_OUT] for m in lines if HELD_OUT in m]
@@ -106,6 +107,8 @@ def summary(workdir: str) -> dict[str, float]:
     'examples_per_second': statistics.median(rates[1:] or rates),
   }
   dropped = [x for m in lines for name, x in m.items() if DROPPED.match(name)]
+  # NaN where the update was skipped.
+  dropped = [x for x in dropped if math.isfinite(x)]
   if dropped:
     # Over all layers with experts and the whole run.
     found['dropped_fraction'] = statistics.mean(dropped)

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from gpt_jax import cli, hf
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer as checkpoint
-from gpt_jax.data import files
+from gpt_jax.data import files, json_file
 from gpt_jax.data.tokenizers import saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.hf.vocabulary import tokenizer_name
@@ -196,7 +196,12 @@ def to_hf(workdir: str, folder: str) -> None:
   model, options = run.model, {}
   origin = files.read(workdir, ORIGIN)
   if origin is not None:
-    known = json.loads(origin)
+    known = json_file.parse(
+      origin,
+      os.path.join(workdir, ORIGIN),
+      remedy='convert the checkpoint again with --from_hf',
+      needs=('config', 'kind', 'names'),
+    )
     known['names'] = tuple(known['names'])
     model = hf.Imported(**run.config.model, origin=hf.Origin(**known))
   contents = {}

@@ -68,7 +68,8 @@ def train(config: Config, workdir: str) -> None:
     phases.enter('end')
     preemption.check()
     if jax.process_index() == 0:
-      log.info('drew %s', losses.loss_curves([workdir]))
+      if path := losses.loss_curves([workdir]):
+        log.info('drew %s', path)
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)
     sample(job.run, state, workdir)

@@ -10,6 +10,7 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
+from gpt_jax.config.fields import RENAMED, hint, rename
 from gpt_jax.spec import UsageError
 
 
@@ -40,6 +41,7 @@ def load_config(file: str, overrides: list[str]) -> Any:
 
 def parse(values: flags.FlagValues, argv: list[str]) -> None:
   """Parses the flags; each mistake becomes a `UsageError`."""
+  argv = _renamed(argv)
   file = _find_config(argv)
   # ml_collections looks for the overrides in `sys.argv`.
   old_argv, sys.argv = sys.argv, argv
@@ -54,6 +56,33 @@ def parse(values: flags.FlagValues, argv: list[str]) -> None:
     sys.argv = old_argv
   if len(rest) > 1:
     raise UsageError(f'unexpected argument {rest[1]!r}; see --help')
+  if file:
+    _rename_fields(values['config'].value, argv)
+
+
+def _renamed(argv: list[str]) -> list[str]:
+  """The arguments with today's names of fields: --config.batch.size=8."""
+  out = []
+  for arg in argv:
+    flag, equals, value = arg.partition('=')
+    old = flag.lstrip('-').removeprefix('config.')
+    if flag.startswith('-') and old in RENAMED and 'config.' in flag:
+      hint(old)
+      flag = f'--config.{RENAMED[old]}'
+    out.append(f'{flag}{equals}{value}')
+  return out
+
+
+def _rename_fields(config: Any, argv: list[str]) -> None:
+  """Gives what a config file sets under an old name its name of today.
+
+  An override of the new name holds against it.
+  """
+  flags = (arg.partition('=')[0].lstrip('-') for arg in argv)
+  given = tuple(flag.removeprefix('config.') for flag in flags)
+  with config.unlocked():
+    for old in rename(config, given=given):
+      hint(old)
 
 
 def _find_config(argv: list[str]) -> str:

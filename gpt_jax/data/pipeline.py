@@ -18,7 +18,7 @@ import grain
 import numpy as np
 
 from gpt_jax.data import packing
-from gpt_jax.data.mixture import Order, Place
+from gpt_jax.data.mixture_order import Order, Place
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
@@ -65,9 +65,12 @@ class RowSource:
       ends = store.manifest.parts
       self._begins = dict(zip(ends, [0, *ends.values()], strict=False))
       sizes = {n: (ends[n] - self._begins[n] - 1) // length for n in ends}
+      tokens = None
       if self._packed:
-        sizes = {n: len(begins) - 1 for n, begins in self._packed.items()}
-      self._mixture = Order(store.mixture, sizes, length=length, seed=seed)
+        sizes, tokens = packing.counts(self._packed)
+      self._mixture = Order(
+        store.mixture, sizes, length=length, seed=seed, tokens=tokens
+      )
 
   def place(self, index: int) -> Place:
     """Returns where row `index` of the run is found; its source may be ''."""

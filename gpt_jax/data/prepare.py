@@ -30,7 +30,7 @@ from gpt_jax.data import (
 )
 from gpt_jax.data import store as token_store
 from gpt_jax.data import workers as workers_lib
-from gpt_jax.data.clean import choices, shared
+from gpt_jax.data.clean import choices, decontaminate, shared
 from gpt_jax.data.clean import report as clean_report
 from gpt_jax.data.clean import run as clean_run
 from gpt_jax.data.clean.run import Cleaned
@@ -170,7 +170,7 @@ def _beam() -> _Beam:
     ) from e
   return _Beam(
     *(
-      importlib.import_module(f'gpt_jax.data.beam_{name}')
+      importlib.import_module(f'gpt_jax.data.beam.{name}')
       for name in _Beam._fields
     )
   )
@@ -269,6 +269,10 @@ def _split_again(
   """
   left = cleaned.source
   skipped = dict(sorted(left.skipped().items()))
+  found = choices.load(settings.clean).steps
+  for entry, step in zip(cleaned.entries, found, strict=True):
+    if isinstance(step, decontaminate.Decontaminate):
+      entry['notes'] = step.notes()
   entries = {'steps': cleaned.entries, 'skipped': skipped}
   data = json.dumps(entries, indent=1, ensure_ascii=False).encode() + b'\n'
   files.write(folder, clean_report.NAME, data)

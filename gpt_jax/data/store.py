@@ -22,7 +22,7 @@ import numpy as np
 import tensorstore as ts
 
 from gpt_jax import spec
-from gpt_jax.data import files, manifest, mixture, packing
+from gpt_jax.data import files, manifest, mixture, mixture_order, packing
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import Phase
 from gpt_jax.data.tokenizers import tokenizer
@@ -118,11 +118,17 @@ class TokenStore:
         name: packing.begins(self.document_ends, length, start, stop)
         for start, (name, stop) in zip(starts, stops.items(), strict=False)
       }
-      rows = sum(len(x) - 1 for x in self._packed[length].values())
+      sizes, tokens = packing.counts(self._packed[length])
+      rows = sum(sizes.values())
       log.info(
         '%s: %d rows of whole documents, of which %.1f%% is padding',
         *(self.folder, rows, 100 * (1 - len(self) / (rows * length))),
       )
+      for phase in self.mixture:
+        if all(sizes.get(name) for name in phase.weights):  # else see `Order`
+          log.info(
+            '%s: %s', self.folder, mixture_order.told(phase, sizes, tokens)
+          )
     return self._packed[length]
 
   def tokens(self, start: int, stop: int) -> np.ndarray:

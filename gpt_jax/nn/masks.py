@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from gpt_jax.spec import UsageError
 
@@ -18,11 +19,14 @@ class Pattern(NamedTuple):
       their document; None sees all.
     causal: no query sees a later key.
     window: a query sees no key further back than `window` - 1; None: no bound.
+    count: how many keys the rule shows a query, from the queries' positions;
+      where there is a rule.
   """
 
   rule: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   causal: bool = True
   window: int | None = None
+  count: Callable[[np.ndarray], np.ndarray] | None = None
 
   def visible(self, query: jax.Array, key: jax.Array) -> jax.Array:
     """True where the key at one position is seen from the query at another.
@@ -38,6 +42,19 @@ class Pattern(NamedTuple):
     if self.window is not None:
       seen &= query - key < self.window
     return seen
+
+  def num_visible(self, length: int) -> np.ndarray:
+    """How many keys each query of a row sees, int64 [length].
+
+    Equal to the row sums of `visible`, without the square of the length.
+    """
+    query = np.arange(length, dtype=np.int64)
+    if self.count is not None:
+      return self.count(query)
+    seen = query + 1
+    if self.window is not None:
+      seen = np.minimum(seen, self.window)
+    return seen if self.causal else seen + (length - 1 - query)
 
 
 def full() -> Pattern:
@@ -66,7 +83,11 @@ def strided(stride: int) -> Pattern:
     distance = query - key
     return (distance < stride) | (distance % stride == 0)
 
-  return Pattern(rule=rule)
+  def count(query: np.ndarray) -> np.ndarray:
+    # Distances 0 to stride - 1, then stride, 2 * stride, ...
+    return np.minimum(query + 1, stride) + query // stride
+
+  return Pattern(rule=rule, count=count)
 
 
 def fixed(stride: int, summary: int = 1) -> Pattern:
@@ -84,7 +105,10 @@ def fixed(stride: int, summary: int = 1) -> Pattern:
     same = query // stride == key // stride
     return same | (key % stride >= stride - summary)
 
-  return Pattern(rule=rule)
+  def count(query: np.ndarray) -> np.ndarray:
+    return query % stride + 1 + query // stride * summary
+
+  return Pattern(rule=rule, count=count)
 
 
 def _at_least_one(**sizes: int) -> None:

@@ -309,7 +309,7 @@ class Transformer(nn.Module):
       query = positions_BL
     key = query
     if caches is not None and isinstance(caches[0], KVCache):
-      key = jnp.arange(caches[0].key_BMGK.shape[2])[None]
+      key = jnp.arange(caches[0].key_BMGK.shape[-3])[None]
     return getattr(self, name)(query, key)
 
   def _embed(

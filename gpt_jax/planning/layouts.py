@@ -5,7 +5,7 @@
 An axis that is one or more whole dimensions of the slice keeps its rings, and
 with them the reduce-scatter of gradients; one that shares a dimension loses
 them. So meshes are made by giving each dimension to an axis, and only tensor
-may be a part of one. They are put in order by reckoning (`reckoning.py`): what
+may be a part of one. They are put in order by reckoning (`cost_model.py`): what
 is reported comes from the compiled program.
 """
 

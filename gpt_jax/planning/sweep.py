@@ -101,7 +101,7 @@ def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
   losses = [m[HELD_OUT] for m in lines if m['step'] == last and HELD_OUT in m]
   if not losses:
     return None
-  logged = [m for m in lines if 'loss' in m]
+  logged = [m for m in lines if math.isfinite(m.get('loss', math.nan))]
   point = Point(
     cell.budget, cell.parameters, cell.tokens, cell.flops, losses[-1]
   )

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The plans of the shipped configs: docs/plans.json, and README's table of it.
+"""The plans of the shipped configs: docs/plans.json, and the table of them.
 
 An entry names a config, the slices it is planned for and the overrides with
 which it fits them; what was found when it was last compiled stands beside. An
@@ -26,7 +26,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training.metrics import write_atomically
 
 FILE = 'docs/plans.json'
-# What encloses the table in README.md.
+# The page with the table, and what encloses it there.
+PAGE = 'docs/planning.md'
 BEGIN = '<!-- table: gpt-jax plan --table -->\n'
 END = '\n<!-- end of table -->'
 # What may change between compilations that nobody meant to change.
@@ -75,7 +76,7 @@ def markdown(entries: list[dict[str, Any]]) -> str:
 def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
   """Compiles all entries, or those whose config holds `only`.
 
-  Writes the file after each, and README's table.
+  Writes the file after each, and the table in `PAGE`.
 
   Returns:
     What differs from before by more than `TOLERANCE`, or is not compiled any
@@ -122,17 +123,17 @@ def load_config(
 
 
 def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:
-  """Writes the file, and the table in README.md where that has its marks."""
+  """Writes the file, and the table in `PAGE` where that has its marks."""
   text = json.dumps(entries, indent=1) + '\n'
   write_atomically(str(root / FILE), text)
-  readme = root / 'README.md'
-  if not readme.exists():
+  page = root / PAGE
+  if not page.exists():
     return
-  before, mark, rest = readme.read_text(encoding='utf-8').partition(BEGIN)
+  before, mark, rest = page.read_text(encoding='utf-8').partition(BEGIN)
   _, end, after = rest.partition(END)
   if mark and end:
     whole = before + mark + markdown(entries) + end + after
-    write_atomically(str(readme), whole)
+    write_atomically(str(page), whole)
 
 
 def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:

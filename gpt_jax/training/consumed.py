@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 from gpt_jax import config as config_lib
-from gpt_jax.data import ledger, skips
+from gpt_jax.checkpoints import restore
+from gpt_jax.data import ledger
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
+from gpt_jax.training.history import check_store, known_skips
 
 
 def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
@@ -27,6 +29,7 @@ def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
   config = run_lib.read_config(workdir)
   start, stop = _steps(steps, config.schedule.num_steps)
   store = TokenStore.open(run_lib.data_folder(config, workdir))
+  check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
   length = config.model.context_length
   tokenizer = store.tokenizer() if text else None
@@ -37,7 +40,7 @@ def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
     seed=config.seed,
     start=start - 1,
     stop=stop - 1,
-    rows=skips.read(workdir).shifted(config_lib.ramp(config).batch),
+    rows=known_skips(workdir).shifted(config_lib.ramp(config).batch),
   ):
     for row in step.rows:
       spans = [span._asdict() for span in row.spans]

@@ -11,7 +11,6 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import phases, preemption
 from gpt_jax.runtime.log import log, seconds_since_start
 from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.training import metrics as metrics_lib
 from gpt_jax.training import rewind, routers, spikes
 from gpt_jax.training import tools as tools_lib
 from gpt_jax.training.job import Job, Past, gave_up
@@ -129,7 +128,7 @@ def loop(
       if log_due:
         values = meter.read(step)
         epochs = job.data.epochs(run.ramp.offset(step))
-        metrics.write(step, **metrics_lib.finite(values), **epochs)
+        metrics.write(step, **values, **epochs)
         guard.logged(values['loss'])
         progress.show(step, summary(values))
         if dead := routers.dead_experts(values):

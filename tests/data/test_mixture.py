@@ -17,7 +17,7 @@ from gpt_jax.data import (
   prepare,
   store,
 )
-from gpt_jax.data.mixture import Order
+from gpt_jax.data.mixture_order import Order
 from gpt_jax.spec import UsageError
 
 LENGTH = 13
@@ -193,6 +193,7 @@ def test_preparing_a_mixture_is_gone_on_with(config, monkeypatch):
     ('mixture(low:0.99999, high:0.00001)', ['below 5e-05']),
     ('mixture(low:0.5, wide:0.5)', ["no 'wide'", 'data.sources.wide', 'low']),
     ("mixture(low:1.0, draw='x')", ["'x'", 'with_replacement']),
+    ("mixture(low:1.0, shares='x')", ["'x'", 'rows, tokens']),
     ('mixture(low:1.0, from_token=5)', ['begin at tokens [5]', 'first']),
     ('mixture(low:1.0), stdlib', ['unknown', 'stdlib']),
     ('mixture(low:0.5, unused:0.5)', ['data.sources.unused', 'no file']),
@@ -212,3 +213,20 @@ def test_other_mistakes_are_named(config):
     prepare.ensure(config, 'D')
   with pytest.raises(UsageError, match=r'data.sources.none: .*one row of 14'):
     Order(mixture.phases('mixture(none:1.0)'), {}, length=LENGTH, seed=0)
+
+
+def test_tokens_of_full_rows_are_shared_as_rows_are():
+  tokens = order(f"{TEXT[:-1]}, shares='tokens')")
+  assert places(tokens, 0, 300) == places(order(TEXT), 0, 300)
+
+
+def test_a_source_of_next_to_no_rows_is_refused():
+  text = "mixture(web:0.999, books:0.001, shares='tokens')"
+  with pytest.raises(UsageError, match=r'0\.001 of books is that of'):
+    Order(
+      mixture.phases(text),
+      SIZES,
+      length=LENGTH,
+      seed=0,
+      tokens={'web': 997, 'books': 31 * LENGTH * 10},
+    )

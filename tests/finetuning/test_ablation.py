@@ -16,7 +16,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.commands import ablation
 from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.finetuning import finetune, pretrained, setup
-from gpt_jax.finetuning.setup import Pretrained
+from gpt_jax.finetuning.pretrained import Pretrained
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCORES = {'full': 0.75, 'scratch': 0.5, 'layers_2': 0.7, 'layers_10': 0.72}

@@ -101,6 +101,9 @@ def test_pattern(text, drawing):
   np.testing.assert_array_equal(
     pattern.visible(index[:, None], index[None, :]), expected
   )
+  np.testing.assert_array_equal(
+    pattern.num_visible(len(expected)), expected.sum(axis=1)
+  )
 
 
 @pytest.mark.parametrize(

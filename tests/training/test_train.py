@@ -110,6 +110,16 @@ def test_what_was_made_for_a_refused_run_is_removed(tmp_path):
   assert not workdir.exists()
 
 
+def test_a_finished_token_store_is_never_removed(tmp_path):
+  refuse(tmp_path / 'w', 'data/manifest.json', 'data/tokens/0', 'checkpoints/x')
+  assert [p.name for p in (tmp_path / 'w').iterdir()] == ['data']
+  assert (tmp_path / 'w/data/tokens/0').exists()
+  refuse(tmp_path / 'store', 'manifest.json', 'tokens/0')
+  assert (tmp_path / 'store/tokens/0').exists()
+  refuse(tmp_path / 'half', 'unfinished', 'tokens/0')
+  assert not (tmp_path / 'half').exists()
+
+
 def test_what_was_there_before_stays(tmp_path):
   (tmp_path / 'notes.txt').write_text('mine')
   (tmp_path / 'data').mkdir()
@@ -193,7 +203,8 @@ def test_meter(meter, monkeypatch):
   attention = model['model.num_layers'] * 8 * 2 * 7
   per_token = 6 * matmul + 12 * attention
   assert values['mfu'] == pytest.approx(56 * 4 * per_token / 8e12)
-  causal = 6 * matmul + 6 * attention
+  # The 7 tokens of a row see 1 to 7: 4 in the mean.
+  causal = 6 * matmul + 12 * attention * 4 / 7
   assert values['mfu_causal'] == pytest.approx(56 * 4 * causal / 8e12)
   assert values['mfu_compiler'] == pytest.approx(56 * 4 * 3e6 / 8e12)
   # The next line counts from here.

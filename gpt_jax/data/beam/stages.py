@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of preparing on Apache Beam; `beam_build` puts them together.
+"""The stages of preparing on Apache Beam; `beam.build` puts them together.
 
   number of a unit  -> ids, ends and hashes of its documents, in chunks: Encode
   counts of a unit  -> where each unit begins in the store: places

@@ -4,7 +4,7 @@
 
   data.clean = "c4, language('en'), minhash(threshold=0.8)"
 
-`catalogue.load` turns the text into steps, which are applied in order. Each is
+`choices.load` turns the text into steps, which are applied in order. Each is
 of one of two kinds (`steps.Local`, `steps.Global`; ask for the second), made of
 pure functions that can be pickled, so that a pool of processes (`run`) and
 Apache Beam do the same to the same documents:
@@ -26,7 +26,7 @@ source within a mixture is the first part of its name. Only the order of places
 matters, not their values: `run` counts documents over all sources in their
 order, and `shared` numbers them within their units.
 
-In Beam (`data.beam_clean`) a global step is: rows | GroupByKey(range of keys) |
+In Beam (`data.beam.clean`) a global step is: rows | GroupByKey(range of keys) |
 sort | judge | conclude (only where `concludes`: it takes all findings in one
 place) | GroupByKey(shard), joined with the documents | clean. `report.Counts`
 counts the outcomes, and `unordered` adds up what machines counted.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of documents: Python's own source files, text files, JSON lines.
 
-Tables and TensorFlow datasets are in `sources_tables` and `sources_tfds`.
+Tables and TensorFlow datasets are in `tables` and `tfds`.
 """
 
 import functools
@@ -32,7 +32,8 @@ from gpt_jax.spec import Pair, UsageError
 # which counts for `_OPEN` bytes more.
 _UNIT, _OPEN = 1 << 26, 1 << 16
 
-_BLANK_LINES = re.compile(r'\n\s*\n')
+_BLANK_LINES = re.compile(r'\r?\n\s*\n')
+_NUMBERS = re.compile(r'(?:#\d+)+$')
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
@@ -182,6 +183,34 @@ def passages(documents: str, chars: int = 1000) -> Reader:
     stream=functools.partial(unit, whole),
     skipped=whole.skipped,
   )
+
+
+def parents(field: str, text: str) -> Callable[[str], str]:
+  """How the name of a document tells which one it was cut from.
+
+  Without `passages` each is its own. Else the numbers at the end are left out,
+  also those of what cleaning has cut: of 'book.txt#7' it is 'book.txt'.
+
+  Args:
+    field: as for `documents`.
+    text: a call of one of `SOURCES`.
+  """
+  call = spec.parse(field, text)[0]
+  if call.name == 'passages':
+    return _without_numbers
+  cut = {
+    pair.key
+    for pair in call.args
+    if call.name == 'mixture'
+    and spec.parse(f'data.sources.{pair.key}', pair.value)[0].name == 'passages'
+  }
+  return lambda name: (
+    _without_numbers(name) if name.partition('/')[0] in cut else name
+  )
+
+
+def _without_numbers(name: str) -> str:
+  return _NUMBERS.sub('', name)
 
 
 def _passages(text: str, chars: int) -> Iterator[str]:

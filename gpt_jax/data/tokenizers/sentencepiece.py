@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SentencePiece models (Kudo and Richardson, 2018): ours, and those of others.
 
-`tokenizer_training` trains ours.
+`training` trains ours.
 """
 
 import json

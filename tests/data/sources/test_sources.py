@@ -165,6 +165,7 @@ def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(
   assert [d.name for d in found[:4]] == [f'a.md#{i}' for i in (1, 2, 3, 4)]
   texts = [d.text.replace('\r', '') for d in found]
   assert texts == 2 * want
+  assert not any(d.text.endswith(('\r', '\n')) for d in found)
   units = sources.load(FIELD, 'passages("text(\'*.md\')", chars=8)').units
   assert [d for unit in units for d in unit.documents()] == found
 
