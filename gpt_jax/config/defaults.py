@@ -38,7 +38,7 @@ def get_config(arg: str = '') -> ConfigDict:
     head_size=placeholder(int),  # empty: d_model / num_heads
     d_ff=placeholder(int),  # empty: 4 * d_model
     num_encoder_layers=0,  # more than 0: an encoder-decoder
-    # tokens(scale='none', segments=0, norm=False),
+    # tokens(scale='none', token_types=0, norm=False),
     # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
     # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',

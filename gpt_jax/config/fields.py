@@ -4,6 +4,7 @@
 
 import json
 import logging
+import re
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -80,9 +81,13 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-  """Reads what `to_json` wrote, now or under an older name of a field."""
+  """Reads what `to_json` wrote, now or under older names."""
   tree = json.loads(text)
   rename(tree)
+  model = tree.get('model', {})
+  if isinstance(model.get('input'), str):
+    # What an argument of `tokens` was called.
+    model['input'] = re.sub(r'\bsegments\s*=', 'token_types=', model['input'])
   return ConfigDict(tree).lock()
 
 

@@ -7,7 +7,7 @@ import functools
 import jax.numpy as jnp
 
 from gpt_jax import spec
-from gpt_jax.nn.attention import KVCache, SegmentMemory
+from gpt_jax.nn.context import KVCache, SegmentMemory
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.stack import SEPARATE, Caches

@@ -3,7 +3,7 @@
 """Scaled dot-product attention: the reference that every backend must equal."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,8 @@ def attend(
   M, G = k_BMGK.shape[1:3]
   R = H // G
   q_BLGRK = q_BLHK.reshape(B, L, G, R, K)
-  scores_BGRLM = scale * float32_einsum('BLGRK,BMGK->BGRLM', q_BLGRK, k_BMGK)
+  products: Any = float32_einsum('BLGRK,BMGK->BGRLM', q_BLGRK, k_BMGK)
+  scores_BGRLM = scale * products
   if bias is not None:
     scores_BGRLM += bias.reshape(-1, G, R, L, M).astype(jnp.float32)
   mask = mask.reshape((-1, 1, 1) + mask.shape[-2:])

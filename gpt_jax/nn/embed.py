@@ -81,13 +81,14 @@ class Input(NamedTuple):
 
   Attributes:
     scale: of the embeddings, by the width: 1 or sqrt(D).
-    num_segments: rows of a second table for the kind of each token; 0: none.
+    num_token_types: rows of a second table, for the type of each token; 0:
+      none.
     norm: whether `model.norm` follows (BERT).
     clusters: of an adaptive embedding; None: one table.
   """
 
   scale: Callable[[int], float]
-  num_segments: int
+  num_token_types: int
   norm: bool
   clusters: Clusters | None = None
 
@@ -106,16 +107,16 @@ def _scale(field: str, name: str) -> Callable[[int], float]:
 
 
 def tokens(
-  scale: str = 'none', segments: Whole = 0, norm: bool = False
+  scale: str = 'none', token_types: Whole = 0, norm: bool = False
 ) -> Input:
   """A table row for each token.
 
   Args:
     scale: none; sqrt: times sqrt(d_model) (Vaswani et al., section 3.4).
-    segments: kinds of tokens with a vector of their own each (BERT: 2).
-    norm: normalise the sum of token, segment and position vectors (BERT).
+    token_types: how many, with a vector of their own each (BERT: 2).
+    norm: normalise the sum of token, type and position vectors (BERT).
   """
-  return Input(_scale('model.input', scale), segments, norm)
+  return Input(_scale('model.input', scale), token_types, norm)
 
 
 def adaptive(

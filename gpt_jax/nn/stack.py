@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.attention import Cache, Context, SegmentMemory
+from gpt_jax.nn.context import Cache, Context, SegmentMemory
 from gpt_jax.spec import UsageError
 
 # What the backward pass may keep; everything else is computed again.

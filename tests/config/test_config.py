@@ -245,6 +245,17 @@ def test_the_old_name_of_a_field(caplog):
   ]
 
 
+def test_the_old_name_of_an_argument_in_a_saved_config():
+  """Token types were called segments, as packed documents are."""
+  config = config_lib.resolve(
+    tiny.config(**{'model.input': 'tokens(token_types=2, norm=True)'})
+  )
+  now = config_lib.to_json(config)
+  before = now.replace('token_types=2', 'segments=2')
+  assert before != now
+  assert config_lib.from_json(before) == config
+
+
 def test_the_old_name_in_a_saved_config(caplog):
   """A workdir of before is read, and nobody can mend its config."""
   config = config_lib.resolve(tiny.config())
