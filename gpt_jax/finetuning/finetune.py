@@ -53,7 +53,10 @@ def finetune(
       )
     splits[name] = setup.encoded(prepared, predict)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
-  with watchdog.watching(watchdog.deadlines(config), stacks):
+  with (
+    workdir_lib.locked(workdir),
+    watchdog.watching(watchdog.deadlines(config), stacks),
+  ):
     job, state = start(prepared, source, workdir)
     state = loop.fit(job, state)
     phases.enter('end')

@@ -217,6 +217,9 @@ TOKENIZERS = {
   'hf_tokenizer': hf_tokenizer,
 }
 
+# Those of them that need documents.
+LEARNED = ('sentencepiece', 'characters')
+
 # By the kind that a saved tokenizer names; each takes the saved files.
 LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {
   'sentencepiece': lambda c: SentencePiece('sentencepiece', c),
