@@ -165,7 +165,7 @@ def to_hf(workdir: str, folder: str) -> None:
 
 def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
   """The default tree with an imported model, for a run that does not train."""
-  config = defaults.get_config().unlock()
+  config: Any = defaults.get_config().unlock()
   config.update_from_flattened_dict(_UNTRAINED)
   for field in hf.transformer_fields():
     config.model[field] = getattr(model, field)

@@ -143,11 +143,12 @@ def check_fields(config: Config) -> None:
   Raises:
     UsageError: at the first mistake.
   """
-  flat, tree = flatten(config), defaults.get_config()
+  flat = flatten(config)
+  tree: Any = defaults.get_config()
   known = flatten(tree)
   for field, default in known.items():
     *sections, name = field.split('.')
-    section = functools.reduce(operator.getitem, sections, tree)
+    section: Any = functools.reduce(operator.getitem, sections, tree)
     _check_type(field, flat[field], default, section.get_type(name))
   check_ranges(config)
   for field, value in flat.items():
