@@ -33,7 +33,8 @@ from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import store_data
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.held_out import HeldOut, summary
 
 
@@ -87,9 +88,9 @@ def main(args: cli.Args) -> None:
   )
   held_out = len(tasks) < len(calls)
   # What is amiss is told before the model is loaded.
-  sets = run_lib.read_config(workdir).eval.sets if held_out else ()
+  sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
-  trained = run_lib.load(workdir)
+  trained = trained_lib.load(workdir)
   step = int(trained.state.step)
   result: dict[str, float] = {'step': step}
   lines = []
@@ -137,7 +138,7 @@ def _numbers(flag: str, texts: list[str]) -> list[int]:
 def _overlap(trained, workdir: str, tasks, folder: str) -> dict[str, float]:
   """How many texts of each task the training text holds."""
   texts = {named.name: named.task.texts() for named in tasks}
-  store = TokenStore.open(run_lib.data_folder(trained.run.config, workdir))
+  store = TokenStore.open(store_data.data_folder(trained.run.config, workdir))
   with progress.bar('tokens') as report:
     figures, found = overlap.find(texts, store, trained.tokenizer, report)
   path = os.path.join(folder, 'overlap.json')
@@ -146,9 +147,9 @@ def _overlap(trained, workdir: str, tasks, folder: str) -> dict[str, float]:
   return figures
 
 
-def _validation(trained: run_lib.Trained, workdir: str) -> dict[str, float]:
+def _validation(trained: trained_lib.Trained, workdir: str) -> dict[str, float]:
   config = trained.run.config
-  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  store = TokenStore.open(store_data.data_folder(config, workdir))
   sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
   if not sets:
     raise UsageError(

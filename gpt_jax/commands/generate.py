@@ -17,7 +17,7 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax.decoding.prompt import continue_prompt
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 
 def define(values: flags.FlagValues) -> None:
@@ -64,7 +64,7 @@ def main(args: cli.Args) -> None:
     raise UsageError('--prompt is empty; give the text to continue')
   if not all(args.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
-  trained = run_lib.load(args.workdir)
+  trained = trained_lib.load(args.workdir)
   samples = continue_prompt(
     trained.run.model,
     trained.state.eval_params,

@@ -16,7 +16,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import loop, rewind
+from gpt_jax.training import device_check, loop, rewind
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.job import Job
@@ -68,7 +68,7 @@ def start(
   config, task = prepared.config, prepared.task
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
-  run_lib.check_devices(config)
+  device_check.check_devices(config)
   with workdir_lib.untouched_if_refused(workdir):
     run = run_lib.build(config)
     checkpointer = Checkpointer(

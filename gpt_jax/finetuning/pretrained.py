@@ -16,7 +16,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.finetuning.setup import Pretrained
 from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 
 def pretrained(init: str) -> Pretrained:
@@ -46,7 +46,7 @@ def pretrained(init: str) -> Pretrained:
   folder = os.path.join(init, 'tokenizer')
 
   def params() -> Any:
-    _, state = run_lib.restore(init)
+    _, state = trained_lib.restore(init)
     params = _without_heads(state.eval_params)
     # The mesh of the run may have the devices in another order.
     return params if jax.process_count() > 1 else jax.device_get(params)

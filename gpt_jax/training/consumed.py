@@ -9,7 +9,8 @@ from gpt_jax import config as config_lib
 from gpt_jax.data import ledger, skips
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import store_data
+from gpt_jax.training import trained as trained_lib
 
 
 def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
@@ -24,9 +25,9 @@ def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
   Raises:
     UsageError: there is no run, or no such step.
   """
-  config = run_lib.read_config(workdir)
+  config = trained_lib.read_config(workdir)
   start, stop = _steps(steps, config.schedule.num_steps)
-  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  store = TokenStore.open(store_data.data_folder(config, workdir))
   store = store.ordered(config.data.source, config.data.rows)
   length = config.model.context_length
   tokenizer = store.tokenizer() if text else None

@@ -14,7 +14,7 @@ from gpt_jax.data import eval_sets, prepare
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
 from gpt_jax.runtime.log import log
-from gpt_jax.training import rewind
+from gpt_jax.training import device_check, rewind, store_data
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import HeldOut
@@ -39,11 +39,11 @@ def start(
     UsageError: the config does not fit the devices, the data or the workdir.
   """
   workdir_lib.check_same_run(config, workdir)
-  run_lib.check_devices(config)
+  device_check.check_devices(config)
   with workdir_lib.untouched_if_refused(workdir):
     with phases.during('prepare'):
       store = hosts.first_process_first(
-        lambda: prepare.ensure(config, run_lib.data_folder(config, workdir)),
+        lambda: prepare.ensure(config, store_data.data_folder(config, workdir)),
         'prepare',
       )
     tokenizer = store.tokenizer()

@@ -24,8 +24,7 @@ from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.optim.spikes import Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import metrics, store_data
 from gpt_jax.training.run import Run
 
 # What the file of a spike holds of its step's metrics.
@@ -151,7 +150,7 @@ def read(file: str) -> dict[str, Any]:
       f'--spike={file}: {e.filename} is missing; give WORKDIR/spikes/STEP.json '
       'of a run'
     ) from e
-  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  store = TokenStore.open(store_data.data_folder(config, workdir))
   store = store.ordered(config.data.source, config.data.rows)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   source = pipeline.RowSource(

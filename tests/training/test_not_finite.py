@@ -29,7 +29,7 @@ def every_token_costs(monkeypatch, nats):
     return Loss(nats * weight, weight)
 
   monkeypatch.setattr(
-    held_out.run_lib,
+    held_out.compiled_lib,
     'compile_eval_step',
     lambda run: types.SimpleNamespace(call=call),
   )
