@@ -112,7 +112,7 @@ class TaskData:
       return self._split.batch(np.array(numbers))
 
     stop = run.config.schedule.num_steps
-    yield from pipeline.prefetch(batch, start, stop)
+    return pipeline.prefetch(batch, start, stop)
 
 
 class Outputs(NamedTuple):

@@ -29,7 +29,7 @@ class Data(Protocol):
   def batches(
     self, run: Run, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
-    """Yields this host's share of the batches of steps from `start`, from 0.
+    """Gives this host's share of the batches of steps from `start`, from 0.
 
     Args:
       run: gives the last step, and the share.
@@ -160,12 +160,13 @@ class Job(NamedTuple):
     )
     return Past(**hosts.broadcast_from_host0(past))
 
+  def rows(self) -> skips.Rows:
+    """The rows of each step, from 0; every process is to ask at the same
+    time.
+    """
+    return self.skips().shifted(self.unskipped_rows)
+
   def skips(self) -> skips.Skips:
     """The rows left out so far; every process is to ask at the same time."""
     text = skips.to_json(skips.read(self.workdir))
     return skips.from_json(hosts.broadcast_from_host0(text))
-
-  def batches(self, start: int) -> Generator[pipeline.Batch]:
-    """Yields this host's share of the batches of steps from `start`, from 0."""
-    rows = self.skips().shifted(self.unskipped_rows)
-    yield from self.data.batches(self.run, start, rows)

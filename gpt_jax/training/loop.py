@@ -70,7 +70,7 @@ def loop(
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
-    contextlib.closing(job.batches(done)) as batches,
+    contextlib.closing(job.data.batches(run, done, job.rows())) as batches,
     Progress(total=last, done=done, active=job.active) as progress,
   ):
     duties.catch_up(done, state)

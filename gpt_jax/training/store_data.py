@@ -32,7 +32,7 @@ class StoreData:
     self, run: Run, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
     """See `job.Data`."""
-    yield from pipeline.batches(
+    return pipeline.batches(
       self._store,
       length=self._length,
       seed=self._seed,
