@@ -34,6 +34,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 # What an import leaves in its workdir for an export.
 ORIGIN = 'hf.json'
@@ -134,7 +135,7 @@ def to_hf(workdir: str, folder: str) -> None:
   """
   if os.path.exists(os.path.join(folder, 'config.json')):
     raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')
-  run, state = run_lib.restore(workdir)
+  run, state = trained_lib.restore(workdir)
   model, options = run.model, {}
   origin = files.read(workdir, ORIGIN)
   if origin is not None:

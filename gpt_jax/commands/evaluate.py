@@ -32,7 +32,7 @@ from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.held_out import summary
 
 
@@ -86,9 +86,9 @@ def main(args: cli.Args) -> None:
   )
   held_out = len(tasks) < len(calls)
   # What is amiss is told before the model is loaded.
-  sets = run_lib.read_config(workdir).eval.sets if held_out else ()
+  sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
-  trained = run_lib.load(workdir)
+  trained = trained_lib.load(workdir)
   step = int(trained.state.step)
   result: dict[str, float] = {'step': step}
   lines = []

@@ -21,7 +21,7 @@ from gpt_jax import cli
 from gpt_jax.decoding.prompt import continue_prompt
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 
 def define(values: flags.FlagValues) -> None:
@@ -70,7 +70,7 @@ def main(args: cli.Args) -> None:
     raise UsageError('--prompt is empty; give the text to continue')
   if not all(args.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
-  trained = run_lib.load(args.workdir)
+  trained = trained_lib.load(args.workdir)
   model, params = in_place(trained.run.model, trained.state.eval_params)
   found = []
   for prompt in args.prompt:

@@ -24,7 +24,7 @@ from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import write_atomically
 
 # From the name of a row to its overrides.
@@ -175,7 +175,7 @@ def check_same(grid: Grid, source: Pretrained) -> None:
   given['init'] = source.name  # with its step
   path = os.path.join(grid.workdir, ARGUMENTS)
   if os.path.exists(path):
-    before = json_file.read(path, remedy=run_lib.RESTORE)
+    before = json_file.read(path, remedy=trained_lib.RESTORE)
     changed = [n for n in given if given[n] != before.get(n)]
     if changed:
       raise UsageError(
@@ -205,7 +205,7 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
     folder = os.path.join(grid.workdir, task, setting, seed)
     if not os.path.exists(os.path.join(folder, 'config.json')):
       continue
-    old = config_lib.flatten(run_lib.read_config(folder))
+    old = config_lib.flatten(trained_lib.read_config(folder))
     config = config_lib.unlocked(config_of(grid, task, setting, seed))
     tuned = config.finetune
     tuned.init = source.name

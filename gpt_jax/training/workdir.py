@@ -18,7 +18,7 @@ from gpt_jax.data.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.history import known_skips
 from gpt_jax.training.metrics import write_atomically
 
@@ -113,10 +113,10 @@ def check_same_run(config: Config, workdir: str) -> None:
     if newest:
       raise UsageError(
         f'{path}: is missing, and there is a checkpoint of step '
-        f'{newest.step}; {run_lib.RESTORE}'
+        f'{newest.step}; {trained_lib.RESTORE}'
       )
     return
-  old = run_lib.read_config(workdir)
+  old = trained_lib.read_config(workdir)
   new = config_lib.unlocked(config)
   if new.model.vocab_size is None:
     new.model.vocab_size = old.model.vocab_size

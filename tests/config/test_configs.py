@@ -20,7 +20,7 @@ from gpt_jax.data import mixture
 from gpt_jax.data.tokenizers.tokenizer import TOKENIZERS
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run
+from gpt_jax.training import device_check
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
 NAMES = sorted(path.stem for path in FOLDER.glob('*.py'))
@@ -139,9 +139,9 @@ def test_batch_splits_over_eight_devices_or_says_so(name, size):
   if any(stage.rows % 8 for stage in stages):
     message = rf'batch\.size={config.batch.size}: does not divide'
     with pytest.raises(UsageError, match=message):
-      run.check_devices(config)
+      device_check.check_devices(config)
   else:
-    run.check_devices(config)
+    device_check.check_devices(config)
 
 
 # Of GPT-2's table 2, counted with tied embeddings: 124M, 355M, 774M, 1.56B.

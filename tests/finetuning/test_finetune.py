@@ -28,8 +28,8 @@ from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
 from gpt_jax.training import job, metrics
-from gpt_jax.training import run as run_lib
 from gpt_jax.training import state as state_lib
+from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -104,7 +104,7 @@ def workdir(tmp_path_factory, task):
 
 
 def params(workdir):
-  _, state = run_lib.restore(str(workdir))
+  _, state = trained_lib.restore(str(workdir))
   return jax.device_get(state)
 
 
@@ -264,7 +264,7 @@ def test_bad_input_is_told_before_anything_is_written(
 
 
 def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
-  run, state = run_lib.restore(str(workdir))
+  run, state = trained_lib.restore(str(workdir))
   whole = jax.device_get(state.params)
   body = {name: part for name, part in whole.items() if name != 'heads'}
   hf.save(str(tmp_path), run.model, body)
