@@ -104,6 +104,7 @@ class One(NamedTuple):
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'init', 'workdir')
+  cli.check_out_folder(args, 'workdir')
   runs = wanted(args)
   source = pretrained.pretrained(args.init)
   check_same(args, source)
