@@ -117,6 +117,7 @@ def main(args: cli.Args) -> None:
     if not os.path.exists(os.path.join(folder, finetune.RESULT)):
       log.info('run %d of %d: %s', i + 1, len(runs), folder)
       finetune.finetune(one.config, source, folder)
+      note_arguments(args, source)
       losses.loss_curves([folder], unit='of the task')
       jax.clear_caches()
       done += 1
@@ -189,8 +190,7 @@ def check_same(args: cli.Args, source: Pretrained) -> None:
   Raises:
     UsageError: the workdir holds runs with others.
   """
-  given = {n: getattr(args, n) for n in ('config', 'glue', 'flags')}
-  given['init'] = source.name  # with its step
+  given = arguments(args, source)
   path = os.path.join(args.workdir, ARGUMENTS)
   if os.path.exists(path):
     before = json_file.read(path, remedy=run_lib.RESTORE)
@@ -203,9 +203,20 @@ def check_same(args: cli.Args, source: Pretrained) -> None:
         )
         + '; give the same, or another --workdir'
       )
-    return
-  os.makedirs(args.workdir, exist_ok=True)
-  write_atomically(path, json.dumps(given, indent=2) + '\n')
+
+
+def note_arguments(args: cli.Args, source: Pretrained) -> None:
+  """Writes what the runs of the workdir share, once one of them is done."""
+  path = os.path.join(args.workdir, ARGUMENTS)
+  if not os.path.exists(path):
+    given = arguments(args, source)
+    write_atomically(path, json.dumps(given, indent=2) + '\n')
+
+
+def arguments(args: cli.Args, source: Pretrained) -> dict[str, str]:
+  """What the runs of a workdir share."""
+  given = {name: getattr(args, name) for name in ('config', 'glue', 'flags')}
+  return {**given, 'init': source.name}  # with its step
 
 
 def check_runs(args: cli.Args, source: Pretrained) -> None:
@@ -251,6 +262,8 @@ def check_runs(args: cli.Args, source: Pretrained) -> None:
 
 def _folders(workdir: str) -> Iterator[tuple[str, str, str]]:
   """Task, setting and seed of all runs in a workdir, in order."""
+  if not os.path.isdir(workdir):
+    return
   for task in sorted(os.listdir(workdir)):
     folder = os.path.join(workdir, task)
     if not os.path.isdir(folder):
