@@ -41,6 +41,7 @@ def start(
   """
   workdir_lib.check_same_run(config, workdir)
   run_lib.check_devices(config)
+  workdir_lib.check_store_folder(config)
   folder = run_lib.data_folder(config, workdir)
   if not manifest.exists(folder):
     workdir_lib.check_tokenizer(config)
