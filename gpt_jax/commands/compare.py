@@ -44,6 +44,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
+  cli.check_out_folder(args, 'workdir')
   if not args.run:
     raise UsageError("--run: is needed: 'NAME FILE[:SIZE]', once for each")
   wanted = [variants.parse(text, args.flags) for text in args.run]

@@ -82,9 +82,11 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
+  cli.check_out_folder(args, 'to_hf')
   if bool(args.from_hf) == bool(args.to_hf):
     raise UsageError('give one of --from_hf and --to_hf; see --help')
   if args.from_hf:
+    cli.check_out_folder(args, 'workdir')
     from_hf(args.from_hf, args.workdir)
   else:
     to_hf(args.workdir, args.to_hf)

@@ -58,6 +58,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
+  cli.check_out_folder(args, 'workdir')
   if args.distributed:
     hosts.initialize(**args.config.hosts)
   with hosts.together():

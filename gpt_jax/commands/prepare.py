@@ -54,6 +54,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'out')
+  cli.check_out_folder(args, 'out')
   config = config_lib.resolve(args.config)
   if args.beam_options and not args.runner:
     raise UsageError(

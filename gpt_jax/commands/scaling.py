@@ -63,6 +63,7 @@ def main(args: cli.Args) -> None:
     print(listing(cells))
     return
   cli.required(args, 'workdir')
+  cli.check_out_folder(args, 'workdir')
   total = sum(cell.flops for cell in cells)
   log.info(
     '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total

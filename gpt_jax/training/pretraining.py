@@ -40,6 +40,7 @@ def start(
   workdir_lib.check_same_run(config, workdir)
   device_check.check_devices(config)
   trackers.check(config)
+  workdir_lib.check_store_folder(config)
   folder = store_data.data_folder(config, workdir)
   if not manifest.exists(folder):
     workdir_lib.check_tokenizer(config)

@@ -136,6 +136,32 @@ def check_same_run(config: Config, workdir: str) -> None:
     )
 
 
+def check_store_folder(config: Config) -> None:
+  """Checks that `data.store` can be a folder.
+
+  Raises:
+    UsageError: it, or what it lies in, is something else.
+  """
+  path = config.data.store
+  if not path or not files.is_local(path):
+    return
+  there = os.path.abspath(path)
+  try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+      os.lstat(there)
+  except OSError as e:
+    raise UsageError(
+      f'data.store={path!r}: {os.strerror(e.errno or 0).lower()}; name another'
+    ) from e
+  while not os.path.lexists(there):
+    there = os.path.dirname(there)
+  if not os.path.isdir(there):
+    raise UsageError(
+      f'data.store={path!r}: {there} is no folder; name one, which may be '
+      'missing'
+    )
+
+
 def check_tokenizer(config: Config) -> None:
   """Checks what is known of a tokenizer before the data are prepared.
 

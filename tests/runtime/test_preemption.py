@@ -115,7 +115,8 @@ def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
 
 SIGNALLED = """
 import os, signal, sys, threading, time
-from gpt_jax.runtime import phases, preemption
+from gpt_jax.runtime import log, phases, preemption
+log.started_as('ablation')
 phases.enter(sys.argv[1])
 with preemption.listening():
   os.kill(os.getpid(), signal.SIGINT)
@@ -130,10 +131,10 @@ with preemption.listening():
   'phase, second, out, code, last',
   [
     ('step', 'SIGTERM', 'True\n', 0, ''),
-    ('step', 'SIGINT', 'True\n', 130, 'gpt-jax train: interrupted'),
+    ('step', 'SIGINT', 'True\n', 130, 'gpt-jax ablation: interrupted'),
     (
       *('compile', 'SIGTERM', '', 75),
-      'gpt-jax train: preempted in phase compile, with nothing new to save; '
+      'gpt-jax ablation: preempted in phase compile, with nothing new to save; '
       'start again to continue',
     ),
   ],
