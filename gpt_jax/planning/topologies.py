@@ -3,11 +3,10 @@
 """TPU slices that Google sells, with the rates of their chips.
 
 Shapes, peaks, HBM with its bandwidth, and data-centre network are from the
-Cloud TPU pages on v4, v5e, v5p, v6e and tpu7x
-(https://docs.cloud.google.com/tpu/docs/v4 and so on; read in 2026). The one-way
-speed of a link is from the scaling book
-(https://jax-ml.github.io/scaling-book/tpus). The HBM that the compiler allows
-is from its own error message (libtpu 0.0.42.1).
+Cloud TPU pages on v4, v5e, v5p, v6e and tpu7x, read in 2026
+(https://docs.cloud.google.com/tpu/docs/v4 and so on); the one-way speed of a
+link from the scaling book (https://jax-ml.github.io/scaling-book/tpus); the HBM
+that the compiler allows from its own error message (libtpu 0.0.42.1).
 """
 
 import itertools
