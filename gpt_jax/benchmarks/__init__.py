@@ -1,3 +1,3 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpt-jax benchmark` measures."""
+"""The measurements of `gpt-jax benchmark`."""

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Attention patterns alone, forward and backward, at the config's length."""
+"""Times attention patterns in isolation, forward and backward."""
 
 import statistics
 import time
@@ -18,10 +18,10 @@ from gpt_jax.spec import UsageError
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Times each pattern of `model.attention`, in turns; the first is the base.
+  """Times the patterns of `model.attention` in turn, relative to the first.
 
   Raises:
-    UsageError: there is one pattern only.
+    UsageError: there is only one pattern.
   """
   model = config.model
   patterns = spec.build_all('model.attention', model.attention, PATTERNS)
@@ -76,7 +76,7 @@ def _gradient(pattern: Pattern):
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   base = next(iter(result['patterns'].values()))
   lines = [f'{result["length"]} tokens, forward and backward']
   for name, found in result['patterns'].items():

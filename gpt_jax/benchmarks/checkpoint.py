@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What protection costs: saving, checksums, metrics and checks.
+"""The cost of fault tolerance: saving, checksums, metrics and checks.
 
-Saves the real state of a config while it trains: how long the training thread
-waits against the time of a step, and the checksums' share of the save. Then
-the training loop of `loop.fit` against the bare step, alternating.
+Saves the real state of a config during training, and compares the time that the
+training thread waits with the time of a step, and the checksums with the whole
+save. Then compares `loop.fit` with the bare training step, in alternation.
 """
 
 import math
@@ -62,10 +62,10 @@ def measure(config: Config, steps: int) -> dict:
 
 
 def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
-  """Times of saves, between steps of the same run."""
+  """Times saves between the steps of a run."""
   checkpointer = Checkpointer(folder)
   bare, blocked, prints, whole, during = [], [], [], [], []
-  # The first is not counted: it compiles the checksums.
+  # The first save does not count: it compiles the checksums.
   for i in range(SAVES + 1):
     state, seconds = _steps(step, state, batch, 2)
     bare += seconds
@@ -81,7 +81,7 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
     while checkpointer.saving():
       time.sleep(0.01)
       checkpointer.retry_due()
-    # With a step meanwhile, the save waits for the processor.
+    # A concurrent step would make the save wait for the processor.
     if not i % 2:
       whole.append(time.perf_counter() - start)
   checkpointer.close()
@@ -99,7 +99,7 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
 def _loops(
   run: Run, step: Any, state: Any, batch: Any, steps: int, folder: str
 ) -> dict:
-  """Seconds a step, of the bare step and of `loop.fit`, in turn."""
+  """Seconds per step of the bare step and of `loop.fit`, in alternation."""
   config = run.config
   store = random_store(
     num_tokens=64 * config.model.context_length * config.batch.size,
@@ -127,7 +127,7 @@ def _loops(
 
 
 def _short(config: Config, steps: int) -> Config:
-  """Logs as the config says, and `steps` steps after the first log line."""
+  """The config, ending `steps` steps after its first log line."""
   config = config_lib.unlocked(config)
   every = config.log.every_steps
   config.schedule.num_steps = every * (1 + math.ceil(steps / every))
@@ -136,14 +136,14 @@ def _short(config: Config, steps: int) -> Config:
 
 
 def _seconds_a_step(lines: list[dict]) -> float:
-  """From the first log line to the last."""
+  """Seconds per step between the first and the last log line."""
   logs = [(m['time'], m['step']) for m in lines if 'loss' in m]
   (start, first), (stop, last) = logs[0], logs[-1]
   return (stop - start) / (last - first)
 
 
 def _steps(step: Any, state: Any, batch: Any, num: int) -> tuple[Any, list]:
-  """Takes `num` steps; returns the state and the seconds of each."""
+  """Takes `num` steps; returns the state and the seconds per step."""
   times = []
   for _ in range(num):
     start = time.perf_counter()
@@ -154,7 +154,7 @@ def _steps(step: Any, state: Any, batch: Any, num: int) -> tuple[Any, list]:
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   blocked = result['blocked_seconds'] / result['step_seconds']
   checksums = result['checksum_seconds'] / result['save_seconds']
   return (

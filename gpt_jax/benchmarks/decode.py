@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding with a key/value head for each head, and with one for all."""
+"""Decoding speed: multi-head against multi-query attention."""
 
 import statistics
 import time
@@ -16,15 +16,15 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import causal
 from gpt_jax.training.state import init_params
 
-# Tokens before the clock starts: compilation, and memory settles.
+# Tokens decoded before the clock starts, to compile and warm up.
 WARM_UP = 3
 
 
 class Decoder:
-  """A batch of prompts in mid-decoding, with random weights."""
+  """Decodes a batch of random prompts with random weights."""
 
   def __init__(self, config: Config, num_kv_heads: int):
-    """Fills half of the context with random prompts."""
+    """Fills half of the context with the prompts."""
     model: Any = {**config.model, 'num_kv_heads': num_kv_heads}
     self._model = Transformer(**model)
     key = jax.random.key(config.seed)
@@ -52,7 +52,7 @@ class Decoder:
     self.seconds: list[float] = []
 
   def step(self) -> None:
-    """Decodes one token of each row, and fetches the ids."""
+    """Decodes one token per row and fetches the ids."""
     start = time.perf_counter()
     self._token, self._caches = sample.decode_step(
       self._params,
@@ -69,7 +69,7 @@ class Decoder:
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Decodes `steps` tokens with each number of key/value heads, in turns."""
+  """Times `steps` tokens with each number of key/value heads, in turn."""
   decoders = {
     kv_heads: Decoder(config, kv_heads)
     for kv_heads in (config.model.num_heads, 1)
@@ -99,7 +99,7 @@ def measure(config: Config, steps: int) -> dict:
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   lines = [
     f'{result["rows"]} rows, prompts of {result["prompt_tokens"]} tokens, '
     f'{result["steps"]} tokens each; {result["compilations"]} compilations'

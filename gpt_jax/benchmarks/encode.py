@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding as `prepare` does it, against SentencePiece's own threads.
+"""Encoding speed of `prepare` against SentencePiece's own threads.
 
-Ours: the split, batches, pieces of long documents, ids in the dtype of the
-store with the end of each document, and the digest of the text: all that
-`prepare` does but for reading and writing files. SentencePiece's own: one call,
-`encode(documents, num_threads=N)`, to lists as by default, and to arrays. All
-with the same documents, in memory, in turns.
+Ours includes the holdout split, batching, cutting long documents, conversion to
+the dtype of the store, document ends and the digest of the text: all that
+`prepare` does except reading and writing files. SentencePiece's is one call,
+`encode(documents, num_threads=N)`, to lists (the default) and to arrays. All
+encode the same documents in memory, in alternation.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePiece
 from gpt_jax.spec import UsageError
 
-# Of text: enough for several seconds, and it is held in memory.
+# Bytes of text: enough for several seconds, and held in memory.
 _MOST_BYTES = 256_000_000
 
 
 class _Rates(NamedTuple):
-  """Bytes a second, in one round."""
+  """Bytes per second in one round."""
 
   ours: float
   lists: float
@@ -41,7 +41,7 @@ def measure(config: Config, steps: int) -> dict:
   """Makes the config's tokenizer; encodes its corpus `steps` times each way.
 
   Raises:
-    UsageError: the tokenizer is not one of SentencePiece.
+    UsageError: the tokenizer is not a SentencePiece one.
   """
   split = holdout.split(config.data.source, config.data.holdout)
   with progress.bar() as report:
@@ -93,7 +93,7 @@ def measure(config: Config, steps: int) -> dict:
     'sentencepiece_arrays_bytes_per_second': _median(
       [r.arrays for r in rounds]
     ),
-    # Of each round: the machine may change between two.
+    # Ratios within a round: the load of the machine may change between rounds.
     'ratio': _median([r.ours / r.lists for r in rounds]),
     'ratio_to_arrays': _median([r.ours / r.arrays for r in rounds]),
   }
@@ -102,7 +102,7 @@ def measure(config: Config, steps: int) -> dict:
 def _as_prepare_does(
   documents: list[Document], made: SentencePiece, workers: int
 ) -> int:
-  """Returns the number of tokens."""
+  """Encodes the documents, and returns the number of tokens."""
   source = Source(lambda: iter(documents), None, {})
   parts = holdout.documents()(source, str).parts()
   dtype = array_writer.token_dtype(made.vocab_size)
@@ -132,7 +132,7 @@ def _median(values: list[float]) -> float:
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   r = result
   lines = [
     f'{r["tokenizer"]}: {r["num_documents"]:,} documents, '

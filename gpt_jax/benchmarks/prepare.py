@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What preparing takes: seconds, memory of all processes, bytes on disk.
+"""The cost of `prepare`: seconds, memory of all processes, bytes on disk.
 
-Makes a text by a rule, or takes the corpus of the config, and runs `gpt-jax
-prepare` on it as a user would, in processes of its own, whose memory is watched
-from outside (Linux).
+Generates text, or takes the corpus of the config, and runs `gpt-jax prepare` on
+it as a user would: in separate processes, whose memory is watched from outside
+(Linux only).
 """
 
 import json
@@ -26,10 +26,10 @@ from gpt_jax.config import Config
 _EVERY_SECONDS = 0.05
 _PAGE = os.sysconf('SC_PAGE_SIZE')
 
-# The words of the texts made here, of which the frequent ones are short.
+# Words of the generated texts; the frequent ones are short.
 _WORDS = 50_000
 
-# Runs the command on a resolved config.
+# Code that runs the command on a resolved config.
 _CHILD = """
 import logging, sys
 from gpt_jax import command
@@ -43,11 +43,11 @@ if __name__ == '__main__':
 
 
 def measure(config: Config, text: str) -> dict:
-  """Prepares once.
+  """Prepares once, and measures it.
 
   Args:
-    config: with its tokenizer, workers and, for 'corpus', source.
-    text: a call of one of `TEXTS`.
+    config: gives the tokenizer, the workers and, for 'corpus', the source.
+    text: a call-string of `TEXTS`.
   """
   with tempfile.TemporaryDirectory(dir=os.environ.get('TMPDIR')) as folder:
     path = os.path.join(folder, 'text.jsonl')
@@ -82,7 +82,7 @@ def measure(config: Config, text: str) -> dict:
 
 
 def _run(config: Config, folder: str, out: str) -> dict:
-  """Seconds, stages and peak memory of the command."""
+  """Runs the command; returns its seconds, stages and peak memory."""
   path = os.path.join(folder, 'config.json')
   with open(path, 'w', encoding='utf-8') as file:
     file.write(config_lib.to_json(config))
@@ -123,13 +123,13 @@ def _run(config: Config, folder: str, out: str) -> dict:
 
 
 def _tree(root: int) -> list[int]:
-  """Resident bytes of a process and those below; shared pages count in each."""
+  """Resident bytes of a process tree; shared pages count in each process."""
   parents, sizes = {}, {}
   for name in filter(str.isdigit, os.listdir('/proc')):
     try:
       with open(f'/proc/{name}/stat', encoding='utf-8') as file:
         fields = file.read().rpartition(')')[2].split()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
       continue
     parents[int(name)] = int(fields[1])
     sizes[int(name)] = int(fields[21]) * _PAGE
@@ -142,7 +142,7 @@ def _tree(root: int) -> list[int]:
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   mb = 1e6
   return (
     f'text      {result["text"]}: {result["num_documents"]:,} documents, '
@@ -159,11 +159,11 @@ def report(result: dict) -> str:
 
 
 def corpus() -> None:
-  """The corpus of the config."""
+  """Takes the corpus of the config."""
 
 
 def documents(count: float = 1e6, words: int = 50) -> Iterator[str]:
-  """So many documents of so many words."""
+  """Yields `count` documents of `words` words each."""
   rng = np.random.default_rng(0)
   vocabulary = _vocabulary(rng)
   for start in range(0, int(count), 1000):
@@ -173,7 +173,7 @@ def documents(count: float = 1e6, words: int = 50) -> Iterator[str]:
 
 
 def one(megabytes: float = 500) -> Iterator[str]:
-  """One document of so many megabytes."""
+  """Yields one document of this size."""
   yield ''.join(documents(megabytes * 1e6 / 3200, 500))
 
 
@@ -185,9 +185,9 @@ def _vocabulary(rng: np.random.Generator) -> np.ndarray:
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-  """Words whose frequency is 1 / rank."""
+  """Draws words with frequencies proportional to 1 / rank."""
   return (_WORDS ** rng.random(shape)).astype(np.int64) - 1
 
 
-# Each makes documents; None is the config's own.
+# Each generates documents; None stands for those of the config.
 TEXTS = {'corpus': corpus, 'documents': documents, 'one': one}

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How fast rows come out of a token store that does not fit into memory.
+"""Throughput of random rows from a token store larger than the cache.
 
-Random rows of model.context_length through the pipeline that trains, with and
-without compression, against reads one after another; and how much of the
-time a step would wait for a store that answers late.
+Reads rows of model.context_length through the training pipeline, with and
+without compression, and compares that with sequential single reads; and
+measures how long steps would wait for a store with high latency.
 """
 
 import os
@@ -22,7 +22,7 @@ from gpt_jax.data.array_writer import ArrayWriter
 from gpt_jax.data.store import TokenStore
 from gpt_jax.objectives import causal
 
-# Four times what is kept of chunks that were read.
+# Four times the cache of decoded chunks.
 NUM_TOKENS = 1 << 29
 VOCAB_SIZE = 32_000
 ROWS = 256  # in a batch
@@ -30,7 +30,7 @@ LATENCY, STEP = 0.2, 0.05  # seconds
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Reads `steps` batches of `ROWS` rows in each way."""
+  """Reads `steps` batches of `ROWS` rows each way."""
   length = config.model.context_length
   found: dict[str, Any] = {'length': length, 'rows': ROWS}
   with tempfile.TemporaryDirectory(dir=os.environ.get('TMPDIR')) as folder:
@@ -50,7 +50,7 @@ def measure(config: Config, steps: int) -> dict:
 
 
 class _Slow(TokenStore):
-  """A store that answers late, as one behind a network."""
+  """A store with high latency, like one behind a network."""
 
   def read_many(self, starts, length):
     time.sleep(LATENCY)
@@ -58,17 +58,17 @@ class _Slow(TokenStore):
 
 
 def _write(folder: str, compression: str) -> tuple[tuple, int]:
-  """Writes random words, as frequent as Zipf's law has them.
+  """Writes random tokens with frequencies by Zipf's law.
 
   Returns:
-    What `TokenStore` takes, and the bytes on disk.
+    The arguments of `TokenStore`, and the bytes on disk.
   """
   rng = np.random.default_rng(0)
   writer = ArrayWriter(
     folder, token_store.TOKENS, 'uint16', compression=compression
   )
   for _ in range(NUM_TOKENS >> 24):
-    # Ranks whose logarithms are uniform: their frequency is 1 / rank.
+    # Log-uniform ranks have frequencies of 1 / rank.
     ranks = VOCAB_SIZE ** rng.random(1 << 24, np.float32)
     writer.add((ranks - 1).astype(np.uint16))
   writer.close()
@@ -99,7 +99,7 @@ def _batches(store: TokenStore, length: int, steps: int):
 
 
 def _rate(batches, steps: int) -> float:
-  # From the start of the threads on: they run ahead of who takes the batches.
+  # Timed from the start of the threads, which prefetch.
   start = time.perf_counter()
   for _ in batches:
     pass
@@ -117,7 +117,7 @@ def _one_by_one(store: TokenStore, length: int, steps: int) -> float:
 
 
 def _waiting(batches, steps: int) -> float:
-  """The part of the time that steps wait, after the first batch."""
+  """Fraction of the time that steps wait, after the first batch."""
   next(batches)
   waited, start = 0.0, time.perf_counter()
   for _ in range(steps):
@@ -129,7 +129,7 @@ def _waiting(batches, steps: int) -> float:
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   lines = [
     f'random rows of {result["length"]} tokens, {result["rows"]} a batch, one '
     f'process; {NUM_TOKENS:,} tokens on disk'

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What experts cost: a config with `switch` layers against its dense twin.
+"""The overhead of experts: a config with `switch` layers against a dense one.
 
-The twin has in their place the layer that each expert is, so that a token
-takes as many FLOPs in both. Measured are loss and gradient, and apart from
-them the optimizer's update, which sees all experts' parameters.
+The dense config replaces each `switch` layer by a single expert, so that the
+FLOPs per token are the same. Loss and gradient are timed separately from the
+optimizer's update, which touches the parameters of all experts.
 """
 
 import statistics
@@ -24,12 +24,12 @@ from gpt_jax.training import device_check
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.step import mean_gradients
 
-# So many times the experts, at the same number of tokens.
+# Factor for a third config, with more experts at the same number of tokens.
 MORE = 8
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Times twin, config, and config with more experts, in turns.
+  """Times the dense config, the config, and one with more experts, in turn.
 
   Raises:
     UsageError: no layer of the config has experts.
@@ -70,7 +70,7 @@ def check(config: Config, calls: list[spec.Call]) -> None:
   """Checks that one of the feed-forward layers has experts.
 
   Raises:
-    UsageError: none has.
+    UsageError: none of them has.
   """
   if all(call.name != 'switch' for call in calls):
     raise UsageError(
@@ -82,7 +82,7 @@ def check(config: Config, calls: list[spec.Call]) -> None:
 def replaced(
   config: Config, calls: list[spec.Call], change: Callable[[spec.Call], str]
 ) -> Config:
-  """The config with other layers in the place of the experts."""
+  """The config with its expert layers replaced."""
   config = config_lib.unlocked(config)
   config.model.ffn = ', '.join(
     change(call) if call.name == 'switch' else call.name for call in calls
@@ -91,7 +91,7 @@ def replaced(
 
 
 def changed(call: spec.Call, **changes: Any) -> str:
-  """The call-string of `switch` with some arguments changed."""
+  """A call-string of `switch` with some arguments changed."""
   kwargs = {**call.kwargs, **changes}
   return f'switch({", ".join(f"{k}={v!r}" for k, v in kwargs.items())})'
 
@@ -131,7 +131,7 @@ def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   base = next(iter(result['variants'].values()))
   lines = [f'{result["rows"]} rows of {result["length"]} tokens']
   for name, found in result['variants'].items():

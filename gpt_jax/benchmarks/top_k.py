@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Top-1 against top-2 routing, at three capacity factors: the rows of Switch's
-table 1 in this machine's examples a second.
+"""Speed of top-1 and top-2 routing at three capacity factors.
 
-`gpt-jax compare` gives the quality of each.
+The rows of table 1 of the Switch paper, in examples per second on this machine;
+`gpt-jax compare` gives their quality.
 """
 
 import statistics
@@ -18,12 +18,12 @@ from gpt_jax.config import Config
 from gpt_jax.nn.ffn import FFNS
 
 FACTORS = (2.0, 1.25, 1.0)
-# Top-1 over top-2 at a factor of 1.0: 1000 over 860 examples a second.
+# Published top-1 over top-2 at capacity factor 1.0: 1000 / 860 examples/s.
 PAPER = 1000 / 860
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Times loss and gradient of each, in turns.
+  """Times loss and gradient of each, in turn.
 
   Raises:
     UsageError: no layer of the config has experts.
@@ -59,7 +59,7 @@ def measure(config: Config, steps: int) -> dict:
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   lines = [
     f'{result["rows"]} rows of {result["length"]} tokens, loss and gradient'
   ]

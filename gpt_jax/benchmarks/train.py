@@ -1,8 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The training step of a config, fed by the real data pipeline.
+"""Throughput of a config's training step on random tokens.
 
-Reads random tokens through the pipeline that training uses.
+The tokens come through the data pipeline that training uses.
 """
 
 import resource
@@ -21,7 +21,7 @@ from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
 from gpt_jax.training import run as run_lib
 
-# Steps before the clock starts: caches and memory settle.
+# Steps before the clock starts, to warm up.
 WARM_UP = 3
 
 
@@ -30,7 +30,7 @@ def measure(config: Config, steps: int) -> dict:
   device_check.check_devices(config)
   run = run_lib.build(config)
   state = run_lib.init_state(run)
-  # Measured before and after, since other work on the machine comes and goes.
+  # The peak is measured before and after, since the load of the machine varies.
   peak, source = flops.peak(run.mesh.devices.flat[0])
   compiled = compiled_lib.compile_train_step(run)
   model, rows = config.model, run.ramp.stages[-1].rows
@@ -69,7 +69,7 @@ def measure(config: Config, steps: int) -> dict:
   peaks = peak * run.mesh.size
   per_token = flops.per_token(config, state.params)
   causal = flops.per_token_causal(config, state.params)
-  # The products of a step, shared out over its tokens.
+  # FLOPs of the matrix products of a step, per token.
   compiler = compiled.flops / (rows * model.context_length)
   return {
     'device': run.mesh.devices.flat[0].device_kind,
@@ -103,7 +103,7 @@ def random_store(*, num_tokens: int, vocab_size: int) -> TokenStore:
 
 
 def random_manifest(num_tokens: int, vocab_size: int, dtype: str) -> Manifest:
-  """Of a store of random ids that are one document."""
+  """The manifest of a store of random ids in one document."""
   return Manifest(
     source='random',
     source_sha256='',
@@ -122,7 +122,7 @@ def random_manifest(num_tokens: int, vocab_size: int, dtype: str) -> Manifest:
 
 
 def report(result: dict) -> str:
-  """The measurement for people."""
+  """Formats the result."""
   return (
     f'compile {result["compile_seconds"]:.1f} s\n'
     f'step    {result["step_seconds"] * 1e3:.1f} ms '

@@ -1,3 +1,3 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and FLOPs, from shapes and from the traced program."""
+"""Counts parameters and FLOPs, from shapes and from the traced program."""

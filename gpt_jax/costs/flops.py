@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters, FLOPs a token and peak FLOP/s: what MFU is made of."""
+"""The terms of MFU: parameters, FLOPs per token, peak FLOP/s."""
 
 import math
 import re
@@ -18,8 +18,8 @@ from gpt_jax.config import Config
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.pattern import period
 
-# Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. v2, v3
-# and 7x show each chip as two devices.
+# Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. A chip
+# of v2, v3 or 7x is two devices.
 PEAKS = {
   'TPU v2': 22.5e12,
   'TPU v3': 61.5e12,
@@ -46,12 +46,13 @@ FORMULA_COMPILER = (
   'compiler MFU: steps/s * FLOPs of all matrix products handed to the '
   'compiler / peak; loops times their trips, recomputation included'
 )
-# Experts have their number as an axis; in the path only the layer tells.
+# Experts share one array, with their number as an axis: a path only identifies
+# the layer.
 _EXPERT = re.compile(r'^(\w+)/periods/block_(\d+)/ffn/(?:in|gate|out)/')
 
 
 def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
-  """`{'embed/embedding': shape, ...}` of real or abstract parameters."""
+  """Maps paths such as 'embed/embedding' to shapes, abstract ones too."""
   return {
     jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape
     for path, leaf in jax.tree_util.tree_leaves_with_path(nn.meta.unbox(params))
@@ -59,10 +60,10 @@ def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
 
 
 def active_parameters(config: Config, params: Any) -> dict[str, int]:
-  """How many parameters of each array one token meets.
+  """Active parameters of each array: those that one token uses.
 
-  All of them, but of experts top_k / num_experts: what a token computes, be it
-  in an expert or dropped by one that is full.
+  All of them, except that experts count top_k / num_experts, whether or not a
+  full expert drops the token.
   """
   model = config.model
   stacks = {
@@ -79,12 +80,12 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
 
 
 def matmul_parameters(config: Config, params: Any) -> int:
-  """Parameters that multiply a token.
+  """Active parameters in matrix products.
 
-  Kernels, routers' among them, and the table that scores the vocabulary; of
-  experts those that the token takes. Looking an embedding up is not a product,
-  nor is adding a position, a bias or a norm's scale; Transformer-XL's kernel of
-  relative positions multiplies distances, once for all rows.
+  Kernels, including routers', and the output embedding; of experts only those
+  that a token uses. Embedding lookups, positions, biases and norm scales are no
+  matrix products, and Transformer-XL's relative-position kernel multiplies
+  distances, once for all rows.
   """
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
@@ -98,7 +99,7 @@ def matmul_parameters(config: Config, params: Any) -> int:
 
 
 def per_token(config: Config, params: Any) -> int:
-  """Training FLOPs of one token, forward and backward: see `FORMULA`.
+  """Training FLOPs per token, forward and backward: see `FORMULA`.
 
   Attention is counted as PaLM counts it: each token as if it saw as much as the
   token of its row that sees most. With full attention that is the context, with
@@ -146,13 +147,13 @@ def _attended(
 
 
 def peak(device: Any) -> tuple[float, str]:
-  """Peak FLOP/s of one device and where the figure comes from.
+  """Peak FLOP/s of one device, and the source of the figure.
 
-  On a CPU, and on a device that `PEAKS` does not list, it is measured: the
-  best of some 2048^3 products, float32 on a CPU.
+  Measured on CPUs and on devices that `PEAKS` does not list: the best of
+  several 2048^3 products, in float32 on a CPU.
   """
   kind = device.device_kind
-  # The longest name first: 'TPU v5 lite' before 'TPU v5'.
+  # Longest name first: 'TPU v5 lite' before 'TPU v5'.
   for name in sorted(PEAKS, key=len, reverse=True):
     if kind.startswith(name):
       return PEAKS[name], f'{kind}, bf16, vendor figure'
@@ -160,13 +161,13 @@ def peak(device: Any) -> tuple[float, str]:
   seconds = measure_matmul(device, dtype)
   rate = 2 * 2048**3 / seconds
   if device.platform == 'cpu':
-    # Virtual CPU devices share the cores that were just measured as a whole.
+    # Virtual CPU devices share the cores, which were measured together.
     rate /= jax.local_device_count()
   return rate, f'{kind}, {dtype.__name__}, measured on 2048^3 matmuls'
 
 
 def measure_matmul(device: Any, dtype: Any, repeats: int = 5) -> float:
-  """Seconds of one 2048^3 product: the best of `repeats`."""
+  """Seconds for a 2048^3 product: the best of `repeats`."""
   x = jax.device_put(jnp.ones((2048, 2048), dtype), device)
   product = jax.jit(jnp.dot)
   product(x, x).block_until_ready()

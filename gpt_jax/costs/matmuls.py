@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""FLOPs of all matrix products of a traced program, loops times their trips.
+"""FLOPs of the matrix products in a traced program, with loop trip counts.
 
 The compiler's own `cost_analysis()` counts the body of a loop once, however
-often it runs. This counts in what is handed to the compiler: products that are
-computed again (rematerialisation) count again, masked attention counts whole,
-element-wise work does not count.
+often it runs. This counts the program handed to the compiler: recomputation
+(rematerialisation) counts again, masked attention counts in full, element-wise
+work does not count.
 """
 
 import math
@@ -18,9 +18,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 def flops(jaxpr: Any) -> int:
   """FLOPs of `jax.make_jaxpr(f)(...)`, or of `jitted.trace(...).jaxpr`.
 
-  Over all devices: a traced program is of global arrays. A loop, or a side of a
-  kernel's grid, whose trips depend on data counts once (so dropless experts
-  count less than they compute), and of a branch the costliest side.
+  Over all devices, since traced programs work on global arrays. Loops and
+  kernel grid dimensions with data-dependent trip counts count once (so dropless
+  experts count less than they compute); branches count their costliest side.
   """
   jaxpr = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
   return sum(_count_equation(equation) for equation in jaxpr.eqns)
@@ -37,13 +37,13 @@ def _count_equation(equation: Any) -> int:
 
 
 def _trips(name: str, params: dict[str, Any]) -> int:
-  """How often an equation runs what is inside."""
+  """How often an equation runs its inner programs."""
   if name == 'scan':
     return params['length']
-  if name == 'shard_map':  # of the arrays of one device
+  if name == 'shard_map':  # its inner program sees one device's arrays
     return params['mesh'].size
   if name == 'pallas_call':
-    # Of megablox's grid one side is known only when it runs.
+    # One dimension of megablox's grid is only known at run time.
     return math.prod(
       n for n in params['grid_mapping'].grid if isinstance(n, int)
     )
@@ -65,11 +65,11 @@ def _dot(equation: Any) -> int:
 
 
 def _ragged_dot(equation: Any) -> int:
-  """Each row of [M, K] meets one of the matrices [G, K, N]."""
+  """Each row of [M, K] is multiplied by one of the [G, K, N] matrices."""
   left, out = equation.invars[0].aval, equation.outvars[0].aval
   numbers = equation.params['ragged_dot_dimension_numbers']
   contracted = numbers.dot_dimension_numbers[0][0]
-  # Where the ragged dimension is the contracted one, the groups share it.
+  # If the ragged dimension is contracted, the groups divide it among them.
   groups = out.shape[0] if numbers.lhs_ragged_dimensions[0] in contracted else 1
   whole = 2 * out.size * math.prod(left.shape[i] for i in contracted)
   return whole // groups

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters, tokens and FLOPs of a config."""
+"""Total parameters, tokens and FLOPs of a config."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ from gpt_jax.spec import UsageError
 
 
 def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
-  """Abstract parameters and the counts that follow from them.
+  """The abstract parameters of a config, and the counts derived from them.
 
   Raises:
     UsageError: the vocabulary is not known yet.
@@ -53,7 +53,7 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
 
 
 def rounded(parameters: int) -> str:
-  """As papers print it: 540,354,281,472 is `540.35B`."""
+  """Formats a count as papers do: 540,354,281,472 is `540.35B`."""
   for unit, size in (('T', 1e12), ('B', 1e9), ('M', 1e6)):
     # 999.995M would be 1000.00M.
     if parameters >= size * (1 - 5e-6):

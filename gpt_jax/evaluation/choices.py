@@ -1,15 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Examples with several continuations, of which one is right.
+"""Tasks that choose one of several continuations.
 
-Each continuation is scored after its context; the best one is the answer, by
-the log-probability itself, per token or per byte (GPT-3, section 2.4: "the
-per-token likelihood for each example (to normalize for length)"), or less the
-log-probability that it has in general: P(completion | context) /
-P(completion | answer context), as GPT-3 takes it for ARC, OpenBookQA and RACE.
+Each continuation is scored after its context. The answer is the one with the
+highest log-probability: in total, per token or per byte (GPT-3, section 2.4:
+"the per-token likelihood for each example (to normalize for length)"), or
+relative to a general context, P(completion | context) /
+P(completion | answer context), as GPT-3 does for ARC, OpenBookQA and RACE.
 
-`cut` counts the examples whose context was too long: its first tokens were
-left out. `left_out` counts those with a choice that alone exceeds the context.
+`cut` counts examples whose context was too long and lost its first tokens,
+`left_out` those with a choice that exceeds the context by itself.
 """
 
 import logging
@@ -32,16 +32,16 @@ log = logging.getLogger('gpt_jax')
 
 
 class Example(NamedTuple):
-  """One question.
+  """One question with its choices.
 
   Attributes:
     where: 'file:line'.
-    context: what comes before the continuation.
-    choices: the continuations; they bring the white space before them.
-    label: the right one's number.
-    group: whose mean counts as one, as BLiMP's paradigms do.
-    general: a context that says nothing about the question, 'Answer:'; None
-      where the task knows none.
+    context: text before the continuation.
+    choices: the continuations, including leading white space.
+    label: index of the right one.
+    group: of examples whose mean counts as one, such as a BLiMP paradigm.
+    general: a context without the question, such as 'Answer:'; None if the
+      task has none.
   """
 
   where: str
@@ -56,9 +56,9 @@ class Choices(NamedTuple):
   """A task of examples with choices.
 
   Attributes:
-    examples: streams those that are measured.
-    figures: of the examples and the scores of their choices.
-    shown: streams those that may be shown before; None: there are none.
+    examples: streams the examples to measure.
+    figures: computes results from the examples and their scores.
+    shown: streams the pool of few-shot examples; None: there is none.
     separator: between two examples.
   """
 
@@ -69,11 +69,11 @@ class Choices(NamedTuple):
 
   @property
   def takes_shots(self) -> bool:
-    """Whether there are examples to show."""
+    """Whether there is a pool of few-shot examples."""
     return self.shown is not None
 
   def texts(self) -> list[tuple[str, str]]:
-    """Context and right continuation of each example."""
+    """Each example with its right continuation, for overlap checks."""
     return [(e.where, _solved(e)) for e in read_all('examples', self.examples)]
 
   def check(self, shots: int) -> None:
@@ -129,7 +129,7 @@ class Choices(NamedTuple):
   def _drawn(
     self, examples: Sequence[Example], setting: Setting
   ) -> tuple[list[str], list[list[int]]]:
-    """Solved examples, and which of them are for each; see `shots.draw`."""
+    """The pool, and the indices drawn for each example; see `shots.draw`."""
     assert self.shown is not None
     solved = [_solved(e) for e in read_all('examples', self.shown)]
     asked = [(e.where, _solved(e)) for e in examples]
@@ -138,9 +138,9 @@ class Choices(NamedTuple):
   def _prompts(
     self, scorer: Scorer, examples: Sequence[Example], setting: Setting
   ) -> tuple[list[str], list[int]]:
-    """The solved examples before each, and how many they are.
+    """The few-shot prefix of each example, and the number of shots in it.
 
-    As many of them as the context holds, the last ones.
+    Keeps as many of the last shots as fit into the context.
     """
     if not setting.shots:
       return [''] * len(examples), [0] * len(examples)
@@ -169,7 +169,7 @@ class Choices(NamedTuple):
 def accuracies(
   examples: Sequence[Example], scores: list[list[Score]]
 ) -> Figures:
-  """Accuracy by each way to compare, beside chance and the commonest label.
+  """Accuracy by each scoring rule, with chance and majority baselines.
 
   Returns:
     `accuracy` (by log-probability), `accuracy_per_token`, `accuracy_per_byte`,
@@ -207,7 +207,7 @@ def accuracies(
 def paradigms(
   examples: Sequence[Example], scores: list[list[Score]]
 ) -> Figures:
-  """Accuracy of minimal pairs by group, and the mean over the groups."""
+  """Accuracy on minimal pairs, per group and averaged over groups."""
   groups: dict[str, list[bool]] = {}
   for example, found in zip(examples, scores, strict=True):
     best = _best([s.log_prob for s in found])
@@ -222,9 +222,9 @@ def paradigms(
 def last_words(
   examples: Sequence[Example], scores: list[list[Score]]
 ) -> Figures:
-  """Of one right continuation each: was it the greedy one, and its perplexity.
+  """Accuracy of greedy decoding on the right continuation; its perplexity.
 
-  `majority` is how often the commonest last word is right.
+  `majority` is the accuracy of always guessing the most common last word.
   """
   found = [score for (score,) in scores]
   words, counts = np.unique(
@@ -239,9 +239,9 @@ def last_words(
 
 
 def _best(values: Sequence[float]) -> int:
-  """The number of the largest; -1 where another equals it.
+  """Index of the largest value; -1 on a tie.
 
-  A tie is no answer: the first choice must not win by its place.
+  A tie counts as wrong: the first choice must not win by its position.
   """
   array = np.asarray(values)
   (best,) = np.nonzero(array == array.max())

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Closed-book question answering: greedy answers, by exact match.
+r"""Closed-book question answering: greedy answers, scored by exact match.
 
 GPT-3, section 3.2: the answer is generated from the question alone, after
-solved examples 'Q: ...\nA: ...'.
+few-shot examples 'Q: ...\nA: ...'.
 """
 
 import re
@@ -27,7 +27,7 @@ _ARTICLES = re.compile(r'\b(a|an|the)\b')
 
 
 class Question(NamedTuple):
-  """A question with the answers that count as right."""
+  """A question with its accepted answers."""
 
   where: str
   question: str
@@ -35,12 +35,12 @@ class Question(NamedTuple):
 
 
 class ClosedBook(NamedTuple):
-  """Questions, and those that may be shown before.
+  """A task of questions.
 
   Attributes:
-    questions: streams those that are measured.
-    shown: streams those that may be shown before; None: there are none.
-    max_tokens: of an answer.
+    questions: streams the questions to measure.
+    shown: streams the pool of few-shot questions; None: there is none.
+    max_tokens: in an answer.
   """
 
   questions: Callable[[], Iterator[Question]]
@@ -49,11 +49,11 @@ class ClosedBook(NamedTuple):
 
   @property
   def takes_shots(self) -> bool:
-    """Whether there are questions to show."""
+    """Whether there is a pool of few-shot questions."""
     return self.shown is not None
 
   def texts(self) -> list[tuple[str, str]]:
-    """The questions."""
+    """The questions, for overlap checks."""
     return [
       (q.where, q.question) for q in read_all('questions', self.questions)
     ]
@@ -84,7 +84,7 @@ class ClosedBook(NamedTuple):
   def _drawn(
     self, questions: Sequence[Question], setting: Setting
   ) -> list[list[Question]]:
-    """The solved questions that are for each; see `shots.draw`."""
+    """The few-shot questions drawn for each question; see `shots.draw`."""
     assert self.shown is not None
     solved = read_all('questions', self.shown)
     drawn = draw(
@@ -97,7 +97,7 @@ class ClosedBook(NamedTuple):
   def _prompts(
     self, scorer: Scorer, questions: Sequence[Question], setting: Setting
   ) -> tuple[list[str], list[int]]:
-    """The prompts, and how many solved questions there are in each."""
+    """The prompts, and the number of shots in each."""
     drawn: list[list[Question]] = [[] for _ in questions]
     if setting.shots:
       drawn = self._drawn(questions, setting)
@@ -122,9 +122,9 @@ class ClosedBook(NamedTuple):
 
 
 def exact_match(answer: str, answers: Sequence[str]) -> bool:
-  """Whether two answers are the same, apart from what TriviaQA ignores.
+  """Whether an answer is accepted, normalised as for TriviaQA.
 
-  That is case, punctuation, articles and white space (Joshi et al., 2017).
+  Case, punctuation, articles and white space do not count (Joshi et al., 2017).
   """
   return _normal(answer) in {_normal(x) for x in answers}
 

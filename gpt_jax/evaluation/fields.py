@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the records of tasks, by its type.
+"""Typed access to the fields of task records.
 
-Whatever is not as it must be is refused: a list that is a text would become a
-choice for each letter, and a null the text 'None'.
+Values of the wrong type are refused: a string in place of a list would become
+one choice per letter, and null the text 'None'.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from gpt_jax.spec import UsageError
 
 
 def text(record: Record, column: str) -> str:
-  """The text in a column.
+  """Returns the text in a column.
 
   Raises:
-    UsageError: there is none, or something else.
+    UsageError: the column is missing, or is not a text.
   """
   value = record[column]
   if not isinstance(value, str):
@@ -28,15 +28,15 @@ def text(record: Record, column: str) -> str:
 
 
 def texts(where: str, column: str, value: Any) -> tuple[str, ...]:
-  """A list of at least one text.
+  """Returns a non-empty list of texts.
 
   Args:
     where: 'file:line', for errors.
-    column: that the value is from, for errors.
-    value: of the column, or a part of it.
+    column: of the value, for errors.
+    value: of the column, or part of it.
 
   Raises:
-    UsageError: it is something else.
+    UsageError: it is not such a list.
   """
   if (
     not isinstance(value, list)
@@ -51,15 +51,15 @@ def texts(where: str, column: str, value: Any) -> tuple[str, ...]:
 
 
 def label(where: str, value: Any, names: Sequence[object]) -> int:
-  """The number of the right choice.
+  """Returns the index of the right choice.
 
   Args:
     where: 'file:line', for errors.
-    value: one of the names, or a text of it.
-    names: of the choices, in order: their numbers, or letters.
+    value: one of the names, or its text.
+    names: of the choices, in order: numbers or letters.
 
   Raises:
-    UsageError: it is none of them.
+    UsageError: it is not one of the names.
   """
   known = [str(name) for name in names]
   if str(value) not in known:

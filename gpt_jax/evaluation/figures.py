@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Figures with their standard errors."""
+"""Results with standard errors."""
 
 import math
 import sys
@@ -19,9 +19,9 @@ def mean(name: str, values: Sequence[float]) -> Figures:
 
 
 def mean_of_groups(name: str, groups: Sequence[Sequence[float]]) -> Figures:
-  """The mean of the groups' means; each group counts the same.
+  """The unweighted mean of the groups' means.
 
-  The groups are independent: the error is sqrt(sum of squared errors) / n.
+  Groups are independent, so the error is sqrt(sum of squared errors) / n.
   """
   found = [mean('x', values) for values in groups]
   error = math.sqrt(sum(f['x_stderr'] ** 2 for f in found)) / len(found)
@@ -32,10 +32,10 @@ def mean_of_groups(name: str, groups: Sequence[Sequence[float]]) -> Figures:
 
 
 def ratio(name: str, sums: Sequence[float], counts: Sequence[float]) -> Figures:
-  """R = sum(y) / sum(x) over parts of several sizes, such as windows.
+  """R = sum(y) / sum(x) over parts of different sizes, such as windows.
 
-  Its error to first order (the delta method; Cochran, Sampling Techniques,
-  section 2.11), from what each part differs from its share R x:
+  First-order error (the delta method; Cochran, Sampling Techniques, section
+  2.11), from the residuals y - R x of the parts:
   sqrt(n / (n - 1) sum((y - R x)^2)) / sum(x). For equal x it is that of `mean`.
   """
   y, x = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
@@ -46,9 +46,9 @@ def ratio(name: str, sums: Sequence[float], counts: Sequence[float]) -> Figures:
 
 
 def exponential(name: str, value: float, error: float) -> Figures:
-  """Exp of a value, and its error to first order.
+  """Exp of a value, with its first-order error.
 
-  An untrained model's may be too large for a float: then it is left out.
+  Omitted if it is too large for a float, as it may be for an untrained model.
   """
   if value >= math.log(sys.float_info.max):
     return {}
@@ -56,6 +56,6 @@ def exponential(name: str, value: float, error: float) -> Figures:
 
 
 def perplexity(name: str, losses: Sequence[float]) -> Figures:
-  """Exp of the mean loss, in nats; its error to first order, p s / sqrt(n)."""
+  """Exp of the mean loss in nats, with first-order error p s / sqrt(n)."""
   found = mean('x', losses)
   return exponential(name, found['x'], found['x_stderr'])

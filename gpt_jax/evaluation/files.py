@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The files of tasks, which are the user's to fetch."""
+"""The files of tasks, which users fetch themselves."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,10 +14,10 @@ T = TypeVar('T')
 
 
 class Files(NamedTuple):
-  """Where the files of a task are, and where they come from.
+  """The files of a task.
 
   Attributes:
-    folder: that relative paths start at, `--tasks_dir`.
+    folder: base of relative paths, `--tasks_dir`.
     home: tells the user how to get the files.
   """
 
@@ -25,10 +25,10 @@ class Files(NamedTuple):
   home: str
 
   def find(self, pattern: str) -> list[str]:
-    """Paths that match, sorted.
+    """Lists the matching paths, sorted.
 
     Raises:
-      UsageError: there is none; says how to get them.
+      UsageError: none matches; says how to get the files.
     """
     path = os.path.join(self.folder, pattern)
     try:
@@ -47,7 +47,7 @@ class Files(NamedTuple):
       yield from records.read(path)
 
   def text(self, pattern: str) -> str:
-    """The text of one file.
+    """Reads the text of one file.
 
     Raises:
       UsageError: it is not UTF-8, or the pattern matches several.
@@ -63,10 +63,10 @@ class Files(NamedTuple):
 
 
 def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:
-  """What a task's files hold: examples or questions, as `kind` calls them.
+  """Reads all entries of a task; `kind` names them: examples, questions.
 
   Raises:
-    UsageError: there is nothing.
+    UsageError: there are none.
   """
   out = [*entries()]
   if not out:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Held-out sets and tasks, measured while a model is trained."""
+"""Evaluates held-out sets and tasks during training."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +19,10 @@ from gpt_jax.training.run import Run
 
 
 def tasks(config: Config) -> list[suite.Named]:
-  """The tasks of `eval.tasks`, whose files are there.
+  """Loads the tasks of `eval.tasks` and checks their files.
 
   Raises:
-    UsageError: a call, a file or a name does not do.
+    UsageError: a call, a file or a name is wrong.
   """
   if not config.eval.tasks:
     return []
@@ -38,17 +38,17 @@ def tasks(config: Config) -> list[suite.Named]:
 
 
 def evaluation(config: Config) -> Callable[..., 'HeldOutAndTasks'] | None:
-  """Makes what measures a run with `eval.tasks`; None: it has none.
+  """Makes the evaluation of a run with `eval.tasks`; None if that is empty.
 
   Raises:
-    UsageError: a call, a file or a name does not do.
+    UsageError: a call, a file or a name is wrong.
   """
   found = tasks(config)
   return functools.partial(HeldOutAndTasks, tasks=found) if found else None
 
 
 class HeldOutAndTasks:
-  """What a run is measured by; see `job.Evaluation`."""
+  """Evaluates both; see `job.Evaluation`."""
 
   def __init__(
     self,
@@ -58,7 +58,7 @@ class HeldOutAndTasks:
     tasks: Sequence[suite.Named],
     tokenizer: Tokenizer,
   ):
-    """Takes the held-out sets, and tasks, which are put without shots."""
+    """Takes the held-out sets, and the tasks, which are run zero-shot."""
     self._held_out = HeldOut(run, sets)
     self._tasks = tasks
     self._scorer = Scorer(run, None, tokenizer)
@@ -66,7 +66,7 @@ class HeldOutAndTasks:
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
-    """The measures of both; None if it was stopped, between two batches."""
+    """Returns the results of both; None if stopped between two batches."""
     values = self._held_out(params, stop)
     if values is None:
       return None
@@ -81,12 +81,13 @@ class HeldOutAndTasks:
       found = suite.measure(self._tasks, self._scorer, report=report)
     except _StoppedError:
       return None
-    # Parts of a task, such as BLiMP's paradigms, are for `evaluate`.
+    # Results for parts of a task, such as BLiMP paradigms, are left to
+    # `evaluate`.
     whole = {k: v for k, v in found.items() if k.count('/') == 2}
     return values | whole
 
   def summary(self, values: dict[str, float]) -> str:
-    """A line for people."""
+    """Summarises the results in one line."""
     names = {f'eval/{named.name}/' for named in self._tasks}
     of_tasks = {
       k: v for k, v in values.items() if any(k.startswith(n) for n in names)

@@ -1,8 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Scores on disk: an evaluation that is stopped goes on after its last batch.
+"""Scores on disk, so that a stopped evaluation resumes after its last batch.
 
-One JSON line a batch. What a killed process left half is not read.
+One JSON line per batch. An incomplete last line is ignored.
 """
 
 import json
@@ -11,19 +11,19 @@ from typing import Any
 
 
 class Journal:
-  """A file of scores by number, of one set of rows and one model."""
+  """A file of scores by row number, for one set of rows and one model."""
 
   def __init__(self, path: str | None, key: str):
-    """Takes a file, which need not be there; None keeps nothing.
+    """Opens a file, which need not exist; None keeps nothing.
 
-    `key` says which model it is: scores of another are not taken.
+    `key` identifies the model: scores of other models are ignored.
     """
     self._path, self._key = path, key
 
   def start(self, rows: str) -> dict[int, Any]:
-    """The scores of these rows that were found before, by number.
+    """Returns earlier scores of these rows, by row number.
 
-    Scores of other rows, or of another model, are deleted.
+    Deletes scores of other rows or of another model.
     """
     head = json.dumps({'model': self._key, 'rows': rows})
     found, whole = {}, []
@@ -33,7 +33,7 @@ class Journal:
       with open(self._path, encoding='utf-8') as f:
         lines = f.read().split('\n')
       if lines[0] == head:
-        for line in lines[1:-1]:  # the last has no line break: empty, or half
+        for line in lines[1:-1]:  # the last is empty or incomplete
           found.update({int(i): score for i, score in json.loads(line).items()})
           whole.append(line)
     os.makedirs(os.path.dirname(self._path), exist_ok=True)
@@ -42,7 +42,7 @@ class Journal:
     return found
 
   def add(self, scores: dict[int, Any]) -> None:
-    """Notes down new scores."""
+    """Appends new scores."""
     if self._path is not None:
       with open(self._path, 'a', encoding='utf-8') as f:
         f.write(json.dumps(scores) + '\n')

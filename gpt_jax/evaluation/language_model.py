@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Perplexity of a text per token, per byte and per original word.
 
-The text is one stream. Each window of the model's context predicts the
-`stride` tokens that the windows before it have not: with a stride below the
-context each token sees at least context - stride tokens, the first window's
-aside. A stride of the whole context is the cheapest, and the worst: the first
+The text is one stream, read in sliding windows of the model's context. Each
+window scores the `stride` tokens that earlier ones did not, so that every token
+after the first window sees at least context - stride tokens. A stride of the
+whole context is the cheapest and gives the worst perplexity, since the first
 tokens of each window see little.
 """
 
@@ -25,12 +25,12 @@ from gpt_jax.spec import UsageError
 
 
 class Text(NamedTuple):
-  """A text whose every token is predicted once.
+  """A text in which every token is scored once.
 
   Attributes:
-    files: where it is.
+    files: to find it in.
     path: of the text.
-    stride: tokens predicted by a window; 0: half of the model's context.
+    stride: tokens scored per window; 0: half of the model's context.
   """
 
   files: files.Files
@@ -39,7 +39,7 @@ class Text(NamedTuple):
   takes_shots = False
 
   def texts(self) -> list[tuple[str, str]]:
-    """The lines."""
+    """The lines, for overlap checks."""
     lines = self._read().split('\n')
     return [(f'{self.path}:{n}', x) for n, x in enumerate(lines, start=1)]
 
@@ -51,13 +51,13 @@ class Text(NamedTuple):
   def measure(
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
-    """Loss in nats a token, and perplexities.
+    """Loss in nats per token, and perplexities.
 
-    Words are what white space separates, and each end of a line is one more,
-    as the papers count the words of WikiText (245,569 in WikiText-2's test).
+    Words are separated by white space, and each line end counts as one more, as
+    the papers count WikiText (245,569 words in WikiText-2's test split).
 
-    The errors are those of the loss, a ratio over the windows, which are taken
-    for independent draws; the text's tokens a byte and a word for given.
+    Errors come from the loss, a ratio over windows, which are treated as
+    independent; the numbers of tokens per byte and word are treated as fixed.
     """
     assert not setting.shots
     stride = self.stride or max(scorer.context_length // 2, 1)
@@ -83,7 +83,7 @@ class Text(NamedTuple):
     num_bytes = len(text.encode())
 
     def nats_per(units: float) -> tuple[float, float]:
-      """And the error."""
+      """Loss per unit, and its error."""
       scale = len(ids) / units
       return loss['loss'] * scale, loss['loss_stderr'] * scale
 
@@ -109,7 +109,7 @@ class Text(NamedTuple):
 
 
 def windows(ids: np.ndarray, context_length: int, stride: int) -> Iterator[Row]:
-  """Rows that score ids[1:], each once; the first row up to a whole context."""
+  """Yields rows that score ids[1:] once each; the first fills a context."""
   stop = min(context_length, len(ids) - 1)
   yield Row(ids[: stop + 1], stop)
   while stop < len(ids) - 1:

@@ -5,8 +5,8 @@ r"""EleutherAI's lm-eval on our workdirs, as its model `gpt_jax`.
   python -m gpt_jax.evaluation.lm_eval run --model gpt_jax \
     --model_args workdir=W --tasks lambada_openai,hellaswag
 
-This is lm-eval's own command line, which learns the name of the model first:
-lm-eval has no other way to learn of one. Needs the extra `eval`.
+This registers the model and runs lm-eval's own command line, since lm-eval has
+no other way to register one. Needs the extra `eval`.
 """
 
 import importlib
@@ -45,9 +45,9 @@ _Base: Any = _library('api.model').LM
 
 
 class GptJax(_Base):
-  """A trained run.
+  """A trained run as a model of lm-eval.
 
-  As in training, the end-of-document token comes before each text.
+  As in training, each text follows the end-of-document token.
   """
 
   def __init__(self, workdir: str, **kwargs: Any):
@@ -62,7 +62,7 @@ class GptJax(_Base):
     self._scorer = score.scorer(self._trained)
 
   def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-    """Of a continuation after a context, in nats, and if it is greedy."""
+    """Log-probabilities of continuations in nats; whether they are greedy."""
     texts = [Request(*r.args, where=_where(r)) for r in requests]
     with progress.bar('requests') as report:
       found = self._scorer.requests(texts, Journal(None, ''), report)
@@ -75,7 +75,7 @@ class GptJax(_Base):
     return [(s.log_prob, bool(s.greedy)) for s in found if s is not None]
 
   def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-    """Of whole texts, in windows of the context that do not overlap."""
+    """Log-probabilities of whole texts, in disjoint windows."""
     tokenizer = self._scorer.tokenizer
     length = self._scorer.context_length
     rows, owners = [], []
@@ -92,7 +92,7 @@ class GptJax(_Base):
     return sums
 
   def generate_until(self, requests: Sequence[Any]) -> list[str]:
-    """Greedy or sampled continuations up to any of some texts."""
+    """Greedy or sampled continuations up to a stop string."""
     most = self._scorer.context_length // 2
     ways = [_way(request.args[1]) for request in requests]
     asked = max((way.max_tokens for way in ways), default=0)
@@ -125,7 +125,7 @@ class GptJax(_Base):
   ) -> str:
     run, tokenizer = self._trained.run, self._scorer.tokenizer
     room = self._scorer.context_length - way.max_tokens
-    # What is too long loses its beginning, as lm-eval's other models do.
+    # Truncate long prompts from the left, as lm-eval's other models do.
     ids = [tokenizer.eos_id, *map(int, tokenizer.encode(prompt))][-room:]
     stops = way.stops
     with sharding.use(run.mesh, run.rules):
@@ -144,7 +144,7 @@ class GptJax(_Base):
 
 
 class _Way(NamedTuple):
-  """How a request is continued."""
+  """Generation options of a request."""
 
   stops: tuple[str, ...]
   max_tokens: int
@@ -152,7 +152,7 @@ class _Way(NamedTuple):
 
 
 def _way(options: dict[str, Any]) -> _Way:
-  """Of lm-eval's options, which have several names for the same."""
+  """Reads lm-eval's options, some of which have several names."""
   found = _library('models.utils').normalize_gen_kwargs(options)
   temperature = found.get('temperature', 1.0) if found['do_sample'] else 0.0
   top_k, top_p = found.get('top_k'), found.get('top_p')
@@ -161,7 +161,7 @@ def _way(options: dict[str, Any]) -> _Way:
     found['max_gen_toks'],
     sample.Sampler(
       temperature=float(temperature),
-      top_k=max(int(top_k or 0), 0),  # for some libraries -1 means all
+      top_k=max(int(top_k or 0), 0),  # some libraries use -1 for all
       top_p=1.0 if top_p is None else float(top_p),
     ),
   )

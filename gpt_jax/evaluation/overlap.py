@@ -1,8 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How much of an evaluation set the training text holds.
+"""Overlap between evaluation sets and the training text.
 
-GPT-3, appendix C: an example counts as seen if it shares 13 words in a row
+GPT-3, appendix C: an example counts as seen if it shares 13 consecutive words
 with the training data.
 """
 
@@ -19,9 +19,9 @@ from gpt_jax.evaluation.suite import Named
 from gpt_jax.training import store_data
 from gpt_jax.training.trained import Trained
 
-# Tokens decoded at a time: documents may be of any size.
+# Tokens decoded at a time, since documents may have any size.
 _BLOCK = 1 << 20
-# Tokens that a block repeats of the one before: 13 words of any tokenizer.
+# Overlap of consecutive blocks: at least 13 words with any tokenizer.
 _SHARED = 1 << 10
 
 
@@ -50,18 +50,18 @@ def find(
   tokenizer: Tokenizer,
   report: Report,
 ) -> tuple[Figures, dict[str, list[dict[str, str]]]]:
-  """Looks for the texts of tasks in a training store.
+  """Searches a training store for the texts of tasks.
 
   Args:
     tasks: 'file:line' and text of each example, by task.
-    store: the tokens that were trained on.
+    store: of the training tokens.
     tokenizer: of the store.
-    report: called with the tokens done and the tokens in all.
+    report: called with the number of tokens done and in total.
 
   Returns:
     For each task `eval/TASK/overlap`, the fraction of its texts that share an
-    n-gram with the store, and `eval/TASK/overlap_checked`, how many have 13
-    words at all; and for each task the texts with the words that were found.
+    n-gram with the store, and `eval/TASK/overlap_checked`, the number of texts
+    of at least 13 words; and for each task the texts with the words found.
   """
   everything = [
     (f'{name}\n{where}', text)
@@ -105,7 +105,7 @@ def write(path: str, found: dict[str, list[dict[str, str]]]) -> None:
 def _texts(
   store: TokenStore, tokenizer: Tokenizer
 ) -> Iterator[tuple[int, str]]:
-  """Yields (tokens done, text); no n-gram of a document is missed."""
+  """Yields (tokens done, text), with enough overlap to miss no n-gram."""
   start = 0
   for stop in store.document_ends.tolist():
     while start < stop:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of one step on disk, written whenever there are new ones."""
+"""Results of one step on disk, written whenever there are new ones."""
 
 import json
 import os
@@ -12,15 +12,15 @@ from gpt_jax.training import metrics
 
 
 class Results:
-  """A JSON file: `step`, `model` and figures by `eval/NAME/...`."""
+  """A JSON file with `step`, `model` and results by `eval/NAME/...`."""
 
   def __init__(self, path: str, *, step: int, model: str):
-    """Takes what is there of the same model.
+    """Loads earlier results of the same model.
 
     Args:
-      path: of the file, which need not be there.
+      path: of the file, which need not exist.
       step: of the model.
-      model: its fingerprint; the figures of another are not kept.
+      model: its fingerprint; results of other models are dropped.
     """
     self._path = path
     self._values: dict[str, Any] = {'step': step, 'model': model}
@@ -32,10 +32,10 @@ class Results:
         self._values = found
 
   def add(self, figures: Figures) -> None:
-    """Adds new figures, and writes the file.
+    """Adds new results and writes the file.
 
-    What an earlier process found under one of their names is dropped as a
-    whole: it may be of other data, or of another seed.
+    Drops what an earlier process found for the same tasks: it may come from
+    other data or another seed.
     """
     names = {key.split('/')[1] for key in figures}
     for name in names - self._new:

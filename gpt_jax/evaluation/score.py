@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The log-probability of a continuation, given what comes before it.
+"""Log-probabilities of continuations given a context.
 
-Rows of similar length are scored together, the longest first: their length is
-padded to a power of two, so that few programs are compiled, and short rows
-come in larger batches. Rows are split over the devices as batches are.
+Rows of similar length are scored together, longest first. Lengths are padded to
+powers of two, so that few programs are compiled, and short rows come in larger
+batches. Rows are split over the devices like training batches.
 """
 
 import functools
@@ -26,7 +26,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training.run import Run
 from gpt_jax.training.trained import Trained
 
-# Logits held at once, in elements: 128 MiB of float32.
+# Logits held at once: 128 MiB of float32.
 _CHUNK_LOGITS = 1 << 25
 _SHORTEST = 16
 _MOST_ROWS = 1024
@@ -34,11 +34,11 @@ _MOST_TOKENS = 1 << 14  # of a batch, on each device
 
 
 class Request(NamedTuple):
-  """A text to score, and what it follows.
+  """A text to score after a context.
 
   Attributes:
     context: may be empty.
-    continuation: is not empty.
+    continuation: must not be empty.
     where: 'file:line', for errors.
   """
 
@@ -48,13 +48,13 @@ class Request(NamedTuple):
 
 
 class Score(NamedTuple):
-  """What the model thinks of a continuation.
+  """The score of a continuation.
 
   Attributes:
-    log_prob: of its tokens together, in nats.
-    num_tokens: how many they are.
-    greedy: 1 if each token is the most probable one at its place, else 0.
-    cut: tokens of the context that the model had no room for; the first ones.
+    log_prob: of all its tokens, in nats.
+    num_tokens: number of its tokens.
+    greedy: 1 if each token is the most probable at its position, else 0.
+    cut: number of leading context tokens that did not fit.
   """
 
   log_prob: float
@@ -64,7 +64,7 @@ class Score(NamedTuple):
 
 
 class Row(NamedTuple):
-  """Token ids, of which the last `num_scored` are predicted and scored."""
+  """Token ids, of which the last `num_scored` are scored."""
 
   ids: np.ndarray
   num_scored: int
@@ -74,11 +74,11 @@ class Row(NamedTuple):
 def row(
   tokenizer: Tokenizer, request: Request, context_length: int
 ) -> Row | None:
-  """The tokens of a request.
+  """Encodes a request.
 
-  Context and continuation are encoded as one text. Where a token spans the
-  boundary, it counts as a part of the continuation. The end-of-document token
-  comes first, as it does before each document in training.
+  Context and continuation are encoded as one text. A token that spans the
+  boundary belongs to the continuation. The end-of-document token comes first,
+  as before each document in training.
 
   Returns:
     The row; None if the continuation alone exceeds the context.
@@ -105,9 +105,9 @@ class Scorer:
   """Scores rows with a trained model."""
 
   def __init__(self, run: Run, params: Any, tokenizer: Tokenizer):
-    """Takes the parameters, which may be exchanged by others.
+    """Takes the parameters, which may be replaced later.
 
-    Programs are compiled when they are needed.
+    Programs are compiled on first use.
     """
     self.tokenizer = tokenizer
     self.context_length: int = run.config.model.context_length
@@ -121,7 +121,7 @@ class Scorer:
   def requests(
     self, requests: Sequence[Request], journal: Journal, report: Report
   ) -> list[Score | None]:
-    """Scores texts, in their order; None where one exceeds the context."""
+    """Scores texts in order; None for one that exceeds the context."""
     rows = [row(self.tokenizer, r, self.context_length) for r in requests]
     fitting = [r for r in rows if r is not None]
     scores = iter(self.rows(fitting, journal, report))
@@ -130,13 +130,12 @@ class Scorer:
   def rows(
     self, rows: Sequence[Row], journal: Journal, report: Report
   ) -> list[Score]:
-    """Scores rows, in their order.
+    """Scores rows in order.
 
     Args:
       rows: each of at most `context_length + 1` ids.
-      journal: holds the scores that an earlier process found, and takes the
-        new ones.
-      report: called with the rows done and the rows in all.
+      journal: provides scores from an earlier process, and records new ones.
+      report: called with the number of rows done and in total.
     """
     found = journal.start(_digest(rows))
     missing = [i for i in range(len(rows)) if i not in found]
@@ -160,11 +159,11 @@ class Scorer:
     journal: Journal,
     report: Report,
   ) -> list[str]:
-    """Greedy continuations up to the end of a line, in the prompts' order.
+    """Greedy continuations up to the end of a line, in order.
 
     Args:
       prompts: of at most `context_length - max_tokens - 1` tokens.
-      max_tokens: of a continuation.
+      max_tokens: in a continuation.
       journal: as for `rows`.
       report: as for `rows`.
     """
@@ -206,12 +205,12 @@ class Scorer:
   def _batches(
     self, rows: Sequence[Row], indices: list[int]
   ) -> Iterator[list[int]]:
-    """Cuts the rows into batches of one length each, the longest first."""
+    """Groups rows into batches of one padded length each, longest first."""
     by_length: dict[int, list[int]] = {}
     for i in indices:
       by_length.setdefault(self._padded(len(rows[i].ids) - 1), []).append(i)
     for length in sorted(by_length, reverse=True):
-      # What is scored decides how many logits there are.
+      # The number of logits depends on the number of scored tokens.
       group = sorted(by_length[length], key=lambda i: -rows[i].num_scored)
       size = self._num_rows(length)
       for start in range(0, len(group), size):
@@ -255,7 +254,7 @@ class Scorer:
 
 
 def scorer(trained: Trained) -> Scorer:
-  """Of a run read back from its workdir."""
+  """Makes a scorer for a run loaded from its workdir."""
   return Scorer(trained.run, trained.state.eval_params, trained.tokenizer)
 
 
@@ -268,13 +267,13 @@ def score_rows(
     params: of the model.
     batch: `inputs` [B, L]; `targets` [B, width], the scored ids from the left;
       `starts` [B], the position that predicts the first of them; `counts` [B],
-      how many they are.
+      their number.
     model: a causal decoder.
-    width: the most ids scored in a row.
+    width: maximum number of ids scored per row.
 
   Returns:
-    Log-probabilities [B], float32, and whether each token was the most
-    probable one, [B].
+    Log-probabilities [B], float32, and whether all tokens were the most
+    probable ones, [B].
   """
   variables = {'params': params}
   out: Any = model.apply(variables, batch['inputs'], mutable=['router'])

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which solved examples are shown before each one."""
+"""Draws the few-shot examples."""
 
 import collections
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from gpt_jax.spec import UsageError
 def draw(
   shown: Sequence[str], asked: Sequence[tuple[str, str]], setting: Setting
 ) -> list[list[int]]:
-  """Draws solved examples for each one, other ones for each.
+  """Draws few-shot examples independently for each measured example.
 
-  None of them equals the one that is asked: its answer must not be shown,
-  whatever files the two are from.
+  None of them equals the measured one, whatever files they come from, so that
+  its answer is never shown.
 
   Args:
-    shown: what there is to show; equal texts are the same example.
-    asked: 'file:line' and such a text of each one that is measured.
-    setting: how many are drawn, by which seed.
+    shown: texts of the pool; equal texts are the same example.
+    asked: 'file:line' and text of each measured example.
+    setting: number of shots, and seed.
 
   Returns:
-    Indices into `shown` for each one that is asked.
+    Indices into `shown` for each measured example.
 
   Raises:
-    UsageError: there are too few.
+    UsageError: the pool is too small.
   """
   copies = collections.Counter(shown)
   rng = np.random.default_rng(setting.seed)
@@ -40,7 +40,7 @@ def draw(
         f'--shots={setting.shots}: there are only {others} examples to show '
         f'before {where}; give fewer'
       )
-    # As many more are drawn as may equal this one.
+    # Draw as many extra examples as may equal this one.
     drawn = rng.choice(len(shown), setting.shots + copies[text], replace=False)
     out.append([int(i) for i in drawn if shown[i] != text][: setting.shots])
   return out

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Several tasks, with several numbers of shots, on one model."""
+"""Runs several tasks with several numbers of shots on one model."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ log = logging.getLogger('gpt_jax')
 
 
 class Named(NamedTuple):
-  """A task and how it is called."""
+  """A task and its name."""
 
   name: str
   call: Call
@@ -30,15 +30,15 @@ class Named(NamedTuple):
 
 
 def build(field: str, calls: Sequence[Call], folder: str) -> list[Named]:
-  """Makes tasks; reads none of their files.
+  """Makes tasks without reading their files.
 
   Args:
-    field: that the calls are from, for errors.
+    field: of the calls, for errors.
     calls: of `TASKS`, with all arguments by name.
-    folder: that relative paths start at.
+    folder: base of relative paths.
 
   Raises:
-    UsageError: two tasks have the same name, under which they report.
+    UsageError: two tasks would report under the same name.
   """
   names = [call.name for call in calls]
   for name in names:
@@ -57,16 +57,17 @@ def check(
   shots: Sequence[int] = (0,),
   sets: Collection[str] = (),
 ) -> None:
-  """Reads the files of tasks, so that nothing is amiss when it is their turn.
+  """Reads the files of all tasks, so that errors show before any task runs.
 
   Args:
-    field: that the tasks are from, for errors.
+    field: of the tasks, for errors.
     tasks: see `build`.
-    shots: solved examples before each one.
-    sets: names of the held-out sets that are measured besides.
+    shots: numbers of few-shot examples.
+    sets: names of the held-out sets evaluated alongside.
 
   Raises:
-    UsageError: a file is missing or bad, or a set reports under the same name.
+    UsageError: a file is missing or bad, or a set would report under the name
+      of a task.
   """
   for named in tasks:
     if named.name in sets:
@@ -78,7 +79,7 @@ def check(
 
 
 def fingerprint(params: Any) -> str:
-  """Says which parameters scores are of."""
+  """Identifies the parameters that scores belong to."""
   return hashlib.sha256(fingerprints.fingerprint(params).tobytes()).hexdigest()
 
 
@@ -95,20 +96,20 @@ def measure(
 ) -> Figures:
   """Measures all tasks with each number of shots.
 
-  A task without examples to show is measured once, without any.
+  A task without a few-shot pool is measured once, zero-shot.
 
   Args:
     tasks: see `build`.
     scorer: scores texts.
-    shots: solved examples before each one.
-    seed: of the draw of these.
-    folder: for the scores, so that a stopped evaluation goes on; None: none.
-    model: says which parameters the scores in the folder are of.
-    keep: takes the figures of each task and number of shots as they are found.
-    report: called after each batch; None draws a bar, and logs each task.
+    shots: numbers of few-shot examples.
+    seed: for drawing them.
+    folder: of the scores, so that a stopped evaluation can resume; None: none.
+    model: fingerprint of the parameters that the scores belong to.
+    keep: called with the results of each task and number of shots.
+    report: called after each batch; None shows a bar and logs each task.
 
   Returns:
-    Figures by `eval/TASK/KEY`, `eval/TASK/5_shots/KEY`.
+    Results by `eval/TASK/KEY`, `eval/TASK/5_shots/KEY`.
 
   Raises:
     UsageError: a file is missing or bad, or an example exceeds the context.
@@ -146,7 +147,7 @@ def measure(
 
 
 def lines(found: Figures) -> list[str]:
-  """A line for people on each task and number of shots."""
+  """Formats one line for each task and number of shots."""
   by_line: dict[str, Figures] = {}
   for key, value in found.items():
     _, name, *rest = key.split('/')
@@ -157,7 +158,7 @@ def lines(found: Figures) -> list[str]:
 
 
 def summary(figures: Figures) -> str:
-  """Figures with their errors; without those of parts of a task."""
+  """Formats results with errors, without those for parts of a task."""
   parts = []
   for key, value in figures.items():
     if key.endswith('_stderr') or '/' in key:

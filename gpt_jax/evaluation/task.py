@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a task is: something that measures a model on texts."""
+"""The interface of a task, which measures a model on texts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -12,11 +12,11 @@ from gpt_jax.evaluation.score import Scorer
 
 
 class Setting(NamedTuple):
-  """How a task is put to the model.
+  """Few-shot setting.
 
   Attributes:
-    shots: solved examples before each one.
-    seed: of the draw of these.
+    shots: number of solved examples before each one.
+    seed: for drawing them.
   """
 
   shots: int = 0
@@ -24,11 +24,11 @@ class Setting(NamedTuple):
 
 
 class Task(Protocol):
-  """Texts, and figures of how well a model does on them."""
+  """Texts, and a measure of how well a model does on them."""
 
   @property
   def takes_shots(self) -> bool:
-    """Whether solved examples can be shown before."""
+    """Whether few-shot examples can be shown."""
     ...
 
   def measure(
@@ -40,7 +40,7 @@ class Task(Protocol):
   ) -> Figures:
     """Measures a model.
 
-    With shots, `shots_shown` says how many there was room for on average.
+    With shots, `shots_shown` is the mean number that fitted into the context.
 
     Raises:
       UsageError: a file is missing or bad, or an example exceeds the context.
@@ -48,13 +48,13 @@ class Task(Protocol):
     ...
 
   def check(self, shots: int) -> None:
-    """Reads all that is measured, and shown if `shots` is not 0.
+    """Reads the measured examples, and the few-shot pool if `shots` > 0.
 
     Raises:
-      UsageError: a file is missing or bad, or has too few examples to show.
+      UsageError: a file is missing or bad, or the pool is too small.
     """
     ...
 
   def texts(self) -> Sequence[tuple[str, str]]:
-    """What training must not have seen: 'file:line' and text of each."""
+    """'file:line' and text of all that training must not contain."""
     ...

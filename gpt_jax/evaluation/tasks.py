@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks by name; their prompts are GPT-3's (appendix G) unless said.
+"""The tasks by name, with GPT-3's prompts (appendix G) unless noted.
 
-`shown` names the examples that few-shot prompts are drawn from: a file, or
-'rest', the other examples of the file that is measured. None that equals the
-one that is asked is ever shown.
+`shown` names the pool of few-shot examples: a file, or 'rest', the other
+examples of the measured file. An example equal to the measured one is never
+shown.
 """
 
 import functools
@@ -21,7 +21,7 @@ from gpt_jax.evaluation.language_model import Text
 from gpt_jax.evaluation.task import Task
 from gpt_jax.spec import UsageError
 
-# Takes the folder of the tasks' files.
+# Makes a task from the folder of the task files.
 Make = Callable[[str], Task]
 
 _LAST_WORD = re.compile(r'(.*\S)(\s+\S+)\s*', re.DOTALL)
@@ -33,7 +33,7 @@ def lambada(
 ) -> Make:
   """LAMBADA (Paperno et al., 2016): the last word of a passage.
 
-  JSON lines with `text`, the version that GPT-2 and GPT-3 report.
+  JSON lines with `text`: the version that GPT-2 and GPT-3 report on.
   """
   home = (
     'fetch lambada_test.jsonl, 5,153 passages, from '
@@ -51,7 +51,7 @@ def lambada(
 
 
 def blimp(path: str = 'blimp/*.jsonl') -> Make:
-  """BLiMP (Warstadt et al., 2020): of two sentences the grammatical one.
+  """BLiMP (Warstadt et al., 2020): which of two sentences is grammatical.
 
   JSON lines with `sentence_good`, `sentence_bad` and `UID`, the paradigm.
   """
@@ -75,7 +75,7 @@ def piqa(
   shown: str = 'piqa/train.jsonl',
   shown_labels: str = 'piqa/train-labels.lst',
 ) -> Make:
-  """PIQA (Bisk et al., 2020): which of two ways reaches a goal."""
+  """PIQA (Bisk et al., 2020): which of two solutions reaches a goal."""
   home = 'fetch the JSON lines and the labels from https://yonatanbisk.com/piqa'
   if shown == 'rest':
     shown, shown_labels = path, labels
@@ -111,7 +111,7 @@ def hellaswag(
   path: str = 'hellaswag/hellaswag_val.jsonl',
   shown: str = 'hellaswag/hellaswag_train.jsonl',
 ) -> Make:
-  """HellaSwag (Zellers et al., 2019): how a scene goes on."""
+  """HellaSwag (Zellers et al., 2019): how a scene continues."""
   home = (
     'fetch the JSON lines from https://github.com/rowanz/hellaswag, folder data'
   )
@@ -139,7 +139,7 @@ def race(
   """RACE (Lai et al., 2017): questions about an article.
 
   JSON lines, one article each, with `article`, `questions`, `options` and
-  `answers` (A to D), as the data set's files are.
+  `answers` (A to D), as in the original files.
   """
   home = (
     'fetch RACE from https://www.cs.cmu.edu/~glai1/data/race/ and write the '
@@ -173,9 +173,9 @@ def race(
 
 
 def multiple_choice(path: str, shown: str = '') -> Make:
-  """Your own: JSON lines with `context`, `choices` (texts) and `label`.
+  """Custom task: JSON lines with `context`, `choices` (texts) and `label`.
 
-  A choice follows the context after a space.
+  A space separates context and choice.
   """
 
   def example(record: Record) -> Example:
@@ -194,7 +194,7 @@ def multiple_choice(path: str, shown: str = '') -> Make:
 def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:
   """Closed-book questions: JSON lines with `question` and `answers`.
 
-  As TriviaQA, Natural Questions and WebQuestions are, rewritten so.
+  For TriviaQA, Natural Questions and WebQuestions, converted to this form.
   """
 
   def question(record: Record) -> Question:
@@ -225,9 +225,9 @@ def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:
 
 
 def wikitext2(path: str = 'wikitext2/test.raw.txt', stride: int = 0) -> Make:
-  """WikiText-2's test split, as text that is not cut into words.
+  """WikiText-2's test split as raw, untokenized text.
 
-  Its words, and ends of lines, are those of the word-level file.
+  Its numbers of words and line ends are those of the word-level file.
   """
   home = (
     'fetch WikiText-2 raw (wikitext-2-raw-v1) and name its wiki.test.raw so'
@@ -236,7 +236,7 @@ def wikitext2(path: str = 'wikitext2/test.raw.txt', stride: int = 0) -> Make:
 
 
 def text(path: str, stride: int = 0) -> Make:
-  """Your own text file, as one stream."""
+  """A custom text file, as one stream."""
   return _text('check the path', path, stride)
 
 
@@ -250,7 +250,7 @@ def _text(home: str, path: str, stride: int) -> Make:
 
 
 def _choices(home: str, path: str, shown: str, example, figures) -> Make:
-  """A task over records, each of which is one example or several."""
+  """A task over records with one or more examples each."""
   if shown == 'rest':
     shown = path
 
@@ -271,7 +271,7 @@ def _choices(home: str, path: str, shown: str, example, figures) -> Make:
 
 
 def _plain(text: str) -> str:
-  """A text of HellaSwag without what WikiHow's pages left in it."""
+  """Removes the WikiHow markup from a HellaSwag text."""
   text = _BRACKETS.sub('', text.replace(' [title]', '. '))
   return ' '.join(text.split())
 

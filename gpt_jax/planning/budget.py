@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget of training FLOPs buys: `plan` without a compiler."""
+"""The best model for a budget of training FLOPs, from published laws."""
 
 import importlib
 import json
@@ -20,7 +20,7 @@ from gpt_jax.spec import UsageError
 
 
 class Shipped(NamedTuple):
-  """A config of ours."""
+  """A config that ships with gpt_jax."""
 
   name: str  # configs/FILE.py:SIZE
   parameters: int
@@ -33,13 +33,13 @@ def plan(
   inference_tokens: float | None,
   fit_path: str | None,
 ) -> dict[str, Any]:
-  """What a budget buys, by each law, beside the configs in ./configs.
+  """The optimum for a budget under each law, and the nearest shipped config.
 
   Args:
     flops: of training.
-    assumed: what they were computed from, for the report.
-    inference_tokens: processed after training; empty: none.
-    fit_path: scaling.json of a sweep; its law is added.
+    assumed: how the FLOPs were computed (chips, MFU, days), for the report.
+    inference_tokens: tokens served after training; None: none.
+    fit_path: scaling.json of a sweep, whose fit is added.
 
   Raises:
     UsageError: the file holds no fit, or a number is not positive.
@@ -91,7 +91,7 @@ def plan(
 
 
 def read_fit(path: str) -> Fit:
-  """The parametric loss of a scaling.json.
+  """Reads the parametric loss from a scaling.json.
 
   Raises:
     UsageError: there is none.
@@ -115,7 +115,7 @@ def read_fit(path: str) -> Fit:
 
 
 def shipped(root: pathlib.Path) -> list[Shipped]:
-  """The papers' decoders without experts in `root`/configs; maybe none."""
+  """Lists the papers' dense decoders in `root`/configs; may be empty."""
   sys.path.insert(0, str(root))
   found = []
   for file in sorted((root / 'configs').glob('*.py')):
@@ -133,7 +133,7 @@ def shipped(root: pathlib.Path) -> list[Shipped]:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-  """Tables for people."""
+  """Prints the tables."""
   assumed = found['assumed']
   how = ''
   if assumed:
@@ -186,7 +186,7 @@ def show(found: dict[str, Any], console: Console) -> None:
 
 
 def short(count: float, digits: int = 1) -> str:
-  """As in 67.0B or 1.5T."""
+  """Formats a count, as in 67.0B or 1.5T."""
   for unit, size in (('T', 1e12), ('B', 1e9), ('M', 1e6), ('k', 1e3)):
     # 999.99M would be 1000.0M.
     if round(count / size, digits) >= 1:
@@ -195,7 +195,7 @@ def short(count: float, digits: int = 1) -> str:
 
 
 def _nearest(ours: list[Shipped], parameters: float) -> dict[str, Any]:
-  """The config whose size is nearest, as a ratio."""
+  """The shipped config of the nearest size, by ratio."""
   if not ours:
     return {}
   found = min(ours, key=lambda x: abs(math.log(x.parameters / parameters)))

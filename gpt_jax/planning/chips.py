@@ -18,7 +18,7 @@ class Kind(NamedTuple):
 
 
 class Chips(NamedTuple):
-  """So many chips of one kind."""
+  """A number of chips of one kind."""
 
   count: int
   peak: float  # dense bf16 FLOP/s of one
@@ -45,7 +45,7 @@ def parse(name: str) -> Chips:
   return Chips(number // kind.units_per_chip, kind.peak)
 
 
-# TPUs as `topologies` names them: some count cores, the others chips.
+# TPU names as in `topologies`; some count cores, others chips.
 KINDS = {
   **{
     prefix: Kind(chip.peak, chip.cores)

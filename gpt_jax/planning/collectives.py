@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled program sends between devices, by kind and mesh axis."""
+"""The communication of a compiled program, by collective and mesh axis."""
 
 import math
 import re
@@ -22,7 +22,8 @@ KINDS = (
   'collective-permute',
   'dcn',
 )
-# What passes its operand on; the path of what it was made of lies behind it.
+# Opcodes that only forward their operand: the op_name path to report is the
+# operand's.
 _PASSES = {
   *('bitcast', 'copy', 'copy-start', 'copy-done', 'pad', 'reshape'),
   *('get-tuple-element', 'convert', 'transpose', 'slice', 'slice-done'),
@@ -31,19 +32,19 @@ _PASSES = {
 
 
 class Collective(NamedTuple):
-  """One array that an instruction sends, where it stands.
+  """One array sent by a collective instruction.
 
   Attributes:
     kind: one of `KINDS`; `dcn` is a transfer between slices.
-    axes: of the mesh, over which it sends; '?' where its groups are none.
-    size: devices that take part.
-    dtype: of what is sent.
-    trips: how often a device executes it, in a step.
-    bytes: on the wire, from one device, in all trips.
-    blocking: nothing is computed meanwhile.
-    path: in the traced function, as far as the program tells.
+    axes: mesh axes it communicates over; '?' if its groups match no axis.
+    size: devices in a group.
+    dtype: of the array sent.
+    trips: executions per step on one device.
+    bytes: sent by one device per step, all trips together.
+    blocking: whether nothing is computed while it runs.
+    path: in the traced function, as far as the program records it.
     backward: whether it belongs to the backward pass.
-    members: of one group, as numbers of devices of the mesh.
+    members: device numbers of one group, in mesh order.
   """
 
   kind: str
@@ -59,11 +60,11 @@ class Collective(NamedTuple):
 
 
 def read(program: Program, mesh: Mesh) -> list[Collective]:
-  """All collectives that one device executes.
+  """Lists the collectives that one device executes.
 
-  On the wire is (n - 1) / n of the larger side of an all-gather, a
-  reduce-scatter or an all-to-all among n devices, and twice that of an
-  all-reduce, as rings send it; the padding that the compiler adds counts.
+  Bytes are those of ring algorithms: among n devices, (n - 1) / n of the larger
+  side of an all-gather, reduce-scatter or all-to-all, and twice that for an
+  all-reduce. Padding that the compiler adds counts.
 
   Args:
     program: see `hlo.parse`.
@@ -89,13 +90,13 @@ def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
 def _collective(
   step: Step, kind: str, mesh: Mesh, fusion: Step | None
 ) -> Iterator[Collective]:
-  """One for each array: the compiler combines small ones."""
+  """Yields one for each array: the compiler combines small collectives."""
   x = step.instruction
   members = _members(x, mesh)
   axes, n = _axes(members, mesh), len(members)
   if kind == 'collective-permute':
     share = 1.0 if n > 1 else 0.0
-  elif kind == 'all-gather':  # its operand is a part
+  elif kind == 'all-gather':  # its operand is one shard
     share = n - 1
   else:
     share = (2 if kind == 'all-reduce' else 1) * (n - 1) / n
@@ -124,7 +125,7 @@ def _collective(
 
 
 def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
-  """What a fusion was given, of which an instruction inside it is made."""
+  """Traces an instruction inside a fusion back to the fusion's operand."""
   while x.operands:
     x = inside.operands(x)[0]
   if x.opcode != 'parameter':
@@ -134,10 +135,10 @@ def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
 
 
 def _dcn(step: Step, mesh: Mesh) -> Collective:
-  """One device sends what its slice has reduced to the same in the others.
+  """A transfer between slices: each device exchanges its slice's partial sum.
 
-  As in a ring: 2 (n - 1) / n of the bytes, for n slices. The program has one
-  transfer, however many there are.
+  Counted as a ring over n slices, 2 (n - 1) / n of the bytes. The program shows
+  one transfer, whatever the number of slices.
   """
   x = step.instruction
   value = step.computation.operands(x)[0]
@@ -164,10 +165,10 @@ def _dcn(step: Step, mesh: Mesh) -> Collective:
 
 
 def _scattered(program: Program) -> dict[str, Step]:
-  """Computations in which an all-reduce keeps the device's part only.
+  """Fusions that all-reduce and keep only this device's shard.
 
-  Libtpu writes a reduce-scatter as such a fusion. By the name of what it
-  calls, with the fusion itself.
+  This is how libtpu writes a reduce-scatter. Keyed by the name of the
+  computation that the fusion calls.
   """
   found = {}
   for computation in program.computations.values():
@@ -178,7 +179,7 @@ def _scattered(program: Program) -> dict[str, Step]:
 
 
 def _path(x: Instruction, computation: Computation, depth: int = 8) -> str:
-  """Of the instruction, or of the nearest one before it that has one."""
+  """The op_name of the instruction, or of its nearest producer with one."""
   if x.op_name or not depth:
     return x.op_name
   for y in computation.operands(x):
@@ -190,10 +191,10 @@ def _path(x: Instruction, computation: Computation, depth: int = 8) -> str:
 
 
 def _members(x: Instruction, mesh: Mesh) -> list[int]:
-  """Devices of the first group, or those that a permutation's first joins.
+  """Devices of the first group, or of a permutation's first pair.
 
-  Numbers are those of the mesh's devices in its own order. The program of
-  several slices is that of one: its numbers are those of the first.
+  Numbered in the mesh's own order. A multi-slice program is that of one slice,
+  with the device numbers of the first.
   """
   text = x.attributes
   if found := re.search(r'source_target_pairs=\{\{([\d,{} ]*)\}\}', text):
@@ -219,7 +220,7 @@ _ORDER = r'\[([\d,]+)\](?:T\(([\d,]+)\))?'
 
 
 def _ids(dims: str, order: str | None) -> np.ndarray:
-  """`[4,2]T(1,0)`: numbers from 0 on in this shape, transposed."""
+  """`[4,2]T(1,0)`: an iota of this shape, transposed."""
   shape = _ints(dims)
   ids = np.arange(math.prod(shape)).reshape(shape)
   return ids.transpose(_ints(order)) if order else ids
@@ -228,7 +229,7 @@ def _ids(dims: str, order: str | None) -> np.ndarray:
 def _members_by_name(
   axes: str, used: str, dims: str | None, order: str | None
 ) -> list[int]:
-  """`'x'=2,'y'=4` and `'y'`, or a part of an axis: `'y':(2)2`."""
+  """Parses `'x'=2,'y'=4` with `'y'`, or with part of an axis: `'y':(2)2`."""
   sizes = {a: int(n) for a, n in re.findall(r"'([^']+)'=(\d+)", axes)}
   shape = list(sizes.values())
   ids = _ids(dims or str(math.prod(shape)), order).reshape(shape)
@@ -269,10 +270,10 @@ def totals(collectives: Iterable[Collective]) -> dict[str, dict[str, float]]:
 def float32_gathers(
   collectives: Iterable[Collective], least: float = 1 << 20
 ) -> list[Collective]:
-  """All-gathers of float32 that send at least so many bytes in a step.
+  """All-gathers of float32 that send at least `least` bytes per step.
 
-  Weights and activations are cast to bfloat16 before they are sent, or twice
-  the bytes are on the wire.
+  Weights and activations should be cast to bfloat16 before they are sent:
+  float32 doubles the traffic.
   """
   return [
     x

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the training step for TPU slices that are not here, by libtpu.
+"""Compiles the training step ahead of time for TPU slices, with libtpu.
 
-The step, its state and its stages are those of `train`; only the devices
-differ. They hold no arrays, and nothing is run.
+No TPU is needed. The step, its state and its stages are those of `train`; only
+the devices differ: they hold no arrays, and nothing is run.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ _SETTINGS = {
   'TPU_SKIP_MDS_QUERY': '1',
   'TPU_WORKER_HOSTNAMES': 'localhost',
   'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-  # Only what the log says of it.
+  # Only named in the log.
   'TPU_ACCELERATOR_TYPE': 'v4-8',
 }
 _INSTALL = "pip install -c constraints.txt -e '.[plan]'"
@@ -38,15 +38,15 @@ _INSTALL = "pip install -c constraints.txt -e '.[plan]'"
 class Memory(NamedTuple):
   """Bytes on one device, of a compiled step."""
 
-  peak: float  # what must not exceed the limit
+  peak: float  # must not exceed the limit
   arguments: float  # the state, which is donated, and the batch
   outputs: float
-  temporaries: float  # sum without reuse: may exceed what is live at once
+  temporaries: float  # without reuse: may exceed what is live at once
   limit: float
 
 
 class Program(NamedTuple):
-  """The training step of one stage of the batch, for some slices."""
+  """The compiled training step of one stage of the batch ramp."""
 
   run: Run
   rows: int  # of its batch
@@ -59,7 +59,7 @@ class TooLarge(Exception):
 
   Attributes:
     rows: of its batch.
-    needed: bytes on one device, or of its state alone, if that is too large.
+    needed: bytes on one device; of the state alone if that is too large.
     limit: bytes that the compiler allows.
   """
 
@@ -73,7 +73,7 @@ class TooLarge(Exception):
 
 
 def use_cpu() -> None:
-  """Keeps JAX from taking this machine's accelerators: call it first.
+  """Keeps JAX off this machine's accelerators; call before using JAX.
 
   Raises:
     UsageError: the compiler for TPU is not installed.
@@ -83,13 +83,13 @@ def use_cpu() -> None:
       'planning needs libtpu, the compiler for TPU, which runs on a CPU too: '
       + _INSTALL
     )
-  # libtpu reads them once, when it is loaded.
+  # libtpu reads these once, when it is loaded.
   os.environ.update(_SETTINGS)
   jax.config.update('jax_platforms', 'cpu')
 
 
 def devices(slices: Slices) -> list[Any]:
-  """JAX devices of slices, to compile for.
+  """JAX devices of the slices, to compile for.
 
   Raises:
     UsageError: the compiler for TPU is not installed.
@@ -101,7 +101,7 @@ def devices(slices: Slices) -> list[Any]:
     chip_config_name=slices.chip.config_name,
     chips_per_host_bounds=slices.host,
     num_slices=slices.number,
-    # Without it the compiler takes the network for open at its ends.
+    # Without it the compiler assumes a mesh network without wraparound.
     wrap=slices.wrap,
   )
   assert len(topology.devices) == slices.devices, slices
@@ -109,7 +109,7 @@ def devices(slices: Slices) -> list[Any]:
 
 
 def build(config: Config, slices: Slices) -> Run:
-  """The parts of a resolved config, on the devices of some slices.
+  """Builds the run of a resolved config on the devices of the slices.
 
   Raises:
     UsageError: the config does not fit the devices, or the compiler for TPU
@@ -151,12 +151,12 @@ def compile_stages(
   slices: Slices,
   note: Callable[[int, int, int], None] = lambda number, of, rows: None,
 ) -> list[Program]:
-  """Compiles each stage of a resolved config for some slices.
+  """Compiles every stage of a resolved config for the slices.
 
   Args:
     config: resolved, with its vocabulary.
     slices: what to compile for.
-    note: is told before each: its number, of how many, its rows.
+    note: called before each stage with its number, the total and its rows.
 
   Raises:
     TooLarge: a stage does not fit the chips.
@@ -173,9 +173,9 @@ def compile_stages(
 
 
 def _needed(error: str) -> float | None:
-  """Bytes of HBM that the compiler says it needs; None: it failed otherwise.
+  """Bytes of HBM in an out-of-memory error; None for any other error.
 
-  Its sentence is one of
+  The message is one of
     Ran out of memory ... the total memory required ... (19.91G) exceeds ...
     Ran out of memory in memory space hbm. Used 47.07G of 15.75G hbm. ...
   """

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and time of a step from a config's sizes, before it is compiled.
+"""Cost model: memory and time of a step, estimated before it is compiled.
 
-A roofline of compute and traffic, good enough to put layouts in order and to
-leave out what cannot fit, and for nothing else.
+A roofline of compute and traffic. It is good enough to rank layouts and to
+skip those that cannot fit, and for nothing else.
 """
 
 import math
@@ -16,28 +16,28 @@ from gpt_jax.nn.pattern import period
 from gpt_jax.planning.sizes import Split
 from gpt_jax.planning.topologies import Slices
 
-# Of the peak, as published runs reach it (gpt_jax/planning/estimate.py).
+# Fraction of the peak that published runs reach (planning/estimate.py).
 EFFICIENCY = 0.73
-# Of what could be hidden behind compute, so much is not: a guess.
+# Fraction of the overlappable communication that is not overlapped: a guess.
 EXPOSED = 0.3
 
 
 class Links(NamedTuple):
-  """Links a device may use at once for an axis, and whether they are rings."""
+  """Links per device along an axis, and whether they form rings."""
 
   count: int
   whole: bool
 
 
 class Facts(NamedTuple):
-  """What of a config does not depend on the mesh."""
+  """The parts of a config that do not depend on the mesh."""
 
   config: Config
   model: Any  # its section
   rows: tuple[int, ...]  # of each stage
   rules: sharding.Rules
-  period: int  # layers after which the pattern repeats
-  experts: tuple[int, ...]  # of each layer of a period that has some
+  period: int  # layers in one repeat of the pattern
+  experts: tuple[int, ...]  # per layer with experts, over one period
 
   @property
   def last(self) -> int:
@@ -46,7 +46,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(config: Config) -> Facts:
-  """Of a resolved config."""
+  """Extracts them from a resolved config."""
   layers = period(config.model.attention, config.model.ffn)
   return Facts(
     config,
@@ -61,21 +61,21 @@ def facts_of(config: Config) -> Facts:
 def activations(
   facts: Facts, mesh: dict[str, int], micro_rows: int | None
 ) -> float:
-  """Bytes on one device that the forward pass keeps, roughly."""
+  """Estimates the bytes per device that the forward pass keeps."""
   model = facts.model
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
   tokens = (micro_rows or facts.last) * model.context_length / split
   gated = 'glu' in model.ffn
   heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size
   wide = (heads + (2 if gated else 1) * model.d_ff) / mesh['tensor']
-  # What goes from layer to layer is split over tensor too.
+  # The residual stream is split over tensor too.
   stream = model.d_model / mesh['tensor']
   one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)
   kept = {
     'full': 2 * tokens * stream * model.num_layers / facts.period,
     'dots': 2 * tokens * (2 * stream + wide) * model.num_layers,
-    # Three times what the products give: float32 inside norms and the like,
-    # by programs that were compiled.
+    # Three times the outputs of the matrix products: float32 copies inside
+    # norms and the like. Fitted to compiled programs.
     'none': 3 * one * model.num_layers,
   }[model.remat]
   return kept + one * facts.period
@@ -89,15 +89,15 @@ def seconds(
   links: dict[str, Links],
   micro_rows: int | None,
 ) -> float:
-  """A step of the last stage, roughly.
+  """Estimates the time of one step of the last stage.
 
   Args:
     facts: of the config.
-    slices: that it runs on.
+    slices: it runs on.
     sizes: of its state.
-    mesh: sizes of the axes.
-    links: of each axis.
-    micro_rows: taken at a time; 0 or None: all at once.
+    mesh: axis sizes.
+    links: for each axis.
+    micro_rows: rows per micro-batch; 0 or None: the whole batch.
   """
   model, rows = facts.model, facts.last
   micro = rows // (micro_rows or rows)
@@ -113,8 +113,8 @@ def seconds(
     return sent * (mesh[axis] - 1) / mesh[axis] / rate
 
   weights = 2 * sizes.parameters / mesh['tensor'] / mesh['expert']
-  # Reduce-scatter, or the all-reduce of twice the bytes where fsdp is the
-  # whole slice or shares a dimension.
+  # A reduce-scatter; or, where fsdp spans the whole slice or shares a
+  # dimension, an all-reduce, which sends twice the bytes.
   alone = mesh['fsdp'] == slices.devices // slices.number
   scatter = 1 if links['fsdp'].whole and not alone else 2
   fsdp = over('fsdp', micro * (2 + scatter) * weights)

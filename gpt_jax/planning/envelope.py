@@ -18,7 +18,7 @@ NUM_FLOPS = 1500
 
 
 class Envelope(NamedTuple):
-  """What the best run has at each number of FLOPs."""
+  """The best run at each number of FLOPs."""
 
   flops: np.ndarray
   losses: np.ndarray
@@ -27,12 +27,12 @@ class Envelope(NamedTuple):
 
 
 def smooth(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-  """FLOPs and losses: means over about a tenth of what was logged."""
+  """Smooths a curve with a moving average over a tenth of its points."""
   flops = np.array(curve.tokens) * curve.flops_per_token
   losses = np.array(curve.losses)
   width = max(1, len(losses) // 10)
   kernel = np.full(width, 1 / width)
-  # Only where the whole window is inside.
+  # Only where the window fits.
   return (
     np.exp(np.convolve(np.log(flops), kernel, 'valid')),
     np.convolve(losses, kernel, 'valid'),
@@ -40,11 +40,11 @@ def smooth(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 
 
 def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
-  """The envelope between two numbers of FLOPs.
+  """The envelope between `least` and `most` FLOPs.
 
-  Where the runs of a budget have ended, those of a larger one, whose learning
-  rates are still high, are worse than what was there already: FLOPs that buy
-  nothing are left out.
+  Past the end of a budget's runs, those of the next budget still have high
+  learning rates and a higher loss than was already reached. Points that do not
+  improve on it are dropped.
   """
   flops = np.geomspace(least, most, NUM_FLOPS)
   losses = np.array(
@@ -67,7 +67,7 @@ def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
 
 
 def frontier(found: Envelope) -> Frontier:
-  """The power laws through the envelope.
+  """Fits the power laws through the envelope.
 
   Raises:
     ValueError: one size is best everywhere.
@@ -83,7 +83,7 @@ def frontier(found: Envelope) -> Frontier:
 def bootstrap(
   curves: Sequence[Curve], least: float, most: float, samples: int, seed: int
 ) -> list[Frontier]:
-  """Power laws of `samples` draws of the runs."""
+  """Refits the power laws to `samples` resamples of the runs."""
   rng = np.random.default_rng(seed)
   out = []
   for _ in range(samples):

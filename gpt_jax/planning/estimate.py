@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimates the time of a training step from its compiled program.
 
-Uncalibrated: no program was timed on a TPU here. Over ten published runs (PaLM
-and MaxText's, v4, v5e, v5p) the compiler's FLOPs at 73% of the peak were as
-near as a replay of the schedule, within -21% to +14%. None of them was bound
-by communication; the terms for it are there to rank layouts.
+Not calibrated: we have timed no program on a TPU. Over ten published runs (PaLM
+and MaxText's, on v4, v5e and v5p) the compiler's FLOPs at 73% of the peak came
+as close as replaying the schedule: within -21% to +14%. None of those runs was
+bound by communication; its terms serve to rank layouts.
 """
 
 from collections.abc import Iterable
@@ -17,21 +17,21 @@ from jax.sharding import Mesh
 from gpt_jax.planning.collectives import Collective
 
 ERROR = 0.25  # of the estimate, either way
-# Of the peak: what published runs made of the FLOPs that they executed, the
-# communication of a good layout included; and what matrix units make while
-# nothing else holds them up.
+# Fractions of the peak: what published runs achieved on the FLOPs that they
+# executed, including the communication of a good layout; and what the matrix
+# units reach when nothing stalls them.
 ACHIEVED, BUSY = 0.73, 0.9
 
 
 class Rates(NamedTuple):
-  """What a device can do.
+  """Rates of one device.
 
   Attributes:
     peak: bf16 FLOP/s.
     link: bytes/s over one link to a neighbour, one way.
     dcn: bytes/s to other slices.
     shape: chips along each dimension of a slice's network.
-    wrap: whether the last chip of a dimension is linked to the first.
+    wrap: for each dimension, whether its last chip links to its first.
   """
 
   peak: float
@@ -42,15 +42,15 @@ class Rates(NamedTuple):
 
 
 class Estimate(NamedTuple):
-  """Seconds of one step: `step` is the largest of what follows it.
+  """Seconds per step; `step` is the largest of the other terms.
 
   Attributes:
     step: the estimate.
     achieved: FLOPs at `ACHIEVED` of the peak.
     exposed: FLOPs at `BUSY` of the peak, plus `blocking`.
-    ici: all that is sent within a slice, one after the other.
-    dcn: all that is sent between slices.
-    blocking: what of `ici` nothing is computed meanwhile.
+    ici: all communication within a slice, back to back.
+    dcn: all communication between slices.
+    blocking: the part of `ici` that overlaps with no computation.
   """
 
   step: float
@@ -62,7 +62,7 @@ class Estimate(NamedTuple):
 
   @property
   def bound(self) -> str:
-    """What the step's time comes from."""
+    """What bounds the step."""
     terms = {
       'compute': self.achieved,
       'compute and blocking communication': self.exposed,
@@ -75,12 +75,12 @@ class Estimate(NamedTuple):
 def step_time(
   flops: float, collectives: Iterable[Collective], mesh: Mesh, rates: Rates
 ) -> Estimate:
-  """See `Estimate` and `assumptions`.
+  """Estimates one step; see `Estimate` and `assumptions`.
 
   Args:
-    flops: that one device executes in a step: `hlo_matmuls.Flops.total`.
-    collectives: of `collectives.read`.
-    mesh: of TPU devices, that the program was compiled for.
+    flops: executed by one device per step, `hlo_matmuls.Flops.total`.
+    collectives: from `collectives.read`.
+    mesh: of the TPU devices that the program was compiled for.
     rates: of one device.
   """
   ici = dcn = blocking = 0.0
@@ -98,10 +98,10 @@ def step_time(
 
 
 def links(collective: Collective, mesh: Mesh, rates: Rates) -> int:
-  """How many of a chip's links a collective sends over at once.
+  """How many of a chip's links a collective uses at once.
 
-  Of each dimension of the network that its group spans two, where it is a
-  ring, else one. A permutation goes to one neighbour.
+  Two for each dimension that its group spans if that is a ring, else one. A
+  permutation goes to one neighbour.
   """
   devices = mesh.devices.ravel()
   at = np.array([devices[i].coords for i in collective.members])
@@ -114,7 +114,7 @@ def links(collective: Collective, mesh: Mesh, rates: Rates) -> int:
 
 
 def assumptions() -> list[str]:
-  """What an estimate takes for granted, in sentences to print."""
+  """The assumptions behind an estimate, as sentences to print."""
   return [
     f'no faster than the executed FLOPs at {ACHIEVED:.0%} of the peak, the '
     'mean of ten published runs',

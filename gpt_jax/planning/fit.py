@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""All three of Chinchilla's approaches, on the runs of a sweep."""
+"""Fits Chinchilla's three approaches to the runs of a sweep."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,18 +11,18 @@ from gpt_jax.planning.isoflop import Profile
 from gpt_jax.planning.laws import Fit
 from gpt_jax.planning.power import Curve, Frontier, Point, interval
 
-# A value, and its interval if there is one.
+# A value with its interval, if known.
 Value = tuple[float, tuple[float, float] | None]
 
 
 class Approach(NamedTuple):
-  """Two power laws, and what the bootstrap makes of their exponents."""
+  """Two power laws and their bootstrap samples."""
 
   frontier: Frontier
   samples: list[Frontier]
 
   def values(self) -> dict[str, Value]:
-    """`a` of the parameters and `b` of the tokens, with their intervals."""
+    """Exponents `a` (parameters) and `b` (tokens), with intervals."""
     return {
       name: (
         self.frontier[i].exponent,
@@ -33,13 +33,13 @@ class Approach(NamedTuple):
 
 
 class Parametric(NamedTuple):
-  """The parametric loss, and its bootstrap."""
+  """The parametric loss and its bootstrap samples."""
 
   fit: Fit
   samples: list[Fit]
 
   def values(self) -> dict[str, Value]:
-    """The five unknowns and the two exponents, with their intervals."""
+    """The five parameters and the two exponents, with intervals."""
     return {
       name: (
         getattr(self.fit, name),
@@ -50,7 +50,7 @@ class Parametric(NamedTuple):
 
 
 class Fits(NamedTuple):
-  """What could be fitted; None for what could not, which `warnings` tell."""
+  """The fits; None for those that failed, with the reason in `warnings`."""
 
   envelope: Envelope
   profiles: list[Profile]
@@ -60,7 +60,7 @@ class Fits(NamedTuple):
   warnings: list[str]
 
   def to_json(self) -> dict[str, Any]:
-    """Plain values, for scaling.json."""
+    """As plain values, for scaling.json."""
     out: dict[str, Any] = {'interval': '90%, bootstrap'}
     for name in ('approach_1', 'approach_2'):
       approach = getattr(self, name)
@@ -81,7 +81,7 @@ class Fits(NamedTuple):
     return {**out, 'warnings': self.warnings}
 
   def table(self) -> str:
-    """Two Markdown tables: the exponents beside the paper's, and the loss."""
+    """Two Markdown tables: exponents next to the paper's, and the loss fit."""
     lines = [
       '| approach | a (N ~ C^a) | b (D ~ C^b) | Chinchilla a, b |',
       '| --- | --- | --- | --- |',

@@ -1,24 +1,24 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How a compiled training step sums the gradients over the devices."""
+"""How a compiled training step reduces gradients across devices."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpt_jax.planning.collectives import Collective
 
-_LEAST_GRADIENT = 1 << 10  # bytes: sums of losses and norms are smaller
+_LEAST_GRADIENT = 1 << 10  # bytes; reductions of losses and norms are smaller
 
 
 class Reduction(NamedTuple):
-  """How the gradient of a parameter is summed over the devices.
+  """How the gradient of one parameter is reduced across devices.
 
   Attributes:
     parameter: its path, as in `decoder/periods/block_0/ffn/in/kernel`.
-    kind: `reduce-scatter`, or `all-reduce` with twice the traffic.
-    axes: over which.
-    dtype: of the sums on the wire.
-    bytes: on the wire, from one device, in a step.
+    kind: `reduce-scatter`, or `all-reduce`, which sends twice as much.
+    axes: mesh axes it is reduced over.
+    dtype: on the wire.
+    bytes: sent by one device per step.
   """
 
   parameter: str
@@ -31,7 +31,7 @@ class Reduction(NamedTuple):
 def gradients(
   collectives: Iterable[Collective], parameters: Iterable[str]
 ) -> list[Reduction]:
-  """The reductions that the program's paths tell to be of a parameter.
+  """Finds the reductions whose paths identify a parameter.
 
   Args:
     collectives: of a training step.
@@ -52,11 +52,11 @@ def gradients(
 
 
 def parameter_of(path: str, parameters: Iterable[str]) -> str | None:
-  """The parameter whose module a path in the program goes through, if any.
+  """Matches a path in the program to a parameter, if it belongs to one.
 
   `jit(train_step)/.../decoder/while/body/periods/block_0/ffn/in/dot_general`
-  is of `decoder/periods/block_0/ffn/in/kernel`: the names are in this order,
-  others stand between. The first of `parameters` is taken.
+  matches `decoder/periods/block_0/ffn/in/kernel`: the same names in the same
+  order, with others in between. The first match in `parameters` wins.
   """
   for name in parameters:
     steps = iter(path.split('/'))

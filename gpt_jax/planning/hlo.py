@@ -1,15 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the text of a compiled program, which is that of one device.
+"""Parses the text of a compiled program, as one device runs it.
 
   program = hlo.parse(compiled.as_text())
   flops = hlo_matmuls.count(program)
   sent = collectives.read(program, mesh)
   estimate.step_time(flops.total, sent, mesh, rates)
 
-The text is that of XLA's `HloModule::ToString` after partitioning and
-scheduling, for TPU or CPU. JAX hands out the same as a serialised protocol
-buffer, whose definition comes with no package of a reasonable size.
+The text comes from XLA's `HloModule::ToString` after partitioning and
+scheduling, for TPU or CPU. JAX also provides it as a serialised protocol
+buffer, but no package of reasonable size ships the definition.
 """
 
 import math
@@ -30,19 +30,19 @@ _NAME = re.compile(r'%([\w.-]+)')
 
 
 class Shape(NamedTuple):
-  """An array, as one device holds it."""
+  """An array's shape on one device."""
 
   dtype: str
   dims: tuple[int, ...]
 
   @property
   def size(self) -> int:
-    """Elements."""
+    """Number of elements."""
     return math.prod(self.dims)
 
   @property
   def bytes(self) -> float:
-    """Without padding; a format of 8 bits that `BYTES` does not list is 1."""
+    """Without padding; formats not in `BYTES` are taken to be 8-bit."""
     return self.size * BYTES.get(self.dtype, 1)
 
 
@@ -52,8 +52,8 @@ class Instruction(NamedTuple):
   Attributes:
     name: unique in its computation.
     opcode: as in `all-gather`, `fusion`.
-    shapes: of the result; several for a tuple.
-    operands: names of instructions of the same computation.
+    shapes: of the result, one for each element of a tuple.
+    operands: names of instructions in the same computation.
     argument: the text between the parentheses.
     attributes: the text after them.
   """
@@ -67,19 +67,19 @@ class Instruction(NamedTuple):
 
   @property
   def op_name(self) -> str:
-    """The path of what it was made of in the traced function, or ''."""
+    """Its path in the traced function, or ''."""
     found = re.search(r'op_name="([^"]*)"', self.attributes)
     return found[1] if found else ''
 
   def called(self, attribute: str) -> str:
-    """The computation that an attribute such as `body` names."""
+    """Name of the computation in an attribute such as `body`."""
     found = re.search(rf'\b{attribute}=%?([\w.-]+)', self.attributes)
     if found is None:
       raise ValueError(f'{self.name}: has no {attribute}')
     return found[1]
 
   def number(self, attribute: str, default: int | None = None) -> int:
-    """Of an attribute such as `index=3`."""
+    """Value of an attribute such as `index=3`."""
     found = re.search(rf'\b{attribute}=(\d+)', self.attributes)
     if found is not None:
       return int(found[1])
@@ -89,14 +89,14 @@ class Instruction(NamedTuple):
 
 
 class Computation(NamedTuple):
-  """Instructions by name, in the order in which they run."""
+  """Instructions by name, in execution order."""
 
   name: str
   instructions: dict[str, Instruction]
   root: str
 
   def operands(self, instruction: Instruction) -> list[Instruction]:
-    """What an instruction of this computation reads."""
+    """The operands of an instruction in this computation."""
     return [self.instructions[name] for name in instruction.operands]
 
 
@@ -107,7 +107,7 @@ class Program(NamedTuple):
   entry: Computation
 
   def called(self, x: Instruction, attribute: str) -> Computation:
-    """The computation that an attribute of an instruction names."""
+    """The computation named in an attribute of an instruction."""
     return self.computations[x.called(attribute)]
 
 
@@ -128,7 +128,7 @@ def parse(text: str) -> Program:
       name = ''
     elif _INSTRUCTION.match(line):
       lines.append(line)
-    else:  # a text inside an instruction may span lines
+    else:  # a string inside an instruction may span lines
       lines[-1] += line
   if entry is None:
     raise ValueError('not the text of a compiled program: it has no ENTRY')
@@ -150,7 +150,7 @@ def _computation(name: str, lines: list[str]) -> Computation:
 def _instruction(name: str, text: str) -> Instruction:
   """`bf16[8,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}, ...`."""
   end = _closing(text, 0) + 1 if text.startswith('(') else text.index(' ')
-  # A layout such as {1,0:T(8,128)} has no spaces, nor has a tuple's end.
+  # Layouts such as {1,0:T(8,128)} contain no spaces, nor do the ends of tuples.
   start = text.index('(', text.index(' ', end))
   stop = _closing(text, start)
   argument = text[start + 1 : stop]
@@ -165,7 +165,7 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def _closing(text: str, start: int) -> int:
-  """Where the parenthesis that opens at `start` closes."""
+  """Index of the parenthesis matching the one at `start`."""
   depth = 0
   for found in re.compile(r'[()]').finditer(text, start):
     depth += 1 if found[0] == '(' else -1
@@ -175,7 +175,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def shapes(text: str) -> tuple[Shape, ...]:
-  """Of `(bf16[8,4]{1,0}, f32[])` or of one array."""
+  """Parses `(bf16[8,4]{1,0}, f32[])`, or a single array."""
   return tuple(
     Shape(dtype, tuple(int(d.strip('<=')) for d in dims.split(',') if d))
     for dtype, dims in _SHAPE.findall(text)

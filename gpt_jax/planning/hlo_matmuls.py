@@ -17,16 +17,15 @@ from gpt_jax.planning.loops import Step
 
 
 class Flops(NamedTuple):
-  """Of one device and one step, loops times their trips.
+  """FLOPs of one device in one step, loops times their trip counts.
 
   Attributes:
-    products: of dots and convolutions, padding left out.
-    kernels: of Pallas kernels, by name. Their text says no more than shapes:
-      attention is counted whole, as if nothing were masked, and experts as if
-      every row were in use.
-    calls: how often each kernel is called.
+    products: of dots and convolutions, without padding.
+    kernels: of Pallas kernels, by name. Only their shapes are visible, so
+      attention counts as if unmasked, and experts as if every row were used.
+    calls: number of calls of each kernel.
     unknown: kernels that are not counted.
-    unknown_loops: loops that count once, since their trips depend on data.
+    unknown_loops: loops with data-dependent trip counts, counted once.
   """
 
   products: float
@@ -37,12 +36,12 @@ class Flops(NamedTuple):
 
   @property
   def total(self) -> float:
-    """Products and kernels."""
+    """Products plus kernels."""
     return self.products + sum(self.kernels.values())
 
 
 def count(program: Program) -> Flops:
-  """Counts in what the compiler made: what it computes again counts again."""
+  """Counts the compiled program, so recomputation counts again."""
   products = 0.0
   kernels: dict[str, float] = {}
   calls: dict[str, float] = {}
@@ -69,7 +68,7 @@ def count(program: Program) -> Flops:
 
 
 def is_kernel(x: Instruction) -> bool:
-  """Whether it is a Pallas kernel."""
+  """Whether an instruction is a Pallas kernel."""
   return (
     x.opcode == 'custom-call'
     and 'custom_call_target="tpu_custom_call"' in x.attributes
@@ -77,7 +76,7 @@ def is_kernel(x: Instruction) -> bool:
 
 
 def kernel_name(x: Instruction) -> str:
-  """`splash_mha_fwd_residuals`, as the kernel calls itself."""
+  """The kernel's own name, such as `splash_mha_fwd_residuals`."""
   found = re.search(r'([\w.-]+)/pallas_call$', x.op_name)
   return found[1] if found else re.sub(r'(\.clone)?(\.\d+)*$', '', x.name)
 
@@ -90,10 +89,10 @@ def _dot(step: Step) -> float:
 
 
 def _convolution(step: Step) -> float:
-  """A dot too is a convolution on a TPU, batch dimensions are spatial ones.
+  """FLOPs of a convolution; on TPU also of a dot, with batch as spatial dims.
 
-  Positions of the window that lie in the padding, or between the elements of
-  a dilated operand, are no work.
+  Window positions in the padding, or between the elements of a dilated operand,
+  do not count.
   """
   x = step.instruction
   left, right = (y.shapes[0] for y in step.computation.operands(x)[:2])
@@ -129,7 +128,7 @@ def _valid_positions(
 
 
 def _window(x: Instruction) -> dict[str, list[str]]:
-  """`window={size=1x4 pad=0_0x3_3}` to a value for each dimension."""
+  """Parses `window={size=1x4 pad=0_0x3_3}` into values per dimension."""
   found = re.search(r'window=\{([^}]*)\}', x.attributes)
   fields = found[1].split() if found else ()
   pairs = (field.split('=') for field in fields)
@@ -145,7 +144,7 @@ _PRODUCTS = {'dot': _dot, 'convolution': _convolution}
 
 
 def _kernel(step: Step, name: str) -> float | None:
-  """By its own estimate, where it has one, or by its shapes."""
+  """FLOPs by the kernel's own cost estimate, else by its shapes."""
   x = step.instruction
   found = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', x.attributes)
   if found:
@@ -159,7 +158,7 @@ def _kernel(step: Step, name: str) -> float | None:
 
 
 def _attention(products: int):
-  """Of [.., L, K] queries and [.., M, K] keys: products of 2 L M K each."""
+  """`products` products of 2 L M K: [.., L, K] queries, [.., M, K] keys."""
 
   def flops(arrays: list[Shape], out: tuple[Shape, ...]) -> float:
     del out
@@ -170,10 +169,11 @@ def _attention(products: int):
 
 
 def _attention_keys(arrays: list[Shape], out: tuple[Shape, ...]) -> float:
-  """Gradients of keys and values; fused, those of the queries too.
+  """Gradients of keys and values, and of queries too in the fused kernel.
 
-  Scores, their gradient, and one product for each gradient. The fused kernel
-  gives a part of the queries' for each block of keys.
+  Products: the scores, their gradient, and one for each output. An output with
+  an extra dimension marks the fused kernel: it holds partial query gradients
+  for each block of keys.
   """
   rank = len(arrays[0].dims)
   fused = any(len(shape.dims) > rank for shape in out)
@@ -181,9 +181,9 @@ def _attention_keys(arrays: list[Shape], out: tuple[Shape, ...]) -> float:
 
 
 def _grouped(arrays: list[Shape], out: tuple[Shape, ...]) -> float:
-  """[M, K] rows times one of the matrices [E, K, N] each: [M, N].
+  """Each of the [M, K] rows times one of the [E, K, N] matrices: [M, N].
 
-  `tgmm` is of [K, M] and [M, N] and gives [E, K, N].
+  `tgmm` takes [K, M] and [M, N] and returns [E, K, N].
   """
   if len(out[0].dims) == 2:
     inner = arrays[0].dims[1]

@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The model of the least training and inference FLOPs, 6 N D + 2 N D_inf.
+"""Minimises training plus inference FLOPs, 6 N D + 2 N D_inf, at fixed loss.
 
-Of all models with the same predicted loss it is smaller than Chinchilla's, and
-trained for longer: Touvron et al., 2023: LLaMA, section 1; Sardana and Frankle,
-2023: Beyond Chinchilla-Optimal: Accounting for Inference in Language Model
-Scaling Laws.
+The result is smaller than the Chinchilla-optimal model of the same predicted
+loss, and trained for longer. Touvron et al., 2023: LLaMA, section 1; Sardana
+and Frankle, 2023: Beyond Chinchilla-Optimal: Accounting for Inference in
+Language Model Scaling Laws.
 """
 
 import math
@@ -17,7 +17,7 @@ from gpt_jax.planning.laws import Fit
 
 
 class Served(NamedTuple):
-  """A model that is trained, and then used."""
+  """A model that is trained and then served."""
 
   parameters: float
   tokens: float
@@ -27,17 +27,16 @@ class Served(NamedTuple):
 
   @property
   def total_flops(self) -> float:
-    """Training and inference."""
+    """Training plus inference."""
     return self.training_flops + self.inference_flops
 
 
 def serve(
   fit: Fit, flops: float, inference_tokens: float
 ) -> tuple[Served, Served]:
-  """The compute-optimal model, and the one of the least FLOPs in all.
+  """The compute-optimal model, and the one with the fewest total FLOPs.
 
-  Both have the loss that the compute-optimal model of `flops` is predicted to
-  have.
+  Both have the predicted loss of the compute-optimal model for `flops`.
   """
   start = fit.optimum(flops)
   loss = fit.loss(*start)
@@ -56,8 +55,9 @@ def serve(
     found = model(parameters, fit.tokens(parameters, loss))
     return math.log(found.total_flops) if found.tokens < math.inf else 1e3
 
-  # Where even endless training gives no such loss, and where more parameters
-  # are of no use: between them the total falls and then rises.
+  # Bounds: below the first even endless training does not reach the loss, above
+  # the second more parameters do not help. In between the total falls, then
+  # rises.
   least = (fit.A / (loss - fit.E)) ** (1 / fit.alpha)
   end = minimize_scalar(
     total,

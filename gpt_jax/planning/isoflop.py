@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chinchilla's approach 2: the minimum of each IsoFLOP curve.
 
-Hoffmann et al., 2022, section 3.2: the losses of one budget are a parabola in
-the logarithm of the parameters; power laws go through the minima. The tokens
-are treated likewise.
+Hoffmann et al., 2022, section 3.2: a parabola in the logarithm of the
+parameters is fitted to the losses of each budget, and power laws to the minima.
+Tokens are treated the same way.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ MIN_SIZES = 3
 
 
 class Profile(NamedTuple):
-  """One budget's runs, and the optimum among them."""
+  """The runs of one budget, and the optimum of the parabola through them."""
 
   budget: float
   points: list[Point]
-  parabola: np.ndarray  # loss over log N, the highest power first
+  parabola: np.ndarray  # loss against log N, highest power first
   parameters: float  # at the minimum
   tokens: float
   loss: float
 
 
 def profiles(points: Sequence[Point]) -> tuple[list[Profile], list[str]]:
-  """The profiles that have a minimum, and why the others have none."""
+  """The profiles with a minimum, and a message for each budget without."""
   found, missing = [], []
   for budget in sorted({p.budget for p in points}):
     runs = [p for p in points if p.budget == budget]
@@ -56,14 +56,14 @@ def profiles(points: Sequence[Point]) -> tuple[list[Profile], list[str]]:
 
 
 def frontier(found: Sequence[Profile]) -> Frontier:
-  """The power laws through the minima.
+  """Fits the power laws through the minima.
 
   Raises:
     ValueError: there are fewer than two.
   """
   if len(found) < 2:
     raise ValueError('approach 2 needs minima at two budgets')
-  # The runs have whole steps: what they took, not what was asked for.
+  # Runs consist of whole steps: use what they spent, not what was asked for.
   spent = [float(np.mean([p.flops for p in f.points])) for f in found]
   return (
     power_law(spent, [f.parameters for f in found]),
@@ -74,18 +74,18 @@ def frontier(found: Sequence[Profile]) -> Frontier:
 def bootstrap(
   found: Sequence[Profile], samples: int, seed: int
 ) -> list[Frontier]:
-  """Power laws of `samples` sets of losses drawn from the residuals.
+  """Refits the power laws to `samples` sets of resampled residuals.
 
-  A sample in which a parabola has no minimum counts without that budget, and
-  not at all if only one is left. None where no budget has more than
-  `MIN_SIZES` sizes: there are no residuals.
+  A budget whose parabola has no minimum in a sample is dropped from it, and the
+  sample as a whole if only one budget is left. Returns no samples if no budget
+  has more than `MIN_SIZES` sizes, since there are no residuals.
   """
   rng = np.random.default_rng(seed)
   fitted = [
     np.polyval(f.parabola, np.log([p.parameters for p in f.points]))
     for f in found
   ]
-  # A parabola has 3 unknowns for n points, so its residuals are too small.
+  # 3 parameters fitted to n points: the residuals are too small by this factor.
   by_budget = [
     (np.array([p.loss for p in f.points]) - at)
     * np.sqrt(len(at) / (len(at) - 3))
@@ -112,7 +112,7 @@ def bootstrap(
 def _minimum(
   xs: Sequence[float], runs: Sequence[Point]
 ) -> tuple[np.ndarray, float | None]:
-  """The parabola over log x, and where its minimum is, if it is in between."""
+  """The parabola in log x, and its minimum if that lies within the data."""
   logs = np.log(xs)
   parabola = np.polyfit(logs, [p.loss for p in runs], 2)
   if parabola[0] <= 0:

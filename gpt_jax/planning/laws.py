@@ -5,9 +5,9 @@
 Chinchilla is Hoffmann et al., 2022: Training Compute-Optimal Large Language
 Models; N counts all parameters, C = 6 N D. Approaches 1 (minimum over training
 curves) and 2 (IsoFLOP profiles) were published as exponents and as tables of
-optima, of which the tables say more: what lies between two rows is a power law
-through both. Approach 3 was published as a table too, and as the `Fit` of a
-parametric loss.
+optima. The tables say more, so we use them, with a power law between each two
+rows. Approach 3 was published as a table and as a parametric loss,
+`Fit`.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Optimum(NamedTuple):
-  """A model for a budget: parameters N and training tokens D."""
+  """The optimal model for a budget: parameters N and training tokens D."""
 
   parameters: float
   tokens: float
@@ -52,7 +52,7 @@ class Fit(NamedTuple):
     return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
 
   def optimum(self, flops: float) -> Optimum:
-    """The least loss at 6 N D = `flops` (equation 4).
+    """Minimises the loss at 6 N D = `flops` (equation 4).
 
     N = G (C / 6)^a and D = (C / 6)^b / G, where G is
     (alpha A / (beta B))^(1 / (alpha + beta)).
@@ -63,19 +63,19 @@ class Fit(NamedTuple):
     return Optimum(g * (flops / 6) ** self.a, (flops / 6) ** self.b / g)
 
   def tokens(self, parameters: float, loss: float) -> float:
-    """Tokens after which a model has that loss; infinite if it never has."""
+    """Tokens needed to reach a loss; infinite if it is out of reach."""
     left = loss - self.E - self.A / parameters**self.alpha
-    # 0^(-1 / beta), or too many tokens for a float.
+    # Out of reach, or too many tokens for a float.
     if left <= 0 or -math.log(left / self.B) / self.beta > 600:
       return math.inf
     return (self.B / left) ** (1 / self.beta)
 
 
 def tabulated(rows: tuple[tuple[float, float, float], ...]) -> Law:
-  """A law through rows of parameters, FLOPs and tokens.
+  """Interpolates rows of parameters, FLOPs and tokens.
 
-  Straight lines between the rows, in logarithms; beyond them the slope from
-  the first row to the last.
+  Linear in logarithms between rows; beyond them with the slope from the first
+  row to the last.
   """
   logs = np.log(np.array(rows))
   xs = logs[:, 1]
@@ -97,8 +97,8 @@ def kaplan(flops: float) -> Optimum:
   """Kaplan et al., 2020: Scaling Laws for Neural Language Models, figure 14.
 
   N_opt = 1.3e9 C_min^0.73, C_min in PF-days (8.64e19 FLOPs), N without
-  embeddings. The tokens are what the budget leaves, C / 6N: its exponent is
-  the paper's 0.27.
+  embeddings. The tokens follow from the budget, C / 6N, whose exponent is the
+  paper's 0.27.
   """
   parameters = 1.3e9 * (flops / 8.64e19) ** 0.73
   return Optimum(parameters, flops / (6 * parameters))

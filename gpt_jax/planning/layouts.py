@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which meshes a config can have on TPU slices, the most promising first.
+"""Candidate meshes for a config on TPU slices, most promising first.
 
-An axis that is one or more whole dimensions of the slice keeps its rings, and
-with them the reduce-scatter of gradients; one that shares a dimension loses
-them. So meshes are made by giving each dimension to an axis, and only tensor
-may be a part of one. They are ranked by `cost_model`; what is reported comes
-from the compiled program.
+An axis that covers whole dimensions of the slice keeps their rings, and with
+them the reduce-scatter of gradients; an axis that shares a dimension does not.
+So each dimension is assigned to one axis, and only tensor may take part of one.
+`cost_model` ranks the candidates; what is reported comes from the compiled
+program.
 """
 
 import itertools
@@ -24,25 +24,25 @@ from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 
-# `configs/base.py`: a mesh that nobody chose.
+# The defaults of the config: a mesh that nobody chose.
 UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'tensor': 1}
-# A part of a dimension that tensor may take.
+# Parts of a dimension that tensor may take.
 PARTS = (2, 4, 8)
 FREE = 0.9  # share of HBM that an estimate may fill
 
 
 class Layout(NamedTuple):
-  """A mesh on some slices, and what else it asks of the config."""
+  """A mesh, and the other changes to the config that it needs."""
 
   sizes: dict[str, int]  # of all mesh axes
-  changes: dict[str, Any]  # fields of the config, the mesh among them
-  seconds: float  # of a step, by the roofline: to put layouts in order
+  changes: dict[str, Any]  # config fields, including the mesh
+  seconds: float  # per step, by the cost model: for ranking only
   state: float  # bytes on one device
   bytes: float  # estimated, with gradients and activations
 
   @property
   def text(self) -> str:
-    """As in `data=2 fsdp=256 tensor=12`."""
+    """Formats the mesh, as in `data=2 fsdp=256 tensor=12`."""
     return ' '.join(f'{a}={n}' for a, n in self.sizes.items() if n > 1) or '1'
 
 
@@ -52,10 +52,10 @@ def is_unset(config: Config) -> bool:
 
 
 def apply(config: Config, changes: dict[str, Any]) -> Config:
-  """A config with some fields changed, resolved.
+  """Resolves a config with some fields changed.
 
   Raises:
-    UsageError: it makes no sense so.
+    UsageError: the changed config is invalid.
   """
   changed = config_lib.unlocked(config)
   with changed.ignore_type():
@@ -66,17 +66,17 @@ def apply(config: Config, changes: dict[str, Any]) -> Config:
 def candidates(
   config: Config, slices: Slices, sizes: Sizes, *, micro: bool
 ) -> list[Layout]:
-  """All meshes that a config can have, those that fit first, then by time.
+  """All meshes that a config can use: those that fit first, then by time.
 
   Args:
-    config: resolved, with its vocabulary; its mesh does not matter.
-    slices: what the mesh is of.
+    config: resolved, with its vocabulary; its own mesh is ignored.
+    slices: to lay the mesh out on.
     sizes: cache of the sizes computed so far.
-    micro: whether `batch.micro_rows` may change too. The most rows at a time
-      that fit are taken, since each micro-batch gathers all parameters anew.
+    micro: whether `batch.micro_rows` may change too. The largest micro-batch
+      that fits is taken, since each one gathers all parameters again.
 
   Raises:
-    UsageError: there is none; says why for the likeliest.
+    UsageError: there is none; gives the reason for the likeliest one.
   """
   facts = facts_of(config)
   found, refused = {}, {}
@@ -87,7 +87,7 @@ def candidates(
     except UsageError as e:
       refused[key] = e
   if not found:
-    # The one with the most of its devices in fsdp: what people try first.
+    # Report on the one with the most devices in fsdp: what people try first.
     _, reason = max(refused.items(), key=lambda item: item[0][1])
     raise UsageError(f'no mesh of {slices} serves this config: {reason}')
 
@@ -99,10 +99,10 @@ def candidates(
 
 
 def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
-  """The mesh that a config has; it changes nothing.
+  """The layout of the config's own mesh.
 
   Raises:
-    UsageError: the config cannot be split so.
+    UsageError: the config does not divide over it.
   """
   mesh = mesh_of(config, slices)
   broken = {axis: Links(1, False) for axis in sharding.AXES}
@@ -112,7 +112,7 @@ def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
 
 
 def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
-  """Sizes of the axes of a config's mesh; -1 is what the others leave."""
+  """Axis sizes of a config's mesh, with -1 filled in."""
   mesh = {axis: config.mesh[axis] for axis in sharding.AXES}
   fixed = math.prod(n for n in mesh.values() if n > 0)
   return {
@@ -121,33 +121,33 @@ def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
 
 
 def num_parts(config: Config, mesh: dict[str, int]) -> int:
-  """How many parts a batch is split into."""
+  """Number of shards of a batch."""
   rules = dict(sharding.parse_rules(config.mesh.rules))
   return math.prod(mesh[axis] for axis in rules['batch'])
 
 
 def micro_choices(config: Config, mesh: dict[str, int]) -> list[int]:
-  """Values of `batch.micro_rows` with which every stage divides: most first.
+  """Values of `batch.micro_rows` that divide every stage, largest first.
 
-  0 is all at once.
+  0 is the whole batch.
   """
   return _micro_choices(facts_of(config).rows, num_parts(config, mesh))
 
 
 def activations(config: Config, mesh: dict[str, int]) -> float:
-  """Bytes on one device that the forward pass keeps, roughly."""
+  """Estimates the bytes per device that the forward pass keeps."""
   return cost_model.activations(facts_of(config), mesh, config.batch.micro_rows)
 
 
 def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, Links]]:
-  """Sizes of the axes, and the links of each axis: the most, where several."""
+  """Axis sizes and links of each mesh; the most links if there are several."""
   axes = sharding.AXES
   dimensions = [
     (n, 2 if closed else 1)
     for n, closed in zip(slices.shape, slices.wrap, strict=False)
   ]
   if slices.chip.devices > 1:
-    # The devices of a chip: as if linked to each other.
+    # Treat the devices of a chip as linked to each other.
     dimensions.append((slices.chip.devices, 2))
   found: dict[tuple[int, ...], dict[str, Links]] = {}
   for owners in itertools.product(axes, repeat=len(dimensions)):
@@ -162,7 +162,7 @@ def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, Links]]:
   for key, links in list(found.items()):
     data, fsdp, expert, tensor = key
     for part in PARTS if tensor == 1 else ():
-      # Tensor takes a part of a dimension of fsdp: neither has whole rings.
+      # Tensor takes part of a dimension of fsdp: neither keeps its rings.
       if fsdp % part == 0 and fsdp > part:
         broken = {'tensor': Links(1, False), 'fsdp': Links(2, False)}
         cut = (data, fsdp // part, expert, part)
@@ -178,10 +178,10 @@ def _layout(
   links: dict[str, Links],
   micro: bool,
 ) -> Layout:
-  """One mesh, with what it asks of the config.
+  """One mesh with the changes to the config that it needs.
 
   Raises:
-    UsageError: the config cannot be split so.
+    UsageError: the config does not divide over it.
   """
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
   for rows in facts.rows:
@@ -217,7 +217,7 @@ def _layout(
 
 
 def _check_tensor(facts: Facts, tensor: int) -> None:
-  """Checks what tensor splits that is no dimension of a parameter.
+  """Checks sizes that tensor splits but that are no parameter's dimension.
 
   Raises:
     UsageError: the heads or the width do not divide.

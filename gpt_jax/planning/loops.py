@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What one device executes of a compiled program, and how often.
+"""Walks the instructions that one device executes, with trip counts.
 
 The compiler's own `cost_analysis()` counts the body of a loop once, however
 often it runs.
@@ -15,7 +15,7 @@ from gpt_jax.planning.hlo import Computation, Instruction, Program, Shape
 
 
 class Step(NamedTuple):
-  """An instruction, where it stands, and how often a device executes it."""
+  """An instruction, its computation, and how often a device executes it."""
 
   instruction: Instruction
   computation: Computation
@@ -23,16 +23,16 @@ class Step(NamedTuple):
 
 
 def steps(program: Program) -> Iterator[Step]:
-  """All that one device executes, the inside of fusions too.
+  """Yields everything that one device executes, including inside fusions.
 
-  Of the branches of a conditional the longest is taken. A loop whose trips
-  depend on data counts once: see `unknown`.
+  Takes the longest branch of a conditional. A loop with a data-dependent trip
+  count counts once: see `unknown`.
   """
   return _walk(program, program.entry, 1.0)
 
 
 def unknown(program: Program) -> list[str]:
-  """The loops whose number of trips is not known before they run."""
+  """Loops whose trip count is not known before they run."""
   return [
     step.instruction.name
     for step in steps(program)
@@ -41,8 +41,8 @@ def unknown(program: Program) -> list[str]:
   ]
 
 
-# What runs another computation once, and the attribute that names it. (What
-# `reduce`, `map` and the like apply is scalar.)
+# Opcodes that run another computation once, and the attribute that names it.
+# (`reduce`, `map` and the like apply scalar computations, which do not matter.)
 _CALLS = {'fusion': 'calls', 'async-start': 'calls', 'call': 'to_apply'}
 
 
@@ -76,10 +76,10 @@ def _branches(program: Program, x: Instruction) -> list[Computation]:
 def trips(
   program: Program, loop: Instruction, computation: Computation
 ) -> int | None:
-  """How often the body of a loop runs; None where it depends on data.
+  """Trip count of a loop; None if it depends on data.
 
-  By XLA's own note, or by following the counter: from its first value, by what
-  the body adds, until the condition is false.
+  Taken from XLA's own annotation, or found by following the counter: from its
+  initial value, in steps of what the body adds, until the condition is false.
   """
   found = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
   if found:
@@ -110,9 +110,9 @@ def trips(
 
 
 def _first_false(goes_on: Callable[[int], int | None]) -> int | None:
-  """The least n >= 0 where a condition is false that never turns true again.
+  """The least n >= 0 at which a condition is false; it must stay false then.
 
-  None where the condition is not known, or does not end.
+  None if the condition is unknown, or never ends.
   """
   if goes_on(0) is None:
     return None
@@ -129,10 +129,10 @@ def _first_false(goes_on: Callable[[int], int | None]) -> int | None:
 
 
 class _Scalars:
-  """Values of integers in a computation.
+  """Evaluates integer scalars in a computation.
 
-  Its one parameter is a tuple, of which `given` knows elements; or, inside a
-  fusion, it has parameters of the values `arguments`.
+  Either its only parameter is a tuple, with the known elements in `given`; or,
+  inside a fusion, its parameters have the values `arguments`.
   """
 
   def __init__(
@@ -147,8 +147,8 @@ class _Scalars:
     self._known: dict[str, int | None] = {}
 
   def of(self, x: Instruction) -> int | None:
-    """The value, or None where it is no known integer."""
-    # Remembered: what many instructions read would be followed from each.
+    """The value; None if it is not a known integer."""
+    # Cached: otherwise shared operands are evaluated once for each reader.
     if x.name not in self._known:
       self._known[x.name] = self._of(x)
     return self._known[x.name]
@@ -189,7 +189,7 @@ class _Scalars:
 
 
 _COUNTERS = [Shape(dtype, ()) for dtype in ('s32', 'u32', 's64', 'u64')]
-# What leaves a value as it is.
+# Opcodes that keep the value.
 _SAME = {'copy', 'bitcast', 'convert', 'reshape', 'copy-start', 'copy-done'}
 _ARITHMETIC: dict[str, Callable] = {
   'add': lambda a, b: a + b,

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From a compiled step to figures: memory, FLOPs, traffic, time."""
+"""Reads memory, FLOPs, traffic and time off a compiled step."""
 
 import math
 from typing import Any, NamedTuple
@@ -21,13 +21,13 @@ class Hbm(NamedTuple):
   """Bytes on one chip at the peak.
 
   Attributes:
-    peak: what the compiler says; the sum of what follows it.
-    limit: what it allows.
+    peak: reported by the compiler; the sum of the fields after `limit`.
+    limit: what the compiler allows.
     parameters: of the state.
-    optimizer: its state, and an average of the parameters where one is kept.
-    activations: kept from the forward to the backward pass, for all layers
-      (None where the layers are not scanned: then among the temporaries).
-    temporaries: the rest: gradients, gathered weights, one layer's arrays.
+    optimizer: its state, plus the parameter average if there is one.
+    activations: kept for the backward pass, over all layers (None if the
+      layers are not scanned: then they are among the temporaries).
+    temporaries: the rest: gradients, gathered weights, arrays of one layer.
   """
 
   peak: float
@@ -39,13 +39,13 @@ class Hbm(NamedTuple):
 
 
 class Flops(NamedTuple):
-  """Of one step, over all devices.
+  """FLOPs of one step, over all devices.
 
   Attributes:
     model: PaLM's formula (appendix B), see `flops.FORMULA`.
-    compiled: matrix products and kernels in the program, loops times trips.
-    kernels: those of Pallas kernels, by name.
-    not_counted: kernels, and loops whose trips depend on data.
+    compiled: matrix products and kernels of the program, with trip counts.
+    kernels: of Pallas kernels, by name.
+    not_counted: unknown kernels, and loops with data-dependent trip counts.
   """
 
   model: float
@@ -55,7 +55,7 @@ class Flops(NamedTuple):
 
   @property
   def ratio(self) -> float:
-    """Compiled by model: hardware by model FLOPs utilisation."""
+    """Compiled over model FLOPs: hardware over model FLOPs utilisation."""
     return self.compiled / self.model
 
 
@@ -63,19 +63,19 @@ class Stage(NamedTuple):
   """One compiled step.
 
   Attributes:
-    start: its first step, from 0 on.
+    start: its first step, from 0.
     rows: of its batch.
-    micro_batches: that it is taken in.
+    micro_batches: number of micro-batches in a batch.
     tokens: of its batch.
     compile_seconds: on this machine.
     hbm: of one chip.
     flops: of one step.
-    traffic: bytes that one chip sends in a step, by mesh axes and kind.
+    traffic: bytes sent by one chip per step, by mesh axes and kind.
     scattered: parameters whose gradients are reduce-scattered.
     reduced: parameters whose gradients are all-reduced.
-    wide_gathers: all-gathers of float32: bytes that one chip sends.
-    time: seconds of a step: estimated.
-    bound: what the time comes from.
+    wide_gathers: bytes sent by one chip in all-gathers of float32.
+    time: estimated seconds per step.
+    bound: what bounds the time.
     mfu: estimated model FLOPs utilisation.
   """
 
@@ -96,12 +96,12 @@ class Stage(NamedTuple):
 
   @property
   def tokens_per_second(self) -> float:
-    """Estimated, of all chips."""
+    """Estimated, over all chips."""
     return self.tokens / self.time
 
 
 class Whole(NamedTuple):
-  """A run to its last step: estimated."""
+  """Estimates for the whole run."""
 
   tokens: int
   steps: int
@@ -111,7 +111,7 @@ class Whole(NamedTuple):
 
 
 def measure(program: Program, slices: Slices) -> Stage:
-  """Reads a compiled step."""
+  """Measures one compiled step."""
   run, rows = program.run, program.rows
   config, mesh = run.config, run.mesh
   text = hlo.parse(program.compiled.call.as_text())
@@ -120,7 +120,7 @@ def measure(program: Program, slices: Slices) -> Stage:
   state = run_lib.abstract_state(run)
   paths = list(flops.parameter_table(state.params))
   found = gradients.gradients(sent, paths)
-  # A parameter may be reduced in parts; what is all-reduced costs most.
+  # A parameter may be reduced in parts: count it by the costliest, all-reduce.
   reduced = {x.parameter for x in found if x.kind == 'all-reduce'}
   scattered = {x.parameter for x in found} - reduced
   time = estimate.step_time(executed.total, sent, mesh, rates(slices))
@@ -156,14 +156,15 @@ def measure(program: Program, slices: Slices) -> Stage:
 
 
 def whole(run: Run, stages: list[Stage], slices: Slices) -> Whole:
-  """The days and chip-hours of all steps, each as long as its stage's."""
+  """Days and chip-hours of the run, from the step time of each stage."""
   last = run.config.schedule.num_steps
   by_rows = {stage.rows: stage for stage in stages}
   starts = run.ramp.between(0, last)
   ends = [s.start for s in starts[1:]] + [last]
   seconds = work = 0.0
   for stage, end in zip(starts, ends, strict=True):
-    # A stage that was not compiled is as fast, a token, as the largest.
+    # Assume that a stage that was not compiled is as fast per token as the
+    # largest one.
     known = by_rows.get(stage.rows) or max(stages, key=lambda s: s.rows)
     steps, share = end - stage.start, stage.rows / known.rows
     seconds += steps * known.time * share
@@ -178,7 +179,7 @@ def whole(run: Run, stages: list[Stage], slices: Slices) -> Whole:
 
 
 def rates(slices: Slices) -> Rates:
-  """What one device of a slice can do."""
+  """Rates of one device of the slices."""
   chip = slices.chip
   return Rates(
     slices.peak, chip.link, chip.dcn / chip.devices, slices.shape, slices.wrap
@@ -202,7 +203,7 @@ def _hbm(program: Program, text: hlo.Program, state: Any, per_chip: int) -> Hbm:
 
 
 def on_device(tree: Any) -> float:
-  """Bytes on one device of abstract arrays with shardings."""
+  """Bytes per device of abstract arrays with shardings."""
   return sum(
     math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     for x in jax.tree.leaves(tree)
@@ -212,10 +213,11 @@ def on_device(tree: Any) -> float:
 def _activations(
   program: Program, text: hlo.Program, state: Any
 ) -> float | None:
-  """Bytes that the scan over layers carries, a slice for each period.
+  """Bytes that the scan over layers saves for the backward pass.
 
-  They are the arrays of a loop with as many rows as there are periods that are
-  no parameters, whole or split, nor gradients of them.
+  These are the loop-carried arrays whose first dimension is the number of
+  periods, and whose shape is not that of a parameter or its gradient, sharded
+  or gathered.
   """
   run = program.run
   model = run.config.model
@@ -226,7 +228,7 @@ def _activations(
   weights = set()
   for x in jax.tree.leaves(state.params):
     shard = x.sharding.shard_shape(x.shape)
-    # Each dimension may have been gathered or not.
+    # Any dimension may have been gathered.
     for dims in (x.shape, shard, *_mixed(x.shape, shard)):
       weights.add(tuple(sorted(dims)))
   most = 0.0
@@ -246,5 +248,5 @@ def _activations(
 
 
 def _mixed(whole: tuple, shard: tuple) -> list[tuple]:
-  """`shard` with one dimension whole."""
+  """Variants of `shard` with one dimension gathered."""
   return [(*shard[:i], whole[i], *shard[i + 1 :]) for i in range(len(whole))]

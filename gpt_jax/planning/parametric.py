@@ -37,14 +37,14 @@ STARTS = np.array(
     )
   )
 )[:, [3, 4, 2, 0, 1]]
-MIN_POINTS = 6  # one more than there are unknowns
+MIN_POINTS = 6  # one more than the number of unknowns
 
 
 def fit(points: Sequence[Point]) -> Fit:
-  """The least of the minima that are found.
+  """Fits the loss by L-BFGS from several starts, and keeps the best end.
 
-  Of the paper's 4,500 starts the best in each of the 25 cells of (alpha, beta)
-  is taken.
+  Of the paper's 4,500 starts we use the best one in each of the 25 cells of
+  (alpha, beta).
 
   Raises:
     ValueError: there are fewer than `MIN_POINTS` points.
@@ -62,10 +62,10 @@ def fit(points: Sequence[Point]) -> Fit:
 def bootstrap(
   points: Sequence[Point], fitted: Fit, samples: int, seed: int
 ) -> list[Fit]:
-  """Fits of `samples` sets of losses, each drawn from the fit's residuals.
+  """Refits to `samples` sets of losses with resampled residuals.
 
-  Residuals and not runs are drawn, so that each sample has the whole grid;
-  those of a fit with 5 unknowns are too small by sqrt((n - 5) / n).
+  We resample residuals, not runs, so that each sample keeps the whole grid. A
+  fit with 5 unknowns makes them too small by sqrt((n - 5) / n); we correct it.
   """
   rng = np.random.default_rng(seed)
   log_n, log_d, log_l = _data(points)
@@ -96,7 +96,7 @@ def objective(
   of_n, of_d = a - alpha * log_n, b - beta * log_d
   total = np.logaddexp(np.logaddexp(of_n, of_d), e)  # LSE
   residual = (total - log_l) / DELTA
-  # d Huber(r, 1) / dr, times what each term has of the sum.
+  # d Huber(r, 1) / dr, times each term's share of the sum.
   slope = np.clip(residual, -1, 1) / DELTA
   of_a, of_b, of_e = (slope * np.exp(x - total) for x in (of_n, of_d, e))
   gradient = [of_a, of_b, of_e, -of_a * log_n, -of_b * log_d]
@@ -113,10 +113,10 @@ def _data(points: Sequence[Point]) -> tuple[np.ndarray, ...]:
 def _best(
   starts: Sequence[np.ndarray], data: tuple[np.ndarray, ...]
 ) -> np.ndarray:
-  """The best end of L-BFGS from the starts."""
+  """Runs L-BFGS from each start and returns the best end."""
   log_n, log_d, log_l = data
-  # About their means: else a and alpha can hardly be told apart, and L-BFGS
-  # crawls along a valley.
+  # Centred: otherwise a and alpha are nearly collinear, and L-BFGS crawls along
+  # a valley.
   mean_n, mean_d = log_n.mean(), log_d.mean()
   centred = log_n - mean_n, log_d - mean_d, log_l
 
@@ -126,8 +126,8 @@ def _best(
       [a - sign * alpha * mean_n, b - sign * beta * mean_d, e, alpha, beta]
     )
 
-  # Of 5 unknowns: BLAS's threads would only wait for each other, for longer by
-  # far than the fit takes.
+  # One thread: with 5 unknowns, BLAS threads wait for each other for far longer
+  # than the fit takes.
   with threadpool_limits(1):
     ends = [
       minimize(

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a config on some slices: what it needs, and what it costs."""
+"""Plans a config on TPU slices: what it needs, and what it costs."""
 
 import shlex
 from collections.abc import Callable
@@ -26,14 +26,14 @@ Note = Callable[[str], None]
 
 
 class Request(NamedTuple):
-  """A config on some slices, and what of it may be changed.
+  """A config, the slices, and which fields may be changed.
 
   Attributes:
     config: resolved, with its vocabulary.
     slices: what to compile for.
-    mesh: whether its mesh is open: nobody chose it.
+    mesh: whether the mesh is open, that is, nobody chose it.
     micro: whether `batch.micro_rows` is open.
-    remat: whether `model.remat` is open, where it does not fit.
+    remat: whether `model.remat` may change if the config does not fit.
   """
 
   config: Config
@@ -44,13 +44,13 @@ class Request(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """A config that fits.
+  """The measurements of a config that fits.
 
   Attributes:
-    config: that was compiled.
-    slices: that it was compiled for.
-    changes: of the config that was asked for, by field.
-    stages: compiled, in the order of their rows.
+    config: as compiled.
+    slices: it was compiled for.
+    changes: to the requested config, by field.
+    stages: as compiled, by number of rows.
     whole: of the run.
   """
 
@@ -62,21 +62,21 @@ class Plan(NamedTuple):
 
   @property
   def peak(self) -> float:
-    """Bytes of HBM on one chip, of the largest stage."""
+    """Bytes of HBM per chip in the largest stage."""
     return max(stage.hbm.peak for stage in self.stages)
 
   @property
   def last(self) -> Stage:
-    """The stage that most of the run is made of."""
+    """The last stage, which most of the run consists of."""
     return self.stages[-1]
 
 
 def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
-  """Compiles and measures a config; its mesh is chosen where it is open.
+  """Compiles and measures a config, choosing its mesh if that is open.
 
   Args:
     request: what to plan.
-    note: is told what is being done.
+    note: called with progress messages.
     last_only: compile the last stage of the batch, and none before it.
 
   Raises:
@@ -92,7 +92,7 @@ def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
 
 
 def open_changes(request: Request, sizes: Sizes | None = None) -> dict:
-  """The fields that were open, as they are taken.
+  """Values for the open fields.
 
   Raises:
     UsageError: no mesh serves the config.
@@ -106,7 +106,7 @@ def open_changes(request: Request, sizes: Sizes | None = None) -> dict:
 
 
 def shown(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
-  """What of the changes changes the config."""
+  """Those of the changes that differ from the config."""
   flat = config_lib.flatten(config)
   same = {'batch.micro_rows': flat['batch.micro_rows'] or 0}
   return {
@@ -124,7 +124,7 @@ def compile_plan(
   *,
   last_only: bool,
 ) -> Plan:
-  """Compiles and measures a config that is as it is wanted; see `make`."""
+  """Compiles and measures a config as it is; see `make`."""
   run = compile_lib.build(config, slices)
   rows = run.stage_rows()
   state = on_device(run_lib.abstract_state(run))
@@ -132,7 +132,7 @@ def compile_plan(
     raise TooLarge(rows[-1], state, slices.hbm)
   rows = rows[-1:] if last_only else rows
   stages = []
-  # The largest first: if one does not fit, it is this.
+  # The largest first: if any does not fit, it is this one.
   for number, n in enumerate(reversed(rows), start=1):
     note(f'compiling stage {number} of {len(rows)}: {n} rows')
     stages.insert(0, measure(compile_lib.compile_stage(run, slices, n), slices))
@@ -140,7 +140,7 @@ def compile_plan(
 
 
 def overrides(changes: dict[str, Any]) -> str:
-  """As flags to paste: `--config.mesh.fsdp=256 ...`."""
+  """Formats changes as flags to paste: `--config.mesh.fsdp=256 ...`."""
   return ' '.join(
     shlex.quote(f'--config.{field}={value}') for field, value in changes.items()
   )

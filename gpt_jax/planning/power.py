@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What all fits work with: points, curves, power laws and intervals."""
+"""Points, curves, power laws and intervals, shared by the fits."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,9 +9,9 @@ import numpy as np
 
 
 class Point(NamedTuple):
-  """Where a training run ended."""
+  """The end of a training run."""
 
-  budget: float  # the IsoFLOP curve that it belongs to
+  budget: float  # of its IsoFLOP curve
   parameters: int
   tokens: int
   flops: float
@@ -19,7 +19,7 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-  """The training losses of a run, as they were logged."""
+  """The logged training losses of a run."""
 
   parameters: int
   flops_per_token: float
@@ -28,28 +28,28 @@ class Curve(NamedTuple):
 
 
 class PowerLaw(NamedTuple):
-  """Gives coefficient * x^exponent."""
+  """The function coefficient * x^exponent."""
 
   coefficient: float
   exponent: float
 
   def __call__(self, x):
-    """Takes numbers or arrays."""
+    """Evaluates it for numbers or arrays."""
     return self.coefficient * x**self.exponent
 
 
-# From training FLOPs to the parameters and the tokens of the optimum.
+# From training FLOPs to the optimal parameters and tokens.
 Frontier = tuple[PowerLaw, PowerLaw]
 
 
 def power_law(xs, ys) -> PowerLaw:
-  """Least squares in logarithms."""
+  """Fits by least squares in logarithms."""
   exponent, log_coefficient = np.polyfit(np.log(xs), np.log(ys), 1)
   return PowerLaw(float(np.exp(log_coefficient)), float(exponent))
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float] | None:
-  """The 5th and the 95th percentile of bootstrap samples; None of none."""
+  """The 5th and 95th percentiles of bootstrap samples; None without samples."""
   if not samples:
     return None
   low, high = np.percentile(samples, [5, 95])

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as JSON objects and as tables for people."""
+"""Prints plans as JSON objects or as tables."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PERCENT = f'±{estimate.ERROR:.0%}'
 
 
 def to_json(name: str, plan: Plan) -> dict[str, Any]:
-  """All figures: bytes of one chip, FLOPs of all, seconds."""
+  """All figures: bytes per chip, FLOPs over all chips, seconds."""
   return {
     **_head(name, plan.slices, plan.config),
     'fits': True,
@@ -68,7 +68,7 @@ def _stage(stage: Stage) -> dict[str, Any]:
     'flops': {**stage.flops._asdict(), 'ratio': stage.flops.ratio},
     'tokens_per_second': stage.tokens_per_second,
   }
-  # What a mesh of one device sends has no axes.
+  # Traffic on a mesh of one device has no axes.
   found['traffic'] = {k or '-': v for k, v in found['traffic'].items()}
   return found
 
@@ -82,7 +82,7 @@ def show(name: str, plan: Plan, console: Console) -> None:
   )
   if plan.changes:
     console.print('taken besides the config, to give to train too:')
-    # Whole, to paste: rich would fold it.
+    # On one line, to paste: rich would wrap it.
     console.print(f'  {overrides(plan.changes)}', soft_wrap=True)
   columns = [f'{stage.rows} rows' for stage in stages]
   memory = Table('HBM of a chip, GiB', *columns, title='Fits')
@@ -127,7 +127,7 @@ def show(name: str, plan: Plan, console: Console) -> None:
 
 
 def show_misfit(name: str, misfit: Misfit, console: Console) -> None:
-  """Prints what does not fit, and the smallest change that does."""
+  """Prints what does not fit, and the smallest change that helps."""
   text = (
     f'{name} on {misfit.slices}: does not fit: the step of {misfit.rows} rows '
     f'needs {misfit.needed / GIB:.1f} GiB of {misfit.limit / GIB:.2f}; '
@@ -153,7 +153,7 @@ def show_misfit(name: str, misfit: Misfit, console: Console) -> None:
 def show_search(
   name: str, slices: Slices, plans: list[Plan], misfits: int, console: Console
 ) -> None:
-  """Prints the ranking of what fits, and the best as overrides."""
+  """Prints the ranking of plans that fit, and the best one as overrides."""
   if not plans:
     console.print(
       f'{name} on {slices}: nothing of {misfits} tried fits; take more chips'
@@ -203,7 +203,7 @@ def _in_kernels(stage: Stage) -> str:
 
 
 def _names(names: tuple[str, ...]) -> str:
-  """The ends of paths, which tell them apart."""
+  """Shortens paths to their ends, which are distinct."""
   short = ['/'.join(name.split('/')[-3:]) for name in names]
   return '\n'.join(short) or 'none'
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tries meshes, rematerialisation and rows, and ranks what fits."""
+"""Searches meshes, rematerialisation and micro-batches; ranks what fits."""
 
 import time
 from collections.abc import Callable
@@ -30,17 +30,17 @@ def search(
   most: int = 12,
   clock: Callable[[], float] = time.monotonic,
 ) -> tuple[list[Plan], int]:
-  """Compiles the most promising meshes, remats and rows, ranks what fits.
+  """Compiles the most promising variants and ranks those that fit.
 
   Args:
-    request: what to plan; what is open is tried.
-    note: is told what is being done, and how long the rest will take.
-    most: so many programs are compiled at most.
-    clock: seconds.
+    request: what to plan; its open fields are varied.
+    note: called with progress messages, including the time left.
+    most: maximum number of programs to compile.
+    clock: returns seconds.
 
   Returns:
-    The plans by estimated step time, of the last stage alone; and how many
-    programs did not fit.
+    The plans, of the last stage only, sorted by estimated time per token; and
+    the number of programs that did not fit.
 
   Raises:
     UsageError: no mesh serves the config, or the compiler for TPU is missing.
@@ -64,7 +64,7 @@ def search(
           config, request.slices, changes, lambda text: None, last_only=True
         )
       )
-    # What the compiler refuses otherwise is no reason to lose the rest.
+    # Any other compiler error should not lose the remaining results.
     except (TooLarge, jax.errors.JaxRuntimeError) as e:
       misfits += 1
       note(str(e).partition('\n')[0])
@@ -73,7 +73,7 @@ def search(
 
 
 def _variants(request: Request) -> list[dict[str, Any]]:
-  """What to try, the most promising first: fastest of what may fit."""
+  """Variants to try: of those that may fit, the fastest first."""
   sizes, limit = Sizes(), request.slices.hbm
   found = []
   remats = (
@@ -99,7 +99,7 @@ def _variants(request: Request) -> list[dict[str, Any]]:
         choices = layouts.micro_choices(changed, option.sizes)
         below = [n for n in choices if n and (not rows or n < rows)]
         for n in below[:1]:
-          # A little slower: parameters are gathered more often.
+          # Slightly slower: parameters are gathered more often.
           fewer = {**changes, 'batch.micro_rows': n}
           found.append((False, option.seconds * 1.02, fewer))
   if not found:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of a config's state on one device of a mesh, without building it."""
+"""Bytes per device of a config's state on a mesh, without building it."""
 
 import math
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from gpt_jax.training import state as state_lib
 
 
 class State(NamedTuple):
-  """Bytes on one device."""
+  """Bytes per device."""
 
   parameters: float
   optimizer: float
@@ -28,19 +28,19 @@ class State(NamedTuple):
 
   @property
   def total(self) -> float:
-    """Of all."""
+    """Sum of the parts."""
     return self.parameters + self.optimizer + self.average
 
 
 class Leaf(NamedTuple):
-  """An array, and the mesh axes that each of its dimensions is split over."""
+  """An array, and the mesh axes that split each dimension."""
 
   shape: tuple[int, ...]
   itemsize: int
   axes: tuple[tuple[str, ...], ...]
 
   def size(self, mesh: dict[str, int]) -> float:
-    """Elements on one device; what does not divide stays whole there."""
+    """Elements per device; dimensions that do not divide stay whole."""
     size = 1.0
     for n, axes in zip(self.shape, self.axes, strict=True):
       parts = math.prod(mesh[axis] for axis in axes)
@@ -49,17 +49,17 @@ class Leaf(NamedTuple):
 
 
 class Split(NamedTuple):
-  """The state of a config with its rules, for any sizes of the mesh."""
+  """The state of a config under its rules, for any mesh sizes."""
 
   abstract: Any  # parameters with their logical axes
   params: list[Leaf]
   opt_state: list[Leaf]
   ema: list[Leaf]
-  parameters: int  # how many
-  matmul: int  # of which so many multiply a token
+  parameters: int  # their number
+  matmul: int  # parameters in matrix products, per token
 
   def state(self, mesh: dict[str, int]) -> State:
-    """Bytes on one device of a mesh."""
+    """Bytes per device on a mesh."""
     return State(
       *(
         sum(leaf.itemsize * leaf.size(mesh) for leaf in part)
@@ -68,20 +68,20 @@ class Split(NamedTuple):
     )
 
   def gradients(self, mesh: dict[str, int]) -> float:
-    """Bytes on one device of the gradients, in float32."""
+    """Bytes per device of the gradients, in float32."""
     return sum(4 * leaf.size(mesh) for leaf in self.params)
 
 
 class Sizes:
-  """Makes a `Split` once for each model and set of rules."""
+  """Caches a `Split` for each model, optimizer and set of rules."""
 
   def __init__(self):
-    """Knows none yet."""
+    """Starts empty."""
     self._known: dict[Any, Split] = {}
 
   def split(self, config: Config, rules: sharding.Rules) -> Split:
-    """Of a resolved config."""
-    # Of the model what its parameters do not depend on does not matter.
+    """Returns the split of a resolved config."""
+    # Leave out fields of the model that its parameters do not depend on.
     model = {**config.model, 'remat': '', 'attention_backend': ''}
     key = (str(model), config.optim.to_json(), rules)
     if key not in self._known:
@@ -125,6 +125,6 @@ def _leaves(shapes: Any, placed: Any) -> list[Leaf]:
 
 
 def _axes(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
-  """The mesh axes of each dimension."""
+  """The mesh axes that split each dimension."""
   parts = [(part,) if isinstance(part, str) else part or () for part in spec]
   return (*map(tuple, parts), *(((),) * (ndim - len(parts))))

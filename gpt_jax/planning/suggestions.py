@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest change with which a config fits slices that it does not fit."""
+"""Suggests the smallest change that makes a config fit."""
 
 import math
 from collections.abc import Iterator
@@ -23,19 +23,19 @@ from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 
-# From the fastest, as long as it fits, to the one that keeps least.
+# From the fastest to the one that keeps the least memory.
 REMATS = ('none', 'dots', 'full')
 
 
 class Misfit(NamedTuple):
-  """A config that does not fit, and the smallest change found that helps.
+  """A config that does not fit, and the smallest change that helps.
 
   Attributes:
-    config: that was compiled.
-    slices: that it was compiled for.
-    changes: of the config that was asked for: its mesh, where that was open.
+    config: as compiled.
+    slices: it was compiled for.
+    changes: to the requested config: its mesh, if that was open.
     rows: of the stage that does not fit.
-    needed: bytes on one chip.
+    needed: bytes per chip.
     limit: bytes that the compiler allows.
     suggestion: a plan that fits; None if none of those tried does.
     tried: how many changes were compiled.
@@ -57,7 +57,7 @@ class Misfit(NamedTuple):
 def smallest_change(
   request: Request, error: TooLarge, note: Note, *, most: int = 6
 ) -> Misfit:
-  """Looks for the smallest change with which a config fits.
+  """Looks for the smallest change that makes a config fit.
 
   First rematerialisation that keeps less, then fewer rows at a time, then other
   meshes. What the cost model rules out is
@@ -65,9 +65,9 @@ def smallest_change(
 
   Args:
     request: that does not fit.
-    error: says so.
-    note: is told what is being done.
-    most: so many changes are compiled.
+    error: raised when it was compiled.
+    note: called with progress messages.
+    most: maximum number of changes to compile.
   """
   slices, per_chip = request.slices, request.slices.chip.devices
   taken = open_changes(request)
@@ -79,7 +79,7 @@ def smallest_change(
     note(f'needs too much; trying {overrides(changes)}')
     try:
       config = layouts.apply(request.config, {**taken, **changes})
-      # The largest stage alone: a smaller one is no harder.
+      # Only the largest stage: smaller ones need no more.
       suggestion = compile_plan(
         config, slices, {**taken, **changes}, note, last_only=True
       )
@@ -114,7 +114,7 @@ def larger(request: Request) -> str | None:
     slices = request.slices._replace(shape=shape)
     try:
       best = layouts.candidates(config, slices, sizes, micro=request.micro)[0]
-    except UsageError:  # its batch does not divide over so many
+    except UsageError:  # its batch does not divide over this many
       continue
     if best.bytes <= layouts.FREE * slices.hbm:
       return slices.name

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An IsoFLOP grid: compute budgets times model sizes, as training runs.
 
-A token costs 6N FLOPs, with N of all parameters, in all three approaches: what
-the parametric loss is minimised under is what the budgets are spent by. Small
-models do more than that (attention, the softmax).
+A token counts as 6N FLOPs, N being all parameters, in all three approaches, so
+that budgets are spent in the unit that the parametric loss is minimised under.
+Small models actually execute more (attention, the softmax).
 """
 
 import math
@@ -19,7 +19,7 @@ from gpt_jax.spec import UsageError
 
 
 class Size(NamedTuple):
-  """A model of the grid, and the peak of its learning rate (0: as it is)."""
+  """A model size, and its peak learning rate (0: the config's own)."""
 
   num_layers: int
   d_model: int
@@ -28,12 +28,12 @@ class Size(NamedTuple):
 
 
 class Model(NamedTuple):
-  """What is known of a size without a budget."""
+  """A size of the grid, before a budget is chosen."""
 
   name: str
   parameters: int
-  cost: int  # FLOPs a token: 6N
-  config: Config  # resolved, of no certain length
+  cost: int  # FLOPs per token, 6N
+  config: Config  # resolved, with an arbitrary length
   changes: dict[str, object]  # against the sweep's config
 
 
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
   """One run of the grid."""
 
   name: str
-  budget: float  # the FLOPs asked for; those of whole steps are `flops`
+  budget: float  # FLOPs asked for; `flops` is rounded to whole steps
   parameters: int
   tokens: int
   flops: float
@@ -50,10 +50,10 @@ class Cell(NamedTuple):
 
 
 def grid(config: Config) -> list[Cell]:
-  """The runs of a config with a section `sweep`, the least budget first.
+  """The runs of a config with a section `sweep`, smallest budget first.
 
   Raises:
-    UsageError: it has none, or the grid makes no sense.
+    UsageError: there is no such section, or the grid is invalid.
   """
   if 'sweep' not in config:
     raise UsageError(
@@ -110,7 +110,7 @@ def _size(
 
 
 def _model(config: Config, size: Size) -> Model:
-  """Counts what a size has, and what its tokens cost."""
+  """Counts the parameters of a size, and its FLOPs per token."""
   changes: dict[str, object] = {
     'model.num_layers': size.num_layers,
     'model.d_model': size.d_model,
@@ -120,7 +120,7 @@ def _model(config: Config, size: Size) -> Model:
     changes['schedule.name'] = _with_peak(config.schedule.name, size.peak)
   model = config_lib.unlocked(config)
   model.update_from_flattened_dict(changes)
-  # Any number of steps will do to count.
+  # Counting does not depend on the number of steps.
   model.schedule.num_steps = 10**6
   model = config_lib.resolve(model)
   parameters = totals.figures_of(model)[1]['parameters']
@@ -129,7 +129,7 @@ def _model(config: Config, size: Size) -> Model:
 
 
 def _cell(config: Config, budget: float, model: Model) -> Cell | None:
-  """A run, unless its tokens are too few or too many for its size."""
+  """A run; None if it has too few or too many tokens per parameter."""
   ramp, sweep = config_lib.ramp(model.config), config.sweep
   steps = ramp.step_at_tokens(math.ceil(budget / model.cost))
   tokens = ramp.tokens(steps)
@@ -147,10 +147,10 @@ def _cell(config: Config, budget: float, model: Model) -> Cell | None:
 
 
 def _with_peak(text: str, peak: float) -> str:
-  """A schedule's call-string with another peak.
+  """Replaces the peak in a schedule's call-string.
 
   Raises:
-    UsageError: the schedule has none.
+    UsageError: the schedule has no peak.
   """
   (call,) = spec.bind_all('schedule.name', text, SCHEDULES)[:1]
   if 'peak' not in call.kwargs:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plans of the shipped configs: docs/plans.json, and the table of them.
 
-An entry names a config, the slices it is planned for and the overrides with
-which it fits them; what was found when it was last compiled stands beside. An
-entry without `found` is new: its mesh, rematerialisation and micro-batches are
-chosen, and written down as overrides, when it is compiled for the first time.
+An entry has a config, the slices that it is planned for, the overrides that
+make it fit, and the figures `found` when it was last compiled. An entry without
+`found` is new: compiling it for the first time chooses its mesh,
+rematerialisation and micro-batches, and records them as overrides.
 """
 
 import importlib
@@ -30,7 +30,7 @@ FILE = 'docs/plans.json'
 PAGE = 'docs/planning.md'
 BEGIN = '<!-- table: gpt-jax plan --table -->\n'
 END = '\n<!-- end of table -->'
-# What may change between compilations that nobody meant to change.
+# Relative drift between compilations that is not reported.
 TOLERANCE = {'peak_gib': 0.05, 'flops_ratio': 0.02, 'step_seconds': 0.05}
 _HEAD = (
   '| config | slices | chips | peak HBM, of GiB | compiled / model FLOPs | '
@@ -40,10 +40,10 @@ _HEAD = (
 
 
 def read(root: pathlib.Path) -> list[dict[str, Any]]:
-  """The entries of `root`'s file.
+  """Reads the entries under `root`.
 
   Raises:
-    UsageError: it has none.
+    UsageError: there is no such file.
   """
   try:
     return json.loads((root / FILE).read_text(encoding='utf-8'))
@@ -54,14 +54,14 @@ def read(root: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def markdown(entries: list[dict[str, Any]]) -> str:
-  """A row for each entry that was compiled."""
+  """Formats a table with a row for each compiled entry."""
   rows = []
   for entry in entries:
     found = entry.get('found')
     if not found:
       continue
     slices = topologies.parse(entry['topology'], entry['slices'])
-    # The marks of a cell's end are none of ours.
+    # Escape the character that ends a cell.
     flags = plans.overrides(entry['overrides']).replace('|', '\\|')
     rows.append(
       f'| `{entry["config"]}` | {slices} | {slices.chips:,} '
@@ -74,16 +74,15 @@ def markdown(entries: list[dict[str, Any]]) -> str:
 
 
 def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
-  """Compiles all entries, or those whose config holds `only`.
+  """Compiles all entries, or those with `only` in the name of the config.
 
-  Writes the file after each, and the table in `PAGE`.
+  Writes the file, and the table in `PAGE`, after each one.
 
   Returns:
-    What differs from before by more than `TOLERANCE`, or is not compiled any
-    more.
+    What changed by more than `TOLERANCE`, and what no longer compiles.
 
   Raises:
-    UsageError: there is none.
+    UsageError: no entry matches.
   """
   entries, drift = read(root), []
   chosen = [entry for entry in entries if only in entry['config']]
@@ -100,7 +99,7 @@ def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
     except (TooLarge, UsageError, jax.errors.JaxRuntimeError) as e:
       drift.append(f'{name}: {e}')
       note(drift[-1])
-    # After each, so that nothing is lost by an interruption.
+    # After each one, so that an interruption loses nothing.
     _write(root, entries)
     jax.clear_caches()
   return drift
@@ -109,10 +108,10 @@ def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
 def load_config(
   root: pathlib.Path, name: str, overrides: dict[str, Any]
 ) -> Config:
-  """The config that an entry names, resolved with its overrides.
+  """Loads the config of an entry and resolves it with its overrides.
 
-  With and not before them, as `train` does: where the length is given in
-  tokens, its steps follow from the batches.
+  Like `train`, it applies overrides before resolving: if the length is given in
+  tokens, the number of steps depends on the batch size.
   """
   if str(root) not in sys.path:
     sys.path.insert(0, str(root))
@@ -137,7 +136,7 @@ def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:
 
 
 def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
-  """Compiles an entry, changes what was found; says what differs."""
+  """Compiles an entry and updates `found`; describes what changed."""
   slices = topologies.parse(entry['topology'], entry['slices'])
   config = load_config(root, entry['config'], entry.get('overrides', {}))
   before = entry.get('found')
@@ -160,7 +159,7 @@ def _first(
   given: dict[str, Any],
   note: Note,
 ) -> Plan:
-  """A plan of a config of which all is open that is not `given`."""
+  """Plans a config with every field open that is not in `given`."""
   remat = 'model.remat' not in given
   micro = 'batch.micro_rows' not in given
   taken = config
@@ -193,7 +192,7 @@ def _fastest_remat(
 
 
 def _found(plan: Plan) -> dict[str, Any]:
-  """Of the last stage of the batch, rounded: the rest is noise in a diff."""
+  """Figures of the last stage, rounded to keep noise out of diffs."""
   stage = plan.last
   return {
     'rows': stage.rows,

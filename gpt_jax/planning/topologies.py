@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""TPU slices that Google sells, and what their chips can do.
+"""TPU slices that Google sells, with the rates of their chips.
 
-From the pages of Cloud TPU on v4, v5e, v5p, v6e and tpu7x
-(https://docs.cloud.google.com/tpu/docs/v4 and so forth; read in 2026): shapes,
-peaks, HBM and its bandwidth, data-centre network. The speed of one link one way
-is from the scaling book (https://jax-ml.github.io/scaling-book/tpus). What the
-compiler allows of HBM is what its own error says (libtpu 0.0.42.1).
+Shapes, peaks, HBM with its bandwidth, and data-centre network are from the
+Cloud TPU pages on v4, v5e, v5p, v6e and tpu7x, read in 2026
+(https://docs.cloud.google.com/tpu/docs/v4 and so on); the one-way speed of a
+link from the scaling book (https://jax-ml.github.io/scaling-book/tpus); the HBM
+that the compiler allows from its own error message (libtpu 0.0.42.1).
 """
 
 import itertools
@@ -21,27 +21,27 @@ Shape = tuple[int, ...]
 
 
 class Chip(NamedTuple):
-  """One generation. Rates are of a chip, per second."""
+  """One TPU generation. Rates are per chip and second."""
 
   name: str
   kind: str  # the device_kind of its JAX devices
-  devices: int  # JAX devices that a chip shows as
+  devices: int  # JAX devices per chip
   peak: float  # bf16 FLOP
-  hbm: float  # bytes that the compiler allows, of all devices of a chip
+  hbm: float  # bytes that the compiler allows, per chip
   hbm_bandwidth: float  # bytes
   link: float  # bytes over one link, one way
   dcn: float  # bytes over the data-centre network
   clock: float  # Hz of the matrix units
-  config_name: str  # libtpu's name of how its cores are used
-  host: Shape  # chips of a host: its bounds
-  small: tuple[Shape, ...]  # sold shapes below a cube; 2-D: all of them
-  largest: int  # chips of a slice
-  cores: int  # what the number in an accelerator's name counts, of a chip
+  config_name: str  # libtpu's name for the use of its cores
+  host: Shape  # bounds of a host, in chips
+  small: tuple[Shape, ...]  # shapes smaller than a cube; in 2-D all shapes
+  largest: int  # chips in the largest slice
+  cores: int  # per chip, as the number in an accelerator name counts
   prefixes: tuple[str, ...]  # of accelerator names
 
   @property
   def dimensions(self) -> int:
-    """Of the network: 2 or 3."""
+    """Dimensions of the network: 2 or 3."""
     return len(self.small[0])
 
 
@@ -158,25 +158,25 @@ class Slices(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Of one slice, as in `v4:12x16x16`."""
+    """Name of one slice, as in `v4:12x16x16`."""
     return f'{self.chip.name}:{_text(self.shape)}'
 
   @property
   def chips(self) -> int:
-    """Of all slices."""
+    """Chips in all slices."""
     return self.number * math.prod(self.shape)
 
   @property
   def devices(self) -> int:
-    """JAX devices of all slices."""
+    """JAX devices in all slices."""
     return self.chips * self.chip.devices
 
   @property
   def hosts(self) -> int:
-    """Of all slices: the machines that `launch/` starts the run on.
+    """Machines in all slices: those that `launch/` starts the run on.
 
-    A slice of 8 chips in two dimensions is one machine with all of them; larger
-    ones are of machines with four, which is how all are compiled.
+    A two-dimensional slice of up to 8 chips is one machine. Larger slices
+    consist of machines with four chips; all slices are compiled that way.
     """
     if self.chip.dimensions == 2 and math.prod(self.shape) <= 8:
       return self.number
@@ -184,15 +184,15 @@ class Slices(NamedTuple):
 
   @property
   def host(self) -> Shape:
-    """Chips of a host, as the compiler is told: its bounds."""
+    """Bounds of a host in chips, as passed to the compiler."""
     return (1, 1, 1) if math.prod(self.shape) == 1 else self.chip.host
 
   @property
   def wrap(self) -> tuple[bool, bool, bool]:
-    """Along which dimensions the last chip is linked to the first.
+    """For each dimension, whether its last chip links to its first.
 
-    A three-dimensional slice is a torus when it is made of whole cubes of
-    4x4x4; in two dimensions only those of 16, the pod's, close.
+    A three-dimensional slice is a torus if it consists of whole 4x4x4 cubes. In
+    two dimensions only a side of 16, that of the pod, wraps around.
     """
     if self.chip.dimensions == 3:
       closed = all(n % 4 == 0 for n in self.shape)
@@ -214,16 +214,16 @@ class Slices(NamedTuple):
 
 
 def parse(text: str, number: int = 1) -> Slices:
-  """Reads `v4:4x4x8`, or an accelerator name such as `v4-256`.
+  """Parses `v4:4x4x8`, or an accelerator name such as `v4-256`.
 
-  Of the shapes with so many chips a name means the most cubic one.
+  A name means the most cubic shape with that number of chips.
 
   Args:
-    text: what --topology says.
+    text: value of --topology.
     number: of slices.
 
   Raises:
-    UsageError: no such slice is sold; the nearest that is.
+    UsageError: no such slice is sold; names the nearest ones.
   """
   if number < 1:
     raise UsageError(f'--slices={number}: must be at least 1')
@@ -252,9 +252,9 @@ def parse(text: str, number: int = 1) -> Slices:
 
 
 def sold(chip: Chip) -> list[Shape]:
-  """The shapes of a generation, fewest chips first, then the most cubic.
+  """Shapes of a generation: fewest chips first, then the most cubic.
 
-  From 64 chips on a three-dimensional slice is of whole cubes:
+  From 64 chips on, a three-dimensional slice consists of whole cubes:
   4a x 4b x 4c with a <= b <= c.
   """
   shapes = list(chip.small)
@@ -269,7 +269,7 @@ def sold(chip: Chip) -> list[Shape]:
 
 
 def _named(chip: Chip, count: int, wrong: str) -> Shape:
-  """The shape that an accelerator name means."""
+  """The shape that an accelerator name stands for."""
   chips, rest = divmod(count, chip.cores)
   found = [shape for shape in sold(chip) if math.prod(shape) == chips]
   if rest or not found:
@@ -282,8 +282,8 @@ def _named(chip: Chip, count: int, wrong: str) -> Shape:
 
 
 def _nearest(chip: Chip, chips: int, shape: Shape) -> str:
-  """The sold shapes with the nearest numbers of chips, at most three."""
-  # A transposed shape is what was meant.
+  """The sold shapes nearest in number of chips, at most three."""
+  # A transposed shape is the likely intention.
   same = [s for s in sold(chip) if sorted(s) == sorted(shape)]
   by_size = {}
   for found in sold(chip):

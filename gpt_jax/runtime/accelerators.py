@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the accelerators here are, and whether they are as fast as they should.
+"""Type, memory, topology and speed of the local accelerators.
 
-Each function returns what `gpt-jax doctor` prints. The rates are smoke figures:
-they tell a broken chip or link from a sound one, and are no benchmark. On
-several hosts each process calls the functions in the same order.
+Each function returns a line that `gpt-jax doctor` prints. The rates are smoke
+tests: they tell a broken chip or link from a sound one, and are not benchmarks.
+On several hosts every process must call the functions in the same order.
 """
 
 import glob
@@ -27,10 +27,10 @@ _ROUNDS = 5
 
 
 def libtpu() -> str:
-  """The library that compiles for TPUs, and what it runs on.
+  """Version of libtpu, and the backend in use.
 
   Raises:
-    RuntimeError: there are TPUs, and JAX cannot use them.
+    RuntimeError: there are TPUs, but JAX does not use them.
   """
   try:
     version = importlib.metadata.version('libtpu')
@@ -40,7 +40,7 @@ def libtpu() -> str:
   if backend == 'tpu':
     runtime = ' '.join(jax.devices()[0].client.platform_version.split())
     return f'libtpu {version or "of the image"}; {runtime}'
-  # Through v4 and v5p accelN; later chips are bound to vfio.
+  # Up to v4 and v5p they appear as accelN; later chips are bound to vfio.
   files = glob.glob('/dev/accel*') + glob.glob('/dev/vfio/*')
   if any(re.fullmatch(r'/dev/(accel|vfio/)\d+', name) for name in files):
     raise RuntimeError(
@@ -51,7 +51,7 @@ def libtpu() -> str:
 
 
 def hosts() -> str:
-  """How many processes have joined, and which of them this is."""
+  """Number of processes that have joined, and the index of this one."""
   return (
     f'process {jax.process_index()} of {jax.process_count()}, '
     f'{jax.local_device_count()} of {jax.device_count()} devices here'
@@ -70,7 +70,7 @@ def topology() -> str:
 
 
 def memory() -> str:
-  """Memory of each device: what the runtime lets us have, the least of all."""
+  """Memory per device that the runtime grants: the minimum over devices."""
   stats = [d.memory_stats() for d in jax.local_devices()]
   limits = [s['bytes_limit'] for s in stats if s and 'bytes_limit' in s]
   if not limits:
@@ -81,7 +81,7 @@ def memory() -> str:
 
 
 def matmul() -> str:
-  """FLOP/s of matrix products, of each device here in turn."""
+  """FLOP/s of matrix products on each local device in turn."""
   devices = jax.local_devices()
   cpu = devices[0].platform == 'cpu'
   size, repeats = (512, 4) if cpu else (4096, 16)
@@ -89,7 +89,7 @@ def matmul() -> str:
 
   @jax.jit
   def products(x):
-    # Every product needs the one before; the factor keeps them finite.
+    # Each product depends on the one before; the factor keeps them finite.
     return jax.lax.fori_loop(
       0, repeats, lambda _, y: (y @ x) * np.array(1 / size, dtype), x
     )
@@ -112,7 +112,7 @@ def matmul() -> str:
 
 
 def interconnect() -> str:
-  """Bytes a second between devices: all to all others, and to the next."""
+  """Bytes per second between devices: all-gather, and ring permutation."""
   count = jax.device_count()
   if count == 1:
     return 'one device: nothing to measure'
@@ -130,7 +130,7 @@ def interconnect() -> str:
     )()
 
   def program(exchange, out_spec):
-    # check_vma: that all devices hold the same after a gather is not inferred.
+    # check_vma=False: it cannot infer that a gather's result is replicated.
     return jax.jit(
       jax.shard_map(
         exchange, mesh=mesh, in_specs=spec, out_specs=out_spec, check_vma=False
@@ -153,7 +153,7 @@ def interconnect() -> str:
 
 
 def _medians(calls: Sequence[Callable[[], object]]) -> list[float]:
-  """Seconds of each call: the median of rounds in which they alternate."""
+  """Median seconds of each call, over rounds that alternate the calls."""
   for call in calls:
     jax.block_until_ready(call())
   times = np.zeros((_ROUNDS, len(calls)))

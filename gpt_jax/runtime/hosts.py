@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several hosts, one process on each: they start, stop and fail together.
 
-What they tell each other besides their arrays goes through the key-value store
-of JAX's coordination service, which process 0 runs.
+Besides arrays, they communicate through the key-value store of JAX's
+coordination service, which runs in process 0.
 """
 
 import atexit
@@ -31,26 +31,26 @@ T = TypeVar('T')
 
 _FAILED = 'gpt_jax/failed'
 _GONE = 'gpt_jax/gone'
-# Under this key the service keeps that a process received SIGTERM.
+# Key under which the service records that a process received SIGTERM.
 _NOTICE = 'RECEIVED_PREEMPTION_NOTICE'
-# How long process 0, the service with it, stays for the others to leave first.
+# How long process 0, and the service with it, waits for the others to leave.
 _LINGER = 5.0
 
 
 def initialize(*, join_seconds: float, heartbeat_seconds: int) -> None:
-  """Joins the other hosts; to be called before any array exists.
+  """Joins the other hosts; call it before creating any array.
 
-  On Cloud TPU JAX finds them by itself. Elsewhere it reads
+  On Cloud TPU JAX finds the hosts itself. Elsewhere it reads
   JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
 
   Args:
-    join_seconds: how long to wait for the last one.
-    heartbeat_seconds: a process that is silent for longer is taken for dead,
-      and all others end.
+    join_seconds: how long to wait for the last process.
+    heartbeat_seconds: a process that is silent for longer counts as dead, and
+      all others end.
 
   Raises:
-    UsageError: nothing says who the others are.
-    RuntimeError: some have not joined; names them.
+    UsageError: the other hosts are not configured.
+    RuntimeError: some processes have not joined; names them.
   """
   num, index = (
     int(os.environ[name]) if name in os.environ else None
@@ -79,17 +79,16 @@ def initialize(*, join_seconds: float, heartbeat_seconds: int) -> None:
     preemption.use_distributed()
     thread = threading.Thread(target=_watch, daemon=True)
     thread.start()
-    # Before JAX's own: the last registered runs first.
+    # Runs before JAX's own handler: the last one registered runs first.
     atexit.register(lambda: (_leaving.set(), thread.join()))
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-  """Lets no other process wait for this one when it fails.
+  """If this process fails, ends the others instead of letting them wait.
 
-  The others end with exit code 1 and this one's reason within seconds. JAX
-  would have them all wait for each other at the end; a process that failed
-  skips that.
+  They end within seconds, with exit code 1 and this one's reason. JAX makes all
+  processes wait for each other at exit; a failed one skips that.
   """
   try:
     yield
@@ -100,7 +99,7 @@ def together() -> Iterator[None]:
       code = 2 if isinstance(e, UsageError) else 1
       _leaving.set()
       reason = ' '.join(str(e).split())[:500]
-      with contextlib.suppress(RuntimeError):  # the service may be gone
+      with contextlib.suppress(RuntimeError):  # the service may have ended
         _client().key_value_set(
           f'{_FAILED}/{index()}', f'{type(e).__name__}: {reason}'
         )
@@ -109,10 +108,10 @@ def together() -> Iterator[None]:
 
 
 def first_process_first(function: Callable[[], T], name: str) -> T:
-  """Runs `function` on process 0, and only then on the others.
+  """Runs `function` on process 0, and then on the others.
 
-  What the first one wrote to shared storage is there for the others. They
-  wait as long as it takes; see `together` for when it fails.
+  So the others find what process 0 wrote to shared storage. They wait for as
+  long as it takes; `together` handles its failure.
   """
   if jax.process_count() == 1:
     return function()
@@ -127,10 +126,10 @@ def first_process_first(function: Callable[[], T], name: str) -> T:
 
 
 def broadcast_from_host0(value: T) -> T:
-  """The `value` of process 0, on every process; of plain JSON types.
+  """Returns the `value` of process 0 on every process; JSON types only.
 
-  For decisions that follow from files, of which the others may see an older
-  version. To be called by every process the same number of times.
+  For decisions based on files, of which other hosts may see an older version.
+  Every process must call it the same number of times.
   """
   if jax.process_count() == 1:
     return value
@@ -144,14 +143,14 @@ def broadcast_from_host0(value: T) -> T:
 
 
 def all_agree(yes: bool) -> bool:
-  """Whether every process says so: they must go the same way."""
+  """Whether `yes` holds on every process, so that all take the same branch."""
   if jax.process_count() == 1:
     return yes
   return bool(np.all(multihost_utils.process_allgather(np.array(yes))))
 
 
 def index() -> int:
-  """Number of this process; does not touch the devices."""
+  """Index of this process; does not initialise the devices."""
   return jax_distributed.global_state.process_id
 
 
@@ -173,7 +172,7 @@ def _get(key: str) -> str | None:
 
 
 def _watch() -> None:
-  """Ends this process when another failed, or was told to end."""
+  """Ends this process when another one fails or is told to end."""
   noticed = False
   while not _leaving.wait(0.5):
     try:
@@ -183,7 +182,7 @@ def _watch() -> None:
         preemption.ask(_say_gone)
     except (AttributeError, RuntimeError):
       return  # the run has ended, or JAX ends the process
-    if failed and not _leaving.wait(2):  # or it fails by itself meanwhile
+    if failed and not _leaving.wait(2):  # or it fails by itself in the meantime
       process, reason = failed[0]
       sys.stderr.write(
         f'{program()}: failed: process {process.rpartition("/")[2]} failed: '
@@ -193,7 +192,7 @@ def _watch() -> None:
 
 
 def _leave(code: int) -> None:
-  """Ends the process without waiting for the others to end."""
+  """Ends the process without waiting for the others."""
   sys.stdout.flush()
   sys.stderr.flush()
   with contextlib.suppress(RuntimeError):
@@ -202,7 +201,7 @@ def _leave(code: int) -> None:
 
 
 def _say_gone() -> None:
-  """The service goes with process 0, and JAX aborts whoever is still there."""
+  """Lets process 0 leave last: JAX aborts whoever outlives its service."""
   if index() != 0:
     _client().key_value_set(f'{_GONE}/{index()}', 'yes', allow_overwrite=True)
     return
@@ -210,6 +209,6 @@ def _say_gone() -> None:
   others = jax_distributed.global_state.num_processes - 1
   while time.monotonic() < deadline:
     if len(_client().key_value_dir_get(_GONE)) >= others:
-      time.sleep(0.2)  # from saying so to being gone
+      time.sleep(0.2)  # between their notice and their exit
       return
     time.sleep(0.1)

@@ -8,7 +8,7 @@ import time
 from rich.console import Console
 from rich.logging import RichHandler
 
-# The start of the process, nearly: this is one of our first modules.
+# Close to the start of the process: this module is imported early.
 _STARTED = time.monotonic()
 
 # Logs and progress go to stderr: stdout is for results.
@@ -17,7 +17,7 @@ log = logging.getLogger('gpt_jax')
 
 
 def set_up() -> None:
-  """Sends our log to stderr, and silences that of libraries."""
+  """Sends our log to stderr, and silences the libraries'."""
   if console.is_terminal:
     handler = RichHandler(console=console, show_path=False)
   else:
@@ -25,8 +25,8 @@ def set_up() -> None:
     handler.setFormatter(logging.Formatter('%(asctime)s %(message)s'))
   log.handlers[:] = [handler]
   log.setLevel(logging.INFO)
-  # What Orbax and others say through absl is for their developers; what they
-  # raise is reported by us.
+  # What Orbax and others log through absl is for their developers; we report
+  # the errors that they raise.
   for name in ('absl', 'asyncio'):
     logging.getLogger(name).setLevel(logging.CRITICAL)
   log.propagate = False

@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Lets a CPU run keep its memory between steps.
+"""Keeps memory allocated between the steps of a CPU run.
 
-XLA on CPU asks malloc for its temporary buffers at every execution. glibc maps
-such large blocks anew each time and the kernel zeroes them page by page:
-380,000 page faults a step for a model of 10M parameters, a quarter of its
-time. Told to keep what it has, in huge pages, malloc hands the same memory out
-again. Results are the same bits.
+XLA on CPU allocates its temporary buffers with malloc at every execution. glibc
+maps such large blocks anew each time, and the kernel zeroes them page by page:
+380,000 page faults per step for a model of 10M parameters, a quarter of the
+time. Told to keep freed memory, in huge pages, malloc reuses it. Results are
+bit-identical.
 """
 
 import ctypes
@@ -21,26 +21,26 @@ _HUGE_PAGE = 2 << 20
 
 
 def keep_memory() -> None:
-  """Tunes glibc's malloc for this process; call it before importing jax.
+  """Tunes glibc's malloc for this process; call before importing jax.
 
-  Does nothing off Linux, with another C library, or where an accelerator does
-  the work.
+  Does nothing on other systems, with another C library, or if there is an
+  accelerator.
   """
   if sys.platform != 'linux' or _has_accelerator():
     return
   libc = ctypes.CDLL(None)
   if not hasattr(libc, 'mallopt'):
     return
-  libc.mallopt(_MMAP_MAX, 0)  # no separate mapping for a large block
-  libc.mallopt(_TRIM_THRESHOLD, -1)  # nothing is given back
+  libc.mallopt(_MMAP_MAX, 0)  # no separate mappings for large blocks
+  libc.mallopt(_TRIM_THRESHOLD, -1)  # never return memory to the kernel
   libc.mallopt(_ARENA_MAX, 1)  # other arenas would map large blocks again
   _use_huge_pages(libc, _memory() // 4)
 
 
 def _use_huge_pages(libc: ctypes.CDLL, num_bytes: int) -> None:
-  """Grows the heap by `num_bytes`, untouched, and asks for huge pages there.
+  """Grows the heap by `num_bytes` and requests huge pages for it.
 
-  Address space only: memory is taken when it is used.
+  This reserves address space only: pages are allocated on first use.
   """
   libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
   libc.sbrk.argtypes = [ctypes.c_ssize_t]

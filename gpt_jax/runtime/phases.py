@@ -1,9 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the main thread is doing, for the threads that watch over it.
+"""The current phase of the main thread, for the threads that watch it.
 
-A signal during compilation, or a hang in it, finds the main thread inside of
-XLA, where it runs no Python: `preemption` and `watchdog` look here instead.
+During compilation the main thread is inside XLA and runs no Python, so it
+cannot react to signals or notice a hang: `preemption` and `watchdog` look here
+instead.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 
 class Phase(NamedTuple):
-  """A phase and when it began, or when it was last seen to go on."""
+  """A phase, and when it began or last made progress."""
 
   name: str  # start, prepare, compile, step, evaluation, save, end
   since: float  # time.monotonic()
@@ -23,24 +24,24 @@ _now = Phase('start', time.monotonic())
 
 
 def now() -> Phase:
-  """The phase of the process."""
+  """The current phase."""
   return _now
 
 
 def enter(name: str) -> None:
-  """The next phase begins."""
+  """Begins a phase."""
   global _now
   _now = Phase(name, time.monotonic())
 
 
 def tick() -> None:
-  """The phase goes on: its deadline counts from here."""
+  """Reports progress: restarts the deadline of the phase."""
   enter(_now.name)
 
 
 @contextlib.contextmanager
 def during(name: str) -> Iterator[None]:
-  """A phase within another one."""
+  """Runs a phase nested in the current one."""
   before = _now.name
   enter(name)
   try:

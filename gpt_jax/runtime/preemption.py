@@ -1,14 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM: save at the next step boundary, all hosts together, and exit 75.
+"""SIGTERM: all hosts save at the same step boundary and exit with code 75.
 
-While steps are taken and evaluations made, the loop asks `reached` at each
-boundary and saves. In the phases of `AT_ONCE` there is nothing new to save, and
-the main thread may sit in a compilation that no signal handler can interrupt:
-a thread ends the process there and then.
+During training and evaluation the loop calls `reached` at each boundary, and
+saves. In the phases of `AT_ONCE` there is nothing new to save, and the main
+thread may be in a compilation that no signal handler can interrupt, so a thread
+ends the process immediately.
 
-The first SIGINT (Ctrl-C) does the same as SIGTERM; the second ends the process
-at once, with exit code 130.
+The first SIGINT (Ctrl-C) acts like SIGTERM; the second ends the process
+immediately, with exit code 130.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from gpt_jax.runtime.log import program
 
 EXIT_CODE = 75
 
-# Phases in which nothing is lost that the disk does not hold.
+# Phases in which everything is already on disk.
 AT_ONCE = ('start', 'prepare', 'compile', 'end')
 
 
 class Preempted(Exception):
-  """The run was told to stop, and has saved: exit code 75."""
+  """The run was told to stop and has saved; exit code 75."""
 
 
 class _State:
-  """Of the process, as signals are."""
+  """Global to the process, like its signals."""
 
   asked = False
   reached = False
@@ -42,14 +42,14 @@ class _State:
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-  """Handles SIGTERM and SIGINT meanwhile; in the main thread only."""
+  """Handles SIGTERM and SIGINT in its context; in the main thread only."""
   if threading.current_thread() is not threading.main_thread():
     yield
     return
   _State.asked = _State.reached = _State.distributed = False
   _State.boundaries = 0
-  # The number of a signal is written to the pipe by the C handler, even when
-  # the main thread is not in Python.
+  # The C-level handler writes the signal's number to the pipe even if the main
+  # thread is not running Python.
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
   old_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -74,16 +74,16 @@ def _listen(reader: int) -> None:
       if _State.asked:
         _end('interrupted', 130)
       if _State.distributed:
-        # JAX's handler tells the other processes.
+        # JAX's handler notifies the other processes.
         os.kill(os.getpid(), signal.SIGTERM)
     if data[0] in (signal.SIGTERM, signal.SIGINT):
       ask()
 
 
 def ask(before_exit: Callable[[], None] = lambda: None) -> None:
-  """Asks the run to stop; ends the process where nothing is to be saved.
+  """Asks the run to stop; ends the process if there is nothing to save.
 
-  Called in a thread of its own.
+  Called from a separate thread.
   """
   _State.asked = True
   phase = phases.now().name
@@ -98,22 +98,22 @@ def ask(before_exit: Callable[[], None] = lambda: None) -> None:
 
 def _end(message: str, code: int) -> None:
   sys.stdout.flush()
-  # One write: the log of the main thread does not come in between.
+  # One write, so that the main thread's log cannot interleave.
   sys.stderr.write(f'{program()}: {message}\n')
   sys.stderr.flush()
   os._exit(code)
 
 
 def use_distributed() -> None:
-  """From here on JAX handles SIGTERM, and its notice reaches every process."""
+  """Leaves SIGTERM to JAX from now on, which notifies every process."""
   _State.distributed = True
 
 
 def reached() -> bool:
-  """True from the boundary on at which every process is to stop.
+  """True from the boundary on at which all processes must stop.
 
-  To be called at each boundary between steps or evaluation batches, by every
-  process the same number of times. Waits for nothing.
+  Every process must call it at each boundary between steps or evaluation
+  batches, the same number of times. Does not block.
   """
   if not _State.distributed:
     return _State.asked
@@ -126,7 +126,7 @@ def reached() -> bool:
 
 
 def check() -> None:
-  """Raises if the run was asked to stop; all must be saved.
+  """Raises if the run was asked to stop; call it after saving.
 
   Raises:
     Preempted: it was.

@@ -1,10 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes of a job are there, asked before JAX waits for them.
+"""Checks that all processes of a job have started, before JAX connects them.
 
-JAX's own wait ends in an abort that does not say who is missing. So process 0
-first listens at the coordinator's port itself, until all have called or the
-time is up, and tells everyone the result; then JAX takes the port.
+JAX's own timeout ends in an abort that does not say who is missing. So process
+0 first listens on the coordinator's port itself, until all processes have
+called or the time is up, and tells everyone the result. Then JAX takes over the
+port.
 """
 
 import contextlib
@@ -14,18 +15,18 @@ import time
 from gpt_jax.runtime.log import log
 
 _GO = b'go\n'
-# A caller says its number at once, or is none of us.
+# Seconds in which a caller must send its number; other programs do not.
 _PATIENCE = 5.0
 
 
 def call(address: str, *, count: int, index: int, seconds: float) -> None:
-  """Returns when all processes have called.
+  """Returns when all processes have called in.
 
   Args:
     address: host and port of process 0, as given to JAX.
     count: number of processes.
-    index: of this one.
-    seconds: how long to wait for the last.
+    index: of this process.
+    seconds: how long to wait for the last one.
 
   Raises:
     RuntimeError: names the processes that are missing.
@@ -68,7 +69,7 @@ def _listen(port: int, count: int, deadline: float, seconds: float) -> None:
     missing = len(callers) < count - 1
     verdict = f'{_saw(callers, count)}\n'.encode() if missing else _GO
     for caller in callers.values():
-      with contextlib.suppress(OSError):  # it is gone: JAX will notice
+      with contextlib.suppress(OSError):  # it has ended: JAX will notice
         caller.sendall(verdict)
   if missing:
     raise RuntimeError(_late(_saw(callers, count), seconds))
@@ -86,7 +87,7 @@ def _report(
       if verdict:
         break
     except OSError:
-      pass  # not there yet, or not any more
+      pass  # not listening yet, or no longer
     if time.monotonic() > deadline:
       raise RuntimeError(
         _late(f'process 0 does not answer at {host}:{port}', seconds)

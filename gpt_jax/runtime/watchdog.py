@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Ends a process that hangs, and shows where.
+"""Ends a process that hangs, and shows where it hung.
 
-Each phase of a run has a deadline of its own: a grace that is long enough for
-a compilation would hide a hung step for an hour.
+Each phase of a run has its own deadline: one long enough for a compilation
+would hide a hung step for an hour.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from gpt_jax.runtime.log import program
 
 
 def deadlines(config: Any) -> dict[str, float]:
-  """Seconds of each phase: the section `watchdog` of a config."""
+  """Seconds for each phase, from the section `watchdog` of a config."""
   return {
     name.removesuffix('_seconds'): seconds
     for name, seconds in config.watchdog.items()
@@ -29,22 +29,22 @@ def deadlines(config: Any) -> dict[str, float]:
 
 @contextlib.contextmanager
 def watching(deadlines: Mapping[str, float], file: str) -> Iterator[None]:
-  """Watches over the phases meanwhile, from a thread.
+  """Watches the phases from a thread.
 
   Past a deadline it writes the stacks of all threads to stderr and to `file`,
-  and ends the process with exit code 1, the phase in the last line. It needs
-  nothing of the main thread, which may be stuck outside of Python.
+  and ends the process with exit code 1 and the phase in the last line. It does
+  not depend on the main thread, which may be stuck outside Python.
 
   Args:
-    deadlines: seconds of a phase, by its name; 0 or missing: none.
-    file: where the stacks go; its folder is made when missing.
+    deadlines: seconds by phase; 0 or missing: no deadline.
+    file: to write the stacks to; its folder is created if needed.
   """
   limits = {name: limit for name, limit in deadlines.items() if limit > 0}
   if not limits:
     yield
     return
   done = threading.Event()
-  # Late by a tenth of the shortest deadline at most, or by a second.
+  # At most a tenth of the shortest deadline late, and at most a second.
   interval = min(1.0, min(limits.values()) / 10)
 
   def watch():

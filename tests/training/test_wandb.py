@@ -8,11 +8,11 @@ import struct
 
 import pytest
 
-wandb = pytest.importorskip('wandb')
+from gpt_jax.__main__ import main
+from gpt_jax.training import metrics
+from tests.training.test_trackers import ROOT, WANDB, job
 
-from gpt_jax.__main__ import main  # noqa: E402
-from gpt_jax.training import metrics  # noqa: E402
-from tests.training.test_trackers import ROOT, WANDB, job  # noqa: E402
+wandb = pytest.importorskip('wandb')
 
 # wandb's own warnings are none of ours.
 pytestmark = pytest.mark.filterwarnings('default')
