@@ -56,7 +56,9 @@ def load(field: str, text: str) -> Source:
   try:
     reader = spec.build(field, text, SOURCES)
   except matches.NoFile as e:
-    raise UsageError(f'{field}={text!r}: {e}') from None
+    name = spec.parse(field, text)[0].name
+    remedy = f'; write {name}({e.instead!r})' if e.instead else ''
+    raise UsageError(f'{field}={text!r}: {e}{remedy}') from None
   return source.build(f'{field}={text!r}', reader)
 
 
