@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import time
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -313,9 +314,13 @@ def _read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
   data = files.read(folder, STATE)
   if data is None:
     raise _StartOverError
-  with np.load(io.BytesIO(data)) as loaded:
-    state = dict(loaded)
-  before = json.loads(bytes(state['json']))
+  try:
+    with np.load(io.BytesIO(data)) as loaded:
+      state = dict(loaded)
+    before = json.loads(bytes(state['json']))
+  # Whatever a damaged file may lead to.
+  except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as e:
+    raise _StartOverError(f'{STATE} is damaged') from e
   for name, value in wanted.items():
     if before[name] != value:
       raise _StartOverError(f'other {name}')

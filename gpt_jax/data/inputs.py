@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 
 from gpt_jax.data import files
+from gpt_jax.spec import UsageError
 
 NAME = 'inputs.json'
 
@@ -56,7 +57,7 @@ def changes(folder: str, paths: Mapping[str, str]) -> str:
   now = look(paths)
   if data is None or not now:
     return ''
-  before = json.loads(data)
+  before = _read(files.join(folder, NAME), data)
   told = {
     'changed': sorted(n for n in before.keys() & now if before[n] != now[n]),
     'added': sorted(now.keys() - before.keys()),
@@ -68,6 +69,19 @@ def changes(folder: str, paths: Mapping[str, str]) -> str:
     for what, names in told.items()
     if names
   )
+
+
+def _read(path: str, data: bytes) -> dict[str, str]:
+  try:
+    found = json.loads(data)
+  except (ValueError, RecursionError):
+    found = None
+  if not isinstance(found, dict):
+    raise UsageError(
+      f'{path}: is damaged; remove it (whether the corpus has changed is then '
+      'not known), or prepare the data again'
+    )
+  return found
 
 
 def _sample(path: str) -> str:
