@@ -40,6 +40,7 @@ from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.sources import sources
 from gpt_jax.data.split_writer import Settings
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.spec import UsageError
 
 # In the folder while it is being written.
@@ -85,8 +86,10 @@ def prepare(
   settings = _settings(config)
   beam = beam_modules.load() if runner else None
   _refuse_foreign(folder)
-  if not manifest.exists(folder):
+  if not manifest.exists(folder):  # what is refused here leaves no folder
     choices.check(choices.load(settings.clean).steps)
+    spec.build('tokenizer.name', settings.tokenizer, tokenizer.TOKENIZERS)
+    _split(settings)
   with files.exclusive(folder, _UNFINISHED):
     if manifest.exists(folder):
       found = manifest.read(folder)
