@@ -6,6 +6,7 @@
 gives up, and reads each file dozens of times: here that is an error.
 """
 
+import collections
 import errno
 import fnmatch
 import os
@@ -52,10 +53,27 @@ def find(pattern: str) -> Matches:
     pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
   }
   if not named and not bad:
+    if os.path.isdir(expanded):
+      raise NoFile(f'{pattern!r} is a folder; {_advice(pattern, expanded)}')
     raise NoFile(f'no file matches {pattern!r}; check the path')
   found = Matches(sorted(named.items()))
   found.bad = sorted(bad, key=str)
   return found
+
+
+def _advice(pattern: str, folder: str) -> str:
+  """The pattern for a folder's files of the most frequent ending."""
+  endings = collections.Counter(
+    os.path.splitext(name)[1]
+    for _, _, names in os.walk(folder)
+    for name in names
+    if not name.startswith('.')
+  )
+  if not endings:
+    return 'it holds no files'
+  (ending, _) = max(endings.items(), key=lambda item: (item[1], item[0]))
+  files = f'{pattern.rstrip("/")}/**/*{ending}'
+  return f'for its files write {files!r}'
 
 
 def with_bad(files: Matches, units: Sequence[Unit]) -> Sequence[Unit]:

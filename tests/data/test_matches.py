@@ -70,3 +70,22 @@ def test_a_link_that_leads_nowhere_is_named(tree):
   (tree / 'gone.txt').symlink_to('nothing')
   with pytest.raises(UsageError, match=r'gone.txt: is a link that leads'):
     list(sources.documents('data.source', "text('r/*.txt')"))
+
+
+def test_a_folder_says_what_to_write(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name in ('a.md', 'deep/b.md', 'deep/c.txt', '.hidden.js', '.also.js'):
+    path = tmp_path / 'notes' / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('x')
+  for folder in ('notes', 'notes/'):
+    with pytest.raises(matches.NoFile) as error:
+      matches.find(folder)
+    assert str(error.value) == (
+      f"{folder!r} is a folder; for its files write 'notes/**/*.md'"
+    )
+  # What it says is right.
+  assert [*matches.find('notes/**/*.md')] == ['a.md', 'deep/b.md']
+  (tmp_path / 'empty').mkdir()
+  with pytest.raises(matches.NoFile, match="'empty' is a folder; it holds no"):
+    matches.find('empty')
