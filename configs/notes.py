@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A small GPT on a folder of your own texts: 10.1M parameters.
+"""A small GPT on a folder of your own texts: 10.0M parameters.
 
   gpt-jax train --config configs/notes.py --workdir W
 

@@ -14,7 +14,7 @@ import functools
 
 from absl import flags
 
-from gpt_jax import cli
+from gpt_jax import cli, ranges
 from gpt_jax.decoding.prompt import continue_prompt
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
@@ -24,37 +24,35 @@ def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   cli.define_workdir(values, 'Folder of a trained run.')
   text = functools.partial(flags.DEFINE_string, flag_values=values)
-  integer = functools.partial(flags.DEFINE_integer, flag_values=values)
-  number = functools.partial(flags.DEFINE_float, flag_values=values)
+  number = functools.partial(cli.number, values)
   text('prompt', None, 'The text to continue.')
-  integer(
+  number(
     'max_tokens',
     None,
     'Tokens to draw at most; empty: 100, or what the context has room for.',
-    lower_bound=1,
+    ranges.Count,
   )
   number(
     'temperature',
     1.0,
     'Divides the logits; 0 takes the most probable token.',
-    lower_bound=0,
+    ranges.NotNegative,
   )
-  integer('top_k', 0, 'Draw among the k best tokens; 0: all.', lower_bound=0)
+  number('top_k', 0, 'Draw among the k best tokens; 0: all.', ranges.Whole)
   number(
     'top_p',
     1.0,
     'Draw among the fewest tokens that reach this probability.',
-    lower_bound=0,
-    upper_bound=1,
+    ranges.Probability,
   )
-  integer('seed', 0, 'Of the draws.')
+  number('seed', 0, 'Of the draws.', ranges.Seed)
   flags.DEFINE_multi_string(
     'stop',
     [],
     'Text that ends a sample, of any number of tokens; may be repeated.',
     flag_values=values,
   )
-  integer('num_samples', 1, 'How many continuations.', lower_bound=1)
+  number('num_samples', 1, 'How many continuations.', ranges.Count)
 
 
 def main(args: cli.Args) -> None:

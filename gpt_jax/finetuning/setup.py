@@ -60,6 +60,7 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
   Raises:
     UsageError: the task, its data or the config make no sense.
   """
+  config_lib.check_ranges(config)
   config = config_lib.unlocked(config)
   task, examples = task_examples.read(config)
   tuned = config.finetune
