@@ -16,6 +16,7 @@ from typing import Any
 
 from absl import flags
 
+from gpt_jax import ranges
 from gpt_jax.config import loading
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -81,6 +82,35 @@ def run(module: ModuleType, argv: list[str]) -> int:
 def define_workdir(values: flags.FlagValues, use: str) -> None:
   """Adds `--workdir`."""
   flags.DEFINE_string('workdir', None, use, flag_values=values)
+
+
+def number(
+  values: flags.FlagValues, name: str, default: Any, use: str, kind: Any
+) -> None:
+  """Adds a flag whose numbers are those of `kind`, such as `ranges.Count`."""
+  parser = _Number(ranges.declared(kind))
+  flags.DEFINE(parser, name, default, use, flag_values=values)  # type: ignore
+
+
+class _Number(flags.ArgumentParser):
+  """Reads a number within a range."""
+
+  def __init__(self, declared: ranges.Range):
+    """`declared` is the range."""
+    whole = declared.kind is int
+    self._convert = flags.IntegerParser() if whole else flags.FloatParser()
+    self._declared = declared
+
+  def flag_type(self) -> str:
+    """For the help in XML."""
+    return self._convert.flag_type()
+
+  def parse(self, argument: Any) -> Any:
+    """Raises ValueError, which absl reports with the flag's name."""
+    value = self._convert.convert(argument)
+    if problem := self._declared.problem(value):
+      raise ValueError(problem)
+    return value
 
 
 def required(args: Args, *names: str) -> None:

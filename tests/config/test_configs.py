@@ -189,6 +189,19 @@ def test_fine_tuning_changes_no_fields_of_the_tree(name):
     tuned.get_config('no such')
 
 
+def test_parameters_of_the_notes():
+  """About 10M: of a folder of one's own texts there is no paper to ask."""
+  config = config_lib.resolve(module('notes').get_config())
+  (call,) = spec.bind_all('tokenizer.name', config.tokenizer.name, TOKENIZERS)
+  vocab_size = call.kwargs['vocab_size']
+  config = config_lib.set_vocab_size(config, vocab_size, 'sentencepiece')
+  # 12 D^2 and 13 D a layer; tables of tokens and positions; the last norm.
+  layers = 7 * (12 * 320 * 320 + 13 * 320)
+  tables = (4096 + 256) * 320 + 2 * 320
+  figures = totals.figures_of(config)[1]
+  assert figures['parameters'] == layers + tables == 10_024_000
+
+
 def test_figures_of_gpt2_small():
   config = config_lib.resolve(module('gpt2').get_config('small'))
   _, figures = totals.figures_of(config)
