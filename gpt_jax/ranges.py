@@ -80,7 +80,7 @@ NotNegative = Annotated[float, number()]
 Fraction = Annotated[float, number(0, 1, below=True)]
 Share = Annotated[float, number(0, 1, above=True)]
 # A part that leaves something on both sides.
-Part = Annotated[float, number(0, 1, above=True, below=True)]
+Inside = Annotated[float, number(0, 1, above=True, below=True)]
 Probability = Annotated[float, number(0, 1)]
 # A longer wait overflows the system's clocks; this is 31 years.
 Seconds = Annotated[float, number(0, 10**9)]

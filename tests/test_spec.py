@@ -281,10 +281,6 @@ def test_pairs_reach_the_entry_that_asks_for_them():
     spec.build('a.b', 'rope(web:3)', choices)
 
 
-def test_a_usage_error_is_a_value_error():
-  assert issubclass(UsageError, ValueError)
-
-
 names = st.from_regex(r'[a-zA-Z_][a-zA-Z0-9_]{0,7}', fullmatch=True).filter(
   lambda name: not keyword.iskeyword(name)
 )

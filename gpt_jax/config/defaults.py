@@ -232,6 +232,9 @@ def get_config(arg: str = '') -> ConfigDict:
 
   config.log = dict(
     every_steps=10,
+    # What shows the numbers of metrics.jsonl besides: tensorboard,
+    # wandb(project='...', entity='', name='', mode='offline'), or both; none
+    trackers='tensorboard',
     # The text to continue at the end of the run; '' for none.
     sample_prompt='The ',
     sample_tokens=100,

@@ -7,7 +7,7 @@ import operator
 from typing import Annotated, Any
 
 from gpt_jax import ranges, spec
-from gpt_jax.config import defaults
+from gpt_jax.config import defaults, log_trackers
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
@@ -143,11 +143,12 @@ def check_fields(config: Config) -> None:
   Raises:
     UsageError: at the first mistake.
   """
-  flat, tree = flatten(config), defaults.get_config()
+  flat = flatten(config)
+  tree: Any = defaults.get_config()
   known = flatten(tree)
   for field, default in known.items():
     *sections, name = field.split('.')
-    section = functools.reduce(operator.getitem, sections, tree)
+    section: Any = functools.reduce(operator.getitem, sections, tree)
     _check_type(field, flat[field], default, section.get_type(name))
   check_ranges(config)
   for field, value in flat.items():
@@ -189,6 +190,7 @@ def validate(config: Config) -> None:
   flat = flatten(config)
   for field, choices in CALL_STRINGS.items():
     spec.build(field, flat[field], choices)
+  log_trackers.load(flat[log_trackers.FIELD])
   for field, names in NAMES.items():
     if flat[field] not in names:
       raise UsageError(

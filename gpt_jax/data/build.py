@@ -160,7 +160,7 @@ class _Build:
     """Encodes and writes what is left, and notes down what is done."""
     self._save(wanted)
     on_disk = self._on_disk()
-    batches = encode.batches(self._parts)
+    batches = encode.batches(self._parts, self._made)
     for batch, ids in encode.encoded(batches, self._made, workers):
       for held_out, writer in self._writers.items():
         writer.add(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpt_jax import spec
 from gpt_jax.data.sources import sources
 from gpt_jax.data.sources.sources import Document, Source
-from gpt_jax.spec import UsageError
+from gpt_jax.ranges import Inside
 
 
 class Part(NamedTuple):
@@ -89,14 +89,13 @@ def split(
   return made._replace(skipped=corpus.skipped)
 
 
-def documents(fraction: float = 0.02) -> Build:
+def documents(fraction: Inside = 0.02) -> Build:
   """Whole documents, chosen by a hash of their name.
 
   A document stays on its side when others are added, removed or reordered. All
   passages of one are on one side: the name is that of the document that they
   were cut from.
   """
-  _check(fraction)
 
   def build(corpus: Source, parent: Callable[[str], str]) -> Split:
     def held_out(document: Document) -> bool:
@@ -114,13 +113,12 @@ def documents(fraction: float = 0.02) -> Build:
   return build
 
 
-def tail(fraction: float = 0.1) -> Build:
+def tail(fraction: Inside = 0.1) -> Build:
   """The last characters of the corpus, counted over all documents.
 
   The document at the boundary is cut in two. For one file this is the split
   of nanoGPT's character data: `data[:int(n * 0.9)]` trains.
   """
-  _check(fraction)
 
   def build(corpus: Source, parent: Callable[[str], str]) -> Split:
     del parent
@@ -204,14 +202,6 @@ def _always(document: Document) -> bool:
 
 def _sum(a: int | None, b: int | None) -> int | None:
   return None if a is None or b is None else a + b
-
-
-def _check(fraction: float):
-  if not 0 < fraction < 1:
-    raise UsageError(
-      f'data.holdout: fraction={fraction!r} must lie between 0 and 1; to hold '
-      "nothing out write 'none'"
-    )
 
 
 HOLDOUTS = {'documents': documents, 'tail': tail, 'none': none}

@@ -20,7 +20,8 @@ tells before the first step.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpt_jax import spec
+from gpt_jax import ranges, spec
+from gpt_jax.ranges import NotNegative, Real
 from gpt_jax.spec import Pair, UsageError
 
 # Weights count in this part of 1.
@@ -82,7 +83,7 @@ def phases(text: str) -> list[Phase]:
 
 def mixture(
   *weights: Pair,
-  from_token: float = 0,
+  from_token: NotNegative = 0,
   draw: str = 'without_replacement',
   shares: str = 'rows',
 ) -> Phase:
@@ -96,7 +97,8 @@ def mixture(
       where rows are padded.
   """
   named = {pair.key: pair.value for pair in weights}
-  numbers = all(isinstance(w, int | float) for w in named.values())
+  real = ranges.declared(Real)
+  numbers = not any(real.problem(weight) for weight in named.values())
   if not weights or len(named) < len(weights) or not numbers:
     raise UsageError(
       'data.source: give each source one weight, as in '

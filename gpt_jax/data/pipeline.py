@@ -134,16 +134,6 @@ def rows_per_epoch(store: TokenStore, length: int) -> int:
   return count
 
 
-def causal(rows: np.ndarray) -> Batch:
-  """Each token predicts the next: [B, L + 1] to arrays [B, L]."""
-  targets = np.ascontiguousarray(rows[:, 1:])
-  return {
-    'inputs': np.ascontiguousarray(rows[:, :-1]),
-    'targets': targets,
-    'weights': np.ones(targets.shape, np.float32),
-  }
-
-
 def all_rows(count: int) -> slice:
   """The share of the only host."""
   return slice(0, count)
@@ -157,8 +147,8 @@ def batches(
   start: int,
   stop: int,
   rows: Callable[[int], tuple[int, int]],
+  make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
-  make_batch: MakeBatch = causal,
 ) -> Iterator[Batch]:
   """Yields this host's share of the batches of steps [start, stop).
 
@@ -172,8 +162,8 @@ def batches(
     start: the first step.
     stop: after the last step.
     rows: step -> (offset, count), the rows of the run that make its batch.
-    host_rows: count -> the slice of them that this host reads.
     make_batch: rows of tokens -> the arrays of a batch.
+    host_rows: count -> the slice of them that this host reads.
 
   Raises:
     UsageError: at once, if the store is shorter than one row.
@@ -193,8 +183,8 @@ def evaluation_batches(
   *,
   length: int,
   rows: int,
+  make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
-  make_batch: MakeBatch = causal,
 ) -> Iterator[Batch]:
   """Yields batches that have each token of the store as a target once.
 
@@ -206,8 +196,8 @@ def evaluation_batches(
     store: the split held out.
     length: targets in a row.
     rows: in a batch, over all hosts.
-    host_rows: count -> the slice of them that this host reads.
     make_batch: rows of tokens -> the arrays of a batch.
+    host_rows: count -> the slice of them that this host reads.
   """
 
   def batch(step: int) -> Batch:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax import spec
 from gpt_jax.data import (
+  array_writer,
   build,
   eval_sets,
   files,
@@ -187,7 +188,7 @@ def _settings(config: Any) -> Settings:
         f'data.holdout={data.holdout!r}: would hold out the last source of a '
         "mixture alone; take 'documents(fraction=0.02)'"
       )
-  token_store.codec(data.compression)
+  array_writer.codec(data.compression)
   return Settings(
     *(source, data.holdout, chosen.name, data.clean), data.compression
   )

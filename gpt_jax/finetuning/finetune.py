@@ -18,7 +18,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import loop, rewind
+from gpt_jax.training import loop, rewind, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.history import History
@@ -53,7 +53,10 @@ def finetune(
       )
     splits[name] = setup.encoded(prepared, predict)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
-  with watchdog.watching(watchdog.deadlines(config), stacks):
+  with (
+    workdir_lib.locked(workdir),
+    watchdog.watching(watchdog.deadlines(config), stacks),
+  ):
     job, state = start(prepared, source, workdir)
     state = loop.fit(job, state)
     phases.enter('end')
@@ -70,6 +73,7 @@ def start(
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
   run_lib.check_devices(config)
+  trackers.check(config)
   with workdir_lib.untouched_if_refused(workdir):
     run = run_lib.build(config)
     history = History(workdir)

@@ -161,6 +161,19 @@ def _glue(folder: str, name: str) -> dict[str, str]:
   return published.splits(folder, '{}.tsv', f'glue/{name}')
 
 
+# Folders as GLUE calls them.
+FOLDERS = {
+  'sst2': 'SST-2',
+  'cola': 'CoLA',
+  'mrpc': 'MRPC',
+  'stsb': 'STS-B',
+  'qqp': 'QQP',
+  'rte': 'RTE',
+  'qnli': 'QNLI',
+  'mnli': 'MNLI',
+  'wnli': 'WNLI',
+}
+
 TASKS = {
   'sst2': sst2,
   'cola': cola,

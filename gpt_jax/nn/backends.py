@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from gpt_jax.nn import devices, kernels
 from gpt_jax.nn.dot_product import Request, attend_within
+from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
 log = logging.getLogger('gpt_jax')
@@ -65,7 +66,7 @@ def reference() -> Backend:
 
 
 def splash(
-  block: int = 512, fused_until: int = 4096, interpret: bool = False
+  block: Count = 512, fused_until: Whole = 4096, interpret: bool = False
 ) -> Backend:
   """JAX's Pallas kernel for TPU, which skips blocks that are hidden.
 

@@ -11,6 +11,7 @@ from flax import linen as nn
 
 from gpt_jax.nn import layout
 from gpt_jax.nn.context import Cache, Context, KVCache, SegmentMemory
+from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 
 Factory = Callable[..., nn.Module]
@@ -176,7 +177,7 @@ def post() -> Choice:
   return Choice(PostNormBlock, False)
 
 
-def parallel(num_norms: int = 1) -> Choice:
+def parallel(num_norms: Count = 1) -> Choice:
   """GPT-J, PaLM, Falcon 7B; with two norms GPT-NeoX, Falcon 40B."""
   if num_norms not in (1, 2):
     raise UsageError(f'model.block: num_norms={num_norms} must be 1 or 2')

@@ -15,6 +15,7 @@ from gpt_jax.nn.activations import ACTIVATIONS, Activation
 from gpt_jax.nn.adaptive import Clusters
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
+from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
 AXES = ('vocab', 'embed')
@@ -106,7 +107,7 @@ def _scale(field: str, name: str) -> Callable[[int], float]:
 
 
 def tokens(
-  scale: str = 'none', token_types: int = 0, norm: bool = False
+  scale: str = 'none', token_types: Whole = 0, norm: bool = False
 ) -> Input:
   """A table row for each token.
 
@@ -119,7 +120,7 @@ def tokens(
 
 
 def adaptive(
-  cutoffs: tuple, d_embed: int, div_val: int = 1, scale: str = 'none'
+  cutoffs: tuple, d_embed: Count, div_val: Count = 1, scale: str = 'none'
 ) -> Input:
   """Narrower vectors for rarer tokens (Baevski and Auli 2019).
 

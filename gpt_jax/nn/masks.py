@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 
 
@@ -67,17 +68,15 @@ def bidirectional() -> Pattern:
   return Pattern(causal=False)
 
 
-def local(window: int) -> Pattern:
+def local(window: Count) -> Pattern:
   """Every token sees itself and the `window` - 1 tokens before it."""
-  _at_least_one(window=window)
   return Pattern(window=window)
 
 
-def strided(stride: int) -> Pattern:
+def strided(stride: Count) -> Pattern:
   """The last `stride` tokens, and every `stride`-th before (Sparse
   Transformer, Child et al. 2019, section 4.3; both sets in one head).
   """
-  _at_least_one(stride=stride)
 
   def rule(query: jax.Array, key: jax.Array) -> jax.Array:
     distance = query - key
@@ -90,11 +89,10 @@ def strided(stride: int) -> Pattern:
   return Pattern(rule=rule, count=count)
 
 
-def fixed(stride: int, summary: int = 1) -> Pattern:
+def fixed(stride: Count, summary: Count = 1) -> Pattern:
   """The token's own block of `stride`, and the last `summary` tokens of each
   block before (Sparse Transformer, section 4.3; both sets in one head).
   """
-  _at_least_one(stride=stride, summary=summary)
   if summary > stride:
     raise UsageError(
       f'model.attention: summary={summary} is longer than a block of stride='
@@ -109,12 +107,6 @@ def fixed(stride: int, summary: int = 1) -> Pattern:
     return query % stride + 1 + query // stride * summary
 
   return Pattern(rule=rule, count=count)
-
-
-def _at_least_one(**sizes: int) -> None:
-  for name, size in sizes.items():
-    if size < 1:
-      raise UsageError(f'model.attention: {name}={size} must be at least 1')
 
 
 PATTERNS: dict[str, Callable[..., Pattern]] = {

@@ -15,6 +15,7 @@ from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Batch, Loss, Objective, Params
 from gpt_jax.objectives.cross_entropy import Sums, penalised_cross_entropy
+from gpt_jax.ranges import NotNegative
 from gpt_jax.spec import UsageError
 
 
@@ -27,17 +28,13 @@ def make_batch(rows: np.ndarray) -> dict[str, np.ndarray]:
   }
 
 
-def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
+def causal(z_loss: NotNegative = 0.0) -> Callable[[Transformer], Objective]:
   """Next-token prediction with the mean taken over all tokens that count.
 
   Args:
     z_loss: factor of log(Z)^2, which is added in training (PaLM, section 5:
       1e-4). Neither the reported nor the evaluated loss has it.
   """
-  if z_loss < 0:
-    raise UsageError(
-      f'objective.name: z_loss={z_loss} must not be negative; 0 turns it off'
-    )
 
   def build(model: Transformer) -> Objective:
     adaptive = spec.build('model.output', model.output, OUTPUTS).own is not None

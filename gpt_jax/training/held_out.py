@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt_jax.data import pipeline
 from gpt_jax.data.eval_sets import EvalSet
+from gpt_jax.objectives import causal
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.run import Run
 
@@ -55,6 +56,7 @@ class HeldOut:
       held_out.store,
       length=config.model.context_length,
       rows=rows,
+      make_batch=causal.make_batch,
       host_rows=self._run.host_rows,
     )
     sums = []

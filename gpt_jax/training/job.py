@@ -13,7 +13,7 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data import pipeline, skips
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.runtime import hosts
-from gpt_jax.training import metrics
+from gpt_jax.training import metrics, trackers
 from gpt_jax.training.history import History
 from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.run import Run
@@ -127,13 +127,18 @@ class Job(NamedTuple):
     return jax.process_index() == 0
 
   def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
-    """Opens metrics.jsonl at step `done`; `start` goes into its event."""
-    length = config_lib.row_tokens(self.run.config)
+    """Opens the metrics at step `done`; `start` goes into their event."""
+    config = self.run.config
+    length = config_lib.row_tokens(config)
+    opened = (
+      trackers.open_all(config, self.workdir, done) if self.active else ()
+    )
     return metrics.Metrics(
       self.workdir,
       step=done,
       active=self.active,
       keep=self.history.add,
+      trackers=opened,
       context_length=length,
       rows_per_epoch=self.data.rows_per_epoch,
       **start,

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: JSON lines are the truth, TensorBoard and the progress bar views."""
+"""Metrics: JSON lines are the truth, trackers and the progress bar views."""
 
 import contextlib
 import datetime
@@ -9,11 +9,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import rich.progress
-from tensorboardX import SummaryWriter
 
 from gpt_jax.runtime.log import console, log, seconds_since_start
 from gpt_jax.spec import UsageError
@@ -120,8 +119,20 @@ def _now() -> float:
   return round(time.time(), 3)
 
 
+class Tracker(Protocol):
+  """What shows the metrics of a run; see `trackers`."""
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Adds the numbers of a step."""
+    ...
+
+  def close(self) -> None:
+    """Waits until all is written."""
+    ...
+
+
 class Metrics:
-  """Writes `WORKDIR/metrics.jsonl` and TensorBoard event files.
+  """Writes `WORKDIR/metrics.jsonl`, and passes numbers on to trackers.
 
   Opened at a step, it drops the lines after it: a resumed run logs those
   steps again. What their time was is kept in the event `start`. Only the first
@@ -135,18 +146,20 @@ class Metrics:
     step: int,
     active: bool,
     keep: Callable[[dict[str, Any]], None] | None = None,
+    trackers: Sequence[Tracker] = (),
     **start: Any,
   ):
-    """Opens the files.
+    """Opens the file.
 
     Args:
       workdir: of the run.
-      step: so many steps are done.
+      step: steps done.
       active: whether this process writes.
       keep: called with each new line, on every process.
+      trackers: get the numbers too; closed with the file.
       **start: goes into the event.
     """
-    self._active, self._keep = active, keep
+    self._active, self._keep, self._trackers = active, keep, trackers
     if not active:
       return
     lines = read(workdir)
@@ -166,14 +179,11 @@ class Metrics:
     self._file = open(path, 'ab', buffering=0)  # noqa: SIM115
     self._unwritten = b''
     self._full = False
-    self._board: Any = SummaryWriter(
-      os.path.join(workdir, 'tensorboard'), purge_step=step + 1
-    )
 
   def write(self, step: int, **values: Any) -> None:
     """Appends one line, with its time.
 
-    TensorBoard gets the numbers too, as far as they are finite.
+    Trackers get the numbers too, as far as they are finite.
     """
     line = {'step': step, 'time': _now(), **values}
     if self._keep:
@@ -189,10 +199,13 @@ class Metrics:
       if not self._full:
         log.warning('metrics.jsonl cannot be written (%s); lines wait', e)
       self._full = True
-    for name, value in values.items():
-      drawn = isinstance(value, int | float) and math.isfinite(value)
-      if drawn and self._board_works():
-        self._board.add_scalar(name, value, step)
+    numbers = {
+      name: value
+      for name, value in values.items()
+      if isinstance(value, int | float) and math.isfinite(value)
+    }
+    for tracker in self._trackers:
+      tracker.write(step, numbers)
 
   def sync(self) -> None:
     """Waits until the lines are on the disk, as far as it has room.
@@ -204,22 +217,12 @@ class Metrics:
       with contextlib.suppress(OSError):
         os.fsync(self._file.fileno())
 
-  def _board_works(self) -> bool:
-    """False once its thread died of a full disk: its queue would block."""
-    if self._board is None:
-      return False
-    if not self._board.file_writer.event_writer._worker.is_alive():
-      log.warning('TensorBoard events cannot be written; metrics.jsonl has all')
-      self._board = None
-      return False
-    return True
-
   def _flush(self) -> None:
     while self._unwritten:
       self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
 
   def close(self) -> None:
-    """Closes the files.
+    """Closes the file and the trackers.
 
     Raises:
       OSError: lines that waited for room cannot be written.
@@ -227,8 +230,8 @@ class Metrics:
     if self._active:
       self._flush()
       self._file.close()
-      if self._board_works():
-        self._board.close()
+      for tracker in self._trackers:
+        tracker.close()
 
 
 class Progress:

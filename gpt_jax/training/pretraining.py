@@ -10,11 +10,11 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
-from gpt_jax.data import eval_sets, prepare
+from gpt_jax.data import eval_sets, manifest, prepare
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
 from gpt_jax.runtime.log import log
-from gpt_jax.training import rewind
+from gpt_jax.training import rewind, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import HeldOut
@@ -41,7 +41,10 @@ def start(
   """
   workdir_lib.check_same_run(config, workdir)
   run_lib.check_devices(config)
+  trackers.check(config)
   folder = run_lib.data_folder(config, workdir)
+  if not manifest.exists(folder):
+    workdir_lib.check_tokenizer(config)
   with workdir_lib.untouched_if_refused(workdir, folder):
     with phases.during('prepare'):
       store = hosts.first_process_first(
@@ -77,6 +80,8 @@ def start(
     rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
     history.restart(checkpointer.restored)
+    if state is None:
+      state = run_lib.init_state(run)
   micro_rows = config.batch.micro_rows
   log.info(
     '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %s rows, %s',
@@ -92,9 +97,9 @@ def start(
   )
   if jax.process_index() == 0:
     workdir_lib.start(config, workdir, tokenizer)
-  if state is None:
-    state = run_lib.init_state(run)
-  elif int(state.step) < config.schedule.num_steps:
+  if checkpointer.restored is None:
+    return job, state
+  if int(state.step) < config.schedule.num_steps:
     log.info('resuming after step %d', int(state.step))
   else:
     log.info('this run is complete: %d steps are done', int(state.step))

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.objectives.base import Batch, Objective
-from gpt_jax.optim import rounding
+from gpt_jax.optim import rounding, schedule_count
 from gpt_jax.optim.average import Average
-from gpt_jax.optim.schedule_count import at_step
 from gpt_jax.optim.train_state import TrainState
 
 Metrics = dict[str, Any]  # arrays, and arrays by name
@@ -62,7 +61,7 @@ def train_step(
     grads = jax.tree.map(lambda g: g * scale, grads)
   updates, opt_state = optimizer.update(
     grads,
-    at_step(state.opt_state, state.step),
+    schedule_count.at_step(state.opt_state, state.step),
     rounding.to_float32(state.params),
   )
   params = rounding.add(

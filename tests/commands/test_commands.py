@@ -47,7 +47,7 @@ def workdir(tmp_path_factory):
 def test_train_leaves_the_workdir_that_the_design_promises(workdir):
   assert {p.name for p in workdir.iterdir()} == {
     *('config.json', 'metrics.jsonl', 'checkpoints', 'tokenizer', 'data'),
-    *('loss.png', 'samples.txt', 'tensorboard'),
+    *('loss.png', 'samples.txt', 'tensorboard', '.lock'),
   }
   lines = metrics.read(str(workdir))
   losses = [m['loss'] for m in lines if 'loss' in m]

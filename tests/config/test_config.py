@@ -76,15 +76,16 @@ def test_resolve_returns_a_new_locked_config():
     ),
     (
       {'model.attention': 'local(window=0)'},
-      'model.attention: window=0 must be at least 1',
+      "model.attention='local(window=0)': window=0 must be at least 1",
     ),
     (
       {'model.dropout': 'rates(residual=1.0)'},
-      'model.dropout: residual=1.0 is not in [0, 1)',
+      "model.dropout='rates(residual=1.0)': residual=1.0 must be below 1",
     ),
     (
       {'model.dropout': 'rates(embedding=-0.1)'},
-      'model.dropout: embedding=-0.1 is not in [0, 1)',
+      "model.dropout='rates(embedding=-0.1)': "
+      'embedding=-0.1 must be at least 0',
     ),
     (
       {'model.dtype': 'float16'},

@@ -15,8 +15,7 @@ import configs
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.__main__ import main
-from gpt_jax.commands import inspect
-from gpt_jax.costs import flops, totals
+from gpt_jax.costs import flops, papers, totals
 from gpt_jax.data import mixture
 from gpt_jax.data.tokenizers.tokenizer import TOKENIZERS
 from gpt_jax.finetuning.known_tasks import TASKS
@@ -516,4 +515,4 @@ def test_table_in_the_docs(monkeypatch, capsys):
 
 def test_table_needs_configs(tmp_path):
   with pytest.raises(UsageError, match=r'has no configs/\*\.py'):
-    inspect.papers_table(tmp_path)
+    papers.table(tmp_path)

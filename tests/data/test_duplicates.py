@@ -8,7 +8,13 @@ import shutil
 
 import pytest
 
-from gpt_jax.data import duplicates, encode, manifest, prepare, store
+from gpt_jax.data import (
+  array_writer,
+  duplicates,
+  encode,
+  manifest,
+  prepare,
+)
 from gpt_jax.data.duplicates import Duplicates
 
 
@@ -68,8 +74,8 @@ def test_going_on_counts_what_was_written_before(
   caplog.set_level(logging.INFO)
   monkeypatch.setattr(encode, '_BATCH', 1)
   monkeypatch.setattr(manifest, 'BLOCK', 64)
-  monkeypatch.setattr(store, '_CHUNK', 64)
-  monkeypatch.setattr(store, '_SHARD_BYTES', 512)
+  monkeypatch.setattr(array_writer, '_CHUNK', 64)
+  monkeypatch.setattr(array_writer, '_SHARD_BYTES', 512)
 
   def die(stage, done, total):
     if stage == 'tokenizing' and done > 4000:

@@ -107,8 +107,8 @@ def test_pieces_that_cleaning_cut_stay_with_their_document(corpus):
 @pytest.mark.parametrize(
   ('text', 'words'),
   [
-    ('tail(fraction=1.0)', ['data.holdout', '1.0', 'none']),
-    ('documents(fraction=-1)', ['data.holdout', '-1']),
+    ('tail(fraction=1.0)', ['data.holdout', 'fraction=1.0 must be below 1']),
+    ('documents(fraction=-1)', ['data.holdout', 'fraction=-1 must be above 0']),
     ('last', ['data.holdout', 'last', 'documents, jsonl, mixture, none']),
     ("text('gone')", ['data.holdout', 'gone', 'no file']),
     ('none, none', ['data.holdout', 'give one']),

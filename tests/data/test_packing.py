@@ -109,7 +109,7 @@ def test_the_loss_of_packed_documents_is_that_of_each_alone():
       # What it is predicted from: of a long document, the token before.
       before.append(document[i - 1] if i else EOS)
   (packed,) = pipeline.evaluation_batches(
-    store, length=length, rows=len(pieces)
+    store, length=length, rows=len(pieces), make_batch=causal.make_batch
   )
   assert len(rows_of(SIZES, length)) < len(pieces)
   sizes = np.array([len(piece) for piece in pieces])
@@ -143,7 +143,7 @@ def test_every_host_and_epoch_has_its_rows():
   source = pipeline.RowSource(store, length=length, seed=3)
   for epoch in range(2):
     rows = source.batch(
-      range(epoch * count, (epoch + 1) * count), pipeline.causal
+      range(epoch * count, (epoch + 1) * count), causal.make_batch
     )
     found = rows['targets'][rows['weights'] > 0]
     everything = store.tokens(0, len(store))
@@ -187,7 +187,9 @@ def test_the_config_chooses_them(corpus, make_config):
   config.data.rows = 'documents'
   store = prepare.ensure(config, 'D')
   batch = next(
-    pipeline.evaluation_batches(store.validation(), length=101, rows=3)
+    pipeline.evaluation_batches(
+      store.validation(), length=101, rows=3, make_batch=causal.make_batch
+    )
   )
   assert batch['segments'].max() > 0
 

@@ -130,5 +130,5 @@ def test_refusals():
     with pytest.raises(UsageError, match='keeps no memory'):
       init_memories(make(position=position), B)
   for sizes in ((-1, 0), (0, -1)):
-    with pytest.raises(UsageError, match='must be at least 0'):
+    with pytest.raises(UsageError, match='=-1 must be at least 0'):
       init_memories(make(*sizes), B)

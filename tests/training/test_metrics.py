@@ -12,6 +12,7 @@ import pytest
 
 from gpt_jax.training import metrics
 from gpt_jax.training.metrics import Metrics, write_atomically
+from gpt_jax.training.trackers import TensorBoard
 
 
 def write(workdir, step, *lines):
@@ -137,7 +138,10 @@ def test_only_the_active_process_writes(tmp_path):
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):
-  write(tmp_path, 0, (1, {'loss': 2.5, 'event': 'first_step'}))
+  board = TensorBoard(str(tmp_path), step=0)
+  log = Metrics(str(tmp_path), step=0, active=True, trackers=[board])
+  log.write(1, loss=2.5, event='first_step')
+  log.close()
   [path] = (tmp_path / 'tensorboard').iterdir()
   content = path.read_bytes()
   assert b'loss' in content and b'event' not in content.replace(b'events', b'')
@@ -170,7 +174,8 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, call):
 )
 def test_lines_wait_while_the_disk_is_full(tmp_path):
   """The kernel lets no file grow any further, in the middle of a line."""
-  log = Metrics(str(tmp_path), step=0, active=True)
+  board = TensorBoard(str(tmp_path), step=0)
+  log = Metrics(str(tmp_path), step=0, active=True, trackers=[board])
   log.write(1, loss=2.5)
   path = tmp_path / 'metrics.jsonl'
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The small decisions of the training loop."""
+"""What a run is refused for before it starts, and its meter."""
 
 import types
 
@@ -10,27 +10,9 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.costs import flops
 from gpt_jax.spec import UsageError
-from gpt_jax.training import loop
 from gpt_jax.training import meter as meter_lib
 from gpt_jax.training import workdir as workdir_lib
 from tests.support import tiny
-
-
-@pytest.mark.parametrize(
-  'every, last, steps',
-  [
-    (3, 10, [3, 6, 9, 10]),
-    (5, 10, [5, 10]),
-    (1, 3, [1, 2, 3]),
-    (10, 10, [10]),
-    (11, 10, [10]),
-    (0, 10, [10]),
-    (7, 1, [1]),
-  ],
-)
-def test_should(every, last, steps):
-  found = [s for s in range(1, last + 1) if loop.should(s, every, last)]
-  assert found == steps
 
 
 def saved(workdir, **changes):

@@ -134,8 +134,6 @@ def check(step: Decontaminate):
       'data.clean: name the evaluation files, as in '
       "decontaminate('test/*.jsonl')"
     )
-  if step.n < 1 or step.frequent < 0:
-    raise UsageError('data.clean: decontaminate takes n >= 1 and frequent >= 0')
   grams = index(step.patterns, step.field, step.n)
   if not len(grams):
     raise UsageError(

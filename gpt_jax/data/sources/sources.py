@@ -5,6 +5,7 @@
 Tables and TensorFlow datasets are in `tables` and `tfds`.
 """
 
+import codecs
 import functools
 import json
 import os
@@ -26,6 +27,7 @@ from gpt_jax.data.sources.source import (
 )
 from gpt_jax.data.sources.tables import parquet
 from gpt_jax.data.sources.tfds import tfds, tfds_dir
+from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError
 
 # What one worker reads at once: so many bytes, or fewer small files, each of
@@ -157,7 +159,7 @@ def mixture(*calls: Pair) -> Reader:
   return Reader(units, files, total, stream=stream, skipped=skipped)
 
 
-def passages(documents: str, chars: int = 1000) -> Reader:
+def passages(documents: str, chars: Count = 1000) -> Reader:
   """Cuts the documents of another source, `passages("text('books/*.txt')")`.
 
   Each is cut at blank lines into documents of at least `chars` characters (the
@@ -165,8 +167,6 @@ def passages(documents: str, chars: int = 1000) -> Reader:
   documents that the vector of that token is hardly trained, and what follows
   it, as in all evaluation of a text by itself, is scored wrongly.
   """
-  if chars < 1:
-    raise UsageError(f'passages: chars={chars}: must be at least 1')
   whole = load('passages', documents)
 
   def unit(part: Source, skip: Skip) -> Iterator[Document]:
@@ -258,9 +258,11 @@ def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
 
 
 def _decode(path: str) -> str:
-  # Decoding bytes keeps '\r\n' as it is, where text mode would not.
+  # Decoding bytes keeps '\r\n' as it is, where text mode would not. A
+  # byte-order mark is no part of the text.
   try:
-    return pathlib.Path(path).read_bytes().decode('utf-8')
+    data = pathlib.Path(path).read_bytes()
+    return data.removeprefix(codecs.BOM_UTF8).decode('utf-8')
   except UnicodeDecodeError as e:
     raise Bad(
       path,

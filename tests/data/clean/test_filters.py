@@ -147,7 +147,7 @@ def test_a_threshold_for_the_classifier(texts):
   ('call', 'words'),
   [
     ("language('xx')", "'xx'.* is unknown; one of "),
-    ("language('en', probability=2)", 'between 0 and 1'),
+    ("language('en', probability=2)", 'probability=2 must be at most 1'),
     ('quality', 'two sources of text'),
     ("quality(function='scores:absent')", "no attribute 'absent'"),
     ("quality(function='json')", 'can be imported'),

@@ -171,7 +171,17 @@ def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(
 
 
 def test_passages_need_a_length_and_a_source():
-  with pytest.raises(UsageError, match='chars=0: must be at least 1'):
+  with pytest.raises(UsageError, match='chars=0 must be at least 1'):
     read("passages('stdlib', chars=0)")
   with pytest.raises(UsageError, match='unknown'):
     read("passages('books')")
+
+
+def test_a_byte_order_mark_is_no_text(corpus):
+  mark = b'\xef\xbb\xbf'
+  (corpus / 'a.md').write_bytes(mark + 'one\ufefftwo'.encode())
+  (corpus / 'b.md').write_bytes(mark)  # no text at all
+  assert read("text('*.md')") == [('a.md', 'one\ufefftwo')]
+  line = b'{"text": "x"}\n'
+  (corpus / 'a.jsonl').write_bytes(mark + line * 2)
+  assert [d.text for d in read("jsonl('a.jsonl')")] == ['x', 'x']
