@@ -1,9 +1,11 @@
 # Each target sets up its own environment: .venv, from constraints.txt.
 #   make smoke   trains a small GPT on this machine, in about five minutes
-#   make test    runs the test suite
+#   make test    runs the test suite, but for what is marked slow
+#   make slow    runs the rest: whole runs, killed and resumed, on several hosts
 #   make lint    ruff, pyright and shellcheck
 #   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
 #   make lm_eval tests lm-eval's tasks on our workdirs, in .venv-lm_eval
+#   make wandb   tests the tracker wandb offline, in .venv-wandb
 #   make tpu     runs the tests that compile for TPU slices, with libtpu in .venv
 #   make crash   kills a small run KILLS times, and compares with one left alone
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
@@ -20,13 +22,16 @@ TPU_TESTS := tests/planning/test_plan.py tests/training/test_layout.py \
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke test lint crash plan tpu beam lm_eval
+.PHONY: smoke test slow lint crash plan tpu beam lm_eval wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
 
 test: .venv/ready
 	$(BIN)/python -m pytest
+
+slow: .venv/ready
+	$(BIN)/python -m pytest -m slow
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -59,6 +64,12 @@ lm_eval: .venv-lm_eval/ready
 
 .venv-lm_eval/ready: pyproject.toml constraints.txt
 	$(call environment,.venv-lm_eval,constraints.txt,'.[eval]' hypothesis pytest pytest-xdist)
+
+wandb: .venv-wandb/ready
+	.venv-wandb/bin/python -m pytest -n 0 tests/training/test_wandb.py
+
+.venv-wandb/ready: pyproject.toml constraints.txt
+	$(call environment,.venv-wandb,constraints.txt,'.[wandb]' hypothesis pytest pytest-xdist)
 
 # Apart from .venv: Beam needs older versions of some libraries.
 .venv-beam/ready: pyproject.toml constraints-beam.txt

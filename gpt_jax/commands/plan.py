@@ -284,7 +284,7 @@ class _telling:
     """The function to tell."""
     if not progress.is_terminal:
       return log.info
-    self._status: Any = progress.status('reckoning')
+    self._status: Any = progress.status('estimating')
     self._status.start()
     return self._status.update
 

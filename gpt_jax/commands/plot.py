@@ -63,7 +63,8 @@ def main(args: cli.Args) -> None:
     print(path)
     return
   workdirs = args.workdir.split(',')
-  print(loss_curves(workdirs, out=args.out))
+  if path := loss_curves(workdirs, out=args.out):
+    print(path)
   if args.out is None:
     for path in filter(None, map(routers.router_curves, workdirs)):
       print(path)

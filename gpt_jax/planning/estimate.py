@@ -78,7 +78,7 @@ def step_time(
   """See `Estimate` and `assumptions`.
 
   Args:
-    flops: that one device executes in a step: `matmuls.Flops.total`.
+    flops: that one device executes in a step: `hlo_matmuls.Flops.total`.
     collectives: of `collectives.read`.
     mesh: of TPU devices, that the program was compiled for.
     rates: of one device.

@@ -3,7 +3,7 @@
 """Reads the text of a compiled program, which is that of one device.
 
   program = hlo.parse(compiled.as_text())
-  flops = matmuls.flops(program)
+  flops = hlo_matmuls.count(program)
   sent = collectives.read(program, mesh)
   estimate.step_time(flops.total, sent, mesh, rates)
 

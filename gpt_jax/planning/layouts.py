@@ -5,8 +5,8 @@
 An axis that is one or more whole dimensions of the slice keeps its rings, and
 with them the reduce-scatter of gradients; one that shares a dimension loses
 them. So meshes are made by giving each dimension to an axis, and only tensor
-may be a part of one. They are put in order by reckoning (`cost_model.py`): what
-is reported comes from the compiled program.
+may be a part of one. They are ranked by `cost_model`; what is reported comes
+from the compiled program.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from gpt_jax.spec import UsageError
 UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'tensor': 1}
 # A part of a dimension that tensor may take.
 PARTS = (2, 4, 8)
-FREE = 0.9  # of HBM may be full by this file's reckoning
+FREE = 0.9  # share of HBM that an estimate may fill
 
 
 class Layout(NamedTuple):
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
   changes: dict[str, Any]  # fields of the config, the mesh among them
   seconds: float  # of a step, by the roofline: to put layouts in order
   state: float  # bytes on one device
-  bytes: float  # by reckoning, with gradients and activations
+  bytes: float  # estimated, with gradients and activations
 
   @property
   def text(self) -> str:
@@ -71,7 +71,7 @@ def candidates(
   Args:
     config: resolved, with its vocabulary; its mesh does not matter.
     slices: what the mesh is of.
-    sizes: remembers what was reckoned before.
+    sizes: cache of the sizes computed so far.
     micro: whether `batch.micro_rows` may change too. The most rows at a time
       that fit are taken, since each micro-batch gathers all parameters anew.
 

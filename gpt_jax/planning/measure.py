@@ -9,7 +9,7 @@ import jax
 
 from gpt_jax.costs import flops
 from gpt_jax.nn.pattern import period
-from gpt_jax.planning import collectives, estimate, gradients, hlo, matmuls
+from gpt_jax.planning import collectives, estimate, gradients, hlo, hlo_matmuls
 from gpt_jax.planning.compile import Program
 from gpt_jax.planning.estimate import Rates
 from gpt_jax.planning.topologies import Slices
@@ -115,7 +115,7 @@ def measure(program: Program, slices: Slices) -> Stage:
   run, rows = program.run, program.rows
   config, mesh = run.config, run.mesh
   text = hlo.parse(program.compiled.call.as_text())
-  executed = matmuls.count(text)
+  executed = hlo_matmuls.count(text)
   sent = collectives.read(text, mesh)
   state = run_lib.abstract_state(run)
   paths = list(flops.parameter_table(state.params))

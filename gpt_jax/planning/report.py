@@ -30,8 +30,8 @@ def to_json(name: str, plan: Plan) -> dict[str, Any]:
 
 
 def misfit_to_json(name: str, misfit: Misfit) -> dict[str, Any]:
-  """What it needs, and the plan that fits."""
-  remedy = misfit.remedy
+  """What it needs, and the suggested plan."""
+  suggestion = misfit.suggestion
   return {
     **_head(name, misfit.slices, misfit.config),
     'fits': False,
@@ -41,7 +41,8 @@ def misfit_to_json(name: str, misfit: Misfit) -> dict[str, Any]:
     'limit': misfit.limit,
     'tried': misfit.tried,
     'larger': misfit.larger,
-    'remedy': to_json(name, remedy) if remedy else None,
+    # The key is older than the word.
+    'remedy': to_json(name, suggestion) if suggestion else None,
   }
 
 
@@ -131,22 +132,22 @@ def show_misfit(name: str, misfit: Misfit, console: Console) -> None:
     f'{name} on {misfit.slices}: does not fit: the step of {misfit.rows} rows '
     f'needs {misfit.needed / GIB:.1f} GiB of {misfit.limit / GIB:.2f}; '
   )
-  if misfit.remedy is None:
+  if misfit.suggestion is None:
     console.print(
       text
       + f'none of {misfit.tried} changes helps here; take '
-      + (f'{misfit.larger} (by reckoning)' if misfit.larger else 'more chips'),
+      + (f'{misfit.larger} (estimated)' if misfit.larger else 'more chips'),
       soft_wrap=True,
     )
     return
-  remedy = misfit.remedy
-  changed = {k: v for k, v in remedy.changes.items() if _new(misfit, k, v)}
+  suggestion = misfit.suggestion
+  changed = {k: v for k, v in suggestion.changes.items() if _new(misfit, k, v)}
   console.print(
     text + f'smallest change that fits: {overrides(changed)} '
-    f'({remedy.peak / GIB:.1f} GiB)',
+    f'({suggestion.peak / GIB:.1f} GiB)',
     soft_wrap=True,
   )
-  show(name, remedy, console)
+  show(name, suggestion, console)
 
 
 def show_search(

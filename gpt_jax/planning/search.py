@@ -88,7 +88,7 @@ def _variants(request: Request) -> list[dict[str, Any]]:
     else:
       options = [layouts.given(config, request.slices, sizes)]
     for option in options:
-      # The reckoning of activations may be twice too high.
+      # The estimate of activations may be twice too high.
       if option.bytes > 2 * limit or option.state > limit:
         continue
       changes = {**option.changes, 'model.remat': remat}
@@ -105,7 +105,7 @@ def _variants(request: Request) -> list[dict[str, Any]]:
   if not found:
     enough = suggestions.larger(request)
     raise UsageError(
-      f'--topology={request.slices.name}: by reckoning no layout fits; take '
+      f'--topology={request.slices.name}: no layout is estimated to fit; take '
       + (enough or 'more chips of another generation')
     )
   found.sort(key=lambda entry: entry[:2])

@@ -37,10 +37,10 @@ class Misfit(NamedTuple):
     rows: of the stage that does not fit.
     needed: bytes on one chip.
     limit: bytes that the compiler allows.
-    remedy: a plan that fits; None where none of those tried does.
+    suggestion: a plan that fits; None if none of those tried does.
     tried: how many changes were compiled.
-    larger: the next larger slice that is enough by reckoning, where nothing
-      helps here.
+    larger: if there is no suggestion, the next larger slice that is estimated
+      to be enough.
   """
 
   config: Config
@@ -49,7 +49,7 @@ class Misfit(NamedTuple):
   rows: int
   needed: float
   limit: float
-  remedy: Plan | None
+  suggestion: Plan | None
   tried: int
   larger: str | None
 
@@ -59,8 +59,9 @@ def smallest_change(
 ) -> Misfit:
   """Looks for the smallest change with which a config fits.
 
-  First what keeps less for the backward pass, then fewer rows at a time, then
-  other meshes. What cannot fit by reckoning is not compiled.
+  First rematerialisation that keeps less, then fewer rows at a time, then other
+  meshes. What the cost model rules out is
+  not compiled.
 
   Args:
     request: that does not fit.
@@ -70,7 +71,7 @@ def smallest_change(
   """
   slices, per_chip = request.slices, request.slices.chip.devices
   taken = open_changes(request)
-  tried, remedy = 0, None
+  tried, suggestion = 0, None
   for changes in _easier(request, taken):
     if tried == most:
       break
@@ -79,7 +80,7 @@ def smallest_change(
     try:
       config = layouts.apply(request.config, {**taken, **changes})
       # The largest stage alone: a smaller one is no harder.
-      remedy = compile_plan(
+      suggestion = compile_plan(
         config, slices, {**taken, **changes}, note, last_only=True
       )
       break
@@ -92,14 +93,14 @@ def smallest_change(
     error.rows,
     per_chip * error.needed,
     per_chip * error.limit,
-    remedy,
+    suggestion,
     tried,
-    None if remedy else larger(request),
+    None if suggestion else larger(request),
   )
 
 
 def larger(request: Request) -> str | None:
-  """The smallest larger slice whose best layout fits by reckoning, if any."""
+  """The smallest larger slice whose best layout is estimated to fit, if any."""
   chip, sizes = request.slices.chip, Sizes()
   here = math.prod(request.slices.shape)
   remat = REMATS[-1] if request.remat else request.config.model.remat
@@ -121,7 +122,7 @@ def larger(request: Request) -> str | None:
 
 
 def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
-  """Changes of a config, smaller ones first, that may fit by reckoning."""
+  """Changes of a config, smaller ones first, that are estimated to fit."""
   config = layouts.apply(request.config, taken)
   mesh = layouts.mesh_of(config, request.slices)
   remats = [config.model.remat]
@@ -140,7 +141,7 @@ def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
     for number in rows[1:]
   ]:
     changed = layouts.apply(config, changes)
-    # The reckoning may be twice too high.
+    # The estimate may be twice too high.
     if fixed + layouts.activations(changed, mesh) / 2 <= limit:
       yield shown(config, changes)
   if not request.mesh:

@@ -171,7 +171,7 @@ def _first(
     plan = plans.make(request, note, last_only=True)
   except TooLarge as e:
     note(str(e))
-    found = suggestions.smallest_change(request, e, note).remedy
+    found = suggestions.smallest_change(request, e, note).suggestion
     if found is None:
       raise
     plan = found
@@ -182,7 +182,7 @@ def _first(
 def _fastest_remat(
   config: Config, slices: topologies.Slices, *, micro: bool
 ) -> Config:
-  """With the rematerialisation whose layout is fastest by reckoning."""
+  """Picks the rematerialisation whose layout is estimated to be fastest."""
   sizes, options = Sizes(), []
   for remat in suggestions.REMATS:
     changed = layouts.apply(config, {'model.remat': remat})

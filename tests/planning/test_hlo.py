@@ -17,8 +17,8 @@ from gpt_jax.planning import (
   estimate,
   gradients,
   hlo,
+  hlo_matmuls,
   loops,
-  matmuls,
 )
 from tests.support import tiny
 
@@ -101,12 +101,12 @@ def test_loops_multiply():
   program = hlo.parse(NESTED.replace('FIRST', 'constant(0)'))
   assert loops.unknown(program) == []
   # 3, 5, ..., 15 are at most 16: seven.
-  assert matmuls.flops(program).total == 3 * 7 * ONCE
+  assert hlo_matmuls.count(program).total == 3 * 7 * ONCE
 
 
 def test_a_loop_whose_trips_depend_on_data_is_told():
   program = hlo.parse(NESTED.replace('FIRST', 'copy(%n.5)'))
-  found = matmuls.flops(program)
+  found = hlo_matmuls.count(program)
   assert found.unknown_loops == ('loop',)
   assert found.total == 7 * ONCE
 
@@ -145,7 +145,7 @@ ENTRY %main (x: f32[2,6,6,5], w: f32[3,1,5,7], v: f32[1,6,5,7]) -> f32[] {{
   ROOT %y = {line}
 }}
 """
-  assert matmuls.flops(hlo.parse(text)).total == flops
+  assert hlo_matmuls.count(hlo.parse(text)).total == flops
 
 
 def kernel(name, result, operands, extra=''):
@@ -188,13 +188,13 @@ ONE = 2 * 3 * 4 * 64 * 96 * 8
   ],
 )
 def test_kernels_by_their_shapes(name, result, operands, extra, flops):
-  found = matmuls.flops(hlo.parse(kernel(name, result, operands, extra)))
+  found = hlo_matmuls.count(hlo.parse(kernel(name, result, operands, extra)))
   assert found.kernels == {name: flops}
   assert found.unknown == ()
 
 
 def test_kernels_that_are_not_known_are_told():
-  found = matmuls.flops(hlo.parse(kernel('mine', 'f32[2]', ('f32[2]',))))
+  found = hlo_matmuls.count(hlo.parse(kernel('mine', 'f32[2]', ('f32[2]',))))
   assert found.unknown == ('mine',)
   assert found.calls == {'mine': 1}
 
@@ -317,7 +317,7 @@ def compile_layers(unroll, shardings=(None, None)):
 def test_scanned_is_unrolled():
   scanned, unrolled = (compile_layers(n) for n in (1, 5))
   counts = [
-    matmuls.flops(hlo.parse(c.as_text())).total for c in (scanned, unrolled)
+    hlo_matmuls.count(hlo.parse(c.as_text())).total for c in (scanned, unrolled)
   ]
   # Forward, and both gradients but the first layer's input's.
   products = 3 * 5 - 1

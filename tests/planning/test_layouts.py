@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Meshes by reckoning: what they hold, and in which order they are tried."""
+"""Estimated meshes: what they hold, and in which order they are tried."""
 
 import jax
 import pytest

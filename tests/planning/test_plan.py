@@ -135,10 +135,10 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
     request, TooLarge(32, 2.0, 1.0), notes.append
   )
   assert (found.rows, found.needed, found.limit) == (32, 2.0, 1.0)
-  remedy = found.remedy
+  suggestion = found.suggestion
   if expected is not None:
     expected = plans.shown(config, expected)
-  assert remedy == expected
+  assert suggestion == expected
   assert len(notes) == found.tried
 
 

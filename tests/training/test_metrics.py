@@ -3,13 +3,16 @@
 """metrics.jsonl: whole lines only, and none twice."""
 
 import json
+import math
 import os
 import resource
 
+import numpy as np
 import pytest
 
 from gpt_jax.training import metrics
 from gpt_jax.training.metrics import Metrics, write_atomically
+from gpt_jax.training.trackers import TensorBoard
 
 
 def write(workdir, step, *lines):
@@ -49,6 +52,48 @@ def test_numbers_are_read_as_they_were_written(tmp_path):
   values = {'a': 0.1 + 0.2, 'b': 2**53 + 1, 'c': 1e-300, 'd': float('inf')}
   write(tmp_path, 0, (1, values))
   assert read(tmp_path) == [{'step': 1, **values}]
+
+
+def strict(line):
+  """Reads JSON as the standard has it."""
+
+  def refuse(word):
+    raise ValueError(f'{word} is not JSON')
+
+  return json.loads(line, parse_constant=refuse)
+
+
+def test_what_is_not_finite_is_written_as_a_text(tmp_path):
+  values = {
+    'loss': math.nan,
+    'load': [0.5, -math.inf],
+    'routers': [{'z': [[math.inf]], 'text': 'nano'}],
+    'eval/validation/loss': np.float64(math.inf),
+  }
+  write(tmp_path, 0, (1, values))
+  _, line = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  written = strict(line)
+  del written['time']
+  assert written == {
+    'step': 1,
+    'loss': 'nan',
+    'load': [0.5, '-inf'],
+    'routers': [{'z': [['inf']], 'text': 'nano'}],
+    'eval/validation/loss': 'inf',
+  }
+  [found] = read(tmp_path)
+  assert math.isnan(found.pop('loss'))
+  del values['loss']
+  assert found == {'step': 1, **values}
+
+
+def test_lines_that_are_no_json_are_mended_when_the_run_goes_on(tmp_path):
+  """Which Python reads, and earlier versions wrote."""
+  old = '{"step": 1, "time": 3, "eval/validation/loss": NaN}\n'
+  (tmp_path / 'metrics.jsonl').write_text(old)
+  write(tmp_path, 1)
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert strict(lines[0])['eval/validation/loss'] == 'nan'
 
 
 def test_a_line_is_there_as_soon_as_it_is_written(tmp_path):
@@ -93,7 +138,10 @@ def test_only_the_active_process_writes(tmp_path):
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):
-  write(tmp_path, 0, (1, {'loss': 2.5, 'event': 'first_step'}))
+  board = TensorBoard(str(tmp_path), step=0)
+  log = Metrics(str(tmp_path), step=0, active=True, trackers=[board])
+  log.write(1, loss=2.5, event='first_step')
+  log.close()
   [path] = (tmp_path / 'tensorboard').iterdir()
   content = path.read_bytes()
   assert b'loss' in content and b'event' not in content.replace(b'events', b'')
@@ -126,7 +174,8 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, call):
 )
 def test_lines_wait_while_the_disk_is_full(tmp_path):
   """The kernel lets no file grow any further, in the middle of a line."""
-  log = Metrics(str(tmp_path), step=0, active=True)
+  board = TensorBoard(str(tmp_path), step=0)
+  log = Metrics(str(tmp_path), step=0, active=True, trackers=[board])
   log.write(1, loss=2.5)
   path = tmp_path / 'metrics.jsonl'
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

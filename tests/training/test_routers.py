@@ -15,6 +15,7 @@ from gpt_jax.plots import routers as plot_routers
 from gpt_jax.training import routers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.metrics import Metrics
+from gpt_jax.training.trackers import TensorBoard
 from tests.support import tiny
 
 SWITCH = 'switch(num_experts=3)'
@@ -143,7 +144,8 @@ def test_metrics_of_a_training_step():
 
 @pytest.mark.parametrize('num_experts', [3, 17])
 def test_picture(tmp_path, num_experts):
-  log = Metrics(str(tmp_path), step=0, active=True)
+  board = TensorBoard(str(tmp_path), step=0)
+  log = Metrics(str(tmp_path), step=0, active=True, trackers=[board])
   rng = np.random.default_rng(0)
   for step in (5, 10, 15):
     values = {'tokens': step, 'loss': 2.5}

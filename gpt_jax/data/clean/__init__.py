@@ -4,7 +4,7 @@
 
   data.clean = "c4, language('en'), minhash(threshold=0.8)"
 
-`catalogue.load` turns the text into steps, which are applied in order. Each is
+`choices.load` turns the text into steps, which are applied in order. Each is
 of one of two kinds (`steps.Local`, `steps.Global`; ask for the second), made of
 pure functions that can be pickled, so that a pool of processes (`run`) and
 Apache Beam do the same to the same documents:

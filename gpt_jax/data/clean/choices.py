@@ -10,12 +10,15 @@ from typing import NamedTuple
 from gpt_jax import spec
 from gpt_jax.data.clean import c4 as c4_rules
 from gpt_jax.data.clean import decontaminate as overlaps
+from gpt_jax.data.clean import evaluation_texts
+from gpt_jax.data.clean import gopher as gopher_rules
 from gpt_jax.data.clean import language as languages
 from gpt_jax.data.clean import minhash as fuzzy
 from gpt_jax.data.clean import quality as classifiers
 from gpt_jax.data.clean.spans import Spans
 from gpt_jax.data.clean.steps import Step
 from gpt_jax.data.sources import sources
+from gpt_jax.ranges import Count, Probability, Share, Whole
 from gpt_jax.spec import UsageError
 
 FIELD = 'data.clean'
@@ -97,8 +100,8 @@ def none() -> Loaded:
 
 
 def c4(
-  words: int = 3,
-  sentences: int = 5,
+  words: Count = 3,
+  sentences: Count = 5,
   bad_words: str = '',
   duplicates: str = 'spans',
 ) -> Loaded:
@@ -110,8 +113,6 @@ def c4(
     bad_words: a file of words, one a line: a page with any of them goes.
     duplicates: 'spans' removes three-sentence duplicates, 'keep' does not.
   """
-  if min(words, sentences) < 1:
-    raise UsageError(f'{FIELD}: c4 takes words and sentences of 1 or more')
   if duplicates not in ('spans', 'keep'):
     raise UsageError(
       f"{FIELD}: c4(duplicates={duplicates!r}) is neither 'spans' nor 'keep'"
@@ -126,14 +127,39 @@ def c4(
   return Loaded(steps, files)
 
 
-def language(language: str, probability: float = 0.99) -> Loaded:
+def gopher(
+  min_words: int = 50,
+  max_words: int = 100_000,
+  min_word_length: float = 3.0,
+  max_word_length: float = 10.0,
+  symbols: float = 0.1,
+  bullets: float = 0.9,
+  ellipses: float = 0.3,
+  alphabetic: float = 0.8,
+  stop_words: int = 2,
+  duplicate_lines: float = 0.30,
+  duplicate_paragraphs: float = 0.30,
+  duplicate_line_characters: float = 0.20,
+  duplicate_paragraph_characters: float = 0.20,
+  top_ngrams: tuple = (0.20, 0.18, 0.16),
+  duplicate_ngrams: tuple = (0.15, 0.14, 0.13, 0.12, 0.11, 0.10),
+) -> Loaded:
+  """MassiveText's quality and repetition filters, with Gopher's thresholds.
+
+  They are explained at `gopher.Gopher`. A fraction of 1 turns a rule off, as
+  0 does for `alphabetic` and `stop_words`.
+  """
+  return Loaded([gopher_rules.Gopher(**locals())], {})
+
+
+def language(language: str, probability: Probability = 0.99) -> Loaded:
   """Documents of a language, by its code such as 'en'."""
   step = languages.Language(language, probability)
   return Loaded([step], {})
 
 
 def minhash(
-  threshold: float = 0.8, hashes: int = 10, rows: int = 5, ngram: int = 5
+  threshold: Share = 0.8, hashes: Count = 10, rows: Count = 5, ngram: Count = 5
 ) -> Loaded:
   """All but the first of near-duplicate documents goes.
 
@@ -148,7 +174,11 @@ def minhash(
 
 
 def quality(
-  high: str = '', low: str = '', function: str = '', alpha: float = 9.0
+  high: str = '',
+  low: str = '',
+  function: str = '',
+  alpha: float | None = None,
+  threshold: float | None = None,
 ) -> Loaded:
   """Documents that a classifier takes for good; see `quality.py`.
 
@@ -156,9 +186,11 @@ def quality(
     high: a source of good text.
     low: a source of text as it is filtered.
     function: instead, 'module:name' of a function from text to a score.
-    alpha: a document stays if pareto(alpha) > 1 - score.
+    alpha: a document stays if pareto(alpha) > 1 - score; 9, as for GPT-3,
+      where neither alpha nor threshold is given.
+    threshold: instead, a document stays if its score is at least that.
   """
-  step = classifiers.Quality(high, low, function, alpha)
+  step = classifiers.Quality(high, low, function, alpha, threshold)
   files = {}
   for call in filter(None, (high, low)):
     files |= sources.load(FIELD, call).files
@@ -167,25 +199,26 @@ def quality(
 
 def decontaminate(
   *patterns: str,
-  field: str = 'text',
-  n: int = 13,
+  field: str = '',
+  n: Count = 13,
   rule: str = 'documents',
-  frequent: int = 10,
+  frequent: Whole = 10,
 ) -> Loaded:
   """What overlaps evaluation files goes.
 
   Args:
-    *patterns: of JSON lines, or of text files.
-    field: of a JSON line.
+    *patterns: of CSV, TSV, JSON lines, or plain text.
+    field: of a record, or several: 'context, ending'; by default all.
     n: words that an overlap has at least.
     rule: 'documents' go as a whole, or 'pieces' as GPT-3 cuts them.
     frequent: an n-gram in more documents than that is ignored; 0: none is.
   """
   step = overlaps.Decontaminate(patterns, field, n, rule, frequent)
-  return Loaded([step], overlaps.files(patterns))
+  return Loaded([step], evaluation_texts.files(patterns))
 
 
 _CHECKS = {
+  gopher_rules.Gopher: gopher_rules.check,
   languages.Language: languages.check,
   classifiers.Quality: classifiers.check,
   fuzzy.MinHash: fuzzy.check,
@@ -195,6 +228,7 @@ _CHECKS = {
 STEPS = {
   'none': none,
   'c4': c4,
+  'gopher': gopher,
   'language': language,
   'quality': quality,
   'minhash': minhash,

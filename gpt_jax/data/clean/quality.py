@@ -1,13 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Filters documents by a classifier's score between 0 and 1.
+"""Filters documents by a classifier's score.
 
 GPT-3 (Brown et al. 2020, appendix A): a logistic regression over hashed words,
 trained to tell curated text from raw web text; a document is kept if
 `np.random.pareto(alpha) > 1 - score`, alpha = 9, so that some of low score
-stay. The random number is here a function of the document's text. Or the score
-is that of a Python function of the user's: `function='module:name'`, called
-with the text.
+stay. The random number is here a function of the document's text. With
+`threshold` a document is kept if its score is at least that.
+
+Instead of the classifier, a Python function of the user's may give the score:
+`function='module:name'`, called with the text. For the draw its scores must lie
+between 0 and 1; a threshold compares any numbers.
 """
 
 import dataclasses
@@ -15,6 +18,7 @@ import functools
 import hashlib
 import importlib
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +29,8 @@ from gpt_jax.data.clean.steps import Document, Outcome
 from gpt_jax.data.sources import sources
 from gpt_jax.spec import UsageError
 
+# GPT-3's, of the Pareto draw.
+ALPHA = 9.0
 # Features of the words, and the documents of each set that train at most.
 _FEATURES, _DOCUMENTS = 1 << 18, 10_000
 # Characters of a document that are looked at.
@@ -38,7 +44,8 @@ class Quality:
   high: str  # call of a source of good text
   low: str  # and of one of text to be filtered
   function: str  # or 'module:name'
-  alpha: float
+  alpha: float | None  # of the draw; ALPHA where there is no threshold either
+  threshold: float | None = None  # instead of the draw
   weights: np.ndarray | None = None  # of the features; None before training
   bias: float = 0.0
   name: str = 'quality'
@@ -46,13 +53,19 @@ class Quality:
   def clean(self, document: Document) -> Outcome:
     """Drops the document, or leaves it as it is."""
     score = self.score(document.text)
-    if pareto(document.text, self.alpha) > 1 - score:
+    if self._passes(document.text, score):
       return steps.keep(document)
     why = f'score {score:.3f}: {document.text[:160]}'
     return steps.remove(document, 'low quality', why)
 
+  def _passes(self, text: str, score: float) -> bool:
+    if self.threshold is not None:
+      return score >= self.threshold
+    alpha = ALPHA if self.alpha is None else self.alpha
+    return pareto(text, alpha) > 1 - score
+
   def score(self, text: str) -> float:
-    """The classifier's score, between 0 and 1."""
+    """The score of the classifier, between 0 and 1, or of the function."""
     if self.function:
       return float(_function(self.function)(text))
     assert self.weights is not None, 'call ready() first'
@@ -79,9 +92,18 @@ def check(step: Quality):
       '"text(\'good/*.txt\')", low="text(\'web/*.txt\')"), or function='
       "'module:name'"
     )
-  if step.alpha <= 0:
+  if step.alpha is not None and step.threshold is not None:
     raise UsageError(
-      f'data.clean: quality(alpha={step.alpha!r}) must be above 0'
+      'data.clean: quality takes alpha (a Pareto draw) or threshold (the score '
+      'that a document has at least), not both'
+    )
+  if step.alpha is not None and not (_is_finite(step.alpha) and step.alpha > 0):
+    raise UsageError(
+      f'data.clean: quality(alpha={step.alpha!r}) must be a number above 0'
+    )
+  if step.threshold is not None and not _is_finite(step.threshold):
+    raise UsageError(
+      f'data.clean: quality(threshold={step.threshold!r}) must be a number'
     )
   if step.function:
     _function(step.function)
@@ -113,6 +135,11 @@ def train(high: str, low: str) -> tuple[np.ndarray, float]:
     solver='liblinear', class_weight='balanced', random_state=0
   ).fit(hashed, labels)
   return model.coef_[0], float(model.intercept_[0])
+
+
+def _is_finite(value: Any) -> bool:
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  return number and math.isfinite(value)
 
 
 @functools.cache

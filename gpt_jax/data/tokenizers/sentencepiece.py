@@ -62,6 +62,8 @@ class SentencePiece:
       ids = [self._model.piece_to_id(piece) for piece in spelled]
       if all(map(self._model.is_byte, ids)):
         self._mark = np.array(ids, np.int32)
+    both, *alone = self.encode_batch(['x y', 'x', 'y'])
+    self.parts_at_spaces = np.array_equal(both, np.concatenate(alone))
 
   @property
   def fingerprint(self) -> str:

@@ -87,7 +87,11 @@ def texts(tmp_path, monkeypatch):
     for i in range(17):
       text = ' '.join(rng.choice(words) * 3 for _ in range(31))
       (tmp_path / kind / f'{i}.txt').write_text(text)
-  (tmp_path / 'scores.py').write_text('def long(text): return len(text) > 9')
+  (tmp_path / 'scores.py').write_text(
+    'def long(text): return len(text) > 9\n'
+    'def length(text): return len(text)\n'
+    'def none(text): return float("nan")\n'
+  )
   monkeypatch.syspath_prepend(tmp_path)
   return tmp_path
 
@@ -120,15 +124,41 @@ def test_a_function_of_the_users(texts):
   assert rules(step.clean(document('short'))) == ['low quality']
 
 
+def test_a_threshold_draws_nothing(texts):
+  # All of 103 lengths: the draw would keep each score of 1 and above.
+  step = only("quality(function='scores:length', threshold=53)")
+  kept = [n for n in range(1, 104) if step.clean(document('x' * n)).documents]
+  assert kept == [*range(53, 104)]
+  gone = step.clean(document('x' * 52))
+  assert rules(gone) == ['low quality']
+  assert gone.removals[0].example.startswith('score 52.000: xxx')
+  call = "quality(function='scores:none', threshold=-1e300)"
+  assert not only(call).clean(document('x')).documents
+
+
+def test_a_threshold_for_the_classifier(texts):
+  step = only(QUALITY[:-1] + ', threshold=0.5)')
+  for kind, stays in (('good', True), ('bad', False)):
+    for path in (texts / kind).iterdir():
+      assert bool(step.clean(document(path.read_text())).documents) == stays
+
+
 @pytest.mark.parametrize(
   ('call', 'words'),
   [
     ("language('xx')", "'xx'.* is unknown; one of "),
-    ("language('en', probability=2)", 'between 0 and 1'),
+    ("language('en', probability=2)", 'probability=2 must be at most 1'),
     ('quality', 'two sources of text'),
-    ("quality(function='scores:none')", "no attribute 'none'"),
+    ("quality(function='scores:absent')", "no attribute 'absent'"),
     ("quality(function='json')", 'can be imported'),
-    (QUALITY[:-1] + ', alpha=0)', r'alpha=0\) must be above 0'),
+    (QUALITY[:-1] + ', alpha=0)', r'alpha=0\) must be a number above 0'),
+    (QUALITY[:-1] + ', alpha=1e999)', r'alpha=inf\) must be a number above'),
+    (
+      QUALITY[:-1] + ', alpha=9, threshold=0.5)',
+      'alpha .* or threshold .*both',
+    ),
+    (QUALITY[:-1] + ', threshold=True)', r'threshold=True\) must be a number'),
+    (QUALITY[:-1] + ", threshold='a')", r"threshold='a'\) must be a number"),
     ("decontaminate('good/1.txt', rule='lines')", 'documents, pieces'),
     ('decontaminate()', 'name the evaluation files'),
     ("decontaminate('good/1.txt', n=32)", 'no text of 32 words'),

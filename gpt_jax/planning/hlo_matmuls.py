@@ -1,6 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""FLOPs of the matrix products that a compiled program executes."""
+"""FLOPs of the matrix products in a compiled program's HLO.
+
+`costs.matmuls` counts those of the traced program, before XLA changes it.
+"""
 
 import math
 import re

@@ -1,0 +1,81 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The trackers that `log.trackers` may name: what shows a run's metrics.
+
+  log.trackers = "tensorboard, wandb(project='gpt', mode='offline')"
+
+`metrics.jsonl` is always written, and is what everything here reads; trackers
+get a copy of its numbers. `training.trackers` opens them.
+"""
+
+from typing import NamedTuple
+
+from gpt_jax import spec
+from gpt_jax.spec import UsageError
+
+FIELD = 'log.trackers'
+MODES = ('', 'online', 'offline')
+
+
+class TensorBoard(NamedTuple):
+  """TensorBoard's event files, in WORKDIR/tensorboard."""
+
+
+class WandB(NamedTuple):
+  """A run of Weights & Biases; files of its own in WORKDIR/wandb.
+
+  Attributes:
+    project: the run's project.
+    entity: user or team; '': the account's default.
+    name: of the run; '': the name of the workdir.
+    mode: 'online', or 'offline' for files that `wandb sync` uploads later; '':
+      what the environment variable WANDB_MODE says, else online.
+  """
+
+  project: str
+  entity: str
+  name: str
+  mode: str
+
+
+Tracker = TensorBoard | WandB
+
+
+def load(text: str) -> list[Tracker]:
+  """Reads `log.trackers`.
+
+  Raises:
+    UsageError: a tracker is unknown or named twice, or an argument is wrong.
+  """
+  names = [call.name for call in spec.parse(FIELD, text)]
+  found = spec.build_all(FIELD, text, TRACKERS)
+  if len(names) > 1 and 'none' in names:
+    raise UsageError(f"{FIELD}={text!r}: 'none' stands alone")
+  if len({*names}) < len(names):
+    raise UsageError(f'{FIELD}={text!r}: names a tracker twice; once is enough')
+  return [tracker for tracker in found if tracker is not None]
+
+
+def none() -> None:
+  """Only metrics.jsonl."""
+
+
+def tensorboard() -> TensorBoard:
+  """TensorBoard's event files."""
+  return TensorBoard()
+
+
+def wandb(
+  project: str, entity: str = '', name: str = '', mode: str = ''
+) -> WandB:
+  """A run of Weights & Biases; see `WandB`."""
+  if not project:
+    raise UsageError(f'{FIELD}: wandb(project={project!r}) names no project')
+  if mode not in MODES:
+    raise UsageError(
+      f"{FIELD}: wandb(mode={mode!r}) is unknown; one of 'online', 'offline'"
+    )
+  return WandB(project, entity, name, mode)
+
+
+TRACKERS = {'none': none, 'tensorboard': tensorboard, 'wandb': wandb}

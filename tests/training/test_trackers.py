@@ -1,0 +1,162 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`log.trackers`: what is refused, and what a tracker is given."""
+
+import pathlib
+import sys
+from types import ModuleType, SimpleNamespace
+
+import jax
+import pytest
+
+from gpt_jax.__main__ import main
+from gpt_jax.config import defaults, log_trackers
+from gpt_jax.spec import UsageError
+from gpt_jax.training import trackers
+from gpt_jax.training.job import Job
+
+ROOT = pathlib.Path(__file__).parents[2]
+WANDB = "wandb(project='p', mode='offline')"
+
+
+def test_the_default_is_tensorboard():
+  text = defaults.get_config().log.trackers
+  assert log_trackers.load(text) == [log_trackers.TensorBoard()]
+  assert log_trackers.load('none') == []
+  both = log_trackers.load("tensorboard, wandb('p', entity='e', name='n')")
+  wanted = log_trackers.WandB(project='p', entity='e', name='n', mode='')
+  assert both == [log_trackers.TensorBoard(), wanted]
+
+
+@pytest.mark.parametrize(
+  ('text', 'words'),
+  [
+    ('mlflow', "unknown 'mlflow'; one of none, tensorboard, wandb"),
+    ('wandb', 'project'),
+    ("wandb(project='')", 'names no project'),
+    ("wandb(project='p', mode='of')", "one of 'online', 'offline'"),
+    ('tensorboard(3)', 'too many positional arguments'),
+    ('tensorboard, tensorboard', 'twice'),
+    ('tensorboard, none', "'none' stands alone"),
+    ('', 'is empty'),
+  ],
+)
+def test_what_makes_no_sense_is_refused(text, words):
+  with pytest.raises(UsageError, match=words):
+    log_trackers.load(text)
+
+
+@pytest.mark.parametrize(
+  ('text', 'words'),
+  [
+    ('mlflow', "log.trackers='mlflow': unknown 'mlflow'"),
+    (
+      WANDB,
+      "needs the package wandb; run pip install -c constraints.txt -e '.",
+    ),
+  ],
+)
+def test_it_is_refused_before_anything_is_prepared(
+  tmp_path, monkeypatch, capfd, text, words
+):
+  monkeypatch.setitem(sys.modules, 'wandb', None)
+  code = main(
+    [
+      'train',
+      f'--config={ROOT}/configs/smoke.py',
+      "--config.data.source=text('nowhere/*.txt')",
+      f'--config.log.trackers={text}',
+      f'--workdir={tmp_path / "w"}',
+    ]
+  )
+  assert code == 2
+  error = capfd.readouterr().err.splitlines()
+  assert words in error[-1] and not any('Traceback' in e for e in error)
+  assert not (tmp_path / 'w').exists()
+
+
+class FakeRun:
+  """Remembers what it is given."""
+
+  def __init__(self, arguments):
+    self.arguments, self.id, self.url = arguments, arguments['id'], None
+    self.metrics, self.logged, self.finished = [], [], False
+
+  def define_metric(self, name, **how):
+    self.metrics.append((name, how))
+
+  def log(self, values):
+    if 'fails' in values:
+      raise BrokenPipeError('its service died')
+    self.logged.append(values)
+
+  def finish(self):
+    self.finished = True
+
+
+@pytest.fixture
+def runs(monkeypatch):
+  """The runs of a wandb that is not there."""
+  opened, module = [], ModuleType('wandb')
+
+  def init(**arguments):
+    opened.append(FakeRun(arguments))
+    return opened[-1]
+
+  fake = dict(init=init, login=lambda prompt: False, Settings=dict)
+  fake['errors'] = SimpleNamespace(Error=RuntimeError)
+  module.__dict__.update(fake)
+  monkeypatch.setitem(sys.modules, 'wandb', module)
+  monkeypatch.delenv('WANDB_MODE', raising=False)
+  return opened
+
+
+def job(workdir, text):
+  config = defaults.get_config()
+  config.log.trackers = text
+  config.model.context_length = 13
+  run = SimpleNamespace(config=config)
+  return Job(run, str(workdir), SimpleNamespace(rows_per_epoch=7), None)
+
+
+def test_wandb_gets_the_numbers_and_keeps_its_run(tmp_path, runs):
+  for step in (0, 2):
+    metrics = job(tmp_path, WANDB).open_metrics(step)
+    metrics.write(3, loss=2.5, event='x', routers=[1.0], seconds=2)
+    metrics.close()
+  first, second = runs
+  assert first.logged == [{'step': 3, 'loss': 2.5, 'seconds': 2}]
+  assert first.finished and second.finished
+  # Steps that are taken again have the axis of the first, in the same run.
+  assert first.metrics == [('step', {}), ('*', {'step_metric': 'step'})]
+  assert first.id == second.id and len(first.id) == 8
+  assert first.arguments['mode'] == 'offline'
+  assert first.arguments['name'] == tmp_path.name
+  assert first.arguments['config']['model']['context_length'] == 13
+  other = tmp_path / 'other'
+  other.mkdir()
+  job(other, WANDB).open_metrics(0).close()
+  assert runs[2].id != first.id
+  assert not (tmp_path / 'tensorboard').exists()
+
+
+def test_a_tracker_that_dies_is_left_behind(tmp_path, runs, caplog):
+  metrics = job(tmp_path, WANDB).open_metrics(0)
+  for values in ({'loss': 2.5}, {'fails': 1}, {'loss': 1.5}):
+    metrics.write(1, **values)
+  metrics.close()
+  assert runs[0].logged == [{'step': 1, 'loss': 2.5}]
+  (record,) = [r for r in caplog.records if r.levelname == 'WARNING']
+  assert 'its service died); metrics.jsonl has all' in record.getMessage()
+
+
+def test_only_process_0_opens_trackers(tmp_path, runs, monkeypatch):
+  online = job(tmp_path, "tensorboard, wandb(project='p')")
+  with pytest.raises(UsageError, match='no API key; run wandb login'):
+    trackers.check(online.run.config)
+  monkeypatch.setattr(jax, 'process_index', lambda: 1)
+  trackers.check(online.run.config)
+  metrics = online.open_metrics(0)
+  metrics.write(1, loss=2.5)
+  metrics.close()
+  assert not runs and not [*tmp_path.iterdir()]
