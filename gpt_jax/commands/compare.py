@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Trains several configs, each with several seeds, and compares their ends.
+r"""Trains several configs, each with several seeds, and compares how they end.
 
   gpt-jax compare --workdir W --seeds 0,1,2 \
     --run 'dense configs/switch.py:tiny-dense' \

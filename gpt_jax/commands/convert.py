@@ -1,16 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Turns checkpoints of Hugging Face into workdirs, and workdirs into them.
+"""Turns Hugging Face checkpoints into workdirs, and workdirs into checkpoints.
 
   gpt-jax convert --from_hf gpt2 --workdir workdirs/gpt2
   gpt-jax convert --to_hf exported --workdir workdirs/mine
 
-A checkpoint is a folder with config.json and safetensors files. From it comes
-a workdir that `generate` can use, with the tokenizer if the folder has
-vocab.json and merges.txt, tokenizer.model, or tokenizer.json; `evaluate` needs
-held-out text in WORKDIR/data besides, which `prepare` makes with the same
-tokenizer. A workdir goes to the family of models that computes the same, GPT-2
-or LLaMA for instance; one that was imported gives back its files to the last
+A checkpoint is a folder with config.json and safetensors files. It becomes a
+workdir that `generate` can use, with the tokenizer if the folder has vocab.json
+and merges.txt, tokenizer.model, or tokenizer.json; `evaluate` also needs
+held-out text in WORKDIR/data, which `prepare` makes with the same tokenizer. A
+workdir is exported to the family of models that computes the same, GPT-2 or
+LLaMA for instance; one that was imported gives back its tensors to the last
 bit.
 """
 

@@ -9,15 +9,16 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
 
 validation: every held-out token is predicted exactly once, in rows of the
-training context: the loss (nats a token), the perplexity and the bits a UTF-8
-byte of text.
+training context: the loss (nats per token), the perplexity and the bits per
+UTF-8 byte of text.
 
 Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
 hellaswag, race, wikitext2, and your own by multiple_choice('file.jsonl'),
 qa('file.jsonl'), text('file.txt'). Their files are yours to fetch: a task that
-finds none says where from. Figures come with standard errors. Scores are kept
-in WORKDIR/evaluations as they are found: the same command goes on. Figures are
-written to step-N.json there after each task, beside those of other tasks.
+finds none says where they come from. Figures come with standard errors. Scores
+are kept in WORKDIR/evaluations as they are found, so that the same command goes
+on where it stopped. Figures are written to step-N.json there after each task,
+beside those of other tasks.
 """
 
 import json
