@@ -63,8 +63,8 @@ def train(config: Config, workdir: str) -> None:
   config = config_lib.resolve(config)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
   with watchdog.watching(watchdog.deadlines(config), stacks):
-    job, state = start(config, workdir, in_loop.evaluation(config))
-    state = fit(job, state)
+    training, state = start(config, workdir, in_loop.evaluation(config))
+    state = fit(training, state)
     phases.enter('end')
     preemption.check()
     if jax.process_index() == 0:
@@ -72,7 +72,7 @@ def train(config: Config, workdir: str) -> None:
         log.info('drew %s', path)
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)
-    sample(job.run, state, workdir)
+    sample(training.run, state, workdir)
 
 
 def sample(run: Run, state: TrainState, workdir: str) -> None:

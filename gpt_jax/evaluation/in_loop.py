@@ -48,7 +48,7 @@ def evaluation(config: Config) -> Callable[..., 'HeldOutAndTasks'] | None:
 
 
 class HeldOutAndTasks:
-  """What a run is measured by; see `job.Evaluation`."""
+  """What a run is measured by; see `training_run.Evaluation`."""
 
   def __init__(
     self,

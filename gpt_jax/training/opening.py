@@ -12,8 +12,8 @@ from gpt_jax.runtime.log import log
 from gpt_jax.training import rewind
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
-from gpt_jax.training.job import Data, Job
 from gpt_jax.training.run import Run
+from gpt_jax.training.training_run import Data, TrainingRun
 
 
 def open_run(
@@ -25,7 +25,7 @@ def open_run(
   first: Callable[[], TrainState],
   about: str,
   **measured: Any,
-) -> tuple[Job, TrainState]:
+) -> tuple[TrainingRun, TrainState]:
   """Opens the checkpoints and the workdir; gives the newest state.
 
   Args:
@@ -35,7 +35,7 @@ def open_run(
     tokenizer: kept in the workdir.
     first: makes the state that a new run starts from.
     about: a line for people on what is trained.
-    **measured: by what, and for how long: see `Job`.
+    **measured: by what, and for how long: see `TrainingRun`.
   """
   config = run.config
   checkpointer = Checkpointer(
@@ -45,17 +45,17 @@ def open_run(
     keep_every_steps=config.checkpoint.keep_every_steps,
     keep_best=config.checkpoint.keep_best,
   )
-  job = Job(run, workdir, data, checkpointer, **measured)
-  rewind.finish(job)
+  training = TrainingRun(run, workdir, data, checkpointer, **measured)
+  rewind.finish(training)
   found = checkpointer.restore(run_lib.abstract_state(run))
   state = first() if found is None else found
   log.info('%s', about)
-  if job.active:
+  if training.active:
     workdir_lib.start(config, workdir, tokenizer)
   if found is None:
-    return job, state
+    return training, state
   if int(state.step) < config.schedule.num_steps:
     log.info('resuming after step %d', int(state.step))
   else:
     log.info('this run is complete: %d steps are done', int(state.step))
-  return job, state
+  return training, state

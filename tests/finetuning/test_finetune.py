@@ -26,7 +26,7 @@ from gpt_jax.nn import transfer
 from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
-from gpt_jax.training import job, metrics
+from gpt_jax.training import metrics, training_run
 from gpt_jax.training import state as state_lib
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
@@ -399,7 +399,7 @@ def test_no_gradient_reaches_what_is_frozen():
   ],
 )
 def test_patience(values, patience, over):
-  assert job.gave_up([*enumerate(values)], patience) is over
+  assert training_run.gave_up([*enumerate(values)], patience) is over
 
 
 def test_scores_are_learned_in_units_of_their_deviation():
