@@ -17,12 +17,12 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops
 from gpt_jax.finetuning import pretrained as pretrained_lib
+from gpt_jax.finetuning import transfer
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.task_data import Scale, Split, TaskData, _judged
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.nn import lowest_layers as layers
-from gpt_jax.nn import transfer
 from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
