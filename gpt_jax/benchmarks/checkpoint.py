@@ -26,9 +26,9 @@ from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check, loop, metrics
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.history import History
-from gpt_jax.training.job import Job
 from gpt_jax.training.run import Run
 from gpt_jax.training.store_data import StoreData
+from gpt_jax.training.training_run import TrainingRun
 
 SAVES = 3
 ROUNDS = 3
@@ -114,9 +114,11 @@ def _loops(
     state, seconds = _steps(step, state, batch, steps)
     bare += seconds
     workdir = os.path.join(folder, str(i))
-    job = Job(part, workdir, data, Checkpointer(workdir), History(workdir))
+    training = TrainingRun(
+      *(part, workdir, data, Checkpointer(workdir), History(workdir))
+    )
     state = state._replace(step=jax.device_put(0 * state.step, whole))
-    state = loop.fit(job, state)
+    state = loop.fit(training, state)
     full.append(_seconds_a_step(metrics.read(workdir)))
   bare_seconds, full_seconds = statistics.median(bare), statistics.median(full)
   return {

@@ -68,8 +68,8 @@ def train(config: Config, workdir: str) -> None:
     workdir_lib.locked(workdir),
     watchdog.watching(watchdog.deadlines(config), stacks),
   ):
-    job, state = start(config, workdir, in_loop.evaluation(config))
-    state = fit(job, state)
+    training, state = start(config, workdir, in_loop.evaluation(config))
+    state = fit(training, state)
     phases.enter('end')
     preemption.check()
     if jax.process_index() == 0:
@@ -77,7 +77,7 @@ def train(config: Config, workdir: str) -> None:
         log.info('drew %s', path)
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)
-    sample(job.run, state, workdir)
+    sample(training.run, state, workdir)
 
 
 def sample(run: Run, state: TrainState, workdir: str) -> None:

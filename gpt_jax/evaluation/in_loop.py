@@ -48,7 +48,7 @@ def evaluation(config: Config) -> Callable[..., 'HeldOutAndTasks'] | None:
 
 
 class HeldOutAndTasks:
-  """Evaluates both; see `job.Evaluation`."""
+  """Evaluates both; see `training_run.Evaluation`."""
 
   def __init__(
     self,

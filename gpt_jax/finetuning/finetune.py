@@ -21,8 +21,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check, loop, opening, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
-from gpt_jax.training.job import Job
 from gpt_jax.training.metrics import to_json, write_atomically
+from gpt_jax.training.training_run import TrainingRun
 
 
 def finetune(
@@ -56,17 +56,17 @@ def finetune(
     workdir_lib.locked(workdir),
     watchdog.watching(watchdog.deadlines(config), stacks),
   ):
-    job, state = start(prepared, source, workdir)
-    state = loop.fit(job, state)
+    training, state = start(prepared, source, workdir)
+    state = loop.fit(training, state)
     phases.enter('end')
     preemption.check()
-    state = selected(job, state)
-    return predicted(job, state, prepared, splits)
+    state = selected(training, state)
+    return predicted(training, state, prepared, splits)
 
 
 def start(
   prepared: Prepared, source: Pretrained, workdir: str
-) -> tuple[Job, TrainState]:
+) -> tuple[TrainingRun, TrainState]:
   """Opens the run; gives its newest state, or the first."""
   config, task = prepared.config, prepared.task
   tuned = config.finetune
@@ -103,17 +103,19 @@ def start(
     )
 
 
-def selected(job: Job, state: TrainState) -> TrainState:
+def selected(training: TrainingRun, state: TrainState) -> TrainState:
   """The state that predicts: the last, or the best of those saved."""
-  if job.run.config.finetune.select == 'last':
+  if training.run.config.finetune.select == 'last':
     return state
   done = int(state.step)
-  judged = dict(job.past(done).held_out)
-  checkpointer = Checkpointer(job.workdir, read_only=True)
+  judged = dict(training.past(done).held_out)
+  checkpointer = Checkpointer(training.workdir, read_only=True)
   steps = [step for step in checkpointer.steps() if step in judged]
   best = min(steps, key=lambda step: (judged[step], step))
   if best != done:
-    found = checkpointer.restore(run_lib.abstract_state(job.run), at_most=best)
+    found = checkpointer.restore(
+      run_lib.abstract_state(training.run), at_most=best
+    )
     if found is not None and int(found.step) == best:
       log.info('predicting with step %d, the best', best)
       state = found
@@ -122,18 +124,21 @@ def selected(job: Job, state: TrainState) -> TrainState:
 
 
 def predicted(
-  job: Job, state: TrainState, prepared: Prepared, splits: dict[str, Split]
+  training: TrainingRun,
+  state: TrainState,
+  prepared: Prepared,
+  splits: dict[str, Split],
 ) -> dict[str, Any]:
   """Predictions for some splits, and result.json, which is returned."""
-  evaluation = TaskEvaluation(job.run, split=splits['dev'])
+  evaluation = TaskEvaluation(training.run, split=splits['dev'])
   measured = {}
   for name, split in splits.items():
     found = evaluation.outputs(state.eval_params, split)
     assert found is not None  # nothing stopped it
     measured[name] = {'examples': len(split.rows), 'cut': split.rows.cut}
     measured[name] |= found.metrics
-    path = os.path.join(job.workdir, 'predictions', f'{name}.tsv')
-    if job.active:
+    path = os.path.join(training.workdir, 'predictions', f'{name}.tsv')
+    if training.active:
       predictions.write(path, split, found)
       log.info('wrote %s', path)
   train_split = prepared.splits['train'].rows
@@ -146,7 +151,7 @@ def predicted(
     'metrics': [*task.metrics],
     **measured,
   }
-  if job.active:
-    path = os.path.join(job.workdir, RESULT)
+  if training.active:
+    path = os.path.join(training.workdir, RESULT)
     write_atomically(path, to_json(result, indent=2) + '\n')
   return result

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A task's examples as what a run consumes and is measured by; see `job`."""
+"""A task's examples, as a run consumes them and is measured by them."""
 
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ class TaskData:
   def batches(
     self, run: Run, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
-    """See `job.Data`."""
+    """See `training_run.Data`."""
 
     def batch(step: int) -> pipeline.Batch:
       offset, count = rows(step)
@@ -143,7 +143,7 @@ class TaskEvaluation:
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
-    """Loss and metrics under keys `eval/validation/...`; see `job`."""
+    """Loss and metrics under keys `eval/validation/...`; see `training_run`."""
     found = self.outputs(params, self._split, stop)
     if found is None:
       return None

@@ -14,10 +14,10 @@ from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.training import cadence, rewind, routers, spikes
 from gpt_jax.training.cadence import Due
 from gpt_jax.training.compiled import Stages
-from gpt_jax.training.job import Job, Past, gave_up
 from gpt_jax.training.meter import Meter, summary
 from gpt_jax.training.metrics import Metrics, Progress
 from gpt_jax.training.saver import Saver
+from gpt_jax.training.training_run import Past, TrainingRun, gave_up
 
 
 class Duties:
@@ -26,33 +26,35 @@ class Duties:
   When each is due, `cadence` says; the loop calls them in their order.
   """
 
-  def __init__(self, job: Job, state: TrainState, train_steps: Stages):
+  def __init__(
+    self, training: TrainingRun, state: TrainState, train_steps: Stages
+  ):
     """Compiles the evaluation, and measures the device where it must.
 
     Args:
-      job: what is trained, and from which data.
+      training: what is trained, and from which data.
       state: the loop starts from.
       train_steps: compiled, by the rows of the batch.
     """
-    run, config = job.run, job.run.config
+    run, config = training.run, training.run.config
     rows, compiled = max(train_steps.items())
-    self._job = job
-    self._cadence = cadence.of(config, patience=job.patience)
-    self._evaluation = job.evaluation(run) if job.evaluation else None
+    self._training = training
+    self._cadence = cadence.of(config, patience=training.patience)
+    self._evaluation = training.evaluation(run) if training.evaluation else None
     flops = compiled.flops / (rows * run.ramp.row_tokens)
     self.meter = Meter(run, state.params, flops)
     self._saver = Saver(
-      job.checkpointer, grace_seconds=config.checkpoint.grace_seconds
+      training.checkpointer, grace_seconds=config.checkpoint.grace_seconds
     )
 
   def begin(self, metrics: Metrics, past: Past, done: int) -> None:
     """Goes on from the past at step `done`, and writes to `metrics`."""
     self._metrics, self._past = metrics, past
     self.meter.resume(past.unlogged)
-    policy = self._job.run.spike_policy
+    policy = self._training.run.spike_policy
     self._guard = spikes.Guard(policy, past.losses, past.skipped)
     self._held_out = [*past.held_out]
-    rewind.log_events(self._job, metrics, done)
+    rewind.log_events(self._training, metrics, done)
 
   def catch_up(self, done: int, state: TrainState) -> None:
     """Evaluates where an interruption left it undone.
@@ -85,12 +87,12 @@ class Duties:
       Spike: the run cannot go on as it is.
     """
     for skipped in self._guard.check(step, self.meter.fetch()):
-      rewind.log_skipped(self._job, self._metrics, *skipped)
+      rewind.log_skipped(self._training, self._metrics, *skipped)
 
   def log(self, step: int, progress: Progress) -> None:
     """Writes and shows the figures of the steps since it last did."""
     values = self.meter.read(step)
-    epochs = self._job.data.epochs(self._job.run.ramp.offset(step))
+    epochs = self._training.data.epochs(self._training.run.ramp.offset(step))
     self._metrics.write(step, **values, **epochs)
     self._guard.logged(values['loss'])
     progress.show(step, summary(values))
@@ -108,18 +110,18 @@ class Duties:
       return False
     seconds = time.perf_counter() - started
     self._metrics.write(step, **values, eval_seconds=seconds)
-    judged = self._job.judged(values)
+    judged = self._training.judged(values)
     assert judged is not None
     self._held_out.append((step, judged))
-    self._job.checkpointer.evaluated(step, judged)
+    self._training.checkpointer.evaluated(step, judged)
     log.info('step %d: %s', step, self._evaluation.summary(values))
     self.meter.restart()
     return True
 
   @property
   def gave_up(self) -> bool:
-    """Whether the run ends early: see `Job.patience`."""
-    return gave_up(self._held_out, self._job.patience)
+    """Whether the run ends early: see `TrainingRun.patience`."""
+    return gave_up(self._held_out, self._training.patience)
 
   def save(self, step: int, state: TrainState, out: dict[str, Any]) -> None:
     """Starts to save a state whose last step gave `out`.
@@ -154,7 +156,7 @@ class Duties:
     if self.gave_up:
       log.info(
         'step %d: ending early, %d evaluations were not better than one before',
-        *(step, self._job.patience),
+        *(step, self._training.patience),
       )
     seconds = self._saver.finish(state)
     self._metrics.write(step, event='saved', seconds=seconds)

@@ -11,23 +11,23 @@ from gpt_jax.runtime.log import log
 from gpt_jax.training import rewind, spikes
 from gpt_jax.training.compiled import Stages, compile_stages
 from gpt_jax.training.duties import Duties
-from gpt_jax.training.job import Job, gave_up
 from gpt_jax.training.metrics import Progress
+from gpt_jax.training.training_run import TrainingRun, gave_up
 
 
-def fit(job: Job, state: TrainState) -> TrainState:
+def fit(training: TrainingRun, state: TrainState) -> TrainState:
   """Takes the run from `state` to its end, and saves.
 
   Raises:
     Preempted: it was told to stop, and has saved.
     Spike: the run met one, and `optim.on_spike` is to stop there.
   """
-  config, done = job.run.config, int(state.step)
-  past = job.past(done)
-  owed = job.evaluation and not past.evaluated(done)
-  over = gave_up(past.held_out, job.patience)
+  config, done = training.run.config, int(state.step)
+  past = training.past(done)
+  owed = training.evaluation and not past.evaluated(done)
+  over = gave_up(past.held_out, training.patience)
   if (done >= config.schedule.num_steps or over) and not owed:
-    job.checkpointer.close()
+    training.checkpointer.close()
     return state
   if state.ema is not None:
     log.info(
@@ -35,43 +35,45 @@ def fit(job: Job, state: TrainState) -> TrainState:
       config.optim.ema,
     )
   for step, loss in past.held_out:
-    job.checkpointer.evaluated(step, loss)
-  metrics = job.open_metrics(done)
+    training.checkpointer.evaluated(step, loss)
+  metrics = training.open_metrics(done)
   train_steps: Stages = {}
   with phases.during('compile'):
-    compile_stages(job.run, done, train_steps, metrics)
-    duties = Duties(job, state, train_steps)
+    compile_stages(training.run, done, train_steps, metrics)
+    duties = Duties(training, state, train_steps)
   while True:
     with contextlib.closing(metrics):
       try:
         duties.begin(metrics, past, int(state.step))
-        return loop(job, train_steps, duties, state)
+        return loop(training, train_steps, duties, state)
       except spikes.Spike as e:
         spike = e
         metrics.write(spike.step, event='spike')
     started = time.perf_counter()
-    state = rewind.rewind(job, spike)
-    past = job.past(int(state.step))
+    state = rewind.rewind(training, spike)
+    past = training.past(int(state.step))
     seconds = time.perf_counter() - started
-    metrics = job.open_metrics(int(state.step), rewound=1, seconds=seconds)
+    metrics = training.open_metrics(int(state.step), rewound=1, seconds=seconds)
     with phases.during('compile'):
-      compile_stages(job.run, int(state.step), train_steps, metrics)
+      compile_stages(training.run, int(state.step), train_steps, metrics)
 
 
 def loop(
-  job: Job,
+  training: TrainingRun,
   train_steps: Stages,
   duties: Duties,
   state: TrainState,
 ) -> TrainState:
   """The training loop, from the state's step to the last."""
-  run, done = job.run, int(state.step)
+  run, done = training.run, int(state.step)
   last = run.config.schedule.num_steps
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
-    contextlib.closing(job.data.batches(run, done, job.rows())) as batches,
-    Progress(total=last, done=done, active=job.active) as progress,
+    contextlib.closing(
+      training.data.batches(run, done, training.rows())
+    ) as batches,
+    Progress(total=last, done=done, active=training.active) as progress,
   ):
     duties.catch_up(done, state)
     for step, batch in enumerate(duties.meter.waiting(batches), start=done + 1):

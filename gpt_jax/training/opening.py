@@ -13,8 +13,8 @@ from gpt_jax.training import rewind
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.history import History
-from gpt_jax.training.job import Data, Job
 from gpt_jax.training.run import Run
+from gpt_jax.training.training_run import Data, TrainingRun
 
 
 def open_run(
@@ -27,7 +27,7 @@ def open_run(
   about: str,
   store: str = '',
   **measured: Any,
-) -> tuple[Job, TrainState]:
+) -> tuple[TrainingRun, TrainState]:
   """Opens the checkpoints and the workdir; gives the newest state.
 
   Args:
@@ -38,7 +38,7 @@ def open_run(
     first: makes the state that a new run starts from.
     about: a line for people on what is trained.
     store: fingerprint of the token store; empty: the run has none.
-    **measured: by what, and for how long: see `Job`.
+    **measured: by what, and for how long: see `TrainingRun`.
   """
   config = run.config
   history = History(workdir, store=store)
@@ -50,18 +50,20 @@ def open_run(
     keep_best=config.checkpoint.keep_best,
     record=history.record,
   )
-  job = Job(run, workdir, data, checkpointer, history, **measured)
-  rewind.finish(job)
+  training = TrainingRun(
+    run, workdir, data, checkpointer, history, **measured
+  )
+  rewind.finish(training)
   found = checkpointer.restore(run_lib.abstract_state(run))
   history.restart(checkpointer.restored)
   state = first() if found is None else found
   log.info('%s', about)
-  if job.active:
+  if training.active:
     workdir_lib.start(config, workdir, tokenizer)
   if found is None:
-    return job, state
+    return training, state
   if int(state.step) < config.schedule.num_steps:
     log.info('resuming after step %d', int(state.step))
   else:
     log.info('this run is complete: %d steps are done', int(state.step))
-  return job, state
+  return training, state

@@ -16,16 +16,16 @@ from gpt_jax.training import device_check, opening, store_data, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import HeldOut
-from gpt_jax.training.job import Evaluation, Job
 from gpt_jax.training.run import Run
 from gpt_jax.training.store_data import StoreData
+from gpt_jax.training.training_run import Evaluation, TrainingRun
 
 
 def start(
   config: Config,
   workdir: str,
   evaluation: Callable[..., Evaluation] | None = None,
-) -> tuple[Job, TrainState]:
+) -> tuple[TrainingRun, TrainState]:
   """Opens data, model and checkpoints; gives the newest state, or the first.
 
   Args:

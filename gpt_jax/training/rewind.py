@@ -19,11 +19,11 @@ from gpt_jax.runtime.log import log
 from gpt_jax.training import metrics, spikes
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.history import write_skips
-from gpt_jax.training.job import Job
 from gpt_jax.training.spikes import Spike
+from gpt_jax.training.training_run import TrainingRun
 
 
-def rewind(job: Job, spike: Spike) -> TrainState:
+def rewind(job: TrainingRun, spike: Spike) -> TrainState:
   """Goes back before a spike, where the policy says so.
 
   Every process calls it after the same step.
@@ -69,7 +69,7 @@ def rewind(job: Job, spike: Spike) -> TrainState:
   return run_lib.init_state(run) if state is None else state
 
 
-def finish(job: Job) -> None:
+def finish(job: TrainingRun) -> None:
   """Gives up the states after the last rewind's step, if one is not done."""
   known = job.history.skips
   if known.pending:
@@ -77,7 +77,7 @@ def finish(job: Job) -> None:
     _write(job, known._replace(pending=False))
 
 
-def log_events(job: Job, log: metrics.Metrics, done: int) -> None:
+def log_events(job: TrainingRun, log: metrics.Metrics, done: int) -> None:
   """Writes an event for each rewind up to step `done` that has none yet."""
   lines = metrics.read(job.workdir)
   for skip in job.history.skips.skips:
@@ -88,14 +88,14 @@ def log_events(job: Job, log: metrics.Metrics, done: int) -> None:
 
 
 def log_skipped(
-  job: Job, log: metrics.Metrics, step: int, output: dict[str, Any]
+  job: TrainingRun, log: metrics.Metrics, step: int, output: dict[str, Any]
 ) -> None:
   """Writes down a step whose update was left out."""
   file = write_spike(job, step, output)
   log.write(step, event='skipped', spike=os.path.relpath(file, job.workdir))
 
 
-def write_spike(job: Job, step: int, output: dict[str, Any]) -> str:
+def write_spike(job: TrainingRun, step: int, output: dict[str, Any]) -> str:
   """Writes the file of a spike; returns its path."""
   rows = job.rows()(step - 1)
   return spikes.write(
@@ -103,7 +103,7 @@ def write_spike(job: Job, step: int, output: dict[str, Any]) -> str:
   )
 
 
-def _write(job: Job, new: skips.Skips) -> None:
+def _write(job: TrainingRun, new: skips.Skips) -> None:
   if job.active:
     write_skips(job.workdir, new)
   hosts.broadcast_from_host0(None)  # no process goes on before it is written

@@ -116,7 +116,7 @@ def write(
   """Writes WORKDIR/spikes/STEP.json on the first process; returns its path.
 
   It holds the step (counted from 1), loss and gradient norms, and its rows:
-  which of the run's order, and which of the `data` (see `job.Data`).
+  which of the run's order, and which of the `data` (see `training_run.Data`).
   """
   path = os.path.join(workdir, 'spikes', f'{step}.json')
   if jax.process_index() == 0:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A token store as what a run consumes; see `job.Data`."""
+"""A token store as what a run consumes; see `training_run.Data`."""
 
 import os
 from collections.abc import Generator
@@ -31,7 +31,7 @@ class StoreData:
   def batches(
     self, run: Run, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
-    """See `job.Data`."""
+    """See `training_run.Data`."""
     return pipeline.batches(
       self._store,
       length=self._length,

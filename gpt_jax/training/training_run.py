@@ -67,7 +67,7 @@ class Past(NamedTuple):
 
   losses: list[float]  # logged last, oldest first
   skipped: list[int]  # steps whose update was left out
-  held_out: list[tuple[int, float]]  # steps, and `Job.criterion` of each
+  held_out: list[tuple[int, float]]  # steps, and the criterion
   # What routers did in each step since the last log line: see `Meter`.
   unlogged: list[dict[str, Any]]
 
@@ -84,7 +84,7 @@ def gave_up(held_out: list[tuple[int, float]], patience: int) -> bool:
   return min(values[-patience:]) >= min(values[:-patience])
 
 
-class Job(NamedTuple):
+class TrainingRun(NamedTuple):
   """A run, its folder and its data.
 
   Attributes:
