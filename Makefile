@@ -1,6 +1,7 @@
 # Each target sets up its own environment: .venv, from constraints.txt.
 #   make smoke   trains a small GPT on this machine, in about five minutes
-#   make test    runs the test suite
+#   make test    runs the test suite, but for what is marked slow
+#   make slow    runs the rest: whole runs, killed and resumed, on several hosts
 #   make lint    ruff, pyright and shellcheck
 #   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
 #   make lm_eval tests lm-eval's tasks on our workdirs, in .venv-lm_eval
@@ -21,13 +22,16 @@ TPU_TESTS := tests/planning/test_plan.py tests/training/test_layout.py \
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke test lint crash plan tpu beam lm_eval wandb
+.PHONY: smoke test slow lint crash plan tpu beam lm_eval wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
 
 test: .venv/ready
 	$(BIN)/python -m pytest
+
+slow: .venv/ready
+	$(BIN)/python -m pytest -m slow
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -50,7 +54,7 @@ tpu: .venv/libtpu
 	@touch $@
 
 beam: .venv-beam/ready
-	.venv-beam/bin/python -m pytest -n 0 tests/data/test_beam.py
+	.venv-beam/bin/python -m pytest -n 0 tests/data/beam/test_beam.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(call environment,.venv,constraints.txt,'.[test]')

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`gpt-jax COMMAND ...` runs `gpt_jax.COMMAND`."""
+"""`gpt-jax COMMAND ...` runs `gpt_jax.commands.COMMAND`."""
 
 import contextlib
 import importlib

@@ -15,14 +15,22 @@ be accepted.
 import ast
 import inspect
 import re
+import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from gpt_jax import ranges
 
 # One step through a text: a quoted text, a bare key, or any other character.
 _PART = re.compile(
   r"""(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<bare>[\w./+-]+)|.""",
   re.DOTALL,
 )
+_COLON = re.compile(r'\s*:')
+# Of a value that an error repeats, and of a text that is read at all.
+_SHOWN = 300
+_LONGEST = 100_000
 
 
 class UsageError(ValueError):
@@ -47,6 +55,33 @@ class Call(NamedTuple):
   kwargs: dict[str, Any]
 
 
+def shown(value: Any) -> str:
+  """`repr` for an error message: one line, of a length that can be read."""
+  try:
+    text = repr(value)
+  except ValueError:  # Python writes whole numbers of at most 4300 digits.
+    return f'a number of {value.bit_length():,} bits'
+  return text if len(text) <= _SHOWN else f'{text[:_SHOWN]}...'
+
+
+def check_text(field: str, text: str) -> None:
+  """Checks that a text can be written to a file, or name one.
+
+  Raises:
+    UsageError: it has a NUL, or what is not Unicode.
+  """
+  if '\0' in text:
+    raise UsageError(
+      f'{field}={shown(text)}: has a NUL character; leave it out'
+    )
+  try:
+    text.encode()
+  except UnicodeEncodeError as e:
+    raise UsageError(
+      f'{field}={shown(text)}: is not UTF-8 at character {e.start}; mend it'
+    ) from e
+
+
 def parse(field: str, text: str) -> list[Call]:
   """Parses a comma list of calls, e.g. `'full, local(window=256)'`.
 
@@ -60,36 +95,51 @@ def parse(field: str, text: str) -> list[Call]:
 
   def fail(why: str):
     return UsageError(
-      f'{field}={text!r}: {why}; write a name, or a name with its arguments '
-      "as in 'name(size=3)'"
+      f'{field}={shown(text)}: {why}; write a name, or a name with its '
+      "arguments as in 'name(size=3)'"
     )
 
   if not isinstance(text, str):
     raise fail(f'is a {type(text).__name__}, not a text')
   if not text.strip():
     raise fail('is empty')
+  if len(text) > _LONGEST:
+    raise fail(f'has more than {_LONGEST:,} characters')
+  check_text(field, text)
   try:
     root = ast.parse(_mark_pairs(text.strip()), mode='eval').body
-  except (SyntaxError, ValueError) as e:
+    nodes = root.elts if isinstance(root, ast.Tuple) else [root]
+    return [_read(node, fail) for node in nodes]
+  except UsageError:
+    raise
+  except SyntaxError as e:
     raise fail('cannot be read') from e
-  calls = []
-  for node in root.elts if isinstance(root, ast.Tuple) else [root]:
-    args, kwargs = (), {}
-    try:
-      if isinstance(node, ast.Call):
-        args = tuple(_literal(a) for a in node.args)
-        if any(k.arg is None for k in node.keywords):
-          raise fail('** is not understood')
-        kwargs = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        node = node.func
-    except UsageError:
-      raise
-    except ValueError as e:
-      raise fail('an argument is not a plain value (quote texts)') from e
-    if not isinstance(node, ast.Name):
-      raise fail('a name was expected')
-    calls.append(Call(node.id, args, kwargs))
-  return calls
+  except (RecursionError, MemoryError) as e:
+    raise fail('is nested too deep') from e
+  except (ValueError, TypeError) as e:
+    raise fail('an argument is not a plain value (quote texts)') from e
+
+
+def _read(node: ast.expr, fail: Callable[[str], UsageError]) -> Call:
+  """One call. Raises what `ast.literal_eval` does, or what `fail` gives."""
+  args, kwargs = (), {}
+  if isinstance(node, ast.Call):
+    args = tuple(_literal(a) for a in node.args)
+    for keyword in node.keywords:
+      name = keyword.arg
+      if name is None:
+        raise fail('** is not understood')
+      if name in kwargs:
+        raise fail(f'{name} is given twice')
+      kwargs[name] = ast.literal_eval(keyword.value)
+    node = node.func
+  if not isinstance(node, ast.Name):
+    raise fail('a name was expected')
+  for value in (*args, *kwargs.values()):
+    text = value.value if isinstance(value, Pair) else value
+    if isinstance(text, str) and '\0' in text:
+      raise fail('an argument has a NUL character')
+  return Call(node.id, args, kwargs)
 
 
 def build(field: str, text: str, choices: Mapping[str, Callable]) -> Any:
@@ -101,7 +151,9 @@ def build(field: str, text: str, choices: Mapping[str, Callable]) -> Any:
   """
   calls = parse(field, text)
   if len(calls) > 1:
-    raise UsageError(f'{field}={text!r}: holds {len(calls)} choices, give one')
+    raise UsageError(
+      f'{field}={shown(text)}: holds {len(calls)} choices, give one'
+    )
   return _call(field, text, calls[0], choices)
 
 
@@ -137,7 +189,7 @@ def _bind(
 ) -> inspect.BoundArguments:
   if call.name not in choices:
     raise UsageError(
-      f'{field}={text!r}: unknown {call.name!r}; one of '
+      f'{field}={shown(text)}: unknown {shown(call.name)}; one of '
       + ', '.join(sorted(choices))
     )
   function = choices[call.name]
@@ -145,19 +197,21 @@ def _bind(
   try:
     bound = signature.bind(*call.args, **call.kwargs)
   except TypeError as e:
-    takes = ', '.join(str(p) for p in signature.parameters.values())
+    takes = ', '.join(
+      str(p.replace(annotation=ranges.plain(p.annotation)))
+      for p in signature.parameters.values()
+    )
     raise UsageError(
-      f'{field}={text!r}: {e}; {call.name} takes ({takes})'
+      f'{field}={shown(text)}: {e}; {call.name} takes ({takes})'
     ) from e
   for name, value in bound.arguments.items():
     parameter = signature.parameters[name]
-    expected = parameter.annotation
     several = parameter.kind is inspect.Parameter.VAR_POSITIONAL
     for one in value if several else [value]:
-      if not _fits(one, expected):
-        shown = f'{one.key}:{one.value!r}' if isinstance(one, Pair) else one
-        kind = 'key:value' if expected is Pair else expected.__name__
-        raise UsageError(f'{field}={text!r}: {name}={shown!r} is not {kind}')
+      if problem := _problem(one, parameter.annotation):
+        said = f'{one.key}:{shown(one.value)}' if isinstance(one, Pair) else one
+        said = shown(said)
+        raise UsageError(f'{field}={shown(text)}: {name}={said} {problem}')
   return bound
 
 
@@ -171,8 +225,7 @@ def _mark_pairs(text: str) -> str:
   for part in _PART.finditer(text):
     word = part.group()
     key = part['quoted'] or (part['bare'] and repr(word))
-    rest = text[part.end() :].lstrip()
-    if depth == 1 and at_start and key and rest.startswith(':'):
+    if depth == 1 and at_start and key and _COLON.match(text, part.end()):
       word, in_pair = f'*{{{key}', True
     elif depth == 1 and in_pair and word in (',', ')'):
       word, in_pair = '}' + word, False
@@ -190,14 +243,26 @@ def _literal(node: ast.expr) -> Any:
   return ast.literal_eval(node)
 
 
+def _problem(value: Any, expected: Any) -> str:
+  """Says why a literal is not what an entry declares; '' if it is."""
+  declared = ranges.of(expected)
+  if not _fits(value, ranges.plain(expected)):
+    kind = ranges.plain(expected)
+    if kind is Pair:
+      return 'is not key:value'
+    return f'is not {getattr(kind, "__name__", kind)}'
+  return declared.problem(value) if declared else ''
+
+
 def _fits(value: Any, expected: Any) -> bool:
-  """Checks a literal against the plain annotations that entries use."""
   if expected is Pair or isinstance(value, Pair):
     return expected is Pair and isinstance(value, Pair)
+  if isinstance(expected, types.UnionType):
+    return any(_fits(value, part) for part in typing.get_args(expected))
   if expected is float:
     return isinstance(value, int | float) and not isinstance(value, bool)
   if expected is int:
     return isinstance(value, int) and not isinstance(value, bool)
-  if expected in (str, bool):
+  if expected in (str, bool, list, tuple, dict, types.NoneType):
     return isinstance(value, expected)
   return True

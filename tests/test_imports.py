@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1] / 'gpt_jax'
 FILES = sorted(ROOT.rglob('*.py'))
 # From the ground up: a room imports from the floors below its own alone.
 FLOORS = (
+  ('ranges',),
   ('spec',),
   ('sharding', 'data', 'nn', 'optim'),
   ('decoding', 'hf', 'objectives'),

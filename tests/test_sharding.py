@@ -165,7 +165,7 @@ def test_every_logical_axis_has_a_rule():
   names = set()
   # Models that together have every kind of parameter.
   for model in (
-    tiny.model(input='tokens(segments=2)', output='untied(bias=True)'),
+    tiny.model(input='tokens(token_types=2)', output='untied(bias=True)'),
     tiny.model(num_encoder_layers=2, position='t5_bias', ffn='geglu'),
     tiny.model(ffn='switch(num_experts=2)'),
     tiny.model(d_model=22, position='transformer_xl', norm='rmsnorm'),

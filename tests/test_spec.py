@@ -3,13 +3,15 @@
 """Call-strings: what is read, what is called, what each mistake says."""
 
 import keyword
+import math
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_jax import spec
+from gpt_jax import ranges, spec
+from gpt_jax.ranges import Count, Fraction, Positive, Seed
 from gpt_jax.spec import Call, Pair, UsageError
 
 
@@ -23,12 +25,27 @@ def rope(theta: float = 1e4, *, name: str = 'x', on: bool = True):
   return ('rope', theta, name, on)
 
 
+def ranged(
+  size: Count = 3,
+  rate: Positive = 1e-3,
+  keep: Fraction = 0.5,
+  seed: Seed = 0,
+  length: int | str = 0,
+):
+  """A choice that declares the ranges of its arguments."""
+  return (size, rate, keep, seed, length)
+
+
 def mixture(*parts: Pair, seed: int = 0):
   """A choice that takes pairs."""
   return ('mixture', [tuple(part) for part in parts], seed)
 
 
-CHOICES = {'local': local, 'rope': rope, 'full': lambda: 'full'}
+CHOICES = {
+  'local': local,
+  'rope': rope,
+  'full': lambda: 'full',
+}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +100,18 @@ def test_parse(text, calls):
     ('  ', 'is empty'),
     ('local(', 'cannot be read'),
     ('a b', 'cannot be read'),
-    ('a\0b', 'cannot be read'),
+    ('a\0b', 'has a NUL character'),
+    ("f('a\\0b')", 'an argument has a NUL character'),
+    ("f(a:'\\0')", 'an argument has a NUL character'),
+    ('f(a\ud800)', 'is not UTF-8 at character 3'),
+    ('f(a=1, b=2, a=1)', 'a is given twice'),
+    ('f({[]: 1})', 'not a plain value'),
+    ('f({1: {[]}})', 'not a plain value'),
+    (f'f({"-" * 3000}1)', 'is nested too deep'),
+    (f'f({"-" * 90_000}1)', 'is nested too deep'),
+    (f'f({"[" * 3000}{"]" * 3000})', 'cannot be read'),
+    ('f(' + '9' * 5000 + ')', 'cannot be read'),
+    ('f' * 100_001, 'has more than 100,000 characters'),
     ('f(**{})', '** is not understood'),
     ('f(x=full)', 'not a plain value'),
     ('f(g())', 'not a plain value'),
@@ -107,7 +135,9 @@ def test_parse(text, calls):
 def test_what_cannot_be_parsed(text, why):
   with pytest.raises(UsageError, match=re.escape(why)) as error:
     spec.parse('model.ffn', text)
-  assert str(error.value).startswith(f'model.ffn={text!r}: ')
+  message = str(error.value)
+  assert message.startswith(f'model.ffn={repr(text)[:300]}')
+  assert len(message) < 500
 
 
 def test_nothing_in_a_call_string_is_run():
@@ -168,6 +198,71 @@ def test_what_cannot_be_built(text, message):
   assert str(error.value) == message
 
 
+@pytest.mark.parametrize(
+  'text, result',
+  [
+    ('ranged', (3, 1e-3, 0.5, 0, 0)),
+    ('ranged(1, 1e-38)', None),
+    ('ranged(2147483647, 3.4e38)', (2147483647, 3.4e38, 0.5, 0, 0)),
+    ("ranged(1, 2, 0, 4294967295, '5_steps')", (1, 2, 0, 2**32 - 1, '5_steps')),
+  ],
+)
+def test_arguments_within_their_ranges(text, result):
+  if result is None:  # float32's smallest number is 1.2e-38
+    with pytest.raises(UsageError, match=r'must be 0 or at least 1\.2e-38'):
+      spec.build('a.b', text, {'ranged': ranged})
+  else:
+    assert spec.build('a.b', text, {'ranged': ranged}) == result
+
+
+@pytest.mark.parametrize(
+  'arguments, why',
+  [
+    ('size=0', 'size=0 must be at least 1'),
+    ('size=2147483648', 'size=2147483648 must be at most 2,147,483,647'),
+    ('size=1.0', 'size=1.0 is not int'),
+    ('size=True', 'size=True is not int'),
+    ('size=0x' + 'f' * 5000, 'size=a number of 20,000 bits must be at most'),
+    ('rate=0', 'rate=0 must be above 0'),
+    ('rate=-0.0', 'rate=-0.0 must be above 0'),
+    ('rate=-1e-3', 'rate=-0.001 must be above 0'),
+    ('rate=1e999', 'rate=inf must be a finite number'),
+    ('rate=-1e999', 'rate=-inf must be a finite number'),
+    ('rate=1e39', 'rate=1e+39 must be at most the largest float32'),
+    ('rate=1' + '0' * 400, 'must be at most the largest float32'),
+    ('keep=1', 'keep=1 must be below 1'),
+    ('keep=-1e-9', 'keep=-1e-09 must be at least 0'),
+    ('keep=True', 'keep=True is not float'),
+    ('keep=1j', 'keep=1j is not float'),
+    ('seed=4294967296', 'seed=4294967296 must be at most 4,294,967,295'),
+    ('length=2.5', 'length=2.5 is not int | str'),
+    ('length=None', 'length=None is not int | str'),
+  ],
+)
+def test_arguments_out_of_their_ranges(arguments, why):
+  with pytest.raises(UsageError) as error:
+    spec.build('a.b', f'ranged({arguments})', {'ranged': ranged})
+  assert str(error.value).startswith("a.b='ranged(") and why in str(error.value)
+
+
+def test_not_a_number_is_in_no_range():
+  """No call-string can write it, but a config's field may hold it."""
+  for kind in (ranges.Real, Positive, Fraction, ranges.Seconds):
+    assert ranges.declared(kind).problem(math.nan) == 'must be a finite number'
+
+
+def test_plain_annotations_have_a_range():
+  with pytest.raises(UsageError, match='window=2147483648 must be at most'):
+    spec.build('a.b', 'local(2147483648)', CHOICES)
+  with pytest.raises(UsageError, match='theta=inf must be a finite number'):
+    spec.build('a.b', 'rope(1e999)', CHOICES)
+
+
+def test_what_a_choice_takes_is_said_without_ranges():
+  with pytest.raises(UsageError, match=r'takes \(size: int = 3, rate: float'):
+    spec.build('a.b', 'ranged(x=3)', {'ranged': ranged})
+
+
 def test_build_all():
   built = spec.build_all('a.b', 'full, local(7), full', CHOICES)
   assert built == ['full', ('local', 7), 'full']
@@ -186,17 +281,15 @@ def test_pairs_reach_the_entry_that_asks_for_them():
     spec.build('a.b', 'rope(web:3)', choices)
 
 
-def test_a_usage_error_is_a_value_error():
-  assert issubclass(UsageError, ValueError)
-
-
 names = st.from_regex(r'[a-zA-Z_][a-zA-Z0-9_]{0,7}', fullmatch=True).filter(
   lambda name: not keyword.iskeyword(name)
 )
+# Without NUL, which no text of ours may have.
+texts = st.text(st.characters(codec='utf-8', min_codepoint=1))
 values = st.one_of(
   st.integers(),
   st.floats(allow_nan=False, allow_infinity=False),
-  st.text(st.characters(codec='utf-8')),
+  texts,
   st.booleans(),
   st.none(),
 )
@@ -204,7 +297,7 @@ calls = st.builds(
   Call,
   names,
   st.lists(
-    values | st.builds(Pair, st.text(st.characters(codec='utf-8')), values),
+    values | st.builds(Pair, texts, values),
     max_size=3,
   ).map(tuple),
   st.dictionaries(names, values, max_size=3),

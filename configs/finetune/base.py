@@ -61,13 +61,14 @@ def get_config(arg: str = '') -> ConfigDict:
       attention_backend=placeholder(str),
     ),
     # Filled in: what was fine-tuned, the sequences of an example, the tokens
-    # of the pre-trained table, the classes, and the number and a hash of the
-    # examples to train on and to judge by.
+    # of the pre-trained table, the classes, the number and a hash of the
+    # examples to train on and to judge by, and how they are shuffled.
     init=placeholder(str),
     sequences=placeholder(int),
     vocab_size=placeholder(int),
     labels=placeholder(str),
     data=placeholder(str),
+    order=placeholder(str),
   )
 
   # Empty: from finetune.peak, warmup and epochs.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.nn.dot_product import Visibility, attend_within
+from gpt_jax.nn.dot_product import Request, Visibility, attend_within
 from gpt_jax.nn.masks import PATTERNS, Pattern
 from gpt_jax.spec import UsageError
 
@@ -68,14 +68,8 @@ def _name(call: spec.Call) -> str:
 
 def _gradient(pattern: Pattern):
   def total(q, k, v):
-    out = attend_within(
-      q,
-      k,
-      v,
-      pattern=pattern,
-      visibility=Visibility(),
-      scale=q.shape[-1] ** -0.5,
-    )
+    scale = q.shape[-1] ** -0.5
+    out = attend_within(Request(q, k, v, pattern, Visibility(), scale))
     return jnp.sum(jnp.square(out))
 
   return jax.grad(total, argnums=(0, 1, 2))

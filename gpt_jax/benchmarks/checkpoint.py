@@ -24,6 +24,7 @@ from gpt_jax.checkpoints.fingerprints import fingerprint
 from gpt_jax.config import Config
 from gpt_jax.training import loop, metrics
 from gpt_jax.training import run as run_lib
+from gpt_jax.training.history import History
 from gpt_jax.training.job import Job
 from gpt_jax.training.run import Run
 from gpt_jax.training.store_data import StoreData
@@ -112,7 +113,7 @@ def _loops(
     state, seconds = _steps(step, state, batch, steps)
     bare += seconds
     workdir = os.path.join(folder, str(i))
-    job = Job(part, workdir, data, Checkpointer(workdir))
+    job = Job(part, workdir, data, Checkpointer(workdir), History(workdir))
     state = state._replace(step=jax.device_put(0 * state.step, whole))
     state = loop.fit(job, state)
     full.append(_seconds_a_step(metrics.read(workdir)))

@@ -29,7 +29,8 @@ class Decoder:
     self._model = Transformer(**model)
     key = jax.random.key(config.seed)
     objective = causal()(self._model)
-    self._params = jax.jit(lambda key: init_params(objective, key))(key)
+    params = jax.jit(lambda key: init_params(objective, key))(key)
+    self._model, self._params = sample.in_place(self._model, params)
     self._sampler = sample.Sampler(temperature=0)
     self._key = key
     rows = config_lib.ramp(config).stages[-1].rows
@@ -45,6 +46,7 @@ class Decoder:
       key,
       model=self._model,
       sampler=self._sampler,
+      capacity=config.model.context_length,
     )
     self.cache_bytes = sum(x.nbytes for x in jax.tree.leaves(self._caches))
     self.seconds: list[float] = []

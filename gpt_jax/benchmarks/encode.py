@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.config import Config
-from gpt_jax.data import encode, holdout, progress, store
+from gpt_jax.data import array_writer, encode, holdout, progress
 from gpt_jax.data import workers as processes
 from gpt_jax.data.sources.source import Document, Source
 from gpt_jax.data.tokenizers import tokenizer
@@ -104,11 +104,11 @@ def _as_prepare_does(
 ) -> int:
   """Encodes the documents, and returns the number of tokens."""
   source = Source(lambda: iter(documents), None, {})
-  parts = holdout.documents()(source).parts()
-  dtype = store.token_dtype(made.vocab_size)
+  parts = holdout.documents()(source, str).parts()
+  dtype = array_writer.token_dtype(made.vocab_size)
   eos = np.array([made.eos_id], np.int32)
   digest, num_tokens = hashlib.sha256(), 0
-  batches = encode.batches(parts)
+  batches = encode.batches(parts, made)
   for batch, ids in encode.encoded(batches, made, workers):
     flat = []
     for piece, found in zip(batch, ids, strict=True):

@@ -18,7 +18,9 @@ from gpt_jax.benchmarks.train import random_manifest
 from gpt_jax.config import Config
 from gpt_jax.data import files, pipeline
 from gpt_jax.data import store as token_store
-from gpt_jax.data.store import ArrayWriter, TokenStore
+from gpt_jax.data.array_writer import ArrayWriter
+from gpt_jax.data.store import TokenStore
+from gpt_jax.objectives import causal
 
 # Four times the cache of decoded chunks.
 NUM_TOKENS = 1 << 29
@@ -92,6 +94,7 @@ def _batches(store: TokenStore, length: int, steps: int):
     start=0,
     stop=steps + 1,
     rows=lambda step: (step * ROWS, ROWS),
+    make_batch=causal.make_batch,
   )
 
 

@@ -6,7 +6,8 @@ Each `WORKDIR/checkpoints/STEP` holds
 
 - `state/`: the arrays, in TensorStore, each file synced to disk;
 - `checksums/`: name, shape, dtype and fingerprint of every array, computed on
-  the devices at that step, under a checksum of their own;
+  the devices at that step, and what is recorded of the run's past (see
+  `training.history`), under a checksum of their own;
 - `commit_success.txt`, written last: the commit marker. On a local disk Orbax
   writes all into `STEP.orbax-checkpoint-tmp` and then renames that folder; on
   gs://, which cannot rename, a folder without the marker does not count.
@@ -20,13 +21,21 @@ import contextlib
 import itertools
 import math
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
 from gpt_jax.checkpoints import restore, retention
-from gpt_jax.checkpoints.fingerprints import arrays, fingerprint, signed
+from gpt_jax.checkpoints.fingerprints import (
+  Contents,
+  arrays,
+  fingerprint,
+  signed,
+)
+from gpt_jax.checkpoints.restore import Restored
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
@@ -51,6 +60,7 @@ class Checkpointer:
     every_steps: int = 1,
     keep_every_steps: int = 0,
     keep_best: int = 0,
+    record: Callable[[int], Any] | None = None,
     read_only: bool = False,
   ):
     """Opens the folder; creates it unless `read_only`.
@@ -61,11 +71,15 @@ class Checkpointer:
       every_steps: saves are made after so many steps; see `retention`.
       keep_every_steps: those of its multiples stay for good; 0: none.
       keep_best: so many with the least loss stay; see `evaluated`.
+      record: gives what the checkpoint of a step holds besides its arrays,
+        plain JSON.
       read_only: nothing is written, moved or deleted.
     """
     self._folder = epath.Path(workdir) / 'checkpoints'
     self._losses: dict[int, float] = {}
     self._read_only = read_only
+    self._record = record
+    self.restored: Restored | None = None  # by `restore`, last
     policy = retention.policy(
       self._losses,
       keep=keep,
@@ -112,7 +126,8 @@ class Checkpointer:
     step = int(state.step)
     if step in self.steps():
       return
-    checksums = signed(arrays(state, fingerprint(state)))
+    record = self._record(step) if self._record else None
+    checksums = signed(Contents(arrays(state, fingerprint(state)), record))
     self._pending = step
     try:
       self._manager.save(
@@ -264,12 +279,12 @@ class Checkpointer:
     if self._folder.exists():
       for path in self._unfinished():
         log.warning('%s is half-written; it is not used', path)
-    damaged = {}
+    damaged, self.restored = {}, None
     for step in reversed(self.steps()):
       if at_most is not None and step > at_most:
         continue
       folder = self._folder.absolute() / str(step)
-      state, reason = restore.read(folder, abstract)
+      state, reason, record = restore.read(folder, abstract)
       if state is None:
         damaged[step] = reason
         log.warning(
@@ -279,6 +294,7 @@ class Checkpointer:
       if damaged:
         self._set_aside(list(damaged))
         log.warning('going on from the older checkpoint of step %d', step)
+      self.restored = Restored(step, record)
       return state
     if damaged:
       step, reason = max(damaged.items())

@@ -65,26 +65,40 @@ def arrays(state: Any, prints: Iterable[int] | None = None) -> dict[str, Array]:
   }
 
 
-def signed(arrays: dict[str, Array]) -> dict[str, Any]:
+class Contents(NamedTuple):
+  """What a checkpoint says of itself."""
+
+  arrays: dict[str, Array]
+  record: Any = None  # of the run's past, plain JSON; None: it has none
+
+
+def signed(contents: Contents) -> dict[str, Any]:
   """As JSON, with the checksum of that JSON."""
-  rows = {name: list(array) for name, array in arrays.items()}
-  return {'arrays': rows, 'sha256': _digest(rows)}
+  rows = {name: list(array) for name, array in contents.arrays.items()}
+  return {
+    'arrays': rows,
+    'record': contents.record,
+    'sha256': _digest(rows, contents.record),
+  }
 
 
-def verified(text: str) -> dict[str, Array]:
-  """Reads the JSON text of `signed`.
+def verified(text: str) -> Contents:
+  """Reads the JSON text of `signed`, now or before there was a record.
 
   Raises:
     ValueError: it was changed.
   """
   content = json.loads(text)
-  if content['sha256'] != _digest(content['arrays']):
+  rows, record = content['arrays'], content.get('record')
+  if content['sha256'] != _digest(rows, record):
     raise ValueError('the list of checksums was changed')
-  return {name: Array(*row) for name, row in content['arrays'].items()}
+  return Contents({name: Array(*row) for name, row in rows.items()}, record)
 
 
-def _digest(rows: dict[str, list]) -> str:
-  return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+def _digest(rows: dict[str, list], record: Any) -> str:
+  # Without a record it is as it was when there were none.
+  signed = rows if record is None else [rows, record]
+  return hashlib.sha256(json.dumps(signed).encode()).hexdigest()
 
 
 def difference(saved: dict[str, Array], wanted: dict[str, Array]) -> str:

@@ -3,6 +3,7 @@
 """Reads a checkpoint, and believes nothing of it that it does not prove."""
 
 import re
+from typing import Any, NamedTuple
 
 import orbax.checkpoint as ocp
 from etils import epath
@@ -18,9 +19,39 @@ from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
 
 
-def read(
-  folder: epath.Path, abstract: TrainState
-) -> tuple[TrainState | None, str]:
+class Restored(NamedTuple):
+  """Which checkpoint was read, and what was recorded with it."""
+
+  step: int
+  record: Any  # of the run's past, plain JSON; None: it has none
+
+
+class Found(NamedTuple):
+  """What `read` found."""
+
+  state: TrainState | None = None
+  reason: str = ''  # what is wrong, where there is no state
+  record: Any = None
+
+
+def newest(workdir: str) -> Restored | None:
+  """The newest checkpoint whose record is sound; reads no arrays."""
+  folder = epath.Path(workdir) / 'checkpoints'
+  if not folder.is_dir():
+    return None
+  steps = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+  for step in sorted(steps, reverse=True):
+    if not committed(folder / str(step)):
+      continue
+    text = (folder / str(step) / 'checksums/metadata').read_text()
+    try:
+      return Restored(step, verified(text).record)
+    except (ValueError, KeyError, TypeError):
+      continue  # damaged: `read` will say so
+  return None
+
+
+def read(folder: epath.Path, abstract: TrainState) -> Found:
   """Reads the checkpoint in `folder`; all processes do it together.
 
   Args:
@@ -28,20 +59,20 @@ def read(
     abstract: `jax.ShapeDtypeStruct`s with shardings.
 
   Returns:
-    The state; or None, and what is wrong with the checkpoint.
+    The state; or what is wrong with the checkpoint.
 
   Raises:
     UsageError: it holds other arrays than `abstract`.
   """
-  saved, state, reason = {}, None, ''
+  saved, record, state, reason = {}, None, None, ''
   try:
     if not committed(folder):
       raise ValueError('half-written: it has no commit_success.txt')
-    saved = verified((folder / 'checksums/metadata').read_text())
+    saved, record = verified((folder / 'checksums/metadata').read_text())
   except Exception as e:
     reason = reason_of(e)
   if not hosts.all_agree(not reason):
-    return None, reason or 'another host cannot read it'
+    return Found(reason=reason or 'another host cannot read it')
   if differs := difference(saved, arrays(abstract)):
     raise UsageError(
       f'{folder}: holds another state than the config describes: it '
@@ -59,7 +90,7 @@ def read(
     # nothing is ever used that does not match its fingerprint.
     reason = reason_of(e)
   if not hosts.all_agree(state is not None):
-    return None, reason or 'another host cannot read it'
+    return Found(reason=reason or 'another host cannot read it')
   assert state is not None
   wrong = [
     name
@@ -69,10 +100,10 @@ def read(
     if array.fingerprint != found
   ]
   if wrong:
-    return None, f'fingerprint differs in {", ".join(wrong)}'
+    return Found(reason=f'fingerprint differs in {", ".join(wrong)}')
   if str(int(state.step)) != folder.name:
-    return None, f'it is of step {int(state.step)}'
-  return state, ''
+    return Found(reason=f'it is of step {int(state.step)}')
+  return Found(state, record=record)
 
 
 def committed(folder: epath.Path) -> bool:

@@ -17,57 +17,19 @@ it was stopped; more tasks, settings, seeds or layers add to what is there, as
 long as the step of W, the config and the data are those of the runs there.
 """
 
-import datetime
 import functools
 import json
 import os
-import shlex
-import statistics
-import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
 
-import jax
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax import config as config_lib
-from gpt_jax.config import Config, loading
-from gpt_jax.finetuning import examples, finetune, pretrained
-from gpt_jax.finetuning.setup import Pretrained
-from gpt_jax.plots import ablation, losses
+from gpt_jax.finetuning import ablation, pretrained
+from gpt_jax.finetuning.ablation import Grid
+from gpt_jax.plots import ablation as figures
+from gpt_jax.plots import losses
 from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
 from gpt_jax.training.metrics import write_atomically
-
-# From the name of a row to its overrides.
-SETTINGS = {
-  'full': [],
-  'no_auxiliary': ['--config.finetune.auxiliary=0.0'],
-  'scratch': ['--config.finetune.transfer=none'],
-  'scratch_no_auxiliary': [
-    '--config.finetune.transfer=none',
-    '--config.finetune.auxiliary=0.0',
-  ],
-}
-# Before the number of layers: the name of a row of --layers.
-LAYERS = 'layers_'
-# What a run takes from its source or from the fields of `finetune`.
-FOLLOWS = ('model.', 'tokenizer.', 'objective.')
-# Folders as GLUE calls them.
-FOLDERS = {
-  'sst2': 'SST-2',
-  'cola': 'CoLA',
-  'mrpc': 'MRPC',
-  'stsb': 'STS-B',
-  'qqp': 'QQP',
-  'rte': 'RTE',
-  'qnli': 'QNLI',
-  'mnli': 'MNLI',
-  'wnli': 'WNLI',
-}
-# What the runs of a workdir share.
-ARGUMENTS = 'arguments.json'
 
 
 def define(values: flags.FlagValues) -> None:
@@ -83,232 +45,27 @@ def define(values: flags.FlagValues) -> None:
   )
   string('glue', '', "GLUE's folder, with SST-2, ...; empty: TFDS.")
   strings('tasks', 'cola,sst2,mrpc,stsb,rte', 'Which.')
-  strings('settings', ','.join(SETTINGS), 'Which.')
+  strings('settings', ','.join(ablation.SETTINGS), 'Which.')
   strings('seeds', '0', 'The seeds of each run.')
   strings('layers', '', 'Numbers of layers to transfer, for the figure.')
   string('flags', '', 'More flags for all runs.')
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
-class One(NamedTuple):
-  """A run."""
-
-  task: str
-  setting: str
-  seed: str
-  config: Config
-
-
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'init', 'workdir')
-  runs = wanted(args)
+  grid = Grid(**{name: getattr(args, name) for name in Grid._fields})
+  runs = ablation.wanted(grid)
   source = pretrained.pretrained(args.init)
-  check_same(args, source)
-  check_runs(args, source)
-  if source.params is not None:
-    source = source._replace(params=functools.cache(source.params))
-  started, done = time.monotonic(), 0
-  for i, one in enumerate(runs):
-    folder = os.path.join(args.workdir, one.task, one.setting, one.seed)
-    if not os.path.exists(os.path.join(folder, finetune.RESULT)):
-      log.info('run %d of %d: %s', i + 1, len(runs), folder)
-      finetune.finetune(one.config, source, folder)
-      losses.loss_curves([folder], unit='of the task')
-      jax.clear_caches()
-      done += 1
-      seconds = (time.monotonic() - started) / done * (len(runs) - i - 1)
-      left = datetime.timedelta(seconds=round(seconds))
-      log.info('%d of %d runs done | at most %s left', i + 1, len(runs), left)
-  scores = collected(args.workdir)
+  scores = ablation.run(
+    *(grid, runs, source),
+    finished=lambda folder: losses.loss_curves([folder], unit='of the task'),
+  )
   path = os.path.join(args.workdir, 'ablation')
   write_atomically(f'{path}.json', json.dumps(scores, indent=2) + '\n')
-  log.info('drew %s', ablation.bars(scores, f'{path}.png'))
+  log.info('drew %s', figures.bars(scores, f'{path}.png'))
   figure = os.path.join(args.workdir, 'layers.png')
-  if ablation.layers(scores, figure):
+  if figures.layers(scores, figure):
     log.info('drew %s', figure)
-  print(json.dumps(scores) if args.json else table(scores))
-
-
-def wanted(args: cli.Args) -> list[One]:
-  """All runs, seed by seed.
-
-  Raises:
-    UsageError: a flag makes no sense.
-  """
-  unknown = [name for name in args.settings if name not in SETTINGS]
-  if unknown:
-    raise UsageError(
-      f'--settings={unknown[0]}: unknown; one of ' + ', '.join(SETTINGS)
-    )
-  for flag in ('seeds', 'layers'):
-    given = getattr(args, flag)
-    if not all(x.isdecimal() for x in given) or len({*given}) < len(given):
-      raise UsageError(
-        f'--{flag}={",".join(given)}: give whole numbers from 0 that differ'
-      )
-  settings = [*args.settings, *(f'{LAYERS}{count}' for count in args.layers)]
-  runs = [
-    One(task, setting, seed, config_of(args, task, setting, seed))
-    for seed in args.seeds
-    for task in args.tasks
-    for setting in settings
-  ]
-  if not runs:
-    raise UsageError('--tasks, --settings, --seeds: leave nothing to run')
-  return runs
-
-
-def config_of(args: cli.Args, task: str, setting: str, seed: str) -> Config:
-  """The config of a run, not resolved.
-
-  Raises:
-    UsageError: a flag makes no sense.
-  """
-  if setting in SETTINGS:
-    overrides = SETTINGS[setting]
-  else:
-    count = setting.removeprefix(LAYERS)
-    overrides = [f'--config.finetune.transfer=layers({count})']
-  more = [f'--config.seed={seed}', *overrides]
-  if args.glue:
-    if task not in FOLDERS:
-      raise UsageError(f'--tasks={task}: none of GLUE: ' + ', '.join(FOLDERS))
-    folder = os.path.join(args.glue, FOLDERS[task])
-    more.append(f'--config.finetune.task={task}({folder!r})')
-  more += shlex.split(args.flags)
-  return loading.load_config(f'{args.config}:{task}', more)
-
-
-def check_same(args: cli.Args, source: Pretrained) -> None:
-  """Keeps runs of other arguments apart.
-
-  Raises:
-    UsageError: the workdir holds runs with others.
-  """
-  given = {n: getattr(args, n) for n in ('config', 'glue', 'flags')}
-  given['init'] = source.name  # with its step
-  path = os.path.join(args.workdir, ARGUMENTS)
-  if os.path.exists(path):
-    with open(path, encoding='utf-8') as f:
-      before = json.load(f)
-    changed = [n for n in given if given[n] != before.get(n)]
-    if changed:
-      raise UsageError(
-        f'--workdir={args.workdir}: holds runs with '
-        + ', '.join(
-          f'--{n}={before.get(n)!r}, not {given[n]!r}' for n in changed
-        )
-        + '; give the same, or another --workdir'
-      )
-    return
-  os.makedirs(args.workdir, exist_ok=True)
-  write_atomically(path, json.dumps(given, indent=2) + '\n')
-
-
-def check_runs(args: cli.Args, source: Pretrained) -> None:
-  """Compares all runs that are there with what they would be now.
-
-  The fields that are given and the task's examples are compared. What follows
-  from them and from the source is not, so that no text is encoded: the model,
-  the tokenizer, and lengths that are left empty.
-
-  Raises:
-    UsageError: names the first run that would be another, and its fields.
-  """
-  known: dict[Any, Config] = {}
-  for task, setting, seed in _folders(args.workdir):
-    path = os.path.join(args.workdir, task, setting, seed, 'config.json')
-    if not os.path.exists(path):
-      continue
-    with open(path, encoding='utf-8') as f:
-      old = config_lib.flatten(config_lib.from_json(f.read()))
-    config = config_lib.unlocked(config_of(args, task, setting, seed))
-    tuned = config.finetune
-    tuned.init = source.name
-    key = tuned.task, tuned.examples, seed
-    if key not in known:
-      examples.read(config)
-      known[key] = tuned
-    tuned.labels, tuned.data = known[key].labels, known[key].data
-    given = {
-      field: value
-      for field, value in config_lib.flatten(config).items()
-      if value is not None and not field.startswith(FOLLOWS)
-    }
-    # A length such as '300_steps' was counted.
-    if not isinstance(config.schedule.num_steps, int):
-      given.pop('schedule.num_steps', None)
-    changed = config_lib.differences(old, {**old, **given})
-    if changed:
-      raise UsageError(
-        f'--workdir={args.workdir}: {task}/{setting}/{seed} is a run of '
-        f'another config ({"; ".join(changed)}); give the same config and '
-        'data, or another --workdir'
-      )
-
-
-def _folders(workdir: str) -> Iterator[tuple[str, str, str]]:
-  """Task, setting and seed of all runs in a workdir, in order."""
-  for task in sorted(os.listdir(workdir)):
-    folder = os.path.join(workdir, task)
-    if not os.path.isdir(folder):
-      continue
-    for setting in sorted(os.listdir(folder)):
-      seeds = os.listdir(os.path.join(folder, setting))
-      for seed in sorted(seeds, key=lambda s: (len(s), s)):
-        yield task, setting, seed
-
-
-def collected(workdir: str) -> dict[str, Any]:
-  """What all runs in a workdir gave: task -> setting -> seed -> dev metrics."""
-  found: dict[str, Any] = {}
-  for task, setting, seed in _folders(workdir):
-    path = os.path.join(workdir, task, setting, seed, finetune.RESULT)
-    if os.path.exists(path):
-      with open(path, encoding='utf-8') as f:
-        result = json.load(f)
-      runs = found.setdefault(task, {}).setdefault(setting, {})
-      metric = result['metrics'][0]
-      runs[seed] = {
-        'metric': metric,
-        'score': result['dev'][metric],
-        **result['dev'],
-      }
-  return found
-
-
-def table(scores: dict[str, Any]) -> str:
-  """A Markdown table like GPT-1's table 5, of means and standard deviations."""
-  tasks = [*scores]
-  metrics = {
-    task: next(iter(next(iter(scores[task].values())).values()))['metric']
-    for task in tasks
-  }
-  settings = [s for s in SETTINGS if any(s in scores[t] for t in tasks)]
-  settings += sorted(
-    {s for task in tasks for s in scores[task]} - {*settings},
-    key=lambda s: (len(s), s),
-  )
-  head = ['', 'average', *(f'{task} ({metrics[task]})' for task in tasks)]
-  lines = [head, ['---'] * len(head)]
-  for setting in settings:
-    # A dictionary for each task: seed -> score.
-    found = [
-      {seed: 100 * run['score'] for seed, run in runs.items()}
-      for runs in (scores[task].get(setting, {}) for task in tasks)
-    ]
-    # Only seeds of all tasks make an average of tasks.
-    seeds = set.intersection(*({*of_task} for of_task in found))
-    averages = [statistics.mean(s[seed] for s in found) for seed in seeds]
-    cells = [_cell(averages), *(_cell([*s.values()]) for s in found)]
-    lines.append([setting.replace('_', ' '), *cells])
-  return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
-
-
-def _cell(values: list[float]) -> str:
-  """Mean and standard deviation."""
-  if not values:
-    return '-'
-  spread = f' ± {statistics.stdev(values):.1f}' if len(values) > 1 else ''
-  return f'{statistics.mean(values):.1f}{spread}'
+  print(json.dumps(scores) if args.json else ablation.table(scores))

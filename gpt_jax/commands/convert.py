@@ -21,12 +21,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from absl import flags
-from ml_collections import ConfigDict
 
 from gpt_jax import cli, hf
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer as checkpoint
-from gpt_jax.data import files
+from gpt_jax.config import defaults
+from gpt_jax.data import files, json_file
 from gpt_jax.data.tokenizers import saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.hf.vocabulary import tokenizer_name
@@ -38,79 +38,26 @@ from gpt_jax.training import run as run_lib
 # What an import leaves in its workdir for an export.
 ORIGIN = 'hf.json'
 
-# The config of an import but for `model` and `tokenizer`: the fields of
-# configs/base.py, for a run that does not train.
-SECTIONS = {
-  'seed': 0,
-  'objective': {'name': 'causal'},
-  'data': {
-    'source': 'stdlib',
-    'clean': 'none',
-    'holdout': 'documents(fraction=0.02)',
-    'store': None,
-    'sources': {},
-    'rows': 'stream',
-    'compression': 'none',
-    'workers': None,
+# What an import's config has for a run that does not train; the rest is the
+# default.
+_UNTRAINED = {
+  'optim.name': 'none',
+  'optim.clip_norm': 0.0,
+  'schedule.num_steps': 1,
+  'schedule.name': 'constant(peak=1e-4)',
+  'batch.size': 1,
+  'batch.micro_rows': 1,
+  'checkpoint.every_steps': 1,
+  'checkpoint.keep': 1,
+  'eval.every_steps': 0,
+  'eval.rows': 8,
+  'log.every_steps': 1,
+  'log.sample_prompt': '',
+  'log.sample_tokens': 0,
+  **{
+    f'watchdog.{phase}_seconds': 0.0
+    for phase in ('start', 'compile', 'step', 'evaluation', 'save')
   },
-  'optim': {
-    'name': 'none',
-    'clip_norm': 0.0,
-    'precision': 'float32',
-    'ema': 'none',
-    'on_spike': 'stop',
-  },
-  'schedule': {'num_steps': 1, 'name': 'constant(peak=1e-4)'},
-  'batch': {'size': 1, 'micro_rows': 1},
-  'mesh': {
-    'data': 1,
-    'fsdp': -1,
-    'expert': 1,
-    'tensor': 1,
-    'rules': {
-      'batch': 'data, fsdp, expert',
-      'group': 'data, fsdp',
-      'expert': 'expert',
-      'length': '',
-      'stream': 'tensor',
-      'embed': 'fsdp',
-      'heads': 'tensor',
-      'kv_heads': 'tensor',
-      'head': '',
-      'buckets': '',
-      'mlp': 'tensor',
-      'vocab': 'tensor',
-      'norm': '',
-      'router': '',
-      'layers': '',
-      'cluster': '',
-    },
-  },
-  'checkpoint': {
-    'every_steps': 1,
-    'keep': 1,
-    'keep_every_steps': 0,
-    'keep_best': 0,
-    'grace_seconds': 30.0,
-  },
-  'watchdog': {
-    'start_seconds': 0.0,
-    'compile_seconds': 0.0,
-    'step_seconds': 0.0,
-    'evaluation_seconds': 0.0,
-    'save_seconds': 0.0,
-  },
-  'hosts': {'join_seconds': 300, 'heartbeat_seconds': 30},
-  'eval': {
-    'every_steps': 0,
-    'rows': 8,
-    'num_batches': None,
-    'sets': {},
-    'words': {},
-    'tasks': None,
-    'tasks_dir': 'tasks',
-  },
-  'log': {'every_steps': 1, 'sample_prompt': '', 'sample_tokens': 0},
 }
 
 # Our saved tokenizers' files under HF's names.
@@ -159,12 +106,7 @@ def from_hf(folder: str, workdir: str) -> None:
       f'--from_hf={folder}: is a {kind}, and a workdir holds language models'
     )
   name = tokenizer_name(folder, model.options.get('model_type'))
-  config = {
-    **SECTIONS,
-    'model': {f: getattr(model, f) for f in hf.transformer_fields()},
-    'tokenizer': {'name': name or 'none'},
-  }
-  config = config_lib.resolve_model(ConfigDict(config))
+  config = config_lib.resolve_model(_config(model, name or 'none'))
   if name:
     tokenizer = tokenizer_lib.build(name, [])
     config = config_lib.set_vocab_size(config, tokenizer.vocab_size, name)
@@ -196,7 +138,12 @@ def to_hf(workdir: str, folder: str) -> None:
   model, options = run.model, {}
   origin = files.read(workdir, ORIGIN)
   if origin is not None:
-    known = json.loads(origin)
+    known = json_file.parse(
+      origin,
+      os.path.join(workdir, ORIGIN),
+      remedy='convert the checkpoint again with --from_hf',
+      needs=('config', 'kind', 'names'),
+    )
     known['names'] = tuple(known['names'])
     model = hf.Imported(**run.config.model, origin=hf.Origin(**known))
   contents = {}
@@ -214,6 +161,16 @@ def to_hf(workdir: str, folder: str) -> None:
   log.info('%s: exported step %d', folder, int(state.step))
   if not written:
     log.warning('Hugging Face has no tokenizer like that of %s', workdir)
+
+
+def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
+  """The default tree with an imported model, for a run that does not train."""
+  config: Any = defaults.get_config().unlock()
+  config.update_from_flattened_dict(_UNTRAINED)
+  for field in hf.transformer_fields():
+    config.model[field] = getattr(model, field)
+  config.tokenizer.name = tokenizer
+  return config.lock()
 
 
 def _save_state(config: config_lib.Config, params: Any, workdir: str) -> None:

@@ -26,15 +26,14 @@ import os
 from absl import flags
 
 from gpt_jax import cli, spec
-from gpt_jax.data import eval_sets, progress
-from gpt_jax.data.store import TokenStore
-from gpt_jax.evaluation import overlap, score, suite
+from gpt_jax.data import progress
+from gpt_jax.evaluation import overlap, score, suite, validation
 from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
-from gpt_jax.training.held_out import HeldOut, summary
+from gpt_jax.training.held_out import summary
 
 
 def define(values: flags.FlagValues) -> None:
@@ -94,7 +93,7 @@ def main(args: cli.Args) -> None:
   result: dict[str, float] = {'step': step}
   lines = []
   if held_out:
-    result.update(_validation(trained, workdir))
+    result.update(validation.measure(trained, workdir))
     lines.append(summary(result))
   if tasks:
     folder = os.path.join(workdir, 'evaluations')
@@ -113,7 +112,9 @@ def main(args: cli.Args) -> None:
       keep=results.add,
     )
     if args.overlap:
-      new = _overlap(trained, workdir, tasks, folder)
+      with progress.bar('tokens') as report:
+        new, path = overlap.of_run(trained, workdir, tasks, folder, report)
+      log.info('wrote %s', path)
       results.add(new)
       found |= new
     result.update(found)
@@ -132,28 +133,3 @@ def _numbers(flag: str, texts: list[str]) -> list[int]:
         f'{flag}={text}: is no number; give one or several, as 0,1,5'
       )
   return sorted({int(text) for text in texts})
-
-
-def _overlap(trained, workdir: str, tasks, folder: str) -> dict[str, float]:
-  """How many texts of each task the training text holds."""
-  texts = {named.name: named.task.texts() for named in tasks}
-  store = TokenStore.open(run_lib.data_folder(trained.run.config, workdir))
-  with progress.bar('tokens') as report:
-    figures, found = overlap.find(texts, store, trained.tokenizer, report)
-  path = os.path.join(folder, 'overlap.json')
-  overlap.write(path, found)
-  log.info('wrote %s', path)
-  return figures
-
-
-def _validation(trained: run_lib.Trained, workdir: str) -> dict[str, float]:
-  config = trained.run.config
-  store = TokenStore.open(run_lib.data_folder(config, workdir))
-  sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
-  if not sets:
-    raise UsageError(
-      'data.holdout=none: this run held no text out; set data.holdout'
-    )
-  values = HeldOut(trained.run, sets)(trained.state.eval_params)
-  assert values is not None  # nothing stopped it
-  return values

@@ -16,7 +16,6 @@ with the metrics of the dev split, and predictions/SPLIT.tsv. With --predict
 FILE the finished run predicts for another table of the same columns.
 """
 
-import json
 from typing import Any
 
 from absl import flags
@@ -28,6 +27,9 @@ from gpt_jax.finetuning.pretrained import pretrained
 from gpt_jax.plots import losses
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
+from gpt_jax.training.metrics import to_json
+
+UNIT = 'of the task'
 
 
 def define(values: flags.FlagValues) -> None:
@@ -61,11 +63,11 @@ def main(args: cli.Args) -> None:
   with hosts.together():
     source = pretrained(args.init)
     result = finetune(args.config, source, args.workdir, args.predict)
-    if hosts.index() == 0:
-      figure = losses.loss_curves([args.workdir], unit='of the task')
-      log.info('drew %s', figure)
+    first = hosts.index() == 0
+    if first and (path := losses.loss_curves([args.workdir], unit=UNIT)):
+      log.info('drew %s', path)
   if args.json:
-    print(json.dumps(result))
+    print(to_json(result))
   else:
     print(summary(result))
 

@@ -5,17 +5,21 @@ r"""Continues a prompt with a trained model.
   gpt-jax generate --workdir workdirs/smoke --prompt 'def main('
   gpt-jax generate --workdir W --prompt 'Once' --num_samples=3 --seed=1 \
     --temperature=0.8 --top_k=50 --stop='The end' --stop='!'
+  gpt-jax generate --workdir W --prompt 'Once' --prompt 'Twice' --json
 
 Prints each sample: the prompt and its continuation. A sample ends with the
-document, with a text of --stop (not printed), or after --max_tokens.
+document, with a text of --stop (not printed), or after --max_tokens. With
+several prompts each is continued by itself, as if it were the only one.
 """
 
 import functools
+import json
 
 from absl import flags
 
 from gpt_jax import cli
 from gpt_jax.decoding.prompt import continue_prompt
+from gpt_jax.decoding.sample import in_place
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
 
@@ -23,10 +27,11 @@ from gpt_jax.training import run as run_lib
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   cli.define_workdir(values, 'Folder of a trained run.')
-  text = functools.partial(flags.DEFINE_string, flag_values=values)
   integer = functools.partial(flags.DEFINE_integer, flag_values=values)
   number = functools.partial(flags.DEFINE_float, flag_values=values)
-  text('prompt', None, 'The text to continue.')
+  flags.DEFINE_multi_string(
+    'prompt', [], 'The text to continue; may be repeated.', flag_values=values
+  )
   integer(
     'max_tokens',
     None,
@@ -54,28 +59,36 @@ def define(values: flags.FlagValues) -> None:
     'Text that ends a sample, of any number of tokens; may be repeated.',
     flag_values=values,
   )
-  integer('num_samples', 1, 'How many continuations.', lower_bound=1)
+  integer('num_samples', 1, 'Continuations of each prompt.', lower_bound=1)
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
-  if not args.prompt:
+  if not args.prompt or not all(args.prompt):
     raise UsageError('--prompt is empty; give the text to continue')
   if not all(args.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
   trained = run_lib.load(args.workdir)
-  samples = continue_prompt(
-    trained.run.model,
-    trained.state.eval_params,
-    trained.tokenizer,
-    args.prompt,
-    max_tokens=args.max_tokens,
-    temperature=args.temperature,
-    top_k=args.top_k,
-    top_p=args.top_p,
-    seed=args.seed,
-    num_samples=args.num_samples,
-    stop=args.stop,
-  )
-  print('\n\n'.join(samples))
+  model, params = in_place(trained.run.model, trained.state.eval_params)
+  found = []
+  for prompt in args.prompt:
+    samples = continue_prompt(
+      model,
+      params,
+      trained.tokenizer,
+      prompt,
+      max_tokens=args.max_tokens,
+      temperature=args.temperature,
+      top_k=args.top_k,
+      top_p=args.top_p,
+      seed=args.seed,
+      num_samples=args.num_samples,
+      stop=args.stop,
+    )
+    if not args.json:
+      print(*(['\n'] if found else []), '\n\n'.join(samples), sep='')
+    found.append({'prompt': prompt, 'samples': samples})
+  if args.json:
+    print(json.dumps({'prompts': found}))

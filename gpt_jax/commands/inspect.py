@@ -19,12 +19,10 @@ their place in the token store: a function of the config and the step. Steps
 are numbered as in metrics.jsonl, from 1 on.
 """
 
-import importlib
 import json
 import math
 import pathlib
-import sys
-from typing import NamedTuple
+from typing import Any
 
 import jax
 from absl import flags
@@ -33,17 +31,12 @@ from rich.table import Table
 
 from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.config import Config, loading
-from gpt_jax.costs import flops
+from gpt_jax.config import loading
+from gpt_jax.costs import flops, papers, schedule
 from gpt_jax.costs.totals import figures_of, rounded
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import consumed, spikes
-
-_TABLE_HEAD = (
-  '| paper | config | what differs from its ancestor | parameters | proof |',
-  '|---|---|---|---|---|',
-)
 
 
 def define(values: flags.FlagValues) -> None:
@@ -82,15 +75,37 @@ def main(args: cli.Args) -> None:
       print(json.dumps(found))
     else:
       spikes.show(found, Console())
-    return
-  if args.table:
-    print(papers_table(pathlib.Path.cwd()))
-    return
-  if args.workdir or args.steps:
+  elif args.table:
+    print(papers.table(pathlib.Path.cwd()))
+  elif args.workdir or args.steps:
     cli.required(args, 'workdir', 'steps')
-    consumed.show(args.workdir, args.steps, text=args.text, as_json=args.json)
+    _show_rows(args)
+  else:
+    cli.required(args, 'config')
+    _show_config(args)
+
+
+def _show_rows(args: cli.Args) -> None:
+  """What the rows of some steps of a run were taken from."""
+  store, rows = consumed.rows(args.workdir, args.steps, text=args.text)
+  if args.json:
+    print(json.dumps({'store': store, 'rows': [*rows]}))
     return
-  cli.required(args, 'config')
+  for row in rows:
+    spans = ', '.join(
+      f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in row['spans']
+    )
+    source = f'source {row["source"]} ' if row['source'] else ''
+    print(
+      f'step {row["step"]} row {row["row"]} {source}epoch {row["epoch"]} '
+      f'position {row["position"]}: documents {spans}'
+    )
+    if 'text' in row:
+      print(row['text'])
+
+
+def _show_config(args: cli.Args) -> None:
+  """What a config resolves to, and the model it means."""
   config = config_lib.resolve_model(args.config)
   params, figures = figures_of(config)
   try:
@@ -98,9 +113,10 @@ def main(args: cli.Args) -> None:
   except UsageError as e:
     log.info('a model to look at, not to train: %s', e)
   figures = {'parameters_text': rounded(figures['parameters']), **figures}
+  stages = schedule.stages(config)
   if args.json:
-    stages = [stage._asdict() for stage in schedule_table(config)]
-    found = {**figures, 'schedule': stages, 'config': config.to_dict()}
+    listed = [stage._asdict() for stage in stages]
+    found = {**figures, 'schedule': listed, 'config': config.to_dict()}
     print(json.dumps(found))
     return
   console = Console()
@@ -108,6 +124,24 @@ def main(args: cli.Args) -> None:
   for name, value in config_lib.flatten(config).items():
     fields.add_row(name, repr(value))
   console.print(fields)
+  console.print(_parameters(params))
+  table = Table(title=f'Schedule of {config.schedule.num_steps:,} steps')
+  for column in ('from step', 'rows', 'tokens a step', 'tokens before', 'rate'):
+    table.add_column(column, justify='right')
+  for stage in stages:
+    *counts, rate = stage
+    table.add_row(*(f'{count:,}' for count in counts), f'{rate:.4g}')
+  console.print(table)
+  for name, value in figures.items():
+    console.print(
+      f'{name}: {value if isinstance(value, str) else f"{value:,}"}'
+    )
+  console.print(flops.FORMULA)
+  console.print(flops.FORMULA_CAUSAL)
+
+
+def _parameters(params: Any) -> Table:
+  """All parameters with their shapes, logical axes and counts."""
   table = Table(title='Parameters')
   table.add_column('parameter', overflow='fold')
   for column in ('shape', 'axes', 'count'):
@@ -120,83 +154,4 @@ def main(args: cli.Args) -> None:
     table.add_row(
       name, str(shape), ', '.join(leaf.names), f'{math.prod(shape):,}'
     )
-  console.print(table)
-  table = Table(title=f'Schedule of {config.schedule.num_steps:,} steps')
-  for column in ('from step', 'rows', 'tokens a step', 'tokens before', 'rate'):
-    table.add_column(column, justify='right')
-  for stage in schedule_table(config):
-    *counts, rate = stage
-    table.add_row(*(f'{count:,}' for count in counts), f'{rate:.4g}')
-  console.print(table)
-  for name, value in figures.items():
-    console.print(
-      f'{name}: {value if isinstance(value, str) else f"{value:,}"}'
-    )
-  console.print(flops.FORMULA)
-  console.print(flops.FORMULA_CAUSAL)
-
-
-class ScheduleRow(NamedTuple):
-  """A stage of the batch, where it begins."""
-
-  step: int  # its first, as in metrics.jsonl: from 1 on
-  rows: int
-  tokens_per_step: int
-  tokens: int  # consumed before
-  learning_rate: float
-
-
-def schedule_table(config: Config) -> list[ScheduleRow]:
-  """The stages of a resolved config's run."""
-  ramp, rate = config_lib.ramp(config), config_lib.schedule(config)
-  return [
-    ScheduleRow(
-      stage.start + 1,
-      stage.rows,
-      stage.rows * ramp.row_tokens,
-      ramp.tokens(stage.start),
-      float(rate(stage.start)),
-    )
-    for stage in ramp.between(0, config.schedule.num_steps)
-  ]
-
-
-def papers_table(root: pathlib.Path) -> str:
-  """One Markdown row for each paper and size in `root`/configs.
-
-  A config of a paper says in `DIFFERS` what it adds to its ancestor; its
-  docstring begins with the paper's name, authors and year.
-
-  Raises:
-    UsageError: there are no configs.
-  """
-  files = sorted((root / 'configs').glob('*.py'))
-  if not files:
-    raise UsageError(
-      f'--table: {root} has no configs/*.py; run it where configs/ is'
-    )
-  sys.path.insert(0, str(root))
-  rows = []
-  for file in files:
-    module = importlib.import_module(f'configs.{file.stem}')
-    if not hasattr(module, 'DIFFERS'):
-      continue
-    paper = str(module.__doc__).partition(':')[0] + ')'
-    year = int(paper[-5:-1])
-    differs = module.DIFFERS
-    for size in getattr(module, 'SIZES', ['']):
-      config = config_lib.resolve_model(module.get_config(size))
-      figures = figures_of(config)[1]
-      parameters, active = figures['parameters'], figures['parameters_active']
-      count = f'{parameters:,}'
-      if active != parameters:
-        count += f', of which a token takes {active:,}'
-      name = f'{file.stem}.py:{size}' if size else f'{file.stem}.py'
-      test = f'test_decoder_row[{file.stem}-{size}]'
-      row = f'| {paper} | `{name}` | {differs} | {count} | `{test}` |'
-      rows.append((year, row))
-      # Said once, for all sizes.
-      paper = differs = ''
-  # Oldest first; within a year and a paper as they come.
-  rows.sort(key=lambda year_row: year_row[0])
-  return '\n'.join([*_TABLE_HEAD, *(row for _, row in rows)])
+  return table

@@ -7,12 +7,12 @@
   gpt-jax plot --config configs/gpt3.py:175b
   gpt-jax plot --workdir W --goodput
 
-Writes W/loss.png, and W/router.png of a run with experts (see `plot_routers`);
-or with --config ./schedule.png (rows of a batch, learning
-rate and tokens over the steps, before anything is run), with --goodput
-W/goodput.png, or the file given by --out. The goodput is the part of the wall
-time, from the first start to the last line of metrics.jsonl, that went into
-training steps that count; the rest is broken down.
+Writes W/loss.png, and W/router.png for a run with experts; with --config
+./schedule.png (rows of a batch, learning rate and tokens over the steps, before
+anything is run); with --goodput W/goodput.png; or the file given by --out. The
+goodput is the part of the wall time, from the first start to the last line of
+metrics.jsonl, that went into training steps that count; the rest is broken
+down.
 """
 
 from absl import flags
@@ -63,7 +63,8 @@ def main(args: cli.Args) -> None:
     print(path)
     return
   workdirs = args.workdir.split(',')
-  print(loss_curves(workdirs, out=args.out))
+  if path := loss_curves(workdirs, out=args.out):
+    print(path)
   if args.out is None:
     for path in filter(None, map(routers.router_curves, workdirs)):
       print(path)

@@ -27,6 +27,7 @@ from gpt_jax.config import loading
 from gpt_jax.data import eval_sets, prepare
 from gpt_jax.data.clean import report
 from gpt_jax.spec import UsageError
+from gpt_jax.training import workdir
 
 
 def define(values: flags.FlagValues) -> None:
@@ -59,10 +60,12 @@ def main(args: cli.Args) -> None:
       f'--beam_options={args.beam_options}: needs --runner as well'
     )
   eval_sets.check(config)
-  prepare.prepare(
-    config, args.out, runner=args.runner, beam_options=args.beam_options
-  )
-  store = prepare.ensure(config, args.out)
+  workdir.check_tokenizer(config)
+  with workdir.untouched_if_refused(args.out):
+    prepare.prepare(
+      config, args.out, runner=args.runner, beam_options=args.beam_options
+    )
+    store = prepare.ensure(config, args.out)
   config_lib.set_vocab_size(
     config, store.manifest.vocab_size, config.tokenizer.name
   )

@@ -23,24 +23,19 @@ with 90% intervals by bootstrap. N counts all parameters, embeddings too, and
 C is 6ND. Prints a table and writes W/scaling.json and W/scaling.png.
 """
 
-import datetime
 import json
 import os
-import re
-import time
 
 from absl import flags
 
 from gpt_jax import cli
 from gpt_jax.config import loading
-from gpt_jax.planning import fit, sweep
-from gpt_jax.planning.power import Curve, Point
+from gpt_jax.planning import fit, sweep, sweep_runs
 from gpt_jax.planning.sweep import Cell
 from gpt_jax.plots import scaling
 from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
-from gpt_jax.training import variants, workdir
-from gpt_jax.training.metrics import HELD_OUT, write_atomically
+from gpt_jax.training import workdir
+from gpt_jax.training.metrics import write_atomically
 
 
 def define(values: flags.FlagValues) -> None:
@@ -73,8 +68,8 @@ def main(args: cli.Args) -> None:
     '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total
   )
   for cell in cells:
-    workdir.check_same_run(cell.config, sweep.folder(args.workdir, cell))
-  found = train(cells, args.argv, args.workdir)
+    workdir.check_same_run(cell.config, sweep_runs.folder(args.workdir, cell))
+  found = sweep_runs.train(cells, args.argv, args.workdir)
   points = [point for point, _ in found]
   curves = [curve for _, curve in found]
   fits = fit.fit_all(points, curves, args.samples, seed=args.config.seed)
@@ -89,81 +84,6 @@ def main(args: cli.Args) -> None:
   write_atomically(f'{path}.json', json.dumps(written, indent=2) + '\n')
   log.info('drew %s', scaling.draw(points, curves, fits, f'{path}.png'))
   print(json.dumps(written) if args.json else fits.table())
-
-
-def train(
-  cells: list[Cell], argv: list[str], root: str
-) -> list[tuple[Point, Curve]]:
-  """Trains what is left to train, one run after the other.
-
-  Raises:
-    UsageError: a run is refused.
-    RuntimeError: a run failed.
-  """
-  folders = [sweep.folder(root, cell) for cell in cells]
-  results = list(map(sweep.result, cells, folders))
-  total = sum(cell.flops for cell in cells)
-  to_train = sum(
-    cell.flops
-    for cell, found in zip(cells, results, strict=True)
-    if found is None
-  )
-  started, done, trained, out = time.monotonic(), 0.0, 0.0, []
-  for i, (cell, folder, found) in enumerate(
-    zip(cells, folders, results, strict=True), start=1
-  ):
-    if found is None:
-      variant = variants.Variant(cell.name, arguments(argv, cell))
-      variants.train(variant, str(cell.config.seed), folder, root)
-      trained += cell.flops
-      found = sweep.result(cell, folder)
-      if found is None:
-        raise RuntimeError(f'{folder}: has no {HELD_OUT} of its last step')
-    out.append(found)
-    done += cell.flops
-    seen = sweep.epochs(folder)
-    if seen > 1:
-      log.warning(
-        '%s: saw its text %.1f times, where the laws are of text seen once; '
-        'give more text, or smaller budgets',
-        cell.name,
-        seen,
-      )
-    seconds = time.monotonic() - started
-    left = seconds / trained * (to_train - trained) if trained else 0.0
-    log.info(
-      'run %d/%d, %s: held-out loss %.4f | %.0f%% of the FLOPs | %s%s',
-      i,
-      len(cells),
-      cell.name,
-      found[0].loss,
-      100 * done / total,
-      datetime.timedelta(seconds=round(seconds)),
-      f', about {datetime.timedelta(seconds=round(left))} left' if left else '',
-    )
-  return out
-
-
-def arguments(argv: list[str], cell: Cell) -> list[str]:
-  """The flags of `train` for a run: those of the config, and its changes.
-
-  Raises:
-    UsageError: an override has no '='.
-  """
-  out = []
-  for word, following in zip(argv, [*argv[1:], ''], strict=True):
-    flag = word.lstrip('-')
-    if flag == word or not re.match(r'(no)?config($|[.=])', flag):
-      continue
-    if flag == 'config':
-      out += ['--config', following]
-    elif '=' in flag:
-      out.append(word)
-    else:
-      raise UsageError(f'{word}: write --config.section.field=VALUE')
-  return out + [
-    f'--config.{name}={value}' for name, value in cell.changes.items()
-  ]
 
 
 def listing(cells: list[Cell]) -> str:

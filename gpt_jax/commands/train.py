@@ -28,6 +28,7 @@ from gpt_jax.plots import losses
 from gpt_jax.plots import routers as plot_routers
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
+from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.loop import fit
 from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.pretraining import start
@@ -62,13 +63,17 @@ def train(config: Config, workdir: str) -> None:
   phases.enter('start')
   config = config_lib.resolve(config)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
-  with watchdog.watching(watchdog.deadlines(config), stacks):
+  with (
+    workdir_lib.locked(workdir),
+    watchdog.watching(watchdog.deadlines(config), stacks),
+  ):
     job, state = start(config, workdir, in_loop.evaluation(config))
     state = fit(job, state)
     phases.enter('end')
     preemption.check()
     if jax.process_index() == 0:
-      log.info('drew %s', losses.loss_curves([workdir]))
+      if path := losses.loss_curves([workdir]):
+        log.info('drew %s', path)
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)
     sample(job.run, state, workdir)

@@ -2,32 +2,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The config: its tree of defaults, resolving, validation."""
 
-from gpt_jax.config.resolving import (
-  AT_LEAST,
-  CALL_STRINGS,
-  NAMES,
+from gpt_jax.config.fields import (
   Config,
-  check_objective,
   differences,
   flatten,
   from_json,
-  ramp,
-  resolve,
-  resolve_model,
-  row_tokens,
-  schedule,
-  set_vocab_size,
-  stage_name,
   to_json,
   unlocked,
 )
+from gpt_jax.config.lengths import ramp, row_tokens, schedule, stage_name
+from gpt_jax.config.resolving import resolve, resolve_model, set_vocab_size
+from gpt_jax.config.validation import (
+  CALL_STRINGS,
+  NAMES,
+  RANGES,
+  check_objective,
+  check_ranges,
+)
 
 __all__ = [
-  'AT_LEAST',
   'CALL_STRINGS',
   'NAMES',
+  'RANGES',
   'Config',
   'check_objective',
+  'check_ranges',
   'differences',
   'flatten',
   'from_json',

@@ -9,6 +9,7 @@ and says then what it becomes. Override any field on the command line:
 `--config.model.num_layers=4`.
 """
 
+import pathlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ T = TypeVar('T')
 
 def get_config(arg: str = '') -> ConfigDict:
   """Returns the locked tree; the base has no sizes to choose from."""
-  no_size(__file__, arg)
+  no_size('configs/base.py', arg)
   config = ConfigDict()
 
   # Parameters, the data order and dropout are functions of this number.
@@ -37,7 +38,7 @@ def get_config(arg: str = '') -> ConfigDict:
     head_size=placeholder(int),  # empty: d_model / num_heads
     d_ff=placeholder(int),  # empty: 4 * d_model
     num_encoder_layers=0,  # more than 0: an encoder-decoder
-    # tokens(scale='none', segments=0, norm=False),
+    # tokens(scale='none', token_types=0, norm=False),
     # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
     # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',
@@ -92,9 +93,10 @@ def get_config(arg: str = '') -> ConfigDict:
     # passages("text('books/*.txt')", chars=1000) cuts the documents of another
     # at blank lines, so that enough begin and end for a model to learn how.
     source='stdlib',
-    # Or mixture(web:0.6, books:0.4, draw='without_replacement') of the calls in
-    # `sources`; a comma list of phases changes the weights, as in
-    # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
+    # Or mixture(web:0.6, books:0.4, draw='without_replacement', shares='rows')
+    # of the calls in `sources`; a comma list of phases changes the weights, as
+    # in 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
+    # shares='tokens': weights are of tokens, where `rows` below are padded.
     sources=dict(),
     # What is done to the documents before they are split, in this order:
     # c4(words=3, sentences=5, bad_words='', duplicates='spans'),
@@ -261,7 +263,12 @@ def no_size(file: str, arg: str) -> None:
 
 
 def _name(file: str) -> str:
-  return 'configs/' + file.rpartition('/')[2]
+  """As it is given after --config: 'configs/finetune/sst2.py'."""
+  parts = pathlib.PurePath(file).parts
+  if 'configs' not in parts:
+    return parts[-1]
+  at = len(parts) - 1 - parts[::-1].index('configs')
+  return '/'.join(parts[at:])
 
 
 def corpora(config: Any, **percent: float) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
+from gpt_jax.config import shipped
+from gpt_jax.config.fields import RENAMED, hint, rename
 from gpt_jax.spec import UsageError
 
 
@@ -40,7 +42,7 @@ def load_config(file: str, overrides: list[str]) -> Any:
 
 def parse(values: flags.FlagValues, argv: list[str]) -> None:
   """Parses the flags; each mistake becomes a `UsageError`."""
-  file = _find_config(argv)
+  argv, file = _find_config(_renamed(argv))
   # ml_collections looks for the overrides in `sys.argv`.
   old_argv, sys.argv = sys.argv, argv
   try:
@@ -54,33 +56,81 @@ def parse(values: flags.FlagValues, argv: list[str]) -> None:
     sys.argv = old_argv
   if len(rest) > 1:
     raise UsageError(f'unexpected argument {rest[1]!r}; see --help')
+  if file:
+    _rename_fields(values['config'].value, argv)
 
 
-def _find_config(argv: list[str]) -> str:
-  """The config file of the command line, '' if there is none.
+def _renamed(argv: list[str]) -> list[str]:
+  """The arguments with today's names of fields: --config.batch.size=8."""
+  out = []
+  for arg in argv:
+    flag, equals, value = arg.partition('=')
+    old = flag.lstrip('-').removeprefix('config.')
+    if flag.startswith('-') and old in RENAMED and 'config.' in flag:
+      hint(old)
+      flag = f'--config.{RENAMED[old]}'
+    out.append(f'{flag}{equals}{value}')
+  return out
+
+
+def _rename_fields(config: Any, argv: list[str]) -> None:
+  """Gives what a config file sets under an old name its name of today.
+
+  An override of the new name holds against it.
+  """
+  flags = (arg.partition('=')[0].lstrip('-') for arg in argv)
+  given = tuple(flag.removeprefix('config.') for flag in flags)
+  with config.unlocked():
+    for old in rename(config, given=given):
+      hint(old)
+
+
+def _find_config(argv: list[str]) -> tuple[list[str], str]:
+  """The command line with the config file that is meant, and that file.
 
   The folder that holds `configs/` goes onto the path, so that a config can
   import its ancestor, `from configs import base`: an installed script does
-  not have the working directory there.
+  not have the working directory there. A file `configs/...` that is not here
+  is the one that came with gpt_jax.
 
   Raises:
     UsageError: there is no such file.
   """
-  for flag, value in zip(argv, [*argv[1:], ''], strict=True):
-    if flag == '--config' or flag.startswith('--config='):
-      text = flag.partition('=')[2] or value
-      stem, found, _ = text.partition('.py')
-      if not found or not os.path.isfile(stem + '.py'):
-        raise UsageError(
-          f'--config={text}: no such file; give a Python file, with a size '
-          'where it has several: configs/gpt2.py:medium'
-        )
-      folder = os.path.dirname(os.path.abspath(stem))
-      if os.path.basename(os.path.dirname(folder)) == 'configs':
-        folder = os.path.dirname(folder)  # configs/finetune/sst2.py
-      sys.path.insert(0, os.path.dirname(folder))
-      return stem + '.py'
-  return ''
+  out, file = [*argv], ''
+  for i, flag in enumerate(argv):
+    name, equals, text = flag.partition('=')
+    if name.lstrip('-') != 'config' or not name.startswith('-'):
+      continue
+    at = i if equals else i + 1
+    text = text if equals else ''.join(argv[at : at + 1])
+    file, size = _existing(text)
+    shipped.importable(_folder_of_configs(file))
+    if at < len(out):
+      out[at] = f'{name}={file}{size}' if equals else file + size
+  return out, file
+
+
+def _existing(text: str) -> tuple[str, str]:
+  """FILE[:SIZE] as the file, here or shipped, and ':SIZE' or ''."""
+  stem, found, size = text.partition('.py')
+  file = f'{stem}.py'
+  if found and '\0' not in file and (not size or size.startswith(':')):
+    if os.path.isfile(file):
+      return file, size
+    if ours := shipped.find(file):
+      return ours, size
+  raise UsageError(
+    f'--config={text}: no such file; give a Python file, with a size '
+    'where it has several: configs/gpt2.py:medium'
+  )
+
+
+def _folder_of_configs(file: str) -> str:
+  """Where `configs/` lies, of configs/mine.py or configs/finetune/sst2.py."""
+  folder = os.path.dirname(os.path.abspath(file))
+  if os.path.basename(os.path.dirname(folder)) == 'configs':
+    folder = os.path.dirname(folder)
+  return os.path.dirname(folder)
 
 
 def _cause(error: Exception, file: str) -> str:

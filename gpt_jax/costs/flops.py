@@ -5,10 +5,12 @@
 import math
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from gpt_jax import spec
@@ -32,12 +34,13 @@ PEAKS = {
 }
 FORMULA = (
   'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
-  '* context) / peak; attention counted whole (PaLM, appendix B), and of '
-  'experts only those that a token takes'
+  '* span) / peak; span: the context (PaLM, appendix B: attention counted '
+  'whole), or the most keys a token sees where its layer has a window or a '
+  'sparse pattern; of experts only those that a token takes'
 )
 FORMULA_CAUSAL = (
-  'causal MFU: the same with 6 * layers * heads * head size * context; '
-  'attention to tokens before only'
+  'causal MFU: the same with the mean number of keys that the tokens of a row '
+  "see by the layer's mask: (context + 1) / 2 where they see all before"
 )
 FORMULA_COMPILER = (
   'compiler MFU: steps/s * FLOPs of all matrix products handed to the '
@@ -98,25 +101,49 @@ def matmul_parameters(config: Config, params: Any) -> int:
 def per_token(config: Config, params: Any) -> int:
   """Training FLOPs per token, forward and backward: see `FORMULA`.
 
-  For an encoder-decoder: per pair of an input and an output token, both
-  `context_length` long; decoder layers attend twice, to their own tokens and to
-  the encoder's.
+  Attention is counted as PaLM counts it: each token as if it saw as much as the
+  token of its row that sees most. With full attention that is the context, with
+  local(window=w) the w tokens of the window, with strided and fixed the most
+  that the pattern shows. A row is taken for one document: where rows are packed
+  and masked by document, tokens see less.
+
+  In an encoder-decoder it is a token of the input together with one of the
+  output, where both are `context_length` long; each of the decoder's layers
+  attends twice, to its own tokens and to the encoder's.
   """
-  return 6 * matmul_parameters(config, params) + 12 * _attention(config)
+  attended = _attended(config, lambda seen: int(seen.max()))
+  return 6 * matmul_parameters(config, params) + round(12 * attended)
 
 
 def per_token_causal(config: Config, params: Any) -> int:
-  """Like `per_token` with half of the attention: see `FORMULA_CAUSAL`."""
-  return 6 * matmul_parameters(config, params) + 6 * _attention(config)
+  """With what the mask shows the mean token of a row: see `FORMULA_CAUSAL`.
+
+  An encoder's layers, and the decoder's attention to the encoder, show all:
+  they count as in `per_token`.
+  """
+  attended = _attended(config, lambda seen: float(seen.mean()))
+  return 6 * matmul_parameters(config, params) + round(12 * attended)
 
 
-def _attention(config: Config) -> int:
-  """Layers * heads * head size * context: LHQT of PaLM's appendix B."""
+def _attended(
+  config: Config, span: Callable[[np.ndarray], float]
+) -> int | float:
+  """The sum over the layers of heads * head size * `span`.
+
+  With `span` the context it is LHQT of PaLM's appendix B.
+
+  Args:
+    config: resolved.
+    span: from how many keys each query of a row sees to the number that counts.
+  """
   model = config.model
-  layers = model.num_layers
+  length = model.context_length
+  layers = period(model.attention, model.ffn)
+  spans = [span(layer.attention.num_visible(length)) for layer in layers]
+  total = sum(spans[i % len(spans)] for i in range(model.num_layers))
   if model.num_encoder_layers:
-    layers = 2 * layers + model.num_encoder_layers
-  return layers * model.num_heads * model.head_size * model.context_length
+    total += (model.num_encoder_layers + model.num_layers) * length
+  return model.num_heads * model.head_size * total
 
 
 def peak(device: Any) -> tuple[float, str]:

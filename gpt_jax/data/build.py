@@ -26,6 +26,7 @@ from gpt_jax.data import (
   progress,
 )
 from gpt_jax.data import store as token_store
+from gpt_jax.data.duplicates import Duplicates
 from gpt_jax.data.holdout import Part, Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.sources.source import Document
@@ -111,6 +112,7 @@ class _Build:
     self._report = report
     self._is_mixture = mixture.is_mixture(settings.source)
     self._digest = digest.Digest()
+    self._duplicates = Duplicates()
     self._num_bytes = self._num_documents = 0
     self._parts = split.parts()
     self._state = None if state is None else json.loads(bytes(state['json']))
@@ -158,7 +160,7 @@ class _Build:
     """Encodes and writes what is left, and notes down what is done."""
     self._save(wanted)
     on_disk = self._on_disk()
-    batches = encode.batches(self._parts)
+    batches = encode.batches(self._parts, self._made)
     for batch, ids in encode.encoded(batches, self._made, workers):
       for held_out, writer in self._writers.items():
         writer.add(
@@ -198,11 +200,24 @@ class _Build:
     manifest.write(self._folder, done[False])
     seconds = time.monotonic() - self._started
     log_counts(done, self._num_bytes, seconds)
+    self._warn_of_duplicates(done)
     return done[False]
+
+  def _warn_of_duplicates(self, done: dict[bool, Manifest]):
+    if count := self._duplicates.count():
+      log.warning(
+        '%s%d of %d held-out documents are in the training split too, word for '
+        'word under other names: remove them, for instance by data.clean='
+        "'minhash'",
+        '' if self._duplicates.exact else 'about ',
+        *(count, done[True].num_documents),
+      )
 
   def _add_to_digest(self, part: Part) -> int:
     found, size = digest.of_part(part)
     self._digest.add(found)
+    if self._split.holds_out:
+      self._duplicates.add(part.document.text, part.held_out)
     self._num_bytes += size
     self._num_documents += 1
     return size

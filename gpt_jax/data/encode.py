@@ -12,6 +12,7 @@ import collections
 import concurrent.futures
 import itertools
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -27,10 +28,13 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 # alone for long.
 _BATCH = 1 << 20
 
-# A longer document is encoded in pieces, cut after a newline where there is
-# one: at such a cut, and nowhere else, its tokens may differ from those of the
-# whole, which would take 40 times its size in memory.
+# A longer document is encoded in pieces: the whole would take 40 times its size
+# in memory. Its tokens are those of the whole where the tokenizer parts texts
+# at spaces. Else it is cut after a newline if there is one, and at the cut, but
+# nowhere else, tokens may differ from those of the whole.
 _LONGEST = 1 << 22
+
+_WORDS = re.compile(r'[^\W_] (?=[^\W_])')
 
 # Batches before processes are started, which takes a second.
 _ALONE = 32
@@ -44,11 +48,11 @@ class Piece(NamedTuple):
   last: bool  # of its document
 
 
-def batches(parts: Iterator[Part]) -> Iterator[list[Piece]]:
+def batches(parts: Iterator[Part], made: Tokenizer) -> Iterator[list[Piece]]:
   """Groups documents to about `_BATCH` characters."""
   batch, size = [], 0
   for part in parts:
-    for piece in pieces(part):
+    for piece in pieces(part, made):
       batch.append(piece)
       size += len(piece.text)
       if size >= _BATCH:
@@ -101,17 +105,35 @@ def _in_order(
     pool.shutdown(cancel_futures=True)
 
 
-def pieces(part: Part) -> Iterator[Piece]:
+def pieces(part: Part, made: Tokenizer) -> Iterator[Piece]:
+  """Cuts a long document for `made`."""
   text, start = part.document.text, 0
-  while True:
-    stop = len(text)
-    if stop - start > _LONGEST:
+  while len(text) - start > _LONGEST:
+    if made.parts_at_spaces:
+      stop = _space(text, start, start + _LONGEST)
+      if stop is None:
+        break
+      following = stop + 1  # the space, which the tokenizer puts there again
+    else:
       cut = text.rfind('\n', start, start + _LONGEST) + 1
-      stop = cut or start + _LONGEST
-    yield Piece(part, text[start:stop], stop == len(text))
-    if stop == len(text):
-      return
-    start = stop
+      stop = following = cut or start + _LONGEST
+    yield Piece(part, text[start:stop], False)
+    start = following
+  yield Piece(part, text[start:], True)
+
+
+def _space(text: str, start: int, stop: int) -> int | None:
+  """The last space between two words of [start, stop), or the next after it.
+
+  Next to letters and digits: of several spaces, and of what belongs to a space
+  such as an accent without a letter, tokenizers make other tokens.
+  """
+  found = stop
+  while (found := text.rfind(' ', start + 1, found)) > 0:
+    if text[found - 1].isalnum() and text[found + 1].isalnum():
+      return found
+  following = _WORDS.search(text, stop - 1)
+  return following.start() + 1 if following else None
 
 
 _tokenizer: Tokenizer  # of a worker

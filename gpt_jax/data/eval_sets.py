@@ -136,7 +136,7 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
   writer = SplitWriter(folder, made, name, None, store.manifest.compression)
   hashed, num_words, num_lines = digest.Digest(), 0, 0
   for batch, ids in encode.encoded(
-    encode.batches(split.parts()), made, workers=1
+    encode.batches(split.parts(), made), made, workers=1
   ):
     writer.add(
       [(found, piece.last, '') for piece, found in zip(batch, ids, strict=True)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpt_jax import spec
 from gpt_jax.data.sources import sources
 from gpt_jax.data.sources.sources import Document, Source
-from gpt_jax.spec import UsageError
+from gpt_jax.ranges import Inside
 
 
 class Part(NamedTuple):
@@ -53,6 +53,11 @@ class Split(NamedTuple):
   skipped: Callable[[], dict[str, int]] = dict
 
 
+# Splits a corpus, given how a name tells the document that another was cut
+# from: see `sources.parents`.
+Build = Callable[[Source, Callable[[str], str]], Split]
+
+
 def split(
   source: str,
   holdout: str,
@@ -71,6 +76,7 @@ def split(
     UsageError: either call is wrong.
   """
   corpus = corpus or sources.load(field, source)
+  parent = sources.parents(field, source)
   field = 'data.holdout'
   (call,) = spec.parse(field, holdout)[:1]
   if call.name in sources.SOURCES:
@@ -79,20 +85,21 @@ def split(
       skipped=lambda: corpus.skipped() | _renamed(other)
     )
   choices = HOLDOUTS | sources.SOURCES  # so that an error lists them all
-  made = spec.build(field, holdout, choices)(corpus)
+  made = spec.build(field, holdout, choices)(corpus, parent)
   return made._replace(skipped=corpus.skipped)
 
 
-def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
+def documents(fraction: Inside = 0.02) -> Build:
   """Whole documents, chosen by a hash of their name.
 
-  A document stays on its side when others are added, removed or reordered.
+  A document stays on its side when others are added, removed or reordered. All
+  passages of one are on one side: the name is that of the document that they
+  were cut from.
   """
-  _check(fraction)
 
-  def build(corpus: Source) -> Split:
+  def build(corpus: Source, parent: Callable[[str], str]) -> Split:
     def held_out(document: Document) -> bool:
-      digest = hashlib.sha256(document.name.encode()).digest()
+      digest = hashlib.sha256(parent(document.name).encode()).digest()
       return int.from_bytes(digest[:8], 'big') / 2**64 < fraction
 
     return Split(
@@ -106,15 +113,16 @@ def documents(fraction: float = 0.02) -> Callable[[Source], Split]:
   return build
 
 
-def tail(fraction: float = 0.1) -> Callable[[Source], Split]:
+def tail(fraction: Inside = 0.1) -> Build:
   """The last characters of the corpus, counted over all documents.
 
   The document at the boundary is cut in two. For one file this is the split
   of nanoGPT's character data: `data[:int(n * 0.9)]` trains.
   """
-  _check(fraction)
 
-  def build(corpus: Source) -> Split:
+  def build(corpus: Source, parent: Callable[[str], str]) -> Split:
+    del parent
+
     def parts() -> Iterator[Part]:
       total = sum(len(document.text) for document in corpus.documents())
       left = int(total * (1 - fraction))
@@ -130,10 +138,11 @@ def tail(fraction: float = 0.1) -> Callable[[Source], Split]:
   return build
 
 
-def none() -> Callable[[Source], Split]:
+def none() -> Build:
   """Nothing is held out."""
 
-  def build(corpus: Source) -> Split:
+  def build(corpus: Source, parent: Callable[[str], str]) -> Split:
+    del parent
     return Split(
       functools.partial(_sided, _never, corpus.documents),
       corpus.num_bytes,
@@ -193,14 +202,6 @@ def _always(document: Document) -> bool:
 
 def _sum(a: int | None, b: int | None) -> int | None:
   return None if a is None or b is None else a + b
-
-
-def _check(fraction: float):
-  if not 0 < fraction < 1:
-    raise UsageError(
-      f'data.holdout: fraction={fraction!r} must lie between 0 and 1; to hold '
-      "nothing out write 'none'"
-    )
 
 
 HOLDOUTS = {'documents': documents, 'tail': tail, 'none': none}

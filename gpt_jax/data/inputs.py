@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from gpt_jax.data import files
+from gpt_jax.data import files, json_file
 
 NAME = 'inputs.json'
 
@@ -56,7 +56,11 @@ def changes(folder: str, paths: Mapping[str, str]) -> str:
   now = look(paths)
   if data is None or not now:
     return ''
-  before = json.loads(data)
+  before = json_file.parse(
+    data,
+    files.join(folder, NAME),
+    remedy='remove it, and the inputs are no longer compared',
+  )
   told = {
     'changed': sorted(n for n in before.keys() & now if before[n] != now[n]),
     'added': sorted(now.keys() - before.keys()),

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of a file that is plain or, by its name, gzip or zstd."""
 
+import codecs
 import gzip
 import io
 import zlib
@@ -22,6 +23,8 @@ _LARGEST_WINDOW = 1 << 31  # what `zstd --long=31` writes
 def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
   """Numbers the lines that are not blank, from 1.
 
+  A byte-order mark before the first is no part of it.
+
   A file that breaks off, or that cannot be read at all, goes to `skip` as one
   thing: the lines before have been yielded.
   """
@@ -29,6 +32,8 @@ def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
   try:
     with opened(path) as file:
       for number, line in enumerate(file, start=1):
+        if number == 1:
+          line = line.removeprefix(codecs.BOM_UTF8)
         if line.strip():
           yield number, line
   except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:

@@ -74,6 +74,20 @@ class Manifest:
   cleaning: dict[str, Any] = dataclasses.field(default_factory=dict)
   skipped: dict[str, int] = dataclasses.field(default_factory=dict)
 
+  @property
+  def fingerprint(self) -> str:
+    """The sha256 of the tokens, documents and sources that a run reads.
+
+    The same wherever the store lies, and however it is compressed.
+    """
+    names = (
+      *('tokenizer_fingerprint', 'vocab_size', 'eos_id', 'dtype'),
+      *('num_tokens', 'num_documents', 'tokens_crc32', 'document_ends_crc32'),
+    )
+    read: dict[str, Any] = {name: getattr(self, name) for name in names}
+    # In order: a part begins where the one before ends.
+    return _digest(read | {'parts': list(self.parts.items())})
+
 
 def write(folder: str, manifest: Manifest):
   """Writes the file that makes the folder a token store."""

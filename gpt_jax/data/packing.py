@@ -12,6 +12,8 @@ of one, is predicted from the token before it alone. That is the end of the
 document before, just as if the document stood alone.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 
@@ -45,6 +47,19 @@ def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
     np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
   )
   return np.append(rows, stop)
+
+
+def counts(
+  found: Mapping[str, np.ndarray],
+) -> tuple[dict[str, int], dict[str, int]]:
+  """Rows of each source, and their tokens without padding.
+
+  Args:
+    found: of each source, what `begins` returned.
+  """
+  rows = {name: len(begins) - 1 for name, begins in found.items()}
+  tokens = {name: int(x[-1] - x[0]) for name, x in found.items()}
+  return rows, tokens
 
 
 def segments(targets: np.ndarray, eos_id: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ import grain
 import numpy as np
 
 from gpt_jax.data import packing
-from gpt_jax.data.mixture import Order, Place
+from gpt_jax.data.mixture_order import Order, Place
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
@@ -65,9 +65,12 @@ class RowSource:
       ends = store.manifest.parts
       self._begins = dict(zip(ends, [0, *ends.values()], strict=False))
       sizes = {n: (ends[n] - self._begins[n] - 1) // length for n in ends}
+      tokens = None
       if self._packed:
-        sizes = {n: len(begins) - 1 for n, begins in self._packed.items()}
-      self._mixture = Order(store.mixture, sizes, length=length, seed=seed)
+        sizes, tokens = packing.counts(self._packed)
+      self._mixture = Order(
+        store.mixture, sizes, length=length, seed=seed, tokens=tokens
+      )
 
   def place(self, index: int) -> Place:
     """Returns where row `index` of the run is found; its source may be ''."""
@@ -131,16 +134,6 @@ def rows_per_epoch(store: TokenStore, length: int) -> int:
   return count
 
 
-def causal(rows: np.ndarray) -> Batch:
-  """Each token predicts the next: [B, L + 1] to arrays [B, L]."""
-  targets = np.ascontiguousarray(rows[:, 1:])
-  return {
-    'inputs': np.ascontiguousarray(rows[:, :-1]),
-    'targets': targets,
-    'weights': np.ones(targets.shape, np.float32),
-  }
-
-
 def all_rows(count: int) -> slice:
   """The share of the only host."""
   return slice(0, count)
@@ -154,8 +147,8 @@ def batches(
   start: int,
   stop: int,
   rows: Callable[[int], tuple[int, int]],
+  make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
-  make_batch: MakeBatch = causal,
 ) -> Iterator[Batch]:
   """Yields this host's share of the batches of steps [start, stop).
 
@@ -169,8 +162,8 @@ def batches(
     start: the first step.
     stop: after the last step.
     rows: step -> (offset, count), the rows of the run that make its batch.
-    host_rows: count -> the slice of them that this host reads.
     make_batch: rows of tokens -> the arrays of a batch.
+    host_rows: count -> the slice of them that this host reads.
 
   Raises:
     UsageError: at once, if the store is shorter than one row.
@@ -190,8 +183,8 @@ def evaluation_batches(
   *,
   length: int,
   rows: int,
+  make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
-  make_batch: MakeBatch = causal,
 ) -> Iterator[Batch]:
   """Yields batches that have each token of the store as a target once.
 
@@ -203,8 +196,8 @@ def evaluation_batches(
     store: the split held out.
     length: targets in a row.
     rows: in a batch, over all hosts.
-    host_rows: count -> the slice of them that this host reads.
     make_batch: rows of tokens -> the arrays of a batch.
+    host_rows: count -> the slice of them that this host reads.
   """
 
   def batch(step: int) -> Batch:

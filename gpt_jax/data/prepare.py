@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax import spec
 from gpt_jax.data import (
+  array_writer,
   build,
   eval_sets,
   files,
@@ -30,7 +31,7 @@ from gpt_jax.data import (
 )
 from gpt_jax.data import store as token_store
 from gpt_jax.data import workers as workers_lib
-from gpt_jax.data.clean import choices, shared
+from gpt_jax.data.clean import choices, decontaminate, shared
 from gpt_jax.data.clean import report as clean_report
 from gpt_jax.data.clean import run as clean_run
 from gpt_jax.data.clean.run import Cleaned
@@ -170,7 +171,7 @@ def _beam() -> _Beam:
     ) from e
   return _Beam(
     *(
-      importlib.import_module(f'gpt_jax.data.beam_{name}')
+      importlib.import_module(f'gpt_jax.data.beam.{name}')
       for name in _Beam._fields
     )
   )
@@ -187,7 +188,7 @@ def _settings(config: Any) -> Settings:
         f'data.holdout={data.holdout!r}: would hold out the last source of a '
         "mixture alone; take 'documents(fraction=0.02)'"
       )
-  token_store.codec(data.compression)
+  array_writer.codec(data.compression)
   return Settings(
     *(source, data.holdout, chosen.name, data.clean), data.compression
   )
@@ -269,6 +270,10 @@ def _split_again(
   """
   left = cleaned.source
   skipped = dict(sorted(left.skipped().items()))
+  found = choices.load(settings.clean).steps
+  for entry, step in zip(cleaned.entries, found, strict=True):
+    if isinstance(step, decontaminate.Decontaminate):
+      entry['notes'] = step.notes()
   entries = {'steps': cleaned.entries, 'skipped': skipped}
   data = json.dumps(entries, indent=1, ensure_ascii=False).encode() + b'\n'
   files.write(folder, clean_report.NAME, data)

@@ -21,6 +21,9 @@ from gpt_jax.spec import UsageError
 
 _TFDS = re.compile(r'tfds:(.+?(?::\d+\.\d+\.\d+)?):([^:]+(?:\[.*\])?)')
 
+# Characters of one cell of CSV; by default an article is too long.
+_CELL = 1 << 30
+
 
 class Record(NamedTuple):
   """One row: its columns by name, and where it is, as 'file:line'."""
@@ -37,8 +40,8 @@ class Record(NamedTuple):
     if column not in self.fields:
       held = ', '.join(map(repr, self.fields))
       raise UsageError(
-        f'{self.where}: has no column {column!r}, it holds {held}; name the '
-        'column in the call of the task, or rename it'
+        f'{self.where}: has no column {column!r}, it holds {held}; name one '
+        'of these in the call, or rename it'
       )
     return self.fields[column]
 
@@ -80,33 +83,52 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 
   for number, line in lines.numbered(path, fail):
     text = _text(f'{path}:{number}', line)
-    yield number, text.removeprefix('\ufeff').rstrip('\r\n')
+    yield number, text.rstrip('\r\n')
 
 
-def _tsv(path: str, columns: Sequence[str]) -> Iterator[Record]:
-  split = ((f'{path}:{n}', line.split('\t')) for n, line in _lines(path))
-  yield from _table(split, columns)
+def tsv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+  """Yields 'file:line' and the cells of each row."""
+  return ((f'{path}:{n}', line.split('\t')) for n, line in _lines(path))
 
 
-def _csv(path: str, columns: Sequence[str]) -> Iterator[Record]:
-  # Quoted entries may hold line breaks: the reader counts for itself.
+def csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+  """As `tsv_rows`; quoted cells may hold commas and line breaks.
+
+  Raises:
+    UsageError: it is not CSV.
+  """
+  csv.field_size_limit(_CELL)
+  # Quoted cells may hold line breaks: the reader counts for itself.
   texts: list[str] = []
   for number, line in _lines(path):
     texts += [''] * (number - len(texts) - 1) + [line]
   reader = csv.reader(io.StringIO('\n'.join(texts), newline=''), strict=True)
+  while True:
+    try:
+      row = next(reader, None)
+    except csv.Error as e:
+      raise UsageError(f'{path}:{reader.line_num}: is not CSV: {e}') from e
+    if row is None:
+      return
+    if row:
+      yield f'{path}:{reader.line_num}', row
 
-  def split() -> Iterator[tuple[str, list[str]]]:
-    while True:
-      try:
-        row = next(reader, None)
-      except csv.Error as e:
-        raise UsageError(f'{path}:{reader.line_num}: is not CSV: {e}') from e
-      if row is None:
-        return
-      if row:
-        yield f'{path}:{reader.line_num}', row
 
-  yield from _table(split(), columns)
+def ragged(where: str, row: Sequence[str], names: Sequence[str]) -> UsageError:
+  """The error of a row that does not fit the names of the columns."""
+  return UsageError(
+    f'{where}: has {len(row)} columns, not {len(names)} ('
+    + ', '.join(names)
+    + '); mend or remove the line'
+  )
+
+
+def _tsv(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  yield from _table(tsv_rows(path), columns)
+
+
+def _csv(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  yield from _table(csv_rows(path), columns)
 
 
 def _table(
@@ -118,11 +140,7 @@ def _table(
       names = [name.strip() for name in row]
       continue
     if len(row) != len(names):
-      raise UsageError(
-        f'{where}: has {len(row)} columns, not {len(names)} ('
-        + ', '.join(names)
-        + '); mend or remove the line'
-      )
+      raise ragged(where, row, names)
     yield Record(where, dict(zip(names, row, strict=True)))
 
 

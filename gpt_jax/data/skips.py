@@ -8,10 +8,13 @@ stays a closed form of the step. WORKDIR/skips.json holds the list: copied into
 another workdir before its run starts, it makes that run take the same batches.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gpt_jax.spec import UsageError
 
 # Step, from 0, to the rows of the run that make its batch: offset and count.
 Rows = Callable[[int], tuple[int, int]]
@@ -63,22 +66,56 @@ class Skips(NamedTuple):
 
 
 def read(workdir: str) -> Skips:
-  """Reads the list of a workdir; an empty one where there is none."""
+  """Reads the list of a workdir; an empty one where there is none.
+
+  Raises:
+    UsageError: it is damaged, or was changed by another hand.
+  """
+  path = os.path.join(workdir, FILE)
   try:
-    with open(os.path.join(workdir, FILE), encoding='utf-8') as f:
+    with open(path, encoding='utf-8') as f:
       return from_json(f.read())
   except FileNotFoundError:
     return Skips()
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UsageError(
+      f'{path}: is damaged or was changed ({type(e).__name__}); restore it '
+      'from a copy, or remove it: checkpoints know the rows left out before '
+      'them, and rewinds since the last are made again'
+    ) from e
 
 
 def from_json(text: str) -> Skips:
-  """Reads what `to_json` wrote."""
+  """Reads what `to_json` wrote, now or before it had a checksum.
+
+  Raises:
+    ValueError: it was changed.
+  """
   found = json.loads(text)
-  skips = tuple(Skip(**entry) for entry in found['skips'])
-  return Skips(skips, found['pending'])
+  skips = Skips(from_entries(found['skips']), found['pending'])
+  if found.get('sha256', _digest(skips)) != _digest(skips):
+    raise ValueError('the checksum differs')
+  return skips
 
 
 def to_json(skips: Skips) -> str:
-  """The text of the file."""
-  entries = [skip._asdict() for skip in skips.skips]
-  return json.dumps({'skips': entries, 'pending': skips.pending}) + '\n'
+  """The text of the file, with a checksum."""
+  return json.dumps({**_entries(skips), 'sha256': _digest(skips)}) + '\n'
+
+
+def from_entries(found: Iterable[Mapping[str, int]]) -> tuple[Skip, ...]:
+  """Reads what `entries` gave."""
+  return tuple(Skip(**entry) for entry in found)
+
+
+def entries(skips: Skips) -> list[dict[str, int]]:
+  """The list as plain JSON."""
+  return [skip._asdict() for skip in skips.skips]
+
+
+def _entries(skips: Skips) -> dict[str, Any]:
+  return {'skips': entries(skips), 'pending': skips.pending}
+
+
+def _digest(skips: Skips) -> str:
+  return hashlib.sha256(json.dumps(_entries(skips)).encode()).hexdigest()

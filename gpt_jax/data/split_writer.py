@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.data import array_writer
 from gpt_jax.data import store as token_store
+from gpt_jax.data.array_writer import ArrayWriter, Waiting
 from gpt_jax.data.manifest import Manifest
-from gpt_jax.data.store import ArrayWriter, Waiting
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
 _ARRAYS = (token_store.TOKENS, token_store.DOCUMENT_ENDS)
@@ -44,7 +45,7 @@ class SplitWriter:
     self.num_bytes = self._num_tokens = 0
     self._parts: dict[str, int] = {}
     self._made = made
-    self._dtype = token_store.token_dtype(made.vocab_size)
+    self._dtype = array_writer.token_dtype(made.vocab_size)
     waiting: dict[str, Waiting | None] = dict.fromkeys(_ARRAYS)
     if state is not None:
       counts = json.loads(bytes(state[name]))

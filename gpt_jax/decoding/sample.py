@@ -11,7 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.nn.caches import init_caches
-from gpt_jax.nn.transformer import Transformer
+from gpt_jax.nn.stack import SEPARATE, separate
+from gpt_jax.nn.transformer import DTYPES, Transformer
+
+# Prompts are read in blocks of this many tokens: a longer one takes more calls
+# of one program, not a program of its own.
+BLOCK = 256
 
 
 class Sampler(NamedTuple):
@@ -83,11 +88,14 @@ def generate(
   """
   lengths_B = np.array([len(p) for p in prompts])
   assert lengths_B.min() > 0
-  assert lengths_B.max() + max_tokens <= model.context_length
+  longest = int(lengths_B.max()) + max_tokens
+  assert longest <= model.context_length
   assert (sources is not None) == (model.num_encoder_layers > 0)
+  model, params = in_place(model, params)
   # The padding's keys are overwritten as decoding reaches their positions, and
   # are later than every query until then, hence never seen.
-  tokens_BL, _ = _padded(prompts, model.context_length)
+  capacity = bucket(longest, model.context_length)
+  tokens_BL, _ = _padded(prompts, capacity)
   memory_BMD = mask_BM = None
   if sources is not None:
     assert len(sources) == len(prompts)
@@ -104,6 +112,7 @@ def generate(
     mask_BM,
     model=model,
     sampler=sampler,
+    capacity=capacity,
   )
   out = [[] for _ in prompts]
   running = [True] * len(prompts)
@@ -128,14 +137,39 @@ def generate(
   return out
 
 
+def in_place(model: Transformer, params: Any) -> tuple[Transformer, Any]:
+  """The model and its parameters in the form that `decode_step` is fast in.
+
+  A stack of layers would be sliced, and its caches copied, in each step. Called
+  with what it returned, it returns that.
+  """
+  if model.loop == SEPARATE:
+    return model, params
+  return model.clone(loop=SEPARATE, remat='none'), jax.jit(separate)(params)
+
+
+def bucket(length: int, longest: int) -> int:
+  """Slots of a cache for `length` tokens: few sizes are ever compiled.
+
+  Powers of two from 64 to 512, and multiples of 512; at most `longest`.
+  """
+  size = 1 << max(6, (length - 1).bit_length())
+  if size > 512:
+    size = -(-length // 512) * 512
+  return min(size, longest)
+
+
 def _padded(rows: list[list[int]], longest: int) -> tuple[Any, Any]:
   """Ids [B, L] and which of them are none of the padding.
 
-  L is a power of two, so that few lengths are ever compiled.
+  L is a power of two, or whole blocks, so that few lengths are ever compiled.
   """
   lengths_B = np.array([len(row) for row in rows])
   assert lengths_B.min() > 0 and lengths_B.max() <= longest
-  width = min(1 << int(lengths_B.max() - 1).bit_length(), longest)
+  width = 1 << int(lengths_B.max() - 1).bit_length()
+  if width > BLOCK:
+    width = -(-int(lengths_B.max()) // BLOCK) * BLOCK
+  width = min(width, longest)
   ids = np.zeros((len(rows), width), np.int32)
   for padded, row in zip(ids, rows, strict=True):
     padded[: len(row)] = row
@@ -148,7 +182,6 @@ def encode(params, tokens_BM, mask_BM, *, model):
   return model.apply({'params': params}, tokens_BM, mask_BM, method='encode')
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'sampler'))
 def prefill(
   params,
   tokens_BL,
@@ -159,29 +192,70 @@ def prefill(
   *,
   model,
   sampler,
+  capacity,
 ):
   """Fills new caches with the prompts and draws each first token.
 
-  The caches take the keys and values of `memory_BMD`, too.
+  The caches have room for `capacity` tokens a row, and take the keys and
+  values of `memory_BMD`, too.
   """
   B, L = tokens_BL.shape
-  variables = {'params': params}
-  positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
   M = 0 if memory_BMD is None else memory_BMD.shape[1]
-  caches = init_caches(model, B, model.context_length, M)
+  caches = init_caches(model, B, capacity, M)
+  last_BD = jnp.zeros((B, model.d_model), DTYPES[model.dtype])
+  for start in range(0, L, BLOCK):
+    last_BD, caches = _read_block(
+      params,
+      caches,
+      tokens_BL[:, start : start + BLOCK],
+      start,
+      lengths_B,
+      last_BD,
+      # Later blocks find its keys and values in the caches.
+      None if start else memory_BMD,
+      mask_BM,
+      model=model,
+    )
+  return _draw(params, last_BD, key, model=model, sampler=sampler), caches
+
+
+@functools.partial(
+  jax.jit, static_argnames='model', donate_argnames=('caches', 'last_BD')
+)
+def _read_block(
+  params,
+  caches,
+  tokens_BL,
+  start,
+  lengths_B,
+  last_BD,
+  memory_BMD,
+  mask_BM,
+  *,
+  model,
+):
+  """Reads tokens from `start` on; keeps the state where a row ends."""
+  B, L = tokens_BL.shape
+  positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
   out = model.apply(
-    variables,
+    {'params': params},
     tokens_BL,
     positions_BL,
     caches,
     memory_BMD=memory_BMD,
     encoder_mask_BM=mask_BM,
   )
-  last_BD = jnp.take_along_axis(
-    out.hidden_BLD, (lengths_B - 1)[:, None, None], axis=1
-  )[:, 0]
-  logits_BV = model.apply(variables, last_BD, method='logits')
-  return sampler(logits_BV, key), out.caches
+  at_B = lengths_B - 1 - start
+  inside_B = (at_B >= 0) & (at_B < L)
+  index = jnp.clip(at_B, 0, L - 1)[:, None, None]
+  found_BD = jnp.take_along_axis(out.hidden_BLD, index, axis=1)[:, 0]
+  return jnp.where(inside_B[:, None], found_BD, last_BD), out.caches
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'sampler'))
+def _draw(params, last_BD, key, *, model, sampler):
+  logits_BV = model.apply({'params': params}, last_BD, method='logits')
+  return sampler(logits_BV, key)
 
 
 @functools.partial(

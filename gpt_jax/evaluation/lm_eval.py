@@ -25,6 +25,7 @@ from gpt_jax.evaluation import score
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.language_model import windows
 from gpt_jax.evaluation.score import Request
+from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
 
@@ -102,15 +103,26 @@ class GptJax(_Base):
         *(asked, self._scorer.context_length, most),
       )
     out = []
+    decoder = sample.in_place(
+      self._trained.run.model, self._trained.state.eval_params
+    )
     with progress.bar('requests') as report:
       for number, (request, way) in enumerate(zip(requests, ways, strict=True)):
         way = way._replace(max_tokens=min(way.max_tokens, most))
         # lm-eval repeats a request to draw several answers.
-        out.append(self._continued(request.args[0], way, seed=number))
+        text = self._continued(decoder, request.args[0], way, seed=number)
+        out.append(text)
         report('answering', number + 1, len(requests))
     return out
 
-  def _continued(self, prompt: str, way: '_Way', *, seed: int) -> str:
+  def _continued(
+    self,
+    decoder: tuple[Transformer, Any],
+    prompt: str,
+    way: '_Way',
+    *,
+    seed: int,
+  ) -> str:
     run, tokenizer = self._trained.run, self._scorer.tokenizer
     room = self._scorer.context_length - way.max_tokens
     # Truncate long prompts from the left, as lm-eval's other models do.
@@ -118,8 +130,7 @@ class GptJax(_Base):
     stops = way.stops
     with sharding.use(run.mesh, run.rules):
       (new,) = sample.generate(
-        run.model,
-        self._trained.state.eval_params,
+        *decoder,
         [ids],
         max_tokens=way.max_tokens,
         sampler=way.sampler,

@@ -7,6 +7,7 @@ with the training data.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 
 from gpt_jax.data import ngrams
@@ -14,11 +15,33 @@ from gpt_jax.data.progress import Report
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.suite import Named
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.run import Trained
 
 # Tokens decoded at a time, since documents may have any size.
 _BLOCK = 1 << 20
 # Overlap of consecutive blocks: at least 13 words with any tokenizer.
 _SHARED = 1 << 10
+
+
+def of_run(
+  trained: Trained,
+  workdir: str,
+  tasks: Sequence[Named],
+  folder: str,
+  report: Report,
+) -> tuple[Figures, str]:
+  """What of tasks a run's training text holds; see `find`.
+
+  Writes overlap.json, with the texts, to `folder`; gives its path too.
+  """
+  texts = {named.name: named.task.texts() for named in tasks}
+  store = TokenStore.open(run_lib.data_folder(trained.run.config, workdir))
+  figures, found = find(texts, store, trained.tokenizer, report)
+  path = os.path.join(folder, 'overlap.json')
+  write(path, found)
+  return figures, path
 
 
 def find(

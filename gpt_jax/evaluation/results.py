@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from gpt_jax.data import json_file
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.training import metrics
 
@@ -25,8 +26,8 @@ class Results:
     self._values: dict[str, Any] = {'step': step, 'model': model}
     self._new: set[str] = set()
     if os.path.exists(path):
-      with open(path, encoding='utf-8') as f:
-        found = json.load(f)
+      remedy = 'remove it, and it is measured again'
+      found = json_file.read(path, remedy=remedy)
       if found.get('model') == model:
         self._values = found
 

@@ -29,6 +29,7 @@ from gpt_jax.training.run import Run, Trained
 _CHUNK_LOGITS = 1 << 25
 _SHORTEST = 16
 _MOST_ROWS = 1024
+_MOST_TOKENS = 1 << 14  # of a batch, on each device
 
 
 class Request(NamedTuple):
@@ -171,21 +172,26 @@ class Scorer:
     found = journal.start(_digest(rows))
     missing = [i for i in range(len(ids)) if i not in found]
     size = self._run.eval_rows
+    decoder = sample.in_place(self._run.model, self.params)
     for start in range(0, len(missing), size):
       indices = missing[start : start + size]
-      new = self._continued([ids[i] for i in indices], max_tokens)
+      new = self._continued(decoder, [ids[i] for i in indices], max_tokens)
       answers = dict(zip(indices, new, strict=True))
       journal.add(answers)
       found.update(answers)
       report('answering', len(found), len(ids))
     return [found[i] for i in range(len(ids))]
 
-  def _continued(self, prompts: list[list[int]], max_tokens: int) -> list[str]:
+  def _continued(
+    self,
+    decoder: tuple[Transformer, Any],
+    prompts: list[list[int]],
+    max_tokens: int,
+  ) -> list[str]:
     decode = self.tokenizer.decode
     with sharding.use(self._run.mesh, self._run.rules):
       new = sample.generate(
-        self._run.model,
-        self.params,
+        *decoder,
         prompts,
         max_tokens=max_tokens,
         sampler=sample.Sampler(temperature=0),
@@ -214,14 +220,18 @@ class Scorer:
     return min(power, self.context_length)
 
   def _num_rows(self, length: int) -> int:
-    """Rows in a batch, for as many tokens as in an evaluation batch."""
+    """Rows of a full batch: the tokens of an evaluation batch, with a limit."""
     run, shards = self._run, self._run.num_shards
-    rows = min(run.eval_rows * self.context_length // length, _MOST_ROWS)
+    tokens = min(run.eval_rows * self.context_length, _MOST_TOKENS * shards)
+    rows = min(tokens // length, _MOST_ROWS)
     return max(rows // shards, 1) * shards
 
   def _batch(self, rows: Sequence[Row]) -> list[tuple[float, bool]]:
     length = self._padded(max(len(r.ids) for r in rows) - 1)
-    num_rows = self._num_rows(length)
+    # The last batch is padded to a power of two, and not to a full one.
+    least = 1 << (len(rows) - 1).bit_length()
+    shards = self._run.num_shards
+    num_rows = min(self._num_rows(length), -(-least // shards) * shards)
     width = self._padded(max(r.num_scored for r in rows))
     batch = {
       'inputs': np.zeros((num_rows, length), np.int32),

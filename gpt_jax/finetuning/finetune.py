@@ -3,7 +3,6 @@
 """Fine-tunes a pre-trained model on a task, and predicts."""
 
 import functools
-import json
 import os
 from typing import Any
 
@@ -11,7 +10,9 @@ from gpt_jax import spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
 from gpt_jax.finetuning import predictions, setup, transfer
-from gpt_jax.finetuning.setup import Prepared, Pretrained
+from gpt_jax.finetuning.predictions import RESULT
+from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.finetuning.setup import Prepared
 from gpt_jax.finetuning.task_data import Split, TaskData, TaskEvaluation
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
@@ -20,10 +21,9 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import loop, rewind, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
+from gpt_jax.training.history import History
 from gpt_jax.training.job import Job
-from gpt_jax.training.metrics import write_atomically
-
-RESULT = 'result.json'
+from gpt_jax.training.metrics import to_json, write_atomically
 
 
 def finetune(
@@ -53,7 +53,10 @@ def finetune(
       )
     splits[name] = setup.encoded(prepared, predict)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
-  with watchdog.watching(watchdog.deadlines(config), stacks):
+  with (
+    workdir_lib.locked(workdir),
+    watchdog.watching(watchdog.deadlines(config), stacks),
+  ):
     job, state = start(prepared, source, workdir)
     state = loop.fit(job, state)
     phases.enter('end')
@@ -73,22 +76,25 @@ def start(
   trackers.check(config)
   with workdir_lib.untouched_if_refused(workdir):
     run = run_lib.build(config)
+    history = History(workdir)
     checkpointer = Checkpointer(
       workdir,
       keep=config.checkpoint.keep,
       every_steps=config.checkpoint.every_steps,
       keep_every_steps=config.checkpoint.keep_every_steps,
       keep_best=config.checkpoint.keep_best,
+      record=history.record,
     )
     data = TaskData(prepared.splits['train'], seed=config.seed)
     evaluation = functools.partial(TaskEvaluation, split=prepared.splits['dev'])
     job = Job(
-      *(run, workdir, data, checkpointer, evaluation),
+      *(run, workdir, data, checkpointer, history, evaluation),
       criterion=f'-eval/validation/{task.metrics[0]}',
       patience=tuned.patience,
     )
     rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
+    history.restart(checkpointer.restored)
     first = state is None
     if state is None:
       params = source.params() if source.params else None
@@ -156,5 +162,5 @@ def predicted(
   }
   if job.active:
     path = os.path.join(job.workdir, RESULT)
-    write_atomically(path, json.dumps(result, indent=2) + '\n')
+    write_atomically(path, to_json(result, indent=2) + '\n')
   return result

@@ -8,6 +8,9 @@ from gpt_jax.finetuning.task_data import Outputs, Split, probabilities
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.training.metrics import write_atomically
 
+# What the metrics of all splits are written to at the end of a run.
+RESULT = 'result.json'
+
 
 def write(path: str, split: Split, found: Outputs) -> None:
   """Writes `index`, `prediction`, the label where it is known, and figures.

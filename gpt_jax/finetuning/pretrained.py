@@ -2,21 +2,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is fine-tuned: a workdir, a folder of Hugging Face, or nothing."""
 
-import json
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.finetuning.setup import Pretrained
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
+
+
+class Pretrained(NamedTuple):
+  """What is fine-tuned.
+
+  Attributes:
+    name: how config.json calls it.
+    model: fields of `Transformer`; None: those of the config.
+    tokenizer_name: for config.json; '': that of the config.
+    tokenizer: None: the config's, made of the task's texts where it is trained.
+    params: reads the parameters; None: there are none.
+  """
+
+  name: str
+  model: dict[str, Any] | None = None
+  tokenizer_name: str = ''
+  tokenizer: Tokenizer | None = None
+  params: Callable[[], Any] | None = None
 
 
 def pretrained(init: str) -> Pretrained:
@@ -29,16 +47,16 @@ def pretrained(init: str) -> Pretrained:
     return Pretrained('none')
   path = os.path.join(init, 'config.json')
   try:
-    with open(path, encoding='utf-8') as f:
-      found = json.load(f)
-  except (OSError, json.JSONDecodeError) as e:
+    remedy = 'restore it from a copy, or give another --init'
+    found = json_file.read(path, remedy=remedy)
+  except OSError as e:
     raise UsageError(
       f'--init={init}: holds no config.json; give a workdir that train left, a '
       'folder of Hugging Face, or none'
     ) from e
   if 'model_type' in found:
     return _from_hf(init, found['model_type'])
-  config: Any = ConfigDict(found)
+  config: Any = run_lib.read_config(init)
   config_lib.check_objective(config)
   steps = Checkpointer(init, read_only=True).steps()
   if not steps:

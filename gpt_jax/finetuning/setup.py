@@ -2,13 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a config with a section `finetune` to its model and its data."""
 
-import math
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
@@ -17,32 +14,14 @@ from gpt_jax.data.sources.sources import Document
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import task_rows, tasks
+from gpt_jax.finetuning import fields, sequences, task_rows, tasks
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
+from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.task_data import Scale, Split
-from gpt_jax.finetuning.task_rows import NUM_SPECIAL, Special
 from gpt_jax.finetuning.tasks import Example, Task
-from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-
-
-class Pretrained(NamedTuple):
-  """What is fine-tuned.
-
-  Attributes:
-    name: how config.json calls it.
-    model: fields of `Transformer`; None: those of the config.
-    tokenizer_name: for config.json; '': that of the config.
-    tokenizer: None: the config's, made of the task's texts where it is trained.
-    params: reads the parameters; None: there are none.
-  """
-
-  name: str
-  model: dict[str, Any] | None = None
-  tokenizer_name: str = ''
-  tokenizer: Tokenizer | None = None
-  params: Callable[[], Any] | None = None
 
 
 class Prepared(NamedTuple):
@@ -61,37 +40,18 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
     UsageError: the task, its data or the config make no sense.
   """
   config = config_lib.unlocked(config)
+  fields.set_order(config, workdir)
   task, examples = task_examples.read(config)
-  tuned = config.finetune
   tokenizer = init.tokenizer or _own_tokenizer(config, examples, workdir)
   tokens = {
     split: task_rows.encode(found, tokenizer)
     for split, found in examples.items()
   }
-  counts = {task_rows.num_sequences(task, found) for found in examples.values()}
-  if len(counts) > 1:
-    raise UsageError(
-      f'finetune.task={tuned.task!r}: its splits have {sorted(counts)} answers '
-      'a question; give all the same number'
-    )
-  (tuned.sequences,) = counts
-  if task.form == 'choice' and len(task.labels) not in (0, tuned.sequences):
-    raise UsageError(
-      f'finetune.task={tuned.task!r}: labels names {len(task.labels)} answers, '
-      f'a question has {tuned.sequences}; name as many'
-    )
-  _set_model(config, init, task, tokenizer)
-  context = config.model.context_length
-  need = max(task_rows.longest(task, found) for found in tokens.values())
-  if tuned.length is None:
-    tuned.length = min(context, 8 * math.ceil(need / 8))
-  least = 8 if task.form != 'target' else 2
-  if not least <= tuned.length <= context:
-    raise UsageError(
-      f"finetune.length={tuned.length}: must be from {least} to the model's "
-      f'context of {context}'
-    )
-  splits = {}
+  config.finetune.sequences = _num_sequences(config, task, examples)
+  fields.set_model(config, init, task, tokenizer)
+  longest = max(sequences.longest(task, found) for found in tokens.values())
+  fields.set_length(config, task, longest)
+  tuned, splits = config.finetune, {}
   for name, found in examples.items():
     split = _split(config, task, found, tokens[name], tokenizer)
     splits[name] = split
@@ -101,16 +61,10 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
       *(tuned.length, f'{split.rows.cut:,}'),
     )
   splits = _weighted(config, task, splits)
-  _set_schedule(config, len(examples['train']))
-  config.objective.name = _objective(config, task)
+  fields.set_schedule(config, len(examples['train']))
+  config.objective.name = fields.objective(config, task)
   resolved = config_lib.resolve(config)
-  amount = spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
-  for field, count in (('freeze', tuned.freeze), ('transfer', amount or 0)):
-    if count > resolved.model.num_layers:
-      raise UsageError(
-        f'finetune.{field}={tuned[field]}: the model has '
-        f'{resolved.model.num_layers} layers'
-      )
+  fields.check_layers(resolved)
   return Prepared(resolved, task, tokenizer, splits)
 
 
@@ -122,12 +76,32 @@ def encoded(prepared: Prepared, path: str) -> Split:
   """
   task, tuned = prepared.task, prepared.config.finetune
   found = tasks.read(task, '', path)
-  if task_rows.num_sequences(task, found) != tuned.sequences:
+  if sequences.num_sequences(task, found) != tuned.sequences:
     raise UsageError(f'{path}: has another number of answers than the task')
   tokenizer = prepared.tokenizer
   tokens = task_rows.encode(found, tokenizer)
   split = _split(prepared.config, task, found, tokens, tokenizer)
   return split._replace(scale=prepared.splits['train'].scale)
+
+
+def _num_sequences(
+  config: Config, task: Task, examples: dict[str, list[Example]]
+) -> int:
+  """How many sequences each example of all splits is."""
+  name = config.finetune.task
+  counts = {sequences.num_sequences(task, found) for found in examples.values()}
+  if len(counts) > 1:
+    raise UsageError(
+      f'finetune.task={name!r}: its splits have {sorted(counts)} answers a '
+      'question; give all the same number'
+    )
+  (count,) = counts
+  if task.form == 'choice' and len(task.labels) not in (0, count):
+    raise UsageError(
+      f'finetune.task={name!r}: labels names {len(task.labels)} answers, a '
+      f'question has {count}; name as many'
+    )
+  return count
 
 
 def _split(
@@ -170,93 +144,6 @@ def _own_tokenizer(
   return tokenizer_lib.build(
     config.tokenizer.name, documents(['train']), documents([*examples])
   )
-
-
-def _set_model(
-  config: Config, init: Pretrained, task: Task, tokenizer: Tokenizer
-) -> None:
-  """The model's fields, with room for the new tokens."""
-  tuned = config.finetune
-  if init.model is not None:
-    config.model = ConfigDict(init.model)
-  model: Any = config.model
-  new = 0 if task.form == 'target' else NUM_SPECIAL
-  if init.model is not None:
-    if tokenizer.vocab_size > model.vocab_size:
-      raise UsageError(
-        f'--init={init.name}: its tokenizer has {tokenizer.vocab_size} tokens, '
-        f'its model {model.vocab_size}'
-      )
-    tuned.vocab_size = model.vocab_size
-    model.vocab_size += new
-    # The old one was for other lengths, and maybe for other devices.
-    model.attention_backend = 'auto'
-  else:
-    tuned.vocab_size = tokenizer.vocab_size
-    least = tokenizer.vocab_size + new
-    if model.vocab_size is None:
-      model.vocab_size = least
-    elif model.vocab_size < least:
-      raise UsageError(
-        f'model.vocab_size={model.vocab_size}: no room for the {new} '
-        f'new tokens besides the {tokenizer.vocab_size} of the tokenizer; give '
-        f'at least {least}, or leave it empty'
-      )
-  if new and spec.parse('model.input', model.input)[0].name == 'adaptive':
-    raise UsageError(
-      f'model.input={model.input!r}: no room for the {new} new tokens: '
-      "an adaptive table does not grow; fine-tune a model with input='tokens'"
-    )
-  for field, value in tuned.model.items():
-    if value is not None:
-      model[field] = value
-  if model.num_encoder_layers:
-    raise UsageError(f'--init={init.name}: only decoders are fine-tuned')
-  if init.tokenizer_name:
-    config.tokenizer.name = init.tokenizer_name
-  tuned.init = init.name
-
-
-def _set_schedule(config: Config, num_examples: int) -> None:
-  """Steps, warm-up and cadences from passes."""
-  tuned = config.finetune
-  # Of the first batch where they grow.
-  a_pass = math.ceil(num_examples / config_lib.ramp(config).rows(0))
-  if config.schedule.num_steps is None:
-    with config.schedule.ignore_type():
-      config.schedule.num_steps = max(round(tuned.epochs * a_pass), 1)
-  if config.schedule.name is None:
-    steps = config.schedule.num_steps
-    if not isinstance(steps, int):
-      raise UsageError(
-        f'schedule.num_steps={steps!r}: give schedule.name with it, or a number'
-      )
-    warmup = round(tuned.warmup * steps)
-    config.schedule.name = f'linear(peak={tuned.peak}, warmup={warmup})'
-  for section in (config.eval, config.checkpoint):
-    if section.every_steps is None:
-      section.every_steps = a_pass
-  if tuned.select == 'best' and config.checkpoint.keep_best < 1:
-    config.checkpoint.keep_best = 1
-
-
-def _objective(config: Config, task: Task) -> str:
-  """The call of `objective.name`."""
-  tuned = config.finetune
-  head = f'auxiliary={tuned.auxiliary}, dropout={tuned.dropout}'
-  return {
-    'classification': (
-      f'classification(num_labels={len(task.labels)}, length={tuned.length}, '
-      f'sequences={tuned.sequences}, {head})'
-    ),
-    'regression': (
-      f'regression(length={tuned.length}, sequences={tuned.sequences}, {head})'
-    ),
-    'choice': (
-      f'choice(answers={tuned.sequences}, length={tuned.length}, {head})'
-    ),
-    'target': f'target(length={tuned.length})',
-  }[task.kind]
 
 
 def _weighted(

@@ -2,21 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's examples as what a run consumes and is measured by; see `job`."""
 
-import math
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-import grain
 import jax
 import numpy as np
 
 from gpt_jax.data import pipeline, skips
+from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.finetuning.metrics import METRICS
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.training import run as run_lib
+from gpt_jax.training.held_out import exponential
 from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.run import Run
+
+# How `TaskData` orders the examples, for config.json: see data/shuffle.py.
+ORDER = 'shuffle(rounds=12)'
 
 
 class Scale(NamedTuple):
@@ -90,12 +93,11 @@ class TaskData:
     """`split` is what is trained on."""
     self._split = split
     self.rows_per_epoch = len(split.rows)
-    ordered = grain.MapDataset.range(self.rows_per_epoch).seed(seed)
-    self._order: Any = ordered.shuffle().repeat()
+    self._order = Shuffle(self.rows_per_epoch, seed)
 
   def row_numbers(self, first: int, count: int) -> list[int]:
     """Which examples are rows `first` and on of the run."""
-    return [int(self._order[i]) for i in range(first, first + count)]
+    return [self._order[i] for i in range(first, first + count)]
 
   def epochs(self, index: int) -> dict[str, float]:
     """Passes over the examples before row `index`."""
@@ -185,7 +187,7 @@ def _judged(split: Split, raw: np.ndarray) -> Outputs:
   if task.kind == 'target':
     nll, tokens, right = np.asarray(raw, np.float64).T
     loss = float(nll.sum() / tokens.sum())
-    metrics = {'loss': loss, 'perplexity': math.exp(min(loss, 700))}
+    metrics = {'loss': loss, **exponential('perplexity', loss)}
     labels, predictions = np.ones(len(raw), int), right.astype(int)
   elif task.kind == 'regression':
     mean, deviation = split.scale

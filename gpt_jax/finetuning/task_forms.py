@@ -31,9 +31,15 @@ def classification(
     metrics: comma list; '': accuracy, or pearson and spearman of scores.
     columns: comma list of the columns, of a table that does not name them.
   """
-  return _task(
-    'classification',
-    *(train, dev, test, (text,), label, labels, regression, metrics, columns),
+  return Task(
+    form='classification',
+    paths=_paths(train=train, dev=dev, test=test),
+    texts=(text,),
+    label=label,
+    labels=_names(labels),
+    regression=regression,
+    metrics=_metrics(metrics, regression=regression),
+    columns=_names(columns),
   )
 
 
@@ -50,10 +56,15 @@ def entailment(
   columns: str = '',
 ) -> Task:
   """Two texts: start, premise, delimiter, hypothesis, extract."""
-  return _task(
-    'entailment',
-    *(train, dev, test, (premise, hypothesis), label, labels, regression),
-    *(metrics, columns),
+  return Task(
+    form='entailment',
+    paths=_paths(train=train, dev=dev, test=test),
+    texts=(premise, hypothesis),
+    label=label,
+    labels=_names(labels),
+    regression=regression,
+    metrics=_metrics(metrics, regression=regression),
+    columns=_names(columns),
   )
 
 
@@ -70,10 +81,15 @@ def similarity(
   columns: str = '',
 ) -> Task:
   """Two texts without an order: both orders, their activations added."""
-  return _task(
-    'similarity',
-    *(train, dev, test, (first, second), label, labels, regression),
-    *(metrics, columns),
+  return Task(
+    form='similarity',
+    paths=_paths(train=train, dev=dev, test=test),
+    texts=(first, second),
+    label=label,
+    labels=_names(labels),
+    regression=regression,
+    metrics=_metrics(metrics, regression=regression),
+    columns=_names(columns),
   )
 
 
@@ -104,14 +120,17 @@ def choice(
     metrics: comma list.
     columns: as above.
   """
-  # A template may hold commas.
-  texts = (context,) if '{' in context else _names(context)
-  task = _task(
-    'choice',
-    *(train, dev, test, texts, label, labels, False, metrics),
-    columns,
+  return Task(
+    form='choice',
+    paths=_paths(train=train, dev=dev, test=test),
+    # A template may hold commas.
+    texts=(context,) if '{' in context else _names(context),
+    label=label,
+    labels=_names(labels),
+    answers=_names(answers),
+    metrics=_metrics(metrics),
+    columns=_names(columns),
   )
-  return task._replace(answers=_names(answers))
 
 
 def target(
@@ -135,36 +154,25 @@ def target(
     metrics: comma list.
     columns: as above.
   """
-  return _task(
-    'target',
-    *(train, dev, test, (prompt, target), '', '', False, metrics, columns),
-  )
-
-
-def _task(
-  form: str,
-  train: str,
-  dev: str,
-  test: str,
-  texts: tuple[str, ...],
-  label: str,
-  labels: str,
-  regression: bool,
-  metrics: str,
-  columns: str,
-) -> Task:
-  paths = {'train': train, 'dev': dev, 'test': test}
-  default = ('pearson', 'spearman') if regression else ('accuracy',)
   return Task(
-    form,
-    {split: path for split, path in paths.items() if path},
-    texts,
-    label,
-    _names(labels),
-    regression,
-    metrics=_names(metrics) or default,
+    form='target',
+    paths=_paths(train=train, dev=dev, test=test),
+    texts=(prompt, target),
+    label='',
+    metrics=_metrics(metrics),
     columns=_names(columns),
   )
+
+
+def _paths(**tables: str) -> dict[str, str]:
+  """The tables that are there, by split."""
+  return {split: path for split, path in tables.items() if path}
+
+
+def _metrics(text: str, *, regression: bool = False) -> tuple[str, ...]:
+  """Those of a comma list, or what suits the labels."""
+  default = ('pearson', 'spearman') if regression else ('accuracy',)
+  return _names(text) or default
 
 
 def _names(text: str) -> tuple[str, ...]:

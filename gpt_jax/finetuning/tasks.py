@@ -1,7 +1,7 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 """Tasks to fine-tune on, and their examples. `task_forms` makes those of a
-user's own tables, `tasks_known` the published ones.
+user's own tables, `known_tasks` the published ones.
 
 A text is the name of a column, or a template of several: 'question', or
 '{question} {sentence}'.
@@ -38,7 +38,7 @@ class Task(NamedTuple):
   """A task; `task_forms` says what each form is.
 
   Attributes:
-    form: a key of `task_rows.FORMS`.
+    form: a key of `sequences.FORMS`.
     paths: of 'train', 'dev', and others that get predictions, for `records`.
     texts: columns or templates.
     label: the column of the label, '' if there is none.
@@ -46,7 +46,7 @@ class Task(NamedTuple):
     regression: whether the label is a score.
     answers: with `choice`: columns or templates, one for each answer, or a
       single column that holds a list.
-    metrics: names of `task_metrics.METRICS`; the first judges.
+    metrics: names of `metrics.METRICS`; the first judges.
     columns: of files without a line that names them, by split, or all.
     drop: labels whose examples are left out.
     expand: see `Expand`.

@@ -201,8 +201,8 @@ class Family(NamedTuple):
     tensors: `Transformer` -> all but the heads of `heads.py`.
     buffers: regular expressions, with the prefix, of tensors that hold no
       parameters (causal masks, rotary frequencies): left out.
-    token_types: whether `token_type_ids` are taken; without `segments` in
-      `model.input` they are looked up among the words.
+    token_types: whether `token_type_ids` are taken; without
+      `token_types` in `model.input` they are looked up among the words.
     positions: from the model and the attention mask [batch, time] (bool) to
       position_ids, or None where these are simply 0, 1, 2, ...
     bare: whether exports of our own models leave the prefix out.

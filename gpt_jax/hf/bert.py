@@ -25,7 +25,7 @@ def _fields(options: Options) -> dict[str, Any]:
   ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu')
   residual = options.number('hidden_dropout_prob', 0.1)
   attention = options.number('attention_probs_dropout_prob', 0.1)
-  segments = options.size('type_vocab_size', 2)
+  token_types = options.size('type_vocab_size', 2)
   return {
     'vocab_size': options.size('vocab_size'),
     'context_length': options.size('max_position_embeddings', 512),
@@ -33,7 +33,7 @@ def _fields(options: Options) -> dict[str, Any]:
     'd_model': options.size('hidden_size'),
     'num_heads': options.size('num_attention_heads'),
     'd_ff': options.size('intermediate_size'),
-    'input': f'tokens(segments={segments}, norm=True)',
+    'input': f'tokens(token_types={token_types}, norm=True)',
     'position': 'learned',
     'attention': 'bidirectional',
     'ffn': ffn,
@@ -51,7 +51,7 @@ def _options(model: Transformer) -> dict[str, Any]:
   return {
     **body_sizes(model),
     'intermediate_size': model.d_ff,
-    'type_vocab_size': choice(model, 'input').kwargs.get('segments', 0),
+    'type_vocab_size': choice(model, 'input').kwargs.get('token_types', 0),
     'hidden_act': activation(model),
     'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
     'hidden_dropout_prob': rates.get('residual', 0.0),

@@ -48,7 +48,7 @@ def forward(
       encoder's, in an encoder-decoder.
     attention_mask: like `input_ids`, 0 for padding.
     position_ids: like `input_ids`; None means 0, 1, 2, ... whatever the mask.
-    token_type_ids: like `input_ids`, ids of the vocabulary, or of segments.
+    token_type_ids: like `input_ids`, ids of the vocabulary, or of types.
     decoder_input_ids: [batch, length]; None: `labels`, or with a
       classification head `input_ids`, shifted right.
     decoder_attention_mask: like `decoder_input_ids`, 0 for padding.
@@ -115,7 +115,7 @@ def forward(
     'tokens_BL': _rows(ids),
     'positions_BL': None if position_ids is None else _rows(position_ids),
     'mask_BL': mask,
-    'kinds_BL': None if token_type_ids is None else _rows(token_type_ids),
+    'token_types_BL': None if token_type_ids is None else _rows(token_type_ids),
   }
   if output_router_logits is None:
     output_router_logits = options.flag('output_router_logits', False)

@@ -14,27 +14,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
 from gpt_jax.nn import devices, kernels
-from gpt_jax.nn.dot_product import Visibility, attend_within
-from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.dot_product import Request, attend_within
+from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
 log = logging.getLogger('gpt_jax')
-
-
-class Request(NamedTuple):
-  """One call: see `dot_product.attend_within`."""
-
-  q_BLHK: jax.Array
-  k_BLGK: jax.Array
-  v_BLGK: jax.Array
-  pattern: Pattern
-  visibility: Visibility
-  scale: float | jax.Array
-  bias: jax.Array | None
-  dropout: nn.Module | None
 
 
 class Backend(NamedTuple):
@@ -51,18 +37,7 @@ class Backend(NamedTuple):
   run: Callable[[Request], jax.Array]
 
 
-def attend_rows(
-  q_BLHK: jax.Array,
-  k_BLGK: jax.Array,
-  v_BLGK: jax.Array,
-  *,
-  backend: Backend,
-  pattern: Pattern,
-  visibility: Visibility,
-  scale: float | jax.Array,
-  bias: jax.Array | None = None,
-  dropout: nn.Module | None = None,
-) -> jax.Array:
+def attend_rows(request: Request, *, backend: Backend) -> jax.Array:
   """`dot_product.attend_within`, computed by `backend`.
 
   What a query that is itself padding gets differs between backends; nobody
@@ -71,9 +46,6 @@ def attend_rows(
   Raises:
     UsageError: the backend cannot serve this call.
   """
-  request = Request(
-    q_BLHK, k_BLGK, v_BLGK, pattern, visibility, scale, bias, dropout
-  )
   check(backend, request)
   return backend.run(request)
 
@@ -90,24 +62,11 @@ def check(backend: Backend, request: Request) -> None:
 
 def reference() -> Backend:
   """Plain XLA, on any device, for every call."""
-
-  def run(request: Request) -> jax.Array:
-    return attend_within(
-      request.q_BLHK,
-      request.k_BLGK,
-      request.v_BLGK,
-      pattern=request.pattern,
-      visibility=request.visibility,
-      scale=request.scale,
-      bias=request.bias,
-      dropout=request.dropout,
-    )
-
-  return Backend('reference', lambda request: None, run)
+  return Backend('reference', lambda request: None, attend_within)
 
 
 def splash(
-  block: int = 512, fused_until: int = 4096, interpret: bool = False
+  block: Count = 512, fused_until: Whole = 4096, interpret: bool = False
 ) -> Backend:
   """JAX's Pallas kernel for TPU, which skips blocks that are hidden.
 
@@ -125,38 +84,25 @@ def splash(
     )
 
   def obstacle(request: Request) -> str | None:
-    if not interpret and devices.platform() != 'tpu':
-      return f'it needs a TPU, and the devices are {devices.platform()}'
     length, head_size = request.q_BLHK.shape[1], request.q_BLHK.shape[3]
     if length % kernels.LANES:
       return f'the length {length} is not a multiple of {kernels.LANES}'
     # 64, 96 and 128 have been compiled; smaller ones would fill few lanes.
     if head_size < 64 or head_size % 32:
       return f'model.head_size={head_size} is not a multiple of 32 from 64'
-    return _not_plain(request) or _not_split(request)
+    return None
 
-  def run(request: Request) -> jax.Array:
-    return kernels.splash(
-      request.q_BLHK,
-      request.k_BLGK,
-      request.v_BLGK,
-      pattern=request.pattern,
-      visibility=request.visibility,
-      scale=request.scale,
-      block=block,
-      fused_until=fused_until,
-      interpret=interpret,
-    )
-
-  return Backend('splash', obstacle, run)
+  run = functools.partial(
+    kernels.splash, block=block, fused_until=fused_until, interpret=interpret
+  )
+  platform = None if interpret else 'tpu'
+  return _kernel('splash', platform, obstacle, run)
 
 
 def cudnn() -> Backend:
   """NVIDIA's kernels for GPU."""
 
   def obstacle(request: Request) -> str | None:
-    if devices.platform() != 'gpu':
-      return f'it needs a GPU, and the devices are {devices.platform()}'
     dtype = request.q_BLHK.dtype
     if dtype not in (jnp.bfloat16, jnp.float16):
       return f'model.dtype={dtype} is neither bfloat16 nor float16'
@@ -171,18 +117,9 @@ def cudnn() -> Backend:
       )
     if any(x is not None for x in request.visibility):
       return 'rows have padding or packed documents'
-    return _not_plain(request) or _not_split(request)
+    return None
 
-  def run(request: Request) -> jax.Array:
-    return kernels.cudnn(
-      request.q_BLHK,
-      request.k_BLGK,
-      request.v_BLGK,
-      pattern=request.pattern,
-      scale=request.scale,
-    )
-
-  return Backend('cudnn', obstacle, run)
+  return _kernel('cudnn', 'gpu', obstacle, kernels.cudnn)
 
 
 def auto() -> Backend:
@@ -219,6 +156,23 @@ def _capability() -> float:
     return float(text)
   except ValueError:  # AMD: 'gfx90a'
     return 0.0
+
+
+def _kernel(
+  name: str,
+  platform: str | None,
+  obstacle: Callable[[Request], str | None],
+  run: Callable[[Request], jax.Array],
+) -> Backend:
+  """A backend for one platform (None: any), with what all kernels refuse."""
+
+  def first(request: Request) -> str | None:
+    here = devices.platform()
+    if platform not in (None, here):
+      return f'it needs a {platform.upper()}, and the devices are {here}'
+    return obstacle(request) or _not_plain(request) or _not_split(request)
+
+  return Backend(name, first, run)
 
 
 def _not_plain(request: Request) -> str | None:

@@ -10,7 +10,8 @@ import jax
 from flax import linen as nn
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.attention import Cache, Context, KVCache, SegmentMemory
+from gpt_jax.nn.context import Cache, Context, KVCache, SegmentMemory
+from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 
 Factory = Callable[..., nn.Module]
@@ -48,16 +49,9 @@ class PreNormBlock(nn.Module):
     )
     x_BLD = layout.stream(x_BLD + drop(y_BLD))
     if self.cross:
-      seen = cache.cross if isinstance(cache, KVCache) else None
-      y_BLD, seen = self.attention(name='cross')(
-        layout.gather(self.norm(name='cross_norm')(x_BLD)),
-        context,
-        seen,
-        layer=layer,
-        cross=True,
-      )
-      if isinstance(cache, KVCache) and cache.cross is not None:
-        cache = cache._replace(cross=seen)
+      h_BLD = layout.gather(self.norm(name='cross_norm')(x_BLD))
+      attention = self.attention(name='cross')
+      y_BLD, cache = _across(attention, h_BLD, context, cache, layer)
       x_BLD = layout.stream(x_BLD + drop(y_BLD))
     h_BLD = layout.gather(self.norm(name='ffn_norm')(x_BLD))
     y_BLD = self.ffn(name='ffn')(h_BLD, decoding=isinstance(cache, KVCache))
@@ -91,16 +85,8 @@ class PostNormBlock(nn.Module):
     x_BLD = layout.stream(x_BLD + drop(y_BLD))
     x_BLD = layout.stream(self.norm(name='attention_norm')(x_BLD))
     if self.cross:
-      seen = cache.cross if isinstance(cache, KVCache) else None
-      y_BLD, seen = self.attention(name='cross')(
-        layout.gather(x_BLD),
-        context,
-        seen,
-        layer=layer,
-        cross=True,
-      )
-      if isinstance(cache, KVCache) and cache.cross is not None:
-        cache = cache._replace(cross=seen)
+      h_BLD, attention = layout.gather(x_BLD), self.attention(name='cross')
+      y_BLD, cache = _across(attention, h_BLD, context, cache, layer)
       x_BLD = layout.stream(x_BLD + drop(y_BLD))
       x_BLD = layout.stream(self.norm(name='cross_norm')(x_BLD))
     y_BLD = self.ffn(name='ffn')(
@@ -149,6 +135,21 @@ class ParallelBlock(nn.Module):
     return layout.stream(x_BLD + drop(y_BLD) + drop(z_BLD)), cache
 
 
+def _across(
+  attention: nn.Module,
+  h_BLD: jax.Array,
+  context: Context,
+  cache: Cache | None,
+  layer: jax.Array,
+) -> Result:
+  """Attention to the encoder's output, kept in the cache where it has room."""
+  seen = cache.cross if isinstance(cache, KVCache) else None
+  y_BLD, seen = attention(h_BLD, context, seen, layer=layer, cross=True)
+  if isinstance(cache, KVCache) and cache.cross is not None:
+    cache = cache._replace(cross=seen)
+  return y_BLD, cache
+
+
 def _normalized(cache: Cache | None, norm: nn.Module) -> Cache | None:
   """A memory as attention's input is; it holds inputs of blocks."""
   if isinstance(cache, SegmentMemory):
@@ -176,7 +177,7 @@ def post() -> Choice:
   return Choice(PostNormBlock, False)
 
 
-def parallel(num_norms: int = 1) -> Choice:
+def parallel(num_norms: Count = 1) -> Choice:
   """GPT-J, PaLM, Falcon 7B; with two norms GPT-NeoX, Falcon 40B."""
   if num_norms not in (1, 2):
     raise UsageError(f'model.block: num_norms={num_norms} must be 1 or 2')

@@ -7,10 +7,10 @@ import functools
 import jax.numpy as jnp
 
 from gpt_jax import spec
-from gpt_jax.nn.attention import KVCache, SegmentMemory
+from gpt_jax.nn.context import KVCache, SegmentMemory
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
-from gpt_jax.nn.stack import Caches
+from gpt_jax.nn.stack import SEPARATE, Caches
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.spec import UsageError
 
@@ -22,10 +22,16 @@ def init_caches(
 
   With a `memory_length` they also keep the keys and values of `memory_BMD`.
   """
-  entries = _period(model)
+  # One for each entry of the layer pattern, stacked over the depth; or one for
+  # each layer.
+  entries, depth = _period(model), ()
+  if model.loop == SEPARATE:
+    entries = model.num_layers
+  else:
+    depth = (model.num_layers // entries,)
 
   def cache(length: int, cross: KVCache | None) -> KVCache:
-    shape = (model.num_layers // entries, batch_size, length)
+    shape = (*depth, batch_size, length)
     shape += (model.num_kv_heads, model.head_size)
     zeros = functools.partial(jnp.zeros, shape, DTYPES[model.dtype])
     return KVCache(zeros(), zeros(), cross)

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention: the reference that every backend must equal."""
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,64 @@ class Visibility(NamedTuple):
   segments_BL: jax.Array | None = None
 
 
+class Request(NamedTuple):
+  """What is asked of a backend: attention among the tokens of each row.
+
+  Attributes:
+    q_BLHK: queries.
+    k_BLGK: keys.
+    v_BLGK: values.
+    pattern: which keys are seen, by their distance or position.
+    visibility: padding and packed documents.
+    scale: of the scores.
+    bias: added to the scores, [B or 1, H, L, L].
+    dropout: applied to the probabilities.
+    positions_BL: where each token stands in its document, [B or 1, L]; None:
+      counted from the start of the row, or of the packed document.
+  """
+
+  q_BLHK: jax.Array
+  k_BLGK: jax.Array
+  v_BLGK: jax.Array
+  pattern: Pattern
+  visibility: Visibility
+  scale: float | jax.Array
+  bias: jax.Array | None = None
+  dropout: nn.Module | None = None
+  positions_BL: jax.Array | None = None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def float32_einsum(
+  subscripts: str, left: jax.Array, right: jax.Array
+) -> jax.Array:
+  """`jnp.einsum` whose result is not rounded to the dtype of its inputs.
+
+  Its gradient is rounded to it before it is multiplied on: products of float32
+  and bfloat16 would leave the matrix units.
+  """
+  return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
+
+
+def _float32_einsum(subscripts, left, right):
+  return float32_einsum(subscripts, left, right), (left, right)
+
+
+def _float32_einsum_gradient(subscripts, inputs, gradient):
+  left, right = inputs
+  gradient = gradient.astype(left.dtype)
+  of_left = jax.linear_transpose(
+    lambda x: jnp.einsum(subscripts, x, right), left
+  )
+  of_right = jax.linear_transpose(
+    lambda x: jnp.einsum(subscripts, left, x), right
+  )
+  return *of_left(gradient), *of_right(gradient)
+
+
+float32_einsum.defvjp(_float32_einsum, _float32_einsum_gradient)
+
+
 def attend(
   q_BLHK: jax.Array,
   k_BMGK: jax.Array,
@@ -41,9 +100,10 @@ def attend(
   bias: jax.Array | None = None,
   dropout: nn.Module | None = None,
 ) -> jax.Array:
-  """softmax(scale q k^T + bias) v, the softmax in float32 (Vaswani et al., 1).
+  """softmax(scale q k^T + bias) v (Vaswani et al., equation 1).
 
-  Query head h reads key/value head h // (H / G).
+  Scores and softmax are float32, whatever the queries and keys are. Query head
+  h reads key/value head h // (H / G).
 
   Args:
     q_BLHK: queries.
@@ -60,9 +120,9 @@ def attend(
   B, L, H, K = q_BLHK.shape
   M, G = k_BMGK.shape[1:3]
   R = H // G
-  q_BLGRK = (q_BLHK * scale).astype(q_BLHK.dtype).reshape(B, L, G, R, K)
-  scores_BGRLM = jnp.einsum('BLGRK,BMGK->BGRLM', q_BLGRK, k_BMGK)
-  scores_BGRLM = scores_BGRLM.astype(jnp.float32)
+  q_BLGRK = q_BLHK.reshape(B, L, G, R, K)
+  products: Any = float32_einsum('BLGRK,BMGK->BGRLM', q_BLGRK, k_BMGK)
+  scores_BGRLM = scale * products
   if bias is not None:
     scores_BGRLM += bias.reshape(-1, G, R, L, M).astype(jnp.float32)
   mask = mask.reshape((-1, 1, 1) + mask.shape[-2:])
@@ -74,24 +134,14 @@ def attend(
   return out_BLGRK.reshape(B, L, H, K)
 
 
-def attend_within(
-  q_BLHK: jax.Array,
-  k_BLGK: jax.Array,
-  v_BLGK: jax.Array,
-  *,
-  pattern: Pattern,
-  visibility: Visibility,
-  scale: float | jax.Array,
-  bias: jax.Array | None = None,
-  dropout: nn.Module | None = None,
-) -> jax.Array:
-  """`attend` among the tokens of each row.
+def attend_within(request: Request) -> jax.Array:
+  """`attend` among the tokens of each row, [B, L, H, K].
 
   The queries are taken in blocks, and keys that no query of a block may see
   are left out: nearly half of the work for a causal pattern, nearly all of it
   for a `local` window in a long row.
   """
-  L = q_BLHK.shape[1]
+  pattern, L = request.pattern, request.q_BLHK.shape[1]
   size = max(QUERY_BLOCK, -(-L // 8)) if pattern.causal else L
   if pattern.window is not None:
     # Of a window's size, so that the cost grows linearly with the length;
@@ -106,29 +156,43 @@ def attend_within(
     query, key = slice(start, stop), slice(first, last)
     out.append(
       attend(
-        q_BLHK[:, query],
-        k_BLGK[:, key],
-        v_BLGK[:, key],
-        mask=_mask(pattern, visibility, query, key),
-        scale=scale,
-        bias=None if bias is None else bias[:, :, query, key],
-        dropout=dropout,
+        request.q_BLHK[:, query],
+        request.k_BLGK[:, key],
+        request.v_BLGK[:, key],
+        mask=_mask(request, query, key),
+        scale=request.scale,
+        bias=None if request.bias is None else request.bias[:, :, query, key],
+        dropout=request.dropout,
       )
     )
   return jnp.concatenate(out, axis=1)
 
 
-def _mask(
-  pattern: Pattern, visibility: Visibility, query: slice, key: slice
-) -> jax.Array:
-  """The mask of a block of queries and a block of keys."""
+def _positions(request: Request) -> jax.Array:
+  """Positions of the tokens in their documents, [B or 1, L]."""
+  if request.positions_BL is not None:
+    return request.positions_BL
+  places_1L = jnp.arange(request.q_BLHK.shape[1])[None]
+  segments_BL = request.visibility.segments_BL
+  if segments_BL is None:
+    return places_1L
+  starts_BL = jnp.diff(segments_BL, axis=1, prepend=segments_BL[:, :1]) != 0
+  return places_1L - jax.lax.cummax(jnp.where(starts_BL, places_1L, 0), axis=1)
+
+
+def _mask(request: Request, query: slice, key: slice) -> jax.Array:
+  """The mask of a block of queries and a block of keys, [B or 1, L, M]."""
+  pattern, visibility = request.pattern, request.visibility
   rows = jnp.arange(query.start, query.stop)
   columns = jnp.arange(key.start, key.stop)
-  mask = pattern.visible(rows[:, None], columns[None, :])
+  mask = pattern.within_bounds(rows[:, None], columns[None, :])[None]
+  if pattern.rule is not None:
+    # Each packed document has blocks of its own.
+    at_BL = _positions(request)
+    mask &= pattern.rule(at_BL[:, query, None], at_BL[:, None, key])
   if visibility.key_mask_BM is not None:
-    mask = mask[None] & visibility.key_mask_BM[:, None, key]
+    mask &= visibility.key_mask_BM[:, None, key]
   if visibility.segments_BL is not None:
-    segments = visibility.segments_BL
-    same = segments[:, query, None] == segments[:, None, key]
-    mask = (mask if mask.ndim == 3 else mask[None]) & same
+    segments_BL = visibility.segments_BL
+    mask &= segments_BL[:, query, None] == segments_BL[:, None, key]
   return mask

@@ -4,7 +4,7 @@
 
 from typing import NamedTuple
 
-from gpt_jax.spec import UsageError
+from gpt_jax.ranges import Fraction
 
 
 class Rates(NamedTuple):
@@ -16,14 +16,12 @@ class Rates(NamedTuple):
 
 
 def rates(
-  embedding: float = 0.0, residual: float = 0.0, attention: float = 0.0
+  embedding: Fraction = 0.0,
+  residual: Fraction = 0.0,
+  attention: Fraction = 0.0,
 ) -> Rates:
   """GPT-1, section 4.1: 0.1 on embeddings, residuals and attention."""
-  out = Rates(embedding, residual, attention)
-  for name, rate in out._asdict().items():
-    if not 0 <= rate < 1:
-      raise UsageError(f'model.dropout: {name}={rate} is not in [0, 1)')
-  return out
+  return Rates(embedding, residual, attention)
 
 
 DROPOUTS = {'none': lambda: rates(), 'rates': rates}

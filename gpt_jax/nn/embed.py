@@ -15,6 +15,7 @@ from gpt_jax.nn.activations import ACTIVATIONS, Activation
 from gpt_jax.nn.adaptive import Clusters
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
+from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
 AXES = ('vocab', 'embed')
@@ -80,13 +81,14 @@ class Input(NamedTuple):
 
   Attributes:
     scale: of the embeddings, by the width: 1 or sqrt(D).
-    num_segments: rows of a second table for the kind of each token; 0: none.
+    num_token_types: rows of a second table, for the type of each token; 0:
+      none.
     norm: whether `model.norm` follows (BERT).
     clusters: of an adaptive embedding; None: one table.
   """
 
   scale: Callable[[int], float]
-  num_segments: int
+  num_token_types: int
   norm: bool
   clusters: Clusters | None = None
 
@@ -104,19 +106,21 @@ def _scale(field: str, name: str) -> Callable[[int], float]:
   return scales[name]
 
 
-def tokens(scale: str = 'none', segments: int = 0, norm: bool = False) -> Input:
+def tokens(
+  scale: str = 'none', token_types: Whole = 0, norm: bool = False
+) -> Input:
   """A table row for each token.
 
   Args:
     scale: none; sqrt: times sqrt(d_model) (Vaswani et al., section 3.4).
-    segments: kinds of tokens with a vector of their own each (BERT: 2).
-    norm: normalise the sum of token, segment and position vectors (BERT).
+    token_types: how many, with a vector of their own each (BERT: 2).
+    norm: normalise the sum of token, type and position vectors (BERT).
   """
-  return Input(_scale('model.input', scale), segments, norm)
+  return Input(_scale('model.input', scale), token_types, norm)
 
 
 def adaptive(
-  cutoffs: tuple, d_embed: int, div_val: int = 1, scale: str = 'none'
+  cutoffs: tuple, d_embed: Count, div_val: Count = 1, scale: str = 'none'
 ) -> Input:
   """Narrower vectors for rarer tokens (Baevski and Auli 2019).
 

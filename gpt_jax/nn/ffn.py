@@ -3,17 +3,18 @@
 """The position-wise feed-forward layer."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 from flax import linen as nn
 
+from gpt_jax import ranges
 from gpt_jax.nn.activations import FORMS, Form
 from gpt_jax.nn.dense import Dense
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.moe import Router, Switch
+from gpt_jax.ranges import Count, Fraction, NotNegative, Positive, Whole
 from gpt_jax.spec import UsageError
 
 
@@ -60,16 +61,16 @@ def dense(form: Form):
 
 
 def switch(
-  num_experts: int,
+  num_experts: Count,
   expert: str = 'relu',
-  top_k: int = 1,
+  top_k: Count = 1,
   capacity_factor: Any = 1.25,
   eval_capacity_factor: Any = 'none',
-  capacity: int = 0,
-  group_size: int = 0,
-  jitter: float = 0.01,
-  balance: float = 0.01,
-  z_loss: float = 0.0,
+  capacity: Whole = 0,
+  group_size: Whole = 0,
+  jitter: Fraction = 0.01,
+  balance: NotNegative = 0.01,
+  z_loss: NotNegative = 0.0,
   renormalize: bool | None = None,
 ) -> Choice:
   """A mixture of experts in the place of a feed-forward layer.
@@ -95,33 +96,18 @@ def switch(
   def fail(name: str, value: Any, remedy: str):
     return UsageError(f'model.ffn: switch({name}={value!r}): {remedy}')
 
-  if num_experts < 1:
-    raise fail('num_experts', num_experts, 'must be at least 1')
   if expert not in FORMS:
     raise fail('expert', expert, 'unknown; one of ' + ', '.join(FORMS))
-  if not 1 <= top_k <= num_experts:
+  if top_k > num_experts:
     raise fail('top_k', top_k, f'must be from 1 to num_experts={num_experts}')
   factors = []
   for name, factor in (
     ('capacity_factor', capacity_factor),
     ('eval_capacity_factor', eval_capacity_factor),
   ):
-    number = isinstance(factor, int | float) and not isinstance(factor, bool)
-    if factor != 'none' and not (number and 0 < factor < math.inf):
+    if factor != 'none' and ranges.declared(Positive).problem(factor):
       raise fail(name, factor, "must be a positive number or 'none'")
     factors.append(None if factor == 'none' else float(factor))
-  for name, value in (
-    ('capacity', capacity),
-    ('group_size', group_size),
-    ('balance', balance),
-    ('z_loss', z_loss),
-  ):
-    if value < 0:
-      raise fail(name, value, 'must not be negative')
-  if not isinstance(renormalize, bool | None):
-    raise fail('renormalize', renormalize, 'must be True, False or None')
-  if not 0 <= jitter < 1:
-    raise fail('jitter', jitter, 'must be at least 0 and below 1')
   router = Router(
     num_experts,
     top_k,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 
-from gpt_jax.spec import UsageError
+from gpt_jax.ranges import NotNegative, Positive
 
 Initializer = jax.nn.initializers.Initializer
 
@@ -23,7 +23,7 @@ class Initializers(NamedTuple):
   residual: Initializer
 
 
-def normal(stddev: float = 0.02):
+def normal(stddev: NotNegative = 0.02):
   """N(0, stddev) for every weight (GPT-1, section 4.1: 0.02)."""
 
   def build(num_layers: int) -> Initializers:
@@ -34,7 +34,7 @@ def normal(stddev: float = 0.02):
   return build
 
 
-def gpt2(stddev: float = 0.02):
+def gpt2(stddev: NotNegative = 0.02):
   """GPT-2, section 2.3: residual weights are scaled by 1/sqrt(N).
 
   N counts the residual layers, two a block: stddev / sqrt(2 * num_layers).
@@ -64,7 +64,7 @@ def palm():
   return build
 
 
-def switch(scale: float = 0.1, embedding: float = 0.02):
+def switch(scale: Positive = 0.1, embedding: Positive = 0.02):
   """Switch, section 2.4: truncated normal with stddev sqrt(scale / n_in).
 
   Args:
@@ -72,11 +72,6 @@ def switch(scale: float = 0.1, embedding: float = 0.02):
     embedding: stddev of the tables of tokens and positions. T5's is 1, with
       `output="tied(scale='rsqrt')"`.
   """
-  if scale <= 0 or embedding <= 0:
-    raise UsageError(
-      f'model.init_weights: scale={scale} and embedding={embedding} must be '
-      'positive'
-    )
 
   def build(num_layers: int) -> Initializers:
     del num_layers

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 
 from gpt_jax.nn import devices
-from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.masks import Pattern
 
 # Lanes of a TPU's vector unit: blocks are a multiple.
@@ -23,53 +23,33 @@ LANES = 128
 
 
 def splash(
-  q_BLHK: jax.Array,
-  k_BLGK: jax.Array,
-  v_BLGK: jax.Array,
-  *,
-  pattern: Pattern,
-  visibility: Visibility,
-  scale: float | jax.Array,
-  block: int,
-  fused_until: int,
-  interpret: bool,
+  request: Request, *, block: int, fused_until: int, interpret: bool
 ) -> jax.Array:
   """JAX's Pallas kernel for TPU: see `backends.splash`."""
-  length = q_BLHK.shape[1]
+  length = request.q_BLHK.shape[1]
   local = functools.partial(
     _splash,
-    pattern=pattern,
+    pattern=request.pattern,
     blocks=_blocks(length, block, fused=length <= fused_until),
     interpret=interpret,
   )
-  segments_BL = _segments(visibility)
-  return _per_device(local, q_BLHK, k_BLGK, v_BLGK, segments_BL, scale=scale)
+  return _per_device(local, request, _segments(request.visibility))
 
 
-def cudnn(
-  q_BLHK: jax.Array,
-  k_BLGK: jax.Array,
-  v_BLGK: jax.Array,
-  *,
-  pattern: Pattern,
-  scale: float | jax.Array,
-) -> jax.Array:
+def cudnn(request: Request) -> jax.Array:
   """CuDNN's fused attention, through JAX."""
-  local = functools.partial(_cudnn, pattern=pattern)
-  return _per_device(local, q_BLHK, k_BLGK, v_BLGK, None, scale=scale)
+  local = functools.partial(_cudnn, pattern=request.pattern)
+  return _per_device(local, request, None)
 
 
 def _per_device(
   local: Callable[..., jax.Array],
-  q_BLHK: jax.Array,
-  k_BLGK: jax.Array,
-  v_BLGK: jax.Array,
+  request: Request,
   segments_BL: jax.Array | None,
-  *,
-  scale: float | jax.Array,
 ) -> jax.Array:
   """`local(q, k, v, segments)` for each device, the queries scaled before."""
-  q_BLHK = (q_BLHK * scale).astype(q_BLHK.dtype)
+  q_BLHK, k_BLGK, v_BLGK = request.q_BLHK, request.k_BLGK, request.v_BLGK
+  q_BLHK = (q_BLHK * request.scale).astype(q_BLHK.dtype)
   # Each device needs the key/value heads of its query heads. With fewer of
   # them than devices they are repeated, as often as it takes.
   num_kv_heads = k_BLGK.shape[2]

@@ -3,8 +3,8 @@
 """Where arrays lie on the mesh while a step is computed.
 
 What the compiler does not choose well by itself, each found in programs that
-were compiled for TPU slices (`tests/test_layout.py`). On one device, and
-without a mesh, nothing of it has an effect.
+were compiled for TPU slices (`tests/training/test_layout.py`). On one device,
+and without a mesh, nothing of it has an effect.
 """
 
 from typing import Any

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
+from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 
 
@@ -14,26 +16,46 @@ class Pattern(NamedTuple):
   """A pattern is a rule on positions, and the bounds that follow from it.
 
   Attributes:
-    rule: bool function of query and key positions; None sees all.
+    rule: bool function of query and key positions, counted from the start of
+      their document; None sees all.
     causal: no query sees a later key.
     window: a query sees no key further back than `window` - 1; None: no bound.
+    count: how many keys the rule shows a query, from the queries' positions;
+      where there is a rule.
   """
 
   rule: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   causal: bool = True
   window: int | None = None
+  count: Callable[[np.ndarray], np.ndarray] | None = None
 
   def visible(self, query: jax.Array, key: jax.Array) -> jax.Array:
     """True where the key at one position is seen from the query at another.
 
     The arguments are integer positions that broadcast against each other.
     """
+    seen = self.within_bounds(query, key)
+    return seen if self.rule is None else seen & self.rule(query, key)
+
+  def within_bounds(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    """What `causal` and `window` allow: it depends on distances alone."""
     seen = key <= query if self.causal else (key <= query) | (key > query)
     if self.window is not None:
       seen &= query - key < self.window
-    if self.rule is not None:
-      seen &= self.rule(query, key)
     return seen
+
+  def num_visible(self, length: int) -> np.ndarray:
+    """How many keys each query of a row sees, int64 [length].
+
+    Equal to the row sums of `visible`, without the square of the length.
+    """
+    query = np.arange(length, dtype=np.int64)
+    if self.count is not None:
+      return self.count(query)
+    seen = query + 1
+    if self.window is not None:
+      seen = np.minimum(seen, self.window)
+    return seen if self.causal else seen + (length - 1 - query)
 
 
 def full() -> Pattern:
@@ -46,30 +68,31 @@ def bidirectional() -> Pattern:
   return Pattern(causal=False)
 
 
-def local(window: int) -> Pattern:
+def local(window: Count) -> Pattern:
   """Every token sees itself and the `window` - 1 tokens before it."""
-  _at_least_one(window=window)
   return Pattern(window=window)
 
 
-def strided(stride: int) -> Pattern:
+def strided(stride: Count) -> Pattern:
   """The last `stride` tokens, and every `stride`-th before (Sparse
   Transformer, Child et al. 2019, section 4.3; both sets in one head).
   """
-  _at_least_one(stride=stride)
 
   def rule(query: jax.Array, key: jax.Array) -> jax.Array:
     distance = query - key
     return (distance < stride) | (distance % stride == 0)
 
-  return Pattern(rule=rule)
+  def count(query: np.ndarray) -> np.ndarray:
+    # Distances 0 to stride - 1, then stride, 2 * stride, ...
+    return np.minimum(query + 1, stride) + query // stride
+
+  return Pattern(rule=rule, count=count)
 
 
-def fixed(stride: int, summary: int = 1) -> Pattern:
+def fixed(stride: Count, summary: Count = 1) -> Pattern:
   """The token's own block of `stride`, and the last `summary` tokens of each
   block before (Sparse Transformer, section 4.3; both sets in one head).
   """
-  _at_least_one(stride=stride, summary=summary)
   if summary > stride:
     raise UsageError(
       f'model.attention: summary={summary} is longer than a block of stride='
@@ -80,13 +103,10 @@ def fixed(stride: int, summary: int = 1) -> Pattern:
     same = query // stride == key // stride
     return same | (key % stride >= stride - summary)
 
-  return Pattern(rule=rule)
+  def count(query: np.ndarray) -> np.ndarray:
+    return query % stride + 1 + query // stride * summary
 
-
-def _at_least_one(**sizes: int) -> None:
-  for name, size in sizes.items():
-    if size < 1:
-      raise UsageError(f'model.attention: {name}={size} must be at least 1')
+  return Pattern(rule=rule, count=count)
 
 
 PATTERNS: dict[str, Callable[..., Pattern]] = {

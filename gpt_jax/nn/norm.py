@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.dense import parameter
+from gpt_jax.ranges import Positive
 
 
 def layer_norm(
@@ -100,7 +101,7 @@ class RMSNorm(nn.Module):
 
 
 def layernorm(
-  epsilon: float = 1e-5, scale: bool = True, bias: bool = True
+  epsilon: Positive = 1e-5, scale: bool = True, bias: bool = True
 ) -> Callable[..., nn.Module]:
   """LayerNorm.
 
@@ -112,7 +113,7 @@ def layernorm(
   return functools.partial(LayerNorm, epsilon=epsilon, scale=scale, bias=bias)
 
 
-def rmsnorm(epsilon: float = 1e-6) -> Callable[..., nn.Module]:
+def rmsnorm(epsilon: Positive = 1e-6) -> Callable[..., nn.Module]:
   """RMSNorm; the epsilon is that of T5 and LLaMA."""
   return functools.partial(RMSNorm, epsilon=epsilon)
 

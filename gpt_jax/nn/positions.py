@@ -21,6 +21,7 @@ from gpt_jax.nn import rope as rope_lib
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
+from gpt_jax.ranges import Count, Positive, Share, Whole
 from gpt_jax.spec import UsageError
 
 ALIBI_SCALES: dict[str, Callable[[int], float]] = {
@@ -202,7 +203,7 @@ def alibi_slopes(num_heads: int) -> np.ndarray:
   return np.concatenate([slopes, between[: num_heads - below]])
 
 
-def learned(offset: int = 0) -> Position:
+def learned(offset: Whole = 0) -> Position:
   """Learned absolute positions; `offset` rows of the table come before 0."""
   return Position(embed=functools.partial(LearnedPositions, offset))
 
@@ -217,8 +218,8 @@ def sinusoidal(layout: str = 'interleaved') -> Position:
 
 
 def rope(
-  theta: float = 10_000.0,
-  fraction: float = 1.0,
+  theta: Positive = 10_000.0,
+  fraction: Share = 1.0,
   layout: str = 'half',
   scaling: str = 'none',
 ) -> Position:
@@ -226,7 +227,7 @@ def rope(
   return Position(rotate=rope_lib.make_rotate(theta, fraction, layout, scaling))
 
 
-def t5_bias(num_buckets: int = 32, max_distance: int = 128) -> Position:
+def t5_bias(num_buckets: Count = 32, max_distance: Count = 128) -> Position:
   """T5's relative position buckets."""
   return Position(bias=functools.partial(T5Bias, num_buckets, max_distance))
 
@@ -255,7 +256,7 @@ def alibi(scale: str = 'none', dtype: str = 'float32') -> Position:
   )
 
 
-def transformer_xl(memory: int = 0, clamp: int = 0) -> Position:
+def transformer_xl(memory: Whole = 0, clamp: Whole = 0) -> Position:
   """Transformer-XL's relative attention (Dai et al. 2019, section 3.3).
 
   Args:
@@ -263,10 +264,6 @@ def transformer_xl(memory: int = 0, clamp: int = 0) -> Position:
       values of later ones: see `caches.init_memories`.
     clamp: longer distances count as this one; 0: as they are.
   """
-  if memory < 0 or clamp < 0:
-    raise UsageError(
-      f'model.position: memory={memory} and clamp={clamp} must be at least 0'
-    )
   return Position(relative=True, memory=memory, clamp=clamp)
 
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn.backends import BACKENDS, Request, check
-from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.backends import BACKENDS, check
+from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.ranges import Count, NotNegative, Positive
 from gpt_jax.spec import UsageError
 
 # (head features that turn, theta) -> (radians a position [K / 2], scale of
@@ -26,16 +27,16 @@ def none() -> Frequencies:
   return lambda size, theta: (_frequencies(size, theta), 1.0)
 
 
-def linear(factor: float) -> Frequencies:
+def linear(factor: Positive) -> Frequencies:
   """Position interpolation (Chen et al. 2023): positions / factor."""
   return lambda size, theta: (_frequencies(size, theta) / factor, 1.0)
 
 
 def llama3(
-  factor: float,
-  original_context: int,
-  low_freq_factor: float = 1.0,
-  high_freq_factor: float = 4.0,
+  factor: Positive,
+  original_context: Count,
+  low_freq_factor: Positive = 1.0,
+  high_freq_factor: Positive = 4.0,
 ) -> Frequencies:
   """LLaMA 3.1: long waves are interpolated, short ones kept, a ramp between.
 
@@ -59,11 +60,11 @@ def llama3(
 
 
 def yarn(
-  factor: float,
-  original_context: int,
-  beta_fast: float = 32.0,
-  beta_slow: float = 1.0,
-  attention_factor: float = 0.0,
+  factor: Positive,
+  original_context: Count,
+  beta_fast: Positive = 32.0,
+  beta_slow: Positive = 1.0,
+  attention_factor: NotNegative = 0.0,
   truncate: bool = True,
 ) -> Frequencies:
   """YaRN (Peng et al. 2023, section 3): interpolation by parts, and a scale.
@@ -119,8 +120,6 @@ def make_rotate(
       f'model.position: layout={layout!r}: unknown; one of '
       + ', '.join(LAYOUTS)
     )
-  if not 0 < fraction <= 1:
-    raise UsageError(f'model.position: fraction={fraction} is not in (0, 1]')
   frequencies = spec.build('model.position: scaling', scaling, SCALINGS)
 
   def rotate(x_BLHK: jax.Array, positions_BL: jax.Array) -> jax.Array:

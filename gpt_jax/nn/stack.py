@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.attention import Cache, Context, SegmentMemory
+from gpt_jax.nn.context import Cache, Context, SegmentMemory
 from gpt_jax.spec import UsageError
 
 # What the backward pass may keep; everything else is computed again.
@@ -25,6 +25,9 @@ REMATS: dict[str, Callable | None] = {
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
 LOOPS = ('scan', 'unroll')
+# Besides those, for decoding: each period has parameters and caches of its own,
+# which a step reads and writes in place instead of slices of a stack.
+SEPARATE = 'separate'
 
 Caches = tuple[Cache | None, ...]
 
@@ -85,6 +88,8 @@ class Stack(nn.Module):
         f'{len(self.blocks)} after which their attention and ffn repeat; give '
         'shorter lists in model.attention, model.ffn or model.encoder_ffn'
       )
+    if self.loop == SEPARATE:
+      return self._separate(num_periods, x_BLD, context, caches)
     if caches is None:
       caches = (None,) * len(self.blocks)
     period = Period
@@ -108,6 +113,36 @@ class Stack(nn.Module):
     return scanned(self.blocks, name='periods')(
       x_BLD, context, caches, jnp.arange(num_periods)
     )
+
+  def _separate(
+    self,
+    num_periods: int,
+    x_BLD: jax.Array,
+    context: Context,
+    caches: Caches | None,
+  ) -> tuple[jax.Array, Caches]:
+    size, out = len(self.blocks), []
+    given = caches or (None,) * self.num_layers
+    for i in range(num_periods):
+      period = Period(self.blocks, name=f'period_{i}')
+      part = given[i * size : (i + 1) * size]
+      x_BLD, part = period(x_BLD, context, part, jnp.int32(i))
+      out += part
+    return x_BLD, tuple(out)
+
+
+def separate(params: Any) -> Any:
+  """Parameters of a model with a stack, for the same with `loop=SEPARATE`."""
+  out = dict(params)
+  for name in ('decoder', 'encoder'):
+    if name in out:
+      stacked = out[name]['periods']
+      num_periods = jax.tree.leaves(stacked)[0].shape[0]
+      out[name] = {
+        f'period_{i}': jax.tree.map(lambda x, i=i: x[i], stacked)
+        for i in range(num_periods)
+      }
+  return out
 
 
 def layer_outputs(

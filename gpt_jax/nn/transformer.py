@@ -20,11 +20,12 @@ from gpt_jax import spec
 from gpt_jax.nn import layout
 from gpt_jax.nn.adaptive import AdaptiveEmbedding
 from gpt_jax.nn.adaptive import Clusters as Clusters
-from gpt_jax.nn.attention import Attention, Context, KVCache
-from gpt_jax.nn.attention import SegmentMemory as SegmentMemory
+from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
+from gpt_jax.nn.context import Context, KVCache
+from gpt_jax.nn.context import SegmentMemory as SegmentMemory
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.embed import INPUTS, Embedding
@@ -114,8 +115,9 @@ class Transformer(nn.Module):
       self.embed = AdaptiveEmbedding(
         self._input.clusters, self.vocab_size, self.d_model, inits, self._dtype
       )
-    if self._input.num_segments:
-      self.segments = table(self._input.num_segments)
+    if self._input.num_token_types:
+      # The name in checkpoints since before token types were called so.
+      self.token_types = table(self._input.num_token_types, name='segments')
     if self._input.norm:
       self.embed_norm = self._norm()
     if position.embed:
@@ -164,7 +166,7 @@ class Transformer(nn.Module):
     *,
     mask_BL: jax.Array | None = None,
     segments_BL: jax.Array | None = None,
-    kinds_BL: jax.Array | None = None,
+    token_types_BL: jax.Array | None = None,
     encoder_tokens_BM: jax.Array | None = None,
     encoder_mask_BM: jax.Array | None = None,
     memory_BMD: jax.Array | None = None,
@@ -183,9 +185,9 @@ class Transformer(nn.Module):
         or masks.
       mask_BL: bool, False for padding.
       segments_BL: the document of each token of a packed row.
-      kinds_BL: the kind of each token, for `input='tokens(segments=2)'`;
-        without segments, a token of the vocabulary whose vector is added
-        (GPT-1 and GPT-2 in Hugging Face).
+      token_types_BL: of each token, for `input='tokens(token_types=2)'`;
+        without these, a token of the vocabulary whose vector is added (GPT-1
+        and GPT-2 in Hugging Face).
       encoder_tokens_BM: ids for the encoder.
       encoder_mask_BM: bool, False for padding.
       memory_BMD: from `encode`, instead of `encoder_tokens_BM`.
@@ -194,7 +196,7 @@ class Transformer(nn.Module):
       memory_BMD = self.encode(encoder_tokens_BM, encoder_mask_BM)
     if self.is_initializing() and self.num_encoder_layers:
       memory_BMD = self.encode(tokens_BL)
-    x_BLD = self._embed('embedded', tokens_BL, positions_BL, kinds_BL)
+    x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
     context = Context(
       positions_BL,
       Visibility(mask_BL, segments_BL),
@@ -308,7 +310,7 @@ class Transformer(nn.Module):
       query = positions_BL
     key = query
     if caches is not None and isinstance(caches[0], KVCache):
-      key = jnp.arange(caches[0].key_BMGK.shape[2])[None]
+      key = jnp.arange(caches[0].key_BMGK.shape[-3])[None]
     return getattr(self, name)(query, key)
 
   def _embed(
@@ -316,16 +318,16 @@ class Transformer(nn.Module):
     name: str,
     tokens_BL: jax.Array,
     positions_BL: jax.Array | None,
-    kinds_BL: jax.Array | None,
+    token_types_BL: jax.Array | None,
   ) -> jax.Array:
     x_BLD = self.embed(tokens_BL)
     x_BLD *= jnp.asarray(self._input.scale(self.d_model), x_BLD.dtype)
-    if self._input.num_segments:
-      if kinds_BL is None:
-        kinds_BL = jnp.zeros_like(tokens_BL)
-      x_BLD += self.segments(kinds_BL)
-    elif kinds_BL is not None:
-      x_BLD += self.embed(kinds_BL)
+    if self._input.num_token_types:
+      if token_types_BL is None:
+        token_types_BL = jnp.zeros_like(tokens_BL)
+      x_BLD += self.token_types(token_types_BL)
+    elif token_types_BL is not None:
+      x_BLD += self.embed(token_types_BL)
     if self._position.embed:
       x_BLD = self.positions(x_BLD, positions_BL)
     if self._input.norm:

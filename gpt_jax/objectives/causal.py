@@ -14,7 +14,8 @@ from gpt_jax.nn import moe
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Batch, Loss, Objective, Params
-from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
+from gpt_jax.objectives.cross_entropy import Sums, penalised_cross_entropy
+from gpt_jax.ranges import NotNegative
 from gpt_jax.spec import UsageError
 
 
@@ -27,17 +28,13 @@ def make_batch(rows: np.ndarray) -> dict[str, np.ndarray]:
   }
 
 
-def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
+def causal(z_loss: NotNegative = 0.0) -> Callable[[Transformer], Objective]:
   """Next-token prediction with the mean taken over all tokens that count.
 
   Args:
     z_loss: factor of log(Z)^2, which is added in training (PaLM, section 5:
       1e-4). Neither the reported nor the evaluated loss has it.
   """
-  if z_loss < 0:
-    raise UsageError(
-      f'objective.name: z_loss={z_loss} must not be negative; 0 turns it off'
-    )
 
   def build(model: Transformer) -> Objective:
     adaptive = spec.build('model.output', model.output, OUTPUTS).own is not None
@@ -52,45 +49,56 @@ def causal(z_loss: float = 0.0) -> Callable[[Transformer], Objective]:
       return model.init(key, tokens)['params']
 
     def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-      variables = {'params': params}
-      rngs = {} if key is None else {'dropout': key}
       result: Any = model.apply(
-        variables,
+        {'params': params},
         batch['inputs'],
         batch.get('positions'),
         segments_BL=batch.get('segments'),
-        rngs=rngs,
+        rngs={} if key is None else {'dropout': key},
         mutable=['router'],
       )
       out, sown = result
-      weight = jnp.sum(batch['weights'])
       if adaptive:
-        log_probs: Any = model.apply(variables, out.hidden_BLD, method='logits')
-        picked = jnp.take_along_axis(
-          log_probs, batch['targets'][..., None], axis=-1
-        )[..., 0]
-        total, penalty = -jnp.sum(picked * batch['weights']), jnp.zeros(())
+        total = _adaptive(model, params, out.hidden_BLD, batch)
+        penalty = jnp.zeros(())
       else:
-        table_VD: Any = model.apply(variables, method='output_table')
-        hidden_BLD: Any = model.apply(
-          variables, out.hidden_BLD, method='output_hidden'
-        )
-        both: Any = penalised_cross_entropy(
-          hidden_BLD,
-          table_VD,
-          batch['targets'],
-          batch['weights'],
-          0.0 if key is None else z_loss,
-        )
-        total, penalty = both
+        factor = 0.0 if key is None else z_loss
+        total, penalty = _plain(model, params, out.hidden_BLD, batch, factor)
       routers = moe.layer_stats(sown.get('router', {}))
-      return add_routers(
-        Loss(total, weight, penalty), routers, training=key is not None
-      )
+      plain = Loss(total, jnp.sum(batch['weights']), penalty)
+      return add_routers(plain, routers, training=key is not None)
 
     return Objective(make_batch, init, loss)
 
   return build
+
+
+def _plain(
+  model: Transformer,
+  params: Params,
+  hidden_BLD: jax.Array,
+  batch: Batch,
+  z_loss: float,
+) -> Sums:
+  """The cross-entropy of a softmax over the whole vocabulary."""
+  variables = {'params': params}
+  table_VD: Any = model.apply(variables, method='output_table')
+  hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
+  sums: Any = penalised_cross_entropy(
+    hidden, table_VD, batch['targets'], batch['weights'], z_loss
+  )
+  return sums
+
+
+def _adaptive(
+  model: Transformer, params: Params, hidden_BLD: jax.Array, batch: Batch
+) -> jax.Array:
+  """The same of an adaptive softmax, which has no one table."""
+  variables = {'params': params}
+  log_probs: Any = model.apply(variables, hidden_BLD, method='logits')
+  index = batch['targets'][..., None]
+  picked_BL = jnp.take_along_axis(log_probs, index, axis=-1)[..., 0]
+  return -jnp.sum(picked_BL * batch['weights'])
 
 
 def add_routers(

@@ -13,7 +13,7 @@ Summed over tokens, L1 would outweigh L2 a hundred times.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -141,94 +141,127 @@ def _task(
       )
     inits = spec.build('model.init_weights', model.init_weights, INITS)
     head = Classifier(num_labels or 1, inits(model.num_layers).kernel, dropout)
-
-    def init(key: jax.Array) -> Params:
-      tokens = jnp.zeros((1, 1), jnp.int32)
-      params: Any = model.init(key, tokens)['params']
-      hidden_BD = jnp.zeros((1, model.d_model))
-      score: Any = head.init(jax.random.fold_in(key, 1), hidden_BD)['params']
-      # As Hugging Face's classification heads are kept, see `hf.heads`.
-      return {**params, 'heads': {'score': score}}
-
-    def scores(params: Params, batch: Batch, key: jax.Array | None):
-      """The outputs [B, K], the hidden states [B * C, L, D], the routers'."""
-      tokens_BCL = batch['inputs']
-      B, C, L = tokens_BCL.shape
-      result: Any = model.apply(
-        {'params': params},
-        tokens_BCL.reshape(B * C, L),
-        rngs={} if key is None else {'dropout': key},
-        mutable=['router'],
-      )
-      out, sown = result
-      # Whatever fills up a row stands after the token that is read here.
-      last = batch['lengths'].reshape(B * C, 1, 1) - 1
-      at = jnp.take_along_axis(out.hidden_BLD, last, axis=1).reshape(B, C, -1)
-      states = jnp.sum(at, axis=1) if num_labels else at.reshape(B * C, -1)
-      result = head.apply(
-        {'params': params['heads']['score']},
-        states,
-        rngs={} if key is None else {'dropout': jax.random.fold_in(key, 1)},
-      )
-      outputs: Any = result
-      return outputs.reshape(B, -1), out.hidden_BLD, sown
-
-    def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-      outputs, hidden_NLD, sown = scores(params, batch, key)
-      weights_B = batch['weights']
-      total = jnp.sum(weights_B * score(outputs, batch['labels']))
-      penalty, metrics = jnp.zeros(()), {}
-      if auxiliary and key is not None:
-        lm = language_model(params, batch, hidden_NLD)
-        penalty = auxiliary * lm
-        metrics = {'objective/lm_loss': lm}
-      routers = moe.layer_stats(sown.get('router', {}))
-      # Reports leave the auxiliary loss out: their loss is that of the task.
-      return add_routers(
-        Loss(total + penalty, jnp.sum(weights_B), penalty, metrics),
-        routers,
-        training=key is not None,
-      )
-
-    def language_model(params: Params, batch: Batch, hidden_NLD: jax.Array):
-      """L1 of each example, times its weight, added up."""
-      tokens_BCL, lengths_BC = batch['inputs'], batch['lengths']
-      B, C, L = tokens_BCL.shape
-      variables = {'params': params}
-      table_VD: Any = model.apply(variables, method='output_table')
-      hidden: Any = model.apply(
-        variables, hidden_NLD[:, :-1], method='output_hidden'
-      )
-      targets_NL = tokens_BCL.reshape(B * C, L)[:, 1:]
-      # All tokens after the start, the extract token too.
-      count_BC = jnp.maximum(lengths_BC - 1, 1)
-      each_N = (batch['weights'][:, None] / (C * count_BC)).reshape(B * C, 1)
-      inside_NL = jnp.arange(L - 1)[None] < (lengths_BC - 1).reshape(B * C, 1)
-      weights_NL = jnp.where(inside_NL, each_N, 0.0)
-      sums: Any = penalised_cross_entropy(
-        hidden, table_VD, targets_NL, weights_NL, 0.0
-      )
-      return sums.total
-
-    def outputs(params: Params, batch: Batch) -> jax.Array:
-      return scores(params, batch, None)[0]
-
+    task = _Task(model, head, num_labels > 0, auxiliary, score)
+    labels = np.float32 if score is _squared_error else np.int32
     return Objective(
       make_batch=lambda rows: {'inputs': rows},
-      init=init,
-      loss=loss,
+      init=task.init,
+      loss=task.loss,
       example={
         'inputs': np.zeros((1, sequences, length), np.int32),
         'lengths': np.ones((1, sequences), np.int32),
-        'labels': np.zeros(
-          1, np.float32 if score is _squared_error else np.int32
-        ),
+        'labels': np.zeros(1, labels),
         'weights': np.ones(1, np.float32),
       },
-      outputs=outputs,
+      outputs=lambda params, batch: task.scores(params, batch, None).outputs_BK,
     )
 
   return build
+
+
+class _Scores(NamedTuple):
+  """Of B examples of C sequences each.
+
+  Attributes:
+    outputs_BK: of the classifier.
+    hidden_SLD: the last hidden states of all S = B C sequences.
+    sown: by the routers of experts.
+  """
+
+  outputs_BK: jax.Array
+  hidden_SLD: jax.Array
+  sown: Any
+
+
+class _Task(NamedTuple):
+  """A model and a classifier.
+
+  Attributes:
+    model: gives the hidden states.
+    head: reads that of each sequence's last token.
+    added: whether the sequences' states are added first, for one output of
+      each example; else each sequence has its own.
+    auxiliary: lambda.
+    score: the loss of each example.
+  """
+
+  model: Transformer
+  head: Classifier
+  added: bool
+  auxiliary: float
+  score: Score
+
+  def init(self, key: jax.Array) -> Params:
+    """Parameters of the model, and the head's."""
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    params: Any = self.model.init(key, tokens)['params']
+    hidden_BD = jnp.zeros((1, self.model.d_model))
+    of_head = self.head.init(jax.random.fold_in(key, 1), hidden_BD)
+    # As Hugging Face's classification heads are kept, see `hf.heads`.
+    return {**params, 'heads': {'score': of_head['params']}}
+
+  def scores(
+    self, params: Params, batch: Batch, key: jax.Array | None
+  ) -> _Scores:
+    """What both losses are computed from."""
+    B, C, L = batch['inputs'].shape
+    result: Any = self.model.apply(
+      {'params': params},
+      batch['inputs'].reshape(B * C, L),
+      rngs={} if key is None else {'dropout': key},
+      mutable=['router'],
+    )
+    out, sown = result
+    # Whatever fills up a row stands after the token that is read here.
+    last = batch['lengths'].reshape(B * C, 1, 1) - 1
+    at = jnp.take_along_axis(out.hidden_BLD, last, axis=1).reshape(B, C, -1)
+    states = jnp.sum(at, axis=1) if self.added else at.reshape(B * C, -1)
+    outputs: Any = self.head.apply(
+      {'params': params['heads']['score']},
+      states,
+      rngs={} if key is None else {'dropout': jax.random.fold_in(key, 1)},
+    )
+    return _Scores(outputs.reshape(B, -1), out.hidden_BLD, sown)
+
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """L2 and, in training, lambda L1."""
+    scores, weights_B = self.scores(params, batch, key), batch['weights']
+    losses_B = self.score(scores.outputs_BK, batch['labels'])
+    total = jnp.sum(weights_B * losses_B)
+    penalty, metrics = jnp.zeros(()), {}
+    if self.auxiliary and key is not None:
+      lm = self._language_model(params, batch, scores.hidden_SLD)
+      penalty = self.auxiliary * lm
+      metrics = {'objective/lm_loss': lm}
+    routers = moe.layer_stats(scores.sown.get('router', {}))
+    # Reports leave the auxiliary loss out: their loss is that of the task.
+    return add_routers(
+      Loss(total + penalty, jnp.sum(weights_B), penalty, metrics),
+      routers,
+      training=key is not None,
+    )
+
+  def _language_model(
+    self, params: Params, batch: Batch, hidden_SLD: jax.Array
+  ) -> jax.Array:
+    """L1 of each example, times its weight, added up."""
+    tokens_BCL, lengths_BC = batch['inputs'], batch['lengths']
+    B, C, L = tokens_BCL.shape
+    variables = {'params': params}
+    table_VD: Any = self.model.apply(variables, method='output_table')
+    hidden: Any = self.model.apply(
+      variables, hidden_SLD[:, :-1], method='output_hidden'
+    )
+    targets_SL = tokens_BCL.reshape(B * C, L)[:, 1:]
+    # All tokens after the start, the extract token too.
+    count_BC = jnp.maximum(lengths_BC - 1, 1)
+    each_S = (batch['weights'][:, None] / (C * count_BC)).reshape(B * C, 1)
+    inside_SL = jnp.arange(L - 1)[None] < (lengths_BC - 1).reshape(B * C, 1)
+    weights_SL = jnp.where(inside_SL, each_S, 0.0)
+    sums: Any = penalised_cross_entropy(
+      hidden, table_VD, targets_SL, weights_SL, 0.0
+    )
+    return sums.total
 
 
 def _cross_entropy(outputs: jax.Array, labels: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import optax
 from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.per_layer import per_layer
-from gpt_jax.spec import UsageError
+from gpt_jax.ranges import Count, Fraction, NotNegative, Positive, Whole
 
 # Epsilon 2 of the paper: a parameter of zeros moves as if its root mean square
 # were this.
@@ -15,14 +15,14 @@ MIN_SCALE = 1e-3
 
 
 def adafactor(
-  b1: float = 0.0,
-  decay: float = 0.8,
+  b1: Fraction = 0.0,
+  decay: Positive = 0.8,
   factored: bool = True,
-  min_size: int = 128,
-  clip: float = 1.0,
+  min_size: Count = 128,
+  clip: NotNegative = 1.0,
   parameter_scale: bool = True,
-  weight_decay: float = 0.0,
-  weight_decay_power: int = 1,
+  weight_decay: NotNegative = 0.0,
+  weight_decay_power: Whole = 1,
 ) -> Build:
   """Adafactor (Shazeer and Stern, algorithms 4 and 5).
 
@@ -43,11 +43,6 @@ def adafactor(
       weight. PaLM does not say that norm scales are spared, as they are here.
     weight_decay_power: see `weight_decay`.
   """
-  if not 0 <= b1 < 1 or decay <= 0 or clip < 0:
-    raise UsageError(
-      f'optim.name: adafactor has b1={b1} in [0, 1), decay={decay} above 0 '
-      f'and clip={clip} not below 0'
-    )
 
   def build(
     schedule: optax.Schedule, axes: Axes

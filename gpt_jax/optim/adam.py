@@ -7,10 +7,14 @@ import optax
 from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.per_layer import per_layer
+from gpt_jax.ranges import Fraction, NotNegative, Positive
 
 
 def adam(
-  b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, l2: float = 0.0
+  b1: Fraction = 0.9,
+  b2: Fraction = 0.999,
+  eps: Positive = 1e-8,
+  l2: NotNegative = 0.0,
 ) -> Build:
   """Adam (Kingma and Ba, algorithm 1).
 
@@ -36,10 +40,10 @@ def adam(
 
 
 def adamw(
-  b1: float = 0.9,
-  b2: float = 0.999,
-  eps: float = 1e-8,
-  weight_decay: float = 0.01,
+  b1: Fraction = 0.9,
+  b2: Fraction = 0.999,
+  eps: Positive = 1e-8,
+  weight_decay: NotNegative = 0.01,
 ) -> Build:
   """AdamW (Loshchilov and Hutter, algorithm 2): decoupled decay.
 
@@ -64,10 +68,10 @@ def adamw(
 
 
 def lamb(
-  b1: float = 0.9,
-  b2: float = 0.999,
-  eps: float = 1e-6,
-  weight_decay: float = 0.01,
+  b1: Fraction = 0.9,
+  b2: Fraction = 0.999,
+  eps: Positive = 1e-6,
+  weight_decay: NotNegative = 0.01,
 ) -> Build:
   """LAMB (You et al. 2020, algorithm 2), phi(z) = z.
 

@@ -8,22 +8,17 @@ from typing import Any
 import jax
 
 from gpt_jax.optim.rounding import to_float32
-from gpt_jax.spec import UsageError
+from gpt_jax.ranges import Fraction
 
 # From the average so far and the new parameters to the new average.
 Average = Callable[[Any, Any], Any]
 
 
-def ema(decay: float = 0.999) -> Average:
+def ema(decay: Fraction = 0.999) -> Average:
   """Average <- decay * average + (1 - decay) * parameters, in float32.
 
-  It starts at the initial parameters.
+  It starts at the initial parameters; 0.999 averages over about 1000 steps.
   """
-  if not 0 <= decay < 1:
-    raise UsageError(
-      f'optim.ema: decay={decay} is not in [0, 1); 0.999 averages over about '
-      '1000 steps'
-    )
 
   def update(average: Any, params: Any) -> Any:
     return jax.tree.map(

@@ -14,9 +14,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpt_jax import spec
+from gpt_jax import ranges, spec
 from gpt_jax.optim import amount
 from gpt_jax.optim.amount import Amount
+from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError
 
 
@@ -96,8 +97,8 @@ def build(rows: Any, *, row_tokens: int) -> Ramp:
     UsageError: it is neither, or the stages make no sense.
   """
   if type(rows) is int:
-    if rows < 1:
-      raise UsageError(f'batch.size={rows}: must be at least 1')
+    if problem := ranges.declared(Count).problem(rows):
+      raise UsageError(f'batch.size={spec.shown(rows)}: {problem}')
     return constant(rows, row_tokens=row_tokens)
   if not isinstance(rows, str):
     raise UsageError(
@@ -117,9 +118,9 @@ def ramp(*stages: Pair) -> Plan:
   plateaus = []
   for stage in stages:
     begin = 0 if stage.key == '0' else stage.key
-    if type(stage.value) is not int or stage.value < 1:
+    if problem := ranges.declared(Count).problem(stage.value):
       raise UsageError(
-        f'batch.size: {stage.key}:{stage.value!r}: must be at least 1 row'
+        f'batch.size: {stage.key}:{spec.shown(stage.value)}: {problem}'
       )
     plateaus.append((amount.parse('batch.size: boundary', begin), stage.value))
   if not plateaus or plateaus[0][0].count:
@@ -127,7 +128,7 @@ def ramp(*stages: Pair) -> Plan:
   return lambda row_tokens: _ramp(plateaus, row_tokens)
 
 
-def linear_ramp(start: int, stop: int, over: str, stages: int) -> Plan:
+def linear_ramp(start: Count, stop: Count, over: str, stages: Count) -> Plan:
   """Grows on a straight line over tokens or steps, in stages.
 
   The stages grow by about the same factor, since equally long ones would spend
@@ -141,7 +142,7 @@ def linear_ramp(start: int, stop: int, over: str, stages: int) -> Plan:
     stages: how many, the first and the last included; all but the last have
       a multiple of `start`.
   """
-  if not 0 < start < stop or not 1 < stages <= 1 + (stop - start) // start:
+  if start >= stop or not 1 < stages <= 1 + (stop - start) // start:
     raise UsageError(
       f'batch.size: linear_ramp: from start={start} to stop={stop} in '
       f'stages={stages}: needs rows that grow by {start} or more in each of '

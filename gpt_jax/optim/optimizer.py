@@ -9,10 +9,13 @@ from gpt_jax.optim.adam import adam, adamw, lamb
 from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.muon import muon
+from gpt_jax.ranges import Fraction, NotNegative
 from gpt_jax.spec import UsageError
 
 
-def lion(b1: float = 0.9, b2: float = 0.99, weight_decay: float = 0.1) -> Build:
+def lion(
+  b1: Fraction = 0.9, b2: Fraction = 0.99, weight_decay: NotNegative = 0.1
+) -> Build:
   """Lion (Chen et al. 2023, algorithm 2): the sign of a momentum."""
 
   def build(
@@ -26,7 +29,7 @@ def lion(b1: float = 0.9, b2: float = 0.99, weight_decay: float = 0.1) -> Build:
   return build
 
 
-def sgd(momentum: float = 0.0, nesterov: bool = False) -> Build:
+def sgd(momentum: Fraction = 0.0, nesterov: bool = False) -> Build:
   """Gradient descent (Sutskever et al. 2013: momentum and Nesterov's).
 
   v <- momentum * v + g; the step is along v, or along g + momentum * v with

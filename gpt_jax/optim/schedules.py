@@ -21,6 +21,7 @@ from gpt_jax.optim import amount
 from gpt_jax.optim.amount import Amount
 from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.clock import LAST_STEP, Clock
+from gpt_jax.ranges import Count, Positive, Probability
 from gpt_jax.spec import UsageError
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
@@ -29,18 +30,18 @@ Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 Build = Callable[[Ramp, int], Schedule]
 
 
-def constant(peak: float, warmup: int | str = 0) -> Build:
+def constant(peak: Positive, warmup: int | str = 0) -> Build:
   """The peak, to the end."""
-  warm = _checked(peak, warmup)
+  warm = _length('warmup', warmup)
   return lambda ramp, num_steps: _warm_up(
     peak, warm, ramp, lambda step: jnp.full_like(step, peak, jnp.float32)
   )
 
 
 def cosine(
-  peak: float,
+  peak: Positive,
   warmup: int | str = 0,
-  final: float = 0.0,
+  final: Probability = 0.0,
   decay: int | str = '',
 ) -> Build:
   """Gives peak * (final + (1 - final) * (1 + cos(pi x)) / 2), x from 0 to 1.
@@ -61,9 +62,9 @@ def cosine(
 
 
 def linear(
-  peak: float,
+  peak: Positive,
   warmup: int | str = 0,
-  final: float = 0.0,
+  final: Probability = 0.0,
   decay: int | str = '',
 ) -> Build:
   """From peak to `final` * peak in a straight line; arguments as `cosine`."""
@@ -71,7 +72,7 @@ def linear(
 
 
 def rsqrt(
-  peak: float, hold: int | str = 10_000, warmup: int | str = 0
+  peak: Positive, hold: int | str = 10_000, warmup: int | str = 0
 ) -> Build:
   """Gives peak * sqrt(hold / max(n, hold)), n the steps or tokens before.
 
@@ -81,7 +82,7 @@ def rsqrt(
   Raises:
     UsageError: the warm-up is longer.
   """
-  warm, held = _checked(peak, warmup), _length('hold', hold)
+  warm, held = _length('warmup', warmup), _length('hold', hold)
 
   def build(ramp: Ramp, num_steps: int) -> Schedule:
     del num_steps
@@ -102,16 +103,11 @@ def rsqrt(
   return build
 
 
-def noam(d_model: int, warmup: int = 4000, factor: float = 1.0) -> Build:
+def noam(d_model: Count, warmup: Count = 4000, factor: Positive = 1.0) -> Build:
   """Transformer, equation 3, times `factor`; n is 1 at the first step.
 
   d_model^-0.5 * min(n^-0.5, n * warmup^-1.5)
   """
-  if d_model < 1 or warmup < 1 or factor <= 0:
-    raise UsageError(
-      f'schedule.name: d_model={d_model}, warmup={warmup} and factor={factor} '
-      'must be positive'
-    )
   peak = factor * (d_model * warmup) ** -0.5
 
   def build(ramp: Ramp, num_steps: int) -> Schedule:
@@ -128,10 +124,10 @@ def noam(d_model: int, warmup: int = 4000, factor: float = 1.0) -> Build:
 
 
 def wsd(
-  peak: float,
+  peak: Positive,
   cooldown: int | str,
   warmup: int | str = 0,
-  final: float = 0.0,
+  final: Probability = 0.0,
   shape: str = 'linear',
 ) -> Build:
   """Warm-up, stable, decay: the peak, until `cooldown` before the end.
@@ -148,7 +144,7 @@ def wsd(
   Raises:
     UsageError: the shape is unknown; warm-up and decay do not fit the run.
   """
-  warm, cool = _checked(peak, warmup), _length('cooldown', cooldown)
+  warm, cool = _length('warmup', warmup), _length('cooldown', cooldown)
   if shape not in _SHAPES:
     raise UsageError(
       f'schedule.name: shape={shape!r}: unknown; one of ' + ', '.join(_SHAPES)
@@ -191,7 +187,7 @@ def _decay(
 
   `shape` maps the part that is left, 1 to 0, to the height, 1 to 0.
   """
-  warm = _checked(peak, warmup)
+  warm = _length('warmup', warmup)
   stop = None if decay == '' else _length('decay', decay)
 
   def build(ramp: Ramp, num_steps: int) -> Schedule:
@@ -231,17 +227,6 @@ def _warm_up(
     return jnp.where(step < end, warming, after(step))
 
   return schedule
-
-
-def _checked(peak: float, warmup: int | str) -> Amount:
-  """The warm-up's length.
-
-  Raises:
-    UsageError: a length, or the peak, makes no sense.
-  """
-  if peak <= 0:
-    raise UsageError(f'schedule.name: peak={peak} must be positive')
-  return _length('warmup', warmup)
 
 
 def _length(name: str, value: int | str) -> Amount:

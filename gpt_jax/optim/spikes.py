@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpt_jax.spec import UsageError
+from gpt_jax.ranges import NotNegative, Whole
 
 # Logged losses of which the median is what a jump is measured from.
 WINDOW = 100
@@ -27,24 +27,24 @@ class Policy(NamedTuple):
   batches: int = 0  # to leave out from there, at least
 
 
-def stop(threshold: float = 0.0) -> Policy:
+def stop(threshold: NotNegative = 0.0) -> Policy:
   """Stops the run."""
-  return _checked(Policy('stop', threshold, 0))
+  return Policy('stop', threshold, 0)
 
 
-def skip(at_most: int = 10) -> Policy:
+def skip(at_most: Whole = 10) -> Policy:
   """Leaves out the update of a batch whose loss or gradient is not finite.
 
   Stops after `at_most` of them in 1,000 steps.
   """
-  return _checked(Policy('skip', 0.0, at_most))
+  return Policy('skip', 0.0, at_most)
 
 
 def rewind(
-  threshold: float = 0.0,
-  before: int = 100,
-  batches: int = 200,
-  at_most: int = 10,
+  threshold: NotNegative = 0.0,
+  before: Whole = 100,
+  batches: Whole = 200,
+  at_most: Whole = 10,
 ) -> Policy:
   """Goes back, and takes other batches (PaLM, section 5.1).
 
@@ -52,16 +52,7 @@ def rewind(
   200 to 500 batches, which cover those seen before and during it. Stops after
   `at_most` times in the run.
   """
-  return _checked(Policy('rewind', threshold, at_most, before, batches))
-
-
-def _checked(policy: Policy) -> Policy:
-  for name, value in policy._asdict().items():
-    if name != 'action' and value < 0:
-      raise UsageError(
-        f'optim.on_spike: {policy.action}: {name}={value} is negative'
-      )
-  return policy
+  return Policy('rewind', threshold, at_most, before, batches)
 
 
 def is_spike(

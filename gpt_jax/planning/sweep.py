@@ -8,7 +8,6 @@ Small models actually execute more (attention, the softmax).
 """
 
 import math
-import os
 from typing import NamedTuple
 
 from gpt_jax import config as config_lib
@@ -16,10 +15,7 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.costs import totals
 from gpt_jax.optim.schedules import SCHEDULES
-from gpt_jax.planning.power import Curve, Point
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
-from gpt_jax.training.metrics import HELD_OUT
 
 
 class Size(NamedTuple):
@@ -92,36 +88,6 @@ def grid(config: Config) -> list[Cell]:
         'sweep.sizes'
       )
   return cells
-
-
-def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
-  """The results of a run; None if it has not finished."""
-  lines = metrics.read(workdir)
-  last = cell.config.schedule.num_steps
-  losses = [m[HELD_OUT] for m in lines if m['step'] == last and HELD_OUT in m]
-  if not losses:
-    return None
-  logged = [m for m in lines if 'loss' in m]
-  point = Point(
-    cell.budget, cell.parameters, cell.tokens, cell.flops, losses[-1]
-  )
-  return point, Curve(
-    cell.parameters,
-    cell.flops / cell.tokens,
-    [m['tokens'] for m in logged],
-    [m['loss'] for m in logged],
-  )
-
-
-def epochs(workdir: str) -> float:
-  """Number of epochs that the run trained for."""
-  seen = [m['epochs'] for m in metrics.read(workdir) if 'epochs' in m]
-  return max(seen, default=0.0)
-
-
-def folder(root: str, cell: Cell) -> str:
-  """The workdir of a run."""
-  return os.path.join(root, cell.name)
 
 
 def _budgets(text: str) -> list[float]:

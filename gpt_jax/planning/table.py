@@ -26,7 +26,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training.metrics import write_atomically
 
 FILE = 'docs/plans.json'
-# What encloses the table in README.md.
+# The page with the table, and what encloses it there.
+PAGE = 'docs/planning.md'
 BEGIN = '<!-- table: gpt-jax plan --table -->\n'
 END = '\n<!-- end of table -->'
 # Relative drift between compilations that is not reported.
@@ -75,7 +76,7 @@ def markdown(entries: list[dict[str, Any]]) -> str:
 def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
   """Compiles all entries, or those with `only` in the name of the config.
 
-  Writes the file and the table after each one.
+  Writes the file and the table in `PAGE` after each one.
 
   Returns:
     What changed by more than `TOLERANCE`, and what no longer compiles.
@@ -121,17 +122,17 @@ def load_config(
 
 
 def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:
-  """Writes the file, and the table in README.md where that has its marks."""
+  """Writes the file, and the table in `PAGE` where that has its marks."""
   text = json.dumps(entries, indent=1) + '\n'
   write_atomically(str(root / FILE), text)
-  readme = root / 'README.md'
-  if not readme.exists():
+  page = root / PAGE
+  if not page.exists():
     return
-  before, mark, rest = readme.read_text(encoding='utf-8').partition(BEGIN)
+  before, mark, rest = page.read_text(encoding='utf-8').partition(BEGIN)
   _, end, after = rest.partition(END)
   if mark and end:
     whole = before + mark + markdown(entries) + end + after
-    write_atomically(str(readme), whole)
+    write_atomically(str(page), whole)
 
 
 def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:

@@ -1,25 +1,28 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Prints which documents the steps of a run consumed."""
+"""Which documents the steps of a run consumed."""
 
-import json
+from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax import config as config_lib
-from gpt_jax.data import ledger, skips
+from gpt_jax.checkpoints import restore
+from gpt_jax.data import ledger
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
+from gpt_jax.training.history import check_store, known_skips
 
 
-def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
-  """Prints which documents the steps of a run consumed.
+def rows(
+  workdir: str, steps: str, *, text: bool = False
+) -> tuple[str, Iterator[dict[str, Any]]]:
+  """The folder of the token store, and the rows of some steps of a run.
 
   Args:
     workdir: of the run.
     steps: '100', or '100:110' for 100 to 109.
-    text: also prints what the rows say.
-    as_json: prints one JSON object.
+    text: also what the rows say.
 
   Raises:
     UsageError: there is no run, or no such step.
@@ -27,44 +30,30 @@ def show(workdir: str, steps: str, *, text: bool, as_json: bool) -> None:
   config = run_lib.read_config(workdir)
   start, stop = _steps(steps, config.schedule.num_steps)
   store = TokenStore.open(run_lib.data_folder(config, workdir))
+  check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
-  length = config.model.context_length
-  tokenizer = store.tokenizer() if text else None
-  found = []
-  for step in ledger.steps(
+  found = ledger.steps(
     store,
-    length=length,
+    length=config.model.context_length,
     seed=config.seed,
     start=start - 1,
     stop=stop - 1,
-    rows=skips.read(workdir).shifted(config_lib.ramp(config).batch),
-  ):
-    for row in step.rows:
-      spans = [span._asdict() for span in row.spans]
-      line = {'step': step.step + 1, **row._asdict(), 'spans': spans}
-      if tokenizer:
-        count = sum(span.stop - span.start for span in row.spans)
-        tokens = store.tokens(row.begin, row.begin + count)
-        line['text'] = tokenizer.decode(tokens)
-      found.append(line)
-      if not as_json:
-        _print_row(line)
-  if as_json:
-    print(json.dumps({'store': store.folder, 'rows': found}))
-
-
-def _print_row(line: dict[str, Any]) -> None:
-  spans = ', '.join(
-    f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in line['spans']
+    rows=known_skips(workdir).shifted(config_lib.ramp(config).batch),
   )
-  print(
-    f'step {line["step"]} row {line["row"]} '
-    + (f'source {line["source"]} ' if line['source'] else '')
-    + f'epoch {line["epoch"]} position '
-    f'{line["position"]}: documents {spans}'
-  )
-  if 'text' in line:
-    print(line['text'])
+  tokenizer = store.tokenizer() if text else None
+
+  def lines() -> Iterator[dict[str, Any]]:
+    for step in found:
+      for row in step.rows:
+        spans = [span._asdict() for span in row.spans]
+        line = {'step': step.step + 1, **row._asdict(), 'spans': spans}
+        if tokenizer:
+          count = sum(span.stop - span.start for span in row.spans)
+          tokens = store.tokens(row.begin, row.begin + count)
+          line['text'] = tokenizer.decode(tokens)
+        yield line
+
+  return store.folder, lines()
 
 
 def _steps(text: str, num_steps: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt_jax.data import pipeline
 from gpt_jax.data.eval_sets import EvalSet
+from gpt_jax.objectives import causal
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.run import Run
 
@@ -55,6 +56,7 @@ class HeldOut:
       held_out.store,
       length=config.model.context_length,
       rows=rows,
+      make_batch=causal.make_batch,
       host_rows=self._run.host_rows,
     )
     sums = []
@@ -73,19 +75,24 @@ class HeldOut:
     total = loss * manifest.num_tokens
     values = {
       'loss': loss,
-      'perplexity': math.exp(loss),
+      **exponential('perplexity', loss),
       'bits_per_byte': total / math.log(2) / manifest.num_bytes,
       'tokens': int(weight),
     }
-    words = held_out.num_words
-    # An untrained model's may be too large for a float: then it is left out.
-    if words and total / words < math.log(sys.float_info.max):
-      values['word_perplexity'] = math.exp(total / words)
+    if words := held_out.num_words:
+      values |= exponential('word_perplexity', total / words)
     return values
 
   def summary(self, values: dict[str, float]) -> str:
     """A line for people."""
     return summary(values)
+
+
+def exponential(name: str, nats: float) -> dict[str, float]:
+  """Exp of a loss under `name`; nothing where no float holds it."""
+  if nats < math.log(sys.float_info.max):
+    return {name: math.exp(nats)}
+  return {}
 
 
 def summary(values: dict[str, float]) -> str:
@@ -98,12 +105,18 @@ def summary(values: dict[str, float]) -> str:
 
 def _summary(name: str, values: dict[str, float]) -> str:
   key = f'eval/{name}'
-  words = ''
-  if f'{key}/word_perplexity' in values:
-    words = f', perplexity per word {values[f"{key}/word_perplexity"]:.2f}'
-  return (
-    f'{name} loss {values[f"{key}/loss"]:.4f}, perplexity '
-    f'{values[f"{key}/perplexity"]:.2f}, bits per byte '
-    f'{values[f"{key}/bits_per_byte"]:.4f}{words}, over '
-    f'{values[f"{key}/tokens"]:,} tokens'
-  )
+  shown = [
+    f'{label} {values[f"{key}/{measure}"]:.{digits}f}'
+    for measure, label, digits in _SHOWN
+    if f'{key}/{measure}' in values
+  ]
+  return f'{name} {", ".join(shown)}, over {values[f"{key}/tokens"]:,} tokens'
+
+
+# Measure, what people read, and with how many digits.
+_SHOWN = (
+  ('loss', 'loss', 4),
+  ('perplexity', 'perplexity', 2),
+  ('bits_per_byte', 'bits per byte', 4),
+  ('word_perplexity', 'perplexity per word', 2),
+)

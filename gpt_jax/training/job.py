@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training run works with, besides its state."""
 
+import math
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ from gpt_jax.data import pipeline, skips
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.runtime import hosts
 from gpt_jax.training import metrics, trackers
+from gpt_jax.training.history import History
 from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.run import Run
 
@@ -90,6 +92,7 @@ class Job(NamedTuple):
     workdir: its folder.
     data: what it consumes.
     checkpointer: what it saves by.
+    history: what of its past decides how it goes on.
     evaluation: makes what measures it; None: nothing does.
     criterion: the measure by which one state is better than another, the less
       the better; with a leading '-' the more the better.
@@ -101,15 +104,21 @@ class Job(NamedTuple):
   workdir: str
   data: Data
   checkpointer: Checkpointer
+  history: History
   evaluation: Callable[[Run], Evaluation] | None = None
   criterion: str = HELD_OUT
   patience: int = 0
 
   def judged(self, values: dict[str, Any]) -> float | None:
-    """The criterion among some measures, the less the better; None: absent."""
+    """The criterion among some measures, the less the better; None: absent.
+
+    What is not finite is worse than any other.
+    """
     value = values.get(self.criterion.lstrip('-'))
     if value is None:
       return None
+    if not math.isfinite(value):
+      return math.inf
     return -value if self.criterion.startswith('-') else value
 
   @property
@@ -128,6 +137,7 @@ class Job(NamedTuple):
       self.workdir,
       step=done,
       active=self.active,
+      keep=self.history.add,
       trackers=opened,
       context_length=length,
       rows_per_epoch=self.data.rows_per_epoch,
@@ -140,14 +150,15 @@ class Job(NamedTuple):
 
   def past(self, done: int) -> Past:
     """The past at step `done`; every process is to ask at the same time."""
-    lines = [m for m in metrics.read(self.workdir) if m['step'] <= done]
+    lines = self.history.lines(done)
+    logged = [m['loss'] for m in lines if 'loss' in m]
     unlogged = [
       m['routers']
       for m in lines
       if m.get('event') == 'unlogged' and m['step'] == done
     ]
     past: dict[str, Any] = dict(
-      losses=[m['loss'] for m in lines if 'loss' in m][-WINDOW:],
+      losses=[x for x in logged if math.isfinite(x)][-WINDOW:],
       skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
       held_out=[
         (m['step'], value)
@@ -158,12 +169,7 @@ class Job(NamedTuple):
     )
     return Past(**hosts.broadcast_from_host0(past))
 
-  def skips(self) -> skips.Skips:
-    """The rows left out so far; every process is to ask at the same time."""
-    text = skips.to_json(skips.read(self.workdir))
-    return skips.from_json(hosts.broadcast_from_host0(text))
-
   def batches(self, start: int) -> Generator[pipeline.Batch]:
     """Yields this host's share of the batches of steps from `start`, from 0."""
-    rows = self.skips().shifted(self.unskipped_rows)
+    rows = self.history.skips.shifted(self.unskipped_rows)
     yield from self.data.batches(self.run, start, rows)

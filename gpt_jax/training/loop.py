@@ -5,18 +5,15 @@
 import contextlib
 import time
 
-import jax
-
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.runtime import phases, preemption
-from gpt_jax.runtime.log import log, seconds_since_start
-from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.training import metrics as metrics_lib
-from gpt_jax.training import rewind, routers, spikes
-from gpt_jax.training import tools as tools_lib
-from gpt_jax.training.job import Job, Past, gave_up
-from gpt_jax.training.meter import summary
+from gpt_jax.runtime import phases
+from gpt_jax.runtime.log import log
+from gpt_jax.training import rewind, spikes
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.duties import Duties
+from gpt_jax.training.job import Job, gave_up
 from gpt_jax.training.metrics import Metrics, Progress
+from gpt_jax.training.run import Run
 
 
 def fit(job: Job, state: TrainState) -> TrainState:
@@ -41,12 +38,15 @@ def fit(job: Job, state: TrainState) -> TrainState:
   for step, loss in past.held_out:
     job.checkpointer.evaluated(step, loss)
   metrics = job.open_metrics(done)
+  train_steps: dict[int, run_lib.Compiled] = {}
   with phases.during('compile'):
-    tools = tools_lib.prepare(job, state, metrics)
+    compile_stages(job.run, done, train_steps, metrics)
+    duties = Duties(job, state, train_steps)
   while True:
     with contextlib.closing(metrics):
       try:
-        return loop(job, tools, metrics, past, state)
+        duties.begin(metrics, past, int(state.step))
+        return loop(job, train_steps, duties, state)
       except spikes.Spike as e:
         spike = e
         metrics.write(spike.step, event='spike')
@@ -56,114 +56,64 @@ def fit(job: Job, state: TrainState) -> TrainState:
     seconds = time.perf_counter() - started
     metrics = job.open_metrics(int(state.step), rewound=1, seconds=seconds)
     with phases.during('compile'):
-      tools_lib.compile_stages(
-        job.run, int(state.step), tools.train_steps, metrics
-      )
+      compile_stages(job.run, int(state.step), train_steps, metrics)
 
 
 def loop(
   job: Job,
-  tools: tools_lib.Tools,
-  metrics: Metrics,
-  past: Past,
+  train_steps: dict[int, run_lib.Compiled],
+  duties: Duties,
   state: TrainState,
 ) -> TrainState:
   """The training loop, from the state's step to the last."""
-  run, config = job.run, job.run.config
-  done, last = int(state.step), config.schedule.num_steps
-  meter, saver = tools.meter, tools.saver
-  meter.resume(past.unlogged)
-  guard = spikes.Guard(run.spike_policy, past.losses, past.skipped)
-  held_out = [*past.held_out]
-  rewind.log_events(job, metrics, done)
-
-  def evaluated(step: int) -> bool:
-    """Evaluates where it is due; False if it was told to stop."""
-    if not tools.evaluation or not should(step, config.eval.every_steps, last):
-      return True
-    started = time.perf_counter()
-    with phases.during('evaluation'):
-      values = tools.evaluation(state.eval_params, stop=preemption.reached)
-    if values is None:
-      return False
-    seconds = time.perf_counter() - started
-    metrics.write(step, **values, eval_seconds=seconds)
-    judged = job.judged(values)
-    assert judged is not None
-    held_out.append((step, judged))
-    job.checkpointer.evaluated(step, judged)
-    log.info('step %d: %s', step, tools.evaluation.summary(values))
-    meter.restart()
-    return True
-
+  run, done = job.run, int(state.step)
+  last = run.config.schedule.num_steps
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
     contextlib.closing(job.batches(done)) as batches,
     Progress(total=last, done=done, active=job.active) as progress,
   ):
-    # What an interruption left undone.
-    if done and not past.evaluated(done) and not evaluated(done):
-      raise Preempted('preempted while evaluating; start again to continue')
-    for step, batch in enumerate(meter.waiting(batches), start=done + 1):
+    duties.catch_up(done, state)
+    for step, batch in enumerate(duties.meter.waiting(batches), start=done + 1):
       rows = run.ramp.rows(step - 1)
-      state, out = tools.train_steps[rows].call(state, run.put(batch, rows))
-      meter.add(out)
-      if meter.taken == 1:
-        jax.block_until_ready(out)
-        seconds = seconds_since_start()
-        log.info('first step done %.1f s after the start', seconds)
-        metrics.write(step, event='first_step', seconds=seconds)
-      phases.enter('step')
-      saver.poll()
-      stop = preemption.reached()
-      log_due = step % config.log.every_steps == 0 or step == last
-      save_due = should(step, config.checkpoint.every_steps, last)
-      save_due = save_due or saver.retry_due()
-      eval_due = should(step, config.eval.every_steps, last)
-      # Each of those may be the last.
-      log_due = log_due or (eval_due and job.patience > 0)
-      if log_due or save_due or eval_due or stop:
-        for skipped in guard.check(step, meter.fetch()):
-          rewind.log_skipped(job, metrics, *skipped)
-      if log_due:
-        values = meter.read(step)
-        epochs = job.data.epochs(run.ramp.offset(step))
-        metrics.write(step, **metrics_lib.finite(values), **epochs)
-        guard.logged(values['loss'])
-        progress.show(step, summary(values))
-        if dead := routers.dead_experts(values):
-          log.warning('step %d: %s', step, dead)
+      state, out = train_steps[rows].call(state, run.put(batch, rows))
+      due = duties.note(step, out)
+      if any(due):
+        duties.check(step)
+      if due.log:
+        duties.log(step, progress)
       progress.advance(step)
-      stop = stop or not evaluated(step)
-      over = gave_up(held_out, job.patience)
-      if save_due or stop or over:
-        spikes.check_state(step, state, out)
-        if unlogged := meter.unlogged():
-          metrics.write(step, event='unlogged', routers=unlogged)
-        metrics.sync()
-        seconds = saver.save(state)
-        metrics.write(step, event='saved', seconds=seconds)
-        meter.restart()
+      stop = due.stop or (due.evaluate and not duties.evaluate(step, state))
+      if due.save or stop or duties.gave_up:
+        duties.save(step, state, out)
       if stop:
-        seconds = saver.finish(state, preempted=True)
-        metrics.write(step, event='saved', seconds=seconds)
-        raise Preempted(
-          f'preempted; saved step {step} of {last} in {seconds:.1f} s; start '
-          'again to continue'
-        )
-      if over:
-        log.info(
-          'step %d: ending early, %d evaluations were not better than one '
-          'before',
-          *(step, job.patience),
-        )
+        duties.stop(step, state)
+      if duties.gave_up:
         break
-    seconds = saver.finish(state)
-    metrics.write(int(state.step), event='saved', seconds=seconds)
+    duties.finish(state)
   return state
 
 
-def should(step: int, every: int, last: int) -> bool:
-  """True every `every` steps (0: never) and after the last."""
-  return step == last or (every > 0 and step % every == 0)
+def compile_stages(
+  run: Run, done: int, compiled: dict[int, run_lib.Compiled], metrics: Metrics
+) -> None:
+  """Compiles the training step for each batch size that is to come.
+
+  All of them before the first step: a stage that does not fit, or a compiler
+  that fails, shows now and not after days. `gpt-jax plan` compiles the same.
+
+  Args:
+    run: what is trained.
+    done: steps done.
+    compiled: by rows; what it lacks is added.
+    metrics: to write it down.
+  """
+  for rows in run.stage_rows(done):
+    if rows in compiled:
+      continue
+    step = compiled[rows] = run_lib.compile_train_step(run, rows)
+    log.info(
+      'compiled the training step for %d rows in %.1f s', rows, step.seconds
+    )
+    metrics.write(done, event='compiled', rows=rows, seconds=step.seconds)

@@ -9,12 +9,13 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import rich.progress
 
 from gpt_jax.runtime.log import console, log, seconds_since_start
+from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput
 
 # The key of the held-out loss; other held-out sets have their own.
@@ -33,14 +34,34 @@ def write_atomically(path: str, text: str) -> None:
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
-  """All whole lines of `WORKDIR/metrics.jsonl`, in order."""
+  """All whole lines of `WORKDIR/metrics.jsonl`, in order.
+
+  Raises:
+    UsageError: a line is damaged.
+  """
+  path = os.path.join(workdir, 'metrics.jsonl')
   try:
-    with open(os.path.join(workdir, 'metrics.jsonl'), encoding='utf-8') as f:
-      lines = f.read().split('\n')
+    with open(path, 'rb') as f:
+      lines = f.read().split(b'\n')
   except FileNotFoundError:
     return []
-  # What follows the last newline was cut off by a crash.
-  return [json.loads(line) for line in lines[:-1]]
+  # What follows the last newline was cut off by a crash. Zeros were not: a
+  # file system that lost data leaves them.
+  whole = lines if b'\0' in lines[-1] else lines[:-1]
+  return [_parsed(path, i, line) for i, line in enumerate(whole, start=1)]
+
+
+def _parsed(path: str, number: int, text: bytes) -> dict[str, Any]:
+  try:
+    line = from_json(text.decode())
+    if not isinstance(line['step'], int):
+      raise TypeError('step')
+  except (ValueError, KeyError, TypeError) as e:
+    raise UsageError(
+      f'{path}: line {number} is damaged; restore the file from a copy, or '
+      'delete that line: checkpoints hold what training needs of it'
+    ) from e
+  return line
 
 
 def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
@@ -51,13 +72,46 @@ def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
   return dict(sorted(found.items(), key=lambda item: item[0] != 'validation'))
 
 
-def finite(values: dict[str, Any]) -> dict[str, Any]:
-  """Leaves out what JSON cannot hold: infinite numbers and NaN."""
-  return {
-    name: x
-    for name, x in values.items()
-    if all(map(math.isfinite, x if isinstance(x, list) else [x]))
-  }
+# JSON has no number for these: they are written as texts.
+_NOT_FINITE = ('nan', 'inf', '-inf')
+
+
+def to_json(values: Any, **options: Any) -> str:
+  """JSON as the standard has it: NaN and infinite numbers become texts.
+
+  Args:
+    values: dictionaries, lists, texts and numbers.
+    **options: of `json.dumps`.
+  """
+  return json.dumps(as_texts(values), allow_nan=False, **options)
+
+
+def from_json(text: str) -> Any:
+  """Reads what `to_json` wrote: those texts are numbers again."""
+  values = json.loads(text)
+  if any(f'"{word}"' in text for word in _NOT_FINITE):
+    return as_numbers(values)
+  return values
+
+
+def as_texts(values: Any) -> Any:
+  """The values, with texts for numbers that JSON does not have."""
+  if isinstance(values, dict):
+    return {name: as_texts(x) for name, x in values.items()}
+  if isinstance(values, list | tuple):
+    return [as_texts(x) for x in values]
+  if isinstance(values, float) and not math.isfinite(values):
+    return str(float(values))
+  return values
+
+
+def as_numbers(values: Any) -> Any:
+  """The values, with numbers for what `as_texts` wrote."""
+  if isinstance(values, dict):
+    return {name: as_numbers(x) for name, x in values.items()}
+  if isinstance(values, list):
+    return [as_numbers(x) for x in values]
+  return float(values) if values in _NOT_FINITE else values
 
 
 def _now() -> float:
@@ -91,6 +145,7 @@ class Metrics:
     *,
     step: int,
     active: bool,
+    keep: Callable[[dict[str, Any]], None] | None = None,
     trackers: Sequence[Tracker] = (),
     **start: Any,
   ):
@@ -100,11 +155,11 @@ class Metrics:
       workdir: of the run.
       step: steps done.
       active: whether this process writes.
+      keep: called with each new line, on every process.
       trackers: get the numbers too; closed with the file.
       **start: goes into the event.
     """
-    self._active = active
-    self._trackers = trackers
+    self._active, self._keep, self._trackers = active, keep, trackers
     if not active:
       return
     lines = read(workdir)
@@ -119,18 +174,23 @@ class Metrics:
       **start,
     }
     path = os.path.join(workdir, 'metrics.jsonl')
-    text = ''.join(json.dumps(m) + '\n' for m in [*kept, started])
+    text = ''.join(to_json(m) + '\n' for m in [*kept, started])
     write_atomically(path, text)
     self._file = open(path, 'ab', buffering=0)  # noqa: SIM115
     self._unwritten = b''
     self._full = False
 
   def write(self, step: int, **values: Any) -> None:
-    """Appends one line, with its time; numbers also go to the trackers."""
+    """Appends one line, with its time.
+
+    Trackers get the numbers too, as far as they are finite.
+    """
+    line = {'step': step, 'time': _now(), **values}
+    if self._keep:
+      self._keep(line)
     if not self._active:
       return
-    line = {'step': step, 'time': _now(), **values}
-    self._unwritten += json.dumps(line).encode() + b'\n'
+    self._unwritten += to_json(line).encode() + b'\n'
     try:
       self._flush()
       self._full = False
@@ -139,7 +199,11 @@ class Metrics:
       if not self._full:
         log.warning('metrics.jsonl cannot be written (%s); lines wait', e)
       self._full = True
-    numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
+    numbers = {
+      name: value
+      for name, value in values.items()
+      if isinstance(value, int | float) and math.isfinite(value)
+    }
     for tracker in self._trackers:
       tracker.write(step, numbers)
 

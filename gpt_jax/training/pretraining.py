@@ -10,7 +10,7 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
-from gpt_jax.data import eval_sets, prepare
+from gpt_jax.data import eval_sets, manifest, prepare
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
 from gpt_jax.runtime.log import log
@@ -18,6 +18,7 @@ from gpt_jax.training import rewind, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import HeldOut
+from gpt_jax.training.history import History
 from gpt_jax.training.job import Evaluation, Job
 from gpt_jax.training.store_data import StoreData
 
@@ -41,11 +42,13 @@ def start(
   workdir_lib.check_same_run(config, workdir)
   run_lib.check_devices(config)
   trackers.check(config)
-  with workdir_lib.untouched_if_refused(workdir):
+  folder = run_lib.data_folder(config, workdir)
+  if not manifest.exists(folder):
+    workdir_lib.check_tokenizer(config)
+  with workdir_lib.untouched_if_refused(workdir, folder):
     with phases.during('prepare'):
       store = hosts.first_process_first(
-        lambda: prepare.ensure(config, run_lib.data_folder(config, workdir)),
-        'prepare',
+        lambda: prepare.ensure(config, folder), 'prepare'
       )
     tokenizer = store.tokenizer()
     config = config_lib.set_vocab_size(
@@ -56,14 +59,16 @@ def start(
     data = StoreData(store, length=length, seed=config.seed)
     sets = eval_sets.held_out(config, store)
     run = run_lib.build(config)
+    history = History(workdir, store=store.manifest.fingerprint)
     checkpointer = Checkpointer(
       workdir,
       keep=config.checkpoint.keep,
       every_steps=config.checkpoint.every_steps,
       keep_every_steps=config.checkpoint.keep_every_steps,
       keep_best=config.checkpoint.keep_best,
+      record=history.record,
     )
-    job = Job(run, workdir, data, checkpointer)
+    job = Job(run, workdir, data, checkpointer, history)
     if sets:
       job = job._replace(
         evaluation=functools.partial(evaluation, sets=sets, tokenizer=tokenizer)
@@ -74,6 +79,9 @@ def start(
       )
     rewind.finish(job)
     state = checkpointer.restore(run_lib.abstract_state(run))
+    history.restart(checkpointer.restored)
+    if state is None:
+      state = run_lib.init_state(run)
   micro_rows = config.batch.micro_rows
   log.info(
     '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %s rows, %s',
@@ -89,9 +97,9 @@ def start(
   )
   if jax.process_index() == 0:
     workdir_lib.start(config, workdir, tokenizer)
-  if state is None:
-    state = run_lib.init_state(run)
-  elif int(state.step) < config.schedule.num_steps:
+  if checkpointer.restored is None:
+    return job, state
+  if int(state.step) < config.schedule.num_steps:
     log.info('resuming after step %d', int(state.step))
   else:
     log.info('this run is complete: %d steps are done', int(state.step))

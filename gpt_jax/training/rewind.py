@@ -14,9 +14,11 @@ from typing import Any
 from gpt_jax.checkpoints.retention import rewind_target
 from gpt_jax.data import skips
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.training import metrics, spikes
 from gpt_jax.training import run as run_lib
+from gpt_jax.training.history import write_skips
 from gpt_jax.training.job import Job
 from gpt_jax.training.spikes import Spike
 
@@ -33,7 +35,7 @@ def rewind(job: Job, spike: Spike) -> TrainState:
     Spike: the policy is to stop, or it has rewound often enough.
   """
   policy, run = job.run.spike_policy, job.run
-  known = job.skips()
+  known = job.history.skips
   file = write_spike(job, spike.step, spike.output)
   limit = policy.at_most or math.inf
   if policy.action != 'rewind' or len(known.skips) >= limit:
@@ -63,12 +65,13 @@ def rewind(job: Job, spike: Spike) -> TrainState:
   _write(job, new)
   finish(job)
   state = job.checkpointer.restore(run_lib.abstract_state(run), at_most=step)
+  job.history.restart(job.checkpointer.restored)
   return run_lib.init_state(run) if state is None else state
 
 
 def finish(job: Job) -> None:
   """Gives up the states after the last rewind's step, if one is not done."""
-  known = job.skips()
+  known = job.history.skips
   if known.pending:
     job.checkpointer.forget_after(known.skips[-1].step)
     _write(job, known._replace(pending=False))
@@ -77,7 +80,7 @@ def finish(job: Job) -> None:
 def log_events(job: Job, log: metrics.Metrics, done: int) -> None:
   """Writes an event for each rewind up to step `done` that has none yet."""
   lines = metrics.read(job.workdir)
-  for skip in job.skips().skips:
+  for skip in job.history.skips.skips:
     event = {'step': skip.step, 'event': 'rewind', 'spike_step': skip.spike}
     known = any(event.items() <= line.items() for line in lines)
     if skip.step <= done and not known:
@@ -94,7 +97,7 @@ def log_skipped(
 
 def write_spike(job: Job, step: int, output: dict[str, Any]) -> str:
   """Writes the file of a spike; returns its path."""
-  rows = job.skips().shifted(job.unskipped_rows)(step - 1)
+  rows = job.history.skips.shifted(job.unskipped_rows)(step - 1)
   return spikes.write(
     job.run, job.data, job.workdir, step=step, rows=rows, output=output
   )
@@ -102,6 +105,6 @@ def write_spike(job: Job, step: int, output: dict[str, Any]) -> str:
 
 def _write(job: Job, new: skips.Skips) -> None:
   if job.active:
-    path = os.path.join(job.workdir, skips.FILE)
-    metrics.write_atomically(path, skips.to_json(new))
-  job.skips()  # no process goes on before it is written
+    write_skips(job.workdir, new)
+  hosts.broadcast_from_host0(None)  # no process goes on before it is written
+  job.history.skips = new

@@ -19,6 +19,7 @@ from gpt_jax import sharding, spec
 from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
 from gpt_jax.costs import matmuls
+from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.preflight import check_attention
@@ -37,6 +38,9 @@ from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state as state_lib
 from gpt_jax.training.step import eval_step, train_step
+
+# What to do about a damaged file of a run.
+RESTORE = 'restore it from a copy, or start again with another --workdir'
 
 Devices = Sequence[Any] | None
 
@@ -333,13 +337,14 @@ def read_config(workdir: str) -> Config:
   """The resolved config of the run in a workdir.
 
   Raises:
-    UsageError: there is none.
+    UsageError: there is none, or config.json is damaged.
   """
   path = os.path.join(workdir, 'config.json')
   try:
+    json_file.read(path, remedy=RESTORE, needs=('model', 'tokenizer'))
     with open(path, encoding='utf-8') as f:
       return config_lib.from_json(f.read())
-  except FileNotFoundError as e:
+  except (FileNotFoundError, NotADirectoryError) as e:
     raise UsageError(
       f'--workdir={workdir}: holds no run (no config.json); train one first'
     ) from e

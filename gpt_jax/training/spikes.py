@@ -7,7 +7,6 @@ host looks at all steps since the last log line before it logs or saves, and
 acts by the policy `optim.on_spike`, see `optim.spikes`.
 """
 
-import json
 import math
 import os
 from typing import Any
@@ -17,8 +16,8 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax.config import from_json
-from gpt_jax.data import pipeline
+from gpt_jax.checkpoints import restore
+from gpt_jax.data import json_file, pipeline
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.optim.spikes import Policy, is_spike
@@ -26,6 +25,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import run as run_lib
+from gpt_jax.training.history import check_store
 from gpt_jax.training.run import Run
 
 # What the file of a spike holds of its step's metrics.
@@ -124,40 +124,38 @@ def write(
     found = {
       'step': step,
       'learning_rate': float(run.schedule(step - 1)),
-      **jax.tree.map(_plain, {name: output[name] for name in FIGURES}),
+      **jax.tree.map(float, {name: output[name] for name in FIGURES}),
       'first_row': offset,
       'num_rows': count,
       'store_rows': data.row_numbers(offset, count),
     }
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    metrics.write_atomically(path, json.dumps(found, indent=2) + '\n')
+    metrics.write_atomically(path, metrics.to_json(found, indent=2) + '\n')
   return path
-
-
-def _plain(number: Any) -> float | str:
-  """JSON has no NaN and no infinity: these become texts."""
-  number = float(number)
-  return number if math.isfinite(number) else str(number)
 
 
 def read(file: str) -> dict[str, Any]:
   """Reads what `write` wrote, and adds `texts`: each row, decoded.
 
   Raises:
-    UsageError: there is no such file, or its run is not around it.
+    UsageError: there is no such file, it is damaged, or its run is not around
+      it.
   """
   workdir = os.path.dirname(os.path.dirname(os.path.abspath(file)))
   try:
-    with open(file, encoding='utf-8') as f:
-      found = json.load(f)
-    with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
-      config = from_json(f.read())
+    found = json_file.read(
+      file,
+      remedy='restore it from a copy; training does not need it',
+      needs=('step', 'learning_rate', 'first_row', 'num_rows', *FIGURES),
+    )
   except FileNotFoundError as e:
     raise UsageError(
       f'--spike={file}: {e.filename} is missing; give WORKDIR/spikes/STEP.json '
       'of a run'
     ) from e
+  config = run_lib.read_config(workdir)
   store = TokenStore.open(run_lib.data_folder(config, workdir))
+  check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   source = pipeline.RowSource(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.objectives.base import Batch, Objective
-from gpt_jax.optim import rounding
+from gpt_jax.optim import rounding, schedule_count
 from gpt_jax.optim.average import Average
 from gpt_jax.optim.train_state import TrainState
 
@@ -47,7 +47,8 @@ def train_step(
     The next state, and of this step `loss` (without penalties), `grad_norm`
     and `grad_norms`, that of each part of the model (before clipping), and the
     metrics of the objective. Where loss or gradient is not finite the next
-    state is the old one, one step on.
+    state is the old one, one step on; the learning rate of the steps after it
+    is that of their number all the same.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
   loss, metrics, grads = mean_gradients(
@@ -59,7 +60,9 @@ def train_step(
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
   updates, opt_state = optimizer.update(
-    grads, state.opt_state, rounding.to_float32(state.params)
+    grads,
+    schedule_count.at_step(state.opt_state, state.step),
+    rounding.to_float32(state.params),
   )
   params = rounding.add(
     state.params, updates, jax.random.fold_in(key, ROUNDING)

@@ -6,47 +6,124 @@ import contextlib
 import os
 import shutil
 
+import filelock
+
 from gpt_jax import config as config_lib
+from gpt_jax import spec
+from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
-from gpt_jax.data import mixture, skips
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.data import files, manifest, mixture
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.data.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
+from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.history import known_skips
 from gpt_jax.training.metrics import write_atomically
+
+# In the folder of a run; it stays when the run has ended.
+LOCK = '.lock'
 
 
 @contextlib.contextmanager
-def untouched_if_refused(workdir: str):
-  """Removes what was made in `workdir` if the input turns out to be bad."""
-  before = set(os.listdir(workdir)) if os.path.isdir(workdir) else None
+def locked(workdir: str):
+  """Makes a workdir, and keeps other processes from training in it meanwhile.
+
+  The system frees the lock when the process dies, whatever it dies of. Of
+  several hosts the first has it. If the body refuses its input, what was made
+  here goes.
+
+  Raises:
+    UsageError: another process has it.
+  """
+  if hosts.index() != 0 or not files.is_local(workdir):
+    yield
+    return
+  made, path = [], os.path.abspath(workdir)
+  while not os.path.lexists(path):
+    made.append(path)
+    path = os.path.dirname(path)
+  os.makedirs(workdir, exist_ok=True)
+  file = os.path.join(workdir, LOCK)
+  is_new, lock = not os.path.exists(file), filelock.FileLock(file)
+  try:
+    lock.acquire(blocking=False)
+  except filelock.Timeout as e:
+    raise UsageError(
+      f'--workdir={workdir}: another process is training in it; wait for its '
+      'end, or give another --workdir'
+    ) from e
   try:
     yield
   except UsageError:
-    if before is None:
-      shutil.rmtree(workdir, ignore_errors=True)
-    else:
-      for name in set(os.listdir(workdir)) - before:
-        shutil.rmtree(os.path.join(workdir, name), ignore_errors=True)
+    if is_new:
+      os.unlink(file)
+    for folder in made:
+      with contextlib.suppress(OSError):  # something was left in it
+        os.rmdir(folder)
     raise
+  finally:
+    lock.release()
+
+
+@contextlib.contextmanager
+def untouched_if_refused(*folders: str):
+  """Removes what was made in folders if the input turns out to be bad.
+
+  A finished token store stays: making it may have taken days, and it is as
+  good for the command that is put right.
+  """
+  before = {
+    folder: set(os.listdir(folder)) if os.path.isdir(folder) else None
+    for folder in folders
+  }
+  try:
+    yield
+  except UsageError:
+    for folder, names in before.items():
+      _discard_new(folder, names)
+    raise
+
+
+def _discard_new(folder: str, before: set[str] | None) -> None:
+  """Removes what a folder did not hold before; None: it was not there."""
+  if not os.path.isdir(folder) or manifest.exists(folder):
+    return
+  for name in set(os.listdir(folder)) - (before or set()):
+    path = os.path.join(folder, name)
+    if not os.path.isdir(path):
+      os.unlink(path)
+    elif not manifest.exists(path):
+      shutil.rmtree(path, ignore_errors=True)
+  if before is None and not os.listdir(folder):
+    os.rmdir(folder)
 
 
 def check_same_run(config: Config, workdir: str) -> None:
   """Refuses a workdir that holds a run of another config.
 
   Raises:
-    UsageError: names the fields that differ.
+    UsageError: names the fields that differ, or config.json is missing or
+      damaged.
   """
-  try:
-    with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as f:
-      old = config_lib.from_json(f.read())
-  except FileNotFoundError:
+  path = os.path.join(workdir, 'config.json')
+  newest = restore.newest(workdir)
+  if not os.path.exists(path):
+    if newest:
+      raise UsageError(
+        f'{path}: is missing, and there is a checkpoint of step '
+        f'{newest.step}; {run_lib.RESTORE}'
+      )
     return
+  old = run_lib.read_config(workdir)
   new = config_lib.unlocked(config)
   if new.model.vocab_size is None:
     new.model.vocab_size = old.model.vocab_size
   # Weights may change from a token on that was not reached.
-  done = max((line['step'] for line in metrics.read(workdir)), default=0)
-  rows = skips.read(workdir).shifted(config_lib.ramp(old).batch)
+  logged = max((line['step'] for line in metrics.read(workdir)), default=0)
+  done = max(logged, newest.step if newest else 0)
+  rows = known_skips(workdir).shifted(config_lib.ramp(old).batch)
   tokens = rows(done)[0] * old.model.context_length
   if mixture.extends(old.data.source, new.data.source, tokens):
     new.data.source = old.data.source
@@ -56,6 +133,30 @@ def check_same_run(config: Config, workdir: str) -> None:
       f'--workdir={workdir}: holds a run of another config ('
       + '; '.join(changed)
       + '); give the same values, or another --workdir'
+    )
+
+
+def check_tokenizer(config: Config) -> None:
+  """Checks what is known of a tokenizer before the data are prepared.
+
+  Raises:
+    UsageError: the model's vocabulary is too small for it, or the prompt is
+      too long or has unknown characters.
+  """
+  name = config.tokenizer.name
+  (call,) = spec.bind_all('tokenizer.name', name, TOKENIZERS)[:1]
+  if call.name not in LEARNED:
+    tokenizer = tokenizer_lib.build(name, [])
+    config_lib.set_vocab_size(config, tokenizer.vocab_size, name)
+    check_prompt(config, tokenizer)
+    return
+  if num_pieces := call.kwargs.get('vocab_size'):
+    config_lib.set_vocab_size(config, num_pieces, name)
+  context = config.model.context_length
+  if config.log.sample_prompt and config.log.sample_tokens >= context:
+    raise UsageError(
+      f'log.sample_tokens={config.log.sample_tokens}: does not fit the context '
+      f'of {context} with log.sample_prompt; lower it, or empty the prompt'
     )
 
 

@@ -47,7 +47,7 @@ def workdir(tmp_path_factory):
 def test_train_leaves_the_workdir_that_the_design_promises(workdir):
   assert {p.name for p in workdir.iterdir()} == {
     *('config.json', 'metrics.jsonl', 'checkpoints', 'tokenizer', 'data'),
-    *('loss.png', 'samples.txt', 'tensorboard'),
+    *('loss.png', 'samples.txt', 'tensorboard', '.lock'),
   }
   lines = metrics.read(str(workdir))
   losses = [m['loss'] for m in lines if 'loss' in m]
@@ -168,6 +168,20 @@ def test_generate_is_a_function_of_the_seed(workdir, capsys):
   assert several.count('import ') >= 3
 
 
+def test_generate_continues_each_of_several_prompts(workdir, capsys):
+  def run(*flags):
+    argv = ['generate', f'--workdir={workdir}', '--max_tokens=7', *flags]
+    assert main([*argv, '--temperature=0']) == 0
+    return capsys.readouterr().out
+
+  one, two = run('--prompt=import '), run('--prompt=def f(')
+  both = ('--prompt=import ', '--prompt=def f(')
+  assert run(*both) == one + '\n' + two
+  found = json.loads(run(*both, '--json'))['prompts']
+  assert [f['prompt'] for f in found] == ['import ', 'def f(']
+  assert [f['samples'] for f in found] == [[one[:-1]], [two[:-1]]]
+
+
 def test_generate_ends_before_a_stop_text(workdir, capsys):
   """Of several tokens, in each sample by itself; the prompt does not count."""
 
@@ -197,6 +211,7 @@ def test_generate_ends_before_a_stop_text(workdir, capsys):
   [
     (['--prompt=abc', '--stop='], '--stop'),
     (['--prompt='], '--prompt'),
+    (['--prompt=abc', '--prompt='], '--prompt'),
     ([], '--prompt'),
     (['--prompt=' + 'x' * 61], '--prompt'),
     (['--prompt=abc', '--max_tokens=59'], '--max_tokens'),
@@ -443,4 +458,9 @@ def test_bad_corpus_leaves_nothing_behind(tmp_path, capsys, name):
   said = [s for s in error.splitlines() if s.startswith('gpt-jax train: ')]
   assert said == error.splitlines()[-1:] and str(tmp_path) in said[0]
   assert 'Traceback' not in error
+  if name == 'short':
+    # Found out once it was prepared: a finished store is never removed.
+    assert [p.name for p in workdir.iterdir()] == ['data']
+    assert (workdir / 'data/manifest.json').exists()
+    return
   assert not workdir.exists()

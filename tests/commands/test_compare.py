@@ -17,7 +17,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.commands import compare
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics, variants
+from gpt_jax.training import comparison, metrics, variants
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -91,6 +91,8 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
   assert result['experts'][0]['dropped_fraction'] == pytest.approx(0.15)
 
 
+# The runs themselves; those before are only written down.
+@pytest.mark.slow
 def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
   monkeypatch.delenv('XLA_FLAGS', raising=False)  # one device
   flags = [
@@ -183,4 +185,4 @@ def test_a_run_is_told_to_stop_and_waited_for(tmp_path, number):
 def test_a_run_without_evaluations_is_named(tmp_path):
   finished(tmp_path / 'w', [{'step': 1, 'tokens_per_second': 1.0}])
   with pytest.raises(RuntimeError, match='no eval/validation/loss'):
-    compare.summary(str(tmp_path / 'w'))
+    comparison.summary(str(tmp_path / 'w'))

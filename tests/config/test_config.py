@@ -3,12 +3,15 @@
 """Resolving, validating, comparing and saving a config."""
 
 import json
+import math
 import re
 
 import pytest
 
-from configs import base
+from configs import base, scaling
+from configs.finetune import base as tuning
 from gpt_jax import config as config_lib
+from gpt_jax import ranges, spec
 from gpt_jax.config import flatten
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -48,8 +51,7 @@ def test_resolve_returns_a_new_locked_config():
     ),
     (
       {'model.num_heads': 0, 'model.head_size': None},
-      'model.d_model=17: does not divide by model.num_heads=0; change one of '
-      'them or set model.head_size',
+      'model.num_heads=0: must be at least 1',
     ),
     (
       {'model.num_heads': 7, 'model.num_kv_heads': 3},
@@ -74,15 +76,16 @@ def test_resolve_returns_a_new_locked_config():
     ),
     (
       {'model.attention': 'local(window=0)'},
-      'model.attention: window=0 must be at least 1',
+      "model.attention='local(window=0)': window=0 must be at least 1",
     ),
     (
       {'model.dropout': 'rates(residual=1.0)'},
-      'model.dropout: residual=1.0 is not in [0, 1)',
+      "model.dropout='rates(residual=1.0)': residual=1.0 must be below 1",
     ),
     (
       {'model.dropout': 'rates(embedding=-0.1)'},
-      'model.dropout: embedding=-0.1 is not in [0, 1)',
+      "model.dropout='rates(embedding=-0.1)': "
+      'embedding=-0.1 must be at least 0',
     ),
     (
       {'model.dtype': 'float16'},
@@ -112,31 +115,155 @@ def test_an_unknown_name_is_refused(field):
     config_lib.resolve(tiny.config(**{field: 'nope'}))
 
 
-@pytest.mark.parametrize('field, least', config_lib.AT_LEAST.items())
-def test_a_number_too_small_is_refused(field, least):
-  is_float = field == 'optim.clip_norm' or field.startswith('watchdog.')
-  is_float |= field == 'checkpoint.grace_seconds'
-  value = least - 1.0 if is_float else least - 1
-  message = f'{field}={value}: must be at least {least}'
-  changes = {field: value}
-  if field == 'model.num_heads':
-    changes['model.num_kv_heads'] = 1  # or the heads would not divide
-  with pytest.raises(UsageError, match=f'^{re.escape(message)}$'):
+def holding(config, **changes):
+  """The config with values that a `ConfigDict` itself would refuse."""
+  for field, value in changes.items():
+    *sections, name = field.split('.')
+    section = config
+    for part in sections:
+      section = section[part]
+    with section.unlocked(), section.ignore_type():
+      section[name] = value
+  return config
+
+
+def out_of(declared):
+  """Values just outside of a range, far outside, and in none."""
+  if declared.kind is int:
+    yield from (declared.least - 1, declared.most + 1)
+    yield from (-(10**400), 10**400)
+  else:
+    yield from (declared.least - 1.0, declared.most * 2.0)
+    yield from (math.nan, math.inf, -math.inf)
+
+
+@pytest.mark.parametrize(
+  'field', [f for f in config_lib.RANGES if f in flatten(base.get_config())]
+)
+def test_a_number_out_of_its_range_is_refused(field):
+  for value in out_of(ranges.declared(config_lib.RANGES[field])):
+    with pytest.raises(UsageError) as error:
+      config_lib.resolve(holding(tiny.config(), **{field: value}))
+    message = str(error.value)
+    assert message.startswith(f'{field}={spec.shown(value)}: must be ')
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+  'field', [f for f in config_lib.RANGES if f.startswith(('fine', 'sweep'))]
+)
+def test_numbers_of_other_sections_are_checked(field):
+  section, name = field.split('.')
+  config = base.get_config().unlock()
+  for value in out_of(ranges.declared(config_lib.RANGES[field])):
+    config[section] = {name: value}
+    with pytest.raises(UsageError, match=rf'^{field}=.*: must be '):
+      config_lib.check_ranges(config)
+
+
+def test_every_number_of_the_base_has_a_range():
+  """A new one must come with the values that make sense."""
+  numbers = {
+    name
+    for name, value in flatten(config_lib.resolve(base.get_config())).items()
+    if isinstance(value, int | float)
+  }
+  assert numbers <= {*config_lib.RANGES}
+  for module in (tuning, scaling):
+    found = flatten(module.get_config())
+    numbers = {
+      n for n, value in found.items() if isinstance(value, int | float)
+    }
+    assert numbers <= {*config_lib.RANGES}
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (
+      {'model.num_layers': None},
+      'model.num_layers is empty; its default is 12',
+    ),
+    ({'model.num_layers': '3'}, "model.num_layers='3': must be a whole number"),
+    ({'model.norm': 3}, 'model.norm=3: must be a text'),
+    ({'model.dtype': None}, "model.dtype is empty; its default is 'bfloat16'"),
+    ({'model.num_heads': True}, 'model.num_heads=True: must be a whole number'),
+    ({'optim.clip_norm': 'x'}, "optim.clip_norm='x': must be a number"),
+    ({'data.source': "text('a\0b')"}, 'has a NUL character'),
+    ({'log.sample_prompt': 'a\0b'}, "log.sample_prompt='a\\x00b': has a NUL"),
+    ({'log.sample_prompt': '\udc80'}, 'is not UTF-8 at character 0'),
+    ({'model.depth': 3}, 'model.depth=3: there is no such field'),
+    ({'data.sources': {'a': 3}}, 'data.sources.a=3: give the call of a source'),
+    ({'model': 3}, 'the config lacks model.'),
+    ({'mesh': None}, 'the config lacks mesh.'),
+  ],
+)
+def test_fields_of_another_type_are_refused(changes, message):
+  with pytest.raises(UsageError) as error:
+    config_lib.resolve(holding(tiny.config(), **changes))
+  assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({'model.d_model': 10**9}, 'model.d_model=1000000000: must be at most 16,'),
+    (
+      {'model.d_model': 2**24, 'model.d_ff': 2**24, 'model.num_layers': 4096},
+      'model.num_layers=4096, model.d_model=16777216, model.d_ff=16777216: '
+      'make an array of 1.2e+18 numbers, and one has at most 5.8e+17',
+    ),
+    (
+      {
+        'model.context_length': 2**24,
+        'batch.size': 2**13,
+        'batch.micro_rows': 1,
+      },
+      'make an array of',
+    ),
+    (
+      {'model.ffn': 'switch(num_experts=2147483647)', 'model.d_ff': 2**24},
+      'make an array of',
+    ),
+  ],
+)
+def test_sizes_that_cannot_be_counted(changes, message):
+  """The compiler would abort the process."""
+  with pytest.raises(UsageError, match=re.escape(message)):
     config_lib.resolve(tiny.config(**changes))
 
 
-def test_every_number_of_the_base_has_a_bound():
-  """A new count must come with the least value that makes sense."""
-  unbounded = {
-    name
-    for name, value in flatten(config_lib.resolve(base.get_config())).items()
-    if isinstance(value, int) and name not in config_lib.AT_LEAST
-  }
-  # The mesh checks its own sizes, against the devices; the ramp its rows.
-  assert unbounded <= {
-    *('seed', 'mesh.data', 'mesh.fsdp', 'mesh.expert', 'mesh.tensor'),
-    'batch.size',
-  }
+def test_the_old_name_of_a_field(caplog):
+  """A config file of before sets `config.batch.rows`."""
+  config = tiny.config().unlock()
+  config.batch.rows = 24
+  resolved = config_lib.resolve(config)
+  assert resolved.batch.size == 24 and 'rows' not in resolved.batch
+  assert config_lib.resolve(resolved) == resolved
+  assert [r.getMessage() for r in caplog.records] == [
+    'batch.rows is now batch.size'
+  ]
+
+
+def test_the_old_name_of_an_argument_in_a_saved_config():
+  """Token types were called segments, as packed documents are."""
+  config = config_lib.resolve(
+    tiny.config(**{'model.input': 'tokens(token_types=2, norm=True)'})
+  )
+  now = config_lib.to_json(config)
+  before = now.replace('token_types=2', 'segments=2')
+  assert before != now
+  assert config_lib.from_json(before) == config
+
+
+def test_the_old_name_in_a_saved_config(caplog):
+  """A workdir of before is read, and nobody can mend its config."""
+  config = config_lib.resolve(tiny.config())
+  tree = json.loads(config_lib.to_json(config))
+  tree['batch'] = {'rows': 24, 'micro_rows': None}
+  read = config_lib.from_json(json.dumps(tree))
+  assert read.batch.to_dict() == {'size': 24, 'micro_rows': None}
+  assert not caplog.records
 
 
 @pytest.mark.parametrize('arguments', ['peak=0.0', 'peak=1.0, warmup=-1'])

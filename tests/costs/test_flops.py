@@ -5,9 +5,12 @@
 import types
 
 import jax
+import numpy as np
 import pytest
 
+from gpt_jax import spec
 from gpt_jax.costs import flops
+from gpt_jax.nn.masks import PATTERNS
 from tests.support import tiny
 
 
@@ -54,7 +57,57 @@ def test_matmul_parameters(output):
   per_token = flops.per_token(config, tiny.params(model))
   assert per_token == 6 * expected + 12 * 5 * H * K * 13
   causal = flops.per_token_causal(config, tiny.params(model))
-  assert causal == 6 * expected + 6 * 5 * H * K * 13
+  # The 13 tokens of a row see 1 to 13: the mean is 7.
+  assert causal == 6 * expected + 12 * 5 * H * K * 7
+
+
+def mask_of(call, length):
+  """True where a query of a row sees a key."""
+  positions = np.arange(length)
+  pattern = spec.build('model.attention', call, PATTERNS)
+  return np.asarray(pattern.visible(positions[:, None], positions[None]))
+
+
+# One at least of every pattern; windows and strides that divide nothing, those
+# of one token, and those longer than the row.
+PATTERN_CALLS = [
+  *('full', 'bidirectional', 'local(window=5)', 'local(window=17)'),
+  *('local(window=1)', 'strided(stride=5)', 'strided(stride=1)'),
+  *('strided(stride=17)', 'fixed(stride=5, summary=2)', 'fixed(stride=1)'),
+  'fixed(stride=17, summary=3)',
+]
+
+
+def test_every_pattern_is_counted():
+  assert {call.partition('(')[0] for call in PATTERN_CALLS} == {*PATTERNS}
+
+
+@pytest.mark.parametrize('call', PATTERN_CALLS)
+def test_attention_is_what_the_mask_shows(call):
+  """12 * heads * head size a key: the most of a row, and the mean."""
+  config = tiny.config(**{'model.attention': call, 'model.num_layers': 1})
+  params = tiny.params(tiny.model(attention=call, num_layers=1))
+  whole = flops.per_token(config, params)
+  causal = flops.per_token_causal(config, params)
+  products = 6 * flops.matmul_parameters(config, params)
+  mask = mask_of(call, 13)
+  width = tiny.H * tiny.K
+  assert whole - products == 12 * width * mask.sum(axis=1).max()
+  assert causal - products == round(12 * width * mask.sum() / 13)
+
+
+def test_each_layer_counts_its_own_pattern():
+  """Two patterns over six layers: three of each."""
+  changes = {'attention': 'full, local(window=3)', 'num_layers': 6}
+  config = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+  params = tiny.params(tiny.model(**changes))
+  products = 6 * flops.matmul_parameters(config, params)
+  width = 12 * tiny.H * tiny.K
+  whole = flops.per_token(config, params)
+  assert whole - products == width * 3 * (13 + 3)
+  # Of a window of 3 the first two tokens see 1 and 2.
+  causal = flops.per_token_causal(config, params)
+  assert causal - products == round(width * 3 * (7 + (1 + 2 + 11 * 3) / 13))
 
 
 @pytest.mark.parametrize('expert, top_k', [('relu', 1), ('geglu', 2)])
@@ -108,6 +161,9 @@ def test_encoder_decoder():
   assert flops.matmul_parameters(config, params) == matmul
   per_token = flops.per_token(config, params)
   assert per_token == 6 * matmul + 12 * (4 + 2 * 2) * H * K * 13
+  # Only the decoder's attention to itself is causal.
+  causal = flops.per_token_causal(config, params)
+  assert causal == 6 * matmul + 12 * (2 * 7 + 6 * 13) * H * K
 
 
 def test_parameter_table_of_real_and_abstract_parameters():

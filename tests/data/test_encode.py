@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoding on several workers, and its benchmark."""
 
+import io
 import time
 
 import numpy as np
 import pytest
+import sentencepiece as spm
 
 from gpt_jax.benchmarks import encode as benchmark
 from gpt_jax.data import encode
 from gpt_jax.data.holdout import Part
 from gpt_jax.data.sources.source import Document
+from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.spec import UsageError
 
 
@@ -18,6 +21,7 @@ class Slow:
   """Ids are lengths; texts of other lengths take other times."""
 
   in_threads = True
+  parts_at_spaces = False
 
   def __init__(self):
     self.started = 0
@@ -29,9 +33,10 @@ class Slow:
 
 
 def batches():
-  return encode.batches(
+  parts = (
     Part(Document(str(i), 'x' * (1 + i * 7 % 13)), False) for i in range(53)
   )
+  return encode.batches(parts, Slow())
 
 
 @pytest.fixture(autouse=True)
@@ -75,3 +80,82 @@ def test_the_benchmark_encodes_the_same(corpus, make_config):
   assert f'{name}: 37 documents' in benchmark.report(result)
   with pytest.raises(UsageError, match=r"='bytes'.* not of SentencePiece"):
     benchmark.measure(make_config(), 1)
+
+
+# The library's own defaults, and LLaMA's settings: a space before each text.
+FOREIGN = {
+  'unigram': {'vocab_size': 61},
+  'llama': {
+    **{'vocab_size': 311, 'model_type': 'bpe', 'byte_fallback': True},
+    **{'normalization_rule_name': 'identity', 'split_digits': True},
+    **{'remove_extra_whitespaces': False},
+    'allow_whitespace_only_pieces': True,
+  },
+  'suffix': {'vocab_size': 61, 'treat_whitespace_as_suffix': True},
+}
+
+
+def long_text():
+  rng = np.random.default_rng(29)
+  words = [
+    'the',
+    'cat',
+    '  sat',
+    'on',
+    'a',
+    'mat.',
+    'é',
+    '漢',
+    '\n',
+    'x1',
+    '12',
+  ]
+  return ' '.join(rng.choice(words, size=1009))
+
+
+def pieces_of(text, made):
+  part = Part(Document('x', text), False)
+  return [*encode.pieces(part, made)]
+
+
+@pytest.mark.parametrize('kind', FOREIGN)
+@pytest.mark.parametrize('longest', [23, 331])
+def test_ids_of_a_long_document_are_those_of_the_library(
+  tmp_path, monkeypatch, kind, longest
+):
+  monkeypatch.setattr(encode, '_LONGEST', longest)
+  text, written = long_text(), io.BytesIO()
+  spm.SentencePieceTrainer.Train(
+    sentence_iterator=iter(text.splitlines()),
+    model_writer=written,
+    add_dummy_prefix=True,
+    hard_vocab_limit=False,
+    minloglevel=2,
+    **FOREIGN[kind],
+  )
+  path = tmp_path / 'foreign.model'
+  path.write_bytes(written.getvalue())
+  library = spm.SentencePieceProcessor(model_proto=written.getvalue())
+  made = tokenizer.build(f'sentencepiece_file({str(path)!r})', [])
+  cut = pieces_of(text, made)
+  assert len(cut) > len(text) // (longest + 40)
+  assert [piece.last for piece in cut] == [False] * (len(cut) - 1) + [True]
+  ids = np.concatenate(made.encode_batch([piece.text for piece in cut]))
+  np.testing.assert_array_equal(ids, library.encode(text))
+
+
+def test_a_tokenizer_without_added_spaces_cuts_after_newlines(monkeypatch):
+  monkeypatch.setattr(encode, '_LONGEST', 23)
+  text = long_text()
+  cut = pieces_of(text, tokenizer.build('bytes', []))
+  assert ''.join(piece.text for piece in cut) == text
+  assert max(len(piece.text) for piece in cut) == 23
+
+
+def test_without_a_space_a_document_is_not_cut(monkeypatch):
+  monkeypatch.setattr(encode, '_LONGEST', 7)
+  made = Slow()
+  made.parts_at_spaces = True
+  found = [piece.text for piece in pieces_of('x' * 17 + '  ab cd\n' * 3, made)]
+  assert found == ['x' * 17 + '  ab', 'cd\n  ab', 'cd\n  ab', 'cd\n']
+  assert len(pieces_of('漢' * 99, made)) == 1

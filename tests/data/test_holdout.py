@@ -5,6 +5,7 @@
 import pytest
 
 from gpt_jax.data import holdout
+from gpt_jax.data.sources.source import Document, Source
 from gpt_jax.spec import UsageError
 
 SOURCE = "text('docs/*.txt')"
@@ -57,11 +58,57 @@ def test_none_and_another_source(corpus):
   assert len(sides("text('valid.md')")[0]) == 37
 
 
+PASSAGES = 'passages("text(\'books/*.txt\')", chars=5)'
+
+
+def write_books(folder):
+  """41 books of 7 passages each."""
+  (folder / 'books').mkdir()
+  for i in range(41):
+    text = '\n\n'.join(f'book {i}, part {j}' for j in range(7))
+    (folder / 'books' / f'{i}#1.txt').write_text(text)
+
+
+def test_all_passages_of_a_document_are_on_one_side(corpus):
+  write_books(corpus)
+  books = sides('documents(fraction=0.3)', "text('books/*.txt')")
+  passages = sides('documents(fraction=0.3)', PASSAGES)
+  for whole, cut in zip(books, passages, strict=True):
+    assert 4 < len(whole) < 37 and len(cut) == 7 * len(whole)
+    # The side is that of the book: a hash of its name.
+    names = {d.name.removesuffix(f'#{i}') for d in cut for i in range(1, 8)}
+    assert {d.name for d in whole} == {n for n in names if n.endswith('.txt')}
+
+
+def test_of_a_mixture_only_passages_have_a_parent(corpus):
+  write_books(corpus)
+  for i in range(53):
+    (corpus / 'docs' / f'x#{i}').write_text(f'{i}')
+  text = f'mixture(a:{PASSAGES!r}, b:"text(\'docs/*\')")'
+  train, held = sides('documents(fraction=0.3)', text)
+  names = [{d.name for d in side} for side in (train, held)]
+  books = [{n.rpartition('#')[0] for n in s if n[0] == 'a'} for s in names]
+  assert len(books[0]) + len(books[1]) == 41 and not books[0] & books[1]
+  notes = [{n for n in side if n.startswith('b/x#')} for side in names]
+  assert min(map(len, notes)) > 4  # each drawn by itself, as ever
+
+
+def test_pieces_that_cleaning_cut_stay_with_their_document(corpus):
+  write_books(corpus)
+  pieces = [
+    (f'{i}.txt#{j}#{k}') for i in range(41) for j in (1, 2) for k in (0, 1)
+  ]
+  left = Source(lambda: (Document(n, n) for n in pieces), None, {})
+  parts = [*holdout.split(PASSAGES, 'documents(0.3)', left).parts()]
+  of = {(p.document.name.partition('#')[0], p.held_out) for p in parts}
+  assert len(of) == 41 and {held for _, held in of} == {True, False}
+
+
 @pytest.mark.parametrize(
   ('text', 'words'),
   [
-    ('tail(fraction=1.0)', ['data.holdout', '1.0', 'none']),
-    ('documents(fraction=-1)', ['data.holdout', '-1']),
+    ('tail(fraction=1.0)', ['data.holdout', 'fraction=1.0 must be below 1']),
+    ('documents(fraction=-1)', ['data.holdout', 'fraction=-1 must be above 0']),
     ('last', ['data.holdout', 'last', 'documents, jsonl, mixture, none']),
     ("text('gone')", ['data.holdout', 'gone', 'no file']),
     ('none, none', ['data.holdout', 'give one']),

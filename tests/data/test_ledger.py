@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data import ledger, pipeline, prepare
+from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
 
 LENGTH = 13
@@ -32,7 +33,9 @@ def test_the_documents_named_are_those_in_the_batches(store):
   )
   arguments = dict(length=LENGTH, seed=SEED, start=2, stop=8, rows=ramp.batch)
   found = list(ledger.steps(store, **arguments))
-  batches = list(pipeline.batches(store, **arguments))
+  batches = list(
+    pipeline.batches(store, **arguments, make_batch=causal.make_batch)
+  )
   assert [s.step for s in found] == [*range(2, 8)]
   assert {row.epoch for row in found[-1].rows} == {1, 2}
   numbers = [row.row for s in found for row in s.rows]

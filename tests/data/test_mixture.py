@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data import (
+  array_writer,
   encode,
   files,
   ledger,
@@ -17,7 +18,8 @@ from gpt_jax.data import (
   prepare,
   store,
 )
-from gpt_jax.data.mixture import Order
+from gpt_jax.data.mixture_order import Order
+from gpt_jax.objectives import causal
 from gpt_jax.spec import UsageError
 
 LENGTH = 13
@@ -133,7 +135,7 @@ def test_the_ledger_names_the_documents_in_the_batches(config):
     length=LENGTH, seed=5, start=1, stop=40, rows=lambda step: (7 * step, 7)
   )
   found = [*ledger.steps(made, **arguments)]
-  batches = [*pipeline.batches(made, **arguments)]
+  batches = [*pipeline.batches(made, **arguments, make_batch=causal.make_batch)]
   for step, batch in zip(found, batches, strict=True):
     for b, row in enumerate(step.rows):
       claimed = np.concatenate([tokens[d][i:j] for d, i, j in row.spans])
@@ -167,8 +169,8 @@ def test_weights_are_no_part_of_the_store(config):
 
 def test_preparing_a_mixture_is_gone_on_with(config, monkeypatch):
   monkeypatch.setattr(encode, '_BATCH', 1)
-  monkeypatch.setattr(store, '_CHUNK', 64)
-  monkeypatch.setattr(store, '_SHARD_BYTES', 1024)
+  monkeypatch.setattr(array_writer, '_CHUNK', 64)
+  monkeypatch.setattr(array_writer, '_SHARD_BYTES', 1024)
   monkeypatch.setattr(manifest, 'BLOCK', 64)
 
   def report(stage, done, total):
@@ -190,9 +192,12 @@ def test_preparing_a_mixture_is_gone_on_with(config, monkeypatch):
     ('mixture(low:0.5, low:0.5)', ['one weight']),
     ('mixture', ['one weight']),
     ("mixture(low:'x')", ['one weight']),
+    ('mixture(low:True)', ['one weight']),
+    ('mixture(low:1e999)', ['one weight']),
     ('mixture(low:0.99999, high:0.00001)', ['below 5e-05']),
     ('mixture(low:0.5, wide:0.5)', ["no 'wide'", 'data.sources.wide', 'low']),
     ("mixture(low:1.0, draw='x')", ["'x'", 'with_replacement']),
+    ("mixture(low:1.0, shares='x')", ["'x'", 'rows, tokens']),
     ('mixture(low:1.0, from_token=5)', ['begin at tokens [5]', 'first']),
     ('mixture(low:1.0), stdlib', ['unknown', 'stdlib']),
     ('mixture(low:0.5, unused:0.5)', ['data.sources.unused', 'no file']),
@@ -212,3 +217,20 @@ def test_other_mistakes_are_named(config):
     prepare.ensure(config, 'D')
   with pytest.raises(UsageError, match=r'data.sources.none: .*one row of 14'):
     Order(mixture.phases('mixture(none:1.0)'), {}, length=LENGTH, seed=0)
+
+
+def test_tokens_of_full_rows_are_shared_as_rows_are():
+  tokens = order(f"{TEXT[:-1]}, shares='tokens')")
+  assert places(tokens, 0, 300) == places(order(TEXT), 0, 300)
+
+
+def test_a_source_of_next_to_no_rows_is_refused():
+  text = "mixture(web:0.999, books:0.001, shares='tokens')"
+  with pytest.raises(UsageError, match=r'0\.001 of books is that of'):
+    Order(
+      mixture.phases(text),
+      SIZES,
+      length=LENGTH,
+      seed=0,
+      tokens={'web': 997, 'books': 31 * LENGTH * 10},
+    )

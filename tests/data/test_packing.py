@@ -3,6 +3,7 @@
 """Rows of whole documents: each token once, no document sees another."""
 
 import itertools
+import logging
 
 import jax
 import numpy as np
@@ -108,7 +109,7 @@ def test_the_loss_of_packed_documents_is_that_of_each_alone():
       # What it is predicted from: of a long document, the token before.
       before.append(document[i - 1] if i else EOS)
   (packed,) = pipeline.evaluation_batches(
-    store, length=length, rows=len(pieces)
+    store, length=length, rows=len(pieces), make_batch=causal.make_batch
   )
   assert len(rows_of(SIZES, length)) < len(pieces)
   sizes = np.array([len(piece) for piece in pieces])
@@ -142,7 +143,7 @@ def test_every_host_and_epoch_has_its_rows():
   source = pipeline.RowSource(store, length=length, seed=3)
   for epoch in range(2):
     rows = source.batch(
-      range(epoch * count, (epoch + 1) * count), pipeline.causal
+      range(epoch * count, (epoch + 1) * count), causal.make_batch
     )
     found = rows['targets'][rows['weights'] > 0]
     everything = store.tokens(0, len(store))
@@ -186,6 +187,61 @@ def test_the_config_chooses_them(corpus, make_config):
   config.data.rows = 'documents'
   store = prepare.ensure(config, 'D')
   batch = next(
-    pipeline.evaluation_batches(store.validation(), length=101, rows=3)
+    pipeline.evaluation_batches(
+      store.validation(), length=101, rows=3, make_batch=causal.make_batch
+    )
   )
   assert batch['segments'].max() > 0
+
+
+def shares_of_tokens(source, phase, first, stop):
+  """The share of the targets that each source has in rows of the run."""
+  sizes = dict.fromkeys(phase, 0)
+  for i in range(first, stop):
+    place = source.place(i)
+    sizes[place.source] += len(source.span(place))
+  return {n: size / sum(sizes.values()) for n, size in sizes.items()}
+
+
+def test_weights_are_shares_of_tokens_where_it_says_so(caplog):
+  # In rows of 97 one source fills 61 of them at most, one 26 to 86, and one of
+  # long documents nearly all.
+  rng = np.random.default_rng(23)
+  length, sizes, parts = 97, [], {}
+  for name, (low, high), count in (
+    ('long', (970, 1100), 31),
+    ('medium', (20, 90), 211),
+    ('pairs', (50, 62), 307),
+  ):
+    sizes += rng.integers(low, high, size=count).tolist()
+    parts[name] = sum(sizes)
+  first = {'long': 0.5, 'medium': 0.2, 'pairs': 0.3}
+  then = {'long': 0.1, 'pairs': 0.9}
+  text = ', '.join(
+    'mixture('
+    + ''.join(f'{name}:{weight}, ' for name, weight in phase.items())
+    + f"from_token={from_row * length}, shares='tokens')"
+    for phase, from_row in ((first, 0), (then, 7919))
+  )
+  store = make_store(sizes, parts)
+  with caplog.at_level(logging.INFO):
+    source = pipeline.RowSource(
+      store.ordered(text, 'documents'), length=length, seed=5
+    )
+  assert 'from token 0 weights are shares of tokens: long 0.397' in caplog.text
+  for phase, start, stop in ((first, 0, 7919), (then, 7919, 15_000)):
+    found = shares_of_tokens(source, phase, start, stop)
+    for name, weight in phase.items():
+      assert abs(found[name] - weight) < 0.003, (name, found)
+  # Any row alone is what it is among all: a run may be resumed.
+  again = pipeline.RowSource(store, length=length, seed=5)
+  assert again.place(12_345) == source.place(12_345)
+  # Shares of rows are the default, and their tokens are other shares.
+  rows = make_store(sizes, parts).ordered(
+    text.replace("shares='tokens'", "shares='rows'"), 'documents'
+  )
+  source = pipeline.RowSource(rows, length=length, seed=5)
+  found = shares_of_tokens(source, first, 0, 7919)
+  assert found['pairs'] < 0.25 and found['long'] > 0.55
+  plain = phases(text.replace(", shares='tokens'", ''))
+  assert plain == rows.mixture

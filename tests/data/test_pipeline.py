@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpt_jax.data import pipeline, prepare
 from gpt_jax.data.store import TokenStore
+from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
 from gpt_jax.spec import UsageError
 
@@ -56,7 +57,7 @@ def run(store, start, stop, rows=five, **kwargs):
     pipeline.batches(
       store,
       **(dict(length=LENGTH, seed=SEED, start=start, stop=stop, rows=rows)),
-      **kwargs,
+      **(dict(make_batch=causal.make_batch) | kwargs),
     )
   )
 
@@ -285,7 +286,10 @@ def test_an_objective_makes_the_arrays(store):
 
 def evaluate(store, length, rows, **kwargs):
   return list(
-    pipeline.evaluation_batches(store, length=length, rows=rows, **kwargs)
+    pipeline.evaluation_batches(
+      store,
+      **(dict(length=length, rows=rows, make_batch=causal.make_batch) | kwargs),
+    )
   )
 
 
@@ -329,7 +333,7 @@ def test_evaluation_on_hosts(store, num_hosts):
 
 def test_evaluation_keeps_weights_of_the_objective(store):
   def make_batch(rows):
-    made = pipeline.causal(rows)
+    made = causal.make_batch(rows)
     return made | {'weights': (rows[:, 1:] % 2).astype(np.float32)}
 
   made = evaluate(store, LENGTH, 5, make_batch=make_batch)
@@ -343,7 +347,11 @@ def test_a_corpus_shorter_than_a_row_is_refused(store):
   assert source.rows_per_epoch == 1
   np.testing.assert_array_equal(source.read([0, 1])[1], store.tokens(0, n))
   with pytest.raises(UsageError) as e:
-    pipeline.batches(store, length=n, seed=0, start=0, stop=1, rows=five)
+    pipeline.batches(
+      store,
+      **dict(length=n, seed=0, start=0, stop=1, rows=five),
+      make_batch=causal.make_batch,
+    )
   assert f'{n} tokens, a row needs {n + 1}' in str(e.value)
   assert 'context_length' in str(e.value)
 
@@ -364,7 +372,9 @@ def wait_until_none_prefetches():
 def test_threads_end_with_the_iterator(store):
   wait_until_none_prefetches()
   stream = pipeline.batches(
-    store, length=LENGTH, seed=SEED, start=0, stop=10**9, rows=five
+    store,
+    **dict(length=LENGTH, seed=SEED, start=0, stop=10**9, rows=five),
+    make_batch=causal.make_batch,
   )
   next(stream)
   assert prefetching()
@@ -391,7 +401,9 @@ def test_slow_reads_run_while_a_step_does(store, monkeypatch):
   monkeypatch.setattr(TokenStore, 'read_many', slow)
   made = []
   stream = pipeline.batches(
-    on_disk, length=LENGTH, seed=SEED, start=0, stop=11, rows=five
+    on_disk,
+    **dict(length=LENGTH, seed=SEED, start=0, stop=11, rows=five),
+    make_batch=causal.make_batch,
   )
   thread = threading.Thread(target=lambda: made.extend(stream))
   thread.start()
@@ -410,7 +422,9 @@ def test_an_error_comes_at_its_step(store):
     return five(step)
 
   stream = pipeline.batches(
-    store, length=LENGTH, seed=SEED, start=5, stop=10, rows=rows
+    store,
+    **dict(length=LENGTH, seed=SEED, start=5, stop=10, rows=rows),
+    make_batch=causal.make_batch,
   )
   assert_same([next(stream), next(stream)], run(store, 5, 7))
   with pytest.raises(RuntimeError, match='no rows'):
@@ -422,7 +436,9 @@ def test_an_error_comes_at_its_step(store):
 def test_damage_found_while_prefetching_is_told_to_the_user(store, corpus):
   on_disk = TokenStore.open(store.folder, in_memory_bytes=0)
   stream = pipeline.batches(
-    on_disk, length=LENGTH, seed=SEED, start=0, stop=9, rows=five
+    on_disk,
+    **dict(length=LENGTH, seed=SEED, start=0, stop=9, rows=five),
+    make_batch=causal.make_batch,
   )
   (corpus / 'D/tokens/c/0').unlink()
   with pytest.raises(UsageError, match='prepare the data again') as e:

@@ -14,9 +14,17 @@ import threading
 import numpy as np
 import pytest
 
-from gpt_jax.data import build, encode, files, manifest, prepare, store
+from gpt_jax.data import (
+  array_writer,
+  build,
+  encode,
+  files,
+  manifest,
+  prepare,
+)
+from gpt_jax.data.array_writer import ArrayWriter
 from gpt_jax.data.sources import sources
-from gpt_jax.data.store import ArrayWriter, TokenStore
+from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -27,10 +35,10 @@ CHILD = """
 import sys
 sys.path.insert(0, sys.argv[2])  # this checkout, whatever is installed
 from ml_collections import ConfigDict
-from gpt_jax.data import encode, manifest, prepare, store
+from gpt_jax.data import array_writer, encode, manifest, prepare
 if __name__ == '__main__':
-  encode._BATCH, encode._ALONE, store._CHUNK, manifest.BLOCK = 1, 2, 64, 64
-  store._SHARD_BYTES = 512
+  encode._BATCH, encode._ALONE, manifest.BLOCK = 1, 2, 64
+  array_writer._CHUNK, array_writer._SHARD_BYTES = 64, 512
 config = ConfigDict({
   'data': {'source': "text('docs/*.txt')", 'holdout': 'documents(0.2)',
     'clean': 'none', 'compression': 'none', 'workers': int(sys.argv[1])},
@@ -257,8 +265,8 @@ def test_a_killed_process_is_gone_on_from(corpus, hf_tokenizer):
 def small(monkeypatch):
   """Small shards: many of them in a small corpus."""
   monkeypatch.setattr(encode, '_BATCH', 1)
-  monkeypatch.setattr(store, '_CHUNK', 64)
-  monkeypatch.setattr(store, '_SHARD_BYTES', 512)
+  monkeypatch.setattr(array_writer, '_CHUNK', 64)
+  monkeypatch.setattr(array_writer, '_SHARD_BYTES', 512)
   monkeypatch.setattr(manifest, 'BLOCK', 64)
 
 

@@ -279,3 +279,41 @@ def test_rows_are_restricted_each_by_itself():
   for seed in range(7):
     found = Sampler(top_k=1)(rows, jax.random.key(seed))
     np.testing.assert_array_equal(found, [2, 4])
+
+
+# Caches ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'length, longest, slots',
+  [
+    *((1, 8192, 64), (64, 8192, 64), (65, 8192, 128), (512, 8192, 512)),
+    *((513, 8192, 1024), (1025, 8192, 1536), (8000, 8192, 8192)),
+    *((70, 100, 100), (13, 13, 13)),
+  ],
+)
+def test_a_cache_has_the_size_of_what_it_holds(length, longest, slots):
+  assert sample.bucket(length, longest) == slots
+
+
+def test_the_declared_context_costs_nothing():
+  """The programs of a model that could read far more are no larger."""
+  long = model().clone(context_length=4099, position='none')
+  form, weights = sample.in_place(long, tiny.params(long))
+  _, caches = sample.prefill(
+    weights,
+    np.array([[5, 3, 1]]),
+    np.array([3]),
+    jax.random.key(0),
+    model=form,
+    sampler=GREEDY,
+    capacity=sample.bucket(3 + 5, long.context_length),
+  )
+  assert {x.shape[-3] for x in jax.tree.leaves(caches)} == {64}
+
+
+def test_prompts_are_read_in_blocks(monkeypatch):
+  """Rows end in the first, the second and the third block of three tokens."""
+  expected = generate(PROMPTS)
+  monkeypatch.setattr(sample, 'BLOCK', 3)
+  assert generate(PROMPTS) == expected

@@ -73,6 +73,27 @@ def test_scores_equal_one_row_at_a_time(sizes):
     assert found.cut == max(whole - LENGTH - 1, 0)
 
 
+@pytest.mark.parametrize('sizes, few', [((1, 1, 1), 1), ((2, 2, 2), 4)])
+def test_a_batch_is_no_larger_than_its_rows(monkeypatch, sizes, few):
+  scorer = make(sizes)
+  shapes = []
+  score_rows = scorer._score
+
+  def recorded(params, batch, *, width):
+    shapes.append(batch['inputs'].shape)
+    return score_rows(params, batch, width=width)
+
+  scorer._score = recorded
+  ids = np.arange(17, dtype=np.int32)
+  full = scorer._num_rows(16)
+  for number in (1, full, full + 1):
+    scorer.rows([Row(ids, 2)] * number, Journal(None, ''), quiet)
+  assert full > few
+  assert shapes == [(few, 16), (full, 16), (full, 16), (few, 16)]
+  monkeypatch.setattr(score, '_MOST_TOKENS', 16)
+  assert scorer._num_rows(16) == few
+
+
 def test_greedy_text_is_told_from_another():
   scorer = make()
   (answer,) = scorer.answers(['ab'], 3, Journal(None, ''), quiet)

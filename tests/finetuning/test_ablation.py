@@ -13,10 +13,10 @@ import pytest
 from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.commands import ablation
 from gpt_jax.data.tokenizers.tokenizer import Bytes
-from gpt_jax.finetuning import finetune, pretrained, setup
-from gpt_jax.finetuning.setup import Pretrained
+from gpt_jax.finetuning import ablation, finetune, pretrained, setup
+from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.plots import losses
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCORES = {'full': 0.75, 'scratch': 0.5, 'layers_2': 0.7, 'layers_10': 0.72}
@@ -38,7 +38,7 @@ def runs(monkeypatch):
     path.write_text(json.dumps(result))
 
   monkeypatch.setattr(finetune, 'finetune', run)
-  monkeypatch.setattr(ablation.losses, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(losses, 'loss_curves', lambda *_, **__: '')
   monkeypatch.setattr(pretrained, 'pretrained', lambda init: Pretrained(init))
   return found
 
@@ -112,7 +112,7 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
     (path / finetune.RESULT).write_text(json.dumps(result))
 
   monkeypatch.setattr(finetune, 'finetune', run)
-  monkeypatch.setattr(ablation.losses, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(losses, 'loss_curves', lambda *_, **__: '')
   table = tmp_path / 'glue/RTE/train.tsv'
   table.parent.mkdir(parents=True)
   rows = 'a\tb\tentailment\nc\td\tnot_entailment\n'

@@ -5,6 +5,7 @@
 import csv
 import functools
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -17,12 +18,12 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops
 from gpt_jax.finetuning import pretrained as pretrained_lib
+from gpt_jax.finetuning import transfer
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.task_data import Scale, Split, TaskData, _judged
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.nn import lowest_layers as layers
-from gpt_jax.nn import transfer
 from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
@@ -439,12 +440,13 @@ def test_balanced_weights_count_the_classes_alike():
   np.testing.assert_allclose(build(labels, 2)[labels].mean(), 1)
 
 
+def task_data(count, seed):
+  rows = Rows(*[np.zeros((count, 1, 2), np.int32)] * 3, 0)
+  return TaskData(Split(Task('classification', {}, ('',)), rows), seed=seed)
+
+
 def test_the_order_is_a_function_of_the_seed():
-  rows = Rows(*[np.zeros((7, 1, 2), np.int32)] * 3, 0)
-  data, other = (
-    TaskData(Split(Task('classification', {}, ('',)), rows), seed=seed)
-    for seed in (3, 4)
-  )
+  data, other = (task_data(7, seed) for seed in (3, 4))
   order = data.row_numbers(0, 21)
   epochs = [order[i : i + 7] for i in (0, 7, 14)]
   assert all(sorted(epoch) == [*range(7)] for epoch in epochs)
@@ -452,3 +454,32 @@ def test_the_order_is_a_function_of_the_seed():
   assert data.row_numbers(5, 4) == order[5:9]
   assert other.row_numbers(0, 21) != order
   assert data.epochs(21) == {'epochs': 3.0}
+
+
+def test_the_order_is_well_mixed():
+  """Neighbours in the order are as far apart as chance has them.
+
+  Grain's own shuffle leaves a correlation of about 0.09, 23 standard
+  deviations of what 65,536 independent rows have.
+  """
+  order = np.array(task_data(65_536, seed=0).row_numbers(0, 65_536))
+  found = np.corrcoef(order[:-1], order[1:])[0, 1]
+  assert abs(found) < 5 / math.sqrt(65_536)
+
+
+def test_a_run_begun_in_another_order_does_not_go_on(
+  workdir, task, tmp_path, capsys
+):
+  """Of before the order was named: refused, but for one that has ended."""
+  old = tmp_path / 'old'
+  shutil.copytree(workdir, old)
+  saved = json.loads((old / 'config.json').read_text())
+  assert saved['finetune'].pop('order') == 'shuffle(rounds=12)'
+  (old / 'config.json').write_text(json.dumps(saved))
+  assert main(flags(task, old, '--json')) == 0
+  assert 'dev' in json.loads(capsys.readouterr().out)
+  (old / 'result.json').unlink()
+  assert main(flags(task, old)) == 2
+  said = capsys.readouterr().err.strip().splitlines()[-1]
+  assert f'--workdir={old}: its run was begun by a version that' in said
+  assert not (old / 'result.json').exists()

@@ -12,9 +12,9 @@ import pytest
 from gpt_jax import spec
 from gpt_jax.data import records
 from gpt_jax.data.tokenizers.tokenizer import Bytes
-from gpt_jax.finetuning import task_rows, tasks
+from gpt_jax.finetuning import sequences, task_rows, tasks
 from gpt_jax.finetuning.known_tasks import TASKS
-from gpt_jax.finetuning.task_rows import Special
+from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.spec import UsageError
 
@@ -320,7 +320,7 @@ def test_no_text_keeps_less_than_the_released_code_gives_it(seed):
   rng = np.random.default_rng(seed)
   length = int(rng.integers(8, 40))
   texts = [np.arange(n) for n in rng.integers(0, 40, size=2)]
-  kept = task_rows.fit(texts, length - 3)
+  kept = sequences.fit(texts, length - 3)
   for text, part in zip(texts, kept, strict=True):
     np.testing.assert_array_equal(part, text[: len(part)])
     assert len(part) >= min(len(text), length // 2 - 2)
@@ -356,4 +356,4 @@ def test_answers_differ_in_number():
     Example('t:2', ('c', 'a', 'b', 'd'), 0),
   ]
   with pytest.raises(UsageError, match=r't:2: has 3 answers, others 2'):
-    task_rows.num_sequences(of, examples)
+    sequences.num_sequences(of, examples)

@@ -3,6 +3,7 @@
 """Four simulated hosts, preempted on the way, train as one machine does."""
 
 import numpy as np
+import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
@@ -35,6 +36,8 @@ XLA = (
 )
 
 
+# Nine processes that train; test_launch.py has the script alone.
+@pytest.mark.slow
 def test_create_run_preempt_resume_finish(tmp_path, monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   monkeypatch.setenv('XLA_FLAGS', XLA)

@@ -13,8 +13,8 @@ from flax import linen as nn
 from configs import base
 from gpt_jax import sharding, spec
 from gpt_jax.nn import backends, devices
-from gpt_jax.nn.backends import BACKENDS, Request
-from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
@@ -51,10 +51,7 @@ def request(
 
 def attend(text, asked):
   """As the layer does."""
-  q, k, v, *rest = asked
-  names = Request._fields[3:]
-  kwargs = dict(zip(names, rest, strict=True))
-  return backends.attend_rows(q, k, v, backend=backend(text), **kwargs)
+  return backends.attend_rows(asked, backend=backend(text))
 
 
 PADDING = Visibility(np.ones((B, L), bool), None)

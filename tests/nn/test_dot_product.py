@@ -5,12 +5,13 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from gpt_jax import spec
 from gpt_jax.nn import dot_product
-from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.masks import PATTERNS
 from tests.support import reference
 
@@ -45,7 +46,7 @@ def run(text, *args, visibility=EVERYTHING, bias=None, scale=0.3):
 
   def apply(q, k, v, visibility, bias):
     return dot_product.attend_within(
-      q, k, v, pattern=pattern, visibility=visibility, scale=scale, bias=bias
+      Request(q, k, v, pattern, visibility, scale, bias)
     )
 
   return jax.jit(apply)(*args, visibility, bias)
@@ -79,10 +80,14 @@ def test_blocks_of_queries(text, seen):
   bias = np.random.default_rng(2).normal(size=(B, H, L, L))
   mask = padding() if seen in ('padding', 'both') else None
   ids = documents() if seen in ('documents', 'both') else None
+  # Each document has blocks of its own.
+  start = np.zeros((B, L), int)
+  if ids is not None:
+    start = np.array([[list(row).index(x) for x in row] for row in ids])
 
   def sees(b, i, j):
     return (
-      reference.sees(KINDS[text], i, j)
+      reference.sees(KINDS[text], i - start[b, i], j - start[b, i])
       and (mask is None or mask[b, j])
       and (ids is None or ids[b, i] == ids[b, j])
     )
@@ -163,6 +168,38 @@ def test_a_query_that_sees_nothing_gives_no_nan():
   for gradient in gradients(q, k, v):
     assert np.isfinite(gradient).all()
     assert not np.any(gradient[~mask])
+
+
+def test_bfloat16_scores_are_not_rounded():
+  """Large scores, which bfloat16 would round by up to an eighth."""
+  q, k, v = (np.asarray(jnp.asarray(x, 'bfloat16')) for x in qkv())
+  wide = [np.float64(np.float32(x)) for x in (q, k, v)]
+  # No power of two: queries must not be rounded when they are scaled either.
+  scale = 5.3
+  expected = reference.attend(*wide, lambda b, i, j: j <= i, scale=scale)
+  assert (
+    np.abs(np.einsum('blhk,bmk->bhlm', wide[0], wide[1][:, :, 0])).max() > 9
+  )
+  found = np.float64(np.float32(run('full', q, k, v, scale=scale)))
+  # What is left: probabilities and outputs are rounded to eight bits.
+  bound = 2.0**-7 * np.abs(wide[2]).max()
+  assert np.abs(found - expected).max() < bound
+
+
+def test_bfloat16_gradients():
+  """Those of scores are rounded once, to what their inputs are."""
+  q, k, v = (np.asarray(jnp.asarray(x, 'bfloat16')) for x in qkv())
+
+  def loss(q, k, v):
+    out = run('local(window=11)', q, k, v)
+    return (jnp.asarray(out, jnp.float32) ** 2).sum()
+
+  gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+  exact = gradients(*(np.float32(x) for x in (q, k, v)))
+  for found, expected in zip(gradients(q, k, v), exact, strict=True):
+    assert found.dtype == jnp.bfloat16
+    error = np.abs(np.float32(found) - expected)
+    assert error.max() < 0.02 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize('text', KINDS)

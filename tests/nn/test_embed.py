@@ -70,7 +70,7 @@ def test_scales_by_width(scale, expected):
 
 def test_plain_choices():
   plain = spec.build('model.input', 'tokens', INPUTS)
-  assert (plain.scale(D), plain.num_segments, plain.norm) == (1.0, 0, False)
+  assert (plain.scale(D), plain.num_token_types, plain.norm) == (1.0, 0, False)
   for text, tied in (('tied', True), ('untied', False)):
     plain = spec.build('model.output', text, OUTPUTS)
     assert (plain.tied, plain.bias, plain.scale(D)) == (tied, False, 1.0)

@@ -16,8 +16,8 @@ B, L, D = tiny.B, tiny.L, tiny.D
   'text, scale',
   [
     ("tokens(scale='sqrt')", D**0.5),
-    ("tokens(scale='rsqrt', segments=2)", D**-0.5),
-    ('tokens(segments=3, norm=True)', 1.0),
+    ("tokens(scale='rsqrt', token_types=2)", D**-0.5),
+    ('tokens(token_types=3, norm=True)', 1.0),
     ('tokens(norm=True)', 1.0),
   ],
 )
@@ -25,33 +25,33 @@ def test_input(text, scale):
   """norm(scale * token + segment + position): only tokens are scaled."""
   model = tiny.model(input=text, num_layers=1)
   params, tokens = tiny.params(model), tiny.tokens(B, L)
-  kinds = tiny.tokens(B, L, vocab_size=2, seed=5)
+  types = tiny.tokens(B, L, vocab_size=2, seed=5)
 
   @jax.jit
-  def embedded(params, kinds):
+  def embedded(params, types):
     _, sown = model.apply(
-      {'params': params}, tokens, kinds_BL=kinds, mutable='intermediates'
+      {'params': params}, tokens, token_types_BL=types, mutable='intermediates'
     )
     return sown['intermediates']['embedded'][0]
 
-  def by_hand(kinds):
+  def by_hand(types):
     p = reference.to_float64(params)
     x = scale * p['embed']['embedding'][tokens]
-    if 'segments' in text:
-      x = x + p['segments']['embedding'][kinds]
+    if 'token_types' in text:
+      x = x + p['segments']['embedding'][types]
     x = x + p['positions']['embedding'][:L]
     return reference.normalize(p, 'embed_norm', x) if 'norm' in text else x
 
-  segments = 'segments' in text
-  found = embedded(params, kinds if segments else None)
-  np.testing.assert_allclose(found, by_hand(kinds), rtol=1e-4, atol=1e-5)
-  if segments:
-    # Without kinds, all tokens are of the first.
-    plain = by_hand(np.zeros_like(kinds))
+  typed = 'token_types' in text
+  found = embedded(params, types if typed else None)
+  np.testing.assert_allclose(found, by_hand(types), rtol=1e-4, atol=1e-5)
+  if typed:
+    # Without types, all tokens are of the first.
+    plain = by_hand(np.zeros_like(types))
     found = embedded(params, None)
     np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-5)
-    assert not np.allclose(plain, by_hand(kinds))
-  assert ('segments' in params) == segments
+    assert not np.allclose(plain, by_hand(types))
+  assert ('segments' in params) == typed
   assert ('embed_norm' in params) == ('norm' in text)
 
 

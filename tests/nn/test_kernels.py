@@ -6,8 +6,6 @@ Splash runs in interpret mode here. cuDNN needs a GPU: only what is asked of it
 is tested.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +16,8 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from configs import base
 from gpt_jax import sharding, spec
 from gpt_jax.nn import backends, kernels
-from gpt_jax.nn.backends import BACKENDS, Request
-from gpt_jax.nn.dot_product import Visibility, attend_within
+from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.dot_product import Request, Visibility, attend_within
 from gpt_jax.nn.masks import PATTERNS
 from tests.support import tiny
 
@@ -75,15 +73,8 @@ def results(text, inputs, attention='full', seen=EVERYTHING):
     weight = seen.key_mask_BM
 
   def loss(q, k, v, seen):
-    out = backends.attend_rows(
-      q,
-      k,
-      v,
-      backend=chosen,
-      pattern=pattern(attention),
-      visibility=seen,
-      scale=K**-0.5,
-    )
+    asked = Request(q, k, v, pattern(attention), seen, K**-0.5)
+    out = backends.attend_rows(asked, backend=chosen)
     out *= weight[..., None, None]
     return jnp.sum(out**2), out
 
@@ -126,15 +117,9 @@ def test_documents_have_no_gradient_to_each_other(fused_until):
   second = documents() == 1
 
   def loss(q, k, v):
-    out = backends.attend_rows(
-      q,
-      k,
-      v,
-      backend=backends.splash(128, fused_until, interpret=True),
-      pattern=pattern('full'),
-      visibility=SEEN['documents'],
-      scale=K**-0.5,
-    )
+    asked = Request(q, k, v, pattern('full'), SEEN['documents'], K**-0.5)
+    backend = backends.splash(128, fused_until, interpret=True)
+    out = backends.attend_rows(asked, backend=backend)
     return (out**2)[second].sum()
 
   for gradient in jax.jit(jax.grad(loss, (0, 1, 2)))(*qkv()):
@@ -225,13 +210,15 @@ def test_cudnn_is_asked_for_the_reference(attention, monkeypatch):
   monkeypatch.setattr(jax.nn, 'dot_product_attention', stand_in)
   inputs = qkv()
 
-  def run(attend, **kwargs):
-    return jax.jit(functools.partial(attend, **kwargs))(*inputs)
+  def run(attend):
+    def apply(q, k, v):
+      return attend(Request(q, k, v, pattern(attention), EVERYTHING, 0.3))
 
-  shared = {'pattern': pattern(attention), 'scale': 0.3}
+    return jax.jit(apply)(*inputs)
+
   with sharding.use(tiny.make_mesh(2, 1, 2), RULES):
-    found = run(kernels.cudnn, **shared)
-  expected = run(attend_within, visibility=EVERYTHING, **shared)
+    found = run(kernels.cudnn)
+  expected = run(attend_within)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
   assert asked == ['cudnn']
 
@@ -251,7 +238,7 @@ def test_lowers_for_tpu(fused_until):
   mesh = AbstractMesh((2, 1, 1, 2), sharding.AXES, abstract_device=device)
 
   def loss(q, k, v):
-    asked = Request(q, k, v, pattern('full'), EVERYTHING, 0.3, None, None)
+    asked = Request(q, k, v, pattern('full'), EVERYTHING, 0.3)
     assert backends.pick(asked).name == 'splash'
     run = backends.splash(fused_until=fused_until).run
     return jnp.sum(run(asked).astype(jnp.float32))

@@ -101,6 +101,9 @@ def test_pattern(text, drawing):
   np.testing.assert_array_equal(
     pattern.visible(index[:, None], index[None, :]), expected
   )
+  np.testing.assert_array_equal(
+    pattern.num_visible(len(expected)), expected.sum(axis=1)
+  )
 
 
 @pytest.mark.parametrize(
@@ -164,12 +167,12 @@ def test_decoding_sees_the_same_sets():
 )
 def test_sizes_must_be_positive(name, field, size):
   with pytest.raises(UsageError, match=f'{field}={size} must be at least 1'):
-    PATTERNS[name](size)
+    spec.build('model.attention', f'{name}({size})', PATTERNS)
 
 
 def test_fixed_needs_a_summary():
   with pytest.raises(UsageError, match='summary=0 must be at least 1'):
-    PATTERNS['fixed'](3, summary=0)
+    spec.build('model.attention', 'fixed(3, summary=0)', PATTERNS)
   # All of a block is the most (above: `fixed(3, 3)`).
   with pytest.raises(UsageError, match=r'model\.attention: summary=4 .*3$'):
     PATTERNS['fixed'](3, summary=4)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.nn.attention import SegmentMemory
 from gpt_jax.nn.caches import init_memories
+from gpt_jax.nn.context import SegmentMemory
 from gpt_jax.nn.transformer import layer_outputs
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -130,5 +130,5 @@ def test_refusals():
     with pytest.raises(UsageError, match='keeps no memory'):
       init_memories(make(position=position), B)
   for sizes in ((-1, 0), (0, -1)):
-    with pytest.raises(UsageError, match='must be at least 0'):
+    with pytest.raises(UsageError, match='=-1 must be at least 0'):
       init_memories(make(*sizes), B)

@@ -345,13 +345,12 @@ def test_memory_is_linear_in_the_tokens(factor):
 @pytest.mark.parametrize(
   'text, why',
   [
-    ('num_experts=0', 'switch(num_experts=0): must be at least 1'),
+    ('num_experts=0', 'num_experts=0 must be at least 1'),
     ("num_experts=2, expert='switch'", "switch(expert='switch'): unknown; one"),
     ('num_experts=2, top_k=3', 'switch(top_k=3): must be from 1 to num_exp'),
-    (
-      'num_experts=2, top_k=0',
-      'switch(top_k=0): must be from 1 to num_experts',
-    ),
+    ('num_experts=2, top_k=0', 'top_k=0 must be at least 1'),
+    ('num_experts=2, capacity_factor=1e999', "must be a positive number or 'n"),
+    ('num_experts=2, renormalize=1', 'renormalize=1 is not bool | None'),
     (
       'num_experts=2, capacity_factor=0',
       "switch(capacity_factor=0): must be a positive number or 'none'",
@@ -360,15 +359,16 @@ def test_memory_is_linear_in_the_tokens(factor):
       "num_experts=2, eval_capacity_factor='all'",
       "switch(eval_capacity_factor='all'): must be a positive number or 'none'",
     ),
-    ('num_experts=2, group_size=-1', 'switch(group_size=-1): must not be neg'),
-    ('num_experts=2, jitter=1.0', 'switch(jitter=1.0): must be at least 0 and'),
-    ('num_experts=2, balance=-0.1', 'switch(balance=-0.1): must not be negat'),
+    ('num_experts=2, group_size=-1', 'group_size=-1 must be at least 0'),
+    ('num_experts=2, jitter=1.0', 'jitter=1.0 must be below 1'),
+    ('num_experts=2, balance=-0.1', 'balance=-0.1 must be at least 0'),
   ],
 )
 def test_bad_arguments(text, why):
   with pytest.raises(UsageError) as error:
     spec.build('model.ffn', f'switch({text})', FFNS)
-  assert str(error.value).startswith('model.ffn: ' + why)
+  assert str(error.value).startswith('model.ffn')
+  assert why in str(error.value)
   assert '\n' not in str(error.value)
 
 

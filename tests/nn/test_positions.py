@@ -13,7 +13,7 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn.positions import POSITIONS, Position
+from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.spec import UsageError
 from tests.support import reference
 
@@ -52,10 +52,6 @@ def make(text, d_model=D):
 def test_hooks(text, hooks):
   used = {name for name, hook in build(text)._asdict().items() if hook}
   assert used == hooks
-
-
-def test_none_uses_nothing():
-  assert build('none') == Position()
 
 
 @pytest.mark.parametrize('offset', [0, 2])

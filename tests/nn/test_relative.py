@@ -12,8 +12,9 @@ from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn import dot_product
-from gpt_jax.nn.attention import Attention, Context, KVCache
+from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.context import Context, KVCache
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS

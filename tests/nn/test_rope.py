@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax import spec
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.rope import SCALINGS
 from gpt_jax.spec import UsageError
@@ -209,8 +210,9 @@ def test_yarn_scales_queries_and_keys(extra, scale):
   'arguments, message',
   [
     ({'layout': 'quarter'}, "layout='quarter'.*half, interleaved"),
-    ({'fraction': 0.0}, r'fraction=0.0 is not in \(0, 1\]'),
-    ({'fraction': 1.5}, 'fraction=1.5'),
+    ({'fraction': 0.0}, 'fraction=0.0 must be above 0'),
+    ({'fraction': 1.5}, 'fraction=1.5 must be at most 1'),
+    ({'theta': 1e999}, 'theta=inf must be a finite number'),
     ({'scaling': 'dynamic'}, "unknown 'dynamic'; one of linear, llama3"),
     (
       {'scaling': 'llama3(factor=8, original_context=64, low_freq_factor=4)'},
@@ -220,7 +222,9 @@ def test_yarn_scales_queries_and_keys(extra, scale):
 )
 def test_mistakes_are_named(arguments, message):
   with pytest.raises(UsageError, match=message):
-    POSITIONS['rope'](**arguments)
+    written = ', '.join(f'{k}={v!r}' for k, v in arguments.items())
+    text = f'rope({written.replace("inf", "1e999")})'
+    spec.build('model.position', text, POSITIONS)
 
 
 @pytest.mark.parametrize('fraction, size', [(0.5, 7), (0.05, 0)])

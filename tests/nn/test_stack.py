@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from gpt_jax.nn.attention import Context
+from gpt_jax.nn.context import Context
 from gpt_jax.nn.stack import REMATS, Stack
 from gpt_jax.nn.transformer import layer_outputs, parameter_shapes
 from gpt_jax.objectives.causal import causal

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tokens reach which states: causality, padding, packed documents."""
 
+import itertools
+
 import jax
 import numpy as np
 import optax
 import pytest
 
-from gpt_jax.nn import dot_product
+from gpt_jax.nn import dot_product, masks, positions
+from gpt_jax.spec import UsageError
 from tests.support import tiny
 
 B, L = tiny.B, tiny.L
@@ -147,3 +150,44 @@ def test_packed_documents_are_as_if_alone(position):
   # The last token is a target only.
   inputs = np.unique(tokens[:, 5:-1])
   assert np.all(np.any(gradient[inputs], axis=-1))
+
+
+ARGUMENTS = {
+  'fixed': '(stride=3)',
+  'local': '(window=3)',
+  'strided': '(stride=3)',
+  't5_bias': '(num_buckets=6, max_distance=7)',
+}
+
+
+@pytest.mark.parametrize(
+  'pattern, position',
+  [*itertools.product(masks.PATTERNS, positions.POSITIONS)],
+)
+def test_every_pattern_and_position_in_a_packed_row(pattern, position):
+  """Three documents of five tokens in a row: blocks of three fit neither."""
+  model = tiny.model(
+    num_layers=2,
+    context_length=17,
+    attention=pattern + ARGUMENTS.get(pattern, ''),
+    position=position + ARGUMENTS.get(position, ''),
+    **EVEN,
+  )
+  if (pattern, position) == ('bidirectional', 'transformer_xl'):
+    with pytest.raises(UsageError, match='position=transformer_xl'):
+      tiny.params(model)
+    return
+  params, tokens = tiny.params(model), tiny.tokens(3, 5)
+  run = forward(model, params)
+  ids, places = np.repeat([4, 7, 9], 5)[None], np.tile(np.arange(5), 3)[None]
+  alone = run(tokens)
+  packed = run(tokens.reshape(1, 15), places, segments_BL=ids)
+  np.testing.assert_allclose(
+    np.reshape(packed, alone.shape), alone, rtol=1e-4, atol=1e-5
+  )
+  if position not in ('learned', 'sinusoidal'):
+    # Without positions they follow from the documents.
+    packed = run(tokens.reshape(1, 15), segments_BL=ids)
+    np.testing.assert_allclose(
+      np.reshape(packed, alone.shape), alone, rtol=1e-4, atol=1e-5
+    )

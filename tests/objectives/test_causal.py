@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax import spec
 from gpt_jax.objectives.causal import causal, make_batch
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
@@ -84,5 +85,5 @@ def test_z_loss_trains_but_is_not_reported(num_micro):
 
 
 def test_z_loss_must_not_be_negative():
-  with pytest.raises(UsageError, match=r'z_loss=-1\.0 must not be negative'):
-    causal(z_loss=-1.0)
+  with pytest.raises(UsageError, match=r'z_loss=-1\.0 must be at least 0'):
+    spec.build('objective.name', 'causal(z_loss=-1.0)', {'causal': causal})

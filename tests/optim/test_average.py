@@ -24,17 +24,14 @@ def test_the_average_is_the_weighted_sum(dtype):
     average = update(average, {'kernel': params})
   weights = (1 - decay) * decay ** np.arange(steps, -1, -1.0)
   weights[0] = decay**steps
-  assert weights.sum() == pytest.approx(1)
   expected = np.tensordot(weights, history.astype(np.float64), 1)
   assert average['kernel'].dtype == jnp.float32
   np.testing.assert_allclose(average['kernel'], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_none_is_none():
-  assert spec.build('optim.ema', 'none', AVERAGES) is None
-
-
-@pytest.mark.parametrize('decay', [-0.1, 1.0])
-def test_a_decay_that_averages_nothing(decay):
-  with pytest.raises(UsageError, match=rf'decay={decay} is not in \[0, 1\)'):
+@pytest.mark.parametrize(
+  'decay, why', [(-0.1, 'must be at least 0'), (1.0, 'must be below 1')]
+)
+def test_a_decay_that_averages_nothing(decay, why):
+  with pytest.raises(UsageError, match=f'decay={decay} {why}'):
     spec.build('optim.ema', f'ema(decay={decay})', AVERAGES)

@@ -117,7 +117,7 @@ def test_linear_ramps_grow_by_multiples(start, factor, rest, stages):
   stop = start * factor + rest % start
   text = f"linear_ramp({start}, {stop}, over='9k_steps', stages={stages})"
   if stop <= start or stages > factor:
-    with pytest.raises(UsageError, match=r'batch\.rows: linear_ramp'):
+    with pytest.raises(UsageError, match=r'batch\.size: linear_ramp'):
       build(text)
     return
   rows = [s.rows for s in build(text).stages]
@@ -137,8 +137,8 @@ def test_linear_ramps_grow_by_multiples(start, factor, rest, stages):
     ('rmap(0:1)', "unknown 'rmap'; one of linear_ramp, ramp"),
     ('ramp()', 'the first stage begins at 0'),
     ('ramp(5_steps:1)', 'the first stage begins at 0'),
-    ('ramp(0:0)', '0:0: must be at least 1 row'),
-    ("ramp(0:'x')", "0:'x': must be at least 1 row"),
+    ('ramp(0:0)', '0:0: must be at least 1'),
+    ("ramp(0:'x')", "0:'x': must be a whole number"),
     ('ramp(0:3, 50k:4)', "boundary='50k': give a whole number of steps"),
     ('ramp(0:3, 5:4)', "boundary='5': give a whole number of steps"),
     ('ramp(0:3, 7)', 'stages=7 is not key:value'),

@@ -235,9 +235,16 @@ def test_none_keeps_nothing():
   'text, message',
   [
     ('sgd(nesterov=True)', 'needs a momentum'),
-    ('adafactor(b1=1.0)', r'b1=1\.0 in \[0, 1\)'),
-    ('adafactor(decay=0.0)', r'decay=0\.0 above 0'),
-    ('adafactor(clip=-1.0)', r'clip=-1\.0 not below 0'),
+    ('adafactor(b1=1.0)', r'b1=1\.0 must be below 1'),
+    ('adafactor(decay=0.0)', r'decay=0\.0 must be above 0'),
+    ('adafactor(clip=-1.0)', r'clip=-1\.0 must be at least 0'),
+    ('adamw(b1=1.5)', r'b1=1\.5 must be below 1'),
+    ('adamw(b2=-0.1)', r'b2=-0\.1 must be at least 0'),
+    ('adam(eps=-1)', 'eps=-1 must be above 0'),
+    ('lamb(weight_decay=1e999)', 'weight_decay=inf must be a finite number'),
+    ('lion(b1=1)', 'b1=1 must be below 1'),
+    ('muon(num_steps=0)', 'num_steps=0 must be at least 1'),
+    ('sgd(momentum=1)', 'momentum=1 must be below 1'),
   ],
 )
 def test_arguments_that_make_no_sense(text, message):

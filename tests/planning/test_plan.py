@@ -227,12 +227,12 @@ def test_needed_of_the_compilers_errors():
   assert compile_lib._needed(vmem) is None
 
 
-def test_readme_has_the_table(capsys, monkeypatch):
+def test_the_page_has_the_table(capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   assert main(['plan', '--table']) == 0
   printed = capsys.readouterr().out.rstrip('\n')
-  readme = (ROOT / 'README.md').read_text(encoding='utf-8')
-  _, _, rest = readme.partition(table.BEGIN)
+  page = (ROOT / table.PAGE).read_text(encoding='utf-8')
+  _, _, rest = page.partition(table.BEGIN)
   assert rest.partition(table.END)[0] == printed
 
 
@@ -280,7 +280,7 @@ def test_drift_ends_with_1(monkeypatch, capsys):
 def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   """A new one is written down; drift is named, in file and table the new."""
   (tmp_path / 'docs').mkdir()
-  (tmp_path / 'README.md').write_text(f'a\n{table.BEGIN}old{table.END}\nb\n')
+  (tmp_path / table.PAGE).write_text(f'a\n{table.BEGIN}old{table.END}\nb\n')
   entry = {
     'config': 'configs/gpt2.py:small',
     'topology': 'v5e:2x4',
@@ -323,7 +323,7 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   ]
   # With the overrides that were written down: nothing is open.
   assert not asked[1].mesh
-  text = (tmp_path / 'README.md').read_text()
+  text = (tmp_path / table.PAGE).read_text()
   assert text.startswith('a\n') and text.endswith('\nb\n')
   assert '| 3.30 of 15.75 |' in text and 'old' not in text
   with pytest.raises(UsageError, match='--only=palm'):

@@ -11,7 +11,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.commands import scaling
 from gpt_jax.costs import totals
-from gpt_jax.planning import sweep
+from gpt_jax.planning import sweep, sweep_runs
 from gpt_jax.planning.laws import Fit
 from gpt_jax.training import variants
 
@@ -131,7 +131,7 @@ def test_a_sweep_to_its_end(cells, trained, tmp_path, capsys, monkeypatch):
   # One that did not reach its end is trained again.
   lines = (tmp_path / cells[3].name / 'metrics.jsonl').read_text().split('\n')
   (tmp_path / cells[3].name / 'metrics.jsonl').write_text('\n'.join(lines[:-9]))
-  assert sweep.result(cells[3], str(tmp_path / cells[3].name)) is None
+  assert sweep_runs.result(cells[3], str(tmp_path / cells[3].name)) is None
   # Other text: the runs there are refused.
   other = config_lib.unlocked(cells[0].config)
   other.data.source = "text('x')"
@@ -143,18 +143,20 @@ def test_a_sweep_to_its_end(cells, trained, tmp_path, capsys, monkeypatch):
 
 def test_text_seen_again_is_warned_of(cells, trained, tmp_path, monkeypatch):
   warned = []
-  monkeypatch.setattr(scaling.log, 'warning', lambda *args: warned.append(args))
-  scaling.train(cells[:1], FLAGS, str(tmp_path))
+  monkeypatch.setattr(
+    sweep_runs.log, 'warning', lambda *args: warned.append(args)
+  )
+  sweep_runs.train(cells[:1], FLAGS, str(tmp_path))
   assert [args[1:] for args in warned] == [(cells[0].name, 1.5)]
 
 
 def test_arguments(cells):
   given = ['--config', 'a.py', '--workdir', 'W', '-config.x=1', '--noconfig.y=']
-  assert scaling.arguments(given, cells[0])[:4] == [
+  assert sweep_runs.arguments(given, cells[0])[:4] == [
     *('--config', 'a.py', '-config.x=1', '--noconfig.y=')
   ]
   with pytest.raises(ValueError, match=r'--config.x: write --config'):
-    scaling.arguments(['--config.x', '1'], cells[0])
+    sweep_runs.arguments(['--config.x', '1'], cells[0])
 
 
 def test_the_shipped_grid_is_listed(at_root, capsys):

@@ -32,7 +32,6 @@ def config(data, **changes):
       **tiny.MESHABLE,
       'model.vocab_size': 264,
       'model.num_layers': 1,
-      'model.ffn': 'switch(num_experts=2)',
       'model.d_ff': 40,
       'model.context_length': 63,
       'data.source': "text('configs/*.py')",
@@ -60,20 +59,41 @@ def lines(workdir):
   ]
 
 
-def test_stopped_at_boundaries_of_every_kind(tmp_path, monkeypatch):
-  """With experts, whose figures are means over the steps between two lines."""
+# How many boundaries a start meets before it is told to stop, and the steps
+# that are then saved. There are six batches in an evaluation.
+EVERY_KIND = {
+  # In step 5's evaluation; at once in its repetition; after step 8; in step
+  # 10's; in step 17's, the last.
+  'counts': (7, 1, 6 + 3, 2 + 3, 6 + 5 + 6 + 2 + 3, 100),
+  'saved': [5, 5, 8, 10, 17],
+}
+# Between two lines of metrics.jsonl.
+ONCE = {'counts': (4, 100), 'saved': [4]}
+
+
+@pytest.mark.parametrize(
+  'stops, ffn',
+  [
+    pytest.param(ONCE, 'relu', id='once'),
+    # With experts, whose figures are means over the steps between two lines.
+    pytest.param(
+      EVERY_KIND,
+      'switch(num_experts=2)',
+      id='every kind',
+      marks=pytest.mark.slow,
+    ),
+  ],
+)
+def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
   monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
   monkeypatch.setattr(losses, 'loss_curves', lambda workdirs: 'nothing')
   whole, stopped, data = (tmp_path / n for n in ('whole', 'stopped', 'data'))
-  train.train(config(data), str(whole))
+  train.train(config(data, **{'model.ffn': ffn}), str(whole))
   evaluations = [m['step'] for m in lines(whole) if metrics.HELD_OUT in m]
   assert evaluations == [5, 10, 15, 17]
 
-  # At the boundary of this number since the start. There are six batches in an
-  # evaluation, so: in step 5's; at once in its repetition; after step 8; in
-  # step 10's; in step 17's, the last.
   saved = []
-  for count in (7, 1, 6 + 3, 2 + 3, 6 + 5 + 6 + 2 + 3, 100):
+  for count in stops['counts']:
     left = [count]
 
     def reached(left=left):
@@ -82,11 +102,11 @@ def test_stopped_at_boundaries_of_every_kind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(preemption, 'reached', reached)
     try:
-      train.train(config(data), str(stopped))
+      train.train(config(data, **{'model.ffn': ffn}), str(stopped))
       break
     except Preempted:
       saved.append(int(run_lib.load(str(stopped)).state.step))
-  assert saved == [5, 5, 8, 10, 17]
+  assert saved == stops['saved']
   assert lines(stopped) == lines(whole)
   a, b = (run_lib.load(str(w)).state for w in (whole, stopped))
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):

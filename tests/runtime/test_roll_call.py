@@ -33,8 +33,12 @@ def test_all_there(address):
   assert call_all(address, 3, 2, 0, 1, seconds=30) == [None] * 3
 
 
-def test_one_process_calls_nobody():
+def test_one_process_calls_nobody(monkeypatch):
+  asked = []
+  for name in ('create_server', 'create_connection', 'socket'):
+    monkeypatch.setattr(socket, name, lambda *_, **__: asked.append(1))
   roll_call.call('nowhere:1', count=1, index=0, seconds=0)
+  assert not asked
 
 
 def test_missing_ones_are_named_to_all_that_are_there(address):

@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 from gpt_jax import sharding, spec  # noqa: E402
 from gpt_jax.nn.backends import BACKENDS, attend_rows  # noqa: E402
-from gpt_jax.nn.dot_product import Visibility  # noqa: E402
+from gpt_jax.nn.dot_product import Request, Visibility  # noqa: E402
 from gpt_jax.nn.masks import PATTERNS  # noqa: E402
 from tests.support import tiny  # noqa: E402
 
@@ -71,15 +71,16 @@ def compile_attention(mesh, rules, pattern, backend):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)
 
   def total(q, k, v, segments):
-    y = attend_rows(
+    request = Request(
       q,
       k,
       v,
-      backend=spec.build('model.attention_backend', backend, BACKENDS),
       pattern=spec.build('model.attention', pattern, PATTERNS),
       visibility=Visibility(segments_BL=segments),
       scale=K**-0.5,
     )
+    chosen = spec.build('model.attention_backend', backend, BACKENDS)
+    y = attend_rows(request, backend=chosen)
     return jnp.sum(y.astype(jnp.float32))
 
   key = array(jnp.bfloat16, B, L, G, K)

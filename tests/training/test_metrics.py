@@ -3,9 +3,11 @@
 """metrics.jsonl: whole lines only, and none twice."""
 
 import json
+import math
 import os
 import resource
 
+import numpy as np
 import pytest
 
 from gpt_jax.training import metrics
@@ -50,6 +52,48 @@ def test_numbers_are_read_as_they_were_written(tmp_path):
   values = {'a': 0.1 + 0.2, 'b': 2**53 + 1, 'c': 1e-300, 'd': float('inf')}
   write(tmp_path, 0, (1, values))
   assert read(tmp_path) == [{'step': 1, **values}]
+
+
+def strict(line):
+  """Reads JSON as the standard has it."""
+
+  def refuse(word):
+    raise ValueError(f'{word} is not JSON')
+
+  return json.loads(line, parse_constant=refuse)
+
+
+def test_what_is_not_finite_is_written_as_a_text(tmp_path):
+  values = {
+    'loss': math.nan,
+    'load': [0.5, -math.inf],
+    'routers': [{'z': [[math.inf]], 'text': 'nano'}],
+    'eval/validation/loss': np.float64(math.inf),
+  }
+  write(tmp_path, 0, (1, values))
+  _, line = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  written = strict(line)
+  del written['time']
+  assert written == {
+    'step': 1,
+    'loss': 'nan',
+    'load': [0.5, '-inf'],
+    'routers': [{'z': [['inf']], 'text': 'nano'}],
+    'eval/validation/loss': 'inf',
+  }
+  [found] = read(tmp_path)
+  assert math.isnan(found.pop('loss'))
+  del values['loss']
+  assert found == {'step': 1, **values}
+
+
+def test_lines_that_are_no_json_are_mended_when_the_run_goes_on(tmp_path):
+  """Which Python reads, and earlier versions wrote."""
+  old = '{"step": 1, "time": 3, "eval/validation/loss": NaN}\n'
+  (tmp_path / 'metrics.jsonl').write_text(old)
+  write(tmp_path, 1)
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert strict(lines[0])['eval/validation/loss'] == 'nan'
 
 
 def test_a_line_is_there_as_soon_as_it_is_written(tmp_path):

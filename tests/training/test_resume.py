@@ -102,6 +102,7 @@ def results(workdir: pathlib.Path) -> list[dict]:
   ]
 
 
+@pytest.mark.slow  # twelve processes; test_preemption.py stops runs in this one
 def test_killed_run_ends_bit_identical(tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   undisturbed = start(whole)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The small decisions of the training loop."""
+"""What a run is refused for before it starts, and its meter."""
 
 import types
 
@@ -10,27 +10,9 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.costs import flops
 from gpt_jax.spec import UsageError
-from gpt_jax.training import loop
 from gpt_jax.training import meter as meter_lib
 from gpt_jax.training import workdir as workdir_lib
 from tests.support import tiny
-
-
-@pytest.mark.parametrize(
-  'every, last, steps',
-  [
-    (3, 10, [3, 6, 9, 10]),
-    (5, 10, [5, 10]),
-    (1, 3, [1, 2, 3]),
-    (10, 10, [10]),
-    (11, 10, [10]),
-    (0, 10, [10]),
-    (7, 1, [1]),
-  ],
-)
-def test_should(every, last, steps):
-  found = [s for s in range(1, last + 1) if loop.should(s, every, last)]
-  assert found == steps
 
 
 def saved(workdir, **changes):
@@ -108,6 +90,16 @@ def test_what_was_made_for_a_refused_run_is_removed(tmp_path):
   workdir = tmp_path / 'w'
   refuse(workdir, 'data/tokens/0', 'checkpoints/x')
   assert not workdir.exists()
+
+
+def test_a_finished_token_store_is_never_removed(tmp_path):
+  refuse(tmp_path / 'w', 'data/manifest.json', 'data/tokens/0', 'checkpoints/x')
+  assert [p.name for p in (tmp_path / 'w').iterdir()] == ['data']
+  assert (tmp_path / 'w/data/tokens/0').exists()
+  refuse(tmp_path / 'store', 'manifest.json', 'tokens/0')
+  assert (tmp_path / 'store/tokens/0').exists()
+  refuse(tmp_path / 'half', 'unfinished', 'tokens/0')
+  assert not (tmp_path / 'half').exists()
 
 
 def test_what_was_there_before_stays(tmp_path):
@@ -193,7 +185,8 @@ def test_meter(meter, monkeypatch):
   attention = model['model.num_layers'] * 8 * 2 * 7
   per_token = 6 * matmul + 12 * attention
   assert values['mfu'] == pytest.approx(56 * 4 * per_token / 8e12)
-  causal = 6 * matmul + 6 * attention
+  # The 7 tokens of a row see 1 to 7: 4 in the mean.
+  causal = 6 * matmul + 12 * attention * 4 / 7
   assert values['mfu_causal'] == pytest.approx(56 * 4 * causal / 8e12)
   assert values['mfu_compiler'] == pytest.approx(56 * 4 * 3e6 / 8e12)
   # The next line counts from here.

@@ -3,15 +3,24 @@
 """Which changes of a config a workdir with a run accepts."""
 
 import json
+import pathlib
+import subprocess
+import sys
+import types
 
 import pytest
 
 from gpt_jax import config as config_lib
+from gpt_jax.commands import prepare
+from gpt_jax.data import holdout
 from gpt_jax.spec import UsageError
-from gpt_jax.training import workdir
+from gpt_jax.training import pretraining, workdir
 from tests.support import tiny
 
 BEFORE = 'mixture(web:0.5, code:0.5)'
+ROOT = pathlib.Path(__file__).parents[2]
+# Smaller than the vocabulary of any tokenizer.
+SMALL = {'model.vocab_size': 17, 'model.context_length': 13}
 ROW = tiny.MODEL['context_length']
 
 
@@ -41,3 +50,164 @@ def test_a_phase_may_be_added_where_the_run_was_not(tmp_path, later, accepted):
     return
   with pytest.raises(UsageError, match=r'another config \(data.source'):
     workdir.check_same_run(config(later), str(tmp_path))
+
+
+# One process at a time ----------------------------------------------------
+
+HOLD = """
+import sys
+from gpt_jax.training import workdir
+with workdir.locked(sys.argv[1]):
+  print('locked', flush=True)
+  sys.stdin.read()
+"""
+
+
+def refused(folder):
+  with (
+    pytest.raises(UsageError, match='another process is training in it') as e,
+    workdir.locked(str(folder)),
+  ):
+    pass
+  return str(e.value).startswith(f'--workdir={folder}: ')
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
+  folder = tmp_path / 'w'
+  with subprocess.Popen(
+    [sys.executable, '-c', HOLD, str(folder)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as first:
+    assert first.stdout is not None
+    assert first.stdout.readline() == 'locked\n'
+    (folder / 'precious').write_text('of the first')
+    assert refused(folder)
+    assert {p.name for p in folder.iterdir()} == {'.lock', 'precious'}
+    first.kill()
+  with workdir.locked(str(folder)):
+    assert refused(folder)
+  with workdir.locked(str(folder)):
+    pass
+
+
+def test_a_refused_input_leaves_no_lock(tmp_path):
+  folder = tmp_path / 'a/b/w'
+  for _ in range(2):
+    with pytest.raises(UsageError), workdir.locked(str(folder)):
+      assert (folder / '.lock').exists()
+      raise UsageError('bad')
+    assert [*tmp_path.iterdir()] == []
+  folder.mkdir(parents=True)
+  (folder / 'mine').write_text('x')
+  with pytest.raises(UsageError), workdir.locked(str(folder)):
+    raise UsageError('bad')
+  assert [p.name for p in folder.iterdir()] == ['mine']
+
+
+# Before any data are prepared ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('changes', 'why'),
+  [
+    (
+      {'tokenizer.name': 'bytes'},
+      'size=17: smaller than the 257',
+    ),
+    (
+      {'tokenizer.name': 'sentencepiece(vocab_size=263)'},
+      'size=17: smaller than the 263',
+    ),
+    (
+      {
+        'tokenizer.name': 'bytes',
+        'model.vocab_size': 263,
+        'log.sample_prompt': 'abcde',
+        'log.sample_tokens': 9,
+      },
+      'its 5 tokens and log.sample_tokens=9 do not fit the context of 13',
+    ),
+    (
+      {
+        'tokenizer.name': 'characters',
+        'log.sample_prompt': 'a',
+        'log.sample_tokens': 13,
+      },
+      'log.sample_tokens=13: does not fit the context of 13',
+    ),
+  ],
+)
+@pytest.mark.parametrize('command', ['train', 'prepare'])
+def test_what_the_tokenizer_tells_is_checked_first(
+  tmp_path, monkeypatch, command, changes, why
+):
+  def called(*args, **kwargs):
+    raise AssertionError('the data are being prepared')
+
+  monkeypatch.setattr(holdout, 'split', called)
+  text = f"text('{ROOT}/configs/*.py')"
+  made = config_lib.resolve(
+    tiny.config(**{**tiny.MESHABLE, **SMALL, 'data.source': text, **changes})
+  )
+  with pytest.raises(UsageError, match=why):
+    if command == 'train':
+      pretraining.start(made, str(tmp_path / 'w'))
+    else:
+      prepare.main(
+        types.SimpleNamespace(
+          config=made, out=f'{tmp_path}/d', runner=None, beam_options=''
+        )
+      )
+  assert [*tmp_path.iterdir()] == []
+
+
+def test_a_refused_preparation_leaves_nothing(tmp_path):
+  """What cannot be known before: the last file is no text."""
+  (tmp_path / 'a.txt').write_text('words ' * 1000)
+  (tmp_path / 'b.txt').write_bytes(b'words\xff')
+  made = config_lib.resolve(
+    tiny.config(
+      **{
+        **tiny.MESHABLE,
+        'model.vocab_size': None,
+        'data.source': f"text('{tmp_path}/*.txt')",
+        'data.holdout': 'none',
+        'tokenizer.name': 'bytes',
+        'log.sample_prompt': '',
+      }
+    )
+  )
+  args = types.SimpleNamespace(
+    config=made, out=f'{tmp_path}/d', runner=None, beam_options=''
+  )
+  with pytest.raises(UsageError, match=r'b\.txt'):
+    prepare.main(args)
+  with pytest.raises(UsageError, match=r'b\.txt'):
+    pretraining.start(made, str(tmp_path / 'w'))
+  assert {p.name for p in tmp_path.iterdir()} == {'a.txt', 'b.txt'}
+
+
+def test_a_run_without_a_first_state_leaves_no_config(tmp_path, monkeypatch):
+  """It would refuse the corrected command as another run's."""
+  (tmp_path / 'a.txt').write_text('words ' * 1000)
+  changes = {
+    **tiny.MESHABLE,
+    'model.vocab_size': None,
+    'data.source': f"text('{tmp_path}/*.txt')",
+    'data.holdout': 'none',
+    'tokenizer.name': 'bytes',
+    'log.sample_prompt': '',
+  }
+
+  def fails(run):
+    raise OverflowError(f'seed {run.config.seed}')
+
+  monkeypatch.setattr(pretraining.run_lib, 'init_state', fails)
+  made = config_lib.resolve(tiny.config(**changes))
+  with pytest.raises(OverflowError):
+    pretraining.start(made, str(tmp_path / 'w'))
+  assert not (tmp_path / 'w/config.json').exists()
+  corrected = config_lib.resolve(tiny.config(**changes, seed=3))
+  workdir.check_same_run(corrected, str(tmp_path / 'w'))

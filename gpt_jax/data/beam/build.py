@@ -19,7 +19,15 @@ from apache_beam import (  # pyright: ignore[reportMissingImports]
   pvalue,
 )
 
-from gpt_jax.data import build, files, holdout, inputs, manifest, progress
+from gpt_jax.data import (
+  array_writer,
+  build,
+  files,
+  holdout,
+  inputs,
+  manifest,
+  progress,
+)
 from gpt_jax.data import store as token_store
 from gpt_jax.data.beam import job as beam_job
 from gpt_jax.data.beam import stages
@@ -73,7 +81,7 @@ def write(
     settings,
     inputs.names_hash(corpus.files),
     folder,
-    token_store.token_dtype(made.vocab_size),
+    array_writer.token_dtype(made.vocab_size),
   )
   started = time.monotonic()
   beam_job.run(job, functools.partial(_lay_out, work, len(split.units)))
@@ -148,7 +156,7 @@ def _manifests(
       tokenizer_fingerprint=made.fingerprint,
       vocab_size=made.vocab_size,
       eos_id=made.eos_id,
-      dtype=token_store.token_dtype(made.vocab_size),
+      dtype=array_writer.token_dtype(made.vocab_size),
       num_tokens=entries['lengths'][f'{TOKENS}/{held_out}'],
       num_documents=entries['lengths'][f'{DOCUMENT_ENDS}/{held_out}'],
       num_bytes=entries['num_bytes'][held_out],

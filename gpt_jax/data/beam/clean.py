@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cleans a corpus on Apache Beam: the same bytes as `clean.run` leaves.
 
-Clean and Judge (see `beam_clean_stages`) take turns, once for each step that
+Clean and Judge (see `clean_stages`) take turns, once for each step that
 compares documents. Texts go through files in the folder of the store; Beam
 moves rows, findings and counts. Only the links between near-duplicates (16
 bytes each), the numbers of shards and the sums of counts come together in one

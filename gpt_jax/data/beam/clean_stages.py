@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of cleaning on Apache Beam; `beam_clean` puts them together.
+"""The stages of cleaning on Apache Beam; `beam.clean` puts them together.
 
   number of a unit   -> its documents, in shards: Read
   shard, findings    -> what the steps leave of it, in a file; its rows: Clean

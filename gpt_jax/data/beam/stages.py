@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of preparing on Apache Beam; `beam_build` puts them together.
+"""The stages of preparing on Apache Beam; `beam.build` puts them together.
 
   number of a unit  -> ids, ends and hashes of its documents, in chunks: Encode
   counts of a unit  -> where each unit begins in the store: places
@@ -24,6 +24,7 @@ from apache_beam.pvalue import (  # pyright: ignore[reportMissingImports]
 )
 
 from gpt_jax.data import (
+  array_writer,
   digest,
   encode,
   files,
@@ -113,7 +114,7 @@ class Encode(beam.DoFn):
       found, size = digest.of_part(part)
       hashes.append(found)
       side = sides[part.held_out]
-      for piece in encode.pieces(part):
+      for piece in encode.pieces(part, self._made):
         side.add(self._made.encode(piece.text))
         if piece.last:
           side.add(eos)
@@ -242,7 +243,7 @@ class Place(beam.DoFn):
     if array == DOCUMENT_ENDS:
       values = values + places.start(TOKENS, held_out, unit)
     start = places.start(array, held_out, unit) + offset
-    size = token_store.shard_size(dtype)
+    size = array_writer.shard_size(dtype)
     done = 0
     while done < len(values):
       file, within = divmod(start + done, size)
@@ -277,8 +278,10 @@ class Write(beam.DoFn):
     if held_out:
       folder = files.join(folder, token_store.VALIDATION)
     length = places.start(array, held_out, -1)
-    first = file * token_store.shard_size(dtype)
-    values = np.empty(min(token_store.shard_size(dtype), length - first), dtype)
+    first = file * array_writer.shard_size(dtype)
+    values = np.empty(
+      min(array_writer.shard_size(dtype), length - first), dtype
+    )
     filled = 0
     for within, data in found:
       part = np.frombuffer(data, dtype)
@@ -286,7 +289,7 @@ class Write(beam.DoFn):
       filled += len(part)
     assert filled == len(values), (array, held_out, file, filled, len(values))
     compression = self._work.settings.compression
-    token_store.write_shard(
+    array_writer.write_shard(
       *(folder, array, dtype, length, file, values), compression
     )
     yield array, held_out, file, manifest.checksums(values)

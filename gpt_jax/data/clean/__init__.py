@@ -26,7 +26,7 @@ source within a mixture is the first part of its name. Only the order of places
 matters, not their values: `run` counts documents over all sources in their
 order, and `shared` numbers them within their units.
 
-In Beam (`data.beam_clean`) a global step is: rows | GroupByKey(range of keys) |
+In Beam (`data.beam.clean`) a global step is: rows | GroupByKey(range of keys) |
 sort | judge | conclude (only where `concludes`: it takes all findings in one
 place) | GroupByKey(shard), joined with the documents | clean. `report.Counts`
 counts the outcomes, and `unordered` adds up what machines counted.

@@ -85,7 +85,7 @@ def read_words(path: str) -> tuple[str, ...]:
   """
   path = os.path.expanduser(path)
   try:
-    with open(path, encoding='utf-8') as file:
+    with open(path, encoding='utf-8-sig') as file:
       lines = [line.strip().lower() for line in file]
   except (OSError, UnicodeDecodeError) as e:
     raise UsageError(

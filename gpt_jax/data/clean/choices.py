@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpt_jax import spec
 from gpt_jax.data.clean import c4 as c4_rules
 from gpt_jax.data.clean import decontaminate as overlaps
+from gpt_jax.data.clean import evaluation_texts
 from gpt_jax.data.clean import gopher as gopher_rules
 from gpt_jax.data.clean import language as languages
 from gpt_jax.data.clean import minhash as fuzzy
@@ -17,6 +18,7 @@ from gpt_jax.data.clean import quality as classifiers
 from gpt_jax.data.clean.spans import Spans
 from gpt_jax.data.clean.steps import Step
 from gpt_jax.data.sources import sources
+from gpt_jax.ranges import Count, Probability, Share, Whole
 from gpt_jax.spec import UsageError
 
 FIELD = 'data.clean'
@@ -98,8 +100,8 @@ def none() -> Loaded:
 
 
 def c4(
-  words: int = 3,
-  sentences: int = 5,
+  words: Count = 3,
+  sentences: Count = 5,
   bad_words: str = '',
   duplicates: str = 'spans',
 ) -> Loaded:
@@ -111,8 +113,6 @@ def c4(
     bad_words: a file of words, one a line: a page with any of them goes.
     duplicates: 'spans' removes three-sentence duplicates, 'keep' does not.
   """
-  if min(words, sentences) < 1:
-    raise UsageError(f'{FIELD}: c4 takes words and sentences of 1 or more')
   if duplicates not in ('spans', 'keep'):
     raise UsageError(
       f"{FIELD}: c4(duplicates={duplicates!r}) is neither 'spans' nor 'keep'"
@@ -152,14 +152,14 @@ def gopher(
   return Loaded([gopher_rules.Gopher(**locals())], {})
 
 
-def language(language: str, probability: float = 0.99) -> Loaded:
+def language(language: str, probability: Probability = 0.99) -> Loaded:
   """Documents of a language, by its code such as 'en'."""
   step = languages.Language(language, probability)
   return Loaded([step], {})
 
 
 def minhash(
-  threshold: float = 0.8, hashes: int = 10, rows: int = 5, ngram: int = 5
+  threshold: Share = 0.8, hashes: Count = 10, rows: Count = 5, ngram: Count = 5
 ) -> Loaded:
   """All but the first of near-duplicate documents goes.
 
@@ -199,22 +199,22 @@ def quality(
 
 def decontaminate(
   *patterns: str,
-  field: str = 'text',
-  n: int = 13,
+  field: str = '',
+  n: Count = 13,
   rule: str = 'documents',
-  frequent: int = 10,
+  frequent: Whole = 10,
 ) -> Loaded:
   """What overlaps evaluation files goes.
 
   Args:
-    *patterns: of JSON lines, or of text files.
-    field: of a JSON line.
+    *patterns: of CSV, TSV, JSON lines, or plain text.
+    field: of a record, or several: 'context, ending'; by default all.
     n: words that an overlap has at least.
     rule: 'documents' go as a whole, or 'pieces' as GPT-3 cuts them.
     frequent: an n-gram in more documents than that is ignored; 0: none is.
   """
   step = overlaps.Decontaminate(patterns, field, n, rule, frequent)
-  return Loaded([step], overlaps.files(patterns))
+  return Loaded([step], evaluation_texts.files(patterns))
 
 
 _CHECKS = {

@@ -11,12 +11,13 @@ boilerplate) do not count. So duplicates are best removed before.
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator
 
 import numpy as np
 
-from gpt_jax.data import lines, matches, ngrams
-from gpt_jax.data.clean import steps
+from gpt_jax.data import ngrams
+from gpt_jax.data.clean import evaluation_texts, steps
 from gpt_jax.data.clean.steps import (
   Document,
   Findings,
@@ -26,9 +27,9 @@ from gpt_jax.data.clean.steps import (
   Sketches,
 )
 from gpt_jax.data.ngrams import Overlap
-from gpt_jax.data.sources import sources
-from gpt_jax.data.sources.source import Bad
 from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
 
 RULES = ('documents', 'pieces')
 
@@ -71,6 +72,15 @@ class Decontaminate:
     sizes = np.diff(np.append(starts, len(keys)))
     counts = np.repeat(sizes <= (self.frequent or len(keys)), sizes)
     return Findings(places[counts], values[counts])
+
+  def notes(self) -> dict[str, int]:
+    """For the report: how many texts there are, and cannot be found."""
+    grams = index(self.patterns, self.field, self.n)
+    return {
+      'evaluation_texts': len(grams.labels),
+      'too_short': grams.num_short,
+      'words': self.n,
+    }
 
   def conclude(self, findings: Findings) -> Findings:
     """Each document's findings are its own."""
@@ -124,76 +134,24 @@ def check(step: Decontaminate):
       'data.clean: name the evaluation files, as in '
       "decontaminate('test/*.jsonl')"
     )
-  if step.n < 1 or step.frequent < 0:
-    raise UsageError('data.clean: decontaminate takes n >= 1 and frequent >= 0')
-  if not len(index(step.patterns, step.field, step.n)):
+  grams = index(step.patterns, step.field, step.n)
+  if not len(grams):
     raise UsageError(
       f'data.clean: {", ".join(step.patterns)}: holds no text of {step.n} '
       'words; give decontaminate a smaller n, or other files'
     )
-
-
-def files(patterns: tuple[str, ...]) -> dict[str, str]:
-  """Name -> path of the evaluation files.
-
-  Raises:
-    UsageError: there is none.
-  """
-  found = {}
-  for pattern in patterns:
-    try:
-      found |= matches.find(pattern)
-    except matches.NoFile as e:
-      raise UsageError(f'data.clean: decontaminate: {e}') from None
-  return found
+  if grams.num_short:
+    log.warning(
+      '%s: %d of %d texts have fewer than %d words and will not be found',
+      ', '.join(step.patterns),
+      *(grams.num_short, len(grams.labels), step.n),
+    )
 
 
 @functools.cache
 def index(patterns: tuple[str, ...], field: str, n: int) -> ngrams.Index:
   """The n-grams of the evaluation files."""
-  return ngrams.Index(texts(patterns, field), n)
-
-
-def texts(patterns: tuple[str, ...], field: str) -> Iterator[tuple[str, str]]:
-  """Yields the evaluation texts, each with its file and line.
-
-  Those are the entries `field` of the lines of JSON lines (.jsonl, .json, also
-  .gz and .zst), or of other files the paragraphs.
-
-  Raises:
-    UsageError: a file is not as it must be.
-  """
-  for name, path in files(patterns).items():
-    plain = path
-    for ending in lines.COMPRESSED:
-      plain = plain.removesuffix(ending)
-    if plain.endswith(('.jsonl', '.json')):
-      for number, line in lines.numbered(path, _fail):
-        yield f'{name}:{number}', sources.entry(f'{path}:{number}', line, field)
-    else:
-      yield from _paragraphs(name, path)
-
-
-def _paragraphs(name: str, path: str) -> Iterator[tuple[str, str]]:
-  first = last = 0
-  held: list[str] = []
-  for number, line in lines.numbered(path, _fail):
-    try:
-      text = line.decode('utf-8')
-    except UnicodeDecodeError as e:
-      raise Bad(f'{path}:{number}', 'is not UTF-8', f': byte {e.start}') from e
-    if number > last + 1 and held:
-      yield f'{name}:{first}', ''.join(held)
-      held = []
-    first = first if held else number
-    held.append(text)
-    last = number
-  if held:
-    yield f'{name}:{first}', ''.join(held)
-
-
-def _fail(bad: Bad):
-  raise bad
+  return ngrams.Index(evaluation_texts.read(patterns, field, n), n)
 
 
 def _pieces(text: str, found: list[Overlap]) -> Iterator[str]:

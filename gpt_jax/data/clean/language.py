@@ -60,11 +60,6 @@ def check(step: Language):
       f'data.clean: language({step.language!r}) is unknown; one of '
       + ', '.join(sorted(known))
     )
-  if not 0 <= step.probability <= 1:
-    raise UsageError(
-      f'data.clean: language(probability={step.probability!r}) must lie '
-      'between 0 and 1'
-    )
 
 
 def sample(text: str) -> str:

@@ -11,8 +11,12 @@ at least `threshold`. The first document of each connected component stays.
 
 So the result does not depend on how the work is spread. The decision takes 8
 bytes of memory a document, and 16 a link of two; the 4 * hashes * rows bytes of
-a document's signature (200 by default) stay on the disk. Of a group of
-documents that agree in a hash all different signatures are compared in pairs.
+a document's signature (200 by default) stay on the disk.
+
+Of a group of documents that agree in a hash, all different signatures are
+compared in pairs if they are few. Template pages make groups of many thousands:
+there each is compared with representatives only. The first is one, and so is
+each that is like none before it, up to `_REPRESENTATIVES` of them.
 """
 
 import dataclasses
@@ -39,6 +43,10 @@ _RULE = 'near-duplicate document'
 
 # Shingles, and pairs of documents, that are held at a time.
 _SHINGLES, _PAIRS = 1 << 14, 1 << 16
+
+# Different signatures of a group that are compared in pairs; of a larger one so
+# many stand for the others.
+_REPRESENTATIVES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,17 +143,8 @@ def check(step: MinHash):
   """Looks whether the step can be taken.
 
   Raises:
-    UsageError: an argument is out of range, or the library is missing.
+    UsageError: the library is missing.
   """
-  if not 0 < step.threshold <= 1:
-    raise UsageError(
-      f'data.clean: minhash(threshold={step.threshold!r}) must be above 0 and '
-      'at most 1'
-    )
-  if min(step.hashes, step.num_rows, step.ngram) < 1:
-    raise UsageError(
-      'data.clean: minhash takes hashes, rows, ngram of 1 or more'
-    )
   _library()
 
 
@@ -170,7 +169,7 @@ def _library() -> Any:
 def _alike(sketches: np.ndarray, threshold: float) -> np.ndarray:
   """Links the like of a group: pairs of positions, earlier first; [N, 2].
 
-  No more than connect the components of the group.
+  No more than connect the components of the group: see the module's docstring.
   """
   # Copies, of which a web corpus has thousands, are compared once.
   distinct, first, of = np.unique(
@@ -179,19 +178,46 @@ def _alike(sketches: np.ndarray, threshold: float) -> np.ndarray:
   of = of.reshape(-1)
   copies = np.stack([first[of], np.arange(len(of))], axis=1)
   least = threshold * distinct.shape[1] - 1e-9
-  pairs = [np.empty((0, 2), np.int64)]
-  step = max(_PAIRS // len(distinct), 1)
-  for start in range(0, len(distinct), step):
-    some = distinct[start : start + step, None]
-    agree = np.count_nonzero(some == distinct, axis=-1)
-    a, b = np.nonzero(agree >= least)
-    pairs.append(np.stack([a + start, b], axis=1)[a + start < b])
-  linked = first[np.concatenate(pairs)]
+  if len(distinct) <= _REPRESENTATIVES:
+    linked = first[_all_pairs(distinct, least)]
+  else:
+    order = np.argsort(first)
+    linked = first[order][_with_representatives(distinct[order], least)]
   found = np.sort(np.concatenate([copies, linked]), axis=1)
   found = found[found[:, 0] < found[:, 1]]
   firsts = _firsts(found, len(of))
   gone = np.flatnonzero(firsts != np.arange(len(of)))
   return np.stack([firsts[gone], gone], axis=1)
+
+
+def _all_pairs(sketches: np.ndarray, least: float) -> np.ndarray:
+  """Pairs of sketches that agree in `least` values or more; [N, 2]."""
+  pairs = [np.empty((0, 2), np.int64)]
+  step = max(_PAIRS // len(sketches), 1)
+  for start in range(0, len(sketches), step):
+    agree = _num_equal(sketches[start : start + step, None], sketches)
+    a, b = np.nonzero(agree >= least)
+    pairs.append(np.stack([a + start, b], axis=1)[a + start < b])
+  return np.concatenate(pairs)
+
+
+def _with_representatives(sketches: np.ndarray, least: float) -> np.ndarray:
+  """Like `_all_pairs`, but only pairs with a representative; [N, 2]."""
+  pairs, unlike = [], np.ones(len(sketches), bool)
+  for _ in range(_REPRESENTATIVES):
+    number = int(np.argmax(unlike))
+    if not unlike[number]:
+      break
+    # Also with those that were like another: they join the two.
+    found = np.flatnonzero(_num_equal(sketches[number], sketches) >= least)
+    unlike[found] = False
+    pairs.append(np.stack([np.full(len(found), number), found], axis=1))
+  return np.concatenate(pairs)
+
+
+def _num_equal(some: np.ndarray, sketches: np.ndarray) -> np.ndarray:
+  """In how many values sketches agree."""
+  return np.count_nonzero(some == sketches, axis=-1)
 
 
 def _firsts(links: np.ndarray, size: int) -> np.ndarray:

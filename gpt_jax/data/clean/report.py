@@ -7,7 +7,8 @@ D/cleaning.json, in the folder of a token store, holds
   {'steps': [{'step': name, 'sources': {source: {
     'documents_in', 'bytes_in', 'documents_out', 'bytes_out',
     'rules': {rule: {'documents', 'documents_removed', 'count', 'bytes',
-      'examples': [{'document', 'why', 'like'?}]}}}}}],
+      'examples': [{'document', 'why', 'like'?}]}}}},
+    'notes'?: {'evaluation_texts', 'too_short', 'words'}}],
    'skipped': {kind: count}}
 """
 
@@ -144,7 +145,15 @@ def table(entries: list[dict]) -> list[str]:
       + [cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True)]
     ).rstrip()
     for row in rows
-  ]
+  ] + [_unseen(e['step'], e['notes']) for e in entries if 'notes' in e]
+
+
+def _unseen(step: str, notes: dict[str, int]) -> str:
+  return (
+    f'{step}: {notes["too_short"]:,} of {notes["evaluation_texts"]:,} '
+    f'evaluation texts have fewer than {notes["words"]} words and were not '
+    'looked for'
+  )
 
 
 def _short(text: str) -> str:

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of documents: Python's own source files, text files, JSON lines.
 
-Tables and TensorFlow datasets are in `sources_tables` and `sources_tfds`.
+Tables and TensorFlow datasets are in `tables` and `tfds`.
 """
 
+import codecs
 import functools
 import json
 import os
@@ -26,13 +27,15 @@ from gpt_jax.data.sources.source import (
 )
 from gpt_jax.data.sources.tables import parquet
 from gpt_jax.data.sources.tfds import tfds, tfds_dir
+from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError
 
 # What one worker reads at once: so many bytes, or fewer small files, each of
 # which counts for `_OPEN` bytes more.
 _UNIT, _OPEN = 1 << 26, 1 << 16
 
-_BLANK_LINES = re.compile(r'\n\s*\n')
+_BLANK_LINES = re.compile(r'\r?\n\s*\n')
+_NUMBERS = re.compile(r'(?:#\d+)+$')
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
@@ -156,7 +159,7 @@ def mixture(*calls: Pair) -> Reader:
   return Reader(units, files, total, stream=stream, skipped=skipped)
 
 
-def passages(documents: str, chars: int = 1000) -> Reader:
+def passages(documents: str, chars: Count = 1000) -> Reader:
   """Cuts the documents of another source, `passages("text('books/*.txt')")`.
 
   Each is cut at blank lines into documents of at least `chars` characters (the
@@ -164,8 +167,6 @@ def passages(documents: str, chars: int = 1000) -> Reader:
   documents that the vector of that token is hardly trained, and what follows
   it, as in all evaluation of a text by itself, is scored wrongly.
   """
-  if chars < 1:
-    raise UsageError(f'passages: chars={chars}: must be at least 1')
   whole = load('passages', documents)
 
   def unit(part: Source, skip: Skip) -> Iterator[Document]:
@@ -182,6 +183,34 @@ def passages(documents: str, chars: int = 1000) -> Reader:
     stream=functools.partial(unit, whole),
     skipped=whole.skipped,
   )
+
+
+def parents(field: str, text: str) -> Callable[[str], str]:
+  """How the name of a document tells which one it was cut from.
+
+  Without `passages` each is its own. Else the numbers at the end are left out,
+  also those of what cleaning has cut: of 'book.txt#7' it is 'book.txt'.
+
+  Args:
+    field: as for `documents`.
+    text: a call of one of `SOURCES`.
+  """
+  call = spec.parse(field, text)[0]
+  if call.name == 'passages':
+    return _without_numbers
+  cut = {
+    pair.key
+    for pair in call.args
+    if call.name == 'mixture'
+    and spec.parse(f'data.sources.{pair.key}', pair.value)[0].name == 'passages'
+  }
+  return lambda name: (
+    _without_numbers(name) if name.partition('/')[0] in cut else name
+  )
+
+
+def _without_numbers(name: str) -> str:
+  return _NUMBERS.sub('', name)
 
 
 def _passages(text: str, chars: int) -> Iterator[str]:
@@ -229,9 +258,11 @@ def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
 
 
 def _decode(path: str) -> str:
-  # Decoding bytes keeps '\r\n' as it is, where text mode would not.
+  # Decoding bytes keeps '\r\n' as it is, where text mode would not. A
+  # byte-order mark is no part of the text.
   try:
-    return pathlib.Path(path).read_bytes().decode('utf-8')
+    data = pathlib.Path(path).read_bytes()
+    return data.removeprefix(codecs.BOM_UTF8).decode('utf-8')
   except UnicodeDecodeError as e:
     raise Bad(
       path,

@@ -35,6 +35,7 @@ class Bpe:
   """
 
   in_threads = False  # its results become lists, under Python's lock
+  parts_at_spaces = False
 
   def __init__(self, kind: str, contents: dict[str, bytes]):
     """Reads the two vocabulary files, as bytes, from `contents`.

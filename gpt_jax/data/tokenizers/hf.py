@@ -58,6 +58,10 @@ class HfTokenizer:
     self.eos_id: int = eos_id
     # Ids may have gaps.
     self.vocab_size: int = max(self._made.get_vocab().values()) + 1
+    both, *alone = self.encode_batch(['x y', 'x', 'y'])
+    self.parts_at_spaces: bool = bool(
+      len(both) and np.array_equal(both, np.concatenate(alone))
+    )
 
   @property
   def fingerprint(self) -> str:

@@ -52,6 +52,8 @@ def read(folder: str) -> tuple[str, dict[str, bytes]]:
     index = json.loads(data)
     kind, names = index['kind'], index['files']
     expected = index['fingerprint']
+    if not all(isinstance(name, str) for name in [kind, *names]):
+      raise TypeError('names')
   except (ValueError, KeyError, TypeError) as e:
     raise fail(_INDEX, 'is damaged') from e
   contents = {}

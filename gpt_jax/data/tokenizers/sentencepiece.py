@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SentencePiece models (Kudo and Richardson, 2018): ours, and those of others.
 
-`tokenizer_training` trains ours.
+`training` trains ours.
 """
 
 import json
@@ -62,6 +62,8 @@ class SentencePiece:
       ids = [self._model.piece_to_id(piece) for piece in spelled]
       if all(map(self._model.is_byte, ids)):
         self._mark = np.array(ids, np.int32)
+    both, *alone = self.encode_batch(['x y', 'x', 'y'])
+    self.parts_at_spaces = np.array_equal(both, np.concatenate(alone))
 
   @property
   def fingerprint(self) -> str:

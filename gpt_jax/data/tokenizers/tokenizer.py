@@ -43,6 +43,14 @@ class Tokenizer(Protocol):
     """Whether several threads encode as fast as several processes."""
     ...
 
+  @property
+  def parts_at_spaces(self) -> bool:
+    """Whether the ids of 'x y' are those of 'x' and then those of 'y'.
+
+    So it is where a space is put before each text, as LLaMA's tokenizer does.
+    """
+    ...
+
   def encode(self, text: str) -> np.ndarray:
     """Returns int32 [num_tokens]."""
     ...
@@ -110,6 +118,7 @@ class Bytes:
   vocab_size = 257
   eos_id = 256
   in_threads = True
+  parts_at_spaces = False
 
   @property
   def fingerprint(self) -> str:
@@ -136,6 +145,7 @@ class Characters:
 
   kind = 'characters'
   in_threads = True
+  parts_at_spaces = False
 
   def __init__(self, alphabet: str):
     """`alphabet` holds each character once, sorted."""
@@ -206,6 +216,9 @@ TOKENIZERS = {
   'gpt1_bpe': gpt1_bpe,
   'hf_tokenizer': hf_tokenizer,
 }
+
+# Those of them that need documents.
+LEARNED = ('sentencepiece', 'characters')
 
 # By the kind that a saved tokenizer names; each takes the saved files.
 LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {

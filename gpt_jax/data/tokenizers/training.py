@@ -11,6 +11,7 @@ import heapq
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Annotated
 
 import sentencepiece as spm
 
@@ -20,6 +21,7 @@ from gpt_jax.data.tokenizers.sentencepiece import (
   SPACE_MARK,
   SentencePiece,
 )
+from gpt_jax.ranges import Bytes, Count, Seed, number
 from gpt_jax.spec import UsageError
 
 _MODELS = ('unigram', 'bpe')
@@ -36,15 +38,15 @@ _LONGEST = 4 * _CHUNK  # a line without end is cut here
 
 
 def sentencepiece(
-  vocab_size: int,
+  vocab_size: Count,
   model: str = 'unigram',
   normalization: str = 'identity',
   byte_fallback: bool = True,
   split_digits: bool = True,
   symbols: Sequence[str] = (),
-  character_coverage: float = 0.9999,
-  sample_bytes: int = 0,
-  seed: int = 0,
+  character_coverage: Annotated[float, number(0.9, 1)] = 0.9999,
+  sample_bytes: Bytes = 0,
+  seed: Seed = 0,
 ) -> Callable[[Iterable[Document]], SentencePiece]:
   """A model trained on the training split.
 
@@ -76,12 +78,6 @@ def sentencepiece(
   ):
     if value not in choices:
       raise fail(name, value, f'is none of {", ".join(choices)}')
-  if vocab_size < 1:
-    raise fail('vocab_size', vocab_size, 'must be positive')
-  if sample_bytes < 0:
-    raise fail('sample_bytes', sample_bytes, 'must not be negative')
-  if not 0.9 <= character_coverage <= 1:
-    raise fail('character_coverage', character_coverage, 'is not in 0.9 to 1')
   if not isinstance(symbols, list | tuple) or not all(
     isinstance(symbol, str) and symbol for symbol in symbols
   ):

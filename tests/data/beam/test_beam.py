@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.data import encode, files, manifest, prepare, store
+from gpt_jax.data import array_writer, encode, files, manifest, prepare
 from gpt_jax.spec import UsageError
 
 HAS_BEAM = importlib.util.find_spec('apache_beam') is not None
@@ -33,8 +33,8 @@ def contents(folder):
 def small(monkeypatch):
   """Small files and chunks: many of each in a small corpus."""
   monkeypatch.setattr(encode, '_LONGEST', 151)
-  monkeypatch.setattr(store, '_CHUNK', 64)
-  monkeypatch.setattr(store, '_SHARD_BYTES', 512)
+  monkeypatch.setattr(array_writer, '_CHUNK', 64)
+  monkeypatch.setattr(array_writer, '_SHARD_BYTES', 512)
   monkeypatch.setattr(manifest, 'BLOCK', 64)
   monkeypatch.setattr('gpt_jax.data.sources.sources._UNIT', 5 << 16)
   if HAS_BEAM:

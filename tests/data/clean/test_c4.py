@@ -81,7 +81,7 @@ def test_bad_words_are_whole_words(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('call', 'words'),
   [
-    ('c4(words=0)', '1 or more'),
+    ('c4(words=0)', 'words=0 must be at least 1'),
     ("c4(duplicates='lines')", "neither 'spans' nor 'keep'"),
     ('none, c4', 'stands alone'),
     ('c5', 'one of c4, decontaminate'),

@@ -135,3 +135,72 @@ def test_what_is_removed_names_what_stays():
 def test_arguments_are_checked(call):
   with pytest.raises(UsageError, match='minhash'):
     choices.check(choices.load(call).steps)
+
+
+def judged(sketches, threshold=0.8):
+  """Of one group of documents: each, and the one that stays for it."""
+  step = choices.load(f'minhash(threshold={threshold})').steps[0]
+  places = np.arange(len(sketches), dtype='u8')
+  keys = np.zeros_like(places)
+  gone = step.conclude(
+    step.judge(keys, places, keys, lambda wanted: sketches[wanted])
+  )
+  stays = np.arange(len(sketches))
+  stays[gone.places.astype(int)] = gone.values
+  return stays
+
+
+@pytest.fixture
+def compared(monkeypatch):
+  """How many pairs of signatures were compared."""
+  counts, count = [], minhash._num_equal
+
+  def counted(some, sketches):
+    found = count(some, sketches)
+    counts.append(found.size)
+    return found
+
+  monkeypatch.setattr(minhash, '_num_equal', counted)
+  return counts
+
+
+def make_pages(num_pages, num_templates):
+  """Signatures of pages made from templates: each differs in 5 of 50 values."""
+  rng = np.random.default_rng(31)
+  templates = rng.integers(1 << 32, size=(num_templates, 50), dtype='u4')
+  of = rng.integers(num_templates, size=num_pages)
+  pages = templates[of]
+  for page in pages:
+    at = rng.choice(50, size=5, replace=False)
+    page[at] = rng.integers(1 << 32, size=5, dtype='u4')
+  return pages, of
+
+
+@pytest.mark.parametrize('num_templates', [1, 7])
+def test_template_pages_are_not_compared_in_pairs(compared, num_templates):
+  pages, of = make_pages(5003, num_templates)
+  stays = judged(pages)
+  first = [int(np.flatnonzero(of == t)[0]) for t in range(num_templates)]
+  np.testing.assert_array_equal(stays, np.array(first)[of])
+  # In pairs they would be 25,030,009.
+  assert sum(compared) <= 5003 * num_templates
+
+
+def test_a_group_without_any_alike_is_bounded(compared):
+  rng = np.random.default_rng(37)
+  pages = rng.integers(1 << 32, size=(3001, 50), dtype='u4')
+  np.testing.assert_array_equal(judged(pages), np.arange(3001))
+  assert sum(compared) == 3001 * 256
+
+
+def test_large_groups_are_judged_as_small_ones(monkeypatch):
+  # Chains too: of three in a row only neighbours are alike.
+  pages, _ = make_pages(211, 13)
+  pages[100] = pages[0]
+  pages[100, :10] += 1
+  pages[101] = pages[100]
+  pages[101, 10:20] += 1
+  expected = judged(pages)
+  assert expected[100] == expected[101] == expected[0]
+  monkeypatch.setattr(minhash, '_REPRESENTATIVES', 151)
+  np.testing.assert_array_equal(judged(pages), expected)

@@ -165,12 +165,23 @@ def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(
   assert [d.name for d in found[:4]] == [f'a.md#{i}' for i in (1, 2, 3, 4)]
   texts = [d.text.replace('\r', '') for d in found]
   assert texts == 2 * want
+  assert not any(d.text.endswith(('\r', '\n')) for d in found)
   units = sources.load(FIELD, 'passages("text(\'*.md\')", chars=8)').units
   assert [d for unit in units for d in unit.documents()] == found
 
 
 def test_passages_need_a_length_and_a_source():
-  with pytest.raises(UsageError, match='chars=0: must be at least 1'):
+  with pytest.raises(UsageError, match='chars=0 must be at least 1'):
     read("passages('stdlib', chars=0)")
   with pytest.raises(UsageError, match='unknown'):
     read("passages('books')")
+
+
+def test_a_byte_order_mark_is_no_text(corpus):
+  mark = b'\xef\xbb\xbf'
+  (corpus / 'a.md').write_bytes(mark + 'one\ufefftwo'.encode())
+  (corpus / 'b.md').write_bytes(mark)  # no text at all
+  assert read("text('*.md')") == [('a.md', 'one\ufefftwo')]
+  line = b'{"text": "x"}\n'
+  (corpus / 'a.jsonl').write_bytes(mark + line * 2)
+  assert [d.text for d in read("jsonl('a.jsonl')")] == ['x', 'x']

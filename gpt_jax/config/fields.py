@@ -1,0 +1,102 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The config as a flat list of fields, as JSON, and compared with another."""
+
+import json
+import logging
+import re
+from typing import Any
+
+from ml_collections import ConfigDict
+
+# A ConfigDict: no type checker knows its fields.
+Config = Any
+
+# Fields of older configs, and what they are called now.
+RENAMED = {'batch.rows': 'batch.size'}
+# A run may go on with other values here: they do not change its result.
+FREE_ON_RESUME = (
+  'checkpoint.',
+  'data.store',
+  'data.workers',
+  'eval.',
+  'hosts.',
+  'log.',
+  'mesh.',
+  'model.attention_backend',
+  # So that a run that stopped at a spike can go on.
+  'optim.on_spike',
+  # The grid of `scaling`, which may grow.
+  'sweep.',
+  'watchdog.',
+)
+
+
+def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
+  """`{'model.num_layers': 12, ...}` sorted within each section."""
+  flat = {}
+  for name, value in config.items():
+    if isinstance(value, ConfigDict | dict):
+      flat.update(flatten(value, f'{prefix}{name}.'))
+    else:
+      flat[prefix + name] = value
+  return flat
+
+
+def unlocked(config: Config) -> Config:
+  """A copy that can be changed."""
+  return config.copy_and_resolve_references().unlock()
+
+
+def rename(config: Any, *, given: tuple[str, ...] = ()) -> list[str]:
+  """Moves what stands under an old name to the new one.
+
+  Args:
+    config: changed in place; a dict, or a ConfigDict that is not locked.
+    given: fields whose present value stays, whatever the old name says.
+
+  Returns:
+    The old names that were found, for `hint`.
+  """
+  found = []
+  for old, new in RENAMED.items():
+    (section, name), (_, new_name) = old.split('.'), new.split('.')
+    if section in config and name in config[section]:
+      value = config[section][name]
+      del config[section][name]
+      if new not in given:
+        config[section][new_name] = value
+      found.append(old)
+  return found
+
+
+def hint(old: str) -> None:
+  """Tells that a field has another name now."""
+  logging.getLogger('gpt_jax').warning('%s is now %s', old, RENAMED[old])
+
+
+def to_json(config: Config) -> str:
+  """The resolved config as indented JSON."""
+  return json.dumps(config.to_dict(), indent=2) + '\n'
+
+
+def from_json(text: str) -> Config:
+  """Reads what `to_json` wrote, now or under older names."""
+  tree = json.loads(text)
+  rename(tree)
+  model = tree.get('model', {})
+  if isinstance(model.get('input'), str):
+    # What an argument of `tokens` was called.
+    model['input'] = re.sub(r'\bsegments\s*=', 'token_types=', model['input'])
+  return ConfigDict(tree).lock()
+
+
+def differences(old: Config, new: Config) -> list[str]:
+  """Fields that change a run's result: `'seed: 0 -> 1'`."""
+  before, after = flatten(old), flatten(new)
+  return [
+    f'{field}: {before.get(field)!r} -> {after.get(field)!r}'
+    for field in dict.fromkeys([*before, *after])
+    if before.get(field) != after.get(field)
+    and not field.startswith(FREE_ON_RESUME)
+  ]

@@ -1,0 +1,65 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What each step of a run takes: its rows, its tokens, its learning rate."""
+
+from gpt_jax import spec
+from gpt_jax.config.fields import Config
+from gpt_jax.optim import amount, batch_ramp
+from gpt_jax.optim.batch_ramp import Ramp
+from gpt_jax.optim.clock import LAST_STEP
+from gpt_jax.optim.schedules import SCHEDULES, Schedule
+from gpt_jax.spec import UsageError
+
+
+def num_steps(config: Config) -> int:
+  """The steps of the run: the last one begins before its tokens are reached.
+
+  Raises:
+    UsageError: the field is no length, or the batch no ramp.
+  """
+  given = config.schedule.num_steps
+  if type(given) is int:
+    return given
+  found = ramp(config).step_at(amount.parse('schedule.num_steps', given))
+  if found > LAST_STEP:
+    raise UsageError(
+      f'schedule.num_steps={given!r}: are {found:,} steps, more than can be '
+      'counted; give fewer'
+    )
+  return found
+
+
+def ramp(config: Config) -> Ramp:
+  """The rows of each step.
+
+  Raises:
+    UsageError: `batch.size` makes no sense.
+  """
+  return batch_ramp.build(config.batch.size, row_tokens=row_tokens(config))
+
+
+def row_tokens(config: Config) -> int:
+  """Tokens that one row of a batch brings to the model."""
+  # A fine-tuned example may be several sequences, shorter than the context.
+  tuned = config.get('finetune')
+  if tuned and tuned.length:
+    return tuned.length * tuned.sequences
+  return config.model.context_length
+
+
+def schedule(config: Config) -> Schedule:
+  """The learning rate of each step of a resolved config.
+
+  Raises:
+    UsageError: its lengths do not fit the run.
+  """
+  build = spec.build('schedule.name', config.schedule.name, SCHEDULES)
+  return build(ramp(config), config.schedule.num_steps)
+
+
+def stage_name(config: Config, rows: int) -> str:
+  """How an error names a stage of the batch: `batch.size=...: ...`."""
+  given = config.batch.size
+  if isinstance(given, int):
+    return f'batch.size={given}:'
+  return f'batch.size={given!r}: its stage of {rows} rows'

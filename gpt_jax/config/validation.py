@@ -1,0 +1,274 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What each field of a config takes, and which go together."""
+
+import functools
+import operator
+from typing import Annotated, Any
+
+from gpt_jax import ranges, spec
+from gpt_jax.config import defaults, log_trackers
+from gpt_jax.config.fields import Config, flatten
+from gpt_jax.config.lengths import ramp, schedule, stage_name
+from gpt_jax.config.sizes import check_sizes
+from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.bias import BIASES
+from gpt_jax.nn.block import BLOCKS
+from gpt_jax.nn.dropout import DROPOUTS
+from gpt_jax.nn.embed import INPUTS, OUTPUTS
+from gpt_jax.nn.init import INITS
+from gpt_jax.nn.norm import NORMS
+from gpt_jax.nn.pattern import period
+from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.scales import SCALES
+from gpt_jax.nn.stack import LOOPS, REMATS
+from gpt_jax.nn.transformer import DTYPES
+from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.optim.average import AVERAGES
+from gpt_jax.optim.clock import LAST_STEP
+from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.rounding import PRECISIONS
+from gpt_jax.optim.schedules import SCHEDULES
+from gpt_jax.optim.spikes import SPIKES
+from gpt_jax.ranges import (
+  Count,
+  Fraction,
+  NotNegative,
+  Positive,
+  Probability,
+  Seconds,
+  Seed,
+  Whole,
+)
+from gpt_jax.spec import UsageError, shown
+
+CALL_STRINGS = {
+  'model.input': INPUTS,
+  'model.position': POSITIONS,
+  'model.attention_scale': SCALES,
+  'model.attention_backend': BACKENDS,
+  'model.bias': BIASES,
+  'model.output': OUTPUTS,
+  'model.norm': NORMS,
+  'model.block': BLOCKS,
+  'model.dropout': DROPOUTS,
+  'model.init_weights': INITS,
+  'objective.name': OBJECTIVES,
+  'optim.name': OPTIMIZERS,
+  'optim.precision': PRECISIONS,
+  'optim.ema': AVERAGES,
+  'optim.on_spike': SPIKES,
+  'schedule.name': SCHEDULES,
+}
+NAMES = {
+  'data.rows': ('stream', 'documents'),
+  'model.dtype': DTYPES,
+  'model.remat': REMATS,
+  'model.loop': LOOPS,
+}
+# Wider than any model by far, and an array of two widths can be counted: see
+# config/sizes.py for those of more.
+_LAYERS = Annotated[int, ranges.whole(1, 10_000)]
+_WIDTH = Annotated[int, ranges.whole(1, 2**24)]
+_STEPS = Annotated[int, ranges.whole(1, LAST_STEP)]
+# Of a mesh axis: -1 is the rest.
+_DEVICES = Annotated[int, ranges.whole(-1)]
+
+# The numbers that a field takes; those of call-strings are in their signatures.
+RANGES = {
+  'seed': Seed,
+  'model.vocab_size': Count,
+  'model.context_length': _WIDTH,
+  'model.num_layers': _LAYERS,
+  'model.num_encoder_layers': Annotated[int, ranges.whole(0, 10_000)],
+  'model.d_model': _WIDTH,
+  'model.num_heads': _WIDTH,
+  'model.num_kv_heads': _WIDTH,
+  'model.head_size': _WIDTH,
+  'model.d_ff': _WIDTH,
+  'data.workers': Annotated[int, ranges.whole(1, 10_000)],
+  'optim.clip_norm': NotNegative,
+  'schedule.num_steps': _STEPS,
+  'batch.size': Count,
+  'batch.micro_rows': Whole,
+  'mesh.data': _DEVICES,
+  'mesh.fsdp': _DEVICES,
+  'mesh.expert': _DEVICES,
+  'mesh.tensor': _DEVICES,
+  'checkpoint.every_steps': Count,
+  'checkpoint.keep': Count,
+  'checkpoint.keep_every_steps': Whole,
+  'checkpoint.keep_best': Whole,
+  'checkpoint.grace_seconds': Seconds,
+  'eval.every_steps': Whole,
+  'eval.rows': Count,
+  'eval.num_batches': Count,
+  'watchdog.start_seconds': Seconds,
+  'watchdog.compile_seconds': Seconds,
+  'watchdog.step_seconds': Seconds,
+  'watchdog.evaluation_seconds': Seconds,
+  'watchdog.save_seconds': Seconds,
+  'hosts.join_seconds': Annotated[int, ranges.whole(1, 10**6)],
+  'hosts.heartbeat_seconds': Annotated[int, ranges.whole(1, 10**6)],
+  'log.every_steps': Count,
+  'log.sample_tokens': Whole,
+  # Of the sections that only some configs have.
+  'finetune.freeze': Whole,
+  'finetune.auxiliary': NotNegative,
+  'finetune.dropout': Fraction,
+  'finetune.length': Count,
+  'finetune.examples': Count,
+  'finetune.epochs': Annotated[float, ranges.number(0, 10**6, above=True)],
+  'finetune.peak': Positive,
+  'finetune.warmup': Probability,
+  'finetune.patience': Whole,
+  'sweep.min_tokens_per_parameter': NotNegative,
+  'sweep.max_tokens_per_parameter': Positive,
+}
+# '5k_steps', 'ramp(...)': read by `lengths`, which refuses all else.
+_TEXT_TOO = ('schedule.num_steps', 'batch.size')
+_KINDS = {
+  int: 'a whole number',
+  float: 'a number',
+  str: 'a text',
+  bool: 'a bool',
+}
+
+
+def check_fields(config: Config) -> None:
+  """Checks that each field is there, of its type, and within its range.
+
+  A field whose default is empty may be empty.
+
+  Raises:
+    UsageError: at the first mistake.
+  """
+  flat = flatten(config)
+  tree: Any = defaults.get_config()
+  known = flatten(tree)
+  for field, default in known.items():
+    *sections, name = field.split('.')
+    section: Any = functools.reduce(operator.getitem, sections, tree)
+    _check_type(field, flat[field], default, section.get_type(name))
+  check_ranges(config)
+  for field, value in flat.items():
+    if isinstance(value, str):
+      spec.check_text(field, value)
+    elif field.startswith(('data.sources.', 'eval.sets.')):
+      raise UsageError(
+        f'{field}={shown(value)}: give the call of a source, "text(\'...\')"'
+      )
+    # Such a field would reach the model, which does not take it.
+    if field.startswith('model.') and field not in known:
+      raise UsageError(
+        f'{field}={shown(value)}: there is no such field; configs/base.py '
+        'explains them all'
+      )
+
+
+def check_ranges(config: Config) -> None:
+  """Checks the numbers of a config, of those that are given.
+
+  Raises:
+    UsageError: one is out of its range.
+  """
+  flat = flatten(config)
+  for field, declared in RANGES.items():
+    value = flat.get(field)
+    if value is None or (field in _TEXT_TOO and type(value) is not int):
+      continue
+    if problem := ranges.declared(declared).problem(value):
+      raise UsageError(f'{field}={shown(value)}: {problem}')
+
+
+def validate(config: Config) -> None:
+  """Checks the call-strings, and the fields against each other.
+
+  Raises:
+    UsageError: at the first mistake.
+  """
+  flat = flatten(config)
+  for field, choices in CALL_STRINGS.items():
+    spec.build(field, flat[field], choices)
+  log_trackers.load(flat[log_trackers.FIELD])
+  for field, names in NAMES.items():
+    if flat[field] not in names:
+      raise UsageError(
+        f'{field}={shown(flat[field])}: unknown; one of ' + ', '.join(names)
+      )
+  model, micro_rows = config.model, config.batch.micro_rows
+  stages = ramp(config).stages
+  schedule(config)
+  check_sizes(config)
+  for stage in stages:
+    if stage.rows % (micro_rows or 1):
+      raise UsageError(
+        f'{stage_name(config, stage.rows)} does not divide by '
+        f'batch.micro_rows={micro_rows}'
+      )
+  if model.num_heads % model.num_kv_heads:
+    raise UsageError(
+      f'model.num_heads={model.num_heads}: does not divide by '
+      f'model.num_kv_heads={model.num_kv_heads}'
+    )
+  layers = period(model.attention, model.ffn)
+  if model.num_layers % len(layers):
+    raise UsageError(
+      f'model.num_layers={model.num_layers}: does not divide by the '
+      f'{len(layers)} layers after which model.attention={model.attention!r} '
+      f'and model.ffn={model.ffn!r} repeat'
+    )
+  encoder_ffn = model.encoder_ffn or model.ffn
+  encoder = period('bidirectional', encoder_ffn)
+  if model.num_encoder_layers % len(encoder):
+    raise UsageError(
+      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
+      f'by the {len(encoder)} layers after which {encoder_ffn!r} repeats; set '
+      'model.encoder_ffn'
+    )
+  routers = [layer.ffn.router for layer in layers + encoder if layer.ffn.router]
+  if len({router.num_experts for router in routers}) > 1:
+    raise UsageError(
+      f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
+      'reported together; give all the same'
+    )
+  rows = [(True, micro_rows or stage.rows) for stage in stages]
+  rows.append((False, config.eval.rows))
+  for router in {*routers}:
+    for training, number in rows:
+      if router.limited(training):
+        tokens = router.group_of(number, model.context_length)
+        router.capacity_of(tokens, training)
+
+
+def check_objective(config: Config) -> None:
+  """Checks that the objective can train the model.
+
+  Raises:
+    UsageError: it cannot.
+  """
+  model = config.model
+  layers = period(model.attention, model.ffn)
+  if not all(layer.attention.causal for layer in layers):
+    raise UsageError(
+      f'model.attention={model.attention!r}: tokens would see the targets of '
+      f'objective.name={config.objective.name!r}; take causal patterns'
+    )
+  if model.num_encoder_layers:
+    raise UsageError(
+      f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
+      f'{config.objective.name!r} trains decoders; give 0'
+    )
+
+
+def _check_type(field: str, value: Any, default: Any, kind: type) -> None:
+  if value is None:
+    if default is not None:
+      raise UsageError(f'{field} is empty; its default is {shown(default)}')
+    return
+  if kind in _KINDS and (
+    not isinstance(value, kind) or (isinstance(value, bool) != (kind is bool))
+  ):
+    if kind is float and type(value) is int:
+      return
+    raise UsageError(f'{field}={shown(value)}: must be {_KINDS[kind]}')

@@ -1,0 +1,74 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""How many held-out documents are also in the training split, word for word.
+
+What is held out is chosen by name, so a copy of it under another name may
+train. Texts are compared by 64 bits of a hash. Above `MOST` hashes only texts
+whose hash lies in a part of all values are kept (as in distinct sampling,
+Gibbons 2001), and the part is halved as often as needed: the memory is bounded,
+and the count becomes an estimate.
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+# Hashes that are kept, of both splits: 8 bytes each.
+MOST = 1 << 21
+
+# Hashes that wait to be sorted in.
+_BUFFER = 1 << 16
+
+_PIECE = 1 << 22  # characters encoded at once
+
+
+class Duplicates:
+  """Counts equal texts across the split."""
+
+  def __init__(self):
+    """No document yet."""
+    self._kept = {side: np.empty(0, np.uint64) for side in (False, True)}
+    self._new: dict[bool, list[int]] = {False: [], True: []}
+    self._shift = 0  # a text is kept if so many low bits of its hash are 0
+
+  def add(self, text: str, held_out: bool):
+    """Takes a document of either split."""
+    digest = hashlib.blake2b(digest_size=8)
+    for piece in _encoded(text):
+      digest.update(piece)
+    self._new[held_out].append(int.from_bytes(digest.digest(), 'little'))
+    if sum(map(len, self._new.values())) >= _BUFFER:
+      self._sort_in()
+
+  def count(self) -> int:
+    """Held-out documents whose text trains too; above `MOST` an estimate."""
+    self._sort_in()
+    found = np.isin(self._kept[True], self._kept[False])
+    return int(np.count_nonzero(found)) << self._shift
+
+  @property
+  def exact(self) -> bool:
+    """Whether all documents were compared."""
+    return not self._shift
+
+  def _sort_in(self):
+    for side, new in self._new.items():
+      joined = np.concatenate([self._kept[side], np.array(new, np.uint64)])
+      # In training a text counts once, of those held out each document.
+      self._kept[side] = joined if side else np.unique(joined)
+      new.clear()
+    self._thin()
+    while sum(map(len, self._kept.values())) > MOST:
+      self._shift += 1
+      self._thin()
+
+  def _thin(self):
+    low = np.uint64((1 << self._shift) - 1)
+    for side, kept in self._kept.items():
+      self._kept[side] = kept[kept & low == 0]
+
+
+def _encoded(text: str) -> Iterator[bytes]:
+  for start in range(0, len(text), _PIECE):
+    yield text[start : start + _PIECE].encode()

@@ -1,0 +1,298 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuning with and without what GPT-1 adds: a grid of runs, one table."""
+
+import datetime
+import functools
+import json
+import os
+import shlex
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from gpt_jax import config as config_lib
+from gpt_jax.config import Config, loading
+from gpt_jax.data import json_file
+from gpt_jax.finetuning import examples, finetune
+from gpt_jax.finetuning.glue import FOLDERS
+from gpt_jax.finetuning.predictions import RESULT
+from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.metrics import write_atomically
+
+# From the name of a row to its overrides.
+SETTINGS = {
+  'full': [],
+  'no_auxiliary': ['--config.finetune.auxiliary=0.0'],
+  'scratch': ['--config.finetune.transfer=none'],
+  'scratch_no_auxiliary': [
+    '--config.finetune.transfer=none',
+    '--config.finetune.auxiliary=0.0',
+  ],
+}
+# Before the number of layers: the name of a row of --layers.
+LAYERS = 'layers_'
+# What a run takes from its source or from the fields of `finetune`.
+FOLLOWS = ('model.', 'tokenizer.', 'objective.')
+# What the runs of a workdir share.
+ARGUMENTS = 'arguments.json'
+
+
+class Grid(NamedTuple):
+  """What is run, by the names of the command's flags.
+
+  Attributes:
+    workdir: holds all runs.
+    config: a file whose sizes are the tasks.
+    glue: GLUE's folder; '': TFDS.
+    flags: more flags for all runs.
+    tasks: sizes of the config.
+    settings: keys of `SETTINGS`.
+    seeds: of each run.
+    layers: how many of the lowest layers further runs transfer.
+  """
+
+  workdir: str
+  config: str
+  glue: str
+  flags: str
+  tasks: list[str]
+  settings: list[str]
+  seeds: list[str]
+  layers: list[str]
+
+
+class One(NamedTuple):
+  """A run."""
+
+  task: str
+  setting: str
+  seed: str
+  config: Config
+
+
+def wanted(grid: Grid) -> list[One]:
+  """All runs, seed by seed.
+
+  Raises:
+    UsageError: a flag makes no sense.
+  """
+  unknown = [name for name in grid.settings if name not in SETTINGS]
+  if unknown:
+    raise UsageError(
+      f'--settings={unknown[0]}: unknown; one of ' + ', '.join(SETTINGS)
+    )
+  for flag in ('seeds', 'layers'):
+    given = getattr(grid, flag)
+    if not all(x.isdecimal() for x in given) or len({*given}) < len(given):
+      raise UsageError(
+        f'--{flag}={",".join(given)}: give whole numbers from 0 that differ'
+      )
+  settings = [*grid.settings, *(f'{LAYERS}{count}' for count in grid.layers)]
+  runs = [
+    One(task, setting, seed, config_of(grid, task, setting, seed))
+    for seed in grid.seeds
+    for task in grid.tasks
+    for setting in settings
+  ]
+  if not runs:
+    raise UsageError('--tasks, --settings, --seeds: leave nothing to run')
+  return runs
+
+
+def run(
+  grid: Grid,
+  runs: list[One],
+  source: Pretrained,
+  finished: Callable[[str], Any],
+) -> dict[str, Any]:
+  """Fine-tunes what is left to do; gives the scores of all, see `collected`.
+
+  Args:
+    grid: has the workdir.
+    runs: of `wanted`.
+    source: what is fine-tuned.
+    finished: is called with the folder of a run that has ended.
+
+  Raises:
+    UsageError: the workdir holds runs of other arguments, configs or data.
+  """
+  check_same(grid, source)
+  check_runs(grid, source)
+  if source.params is not None:
+    source = source._replace(params=functools.cache(source.params))
+  started, done = time.monotonic(), 0
+  for i, one in enumerate(runs):
+    folder = os.path.join(grid.workdir, one.task, one.setting, one.seed)
+    if os.path.exists(os.path.join(folder, RESULT)):
+      continue
+    log.info('run %d of %d: %s', i + 1, len(runs), folder)
+    finetune.finetune(one.config, source, folder)
+    finished(folder)
+    jax.clear_caches()
+    done += 1
+    seconds = (time.monotonic() - started) / done * (len(runs) - i - 1)
+    left = datetime.timedelta(seconds=round(seconds))
+    log.info('%d of %d runs done | at most %s left', i + 1, len(runs), left)
+  return collected(grid.workdir)
+
+
+def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
+  """The config of a run, not resolved.
+
+  Raises:
+    UsageError: a flag makes no sense.
+  """
+  if setting in SETTINGS:
+    overrides = SETTINGS[setting]
+  else:
+    count = setting.removeprefix(LAYERS)
+    overrides = [f'--config.finetune.transfer=layers({count})']
+  more = [f'--config.seed={seed}', *overrides]
+  if grid.glue:
+    if task not in FOLDERS:
+      raise UsageError(f'--tasks={task}: none of GLUE: ' + ', '.join(FOLDERS))
+    folder = os.path.join(grid.glue, FOLDERS[task])
+    more.append(f'--config.finetune.task={task}({folder!r})')
+  more += shlex.split(grid.flags)
+  return loading.load_config(f'{grid.config}:{task}', more)
+
+
+def check_same(grid: Grid, source: Pretrained) -> None:
+  """Keeps runs of other arguments apart.
+
+  Raises:
+    UsageError: the workdir holds runs with others.
+  """
+  given = {n: getattr(grid, n) for n in ('config', 'glue', 'flags')}
+  given['init'] = source.name  # with its step
+  path = os.path.join(grid.workdir, ARGUMENTS)
+  if os.path.exists(path):
+    before = json_file.read(path, remedy=run_lib.RESTORE)
+    changed = [n for n in given if given[n] != before.get(n)]
+    if changed:
+      raise UsageError(
+        f'--workdir={grid.workdir}: holds runs with '
+        + ', '.join(
+          f'--{n}={before.get(n)!r}, not {given[n]!r}' for n in changed
+        )
+        + '; give the same, or another --workdir'
+      )
+    return
+  os.makedirs(grid.workdir, exist_ok=True)
+  write_atomically(path, json.dumps(given, indent=2) + '\n')
+
+
+def check_runs(grid: Grid, source: Pretrained) -> None:
+  """Compares all runs that are there with what they would be now.
+
+  The fields that are given and the task's examples are compared. What follows
+  from them and from the source is not, so that no text is encoded: the model,
+  the tokenizer, and lengths that are left empty.
+
+  Raises:
+    UsageError: names the first run that would be another, and its fields.
+  """
+  known: dict[Any, Config] = {}
+  for task, setting, seed in _folders(grid.workdir):
+    folder = os.path.join(grid.workdir, task, setting, seed)
+    if not os.path.exists(os.path.join(folder, 'config.json')):
+      continue
+    old = config_lib.flatten(run_lib.read_config(folder))
+    config = config_lib.unlocked(config_of(grid, task, setting, seed))
+    tuned = config.finetune
+    tuned.init = source.name
+    key = tuned.task, tuned.examples, seed
+    if key not in known:
+      examples.read(config)
+      known[key] = tuned
+    tuned.labels, tuned.data = known[key].labels, known[key].data
+    given = {
+      field: value
+      for field, value in config_lib.flatten(config).items()
+      if value is not None and not field.startswith(FOLLOWS)
+    }
+    # A length such as '300_steps' was counted.
+    if not isinstance(config.schedule.num_steps, int):
+      given.pop('schedule.num_steps', None)
+    changed = config_lib.differences(old, {**old, **given})
+    if changed:
+      raise UsageError(
+        f'--workdir={grid.workdir}: {task}/{setting}/{seed} is a run of '
+        f'another config ({"; ".join(changed)}); give the same config and '
+        'data, or another --workdir'
+      )
+
+
+def _folders(workdir: str) -> Iterator[tuple[str, str, str]]:
+  """Task, setting and seed of all runs in a workdir, in order."""
+  for task in sorted(os.listdir(workdir)):
+    folder = os.path.join(workdir, task)
+    if not os.path.isdir(folder):
+      continue
+    for setting in sorted(os.listdir(folder)):
+      seeds = os.listdir(os.path.join(folder, setting))
+      for seed in sorted(seeds, key=lambda s: (len(s), s)):
+        yield task, setting, seed
+
+
+def collected(workdir: str) -> dict[str, Any]:
+  """What all runs in a workdir gave: task -> setting -> seed -> dev metrics."""
+  found: dict[str, Any] = {}
+  for task, setting, seed in _folders(workdir):
+    path = os.path.join(workdir, task, setting, seed, RESULT)
+    if os.path.exists(path):
+      remedy = 'remove it, and the same command makes it again'
+      result = json_file.read(path, remedy=remedy, needs=('metrics', 'dev'))
+      result = metrics.as_numbers(result)
+      runs = found.setdefault(task, {}).setdefault(setting, {})
+      metric = result['metrics'][0]
+      runs[seed] = {
+        'metric': metric,
+        'score': result['dev'][metric],
+        **result['dev'],
+      }
+  return found
+
+
+def table(scores: dict[str, Any]) -> str:
+  """A Markdown table like GPT-1's table 5, of means and standard deviations."""
+  tasks = [*scores]
+  metrics = {
+    task: next(iter(next(iter(scores[task].values())).values()))['metric']
+    for task in tasks
+  }
+  settings = [s for s in SETTINGS if any(s in scores[t] for t in tasks)]
+  settings += sorted(
+    {s for task in tasks for s in scores[task]} - {*settings},
+    key=lambda s: (len(s), s),
+  )
+  head = ['', 'average', *(f'{task} ({metrics[task]})' for task in tasks)]
+  lines = [head, ['---'] * len(head)]
+  for setting in settings:
+    # A dictionary for each task: seed -> score.
+    found = [
+      {seed: 100 * run['score'] for seed, run in runs.items()}
+      for runs in (scores[task].get(setting, {}) for task in tasks)
+    ]
+    # Only seeds of all tasks make an average of tasks.
+    seeds = set.intersection(*({*of_task} for of_task in found))
+    averages = [statistics.mean(s[seed] for s in found) for seed in seeds]
+    cells = [_cell(averages), *(_cell([*s.values()]) for s in found)]
+    lines.append([setting.replace('_', ' '), *cells])
+  return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
+
+
+def _cell(values: list[float]) -> str:
+  """Mean and standard deviation."""
+  if not values:
+    return '-'
+  spread = f' ± {statistics.stdev(values):.1f}' if len(values) > 1 else ''
+  return f'{statistics.mean(values):.1f}{spread}'

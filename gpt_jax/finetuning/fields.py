@@ -1,0 +1,184 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The fields of a config that follow from its section `finetune`."""
+
+import math
+import os
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from gpt_jax import config as config_lib
+from gpt_jax import spec
+from gpt_jax.config import Config
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.finetuning.predictions import RESULT
+from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.finetuning.sequences import NUM_SPECIAL
+from gpt_jax.finetuning.task_data import ORDER
+from gpt_jax.finetuning.tasks import Task
+from gpt_jax.finetuning.transfer import TRANSFERS
+from gpt_jax.spec import UsageError
+
+
+def set_model(
+  config: Config, init: Pretrained, task: Task, tokenizer: Tokenizer
+) -> None:
+  """The model's fields, with room for the new tokens.
+
+  Raises:
+    UsageError: the model cannot be fine-tuned on the task.
+  """
+  tuned = config.finetune
+  if init.model is not None:
+    config.model = ConfigDict(init.model)
+  model: Any = config.model
+  new = 0 if task.form == 'target' else NUM_SPECIAL
+  if init.model is not None:
+    _grow(config, init, tokenizer, new)
+  else:
+    _make_room(config, tokenizer, new)
+  if new and spec.parse('model.input', model.input)[0].name == 'adaptive':
+    raise UsageError(
+      f'model.input={model.input!r}: no room for the {new} new tokens: '
+      "an adaptive table does not grow; fine-tune a model with input='tokens'"
+    )
+  for field, value in tuned.model.items():
+    if value is not None:
+      model[field] = value
+  if model.num_encoder_layers:
+    raise UsageError(f'--init={init.name}: only decoders are fine-tuned')
+  if init.tokenizer_name:
+    config.tokenizer.name = init.tokenizer_name
+  tuned.init = init.name
+
+
+def _grow(
+  config: Config, init: Pretrained, tokenizer: Tokenizer, new: int
+) -> None:
+  """Appends `new` rows to the table of a pre-trained model."""
+  model: Any = config.model
+  if tokenizer.vocab_size > model.vocab_size:
+    raise UsageError(
+      f'--init={init.name}: its tokenizer has {tokenizer.vocab_size} tokens, '
+      f'its model {model.vocab_size}'
+    )
+  config.finetune.vocab_size = model.vocab_size
+  model.vocab_size += new
+  # The old one was for other lengths, and maybe for other devices.
+  model.attention_backend = 'auto'
+
+
+def _make_room(config: Config, tokenizer: Tokenizer, new: int) -> None:
+  """Sizes the table of a model that starts from scratch."""
+  model: Any = config.model
+  config.finetune.vocab_size = tokenizer.vocab_size
+  least = tokenizer.vocab_size + new
+  if model.vocab_size is None:
+    model.vocab_size = least
+  elif model.vocab_size < least:
+    raise UsageError(
+      f'model.vocab_size={model.vocab_size}: no room for the {new} '
+      f'new tokens besides the {tokenizer.vocab_size} of the tokenizer; give '
+      f'at least {least}, or leave it empty'
+    )
+
+
+def set_length(config: Config, task: Task, longest: int) -> None:
+  """The tokens of a row: those of the longest sequence, where it fits.
+
+  Raises:
+    UsageError: the model has no room for the length that was given.
+  """
+  tuned, context = config.finetune, config.model.context_length
+  if tuned.length is None:
+    tuned.length = min(context, 8 * math.ceil(longest / 8))
+  least = 8 if task.form != 'target' else 2
+  if not least <= tuned.length <= context:
+    raise UsageError(
+      f"finetune.length={tuned.length}: must be from {least} to the model's "
+      f'context of {context}'
+    )
+
+
+def check_layers(config: Config) -> None:
+  """Checks that what is frozen or transferred is no more than there is.
+
+  Raises:
+    UsageError: names the field.
+  """
+  tuned, num_layers = config.finetune, config.model.num_layers
+  amount = spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
+  for field, count in (('freeze', tuned.freeze), ('transfer', amount or 0)):
+    if count > num_layers:
+      raise UsageError(
+        f'finetune.{field}={tuned[field]}: the model has {num_layers} layers'
+      )
+
+
+def set_schedule(config: Config, num_examples: int) -> None:
+  """Steps, warm-up and cadences from passes."""
+  tuned = config.finetune
+  # Of the first batch where they grow.
+  a_pass = math.ceil(num_examples / config_lib.ramp(config).rows(0))
+  if config.schedule.num_steps is None:
+    with config.schedule.ignore_type():
+      config.schedule.num_steps = max(round(tuned.epochs * a_pass), 1)
+  if config.schedule.name is None:
+    steps = config.schedule.num_steps
+    if not isinstance(steps, int):
+      raise UsageError(
+        f'schedule.num_steps={steps!r}: give schedule.name with it, or a number'
+      )
+    warmup = round(tuned.warmup * steps)
+    config.schedule.name = f'linear(peak={tuned.peak}, warmup={warmup})'
+  for section in (config.eval, config.checkpoint):
+    if section.every_steps is None:
+      section.every_steps = a_pass
+  if tuned.select == 'best' and config.checkpoint.keep_best < 1:
+    config.checkpoint.keep_best = 1
+
+
+def objective(config: Config, task: Task) -> str:
+  """The call of `objective.name`."""
+  tuned = config.finetune
+  head = f'auxiliary={tuned.auxiliary}, dropout={tuned.dropout}'
+  return {
+    'classification': (
+      f'classification(num_labels={len(task.labels)}, length={tuned.length}, '
+      f'sequences={tuned.sequences}, {head})'
+    ),
+    'regression': (
+      f'regression(length={tuned.length}, sequences={tuned.sequences}, {head})'
+    ),
+    'choice': (
+      f'choice(answers={tuned.sequences}, length={tuned.length}, {head})'
+    ),
+    'target': f'target(length={tuned.length})',
+  }[task.kind]
+
+
+def set_order(config: Config, workdir: str) -> None:
+  """Names the order of the examples, so that no run goes on in another.
+
+  Runs of before the field took them in another order. One that has ended is
+  left as it is: nothing is trained, and it may predict.
+
+  Raises:
+    UsageError: the workdir holds such a run, unfinished.
+  """
+  config.finetune.order = ORDER
+  try:
+    with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as file:
+      tuned = config_lib.from_json(file.read()).get('finetune')
+  except FileNotFoundError:
+    return
+  if tuned is None or tuned.get('order') is not None:
+    return  # what differs is told where all fields are compared
+  if not os.path.exists(os.path.join(workdir, RESULT)):
+    raise UsageError(
+      f'--workdir={workdir}: its run was begun by a version that shuffled the '
+      'examples otherwise, and cannot go on in the same order; give another '
+      '--workdir, or finish it with that version'
+    )
+  config.finetune.order = None

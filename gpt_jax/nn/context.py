@@ -1,0 +1,75 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What reaches every layer beside its input: caches, positions, masks."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.nn.dot_product import Visibility
+
+
+class KVCache(NamedTuple):
+  """Keys and values of the positions seen so far; M is the longest length.
+
+  Only the G key/value heads are kept: with multi-query attention one. `cross`
+  is for those of the encoder's output.
+  """
+
+  key_BMGK: jax.Array
+  value_BMGK: jax.Array
+  cross: 'KVCache | None' = None
+
+  def written(
+    self, positions_BL: jax.Array, key: jax.Array, value: jax.Array
+  ) -> 'KVCache':
+    """With keys and values [B, L, G, K] in the slots of their positions."""
+    rows = jnp.arange(key.shape[0])[:, None]
+    return self._replace(
+      key_BMGK=self.key_BMGK.at[rows, positions_BL].set(key),
+      value_BMGK=self.value_BMGK.at[rows, positions_BL].set(value),
+    )
+
+
+class SegmentMemory(NamedTuple):
+  """What a layer was given in earlier segments, newest last (Dai et al. 2019).
+
+  Its keys and values stand before those of the segment: section 3.2,
+  h~ = [SG(m) . h]; no gradient goes back into it.
+  """
+
+  hidden_BMD: jax.Array
+
+  def then(self, x_BLD: jax.Array) -> 'SegmentMemory':
+    """The memory for the next segment, of the same length."""
+    M = self.hidden_BMD.shape[1]
+    x = x_BLD.astype(self.hidden_BMD.dtype)
+    return SegmentMemory(jnp.concatenate([self.hidden_BMD, x], axis=1)[:, -M:])
+
+
+Cache = KVCache | SegmentMemory
+
+
+class Context(NamedTuple):
+  """What all layers of a stack share; None where there is no such thing.
+
+  Attributes:
+    positions_BL: where each token stands; None means 0, 1, 2, ...
+    visibility: padding and packed documents.
+    bias: on the scores of self-attention, [B or 1, H, L, M].
+    memory_BMD: the encoder's output, for cross-attention.
+    memory_mask_BM: bool, False for padding of `memory_BMD`.
+  """
+
+  positions_BL: jax.Array | None = None
+  visibility: Visibility = Visibility()
+  bias: jax.Array | None = None
+  memory_BMD: jax.Array | None = None
+  memory_mask_BM: jax.Array | None = None
+
+  def positions(self, length: int) -> jax.Array:
+    """Positions of a row's tokens, [B or 1, L]."""
+    if self.positions_BL is not None:
+      return self.positions_BL
+    return jnp.arange(length)[None]

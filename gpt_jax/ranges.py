@@ -1,0 +1,110 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which numbers an argument takes: declared once, where the argument is.
+
+`def cosine(peak: Positive, final: Probability = 0.0)` declares the ranges of
+a call-string's arguments, which `spec` checks before it calls; a plain `int`
+is an `Int32`, a plain `float` a `Real`. `config.validation.RANGES` does the
+same for the fields of the config, and `cli.number` for flags.
+"""
+
+import math
+from typing import Annotated, Any, NamedTuple
+
+# Rates and factors are computed in float32, counts in int32.
+LARGEST = 3.4028234663852886e38
+SMALLEST = 1.1754943508222875e-38
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+
+
+class Range(NamedTuple):
+  """The numbers from `least` to `most`.
+
+  Attributes:
+    kind: int, or float, which takes whole numbers too.
+    above: without `least` itself.
+    below: without `most` itself.
+  """
+
+  kind: type
+  least: float
+  most: float
+  above: bool = False
+  below: bool = False
+
+  def problem(self, value: Any) -> str:
+    """Says what a value must be: 'must be at least 1'; '' if it is."""
+    if isinstance(value, bool) or not isinstance(value, int | self.kind):
+      return f'must be a {"whole " if self.kind is int else ""}number'
+    # Not a number is neither more nor less than anything.
+    if isinstance(value, float) and not math.isfinite(value):
+      return 'must be a finite number'
+    if value < self.least or (self.above and value == self.least):
+      return f'must be {"above" if self.above else "at least"} {self.least:,}'
+    if value > self.most or (self.below and value == self.most):
+      most = 'the largest float32' if self.most == LARGEST else f'{self.most:,}'
+      return f'must be {"below" if self.below else "at most"} {most}'
+    if self.kind is float and 0 < abs(value) < SMALLEST:
+      return f'must be 0 or at least {SMALLEST:.2g} in size, as float32 is'
+    return ''
+
+
+def whole(least: int, most: int = INT32) -> Range:
+  """Whole numbers."""
+  return Range(int, least, most)
+
+
+def number(
+  least: float = 0,
+  most: float = LARGEST,
+  *,
+  above: bool = False,
+  below: bool = False,
+) -> Range:
+  """Numbers that float32 can hold."""
+  return Range(float, least, most, above, below)
+
+
+Int32 = Annotated[int, whole(-INT32)]
+Int64 = Annotated[int, whole(-INT64, INT64)]
+Count = Annotated[int, whole(1)]
+Whole = Annotated[int, whole(0)]
+# jax.random.key drops what lies beyond 32 bits.
+Seed = Annotated[int, whole(0, 2**32 - 1)]
+Bytes = Annotated[int, whole(0, INT64)]
+Real = Annotated[float, number(-LARGEST)]
+Positive = Annotated[float, number(above=True)]
+NotNegative = Annotated[float, number()]
+# A decay rate, or a part that is dropped: 1 would keep nothing.
+Fraction = Annotated[float, number(0, 1, below=True)]
+Share = Annotated[float, number(0, 1, above=True)]
+# A part that leaves something on both sides.
+Inside = Annotated[float, number(0, 1, above=True, below=True)]
+Probability = Annotated[float, number(0, 1)]
+# A longer wait overflows the system's clocks; this is 31 years.
+Seconds = Annotated[float, number(0, 10**9)]
+
+_PLAIN = {int: Int32, float: Real}
+
+
+def of(annotation: Any) -> Range | None:
+  """The range that an annotation declares; None if it is no number's."""
+  declared = _PLAIN.get(annotation, annotation)
+  for extra in getattr(declared, '__metadata__', ()):
+    if isinstance(extra, Range):
+      return extra
+  return None
+
+
+def declared(annotation: Any) -> Range:
+  """Like `of`, of an annotation that has one."""
+  found = of(annotation)
+  assert found, annotation
+  return found
+
+
+def plain(annotation: Any) -> Any:
+  """The annotation without its range, as a user reads it."""
+  found = hasattr(annotation, '__metadata__')
+  return annotation.__origin__ if found else annotation

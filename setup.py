@@ -1,0 +1,18 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Puts configs/ into the wheel, where gpt_jax/config/shipped.py finds it.
+
+All else is in pyproject.toml, whose list of packages cannot move a folder.
+"""
+
+from setuptools import find_packages, setup
+
+CONFIGS = 'gpt_jax.shipped.configs'
+
+setup(
+  packages=[
+    *find_packages(include=['gpt_jax*']),
+    *(CONFIGS, f'{CONFIGS}.finetune'),
+  ],
+  package_dir={CONFIGS: 'configs'},
+)

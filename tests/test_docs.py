@@ -1,0 +1,242 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""README.md, docs/ and launch/ name what is there: pages, files, fields,
+commands and their flags.
+"""
+
+import functools
+import importlib
+import importlib.util
+import pathlib
+import re
+import shlex
+import sys
+
+import pytest
+from absl import flags
+
+from gpt_jax import __main__
+from gpt_jax.config import loading
+from gpt_jax.planning import table
+from tests.test_imports import FLOORS
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [
+  ROOT / 'README.md',
+  *sorted((ROOT / 'docs').glob('*.md')),
+  *sorted((ROOT / 'launch').glob('*.md')),
+]
+FENCED = re.compile(r'^```[a-z]*\n(.*?)^```', re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r'`([^`]+)`')
+LINK = re.compile(r'\]\(([^)\s]+)\)')
+# Paths in this checkout; what looks like one in a URL is none.
+PATH = re.compile(
+  r'(?<![\w/.-])((?:gpt_jax|configs|tests|launch|docs)/[\w./*-]*[\w/*])'
+)
+MODULE = re.compile(r'(?<![\w./])((?:gpt_jax|tests)(?:\.\w+)+)')
+# Flags of other programs than ours.
+OTHERS = {'help', 'requirements_file'}
+
+of_page = pytest.mark.parametrize(
+  'page', PAGES, ids=lambda path: str(path.relative_to(ROOT))
+)
+
+
+@functools.cache
+def text(page):
+  return page.read_text(encoding='utf-8')
+
+
+def fenced(page):
+  return FENCED.findall(text(page))
+
+
+def inline(page):
+  """Code within sentences; one that a line ends in goes on in the next."""
+  prose = FENCED.sub('', text(page))
+  return [' '.join(code.split()) for code in INLINE.findall(prose)]
+
+
+@functools.cache
+def anchors(page):
+  """The headings' names in links, as GitHub makes them."""
+  headings = re.findall(r'^#+ (.*)$', FENCED.sub('', text(page)), re.MULTILINE)
+  kept = (re.sub(r'[^\w\- ]', '', heading.lower()) for heading in headings)
+  return {heading.replace(' ', '-') for heading in kept}
+
+
+def links(page):
+  """Relative links: (path, anchor)."""
+  for link in LINK.findall(text(page)):
+    if not re.match('[a-z]+:', link):
+      path, _, anchor = link.partition('#')
+      yield (page.parent / path if path else page).resolve(), anchor
+
+
+def test_the_front_page_is_short():
+  assert len(text(ROOT / 'README.md').splitlines()) <= 200
+
+
+@of_page
+def test_links(page):
+  for target, anchor in links(page):
+    assert target.exists(), target
+    assert not anchor or anchor in anchors(target), f'{target}#{anchor}'
+
+
+def test_every_page_is_found_from_the_front_page():
+  found, left = {ROOT / 'README.md'}, [ROOT / 'README.md']
+  while left:
+    new = {target for target, _ in links(left.pop())} - found
+    found |= new
+    left += [target for target in new if target.suffix == '.md']
+  assert {*PAGES} <= found
+  assert {*(ROOT / 'docs').iterdir()} <= found
+
+
+@pytest.mark.parametrize(
+  'page',
+  [*PAGES, ROOT / 'Makefile', ROOT / '.ci/run'],
+  ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_paths(page):
+  prose = re.sub(r'https?://\S+', '', text(page))
+  for path in PATH.findall(prose):
+    assert [*ROOT.glob(path)], path
+
+
+@of_page
+def test_modules(page):
+  for name in MODULE.findall(text(page)):
+    module, _, attribute = name.rpartition('.')
+    if importlib.util.find_spec(name) is None:
+      assert hasattr(importlib.import_module(module), attribute), name
+
+
+@pytest.fixture
+def configs(monkeypatch):
+  """In this checkout, and `sys.path` as before at the end."""
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+
+
+def tree():
+  """The sections of all configs: what a run, a tuning and a sweep have."""
+  files = ('configs/base.py', 'configs/finetune/base.py', 'configs/scaling.py')
+  found = {}
+  for file in files:
+    found |= loading.load_config(file, []).to_dict()
+  return found
+
+
+def has(found, field):
+  for part in field.split('.'):
+    if not isinstance(found, dict) or part not in found:
+      return False
+    found = found[part]
+  return True
+
+
+@of_page
+def test_fields(page, configs):
+  """`--config.batch.size`, `config.eval.sets` and `optim.on_spike`."""
+  found = tree()
+  sections = '|'.join(name for name in found if isinstance(found[name], dict))
+  named = re.findall(r'--config\.([\w.]+)', text(page))
+  for block in fenced(page):
+    named += re.findall(r'^config\.([\w.]+) =', block, re.MULTILINE)
+  for code in inline(page):
+    named += re.findall(rf'^((?:{sections})\.(?!json)\w+)(?:=.*)?$', code)
+  for field in named:
+    assert has(found, field), field
+
+
+def commands(page):
+  """Of each command of ours on a page: its words, without `gpt-jax`."""
+  for block in [*fenced(page), *inline(page)]:
+    lines = block.replace('\\\n', ' ').splitlines()
+    while lines:
+      _, command, rest = lines.pop(0).partition('gpt-jax ')
+      while command:
+        try:
+          words = shlex.split(rest, comments=True)
+        except ValueError:  # a quoted text goes on
+          rest += ' ' + lines.pop(0)
+        else:
+          yield words
+          break
+
+
+def values_of(name):
+  """The flags of a command."""
+  values = flags.FlagValues()
+  importlib.import_module(f'gpt_jax.commands.{name}').define(values)
+  return values
+
+
+@of_page
+def test_commands(page, configs):
+  """Each can be read, with its config, size and overrides."""
+  for name, *argv in commands(page):
+    assert name in __main__.COMMANDS, name
+    # F and NAME stand for any config and any size.
+    argv = ['configs/base.py' if word == 'F' else word for word in argv]
+    argv = [word.removesuffix(':NAME') for word in argv]
+    values = values_of(name)
+    loading.parse(values, [f'gpt-jax {name}', *argv])
+    if name == 'compare':
+      for run in values['run'].value:
+        _, file, *overrides = shlex.split(run)
+        more = shlex.split(values['flags'].value)
+        loading.load_config(file, overrides + more)
+
+
+def test_the_front_page_has_every_command():
+  found = {words[0] for words in commands(ROOT / 'README.md')}
+  assert found == {*__main__.COMMANDS}
+
+
+@of_page
+def test_flags(page):
+  """Those in sentences, without their command."""
+  known = OTHERS | {f for name in __main__.COMMANDS for f in values_of(name)}
+  for code in inline(page):
+    for flag in re.findall(r'^--(\w+)(?![\w.])', code):
+      assert flag == 'config' or flag in known, flag
+
+
+@of_page
+def test_targets(page):
+  """`make plan` and the like."""
+  makefile = text(ROOT / 'Makefile')
+  targets = re.findall(r'^(\w+):', makefile, re.MULTILINE)
+  named = [line for block in fenced(page) for line in block.splitlines()]
+  named += inline(page)
+  for line in named:
+    if line.startswith('make '):
+      assert line.split()[1] in targets, line
+
+
+def test_the_front_page_has_every_room():
+  page = text(ROOT / 'README.md')
+  for path in (ROOT / 'gpt_jax').iterdir():
+    if path.is_dir() and path.name != '__pycache__':
+      assert f'| `gpt_jax/{path.name}/` |' in page, path.name
+
+
+def test_the_floors_are_those_that_are_enforced():
+  (block,) = (b for b in fenced(ROOT / 'docs/architecture.md') if 'spec' in b)
+  written = [tuple(line.split(', ')) for line in block.splitlines()]
+  assert [{*rooms} for rooms in written] == [
+    {*rooms} for rooms in reversed(FLOORS)
+  ]
+
+
+def test_generated_tables_have_one_place():
+  """The one that is written or compared, and no copy that grows old."""
+  for mark, place in (
+    (table.BEGIN, table.PAGE),
+    ('<!-- table: gpt-jax inspect --table -->\n', 'docs/configs.md'),
+  ):
+    found = [page for page in PAGES if mark in text(page)]
+    assert found == [ROOT / place]

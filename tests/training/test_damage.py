@@ -1,0 +1,150 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A damaged file of a run is named, with what to do; nothing is guessed."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as config_lib
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.data import files, inputs, manifest
+from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.evaluation.results import Results
+from gpt_jax.finetuning.pretrained import pretrained
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics, spikes
+from gpt_jax.training import run as run_lib
+from gpt_jax.training import workdir as workdir_lib
+from tests.support import tiny
+
+DAMAGES = {
+  'cut': lambda data: data[: len(data) // 2],
+  'empty': lambda data: b'',
+  'zeros': lambda data: bytes(len(data)),
+  'a list': lambda data: b'[]\n',
+  'a number': lambda data: b'3\n',
+  'an object': lambda data: b'{}\n',
+  'not text': lambda data: b'\xff\xfe' + data,
+}
+
+
+@pytest.fixture
+def workdir(tmp_path) -> pathlib.Path:
+  """A folder with one file of each kind."""
+  config = config_lib.resolve(tiny.config())
+  (tmp_path / 'config.json').write_text(config_lib.to_json(config))
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "loss": 2.5}\n')
+  (tmp_path / 'evaluation.json').write_text('{"step": 1, "model": "x"}\n')
+  (tmp_path / 'spikes').mkdir()
+  (tmp_path / 'spikes/3.json').write_text('{"step": 3}')
+  made = tokenizer.Characters('abc')
+  made.save(str(tmp_path / 'tokenizer'))
+  files.write(str(tmp_path), manifest.NAME, b'{"format_version": 1}')
+  inputs.write(str(tmp_path), {'a.txt': '3:abc'})
+  return tmp_path
+
+
+def damage(path, how):
+  path.write_bytes(DAMAGES[how](path.read_bytes()))
+
+
+def refused(path, function, *args):
+  with pytest.raises(UsageError) as error:
+    function(*args)
+  message = str(error.value)
+  assert str(path) in message
+  assert '\n' not in message and '; ' in message
+
+
+@pytest.mark.parametrize('how', DAMAGES)
+def test_config(workdir, how):
+  path = workdir / 'config.json'
+  damage(path, how)
+  config = config_lib.resolve(tiny.config())
+  refused(path, run_lib.read_config, str(workdir))
+  refused(path, workdir_lib.check_same_run, config, str(workdir))
+  refused(path, pretrained, str(workdir))
+
+
+@pytest.mark.parametrize('how', [how for how in DAMAGES if how != 'empty'])
+def test_metrics(workdir, how):
+  path = workdir / 'metrics.jsonl'
+  path.write_bytes(path.read_bytes() * 2)
+  lines = path.read_bytes().split(b'\n')
+  lines[0] = DAMAGES[how](lines[0]).strip()
+  path.write_bytes(b'\n'.join(lines))
+  refused(f'{path}: line 1 is damaged', metrics.read, str(workdir))
+
+
+def test_metrics_of_zeros_alone(workdir):
+  """What some file systems leave after a power cut."""
+  path = workdir / 'metrics.jsonl'
+  path.write_bytes(path.read_bytes() + bytes(30))
+  refused(f'{path}: line 2 is damaged', metrics.read, str(workdir))
+
+
+@pytest.mark.parametrize('how', DAMAGES)
+def test_spike(workdir, how):
+  path = workdir / 'spikes/3.json'
+  damage(path, how)
+  refused(path, spikes.read, str(path))
+
+
+@pytest.mark.parametrize('how', DAMAGES)
+def test_manifest(workdir, how):
+  path = workdir / manifest.NAME
+  damage(path, how)
+  refused(path, manifest.read, str(workdir))
+
+
+@pytest.mark.parametrize('how', [how for how in DAMAGES if how != 'an object'])
+def test_inputs(workdir, how):
+  path = workdir / inputs.NAME
+  damage(path, how)
+  (workdir / 'a.txt').write_text('abc')
+  paths = {'a.txt': str(workdir / 'a.txt')}
+  refused(path, inputs.changes, str(workdir), paths)
+
+
+@pytest.mark.parametrize('name', ['tokenizer.json', 'characters.json'])
+@pytest.mark.parametrize('how', DAMAGES)
+def test_tokenizer(workdir, name, how):
+  damage(workdir / 'tokenizer' / name, how)
+  refused(f'{workdir}/tokenizer/', tokenizer.load, f'{workdir}/tokenizer')
+
+
+@pytest.mark.parametrize(
+  'change',
+  [{'files': 3}, {'files': [3]}, {'kind': []}, {'fingerprint': None}],
+)
+def test_index_of_a_tokenizer(workdir, change):
+  path = workdir / 'tokenizer/tokenizer.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | change))
+  refused(path, tokenizer.load, f'{workdir}/tokenizer')
+
+
+@pytest.mark.parametrize('how', [how for how in DAMAGES if how != 'an object'])
+def test_evaluation(workdir, how):
+  path = workdir / 'evaluation.json'
+  damage(path, how)
+
+  def read():
+    Results(str(path), step=1, model='x')
+
+  refused(path, read)
+
+
+def test_a_missing_config_beside_checkpoints_is_not_replaced(workdir):
+  (workdir / 'config.json').unlink()
+  config = config_lib.resolve(tiny.config())
+  workdir_lib.check_same_run(config, str(workdir))
+  state = TrainState(np.int32(5), {'a': np.float32([1])}, ())
+  Checkpointer(str(workdir)).finish(jax.device_put(state))
+  path = workdir / 'config.json'
+  refused(path, workdir_lib.check_same_run, config, str(workdir))
+  assert not path.exists()

@@ -1,0 +1,302 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What decides training comes from the checkpoint, and nothing else does."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.checkpoints import restore
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.commands import train
+from gpt_jax.costs import flops
+from gpt_jax.data import prepare, skips
+from gpt_jax.optim import spikes as policies
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.runtime import preemption
+from gpt_jax.spec import UsageError
+from gpt_jax.training import consumed, history, metrics, spikes
+from gpt_jax.training import run as run_lib
+from gpt_jax.training.history import History
+from tests.support import tiny
+
+SKIP = skips.Skip(5, 7, 11)
+LATER = skips.Skip(13, 3, 17)
+
+
+def at(step):
+  """A state small enough to save at once."""
+  params = {'a': np.float32([1, 2, 3]) + step}
+  return TrainState(np.int32(step), params, {'b': np.float32([step])})
+
+
+def save(workdir, past, step):
+  checkpointer = Checkpointer(str(workdir), keep=9, record=past.record)
+  checkpointer.finish(jax.device_put(at(step)))
+
+
+def restored(workdir):
+  """The history that a process has after it restored the newest checkpoint."""
+  past = History(str(workdir))
+  checkpointer = Checkpointer(str(workdir), read_only=True)
+  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  abstract = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), at(0)
+  )
+  assert checkpointer.restore(abstract) is not None
+  past.restart(checkpointer.restored)
+  return past
+
+
+def log(workdir, past, *lines):
+  """Writes lines as a run does."""
+  log = metrics.Metrics(str(workdir), step=0, active=True, keep=past.add)
+  for line in lines:
+    log.write(**line)
+  log.close()
+
+
+LINES = [
+  {'step': 1, 'loss': 5.25, 'tokens_per_second': 3.0},
+  {'step': 2, 'event': 'skipped', 'spike': 'spikes/2.json'},
+  {'step': 2, 'loss': 0.1 + 0.2},
+  {'step': 3, 'event': 'unlogged', 'routers': [{'x': 1.5}]},
+  {'step': 4, 'eval/validation/loss': 4.5, 'eval_seconds': 1.0},
+  {'step': 5, 'eval/validation/loss': float('nan')},
+  {'step': 5, 'event': 'unlogged', 'routers': [{'x': 2.5}]},
+]
+KEPT = [
+  {'step': 1, 'loss': 5.25},
+  {'step': 2, 'event': 'skipped'},
+  {'step': 2, 'loss': 0.1 + 0.2},
+  {'step': 4, 'eval/validation/loss': 4.5},
+  {'step': 5, 'eval/validation/loss': float('nan')},
+  {'step': 5, 'event': 'unlogged', 'routers': [{'x': 2.5}]},
+]
+
+
+def same(found, wanted):
+  """NaN is NaN."""
+  assert repr(found) == repr(wanted)
+
+
+@pytest.mark.parametrize('how', ['whole', 'deleted', 'cut', 'empty'])
+def test_the_past_is_that_of_the_checkpoint(tmp_path, how, caplog):
+  past = History(str(tmp_path))
+  log(tmp_path, past, *LINES)
+  save(tmp_path, past, 5)
+  file = tmp_path / 'metrics.jsonl'
+  if how == 'deleted':
+    file.unlink()
+  elif how == 'cut':
+    file.write_bytes(file.read_bytes()[:200])
+  elif how == 'empty':
+    file.write_bytes(b'')
+  with caplog.at_level('WARNING', 'gpt_jax'):
+    same(restored(tmp_path).lines(5), KEPT)
+  assert ('will have a gap' in caplog.text) == (how != 'whole')
+
+
+def test_only_the_losses_that_count_are_kept():
+  past = History('nowhere')
+  for step in range(1, 150):
+    past.add({'step': step, 'loss': float(step)})
+  past.add({'step': 3, 'eval/validation/loss': 2.0})
+  lines = past.record(131)['lines']
+  found = [line['loss'] for line in lines if 'loss' in line]
+  assert found == [float(step) for step in range(32, 132)]
+  assert {'step': 3, 'eval/validation/loss': 2.0} in lines
+
+
+def test_the_files_speak_for_a_checkpoint_without_a_record(tmp_path):
+  past = History(str(tmp_path))
+  log(tmp_path, past, *LINES, {'step': 7, 'loss': 1.0})
+  Checkpointer(str(tmp_path)).finish(jax.device_put(at(5)))
+  found = restored(tmp_path).lines(5)
+  same([line for line in found if line['step'] != 3], KEPT)
+
+
+def test_a_rewind_that_only_the_log_knows_is_refused(tmp_path):
+  event = {'step': 5, 'event': 'rewind', 'spike_step': 11, 'rows_skipped': 7}
+  log(tmp_path, History(str(tmp_path)), event)
+  Checkpointer(str(tmp_path)).finish(jax.device_put(at(13)))
+  with pytest.raises(UsageError, match='lacks the rewind to step 5'):
+    restored(tmp_path)
+  history.write_skips(str(tmp_path), skips.Skips((SKIP,)))
+  assert restored(tmp_path).skips.skips == (SKIP,)
+
+
+# Rows left out ------------------------------------------------------------
+
+
+@pytest.fixture
+def skipped(tmp_path):
+  """A workdir whose checkpoint of step 13 was trained without some rows."""
+  history.write_skips(str(tmp_path), skips.Skips((SKIP,)))
+  save(tmp_path, History(str(tmp_path)), 13)
+  return tmp_path
+
+
+def test_missing_rows_left_out_are_those_of_the_checkpoint(skipped):
+  (skipped / 'skips.json').unlink()
+  assert history.known_skips(str(skipped)).skips == (SKIP,)
+  assert restored(skipped).skips.skips == (SKIP,)
+  assert skips.read(str(skipped)).skips == (SKIP,)
+
+
+def test_a_rewind_since_the_checkpoint_is_in_the_file(skipped):
+  history.write_skips(str(skipped), skips.Skips((SKIP, LATER)))
+  assert restored(skipped).skips.skips == (SKIP, LATER)
+
+
+@pytest.mark.parametrize(
+  'other', [(), (SKIP._replace(rows=8),), (LATER,), (SKIP._replace(step=4),)]
+)
+def test_other_rows_left_out_are_refused(skipped, other):
+  history.write_skips(str(skipped), skips.Skips(other))
+  for check in (restored, lambda w: history.known_skips(str(w))):
+    with pytest.raises(UsageError, match='the checkpoint of step 13') as e:
+      check(skipped)
+    assert str(e.value).startswith(f'{skipped}/skips.json: ')
+
+
+@pytest.mark.parametrize(
+  'damage',
+  [
+    lambda text: text.replace('"rows": 7', '"rows": 8'),
+    lambda text: text[:-20],
+    lambda text: '\0' * len(text),
+    lambda text: '',
+    lambda text: '[]',
+    lambda text: 'ÿ',
+  ],
+)
+def test_a_changed_file_is_refused(skipped, damage):
+  file = skipped / 'skips.json'
+  file.write_text(damage(file.read_text()), encoding='latin-1')
+  with pytest.raises(UsageError, match=r'skips\.json: is damaged or was cha'):
+    History(str(skipped))
+
+
+def test_a_file_of_before_has_no_checksum(tmp_path):
+  old = {'skips': [SKIP._asdict()], 'pending': False}
+  (tmp_path / 'skips.json').write_text(json.dumps(old))
+  assert History(str(tmp_path)).skips == skips.Skips((SKIP,))
+
+
+# Whole runs ---------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+  """Without what takes a second and changes nothing."""
+  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(train.losses, 'loss_curves', lambda workdirs: 'nothing')
+
+
+def config(folder, **changes):
+  return tiny.config(
+    **{
+      **tiny.MESHABLE,
+      'model.vocab_size': 264,
+      'model.num_layers': 1,
+      'data.source': f"text('{folder}/*.txt')",
+      'data.holdout': 'none',
+      'tokenizer.name': 'bytes',
+      'schedule.num_steps': 17,
+      'schedule.name': 'constant(peak=1e-3)',
+      'checkpoint.every_steps': 11,
+      'log.every_steps': 1,
+      'log.sample_prompt': '',
+      **changes,
+    }
+  )
+
+
+def write_text(folder, num_words):
+  rng = np.random.default_rng(0)
+  words = ' '.join(str(n) for n in rng.integers(1000, size=num_words))
+  (folder / 'a.txt').write_text(words)
+
+
+def test_a_spike_is_measured_from_the_same_losses(tmp_path, monkeypatch):
+  """A run goes on without its metrics.jsonl as it would have with it."""
+  write_text(tmp_path, 2000)
+  changes = {
+    'data.store': f'{tmp_path}/data',
+    'optim.on_spike': 'stop(threshold=50)',
+  }
+  seen = {}
+
+  def is_spike(policy, loss, grad_norm, logged):
+    seen[loss] = [*logged]
+    return policies.is_spike(policy, loss, grad_norm, logged)
+
+  monkeypatch.setattr(spikes, 'is_spike', is_spike)
+  train.train(config(tmp_path, **changes), f'{tmp_path}/whole')
+  whole, seen = seen, {}
+  boundaries = iter(range(1, 100))
+  with monkeypatch.context() as m:
+    m.setattr(preemption, 'reached', lambda: next(boundaries) == 13)
+    with pytest.raises(preemption.Preempted, match='saved step 13'):
+      train.train(config(tmp_path, **changes), f'{tmp_path}/resumed')
+  (tmp_path / 'resumed/metrics.jsonl').unlink()
+  train.train(config(tmp_path, **changes), f'{tmp_path}/resumed')
+  assert len(whole) == 17
+  assert max(map(len, whole.values())) == 16
+  assert seen == whole
+
+
+def test_another_token_store_is_refused(tmp_path, monkeypatch):
+  """Prepared again with more text, or of that name elsewhere."""
+  write_text(tmp_path, 2000)
+  workdir = tmp_path / 'w'
+  changes = {'schedule.num_steps': 3}
+  train.train(config(tmp_path, **changes), str(workdir))
+  shutil.move(workdir / 'data', tmp_path / 'moved')
+
+  write_text(tmp_path, 2100)
+  for more in ({}, {'data.store': f'{tmp_path}/other'}):
+    with pytest.raises(UsageError, match='was trained on the token store') as e:
+      train.train(config(tmp_path, **changes, **more), str(workdir))
+    assert str(e.value).startswith(f'--workdir={workdir}: its checkpoint of s')
+  # What took long to prepare stays.
+  assert (tmp_path / 'other/manifest.json').exists()
+  with pytest.raises(UsageError, match='was trained on the token store'):
+    consumed.show(str(workdir), '2', text=False, as_json=True)
+  (workdir / 'spikes').mkdir()
+  (workdir / 'spikes/2.json').write_text('{"first_row": 16, "num_rows": 16}')
+  with pytest.raises(UsageError, match='was trained on the token store'):
+    spikes.read(str(workdir / 'spikes/2.json'))
+
+  # The same store elsewhere, and in another compression.
+  shutil.rmtree(workdir / 'data')
+  moved = {'data.store': f'{tmp_path}/moved'}
+  train.train(config(tmp_path, **changes, **moved), str(workdir))
+  write_text(tmp_path, 2000)
+  zstd = config(tmp_path, **{'data.compression': 'zstd'})
+  prepare.prepare(zstd, str(workdir / 'data'))
+  consumed.show(str(workdir), '2', text=False, as_json=True)
+  spikes.read(str(workdir / 'spikes/2.json'))
+
+
+def test_a_run_of_before_takes_its_store_and_records_it(tmp_path, monkeypatch):
+  write_text(tmp_path, 2000)
+  workdir = tmp_path / 'w'
+  with monkeypatch.context() as m:
+    m.setattr(History, 'record', lambda self, step: None)
+    boundaries = iter(range(1, 100))
+    m.setattr(preemption, 'reached', lambda: next(boundaries) == 2)
+    with pytest.raises(preemption.Preempted, match='saved step 2'):
+      train.train(config(tmp_path, **{'schedule.num_steps': 3}), str(workdir))
+  newest = restore.newest(str(workdir))
+  assert newest == restore.Restored(2, None)
+  train.train(config(tmp_path, **{'schedule.num_steps': 3}), str(workdir))
+  newest = restore.newest(str(workdir))
+  assert newest is not None and newest.step == 3
+  store = run_lib.data_folder(config(tmp_path), str(workdir))
+  manifest = prepare.manifest.read(store)
+  assert newest.record['store'] == manifest.fingerprint
