@@ -39,7 +39,7 @@ DIFFERS = (
   'feed-forward layer, of which each token takes one'
 )
 # Table 9: layers of each stack, heads of size 64, d_model, d_ff, the dense
-# layer and each expert, experts, one layer in so many has them.
+# layer and each expert, experts, one layer in N has them.
 T5 = {
   't5-base-128': (12, 12, 768, 2048, 'geglu', 128, 2),
   't5-large': (24, 16, 1024, 4096, 'relu', 128, 2),

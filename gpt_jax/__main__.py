@@ -7,7 +7,7 @@ import importlib
 import sys
 
 from gpt_jax import cli
-from gpt_jax.runtime import malloc, preemption
+from gpt_jax.runtime import log, malloc, preemption
 
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
@@ -48,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     return 2
   malloc.keep_memory()
+  log.started_as(name)
   # From here on, as importing takes seconds.
   stoppable = (
     preemption.listening() if name in STOPPABLE else contextlib.nullcontext()

@@ -6,6 +6,9 @@ Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 75 preempted: the
 same command goes on.
 """
 
+import contextlib
+import errno
+import os
 import sys
 import traceback
 from types import ModuleType, SimpleNamespace
@@ -13,6 +16,7 @@ from typing import Any
 
 from absl import flags
 
+from gpt_jax import ranges
 from gpt_jax.config import loading
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -20,6 +24,19 @@ from gpt_jax.spec import UsageError
 
 # The values of a command's flags, by name.
 Args = Any
+
+# Flags of all commands that name a file or a folder.
+PATHS = (
+  *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
+  *('from_hf', 'to_hf', 'tasks_dir', 'config'),
+)
+
+# What the system says of a path that cannot be used. A full disk is none of
+# them: with room the same command goes on.
+_OF_PATHS = {
+  *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
+  *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENXIO),
+}
 
 
 def run(module: ModuleType, argv: list[str]) -> int:
@@ -30,6 +47,7 @@ def run(module: ModuleType, argv: list[str]) -> int:
   """
   name = module.__name__.rpartition('.')[2]
   log.set_up()
+  given: dict[str, Any] = {}
   values = flags.FlagValues()
   module.define(values)
   if any(arg in ('-h', '--help', '-help') for arg in argv):
@@ -37,7 +55,7 @@ def run(module: ModuleType, argv: list[str]) -> int:
     return 0
   try:
     loading.parse(values, [f'gpt-jax {name}', *argv])
-    given = {name: values[name].value for name in values}
+    given |= {name: values[name].value for name in values}
     module.main(SimpleNamespace(argv=argv, **given))
     return 0
   except UsageError as e:
@@ -50,6 +68,9 @@ def run(module: ModuleType, argv: list[str]) -> int:
     print(f'gpt-jax {name}: interrupted', file=sys.stderr)
     return 130
   except Exception as e:
+    if isinstance(e, OSError) and (why := _of_a_flag(e, given)):
+      print(f'gpt-jax {name}: {why}', file=sys.stderr)
+      return 2
     traceback.print_exc()
     kind = type(e).__name__
     print(
@@ -63,6 +84,35 @@ def define_workdir(values: flags.FlagValues, use: str) -> None:
   flags.DEFINE_string('workdir', None, use, flag_values=values)
 
 
+def number(
+  values: flags.FlagValues, name: str, default: Any, use: str, kind: Any
+) -> None:
+  """Adds a flag whose numbers are those of `kind`, such as `ranges.Count`."""
+  parser = _Number(ranges.declared(kind))
+  flags.DEFINE(parser, name, default, use, flag_values=values)  # type: ignore
+
+
+class _Number(flags.ArgumentParser):
+  """Reads a number within a range."""
+
+  def __init__(self, declared: ranges.Range):
+    """`declared` is the range."""
+    whole = declared.kind is int
+    self._convert = flags.IntegerParser() if whole else flags.FloatParser()
+    self._declared = declared
+
+  def flag_type(self) -> str:
+    """For the help in XML."""
+    return self._convert.flag_type()
+
+  def parse(self, argument: Any) -> Any:
+    """Raises ValueError, which absl reports with the flag's name."""
+    value = self._convert.convert(argument)
+    if problem := self._declared.problem(value):
+      raise ValueError(problem)
+    return value
+
+
 def required(args: Args, *names: str) -> None:
   """Checks that flags are given.
 
@@ -72,6 +122,72 @@ def required(args: Args, *names: str) -> None:
   for name in names:
     if getattr(args, name) in (None, ''):
       raise UsageError(f'--{name} is missing; see --help')
+
+
+def check_out_file(args: Args, name: str) -> None:
+  """Checks a flag that names a file to write, before any work.
+
+  What is no regular file is never replaced: root could lose a device.
+
+  Raises:
+    UsageError: it is none, or its folder is missing or not to be written to.
+  """
+  path = getattr(args, name)
+  if path is None:
+    return
+  folder = os.path.dirname(path) or '.'
+  if os.path.lexists(path) and not os.path.isfile(path):
+    raise UsageError(f'--{name}={path}: is no file; name one to write')
+  if not os.path.isdir(folder):
+    raise UsageError(f'--{name}={path}: {folder} is no folder; make it first')
+  if not os.access(folder, os.W_OK | os.X_OK):
+    raise UsageError(
+      f'--{name}={path}: {folder} may not be written to; name another place'
+    )
+
+
+def check_out_folder(args: Args, name: str) -> None:
+  """Checks a flag that names a folder to write, made when missing.
+
+  Raises:
+    UsageError: it is no folder, or cannot become one.
+  """
+  path = getattr(args, name)
+  if path is None or '://' in path:
+    return
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    os.lstat(path)  # says so where the name is too long
+  there = os.path.abspath(path)
+  while not os.path.lexists(there):
+    there = os.path.dirname(there)
+  if not os.path.isdir(there):
+    raise UsageError(
+      f'--{name}={path}: {there} is no folder; name one, which may be missing'
+    )
+  if not os.access(there, os.W_OK | os.X_OK):
+    raise UsageError(
+      f'--{name}={path}: {there} may not be written to; name another place'
+    )
+
+
+def _of_a_flag(error: OSError, given: dict[str, Any]) -> str:
+  """What is wrong with the path that a flag gives; '' if none gives it."""
+  if error.errno not in _OF_PATHS:
+    return ''
+  named = [
+    os.path.abspath(os.fsdecode(name))
+    for name in (error.filename, error.filename2)
+    if isinstance(name, str | bytes)
+  ]
+  for flag in PATHS:
+    value = given.get(flag)
+    for part in value.split(',') if isinstance(value, str) else ():
+      path = os.path.abspath(part)
+      # The path, what is in it, its temporary name, or a folder around it.
+      if any(n.startswith(path) or path.startswith(f'{n}/') for n in named):
+        why = os.strerror(error.errno).lower()
+        return f'--{flag}={part}: {error.filename}: {why}; give another path'
+  return ''
 
 
 def _help(name: str, module: ModuleType, values: flags.FlagValues) -> str:

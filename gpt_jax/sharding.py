@@ -90,6 +90,10 @@ def parse_rules(rules: Any) -> Rules:
           f'mesh.rules.{logical}={text!r}: unknown mesh axis {axis!r}; one of '
           + ', '.join(AXES)
         )
+      if axes.count(axis) > 1:
+        raise UsageError(
+          f'mesh.rules.{logical}={text!r}: names {axis!r} twice; once is enough'
+        )
     out.append((logical, axes))
   return tuple(out)
 

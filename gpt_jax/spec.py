@@ -109,6 +109,8 @@ def parse(field: str, text: str) -> list[Call]:
   try:
     root = ast.parse(_mark_pairs(text.strip()), mode='eval').body
     nodes = root.elts if isinstance(root, ast.Tuple) else [root]
+    if not nodes:
+      raise fail('is empty')
     return [_read(node, fail) for node in nodes]
   except UsageError:
     raise

@@ -123,3 +123,14 @@ def test_training_loads_neither_tensorflow_nor_pickle():
   for path in FILES:
     roots = {i.partition('.')[0] for i in imports(path)}
     assert not roots & {'tensorflow', 'torch', 'pickle', 'cloudpickle'}, path
+
+
+def test_tests_mirror_the_house():
+  """A folder of tests is named for the room that it tests."""
+  tests = ROOT.parent / 'tests'
+  folders = {p.parent.relative_to(tests) for p in tests.glob('*/**/test_*.py')}
+  # launch/ is beside gpt_jax/.
+  strange = {f for f in folders if not (ROOT / f).is_dir()} - {
+    pathlib.Path('launch')
+  }
+  assert not strange

@@ -145,11 +145,6 @@ def test_a_vocabulary_or_few_key_value_heads_may_stay_whole():
       'match the 8 devices here; the sizes must multiply to 8 (one may be -1: '
       'the rest)',
     ),
-    (
-      {'mesh.rules.mlp': 'experts'},
-      "mesh.rules.mlp='experts': unknown mesh axis 'experts'; one of data, "
-      'fsdp, expert, tensor',
-    ),
   ],
 )
 def test_build_says_what_does_not_fit(change, message):
@@ -157,6 +152,19 @@ def test_build_says_what_does_not_fit(change, message):
   with pytest.raises(UsageError) as error:
     run_lib.build(config)
   assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+  'rule, message',
+  [
+    ('experts', "unknown mesh axis 'experts'; one of data, fsdp, exp"),
+    ('data, fsdp, data', "names 'data' twice"),
+  ],
+)
+def test_a_rule_names_mesh_axes_once(rule, message):
+  with pytest.raises(UsageError) as error:
+    config_lib.resolve(tiny.config(**{'mesh.rules.mlp': rule}))
+  assert str(error.value).startswith(f'mesh.rules.mlp={rule!r}: {message}')
 
 
 def test_every_logical_axis_has_a_rule():

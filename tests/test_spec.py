@@ -98,6 +98,7 @@ def test_parse(text, calls):
   [
     ('', 'is empty'),
     ('  ', 'is empty'),
+    ('()', 'is empty'),
     ('local(', 'cannot be read'),
     ('a b', 'cannot be read'),
     ('a\0b', 'has a NUL character'),

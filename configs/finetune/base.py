@@ -26,33 +26,34 @@ def get_config(arg: str = '') -> ConfigDict:
     # label='stars'), entailment(...), similarity(...), choice(...),
     # target('train.jsonl', 'dev.jsonl', prompt='{en} =', target=' {de}').
     task='sst2()',
-    # Of the pre-trained parameters: all, none (from scratch), embeddings,
-    # layers(3): embeddings and the lowest three.
+    # Which pre-trained parameters to start from: all, none (from scratch),
+    # embeddings, layers(3): the embeddings and the first three layers.
     transfer='all',
-    freeze=0,  # the lowest so many layers stay, and the embeddings; 0: none
+    # Freeze the embeddings and the first N layers; 0 freezes nothing.
+    freeze=0,
     # "Adding language modeling as an auxiliary objective [...] We set lambda
     # to 0.5."
     auxiliary=0.5,
     dropout=0.1,  # "We add dropout to the classifier with a rate of 0.1."
-    # Tokens of a sequence; empty: the longest of the task, at most the
-    # model's context.
+    # Tokens per sequence; empty: the task's longest, at most the model's
+    # context.
     length=placeholder(int),
-    # A text that does not fit: cut (it is counted), or refuse.
+    # What to do with a text that does not fit: cut (and count it), refuse.
     too_long='cut',
-    # Of classification: none, balanced (1 over the frequency of the class), or
-    # weights(1.0, 3.5), one for each.
+    # For classification: none, balanced (inverse class frequency), or
+    # weights(1.0, 3.5), one per class.
     class_weights='none',
-    examples=placeholder(int),  # so many of the train split; empty: all
-    epochs=3.0,  # passes; "3 epochs of training was sufficient"
+    examples=placeholder(int),  # use N of the train split; empty: all
+    epochs=3.0,  # "3 epochs of training was sufficient"
     # "a linear learning rate decay schedule with warmup over 0.2% of training"
     peak=6.25e-5,
     warmup=0.002,
-    # End after so many evaluations without a better dev score; 0: never.
+    # Stop after N evaluations without a better dev score; 0: never.
     patience=0,
     # The state that predicts: the last, or the best by the dev score.
     select='last',
-    # Instead of what the pre-trained model has; empty: the same, and for the
-    # backend auto.
+    # Override these fields of the pre-trained model; empty: keep its own (the
+    # backend becomes auto).
     model=dict(
       dropout=placeholder(str),
       dtype=placeholder(str),
@@ -60,9 +61,9 @@ def get_config(arg: str = '') -> ConfigDict:
       loop=placeholder(str),
       attention_backend=placeholder(str),
     ),
-    # Filled in: what was fine-tuned, the sequences of an example, the tokens
-    # of the pre-trained table, the classes, the number and a hash of the
-    # examples to train on and to judge by, and how they are shuffled.
+    # Filled in by finetune: the pre-trained model, sequences per example, rows
+    # of the pre-trained embedding table, the classes, the number and a hash of
+    # the training and dev examples, and how they are shuffled.
     init=placeholder(str),
     sequences=placeholder(int),
     vocab_size=placeholder(int),
@@ -75,11 +76,11 @@ def get_config(arg: str = '') -> ConfigDict:
   config.schedule.name = placeholder(str)
   config.schedule.num_steps = placeholder(object)
   config.batch.size = base.number_or_text(32)
-  # The rest as in pre-training.
+  # The rest is as in pre-training.
   config.optim.name = 'adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01)'
   config.optim.clip_norm = 1.0
 
-  # Empty: once a pass.
+  # Empty: once per epoch.
   config.eval.every_steps = placeholder(int)
   config.checkpoint.every_steps = placeholder(int)
   config.log.sample_prompt = ''

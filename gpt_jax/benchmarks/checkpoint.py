@@ -22,7 +22,8 @@ from gpt_jax.benchmarks.train import random_store
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.checkpoints.fingerprints import fingerprint
 from gpt_jax.config import Config
-from gpt_jax.training import loop, metrics
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import device_check, loop, metrics
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.history import History
 from gpt_jax.training.job import Job
@@ -34,15 +35,15 @@ ROUNDS = 3
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Times `SAVES` saves, and `ROUNDS` rounds of `steps` steps of each loop."""
-  run_lib.check_devices(config)
+  """Measures `SAVES` saves, and `ROUNDS` times `steps` steps of each loop."""
+  device_check.check_devices(config)
   run = run_lib.build(config)
   state = run_lib.init_state(run)
-  compiled = run_lib.compile_train_step(run)
+  compiled = compiled_lib.compile_train_step(run)
   batch = run.put(
     {
       name: np.ones(x.shape, x.dtype)
-      for name, x in run_lib.abstract_batch(run, config.batch.size).items()
+      for name, x in compiled_lib.abstract_batch(run, config.batch.size).items()
     },
     config.batch.size,
   )

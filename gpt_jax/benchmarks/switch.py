@@ -20,6 +20,7 @@ from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.spec import UsageError
+from gpt_jax.training import device_check
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.step import mean_gradients
 
@@ -100,8 +101,8 @@ def _more(call: spec.Call) -> str:
 
 
 def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
-  """Compiles gradient and update; also the temporary bytes of the gradient."""
-  run_lib.check_devices(config)
+  """Loss and gradient, the update, and the temporary bytes of the first."""
+  device_check.check_devices(config)
   run = run_lib.build(config)
   state = run_lib.init_state(run)
   model, rows = config.model, run.ramp.stages[-1].rows

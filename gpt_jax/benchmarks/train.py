@@ -17,6 +17,8 @@ from gpt_jax.costs import flops
 from gpt_jax.data import pipeline
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.store import TokenStore
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import device_check
 from gpt_jax.training import run as run_lib
 
 # Steps before the clock starts, to warm up.
@@ -24,13 +26,13 @@ WARM_UP = 3
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Trains `WARM_UP` + `steps` steps and measures the last `steps`."""
-  run_lib.check_devices(config)
+  """Trains `WARM_UP` + `steps` steps on random tokens and measures the last."""
+  device_check.check_devices(config)
   run = run_lib.build(config)
   state = run_lib.init_state(run)
   # The peak is measured before and after, since the load of the machine varies.
   peak, source = flops.peak(run.mesh.devices.flat[0])
-  compiled = run_lib.compile_train_step(run)
+  compiled = compiled_lib.compile_train_step(run)
   model, rows = config.model, run.ramp.stages[-1].rows
   batches = pipeline.batches(
     random_store(

@@ -55,6 +55,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'init', 'workdir')
+  cli.check_out_folder(args, 'workdir')
   grid = Grid(**{name: getattr(args, name) for name in Grid._fields})
   runs = ablation.wanted(grid)
   source = pretrained.pretrained(args.init)

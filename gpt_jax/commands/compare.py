@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Trains several configs, each with several seeds, and compares their ends.
+r"""Trains several configs, each with several seeds, and compares how they end.
 
   gpt-jax compare --workdir W --seeds 0,1,2 \
     --run 'dense configs/switch.py:tiny-dense' \
@@ -44,6 +44,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
+  cli.check_out_folder(args, 'workdir')
   if not args.run:
     raise UsageError("--run: is needed: 'NAME FILE[:SIZE]', once for each")
   wanted = [variants.parse(text, args.flags) for text in args.run]

@@ -1,16 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Turns checkpoints of Hugging Face into workdirs, and workdirs into them.
+"""Turns Hugging Face checkpoints into workdirs, and workdirs into checkpoints.
 
   gpt-jax convert --from_hf gpt2 --workdir workdirs/gpt2
   gpt-jax convert --to_hf exported --workdir workdirs/mine
 
-A checkpoint is a folder with config.json and safetensors files. From it comes
-a workdir that `generate` can use, with the tokenizer if the folder has
-vocab.json and merges.txt, tokenizer.model, or tokenizer.json; `evaluate` needs
-held-out text in WORKDIR/data besides, which `prepare` makes with the same
-tokenizer. A workdir goes to the family of models that computes the same, GPT-2
-or LLaMA for instance; one that was imported gives back its files to the last
+A checkpoint is a folder with config.json and safetensors files. It becomes a
+workdir that `generate` can use, with the tokenizer if the folder has vocab.json
+and merges.txt, tokenizer.model, or tokenizer.json; `evaluate` also needs
+held-out text in WORKDIR/data, which `prepare` makes with the same tokenizer. A
+workdir is exported to the family of models that computes the same, GPT-2 or
+LLaMA for instance; one that was imported gives back its tensors to the last
 bit.
 """
 
@@ -34,6 +34,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 # What an import leaves in its workdir for an export.
 ORIGIN = 'hf.json'
@@ -81,9 +82,11 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
+  cli.check_out_folder(args, 'to_hf')
   if bool(args.from_hf) == bool(args.to_hf):
     raise UsageError('give one of --from_hf and --to_hf; see --help')
   if args.from_hf:
+    cli.check_out_folder(args, 'workdir')
     from_hf(args.from_hf, args.workdir)
   else:
     to_hf(args.workdir, args.to_hf)
@@ -134,7 +137,7 @@ def to_hf(workdir: str, folder: str) -> None:
   """
   if os.path.exists(os.path.join(folder, 'config.json')):
     raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')
-  run, state = run_lib.restore(workdir)
+  run, state = trained_lib.restore(workdir)
   model, options = run.model, {}
   origin = files.read(workdir, ORIGIN)
   if origin is not None:

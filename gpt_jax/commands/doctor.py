@@ -6,7 +6,7 @@
   gpt-jax doctor --distributed     on each of several hosts, at the same time
 
 Prints a line for each check, with the remedy where one fails. The exit code is
-1 if any fails. The rates of products and of the network are smoke figures, to
+1 if any fails. The rates of matrix products and of the network are rough, to
 tell a broken chip or link from a sound one.
 """
 

@@ -9,15 +9,16 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
 
 validation: every held-out token is predicted exactly once, in rows of the
-training context: the loss (nats a token), the perplexity and the bits a UTF-8
-byte of text.
+training context: the loss (nats per token), the perplexity and the bits per
+UTF-8 byte of text.
 
 Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
 hellaswag, race, wikitext2, and your own by multiple_choice('file.jsonl'),
 qa('file.jsonl'), text('file.txt'). Their files are yours to fetch: a task that
-finds none says where from. Figures come with standard errors. Scores are kept
-in WORKDIR/evaluations as they are found: the same command goes on. Figures are
-written to step-N.json there after each task, beside those of other tasks.
+finds none says where they come from. Figures come with standard errors. Scores
+are kept in WORKDIR/evaluations as they are found, so that the same command goes
+on where it stopped. Figures are written to step-N.json there after each task,
+beside those of other tasks.
 """
 
 import json
@@ -32,7 +33,7 @@ from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.held_out import summary
 
 
@@ -86,9 +87,9 @@ def main(args: cli.Args) -> None:
   )
   held_out = len(tasks) < len(calls)
   # What is amiss is told before the model is loaded.
-  sets = run_lib.read_config(workdir).eval.sets if held_out else ()
+  sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
-  trained = run_lib.load(workdir)
+  trained = trained_lib.load(workdir)
   step = int(trained.state.step)
   result: dict[str, float] = {'step': step}
   lines = []

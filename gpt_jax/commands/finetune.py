@@ -7,8 +7,8 @@ r"""Fine-tunes a pre-trained model on a task, as GPT-1 does.
     --workdir W2 --config.finetune.task="classification('train.tsv',
     'dev.tsv', text='review', label='stars')"
 
---init is a workdir of ours, a folder of Hugging Face, or none (from scratch,
-with the sections `model` and `tokenizer` of the config). The section `finetune`
+--init is a workdir of ours, a Hugging Face folder, or none (from scratch, with
+the sections `model` and `tokenizer` of the config). The section `finetune`
 says on what and how; configs/finetune/base.py explains its fields.
 
 The same command again resumes. W2 then holds what `train` leaves, result.json
@@ -58,6 +58,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
+  cli.check_out_folder(args, 'workdir')
   if args.distributed:
     hosts.initialize(**args.config.hosts)
   with hosts.together():

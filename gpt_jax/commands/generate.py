@@ -17,49 +17,47 @@ import json
 
 from absl import flags
 
-from gpt_jax import cli
+from gpt_jax import cli, ranges
 from gpt_jax.decoding.prompt import continue_prompt
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   cli.define_workdir(values, 'Folder of a trained run.')
-  integer = functools.partial(flags.DEFINE_integer, flag_values=values)
-  number = functools.partial(flags.DEFINE_float, flag_values=values)
+  number = functools.partial(cli.number, values)
   flags.DEFINE_multi_string(
     'prompt', [], 'The text to continue; may be repeated.', flag_values=values
   )
-  integer(
+  number(
     'max_tokens',
     None,
     'Tokens to draw at most; empty: 100, or what the context has room for.',
-    lower_bound=1,
+    ranges.Count,
   )
   number(
     'temperature',
     1.0,
     'Divides the logits; 0 takes the most probable token.',
-    lower_bound=0,
+    ranges.NotNegative,
   )
-  integer('top_k', 0, 'Draw among the k best tokens; 0: all.', lower_bound=0)
+  number('top_k', 0, 'Draw among the k best tokens; 0: all.', ranges.Whole)
   number(
     'top_p',
     1.0,
     'Draw among the fewest tokens that reach this probability.',
-    lower_bound=0,
-    upper_bound=1,
+    ranges.Probability,
   )
-  integer('seed', 0, 'Of the draws.')
+  number('seed', 0, 'Of the draws.', ranges.Seed)
   flags.DEFINE_multi_string(
     'stop',
     [],
     'Text that ends a sample, of any number of tokens; may be repeated.',
     flag_values=values,
   )
-  integer('num_samples', 1, 'Continuations of each prompt.', lower_bound=1)
+  number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -70,7 +68,7 @@ def main(args: cli.Args) -> None:
     raise UsageError('--prompt is empty; give the text to continue')
   if not all(args.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
-  trained = run_lib.load(args.workdir)
+  trained = trained_lib.load(args.workdir)
   model, params = in_place(trained.run.model, trained.state.eval_params)
   found = []
   for prompt in args.prompt:

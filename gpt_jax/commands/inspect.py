@@ -9,12 +9,12 @@
   gpt-jax inspect --workdir W --steps 100 --text
   gpt-jax inspect --spike W/spikes/8.json
 
-Of a config it shows the resolved fields, parameters, FLOPs, and the schedule:
+For a config it shows the resolved fields, parameters, FLOPs, and the schedule:
 rows, tokens and learning rate where each stage of the batch begins. It builds
-the model's shapes only, which takes no memory and no accelerator, and shows
-models too that no objective trains yet, such as encoder-decoders.
+only the model's shapes, which takes no memory and no accelerator, and also
+shows models that no objective trains yet, such as encoder-decoders.
 
-Of a run it shows which documents the rows of each step were taken from, by
+For a run it shows which documents the rows of each step were taken from, by
 their place in the token store: a function of the config and the step. Steps
 are numbered as in metrics.jsonl, from 1 on.
 """

@@ -20,11 +20,11 @@ of a step, and what follows from it, is an estimate.
 
 Where the config leaves its mesh open (as configs/base.py does), one is chosen,
 and batch.micro_rows with it unless given, and printed as overrides for `train`.
-A step that does not fit is an answer too: the smallest change with which it
-does. --search tries meshes, model.remat and batch.micro_rows and ranks what
+For a step that does not fit, the answer is the smallest change that makes it
+fit. --search tries meshes, model.remat and batch.micro_rows and ranks what
 fits. Needs the extra `plan`.
 
-Of a budget of training FLOPs it shows, without a compiler, the parameters and
+For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens that Chinchilla's three approaches and Kaplan's law give it, and the
 nearest of the papers' configs in ./configs.
 """

@@ -6,16 +6,16 @@ r"""Turns text into a tokenizer and a token store.
   gpt-jax prepare --config configs/smoke.py --out data/smoke \
     --runner DirectRunner --beam_options '--direct_num_workers=2'
 
-`train` does it by itself when the store is missing; several runs share one by
---config.data.store=data/smoke. What is too much for one machine is prepared
-on Apache Beam by --runner, with the same bytes: see launch/BEAM.md.
+`train` does this itself when the store is missing; several runs can share one
+with --config.data.store=data/smoke. Text that is too much for one machine is
+prepared on Apache Beam by --runner, with the same bytes: see launch/BEAM.md.
 
   gpt-jax prepare --config configs/smoke.py --out data/clean \
     --config.data.source="jsonl('web/*.jsonl.zst')" \
     --config.data.clean="c4, language('en'), minhash, \
       decontaminate('test/*.jsonl')"
 
-cleans first, and tells what went by which rule; data/clean/cleaning.json holds
+cleans first, and says what each rule removed; data/clean/cleaning.json holds
 examples.
 """
 
@@ -54,6 +54,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'out')
+  cli.check_out_folder(args, 'out')
   config = config_lib.resolve(args.config)
   if args.beam_options and not args.runner:
     raise UsageError(

@@ -9,8 +9,8 @@ r"""Trains a grid of small models, and fits scaling laws to their losses.
 The config's section `sweep` holds compute budgets and model sizes. Each size
 is trained for the tokens that each budget gives it, with a learning rate that
 falls over just that length, in a process and a folder of its own, W/RUN; all
-read the token store W/data. Stopped, the same command goes on; with more
-budgets or sizes it trains those that are new.
+read the token store W/data. If it is stopped, the same command goes on; with
+more budgets or sizes it trains those that are new.
 
 To the held-out losses at the end it fits, as Chinchilla does (Hoffmann et al.,
 2022), the exponents of N_opt ~ C^a and D_opt ~ C^b by its approaches
@@ -63,6 +63,7 @@ def main(args: cli.Args) -> None:
     print(listing(cells))
     return
   cli.required(args, 'workdir')
+  cli.check_out_folder(args, 'workdir')
   total = sum(cell.flops for cell in cells)
   log.info(
     '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total

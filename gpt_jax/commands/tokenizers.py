@@ -7,16 +7,16 @@ r"""Compares tokenizers on held-out text.
     --tokenizer "gpt2 gpt2_bpe('encoder.json', 'vocab.bpe')"
   gpt-jax tokenizers --text 'books/*.txt' --tokenizer 'run W/tokenizer'
 
-With --config, those to be trained learn from the config's training split, and
-all are measured on what it holds out; its own tokenizer is one of them. --text
-names other text: a glob of files, or a source as in jsonl('held_out.jsonl.gz').
-A tokenizer is a name, and a call as in config.tokenizer.name or a folder with a
-saved one.
+With --config, tokenizers that need training learn from the config's training
+split, and all are measured on what it holds out; its own tokenizer is one of
+them. --text names other text: a glob of files, or a source as in
+jsonl('held_out.jsonl.gz'). A tokenizer is given as a name, and a call as in
+config.tokenizer.name or the folder of a saved one.
 
-For each: tokens per word (what white space parts) and bytes per token; how much
-of the vocabulary occurs; how many documents decoding changes, and how many
+For each: tokens per word (separated by white space) and bytes per token; how
+much of the vocabulary occurs; how many documents decoding changes, and how many
 characters it loses; MB/s of encoding on one core. --out draws bytes per token,
-and how much of the vocabulary occurs how often. On little text much of a large
+and how much of the vocabulary occurs how often. On little text, much of a large
 vocabulary stays unused.
 """
 
@@ -61,6 +61,7 @@ def define(values: flags.FlagValues) -> None:
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
+  cli.check_out_file(args, 'out')
   if not args.config and not args.text:
     raise UsageError('give --config or --text; see --help')
   wanted = [_parse(text) for text in args.tokenizer]

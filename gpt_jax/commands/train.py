@@ -51,6 +51,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'workdir')
+  cli.check_out_folder(args, 'workdir')
   config = config_lib.resolve(args.config)
   if args.distributed:
     hosts.initialize(**config.hosts)

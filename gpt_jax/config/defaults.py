@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole config tree, each field explained once.
 
-Every other config starts from this one and states what differs. A text such as
-`'cosine(peak=6e-4, warmup=2000)'` is a call-string: a name with its own
-arguments; an unknown name prints the choices. A `placeholder` may stay empty,
-and says then what it becomes. Override any field on the command line:
-`--config.model.num_layers=4`.
+Every other config starts from this one and states only what differs. A text
+such as `'cosine(peak=6e-4, warmup=2000)'` is a call-string: a name with its own
+arguments; an unknown name prints the choices. A `placeholder` may stay empty;
+its comment says what it then becomes. Any field can be overridden on the
+command line: `--config.model.num_layers=4`.
 """
 
 import pathlib
@@ -24,20 +24,20 @@ def get_config(arg: str = '') -> ConfigDict:
   no_size('configs/base.py', arg)
   config = ConfigDict()
 
-  # Parameters, the data order and dropout are functions of this number.
+  # Initial parameters, data order and dropout are functions of the seed.
   config.seed = 0
 
   # The fields of gpt_jax.nn.transformer.Transformer.
   config.model = dict(
     vocab_size=placeholder(int),  # empty: the tokenizer's
-    context_length=1024,  # tokens in a row
+    context_length=1024,  # tokens per row
     num_layers=12,
     d_model=768,
     num_heads=12,
     num_kv_heads=placeholder(int),  # empty: num_heads
     head_size=placeholder(int),  # empty: d_model / num_heads
     d_ff=placeholder(int),  # empty: 4 * d_model
-    num_encoder_layers=0,  # more than 0: an encoder-decoder
+    num_encoder_layers=0,  # above 0: an encoder-decoder
     # tokens(scale='none', token_types=0, norm=False),
     # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
@@ -49,80 +49,83 @@ def get_config(arg: str = '') -> ConfigDict:
     # bidirectional; a comma list repeats over the layers.
     attention='full',
     attention_scale='rsqrt',  # rsqrt: 1/sqrt(head size), none, by_layer
-    # What computes it: reference (XLA), splash(block=512, fused_until=4096)
-    # (TPU), cudnn (GPU). auto takes what is made for the devices, or the
-    # reference where that cannot serve the model, and logs which.
+    # The implementation: reference (XLA), splash(block=512, fused_until=4096)
+    # (TPU), cudnn (GPU). auto takes the one made for the devices, or the
+    # reference where that does not support the model, and logs its choice.
     attention_backend='auto',
     # gelu_tanh, gelu, relu, silu, tanh; gated: glu, bilinear, reglu, geglu,
     # geglu_tanh, swiglu; a mixture of experts: switch(num_experts=...,
     # expert='relu', top_k=1, capacity_factor=1.25). A comma list repeats over
     # the layers.
     ffn='gelu_tanh',
-    encoder_ffn=None,  # of the encoder's layers; empty means ffn
+    encoder_ffn=None,  # the encoder's ffn; empty: the same as ffn
     norm='layernorm(epsilon=1e-5)',  # or layernorm(bias=False), rmsnorm
     # Where the norms go: pre (GPT-2), post (GPT-1), parallel (PaLM),
     # parallel(num_norms=2) (GPT-NeoX).
     block='pre',
     bias='all',  # of the dense layers: all, none, where(qkv=True, ...)
-    # tied(bias=False, scale='none', transform='none'), untied(...): does the
-    # output reuse the token embeddings. adaptive(own=()): the softmax of
-    # input=adaptive(...)
+    # Whether the output layer reuses the token embeddings:
+    # tied(bias=False, scale='none', transform='none') or untied(...).
+    # adaptive(own=()): the softmax that goes with input=adaptive(...)
     output='tied',
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
     # or gpt2(stddev=0.02), palm, switch(scale=0.1, embedding=0.02)
     init_weights='normal(stddev=0.02)',
-    # Of activations and matrix products: bfloat16, float32. Norms, softmax
-    # and loss are float32 always; for parameters see optim.precision.
+    # Dtype of activations and matrix products: bfloat16 or float32. Norms,
+    # softmax and loss are always float32; for parameters see optim.precision.
     dtype='bfloat16',
-    # What the backward pass computes again instead of keeping:
-    # none, dots (keeps matrix products), full (keeps each period's input).
+    # What the backward pass recomputes instead of storing: none, dots (stores
+    # matrix products only), full (stores each layer period's input only).
     remat='none',
     loop='scan',  # scan (compiles fast), unroll (runs faster on CPU)
   )
 
-  # causal(z_loss=0.0): the penalty z_loss * log(Z)^2 keeps the softmax's
-  # normaliser Z near 1; the reported losses leave it out.
+  # causal(z_loss=0.0): adds z_loss * log(Z)^2, which keeps the softmax's
+  # normaliser Z near 1. Reported losses do not include it.
   config.objective = dict(name='causal')
 
   config.data = dict(
     # stdlib (Python's own source files), text('glob'), jsonl('glob', 'field')
     # (plain, .gz, .zst), parquet('glob', 'column'), tfds('name', 'split',
     # 'field'), tfds_dir('folder', 'split', 'field'). All but stdlib take
-    # on_error='skip', which counts what is bad instead of failing.
-    # passages("text('books/*.txt')", chars=1000) cuts the documents of another
-    # at blank lines, so that enough begin and end for a model to learn how.
+    # on_error='skip': count unreadable documents instead of failing.
+    # passages("text('books/*.txt')", chars=1000) splits another source's
+    # documents at blank lines, so that the model sees enough beginnings and
+    # ends to learn them.
     source='stdlib',
-    # Or mixture(web:0.6, books:0.4, draw='without_replacement', shares='rows')
-    # of the calls in `sources`; a comma list of phases changes the weights, as
-    # in 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
-    # shares='tokens': weights are of tokens, where `rows` below are padded.
+    # Named sources, for source='mixture(web:0.6, books:0.4,
+    # draw="without_replacement", shares="rows")'. A comma list of phases
+    # changes
+    # the weights during the run, as in
+    # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
+    # shares='tokens': weights count tokens, where `rows` below are padded.
     sources=dict(),
-    # What is done to the documents before they are split, in this order:
+    # Cleaning steps, applied in the order given, before the held-out split:
     # c4(words=3, sentences=5, bad_words='', duplicates='spans'),
     # gopher(min_words=50, max_words=100_000, ...),
     # language('en', probability=0.99), quality(high='...', low='...'),
     # minhash(threshold=0.8, hashes=10, rows=5, ngram=5),
     # decontaminate('glob', ..., n=13, rule='documents'); none
     clean='none',
-    # What evaluation sees: documents(fraction=...), tail(fraction=...), none,
-    # or a source of its own.
+    # Held-out text for evaluation: documents(fraction=...),
+    # tail(fraction=...), none, or the call of another source.
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
-    # stream: rows are cut out of all documents, one after the other (GPT);
-    # documents: rows of whole documents that do not see each other, padded.
+    # stream: documents are concatenated and cut into rows (GPT). documents:
+    # rows hold whole documents that do not attend to each other, padded.
     rows='stream',
-    # Of the token store's chunks: none, zstd(level=3).
+    # Compression of the token store: none, zstd(level=3).
     compression='none',
-    # Threads or processes that turn text into tokens, always the same; empty:
-    # one a core.
+    # Parallel tokenization workers; the result does not depend on their
+    # number. Empty: one per core.
     workers=placeholder(int),
   )
 
   # sentencepiece(vocab_size=..., model='unigram', normalization='identity',
   # byte_fallback=True, split_digits=True, symbols=[], sample_bytes=0, seed=0,
   # character_coverage=0.9999), trained on the training split; bytes,
-  # characters. Those of others: sentencepiece_file('tokenizer.model', eos=''),
+  # characters. Existing ones: sentencepiece_file('tokenizer.model', eos=''),
   # hf_tokenizer('tokenizer.json', eos=''), gpt2_bpe('encoder.json',
   # 'vocab.bpe'), gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe')
   config.tokenizer = dict(name="sentencepiece(vocab_size=32000, model='bpe')")
@@ -131,21 +134,21 @@ def get_config(arg: str = '') -> ConfigDict:
     # adamw, adam(l2=0.0), adafactor(b1=0.0, factored=True, ...), lamb, lion,
     # muon, sgd(momentum=0.0, nesterov=False), none
     name='adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',
-    clip_norm=1.0,  # bound of the gradient's global norm; 0: none
-    # Of the parameters: float32, or bfloat16 (kernels and tables, rounded
-    # stochastically). Optimizer and gradient norm are float32 always.
+    clip_norm=1.0,  # maximum global norm of the gradient; 0: no clipping
+    # Dtype of the parameters: float32, or bfloat16 (kernels and tables, with
+    # stochastic rounding). Optimizer state and gradient norm stay float32.
     precision='float32',
-    # ema(decay=0.999): evaluate and generate with the moving average of the
-    # parameters, which is kept in float32 besides; none
+    # ema(decay=0.999): keep a moving average of the parameters in float32,
+    # and evaluate and generate with it. none: use the parameters themselves.
     ema='none',
-    # After a loss or gradient that is not finite (that update never happens),
-    # or a loss `threshold` above the median of the logged ones: stop,
+    # What to do after a non-finite loss or gradient (its update is never
+    # applied), or a loss `threshold` above the median of recent ones: stop,
     # skip(at_most=10), rewind(threshold=0.0, before=100, batches=200)
     on_spike='stop',
   )
 
   config.schedule = dict(
-    # A number, or as many as a text says: '50k_steps', '300B_tokens'.
+    # Length of the run: a number of steps, '50k_steps' or '300B_tokens'.
     num_steps=number_or_text(100_000),
     # constant, linear, cosine, rsqrt(hold=...), noam(d_model=...),
     # wsd(cooldown=...). `final` is a fraction of the peak; lengths are steps,
@@ -154,28 +157,28 @@ def get_config(arg: str = '') -> ConfigDict:
   )
 
   config.batch = dict(
-    # Rows of context_length tokens in one optimizer step: a number, or one
-    # that grows in stages: ramp(0:512, 50k_steps:1024, 390B_tokens:2048),
+    # Rows of context_length tokens per optimizer step: a number, or a ramp:
+    # ramp(0:512, 50k_steps:1024, 390B_tokens:2048),
     # linear_ramp(start=16, stop=256, over='4B_tokens', stages=9).
     size=number_or_text(512),
-    # So many of them at a time, over all devices: the gradients of the parts
-    # are summed. Fewer take less memory. Empty or 0: all at once.
+    # Rows per micro-batch, summed over all devices. Gradients accumulate over
+    # micro-batches; smaller ones need less memory. Empty or 0: one batch.
     micro_rows=placeholder(int),
   )
 
   config.mesh = dict(
-    # Devices along each axis; -1 takes what the others leave.
+    # Devices along each mesh axis; -1: all that the other axes leave.
     data=1,
     fsdp=-1,
     expert=1,
     tensor=1,
-    # Logical axis of a parameter or activation -> mesh axes ('' : not split).
+    # Logical axis of a parameter or activation -> mesh axes ('': not split).
     rules=dict(
       batch='data, fsdp, expert',
-      group='data, fsdp',  # of tokens, where experts take them
+      group='data, fsdp',  # token groups of the experts
       expert='expert',
       length='',
-      stream='tensor',  # the features of what goes from layer to layer
+      stream='tensor',  # features of the residual stream between layers
       embed='fsdp',
       heads='tensor',
       kv_heads='tensor',
@@ -192,33 +195,34 @@ def get_config(arg: str = '') -> ConfigDict:
 
   config.checkpoint = dict(
     every_steps=1000,  # also after the last step
-    keep=2,  # so many of the newest stay (that of a preemption besides)
-    keep_every_steps=0,  # its multiples stay for good; 0: none
-    keep_best=0,  # so many stay of the least held-out loss, of those evaluated
-    grace_seconds=30.0,  # from SIGTERM to the end: a slower save is warned of
+    keep=2,  # keep the newest N, and that of a preemption
+    keep_every_steps=0,  # keep every Nth step for good; 0: none
+    keep_best=0,  # keep the N evaluated ones with the lowest held-out loss
+    grace_seconds=30.0,  # from SIGTERM to the kill; warns if a save is slower
   )
 
   config.eval = dict(
-    every_steps=1000,  # also after the last step; 0: only then
-    rows=64,  # rows in one evaluation batch
-    num_batches=placeholder(int),  # empty: all of each held-out set
+    every_steps=1000,  # and after the last step; 0: only then
+    rows=64,  # rows per evaluation batch
+    num_batches=placeholder(int),  # per held-out set; empty: all
     # More held-out sets: name -> call of a source, as in data.source. Prepared
     # with the token store, and reported as eval/NAME/loss, .../bits_per_byte.
     sets=dict(),
-    # Of these the number of original words, for eval/NAME/word_perplexity: a
-    # number, 'words' (separated by white space) or 'words_and_lines' (which
-    # counts ends of lines too, as WikiText does).
+    # Word counts of these sets, for eval/NAME/word_perplexity: a number,
+    # 'words' (split at white space) or 'words_and_lines' (ends of lines count
+    # as words too, as for WikiText).
     words=dict(),
-    # Tasks that are evaluated too, without shots: lambada, blimp, piqa, ...;
-    # see gpt_jax/evaluation/tasks.py. Their files are in tasks_dir.
+    # Zero-shot tasks to evaluate as well: lambada, blimp, piqa, ...; see
+    # gpt_jax/evaluation/tasks.py. Their files are in tasks_dir.
     tasks=placeholder(str),
     tasks_dir='tasks',
   )
 
-  # A phase that takes longer is hung: the run ends, and shows where. 0: never.
+  # A phase that takes longer counts as hung: the run ends and dumps all stacks.
+  # 0: no limit.
   config.watchdog = dict(
-    start_seconds=3600.0,  # without preparing text
-    compile_seconds=7200.0,  # all that is compiled, and the first step
+    start_seconds=3600.0,  # does not include preparing text
+    compile_seconds=7200.0,  # compilation, and the first step
     step_seconds=1800.0,
     evaluation_seconds=7200.0,
     save_seconds=3600.0,
@@ -226,8 +230,8 @@ def get_config(arg: str = '') -> ConfigDict:
 
   # With --distributed.
   config.hosts = dict(
-    join_seconds=300,  # so long all wait for the last to start
-    heartbeat_seconds=30,  # one that was silent for longer is taken for dead
+    join_seconds=300,  # how long to wait for all hosts to start
+    heartbeat_seconds=30,  # a host silent for longer is considered dead
   )
 
   config.log = dict(
@@ -235,7 +239,7 @@ def get_config(arg: str = '') -> ConfigDict:
     # What shows the numbers of metrics.jsonl besides: tensorboard,
     # wandb(project='...', entity='', name='', mode='offline'), or both; none
     trackers='tensorboard',
-    # The text to continue at the end of the run; '' for none.
+    # Prompt for a sample at the end of the run; '': no sample.
     sample_prompt='The ',
     sample_tokens=100,
   )
@@ -243,7 +247,7 @@ def get_config(arg: str = '') -> ConfigDict:
 
 
 def number_or_text(value: int) -> FieldReference:
-  """A field that takes either, from a file or the command line."""
+  """A field that takes a number or a text, in a file or as an override."""
   return FieldReference(value, field_type=object)
 
 

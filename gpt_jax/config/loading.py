@@ -14,6 +14,9 @@ from gpt_jax.config import shipped
 from gpt_jax.config.fields import RENAMED, hint, rename
 from gpt_jax.spec import UsageError
 
+# Characters of a message: one that repeats a value may be of any length.
+_LONGEST = 1200
+
 
 def define(values: flags.FlagValues) -> None:
   """Adds `--config FILE[:SIZE]` and its overrides `--config.a.b=...`."""
@@ -156,6 +159,10 @@ def _cause(error: Exception, file: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
+  """What an error says, in one line; the middle of a very long one left out."""
   # str() of a KeyError would quote its text.
   quoted = isinstance(error, KeyError) and error.args
-  return ' '.join(str(error.args[0] if quoted else error).split())
+  text = ' '.join(str(error.args[0] if quoted else error).split())
+  if len(text) <= _LONGEST:
+    return text
+  return f'{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}'

@@ -6,7 +6,7 @@ import functools
 import operator
 from typing import Annotated, Any
 
-from gpt_jax import ranges, spec
+from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import defaults, log_trackers
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
@@ -196,6 +196,7 @@ def validate(config: Config) -> None:
       raise UsageError(
         f'{field}={shown(flat[field])}: unknown; one of ' + ', '.join(names)
       )
+  sharding.parse_rules(config.mesh.rules)
   model, micro_rows = config.model, config.batch.micro_rows
   stages = ramp(config).stages
   schedule(config)

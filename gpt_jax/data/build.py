@@ -7,7 +7,6 @@ that a process that was killed repeats no finished shard: it reads the documents
 again, to compare them with what was prepared, and encodes those after.
 """
 
-import io
 import json
 import logging
 import time
@@ -24,6 +23,7 @@ from gpt_jax.data import (
   manifest,
   mixture,
   progress,
+  unfinished,
 )
 from gpt_jax.data import store as token_store
 from gpt_jax.data.duplicates import Duplicates
@@ -33,10 +33,8 @@ from gpt_jax.data.sources.source import Document
 from gpt_jax.data.split_writer import Settings, SplitWriter, as_bytes
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.data.unfinished import StartOver
 from gpt_jax.spec import UsageError
-
-# In the folder while it is being written.
-STATE = 'unfinished.npz'
 
 # Tokens of a document, on average, above which something is said. Whole books
 # have more; a model of GPT-1's shape that read 16M tokens of them chose the
@@ -75,9 +73,11 @@ def build(
   found = inputs.look(split.files)
   wanted = {'settings': [*settings], 'inputs': found}
   try:
-    build = _Build(settings, split, folder, report, _read_state(folder, wanted))
+    build = _Build(
+      settings, split, folder, report, unfinished.read(folder, wanted)
+    )
     build.skip_written()
-  except _StartOverError as e:
+  except StartOver as e:
     if str(e):
       log.info('%s: starting over: %s', folder, e)
     for name in token_store.PARTS:  # what an unfinished preparation left
@@ -86,10 +86,6 @@ def build(
   build.write(workers, wanted)
   inputs.write(folder, found)
   return build.close(cleaning)
-
-
-class _StartOverError(Exception):
-  """What an earlier process left is of no use; the text says why."""
 
 
 class _Build:
@@ -106,7 +102,7 @@ class _Build:
     """Begins, or goes on from `state`.
 
     Raises:
-      _StartOverError: the folder is not as the state says.
+      StartOver: the folder is not as the state says.
     """
     self._settings, self._split, self._folder = settings, split, folder
     self._report = report
@@ -122,7 +118,7 @@ class _Build:
       try:
         self._made = tokenizer.load(files.join(folder, token_store.TOKENIZER))
       except UsageError as e:
-        raise _StartOverError(str(e)) from e
+        raise StartOver(str(e)) from e
     sides = {False: folder}
     if split.holds_out:
       sides[True] = files.join(folder, token_store.VALIDATION)
@@ -134,14 +130,14 @@ class _Build:
         for held_out, path in sides.items()
       }
     except ValueError as e:
-      raise _StartOverError(str(e).partition('\n')[0]) from e
+      raise StartOver(str(e).partition('\n')[0]) from e
     self._started = time.monotonic()
 
   def skip_written(self):
     """Reads the documents that were written, without encoding them.
 
     Raises:
-      _StartOverError: they are others.
+      StartOver: they are others.
     """
     assert self._state is not None
     for _ in range(self._state['num_documents']):
@@ -151,7 +147,7 @@ class _Build:
       self._add_to_digest(part)
       self._report('reading what was done', self._num_bytes, None)
     if self._digest.hexdigest() != self._state['sha256']:
-      raise _StartOverError('the corpus has changed')
+      raise StartOver('the corpus has changed')
     log.info(
       '%s: going on after %d documents', self._folder, self._num_documents
     )
@@ -195,7 +191,7 @@ class _Build:
     if True in done:
       below = files.join(self._folder, token_store.VALIDATION)
       manifest.write(below, done[True])
-    files.delete(self._folder, STATE)
+    files.delete(self._folder, unfinished.STATE)
     # Last: it is what makes the folder a token store.
     manifest.write(self._folder, done[False])
     seconds = time.monotonic() - self._started
@@ -239,9 +235,7 @@ class _Build:
     arrays = {'json': as_bytes(wanted | state)}
     for held_out, writer in self._writers.items():
       arrays |= writer.state(f'{held_out}')
-    data = io.BytesIO()
-    np.savez(data, allow_pickle=False, **arrays)
-    files.write(self._folder, STATE, data.getvalue())
+    unfinished.write(self._folder, arrays)
 
 
 def build_tokenizer(
@@ -302,21 +296,3 @@ def log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
       )
   rate = num_bytes / 1e6 / max(seconds, 1e-9)
   log.info('tokenized and written at %.1f MB/s', rate)
-
-
-def _read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
-  """Reads what an unfinished preparation with the same inputs left.
-
-  Raises:
-    _StartOverError: there is none.
-  """
-  data = files.read(folder, STATE)
-  if data is None:
-    raise _StartOverError
-  with np.load(io.BytesIO(data)) as loaded:
-    state = dict(loaded)
-  before = json.loads(bytes(state['json']))
-  for name, value in wanted.items():
-    if before[name] != value:
-      raise _StartOverError(f'other {name}')
-  return state

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import tensorstore as ts
 
+from gpt_jax.spec import UsageError
+
 # Chunks read lately, of all token stores of the process together.
 _CACHE_BYTES = 1 << 28
 _CONTEXT = ts.Context({'cache_pool': {'total_bytes_limit': _CACHE_BYTES}})
@@ -45,8 +47,21 @@ def open_array(folder: str, *, keep: bool = True, **spec) -> ts.TensorStore:
 
 
 def read(folder: str, name: str) -> bytes | None:
-  """Reads a file; None where there is none."""
-  result = _store(folder).read(name).result()
+  """Reads a file; None where there is none.
+
+  Raises:
+    UsageError: on this machine something is there that cannot be read, such as
+      a folder.
+  """
+  try:
+    result = _store(folder).read(name).result()
+  except ValueError as e:
+    if not is_local(
+      folder
+    ):  # the network may be to blame: not the user's fault
+      raise
+    why = str(e).partition('\n')[0].partition(' [')[0]
+    raise UsageError(f'{join(folder, name)}: cannot be read: {why}') from e
   return result.value if result.state == 'value' else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax import spec
-from gpt_jax.data.sources import sources
+from gpt_jax.data.sources import passages, sources
 from gpt_jax.data.sources.sources import Document, Source
 from gpt_jax.ranges import Inside
 
@@ -54,7 +54,7 @@ class Split(NamedTuple):
 
 
 # Splits a corpus, given how a name tells the document that another was cut
-# from: see `sources.parents`.
+# from: see `passages.parents`.
 Build = Callable[[Source, Callable[[str], str]], Split]
 
 
@@ -76,7 +76,7 @@ def split(
     UsageError: either call is wrong.
   """
   corpus = corpus or sources.load(field, source)
-  parent = sources.parents(field, source)
+  parent = passages.parents(field, source)
   field = 'data.holdout'
   (call,) = spec.parse(field, holdout)[:1]
   if call.name in sources.SOURCES:

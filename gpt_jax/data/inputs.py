@@ -59,7 +59,8 @@ def changes(folder: str, paths: Mapping[str, str]) -> str:
   before = json_file.parse(
     data,
     files.join(folder, NAME),
-    remedy='remove it, and the inputs are no longer compared',
+    remedy='remove it (whether the corpus has changed is then not known), or '
+    'prepare the data again',
   )
   told = {
     'changed': sorted(n for n in before.keys() & now if before[n] != now[n]),

@@ -30,7 +30,7 @@ def parse(
   """Like `read`, of what a file holds."""
   try:
     found = json.loads(data)
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise UsageError(f'{path}: is damaged, no JSON ({e}); {remedy}') from e
   if not isinstance(found, dict):
     raise UsageError(f'{path}: is damaged, no JSON object; {remedy}')

@@ -19,6 +19,9 @@ FORMAT_VERSION = 1
 # A checksum covers this many elements of an array.
 BLOCK = 1 << 20
 
+# What `json.loads` raises.
+NOT_JSON = (ValueError, RecursionError)
+
 _SEAL = 'manifest_sha256'
 
 
@@ -119,7 +122,7 @@ def read(folder: str) -> Manifest:
     entries = json.loads(data)
     version = entries['format_version']
     seal = entries.pop(_SEAL, None)
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
+  except (*NOT_JSON, KeyError, TypeError, AttributeError) as e:
     raise _damaged(path) from e
   if version != FORMAT_VERSION:
     raise UsageError(
@@ -128,7 +131,13 @@ def read(folder: str) -> Manifest:
     )
   if seal != _digest(entries):
     raise _damaged(path)
-  return Manifest(**entries)
+  try:
+    return Manifest(**entries)
+  except TypeError as e:
+    raise UsageError(
+      f'{path}: was written by another version of gpt_jax; take that one, or '
+      'prepare the data again'
+    ) from e
 
 
 def checksums(array: np.ndarray) -> list[int]:

@@ -6,8 +6,10 @@
 gives up, and reads each file dozens of times: here that is an error.
 """
 
+import collections
 import errno
 import fnmatch
+import itertools
 import os
 import pathlib
 import re
@@ -15,11 +17,22 @@ from collections.abc import Iterator, Sequence
 
 from gpt_jax.data.sources.source import Bad, Document, Skip, Unit
 
+# Files in a folder whose endings are looked at.
+_LOOKED_AT = 10_000
+
 _MAGIC = re.compile(r'[*?\[]')
 
 
 class NoFile(ValueError):
-  """No file matches."""
+  """No file matches.
+
+  Attributes:
+    instead: a pattern that names files, where a folder was named; else ''.
+  """
+
+  def __init__(self, text: str, instead: str = ''):
+    super().__init__(text)
+    self.instead = instead
 
 
 class Matches(dict[str, str]):
@@ -51,11 +64,25 @@ def find(pattern: str) -> Matches:
   named = {
     pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
   }
+  if not named and not bad and os.path.isdir(expanded):
+    instead = f'{pattern.rstrip("/")}/**/*{_usual_ending(expanded)}'
+    raise NoFile(f'{pattern!r} is a folder', instead)
   if not named and not bad:
     raise NoFile(f'no file matches {pattern!r}; check the path')
   found = Matches(sorted(named.items()))
   found.bad = sorted(bad, key=str)
   return found
+
+
+def _usual_ending(folder: str) -> str:
+  """The ending that most of the first files below a folder have."""
+  walked = (name for _, _, names in os.walk(folder) for name in names)
+  endings = collections.Counter(
+    os.path.splitext(name)[1]
+    for name in itertools.islice(walked, _LOOKED_AT)
+    if not name.startswith('.')
+  )
+  return endings.most_common(1)[0][0] if endings else '.txt'
 
 
 def with_bad(files: Matches, units: Sequence[Unit]) -> Sequence[Unit]:

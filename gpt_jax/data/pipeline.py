@@ -11,7 +11,7 @@ of whole documents, which need not be full, `packing`.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
 
 import grain
@@ -149,7 +149,7 @@ def batches(
   rows: Callable[[int], tuple[int, int]],
   make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
   """Yields this host's share of the batches of steps [start, stop).
 
   Threads prepare the batches ahead and end when the iterator is closed or
@@ -274,7 +274,7 @@ def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:
 
 def prefetch(
   batch: Callable[[int], Batch], start: int, stop: int, *, ahead: bool = False
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
   """Yields `batch(step)` for the steps, made by Grain's threads.
 
   Args:
@@ -285,10 +285,5 @@ def prefetch(
   """
   steps = grain.MapDataset.range(start, stop).map(batch)
   options = _READ_AHEAD if ahead else _READ
-  iterator = iter(steps.to_iter_dataset(options))
-
-  def stream() -> Iterator[Batch]:
-    with contextlib.closing(iterator):
-      yield from iterator
-
-  return stream()
+  with contextlib.closing(iter(steps.to_iter_dataset(options))) as iterator:
+    yield from iterator

@@ -9,13 +9,12 @@ step. What a killed process leaves the next goes on with.
 import contextlib
 import functools
 import hashlib
-import importlib
 import json
 import logging
 import os
 import shutil
 import tempfile
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpt_jax import spec
 from gpt_jax.data import (
@@ -29,6 +28,7 @@ from gpt_jax.data import (
   mixture,
   progress,
 )
+from gpt_jax.data import beam as beam_modules
 from gpt_jax.data import store as token_store
 from gpt_jax.data import workers as workers_lib
 from gpt_jax.data.clean import choices, decontaminate, shared
@@ -40,6 +40,7 @@ from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.sources import sources
 from gpt_jax.data.split_writer import Settings
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.spec import UsageError
 
 # In the folder while it is being written.
@@ -83,10 +84,12 @@ def prepare(
       foreign files or a store of other settings or of files that changed.
   """
   settings = _settings(config)
-  beam = _beam() if runner else None
+  beam = beam_modules.load() if runner else None
   _refuse_foreign(folder)
-  if not manifest.exists(folder):
+  if not manifest.exists(folder):  # what is refused here leaves no folder
     choices.check(choices.load(settings.clean).steps)
+    spec.build('tokenizer.name', settings.tokenizer, tokenizer.TOKENIZERS)
+    _split(settings)
   with files.exclusive(folder, _UNFINISHED):
     if manifest.exists(folder):
       found = manifest.read(folder)
@@ -146,35 +149,6 @@ def ensure(config: Any, folder: str) -> TokenStore:
   store = TokenStore.open(folder).ordered(data.source, data.rows)
   eval_sets.ensure(config, store)
   return store
-
-
-class _Beam(NamedTuple):
-  """The modules that need Apache Beam."""
-
-  job: Any
-  clean: Any
-  build: Any
-
-
-def _beam() -> _Beam:
-  """Imports what needs Apache Beam.
-
-  Raises:
-    UsageError: Beam is not installed.
-  """
-  try:
-    importlib.import_module('apache_beam')
-  except ImportError as e:
-    raise UsageError(
-      '--runner: needs Apache Beam; in an environment of its own run pip '
-      "install -c constraints-beam.txt -e '.[beam,clean]'"
-    ) from e
-  return _Beam(
-    *(
-      importlib.import_module(f'gpt_jax.data.beam.{name}')
-      for name in _Beam._fields
-    )
-  )
 
 
 def _settings(config: Any) -> Settings:

@@ -27,7 +27,7 @@ from gpt_jax.evaluation.language_model import windows
 from gpt_jax.evaluation.score import Request
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 log = logging.getLogger('gpt_jax')
 
@@ -58,7 +58,7 @@ class GptJax(_Base):
     """
     del kwargs
     super().__init__()
-    self._trained = run_lib.load(workdir)
+    self._trained = trained_lib.load(workdir)
     self._scorer = score.scorer(self._trained)
 
   def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:

@@ -16,8 +16,8 @@ from gpt_jax.data.store import TokenStore
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.suite import Named
-from gpt_jax.training import run as run_lib
-from gpt_jax.training.run import Trained
+from gpt_jax.training import store_data
+from gpt_jax.training.trained import Trained
 
 # Tokens decoded at a time, since documents may have any size.
 _BLOCK = 1 << 20
@@ -37,7 +37,7 @@ def of_run(
   Writes overlap.json, with the texts, to `folder`; gives its path too.
   """
   texts = {named.name: named.task.texts() for named in tasks}
-  store = TokenStore.open(run_lib.data_folder(trained.run.config, workdir))
+  store = TokenStore.open(store_data.data_folder(trained.run.config, workdir))
   figures, found = find(texts, store, trained.tokenizer, report)
   path = os.path.join(folder, 'overlap.json')
   write(path, found)

@@ -23,7 +23,8 @@ from gpt_jax.decoding import sample
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
-from gpt_jax.training.run import Run, Trained
+from gpt_jax.training.run import Run
+from gpt_jax.training.trained import Trained
 
 # Logits held at once: 128 MiB of float32.
 _CHUNK_LOGITS = 1 << 25

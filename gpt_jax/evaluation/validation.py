@@ -5,9 +5,9 @@
 from gpt_jax.data import eval_sets
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import store_data
 from gpt_jax.training.held_out import HeldOut
-from gpt_jax.training.run import Trained
+from gpt_jax.training.trained import Trained
 
 
 def measure(trained: Trained, workdir: str) -> dict[str, float]:
@@ -17,7 +17,7 @@ def measure(trained: Trained, workdir: str) -> dict[str, float]:
     UsageError: the run held no text out.
   """
   config = trained.run.config
-  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  store = TokenStore.open(store_data.data_folder(config, workdir))
   sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
   if not sets:
     raise UsageError(

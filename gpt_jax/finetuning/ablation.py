@@ -24,7 +24,7 @@ from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import write_atomically
 
 # From the name of a row to its overrides.
@@ -135,6 +135,7 @@ def run(
       continue
     log.info('run %d of %d: %s', i + 1, len(runs), folder)
     finetune.finetune(one.config, source, folder)
+    note_arguments(grid, source)
     finished(folder)
     jax.clear_caches()
     done += 1
@@ -171,11 +172,10 @@ def check_same(grid: Grid, source: Pretrained) -> None:
   Raises:
     UsageError: the workdir holds runs with others.
   """
-  given = {n: getattr(grid, n) for n in ('config', 'glue', 'flags')}
-  given['init'] = source.name  # with its step
+  given = arguments(grid, source)
   path = os.path.join(grid.workdir, ARGUMENTS)
   if os.path.exists(path):
-    before = json_file.read(path, remedy=run_lib.RESTORE)
+    before = json_file.read(path, remedy=trained_lib.RESTORE)
     changed = [n for n in given if given[n] != before.get(n)]
     if changed:
       raise UsageError(
@@ -185,9 +185,20 @@ def check_same(grid: Grid, source: Pretrained) -> None:
         )
         + '; give the same, or another --workdir'
       )
-    return
-  os.makedirs(grid.workdir, exist_ok=True)
-  write_atomically(path, json.dumps(given, indent=2) + '\n')
+
+
+def note_arguments(grid: Grid, source: Pretrained) -> None:
+  """Writes what the runs of the workdir share, once one of them is done."""
+  path = os.path.join(grid.workdir, ARGUMENTS)
+  if not os.path.exists(path):
+    given = arguments(grid, source)
+    write_atomically(path, json.dumps(given, indent=2) + '\n')
+
+
+def arguments(grid: Grid, source: Pretrained) -> dict[str, str]:
+  """What the runs of a workdir share."""
+  given = {name: getattr(grid, name) for name in ('config', 'glue', 'flags')}
+  return {**given, 'init': source.name}  # with its step
 
 
 def check_runs(grid: Grid, source: Pretrained) -> None:
@@ -205,7 +216,7 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
     folder = os.path.join(grid.workdir, task, setting, seed)
     if not os.path.exists(os.path.join(folder, 'config.json')):
       continue
-    old = config_lib.flatten(run_lib.read_config(folder))
+    old = config_lib.flatten(trained_lib.read_config(folder))
     config = config_lib.unlocked(config_of(grid, task, setting, seed))
     tuned = config.finetune
     tuned.init = source.name
@@ -233,6 +244,8 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
 
 def _folders(workdir: str) -> Iterator[tuple[str, str, str]]:
   """Task, setting and seed of all runs in a workdir, in order."""
+  if not os.path.isdir(workdir):
+    return
   for task in sorted(os.listdir(workdir)):
     folder = os.path.join(workdir, task)
     if not os.path.isdir(folder):

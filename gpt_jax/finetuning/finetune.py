@@ -18,10 +18,9 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import loop, rewind, trackers
+from gpt_jax.training import device_check, loop, opening, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
-from gpt_jax.training.history import History
 from gpt_jax.training.job import Job
 from gpt_jax.training.metrics import to_json, write_atomically
 
@@ -72,49 +71,36 @@ def start(
   config, task = prepared.config, prepared.task
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
-  run_lib.check_devices(config)
+  device_check.check_devices(config)
   trackers.check(config)
   with workdir_lib.untouched_if_refused(workdir):
     run = run_lib.build(config)
-    history = History(workdir)
-    checkpointer = Checkpointer(
-      workdir,
-      keep=config.checkpoint.keep,
-      every_steps=config.checkpoint.every_steps,
-      keep_every_steps=config.checkpoint.keep_every_steps,
-      keep_best=config.checkpoint.keep_best,
-      record=history.record,
-    )
     data = TaskData(prepared.splits['train'], seed=config.seed)
-    evaluation = functools.partial(TaskEvaluation, split=prepared.splits['dev'])
-    job = Job(
-      *(run, workdir, data, checkpointer, history, evaluation),
-      criterion=f'-eval/validation/{task.metrics[0]}',
-      patience=tuned.patience,
-    )
-    rewind.finish(job)
-    state = checkpointer.restore(run_lib.abstract_state(run))
-    history.restart(checkpointer.restored)
-    first = state is None
-    if state is None:
+
+    def first() -> TrainState:
       params = source.params() if source.params else None
       amount = spec.build(
         'finetune.transfer', tuned.transfer, transfer.TRANSFERS
       )
-      state = transfer.init_state(run, params, amount)
-  last = config.schedule.num_steps
-  log.info(
-    '%s of %s: %s examples, %.2f epochs, %d steps; transfer %s, %d layers '
-    'frozen',
-    *(config.objective.name, tuned.init, f'{data.rows_per_epoch:,}'),
-    *(run.ramp.offset(last) / data.rows_per_epoch, last),
-    *(tuned.transfer, tuned.freeze),
-  )
-  if job.active:
-    workdir_lib.start(config, workdir, prepared.tokenizer)
-  if not first:
-    log.info('resuming after step %d', int(state.step))
-  return job, state
+      return transfer.init_state(run, params, amount)
+
+    last = config.schedule.num_steps
+    epochs = run.ramp.offset(last) / data.rows_per_epoch
+    return opening.open_run(
+      run,
+      workdir,
+      data,
+      tokenizer=prepared.tokenizer,
+      first=first,
+      about=f'{config.objective.name} of {tuned.init}: '
+      f'{data.rows_per_epoch:,} examples, {epochs:.2f} epochs, {last} steps; '
+      f'transfer {tuned.transfer}, {tuned.freeze} layers frozen',
+      evaluation=functools.partial(
+        TaskEvaluation, split=prepared.splits['dev']
+      ),
+      criterion=f'-eval/validation/{task.metrics[0]}',
+      patience=tuned.patience,
+    )
 
 
 def selected(job: Job, state: TrainState) -> TrainState:

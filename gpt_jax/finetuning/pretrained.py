@@ -16,7 +16,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 
 class Pretrained(NamedTuple):
@@ -56,7 +56,7 @@ def pretrained(init: str) -> Pretrained:
     ) from e
   if 'model_type' in found:
     return _from_hf(init, found['model_type'])
-  config: Any = run_lib.read_config(init)
+  config: Any = trained_lib.read_config(init)
   config_lib.check_objective(config)
   steps = Checkpointer(init, read_only=True).steps()
   if not steps:
@@ -64,7 +64,7 @@ def pretrained(init: str) -> Pretrained:
   folder = os.path.join(init, 'tokenizer')
 
   def params() -> Any:
-    _, state = run_lib.restore(init)
+    _, state = trained_lib.restore(init)
     params = _without_heads(state.eval_params)
     # The mesh of the run may have the devices in another order.
     return params if jax.process_count() > 1 else jax.device_get(params)

@@ -39,6 +39,7 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
   Raises:
     UsageError: the task, its data or the config make no sense.
   """
+  config_lib.check_ranges(config)
   config = config_lib.unlocked(config)
   fields.set_order(config, workdir)
   task, examples = task_examples.read(config)

@@ -13,7 +13,7 @@ from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.finetuning.metrics import METRICS
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.finetuning.tasks import Task
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
 from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.run import Run
@@ -114,7 +114,7 @@ class TaskData:
       return self._split.batch(np.array(numbers))
 
     stop = run.config.schedule.num_steps
-    yield from pipeline.prefetch(batch, start, stop)
+    return pipeline.prefetch(batch, start, stop)
 
 
 class Outputs(NamedTuple):
@@ -138,7 +138,7 @@ class TaskEvaluation:
   def __init__(self, run: Run, *, split: Split):
     """Compiles what the outputs need."""
     self._run, self._split = run, split
-    self._step = run_lib.compile_outputs(run).call
+    self._step = compiled_lib.compile_outputs(run).call
 
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False

@@ -3,7 +3,7 @@
 """Runs a model under Hugging Face's names of inputs and outputs."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,30 +20,10 @@ from gpt_jax.nn.transformer import (
 from gpt_jax.spec import UsageError
 
 
-def forward(
-  model: Transformer,
-  params: Any,
-  *,
-  input_ids: Any,
-  attention_mask: Any = None,
-  position_ids: Any = None,
-  token_type_ids: Any = None,
-  decoder_input_ids: Any = None,
-  decoder_attention_mask: Any = None,
-  labels: Any = None,
-  mc_token_ids: Any = None,
-  mc_labels: Any = None,
-  next_sentence_label: Any = None,
-  start_positions: Any = None,
-  end_positions: Any = None,
-  mems: Any = None,
-  output_router_logits: bool | None = None,
-) -> dict[str, jax.Array]:
-  """Computes what the model's class in transformers returns in evaluation.
+class Inputs(NamedTuple):
+  """What models take in transformers, under the same names; None: not given.
 
-  Args:
-    model: from `load`, or a `Transformer`, which is taken as a language model.
-    params: its parameters.
+  Attributes:
     input_ids: [batch, time]; [batch, choice, time] with a choice head. The
       encoder's, in an encoder-decoder.
     attention_mask: like `input_ids`, 0 for padding.
@@ -63,6 +43,39 @@ def forward(
       segment before.
     output_router_logits: whether the routers of experts are asked, and their
       losses are part of `loss`; None: as config.json has it.
+  """
+
+  input_ids: Any
+  attention_mask: Any = None
+  position_ids: Any = None
+  token_type_ids: Any = None
+  decoder_input_ids: Any = None
+  decoder_attention_mask: Any = None
+  labels: Any = None
+  mc_token_ids: Any = None
+  mc_labels: Any = None
+  next_sentence_label: Any = None
+  start_positions: Any = None
+  end_positions: Any = None
+  mems: Any = None
+  output_router_logits: bool | None = None
+
+  @property
+  def targets(self) -> scores.Targets:
+    """Those that heads take."""
+    names = scores.Targets._fields
+    return scores.Targets(*(getattr(self, name) for name in names))
+
+
+def forward(
+  model: Transformer, params: Any, **inputs: Any
+) -> dict[str, jax.Array]:
+  """Computes what the model's class in transformers returns in evaluation.
+
+  Args:
+    model: from `load`, or a `Transformer`, which is taken as a language model.
+    params: its parameters.
+    **inputs: see `Inputs`; only `input_ids` must be given.
 
   Returns:
     `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; of an
@@ -77,104 +90,102 @@ def forward(
   Raises:
     UsageError: an input that this model does not take.
   """
+  given = Inputs(**inputs)
   if isinstance(model, Imported) and model.family.forward:
-    given = {
-      'input_ids': input_ids,
-      'attention_mask': attention_mask,
-      'position_ids': position_ids,
-      'token_type_ids': token_type_ids,
-      'decoder_input_ids': decoder_input_ids,
-      'decoder_attention_mask': decoder_attention_mask,
-      'labels': labels,
-      'mc_token_ids': mc_token_ids,
-      'mc_labels': mc_labels,
-      'next_sentence_label': next_sentence_label,
-      'start_positions': start_positions,
-      'end_positions': end_positions,
-      'mems': mems,
-      'output_router_logits': output_router_logits,
-    }
-    given = {name: x for name, x in given.items() if x is not None}
-    return model.family.forward(model, model.origin.kind, params, **given)
-  if mems is not None:
-    raise UsageError('mems: only Transformer-XL takes them')
-  targets = scores.Targets(
-    labels,
-    mc_token_ids,
-    mc_labels,
-    next_sentence_label,
-    start_positions,
-    end_positions,
-  )
-  kind = _check(model, token_type_ids, targets)
-  options = model.options if isinstance(model, Imported) else Options({})
-  ids, mask = jnp.asarray(input_ids), _mask(attention_mask)
-  if position_ids is None and mask is not None and isinstance(model, Imported):
-    position_ids = _positions(model, mask)
-  inputs = {
-    'tokens_BL': _rows(ids),
-    'positions_BL': None if position_ids is None else _rows(position_ids),
-    'mask_BL': mask,
-    'token_types_BL': None if token_type_ids is None else _rows(token_type_ids),
-  }
-  if output_router_logits is None:
-    output_router_logits = options.flag('output_router_logits', False)
-  time = ids.shape
-  if model.num_encoder_layers:
-    _only_tokens(position_ids, token_type_ids)
-    if decoder_input_ids is None:
-      source = labels if kind in SCORING else ids
-      decoder_input_ids = _shifted_right(options, source)
-    inputs |= {
-      'tokens_BL': jnp.asarray(decoder_input_ids),
-      'mask_BL': _mask(decoder_attention_mask),
-      'encoder_tokens_BM': ids,
-      'encoder_mask_BM': mask,
-    }
-    time = inputs['tokens_BL'].shape
-  elif decoder_input_ids is not None or decoder_attention_mask is not None:
-    raise UsageError('decoder_input_ids: this model has no encoder')
+    named = {n: x for n, x in given._asdict().items() if x is not None}
+    return model.family.forward(model, model.origin.kind, params, **named)
+  kind = _check(model, given)
+  arguments = _arguments(model, kind, given)
   # Accelerators would multiply float32 in fewer bits; it is to be compared.
   with jax.default_matmul_precision('highest'):
-    out = _run(model, params, inputs)
-    routed = out.pop('routed')
-    states = out.pop('hidden_states')
-    states = states.reshape(len(states), *time, -1)
-    side = 'decoder_' * (model.num_encoder_layers > 0)
-    out[f'{side}hidden_states'] = states
-    hidden = out['last_hidden_state'] = states[-1]
-    if kind in SCORING:
-      logits = out.pop('logits').reshape(*time, -1)
-      out |= _language_model(model, kind, logits, labels)
-    if output_router_logits:
-      out |= routers.outputs(model, routed, inputs['mask_BL'])
-      if kind == 'lm' and labels is not None:
-        out['lm_loss'] = out['loss']
-        out['loss'] += routers.loss(model, out)
-    out |= scores.of_heads(kind, options, params, hidden, ids, targets)
-    if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
-      out['loss'] = out['mlm_loss'] + out['pair_loss']
-    return out
+    found = _run(model, params, arguments)
+    return _outputs(model, kind, params, given, arguments, found)
 
 
-def _check(
-  model: Transformer, token_type_ids: Any, targets: scores.Targets
-) -> str:
+def _check(model: Transformer, given: Inputs) -> str:
   """Refuses inputs that the model does not take; returns its kind."""
-  imported = isinstance(model, Imported)
-  kind = model.origin.kind if imported else 'lm'
-  if token_type_ids is not None and imported and not model.family.token_types:
+  if given.mems is not None:
+    raise UsageError('mems: only Transformer-XL takes them')
+  kind = model.origin.kind if isinstance(model, Imported) else 'lm'
+  types = given.token_type_ids is not None
+  if types and isinstance(model, Imported) and not model.family.token_types:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
-  targets.check(kind)
+  given.targets.check(kind)
+  decoder = given.decoder_input_ids, given.decoder_attention_mask
+  if model.num_encoder_layers:
+    if given.position_ids is not None or types:
+      raise UsageError(
+        'position_ids, token_type_ids: an encoder-decoder takes none'
+      )
+  elif any(x is not None for x in decoder):
+    raise UsageError('decoder_input_ids: this model has no encoder')
   return kind
 
 
-def _only_tokens(position_ids: Any, token_type_ids: Any) -> None:
-  """Refuses what encoder-decoders do not take."""
-  if position_ids is not None or token_type_ids is not None:
-    raise UsageError(
-      'position_ids, token_type_ids: an encoder-decoder takes none'
-    )
+def _arguments(
+  model: Transformer, kind: str, given: Inputs
+) -> dict[str, jax.Array | None]:
+  """What `Transformer.__call__` is given."""
+  ids, mask = jnp.asarray(given.input_ids), _mask(given.attention_mask)
+  if model.num_encoder_layers:
+    decoder_ids = given.decoder_input_ids
+    if decoder_ids is None:
+      source = given.labels if kind in SCORING else ids
+      decoder_ids = _shifted_right(_options(model), source)
+    return {
+      'tokens_BL': jnp.asarray(decoder_ids),
+      'mask_BL': _mask(given.decoder_attention_mask),
+      'encoder_tokens_BM': ids,
+      'encoder_mask_BM': mask,
+    }
+  positions, types = given.position_ids, given.token_type_ids
+  if positions is None and mask is not None and isinstance(model, Imported):
+    positions = _positions(model, mask)
+  return {
+    'tokens_BL': _rows(ids),
+    'positions_BL': None if positions is None else _rows(positions),
+    'mask_BL': mask,
+    'token_types_BL': None if types is None else _rows(types),
+  }
+
+
+def _outputs(
+  model: Transformer,
+  kind: str,
+  params: Any,
+  given: Inputs,
+  arguments: dict[str, Any],
+  found: dict[str, Any],
+) -> dict[str, jax.Array]:
+  """What `_run` found under HF's names, with the heads' outputs and losses."""
+  options, ids = _options(model), jnp.asarray(given.input_ids)
+  encoded = model.num_encoder_layers > 0
+  # With a choice head, rows are those of all choices.
+  time = arguments['tokens_BL'].shape if encoded else ids.shape
+  out = {name: x for name, x in found.items() if name.startswith('encoder_')}
+  states = found['hidden_states']
+  states = states.reshape(len(states), *time, -1)
+  out['decoder_' * encoded + 'hidden_states'] = states
+  hidden = out['last_hidden_state'] = states[-1]
+  if kind in SCORING:
+    logits = found['logits'].reshape(*time, -1)
+    out |= _language_model(model, kind, logits, given.labels)
+  asked = given.output_router_logits
+  if asked is None:
+    asked = options.flag('output_router_logits', False)
+  if asked:
+    out |= routers.outputs(model, found['routed'], arguments['mask_BL'])
+    if kind == 'lm' and given.labels is not None:
+      out['lm_loss'] = out['loss']
+      out['loss'] += routers.loss(model, out)
+  out |= scores.of_heads(kind, options, params, hidden, ids, given.targets)
+  if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
+    out['loss'] = out['mlm_loss'] + out['pair_loss']
+  return out
+
+
+def _options(model: Transformer) -> Options:
+  return model.options if isinstance(model, Imported) else Options({})
 
 
 def _shifted_right(options: Options, source: Any) -> jax.Array:

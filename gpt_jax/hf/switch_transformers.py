@@ -19,7 +19,6 @@ from gpt_jax.nn.transformer import Transformer
 
 # Options of older releases, or that only later code would heed.
 _ONLY = {
-  'router_bias': False,
   'router_dtype': 'float32',
   'router_ignore_padding_tokens': False,
   'router_type': 'tokens_masked',
@@ -37,7 +36,8 @@ def _fields(options: Options) -> dict[str, Any]:
   experts = (
     f'switch(num_experts={options.size("num_experts", 8)}, expert={dense!r}, '
     f'capacity={options.size("expert_capacity", 64)}, '
-    f'{routers.read(options, jitter=0.01, aux=0.001, z=0.001)})'
+    f'{routers.read(options, jitter=0.01, aux=0.001, z=0.001)}'
+    f'{", router_bias=True" * options.flag("router_bias", False)})'
   )
   fields = t5.shared_fields(options)
   num_layers = num_encoder_layers = fields['num_encoder_layers']
@@ -102,7 +102,7 @@ def _options(model: Transformer) -> dict[str, Any]:
     # No row is longer than the context.
     'expert_capacity': switch.get('capacity') or model.context_length,
     **routers.write(switch, 'aux', 'z'),
-    'router_bias': False,
+    'router_bias': switch.get('router_bias', False),
     'router_dtype': 'float32',
     'router_ignore_padding_tokens': False,
     'add_router_probs': False,
@@ -132,15 +132,16 @@ def _tensors(model: Transformer) -> list[Tensor]:
     sparse = tuple(i for i, c in enumerate(calls) if c.name == 'switch')
     dense = tuple(i for i in range(len(calls)) if i not in sparse)
     mlp = f'{t5.layer(stack)}.{sublayer}.mlp'
-    router = linear(f'{path}/ffn/router', f'{mlp}.router.classifier', False)
-    tensors += [
-      *[t._replace(layers=dense) for t in _ffn(path, mlp)],
-      *[t._replace(layers=sparse) for t in router],
-    ]
+    tensors += [t._replace(layers=dense) for t in _ffn(path, mlp)]
     if sparse:
-      count = calls[sparse[0]].kwargs['num_experts']
+      switch = calls[sparse[0]].kwargs
+      name, bias = f'{mlp}.router.classifier', switch['router_bias']
+      router = linear(f'{path}/ffn/router', name, bias)
       each = _ffn(path, f'{mlp}.experts.expert_{{expert}}')
-      tensors += [t._replace(layers=sparse, experts=count) for t in each]
+      tensors += [t._replace(layers=sparse) for t in router]
+      tensors += [
+        t._replace(layers=sparse, experts=switch['num_experts']) for t in each
+      ]
   return tensors
 
 

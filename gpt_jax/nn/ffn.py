@@ -72,6 +72,7 @@ def switch(
   balance: NotNegative = 0.01,
   z_loss: NotNegative = 0.0,
   renormalize: bool | None = None,
+  router_bias: bool = False,
 ) -> Choice:
   """A mixture of experts in the place of a feed-forward layer.
 
@@ -91,36 +92,41 @@ def switch(
     z_loss: factor of the router's z-loss (Zoph et al., 2022: ST-MoE, eq. 5).
     renormalize: the gates of a token sum to one, instead of being
       probabilities; None: if there are several.
+    router_bias: the router has one.
   """
-
-  def fail(name: str, value: Any, remedy: str):
-    return UsageError(f'model.ffn: switch({name}={value!r}): {remedy}')
-
   if expert not in FORMS:
-    raise fail('expert', expert, 'unknown; one of ' + ', '.join(FORMS))
+    known = ', '.join(FORMS)
+    raise _nonsense('expert', expert, f'unknown; one of {known}')
   if top_k > num_experts:
-    raise fail('top_k', top_k, f'must be from 1 to num_experts={num_experts}')
-  factors = []
-  for name, factor in (
-    ('capacity_factor', capacity_factor),
-    ('eval_capacity_factor', eval_capacity_factor),
-  ):
-    if factor != 'none' and ranges.declared(Positive).problem(factor):
-      raise fail(name, factor, "must be a positive number or 'none'")
-    factors.append(None if factor == 'none' else float(factor))
+    most = f'must be from 1 to num_experts={num_experts}'
+    raise _nonsense('top_k', top_k, most)
   router = Router(
     num_experts,
     top_k,
-    factors[0],
-    factors[1],
+    _factor('capacity_factor', capacity_factor),
+    _factor('eval_capacity_factor', eval_capacity_factor),
     capacity,
     group_size,
     jitter,
     balance,
     z_loss,
     top_k > 1 if renormalize is None else renormalize,
+    router_bias,
   )
   return Choice(functools.partial(Switch, router, FORMS[expert]), router)
+
+
+def _factor(name: str, value: Any) -> float | None:
+  """A capacity factor; None: no bound."""
+  if value == 'none':
+    return None
+  if ranges.declared(Positive).problem(value):
+    raise _nonsense(name, value, "must be a positive number or 'none'")
+  return float(value)
+
+
+def _nonsense(name: str, value: Any, remedy: str) -> UsageError:
+  return UsageError(f'model.ffn: switch({name}={value!r}): {remedy}')
 
 
 FFNS: dict[str, Callable[..., Choice]] = {

@@ -37,6 +37,7 @@ class Router(NamedTuple):
   balance: float
   z_loss: float
   renormalize: bool
+  bias: bool = False
 
   def limited(self, training: bool) -> bool:
     """Whether experts have a capacity."""
@@ -153,14 +154,15 @@ class Switch(nn.Module):
     """Float32 throughout, whatever else is computed in (section 2.4)."""
     D, E = x_GTD.shape[-1], self.router.num_experts
     scale = nn.initializers.variance_scaling(0.1, 'fan_in', 'truncated_normal')
-    kernel = _Router(scale, (D, E), name='router')()
+    kernel, bias = _Router(scale, (D, E), self.router.bias, name='router')()
     x_GTD = x_GTD.astype(jnp.float32)
     if training and self.router.jitter:
       eps = self.router.jitter
       x_GTD *= jax.random.uniform(
         self.make_rng('dropout'), x_GTD.shape, jnp.float32, 1 - eps, 1 + eps
       )
-    return jnp.einsum('GTD,DE->GTE', x_GTD, kernel, precision='highest')
+    logits = jnp.einsum('GTD,DE->GTE', x_GTD, kernel, precision='highest')
+    return logits if bias is None else logits + bias[None, None]
 
   def _weights(self, d_model: int) -> experts.Weights:
     E, D, F = self.router.num_experts, d_model, self.d_ff
@@ -179,15 +181,20 @@ class Switch(nn.Module):
 
 
 class _Router(nn.Module):
-  """Owns the router's matrix."""
+  """Owns the router's matrix, and its bias if there is one."""
 
   initializer: Initializer
   shape: tuple[int, int]
+  bias: bool
 
   @nn.compact
-  def __call__(self) -> jax.Array:
+  def __call__(self) -> tuple[jax.Array, jax.Array | None]:
     axes = ('embed', 'router')
-    return parameter(self, 'kernel', self.initializer, self.shape, axes)
+    kernel = parameter(self, 'kernel', self.initializer, self.shape, axes)
+    if not self.bias:
+      return kernel, None
+    zeros = nn.initializers.zeros
+    return kernel, parameter(self, 'bias', zeros, self.shape[1:], axes[1:])
 
 
 def _stats(

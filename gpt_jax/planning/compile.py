@@ -18,8 +18,11 @@ from jax.experimental import topologies as jax_topologies
 from gpt_jax.config import Config
 from gpt_jax.planning.topologies import GIB, Slices
 from gpt_jax.spec import UsageError
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import device_check
 from gpt_jax.training import run as run_lib
-from gpt_jax.training.run import Compiled, Run
+from gpt_jax.training.compiled import Compiled
+from gpt_jax.training.run import Run
 
 _SETTINGS = {
   # Do not look for a TPU, and let several processes compile at once.
@@ -113,7 +116,7 @@ def build(config: Config, slices: Slices) -> Run:
       is not installed.
   """
   there = devices(slices)
-  run_lib.check_devices(config, there)
+  device_check.check_devices(config, there)
   return run_lib.build(config, there)
 
 
@@ -124,7 +127,7 @@ def compile_stage(run: Run, slices: Slices, rows: int) -> Program:
     TooLarge: it does not fit the chips.
   """
   try:
-    compiled = run_lib.compile_train_step(run, rows)
+    compiled = compiled_lib.compile_train_step(run, rows)
   except jax.errors.JaxRuntimeError as e:
     needed = _needed(str(e))
     if needed is None:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The plans of the shipped configs: docs/plans.json, and its Markdown table.
+"""The plans of the shipped configs: docs/plans.json, and the table of them.
 
 An entry has a config, the slices that it is planned for, the overrides that
 make it fit, and the figures `found` when it was last compiled. An entry without
@@ -76,7 +76,7 @@ def markdown(entries: list[dict[str, Any]]) -> str:
 def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
   """Compiles all entries, or those with `only` in the name of the config.
 
-  Writes the file and the table in `PAGE` after each one.
+  Writes the file, and the table in `PAGE`, after each one.
 
   Returns:
     What changed by more than `TOLERANCE`, and what no longer compiles.

@@ -24,6 +24,7 @@ from jax._src import distributed as jax_distributed
 from jax.experimental import multihost_utils
 
 from gpt_jax.runtime import preemption, roll_call
+from gpt_jax.runtime.log import program
 from gpt_jax.spec import UsageError
 
 T = TypeVar('T')
@@ -184,7 +185,7 @@ def _watch() -> None:
     if failed and not _leaving.wait(2):  # or it fails by itself in the meantime
       process, reason = failed[0]
       sys.stderr.write(
-        f'gpt-jax train: failed: process {process.rpartition("/")[2]} failed: '
+        f'{program()}: failed: process {process.rpartition("/")[2]} failed: '
         f'{reason}\n'
       )
       _leave(1)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Logging to stderr, and the time since the process started."""
+"""Logging to stderr, and which command was started when."""
 
 import logging
 import time
@@ -30,6 +30,22 @@ def set_up() -> None:
   for name in ('absl', 'asyncio'):
     logging.getLogger(name).setLevel(logging.CRITICAL)
   log.propagate = False
+
+
+class _Started:
+  """What this process was started as."""
+
+  program = 'gpt-jax'
+
+
+def started_as(command: str) -> None:
+  """Tells which command was run, for messages that end the process."""
+  _Started.program = f'gpt-jax {command}'
+
+
+def program() -> str:
+  """`gpt-jax COMMAND`: how a message on stderr begins."""
+  return _Started.program
 
 
 def seconds_since_start() -> float:

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from gpt_jax.runtime import phases
+from gpt_jax.runtime.log import program
 
 EXIT_CODE = 75
 
@@ -98,7 +99,7 @@ def ask(before_exit: Callable[[], None] = lambda: None) -> None:
 def _end(message: str, code: int) -> None:
   sys.stdout.flush()
   # One write, so that the main thread's log cannot interleave.
-  sys.stderr.write(f'gpt-jax train: {message}\n')
+  sys.stderr.write(f'{program()}: {message}\n')
   sys.stderr.flush()
   os._exit(code)
 

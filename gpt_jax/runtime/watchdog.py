@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpt_jax.runtime import phases
+from gpt_jax.runtime.log import program
 
 
 def deadlines(config: Any) -> dict[str, float]:
@@ -74,7 +75,7 @@ def _end(phase: str, limit: float, file: str) -> None:
     written = f'stacks above; {file} could not be written ({e})'
   faulthandler.dump_traceback(sys.__stderr__ or sys.stderr, all_threads=True)
   sys.stderr.write(
-    f'gpt-jax train: failed: phase {phase} has gone on for more than '
+    f'{program()}: failed: phase {phase} has gone on for more than '
     f'watchdog.{phase}_seconds={limit:g}; {written}\n'
   )
   sys.stderr.flush()

@@ -7,7 +7,7 @@ import re
 import statistics
 
 from gpt_jax.training import metrics
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import HELD_OUT
 
 SPEED = 'tokens_per_second'
@@ -21,7 +21,7 @@ def summary(workdir: str) -> dict[str, float]:
   Raises:
     RuntimeError: it has no such metrics.
   """
-  length = run_lib.read_config(workdir).model.context_length
+  length = trained_lib.read_config(workdir).model.context_length
   lines = metrics.read(workdir)
   rates = [m[SPEED] / length for m in lines if SPEED in m]
   losses = [m[HELD_OUT] for m in lines if HELD_OUT in m]

@@ -10,7 +10,8 @@ from gpt_jax.checkpoints import restore
 from gpt_jax.data import ledger
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import store_data
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.history import check_store, known_skips
 
 
@@ -27,9 +28,9 @@ def rows(
   Raises:
     UsageError: there is no run, or no such step.
   """
-  config = run_lib.read_config(workdir)
+  config = trained_lib.read_config(workdir)
   start, stop = _steps(steps, config.schedule.num_steps)
-  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  store = TokenStore.open(store_data.data_folder(config, workdir))
   check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
   found = ledger.steps(

@@ -12,8 +12,8 @@ from gpt_jax.runtime import phases, preemption
 from gpt_jax.runtime.log import log, seconds_since_start
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.training import cadence, rewind, routers, spikes
-from gpt_jax.training import run as run_lib
 from gpt_jax.training.cadence import Due
+from gpt_jax.training.compiled import Stages
 from gpt_jax.training.job import Job, Past, gave_up
 from gpt_jax.training.meter import Meter, summary
 from gpt_jax.training.metrics import Metrics, Progress
@@ -26,9 +26,7 @@ class Duties:
   When each is due, `cadence` says; the loop calls them in their order.
   """
 
-  def __init__(
-    self, job: Job, state: TrainState, train_steps: dict[int, run_lib.Compiled]
-  ):
+  def __init__(self, job: Job, state: TrainState, train_steps: Stages):
     """Compiles the evaluation, and measures the device where it must.
 
     Args:

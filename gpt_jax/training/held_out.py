@@ -12,7 +12,7 @@ import numpy as np
 from gpt_jax.data import pipeline
 from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.objectives import causal
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.run import Run
 
 
@@ -22,7 +22,7 @@ class HeldOut:
   def __init__(self, run: Run, sets: Mapping[str, EvalSet]):
     """Takes the sets by name, and compiles the evaluation step."""
     self._run, self._sets = run, sets
-    self._step = run_lib.compile_eval_step(run).call
+    self._step = compiled_lib.compile_eval_step(run).call
 
   def __call__(
     self, params, stop: Callable[[], bool] = lambda: False

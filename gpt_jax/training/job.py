@@ -30,7 +30,7 @@ class Data(Protocol):
   def batches(
     self, run: Run, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
-    """Yields this host's share of the batches of steps from `start`, from 0.
+    """Gives this host's share of the batches of steps from `start`, from 0.
 
     Args:
       run: gives the last step, and the share.
@@ -169,7 +169,6 @@ class Job(NamedTuple):
     )
     return Past(**hosts.broadcast_from_host0(past))
 
-  def batches(self, start: int) -> Generator[pipeline.Batch]:
-    """Yields this host's share of the batches of steps from `start`, from 0."""
-    rows = self.history.skips.shifted(self.unskipped_rows)
-    yield from self.data.batches(self.run, start, rows)
+  def rows(self) -> skips.Rows:
+    """The rows of each step, from 0; those left out are passed over."""
+    return self.history.skips.shifted(self.unskipped_rows)

@@ -9,11 +9,10 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import phases
 from gpt_jax.runtime.log import log
 from gpt_jax.training import rewind, spikes
-from gpt_jax.training import run as run_lib
+from gpt_jax.training.compiled import Stages, compile_stages
 from gpt_jax.training.duties import Duties
 from gpt_jax.training.job import Job, gave_up
-from gpt_jax.training.metrics import Metrics, Progress
-from gpt_jax.training.run import Run
+from gpt_jax.training.metrics import Progress
 
 
 def fit(job: Job, state: TrainState) -> TrainState:
@@ -38,7 +37,7 @@ def fit(job: Job, state: TrainState) -> TrainState:
   for step, loss in past.held_out:
     job.checkpointer.evaluated(step, loss)
   metrics = job.open_metrics(done)
-  train_steps: dict[int, run_lib.Compiled] = {}
+  train_steps: Stages = {}
   with phases.during('compile'):
     compile_stages(job.run, done, train_steps, metrics)
     duties = Duties(job, state, train_steps)
@@ -61,7 +60,7 @@ def fit(job: Job, state: TrainState) -> TrainState:
 
 def loop(
   job: Job,
-  train_steps: dict[int, run_lib.Compiled],
+  train_steps: Stages,
   duties: Duties,
   state: TrainState,
 ) -> TrainState:
@@ -71,7 +70,7 @@ def loop(
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
-    contextlib.closing(job.batches(done)) as batches,
+    contextlib.closing(job.data.batches(run, done, job.rows())) as batches,
     Progress(total=last, done=done, active=job.active) as progress,
   ):
     duties.catch_up(done, state)
@@ -93,27 +92,3 @@ def loop(
         break
     duties.finish(state)
   return state
-
-
-def compile_stages(
-  run: Run, done: int, compiled: dict[int, run_lib.Compiled], metrics: Metrics
-) -> None:
-  """Compiles the training step for each batch size that is to come.
-
-  All of them before the first step: a stage that does not fit, or a compiler
-  that fails, shows now and not after days. `gpt-jax plan` compiles the same.
-
-  Args:
-    run: what is trained.
-    done: steps done.
-    compiled: by rows; what it lacks is added.
-    metrics: to write it down.
-  """
-  for rows in run.stage_rows(done):
-    if rows in compiled:
-      continue
-    step = compiled[rows] = run_lib.compile_train_step(run, rows)
-    log.info(
-      'compiled the training step for %d rows in %.1f s', rows, step.seconds
-    )
-    metrics.write(done, event='compiled', rows=rows, seconds=step.seconds)

@@ -3,23 +3,21 @@
 """Opens a pre-training run: its data, model, checkpoints and first state."""
 
 import functools
-from collections.abc import Callable
-
-import jax
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gpt_jax import config as config_lib
-from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
 from gpt_jax.data import eval_sets, manifest, prepare
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
-from gpt_jax.runtime.log import log
-from gpt_jax.training import rewind, trackers
+from gpt_jax.training import device_check, opening, store_data, trackers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import HeldOut
-from gpt_jax.training.history import History
 from gpt_jax.training.job import Evaluation, Job
+from gpt_jax.training.run import Run
 from gpt_jax.training.store_data import StoreData
 
 
@@ -40,9 +38,10 @@ def start(
     UsageError: the config does not fit the devices, the data or the workdir.
   """
   workdir_lib.check_same_run(config, workdir)
-  run_lib.check_devices(config)
+  device_check.check_devices(config)
   trackers.check(config)
-  folder = run_lib.data_folder(config, workdir)
+  workdir_lib.check_store_folder(config)
+  folder = store_data.data_folder(config, workdir)
   if not manifest.exists(folder):
     workdir_lib.check_tokenizer(config)
   with workdir_lib.untouched_if_refused(workdir, folder):
@@ -59,48 +58,44 @@ def start(
     data = StoreData(store, length=length, seed=config.seed)
     sets = eval_sets.held_out(config, store)
     run = run_lib.build(config)
-    history = History(workdir, store=store.manifest.fingerprint)
-    checkpointer = Checkpointer(
+    return opening.open_run(
+      run,
       workdir,
-      keep=config.checkpoint.keep,
-      every_steps=config.checkpoint.every_steps,
-      keep_every_steps=config.checkpoint.keep_every_steps,
-      keep_best=config.checkpoint.keep_best,
-      record=history.record,
+      data,
+      tokenizer=tokenizer,
+      first=lambda: run_lib.init_state(run),
+      about=_about(run, len(store), data.rows_per_epoch),
+      store=store.manifest.fingerprint,
+      **_measured(sets, tokenizer, evaluation),
     )
-    job = Job(run, workdir, data, checkpointer, history)
-    if sets:
-      job = job._replace(
-        evaluation=functools.partial(evaluation, sets=sets, tokenizer=tokenizer)
-        if evaluation
-        else functools.partial(HeldOut, sets=sets),
-        # The split of the corpus comes first, where there is one.
-        criterion=f'eval/{next(iter(sets))}/loss',
-      )
-    rewind.finish(job)
-    state = checkpointer.restore(run_lib.abstract_state(run))
-    history.restart(checkpointer.restored)
-    if state is None:
-      state = run_lib.init_state(run)
-  micro_rows = config.batch.micro_rows
-  log.info(
-    '%s tokens, %.2f epochs of %d rows; mesh %s; batches of %s rows, %s',
-    f'{len(store):,}',
-    run.ramp.offset(config.schedule.num_steps) / data.rows_per_epoch,
-    data.rows_per_epoch,
-    dict(run.mesh.shape),
-    ', '.join(
-      f'{s.rows} (from step {s.start + 1})' if s.start else f'{s.rows}'
-      for s in run.ramp.stages
-    ),
-    f'{micro_rows} at a time' if micro_rows else 'all at once',
-  )
-  if jax.process_index() == 0:
-    workdir_lib.start(config, workdir, tokenizer)
-  if checkpointer.restored is None:
-    return job, state
-  if int(state.step) < config.schedule.num_steps:
-    log.info('resuming after step %d', int(state.step))
+
+
+def _measured(
+  sets: Mapping[str, eval_sets.EvalSet],
+  tokenizer: Tokenizer,
+  evaluation: Callable[..., Evaluation] | None,
+) -> dict[str, Any]:
+  """What measures a run with some held-out sets."""
+  if not sets:
+    return {}
+  if evaluation:
+    made = functools.partial(evaluation, sets=sets, tokenizer=tokenizer)
   else:
-    log.info('this run is complete: %d steps are done', int(state.step))
-  return job, state
+    made = functools.partial(HeldOut, sets=sets)
+  # The split of the corpus comes first, where there is one.
+  return {'evaluation': made, 'criterion': f'eval/{next(iter(sets))}/loss'}
+
+
+def _about(run: Run, num_tokens: int, rows_per_epoch: int) -> str:
+  """A line for people."""
+  epochs = run.ramp.offset(run.config.schedule.num_steps) / rows_per_epoch
+  rows = ', '.join(
+    f'{s.rows} (from step {s.start + 1})' if s.start else f'{s.rows}'
+    for s in run.ramp.stages
+  )
+  micro_rows = run.config.batch.micro_rows
+  return (
+    f'{num_tokens:,} tokens, {epochs:.2f} epochs of {rows_per_epoch} rows; '
+    f'mesh {dict(run.mesh.shape)}; batches of {rows} rows, '
+    + (f'{micro_rows} at a time' if micro_rows else 'all at once')
+  )

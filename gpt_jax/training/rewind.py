@@ -97,7 +97,7 @@ def log_skipped(
 
 def write_spike(job: Job, step: int, output: dict[str, Any]) -> str:
   """Writes the file of a spike; returns its path."""
-  rows = job.history.skips.shifted(job.unskipped_rows)(step - 1)
+  rows = job.rows()(step - 1)
   return spikes.write(
     job.run, job.data, job.workdir, step=step, rows=rows, output=output
   )

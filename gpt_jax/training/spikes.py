@@ -23,8 +23,8 @@ from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.optim.spikes import Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import metrics, store_data
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.history import check_store
 from gpt_jax.training.run import Run
 
@@ -153,8 +153,8 @@ def read(file: str) -> dict[str, Any]:
       f'--spike={file}: {e.filename} is missing; give WORKDIR/spikes/STEP.json '
       'of a run'
     ) from e
-  config = run_lib.read_config(workdir)
-  store = TokenStore.open(run_lib.data_folder(config, workdir))
+  config = trained_lib.read_config(workdir)
+  store = TokenStore.open(store_data.data_folder(config, workdir))
   check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))

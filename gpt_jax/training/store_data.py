@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A token store as what a run consumes; see `job.Data`."""
 
+import os
 from collections.abc import Generator
 
+from gpt_jax.config import Config
 from gpt_jax.data import pipeline, skips
 from gpt_jax.data.store import TokenStore
 from gpt_jax.training.run import Run
@@ -30,7 +32,7 @@ class StoreData:
     self, run: Run, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
     """See `job.Data`."""
-    yield from pipeline.batches(
+    return pipeline.batches(
       self._store,
       length=self._length,
       seed=self._seed,
@@ -48,3 +50,8 @@ class StoreData:
   def row_numbers(self, first: int, count: int) -> list[int]:
     """Which rows of the store are rows `first` and on of the run."""
     return self._source.row_numbers(range(first, first + count)).tolist()
+
+
+def data_folder(config: Config, workdir: str) -> str:
+  """Where the run's token store is."""
+  return config.data.store or os.path.join(workdir, 'data')

@@ -18,7 +18,7 @@ from gpt_jax.data.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.history import known_skips
 from gpt_jax.training.metrics import write_atomically
 
@@ -113,10 +113,10 @@ def check_same_run(config: Config, workdir: str) -> None:
     if newest:
       raise UsageError(
         f'{path}: is missing, and there is a checkpoint of step '
-        f'{newest.step}; {run_lib.RESTORE}'
+        f'{newest.step}; {trained_lib.RESTORE}'
       )
     return
-  old = run_lib.read_config(workdir)
+  old = trained_lib.read_config(workdir)
   new = config_lib.unlocked(config)
   if new.model.vocab_size is None:
     new.model.vocab_size = old.model.vocab_size
@@ -133,6 +133,32 @@ def check_same_run(config: Config, workdir: str) -> None:
       f'--workdir={workdir}: holds a run of another config ('
       + '; '.join(changed)
       + '); give the same values, or another --workdir'
+    )
+
+
+def check_store_folder(config: Config) -> None:
+  """Checks that `data.store` can be a folder.
+
+  Raises:
+    UsageError: it, or what it lies in, is something else.
+  """
+  path = config.data.store
+  if not path or not files.is_local(path):
+    return
+  there = os.path.abspath(path)
+  try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+      os.lstat(there)
+  except OSError as e:
+    raise UsageError(
+      f'data.store={path!r}: {os.strerror(e.errno or 0).lower()}; name another'
+    ) from e
+  while not os.path.lexists(there):
+    there = os.path.dirname(there)
+  if not os.path.isdir(there):
+    raise UsageError(
+      f'data.store={path!r}: {there} is no folder; name one, which may be '
+      'missing'
     )
 
 

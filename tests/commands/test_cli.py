@@ -16,6 +16,7 @@ from gpt_jax.spec import UsageError
 ROOT = pathlib.Path(__file__).parents[2]
 GPT2 = f'--config={ROOT}/configs/gpt2.py'
 SMOKE = f'--config={ROOT}/configs/smoke.py'
+FINETUNE = f'--config={ROOT}/configs/finetune/rte.py'
 W = '--workdir=w'
 
 BAD = {
@@ -23,6 +24,47 @@ BAD = {
   'flag': (['train', SMOKE, '--wordkir=w'], 'wordkir'),
   'flag value': (['generate', W, '--prompt=x', '--top_k=-1'], 'top_k'),
   'flag type': (['generate', W, '--prompt=x', '--seed=one'], 'seed'),
+  'temperature': (
+    ['generate', W, '--prompt=x', '--temperature=nan'],
+    'flag --temperature=nan: must be a finite number',
+  ),
+  'top_p': (['generate', W, '--prompt=x', '--top_p=nan'], 'must be a finite'),
+  'draws': (
+    ['generate', W, '--prompt=x', '--seed=4294967296'],
+    'flag --seed=4294967296: must be at most 4,294,967,295',
+  ),
+  'not a number': (
+    ['train', SMOKE, W, '--config.optim.clip_norm=nan'],
+    'optim.clip_norm=nan: must be a finite number',
+  ),
+  'infinite rate': (
+    ['train', SMOKE, W, '--config.schedule.name=cosine(peak=1e999)'],
+    'peak=inf must be a finite number',
+  ),
+  'negative rate': (
+    ['train', SMOKE, W, '--config.schedule.name=cosine(peak=1, final=-5)'],
+    'final=-5 must be at least 0',
+  ),
+  'endless run': (
+    ['train', SMOKE, W, '--config.schedule.num_steps=99999999999999'],
+    'schedule.num_steps=99999999999999: must be at most 2,147,483,646',
+  ),
+  'long seed': (
+    ['train', SMOKE, W, '--config.seed=18446744073709551616'],
+    'seed=18446744073709551616: must be at most 4,294,967,295',
+  ),
+  'wide': (
+    ['inspect', SMOKE, '--config.model.d_model=1000000000'],
+    'model.d_model=1000000000: must be at most 16,777,216',
+  ),
+  'no epoch': (
+    ['finetune', FINETUNE, W, '--init=none', '--config.finetune.epochs=0'],
+    'finetune.epochs=0.0: must be above 0',
+  ),
+  'rule twice': (
+    ['train', SMOKE, W, '--config.mesh.rules.mlp=data, data'],
+    "mesh.rules.mlp='data, data': names 'data' twice",
+  ),
   'argument': (['train', SMOKE, W, 'now'], "unexpected argument 'now'"),
   'no config': (['train', W], '--config is missing'),
   'no workdir': (['train', SMOKE], '--workdir is missing'),

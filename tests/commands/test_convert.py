@@ -18,6 +18,7 @@ from gpt_jax.decoding import sample
 from gpt_jax.hf.vocabulary import tokenizer_name
 from gpt_jax.spec import UsageError
 from gpt_jax.training import run
+from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 from tests.support.golden_io import ROOT, config, tensors
 
@@ -42,7 +43,7 @@ def test_there_and_back(tmp_path, name):
   assert config(out) == config(ROOT / name)
   if config(out).get('is_encoder_decoder'):
     with pytest.raises(UsageError, match='holds a model that'):
-      run.load(workdir)
+      trained_lib.load(workdir)
   with pytest.raises(UsageError, match='holds a run'):
     convert.from_hf(str(ROOT / name), workdir)
   with pytest.raises(UsageError, match='holds a model'):
@@ -71,7 +72,7 @@ def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
   workdir = str(tmp_path / 'w')
   argv = ['convert', f'--from_hf={tmp_path}', f'--workdir={workdir}']
   assert __main__.main(argv) == 0
-  trained = run.load(workdir)
+  trained = trained_lib.load(workdir)
   ids = trained.tokenizer.encode('abc d')
   assert ids.tolist() == [95, 66, 94, 67]
   argv = ['generate', f'--workdir={workdir}', '--prompt=abc', '--max_tokens=3']
@@ -137,7 +138,7 @@ def test_without_a_vocabulary_it_is_said(tmp_path, caplog):
   convert.from_hf(str(ROOT / 'gptj_lm'), str(tmp_path))
   assert 'neither vocab.json and merges.txt nor' in caplog.text
   with pytest.raises(UsageError, match='there is no saved tokenizer'):
-    run.load(str(tmp_path))
+    trained_lib.load(str(tmp_path))
 
 
 def test_a_model_trained_here(tmp_path):

@@ -20,7 +20,7 @@ from gpt_jax.data import mixture
 from gpt_jax.data.tokenizers.tokenizer import TOKENIZERS
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run
+from gpt_jax.training import device_check
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
 NAMES = sorted(path.stem for path in FOLDER.glob('*.py'))
@@ -139,9 +139,9 @@ def test_batch_splits_over_eight_devices_or_says_so(name, size):
   if any(stage.rows % 8 for stage in stages):
     message = rf'batch\.size={config.batch.size}: does not divide'
     with pytest.raises(UsageError, match=message):
-      run.check_devices(config)
+      device_check.check_devices(config)
   else:
-    run.check_devices(config)
+    device_check.check_devices(config)
 
 
 # Of GPT-2's table 2, counted with tied embeddings: 124M, 355M, 774M, 1.56B.
@@ -187,6 +187,19 @@ def test_fine_tuning_changes_no_fields_of_the_tree(name):
       config_lib.resolve(config)
   with pytest.raises(ValueError, match=r'^configs/finetune/\w+\.py:no '):
     tuned.get_config('no such')
+
+
+def test_parameters_of_the_notes():
+  """About 10M: of a folder of one's own texts there is no paper to ask."""
+  config = config_lib.resolve(module('notes').get_config())
+  (call,) = spec.bind_all('tokenizer.name', config.tokenizer.name, TOKENIZERS)
+  vocab_size = call.kwargs['vocab_size']
+  config = config_lib.set_vocab_size(config, vocab_size, 'sentencepiece')
+  # 12 D^2 and 13 D a layer; tables of tokens and positions; the last norm.
+  layers = 7 * (12 * 320 * 320 + 13 * 320)
+  tables = (4096 + 256) * 320 + 2 * 320
+  figures = totals.figures_of(config)[1]
+  assert figures['parameters'] == layers + tables == 10_024_000
 
 
 def test_figures_of_gpt2_small():

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import run as run_lib
 from tests.support import tiny
 
@@ -40,7 +41,7 @@ def losses(name, **changes):
   config.model.ffn = config.model.ffn.replace('group_size=2048', 'group_size=0')
   run = tiny.build(config.lock(), (1, 1, 1))
   state = run_lib.init_state(run)
-  step = run_lib.compile_train_step(run).call
+  step = compiled_lib.compile_train_step(run).call
   rng = np.random.default_rng(0)
   cycle = rng.permutation(61).astype(np.int32)
   found = []

@@ -84,7 +84,14 @@ def test_all_configs_are_there():
   assert {*json.loads(FILE.read_text())} == {*shipped()}
 
 
-@pytest.mark.parametrize('name, last', shipped().items())
+@pytest.mark.parametrize(
+  'name, last',
+  # One size of each file is fast enough for every day; all are for CI.
+  [
+    pytest.param(name, last, marks=() if last else pytest.mark.slow)
+    for name, last in shipped().items()
+  ],
+)
 def test_flops_are_what_they_were(name, last):
   golden = json.loads(FILE.read_text())[name]
   meant = 'if it was meant: python tests/costs/test_golden_flops.py'

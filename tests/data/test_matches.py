@@ -70,3 +70,28 @@ def test_a_link_that_leads_nowhere_is_named(tree):
   (tree / 'gone.txt').symlink_to('nothing')
   with pytest.raises(UsageError, match=r'gone.txt: is a link that leads'):
     list(sources.documents('data.source', "text('r/*.txt')"))
+
+
+@pytest.mark.parametrize(
+  ('call', 'instead'),
+  [
+    ("text('notes')", "text('notes/**/*.md')"),
+    ("jsonl('notes/')", "jsonl('notes/**/*.md')"),
+    ("passages('text(\\'notes\\')')", "text('notes/**/*.md')"),
+    ("text('empty')", "text('empty/**/*.txt')"),
+  ],
+)
+def test_a_folder_says_what_to_write(tree, monkeypatch, call, instead):
+  monkeypatch.chdir(tree)
+  for name in ('notes/a.md', 'notes/b/c.md', 'notes/b/d.md', 'notes/x.png'):
+    path = tree / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('text')
+  (tree / 'empty').mkdir()
+  with pytest.raises(UsageError) as e:
+    list(sources.documents('data.source', call))
+  assert str(e.value).endswith(f' is a folder; write {instead}')
+  if 'empty' not in call:
+    assert (
+      len(list(sources.documents('data.source', "text('notes/**/*.md')"))) == 3
+    )

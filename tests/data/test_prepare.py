@@ -378,3 +378,18 @@ def test_too_few_ends_of_documents_are_told(
   # 21 bytes and an end each.
   told = 'a document has 22 tokens on average' in caplog.text
   assert told == bool(caplog.text) == (longest == 21), caplog.text
+
+
+@pytest.mark.parametrize(
+  'wrong',
+  [
+    *({'source': "text('gone')"}, {'source': "text('docs')"}),
+    *({'holdout': 'documents(2)'}, {'holdout': "text('gone')"}),
+    *({'tokenizer': 'byts'}, {'tokenizer': 'bytes(3)'}),
+    {'clean': "decontaminate('gone')"},
+  ],
+)
+def test_what_is_refused_leaves_nothing(corpus, make_config, wrong):
+  with pytest.raises(UsageError):
+    prepare.prepare(make_config(**wrong), 'D')
+  assert not (corpus / 'D').exists()

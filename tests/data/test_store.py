@@ -254,3 +254,79 @@ def test_zeros_are_stored(tmp_path, small_shards):
 )
 def test_the_smallest_type_is_chosen(vocab_size, dtype):
   assert array_writer.token_dtype(vocab_size) == dtype
+
+
+# What a file may be after an accident.
+ACCIDENTS = {
+  'empty': b'',
+  'half': None,
+  'zeros': b'\0' * 211,
+  'list': b'[]',
+  'null': b'null',
+  'other keys': b'{"a": 1}',
+  'other types': b'{"kind": [1], "files": 5, "fingerprint": null}',
+  'not UTF-8': b'\xff\xfe\x00{',
+  'deep': b'[' * 100_000,
+}
+
+
+@pytest.mark.parametrize('accident', [*ACCIDENTS, 'folder', 'gone'])
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('manifest.json', 'inputs.json', 'tokenizer/tokenizer.json'),
+    *('tokenizer/characters.json', 'tokens/zarr.json', 'tokens/c/0'),
+    *('document_ends/zarr.json', 'validation/manifest.json'),
+  ],
+)
+def test_an_accident_is_one_line_or_harmless(
+  corpus, make_config, name, accident
+):
+  config = make_config(tokenizer='characters')
+  expected = prepare.ensure(config, 'D').manifest
+  path = corpus / 'D' / name
+  data = path.read_bytes()
+  path.unlink()
+  if accident == 'folder':
+    (path / 'x').mkdir(parents=True)
+  elif accident == 'half':
+    path.write_bytes(data[: len(data) // 2])
+  elif accident != 'gone':
+    path.write_bytes(ACCIDENTS[accident])
+  try:
+    opened = prepare.ensure(config, 'D')
+    held_out = opened.validation()
+    assert held_out is not None
+    opened.tokenizer()
+    for part in (opened, held_out):
+      part.tokens(0, len(part))
+  except UsageError as e:
+    assert '\n' not in str(e) and 'D' in str(e)
+    assert name != 'inputs.json' or accident != 'gone'
+  else:
+    # Nothing but whether the corpus has changed hangs on it.
+    assert name == 'inputs.json' and opened.manifest == expected
+
+
+def test_a_sealed_manifest_of_another_version_is_refused(saved):
+  folder, _ = saved
+  path = folder / 'manifest.json'
+  entries = json.loads(path.read_text())
+  del entries['manifest_sha256']
+  entries['more'] = 1
+  entries['manifest_sha256'] = manifest._digest(entries)
+  path.write_text(json.dumps(entries))
+  with pytest.raises(UsageError, match='another version'):
+    manifest.read(str(folder))
+
+
+@pytest.mark.parametrize('accident', ACCIDENTS)
+def test_a_damaged_state_of_a_preparation_starts_over(
+  corpus, make_config, accident
+):
+  expected = prepare.prepare(make_config(), 'E')
+  data = ACCIDENTS[accident] or b'PK\3\4' + b'x' * 41
+  (corpus / 'D').mkdir()
+  for name, content in (('unfinished.npz', data), ('unfinished', b'')):
+    (corpus / 'D' / name).write_bytes(content)
+  assert prepare.prepare(make_config(), 'D') == expected

@@ -19,7 +19,7 @@ pytest.importorskip('lm_eval', reason="needs lm-eval: pip install '.[eval]'")
 
 from gpt_jax.__main__ import main
 from gpt_jax.evaluation.lm_eval import GptJax
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [
@@ -106,7 +106,7 @@ def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path):
   results = json.loads(written.read_text())['results']
 
   # The same from the model itself.
-  trained = run_lib.load(str(workdir))
+  trained = trained_lib.load(str(workdir))
   variables = {'params': trained.state.eval_params}
 
   def log_prob(context: str, continuation: str) -> float:

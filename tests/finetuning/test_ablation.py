@@ -17,6 +17,7 @@ from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.finetuning import ablation, finetune, pretrained, setup
 from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.plots import losses
+from gpt_jax.spec import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCORES = {'full': 0.75, 'scratch': 0.5, 'layers_2': 0.7, 'layers_10': 0.72}
@@ -168,3 +169,17 @@ def test_bad_input(tmp_path, runs, capsys, flag, why):
   assert main(argv(tmp_path / 'a', flag)) == 2
   assert re.search(re.escape(why), capsys.readouterr().err)
   assert not (tmp_path / 'a').exists()
+
+
+def test_a_refused_first_run_leaves_nothing(tmp_path, runs, monkeypatch):
+  """Its arguments would refuse the corrected command."""
+
+  def refuses(config, source, folder):
+    raise UsageError('finetune.task: no such file')
+
+  with monkeypatch.context() as m:
+    m.setattr(finetune, 'finetune', refuses)
+    assert main(argv(tmp_path / 'a', '--tasks=rte')) == 2
+  assert not (tmp_path / 'a').exists()
+  more = ['--tasks=rte', '--settings=full', '--flags=--config.batch.size=5']
+  assert main(argv(tmp_path / 'a', *more)) == 0

@@ -1,11 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`gpt-jax finetune`, as a user would run it, and its first state."""
+"""`gpt-jax finetune`, as a user would run it."""
 
 import csv
 import functools
 import json
-import math
 import pathlib
 import re
 import shutil
@@ -18,19 +17,9 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops
 from gpt_jax.finetuning import pretrained as pretrained_lib
-from gpt_jax.finetuning import transfer
-from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
-from gpt_jax.finetuning.task_data import Scale, Split, TaskData, _judged
-from gpt_jax.finetuning.task_rows import Rows
-from gpt_jax.finetuning.tasks import Task
-from gpt_jax.nn import lowest_layers as layers
-from gpt_jax.objectives.freezing import Frozen
-from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
-from gpt_jax.training import job, metrics
-from gpt_jax.training import run as run_lib
-from gpt_jax.training import state as state_lib
-from tests.support import tiny
+from gpt_jax.training import metrics
+from gpt_jax.training import trained as trained_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 30
@@ -104,7 +93,7 @@ def workdir(tmp_path_factory, task):
 
 
 def params(workdir):
-  _, state = run_lib.restore(str(workdir))
+  _, state = trained_lib.restore(str(workdir))
   return jax.device_get(state)
 
 
@@ -264,7 +253,7 @@ def test_bad_input_is_told_before_anything_is_written(
 
 
 def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
-  run, state = run_lib.restore(str(workdir))
+  run, state = trained_lib.restore(str(workdir))
   whole = jax.device_get(state.params)
   body = {name: part for name, part in whole.items() if name != 'heads'}
   hf.save(str(tmp_path), run.model, body)
@@ -280,191 +269,6 @@ def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, found.params(), body)
   same = ('vocab_size', 'num_layers', 'd_model', 'block', 'context_length')
   assert all(ours.model[name] == theirs.model[name] for name in same)
-
-
-# The first state -------------------------------------------------------------
-
-
-def built(**fields):
-  return classification(2, 7)(tiny.model(**fields))
-
-
-@functools.cache
-def pretrained():
-  return tiny.params(
-    tiny.model(num_layers=4, attention='full, local(window=3)')
-  )
-
-
-@pytest.mark.parametrize('amount', [None, 0, 3])
-def test_what_is_transferred(amount):
-  fields = {
-    'num_layers': 4,
-    'attention': 'full, local(window=3)',
-    'vocab_size': tiny.V + 3,
-  }
-  model = tiny.model(**fields)
-  fresh = tiny.random_like(
-    jax.eval_shape(
-      functools.partial(state_lib.init_params, built(**fields)),
-      jax.random.key(0),
-    ),
-    seed=7,
-  )
-  found = jax.jit(functools.partial(transfer.merged, model, amount=amount))(
-    fresh, params=pretrained()
-  )
-  table = found['embed']['embedding']
-  np.testing.assert_array_equal(
-    table[: tiny.V], pretrained()['embed']['embedding']
-  )
-  np.testing.assert_array_equal(
-    table[tiny.V :], fresh['embed']['embedding'][tiny.V :]
-  )
-  np.testing.assert_array_equal(
-    found['positions']['embedding'], pretrained()['positions']['embedding']
-  )
-  # Layer 2 p + b is place b of period p.
-  for layer in range(4):
-    period, block = divmod(layer, 2)
-    source = pretrained() if amount is None or layer < amount else fresh
-    parts = (
-      tree['decoder']['periods'][f'block_{block}'] for tree in (found, source)
-    )
-    jax.tree.map(
-      lambda a, b, p=period: np.testing.assert_array_equal(a[p], b[p]), *parts
-    )
-  last = pretrained() if amount is None else fresh
-  jax.tree.map(
-    np.testing.assert_array_equal, found['final_norm'], last['final_norm']
-  )
-  jax.tree.map(np.testing.assert_array_equal, found['heads'], fresh['heads'])
-
-
-def test_a_model_that_does_not_fit_is_refused():
-  fresh = jax.eval_shape(
-    functools.partial(state_lib.init_params, built(num_layers=4, d_ff=31)),
-    jax.random.key(0),
-  )
-  with pytest.raises(UsageError, match=r'is \(2, 17, 29\), not \(4, 17, 31\)'):
-    transfer.check(fresh, pretrained())
-
-
-def test_no_gradient_reaches_what_is_frozen():
-  model = tiny.model(num_layers=3)
-  frozen = Frozen(model, num_layers=2, num_rows=tiny.V - 3)
-  objective = frozen.objective(classification(2, 7, auxiliary=0.5)(model))
-  shapes = jax.eval_shape(
-    functools.partial(state_lib.init_params, objective), jax.random.key(0)
-  )
-  params = tiny.random_like(shapes, seed=2)
-  batch = {
-    'inputs': tiny.tokens(3, 1, 7),
-    'lengths': np.full((3, 1), 7, np.int32),
-    'labels': np.array([0, 1, 1], np.int32),
-    'weights': np.ones(3, np.float32),
-  }
-  batch['inputs'][:, :, -1] = tiny.V - 1
-
-  @jax.jit
-  def gradient(params):
-    return jax.grad(lambda p: objective.loss(p, batch, jax.random.key(0)).sum)(
-      params
-    )
-
-  grads = jax.device_get(gradient(params))
-  table = grads['embed']['embedding']
-  assert not np.any(table[: tiny.V - 3])
-  assert np.any(table[tiny.V - 1])
-  assert not np.any(grads['positions']['embedding'])
-  kernel = grads['decoder']['periods']['block_0']['ffn']['in']['kernel']
-  assert not np.any(kernel[:2])
-  assert np.any(kernel[2])
-  assert np.any(grads['heads']['score']['kernel'])
-  masks = layers.lowest(params, 2, 1)
-  assert not np.any(masks['final_norm']['scale'])
-
-
-# Small decisions -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-  'values, patience, over',
-  [
-    ([3, 2, 1], 1, False),
-    ([3, 2, 2], 1, True),
-    ([3, 1, 2, 0.5], 2, False),
-    ([3, 1, 2, 1.5], 2, True),
-    ([3, 4], 2, False),
-    ([1, 2, 3, 4], 0, False),
-  ],
-)
-def test_patience(values, patience, over):
-  assert job.gave_up([*enumerate(values)], patience) is over
-
-
-def test_scores_are_learned_in_units_of_their_deviation():
-  labels = np.array([1.0, 3.0, 5.0, 1.0], np.float32)
-  scale = Scale.of(labels)
-  assert scale.mean == 2.5
-  of = type('Task', (), {'kind': 'regression', 'metrics': ('pearson',)})()
-  rows = type(
-    'Rows', (), {'labels': labels, 'inputs': labels, 'lengths': labels}
-  )
-  split = Split(of, rows, scale=scale)
-  learned = split.batch(np.arange(4))['labels']
-  np.testing.assert_allclose(learned.mean(), 0, atol=1e-6)
-  np.testing.assert_allclose(learned.std(), 1, rtol=1e-6)
-  found = _judged(split, learned[:, None])
-  np.testing.assert_allclose(found.predictions, labels, rtol=1e-6)
-  assert found.metrics['pearson'] == pytest.approx(1)
-  assert found.metrics['loss'] == pytest.approx(0, abs=1e-9)
-  # A constant explains nothing, and is no error.
-  assert _judged(split, np.zeros((4, 1))).metrics['pearson'] == 0
-
-
-def test_batches_of_pairs_count_the_target_alone():
-  tokens = np.arange(12).reshape(2, 1, 6).astype(np.int32)
-  bounds = np.array([[2, 5], [1, 6]], np.int32)
-  rows = Rows(tokens, bounds, np.zeros(2, np.int32), 0)
-  batch = Split(Task('target', {}, ('', '')), rows).batch(np.array([1, 0]))
-  np.testing.assert_array_equal(batch['inputs'][1], [0, 1, 2, 3, 4])
-  np.testing.assert_array_equal(batch['targets'][1], [1, 2, 3, 4, 5])
-  np.testing.assert_array_equal(batch['weights'], [[1] * 5, [0, 1, 1, 1, 0]])
-
-
-def test_balanced_weights_count_the_classes_alike():
-  labels = np.array([0, 0, 0, 1], np.int32)
-  build = CLASS_WEIGHTS['balanced']()
-  np.testing.assert_allclose(build(labels, 2), [4 / 6, 2])
-  np.testing.assert_allclose(build(labels, 2)[labels].mean(), 1)
-
-
-def task_data(count, seed):
-  rows = Rows(*[np.zeros((count, 1, 2), np.int32)] * 3, 0)
-  return TaskData(Split(Task('classification', {}, ('',)), rows), seed=seed)
-
-
-def test_the_order_is_a_function_of_the_seed():
-  data, other = (task_data(7, seed) for seed in (3, 4))
-  order = data.row_numbers(0, 21)
-  epochs = [order[i : i + 7] for i in (0, 7, 14)]
-  assert all(sorted(epoch) == [*range(7)] for epoch in epochs)
-  assert len({*map(tuple, epochs)}) == 3
-  assert data.row_numbers(5, 4) == order[5:9]
-  assert other.row_numbers(0, 21) != order
-  assert data.epochs(21) == {'epochs': 3.0}
-
-
-def test_the_order_is_well_mixed():
-  """Neighbours in the order are as far apart as chance has them.
-
-  Grain's own shuffle leaves a correlation of about 0.09, 23 standard
-  deviations of what 65,536 independent rows have.
-  """
-  order = np.array(task_data(65_536, seed=0).row_numbers(0, 65_536))
-  found = np.corrcoef(order[:-1], order[1:])[0, 1]
-  assert abs(found) < 5 / math.sqrt(65_536)
 
 
 def test_a_run_begun_in_another_order_does_not_go_on(

@@ -1,90 +1,23 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tables, tasks, and GPT-1's input transformations (figure 1)."""
+"""Tasks: of one's own tables, and the published ones."""
 
-import gzip
 import json
 import pathlib
 
-import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.data import records
-from gpt_jax.data.tokenizers.tokenizer import Bytes
-from gpt_jax.finetuning import sequences, task_rows, tasks
+from gpt_jax.finetuning import tasks
 from gpt_jax.finetuning.known_tasks import TASKS
-from gpt_jax.finetuning.sequences import Special
-from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.spec import UsageError
+from tests.support.tables import put
 
 SHARED = pathlib.Path(__file__).parents[3] / 'shared/data'
-S, D, E = Special.after(257)
-
-
-def put(folder, name, text):
-  path = folder / name
-  path.parent.mkdir(parents=True, exist_ok=True)
-  if name.endswith('.gz'):
-    path.write_bytes(gzip.compress(text.encode()))
-  else:
-    path.write_text(text, encoding='utf-8')
-  return str(path)
 
 
 def task(text):
   return spec.build('finetune.task', text, TASKS)
-
-
-# Tables ----------------------------------------------------------------------
-
-
-def test_tables_of_all_kinds_hold_the_same(tmp_path):
-  rows = [{'a': 'x "y"', 'b': '1'}, {'a': 'z', 'b': ''}]
-  files = {
-    't.tsv': 'a\tb\nx "y"\t1\n\nz\t\n',
-    't.txt': '\ufeffa\tb\r\nx "y"\t1\r\nz\t\r\n',
-    't.csv': 'a,b\n"x ""y""",1\nz,\n',
-    't.tsv.gz': 'a\tb\nx "y"\t1\nz\t\n',
-    't.jsonl': ''.join(json.dumps(row) + '\n' for row in rows),
-  }
-  for name, text in files.items():
-    found = list(records.read(put(tmp_path, name, text)))
-    assert [r.fields for r in found] == rows, name
-  lines = [r.where for r in records.read(str(tmp_path / 't.tsv'))]
-  assert [line.rpartition(':')[2] for line in lines] == ['2', '4']
-  bare = put(tmp_path, 'bare.tsv', 'x\t1\nz\t2\n')
-  found = [r.fields for r in records.read(bare, ('a', 'b'))]
-  assert found == [{'a': 'x', 'b': '1'}, {'a': 'z', 'b': '2'}]
-
-
-def test_a_quoted_entry_may_span_lines(tmp_path):
-  path = put(tmp_path, 't.csv', 'a,b\n"x\ny",1\nz,2\n')
-  found = list(records.read(path))
-  assert found[0]['a'] == 'x\ny'
-  assert found[1].where == f'{path}:4'
-
-
-@pytest.mark.parametrize(
-  'name, text, why',
-  [
-    ('t.tsv', 'a\tb\nx\n', r't\.tsv:2: has 1 columns, not 2 \(a, b\)'),
-    ('t.jsonl', '{"a": 1}\n[]\n', r't\.jsonl:2: is no JSON object'),
-    ('t.jsonl', '{"a": \n', r't\.jsonl:1: is not JSON'),
-    ('t.csv', 'a\n"x\n', r't\.csv:2: is not CSV'),
-    ('t.xls', '', 'is none of .tsv'),
-    ('gone/', '', 'no such file|is none of'),
-  ],
-)
-def test_a_bad_table_names_file_and_line(tmp_path, name, text, why):
-  path = str(tmp_path / 'gone.tsv')
-  if name != 'gone/':
-    path = put(tmp_path, name, text)
-  with pytest.raises(UsageError, match=why):
-    list(records.read(path))
-
-
-# Tasks -----------------------------------------------------------------------
 
 
 def test_a_users_own_table_is_one_line(tmp_path):
@@ -265,95 +198,3 @@ def test_examples_without_a_gold_label_are_left_out(tmp_path):
 def test_real_sets_have_their_published_sizes(call, counts):
   found = task(call.format(SHARED))
   assert {s: len(tasks.read(found, s)) for s in found.paths} == counts
-
-
-# Rows ------------------------------------------------------------------------
-
-
-def rows(form, texts, length=16, **more):
-  of = Task(form, {}, ('',) * (1 if form == 'choice' else len(texts)))
-  examples = [Example('t:1', tuple(texts), 1)]
-  tokens = task_rows.encode(examples, Bytes())
-  special = Special(S, D, E)
-  return task_rows.rows(
-    of, examples, tokens, special=special, length=length, **more
-  )
-
-
-def shown(found):
-  names = {S: '<', D: '$', E: '>'}
-  return [
-    ''.join(names.get(t) or chr(t) for t in row[:n])
-    for row, n in zip(found.inputs[0], found.lengths[0], strict=True)
-  ]
-
-
-@pytest.mark.parametrize(
-  'form, texts, expected',
-  [
-    ('classification', ['abc'], ['<abc>']),
-    ('entailment', ['abc', 'de'], ['<abc$de>']),
-    ('similarity', ['abc', 'de'], ['<abc$de>', '<de$abc>']),
-    ('choice', ['abc', 'd', 'ef'], ['<abc$d>', '<abc$ef>']),
-  ],
-)
-def test_the_papers_figure_1(form, texts, expected):
-  assert shown(rows(form, texts)) == expected
-
-
-def test_what_is_too_long_keeps_its_ends():
-  found = rows('classification', ['abcdefgh'], length=6)
-  assert (shown(found), found.cut) == (['<abcd>'], 1)
-  # Nine tokens of room are left for two texts.
-  both = rows('entailment', ['abcdefghij', 'klmnopqrst'], length=12)
-  assert shown(both) == ['<abcde$klmn>']
-  # What the second leaves the first takes.
-  found = rows('entailment', ['abcdefghij', 'kl'], length=12)
-  assert shown(found) == ['<abcdefg$kl>']
-  assert rows('entailment', ['abcdefg', 'kl'], length=12).cut == 0
-  with pytest.raises(UsageError, match=r't:1: is 3 tokens longer than'):
-    rows('entailment', ['abcdefghij', 'kl'], length=12, too_long='refuse')
-
-
-@pytest.mark.parametrize('seed', range(20))
-def test_no_text_keeps_less_than_the_released_code_gives_it(seed):
-  rng = np.random.default_rng(seed)
-  length = int(rng.integers(8, 40))
-  texts = [np.arange(n) for n in rng.integers(0, 40, size=2)]
-  kept = sequences.fit(texts, length - 3)
-  for text, part in zip(texts, kept, strict=True):
-    np.testing.assert_array_equal(part, text[: len(part)])
-    assert len(part) >= min(len(text), length // 2 - 2)
-  assert sum(map(len, kept)) == min(sum(map(len, texts)), length - 3)
-
-
-def target_rows(prompt, target, length, **more):
-  examples = [Example('t:1', (prompt, target), None)]
-  tokens = task_rows.encode(examples, Bytes())
-  return task_rows.target_rows(
-    examples, tokens, eos_id=256, length=length, **more
-  )
-
-
-def test_a_target_is_never_cut():
-  found = target_rows('abc =', ' x', 10)
-  assert found.inputs[0, 0].tolist() == [*b'abc = x', 256, 256, 256, 256]
-  assert found.lengths.tolist() == [[5, 8]]
-  # The prompt loses its beginning.
-  found = target_rows('abc =', ' x', 5)
-  assert found.inputs[0, 0].tolist() == [*b'c = x', 256]
-  assert (found.lengths.tolist(), found.cut) == ([[3, 6]], 1)
-  with pytest.raises(UsageError, match='a target is never cut'):
-    target_rows('abc =', ' xyz', 4)
-  with pytest.raises(UsageError, match=r't:1: the target is empty'):
-    target_rows('abc =', '', 4)
-
-
-def test_answers_differ_in_number():
-  of = Task('choice', {}, ('',))
-  examples = [
-    Example('t:1', ('c', 'a', 'b'), 0),
-    Example('t:2', ('c', 'a', 'b', 'd'), 0),
-  ]
-  with pytest.raises(UsageError, match=r't:2: has 3 answers, others 2'):
-    sequences.num_sequences(of, examples)

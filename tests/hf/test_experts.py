@@ -173,7 +173,6 @@ def test_defaults():
     ('switch_lm', 'num_sparse_encoder_layers', -1),
     ('switch_lm', 'decoder_sparse_step', 1.5),
     ('switch_lm', 'expert_capacity', 0),
-    ('switch_lm', 'router_bias', True),
     ('switch_lm', 'router_dtype', 'bfloat16'),
     ('switch_lm', 'router_ignore_padding_tokens', True),
     ('switch_lm', 'router_type', 'experts_masked'),
@@ -191,6 +190,39 @@ def test_unsupported_options_are_named(tmp_path, name, option, value):
   with pytest.raises(UsageError) as error:
     hf.load(folder)
   assert f'{option}={value!r}' in str(error.value)
+
+
+def test_routers_with_a_bias(tmp_path):
+  """Logits = x W + b: those of the first router grow by just its bias."""
+  values, weights = config(ROOT / 'switch_lm'), tensors(ROOT / 'switch_lm')
+  ids = tiny.tokens(2, 5, vocab_size=values['vocab_size'])
+
+  def routed(folder, values, weights):
+    model, params = hf.load(write(tmp_path / folder, values, weights))
+    out = hf.forward(
+      model, params, input_ids=ids, labels=ids, output_router_logits=True
+    )
+    return model, params, np.asarray(out['encoder_router_logits'])
+
+  *_, plain = routed('plain', values, weights)
+  biases, rng = {}, np.random.default_rng(0)
+  for name in weights:
+    if name.endswith('router.classifier.weight'):
+      size = len(weights[name])
+      bias = np.float32(rng.normal(size=size))
+      biases[name.replace('weight', 'bias')] = bias
+  with pytest.raises(UsageError, match=r'classifier\.bias'):
+    routed('lost', values, weights | biases)
+  values |= {'router_bias': True}
+  with pytest.raises(UsageError, match=r'classifier\.bias'):
+    routed('missing', values, weights)
+  model, params, found = routed('in', values, weights | biases)
+  first = min(name for name in biases if name.startswith('encoder'))
+  np.testing.assert_allclose(found[0], plain[0] + biases[first], atol=1e-5)
+  # Other experts are chosen, so that what follows is not the same.
+  assert np.any(found[0].argmax(-1) != plain[0].argmax(-1))
+  assert_round_trip(tmp_path / 'out', model, params, weights | biases)
+  assert config(tmp_path / 'out')['router_bias'] is True
 
 
 def test_input_tables_without_ties(tmp_path):

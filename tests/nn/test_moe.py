@@ -58,7 +58,7 @@ def by_token(params, x, *, expert, top_k=1, group=L, capacity=None):
   for g, tokens in enumerate(groups):
     used, chosen, probs = np.zeros(E, int), np.zeros(E), np.zeros(E)
     for t, token in enumerate(tokens):
-      h = token @ kernel
+      h = token @ kernel + params['router'].get('bias', 0)
       p = np.exp(h) / np.exp(h).sum()
       log_zs.append(np.log(np.exp(h).sum()))
       entropies.append(-np.sum(p * np.log(p)))
@@ -95,6 +95,7 @@ CASES = {
   'smaller groups': ({'group_size': 3, 'capacity_factor': 1}, {'capacity': 1}),
   'larger groups': ({'group_size': 12, 'capacity_factor': 1}, {'capacity': 4}),
   'fixed': ({'capacity': 1, 'expert': 'swiglu'}, {'capacity': 1}),
+  'bias of the router': ({'router_bias': True}, {'capacity': 2}),
   'top 2': ({'top_k': 2, 'capacity_factor': 1.7}, {'capacity': 3}),
   'dropless': ({'capacity_factor': 'none'}, {}),
   'dropless top 2': (
@@ -130,7 +131,9 @@ def test_layer(case):
     )
   penalty = 0.3 * numbers['balance'] + 0.2 * numbers['z_loss']
   np.testing.assert_allclose(stats.penalty, penalty, rtol=1e-4)
+  assert ('bias' in params['router']) == ('router_bias' in asked)
   logits = np.float64(x) @ np.float64(params['router']['kernel'])
+  logits += params['router'].get('bias', 0)
   np.testing.assert_allclose(
     sown['router_logits'][0], logits, rtol=1e-4, atol=1e-5
   )

@@ -18,6 +18,7 @@ from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.spec import UsageError
+from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import run as run_lib
 from tests.support import algorithms, tiny
 
@@ -322,7 +323,7 @@ def test_every_optimizer_trains(text, peak):
   run = tiny.build(tiny.config(**TINY, **fields), (2, 2, 2))
   state = run_lib.init_state(run)
   batch = run.put(tiny.batch(16, 7, 16), 16)
-  step = run_lib.compile_train_step(run).call
+  step = compiled_lib.compile_train_step(run).call
   losses = []
   for _ in range(12):
     state, metrics = step(state, batch)

@@ -15,8 +15,8 @@ from gpt_jax.plots import losses
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.training import metrics
-from gpt_jax.training import run as run_lib
 from gpt_jax.training import saver as saves
+from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 
 STEPS = 17
@@ -105,17 +105,18 @@ def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
       train.train(config(data, **{'model.ffn': ffn}), str(stopped))
       break
     except Preempted:
-      saved.append(int(run_lib.load(str(stopped)).state.step))
+      saved.append(int(trained_lib.load(str(stopped)).state.step))
   assert saved == stops['saved']
   assert lines(stopped) == lines(whole)
-  a, b = (run_lib.load(str(w)).state for w in (whole, stopped))
+  a, b = (trained_lib.load(str(w)).state for w in (whole, stopped))
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
     assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
 SIGNALLED = """
 import os, signal, sys, threading, time
-from gpt_jax.runtime import phases, preemption
+from gpt_jax.runtime import log, phases, preemption
+log.started_as('ablation')
 phases.enter(sys.argv[1])
 with preemption.listening():
   os.kill(os.getpid(), signal.SIGINT)
@@ -130,10 +131,10 @@ with preemption.listening():
   'phase, second, out, code, last',
   [
     ('step', 'SIGTERM', 'True\n', 0, ''),
-    ('step', 'SIGINT', 'True\n', 130, 'gpt-jax train: interrupted'),
+    ('step', 'SIGINT', 'True\n', 130, 'gpt-jax ablation: interrupted'),
     (
       *('compile', 'SIGTERM', '', 75),
-      'gpt-jax train: preempted in phase compile, with nothing new to save; '
+      'gpt-jax ablation: preempted in phase compile, with nothing new to save; '
       'start again to continue',
     ),
   ],

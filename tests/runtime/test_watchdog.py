@@ -16,7 +16,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 # The main thread sits in C, as it would in a compilation or a collective.
 HUNG = """
 import sys, threading
-from gpt_jax.runtime import phases, watchdog
+from gpt_jax.runtime import log, phases, watchdog
+log.started_as('finetune')
 with watchdog.watching({'compile': 30.0, 'step': 0.2}, sys.argv[1]):
   phases.enter('compile')
   threading.Event().wait(0.5)
@@ -41,7 +42,7 @@ def test_a_hung_step_ends_with_its_stacks(tmp_path):
   assert done.returncode == 1
   # Not while it went on, nor by the deadline of another phase.
   assert done.stderr.splitlines()[-1] == (
-    'gpt-jax train: failed: phase step has gone on for more than '
+    'gpt-jax finetune: failed: phase step has gone on for more than '
     f'watchdog.step_seconds=0.2; stacks in {file}'
   )
   for text in (done.stderr, file.read_text()):

@@ -195,7 +195,7 @@ def differences(whole: Run, killed: Run) -> list[str]:
   import jax
   import numpy as np
 
-  from gpt_jax.training import run as run_lib
+  from gpt_jax.training import trained as trained_lib
 
   logging.getLogger('absl').setLevel(logging.ERROR)
   found = []
@@ -203,7 +203,7 @@ def differences(whole: Run, killed: Run) -> list[str]:
   if a != b:
     steps = [x['step'] for x, y in zip(a, b, strict=False) if x != y]
     found.append(f'metrics differ: {len(a)} lines and {len(b)}, steps {steps}')
-  states = [run_lib.load(str(r.workdir)).state for r in (whole, killed)]
+  states = [trained_lib.load(str(r.workdir)).state for r in (whole, killed)]
   paths = jax.tree_util.tree_leaves_with_path(states[0])
   for (path, x), y in zip(paths, jax.tree.leaves(states[1]), strict=True):
     if np.asarray(x).tobytes() != np.asarray(y).tobytes():

@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
+from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import state as state_lib
 from tests.support import tiny
@@ -57,4 +58,4 @@ def compile_train_step(mesh, **changes):
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),
   )
-  return run_lib.compile_train_step(run)
+  return compiled_lib.compile_train_step(run)

@@ -18,7 +18,7 @@ from gpt_jax.finetuning.pretrained import pretrained
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, spikes
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training import workdir as workdir_lib
 from tests.support import tiny
 
@@ -66,7 +66,7 @@ def test_config(workdir, how):
   path = workdir / 'config.json'
   damage(path, how)
   config = config_lib.resolve(tiny.config())
-  refused(path, run_lib.read_config, str(workdir))
+  refused(path, trained_lib.read_config, str(workdir))
   refused(path, workdir_lib.check_same_run, config, str(workdir))
   refused(path, pretrained, str(workdir))
 

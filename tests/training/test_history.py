@@ -18,8 +18,7 @@ from gpt_jax.optim import spikes as policies
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
-from gpt_jax.training import consumed, history, metrics, spikes
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import consumed, history, metrics, spikes, store_data
 from gpt_jax.training.history import History
 from tests.support import tiny
 
@@ -297,6 +296,6 @@ def test_a_run_of_before_takes_its_store_and_records_it(tmp_path, monkeypatch):
   train.train(config(tmp_path, **{'schedule.num_steps': 3}), str(workdir))
   newest = restore.newest(str(workdir))
   assert newest is not None and newest.step == 3
-  store = run_lib.data_folder(config(tmp_path), str(workdir))
+  store = store_data.data_folder(config(tmp_path), str(workdir))
   manifest = prepare.manifest.read(store)
   assert newest.record['store'] == manifest.fingerprint

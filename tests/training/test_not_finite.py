@@ -29,7 +29,7 @@ def every_token_costs(monkeypatch, nats):
     return Loss(nats * weight, weight)
 
   monkeypatch.setattr(
-    held_out.run_lib,
+    held_out.compiled_lib,
     'compile_eval_step',
     lambda run: types.SimpleNamespace(call=call),
   )
@@ -78,20 +78,14 @@ def test_a_run_of_which_every_step_was_skipped_ends(
   tmp_path, monkeypatch, capsys
 ):
   """And says so, in JSON; started again it has nothing left to do."""
-
-  def poisoned(rows):
-    batch = pipeline.causal(rows)
-    batch['weights'] = batch['weights'] * np.float32(np.nan)
-    return batch
-
   batches = pipeline.batches
-  monkeypatch.setattr(
-    pipeline,
-    'batches',
-    lambda *args, make_batch, **kwargs: batches(
-      *args, make_batch=poisoned, **kwargs
-    ),
-  )
+
+  def poisoned(store, **kwargs):
+    for batch in batches(store, **kwargs):
+      batch['weights'] = batch['weights'] * np.float32(np.nan)
+      yield batch
+
+  monkeypatch.setattr(pipeline, 'batches', poisoned)
   monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
   every_token_costs(monkeypatch, 800.0)
   changes = {

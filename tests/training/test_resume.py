@@ -18,7 +18,8 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.training import metrics, run
+from gpt_jax.training import metrics
+from gpt_jax.training import trained as trained_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 60
@@ -132,7 +133,7 @@ def test_killed_run_ends_bit_identical(tmp_path):
   logged = [m for m in results(whole) if 'loss' in m]
   assert [m['step'] for m in logged] == [*range(1, STEPS + 1)]
   assert [m['batch_rows'] for m in logged] == [3] * 26 + [6] * (STEPS - 26)
-  a, b = run.load(str(whole)).state, run.load(str(killed)).state
+  a, b = trained_lib.load(str(whole)).state, trained_lib.load(str(killed)).state
   assert int(a.step) == STEPS
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
     assert x.dtype == y.dtype

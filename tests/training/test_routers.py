@@ -12,6 +12,7 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.plots import losses
 from gpt_jax.plots import routers as plot_routers
+from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import routers
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.metrics import Metrics
@@ -127,7 +128,7 @@ def test_metrics_of_a_training_step():
   logits = sown['intermediates']['decoder']['periods']['block_1']['ffn'][
     'router_logits'
   ][0]
-  _, out = run_lib.compile_train_step(run).call(state, run.put(batch, 16))
+  _, out = compiled_lib.compile_train_step(run).call(state, run.put(batch, 16))
   found = routers.metrics(run.config, [jax.device_get(out)])
   assert len(found) == 2 * 7  # the six of `Stats`, and `dead`
   for period, layer in enumerate((1, 3)):

@@ -8,8 +8,11 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.spec import UsageError
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import device_check, store_data
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import state as state_lib
+from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 
 
@@ -28,7 +31,7 @@ def test_num_micro(rows, micro_rows, num_micro):
 
 def test_micro_rows_divide_the_rows():
   config = tiny.config(**{'batch.size': 24, 'batch.micro_rows': 7})
-  with pytest.raises(UsageError, match=r'batch\.rows=24: does not divide by'):
+  with pytest.raises(UsageError, match=r'batch\.size=24: does not divide by'):
     config_lib.resolve(config)
 
 
@@ -43,20 +46,20 @@ def test_eval_rows_are_a_multiple_of_the_shards(sizes, rows, expected):
 def test_check_devices():
   config = config_lib.resolve(tiny.config(**{'batch.size': 12}))
   with pytest.raises(UsageError) as error:
-    run_lib.check_devices(config)
+    device_check.check_devices(config)
   assert str(error.value) == (
     'batch.size=12: does not divide over the 8 devices of mesh axes data, '
     'fsdp, expert; give a multiple of 8'
   )
   changes = {'batch.size': 'ramp(0:8, 9_steps:12)'}
   with pytest.raises(UsageError, match=r'its stage of 12 rows does not divide'):
-    run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))
+    device_check.check_devices(config_lib.resolve(tiny.config(**changes)))
   config = config_lib.resolve(tiny.config(**{'batch.micro_rows': 4}))
   with pytest.raises(UsageError, match=r'batch\.micro_rows=4: does not divide'):
-    run_lib.check_devices(config)
+    device_check.check_devices(config)
   # With a tensor axis of 2 there are only four parts.
   changes = {'batch.size': 12, 'mesh.tensor': 2}
-  run_lib.check_devices(config_lib.resolve(tiny.config(**changes)))
+  device_check.check_devices(config_lib.resolve(tiny.config(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -89,10 +92,10 @@ def test_check_devices_knows_what_the_attention_backend_serves(changes, why):
   fields = {f'model.{name}': value for name, value in changes.items()}
   config = config_lib.resolve(tiny.config(**fields, **{'mesh.tensor': 2}))
   if why is None:
-    run_lib.check_devices(config)
+    device_check.check_devices(config)
     return
   with pytest.raises(UsageError, match=f'model.attention_backend=.*{why}'):
-    run_lib.check_devices(config)
+    device_check.check_devices(config)
 
 
 def test_the_parts_are_those_of_the_config():
@@ -139,7 +142,7 @@ def test_abstract_batch_is_what_corrupt_makes():
   run = build()
   rows = tiny.tokens(16, 8, vocab_size=48)
   placed = run.put(run.objective.make_batch(rows), 16)
-  for name, shape in run_lib.abstract_batch(run, 16).items():
+  for name, shape in compiled_lib.abstract_batch(run, 16).items():
     assert placed[name].shape == shape.shape
     assert placed[name].dtype == shape.dtype
     assert placed[name].sharding == shape.sharding
@@ -147,14 +150,14 @@ def test_abstract_batch_is_what_corrupt_makes():
 
 def test_data_folder():
   config = tiny.config()
-  assert run_lib.data_folder(config, 'w') == 'w/data'
+  assert store_data.data_folder(config, 'w') == 'w/data'
   config = tiny.config(**{'data.store': 'elsewhere'})
-  assert run_lib.data_folder(config, 'w') == 'elsewhere'
+  assert store_data.data_folder(config, 'w') == 'elsewhere'
 
 
 def test_load_needs_a_run(tmp_path):
   with pytest.raises(UsageError, match=f'--workdir={tmp_path}: holds no run'):
-    run_lib.load(str(tmp_path))
+    trained_lib.load(str(tmp_path))
   assert list(tmp_path.iterdir()) == []
 
 
@@ -162,4 +165,4 @@ def test_load_needs_a_checkpoint(tmp_path):
   config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
   (tmp_path / 'config.json').write_text(config_lib.to_json(config))
   with pytest.raises(UsageError, match='holds no checkpoint yet'):
-    run_lib.load(str(tmp_path))
+    trained_lib.load(str(tmp_path))

@@ -24,7 +24,7 @@ from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import consumed as consumed_lib
 from gpt_jax.training import goodput, loop, metrics, spikes
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.step import train_step
 from tests.support import tiny
 
@@ -270,7 +270,7 @@ def bad_row(monkeypatch):
 
 
 def state_of(workdir):
-  return jax.device_get(run_lib.load(str(workdir)).state)
+  return jax.device_get(trained_lib.load(str(workdir)).state)
 
 
 def assert_same(a, b):
@@ -303,7 +303,7 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   found = json.loads(capsys.readouterr().out)
   assert found['step'] == BAD and found['loss'] == 'nan'
   assert found['first_row'] <= bad_row < found['first_row'] + 16
-  run = run_lib.load(str(workdir))
+  run = trained_lib.load(str(workdir))
   source = pipeline.RowSource(
     pipeline.TokenStore.open(str(data)), length=7, seed=0
   )

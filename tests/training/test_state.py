@@ -8,6 +8,7 @@ import numpy as np
 
 from gpt_jax import hf
 from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import run as run_lib
 from tests.support import tiny
 
@@ -33,7 +34,7 @@ def test_bfloat16_parameters_and_their_average(tmp_path):
   run = tiny.build(tiny.config(**FIELDS), (2, 2, 2))
   state = run_lib.init_state(run)
   batch = run.put(tiny.batch(16, 7, 48), 16)
-  step, losses = run_lib.compile_train_step(run).call, []
+  step, losses = compiled_lib.compile_train_step(run).call, []
   average = to_float32(state.params)
   jax.tree.map(np.testing.assert_array_equal, state.ema, average)
   for _ in range(12):

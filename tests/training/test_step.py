@@ -12,6 +12,7 @@ import pytest
 
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import run as run_lib
 from gpt_jax.training.step import eval_step, mean_gradients, train_step
 from tests.support import tiny
@@ -202,7 +203,7 @@ def train(sizes, num_steps, **changes):
   state = run_lib.init_state(run)
   first = jax.device_get(state.params)
   batch = tiny.batch(16, 7, run.config.model.vocab_size)
-  step = run_lib.compile_train_step(run).call
+  step = compiled_lib.compile_train_step(run).call
   history = []
   for _ in range(num_steps):
     state, metrics = step(state, run.put(batch, 16))

@@ -14,7 +14,7 @@ from gpt_jax import spec
 from gpt_jax.decoding import sample
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import device_check
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 
@@ -255,5 +255,5 @@ def test_resolve_refuses(changes, message):
 def test_check_devices_refuses(changes, message):
   config = config_lib.resolve(tiny.config(**changes))
   with pytest.raises(UsageError) as error:
-    run_lib.check_devices(config)
+    device_check.check_devices(config)
   assert str(error.value) == message

@@ -211,3 +211,15 @@ def test_a_run_without_a_first_state_leaves_no_config(tmp_path, monkeypatch):
   assert not (tmp_path / 'w/config.json').exists()
   corrected = config_lib.resolve(tiny.config(**changes, seed=3))
   workdir.check_same_run(corrected, str(tmp_path / 'w'))
+
+
+@pytest.mark.parametrize('path', ['file', 'file/x', 'n' * 300])
+def test_a_store_that_is_no_folder(tmp_path, monkeypatch, path):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'file').write_text('x')
+  with pytest.raises(UsageError, match=f'data.store={path!r}: '):
+    pretraining.start(
+      config_lib.resolve(tiny.config(**tiny.MESHABLE, **{'data.store': path})),
+      'w',
+    )
+  assert [p.name for p in tmp_path.iterdir()] == ['file']

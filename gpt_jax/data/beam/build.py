@@ -27,6 +27,7 @@ from gpt_jax.data import (
   inputs,
   manifest,
   progress,
+  unfinished,
 )
 from gpt_jax.data import store as token_store
 from gpt_jax.data.beam import job as beam_job
@@ -71,7 +72,7 @@ def write(
     UsageError: a document or the tokenizer does not do.
   """
   assert split.units is not None  # see beam_job.check
-  for name in (*token_store.PARTS, build.STATE):
+  for name in (*token_store.PARTS, unfinished.STATE):
     files.delete(folder, name)
   found = inputs.look(split.files)
   made = build.build_tokenizer(settings, split, folder, report)

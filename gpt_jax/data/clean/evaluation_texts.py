@@ -28,7 +28,8 @@ def files(patterns: Sequence[str]) -> dict[str, str]:
     try:
       found |= matches.find(pattern)
     except matches.NoFile as e:
-      raise UsageError(f'data.clean: decontaminate: {e}') from None
+      remedy = f'; write {e.instead!r}' if e.instead else ''
+      raise UsageError(f'data.clean: decontaminate: {e}{remedy}') from None
   return found
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from gpt_jax.data import files
 from gpt_jax.data.clean import steps
 from gpt_jax.data.clean.steps import Document, Outcome
+from gpt_jax.spec import UsageError
 
 NAME = 'cleaning.json'
 
@@ -119,7 +120,15 @@ def summary(entries: list[dict]) -> dict[str, Any]:
 def read(folder: str) -> list[dict[str, Any]]:
   """The steps' entries of a token store; none where nothing was cleaned."""
   data = files.read(folder, NAME)
-  return json.loads(data)['steps'] if data else []
+  if data is None:
+    return []
+  try:
+    return json.loads(data)['steps']
+  except (ValueError, RecursionError, KeyError, TypeError) as e:
+    raise UsageError(
+      f'{files.join(folder, NAME)}: is damaged; remove it, the token store '
+      'does not need it'
+    ) from e
 
 
 def table(entries: list[dict]) -> list[str]:

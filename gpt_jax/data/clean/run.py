@@ -119,7 +119,7 @@ class _Run:
       'entries': [],
     }
     state = self._read_state()
-    if state and state['wanted'] == wanted:
+    if state and state.get('wanted') == wanted:
       self.state = state
     else:
       shutil.rmtree(folder, ignore_errors=True)
@@ -214,9 +214,10 @@ class _Run:
   def _read_state(self) -> dict[str, Any] | None:
     try:
       with open(os.path.join(self._folder, _STATE), encoding='utf-8') as file:
-        return json.load(file)
-    except FileNotFoundError:
+        found = json.load(file)
+    except (FileNotFoundError, ValueError):  # none, or damaged
       return None
+    return found if isinstance(found, dict) else None
 
   def _write_state(self):
     path = os.path.join(self._folder, _STATE)

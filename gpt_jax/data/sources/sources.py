@@ -10,12 +10,12 @@ import functools
 import json
 import os
 import pathlib
-import re
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 
 from gpt_jax import spec
 from gpt_jax.data import lines, matches
+from gpt_jax.data.sources import passages as passages_lib
 from gpt_jax.data.sources import source
 from gpt_jax.data.sources.source import (
   Bad,
@@ -33,9 +33,6 @@ from gpt_jax.spec import Pair, UsageError
 # What one worker reads at once: so many bytes, or fewer small files, each of
 # which counts for `_OPEN` bytes more.
 _UNIT, _OPEN = 1 << 26, 1 << 16
-
-_BLANK_LINES = re.compile(r'\r?\n\s*\n')
-_NUMBERS = re.compile(r'(?:#\d+)+$')
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
@@ -57,7 +54,9 @@ def load(field: str, text: str) -> Source:
   try:
     reader = spec.build(field, text, SOURCES)
   except matches.NoFile as e:
-    raise UsageError(f'{field}={text!r}: {e}') from None
+    name = spec.parse(field, text)[0].name
+    remedy = f'; write {name}({e.instead!r})' if e.instead else ''
+    raise UsageError(f'{field}={text!r}: {e}{remedy}') from None
   return source.build(f'{field}={text!r}', reader)
 
 
@@ -172,7 +171,9 @@ def passages(documents: str, chars: Count = 1000) -> Reader:
   def unit(part: Source, skip: Skip) -> Iterator[Document]:
     del skip  # the source has its own
     for document in part.documents():
-      for number, text in enumerate(_passages(document.text, chars), start=1):
+      for number, text in enumerate(
+        passages_lib.cut(document.text, chars), start=1
+      ):
         yield Document(f'{document.name}#{number}', text)
 
   units = [
@@ -183,44 +184,6 @@ def passages(documents: str, chars: Count = 1000) -> Reader:
     stream=functools.partial(unit, whole),
     skipped=whole.skipped,
   )
-
-
-def parents(field: str, text: str) -> Callable[[str], str]:
-  """How the name of a document tells which one it was cut from.
-
-  Without `passages` each is its own. Else the numbers at the end are left out,
-  also those of what cleaning has cut: of 'book.txt#7' it is 'book.txt'.
-
-  Args:
-    field: as for `documents`.
-    text: a call of one of `SOURCES`.
-  """
-  call = spec.parse(field, text)[0]
-  if call.name == 'passages':
-    return _without_numbers
-  cut = {
-    pair.key
-    for pair in call.args
-    if call.name == 'mixture'
-    and spec.parse(f'data.sources.{pair.key}', pair.value)[0].name == 'passages'
-  }
-  return lambda name: (
-    _without_numbers(name) if name.partition('/')[0] in cut else name
-  )
-
-
-def _without_numbers(name: str) -> str:
-  return _NUMBERS.sub('', name)
-
-
-def _passages(text: str, chars: int) -> Iterator[str]:
-  start = 0
-  for blank in _BLANK_LINES.finditer(text):
-    if blank.start() - start >= chars:
-      yield text[start : blank.start()]
-      start = blank.end()
-  if start < len(text):
-    yield text[start:]
 
 
 def _total_size(files: dict[str, str]) -> int | None:

@@ -89,7 +89,11 @@ def make(
   Raises:
     UsageError: it learns from text, and there is none.
   """
-  if files.read(call, 'tokenizer.json') is not None:
+  if (
+    os.path.isfile(os.path.join(call, 'tokenizer.json'))
+    if files.is_local(call)
+    else files.read(call, 'tokenizer.json') is not None
+  ):
     return tokenizer.load(call)
   if os.sep in call and '(' not in call:
     raise UsageError(f'--tokenizer: {call}: there is no saved tokenizer')

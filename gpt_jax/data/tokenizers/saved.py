@@ -52,10 +52,11 @@ def read(folder: str) -> tuple[str, dict[str, bytes]]:
     index = json.loads(data)
     kind, names = index['kind'], index['files']
     expected = index['fingerprint']
-    if not all(isinstance(name, str) for name in [kind, *names]):
-      raise TypeError('names')
-  except (ValueError, KeyError, TypeError) as e:
+  except (ValueError, RecursionError, KeyError, TypeError) as e:
     raise fail(_INDEX, 'is damaged') from e
+  whole = isinstance(names, list) and all(isinstance(n, str) for n in names)
+  if not whole or not isinstance(kind, str):
+    raise fail(_INDEX, 'is damaged')
   contents = {}
   for name in names:
     part = files.read(folder, name)

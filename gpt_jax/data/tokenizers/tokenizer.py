@@ -105,7 +105,14 @@ def load(folder: str) -> Tokenizer:
       f'{folder}: holds a tokenizer of kind {kind!r}, this version knows '
       + ', '.join(sorted(LOADERS))
     )
-  return LOADERS[kind](contents)
+  try:
+    return LOADERS[kind](contents)
+  except (UsageError, KeyError) as e:
+    why = e if isinstance(e, UsageError) else f'{e} is missing'
+    raise UsageError(
+      f'{folder}: {why}; copy the tokenizer folder again, or prepare the data '
+      'again'
+    ) from e
 
 
 class Bytes:

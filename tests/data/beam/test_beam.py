@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.data import array_writer, encode, files, manifest, prepare
+from gpt_jax.data import array_writer, beam, encode, files, manifest, prepare
 from gpt_jax.spec import UsageError
 
 HAS_BEAM = importlib.util.find_spec('apache_beam') is not None
@@ -49,6 +49,12 @@ def both(config):
   assert found == contents('local')
   assert len([name for name in found if name.startswith('tokens/c/')]) > 3
   return found
+
+
+def test_the_modules_that_preparing_imports_are_there():
+  # Also where Beam is not: a module that moved would be missed nowhere else.
+  for name in beam.Modules._fields:
+    assert importlib.util.find_spec(f'gpt_jax.data.beam.{name}')
 
 
 @needs_beam

@@ -1,0 +1,88 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run read back from its workdir."""
+
+import os
+from typing import NamedTuple
+
+from gpt_jax import config as config_lib
+from gpt_jax.checkpoints import checkpointer as checkpoint
+from gpt_jax.config import Config
+from gpt_jax.data import json_file
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.training.run import Run, abstract_state, build
+
+# What to do about a damaged file of a run.
+RESTORE = 'restore it from a copy, or start again with another --workdir'
+
+
+class Trained(NamedTuple):
+  """A run read back from its workdir."""
+
+  run: Run
+  state: TrainState
+  tokenizer: tokenizer_lib.Tokenizer
+
+
+def load(workdir: str) -> Trained:
+  """Loads the newest sound checkpoint of a workdir, and its tokenizer.
+
+  Raises:
+    UsageError: there is none, or the model is no causal decoder, as an import
+      may be.
+  """
+  config = read_config(workdir)
+  try:
+    config_lib.check_objective(config)
+  except UsageError as e:
+    raise UsageError(
+      f'--workdir={workdir}: holds a model that this command has no text for '
+      f'({e}); use gpt_jax.hf.forward or gpt_jax.decoding.sample'
+    ) from e
+  run, state = restore(workdir)
+  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  return Trained(run, state, tokenizer)
+
+
+def read_config(workdir: str) -> Config:
+  """The resolved config of the run in a workdir.
+
+  Raises:
+    UsageError: there is none, or config.json is damaged.
+  """
+  path = os.path.join(workdir, 'config.json')
+  try:
+    json_file.read(path, remedy=RESTORE, needs=('model', 'tokenizer'))
+    with open(path, encoding='utf-8') as f:
+      return config_lib.from_json(f.read())
+  except (FileNotFoundError, NotADirectoryError) as e:
+    raise UsageError(
+      f'--workdir={workdir}: holds no run (no config.json); train one first'
+    ) from e
+
+
+def restore(workdir: str) -> tuple[Run, TrainState]:
+  """Loads the newest sound checkpoint of a workdir, split over all devices.
+
+  Raises:
+    UsageError: there is none.
+  """
+  # The devices here need not be those it was trained on.
+  config = config_lib.unlocked(read_config(workdir))
+  config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
+  config.model.attention_backend = 'auto'
+  run = build(config.lock())
+  checkpointer = checkpoint.Checkpointer(workdir, read_only=True)
+  state = checkpointer.restore(abstract_state(run))
+  checkpointer.close()
+  if state is None:
+    raise UsageError(
+      f'--workdir={workdir}: holds no checkpoint yet; it is written after '
+      f'{config.checkpoint.every_steps} steps'
+    )
+  if state.ema is not None:
+    log.info('using the average of the weights, optim.ema=%s', config.optim.ema)
+  return run, state

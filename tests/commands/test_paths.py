@@ -1,0 +1,144 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Every flag that names a path: exit code 2, one line, nothing left."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+from gpt_jax import __main__
+from gpt_jax.runtime import malloc
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMOKE = f'--config={ROOT}/configs/smoke.py'
+SCALING = f'--config={ROOT}/configs/scaling.py'
+ABLATION = f'--config={ROOT}/configs/finetune/ablation.py'
+FINETUNE = f'--config={ROOT}/configs/finetune/base.py'
+TEXT = [
+  "--config.data.source=text('text.txt')",
+  '--config.tokenizer.name=bytes',
+  '--config.data.holdout=none',
+]
+TASK = [
+  '--config.finetune.task='
+  "classification('t.tsv', 't.tsv', text='a', label='b')",
+  '--config.tokenizer.name=bytes',
+]
+
+# Where a path is read, and where one is written.
+READ = {
+  'generate --workdir': ['generate', '--prompt=x'],
+  'evaluate --workdir': ['evaluate'],
+  'inspect --workdir': ['inspect', '--steps=1'],
+  'inspect --spike': ['inspect'],
+  'plot --workdir': ['plot'],
+  'convert --from_hf': ['convert', '--workdir=w'],
+  'convert --workdir': ['convert', '--to_hf=out'],
+  'ablation --init': ['ablation', ABLATION, '--glue=folder', '--workdir=w'],
+  'finetune --init': ['finetune', FINETUNE, '--workdir=w'],
+  'finetune --predict': ['finetune', FINETUNE, '--init=none', '--workdir=w']
+  + TASK,
+  'tokenizers --text': ['tokenizers', '--tokenizer=b bytes'],
+  'plan --fit': ['plan', '--budget=1e18'],
+  'train --config': ['train', '--workdir=w'],
+}
+WRITTEN = {
+  'train --workdir': ['train', SMOKE, *TEXT],
+  'prepare --out': ['prepare', SMOKE, *TEXT],
+  'compare --workdir': ['compare', '--run=a nope.py'],
+  'scaling --workdir': ['scaling', SCALING],
+  'ablation --workdir': ['ablation', '--init=none', ABLATION],
+  'finetune --workdir': ['finetune', FINETUNE, '--init=none', *TASK],
+  'convert --to_hf': ['convert', '--workdir=nope'],
+}
+DRAWN = {
+  'plot --out': ['plot', SMOKE],
+  'tokenizers --out': ['tokenizers', '--tokenizer=b bytes', '--text=text.txt'],
+}
+
+PATHS = {
+  'missing': 'nope/x',
+  'below a file': 'file/x',
+  'too long': 'n' * 300,
+  'file': 'file',
+  'folder': 'folder',
+  'not text': 'latin',
+}
+
+
+@pytest.fixture
+def main(tmp_path, monkeypatch):
+  """Runs a command in a folder with some files."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(malloc, 'keep_memory', lambda: None)
+  (tmp_path / 'file').write_text('x')
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'latin').write_bytes(b'caf\xe9\tna\xefve\nno\tyes\n')
+  (tmp_path / 'text.txt').write_text('some words ' * 300)
+  (tmp_path / 't.tsv').write_text('a\tb\nx\t0\ny\t1\n')
+  return __main__.main
+
+
+def files(folder):
+  return {
+    str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+    for path in folder.rglob('*')
+  }
+
+
+def check(main, capfd, tmp_path, case, argv, path):
+  before = files(tmp_path)
+  flag = case.split()[1]
+  assert main([*argv, f'{flag}={path}']) == 2, capfd.readouterr().err
+  err = capfd.readouterr().err
+  said = [s for s in err.splitlines() if s.startswith('gpt-jax ')]
+  # What was logged on the way ends with the line that says what to mend.
+  assert said == err.splitlines()[-1:], err
+  assert said[0].startswith(f'gpt-jax {argv[0]}: ')
+  assert path in said[0]
+  assert 'Traceback' not in err
+  assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+  ('case', 'kind'),
+  [
+    (case, kind)
+    for case in READ
+    for kind in PATHS
+    if (case, kind) != ('tokenizers --text', 'file')  # one letter is a text
+  ],
+)
+def test_a_path_that_is_read(main, capfd, tmp_path, case, kind):
+  check(main, capfd, tmp_path, case, READ[case], PATHS[kind])
+
+
+@pytest.mark.parametrize('kind', ['below a file', 'too long', 'file'])
+@pytest.mark.parametrize('case', WRITTEN)
+def test_a_folder_that_is_written(main, capfd, tmp_path, case, kind):
+  check(main, capfd, tmp_path, case, WRITTEN[case], PATHS[kind])
+
+
+@pytest.mark.parametrize(
+  'kind', ['missing', 'below a file', 'too long', 'folder', 'pipe']
+)
+@pytest.mark.parametrize('case', DRAWN)
+def test_a_file_that_is_written(main, capfd, tmp_path, case, kind):
+  """A pipe stands for a device, which a rename would replace."""
+  if kind == 'pipe':
+    os.mkfifo(tmp_path / 'pipe')
+  path = PATHS.get(kind, kind)
+  check(main, capfd, tmp_path, case, DRAWN[case], path)
+  if kind == 'pipe':
+    assert (tmp_path / 'pipe').is_fifo()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='root may read and write all')
+@pytest.mark.parametrize('case', [*WRITTEN, *DRAWN])
+def test_a_folder_that_may_not_be_written_to(main, capfd, tmp_path, case):
+  (tmp_path / 'folder').chmod(0o500)
+  argv = {**WRITTEN, **DRAWN}[case]
+  check(main, capfd, tmp_path, case, argv, 'folder/x')

@@ -1,0 +1,109 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-1's input transformations (figure 1), and rows of prompts and targets."""
+
+import numpy as np
+import pytest
+
+from gpt_jax import spec
+from gpt_jax.data.tokenizers.tokenizer import Bytes
+from gpt_jax.finetuning import sequences, task_rows
+from gpt_jax.finetuning.known_tasks import TASKS
+from gpt_jax.finetuning.sequences import Special
+from gpt_jax.finetuning.tasks import Example, Task
+from gpt_jax.spec import UsageError
+
+S, D, E = Special.after(257)
+
+
+def task(text):
+  return spec.build('finetune.task', text, TASKS)
+
+
+def rows(form, texts, length=16, **more):
+  of = Task(form, {}, ('',) * (1 if form == 'choice' else len(texts)))
+  examples = [Example('t:1', tuple(texts), 1)]
+  tokens = task_rows.encode(examples, Bytes())
+  special = Special(S, D, E)
+  return task_rows.rows(
+    of, examples, tokens, special=special, length=length, **more
+  )
+
+
+def shown(found):
+  names = {S: '<', D: '$', E: '>'}
+  return [
+    ''.join(names.get(t) or chr(t) for t in row[:n])
+    for row, n in zip(found.inputs[0], found.lengths[0], strict=True)
+  ]
+
+
+@pytest.mark.parametrize(
+  'form, texts, expected',
+  [
+    ('classification', ['abc'], ['<abc>']),
+    ('entailment', ['abc', 'de'], ['<abc$de>']),
+    ('similarity', ['abc', 'de'], ['<abc$de>', '<de$abc>']),
+    ('choice', ['abc', 'd', 'ef'], ['<abc$d>', '<abc$ef>']),
+  ],
+)
+def test_the_papers_figure_1(form, texts, expected):
+  assert shown(rows(form, texts)) == expected
+
+
+def test_what_is_too_long_keeps_its_ends():
+  found = rows('classification', ['abcdefgh'], length=6)
+  assert (shown(found), found.cut) == (['<abcd>'], 1)
+  # Nine tokens of room are left for two texts.
+  both = rows('entailment', ['abcdefghij', 'klmnopqrst'], length=12)
+  assert shown(both) == ['<abcde$klmn>']
+  # What the second leaves the first takes.
+  found = rows('entailment', ['abcdefghij', 'kl'], length=12)
+  assert shown(found) == ['<abcdefg$kl>']
+  assert rows('entailment', ['abcdefg', 'kl'], length=12).cut == 0
+  with pytest.raises(UsageError, match=r't:1: is 3 tokens longer than'):
+    rows('entailment', ['abcdefghij', 'kl'], length=12, too_long='refuse')
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_no_text_keeps_less_than_the_released_code_gives_it(seed):
+  rng = np.random.default_rng(seed)
+  length = int(rng.integers(8, 40))
+  texts = [np.arange(n) for n in rng.integers(0, 40, size=2)]
+  kept = sequences.fit(texts, length - 3)
+  for text, part in zip(texts, kept, strict=True):
+    np.testing.assert_array_equal(part, text[: len(part)])
+    assert len(part) >= min(len(text), length // 2 - 2)
+  assert sum(map(len, kept)) == min(sum(map(len, texts)), length - 3)
+
+
+def target_rows(prompt, target, length, **more):
+  examples = [Example('t:1', (prompt, target), None)]
+  tokens = task_rows.encode(examples, Bytes())
+  return task_rows.target_rows(
+    examples, tokens, eos_id=256, length=length, **more
+  )
+
+
+def test_a_target_is_never_cut():
+  found = target_rows('abc =', ' x', 10)
+  assert found.inputs[0, 0].tolist() == [*b'abc = x', 256, 256, 256, 256]
+  assert found.lengths.tolist() == [[5, 8]]
+  # The prompt loses its beginning.
+  found = target_rows('abc =', ' x', 5)
+  assert found.inputs[0, 0].tolist() == [*b'c = x', 256]
+  assert (found.lengths.tolist(), found.cut) == ([[3, 6]], 1)
+  with pytest.raises(UsageError, match='a target is never cut'):
+    target_rows('abc =', ' xyz', 4)
+  with pytest.raises(UsageError, match=r't:1: the target is empty'):
+    target_rows('abc =', '', 4)
+
+
+def test_answers_differ_in_number():
+  of = Task('choice', {}, ('',))
+  examples = [
+    Example('t:1', ('c', 'a', 'b'), 0),
+    Example('t:2', ('c', 'a', 'b', 'd'), 0),
+  ]
+  with pytest.raises(UsageError, match=r't:2: has 3 answers, others 2'):
+    sequences.num_sequences(of, examples)

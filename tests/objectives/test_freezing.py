@@ -1,0 +1,49 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""No gradient reaches the layers and rows that are frozen."""
+
+import functools
+
+import jax
+import numpy as np
+
+from gpt_jax.nn import lowest_layers as layers
+from gpt_jax.objectives.freezing import Frozen
+from gpt_jax.objectives.task import classification
+from gpt_jax.training import state as state_lib
+from tests.support import tiny
+
+
+def test_no_gradient_reaches_what_is_frozen():
+  model = tiny.model(num_layers=3)
+  frozen = Frozen(model, num_layers=2, num_rows=tiny.V - 3)
+  objective = frozen.objective(classification(2, 7, auxiliary=0.5)(model))
+  shapes = jax.eval_shape(
+    functools.partial(state_lib.init_params, objective), jax.random.key(0)
+  )
+  params = tiny.random_like(shapes, seed=2)
+  batch = {
+    'inputs': tiny.tokens(3, 1, 7),
+    'lengths': np.full((3, 1), 7, np.int32),
+    'labels': np.array([0, 1, 1], np.int32),
+    'weights': np.ones(3, np.float32),
+  }
+  batch['inputs'][:, :, -1] = tiny.V - 1
+
+  @jax.jit
+  def gradient(params):
+    return jax.grad(lambda p: objective.loss(p, batch, jax.random.key(0)).sum)(
+      params
+    )
+
+  grads = jax.device_get(gradient(params))
+  table = grads['embed']['embedding']
+  assert not np.any(table[: tiny.V - 3])
+  assert np.any(table[tiny.V - 1])
+  assert not np.any(grads['positions']['embedding'])
+  kernel = grads['decoder']['periods']['block_0']['ffn']['in']['kernel']
+  assert not np.any(kernel[:2])
+  assert np.any(kernel[2])
+  assert np.any(grads['heads']['score']['kernel'])
+  masks = layers.lowest(params, 2, 1)
+  assert not np.any(masks['final_norm']['scale'])
