@@ -96,8 +96,7 @@ def get_config(arg: str = '') -> ConfigDict:
     source='stdlib',
     # Named sources, for source='mixture(web:0.6, books:0.4,
     # draw="without_replacement", shares="rows")'. A comma list of phases
-    # changes
-    # the weights during the run, as in
+    # changes the weights during the run, as in
     # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
     # shares='tokens': weights count tokens, where `rows` below are padded.
     sources=dict(),
