@@ -13,6 +13,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.config import defaults, log_trackers
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trackers
+from gpt_jax.training.history import History
 from gpt_jax.training.job import Job
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -116,7 +117,8 @@ def job(workdir, text):
   config.log.trackers = text
   config.model.context_length = 13
   run = SimpleNamespace(config=config)
-  return Job(run, str(workdir), SimpleNamespace(rows_per_epoch=7), None)
+  data = SimpleNamespace(rows_per_epoch=7)
+  return Job(run, str(workdir), data, None, History(str(workdir), store=''))
 
 
 def test_wandb_gets_the_numbers_and_keeps_its_run(tmp_path, runs):
