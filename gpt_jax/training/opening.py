@@ -50,9 +50,7 @@ def open_run(
     keep_best=config.checkpoint.keep_best,
     record=history.record,
   )
-  training = TrainingRun(
-    run, workdir, data, checkpointer, history, **measured
-  )
+  training = TrainingRun(run, workdir, data, checkpointer, history, **measured)
   rewind.finish(training)
   found = checkpointer.restore(run_lib.abstract_state(run))
   history.restart(checkpointer.restored)

@@ -14,7 +14,7 @@ from gpt_jax.config import defaults, log_trackers
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trackers
 from gpt_jax.training.history import History
-from gpt_jax.training.job import Job
+from gpt_jax.training.training_run import TrainingRun
 
 ROOT = pathlib.Path(__file__).parents[2]
 WANDB = "wandb(project='p', mode='offline')"
@@ -112,18 +112,20 @@ def runs(monkeypatch):
   return opened
 
 
-def job(workdir, text):
+def training(workdir, text):
   config = defaults.get_config()
   config.log.trackers = text
   config.model.context_length = 13
   run = SimpleNamespace(config=config)
   data = SimpleNamespace(rows_per_epoch=7)
-  return Job(run, str(workdir), data, None, History(str(workdir), store=''))
+  return TrainingRun(
+    run, str(workdir), data, None, History(str(workdir), store='')
+  )
 
 
 def test_wandb_gets_the_numbers_and_keeps_its_run(tmp_path, runs):
   for step in (0, 2):
-    metrics = job(tmp_path, WANDB).open_metrics(step)
+    metrics = training(tmp_path, WANDB).open_metrics(step)
     metrics.write(3, loss=2.5, event='x', routers=[1.0], seconds=2)
     metrics.close()
   first, second = runs
@@ -137,13 +139,13 @@ def test_wandb_gets_the_numbers_and_keeps_its_run(tmp_path, runs):
   assert first.arguments['config']['model']['context_length'] == 13
   other = tmp_path / 'other'
   other.mkdir()
-  job(other, WANDB).open_metrics(0).close()
+  training(other, WANDB).open_metrics(0).close()
   assert runs[2].id != first.id
   assert not (tmp_path / 'tensorboard').exists()
 
 
 def test_a_tracker_that_dies_is_left_behind(tmp_path, runs, caplog):
-  metrics = job(tmp_path, WANDB).open_metrics(0)
+  metrics = training(tmp_path, WANDB).open_metrics(0)
   for values in ({'loss': 2.5}, {'fails': 1}, {'loss': 1.5}):
     metrics.write(1, **values)
   metrics.close()
@@ -153,7 +155,7 @@ def test_a_tracker_that_dies_is_left_behind(tmp_path, runs, caplog):
 
 
 def test_only_process_0_opens_trackers(tmp_path, runs, monkeypatch):
-  online = job(tmp_path, "tensorboard, wandb(project='p')")
+  online = training(tmp_path, "tensorboard, wandb(project='p')")
   with pytest.raises(UsageError, match='no API key; run wandb login'):
     trackers.check(online.run.config)
   monkeypatch.setattr(jax, 'process_index', lambda: 1)

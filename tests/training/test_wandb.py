@@ -10,7 +10,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
-from tests.training.test_trackers import ROOT, WANDB, job
+from tests.training.test_trackers import ROOT, WANDB, training
 
 wandb = pytest.importorskip('wandb')
 
@@ -66,7 +66,7 @@ def sessions(workdir):
 
 def test_a_resumed_run_goes_on_in_the_same_run(tmp_path):
   for step in (0, 2):
-    log = job(tmp_path, WANDB).open_metrics(step)
+    log = training(tmp_path, WANDB).open_metrics(step)
     for at in (3, 5):
       log.write(at, loss=at / 2, event='x')
       log.write(at, **{'eval/validation/loss': at / 4})
