@@ -267,7 +267,9 @@ def test_another_token_store_is_refused(tmp_path, monkeypatch):
   with pytest.raises(UsageError, match='was trained on the token store'):
     consumed.show(str(workdir), '2', text=False, as_json=True)
   (workdir / 'spikes').mkdir()
-  (workdir / 'spikes/2.json').write_text('{"first_row": 16, "num_rows": 16}')
+  spike = dict.fromkeys(('step', 'learning_rate', *spikes.FIGURES), 2)
+  spike |= {'first_row': 16, 'num_rows': 16}
+  (workdir / 'spikes/2.json').write_text(json.dumps(spike))
   with pytest.raises(UsageError, match='was trained on the token store'):
     spikes.read(str(workdir / 'spikes/2.json'))
 
