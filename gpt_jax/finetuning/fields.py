@@ -19,6 +19,7 @@ from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.spec import UsageError
+from gpt_jax.training import run as run_lib
 
 
 def set_model(
@@ -168,11 +169,9 @@ def set_order(config: Config, workdir: str) -> None:
     UsageError: the workdir holds such a run, unfinished.
   """
   config.finetune.order = ORDER
-  try:
-    with open(os.path.join(workdir, 'config.json'), encoding='utf-8') as file:
-      tuned = config_lib.from_json(file.read()).get('finetune')
-  except FileNotFoundError:
+  if not os.path.exists(os.path.join(workdir, 'config.json')):
     return
+  tuned = run_lib.read_config(workdir).get('finetune')
   if tuned is None or tuned.get('order') is not None:
     return  # what differs is told where all fields are compared
   if not os.path.exists(os.path.join(workdir, RESULT)):
