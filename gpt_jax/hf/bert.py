@@ -15,6 +15,7 @@ from gpt_jax.hf.base import (
   linear,
   same,
 )
+from gpt_jax.hf.parts import qkv
 from gpt_jax.nn.transformer import Transformer
 
 
@@ -77,9 +78,12 @@ def _tensors(model: Transformer) -> list[Tensor]:
     same('positions/embedding', f'{e}.position_embeddings.weight'),
     same('segments/embedding', f'{e}.token_type_embeddings.weight'),
     *_norm('embed_norm', f'{e}.LayerNorm'),
-    *linear(f'{ours}/attention/query', f'{h}.attention.self.query'),
-    *linear(f'{ours}/attention/key', f'{h}.attention.self.key'),
-    *linear(f'{ours}/attention/value', f'{h}.attention.self.value'),
+    *qkv(
+      f'{ours}/attention',
+      f'{h}.attention.self',
+      bias=True,
+      names=('query', 'key', 'value'),
+    ),
     *linear(f'{ours}/attention/out', f'{h}.attention.output.dense'),
     *_norm(f'{ours}/attention_norm', f'{h}.attention.output.LayerNorm'),
     *linear(f'{ours}/ffn/in', f'{h}.intermediate.dense'),

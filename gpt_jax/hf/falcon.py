@@ -18,8 +18,8 @@ from gpt_jax.hf.base import (
   fused_qkv,
   linear,
   norm,
-  same,
 )
+from gpt_jax.hf.parts import tables
 from gpt_jax.nn.transformer import Transformer
 
 _ALIBI = "alibi(scale='rsqrt', dtype='bfloat16')"
@@ -126,17 +126,15 @@ def _options(model: Transformer) -> dict[str, Any]:
 
 def _tensors(model: Transformer) -> list[Tensor]:
   bias = choice(model, 'bias').name == 'all'
-  tied = choice(model, 'output').name == 'tied'
   block = choice(model, 'block')
   norms = {'attention_norm': 'input_layernorm'}
   if block.name == 'pre':
     norms['ffn_norm'] = 'post_attention_layernorm'
   elif block.kwargs.get('num_norms') == 2:
     norms = {'attention_norm': 'ln_attn', 'ffn_norm': 'ln_mlp'}
-  embed, head = 'transformer.word_embeddings.weight', 'lm_head.weight'
   h, ours = 'transformer.h.{layer}', 'layer'
   return [
-    same('embed/embedding', embed, *[head] * tied),
+    *tables(model, 'transformer.word_embeddings.weight', 'lm_head.weight'),
     *[t for p, n in norms.items() for t in norm(f'{ours}/{p}', f'{h}.{n}')],
     # 7B has one group of all queries, RW one for each head.
     *fused_qkv(
@@ -151,7 +149,6 @@ def _tensors(model: Transformer) -> list[Tensor]:
     *linear(f'{ours}/ffn/in', f'{h}.mlp.dense_h_to_4h', bias),
     *linear(f'{ours}/ffn/out', f'{h}.mlp.dense_4h_to_h', bias),
     *norm('final_norm', 'transformer.ln_f'),
-    *[same('head/embedding', head)] * (not tied),
   ]
 
 

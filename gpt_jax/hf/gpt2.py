@@ -16,6 +16,7 @@ from gpt_jax.hf.base import (
   norm,
   same,
 )
+from gpt_jax.hf.parts import rates, tables
 from gpt_jax.nn.transformer import Transformer
 
 _SCALES = {
@@ -56,9 +57,7 @@ def dropout(options: Options) -> str:
   embedding = options.number('embd_pdrop', 0.1)
   residual = options.number('resid_pdrop', 0.1)
   attention = options.number('attn_pdrop', 0.1)
-  return (
-    f'rates(embedding={embedding}, residual={residual}, attention={attention})'
-  )
+  return rates(embedding=embedding, residual=residual, attention=attention)
 
 
 def _options(model: Transformer) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def _options(model: Transformer) -> dict[str, Any]:
 
 def sizes(model: Transformer) -> dict[str, Any]:
   """The options that GPT-1, GPT-2 and GPT-J share."""
-  rates = choice(model, 'dropout').kwargs
+  given = choice(model, 'dropout').kwargs
   return {
     'vocab_size': model.vocab_size,
     'n_positions': model.context_length,
@@ -84,9 +83,9 @@ def sizes(model: Transformer) -> dict[str, Any]:
     'n_head': model.num_heads,
     'n_inner': None if model.d_ff == 4 * model.d_model else model.d_ff,
     'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
-    'embd_pdrop': rates.get('embedding', 0.0),
-    'resid_pdrop': rates.get('residual', 0.0),
-    'attn_pdrop': rates.get('attention', 0.0),
+    'embd_pdrop': given.get('embedding', 0.0),
+    'resid_pdrop': given.get('residual', 0.0),
+    'attn_pdrop': given.get('attention', 0.0),
   }
 
 
@@ -113,11 +112,8 @@ def block_tensors(model: Transformer) -> list[Tensor]:
 
 
 def _tensors(model: Transformer) -> list[Tensor]:
-  tied = choice(model, 'output').name == 'tied'
-  wte, head = 'transformer.wte.weight', 'lm_head.weight'
   return [
-    same('embed/embedding', wte, *[head] * tied),
-    *[same('head/embedding', head)] * (not tied),
+    *tables(model, 'transformer.wte.weight', 'lm_head.weight'),
     same('positions/embedding', 'transformer.wpe.weight'),
     *block_tensors(model),
     *norm('final_norm', 'transformer.ln_f'),

@@ -17,6 +17,7 @@ from gpt_jax.hf.base import (
   same,
   shortest_period,
 )
+from gpt_jax.hf.parts import qkv, rates, tables
 from gpt_jax.nn.transformer import Transformer
 
 
@@ -41,8 +42,9 @@ def _fields(options: Options) -> dict[str, Any]:
     'block': 'pre',
     'bias': 'where(out=True, ffn=True)',
     'output': 'tied' if tied else 'untied',
-    'dropout': f'rates(embedding={embedding}, residual={residual}, '
-    f'attention={attention})',
+    'dropout': rates(
+      embedding=embedding, residual=residual, attention=attention
+    ),
   }
 
 
@@ -65,7 +67,7 @@ def _attention(options: Options, num_layers: int) -> str:
 
 
 def _options(model: Transformer) -> dict[str, Any]:
-  rates = choice(model, 'dropout').kwargs
+  given = choice(model, 'dropout').kwargs
   patterns = layers(model)
   names = ['local' if p.name == 'local' else 'global' for p in patterns]
   windows = [p.kwargs['window'] for p in patterns if p.name == 'local']
@@ -82,25 +84,20 @@ def _options(model: Transformer) -> dict[str, Any]:
     'activation_function': activation(model),
     'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
     'tie_word_embeddings': choice(model, 'output').name == 'tied',
-    'resid_dropout': rates.get('residual', 0.0),
-    'embed_dropout': rates.get('embedding', 0.0),
-    'attention_dropout': rates.get('attention', 0.0),
+    'resid_dropout': given.get('residual', 0.0),
+    'embed_dropout': given.get('embedding', 0.0),
+    'attention_dropout': given.get('attention', 0.0),
   }
 
 
 def _tensors(model: Transformer) -> list[Tensor]:
-  tied = choice(model, 'output').name == 'tied'
-  head = 'lm_head.weight'
   h, ours = 'transformer.h.{layer}', 'layer'
   attention = f'{h}.attn.attention'
   return [
-    same('embed/embedding', 'transformer.wte.weight', *[head] * tied),
-    *[same('head/embedding', head)] * (not tied),
+    *tables(model, 'transformer.wte.weight', 'lm_head.weight'),
     same('positions/embedding', 'transformer.wpe.weight'),
     *norm(f'{ours}/attention_norm', f'{h}.ln_1'),
-    *linear(f'{ours}/attention/query', f'{attention}.q_proj', bias=False),
-    *linear(f'{ours}/attention/key', f'{attention}.k_proj', bias=False),
-    *linear(f'{ours}/attention/value', f'{attention}.v_proj', bias=False),
+    *qkv(f'{ours}/attention', attention, bias=False),
     *linear(f'{ours}/attention/out', f'{attention}.out_proj'),
     *norm(f'{ours}/ffn_norm', f'{h}.ln_2'),
     *linear(f'{ours}/ffn/in', f'{h}.mlp.c_fc'),

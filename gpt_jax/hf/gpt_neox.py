@@ -16,8 +16,8 @@ from gpt_jax.hf.base import (
   fused_qkv,
   linear,
   norm,
-  same,
 )
+from gpt_jax.hf.parts import rates, tables
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
@@ -43,8 +43,7 @@ def _fields(options: Options) -> dict[str, Any]:
     'block': 'parallel(num_norms=2)' if parallel else 'pre',
     'bias': 'all' if bias else 'where(ffn=True)',
     'output': 'tied' if tied else 'untied',
-    'dropout': f'rates(embedding={hidden}, residual={hidden}, '
-    f'attention={attention})',
+    'dropout': rates(embedding=hidden, residual=hidden, attention=attention),
   }
 
 
@@ -68,7 +67,7 @@ def _position(options: Options, d_model: int, num_heads: int) -> str:
 
 
 def _options(model: Transformer) -> dict[str, Any]:
-  rates = choice(model, 'dropout').kwargs
+  given = choice(model, 'dropout').kwargs
   return {
     **body_sizes(model),
     'intermediate_size': model.d_ff,
@@ -78,8 +77,8 @@ def _options(model: Transformer) -> dict[str, Any]:
     'use_parallel_residual': choice(model, 'block').name == 'parallel',
     'attention_bias': _has_attention_bias(model),
     'tie_word_embeddings': choice(model, 'output').name == 'tied',
-    'hidden_dropout': rates.get('residual', 0.0),
-    'attention_dropout': rates.get('attention', 0.0),
+    'hidden_dropout': given.get('residual', 0.0),
+    'attention_dropout': given.get('attention', 0.0),
   }
 
 
@@ -90,12 +89,11 @@ def _has_attention_bias(model: Transformer) -> bool:
 
 def _tensors(model: Transformer) -> list[Tensor]:
   bias = _has_attention_bias(model)
-  tied = choice(model, 'output').name == 'tied'
   # The first is how HF writes it; its module is called by the second.
   heads = ('embed_out.weight', 'lm_head.weight')
   h, ours = 'gpt_neox.layers.{layer}', 'layer'
   return [
-    same('embed/embedding', 'gpt_neox.embed_in.weight', *heads * tied),
+    *tables(model, 'gpt_neox.embed_in.weight', *heads),
     *norm(f'{ours}/attention_norm', f'{h}.input_layernorm'),
     *fused_qkv(
       f'{ours}/attention',
@@ -110,7 +108,6 @@ def _tensors(model: Transformer) -> list[Tensor]:
     *linear(f'{ours}/ffn/in', f'{h}.mlp.dense_h_to_4h'),
     *linear(f'{ours}/ffn/out', f'{h}.mlp.dense_4h_to_h'),
     *norm('final_norm', 'gpt_neox.final_layer_norm'),
-    *[same('head/embedding', *heads)] * (not tied),
   ]
 
 

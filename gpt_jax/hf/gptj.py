@@ -17,6 +17,7 @@ from gpt_jax.hf.base import (
   same,
 )
 from gpt_jax.hf.gpt2 import dropout, sizes
+from gpt_jax.hf.parts import qkv
 from gpt_jax.nn.transformer import Transformer
 
 
@@ -67,9 +68,7 @@ def _tensors(model: Transformer) -> list[Tensor]:
   return [
     same('embed/embedding', 'transformer.wte.weight'),
     *norm(f'{ours}/attention_norm', f'{h}.ln_1'),
-    *linear(f'{ours}/attention/query', f'{h}.attn.q_proj', bias=False),
-    *linear(f'{ours}/attention/key', f'{h}.attn.k_proj', bias=False),
-    *linear(f'{ours}/attention/value', f'{h}.attn.v_proj', bias=False),
+    *qkv(f'{ours}/attention', f'{h}.attn', bias=False),
     *linear(f'{ours}/attention/out', f'{h}.attn.out_proj', bias=False),
     *linear(f'{ours}/ffn/in', f'{h}.mlp.fc_in'),
     *linear(f'{ours}/ffn/out', f'{h}.mlp.fc_out'),

@@ -13,8 +13,8 @@ from gpt_jax.hf.base import (
   choice,
   linear,
   norm,
-  same,
 )
+from gpt_jax.hf.parts import qkv, tables
 from gpt_jax.nn.transformer import Transformer
 
 # HF's names of activations -> our `model.ffn`, which multiplies by them.
@@ -156,19 +156,14 @@ def _tensors(model: Transformer) -> list[Tensor]:
 
 def shared_tensors(model: Transformer, bias: bool) -> list[Tensor]:
   """All but the feed-forward layers'; `bias` is attention's."""
-  tied = choice(model, 'output').name == 'tied'
-  embed, head = 'model.embed_tokens.weight', 'lm_head.weight'
   h, ours = LAYER, 'layer'
   return [
-    same('embed/embedding', embed, *[head] * tied),
+    *tables(model, 'model.embed_tokens.weight', 'lm_head.weight'),
     *norm(f'{ours}/attention_norm', f'{h}.input_layernorm', bias=False),
-    *linear(f'{ours}/attention/query', f'{h}.self_attn.q_proj', bias),
-    *linear(f'{ours}/attention/key', f'{h}.self_attn.k_proj', bias),
-    *linear(f'{ours}/attention/value', f'{h}.self_attn.v_proj', bias),
+    *qkv(f'{ours}/attention', f'{h}.self_attn', bias=bias),
     *linear(f'{ours}/attention/out', f'{h}.self_attn.o_proj', bias),
     *norm(f'{ours}/ffn_norm', f'{h}.post_attention_layernorm', bias=False),
     *norm('final_norm', 'model.norm', bias=False),
-    *[same('head/embedding', head)] * (not tied),
   ]
 
 

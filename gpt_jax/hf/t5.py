@@ -15,6 +15,7 @@ from gpt_jax.hf.base import (
   same,
 )
 from gpt_jax.hf.llama import GATED
+from gpt_jax.hf.parts import qkv, rates
 from gpt_jax.nn.transformer import Transformer
 
 # HF's `feed_forward_proj` -> our `model.ffn`, and HF's `dense_act_fn`.
@@ -61,7 +62,7 @@ def shared_fields(options: Options) -> dict[str, Any]:
     'norm': f'rmsnorm(epsilon={options.number("layer_norm_epsilon", 1e-6)})',
     'block': 'pre',
     'bias': 'none',
-    'dropout': f'rates(embedding={rate}, residual={rate}, attention={rate})',
+    'dropout': rates(embedding=rate, residual=rate, attention=rate),
   }
 
 
@@ -162,9 +163,7 @@ def _attention(path: str, name: str, kind: str) -> list[Tensor]:
   """One sublayer of attention, with its norm."""
   return [
     *norm(f'{path}_norm', f'{name}.layer_norm', bias=False),
-    *linear(f'{path}/query', f'{name}.{kind}.q', bias=False),
-    *linear(f'{path}/key', f'{name}.{kind}.k', bias=False),
-    *linear(f'{path}/value', f'{name}.{kind}.v', bias=False),
+    *qkv(path, f'{name}.{kind}', bias=False, names=('q', 'k', 'v')),
     *linear(f'{path}/out', f'{name}.{kind}.o', bias=False),
   ]
 

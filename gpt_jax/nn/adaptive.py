@@ -79,7 +79,7 @@ class AdaptiveEmbedding(nn.Module):
   dtype: Any
 
   def setup(self):
-    """Creates the tables, and the kernels [E, D] of the projections."""
+    """Creates the tables, and the kernels [W, D] of the projections."""
     clusters = self.clusters
     clusters.check(self.num_rows)
     self._tables = [
@@ -113,17 +113,17 @@ class AdaptiveEmbedding(nn.Module):
       # As in `Embedding`: whole rows.
       table = nn.with_logical_constraint(table, ('vocab', None))
       index = jnp.clip(tokens_BL - start, 0, stop - start - 1)
-      x_BLE = jnp.take(table, index, axis=0)
+      x_BLW = jnp.take(table, index, axis=0)
       inside_BL = (tokens_BL >= start) & (tokens_BL < stop)
-      x_BLD += self._widen(i, jnp.where(inside_BL[..., None], x_BLE, 0))
+      x_BLD += self._widen(i, jnp.where(inside_BL[..., None], x_BLW, 0))
     return nn.with_logical_constraint(x_BLD, ('batch', 'length', None))
 
   def tables(self) -> list[jax.Array]:
-    """Each cluster's table in the compute dtype, [V_i, E_i]."""
+    """Each cluster's table in the compute dtype, [V_i, W_i]."""
     return [table.astype(self.dtype) for table in self._tables]
 
   def kernels(self) -> list[jax.Array | None]:
-    """Each cluster's projection [E_i, D]; None if it is as wide as the model.
+    """Each cluster's projection [W_i, D]; None if it is as wide as the model.
 
     One width has one projection for all clusters.
     """
@@ -137,9 +137,9 @@ class AdaptiveEmbedding(nn.Module):
     return jnp.concatenate([self._widen(i, table) for i, table in tables])
 
   def _widen(self, cluster: int, x: jax.Array) -> jax.Array:
-    """[..., E_i] -> [..., D]."""
+    """[..., W_i] -> [..., D]."""
     kernel = self.kernels()[cluster]
-    return x if kernel is None else jnp.einsum('...E,ED->...D', x, kernel)
+    return x if kernel is None else jnp.einsum('...W,WD->...D', x, kernel)
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -201,24 +201,24 @@ class AdaptiveSoftmax(nn.Module):
 
     Args:
       hidden: the last hidden states.
-      tables: of each cluster, [V_i, E_i].
-      kernels: the embedding's projections [E_i, D], None for none.
+      tables: of each cluster, [V_i, W_i].
+      kernels: the embedding's projections [W_i, D], None for none.
     """
     logits = []
     for i, (table, kernel) in enumerate(zip(tables, kernels, strict=True)):
       x = hidden
       if i in self.own:
         own = self._kernels[str(i)].astype(self.dtype)
-        x = jnp.einsum('...D,DE->...E', x, own)
+        x = jnp.einsum('...D,DW->...W', x, own)
       elif kernel is not None:
-        x = jnp.einsum('...D,ED->...E', x, kernel)
+        x = jnp.einsum('...D,WD->...W', x, kernel)
       bias = self._biases[i]
       if i == 0 and len(tables) > 1:
         entries = self.cluster_embedding.astype(self.dtype)
         table = jnp.concatenate([table, entries])
         bias = jnp.concatenate([bias, self.cluster_bias])
       scores = jnp.einsum(
-        '...E,VE->...V', x, table, preferred_element_type=jnp.float32
+        '...W,VW->...V', x, table, preferred_element_type=jnp.float32
       )
       logits.append(scores + bias.reshape((1,) * (scores.ndim - 1) + (-1,)))
     return adaptive_log_probs(logits)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The experts of a layer: their matrices, and how the tokens reach them.
 
-Suffixes: G groups of T tokens, E experts, C capacity; others as in `routing`.
+Suffixes: U groups of T tokens, E experts, C capacity; others as in `routing`.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def _feed_forward(
 
 
 def with_capacity(
-  x_GTD: jax.Array,
+  x_UTD: jax.Array,
   choices: Choices,
   weights: Weights,
   form: Form,
@@ -96,8 +96,8 @@ def with_capacity(
   The experts' inputs go from the devices that hold their groups to those that
   hold the experts, and back: an all-to-all each way.
   """
-  G, T, D = x_GTD.shape
-  E, K = choices.probs_NE.shape[-1], choices.experts_NK.shape[-1]
+  U, T, D = x_UTD.shape
+  E, J = choices.probs_NE.shape[-1], choices.experts_NJ.shape[-1]
   S = E * capacity
   owners_S = jnp.arange(S) // capacity
   bases_E = jnp.arange(E) * capacity
@@ -106,31 +106,31 @@ def with_capacity(
     ranking = routing.rank(experts_A, E)
     return routing.place(ranking, experts_A, owners_S, bases_E, capacity)
 
-  slots = jax.vmap(slots_of)(choices.experts_NK.reshape(G, T * K))
-  here = (None, _over('batch', G), None, None)
-  there = ('expert', _over('group', G), None, None)
+  slots = jax.vmap(slots_of)(choices.experts_NJ.reshape(U, T * J))
+  here = (None, _over('batch', U), None, None)
+  there = ('expert', _over('group', U), None, None)
   constrain = nn.with_logical_constraint
 
   def gather(x_TD, slots):
-    return routing.gather(x_TD, slots, K).reshape(E, capacity, D)
+    return routing.gather(x_TD, slots, J).reshape(E, capacity, D)
 
-  x_EGCD = constrain(jax.vmap(gather, out_axes=1)(x_GTD, slots), here)
-  x_EGCD = constrain(x_EGCD, there)
+  x_EUCD = constrain(jax.vmap(gather, out_axes=1)(x_UTD, slots), here)
+  x_EUCD = constrain(x_EUCD, there)
 
-  def multiply(x_EGCD, weight):
+  def multiply(x_EUCD, weight):
     kernel, bias = weight
-    y = jnp.einsum('EGCD,EDF->EGCF', x_EGCD, kernel)
+    y = jnp.einsum('EUCD,EDF->EUCF', x_EUCD, kernel)
     return y if bias is None else y + bias[:, None, None]
 
-  y_EGCD = _feed_forward(x_EGCD, weights, form, multiply, multiply)
-  y_EGCD = constrain(constrain(y_EGCD, there), here)
+  y_EUCD = _feed_forward(x_EUCD, weights, form, multiply, multiply)
+  y_EUCD = constrain(constrain(y_EUCD, there), here)
 
-  def combine(y_ECD, slots, gates_TK):
-    return routing.combine(y_ECD.reshape(S, D), slots, gates_TK)
+  def combine(y_ECD, slots, gates_TJ):
+    return routing.combine(y_ECD.reshape(S, D), slots, gates_TJ)
 
-  y_GTD = jax.vmap(combine, in_axes=(1, 0, 0))(y_EGCD, slots, choices.gates_NK)
-  kept_GTK = (slots.slots_A < S).reshape(G, T, K)
-  return y_GTD.astype(x_GTD.dtype), kept_GTK
+  y_UTD = jax.vmap(combine, in_axes=(1, 0, 0))(y_EUCD, slots, choices.gates_NJ)
+  kept_UTJ = (slots.slots_A < S).reshape(U, T, J)
+  return y_UTD.astype(x_UTD.dtype), kept_UTJ
 
 
 def _over(logical: str, size: int) -> str | None:
@@ -139,26 +139,26 @@ def _over(logical: str, size: int) -> str | None:
 
 
 def dropless(
-  x_GTD: jax.Array, choices: Choices, weights: Weights, form: Form
+  x_UTD: jax.Array, choices: Choices, weights: Weights, form: Form
 ) -> jax.Array:
   """Each expert takes all of its tokens.
 
   Over several devices, each has the tokens of all that share the experts with
   it, and computes its own experts' part.
   """
-  E, K = choices.probs_NE.shape[-1], choices.experts_NK.shape[-1]
+  E, J = choices.probs_NE.shape[-1], choices.experts_NJ.shape[-1]
   over_experts = devices.mesh_axes('expert')
   over_width = devices.mesh_axes('mlp')
 
-  def local(x_GTD, experts_GTK, gates_GTK, weights):
-    x_ND, experts_NK, gates_NK = (
+  def local(x_UTD, experts_UTJ, gates_UTJ, weights):
+    x_ND, experts_NJ, gates_NJ = (
       jax.lax.all_gather(y.reshape(-1, y.shape[-1]), over_experts, tiled=True)
       if over_experts
       else y.reshape(-1, y.shape[-1])
-      for y in (x_GTD, experts_GTK, gates_GTK)
+      for y in (x_UTD, experts_UTJ, gates_UTJ)
     )
     held = weights.widen[0].shape[0]
-    experts_A = experts_NK.reshape(-1)
+    experts_A = experts_NJ.reshape(-1)
     if over_experts:
       experts_A -= jax.lax.axis_index(over_experts) * held
       # Those of other devices come last, and have no slots.
@@ -182,14 +182,14 @@ def dropless(
         bias = jnp.where(first, bias, 0)
       return multiply(x_SF, (kernel, bias))
 
-    x_SD = routing.gather(x_ND, blocks.slots, K)
+    x_SD = routing.gather(x_ND, blocks.slots, J)
     y_SD = _feed_forward(x_SD, weights, form, multiply, narrow)
-    y_ND = routing.combine(y_SD, blocks.slots, gates_NK).astype(x_ND.dtype)
+    y_ND = routing.combine(y_SD, blocks.slots, gates_NJ).astype(x_ND.dtype)
     # Tokens are fewer than slots.
     y_ND = jax.lax.psum(y_ND, over_width)
     if over_experts:
       y_ND = jax.lax.psum_scatter(y_ND, over_experts, tiled=True)
-    return y_ND.reshape(x_GTD.shape)
+    return y_ND.reshape(x_UTD.shape)
 
   tokens = ('batch', None, None)
   wide: Any = ('expert', None, 'mlp'), ('expert', 'mlp')
@@ -198,10 +198,10 @@ def dropless(
   axes = Weights(wide, gate, narrow_axes)
   run = devices.per_device(local, (tokens, tokens, tokens, axes), tokens)
   # Rows of zeros, where there are too few to split, as in generation.
-  G = len(x_GTD)
-  more = -G % devices.num_parts('batch')
-  x_GTD, experts_GTK, gates_GTK = (
+  U = len(x_UTD)
+  more = -U % devices.num_parts('batch')
+  x_UTD, experts_UTJ, gates_UTJ = (
     jnp.pad(y, ((0, more), (0, 0), (0, 0)))
-    for y in (x_GTD, choices.experts_NK, choices.gates_NK)
+    for y in (x_UTD, choices.experts_NJ, choices.gates_NJ)
   )
-  return run(x_GTD, experts_GTK, gates_GTK, weights)[:G]
+  return run(x_UTD, experts_UTJ, gates_UTJ, weights)[:U]

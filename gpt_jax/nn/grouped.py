@@ -3,8 +3,8 @@
 """Matrix products of rows that are grouped by expert, none of them dropped.
 
 How many rows an expert gets is known only when the program runs, its shapes
-are fixed before. So the rows of each expert fill whole blocks of M rows: at
-most A / M + E blocks for A rows, whatever the loads. (`jax.lax.ragged_dot`
+are fixed before. So the rows of each expert fill whole blocks of Y rows: at
+most A / Y + E blocks for A rows, whatever the loads. (`jax.lax.ragged_dot`
 needs no blocks, but computes every row with every expert on a CPU, and in the
 gradient of the weights everywhere.)
 """
@@ -23,10 +23,10 @@ BLOCK = 128
 
 
 class Blocks(NamedTuple):
-  """X blocks of M rows, each of one expert.
+  """X blocks of Y rows, each of one expert.
 
   Attributes:
-    slots: the place of each assignment among the X M rows.
+    slots: the place of each assignment among the X Y rows.
     owners_X: the expert of each block.
     count: how many blocks are in use, from the first on; at most X.
     sizes_Z: the rows of all blocks of each expert; then those not in use.
@@ -73,9 +73,9 @@ def matmul(x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks) -> jax.Array:
   """
   if devices.platform() == 'tpu':
     return by_kernel(x_SD, w_EDF, blocks)
-  x_XMD = x_SD.reshape(len(blocks.owners_X), -1, x_SD.shape[-1])
-  y_XMF: Any = by_block(x_XMD, w_EDF, blocks.owners_X, blocks.count)
-  return y_XMF.reshape(len(x_SD), -1)
+  x_XYD = x_SD.reshape(len(blocks.owners_X), -1, x_SD.shape[-1])
+  y_XYF: Any = by_block(x_XYD, w_EDF, blocks.owners_X, blocks.count)
+  return y_XYF.reshape(len(x_SD), -1)
 
 
 def by_kernel(
@@ -94,7 +94,7 @@ def _tiling(rows: int, inner: int, outer: int) -> tuple[int, int, int]:
 
 @jax.custom_vjp
 def by_block(
-  x_XMD: jax.Array, w_EDF: jax.Array, owners_X: jax.Array, count: jax.Array
+  x_XYD: jax.Array, w_EDF: jax.Array, owners_X: jax.Array, count: jax.Array
 ) -> jax.Array:
   """Block x times w[owners[x]], for the first `count` blocks; zero after.
 
@@ -102,31 +102,31 @@ def by_block(
   weights for each block.
   """
 
-  def body(i, y_XMF):
-    return y_XMF.at[i].set(x_XMD[i] @ w_EDF[owners_X[i]])
+  def body(i, y_XYF):
+    return y_XYF.at[i].set(x_XYD[i] @ w_EDF[owners_X[i]])
 
-  shape = (*x_XMD.shape[:2], w_EDF.shape[2])
-  return jax.lax.fori_loop(0, count, body, jnp.zeros(shape, x_XMD.dtype))
+  shape = (*x_XYD.shape[:2], w_EDF.shape[2])
+  return jax.lax.fori_loop(0, count, body, jnp.zeros(shape, x_XYD.dtype))
 
 
-def _by_block(x_XMD, w_EDF, owners_X, count):
-  saved = x_XMD, w_EDF, owners_X, count
+def _by_block(x_XYD, w_EDF, owners_X, count):
+  saved = x_XYD, w_EDF, owners_X, count
   return by_block(*saved), saved
 
 
-def _by_block_gradient(saved, dy_XMF):
-  x_XMD, w_EDF, owners_X, count = saved
+def _by_block_gradient(saved, dy_XYF):
+  x_XYD, w_EDF, owners_X, count = saved
 
   def body(i, grads):
-    dx_XMD, dw_EDF = grads
-    owner, dy_MF = owners_X[i], dy_XMF[i]
-    dx_XMD = dx_XMD.at[i].set(dy_MF @ w_EDF[owner].T)
-    part_DF = jnp.matmul(x_XMD[i].T, dy_MF, preferred_element_type=jnp.float32)
-    return dx_XMD, dw_EDF.at[owner].add(part_DF)
+    dx_XYD, dw_EDF = grads
+    owner, dy_YF = owners_X[i], dy_XYF[i]
+    dx_XYD = dx_XYD.at[i].set(dy_YF @ w_EDF[owner].T)
+    part_DF = jnp.matmul(x_XYD[i].T, dy_YF, preferred_element_type=jnp.float32)
+    return dx_XYD, dw_EDF.at[owner].add(part_DF)
 
-  start = jnp.zeros_like(x_XMD), jnp.zeros(w_EDF.shape, jnp.float32)
-  dx_XMD, dw_EDF = jax.lax.fori_loop(0, count, body, start)
-  return dx_XMD, dw_EDF.astype(w_EDF.dtype), None, None
+  start = jnp.zeros_like(x_XYD), jnp.zeros(w_EDF.shape, jnp.float32)
+  dx_XYD, dw_EDF = jax.lax.fori_loop(0, count, body, start)
+  return dx_XYD, dw_EDF.astype(w_EDF.dtype), None, None
 
 
 by_block.defvjp(_by_block, _by_block_gradient)

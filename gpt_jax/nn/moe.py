@@ -3,7 +3,7 @@
 """Switch: a feed-forward layer of experts, of which each token takes one.
 
 y = p_i(x) E_i(x), p = softmax(x W_r), i = argmax p (Fedus et al., 2021: Switch
-Transformers, equations 1 and 2). Suffixes: G groups of T tokens, E experts, C
+Transformers, equations 1 and 2). Suffixes: U groups of T tokens, E experts, C
 capacity; others as in `routing`.
 """
 
@@ -121,7 +121,7 @@ class Switch(nn.Module):
     """[B, L, D] -> [B, L, D].
 
     Decoding drops nothing: where a text was cut into calls must not matter.
-    Sows `router_logits` [B, L, E] and `router_kept` [B, L, K] into
+    Sows `router_logits` [B, L, E] and `router_kept` [B, L, J] into
     `intermediates`.
     """
     router, training = self.router, self.has_rng('dropout')
@@ -132,36 +132,36 @@ class Switch(nn.Module):
     if router.limited(training) and not whole:
       T = router.group_of(B, L)
       capacity = router.capacity_of(T, training)
-    x_GTD = x_BLD.reshape(-1, T, D)
-    logits_GTE = self._logits(x_GTD, training)
-    choices = routing.choose(logits_GTE, router.top_k, router.renormalize)
+    x_UTD = x_BLD.reshape(-1, T, D)
+    logits_UTE = self._logits(x_UTD, training)
+    choices = routing.choose(logits_UTE, router.top_k, router.renormalize)
     weights = self._weights(D)
     if capacity is None:
-      y_GTD = experts.dropless(x_GTD, choices, weights, self.form)
-      kept_GTK = jnp.ones_like(choices.experts_NK, bool)
+      y_UTD = experts.dropless(x_UTD, choices, weights, self.form)
+      kept_UTJ = jnp.ones_like(choices.experts_NJ, bool)
     else:
-      y_GTD, kept_GTK = experts.with_capacity(
-        x_GTD, choices, weights, self.form, capacity
+      y_UTD, kept_UTJ = experts.with_capacity(
+        x_UTD, choices, weights, self.form, capacity
       )
     if not self.is_initializing():  # or it would stand beside the parameters
-      stats = _stats(router, logits_GTE, choices, kept_GTK)
+      stats = _stats(router, logits_UTE, choices, kept_UTJ)
       self.sow('router', 'stats', stats)
-    for name, value in (('logits', logits_GTE), ('kept', kept_GTK)):
+    for name, value in (('logits', logits_UTE), ('kept', kept_UTJ)):
       self.sow('intermediates', f'router_{name}', value.reshape(B, L, -1))
-    return y_GTD.reshape(B, L, D)
+    return y_UTD.reshape(B, L, D)
 
-  def _logits(self, x_GTD: jax.Array, training: bool) -> jax.Array:
+  def _logits(self, x_UTD: jax.Array, training: bool) -> jax.Array:
     """Float32 throughout, whatever else is computed in (section 2.4)."""
-    D, E = x_GTD.shape[-1], self.router.num_experts
+    D, E = x_UTD.shape[-1], self.router.num_experts
     scale = nn.initializers.variance_scaling(0.1, 'fan_in', 'truncated_normal')
     kernel, bias = _Router(scale, (D, E), self.router.bias, name='router')()
-    x_GTD = x_GTD.astype(jnp.float32)
+    x_UTD = x_UTD.astype(jnp.float32)
     if training and self.router.jitter:
       eps = self.router.jitter
-      x_GTD *= jax.random.uniform(
-        self.make_rng('dropout'), x_GTD.shape, jnp.float32, 1 - eps, 1 + eps
+      x_UTD *= jax.random.uniform(
+        self.make_rng('dropout'), x_UTD.shape, jnp.float32, 1 - eps, 1 + eps
       )
-    logits = jnp.einsum('GTD,DE->GTE', x_GTD, kernel, precision='highest')
+    logits = jnp.einsum('UTD,DE->UTE', x_UTD, kernel, precision='highest')
     return logits if bias is None else logits + bias[None, None]
 
   def _weights(self, d_model: int) -> experts.Weights:
@@ -199,22 +199,22 @@ class _Router(nn.Module):
 
 def _stats(
   router: Router,
-  logits_GTE: jax.Array,
+  logits_UTE: jax.Array,
   choices: Choices,
-  kept_GTK: jax.Array,
+  kept_UTJ: jax.Array,
 ) -> Stats:
   """Over groups: the mean of each group's own."""
-  probs_GTE, E = choices.probs_NE, router.num_experts
-  chosen_GTKE = jax.nn.one_hot(choices.experts_NK, E, dtype=bool)
-  load_GE = jnp.mean(chosen_GTKE, axis=(1, 2), dtype=jnp.float32)
-  balance = jnp.mean(jax.vmap(routing.load_balance)(probs_GTE, load_GE))
-  log_z_GT = jax.nn.logsumexp(logits_GTE, axis=-1)
-  z_loss = jnp.mean(jnp.square(log_z_GT))
-  log_probs = logits_GTE - log_z_GT[..., None]
+  probs_UTE, E = choices.probs_NE, router.num_experts
+  chosen_UTJE = jax.nn.one_hot(choices.experts_NJ, E, dtype=bool)
+  load_UE = jnp.mean(chosen_UTJE, axis=(1, 2), dtype=jnp.float32)
+  balance = jnp.mean(jax.vmap(routing.load_balance)(probs_UTE, load_UE))
+  log_z_UT = jax.nn.logsumexp(logits_UTE, axis=-1)
+  z_loss = jnp.mean(jnp.square(log_z_UT))
+  log_probs = logits_UTE - log_z_UT[..., None]
   return Stats(
-    jnp.mean(load_GE, axis=0),
-    1 - jnp.mean(kept_GTK, dtype=jnp.float32),
-    -jnp.mean(jnp.sum(probs_GTE * log_probs, axis=-1)),
+    jnp.mean(load_UE, axis=0),
+    1 - jnp.mean(kept_UTJ, dtype=jnp.float32),
+    -jnp.mean(jnp.sum(probs_UTE * log_probs, axis=-1)),
     balance,
     z_loss,
     router.balance * balance + router.z_loss * z_loss,

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which expert takes which token: pure functions, all shapes static.
 
-More suffixes: N tokens, T tokens of a group, K choices of a token, A = T K
-assignments (choice k of token t is assignment t K + k), E experts, S slots
+More suffixes: N tokens, T tokens of a group, J choices of a token, A = T J
+assignments (choice j of token t is assignment t J + j), E experts, S slots
 (the places of the experts' inputs, one token each).
 """
 
@@ -19,8 +19,8 @@ class Choices(NamedTuple):
   """The experts of each token, and the factors of their outputs."""
 
   probs_NE: jax.Array
-  experts_NK: jax.Array
-  gates_NK: jax.Array
+  experts_NJ: jax.Array
+  gates_NJ: jax.Array
 
 
 def choose(logits_NE: jax.Array, top_k: int, renormalize: bool) -> Choices:
@@ -36,13 +36,13 @@ def choose(logits_NE: jax.Array, top_k: int, renormalize: bool) -> Choices:
   probs_NE = jax.nn.softmax(logits_NE, axis=-1)
   if top_k == 1:
     # As top_k has it, but faster.
-    experts_NK = jnp.argmax(probs_NE, axis=-1, keepdims=True)
-    gates_NK = jnp.max(probs_NE, axis=-1, keepdims=True)
+    experts_NJ = jnp.argmax(probs_NE, axis=-1, keepdims=True)
+    gates_NJ = jnp.max(probs_NE, axis=-1, keepdims=True)
   else:
-    gates_NK, experts_NK = jax.lax.top_k(probs_NE, top_k)
+    gates_NJ, experts_NJ = jax.lax.top_k(probs_NE, top_k)
   if renormalize:
-    gates_NK /= jnp.sum(gates_NK, axis=-1, keepdims=True)
-  return Choices(probs_NE, experts_NK.astype(jnp.int32), gates_NK)
+    gates_NJ /= jnp.sum(gates_NJ, axis=-1, keepdims=True)
+  return Choices(probs_NE, experts_NJ.astype(jnp.int32), gates_NJ)
 
 
 def load_balance(probs_NE: jax.Array, fractions_E: jax.Array) -> jax.Array:
@@ -129,25 +129,25 @@ def place(
 
 
 @jax.custom_vjp
-def move(x_ND: jax.Array, from_M: jax.Array, to_NK: jax.Array) -> jax.Array:
-  """y[m] = x[from_M[m]], and zero where that is out of range.
+def move(x_ND: jax.Array, from_Q: jax.Array, to_NJ: jax.Array) -> jax.Array:
+  """y[q] = x[from_Q[q]], and zero where that is out of range.
 
   Args:
     x_ND: rows.
-    from_M: the row for each of M results.
-    to_NK: the inverse: up to K results that each row is moved to; M: none.
+    from_Q: the row for each of Q results.
+    to_NJ: the inverse: up to J results that each row is moved to; Q: none.
       With it the gradient gathers too; TPUs scatter slowly.
   """
-  del to_NK
-  return x_ND.at[from_M].get(mode='fill', fill_value=0)
+  del to_NJ
+  return x_ND.at[from_Q].get(mode='fill', fill_value=0)
 
 
-def _move(x_ND, from_M, to_NK):
-  return move(x_ND, from_M, to_NK), to_NK
+def _move(x_ND, from_Q, to_NJ):
+  return move(x_ND, from_Q, to_NJ), to_NJ
 
 
-def _move_gradient(to_NK, dy_MD):
-  picked: Any = dy_MD.at[to_NK].get(mode='fill', fill_value=0)
+def _move_gradient(to_NJ, dy_QD):
+  picked: Any = dy_QD.at[to_NJ].get(mode='fill', fill_value=0)
   return jnp.sum(picked, axis=1), None, None
 
 
@@ -156,12 +156,12 @@ move.defvjp(_move, _move_gradient)
 
 def gather(x_ND: jax.Array, slots: Slots, top_k: int) -> jax.Array:
   """The tokens in their slots: [T, D] to [S, D], zero where one is empty."""
-  to_NK = slots.slots_A.reshape(-1, top_k)
-  return move(x_ND, slots.sources_S // top_k, to_NK)
+  to_NJ = slots.slots_A.reshape(-1, top_k)
+  return move(x_ND, slots.sources_S // top_k, to_NJ)
 
 
-def combine(y_SD: jax.Array, slots: Slots, gates_NK: jax.Array) -> jax.Array:
-  """sum_k gate_k y_k: [S, D] to float32 [T, D]; a dropped choice adds zero."""
+def combine(y_SD: jax.Array, slots: Slots, gates_NJ: jax.Array) -> jax.Array:
+  """sum_j gate_j y_j: [S, D] to float32 [T, D]; a dropped choice adds zero."""
   picked_AD: Any = move(y_SD, slots.slots_A, slots.sources_S[:, None])
-  picked_NKD = picked_AD.reshape(*gates_NK.shape, -1)
-  return jnp.sum(gates_NK[..., None] * picked_NKD, axis=-2)
+  picked_NJD = picked_AD.reshape(*gates_NJ.shape, -1)
+  return jnp.sum(gates_NJ[..., None] * picked_NJD, axis=-2)

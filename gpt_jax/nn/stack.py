@@ -171,7 +171,7 @@ def layer_routers(
 
   Returns:
     `logits` [N, B, L, E] of its N layers with experts, and `kept`
-    [N, B, L, K], whether each choice found room.
+    [N, B, L, J], whether each choice found room.
   """
   period = intermediates[stack]['periods']
   names = [name for name in period if name.startswith('block_')]

@@ -6,7 +6,8 @@ One module for decoders, encoders and encoder-decoders. Its fields are the
 schema of `config.model`: `Transformer(**config.model)`.
 Legend of array suffixes, here and in all of `nn/`: B batch, L length,
 M memory length, D model, H heads, G key/value heads, K head size, F hidden,
-V vocabulary, R heads for each key/value head.
+V vocabulary, R heads for each key/value head, W width of a cluster's vectors;
+`routing` and `moe` have those of experts.
 """
 
 import functools

@@ -32,10 +32,10 @@ COLLAPSED = [
 
 def test_load_balance_of_the_balanced_example():
   choices = routing.choose(jnp.log(jnp.asarray(BALANCED)), 1, False)
-  assert choices.experts_NK.tolist() == [
+  assert choices.experts_NJ.tolist() == [
     [i] for i in [0] * 4 + [1] * 3 + [2] * 3
   ]
-  fractions = np.bincount(np.ravel(choices.experts_NK)) / 10
+  fractions = np.bincount(np.ravel(choices.experts_NJ)) / 10
   found = routing.load_balance(choices.probs_NE, np.float32(fractions))
   assert float(found) / 3 == pytest.approx(0.3384, abs=5e-5)
 
@@ -63,8 +63,8 @@ def test_choose(top_k, renormalize):
   if renormalize:
     gates /= gates.sum(-1, keepdims=True)
   found = routing.choose(np.float32(logits), top_k, renormalize)
-  np.testing.assert_array_equal(found.experts_NK, order)
-  np.testing.assert_allclose(found.gates_NK, gates, rtol=1e-5)
+  np.testing.assert_array_equal(found.experts_NJ, order)
+  np.testing.assert_allclose(found.gates_NJ, gates, rtol=1e-5)
   np.testing.assert_allclose(found.probs_NE, probs, rtol=1e-5)
 
 
