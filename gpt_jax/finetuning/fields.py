@@ -19,7 +19,7 @@ from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import trained as trained_lib
 
 
 def set_model(
@@ -171,7 +171,7 @@ def set_order(config: Config, workdir: str) -> None:
   config.finetune.order = ORDER
   if not os.path.exists(os.path.join(workdir, 'config.json')):
     return
-  tuned = run_lib.read_config(workdir).get('finetune')
+  tuned = trained_lib.read_config(workdir).get('finetune')
   if tuned is None or tuned.get('order') is not None:
     return  # what differs is told where all fields are compared
   if not os.path.exists(os.path.join(workdir, RESULT)):

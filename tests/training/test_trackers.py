@@ -118,10 +118,8 @@ def training(workdir, text):
   config.model.context_length = 13
   run = SimpleNamespace(config=config)
   data = SimpleNamespace(rows_per_epoch=7)
-  history = History(str(workdir), store="")
+  history = History(str(workdir), store='')
   return TrainingRun(run, str(workdir), data, None, history)
-    run, str(workdir), data, None, History(str(workdir), store='')
-  )
 
 
 def test_wandb_gets_the_numbers_and_keeps_its_run(tmp_path, runs):
