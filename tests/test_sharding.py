@@ -13,7 +13,7 @@ from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
 
 
@@ -150,7 +150,7 @@ def test_a_vocabulary_or_few_key_value_heads_may_stay_whole():
 def test_build_says_what_does_not_fit(change, message):
   config = config_lib.resolve(tiny.config(**{**tiny.MESHABLE, **change}))
   with pytest.raises(UsageError) as error:
-    run_lib.build(config)
+    parts_lib.build(config)
   assert str(error.value) == message
 
 
@@ -232,7 +232,7 @@ SHARDS = {
 @pytest.mark.parametrize('sizes', SHARDS)
 def test_each_device_holds_its_part(sizes):
   run = tiny.build(tiny.config(**tiny.MESHABLE), sizes)
-  shapes = run_lib.abstract_state(run)
+  shapes = parts_lib.abstract_state(run)
   state = jax.tree.map(
     lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), shapes
   )

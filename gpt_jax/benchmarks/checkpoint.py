@@ -24,9 +24,9 @@ from gpt_jax.checkpoints.fingerprints import fingerprint
 from gpt_jax.config import Config
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check, loop, metrics
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.history import History
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 from gpt_jax.training.store_data import StoreData
 from gpt_jax.training.training_run import TrainingRun
 
@@ -37,24 +37,26 @@ ROUNDS = 3
 def measure(config: Config, steps: int) -> dict:
   """Measures `SAVES` saves, and `ROUNDS` times `steps` steps of each loop."""
   device_check.check_devices(config)
-  run = run_lib.build(config)
-  state = run_lib.init_state(run)
-  compiled = compiled_lib.compile_train_step(run)
-  batch = run.put(
+  parts = parts_lib.build(config)
+  state = parts_lib.init_state(parts)
+  compiled = compiled_lib.compile_train_step(parts)
+  batch = parts.put(
     {
       name: np.ones(x.shape, x.dtype)
-      for name, x in compiled_lib.abstract_batch(run, config.batch.size).items()
+      for name, x in compiled_lib.abstract_batch(
+        parts, config.batch.size
+      ).items()
     },
     config.batch.size,
   )
   state, _ = _steps(compiled.call, state, batch, 2)
   with tempfile.TemporaryDirectory() as folder:
     saves = _saves(compiled.call, state, batch, folder)
-  state = run_lib.init_state(run)
+  state = parts_lib.init_state(parts)
   with tempfile.TemporaryDirectory() as folder:
-    loops = _loops(run, compiled.call, state, batch, steps, folder)
+    loops = _loops(parts, compiled.call, state, batch, steps, folder)
   return {
-    'device': run.mesh.devices.flat[0].device_kind,
+    'device': parts.mesh.devices.flat[0].device_kind,
     'parameters': sum(x.size for x in jax.tree.leaves(state.params)),
     **saves,
     **loops,
@@ -97,17 +99,17 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
 
 
 def _loops(
-  run: Run, step: Any, state: Any, batch: Any, steps: int, folder: str
+  parts: Parts, step: Any, state: Any, batch: Any, steps: int, folder: str
 ) -> dict:
   """Seconds per step of the bare step and of `loop.fit`, in alternation."""
-  config = run.config
+  config = parts.config
   store = random_store(
     num_tokens=64 * config.model.context_length * config.batch.size,
     vocab_size=config.model.vocab_size,
   )
   length = config.model.context_length
   data = StoreData(store, length=length, seed=config.seed)
-  part = run._replace(config=_short(config, steps))
+  part = parts._replace(config=_short(config, steps))
   whole = state.step.sharding
   bare, full = [], []
   for i in range(ROUNDS):

@@ -21,7 +21,7 @@ from gpt_jax.config import Config
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.step import mean_gradients
 
 # Factor for a third config, with more experts at the same number of tokens.
@@ -103,24 +103,28 @@ def _more(call: spec.Call) -> str:
 def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
   """Loss and gradient, the update, and the temporary bytes of the first."""
   device_check.check_devices(config)
-  run = run_lib.build(config)
-  state = run_lib.init_state(run)
-  model, rows = config.model, run.ramp.stages[-1].rows
+  parts = parts_lib.build(config)
+  state = parts_lib.init_state(parts)
+  model, rows = config.model, parts.ramp.stages[-1].rows
   ids = np.random.default_rng(0).integers(
     model.vocab_size, size=(rows, model.context_length + 1), dtype=np.int32
   )
-  batch = run.put(run.objective.make_batch(ids), rows)
+  batch = parts.put(parts.objective.make_batch(ids), rows)
   key = jax.random.key(0)
 
   def gradient(params, batch, key):
     return mean_gradients(
-      params, batch, key, objective=run.objective, num_micro=run.num_micro(rows)
+      params,
+      batch,
+      key,
+      objective=parts.objective,
+      num_micro=parts.num_micro(rows),
     )
 
-  with sharding.use(run.mesh, run.rules):
+  with sharding.use(parts.mesh, parts.rules):
     gradient = jax.jit(gradient).lower(state.params, batch, key).compile()
     grads = gradient(state.params, batch, key)[-1]
-    update = jax.jit(run.optimizer.update)
+    update = jax.jit(parts.optimizer.update)
     update = update.lower(grads, state.opt_state, state.params).compile()
   memory: Any = gradient.memory_analysis()
   return (

@@ -19,7 +19,7 @@ from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.store import TokenStore
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 
 # Steps before the clock starts, to warm up.
 WARM_UP = 3
@@ -28,12 +28,12 @@ WARM_UP = 3
 def measure(config: Config, steps: int) -> dict:
   """Trains `WARM_UP` + `steps` steps on random tokens and measures the last."""
   device_check.check_devices(config)
-  run = run_lib.build(config)
-  state = run_lib.init_state(run)
+  parts = parts_lib.build(config)
+  state = parts_lib.init_state(parts)
   # The peak is measured before and after, since the load of the machine varies.
-  peak, source = flops.peak(run.mesh.devices.flat[0])
-  compiled = compiled_lib.compile_train_step(run)
-  model, rows = config.model, run.ramp.stages[-1].rows
+  peak, source = flops.peak(parts.mesh.devices.flat[0])
+  compiled = compiled_lib.compile_train_step(parts)
+  model, rows = config.model, parts.ramp.stages[-1].rows
   batches = pipeline.batches(
     random_store(
       num_tokens=64 * model.context_length * rows, vocab_size=model.vocab_size
@@ -43,11 +43,11 @@ def measure(config: Config, steps: int) -> dict:
     start=0,
     stop=WARM_UP + steps,
     rows=lambda step: (step * rows, rows),
-    host_rows=run.host_rows,
-    make_batch=run.objective.make_batch,
+    host_rows=parts.host_rows,
+    make_batch=parts.objective.make_batch,
   )
   times, waits = [], []
-  batch = run.put(next(batches), rows)
+  batch = parts.put(next(batches), rows)
   start = time.perf_counter()
   for _ in range(WARM_UP + steps):
     # As in training, the next batch is fetched while the step runs.
@@ -56,24 +56,24 @@ def measure(config: Config, steps: int) -> dict:
     following = next(batches, None)
     waits.append(time.perf_counter() - fetch)
     if following is not None:
-      batch = run.put(following, rows)
+      batch = parts.put(following, rows)
     jax.block_until_ready((state, out))
     now = time.perf_counter()
     times.append(now - start)
     start = now
   times, waits = times[WARM_UP:], waits[WARM_UP:]
   if source.endswith('matmuls'):
-    peak = max(peak, flops.peak(run.mesh.devices.flat[0])[0])
+    peak = max(peak, flops.peak(parts.mesh.devices.flat[0])[0])
   seconds = statistics.median(times)
   rate = rows * model.context_length / seconds
-  peaks = peak * run.mesh.size
+  peaks = peak * parts.mesh.size
   per_token = flops.per_token(config, state.params)
   causal = flops.per_token_causal(config, state.params)
   # FLOPs of the matrix products of a step, per token.
   compiler = compiled.flops / (rows * model.context_length)
   return {
-    'device': run.mesh.devices.flat[0].device_kind,
-    'num_devices': run.mesh.size,
+    'device': parts.mesh.devices.flat[0].device_kind,
+    'num_devices': parts.mesh.size,
     'steps': steps,
     'compile_seconds': compiled.seconds,
     'step_seconds': seconds,

@@ -33,7 +33,7 @@ from gpt_jax.hf.vocabulary import tokenizer_name
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import trained as trained_lib
 
 # What an import leaves in its workdir for an export.
@@ -137,8 +137,8 @@ def to_hf(workdir: str, folder: str) -> None:
   """
   if os.path.exists(os.path.join(folder, 'config.json')):
     raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')
-  run, state = trained_lib.restore(workdir)
-  model, options = run.model, {}
+  parts, state = trained_lib.restore(workdir)
+  model, options = parts.model, {}
   origin = files.read(workdir, ORIGIN)
   if origin is not None:
     known = json_file.parse(
@@ -148,7 +148,7 @@ def to_hf(workdir: str, folder: str) -> None:
       needs=('config', 'kind', 'names'),
     )
     known['names'] = tuple(known['names'])
-    model = hf.Imported(**run.config.model, origin=hf.Origin(**known))
+    model = hf.Imported(**parts.config.model, origin=hf.Origin(**known))
   contents = {}
   if os.path.isdir(os.path.join(workdir, 'tokenizer')):
     path = os.path.join(workdir, 'tokenizer')
@@ -178,11 +178,11 @@ def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
 
 def _save_state(config: config_lib.Config, params: Any, workdir: str) -> None:
   """Writes the checkpoint of step 0."""
-  run = run_lib.build(config)
-  params = jax.device_put(params, run.shardings.params)
+  parts = parts_lib.build(config)
+  params = jax.device_put(params, parts.shardings.params)
   opt_state = jax.jit(
-    run.optimizer.init, out_shardings=run.shardings.opt_state
+    parts.optimizer.init, out_shardings=parts.shardings.opt_state
   )(params)
-  step = jax.device_put(jnp.int32(0), run.shardings.step)
+  step = jax.device_put(jnp.int32(0), parts.shardings.step)
   checkpointer = checkpoint.Checkpointer(workdir)
   checkpointer.finish(TrainState(step, params, opt_state))

@@ -69,7 +69,7 @@ def main(args: cli.Args) -> None:
   if not all(args.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
   trained = trained_lib.load(args.workdir)
-  model, params = in_place(trained.run.model, trained.state.eval_params)
+  model, params = in_place(trained.parts.model, trained.state.eval_params)
   found = []
   for prompt in args.prompt:
     samples = continue_prompt(

@@ -31,8 +31,8 @@ from gpt_jax.runtime.log import log
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.loop import fit
 from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.parts import Parts
 from gpt_jax.training.pretraining import start
-from gpt_jax.training.run import Run
 
 
 def define(values: flags.FlagValues) -> None:
@@ -77,12 +77,12 @@ def train(config: Config, workdir: str) -> None:
         log.info('drew %s', path)
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)
-    sample(training.run, state, workdir)
+    sample(training.parts, state, workdir)
 
 
-def sample(run: Run, state: TrainState, workdir: str) -> None:
+def sample(parts: Parts, state: TrainState, workdir: str) -> None:
   """Continues `log.sample_prompt`, into samples.txt and onto the log."""
-  config = run.config
+  config = parts.config
   if not config.log.sample_prompt or not config.log.sample_tokens:
     return
   if jax.process_count() > 1:
@@ -90,7 +90,7 @@ def sample(run: Run, state: TrainState, workdir: str) -> None:
     return
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   text = prompt.continue_prompt(
-    run.model,
+    parts.model,
     state.eval_params,
     tokenizer,
     config.log.sample_prompt,

@@ -15,7 +15,7 @@ from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.spec import UsageError
 from gpt_jax.training.held_out import HeldOut
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 
 def tasks(config: Config) -> list[suite.Named]:
@@ -52,16 +52,16 @@ class HeldOutAndTasks:
 
   def __init__(
     self,
-    run: Run,
+    parts: Parts,
     *,
     sets: Mapping[str, EvalSet],
     tasks: Sequence[suite.Named],
     tokenizer: Tokenizer,
   ):
     """Takes the held-out sets, and the tasks, which are run zero-shot."""
-    self._held_out = HeldOut(run, sets)
+    self._held_out = HeldOut(parts, sets)
     self._tasks = tasks
-    self._scorer = Scorer(run, None, tokenizer)
+    self._scorer = Scorer(parts, None, tokenizer)
 
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False

@@ -104,7 +104,7 @@ class GptJax(_Base):
       )
     out = []
     decoder = sample.in_place(
-      self._trained.run.model, self._trained.state.eval_params
+      self._trained.parts.model, self._trained.state.eval_params
     )
     with progress.bar('requests') as report:
       for number, (request, way) in enumerate(zip(requests, ways, strict=True)):
@@ -123,12 +123,12 @@ class GptJax(_Base):
     *,
     seed: int,
   ) -> str:
-    run, tokenizer = self._trained.run, self._scorer.tokenizer
+    parts, tokenizer = self._trained.parts, self._scorer.tokenizer
     room = self._scorer.context_length - way.max_tokens
     # Truncate long prompts from the left, as lm-eval's other models do.
     ids = [tokenizer.eos_id, *map(int, tokenizer.encode(prompt))][-room:]
     stops = way.stops
-    with sharding.use(run.mesh, run.rules):
+    with sharding.use(parts.mesh, parts.rules):
       (new,) = sample.generate(
         *decoder,
         [ids],

@@ -37,7 +37,7 @@ def of_run(
   Writes overlap.json, with the texts, to `folder`; gives its path too.
   """
   texts = {named.name: named.task.texts() for named in tasks}
-  store = TokenStore.open(store_data.data_folder(trained.run.config, workdir))
+  store = TokenStore.open(store_data.data_folder(trained.parts.config, workdir))
   figures, found = find(texts, store, trained.tokenizer, report)
   path = os.path.join(folder, 'overlap.json')
   write(path, found)

@@ -23,7 +23,7 @@ from gpt_jax.decoding import sample
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 from gpt_jax.training.trained import Trained
 
 # Logits held at once: 128 MiB of float32.
@@ -104,18 +104,18 @@ def row(
 class Scorer:
   """Scores rows with a trained model."""
 
-  def __init__(self, run: Run, params: Any, tokenizer: Tokenizer):
+  def __init__(self, parts: Parts, params: Any, tokenizer: Tokenizer):
     """Takes the parameters, which may be replaced later.
 
     Programs are compiled on first use.
     """
     self.tokenizer = tokenizer
-    self.context_length: int = run.config.model.context_length
-    self._run, self.params = run, params
+    self.context_length: int = parts.config.model.context_length
+    self._parts, self.params = parts, params
     self._score = jax.jit(
-      functools.partial(score_rows, model=run.model),
+      functools.partial(score_rows, model=parts.model),
       static_argnames='width',
-      out_shardings=sharding.replicated(run.mesh),
+      out_shardings=sharding.replicated(parts.mesh),
     )
 
   def requests(
@@ -172,8 +172,8 @@ class Scorer:
     rows = [Row(np.array(i, np.int32), max_tokens) for i in ids]
     found = journal.start(_digest(rows))
     missing = [i for i in range(len(ids)) if i not in found]
-    size = self._run.eval_rows
-    decoder = sample.in_place(self._run.model, self.params)
+    size = self._parts.eval_rows
+    decoder = sample.in_place(self._parts.model, self.params)
     for start in range(0, len(missing), size):
       indices = missing[start : start + size]
       new = self._continued(decoder, [ids[i] for i in indices], max_tokens)
@@ -190,7 +190,7 @@ class Scorer:
     max_tokens: int,
   ) -> list[str]:
     decode = self.tokenizer.decode
-    with sharding.use(self._run.mesh, self._run.rules):
+    with sharding.use(self._parts.mesh, self._parts.rules):
       new = sample.generate(
         *decoder,
         prompts,
@@ -222,8 +222,8 @@ class Scorer:
 
   def _num_rows(self, length: int) -> int:
     """Rows of a full batch: the tokens of an evaluation batch, with a limit."""
-    run, shards = self._run, self._run.num_shards
-    tokens = min(run.eval_rows * self.context_length, _MOST_TOKENS * shards)
+    parts, shards = self._parts, self._parts.num_shards
+    tokens = min(parts.eval_rows * self.context_length, _MOST_TOKENS * shards)
     rows = min(tokens // length, _MOST_ROWS)
     return max(rows // shards, 1) * shards
 
@@ -231,7 +231,7 @@ class Scorer:
     length = self._padded(max(len(r.ids) for r in rows) - 1)
     # The last batch is padded to a power of two, and not to a full one.
     least = 1 << (len(rows) - 1).bit_length()
-    shards = self._run.num_shards
+    shards = self._parts.num_shards
     num_rows = min(self._num_rows(length), -(-least // shards) * shards)
     width = self._padded(max(r.num_scored for r in rows))
     batch = {
@@ -245,9 +245,9 @@ class Scorer:
       batch['targets'][i, : r.num_scored] = r.ids[-r.num_scored :]
       batch['starts'][i] = len(r.ids) - 1 - r.num_scored
       batch['counts'][i] = r.num_scored
-    mine = self._run.host_rows(num_rows)
-    placed = self._run.put({k: v[mine] for k, v in batch.items()}, num_rows)
-    with sharding.use(self._run.mesh, self._run.rules):
+    mine = self._parts.host_rows(num_rows)
+    placed = self._parts.put({k: v[mine] for k, v in batch.items()}, num_rows)
+    with sharding.use(self._parts.mesh, self._parts.rules):
       sums, greedy = self._score(self.params, placed, width=width)
     sums, greedy = np.asarray(sums, np.float64), np.asarray(greedy)
     return [(float(sums[i]), bool(greedy[i])) for i in range(len(rows))]
@@ -255,7 +255,7 @@ class Scorer:
 
 def scorer(trained: Trained) -> Scorer:
   """Makes a scorer for a run loaded from its workdir."""
-  return Scorer(trained.run, trained.state.eval_params, trained.tokenizer)
+  return Scorer(trained.parts, trained.state.eval_params, trained.tokenizer)
 
 
 def score_rows(

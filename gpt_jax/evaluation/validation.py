@@ -16,13 +16,13 @@ def measure(trained: Trained, workdir: str) -> dict[str, float]:
   Raises:
     UsageError: the run held no text out.
   """
-  config = trained.run.config
+  config = trained.parts.config
   store = TokenStore.open(store_data.data_folder(config, workdir))
   sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
   if not sets:
     raise UsageError(
       'data.holdout=none: this run held no text out; set data.holdout'
     )
-  values = HeldOut(trained.run, sets)(trained.state.eval_params)
+  values = HeldOut(trained.parts, sets)(trained.state.eval_params)
   assert values is not None  # nothing stopped it
   return values

@@ -19,7 +19,7 @@ from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check, loop, opening, trackers
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.metrics import to_json, write_atomically
 from gpt_jax.training.training_run import TrainingRun
@@ -74,7 +74,7 @@ def start(
   device_check.check_devices(config)
   trackers.check(config)
   with workdir_lib.untouched_if_refused(workdir):
-    run = run_lib.build(config)
+    parts = parts_lib.build(config)
     data = TaskData(prepared.splits['train'], seed=config.seed)
 
     def first() -> TrainState:
@@ -82,12 +82,12 @@ def start(
       amount = spec.build(
         'finetune.transfer', tuned.transfer, transfer.TRANSFERS
       )
-      return transfer.init_state(run, params, amount)
+      return transfer.init_state(parts, params, amount)
 
     last = config.schedule.num_steps
-    epochs = run.ramp.offset(last) / data.rows_per_epoch
+    epochs = parts.ramp.offset(last) / data.rows_per_epoch
     return opening.open_run(
-      run,
+      parts,
       workdir,
       data,
       tokenizer=prepared.tokenizer,
@@ -105,7 +105,7 @@ def start(
 
 def selected(training: TrainingRun, state: TrainState) -> TrainState:
   """The state that predicts: the last, or the best of those saved."""
-  if training.run.config.finetune.select == 'last':
+  if training.parts.config.finetune.select == 'last':
     return state
   done = int(state.step)
   judged = dict(training.past(done).held_out)
@@ -114,7 +114,7 @@ def selected(training: TrainingRun, state: TrainState) -> TrainState:
   best = min(steps, key=lambda step: (judged[step], step))
   if best != done:
     found = checkpointer.restore(
-      run_lib.abstract_state(training.run), at_most=best
+      parts_lib.abstract_state(training.parts), at_most=best
     )
     if found is not None and int(found.step) == best:
       log.info('predicting with step %d, the best', best)
@@ -130,7 +130,7 @@ def predicted(
   splits: dict[str, Split],
 ) -> dict[str, Any]:
   """Predictions for some splits, and result.json, which is returned."""
-  evaluation = TaskEvaluation(training.run, split=splits['dev'])
+  evaluation = TaskEvaluation(training.parts, split=splits['dev'])
   measured = {}
   for name, split in splits.items():
     found = evaluation.outputs(state.eval_params, split)

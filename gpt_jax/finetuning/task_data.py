@@ -16,7 +16,7 @@ from gpt_jax.finetuning.tasks import Task
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
 from gpt_jax.training.metrics import HELD_OUT
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 # How `TaskData` orders the examples, for config.json: see data/shuffle.py.
 ORDER = 'shuffle(rounds=12)'
@@ -104,16 +104,16 @@ class TaskData:
     return {'epochs': index / self.rows_per_epoch}
 
   def batches(
-    self, run: Run, start: int, rows: skips.Rows
+    self, parts: Parts, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
     """See `training_run.Data`."""
 
     def batch(step: int) -> pipeline.Batch:
       offset, count = rows(step)
-      numbers = self.row_numbers(offset, count)[run.host_rows(count)]
+      numbers = self.row_numbers(offset, count)[parts.host_rows(count)]
       return self._split.batch(np.array(numbers))
 
-    stop = run.config.schedule.num_steps
+    stop = parts.config.schedule.num_steps
     return pipeline.prefetch(batch, start, stop)
 
 
@@ -135,10 +135,10 @@ class Outputs(NamedTuple):
 class TaskEvaluation:
   """The dev split, measured whenever it is called."""
 
-  def __init__(self, run: Run, *, split: Split):
+  def __init__(self, parts: Parts, *, split: Split):
     """Compiles what the outputs need."""
-    self._run, self._split = run, split
-    self._step = compiled_lib.compile_outputs(run).call
+    self._parts, self._split = parts, split
+    self._step = compiled_lib.compile_outputs(parts).call
 
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
@@ -169,13 +169,13 @@ class TaskEvaluation:
     stop: Callable[[], bool] = lambda: False,
   ) -> Outputs | None:
     """What the model says of any split of the same shape; None: stopped."""
-    rows, count = self._run.eval_rows, len(split.rows)
+    rows, count = self._parts.eval_rows, len(split.rows)
     found = []
     for start in range(0, count, rows):
       # The last batch is filled up with its last example.
       numbers = np.minimum(np.arange(start, start + rows), count - 1)
-      batch = split.batch(numbers[self._run.host_rows(rows)])
-      found.append(self._step(params, self._run.put(batch, rows)))
+      batch = split.batch(numbers[self._parts.host_rows(rows)])
+      found.append(self._step(params, self._parts.put(batch, rows)))
       if stop():
         return None
     raw = np.concatenate(jax.device_get(found))[:count]

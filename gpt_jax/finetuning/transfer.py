@@ -19,7 +19,7 @@ from gpt_jax.nn.pattern import period
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state as state_lib
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 # How many of the lowest layers, with the embeddings; None: all there is; -1:
 # nothing.
@@ -48,39 +48,39 @@ def lowest(count: int) -> Amount:
   return count
 
 
-def init_state(run: Run, params: Any, amount: Amount) -> TrainState:
+def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
   """The first state, split over the devices.
 
   Args:
-    run: what is trained.
+    parts: what is trained.
     params: pre-trained; None: there are none.
     amount: of TRANSFERS.
 
   Raises:
     UsageError: the parameters do not fit the model.
   """
-  key = jax.random.key(run.config.seed)
+  key = jax.random.key(parts.config.seed)
   if amount == -1:
     params = None
 
   def init(key: jax.Array, params: Any) -> TrainState:
-    fresh = state_lib.init_params(run.objective, key)
+    fresh = state_lib.init_params(parts.objective, key)
     if params is not None:
-      fresh = merged(run.model, fresh, params, amount)
+      fresh = merged(parts.model, fresh, params, amount)
     return state_lib.make_init(
-      run.objective._replace(init=lambda _: fresh),
-      run.optimizer,
-      run.precision,
-      run.average,
+      parts.objective._replace(init=lambda _: fresh),
+      parts.optimizer,
+      parts.precision,
+      parts.average,
     )(key)
 
   if params is not None:
     check(
-      jax.eval_shape(lambda k: state_lib.init_params(run.objective, k), key),
+      jax.eval_shape(lambda k: state_lib.init_params(parts.objective, k), key),
       params,
     )
-  with sharding.use(run.mesh, run.rules):
-    return jax.jit(init, out_shardings=run.shardings)(key, params)
+  with sharding.use(parts.mesh, parts.rules):
+    return jax.jit(init, out_shardings=parts.shardings)(key, params)
 
 
 def merged(model: Any, fresh: Any, params: Any, amount: Amount) -> Any:

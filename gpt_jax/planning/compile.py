@@ -20,9 +20,9 @@ from gpt_jax.planning.topologies import GIB, Slices
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.compiled import Compiled
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 _SETTINGS = {
   # Do not look for a TPU, and let several processes compile at once.
@@ -48,7 +48,7 @@ class Memory(NamedTuple):
 class Program(NamedTuple):
   """The compiled training step of one stage of the batch ramp."""
 
-  run: Run
+  parts: Parts
   rows: int  # of its batch
   compiled: Compiled  # `.call.as_text()` is the HLO of one device
   memory: Memory
@@ -108,7 +108,7 @@ def devices(slices: Slices) -> list[Any]:
   return list(topology.devices)
 
 
-def build(config: Config, slices: Slices) -> Run:
+def build(config: Config, slices: Slices) -> Parts:
   """Builds the run of a resolved config on the devices of the slices.
 
   Raises:
@@ -117,17 +117,17 @@ def build(config: Config, slices: Slices) -> Run:
   """
   there = devices(slices)
   device_check.check_devices(config, there)
-  return run_lib.build(config, there)
+  return parts_lib.build(config, there)
 
 
-def compile_stage(run: Run, slices: Slices, rows: int) -> Program:
+def compile_stage(parts: Parts, slices: Slices, rows: int) -> Program:
   """Compiles the step of `rows` rows, as `train` does.
 
   Raises:
     TooLarge: it does not fit the chips.
   """
   try:
-    compiled = compiled_lib.compile_train_step(run, rows)
+    compiled = compiled_lib.compile_train_step(parts, rows)
   except jax.errors.JaxRuntimeError as e:
     needed = _needed(str(e))
     if needed is None:
@@ -143,7 +143,7 @@ def compile_stage(run: Run, slices: Slices, rows: int) -> Program:
   )
   if memory.peak > memory.limit:
     raise TooLarge(rows, memory.peak, memory.limit)
-  return Program(run, rows, compiled, memory)
+  return Program(parts, rows, compiled, memory)
 
 
 def compile_stages(
@@ -163,12 +163,12 @@ def compile_stages(
     UsageError: the config does not fit the devices, or the compiler for TPU
       is not installed.
   """
-  run = build(config, slices)
-  rows = run.stage_rows()
+  parts = build(config, slices)
+  rows = parts.stage_rows()
   programs = []
   for number, of_stage in enumerate(rows, start=1):
     note(number, len(rows), of_stage)
-    programs.append(compile_stage(run, slices, of_stage))
+    programs.append(compile_stage(parts, slices, of_stage))
   return programs
 
 

@@ -13,8 +13,8 @@ from gpt_jax.planning import collectives, estimate, gradients, hlo, hlo_matmuls
 from gpt_jax.planning.compile import Program
 from gpt_jax.planning.estimate import Rates
 from gpt_jax.planning.topologies import Slices
-from gpt_jax.training import run as run_lib
-from gpt_jax.training.run import Run
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.parts import Parts
 
 
 class Hbm(NamedTuple):
@@ -112,26 +112,26 @@ class Whole(NamedTuple):
 
 def measure(program: Program, slices: Slices) -> Stage:
   """Measures one compiled step."""
-  run, rows = program.run, program.rows
-  config, mesh = run.config, run.mesh
+  parts, rows = program.parts, program.rows
+  config, mesh = parts.config, parts.mesh
   text = hlo.parse(program.compiled.call.as_text())
   executed = hlo_matmuls.count(text)
   sent = collectives.read(text, mesh)
-  state = run_lib.abstract_state(run)
+  state = parts_lib.abstract_state(parts)
   paths = list(flops.parameter_table(state.params))
   found = gradients.gradients(sent, paths)
   # A parameter may be reduced in parts: count it by the costliest, all-reduce.
   reduced = {x.parameter for x in found if x.kind == 'all-reduce'}
   scattered = {x.parameter for x in found} - reduced
   time = estimate.step_time(executed.total, sent, mesh, rates(slices))
-  tokens = rows * run.ramp.row_tokens
+  tokens = rows * parts.ramp.row_tokens
   model = flops.per_token(config, state.params) * tokens
-  stage = next(s for s in run.ramp.stages if s.rows == rows)
+  stage = next(s for s in parts.ramp.stages if s.rows == rows)
   per_chip = slices.chip.devices
   return Stage(
     start=stage.start,
     rows=rows,
-    micro_batches=run.num_micro(rows),
+    micro_batches=parts.num_micro(rows),
     tokens=tokens,
     compile_seconds=program.compiled.seconds,
     hbm=_hbm(program, text, state, per_chip),
@@ -155,11 +155,11 @@ def measure(program: Program, slices: Slices) -> Stage:
   )
 
 
-def whole(run: Run, stages: list[Stage], slices: Slices) -> Whole:
+def whole(parts: Parts, stages: list[Stage], slices: Slices) -> Whole:
   """Days and chip-hours of the run, from the step time of each stage."""
-  last = run.config.schedule.num_steps
+  last = parts.config.schedule.num_steps
   by_rows = {stage.rows: stage for stage in stages}
-  starts = run.ramp.between(0, last)
+  starts = parts.ramp.between(0, last)
   ends = [s.start for s in starts[1:]] + [last]
   seconds = work = 0.0
   for stage, end in zip(starts, ends, strict=True):
@@ -170,7 +170,7 @@ def whole(run: Run, stages: list[Stage], slices: Slices) -> Whole:
     seconds += steps * known.time * share
     work += steps * known.flops.model * share
   return Whole(
-    tokens=run.ramp.tokens(last),
+    tokens=parts.ramp.tokens(last),
     steps=last,
     days=seconds / 86_400,
     chip_hours=seconds / 3600 * slices.chips,
@@ -219,8 +219,8 @@ def _activations(
   periods, and whose shape is not that of a parameter or its gradient, sharded
   or gathered.
   """
-  run = program.run
-  model = run.config.model
+  parts = program.parts
+  model = parts.config.model
   layers = period(model.attention, model.ffn)
   number = model.num_layers // len(layers)
   if model.loop != 'scan' or number < 2:

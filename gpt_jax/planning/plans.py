@@ -20,7 +20,7 @@ from gpt_jax.planning.measure import (
 )
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 
 Note = Callable[[str], None]
 
@@ -125,9 +125,9 @@ def compile_plan(
   last_only: bool,
 ) -> Plan:
   """Compiles and measures a config as it is; see `make`."""
-  run = compile_lib.build(config, slices)
-  rows = run.stage_rows()
-  state = on_device(run_lib.abstract_state(run))
+  parts = compile_lib.build(config, slices)
+  rows = parts.stage_rows()
+  state = on_device(parts_lib.abstract_state(parts))
   if state > slices.hbm:
     raise TooLarge(rows[-1], state, slices.hbm)
   rows = rows[-1:] if last_only else rows
@@ -135,8 +135,10 @@ def compile_plan(
   # The largest first: if any does not fit, it is this one.
   for number, n in enumerate(reversed(rows), start=1):
     note(f'compiling stage {number} of {len(rows)}: {n} rows')
-    stages.insert(0, measure(compile_lib.compile_stage(run, slices, n), slices))
-  return Plan(config, slices, changes, stages, whole(run, stages, slices))
+    stages.insert(
+      0, measure(compile_lib.compile_stage(parts, slices, n), slices)
+    )
+  return Plan(config, slices, changes, stages, whole(parts, stages, slices))
 
 
 def overrides(changes: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from gpt_jax import sharding
 from gpt_jax.costs import matmuls
 from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import Metrics
-from gpt_jax.training.run import Run, abstract_state
+from gpt_jax.training.parts import Parts, abstract_state
 from gpt_jax.training.step import eval_step, train_step
 
 
@@ -29,31 +29,33 @@ class Compiled(NamedTuple):
 Stages = dict[int, Compiled]
 
 
-def compile_train_step(run: Run, num_rows: int | None = None) -> Compiled:
+def compile_train_step(parts: Parts, num_rows: int | None = None) -> Compiled:
   """Compiles `step.train_step`; the state's memory is given to the result.
 
   Args:
-    run: what is trained.
+    parts: what is trained.
     num_rows: in a batch; empty: those of the batch ramp's last stage.
   """
-  num_rows = num_rows or run.ramp.stages[-1].rows
+  num_rows = num_rows or parts.ramp.stages[-1].rows
   step = functools.partial(
     train_step,
-    objective=run.objective,
-    optimizer=run.optimizer,
-    seed=run.config.seed,
-    clip_norm=run.config.optim.clip_norm,
-    num_micro=run.num_micro(num_rows),
-    average=run.average,
+    objective=parts.objective,
+    optimizer=parts.optimizer,
+    seed=parts.config.seed,
+    clip_norm=parts.config.optim.clip_norm,
+    num_micro=parts.num_micro(num_rows),
+    average=parts.average,
   )
-  whole = sharding.replicated(run.mesh)
-  jitted = jax.jit(step, donate_argnums=0, out_shardings=(run.shardings, whole))
-  batch = abstract_batch(run, num_rows)
-  return _compile(run, jitted, abstract_state(run), batch)
+  whole = sharding.replicated(parts.mesh)
+  jitted = jax.jit(
+    step, donate_argnums=0, out_shardings=(parts.shardings, whole)
+  )
+  batch = abstract_batch(parts, num_rows)
+  return _compile(parts, jitted, abstract_state(parts), batch)
 
 
 def compile_stages(
-  run: Run, done: int, compiled: Stages, metrics: Metrics
+  parts: Parts, done: int, compiled: Stages, metrics: Metrics
 ) -> None:
   """Compiles the training step for each batch size that is to come.
 
@@ -61,57 +63,57 @@ def compile_stages(
   that fails, shows now and not after days. `gpt-jax plan` compiles the same.
 
   Args:
-    run: what is trained.
+    parts: what is trained.
     done: steps done.
     compiled: by rows; what it lacks is added.
     metrics: to write it down.
   """
-  for rows in run.stage_rows(done):
+  for rows in parts.stage_rows(done):
     if rows in compiled:
       continue
-    step = compiled[rows] = compile_train_step(run, rows)
+    step = compiled[rows] = compile_train_step(parts, rows)
     log.info(
       'compiled the training step for %d rows in %.1f s', rows, step.seconds
     )
     metrics.write(done, event='compiled', rows=rows, seconds=step.seconds)
 
 
-def compile_eval_step(run: Run) -> Compiled:
+def compile_eval_step(parts: Parts) -> Compiled:
   """Compiles `step.eval_step`."""
-  jitted = jax.jit(functools.partial(eval_step, objective=run.objective))
-  batch = abstract_batch(run, run.eval_rows)
-  return _compile(run, jitted, abstract_state(run).eval_params, batch)
+  jitted = jax.jit(functools.partial(eval_step, objective=parts.objective))
+  batch = abstract_batch(parts, parts.eval_rows)
+  return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
-def compile_outputs(run: Run) -> Compiled:
+def compile_outputs(parts: Parts) -> Compiled:
   """Compiles what a task is measured by: parameters and batch to [B, K]."""
-  assert run.objective.outputs is not None
-  whole = sharding.replicated(run.mesh)
-  jitted = jax.jit(run.objective.outputs, out_shardings=whole)
-  batch = abstract_batch(run, run.eval_rows)
-  return _compile(run, jitted, abstract_state(run).eval_params, batch)
+  assert parts.objective.outputs is not None
+  whole = sharding.replicated(parts.mesh)
+  jitted = jax.jit(parts.objective.outputs, out_shardings=whole)
+  batch = abstract_batch(parts, parts.eval_rows)
+  return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
-def _compile(run: Run, jitted, *args) -> Compiled:
+def _compile(parts: Parts, jitted, *args) -> Compiled:
   start = time.perf_counter()
-  with sharding.use(run.mesh, run.rules):
+  with sharding.use(parts.mesh, parts.rules):
     traced = jitted.trace(*args)
     compiled = traced.lower().compile()
   seconds = time.perf_counter() - start
   return Compiled(compiled, seconds, matmuls.flops(traced.jaxpr))
 
 
-def abstract_batch(run: Run, num_rows: int) -> dict[str, Any]:
+def abstract_batch(parts: Parts, num_rows: int) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of `num_rows` rows."""
-  batch = run.objective.example
+  batch = parts.objective.example
   if batch is None:
-    row = np.zeros((1, run.config.model.context_length + 1), np.int32)
-    batch = run.objective.make_batch(row)
-    if run.config.data.rows == 'documents':
+    row = np.zeros((1, parts.config.model.context_length + 1), np.int32)
+    batch = parts.objective.make_batch(row)
+    if parts.config.data.rows == 'documents':
       batch |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
   return {
     name: jax.ShapeDtypeStruct(
-      (num_rows, *x.shape[1:]), x.dtype, sharding=run.batch_sharding
+      (num_rows, *x.shape[1:]), x.dtype, sharding=parts.batch_sharding
     )
     for name, x in batch.items()
   }

@@ -36,13 +36,15 @@ class Duties:
       state: the loop starts from.
       train_steps: compiled, by the rows of the batch.
     """
-    run, config = training.run, training.run.config
+    parts, config = training.parts, training.parts.config
     rows, compiled = max(train_steps.items())
     self._training = training
     self._cadence = cadence.of(config, patience=training.patience)
-    self._evaluation = training.evaluation(run) if training.evaluation else None
-    flops = compiled.flops / (rows * run.ramp.row_tokens)
-    self.meter = Meter(run, state.params, flops)
+    self._evaluation = (
+      training.evaluation(parts) if training.evaluation else None
+    )
+    flops = compiled.flops / (rows * parts.ramp.row_tokens)
+    self.meter = Meter(parts, state.params, flops)
     self._saver = Saver(
       training.checkpointer, grace_seconds=config.checkpoint.grace_seconds
     )
@@ -51,7 +53,7 @@ class Duties:
     """Goes on from the past at step `done`, and writes to `metrics`."""
     self._metrics, self._past = metrics, past
     self.meter.resume(past.unlogged)
-    policy = self._training.run.spike_policy
+    policy = self._training.parts.spike_policy
     self._guard = spikes.Guard(policy, past.losses, past.skipped)
     self._held_out = [*past.held_out]
     rewind.log_events(self._training, metrics, done)
@@ -92,7 +94,7 @@ class Duties:
   def log(self, step: int, progress: Progress) -> None:
     """Writes and shows the figures of the steps since it last did."""
     values = self.meter.read(step)
-    epochs = self._training.data.epochs(self._training.run.ramp.offset(step))
+    epochs = self._training.data.epochs(self._training.parts.ramp.offset(step))
     self._metrics.write(step, **values, **epochs)
     self._guard.logged(values['loss'])
     progress.show(step, summary(values))

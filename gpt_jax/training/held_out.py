@@ -13,16 +13,16 @@ from gpt_jax.data import pipeline
 from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.objectives import causal
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 
 class HeldOut:
   """The held-out sets, evaluated whenever it is called."""
 
-  def __init__(self, run: Run, sets: Mapping[str, EvalSet]):
+  def __init__(self, parts: Parts, sets: Mapping[str, EvalSet]):
     """Takes the sets by name, and compiles the evaluation step."""
-    self._run, self._sets = run, sets
-    self._step = compiled_lib.compile_eval_step(run).call
+    self._parts, self._sets = parts, sets
+    self._step = compiled_lib.compile_eval_step(parts).call
 
   def __call__(
     self, params, stop: Callable[[], bool] = lambda: False
@@ -51,19 +51,19 @@ class HeldOut:
   def _measure(
     self, params, held_out: EvalSet, stop: Callable[[], bool]
   ) -> dict[str, float] | None:
-    config, rows = self._run.config, self._run.eval_rows
+    config, rows = self._parts.config, self._parts.eval_rows
     batches = pipeline.evaluation_batches(
       held_out.store,
       length=config.model.context_length,
       rows=rows,
       make_batch=causal.make_batch,
-      host_rows=self._run.host_rows,
+      host_rows=self._parts.host_rows,
     )
     sums = []
     for i, batch in enumerate(batches):
       if i == config.eval.num_batches:
         break
-      loss = self._step(params, self._run.put(batch, rows))
+      loss = self._step(params, self._parts.put(batch, rows))
       sums.append((loss.sum, loss.weight))
       if stop():
         return None

@@ -22,7 +22,7 @@ def fit(training: TrainingRun, state: TrainState) -> TrainState:
     Preempted: it was told to stop, and has saved.
     Spike: the run met one, and `optim.on_spike` is to stop there.
   """
-  config, done = training.run.config, int(state.step)
+  config, done = training.parts.config, int(state.step)
   past = training.past(done)
   owed = training.evaluation and not past.evaluated(done)
   over = gave_up(past.held_out, training.patience)
@@ -39,7 +39,7 @@ def fit(training: TrainingRun, state: TrainState) -> TrainState:
   metrics = training.open_metrics(done)
   train_steps: Stages = {}
   with phases.during('compile'):
-    compile_stages(training.run, done, train_steps, metrics)
+    compile_stages(training.parts, done, train_steps, metrics)
     duties = Duties(training, state, train_steps)
   while True:
     with contextlib.closing(metrics):
@@ -55,7 +55,7 @@ def fit(training: TrainingRun, state: TrainState) -> TrainState:
     seconds = time.perf_counter() - started
     metrics = training.open_metrics(int(state.step), rewound=1, seconds=seconds)
     with phases.during('compile'):
-      compile_stages(training.run, int(state.step), train_steps, metrics)
+      compile_stages(training.parts, int(state.step), train_steps, metrics)
 
 
 def loop(
@@ -65,20 +65,20 @@ def loop(
   state: TrainState,
 ) -> TrainState:
   """The training loop, from the state's step to the last."""
-  run, done = training.run, int(state.step)
-  last = run.config.schedule.num_steps
+  parts, done = training.parts, int(state.step)
+  last = parts.config.schedule.num_steps
   # The first step may still compile, and there is nothing new to save.
   phases.enter('compile')
   with (
     contextlib.closing(
-      training.data.batches(run, done, training.rows())
+      training.data.batches(parts, done, training.rows())
     ) as batches,
     Progress(total=last, done=done, active=training.active) as progress,
   ):
     duties.catch_up(done, state)
     for step, batch in enumerate(duties.meter.waiting(batches), start=done + 1):
-      rows = run.ramp.rows(step - 1)
-      state, out = train_steps[rows].call(state, run.put(batch, rows))
+      rows = parts.ramp.rows(step - 1)
+      state, out = train_steps[rows].call(state, parts.put(batch, rows))
       due = duties.note(step, out)
       if any(due):
         duties.check(step)

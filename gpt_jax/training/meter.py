@@ -11,28 +11,28 @@ import jax
 from gpt_jax.costs import flops
 from gpt_jax.runtime.log import log
 from gpt_jax.training import routers
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 
 class Meter:
   """Turns the outputs of steps into the metrics of a log line."""
 
-  def __init__(self, run: Run, params: Any, compiler_flops: float):
+  def __init__(self, parts: Parts, params: Any, compiler_flops: float):
     """Measures the peak where it is not known.
 
     Args:
-      run: gives the schedule and the sizes.
+      parts: gives the schedule and the sizes.
       params: real or abstract.
       compiler_flops: of one token, in the compiled step.
     """
-    self._run = run
+    self._parts = parts
     self._flops = {
-      'mfu': flops.per_token(run.config, params),
-      'mfu_causal': flops.per_token_causal(run.config, params),
+      'mfu': flops.per_token(parts.config, params),
+      'mfu_causal': flops.per_token_causal(parts.config, params),
       'mfu_compiler': compiler_flops,
     }
-    peak, source = flops.peak(run.mesh.devices.flat[0])
-    self._peak = peak * run.mesh.size
+    peak, source = flops.peak(parts.mesh.devices.flat[0])
+    self._peak = peak * parts.mesh.size
     log.info('peak %.3g FLOP/s (%s)', self._peak, source)
     for formula, per_token in zip(
       (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER),
@@ -90,7 +90,7 @@ class Meter:
     Those of routers are means over all steps since the last call.
     """
     outputs, self._fetched = self._fetched, []
-    ramp = self._run.ramp
+    ramp = self._parts.ramp
     seconds = time.perf_counter() - self._start
     tokens = ramp.tokens(step)
     rate = (tokens - ramp.tokens(step - self._steps)) / seconds
@@ -98,7 +98,7 @@ class Meter:
       'tokens': tokens,
       'loss': float(outputs[-1]['loss']),
       'grad_norm': float(outputs[-1]['grad_norm']),
-      'learning_rate': float(self._run.schedule(step - 1)),
+      'learning_rate': float(self._parts.schedule(step - 1)),
       'batch_rows': ramp.rows(step - 1),
       'tokens_per_second': rate,
       'data_wait_seconds': self._wait / max(self._steps, 1),
@@ -112,7 +112,7 @@ class Meter:
         for name, value in outputs[-1].items()
         if name.startswith('objective/')
       },
-      **routers.metrics(self._run.config, outputs),
+      **routers.metrics(self._parts.config, outputs),
     }
     self.restart()
     return values

@@ -9,16 +9,16 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import rewind
-from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.history import History
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 from gpt_jax.training.training_run import Data, TrainingRun
 
 
 def open_run(
-  run: Run,
+  parts: Parts,
   workdir: str,
   data: Data,
   *,
@@ -31,7 +31,7 @@ def open_run(
   """Opens the checkpoints and the workdir; gives the newest state.
 
   Args:
-    run: what is trained.
+    parts: what is trained.
     workdir: of the run.
     data: what it consumes.
     tokenizer: kept in the workdir.
@@ -40,7 +40,7 @@ def open_run(
     store: fingerprint of the token store; empty: the run has none.
     **measured: by what, and for how long: see `TrainingRun`.
   """
-  config = run.config
+  config = parts.config
   history = History(workdir, store=store)
   checkpointer = Checkpointer(
     workdir,
@@ -50,9 +50,11 @@ def open_run(
     keep_best=config.checkpoint.keep_best,
     record=history.record,
   )
-  training = TrainingRun(run, workdir, data, checkpointer, history, **measured)
+  training = TrainingRun(
+    parts, workdir, data, checkpointer, history, **measured
+  )
   rewind.finish(training)
-  found = checkpointer.restore(run_lib.abstract_state(run))
+  found = checkpointer.restore(parts_lib.abstract_state(parts))
   history.restart(checkpointer.restored)
   state = first() if found is None else found
   log.info('%s', about)

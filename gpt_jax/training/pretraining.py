@@ -13,10 +13,10 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
 from gpt_jax.training import device_check, opening, store_data, trackers
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import HeldOut
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 from gpt_jax.training.store_data import StoreData
 from gpt_jax.training.training_run import Evaluation, TrainingRun
 
@@ -31,7 +31,7 @@ def start(
   Args:
     config: resolved.
     workdir: of the run.
-    evaluation: makes what measures the run from (run, sets=, tokenizer=);
+    evaluation: makes what measures the run from (parts, sets=, tokenizer=);
       empty: the loss on the held-out sets alone.
 
   Raises:
@@ -57,14 +57,14 @@ def start(
     length = config.model.context_length
     data = StoreData(store, length=length, seed=config.seed)
     sets = eval_sets.held_out(config, store)
-    run = run_lib.build(config)
+    parts = parts_lib.build(config)
     return opening.open_run(
-      run,
+      parts,
       workdir,
       data,
       tokenizer=tokenizer,
-      first=lambda: run_lib.init_state(run),
-      about=_about(run, len(store), data.rows_per_epoch),
+      first=lambda: parts_lib.init_state(parts),
+      about=_about(parts, len(store), data.rows_per_epoch),
       store=store.manifest.fingerprint,
       **_measured(sets, tokenizer, evaluation),
     )
@@ -86,16 +86,16 @@ def _measured(
   return {'evaluation': made, 'criterion': f'eval/{next(iter(sets))}/loss'}
 
 
-def _about(run: Run, num_tokens: int, rows_per_epoch: int) -> str:
+def _about(parts: Parts, num_tokens: int, rows_per_epoch: int) -> str:
   """A line for people."""
-  epochs = run.ramp.offset(run.config.schedule.num_steps) / rows_per_epoch
+  epochs = parts.ramp.offset(parts.config.schedule.num_steps) / rows_per_epoch
   rows = ', '.join(
     f'{s.rows} (from step {s.start + 1})' if s.start else f'{s.rows}'
-    for s in run.ramp.stages
+    for s in parts.ramp.stages
   )
-  micro_rows = run.config.batch.micro_rows
+  micro_rows = parts.config.batch.micro_rows
   return (
     f'{num_tokens:,} tokens, {epochs:.2f} epochs of {rows_per_epoch} rows; '
-    f'mesh {dict(run.mesh.shape)}; batches of {rows} rows, '
+    f'mesh {dict(parts.mesh.shape)}; batches of {rows} rows, '
     + (f'{micro_rows} at a time' if micro_rows else 'all at once')
   )

@@ -17,13 +17,13 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.training import metrics, spikes
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.history import write_skips
 from gpt_jax.training.spikes import Spike
 from gpt_jax.training.training_run import TrainingRun
 
 
-def rewind(job: TrainingRun, spike: Spike) -> TrainState:
+def rewind(training: TrainingRun, spike: Spike) -> TrainState:
   """Goes back before a spike, where the policy says so.
 
   Every process calls it after the same step.
@@ -34,12 +34,12 @@ def rewind(job: TrainingRun, spike: Spike) -> TrainState:
   Raises:
     Spike: the policy is to stop, or it has rewound often enough.
   """
-  policy, run = job.run.spike_policy, job.run
-  known = job.history.skips
-  file = write_spike(job, spike.step, spike.output)
+  policy, parts = training.parts.spike_policy, training.parts
+  known = training.history.skips
+  file = write_spike(training, spike.step, spike.output)
   limit = policy.at_most or math.inf
   if policy.action != 'rewind' or len(known.skips) >= limit:
-    job.checkpointer.wait()
+    training.checkpointer.wait()
     raise Spike(
       f'{spike}; its rows: gpt-jax inspect --spike {file}; the checkpoints are '
       'from before; lower the learning rate, or go on with '
@@ -47,40 +47,42 @@ def rewind(job: TrainingRun, spike: Spike) -> TrainState:
       step=spike.step,
       output=spike.output,
     ) from spike
-  job.checkpointer.wait()
+  training.checkpointer.wait()
   step = rewind_target(
-    job.checkpointer.steps(),
+    training.checkpointer.steps(),
     spike=spike.step,
     before=policy.before,
-    every=run.config.checkpoint.every_steps,
+    every=parts.config.checkpoint.every_steps,
   )
   new = known.add(
-    job.unskipped_rows, step=step, spike=spike.step, batches=policy.batches
+    training.unskipped_rows, step=step, spike=spike.step, batches=policy.batches
   )
   log.warning(
     '%s: going back to step %d, and leaving out %d rows from there; rows of '
     'the spike: %s',
     *(spike, step, new.skips[-1].rows, file),
   )
-  _write(job, new)
-  finish(job)
-  state = job.checkpointer.restore(run_lib.abstract_state(run), at_most=step)
-  job.history.restart(job.checkpointer.restored)
-  return run_lib.init_state(run) if state is None else state
+  _write(training, new)
+  finish(training)
+  state = training.checkpointer.restore(
+    parts_lib.abstract_state(parts), at_most=step
+  )
+  training.history.restart(training.checkpointer.restored)
+  return parts_lib.init_state(parts) if state is None else state
 
 
-def finish(job: TrainingRun) -> None:
+def finish(training: TrainingRun) -> None:
   """Gives up the states after the last rewind's step, if one is not done."""
-  known = job.history.skips
+  known = training.history.skips
   if known.pending:
-    job.checkpointer.forget_after(known.skips[-1].step)
-    _write(job, known._replace(pending=False))
+    training.checkpointer.forget_after(known.skips[-1].step)
+    _write(training, known._replace(pending=False))
 
 
-def log_events(job: TrainingRun, log: metrics.Metrics, done: int) -> None:
+def log_events(training: TrainingRun, log: metrics.Metrics, done: int) -> None:
   """Writes an event for each rewind up to step `done` that has none yet."""
-  lines = metrics.read(job.workdir)
-  for skip in job.history.skips.skips:
+  lines = metrics.read(training.workdir)
+  for skip in training.history.skips.skips:
     event = {'step': skip.step, 'event': 'rewind', 'spike_step': skip.spike}
     known = any(event.items() <= line.items() for line in lines)
     if skip.step <= done and not known:
@@ -88,23 +90,32 @@ def log_events(job: TrainingRun, log: metrics.Metrics, done: int) -> None:
 
 
 def log_skipped(
-  job: TrainingRun, log: metrics.Metrics, step: int, output: dict[str, Any]
+  training: TrainingRun, log: metrics.Metrics, step: int, output: dict[str, Any]
 ) -> None:
   """Writes down a step whose update was left out."""
-  file = write_spike(job, step, output)
-  log.write(step, event='skipped', spike=os.path.relpath(file, job.workdir))
-
-
-def write_spike(job: TrainingRun, step: int, output: dict[str, Any]) -> str:
-  """Writes the file of a spike; returns its path."""
-  rows = job.rows()(step - 1)
-  return spikes.write(
-    job.run, job.data, job.workdir, step=step, rows=rows, output=output
+  file = write_spike(training, step, output)
+  log.write(
+    step, event='skipped', spike=os.path.relpath(file, training.workdir)
   )
 
 
-def _write(job: TrainingRun, new: skips.Skips) -> None:
-  if job.active:
-    write_skips(job.workdir, new)
+def write_spike(
+  training: TrainingRun, step: int, output: dict[str, Any]
+) -> str:
+  """Writes the file of a spike; returns its path."""
+  rows = training.rows()(step - 1)
+  return spikes.write(
+    training.parts,
+    training.data,
+    training.workdir,
+    step=step,
+    rows=rows,
+    output=output,
+  )
+
+
+def _write(training: TrainingRun, new: skips.Skips) -> None:
+  if training.active:
+    write_skips(training.workdir, new)
   hosts.broadcast_from_host0(None)  # no process goes on before it is written
-  job.history.skips = new
+  training.history.skips = new

@@ -26,7 +26,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, store_data
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.history import check_store
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 # What the file of a spike holds of its step's metrics.
 FIGURES = ('loss', 'grad_norm', 'grad_norms')
@@ -105,7 +105,7 @@ def _all_finite(state: TrainState) -> jax.Array:
 
 
 def write(
-  run: Run,
+  parts: Parts,
   data: Any,
   workdir: str,
   *,
@@ -123,7 +123,7 @@ def write(
     offset, count = rows
     found = {
       'step': step,
-      'learning_rate': float(run.schedule(step - 1)),
+      'learning_rate': float(parts.schedule(step - 1)),
       **jax.tree.map(float, {name: output[name] for name in FIGURES}),
       'first_row': offset,
       'num_rows': count,

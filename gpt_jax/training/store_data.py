@@ -8,7 +8,7 @@ from collections.abc import Generator
 from gpt_jax.config import Config
 from gpt_jax.data import pipeline, skips
 from gpt_jax.data.store import TokenStore
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 
 class StoreData:
@@ -29,7 +29,7 @@ class StoreData:
     return self._source.rows_per_epoch
 
   def batches(
-    self, run: Run, start: int, rows: skips.Rows
+    self, parts: Parts, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
     """See `training_run.Data`."""
     return pipeline.batches(
@@ -37,10 +37,10 @@ class StoreData:
       length=self._length,
       seed=self._seed,
       start=start,
-      stop=run.config.schedule.num_steps,
+      stop=parts.config.schedule.num_steps,
       rows=rows,
-      host_rows=run.host_rows,
-      make_batch=run.objective.make_batch,
+      host_rows=parts.host_rows,
+      make_batch=parts.objective.make_batch,
     )
 
   def epochs(self, index: int) -> dict[str, float]:

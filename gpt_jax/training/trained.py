@@ -13,7 +13,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training.run import Run, abstract_state, build
+from gpt_jax.training.parts import Parts, abstract_state, build
 
 # What to do about a damaged file of a run.
 RESTORE = 'restore it from a copy, or start again with another --workdir'
@@ -22,7 +22,7 @@ RESTORE = 'restore it from a copy, or start again with another --workdir'
 class Trained(NamedTuple):
   """A run read back from its workdir."""
 
-  run: Run
+  parts: Parts
   state: TrainState
   tokenizer: tokenizer_lib.Tokenizer
 
@@ -42,9 +42,9 @@ def load(workdir: str) -> Trained:
       f'--workdir={workdir}: holds a model that this command has no text for '
       f'({e}); use gpt_jax.hf.forward or gpt_jax.decoding.sample'
     ) from e
-  run, state = restore(workdir)
+  parts, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
-  return Trained(run, state, tokenizer)
+  return Trained(parts, state, tokenizer)
 
 
 def read_config(workdir: str) -> Config:
@@ -64,7 +64,7 @@ def read_config(workdir: str) -> Config:
     ) from e
 
 
-def restore(workdir: str) -> tuple[Run, TrainState]:
+def restore(workdir: str) -> tuple[Parts, TrainState]:
   """Loads the newest sound checkpoint of a workdir, split over all devices.
 
   Raises:
@@ -74,9 +74,9 @@ def restore(workdir: str) -> tuple[Run, TrainState]:
   config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
   config.model.attention_backend = 'auto'
-  run = build(config.lock())
+  parts = build(config.lock())
   checkpointer = checkpoint.Checkpointer(workdir, read_only=True)
-  state = checkpointer.restore(abstract_state(run))
+  state = checkpointer.restore(abstract_state(parts))
   checkpointer.close()
   if state is None:
     raise UsageError(
@@ -85,4 +85,4 @@ def restore(workdir: str) -> tuple[Run, TrainState]:
     )
   if state.ema is not None:
     log.info('using the average of the weights, optim.ema=%s', config.optim.ema)
-  return run, state
+  return parts, state

@@ -16,7 +16,7 @@ from gpt_jax.runtime import hosts
 from gpt_jax.training import metrics, trackers
 from gpt_jax.training.history import History
 from gpt_jax.training.metrics import HELD_OUT
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 
 class Data(Protocol):
@@ -28,12 +28,12 @@ class Data(Protocol):
     ...
 
   def batches(
-    self, run: Run, start: int, rows: skips.Rows
+    self, parts: Parts, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
     """Gives this host's share of the batches of steps from `start`, from 0.
 
     Args:
-      run: gives the last step, and the share.
+      parts: gives the last step, and the share.
       start: the first step.
       rows: step -> (offset, count), the rows of the run that make its batch.
     """
@@ -88,7 +88,7 @@ class TrainingRun(NamedTuple):
   """A run, its folder and its data.
 
   Attributes:
-    run: what is trained.
+    parts: what is trained.
     workdir: its folder.
     data: what it consumes.
     checkpointer: what it saves by.
@@ -100,12 +100,12 @@ class TrainingRun(NamedTuple):
       one; 0: never.
   """
 
-  run: Run
+  parts: Parts
   workdir: str
   data: Data
   checkpointer: Checkpointer
   history: History
-  evaluation: Callable[[Run], Evaluation] | None = None
+  evaluation: Callable[[Parts], Evaluation] | None = None
   criterion: str = HELD_OUT
   patience: int = 0
 
@@ -128,7 +128,7 @@ class TrainingRun(NamedTuple):
 
   def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
     """Opens the metrics at step `done`; `start` goes into their event."""
-    config = self.run.config
+    config = self.parts.config
     length = config_lib.row_tokens(config)
     opened = (
       trackers.open_all(config, self.workdir, done) if self.active else ()
@@ -146,7 +146,7 @@ class TrainingRun(NamedTuple):
 
   def unskipped_rows(self, step: int) -> tuple[int, int]:
     """Offset and count of the rows of a step, from 0, if none are left out."""
-    return self.run.ramp.batch(step)
+    return self.parts.ramp.batch(step)
 
   def past(self, done: int) -> Past:
     """The past at step `done`; every process is to ask at the same time."""

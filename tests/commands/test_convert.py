@@ -92,7 +92,7 @@ def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
   # The same tokenizer prepares the text that `evaluate` reads.
   text = tmp_path / 'text.txt'
   text.write_text('some words, and others\n' * 500)
-  name = trained.run.config.tokenizer.name
+  name = trained.parts.config.tokenizer.name
   argv = ['prepare', f'--config={base.__file__}', f'--out={workdir}/data']
   argv += [f'--config.tokenizer.name={name}']
   argv += [f'--config.data.source=text({str(text)!r})']

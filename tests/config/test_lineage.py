@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
 
 SMALL = {
@@ -40,7 +40,7 @@ def losses(name, **changes):
   # Its one group of a batch has another size here.
   config.model.ffn = config.model.ffn.replace('group_size=2048', 'group_size=0')
   run = tiny.build(config.lock(), (1, 1, 1))
-  state = run_lib.init_state(run)
+  state = parts_lib.init_state(run)
   step = compiled_lib.compile_train_step(run).call
   rng = np.random.default_rng(0)
   cycle = rng.permutation(61).astype(np.int32)

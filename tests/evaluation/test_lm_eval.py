@@ -111,7 +111,7 @@ def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path):
 
   def log_prob(context: str, continuation: str) -> float:
     ids = np.array([256, *(context + continuation).encode()])
-    model = trained.run.model
+    model = trained.parts.model
     hidden = model.apply(variables, ids[None, :-1]).hidden_BLD
     logits = model.apply(variables, hidden, method='logits')
     logits = np.asarray(logits, np.float64)[0, -len(continuation) :]

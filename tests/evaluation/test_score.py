@@ -41,7 +41,7 @@ def quiet(stage, done, total):
 
 def reference(scorer: Scorer, ids: np.ndarray, num_scored: int):
   """Sum of log-probabilities, and whether each is the largest."""
-  model = scorer._run.model
+  model = scorer._parts.model
   hidden = model.apply({'params': scorer.params}, ids[None, :-1]).hidden_BLD
   logits = model.apply({'params': scorer.params}, hidden, method='logits')
   logits = np.asarray(logits, np.float64)[0, -num_scored:]
@@ -100,8 +100,10 @@ def test_greedy_text_is_told_from_another():
   ids = [256, *b'ab']
   for _ in range(2):
     row = np.array([*ids, 0])
-    hidden = scorer._run.model.apply({'params': scorer.params}, row[None, :-1])
-    logits = scorer._run.model.apply(
+    hidden = scorer._parts.model.apply(
+      {'params': scorer.params}, row[None, :-1]
+    )
+    logits = scorer._parts.model.apply(
       {'params': scorer.params}, hidden.hidden_BLD, method='logits'
     )
     ids.append(int(np.argmax(logits[0, -1])))

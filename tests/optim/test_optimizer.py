@@ -19,7 +19,7 @@ from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from tests.support import algorithms, tiny
 
 STEPS = 20
@@ -321,7 +321,7 @@ def test_every_optimizer_trains(text, peak):
   """Split over a mesh, through the step that `train` takes."""
   fields = {'optim.name': text, 'schedule.name': f'constant(peak={peak})'}
   run = tiny.build(tiny.config(**TINY, **fields), (2, 2, 2))
-  state = run_lib.init_state(run)
+  state = parts_lib.init_state(run)
   batch = run.put(tiny.batch(16, 7, 16), 16)
   step = compiled_lib.compile_train_step(run).call
   losses = []
@@ -330,7 +330,7 @@ def test_every_optimizer_trains(text, peak):
     losses.append(float(metrics['loss']))
   assert losses[-1] < losses[0] - 0.1
   # Moments lie where their parameters do; the step gave them back there.
-  shapes = run_lib.abstract_state(run).opt_state
+  shapes = parts_lib.abstract_state(run).opt_state
   for x, s in zip(
     jax.tree.leaves(state.opt_state), jax.tree.leaves(shapes), strict=True
   ):

@@ -12,7 +12,7 @@ from gpt_jax import sharding
 from gpt_jax.planning import layouts, topologies
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import state as state_lib
 from tests.support import tiny
 
@@ -51,7 +51,7 @@ def test_why_no_mesh_serves():
 )
 def test_bytes_of_the_state_are_those_of_its_shards(changes):
   config = config_lib.resolve(tiny.config(**{**tiny.MESHABLE, **changes}))
-  run = run_lib.build(config)
+  run = parts_lib.build(config)
   mesh = {'data': 1, 'fsdp': 2, 'expert': 1, 'tensor': 4}
   abstract = AbstractMesh(tuple(mesh.values()), sharding.AXES)
   shardings = state_lib.state_shardings(
@@ -59,7 +59,7 @@ def test_bytes_of_the_state_are_those_of_its_shards(changes):
   )
 
   def size(part):
-    shapes = jax.tree.leaves(getattr(run_lib.abstract_state(run), part))
+    shapes = jax.tree.leaves(getattr(parts_lib.abstract_state(run), part))
     placed = jax.tree.leaves(getattr(shardings, part))
     return sum(
       jax.ShapeDtypeStruct(s.shard_shape(x.shape), x.dtype).size

@@ -15,9 +15,9 @@ from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import state as state_lib
-from gpt_jax.training.run import Run
+from gpt_jax.training.parts import Parts
 
 B, L, V, D, F, K = 3, 11, 23, 17, 29, 7
 H, G = 6, 2  # heads divide by key/value heads, so these are not prime
@@ -139,9 +139,9 @@ def build(
   *,
   expert: int = 1,
   **parts: Any,
-) -> Run:
+) -> Parts:
   """A run on the first devices: `sizes` of data, fsdp, tensor."""
-  run = run_lib.build(config_lib.resolve(config))._replace(**parts)
+  run = parts_lib.build(config_lib.resolve(config))._replace(**parts)
   mesh = make_mesh(*sizes, expert=expert)
   return run._replace(
     mesh=mesh,

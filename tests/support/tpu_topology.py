@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import state as state_lib
 from tests.support import tiny
 
@@ -50,7 +50,7 @@ def make_mesh(topology, **sizes):
 
 def compile_train_step(mesh, **changes):
   """As `gpt-jax train` compiles it."""
-  run = run_lib.build(config_lib.resolve(tiny.config(**changes)))
+  run = parts_lib.build(config_lib.resolve(tiny.config(**changes)))
   run = run._replace(
     mesh=mesh,
     shardings=state_lib.state_shardings(

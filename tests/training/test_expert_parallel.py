@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import sharding
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 
@@ -100,7 +100,7 @@ def test_dropless(sizes, expert):
 def test_each_device_holds_its_experts():
   config = tiny.config(**FIELDS, **{'model.ffn': CAPACITY})
   run = tiny.build(config, (1, 2, 1), expert=4)
-  shapes = run_lib.abstract_state(run).params['decoder']['periods']
+  shapes = parts_lib.abstract_state(run).params['decoder']['periods']
   kernel = shapes['block_0']['ffn']['in']['kernel']
   assert kernel.shape == (1, 8, 24, 40)
   assert kernel.sharding.shard_shape(kernel.shape) == (1, 2, 12, 40)

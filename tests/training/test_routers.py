@@ -13,8 +13,8 @@ from gpt_jax import config as config_lib
 from gpt_jax.plots import losses
 from gpt_jax.plots import routers as plot_routers
 from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import routers
-from gpt_jax.training import run as run_lib
 from gpt_jax.training.metrics import Metrics
 from gpt_jax.training.trackers import TensorBoard
 from tests.support import tiny
@@ -121,7 +121,7 @@ def test_metrics_of_a_training_step():
     'model.context_length': 13,
   }
   run = tiny.build(tiny.config(**changes), (1, 1, 1))
-  state = run_lib.init_state(run)
+  state = parts_lib.init_state(run)
   batch = tiny.batch(16, 13, 48)
   apply = functools.partial(run.model.apply, mutable=['intermediates'])
   _, sown = jax.jit(apply)({'params': state.params}, batch['inputs'])

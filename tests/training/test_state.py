@@ -9,7 +9,7 @@ import numpy as np
 from gpt_jax import hf
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
 
 DECAY = 0.75
@@ -32,7 +32,7 @@ def to_float32(tree):
 def test_bfloat16_parameters_and_their_average(tmp_path):
   """In micro-batches over a mesh, through a checkpoint, to Hugging Face."""
   run = tiny.build(tiny.config(**FIELDS), (2, 2, 2))
-  state = run_lib.init_state(run)
+  state = parts_lib.init_state(run)
   batch = run.put(tiny.batch(16, 7, 48), 16)
   step, losses = compiled_lib.compile_train_step(run).call, []
   average = to_float32(state.params)
@@ -59,7 +59,7 @@ def test_bfloat16_parameters_and_their_average(tmp_path):
   )
   assert state.eval_params is state.ema
 
-  shapes = run_lib.abstract_state(run)
+  shapes = parts_lib.abstract_state(run)
   checkpointer = Checkpointer(str(tmp_path))
   checkpointer.save(state)
   restored = checkpointer.restore(shapes)
@@ -84,7 +84,7 @@ def test_bfloat16_parameters_and_their_average(tmp_path):
 
 def test_without_an_average_the_state_is_as_large_as_ever():
   run = tiny.build(tiny.config(**tiny.MESHABLE), (1, 1, 1))
-  shapes = run_lib.abstract_state(run)
+  shapes = parts_lib.abstract_state(run)
   assert shapes.ema is None and run.shardings.ema is None
   assert shapes.eval_params is shapes.params
   # The step, Adam's two counts, and three times the parameters.

@@ -13,7 +13,7 @@ import pytest
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import run as run_lib
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.step import eval_step, mean_gradients, train_step
 from tests.support import tiny
 
@@ -200,7 +200,7 @@ def train(sizes, num_steps, **changes):
     **changes,
   }
   run = tiny.build(tiny.config(**fields), sizes)
-  state = run_lib.init_state(run)
+  state = parts_lib.init_state(run)
   first = jax.device_get(state.params)
   batch = tiny.batch(16, 7, run.config.model.vocab_size)
   step = compiled_lib.compile_train_step(run).call

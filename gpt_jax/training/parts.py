@@ -27,7 +27,7 @@ from gpt_jax.training import state as state_lib
 from gpt_jax.training.device_check import Devices, eval_rows
 
 
-class Run(NamedTuple):
+class Parts(NamedTuple):
   """The parts that a config names, on a mesh."""
 
   config: Config
@@ -79,7 +79,7 @@ class Run(NamedTuple):
     return sharding.put_batch(batch, self.batch_sharding, num_rows)
 
 
-def build(config: Config, devices: Devices = None) -> Run:
+def build(config: Config, devices: Devices = None) -> Parts:
   """Builds the parts of a config whose `model.vocab_size` is known.
 
   Args:
@@ -107,7 +107,7 @@ def build(config: Config, devices: Devices = None) -> Run:
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
   average = spec.build('optim.ema', optim.ema, AVERAGES)
-  return Run(
+  return Parts(
     config,
     mesh,
     rules,
@@ -123,24 +123,24 @@ def build(config: Config, devices: Devices = None) -> Run:
   )
 
 
-def init_state(run: Run) -> TrainState:
+def init_state(parts: Parts) -> TrainState:
   """The first state: a function of the seed, the same on any mesh."""
-  init = jax.jit(_init(run), out_shardings=run.shardings)
-  with sharding.use(run.mesh, run.rules):
-    return init(jax.random.key(run.config.seed))
+  init = jax.jit(_init(parts), out_shardings=parts.shardings)
+  with sharding.use(parts.mesh, parts.rules):
+    return init(jax.random.key(parts.config.seed))
 
 
-def abstract_state(run: Run) -> TrainState:
+def abstract_state(parts: Parts) -> TrainState:
   """Shapes, dtypes and shardings of the state; no memory."""
-  shapes = jax.eval_shape(_init(run), jax.random.key(0))
+  shapes = jax.eval_shape(_init(parts), jax.random.key(0))
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
-    run.shardings,
+    parts.shardings,
   )
 
 
-def _init(run: Run):
+def _init(parts: Parts):
   return state_lib.make_init(
-    run.objective, run.optimizer, run.precision, run.average
+    parts.objective, parts.optimizer, parts.precision, parts.average
   )
