@@ -59,7 +59,8 @@ def parse(values: flags.FlagValues, argv: list[str]) -> None:
     sys.argv = old_argv
   if len(rest) > 1:
     raise UsageError(f'unexpected argument {rest[1]!r}; see --help')
-  if file:
+  # A command may take the name of the file alone.
+  if file and not isinstance(values['config'].value, str):
     _rename_fields(values['config'].value, argv)
 
 

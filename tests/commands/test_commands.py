@@ -315,6 +315,7 @@ def test_benchmark_measures_a_step(capsys):
   assert 0 <= found['data_wait_fraction'] < 1
 
 
+@pytest.mark.slow
 def test_benchmark_of_saving(capsys):
   flags = [
     f'--config={ROOT}/configs/benchmark.py:char',

@@ -136,7 +136,7 @@ def test_cudnn_by_the_gpu(on):
   'text, why',
   [
     ('splash(block=100)', 'block=100 is not a multiple of 128'),
-    ('splash(block=0)', 'block=0 is not'),
+    ('splash(block=0)', 'block=0 must be at least 1'),
     ('flash', "unknown 'flash'; one of auto, cudnn, reference, splash"),
   ],
 )

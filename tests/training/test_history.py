@@ -265,7 +265,7 @@ def test_another_token_store_is_refused(tmp_path, monkeypatch):
   # What took long to prepare stays.
   assert (tmp_path / 'other/manifest.json').exists()
   with pytest.raises(UsageError, match='was trained on the token store'):
-    consumed.show(str(workdir), '2', text=False, as_json=True)
+    consumed.rows(str(workdir), '2')
   (workdir / 'spikes').mkdir()
   spike = dict.fromkeys(('step', 'learning_rate', *spikes.FIGURES), 2)
   spike |= {'first_row': 16, 'num_rows': 16}
@@ -280,7 +280,8 @@ def test_another_token_store_is_refused(tmp_path, monkeypatch):
   write_text(tmp_path, 2000)
   zstd = config(tmp_path, **{'data.compression': 'zstd'})
   prepare.prepare(zstd, str(workdir / 'data'))
-  consumed.show(str(workdir), '2', text=False, as_json=True)
+  _, rows = consumed.rows(str(workdir), '2')
+  assert len([*rows]) == 16
   spikes.read(str(workdir / 'spikes/2.json'))
 
 

@@ -63,7 +63,7 @@ def test_a_perplexity_that_no_float_holds_is_left_out(monkeypatch, nats):
 @pytest.mark.parametrize('criterion', ['eval/a/x', '-eval/a/x'])
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_never_the_best(criterion, value):
-  made = training_run.TrainingRun(*[None] * 4, criterion=criterion)
+  made = training_run.TrainingRun(*[None] * 5, criterion=criterion)
   worst = made.judged({'eval/a/x': value})
   assert worst == math.inf
   assert worst > made.judged({'eval/a/x': 1e300})

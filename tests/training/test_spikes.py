@@ -382,6 +382,7 @@ def test_rewind_is_replayed_exactly(data, bad_row, tmp_path, monkeypatch):
   assert losses(alone) == losses(stopped)
 
 
+@pytest.mark.slow  # two runs; test_rewind stays
 def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   """Killed between the note and the deletion of what was given up."""
   workdir = tmp_path / 'w'

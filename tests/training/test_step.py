@@ -222,7 +222,14 @@ def assert_same_history(found, expected):
       np.testing.assert_allclose(metrics[name], wanted[name], rtol=1e-5)
 
 
-@pytest.mark.parametrize('sizes', [(2, 2, 2), (8, 1, 1), (1, 4, 2)])
+@pytest.mark.parametrize(
+  'sizes',
+  [
+    (2, 2, 2),
+    pytest.param((8, 1, 1), marks=pytest.mark.slow),
+    pytest.param((1, 4, 2), marks=pytest.mark.slow),
+  ],
+)
 def test_every_mesh_trains_alike(sizes):
   """Initial parameters, dropout, losses and updates do not depend on it."""
   _, state, first, history = train(sizes, 3, **{'model.dropout': DROPOUT})
