@@ -29,26 +29,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.config import defaults
 from gpt_jax.hf.options import Options as Options
 from gpt_jax.nn import transformer
 from gpt_jax.nn.transformer import Transformer
 
-# Of the fields that a family's `fields` may leave out.
+# Fields that a family's `fields` may leave out: as in the tree of defaults, but
+# for the dtype, since checkpoints are compared in float32.
+_TREE: Any = defaults.get_config().model
 DEFAULTS = {
-  'num_encoder_layers': 0,
-  'encoder_ffn': None,
-  'input': 'tokens',
-  'attention': 'full',
-  'attention_scale': 'rsqrt',
-  'attention_backend': 'auto',
-  'bias': 'all',
-  'output': 'tied',
-  'dropout': 'none',
-  'init_weights': 'normal(stddev=0.02)',
-  'dtype': 'float32',
-  'remat': 'none',
-  'loop': 'scan',
-}
+  name: _TREE[name]
+  for name in (
+    *('num_encoder_layers', 'encoder_ffn', 'input', 'attention'),
+    *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
+    *('init_weights', 'remat', 'loop'),
+  )
+} | {'dtype': 'float32'}
 # They do not change what a trained model computes.
 FOR_TRAINING = (
   'attention_backend',

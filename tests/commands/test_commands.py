@@ -374,6 +374,7 @@ def test_benchmark_of_attention_patterns(capsys):
   assert found['local(window=256)']['bytes'] < found['full']['bytes']
 
 
+@pytest.mark.slow
 def test_benchmark_of_experts(capsys):
   flags = [
     f'--config={ROOT}/configs/switch.py:tiny',

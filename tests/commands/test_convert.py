@@ -17,7 +17,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import sample
 from gpt_jax.hf.vocabulary import tokenizer_name
 from gpt_jax.spec import UsageError
-from gpt_jax.training import run
+from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 from tests.support.golden_io import ROOT, config, tensors
@@ -146,8 +146,8 @@ def test_a_model_trained_here(tmp_path):
   sizes = {'vocab_size': 257, 'd_model': 24, 'num_heads': 3, 'head_size': 8}
   sizes |= {'num_kv_heads': 3}
   config_here = tiny.config(**{f'model.{n}': x for n, x in sizes.items()})
-  built = run.build(config_lib.resolve(config_here))
-  state = run.init_state(built)
+  built = parts.build(config_lib.resolve(config_here))
+  state = parts.init_state(built)
   saver = checkpointer.Checkpointer(str(workdir))
   saver.save(state)
   saver.close()

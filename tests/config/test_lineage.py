@@ -62,6 +62,7 @@ def test_loss_falls(name):
   assert found[-5:].mean() < 0.7 * found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['gopher', 'palm'])
 def test_loss_falls_in_bfloat16(name):
   found = losses(name, **{'model.dtype': 'bfloat16'})

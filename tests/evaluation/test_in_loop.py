@@ -32,6 +32,7 @@ def flags(workdir, tasks_dir):
   ]
 
 
+@pytest.mark.slow  # a run; test_evaluate.py has what it calls
 def test_tasks_are_evaluated_while_training(tmp_path, capsys):
   workdir = tmp_path / 'w'
   assert main(flags(workdir, tmp_path)) == 2

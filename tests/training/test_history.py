@@ -285,6 +285,7 @@ def test_another_token_store_is_refused(tmp_path, monkeypatch):
   spikes.read(str(workdir / 'spikes/2.json'))
 
 
+@pytest.mark.slow
 def test_a_run_of_before_takes_its_store_and_records_it(tmp_path, monkeypatch):
   write_text(tmp_path, 2000)
   workdir = tmp_path / 'w'

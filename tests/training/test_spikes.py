@@ -288,6 +288,7 @@ def events(workdir, name):
   return [m for m in metrics.read(str(workdir)) if m.get('event') == name]
 
 
+@pytest.mark.slow  # two runs; test_rewind stays
 def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   """The default stops; the same run goes on when told to skip."""
   workdir = tmp_path / 'w'
