@@ -67,10 +67,10 @@ class Checkpointer:
 
     Args:
       workdir: of the run.
-      keep: so many of the newest stay.
-      every_steps: saves are made after so many steps; see `retention`.
+      keep: how many of the newest stay.
+      every_steps: steps between saves; see `retention`.
       keep_every_steps: those of its multiples stay for good; 0: none.
-      keep_best: so many with the least loss stay; see `evaluated`.
+      keep_best: how many of the least loss stay; see `evaluated`.
       record: gives what the checkpoint of a step holds besides its arrays,
         plain JSON.
       read_only: nothing is written, moved or deleted.

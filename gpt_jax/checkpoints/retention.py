@@ -56,10 +56,10 @@ def policy(
 
   Args:
     losses: held-out, by step; may grow.
-    keep: so many of the newest stay.
-    every_steps: saves are made after so many steps.
+    keep: how many of the newest stay.
+    every_steps: steps between saves.
     keep_every_steps: those of its multiples stay for good; 0: none.
-    keep_best: so many with the least loss stay.
+    keep_best: how many of the least loss stay.
   """
   policies: list[Any] = [checkpoint_managers.LatestN(keep)]
   if keep_every_steps:

@@ -172,12 +172,14 @@ def _training_step() -> str:
     return 'left out on several hosts; `gpt-jax train` comes next'
 
   from gpt_jax.checkpoints.checkpointer import Checkpointer
+  from gpt_jax.config import defaults
   from gpt_jax.nn.transformer import Transformer
   from gpt_jax.objectives.causal import causal, make_batch
   from gpt_jax.training.state import make_init
   from gpt_jax.training.step import train_step
 
-  objective, optimizer = causal()(Transformer(**TINY)), optax.adamw(1e-3)
+  model: Any = {**defaults.get_config().model, **TINY}
+  objective, optimizer = causal()(Transformer(**model)), optax.adamw(1e-3)
   state = jax.jit(make_init(objective, optimizer))(jax.random.key(0))
   state, metrics = jax.jit(
     functools.partial(
@@ -210,6 +212,7 @@ def _training_step() -> str:
   return f'loss {metrics["loss"]:.3f}; its checkpoint reads back the same'
 
 
+# What differs from the tree of defaults.
 TINY = {
   'vocab_size': 13,
   'context_length': 5,
@@ -219,23 +222,7 @@ TINY = {
   'num_kv_heads': 2,
   'head_size': 4,
   'd_ff': 16,
-  'num_encoder_layers': 0,
-  'input': 'tokens',
-  'position': 'learned',
-  'attention': 'full',
-  'attention_scale': 'rsqrt',
-  'attention_backend': 'auto',
-  'ffn': 'gelu_tanh',
-  'encoder_ffn': None,
-  'norm': 'layernorm',
-  'block': 'pre',
-  'bias': 'all',
-  'output': 'tied',
-  'dropout': 'none',
-  'init_weights': 'normal(stddev=0.02)',
   'dtype': 'float32',
-  'remat': 'none',
-  'loop': 'scan',
 }
 
 CHECKS: dict[str, Callable[[], str]] = {

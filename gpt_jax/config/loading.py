@@ -25,7 +25,7 @@ def define(values: flags.FlagValues) -> None:
     None,
     'Config file, with a size where it has several: configs/gpt2.py:medium. '
     'Any field is overridden by --config.section.field=VALUE; '
-    'configs/base.py explains them all.',
+    'gpt_jax/config/defaults.py explains them all.',
     flag_values=values,
   )
   # ml_collections finds overrides by looking at the arguments: see `parse`.

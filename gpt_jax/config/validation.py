@@ -161,8 +161,8 @@ def check_fields(config: Config) -> None:
     # Such a field would reach the model, which does not take it.
     if field.startswith('model.') and field not in known:
       raise UsageError(
-        f'{field}={shown(value)}: there is no such field; configs/base.py '
-        'explains them all'
+        f'{field}={shown(value)}: there is no such field; '
+        'gpt_jax/config/defaults.py explains them all'
       )
 
 

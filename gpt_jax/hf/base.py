@@ -37,7 +37,7 @@ from gpt_jax.nn.transformer import Transformer
 # Fields that a family's `fields` may leave out: as in the tree of defaults, but
 # for the dtype, since checkpoints are compared in float32.
 _TREE: Any = defaults.get_config().model
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
   name: _TREE[name]
   for name in (
     *('num_encoder_layers', 'encoder_ffn', 'input', 'attention'),

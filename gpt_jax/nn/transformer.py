@@ -62,7 +62,7 @@ class Output(NamedTuple):
 
 
 class Transformer(nn.Module):
-  """`configs/base.py` says what each field means."""
+  """`gpt_jax/config/defaults.py` says what each field means."""
 
   vocab_size: int
   context_length: int

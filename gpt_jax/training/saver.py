@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""When the training loop saves: and how long it takes."""
+"""Saves checkpoints from the training loop, and times them."""
 
 import math
 import time

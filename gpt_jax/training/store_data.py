@@ -25,7 +25,7 @@ class StoreData:
 
   @property
   def rows_per_epoch(self) -> int:
-    """So many rows are one pass."""
+    """Rows in one epoch."""
     return self._source.rows_per_epoch
 
   def batches(

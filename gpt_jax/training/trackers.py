@@ -88,9 +88,9 @@ class WandB:
   def __init__(self, tracker: log_trackers.WandB, config: Config, workdir: str):
     """Starts the run, or goes on with it."""
     wandb = importlib.import_module('wandb')
-    self._parts: Any = None
+    self._run: Any = None
     try:
-      self._parts = wandb.init(
+      self._run = wandb.init(
         project=tracker.project,
         entity=tracker.entity or None,
         name=tracker.name or os.path.basename(os.path.abspath(workdir)),
@@ -103,35 +103,33 @@ class WandB:
         # The log of the run stays ours, and the code where it is.
         settings=wandb.Settings(console='off', silent=True, save_code=False),
       )
-      self._parts.define_metric('step')
-      self._parts.define_metric('*', step_metric='step')
+      self._run.define_metric('step')
+      self._run.define_metric('*', step_metric='step')
     except wandb.errors.Error as e:
       self._fail(e)
     else:
-      log.info(
-        'wandb: run %s in %s', self._parts.id, self._parts.url or workdir
-      )
+      log.info('wandb: run %s in %s', self._run.id, self._run.url or workdir)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Adds the numbers of a step."""
-    if self._parts and values:
+    if self._run and values:
       try:
-        self._parts.log({'step': step, **values})
+        self._run.log({'step': step, **values})
       # Its service may die in ways that it does not declare.
       except Exception as e:
         self._fail(e)
 
   def close(self) -> None:
     """Waits until all is written, or uploaded."""
-    if self._parts:
+    if self._run:
       try:
-        self._parts.finish()
+        self._run.finish()
       except Exception as e:
         self._fail(e)
 
   def _fail(self, error: Exception):
     log.warning('wandb cannot be written (%s); metrics.jsonl has all', error)
-    self._parts = None
+    self._run = None
 
 
 def _check_wandb(tracker: log_trackers.WandB):

@@ -24,7 +24,7 @@ class Data(Protocol):
 
   @property
   def rows_per_epoch(self) -> int:
-    """So many rows are one pass."""
+    """Rows in one epoch."""
     ...
 
   def batches(
@@ -96,8 +96,8 @@ class TrainingRun(NamedTuple):
     evaluation: makes what measures it; None: nothing does.
     criterion: the measure by which one state is better than another, the less
       the better; with a leading '-' the more the better.
-    patience: the run ends early after so many evaluations without a better
-      one; 0: never.
+    patience: evaluations without a better one after which the run ends early;
+      0: never.
   """
 
   parts: Parts
