@@ -178,8 +178,9 @@ def _training_step() -> str:
   from gpt_jax.training.state import make_init
   from gpt_jax.training.step import train_step
 
-  model: Any = {**defaults.get_config().model, **TINY}
-  objective, optimizer = causal()(Transformer(**model)), optax.adamw(1e-3)
+  tree: Any = defaults.get_config()
+  model = Transformer(**{**tree.model, **TINY})
+  objective, optimizer = causal()(model), optax.adamw(1e-3)
   state = jax.jit(make_init(objective, optimizer))(jax.random.key(0))
   state, metrics = jax.jit(
     functools.partial(
