@@ -12,6 +12,7 @@ P(completion | answer context), as GPT-3 does for ARC, OpenBookQA and RACE.
 `left_out` those with a choice that exceeds the context by itself.
 """
 
+import collections
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -87,6 +88,8 @@ class Choices(NamedTuple):
   ) -> Figures:
     """See `task.Task`."""
     examples = read_all('examples', self.examples)
+    if setting.limit is not None:
+      examples = _first(examples, setting.limit)
     prompts, num_shown = self._prompts(scorer, examples, setting)
     requests = []
     for example, prompt in zip(examples, prompts, strict=True):
@@ -246,6 +249,17 @@ def _best(values: Sequence[float]) -> int:
   array = np.asarray(values)
   (best,) = np.nonzero(array == array.max())
   return int(best[0]) if len(best) == 1 else -1
+
+
+def _first(examples: Sequence[Example], limit: int) -> list[Example]:
+  """So many examples of each group."""
+  seen: collections.Counter[str] = collections.Counter()
+  out = []
+  for example in examples:
+    seen[example.group] += 1
+    if seen[example.group] <= limit:
+      out.append(example)
+  return out
 
 
 def _num_requests(example: Example) -> int:

@@ -83,6 +83,7 @@ def measure(
   *,
   shots: Sequence[int] = (0,),
   seed: int = 0,
+  limit: int | None = None,
   folder: str | None = None,
   model: str = '',
   keep: Callable[[Figures], None] | None = None,
@@ -97,6 +98,7 @@ def measure(
     scorer: scores texts.
     shots: numbers of few-shot examples.
     seed: for drawing them.
+    limit: see `Setting`.
     folder: of the scores, so that a stopped evaluation can resume; None: none.
     model: fingerprint of the parameters that the scores belong to.
     keep: called with the results of each task and number of shots.
@@ -112,6 +114,7 @@ def measure(
   for named in tasks:
     for count in shots if named.task.takes_shots else (0,):
       name = f'{named.name}/{count}_shots' if count else named.name
+      setting = Setting(count, seed, limit)
       shown = contextlib.nullcontext(report)
       if report is None:
         shown = progress.bar('examples')
@@ -119,8 +122,8 @@ def measure(
         assert told is not None
         found = named.task.measure(
           scorer,
-          Setting(count, seed),
-          Journal(folder and _path(folder, named, count, seed), model),
+          setting,
+          Journal(folder and _path(folder, named, setting), model),
           told,
         )
       new = {f'eval/{name}/{key}': value for key, value in found.items()}
@@ -165,8 +168,10 @@ def summary(figures: Figures) -> str:
   return ', '.join(parts)
 
 
-def _path(folder: str, named: Named, shots: int, seed: int) -> str:
-  key = repr((named.name, named.call, seed))
+def _path(folder: str, named: Named, setting: Setting) -> str:
+  key = repr((named.name, named.call, setting.seed))
   digest = hashlib.sha256(key.encode()).hexdigest()[:8]
   name = named.name.replace('/', '-')
-  return os.path.join(folder, f'{name}-{shots}-{digest}.jsonl')
+  if setting.limit is not None:
+    name += f'-limit-{setting.limit}'
+  return os.path.join(folder, f'{name}-{setting.shots}-{digest}.jsonl')

@@ -12,15 +12,17 @@ from gpt_jax.evaluation.score import Scorer
 
 
 class Setting(NamedTuple):
-  """Few-shot setting.
+  """What is measured of a task, and after what.
 
   Attributes:
     shots: number of solved examples before each one.
     seed: for drawing them.
+    limit: measures the first examples only, so many of each group; None: all.
   """
 
   shots: int = 0
   seed: int = 0
+  limit: int | None = None
 
 
 class Task(Protocol):

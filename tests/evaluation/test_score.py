@@ -247,7 +247,8 @@ def test_what_does_not_fit_is_refused():
     score.row(Bytes(), Request('x', '', 'f:8'), LENGTH)
 
 
-def test_a_stopped_evaluation_goes_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize('torn', ['{"0": [-1.0', '\0\0\0\n'])
+def test_a_stopped_evaluation_goes_on(tmp_path, monkeypatch, torn):
   requests = [Request(*r) for r in REQUESTS]
   path = str(tmp_path / 'scores' / 'a.jsonl')
   scorer = make()
@@ -263,7 +264,7 @@ def test_a_stopped_evaluation_goes_on(tmp_path, monkeypatch):
   with pytest.raises(KeyboardInterrupt):
     scorer.requests(requests, Journal(path, 'm'), stop)
   with open(path, 'a', encoding='utf-8') as f:
-    f.write('{"0": [-1.0')  # what a killed process wrote last
+    f.write(torn)  # what a killed process wrote last, or a crash left
   scored = []
   score = Forward.score
   monkeypatch.setattr(
