@@ -107,8 +107,7 @@ def _ids(served: Served, asked: Completion | Chat) -> list[list[int]]:
         'this model has no chat template; send a prompt to /v1/completions'
       )
     messages = [m.model_dump(exclude_none=True) for m in asked.messages]
-    text = served.template.render(messages)
-    return [tokenizer.encode_special(text).tolist()]
+    return [served.template.ids(tokenizer, messages)]
   found = []
   for prompt in asked.prompt:
     if isinstance(prompt, str):

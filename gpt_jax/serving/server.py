@@ -63,8 +63,7 @@ class Server(uvicorn.Server):
   ):
     """`started` is called when requests are taken."""
     # What uvicorn says of itself is less than we do; its warnings stay.
-    for handler in log.handlers:
-      logging.getLogger('uvicorn').addHandler(handler)
+    logging.getLogger('uvicorn').handlers[:] = log.handlers
     super().__init__(
       uvicorn.Config(
         app,

@@ -51,7 +51,9 @@ def test_prompts(given, prompts):
   assert completion(prompt=given, n=3).num_rows == 3 * len(prompts)
 
 
-@pytest.mark.parametrize('given', [[], [[]], 3, 1.5, {}, True, [1, 'a'], [[1.5]]])
+@pytest.mark.parametrize(
+  'given', [[], [[]], 3, 1.5, {}, True, [1, 'a'], [[1.5]]]
+)
 def test_what_is_no_prompt(given):
   error = refusal(json.dumps({'prompt': given}).encode())
   assert error.param == 'prompt' and error.message.startswith('prompt: must')

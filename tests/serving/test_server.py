@@ -4,7 +4,6 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import functools
 import json
 import logging
@@ -14,13 +13,15 @@ import time
 
 import openai
 import pytest
+from gpt_jax.data.tokenizers.chat import ChatTemplate
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.sampler import Sampler, seeds_of
 
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import sample
-from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.serving import app as app_lib
-from gpt_jax.serving import prompts, server
+from gpt_jax.serving import prompts, requests, server
+from gpt_jax.serving.errors import ApiError
 from gpt_jax.serving.prompts import Served
 from gpt_jax.serving.worker import Worker
 from tests.support import tiny
@@ -28,6 +29,13 @@ from tests.support import tiny
 CONTEXT, SLOTS, MOST, BODY = 61, 4, 230, 40_000
 TOKENIZER = tokenizer_lib.Bytes()
 GREEDY = Sampler(temperature=0)
+TEMPLATE = ChatTemplate(
+  "{% for m in messages %}{% if m.role == 'tool' %}"
+  "{{ raise_exception('no tools') }}{% endif %}"
+  '{{ m.role[0] }}:{{ m.content }};{% endfor %}a:',
+  {},
+)
+SERVED = Served('tiny', TOKENIZER, TEMPLATE, CONTEXT, CONTEXT)
 
 
 @functools.cache
@@ -43,7 +51,7 @@ def model():
 class Running:
   """A server on a thread of its own."""
 
-  def __init__(self, served):
+  def __init__(self):
     self.bound = server.bind('127.0.0.1', 0)
     self.url = server.url(self.bound)
     self.address = self.bound.getsockname()
@@ -51,9 +59,9 @@ class Running:
     self.worker = Worker(
       lambda: Engine(model(), params, slots=SLOTS),
       max_rows=MOST,
-      log_seconds=0.01,
+      log_seconds=0.0,
     )
-    made = app_lib.build(served, self.worker, max_body_bytes=BODY)
+    made = app_lib.build(SERVED, self.worker, max_body_bytes=BODY)
     ready = threading.Event()
     self.server = server.Server(made, drain_seconds=5, started=ready.set)
     run = server.serve(self.server, self.worker, self.bound)
@@ -86,7 +94,7 @@ class Running:
 
 @pytest.fixture(scope='module')
 def api():
-  running = Running(Served('tiny', TOKENIZER, None, CONTEXT, CONTEXT))
+  running = Running()
   yield running
   running.stop()
 
@@ -226,7 +234,7 @@ def test_one_seed_gives_one_text_in_any_company(api):
   assert ends(ask()) == alone
   with concurrent.futures.ThreadPoolExecutor(21) as pool:
     others = [
-      pool.submit(ask, prompt='x' * (1 + i), seed=i, temperature=i / 10)
+      pool.submit(ask, prompt='x' * (1 + i), seed=i, temperature=1 + i / 10)
       for i in range(20)
     ]
     assert ends(pool.submit(ask).result()) == alone
@@ -244,12 +252,61 @@ def test_models(api):
   assert e.value.code == 'model_not_found'
 
 
-def test_a_model_without_a_template_has_no_chats(api):
-  with pytest.raises(openai.BadRequestError, match='no chat template') as e:
+MESSAGES = [
+  {'role': 'system', 'content': 'go'},
+  {'role': 'user', 'content': [{'type': 'text', 'text': 'Hi'}]},
+]
+
+
+def test_a_chat_is_the_completion_of_its_template(api):
+  ((text, finish),) = expected(['s:go;u:Hi;a:'], max_tokens=11)
+  ask = functools.partial(
+    api.client.chat.completions.create,
+    model='tiny',
+    messages=MESSAGES,
+    temperature=0,
+  )
+  answer = ask(max_completion_tokens=11)
+  (choice,) = answer.choices
+  assert (choice.message.content, choice.finish_reason) == (text, finish)
+  assert choice.message.role == 'assistant'
+  assert answer.object == 'chat.completion'
+  usage = answer.usage
+  assert (usage.prompt_tokens, usage.completion_tokens) == (12, 11)
+  # Without a limit: what the context has room for.
+  assert ask().usage.total_tokens == CONTEXT
+
+
+def test_a_chat_in_pieces(api):
+  ((text, finish),) = expected(['s:go;u:Hi;a:'], max_tokens=11)
+  first, *events = api.client.chat.completions.create(
+    model='tiny',
+    messages=MESSAGES,
+    temperature=0,
+    max_tokens=11,
+    stream=True,
+  )
+  assert first.choices[0].delta.role == 'assistant'
+  assert first.object == 'chat.completion.chunk'
+  parts = [event.choices[0].delta.content or '' for event in events]
+  assert ''.join(parts) == text
+  finishes = [event.choices[0].finish_reason for event in events]
+  assert finishes == [None] * (len(events) - 1) + [finish]
+
+
+def test_what_a_template_refuses(api):
+  with pytest.raises(openai.BadRequestError, match='template fails: no') as e:
     api.client.chat.completions.create(
-      model='tiny', messages=[{'role': 'user', 'content': 'Hi'}]
+      model='tiny', messages=[{'role': 'tool', 'content': 'Hi'}]
     )
   assert e.value.param == 'messages'
+
+
+def test_a_model_without_a_template_has_no_chats():
+  asked = requests.Chat.model_validate({'messages': MESSAGES})
+  with pytest.raises(ApiError, match='no chat template') as e:
+    prompts.plan(SERVED._replace(template=None), asked)
+  assert e.value.status == 400 and e.value.param == 'messages'
 
 
 @pytest.mark.parametrize(
@@ -374,7 +431,6 @@ def test_a_full_queue_says_when_to_come_again(api, gate):
   with concurrent.futures.ThreadPoolExecutor(3) as pool:
     ask = functools.partial(
       api.client.completions.create,
-      *(),
       model='tiny',
       prompt='a',
       temperature=0,
@@ -423,7 +479,7 @@ def test_an_engine_that_fails(api, monkeypatch, caplog, stream):
     api.client.completions.create, model='tiny', prompt='a', max_tokens=3
   )
   with pytest.raises(openai.APIError) as e:
-    [*ask(stream=True)] if stream else ask()
+    list(ask(stream=True)) if stream else ask()
   assert 'the server failed' in str(e.value)
   assert 'secret' not in str(e.value)
   assert 'of /secret/place.py' in caplog.text
@@ -442,9 +498,9 @@ def test_a_request_that_fails(api, monkeypatch, caplog):
 
 def test_speed_and_load_are_logged(api, caplog):
   caplog.set_level(logging.INFO, 'gpt_jax')
-  api.client.completions.create(model='tiny', prompt='a', max_tokens=40)
+  api.client.completions.create(model='tiny', prompt='a', temperature=0)
   logged(caplog, ' tokens/s, 1 running, 0 waiting')
-  logged(caplog, 'POST /v1/completions 200 1+')
+  logged(caplog, 'POST /v1/completions 200 1+16 tokens')
 
 
 def test_an_address_that_is_taken(api):
@@ -454,8 +510,5 @@ def test_an_address_that_is_taken(api):
 
 
 def test_an_address_that_is_none():
-  with (
-    pytest.raises(ValueError, match='--host=no.such.invalid'),
-    contextlib.ExitStack(),
-  ):
-    server.bind('no.such.invalid', 0)
+  with pytest.raises(ValueError, match=r'--host=192\.0\.2\.1'):
+    server.bind('192.0.2.1', 0)
