@@ -13,11 +13,11 @@ import time
 
 import openai
 import pytest
-from gpt_jax.data.tokenizers.chat import ChatTemplate
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import Sampler, seeds_of
 
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.data.tokenizers.chat import ChatTemplate
 from gpt_jax.decoding import sample
 from gpt_jax.serving import app as app_lib
 from gpt_jax.serving import prompts, requests, server
@@ -493,7 +493,7 @@ def test_a_request_that_fails(api, monkeypatch, caplog):
     with pytest.raises(openai.InternalServerError) as e:
       api.client.completions.create(model='tiny', prompt='a')
   assert e.value.type == 'server_error' and 'secret' not in str(e.value)
-  assert 'of /secret/place.py' in caplog.text
+  logged(caplog, 'of /secret/place.py')
 
 
 def test_speed_and_load_are_logged(api, caplog):

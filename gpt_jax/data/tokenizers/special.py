@@ -23,7 +23,7 @@ from gpt_jax.data.tokenizers.saved import BESIDE, SPECIAL
 # Unicode reserves this code point for such uses: no text holds it.
 BREAK = '\ufdd0'
 
-_CONFIG, _MAP = 'tokenizer_config.json', 'special_tokens_map.json'
+CONFIG, MAP = 'tokenizer_config.json', 'special_tokens_map.json'
 _ADDED, _GENERATION = 'added_tokens.json', 'generation_config.json'
 _MODEL = 'config.json'  # read here, kept by the import of the model
 
@@ -115,7 +115,7 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
     return json_file.parse(kept[name], path, remedy='download it again')
 
   found = _settle(
-    made, *map(parsed, (_CONFIG, _MAP, _ADDED, _GENERATION, _MODEL))
+    made, *map(parsed, (CONFIG, MAP, _ADDED, _GENERATION, _MODEL))
   )
   kept.pop(_MODEL, None)
   return kept | {SPECIAL: json.dumps(found, indent=2).encode() + b'\n'}
@@ -131,7 +131,7 @@ def _settle(
 
   def role(name: str) -> int | None:
     for entries in (config, map_):
-      i = made.id_of(_content(entries.get(f'{name}_token')) or '')
+      i = made.id_of(content(entries.get(f'{name}_token')) or '')
       if i is not None:
         return i
     i = model.get(f'{name}_token_id')
@@ -150,9 +150,9 @@ def _settle(
     start = (bos,) if puts else ()
   names = dict(made.special_names)
   decoder = config.get('added_tokens_decoder') or {}
-  tokens = [_content(t) for t in decoder.values() if t.get('special', True)]
+  tokens = [content(t) for t in decoder.values() if t.get('special', True)]
   roles = [v for e in (config, map_) for k, v in e.items() if k in _ROLES]
-  tokens += [*added, *map(_content, roles)]
+  tokens += [*added, *map(content, roles)]
   for token in filter(None, tokens):
     if (i := made.id_of(token)) is not None:
       names[token] = i
@@ -196,7 +196,7 @@ def guarded(text: str, names: Mapping[str, int]) -> str:
   return text
 
 
-def _content(token: Any) -> str | None:
+def content(token: Any) -> str | None:
   """The text of a token, which may come with how it is matched."""
   token = token.get('content') if isinstance(token, dict) else token
   return token if isinstance(token, str) else None

@@ -82,6 +82,27 @@ LLAMA3 = """{{- bos_token }}
 {%- endif %}
 """
 
+# What templates rely on: white space around blocks, loop controls, the filter
+# tojson, the block generation, and variables that are not there.
+CONVENTIONS = """
+{# a comment #}
+{%- set made = namespace(count=0) %}
+{% for message in messages %}
+  {% if message.role == 'system' %}
+    {% continue %}
+  {% endif %}
+  {% set made.count = made.count + 1 %}
+{{ message | tojson(indent=2) }}
+  {{ {'<é>': "it's", 'a': [1, none, true]} | tojson }}
+    {% generation %}
+{{ message['content'] | trim }}{{ eos_token }}
+    {% endgeneration %}
+{% endfor %}
+{{ made.count }} {{ tools is none }} {{ documents is defined }} {{ nothing }}
+{% if strftime_now is defined %}{{ strftime_now('%%') }}{% endif %}
+
+"""
+
 
 def byte_level(digits: bool = False) -> tokenizers.Tokenizer:
   """As GPT-2's; with single digits as SmolLM2's."""
@@ -144,7 +165,7 @@ def starting(made: tokenizers.Tokenizer, bos: str) -> None:
   made.post_processor = processors.TemplateProcessing(
     single=f'{bos} $A',
     pair=f'{bos} $A {bos}:1 $B:1',
-    special_tokens=[(bos, made.token_to_id(bos))],
+    special_tokens=[(bos, made.get_vocab()[bos])],
   )
 
 
@@ -235,6 +256,16 @@ def main() -> None:
       with open(os.path.join(folder, file), 'w', encoding='utf-8') as f:
         f.write(text if file.endswith('jinja') else text + '\n')
     golden[name] = record(folder)
+  made = transformers.AutoTokenizer.from_pretrained(
+    os.path.join(HERE, 'smollm2')
+  )
+  golden['conventions'] = {
+    'template': CONVENTIONS,
+    'messages': CHATS[1],
+    'text': made.apply_chat_template(
+      CHATS[1], chat_template=CONVENTIONS, tokenize=False
+    ),
+  }
   with open(os.path.join(HERE, 'golden.json'), 'w', encoding='utf-8') as f:
     json.dump(golden, f, indent=1)
     f.write('\n')
