@@ -34,7 +34,7 @@ import os
 
 from absl import flags
 
-from gpt_jax import cli, ranges
+from gpt_jax import cli, ranges, sharding
 from gpt_jax.data.tokenizers.chat import ChatTemplate
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sample import in_place
@@ -94,7 +94,8 @@ def main(args: cli.Args) -> None:
   # What is amiss with the address is told before the model is loaded.
   with server.bind(args.host, args.port) as bound:
     trained = trained_lib.load(args.workdir)
-    model, params = in_place(trained.parts.model, trained.state.eval_params)
+    parts = trained.parts
+    model, params = in_place(parts.model, trained.state.eval_params)
     served = Served(
       name=args.name or os.path.basename(os.path.abspath(args.workdir)),
       tokenizer=trained.tokenizer,
@@ -104,6 +105,7 @@ def main(args: cli.Args) -> None:
     )
     working = worker.Worker(
       lambda: Engine(model, params, slots=args.rows),
+      within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,
       log_seconds=args.log_seconds,
     )

@@ -26,7 +26,7 @@ from gpt_jax.serving.prompts import Served
 from gpt_jax.serving.worker import Worker
 from tests.support import tiny
 
-CONTEXT, SLOTS, MOST, BODY = 61, 4, 230, 40_000
+CONTEXT, SLOTS, MOST, BODY = 61, 2, 230, 40_000
 TOKENIZER = tokenizer_lib.Bytes()
 GREEDY = Sampler(temperature=0)
 TEMPLATE = ChatTemplate(
@@ -43,7 +43,7 @@ def model():
   return tiny.model(
     vocab_size=TOKENIZER.vocab_size,
     context_length=CONTEXT,
-    num_layers=2,
+    num_layers=1,
     dropout='none',
   )
 
