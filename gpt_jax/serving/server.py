@@ -76,6 +76,8 @@ class Server(uvicorn.Server):
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        # Longer than clients keep connections: 5 s, of OpenAI's.
+        timeout_keep_alive=60,
         timeout_graceful_shutdown=drain_seconds,
       )
     )

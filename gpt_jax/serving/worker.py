@@ -191,8 +191,11 @@ class Worker:
 
   def _work(self) -> None:
     """The thread."""
-    with self._within():
-      self._run()
+    try:
+      with self._within():
+        self._run()
+    except Exception:
+      log.exception('no engine can be made any more; start the server again')
 
   def _run(self) -> None:
     """Until it is stopped; a failure ends what is open, and no more."""
@@ -209,8 +212,8 @@ class Worker:
       except Exception:
         log.exception('the engine failed; what was open is answered with 500')
         self._running.clear()
-        self.engine = self._make_engine()
         self._loop.call_soon_threadsafe(self._fail_open)
+        self.engine = self._make_engine()
 
   def _step(self) -> None:
     """One token for each row that runs."""

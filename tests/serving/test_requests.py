@@ -22,7 +22,8 @@ def chat(**fields):
   return requests.parse(requests.Chat, body)
 
 
-def refusal(body, kind=requests.Completion):
+def refusal(body, *, chat=False):
+  kind = requests.Chat if chat else requests.Completion
   with pytest.raises(ApiError) as e:
     requests.parse(kind, body)
   assert e.value.status == 400
@@ -171,7 +172,7 @@ def test_a_body_that_cannot_be_read(body, why):
   ],
 )
 def test_a_chat_that_cannot_be_read(fields, why):
-  assert why in refusal(json.dumps(fields).encode(), requests.Chat).message
+  assert why in refusal(json.dumps(fields).encode(), chat=True).message
 
 
 def test_a_long_name_is_cut():

@@ -48,19 +48,18 @@ def model():
   )
 
 
+def make_engine():
+  return Engine(model(), tiny.params(model()), slots=SLOTS)
+
+
 class Running:
   """A server on a thread of its own."""
 
-  def __init__(self):
+  def __init__(self, make_engine):
     self.bound = server.bind('127.0.0.1', 0)
     self.url = server.url(self.bound)
     self.address = self.bound.getsockname()
-    params = tiny.params(model())
-    self.worker = Worker(
-      lambda: Engine(model(), params, slots=SLOTS),
-      max_rows=MOST,
-      log_seconds=0.0,
-    )
+    self.worker = Worker(make_engine, max_rows=MOST, log_seconds=0.0)
     made = app_lib.build(SERVED, self.worker, max_body_bytes=BODY)
     ready = threading.Event()
     self.server = server.Server(made, drain_seconds=5, started=ready.set)
@@ -79,7 +78,7 @@ class Running:
 
   def load(self):
     """Rows that run and wait, as /health says."""
-    _, body = talk(self, b'GET /health HTTP/1.1\r\nConnection: close\r\n')
+    _, body = talk(self, b'GET /health' + HTTP)
     health = json.loads(body)
     assert health['status'] == 'ok'
     return health['running'], health['waiting']
@@ -94,7 +93,7 @@ class Running:
 
 @pytest.fixture(scope='module')
 def api():
-  running = Running()
+  running = Running(make_engine)
   yield running
   running.stop()
 
@@ -129,14 +128,22 @@ def ends(answer):
   return [(choice.text, choice.finish_reason) for choice in answer.choices]
 
 
-def talk(api, request, body=b'', read=True):
-  """Sends bytes; returns status and body of what comes back."""
-  with socket.create_connection(api.address, timeout=60) as connection:
-    if body:
-      request += b'Content-Length: %d\r\n' % len(body)
-    connection.sendall(request + b'Host: x\r\n\r\n' + body)
-    if not read:
-      return None
+HTTP = b' HTTP/1.1\r\nHost: x\r\nConnection: close\r\n'
+POST = b'POST /v1/completions' + HTTP
+
+
+def connect(api):
+  return socket.create_connection(api.address, timeout=60)
+
+
+def whole(request, body):
+  return request + b'Content-Length: %d\r\n\r\n' % len(body) + body
+
+
+def talk(api, request, body=b''):
+  """Sends a request; returns status and body of the answer."""
+  with connect(api) as connection:
+    connection.sendall(whole(request, body))
     head, _, rest = received(connection).partition(b'\r\n\r\n')
     return int(head.split()[1]), rest
 
@@ -144,9 +151,6 @@ def talk(api, request, body=b'', read=True):
 def received(connection):
   """All that comes until the other side closes."""
   return b''.join(iter(lambda: connection.recv(65536), b''))
-
-
-POST = b'POST /v1/completions HTTP/1.1\r\nConnection: close\r\n'
 
 
 def post(api, body):
@@ -343,15 +347,15 @@ def test_an_empty_prompt_and_the_smallest_temperature(api):
 
 
 @pytest.mark.parametrize(
-  ('request_', 'status'),
+  ('path', 'status'),
   [
-    (b'GET /v1/completions HTTP/1.1\r\nConnection: close\r\n', 405),
-    (b'GET /secret HTTP/1.1\r\nConnection: close\r\n', 404),
-    (b'GET /%0a%1b[31m HTTP/1.1\r\nConnection: close\r\n', 404),
+    (b'GET /v1/completions', 405),
+    (b'GET /secret', 404),
+    (b'GET /%0a%1b[31m', 404),
   ],
 )
-def test_other_paths(api, request_, status):
-  found, body = talk(api, request_)
+def test_other_paths(api, path, status):
+  found, body = talk(api, path + HTTP)
   error = json.loads(body)['error']
   assert found == status and error['type'] == 'invalid_request_error'
 
@@ -366,16 +370,16 @@ def test_a_body_too_long(api):
   assert status == 413 and '40,000 bytes' in error['message']
   # Of a length that is not said beforehand.
   chunk = b'%x\r\n%s\r\n' % (9000, b' ' * 9000)
-  request = POST + b'Transfer-Encoding: chunked\r\nHost: x\r\n\r\n'
-  with socket.create_connection(api.address, timeout=60) as connection:
+  request = POST + b'Transfer-Encoding: chunked\r\n\r\n'
+  with connect(api) as connection:
     connection.sendall(request + 5 * chunk + b'0\r\n\r\n')
     assert received(connection).startswith(b'HTTP/1.1 413 ')
 
 
 def test_a_body_that_does_not_come(api, monkeypatch):
   monkeypatch.setattr(app_lib, 'BODY_SECONDS', 0.05)
-  with socket.create_connection(api.address, timeout=60) as connection:
-    connection.sendall(POST + b'Content-Length: 9\r\nHost: x\r\n\r\n{')
+  with connect(api) as connection:
+    connection.sendall(POST + b'Content-Length: 9\r\n\r\n{')
     assert received(connection).startswith(b'HTTP/1.1 408 ')
 
 
@@ -412,7 +416,10 @@ def logged(caplog, text):
 def test_a_client_that_goes_frees_its_rows(api, gate, caplog, stream):
   caplog.set_level(logging.INFO, 'gpt_jax')
   body = {'prompt': 'a', 'max_tokens': 50, 'n': 9, 'stream': stream}
-  talk(api, POST, json.dumps(body).encode(), read=False)
+  with connect(api) as connection:
+    connection.sendall(whole(POST, json.dumps(body).encode()))
+    while not api.worker._open:
+      time.sleep(0.01)
   status = 200 if stream else 499
   logged(caplog, f'POST /v1/completions {status}')
   assert not api.worker._open
@@ -422,8 +429,8 @@ def test_a_client_that_goes_frees_its_rows(api, gate, caplog, stream):
 
 def test_a_body_cut_short(api, caplog):
   caplog.set_level(logging.INFO, 'gpt_jax')
-  with socket.create_connection(api.address, timeout=60) as connection:
-    connection.sendall(POST + b'Content-Length: 9\r\nHost: x\r\n\r\n{')
+  with connect(api) as connection:
+    connection.sendall(POST + b'Content-Length: 9\r\n\r\n{')
   logged(caplog, 'POST /v1/completions 499')
 
 
@@ -485,6 +492,24 @@ def test_an_engine_that_fails(api, monkeypatch, caplog, stream):
   assert 'of /secret/place.py' in caplog.text
   assert api.worker.engine is not before
   assert ends(ask(temperature=0)) == expected(['a'], max_tokens=3)
+
+
+def test_without_an_engine_the_server_says_so(monkeypatch, caplog):
+  engines = [make_engine()]
+  monkeypatch.setattr(engines[0], 'step', failing)
+  api = Running(engines.pop)
+  ask = functools.partial(
+    api.client.completions.create, model='tiny', prompt='a'
+  )
+  with pytest.raises(openai.InternalServerError, match='the server failed'):
+    ask()
+  api.worker._thread.join()
+  assert 'no engine can be made any more' in caplog.text
+  with pytest.raises(openai.InternalServerError, match='the server failed'):
+    ask()
+  status, body = talk(api, b'GET /health' + HTTP)
+  assert status == 503 and json.loads(body)['status'] == 'failed'
+  api.stop()
 
 
 def test_a_request_that_fails(api, monkeypatch, caplog):
