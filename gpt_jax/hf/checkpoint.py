@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.hf import files, rope, routers
-from gpt_jax.hf.base import CHOICES, FOR_TRAINING, Family, Tensor, choices
+from gpt_jax.hf.base import FOR_TRAINING, Family, Tensor, choices
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import (
@@ -29,6 +29,7 @@ from gpt_jax.hf.layout import (
   slots,
   transformer_fields,
 )
+from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 

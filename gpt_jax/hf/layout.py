@@ -14,7 +14,8 @@ import numpy as np
 from gpt_jax.hf import heads
 from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor
 from gpt_jax.hf.families import FAMILIES
-from gpt_jax.nn.transformer import Transformer, parameter_shapes, period
+from gpt_jax.nn.pattern import period
+from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
 
 # Options of any model that would change what it computes.

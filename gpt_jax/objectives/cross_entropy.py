@@ -77,34 +77,7 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss):
   table_VD = _whole(table_VD)
 
   def add(carry, chunk):
-    sums, grad_PVD = carry
-    hidden_PND, targets_PN, weights_PN = chunk
-    logits_PNV = _logits(hidden_PND, table_VD, V)
-    top_PN = jnp.max(logits_PNV, axis=-1)
-    exp_PNV = jnp.exp(logits_PNV - top_PN[..., None])
-    sum_PN = jnp.sum(exp_PNV, axis=-1)
-    log_z_PN = jnp.log(sum_PN) + top_PN
-    nll_PN = log_z_PN - _at(logits_PNV, targets_PN)
-    # d nll / d logits = softmax - onehot(target), and
-    # d log(Z)^2 / d logits = 2 log(Z) softmax.
-    ids_V = jnp.arange(len(table_VD))
-    hit_PNV = ids_V[None, None] == targets_PN[..., None]
-    softmax_weights_PN = weights_PN
-    if z_loss:
-      softmax_weights_PN = weights_PN * (1 + 2 * z_loss * log_z_PN)
-    delta_PNV = exp_PNV * (softmax_weights_PN / sum_PN)[..., None]
-    delta_PNV -= jnp.where(hit_PNV, weights_PN[..., None], 0)
-    delta_PNV = delta_PNV.astype(hidden_PND.dtype)
-    grad_PND = jnp.einsum('PNV,VD->PND', delta_PNV, table_VD)
-    grad_PVD += jnp.einsum(
-      'PNV,PND->PVD',
-      delta_PNV,
-      hidden_PND,
-      preferred_element_type=jnp.float32,
-    )
-    grad_PVD = layout.constrain(grad_PVD, ('batch', 'vocab', None))
-    sums = _add(sums, nll_PN, log_z_PN, weights_PN, z_loss)
-    return (sums, grad_PVD), grad_PND
+    return _with_gradients(carry, chunk, table_VD, V, z_loss)
 
   B, L = hidden_BLD.shape[:2]
   chunks = _split(V, hidden_BLD, targets_BL, weights_BL)
@@ -121,6 +94,38 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss):
   grads = grads.reshape(len(grads), B, -1, D).swapaxes(0, 1)
   grad_BLD = grads.reshape(B, -1, D)[:, :L]
   return sums, (grad_BLD, grad_VD)
+
+
+def _with_gradients(carry, chunk, table_VD, V, z_loss):
+  """Adds a chunk to the sums and the table's gradient; its hidden states'."""
+  sums, grad_PVD = carry
+  hidden_PND, targets_PN, weights_PN = chunk
+  logits_PNV = _logits(hidden_PND, table_VD, V)
+  top_PN = jnp.max(logits_PNV, axis=-1)
+  exp_PNV = jnp.exp(logits_PNV - top_PN[..., None])
+  sum_PN = jnp.sum(exp_PNV, axis=-1)
+  log_z_PN = jnp.log(sum_PN) + top_PN
+  nll_PN = log_z_PN - _at(logits_PNV, targets_PN)
+  # d nll / d logits = softmax - onehot(target), and
+  # d log(Z)^2 / d logits = 2 log(Z) softmax.
+  ids_V = jnp.arange(len(table_VD))
+  hit_PNV = ids_V[None, None] == targets_PN[..., None]
+  softmax_weights_PN = weights_PN
+  if z_loss:
+    softmax_weights_PN = weights_PN * (1 + 2 * z_loss * log_z_PN)
+  delta_PNV = exp_PNV * (softmax_weights_PN / sum_PN)[..., None]
+  delta_PNV -= jnp.where(hit_PNV, weights_PN[..., None], 0)
+  delta_PNV = delta_PNV.astype(hidden_PND.dtype)
+  grad_PND = jnp.einsum('PNV,VD->PND', delta_PNV, table_VD)
+  grad_PVD += jnp.einsum(
+    'PNV,PND->PVD',
+    delta_PNV,
+    hidden_PND,
+    preferred_element_type=jnp.float32,
+  )
+  grad_PVD = layout.constrain(grad_PVD, ('batch', 'vocab', None))
+  sums = _add(sums, nll_PN, log_z_PN, weights_PN, z_loss)
+  return (sums, grad_PVD), grad_PND
 
 
 def _backward(z_loss, gradients, cotangents):
