@@ -22,6 +22,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.decoding import prompt
+from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.evaluation import in_loop
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.plots import losses
@@ -95,8 +96,7 @@ def sample(parts: Parts, state: TrainState, workdir: str) -> None:
     tokenizer,
     config.log.sample_prompt,
     max_tokens=config.log.sample_tokens,
-    temperature=0.8,
-    top_k=50,
+    sampler=Sampler(temperature=0.8, top_k=50),
     seed=config.seed,
   )[0]
   write_atomically(os.path.join(workdir, 'samples.txt'), text + '\n')
