@@ -168,7 +168,7 @@ class Chat(Asked):
     return self.max_completion_tokens or self.max_tokens
 
 
-AskedT = TypeVar('AskedT', Completion, Chat)
+AskedT = TypeVar('AskedT', bound=Asked)
 
 
 def parse(kind: type[AskedT], body: bytes) -> AskedT:

@@ -490,8 +490,8 @@ def test_an_engine_that_fails(api, monkeypatch, caplog, stream):
   assert 'the server failed' in str(e.value)
   assert 'secret' not in str(e.value)
   assert 'of /secret/place.py' in caplog.text
-  assert api.worker.engine is not before
   assert ends(ask(temperature=0)) == expected(['a'], max_tokens=3)
+  assert api.worker.engine is not before
 
 
 def test_without_an_engine_the_server_says_so(monkeypatch, caplog):
