@@ -13,12 +13,12 @@ import time
 
 import openai
 import pytest
-from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.sampler import Sampler, seeds_of
 
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.chat import ChatTemplate
 from gpt_jax.decoding import sample
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.serving import app as app_lib
 from gpt_jax.serving import prompts, requests, server
 from gpt_jax.serving.errors import ApiError
