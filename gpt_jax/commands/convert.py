@@ -6,12 +6,12 @@
   gpt-jax convert --to_hf exported --workdir workdirs/mine
 
 A checkpoint is a folder with config.json and safetensors files. It becomes a
-workdir that `generate` can use, with the tokenizer if the folder has vocab.json
-and merges.txt, tokenizer.model, or tokenizer.json; `evaluate` also needs
-held-out text in WORKDIR/data, which `prepare` makes with the same tokenizer. A
-workdir is exported to the family of models that computes the same, GPT-2 or
-LLaMA for instance; one that was imported gives back its tensors to the last
-bit.
+workdir that `generate` can use, with the tokenizer if the folder has
+tokenizer.json, vocab.json and merges.txt, or tokenizer.model; `evaluate` also
+needs held-out text in WORKDIR/data, which `prepare` makes with the same
+tokenizer. A workdir is exported to the family of models that computes the same,
+GPT-2 or LLaMA for instance; one that was imported gives back its tensors to the
+last bit, and the files of its tokenizer.
 """
 
 import json
@@ -29,7 +29,7 @@ from gpt_jax.config import defaults
 from gpt_jax.data import files, json_file
 from gpt_jax.data.tokenizers import saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.hf.vocabulary import tokenizer_name
+from gpt_jax.hf import vocabulary
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -67,6 +67,7 @@ _VOCABULARIES = {
   'merges.txt': 'merges.txt',
   'sentencepiece.model': 'tokenizer.model',
   'hf_tokenizer.json': 'tokenizer.json',
+  **{name: name for name in saved.BESIDE},
 }
 
 
@@ -108,18 +109,18 @@ def from_hf(folder: str, workdir: str) -> None:
     raise UsageError(
       f'--from_hf={folder}: is a {kind}, and a workdir holds language models'
     )
-  name = tokenizer_name(folder, model.options.get('model_type'))
-  config = config_lib.resolve_model(_config(model, name or 'none'))
-  if name:
-    tokenizer = tokenizer_lib.build(name, [])
+  found = vocabulary.read(folder, model.options.get('model_type'))
+  name, tokenizer = found or ('none', None)
+  config = config_lib.resolve_model(_config(model, name))
+  if tokenizer is not None:
     config = config_lib.set_vocab_size(config, tokenizer.vocab_size, name)
     tokenizer.save(os.path.join(workdir, 'tokenizer'))
   _save_state(config, params, workdir)
   origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
   files.write(workdir, ORIGIN, origin.encode())
   files.write(workdir, 'config.json', config_lib.to_json(config).encode())
-  log.info('%s: imported, tokenizer %s', workdir, name or 'none')
-  if not name:
+  log.info('%s: imported, tokenizer %s', workdir, name)
+  if tokenizer is None:
     log.warning(
       '%s has neither vocab.json and merges.txt nor tokenizer.model nor a '
       'tokenizer.json that can be used: put a saved tokenizer into %s before '

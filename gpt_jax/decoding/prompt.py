@@ -33,10 +33,10 @@ def continue_prompt(
   Raises:
     UsageError: the prompt, or prompt and continuation, exceed the context.
   """
-  ids = [int(i) for i in tokenizer.encode(prompt)]
+  ids = tokenizer.special.prompt(tokenizer.encode(prompt))
   max_tokens = num_new(len(ids), max_tokens, model.context_length)
   engine = Engine(model, params, slots=num_samples)
-  stop_ids = (tokenizer.eos_id,)
+  stop_ids = tokenizer.special.stop_ids
   streams, texts = {}, {}
   for own in seeds_of(seed, num_samples):
     request = Request(ids, max_tokens, sampler, own, stop_ids)
