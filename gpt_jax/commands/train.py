@@ -17,7 +17,7 @@ import os
 import jax
 from absl import flags
 
-from gpt_jax import cli
+from gpt_jax import cli, sharding
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
@@ -90,14 +90,15 @@ def sample(parts: Parts, state: TrainState, workdir: str) -> None:
     log.info('no sample is drawn where several hosts hold the parameters')
     return
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
-  text = prompt.continue_prompt(
-    parts.model,
-    state.eval_params,
-    tokenizer,
-    config.log.sample_prompt,
-    max_tokens=config.log.sample_tokens,
-    sampler=Sampler(temperature=0.8, top_k=50),
-    seed=config.seed,
-  )[0]
+  with sharding.use(parts.mesh, parts.rules):
+    (text,) = prompt.continue_prompt(
+      parts.model,
+      state.eval_params,
+      tokenizer,
+      config.log.sample_prompt,
+      max_tokens=config.log.sample_tokens,
+      sampler=Sampler(temperature=0.8, top_k=50),
+      seed=config.seed,
+    )
   write_atomically(os.path.join(workdir, 'samples.txt'), text + '\n')
   print(text)
