@@ -121,6 +121,7 @@ class Worker:
     )
     self._running: dict[int, _Running] = {}
     self._meter = _Meter(log_seconds)
+    self.alive = True  # until no engine can be made
     self._thread = threading.Thread(target=self._work, name='engine')
 
   def start(self) -> None:
@@ -132,11 +133,6 @@ class Worker:
     """Ends the thread after the step that it is in, and waits for it."""
     self._inbox.put(None)
     self._thread.join()
-
-  @property
-  def alive(self) -> bool:
-    """Whether the thread runs."""
-    return self._thread.is_alive()
 
   def check_room(self, num_rows: int) -> None:
     """Checks that so many more rows may be queued.
@@ -196,6 +192,8 @@ class Worker:
         self._run()
     except Exception:
       log.exception('no engine can be made any more; start the server again')
+      self.alive = False  # so nothing is opened after what is failed now
+      self._loop.call_soon_threadsafe(self._fail_open)
 
   def _run(self) -> None:
     """Until it is stopped; a failure ends what is open, and no more."""

@@ -368,6 +368,11 @@ def test_what_is_no_http(api):
 def test_a_body_too_long(api):
   status, error = post(api, b' ' * (BODY + 1))
   assert status == 413 and '40,000 bytes' in error['message']
+  for length in (b'9' * 20, b'9' * 5000, b'-1', b'x'):
+    with connect(api) as connection:
+      connection.sendall(POST + b'Content-Length: ' + length + b'\r\n\r\n')
+      status = received(connection).split()[1]
+      assert status in (b'400', b'413')
   # Of a length that is not said beforehand.
   chunk = b'%x\r\n%s\r\n' % (9000, b' ' * 9000)
   request = POST + b'Transfer-Encoding: chunked\r\n\r\n'
