@@ -173,8 +173,15 @@ def bind_all(
 
   Defaults are filled in, so that two texts that mean the same are equal.
   """
+  return bind_calls(field, text, parse(field, text), choices)
+
+
+def bind_calls(
+  field: str, text: str, calls: list[Call], choices: Mapping[str, Callable]
+) -> list[Call]:
+  """Like `bind_all`, for calls that were parsed from `text`."""
   bound = []
-  for call in parse(field, text):
+  for call in calls:
     arguments = _bind(field, text, call, choices)
     arguments.apply_defaults()
     bound.append(Call(call.name, (), dict(arguments.arguments)))

@@ -5,7 +5,7 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir workdirs/smoke
   gpt-jax evaluate --workdir W --tasks lambada,blimp,piqa --tasks_dir tasks
   gpt-jax evaluate --workdir W --tasks race --shots 0,1,5 --seed=1 --json
-  gpt-jax evaluate --workdir W --tasks "multiple_choice('mine.jsonl')"
+  gpt-jax evaluate --workdir W --tasks "text('a.txt'), text('b.txt', name='b')"
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
 
 validation: every held-out token is predicted exactly once, in rows of the
@@ -18,7 +18,8 @@ qa('file.jsonl'), text('file.txt'). Their files are yours to fetch: a task that
 finds none says where they come from. Figures come with standard errors. Scores
 are kept in WORKDIR/evaluations as they are found, so that the same command goes
 on where it stopped. Figures are written to step-N.json there after each task,
-beside those of other tasks.
+beside those of other tasks: as eval/lambada/..., eval/text/mine/... of
+text('mine.txt'), eval/NAME/... of text('mine.txt', name='NAME').
 """
 
 import json
@@ -26,9 +27,9 @@ import os
 
 from absl import flags
 
-from gpt_jax import cli, spec
+from gpt_jax import cli
 from gpt_jax.data import progress
-from gpt_jax.evaluation import overlap, score, suite, validation
+from gpt_jax.evaluation import names, overlap, score, suite, validation
 from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
@@ -78,12 +79,11 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
   workdir = args.workdir
-  calls = spec.bind_all(
-    '--tasks', args.tasks, {**TASKS, 'validation': lambda: None}
-  )
+  choices = {**TASKS, 'validation': lambda: None}
+  calls = names.read('--tasks', args.tasks, choices)
   shots = _numbers('--shots', args.shots)
   tasks = suite.build(
-    '--tasks', [c for c in calls if c.name != 'validation'], args.tasks_dir
+    [c for c in calls if c.call.name != 'validation'], args.tasks_dir
   )
   held_out = len(tasks) < len(calls)
   # What is amiss is told before the model is loaded.
@@ -100,7 +100,8 @@ def main(args: cli.Args) -> None:
     folder = os.path.join(workdir, 'evaluations')
     model = suite.fingerprint(trained.state.eval_params)
     path = os.path.join(folder, f'step-{step}.json')
-    results = Results(path, step=step, model=model)
+    called = {t.name: names.written(t.call, TASKS) for t in tasks}
+    results = Results(path, step=step, model=model, tasks=called)
     if held_out:
       results.add({k: v for k, v in result.items() if k != 'step'})
     found = suite.measure(
@@ -119,7 +120,7 @@ def main(args: cli.Args) -> None:
       results.add(new)
       found |= new
     result.update(found)
-    lines += suite.lines(found)
+    lines += suite.lines(found, tasks)
   if args.json:
     print(json.dumps(result))
   else:

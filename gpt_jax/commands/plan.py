@@ -171,7 +171,7 @@ def _define_slices(values: flags.FlagValues) -> None:
     values,
     'compiles',
     12,
-    'With --search: try at most so many.',
+    'With --search: the most plans to compile.',
     ranges.Count,
   )
   flags.DEFINE_bool(

@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.evaluation import suite
+from gpt_jax.evaluation import names, suite
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.spec import UsageError
@@ -31,8 +30,8 @@ def tasks(config: Config) -> list[suite.Named]:
       f'eval.tasks={config.eval.tasks!r}: needs a held-out set besides, by '
       'which checkpoints are judged; set data.holdout or eval.sets'
     )
-  calls = spec.bind_all('eval.tasks', config.eval.tasks, TASKS)
-  found = suite.build('eval.tasks', calls, config.eval.tasks_dir)
+  calls = names.read('eval.tasks', config.eval.tasks, TASKS)
+  found = suite.build(calls, config.eval.tasks_dir)
   suite.check('eval.tasks', found, sets=config.eval.sets)
   return found
 
@@ -83,17 +82,23 @@ class HeldOutAndTasks:
       return None
     # Results for parts of a task, such as BLiMP paradigms, are left to
     # `evaluate`.
-    whole = {k: v for k, v in found.items() if k.count('/') == 2}
+    known = self._prefixes()
+    whole = {k: v for k, v in found.items() if k.rpartition('/')[0] in known}
     return values | whole
 
   def summary(self, values: dict[str, float]) -> str:
     """Summarises the results in one line."""
-    names = {f'eval/{named.name}/' for named in self._tasks}
+    known = self._prefixes()
     of_tasks = {
-      k: v for k, v in values.items() if any(k.startswith(n) for n in names)
+      k: v for k, v in values.items() if k.rpartition('/')[0] in known
     }
     held_out = {k: v for k, v in values.items() if k not in of_tasks}
-    return '; '.join([self._held_out.summary(held_out), *suite.lines(of_tasks)])
+    lines = suite.lines(of_tasks, self._tasks)
+    return '; '.join([self._held_out.summary(held_out), *lines])
+
+  def _prefixes(self) -> set[str]:
+    """Of the results of whole tasks."""
+    return {f'eval/{named.name}' for named in self._tasks}
 
 
 class _StoppedError(Exception):

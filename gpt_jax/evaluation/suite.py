@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints import fingerprints
 from gpt_jax.data import progress
+from gpt_jax.evaluation import names
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.journal import Journal
+from gpt_jax.evaluation.names import NamedCall
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.task import Setting, Task
 from gpt_jax.evaluation.tasks import TASKS
@@ -29,24 +31,16 @@ class Named(NamedTuple):
   task: Task
 
 
-def build(field: str, calls: Sequence[Call], folder: str) -> list[Named]:
-  """Makes tasks without reading their files.
+def build(calls: Sequence[NamedCall], folder: str) -> list[Named]:
+  """Makes tasks of `TASKS` without reading their files.
 
   Args:
-    field: of the calls, for errors.
-    calls: of `TASKS`, with all arguments by name.
+    calls: see `names.read`.
     folder: base of relative paths.
-
-  Raises:
-    UsageError: two tasks would report under the same name.
   """
-  names = [call.name for call in calls]
-  for name in names:
-    if names.count(name) > 1:
-      raise UsageError(f'{field}: {name} is there twice; give one at a time')
   return [
-    Named(call.name, call, TASKS[call.name](**call.kwargs)(folder))
-    for call in calls
+    Named(name, call, TASKS[call.name](**call.kwargs)(folder))
+    for name, call in calls
   ]
 
 
@@ -146,11 +140,13 @@ def measure(
   return out
 
 
-def lines(found: Figures) -> list[str]:
+def lines(found: Figures, tasks: Sequence[Named]) -> list[str]:
   """Formats one line for each task and number of shots."""
+  known = [named.name for named in tasks]
   by_line: dict[str, Figures] = {}
   for key, value in found.items():
-    _, name, *rest = key.split('/')
+    name = names.owner(key, known)
+    rest = key.removeprefix(f'eval/{name}/').split('/')
     if len(rest) > 1 and rest[0].endswith('_shots'):
       name, rest = f'{name}/{rest[0]}', rest[1:]
     by_line.setdefault(name, {})['/'.join(rest)] = value
@@ -170,5 +166,7 @@ def summary(figures: Figures) -> str:
 
 
 def _path(folder: str, named: Named, shots: int, seed: int) -> str:
-  digest = hashlib.sha256(repr((named.call, seed)).encode()).hexdigest()[:8]
-  return os.path.join(folder, f'{named.name}-{shots}-{digest}.jsonl')
+  key = repr((named.name, named.call, seed))
+  digest = hashlib.sha256(key.encode()).hexdigest()[:8]
+  name = named.name.replace('/', '-')
+  return os.path.join(folder, f'{name}-{shots}-{digest}.jsonl')

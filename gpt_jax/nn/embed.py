@@ -127,7 +127,7 @@ def adaptive(
   Args:
     cutoffs: the first token of each cluster but the first.
     d_embed: width of the first cluster's vectors.
-    div_val: each cluster's are so many times narrower than the last's.
+    div_val: by what each cluster's are narrower than the last's.
     scale: none; sqrt: times sqrt(d_model).
   """
   clusters = Clusters(tuple(cutoffs), d_embed, div_val)

@@ -2,61 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts and figures of the tasks, on files written here."""
 
-import json
 import math
 import re
 
 import numpy as np
 import pytest
 
-from gpt_jax import spec
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import closed_book, figures, language_model, suite
-from gpt_jax.evaluation.results import Results
-from gpt_jax.evaluation.score import Row, Score
-from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.spec import UsageError
-
-
-class Believer:
-  """A scorer to whom a byte is the less probable the greater it is."""
-
-  tokenizer = Bytes()
-
-  def __init__(self, context_length=1000, unit=1 / 1000):
-    self.context_length = context_length
-    self.unit = unit  # nats for each point of a byte's value
-    self.seen = []
-
-  def requests(self, requests, journal, report):
-    self.seen += requests
-    return [
-      self._score(r.continuation.encode())
-      if len(r.continuation) <= self.context_length
-      else None
-      for r in requests
-    ]
-
-  def rows(self, rows: list[Row], journal, report):
-    return [self._score(r.ids[-r.num_scored :].tolist()) for r in rows]
-
-  def answers(self, prompts, max_tokens, journal, report):
-    self.seen += prompts
-    return [prompt[-5:-3] for prompt in prompts]
-
-  def _score(self, ids):
-    return Score(-float(sum(ids)) * self.unit, len(ids), int(max(ids) < 120), 0)
-
-
-def write(path, *records):
-  path.parent.mkdir(exist_ok=True)
-  path.write_text(''.join(json.dumps(r) + '\n' for r in records))
-
-
-def measure(folder, calls, shots=(0,), scorer=None, **kwargs):
-  bound = spec.bind_all('--tasks', calls, TASKS)
-  tasks = suite.build('--tasks', bound, str(folder))
-  return suite.measure(tasks, scorer or Believer(), shots=shots, **kwargs)
+from tests.support.tasks import Believer, build, measure, write
 
 
 def test_lambada_asks_for_the_last_word(tmp_path):
@@ -110,7 +64,7 @@ def test_race_takes_answers_less_what_they_are_in_general(tmp_path):
     },
   )
   scorer = Believer()
-  call = "race('race/*.jsonl', shown='')"
+  call = "race('race/*.jsonl', shown='', name='race')"
   found = measure(tmp_path, call, shots=(0,), scorer=scorer)
   prompt = 'Article: Text.\n\nQ: Why?\n\nA:'
   assert [(r.context, r.continuation) for r in scorer.seen[:4]] == [
@@ -132,7 +86,7 @@ def test_choices_are_compared_per_token_and_per_byte_too(tmp_path):
     {'context': 'y', 'choices': ['a', 'é', 'c'], 'label': 0},
   )
   found = measure(tmp_path, "multiple_choice('mine.jsonl')")
-  name = 'eval/multiple_choice'
+  name = 'eval/multiple_choice/mine'
   assert found[f'{name}/accuracy'] == 0.5
   mean = sum(b' aaaa') / 5 < sum(b' b') / 2
   assert found[f'{name}/accuracy_per_token'] == (0.5 + 0.5 * mean)
@@ -146,13 +100,13 @@ def test_shots_are_other_examples_by_the_seed(tmp_path, caplog, shown):
     for i in range(7)
   ]
   write(tmp_path / 'mine.jsonl', *records)
-  call = f"multiple_choice('mine.jsonl', shown={shown!r})"
+  call = f"multiple_choice('mine.jsonl', shown={shown!r}, name='mine')"
   told = []
 
   def prompts(**kwargs):
     scorer = Believer(kwargs.pop('context_length', 1000))
     found = measure(tmp_path, call, shots=(3,), scorer=scorer, **kwargs)
-    told.append(found['eval/multiple_choice/3_shots/shots_shown'])
+    told.append(found['eval/mine/3_shots/shots_shown'])
     return [r.context for r in scorer.seen[::2]]
 
   first = prompts()
@@ -184,9 +138,9 @@ def test_examples_that_exceed_the_context_are_counted(tmp_path):
   )
   call = "multiple_choice('mine.jsonl')"
   found = measure(tmp_path, call, scorer=Believer(4))
-  assert found['eval/multiple_choice/examples'] == 1
-  assert found['eval/multiple_choice/left_out'] == 1
-  assert found['eval/multiple_choice/accuracy'] == 1
+  assert found['eval/multiple_choice/mine/examples'] == 1
+  assert found['eval/multiple_choice/mine/left_out'] == 1
+  assert found['eval/multiple_choice/mine/accuracy'] == 1
   with pytest.raises(UsageError, match='no example fits the context of 1'):
     measure(tmp_path, call, scorer=Believer(1))
 
@@ -241,12 +195,12 @@ def test_closed_book_answers_by_exact_match(tmp_path):
   scorer = Believer()
   found = measure(tmp_path, "qa('q.jsonl')", scorer=scorer, shots=(0, 1))
   assert scorer.seen[0] == 'Q: Where? it\nA:'
-  assert found['eval/qa/exact_match'] == 0.5
+  assert found['eval/qa/q/exact_match'] == 0.5
   assert closed_book.exact_match('The Beatles.', ['beatles'])
   assert not closed_book.exact_match('Beatle', ['beatles'])
   for shown in ('rest', 'q.jsonl'):
     scorer = Believer()
-    call = f"qa('q.jsonl', shown={shown!r})"
+    call = f"qa('q.jsonl', shown={shown!r}, name='qa')"
     for seed in range(3):
       found = measure(tmp_path, call, (1,), scorer, seed=seed)
       assert found['eval/qa/1_shots/shots_shown'] == 1
@@ -275,7 +229,9 @@ def test_every_token_is_predicted_once(stride):
 def test_perplexity_per_token_byte_and_word(tmp_path):
   text = ' \n = Title = \n \n One two <é> . \n'
   (tmp_path / 't.txt').write_text(text, encoding='utf-8')
-  found = measure(tmp_path, "text('t.txt', stride=2)", scorer=Believer(5))
+  found = measure(
+    tmp_path, "text('t.txt', stride=2, name='text')", scorer=Believer(5)
+  )
   total = sum(text.encode()) / 1000
   assert found['eval/text/words'] == 3 + 4 + 4
   assert found['eval/text/loss'] == pytest.approx(total / len(text.encode()))
@@ -304,8 +260,8 @@ def test_perplexity_per_token_byte_and_word(tmp_path):
 def test_an_untrained_models_perplexity_of_few_long_words(tmp_path):
   (tmp_path / 't.txt').write_text('antidisestablishmentarianism')
   found = measure(tmp_path, "text('t.txt')", scorer=Believer(unit=1))
-  assert found['eval/text/byte_perplexity'] > 1e40
-  assert 'eval/text/word_perplexity' not in found
+  assert found['eval/text/t/byte_perplexity'] > 1e40
+  assert 'eval/text/t/word_perplexity' not in found
 
 
 def test_the_error_of_a_ratio_is_that_of_the_jackknife():
@@ -320,39 +276,12 @@ def test_the_error_of_a_ratio_is_that_of_the_jackknife():
   assert alike == pytest.approx(figures.mean('x', sums / 7))
 
 
-def test_figures_are_kept_after_each_task(tmp_path):
-  write(tmp_path / 'a.jsonl', *[{'text': f'a {i}'} for i in range(3)])
-  path = tmp_path / 'evaluations' / 'step-5.json'
-
-  def put(calls, model='m', shots=(0,)):
-    results = Results(str(path), step=5, model=model)
-    measure(tmp_path, calls, shots, keep=results.add)
-
-  def kept():
-    return {k.rpartition('/')[0] for k in json.loads(path.read_text())}
-
-  call = "lambada('a.jsonl')"
-  with pytest.raises(UsageError, match='exceeds the context'):
-    put(f"{call}, text('a.jsonl', stride=2000)", shots=(0, 1))
-  whole = {'eval/lambada', 'eval/lambada/1_shots', ''}
-  assert kept() == whole
-  put("text('a.jsonl')")
-  assert kept() == whole | {'eval/text'}
-  # The same task may be of other data now: nothing of before is left.
-  put(call)
-  assert kept() == {'eval/lambada', 'eval/text', ''}
-  put(call, model='other')
-  assert kept() == {'eval/lambada', ''}
-
-
 def test_all_files_are_read_before_anything_is_measured(tmp_path):
   write(tmp_path / 'a.jsonl', {'text': 'a b'}, {'text': 'c d'})
   write(tmp_path / 'q.jsonl', {'question': 'a', 'answers': 'b'})
 
   def check(calls, **kwargs):
-    bound = spec.bind_all('--tasks', calls, TASKS)
-    tasks = suite.build('--tasks', bound, str(tmp_path))
-    suite.check('--tasks', tasks, **kwargs)
+    suite.check('--tasks', build(tmp_path, calls), **kwargs)
 
   calls = "lambada('a.jsonl', shown='none.jsonl'), text('a.jsonl')"
   check(calls)
@@ -364,7 +293,7 @@ def test_all_files_are_read_before_anything_is_measured(tmp_path):
   with pytest.raises(UsageError, match='only 0 examples'):
     check("qa('q.jsonl', shown='q.jsonl')", shots=(0, 1))
   with pytest.raises(UsageError, match=r'^--tasks: text is a set of'):
-    check(calls, sets={'text': "text('x')"})
+    check("text('a.jsonl', name='text')", sets={'text': "text('x')"})
 
 
 @pytest.mark.parametrize(
@@ -377,7 +306,6 @@ def test_all_files_are_read_before_anything_is_measured(tmp_path):
     ("multiple_choice('label.jsonl')", r'label\.jsonl:1: label 2 is none'),
     ("multiple_choice('wrong.jsonl')", r"wrong\.jsonl:1: has no column 'cont"),
     ("qa('broken.jsonl')", r'broken\.jsonl:1: is not JSON'),
-    ("text('a'), text('b')", 'text is there twice'),
     ("text('label.jsonl', stride=-1)", 'stride=-1: is negative'),
     ("wikitext2('label.jsonl', stride=-1)", 'stride=-1: is negative'),
     ("qa('label.jsonl', max_tokens=0)", 'max_tokens=0: leaves no answer'),
@@ -434,9 +362,7 @@ SCENE = {'activity_label': 'a', 'ctx': 'b', 'endings': ['c', 'd'], 'label': 1}
 def test_records_are_checked_by_type(tmp_path, task, record, error):
   write(tmp_path / 'a.jsonl', record)
   call = f"{task}('a.jsonl')"
-  (named,) = suite.build(
-    '--tasks', spec.bind_all('--tasks', call, TASKS), str(tmp_path)
-  )
+  (named,) = build(tmp_path, call)
   for read in (named.task.texts, lambda: measure(tmp_path, call)):
     with pytest.raises(UsageError, match=rf'a\.jsonl:1: .*{error}'):
       read()
@@ -445,4 +371,4 @@ def test_records_are_checked_by_type(tmp_path, task, record, error):
 def test_labels_may_be_texts(tmp_path):
   write(tmp_path / 'a.jsonl', {**CHOICES, 'label': '1'})
   found = measure(tmp_path, "multiple_choice('a.jsonl')")
-  assert found['eval/multiple_choice/accuracy'] == 0
+  assert found['eval/multiple_choice/a/accuracy'] == 0

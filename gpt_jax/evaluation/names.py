@@ -1,0 +1,129 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The names under which tasks report: `eval/NAME/accuracy`.
+
+A name follows from the task's call: its own, and what differs from the
+defaults: `lambada`, `text/mine` of text('books/mine.txt', ...),
+`race/level_high`. Or the call gives it: text('mine.txt', name='mine').
+"""
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from gpt_jax import spec
+from gpt_jax.data import lines
+from gpt_jax.spec import Call, UsageError
+
+# What a call may be named: a part of a key, and of a file's name.
+_NAME = re.compile(r'[A-Za-z0-9][\w.-]*')
+_SHOTS = re.compile(r'\d+_shots')
+_ENDING = re.compile(r'\.[A-Za-z]\w{0,7}$')
+_ODD = re.compile(r'[^\w.-]+')
+_HELD_OUT = 'validation'
+
+
+class NamedCall(NamedTuple):
+  """A call of a task with all arguments by name, and the name it reports by."""
+
+  name: str
+  call: Call
+
+
+def read(
+  field: str, text: str, choices: Mapping[str, Callable]
+) -> list[NamedCall]:
+  """Parses a comma list of tasks; each takes `name` besides its arguments.
+
+  Raises:
+    UsageError: a call is wrong, or two of them have the same name.
+  """
+  given, calls = [], []
+  for call in spec.parse(field, text):
+    kwargs = dict(call.kwargs)
+    given.append(kwargs.pop('name', None))
+    calls.append(call._replace(kwargs=kwargs))
+  out = []
+  bound = spec.bind_calls(field, text, calls, choices)
+  for name, call in zip(given, bound, strict=True):
+    if name is not None:
+      _check(field, name)
+    out.append(NamedCall(name or _derived(call, choices), call))
+  _check_distinct(field, out, choices)
+  return out
+
+
+def written(call: Call, choices: Mapping[str, Callable]) -> str:
+  """The call as a user writes it, without arguments that are defaults."""
+  parts = [f'{key}={value!r}' for key, value in _changed(call, choices).items()]
+  return f'{call.name}({", ".join(parts)})' if parts else call.name
+
+
+def owner(key: str, names: Collection[str]) -> str:
+  """The name in a key of results, `eval/NAME/...`; the longest that fits.
+
+  Of a name that is not among them, its first part.
+  """
+  rest = key.removeprefix('eval/')
+  fitting = [name for name in names if rest.startswith(f'{name}/')]
+  return max(fitting, key=len, default=rest.partition('/')[0])
+
+
+def _check(field: str, name: object) -> None:
+  if (
+    not isinstance(name, str) or not _NAME.fullmatch(name) or name == _HELD_OUT
+  ):
+    raise UsageError(
+      f'{field}: name={spec.shown(name)}: is no name for results; take '
+      f"letters, digits, '.', '-' and '_', and not {_HELD_OUT}"
+    )
+
+
+def _check_distinct(
+  field: str, calls: list[NamedCall], choices: Mapping[str, Callable]
+) -> None:
+  seen: dict[str, Call] = {}
+  for name, call in calls:
+    if name in seen:
+      texts = [written(c, choices) for c in (seen[name], call)]
+      raise UsageError(
+        f'{field}: {texts[0]} and {texts[1]} would both report as '
+        f'eval/{name}; leave one out, or give it a name of its own by name='
+      )
+    seen[name] = call
+
+
+def _derived(call: Call, choices: Mapping[str, Callable]) -> str:
+  parts = []
+  for key, value in _changed(call, choices).items():
+    text = _short(str(value))
+    parts.append(text if key == 'path' else f'{key}_{text}')
+  joined = '-'.join(parts)
+  if _SHOTS.fullmatch(joined):  # as in eval/lambada/5_shots/accuracy
+    joined = f'{joined}-file'
+  return f'{call.name}/{joined}' if joined else call.name
+
+
+def _changed(call: Call, choices: Mapping[str, Callable]) -> dict[str, object]:
+  """The arguments that differ from their defaults."""
+  parameters = inspect.signature(choices[call.name]).parameters
+  return {
+    key: value
+    for key, value in call.kwargs.items()
+    if value != parameters[key].default
+  }
+
+
+def _short(value: str) -> str:
+  """A value within a name; of a path the file's name, without its ending."""
+  if value.startswith('tfds:'):
+    return _ODD.sub('_', value)
+  for part in reversed(value.split(os.sep)):
+    for ending in lines.COMPRESSED:
+      part = part.removesuffix(ending)
+    part = _ODD.sub('_', _ENDING.sub('', part)).strip('_.-')
+    if part:  # of '*.jsonl' nothing is left: the folder's name
+      return part
+  return 'none'
