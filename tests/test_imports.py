@@ -113,11 +113,14 @@ def test_step_knows_the_objective_and_not_the_model():
   }
 
 
-def test_hf_knows_the_transformer_alone():
+def test_hf_knows_the_model_and_none_of_its_layers():
   for path in FILES:
     if part(path) == 'hf':
       of_nn = {i for i in imports(path) if i.startswith('gpt_jax.nn')}
-      assert {i.split('.')[2] for i in of_nn} <= {'caches', 'transformer'}
+      assert {i.split('.')[2] for i in of_nn} <= {
+        *('adaptive', 'caches', 'choices', 'context', 'pattern', 'stack'),
+        'transformer',
+      }
 
 
 def test_training_loads_neither_tensorflow_nor_pickle():

@@ -28,7 +28,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from gpt_jax.checkpoints import restore, retention
+from gpt_jax.checkpoints import restore, retention, unfinished
 from gpt_jax.checkpoints.fingerprints import (
   Contents,
   arrays,
@@ -216,7 +216,7 @@ class Checkpointer:
     if self._error:
       log.info('step %d: checkpoints are written again', self._pending)
     self._pending, self._error = None, ''
-    self._remove_unfinished()
+    unfinished.remove(self._folder)
 
   def _failed(self, error: Exception) -> None:
     self._error = restore.reason_of(error)
@@ -233,26 +233,7 @@ class Checkpointer:
       self._manager.close()
     # Anew: the old one has crossed off what a newer one was to replace.
     self._open()
-    self._remove_unfinished()
-
-  def _unfinished(self) -> list[epath.Path]:
-    """Folders of saves that did not come to their end."""
-    in_place = str(self._folder).startswith('gs://')
-    return [
-      path
-      for path in self._folder.iterdir()
-      if 'orbax-checkpoint-tmp' in path.name
-      or (in_place and path.name.isdigit() and not restore.committed(path))
-    ]
-
-  def _remove_unfinished(self) -> None:
-    """Makes room; called when nothing is being saved."""
-    if jax.process_index() == 0:
-      for path in self._unfinished():
-        # Other writes of a save that failed may still be under way; what they
-        # leave goes after the next save.
-        with contextlib.suppress(OSError):
-          path.rmtree(missing_ok=True)
+    unfinished.remove(self._folder)
 
   # Restoring ---------------------------------------------------------------
 
@@ -277,7 +258,7 @@ class Checkpointer:
     """
     self._collect()
     if self._folder.exists():
-      for path in self._unfinished():
+      for path in unfinished.find(self._folder):
         log.warning('%s is half-written; it is not used', path)
     damaged, self.restored = {}, None
     for step in reversed(self.steps()):

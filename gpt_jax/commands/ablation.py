@@ -9,9 +9,9 @@ r"""Fine-tunes with and without what GPT-1 adds: its table 5 and figure 2.
 
 Each task is fine-tuned from W with the auxiliary objective (full) and without
 (no_auxiliary), and so from scratch (scratch, scratch_no_auxiliary), in
-A/TASK/SETTING/SEED; --layers adds runs in which only embeddings and so many of
-the lowest layers are transferred. Prints a Markdown table of the dev scores,
-times 100, as means and standard deviations over the seeds, and writes
+A/TASK/SETTING/SEED; --layers adds runs in which only embeddings and the given
+number of lowest layers are transferred. Prints a Markdown table of the dev
+scores, times 100, as means and standard deviations over the seeds, and writes
 A/ablation.json, A/ablation.png and A/layers.png. The same command goes on where
 it was stopped; more tasks, settings, seeds or layers add to what is there, as
 long as the step of W, the config and the data are those of the runs there.

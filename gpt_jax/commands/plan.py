@@ -29,16 +29,18 @@ tokens that Chinchilla's three approaches and Kaplan's law give it, and the
 nearest of the papers' configs in ./configs.
 """
 
+import contextlib
+import functools
 import json
-import math
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from absl import flags
 from rich.console import Console
 
-from gpt_jax import cli
+from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
 from gpt_jax.planning import (
@@ -55,6 +57,7 @@ from gpt_jax.planning import (
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.plans import Request
+from gpt_jax.planning.suggestions import Misfit
 from gpt_jax.runtime.log import console as progress
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -63,7 +66,93 @@ from gpt_jax.spec import UsageError
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   loading.define(values)
+  _define_slices(values)
+  _define_table(values)
   _define_budget(values)
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command.
+
+  With --recompile the exit code is 1 where a plan is not what it was.
+  """
+  if args.budget is not None or args.chips is not None:
+    _plan_budget(args)
+  elif args.recompile:
+    _recompile(args.only)
+  elif args.table:
+    print(table.markdown(table.read(pathlib.Path.cwd())))
+  else:
+    _plan_config(args)
+
+
+def _plan_budget(args: cli.Args) -> None:
+  """Prints what a budget of FLOPs affords."""
+  found = budget.plan(
+    *_budget(args), inference_tokens=args.inference_tokens, fit_path=args.fit
+  )
+  if args.json:
+    print(json.dumps(found))
+  else:
+    budget.show(found, Console())
+
+
+def _recompile(only: str) -> None:
+  """Compiles the plans of the table again; exit code 1 where one differs."""
+  compile_lib.use_cpu()
+  with _telling() as note:
+    drift = table.recompile(pathlib.Path.cwd(), only, note)
+  for line in drift:
+    log.error('is not what it was: %s', line)
+  if drift:
+    sys.exit(1)
+
+
+def _plan_config(args: cli.Args) -> None:
+  """Prints the plan of a config on a topology, or those that a search found."""
+  if not args.config:
+    raise UsageError(
+      '--config is missing; give it with --topology, or give --budget FLOPs, '
+      'or --chips with --days; see --help'
+    )
+  cli.required(args, 'topology')
+  slices = topologies.parse(args.topology, args.slices)
+  compile_lib.use_cpu()
+  request = _request(args, slices)
+  name = _name(args.argv)
+  if args.search:
+    with _telling() as note:
+      found, misfits = search.search(request, note, most=args.compiles)
+    if args.json:
+      shown = [report.to_json(name, plan) for plan in found]
+      print(json.dumps({'plans': shown, 'misfits': misfits}))
+    else:
+      report.show_search(name, slices, found, misfits, Console())
+    return
+  with _telling() as note:
+    try:
+      found = plans.make(request, note, last_only=args.last_stage)
+    except TooLarge as e:
+      found = suggestions.smallest_change(request, e, note)
+  _show(name, found, args.json)
+
+
+def _show(name: str, found: plans.Plan | Misfit, as_json: bool) -> None:
+  """Prints a plan, or that there is none and what to change."""
+  if isinstance(found, plans.Plan):
+    if as_json:
+      print(json.dumps(report.to_json(name, found)))
+    else:
+      report.show(name, found, Console())
+  elif as_json:
+    print(json.dumps(report.misfit_to_json(name, found)))
+  else:
+    report.show_misfit(name, found, Console())
+
+
+def _define_slices(values: flags.FlagValues) -> None:
+  """Adds the flags of what is compiled, and for what."""
   flags.DEFINE_string(
     'topology',
     None,
@@ -71,19 +160,19 @@ def define(values: flags.FlagValues) -> None:
     'name such as v4-256.',
     flag_values=values,
   )
-  flags.DEFINE_integer('slices', 1, 'How many such slices.', flag_values=values)
+  cli.number(values, 'slices', 1, 'How many such slices.', ranges.Count)
   flags.DEFINE_bool(
     'search',
     False,
     'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
     flag_values=values,
   )
-  flags.DEFINE_integer(
+  cli.number(
+    values,
     'compiles',
     12,
-    'With --search: try at most so many.',
-    lower_bound=1,
-    flag_values=values,
+    'With --search: the most plans to compile.',
+    ranges.Count,
   )
   flags.DEFINE_bool(
     'last_stage',
@@ -91,7 +180,10 @@ def define(values: flags.FlagValues) -> None:
     'Compile the last stage of the batch only.',
     flag_values=values,
   )
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+def _define_table(values: flags.FlagValues) -> None:
+  """Adds the flags of the plans that are written down."""
   flags.DEFINE_bool(
     'table',
     False,
@@ -113,80 +205,10 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
-def main(args: cli.Args) -> None:
-  """Runs the command.
-
-  With --recompile the exit code is 1 where a plan is not what it was.
-  """
-  if args.budget is not None or args.chips is not None:
-    found = budget.plan(
-      *_budget(args), inference_tokens=args.inference_tokens, fit_path=args.fit
-    )
-    if args.json:
-      print(json.dumps(found))
-    else:
-      budget.show(found, Console())
-    return
-  root = pathlib.Path.cwd()
-  if args.recompile:
-    compile_lib.use_cpu()
-    with _telling() as note:
-      drift = table.recompile(root, args.only, note)
-    for line in drift:
-      log.error('is not what it was: %s', line)
-    if drift:
-      sys.exit(1)
-    return
-  if args.table:
-    print(table.markdown(table.read(root)))
-    return
-  if not args.config:
-    raise UsageError(
-      '--config is missing; give it with --topology, or give --budget FLOPs, '
-      'or --chips with --days; see --help'
-    )
-  cli.required(args, 'topology')
-  slices = topologies.parse(args.topology, args.slices)
-  compile_lib.use_cpu()
-  request = _request(args, slices)
-  name = _name(args.argv)
-  out = Console()
-  if args.search:
-    with _telling() as note:
-      found, misfits = search.search(request, note, most=args.compiles)
-    if args.json:
-      print(
-        json.dumps(
-          {
-            'plans': [report.to_json(name, plan) for plan in found],
-            'misfits': misfits,
-          }
-        )
-      )
-    else:
-      report.show_search(name, slices, found, misfits, out)
-    return
-  with _telling() as note:
-    try:
-      found = plans.make(request, note, last_only=args.last_stage)
-    except TooLarge as e:
-      found = suggestions.smallest_change(request, e, note)
-  if isinstance(found, plans.Plan):
-    if args.json:
-      print(json.dumps(report.to_json(name, found)))
-    else:
-      report.show(name, found, out)
-  elif args.json:
-    print(json.dumps(report.misfit_to_json(name, found)))
-  else:
-    report.show_misfit(name, found, out)
-
-
 def _define_budget(values: flags.FlagValues) -> None:
   """Adds the flags of what needs no compiler."""
-  flags.DEFINE_float(
-    'budget', None, 'Training FLOPs, as in 5.76e23.', flag_values=values
-  )
+  number = functools.partial(cli.number, values)
+  number('budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive)
   flags.DEFINE_string(
     'chips',
     None,
@@ -195,20 +217,20 @@ def _define_budget(values: flags.FlagValues) -> None:
     'chip); kinds: ' + ', '.join(chips.KINDS) + '.',
     flag_values=values,
   )
-  flags.DEFINE_float('days', None, 'With --chips: days.', flag_values=values)
-  flags.DEFINE_float(
+  number('days', None, 'With --chips: days.', ranges.Positive)
+  number(
     'mfu',
     0.4,
     'With --chips: the assumed share of the bf16 peak.',
-    flag_values=values,
+    ranges.Share,
   )
-  flags.DEFINE_float(
+  number(
     'inference_tokens',
     None,
     'Tokens that the model is to process after training: also find the '
     'smaller model, trained for longer, that takes the least FLOPs in all at '
     'equal predicted loss.',
-    flag_values=values,
+    ranges.Positive,
   )
   flags.DEFINE_string(
     'fit',
@@ -231,27 +253,9 @@ def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
   if args.budget is not None:
     if args.days is not None:
       raise UsageError('--days: belongs to --chips; leave it out, or --budget')
-    if not 0 < args.budget < math.inf:
-      raise UsageError(
-        f'--budget={args.budget:g}: must be positive, as in 5.76e23'
-      )
     return args.budget, {}
   cli.required(args, 'days')
-  if not 0 < args.days < math.inf:
-    raise UsageError(f'--days={args.days:g}: must be positive')
-  if not 0 < args.mfu <= 1:
-    raise UsageError(
-      f'--mfu={args.mfu:g}: is a share of the peak; give more than 0 and at '
-      'most 1'
-    )
-  found = chips.parse(args.chips)
-  flops = found.count * found.peak * args.mfu * args.days * 86_400
-  return flops, {
-    'chips': found.count,
-    'peak_flops_per_second_and_chip': found.peak,
-    'mfu': args.mfu,
-    'days': args.days,
-  }
+  return chips.budget(args.chips, args.days, args.mfu)
 
 
 def _request(args: cli.Args, slices: topologies.Slices) -> Request:
@@ -277,21 +281,14 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
   )
 
 
-class _telling:
+@contextlib.contextmanager
+def _telling() -> Iterator[plans.Note]:
   """What is being done: a spinner on a terminal, else a line in the log."""
-
-  def __enter__(self) -> plans.Note:
-    """The function to tell."""
-    if not progress.is_terminal:
-      return log.info
-    self._status: Any = progress.status('estimating')
-    self._status.start()
-    return self._status.update
-
-  def __exit__(self, *error: Any) -> None:
-    """Ends the spinner."""
-    if progress.is_terminal:
-      self._status.stop()
+  if not progress.is_terminal:
+    yield log.info
+    return
+  with progress.status('estimating') as status:
+    yield status.update
 
 
 def _name(argv: list[str]) -> str:

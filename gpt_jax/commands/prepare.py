@@ -16,7 +16,8 @@ prepared on Apache Beam by --runner, with the same bytes: see launch/BEAM.md.
       decontaminate('test/*.jsonl')"
 
 cleans first, and says what each rule removed; data/clean/cleaning.json holds
-examples.
+examples. Given once more for a finished store, the command reads every token
+and compares it with the manifest.
 """
 
 from absl import flags
@@ -24,7 +25,7 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
-from gpt_jax.data import eval_sets, prepare
+from gpt_jax.data import eval_sets, manifest, prepare
 from gpt_jax.data.clean import report
 from gpt_jax.spec import UsageError
 from gpt_jax.training import workdir
@@ -62,6 +63,7 @@ def main(args: cli.Args) -> None:
     )
   eval_sets.check(config)
   workdir.check_tokenizer(config)
+  there = manifest.exists(args.out)
   with workdir.untouched_if_refused(args.out):
     prepare.prepare(
       config, args.out, runner=args.runner, beam_options=args.beam_options
@@ -77,9 +79,12 @@ def main(args: cli.Args) -> None:
   for name, found in eval_sets.held_out(config, store).items():
     parts['held-out' if name == eval_sets.VALIDATION else name] = found.store
   for name, part in parts.items():
+    if there:
+      part.verify()
     m = part.manifest
     print(
       f'{name}: {m.num_documents:,} documents, {m.num_bytes:,} bytes, '
       f'{m.num_tokens:,} tokens ({m.num_bytes / m.num_tokens:.2f} bytes each)'
     )
-  print(f'token store: {args.out}')
+  note = ' (was there; every token compared with the manifest)' * there
+  print(f'token store: {args.out}{note}')

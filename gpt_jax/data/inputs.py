@@ -17,7 +17,7 @@ from gpt_jax.data import files, json_file
 
 NAME = 'inputs.json'
 
-# So many pieces of a file, spread evenly, of so many bytes.
+# The number of pieces of a file, spread evenly, and the bytes of each.
 _PIECES, _PIECE = 16, 1 << 16
 
 _SHOWN = 3

@@ -186,7 +186,7 @@ class TokenStore:
     return held_out
 
   def verify(self):
-    """Compares every token with the manifest; for stores not in memory.
+    """Reads every token and compares it with the manifest.
 
     Raises:
       UsageError: something differs.

@@ -33,7 +33,7 @@ def continue_prompt(
   Raises:
     UsageError: the prompt, or prompt and continuation, exceed the context.
   """
-  ids = [int(i) for i in tokenizer.encode(prompt)]
+  ids = tokenizer.special.prompt(tokenizer.encode(prompt))
   room = model.context_length - len(ids)
   if room < 1:
     raise UsageError(
@@ -62,7 +62,7 @@ def continue_prompt(
     max_tokens=max_tokens,
     sampler=sample.Sampler(temperature, top_k, top_p),
     seed=seed,
-    stop_ids=(tokenizer.eos_id,),
+    stop_ids=tokenizer.special.stop_ids,
     stop_when=(lambda new: text_of(new)[1]) if stop else None,
   )
   return [text_of(new)[0] for new in continuations]

@@ -68,9 +68,10 @@ class Text(NamedTuple):
       )
     text = self._read()
     ids = scorer.tokenizer.encode(text)
+    before = scorer.tokenizer.special.before(first_scored=True)
     rows = [
       *windows(
-        np.concatenate([[scorer.tokenizer.eos_id], ids]).astype(np.int32),
+        np.concatenate([before, ids]).astype(np.int32),
         scorer.context_length,
         stride,
       )

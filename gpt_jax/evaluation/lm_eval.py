@@ -47,7 +47,8 @@ _Base: Any = _library('api.model').LM
 class GptJax(_Base):
   """A trained run as a model of lm-eval.
 
-  As in training, each text follows the end-of-document token.
+  Each text follows what the model was trained to see before one, such as the
+  end-of-document token: see `Special`.
   """
 
   def __init__(self, workdir: str, **kwargs: Any):
@@ -78,9 +79,10 @@ class GptJax(_Base):
     """Log-probabilities of whole texts, in disjoint windows."""
     tokenizer = self._scorer.tokenizer
     length = self._scorer.context_length
+    before = tokenizer.special.before(first_scored=True)
     rows, owners = [], []
     for number, request in enumerate(requests):
-      ids = [tokenizer.eos_id, *tokenizer.encode(request.args[0])]
+      ids = [*before, *tokenizer.encode(request.args[0])]
       for row in windows(np.array(ids, np.int32), length, length):
         rows.append(row)
         owners.append(number)
@@ -126,7 +128,8 @@ class GptJax(_Base):
     parts, tokenizer = self._trained.parts, self._scorer.tokenizer
     room = self._scorer.context_length - way.max_tokens
     # Truncate long prompts from the left, as lm-eval's other models do.
-    ids = [tokenizer.eos_id, *map(int, tokenizer.encode(prompt))][-room:]
+    ids = [int(i) for i in tokenizer.encode(prompt)]
+    ids = [*tokenizer.special.before(first_scored=not ids), *ids][-room:]
     stops = way.stops
     with sharding.use(parts.mesh, parts.rules):
       (new,) = sample.generate(
@@ -135,7 +138,7 @@ class GptJax(_Base):
         max_tokens=way.max_tokens,
         sampler=way.sampler,
         seed=seed,
-        stop_ids=(tokenizer.eos_id,),
+        stop_ids=tokenizer.special.stop_ids,
         stop_when=lambda new: any(s in _text(tokenizer, new) for s in stops),
       )
     text = _text(tokenizer, new)

@@ -77,8 +77,8 @@ def row(
   """Encodes a request.
 
   Context and continuation are encoded as one text. A token that spans the
-  boundary belongs to the continuation. The end-of-document token comes first,
-  as before each document in training.
+  boundary belongs to the continuation. First comes what the model was trained
+  to see before a text, such as the end-of-document token: see `Special`.
 
   Returns:
     The row; None if the continuation alone exceeds the context.
@@ -96,7 +96,8 @@ def row(
     raise UsageError(f'{request.where}: has no text to score')
   if num_scored > context_length:
     return None
-  ids = np.concatenate([[tokenizer.eos_id], whole]).astype(np.int32)
+  before = tokenizer.special.before(first_scored=start == 0)
+  ids = np.concatenate([before, whole]).astype(np.int32)
   cut = max(len(ids) - (context_length + 1), 0)
   return Row(ids[cut:], num_scored, cut)
 
@@ -167,8 +168,9 @@ class Scorer:
       journal: as for `rows`.
       report: as for `rows`.
     """
-    eos, encode = self.tokenizer.eos_id, self.tokenizer.encode
-    ids = [[eos, *map(int, encode(prompt))] for prompt in prompts]
+    start = self.tokenizer.special.before(first_scored=True)
+    encode = self.tokenizer.encode
+    ids = [[*start, *map(int, encode(prompt))] for prompt in prompts]
     rows = [Row(np.array(i, np.int32), max_tokens) for i in ids]
     found = journal.start(_digest(rows))
     missing = [i for i in range(len(ids)) if i not in found]
@@ -197,7 +199,7 @@ class Scorer:
         max_tokens=max_tokens,
         sampler=sample.Sampler(temperature=0),
         seed=0,
-        stop_ids=(self.tokenizer.eos_id,),
+        stop_ids=self.tokenizer.special.stop_ids,
         stop_when=lambda ids: '\n' in decode(ids).lstrip(),
       )
     return [decode(ids).strip().partition('\n')[0] for ids in new]

@@ -79,16 +79,16 @@ def pretrained(init: str) -> Pretrained:
 
 
 def _from_hf(folder: str, model_type: str) -> Pretrained:
-  name = vocabulary.tokenizer_name(folder, model_type)
-  if name is None:
+  found = vocabulary.read(folder, model_type)
+  if found is None:
     raise UsageError(
-      f'--init={folder}: has neither vocab.json and merges.txt nor '
-      'tokenizer.model; put its vocabulary there'
+      f'--init={folder}: has neither tokenizer.json nor vocab.json and '
+      'merges.txt nor tokenizer.model; put its vocabulary there'
     )
+  name, tokenizer = found
   model, params = hf.load(folder)
   params = _without_heads(params)
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
-  tokenizer = tokenizer_lib.build(name, [])
   return Pretrained(folder, fields, name, tokenizer, lambda: params)
 
 

@@ -32,16 +32,20 @@ Groups = list[list[Tokens]]
 
 
 class Special(NamedTuple):
-  """Ids of the tokens that no text has."""
+  """Ids of the tokens that no text has.
+
+  `before` them all stands what the model was trained to see first.
+  """
 
   start: int
   delimiter: int
   extract: int
+  before: tuple[int, ...] = ()
 
   @classmethod
-  def after(cls, vocab_size: int) -> 'Special':
+  def after(cls, vocab_size: int, before: tuple[int, ...] = ()) -> 'Special':
     """The rows appended to a table of `vocab_size` tokens."""
-    return cls(vocab_size, vocab_size + 1, vocab_size + 2)
+    return cls(vocab_size, vocab_size + 1, vocab_size + 2, before)
 
 
 def sequences(form: str, texts: list[Tokens], num_texts: int) -> list[Groups]:
@@ -76,12 +80,12 @@ def fit(texts: Sequence[Tokens], room: int) -> list[Tokens]:
 def joined(groups: Groups, special: Special, length: int) -> tuple[Tokens, int]:
   """A sequence of at most `length` tokens; and how many were cut off."""
   texts = [text for group in groups for text in group]
-  room = length - len(groups) - 1
+  room = length - len(groups) - 1 - len(special.before)
   excess = max(sum(map(len, texts)) - room, 0)
   if excess:
     texts = fit(texts, room)
   left = iter(texts)
-  out = [[special.start]]
+  out = [[*special.before, special.start]]
   for i, group in enumerate(groups):
     out += [[special.delimiter]] * (i > 0)
     out += [next(left) for _ in group]
@@ -90,7 +94,7 @@ def joined(groups: Groups, special: Special, length: int) -> tuple[Tokens, int]:
 
 
 def longest(task: Task, tokens: list[list[Tokens]]) -> int:
-  """The length of the longest sequence, nothing cut."""
+  """The length of the longest sequence, nothing cut or put before it."""
   if task.form == 'target':
     return max(sum(map(len, texts)) for texts in tokens)
   return max(

@@ -51,6 +51,7 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
   config.finetune.sequences = _num_sequences(config, task, examples)
   fields.set_model(config, init, task, tokenizer)
   longest = max(sequences.longest(task, found) for found in tokens.values())
+  longest += len(tokenizer.special.prompt_start)
   fields.set_length(config, task, longest)
   tuned, splits = config.finetune, {}
   for name, found in examples.items():
@@ -117,10 +118,10 @@ def _split(
   options = {'length': tuned.length, 'too_long': tuned.too_long}
   if task.form == 'target':
     rows = task_rows.target_rows(
-      examples, tokens, eos_id=tokenizer.eos_id, **options
+      examples, tokens, tokenizer=tokenizer, **options
     )
     return Split(task, rows)
-  special = Special.after(tuned.vocab_size)
+  special = Special.after(tuned.vocab_size, tokenizer.special.prompt_start)
   rows = task_rows.rows(task, examples, tokens, special=special, **options)
   return Split(task, rows, all(e.label is not None for e in examples))
 

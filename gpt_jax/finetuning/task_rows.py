@@ -107,18 +107,20 @@ def target_rows(
   examples: list[Example],
   tokens: list[list[Tokens]],
   *,
-  eos_id: int,
+  tokenizer: Tokenizer,
   length: int,
   too_long: str = 'cut',
 ) -> Rows:
   """The rows of prompts and targets: prompt, target, end of document.
 
-  A prompt that is too long loses its first tokens; a target is never cut.
+  A prompt stands after what the model was trained to see first, such as
+  LLaMA's `<s>`. One that is too long loses its first tokens; a target is never
+  cut.
 
   Args:
     examples: for their places in messages.
     tokens: of prompt and target.
-    eos_id: ends a target.
+    tokenizer: whose end of document ends a target.
     length: targets in a row, which has one token more.
     too_long: cut, or refuse.
 
@@ -126,11 +128,13 @@ def target_rows(
     UsageError: a target is too long or empty, or a prompt that is to be
       refused is.
   """
+  eos_id, special = tokenizer.eos_id, tokenizer.special
   made, bounds, cut = [], [], 0
   for example, (prompt, target) in zip(examples, tokens, strict=True):
     if not len(target):
       raise UsageError(f'{example.where}: the target is empty; mend the line')
-    room = length - len(target)  # of length + 1, one is the end's
+    # Of length + 1, one is the end's.
+    room = length - len(target) - len(special.prompt_start)
     excess = max(len(prompt) - room, 0)
     if room < 1 or (excess and too_long == 'refuse'):
       raise UsageError(
@@ -139,11 +143,10 @@ def target_rows(
         'raise it or shorten them (a target is never cut)'
       )
     cut += excess > 0
-    # The end of a document stands before an empty prompt.
-    kept = prompt[excess:] if len(prompt) else np.array([eos_id])
+    kept = special.prompt(prompt[excess:])
     made.append(np.concatenate([kept, target, [eos_id]]))
     bounds.append((len(kept), len(made[-1])))
-  inputs = np.full((len(made), 1, length + 1), eos_id, np.int32)
+  inputs = np.full((len(made), 1, length + 1), special.pad_id, np.int32)
   for n, row in enumerate(made):
     inputs[n, 0, : len(row)] = row
   labels = np.zeros(len(made), np.int32)

@@ -31,7 +31,7 @@ import numpy as np
 from gpt_jax import spec
 from gpt_jax.config import defaults
 from gpt_jax.hf.options import Options as Options
-from gpt_jax.nn import transformer
+from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.transformer import Transformer
 
 # Fields that a family's `fields` may leave out: as in the tree of defaults, but
@@ -54,21 +54,6 @@ FOR_TRAINING = (
   'remat',
   'loop',
 )
-
-CHOICES = {
-  'input': transformer.INPUTS,
-  'position': transformer.POSITIONS,
-  'attention': transformer.PATTERNS,
-  'attention_scale': transformer.SCALES,
-  'ffn': transformer.FFNS,
-  'encoder_ffn': transformer.FFNS,
-  'norm': transformer.NORMS,
-  'block': transformer.BLOCKS,
-  'bias': transformer.BIASES,
-  'output': transformer.OUTPUTS,
-  'dropout': transformer.DROPOUTS,
-  'init_weights': transformer.INITS,
-}
 
 # HF's names of activations -> our `model.ffn`.
 ACTIVATIONS = {

@@ -12,11 +12,8 @@ from gpt_jax.hf import routers, scores
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
-from gpt_jax.nn.transformer import (
-  Transformer,
-  layer_outputs,
-  layer_routers,
-)
+from gpt_jax.nn.stack import layer_outputs, layer_routers
+from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
 

@@ -25,7 +25,8 @@ from gpt_jax.hf.base import (
   transposed,
 )
 from gpt_jax.hf.transfo_xl_forward import forward
-from gpt_jax.nn.transformer import Clusters, Transformer
+from gpt_jax.nn.adaptive import Clusters
+from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
 # HF's defaults are those of the model trained on WikiText-103.

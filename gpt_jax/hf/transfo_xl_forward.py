@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from gpt_jax.hf.base import choice
 from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.transformer import SegmentMemory, Transformer, layer_outputs
+from gpt_jax.nn.context import SegmentMemory
+from gpt_jax.nn.stack import layer_outputs
+from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
 # Labels of this value count nothing.

@@ -9,24 +9,37 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.spec import UsageError
 
 
-def tokenizer_name(folder: str, model_type: str) -> str | None:
-  """The `tokenizer.name` for a checkpoint's vocabulary, None without one."""
+def read(
+  folder: str, model_type: str
+) -> tuple[str, tokenizer_lib.Tokenizer] | None:
+  """The `tokenizer.name` for a checkpoint's vocabulary, and the tokenizer.
+
+  It knows what Hugging Face's own puts before a text, what ends an answer, and
+  keeps the files that say so and the chat template. A tokenizer.json comes
+  first, as it does there.
+
+  Returns:
+    None if there is no vocabulary that we read.
+
+  Raises:
+    UsageError: a file is damaged.
+  """
 
   def path(name: str) -> str:
     return os.path.abspath(os.path.join(folder, name))
 
+  def made(name: str) -> tuple[str, tokenizer_lib.Tokenizer]:
+    return name, tokenizer_lib.imported(name, folder)
+
+  if os.path.exists(path('tokenizer.json')):
+    try:
+      return made(f'hf_tokenizer({path("tokenizer.json")!r})')
+    except UsageError as e:  # BERT's, for instance, has no end of document
+      logging.getLogger('gpt_jax').warning('%s', e)
   bpe = [path('vocab.json'), path('merges.txt')]
   if all(os.path.exists(p) for p in bpe):
     kind = 'gpt1_bpe' if model_type == 'openai-gpt' else 'gpt2_bpe'
-    return f'{kind}({bpe[0]!r}, {bpe[1]!r})'
+    return made(f'{kind}({bpe[0]!r}, {bpe[1]!r})')
   if os.path.exists(path('tokenizer.model')):
-    return f'sentencepiece_file({path("tokenizer.model")!r})'
-  if os.path.exists(path('tokenizer.json')):
-    name = f'hf_tokenizer({path("tokenizer.json")!r})'
-    try:
-      tokenizer_lib.build(name, [])
-    except UsageError as e:  # BERT's, for instance, has no end of document
-      logging.getLogger('gpt_jax').warning('%s', e)
-      return None
-    return name
+    return made(f'sentencepiece_file({path("tokenizer.model")!r})')
   return None

@@ -30,7 +30,7 @@ class Clusters(NamedTuple):
   Attributes:
     cutoffs: the first token of each cluster but the first.
     d_embed: width of the first cluster's vectors.
-    div_val: each cluster's vectors are so many times narrower than the last's.
+    div_val: by what each cluster's vectors are narrower than the last's.
   """
 
   cutoffs: tuple[int, ...]

@@ -5,6 +5,7 @@
 Suffixes: U groups of T tokens, E experts, C capacity; others as in `routing`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -146,57 +147,15 @@ def dropless(
   Over several devices, each has the tokens of all that share the experts with
   it, and computes its own experts' part.
   """
-  E, J = choices.probs_NE.shape[-1], choices.experts_NJ.shape[-1]
-  over_experts = devices.mesh_axes('expert')
-  over_width = devices.mesh_axes('mlp')
-
-  def local(x_UTD, experts_UTJ, gates_UTJ, weights):
-    x_ND, experts_NJ, gates_NJ = (
-      jax.lax.all_gather(y.reshape(-1, y.shape[-1]), over_experts, tiled=True)
-      if over_experts
-      else y.reshape(-1, y.shape[-1])
-      for y in (x_UTD, experts_UTJ, gates_UTJ)
-    )
-    held = weights.widen[0].shape[0]
-    experts_A = experts_NJ.reshape(-1)
-    if over_experts:
-      experts_A -= jax.lax.axis_index(over_experts) * held
-      # Those of other devices come last, and have no slots.
-      experts_A = jnp.where(experts_A < 0, held, jnp.minimum(experts_A, held))
-    ranking = routing.rank(experts_A, held)
-    size = grouped.block_size(len(experts_A), E)
-    blocks = grouped.layout(ranking, experts_A, size)
-
-    def multiply(x_SD, weight):
-      kernel, bias = weight
-      y_SF = grouped.matmul(x_SD, kernel, blocks)
-      if bias is None:
-        return y_SF
-      return y_SF + jnp.repeat(bias[blocks.owners_X], size, axis=0)
-
-    def narrow(x_SF, weight):
-      kernel, bias = weight
-      if bias is not None and over_width:
-        # Each device has a part of the sum; one of them adds the bias to it.
-        first = jax.lax.axis_index(over_width) == 0
-        bias = jnp.where(first, bias, 0)
-      return multiply(x_SF, (kernel, bias))
-
-    x_SD = routing.gather(x_ND, blocks.slots, J)
-    y_SD = _feed_forward(x_SD, weights, form, multiply, narrow)
-    y_ND = routing.combine(y_SD, blocks.slots, gates_NJ).astype(x_ND.dtype)
-    # Tokens are fewer than slots.
-    y_ND = jax.lax.psum(y_ND, over_width)
-    if over_experts:
-      y_ND = jax.lax.psum_scatter(y_ND, over_experts, tiled=True)
-    return y_ND.reshape(x_UTD.shape)
-
   tokens = ('batch', None, None)
   wide: Any = ('expert', None, 'mlp'), ('expert', 'mlp')
-  narrow_axes: Any = ('expert', 'mlp', None), ('expert', None)
+  narrow: Any = ('expert', 'mlp', None), ('expert', None)
   gate = None if weights.gate is None else wide
-  axes = Weights(wide, gate, narrow_axes)
-  run = devices.per_device(local, (tokens, tokens, tokens, axes), tokens)
+  local = functools.partial(
+    _dropless_on_device, form=form, num_experts=choices.probs_NE.shape[-1]
+  )
+  axes = tokens, tokens, tokens, Weights(wide, gate, narrow)
+  run = devices.per_device(local, axes, tokens)
   # Rows of zeros, where there are too few to split, as in generation.
   U = len(x_UTD)
   more = -U % devices.num_parts('batch')
@@ -205,3 +164,66 @@ def dropless(
     for y in (x_UTD, choices.experts_NJ, choices.gates_NJ)
   )
   return run(x_UTD, experts_UTJ, gates_UTJ, weights)[:U]
+
+
+def _dropless_on_device(
+  x_UTD: jax.Array,
+  experts_UTJ: jax.Array,
+  gates_UTJ: jax.Array,
+  weights: Weights,
+  *,
+  form: Form,
+  num_experts: int,
+) -> jax.Array:
+  """What the experts that this device holds make of all tokens."""
+  over_experts = devices.mesh_axes('expert')
+  x_ND, experts_NJ, gates_NJ = (
+    jax.lax.all_gather(y.reshape(-1, y.shape[-1]), over_experts, tiled=True)
+    if over_experts
+    else y.reshape(-1, y.shape[-1])
+    for y in (x_UTD, experts_UTJ, gates_UTJ)
+  )
+  held = weights.widen[0].shape[0]
+  experts_A = experts_NJ.reshape(-1)
+  if over_experts:
+    experts_A -= jax.lax.axis_index(over_experts) * held
+    # Those of other devices come last, and have no slots.
+    experts_A = jnp.where(experts_A < 0, held, jnp.minimum(experts_A, held))
+  size = grouped.block_size(len(experts_A), num_experts)
+  blocks = grouped.layout(routing.rank(experts_A, held), experts_A, size)
+  x_SD = routing.gather(x_ND, blocks.slots, experts_NJ.shape[-1])
+  y_SD = _multiply_blocks(x_SD, weights, form, blocks, size)
+  y_ND = routing.combine(y_SD, blocks.slots, gates_NJ).astype(x_ND.dtype)
+  # Tokens are fewer than slots.
+  y_ND = jax.lax.psum(y_ND, devices.mesh_axes('mlp'))
+  if over_experts:
+    y_ND = jax.lax.psum_scatter(y_ND, over_experts, tiled=True)
+  return y_ND.reshape(x_UTD.shape)
+
+
+def _multiply_blocks(
+  x_SD: jax.Array,
+  weights: Weights,
+  form: Form,
+  blocks: grouped.Blocks,
+  size: int,
+) -> jax.Array:
+  """Each slot through its expert, [S, D]; a part of it where F is split."""
+  over_width = devices.mesh_axes('mlp')
+
+  def multiply(x_SD, weight):
+    kernel, bias = weight
+    y_SF = grouped.matmul(x_SD, kernel, blocks)
+    if bias is None:
+      return y_SF
+    return y_SF + jnp.repeat(bias[blocks.owners_X], size, axis=0)
+
+  def narrow(x_SF, weight):
+    kernel, bias = weight
+    if bias is not None and over_width:
+      # Each device has a part of the sum; one of them adds the bias to it.
+      first = jax.lax.axis_index(over_width) == 0
+      bias = jnp.where(first, bias, 0)
+    return multiply(x_SF, (kernel, bias))
+
+  return _feed_forward(x_SD, weights, form, multiply, narrow)

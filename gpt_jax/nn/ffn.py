@@ -84,7 +84,7 @@ def switch(
       tokens of a group / num_experts * capacity_factor of them, in token
       order; the others skip the layer. 'none': it takes all.
     eval_capacity_factor: the same for evaluation. Generation drops nothing.
-    capacity: instead of both factors: so many tokens.
+    capacity: the tokens that an expert takes, instead of both factors.
     group_size: tokens of a group; 0: a row.
     jitter: in training the router's input is multiplied by random numbers
       from 1 - jitter to 1 + jitter.

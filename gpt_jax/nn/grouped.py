@@ -39,7 +39,7 @@ class Blocks(NamedTuple):
 
 
 def block_size(rows: int, num_experts: int) -> int:
-  """Blocks as large as `BLOCK` where the experts get so many rows each."""
+  """Rows of a block: `BLOCK`, or fewer where an expert gets fewer."""
   if devices.platform() == 'tpu':
     return BLOCK
   size = BLOCK

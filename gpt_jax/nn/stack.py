@@ -170,8 +170,8 @@ def layer_routers(
     stack: `decoder`, or `encoder` of an encoder-decoder.
 
   Returns:
-    `logits` [N, B, L, E] of its N layers with experts, and `kept`
-    [N, B, L, J], whether each choice found room.
+    `logits` [layers, B, L, E] of its layers with experts, and `kept`
+    [layers, B, L, J], whether each choice found room.
   """
   period = intermediates[stack]['periods']
   names = [name for name in period if name.startswith('block_')]

@@ -19,29 +19,14 @@ from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn import layout
-from gpt_jax.nn.adaptive import AdaptiveEmbedding
-from gpt_jax.nn.adaptive import Clusters as Clusters
 from gpt_jax.nn.attention import Attention
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.bias import BIASES
-from gpt_jax.nn.block import BLOCKS
+from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.context import Context, KVCache
-from gpt_jax.nn.context import SegmentMemory as SegmentMemory
 from gpt_jax.nn.dot_product import Visibility
-from gpt_jax.nn.dropout import DROPOUTS
-from gpt_jax.nn.embed import INPUTS, Embedding
-from gpt_jax.nn.embed import OUTPUTS as OUTPUTS
-from gpt_jax.nn.ffn import FFNS as FFNS
 from gpt_jax.nn.head import Head
-from gpt_jax.nn.init import INITS
-from gpt_jax.nn.masks import PATTERNS as PATTERNS
-from gpt_jax.nn.norm import NORMS
-from gpt_jax.nn.pattern import period as period
-from gpt_jax.nn.positions import POSITIONS
-from gpt_jax.nn.scales import SCALES
+from gpt_jax.nn.inputs import Inputs
+from gpt_jax.nn.pattern import period
 from gpt_jax.nn.stack import Caches, Stack
-from gpt_jax.nn.stack import layer_outputs as layer_outputs
-from gpt_jax.nn.stack import layer_routers as layer_routers
 from gpt_jax.spec import UsageError
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -92,47 +77,46 @@ class Transformer(nn.Module):
 
   def setup(self):
     """Resolves the call-strings and creates the parts."""
-    build = spec.build
     self._dtype = DTYPES[self.dtype]
-    self._inits = build('model.init_weights', self.init_weights, INITS)(
-      self.num_layers
+    self._inits = self._choice('init_weights')(self.num_layers)
+    self._rates = self._choice('dropout')
+    self._block = self._choice('block')
+    self._norm = self._choice('norm')
+    self._position = self._choice('position')
+    self._inputs = Inputs(
+      self._choice('input'),
+      self._position,
+      self.vocab_size,
+      self.context_length,
+      self.d_model,
+      self._norm,
+      self._rates.embedding,
+      self._inits,
+      self._dtype,
     )
-    self._rates = build('model.dropout', self.dropout, DROPOUTS)
-    self._input = build('model.input', self.input, INPUTS)
-    self._block = build('model.block', self.block, BLOCKS)
-    self._norm = build('model.norm', self.norm, NORMS)
-    self._position = build('model.position', self.position, POSITIONS)
-    inits, position = self._inits, self._position
+    self._setup_stacks()
+    self._head = Head(
+      self.output,
+      self._inputs.choice.clusters,
+      self.vocab_size,
+      self.d_model,
+      self._norm,
+      self._inits,
+      self._dtype,
+    )
+    # Their parameters stand beside the others.
+    nn.share_scope(self, self._inputs)
+    nn.share_scope(self, self._head)
 
-    table = functools.partial(
-      Embedding,
-      d_model=self.d_model,
-      initializer=inits.embedding,
-      dtype=self._dtype,
-    )
-    if self._input.clusters is None:
-      self.embed = table(self.vocab_size)
-    else:
-      self.embed = AdaptiveEmbedding(
-        self._input.clusters, self.vocab_size, self.d_model, inits, self._dtype
-      )
-    if self._input.num_token_types:
-      # The name in checkpoints since before token types were called so.
-      self.token_types = table(self._input.num_token_types, name='segments')
-    if self._input.norm:
-      self.embed_norm = self._norm()
-    if position.embed:
-      self.positions = position.embed(
-        context_length=self.context_length, initializer=inits.position
-      )
-    self.embed_dropout = nn.Dropout(self._rates.embedding)
+  def _setup_stacks(self):
+    """Creates the decoder and, in an encoder-decoder, the encoder."""
     self.decoder = self._stack(
       self.attention,
       self.ffn,
       self.num_layers,
       cross=self.num_encoder_layers > 0,
     )
-    if position.bias:
+    if self._position.bias:
       self.decoder_bias = self._bias(self.attention)
     if self._block.final_norm:
       self.final_norm = self._norm()
@@ -143,21 +127,10 @@ class Transformer(nn.Module):
         self.num_encoder_layers,
         cross=False,
       )
-      if position.bias:
+      if self._position.bias:
         self.encoder_bias = self._bias('bidirectional')
       if self._block.final_norm:
         self.encoder_norm = self._norm()
-    self._head = Head(
-      self.output,
-      self._input.clusters,
-      self.vocab_size,
-      self.d_model,
-      self._norm,
-      inits,
-      self._dtype,
-    )
-    # Its parameters stand beside the others.
-    nn.share_scope(self, self._head)
 
   def __call__(
     self,
@@ -225,13 +198,19 @@ class Transformer(nn.Module):
       x_BMD = self.encoder_norm(x_BMD)
     return layout.gather(x_BMD)
 
+  @property
+  def output_softcap(self) -> float:
+    """What bounds the logits: see `embed.OutputHead`."""
+    return self._choice('output').softcap
+
   def output_table(self) -> jax.Array:
     """The matrix [V, D] that scores the vocabulary: logits = x table^T.
 
     With a bias it is [V, D + 1], for hidden states followed by a one: see
-    `output_hidden`. An adaptive softmax is no such product: see `logits`.
+    `output_hidden`. The products are bounded by `output_softcap` then. An
+    adaptive softmax is no such product: see `logits`.
     """
-    return self._head.table(self.embed)
+    return self._head.table(self._inputs.embed)
 
   def output_hidden(self, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] as `output_table` expects them."""
@@ -239,13 +218,17 @@ class Transformer(nn.Module):
 
   def logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
-    return self._head.logits(hidden, self.embed)
+    return self._head.logits(hidden, self._inputs.embed)
+
+  def _choice(self, field: str) -> Any:
+    """What the call-string of a field names."""
+    return spec.build(f'model.{field}', getattr(self, field), CHOICES[field])
 
   def _stack(
     self, attention: str, ffn: str, num_layers: int, *, cross: bool
   ) -> Stack:
     """A stack whose layers follow both lists and the fields of the model."""
-    biases = spec.build('model.bias', self.bias, BIASES)
+    biases = self._choice('bias')
     of_ffn = {
       'd_ff': self.d_ff,
       'bias': biases.ffn,
@@ -258,15 +241,15 @@ class Transformer(nn.Module):
       num_heads=self.num_heads,
       num_kv_heads=self.num_kv_heads,
       head_size=self.head_size,
-      scale=spec.build('model.attention_scale', self.attention_scale, SCALES),
-      backend=spec.build(
-        'model.attention_backend', self.attention_backend, BACKENDS
-      ),
+      scale=self._choice('attention_scale'),
+      backend=self._choice('attention_backend'),
       bias_in=biases.qkv,
       bias_out=biases.out,
       dropout=self._rates.attention,
       inits=self._inits,
       dtype=self._dtype,
+      norm=self._norm,
+      qk_norm=self._block.qk_norm,
     )
     blocks = tuple(
       functools.partial(
@@ -321,19 +304,7 @@ class Transformer(nn.Module):
     positions_BL: jax.Array | None,
     token_types_BL: jax.Array | None,
   ) -> jax.Array:
-    x_BLD = self.embed(tokens_BL)
-    x_BLD *= jnp.asarray(self._input.scale(self.d_model), x_BLD.dtype)
-    if self._input.num_token_types:
-      if token_types_BL is None:
-        token_types_BL = jnp.zeros_like(tokens_BL)
-      x_BLD += self.token_types(token_types_BL)
-    elif token_types_BL is not None:
-      x_BLD += self.embed(token_types_BL)
-    if self._position.embed:
-      x_BLD = self.positions(x_BLD, positions_BL)
-    if self._input.norm:
-      x_BLD = self.embed_norm(x_BLD)
-    x_BLD = self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
+    x_BLD = self._inputs(tokens_BL, positions_BL, token_types_BL)
     self.sow('intermediates', name, x_BLD)
     return x_BLD
 

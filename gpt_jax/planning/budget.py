@@ -42,11 +42,9 @@ def plan(
     fit_path: scaling.json of a sweep, whose fit is added.
 
   Raises:
-    UsageError: the file holds no fit, or a number is not positive.
+    UsageError: the file holds no fit.
   """
   given = inference_tokens
-  if given is not None and not 0 < given < math.inf:
-    raise UsageError(f'--inference_tokens={given:g}: must be positive')
   fits = dict(FITS)
   if fit_path:
     fits[fit_path] = read_fit(fit_path)

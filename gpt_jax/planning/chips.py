@@ -3,7 +3,7 @@
 """Peak FLOP/s of accelerators under their cloud names, such as v4-512."""
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpt_jax.costs.flops import PEAKS
 from gpt_jax.planning import topologies
@@ -55,3 +55,21 @@ KINDS = {
   'a100': Kind(PEAKS['NVIDIA A100'], 1),
   'h100': Kind(PEAKS['NVIDIA H100'], 1),
 }
+
+
+def budget(chips: str, days: float, mfu: float) -> tuple[float, dict[str, Any]]:
+  """Training FLOPs, and what they were computed from.
+
+  Args:
+    chips: see `parse`.
+    days: of training.
+    mfu: the assumed share of the chips' bf16 peak.
+  """
+  found = parse(chips)
+  flops = found.count * found.peak * mfu * days * 86_400
+  return flops, {
+    'chips': found.count,
+    'peak_flops_per_second_and_chip': found.peak,
+    'mfu': mfu,
+    'days': days,
+  }

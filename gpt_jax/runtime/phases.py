@@ -29,14 +29,9 @@ def now() -> Phase:
 
 
 def enter(name: str) -> None:
-  """Begins a phase."""
+  """Begins a phase, or its deadline anew."""
   global _now
   _now = Phase(name, time.monotonic())
-
-
-def tick() -> None:
-  """Reports progress: restarts the deadline of the phase."""
-  enter(_now.name)
 
 
 @contextlib.contextmanager

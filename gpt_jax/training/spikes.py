@@ -30,7 +30,7 @@ from gpt_jax.training.parts import Parts
 
 # What the file of a spike holds of its step's metrics.
 FIGURES = ('loss', 'grad_norm', 'grad_norms')
-# Skipped updates are counted over so many steps.
+# The steps over which skipped updates are counted.
 _SPAN = 1000
 
 

@@ -3,10 +3,13 @@
 """Imports become workdirs that other commands use, and come back."""
 
 import json
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
 import tokenizers
+from safetensors.numpy import save_file
 
 from configs import base
 from gpt_jax import __main__, hf
@@ -15,12 +18,15 @@ from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import sample
-from gpt_jax.hf.vocabulary import tokenizer_name
+from gpt_jax.evaluation import score
+from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 from tests.support.golden_io import ROOT, config, tensors
+
+TOKENIZERS = pathlib.Path(__file__).parents[1] / 'data/tokenizers/golden'
 
 
 def test_the_written_config_is_complete(tmp_path):
@@ -62,8 +68,8 @@ def checkpoint_with_vocabulary(folder):
   )
   (folder / 'config.json').write_text(json.dumps(config(ROOT / 'gpt2_lm')))
   tokens = [chr(i) for i in range(33, 127)] + ['Ġ', 'ab', '<|endoftext|>']
-  vocabulary = {token: i for i, token in enumerate(tokens)}
-  (folder / 'vocab.json').write_text(json.dumps(vocabulary))
+  known = {token: i for i, token in enumerate(tokens)}
+  (folder / 'vocab.json').write_text(json.dumps(known))
   (folder / 'merges.txt').write_text('#version: 0.2\na b\n')
 
 
@@ -115,14 +121,14 @@ def test_a_tokenizer_json_alone_is_enough(tmp_path, caplog):
   source, workdir, out = tmp_path / 'hf', tmp_path / 'w', tmp_path / 'out'
   source.mkdir()
   checkpoint_with_vocabulary(source)
-  vocabulary = json.loads((source / 'vocab.json').read_text())
-  made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [('a', 'b')]))
+  known = json.loads((source / 'vocab.json').read_text())
+  made = tokenizers.Tokenizer(tokenizers.models.BPE(known, [('a', 'b')]))
   for name in ('vocab.json', 'merges.txt'):
     (source / name).unlink()
   path = source / 'tokenizer.json'
   made.save(str(path))
   # Nothing says which token ends a document: an import without a tokenizer.
-  assert tokenizer_name(str(source), 'gpt2') is None
+  assert vocabulary.read(str(source), 'gpt2') is None
   assert 'does not say which token ends a document' in caplog.text
   made.add_special_tokens(['<|endoftext|>'])
   made.save(str(path))
@@ -132,6 +138,26 @@ def test_a_tokenizer_json_alone_is_enough(tmp_path, caplog):
   assert loaded.encode('abc').tolist() == [95, 66]
   convert.to_hf(str(workdir), str(out))
   assert (out / 'tokenizer.json').read_bytes() == path.read_bytes()
+
+
+def test_all_that_a_tokenizer_says_comes_back(tmp_path):
+  source, workdir, out = tmp_path / 'hf', tmp_path / 'w', tmp_path / 'out'
+  shutil.copytree(TOKENIZERS / 'llama3', source)
+  values = config(ROOT / 'gpt2_lm') | {'vocab_size': 293}
+  weights = tensors(ROOT / 'gpt2_lm')
+  name = 'transformer.wte.weight'
+  weights[name] = np.resize(weights[name], (293, weights[name].shape[1]))
+  (source / 'config.json').write_text(json.dumps(values))
+  save_file(weights, source / 'model.safetensors', metadata={'format': 'pt'})
+  convert.from_hf(str(source), str(workdir))
+  trained = trained_lib.load(str(workdir))
+  assert trained.tokenizer.special.prompt([5]) == [283, 5]
+  row = score.row(trained.tokenizer, score.Request('a', 'b', ''), 7)
+  assert row is not None
+  assert row.ids.tolist()[:2] == [283, *trained.tokenizer.encode('a')]
+  convert.to_hf(str(workdir), str(out))
+  for file in (TOKENIZERS / 'llama3').iterdir():
+    assert (out / file.name).read_bytes() == file.read_bytes()
 
 
 def test_without_a_vocabulary_it_is_said(tmp_path, caplog):

@@ -16,6 +16,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops
+from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.finetuning import pretrained as pretrained_lib
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
@@ -257,10 +258,10 @@ def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
   whole = jax.device_get(state.params)
   body = {name: part for name, part in whole.items() if name != 'heads'}
   hf.save(str(tmp_path), run.model, body)
-  with pytest.raises(UsageError, match='has neither vocab'):
+  with pytest.raises(UsageError, match=r'has neither tokenizer\.json'):
     pretrained_lib.pretrained(str(tmp_path))
   monkeypatch.setattr(
-    pretrained_lib.vocabulary, 'tokenizer_name', lambda *_: 'bytes'
+    pretrained_lib.vocabulary, 'read', lambda *_: ('bytes', Bytes())
   )
   ours, theirs = map(pretrained_lib.pretrained, (str(workdir), str(tmp_path)))
   assert (theirs.tokenizer.vocab_size, theirs.tokenizer_name) == (257, 'bytes')

@@ -13,7 +13,7 @@ from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.spec import UsageError
 
-S, D, E = Special.after(257)
+S, D, E, _ = Special.after(257)
 
 
 def task(text):
@@ -81,7 +81,7 @@ def target_rows(prompt, target, length, **more):
   examples = [Example('t:1', (prompt, target), None)]
   tokens = task_rows.encode(examples, Bytes())
   return task_rows.target_rows(
-    examples, tokens, eos_id=256, length=length, **more
+    examples, tokens, tokenizer=Bytes(), length=length, **more
   )
 
 
@@ -97,6 +97,31 @@ def test_a_target_is_never_cut():
     target_rows('abc =', ' xyz', 4)
   with pytest.raises(UsageError, match=r't:1: the target is empty'):
     target_rows('abc =', '', 4)
+
+
+class Started(Bytes):
+  """As LLaMA's: 1 stands before each text, and 2 fills rows."""
+
+  special = Bytes.special._replace(prompt_start=(1,), pad_id=2)
+
+
+def test_rows_begin_as_the_model_was_trained():
+  examples = [Example('t:1', ('abc =', ' x'), None)]
+  tokens = task_rows.encode(examples, Started())
+
+  def found(length):
+    rows = task_rows.target_rows(
+      examples, tokens, tokenizer=Started(), length=length
+    )
+    return rows.inputs[0, 0].tolist(), rows.lengths[0].tolist()
+
+  assert found(10) == ([1, *b'abc = x', 256, 2, 2], [6, 9])
+  assert found(5) == ([1, *b' = x', 256], [3, 6])
+  special = Special.after(257, (1,))
+  text = np.arange(11, 24, dtype=np.int32)
+  row, excess = sequences.joined([[text]], special, 7)
+  assert row.tolist() == [1, 257, 11, 12, 13, 14, 259]
+  assert excess == 9
 
 
 def test_answers_differ_in_number():

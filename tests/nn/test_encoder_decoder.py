@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.nn.caches import init_caches
-from gpt_jax.nn.transformer import layer_outputs
+from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.context import SegmentMemory
-from gpt_jax.nn.transformer import layer_outputs
+from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

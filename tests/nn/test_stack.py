@@ -12,8 +12,8 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax.nn.context import Context
-from gpt_jax.nn.stack import REMATS, Stack
-from gpt_jax.nn.transformer import layer_outputs, parameter_shapes
+from gpt_jax.nn.stack import REMATS, Stack, layer_outputs
+from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
@@ -72,6 +72,17 @@ NEWER = {
     'attention': 'strided(stride=3)',
     'attention_scale': 'by_layer',
     'output': "untied(bias=True, scale='rsqrt')",
+  },
+  'gemma': {
+    **EVEN,
+    'position': "rope(scaling='linear(3)', local_theta=70)",
+    'attention_scale': 'rsqrt(size=3, softcap=2.0)',
+    'ffn': 'geglu_tanh',
+    'norm': 'rmsnorm(plus_one=True)',
+    'block': "sandwich(qk_norm='per_head')",
+    'bias': 'none',
+    'input': "tokens(scale='sqrt')",
+    'output': 'tied(softcap=3.0)',
   },
   'transformer_xl': {
     **EVEN,

@@ -35,7 +35,7 @@ from gpt_jax.data.holdout import Split
 from gpt_jax.data.sources import sources
 from gpt_jax.data.split_writer import Settings
 
-# A range of keys for so many bytes of text: its rows take less.
+# Bytes of text to a range of keys, whose rows take less.
 _RANGE = 1 << 28
 
 # How much text compressed files hold for each of their bytes, about.

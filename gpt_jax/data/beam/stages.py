@@ -155,7 +155,7 @@ class _Side:
     self.num_tokens += len(ids)
 
   def end(self, num_bytes: int):
-    """Ends a document of so many bytes."""
+    """Ends a document, whose bytes are counted."""
     self._ends.append(self.num_tokens)
     self.num_documents += 1
     self.num_bytes += num_bytes

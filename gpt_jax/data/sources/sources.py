@@ -30,7 +30,7 @@ from gpt_jax.data.sources.tfds import tfds, tfds_dir
 from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError
 
-# What one worker reads at once: so many bytes, or fewer small files, each of
+# What one worker reads at once, in bytes; or fewer small files, each of
 # which counts for `_OPEN` bytes more.
 _UNIT, _OPEN = 1 << 26, 1 << 16
 

@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tokenizers import saved
+from gpt_jax.data.tokenizers import saved, special
 from gpt_jax.spec import UsageError
 
 _VOCABULARY, _MERGES = 'vocabulary.json', 'merges.txt'
@@ -44,11 +44,12 @@ class Bpe:
       UsageError: they are not what `kind` needs.
     """
     self.kind = kind
-    self._contents = contents
+    self.contents = contents
     try:
       vocabulary = json.loads(contents[_VOCABULARY].decode('utf-8'))
       self._bpe = _ENCODINGS[kind](vocabulary, _merges(contents[_MERGES]))
       self.eos_id: int = vocabulary[_END_OF_DOCUMENT[kind]]
+      self.special = special.of(contents, self.eos_id)
     except KeyError as e:
       raise UsageError(
         f'the vocabulary has no {_END_OF_DOCUMENT[kind]!r}, so it is not '
@@ -60,7 +61,7 @@ class Bpe:
 
   @property
   def fingerprint(self) -> str:
-    return saved.fingerprint(self.kind, self._contents)
+    return saved.fingerprint(self.kind, self.contents)
 
   def encode(self, text: str) -> np.ndarray:
     return self.encode_batch([text])[0]
@@ -73,11 +74,20 @@ class Bpe:
     return [np.concatenate([next(ids) for _ in group]) for group in segments]
 
   def decode(self, ids: Iterable[int]) -> str:
-    kept = [int(i) for i in ids if i != self.eos_id]
+    unseen = {self.eos_id, *self.special.prompt_start}
+    kept = [int(i) for i in ids if i not in unseen]
     return self._bpe.decode(kept, skip_special_tokens=False)
 
+  text_start, special_names = None, {}  # two vocabulary files do not say
+
+  def id_of(self, token: str) -> int | None:
+    return self._bpe.token_to_id(token)
+
+  def encode_special(self, text: str) -> np.ndarray:
+    return special.encode(text, self.special.names, self.encode)
+
   def save(self, folder: str) -> None:
-    saved.write(folder, self.kind, self._contents)
+    saved.write(folder, self.kind, self.contents)
 
 
 def gpt2_bpe(encoder: str, merges: str) -> Callable[[Iterable[Document]], Bpe]:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers of others in Hugging Face's file `tokenizer.json`."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 import tokenizers
 
 from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import saved
+from gpt_jax.data.tokenizers import saved, special
 from gpt_jax.spec import UsageError
 
 # Ours: the folder of a saved tokenizer has a `tokenizer.json` of its own.
@@ -30,8 +31,9 @@ class HfTokenizer:
   """A `tokenizer.json`, as the `tokenizers` library reads it.
 
   The names of special tokens in a text are plain text, so no document can end
-  itself. Nothing is put around a text, cut off it or filled up. Whether text
-  comes back as it was is up to the file: byte-level ones are lossless.
+  itself; `encode_special` is for templates, which name them. Nothing is put
+  around a text (see `special`), cut off it or filled up. Whether text comes
+  back as it was is up to the file: byte-level ones are lossless.
   """
 
   kind = 'hf_tokenizer'
@@ -43,7 +45,7 @@ class HfTokenizer:
     Raises:
       UsageError: it is not a tokenizer, or has no such token.
     """
-    self._contents = contents
+    self.contents = contents
     try:
       self._made = tokenizers.Tokenizer.from_str(contents[FILE].decode())
     except Exception as e:  # `tokenizers` raises plain `Exception`
@@ -58,6 +60,8 @@ class HfTokenizer:
     self.eos_id: int = eos_id
     # Ids may have gaps.
     self.vocab_size: int = max(self._made.get_vocab().values()) + 1
+    self.special = special.of(contents, eos_id)
+    self._unseen = {eos_id, *self.special.prompt_start}
     both, *alone = self.encode_batch(['x y', 'x', 'y'])
     self.parts_at_spaces: bool = bool(
       len(both) and np.array_equal(both, np.concatenate(alone))
@@ -65,7 +69,7 @@ class HfTokenizer:
 
   @property
   def fingerprint(self) -> str:
-    return saved.fingerprint(self.kind, self._contents)
+    return saved.fingerprint(self.kind, self.contents)
 
   def encode(self, text: str) -> np.ndarray:
     return self.encode_batch([text])[0]
@@ -78,11 +82,43 @@ class HfTokenizer:
     return found
 
   def decode(self, ids: Iterable[int]) -> str:
-    kept = [int(i) for i in ids if i != self.eos_id]
+    kept = [int(i) for i in ids if i not in self._unseen]
     return self._made.decode(kept, skip_special_tokens=False)
 
+  def encode_special(self, text: str) -> np.ndarray:
+    named, parting = self._naming
+    ids = named.encode(text, add_special_tokens=False).ids
+    return np.array([i for i in ids if i != parting], np.int32)
+
+  @property
+  def text_start(self) -> tuple[int, ...]:
+    plain = self._encode(['x'])[0]
+    ids = self._made.encode('x').ids
+    count = len(plain)
+    starts = [i for i in range(len(ids)) if ids[i : i + count] == plain]
+    return tuple(ids[: min(starts, default=0)])
+
+  @property
+  def special_names(self) -> dict[str, int]:
+    added = self._made.get_added_tokens_decoder()
+    return {token.content: i for i, token in added.items() if token.special}
+
+  def id_of(self, token: str) -> int | None:
+    return self._made.token_to_id(token)
+
   def save(self, folder: str) -> None:
-    saved.write(folder, self.kind, self._contents)
+    saved.write(folder, self.kind, self.contents)
+
+  @functools.cached_property
+  def _naming(self) -> tuple[tokenizers.Tokenizer, int]:
+    """The same, which reads names of special tokens; and the id of `BREAK`."""
+    named = tokenizers.Tokenizer.from_str(self._made.to_str())
+    named.encode_special_tokens = False
+    missing = self.special.names.keys() - self.special_names.keys()
+    named.add_special_tokens([*sorted(missing), special.BREAK])
+    parting = named.token_to_id(special.BREAK)
+    assert parting is not None
+    return named, parting
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
     encoded = self._made.encode_batch_fast(texts, add_special_tokens=False)

@@ -12,7 +12,7 @@ import numpy as np
 import sentencepiece as spm
 
 from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import saved
+from gpt_jax.data.tokenizers import saved, special
 from gpt_jax.spec import UsageError
 
 MODEL = 'sentencepiece.model'
@@ -46,7 +46,7 @@ class SentencePiece:
       UsageError: it is not a model, or does not mark the end of a document.
     """
     self.kind = kind
-    self._contents = contents
+    self.contents = contents
     self._model = spm.SentencePieceProcessor()
     try:
       # An empty file would load as an empty model.
@@ -55,6 +55,7 @@ class SentencePiece:
       raise UsageError('is not a SentencePiece model') from e
     self.vocab_size: int = self._model.vocab_size()
     self.eos_id = self._find_eos()
+    self.special = special.of(contents, self.eos_id)
     self._mark = np.empty(0, np.int32)
     self._cuts = kind == 'sentencepiece'
     if self._cuts:
@@ -67,7 +68,7 @@ class SentencePiece:
 
   @property
   def fingerprint(self) -> str:
-    return saved.fingerprint(self.kind, self._contents)
+    return saved.fingerprint(self.kind, self.contents)
 
   @property
   def processor(self) -> spm.SentencePieceProcessor:
@@ -95,11 +96,27 @@ class SentencePiece:
     return joined
 
   def decode(self, ids: Iterable[int]) -> str:
-    kept = [int(i) for i in ids if i != self.eos_id]
+    unseen = {self.eos_id, *self.special.prompt_start}
+    kept = [int(i) for i in ids if i not in unseen]
     return self._model.decode(kept) if kept else ''
 
+  text_start = None  # a SentencePiece model does not say
+
+  @property
+  def special_names(self) -> dict[str, int]:
+    model = self._model
+    controls = filter(model.is_control, range(self.vocab_size))
+    return {model.id_to_piece(i): i for i in controls}
+
+  def id_of(self, token: str) -> int | None:
+    i = self._model.piece_to_id(token)
+    return i if self._model.id_to_piece(i) == token else None
+
+  def encode_special(self, text: str) -> np.ndarray:
+    return special.encode(text, self.special.names, self.encode)
+
   def save(self, folder: str) -> None:
-    saved.write(folder, self.kind, self._contents)
+    saved.write(folder, self.kind, self.contents)
 
   def _encode(self, texts: list[str]) -> list[np.ndarray]:
     # As arrays: lists of Python's integers would take a quarter of the time.
@@ -121,7 +138,7 @@ class SentencePiece:
     yield text[start:]
 
   def _find_eos(self) -> int:
-    if _EOS not in self._contents:
+    if _EOS not in self.contents:
       eos_id = self._model.eos_id()
       if eos_id < 0:
         raise UsageError(
@@ -129,7 +146,7 @@ class SentencePiece:
           f"pieces, as in eos='{self._model.id_to_piece(0)}'"
         )
       return eos_id
-    eos = json.loads(self._contents[_EOS])
+    eos = json.loads(self.contents[_EOS])
     eos_id = self._model.piece_to_id(eos)
     if self._model.id_to_piece(eos_id) != eos:
       raise UsageError(f'has no piece {eos!r}')

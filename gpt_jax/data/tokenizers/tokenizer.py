@@ -10,13 +10,14 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tokenizers import saved
+from gpt_jax.data.tokenizers import saved, special
 from gpt_jax.data.tokenizers.bpe import Bpe, gpt1_bpe, gpt2_bpe
 from gpt_jax.data.tokenizers.hf import HfTokenizer, hf_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import (
   SentencePiece,
   sentencepiece_file,
 )
+from gpt_jax.data.tokenizers.special import Special
 from gpt_jax.data.tokenizers.training import sentencepiece
 from gpt_jax.spec import UsageError
 
@@ -24,7 +25,8 @@ from gpt_jax.spec import UsageError
 class Tokenizer(Protocol):
   """Maps text to ids below `vocab_size`; documents end with `eos_id`.
 
-  `encode` never adds `eos_id`, and `decode` leaves it out.
+  `encode` never adds `eos_id`, and `decode` leaves it out, as it does what
+  stands before a prompt.
   """
 
   @property
@@ -34,8 +36,13 @@ class Tokenizer(Protocol):
   def eos_id(self) -> int: ...
 
   @property
+  def special(self) -> Special:
+    """What stands before a text, what ends an answer, and other tokens."""
+    ...
+
+  @property
   def fingerprint(self) -> str:
-    """The sha256 of what defines the tokenizer."""
+    """The sha256 of what defines the ids of a text."""
     ...
 
   @property
@@ -60,6 +67,13 @@ class Tokenizer(Protocol):
 
     On this thread alone if `in_threads`, else on all cores where the library
     can.
+    """
+    ...
+
+  def encode_special(self, text: str) -> np.ndarray:
+    """Like `encode`, and names of special tokens are those tokens.
+
+    For what a chat template made: see `chat`.
     """
     ...
 
@@ -93,6 +107,22 @@ def build(
   return make(all_documents)
 
 
+def imported(name: str, folder: str) -> Tokenizer:
+  """The tokenizer of a checkpoint of Hugging Face.
+
+  Args:
+    name: a call that reads its vocabulary.
+    folder: of the checkpoint, whose other files say what stands before a text.
+
+  Raises:
+    UsageError: a file does not do.
+  """
+  made = build(name, [])
+  assert isinstance(made, HfTokenizer | Bpe | SentencePiece)
+  files = special.from_hf(folder, made)
+  return LOADERS[made.kind]({**made.contents, **files})
+
+
 def load(folder: str) -> Tokenizer:
   """Reads a saved tokenizer.
 
@@ -108,7 +138,7 @@ def load(folder: str) -> Tokenizer:
   try:
     return LOADERS[kind](contents)
   except (UsageError, KeyError) as e:
-    why = e if isinstance(e, UsageError) else f'{e} is missing'
+    why = f'{e} is missing' if isinstance(e, KeyError) else e
     raise UsageError(
       f'{folder}: {why}; copy the tokenizer folder again, or prepare the data '
       'again'
@@ -124,6 +154,7 @@ class Bytes:
   kind = 'bytes'
   vocab_size = 257
   eos_id = 256
+  special = special.of({}, eos_id)
   in_threads = True
   parts_at_spaces = False
 
@@ -136,6 +167,9 @@ class Bytes:
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     return [self.encode(text) for text in texts]
+
+  def encode_special(self, text: str) -> np.ndarray:
+    return self.encode(text)
 
   def decode(self, ids: Iterable[int]) -> str:
     return bytes(int(i) for i in ids if i < 256).decode(errors='replace')
@@ -159,6 +193,7 @@ class Characters:
     self._alphabet = alphabet
     self._sorted = _code_points(alphabet)
     self.eos_id = len(alphabet)
+    self.special = special.of({}, self.eos_id)
     self.vocab_size = len(alphabet) + 1
 
   @property
@@ -180,6 +215,9 @@ class Characters:
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     return [self.encode(text) for text in texts]
+
+  def encode_special(self, text: str) -> np.ndarray:
+    return self.encode(text)
 
   def decode(self, ids: Iterable[int]) -> str:
     return ''.join(self._alphabet[i] for i in ids if i != self.eos_id)

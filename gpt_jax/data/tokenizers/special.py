@@ -1,0 +1,207 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Special tokens: what stands before a text, and what ends an answer.
+
+A model that we train reads documents that end with `eos_id`, so it is
+evaluated after that token. One of Hugging Face is given what its own tokenizer
+puts before a text: `<s>` for LLaMA, nothing for GPT-2. An import settles this
+once, in the file `special.json` of its saved tokenizer.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gpt_jax.data import json_file
+from gpt_jax.data.tokenizers.saved import BESIDE, SPECIAL
+
+# Parts the name of a special token in a user's text, so that it stays text.
+# Unicode reserves this code point for such uses: no text holds it.
+BREAK = '\ufdd0'
+
+CONFIG, MAP = 'tokenizer_config.json', 'special_tokens_map.json'
+_ADDED, _GENERATION = 'added_tokens.json', 'generation_config.json'
+_MODEL = 'config.json'  # read here, kept by the import of the model
+
+# Tokenizers that put BOS first unless told otherwise, by Hugging Face's class;
+# of interest only where no tokenizer.json has a post-processor.
+_STARTS = ('Llama', 'CodeLlama', 'Gemma')
+_STARTING_MODELS = ('llama', 'mistral', 'mixtral', 'gemma', 'gemma2', 'gemma3')
+
+
+class Special(NamedTuple):
+  """The special tokens of a tokenizer, as the model was trained.
+
+  Attributes:
+    document_start: before a text that is scored.
+    prompt_start: before a text that is continued or fine-tuned on.
+    first_id: before a text of which even the first token is to be predicted,
+      where nothing else stands: BOS, or else the end of a document.
+    stop_ids: each ends what is generated.
+    pad_id: fills rows.
+    names: ids of the special tokens that a template may name.
+  """
+
+  document_start: tuple[int, ...]
+  prompt_start: tuple[int, ...]
+  first_id: int
+  stop_ids: frozenset[int]
+  pad_id: int
+  names: Mapping[str, int]
+
+  def before(self, *, first_scored: bool) -> tuple[int, ...]:
+    """What stands before a text; a token at least if its first is scored."""
+    return self.document_start or (self.first_id,) * first_scored
+
+  def prompt(self, ids: Any) -> list[int]:
+    """The ids of a prompt after what stands before it; never empty."""
+    return [*self.prompt_start, *map(int, ids)] or [self.first_id]
+
+
+class Imported(Protocol):
+  """A tokenizer of which an import may say more."""
+
+  vocab_size: int
+  eos_id: int
+
+  @property
+  def text_start(self) -> tuple[int, ...] | None:
+    """What its file puts before a text; None: the file does not say."""
+    ...
+
+  def id_of(self, token: str) -> int | None: ...
+
+  @property
+  def special_names(self) -> Mapping[str, int]:
+    """Those of its file."""
+    ...
+
+
+def of(contents: Mapping[str, bytes], eos_id: int) -> Special:
+  """What the files of a saved tokenizer say.
+
+  Raises:
+    KeyError, ValueError: the file is damaged.
+  """
+  if SPECIAL not in contents:
+    return Special((eos_id,), (), eos_id, frozenset([eos_id]), eos_id, {})
+  found = json.loads(contents[SPECIAL])
+  start = tuple(found['start'])
+  stops, names = frozenset(found['stop']), found['names']
+  return Special(start, start, found['first'], stops, found['pad'], names)
+
+
+def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
+  """Files of a checkpoint for its saved tokenizer, with `special.json`.
+
+  Raises:
+    UsageError: a file is damaged.
+  """
+  kept = {}
+  for name in (*BESIDE, _MODEL):
+    path = os.path.join(folder, name)
+    if os.path.isfile(path):
+      with open(path, 'rb') as file:
+        kept[name] = file.read()
+
+  def parsed(name: str) -> dict[str, Any]:
+    if name not in kept:
+      return {}
+    path = os.path.join(folder, name)
+    return json_file.parse(kept[name], path, remedy='download it again')
+
+  found = _settle(
+    made, *map(parsed, (CONFIG, MAP, _ADDED, _GENERATION, _MODEL))
+  )
+  kept.pop(_MODEL, None)
+  return kept | {SPECIAL: json.dumps(found, indent=2).encode() + b'\n'}
+
+
+def _settle(
+  made: Imported, config: dict, map_: dict, added: dict, drawn: dict, model
+) -> dict[str, Any]:
+  """The entries of `special.json`."""
+
+  def known(i: Any) -> bool:
+    return isinstance(i, int) and 0 <= i < made.vocab_size
+
+  def role(name: str) -> int | None:
+    for entries in (config, map_):
+      i = made.id_of(content(entries.get(f'{name}_token')) or '')
+      if i is not None:
+        return i
+    i = model.get(f'{name}_token_id')
+    return i if known(i) else None
+
+  bos, pad = role('bos'), role('pad')
+  start = made.text_start
+  if start is None:  # no tokenizer.json
+    kind = config.get('tokenizer_class') or ''
+    usual = (
+      kind.startswith(_STARTS)
+      if kind
+      else (model.get('model_type') in _STARTING_MODELS)
+    )
+    puts = config.get('add_bos_token', usual) and bos is not None
+    start = (bos,) if puts else ()
+  names = dict(made.special_names)
+  decoder = config.get('added_tokens_decoder') or {}
+  tokens = [content(t) for t in decoder.values() if t.get('special', True)]
+  roles = [v for e in (config, map_) for k, v in e.items() if k in _ROLES]
+  tokens += [*added, *map(content, roles)]
+  for token in filter(None, tokens):
+    if (i := made.id_of(token)) is not None:
+      names[token] = i
+  ends = drawn.get('eos_token_id')
+  ends = ends if isinstance(ends, list) else [ends]
+  return {
+    'start': start,
+    'first': made.eos_id if bos is None else bos,
+    'stop': sorted({made.eos_id, *filter(known, ends)}),
+    'pad': made.eos_id if pad is None else pad,
+    'names': names,
+  }
+
+
+def encode(
+  text: str, names: Mapping[str, int], plain: Callable[[str], np.ndarray]
+) -> np.ndarray:
+  """Encodes a text in which names of special tokens are those tokens.
+
+  Args:
+    text: where a name is parted by `BREAK`, it stays text.
+    names: of the tokens.
+    plain: encodes the text between them.
+  """
+  longest = sorted(names, key=len, reverse=True)
+  pattern = '|'.join(map(re.escape, longest)) or r'(?!)'
+  ids, start = [np.empty(0, np.int32)], 0
+  for match in re.finditer(pattern, text):
+    ids.append(plain(text[start : match.start()].replace(BREAK, '')))
+    ids.append(np.array([names[match[0]]], np.int32))
+    start = match.end()
+  ids.append(plain(text[start:].replace(BREAK, '')))
+  return np.concatenate(ids)
+
+
+def guarded(text: str, names: Mapping[str, int]) -> str:
+  """The text with the names of special tokens parted by `BREAK`."""
+  text = text.replace(BREAK, '')
+  for name in sorted(names, key=len, reverse=True):
+    text = text.replace(name, name[:1] + BREAK + name[1:])
+  return text
+
+
+def content(token: Any) -> str | None:
+  """The text of a token, which may come with how it is matched."""
+  token = token.get('content') if isinstance(token, dict) else token
+  return token if isinstance(token, str) else None
+
+
+_ROLES = tuple(
+  f'{role}_token' for role in ('bos', 'eos', 'pad', 'sep', 'cls', 'mask')
+)

@@ -1,0 +1,34 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the fields of `config.model` that are call-strings can name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.bias import BIASES
+from gpt_jax.nn.block import BLOCKS
+from gpt_jax.nn.dropout import DROPOUTS
+from gpt_jax.nn.embed import INPUTS, OUTPUTS
+from gpt_jax.nn.ffn import FFNS
+from gpt_jax.nn.init import INITS
+from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.norm import NORMS
+from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.scales import SCALES
+
+CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
+  'input': INPUTS,
+  'position': POSITIONS,
+  'attention': PATTERNS,
+  'attention_scale': SCALES,
+  'attention_backend': BACKENDS,
+  'ffn': FFNS,
+  'encoder_ffn': FFNS,
+  'norm': NORMS,
+  'block': BLOCKS,
+  'bias': BIASES,
+  'output': OUTPUTS,
+  'dropout': DROPOUTS,
+  'init_weights': INITS,
+}

@@ -1,0 +1,77 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The input: from tokens, their types and positions to the first vectors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.nn.adaptive import AdaptiveEmbedding
+from gpt_jax.nn.embed import Embedding, Input
+from gpt_jax.nn.init import Initializers
+from gpt_jax.nn.positions import Position
+
+
+class Inputs(nn.Module):
+  """What `model.input` and `model.position` name, with its dropout.
+
+  The tokens' vectors `embed` are read by a tied output, too.
+  """
+
+  choice: Input
+  position: Position
+  vocab_size: int
+  context_length: int
+  d_model: int
+  norm: Callable[..., nn.Module]
+  dropout: float
+  inits: Initializers
+  dtype: Any
+
+  def setup(self):
+    """Creates the parts that the choices have."""
+    choice, inits = self.choice, self.inits
+    if choice.clusters is None:
+      self.embed = self._table(self.vocab_size)
+    else:
+      self.embed = AdaptiveEmbedding(
+        choice.clusters, self.vocab_size, self.d_model, inits, self.dtype
+      )
+    if choice.num_token_types:
+      # The name in checkpoints since before token types were called so.
+      self.token_types = self._table(choice.num_token_types, name='segments')
+    if choice.norm:
+      self.embed_norm = self.norm()
+    if self.position.embed:
+      self.positions = self.position.embed(
+        context_length=self.context_length, initializer=inits.position
+      )
+    self.embed_dropout = nn.Dropout(self.dropout)
+
+  def __call__(
+    self,
+    tokens_BL: jax.Array,
+    positions_BL: jax.Array | None,
+    token_types_BL: jax.Array | None,
+  ) -> jax.Array:
+    """[B, L] -> [B, L, D]; see `Transformer.__call__` for the arguments."""
+    x_BLD = self.embed(tokens_BL)
+    x_BLD *= jnp.asarray(self.choice.scale(self.d_model), x_BLD.dtype)
+    if self.choice.num_token_types:
+      if token_types_BL is None:
+        token_types_BL = jnp.zeros_like(tokens_BL)
+      x_BLD += self.token_types(token_types_BL)
+    elif token_types_BL is not None:
+      x_BLD += self.embed(token_types_BL)
+    if self.position.embed:
+      x_BLD = self.positions(x_BLD, positions_BL)
+    if self.choice.norm:
+      x_BLD = self.embed_norm(x_BLD)
+    return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
+
+  def _table(self, num_rows: int, name: str | None = None) -> Embedding:
+    initializer = self.inits.embedding
+    return Embedding(num_rows, self.d_model, initializer, self.dtype, name=name)

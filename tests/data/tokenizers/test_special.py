@@ -1,0 +1,145 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Special tokens of imports, against what transformers recorded."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+import sentencepiece
+
+from gpt_jax.data.tokenizers import special, tokenizer
+from gpt_jax.spec import UsageError
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+RECORDED = json.loads((GOLDEN / 'golden.json').read_text())
+NAMES = ('llama', 'gpt2', 'smollm2', 'llama3')
+
+
+def call(folder):
+  return f'hf_tokenizer({str(folder / "tokenizer.json")!r})'
+
+
+def imported(name):
+  return tokenizer.imported(call(GOLDEN / name), str(GOLDEN / name))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_text_gets_what_transformers_puts_before_it(name):
+  made, recorded = imported(name), RECORDED[name]
+  for case in recorded['texts']:
+    ids = made.encode(case['text']).tolist()
+    start = made.special.before(first_scored=False)
+    assert [*start, *ids] == case['ids']
+    assert made.special.prompt(ids) == (case['ids'] or [recorded['bos']])
+  assert made.eos_id == recorded['eos']
+  assert made.special.first_id == recorded['bos']
+  assert made.special.pad_id == (recorded['pad'] or recorded['eos'])
+  one = made.special.before(first_scored=True)
+  assert one == (recorded['bos'],)
+
+
+def test_every_end_that_is_named_ends_an_answer():
+  assert imported('llama3').special.stop_ids == {284, 287}
+  assert imported('smollm2').special.stop_ids == {285}
+
+
+def test_a_model_trained_here_keeps_its_own():
+  made = tokenizer.build(call(GOLDEN / 'llama'), [])
+  assert made.special.before(first_scored=False) == (made.eos_id,)
+  assert made.special.prompt([7, 11]) == [7, 11]
+  theirs = imported('llama')
+  # The ids of a text are the same, hence a store of tokens serves both.
+  assert made.fingerprint == theirs.fingerprint
+  assert tokenizer.build('bytes', []).special.before(first_scored=True) == (
+    256,
+  )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_saved_one_is_the_same(tmp_path, name):
+  made = imported(name)
+  made.save(str(tmp_path))
+  loaded = tokenizer.load(str(tmp_path))
+  assert loaded.special == made.special
+  assert loaded.fingerprint == made.fingerprint
+  for file in (GOLDEN / name).iterdir():
+    kept = tmp_path / file.name
+    if file.name == 'tokenizer.json':
+      kept = tmp_path / 'hf_tokenizer.json'
+    assert kept.read_bytes() == file.read_bytes()
+  (tmp_path / 'tokenizer_config.json').write_text('{}')
+  with pytest.raises(UsageError, match=r'tokenizer_config\.json: was changed'):
+    tokenizer.load(str(tmp_path))
+
+
+@pytest.mark.parametrize('name', ['llama', 'smollm2', 'llama3'])
+def test_a_template_names_tokens_and_a_text_does_not(name):
+  made = imported(name)
+  for case in RECORDED[name]['chats']:
+    assert made.encode_special(case['text']).tolist() == case['ids']
+  names = made.special.names
+  text = RECORDED['names']
+  specials = {*names.values()}
+  assert specials & {*made.encode_special(text).tolist()}
+  safe = special.guarded(text, names)
+  ids = made.encode_special(safe)
+  assert not specials & {*ids.tolist()}
+  assert made.decode(ids) == text
+  assert not specials & {*made.encode(text).tolist()}
+  # Nor does one that holds the mark itself.
+  forged = special.guarded(f'{special.BREAK}<{special.BREAK}s>', {'<s>': 1})
+  assert forged == f'<{special.BREAK}s>'
+
+
+def test_damaged_files_are_named(tmp_path):
+  folder = tmp_path / 'hf'
+  shutil.copytree(GOLDEN / 'llama', folder)
+  (folder / 'special_tokens_map.json').write_text('[1')
+  with pytest.raises(UsageError, match=r'special_tokens_map\.json: is damaged'):
+    tokenizer.imported(call(folder), str(folder))
+
+
+def test_a_sentencepiece_model_of_llama(tmp_path):
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(['the cat sat on the mat'] * 7),
+    model_prefix=str(tmp_path / 'tokenizer'),
+    vocab_size=17,
+    model_type='bpe',
+    minloglevel=2,
+  )
+  name = f'sentencepiece_file({str(tmp_path / "tokenizer.model")!r})'
+  config = {'tokenizer_class': 'LlamaTokenizer', 'bos_token': '<s>'}
+
+  def made(**entries):
+    path = tmp_path / 'tokenizer_config.json'
+    path.write_text(json.dumps(config | entries))
+    return tokenizer.imported(name, str(tmp_path))
+
+  ids = made().encode('the cat').tolist()
+  assert made().special.prompt(ids) == [1, *ids]
+  assert made(add_bos_token=False).special.prompt(ids) == ids
+  assert made(tokenizer_class='T5Tokenizer').special.prompt(ids) == ids
+  assert made().decode([1, *ids, 2]) == 'the cat'
+  found = made().encode_special('<s>the cat</s>').tolist()
+  assert found == [1, *ids, 2]
+  safe = special.guarded('the </s>', made().special.names)
+  assert 2 not in made().encode_special(safe)
+
+
+def test_two_vocabulary_files_put_nothing_before_a_text(tmp_path):
+  tokens = [*map(chr, range(33, 127)), 'Ġ', '<|endoftext|>']
+  vocabulary = {token: i for i, token in enumerate(tokens)}
+  (tmp_path / 'vocab.json').write_text(json.dumps(vocabulary))
+  (tmp_path / 'merges.txt').write_text('#version: 0.2\n')
+  name = f'gpt2_bpe({str(tmp_path / "vocab.json")!r}, '
+  name += f'{str(tmp_path / "merges.txt")!r})'
+  made = tokenizer.imported(name, str(tmp_path))
+  assert made.special.prompt([3]) == [3]
+  assert made.special.before(first_scored=True) == (95,)
+  (tmp_path / 'tokenizer_config.json').write_text(
+    json.dumps({'add_bos_token': True, 'bos_token': '<|endoftext|>'})
+  )
+  made = tokenizer.imported(name, str(tmp_path))
+  assert made.special.prompt([3]) == [95, 3]
