@@ -16,11 +16,12 @@ Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
 hellaswag, story_cloze, race, boolq, wikitext2, and your own by
 multiple_choice('file.jsonl'), qa('file.jsonl'), text('file.txt'). Their files
 are yours to fetch, and are read as published: a task that finds none says where
-they come from. --tasks_dir=tfds: takes them from TensorFlow Datasets. Figures come with standard errors. Scores
-are kept in WORKDIR/evaluations as they are found, so that the same command goes
-on where it stopped. Figures are written to step-N.json there after each task,
-beside those of other tasks: as eval/lambada/..., eval/text/mine/... of
-text('mine.txt'), eval/NAME/... of text('mine.txt', name='NAME').
+they come from. --tasks_dir=tfds: takes them from TensorFlow Datasets. Figures
+come with standard errors. Scores are kept in WORKDIR/evaluations as they are
+found, so that the same command goes on where it stopped. Figures are written to
+step-N.json there after each task, beside those of other tasks: as
+eval/lambada/..., eval/text/mine/... of text('mine.txt'), eval/NAME/... of
+text('mine.txt', name='NAME').
 """
 
 import json
