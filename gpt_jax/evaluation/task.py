@@ -12,15 +12,18 @@ from gpt_jax.evaluation.score import Scorer
 
 
 class Setting(NamedTuple):
-  """Few-shot setting.
+  """How a task is measured.
 
   Attributes:
     shots: number of solved examples before each one.
     seed: for drawing them.
+    seen: those of `Task.texts` that training has seen, by position; None: it
+      is not known.
   """
 
   shots: int = 0
   seed: int = 0
+  seen: frozenset[int] | None = None
 
 
 class Task(Protocol):
@@ -41,6 +44,8 @@ class Task(Protocol):
     """Measures a model.
 
     With shots, `shots_shown` is the mean number that fitted into the context.
+    Where it is known what training has seen, figures are also given for the
+    examples that it has not; see `figures.clean`.
 
     Raises:
       UsageError: a file is missing or bad, or an example exceeds the context.
