@@ -14,13 +14,15 @@ training context: the loss (nats per token), the perplexity and the bits per
 UTF-8 byte of text.
 
 Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
-hellaswag, race, wikitext2, and your own by multiple_choice('file.jsonl'),
-qa('file.jsonl'), text('file.txt'). Their files are yours to fetch: a task that
-finds none says where they come from. Figures come with standard errors. Scores
-are kept in WORKDIR/evaluations as they are found, so that the same command goes
-on where it stopped. Figures are written to step-N.json there after each task,
-beside those of other tasks: as eval/lambada/..., eval/text/mine/... of
-text('mine.txt'), eval/NAME/... of text('mine.txt', name='NAME').
+hellaswag, story_cloze, race, boolq, wikitext2, and your own by
+multiple_choice('file.jsonl'), qa('file.jsonl'), text('file.txt'). Their files
+are yours to fetch, and are read as published: a task that finds none says where
+they come from. --tasks_dir=tfds: takes them from TensorFlow Datasets. Figures
+come with standard errors. Scores are kept in WORKDIR/evaluations as they are
+found, so that the same command goes on where it stopped. Figures are written to
+step-N.json there after each task, beside those of other tasks: as
+eval/lambada/..., eval/text/mine/... of text('mine.txt'), eval/NAME/... of
+text('mine.txt', name='NAME').
 """
 
 import os
@@ -50,7 +52,11 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_string(
-    'tasks_dir', 'tasks', 'Folder of the files of tasks.', flag_values=values
+    'tasks_dir',
+    'tasks',
+    'Folder of the files of tasks; tfds: for what TensorFlow Datasets has '
+    'prepared.',
+    flag_values=values,
   )
   flags.DEFINE_list(
     'shots',
@@ -94,7 +100,8 @@ def define(values: flags.FlagValues) -> None:
     'overlap',
     False,
     "Report how many of a task's texts share 13 words in a row with the "
-    'training text (GPT-3, appendix C), and write which.',
+    'training text (GPT-3, appendix C), write which, and give the figures of '
+    'the others as NAME_clean.',
     flag_values=values,
   )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
@@ -132,26 +139,32 @@ def main(args: cli.Args) -> None:
     results = Results(
       path, step=step, model=model, tasks=called, limit=args.limit
     )
+    held = dict(result)
     if held_out:
-      results.add({k: v for k, v in result.items() if k != 'step'})
-    found = suite.measure(
-      tasks,
-      score.scorer(trained, rows=args.rows, tokens=args.batch_tokens),
-      shots=shots,
-      seed=args.seed,
-      limit=args.limit,
-      folder=folder,
-      model=model,
-      keep=results.add,
-    )
+      results.add({k: v for k, v in held.items() if '/' in k})
+    seen = {}
     if args.overlap:
       with progress.bar('tokens') as report:
-        new, path = overlap.of_run(trained, workdir, tasks, folder, report)
+        shared, path = overlap.of_run(trained, workdir, tasks, folder, report)
       log.info('wrote %s', path)
-      results.add(new)
-      found |= new
-    result.update(found)
-    lines += suite.lines(found, tasks)
+      results.add(shared.figures)
+      result.update(shared.figures)
+      seen = shared.seen
+    result.update(
+      suite.measure(
+        tasks,
+        score.scorer(trained, rows=args.rows, tokens=args.batch_tokens),
+        shots=shots,
+        seed=args.seed,
+        limit=args.limit,
+        seen=seen,
+        folder=folder,
+        model=model,
+        keep=results.add,
+      )
+    )
+    of_tasks = {k: v for k, v in result.items() if k not in held}
+    lines += suite.lines(of_tasks, tasks)
   if args.json:
     print(metrics.to_json(result))
   else:

@@ -14,7 +14,7 @@ P(completion | answer context), as GPT-3 does for ARC, OpenBookQA and RACE.
 
 import collections
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.files import read_all
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Score, Scorer
-from gpt_jax.evaluation.shots import draw
+from gpt_jax.evaluation.shots import draw, of_group
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
 
@@ -43,6 +43,10 @@ class Example(NamedTuple):
     group: of examples whose mean counts as one, such as a BLiMP paradigm.
     general: a context without the question, such as 'Answer:'; None if the
       task has none.
+    lead: text before the examples shown, such as the article that they are
+      about too.
+    plain: the text that training must not contain; '' if it is the lead, the
+      context and the right choice.
   """
 
   where: str
@@ -51,6 +55,12 @@ class Example(NamedTuple):
   label: int
   group: str = ''
   general: str | None = None
+  lead: str = ''
+  plain: str = ''
+
+
+# Computes results from examples and their scores.
+Measure = Callable[[Sequence[Example], list[list[Score]]], Figures]
 
 
 class Choices(NamedTuple):
@@ -61,12 +71,14 @@ class Choices(NamedTuple):
     figures: computes results from the examples and their scores.
     shown: streams the pool of few-shot examples; None: there is none.
     separator: between two examples.
+    same_group: whether the pool of an example is its own group.
   """
 
   examples: Callable[[], Iterator[Example]]
-  figures: Callable[[Sequence[Example], list[list[Score]]], Figures]
+  figures: Measure
   shown: Callable[[], Iterator[Example]] | None = None
   separator: str = '\n\n'
+  same_group: bool = False
 
   @property
   def takes_shots(self) -> bool:
@@ -75,7 +87,10 @@ class Choices(NamedTuple):
 
   def texts(self) -> list[tuple[str, str]]:
     """Each example with its right continuation, for overlap checks."""
-    return [(e.where, _solved(e)) for e in read_all('examples', self.examples)]
+    return [
+      (e.where, e.plain or e.lead + _solved(e))
+      for e in read_all('examples', self.examples)
+    ]
 
   def check(self, shots: int) -> None:
     """See `task.Task`."""
@@ -89,7 +104,9 @@ class Choices(NamedTuple):
     """See `task.Task`."""
     examples = read_all('examples', self.examples)
     if setting.limit is not None:
-      examples = _first(examples, setting.limit)
+      numbers = self._first(examples, setting.limit)
+      examples = [examples[n] for n in numbers]
+      setting = setting.of(numbers)
     prompts, num_shown = self._prompts(scorer, examples, setting)
     requests = []
     for example, prompt in zip(examples, prompts, strict=True):
@@ -100,60 +117,70 @@ class Choices(NamedTuple):
         if example.general is not None:
           requests.append(Request(example.general, choice, example.where))
     scores = iter(scorer.requests(requests, journal, report))
-    measured, kept, too_long, shown = [], [], [], []
-    for example, number in zip(examples, num_shown, strict=True):
+    scored: dict[int, list[Score]] = {}  # by the example's number
+    for number, example in enumerate(examples):
       found = [next(scores) for _ in range(_num_requests(example))]
       whole = [score for score in found if score is not None]
-      if len(whole) < len(found):
-        too_long.append(example.where)
-        continue
-      measured.append(example)
-      kept.append(whole)
-      shown.append(number)
-    if not measured:
-      raise UsageError(
-        f'{too_long[0]}: no example fits the context of '
-        f'{scorer.context_length} tokens; take a model with a longer one'
+      if len(whole) == len(found):
+        scored[number] = whole
+    _tell_left_out(examples, scored, scorer.context_length)
+
+    def measured(numbers: Sequence[int]) -> Figures:
+      return self.figures(
+        [examples[n] for n in numbers], [scored[n] for n in numbers]
       )
-    if too_long:
-      log.warning(
-        '%s: a choice exceeds the context of %d tokens; %d such examples are '
-        'left out',
-        *(too_long[0], scorer.context_length, len(too_long)),
-      )
+
+    shown = [num_shown[n] for n in scored]
     return {
-      **self.figures(measured, kept),
+      **measured([*scored]),
       **({'shots_shown': float(np.mean(shown))} if setting.shots else {}),
-      'examples': len(measured),
-      'left_out': len(too_long),
-      'cut': sum(any(score.cut for score in found) for found in kept),
+      'examples': len(scored),
+      'left_out': len(examples) - len(scored),
+      'cut': sum(any(s.cut for s in found) for found in scored.values()),
+      **figures.clean([*scored], setting.seen, measured),
     }
+
+  def _first(self, examples: Sequence[Example], limit: int) -> list[int]:
+    """The positions of so many examples, or of so many of each paradigm."""
+    seen: collections.Counter[str] = collections.Counter()
+    out = []
+    for number, example in enumerate(examples):
+      group = '' if self.same_group else example.group
+      seen[group] += 1
+      if seen[group] <= limit:
+        out.append(number)
+    return out
 
   def _drawn(
     self, examples: Sequence[Example], setting: Setting
   ) -> tuple[list[str], list[list[int]]]:
-    """The pool, and the indices drawn for each example; see `shots.draw`."""
+    """The pool, and the indices drawn for each example; see `shots`."""
     assert self.shown is not None
-    solved = [_solved(e) for e in read_all('examples', self.shown)]
+    shown = read_all('examples', self.shown)
+    solved = [_solved(e) for e in shown]
+    if self.same_group:
+      pool = [(e.group, text) for e, text in zip(shown, solved, strict=True)]
+      own = [(e.group, _solved(e)) for e in examples]
+      return solved, of_group(pool, own, setting)
     asked = [(e.where, _solved(e)) for e in examples]
     return solved, draw(solved, asked, setting)
 
   def _prompts(
     self, scorer: Scorer, examples: Sequence[Example], setting: Setting
   ) -> tuple[list[str], list[int]]:
-    """The few-shot prefix of each example, and the number of shots in it.
+    """What stands before each context, and the number of shots in it.
 
     Keeps as many of the last shots as fit into the context.
     """
     if not setting.shots:
-      return [''] * len(examples), [0] * len(examples)
+      return [e.lead for e in examples], [0] * len(examples)
     solved, drawn = self._drawn(examples, setting)
     texts = [text + self.separator for text in solved]
     lengths = [len(ids) for ids in scorer.tokenizer.encode_batch(texts)]
     prompts, num_shown = [], []
     for example, indices in zip(examples, drawn, strict=True):
       own = max(
-        len(scorer.tokenizer.encode(example.context + choice))
+        len(scorer.tokenizer.encode(example.lead + example.context + choice))
         for choice in example.choices
       )
       room = scorer.context_length - own - 1
@@ -164,7 +191,7 @@ class Choices(NamedTuple):
           break
         prompt = texts[i] + prompt
         count += 1
-      prompts.append(prompt)
+      prompts.append(example.lead + prompt)
       num_shown.append(count)
     return prompts, num_shown
 
@@ -175,27 +202,35 @@ def accuracies(
   """Accuracy by each scoring rule, with chance and majority baselines.
 
   Returns:
-    `accuracy` (by log-probability), `accuracy_per_token`, `accuracy_per_byte`,
-    with a general context `accuracy_over_general`; `chance` and `majority`.
+    `accuracy` (by log-probability), `accuracy_per_token`, `accuracy_per_byte`
+    and `accuracy_per_character` (lm-eval's acc, acc_bytes and acc_norm), with a
+    general context `accuracy_over_general`; `chance` and `majority`. Of equal
+    choices the first counts, as in lm-eval.
   """
   ways: dict[str, list[bool]] = {}
   for example, found in zip(examples, scores, strict=True):
     general = found[1::2] if example.general is not None else None
     found = found[::2] if example.general is not None else found
+    # The white space before a choice only separates it.
+    texts = [choice.strip() or choice for choice in example.choices]
     by = {
       'accuracy': [s.log_prob for s in found],
       'accuracy_per_token': [s.log_prob / s.num_tokens for s in found],
-      'accuracy_per_byte': [
-        s.log_prob / len(choice.encode())
-        for s, choice in zip(found, example.choices, strict=True)
-      ],
+      'accuracy_per_byte': _normalised(
+        found, [len(text.encode()) for text in texts]
+      ),
+      'accuracy_per_character': _normalised(found, [*map(len, texts)]),
     }
     if general is not None:
       by['accuracy_over_general'] = [
         s.log_prob - g.log_prob for s, g in zip(found, general, strict=True)
       ]
     for name, values in by.items():
-      ways.setdefault(name, []).append(_best(values) == example.label)
+      # Nan is never right.
+      right = int(np.argmax(values)) == example.label
+      ways.setdefault(name, []).append(
+        right and bool(np.isfinite(values).all())
+      )
   counts = np.bincount([e.label for e in examples])
   out: Figures = {}
   for name, right in ways.items():
@@ -241,25 +276,41 @@ def last_words(
   }
 
 
+def _normalised(scores: Sequence[Score], lengths: list[int]) -> list[float]:
+  """Log-probabilities by length."""
+  return [s.log_prob / n for s, n in zip(scores, lengths, strict=True)]
+
+
 def _best(values: Sequence[float]) -> int:
   """Index of the largest value; -1 on a tie.
 
-  A tie counts as wrong: the first choice must not win by its position.
+  Of pairs the first is always right, and must not be so by its position.
   """
   array = np.asarray(values)
   (best,) = np.nonzero(array == array.max())
   return int(best[0]) if len(best) == 1 else -1
 
 
-def _first(examples: Sequence[Example], limit: int) -> list[Example]:
-  """So many examples of each group."""
-  seen: collections.Counter[str] = collections.Counter()
-  out = []
-  for example in examples:
-    seen[example.group] += 1
-    if seen[example.group] <= limit:
-      out.append(example)
-  return out
+def _tell_left_out(
+  examples: Sequence[Example], scored: Collection[int], context_length: int
+) -> None:
+  """Tells of examples without a score.
+
+  Raises:
+    UsageError: none has one.
+  """
+  too_long = [e.where for n, e in enumerate(examples) if n not in scored]
+  if not scored:
+    raise UsageError(
+      f'{too_long[0]}: no example fits the context of {context_length} tokens; '
+      'take a model with a longer one'
+    )
+  if too_long:
+    log.warning(
+      '%s: a choice exceeds the context of %d tokens; %d such examples are '
+      'left out',
+      *(too_long[0], context_length, len(too_long)),
+    )
 
 
 def _num_requests(example: Example) -> int:

@@ -75,10 +75,16 @@ class ClosedBook(NamedTuple):
       exact_match(answer, question.answers)
       for answer, question in zip(answers, questions, strict=True)
     ]
+
+    def measured(numbers: Sequence[int]) -> Figures:
+      return figures.mean('exact_match', [right[n] for n in numbers])
+
+    everything = range(len(questions))
     return {
-      **figures.mean('exact_match', right),
+      **measured(everything),
       **({'shots_shown': float(np.mean(num_shown))} if setting.shots else {}),
       'examples': len(questions),
+      **figures.clean(everything, setting.seen, measured),
     }
 
   def _drawn(

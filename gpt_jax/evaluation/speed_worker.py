@@ -9,6 +9,7 @@ answers by a line of JSON when it is ready, after each turn, and, with times and
 scores, at the end; a line on standard input begins the next turn.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -51,11 +52,14 @@ def score(folder: str, size: int) -> None:
   # What libraries print must not come between the answers.
   answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
   os.dup2(2, 1)
-  import tokenizers
-  import torch
-  import transformers
-  from lm_eval.models.huggingface import HFLM
-
+  # None of them is needed but here.
+  tokenizers, torch, transformers, models = (
+    importlib.import_module(name)
+    for name in (
+      *('tokenizers', 'torch', 'transformers'),
+      'lm_eval.models.huggingface',
+    )
+  )
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   with np.load(os.path.join(folder, ROWS)) as data:
     scored = data['scored'].tolist()
@@ -72,7 +76,7 @@ def score(folder: str, size: int) -> None:
     answers.write(json.dumps(answer) + '\n')
     answers.flush()
 
-  class InTurns(HFLM):
+  class InTurns(models.HFLM):
     """Waits for its turn before a batch."""
 
     def _model_call(self, *args: Any, **kwargs: Any) -> Any:

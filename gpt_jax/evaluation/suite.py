@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints import fingerprints
@@ -84,6 +85,7 @@ def measure(
   shots: Sequence[int] = (0,),
   seed: int = 0,
   limit: int | None = None,
+  seen: Mapping[str, frozenset[int]] = MappingProxyType({}),
   folder: str | None = None,
   model: str = '',
   keep: Callable[[Figures], None] | None = None,
@@ -99,6 +101,7 @@ def measure(
     shots: numbers of few-shot examples.
     seed: for drawing them.
     limit: see `Setting`.
+    seen: by the names of tasks, what training has seen; see `Setting`.
     folder: of the scores, so that a stopped evaluation can resume; None: none.
     model: fingerprint of the parameters that the scores belong to.
     keep: called with the results of each task and number of shots.
@@ -122,7 +125,7 @@ def measure(
         assert told is not None
         found = named.task.measure(
           scorer,
-          setting,
+          setting._replace(seen=seen.get(named.name)),
           Journal(folder and _path(folder, named, setting), model),
           told,
         )
@@ -134,9 +137,9 @@ def measure(
         log.info('%s: %s', name, summary(found))
       if found.get('shots_shown', count) < count:
         log.warning(
-          '%s: the context of %d tokens has room for %.2f of %d solved '
-          'examples on average (shots_shown)',
-          *(name, scorer.context_length, found['shots_shown'], count),
+          '%s: %.2f of %d solved examples were shown on average (shots_shown): '
+          'there are no more, or the context of %d tokens has no room for them',
+          *(name, found['shots_shown'], count, scorer.context_length),
         )
     if shots and set(shots) != {0} and not named.task.takes_shots:
       log.info('%s: has no examples to show: without shots only', named.name)

@@ -17,12 +17,23 @@ class Setting(NamedTuple):
   Attributes:
     shots: number of solved examples before each one.
     seed: for drawing them.
-    limit: measures the first examples only, so many of each group; None: all.
+    limit: measures the first examples only, or so many of each
+      group, as of BLiMP's paradigms; None: all.
+    seen: those of `Task.texts` that training has seen, by position; None: it
+      is not known.
   """
 
   shots: int = 0
   seed: int = 0
   limit: int | None = None
+  seen: frozenset[int] | None = None
+
+  def of(self, numbers: Sequence[int]) -> 'Setting':
+    """The same for some of the texts, by position."""
+    if self.seen is None:
+      return self
+    seen = frozenset(i for i, n in enumerate(numbers) if n in self.seen)
+    return self._replace(seen=seen)
 
 
 class Task(Protocol):
@@ -43,6 +54,8 @@ class Task(Protocol):
     """Measures a model.
 
     With shots, `shots_shown` is the mean number that fitted into the context.
+    Where it is known what training has seen, figures are also given for the
+    examples that it has not; see `figures.clean`.
 
     Raises:
       UsageError: a file is missing or bad, or an example exceeds the context.

@@ -170,7 +170,7 @@ def test_shots_are_other_examples_by_the_seed(tmp_path, caplog, shown):
   short = prompts(context_length=1 + 5 + 2 * 7)
   assert all(p.count('\n\n') == 2 for p in short)
   assert told[-1] == 2
-  assert 'room for 2.00 of 3 solved examples' in caplog.text
+  assert ': 2.00 of 3 solved examples were' in caplog.text
   for whole, part in zip(first, short, strict=True):
     assert whole.endswith(part)
   with pytest.raises(UsageError, match='only 6 examples to show'):
@@ -209,11 +209,12 @@ def test_piqa_and_its_labels(tmp_path):
     labels.write_text(text)
     with pytest.raises(UsageError, match=error):
       measure(tmp_path, 'piqa')
+  labels.write_text('0\n1\n0\n')
+  write(folder / 'train.jsonl', *pairs)
   with pytest.raises(
     UsageError,
     match=r'piqa/train-labels\.lst: no such file; fetch .*yonatanbisk',
   ):
-    labels.write_text('0\n1\n0\n')
     measure(tmp_path, 'piqa', shots=(1,))
 
 
@@ -223,7 +224,7 @@ def test_hellaswag_without_what_wikihow_left(tmp_path):
     {
       'activity_label': 'Baking',
       'ctx': 'First [header] mix. [title] Then you',
-      'endings': ['stir [step]  it.', 'zzz'],
+      'endings': ['stir [step] it.', 'zzz'],
       'label': 0,
     },
   )
