@@ -4,6 +4,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -39,6 +40,58 @@ def _fingerprint(x: jax.Array) -> jax.Array:
     index = index * jnp.uint32(size)
     index += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
   return jnp.sum(bits * (2 * index + 1), dtype=jnp.uint32)
+
+
+class Running:
+  """The fingerprint of an array that comes in parts, in any order.
+
+  `sums[index][...] = part`, where `index` is of leading axes.
+  """
+
+  # Elements at a time: their indices take as much memory as they do.
+  _STEP = 1 << 20
+
+  def __init__(self, shape: tuple[int, ...]):
+    """`shape` is that of the whole array."""
+    self._shape = shape
+    self._parts: dict[tuple[int, ...], int] = {}
+
+  @property
+  def total(self) -> int:
+    """The fingerprint, once all parts have come."""
+    return sum(self._parts.values()) % 2**32
+
+  def __getitem__(self, index: tuple[int, ...]) -> '_Place':
+    """Where a part goes."""
+    return _Place(self, index)
+
+  def __setitem__(self, index: Any, part: np.ndarray) -> None:
+    """Adds a part; `...` is the whole array."""
+    index = () if index is ... else index
+    size = math.prod(self._shape[len(index) :])
+    leading = self._shape[: len(index)]
+    start = int(np.ravel_multi_index(index, leading)) * size if index else 0
+    flat = np.ascontiguousarray(part).reshape(-1)
+    assert flat.size == size, (flat.shape, self._shape, index)
+    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[flat.dtype.itemsize]
+    bits, total = flat.view(kind), 0
+    for at in range(0, size, self._STEP):
+      some = bits[at : at + self._STEP].astype(np.uint32)
+      odd = np.arange(some.size, dtype=np.uint32) * 2
+      odd += np.uint32((2 * (start + at) + 1) % 2**32)
+      total += int(np.sum(some * odd, dtype=np.uint32))
+    self._parts[index] = total
+
+
+class _Place(NamedTuple):
+  """A part of `Running`, which is written as a view of an array is."""
+
+  sums: Running
+  index: tuple[int, ...]
+
+  def __setitem__(self, whole: Any, part: np.ndarray) -> None:
+    """`whole` is `...`."""
+    self.sums[self.index] = part
 
 
 class Array(NamedTuple):

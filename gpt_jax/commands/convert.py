@@ -16,21 +16,24 @@ last bit, and the files of its tokenizer.
 
 import json
 import os
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from absl import flags
+from etils import epath
 
 from gpt_jax import cli, hf
 from gpt_jax import config as config_lib
-from gpt_jax.checkpoints import checkpointer as checkpoint
+from gpt_jax.checkpoints import streaming
 from gpt_jax.config import defaults
-from gpt_jax.data import files, json_file
+from gpt_jax.data import files, json_file, progress
 from gpt_jax.data.tokenizers import saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.finetuning import heads
 from gpt_jax.hf import vocabulary
-from gpt_jax.optim.train_state import TrainState
+from gpt_jax.nn.transformer import Transformer
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
@@ -38,6 +41,8 @@ from gpt_jax.training import trained as trained_lib
 
 # What an import leaves in its workdir for an export.
 ORIGIN = 'hf.json'
+# In a workdir while it is being made.
+UNFINISHED = 'unfinished_import'
 
 # What an import's config has for a run that does not train; the rest is the
 # default.
@@ -78,6 +83,13 @@ def define(values: flags.FlagValues) -> None:
     'from_hf', None, 'Checkpoint to import.', flag_values=values
   )
   flags.DEFINE_string('to_hf', None, 'Folder to export to.', flag_values=values)
+  flags.DEFINE_string(
+    'max_shard_size',
+    '1GB',
+    'Of a file of an export, unless one tensor is larger; so much is in '
+    'memory. In bytes, KB, MB or GB.',
+    flag_values=values,
+  )
 
 
 def main(args: cli.Args) -> None:
@@ -90,20 +102,36 @@ def main(args: cli.Args) -> None:
     cli.check_out_folder(args, 'workdir')
     from_hf(args.from_hf, args.workdir)
   else:
-    to_hf(args.workdir, args.to_hf)
+    to_hf(args.workdir, args.to_hf, _shard_bytes(args.max_shard_size))
+
+
+def _shard_bytes(text: str) -> int:
+  """The bytes of '500MB', as Hugging Face writes them.
+
+  Raises:
+    UsageError: it is none of these.
+  """
+  found = re.fullmatch(r'([0-9]{1,15})(KB|MB|GB)?', text.strip())
+  if not found or not int(found[1]):
+    raise UsageError(
+      f'--max_shard_size={text}: must be a number of bytes, or one of KB, MB '
+      'or GB, such as 500MB'
+    )
+  return (
+    int(found[1]) * {None: 1, 'KB': 10**3, 'MB': 10**6, 'GB': 10**9}[found[2]]
+  )
 
 
 def from_hf(folder: str, workdir: str) -> None:
-  """Makes a workdir of a checkpoint.
+  """Makes a workdir of a checkpoint, a tensor at a time.
 
   Raises:
     UsageError: the checkpoint is no language model that we know, or the
       workdir holds a run.
   """
-  parts = ('config.json', 'checkpoints')
-  if any(os.path.exists(os.path.join(workdir, part)) for part in parts):
-    raise UsageError(f'--workdir={workdir}: holds a run; give a new folder')
-  model, params = hf.load(folder)
+  _check_empty(workdir)
+  source = hf.Source(folder)
+  model = source.model
   if model.origin.kind != 'lm':
     kind = model.options.get('architectures')[0]
     raise UsageError(
@@ -114,11 +142,14 @@ def from_hf(folder: str, workdir: str) -> None:
   config = config_lib.resolve_model(_config(model, name))
   if tokenizer is not None:
     config = config_lib.set_vocab_size(config, tokenizer.vocab_size, name)
-    tokenizer.save(os.path.join(workdir, 'tokenizer'))
-  _save_state(config, params, workdir)
-  origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
-  files.write(workdir, ORIGIN, origin.encode())
-  files.write(workdir, 'config.json', config_lib.to_json(config).encode())
+  with files.exclusive(workdir, UNFINISHED):
+    if tokenizer is not None:
+      tokenizer.save(os.path.join(workdir, 'tokenizer'))
+    _save_state(config, source, workdir)
+    origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
+    files.write(workdir, ORIGIN, origin.encode())
+    # Without it a folder holds no run.
+    files.write(workdir, 'config.json', config_lib.to_json(config).encode())
   log.info('%s: imported, tokenizer %s', workdir, name)
   if tokenizer is None:
     log.warning(
@@ -130,7 +161,7 @@ def from_hf(folder: str, workdir: str) -> None:
     )
 
 
-def to_hf(workdir: str, folder: str) -> None:
+def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
   """Writes the newest checkpoint of a workdir for Hugging Face.
 
   Raises:
@@ -138,33 +169,70 @@ def to_hf(workdir: str, folder: str) -> None:
   """
   if os.path.exists(os.path.join(folder, 'config.json')):
     raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')
-  parts, state = trained_lib.restore(workdir)
-  model, options = parts.model, {}
-  origin = files.read(workdir, ORIGIN)
-  if origin is not None:
-    known = json_file.parse(
-      origin,
-      os.path.join(workdir, ORIGIN),
-      remedy='convert the checkpoint again with --from_hf',
-      needs=('config', 'kind', 'names'),
+  parts = trained_lib.built(workdir)
+  path = os.path.join(workdir, 'tokenizer')
+  tokenizer, contents = None, {}
+  if os.path.isdir(path):
+    tokenizer, (_, contents) = tokenizer_lib.load(path), saved.read(path)
+  with progress.bar() as report:
+    step, arrays = streaming.opened(
+      workdir,
+      parts_lib.abstract_state(parts),
+      at_most=heads.best_step(parts.config, workdir),
+      told=_counted(report, 'checked', None),
     )
-    known['names'] = tuple(known['names'])
-    model = hf.Imported(**parts.config.model, origin=hf.Origin(**known))
-  contents = {}
-  if os.path.isdir(os.path.join(workdir, 'tokenizer')):
-    path = os.path.join(workdir, 'tokenizer')
-    _, contents = saved.read(path)
-    if origin is None:
-      eos_id = tokenizer_lib.load(path).eos_id
+    params = hf.nest(arrays)
+    model, options = _imported(parts, workdir), {}
+    if tokenizer and not isinstance(model, hf.Imported):
+      eos_id = tokenizer.eos_id
       options = {'bos_token_id': eos_id, 'eos_token_id': eos_id}
-  hf.save(folder, model, jax.device_get(state.eval_params), options=options)
-  names = _VOCABULARIES.keys() & contents.keys()
-  written = {_VOCABULARIES[name]: contents[name] for name in names}
-  for name, data in written.items():
-    files.write(folder, name, data)
-  log.info('%s: exported step %d', folder, int(state.step))
-  if not written:
+    tuned = heads.exported(parts.config, params.get('heads'), options)
+    if tuned.heads is not None:
+      params['heads'] = tuned.heads
+    names = _VOCABULARIES.keys() & contents.keys()
+    hf.save(
+      folder,
+      model,
+      params,
+      kind=tuned.kind,
+      options=tuned.options,
+      besides={_VOCABULARIES[name]: contents[name] for name in names},
+      shard_bytes=shard_bytes,
+      told=_counted(report, 'written', hf.num_bytes(model, params)),
+    )
+  log.info('%s: exported step %d', folder, step)
+  if not names:
     log.warning('Hugging Face has no tokenizer like that of %s', workdir)
+
+
+def _imported(parts: parts_lib.Parts, workdir: str) -> Transformer:
+  """The model of a workdir, with its origin where it was imported."""
+  origin = files.read(workdir, ORIGIN)
+  if origin is None:
+    return parts.model
+  known = json_file.parse(
+    origin,
+    os.path.join(workdir, ORIGIN),
+    remedy='convert the checkpoint again with --from_hf',
+    needs=('config', 'kind', 'names'),
+  )
+  known['names'] = tuple(known['names'])
+  return hf.Imported(**parts.config.model, origin=hf.Origin(**known))
+
+
+def _check_empty(workdir: str) -> None:
+  """Refuses a folder that holds a run; empties an unfinished import.
+
+  Raises:
+    UsageError: it holds one.
+  """
+  folder = epath.Path(workdir)
+  if (folder / UNFINISHED).exists():
+    log.info('%s: an import was stopped; it starts again', workdir)
+    for part in ('checkpoints', 'tokenizer'):
+      (folder / part).rmtree(missing_ok=True)
+  elif any((folder / part).exists() for part in ('config.json', 'checkpoints')):
+    raise UsageError(f'--workdir={workdir}: holds a run; give a new folder')
 
 
 def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
@@ -177,13 +245,30 @@ def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
   return config.lock()
 
 
-def _save_state(config: config_lib.Config, params: Any, workdir: str) -> None:
+def _save_state(
+  config: config_lib.Config, source: hf.Source, workdir: str
+) -> None:
   """Writes the checkpoint of step 0."""
-  parts = parts_lib.build(config)
-  params = jax.device_put(params, parts.shardings.params)
-  opt_state = jax.jit(
-    parts.optimizer.init, out_shardings=parts.shardings.opt_state
-  )(params)
-  step = jax.device_put(jnp.int32(0), parts.shardings.step)
-  checkpointer = checkpoint.Checkpointer(workdir)
-  checkpointer.finish(TrainState(step, params, opt_state))
+  state = parts_lib.abstract_state(parts_lib.build(config))
+  assert not jax.tree.leaves(state.opt_state), config.optim.name
+  # The fingerprints come first, and are part of the checkpoint.
+  stages = iter(('checked', 'written'))
+  with progress.bar() as report:
+
+    def fill(to: Any) -> None:
+      source.fill(to, _counted(report, next(stages), source.num_bytes))
+
+    state = state._replace(step=jnp.int32(0))
+    streaming.write(workdir, state, source.axes, fill)
+
+
+def _counted(report: progress.Report, stage: str, total: int | None) -> hf.Told:
+  """Tells the bar of more bytes."""
+  done = 0
+
+  def told(count: int) -> None:
+    nonlocal done
+    done += count
+    report(stage, done, total)
+
+  return told

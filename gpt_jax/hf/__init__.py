@@ -9,15 +9,21 @@
 `base.py` says how to add a model family.
 """
 
-from gpt_jax.hf.checkpoint import load, save
+from gpt_jax.hf.checkpoint import SHARD_BYTES, load, num_bytes, save
 from gpt_jax.hf.forward import forward
-from gpt_jax.hf.layout import Imported, Origin, transformer_fields
+from gpt_jax.hf.layout import Imported, Origin, nest, transformer_fields
+from gpt_jax.hf.source import Source, Told
 
 __all__ = [
+  'SHARD_BYTES',
   'Imported',
   'Origin',
+  'Source',
+  'Told',
   'forward',
   'load',
+  'nest',
+  'num_bytes',
   'save',
   'transformer_fields',
 ]

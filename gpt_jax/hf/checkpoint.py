@@ -4,13 +4,14 @@
 
 import functools
 import json
-import re
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.hf import files, rope, routers
-from gpt_jax.hf.base import FOR_TRAINING, Family, Tensor, choices
+from gpt_jax.hf.base import FOR_TRAINING, Family, choices
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import (
@@ -18,8 +19,6 @@ from gpt_jax.hf.layout import (
   Imported,
   Origin,
   Slot,
-  covered,
-  family_of,
   fields_of,
   file_name,
   flatten,
@@ -29,9 +28,13 @@ from gpt_jax.hf.layout import (
   slots,
   transformer_fields,
 )
+from gpt_jax.hf.source import Source, Told, joined_shape
 from gpt_jax.nn.choices import CHOICES
-from gpt_jax.nn.transformer import Transformer
+from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
+
+# Files of an export are no larger, unless a tensor is.
+SHARD_BYTES = 10**9
 
 # Whether a field of two models means the same, where more than its text counts.
 _SAME = {
@@ -48,20 +51,12 @@ def load(folder: str) -> tuple[Imported, Any]:
     The model, a `Transformer`, and its parameters: float32 NumPy arrays.
 
   Raises:
-    UsageError: names the file, the options that are not supported, and the
-      tensors that are missing, extra or of another shape.
+    UsageError: see `Source`.
   """
-  config = files.read_json(folder, files.CONFIG)
-  try:
-    family, kind = family_of(config)
-    fields = fields_of(family, kind, config)
-    reader = files.Reader(folder)
-    origin = Origin(json.dumps(config), kind)
-    flat, origin = _read(Imported(**fields, origin=origin), reader)
-  except UsageError as e:
-    text = str(e)
-    raise e if folder in text else UsageError(f'{folder}: {text}') from e
-  return Imported(**fields, origin=origin), nest(flat)
+  source = Source(folder)
+  flat = {n: np.empty(x.shape, np.float32) for n, x in source.shapes.items()}
+  source.fill(flat)
+  return source.model, nest(flat)
 
 
 def save(
@@ -69,37 +64,83 @@ def save(
   model: Transformer,
   params: Any,
   *,
+  kind: str = 'lm',
   options: dict[str, Any] | None = None,
+  besides: dict[str, bytes] | None = None,
+  shard_bytes: int = SHARD_BYTES,
+  told: Told = lambda count: None,
 ) -> None:
-  """Writes model.safetensors and config.json.
+  """Writes config.json and the tensors: model.safetensors, or several files.
 
   An import is given back under its own names and number format, with its own
   config.json if that still means the same. Any other model goes to the first
   family that can express it.
 
   Args:
-    folder: created if need be; other files in it stay.
+    folder: created if need be; files of other names in it stay.
     model: from `load`, or any `Transformer`.
-    params: of `model`.
+    params: of `model`: arrays, or what gives parts of them as arrays do.
+    kind: of `heads.KINDS`, for a model that is no import.
     options: for config.json besides, such as `eos_token_id`.
+    besides: other files, such as a tokenizer's.
+    shard_bytes: of a file, unless one tensor is larger; so much is in memory.
+    told: of what was written.
 
   Raises:
     UsageError: names the fields that no family can express, or the parameters
       that do not fit.
   """
-  model, config = _describe(model)
   flat = flatten(params)
+  if not isinstance(model, Imported) and kind not in SCORING:
+    # What scores the vocabulary has no place in such a class.
+    model = model.clone(output='tied')
+    body = flatten(parameter_shapes(model))
+    kept = [n for n in flat if n in body or n.startswith('heads/')]
+    flat = {n: flat[n] for n in kept}
+  model, config = _describe(model, kind, options or {})
   _check_params(model, flat)
-  dtype = files.DTYPES[model.origin.dtype]
-  tensors = {}
+
+  def tensors(some: list[Slot]) -> Iterator[tuple[str, np.ndarray]]:
+    for slot in some:
+      parts = [part(model, flat, p, slot) for p in slot.tensor.paths]
+      joined = slot.tensor.join([np.asarray(x) for x in parts])
+      joined = joined.astype(files.DTYPES[model.origin.dtype])
+      for name in _names(model, slot):
+        yield name, joined
+        told(joined.nbytes)
+
+  shards = [tensors(some) for some in _shards(model, shard_bytes)]
+  files.write(folder, config, shards, besides or {})
+
+
+def num_bytes(model: Transformer, params: Any) -> int:
+  """About what `save` will write: the parameters in the import's format."""
+  dtype = model.origin.dtype if isinstance(model, Imported) else 'F32'
+  size = np.dtype(files.DTYPES[dtype]).itemsize
+  return sum(math.prod(x.shape) for x in flatten(params).values()) * size
+
+
+def _names(model: Imported, slot: Slot) -> list[str]:
+  """What the file calls a tensor: tied copies may be repeated."""
+  tensor = slot.tensor
+  known = [n for n in tensor.names if n in model.origin.names]
+  names = dict.fromkeys((*(known or tensor.names[:1]), *tensor.always))
+  return [file_name(model, name) for name in names]
+
+
+def _shards(model: Imported, shard_bytes: int) -> list[list[Slot]]:
+  """Which tensors each file holds, in order."""
+  out, room, zeros = [], -1, shapes(model)
+  size = np.dtype(files.DTYPES[model.origin.dtype]).itemsize
   for slot in slots(model):
-    tensor = slot.tensor
-    parts = [np.asarray(part(model, flat, p, slot)) for p in tensor.paths]
-    joined = tensor.join(parts).astype(dtype)
-    known = [n for n in tensor.names if n in model.origin.names]
-    for name in dict.fromkeys((*(known or tensor.names[:1]), *tensor.always)):
-      tensors[file_name(model, name)] = joined
-  files.write(folder, {**config, **(options or {})}, tensors)
+    count = len(_names(model, slot))
+    needed = math.prod(joined_shape(model, zeros, slot)) * size * count
+    if needed > room:
+      out.append([])
+      room = shard_bytes
+    out[-1].append(slot)
+    room -= needed
+  return out
 
 
 def _check_params(model: Imported, flat: Flat) -> None:
@@ -115,83 +156,9 @@ def _check_params(model: Imported, flat: Flat) -> None:
     raise UsageError(f'params do not fit the model: {"; ".join(wrong)}')
 
 
-def _read(model: Imported, reader: files.Reader) -> tuple[Flat, Origin]:
-  """Fills every parameter from the file.
-
-  Returns:
-    The parameters, and the model's origin with what is known of the file.
-
-  Raises:
-    UsageError: lists all tensors that are wrong.
-  """
-  prefix = model.family.prefix
-  bare = not any(n.startswith(prefix) for n in reader.names)
-  model = model.clone(origin=model.origin._replace(bare=bare))
-  expected = shapes(model)
-  assert covered(model) == {*expected}, covered(model) ^ {*expected}
-
-  wrong, dtypes, known, rest = [], set(), [], {*reader.names}
-  for slot in slots(model):
-    tensor = slot.tensor
-    names = _present(model, reader, tensor)
-    if not names:
-      wrong.append(f'{file_name(model, tensor.names[0])} is missing')
-    if len(tensor.names) > 1:
-      known += names
-    parts = [part(model, expected, p, slot) for p in tensor.paths]
-    shape = tensor.join(parts).shape
-    for name in (file_name(model, n) for n in names):
-      rest.discard(name)
-      dtypes.add(reader.dtype(name))
-      if reader.shape(name) != shape:
-        wrong.append(f'{name} is {reader.shape(name)}, not {shape}')
-      if reader.dtype(name) not in files.DTYPES:
-        wrong.append(f'{name} is of type {reader.dtype(name)}')
-  buffers = re.compile('|'.join(model.family.buffers) or '(?!)')
-  for name in sorted(rest):
-    if not buffers.fullmatch(prefix * bare + name):
-      wrong.append(f'{name} is not of this model')
-  if wrong:
-    raise UsageError(f'the tensors do not fit: {"; ".join(wrong)}')
-  flat = {n: np.empty(x.shape, np.float32) for n, x in expected.items()}
-  for slot in slots(model):
-    _fill(model, reader, slot, flat)
-  dtype = dtypes.pop() if len(dtypes) == 1 else 'F32'
-  return flat, model.origin._replace(names=tuple(known), dtype=dtype)
-
-
-def _present(
-  model: Imported, reader: files.Reader, tensor: Tensor
-) -> list[str]:
-  """Which of a tensor's names are in the file; with the prefix."""
-  return [n for n in tensor.names if file_name(model, n) in reader.names]
-
-
-def _fill(
-  model: Imported, reader: files.Reader, slot: Slot, flat: Flat
-) -> None:
-  """Puts one tensor of the file into its parameters."""
-  tensor = slot.tensor
-  first, *others = [
-    file_name(model, n) for n in _present(model, reader, tensor)
-  ]
-  value = reader.read(first)
-  for other in others:
-    if not np.array_equal(value, reader.read(other), equal_nan=True):
-      tied = model.options.get('tie_word_embeddings', True)
-      raise UsageError(
-        f'{first} and {other} are tied in this model, but differ; '
-        + (
-          'set tie_word_embeddings to false in config.json if they should'
-          if tied
-          else 'tie_word_embeddings=False is supported for one input table only'
-        )
-      )
-  for path, piece in zip(tensor.paths, tensor.split(value), strict=True):
-    part(model, flat, path, slot)[...] = piece
-
-
-def _describe(model: Transformer) -> tuple[Imported, dict[str, Any]]:
+def _describe(
+  model: Transformer, kind: str, options: dict[str, Any]
+) -> tuple[Imported, dict[str, Any]]:
   """The model with an origin, and a config.json that comes back the same."""
   if isinstance(model, Imported):
     config, kind = json.loads(model.origin.config), model.origin.kind
@@ -204,24 +171,44 @@ def _describe(model: Transformer) -> tuple[Imported, dict[str, Any]]:
       if wrong:
         name = model.family.model_type
         raise UsageError(f'{name} cannot express {"; ".join(wrong)}')
+    config |= options
     origin = model.origin._replace(config=json.dumps(config))
     return model.clone(origin=origin), config
   failures = []
   for family in FAMILIES.values():
+    classes = [n for n, k in family.architectures.items() if k == kind]
     config = {
-      'architectures': [next(iter(family.architectures))],
+      'architectures': classes[:1],
       'model_type': family.model_type,
       'torch_dtype': 'float32',
       **family.options(model),
+      **options,
     }
-    wrong = _differences(model, family, 'lm', config)
-    if not wrong:
+    wrong = _differences(model, family, kind, config)
+    if not wrong and classes:
       fields = {f: getattr(model, f) for f in transformer_fields()}
-      origin = Origin(json.dumps(config), bare=family.bare)
+      origin = Origin(json.dumps(config), kind, bare=family.bare)
       return Imported(**fields, origin=origin), config
+    if not wrong:
+      raise UsageError(_no_class(family, kind))
     failures.append(f'{family.model_type} cannot: {"; ".join(wrong)}')
   raise UsageError(
     'no model of Hugging Face computes the same. ' + '. '.join(failures)
+  )
+
+
+def _no_class(family: Family, kind: str) -> str:
+  """Why a family that has the model's body cannot have its head."""
+  others = [
+    name
+    for other in FAMILIES.values()
+    for name, k in other.architectures.items()
+    if k == kind
+  ]
+  return (
+    f'the model is a {family.model_type}, which has no class in transformers '
+    f'with the head {kind!r} ({", ".join(others)} have); export the language '
+    'model that was fine-tuned, or predict here, with finetune --predict'
   )
 
 

@@ -4,7 +4,10 @@
 
 import contextlib
 import json
+import math
 import os
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,13 +28,23 @@ _OTHERS = (
   'flax_model.msgpack',
 )
 # safetensors' names of the number formats that parameters may have.
-DTYPES = {'F32': jnp.float32, 'F16': jnp.float16, 'BF16': jnp.bfloat16}
+DTYPES: dict[str, Any] = {
+  'F32': jnp.float32,
+  'F16': jnp.float16,
+  'BF16': jnp.bfloat16,
+}
+
+# What `write` leaves, whole or not.
+_EXPORTED = re.compile(
+  r'(config\.json|model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)'
+  r'(\.new)?'
+)
 
 
 class Reader:
   """The tensors of a folder, in one file or in several with an index.
 
-  `names` are those of all tensors.
+  `names` are those of all tensors, `num_bytes` their sizes together.
   """
 
   def __init__(self, folder: str):
@@ -58,6 +71,7 @@ class Reader:
     else:
       raise UsageError(f'{folder}: {_nothing(folder)}')
     self.names = frozenset(self._files)
+    self.num_bytes = sum(map(self.size, self.names))
 
   def shape(self, name: str) -> tuple[int, ...]:
     """Without reading the tensor."""
@@ -67,17 +81,24 @@ class Reader:
     """In safetensors' words, e.g. `BF16`."""
     return self._files[name].get_slice(name).get_dtype()
 
+  def size(self, name: str) -> int:
+    """Bytes in the file, if it is of one of `DTYPES`; else 0."""
+    dtype = DTYPES.get(self.dtype(name))
+    size = np.dtype(dtype).itemsize if dtype else 0
+    return math.prod(self.shape(name)) * size
+
   def read(self, name: str) -> np.ndarray:
-    """The tensor in float32."""
-    return np.asarray(self._files[name].get_tensor(name)).astype(np.float32)
+    """The tensor in float32; nothing of it stays."""
+    value = self._files[name].get_tensor(name)
+    return value.astype(np.float32, copy=False)
 
   def _open(self, name: str) -> Any:
     path = os.path.join(self._folder, name)
     try:
       if os.path.basename(name) != name:
         raise OSError('is not in this folder')
-      # NumPy alone has no bfloat16.
-      return safe_open(path, framework='flax')
+      # A file that is mapped counts as memory, as far as it was read.
+      return safe_open(path, framework='np', backend='pread')
     except (SafetensorError, OSError) as e:
       raise UsageError(f'{path}: {e}; copy the file again') from e
 
@@ -116,23 +137,69 @@ def read_json(folder: str, name: str) -> dict[str, Any]:
 
 
 def write(
-  folder: str, config: dict[str, Any], tensors: dict[str, np.ndarray]
+  folder: str,
+  config: dict[str, Any],
+  shards: Sequence[Iterable[tuple[str, np.ndarray]]],
+  besides: dict[str, bytes],
 ) -> None:
-  """Writes the folder's two files; each is whole or absent."""
+  """Writes the tensors and config.json; one shard at a time is in memory.
+
+  A folder has no config.json until all is written, and what an earlier export
+  left is removed.
+
+  Args:
+    folder: made if need be; files of other names stay.
+    config: of config.json.
+    shards: names and tensors of each file; several files get an index.
+    besides: other files.
+  """
   os.makedirs(folder, exist_ok=True)
-  new = [os.path.join(folder, f'{name}.new') for name in (_SINGLE, CONFIG)]
+  for name in os.listdir(folder):
+    if _EXPORTED.fullmatch(name):
+      os.unlink(os.path.join(folder, name))
+  new = []
+
+  def path(name: str) -> str:
+    new.append(os.path.join(folder, f'{name}.new'))
+    return new[-1]
+
   try:
-    contiguous = {n: np.ascontiguousarray(x) for n, x in tensors.items()}
-    # HF refuses files that do not name their framework.
-    save_file(contiguous, new[0], metadata={'format': 'pt'})
-    with open(new[1], 'w', encoding='utf-8') as f:
-      f.write(json.dumps(config, indent=2) + '\n')
-    for path in new:
-      with open(path, 'rb') as f:
+    index = _write_shards(shards, path)
+    # config.json is the last that gets its name.
+    texts = {_INDEX: index} if len(shards) > 1 else {}
+    texts[CONFIG] = config
+    contents = besides | {n: _json(values) for n, values in texts.items()}
+    for name, data in contents.items():
+      with open(path(name), 'wb') as f:
+        f.write(data)
+    for each in new:
+      with open(each, 'rb') as f:
         os.fsync(f.fileno())
-    for path in new:
-      os.replace(path, path.removesuffix('.new'))
+    for each in new:
+      os.replace(each, each.removesuffix('.new'))
   finally:
-    for path in new:
+    for each in new:
       with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        os.unlink(each)
+
+
+def _write_shards(
+  shards: Sequence[Iterable[tuple[str, np.ndarray]]],
+  path: Callable[[str], str],
+) -> dict[str, Any]:
+  """Writes them where `path` says; gives the index."""
+  places, total = {}, 0
+  for i, shard in enumerate(shards, 1):
+    name = f'model-{i:05}-of-{len(shards):05}.safetensors'
+    name = name if len(shards) > 1 else _SINGLE
+    tensors = {n: np.ascontiguousarray(x) for n, x in shard}
+    # HF refuses files that do not name their framework.
+    save_file(tensors, path(name), metadata={'format': 'pt'})
+    places |= dict.fromkeys(tensors, name)
+    total += sum(x.nbytes for x in tensors.values())
+    del tensors
+  return {'metadata': {'total_size': total}, 'weight_map': places}
+
+
+def _json(values: dict[str, Any]) -> bytes:
+  return (json.dumps(values, indent=2) + '\n').encode()

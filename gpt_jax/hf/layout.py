@@ -140,24 +140,31 @@ def slots(model: Imported) -> list[Slot]:
   return out
 
 
-def part(model: Imported, flat: Flat, path: str, slot: Slot) -> Any:
+def part(model: Imported, flat: Any, path: str, slot: Slot) -> Any:
   """The array of one of a slot's paths; of a stacked one, its part."""
+  name, index = _place(model, path, slot)
+  return flat[name][index] if index else flat[name]
+
+
+def places(model: Imported, slot: Slot) -> list[tuple[str, tuple[int, ...]]]:
+  """Which parts of which parameters a tensor of the file fills."""
+  return [_place(model, path, slot) for path in slot.tensor.paths]
+
+
+def _place(
+  model: Imported, path: str, slot: Slot
+) -> tuple[str, tuple[int, ...]]:
   stack = _stack(model, path)
   if stack is None:
-    return flat[path]
+    return path, ()
   layer, *rest = slot.index
   block = stack.path(path, layer % stack.period)
-  return flat[block][(layer // stack.period, *rest)]
+  return block, (layer // stack.period, *rest)
 
 
 def covered(model: Imported) -> set[str]:
   """Every path that a tensor of the file fills."""
-  out = set()
-  for tensor, index in slots(model):
-    for path in tensor.paths:
-      stack = _stack(model, path)
-      out.add(stack.path(path, index[0] % stack.period) if stack else path)
-  return out
+  return {path for slot in slots(model) for path, _ in places(model, slot)}
 
 
 class _Layers(NamedTuple):

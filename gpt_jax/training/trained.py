@@ -64,17 +64,27 @@ def read_config(workdir: str) -> Config:
     ) from e
 
 
+def built(workdir: str) -> Parts:
+  """The parts of a workdir's run, on the devices that are here.
+
+  Raises:
+    UsageError: see `read_config`.
+  """
+  # The devices here need not be those it was trained on.
+  config = config_lib.unlocked(read_config(workdir))
+  config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
+  config.model.attention_backend = 'auto'
+  return build(config.lock())
+
+
 def restore(workdir: str) -> tuple[Parts, TrainState]:
   """Loads the newest sound checkpoint of a workdir, split over all devices.
 
   Raises:
     UsageError: there is none.
   """
-  # The devices here need not be those it was trained on.
-  config = config_lib.unlocked(read_config(workdir))
-  config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
-  config.model.attention_backend = 'auto'
-  parts = build(config.lock())
+  parts = built(workdir)
+  config = parts.config
   checkpointer = checkpoint.Checkpointer(workdir, read_only=True)
   state = checkpointer.restore(abstract_state(parts))
   checkpointer.close()

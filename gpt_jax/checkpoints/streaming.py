@@ -1,0 +1,242 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints larger than memory: a part of an array at a time.
+
+`write` leaves what `Checkpointer` would of the same arrays; `opened` reads any
+of its checkpoints. Arrays are TensorStore's, which take and give parts as
+NumPy's do: `array[index][...] = part`, `np.asarray(array[index])`.
+"""
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore as ts
+from etils import epath
+
+from gpt_jax.checkpoints.checkpointer import DamageError
+from gpt_jax.checkpoints.fingerprints import (
+  Contents,
+  Running,
+  arrays,
+  difference,
+  fingerprint,
+  signed,
+  verified,
+)
+from gpt_jax.checkpoints.restore import committed, reason_of
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+
+# Puts all parts of the parameters in their places: `to[name][index][...] =
+# part`, with indices of leading axes.
+Fill = Callable[[Mapping[str, Any]], None]
+# Is told how many bytes more were read.
+Told = Callable[[int], None]
+
+
+class _Promised:
+  """An array of which Orbax needs shape and dtype, until it is filled."""
+
+  def __init__(self, name: str, shape: tuple[int, ...], dtype: Any):
+    """`name` is the one that `Fill` uses."""
+    self.name, self.shape, self.dtype = name, shape, np.dtype(dtype)
+    self.ndim, self.size = len(shape), math.prod(shape)
+    self.nbytes = self.size * self.dtype.itemsize
+
+
+class _Handler(ocp.type_handlers.NumpyHandler):
+  """Creates the arrays as Orbax does, and has them filled together."""
+
+  def __init__(self, count: int, fill: Fill):
+    """`count` is the number of the promised arrays."""
+    super().__init__(deepcopy_host_arrays=False)
+    self._count, self._fill = count, fill
+    self._created: dict[str, ts.TensorStore] = {}
+
+  async def _open_and_write(self, value, tspec, ts_context):
+    self._created[value.name] = await ts.open(
+      ts.Spec(tspec), create=True, open=True, context=ts_context
+    )
+    if len(self._created) == self._count:
+      await asyncio.to_thread(self._fill, self._created)
+
+
+def write(
+  workdir: str, state: TrainState, axes: Mapping[str, int], fill: Fill
+) -> None:
+  """Saves a checkpoint, part by part.
+
+  Args:
+    workdir: without a checkpoint of that step.
+    state: its `params` are `jax.ShapeDtypeStruct`s.
+    axes: by name ('embed/embedding'), how many leading axes of a parameter
+      the indices of its parts have.
+    fill: is called twice: what it refuses, it does before anything is written.
+
+  Raises:
+    UsageError: of `fill`.
+    RuntimeError: it could not be saved.
+  """
+  shapes = arrays(state.params)
+  sums = {n: Running(tuple(x.shape)) for n, x in shapes.items()}
+  fill(sums)
+  promised = [_Promised(n, tuple(x.shape), x.dtype) for n, x in shapes.items()]
+  structure = jax.tree.structure(state.params)
+  whole = state._replace(params=jax.tree.unflatten(structure, promised))
+  prints = [
+    sums[x.name].total
+    if isinstance(x, _Promised)
+    else int(fingerprint(x).item())
+    for x in jax.tree.leaves(whole)
+  ]
+  save_args = jax.tree.map(
+    lambda x: ocp.SaveArgs(
+      shard_axes=tuple(range(axes[x.name])) if isinstance(x, _Promised) else ()
+    ),
+    whole,
+  )
+  handlers = ocp.type_handlers.create_type_handler_registry(
+    (_Promised, _Handler(len(promised), fill)),
+    (jax.Array, ocp.type_handlers.ArrayHandler()),
+  )
+  of_state = ocp.PyTreeCheckpointHandler(type_handler_registry=handlers)
+  step = int(state.step)
+  folder = epath.Path(workdir).absolute() / 'checkpoints'
+  try:
+    with ocp.CheckpointManager(
+      folder,
+      options=ocp.CheckpointManagerOptions(enable_async_checkpointing=False),
+      item_handlers={
+        'state': of_state,
+        'checksums': ocp.JsonCheckpointHandler(),
+      },
+    ) as manager:
+      manager.save(
+        step,
+        args=ocp.args.Composite(
+          state=ocp.args.PyTreeSave(whole, save_args=save_args),
+          checksums=ocp.args.JsonSave(signed(Contents(arrays(whole, prints)))),
+        ),
+      )
+  except OSError as e:
+    raise RuntimeError(
+      f'{folder}: could not be written ({reason_of(e)}); make room, and give '
+      'the same command again'
+    ) from e
+
+
+def opened(
+  workdir: str,
+  abstract: TrainState,
+  *,
+  at_most: int | None = None,
+  told: Told = lambda count: None,
+) -> tuple[int, dict[str, ts.TensorStore]]:
+  """Opens the arrays of the newest sound checkpoint; reads each once.
+
+  Args:
+    workdir: of the run.
+    abstract: what it holds, as `jax.ShapeDtypeStruct`s; nothing is read but
+      its `eval_params`.
+    at_most: the last step that will do; None: any.
+    told: of what was verified.
+
+  Returns:
+    The step, and by name the parameters that evaluate.
+
+  Raises:
+    UsageError: there is none, or it holds other arrays.
+    DamageError: there are checkpoints, and every one is damaged.
+  """
+  folder = epath.Path(workdir).absolute() / 'checkpoints'
+  names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+  steps = sorted((int(n) for n in names if n.isdigit()), reverse=True)
+  reason = ''
+  for step in steps:
+    if at_most is not None and step > at_most:
+      continue
+    try:
+      return step, _verified(folder / str(step), abstract, told)
+    except (ValueError, KeyError, TypeError, OSError) as e:
+      if isinstance(e, UsageError):
+        raise
+      reason = reason_of(e)
+      log.warning('checkpoint %s is damaged (%s)', folder / str(step), reason)
+  if reason:
+    raise DamageError(
+      f'{folder}: no checkpoint is sound ({reason}); restore the folder from '
+      'a copy'
+    )
+  raise UsageError(f'--workdir={workdir}: holds no checkpoint yet')
+
+
+def _verified(
+  folder: epath.Path, abstract: TrainState, told: Told
+) -> dict[str, ts.TensorStore]:
+  """The arrays, each of which has its fingerprint."""
+  if not committed(folder):
+    raise ValueError('half-written: it has no commit_success.txt')
+  saved = verified((folder / 'checksums/metadata').read_text()).arrays
+  if differs := difference(saved, arrays(abstract)):
+    raise UsageError(
+      f'{folder}: holds another state than the config describes: it '
+      f'{differs}; give the config of that run, or another --workdir'
+    )
+  prefix = 'params/' if abstract.ema is None else 'ema/'
+  names = [n for n in saved if n.startswith(prefix)]
+  found = _open(str(folder / 'state'), names)
+  wrong = []
+  for name, array in found.items():
+    if _fingerprint(array, told) != saved[name].fingerprint:
+      wrong.append(name)
+  if wrong:
+    raise ValueError(f'fingerprint differs in {", ".join(wrong)}')
+  return {name.removeprefix(prefix): array for name, array in found.items()}
+
+
+def _open(folder: str, names: list[str]) -> dict[str, ts.TensorStore]:
+  """The arrays as Orbax wrote them: Zarr in an OCDBT database."""
+  base = folder if '://' in folder else f'file://{folder}'
+
+  def arrays(cache_bytes: int) -> dict[str, ts.TensorStore]:
+    context = ts.Context({'cache_pool': {'total_bytes_limit': cache_bytes}})
+    return {name: _array(f'{base}/', name, context) for name in names}
+
+  found = arrays(0)
+  # Of older checkpoints a chunk has all layers: it is kept until all are read,
+  # as are those of queries, keys and values, which may be one tensor.
+  whole = [
+    math.prod(_chunk(array)) * array.dtype.numpy_dtype.itemsize
+    for name, array in found.items()
+    if '/periods/' in name and _chunk(array)[0] > 1
+  ]
+  return arrays(3 * max(whole)) if whole else found
+
+
+def _array(base: str, name: str, context: ts.Context) -> ts.TensorStore:
+  path = f'{name.replace("/", ".")}/'
+  kvstore = {'driver': 'ocdbt', 'base': base, 'path': path}
+  spec = {'driver': 'zarr', 'kvstore': kvstore}
+  return ts.open(spec, context=context, read=True).result()
+
+
+def _chunk(array: ts.TensorStore) -> tuple[int, ...]:
+  return array.chunk_layout.read_chunk.shape
+
+
+def _fingerprint(array: ts.TensorStore, told: Told) -> int:
+  """That of the whole array, read chunk by chunk of the leading axes."""
+  sums = Running(array.shape)
+  single = itertools.takewhile(lambda size: size == 1, _chunk(array))
+  for index in np.ndindex(array.shape[: len([*single])]):
+    part = np.asarray(array[index])
+    sums[index][...] = part
+    told(part.nbytes)
+  return sums.total
