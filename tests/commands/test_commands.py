@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands one after the other, as a user would run them."""
 
+import io
 import json
 import math
 import pathlib
@@ -218,7 +219,10 @@ def test_generate_ends_before_a_stop_text(workdir, capsys):
     (['--prompt=abc', '--max_tokens=59'], '--max_tokens'),
   ],
 )
-def test_generate_refuses_what_does_not_fit(workdir, capsys, flags, field):
+def test_generate_refuses_what_does_not_fit(
+  workdir, capsys, monkeypatch, flags, field
+):
+  monkeypatch.setattr('sys.stdin', io.StringIO(''))
   assert main(['generate', f'--workdir={workdir}', *flags]) == 2
   error = capsys.readouterr().err
   assert error.count('\n') == 1 and field in error
@@ -405,9 +409,9 @@ def test_benchmark_of_experts_needs_some(capsys):
 
 def test_decoding_compiles_once(capsys):
   # The steps before the clock starts, and those after, of two models.
-  from gpt_jax.decoding import sample
+  from gpt_jax.decoding import programs
 
-  before = sample.decode_step._cache_size()
+  before = programs.decode_step._cache_size()
   flags = [
     f'--config={ROOT}/configs/benchmark.py:decode',
     '--config.model.num_layers=2',
@@ -419,7 +423,7 @@ def test_decoding_compiles_once(capsys):
     '--steps=7',
   ]
   assert main(['benchmark', *flags]) == 0
-  assert sample.decode_step._cache_size() == before + 2
+  assert programs.decode_step._cache_size() == before + 2
   assert 'one head: ' in capsys.readouterr().out
 
 
