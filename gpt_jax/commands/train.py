@@ -17,7 +17,7 @@ import os
 import jax
 from absl import flags
 
-from gpt_jax import cli
+from gpt_jax import cli, sharding
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
@@ -95,12 +95,13 @@ def sample(parts: Parts, state: TrainState, workdir: str) -> None:
     sampler=Sampler(temperature=0.8, top_k=50),
     seed=config.seed,
   )
-  (text,) = continuations.continue_prompt(
-    parts.model,
-    state.eval_params,
-    tokenizer,
-    config.log.sample_prompt,
-    options,
-  )
+  with sharding.use(parts.mesh, parts.rules):
+    (text,) = continuations.continue_prompt(
+      parts.model,
+      state.eval_params,
+      tokenizer,
+      config.log.sample_prompt,
+      options,
+    )
   write_atomically(os.path.join(workdir, 'samples.txt'), text + '\n')
   print(text)

@@ -5,9 +5,12 @@
 import functools
 import itertools
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+from gpt_jax import sharding
 from gpt_jax.decoding import engine as engine_lib
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.engine import Engine, Request, Token
@@ -189,3 +192,36 @@ def test_the_declared_context_costs_nothing():
   batch.add(Request([5, 3, 1], 5))
   batch.step()
   assert batch.cache_bytes == batch_bytes(64)
+
+
+def test_over_a_mesh():
+  """Caches lie as the rules say, and the tokens are those of one device."""
+  fields = {'model.context_length': 41, 'model.num_layers': 1}
+  run = tiny.build(tiny.config(**{**tiny.MESHABLE, **fields}), (2, 2, 2))
+  params = tiny.params(run.model)
+  samplers = (WARM, WARM, WARM._replace(top_k=5), GREEDY)
+  requests = [
+    Request(prompt(3 + seed, seed), 11 - 3 * seed, sampler, seed)
+    for seed, sampler in enumerate(samplers)
+  ]
+
+  def tokens_of(params):
+    batch = Engine(run.model, params, slots=4)
+    for request in requests:
+      batch.add(request)
+    first = batch.step()
+    caches = [x.sharding for x in batch._caches[0][:2]]
+    return first + list(batch.run()), batch, caches
+
+  expected, _, _ = tokens_of(params)
+  with sharding.use(run.mesh, run.rules):
+    split = jax.device_put(params, run.shardings.params)
+    found, batch, caches = tokens_of(split)
+  assert found == expected
+  rows = PartitionSpec(('data', 'fsdp'), None, 'tensor')
+  for lies in caches:
+    assert lies.is_equivalent_to(NamedSharding(run.mesh, rows), 4)
+  # One layer's matrix lies as it does in the stack.
+  block = batch._params['decoder']['period_0']['block_0']
+  kernel = block['ffn']['in']['kernel']
+  assert kernel.sharding.spec == PartitionSpec('fsdp', 'tensor')
