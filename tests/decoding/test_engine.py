@@ -11,8 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax import sharding
-from gpt_jax.decoding import engine as engine_lib
-from gpt_jax.decoding import programs
+from gpt_jax.decoding import programs, requests
 from gpt_jax.decoding.engine import Engine, Request, Token
 from gpt_jax.decoding.sampler import Sampler
 from tests.support import tiny
@@ -139,7 +138,7 @@ def test_caches_grow_and_shrink_with_the_longest_row(monkeypatch):
   """From 64 slots to all, while a short one comes and a long one leaves."""
   long, short = Request(prompt(61), 200, GREEDY), Request(prompt(3), 140, WARM)
   expected = [alone(request) for request in (long, short)]
-  monkeypatch.setattr(engine_lib, 'AHEAD', 2)
+  monkeypatch.setattr(requests, 'AHEAD', 2)
   batch = engine(2)
   numbers, tokens, sizes = [batch.add(long)], [], []
   for i in range(1000):
@@ -200,14 +199,14 @@ def test_over_a_mesh():
   run = tiny.build(tiny.config(**{**tiny.MESHABLE, **fields}), (2, 2, 2))
   params = tiny.params(run.model)
   samplers = (WARM, WARM, WARM._replace(top_k=5), GREEDY)
-  requests = [
+  some = [
     Request(prompt(3 + seed, seed), 11 - 3 * seed, sampler, seed)
     for seed, sampler in enumerate(samplers)
   ]
 
   def tokens_of(params):
     batch = Engine(run.model, params, slots=4)
-    for request in requests:
+    for request in some:
       batch.add(request)
     first = batch.step()
     caches = [x.sharding for x in batch._caches[0][:2]]
