@@ -20,7 +20,7 @@ from gpt_jax import ranges
 from gpt_jax.config import loading
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import ToldError, UsageError
 
 # The values of a command's flags, by name.
 Args = Any
@@ -28,7 +28,7 @@ Args = Any
 # Flags of all commands that name a file or a folder.
 PATHS = (
   *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
-  *('from_hf', 'to_hf', 'tasks_dir', 'config'),
+  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
 )
 
 # What the system says of a path that cannot be used. A full disk is none of
@@ -58,6 +58,8 @@ def run(module: ModuleType, argv: list[str]) -> int:
     given |= {name: values[name].value for name in values}
     module.main(SimpleNamespace(argv=argv, **given))
     return 0
+  except ToldError:
+    return 2
   except UsageError as e:
     print(f'gpt-jax {name}: {loading.one_line(e)}', file=sys.stderr)
     return 2
@@ -136,6 +138,8 @@ def check_out_file(args: Args, name: str) -> None:
   if path is None:
     return
   folder = os.path.dirname(path) or '.'
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    os.lstat(path)  # says so where the name is too long
   if os.path.lexists(path) and not os.path.isfile(path):
     raise UsageError(f'--{name}={path}: is no file; name one to write')
   if not os.path.isdir(folder):
