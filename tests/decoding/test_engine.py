@@ -23,7 +23,7 @@ CONTEXT = 307
 
 @functools.cache
 def model():
-  return tiny.model(num_layers=2, context_length=CONTEXT)
+  return tiny.model(num_layers=1, context_length=CONTEXT)
 
 
 @functools.cache
@@ -156,8 +156,8 @@ def test_caches_grow_and_shrink_with_the_longest_row(monkeypatch):
 
 
 def batch_bytes(length):
-  """Keys and values of two layers in one row, float32."""
-  return 2 * 2 * length * tiny.G * tiny.K * 4
+  """Keys and values of one layer in one row, float32."""
+  return 2 * length * tiny.G * tiny.K * 4
 
 
 def test_programs_are_as_few_as_the_sizes():
@@ -186,7 +186,7 @@ def test_a_cache_has_the_size_of_what_it_holds(length, longest, slots):
 
 def test_the_declared_context_costs_nothing():
   """The caches of a model that could read far more are no larger."""
-  long = tiny.model(num_layers=2, context_length=4099, position='none')
+  long = tiny.model(num_layers=1, context_length=4099, position='none')
   batch = Engine(long, tiny.params(long), slots=1)
   batch.add(Request([5, 3, 1], 5))
   batch.step()
