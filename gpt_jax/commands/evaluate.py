@@ -6,6 +6,7 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks lambada,blimp,piqa --tasks_dir tasks
   gpt-jax evaluate --workdir W --tasks race --shots 0,1,5 --seed=1 --json
   gpt-jax evaluate --workdir W --tasks "text('a.txt'), text('b.txt', name='b')"
+  gpt-jax evaluate --workdir W --tasks hellaswag --limit 200 --rows 16
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
 
 validation: every held-out token is predicted exactly once, in rows of the
@@ -13,16 +14,17 @@ training context: the loss (nats per token), the perplexity and the bits per
 UTF-8 byte of text.
 
 Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
-hellaswag, race, wikitext2, and your own by multiple_choice('file.jsonl'),
-qa('file.jsonl'), text('file.txt'). Their files are yours to fetch: a task that
-finds none says where they come from. Figures come with standard errors. Scores
-are kept in WORKDIR/evaluations as they are found, so that the same command goes
-on where it stopped. Figures are written to step-N.json there after each task,
-beside those of other tasks: as eval/lambada/..., eval/text/mine/... of
-text('mine.txt'), eval/NAME/... of text('mine.txt', name='NAME').
+hellaswag, story_cloze, race, boolq, wikitext2, and your own by
+multiple_choice('file.jsonl'), qa('file.jsonl'), text('file.txt'). Their files
+are yours to fetch, and are read as published: a task that finds none says where
+they come from. --tasks_dir=tfds: takes them from TensorFlow Datasets. Figures
+come with standard errors. Scores are kept in WORKDIR/evaluations as they are
+found, so that the same command goes on where it stopped. Figures are written to
+step-N.json there after each task, beside those of other tasks: as
+eval/lambada/..., eval/text/mine/... of text('mine.txt'), eval/NAME/... of
+text('mine.txt', name='NAME').
 """
 
-import json
 import os
 
 from absl import flags
@@ -34,6 +36,7 @@ from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.held_out import summary
 
@@ -49,7 +52,11 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_string(
-    'tasks_dir', 'tasks', 'Folder of the files of tasks.', flag_values=values
+    'tasks_dir',
+    'tasks',
+    'Folder of the files of tasks; tfds: for what TensorFlow Datasets has '
+    'prepared.',
+    flag_values=values,
   )
   flags.DEFINE_list(
     'shots',
@@ -65,11 +72,36 @@ def define(values: flags.FlagValues) -> None:
     lower_bound=0,
     flag_values=values,
   )
+  flags.DEFINE_integer(
+    'limit',
+    None,
+    'Measure the first examples of each task only, so many (of BLiMP, of each '
+    'paradigm; of a text, lines). Such results stand in a file of their own, '
+    'step-N-limit-LIMIT.json.',
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'batch_tokens',
+    None,
+    'Tokens that a batch of a task holds at most, with its padding; by default '
+    'those of eval.rows rows of the whole context, up to 16,384 a device.',
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'rows',
+    None,
+    'Rows that a batch of a task holds at most, whatever their length.',
+    lower_bound=1,
+    flag_values=values,
+  )
   flags.DEFINE_bool(
     'overlap',
     False,
     "Report how many of a task's texts share 13 words in a row with the "
-    'training text (GPT-3, appendix C), and write which.',
+    'training text (GPT-3, appendix C), write which, and give the figures of '
+    'the others as NAME_clean.',
     flag_values=values,
   )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
@@ -92,6 +124,8 @@ def main(args: cli.Args) -> None:
   trained = trained_lib.load(workdir)
   step = int(trained.state.step)
   result: dict[str, float] = {'step': step}
+  if args.limit is not None:
+    result['limit'] = args.limit
   lines = []
   if held_out:
     result.update(validation.measure(trained, workdir))
@@ -99,30 +133,40 @@ def main(args: cli.Args) -> None:
   if tasks:
     folder = os.path.join(workdir, 'evaluations')
     model = suite.fingerprint(trained.state.eval_params)
-    path = os.path.join(folder, f'step-{step}.json')
+    part = '' if args.limit is None else f'-limit-{args.limit}'
+    path = os.path.join(folder, f'step-{step}{part}.json')
     called = {t.name: names.written(t.call, TASKS) for t in tasks}
-    results = Results(path, step=step, model=model, tasks=called)
-    if held_out:
-      results.add({k: v for k, v in result.items() if k != 'step'})
-    found = suite.measure(
-      tasks,
-      score.scorer(trained),
-      shots=shots,
-      seed=args.seed,
-      folder=folder,
-      model=model,
-      keep=results.add,
+    results = Results(
+      path, step=step, model=model, tasks=called, limit=args.limit
     )
+    held = dict(result)
+    if held_out:
+      results.add({k: v for k, v in held.items() if k != 'step'})
+    seen = {}
     if args.overlap:
       with progress.bar('tokens') as report:
-        new, path = overlap.of_run(trained, workdir, tasks, folder, report)
+        shared, path = overlap.of_run(trained, workdir, tasks, folder, report)
       log.info('wrote %s', path)
-      results.add(new)
-      found |= new
-    result.update(found)
-    lines += suite.lines(found, tasks)
+      results.add(shared.figures)
+      result.update(shared.figures)
+      seen = shared.seen
+    result.update(
+      suite.measure(
+        tasks,
+        score.scorer(trained, rows=args.rows, tokens=args.batch_tokens),
+        shots=shots,
+        seed=args.seed,
+        limit=args.limit,
+        seen=seen,
+        folder=folder,
+        model=model,
+        keep=results.add,
+      )
+    )
+    of_tasks = {k: v for k, v in result.items() if k not in held}
+    lines += suite.lines(of_tasks, tasks)
   if args.json:
-    print(json.dumps(result))
+    print(metrics.to_json(result))
   else:
     print('\n'.join(f'step {step}: {line}' for line in lines))
 

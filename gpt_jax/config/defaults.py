@@ -42,13 +42,16 @@ def get_config(arg: str = '') -> ConfigDict:
     # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
     # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',
-    # scaling='none'), t5_bias, alibi(scale='none', dtype='float32'),
+    # scaling='none', local_theta=0.0) (of layers with a window; 0: theta),
+    # t5_bias, alibi(scale='none', dtype='float32'),
     # transformer_xl(memory=0, clamp=0), none
     position='learned',
     # full, local(window=...), strided(stride=...), fixed(stride=...),
     # bidirectional; a comma list repeats over the layers.
     attention='full',
-    attention_scale='rsqrt',  # rsqrt: 1/sqrt(head size), none, by_layer
+    # The factor on the scores: rsqrt(size=0, softcap=0.0), 1/sqrt(size; 0: of
+    # the head), none, by_layer. Scores s become softcap * tanh(s / softcap).
+    attention_scale='rsqrt',
     # The implementation: reference (XLA), splash(block=512, fused_until=4096)
     # (TPU), cudnn (GPU). auto takes the one made for the devices, or the
     # reference where that does not support the model, and logs its choice.
@@ -59,13 +62,17 @@ def get_config(arg: str = '') -> ConfigDict:
     # the layers.
     ffn='gelu_tanh',
     encoder_ffn=None,  # the encoder's ffn; empty: the same as ffn
-    norm='layernorm(epsilon=1e-5)',  # or layernorm(bias=False), rmsnorm
+    # or layernorm(bias=False), rmsnorm(epsilon=1e-6, plus_one=False)
+    norm='layernorm(epsilon=1e-5)',
     # Where the norms go: pre (GPT-2), post (GPT-1), parallel (PaLM),
-    # parallel(num_norms=2) (GPT-NeoX).
+    # parallel(num_norms=2) (GPT-NeoX), sandwich (Gemma 2), reordered (OLMo 2).
+    # All take qk_norm: that of queries and keys is none, per_head (Qwen3) or
+    # all_heads (OLMo 2).
     block='pre',
     bias='all',  # of the dense layers: all, none, where(qkv=True, ...)
     # Whether the output layer reuses the token embeddings:
-    # tied(bias=False, scale='none', transform='none') or untied(...).
+    # tied(bias=False, scale='none', transform='none', softcap=0.0) or
+    # untied(...); logits x become softcap * tanh(x / softcap).
     # adaptive(own=()): the softmax that goes with input=adaptive(...)
     output='tied',
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)

@@ -12,8 +12,9 @@ P(completion | answer context), as GPT-3 does for ARC, OpenBookQA and RACE.
 `left_out` those with a choice that exceeds the context by itself.
 """
 
+import collections
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.files import read_all
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Score, Scorer
-from gpt_jax.evaluation.shots import draw
+from gpt_jax.evaluation.shots import draw, of_group
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
 
@@ -42,6 +43,10 @@ class Example(NamedTuple):
     group: of examples whose mean counts as one, such as a BLiMP paradigm.
     general: a context without the question, such as 'Answer:'; None if the
       task has none.
+    lead: text before the examples shown, such as the article that they are
+      about too.
+    plain: the text that training must not contain; '' if it is the lead, the
+      context and the right choice.
   """
 
   where: str
@@ -50,6 +55,12 @@ class Example(NamedTuple):
   label: int
   group: str = ''
   general: str | None = None
+  lead: str = ''
+  plain: str = ''
+
+
+# Computes results from examples and their scores.
+Measure = Callable[[Sequence[Example], list[list[Score]]], Figures]
 
 
 class Choices(NamedTuple):
@@ -60,12 +71,14 @@ class Choices(NamedTuple):
     figures: computes results from the examples and their scores.
     shown: streams the pool of few-shot examples; None: there is none.
     separator: between two examples.
+    same_group: whether the pool of an example is its own group.
   """
 
   examples: Callable[[], Iterator[Example]]
-  figures: Callable[[Sequence[Example], list[list[Score]]], Figures]
+  figures: Measure
   shown: Callable[[], Iterator[Example]] | None = None
   separator: str = '\n\n'
+  same_group: bool = False
 
   @property
   def takes_shots(self) -> bool:
@@ -74,7 +87,10 @@ class Choices(NamedTuple):
 
   def texts(self) -> list[tuple[str, str]]:
     """Each example with its right continuation, for overlap checks."""
-    return [(e.where, _solved(e)) for e in read_all('examples', self.examples)]
+    return [
+      (e.where, e.plain or e.lead + _solved(e))
+      for e in read_all('examples', self.examples)
+    ]
 
   def check(self, shots: int) -> None:
     """See `task.Task`."""
@@ -87,6 +103,12 @@ class Choices(NamedTuple):
   ) -> Figures:
     """See `task.Task`."""
     examples = read_all('examples', self.examples)
+    seen = setting.seen
+    if setting.limit is not None:
+      kept = _first(examples, setting.limit)
+      examples = [examples[i] for i in kept]
+      if seen is not None:
+        seen = frozenset(n for n, i in enumerate(kept) if i in seen)
     prompts, num_shown = self._prompts(scorer, examples, setting)
     requests = []
     for example, prompt in zip(examples, prompts, strict=True):
@@ -97,60 +119,59 @@ class Choices(NamedTuple):
         if example.general is not None:
           requests.append(Request(example.general, choice, example.where))
     scores = iter(scorer.requests(requests, journal, report))
-    measured, kept, too_long, shown = [], [], [], []
-    for example, number in zip(examples, num_shown, strict=True):
+    scored: dict[int, list[Score]] = {}  # by the example's number
+    for number, example in enumerate(examples):
       found = [next(scores) for _ in range(_num_requests(example))]
       whole = [score for score in found if score is not None]
-      if len(whole) < len(found):
-        too_long.append(example.where)
-        continue
-      measured.append(example)
-      kept.append(whole)
-      shown.append(number)
-    if not measured:
-      raise UsageError(
-        f'{too_long[0]}: no example fits the context of '
-        f'{scorer.context_length} tokens; take a model with a longer one'
+      if len(whole) == len(found):
+        scored[number] = whole
+    _tell_left_out(examples, scored, scorer.context_length)
+
+    def measured(numbers: Sequence[int]) -> Figures:
+      return self.figures(
+        [examples[n] for n in numbers], [scored[n] for n in numbers]
       )
-    if too_long:
-      log.warning(
-        '%s: a choice exceeds the context of %d tokens; %d such examples are '
-        'left out',
-        *(too_long[0], scorer.context_length, len(too_long)),
-      )
+
+    shown = [num_shown[n] for n in scored]
     return {
-      **self.figures(measured, kept),
+      **measured([*scored]),
       **({'shots_shown': float(np.mean(shown))} if setting.shots else {}),
-      'examples': len(measured),
-      'left_out': len(too_long),
-      'cut': sum(any(score.cut for score in found) for found in kept),
+      'examples': len(scored),
+      'left_out': len(examples) - len(scored),
+      'cut': sum(any(s.cut for s in found) for found in scored.values()),
+      **figures.clean([*scored], seen, measured),
     }
 
   def _drawn(
     self, examples: Sequence[Example], setting: Setting
   ) -> tuple[list[str], list[list[int]]]:
-    """The pool, and the indices drawn for each example; see `shots.draw`."""
+    """The pool, and the indices drawn for each example; see `shots`."""
     assert self.shown is not None
-    solved = [_solved(e) for e in read_all('examples', self.shown)]
+    shown = read_all('examples', self.shown)
+    solved = [_solved(e) for e in shown]
+    if self.same_group:
+      pool = [(e.group, text) for e, text in zip(shown, solved, strict=True)]
+      own = [(e.group, _solved(e)) for e in examples]
+      return solved, of_group(pool, own, setting)
     asked = [(e.where, _solved(e)) for e in examples]
     return solved, draw(solved, asked, setting)
 
   def _prompts(
     self, scorer: Scorer, examples: Sequence[Example], setting: Setting
   ) -> tuple[list[str], list[int]]:
-    """The few-shot prefix of each example, and the number of shots in it.
+    """What stands before each context, and the number of shots in it.
 
     Keeps as many of the last shots as fit into the context.
     """
     if not setting.shots:
-      return [''] * len(examples), [0] * len(examples)
+      return [e.lead for e in examples], [0] * len(examples)
     solved, drawn = self._drawn(examples, setting)
     texts = [text + self.separator for text in solved]
     lengths = [len(ids) for ids in scorer.tokenizer.encode_batch(texts)]
     prompts, num_shown = [], []
     for example, indices in zip(examples, drawn, strict=True):
       own = max(
-        len(scorer.tokenizer.encode(example.context + choice))
+        len(scorer.tokenizer.encode(example.lead + example.context + choice))
         for choice in example.choices
       )
       room = scorer.context_length - own - 1
@@ -161,7 +182,7 @@ class Choices(NamedTuple):
           break
         prompt = texts[i] + prompt
         count += 1
-      prompts.append(prompt)
+      prompts.append(example.lead + prompt)
       num_shown.append(count)
     return prompts, num_shown
 
@@ -246,6 +267,39 @@ def _best(values: Sequence[float]) -> int:
   array = np.asarray(values)
   (best,) = np.nonzero(array == array.max())
   return int(best[0]) if len(best) == 1 else -1
+
+
+def _tell_left_out(
+  examples: Sequence[Example], scored: Collection[int], context_length: int
+) -> None:
+  """Tells of examples without a score.
+
+  Raises:
+    UsageError: none has one.
+  """
+  too_long = [e.where for n, e in enumerate(examples) if n not in scored]
+  if not scored:
+    raise UsageError(
+      f'{too_long[0]}: no example fits the context of {context_length} tokens; '
+      'take a model with a longer one'
+    )
+  if too_long:
+    log.warning(
+      '%s: a choice exceeds the context of %d tokens; %d such examples are '
+      'left out',
+      *(too_long[0], context_length, len(too_long)),
+    )
+
+
+def _first(examples: Sequence[Example], limit: int) -> list[int]:
+  """The positions of the first `limit` examples of each group."""
+  met: collections.Counter[str] = collections.Counter()
+  out = []
+  for position, example in enumerate(examples):
+    met[example.group] += 1
+    if met[example.group] <= limit:
+      out.append(position)
+  return out
 
 
 def _num_requests(example: Example) -> int:

@@ -68,17 +68,23 @@ class ClosedBook(NamedTuple):
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
     """See `task.Task`."""
-    questions = read_all('questions', self.questions)
+    questions = read_all('questions', self.questions)[: setting.limit]
     prompts, num_shown = self._prompts(scorer, questions, setting)
     answers = scorer.answers(prompts, self.max_tokens, journal, report)
     right = [
       exact_match(answer, question.answers)
       for answer, question in zip(answers, questions, strict=True)
     ]
+
+    def measured(numbers: Sequence[int]) -> Figures:
+      return figures.mean('exact_match', [right[n] for n in numbers])
+
+    everything = range(len(questions))
     return {
-      **figures.mean('exact_match', right),
+      **measured(everything),
       **({'shots_shown': float(np.mean(num_shown))} if setting.shots else {}),
       'examples': len(questions),
+      **figures.clean(everything, setting.seen, measured),
     }
 
   def _drawn(

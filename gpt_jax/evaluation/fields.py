@@ -13,12 +13,14 @@ from gpt_jax.data.records import Record
 from gpt_jax.spec import UsageError
 
 
-def text(record: Record, column: str) -> str:
-  """Returns the text in a column.
+def text(record: Record, *columns: str) -> str:
+  """Returns the text in a column: in the first of these that there is.
 
   Raises:
     UsageError: the column is missing, or is not a text.
   """
+  there = [name for name in columns if name in record.fields]
+  column = (*there, columns[0])[0]
   value = record[column]
   if not isinstance(value, str):
     raise UsageError(

@@ -4,7 +4,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -16,6 +16,36 @@ def mean(name: str, values: Sequence[float]) -> Figures:
   array = np.asarray(values, np.float64)
   error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else 0.0
   return {name: float(array.mean()), f'{name}_stderr': float(error)}
+
+
+def clean(
+  numbers: Sequence[int],
+  seen: Collection[int] | None,
+  measured: Callable[[Sequence[int]], Figures],
+) -> Figures:
+  """The results of examples that training has not seen, as NAME_clean.
+
+  GPT-3, section 4 and table C.1. Of the results, those with an error, since
+  others say what the examples are.
+
+  Args:
+    numbers: of the examples.
+    seen: which of them training has seen; None: it is not known.
+    measured: computes results of examples.
+  """
+  if seen is None:
+    return {}
+  rest = [n for n in numbers if n not in seen]
+  found = measured(rest) if rest else {}
+  out: Figures = {}
+  for name in found:
+    error = f'{name}_stderr'
+    if error in found and '/' not in name:
+      out |= {
+        f'{name}_clean': found[name],
+        f'{name}_clean_stderr': found[error],
+      }
+  return out | {'examples_clean': len(rest)}
 
 
 def mean_of_groups(name: str, groups: Sequence[Sequence[float]]) -> Figures:

@@ -1,60 +1,117 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The files of tasks, which users fetch themselves."""
+"""The files of tasks, which users fetch themselves, and their sets in TFDS."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from gpt_jax.data import matches, records
+from gpt_jax.data import lines, matches, records
 from gpt_jax.data.records import Record
 from gpt_jax.spec import UsageError
 
 T = TypeVar('T')
 
+# `--tasks_dir` of the sets that TensorFlow Datasets has prepared, and the
+# beginning of a path that names one of them: 'tfds:piqa:validation'.
+TFDS = 'tfds:'
 
-class Files(NamedTuple):
-  """The files of a task.
+
+class Split(NamedTuple):
+  """A split of a published task.
 
   Attributes:
-    folder: base of relative paths, `--tasks_dir`.
+    paths: its file, or a pattern of its files, by each name that it goes by.
+    tfds: set and split of TFDS, as in 'piqa:validation'; '': it has none.
+  """
+
+  paths: tuple[str, ...]
+  tfds: str = ''
+
+
+class Files(NamedTuple):
+  """The files of a task. A path may be the name of one of its splits.
+
+  Attributes:
+    folder: base of relative paths, `--tasks_dir`; or `TFDS`.
     home: tells the user how to get the files.
+    splits: as published, by name.
+    readers: of files that are no tables, by ending; see `data.records`.
   """
 
   folder: str
   home: str
+  splits: Mapping[str, Split] = {}
+  readers: Mapping[str, Callable[[str], Iterator[Record]]] = {}
 
-  def find(self, pattern: str) -> list[str]:
-    """Lists the matching paths, sorted.
+  def tfds(self, path: str) -> str:
+    """The path of a set of TFDS, if this is one; else ''.
+
+    Raises:
+      UsageError: the split is to come from TFDS, which does not have it.
+    """
+    if path.startswith(TFDS):
+      return path
+    if self.folder != TFDS or path not in self.splits:
+      return ''
+    if not self.splits[path].tfds:
+      raise UsageError(
+        f'--tasks_dir={TFDS}: TensorFlow Datasets does not hold '
+        f'{self.splits[path].paths[0]}; {self.home}, and name its folder'
+      )
+    return TFDS + self.splits[path].tfds
+
+  def find(self, path: str) -> list[str]:
+    """Lists the matching files, sorted.
 
     Raises:
       UsageError: none matches; says how to get the files.
     """
-    path = os.path.join(self.folder, pattern)
-    try:
-      found = matches.find(path)
-    except matches.NoFile as e:
-      raise UsageError(
-        f'{path}: no such file; {self.home}, or name the folder by --tasks_dir'
-      ) from e
-    for bad in found.bad:
-      raise bad
-    return [*found.values()]
+    self.tfds(path)
+    split = self.splits.get(path, Split((path,)))
+    folder = '' if self.folder == TFDS else self.folder
+    paths = [os.path.join(folder, name) for name in split.paths]
+    for pattern in paths:
+      try:
+        found = matches.find(pattern)
+      except matches.NoFile:
+        continue
+      for bad in found.bad:
+        raise bad
+      return [*found.values()]
+    raise UsageError(
+      f'{paths[0]}: no such file; {self.home}, or name the folder by '
+      '--tasks_dir'
+      + f'; also read: {", ".join(paths[1:])}' * (len(paths) > 1)
+      + f'; from TensorFlow Datasets: --tasks_dir={TFDS}' * bool(split.tfds)
+    )
 
-  def records(self, pattern: str) -> Iterator[Record]:
-    """Streams the records of all files; see `data.records`."""
-    for path in self.find(pattern):
-      yield from records.read(path)
+  def records(self, path: str) -> Iterator[Record]:
+    """Streams the records of all files; see `data.records`.
 
-  def text(self, pattern: str) -> str:
+    Raises:
+      UsageError: a file is missing or bad, or TFDS has not prepared the set.
+    """
+    if place := self.tfds(path):
+      try:
+        yield from records.read(place)
+      except UsageError as e:
+        if 'To get it' in str(e) and self.splits:
+          raise UsageError(f'{e}. Or {self.home}') from None
+        raise
+      return
+    for file in self.find(path):
+      yield from self.readers.get(_ending(file), records.read)(file)
+
+  def text(self, path: str) -> str:
     """Reads the text of one file.
 
     Raises:
       UsageError: it is not UTF-8, or the pattern matches several.
     """
-    paths = self.find(pattern)
+    paths = self.find(path)
     if len(paths) > 1:
-      raise UsageError(f'{pattern!r} matches {len(paths)} files; name one')
+      raise UsageError(f'{path!r} matches {len(paths)} files; name one')
     try:
       with open(paths[0], encoding='utf-8', newline='') as f:
         return f.read()
@@ -72,3 +129,9 @@ def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:
   if not out:
     raise UsageError(f'the task has no {kind}: its files are empty')
   return out
+
+
+def _ending(path: str) -> str:
+  for ending in lines.COMPRESSED:
+    path = path.removesuffix(ending)
+  return os.path.splitext(path)[1]

@@ -9,6 +9,7 @@ with the training data.
 import json
 import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from gpt_jax.data import ngrams
 from gpt_jax.data.progress import Report
@@ -25,23 +26,40 @@ _BLOCK = 1 << 20
 _SHARED = 1 << 10
 
 
+class Found(NamedTuple):
+  """What a training store holds of the texts of tasks.
+
+  Attributes:
+    figures: for each task `eval/TASK/overlap`, the fraction of its texts that
+      share an n-gram with the store, and `eval/TASK/overlap_checked`, the
+      number of texts of at least 13 words.
+    seen: for each task the positions of these texts.
+    words: for each task where they are, and the words found.
+  """
+
+  figures: Figures
+  seen: dict[str, frozenset[int]]
+  words: dict[str, list[dict[str, str]]]
+
+
 def of_run(
   trained: Trained,
   workdir: str,
   tasks: Sequence[Named],
   folder: str,
   report: Report,
-) -> tuple[Figures, str]:
+) -> tuple[Found, str]:
   """What of tasks a run's training text holds; see `find`.
 
-  Writes overlap.json, with the texts, to `folder`; gives its path too.
+  Writes overlap.json, with the words, to `folder`; gives its path too.
   """
   texts = {named.name: named.task.texts() for named in tasks}
   store = TokenStore.open(store_data.data_folder(trained.parts.config, workdir))
-  figures, found = find(texts, store, trained.tokenizer, report)
+  found = find(texts, store, trained.tokenizer, report)
   path = os.path.join(folder, 'overlap.json')
-  write(path, found)
-  return figures, path
+  os.makedirs(folder, exist_ok=True)
+  write(path, found.words)
+  return found, path
 
 
 def find(
@@ -49,7 +67,7 @@ def find(
   store: TokenStore,
   tokenizer: Tokenizer,
   report: Report,
-) -> tuple[Figures, dict[str, list[dict[str, str]]]]:
+) -> Found:
   """Searches a training store for the texts of tasks.
 
   Args:
@@ -57,43 +75,27 @@ def find(
     store: of the training tokens.
     tokenizer: of the store.
     report: called with the number of tokens done and in total.
-
-  Returns:
-    For each task `eval/TASK/overlap`, the fraction of its texts that share an
-    n-gram with the store, and `eval/TASK/overlap_checked`, the number of texts
-    of at least 13 words; and for each task the texts with the words found.
   """
-  everything = [
-    (f'{name}\n{where}', text)
-    for name, texts in tasks.items()
-    for where, text in texts
-  ]
-  index = ngrams.Index(everything)
+  index = ngrams.Index(text for texts in tasks.values() for text in texts)
   seen: dict[int, int] = {}  # text -> the n-gram it was found by
   for done, text in _texts(store, tokenizer):
     for overlap in index.find(text):
       for holder in index.holders(overlap.gram):
         seen.setdefault(holder, overlap.gram)
     report('looking for overlaps', done, len(store))
-  figures: Figures = {}
-  found: dict[str, list[dict[str, str]]] = {}
+  out = Found({}, {}, {})
+  start = 0  # the task's first text in the index
   for name, texts in tasks.items():
-    mine = {
-      i: gram
-      for i, gram in sorted(seen.items())
-      if index.labels[i].partition('\n')[0] == name
-    }
+    mine = [i for i in range(len(texts)) if start + i in seen]
     long_enough = sum(len(ngrams.words(t)) >= index.n for _, t in texts)
-    figures[f'eval/{name}/overlap'] = len(mine) / max(len(texts), 1)
-    figures[f'eval/{name}/overlap_checked'] = long_enough
-    found[name] = [
-      {
-        'where': index.labels[i].partition('\n')[2],
-        'words': index.text(gram),
-      }
-      for i, gram in mine.items()
+    out.figures[f'eval/{name}/overlap'] = len(mine) / max(len(texts), 1)
+    out.figures[f'eval/{name}/overlap_checked'] = long_enough
+    out.seen[name] = frozenset(mine)
+    out.words[name] = [
+      {'where': texts[i][0], 'words': index.text(seen[start + i])} for i in mine
     ]
-  return figures, found
+    start += len(texts)
+  return out
 
 
 def write(path: str, found: dict[str, list[dict[str, str]]]) -> None:

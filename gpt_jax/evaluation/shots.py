@@ -44,3 +44,36 @@ def draw(
     drawn = rng.choice(len(shown), setting.shots + copies[text], replace=False)
     out.append([int(i) for i in drawn if shown[i] != text][: setting.shots])
   return out
+
+
+def of_group(
+  shown: Sequence[tuple[str, str]],
+  asked: Sequence[tuple[str, str]],
+  setting: Setting,
+) -> list[list[int]]:
+  """Takes the other examples of the same group, such as of the same article.
+
+  In the order in which they are shown: those that follow the measured one, and
+  then those before it, as if it were the last. A group may have fewer than
+  asked for.
+
+  Args:
+    shown: group and text of each example of the pool, which holds the measured
+      ones.
+    asked: group and text of each measured example.
+    setting: number of shots.
+
+  Returns:
+    Indices into `shown` for each measured example, the nearest first.
+  """
+  members: dict[str, list[int]] = {}
+  for i, (group, _) in enumerate(shown):
+    members.setdefault(group, []).append(i)
+  out = []
+  for group, text in asked:
+    mine = members[group]
+    texts = [shown[i][1] for i in mine]
+    at = texts.index(text)
+    before = [i for i in mine[at + 1 :] + mine[:at] if shown[i][1] != text]
+    out.append(before[::-1][: setting.shots])
+  return out

@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints import fingerprints
@@ -83,6 +84,8 @@ def measure(
   *,
   shots: Sequence[int] = (0,),
   seed: int = 0,
+  limit: int | None = None,
+  seen: Mapping[str, frozenset[int]] = MappingProxyType({}),
   folder: str | None = None,
   model: str = '',
   keep: Callable[[Figures], None] | None = None,
@@ -97,6 +100,8 @@ def measure(
     scorer: scores texts.
     shots: numbers of few-shot examples.
     seed: for drawing them.
+    limit: see `Setting`.
+    seen: by the names of tasks, what training has seen; see `Setting`.
     folder: of the scores, so that a stopped evaluation can resume; None: none.
     model: fingerprint of the parameters that the scores belong to.
     keep: called with the results of each task and number of shots.
@@ -112,6 +117,7 @@ def measure(
   for named in tasks:
     for count in shots if named.task.takes_shots else (0,):
       name = f'{named.name}/{count}_shots' if count else named.name
+      setting = Setting(count, seed, limit, seen.get(named.name))
       shown = contextlib.nullcontext(report)
       if report is None:
         shown = progress.bar('examples')
@@ -119,8 +125,8 @@ def measure(
         assert told is not None
         found = named.task.measure(
           scorer,
-          Setting(count, seed),
-          Journal(folder and _path(folder, named, count, seed), model),
+          setting,
+          Journal(folder and _path(folder, named, setting), model),
           told,
         )
       new = {f'eval/{name}/{key}': value for key, value in found.items()}
@@ -131,9 +137,9 @@ def measure(
         log.info('%s: %s', name, summary(found))
       if found.get('shots_shown', count) < count:
         log.warning(
-          '%s: the context of %d tokens has room for %.2f of %d solved '
-          'examples on average (shots_shown)',
-          *(name, scorer.context_length, found['shots_shown'], count),
+          '%s: %.2f of %d solved examples were shown on average (shots_shown): '
+          'there are no more, or the context of %d tokens has no room for them',
+          *(name, found['shots_shown'], count, scorer.context_length),
         )
     if shots and set(shots) != {0} and not named.task.takes_shots:
       log.info('%s: has no examples to show: without shots only', named.name)
@@ -165,8 +171,10 @@ def summary(figures: Figures) -> str:
   return ', '.join(parts)
 
 
-def _path(folder: str, named: Named, shots: int, seed: int) -> str:
-  key = repr((named.name, named.call, seed))
+def _path(folder: str, named: Named, setting: Setting) -> str:
+  key = repr((named.name, named.call, setting.seed))
   digest = hashlib.sha256(key.encode()).hexdigest()[:8]
   name = named.name.replace('/', '-')
-  return os.path.join(folder, f'{name}-{shots}-{digest}.jsonl')
+  if setting.limit is not None:
+    name += f'-limit-{setting.limit}'
+  return os.path.join(folder, f'{name}-{setting.shots}-{digest}.jsonl')

@@ -12,15 +12,20 @@ from gpt_jax.evaluation.score import Scorer
 
 
 class Setting(NamedTuple):
-  """Few-shot setting.
+  """What is measured of a task, and after what.
 
   Attributes:
     shots: number of solved examples before each one.
     seed: for drawing them.
+    limit: measures the first examples only, so many of each group; None: all.
+    seen: those of `Task.texts` that training has seen, by position; None: it
+      is not known.
   """
 
   shots: int = 0
   seed: int = 0
+  limit: int | None = None
+  seen: frozenset[int] | None = None
 
 
 class Task(Protocol):
@@ -41,6 +46,8 @@ class Task(Protocol):
     """Measures a model.
 
     With shots, `shots_shown` is the mean number that fitted into the context.
+    Where it is known what training has seen, figures are also given for the
+    examples that it has not; see `figures.clean`.
 
     Raises:
       UsageError: a file is missing or bad, or an example exceeds the context.

@@ -74,9 +74,12 @@ def race(folder: str = '', level: str = 'middle') -> Task:
       }
       yield Record(record.where, fields)
 
+  paths = published.splits(folder, f'{{}}_{level}.jsonl', f'race/{level}')
+  if not folder:
+    paths['dev'] = f'tfds:race/{level}:dev'  # not `validation`, as of others
   return Task(
     form='choice',
-    paths=published.splits(folder, f'{{}}_{level}.jsonl', f'race/{level}'),
+    paths=paths,
     texts=('article', 'question'),
     label='answer',
     labels=('A', 'B', 'C', 'D'),
@@ -93,7 +96,8 @@ def story_cloze(folder: str = '', year: str = '2016') -> Task:
 
   It trains on the published validation set of that year, 2016 or 2018, and is
   judged on the test set, as the paper's systems are. The folder holds both
-  under the names that TFDS gives them, such as cloze_test_val__spring2016.csv.
+  under their own names, which begin with cloze_test_val__spring2016, or those
+  that TFDS gives them.
   """
   seasons = {'2016': 'spring2016', '2018': 'winter2018'}
   if year not in seasons:
@@ -107,7 +111,7 @@ def story_cloze(folder: str = '', year: str = '2016') -> Task:
     answers = ('{RandomFifthSentenceQuiz1}', '{RandomFifthSentenceQuiz2}')
   else:
     texts, answers = ('context',), ('endings',)
-  name, file = f'story_cloze/{year}', f'cloze_test_{{}}__{seasons[year]}.csv'
+  name, file = f'story_cloze/{year}', f'cloze_test_{{}}__{seasons[year]}*.csv'
   return Task(
     form='choice',
     paths={

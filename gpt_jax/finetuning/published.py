@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the tables of a published task are: in its folder, or in TFDS."""
 
+import glob
 import os
 
 from gpt_jax.data import lines
@@ -20,9 +21,13 @@ def splits(folder: str, file: str, tfds: str) -> dict[str, str]:
 
 
 def table(folder: str, name: str, tfds: str) -> str:
-  """A file of the folder, maybe compressed; or the split of TFDS."""
+  """A file of the folder, maybe compressed; or the split of TFDS.
+
+  A name may be a pattern, of which the first file is taken.
+  """
   if not folder:
     return f'tfds:{tfds}'
+  name = next(iter(sorted(glob.glob(name, root_dir=folder))), name)
   path = os.path.join(folder, name)
   packed = [p for e in lines.COMPRESSED if os.path.isfile(p := path + e)]
   return packed[0] if packed and not os.path.isfile(path) else path

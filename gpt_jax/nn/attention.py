@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention layer: self-attention, with a cache, and cross-attention."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,6 +35,8 @@ class Attention(nn.Module):
   dropout: float
   inits: Initializers
   dtype: Any
+  norm: Callable[..., nn.Module] | None = None  # that of queries and keys
+  qk_norm: str = 'none'  # of `block.QK_NORMS`
 
   @nn.compact
   def __call__(
@@ -60,6 +63,7 @@ class Attention(nn.Module):
       [B, L, D] and the cache with the new keys and values; a memory as it is.
     """
     q_BLHK = self._project('query', x_BLD, self.num_heads, 'heads')
+    q_BLHK = self._normalize('query_norm', q_BLHK)
     if cross:
       y_BLHK, cache = self._across(q_BLHK, context, cache, layer)
     else:
@@ -98,6 +102,7 @@ class Attention(nn.Module):
       mask=mask_BLM,
       scale=self.scale(K, layer),
       dropout=self._dropout(),
+      softcap=self.scale.softcap,
     )
     return y_BLHK, cache
 
@@ -117,9 +122,10 @@ class Attention(nn.Module):
       source_BMD = jnp.concatenate([cache.hidden_BMD, x_BLD], axis=1)
     k_BMGK, v_BMGK = self._keys_and_values(source_BMD)
     positions_BL = context.positions(x_BLD.shape[1])
-    if self.position.rotate is not None:
-      q_BLHK = self.position.rotate(q_BLHK, positions_BL)
-      k_BMGK = self.position.rotate(k_BMGK, positions_BL)
+    rotate = self.position.rotation(self.pattern)
+    if rotate is not None:
+      q_BLHK = rotate(q_BLHK, positions_BL)
+      k_BMGK = rotate(k_BMGK, positions_BL)
     if isinstance(cache, KVCache):
       cache = cache.written(positions_BL, k_BMGK, v_BMGK)
       k_BMGK, v_BMGK = cache.key_BMGK, cache.value_BMGK
@@ -138,6 +144,7 @@ class Attention(nn.Module):
       bias,
       self._dropout(),
       context.positions_BL,
+      self.scale.softcap,
     )
     return self._attend(request, positions_BL, cache), cache
 
@@ -176,6 +183,7 @@ class Attention(nn.Module):
       scale=request.scale,
       bias=request.bias,
       dropout=request.dropout,
+      softcap=request.softcap,
     )
 
   def _dropout(self) -> nn.Module | None:
@@ -188,10 +196,21 @@ class Attention(nn.Module):
     self, source_BMD: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
     """Both [B, M, G, K]."""
+    k_BMGK = self._project('key', source_BMD, self.num_kv_heads, 'kv_heads')
     return (
-      self._project('key', source_BMD, self.num_kv_heads, 'kv_heads'),
+      self._normalize('key_norm', k_BMGK),
       self._project('value', source_BMD, self.num_kv_heads, 'kv_heads'),
     )
+
+  def _normalize(self, name: str, x_BLHK: jax.Array) -> jax.Array:
+    """Queries or keys, each head by itself or all of a token together."""
+    if self.qk_norm == 'none':
+      return x_BLHK
+    assert self.norm is not None
+    x = x_BLHK
+    if self.qk_norm == 'all_heads':
+      x = x.reshape(*x.shape[:2], -1)
+    return self.norm(name=name)(x).reshape(x_BLHK.shape)
 
   def _project(
     self, name: str, x: jax.Array, num_heads: int, axis: str

@@ -115,6 +115,8 @@ def cudnn() -> Backend:
       return (
         f'model.head_size={head_size} is not a multiple of 8 up to {largest}'
       )
+    if request.softcap:
+      return 'model.attention_scale has a softcap'
     if any(x is not None for x in request.visibility):
       return 'rows have padding or packed documents'
     return None

@@ -21,9 +21,13 @@ Result = tuple[jax.Array, Cache | None]
 class PreNormBlock(nn.Module):
   """x + sublayer(norm(x)), one sublayer after the other (GPT-2, 2.3).
 
-  `cross` adds attention to the encoder's output between the two others.
+  With `output_norm` each sublayer's output is normalised before it is added,
+  and without `input_norm` that alone. `cross` adds attention to the encoder's
+  output between the two others.
   """
 
+  input_norm: bool
+  output_norm: bool
   norm: Factory
   attention: Factory
   ffn: Factory
@@ -40,22 +44,34 @@ class PreNormBlock(nn.Module):
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
     drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
-    norm = self.norm(name='attention_norm')
+    norm = self._before('attention')
     y_BLD, cache = self.attention(name='attention')(
       layout.gather(norm(x_BLD)),
       context,
       _normalized(cache, norm),
       layer=layer,
     )
-    x_BLD = layout.stream(x_BLD + drop(y_BLD))
+    x_BLD = layout.stream(x_BLD + drop(self._after('attention', y_BLD)))
     if self.cross:
-      h_BLD = layout.gather(self.norm(name='cross_norm')(x_BLD))
+      h_BLD = layout.gather(self._before('cross')(x_BLD))
       attention = self.attention(name='cross')
       y_BLD, cache = _across(attention, h_BLD, context, cache, layer)
-      x_BLD = layout.stream(x_BLD + drop(y_BLD))
-    h_BLD = layout.gather(self.norm(name='ffn_norm')(x_BLD))
+      x_BLD = layout.stream(x_BLD + drop(self._after('cross', y_BLD)))
+    h_BLD = layout.gather(self._before('ffn')(x_BLD))
     y_BLD = self.ffn(name='ffn')(h_BLD, decoding=isinstance(cache, KVCache))
-    return layout.stream(x_BLD + drop(y_BLD)), cache
+    return layout.stream(x_BLD + drop(self._after('ffn', y_BLD))), cache
+
+  def _before(self, sublayer: str) -> Callable[[jax.Array], jax.Array]:
+    """The norm of a sublayer's input."""
+    if not self.input_norm:
+      return lambda x_BLD: x_BLD
+    return self.norm(name=f'{sublayer}_norm')
+
+  def _after(self, sublayer: str, y_BLD: jax.Array) -> jax.Array:
+    """A sublayer's output as it is added."""
+    if not self.output_norm:
+      return y_BLD
+    return self.norm(name=f'{sublayer}_output_norm')(layout.stream(y_BLD))
 
 
 class PostNormBlock(nn.Module):
@@ -150,7 +166,9 @@ def _across(
   return y_BLD, cache
 
 
-def _normalized(cache: Cache | None, norm: nn.Module) -> Cache | None:
+def _normalized(
+  cache: Cache | None, norm: Callable[[jax.Array], jax.Array]
+) -> Cache | None:
   """A memory as attention's input is; it holds inputs of blocks."""
   if isinstance(cache, SegmentMemory):
     return SegmentMemory(norm(cache.hidden_BMD))
@@ -161,27 +179,66 @@ class Choice(NamedTuple):
   """A block, and whether a norm follows the last one.
 
   Where the blocks do not normalise the stream itself, one more norm does.
+  `qk_norm` is one of `QK_NORMS`.
   """
 
   make: Factory
   final_norm: bool
+  qk_norm: str
 
 
-def pre() -> Choice:
-  """GPT-2, LLaMA, T5."""
-  return Choice(PreNormBlock, True)
+# Of queries and keys, before their rotation: none; that of each head by itself,
+# with a scale that the heads share; that of all heads together.
+QK_NORMS = ('none', 'per_head', 'all_heads')
 
 
-def post() -> Choice:
+def pre(qk_norm: str = 'none') -> Choice:
+  """GPT-2, LLaMA, T5; with qk_norm='per_head' Qwen3."""
+  return _choice(functools.partial(PreNormBlock, True, False), True, qk_norm)
+
+
+def sandwich(qk_norm: str = 'none') -> Choice:
+  """Norms of each sublayer's input and output: Gemma 2.
+
+  With qk_norm='per_head' Gemma 3.
+  """
+  return _choice(functools.partial(PreNormBlock, True, True), True, qk_norm)
+
+
+def reordered(qk_norm: str = 'none') -> Choice:
+  """A norm of each sublayer's output alone, before it is added.
+
+  With qk_norm='all_heads' OLMo 2 (section 2.2), which calls it reordered.
+  """
+  return _choice(functools.partial(PreNormBlock, False, True), True, qk_norm)
+
+
+def post(qk_norm: str = 'none') -> Choice:
   """The Transformer, GPT-1, BERT."""
-  return Choice(PostNormBlock, False)
+  return _choice(PostNormBlock, False, qk_norm)
 
 
-def parallel(num_norms: Count = 1) -> Choice:
+def parallel(num_norms: Count = 1, qk_norm: str = 'none') -> Choice:
   """GPT-J, PaLM, Falcon 7B; with two norms GPT-NeoX, Falcon 40B."""
   if num_norms not in (1, 2):
     raise UsageError(f'model.block: num_norms={num_norms} must be 1 or 2')
-  return Choice(functools.partial(ParallelBlock, num_norms), True)
+  make = functools.partial(ParallelBlock, num_norms)
+  return _choice(make, True, qk_norm)
 
 
-BLOCKS = {'parallel': parallel, 'post': post, 'pre': pre}
+def _choice(make: Factory, final_norm: bool, qk_norm: str) -> Choice:
+  if qk_norm not in QK_NORMS:
+    raise UsageError(
+      f'model.block: qk_norm={qk_norm!r}: unknown; one of '
+      + ', '.join(QK_NORMS)
+    )
+  return Choice(make, final_norm, qk_norm)
+
+
+BLOCKS = {
+  'parallel': parallel,
+  'post': post,
+  'pre': pre,
+  'reordered': reordered,
+  'sandwich': sandwich,
+}

@@ -46,6 +46,7 @@ class Request(NamedTuple):
     dropout: applied to the probabilities.
     positions_BL: where each token stands in its document, [B or 1, L]; None:
       counted from the start of the row, or of the packed document.
+    softcap: bound of the scores: see `scales.Scale`.
   """
 
   q_BLHK: jax.Array
@@ -57,6 +58,7 @@ class Request(NamedTuple):
   bias: jax.Array | None = None
   dropout: nn.Module | None = None
   positions_BL: jax.Array | None = None
+  softcap: float = 0.0
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -99,6 +101,7 @@ def attend(
   scale: float | jax.Array,
   bias: jax.Array | None = None,
   dropout: nn.Module | None = None,
+  softcap: float = 0.0,
 ) -> jax.Array:
   """softmax(scale q k^T + bias) v (Vaswani et al., equation 1).
 
@@ -113,6 +116,7 @@ def attend(
     scale: of the scores.
     bias: added to the scores, [B or 1, H, L, M].
     dropout: applied to the probabilities.
+    softcap: bound of the scores with their bias: see `scales.Scale`.
 
   Returns:
     [B, L, H, K].
@@ -125,6 +129,8 @@ def attend(
   scores_BGRLM = scale * products
   if bias is not None:
     scores_BGRLM += bias.reshape(-1, G, R, L, M).astype(jnp.float32)
+  if softcap:
+    scores_BGRLM = softcap * jnp.tanh(scores_BGRLM / softcap)
   mask = mask.reshape((-1, 1, 1) + mask.shape[-2:])
   scores_BGRLM = jnp.where(mask, scores_BGRLM, HIDDEN)
   probs_BGRLM = jax.nn.softmax(scores_BGRLM, axis=-1).astype(q_BLHK.dtype)
@@ -163,6 +169,7 @@ def attend_within(request: Request) -> jax.Array:
         scale=request.scale,
         bias=None if request.bias is None else request.bias[:, :, query, key],
         dropout=request.dropout,
+        softcap=request.softcap,
       )
     )
   return jnp.concatenate(out, axis=1)

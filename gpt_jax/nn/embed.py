@@ -15,7 +15,7 @@ from gpt_jax.nn.activations import ACTIVATIONS, Activation
 from gpt_jax.nn.adaptive import Clusters
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
-from gpt_jax.ranges import Count, Whole
+from gpt_jax.ranges import Count, NotNegative, Whole
 from gpt_jax.spec import UsageError
 
 AXES = ('vocab', 'embed')
@@ -145,6 +145,7 @@ class OutputHead(NamedTuple):
       `model.norm` first; None: they do not.
     own: of an adaptive softmax, the clusters with projections of their own;
       None: a plain softmax.
+    softcap: logits x become softcap * tanh(x / softcap); 0: as they are.
   """
 
   tied: bool
@@ -152,10 +153,14 @@ class OutputHead(NamedTuple):
   scale: Callable[[int], float]
   transform: Activation | None
   own: tuple[int, ...] | None = None
+  softcap: float = 0.0
 
 
 def tied(
-  bias: bool = False, scale: str = 'none', transform: str = 'none'
+  bias: bool = False,
+  scale: str = 'none',
+  transform: str = 'none',
+  softcap: NotNegative = 0.0,
 ) -> OutputHead:
   """By the token embeddings.
 
@@ -164,25 +169,33 @@ def tied(
     scale: none; rsqrt: hidden states / sqrt(d_model) (T5, PaLM).
     transform: none, or the activation of a dense layer, with a norm after it,
       that the hidden states go through first (BERT's masked language model).
+    softcap: logits x become softcap * tanh(x / softcap), within +- softcap
+      (Gemma 2: 30); 0: as they are.
   """
-  return _output(True, bias, scale, transform)
+  return _output(True, bias, scale, transform, softcap)
 
 
 def untied(
-  bias: bool = False, scale: str = 'none', transform: str = 'none'
+  bias: bool = False,
+  scale: str = 'none',
+  transform: str = 'none',
+  softcap: NotNegative = 0.0,
 ) -> OutputHead:
   """By a table of its own; the rest as in `tied`."""
-  return _output(False, bias, scale, transform)
+  return _output(False, bias, scale, transform, softcap)
 
 
-def _output(tied: bool, bias: bool, scale: str, transform: str) -> OutputHead:
+def _output(
+  tied: bool, bias: bool, scale: str, transform: str, softcap: float
+) -> OutputHead:
   if transform not in ('none', *ACTIVATIONS):
     raise UsageError(
       f'model.output: transform={transform!r}: unknown; one of none, '
       + ', '.join(ACTIVATIONS)
     )
   activation = ACTIVATIONS.get(transform)
-  return OutputHead(tied, bias, _scale('model.output', scale), activation)
+  by_width = _scale('model.output', scale)
+  return OutputHead(tied, bias, by_width, activation, softcap=softcap)
 
 
 def adaptive_softmax(own: tuple = ()) -> OutputHead:

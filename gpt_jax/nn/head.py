@@ -96,9 +96,11 @@ class Head(nn.Module):
     if self._choice.own is not None:
       assert isinstance(embed, AdaptiveEmbedding)
       return self.softmax(hidden, embed.tables(), embed.kernels())
-    return jnp.einsum(
+    logits = jnp.einsum(
       '...D,VD->...V',
       self.hidden(hidden),
       self.table(embed),
       preferred_element_type=jnp.float32,
     )
+    softcap = self._choice.softcap
+    return softcap * jnp.tanh(logits / softcap) if softcap else logits

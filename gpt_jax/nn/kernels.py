@@ -31,6 +31,7 @@ def splash(
     _splash,
     pattern=request.pattern,
     blocks=_blocks(length, block, fused=length <= fused_until),
+    softcap=request.softcap or None,
     interpret=interpret,
   )
   return _per_device(local, request, _segments(request.visibility))
@@ -96,6 +97,7 @@ def _splash(
   *,
   pattern: Pattern,
   blocks: splash_attention.BlockSizes,
+  softcap: float | None,
   interpret: bool,
 ) -> jax.Array:
   """The kernel takes one row, heads first, and queries already scaled."""
@@ -103,6 +105,7 @@ def _splash(
   kernel = splash_attention.make_splash_mha_single_device(
     splash_attention.MultiHeadMask([_mask(pattern, L)] * H),
     block_sizes=blocks,
+    attn_logits_soft_cap=softcap,
     interpret=interpret,
   )
   ids = None

@@ -88,15 +88,18 @@ def rms_norm(x: jax.Array, scale_D: jax.Array, *, epsilon: float) -> jax.Array:
 
 
 class RMSNorm(nn.Module):
-  """Owns the scale of `rms_norm`."""
+  """Owns the scale of `rms_norm`, or what it differs from one by."""
 
   epsilon: float
+  plus_one: bool
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """[..., D] -> [..., D]."""
-    ones = nn.initializers.ones
-    scale_D = parameter(self, 'scale', ones, x.shape[-1:], ('norm',))
+    init = nn.initializers.zeros if self.plus_one else nn.initializers.ones
+    scale_D = parameter(self, 'scale', init, x.shape[-1:], ('norm',))
+    if self.plus_one:
+      scale_D = 1 + scale_D
     return rms_norm(x, scale_D, epsilon=self.epsilon)
 
 
@@ -113,9 +116,16 @@ def layernorm(
   return functools.partial(LayerNorm, epsilon=epsilon, scale=scale, bias=bias)
 
 
-def rmsnorm(epsilon: Positive = 1e-6) -> Callable[..., nn.Module]:
-  """RMSNorm; the epsilon is that of T5 and LLaMA."""
-  return functools.partial(RMSNorm, epsilon=epsilon)
+def rmsnorm(
+  epsilon: Positive = 1e-6, plus_one: bool = False
+) -> Callable[..., nn.Module]:
+  """RMSNorm.
+
+  Args:
+    epsilon: the default is that of T5 and LLaMA.
+    plus_one: features are multiplied by 1 + scale, which starts at 0 (Gemma).
+  """
+  return functools.partial(RMSNorm, epsilon=epsilon, plus_one=plus_one)
 
 
 NORMS = {'layernorm': layernorm, 'rmsnorm': rmsnorm}

@@ -21,7 +21,7 @@ from gpt_jax.nn import rope as rope_lib
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
-from gpt_jax.ranges import Count, Positive, Share, Whole
+from gpt_jax.ranges import Count, NotNegative, Positive, Share, Whole
 from gpt_jax.spec import UsageError
 
 ALIBI_SCALES: dict[str, Callable[[int], float]] = {
@@ -30,12 +30,17 @@ ALIBI_SCALES: dict[str, Callable[[int], float]] = {
 }
 
 
+Rotate = Callable[[jax.Array, jax.Array], jax.Array]
+
+
 class Position(NamedTuple):
   """The hooks; None where a choice does not use one.
 
   Attributes:
     embed: makes a module that is called as `LearnedPositions` is.
     rotate: queries or keys [B, L, H, K] and positions [B or 1, L] to the same.
+    rotate_local: instead of `rotate` in layers with a window, where these turn
+      otherwise.
     bias: makes a module that is called as `T5Bias` is.
     relative: whether attention is Transformer-XL's.
     memory: how many states of earlier segments each layer is to keep.
@@ -43,11 +48,18 @@ class Position(NamedTuple):
   """
 
   embed: Callable[..., nn.Module] | None = None
-  rotate: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+  rotate: Rotate | None = None
+  rotate_local: Rotate | None = None
   bias: Callable[..., nn.Module] | None = None
   relative: bool = False
   memory: int = 0
   clamp: int = 0
+
+  def rotation(self, pattern: Pattern) -> Rotate | None:
+    """What turns the queries and keys of a layer."""
+    if pattern.window is not None and self.rotate_local is not None:
+      return self.rotate_local
+    return self.rotate
 
 
 class LearnedPositions(nn.Module):
@@ -222,9 +234,18 @@ def rope(
   fraction: Share = 1.0,
   layout: str = 'half',
   scaling: str = 'none',
+  local_theta: NotNegative = 0.0,
 ) -> Position:
-  """Rotary positions: see `rope.make_rotate`."""
-  return Position(rotate=rope_lib.make_rotate(theta, fraction, layout, scaling))
+  """Rotary positions: see `rope.make_rotate`.
+
+  Layers with a window turn by `local_theta`, without the scaling (Gemma 3); 0:
+  as the others.
+  """
+  rotate_local = None
+  if local_theta:
+    rotate_local = rope_lib.make_rotate(local_theta, fraction, layout, 'none')
+  rotate = rope_lib.make_rotate(theta, fraction, layout, scaling)
+  return Position(rotate=rotate, rotate_local=rotate_local)
 
 
 def t5_bias(num_buckets: Count = 32, max_distance: Count = 128) -> Position:

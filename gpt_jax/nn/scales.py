@@ -1,23 +1,47 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The factor on attention scores before the softmax."""
+"""The factor on attention scores before the softmax, and their bound."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 
-# (head size, index of the layer from 0) -> factor.
-Scale = Callable[[int, jax.Array], float | jax.Array]
+from gpt_jax.ranges import NotNegative
 
 
-def rsqrt() -> Scale:
-  """1 / sqrt(K) (Vaswani et al., section 3.2.1)."""
-  return lambda head_size, layer: head_size**-0.5
+class Scale(NamedTuple):
+  """What becomes of the products of queries and keys.
+
+  Attributes:
+    factor: (head size, index of the layer from 0) -> what they are multiplied
+      by.
+    softcap: scores s become softcap * tanh(s / softcap), within +- softcap;
+      0: as they are.
+  """
+
+  factor: Callable[[int, jax.Array], float | jax.Array]
+  softcap: float = 0.0
+
+  def __call__(self, head_size: int, layer: jax.Array) -> float | jax.Array:
+    """The factor of a layer."""
+    return self.factor(head_size, layer)
+
+
+def rsqrt(size: NotNegative = 0, softcap: NotNegative = 0.0) -> Scale:
+  """1 / sqrt(K) (Vaswani et al., section 3.2.1).
+
+  Args:
+    size: instead of the head size K, 1 / sqrt(size) (Gemma 2's
+      `query_pre_attn_scalar`); 0: K.
+    softcap: see `Scale` (Gemma 2: 50).
+  """
+  return Scale(lambda head_size, layer: (size or head_size) ** -0.5, softcap)
 
 
 def none() -> Scale:
   """1 (T5, GPT-Neo)."""
-  return lambda head_size, layer: 1.0
+  return Scale(lambda head_size, layer: 1.0)
 
 
 def by_layer(per_head: bool = True) -> Scale:
@@ -29,7 +53,7 @@ def by_layer(per_head: bool = True) -> Scale:
   def scale(head_size: int, layer: jax.Array) -> jax.Array:
     return (head_size**-0.5 if per_head else 1.0) / (layer + 1)
 
-  return scale
+  return Scale(scale)
 
 
 SCALES = {'by_layer': by_layer, 'none': none, 'rsqrt': rsqrt}

@@ -198,11 +198,17 @@ class Transformer(nn.Module):
       x_BMD = self.encoder_norm(x_BMD)
     return layout.gather(x_BMD)
 
+  @property
+  def output_softcap(self) -> float:
+    """What bounds the logits: see `embed.OutputHead`."""
+    return self._choice('output').softcap
+
   def output_table(self) -> jax.Array:
     """The matrix [V, D] that scores the vocabulary: logits = x table^T.
 
     With a bias it is [V, D + 1], for hidden states followed by a one: see
-    `output_hidden`. An adaptive softmax is no such product: see `logits`.
+    `output_hidden`. The products are bounded by `output_softcap` then. An
+    adaptive softmax is no such product: see `logits`.
     """
     return self._head.table(self._inputs.embed)
 
@@ -242,6 +248,8 @@ class Transformer(nn.Module):
       dropout=self._rates.attention,
       inits=self._inits,
       dtype=self._dtype,
+      norm=self._norm,
+      qk_norm=self._block.qk_norm,
     )
     blocks = tuple(
       functools.partial(

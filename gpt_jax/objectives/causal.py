@@ -85,7 +85,12 @@ def _plain(
   table_VD: Any = model.apply(variables, method='output_table')
   hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
   sums: Any = penalised_cross_entropy(
-    hidden, table_VD, batch['targets'], batch['weights'], z_loss
+    hidden,
+    table_VD,
+    batch['targets'],
+    batch['weights'],
+    z_loss,
+    model.output_softcap,
   )
   return sums
 

@@ -36,13 +36,14 @@ class Sums(NamedTuple):
   penalty: jax.Array
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def penalised_cross_entropy(
   hidden_BLD: jax.Array,
   table_VD: jax.Array,
   targets_BL: jax.Array,
   weights_BL: jax.Array,
   z_loss: float,
+  softcap: float = 0.0,
 ) -> Sums:
   """Cross-entropy plus z_loss * log(Z)^2, Z = sum exp(logits).
 
@@ -55,13 +56,14 @@ def penalised_cross_entropy(
     targets_BL: ids.
     weights_BL: float32; 0 leaves a position out. Not differentiated.
     z_loss: factor of the penalty; at 0 nothing is computed for it.
+    softcap: logits x become softcap * tanh(x / softcap); 0: as they are.
   """
   V = len(table_VD)
   table_VD = _whole(table_VD)
 
   def add(sums, chunk):
     hidden_PND, targets_PN, weights_PN = chunk
-    logits_PNV = _logits(hidden_PND, table_VD, V)
+    logits_PNV = _logits(hidden_PND, table_VD, V, softcap)
     log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
     nll_PN = log_z_PN - _at(logits_PNV, targets_PN)
     return _add(sums, nll_PN, log_z_PN, weights_PN, z_loss), None
@@ -70,14 +72,14 @@ def penalised_cross_entropy(
   return jax.lax.scan(add, Sums(jnp.float32(0), jnp.float32(0)), chunks)[0]
 
 
-def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss):
+def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap):
   """The sums, and the gradients of their total as residuals."""
   V, D = table_VD.shape
   dtype = table_VD.dtype
   table_VD = _whole(table_VD)
 
   def add(carry, chunk):
-    return _with_gradients(carry, chunk, table_VD, V, z_loss)
+    return _with_gradients(carry, chunk, table_VD, V, z_loss, softcap)
 
   B, L = hidden_BLD.shape[:2]
   chunks = _split(V, hidden_BLD, targets_BL, weights_BL)
@@ -96,11 +98,11 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss):
   return sums, (grad_BLD, grad_VD)
 
 
-def _with_gradients(carry, chunk, table_VD, V, z_loss):
+def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap):
   """Adds a chunk to the sums and the table's gradient; its hidden states'."""
   sums, grad_PVD = carry
   hidden_PND, targets_PN, weights_PN = chunk
-  logits_PNV = _logits(hidden_PND, table_VD, V)
+  logits_PNV = _logits(hidden_PND, table_VD, V, softcap)
   top_PN = jnp.max(logits_PNV, axis=-1)
   exp_PNV = jnp.exp(logits_PNV - top_PN[..., None])
   sum_PN = jnp.sum(exp_PNV, axis=-1)
@@ -115,6 +117,10 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss):
     softmax_weights_PN = weights_PN * (1 + 2 * z_loss * log_z_PN)
   delta_PNV = exp_PNV * (softmax_weights_PN / sum_PN)[..., None]
   delta_PNV -= jnp.where(hit_PNV, weights_PN[..., None], 0)
+  if softcap:
+    # d tanh(x) / d x = 1 - tanh(x)^2; NEVER is no tanh, and its square inf.
+    tanh_PNV = jnp.maximum(logits_PNV / softcap, -1)
+    delta_PNV *= 1 - jnp.square(tanh_PNV)
   delta_PNV = delta_PNV.astype(hidden_PND.dtype)
   grad_PND = jnp.einsum('PNV,VD->PND', delta_PNV, table_VD)
   grad_PVD += jnp.einsum(
@@ -128,8 +134,8 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss):
   return (sums, grad_PVD), grad_PND
 
 
-def _backward(z_loss, gradients, cotangents):
-  del z_loss
+def _backward(z_loss, softcap, gradients, cotangents):
+  del z_loss, softcap
   grads = [(g * cotangents.total).astype(g.dtype) for g in gradients]
   return (*grads, None, None)
 
@@ -159,13 +165,15 @@ def _whole(table_VD: jax.Array) -> jax.Array:
 
 
 def _logits(
-  hidden_PND: jax.Array, table_VD: jax.Array, vocab_size: int
+  hidden_PND: jax.Array, table_VD: jax.Array, vocab_size: int, softcap: float
 ) -> jax.Array:
   """Scores; those of the rows that were added can be no token's."""
   logits_PNV = jnp.einsum(
     'PND,VD->PNV', hidden_PND, table_VD, preferred_element_type=jnp.float32
   )
   logits_PNV = layout.constrain(logits_PNV, ('batch', None, 'vocab'))
+  if softcap:
+    logits_PNV = softcap * jnp.tanh(logits_PNV / softcap)
   if len(table_VD) == vocab_size:
     return logits_PNV
   real_V = jnp.arange(len(table_VD)) < vocab_size

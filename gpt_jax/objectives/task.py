@@ -259,7 +259,7 @@ class _Task(NamedTuple):
     inside_SL = jnp.arange(L - 1)[None] < (lengths_BC - 1).reshape(B * C, 1)
     weights_SL = jnp.where(inside_SL, each_S, 0.0)
     sums: Any = penalised_cross_entropy(
-      hidden, table_VD, targets_SL, weights_SL, 0.0
+      hidden, table_VD, targets_SL, weights_SL, 0.0, self.model.output_softcap
     )
     return sums.total
 

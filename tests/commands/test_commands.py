@@ -74,7 +74,7 @@ def tasks_dir(tmp_path_factory):
 
 def test_evaluate_scores_tasks(workdir, tasks_dir, capsys):
   flags = [f'--workdir={workdir}', f'--tasks_dir={tasks_dir}', '--shots=0,1']
-  tasks = '--tasks=validation,lambada'
+  tasks = "--tasks=validation,lambada,lambada(name='again')"
   assert main(['evaluate', *flags, tasks, '--overlap', '--json']) == 0
   found = json.loads(capsys.readouterr().out)
   assert found['step'] == STEPS
@@ -83,14 +83,29 @@ def test_evaluate_scores_tasks(workdir, tasks_dir, capsys):
   assert found['eval/lambada/perplexity'] > 1
   assert found['eval/lambada/1_shots/perplexity'] > 1
   assert found['eval/lambada/overlap'] == 0  # no text has 13 words
+  assert found['eval/lambada/examples_clean'] == 2
+  for key in [key for key in found if key.startswith('eval/lambada/')]:
+    assert found[key.replace('lambada', 'again')] == found[key]
   saved = workdir / 'evaluations' / f'step-{STEPS}.json'
   kept = json.loads(saved.read_text())
-  assert kept.pop('model') and kept.pop('tasks') == {'lambada': 'lambada'}
+  assert kept.pop('model') and kept.pop('tasks') == {
+    'lambada': 'lambada',
+    'again': 'lambada',
+  }
   assert kept == found
   assert main(['evaluate', *flags, '--tasks=lambada']) == 0
   # What was measured of the same model before is still there.
   assert json.loads(saved.read_text())['eval/validation/loss'] > 0
   assert 'lambada/1_shots: accuracy' in capsys.readouterr().out
+  # A part is told as one, and written beside the whole.
+  part = ['--tasks=lambada', '--limit=1', '--rows=1', '--batch_tokens=64']
+  assert main(['evaluate', *flags, *part, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['limit'] == found['eval/lambada/examples'] == 1
+  beside = saved.with_name(f'step-{STEPS}-limit-1.json')
+  assert found.items() <= json.loads(beside.read_text()).items()
+  whole = json.loads(saved.read_text())
+  assert whole['eval/lambada/examples'] == 2 and 'limit' not in whole
   assert main(['evaluate', *flags, '--tasks=race']) == 2
   assert 'no such file; fetch RACE from' in capsys.readouterr().err
 
@@ -405,9 +420,9 @@ def test_benchmark_of_experts_needs_some(capsys):
 
 def test_decoding_compiles_once(capsys):
   # The steps before the clock starts, and those after, of two models.
-  from gpt_jax.decoding import sample
+  from gpt_jax.decoding import programs
 
-  before = sample.decode_step._cache_size()
+  before = programs.decode_step._cache_size()
   flags = [
     f'--config={ROOT}/configs/benchmark.py:decode',
     '--config.model.num_layers=2',
@@ -419,7 +434,7 @@ def test_decoding_compiles_once(capsys):
     '--steps=7',
   ]
   assert main(['benchmark', *flags]) == 0
-  assert sample.decode_step._cache_size() == before + 2
+  assert programs.decode_step._cache_size() == before + 2
   assert 'one head: ' in capsys.readouterr().out
 
 

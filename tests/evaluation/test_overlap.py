@@ -7,6 +7,7 @@ import pytest
 
 from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import overlap
+from tests.support.tasks import Believer, measure, write
 
 
 class Store:
@@ -45,7 +46,7 @@ def test_finds_what_training_has_seen(monkeypatch, block):
   plant(1, ' '.join(texts[2][1].split()[3:16]).upper() + '!')  # 13 words
   plant(3, ' '.join(texts[4][1].split()[5:17]))  # 12 are none
   plant(4, texts[6][1])
-  figures, found = overlap.find(
+  figures, seen, found = overlap.find(
     {'a': texts[:4], 'b': texts[4:]},
     Store(documents),
     Bytes(),
@@ -54,6 +55,58 @@ def test_finds_what_training_has_seen(monkeypatch, block):
   assert [f['where'] for f in found['a']] == ['f:2']
   assert [f['where'] for f in found['b']] == ['f:6']
   assert found['a'][0]['words'] == ' '.join(texts[2][1].split()[3:16])
+  assert seen == {'a': {2}, 'b': {2}}
   assert figures['eval/a/overlap'] == 1 / 4
   assert figures['eval/b/overlap'] == 1 / 4
   assert figures['eval/b/overlap_checked'] == 3
+
+
+def test_what_training_has_not_seen_is_counted_by_itself(tmp_path):
+  records = [
+    {'context': f'c{i}', 'choices': choices, 'label': 0}
+    # The scorer takes 'a': five are right, of which it has seen two.
+    for i, choices in enumerate([['a', 'b']] * 5 + [['b', 'a']] * 2)
+  ]
+  write(tmp_path / 'mine.jsonl', *records)
+  write(
+    tmp_path / 'q.jsonl',
+    {'question': 'Where? it', 'answers': 'it'},
+    {'question': 'Where? at', 'answers': 'no'},
+  )
+  call = "multiple_choice('mine.jsonl', name='m'), qa('q.jsonl', name='q')"
+  seen = {'m': frozenset({1, 4, 6}), 'q': frozenset({1})}
+  found = measure(tmp_path, call, seen=seen)
+  right = [1, 1, 1, 0]
+  assert found['eval/m/accuracy'] == pytest.approx(5 / 7)
+  assert found['eval/m/accuracy_clean'] == 3 / 4
+  assert found['eval/m/accuracy_clean_stderr'] == pytest.approx(
+    np.std(right, ddof=1) / 2
+  )
+  assert found['eval/m/accuracy_per_byte_clean'] == 3 / 4
+  assert found['eval/m/examples_clean'] == 4
+  assert found['eval/m/examples'] == 7
+  assert 'eval/m/chance_clean' not in found
+  assert found['eval/q/exact_match'] == 0.5
+  assert found['eval/q/exact_match_clean'] == 1
+  found = measure(
+    tmp_path, call, seen={'m': frozenset(range(7)), 'q': frozenset()}
+  )
+  assert found['eval/m/examples_clean'] == 0
+  assert 'eval/m/accuracy_clean' not in found
+  assert found['eval/q/exact_match_clean'] == found['eval/q/exact_match']
+  assert not any('clean' in key for key in measure(tmp_path, call))
+
+
+def test_examples_left_out_are_no_clean_ones(tmp_path):
+  write(
+    tmp_path / 'mine.jsonl',
+    {'context': '', 'choices': ['aaaa', 'b'], 'label': 0},
+    {'context': '', 'choices': ['a', 'b'], 'label': 0},
+    {'context': '', 'choices': ['b', 'a'], 'label': 0},
+  )
+  call = "multiple_choice('mine.jsonl', name='m')"
+  scorer = Believer(context_length=4)
+  found = measure(tmp_path, call, scorer=scorer, seen={'m': frozenset({2})})
+  assert found['eval/m/examples'] == 2
+  assert found['eval/m/examples_clean'] == 1
+  assert found['eval/m/accuracy_clean'] == 1

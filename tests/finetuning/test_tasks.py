@@ -157,6 +157,8 @@ def test_a_passage_is_many_questions(tmp_path):
   }
   for split in ('train', 'dev'):
     put(tmp_path, f'{split}_high.jsonl', json.dumps(passage) + '\n')
+  # TFDS calls this split otherwise than those of its other sets.
+  assert task('race()').paths['dev'] == 'tfds:race/middle:dev'
   found = tasks.read(task(f"race('{tmp_path}', level='high')"), 'dev')
   assert found[0].texts == ('A B.', 'q1 _', 'a', 'b', 'c', 'd')
   assert [e.label for e in found] == [2, 0]
@@ -166,8 +168,11 @@ def test_the_story_cloze_test(tmp_path):
   head = [f'InputSentence{i}' for i in range(1, 5)]
   head += ['RandomFifthSentenceQuiz1', 'RandomFifthSentenceQuiz2']
   text = ','.join([*head, 'AnswerRightEnding']) + '\n"A, b.",B.,C.,D.,e,f,2\n'
-  for split in ('val', 'test'):
-    put(tmp_path, f'cloze_test_{split}__spring2016.csv', text)
+  put(tmp_path, 'cloze_test_test__spring2016.csv', text)
+  own = 'cloze_test_val__spring2016 - cloze_test_ALL_val.csv'
+  put(tmp_path, own, text.replace('A, b', 'G'))
+  (found,) = tasks.read(task(f"story_cloze('{tmp_path}')"), 'train')
+  assert found.texts[0] == 'G. B. C. D.'
   (found,) = tasks.read(task(f"story_cloze('{tmp_path}')"), 'dev')
   # TFDS keeps the numbers 1 and 2.
   assert task('story_cloze()').labels == ('1', '2')

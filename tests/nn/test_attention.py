@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from gpt_jax import spec
 from gpt_jax.nn import dot_product
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
@@ -56,6 +57,20 @@ def test_attend_with_a_mask_for_each_row():
   expected = reference.attend(q, k, v, lambda b, i, j: mask[b, i, j])
   found = jax.jit(attend)(q, k, v, mask=mask)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_scores_are_bounded_with_their_bias():
+  q, k, v = qkv(6, 2)
+  bias = np.float32(np.random.default_rng(4).normal(size=(1, 6, L, M)))
+  bounded = functools.partial(attend, mask=np.ones((L, M), bool), bias=bias)
+  expected = reference.attend(
+    *(q, k, v, lambda b, i, j: True),
+    bias=lambda b, h, i, j: bias[0, h, i, j],
+    softcap=0.7,
+  )
+  found = jax.jit(functools.partial(bounded, softcap=0.7))(q, k, v)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+  assert not np.allclose(found, jax.jit(bounded)(q, k, v), atol=1e-2)
 
 
 def test_what_is_masked_has_no_gradient():
@@ -122,7 +137,7 @@ def module(
     num_heads=heads,
     num_kv_heads=kv_heads,
     head_size=K,
-    scale=SCALES[scale](),
+    scale=spec.build('model.attention_scale', scale, SCALES),
     backend=BACKENDS['reference'](),
     bias_in=bias[0],
     bias_out=bias[1],
@@ -248,6 +263,8 @@ def test_dropout_needs_a_key_and_a_rate():
   'name, layer, expected',
   [
     ('rsqrt', 4, K**-0.5),
+    ('rsqrt(size=3)', 4, 3**-0.5),
+    ('rsqrt(softcap=0.5)', 4, K**-0.5),
     ('none', 4, 1.0),
     ('by_layer', 0, K**-0.5),
     ('by_layer', 4, K**-0.5 / 5),
@@ -255,10 +272,11 @@ def test_dropout_needs_a_key_and_a_rate():
 )
 @pytest.mark.parametrize('cross', [False, True])
 def test_scale(name, layer, expected, cross):
+  softcap = 0.5 if 'softcap' in name else None
   attention = module(full(), scale=name)
   _, params, x = with_params(attention)
   p = reference.to_float64(params)
-  heads = {'heads': 6, 'kv_heads': 2}
+  given = {'scale': expected, 'softcap': softcap, 'heads': 6, 'kv_heads': 2}
   if cross:
     memory = np.random.default_rng(7).normal(size=(B, M, D))
     context = Context(memory_BMD=np.float32(memory))
@@ -266,11 +284,11 @@ def test_scale(name, layer, expected, cross):
     y, _ = jax.jit(apply)({'params': params}, x, context)
     everything = np.ones((B, M), bool)
     wanted = reference.cross_attention(
-      p, np.float64(x), memory, everything, scale=expected, **heads
+      p, np.float64(x), memory, everything, **given
     )
   else:
     y, _ = run(attention, np.int32(layer))(params, x, HERE)
-    wanted = reference.self_attention(p, np.float64(x), scale=expected, **heads)
+    wanted = reference.self_attention(p, np.float64(x), **given)
   np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
 
 

@@ -42,11 +42,19 @@ def pattern(text):
 
 
 def request(
-  heads=(4, 2), *, attention='full', seen=EVERYTHING, bias=None, drop=0, **sizes
+  heads=(4, 2),
+  *,
+  attention='full',
+  seen=EVERYTHING,
+  bias=None,
+  drop=0,
+  softcap=0.0,
+  **sizes,
 ):
   dropout = nn.Dropout(drop, deterministic=False) if drop else None
   inputs = qkv(*heads, **sizes)
-  return Request(*inputs, pattern(attention), seen, 0.3, bias, dropout)
+  asked = Request(*inputs, pattern(attention), seen, 0.3, bias, dropout)
+  return asked._replace(softcap=softcap)
 
 
 def attend(text, asked):
@@ -115,6 +123,7 @@ def on(monkeypatch):
     ({'head_size': 136}, 'model.head_size=136'),
     ({'seen': PADDING}, 'rows have padding or packed'),
     ({'seen': DOCUMENTS}, 'rows have padding or packed'),
+    ({'softcap': 50.0}, 'model.attention_scale has a softcap'),
   ],
 )
 def test_cudnn_refuses(changes, reason, on):

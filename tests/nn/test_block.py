@@ -34,6 +34,17 @@ KINDS = {
   'post': 'post',
   'parallel': 'parallel',
   'parallel(num_norms=2)': 'parallel',
+  'sandwich': 'pre',
+  'reordered': 'pre',
+}
+# What blocks normalise at the end of each sublayer, and before it.
+NORMS_OF = {
+  'parallel': {'attention_norm'},
+  'sandwich': {
+    *('attention_norm', 'attention_output_norm'),
+    *('ffn_norm', 'ffn_output_norm'),
+  },
+  'reordered': {'attention_output_norm', 'ffn_output_norm'},
 }
 
 
@@ -42,6 +53,7 @@ def build(text):
 
 
 def make(text, *, cross=False):
+  norm = NORMS['layernorm']()
   parts = {'inits': INITS['normal']()(1), 'dtype': jnp.float32}
   attention = functools.partial(
     Attention,
@@ -55,10 +67,12 @@ def make(text, *, cross=False):
     bias_in=True,
     bias_out=True,
     dropout=0.0,
+    norm=norm,
+    qk_norm=build(text).qk_norm,
     **parts,
   )
   return build(text).make(
-    norm=NORMS['layernorm'](),
+    norm=norm,
     attention=attention,
     ffn=functools.partial(FFNS['gelu_tanh']().make, d_ff=F, bias=True, **parts),
     dropout=0.0,
@@ -85,7 +99,7 @@ def check(text, *, cross):
   expected = reference.block(
     reference.to_float64(params),
     np.float64(x),
-    kind=KINDS[text],
+    kind=KINDS[text.partition('(qk_norm')[0]],
     heads=H,
     kv_heads=G,
     window=3,
@@ -100,16 +114,37 @@ def check(text, *, cross):
 @pytest.mark.parametrize('text', KINDS)
 def test_block(text):
   params = check(text, cross=False)
-  norms = {'attention_norm', 'ffn_norm'}
-  if text == 'parallel':
-    norms.remove('ffn_norm')
+  norms = NORMS_OF.get(text, {'attention_norm', 'ffn_norm'})
   assert {*params} == {'attention', 'ffn', *norms}
 
 
-@pytest.mark.parametrize('text', ['pre', 'post'])
+@pytest.mark.parametrize('text', ['pre', 'post', 'sandwich', 'reordered'])
 def test_cross_attention_stands_between_the_others(text):
   params = check(text, cross=True)
   assert params['cross'].keys() == params['attention'].keys()
+  others = {n.replace('ffn', 'cross') for n in params if n.startswith('ffn')}
+  assert {n for n in params if n.startswith('cross')} == others
+
+
+@pytest.mark.parametrize(
+  'text, sizes',
+  [
+    ("pre(qk_norm='per_head')", (K, K)),
+    ("post(qk_norm='per_head')", (K, K)),
+    ("reordered(qk_norm='all_heads')", (H * K, G * K)),
+    ("parallel(qk_norm='all_heads')", (H * K, G * K)),
+  ],
+)
+def test_queries_and_keys_have_norms(text, sizes):
+  attention = check(text, cross=False)['attention']
+  shapes = [attention[f'{n}_norm']['scale'].shape for n in ('query', 'key')]
+  assert shapes == [(size,) for size in sizes]
+
+
+def test_an_unknown_norm_of_queries_and_keys():
+  known = "qk_norm='heads': unknown; one of none, per_head, all_heads"
+  with pytest.raises(UsageError, match=f'model.block: {known}'):
+    build("sandwich(qk_norm='heads')")
 
 
 def test_what_a_parallel_block_cannot_do():
@@ -125,6 +160,8 @@ def test_pre_norm_needs_one_more_norm_at_the_end():
     'post': False,
     'parallel': True,
     'parallel(num_norms=2)': True,
+    'sandwich': True,
+    'reordered': True,
   }
 
 

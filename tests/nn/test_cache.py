@@ -14,6 +14,12 @@ from tests.support import tiny
 B, L, CONTEXT = tiny.B, tiny.L, tiny.MODEL['context_length']
 EVEN = {'d_model': 22, 'head_size': 8}
 TWO = {'num_layers': 2, 'attention': 'full, local(window=5)'}
+GEMMA = {
+  'block': "sandwich(qk_norm='per_head')",
+  'attention_scale': 'rsqrt(size=3, softcap=2.0)',
+  'norm': 'rmsnorm(plus_one=True)',
+  'bias': 'none',
+}
 ONE_HEAD = {'num_kv_heads': 1}
 SPARSE = {'num_layers': 2, 'attention': 'strided(stride=3), fixed(stride=4)'}
 
@@ -22,6 +28,7 @@ SPARSE = {'num_layers': 2, 'attention': 'strided(stride=3), fixed(stride=4)'}
   'position, changes',
   [
     ('rope', {**TWO, **EVEN, **ONE_HEAD, 'block': 'parallel'}),
+    ("rope(scaling='linear(3)', local_theta=70)", {**TWO, **EVEN, **GEMMA}),
     ('alibi', {**TWO, **ONE_HEAD}),
     ('t5_bias(num_buckets=6, max_distance=7)', TWO),
     ('learned(offset=2)', {**SPARSE, 'num_kv_heads': 6}),

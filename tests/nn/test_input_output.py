@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the model makes of its choices of input and output."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -117,3 +119,27 @@ def test_output(text, head, scale):
     np.testing.assert_allclose(
       gradient['head_bias'], d_table[:, -1], rtol=1e-3, atol=1e-4
     )
+
+
+@pytest.mark.parametrize('text', ['tied()', 'untied(bias=True)'])
+def test_bounded_logits(text):
+  """From those of the model without a bound, and the loss from them."""
+  plain = tiny.model(output=text, num_layers=1)
+  bound = text.replace(')', ', softcap=0.3)').replace('(, ', '(')
+  model = plain.clone(output=bound)
+  params, batch = tiny.params(plain), tiny.batch(B, L, tiny.V)
+
+  def logits(model, params):
+    hidden = model.apply({'params': params}, batch['inputs']).hidden_BLD
+    return model.apply({'params': params}, hidden, method='logits')
+
+  expected = np.float64(jax.jit(functools.partial(logits, plain))(params))
+  expected = 0.3 * np.tanh(expected / 0.3)
+  found = jax.jit(functools.partial(logits, model))(params)
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+  loss = causal()(model).loss(params, batch, None).sum
+  ones = np.eye(tiny.V)
+  wanted = reference.cross_entropy(
+    expected, ones, batch['targets'], batch['weights']
+  )
+  np.testing.assert_allclose(loss, wanted, rtol=1e-5)

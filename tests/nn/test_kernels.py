@@ -66,7 +66,7 @@ def pattern(text):
   return spec.build('model.attention', text, PATTERNS)
 
 
-def results(text, inputs, attention='full', seen=EVERYTHING):
+def results(text, inputs, attention='full', seen=EVERYTHING, softcap=0.0):
   """The output, and the gradients of a function of it."""
   chosen, weight = backend(text), np.ones((B, L), bool)
   if seen.key_mask_BM is not None:
@@ -74,6 +74,7 @@ def results(text, inputs, attention='full', seen=EVERYTHING):
 
   def loss(q, k, v, seen):
     asked = Request(q, k, v, pattern(attention), seen, K**-0.5)
+    asked = asked._replace(softcap=softcap)
     out = backends.attend_rows(asked, backend=chosen)
     out *= weight[..., None, None]
     return jnp.sum(out**2), out
@@ -110,6 +111,15 @@ def test_splash_is_the_reference(text, attention, heads, seen):
   inputs = qkv(*heads)
   found = results(text, inputs, attention, SEEN[seen])
   check_equal(found, results('reference', inputs, attention, SEEN[seen]))
+
+
+@pytest.mark.parametrize('text', [SPLASH, UNFUSED])
+def test_splash_bounds_the_scores(text):
+  inputs = qkv(6, 2)
+  args = inputs, 'local(window=100)', SEEN['both']
+  expected = results('reference', *args, softcap=0.5)
+  check_equal(results(text, *args, softcap=0.5), expected)
+  assert not np.allclose(expected[0], results(text, *args)[0], atol=0.1)
 
 
 @pytest.mark.parametrize('fused_until', [0, L])

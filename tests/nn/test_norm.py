@@ -159,15 +159,21 @@ def test_rms_norm_gradient():
 
 
 @pytest.mark.parametrize(
-  'text, epsilon', [('rmsnorm', 1e-6), ('rmsnorm(epsilon=0.1)', 0.1)]
+  'text, epsilon, start',
+  [
+    ('rmsnorm', 1e-6, 1.0),
+    ('rmsnorm(epsilon=0.1)', 0.1, 1.0),
+    ('rmsnorm(plus_one=True)', 1e-6, 0.0),
+  ],
 )
-def test_rms_norm_module_owns_a_scale(text, epsilon):
+def test_rms_norm_module_owns_a_scale(text, epsilon, start):
   module = spec.build('model.norm', text, NORMS)()
   x, scale, _ = inputs(size=0.01)
   params = jax.jit(module.init)(jax.random.key(0), x)['params']
   assert {*params} == {'scale'}
   assert params['scale'].names == ('norm',)
-  np.testing.assert_array_equal(params['scale'].value, np.ones(D))
+  np.testing.assert_array_equal(params['scale'].value, np.full(D, start))
   y = jax.jit(module.apply)({'params': {'scale': scale}}, x)
-  expected = reference.rms_norm(np.float64(x), scale, epsilon=epsilon)
+  factor = scale + 1 - start
+  expected = reference.rms_norm(np.float64(x), factor, epsilon=epsilon)
   np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)

@@ -13,6 +13,7 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
+from gpt_jax.nn.masks import full, local
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.spec import UsageError
 from tests.support import reference
@@ -43,6 +44,7 @@ def make(text, d_model=D):
     ('learned', {'embed'}),
     ('sinusoidal', {'embed'}),
     ('rope', {'rotate'}),
+    ('rope(local_theta=100)', {'rotate', 'rotate_local'}),
     ('t5_bias', {'bias'}),
     ('alibi', {'bias'}),
     ('transformer_xl', {'relative'}),
@@ -52,6 +54,22 @@ def make(text, d_model=D):
 def test_hooks(text, hooks):
   used = {name for name, hook in build(text)._asdict().items() if hook}
   assert used == hooks
+
+
+def test_layers_with_a_window_turn_by_their_own_theta():
+  """And without the scaling of the others (Gemma 3)."""
+  scaled = build("rope(theta=5000, scaling='linear(3)')")
+  both = build("rope(theta=5000, scaling='linear(3)', local_theta=70)")
+  alone = build('rope(theta=70)')
+  x = np.float32(np.random.default_rng(0).normal(size=(B, L, 2, 8)))
+
+  def turned(position, pattern):
+    return jax.jit(position.rotation(pattern))(x, PLACES)
+
+  for pattern, same in ((full(), scaled), (local(3), alone)):
+    found = turned(both, pattern)
+    np.testing.assert_array_equal(found, turned(same, pattern))
+  assert scaled.rotation(local(3)) is scaled.rotation(full())
 
 
 @pytest.mark.parametrize('offset', [0, 2])

@@ -73,6 +73,17 @@ NEWER = {
     'attention_scale': 'by_layer',
     'output': "untied(bias=True, scale='rsqrt')",
   },
+  'gemma': {
+    **EVEN,
+    'position': "rope(scaling='linear(3)', local_theta=70)",
+    'attention_scale': 'rsqrt(size=3, softcap=2.0)',
+    'ffn': 'geglu_tanh',
+    'norm': 'rmsnorm(plus_one=True)',
+    'block': "sandwich(qk_norm='per_head')",
+    'bias': 'none',
+    'input': "tokens(scale='sqrt')",
+    'output': 'tied(softcap=3.0)',
+  },
   'transformer_xl': {
     **EVEN,
     'position': 'transformer_xl',

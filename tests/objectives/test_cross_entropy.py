@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from scipy import special
 
+from configs import base
+from gpt_jax import sharding
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
-from tests.support import reference
+from tests.support import reference, tiny
 
 # Odd sizes: one token, fewer and more tokens than columns, a long row.
 SIZES = [(1, 1, 1, 2), (2, 3, 5, 7), (3, 12, 13, 101), (2, 521, 5, 1009)]
@@ -254,6 +256,50 @@ def test_z_loss_gradient_is_a_central_difference():
   numeric = (loss(h) - loss(-h)) / (2 * h)
   analytic = np.sum(g_hidden * d_hidden) + np.sum(g_table * d_table)
   np.testing.assert_allclose(analytic, numeric, rtol=1e-4)
+
+
+def bounded(hidden, table, targets, weights, z_loss, softcap):
+  """`penalised` of softcap * tanh(logits / softcap), and its gradients."""
+  hidden, table = np.float64(hidden), np.float64(table)
+  tanh = np.tanh(hidden @ table.T / softcap)
+  # As if the bounded logits were hidden states, and the table all ones.
+  logits, ones = softcap * tanh, np.eye(len(table))
+  log_z = special.logsumexp(logits, axis=-1, keepdims=True)
+  delta = (1 + 2 * z_loss * log_z) * np.exp(logits - log_z)
+  delta -= ones[targets]
+  delta *= weights[..., None] * (1 - tanh**2)
+  gradients = delta @ table, np.einsum('blv,bld->vd', delta, hidden)
+  return penalised(logits, ones, targets, weights, z_loss), gradients
+
+
+# Of 7 tokens, four devices hold two each: the last of them is filled up.
+@pytest.mark.parametrize('sizes', [None, (1, 2, 4)])
+@pytest.mark.parametrize('z_loss', [0.0, 0.3])
+def test_bounded_logits(z_loss, sizes):
+  arrays = inputs(2, 3, 5, 7)
+  hidden, table, *rest = arrays
+
+  def total(hidden, table):
+    return penalised_cross_entropy(hidden, table, *rest, z_loss, 0.7)
+
+  def run():
+    found = jax.jit(lambda h, t: total(h, t))(hidden, table)
+    gradients = jax.jit(
+      jax.value_and_grad(lambda h, t: total(h, t), (0, 1), has_aux=True)
+    )(hidden, table)
+    return jax.device_get((found, *gradients))
+
+  if sizes is None:
+    found = run()
+  else:
+    rules = sharding.parse_rules(base.get_config().mesh.rules)
+    with sharding.use(tiny.make_mesh(*sizes), rules):
+      found = run()
+  wanted, wanted_gradients = bounded(*arrays, z_loss, 0.7)
+  np.testing.assert_allclose(found[0], wanted, rtol=1e-5)
+  np.testing.assert_allclose(found[1], wanted, rtol=1e-5)
+  for ours, theirs in zip(found[2], wanted_gradients, strict=True):
+    assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_without_z_loss_nothing_changes():

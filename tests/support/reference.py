@@ -102,7 +102,7 @@ def sees(pattern, i, j):
   return True
 
 
-def attend(q, k, v, sees, *, scale=None, bias=None):
+def attend(q, k, v, sees, *, scale=None, bias=None, softcap=None):
   """Vaswani et al. (2017), equation 1, for each row, head and query.
 
   Args:
@@ -112,6 +112,7 @@ def attend(q, k, v, sees, *, scale=None, bias=None):
     sees: function of row, query and key index.
     scale: of the scores; None: 1 / sqrt(K).
     bias: function of row, head, query and key index, added to the scores.
+    softcap: scores become softcap * tanh(scores / softcap); None: they do not.
 
   Returns:
     [B, L, H, K], zero for a query that sees nothing.
@@ -128,6 +129,8 @@ def attend(q, k, v, sees, *, scale=None, bias=None):
     scores = np.array([q[b, i, h] @ k[b, j, g] for j in keys]) * scale
     if bias is not None:
       scores += [bias(b, h, i, j) for j in keys]
+    if softcap is not None:
+      scores = softcap * np.tanh(scores / softcap)
     for p, j in zip(softmax(scores), keys, strict=True):
       out[b, i, h] += p * v[b, j, g]
   return out
@@ -138,8 +141,28 @@ def dense(p, x):
   return x @ p['kernel'] + p.get('bias', 0)
 
 
+def qk(p, name, x, heads, norm):
+  """Queries or keys; a norm of K features is each head's, else all heads'."""
+  y = dense(p[name], x)
+  apart = y.reshape(*x.shape[:2], heads, -1)
+  if f'{name}_norm' not in p:
+    return apart
+  if len(p[f'{name}_norm']['scale']) == apart.shape[-1]:
+    return normalize(p, f'{name}_norm', apart, norm)
+  return normalize(p, f'{name}_norm', y, norm).reshape(apart.shape)
+
+
 def self_attention(
-  p, x, *, heads, kv_heads, window=None, pattern=None, mask=None, **scores
+  p,
+  x,
+  *,
+  heads,
+  kv_heads,
+  window=None,
+  pattern=None,
+  mask=None,
+  norm=layer_norm,
+  **scores,
 ):
   """Attention of x to itself, causal unless the pattern says otherwise.
 
@@ -151,13 +174,14 @@ def self_attention(
     window: how many tokens are seen; None: all.
     pattern: see `sees`; None: what `window` says.
     mask: bool [B, L], False for padding.
+    norm: of queries and keys, where they have one.
     **scores: for `attend`.
   """
   B, L, _ = x.shape
   pattern = pattern or (('local', window) if window else ('full',))
   y = attend(
-    dense(p['query'], x).reshape(B, L, heads, -1),
-    dense(p['key'], x).reshape(B, L, kv_heads, -1),
+    qk(p, 'query', x, heads, norm),
+    qk(p, 'key', x, kv_heads, norm),
     dense(p['value'], x).reshape(B, L, kv_heads, -1),
     lambda b, i, j: sees(pattern, i, j) and (mask is None or mask[b, j]),
     **scores,
@@ -165,7 +189,7 @@ def self_attention(
   return dense(p['out'], y.reshape(B, L, -1))
 
 
-def cross_attention(p, x, memory, mask, *, heads, kv_heads, scale=None):
+def cross_attention(p, x, memory, mask, *, heads, kv_heads, **scores):
   """Attention of x [B, L, D] to what `mask` [B, M] leaves of memory."""
   (B, L, _), M = x.shape, memory.shape[1]
   y = attend(
@@ -173,7 +197,7 @@ def cross_attention(p, x, memory, mask, *, heads, kv_heads, scale=None):
     dense(p['key'], memory).reshape(B, M, kv_heads, -1),
     dense(p['value'], memory).reshape(B, M, kv_heads, -1),
     lambda b, i, j: mask[b, j],
-    scale=scale,
+    **scores,
   )
   return dense(p['out'], y.reshape(B, L, -1))
 
@@ -205,8 +229,9 @@ def block(
 ):
   """One layer; `kind` says where the norms stand.
 
-  'post' is GPT-1's, 'pre' GPT-2's, 'parallel' PaLM's (section 2); with `cross`
-  among the parameters the layer reads `memory` too.
+  'post' is GPT-1's, 'pre' GPT-2's, 'parallel' PaLM's (section 2); of 'pre' the
+  norms may stand before each sublayer, after it, or both. With `cross` among
+  the parameters the layer reads `memory` too.
   """
   heads = {name: attention[name] for name in ('heads', 'kv_heads')}
   heads['scale'] = attention.get('scale')
@@ -224,7 +249,9 @@ def block(
     return x + sublayers['attention'](h) + sublayers['ffn'](other)
   for name, sublayer in sublayers.items():
     if kind == 'pre':
-      x = x + sublayer(normalize(p, f'{name}_norm', x, norm))
+      before, after = f'{name}_norm', f'{name}_output_norm'
+      h = sublayer(normalize(p, before, x, norm) if before in p else x)
+      x = x + (normalize(p, after, h, norm) if after in p else h)
     else:
       x = normalize(p, f'{name}_norm', x + sublayer(x), norm)
   return x
