@@ -124,10 +124,11 @@ def piqa(
         yield pair(record, fields.label(record.where, record['label'], '01'))
       return
     if not labels:
-      found = files.find(path)[0]
-      labels = _LABELS_OF.sub('-labels.lst', found)
-      files = files._replace(folder='')
-      path = found
+      found = files.find(path)
+      if len(found) > 1:
+        raise UsageError(f'{path!r} matches {len(found)} files; name one')
+      path, files = found[0], files._replace(folder='')
+      labels = _LABELS_OF.sub('-labels.lst', path)
     numbers = files.text(labels).split()
     number = 0
     for number, record in enumerate(files.records(path), start=1):

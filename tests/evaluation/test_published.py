@@ -256,6 +256,9 @@ def test_piqa_as_its_leaderboard_has_it(tmp_path):
   put(tmp_path / 'own.lst', '0\n')
   call = "piqa(labels='own.lst', name='piqa')"
   assert measure(tmp_path, call)['eval/piqa/accuracy'] == 1
+  write(folder / 'd.jsonl', {'goal': 'Go', 'sol1': 'a', 'sol2': 'b'})
+  with pytest.raises(UsageError, match='matches 2 files; name one'):
+    measure(tmp_path, "piqa('physicaliqa-train-dev/d*.jsonl')")
 
 
 def test_wikitext_as_it_is_unpacked(tmp_path):
