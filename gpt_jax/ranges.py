@@ -70,6 +70,7 @@ Int32 = Annotated[int, whole(-INT32)]
 Int64 = Annotated[int, whole(-INT64, INT64)]
 Count = Annotated[int, whole(1)]
 Whole = Annotated[int, whole(0)]
+Port = Annotated[int, whole(0, 2**16 - 1)]
 # jax.random.key drops what lies beyond 32 bits.
 Seed = Annotated[int, whole(0, 2**32 - 1)]
 Bytes = Annotated[int, whole(0, INT64)]

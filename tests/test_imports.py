@@ -21,7 +21,7 @@ FLOORS = (
   ('runtime',),
   ('checkpoints',),
   ('training',),
-  ('finetuning', 'evaluation', 'benchmarks', 'planning'),
+  ('finetuning', 'evaluation', 'benchmarks', 'planning', 'serving'),
   ('plots',),
   ('cli',),
   ('commands',),

@@ -11,7 +11,9 @@ import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.decoding import sample
+from gpt_jax.decoding import programs
+from gpt_jax.decoding.engine import Engine, Request
+from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import causal
 from gpt_jax.training.state import init_params
@@ -26,46 +28,27 @@ class Decoder:
   def __init__(self, config: Config, num_kv_heads: int):
     """Fills half of the context with the prompts."""
     model: Any = {**config.model, 'num_kv_heads': num_kv_heads}
-    self._model = Transformer(**model)
+    decoder = Transformer(**model)
     key = jax.random.key(config.seed)
-    objective = causal()(self._model)
+    objective = causal()(decoder)
     params = jax.jit(lambda key: init_params(objective, key))(key)
-    self._model, self._params = sample.in_place(self._model, params)
-    self._sampler = sample.Sampler(temperature=0)
-    self._key = key
     rows = config_lib.ramp(config).stages[-1].rows
+    self._engine = Engine(decoder, params, slots=rows)
     length = config.model.context_length // 2
-    self._position = np.full(rows, length)
     prompts = np.random.default_rng(0).integers(
       config.model.vocab_size, size=(rows, length)
     )
-    self._token, self._caches = sample.prefill(
-      self._params,
-      prompts.astype(np.int32),
-      self._position,
-      key,
-      model=self._model,
-      sampler=self._sampler,
-      capacity=config.model.context_length,
-    )
-    self.cache_bytes = sum(x.nbytes for x in jax.tree.leaves(self._caches))
+    for ids in prompts.tolist():
+      self._engine.add(Request(ids, length, Sampler(temperature=0)))
+    self._engine.step()
+    self.cache_bytes = self._engine.cache_bytes
     self.seconds: list[float] = []
 
   def step(self) -> None:
     """Decodes one token per row and fetches the ids."""
     start = time.perf_counter()
-    self._token, self._caches = sample.decode_step(
-      self._params,
-      self._caches,
-      self._token,
-      self._position,
-      self._key,
-      model=self._model,
-      sampler=self._sampler,
-    )
-    np.asarray(self._token)
+    self._engine.step()
     self.seconds.append(time.perf_counter() - start)
-    self._position = self._position + 1
 
 
 def measure(config: Config, steps: int) -> dict:
@@ -78,7 +61,7 @@ def measure(config: Config, steps: int) -> dict:
     for decoder in decoders.values():
       decoder.step()
   rows = config_lib.ramp(config).stages[-1].rows
-  decode_step: Any = sample.decode_step
+  decode_step: Any = programs.decode_step
   return {
     'rows': rows,
     'prompt_tokens': config.model.context_length // 2,

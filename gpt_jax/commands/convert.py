@@ -186,7 +186,12 @@ def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
     if tokenizer and not isinstance(model, hf.Imported):
       eos_id = tokenizer.eos_id
       options = {'bos_token_id': eos_id, 'eos_token_id': eos_id}
-    tuned = heads.exported(parts.config, params.get('heads'), options)
+    tuned = heads.exported(
+      parts.config,
+      params.get('heads'),
+      options,
+      before=tokenizer.special.prompt_start if tokenizer else (),
+    )
     if tuned.heads is not None:
       params['heads'] = tuned.heads
     names = _VOCABULARIES.keys() & contents.keys()

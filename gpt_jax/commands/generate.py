@@ -18,8 +18,9 @@ import json
 from absl import flags
 
 from gpt_jax import cli, ranges
+from gpt_jax.decoding.programs import in_place
 from gpt_jax.decoding.prompt import continue_prompt
-from gpt_jax.decoding.sample import in_place
+from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
 
@@ -78,9 +79,7 @@ def main(args: cli.Args) -> None:
       trained.tokenizer,
       prompt,
       max_tokens=args.max_tokens,
-      temperature=args.temperature,
-      top_k=args.top_k,
-      top_p=args.top_p,
+      sampler=Sampler(args.temperature, args.top_k, args.top_p),
       seed=args.seed,
       num_samples=args.num_samples,
       stop=args.stop,

@@ -64,13 +64,20 @@ def best_step(config: Config, workdir: str) -> int | None:
     ) from e
 
 
-def exported(config: Config, heads: Any, options: dict[str, Any]) -> Exported:
+def exported(
+  config: Config,
+  heads: Any,
+  options: dict[str, Any],
+  *,
+  before: tuple[int, ...] = (),
+) -> Exported:
   """What to write of a fine-tuned model, or of any other.
 
   Args:
     config: of the run, resolved.
     heads: `params['heads']`; None: there are none.
     options: of config.json for any model of ours: `eos_token_id` pads.
+    before: ids that the tokenizer puts before a text.
 
   Raises:
     UsageError: no class of transformers computes this.
@@ -79,8 +86,13 @@ def exported(config: Config, heads: Any, options: dict[str, Any]) -> Exported:
   if heads is None:
     return Exported('lm', options)
   tuned, kind = config.finetune, call.name
-  special = Special.after(tuned.vocab_size)
-  told = {f'{n}_token_id': int(i) for n, i in special._asdict().items()}
+  special = Special.after(tuned.vocab_size, before)
+  told: dict[str, Any] = {
+    'before_token_ids': [*special.before],
+    'start_token_id': special.start,
+    'delimiter_token_id': special.delimiter,
+    'extract_token_id': special.extract,
+  }
   kernel = np.asarray(heads['score']['kernel'])
   if kind == 'choice':
     bias = np.zeros(1, np.float32)  # W_y has none

@@ -5,13 +5,16 @@
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import BERT
 from gpt_jax.hf.falcon import FALCON
+from gpt_jax.hf.gemma import GEMMA2, GEMMA3_TEXT
 from gpt_jax.hf.gpt2 import GPT2
 from gpt_jax.hf.gpt_neo import GPT_NEO
 from gpt_jax.hf.gpt_neox import GPT_NEOX
 from gpt_jax.hf.gptj import GPTJ
 from gpt_jax.hf.llama import LLAMA, MISTRAL
 from gpt_jax.hf.mixtral import MIXTRAL
+from gpt_jax.hf.olmo2 import OLMO2
 from gpt_jax.hf.openai_gpt import OPENAI_GPT
+from gpt_jax.hf.qwen3 import QWEN3
 from gpt_jax.hf.switch_transformers import SWITCH_TRANSFORMERS
 from gpt_jax.hf.t5 import T5
 from gpt_jax.hf.transfo_xl import TRANSFO_XL
@@ -28,6 +31,10 @@ FAMILIES: dict[str, Family] = {
     LLAMA,
     MISTRAL,
     MIXTRAL,
+    QWEN3,
+    OLMO2,
+    GEMMA2,
+    GEMMA3_TEXT,
     FALCON,
     BERT,
     T5,

@@ -14,7 +14,8 @@ from gpt_jax.hf.base import (
   linear,
   norm,
 )
-from gpt_jax.hf.parts import qkv, tables
+from gpt_jax.hf.parts import LAYER as LAYER
+from gpt_jax.hf.parts import gated, qkv, tables
 from gpt_jax.nn.transformer import Transformer
 
 # HF's names of activations -> our `model.ffn`, which multiplies by them.
@@ -30,10 +31,8 @@ GATED = {
   'linear': 'bilinear',
 }
 
-LAYER = 'model.layers.{layer}'
-
 # (attention_bias, mlp_bias)
-_BIASES = {
+BIASES = {
   (False, False): 'none',
   (False, True): 'where(ffn=True)',
   (True, False): 'where(qkv=True, out=True)',
@@ -44,15 +43,29 @@ _BIASES = {
 def shared_fields(
   options: Options,
   default_kv_heads: int | None = None,
-  default_theta: float = rope.THETA,
+  *,
+  default_head_size: int | None = None,
+  default_tied: bool = False,
+  position: str | None = None,
+  activation: tuple[str, str] = ('hidden_act', 'silu'),
 ) -> dict[str, Any]:
-  """What LLaMA and its descendants call by the same names."""
+  """What LLaMA and its descendants call by the same names.
+
+  Args:
+    options: of config.json.
+    default_kv_heads: None: as many as of queries.
+    default_head_size: None: hidden_size / num_attention_heads.
+    default_tied: whether the output reads the token embeddings.
+    position: `model.position`; None: LLaMA's.
+    activation: what the option is called, and its default.
+  """
   d_model = options.size('hidden_size')
   num_heads = options.size('num_attention_heads')
-  head_size = options.size('head_dim', d_model // num_heads)
+  by_width = d_model // num_heads
+  head_size = options.size('head_dim', default_head_size or by_width)
   if head_size % 2:
     raise options.fail('head_dim', f'{head_size} features do not form pairs')
-  tied = options.flag('tie_word_embeddings', False)
+  tied = options.flag('tie_word_embeddings', default_tied)
   dropout = options.number('attention_dropout', 0.0)
   groups = options.size('num_key_value_heads', default_kv_heads or num_heads)
   if num_heads % groups:
@@ -67,8 +80,8 @@ def shared_fields(
     'num_kv_heads': groups,
     'head_size': head_size,
     'd_ff': options.size('intermediate_size'),
-    'position': rope.read(options, default_theta),
-    'ffn': options.choice('hidden_act', GATED, 'silu'),
+    'position': position or rope.read(options),
+    'ffn': options.choice(activation[0], GATED, activation[1]),
     'norm': f'rmsnorm(epsilon={options.number("rms_norm_eps", 1e-6)})',
     'block': 'pre',
     'output': 'tied' if tied else 'untied',
@@ -81,7 +94,7 @@ def _llama_fields(options: Options) -> dict[str, Any]:
   ffn = options.flag('mlp_bias', False)
   return shared_fields(options) | {
     'context_length': options.size('max_position_embeddings', 2048),
-    'bias': _BIASES[attention, ffn],
+    'bias': BIASES[attention, ffn],
   }
 
 
@@ -122,7 +135,7 @@ def shared_options(model: Transformer) -> dict[str, Any]:
 
 
 def _llama_options(model: Transformer) -> dict[str, Any]:
-  attention, ffn = _biases(model)
+  attention, ffn = biases(model)
   return {
     **shared_options(model),
     'attention_bias': attention,
@@ -136,7 +149,7 @@ def _mistral_options(model: Transformer) -> dict[str, Any]:
   return {**shared_options(model), 'sliding_window': window}
 
 
-def _biases(model: Transformer) -> tuple[bool, bool]:
+def biases(model: Transformer) -> tuple[bool, bool]:
   """Whether attention has biases, and the feed-forward layer."""
   bias = choice(model, 'bias')
   everywhere = bias.name == 'all'
@@ -144,14 +157,8 @@ def _biases(model: Transformer) -> tuple[bool, bool]:
 
 
 def _tensors(model: Transformer) -> list[Tensor]:
-  attention, ffn = _biases(model)
-  mlp = f'{LAYER}.mlp'
-  return [
-    *shared_tensors(model, attention),
-    *linear('layer/ffn/gate', f'{mlp}.gate_proj', ffn),
-    *linear('layer/ffn/in', f'{mlp}.up_proj', ffn),
-    *linear('layer/ffn/out', f'{mlp}.down_proj', ffn),
-  ]
+  attention, ffn = biases(model)
+  return [*shared_tensors(model, attention), *gated(bias=ffn)]
 
 
 def shared_tensors(model: Transformer, bias: bool) -> list[Tensor]:

@@ -4,7 +4,7 @@
 
 from typing import Any
 
-from gpt_jax.hf import routers
+from gpt_jax.hf import rope, routers
 from gpt_jax.hf.base import Family, Options, Tensor, choice, linear
 from gpt_jax.hf.llama import (
   BUFFERS,
@@ -28,7 +28,8 @@ def _fields(options: Options) -> dict[str, Any]:
   if window is not None:
     window = options.size('sliding_window')
   kv_heads = None if options.has('num_key_value_heads') else 8
-  fields = shared_fields(options, kv_heads, default_theta=1e6)
+  position = rope.read(options, default_theta=1e6)
+  fields = shared_fields(options, kv_heads, position=position)
   return fields | {
     'context_length': options.size('max_position_embeddings', 131_072),
     'attention': 'full' if window is None else f'local(window={window})',

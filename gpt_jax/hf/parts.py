@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of the tables that several families have."""
 
-from gpt_jax.hf.base import Tensor, choice, linear, same
+from gpt_jax.hf.base import Tensor, choice, linear, norm, same
 from gpt_jax.nn.transformer import Transformer
+
+# Of LLaMA and its descendants.
+LAYER = 'model.layers.{layer}'
 
 
 def rates(*, embedding: float, residual: float, attention: float) -> str:
@@ -33,4 +36,22 @@ def qkv(
     tensor
     for ours, theirs in parts
     for tensor in linear(f'{path}/{ours}', f'{name}.{theirs}', bias)
+  ]
+
+
+def qk_norms() -> list[Tensor]:
+  """The norms of queries and keys of LLaMA's descendants."""
+  return [
+    *norm('layer/attention/query_norm', f'{LAYER}.self_attn.q_norm', False),
+    *norm('layer/attention/key_norm', f'{LAYER}.self_attn.k_norm', False),
+  ]
+
+
+def gated(*, bias: bool) -> list[Tensor]:
+  """The feed-forward layer of LLaMA and its descendants."""
+  mlp = f'{LAYER}.mlp'
+  return [
+    *linear('layer/ffn/gate', f'{mlp}.gate_proj', bias),
+    *linear('layer/ffn/in', f'{mlp}.up_proj', bias),
+    *linear('layer/ffn/out', f'{mlp}.down_proj', bias),
   ]

@@ -15,6 +15,8 @@ from gpt_jax.hf.base import Options, choice
 from gpt_jax.nn.transformer import Transformer
 
 THETA = 10_000.0
+# Of layers: those that see all, and those with a window.
+_KINDS = ('full_attention', 'sliding_attention')
 
 
 def read(
@@ -30,7 +32,44 @@ def read(
     default_fraction: the same, of each head's features that turn; None: the
       family always turns whole heads.
   """
-  rope = values(options)
+  return _read(values(options), options, default_theta, default_fraction)
+
+
+def read_with_local(options: Options, default_theta: float) -> str:
+  """The same where layers with a window have a base of their own (Gemma 3).
+
+  Since 5.0 `rope_parameters` has an object for each kind of layer; before, the
+  base of those with a window stood in `rope_local_base_freq`.
+  """
+  kinds = options.get('rope_parameters', {})
+  if not isinstance(kinds, dict) or any(
+    not isinstance(kinds.get(kind, {}), dict) for kind in (*kinds, *_KINDS)
+  ):
+    raise options.fail('rope_parameters', 'must hold an object for each kind')
+  if unknown := {*kinds} - {*_KINDS}:
+    raise options.fail(
+      'rope_parameters', f'{sorted(unknown)[0]} is no kind of layer'
+    )
+  older = options.get('rope_scaling', {})
+  if not isinstance(older, dict):
+    raise options.fail('rope_scaling', 'must be an object')
+  full = Options({**kinds.get(_KINDS[0], {}), **older})
+  local = Options(kinds.get(_KINDS[1], {}))
+  local.only('rope_type', 'default')
+  local.only('partial_rotary_factor', 1.0)
+  theta = options.number('rope_local_base_freq', THETA)
+  theta = local.number('rope_theta', theta)
+  call = _read(full, options, default_theta, None)
+  return f'{call.removesuffix(")")}, local_theta={theta})'
+
+
+def _read(
+  rope: Options,
+  options: Options,
+  default_theta: float,
+  default_fraction: float | None,
+) -> str:
+  """A `rope` from its own options and all."""
   theta = rope.number('rope_theta', options.number('rope_theta', default_theta))
   if default_fraction is None:
     for where in (options, rope):
@@ -148,6 +187,22 @@ def write(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
     'rotary_pct': position.kwargs['fraction'],
     'rope_scaling': {**parameters, **fraction} if scaling else None,
     'rope_parameters': {**parameters, **fraction},
+  }
+
+
+def write_with_local(model: Transformer) -> dict[str, Any]:
+  """The options that `read_with_local` understands."""
+  written, position = write(model), choice(model, 'position')
+  if not written:
+    return {}
+  # HF's default where layers with a window turn as the others do.
+  theta = position.kwargs['local_theta'] or THETA
+  local = {'rope_theta': theta, 'rope_type': 'default'}
+  kinds = zip(_KINDS, (written['rope_parameters'], local), strict=True)
+  return {
+    **written,
+    'rope_local_base_freq': theta,
+    'rope_parameters': dict(kinds),
   }
 
 

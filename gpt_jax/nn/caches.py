@@ -3,10 +3,14 @@
 """Empty caches and memories of a model, for `Transformer.__call__`."""
 
 import functools
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.nn import layout
 from gpt_jax.nn.context import KVCache, SegmentMemory
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
@@ -40,6 +44,64 @@ def init_caches(
     cache(length, cache(memory_length, None) if memory_length else None)
     for _ in range(entries)
   )
+
+
+def constrain(caches: Caches) -> Caches:
+  """Splits them as `mesh.rules` say: by rows, and by key/value heads."""
+  return jax.tree.map(_constrain, caches)
+
+
+def take_rows(
+  caches: Caches, index_B: np.ndarray, length: int, memory_length: int = 0
+) -> Caches:
+  """Some rows of the caches of a separate model, with other numbers of slots.
+
+  What stood in slots that are no more is lost; new slots hold zeros.
+  """
+
+  def take(cache: Any, length: int, cross: KVCache | None) -> KVCache:
+    key, value = (_take(x, index_B, length=length) for x in cache[:2])
+    return KVCache(key, value, cross)
+
+  out = []
+  for cache in caches:
+    assert isinstance(cache, KVCache)
+    cross = cache.cross and take(cache.cross, memory_length, None)
+    out.append(take(cache, length, cross))
+  return tuple(out)
+
+
+def put_rows(
+  caches: Caches, rows_B: np.ndarray, new: Caches, index_B: np.ndarray
+) -> Caches:
+  """Replaces some rows, in the memory of `caches`.
+
+  Args:
+    caches: of a separate model.
+    rows_B: which rows are replaced; numbers past the last mean none.
+    new: has what they are replaced by, in no more slots.
+    index_B: the row of `new` for each.
+  """
+  return jax.tree.map(lambda x, y: _put(x, rows_B, y, index_B), caches, new)
+
+
+# One array at a time: most have the same shape, so that little is compiled.
+@functools.partial(jax.jit, static_argnames='length')
+def _take(x_BMGK, index_B, *, length):
+  taken = x_BMGK[index_B, :length]
+  more = length - taken.shape[1]
+  return _constrain(jnp.pad(taken, ((0, 0), (0, more), (0, 0), (0, 0))))
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _put(x_BMGK, rows_B, new_BMGK, index_B):
+  M = new_BMGK.shape[1]
+  new_BMGK = new_BMGK[index_B]
+  return _constrain(x_BMGK.at[rows_B, :M].set(new_BMGK, mode='drop'))
+
+
+def _constrain(x_BMGK: jax.Array) -> jax.Array:
+  return layout.constrain(x_BMGK, ('batch', None, 'kv_heads', None))
 
 
 def init_memories(model: Transformer, batch_size: int) -> Caches:

@@ -7,6 +7,7 @@ One period of it is compiled once and scanned, so that compile time does not
 grow with the number of layers; its parameters carry a leading axis `layers`.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -131,15 +132,20 @@ class Stack(nn.Module):
     return x_BLD, tuple(out)
 
 
-def separate(params: Any) -> Any:
-  """Parameters of a model with a stack, for the same with `loop=SEPARATE`."""
+def separate(
+  params: Any, part: Callable[[Any, int], Any] = operator.getitem
+) -> Any:
+  """Parameters of a model with a stack, for the same with `loop=SEPARATE`.
+
+  `part` is what becomes of a stacked leaf in each of its periods.
+  """
   out = dict(params)
   for name in ('decoder', 'encoder'):
     if name in out:
       stacked = out[name]['periods']
       num_periods = jax.tree.leaves(stacked)[0].shape[0]
       out[name] = {
-        f'period_{i}': jax.tree.map(lambda x, i=i: x[i], stacked)
+        f'period_{i}': jax.tree.map(lambda x, i=i: part(x, i), stacked)
         for i in range(num_periods)
       }
   return out

@@ -411,9 +411,9 @@ def test_benchmark_of_experts_needs_some(capsys):
 
 def test_decoding_compiles_once(capsys):
   # The steps before the clock starts, and those after, of two models.
-  from gpt_jax.decoding import sample
+  from gpt_jax.decoding import programs
 
-  before = sample.decode_step._cache_size()
+  before = programs.decode_step._cache_size()
   flags = [
     f'--config={ROOT}/configs/benchmark.py:decode',
     '--config.model.num_layers=2',
@@ -425,7 +425,7 @@ def test_decoding_compiles_once(capsys):
     '--steps=7',
   ]
   assert main(['benchmark', *flags]) == 0
-  assert sample.decode_step._cache_size() == before + 2
+  assert programs.decode_step._cache_size() == before + 2
   assert 'one head: ' in capsys.readouterr().out
 
 

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.decoding import sample
-from gpt_jax.decoding.sample import Sampler
+from gpt_jax.decoding import programs, sample
+from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.nn.caches import init_caches
-from tests.support import reference, tiny
+from tests.support import tiny
 
-B, V, CONTEXT = tiny.B, tiny.V, tiny.MODEL['context_length']
+B, CONTEXT = tiny.B, tiny.MODEL['context_length']
 GREEDY = Sampler(temperature=0)
 ATTENTION = 'full, local(window=3)'
 # In lengths that are padded to 1, 4 and 8, and some of which are powers of 2.
@@ -158,9 +158,7 @@ def test_stop_ids_end_a_row_and_not_the_others():
       expected.append(ids[: min(ends, default=5)])
     assert {len(ids) for ids in expected} != {5}
     lengths.add(tuple(len(ids) for ids in expected))
-    compiled = sample.decode_step._cache_size()
     assert generate(PROMPTS, stop_ids=stops) == expected
-    assert sample.decode_step._cache_size() == compiled
   assert len(lengths) == 3
 
 
@@ -203,117 +201,8 @@ def test_each_token_is_a_new_draw():
   assert all(len({*ids}) > 4 for ids in found)
 
 
-# The sampler -------------------------------------------------------------
-
-DRAWS = 20_011
-# Not sorted, the differences large enough to tell the tokens apart.
-LOGITS = np.float32([0.3, -1.0, 1.7, 0.9, -0.4, 1.2, -2.2])
-
-
-def frequencies(sampler, logits=LOGITS):
-  rows = np.broadcast_to(logits, (DRAWS, len(logits)))
-  ids = jax.jit(sampler.__call__)(rows, jax.random.key(0))
-  assert ids.shape == (DRAWS,)
-  return np.bincount(ids, minlength=len(logits)) / DRAWS
-
-
-def assert_drawn_from(found, probs):
-  """Nothing outside the support; the rest within 5 standard errors."""
-  np.testing.assert_array_equal(found[probs == 0], 0)
-  errors = np.sqrt(probs * (1 - probs) / DRAWS)
-  assert np.all(np.abs(found - probs) <= 5 * errors + 1e-12)
-
-
-def restricted(probs, kept):
-  out = np.zeros_like(probs)
-  out[kept] = probs[kept] / probs[kept].sum()
-  return out
-
-
-@pytest.mark.parametrize('temperature', [0.5, 1.0, 2.5])
-def test_temperature(temperature):
-  probs = reference.softmax(np.float64(LOGITS) / temperature)
-  assert_drawn_from(frequencies(Sampler(temperature)), probs)
-
-
-@pytest.mark.parametrize('top_k', [1, 3, 7, 100])
-def test_top_k(top_k):
-  probs = reference.softmax(np.float64(LOGITS) / 0.7)
-  kept = np.argsort(-LOGITS)[:top_k]
-  found = frequencies(Sampler(0.7, top_k=top_k))
-  assert_drawn_from(found, restricted(probs, kept))
-
-
-# The sorted probabilities sum to .42, .67, .86, .97 and so on.
-@pytest.mark.parametrize(
-  'top_p, num_kept', [(0.0, 1), (0.3, 1), (0.5, 2), (0.8, 3), (0.9, 4), (1, 7)]
-)
-def test_top_p(top_p, num_kept):
-  probs = reference.softmax(np.float64(LOGITS))
-  order = np.argsort(-probs)
-  reached = np.cumsum(probs[order])
-  assert num_kept == 7 or num_kept == 1 + np.sum(reached < top_p)
-  found = frequencies(Sampler(top_p=top_p))
-  assert_drawn_from(found, restricted(probs, order[:num_kept]))
-
-
-def test_top_p_is_taken_of_what_top_k_left():
-  """Of the best three, renormalised to .49, .29 and .22, two reach 0.75."""
-  probs = reference.softmax(np.float64(LOGITS))
-  order = np.argsort(-probs)
-  of_three = probs[order[:3]] / probs[order[:3]].sum()
-  assert of_three[:1].sum() < 0.75 < of_three[:2].sum()
-  assert probs[order[:2]].sum() < 0.75
-  found = frequencies(Sampler(top_k=3, top_p=0.75))
-  assert_drawn_from(found, restricted(probs, order[:2]))
-
-
-def test_temperature_zero_takes_the_best():
-  rows = np.random.default_rng(0).normal(size=(5, V)).astype(np.float32)
-  found = GREEDY(rows, jax.random.key(0))
-  np.testing.assert_array_equal(found, np.argmax(rows, axis=-1))
-
-
-def test_rows_are_restricted_each_by_itself():
-  rows = np.stack([LOGITS, LOGITS[::-1]])
-  for seed in range(7):
-    found = Sampler(top_k=1)(rows, jax.random.key(seed))
-    np.testing.assert_array_equal(found, [2, 4])
-
-
-# Caches ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-  'length, longest, slots',
-  [
-    *((1, 8192, 64), (64, 8192, 64), (65, 8192, 128), (512, 8192, 512)),
-    *((513, 8192, 1024), (1025, 8192, 1536), (8000, 8192, 8192)),
-    *((70, 100, 100), (13, 13, 13)),
-  ],
-)
-def test_a_cache_has_the_size_of_what_it_holds(length, longest, slots):
-  assert sample.bucket(length, longest) == slots
-
-
-def test_the_declared_context_costs_nothing():
-  """The programs of a model that could read far more are no larger."""
-  long = model().clone(context_length=4099, position='none')
-  form, weights = sample.in_place(long, tiny.params(long))
-  _, caches = sample.prefill(
-    weights,
-    np.array([[5, 3, 1]]),
-    np.array([3]),
-    jax.random.key(0),
-    model=form,
-    sampler=GREEDY,
-    capacity=sample.bucket(3 + 5, long.context_length),
-  )
-  assert {x.shape[-3] for x in jax.tree.leaves(caches)} == {64}
-
-
 def test_prompts_are_read_in_blocks(monkeypatch):
   """Rows end in the first, the second and the third block of three tokens."""
   expected = generate(PROMPTS)
-  monkeypatch.setattr(sample, 'BLOCK', 3)
+  monkeypatch.setattr(programs, 'BLOCK', 3)
   assert generate(PROMPTS) == expected

@@ -1,0 +1,241 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What decoding compiles: one program for each size of a batch.
+
+Sizes are few: rows are padded to `num_rows`, prompts to `width`, caches to
+`bucket`.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from gpt_jax.decoding import sampler
+from gpt_jax.decoding.sampler import Samplers
+from gpt_jax.nn import caches as caches_lib
+from gpt_jax.nn.stack import SEPARATE, Caches, separate
+from gpt_jax.nn.transformer import DTYPES, Transformer
+
+# Prompts are read in blocks of this many tokens: a longer one takes more calls
+# of one program, not a program of its own.
+BLOCK = 256
+# Shorter prompts are not worth a program of their own.
+SHORTEST = 16
+
+
+class Rows(NamedTuple):
+  """What is asked of the rows of a batch.
+
+  Attributes:
+    samplers: draw their tokens.
+    start_B: length of each prompt, where the first drawn token stands.
+    num_memory_B: length of each source, of an encoder-decoder.
+  """
+
+  samplers: Samplers
+  start_B: np.ndarray
+  num_memory_B: np.ndarray
+
+
+class Prefilled(NamedTuple):
+  """Rows whose prompts were read: their last hidden states, their caches."""
+
+  last_BD: jax.Array
+  caches: Caches
+
+
+def in_place(model: Transformer, params: Any) -> tuple[Transformer, Any]:
+  """The model and its parameters in the form that `decode_step` is fast in.
+
+  A stack of layers would be sliced, and its caches copied, in each step. Called
+  with what it returned, it returns that.
+  """
+  if model.loop == SEPARATE:
+    return model, params
+
+  split = jax.jit(separate, out_shardings=_separate_shardings(params))
+  return model.clone(loop=SEPARATE, remat='none'), split(params)
+
+
+def _separate_shardings(params: Any) -> Any:
+  """Each slice of a stack lies on the mesh as the stack does; or None."""
+  placed = [getattr(x, 'sharding', None) for x in jax.tree.leaves(params)]
+  if not all(isinstance(x, NamedSharding) for x in placed):
+    return None
+  shardings = separate(
+    params,
+    lambda x, i: NamedSharding(
+      x.sharding.mesh, PartitionSpec(*x.sharding.spec[1:])
+    ),
+  )
+  return jax.tree.map(lambda x: getattr(x, 'sharding', x), shardings)
+
+
+def bucket(length: int, longest: int) -> int:
+  """Slots of a cache for `length` tokens: few sizes are ever compiled.
+
+  Powers of two from 64 to 512, and multiples of 512; at most `longest`.
+  """
+  size = 1 << max(6, (length - 1).bit_length())
+  if size > 512:
+    size = -(-length // 512) * 512
+  return min(size, longest)
+
+
+def width(length: int, longest: int) -> int:
+  """Length that a prompt is padded to: a power of two, or whole blocks."""
+  size = max(1 << max(length - 1, 0).bit_length(), SHORTEST)
+  if size > BLOCK:
+    size = -(-length // BLOCK) * BLOCK
+  return min(size, longest)
+
+
+def num_rows(rows: int, most: int) -> int:
+  """Rows that a batch is padded to: a power of two, at most `most`."""
+  return min(1 << (rows - 1).bit_length(), most)
+
+
+def prefill(
+  params: Any,
+  prompts: Sequence[Sequence[int]],
+  memory_BMD: jax.Array | None = None,
+  mask_BM: np.ndarray | None = None,
+  *,
+  model: Transformer,
+) -> Prefilled:
+  """Reads prompts into new caches, which have room for their padding.
+
+  Args:
+    params: of `in_place`.
+    prompts: ids, at least one each.
+    memory_BMD: of `encode`, whose keys and values the caches take, too.
+    mask_BM: bool, False for padding of `memory_BMD`.
+    model: of `in_place`.
+  """
+  tokens_BL, lengths_B = pad(prompts, model.context_length)
+  B, L = tokens_BL.shape
+  M = 0 if memory_BMD is None else memory_BMD.shape[1]
+  capacity = bucket(L, model.context_length)
+  caches = caches_lib.init_caches(model, B, capacity, M)
+  last_BD = jnp.zeros((B, model.d_model), DTYPES[model.dtype])
+  for start in range(0, L, BLOCK):
+    last_BD, caches = _read_block(
+      params,
+      caches,
+      tokens_BL[:, start : start + BLOCK],
+      start,
+      lengths_B,
+      last_BD,
+      # Later blocks find its keys and values in the caches.
+      None if start else memory_BMD,
+      mask_BM,
+      model=model,
+    )
+  return Prefilled(last_BD, caches)
+
+
+def pad(
+  rows: Sequence[Sequence[int]], longest: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Ids [B, L], filled up with zeros to a `width`, and the lengths [B]."""
+  lengths_B = np.array([len(row) for row in rows])
+  assert lengths_B.min() > 0 and lengths_B.max() <= longest
+  ids_BL = np.zeros((len(rows), width(int(lengths_B.max()), longest)), np.int32)
+  for padded_L, row in zip(ids_BL, rows, strict=True):
+    padded_L[: len(row)] = row
+  return ids_BL, lengths_B
+
+
+@functools.partial(jax.jit, static_argnames='model')
+def encode(params, tokens_BM, mask_BM, *, model):
+  """Runs the encoder of an encoder-decoder."""
+  return model.apply({'params': params}, tokens_BM, mask_BM, method='encode')
+
+
+@functools.partial(
+  jax.jit, static_argnames='model', donate_argnames=('caches', 'last_BD')
+)
+def _read_block(
+  params,
+  caches,
+  tokens_BL,
+  start,
+  lengths_B,
+  last_BD,
+  memory_BMD,
+  mask_BM,
+  *,
+  model,
+):
+  """Reads tokens from `start` on; keeps the state where a row ends."""
+  B, L = tokens_BL.shape
+  positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
+  out = model.apply(
+    {'params': params},
+    tokens_BL,
+    positions_BL,
+    caches,
+    memory_BMD=memory_BMD,
+    encoder_mask_BM=mask_BM,
+  )
+  at_B = lengths_B - 1 - start
+  inside_B = (at_B >= 0) & (at_B < L)
+  index = jnp.clip(at_B, 0, L - 1)[:, None, None]
+  found_BD = jnp.take_along_axis(out.hidden_BLD, index, axis=1)[:, 0]
+  last_BD = jnp.where(inside_B[:, None], found_BD, last_BD)
+  return last_BD, caches_lib.constrain(out.caches)
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'how'))
+def first_draw(params, last_XD, index_B, seen_BV, rows, *, model, how):
+  """The first token of each row, of whose prompt's state `index_B` says."""
+  logits_XV = model.apply({'params': params}, last_XD, method='logits')
+  logits_BV = logits_XV[index_B]
+  if seen_BV is not None:
+    logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
+  first_B = jnp.zeros_like(rows.start_B)
+  return sampler.draw(logits_BV, rows.samplers, first_B, how)
+
+
+@functools.partial(
+  jax.jit, static_argnames=('model', 'how'), donate_argnames='caches'
+)
+def decode_step(
+  params, caches, token_B, position_B, seen_BV, rows, *, model, how
+):
+  """Reads one token of each row and draws the next.
+
+  Args:
+    params: of `in_place`.
+    caches: of the positions before; their memory is used again.
+    token_B: drawn last.
+    position_B: where it stands.
+    seen_BV: bool, the tokens before it; None: no row has a penalty.
+    rows: what is asked of them.
+    model: of `in_place`.
+    how: see `sampler.method`.
+
+  Returns:
+    The drawn tokens [B], the caches, and `seen_BV` with `token_B`.
+  """
+  mask_BM = None
+  if caches[0].cross is not None:
+    slots_M = jnp.arange(caches[0].cross.key_BMGK.shape[1])
+    mask_BM = slots_M[None] < rows.num_memory_B[:, None]
+  variables = {'params': params}
+  tokens_BL, positions_BL = token_B[:, None], position_B[:, None]
+  out = model.apply(
+    variables, tokens_BL, positions_BL, caches, encoder_mask_BM=mask_BM
+  )
+  logits_BV = model.apply(variables, out.hidden_BLD[:, 0], method='logits')
+  if seen_BV is not None:
+    seen_BV = seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)
+    logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
+  index_B = position_B - rows.start_B + 1
+  drawn_B = sampler.draw(logits_BV, rows.samplers, index_B, how)
+  return drawn_B, caches_lib.constrain(out.caches), seen_BV

@@ -1,0 +1,260 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The server's paths, and what is done with a request to each.
+
+POST /v1/completions        GET /v1/models    GET /health
+POST /v1/chat/completions   GET /v1/models/NAME
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gpt_jax.serving import answers, errors, prompts, requests
+from gpt_jax.serving.answers import DONE, Usage, server_sent
+from gpt_jax.serving.errors import ApiError
+from gpt_jax.serving.guard import Guard
+from gpt_jax.serving.prompts import Plan, Served
+from gpt_jax.serving.worker import Ticket, Worker
+
+# A body that takes longer is given up.
+BODY_SECONDS = 30
+
+Form = answers.Text | answers.Chat
+
+
+def build(served: Served, worker: Worker, *, max_body_bytes: int) -> ASGIApp:
+  """The application: `worker`'s model, as `served` describes it."""
+  api = Api(served, worker, max_body_bytes=max_body_bytes)
+  return Guard(
+    Starlette(
+      routes=[
+        Route('/v1/completions', api.completions, methods=['POST']),
+        Route('/v1/chat/completions', api.chat, methods=['POST']),
+        Route('/v1/models', api.models),
+        Route('/v1/models/{name:path}', api.model),
+        Route('/health', api.health),
+      ],
+      exception_handlers={
+        ApiError: _refused,
+        HTTPException: _no_such_path,
+        Exception: _failed,
+      },
+    )
+  )
+
+
+class Api:
+  """The endpoints."""
+
+  def __init__(self, served: Served, worker: Worker, *, max_body_bytes: int):
+    """Serves the model of `worker` under the name that `served` gives."""
+    self._served = served
+    self._worker = worker
+    self._max_body_bytes = max_body_bytes
+    self._created = int(time.time())
+
+  async def completions(self, http: HttpRequest) -> Response:
+    """POST /v1/completions."""
+    asked = requests.parse(requests.Completion, await self._body(http))
+    return await self._answer(http, asked, answers.Text(self._served.name))
+
+  async def chat(self, http: HttpRequest) -> Response:
+    """POST /v1/chat/completions."""
+    asked = requests.parse(requests.Chat, await self._body(http))
+    return await self._answer(http, asked, answers.Chat(self._served.name))
+
+  async def models(self, http: HttpRequest) -> Response:
+    """GET /v1/models."""
+    del http
+    return JSONResponse({'object': 'list', 'data': [self._model()]})
+
+  async def model(self, http: HttpRequest) -> Response:
+    """GET /v1/models/NAME."""
+    prompts.check_name(self._served, http.path_params['name'])
+    return JSONResponse(self._model())
+
+  async def health(self, http: HttpRequest) -> Response:
+    """GET /health: whether the engine lives, and its load."""
+    del http
+    alive = self._worker.alive
+    return JSONResponse(
+      {
+        'status': 'ok' if alive else 'failed',
+        'running': self._worker.engine.num_running,
+        'waiting': self._worker.engine.num_waiting,
+      },
+      200 if alive else 503,
+    )
+
+  def _model(self) -> dict[str, Any]:
+    return {
+      'id': self._served.name,
+      'object': 'model',
+      'created': self._created,
+      'owned_by': 'gpt_jax',
+      'context_length': self._served.context_length,
+    }
+
+  async def _body(self, http: HttpRequest) -> bytes:
+    """Reads the body, no further than it may go."""
+    most = self._max_body_bytes
+    too_long = ApiError(413, f'the body has more than {most:,} bytes')
+    declared = http.headers.get('content-length', '0')
+    if not declared.isdecimal() or int(declared) > most:
+      raise too_long
+    body = bytearray()
+    try:
+      async with asyncio.timeout(BODY_SECONDS):
+        async for chunk in http.stream():
+          body += chunk
+          if len(body) > most:
+            raise too_long
+    except TimeoutError as e:
+      raise ApiError(
+        408, f'the body did not come within {BODY_SECONDS} seconds'
+      ) from e
+    return bytes(body)
+
+  async def _answer(
+    self,
+    http: HttpRequest,
+    asked: requests.Completion | requests.Chat,
+    form: answers.Text | answers.Chat,
+  ) -> Response:
+    self._worker.check_room(asked.num_rows)
+    # Long texts take long to encode; the others go on meanwhile.
+    plan = await asyncio.to_thread(prompts.plan, self._served, asked)
+    ticket = self._worker.open(plan.rows)
+    if asked.stream:
+      options = asked.stream_options
+      with_usage = options is not None and options.include_usage
+      events = _events(http, ticket, plan, form, with_usage)
+      return _EventStream(ticket, events)
+    try:
+      whole = await _unless_gone(http, _whole(http, ticket, plan, form))
+      return JSONResponse(whole)
+    finally:
+      ticket.close()
+
+
+class _EventStream(StreamingResponse):
+  """Server-sent events; however it ends, its rows are freed."""
+
+  media_type = 'text/event-stream'
+
+  def __init__(self, ticket: Ticket, events: AsyncIterator[str]):
+    """`events` are made from what `ticket` gets."""
+    # No proxy holds events back, or keeps them.
+    headers = {'Cache-Control': 'no-store', 'X-Accel-Buffering': 'no'}
+    super().__init__(events, headers=headers)
+    self._ticket = ticket
+
+  async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    """Sends them; a client that has gone cancels it."""
+    try:
+      await super().__call__(scope, receive, send)
+    finally:
+      self._ticket.close()
+
+
+async def _events(
+  http: HttpRequest, ticket: Ticket, plan: Plan, form: Form, with_usage: bool
+) -> AsyncIterator[str]:
+  """The events of a stream."""
+  # OpenAI's: null until the last one.
+  more = {'usage': None} if with_usage else {}
+  drawn = 0
+  for event in form.opening(len(plan.rows)):
+    yield server_sent(event | more)
+  try:
+    async for piece in ticket.pieces():
+      drawn += piece.tokens
+      if piece.text or piece.finish:
+        yield server_sent(form.event(piece) | more)
+  except ApiError as e:
+    yield server_sent(e.body)
+    return
+  usage = _noted(http, Usage(plan.prompt_tokens, drawn))
+  if with_usage:
+    yield server_sent(form.usage_event(usage))
+  yield DONE
+
+
+async def _whole(
+  http: HttpRequest, ticket: Ticket, plan: Plan, form: Form
+) -> dict[str, Any]:
+  """The answer, when all of it is there."""
+  texts = [''] * len(plan.rows)
+  ends = [''] * len(plan.rows)
+  drawn = 0
+  async for piece in ticket.pieces():
+    texts[piece.row] += piece.text
+    ends[piece.row] = piece.finish or ''
+    drawn += piece.tokens
+  usage = _noted(http, Usage(plan.prompt_tokens, drawn))
+  return form.whole([*zip(texts, ends, strict=True)], usage)
+
+
+async def _unless_gone(
+  http: HttpRequest, work: Coroutine[Any, Any, dict[str, Any]]
+) -> dict[str, Any]:
+  """Gives `work` up when the client goes.
+
+  Raises:
+    ClientDisconnect: it did.
+  """
+
+  async def gone() -> None:
+    while (await http.receive())['type'] != 'http.disconnect':
+      pass
+
+  working, watching = asyncio.create_task(work), asyncio.create_task(gone())
+  try:
+    both = {working, watching}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():
+      raise ClientDisconnect
+    return working.result()
+  finally:
+    working.cancel()
+    watching.cancel()
+
+
+def _noted(http: HttpRequest, usage: Usage) -> Usage:
+  """Leaves the numbers for the line in the log."""
+  http.state.note = f'{usage.prompt}+{usage.completion} tokens '
+  return usage
+
+
+async def _refused(http: HttpRequest, error: Exception) -> Response:
+  del http
+  assert isinstance(error, ApiError)
+  return error.response()
+
+
+async def _failed(http: HttpRequest, error: Exception) -> Response:
+  """Starlette raises the error again once this is sent: `Guard` logs it."""
+  del http, error
+  return errors.internal().response()
+
+
+async def _no_such_path(http: HttpRequest, error: Exception) -> Response:
+  assert isinstance(error, HTTPException)
+  said = {
+    404: 'there is no such path here; see /v1/models, /v1/completions, '
+    '/v1/chat/completions and /health',
+    405: f'{http.method} is not for this path',
+  }.get(error.status_code, error.detail)
+  response = ApiError(error.status_code, said).response()
+  response.headers.update(error.headers or {})
+  return response

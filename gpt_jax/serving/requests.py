@@ -1,0 +1,214 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a client may ask for: OpenAI's parameters, checked.
+
+A parameter is understood, or refused with its name: none is passed over. Those
+of `NEUTRAL` are taken with the value that asks for nothing, as clients send it.
+"""
+
+from typing import Annotated, Any, Self, TypeVar
+
+import pydantic
+import pydantic_core
+
+from gpt_jax import ranges, spec
+from gpt_jax.serving.errors import ApiError
+
+# OpenAI's own limits.
+STOPS, CHOICES = 4, 128
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+  'best_of': (1,),
+  'echo': (False,),
+  'frequency_penalty': (0, 0.0),
+  'logit_bias': ({},),
+  'logprobs': (False,),
+  'modalities': (['text'],),
+  'presence_penalty': (0, 0.0),
+  'response_format': ({'type': 'text'},),
+  'store': (False,),
+  'suffix': ('',),
+  'tools': ([],),
+}
+
+
+def _within(kind: Any) -> pydantic.AfterValidator:
+  """Refuses numbers outside of a range of `ranges`."""
+  declared = ranges.declared(kind)
+
+  def check(value: Any) -> Any:
+    if problem := declared.problem(value):
+      raise ValueError(problem)
+    return value
+
+  return pydantic.AfterValidator(check)
+
+
+def _prompts(value: Any) -> list[Any]:
+  """One prompt or several, each a text or ids."""
+  several = value if isinstance(value, list) and value else [value]
+  if isinstance(value, list) and _are_ids(value):
+    several = [value]
+  if not all(isinstance(p, str) or _are_ids(p) for p in several):
+    raise ValueError(
+      'must be a text, a list of texts, a list of token ids or a list of '
+      'lists of token ids, and none of the lists empty'
+    )
+  return several
+
+
+def _are_ids(value: Any) -> bool:
+  is_list = isinstance(value, list) and bool(value)
+  return is_list and all(type(i) is int for i in value)  # True is none
+
+
+def _stops(value: Any) -> list[str]:
+  """One text or several."""
+  several = value if isinstance(value, list) else [value]
+  if not all(isinstance(stop, str) and stop for stop in several):
+    raise ValueError('must be a text or a list of texts, none of them empty')
+  if len(several) > STOPS:
+    raise ValueError(f'must be at most {STOPS} texts')
+  return several
+
+
+def _content(value: Any) -> str:
+  """A text, or OpenAI's list of parts, of which each must be a text."""
+  parts = [{'type': 'text', 'text': value}]
+  parts = value if isinstance(value, list) else parts
+  for part in parts:
+    is_text = isinstance(part, dict) and part.get('type') == 'text'
+    if not is_text or not isinstance(part.get('text'), str):
+      raise ValueError("must be a text, or a list of parts of type 'text'")
+  return ''.join(part['text'] for part in parts)
+
+
+class _Strict(pydantic.BaseModel):
+  """No conversions, no names that are not known."""
+
+  model_config = pydantic.ConfigDict(strict=True, extra='forbid')
+
+
+class StreamOptions(_Strict):
+  """How a stream is sent."""
+
+  include_usage: bool = False
+
+
+class Asked(_Strict):
+  """What completions and chat completions share."""
+
+  model: str | None = None
+  max_tokens: Annotated[int, _within(ranges.Count)] | None = None
+  temperature: Annotated[float, _within(ranges.NotNegative)] = 1.0
+  top_p: Annotated[float, _within(ranges.Probability)] = 1.0
+  top_k: Annotated[int, _within(ranges.Whole)] = 0
+  min_p: Annotated[float, _within(ranges.Probability)] = 0.0
+  repetition_penalty: Annotated[float, _within(ranges.Positive)] = 1.0
+  n: Annotated[int, pydantic.Field(ge=1, le=CHOICES)] = 1
+  stop: Annotated[list[str], pydantic.PlainValidator(_stops)] = []
+  seed: Annotated[int, _within(ranges.Seed)] | None = None
+  stream: bool = False
+  stream_options: StreamOptions | None = None
+  # Whom the request is for: nothing is kept here, so it makes no difference.
+  user: str = ''
+  metadata: dict[str, str] = {}
+
+  @pydantic.model_validator(mode='after')
+  def _of_streams(self) -> Self:
+    if self.stream_options and not self.stream:
+      raise ValueError("stream_options needs 'stream': true")
+    return self
+
+
+class Completion(Asked):
+  """The body of a request to /v1/completions."""
+
+  prompt: Annotated[list[str | list[int]], pydantic.PlainValidator(_prompts)]
+
+  @property
+  def num_rows(self) -> int:
+    """How many continuations it asks for."""
+    return len(self.prompt) * self.n
+
+  @property
+  def limit(self) -> int | None:
+    """The most tokens to draw; OpenAI's default."""
+    return self.max_tokens or 16
+
+
+class Message(_Strict):
+  """One turn of a chat; the template says which roles there are."""
+
+  role: Annotated[str, pydantic.Field(min_length=1)]
+  content: Annotated[str, pydantic.PlainValidator(_content)]
+  name: str | None = None
+
+
+class Chat(Asked):
+  """The body of a request to /v1/chat/completions."""
+
+  messages: Annotated[list[Message], pydantic.Field(min_length=1)]
+  max_completion_tokens: Annotated[int, _within(ranges.Count)] | None = None
+
+  @pydantic.model_validator(mode='after')
+  def _one_limit(self) -> Self:
+    if self.max_tokens and self.max_completion_tokens:
+      raise ValueError('give max_completion_tokens or max_tokens, not both')
+    return self
+
+  @property
+  def num_rows(self) -> int:
+    """How many continuations it asks for."""
+    return self.n
+
+  @property
+  def limit(self) -> int | None:
+    """The most tokens to draw; None: what the context has room for."""
+    return self.max_completion_tokens or self.max_tokens
+
+
+AskedT = TypeVar('AskedT', bound=Asked)
+
+
+def parse(kind: type[AskedT], body: bytes) -> AskedT:
+  """Reads the body of a request.
+
+  Raises:
+    ApiError: it is malformed, or asks for what there is not.
+  """
+  try:
+    value = pydantic_core.from_json(body, allow_inf_nan=False)
+  except ValueError as e:
+    raise ApiError(400, f'the body is no JSON: {e}') from e
+  if not isinstance(value, dict):
+    raise ApiError(400, 'the body is no JSON object')
+  value = _without_null(value)
+  for name, neutral in NEUTRAL.items():
+    if any(_same(value.get(name), v) for v in neutral):
+      del value[name]
+  try:
+    return kind.model_validate(value)
+  except pydantic.ValidationError as e:
+    first = e.errors(include_url=False)[0]
+    field = '.'.join(str(part) for part in first['loc'])
+    why = {
+      'extra_forbidden': 'is not supported; leave it out',
+      'missing': 'is missing',
+    }.get(first['type'], first['msg'].removeprefix('Value error, '))
+    said = f'{spec.shown(field)[1:-1]}: {why}' if field else why
+    raise ApiError(400, said, param=field or None) from e
+
+
+def _without_null(value: Any) -> Any:
+  """Null stands for a parameter that is not given, as in OpenAI's API."""
+  if isinstance(value, dict):
+    return {k: _without_null(v) for k, v in value.items() if v is not None}
+  if isinstance(value, list):
+    return [_without_null(v) for v in value]
+  return value
+
+
+def _same(a: Any, b: Any) -> bool:
+  """Equal, and of one type: `logprobs: 0` asks for more than False does."""
+  return type(a) is type(b) and a == b

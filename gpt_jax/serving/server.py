@@ -1,0 +1,123 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The server's life: a socket, the engine's thread, and the end.
+
+Told to stop (SIGTERM, or SIGINT), it takes no more connections, finishes what
+is open for `drain_seconds`, refuses the rest with an error, and returns.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gpt_jax.runtime.log import log
+from gpt_jax.serving.worker import Worker
+from gpt_jax.spec import UsageError
+
+
+def bind(host: str, port: int) -> socket.socket:
+  """Takes an address, without listening yet; port 0 is any that is free.
+
+  Raises:
+    UsageError: it cannot be had.
+  """
+  try:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      made.bind(address)
+    except OSError:
+      made.close()
+      raise
+    return made
+  except OSError as e:
+    raise UsageError(
+      f'--host={host} --port={port}: {(e.strerror or str(e)).lower()}; give '
+      'another address, or --port=0 for any free port'
+    ) from e
+
+
+def url(bound: socket.socket) -> str:
+  """Where clients find a bound socket."""
+  host, port = bound.getsockname()[:2]
+  return f'http://[{host}]:{port}' if ':' in host else f'http://{host}:{port}'
+
+
+class Server(uvicorn.Server):
+  """Uvicorn with our log; it tells when it listens, and how it ends."""
+
+  def __init__(
+    self,
+    app: ASGIApp,
+    *,
+    drain_seconds: int,
+    started: Callable[[], None] = lambda: None,
+  ):
+    """`started` is called when requests are taken."""
+    # What uvicorn says of itself is less than we do; its warnings stay.
+    logging.getLogger('uvicorn').handlers[:] = log.handlers
+    super().__init__(
+      uvicorn.Config(
+        app,
+        http='h11',
+        ws='none',
+        loop='asyncio',
+        lifespan='off',
+        log_config=None,
+        log_level='warning',
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        # Longer than clients keep connections: 5 s, of OpenAI's.
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=drain_seconds,
+      )
+    )
+    self._on_start = started
+
+  async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+    """Listens."""
+    await super().startup(sockets)
+    self._on_start()
+
+  async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    """Ends what is open."""
+    seconds = self.config.timeout_graceful_shutdown
+    log.info('stopping; %s s for what is open', seconds)
+    await super().shutdown(sockets)
+
+
+async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
+  """Serves until the server is told to stop."""
+  worker.start()
+  try:
+    await server.serve(sockets=[bound])
+  finally:
+    # Requests that were refused just now are answered meanwhile.
+    await asyncio.to_thread(worker.stop)
+
+
+def run(server: Server, worker: Worker, bound: socket.socket) -> None:
+  """Serves until a signal says to stop; on the main thread."""
+  with _signals_end_quietly():
+    asyncio.run(serve(server, worker, bound))
+
+
+@contextlib.contextmanager
+def _signals_end_quietly() -> Iterator[None]:
+  """Uvicorn raises at its end, for others, the signals that it took."""
+  numbers = (signal.SIGTERM, signal.SIGINT)
+  old = [signal.signal(number, lambda *_: None) for number in numbers]
+  try:
+    yield
+  finally:
+    for number, handler in zip(numbers, old, strict=True):
+      signal.signal(number, handler)

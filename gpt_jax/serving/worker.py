@@ -1,0 +1,274 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that owns the engine, and what carries its tokens to the server.
+
+The server's event loop hands requests over and gets pieces of text back; all
+that touches the model happens on the thread. Every method of `Worker` but the
+thread's own is called from the event loop.
+"""
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from gpt_jax.decoding.engine import Engine, Request, Token
+from gpt_jax.decoding.text import Stream
+from gpt_jax.runtime.log import log
+from gpt_jax.serving import errors
+from gpt_jax.serving.errors import ApiError
+
+
+class Row(NamedTuple):
+  """One continuation: what the engine is asked, and how ids become text."""
+
+  request: Request
+  stream: Stream
+
+
+class Piece(NamedTuple):
+  """What a row has got: new text, and its end.
+
+  Attributes:
+    row: its place in the ticket.
+    text: what may be shown of it now; may be empty.
+    tokens: how many were drawn.
+    finish: 'stop', 'length', or None while it goes on.
+  """
+
+  row: int
+  text: str
+  tokens: int
+  finish: str | None
+
+
+class Ticket:
+  """The rows of one request, from `Worker.open` to `close`."""
+
+  def __init__(self, worker: 'Worker', rows: Sequence[Row]):
+    """`rows` are all that the request asks for."""
+    self.rows = rows
+    self.unfinished = len(rows)
+    self._worker = worker
+    # None: the engine failed.
+    self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+
+  def put(self, piece: Piece) -> None:
+    """Takes what the thread has made."""
+    self.unfinished -= piece.finish is not None
+    self._pieces.put_nowait(piece)
+
+  def fail(self) -> None:
+    """Ends the ticket with an error, unless all is made."""
+    if self.unfinished:
+      self._pieces.put_nowait(None)
+
+  async def pieces(self) -> AsyncIterator[Piece]:
+    """Yields the pieces of all rows as they come.
+
+    Raises:
+      ApiError: the engine failed.
+    """
+    while self.unfinished or not self._pieces.empty():
+      piece = await self._pieces.get()
+      if piece is None:
+        raise errors.internal()
+      yield piece
+
+  def close(self) -> None:
+    """Frees what has not finished; may be called again."""
+    self._worker.release(self)
+
+
+class _Running(NamedTuple):
+  """A row that the engine has."""
+
+  ticket: Ticket
+  row: int
+  stream: Stream
+
+
+class Worker:
+  """Runs an engine on a thread of its own."""
+
+  def __init__(
+    self,
+    make_engine: Callable[[], Engine],
+    *,
+    within: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    max_rows: int,
+    log_seconds: float,
+  ):
+    """Makes the engine; `start` starts the thread.
+
+    Args:
+      make_engine: is called again if the engine fails.
+      within: what the engine runs in, such as `sharding.use`.
+      max_rows: running and waiting ones, over all requests.
+      log_seconds: how often speed and load are logged.
+    """
+    self.engine = make_engine()
+    self._make_engine = make_engine
+    self._within = within
+    self._max_rows = max_rows
+    self._open: set[Ticket] = set()
+    self._inbox: queue.SimpleQueue[Callable[[], None] | None] = (
+      queue.SimpleQueue()
+    )
+    self._running: dict[int, _Running] = {}
+    self._meter = _Meter(log_seconds)
+    self.alive = True  # until no engine can be made
+    self._thread = threading.Thread(target=self._work, name='engine')
+
+  def start(self) -> None:
+    """Starts the thread, for the event loop that is running."""
+    self._loop = asyncio.get_running_loop()
+    self._thread.start()
+
+  def stop(self) -> None:
+    """Ends the thread after the step that it is in, and waits for it."""
+    self._inbox.put(None)
+    self._thread.join()
+
+  def check_room(self, num_rows: int) -> None:
+    """Checks that so many more rows may be queued.
+
+    Raises:
+      ApiError: they may not, now or ever.
+    """
+    if not self.alive:
+      raise errors.internal()
+    if num_rows > self._max_rows:
+      raise ApiError(
+        400,
+        f'asks for {num_rows:,} continuations at once (prompts times n), and '
+        f'this server takes {self._max_rows:,}; send fewer',
+      )
+    taken = sum(ticket.unfinished for ticket in self._open)
+    if taken + num_rows > self._max_rows:
+      raise ApiError(
+        429,
+        f'{taken:,} continuations are running or waiting, and this server '
+        f'takes {self._max_rows:,}; try again in a moment',
+        code='queue_full',
+        retry_after=1,
+      )
+
+  def open(self, rows: Sequence[Row]) -> Ticket:
+    """Queues the rows of a request; the ticket must be closed.
+
+    Raises:
+      ApiError: as `check_room` does.
+    """
+    self.check_room(len(rows))
+    ticket = Ticket(self, rows)
+    self._open.add(ticket)
+    self._inbox.put(lambda: self._add(ticket))
+    return ticket
+
+  def release(self, ticket: Ticket) -> None:
+    """Forgets a ticket, and cancels what has not finished."""
+    self._open.discard(ticket)
+    if ticket.unfinished:
+      self._inbox.put(lambda: self._cancel(ticket))
+
+  def _deliver(self, made: list[tuple[Ticket, Piece]]) -> None:
+    for ticket, piece in made:
+      if ticket in self._open:
+        ticket.put(piece)
+
+  def _fail_open(self) -> None:
+    for ticket in self._open:
+      ticket.fail()
+
+  def _work(self) -> None:
+    """The thread."""
+    try:
+      with self._within():
+        self._run()
+    except Exception:
+      log.exception('no engine can be made any more; start the server again')
+      self.alive = False  # so nothing is opened after what is failed now
+      self._loop.call_soon_threadsafe(self._fail_open)
+
+  def _run(self) -> None:
+    """Until it is stopped; a failure ends what is open, and no more."""
+    while True:
+      try:
+        command = self._inbox.get(block=not self._running)
+        if command is None:
+          return
+        action = command
+      except queue.Empty:
+        action = self._step
+      try:
+        action()
+      except Exception:
+        log.exception('the engine failed; what was open is answered with 500')
+        self._running.clear()
+        self._loop.call_soon_threadsafe(self._fail_open)
+        self.engine = self._make_engine()
+
+  def _step(self) -> None:
+    """One token for each row that runs."""
+    start = time.monotonic()
+    made = [
+      self._take(token)
+      for token in self.engine.step()
+      if token.request in self._running
+    ]
+    if made:
+      self._loop.call_soon_threadsafe(self._deliver, made)
+    tokens = sum(piece.tokens for _, piece in made)
+    self._meter.count(tokens, time.monotonic() - start, self.engine)
+
+  def _take(self, token: Token) -> tuple[Ticket, Piece]:
+    """Turns a token into text; ends the row at a stop text."""
+    ticket, row, stream = self._running[token.request]
+    text, finish = '', token.finish
+    if token.id is not None:
+      text = stream.push(token.id)
+    if finish:
+      text += stream.finish()
+    elif stream.stopped:
+      self.engine.cancel(token.request)
+    if stream.stopped:
+      finish = 'stop'
+    if finish:
+      del self._running[token.request]
+    return ticket, Piece(row, text, int(token.id is not None), finish)
+
+  def _add(self, ticket: Ticket) -> None:
+    for i, row in enumerate(ticket.rows):
+      number = self.engine.add(row.request)
+      self._running[number] = _Running(ticket, i, row.stream)
+
+  def _cancel(self, ticket: Ticket) -> None:
+    for number, row in [*self._running.items()]:
+      if row.ticket is ticket:
+        del self._running[number]
+        self.engine.cancel(number)
+
+
+class _Meter:
+  """Logs speed and load now and then."""
+
+  def __init__(self, every: float):
+    """`every` so many seconds of work."""
+    self._every = every
+    self._tokens = 0
+    self._seconds = 0.0
+
+  def count(self, tokens: int, seconds: float, engine: Engine) -> None:
+    """Counts what a step made, and how long it took."""
+    self._tokens += tokens
+    self._seconds += seconds
+    if self._seconds >= self._every:
+      rate = self._tokens / self._seconds
+      load = (engine.num_running, engine.num_waiting)
+      log.info('%.1f tokens/s, %d running, %d waiting', rate, *load)
+      self._tokens, self._seconds = 0, 0.0

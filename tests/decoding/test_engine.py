@@ -1,0 +1,227 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that come and go get what each would get alone."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from gpt_jax import sharding
+from gpt_jax.decoding import engine as engine_lib
+from gpt_jax.decoding import programs
+from gpt_jax.decoding.engine import Engine, Request, Token
+from gpt_jax.decoding.sampler import Sampler
+from tests.support import tiny
+
+GREEDY = Sampler(temperature=0)
+WARM = Sampler(temperature=2.0)
+CONTEXT = 307
+
+
+@functools.cache
+def model():
+  return tiny.model(num_layers=2, context_length=CONTEXT)
+
+
+@functools.cache
+def decoder():
+  return programs.in_place(model(), tiny.params(model()))
+
+
+def engine(slots):
+  return Engine(*decoder(), slots=slots)
+
+
+def prompt(length, seed=0):
+  return tiny.tokens(length, seed=seed).tolist()
+
+
+def ids_of(tokens, number):
+  own = [token for token in tokens if token.request == number]
+  assert all(token.finish is None for token in own[:-1])
+  assert own[-1].finish in ('stop', 'length')
+  return [token.id for token in own if token.id is not None]
+
+
+def alone(request):
+  one = engine(1)
+  number = one.add(request)
+  return ids_of(list(one.run()), number)
+
+
+REQUESTS = [
+  Request(prompt(5, 1), 11, GREEDY),
+  Request(prompt(7, 2), 5, WARM, 3),
+  Request(prompt(19, 3), 17, Sampler(2.0, top_k=7), 5),
+  Request(prompt(3, 4), 2, Sampler(3.0, top_p=0.9), 7),
+  Request(prompt(2, 5), 13, Sampler(2.0, min_p=0.1), 11),
+  Request(prompt(5, 6), 7, Sampler(0, repetition_penalty=1.7)),
+  Request(prompt(5, 1), 3, WARM, 13),
+  Request(prompt(5, 1), 1, WARM, 17),
+]
+
+
+def test_a_request_does_not_depend_on_its_company():
+  """Eight of all kinds, in three slots, some of which come later."""
+  batch, tokens, numbers = engine(3), [], []
+  for i, request in enumerate(REQUESTS):
+    numbers.append(batch.add(request))
+    if i > 4:
+      tokens += batch.step()
+      assert batch.num_running <= 3
+  tokens += batch.run()
+  assert batch.num_running == batch.num_waiting == batch.cache_bytes == 0
+  for number, request in zip(numbers, REQUESTS, strict=True):
+    found = ids_of(tokens, number)
+    assert found == alone(request)
+    assert len(found) == request.max_tokens
+
+
+def test_equal_prompts_and_seeds_draw_the_same_and_other_seeds_not():
+  batch = engine(5)
+  seeds = [3, 3, 5, 7]
+  numbers = [batch.add(Request(prompt(5), 11, WARM, seed)) for seed in seeds]
+  tokens = list(batch.run())
+  one, same, *others = [tuple(ids_of(tokens, number)) for number in numbers]
+  assert one == same
+  assert len({one, *others}) == 3
+
+
+def test_ends_are_told_with_the_last_token():
+  plain = alone(REQUESTS[0])
+  at = next(i for i, token in enumerate(plain) if token not in plain[:i] and i)
+  batch = engine(2)
+  stopped = REQUESTS[0]._replace(stop_ids={plain[at]})
+  one, two = batch.add(stopped), batch.add(stopped._replace(max_tokens=at))
+  tokens = list(batch.run())
+  assert [t for t in tokens if t.request == one][-1] == Token(one, None, 'stop')
+  assert ids_of(tokens, one) == plain[:at]
+  assert [t for t in tokens if t.request == two][-1] == Token(
+    two, plain[at - 1], 'length'
+  )
+
+
+def test_cancelled_requests_are_forgotten():
+  """Running, waiting, ended; the others do not notice."""
+  batch = engine(2)
+  numbers = [batch.add(request) for request in REQUESTS[:4]]
+  tokens = batch.step() + batch.step()
+  assert (batch.num_running, batch.num_waiting) == (2, 2)
+  batch.cancel(numbers[0])
+  batch.cancel(numbers[2])
+  assert (batch.num_running, batch.num_waiting) == (1, 1)
+  rest = list(batch.run())
+  assert {token.request for token in rest} == {numbers[1], numbers[3]}
+  for i in (1, 3):
+    assert ids_of(tokens + rest, numbers[i]) == alone(REQUESTS[i])
+  batch.cancel(numbers[1])
+  assert batch.num_running == 0 and batch.step() == []
+
+
+def test_rows_that_have_ended_cost_nothing():
+  """Of eight rows seven end after two tokens."""
+  batch = engine(8)
+  for seed in range(7):
+    batch.add(Request(prompt(3, seed), 2, GREEDY))
+  batch.add(Request(prompt(3, 7), 11, GREEDY))
+  batch.step()
+  size = batch.cache_bytes
+  batch.step()
+  assert batch.num_running == 1
+  assert batch.cache_bytes == size // 8
+
+
+def test_caches_grow_and_shrink_with_the_longest_row(monkeypatch):
+  """From 64 slots to all, while a short one comes and a long one leaves."""
+  long, short = Request(prompt(61), 200, GREEDY), Request(prompt(3), 140, WARM)
+  expected = [alone(request) for request in (long, short)]
+  monkeypatch.setattr(engine_lib, 'AHEAD', 2)
+  batch = engine(2)
+  numbers, tokens, sizes = [batch.add(long)], [], []
+  for i in range(1000):
+    if i == 150:
+      numbers.append(batch.add(short))
+    tokens += batch.step()
+    sizes.append(batch.cache_bytes)
+    if i > 150 and not batch.num_running:
+      break
+  assert [ids_of(tokens, number) for number in numbers] == expected
+  unit = batch_bytes(64)
+  rows = [size / unit for size, _ in itertools.groupby(sizes)]
+  # The long one; both, up to the whole context; the short one; none.
+  assert rows == [1, 2, 4, 8, 2 * CONTEXT / 64, 1, 2, 4, 0]
+
+
+def batch_bytes(length):
+  """Keys and values of two layers in one row, float32."""
+  return 2 * 2 * length * tiny.G * tiny.K * 4
+
+
+def test_programs_are_as_few_as_the_sizes():
+  """Any number of requests of any lengths up to 64 tokens, in four slots."""
+  batch, rng = engine(4), np.random.default_rng(0)
+  for _ in range(23):
+    length = int(rng.integers(1, 32))
+    batch.add(Request(prompt(length), int(rng.integers(1, 33)), GREEDY))
+  before = programs.decode_step._cache_size()
+  list(batch.run())
+  # One, two and four rows.
+  assert programs.decode_step._cache_size() <= before + 3
+
+
+@pytest.mark.parametrize(
+  'length, longest, slots',
+  [
+    *((1, 8192, 64), (64, 8192, 64), (65, 8192, 128), (512, 8192, 512)),
+    *((513, 8192, 1024), (1025, 8192, 1536), (8000, 8192, 8192)),
+    *((70, 100, 100), (13, 13, 13)),
+  ],
+)
+def test_a_cache_has_the_size_of_what_it_holds(length, longest, slots):
+  assert programs.bucket(length, longest) == slots
+
+
+def test_the_declared_context_costs_nothing():
+  """The caches of a model that could read far more are no larger."""
+  long = tiny.model(num_layers=2, context_length=4099, position='none')
+  batch = Engine(long, tiny.params(long), slots=1)
+  batch.add(Request([5, 3, 1], 5))
+  batch.step()
+  assert batch.cache_bytes == batch_bytes(64)
+
+
+def test_over_a_mesh():
+  """Caches lie as the rules say, and the tokens are those of one device."""
+  fields = {'model.context_length': 41, 'model.num_layers': 1}
+  run = tiny.build(tiny.config(**{**tiny.MESHABLE, **fields}), (2, 2, 2))
+  params = tiny.params(run.model)
+  samplers = (WARM, WARM, WARM._replace(top_k=5), GREEDY)
+  requests = [
+    Request(prompt(3 + seed, seed), 11 - 3 * seed, sampler, seed)
+    for seed, sampler in enumerate(samplers)
+  ]
+
+  def tokens_of(params):
+    batch = Engine(run.model, params, slots=4)
+    for request in requests:
+      batch.add(request)
+    first = batch.step()
+    caches = [x.sharding for x in batch._caches[0][:2]]
+    return first + list(batch.run()), batch, caches
+
+  expected, _, _ = tokens_of(params)
+  with sharding.use(run.mesh, run.rules):
+    split = jax.device_put(params, run.shardings.params)
+    found, batch, caches = tokens_of(split)
+  assert found == expected
+  rows = PartitionSpec(('data', 'fsdp'), None, 'tensor')
+  for lies in caches:
+    assert lies.is_equivalent_to(NamedSharding(run.mesh, rows), 4)
+  # One layer's matrix lies as it does in the stack.
+  block = batch._params['decoder']['period_0']['block_0']
+  kernel = block['ffn']['in']['kernel']
+  assert kernel.sharding.spec == PartitionSpec('fsdp', 'tensor')

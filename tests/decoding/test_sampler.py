@@ -1,0 +1,161 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Draws follow the distribution asked for, in each row by itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax.decoding import sampler as sampler_lib
+from gpt_jax.decoding.sampler import Method, Sampler
+from tests.support import reference
+
+DRAWS = 20_011
+# Not sorted, the differences large enough to tell the tokens apart.
+DRAW = jax.jit(sampler_lib.draw, static_argnums=3)
+LOGITS = np.float32([0.3, -1.0, 1.7, 0.9, -0.4, 1.2, -2.2])
+
+
+def draw(logits, samplers, seeds, index):
+  how = sampler_lib.method(samplers, logits.shape[1])
+  stacked = sampler_lib.stack(samplers, seeds)
+  return np.asarray(DRAW(logits, stacked, np.int32(index), how))
+
+
+def frequencies(sampler, logits=LOGITS):
+  """Of the first draws of one row."""
+  rows = np.broadcast_to(logits, (DRAWS, len(logits)))
+  ids = draw(rows, [sampler] * DRAWS, [3] * DRAWS, np.arange(DRAWS))
+  assert ids.shape == (DRAWS,)
+  return np.bincount(ids, minlength=len(logits)) / DRAWS
+
+
+def assert_drawn_from(found, probs):
+  """Nothing outside the support; the rest within 5 standard errors."""
+  np.testing.assert_array_equal(found[probs == 0], 0)
+  errors = np.sqrt(probs * (1 - probs) / DRAWS)
+  assert np.all(np.abs(found - probs) <= 5 * errors + 1e-12)
+
+
+def restricted(probs, kept):
+  out = np.zeros_like(probs)
+  out[kept] = probs[kept] / probs[kept].sum()
+  return out
+
+
+@pytest.mark.parametrize('temperature', [0.5, 1.0, 2.5])
+def test_temperature(temperature):
+  probs = reference.softmax(np.float64(LOGITS) / temperature)
+  assert_drawn_from(frequencies(Sampler(temperature)), probs)
+
+
+@pytest.mark.parametrize('top_k', [1, 3, 7, 100])
+def test_top_k(top_k):
+  probs = reference.softmax(np.float64(LOGITS) / 0.7)
+  kept = np.argsort(-LOGITS)[:top_k]
+  found = frequencies(Sampler(0.7, top_k=top_k))
+  assert_drawn_from(found, restricted(probs, kept))
+
+
+# The sorted probabilities sum to .42, .67, .86, .97 and so on.
+@pytest.mark.parametrize(
+  'top_p, num_kept', [(0.0, 1), (0.3, 1), (0.5, 2), (0.8, 3), (0.9, 4), (1, 7)]
+)
+def test_top_p(top_p, num_kept):
+  probs = reference.softmax(np.float64(LOGITS))
+  order = np.argsort(-probs)
+  reached = np.cumsum(probs[order])
+  assert num_kept == 7 or num_kept == 1 + np.sum(reached < top_p)
+  found = frequencies(Sampler(top_p=top_p))
+  assert_drawn_from(found, restricted(probs, order[:num_kept]))
+
+
+def test_top_p_is_taken_of_what_top_k_left():
+  """Of the best three, renormalised to .49, .29 and .22, two reach 0.75."""
+  probs = reference.softmax(np.float64(LOGITS))
+  order = np.argsort(-probs)
+  of_three = probs[order[:3]] / probs[order[:3]].sum()
+  assert of_three[:1].sum() < 0.75 < of_three[:2].sum()
+  assert probs[order[:2]].sum() < 0.75
+  found = frequencies(Sampler(top_k=3, top_p=0.75))
+  assert_drawn_from(found, restricted(probs, order[:2]))
+
+
+# Of the largest probability, .42: .25, .19, .11 and .08 are .60, .45, .27, .18.
+@pytest.mark.parametrize(
+  'min_p, num_kept', [(0.0, 7), (0.2, 4), (0.5, 2), (1.0, 1)]
+)
+def test_min_p(min_p, num_kept):
+  probs = reference.softmax(np.float64(LOGITS))
+  kept = np.flatnonzero(probs >= min_p * probs.max())
+  assert len(kept) == num_kept
+  found = frequencies(Sampler(min_p=min_p))
+  assert_drawn_from(found, restricted(probs, kept))
+
+
+def test_min_p_is_taken_after_the_temperature_and_with_the_others():
+  """At 2, seven are at least 0.1; of those top_k takes five."""
+  probs = reference.softmax(np.float64(LOGITS) / 2)
+  kept = np.flatnonzero(probs >= 0.3 * probs.max())
+  assert len(kept) == 5
+  sampler = Sampler(2.0, top_k=6, top_p=0.99, min_p=0.3)
+  assert_drawn_from(frequencies(sampler), restricted(probs, kept))
+
+
+def test_rows_of_one_batch_have_samplers_of_their_own():
+  """Each draws what it draws alone, whatever is compiled for the others."""
+  samplers = [
+    Sampler(temperature=0),
+    Sampler(0.7),
+    Sampler(top_k=2),
+    Sampler(top_p=0.5),
+    Sampler(2.0, min_p=0.4),
+  ]
+  logits = np.random.default_rng(0).normal(size=(5, 131)).astype(np.float32)
+  seeds, ways = [3, 3, 5, 7, 2**32 - 1], set()
+  for index in range(7):
+    together = draw(logits, samplers, seeds, [index] * 5)
+    for i, sampler in enumerate(samplers):
+      alone = draw(logits[i : i + 1], [sampler], seeds[i : i + 1], [index])
+      assert alone == together[i : i + 1]
+      ways.add(sampler_lib.method([sampler], 131))
+  assert ways == {Method(True, 0), *(Method(False, n) for n in (0, 64, 131))}
+
+
+@pytest.mark.parametrize(
+  'samplers, vocab_size, expected',
+  [
+    ([Sampler(0), Sampler(0, top_k=5)], 1009, Method(True, 0)),
+    ([Sampler(0, top_p=0.5), Sampler(1)], 1009, Method(False, 0)),
+    ([Sampler(top_k=5)], 1009, Method(False, 64)),
+    ([Sampler(top_k=5), Sampler(top_k=65, top_p=0.3)], 1009, (False, 128)),
+    ([Sampler(top_k=5)], 23, Method(False, 23)),
+    ([Sampler(top_k=2003)], 1009, Method(False, 1009)),
+    ([Sampler(top_k=5), Sampler(top_p=0.3)], 1009, Method(False, 1009)),
+  ],
+)
+def test_no_more_is_sorted_than_is_asked_for(samplers, vocab_size, expected):
+  assert sampler_lib.method(samplers, vocab_size) == expected
+
+
+def test_repetition_penalty():
+  """Positive logits are divided, negative ones multiplied, of seen tokens."""
+  rows = np.stack([LOGITS, LOGITS[::-1], LOGITS])
+  seen = np.zeros(rows.shape, bool)
+  seen[0, [2, 6]] = seen[1, [1, 5]] = seen[2] = True
+  penalties = (1.3, 2.0, 1.0)
+  expected = rows.copy()
+  expected[0, 2], expected[0, 6] = 1.7 / 1.3, -2.2 * 1.3
+  expected[1, 1], expected[1, 5] = 1.2 / 2, -1.0 * 2
+  samplers = [Sampler(repetition_penalty=p) for p in penalties]
+  stacked = sampler_lib.stack(samplers, [0] * 3)
+  found = sampler_lib.penalize(jnp.array(rows), jnp.array(seen), stacked)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_seeds_of_rows_differ_and_do_not_depend_on_their_number():
+  seeds = sampler_lib.seeds_of(7, 11)
+  assert seeds[0] == 7 and len({*seeds}) == 11
+  assert sampler_lib.seeds_of(7, 5) == seeds[:5]
+  assert not {*sampler_lib.seeds_of(8, 11)} & {*seeds}

@@ -1,0 +1,171 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A fine-tuned model becomes the class of transformers that gives the same."""
+
+import json
+
+import numpy as np
+import pytest
+
+from configs.finetune import base as finetune_base
+from gpt_jax import config as config_lib
+from gpt_jax import hf
+from gpt_jax.checkpoints import checkpointer
+from gpt_jax.commands import convert
+from gpt_jax.finetuning import setup
+from gpt_jax.finetuning.pretrained import Pretrained
+from gpt_jax.finetuning.task_data import TaskEvaluation
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
+from gpt_jax.training import parts
+from tests.support.golden_io import ROOT
+
+LENGTH, BYTES = 24, 257
+START, DELIMITER, EXTRACT = BYTES, BYTES + 1, BYTES + 2
+
+
+def rows(count, seed):
+  rng = np.random.default_rng(seed)
+  texts = [''.join(rng.choice([*'abcxyz '], size=7)) for _ in range(2 * count)]
+  return [
+    {'a': a, 'b': b, 'label': str(x), 'score': float(x * 3.5 + 11)}
+    for a, b, x in zip(
+      texts[:count], texts[count:], rng.integers(2, size=count), strict=True
+    )
+  ]
+
+
+@pytest.fixture(scope='module')
+def tables(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('tables')
+  for name, count, seed in (('train', 29, 1), ('dev', 11, 2)):
+    lines = [json.dumps(row) for row in rows(count, seed)]
+    (folder / f'{name}.jsonl').write_text('\n'.join(lines) + '\n')
+  return folder
+
+
+def finetuned(tables, workdir, form, options):
+  """The workdir of a run from scratch before its first step.
+
+  Returns:
+    What our own evaluation computes for the dev split.
+  """
+  config = finetune_base.get_config().unlock()
+  paths = f"'{tables}/train.jsonl', '{tables}/dev.jsonl'"
+  config.finetune.task = f'{form}({paths}, {options})'
+  config.finetune.length = LENGTH
+  config.update_from_flattened_dict(
+    {
+      'model.num_layers': 2,
+      'model.d_model': 24,
+      'model.num_heads': 3,
+      'model.context_length': 32,
+      'model.dtype': 'float32',
+      'model.init_weights': 'normal(stddev=0.2)',
+      'tokenizer.name': 'bytes',
+      'batch.size': 8,
+      'eval.rows': 16,
+    }
+  )
+  prepared = setup.prepare(config.lock(), Pretrained('none'), str(workdir))
+  built = parts.build(prepared.config)
+  state = parts.init_state(built)
+  checkpointer.Checkpointer(str(workdir)).finish(state)
+  (workdir / 'config.json').write_text(config_lib.to_json(built.config))
+  prepared.tokenizer.save(str(workdir / 'tokenizer'))
+  split = prepared.splits['dev']
+  return TaskEvaluation(built, split=split).outputs(state.params, split)
+
+
+def sequence(*texts):
+  """Start, texts with delimiters, extract."""
+  ids = [START]
+  for i, text in enumerate(texts):
+    ids += [DELIMITER] * (i > 0) + [*text.encode()]
+  return [*ids, EXTRACT]
+
+
+def padded(sequences, pad):
+  ids = np.full((len(sequences), LENGTH), pad)
+  for row, found in zip(ids, sequences, strict=True):
+    row[: len(found)] = found
+  return ids
+
+
+def test_classification_is_read_at_the_extract_token(tables, tmp_path):
+  w, out = tmp_path / 'w', tmp_path / 'out'
+  options = "premise='a', hypothesis='b'"
+  found = finetuned(tables, w, 'entailment', options)
+  convert.to_hf(str(w), str(out))
+  config = json.loads((out / 'config.json').read_text())
+  assert config['architectures'] == ['GPT2ForSequenceClassification']
+  assert config['id2label'] == {'0': '0', '1': '1'}
+  assert config['vocab_size'] == BYTES + 3
+  told = config['task_specific_params']['classification']
+  assert told['extract_token_id'] == EXTRACT
+  model, params = hf.load(str(out))
+  ids = padded(
+    [sequence(r['a'], r['b']) for r in rows(11, 2)], config['pad_token_id']
+  )
+  logits = hf.forward(model, params, input_ids=ids)['logits']
+  np.testing.assert_allclose(logits, found.raw, atol=1e-5)
+
+
+def test_scores_keep_their_scale(tables, tmp_path):
+  w, out = tmp_path / 'w', tmp_path / 'out'
+  options = "text='a', label='score', regression=True"
+  found = finetuned(tables, w, 'classification', options)
+  convert.to_hf(str(w), str(out))
+  config = json.loads((out / 'config.json').read_text())
+  assert config['problem_type'] == 'regression'
+  told = config['task_specific_params']['regression']
+  scores = [row['score'] for row in rows(29, 1)]
+  assert told['score_mean'] == pytest.approx(np.mean(scores))
+  assert told['score_deviation'] == pytest.approx(np.std(scores))
+  model, params = hf.load(str(out))
+  ids = padded([sequence(r['a']) for r in rows(11, 2)], config['pad_token_id'])
+  logits = hf.forward(model, params, input_ids=ids)['logits'][:, 0]
+  predicted = logits * told['score_deviation'] + told['score_mean']
+  np.testing.assert_allclose(predicted, found.predictions, atol=1e-4)
+  # Another table would give another scale.
+  path = tables / 'train.jsonl'
+  before = path.read_text()
+  path.write_text(before + before.splitlines()[0] + '\n')
+  with pytest.raises(UsageError, match='not those that the run learned from'):
+    convert.to_hf(str(w), str(tmp_path / 'again'))
+  path.write_text(before)
+
+
+def test_choices_have_two_heads(tables, tmp_path):
+  w, out = tmp_path / 'w', tmp_path / 'out'
+  options = "context='a', answers='a, b'"
+  found = finetuned(tables, w, 'choice', options)
+  convert.to_hf(str(w), str(out))
+  config = json.loads((out / 'config.json').read_text())
+  assert config['architectures'] == ['GPT2DoubleHeadsModel']
+  model, params = hf.load(str(out))
+  choices = [
+    padded([sequence(r['a'], r[x]) for x in 'ab'], 0) for r in rows(11, 2)
+  ]
+  ids = np.stack(choices)
+  at = np.argmax(ids == EXTRACT, axis=-1)
+  given = {'input_ids': ids, 'mc_token_ids': at}
+  scores = hf.forward(model, params, **given)['mc_logits']
+  np.testing.assert_allclose(scores, found.raw, atol=1e-5)
+
+
+def test_what_has_no_class_is_refused(tables, tmp_path):
+  w = tmp_path / 'w'
+  finetuned(tables, w, 'similarity', "first='a', second='b'")
+  with pytest.raises(UsageError, match='no class of transformers') as error:
+    convert.to_hf(str(w), str(tmp_path / 'out'))
+  assert 'entailment' in str(error.value)
+  assert not (tmp_path / 'out').exists()
+
+
+def test_a_family_without_the_head_is_refused(tmp_path):
+  model, params = hf.load(str(ROOT / 'llama_mha'))
+  fields = {f: getattr(model, f) for f in hf.transformer_fields()}
+  plain = Transformer(**fields)
+  with pytest.raises(UsageError, match='is a llama, which has no class'):
+    hf.save(str(tmp_path / 'out'), plain, params, kind='double')

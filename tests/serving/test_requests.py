@@ -1,0 +1,180 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a client may ask for, and how it is told that it may not."""
+
+import json
+
+import pytest
+
+from gpt_jax.serving import requests
+from gpt_jax.serving.errors import ApiError
+
+MESSAGE = {'role': 'user', 'content': 'Hi'}
+
+
+def completion(**fields):
+  body = json.dumps({'prompt': 'Once', **fields}).encode()
+  return requests.parse(requests.Completion, body)
+
+
+def chat(**fields):
+  body = json.dumps({'messages': [MESSAGE], **fields}).encode()
+  return requests.parse(requests.Chat, body)
+
+
+def refusal(body, *, chat=False):
+  kind = requests.Chat if chat else requests.Completion
+  with pytest.raises(ApiError) as e:
+    requests.parse(kind, body)
+  assert e.value.status == 400
+  return e.value
+
+
+def test_defaults_are_openais():
+  asked = completion()
+  assert (asked.temperature, asked.top_p, asked.n) == (1, 1, 1)
+  assert (asked.limit, chat().limit) == (16, None)
+  assert (asked.stop, asked.seed, asked.stream) == ([], None, False)
+
+
+@pytest.mark.parametrize(
+  ('given', 'prompts'),
+  [
+    ('a b', ['a b']),
+    ('', ['']),
+    (['a', ''], ['a', '']),
+    ([3, 0, 7], [[3, 0, 7]]),
+    ([[3, 0], [7]], [[3, 0], [7]]),
+  ],
+)
+def test_prompts(given, prompts):
+  assert completion(prompt=given).prompt == prompts
+  assert completion(prompt=given, n=3).num_rows == 3 * len(prompts)
+
+
+@pytest.mark.parametrize(
+  'given', [[], [[]], 3, 1.5, {}, True, [1, 'a'], [[1.5]]]
+)
+def test_what_is_no_prompt(given):
+  error = refusal(json.dumps({'prompt': given}).encode())
+  assert error.param == 'prompt' and error.message.startswith('prompt: must')
+
+
+def test_a_message_of_parts():
+  parts = [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]
+  asked = chat(messages=[{'role': 'user', 'content': parts}])
+  assert asked.messages[0].content == 'ab'
+
+
+def test_an_answer_may_be_sent_back():
+  """As OpenAI's client has it, with all that there is not."""
+  message = {'role': 'assistant', 'content': 'Hi', 'refusal': None}
+  asked = chat(messages=[MESSAGE, message | {'tool_calls': None}])
+  assert [m.role for m in asked.messages] == ['user', 'assistant']
+
+
+@pytest.mark.parametrize('name', [*requests.NEUTRAL])
+def test_what_asks_for_nothing_is_taken(name):
+  for value in (None, *requests.NEUTRAL[name]):
+    assert completion(**{name: value}) == completion()
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('logprobs', 0),
+    ('logprobs', True),
+    ('echo', True),
+    ('best_of', 2),
+    ('frequency_penalty', 0.5),
+    ('logit_bias', {'5': 100}),
+    ('tools', [{'type': 'function'}]),
+    ('response_format', {'type': 'json_object'}),
+    ('tempreature', 0.5),
+  ],
+)
+def test_what_there_is_not_is_refused(name, value):
+  error = refusal(json.dumps({'prompt': 'a', name: value}).encode())
+  assert error.message == f'{name}: is not supported; leave it out'
+  assert error.param == name
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'why'),
+  [
+    ('temperature', -0.1, 'must be at least 0'),
+    ('temperature', '1', 'Input should be a valid number'),
+    ('temperature', 1e-300, 'must be 0 or at least 1.2e-38'),
+    ('top_p', 1.01, 'must be at most 1'),
+    ('min_p', -1, 'must be at least 0'),
+    ('top_k', 1.5, 'Input should be a valid integer'),
+    ('repetition_penalty', 0, 'must be above 0'),
+    ('max_tokens', 0, 'must be at least 1'),
+    ('max_tokens', True, 'Input should be a valid integer'),
+    ('n', 0, 'greater than or equal to 1'),
+    ('n', 10**9, 'less than or equal to 128'),
+    ('seed', -1, 'must be at least 0'),
+    ('seed', 2**32, 'must be at most 4,294,967,295'),
+    ('stop', '', 'none of them empty'),
+    ('stop', ['a'] * 5, 'at most 4'),
+    ('stop', 3, 'must be a text'),
+    ('stream', 'yes', 'Input should be a valid boolean'),
+    ('model', 3, 'Input should be a valid string'),
+  ],
+)
+def test_a_value_out_of_its_range(name, value, why):
+  error = refusal(json.dumps({'prompt': 'a', name: value}).encode())
+  assert error.param == name
+  assert error.message.startswith(f'{name}: ') and why in error.message
+
+
+@pytest.mark.parametrize(
+  ('body', 'why'),
+  [
+    (b'', 'no JSON'),
+    (b'{"prompt": "a"', 'no JSON'),
+    (b'{"prompt": "a"} more', 'no JSON'),
+    (b'\xff\xfe', 'no JSON'),
+    (b'{"prompt": "\\ud800"}', 'no JSON'),
+    (b'{"prompt": "\xed\xa0\x80"}', 'no JSON'),
+    (b'[' * 100_000, 'no JSON'),
+    (b'{"prompt": "a", "temperature": NaN}', 'no JSON'),
+    (b'{"prompt": "a", "temperature": Infinity}', 'no JSON'),
+    (b'{"prompt": "a", "seed": 1' + b'0' * 99 + b'}', 'seed: must be at most'),
+    (b'{"prompt": "a", "seed": ' + b'9' * 5000 + b'}', 'out of range'),
+    (b'["a"]', 'no JSON object'),
+    (b'{}', 'prompt: is missing'),
+    (b'{"prompt": null}', 'prompt: is missing'),
+    (
+      b'{"prompt": "a", "stream_options": {"include_usage": true}}',
+      "stream_options needs 'stream': true",
+    ),
+  ],
+)
+def test_a_body_that_cannot_be_read(body, why):
+  assert why in refusal(body).message
+
+
+@pytest.mark.parametrize(
+  ('fields', 'why'),
+  [
+    ({'messages': []}, 'messages: '),
+    ({'messages': [{'role': 'user'}]}, 'messages.0.content: is missing'),
+    ({'messages': [{'content': 'Hi'}]}, 'messages.0.role: is missing'),
+    (
+      {'messages': [{'role': 'user', 'content': [{'type': 'image_url'}]}]},
+      "parts of type 'text'",
+    ),
+    (
+      {'messages': [MESSAGE], 'max_tokens': 3, 'max_completion_tokens': 5},
+      'not both',
+    ),
+  ],
+)
+def test_a_chat_that_cannot_be_read(fields, why):
+  assert why in refusal(json.dumps(fields).encode(), chat=True).message
+
+
+def test_a_long_name_is_cut():
+  error = refusal(json.dumps({'prompt': 'a', 'x' * 10_000: 1}).encode())
+  assert len(error.message) < 400

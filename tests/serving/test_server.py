@@ -1,0 +1,544 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A tiny model behind real connections: OpenAI's client, and bare sockets."""
+
+import asyncio
+import concurrent.futures
+import functools
+import json
+import logging
+import socket
+import threading
+import time
+
+import openai
+import pytest
+
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.data.tokenizers.chat import ChatTemplate
+from gpt_jax.decoding import sample
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.serving import app as app_lib
+from gpt_jax.serving import prompts, requests, server
+from gpt_jax.serving.errors import ApiError
+from gpt_jax.serving.prompts import Served
+from gpt_jax.serving.worker import Worker
+from tests.support import tiny
+
+CONTEXT, SLOTS, MOST, BODY = 61, 2, 230, 40_000
+TOKENIZER = tokenizer_lib.Bytes()
+GREEDY = Sampler(temperature=0)
+TEMPLATE = ChatTemplate(
+  "{% for m in messages %}{% if m.role == 'tool' %}"
+  "{{ raise_exception('no tools') }}{% endif %}"
+  '{{ m.role[0] }}:{{ m.content }};{% endfor %}a:',
+  {},
+)
+SERVED = Served('tiny', TOKENIZER, TEMPLATE, CONTEXT, CONTEXT)
+
+
+@functools.cache
+def model():
+  return tiny.model(
+    vocab_size=TOKENIZER.vocab_size,
+    context_length=CONTEXT,
+    num_layers=1,
+    dropout='none',
+  )
+
+
+def make_engine():
+  return Engine(model(), tiny.params(model()), slots=SLOTS)
+
+
+class Running:
+  """A server on a thread of its own."""
+
+  def __init__(self, make_engine):
+    self.bound = server.bind('127.0.0.1', 0)
+    self.url = server.url(self.bound)
+    self.address = self.bound.getsockname()
+    self.worker = Worker(make_engine, max_rows=MOST, log_seconds=0.0)
+    made = app_lib.build(SERVED, self.worker, max_body_bytes=BODY)
+    ready = threading.Event()
+    self.server = server.Server(made, drain_seconds=5, started=ready.set)
+    run = server.serve(self.server, self.worker, self.bound)
+    self.thread = threading.Thread(target=asyncio.run, args=(run,))
+    self.thread.start()
+    assert ready.wait(60)
+    self.client = openai.OpenAI(
+      base_url=f'{self.url}/v1', api_key='none', max_retries=0, timeout=120
+    )
+
+  def stop(self):
+    self.client.close()
+    self.server.should_exit = True
+    self.thread.join()
+
+  def load(self):
+    """Rows that run and wait, as /health says."""
+    _, body = talk(self, b'GET /health' + HTTP)
+    health = json.loads(body)
+    assert health['status'] == 'ok'
+    return health['running'], health['waiting']
+
+  def idle(self):
+    """Waits until nothing runs, waits or is kept."""
+    end = time.monotonic() + 60
+    while self.load() != (0, 0) or self.worker._open or self.worker._running:
+      assert time.monotonic() < end, self.load()
+      time.sleep(0.01)
+
+
+@pytest.fixture(scope='module')
+def api():
+  running = Running(make_engine)
+  yield running
+  running.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(api):
+  yield
+  api.idle()
+
+
+def expected(prompts, *, max_tokens, sampler=GREEDY, seeds=(0,)):
+  """Text and finish of each, one at a time, by `sample.generate`."""
+  found = []
+  for prompt in prompts:
+    for seed in seeds:
+      ids = TOKENIZER.encode(prompt).tolist()
+      (new,) = sample.generate(
+        model(),
+        tiny.params(model()),
+        [ids],
+        max_tokens=max_tokens,
+        sampler=sampler,
+        seed=seed,
+        stop_ids=(TOKENIZER.eos_id,),
+      )
+      ended = 'length' if len(new) == max_tokens else 'stop'
+      found.append((TOKENIZER.decode(new), ended))
+  return found
+
+
+def ends(answer):
+  return [(choice.text, choice.finish_reason) for choice in answer.choices]
+
+
+HTTP = b' HTTP/1.1\r\nHost: x\r\nConnection: close\r\n'
+POST = b'POST /v1/completions' + HTTP
+
+
+def connect(api):
+  return socket.create_connection(api.address, timeout=60)
+
+
+def whole(request, body):
+  return request + b'Content-Length: %d\r\n\r\n' % len(body) + body
+
+
+def talk(api, request, body=b''):
+  """Sends a request; returns status and body of the answer."""
+  with connect(api) as connection:
+    connection.sendall(whole(request, body))
+    head, _, rest = received(connection).partition(b'\r\n\r\n')
+    return int(head.split()[1]), rest
+
+
+def received(connection):
+  """All that comes until the other side closes."""
+  return b''.join(iter(lambda: connection.recv(65536), b''))
+
+
+def post(api, body):
+  status, answer = talk(api, POST, body)
+  return status, json.loads(answer)['error']
+
+
+def test_greedy_texts_are_those_of_generate(api):
+  texts = ['a', 'bcd', 'efghijk']
+  answer = api.client.completions.create(
+    model='tiny', prompt=texts, temperature=0, max_tokens=7
+  )
+  assert ends(answer) == expected(texts, max_tokens=7)
+  assert [choice.index for choice in answer.choices] == [0, 1, 2]
+  assert answer.object == 'text_completion' and answer.model == 'tiny'
+  usage = answer.usage
+  assert (usage.prompt_tokens, usage.completion_tokens) == (1 + 3 + 7, 3 * 7)
+  assert usage.total_tokens == 11 + 21
+  of_ids = [TOKENIZER.encode(text).tolist() for text in texts]
+  again = api.client.completions.create(
+    model='tiny', prompt=of_ids, temperature=0, max_tokens=7
+  )
+  assert ends(again) == ends(answer)
+
+
+def test_choices_end_with_the_document_or_at_the_limit(api):
+  n, seed, sampler = 8, 5, Sampler(temperature=1.5)
+  wanted = expected(
+    ['ab'], max_tokens=53, sampler=sampler, seeds=seeds_of(seed, n)
+  )
+  assert {end for _, end in wanted} == {'stop', 'length'}
+  answer = api.client.completions.create(
+    model='tiny', prompt='ab', temperature=1.5, max_tokens=53, n=n, seed=seed
+  )
+  assert ends(answer) == wanted
+
+
+def test_a_stop_text_ends_a_choice_and_is_no_part_of_it(api):
+  ((text, _),) = expected(['ab'], max_tokens=17)
+  stop = text[5:8]
+  before = text[: text.index(stop)]
+  answer = api.client.completions.create(
+    model='tiny',
+    prompt='ab',
+    temperature=0,
+    max_tokens=17,
+    stop=['never there', stop],
+  )
+  assert ends(answer) == [(before, 'stop')]
+
+
+def test_a_stream_is_the_text_in_pieces(api):
+  wanted = expected(['ab', 'cde'], max_tokens=11)
+  stream = api.client.completions.create(
+    model='tiny',
+    prompt=['ab', 'cde'],
+    temperature=0,
+    max_tokens=11,
+    stream=True,
+    stream_options={'include_usage': True},
+  )
+  *events, last = stream
+  texts, finishes = ['', ''], [None, None]
+  for event in events:
+    (choice,) = event.choices
+    assert event.usage is None and finishes[choice.index] is None
+    texts[choice.index] += choice.text
+    finishes[choice.index] = choice.finish_reason
+  assert [*zip(texts, finishes, strict=True)] == wanted
+  assert len(events) > 4
+  assert last.choices == [] and last.usage.completion_tokens == 22
+
+
+def test_one_seed_gives_one_text_in_any_company(api):
+  ask = functools.partial(
+    api.client.completions.create,
+    model='tiny',
+    prompt='once',
+    max_tokens=23,
+    seed=7,
+    extra_body={'top_k': 50, 'min_p': 0.001, 'repetition_penalty': 1.1},
+  )
+  sampler = Sampler(1.0, 50, 1.0, 0.001, 1.1)
+  alone = expected(['once'], max_tokens=23, sampler=sampler, seeds=[7])
+  assert ends(ask()) == alone
+  with concurrent.futures.ThreadPoolExecutor(21) as pool:
+    others = [
+      pool.submit(ask, prompt='x' * (1 + i), seed=i, temperature=1 + i / 10)
+      for i in range(20)
+    ]
+    assert ends(pool.submit(ask).result()) == alone
+    assert len({ends(other.result())[0] for other in others}) > 10
+
+
+def test_models(api):
+  (only,) = api.client.models.list().data
+  assert (only.id, only.context_length) == ('tiny', CONTEXT)
+  assert api.client.models.retrieve('tiny') == only
+  with pytest.raises(openai.NotFoundError, match="this is 'tiny'"):
+    api.client.models.retrieve('gpt-4/x')
+  with pytest.raises(openai.NotFoundError) as e:
+    api.client.completions.create(model='gpt-4', prompt='a')
+  assert e.value.code == 'model_not_found'
+
+
+MESSAGES = [
+  {'role': 'system', 'content': 'go'},
+  {'role': 'user', 'content': [{'type': 'text', 'text': 'Hi'}]},
+]
+
+
+def test_a_chat_is_the_completion_of_its_template(api):
+  ((text, finish),) = expected(['s:go;u:Hi;a:'], max_tokens=11)
+  ask = functools.partial(
+    api.client.chat.completions.create,
+    model='tiny',
+    messages=MESSAGES,
+    temperature=0,
+  )
+  answer = ask(max_completion_tokens=11)
+  (choice,) = answer.choices
+  assert (choice.message.content, choice.finish_reason) == (text, finish)
+  assert choice.message.role == 'assistant'
+  assert answer.object == 'chat.completion'
+  usage = answer.usage
+  assert (usage.prompt_tokens, usage.completion_tokens) == (12, 11)
+  # Without a limit: what the context has room for.
+  assert ask().usage.total_tokens == CONTEXT
+
+
+def test_a_chat_in_pieces(api):
+  ((text, finish),) = expected(['s:go;u:Hi;a:'], max_tokens=11)
+  first, *events = api.client.chat.completions.create(
+    model='tiny',
+    messages=MESSAGES,
+    temperature=0,
+    max_tokens=11,
+    stream=True,
+  )
+  assert first.choices[0].delta.role == 'assistant'
+  assert first.object == 'chat.completion.chunk'
+  parts = [event.choices[0].delta.content or '' for event in events]
+  assert ''.join(parts) == text
+  finishes = [event.choices[0].finish_reason for event in events]
+  assert finishes == [None] * (len(events) - 1) + [finish]
+
+
+def test_what_a_template_refuses(api):
+  with pytest.raises(openai.BadRequestError, match='template fails: no') as e:
+    api.client.chat.completions.create(
+      model='tiny', messages=[{'role': 'tool', 'content': 'Hi'}]
+    )
+  assert e.value.param == 'messages'
+
+
+def test_a_model_without_a_template_has_no_chats():
+  asked = requests.Chat.model_validate({'messages': MESSAGES})
+  with pytest.raises(ApiError, match='no chat template') as e:
+    prompts.plan(SERVED._replace(template=None), asked)
+  assert e.value.status == 400 and e.value.param == 'messages'
+
+
+@pytest.mark.parametrize(
+  ('fields', 'why'),
+  [
+    ({'prompt': 'x' * 70}, 'has 70 tokens, and the context holds 61; sho'),
+    ({'prompt': 'x' * 70}, 'shorten it by 10'),
+    ({'prompt': 'x' * 50, 'max_tokens': 13}, '2 too few for 13 more'),
+    ({'prompt': 'a', 'max_tokens': 62}, 'draws at most 61'),
+    ({'prompt': [5, 257]}, 'token id 257 is none of this model'),
+    ({'prompt': [-1]}, 'token id -1 is none'),
+    ({'prompt': ['a'] * 2, 'n': 128}, '256 continuations at once'),
+    ({'prompt': [''] * 9000, 'n': 128}, '1,152,000 continuations at once'),
+    ({'prompt': 'a', 'logprobs': 3}, 'logprobs: is not supported'),
+  ],
+)
+def test_what_cannot_be_answered_is_refused(api, fields, why):
+  status, error = post(api, json.dumps(fields).encode())
+  assert status == 400 and why in error['message']
+  assert error['type'] == 'invalid_request_error'
+
+
+@pytest.mark.parametrize('body', [b'{', b'{"prompt": "a", "top_p": NaN}'])
+def test_malformed_json(api, body):
+  status, error = post(api, body)
+  assert status == 400 and 'the body is no JSON' in error['message']
+
+
+def test_an_empty_prompt_and_the_smallest_temperature(api):
+  answer = api.client.completions.create(
+    model='tiny', prompt='', temperature=1.2e-38, max_tokens=2
+  )
+  assert answer.usage.completion_tokens <= 2
+
+
+@pytest.mark.parametrize(
+  ('path', 'status'),
+  [
+    (b'GET /v1/completions', 405),
+    (b'GET /secret', 404),
+    (b'GET /%0a%1b[31m', 404),
+  ],
+)
+def test_other_paths(api, path, status):
+  found, body = talk(api, path + HTTP)
+  error = json.loads(body)['error']
+  assert found == status and error['type'] == 'invalid_request_error'
+
+
+def test_what_is_no_http(api):
+  status, _ = talk(api, b'\x16\x03\x01 nonsense\r\n')
+  assert status == 400
+
+
+def test_a_body_too_long(api):
+  status, error = post(api, b' ' * (BODY + 1))
+  assert status == 413 and '40,000 bytes' in error['message']
+  for length in (b'9' * 20, b'9' * 5000, b'-1', b'x'):
+    with connect(api) as connection:
+      connection.sendall(POST + b'Content-Length: ' + length + b'\r\n\r\n')
+      status = received(connection).split()[1]
+      assert status in (b'400', b'413')
+  # Of a length that is not said beforehand.
+  chunk = b'%x\r\n%s\r\n' % (9000, b' ' * 9000)
+  request = POST + b'Transfer-Encoding: chunked\r\n\r\n'
+  with connect(api) as connection:
+    connection.sendall(request + 5 * chunk + b'0\r\n\r\n')
+    assert received(connection).startswith(b'HTTP/1.1 413 ')
+
+
+def test_a_body_that_does_not_come(api, monkeypatch):
+  monkeypatch.setattr(app_lib, 'BODY_SECONDS', 0.05)
+  with connect(api) as connection:
+    connection.sendall(POST + b'Content-Length: 9\r\n\r\n{')
+    assert received(connection).startswith(b'HTTP/1.1 408 ')
+
+
+class Gate:
+  """Holds the engine before its steps while it is shut."""
+
+  def __init__(self, worker, monkeypatch):
+    self.open = threading.Event()
+    step = worker.engine.step
+
+    def gated():
+      assert self.open.wait(60)
+      return step()
+
+    monkeypatch.setattr(worker.engine, 'step', gated)
+
+
+@pytest.fixture
+def gate(api, monkeypatch):
+  made = Gate(api.worker, monkeypatch)
+  yield made
+  made.open.set()
+
+
+def logged(caplog, text):
+  """Waits for a line in the log."""
+  end = time.monotonic() + 60
+  while text not in caplog.text:
+    assert time.monotonic() < end, caplog.text
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize('stream', [False, True])
+def test_a_client_that_goes_frees_its_rows(api, gate, caplog, stream):
+  caplog.set_level(logging.INFO, 'gpt_jax')
+  body = {'prompt': 'a', 'max_tokens': 50, 'n': 9, 'stream': stream}
+  with connect(api) as connection:
+    connection.sendall(whole(POST, json.dumps(body).encode()))
+    while not api.worker._open:
+      time.sleep(0.01)
+  status = 200 if stream else 499
+  logged(caplog, f'POST /v1/completions {status}')
+  assert not api.worker._open
+  gate.open.set()
+  api.idle()
+
+
+def test_a_body_cut_short(api, caplog):
+  caplog.set_level(logging.INFO, 'gpt_jax')
+  with connect(api) as connection:
+    connection.sendall(POST + b'Content-Length: 9\r\n\r\n{')
+  logged(caplog, 'POST /v1/completions 499')
+
+
+def test_a_full_queue_says_when_to_come_again(api, gate):
+  with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    ask = functools.partial(
+      api.client.completions.create,
+      model='tiny',
+      prompt='a',
+      temperature=0,
+      max_tokens=2,
+    )
+    first = pool.submit(ask, n=128)
+    while not api.worker._open:
+      time.sleep(0.01)
+    with pytest.raises(openai.RateLimitError) as e:
+      ask(n=103)
+    assert e.value.response.headers['retry-after'] == '1'
+    assert e.value.code == 'queue_full'
+    assert e.value.message.count('128') == 1
+    second = pool.submit(ask, n=102)
+    gate.open.set()
+    assert {*ends(first.result()), *ends(second.result())} == {
+      *expected(['a'], max_tokens=2)
+    }
+
+
+def test_two_hundred_at_once(api):
+  texts = [chr(97 + i % 26) * (1 + i % 3) for i in range(200)]
+  wanted = dict(zip(texts, expected(texts[:78], max_tokens=3), strict=False))
+
+  def ask(text):
+    body = {'prompt': text, 'temperature': 0, 'max_tokens': 3}
+    return talk(api, POST, json.dumps(body).encode())
+
+  with concurrent.futures.ThreadPoolExecutor(200) as pool:
+    for text, (status, body) in zip(texts, pool.map(ask, texts), strict=True):
+      (choice,) = json.loads(body)['choices']
+      assert status == 200
+      assert (choice['text'], choice['finish_reason']) == wanted[text]
+
+
+def failing(*args, **kwargs):
+  raise RuntimeError('of /secret/place.py')
+
+
+@pytest.mark.parametrize('stream', [False, True])
+def test_an_engine_that_fails(api, monkeypatch, caplog, stream):
+  """Answered, logged, and the next request goes on with a new engine."""
+  before = api.worker.engine
+  monkeypatch.setattr(before, 'step', failing)
+  ask = functools.partial(
+    api.client.completions.create, model='tiny', prompt='a', max_tokens=3
+  )
+  with pytest.raises(openai.APIError) as e:
+    list(ask(stream=True)) if stream else ask()
+  assert 'the server failed' in str(e.value)
+  assert 'secret' not in str(e.value)
+  assert 'of /secret/place.py' in caplog.text
+  assert ends(ask(temperature=0)) == expected(['a'], max_tokens=3)
+  assert api.worker.engine is not before
+
+
+def test_without_an_engine_the_server_says_so(monkeypatch, caplog):
+  engines = [make_engine()]
+  monkeypatch.setattr(engines[0], 'step', failing)
+  api = Running(engines.pop)
+  ask = functools.partial(
+    api.client.completions.create, model='tiny', prompt='a'
+  )
+  with pytest.raises(openai.InternalServerError, match='the server failed'):
+    ask()
+  api.worker._thread.join()
+  assert 'no engine can be made any more' in caplog.text
+  with pytest.raises(openai.InternalServerError, match='the server failed'):
+    ask()
+  status, body = talk(api, b'GET /health' + HTTP)
+  assert status == 503 and json.loads(body)['status'] == 'failed'
+  api.stop()
+
+
+def test_a_request_that_fails(api, monkeypatch, caplog):
+  with monkeypatch.context() as patch:
+    patch.setattr(prompts, 'plan', failing)
+    with pytest.raises(openai.InternalServerError) as e:
+      api.client.completions.create(model='tiny', prompt='a')
+  assert e.value.type == 'server_error' and 'secret' not in str(e.value)
+  logged(caplog, 'of /secret/place.py')
+
+
+def test_speed_and_load_are_logged(api, caplog):
+  caplog.set_level(logging.INFO, 'gpt_jax')
+  api.client.completions.create(model='tiny', prompt='a', temperature=0)
+  logged(caplog, ' tokens/s, 1 running, 0 waiting')
+  logged(caplog, 'POST /v1/completions 200 1+16 tokens')
+
+
+def test_an_address_that_is_taken(api):
+  host, port = api.address
+  with pytest.raises(ValueError, match=f'--host={host} --port={port}: addr'):
+    server.bind(host, port)
+
+
+def test_an_address_that_is_none():
+  with pytest.raises(ValueError, match=r'--host=192\.0\.2\.1'):
+    server.bind('192.0.2.1', 0)
