@@ -24,7 +24,7 @@ from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.files import read_all
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Score, Scorer
-from gpt_jax.evaluation.shots import draw, of_group
+from gpt_jax.evaluation.shots import draw, of_text
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
 
@@ -44,6 +44,7 @@ class Example(NamedTuple):
       task has none.
     lead: text before the examples shown, such as the article that they are
       about too.
+    about: which text it is about; '' if the task has none.
     plain: the text that training must not contain; '' if it is the lead, the
       context and the right choice.
   """
@@ -55,6 +56,7 @@ class Example(NamedTuple):
   group: str = ''
   general: str | None = None
   lead: str = ''
+  about: str = ''
   plain: str = ''
 
 
@@ -70,14 +72,14 @@ class Choices(NamedTuple):
     figures: computes results from the examples and their scores.
     shown: streams the pool of few-shot examples; None: there is none.
     separator: between two examples.
-    same_group: whether the pool of an example is its own group.
+    same_text: whether only those about the same text are shown.
   """
 
   examples: Callable[[], Iterator[Example]]
   figures: Measure
   shown: Callable[[], Iterator[Example]] | None = None
   separator: str = '\n\n'
-  same_group: bool = False
+  same_text: bool = False
 
   @property
   def takes_shots(self) -> bool:
@@ -142,10 +144,10 @@ class Choices(NamedTuple):
     assert self.shown is not None
     shown = read_all('examples', self.shown)
     solved = [_solved(e) for e in shown]
-    if self.same_group:
-      pool = [(e.group, text) for e, text in zip(shown, solved, strict=True)]
-      own = [(e.group, _solved(e)) for e in examples]
-      return solved, of_group(pool, own, setting)
+    if self.same_text:
+      pool = [(e.about, text) for e, text in zip(shown, solved, strict=True)]
+      own = [(e.about, _solved(e)) for e in examples]
+      return solved, of_text(pool, own, setting)
     asked = [(e.where, _solved(e)) for e in examples]
     return solved, draw(solved, asked, setting)
 

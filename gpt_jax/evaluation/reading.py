@@ -26,7 +26,7 @@ def race(
     path: test, dev, train, or a file.
     shown: see `Pool`; 'article' shows the other questions of the same article
       before each one, after the article, as GPT-3 does (figures G.1 and G.3);
-      see `shots.of_group`.
+      see `shots.of_text`.
     level: middle or high.
   """
   if level not in ('middle', 'high'):
@@ -62,13 +62,13 @@ def race(
         asked if alone else article + asked,
         tuple(f' {option}' for option in texts),
         fields.label(where, answer, string.ascii_uppercase[: len(texts)]),
-        group=where,
         general='A:',
         lead=article if alone else '',
+        about=where,
       )
 
   pool = Pool(path, 'rest' if alone else shown)
-  return making.choices(files, pool, read, choices.accuracies, same_group=alone)
+  return making.choices(files, pool, read, choices.accuracies, same_text=alone)
 
 
 def boolq(path: str = 'dev', shown: str = 'train') -> Make:
