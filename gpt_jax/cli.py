@@ -20,7 +20,7 @@ from gpt_jax import ranges
 from gpt_jax.config import loading
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import ToldError, UsageError
 
 # The values of a command's flags, by name.
 Args = Any
@@ -58,6 +58,8 @@ def run(module: ModuleType, argv: list[str]) -> int:
     given |= {name: values[name].value for name in values}
     module.main(SimpleNamespace(argv=argv, **given))
     return 0
+  except ToldError:
+    return 2
   except UsageError as e:
     print(f'gpt-jax {name}: {loading.one_line(e)}', file=sys.stderr)
     return 2

@@ -40,6 +40,10 @@ class UsageError(ValueError):
   """
 
 
+class ToldError(UsageError):
+  """One that a process started for the user has printed already."""
+
+
 class Pair(NamedTuple):
   """An argument `key:value`; an entry takes them as `*parts: Pair`."""
 

@@ -18,7 +18,6 @@ long as the step of W, the config and the data are those of the runs there.
 """
 
 import functools
-import json
 import os
 
 from absl import flags
@@ -29,7 +28,7 @@ from gpt_jax.finetuning.ablation import Grid
 from gpt_jax.plots import ablation as figures
 from gpt_jax.plots import losses
 from gpt_jax.runtime.log import log
-from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.metrics import to_json, write_atomically
 
 
 def define(values: flags.FlagValues) -> None:
@@ -64,9 +63,9 @@ def main(args: cli.Args) -> None:
     finished=lambda folder: losses.loss_curves([folder], unit='of the task'),
   )
   path = os.path.join(args.workdir, 'ablation')
-  write_atomically(f'{path}.json', json.dumps(scores, indent=2) + '\n')
+  write_atomically(f'{path}.json', to_json(scores, indent=2) + '\n')
   log.info('drew %s', figures.bars(scores, f'{path}.png'))
   figure = os.path.join(args.workdir, 'layers.png')
   if figures.layers(scores, figure):
     log.info('drew %s', figure)
-  print(json.dumps(scores) if args.json else ablation.table(scores))
+  print(to_json(scores) if args.json else ablation.table(scores))

@@ -13,7 +13,6 @@ one prepares. Prints a Markdown table and writes W/compare.json and
 W/compare.png.
 """
 
-import json
 import os
 
 from absl import flags
@@ -23,7 +22,7 @@ from gpt_jax.plots import losses
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import comparison, variants
-from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.metrics import to_json, write_atomically
 
 
 def define(values: flags.FlagValues) -> None:
@@ -71,8 +70,8 @@ def main(args: cli.Args) -> None:
     for name, workdirs in folders.items()
   }
   path = os.path.join(args.workdir, 'compare')
-  write_atomically(f'{path}.json', json.dumps(result, indent=2) + '\n')
+  write_atomically(f'{path}.json', to_json(result, indent=2) + '\n')
   first = [workdirs[0] for workdirs in folders.values()]
   if figure := losses.loss_curves(first, out=f'{path}.png'):
     log.info('drew %s', figure)
-  print(json.dumps(result) if args.json else comparison.table(result))
+  print(to_json(result) if args.json else comparison.table(result))

@@ -6,6 +6,7 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks lambada,blimp,piqa --tasks_dir tasks
   gpt-jax evaluate --workdir W --tasks race --shots 0,1,5 --seed=1 --json
   gpt-jax evaluate --workdir W --tasks "text('a.txt'), text('b.txt', name='b')"
+  gpt-jax evaluate --workdir W --tasks hellaswag --limit 200 --rows 16
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
 
 validation: every held-out token is predicted exactly once, in rows of the
@@ -24,7 +25,6 @@ eval/lambada/..., eval/text/mine/... of text('mine.txt'), eval/NAME/... of
 text('mine.txt', name='NAME').
 """
 
-import json
 import os
 
 from absl import flags
@@ -36,6 +36,7 @@ from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.held_out import summary
 
@@ -71,6 +72,30 @@ def define(values: flags.FlagValues) -> None:
     lower_bound=0,
     flag_values=values,
   )
+  flags.DEFINE_integer(
+    'limit',
+    None,
+    'Measure the first examples of each task only, so many (of BLiMP, of each '
+    'paradigm; of a text, lines). Such results stand in a file of their own, '
+    'step-N-limit-LIMIT.json.',
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'batch_tokens',
+    None,
+    'Tokens that a batch of a task holds at most, with its padding; by default '
+    'those of eval.rows rows of the whole context, up to 16,384 a device.',
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'rows',
+    None,
+    'Rows that a batch of a task holds at most, whatever their length.',
+    lower_bound=1,
+    flag_values=values,
+  )
   flags.DEFINE_bool(
     'overlap',
     False,
@@ -99,6 +124,8 @@ def main(args: cli.Args) -> None:
   trained = trained_lib.load(workdir)
   step = int(trained.state.step)
   result: dict[str, float] = {'step': step}
+  if args.limit is not None:
+    result['limit'] = args.limit
   lines = []
   if held_out:
     result.update(validation.measure(trained, workdir))
@@ -106,9 +133,12 @@ def main(args: cli.Args) -> None:
   if tasks:
     folder = os.path.join(workdir, 'evaluations')
     model = suite.fingerprint(trained.state.eval_params)
-    path = os.path.join(folder, f'step-{step}.json')
+    part = '' if args.limit is None else f'-limit-{args.limit}'
+    path = os.path.join(folder, f'step-{step}{part}.json')
     called = {t.name: names.written(t.call, TASKS) for t in tasks}
-    results = Results(path, step=step, model=model, tasks=called)
+    results = Results(
+      path, step=step, model=model, tasks=called, limit=args.limit
+    )
     held = dict(result)
     if held_out:
       results.add({k: v for k, v in held.items() if k != 'step'})
@@ -123,9 +153,10 @@ def main(args: cli.Args) -> None:
     result.update(
       suite.measure(
         tasks,
-        score.scorer(trained),
+        score.scorer(trained, rows=args.rows, tokens=args.batch_tokens),
         shots=shots,
         seed=args.seed,
+        limit=args.limit,
         seen=seen,
         folder=folder,
         model=model,
@@ -135,7 +166,7 @@ def main(args: cli.Args) -> None:
     of_tasks = {k: v for k, v in result.items() if k not in held}
     lines += suite.lines(of_tasks, tasks)
   if args.json:
-    print(json.dumps(result))
+    print(metrics.to_json(result))
   else:
     print('\n'.join(f'step {step}: {line}' for line in lines))
 

@@ -23,7 +23,6 @@ with 90% intervals by bootstrap. N counts all parameters, embeddings too, and
 C is 6ND. Prints a table and writes W/scaling.json and W/scaling.png.
 """
 
-import json
 import os
 
 from absl import flags
@@ -35,7 +34,7 @@ from gpt_jax.planning.sweep import Cell
 from gpt_jax.plots import scaling
 from gpt_jax.runtime.log import log
 from gpt_jax.training import workdir
-from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.metrics import to_json, write_atomically
 
 
 def define(values: flags.FlagValues) -> None:
@@ -82,9 +81,9 @@ def main(args: cli.Args) -> None:
     for cell, point in zip(cells, points, strict=True)
   ]
   written = {'runs': runs, **fits.to_json()}
-  write_atomically(f'{path}.json', json.dumps(written, indent=2) + '\n')
+  write_atomically(f'{path}.json', to_json(written, indent=2) + '\n')
   log.info('drew %s', scaling.draw(points, curves, fits, f'{path}.png'))
-  print(json.dumps(written) if args.json else fits.table())
+  print(to_json(written) if args.json else fits.table())
 
 
 def listing(cells: list[Cell]) -> str:

@@ -12,6 +12,7 @@ P(completion | answer context), as GPT-3 does for ARC, OpenBookQA and RACE.
 `left_out` those with a choice that exceeds the context by itself.
 """
 
+import collections
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -104,6 +105,12 @@ class Choices(NamedTuple):
   ) -> Figures:
     """See `task.Task`."""
     examples = read_all('examples', self.examples)
+    seen = setting.seen
+    if setting.limit is not None:
+      kept = _first(examples, setting.limit)
+      examples = [examples[i] for i in kept]
+      if seen is not None:
+        seen = frozenset(n for n, i in enumerate(kept) if i in seen)
     prompts, num_shown = self._prompts(scorer, examples, setting)
     requests = []
     for example, prompt in zip(examples, prompts, strict=True):
@@ -134,7 +141,7 @@ class Choices(NamedTuple):
       'examples': len(scored),
       'left_out': len(examples) - len(scored),
       'cut': sum(any(s.cut for s in found) for found in scored.values()),
-      **figures.clean([*scored], setting.seen, measured),
+      **figures.clean([*scored], seen, measured),
     }
 
   def _drawn(
@@ -284,6 +291,17 @@ def _tell_left_out(
       'left out',
       *(too_long[0], context_length, len(too_long)),
     )
+
+
+def _first(examples: Sequence[Example], limit: int) -> list[int]:
+  """The positions of the first `limit` examples of each group."""
+  met: collections.Counter[str] = collections.Counter()
+  out = []
+  for position, example in enumerate(examples):
+    met[example.group] += 1
+    if met[example.group] <= limit:
+      out.append(position)
+  return out
 
 
 def _num_requests(example: Example) -> int:

@@ -68,7 +68,7 @@ class ClosedBook(NamedTuple):
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
     """See `task.Task`."""
-    questions = read_all('questions', self.questions)
+    questions = read_all('questions', self.questions)[: setting.limit]
     prompts, num_shown = self._prompts(scorer, questions, setting)
     answers = scorer.answers(prompts, self.max_tokens, journal, report)
     right = [

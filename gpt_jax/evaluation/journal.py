@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores on disk, so that a stopped evaluation resumes after its last batch.
 
-One JSON line per batch. An incomplete last line is ignored.
+One JSON line per batch. What a killed process wrote last, or a crash of the
+machine left damaged, is cut off.
 """
 
 import json
@@ -25,20 +26,29 @@ class Journal:
 
     Deletes scores of other rows or of another model.
     """
-    head = json.dumps({'model': self._key, 'rows': rows})
-    found, whole = {}, []
+    head = json.dumps({'model': self._key, 'rows': rows}).encode()
+    found = {}
     if self._path is None:
       return found
+    sound = 0
     if os.path.exists(self._path):
-      with open(self._path, encoding='utf-8') as f:
-        lines = f.read().split('\n')
-      if lines[0] == head:
-        for line in lines[1:-1]:  # the last is empty or incomplete
-          found.update({int(i): score for i, score in json.loads(line).items()})
-          whole.append(line)
+      with open(self._path, 'rb') as f:
+        first, *lines = f.read().split(b'\n')
+      if first == head:
+        sound = len(first) + 1
+        for line in lines[:-1]:  # the last is empty or incomplete
+          try:
+            scores = json.loads(line)
+          except ValueError:
+            break
+          found.update({int(i): score for i, score in scores.items()})
+          sound += len(line) + 1
     os.makedirs(os.path.dirname(self._path), exist_ok=True)
-    with open(self._path, 'w', encoding='utf-8') as f:
-      f.write('\n'.join([head, *whole, '']))
+    # What is there stays there: being killed now loses nothing either.
+    with open(self._path, 'ab') as f:
+      f.truncate(sound)
+      if not sound:
+        f.write(head + b'\n')
     return found
 
   def add(self, scores: dict[int, Any]) -> None:

@@ -66,7 +66,8 @@ class Text(NamedTuple):
         f'--tasks: stride={stride} exceeds the context of '
         f'{scorer.context_length} tokens'
       )
-    text = self._read()
+    # The first lines: what other tasks have as examples.
+    text = ''.join(self._read().splitlines(keepends=True)[: setting.limit])
     ids = scorer.tokenizer.encode(text)
     before = scorer.tokenizer.special.before(first_scored=True)
     rows = [

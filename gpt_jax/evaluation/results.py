@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results of one step on disk, written whenever there are new ones."""
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +21,13 @@ class Results:
   """
 
   def __init__(
-    self, path: str, *, step: int, model: str, tasks: Mapping[str, str]
+    self,
+    path: str,
+    *,
+    step: int,
+    model: str,
+    tasks: Mapping[str, str],
+    limit: int | None = None,
   ):
     """Loads earlier results of the same model.
 
@@ -31,12 +36,15 @@ class Results:
       step: of the model.
       model: its fingerprint; results of other models are dropped.
       tasks: those to be measured: the call by the name.
+      limit: examples of each task; such results have a file of their own.
 
     Raises:
       UsageError: the file has results of another task under one of the names.
     """
     self._path, self._tasks = path, tasks
     self._values: dict[str, Any] = {'step': step, 'model': model}
+    if limit is not None:
+      self._values['limit'] = limit
     self._new: set[str] = set()
     if os.path.exists(path):
       remedy = 'remove it, and it is measured again'
@@ -68,5 +76,5 @@ class Results:
     self._calls |= {n: c for n, c in self._tasks.items() if n in owners}
     self._values |= figures
     os.makedirs(os.path.dirname(self._path), exist_ok=True)
-    text = json.dumps(self._values, indent=1)
+    text = metrics.to_json(self._values, indent=1)
     metrics.write_atomically(self._path, text + '\n')

@@ -84,6 +84,7 @@ def measure(
   *,
   shots: Sequence[int] = (0,),
   seed: int = 0,
+  limit: int | None = None,
   seen: Mapping[str, frozenset[int]] = MappingProxyType({}),
   folder: str | None = None,
   model: str = '',
@@ -99,6 +100,7 @@ def measure(
     scorer: scores texts.
     shots: numbers of few-shot examples.
     seed: for drawing them.
+    limit: see `Setting`.
     seen: by the names of tasks, what training has seen; see `Setting`.
     folder: of the scores, so that a stopped evaluation can resume; None: none.
     model: fingerprint of the parameters that the scores belong to.
@@ -115,6 +117,7 @@ def measure(
   for named in tasks:
     for count in shots if named.task.takes_shots else (0,):
       name = f'{named.name}/{count}_shots' if count else named.name
+      setting = Setting(count, seed, limit, seen.get(named.name))
       shown = contextlib.nullcontext(report)
       if report is None:
         shown = progress.bar('examples')
@@ -122,8 +125,8 @@ def measure(
         assert told is not None
         found = named.task.measure(
           scorer,
-          Setting(count, seed, seen.get(named.name)),
-          Journal(folder and _path(folder, named, count, seed), model),
+          setting,
+          Journal(folder and _path(folder, named, setting), model),
           told,
         )
       new = {f'eval/{name}/{key}': value for key, value in found.items()}
@@ -168,8 +171,10 @@ def summary(figures: Figures) -> str:
   return ', '.join(parts)
 
 
-def _path(folder: str, named: Named, shots: int, seed: int) -> str:
-  key = repr((named.name, named.call, seed))
+def _path(folder: str, named: Named, setting: Setting) -> str:
+  key = repr((named.name, named.call, setting.seed))
   digest = hashlib.sha256(key.encode()).hexdigest()[:8]
   name = named.name.replace('/', '-')
-  return os.path.join(folder, f'{name}-{shots}-{digest}.jsonl')
+  if setting.limit is not None:
+    name += f'-limit-{setting.limit}'
+  return os.path.join(folder, f'{name}-{setting.shots}-{digest}.jsonl')

@@ -12,17 +12,19 @@ from gpt_jax.evaluation.score import Scorer
 
 
 class Setting(NamedTuple):
-  """How a task is measured.
+  """What is measured of a task, and after what.
 
   Attributes:
     shots: number of solved examples before each one.
     seed: for drawing them.
+    limit: measures the first examples only, so many of each group; None: all.
     seen: those of `Task.texts` that training has seen, by position; None: it
       is not known.
   """
 
   shots: int = 0
   seed: int = 0
+  limit: int | None = None
   seen: frozenset[int] | None = None
 
 

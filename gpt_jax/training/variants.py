@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.log import log
 from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import ToldError, UsageError
 
 STORE = 'data'  # folder in the workdir
 
@@ -48,7 +48,7 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
   """Trains one, in a process of its own, or what is left of it.
 
   Raises:
-    UsageError: the config is refused.
+    ToldError: the config is refused, by one line on stderr.
     Preempted: it was told to stop, and has saved.
     RuntimeError: the run failed.
   """
@@ -59,7 +59,7 @@ def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
     arguments.append(store)
   code = wait_for([sys.executable, '-m', 'gpt_jax', 'train', *arguments])
   if code == 2:
-    raise UsageError(f'run {variant.name}: train refuses it; see above')
+    raise ToldError(f'run {variant.name}: train refuses it')
   if code == preemption.EXIT_CODE:
     raise Preempted(
       f'{variant.name}, seed {seed}: saved; start again to continue'

@@ -97,6 +97,15 @@ def test_evaluate_scores_tasks(workdir, tasks_dir, capsys):
   # What was measured of the same model before is still there.
   assert json.loads(saved.read_text())['eval/validation/loss'] > 0
   assert 'lambada/1_shots: accuracy' in capsys.readouterr().out
+  # A part is told as one, and written beside the whole.
+  part = ['--tasks=lambada', '--limit=1', '--rows=1', '--batch_tokens=64']
+  assert main(['evaluate', *flags, *part, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['limit'] == found['eval/lambada/examples'] == 1
+  beside = saved.with_name(f'step-{STEPS}-limit-1.json')
+  assert found.items() <= json.loads(beside.read_text()).items()
+  whole = json.loads(saved.read_text())
+  assert whole['eval/lambada/examples'] == 2 and 'limit' not in whole
   assert main(['evaluate', *flags, '--tasks=race']) == 2
   assert 'no such file; fetch RACE from' in capsys.readouterr().err
 

@@ -158,6 +158,16 @@ def test_failures_of_a_run_are_passed_on(monkeypatch, code, error):
     variants.train(variants.Variant('a', []), '0', 'W/a/0', 'W')
 
 
+def test_a_refused_run_is_told_in_one_line(tmp_path, capfd):
+  """That of `train` itself."""
+  workdir = tmp_path / 'w'
+  run = f'--run=a {ROOT}/configs/smoke.py --config.model.num_heads=0'
+  assert main(['compare', f'--workdir={workdir}', run]) == 2
+  errors = [x for x in capfd.readouterr().err.splitlines() if 'gpt-jax' in x]
+  (error,) = errors
+  assert error.startswith('gpt-jax train: ') and 'num_heads' in error
+
+
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_run_is_told_to_stop_and_waited_for(tmp_path, number):
   """Ctrl-C reaches the run by the terminal: here it goes on."""

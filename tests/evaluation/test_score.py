@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of continuations, against one unpadded row at a time in NumPy."""
 
+import jax
 import numpy as np
 import pytest
 
 from gpt_jax.data.tokenizers.tokenizer import Bytes
-from gpt_jax.evaluation import score
+from gpt_jax.evaluation import forward, limits, score
+from gpt_jax.evaluation.forward import Forward
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Row, Scorer
+from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -22,17 +25,19 @@ REQUESTS = [
 ]
 
 
-def make(sizes=(1, 1, 1)) -> Scorer:
+def make(sizes=(1, 1, 1), *, rows=None, tokens=None, **changes) -> Scorer:
   config = tiny.config(
     **{
       **tiny.MESHABLE,
       'model.vocab_size': 264,
       'model.context_length': LENGTH,
       'eval.rows': 2,
+      **changes,
     }
   )
   run = tiny.build(config, sizes)
-  return Scorer(run, tiny.params(run.model), Bytes())
+  params = tiny.params(run.model)
+  return Scorer(run, params, Bytes(), rows=rows, tokens=tokens)
 
 
 def quiet(stage, done, total):
@@ -48,6 +53,17 @@ def reference(scorer: Scorer, ids: np.ndarray, num_scored: int):
   log_z = np.log(np.exp(logits).sum(-1))
   picked = logits[np.arange(num_scored), ids[-num_scored:]]
   return (picked - log_z).sum(), (picked == logits.max(-1)).all()
+
+
+def logits_of(scorer: Scorer, inputs: np.ndarray):
+  """All logits of a batch, [B, L, V]."""
+  model, variables = scorer._parts.model, {'params': scorer.params}
+
+  def run(inputs):
+    hidden_BLD = model.apply(variables, inputs).hidden_BLD
+    return model.apply(variables, hidden_BLD, method='logits')
+
+  return jax.jit(run)(inputs)
 
 
 def expected(scorer: Scorer, request):
@@ -73,25 +89,118 @@ def test_scores_equal_one_row_at_a_time(sizes):
     assert found.cut == max(whole - LENGTH - 1, 0)
 
 
+@pytest.mark.parametrize(
+  'position',
+  [
+    pytest.param(
+      name, marks=() if name == 'transformer_xl' else pytest.mark.slow
+    )
+    for name in POSITIONS
+  ],
+)
+def test_what_rows_share_is_read_once(monkeypatch, position):
+  check_shared(monkeypatch, **{'model.position': position})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'model.attention': 'full, local(window=3), fixed(stride=4)'},
+    {'model.ffn': 'switch(num_experts=4, eval_capacity_factor="none")'},
+    {'model.num_kv_heads': 1, 'model.loop': 'unroll'},
+  ],
+  ids=['attention', 'experts', 'unroll'],
+)
+def test_other_models_share_too(monkeypatch, changes):
+  check_shared(monkeypatch, **changes)
+
+
+def test_rows_over_a_mesh_share_too(monkeypatch):
+  check_shared(monkeypatch, (2, 2, 2))
+
+
+def check_shared(monkeypatch, sizes=(1, 1, 1), **changes):
+  """Choices of questions after shots that all have, scored one at a time."""
+  monkeypatch.setattr(limits, '_PROGRAM_TOKENS', 20)
+  monkeypatch.setattr(limits, '_PROGRAM_FLOPS', 0)
+  monkeypatch.setattr(forward, '_BLOCK', 7)
+  shots = 'Q: one? A: 1; Q: two?'
+  texts = [' What is it, so late? A:', ' Who is there, my friend? A:', ' It?']
+  ends = [' a choice', ' bb', ' c' * 17 + ' d']
+  requests = [
+    Request(shots + text, end, '')
+    for text, choices in zip(texts, (ends, ends[:2], ends[1:2]), strict=True)
+    for end in choices
+  ]
+  # The longest row takes all positions.
+  context = max(len(r.context + r.continuation) for r in requests)
+  scorer = make(sizes, **{'model.context_length': context, **changes})
+  read = []
+  score_rows, score_rest = scorer._forward._rows, scorer._forward._rest
+
+  def counted(function):
+    def run(params, *args):
+      read.append(np.shape(args[-1]['inputs']))
+      return function(params, *args)
+
+    return run
+
+  monkeypatch.setattr(scorer._forward, '_rows', counted(score_rows))
+  monkeypatch.setattr(scorer._forward, '_rest', counted(score_rest))
+  monkeypatch.setattr(scorer._forward, '_read', counted(scorer._forward._read))
+  found = scorer.requests(requests, Journal(None, ''), quiet)
+  texts = [(r.context + r.continuation).encode() for r in requests]
+  # Padding on the right changes nothing before it.
+  inputs = np.array([[256, *text.ljust(context)[:-1]] for text in texts])
+  logits = np.asarray(logits_of(scorer, inputs), np.float64)
+  log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  for i, (text, one) in enumerate(zip(texts, found, strict=True)):
+    start = len(text) - len(requests[i].continuation)
+    at = range(start, len(text)), list(text[start:])
+    np.testing.assert_allclose(one.log_prob, log_probs[i][at].sum(), rtol=1e-5)
+    best = log_probs[i, start : len(text)].argmax(-1)
+    assert one.greedy == (best.tolist() == list(text[start:]))
+  # The shots are one row of their own, and no other row holds them.
+  common = len([256, *shots, ' '])
+  assert (1, common) in read
+  assert all(rows == 1 or length <= 40 for rows, length in read)
+
+
 @pytest.mark.parametrize('sizes, few', [((1, 1, 1), 1), ((2, 2, 2), 4)])
 def test_a_batch_is_no_larger_than_its_rows(monkeypatch, sizes, few):
   scorer = make(sizes)
   shapes = []
-  score_rows = scorer._score
+  score_rows = scorer._forward._rows
 
-  def recorded(params, batch, *, width):
+  def recorded(params, batch):
     shapes.append(batch['inputs'].shape)
-    return score_rows(params, batch, width=width)
+    return score_rows(params, batch)
 
-  scorer._score = recorded
+  monkeypatch.setattr(scorer._forward, '_rows', recorded)
   ids = np.arange(17, dtype=np.int32)
-  full = scorer._num_rows(16)
+  # eval.rows of the whole context, a multiple of the parts of a batch.
+  full = max(2, few) * LENGTH // 16 // few * few
   for number in (1, full, full + 1):
     scorer.rows([Row(ids, 2)] * number, Journal(None, ''), quiet)
   assert full > few
-  assert shapes == [(few, 16), (full, 16), (full, 16), (few, 16)]
-  monkeypatch.setattr(score, '_MOST_TOKENS', 16)
-  assert scorer._num_rows(16) == few
+  half = -(-(full + 1) // 2 // few) * few
+  assert shapes == [(few, 16), (full, 16), (half, 16), (half, 16)]
+
+
+@pytest.mark.parametrize(
+  'most, shape', [({'rows': 3}, (3, 16)), ({'tokens': 79}, (4, 16))]
+)
+def test_a_batch_holds_what_was_asked(most, shape):
+  scorer = make(**most)
+  batches = []
+  score_rows = scorer._forward.score
+  scorer._forward.score = lambda params, rows, batch, *common: (
+    batches.append(batch) or score_rows(params, rows, batch, *common)
+  )
+  rows = [Row(np.arange(17, dtype=np.int32), 2)] * 12
+  scorer.rows(rows, Journal(None, ''), quiet)
+  assert {(b.num_rows, b.length) for b in batches} == {shape}
 
 
 def test_greedy_text_is_told_from_another():
@@ -138,7 +247,8 @@ def test_what_does_not_fit_is_refused():
     score.row(Bytes(), Request('x', '', 'f:8'), LENGTH)
 
 
-def test_a_stopped_evaluation_goes_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize('torn', ['{"0": [-1.0', '\0\0\0\n'])
+def test_a_stopped_evaluation_goes_on(tmp_path, monkeypatch, torn):
   requests = [Request(*r) for r in REQUESTS]
   path = str(tmp_path / 'scores' / 'a.jsonl')
   scorer = make()
@@ -154,13 +264,15 @@ def test_a_stopped_evaluation_goes_on(tmp_path, monkeypatch):
   with pytest.raises(KeyboardInterrupt):
     scorer.requests(requests, Journal(path, 'm'), stop)
   with open(path, 'a', encoding='utf-8') as f:
-    f.write('{"0": [-1.0')  # what a killed process wrote last
+    f.write(torn)  # what a killed process wrote last, or a crash left
   scored = []
-  batch = Scorer._batch
+  score = Forward.score
   monkeypatch.setattr(
-    Scorer,
-    '_batch',
-    lambda self, rows: scored.extend(rows) or batch(self, rows),
+    Forward,
+    'score',
+    lambda self, params, rows, batch, *common: (
+      scored.extend(batch.rows) or score(self, params, rows, batch, *common)
+    ),
   )
   assert scorer.requests(requests, Journal(path, 'm'), quiet) == whole
   assert len(scored) == len(requests) - calls[1]

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts and figures of the tasks, on files written here."""
 
+import json
 import math
 import re
 
@@ -51,6 +52,52 @@ def test_blimp_counts_each_paradigm_once(tmp_path):
   assert found['eval/blimp/accuracy_stderr'] == pytest.approx(error)
   assert found['eval/blimp/accuracy/a_stderr'] == pytest.approx(error * 2)
   assert not any('shots' in key for key in found)
+
+
+def test_a_limit_takes_the_first_examples_of_each_group(tmp_path):
+  path = tmp_path / 'blimp' / 'a.jsonl'
+  pairs = [
+    {'sentence_good': good, 'sentence_bad': bad, 'UID': name}
+    for name, good, bad in [
+      *[('a', 'a', 'b'), ('a', 'b', 'a'), ('a', 'c', 'a'), ('b', 'a', 'c')],
+      ('b', 'd', 'a'),
+    ]
+  ]
+  write(path, *pairs)
+  found = measure(tmp_path, 'blimp', limit=1)
+  assert found['eval/blimp/examples'] == 2
+  assert found['eval/blimp/accuracy'] == 1
+  assert measure(tmp_path, 'blimp', limit=2)['eval/blimp/accuracy'] == 0.5
+  lines = ['One line.', 'Another,', 'the last']
+  (tmp_path / 'mine.txt').write_text('\n'.join(lines))
+  found = measure(tmp_path, "text('mine.txt')", limit=2)
+  assert found['eval/text/mine/bytes'] == len('One line.\nAnother,\n')
+  questions = [{'question': f'{i}?', 'answers': [str(i)]} for i in range(5)]
+  write(tmp_path / 'a' / 'qa.jsonl', *questions)
+  found = measure(tmp_path, "qa('a/qa.jsonl')", limit=3)
+  assert found['eval/qa/qa/examples'] == 3
+
+
+def test_scores_of_a_part_are_kept_apart(tmp_path):
+  path = tmp_path / 'lambada' / 'lambada_test.jsonl'
+  write(path, *({'text': f'In a day {i}'} for i in range(5)))
+
+  class Keeper(Believer):
+    def requests(self, requests, journal, report):
+      journal.start(str(len(requests)))
+      journal.add({0: [1.0, 0]})
+      return super().requests(requests, journal, report)
+
+  folder = tmp_path / 'evaluations'
+  for limit in (None, 2, 3, None):
+    measure(
+      tmp_path, 'lambada', scorer=Keeper(), limit=limit, folder=str(folder)
+    )
+  heads = {p.name: p.read_text().split('\n')[0] for p in folder.iterdir()}
+  assert len(heads) == 3
+  for part, rows in (('limit-2', '2'), ('limit-3', '3'), ('lambada-0', '5')):
+    (head,) = [head for name, head in heads.items() if part in name]
+    assert json.loads(head)['rows'] == rows
 
 
 def test_race_takes_answers_less_what_they_are_in_general(tmp_path):
