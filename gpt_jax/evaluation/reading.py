@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpt_jax.data import json_file
 from gpt_jax.data.records import Record
-from gpt_jax.evaluation import choices, fields, making
+from gpt_jax.evaluation import fields, making, measures
 from gpt_jax.evaluation.choices import Example
 from gpt_jax.evaluation.files import Files, Split
 from gpt_jax.evaluation.making import Make, Pool
@@ -68,7 +68,7 @@ def race(
       )
 
   pool = Pool(path, 'rest' if alone else shown)
-  return making.choices(files, pool, read, choices.accuracies, same_text=alone)
+  return making.choices(files, pool, read, measures.accuracies, same_text=alone)
 
 
 def boolq(path: str = 'dev', shown: str = 'train') -> Make:
@@ -103,7 +103,7 @@ def boolq(path: str = 'dev', shown: str = 'train') -> Make:
       fields.label(record.where, answer, (False, True)),
     )
 
-  return making.choices(files, Pool(path, shown), read, choices.accuracies)
+  return making.choices(files, Pool(path, shown), read, measures.accuracies)
 
 
 def _questions(record: Record) -> Iterator[tuple[str, object, str]]:

@@ -146,6 +146,10 @@ def test_race_shows_questions_of_the_same_article(articles):
   assert found['eval/race/2_shots/shots_shown'] == (0 + 2 + 2 + 2) / 4
   (named,) = build(articles, call)
   assert named.task.texts()[0][1] == f'{dry}{wet} no'
+  # The first questions; those shown are still all others of the article.
+  found = measure(articles, call, shots=(0, 2), limit=2)
+  assert found['eval/race/examples'] == 2
+  assert found['eval/race/2_shots/shots_shown'] == (0 + 2) / 2
 
 
 STORY = (
