@@ -60,7 +60,7 @@ class _Handler(ocp.type_handlers.NumpyHandler):
     self._count, self._fill = count, fill
     self._created: dict[str, ts.TensorStore] = {}
 
-  async def _open_and_write(self, value, tspec, ts_context):
+  async def _open_and_write(self, value: Any, tspec, ts_context):
     self._created[value.name] = await ts.open(
       ts.Spec(tspec), create=True, open=True, context=ts_context
     )
@@ -228,7 +228,8 @@ def _array(base: str, name: str, context: ts.Context) -> ts.TensorStore:
 
 
 def _chunk(array: ts.TensorStore) -> tuple[int, ...]:
-  return array.chunk_layout.read_chunk.shape
+  shape: Any = array.chunk_layout.read_chunk.shape
+  return shape
 
 
 def _fingerprint(array: ts.TensorStore, told: Told) -> int:

@@ -25,7 +25,7 @@ from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.files import read_all
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Score, Scorer
-from gpt_jax.evaluation.shots import draw, of_group
+from gpt_jax.evaluation.shots import draw, of_text
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
 
@@ -45,6 +45,7 @@ class Example(NamedTuple):
       task has none.
     lead: text before the examples shown, such as the article that they are
       about too.
+    about: which text it is about; '' if the task has none.
     plain: the text that training must not contain; '' if it is the lead, the
       context and the right choice.
   """
@@ -56,6 +57,7 @@ class Example(NamedTuple):
   group: str = ''
   general: str | None = None
   lead: str = ''
+  about: str = ''
   plain: str = ''
 
 
@@ -71,14 +73,14 @@ class Choices(NamedTuple):
     figures: computes results from the examples and their scores.
     shown: streams the pool of few-shot examples; None: there is none.
     separator: between two examples.
-    same_group: whether the pool of an example is its own group.
+    same_text: whether only those about the same text are shown.
   """
 
   examples: Callable[[], Iterator[Example]]
   figures: Measure
   shown: Callable[[], Iterator[Example]] | None = None
   separator: str = '\n\n'
-  same_group: bool = False
+  same_text: bool = False
 
   @property
   def takes_shots(self) -> bool:
@@ -103,10 +105,12 @@ class Choices(NamedTuple):
   ) -> Figures:
     """See `task.Task`."""
     examples = read_all('examples', self.examples)
+    seen = setting.seen
     if setting.limit is not None:
-      numbers = self._first(examples, setting.limit)
-      examples = [examples[n] for n in numbers]
-      setting = setting.of(numbers)
+      kept = _first(examples, setting.limit)
+      examples = [examples[i] for i in kept]
+      if seen is not None:
+        seen = frozenset(n for n, i in enumerate(kept) if i in seen)
     prompts, num_shown = self._prompts(scorer, examples, setting)
     requests = []
     for example, prompt in zip(examples, prompts, strict=True):
@@ -137,19 +141,8 @@ class Choices(NamedTuple):
       'examples': len(scored),
       'left_out': len(examples) - len(scored),
       'cut': sum(any(s.cut for s in found) for found in scored.values()),
-      **figures.clean([*scored], setting.seen, measured),
+      **figures.clean([*scored], seen, measured),
     }
-
-  def _first(self, examples: Sequence[Example], limit: int) -> list[int]:
-    """The positions of so many examples, or of so many of each paradigm."""
-    seen: collections.Counter[str] = collections.Counter()
-    out = []
-    for number, example in enumerate(examples):
-      group = '' if self.same_group else example.group
-      seen[group] += 1
-      if seen[group] <= limit:
-        out.append(number)
-    return out
 
   def _drawn(
     self, examples: Sequence[Example], setting: Setting
@@ -158,10 +151,10 @@ class Choices(NamedTuple):
     assert self.shown is not None
     shown = read_all('examples', self.shown)
     solved = [_solved(e) for e in shown]
-    if self.same_group:
-      pool = [(e.group, text) for e, text in zip(shown, solved, strict=True)]
-      own = [(e.group, _solved(e)) for e in examples]
-      return solved, of_group(pool, own, setting)
+    if self.same_text:
+      pool = [(e.about, text) for e, text in zip(shown, solved, strict=True)]
+      own = [(e.about, _solved(e)) for e in examples]
+      return solved, of_text(pool, own, setting)
     asked = [(e.where, _solved(e)) for e in examples]
     return solved, draw(solved, asked, setting)
 
@@ -196,101 +189,6 @@ class Choices(NamedTuple):
     return prompts, num_shown
 
 
-def accuracies(
-  examples: Sequence[Example], scores: list[list[Score]]
-) -> Figures:
-  """Accuracy by each scoring rule, with chance and majority baselines.
-
-  Returns:
-    `accuracy` (by log-probability), `accuracy_per_token`, `accuracy_per_byte`
-    and `accuracy_per_character` (lm-eval's acc, acc_bytes and acc_norm), with a
-    general context `accuracy_over_general`; `chance` and `majority`. Of equal
-    choices the first counts, as in lm-eval.
-  """
-  ways: dict[str, list[bool]] = {}
-  for example, found in zip(examples, scores, strict=True):
-    general = found[1::2] if example.general is not None else None
-    found = found[::2] if example.general is not None else found
-    # The white space before a choice only separates it.
-    texts = [choice.strip() or choice for choice in example.choices]
-    by = {
-      'accuracy': [s.log_prob for s in found],
-      'accuracy_per_token': [s.log_prob / s.num_tokens for s in found],
-      'accuracy_per_byte': _normalised(
-        found, [len(text.encode()) for text in texts]
-      ),
-      'accuracy_per_character': _normalised(found, [*map(len, texts)]),
-    }
-    if general is not None:
-      by['accuracy_over_general'] = [
-        s.log_prob - g.log_prob for s, g in zip(found, general, strict=True)
-      ]
-    for name, values in by.items():
-      # Nan is never right.
-      right = int(np.argmax(values)) == example.label
-      ways.setdefault(name, []).append(
-        right and bool(np.isfinite(values).all())
-      )
-  counts = np.bincount([e.label for e in examples])
-  out: Figures = {}
-  for name, right in ways.items():
-    out |= figures.mean(name, right)
-  return {
-    **out,
-    'chance': float(np.mean([1 / len(e.choices) for e in examples])),
-    'majority': float(counts.max() / len(examples)),
-  }
-
-
-def paradigms(
-  examples: Sequence[Example], scores: list[list[Score]]
-) -> Figures:
-  """Accuracy on minimal pairs, per group and averaged over groups."""
-  groups: dict[str, list[bool]] = {}
-  for example, found in zip(examples, scores, strict=True):
-    best = _best([s.log_prob for s in found])
-    groups.setdefault(example.group, []).append(best == example.label)
-  out = figures.mean_of_groups('accuracy', [*groups.values()])
-  out['chance'] = 0.5
-  for name, right in groups.items():
-    out |= figures.mean(f'accuracy/{name}', right)
-  return out
-
-
-def last_words(
-  examples: Sequence[Example], scores: list[list[Score]]
-) -> Figures:
-  """Accuracy of greedy decoding on the right continuation; its perplexity.
-
-  `majority` is the accuracy of always guessing the most common last word.
-  """
-  found = [score for (score,) in scores]
-  words, counts = np.unique(
-    [e.choices[e.label].strip() for e in examples], return_counts=True
-  )
-  del words
-  return {
-    **figures.mean('accuracy', [bool(s.greedy) for s in found]),
-    **figures.perplexity('perplexity', [-s.log_prob for s in found]),
-    'majority': float(counts.max() / len(examples)),
-  }
-
-
-def _normalised(scores: Sequence[Score], lengths: list[int]) -> list[float]:
-  """Log-probabilities by length."""
-  return [s.log_prob / n for s, n in zip(scores, lengths, strict=True)]
-
-
-def _best(values: Sequence[float]) -> int:
-  """Index of the largest value; -1 on a tie.
-
-  Of pairs the first is always right, and must not be so by its position.
-  """
-  array = np.asarray(values)
-  (best,) = np.nonzero(array == array.max())
-  return int(best[0]) if len(best) == 1 else -1
-
-
 def _tell_left_out(
   examples: Sequence[Example], scored: Collection[int], context_length: int
 ) -> None:
@@ -311,6 +209,17 @@ def _tell_left_out(
       'left out',
       *(too_long[0], context_length, len(too_long)),
     )
+
+
+def _first(examples: Sequence[Example], limit: int) -> list[int]:
+  """The positions of the first `limit` examples of each group."""
+  met: collections.Counter[str] = collections.Counter()
+  out = []
+  for position, example in enumerate(examples):
+    met[example.group] += 1
+    if met[example.group] <= limit:
+      out.append(position)
+  return out
 
 
 def _num_requests(example: Example) -> int:

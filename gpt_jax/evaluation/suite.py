@@ -117,7 +117,7 @@ def measure(
   for named in tasks:
     for count in shots if named.task.takes_shots else (0,):
       name = f'{named.name}/{count}_shots' if count else named.name
-      setting = Setting(count, seed, limit)
+      setting = Setting(count, seed, limit, seen.get(named.name))
       shown = contextlib.nullcontext(report)
       if report is None:
         shown = progress.bar('examples')
@@ -125,7 +125,7 @@ def measure(
         assert told is not None
         found = named.task.measure(
           scorer,
-          setting._replace(seen=seen.get(named.name)),
+          setting,
           Journal(folder and _path(folder, named, setting), model),
           told,
         )

@@ -17,8 +17,7 @@ class Setting(NamedTuple):
   Attributes:
     shots: number of solved examples before each one.
     seed: for drawing them.
-    limit: measures the first examples only, or so many of each
-      group, as of BLiMP's paradigms; None: all.
+    limit: measures the first examples only, so many of each group; None: all.
     seen: those of `Task.texts` that training has seen, by position; None: it
       is not known.
   """
@@ -27,13 +26,6 @@ class Setting(NamedTuple):
   seed: int = 0
   limit: int | None = None
   seen: frozenset[int] | None = None
-
-  def of(self, numbers: Sequence[int]) -> 'Setting':
-    """The same for some of the texts, by position."""
-    if self.seen is None:
-      return self
-    seen = frozenset(i for i, n in enumerate(numbers) if n in self.seen)
-    return self._replace(seen=seen)
 
 
 class Task(Protocol):

@@ -13,10 +13,10 @@ import time
 
 import openai
 import pytest
-from gpt_jax.decoding.engine import Engine
 
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
+from gpt_jax.decoding.engine import Engine
 from tests.support.golden_io import ROOT, config
 
 TEMPLATE = '{% for m in messages %}{{ m.content }}{% endfor %}'
