@@ -143,15 +143,21 @@ def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path, capsys):
   trained = trained_lib.load(str(workdir))
   variables = {'params': trained.state.eval_params}
 
+  @jax.jit
+  def run(inputs):
+    model = trained.parts.model
+    hidden = model.apply(variables, inputs).hidden_BLD
+    return model.apply(variables, hidden, method='logits')
+
   def log_prob(context: str, continuation: str) -> float:
     ids = np.array([256, *(context + continuation).encode()])[-62:]
-    model, count = trained.parts.model, len(continuation.encode())
+    count = len(continuation.encode())
     # Padded on the right, which changes nothing before.
     inputs = np.zeros((1, 61), np.int32)
     inputs[0, : len(ids) - 1] = ids[:-1]
-    hidden = jax.jit(model.apply)(variables, inputs).hidden_BLD
-    logits = model.apply(variables, hidden, method='logits')
-    logits = np.asarray(logits, np.float64)[0, len(ids) - 1 - count :][:count]
+    logits = np.asarray(run(inputs), np.float64)[0, len(ids) - 1 - count :][
+      :count
+    ]
     picked = logits[range(count), ids[-count:]]
     return float((picked - np.log(np.exp(logits).sum(-1))).sum())
 
