@@ -40,6 +40,13 @@ def make(sizes=(1, 1, 1), *, rows=None, tokens=None, **changes) -> Scorer:
   return Scorer(run, params, Bytes(), rows=rows, tokens=tokens)
 
 
+def short_rows(count: int) -> list[Row]:
+  """Rows of 16 tokens that differ in the last id, the second scored one."""
+  return [
+    Row(np.append(np.arange(16), i).astype(np.int32), 2) for i in range(count)
+  ]
+
+
 def quiet(stage, done, total):
   del stage, done, total
 
@@ -178,11 +185,10 @@ def test_a_batch_is_no_larger_than_its_rows(monkeypatch, sizes, few):
     return score_rows(params, batch)
 
   monkeypatch.setattr(scorer._forward, '_rows', recorded)
-  ids = np.arange(17, dtype=np.int32)
   # eval.rows of the whole context, a multiple of the parts of a batch.
   full = max(2, few) * LENGTH // 16 // few * few
   for number in (1, full, full + 1):
-    scorer.rows([Row(ids, 2)] * number, Journal(None, ''), quiet)
+    scorer.rows(short_rows(number), Journal(None, ''), quiet)
   assert full > few
   half = -(-(full + 1) // 2 // few) * few
   assert shapes == [(few, 16), (full, 16), (half, 16), (half, 16)]
@@ -198,8 +204,7 @@ def test_a_batch_holds_what_was_asked(most, shape):
   scorer._forward.score = lambda params, rows, batch, *common: (
     batches.append(batch) or score_rows(params, rows, batch, *common)
   )
-  rows = [Row(np.arange(17, dtype=np.int32), 2)] * 12
-  scorer.rows(rows, Journal(None, ''), quiet)
+  scorer.rows(short_rows(12), Journal(None, ''), quiet)
   assert {(b.num_rows, b.length) for b in batches} == {shape}
 
 
@@ -235,6 +240,16 @@ def test_a_token_across_the_boundary_belongs_to_the_continuation():
   # 'ab' | 'cd' 'ef': the second token spans the boundary.
   np.testing.assert_array_equal(found.ids, [256, 195, 199, 203])
   assert found.num_scored == 2
+
+
+def test_equal_rows_are_scored_once():
+  scorer, told = make(), []
+  rows = [short_rows(2)[i] for i in (0, 1, 0, 0, 1)]
+  found = scorer.rows(
+    rows, Journal(None, ''), lambda stage, done, total: told.append(total)
+  )
+  assert set(told) == {2}
+  assert found[0] == found[2] == found[3] != found[1] == found[4]
 
 
 def test_what_does_not_fit_is_refused():
