@@ -141,7 +141,7 @@ def main(args: cli.Args) -> None:
     )
     held = dict(result)
     if held_out:
-      results.add({k: v for k, v in held.items() if k != 'step'})
+      results.add({k: v for k, v in held.items() if '/' in k})
     seen = {}
     if args.overlap:
       with progress.bar('tokens') as report:

@@ -25,7 +25,7 @@ from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.files import read_all
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Request, Score, Scorer
-from gpt_jax.evaluation.shots import draw, of_group
+from gpt_jax.evaluation.shots import draw, of_text
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
 
@@ -45,6 +45,7 @@ class Example(NamedTuple):
       task has none.
     lead: text before the examples shown, such as the article that they are
       about too.
+    about: which text it is about; '' if the task has none.
     plain: the text that training must not contain; '' if it is the lead, the
       context and the right choice.
   """
@@ -56,6 +57,7 @@ class Example(NamedTuple):
   group: str = ''
   general: str | None = None
   lead: str = ''
+  about: str = ''
   plain: str = ''
 
 
@@ -71,14 +73,14 @@ class Choices(NamedTuple):
     figures: computes results from the examples and their scores.
     shown: streams the pool of few-shot examples; None: there is none.
     separator: between two examples.
-    same_group: whether the pool of an example is its own group.
+    same_text: whether only those about the same text are shown.
   """
 
   examples: Callable[[], Iterator[Example]]
   figures: Measure
   shown: Callable[[], Iterator[Example]] | None = None
   separator: str = '\n\n'
-  same_group: bool = False
+  same_text: bool = False
 
   @property
   def takes_shots(self) -> bool:
@@ -149,10 +151,10 @@ class Choices(NamedTuple):
     assert self.shown is not None
     shown = read_all('examples', self.shown)
     solved = [_solved(e) for e in shown]
-    if self.same_group:
-      pool = [(e.group, text) for e, text in zip(shown, solved, strict=True)]
-      own = [(e.group, _solved(e)) for e in examples]
-      return solved, of_group(pool, own, setting)
+    if self.same_text:
+      pool = [(e.about, text) for e, text in zip(shown, solved, strict=True)]
+      own = [(e.about, _solved(e)) for e in examples]
+      return solved, of_text(pool, own, setting)
     asked = [(e.where, _solved(e)) for e in examples]
     return solved, draw(solved, asked, setting)
 
@@ -185,88 +187,6 @@ class Choices(NamedTuple):
       prompts.append(example.lead + prompt)
       num_shown.append(count)
     return prompts, num_shown
-
-
-def accuracies(
-  examples: Sequence[Example], scores: list[list[Score]]
-) -> Figures:
-  """Accuracy by each scoring rule, with chance and majority baselines.
-
-  Returns:
-    `accuracy` (by log-probability), `accuracy_per_token`, `accuracy_per_byte`,
-    with a general context `accuracy_over_general`; `chance` and `majority`.
-  """
-  ways: dict[str, list[bool]] = {}
-  for example, found in zip(examples, scores, strict=True):
-    general = found[1::2] if example.general is not None else None
-    found = found[::2] if example.general is not None else found
-    by = {
-      'accuracy': [s.log_prob for s in found],
-      'accuracy_per_token': [s.log_prob / s.num_tokens for s in found],
-      'accuracy_per_byte': [
-        s.log_prob / len(choice.encode())
-        for s, choice in zip(found, example.choices, strict=True)
-      ],
-    }
-    if general is not None:
-      by['accuracy_over_general'] = [
-        s.log_prob - g.log_prob for s, g in zip(found, general, strict=True)
-      ]
-    for name, values in by.items():
-      ways.setdefault(name, []).append(_best(values) == example.label)
-  counts = np.bincount([e.label for e in examples])
-  out: Figures = {}
-  for name, right in ways.items():
-    out |= figures.mean(name, right)
-  return {
-    **out,
-    'chance': float(np.mean([1 / len(e.choices) for e in examples])),
-    'majority': float(counts.max() / len(examples)),
-  }
-
-
-def paradigms(
-  examples: Sequence[Example], scores: list[list[Score]]
-) -> Figures:
-  """Accuracy on minimal pairs, per group and averaged over groups."""
-  groups: dict[str, list[bool]] = {}
-  for example, found in zip(examples, scores, strict=True):
-    best = _best([s.log_prob for s in found])
-    groups.setdefault(example.group, []).append(best == example.label)
-  out = figures.mean_of_groups('accuracy', [*groups.values()])
-  out['chance'] = 0.5
-  for name, right in groups.items():
-    out |= figures.mean(f'accuracy/{name}', right)
-  return out
-
-
-def last_words(
-  examples: Sequence[Example], scores: list[list[Score]]
-) -> Figures:
-  """Accuracy of greedy decoding on the right continuation; its perplexity.
-
-  `majority` is the accuracy of always guessing the most common last word.
-  """
-  found = [score for (score,) in scores]
-  words, counts = np.unique(
-    [e.choices[e.label].strip() for e in examples], return_counts=True
-  )
-  del words
-  return {
-    **figures.mean('accuracy', [bool(s.greedy) for s in found]),
-    **figures.perplexity('perplexity', [-s.log_prob for s in found]),
-    'majority': float(counts.max() / len(examples)),
-  }
-
-
-def _best(values: Sequence[float]) -> int:
-  """Index of the largest value; -1 on a tie.
-
-  A tie counts as wrong: the first choice must not win by its position.
-  """
-  array = np.asarray(values)
-  (best,) = np.nonzero(array == array.max())
-  return int(best[0]) if len(best) == 1 else -1
 
 
 def _tell_left_out(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpt_jax.data import lines
 from gpt_jax.data.records import Record
-from gpt_jax.evaluation import choices, fields, making
+from gpt_jax.evaluation import fields, making, measures
 from gpt_jax.evaluation.choices import Choices, Example
 from gpt_jax.evaluation.files import Files, Split
 from gpt_jax.evaluation.making import Make, Pool
@@ -68,7 +68,7 @@ def lambada(
       plain=text,
     )
 
-  return making.choices(files, Pool(path, shown), read, choices.last_words)
+  return making.choices(files, Pool(path, shown), read, measures.last_words)
 
 
 def blimp(path: str = 'all') -> Make:
@@ -90,7 +90,7 @@ def blimp(path: str = 'all') -> Make:
     )
     yield Example(record.where, '', (good, bad), 0, group=group)
 
-  return making.choices(files, Pool(path, ''), read, choices.paradigms)
+  return making.choices(files, Pool(path, ''), read, measures.paradigms)
 
 
 def piqa(
@@ -124,10 +124,11 @@ def piqa(
         yield pair(record, fields.label(record.where, record['label'], '01'))
       return
     if not labels:
-      found = files.find(path)[0]
-      labels = _LABELS_OF.sub('-labels.lst', found)
-      files = files._replace(folder='')
-      path = found
+      found = files.find(path)
+      if len(found) > 1:
+        raise UsageError(f'{path!r} matches {len(found)} files; name one')
+      path, files = found[0], files._replace(folder='')
+      labels = _LABELS_OF.sub('-labels.lst', path)
     numbers = files.text(labels).split()
     number = 0
     for number, record in enumerate(files.records(path), start=1):
@@ -149,7 +150,7 @@ def piqa(
     files = home._replace(folder=folder)
     return Choices(
       lambda: read(files, path, labels),
-      choices.accuracies,
+      measures.accuracies,
       (lambda: read(files, shown, shown_labels)) if shown else None,
     )
 
@@ -188,7 +189,7 @@ def hellaswag(path: str = 'val', shown: str = 'train') -> Make:
       fields.label(where, record['label'], range(len(endings))),
     )
 
-  return making.choices(files, Pool(path, shown), read, choices.accuracies)
+  return making.choices(files, Pool(path, shown), read, measures.accuracies)
 
 
 def story_cloze(
@@ -244,7 +245,7 @@ def story_cloze(
       fields.label(where, right, (1, 2)),
     )
 
-  return making.choices(files, Pool(path, shown), read, choices.accuracies)
+  return making.choices(files, Pool(path, shown), read, measures.accuracies)
 
 
 def _passages(path: str) -> Iterator[Record]:

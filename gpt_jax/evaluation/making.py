@@ -35,7 +35,7 @@ def choices(
   read: Callable[[Record], Iterable[Example]],
   measure: Measure,
   *,
-  same_group: bool = False,
+  same_text: bool = False,
 ) -> Make:
   """A task of choices.
 
@@ -44,7 +44,7 @@ def choices(
     pool: where its examples are.
     read: makes examples of a record.
     measure: see `Choices.figures`.
-    same_group: see `Choices`.
+    same_text: see `Choices`.
   """
 
   def examples(files: Files, path: str) -> Iterator[Example]:
@@ -58,7 +58,7 @@ def choices(
       functools.partial(examples, here, pool.path),
       measure,
       functools.partial(examples, here, shown) if shown else None,
-      same_group=same_group,
+      same_text=same_text,
     )
 
   return make

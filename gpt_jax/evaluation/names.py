@@ -50,6 +50,11 @@ def read(
   for name, call in zip(given, bound, strict=True):
     if name is not None:
       _check(field, name)
+      if call.name == _HELD_OUT:
+        raise UsageError(
+          f'{field}: {_HELD_OUT} reports by the names of the held-out sets; '
+          'leave its name out'
+        )
     out.append(NamedCall(name or _derived(call, choices), call))
   _check_distinct(field, out, choices)
   return out

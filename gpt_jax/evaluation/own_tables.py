@@ -5,7 +5,7 @@
 from collections.abc import Iterator
 
 from gpt_jax.data.records import Record
-from gpt_jax.evaluation import choices, fields, making
+from gpt_jax.evaluation import fields, making, measures
 from gpt_jax.evaluation.choices import Example
 from gpt_jax.evaluation.closed_book import ClosedBook, Question
 from gpt_jax.evaluation.files import Files, Split
@@ -33,7 +33,7 @@ def multiple_choice(path: str, shown: str = '') -> Make:
       fields.label(where, record['label'], range(len(texts))),
     )
 
-  return making.choices(_OWN, Pool(path, shown), read, choices.accuracies)
+  return making.choices(_OWN, Pool(path, shown), read, measures.accuracies)
 
 
 def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:

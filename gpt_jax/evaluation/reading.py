@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpt_jax.data import json_file
 from gpt_jax.data.records import Record
-from gpt_jax.evaluation import choices, fields, making
+from gpt_jax.evaluation import fields, making, measures
 from gpt_jax.evaluation.choices import Example
 from gpt_jax.evaluation.files import Files, Split
 from gpt_jax.evaluation.making import Make, Pool
@@ -26,7 +26,7 @@ def race(
     path: test, dev, train, or a file.
     shown: see `Pool`; 'article' shows the other questions of the same article
       before each one, after the article, as GPT-3 does (figures G.1 and G.3);
-      see `shots.of_group`.
+      see `shots.of_text`.
     level: middle or high.
   """
   if level not in ('middle', 'high'):
@@ -62,13 +62,13 @@ def race(
         asked if alone else article + asked,
         tuple(f' {option}' for option in texts),
         fields.label(where, answer, string.ascii_uppercase[: len(texts)]),
-        group=where,
         general='A:',
         lead=article if alone else '',
+        about=where,
       )
 
   pool = Pool(path, 'rest' if alone else shown)
-  return making.choices(files, pool, read, choices.accuracies, same_group=alone)
+  return making.choices(files, pool, read, measures.accuracies, same_text=alone)
 
 
 def boolq(path: str = 'dev', shown: str = 'train') -> Make:
@@ -103,7 +103,7 @@ def boolq(path: str = 'dev', shown: str = 'train') -> Make:
       fields.label(record.where, answer, (False, True)),
     )
 
-  return making.choices(files, Pool(path, shown), read, choices.accuracies)
+  return making.choices(files, Pool(path, shown), read, measures.accuracies)
 
 
 def _questions(record: Record) -> Iterator[tuple[str, object, str]]:

@@ -136,6 +136,10 @@ class Scorer:
       journal: provides scores from an earlier process, and records new ones.
       report: called with the number of rows done and in total.
     """
+    # Equal rows, such as choices without their question, are scored once.
+    keys = [(r.ids.tobytes(), r.num_scored) for r in rows]
+    rows, given = [*dict(zip(keys, rows, strict=True)).values()], rows
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     found = journal.start(_digest(rows))
     caches = None
     # The same batches with what an earlier process did: sums of floats differ
@@ -155,7 +159,7 @@ class Scorer:
       report('scoring', len(found), len(rows))
     return [
       Score(found[i][0], r.num_scored, int(found[i][1]), r.cut)
-      for i, r in enumerate(rows)
+      for r, i in zip(given, (number[key] for key in keys), strict=True)
     ]
 
   def answers(

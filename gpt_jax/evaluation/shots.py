@@ -46,32 +46,32 @@ def draw(
   return out
 
 
-def of_group(
+def of_text(
   shown: Sequence[tuple[str, str]],
   asked: Sequence[tuple[str, str]],
   setting: Setting,
 ) -> list[list[int]]:
-  """Takes the other examples of the same group, such as of the same article.
+  """Takes the other examples about the same text.
 
   In the order in which they are shown: those that follow the measured one, and
-  then those before it, as if it were the last. A group may have fewer than
-  asked for.
+  then those before it, as if it were the last. There may be fewer than asked
+  for.
 
   Args:
-    shown: group and text of each example of the pool, which holds the measured
-      ones.
-    asked: group and text of each measured example.
+    shown: what each example of the pool is about, and its text; the pool holds
+      the measured ones.
+    asked: the same of each measured example.
     setting: number of shots.
 
   Returns:
     Indices into `shown` for each measured example, the nearest first.
   """
   members: dict[str, list[int]] = {}
-  for i, (group, _) in enumerate(shown):
-    members.setdefault(group, []).append(i)
+  for i, (about, _) in enumerate(shown):
+    members.setdefault(about, []).append(i)
   out = []
-  for group, text in asked:
-    mine = members[group]
+  for about, text in asked:
+    mine = members[about]
     texts = [shown[i][1] for i in mine]
     at = texts.index(text)
     before = [i for i in mine[at + 1 :] + mine[:at] if shown[i][1] != text]

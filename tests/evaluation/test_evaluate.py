@@ -37,6 +37,11 @@ def config(tmp_path):
       'none.jsonl: no such file',
     ),
     (['--tasks=validation,lambada'], '--tasks: lambada is a set of eval.sets'),
+    (["--tasks=text('a.txt'), text('b/a.txt')"], 'a name of its own by name='),
+    (
+      ['--tasks=wikitext2', '--tasks_dir=tfds:'],
+      '--tasks_dir=tfds:: TensorFlow Datasets does not hold wikitext2/test',
+    ),
   ],
 )
 @pytest.mark.usefixtures('config')

@@ -26,7 +26,7 @@ def flags(workdir, tasks_dir):
     '--config.schedule.num_steps=3',
     '--config.eval.every_steps=2',
     '--config.log.sample_tokens=0',
-    '--config.eval.tasks=lambada',
+    "--config.eval.tasks=lambada, text('notes.txt'), blimp('pairs.jsonl')",
     f'--config.eval.tasks_dir={tasks_dir}',
     f'--workdir={workdir}',
   ]
@@ -41,15 +41,26 @@ def test_tasks_are_evaluated_while_training(tmp_path, capsys):
   (tmp_path / 'lambada' / 'lambada_test.jsonl').write_text(
     '{"text": "def get_config"}\n{"text": "return the config"}\n'
   )
+  (tmp_path / 'notes.txt').write_text('return the config')
+  (tmp_path / 'pairs.jsonl').write_text(
+    '{"sentence_good": "import a", "sentence_bad": "a import", "UID": "order"}'
+  )
   assert main(flags(workdir, tmp_path)) == 0
+  told = capsys.readouterr().err
+  assert 'text/notes: loss' in told and 'blimp/pairs: accuracy' in told
   lines = [m for m in metrics.read(str(workdir)) if 'eval_seconds' in m]
   assert [m['step'] for m in lines] == [2, 3]
   assert all(m['eval/lambada/examples'] == 2 for m in lines)
   assert all('eval/validation/loss' in m for m in lines)
-  capsys.readouterr()
-  options = ['--tasks=lambada', f'--tasks_dir={tmp_path}', '--json']
+  assert all('eval/blimp/pairs/accuracy' in m for m in lines)
+  assert not any('eval/blimp/pairs/accuracy/order' in m for m in lines)
+  tasks = "--tasks=lambada, text('notes.txt')"
+  options = [tasks, f'--tasks_dir={tmp_path}', '--json']
   assert main(['evaluate', f'--workdir={workdir}', *options]) == 0
   found = json.loads(capsys.readouterr().out)
-  for name in ('perplexity', 'accuracy', 'perplexity_stderr'):
-    key = f'eval/lambada/{name}'
+  for name in (
+    *('lambada/perplexity', 'lambada/accuracy', 'lambada/perplexity_stderr'),
+    *('text/notes/loss', 'text/notes/word_perplexity'),
+  ):
+    key = f'eval/{name}'
     assert found[key] == pytest.approx(lines[-1][key], rel=1e-5)

@@ -97,6 +97,24 @@ def test_what_training_has_not_seen_is_counted_by_itself(tmp_path):
   assert not any('clean' in key for key in measure(tmp_path, call))
 
 
+def test_a_limit_keeps_what_was_seen_with_its_example(tmp_path):
+  def pair(good, bad, name):
+    return {'sentence_good': good, 'sentence_bad': bad, 'UID': name}
+
+  write(
+    tmp_path / 'pairs.jsonl',
+    *[pair('a', 'b', 'x'), pair('b', 'a', 'x'), pair('b', 'a', 'x')],
+    *[pair('b', 'a', 'y'), pair('a', 'b', 'y')],
+  )
+  call = "blimp('pairs.jsonl', name='m')"
+  # Of each paradigm the first two: of the second one the fourth was seen.
+  found = measure(tmp_path, call, limit=2, seen={'m': frozenset({2, 3})})
+  assert found['eval/m/examples'] == 4
+  assert found['eval/m/examples_clean'] == 3
+  assert found['eval/m/accuracy'] == 0.5
+  assert found['eval/m/accuracy_clean'] == (1 / 2 + 1) / 2
+
+
 def test_examples_left_out_are_no_clean_ones(tmp_path):
   write(
     tmp_path / 'mine.jsonl',

@@ -146,6 +146,10 @@ def test_race_shows_questions_of_the_same_article(articles):
   assert found['eval/race/2_shots/shots_shown'] == (0 + 2 + 2 + 2) / 4
   (named,) = build(articles, call)
   assert named.task.texts()[0][1] == f'{dry}{wet} no'
+  # The first questions; those shown are still all others of the article.
+  found = measure(articles, call, shots=(0, 2), limit=2)
+  assert found['eval/race/examples'] == 2
+  assert found['eval/race/2_shots/shots_shown'] == (0 + 2) / 2
 
 
 STORY = (
@@ -256,6 +260,9 @@ def test_piqa_as_its_leaderboard_has_it(tmp_path):
   put(tmp_path / 'own.lst', '0\n')
   call = "piqa(labels='own.lst', name='piqa')"
   assert measure(tmp_path, call)['eval/piqa/accuracy'] == 1
+  write(folder / 'd.jsonl', {'goal': 'Go', 'sol1': 'a', 'sol2': 'b'})
+  with pytest.raises(UsageError, match='matches 2 files; name one'):
+    measure(tmp_path, "piqa('physicaliqa-train-dev/d*.jsonl')")
 
 
 def test_wikitext_as_it_is_unpacked(tmp_path):

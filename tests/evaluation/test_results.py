@@ -45,11 +45,12 @@ def test_a_name_follows_from_the_call(call, name):
     ("text('x', name='')", "name='': is no name"),
     ("text('x', name='validation')", 'is no name .* and not validation'),
     ("text('x', name=3)", 'name=3: is no name'),
+    ("validation(name='x')", 'leave its name out'),
   ],
 )
 def test_a_name_is_of_one_task(calls, error):
   with pytest.raises(UsageError, match=f'^--tasks: .*{error}'):
-    names.read('--tasks', calls, TASKS)
+    names.read('--tasks', calls, {**TASKS, 'validation': lambda: None})
 
 
 def test_one_task_on_several_files(tmp_path):

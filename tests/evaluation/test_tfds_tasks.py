@@ -82,6 +82,13 @@ def sets(tmp_path, monkeypatch):
     },
     validation=[{'id': '', 'goal': 'Go', 'sol1': 'b', 'sol2': 'é', 'label': 1}],
   )
+  prepare(
+    tmp_path,
+    'web_questions',
+    '',
+    {'url': text, 'question': text, 'answers': texts},
+    test=[{'url': '', 'question': 'Where? it', 'answers': ['x', 'it']}],
+  )
   return tmp_path
 
 
@@ -112,6 +119,8 @@ def test_a_set_is_named_in_place_of_a_file(sets):
   assert named.name == 'piqa/tfds_piqa_validation-shown_none'
   assert named.task.texts() == [("tfds('piqa'): validation:0", 'Go é')]
   (sets / 'a.txt').write_text('abc')
+  found = measure('x', "qa('tfds:web_questions:test', name='qa')")
+  assert found['eval/qa/exact_match'] == 1
   found = measure('tfds:', f"text('{sets}/a.txt')")
   assert found['eval/text/a/bytes'] == 3
 

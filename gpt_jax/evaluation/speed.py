@@ -1,0 +1,201 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Speed of evaluation, by itself or against lm-eval with transformers.
+
+Both sides score the same passages, of lengths as LAMBADA's, with the same
+random weights. lm-eval runs in a process of its own, once for each batch size.
+The sides take turns of a few seconds, so that a busy machine slows all down;
+the clock stands still while it is another side's turn. Compiling counts.
+"""
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax import hf
+from gpt_jax.config import Config
+from gpt_jax.data.tokenizers.tokenizer import Bytes
+from gpt_jax.evaluation import speed_worker
+from gpt_jax.evaluation.batches import Row
+from gpt_jax.evaluation.journal import Journal
+from gpt_jax.evaluation.score import Scorer
+from gpt_jax.spec import UsageError
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.state import init_params
+
+_LIBRARIES = ('torch', 'transformers', 'lm_eval')
+
+
+def passages(count: int, vocab_size: int, context_length: int) -> list[Row]:
+  """Random ids; lengths as in LAMBADA, where 75 tokens are the mean.
+
+  The last word is 1 to 4 tokens; it alone is scored.
+  """
+  rng = np.random.default_rng(0)
+  out = []
+  for _ in range(count):
+    length = round(rng.normal(75, 18))
+    length = min(max(length, 25), context_length + 1)
+    ids = rng.integers(vocab_size, size=length, dtype=np.int32)
+    out.append(Row(ids, min(int(rng.geometric(0.7)), 4)))
+  return out
+
+
+def measure(
+  config: Config, steps: int, batches: Sequence[int] | None = None
+) -> dict:
+  """Scores `steps` passages; with `batches`, lm-eval does, too.
+
+  Args:
+    config: of the model.
+    steps: number of passages.
+    batches: sizes of lm-eval's batches; None: it is left out.
+
+  Raises:
+    UsageError: a library is missing, or no family of Hugging Face computes the
+      model.
+  """
+  for name in _LIBRARIES if batches else ():
+    if importlib.util.find_spec(name) is None:
+      raise UsageError(
+        f'--against=torch: {name} is not installed; pip install '
+        "'gpt_jax[eval,hf]'"
+      )
+  parts = parts_lib.build(config)
+  init = jax.jit(lambda key: init_params(parts.objective, key))
+  params = init(jax.random.key(config.seed))
+  rows = passages(steps, config.model.vocab_size, config.model.context_length)
+  with contextlib.ExitStack() as stack:
+    others: dict[int, Side] = {}
+    if batches:
+      folder = stack.enter_context(tempfile.TemporaryDirectory())
+      hf.save(folder, parts.model, jax.device_get(params))
+      np.savez(
+        os.path.join(folder, speed_worker.ROWS),
+        *(row.ids for row in rows),
+        scored=[row.num_scored for row in rows],
+      )
+      for size in batches:
+        others[size] = stack.enter_context(_side(folder, size))
+    scorer, clock = Scorer(parts, params, Bytes()), speed_worker.Clock()
+
+    def report(stage: str, done: int, total: int | None) -> None:
+      del stage, done, total
+      if clock.take() >= speed_worker.TURN_SECONDS:
+        _catch_up([*others.values()], clock.seconds)
+        clock.go_on()
+
+    clock.go_on()
+    scores = scorer.rows(rows, Journal(None, ''), report)
+    clock.take()
+    _catch_up([*others.values()], math.inf)
+    found = {size: side.last for size, side in others.items()}
+  ours = np.array([score.log_prob for score in scores])
+  result: dict[str, Any] = {
+    'parameters': sum(x.size for x in jax.tree.leaves(params)),
+    'dtype': config.model.dtype,
+    'passages': len(rows),
+    'tokens': sum(row.length for row in rows),
+    'ours': {
+      **clock.result(),
+      'passages_per_second': len(rows) / clock.seconds,
+    },
+  }
+  if found:
+    least = min(x['seconds'] for x in found.values())
+    result['lm_eval'] = {
+      str(size): {
+        **{k: v for k, v in x.items() if k != 'log_probs'},
+        'passages_per_second': len(rows) / x['seconds'],
+        'difference': float(np.abs(ours - x['log_probs']).max()),
+      }
+      for size, x in found.items()
+    }
+    result['speedup'] = least / clock.seconds
+  return result
+
+
+def report(result: dict) -> str:
+  """Formats the result."""
+  sides = {'ours': result['ours']}
+  for size, found in result.get('lm_eval', {}).items():
+    sides[f'lm-eval, batch {size}'] = found
+  lines = [
+    f'{result["passages"]:,} passages, {result["tokens"]:,} tokens; '
+    f'{result["parameters"]:,} parameters, {result["dtype"]}'
+  ]
+  for name, found in sides.items():
+    line = (
+      f'{name}: {found["seconds"]:,.1f} s, CPU {found["cpu_seconds"]:,.1f} s, '
+      f'{found["passages_per_second"]:,.2f} passages/s'
+    )
+    if 'difference' in found:
+      line += f'; log-probabilities differ by {found["difference"]:.1e} at most'
+    lines.append(line)
+  if 'speedup' in result:
+    lines.append(
+      f'{result["speedup"]:.2f}x the speed of the fastest of lm-eval'
+    )
+  return '\n'.join(lines)
+
+
+class Side:
+  """lm-eval in a process that works when it is told to."""
+
+  def __init__(self, process: subprocess.Popen):
+    """Waits until it has loaded the model."""
+    self._process = process
+    self.last: dict[str, Any] = {}
+    self._read()
+
+  @property
+  def done(self) -> bool:
+    """Whether `last` holds its scores."""
+    return 'log_probs' in self.last
+
+  def turn(self) -> None:
+    """Lets it work for a while."""
+    assert self._process.stdin is not None
+    self._process.stdin.write('\n')
+    self._process.stdin.flush()
+    self._read()
+
+  def _read(self) -> None:
+    assert self._process.stdout is not None
+    line = self._process.stdout.readline()
+    if not line:
+      code = self._process.wait()
+      raise RuntimeError(f'lm-eval ended with exit code {code}; see above')
+    self.last = json.loads(line)
+
+
+def _catch_up(sides: list[Side], seconds: float) -> None:
+  """Gives turns to sides that have worked less, or until they are done."""
+  while waiting := [
+    side for side in sides if not side.done and side.last['seconds'] < seconds
+  ]:
+    for side in waiting:
+      side.turn()
+
+
+@contextlib.contextmanager
+def _side(folder: str, size: int) -> Iterator[Side]:
+  command = [sys.executable, '-m', speed_worker.__name__, folder, str(size)]
+  process = subprocess.Popen(
+    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+  )
+  try:
+    yield Side(process)
+  finally:
+    process.kill()
+    process.wait()
