@@ -28,7 +28,7 @@ Args = Any
 # Flags of all commands that name a file or a folder.
 PATHS = (
   *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
-  *('from_hf', 'to_hf', 'tasks_dir', 'config'),
+  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
 )
 
 # What the system says of a path that cannot be used. A full disk is none of
@@ -138,6 +138,8 @@ def check_out_file(args: Args, name: str) -> None:
   if path is None:
     return
   folder = os.path.dirname(path) or '.'
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    os.lstat(path)  # says so where the name is too long
   if os.path.lexists(path) and not os.path.isfile(path):
     raise UsageError(f'--{name}={path}: is no file; name one to write')
   if not os.path.isdir(folder):

@@ -4,6 +4,7 @@
 
   gpt-jax convert --from_hf gpt2 --workdir workdirs/gpt2
   gpt-jax convert --to_hf exported --workdir workdirs/mine
+  gpt-jax convert --check --to_hf exported --workdir workdirs/mine --text '...'
 
 A checkpoint is a folder with config.json and safetensors files. It becomes a
 workdir that `generate` can use, with the tokenizer if the folder has
@@ -24,23 +25,22 @@ import jax.numpy as jnp
 from absl import flags
 from etils import epath
 
-from gpt_jax import cli, hf
+from gpt_jax import cli, hf, ranges
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import streaming
 from gpt_jax.config import defaults
-from gpt_jax.data import files, json_file, progress
+from gpt_jax.data import files, progress
 from gpt_jax.data.tokenizers import saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.evaluation import agreement
 from gpt_jax.finetuning import heads
 from gpt_jax.hf import vocabulary
-from gpt_jax.nn.transformer import Transformer
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.training import imported
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import trained as trained_lib
 
-# What an import leaves in its workdir for an export.
-ORIGIN = 'hf.json'
 # In a workdir while it is being made.
 UNFINISHED = 'unfinished_import'
 
@@ -90,6 +90,22 @@ def define(values: flags.FlagValues) -> None:
     'memory. In bytes, KB, MB or GB.',
     flag_values=values,
   )
+  flags.DEFINE_bool(
+    'check',
+    False,
+    'Convert nothing: compare the workdir with the folder on --text.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'text', None, 'Some text to --check, or a file of it.', flag_values=values
+  )
+  cli.number(
+    values,
+    'tolerance',
+    1e-3,
+    'The most that logits may differ in a --check.',
+    ranges.NotNegative,
+  )
 
 
 def main(args: cli.Args) -> None:
@@ -98,7 +114,20 @@ def main(args: cli.Args) -> None:
   cli.check_out_folder(args, 'to_hf')
   if bool(args.from_hf) == bool(args.to_hf):
     raise UsageError('give one of --from_hf and --to_hf; see --help')
-  if args.from_hf:
+  if args.text is not None and not args.check:
+    raise UsageError(f'--text={args.text}: is for --check, which is not given')
+  if args.check:
+    cli.required(args, 'text')
+    folder: Any = args.from_hf or args.to_hf
+    text: Any = args.text
+    agreement.check(
+      args.workdir,
+      folder,
+      text,
+      args.tolerance,
+      sequence=heads.sequence,
+    )
+  elif args.from_hf:
     cli.check_out_folder(args, 'workdir')
     from_hf(args.from_hf, args.workdir)
   else:
@@ -147,7 +176,7 @@ def from_hf(folder: str, workdir: str) -> None:
       tokenizer.save(os.path.join(workdir, 'tokenizer'))
     _save_state(config, source, workdir)
     origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
-    files.write(workdir, ORIGIN, origin.encode())
+    files.write(workdir, imported.ORIGIN, origin.encode())
     # Without it a folder holds no run.
     files.write(workdir, 'config.json', config_lib.to_json(config).encode())
   log.info('%s: imported, tokenizer %s', workdir, name)
@@ -182,7 +211,7 @@ def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
       told=_counted(report, 'checked', None),
     )
     params = hf.nest(arrays)
-    model, options = _imported(parts, workdir), {}
+    model, options = imported.model_of(parts, workdir), {}
     if tokenizer and not isinstance(model, hf.Imported):
       eos_id = tokenizer.eos_id
       options = {'bos_token_id': eos_id, 'eos_token_id': eos_id}
@@ -208,21 +237,6 @@ def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
   log.info('%s: exported step %d', folder, step)
   if not names:
     log.warning('Hugging Face has no tokenizer like that of %s', workdir)
-
-
-def _imported(parts: parts_lib.Parts, workdir: str) -> Transformer:
-  """The model of a workdir, with its origin where it was imported."""
-  origin = files.read(workdir, ORIGIN)
-  if origin is None:
-    return parts.model
-  known = json_file.parse(
-    origin,
-    os.path.join(workdir, ORIGIN),
-    remedy='convert the checkpoint again with --from_hf',
-    needs=('config', 'kind', 'names'),
-  )
-  known['names'] = tuple(known['names'])
-  return hf.Imported(**parts.config.model, origin=hf.Origin(**known))
 
 
 def _check_empty(workdir: str) -> None:

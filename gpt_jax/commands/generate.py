@@ -1,37 +1,98 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Continues a prompt with a trained model.
+r"""Continues prompts with a trained model, or talks to it.
 
   gpt-jax generate --workdir workdirs/smoke --prompt 'def main('
   gpt-jax generate --workdir W --prompt 'Once' --num_samples=3 --seed=1 \
     --temperature=0.8 --top_k=50 --stop='The end' --stop='!'
   gpt-jax generate --workdir W --prompt 'Once' --prompt 'Twice' --json
+  cat story.txt | gpt-jax generate --workdir W --prompt - --truncate left
+  gpt-jax generate --workdir W --prompts in.jsonl --out out.jsonl --rows 32
+  gpt-jax generate --workdir W
 
-Prints each sample: the prompt and its continuation. A sample ends with the
-document, with a text of --stop (not printed), or after --max_tokens. With
-several prompts each is continued by itself, as if it were the only one.
+Prints each sample: the prompt and its continuation, as it comes where that is
+one on a terminal. A sample ends with the document, with a text of --stop (not
+printed), or after --max_tokens. Each prompt is continued by itself, as if it
+were the only one; --rows of them at a time.
+
+--prompts reads a .txt with a prompt a line, or a .jsonl of objects with
+`prompt`, or with `messages` for the model's chat template. A line of --out has
+the prompt's `index` (from 0), the prompt, and its `continuations`, each with
+`text`, `tokens` and `finish` ('stop' or 'length'). The same command given again
+goes on after a crash; FILE.run says what --out holds results of.
+
+Without a prompt it is a session: each line typed, or piped in, gets an answer;
+/help lists what else there is. A model with a chat template is asked by it.
+Another has one text, continued after each line.
 """
 
+import contextlib
 import functools
+import hashlib
 import json
+import os
+import sys
+from typing import Any, NamedTuple
 
 from absl import flags
 
-from gpt_jax import cli, ranges
-from gpt_jax.decoding.programs import in_place
-from gpt_jax.decoding.prompt import continue_prompt
+from gpt_jax import cli, ranges, sharding
+from gpt_jax.data import progress
+from gpt_jax.data.tokenizers.chat import ChatTemplate
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import continuations, prompt_files
+from gpt_jax.decoding import session as session_lib
+from gpt_jax.decoding.continuations import Options, Speed
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.prompt_files import Prompt
 from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
+
+# Flags that the results in --out depend on, besides the model and the prompts.
+_SETTINGS = (
+  *('max_tokens', 'temperature', 'top_k', 'top_p', 'min_p', 'seed', 'stop'),
+  *('repetition_penalty', 'num_samples', 'truncate'),
+)
 
 
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   cli.define_workdir(values, 'Folder of a trained run.')
-  number = functools.partial(cli.number, values)
-  flags.DEFINE_multi_string(
-    'prompt', [], 'The text to continue; may be repeated.', flag_values=values
+  texts = functools.partial(flags.DEFINE_multi_string, flag_values=values)
+  texts(
+    *('prompt', []),
+    'The text to continue, or - for that of standard input; may be repeated.',
   )
+  flags.DEFINE_string(
+    'prompts', None, 'File of prompts, .txt or .jsonl.', flag_values=values
+  )
+  flags.DEFINE_string(
+    'out', None, 'File for the answers to --prompts.', flag_values=values
+  )
+  texts(
+    *('stop', []),
+    'Text that ends a sample, of any number of tokens; may be repeated.',
+  )
+  _define_drawing(values)
+  flags.DEFINE_enum(
+    *('truncate', 'none', ['none', 'left']),
+    'What happens to a prompt that is longer than the context: it is refused, '
+    'or loses its beginning (a chat its oldest messages).',
+    flag_values=values,
+  )
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.DEFINE_bool(
+    'stream',
+    None,
+    'Print each token as it comes; by default one sample on a terminal.',
+    flag_values=values,
+  )
+
+
+def _define_drawing(values: flags.FlagValues) -> None:
+  number = functools.partial(cli.number, values)
   number(
     'max_tokens',
     None,
@@ -51,41 +112,188 @@ def define(values: flags.FlagValues) -> None:
     'Draw among the fewest tokens that reach this probability.',
     ranges.Probability,
   )
-  number('seed', 0, 'Of the draws.', ranges.Seed)
-  flags.DEFINE_multi_string(
-    'stop',
-    [],
-    'Text that ends a sample, of any number of tokens; may be repeated.',
-    flag_values=values,
+  number(
+    'min_p',
+    0.0,
+    'Draw among tokens at least so many times as probable as the best.',
+    ranges.Probability,
   )
+  number(
+    'repetition_penalty',
+    1.0,
+    'Above 1: tokens that were seen become less probable.',
+    ranges.Positive,
+  )
+  number('seed', 0, 'Of the draws.', ranges.Seed)
   number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  number('rows', 8, 'Continuations drawn together.', ranges.Count)
+
+
+class _Model(NamedTuple):
+  """What draws."""
+
+  workdir: str
+  engine: Engine
+  tokenizer: Tokenizer
+  context_length: int
+  key: str  # of its config and its step
+
+  def template(self) -> ChatTemplate | None:
+    """Its chat template."""
+    return ChatTemplate.load(os.path.join(self.workdir, 'tokenizer'))
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
-  if not args.prompt or not all(args.prompt):
-    raise UsageError('--prompt is empty; give the text to continue')
+  prompts = _prompts(args)
+  options = Options(
+    max_tokens=args.max_tokens,
+    sampler=Sampler(
+      args.temperature,
+      args.top_k,
+      args.top_p,
+      args.min_p,
+      args.repetition_penalty,
+    ),
+    seed=args.seed,
+    num_samples=args.num_samples,
+    stop=tuple(args.stop),
+    truncate=args.truncate,
+  )
+  trained = trained_lib.load(args.workdir)
+  parts = trained.parts
+  with open(os.path.join(args.workdir, 'config.json'), 'rb') as file:
+    config = hashlib.sha256(file.read()).hexdigest()
+  model = _Model(
+    args.workdir,
+    Engine(parts.model, trained.state.eval_params, slots=args.rows),
+    trained.tokenizer,
+    parts.model.context_length,
+    f'{config}, step {int(trained.state.step)}',
+  )
+  with sharding.use(parts.mesh, parts.rules):
+    if not prompts:
+      speed = _talk(model, options)
+    elif args.out:
+      speed = _write(args, model, prompts, options)
+    else:
+      speed = _print(args, model, prompts, options)
+  if speed.num_tokens:
+    log.info('%s', speed)
+
+
+def _prompts(args: cli.Args) -> list[Prompt]:
+  """The prompts that are asked for; none: a session.
+
+  Raises:
+    UsageError: flags do not go together, or a prompt is empty.
+  """
   if not all(args.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
-  trained = trained_lib.load(args.workdir)
-  model, params = in_place(trained.parts.model, trained.state.eval_params)
-  found = []
-  for prompt in args.prompt:
-    samples = continue_prompt(
-      model,
-      params,
-      trained.tokenizer,
-      prompt,
-      max_tokens=args.max_tokens,
-      sampler=Sampler(args.temperature, args.top_k, args.top_p),
-      seed=args.seed,
-      num_samples=args.num_samples,
-      stop=args.stop,
+  if bool(args.prompts) != bool(args.out):
+    raise UsageError('--prompts and --out go together; give both')
+  if args.prompts and args.prompt:
+    raise UsageError('give one of --prompt and --prompts; see --help')
+  if args.out and (args.json or args.stream):
+    raise UsageError(f'--out={args.out}: give neither --json nor --stream')
+  several = len(args.prompt) > 1 or args.num_samples > 1 or args.json
+  if args.stream and several:
+    raise UsageError('--stream shows one sample; leave it out, or ask for one')
+  if args.prompts:
+    cli.check_out_file(args, 'out')
+    return prompt_files.read(args.prompts)
+  if not args.prompt and (args.json or args.num_samples > 1):
+    raise UsageError(
+      '--prompt is missing: a session has neither --json nor --num_samples; '
+      'give a text to continue'
     )
+  return prompt_files.given(args.prompt)
+
+
+def _fitted(
+  model: _Model, prompt: Prompt, template: ChatTemplate | None, options: Options
+) -> list[int]:
+  return continuations.fitted(
+    prompt.ids(model.tokenizer, template),
+    model.tokenizer,
+    options,
+    context_length=model.context_length,
+    where=prompt.where,
+  )
+
+
+def _talk(model: _Model, options: Options) -> Speed:
+  """Holds a session."""
+  session = session_lib.Session(
+    model.engine,
+    model.tokenizer,
+    model.template(),
+    options,
+    context_length=model.context_length,
+  )
+  session_lib.run(session)
+  return session.speed
+
+
+def _print(
+  args: cli.Args, model: _Model, prompts: list[Prompt], options: Options
+) -> Speed:
+  """Prints the samples, in the order of the prompts."""
+  speed, tokenizer = Speed(), model.tokenizer
+  ids = [_fitted(model, prompt, None, options) for prompt in prompts]
+  length = {'context_length': model.context_length}
+  one = len(prompts) == options.num_samples == 1 and not args.json
+  if one and (sys.stdout.isatty() if args.stream is None else args.stream):
+    print(tokenizer.decode(ids[0]), end='', flush=True)
+    rows = continuations.rows(ids[0], tokenizer, options, **length)
+    for piece in continuations.decode(model.engine, rows, speed=speed):
+      print(piece.text, end='', flush=True)
+    print()
+    return speed
+  found = dict(
+    continuations.complete(
+      model.engine, tokenizer, ids, options, speed=speed, **length
+    )
+  )
+  entries: list[dict[str, Any]] = []
+  for number, prompt in enumerate(prompts):
+    start = tokenizer.decode(ids[number])
+    samples = [start + sample.text for sample in found[number]]
+    finish = [sample.finish for sample in found[number]]
     if not args.json:
-      print(*(['\n'] if found else []), '\n\n'.join(samples), sep='')
-    found.append({'prompt': prompt, 'samples': samples})
+      print(*(['\n'] if number else []), '\n\n'.join(samples), sep='')
+    entries.append({**prompt.fields, 'samples': samples, 'finish': finish})
   if args.json:
-    print(json.dumps({'prompts': found}))
+    print(json.dumps({'prompts': entries}))
+  return speed
+
+
+def _write(
+  args: cli.Args, model: _Model, prompts: list[Prompt], options: Options
+) -> Speed:
+  """Writes the results to --out, those that are not there yet."""
+  template = model.template() if any(p.messages for p in prompts) else None
+  ids = [_fitted(model, prompt, template, options) for prompt in prompts]
+  settings = {name: getattr(args, name) for name in _SETTINGS}
+  key = {'model': model.key, 'set of prompts': prompt_files.digest(prompts)}
+  results = prompt_files.Results(args.out, settings | key)
+  todo = [i for i in range(len(prompts)) if i not in results.rows]
+  if len(todo) < len(prompts):
+    log.info('%s: %d prompts are done', args.out, len(prompts) - len(todo))
+  speed = Speed()
+  with contextlib.closing(results), progress.bar('prompts') as report:
+    for number, found in continuations.complete(
+      model.engine,
+      model.tokenizer,
+      [ids[i] for i in todo],
+      options,
+      context_length=model.context_length,
+      speed=speed,
+    ):
+      index = todo[number]
+      entries = [continuation._asdict() for continuation in found]
+      results.add(index, {**prompts[index].fields, 'continuations': entries})
+      report('continuing', len(results.rows), len(prompts))
+  results.finish()
+  return speed

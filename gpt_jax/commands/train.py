@@ -21,7 +21,7 @@ from gpt_jax import cli, sharding
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
-from gpt_jax.decoding import prompt
+from gpt_jax.decoding import continuations
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.evaluation import in_loop
 from gpt_jax.optim.train_state import TrainState
@@ -90,15 +90,18 @@ def sample(parts: Parts, state: TrainState, workdir: str) -> None:
     log.info('no sample is drawn where several hosts hold the parameters')
     return
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
+  options = continuations.Options(
+    max_tokens=config.log.sample_tokens,
+    sampler=Sampler(temperature=0.8, top_k=50),
+    seed=config.seed,
+  )
   with sharding.use(parts.mesh, parts.rules):
-    (text,) = prompt.continue_prompt(
+    (text,) = continuations.continue_prompt(
       parts.model,
       state.eval_params,
       tokenizer,
       config.log.sample_prompt,
-      max_tokens=config.log.sample_tokens,
-      sampler=Sampler(temperature=0.8, top_k=50),
-      seed=config.seed,
+      options,
     )
   write_atomically(os.path.join(workdir, 'samples.txt'), text + '\n')
   print(text)

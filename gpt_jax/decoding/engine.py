@@ -9,87 +9,20 @@ and caches as long as the longest of them needs, rounded up to a bucket: rows
 that have ended cost nothing, and few sizes are compiled.
 """
 
-import dataclasses
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import jax
 import numpy as np
 
-from gpt_jax.decoding import programs, sampler
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding import programs, requests
+from gpt_jax.decoding.requests import Request as Request
+from gpt_jax.decoding.requests import Row
+from gpt_jax.decoding.requests import Token as Token
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
-
-# Caches have room for so many tokens to come: a request that asks for more
-# seldom gets that far.
-AHEAD = 512
-
-
-class Request(NamedTuple):
-  """A prompt to continue.
-
-  Attributes:
-    ids: the prompt, at least one token. Of an encoder-decoder it is the
-      decoder's: the token that it starts with.
-    max_tokens: how many are drawn at most, one or more.
-    sampler: draws them.
-    seed: of the draws, below 2^32.
-    stop_ids: tokens that end the continuation, each.
-    source: ids for the encoder of an encoder-decoder.
-  """
-
-  ids: Sequence[int]
-  max_tokens: int
-  sampler: Sampler = Sampler()
-  seed: int = 0
-  stop_ids: Collection[int] = frozenset()
-  source: Sequence[int] | None = None
-
-
-class Token(NamedTuple):
-  """A token of a request, or its end.
-
-  Attributes:
-    request: the number that `Engine.add` returned.
-    id: None for nothing but the end: a stop token is not returned.
-    finish: 'stop' or 'length' with the last token; None: more follow.
-  """
-
-  request: int
-  id: int | None
-  finish: str | None
-
-
-@dataclasses.dataclass
-class _Row:
-  """A running request: its prompt and what was drawn, in one list."""
-
-  number: int
-  request: Request
-  ids: list[int]
-
-  @property
-  def horizon(self) -> int:
-    """The length that it is expected to reach at most."""
-    end = len(self.request.ids) + self.request.max_tokens
-    return min(end, len(self.ids) + AHEAD)
-
-  def append(self, token: int) -> Token:
-    """Takes a drawn token."""
-    if token in self.request.stop_ids:
-      return Token(self.number, None, 'stop')
-    self.ids.append(token)
-    drawn = len(self.ids) - len(self.request.ids)
-    finish = 'length' if drawn == self.request.max_tokens else None
-    return Token(self.number, token, finish)
-
-
-# What a step asks of its rows, and how they are drawn.
-_Asked = tuple[programs.Rows, Any, sampler.Method]
-_NOTHING = Request([], 0, Sampler(temperature=0))
 
 
 class Engine:
@@ -107,10 +40,10 @@ class Engine:
     self._slots = slots
     self._next = 0
     self._waiting: dict[int, Request] = {}
-    self._rows: list[_Row | None] = []  # None: free
+    self._rows: list[Row | None] = []  # None: free
     self._caches: Caches = ()
     self._lengths = (0, 0)  # slots of the caches, and of the encoder's
-    self._asked: _Asked | None = None
+    self._asked: requests.Asked | None = None
 
   @property
   def num_waiting(self) -> int:
@@ -157,13 +90,13 @@ class Engine:
     free = self._slots - self.num_running
     numbers = list(itertools.islice(self._waiting, free))
     chosen = [(number, self._waiting.pop(number)) for number in numbers]
-    rows = [_Row(n, request, list(request.ids)) for n, request in chosen]
+    rows = [Row(n, request, list(request.ids)) for n, request in chosen]
     self._fit(rows)
-    for group in _alike(rows, self._model.context_length):
+    for group in requests.alike(rows, self._model.context_length):
       out += self._admit(group)
     return out
 
-  def _running(self) -> list[_Row]:
+  def _running(self) -> list[Row]:
     return [row for row in self._rows if row is not None]
 
   def _free(self, numbers: Collection[int]) -> None:
@@ -174,25 +107,25 @@ class Engine:
   def _decode(self) -> list[Token]:
     """One step of the batch."""
     if self._asked is None:
-      self._asked = self._ask(self._rows)
-    rows, seen_BV, how = self._asked
+      self._asked = requests.ask(self._rows, self._model.vocab_size)
+    asked = self._asked
     last = [row.ids if row else [0] for row in self._rows]
     drawn_B, self._caches, seen_BV = programs.decode_step(
       self._params,
       self._caches,
       np.array([ids[-1] for ids in last], np.int32),
       np.array([len(ids) - 1 for ids in last], np.int32),
-      seen_BV,
-      rows,
+      asked.seen_BV,
+      asked.rows,
       model=self._model,
-      how=how,
+      how=asked.how,
     )
-    self._asked = rows, seen_BV, how
+    self._asked = asked._replace(seen_BV=seen_BV)
     drawn = np.asarray(drawn_B).tolist()
     pairs = zip(self._rows, drawn, strict=True)
     return [row.append(token) for row, token in pairs if row is not None]
 
-  def _fit(self, new: list[_Row]) -> None:
+  def _fit(self, new: list[Row]) -> None:
     """Gives the batch the size for the running rows and some new ones."""
     kept = [i for i, row in enumerate(self._rows) if row is not None]
     rows = self._running() + new
@@ -219,26 +152,28 @@ class Engine:
     self._rows = [*self._running(), *[None] * (size - len(kept))]
     self._lengths, self._asked = (length, memory), None
 
-  def _admit(self, group: list[_Row]) -> list[Token]:
+  def _admit(self, group: list[Row]) -> list[Token]:
     """Reads the prompts of some rows, draws their first tokens, inserts them.
 
     A prompt that several have is read once.
     """
-    prompts = {_prompt(row): row.request for row in group}
+    prompts = {row.prompt: row.request for row in group}
     places = {prompt: i for i, prompt in enumerate(prompts)}
     prefilled = self._prefill(list(prompts.values()))
     size = programs.num_rows(len(group), self._slots)
     index_B = np.zeros(size, np.int32)
-    index_B[: len(group)] = [places[_prompt(row)] for row in group]
-    rows, seen_BV, how = self._ask([*group, *[None] * (size - len(group))])
+    index_B[: len(group)] = [places[row.prompt] for row in group]
+    asked = requests.ask(
+      [*group, *[None] * (size - len(group))], self._model.vocab_size
+    )
     drawn_B = programs.first_draw(
       self._params,
       prefilled.last_BD,
       index_B,
-      seen_BV,
-      rows,
+      asked.seen_BV,
+      asked.rows,
       model=self._model,
-      how=how,
+      how=asked.how,
     )
     drawn = np.asarray(drawn_B).tolist()[: len(group)]
     out = [row.append(token) for row, token in zip(group, drawn, strict=True)]
@@ -252,19 +187,19 @@ class Engine:
     self._insert(prefilled.caches, rows_B, index_B)
     return out
 
-  def _prefill(self, requests: list[Request]) -> programs.Prefilled:
+  def _prefill(self, asking: list[Request]) -> programs.Prefilled:
     """Reads prompts, and sources, if any."""
     longest = self._model.context_length
-    more = programs.num_rows(len(requests), self._slots) - len(requests)
+    more = programs.num_rows(len(asking), self._slots) - len(asking)
     memory_BMD = mask_BM = None
-    if requests[0].source:
-      sources = [request.source or () for request in requests]
+    if asking[0].source:
+      sources = [request.source or () for request in asking]
       tokens_BM, lengths_B = programs.pad([*sources, *[[0]] * more], longest)
       mask_BM = np.arange(tokens_BM.shape[1])[None] < lengths_B[:, None]
       memory_BMD = programs.encode(
         self._params, tokens_BM, mask_BM, model=self._model
       )
-    prompts = [*(request.ids for request in requests), *[[0]] * more]
+    prompts = [*(request.ids for request in asking), *[[0]] * more]
     return programs.prefill(
       self._params, prompts, memory_BMD, mask_BM, model=self._model
     )
@@ -281,39 +216,3 @@ class Engine:
       from_B = np.zeros(len(self._rows) + 1, np.int32)
       from_B[rows_B] = index_B
       self._caches = caches_lib.take_rows(new, from_B[:-1], *self._lengths)
-
-  def _ask(self, rows: Sequence[_Row | None]) -> _Asked:
-    """What is asked of a batch; nothing of its free rows."""
-    requests = [row.request if row else _NOTHING for row in rows]
-    samplers = [request.sampler for request in requests]
-    vocab_size, seen_BV = self._model.vocab_size, None
-    if any(s.repetition_penalty != 1 for s in samplers):
-      seen_BV = np.zeros((len(rows), vocab_size), bool)
-      for seen_V, row in zip(seen_BV, rows, strict=True):
-        seen_V[row.ids if row else []] = True
-    asked = programs.Rows(
-      sampler.stack(samplers, [request.seed for request in requests]),
-      np.array([len(request.ids) for request in requests], np.int32),
-      np.array([len(request.source or ()) for request in requests], np.int32),
-    )
-    return asked, seen_BV, sampler.method(samplers, vocab_size)
-
-
-def _prompt(row: _Row) -> tuple[tuple[int, ...], tuple[int, ...]]:
-  """What is read of a request; equal for equal prompts."""
-  return tuple(row.request.ids), tuple(row.request.source or ())
-
-
-def _alike(rows: Iterable[_Row], longest: int) -> list[list[_Row]]:
-  """Groups of rows whose prompts are padded to about the same length.
-
-  Sources to the very same: experts of an encoder may have room for so many
-  tokens, padding among them.
-  """
-  groups: dict[Any, list[_Row]] = {}
-  for row in rows:
-    source = len(row.request.source or ())
-    size = max(len(row.ids), programs.SHORTEST)
-    kind = (size - 1).bit_length(), programs.width(source, longest)
-    groups.setdefault(kind, []).append(row)
-  return list(groups.values())

@@ -45,15 +45,17 @@ class Samplers(NamedTuple):
 
 
 class Method(NamedTuple):
-  """What a batch of samplers asks for at all, known when it is compiled.
+  """What some rows ask for at all, known when their batch is compiled.
 
   Attributes:
     greedy: each row takes the most probable token.
-    num_best: so many of the best scores have to be sorted.
+    top_k: some row draws among the k best.
+    top_p: some row draws among the fewest that reach p.
   """
 
   greedy: bool
-  num_best: int
+  top_k: bool = False
+  top_p: bool = False
 
 
 def stack(samplers: Sequence[Sampler], seeds: Sequence[int]) -> Samplers:
@@ -69,15 +71,14 @@ def stack(samplers: Sequence[Sampler], seeds: Sequence[int]) -> Samplers:
   )
 
 
-def method(samplers: Sequence[Sampler], vocab_size: int) -> Method:
-  """Takes part of the vocabulary's sort where that is enough, in few sizes."""
-  drawn = [s for s in samplers if s.temperature != 0]
-  num_best = max((s.top_k for s in drawn), default=0)
-  if any(s.top_p < 1 and not s.top_k for s in drawn):
-    num_best = vocab_size
-  if num_best:
-    num_best = min(max(64, 1 << (num_best - 1).bit_length()), vocab_size)
-  return Method(not drawn, num_best)
+def method(samplers: Sequence[Sampler]) -> Method:
+  """What the rows ask for."""
+  drawn = [sampler for sampler in samplers if sampler.temperature != 0]
+  return Method(
+    not drawn,
+    any(sampler.top_k for sampler in drawn),
+    any(sampler.top_p < 1 for sampler in drawn),
+  )
 
 
 def seeds_of(seed: int, num_rows: int) -> list[int]:
@@ -110,10 +111,7 @@ def draw(
     return best_B
   greedy_B = jnp.asarray(samplers.temperature_B) == 0
   temperature_B = jnp.where(greedy_B, 1, samplers.temperature_B)
-  logits_BV = logits_BV / temperature_B[:, None]
-  logits_BV = jnp.where(
-    logits_BV < _least(logits_BV, samplers, how)[:, None], -jnp.inf, logits_BV
-  )
+  logits_BV = _kept(logits_BV / temperature_B[:, None], samplers, how)
 
   def choose(logits_V, seed, index):
     key = jax.random.fold_in(jax.random.key(seed), index)
@@ -123,26 +121,60 @@ def draw(
   return jnp.where(greedy_B, best_B, drawn_B.astype(jnp.int32))
 
 
-def _least(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
-  """The smallest logit of each row that may be drawn, [B]."""
-  most_B = jnp.max(logits_BV, axis=-1)
-  least_B = most_B + jnp.log(samplers.min_p_B)
-  if not how.num_best:
-    return least_B
-  N, top_k_B = how.num_best, jnp.asarray(samplers.top_k_B)
-  if logits_BV.shape[-1] > N:
-    best_BN = jax.lax.top_k(logits_BV, N)[0]
-  else:
-    best_BN = jnp.sort(logits_BV, axis=-1, descending=True)
-  k_B1 = jnp.where(top_k_B > 0, top_k_B, N)[:, None]
-  kept_BN = jnp.arange(N)[None] < k_B1
-  probs_BN = jax.nn.softmax(jnp.where(kept_BN, best_BN, -jnp.inf), axis=-1)
-  # Kept as long as the more probable tokens have not reached p; the most
-  # probable one always.
-  before_BN = jnp.cumsum(probs_BN, axis=-1) - probs_BN
-  top_p_B1 = jnp.asarray(samplers.top_p_B)[:, None]
-  kept_BN &= (before_BN < top_p_B1) | (top_p_B1 >= 1)
-  kept_BN = kept_BN.at[:, 0].set(True)
-  best_B = jnp.min(jnp.where(kept_BN, best_BN, jnp.inf), axis=-1)
-  limited_B = (top_k_B > 0) | (samplers.top_p_B < 1)
-  return jnp.where(limited_B, jnp.maximum(least_B, best_B), least_B)
+def _kept(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
+  """The logits of the tokens that may be drawn; -inf for the others.
+
+  The smallest logit to keep is found by bisection over all float32 numbers,
+  which is exact; sorting 8 rows of 49,152 took ten times as long on a CPU.
+  """
+  order_BV = _order(logits_BV)
+  V = logits_BV.shape[1]
+  if how.top_k:
+    top_k_B = jnp.asarray(samplers.top_k_B)
+    enough_B = jnp.where(top_k_B > 0, jnp.minimum(top_k_B, V), V)
+    least_B = _bisect(order_BV, jnp.ones_like(order_BV, jnp.int32), enough_B)
+    kept_BV = order_BV >= least_B[:, None]
+    logits_BV = jnp.where(kept_BV, logits_BV, -jnp.inf)
+  most_B1 = jnp.max(logits_BV, axis=1, keepdims=True)
+  if how.top_p:
+    probs_BV = jnp.exp(logits_BV - most_B1)
+    top_p_B = jnp.asarray(samplers.top_p_B)
+    enough_B = top_p_B * jnp.sum(probs_BV, axis=1)
+    least_B = _bisect(order_BV, probs_BV, enough_B)
+    kept_BV = (order_BV >= least_B[:, None]) | (top_p_B[:, None] >= 1)
+    logits_BV = jnp.where(kept_BV, logits_BV, -jnp.inf)
+  floor_B1 = most_B1 + jnp.log(samplers.min_p_B)[:, None]
+  return jnp.where(logits_BV < floor_B1, -jnp.inf, logits_BV)
+
+
+def _order(x: jax.Array) -> jax.Array:
+  """uint32 numbers in the order of float32 ones."""
+  bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+  sign = jnp.uint32(1 << 31)
+  return jnp.where(bits >= sign, ~bits, bits | sign)
+
+
+def _bisect(
+  order_BV: jax.Array, amount_BV: jax.Array, enough_B: jax.Array
+) -> jax.Array:
+  """The largest number so that what is no smaller amounts to enough, [B].
+
+  At most the largest of the row, at least its smallest.
+  """
+
+  def halve(_, bounds):
+    low_B, high_B = bounds
+    middle_B = high_B - (high_B - low_B) // 2
+    kept_BV = order_BV >= middle_B[:, None]
+    sum_B = jnp.sum(jnp.where(kept_BV, amount_BV, 0), axis=1)
+    holds_B = sum_B >= enough_B
+    return (
+      jnp.where(holds_B, middle_B, low_B),
+      jnp.where(holds_B, high_B, middle_B - 1),
+    )
+
+  # With `low` it always holds, and the bounds meet after as many halves as
+  # the numbers have bits.
+  bounds = jnp.min(order_BV, axis=1), jnp.max(order_BV, axis=1)
+  low_B, _ = jax.lax.fori_loop(0, 32, halve, bounds)
+  return low_B

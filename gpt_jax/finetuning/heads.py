@@ -23,9 +23,10 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
 from gpt_jax.finetuning.predictions import RESULT
-from gpt_jax.finetuning.sequences import Special
+from gpt_jax.finetuning.sequences import Special, joined
 from gpt_jax.finetuning.task_data import Scale
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -126,6 +127,15 @@ def exported(
     'task_specific_params': {call.name: told},
   }
   return Exported('classification', options, {'score': {'kernel': kernel}})
+
+
+def sequence(config: Config, tokenizer: Tokenizer, text: str) -> list[int]:
+  """A text as the head reads one: start, text, extract."""
+  special = Special.after(
+    config.finetune.vocab_size, tokenizer.special.prompt_start
+  )
+  ids, _ = joined([[tokenizer.encode(text)]], special, config.finetune.length)
+  return ids.tolist()
 
 
 def _dense(kernel: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:

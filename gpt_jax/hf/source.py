@@ -4,7 +4,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,9 +66,7 @@ class Source:
     }
     self.num_bytes = self._reader.num_bytes
 
-  def fill(
-    self, to: Mapping[str, Any], told: Told = lambda count: None
-  ) -> None:
+  def fill(self, to: Any, told: Told = lambda count: None) -> None:
     """Reads all tensors and puts each into its parameters.
 
     Args:
@@ -85,7 +83,7 @@ class Source:
       except UsageError as e:
         raise self._named(e) from e
 
-  def _fill(self, slot: Slot, to: Mapping[str, Any], told: Told) -> None:
+  def _fill(self, slot: Slot, to: Any, told: Told) -> None:
     """Puts one tensor of the file into its parameters."""
     tensor, model = slot.tensor, self.model
     names = _present(model, self._reader, tensor)

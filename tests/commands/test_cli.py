@@ -142,7 +142,7 @@ BAD = {
   ),
   'evaluate': (['evaluate', W], '--workdir=w: holds no run'),
   'generate': (['generate', W, '--prompt=x'], '--workdir=w: holds no run'),
-  'prompt': (['generate', W], '--prompt is empty'),
+  'prompt': (['generate', W, '--prompt='], '--prompt is empty'),
   'plot': (['plot', W], '--workdir=w: has no metrics.jsonl'),
   'out': (['prepare', SMOKE], '--out is missing'),
 }

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands one after the other, as a user would run them."""
 
+import io
 import json
 import math
 import pathlib
@@ -233,7 +234,10 @@ def test_generate_ends_before_a_stop_text(workdir, capsys):
     (['--prompt=abc', '--max_tokens=59'], '--max_tokens'),
   ],
 )
-def test_generate_refuses_what_does_not_fit(workdir, capsys, flags, field):
+def test_generate_refuses_what_does_not_fit(
+  workdir, capsys, monkeypatch, flags, field
+):
+  monkeypatch.setattr('sys.stdin', io.StringIO(''))
   assert main(['generate', f'--workdir={workdir}', *flags]) == 2
   error = capsys.readouterr().err
   assert error.count('\n') == 1 and field in error

@@ -30,6 +30,7 @@ TASK = [
 # Where a path is read, and where one is written.
 READ = {
   'generate --workdir': ['generate', '--prompt=x'],
+  'generate --prompts': ['generate', '--workdir=w', '--out=out.jsonl'],
   'evaluate --workdir': ['evaluate'],
   'inspect --workdir': ['inspect', '--steps=1'],
   'inspect --spike': ['inspect'],
@@ -54,6 +55,7 @@ WRITTEN = {
   'convert --to_hf': ['convert', '--workdir=nope'],
 }
 DRAWN = {
+  'generate --out': ['generate', '--workdir=w', '--prompts=text.txt'],
   'plot --out': ['plot', SMOKE],
   'tokenizers --out': ['tokenizers', '--tokenizer=b bytes', '--text=text.txt'],
 }

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FLOPs, peaks and MFU. Parameter counts: see test_configs.py."""
 
+import math
 import types
 
 import jax
@@ -59,6 +60,27 @@ def test_matmul_parameters(output):
   causal = flops.per_token_causal(config, tiny.params(model))
   # The 13 tokens of a row see 1 to 13: the mean is 7.
   assert causal == 6 * expected + 12 * 5 * H * K * 7
+
+
+def test_norms_are_no_products():
+  """More of them are more parameters, and the same FLOPs."""
+  block = "sandwich(qk_norm='per_head')"
+  fields = {'norm': 'rmsnorm', 'num_layers': 2}
+  plain, more = (tiny.model(**fields, block=b) for b in ('pre', block))
+
+  def counts(model):
+    config = tiny.config(
+      **{f'model.{n}': getattr(model, n) for n in (*fields, 'block')}
+    )
+    params = tiny.params(model)
+    shapes = flops.parameter_table(params).values()
+    parameters = sum(math.prod(shape) for shape in shapes)
+    return parameters, flops.per_token(config, params)
+
+  (before, cost), (after, same) = counts(plain), counts(more)
+  # Of each of two layers: two norms of outputs, those of queries and keys.
+  assert after - before == 2 * (2 * tiny.D + 2 * tiny.K)
+  assert same == cost
 
 
 def mask_of(call, length):

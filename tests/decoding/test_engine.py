@@ -11,8 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax import sharding
-from gpt_jax.decoding import engine as engine_lib
-from gpt_jax.decoding import programs
+from gpt_jax.decoding import programs, requests
 from gpt_jax.decoding.engine import Engine, Request, Token
 from gpt_jax.decoding.sampler import Sampler
 from tests.support import tiny
@@ -24,7 +23,7 @@ CONTEXT = 307
 
 @functools.cache
 def model():
-  return tiny.model(num_layers=2, context_length=CONTEXT)
+  return tiny.model(num_layers=1, context_length=CONTEXT)
 
 
 @functools.cache
@@ -139,7 +138,7 @@ def test_caches_grow_and_shrink_with_the_longest_row(monkeypatch):
   """From 64 slots to all, while a short one comes and a long one leaves."""
   long, short = Request(prompt(61), 200, GREEDY), Request(prompt(3), 140, WARM)
   expected = [alone(request) for request in (long, short)]
-  monkeypatch.setattr(engine_lib, 'AHEAD', 2)
+  monkeypatch.setattr(requests, 'AHEAD', 2)
   batch = engine(2)
   numbers, tokens, sizes = [batch.add(long)], [], []
   for i in range(1000):
@@ -157,8 +156,8 @@ def test_caches_grow_and_shrink_with_the_longest_row(monkeypatch):
 
 
 def batch_bytes(length):
-  """Keys and values of two layers in one row, float32."""
-  return 2 * 2 * length * tiny.G * tiny.K * 4
+  """Keys and values of one layer in one row, float32."""
+  return 2 * length * tiny.G * tiny.K * 4
 
 
 def test_programs_are_as_few_as_the_sizes():
@@ -187,7 +186,7 @@ def test_a_cache_has_the_size_of_what_it_holds(length, longest, slots):
 
 def test_the_declared_context_costs_nothing():
   """The caches of a model that could read far more are no larger."""
-  long = tiny.model(num_layers=2, context_length=4099, position='none')
+  long = tiny.model(num_layers=1, context_length=4099, position='none')
   batch = Engine(long, tiny.params(long), slots=1)
   batch.add(Request([5, 3, 1], 5))
   batch.step()
@@ -200,14 +199,14 @@ def test_over_a_mesh():
   run = tiny.build(tiny.config(**{**tiny.MESHABLE, **fields}), (2, 2, 2))
   params = tiny.params(run.model)
   samplers = (WARM, WARM, WARM._replace(top_k=5), GREEDY)
-  requests = [
+  some = [
     Request(prompt(3 + seed, seed), 11 - 3 * seed, sampler, seed)
     for seed, sampler in enumerate(samplers)
   ]
 
   def tokens_of(params):
     batch = Engine(run.model, params, slots=4)
-    for request in requests:
+    for request in some:
       batch.add(request)
     first = batch.step()
     caches = [x.sharding for x in batch._caches[0][:2]]

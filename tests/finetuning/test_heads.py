@@ -3,6 +3,7 @@
 """A fine-tuned model becomes the class of transformers that gives the same."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def finetuned(tables, workdir, form, options):
   Returns:
     What our own evaluation computes for the dev split.
   """
-  config = finetune_base.get_config().unlock()
+  config: Any = finetune_base.get_config().unlock()
   paths = f"'{tables}/train.jsonl', '{tables}/dev.jsonl'"
   config.finetune.task = f'{form}({paths}, {options})'
   config.finetune.length = LENGTH
@@ -74,7 +75,9 @@ def finetuned(tables, workdir, form, options):
   (workdir / 'config.json').write_text(config_lib.to_json(built.config))
   prepared.tokenizer.save(str(workdir / 'tokenizer'))
   split = prepared.splits['dev']
-  return TaskEvaluation(built, split=split).outputs(state.params, split)
+  found = TaskEvaluation(built, split=split).outputs(state.params, split)
+  assert found is not None
+  return found
 
 
 def sequence(*texts):

@@ -10,7 +10,9 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
+from gpt_jax.hf.layout import fields_of
 from gpt_jax.hf.llama import LLAMA, MISTRAL
+from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -123,6 +125,32 @@ def yarn(**options):
   found = both_spellings(1e4, rope_type='yarn', **options)
   call = found.removeprefix("rope(theta=10000.0, scaling='yarn(")
   return call.removesuffix(")')")
+
+
+def test_the_published_parameters():
+  """LLaMA 3.1 8B: 8,030,261,248, as transformers counts on its meta device."""
+  published = {
+    'vocab_size': 128_256,
+    'hidden_size': 4096,
+    'intermediate_size': 14_336,
+    'num_hidden_layers': 32,
+    'num_attention_heads': 32,
+    'num_key_value_heads': 8,
+    'max_position_embeddings': 131_072,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 500_000.0,
+    'rope_scaling': {
+      'factor': 8.0,
+      'high_freq_factor': 4.0,
+      'low_freq_factor': 1.0,
+      'original_max_position_embeddings': 8192,
+      'rope_type': 'llama3',
+    },
+    'tie_word_embeddings': False,
+  }
+  model = Transformer(**fields_of(LLAMA, 'lm', published))
+  shapes = jax.tree.leaves(parameter_shapes(model))
+  assert sum(x.size for x in shapes) == 8_030_261_248
 
 
 def test_yarn():

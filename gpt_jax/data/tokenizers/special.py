@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -126,7 +126,7 @@ def _settle(
 ) -> dict[str, Any]:
   """The entries of `special.json`."""
 
-  def known(i: Any) -> bool:
+  def known(i: Any) -> TypeGuard[int]:
     return isinstance(i, int) and 0 <= i < made.vocab_size
 
   def role(name: str) -> int | None:

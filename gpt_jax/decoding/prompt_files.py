@@ -1,0 +1,253 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts as they are given, and files of results, which can be resumed."""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpt_jax.data.tokenizers.chat import ChatTemplate, Message
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.spec import UsageError
+
+
+class Prompt(NamedTuple):
+  """A prompt of a file: a text, or the messages of a chat.
+
+  Attributes:
+    where: 'file:line', for errors.
+    text: to continue; None where there are messages.
+    messages: of a chat; None where there is a text.
+  """
+
+  where: str
+  text: str | None
+  messages: Sequence[Message] | None = None
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """As the file has it."""
+    if self.text is not None:
+      return {'prompt': self.text}
+    return {'messages': self.messages}
+
+  def ids(
+    self, tokenizer: Tokenizer, template: ChatTemplate | None
+  ) -> list[int]:
+    """The ids of the prompt.
+
+    Raises:
+      UsageError: it cannot be encoded, or is a chat and the model has none.
+    """
+    try:
+      if self.text is not None:
+        check(self.text)
+        return tokenizer.special.prompt(tokenizer.encode(self.text))
+      if template is None:
+        raise UsageError(
+          'has messages, and the model has no chat template; give a prompt'
+        )
+      return template.ids(tokenizer, self.messages or ())
+    except UsageError as e:
+      raise UsageError(f'{self.where}: {e}') from e
+
+
+def check(text: str) -> None:
+  """Checks that a text is one: bytes that are no UTF-8 come as half characters.
+
+  Raises:
+    UsageError: it is none.
+  """
+  try:
+    text.encode()
+  except UnicodeEncodeError as e:
+    raise UsageError(f'the text is no UTF-8 ({e.reason}); convert it') from e
+
+
+def given(texts: Sequence[str]) -> list[Prompt]:
+  """Prompts of the command line; `-` is what standard input holds.
+
+  Raises:
+    UsageError: one is empty, or standard input is asked for twice.
+  """
+  if texts.count('-') > 1:
+    raise UsageError('--prompt=-: standard input is read once; give it once')
+  found = [_input() if text == '-' else text for text in texts]
+  if not all(found):
+    raise UsageError('--prompt is empty; give the text to continue')
+  return [Prompt('--prompt', text) for text in found]
+
+
+def _input() -> str:
+  """All of standard input, but for the newline that ends it."""
+  try:
+    return sys.stdin.read().removesuffix('\n')
+  except UnicodeDecodeError as e:
+    raise UsageError(f'--prompt=-: the input is no UTF-8 ({e})') from e
+
+
+def read(path: str) -> list[Prompt]:
+  """Reads a file of prompts.
+
+  Lines of a .txt are prompts. Lines of a .jsonl are objects with a `prompt`, or
+  with the `messages` of a chat, each with `role` and `content`.
+
+  Raises:
+    UsageError: it is neither, or a line does not do.
+  """
+  kind = os.path.splitext(path)[1]
+  if kind not in ('.txt', '.jsonl'):
+    raise UsageError(
+      f'--prompts={path}: is neither .txt (a prompt a line) nor .jsonl '
+      '(objects with prompt or messages); rename it'
+    )
+  try:
+    with open(path, encoding='utf-8') as file:
+      lines = file.read().split('\n')
+  except UnicodeDecodeError as e:
+    raise UsageError(f'--prompts={path}: is no UTF-8 ({e}); save it so') from e
+  found = []
+  for number, line in enumerate(lines, start=1):
+    if line.strip():
+      where = f'{path}:{number}'
+      found.append(
+        Prompt(where, line) if kind == '.txt' else _from_json(where, line)
+      )
+  if not found:
+    raise UsageError(f'--prompts={path}: holds no prompt')
+  return found
+
+
+def _from_json(where: str, line: str) -> Prompt:
+  try:
+    entry = json.loads(line)
+  except (ValueError, RecursionError) as e:
+    raise UsageError(f'{where}: is no JSON ({e}); mend the line') from e
+  entry = entry if isinstance(entry, dict) else {}
+  try:
+    check(_line(entry))
+  except UsageError as e:
+    raise UsageError(f'{where}: {e}') from e
+  text, messages = entry.get('prompt'), entry.get('messages')
+  if isinstance(text, str) and text and messages is None:
+    return Prompt(where, text)
+  if isinstance(messages, list) and messages and text is None:
+    keys = ('role', 'content')
+    if all(
+      isinstance(m, dict) and all(isinstance(m.get(k), str) for k in keys)
+      for m in messages
+    ):
+      return Prompt(where, None, messages)
+  raise UsageError(
+    f'{where}: needs a prompt, a text that is not empty, or messages, a list '
+    'of objects with role and content; mend the line'
+  )
+
+
+class Results:
+  """A file of results, a JSON line each, that outlives any crash.
+
+  A line is written when its row has finished, so the lines are in no order
+  until `finish` sorts them by `index`. `FILE.run` says what they are results
+  of. A line that a crash has torn is dropped, and its row done again.
+  """
+
+  def __init__(self, path: str, settings: Mapping[str, Any]):
+    """Opens the file, or makes it.
+
+    Args:
+      path: of the file.
+      settings: JSON values that the results depend on.
+
+    Raises:
+      UsageError: it holds results of other settings, or something else.
+    """
+    self._path = path
+    self.rows: dict[int, dict[str, Any]] = {}
+    known, whole = f'{path}.run', json.dumps(settings, sort_keys=True)
+    if os.path.exists(path):
+      self._check(known, json.loads(whole))
+      self._read()
+    else:
+      _replace(known, whole + '\n')
+    self._file = open(path, 'a', encoding='utf-8')  # noqa: SIM115
+
+  def add(self, index: int, row: Mapping[str, Any]) -> None:
+    """Writes a row that has finished."""
+    self.rows[index] = {'index': index, **row}
+    self._file.write(_line(self.rows[index]))
+    self._file.flush()
+
+  def close(self) -> None:
+    """Leaves the file as it is, to be resumed."""
+    self._file.close()
+
+  def finish(self) -> None:
+    """Puts the rows in order."""
+    self.close()
+    rows = [self.rows[index] for index in sorted(self.rows)]
+    _replace(self._path, ''.join(map(_line, rows)))
+
+  def _check(self, known: str, settings: dict[str, Any]) -> None:
+    """Refuses a file of something else."""
+    try:
+      with open(known, encoding='utf-8') as file:
+        before = json.load(file)
+      changed = sorted(
+        name
+        for name in {*before, *settings}
+        if before.get(name) != settings.get(name)
+      )
+    except FileNotFoundError as e:
+      raise UsageError(
+        f'--out={self._path}: exists, and is none of ours (no {known}); name '
+        'another file'
+      ) from e
+    except (ValueError, TypeError, AttributeError) as e:
+      raise UsageError(
+        f'--out={self._path}: {known} is damaged; name another file'
+      ) from e
+    if changed:
+      raise UsageError(
+        f'--out={self._path}: holds results of another '
+        f'{", another ".join(changed)}; name another file, or delete it'
+      )
+
+  def _read(self) -> None:
+    """Reads the rows that are there, and cuts off what a crash has torn."""
+    with open(self._path, 'rb+') as file:
+      data = file.read()
+      end = data.rfind(b'\n') + 1
+      for number, line in enumerate(data[:end].splitlines(), start=1):
+        try:
+          row = json.loads(line)
+          self.rows[row['index']] = row
+        except (ValueError, RecursionError, KeyError, TypeError) as e:
+          raise UsageError(
+            f'--out={self._path}: line {number} is damaged; delete the line'
+          ) from e
+      file.truncate(end)
+
+
+def digest(prompts: Sequence[Prompt]) -> str:
+  """The sha256 of what the prompts say."""
+  total = hashlib.sha256()
+  for prompt in prompts:
+    total.update(_line(prompt.fields).encode())
+  return total.hexdigest()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+  return json.dumps(row, ensure_ascii=False) + '\n'
+
+
+def _replace(path: str, text: str) -> None:
+  """Writes a file that is whole or absent, whenever the process dies."""
+  with open(f'{path}.tmp', 'w', encoding='utf-8') as file:
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(f'{path}.tmp', path)

@@ -1,0 +1,128 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of the engine, what it answers, and what a batch is told."""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.decoding import programs, sampler
+from gpt_jax.decoding.sampler import Sampler
+
+# Caches have room for so many tokens to come: a request that asks for more
+# seldom gets that far.
+AHEAD = 512
+
+
+class Request(NamedTuple):
+  """A prompt to continue.
+
+  Attributes:
+    ids: the prompt, at least one token. Of an encoder-decoder it is the
+      decoder's: the token that it starts with.
+    max_tokens: how many are drawn at most, one or more.
+    sampler: draws them.
+    seed: of the draws, below 2^32.
+    stop_ids: tokens that end the continuation, each.
+    source: ids for the encoder of an encoder-decoder.
+  """
+
+  ids: Sequence[int]
+  max_tokens: int
+  sampler: Sampler = Sampler()
+  seed: int = 0
+  stop_ids: Collection[int] = frozenset()
+  source: Sequence[int] | None = None
+
+
+_NOTHING = Request([], 0, Sampler(temperature=0))
+
+
+class Token(NamedTuple):
+  """A token of a request, or its end.
+
+  Attributes:
+    request: the number that `Engine.add` returned.
+    id: None for nothing but the end: a stop token is not returned.
+    finish: 'stop' or 'length' with the last token; None: more follow.
+  """
+
+  request: int
+  id: int | None
+  finish: str | None
+
+
+@dataclasses.dataclass
+class Row:
+  """A running request: its prompt and what was drawn, in one list."""
+
+  number: int
+  request: Request
+  ids: list[int]
+
+  @property
+  def prompt(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What is read before the first draw; equal for equal prompts."""
+    return tuple(self.request.ids), tuple(self.request.source or ())
+
+  @property
+  def horizon(self) -> int:
+    """The length that it is expected to reach at most."""
+    end = len(self.request.ids) + self.request.max_tokens
+    return min(end, len(self.ids) + AHEAD)
+
+  def append(self, token: int) -> Token:
+    """Takes a drawn token."""
+    if token in self.request.stop_ids:
+      return Token(self.number, None, 'stop')
+    self.ids.append(token)
+    drawn = len(self.ids) - len(self.request.ids)
+    finish = 'length' if drawn == self.request.max_tokens else None
+    return Token(self.number, token, finish)
+
+
+class Asked(NamedTuple):
+  """What a step asks of its rows, and how it draws.
+
+  Attributes:
+    rows: see `programs.Rows`.
+    seen_BV: bool, the tokens of each row; None: no row has a penalty.
+    how: see `sampler.method`.
+  """
+
+  rows: programs.Rows
+  seen_BV: Any
+  how: sampler.Method
+
+
+def ask(rows: Sequence[Row | None], vocab_size: int) -> Asked:
+  """What is asked of a batch; of its free rows nothing."""
+  requests = [row.request if row else _NOTHING for row in rows]
+  samplers, seen_BV = [request.sampler for request in requests], None
+  if any(s.repetition_penalty != 1 for s in samplers):
+    seen_BV = np.zeros((len(rows), vocab_size), bool)
+    for seen_V, row in zip(seen_BV, rows, strict=True):
+      seen_V[row.ids if row else []] = True
+  asked = programs.Rows(
+    sampler.stack(samplers, [request.seed for request in requests]),
+    np.array([len(request.ids) for request in requests], np.int32),
+    np.array([len(request.source or ()) for request in requests], np.int32),
+  )
+  return Asked(asked, seen_BV, sampler.method(samplers))
+
+
+def alike(rows: Iterable[Row], longest: int) -> list[list[Row]]:
+  """Groups of rows whose prompts are padded to about the same length.
+
+  Sources to the very same: experts of an encoder may have room for so many
+  tokens, padding among them.
+  """
+  groups: dict[Any, list[Row]] = {}
+  for row in rows:
+    source = len(row.request.source or ())
+    size = max(len(row.ids), programs.SHORTEST)
+    kind = (size - 1).bit_length(), programs.width(source, longest)
+    groups.setdefault(kind, []).append(row)
+  return list(groups.values())

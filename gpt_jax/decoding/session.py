@@ -1,0 +1,215 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A conversation with a model on a terminal, or line by line from a pipe."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+from gpt_jax.data.tokenizers.chat import ChatTemplate, Message
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import continuations, prompt_files
+from gpt_jax.decoding.continuations import Options, Speed
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.sampler import seeds_of
+from gpt_jax.spec import UsageError
+
+_HELP = """\
+/reset  forget what was said
+/exit   leave, as Ctrl-D does
+/help   this list
+Ctrl-C stops an answer. A line that begins with // is a text that begins with /.
+"""
+
+
+class Session:
+  """What was said so far, and the model that answers.
+
+  With a chat template the lines are a user's messages. Without one all is a
+  single text: the model continues it after each line.
+  """
+
+  def __init__(
+    self,
+    engine: Engine,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    options: Options,
+    *,
+    context_length: int,
+  ):
+    """Begins with nothing said; `options` are for one continuation each."""
+    assert options.num_samples == 1
+    self._engine, self._tokenizer = engine, tokenizer
+    self._template, self._options = template, options
+    self._context_length = context_length
+    self._num_answers = 0
+    self.speed = Speed()
+    self.reset()
+
+  @property
+  def chats(self) -> bool:
+    """Whether the model has a chat template."""
+    return self._template is not None
+
+  def reset(self) -> None:
+    """Forgets what was said."""
+    self._messages: list[Message] = []
+    self._text = ''
+
+  def answer(self, line: str, stopping: Callable[[], bool]) -> Iterator[str]:
+    """Yields the answer in pieces, and keeps it, as far as it came.
+
+    Args:
+      line: what the user says.
+      stopping: asked before each token; True ends the answer.
+
+    Raises:
+      UsageError: what was said has become too long, or the template refuses
+        it; the line is forgotten.
+    """
+    prompt_files.check(line)
+    messages = [*self._messages, {'role': 'user', 'content': line}]
+    ids, messages = self._prompt(line, messages)
+    # Equal lines get other answers, and the session is a function of its seed.
+    self._num_answers += 1
+    seed = seeds_of(self._options.seed, self._num_answers)[-1]
+    rows = continuations.rows(
+      ids,
+      self._tokenizer,
+      self._options._replace(seed=seed),
+      context_length=self._context_length,
+    )
+    said = []
+    for piece in continuations.decode(
+      self._engine, rows, speed=self.speed, stopping=stopping
+    ):
+      said.append(piece.text)
+      yield piece.text
+    answer = ''.join(said)
+    self._messages = [*messages, {'role': 'assistant', 'content': answer}]
+    self._text += line + answer + '\n'
+
+  def _prompt(
+    self, line: str, messages: list[Message]
+  ) -> tuple[list[int], list[Message]]:
+    """The ids of all that was said, and the messages that they hold."""
+
+    def fitted(ids: list[int], options: Options) -> list[int]:
+      return continuations.fitted(
+        ids,
+        self._tokenizer,
+        options,
+        context_length=self._context_length,
+        where='the conversation',
+      )
+
+    if self._template is None:
+      encoded = self._tokenizer.encode(self._text + line)
+      ids = self._tokenizer.special.prompt(encoded)
+      return fitted(ids, self._options), messages
+    whole = self._options._replace(truncate='none')
+    while True:
+      ids = self._template.ids(self._tokenizer, messages)
+      try:
+        return fitted(ids, whole), messages
+      except UsageError:
+        if self._options.truncate == 'none' or len(messages) == 1:
+          raise
+        messages = messages[2:]  # the oldest question and its answer
+
+
+def run(session: Session) -> None:
+  """Reads lines and prints answers until the input ends.
+
+  On a terminal an error is shown and the session goes on; from a pipe it ends.
+
+  Raises:
+    UsageError: a line of a pipe cannot be answered, or there is none.
+  """
+  on_terminal = sys.stdin.isatty()
+  if on_terminal:
+    kind = 'chat' if session.chats else 'text, continued after each line'
+    print(f'A {kind}; /help lists the commands.', file=sys.stderr)
+  num_lines = 0
+  for line in _typed() if on_terminal else _piped():
+    num_lines += 1
+    try:
+      if not _do(session, line.removesuffix('\n')):
+        break
+    except UsageError as e:
+      if not on_terminal:
+        raise
+      print(f'{" ".join(str(e).split())}; or /reset', file=sys.stderr)
+  if not num_lines and not on_terminal:
+    raise UsageError(
+      '--prompt is missing, and nothing comes on standard input; give a text '
+      'to continue, or lines to answer'
+    )
+
+
+def _typed() -> Iterator[str]:
+  """Lines of a terminal, which can be edited and taken from the history."""
+  with contextlib.suppress(ImportError):  # Python may be built without it
+    import readline  # noqa: F401
+  while True:
+    try:
+      yield input('> ')
+    except KeyboardInterrupt:
+      print()
+    except EOFError:
+      print()
+      return
+
+
+def _piped() -> Iterator[str]:
+  """Lines of standard input."""
+  try:
+    yield from sys.stdin
+  except UnicodeDecodeError as e:
+    raise UsageError(f'standard input is no UTF-8 ({e}); convert it') from e
+
+
+def _do(session: Session, line: str) -> bool:
+  """Answers a line or does what it says; False ends the session."""
+  command = line.strip()
+  if not command:
+    return True
+  if command.startswith('/') and not command.startswith('//'):
+    if command == '/exit':
+      return False
+    if command == '/reset':
+      session.reset()
+    elif command == '/help':
+      print(_HELP, end='', file=sys.stderr)
+    else:
+      raise UsageError(
+        f'{command.split()[0]}: is no command; /help lists them, and // begins '
+        'a text with a slash'
+      )
+    return True
+  text = line.replace('/', '', 1) if command.startswith('//') else line
+  with _interrupts() as stopping:
+    for piece in session.answer(text, stopping):
+      print(piece, end='', flush=True)
+  print()
+  return True
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+  """Yields whether Ctrl-C was typed: between two steps, not within one."""
+  typed = False
+
+  def note(number: int, frame: object) -> None:
+    nonlocal typed
+    if typed:
+      raise KeyboardInterrupt
+    typed = True
+
+  before = signal.signal(signal.SIGINT, note)
+  try:
+    yield lambda: typed
+  finally:
+    signal.signal(signal.SIGINT, before)

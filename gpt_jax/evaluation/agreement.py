@@ -1,0 +1,240 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A workdir and a folder of Hugging Face, side by side on a text.
+
+The folder is run by transformers in PyTorch, which the extra `hf` installs,
+with its own tokenizer. Of a language model the logits of each position are
+compared; of a fine-tuned head its outputs, read at the last token.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax import hf
+from gpt_jax.config import Config
+from gpt_jax.data import json_file
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
+from gpt_jax.training import imported
+from gpt_jax.training import trained as trained_lib
+from gpt_jax.training.parts import Parts
+
+# One of them is in a folder with a tokenizer; without, transformers may make up
+# an empty one.
+_VOCABULARIES = ('tokenizer.json', 'vocab.json', 'tokenizer.model')
+
+
+# From the config, its tokenizer and a text to the ids that a head is given.
+Sequence = Callable[[Config, tokenizer_lib.Tokenizer, str], list[int]]
+
+
+class Theirs(NamedTuple):
+  """What transformers makes of a text.
+
+  Attributes:
+    logits: float32 [L, V], or [1, K] of a head.
+    ids: of the text; None: there is no tokenizer.
+    why: there is none.
+  """
+
+  logits: np.ndarray
+  ids: list[int] | None
+  why: str = ''
+
+
+class Agreement(NamedTuple):
+  """How far two sides differ.
+
+  Attributes:
+    differences: float32 [L], the largest of each position.
+    ours: int [L], the most likely next tokens, or the class.
+    theirs: likewise.
+  """
+
+  differences: np.ndarray
+  ours: np.ndarray
+  theirs: np.ndarray
+
+
+def check(
+  workdir: str,
+  folder: str,
+  text: str,
+  tolerance: float,
+  *,
+  sequence: Sequence,
+) -> None:
+  """Prints how far a workdir and a folder of Hugging Face differ on a text.
+
+  Args:
+    workdir: one.
+    folder: the other.
+    text: or the name of a file of it.
+    tolerance: the most that logits may differ.
+    sequence: what a fine-tuned head is given.
+
+  Raises:
+    UsageError: one of them cannot be run.
+    RuntimeError: they differ by more, or in their token ids.
+  """
+  for name in ('torch', 'transformers'):
+    _library(name)  # says so first where it is missing
+  if os.path.isfile(text):
+    with open(text, encoding='utf-8') as f:
+      text = f.read()
+  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  parts, state = trained_lib.restore(workdir)
+  model, params = imported.model_of(parts, workdir), state.eval_params
+  if model.num_encoder_layers:
+    raise UsageError(
+      f'--workdir={workdir}: has an encoder, for which --check has no text; '
+      'use gpt_jax.hf.forward'
+    )
+  ids = tokenizer.special.prompt(tokenizer.encode(text))
+  if 'heads' in params:
+    run = sequence(parts.config, tokenizer, text)
+    ours = head(parts, params, run)
+  else:
+    run = ids[: model.context_length]
+    ours = language_model(model, params, run)
+  others = theirs(folder, text, run)
+  found = compared(ours, others.logits)
+  if 'heads' not in params:
+    _print_positions(tokenizer, run, found)
+  failed = _print_conclusions(found, tolerance, len(run), len(ids))
+  if others.ids is None:
+    print(f'token ids: not compared ({others.why})')
+  else:
+    same = others.ids == ids
+    print('token ids: ' + ('the same' if same else f'{others.ids}, not {ids}'))
+    failed += ['token ids'] * (not same)
+  if failed:
+    raise RuntimeError(f'{workdir} and {folder} differ in {", ".join(failed)}')
+
+
+def _print_positions(
+  tokenizer: tokenizer_lib.Tokenizer, ids: list[int], found: Agreement
+) -> None:
+  print(f'{"position":8}  {"difference":>10}  token -> next: ours, theirs')
+  for i, (token, difference) in enumerate(
+    zip(ids, found.differences, strict=True)
+  ):
+    shown = [
+      repr(tokenizer.decode([int(t)]))
+      for t in (token, found.ours[i], found.theirs[i])
+    ]
+    print(f'{i:8}  {difference:10.2e}  {shown[0]} -> {shown[1]}, {shown[2]}')
+
+
+def _print_conclusions(
+  found: Agreement, tolerance: float, num_run: int, num_ids: int
+) -> list[str]:
+  """Returns what is wrong."""
+  if num_run < num_ids:
+    print(f'the first {num_run} of {num_ids} tokens: the context has no more')
+  at = int(found.differences.argmax())
+  largest = float(found.differences[at])
+  same = int((found.ours == found.theirs).sum())
+  print(
+    f'logits: differ by at most {largest:.2e}, at position {at} (tolerance '
+    f'{tolerance:g})'
+  )
+  print(f'most likely: the same at {same} of {len(found.ours)} positions')
+  return ['logits'] * (not largest <= tolerance)
+
+
+def language_model(model: Transformer, params: Any, ids: list[int]) -> Any:
+  """Our logits, float32 [L, V]."""
+  out = hf.forward(model, params, input_ids=np.array([ids]))
+  return np.asarray(out['logits'][0], np.float32)
+
+
+def head(parts: Parts, params: Any, ids: list[int]) -> np.ndarray:
+  """The outputs of a fine-tuned head for one sequence, float32 [1, K]."""
+  assert parts.objective.outputs is not None
+  batch = {
+    'inputs': np.array([[ids]], np.int32),
+    'lengths': np.array([[len(ids)]], np.int32),
+    'labels': np.zeros(1, np.int32),
+    'weights': np.ones(1, np.float32),
+  }
+  return np.asarray(parts.objective.outputs(params, batch), np.float32)
+
+
+def theirs(folder: str, text: str, ids: list[int]) -> Theirs:
+  """Runs the folder's own class, and its tokenizer.
+
+  Args:
+    folder: of Hugging Face.
+    text: for the tokenizer.
+    ids: for the model.
+
+  Raises:
+    UsageError: torch or transformers is missing, or the folder holds nothing
+      that they run.
+  """
+  torch, transformers = _library('torch'), _library('transformers')
+  config = json_file.read(
+    os.path.join(folder, 'config.json'),
+    remedy='copy the folder again',
+    needs=('architectures',),
+  )
+  name = config['architectures'][0]
+  if not hasattr(transformers, name):
+    raise UsageError(
+      f'{folder}: transformers {transformers.__version__} has no {name}; '
+      'install a release that has'
+    )
+  local = {'local_files_only': True}
+  made = getattr(transformers, name).from_pretrained(folder, **local)
+  model, given = made.float().eval(), torch.tensor([ids])
+  with torch.inference_mode():
+    if name.endswith('DoubleHeadsModel'):
+      at = torch.tensor([[len(ids) - 1]])
+      logits = model(given[None], mc_token_ids=at).mc_logits
+    elif name.endswith('ForSequenceClassification'):
+      logits = model(given).logits
+    else:
+      logits = model(given).logits[0]
+  if not any(os.path.exists(os.path.join(folder, n)) for n in _VOCABULARIES):
+    return Theirs(logits.numpy(), None, f'{folder} has no tokenizer')
+  try:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+    found = tokenizer(text)['input_ids']
+  except Exception as e:  # whatever transformers raises for these files
+    line = str(e).strip().partition('\n')[0]
+    return Theirs(logits.numpy(), None, f'{type(e).__name__}: {line}')
+  return Theirs(logits.numpy(), [*found])
+
+
+def compared(ours: np.ndarray, others: np.ndarray) -> Agreement:
+  """How far the logits of two sides differ.
+
+  Raises:
+    UsageError: they are not of the same model.
+  """
+  if ours.shape != others.shape:
+    raise UsageError(
+      f'--check: our logits are {list(ours.shape)}, theirs '
+      f'{list(others.shape)}: these are two models; give a workdir and its own '
+      'folder'
+    )
+  differences = np.max(np.abs(ours - others), axis=-1)
+  # What is no number differs.
+  differences = np.where(np.isnan(differences), np.inf, differences)
+  return Agreement(differences, ours.argmax(-1), others.argmax(-1))
+
+
+def _library(name: str) -> Any:
+  try:
+    return importlib.import_module(name)
+  except ImportError as e:
+    raise UsageError(
+      f'--check: needs {name}, which is missing; run pip install -c '
+      "constraints.txt -e '.[hf]'"
+    ) from e

@@ -1,0 +1,119 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`convert --check`: a workdir and a folder of Hugging Face on one text."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from gpt_jax import __main__, hf
+from gpt_jax.commands import convert
+from gpt_jax.evaluation import agreement
+from gpt_jax.evaluation.agreement import Theirs
+from gpt_jax.spec import UsageError
+from tests.commands.test_convert import checkpoint_with_vocabulary
+
+TEXT = 'abc d ab'
+IDS = [95, 66, 94, 67, 94, 95]
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+  """A checkpoint with a vocabulary, and the workdir of its import."""
+  folder = tmp_path_factory.mktemp('check')
+  checkpoint_with_vocabulary(folder)
+  convert.from_hf(str(folder), str(folder / 'w'))
+  return folder, folder / 'w'
+
+
+def checked(folders, text=TEXT, *more):
+  folder, workdir = folders
+  given = [f'--from_hf={folder}', f'--workdir={workdir}', f'--text={text}']
+  return __main__.main(['convert', '--check', *given, *more])
+
+
+def stand_in(monkeypatch, change=lambda x: x, ids=IDS):
+  """In transformers' place, the folder as it is read without a workdir."""
+
+  def theirs(folder, text, run):
+    model, params = hf.load(folder)
+    out = hf.forward(model, params, input_ids=np.array([run]))
+    return Theirs(change(np.array(out['logits'][0])), ids, 'it has none')
+
+  monkeypatch.setattr(agreement, '_library', lambda name: None)
+  monkeypatch.setattr(agreement, 'theirs', theirs)
+
+
+def test_equal_sides_are_told_so(folders, monkeypatch, capsys, tmp_path):
+  stand_in(monkeypatch)
+  assert checked(folders) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 1 + len(IDS) + 3
+  assert "'ab' -> " in lines[1]
+  assert lines[-2].endswith(f'at {len(IDS)} of {len(IDS)} positions')
+  assert lines[-1] == 'token ids: the same'
+  # A file of the same text.
+  (tmp_path / 'text.txt').write_text(TEXT)
+  assert checked(folders, tmp_path / 'text.txt') == 0
+  assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_another_logit_is_found(folders, monkeypatch, capsys):
+  def change(logits):
+    logits[2, 41] += 0.5
+    return logits
+
+  stand_in(monkeypatch, change)
+  assert checked(folders) == 1
+  found = capsys.readouterr()
+  assert 'at most 5.00e-01, at position 2 (tolerance 0.001)' in found.out
+  assert 'differ in logits' in found.err
+  assert checked(folders, TEXT, '--tolerance=0.6') == 0
+
+
+def test_other_token_ids_are_found(folders, monkeypatch, capsys):
+  stand_in(monkeypatch, ids=[1, *IDS])
+  assert checked(folders) == 1
+  assert f'{[1, *IDS]}, not {IDS}' in capsys.readouterr().out
+  stand_in(monkeypatch, ids=None)
+  assert checked(folders) == 0
+  assert 'not compared (it has none)' in capsys.readouterr().out
+
+
+def test_no_number_is_no_agreement():
+  ours = np.zeros((3, 5), np.float32)
+  theirs = ours.copy()
+  theirs[1, 3] = np.nan
+  found = agreement.compared(ours, theirs)
+  assert found.differences.tolist() == [0, np.inf, 0]
+  with pytest.raises(UsageError, match='these are two models'):
+    agreement.compared(ours, theirs[:, :4])
+
+
+def test_a_longer_text_is_cut(folders, monkeypatch, capsys):
+  stand_in(monkeypatch)
+  assert checked(folders, 'abc ' * 30) == 1  # of the ids, all are compared
+  assert 'the first 40 of 90 tokens' in capsys.readouterr().out
+
+
+def test_what_is_missing_is_told(folders, monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, 'torch', None)
+  assert checked(folders) == 2
+  error = capsys.readouterr().err
+  assert 'needs torch, which is missing; run pip install' in error
+  assert error.count('\n') == 1
+  given = [f'--from_hf={folders[0]}', f'--workdir={folders[1]}']
+  assert __main__.main(['convert', '--check', *given]) == 2
+  assert '--text is missing' in capsys.readouterr().err
+  assert __main__.main(['convert', *given, '--text=a']) == 2
+  assert 'is for --check' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('default')  # those of torch
+def test_transformers_agrees(folders, capsys):
+  pytest.importorskip('torch')
+  pytest.importorskip('transformers')
+  assert checked(folders, TEXT, '--tolerance=1e-4') == 0
+  assert 'token ids: the same' in capsys.readouterr().out
