@@ -12,6 +12,8 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/smoke.py --what prepare \
     --text 'documents(count=1e6)'
   gpt-jax benchmark --config configs/gpt3.py:125m --what rows --steps 100
+  gpt-jax benchmark --config configs/gpt2.py --config.model.vocab_size=50257 \
+    --what score --steps 1000 --against torch --batches 1,8,32
 
 train: compile time, median step time, tokens/s, the wait for data and MFU,
 with its formula and the peak that it is relative to. checkpoint: what saving
@@ -25,7 +27,9 @@ config through its tokenizer, as prepare does it and as SentencePiece's own
 threads do. prepare: seconds, memory of all processes and bytes on disk of
 preparing the config's corpus, or a text made by rule: documents(count, words),
 one(megabytes). rows: random rows a second from a token store on disk, and how
-long one that answers late is waited for.
+long one that answers late is waited for. score: passages like LAMBADA's a
+second, as `evaluate` scores them; against torch: with lm-eval's on transformers
+in batches of each size of --batches (needs the extras `eval` and `hf`).
 """
 
 import json
@@ -46,6 +50,7 @@ from gpt_jax.benchmarks import (
   train,
 )
 from gpt_jax.config import loading
+from gpt_jax.evaluation import speed
 from gpt_jax.spec import UsageError
 
 WHAT = {
@@ -58,6 +63,7 @@ WHAT = {
   'encode': encode,
   'prepare': prepare,
   'rows': rows,
+  'score': speed,
 }
 
 
@@ -81,6 +87,16 @@ def define(values: flags.FlagValues) -> None:
     'words=50), one(megabytes=500).',
     flag_values=values,
   )
+  flags.DEFINE_enum(
+    'against',
+    None,
+    ['torch'],
+    'What --what score is compared with: transformers on torch.',
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    'batches', '1,8,32', 'Batch sizes of --against.', flag_values=values
+  )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -95,8 +111,28 @@ def main(args: cli.Args) -> None:
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'
     )
-  if module is prepare:
+  if module is speed:
+    sizes = _counts('batches', args.batches) if args.against else ()
+    result = speed.measure(config, args.steps, sizes)
+  elif args.against:
+    raise UsageError(
+      f'--against={args.against}: compares scoring; give --what score'
+    )
+  elif module is prepare:
     result = prepare.measure(config, args.text)
   else:
     result = module.measure(config, args.steps)
   print(json.dumps(result) if args.json else module.report(result))
+
+
+def _counts(flag: str, texts: list[str]) -> list[int]:
+  """The values of a flag that lists counts.
+
+  Raises:
+    UsageError: one is none.
+  """
+  if not all(text.isdecimal() and int(text) for text in texts or ['']):
+    raise UsageError(
+      f'--{flag}={",".join(texts)}: must be whole numbers from 1, such as 1,8'
+    )
+  return [int(text) for text in texts]

@@ -28,7 +28,7 @@ from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import speed_worker
 from gpt_jax.evaluation.batches import Row
 from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.score import Scorer
+from gpt_jax.evaluation.score import Score, Scorer
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.state import init_params
@@ -51,15 +51,13 @@ def passages(count: int, vocab_size: int, context_length: int) -> list[Row]:
   return out
 
 
-def measure(
-  config: Config, steps: int, batches: Sequence[int] | None = None
-) -> dict:
+def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
   """Scores `steps` passages; with `batches`, lm-eval does, too.
 
   Args:
     config: of the model.
     steps: number of passages.
-    batches: sizes of lm-eval's batches; None: it is left out.
+    batches: sizes of lm-eval's batches; none: it is left out.
 
   Raises:
     UsageError: a library is missing, or no family of Hugging Face computes the
@@ -100,8 +98,7 @@ def measure(
     clock.take()
     _catch_up([*others.values()], math.inf)
     found = {size: side.last for size, side in others.items()}
-  ours = np.array([score.log_prob for score in scores])
-  result: dict[str, Any] = {
+  return {
     'parameters': sum(x.size for x in jax.tree.leaves(params)),
     'dtype': config.model.dtype,
     'passages': len(rows),
@@ -110,19 +107,28 @@ def measure(
       **clock.result(),
       'passages_per_second': len(rows) / clock.seconds,
     },
+    **_compared(scores, clock.seconds, found),
   }
-  if found:
-    least = min(x['seconds'] for x in found.values())
-    result['lm_eval'] = {
+
+
+def _compared(
+  scores: Sequence[Score], seconds: float, found: dict[int, dict]
+) -> dict[str, Any]:
+  """What lm-eval came to, and the speed relative to its fastest."""
+  if not found:
+    return {}
+  ours = np.array([score.log_prob for score in scores])
+  return {
+    'lm_eval': {
       str(size): {
         **{k: v for k, v in x.items() if k != 'log_probs'},
-        'passages_per_second': len(rows) / x['seconds'],
+        'passages_per_second': len(scores) / x['seconds'],
         'difference': float(np.abs(ours - x['log_probs']).max()),
       }
       for size, x in found.items()
-    }
-    result['speedup'] = least / clock.seconds
-  return result
+    },
+    'speedup': min(x['seconds'] for x in found.values()) / seconds,
+  }
 
 
 def report(result: dict) -> str:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,11 +23,30 @@ from gpt_jax.evaluation.lm_eval import GptJax
 from gpt_jax.training import trained as trained_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
-DOCUMENTS = [
-  {'q': 'Which is a fruit?', 'choices': ['apple', 'hammer'], 'label': 0},
-  {'q': 'Which flies?', 'choices': ['stone', 'bird'], 'label': 1},
-  {'q': 'Which is wet?', 'choices': ['water', 'sand'], 'label': 0},
-]
+
+
+def documents(count: int) -> list[dict]:
+  """Questions; some too long for the context, some with equal choices.
+
+  Some letters are several bytes.
+  """
+  rng = np.random.default_rng(0)
+  words = ['ash', 'Öl', 'été', '水', 'a river', 'stone', 'in', 'of', '12']
+
+  def text(most: int) -> str:
+    return ' '.join(rng.choice(words, rng.integers(1, most)))
+
+  out = []
+  for i in range(count):
+    choices = [text(4) for _ in range(3)]
+    if i % 5 == 0:
+      choices[2] = choices[1]
+    label = int(rng.integers(3))
+    out.append({'q': text(13), 'choices': choices, 'label': label})
+  return out
+
+
+DOCUMENTS = documents(61)
 MULTIPLE_CHOICE = """
 task: local_choices
 dataset_path: json
@@ -36,7 +56,7 @@ output_type: multiple_choice
 doc_to_text: "Q: {{{{q}}}}\\nA:"
 doc_to_choice: "{{{{choices}}}}"
 doc_to_target: label
-metric_list: [{{metric: acc}}]
+metric_list: [{{metric: acc}}, {{metric: acc_norm}}, {{metric: acc_bytes}}]
 """
 PERPLEXITY = """
 task: local_perplexity
@@ -83,7 +103,7 @@ def workdir(tmp_path_factory):
   return workdir
 
 
-def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path):
+def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path, capsys):
   data = tmp_path / 'test.jsonl'
   data.write_text(''.join(json.dumps(d) + '\n' for d in DOCUMENTS))
   tasks = {'choices': MULTIPLE_CHOICE, 'perplexity': PERPLEXITY}
@@ -105,17 +125,34 @@ def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path):
   (written,) = [*tmp_path.glob('out*.json')]
   results = json.loads(written.read_text())['results']
 
+  # What `evaluate` finds on the same rows.
+  rows = [{**d, 'context': f'Q: {d["q"]}\nA:'} for d in DOCUMENTS]
+  own = tmp_path / 'own.jsonl'
+  own.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  task = f"--tasks=multiple_choice('{own}', name='own')"
+  assert main(['evaluate', f'--workdir={workdir}', task, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['eval/own/cut'] > 0
+  names = {'acc': '', 'acc_norm': '_per_character', 'acc_bytes': '_per_byte'}
+  for theirs, ours in names.items():
+    value = results['local_choices'][f'{theirs},none']
+    assert found[f'eval/own/accuracy{ours}'] == value
+    assert 0 < value < 1
+
   # The same from the model itself.
   trained = trained_lib.load(str(workdir))
   variables = {'params': trained.state.eval_params}
 
   def log_prob(context: str, continuation: str) -> float:
-    ids = np.array([256, *(context + continuation).encode()])
-    model = trained.parts.model
-    hidden = model.apply(variables, ids[None, :-1]).hidden_BLD
+    ids = np.array([256, *(context + continuation).encode()])[-62:]
+    model, count = trained.parts.model, len(continuation.encode())
+    # Padded on the right, which changes nothing before.
+    inputs = np.zeros((1, 61), np.int32)
+    inputs[0, : len(ids) - 1] = ids[:-1]
+    hidden = jax.jit(model.apply)(variables, inputs).hidden_BLD
     logits = model.apply(variables, hidden, method='logits')
-    logits = np.asarray(logits, np.float64)[0, -len(continuation) :]
-    picked = logits[range(len(continuation)), ids[-len(continuation) :]]
+    logits = np.asarray(logits, np.float64)[0, len(ids) - 1 - count :][:count]
+    picked = logits[range(count), ids[-count:]]
     return float((picked - np.log(np.exp(logits).sum(-1))).sum())
 
   right = [
@@ -124,8 +161,10 @@ def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path):
     for d in DOCUMENTS
   ]
   assert results['local_choices']['acc,none'] == pytest.approx(np.mean(right))
-  total = sum(log_prob('', d['q']) for d in DOCUMENTS)
-  expected = math.exp(-total / sum(len(d['q']) for d in DOCUMENTS))
+  short = [d['q'] for d in DOCUMENTS if len(d['q'].encode()) <= 61]
+  assert len(short) == len(DOCUMENTS)
+  total = sum(log_prob('', q) for q in short)
+  expected = math.exp(-total / sum(len(q.encode()) for q in short))
   assert results['local_perplexity']['byte_perplexity,none'] == pytest.approx(
     expected, rel=1e-4
   )

@@ -1,0 +1,70 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of evaluation: what it scores, and whose turn it is."""
+
+import importlib.util
+
+import pytest
+
+from gpt_jax import config as config_lib
+from gpt_jax.evaluation import speed
+from gpt_jax.spec import UsageError
+from tests.support import tiny
+
+CONTEXT = 83
+
+
+def config():
+  changes = {'model.context_length': CONTEXT}
+  return config_lib.resolve(tiny.config(**tiny.MESHABLE | changes))
+
+
+def test_passages_are_as_long_as_lambadas():
+  rows = speed.passages(997, 101, CONTEXT)
+  lengths = [row.length for row in rows]
+  assert min(lengths) >= 24 and max(lengths) == CONTEXT
+  assert 65 < sum(lengths) / len(lengths) < 75
+  assert {row.num_scored for row in rows} == {1, 2, 3, 4}
+  assert max(row.ids.max() for row in rows) == 100
+
+
+def test_passages_are_scored():
+  found = speed.measure(config(), 11)
+  assert found['passages'] == 11
+  assert found['tokens'] == sum(
+    row.length for row in speed.passages(11, 48, CONTEXT)
+  )
+  rate = found['ours']['passages_per_second']
+  assert rate == pytest.approx(11 / found['ours']['seconds'])
+  assert f'{rate:,.2f} passages/s' in speed.report(found)
+
+
+def test_sides_take_turns_until_they_have_worked_as_long():
+  turns = []
+
+  class Side:
+    def __init__(self, name, step, total):
+      self.name, self.step, self.total = name, step, total
+      self.last = {'seconds': 0}
+
+    @property
+    def done(self):
+      return self.last['seconds'] >= self.total
+
+    def turn(self):
+      turns.append(self.name)
+      self.last = {'seconds': self.last['seconds'] + self.step}
+
+  sides = [Side('a', 5, 10), Side('b', 7, 28)]
+  speed._catch_up(sides, 13)
+  assert ''.join(turns) == 'abab'
+  speed._catch_up(sides, 13)
+  assert ''.join(turns) == 'abab'
+  speed._catch_up(sides, float('inf'))
+  assert ''.join(turns) == 'ababbb'
+
+
+def test_what_is_missing_is_told():
+  if importlib.util.find_spec('lm_eval') is None:
+    with pytest.raises(UsageError, match='is not installed; pip install'):
+      speed.measure(config(), 3, [1])
