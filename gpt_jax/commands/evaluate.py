@@ -32,13 +32,16 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax.data import progress
 from gpt_jax.evaluation import names, overlap, score, suite, validation
+from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.results import Results
+from gpt_jax.evaluation.suite import Named
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.held_out import summary
+from gpt_jax.training.trained import Trained
 
 
 def define(values: flags.FlagValues) -> None:
@@ -123,7 +126,7 @@ def main(args: cli.Args) -> None:
   suite.check('--tasks', tasks, shots=shots, sets=sets)
   trained = trained_lib.load(workdir)
   step = int(trained.state.step)
-  result: dict[str, float] = {'step': step}
+  result: Figures = {'step': step}
   if args.limit is not None:
     result['limit'] = args.limit
   lines = []
@@ -131,44 +134,57 @@ def main(args: cli.Args) -> None:
     result.update(validation.measure(trained, workdir))
     lines.append(summary(result))
   if tasks:
-    folder = os.path.join(workdir, 'evaluations')
-    model = suite.fingerprint(trained.state.eval_params)
-    part = '' if args.limit is None else f'-limit-{args.limit}'
-    path = os.path.join(folder, f'step-{step}{part}.json')
-    called = {t.name: names.written(t.call, TASKS) for t in tasks}
-    results = Results(
-      path, step=step, model=model, tasks=called, limit=args.limit
-    )
-    held = dict(result)
-    if held_out:
-      results.add({k: v for k, v in held.items() if '/' in k})
-    seen = {}
-    if args.overlap:
-      with progress.bar('tokens') as report:
-        shared, path = overlap.of_run(trained, workdir, tasks, folder, report)
-      log.info('wrote %s', path)
-      results.add(shared.figures)
-      result.update(shared.figures)
-      seen = shared.seen
-    result.update(
-      suite.measure(
-        tasks,
-        score.scorer(trained, rows=args.rows, tokens=args.batch_tokens),
-        shots=shots,
-        seed=args.seed,
-        limit=args.limit,
-        seen=seen,
-        folder=folder,
-        model=model,
-        keep=results.add,
-      )
-    )
-    of_tasks = {k: v for k, v in result.items() if k not in held}
-    lines += suite.lines(of_tasks, tasks)
+    found = _measure(args, tasks, shots, trained, result)
+    result.update(found)
+    lines += suite.lines(found, tasks)
   if args.json:
     print(metrics.to_json(result))
   else:
     print('\n'.join(f'step {step}: {line}' for line in lines))
+
+
+def _measure(
+  args: cli.Args,
+  tasks: list[Named],
+  shots: list[int],
+  trained: Trained,
+  held_out: Figures,
+) -> Figures:
+  """Measures the tasks, and keeps their results beside those `held_out`."""
+  folder = os.path.join(args.workdir, 'evaluations')
+  step, model = held_out['step'], suite.fingerprint(trained.state.eval_params)
+  part = '' if args.limit is None else f'-limit-{args.limit}'
+  results = Results(
+    os.path.join(folder, f'step-{step}{part}.json'),
+    step=int(step),
+    model=model,
+    tasks={t.name: names.written(t.call, TASKS) for t in tasks},
+    limit=args.limit,
+  )
+  if kept := {k: v for k, v in held_out.items() if '/' in k}:
+    results.add(kept)
+  found: Figures = {}
+  seen = {}
+  if args.overlap:
+    with progress.bar('tokens') as report:
+      shared, path = overlap.of_run(
+        trained, args.workdir, tasks, folder, report
+      )
+    log.info('wrote %s', path)
+    results.add(shared.figures)
+    found, seen = shared.figures, shared.seen
+  measured = suite.measure(
+    tasks,
+    score.scorer(trained, rows=args.rows, tokens=args.batch_tokens),
+    shots=shots,
+    seed=args.seed,
+    limit=args.limit,
+    seen=seen,
+    folder=folder,
+    model=model,
+    keep=results.add,
+  )
+  return measured | found
 
 
 def _numbers(flag: str, texts: list[str]) -> list[int]:

@@ -193,6 +193,7 @@ def test_the_declared_context_costs_nothing():
   assert batch.cache_bytes == batch_bytes(64)
 
 
+@pytest.mark.slow
 def test_over_a_mesh():
   """Caches lie as the rules say, and the tokens are those of one device."""
   fields = {'model.context_length': 41, 'model.num_layers': 1}

@@ -13,7 +13,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
-from gpt_jax.finetuning import setup
+from gpt_jax.finetuning import heads, setup
 from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.finetuning.task_data import TaskEvaluation
 from gpt_jax.nn.transformer import Transformer
@@ -114,6 +114,7 @@ def test_classification_is_read_at_the_extract_token(tables, tmp_path):
   np.testing.assert_allclose(logits, found.raw, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_scores_keep_their_scale(tables, tmp_path):
   w, out = tmp_path / 'w', tmp_path / 'out'
   options = "text='a', label='score', regression=True"
@@ -157,13 +158,25 @@ def test_choices_have_two_heads(tables, tmp_path):
   np.testing.assert_allclose(scores, found.raw, atol=1e-5)
 
 
-def test_what_has_no_class_is_refused(tables, tmp_path):
-  w = tmp_path / 'w'
-  finetuned(tables, w, 'similarity', "first='a', second='b'")
+def test_what_has_no_class_is_refused():
+  config: Any = finetune_base.get_config().unlock()
+  config.finetune.task = "similarity('a.tsv', 'b.tsv')"
+  config.finetune.update(sequences=2, vocab_size=BYTES)
+  config.objective.name = 'classification(num_labels=2, length=8, sequences=2)'
+  head = {'score': {'kernel': np.zeros((5, 2), np.float32)}}
   with pytest.raises(UsageError, match='no class of transformers') as error:
-    convert.to_hf(str(w), str(tmp_path / 'out'))
-  assert 'entailment' in str(error.value)
-  assert not (tmp_path / 'out').exists()
+    heads.exported(config, head, {'eos_token_id': 256})
+  assert 'similarity' in str(error.value) and 'entailment' in str(error.value)
+
+
+def test_the_step_that_predicted_is_exported(tmp_path):
+  config: Any = finetune_base.get_config().unlock()
+  assert heads.best_step(config, str(tmp_path)) is None
+  config.finetune.select = 'best'
+  with pytest.raises(UsageError, match='has not selected a step yet'):
+    heads.best_step(config, str(tmp_path))
+  (tmp_path / 'result.json').write_text('{"step": 17}')
+  assert heads.best_step(config, str(tmp_path)) == 17
 
 
 def test_a_family_without_the_head_is_refused(tmp_path):

@@ -13,7 +13,7 @@ from gpt_jax import hf
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.gpt_neox import GPT_NEOX
 from gpt_jax.hf.gptj import GPTJ
-from gpt_jax.nn import transformer
+from gpt_jax.nn.choices import CHOICES
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case, config, tensors
@@ -226,7 +226,7 @@ def test_rotary_dim_survives_rounding():
   fields = GPTJ.fields(Options(values)) | {'head_size': 44}
   model = tiny.model(**fields)
   assert GPTJ.options(model)['rotary_dim'] == 30
-  position = transformer.POSITIONS['rope']
+  position = CHOICES['position']['rope']
   rotate = position(**choice(model, 'position').kwargs).rotate
   x = np.ones((1, 2, 1, 44), np.float32)
   turned = np.asarray(rotate(x, np.arange(2)[None]))[0, 1, 0] != 1
