@@ -6,6 +6,7 @@
 #   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
 #   make lm_eval tests lm-eval's tasks on our workdirs, in .venv-lm_eval
 #   make wandb   tests the tracker wandb offline, in .venv-wandb
+#   make torch   tests what is measured against transformers, in .venv-torch
 #   make tpu     runs the tests that compile for TPU slices, with libtpu in .venv
 #   make crash   kills a small run KILLS times, and compares with one left alone
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
@@ -22,7 +23,7 @@ TPU_TESTS := tests/planning/test_plan.py tests/training/test_layout.py \
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke test slow lint crash plan tpu beam lm_eval wandb
+.PHONY: smoke test slow lint crash plan tpu beam lm_eval torch wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -64,6 +65,12 @@ lm_eval: .venv-lm_eval/ready
 
 .venv-lm_eval/ready: pyproject.toml constraints.txt
 	$(call environment,.venv-lm_eval,constraints.txt,'.[eval]' hypothesis pytest pytest-xdist)
+
+torch: .venv-torch/ready
+	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_decode_against.py
+
+.venv-torch/ready: pyproject.toml constraints.txt
+	$(call environment,.venv-torch,constraints.txt,'.[hf]' hypothesis pytest pytest-xdist)
 
 wandb: .venv-wandb/ready
 	.venv-wandb/bin/python -m pytest -n 0 tests/training/test_wandb.py

@@ -18,13 +18,19 @@ SIZES = {
   '100m': (12, 768, 12, 128, 8, 50_304),
   # Decoding: half of the context is the prompt.
   'decode': (8, 1024, 16, 2048, 16, 256),
+  # The shapes of GPT-2 and SmolLM2-135M (Allal et al., 2025), with room for
+  # new tokens after a prompt of 1,024.
+  'gpt2': (12, 768, 12, 2048, 16, 50_257),
+  'smollm2-135m': (30, 576, 9, 8192, 16, 49_152),
   # Attention patterns against each other.
   'long': (2, 256, 4, 8192, 1, 65),
 }
 
 
 def get_config(arg: str = 'char') -> ConfigDict:
-  """A GPT-2 of the size `arg`, float32, AdamW and clipping."""
+  """A model of the size `arg`, float32, AdamW and clipping: GPT-2's layers,
+  but SmolLM2's LLaMA.
+  """
   sizes = base.size(__file__, arg, SIZES)
   config = base.get_config().unlock()
   config.model.num_layers, config.model.d_model, config.model.num_heads = sizes[
@@ -36,8 +42,15 @@ def get_config(arg: str = 'char') -> ConfigDict:
   config.model.init_weights = 'gpt2(stddev=0.02)'
   config.model.dtype = 'float32'
   config.model.loop = 'unroll'
-  if arg == 'decode':
+  if arg in ('decode', 'gpt2', 'smollm2-135m'):
     config.model.loop = 'scan'
+  if arg == 'smollm2-135m':
+    config.model.num_kv_heads = 3
+    config.model.d_ff = 1536
+    config.model.position = 'rope(theta=1e5)'
+    config.model.ffn = 'swiglu'
+    config.model.norm = 'rmsnorm(epsilon=1e-5)'
+    config.model.bias = 'none'
   if arg == 'long':
     config.model.attention = 'full, local(window=256)'
   return config.lock()

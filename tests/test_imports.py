@@ -126,6 +126,9 @@ def test_hf_knows_the_model_and_none_of_its_layers():
 def test_training_loads_neither_tensorflow_nor_pickle():
   for path in FILES:
     roots = {i.partition('.')[0] for i in imports(path)}
+    # A process of its own, which is measured against.
+    if path.stem == 'decode_worker':
+      roots -= {'torch'}
     assert not roots & {'tensorflow', 'torch', 'pickle', 'cloudpickle'}, path
 
 

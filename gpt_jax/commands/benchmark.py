@@ -5,6 +5,8 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.size=8 --json
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
+  gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
+    --against torch
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
@@ -19,7 +21,9 @@ train: compile time, median step time, tokens/s, the wait for data and MFU,
 with its formula and the peak that it is relative to. checkpoint: what saving
 costs the training thread, the checksums' share of it, and the training loop
 against the bare step. The others alternate in one run. decode: tokens/s and
-cache bytes with as many key/value heads as heads, and with one. attention: time
+cache bytes with as many key/value heads as heads, and with one; against torch:
+with transformers' generate on the same weights, first token and memory, too
+(--batches, --prompts; needs the extra `hf`). attention: time
 and memory of each pattern of model.attention, forward and backward. switch: a
 config with experts, the same with more of them, and its dense twin. top_k: one
 expert a token against two, at three capacity factors. encode: the corpus of the
@@ -42,6 +46,7 @@ from gpt_jax.benchmarks import (
   attention,
   checkpoint,
   decode,
+  decode_against,
   encode,
   prepare,
   rows,
@@ -91,12 +96,14 @@ def define(values: flags.FlagValues) -> None:
     'against',
     None,
     ['torch'],
-    'What --what score is compared with: transformers on torch.',
+    'What --what decode or score is compared with: transformers on torch.',
     flag_values=values,
   )
-  flags.DEFINE_list(
-    'batches', '1,8,32', 'Batch sizes of --against.', flag_values=values
-  )
+  for name, default, use in (
+    ('batches', '1,8,32', 'Batch sizes of --against.'),
+    ('prompts', '32,1024', 'Lengths of prompts of --what decode --against.'),
+  ):
+    flags.DEFINE_list(name, default, use, flag_values=values)
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -111,12 +118,21 @@ def main(args: cli.Args) -> None:
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'
     )
+  if args.against and module not in (decode, speed):
+    raise UsageError(
+      f'--against={args.against}: compares decoding and scoring; give '
+      '--what decode or --what score'
+    )
   if module is speed:
     sizes = _counts('batches', args.batches) if args.against else ()
     result = speed.measure(config, args.steps, sizes)
   elif args.against:
-    raise UsageError(
-      f'--against={args.against}: compares scoring; give --what score'
+    module = decode_against
+    result = decode_against.measure(
+      config,
+      args.steps,
+      _counts('batches', args.batches),
+      _counts('prompts', args.prompts),
     )
   elif module is prepare:
     result = prepare.measure(config, args.text)

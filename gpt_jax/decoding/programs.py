@@ -225,7 +225,7 @@ def decode_step(
   """
   mask_BM = None
   if caches[0].cross is not None:
-    slots_M = jnp.arange(caches[0].cross.key_BMGK.shape[1])
+    slots_M = jnp.arange(caches[0].cross.num_slots)
     mask_BM = slots_M[None] < rows.num_memory_B[:, None]
   variables = {'params': params}
   tokens_BL, positions_BL = token_B[:, None], position_B[:, None]

@@ -10,9 +10,20 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.backends import Backend, attend_rows, reference
-from gpt_jax.nn.context import Cache, Context, KVCache, SegmentMemory
+from gpt_jax.nn.context import (
+  Cache,
+  Context,
+  KVCache,
+  SegmentMemory,
+  cache_of,
+)
 from gpt_jax.nn.dense import Dense, parameter
-from gpt_jax.nn.dot_product import Request, attend, float32_einsum
+from gpt_jax.nn.dot_product import (
+  Request,
+  attend,
+  attend_to_cache,
+  float32_einsum,
+)
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.positions import Position, sinusoids
@@ -86,24 +97,31 @@ class Attention(nn.Module):
     layer: jax.Array,
   ) -> tuple[jax.Array, KVCache]:
     """Attends to the encoder's output, or to its keys and values in `cache`."""
+    B, L, _, K = q_BLHK.shape
+    keys_and_values = None
     if context.memory_BMD is not None:
-      cache = KVCache(*self._keys_and_values(context.memory_BMD))
+      keys_and_values = self._keys_and_values(context.memory_BMD)
+      cache = cache_of(*keys_and_values)
     assert isinstance(cache, KVCache)
-    k_BMGK, v_BMGK = cache.key_BMGK, cache.value_BMGK
     mask_BM = context.memory_mask_BM
     if mask_BM is None:
-      mask_BM = jnp.ones(k_BMGK.shape[:2], bool)
-    B, L, _, K = q_BLHK.shape
+      mask_BM = jnp.ones((B, cache.num_slots), bool)
     mask_BLM = jnp.broadcast_to(mask_BM[:, None], (B, L, mask_BM.shape[1]))
-    y_BLHK = attend(
-      q_BLHK,
-      k_BMGK,
-      v_BMGK,
-      mask=mask_BLM,
-      scale=self.scale(K, layer),
-      dropout=self._dropout(),
-      softcap=self.scale.softcap,
-    )
+    scale, softcap = self.scale(K, layer), self.scale.softcap
+    if keys_and_values is None:
+      k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
+      y_BLHK = attend_to_cache(
+        q_BLHK, k_BGKM, v_BGMK, mask=mask_BLM, scale=scale, softcap=softcap
+      )
+    else:
+      y_BLHK = attend(
+        q_BLHK,
+        *keys_and_values,
+        mask=mask_BLM,
+        scale=scale,
+        dropout=self._dropout(),
+        softcap=softcap,
+      )
     return y_BLHK, cache
 
   def _within(
@@ -126,13 +144,14 @@ class Attention(nn.Module):
     if rotate is not None:
       q_BLHK = rotate(q_BLHK, positions_BL)
       k_BMGK = rotate(k_BMGK, positions_BL)
+    num_keys = k_BMGK.shape[1]
     if isinstance(cache, KVCache):
       cache = cache.written(positions_BL, k_BMGK, v_BMGK)
-      k_BMGK, v_BMGK = cache.key_BMGK, cache.value_BMGK
+      num_keys = cache.num_slots
     bias = context.bias
     if self.position.relative:
       q_BLHK, bias = self._relative(
-        q_BLHK, x_BLD.shape[-1], k_BMGK.shape[1], positions_BL, cache, layer
+        q_BLHK, x_BLD.shape[-1], num_keys, positions_BL, cache, layer
       )
     request = Request(
       q_BLHK,
@@ -170,18 +189,34 @@ class Attention(nn.Module):
       initial = self.is_initializing()
       backend = reference() if initial else self.backend
       return attend_rows(request, backend=backend)
-    # Slots past the newest token hold padding or zeros: they are later than
-    # every query, so that the causal mask hides them.
-    slots = jnp.arange(request.k_BLGK.shape[1])
     if isinstance(cache, SegmentMemory):
       positions_BL += cache.hidden_BMD.shape[1]
+      num_keys = request.k_BLGK.shape[1]
+    else:
+      num_keys = cache.num_slots
+    # Slots past the newest token hold padding or zeros: they are later than
+    # every query, so that the causal mask hides them.
+    keys = jnp.arange(num_keys)[None, None]
+    mask = self.pattern.visible(positions_BL[:, :, None], keys)
+    q_BLHK, scale, bias = request.q_BLHK, request.scale, request.bias
+    if isinstance(cache, KVCache):
+      k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
+      return attend_to_cache(
+        q_BLHK,
+        k_BGKM,
+        v_BGMK,
+        mask=mask,
+        scale=scale,
+        bias=bias,
+        softcap=request.softcap,
+      )
     return attend(
-      request.q_BLHK,
+      q_BLHK,
       request.k_BLGK,
       request.v_BLGK,
-      mask=self.pattern.visible(positions_BL[:, :, None], slots[None, None]),
-      scale=request.scale,
-      bias=request.bias,
+      mask=mask,
+      scale=scale,
+      bias=bias,
       dropout=request.dropout,
       softcap=request.softcap,
     )

@@ -35,10 +35,13 @@ def init_caches(
     depth = (model.num_layers // entries,)
 
   def cache(length: int, cross: KVCache | None) -> KVCache:
-    shape = (*depth, batch_size, length)
-    shape += (model.num_kv_heads, model.head_size)
-    zeros = functools.partial(jnp.zeros, shape, DTYPES[model.dtype])
-    return KVCache(zeros(), zeros(), cross)
+    outer, K = (*depth, batch_size, model.num_kv_heads), model.head_size
+    zeros = functools.partial(jnp.zeros, dtype=DTYPES[model.dtype])
+    key_BGKM, value_BGMK = (
+      zeros((*outer, K, length)),
+      zeros((*outer, length, K)),
+    )
+    return KVCache(key_BGKM, value_BGMK, cross)
 
   return tuple(
     cache(length, cache(memory_length, None) if memory_length else None)
@@ -60,8 +63,9 @@ def take_rows(
   """
 
   def take(cache: Any, length: int, cross: KVCache | None) -> KVCache:
-    key, value = (_take(x, index_B, length=length) for x in cache[:2])
-    return KVCache(key, value, cross)
+    key_BGKM = _take(cache.key_BGKM, index_B, length=length, axis=3)
+    value_BGMK = _take(cache.value_BGMK, index_B, length=length, axis=2)
+    return KVCache(key_BGKM, value_BGMK, cross)
 
   out = []
   for cache in caches:
@@ -86,22 +90,23 @@ def put_rows(
 
 
 # One array at a time: most have the same shape, so that little is compiled.
-@functools.partial(jax.jit, static_argnames='length')
-def _take(x_BMGK, index_B, *, length):
-  taken = x_BMGK[index_B, :length]
-  more = length - taken.shape[1]
-  return _constrain(jnp.pad(taken, ((0, 0), (0, more), (0, 0), (0, 0))))
+@functools.partial(jax.jit, static_argnames=('length', 'axis'))
+def _take(x, index_B, *, length, axis):
+  """Rows of an array of a cache, whose slots are on `axis`."""
+  most = min(length, x.shape[axis])
+  taken = jax.lax.slice_in_dim(x, 0, most, axis=axis)[index_B]
+  more = [(0, length - most if i == axis else 0) for i in range(4)]
+  return _constrain(jnp.pad(taken, more))
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _put(x_BMGK, rows_B, new_BMGK, index_B):
-  M = new_BMGK.shape[1]
-  new_BMGK = new_BMGK[index_B]
-  return _constrain(x_BMGK.at[rows_B, :M].set(new_BMGK, mode='drop'))
+def _put(x, rows_B, new, index_B):
+  inside = tuple(slice(size) for size in new.shape[1:])
+  return _constrain(x.at[rows_B, *inside].set(new[index_B], mode='drop'))
 
 
-def _constrain(x_BMGK: jax.Array) -> jax.Array:
-  return layout.constrain(x_BMGK, ('batch', None, 'kv_heads', None))
+def _constrain(x: jax.Array) -> jax.Array:
+  return layout.constrain(x, ('batch', 'kv_heads', None, None))
 
 
 def init_memories(model: Transformer, batch_size: int) -> Caches:

@@ -14,22 +14,40 @@ class KVCache(NamedTuple):
   """Keys and values of the positions seen so far; M is the longest length.
 
   Only the G key/value heads are kept: with multi-query attention one. `cross`
-  is for those of the encoder's output.
+  is for those of the encoder's output. As `attend_to_cache` multiplies them:
+  transposed keys, and the heads outside; a step would copy them otherwise.
   """
 
-  key_BMGK: jax.Array
-  value_BMGK: jax.Array
+  key_BGKM: jax.Array
+  value_BGMK: jax.Array
   cross: 'KVCache | None' = None
 
+  @property
+  def num_slots(self) -> int:
+    """M."""
+    return self.value_BGMK.shape[-2]
+
   def written(
-    self, positions_BL: jax.Array, key: jax.Array, value: jax.Array
+    self, positions_BL: jax.Array, key_BLGK: jax.Array, value_BLGK: jax.Array
   ) -> 'KVCache':
-    """With keys and values [B, L, G, K] in the slots of their positions."""
-    rows = jnp.arange(key.shape[0])[:, None]
+    """With keys and values in the slots of their positions."""
+    B, _, G, _ = key_BLGK.shape
+    # Heads are named, too: the update of a single row would be no scatter, and
+    # XLA on CPU copies the cache for what it makes of it.
+    rows, heads = jnp.arange(B)[:, None, None], jnp.arange(G)[None, :, None]
+    at_BGL = positions_BL[:, None]
+    key_BGLK, value_BGLK = key_BLGK.swapaxes(1, 2), value_BLGK.swapaxes(1, 2)
     return self._replace(
-      key_BMGK=self.key_BMGK.at[rows, positions_BL].set(key),
-      value_BMGK=self.value_BMGK.at[rows, positions_BL].set(value),
+      key_BGKM=self.key_BGKM.at[rows, heads, :, at_BGL].set(key_BGLK),
+      value_BGMK=self.value_BGMK.at[rows, heads, at_BGL].set(value_BGLK),
     )
+
+
+def cache_of(key_BMGK: jax.Array, value_BMGK: jax.Array) -> KVCache:
+  """A cache that these keys and values fill."""
+  return KVCache(
+    jnp.einsum('BMGK->BGKM', key_BMGK), jnp.einsum('BMGK->BGMK', value_BMGK)
+  )
 
 
 class SegmentMemory(NamedTuple):

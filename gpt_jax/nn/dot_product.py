@@ -122,22 +122,57 @@ def attend(
     [B, L, H, K].
   """
   B, L, H, K = q_BLHK.shape
-  M, G = k_BMGK.shape[1:3]
+  G = k_BMGK.shape[2]
   R = H // G
   q_BLGRK = q_BLHK.reshape(B, L, G, R, K)
-  products: Any = float32_einsum('BLGRK,BMGK->BGRLM', q_BLGRK, k_BMGK)
-  scores_BGRLM = scale * products
-  if bias is not None:
-    scores_BGRLM += bias.reshape(-1, G, R, L, M).astype(jnp.float32)
-  if softcap:
-    scores_BGRLM = softcap * jnp.tanh(scores_BGRLM / softcap)
-  mask = mask.reshape((-1, 1, 1) + mask.shape[-2:])
-  scores_BGRLM = jnp.where(mask, scores_BGRLM, HIDDEN)
-  probs_BGRLM = jax.nn.softmax(scores_BGRLM, axis=-1).astype(q_BLHK.dtype)
+  products = float32_einsum('BLGRK,BMGK->BGRLM', q_BLGRK, k_BMGK)
+  probs_BGRLM = _probabilities(products, mask, scale, bias, softcap)
+  probs_BGRLM = probs_BGRLM.astype(q_BLHK.dtype)
   if dropout is not None:
     probs_BGRLM = dropout(probs_BGRLM)
   out_BLGRK = jnp.einsum('BGRLM,BMGK->BLGRK', probs_BGRLM, v_BMGK)
   return out_BLGRK.reshape(B, L, H, K)
+
+
+def attend_to_cache(
+  q_BLHK: jax.Array,
+  k_BGKM: jax.Array,
+  v_BGMK: jax.Array,
+  *,
+  mask: jax.Array,
+  scale: float | jax.Array,
+  bias: jax.Array | None = None,
+  softcap: float = 0.0,
+) -> jax.Array:
+  """`attend` with keys and values as `KVCache` has them."""
+  B, L, H, K = q_BLHK.shape
+  G = v_BGMK.shape[1]
+  # The queries are transposed, which are few, rather than scores or a cache.
+  q_BGRLK = q_BLHK.reshape(B, L, G, H // G, K).transpose(0, 2, 3, 1, 4)
+  products = float32_einsum('BGRLK,BGKM->BGRLM', q_BGRLK, k_BGKM)
+  probs_BGRLM = _probabilities(products, mask, scale, bias, softcap)
+  probs_BGRLM = probs_BGRLM.astype(q_BLHK.dtype)
+  out_BGRLK = jnp.einsum('BGRLM,BGMK->BGRLK', probs_BGRLM, v_BGMK)
+  return out_BGRLK.transpose(0, 3, 1, 2, 4).reshape(B, L, H, K)
+
+
+def _probabilities(
+  products_BGRLM: Any,
+  mask: jax.Array,
+  scale: float | jax.Array,
+  bias: jax.Array | None,
+  softcap: float,
+) -> jax.Array:
+  """softmax(scale * products + bias) of what is seen, float32."""
+  scores_BGRLM = scale * products_BGRLM
+  if bias is not None:
+    shape = (-1, *scores_BGRLM.shape[1:])
+    scores_BGRLM += bias.reshape(shape).astype(jnp.float32)
+  if softcap:
+    scores_BGRLM = softcap * jnp.tanh(scores_BGRLM / softcap)
+  mask = mask.reshape((-1, 1, 1) + mask.shape[-2:])
+  scores_BGRLM = jnp.where(mask, scores_BGRLM, HIDDEN)
+  return jax.nn.softmax(scores_BGRLM, axis=-1)
 
 
 def attend_within(request: Request) -> jax.Array:

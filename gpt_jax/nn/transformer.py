@@ -294,7 +294,7 @@ class Transformer(nn.Module):
       query = positions_BL
     key = query
     if caches is not None and isinstance(caches[0], KVCache):
-      key = jnp.arange(caches[0].key_BMGK.shape[-3])[None]
+      key = jnp.arange(caches[0].num_slots)[None]
     return getattr(self, name)(query, key)
 
   def _embed(

@@ -218,7 +218,7 @@ def test_over_a_mesh():
     split = jax.device_put(params, run.shardings.params)
     found, batch, caches = tokens_of(split)
   assert found == expected
-  rows = PartitionSpec(('data', 'fsdp'), None, 'tensor')
+  rows = PartitionSpec(('data', 'fsdp'), 'tensor')
   for lies in caches:
     assert lies.is_equivalent_to(NamedSharding(run.mesh, rows), 4)
   # One layer's matrix lies as it does in the stack.

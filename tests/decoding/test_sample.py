@@ -69,7 +69,7 @@ def test_token_by_token_equals_the_forward_pass():
   caches = init_caches(model(), B, CONTEXT)
   # One layer of each pattern, repeated once.
   assert len(caches) == 2
-  assert caches[0].key_BMGK.shape == (1, B, CONTEXT, tiny.G, tiny.K)
+  assert caches[0].value_BGMK.shape == (1, B, tiny.G, CONTEXT, tiny.K)
   every = np.broadcast_to(np.arange(4), (B, 4))
   caches, logits = step(caches, tokens[:, :4], every)
   np.testing.assert_allclose(logits, whole[:, :4], rtol=1e-3, atol=1e-4)

@@ -14,7 +14,7 @@ from gpt_jax import spec
 from gpt_jax.nn import dot_product
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.context import Context, KVCache
+from gpt_jax.nn.context import Context, cache_of
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import full, local
@@ -208,8 +208,12 @@ def test_cache_is_written_at_the_positions_of_each_row():
   rng = np.random.default_rng(4)
   before = [np.float32(rng.normal(size=(B, M, 2, K))) for _ in range(2)]
   positions = np.array([[0, 1, 2, 3, 4], [2, 3, 4, 5, 6], [6, 7, 8, 9, 10]])
-  _, cache = run(attention)(params, x, at(positions), KVCache(*before))
-  for name, old, new in zip(('key', 'value'), before, cache[:2], strict=True):
+  _, cache = run(attention)(params, x, at(positions), cache_of(*before))
+  after = (
+    np.einsum('bgkm->bmgk', cache.key_BGKM),
+    np.einsum('bgmk->bmgk', cache.value_BGMK),
+  )
+  for name, old, new in zip(('key', 'value'), before, after, strict=True):
     expected = old.copy()
     made = reference.dense(params[name], x).reshape(B, L, 2, K)
     for b, i in np.ndindex(B, L):
@@ -226,7 +230,7 @@ def test_decoding_sees_the_cache_up_to_its_own_position(window):
   x = np.float32(rng.normal(size=(B, M, D)))
   noise = np.float32(rng.normal(size=(B, M, 2, K)))
   whole, _ = run(attention)(params, x, HERE)
-  cache = KVCache(noise, noise)
+  cache = cache_of(noise, noise)
   # Filled up to position 6, then row b goes on from position 2 + 2 b; the
   # keys that stand behind it are stale.
   prompt = np.broadcast_to(np.arange(7), (B, 7))
@@ -346,7 +350,7 @@ def test_a_cache_knows_no_padding_and_no_documents():
   """Refused rather than ignored: decoding takes prompts padded on the right."""
   attention = module(full())
   _, params, x = with_params(attention)
-  cache = KVCache(*np.zeros((2, B, M, 2, K), np.float32))
+  cache = cache_of(*np.zeros((2, B, M, 2, K), np.float32))
   context = at(np.broadcast_to(np.arange(L), (B, L)))
   for given in (
     {'key_mask_BM': np.ones((B, L), bool)},

@@ -2,11 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoding with a cache of keys and values equals one pass over all tokens."""
 
+import functools
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpt_jax.decoding import sample
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -72,8 +77,8 @@ def test_token_by_token_equals_one_pass(position, changes):
   heads = changes.get('num_kv_heads', tiny.G)
   size = changes.get('head_size', tiny.K)
   for cache in caches:
-    assert cache.key_BMGK.shape == (1, B, CONTEXT, heads, size)
-    assert cache.value_BMGK.shape == cache.key_BMGK.shape
+    assert cache.key_BGKM.shape == (1, B, heads, size, CONTEXT)
+    assert cache.value_BGMK.shape == (1, B, heads, CONTEXT, size)
 
 
 def test_bidirectional_attention_is_refused():
@@ -90,3 +95,34 @@ def test_bidirectional_attention_is_refused():
         ),
         tiny.params(model),
       )
+
+
+@pytest.mark.parametrize('rows', [1, 3])
+def test_a_step_makes_nothing_of_a_caches_size_but_the_cache(rows):
+  """Keys and values are written in place; the products read what was written.
+
+  A single row, too, whose writing XLA would merge into those products.
+  """
+  slots, num_layers = 59, 2
+  stacked = tiny.model(num_layers=num_layers, context_length=slots)
+  model, params = sample.in_place(stacked, tiny.params(stacked))
+  caches = init_caches(model, rows, slots)
+
+  @functools.partial(jax.jit, donate_argnums=1)
+  def step(params, caches, tokens, positions):
+    out = model.apply({'params': params}, tokens, positions, caches)
+    return out.hidden_BLD, out.caches
+
+  ones = np.ones((rows, 1), np.int32)
+  program = step.lower(params, caches, ones, ones).compile().as_text()
+  _, _, entry = program.partition('\nENTRY')
+  made = re.findall(r'= f32\[([\d,]+)\]\S* ([\w-]+)\(', entry)
+  size = rows * tiny.G * tiny.K * slots
+  whole = [
+    kind
+    for shape, kind in made
+    if math.prod(map(int, shape.split(','))) == size
+    and kind not in ('parameter', 'bitcast')
+  ]
+  # Of each layer keys and values.
+  assert len(whole) == 2 * num_layers, whole

@@ -264,7 +264,7 @@ def test_caches_with_room_keep_the_memory(name):
 
   first, states, caches, whole = run(params)
   heads = model.num_kv_heads
-  assert caches[0].cross.key_BMGK.shape == (3, B, M, heads, tiny.K)
+  assert caches[0].cross.value_BGMK.shape == (3, B, heads, M, tiny.K)
   for i, state in enumerate([first, *states]):
     np.testing.assert_allclose(state, whole[:, i], rtol=1e-3, atol=1e-4)
 

@@ -14,7 +14,7 @@ from gpt_jax import spec
 from gpt_jax.nn import dot_product
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.context import Context, KVCache
+from gpt_jax.nn.context import Context, cache_of
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS
@@ -148,7 +148,7 @@ def test_decoding_equals_the_full_pass(text):
   attention, _, params, x = make(text)
   whole, _ = run(attention)({'params': params}, x, Context())
   noise = np.random.default_rng(5).normal(size=(B, L + 2, G, K))
-  cache = KVCache(np.float32(noise), np.float32(noise))
+  cache = cache_of(np.float32(noise), np.float32(noise))
   step = run(attention)
   for start, stop in ((0, 4), *((i, i + 1) for i in range(4, L))):
     places = np.broadcast_to(np.arange(start, stop), (B, stop - start))
@@ -164,7 +164,7 @@ def test_rows_may_stand_at_different_positions():
   zeros = jnp.zeros((B, L, G, K))
   places = np.broadcast_to(np.arange(L), (B, L))
   _, cache = run(attention)(
-    {'params': params}, x, Context(places), KVCache(zeros, zeros)
+    {'params': params}, x, Context(places), cache_of(zeros, zeros)
   )
   at = np.array([[3], [10], [0]])
   now = np.take_along_axis(x, at[:, :, None], axis=1)

@@ -1,0 +1,210 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding speed against Hugging Face transformers on torch.
+
+Both sides load the same random weights, each in a process of its own with all
+cores, and decode the same random prompts greedily with a cache: ours with
+`Engine`, theirs with `generate` under `torch.inference_mode` and its defaults.
+They alternate every few tokens, so that a busy machine slows both down.
+"""
+
+import contextlib
+import importlib.util
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax import hf
+from gpt_jax.benchmarks import decode_worker
+from gpt_jax.config import Config
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives.causal import causal
+from gpt_jax.spec import UsageError
+from gpt_jax.training.state import init_params
+
+# Tokens before it is the other side's turn; the first is a turn by itself.
+TURN = 4
+# Cases of at most so many prompt tokens are repeated, for the first token's
+# sake.
+SMALL, REPEATS = 2048, 3
+_MIB = 2**20
+
+
+def measure(
+  config: Config, steps: int, batches: Sequence[int], prompts: Sequence[int]
+) -> dict:
+  """Decodes `steps` tokens after the first, at each batch and prompt length.
+
+  Raises:
+    UsageError: torch or transformers is not installed, no family of Hugging
+      Face computes the model, or the context is too short.
+  """
+  for name in ('torch', 'transformers'):
+    if importlib.util.find_spec(name) is None:
+      raise UsageError(
+        f"--against=torch: {name} is not installed; pip install 'gpt_jax[hf]'"
+      )
+  longest, context = max(prompts) + 1 + steps, config.model.context_length
+  if longest > context:
+    raise UsageError(
+      f'--prompts: {max(prompts)} and {1 + steps} new tokens exceed '
+      f'model.context_length={context}; give --config.model.context_length='
+      f'{longest}, shorter prompts or fewer --steps'
+    )
+  fields: Any = config.model
+  model = Transformer(**fields)
+  key = jax.random.key(config.seed)
+  objective = causal()(model)
+  params = jax.jit(lambda key: init_params(objective, key))(key)
+  with contextlib.ExitStack() as stack:
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    hf.save(folder, model, jax.device_get(params))
+    num_params = sum(x.size for x in jax.tree.leaves(params))
+    del params
+    sides = {
+      name: stack.enter_context(_side(name, folder))
+      for name in decode_worker.SIDES
+    }
+    cases = [
+      _case(sides, batch, prompt, steps, config.model.vocab_size)
+      for prompt, batch in itertools.product(prompts, batches)
+    ]
+  return {
+    'parameters': num_params,
+    'dtype': config.model.dtype,
+    'steps': steps,
+    'cases': cases,
+  }
+
+
+@contextlib.contextmanager
+def _side(name: str, folder: str) -> Iterator[subprocess.Popen]:
+  """A worker that has loaded the checkpoint."""
+  module = decode_worker.__name__
+  with subprocess.Popen(
+    [sys.executable, '-m', module, name, folder],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as side:
+    try:
+      _answer(side)
+      yield side
+    finally:
+      side.kill()
+
+
+def _tell(side: subprocess.Popen, line: Any) -> None:
+  assert side.stdin is not None
+  side.stdin.write(json.dumps(line) + '\n')
+  side.stdin.flush()
+
+
+def _answer(side: subprocess.Popen) -> dict:
+  assert side.stdout is not None
+  line = side.stdout.readline()
+  if not line:
+    raise RuntimeError(f'{side.args}: ended with exit code {side.wait()}')
+  return json.loads(line)
+
+
+def _case(
+  sides: dict[str, subprocess.Popen],
+  batch: int,
+  prompt: int,
+  steps: int,
+  vocab_size: int,
+) -> dict:
+  """Both sides in turns, after two tokens that compile and warm up."""
+  case = {'batch': batch, 'prompt': prompt, 'vocab_size': vocab_size}
+  _round(sides, {**case, 'tokens': 2})
+  repeats = REPEATS if batch * prompt <= SMALL else 1
+  rounds = [
+    _round(sides, {**case, 'tokens': 1 + steps}) for _ in range(repeats)
+  ]
+  found: dict[str, Any] = {
+    name: _result([r[name] for r in rounds], batch) for name in sides
+  }
+  ours, theirs = (np.array(rounds[0][name]['ids']) for name in sides)
+  one, two = found.values()
+  return {
+    'batch': batch,
+    'prompt': prompt,
+    **found,
+    'speedup': one['tokens_per_second'] / two['tokens_per_second'],
+    'first_token_speedup': two['first_token_seconds']
+    / one['first_token_seconds'],
+    'same_ids': float(np.mean(ours == theirs)),
+  }
+
+
+def _round(sides: dict[str, subprocess.Popen], case: dict) -> dict[str, dict]:
+  """One case of both sides: its times, and the results of the last answer."""
+  out: dict[str, dict] = {
+    name: {'seconds': [], 'cpu_seconds': []} for name in sides
+  }
+  for side in sides.values():
+    _tell(side, case)
+  left, turn = case['tokens'], 1
+  while left:
+    for name, side in sides.items():
+      _tell(side, turn)
+      answer = _answer(side)
+      for times in ('seconds', 'cpu_seconds'):
+        out[name][times] += answer.pop(times)
+      out[name] |= answer
+    left, turn = left - turn, min(TURN, left - turn)
+  return out
+
+
+def _result(rounds: list[dict], batch: int) -> dict:
+  step = statistics.median(s for r in rounds for s in r['seconds'][1:])
+  cpu = statistics.median(s for r in rounds for s in r['cpu_seconds'][1:])
+  return {
+    'tokens_per_second': batch / step,
+    'cpu_seconds_a_step': cpu,
+    'first_token_seconds': statistics.median(r['seconds'][0] for r in rounds),
+    'cache_bytes': rounds[-1]['cache_bytes'],
+    'peak_bytes': max(r['peak_bytes'] for r in rounds),
+  }
+
+
+def report(result: dict) -> str:
+  """Formats the result as a table."""
+  lines = [
+    f'{result["parameters"]:,} parameters, {result["dtype"]}, '
+    f'{result["steps"]} tokens after the first; ours / torch',
+    '| batch | prompt | tokens/s | ratio | CPU ms a step | first token, s | '
+    'ratio | cache, MiB | peak, MiB | same ids |',
+    '|' + '---|' * 10,
+  ]
+  for case in result['cases']:
+    one, two = case['ours'], case['torch']
+
+    def both(field, scale, digits, one=one, two=two):
+      return ' / '.join(
+        f'{side[field] * scale:,.{digits}f}' for side in (one, two)
+      )
+
+    cells = [
+      case['batch'],
+      case['prompt'],
+      both('tokens_per_second', 1, 1),
+      f'{case["speedup"]:.2f}',
+      both('cpu_seconds_a_step', 1e3, 0),
+      both('first_token_seconds', 1, 3),
+      f'{case["first_token_speedup"]:.2f}',
+      both('cache_bytes', 1 / _MIB, 0),
+      both('peak_bytes', 1 / _MIB, 0),
+      f'{case["same_ids"]:.0%}',
+    ]
+    lines.append('| ' + ' | '.join(map(str, cells)) + ' |')
+  return '\n'.join(lines)

@@ -1,0 +1,180 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One side of `decode_against`: a process that decodes when it is told to.
+
+  python -m gpt_jax.benchmarks.decode_worker ours|torch FOLDER
+
+It loads the Hugging Face checkpoint in FOLDER, says so, and takes lines of
+JSON: a case, then how many tokens to go on for, until the case is done. Between
+those turns it waits, so that the other side has all cores.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+import numpy as np
+
+# Takes prompts [B, L], the number of new tokens, and what is called after each;
+# gives the new ids [B, N] and the bytes of the caches.
+Decode = Callable[[np.ndarray, int, Callable[[], None]], tuple[list, int]]
+
+
+class Turns:
+  """Times tokens, and stops the clock while it is the other side's turn."""
+
+  def __init__(self, lines: IO[str], say: Callable[[dict], None]):
+    """`lines` bring the turns, `say` answers them."""
+    self._lines, self._say = lines, say
+    self._left, self._total = 0, 0
+
+  def run(self, decode: Decode, case: dict) -> None:
+    """Decodes a case in turns; the last answer has its results."""
+    prompts = np.random.default_rng(0).integers(
+      case['vocab_size'], size=(case['batch'], case['prompt']), dtype=np.int32
+    )
+    self._total = case['tokens']
+    _reset_peak()
+    self._wait()
+    ids, cache_bytes = decode(prompts, case['tokens'], self.token)
+    self._say(
+      {
+        **self._found,
+        'ids': ids,
+        'cache_bytes': cache_bytes,
+        'peak_bytes': _peak(),
+      }
+    )
+
+  def token(self) -> None:
+    """Takes the time of a token; hands over where the turn is over."""
+    self._found['seconds'].append(time.perf_counter() - self._wall)
+    self._found['cpu_seconds'].append(time.process_time() - self._cpu)
+    self._left -= 1
+    self._total -= 1
+    # The last token's answer comes with the results.
+    if not self._left and self._total:
+      self._say(self._found)
+      self._wait()
+    else:
+      self._start()
+
+  def _wait(self) -> None:
+    self._left = json.loads(self._lines.readline())
+    self._found = {'seconds': [], 'cpu_seconds': []}
+    self._start()
+
+  def _start(self) -> None:
+    self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+
+def _ours(folder: str) -> Decode:
+  from gpt_jax.runtime import malloc
+
+  # As the commands do, before jax is imported.
+  malloc.keep_memory()
+  from gpt_jax import hf
+  from gpt_jax.decoding.engine import Engine, Request
+  from gpt_jax.decoding.programs import in_place
+  from gpt_jax.decoding.sampler import Sampler
+
+  model, params = in_place(*hf.load(folder))
+  greedy = Sampler(temperature=0)
+
+  def decode(prompts, num, token):
+    engine, size = Engine(model, params, slots=len(prompts)), 0
+    out = {
+      engine.add(Request(ids.tolist(), num, greedy)): [] for ids in prompts
+    }
+    for _ in range(num):
+      for found in engine.step():
+        out[found.request].append(found.id)
+      size = max(size, engine.cache_bytes)
+      token()
+    return list(out.values()), size
+
+  return decode
+
+
+def _torch(folder: str) -> Decode:
+  import torch  # pyright: ignore[reportMissingImports]
+  import transformers  # pyright: ignore[reportMissingImports]
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  torch.set_num_threads(len(os.sched_getaffinity(0)))
+  model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+  model.eval()
+  # No token ends a row.
+  model.generation_config.eos_token_id = None
+
+  class Streamer:
+    """Is given the prompt, then each token."""
+
+    def __init__(self, token: Callable[[], None]):
+      self._token, self._began = token, False
+
+    def put(self, ids: Any) -> None:
+      if self._began:
+        self._token()
+      self._began = True
+
+    def end(self) -> None:
+      """All was given."""
+
+  def decode(prompts, num, token):
+    ids = torch.from_numpy(prompts.astype(np.int64))
+    with torch.inference_mode():
+      out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=num,
+        pad_token_id=0,
+        streamer=Streamer(token),
+        return_dict_in_generate=True,
+      )
+    caches = [(x.keys, x.values) for x in out.past_key_values.layers]
+    size = sum(x.nbytes for pair in caches for x in pair)
+    return out.sequences[:, ids.shape[1] :].tolist(), size
+
+  return decode
+
+
+SIDES = {'ours': _ours, 'torch': _torch}
+
+
+def _reset_peak() -> None:
+  """Lets the peak of the resident memory start anew; Linux only."""
+  with open('/proc/self/clear_refs', 'w', encoding='utf-8') as file:
+    file.write('5')
+
+
+def _peak() -> int:
+  """Most bytes of resident memory since then."""
+  with open('/proc/self/status', encoding='utf-8') as file:
+    lines = dict(line.split(':', 1) for line in file)
+  return int(lines['VmHWM'].split()[0]) * 1024
+
+
+def main(side: str, folder: str) -> None:
+  """Serves the cases of standard input, one after the other."""
+  # What libraries print must not come between the answers.
+  answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
+  os.dup2(2, 1)
+
+  def say(answer: dict) -> None:
+    answers.write(json.dumps(answer) + '\n')
+    answers.flush()
+
+  decode = SIDES[side](folder)
+  say({})
+  while line := sys.stdin.readline():
+    Turns(sys.stdin, say).run(decode, json.loads(line))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

@@ -1,0 +1,121 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`benchmark --against torch`: turns and their times; and, where torch is
+installed (`make torch`), the whole: both sides draw the same tokens.
+"""
+
+import importlib.util
+import io
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from gpt_jax.__main__ import main
+from gpt_jax.benchmarks import decode_against
+from gpt_jax.benchmarks.decode_worker import Turns
+
+ROOT = pathlib.Path(__file__).parents[2]
+INSTALLED = all(map(importlib.util.find_spec, ('torch', 'transformers')))
+CONFIG = f'--config={ROOT}/configs/benchmark.py'
+FLAGS = [
+  '--config.model.num_layers=2',
+  '--config.model.d_model=24',
+  '--config.model.num_heads=6',
+  '--config.model.head_size=4',
+  '--config.model.d_ff=40',
+  '--config.model.vocab_size=97',
+  '--config.model.context_length=64',
+  '--what=decode',
+  '--against=torch',
+  '--batches=1,3',
+  '--prompts=7,17',
+  '--steps=5',
+]
+
+
+def test_turns_are_answered_and_add_up():
+  """Turns of 1, 4 and 2 tokens; the clock stands while the other side runs."""
+  said, asked = [], []
+  lines = io.StringIO('1\n4\n2\n')
+
+  def decode(prompts, num, token):
+    asked.append((prompts.shape, prompts.max() < 11, num))
+    for _ in range(num):
+      token()
+    return [[5] * num] * len(prompts), 13
+
+  case = {'batch': 2, 'prompt': 3, 'tokens': 7, 'vocab_size': 11}
+  Turns(lines, said.append).run(decode, case)
+  assert asked == [((2, 3), True, 7)]
+  assert [len(answer['seconds']) for answer in said] == [1, 4, 2]
+  assert [len(answer['cpu_seconds']) for answer in said] == [1, 4, 2]
+  assert all('ids' not in answer for answer in said[:-1])
+  assert said[-1]['ids'] == [[5] * 7] * 2
+  assert said[-1]['cache_bytes'] == 13 < said[-1]['peak_bytes']
+
+
+def test_results_are_medians_over_rounds():
+  """First tokens by themselves: of 9, 5 and 7; steps of 2, 4, 2, 8, 2, 2."""
+  rounds = [
+    {'seconds': [9, 2, 4], 'cpu_seconds': [1, 1, 1]},
+    {'seconds': [5, 2, 8], 'cpu_seconds': [1, 3, 3]},
+    {'seconds': [7, 2, 2], 'cpu_seconds': [1, 5, 5]},
+  ]
+  rounds = [
+    {**r, 'cache_bytes': 3, 'peak_bytes': i} for i, r in enumerate(rounds)
+  ]
+  assert decode_against._result(rounds, batch=6) == {
+    'tokens_per_second': 3.0,
+    'cpu_seconds_a_step': 3.0,
+    'first_token_seconds': 7,
+    'cache_bytes': 3,
+    'peak_bytes': 2,
+  }
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    (['--what=train'], '--against=torch: compares decoding and scor'),
+    (['--batches=1,0'], '--batches=1,0: must be whole numbers from 1'),
+    (['--prompts=59'], '--prompts: 59 and 6 new tokens exceed model.context'),
+  ],
+)
+def test_bad_usage_is_one_line(flags, message, capsys, monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
+  assert main(['benchmark', f'{CONFIG}:gpt2', *FLAGS, *flags]) == 2
+  said = capsys.readouterr().err
+  assert message in said
+  assert said.count('\n') == 1
+
+
+def test_what_is_not_installed_is_named(capsys, monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  assert main(['benchmark', f'{CONFIG}:gpt2', *FLAGS]) == 2
+  said = capsys.readouterr().err
+  assert "torch is not installed; pip install 'gpt_jax[hf]'" in said
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
+@pytest.mark.parametrize('name, kv_heads', [('smollm2-135m', 2), ('gpt2', 6)])
+def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
+  """In every case; the caches have the sizes of what they hold."""
+  flags = [f'{CONFIG}:{name}', *FLAGS, '--json']
+  flags.append(f'--config.model.num_kv_heads={kv_heads}')
+  assert main(['benchmark', *flags]) == 0
+  cases = json.loads(capsys.readouterr().out)['cases']
+  shapes = [(case['batch'], case['prompt']) for case in cases]
+  assert shapes == [(1, 7), (3, 7), (1, 17), (3, 17)]
+  for case in cases:
+    assert case['same_ids'] == 1
+    # Keys and values, layers, heads, head size, float32; theirs holds all but
+    # the last token.
+    slot = case['batch'] * 2 * 2 * kv_heads * 4 * 4
+    assert case['torch']['cache_bytes'] == (case['prompt'] + 5) * slot
+    assert case['ours']['cache_bytes'] >= (case['prompt'] + 5) * slot
+    one, two = case['ours'], case['torch']
+    np.testing.assert_allclose(
+      case['speedup'], one['tokens_per_second'] / two['tokens_per_second']
+    )
