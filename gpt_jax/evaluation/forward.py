@@ -13,6 +13,7 @@ import numpy as np
 from gpt_jax import sharding
 from gpt_jax.evaluation.batches import Batch, Row
 from gpt_jax.nn.caches import init_caches
+from gpt_jax.nn.context import KVCache
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.training.parts import Parts
@@ -204,12 +205,17 @@ def score_rest(
 def _grown(caches: Caches, rows_B: jax.Array, more: int) -> Caches:
   """Some rows of caches, with slots for `more` tokens."""
 
-  def grow(x: jax.Array) -> jax.Array:
-    # [..., N, M, G, K]: in a stack, the depth stands first.
+  def grow(x: jax.Array, slots: int) -> jax.Array:
+    # [..., N, G, K, M] or [..., N, G, M, K]: of a stack, the depth is first.
     x = jnp.take(x, rows_B, axis=x.ndim - 4)
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(0, more), (0, 0), (0, 0)])
+    more_slots = [(0, 0)] * x.ndim
+    more_slots[slots] = (0, more)
+    return jnp.pad(x, more_slots)
 
-  return jax.tree.map(grow, caches)
+  def grown(cache: Any) -> KVCache:
+    return KVCache(grow(cache.key_BGKM, -1), grow(cache.value_BGMK, -2))
+
+  return tuple(map(grown, caches))
 
 
 def _continue(

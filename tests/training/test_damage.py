@@ -134,7 +134,7 @@ def test_evaluation(workdir, how):
   damage(path, how)
 
   def read():
-    Results(str(path), step=1, model='x')
+    Results(str(path), step=1, model='x', tasks={})
 
   refused(path, read)
 
