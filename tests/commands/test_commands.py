@@ -172,6 +172,7 @@ def test_evaluate_prints_what_training_measured_last(workdir, capsys):
   )
 
 
+@pytest.mark.slow
 def test_generate_is_a_function_of_the_seed(workdir, capsys):
   def run(*flags):
     assert main(['generate', f'--workdir={workdir}', *flags]) == 0
@@ -358,6 +359,7 @@ def test_benchmark_of_saving(capsys):
   assert result['bare_step_seconds'] > 0 < result['loop_step_seconds']
 
 
+@pytest.mark.slow
 def test_benchmark_of_decoding(capsys):
   flags = [
     f'--config={ROOT}/configs/benchmark.py:decode',

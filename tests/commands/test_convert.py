@@ -167,6 +167,7 @@ def test_without_a_vocabulary_it_is_said(tmp_path, caplog):
     trained_lib.load(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_model_trained_here(tmp_path):
   workdir, out = tmp_path / 'w', tmp_path / 'out'
   sizes = {'vocab_size': 257, 'd_model': 24, 'num_heads': 3, 'head_size': 8}

@@ -515,6 +515,7 @@ def test_gpt3_starts_with_32k_tokens_and_follows_its_tokens():
   np.testing.assert_allclose(rate(half), 0.55 * 0.6e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_table_in_the_docs(monkeypatch, capsys):
   """`gpt-jax inspect --table`, with a case of `test_decoder_row` a row."""
   monkeypatch.chdir(FOLDER.parent)

@@ -53,7 +53,17 @@ def losses(name, **changes):
   return np.array(jax.device_get(found))
 
 
-@pytest.mark.parametrize('name', LINEAGE)
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('palm', 'llama'),
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in LINEAGE
+      if name not in ('palm', 'llama')
+    ),
+  ],
+)
 def test_loss_falls(name):
   found = losses(name)
   assert np.all(np.isfinite(found))

@@ -7,6 +7,7 @@ import logging
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -203,6 +204,7 @@ def shares_of_tokens(source, phase, first, stop):
   return {n: size / sum(sizes.values()) for n, size in sizes.items()}
 
 
+@pytest.mark.slow
 def test_weights_are_shares_of_tokens_where_it_says_so(caplog):
   # In rows of 97 one source fills 61 of them at most, one 26 to 86, and one of
   # long documents nearly all.

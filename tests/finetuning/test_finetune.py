@@ -183,6 +183,7 @@ def test_answers_have_as_many_names(tmp_path, capsys):
   assert not (tmp_path / 'w').exists()
 
 
+@pytest.mark.slow
 def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
   # Fine-tuned once more, at a rate that ruins it: the best is the first.
   folder = tmp_path / 'w'

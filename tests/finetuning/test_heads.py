@@ -140,6 +140,7 @@ def test_scores_keep_their_scale(tables, tmp_path):
   path.write_text(before)
 
 
+@pytest.mark.slow
 def test_choices_have_two_heads(tables, tmp_path):
   w, out = tmp_path / 'w', tmp_path / 'out'
   options = "context='a', answers='a, b'"

@@ -77,6 +77,7 @@ def test_twin_experts_of_mixtral_are_mistral(tmp_path):
   assert_round_trip(tmp_path / 'out', model, params, weights)
 
 
+@pytest.mark.slow
 def test_one_expert_of_switch_is_t5(tmp_path):
   """All layers of the encoder, every second of the decoder."""
   values = config(T5) | {'model_type': 'switch_transformers'}
@@ -192,6 +193,7 @@ def test_unsupported_options_are_named(tmp_path, name, option, value):
   assert f'{option}={value!r}' in str(error.value)
 
 
+@pytest.mark.slow
 def test_routers_with_a_bias(tmp_path):
   """Logits = x W + b: those of the first router grow by just its bias."""
   values, weights = config(ROOT / 'switch_lm'), tensors(ROOT / 'switch_lm')

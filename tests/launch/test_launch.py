@@ -92,6 +92,7 @@ def test_up_stops_where_starting_again_would_not_help(
   assert 'start 1' not in said
 
 
+@pytest.mark.slow
 def test_up_restarts_killed_runs_but_not_for_ever(cloud):
   # A save in between counts as progress.
   cloud.codes('137 134', '0 75', *['134 137'] * 3)
@@ -103,6 +104,7 @@ def test_up_restarts_killed_runs_but_not_for_ever(cloud):
   assert (code, said.count('starting again')) == (75, 1), said
 
 
+@pytest.mark.slow
 def test_each_command_goes_on_after_a_failure_at_each_step(cloud):
   """One call after the other goes wrong; the same command again repairs it."""
   cloud.codes(*['0 0'] * 9)

@@ -182,6 +182,7 @@ MODEL = {
 }
 
 
+@pytest.mark.slow
 def test_a_model_on_a_mesh():
   """Inside the scan over layers, and what is computed again."""
   tokens = tiny.tokens(B, 128, vocab_size=48)

@@ -101,6 +101,7 @@ def test_unrolled_layers_equal_scanned_ones():
   assert_same(loss_and_gradient(loop='unroll'), loss_and_gradient())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('changes', NEWER)
 def test_unrolled_layers_equal_scanned_ones_for_newer_choices(changes):
   unrolled = loss_and_gradient(loop='unroll', **NEWER[changes])

@@ -52,7 +52,9 @@ def test_losses_of_parts_add_up():
   np.testing.assert_allclose(whole.weight, sum(p.weight for p in parts))
 
 
-@pytest.mark.parametrize('num_micro', [1, 3])
+@pytest.mark.parametrize(
+  'num_micro', [pytest.param(1, marks=pytest.mark.slow), 3]
+)
 def test_z_loss_trains_but_is_not_reported(num_micro):
   model = tiny.model(num_layers=1)
   params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)

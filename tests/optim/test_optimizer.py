@@ -309,11 +309,11 @@ TINY = {
   [
     ('adam(l2=1e-2)', 1e-2),
     # The next rates are relative to parameters, which start small.
-    (write('adafactor', PALM), 0.3),
-    ('adafactor(min_size=8, b1=0.9)', 0.3),
-    ('lamb', 0.1),
+    pytest.param(write('adafactor', PALM), 0.3, marks=pytest.mark.slow),
+    pytest.param('adafactor(min_size=8, b1=0.9)', 0.3, marks=pytest.mark.slow),
+    pytest.param('lamb', 0.1, marks=pytest.mark.slow),
     ('lion', 3e-3),
-    ('muon', 1e-2),
+    pytest.param('muon', 1e-2, marks=pytest.mark.slow),
     ('sgd(momentum=0.9, nesterov=True)', 0.1),
   ],
 )

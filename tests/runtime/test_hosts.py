@@ -181,6 +181,7 @@ def test_processes_equal_one(tmp_path):
   np.testing.assert_allclose(*evaluations, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
   text = write_text(tmp_path / 'text')
   flags = [

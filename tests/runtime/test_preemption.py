@@ -74,7 +74,7 @@ ONCE = {'counts': (4, 100), 'saved': [4]}
 @pytest.mark.parametrize(
   'stops, ffn',
   [
-    pytest.param(ONCE, 'relu', id='once'),
+    pytest.param(ONCE, 'relu', id='once', marks=pytest.mark.slow),
     # With experts, whose figures are means over the steps between two lines.
     pytest.param(
       EVERY_KIND,

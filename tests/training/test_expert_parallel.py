@@ -62,11 +62,11 @@ def exchanges(text):
 @pytest.mark.parametrize(
   'sizes, expert',
   [
-    ((1, 1, 1), 2),
+    pytest.param((1, 1, 1), 2, marks=pytest.mark.slow),
     ((1, 1, 1), 8),
-    ((1, 2, 1), 2),
+    pytest.param((1, 2, 1), 2, marks=pytest.mark.slow),
     ((1, 2, 2), 2),
-    ((2, 2, 1), 2),
+    pytest.param((2, 2, 1), 2, marks=pytest.mark.slow),
     ((8, 1, 1), 1),
   ],
 )
@@ -81,6 +81,7 @@ def test_capacity(sizes, expert):
   assert exchanges(text) == (4 if expert > 1 else 0)
 
 
+@pytest.mark.slow
 def test_groups_of_several_rows():
   """Four groups on eight devices: slower, but the same."""
   ffn = CAPACITY[:-1] + f', group_size={2 * LENGTH})'
@@ -90,7 +91,10 @@ def test_groups_of_several_rows():
   assert dropped[0] != dropped[1]['router/decoder/dropped']
 
 
-@pytest.mark.parametrize('sizes, expert', [((1, 2, 2), 2), ((1, 1, 1), 8)])
+@pytest.mark.parametrize(
+  'sizes, expert',
+  [pytest.param((1, 2, 2), 2, marks=pytest.mark.slow), ((1, 1, 1), 8)],
+)
 def test_dropless(sizes, expert):
   found, _ = compute(DROPLESS, sizes, expert)
   assert np.all(found[1]['router/decoder/dropped'] == 0)

@@ -221,6 +221,7 @@ def write_text(folder, num_words):
   (folder / 'a.txt').write_text(words)
 
 
+@pytest.mark.slow
 def test_a_spike_is_measured_from_the_same_losses(tmp_path, monkeypatch):
   """A run goes on without its metrics.jsonl as it would have with it."""
   write_text(tmp_path, 2000)

@@ -73,6 +73,7 @@ def test_what_is_not_finite_is_never_the_best(criterion, value):
   assert training_run.gave_up(held_out, 2)
 
 
+@pytest.mark.slow
 def test_a_run_of_which_every_step_was_skipped_ends(
   tmp_path, monkeypatch, capsys
 ):

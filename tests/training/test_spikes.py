@@ -329,6 +329,7 @@ REWIND = {
 }
 
 
+@pytest.mark.slow
 def test_rewind(data, bad_row, tmp_path):
   """Back over a boundary of the batch."""
   alone = tmp_path / 'a'

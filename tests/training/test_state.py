@@ -5,6 +5,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from gpt_jax import hf
 from gpt_jax.checkpoints.checkpointer import Checkpointer
@@ -29,6 +30,7 @@ def to_float32(tree):
   return jax.tree.map(np.float32, jax.device_get(tree))
 
 
+@pytest.mark.slow
 def test_bfloat16_parameters_and_their_average(tmp_path):
   """In micro-batches over a mesh, through a checkpoint, to Hugging Face."""
   run = tiny.build(tiny.config(**FIELDS), (2, 2, 2))

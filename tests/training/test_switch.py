@@ -109,6 +109,7 @@ def test_auxiliary_losses_survive(loop, remat, num_micro):
   assert_close(found, unrolled())
 
 
+@pytest.mark.slow
 def test_each_auxiliary_loss_has_a_gradient_on_every_router():
   """The loss is their sum with the cross-entropy, which is reported alone."""
   _, metrics, whole = unrolled()
