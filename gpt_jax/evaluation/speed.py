@@ -33,7 +33,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.state import init_params
 
-_LIBRARIES = ('torch', 'transformers', 'lm_eval')
+_LIBRARIES = ('torch', 'transformers', 'accelerate', 'lm_eval')
 
 
 def passages(count: int, vocab_size: int, context_length: int) -> list[Row]:

@@ -421,7 +421,9 @@ def test_a_session_on_a_terminal(workdir):
     terminal.until('\n> ')
     terminal.type('\x10\n')  # Ctrl-P: the line before
     assert terminal.until('\n> ').startswith('All')
-    terminal.type('hear\x03')  # Ctrl-C leaves the line, not the session
+    terminal.type('hear')
+    terminal.until('hear')  # readline waits for more
+    terminal.type('\x03')  # Ctrl-C leaves the line, not the session
     terminal.until('\n> ')
     terminal.type('\x04')  # Ctrl-D
     assert terminal.process.wait(60) == 0
