@@ -73,6 +73,7 @@ def checkpoint_with_vocabulary(folder):
   (folder / 'merges.txt').write_text('#version: 0.2\na b\n')
 
 
+@pytest.mark.slow
 def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
   checkpoint_with_vocabulary(tmp_path)
   workdir = str(tmp_path / 'w')

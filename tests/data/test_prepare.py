@@ -225,6 +225,7 @@ def test_two_processes_make_one_store(corpus, make_config):
   assert contents('D') == contents('E')
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_gone_on_from(corpus, hf_tokenizer):
   """Nothing that was on disk is encoded again, and the store is the same."""
 

@@ -208,6 +208,7 @@ def test_a_batch_holds_what_was_asked(most, shape):
   assert {(b.num_rows, b.length) for b in batches} == {shape}
 
 
+@pytest.mark.slow
 def test_greedy_text_is_told_from_another():
   scorer = make()
   (answer,) = scorer.answers(['ab'], 3, Journal(None, ''), quiet)

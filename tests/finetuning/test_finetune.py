@@ -119,6 +119,7 @@ def test_the_task_is_learned_and_told(workdir):
   assert [row['label'] for row in rows] == [y for _, y in sentences(101, 2)]
 
 
+@pytest.mark.slow
 def test_resuming_equals_a_run_left_alone(workdir, task, tmp_path, capsys):
   again = tmp_path / 'again'
   shutil.copytree(workdir, again)

@@ -95,6 +95,7 @@ def padded(sequences, pad):
   return ids
 
 
+@pytest.mark.slow
 def test_classification_is_read_at_the_extract_token(tables, tmp_path):
   w, out = tmp_path / 'w', tmp_path / 'out'
   options = "premise='a', hypothesis='b'"

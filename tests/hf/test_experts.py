@@ -242,6 +242,7 @@ def test_input_tables_without_ties(tmp_path):
     hf.load(write(tmp_path / 'in', values, weights))
 
 
+@pytest.mark.slow
 def test_what_matters_in_training_only_is_no_obstacle(tmp_path):
   for_training = ', capacity_factor=1.0, jitter=0.2, z_loss=0.1, balance=0.3'
   model = tiny.model(**DECODER, ffn=MIXTURE.format(for_training))

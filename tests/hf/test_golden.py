@@ -143,6 +143,7 @@ def test_config_as_published(folder, tmp_path):
   assert model.clone(origin=expected.origin) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('folder', LANGUAGE_MODELS, ids=name)
 def test_config_written_by_us(folder, tmp_path):
   """As if the model had been trained here: without the original config."""

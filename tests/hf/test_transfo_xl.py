@@ -85,6 +85,7 @@ def test_options_as_fields(tmp_path):
     hf.forward(model, params, input_ids=ids, mems=np.zeros((2, 0, 2, 32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'model',
   [

@@ -140,6 +140,7 @@ def test_each_command_goes_on_after_a_failure_at_each_step(cloud):
   assert code == 0 and 'copied' in said
 
 
+@pytest.mark.slow
 def test_a_run_outlives_the_terminal(cloud):
   cloud.codes('wait wait', '0 0')
   settings = cloud.settings()
@@ -166,6 +167,7 @@ def test_a_run_outlives_the_terminal(cloud):
   assert 'installed on 2 hosts' in said
 
 
+@pytest.mark.slow
 def test_stragglers_are_ended_and_the_run_starts_again(cloud):
   cloud.codes('wait 137', 'wait 137', '0 0')
   settings = cloud.settings(STRAGGLER_SECONDS='1')

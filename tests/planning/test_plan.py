@@ -277,6 +277,7 @@ def test_drift_ends_with_1(monkeypatch, capsys):
   assert 'gpt2: peak_gib was 3 and is 4' in error and 'another' in error
 
 
+@pytest.mark.slow
 def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   """A new one is written down; drift is named, in file and table the new."""
   (tmp_path / 'docs').mkdir()

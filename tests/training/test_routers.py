@@ -110,6 +110,7 @@ def test_a_warning_stays_short():
   assert len(text) < 400
 
 
+@pytest.mark.slow
 def test_metrics_of_a_training_step():
   """Against the choices that the model sows for the same tokens."""
   changes = {

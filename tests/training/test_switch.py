@@ -93,6 +93,7 @@ def assert_close(found, expected):
   jax.tree.map(compare, found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'loop, remat, num_micro',
   [
