@@ -125,7 +125,7 @@ def _kept(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
   """The logits of the tokens that may be drawn; -inf for the others.
 
   The smallest logit to keep is found by bisection over all float32 numbers,
-  which is exact; sorting 8 rows of 49,152 took ten times as long on a CPU.
+  which is exact and needs no sort.
   """
   order_BV = _order(logits_BV)
   V = logits_BV.shape[1]
