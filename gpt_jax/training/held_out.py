@@ -54,7 +54,7 @@ class HeldOut:
     config, rows = self._parts.config, self._parts.eval_rows
     batches = pipeline.evaluation_batches(
       held_out.store,
-      length=config.model.context_length,
+      length=self._parts.ramp.longest,
       rows=rows,
       make_batch=causal.make_batch,
       host_rows=self._parts.host_rows,
