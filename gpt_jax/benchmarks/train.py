@@ -35,6 +35,8 @@ def measure(config: Config, steps: int) -> dict:
   compiled = compiled_lib.compile_train_step(parts)
   shape = parts.ramp.stages[-1].shape
   rows = shape.rows
+  make_batch = parts.objective.make_batch
+  assert make_batch is not None, 'a pre-training objective'
   batches = pipeline.batches(
     random_store(
       num_tokens=64 * shape.tokens, vocab_size=config.model.vocab_size
@@ -44,7 +46,7 @@ def measure(config: Config, steps: int) -> dict:
     stop=WARM_UP + steps,
     rows=taken.even(*shape),
     host_rows=parts.host_rows,
-    make_batch=parts.objective.make_batch,
+    make_batch=make_batch,
   )
   times, waits = [], []
   batch = parts.put(next(batches), rows)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.costs import matmuls
+from gpt_jax.data.rows import Keys, blank
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import Metrics
@@ -108,13 +109,14 @@ def _compile(parts: Parts, jitted, *args) -> Compiled:
 
 
 def abstract_batch(parts: Parts, num_rows: int, length: int) -> dict[str, Any]:
-  """Shapes, dtypes and shardings of a batch of rows of `length` targets."""
-  batch = parts.objective.example
-  if batch is None:
-    row = np.zeros((1, length + 1), np.int32)
-    batch = parts.objective.make_batch(row)
-    if parts.config.data.rows == 'documents':
-      batch |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
+  """Shapes, dtypes and shardings of a batch of rows of `length` tokens."""
+  objective, config = parts.objective, parts.config
+  if objective.make_batch:
+    row = blank(config.data.rows, length)
+    batch = objective.make_batch(row, Keys.held_out(np.zeros(1, np.int64)))
+  else:
+    assert objective.example
+    batch = objective.example
   return {
     name: jax.ShapeDtypeStruct(
       (num_rows, *x.shape[1:]), x.dtype, sharding=parts.batch_sharding

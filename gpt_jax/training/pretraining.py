@@ -57,7 +57,7 @@ def start(
     lengths = [s.length for s in config_lib.ramp(config).stages]
     data = StoreData(store, lengths=lengths, seed=config.seed)
     sets = eval_sets.held_out(config, store)
-    parts = parts_lib.build(config)
+    parts = parts_lib.build(config, tokenizer=tokenizer)
     return opening.open_run(
       parts,
       workdir,

@@ -164,8 +164,12 @@ def read(file: str) -> dict[str, Any]:
   length = found.get('row_tokens', config.model.context_length)
   source = pipeline.RowSource(store, length=length, seed=config.seed)
   first = found.get('first_index', found['first_row'])
-  rows = source.read(range(first, first + found['num_rows']))
-  return {**found, 'texts': [tokenizer.decode(row.tolist()) for row in rows]}
+  rows, _ = source.read(range(first, first + found['num_rows']))
+  texts = [
+    tokenizer.decode(tokens[real].tolist())
+    for tokens, real in zip(rows.tokens, rows.real, strict=True)
+  ]
+  return {**found, 'texts': texts}
 
 
 def show(found: dict[str, Any], console: Console, *, width: int = 400) -> None:
