@@ -167,10 +167,12 @@ def get_config(arg: str = '') -> ConfigDict:
   )
 
   config.batch = dict(
-    # Rows of context_length tokens per optimizer step: a number, or a ramp:
-    # ramp(0:512, 50k_steps:1024, 390B_tokens:2048),
+    # Rows per optimizer step: a number, or a ramp:
+    # ramp(0:512, 50k_steps:1024, 390B_tokens:2048), ramp(256, 50%:512),
     # linear_ramp(start=16, stop=256, over='4B_tokens', stages=9).
     size=number_or_text(512),
+    # Tokens in a row, in stages as a ramp has them: stages(128, 90%:512).
+    length=placeholder(str),  # empty: context_length, which none exceeds
     # Rows per micro-batch, summed over all devices. Gradients accumulate over
     # micro-batches; smaller ones need less memory. Empty or 0: one batch.
     micro_rows=placeholder(int),

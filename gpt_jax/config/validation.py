@@ -201,10 +201,10 @@ def validate(config: Config) -> None:
       )
   sharding.parse_rules(config.mesh.rules)
   model, micro_rows = config.model, config.batch.micro_rows
-  stages = ramp(config).stages
+  run = ramp(config)
   schedule(config)
   check_sizes(config)
-  for stage in stages:
+  for stage in run.stages:
     if stage.rows % (micro_rows or 1):
       raise UsageError(
         f'{stage_name(config, stage.rows)} does not divide by '
@@ -224,13 +224,12 @@ def validate(config: Config) -> None:
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
       'reported together; give all the same'
     )
-  rows = [(True, micro_rows or stage.rows) for stage in stages]
-  rows.append((False, config.eval.rows))
+  shapes = [(True, micro_rows or s.rows, s.length) for s in run.stages]
+  shapes.append((False, config.eval.rows, run.longest))
   for router in {*routers}:
-    for training, number in rows:
+    for training, *shape in shapes:
       if router.limited(training):
-        tokens = router.group_of(number, model.context_length)
-        router.capacity_of(tokens, training)
+        router.capacity_of(router.group_of(*shape), training)
 
 
 def check_objective(config: Config) -> None:
