@@ -124,9 +124,7 @@ class _Build:
       sides[True] = files.join(folder, token_store.VALIDATION)
     try:
       self._writers = {
-        held_out: SplitWriter(
-          path, self._made, f'{held_out}', state, settings.compression
-        )
+        held_out: SplitWriter(path, self._made, f'{held_out}', state, settings)
         for held_out, path in sides.items()
       }
     except ValueError as e:
@@ -157,12 +155,14 @@ class _Build:
     self._save(wanted)
     on_disk = self._on_disk()
     batches = encode.batches(self._parts, self._made)
-    for batch, ids in encode.encoded(batches, self._made, workers):
+    for batch, tokens in encode.encoded(
+      batches, self._made, workers, self._settings.sentences
+    ):
       for held_out, writer in self._writers.items():
         writer.add(
           [
             (found, piece.last, self._source_of(piece.part))
-            for piece, found in zip(batch, ids, strict=True)
+            for piece, found in zip(batch, tokens, strict=True)
             if piece.part.held_out == held_out
           ]
         )

@@ -15,7 +15,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tokenizers import saved, special
+from gpt_jax.data.tokenizers import located, saved, special
+from gpt_jax.data.tokenizers.located import Located
 from gpt_jax.spec import UsageError
 
 _VOCABULARY, _MERGES = 'vocabulary.json', 'merges.txt'
@@ -72,6 +73,15 @@ class Bpe:
     encoded = self._bpe.encode_batch_fast(flat, add_special_tokens=False)
     ids = iter([np.asarray(e.ids, np.int32) for e in encoded])
     return [np.concatenate([next(ids) for _ in group]) for group in segments]
+
+  def encode_located(self, texts: Sequence[str]) -> list[Located]:
+    segments = [list(_segments(text)) for text in texts]
+    flat = [segment for group in segments for segment in group]
+    encoded = self._bpe.encode_batch(flat, add_special_tokens=False)
+    found = iter([located.of(e.ids, e.offsets) for e in encoded])
+    return [
+      located.join([next(found) for _ in group], group) for group in segments
+    ]
 
   def decode(self, ids: Iterable[int]) -> str:
     unseen = {self.eos_id, *self.special.prompt_start}

@@ -11,7 +11,8 @@ import numpy as np
 import tokenizers
 
 from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import saved, special
+from gpt_jax.data.tokenizers import located, saved, special
+from gpt_jax.data.tokenizers.located import Located
 from gpt_jax.spec import UsageError
 
 # Ours: the folder of a saved tokenizer has a `tokenizer.json` of its own.
@@ -81,6 +82,14 @@ class HfTokenizer:
         found[i] = self._without_eos(texts[i])
     return found
 
+  def encode_located(self, texts: Sequence[str]) -> list[Located]:
+    found = self._locate(texts)
+    for i, (ids, _) in enumerate(found):
+      if self.eos_id in ids:
+        parts = self._spelled(texts[i])
+        found[i] = located.join(self._locate(parts), parts)
+    return found
+
   def decode(self, ids: Iterable[int]) -> str:
     kept = [int(i) for i in ids if i not in self._unseen]
     return self._made.decode(kept, skip_special_tokens=False)
@@ -125,12 +134,20 @@ class HfTokenizer:
     return [e.ids for e in encoded]
 
   def _without_eos(self, text: str) -> np.ndarray:
-    """Spells the name of the end of document, a piece of T5's kind."""
+    parts = self._encode(self._spelled(text))
+    return np.array([i for ids in parts for i in ids], np.int32)
+
+  def _spelled(self, text: str) -> list[str]:
+    """Parts the name of the end of document, where it is a piece as in T5."""
     first, *others = text.split(self._eos)
     parts = [first]
     for other in others:
       parts += [self._eos[:1], self._eos[1:], other]
-    return np.array([i for ids in self._encode(parts) for i in ids], np.int32)
+    return parts
+
+  def _locate(self, texts: Sequence[str]) -> list[Located]:
+    encoded = self._made.encode_batch(list(texts), add_special_tokens=False)
+    return [located.of(e.ids, e.offsets) for e in encoded]
 
 
 def hf_tokenizer(

@@ -12,7 +12,8 @@ import numpy as np
 import sentencepiece as spm
 
 from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import saved, special
+from gpt_jax.data.tokenizers import located, saved, special
+from gpt_jax.data.tokenizers.located import Located
 from gpt_jax.spec import UsageError
 
 MODEL = 'sentencepiece.model'
@@ -95,6 +96,22 @@ class SentencePiece:
       start += len(group)
     return joined
 
+  def encode_located(self, texts: Sequence[str]) -> list[Located]:
+    if not self._cuts:
+      return self._locate(list(texts))
+    found = []
+    for text in texts:
+      segments = list(self._segments(text))
+      parts = self._locate(segments)
+      if len(self._mark):
+        mark = Located(self._mark, np.ones(len(self._mark), np.int64))
+        parts = [
+          mark if segment == SPACE_MARK else part
+          for segment, part in zip(segments, parts, strict=True)
+        ]
+      found.append(located.join(parts, segments))
+    return found
+
   def decode(self, ids: Iterable[int]) -> str:
     unseen = {self.eos_id, *self.special.prompt_start}
     kept = [int(i) for i in ids if i not in unseen]
@@ -121,6 +138,12 @@ class SentencePiece:
   def _encode(self, texts: list[str]) -> list[np.ndarray]:
     # As arrays: lists of Python's integers would take a quarter of the time.
     return self._model.encode(texts, return_type='numpy', num_threads=1)
+
+  def _locate(self, texts: list[str]) -> list[Located]:
+    found = self._model.encode(
+      texts, return_type='offset_mapping', num_threads=1
+    )
+    return [located.of(entry['ids'], entry['offsets']) for entry in found]
 
   def _segments(self, text: str) -> Iterator[str]:
     """Parts a text; a real U+2581 becomes a segment of its own."""

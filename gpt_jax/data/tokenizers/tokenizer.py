@@ -13,6 +13,7 @@ from gpt_jax.data.sources.sources import Document
 from gpt_jax.data.tokenizers import saved, special
 from gpt_jax.data.tokenizers.bpe import Bpe, gpt1_bpe, gpt2_bpe
 from gpt_jax.data.tokenizers.hf import HfTokenizer, hf_tokenizer
+from gpt_jax.data.tokenizers.located import Located
 from gpt_jax.data.tokenizers.sentencepiece import (
   SentencePiece,
   sentencepiece_file,
@@ -20,6 +21,9 @@ from gpt_jax.data.tokenizers.sentencepiece import (
 from gpt_jax.data.tokenizers.special import Special
 from gpt_jax.data.tokenizers.training import sentencepiece
 from gpt_jax.spec import UsageError
+
+# From these code points on UTF-8 takes a byte more.
+_MORE_BYTES = (1 << 7, 1 << 11, 1 << 16)
 
 
 class Tokenizer(Protocol):
@@ -68,6 +72,10 @@ class Tokenizer(Protocol):
     On this thread alone if `in_threads`, else on all cores where the library
     can.
     """
+    ...
+
+  def encode_located(self, texts: Sequence[str]) -> list[Located]:
+    """Like `encode_batch`, and where in its text each token ends."""
     ...
 
   def encode_special(self, text: str) -> np.ndarray:
@@ -168,6 +176,15 @@ class Bytes:
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     return [self.encode(text) for text in texts]
 
+  def encode_located(self, texts: Sequence[str]) -> list[Located]:
+    found = []
+    for text in texts:
+      points = _code_points(text)
+      sizes = 1 + sum((points >= more).astype(int) for more in _MORE_BYTES)
+      stops = np.repeat(np.arange(1, len(text) + 1), sizes)
+      found.append(Located(self.encode(text), stops))
+    return found
+
   def encode_special(self, text: str) -> np.ndarray:
     return self.encode(text)
 
@@ -215,6 +232,11 @@ class Characters:
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     return [self.encode(text) for text in texts]
+
+  def encode_located(self, texts: Sequence[str]) -> list[Located]:
+    return [
+      Located(self.encode(text), np.arange(1, len(text) + 1)) for text in texts
+    ]
 
   def encode_special(self, text: str) -> np.ndarray:
     return self.encode(text)
