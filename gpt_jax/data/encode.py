@@ -119,16 +119,14 @@ def encode_texts(
 ) -> list[Encoded]:
   """The tokens of some pieces, given as their texts and `Piece.last`."""
   split = sentences_lib.splitter(sentences)
-  plain = [text for text, _ in texts]
-  if split is None:
-    nowhere = np.empty(0, np.int64)
-    return [Encoded(ids, nowhere) for ids in made.encode_batch(plain)]
-  return [
-    Encoded(found.ids, sentences_lib.in_tokens(split, text, found, last))
-    for found, (text, last) in zip(
-      made.encode_located(plain), texts, strict=True
-    )
-  ]
+  found = []
+  all_ids = made.encode_batch([text for text, _ in texts])
+  for (text, last), ids in zip(texts, all_ids, strict=True):
+    ends = np.empty(0, np.int64)
+    if split:
+      ends = sentences_lib.in_tokens(split, text, made.offsets(text), last)
+    found.append(Encoded(ids, ends))
+  return found
 
 
 def _in_order(

@@ -19,7 +19,6 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.data.clean import sentences
-from gpt_jax.data.tokenizers.located import Located
 
 # A text to the characters after each sentence, the last of which is its end.
 Splitter = Callable[[str], Iterable[int]]
@@ -35,22 +34,27 @@ def splitter(text: str) -> Splitter | None:
 
 
 def in_tokens(
-  split: Splitter, text: str, found: Located, last: bool
+  split: Splitter, text: str, offsets: np.ndarray, last: bool
 ) -> np.ndarray:
   """After which tokens of a text its sentences end, before the document does.
 
   Args:
     split: finds the sentences.
     text: a document, or a piece of a long one.
-    found: its tokens.
+    offsets: of its tokens, int [N, 2]: see `Tokenizer.offsets`.
     last: whether the document ends with it.
 
   Returns:
     int64 [S], rising, more than 0.
   """
-  count = len(found.ids)
+  count = len(offsets)
+  starts, stops = offsets.astype(np.int64).T
+  # A token without a character, such as the first bytes of one that is spelled
+  # in several, ends where the next one does.
+  stops = np.where(starts == stops, len(text) + 1, stops)
+  stops = np.minimum.accumulate(stops[::-1])[::-1]
   inner = [stop for stop in split(text) if stop < len(text)]
-  ends = np.unique(np.searchsorted(found.stops, inner, side='right'))
+  ends = np.unique(np.searchsorted(stops, inner, side='right'))
   ends = ends[(ends > 0) & (ends < count)]
   # A piece that does not end a line was cut within a sentence: see `encode`.
   if count and text.endswith('\n') and not last:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.spec import UsageError
-from tests.support import located
 
 FILES = {
   'gpt2_bpe': ('gpt2/encoder.json', 'gpt2/vocab.bpe'),
@@ -33,7 +32,6 @@ def test_gpt2_gives_the_published_ids(build):
   # The name of the special token in a text is plain text.
   assert made.eos_id not in made.encode('<|endoftext|>')
   assert made.decode([15496, made.eos_id]) == 'Hello'
-  located.check(made, ["Hello World, it's \n naïve \U0001f600 as we are"] * 3)
 
 
 def test_gpt2_keeps_all_of_tiny_shakespeare(build, shared):
@@ -51,7 +49,6 @@ def test_gpt1_is_lower_case_words(build):
   assert made.decode(ids) == "hello world , it ' s naive"
   assert made.encode('\n').size == 0
   np.testing.assert_array_equal(made.encode('\U0001f600'), [0])
-  located.check(made, ["Hello World, it's \n naïve \U0001f600 as we are"] * 3)
 
 
 @pytest.mark.parametrize('kind', FILES)
