@@ -123,6 +123,10 @@ def get_config(arg: str = '') -> ConfigDict:
     rows='stream',
     # Compression of the token store: none, zstd(level=3).
     compression='none',
+    # Whether the store says where sentences end, for the rows that need it.
+    # terminal: after . ! ? and space, and at line ends. lines: one a line.
+    # Tokens are the same either way.
+    sentences='none',
     # Parallel tokenization workers; the result does not depend on their
     # number. Empty: one per core.
     workers=placeholder(int),

@@ -12,6 +12,7 @@ from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
+from gpt_jax.data.sentences import SPLITTERS
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
@@ -45,6 +46,7 @@ from gpt_jax.ranges import (
 from gpt_jax.spec import UsageError, shown
 
 CALL_STRINGS = {
+  'data.sentences': SPLITTERS,
   'model.input': INPUTS,
   'model.position': POSITIONS,
   'model.attention_scale': SCALES,
