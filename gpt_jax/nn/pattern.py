@@ -30,3 +30,8 @@ def period(attention: str, ffn: str) -> list[Layer]:
     Layer(patterns[i % len(patterns)], ffns[i % len(ffns)])
     for i in range(length)
   ]
+
+
+def is_causal(attention: str, ffn: str) -> bool:
+  """Whether no token sees a later one in any layer."""
+  return all(layer.attention.causal for layer in period(attention, ffn))

@@ -3,7 +3,14 @@
 """What `objective.name` may be."""
 
 from gpt_jax.objectives.causal import causal
-from gpt_jax.objectives.task import choice, classification, regression, target
+from gpt_jax.objectives.target import target
+from gpt_jax.objectives.task import (
+  choice,
+  classification,
+  regression,
+  spans,
+  tags,
+)
 
 # All but `causal` follow from the task of `finetune`.
 OBJECTIVES = {
@@ -11,5 +18,7 @@ OBJECTIVES = {
   'choice': choice,
   'classification': classification,
   'regression': regression,
+  'spans': spans,
+  'tags': tags,
   'target': target,
 }
