@@ -184,11 +184,16 @@ class Family(NamedTuple):
       parameters (causal masks, rotary frequencies): left out.
     token_types: whether `token_type_ids` are taken; without
       `token_types` in `model.input` they are looked up among the words.
-    positions: from the model and the attention mask [batch, time] (bool) to
-      position_ids, or None where these are simply 0, 1, 2, ...
+    positions: from the model, `input_ids`, the attention mask (bool) and
+      `position_ids`, all [batch, time], the latter None if not given, to our
+      positions, or None where these are simply 0, 1, 2, ...
     bare: whether exports of our own models leave the prefix out.
     rewritten: options that an export takes from `options`, even if the
       import's own mean the same here: not all releases read them alike.
+    heads: names of heads' tensors that are not those of `heads.py`: by head,
+      or by kind and head, `tokens/classifier`.
+    pair: the input that says whether two sentences belong together, and the
+      output that does.
     forward: computes all of `hf.forward`, from the model, the kind of heads,
       the parameters and the inputs that were given.
   """
@@ -201,9 +206,11 @@ class Family(NamedTuple):
   tensors: Callable[[Transformer], list[Tensor]]
   buffers: tuple[str, ...] = ()
   token_types: bool = False
-  positions: Callable[[Transformer, Any], Any] | None = None
+  positions: Callable[[Transformer, Any, Any, Any], Any] | None = None
   bare: bool = False
   rewritten: tuple[str, ...] = ()
+  heads: dict[str, str] = {}  # noqa: RUF012
+  pair: tuple[str, str] = ('next_sentence_label', 'seq_relationship_logits')
   forward: Callable[..., dict[str, Any]] | None = None
 
 

@@ -125,7 +125,7 @@ def slots(model: Imported) -> list[Slot]:
   """Every tensor of the file."""
   out = []
   family = model.family
-  of_heads = heads.tensors(model.origin.kind, family.prefix)
+  of_heads = heads.tensors(model.origin.kind, family)
   for tensor in [*family.tensors(model), *of_heads]:
     stack = _stack(model, tensor.paths[0]) if tensor.paths else None
     if stack is None:

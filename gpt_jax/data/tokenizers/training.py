@@ -21,7 +21,7 @@ from gpt_jax.ranges import Bytes, Count, Seed, number
 from gpt_jax.spec import UsageError
 
 _MODELS = ('unigram', 'bpe')
-_NORMALIZATIONS = ('identity', 'nfkc')
+_NORMALIZATIONS = ('identity', 'nfkc', 'nfkc_cf')
 
 
 def sentencepiece(
@@ -31,6 +31,7 @@ def sentencepiece(
   byte_fallback: bool = True,
   split_digits: bool = True,
   symbols: Sequence[str] = (),
+  special: Sequence[str] = (),
   character_coverage: Annotated[float, number(0.9, 1)] = 0.9999,
   sample_bytes: Bytes = 0,
   seed: Seed = 0,
@@ -39,15 +40,17 @@ def sentencepiece(
 
   Args:
     vocab_size: number of pieces, including 256 bytes, unknown, eos, newline,
-      tab and `symbols`.
+      tab, `symbols` and `special`.
     model: 'unigram' (Kudo, 2018) or 'bpe' (Sennrich et al., 2016).
     normalization: 'identity' (Chinchilla) or 'nfkc' (Gopher), which replaces
       characters by others that mean the same, as a ligature by its letters:
-      decoding gives these.
+      decoding gives these; or 'nfkc_cf' (ALBERT), which makes capitals small.
     byte_fallback: what has no piece is spelled in bytes of UTF-8 (PaLM); else
       it is the unknown piece, and lost.
     split_digits: each digit is a piece: '123.5' -> 1 2 3 . 5 (PaLM).
     symbols: texts that are always a piece of their own.
+    special: tokens that no text holds, as ['[CLS]', '[SEP]', '[MASK]', '[PAD]']
+      for an encoder (ALBERT).
     character_coverage: the fraction of the sample's characters that pieces are
       made of.
     sample_bytes: the training sample; 0: 1000 for each piece, at most 64 MB.
@@ -65,20 +68,21 @@ def sentencepiece(
   ):
     if value not in choices:
       raise fail(name, value, f'is none of {", ".join(choices)}')
-  if not isinstance(symbols, list | tuple) or not all(
-    isinstance(symbol, str) and symbol for symbol in symbols
-  ):
-    raise fail('symbols', symbols, "must be a list of texts, as ['<mask>']")
-  if len({*symbols}) < len(symbols):
-    raise fail('symbols', symbols, 'must differ')
-  for symbol in symbols:
-    if _RESERVED.search(symbol):
-      raise fail(
-        'symbols',
-        symbols,
-        f'holds {symbol!r}: newline and tab are symbols already, U+2581, '
-        'NUL, <unk>, <s>, </s> and <0x00> to <0xFF> cannot be',
-      )
+  for name, value in (('symbols', symbols), ('special', special)):
+    if not isinstance(value, list | tuple) or not all(
+      isinstance(symbol, str) and symbol for symbol in value
+    ):
+      raise fail(name, value, "must be a list of texts, as ['<mask>']")
+    if len({*symbols, *special}) < len(symbols) + len(special):
+      raise fail(name, value, 'must differ')
+    for symbol in value:
+      if _RESERVED.search(symbol):
+        raise fail(
+          name,
+          value,
+          f'holds {symbol!r}: newline and tab are symbols already, U+2581, '
+          'NUL, <unk>, <s>, </s> and <0x00> to <0xFF> cannot be',
+        )
   # As pieces write spaces; with real ones they would never be found.
   spaced = [symbol.replace(' ', SPACE_MARK) for symbol in symbols]
   options = {
@@ -90,6 +94,8 @@ def sentencepiece(
     'user_defined_symbols': ['\n', '\t', *spaced],
     'character_coverage': character_coverage,
   }
+  if special:
+    options['control_symbols'] = [*special]
   size = sample.size(vocab_size, sample_bytes)
 
   def train(documents: Iterable[Document]) -> SentencePiece:
