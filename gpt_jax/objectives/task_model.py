@@ -98,9 +98,10 @@ class TaskModel(NamedTuple):
     around: dict[str, Any] = {}
     if 'second' in batch:
       places = jnp.arange(L)[None]
-      around['mask_BL'] = places < batch['lengths'].reshape(B * C, 1)
-      if self._has_types:
-        second = places >= batch['second'].reshape(B * C, 1)
+      real = places < batch['lengths'].reshape(B * C, 1)
+      around['mask_BL'] = real
+      if self._has_types:  # 0 for padding, too
+        second = real & (places >= batch['second'].reshape(B * C, 1))
         around['token_types_BL'] = second.astype(jnp.int32)
     frozen = self.features is not None  # and its features are always the same
     result: Any = self.model.apply(
