@@ -22,7 +22,7 @@ def write(path: str, split: Split, found: Outputs) -> None:
   the most likely tokens are all right, and the loss of a token.
   """
   task, rows = split.task, split.rows
-  columns: dict[str, list] = {'index': [*range(len(split))]}
+  columns: dict[str, list] = {'index': [*range(split.num_examples)]}
   if task.kind == 'target':
     columns['exact_match'] = found.predictions.tolist()
     per_token = found.raw[:, 0] / found.raw[:, 1]

@@ -59,7 +59,8 @@ class Split(NamedTuple):
   class_weights: np.ndarray | None = None
   examples: Sequence[Example] = ()
 
-  def __len__(self) -> int:
+  @property
+  def num_examples(self) -> int:
     """How many examples; of spans one may be several rows."""
     return len(self.examples) or len(self.rows)
 
@@ -159,7 +160,7 @@ class TaskEvaluation:
     if found is None:
       return None
     values = {f'eval/validation/{n}': x for n, x in found.metrics.items()}
-    return values | {'eval/validation/examples': len(self._split)}
+    return values | {'eval/validation/examples': self._split.num_examples}
 
   def summary(self, values: dict[str, float]) -> str:
     """A line for people."""

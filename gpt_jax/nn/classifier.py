@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from gpt_jax.nn.dense import Dense, parameter
 from gpt_jax.nn.init import Initializer
+from gpt_jax.nn.pooler import Pooler
 
 
 class Classifier(nn.Module):
@@ -55,8 +56,7 @@ class FirstToken(nn.Module):
     """[S, L, D] to [S, K]."""
     x_SD = states_SLD[:, 0].astype(jnp.float32)
     if self.pooled:
-      width = x_SD.shape[-1]
-      x_SD = jnp.tanh(_dense('pooler', width, self.initializer)(x_SD))
+      x_SD = Pooler(self.initializer, jnp.float32, name='pooler')(x_SD)
     x_SD = _dropped(self, self.dropout, x_SD)
     return _dense('classifier', self.num_outputs, self.initializer)(x_SD)
 

@@ -2,22 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Next-token prediction of a part of each row: fine-tuning on pairs."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.base import Batch, Objective, Params
+from gpt_jax.objectives.base import Batch, Declared, Needs, Objective, Params
 from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.cross_entropy import CHUNK_LOGITS
 
 
-def target(
-  length: int, z_loss: float = 0.0
-) -> Callable[[Transformer], Objective]:
+def target(length: int, z_loss: float = 0.0) -> Declared:
   """Next-token prediction where the weights of a batch say so.
 
   Args:
@@ -25,8 +23,8 @@ def target(
     z_loss: as of `causal`.
   """
 
-  def build(model: Transformer) -> Objective:
-    whole = causal(z_loss)(model)
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    whole = causal(z_loss)(model, tokenizer)
 
     def outputs(params: Params, batch: Batch) -> jax.Array:
       variables = {'params': params}
@@ -53,9 +51,9 @@ def target(
       'targets': zeros,
       'weights': zeros.astype(np.float32),
     }
-    return whole._replace(example=example, outputs=outputs)
+    return whole._replace(make_batch=None, example=example, outputs=outputs)
 
-  return build
+  return Declared(Needs(rows=()), build)
 
 
 def _nll(logits: jax.Array, labels: jax.Array) -> jax.Array:

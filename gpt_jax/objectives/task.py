@@ -14,7 +14,6 @@ over the examples, L1 over the tokens of a sequence and then over sequences.
 Summed over tokens, L1 would outweigh L2 a hundred times.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -22,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import heads
-from gpt_jax.objectives.base import Objective
+from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.features import FEATURES, Features
 from gpt_jax.objectives.heads import Head
 from gpt_jax.objectives.task_model import Score, TaskModel
@@ -42,7 +42,7 @@ def classification(
   dropout: float = 0.1,
   read: str = 'extract',
   features: str = '',
-) -> Callable[[Transformer], Objective]:
+) -> Declared:
   """A class for each example.
 
   Args:
@@ -65,7 +65,7 @@ def regression(
   dropout: float = 0.1,
   read: str = 'extract',
   features: str = '',
-) -> Callable[[Transformer], Objective]:
+) -> Declared:
   """A score for each example: L2 is the squared error; see above."""
   task = _Options(1, length, sequences, auxiliary, dropout)
   return _task(task, read, features, _squared_error)
@@ -78,15 +78,13 @@ def choice(
   dropout: float = 0.1,
   read: str = 'extract',
   features: str = '',
-) -> Callable[[Transformer], Objective]:
+) -> Declared:
   """One of several sequences: a softmax over their scores h W_y."""
   task = _Options(0, length, answers, auxiliary, dropout)
   return _task(task, read, features, _cross_entropy)
 
 
-def spans(
-  length: int, features: str = ''
-) -> Callable[[Transformer], Objective]:
+def spans(length: int, features: str = '') -> Declared:
   """The first and the last token of an answer: the mean of both losses."""
   task = _Options(2, length, 1, 0.0, 0.0)
   return _task(task, 'spans', features, _ends)
@@ -94,7 +92,7 @@ def spans(
 
 def tags(
   num_labels: int, length: int, dropout: float = 0.1, features: str = ''
-) -> Callable[[Transformer], Objective]:
+) -> Declared:
   """A class for each token whose label is not negative."""
   task = _Options(num_labels, length, 1, 0.0, dropout)
   return _task(task, 'tokens', features, _of_tokens)
@@ -110,9 +108,7 @@ class _Options(NamedTuple):
   dropout: float
 
 
-def _task(
-  task: _Options, read: str, features: str, score: Score
-) -> Callable[[Transformer], Objective]:
+def _task(task: _Options, read: str, features: str, score: Score) -> Declared:
   if task.auxiliary < 0 or not 0 <= task.dropout < 1:
     raise UsageError(
       f'finetune: auxiliary={task.auxiliary} must not be negative, and dropout='
@@ -122,7 +118,8 @@ def _task(
   if features:
     mixed = spec.build('finetune.features', features, FEATURES)
 
-  def build(model: Transformer) -> Objective:
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    del tokenizer
     if task.auxiliary and spec.build('model.output', model.output, OUTPUTS).own:
       raise UsageError(
         f'finetune.auxiliary={task.auxiliary}: model.output={model.output!r} '
@@ -133,14 +130,15 @@ def _task(
       model, head, mixed, task.auxiliary, score, score is _of_tokens
     )
     return Objective(
-      make_batch=lambda rows: {'inputs': rows},
+      make_batch=None,
       init=found.init,
       loss=found.loss,
       example=_example(model, task, score),
       outputs=found.outputs,
     )
 
-  return build
+  attention = {'extract': 'causal', 'first': 'bidirectional'}.get(read, 'any')
+  return Declared(Needs(attention=attention, rows=()), build)
 
 
 def _head(

@@ -14,7 +14,7 @@ from gpt_jax.nn.classifier import WeightedSum
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import features as features_lib
-from gpt_jax.objectives.base import Batch, Loss, Params
+from gpt_jax.objectives.base import Batch, Loss, Mean, Params
 from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
 from gpt_jax.objectives.features import Features
@@ -141,7 +141,7 @@ class TaskModel(NamedTuple):
     if self.auxiliary and key is not None:
       lm = self._language_model(params, batch, scores.hidden_SLD)
       penalty = self.auxiliary * lm
-      metrics = {'objective/lm_loss': lm}
+      metrics = {'objective/lm_loss': Mean(lm, weight)}
     routers = moe.layer_stats(scores.sown.get('router', {}))
     # Reports leave the auxiliary loss out: their loss is that of the task.
     return add_routers(
