@@ -18,9 +18,7 @@ def test_scores_are_learned_in_units_of_their_deviation():
   scale = Scale.of(labels)
   assert scale.mean == 2.5
   of = type('Task', (), {'kind': 'regression', 'metrics': ('pearson',)})()
-  rows = type(
-    'Rows', (), {'labels': labels, 'inputs': labels, 'lengths': labels}
-  )
+  rows = Rows(labels, labels, labels, 0)
   split = Split(of, rows, scale=scale)
   learned = split.batch(np.arange(4))['labels']
   np.testing.assert_allclose(learned.mean(), 0, atol=1e-6)
