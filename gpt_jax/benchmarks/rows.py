@@ -16,7 +16,7 @@ import numpy as np
 
 from gpt_jax.benchmarks.train import random_manifest
 from gpt_jax.config import Config
-from gpt_jax.data import files, pipeline
+from gpt_jax.data import files, pipeline, taken
 from gpt_jax.data import store as token_store
 from gpt_jax.data.array_writer import ArrayWriter
 from gpt_jax.data.store import TokenStore
@@ -89,11 +89,10 @@ def _write(folder: str, compression: str) -> tuple[tuple, int]:
 def _batches(store: TokenStore, length: int, steps: int):
   return pipeline.batches(
     store,
-    length=length,
     seed=0,
     start=0,
     stop=steps + 1,
-    rows=lambda step: (step * ROWS, ROWS),
+    rows=taken.even(ROWS, length),
     make_batch=causal.make_batch,
   )
 

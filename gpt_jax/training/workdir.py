@@ -123,8 +123,9 @@ def check_same_run(config: Config, workdir: str) -> None:
   # Weights may change from a token on that was not reached.
   logged = max((line['step'] for line in metrics.read(workdir)), default=0)
   done = max(logged, newest.step if newest else 0)
-  rows = known_skips(workdir).shifted(config_lib.ramp(old).batch)
-  tokens = rows(done)[0] * old.model.context_length
+  order = config_lib.order(config_lib.ramp(old))
+  taken = known_skips(workdir).shifted(order)(done)
+  tokens = taken.index * taken.length
   if mixture.extends(old.data.source, new.data.source, tokens):
     new.data.source = old.data.source
   changed = config_lib.differences(old, new)
