@@ -13,6 +13,7 @@ from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import speculative
 from gpt_jax.decoding.speculative import Draft
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -37,14 +38,14 @@ def load(workdir: str) -> Trained:
     UsageError: there is none, or the model is no causal decoder, as an import
       may be.
   """
-  config = read_config(workdir)
-  try:
-    config_lib.check_objective(config)
-  except UsageError as e:
+  model = read_config(workdir).model
+  if model.num_encoder_layers or not is_causal(model.attention, model.ffn):
     raise UsageError(
-      f'--workdir={workdir}: holds a model that this command has no text for '
-      f'({e}); use gpt_jax.hf.forward or gpt_jax.decoding.sample'
-    ) from e
+      f'--workdir={workdir}: holds no decoder (model.attention='
+      f'{model.attention!r}, model.num_encoder_layers='
+      f'{model.num_encoder_layers}), which is what continues a text; give '
+      'another'
+    )
   parts, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   return Trained(parts, state, tokenizer)
