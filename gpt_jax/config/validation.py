@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import defaults, log_trackers
+from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
@@ -21,6 +22,7 @@ from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
+from gpt_jax.nn.sharing import SHARES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import choices as objectives
@@ -53,6 +55,7 @@ CALL_STRINGS = {
   'model.block': BLOCKS,
   'model.dropout': DROPOUTS,
   'model.init_weights': INITS,
+  'model.share': SHARES,
   'objective.name': objectives.OBJECTIVES,
   'optim.name': OPTIMIZERS,
   'optim.precision': PRECISIONS,
@@ -212,21 +215,9 @@ def validate(config: Config) -> None:
       f'model.num_heads={model.num_heads}: does not divide by '
       f'model.num_kv_heads={model.num_kv_heads}'
     )
+  check_depths(config)
   layers = period(model.attention, model.ffn)
-  if model.num_layers % len(layers):
-    raise UsageError(
-      f'model.num_layers={model.num_layers}: does not divide by the '
-      f'{len(layers)} layers after which model.attention={model.attention!r} '
-      f'and model.ffn={model.ffn!r} repeat'
-    )
-  encoder_ffn = model.encoder_ffn or model.ffn
-  encoder = period('bidirectional', encoder_ffn)
-  if model.num_encoder_layers % len(encoder):
-    raise UsageError(
-      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
-      f'by the {len(encoder)} layers after which {encoder_ffn!r} repeats; set '
-      'model.encoder_ffn'
-    )
+  encoder = period('bidirectional', model.encoder_ffn or model.ffn)
   routers = [layer.ffn.router for layer in layers + encoder if layer.ffn.router]
   if len({router.num_experts for router in routers}) > 1:
     raise UsageError(

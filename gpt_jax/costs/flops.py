@@ -67,8 +67,8 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
   """
   model = config.model
   stacks = {
-    'decoder': period(model.attention, model.ffn),
-    'encoder': period('bidirectional', model.encoder_ffn or model.ffn),
+    name: period(attention, ffn, model.share)
+    for name, (_, attention, ffn) in _stacks(config).items()
   }
   counts = {}
   for name, shape in parameter_table(params).items():
@@ -80,22 +80,44 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
 
 
 def matmul_parameters(config: Config, params: Any) -> int:
-  """Active parameters in matrix products.
+  """Active parameters in matrix products, as often as a token meets them.
 
-  Kernels, including routers', and the output embedding; of experts only those
-  that a token uses. Embedding lookups, positions, biases and norm scales are no
-  matrix products, and Transformer-XL's relative-position kernel multiplies
-  distances, once for all rows.
+  What layers share counts in each of them. Kernels, including routers', and
+  the output embedding; of experts only those that a token uses. Embedding
+  lookups, positions, biases and norm scales are no matrix products, and
+  Transformer-XL's relative-position kernel multiplies distances, once for all
+  rows.
   """
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
+  active, uses = active_parameters(config, params), _uses(config, params)
   return sum(
-    count
-    for name, count in active_parameters(config, params).items()
+    count * uses[name]
+    for name, count in active.items()
     # An adaptive embedding has `kernel_0`, `embedding_0`, ...
     if ('/kernel' in name and '/relative/' not in name)
     or name.startswith(f'{head}/embedding')
   )
+
+
+def _uses(config: Config, params: Any) -> dict[str, int]:
+  """How many layers use each entry of a parameter; 1 outside of layers."""
+  stacks, uses = _stacks(config), {}
+  for name, shape in parameter_table(params).items():
+    stack, *inside = name.split('/')
+    uses[name] = 1
+    if stack in stacks and inside[0] == 'periods':
+      number, attention, ffn = stacks[stack]
+      size = len(period(attention, ffn, config.model.share))
+      uses[name] = number // size // shape[0]
+  return uses
+
+
+def _stacks(config: Config) -> dict[str, tuple[int, str, str]]:
+  """Of each stack the number of layers, their attention and their ffn."""
+  m = config.model
+  encoder = m.num_encoder_layers, 'bidirectional', m.encoder_ffn or m.ffn
+  return {'decoder': (m.num_layers, m.attention, m.ffn), 'encoder': encoder}
 
 
 def per_token(config: Config, params: Any) -> int:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.nn import lowest_layers as layers
-from gpt_jax.nn.pattern import period
 from gpt_jax.objectives.base import Objective
 
 
@@ -22,12 +21,12 @@ class Frozen:
 
   def __init__(self, model: Any, *, num_layers: int, num_rows: int):
     """The lowest `num_layers` layers, `num_rows` rows of the token table."""
-    self._period = len(period(model.attention, model.ffn))
-    self._num_layers, self._num_rows = num_layers, num_rows
+    self._model, self._num_layers = model, num_layers
+    self._num_rows = num_rows
 
   def masks(self, params: Any) -> Any:
     """True where a parameter stays."""
-    inside = layers.lowest(params, self._num_layers, self._period)
+    inside = layers.lowest(params, self._num_layers, self._model)
     return layers.rows_before(params, inside, self._num_rows)
 
   def objective(self, objective: Objective) -> Objective:
