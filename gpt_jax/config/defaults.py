@@ -123,6 +123,10 @@ def get_config(arg: str = '') -> ConfigDict:
     rows='stream',
     # Compression of the token store: none, zstd(level=3).
     compression='none',
+    # Whether the store says where sentences end, for the rows that need it.
+    # terminal: after . ! ? and space, and at line ends. lines: one a line.
+    # Tokens are the same either way.
+    sentences='none',
     # Parallel tokenization workers; the result does not depend on their
     # number. Empty: one per core.
     workers=placeholder(int),
@@ -167,10 +171,12 @@ def get_config(arg: str = '') -> ConfigDict:
   )
 
   config.batch = dict(
-    # Rows of context_length tokens per optimizer step: a number, or a ramp:
-    # ramp(0:512, 50k_steps:1024, 390B_tokens:2048),
+    # Rows per optimizer step: a number, or a ramp:
+    # ramp(0:512, 50k_steps:1024, 390B_tokens:2048), ramp(256, 50%:512),
     # linear_ramp(start=16, stop=256, over='4B_tokens', stages=9).
     size=number_or_text(512),
+    # Tokens in a row, in stages as a ramp has them: stages(128, 90%:512).
+    length=placeholder(str),  # empty: context_length, which none exceeds
     # Rows per micro-batch, summed over all devices. Gradients accumulate over
     # micro-batches; smaller ones need less memory. Empty or 0: one batch.
     micro_rows=placeholder(int),

@@ -12,6 +12,7 @@ from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
+from gpt_jax.data.sentences import SPLITTERS
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
@@ -45,6 +46,7 @@ from gpt_jax.ranges import (
 from gpt_jax.spec import UsageError, shown
 
 CALL_STRINGS = {
+  'data.sentences': SPLITTERS,
   'model.input': INPUTS,
   'model.position': POSITIONS,
   'model.attention_scale': SCALES,
@@ -201,10 +203,10 @@ def validate(config: Config) -> None:
       )
   sharding.parse_rules(config.mesh.rules)
   model, micro_rows = config.model, config.batch.micro_rows
-  stages = ramp(config).stages
+  run = ramp(config)
   schedule(config)
   check_sizes(config)
-  for stage in stages:
+  for stage in run.stages:
     if stage.rows % (micro_rows or 1):
       raise UsageError(
         f'{stage_name(config, stage.rows)} does not divide by '
@@ -224,13 +226,12 @@ def validate(config: Config) -> None:
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
       'reported together; give all the same'
     )
-  rows = [(True, micro_rows or stage.rows) for stage in stages]
-  rows.append((False, config.eval.rows))
+  shapes = [(True, micro_rows or s.rows, s.length) for s in run.stages]
+  shapes.append((False, config.eval.rows, run.longest))
   for router in {*routers}:
-    for training, number in rows:
+    for training, *shape in shapes:
       if router.limited(training):
-        tokens = router.group_of(number, model.context_length)
-        router.capacity_of(tokens, training)
+        router.capacity_of(router.group_of(*shape), training)
 
 
 def check_objective(config: Config) -> None:

@@ -120,35 +120,37 @@ def _stacks(config: Config) -> dict[str, tuple[int, str, str]]:
   return {'decoder': (m.num_layers, m.attention, m.ffn), 'encoder': encoder}
 
 
-def per_token(config: Config, params: Any) -> int:
+def per_token(config: Config, params: Any, length: int | None = None) -> int:
   """Training FLOPs per token, forward and backward: see `FORMULA`.
 
   Attention is counted as PaLM counts it: each token as if it saw as much as the
-  token of its row that sees most. With full attention that is the context, with
-  local(window=w) the w tokens of the window, with strided and fixed the most
-  that the pattern shows. A row is taken for one document: where rows are packed
-  and masked by document, tokens see less.
+  token of its row that sees most. With full attention that is the row, `length`
+  tokens (empty: the context), with local(window=w) the w tokens of the window,
+  with strided and fixed the most that the pattern shows. A row is taken for one
+  document: where rows are packed and masked by document, tokens see less.
 
   In an encoder-decoder it is a token of the input together with one of the
-  output, where both are `context_length` long; each of the decoder's layers
+  output, where both are as long as a row; each of the decoder's layers
   attends twice, to its own tokens and to the encoder's.
   """
-  attended = _attended(config, lambda seen: int(seen.max()))
+  attended = _attended(config, lambda seen: int(seen.max()), length)
   return 6 * matmul_parameters(config, params) + round(12 * attended)
 
 
-def per_token_causal(config: Config, params: Any) -> int:
+def per_token_causal(
+  config: Config, params: Any, length: int | None = None
+) -> int:
   """With what the mask shows the mean token of a row: see `FORMULA_CAUSAL`.
 
   An encoder's layers, and the decoder's attention to the encoder, show all:
   they count as in `per_token`.
   """
-  attended = _attended(config, lambda seen: float(seen.mean()))
+  attended = _attended(config, lambda seen: float(seen.mean()), length)
   return 6 * matmul_parameters(config, params) + round(12 * attended)
 
 
 def _attended(
-  config: Config, span: Callable[[np.ndarray], float]
+  config: Config, span: Callable[[np.ndarray], float], length: int | None
 ) -> int | float:
   """The sum over the layers of heads * head size * `span`.
 
@@ -157,9 +159,10 @@ def _attended(
   Args:
     config: resolved.
     span: from how many keys each query of a row sees to the number that counts.
+    length: of a row; empty: the context.
   """
   model = config.model
-  length = model.context_length
+  length = int(length or model.context_length)
   layers = period(model.attention, model.ffn)
   spans = [span(layer.attention.num_visible(length)) for layer in layers]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))

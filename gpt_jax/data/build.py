@@ -125,9 +125,7 @@ class _Build:
       sides[True] = files.join(folder, token_store.VALIDATION)
     try:
       self._writers = {
-        held_out: SplitWriter(
-          path, self._made, f'{held_out}', state, settings.compression
-        )
+        held_out: SplitWriter(path, self._made, f'{held_out}', state, settings)
         for held_out, path in sides.items()
       }
     except ValueError as e:
@@ -158,8 +156,8 @@ class _Build:
     self._save(wanted)
     on_disk = self._on_disk()
     batches = encode.batches(self._parts, self._made)
-    for number, (batch, ids) in enumerate(
-      encode.encoded(batches, self._made, workers)
+    for number, (batch, tokens) in enumerate(
+      encode.encoded(batches, self._made, workers, self._settings.sentences)
     ):
       if not number:
         self._warn_of_losses(batch[0].text)
@@ -167,7 +165,7 @@ class _Build:
         writer.add(
           [
             (found, piece.last, self._source_of(piece.part))
-            for piece, found in zip(batch, ids, strict=True)
+            for piece, found in zip(batch, tokens, strict=True)
             if piece.part.held_out == held_out
           ]
         )

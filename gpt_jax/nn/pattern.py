@@ -37,3 +37,8 @@ def period(attention: str, ffn: str, share: str = 'none') -> list[Layer]:
 def sharing(share: str) -> Sharing:
   """What `model.share` names."""
   return spec.build('model.share', share, SHARES)
+
+
+def is_causal(attention: str, ffn: str) -> bool:
+  """Whether no token sees a later one in any layer."""
+  return all(layer.attention.causal for layer in period(attention, ffn))
