@@ -23,12 +23,6 @@ SEED = 5
 
 
 @pytest.fixture
-def windows(source, numbers):
-  """Rows of the run with the token before each."""
-  rows, _ = source.read(numbers)
-  return np.column_stack([rows.before, rows.tokens])
-
-
 def store(corpus, make_config):
   config = make_config(holdout='tail(fraction=0.3)')
   return prepare.ensure(config, 'D')
@@ -38,6 +32,12 @@ def store(corpus, make_config):
 def either_store(request, store):
   """The same store on disk and in memory."""
   return TokenStore.open(store.folder, in_memory_bytes=request.param)
+
+
+def windows(source, numbers):
+  """Rows of the run with the token before each."""
+  rows, _ = source.read(numbers)
+  return np.column_stack([rows.before, rows.tokens])
 
 
 def five(step):
