@@ -95,6 +95,7 @@ class Rows:
   """Stands for a store of so many rows."""
 
   folder, mixture, rows = '', (), 'stream'
+  parts = TokenStore.parts
 
   def __init__(self, num_rows):
     self._num_rows = num_rows
