@@ -31,6 +31,7 @@ from gpt_jax.data.holdout import Part, Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.sources.source import Document
 from gpt_jax.data.split_writer import Settings, SplitWriter, as_bytes
+from gpt_jax.data.tokenizers import report as tokenizer_report
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.data.unfinished import StartOver
@@ -155,9 +156,11 @@ class _Build:
     self._save(wanted)
     on_disk = self._on_disk()
     batches = encode.batches(self._parts, self._made)
-    for batch, tokens in encode.encoded(
-      batches, self._made, workers, self._settings.sentences
+    for number, (batch, tokens) in enumerate(
+      encode.encoded(batches, self._made, workers, self._settings.sentences)
     ):
+      if not number:
+        self._warn_of_losses(batch[0].text)
       for held_out, writer in self._writers.items():
         writer.add(
           [
@@ -208,6 +211,10 @@ class _Build:
         '' if self._duplicates.exact else 'about ',
         *(count, done[True].num_documents),
       )
+
+  def _warn_of_losses(self, text: str):
+    if change := tokenizer_report.change(self._made, text):
+      log.warning('%s %s', self._settings.tokenizer, change)
 
   def _add_to_digest(self, part: Part) -> int:
     found, size = digest.of_part(part)

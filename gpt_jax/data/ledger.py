@@ -7,13 +7,14 @@ store is one or two ranges of tokens, and the ends of documents and sentences
 say whose tokens these are: see `pipeline`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from gpt_jax.data import pipeline, row_makers
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import TakenAt
 
 
 class Span(NamedTuple):
@@ -53,27 +54,27 @@ class Step(NamedTuple):
 def steps(
   store: TokenStore,
   *,
-  length: int,
   seed: int,
   start: int,
   stop: int,
-  rows: Callable[[int], tuple[int, int]],
+  rows: TakenAt,
 ) -> Iterator[Step]:
   """Yields what the steps [start, stop), from 0, consume over all hosts.
 
   The arguments are those of `pipeline.batches`.
   """
-  source = pipeline.RowSource(store, length=length, seed=seed)
+  sources = pipeline.sources(store, seed=seed)
   ends = store.document_ends
   sentence_ends = None
   if row_makers.of_sentences(store.rows):
     sentence_ends = store.sentence_ends
   for step in range(start, stop):
-    offset, count = rows(step)
-    numbers = range(offset, offset + count)
+    taken = rows(step)
+    source = sources(taken.length)
+    places, keys = source.places(taken)
     found = []
     for number, place, texts in zip(
-      numbers, source.places(numbers)[0], source.texts(numbers), strict=True
+      taken.numbers, places, source.texts(places, keys), strict=True
     ):
       both = [spans(ends, r.start, r.stop) for r in texts.ranges]
       found.append(

@@ -6,11 +6,13 @@ Which rows a token store has, and which tokens each of them has, say the makers
 of `row_makers`, which know a row by its number. Row i of the run is the row at
 place i of a permutation of all rows, another one in each epoch. Batch s is the
 rows of the run from `offset(s)` on, so nothing needs to be iterated, and
-nothing depends on the number of hosts. Of a mixture, see `mixture`.
+nothing depends on the number of hosts. Where a run has rows of several lengths,
+each length has rows and an order of its own. Of a mixture, see `mixture`.
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+import functools
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import grain
 import numpy as np
@@ -20,6 +22,7 @@ from gpt_jax.data.mixture_order import Order, Place
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.data.texts import Texts
 from gpt_jax.spec import UsageError
 
@@ -70,20 +73,20 @@ class RowSource:
       return self._mixture.place(index)
     return Place('', index // self.rows_per_epoch, self._order[index])
 
-  def places(self, indices: Iterable[int]) -> tuple[list[Place], Keys]:
+  def places(self, taken: Taken) -> tuple[list[Place], Keys]:
     """Where rows of the run are, and what their random choices follow from."""
-    numbers = np.fromiter(indices, np.int64)
-    places = [self.place(number) for number in numbers.tolist()]
+    places = [self.place(index) for index in taken.indices]
+    numbers = np.array(taken.numbers, np.int64)
     rows = np.array([place.row for place in places], np.int64)
     epochs = np.array([place.epoch for place in places], np.int64)
     return places, Keys(self._seed, numbers, rows, epochs)
 
-  def texts(self, indices: Iterable[int]) -> list[Texts]:
-    """Returns the tokens of the store that rows of the run have.
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """Returns the tokens of the store that rows have; see `places`.
 
     In rows that are cut out of a stream the first is an input only.
     """
-    return self._maker.texts(*self.places(indices))
+    return self._maker.texts(places, keys)
 
   def row_numbers(self, indices: Iterable[int]) -> np.ndarray:
     """Returns which row of its source is row i of the run, for each i."""
@@ -97,14 +100,21 @@ class RowSource:
       **{f'epochs/{name}': value for name, value in parts.items()},
     }
 
-  def read(self, indices: Iterable[int]) -> tuple[Rows, Keys]:
+  def read(self, taken: Taken) -> tuple[Rows, Keys]:
     """Returns rows of the run, and what their random choices follow from."""
-    places, keys = self.places(indices)
+    places, keys = self.places(taken)
     return self._maker.read(places, keys), keys
 
-  def batch(self, indices: Iterable[int], make_batch: MakeBatch) -> Batch:
+  def batch(self, taken: Taken, make_batch: MakeBatch) -> Batch:
     """Returns rows of the run as the arrays of a batch."""
-    return make_batch(*self.read(indices))
+    return make_batch(*self.read(taken))
+
+
+def sources(store: TokenStore, *, seed: int) -> Callable[[int], RowSource]:
+  """The rows of a run by their length, each made when it is first asked for."""
+  return functools.cache(
+    lambda length: RowSource(store, length=length, seed=seed)
+  )
 
 
 def all_rows(count: int) -> slice:
@@ -115,11 +125,10 @@ def all_rows(count: int) -> slice:
 def batches(
   store: TokenStore,
   *,
-  length: int,
   seed: int,
   start: int,
   stop: int,
-  rows: Callable[[int], tuple[int, int]],
+  rows: TakenAt,
   make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
 ) -> Generator[Batch]:
@@ -130,23 +139,23 @@ def batches(
 
   Args:
     store: the train split.
-    length: targets in a row.
     seed: of the order.
     start: the first step.
     stop: after the last step.
-    rows: step -> (offset, count), the rows of the run that make its batch.
+    rows: step -> the rows of the run that make its batch.
     make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
 
   Raises:
     UsageError: at once, if the store is shorter than one row.
   """
-  source = RowSource(store, length=length, seed=seed)
+  of_length = sources(store, seed=seed)
+  if start < stop:
+    of_length(rows(start).length)
 
   def batch(step: int) -> Batch:
-    offset, count = rows(step)
-    numbers = range(offset, offset + count)[host_rows(count)]
-    return source.batch(numbers, make_batch)
+    taken = rows(step).share(host_rows)
+    return of_length(taken.length).batch(taken, make_batch)
 
   return prefetch(batch, start, stop, ahead=not store.in_memory)
 

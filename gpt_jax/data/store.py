@@ -48,16 +48,12 @@ _T = TypeVar('_T')
 class TokenStore:
   """One split of a prepared corpus, open for reading."""
 
-  def __init__(
-    self, folder: str, contents: Manifest, tokens, ends, sentence_ends=None
-  ):
-    """Use `open`; the arrays are in memory or on disk."""
+  def __init__(self, folder: str, contents: Manifest, arrays: dict[str, Any]):
+    """Use `open`; `arrays` are in memory or on disk."""
     self.folder = folder
     self.manifest = contents
-    self._tokens = tokens
-    self._ends = {DOCUMENT_ENDS: ends}
-    if sentence_ends is not None:
-      self._ends[SENTENCE_ENDS] = sentence_ends
+    self._tokens = arrays[TOKENS]
+    self._ends = {name: arrays[name] for name in arrays if name != TOKENS}
     self.mixture: list[Phase] = []
     self.rows = 'stream'
     self._corpus = self
@@ -88,14 +84,14 @@ class TokenStore:
       SENTENCE_ENDS: contents.num_sentences,
     }
     size += 8 * (contents.num_documents + contents.num_sentences)
-    arrays = []
+    arrays = {}
     for name in _arrays(contents):
       dtype = contents.dtype if name == TOKENS else 'int64'
       array = _open(folder, name, dtype, lengths[name])
       if size <= in_memory_bytes:
         array = _load(folder, name, array, getattr(contents, f'{name}_crc32'))
-      arrays.append(array)
-    return cls(folder, contents, *arrays)
+      arrays[name] = array
+    return cls(folder, contents, arrays)
 
   @property
   def in_memory(self) -> bool:

@@ -15,6 +15,7 @@ from gpt_jax.hf.mixtral import MIXTRAL
 from gpt_jax.hf.olmo2 import OLMO2
 from gpt_jax.hf.openai_gpt import OPENAI_GPT
 from gpt_jax.hf.qwen3 import QWEN3
+from gpt_jax.hf.roberta import ROBERTA
 from gpt_jax.hf.switch_transformers import SWITCH_TRANSFORMERS
 from gpt_jax.hf.t5 import T5
 from gpt_jax.hf.transfo_xl import TRANSFO_XL
@@ -37,6 +38,7 @@ FAMILIES: dict[str, Family] = {
     GEMMA3_TEXT,
     FALCON,
     BERT,
+    ROBERTA,
     T5,
     SWITCH_TRANSFORMERS,
     TRANSFO_XL,

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_jax.data import ledger, packing, pipeline, prepare, row_makers
+from gpt_jax.data import (
+  ledger,
+  packing,
+  pipeline,
+  prepare,
+  row_makers,
+  taken,
+)
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import phases
 from gpt_jax.data.rows import Keys
@@ -44,8 +51,7 @@ def make_store(sizes, parts=None):
       document_ends_crc32=[],
       parts=parts or {},
     ),
-    tokens.astype(np.uint16),
-    ends,
+    {'tokens': tokens.astype(np.uint16), 'document_ends': ends},
   )
   return store.ordered('stdlib', 'documents')
 
@@ -144,16 +150,13 @@ def test_every_host_and_epoch_has_its_rows():
   count = row_makers.load(store, length).num_rows
   source = pipeline.RowSource(store, length=length, seed=3)
   for epoch in range(2):
-    rows = source.batch(
-      range(epoch * count, (epoch + 1) * count), causal.make_batch
-    )
+    rows = source.batch(taken.even(count, length)(epoch), causal.make_batch)
     found = rows['targets'][rows['weights'] > 0]
     everything = store.tokens(0, len(store))
     np.testing.assert_array_equal(np.sort(found), np.sort(everything))
   (step,) = ledger.steps(
     *(store,),
-    **dict(length=length, seed=3, start=0, stop=1),
-    rows=lambda step: (0, count),
+    **dict(seed=3, start=0, stop=1, rows=taken.even(count, length)),
   )
   seen = sorted(
     (s.document, s.start, s.stop) for r in step.rows for s in r.spans
@@ -202,8 +205,9 @@ def shares_of_tokens(source, phase, first, stop):
   """The share of the targets that each source has in rows of the run."""
   sizes = dict.fromkeys(phase, 0)
   for i in range(first, stop):
-    ((tokens,), _) = source.texts([i])[0]
-    sizes[source.place(i).source] += len(tokens)
+    places, keys = source.places(taken.Taken(i, 1, 0, i))
+    ((tokens,), _) = source.texts(places, keys)[0]
+    sizes[places[0].source] += len(tokens)
   return {n: size / sum(sizes.values()) for n, size in sizes.items()}
 
 

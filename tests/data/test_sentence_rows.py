@@ -63,10 +63,12 @@ def store_of(documents, rows, parts=None):
     document_ends_crc32=[],
     parts=part_ends,
   )
-  store = TokenStore(
-    *('memory', written, np.array(tokens, np.uint32)),
-    *(np.array(ends), np.array(sentence_ends)),
-  )
+  arrays = {
+    'tokens': np.array(tokens, np.uint32),
+    'document_ends': np.array(ends),
+    'sentence_ends': np.array(sentence_ends),
+  }
+  store = TokenStore('memory', written, arrays)
   usual = special.of({}, EOS, {})
   store.special = usual._replace(cls_id=CLS, sep_id=SEP, pad_id=PAD)
   source = 'mixture(a:0.5, b:0.5)' if parts else 'text("x")'

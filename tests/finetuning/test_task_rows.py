@@ -13,7 +13,8 @@ from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.spec import UsageError
 
-S, D, E, _ = Special.after(257)
+GPT1 = Special.after(257)
+(S,), (D,), (E,), *_ = GPT1
 
 
 def task(text):
@@ -24,9 +25,8 @@ def rows(form, texts, length=16, **more):
   of = Task(form, {}, ('',) * (1 if form == 'choice' else len(texts)))
   examples = [Example('t:1', tuple(texts), 1)]
   tokens = task_rows.encode(examples, Bytes())
-  special = Special(S, D, E)
   return task_rows.rows(
-    of, examples, tokens, special=special, length=length, **more
+    of, examples, tokens, special=GPT1, length=length, **more
   )
 
 
@@ -119,9 +119,9 @@ def test_rows_begin_as_the_model_was_trained():
   assert found(5) == ([1, *b' = x', 256], [3, 6])
   special = Special.after(257, (1,))
   text = np.arange(11, 24, dtype=np.int32)
-  row, excess = sequences.joined([[text]], special, 7)
-  assert row.tolist() == [1, 257, 11, 12, 13, 14, 259]
-  assert excess == 9
+  row = sequences.joined([[text]], special, 7)
+  assert row.ids.tolist() == [1, 257, 11, 12, 13, 14, 259]
+  assert row.excess == 9
 
 
 def test_answers_differ_in_number():
@@ -131,4 +131,4 @@ def test_answers_differ_in_number():
     Example('t:2', ('c', 'a', 'b', 'd'), 0),
   ]
   with pytest.raises(UsageError, match=r't:2: has 3 answers, others 2'):
-    sequences.num_sequences(of, examples)
+    sequences.num_sequences(of, examples, 'extract')
