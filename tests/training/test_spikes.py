@@ -247,10 +247,10 @@ def bad_row(monkeypatch):
   row = (BAD - 1) * 16 + 5
   read, batches = pipeline.RowSource.read, pipeline.batches
 
-  def marked(source, indices):
-    rows, keys = read(source, indices)
+  def marked(source, taken):
+    rows, keys = read(source, taken)
     # No such id: it becomes NaN below, and is put back.
-    bad = np.equal(keys.run, row)[:, None]
+    bad = np.equal(taken.indices, row)[:, None]
     return rows._replace(tokens=rows.tokens - 1000 * bad), keys
 
   def poisoned(store, *, make_batch, **kwargs):
@@ -310,7 +310,7 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
     pipeline.TokenStore.open(str(data)), length=7, seed=0
   )
   assert found['texts'][5] == run.tokenizer.decode(
-    source.read([bad_row])[0].tokens[0]
+    source.read(Taken(bad_row, 1, 7, bad_row))[0].tokens[0]
   )
   inspect.main(types.SimpleNamespace(spike=str(file), json=False))
   assert 'gradient norm nan' in capsys.readouterr().out
