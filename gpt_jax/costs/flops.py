@@ -125,11 +125,15 @@ def _met(config: Config, params: Any, length: int | None) -> float:
 
 
 def _uses(config: Config, params: Any) -> dict[str, int]:
-  """How many layers use each entry of a parameter; 1 outside of layers."""
+  """How often a token meets each entry of a parameter."""
   stacks, uses = _stacks(config), {}
+  output = spec.build('model.output', config.model.output, OUTPUTS)
   for name, shape in parameter_table(params).items():
     stack, *inside = name.split('/')
     uses[name] = 1
+    if name == 'embed_projection/kernel':
+      # Back to the embeddings, too, to score the vocabulary.
+      uses[name] += int(output.tied and not output.transform)
     if stack in stacks and inside[0] == 'periods':
       number, attention, ffn = stacks[stack]
       size = len(period(attention, ffn, config.model.share))
