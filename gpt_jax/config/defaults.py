@@ -38,7 +38,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # attention(...), ffn(...), each with its norms. Neighbouring layers form
     # `groups`, each with `inner` layers of its own, which it repeats.
     share='none',
-    # tokens(scale='none', token_types=0, norm=False),
+    # tokens(scale='none', token_types=0, norm=False, d_embed=0) (above 0: so
+    # wide, with a dense layer after it: ALBERT),
     # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
     # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',
@@ -77,7 +78,8 @@ def get_config(arg: str = '') -> ConfigDict:
     output='tied',
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
-    # or gpt2(stddev=0.02), palm, switch(scale=0.1, embedding=0.02)
+    # gpt2(stddev=0.02), truncated_normal(stddev=0.02) (BERT), palm,
+    # switch(scale=0.1, embedding=0.02)
     init_weights='normal(stddev=0.02)',
     # Dtype of activations and matrix products: bfloat16 or float32. Norms,
     # softmax and loss are always float32; for parameters see optim.precision.

@@ -94,7 +94,7 @@ class Transformer(nn.Module):
     self._setup_stacks()
     self._head = Head(
       self.output,
-      self._inputs.choice.clusters,
+      self._inputs.choice,
       self.vocab_size,
       self.d_model,
       self._norm,
@@ -142,6 +142,8 @@ class Transformer(nn.Module):
     encoder_tokens_BM: jax.Array | None = None,
     encoder_mask_BM: jax.Array | None = None,
     memory_BMD: jax.Array | None = None,
+    prefix_B: jax.Array | None = None,
+    visible_BLM: jax.Array | None = None,
   ) -> Output:
     """Runs the stack, or both stacks.
 
@@ -163,6 +165,10 @@ class Transformer(nn.Module):
       encoder_tokens_BM: ids for the encoder.
       encoder_mask_BM: bool, False for padding.
       memory_BMD: from `encode`, instead of `encoder_tokens_BM`.
+      prefix_B: int, how many tokens at the start of each row see each other
+        both ways; not with caches.
+      visible_BLM: bool, which tokens of its row each token sees, where
+        `attention` shows them; not with caches.
     """
     if memory_BMD is None and encoder_tokens_BM is not None:
       memory_BMD = self.encode(encoder_tokens_BM, encoder_mask_BM)
@@ -171,7 +177,7 @@ class Transformer(nn.Module):
     x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
     context = Context(
       positions_BL,
-      Visibility(mask_BL, segments_BL),
+      Visibility(mask_BL, segments_BL, prefix_B, visible_BLM),
       self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
       memory_BMD,
       encoder_mask_BM,
@@ -204,19 +210,20 @@ class Transformer(nn.Module):
   def output_table(self) -> jax.Array:
     """The matrix [V, D] that scores the vocabulary: logits = x table^T.
 
-    With a bias it is [V, D + 1], for hidden states followed by a one: see
-    `output_hidden`. The products are bounded by `output_softcap` then. An
-    adaptive softmax is no such product: see `logits`.
+    With a bias it is [V, D + 1], for hidden states followed by a one; one that
+    is tied is as wide as the embeddings: see `output_hidden`. The products are
+    bounded by `output_softcap` then. An adaptive softmax is no such product:
+    see `logits`.
     """
-    return self._head.table(self._inputs.embed)
+    return self._head.table(self._inputs)
 
   def output_hidden(self, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] as `output_table` expects them."""
-    return self._head.hidden(hidden)
+    return self._head.hidden(hidden, self._inputs)
 
   def logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
-    return self._head.logits(hidden, self._inputs.embed)
+    return self._head.logits(hidden, self._inputs)
 
   def _bias_of(
     self,

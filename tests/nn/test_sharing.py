@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
+from gpt_jax import hf
 from gpt_jax.costs import totals
 from gpt_jax.decoding.programs import in_place
 from gpt_jax.nn import lowest_layers
@@ -171,6 +172,12 @@ def test_groups_that_do_not_divide_are_refused(fields, message):
   with pytest.raises(UsageError) as error:
     config_lib.resolve(tiny.config(**fields))
   assert message in str(error.value)
+
+
+def test_no_family_without_sharing_takes_them(tmp_path):
+  model = tiny.model(share='all', d_model=18, num_kv_heads=6, head_size=3)
+  with pytest.raises(UsageError, match=r"model.share='all' \(only 'none'\)"):
+    hf.save(str(tmp_path), model, tiny.params(model))
 
 
 def test_the_lowest_layers_are_whole_groups():

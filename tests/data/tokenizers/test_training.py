@@ -162,21 +162,6 @@ def test_symbols_are_one_piece():
   assert len(pieces(trained("model='bpe'"), '<mask>')) > 1
 
 
-def test_special_tokens_have_their_roles_and_are_in_no_text():
-  names = ['[CLS]', '[SEP]', '[MASK]', '[PAD]']
-  made = trained(f"special={names}, normalization='nfkc_cf'")
-  found = made.special
-  roles = [found.cls_id, found.sep_id, found.mask_id, found.pad_id]
-  assert roles == [made.id_of(name) for name in names]
-  assert len({*roles, made.eos_id}) == 5
-  ids = made.encode('A [MASK] Of ' + ''.join(names))
-  assert not {*ids.tolist()} & {*roles}
-  assert made.decode(ids) == 'a [mask] of [cls][sep][mask][pad]'
-  marked = special.with_masks(made, 'A [MASK] [SEP]').tolist()
-  assert marked.count(found.mask_id) == 1
-  assert found.sep_id not in marked
-
-
 def test_pieces_hold_indentation_and_not_newlines():
   made = trained("model='unigram'")
   assert len(made.encode('    return')) <= 4
@@ -262,9 +247,6 @@ def test_a_corpus_too_small_for_the_vocabulary(model):
     ('300, character_coverage=0.5', 'character_coverage=0.5 must be'),
     ("300, symbols='<mask>'", 'must be a list of texts'),
     ("300, symbols=['a', 'a']", 'must differ'),
-    ("300, special='[MASK]'", 'must be a list of texts'),
-    ("300, symbols=['a'], special=['a']", 'must differ'),
-    ("300, special=['</s>']", "holds '</s>': newline and tab are"),
     ("300, symbols=['</s>']", "holds '</s>': newline and tab are"),
     ("300, symbols=['a\\n']", 'newline and tab are'),
     ("300, special='[SEP]'", "special='[SEP]' must be a list of texts"),
