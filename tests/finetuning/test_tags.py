@@ -3,6 +3,7 @@
 """Tags: CoNLL's files, the first token of each word, and entities."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_what_makes_no_sense_is_named(tmp_path, name, text, why):
     )
   path = tmp_path / name
   path.write_text(text)
-  config = base.get_config().unlock()
+  config: Any = base.get_config().unlock()
   config.finetune.task = f"tags('{path}', '{path}')"
   with pytest.raises(UsageError, match=why):
     task_examples.read(config)
