@@ -8,11 +8,11 @@
 
 A checkpoint is a folder with config.json and safetensors files. It becomes a
 workdir that `generate` can use, with the tokenizer if the folder has
-tokenizer.json, vocab.json and merges.txt, or tokenizer.model; `evaluate` also
-needs held-out text in WORKDIR/data, which `prepare` makes with the same
-tokenizer. A workdir is exported to the family of models that computes the same,
-GPT-2 or LLaMA for instance; one that was imported gives back its tensors to the
-last bit, and the files of its tokenizer.
+tokenizer.json, vocab.json and merges.txt, tokenizer.model or vocab.txt;
+`evaluate` also needs held-out text in WORKDIR/data, which `prepare` makes with
+the same tokenizer. A workdir is exported to the family of models that computes
+the same, GPT-2 or LLaMA for instance; one that was imported gives back its
+tensors to the last bit, and the files of its tokenizer.
 """
 
 import json

@@ -10,9 +10,9 @@
   gpt-jax inspect --spike W/spikes/8.json
 
 For a config it shows the resolved fields, parameters, FLOPs, and the schedule:
-rows, tokens and learning rate where each stage of the batch begins. It builds
-only the model's shapes, which takes no memory and no accelerator, and also
-shows models that no objective trains yet, such as encoder-decoders.
+rows, their tokens and the learning rate where each stage of the batch begins.
+It builds only the model's shapes, which takes no memory and no accelerator, and
+also shows models that no objective trains yet, such as encoder-decoders.
 
 For a run it shows which documents the rows of each step were taken from, by
 their place in the token store: a function of the config and the step. Steps
@@ -126,7 +126,8 @@ def _show_config(args: cli.Args) -> None:
   console.print(fields)
   console.print(_parameters(params))
   table = Table(title=f'Schedule of {config.schedule.num_steps:,} steps')
-  for column in ('from step', 'rows', 'tokens a step', 'tokens before', 'rate'):
+  columns = ('from step', 'rows', 'tokens a row', 'a step', 'before', 'rate')
+  for column in columns:
     table.add_column(column, justify='right')
   for stage in stages:
     *counts, rate = stage

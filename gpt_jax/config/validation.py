@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import defaults, log_trackers
+from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
+from gpt_jax.data.sentences import SPLITTERS
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
@@ -21,6 +23,7 @@ from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
+from gpt_jax.nn.sharing import SHARES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import choices as objectives
@@ -43,6 +46,7 @@ from gpt_jax.ranges import (
 from gpt_jax.spec import UsageError, shown
 
 CALL_STRINGS = {
+  'data.sentences': SPLITTERS,
   'model.input': INPUTS,
   'model.position': POSITIONS,
   'model.attention_scale': SCALES,
@@ -53,6 +57,7 @@ CALL_STRINGS = {
   'model.block': BLOCKS,
   'model.dropout': DROPOUTS,
   'model.init_weights': INITS,
+  'model.share': SHARES,
   'objective.name': objectives.OBJECTIVES,
   'optim.name': OPTIMIZERS,
   'optim.precision': PRECISIONS,
@@ -198,10 +203,10 @@ def validate(config: Config) -> None:
       )
   sharding.parse_rules(config.mesh.rules)
   model, micro_rows = config.model, config.batch.micro_rows
-  stages = ramp(config).stages
+  run = ramp(config)
   schedule(config)
   check_sizes(config)
-  for stage in stages:
+  for stage in run.stages:
     if stage.rows % (micro_rows or 1):
       raise UsageError(
         f'{stage_name(config, stage.rows)} does not divide by '
@@ -212,34 +217,21 @@ def validate(config: Config) -> None:
       f'model.num_heads={model.num_heads}: does not divide by '
       f'model.num_kv_heads={model.num_kv_heads}'
     )
+  check_depths(config)
   layers = period(model.attention, model.ffn)
-  if model.num_layers % len(layers):
-    raise UsageError(
-      f'model.num_layers={model.num_layers}: does not divide by the '
-      f'{len(layers)} layers after which model.attention={model.attention!r} '
-      f'and model.ffn={model.ffn!r} repeat'
-    )
-  encoder_ffn = model.encoder_ffn or model.ffn
-  encoder = period('bidirectional', encoder_ffn)
-  if model.num_encoder_layers % len(encoder):
-    raise UsageError(
-      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
-      f'by the {len(encoder)} layers after which {encoder_ffn!r} repeats; set '
-      'model.encoder_ffn'
-    )
+  encoder = period('bidirectional', model.encoder_ffn or model.ffn)
   routers = [layer.ffn.router for layer in layers + encoder if layer.ffn.router]
   if len({router.num_experts for router in routers}) > 1:
     raise UsageError(
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
       'reported together; give all the same'
     )
-  rows = [(True, micro_rows or stage.rows) for stage in stages]
-  rows.append((False, config.eval.rows))
+  shapes = [(True, micro_rows or s.rows, s.length) for s in run.stages]
+  shapes.append((False, config.eval.rows, run.longest))
   for router in {*routers}:
-    for training, number in rows:
+    for training, *shape in shapes:
       if router.limited(training):
-        tokens = router.group_of(number, model.context_length)
-        router.capacity_of(tokens, training)
+        router.capacity_of(router.group_of(*shape), training)
 
 
 def check_objective(config: Config) -> None:

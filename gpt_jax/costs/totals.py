@@ -35,18 +35,24 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     math.prod(s) for name, s in table.items() if name.endswith('/embedding')
   )
   ramp = config_lib.ramp(config)
-  tokens = ramp.tokens(config.schedule.num_steps)
-  per_token = flops.per_token(config, params)
+  steps = config.schedule.num_steps
+  by_shape = ramp.tokens_by_shape(0, steps)
+  last = ramp.stages[-1]
   return params, {
     'parameters': parameters,
     'parameters_active': sum(flops.active_parameters(config, params).values()),
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),
-    'flops_per_token': per_token,
-    'flops_per_token_causal': flops.per_token_causal(config, params),
-    'tokens_per_step': ramp.stages[-1].rows * ramp.row_tokens,
-    'tokens_total': tokens,
-    'flops_total': per_token * tokens,
+    'flops_per_token': flops.per_token(config, params, last.length),
+    'flops_per_token_causal': flops.per_token_causal(
+      config, params, last.length
+    ),
+    'tokens_per_step': last.shape.tokens,
+    'tokens_total': ramp.tokens(steps),
+    'flops_total': sum(
+      flops.per_token(config, params, shape.length) * tokens
+      for shape, tokens in by_shape.items()
+    ),
   }
 
 

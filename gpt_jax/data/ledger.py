@@ -7,13 +7,14 @@ store is tokens, and the ends of the documents say whose tokens these are: see
 `pipeline`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from gpt_jax.data import pipeline
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import TakenAt
 
 
 class Span(NamedTuple):
@@ -47,22 +48,21 @@ class Step(NamedTuple):
 def steps(
   store: TokenStore,
   *,
-  length: int,
   seed: int,
   start: int,
   stop: int,
-  rows: Callable[[int], tuple[int, int]],
+  rows: TakenAt,
 ) -> Iterator[Step]:
   """Yields what the steps [start, stop), from 0, consume over all hosts.
 
   The arguments are those of `pipeline.batches`.
   """
-  source = pipeline.RowSource(store, length=length, seed=seed)
+  sources = pipeline.sources(store, seed=seed)
   ends = store.document_ends
   for step in range(start, stop):
-    offset, count = rows(step)
-    numbers = range(offset, offset + count)
-    places = [source.place(number) for number in numbers]
+    taken = rows(step)
+    source = sources(taken.length)
+    places = [source.place(index) for index in taken.indices]
     found = [source.span(place) for place in places]
     yield Step(
       step,
@@ -75,7 +75,9 @@ def steps(
           span.start,
           spans(ends, span.start, span.stop),
         )
-        for number, place, span in zip(numbers, places, found, strict=True)
+        for number, place, span in zip(
+          taken.numbers, places, found, strict=True
+        )
       ],
     )
 

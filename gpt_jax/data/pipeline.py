@@ -6,11 +6,13 @@ Row r of a token store has `length` targets, tokens r * length + 1 to
 (r + 1) * length, and as inputs the tokens one before. Row i of the run is the
 row at place i of a permutation of all rows, another one in each epoch. Batch s
 is the rows of the run from `offset(s)` on, so nothing needs to be iterated, and
-nothing depends on the number of hosts. Of a mixture, see `mixture`; of rows
-of whole documents, which need not be full, `packing`.
+nothing depends on the number of hosts. Where a run has rows of several lengths,
+each length has rows and an order of its own. Of a mixture, see `mixture`; of
+rows of whole documents, which need not be full, `packing`.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 import grain
@@ -22,6 +24,7 @@ from gpt_jax.data.mixture_order import Order, Place
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.spec import UsageError
 
 Batch = dict[str, np.ndarray]
@@ -111,9 +114,11 @@ class RowSource:
     windows = self._store.read_many(starts, self._length + 1)
     return rows_lib.cut(windows.astype(np.int32)), keys
 
-  def batch(self, indices: Iterable[int], make_batch: MakeBatch) -> Batch:
+  def batch(self, taken: Taken, make_batch: MakeBatch) -> Batch:
     """Returns rows of the run as the arrays of a batch."""
-    return make_batch(*self.read(indices))
+    rows, keys = self.read(taken.indices)
+    numbers = np.array(taken.numbers, np.int64)
+    return make_batch(rows, keys._replace(run=numbers))
 
 
 def rows_per_epoch(store: TokenStore, length: int) -> int:
@@ -133,6 +138,13 @@ def rows_per_epoch(store: TokenStore, length: int) -> int:
   return count
 
 
+def sources(store: TokenStore, *, seed: int) -> Callable[[int], RowSource]:
+  """The rows of a run by their length, each made when it is first asked for."""
+  return functools.cache(
+    lambda length: RowSource(store, length=length, seed=seed)
+  )
+
+
 def all_rows(count: int) -> slice:
   """The share of the only host."""
   return slice(0, count)
@@ -141,11 +153,10 @@ def all_rows(count: int) -> slice:
 def batches(
   store: TokenStore,
   *,
-  length: int,
   seed: int,
   start: int,
   stop: int,
-  rows: Callable[[int], tuple[int, int]],
+  rows: TakenAt,
   make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
 ) -> Generator[Batch]:
@@ -156,23 +167,23 @@ def batches(
 
   Args:
     store: the train split.
-    length: targets in a row.
     seed: of the order.
     start: the first step.
     stop: after the last step.
-    rows: step -> (offset, count), the rows of the run that make its batch.
+    rows: step -> the rows of the run that make its batch.
     make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
 
   Raises:
     UsageError: at once, if the store is shorter than one row.
   """
-  source = RowSource(store, length=length, seed=seed)
+  of_length = sources(store, seed=seed)
+  if start < stop:
+    of_length(rows(start).length)
 
   def batch(step: int) -> Batch:
-    offset, count = rows(step)
-    numbers = range(offset, offset + count)[host_rows(count)]
-    return source.batch(numbers, make_batch)
+    taken = rows(step).share(host_rows)
+    return of_length(taken.length).batch(taken, make_batch)
 
   return prefetch(batch, start, stop, ahead=not store.in_memory)
 

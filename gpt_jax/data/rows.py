@@ -68,12 +68,18 @@ class Keys(NamedTuple):
 
   def generators(self, purpose: int) -> list[np.random.Generator]:
     """One for each row; others for another `purpose`, which is at least 1."""
+    # As an array: a list with 2**64 - 1 would become floats. The counter of
+    # one purpose never reaches that of the next.
+    keys = np.stack(
+      [
+        np.full(len(self.run), self.seed, np.uint64),
+        self.run.astype(np.uint64),
+      ],
+      axis=1,
+    )
     return [
-      np.random.Generator(
-        # The counter of one purpose never reaches that of the next.
-        np.random.Philox(key=[self.seed, number], counter=[0, 0, 0, purpose])
-      )
-      for number in self.run.tolist()
+      np.random.Generator(np.random.Philox(key=k, counter=[0, 0, 0, purpose]))
+      for k in keys
     ]
 
 

@@ -5,6 +5,9 @@
   D/manifest.json     what is there; written last, so a store is whole or none
   D/tokens            zarr3, uint16 or uint32 [num_tokens]
   D/document_ends     zarr3, int64 [num_documents], after each eos
+  D/sentence_ends     zarr3, int64 [num_sentences], after each sentence; the end
+                      of a document, its eos included, is one too. Where
+                      `data.sentences` asks for them: see `sentences`
   D/tokenizer/        see `tokenizer.load`
   D/validation/       the split held out, a token store without tokenizer
   D/inputs.json       the files that it was made from, see `inputs`
@@ -18,6 +21,7 @@ small enough to be kept in memory is checked against the manifest as a whole.
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorstore as ts
@@ -30,8 +34,9 @@ from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.spec import UsageError
 
 TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'
+SENTENCE_ENDS = 'sentence_ends'
 TOKENIZER, VALIDATION = 'tokenizer', 'validation'
-PARTS = (TOKENS, DOCUMENT_ENDS, TOKENIZER, VALIDATION)
+PARTS = (TOKENS, DOCUMENT_ENDS, SENTENCE_ENDS, TOKENIZER, VALIDATION)
 
 # Stores up to this size are read into memory when they are opened.
 IN_MEMORY_BYTES = 1 << 30
@@ -42,12 +47,12 @@ log = logging.getLogger('gpt_jax')
 class TokenStore:
   """One split of a prepared corpus, open for reading."""
 
-  def __init__(self, folder: str, contents: Manifest, tokens, ends):
-    """Use `open`; `tokens` and `ends` are arrays in memory or on disk."""
+  def __init__(self, folder: str, contents: Manifest, arrays: dict[str, Any]):
+    """Use `open`; `arrays` are in memory or on disk."""
     self.folder = folder
     self.manifest = contents
-    self._tokens = tokens
-    self._ends = ends
+    self._tokens = arrays[TOKENS]
+    self._ends = {name: arrays[name] for name in arrays if name != TOKENS}
     self.mixture: list[Phase] = []
     self.rows = 'stream'
     self._packed: dict[int, dict[str, np.ndarray]] = {}
@@ -71,19 +76,20 @@ class TokenStore:
     """
     contents = manifest.read(folder)
     size = contents.num_tokens * np.dtype(contents.dtype).itemsize
-    arrays = []
-    for name, dtype, length, crc32 in (
-      (TOKENS, contents.dtype, contents.num_tokens, contents.tokens_crc32),
-      (
-        *(DOCUMENT_ENDS, 'int64', contents.num_documents),
-        contents.document_ends_crc32,
-      ),
-    ):
-      array = _open(folder, name, dtype, length)
-      if size + contents.num_documents * 8 <= in_memory_bytes:
-        array = _load(folder, name, array, crc32)
-      arrays.append(array)
-    return cls(folder, contents, *arrays)
+    lengths = {
+      TOKENS: contents.num_tokens,
+      DOCUMENT_ENDS: contents.num_documents,
+      SENTENCE_ENDS: contents.num_sentences,
+    }
+    size += 8 * (contents.num_documents + contents.num_sentences)
+    arrays = {}
+    for name in _arrays(contents):
+      dtype = contents.dtype if name == TOKENS else 'int64'
+      array = _open(folder, name, dtype, lengths[name])
+      if size <= in_memory_bytes:
+        array = _load(folder, name, array, getattr(contents, f'{name}_crc32'))
+      arrays[name] = array
+    return cls(folder, contents, arrays)
 
   @property
   def in_memory(self) -> bool:
@@ -157,9 +163,24 @@ class TokenStore:
   @property
   def document_ends(self) -> np.ndarray:
     """The exclusive end of each document, its eos included; int64 [N]."""
-    if isinstance(self._ends, np.ndarray):
-      return self._ends
-    return self._result(DOCUMENT_ENDS, self._ends.read())
+    return self._read_ends(DOCUMENT_ENDS)
+
+  @property
+  def sentence_ends(self) -> np.ndarray:
+    """The exclusive end of each sentence, int64 [S].
+
+    The last of a document ends where the document does, after its eos.
+
+    Raises:
+      UsageError: the store was prepared without.
+    """
+    if SENTENCE_ENDS not in self._ends:
+      raise UsageError(
+        f'{self.folder}: this token store was prepared without sentences '
+        f"(data.sentences='none'); set data.sentences='terminal' and name "
+        'another data.store, or remove the folder'
+      )
+    return self._read_ends(SENTENCE_ENDS)
 
   def tokenizer(self) -> tokenizer.Tokenizer:
     """Loads the tokenizer that wrote the train split.
@@ -196,16 +217,28 @@ class TokenStore:
       crc32 = manifest.checksums(np.ascontiguousarray(self.tokens(start, stop)))
       if crc32 != [self.manifest.tokens_crc32[start // manifest.BLOCK]]:
         raise _damaged(self.folder, TOKENS, 'differs from the manifest')
-    if manifest.checksums(self.document_ends) != (
-      self.manifest.document_ends_crc32
-    ):
-      raise _damaged(self.folder, DOCUMENT_ENDS, 'differs from the manifest')
+    for name in self._ends:
+      crc32 = manifest.checksums(self._read_ends(name))
+      if crc32 != getattr(self.manifest, f'{name}_crc32'):
+        raise _damaged(self.folder, name, 'differs from the manifest')
+
+  def _read_ends(self, name: str) -> np.ndarray:
+    ends = self._ends[name]
+    if isinstance(ends, np.ndarray):
+      return ends
+    return self._result(name, ends.read())
 
   def _result(self, name: str, read: ts.Future) -> np.ndarray:
     try:
       return read.result()
     except ValueError as e:
       raise _damaged(self.folder, name, str(e)) from e
+
+
+def _arrays(contents: Manifest) -> list[str]:
+  """The names of the arrays that a store has."""
+  has_sentences = contents.num_sentences > 0
+  return [TOKENS, DOCUMENT_ENDS] + [SENTENCE_ENDS] * has_sentences
 
 
 def _open(folder: str, name: str, dtype: str, length: int) -> ts.TensorStore:

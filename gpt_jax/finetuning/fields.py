@@ -17,6 +17,7 @@ from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.finetuning.transfer import TRANSFERS
+from gpt_jax.nn.lowest_layers import divides
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.objectives.features import FEATURES
 from gpt_jax.spec import UsageError
@@ -179,6 +180,12 @@ def check_layers(config: Config) -> None:
     if count > num_layers:
       raise UsageError(
         f'finetune.{field}={tuned[field]}: the model has {num_layers} layers'
+      )
+    if not divides(config.model, count):
+      raise UsageError(
+        f'finetune.{field}={tuned[field]}: layers above share parameters with '
+        f'the lowest {count} (model.share={config.model.share!r}); take whole '
+        'groups, all layers or none'
       )
 
 

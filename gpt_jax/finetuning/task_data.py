@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.data import pipeline, skips
+from gpt_jax.data import pipeline
 from gpt_jax.data.shuffle import Shuffle
+from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.finetuning import spans, tags
 from gpt_jax.finetuning.metrics import METRICS
 from gpt_jax.finetuning.task_rows import Rows
@@ -107,22 +108,22 @@ class TaskData:
     self.rows_per_epoch = len(split.rows)
     self._order = Shuffle(self.rows_per_epoch, seed)
 
-  def row_numbers(self, first: int, count: int) -> list[int]:
-    """Which examples are rows `first` and on of the run."""
-    return [self._order[i] for i in range(first, first + count)]
+  def row_numbers(self, taken: Taken) -> list[int]:
+    """Which examples are some rows of the run."""
+    return [self._order[i] for i in taken.indices]
 
-  def epochs(self, index: int) -> dict[str, float]:
-    """Passes over the examples before row `index`."""
-    return {'epochs': index / self.rows_per_epoch}
+  def epochs(self, taken: Taken) -> dict[str, float]:
+    """Passes over the examples before some rows of the run."""
+    return {'epochs': taken.index / self.rows_per_epoch}
 
   def batches(
-    self, parts: Parts, start: int, rows: skips.Rows
+    self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[pipeline.Batch]:
     """See `training_run.Data`."""
 
     def batch(step: int) -> pipeline.Batch:
-      offset, count = rows(step)
-      numbers = self.row_numbers(offset, count)[parts.host_rows(count)]
+      taken = rows(step)
+      numbers = self.row_numbers(taken)[parts.host_rows(taken.count)]
       return self._split.batch(np.array(numbers))
 
     stop = parts.config.schedule.num_steps

@@ -16,7 +16,9 @@ in `families.py`. It needs three functions:
 
 A name holds `{layer}` where a path starts with `layer/`, the parameters of one
 block: `layer/attention/query/kernel`; `encoder_layer/` is a block of the
-encoder in an encoder-decoder. Names are those of the model with its
+encoder in an encoder-decoder. Of layers that share parameters the first has
+the tensor; its name may hold `{group}` and `{inner}`, the layer of that group,
+instead. Names are those of the model with its
 language-model head; files that leave out `prefix` are understood. Every
 parameter must have its tensor, and every tensor its parameter: `load` checks.
 Heads other than the language model's (`score`, `multiple_choice_head`) are in
@@ -42,7 +44,7 @@ DEFAULTS: dict[str, Any] = {
   for name in (
     *('num_encoder_layers', 'encoder_ffn', 'input', 'attention'),
     *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
-    *('init_weights', 'remat', 'loop'),
+    *('init_weights', 'remat', 'loop', 'share'),
   )
 } | {'dtype': 'float32'}
 # They do not change what a trained model computes.

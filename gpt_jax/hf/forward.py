@@ -23,7 +23,8 @@ class Inputs(NamedTuple):
   Attributes:
     input_ids: [batch, time]; [batch, choice, time] with a choice head. The
       encoder's, in an encoder-decoder.
-    attention_mask: like `input_ids`, 0 for padding.
+    attention_mask: like `input_ids`, 0 for padding; or with one more axis, 1
+      where a token looks at another, which comes last.
     position_ids: like `input_ids`; None means 0, 1, 2, ... whatever the mask.
     token_type_ids: like `input_ids`, ids of the vocabulary, or of types.
     decoder_input_ids: [batch, length]; None: `labels`, or with a
@@ -113,6 +114,10 @@ def _check(model: Transformer, given: Inputs) -> str:
   given.targets.check(kind, _pair(model)[0])
   decoder = given.decoder_input_ids, given.decoder_attention_mask
   if model.num_encoder_layers:
+    if _whole(given):
+      raise UsageError(
+        'attention_mask: an encoder-decoder takes one number for each token'
+      )
     if given.position_ids is not None or types:
       raise UsageError(
         'position_ids, token_type_ids: an encoder-decoder takes none'
@@ -126,7 +131,11 @@ def _arguments(
   model: Transformer, kind: str, given: Inputs
 ) -> dict[str, jax.Array | None]:
   """What `Transformer.__call__` is given."""
-  ids, mask = jnp.asarray(given.input_ids), _mask(given.attention_mask)
+  ids, mask, visible = jnp.asarray(given.input_ids), given.attention_mask, None
+  if _whole(given):
+    mask, visible = None, jnp.asarray(mask).astype(bool)
+    visible = visible.reshape(*_rows(ids).shape, -1)
+  mask = _mask(mask)
   if model.num_encoder_layers:
     decoder_ids = given.decoder_input_ids
     if decoder_ids is None:
@@ -147,7 +156,14 @@ def _arguments(
     'positions_BL': positions,
     'mask_BL': mask,
     'token_types_BL': None if types is None else _rows(types),
+    'visible_BLM': visible,
   }
+
+
+def _whole(given: Inputs) -> bool:
+  """Whether the mask says of each token which others it looks at."""
+  mask = given.attention_mask
+  return mask is not None and jnp.ndim(mask) > jnp.ndim(given.input_ids)
 
 
 def _outputs(

@@ -14,7 +14,6 @@ import numpy as np
 import optax
 
 from gpt_jax.nn import lowest_layers as layers
-from gpt_jax.nn.pattern import period
 from gpt_jax.objectives.base import Objective
 
 
@@ -26,8 +25,8 @@ class Frozen:
 
     `num_layers` None: all but the heads.
     """
-    self._period = len(period(model.attention, model.ffn))
-    self._num_layers, self._num_rows = num_layers, num_rows
+    self._model, self._num_layers = model, num_layers
+    self._num_rows = num_rows
 
   def masks(self, params: Any) -> Any:
     """True where a parameter stays."""
@@ -35,7 +34,7 @@ class Frozen:
       return jax.tree_util.tree_map_with_path(
         lambda path, x: np.full((1,) * x.ndim, path[0].key != 'heads'), params
       )
-    inside = layers.lowest(params, self._num_layers, self._period)
+    inside = layers.lowest(params, self._num_layers, self._model)
     return layers.rows_before(params, inside, self._num_rows)
 
   def objective(self, objective: Objective) -> Objective:

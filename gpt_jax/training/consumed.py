@@ -35,11 +35,12 @@ def rows(
   store = store.ordered(config.data.source, config.data.rows)
   found = ledger.steps(
     store,
-    length=config.model.context_length,
     seed=config.seed,
     start=start - 1,
     stop=stop - 1,
-    rows=known_skips(workdir).shifted(config_lib.ramp(config).batch),
+    rows=known_skips(workdir).shifted(
+      config_lib.order(config_lib.ramp(config))
+    ),
   )
   tokenizer = store.tokenizer() if text else None
 

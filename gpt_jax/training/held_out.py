@@ -56,7 +56,7 @@ class HeldOut:
     assert objective.make_batch is not None
     batches = pipeline.evaluation_batches(
       held_out.store,
-      length=config.model.context_length,
+      length=self._parts.ramp.longest,
       rows=rows,
       make_batch=objective.make_batch,
       host_rows=self._parts.host_rows,

@@ -18,7 +18,7 @@ from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.optim.average import AVERAGES, Average
-from gpt_jax.optim.batch_ramp import Ramp
+from gpt_jax.optim.consumption import Ramp, Shape
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS, Precision
 from gpt_jax.optim.schedules import Schedule
@@ -54,12 +54,15 @@ class Parts(NamedTuple):
     """Parts that a batch of `num_rows` rows is taken in."""
     return num_rows // (self.config.batch.micro_rows or num_rows)
 
-  def stage_rows(self, done: int = 0) -> list[int]:
-    """Rows of the batches that come after `done` steps: each is a program."""
+  def shapes(self, done: int = 0) -> list[Shape]:
+    """Of the batches that come after `done` steps, those of most tokens last.
+
+    Each is a program of its own.
+    """
     last = self.config.schedule.num_steps
     # A run of which only the evaluation is owed still knows its last stage.
     stages = self.ramp.between(min(done, last - 1), last)
-    return sorted({stage.rows for stage in stages})
+    return sorted({s.shape for s in stages}, key=lambda s: (s.tokens, s))
 
   @property
   def spike_policy(self) -> Policy:

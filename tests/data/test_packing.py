@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_jax.data import ledger, packing, pipeline, prepare
+from gpt_jax.data import ledger, packing, pipeline, prepare, taken
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import phases
 from gpt_jax.data.store import TokenStore
@@ -143,16 +143,13 @@ def test_every_host_and_epoch_has_its_rows():
   count = pipeline.rows_per_epoch(store, length)
   source = pipeline.RowSource(store, length=length, seed=3)
   for epoch in range(2):
-    rows = source.batch(
-      range(epoch * count, (epoch + 1) * count), causal.make_batch
-    )
+    rows = source.batch(taken.even(count, length)(epoch), causal.make_batch)
     found = rows['targets'][rows['weights'] > 0]
     everything = store.tokens(0, len(store))
     np.testing.assert_array_equal(np.sort(found), np.sort(everything))
   (step,) = ledger.steps(
     *(store,),
-    **dict(length=length, seed=3, start=0, stop=1),
-    rows=lambda step: (0, count),
+    **dict(seed=3, start=0, stop=1, rows=taken.even(count, length)),
   )
   seen = sorted(
     (s.document, s.start, s.stop) for r in step.rows for s in r.spans

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpt_jax import config as config_lib
 from gpt_jax.data import pipeline, prepare
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import Taken, even
 from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
 from gpt_jax.spec import UsageError
@@ -40,13 +42,13 @@ def windows(source, numbers):
   return np.column_stack([rows.before, rows.tokens])
 
 
-def five(step):
-  return 5 * step, 5
+five = even(5, LENGTH)
 
 
 def ramp(step):
   """Three rows at steps 0..3, seven from then on."""
-  return (3 * step, 3) if step < 4 else (12 + 7 * (step - 4), 7)
+  first = 3 * step if step < 4 else 12 + 7 * (step - 4)
+  return Taken(first, 3 if step < 4 else 7, LENGTH, first)
 
 
 def share(host, num_hosts):
@@ -62,7 +64,7 @@ def run(store, start, stop, rows=five, **kwargs):
   return list(
     pipeline.batches(
       store,
-      **(dict(length=LENGTH, seed=SEED, start=start, stop=stop, rows=rows)),
+      **(dict(seed=SEED, start=start, stop=stop, rows=rows)),
       **(dict(make_batch=causal.make_batch) | kwargs),
     )
   )
@@ -270,7 +272,7 @@ def test_no_row_is_skipped_or_repeated(
   for part, (start, stop) in enumerate(itertools.pairwise(ends)):
     count = num_hosts + part
     hosts = [
-      run(store, start, stop, ramp.batch, host_rows=share(h, count))
+      run(store, start, stop, config_lib.order(ramp), host_rows=share(h, count))
       for h in range(count)
     ]
     for i, step in enumerate(range(start, stop)):
@@ -361,7 +363,7 @@ def test_a_corpus_shorter_than_a_row_is_refused(store):
   with pytest.raises(UsageError) as e:
     pipeline.batches(
       store,
-      **dict(length=n, seed=0, start=0, stop=1, rows=five),
+      **dict(seed=0, start=0, stop=1, rows=even(5, n)),
       make_batch=causal.make_batch,
     )
   assert f'{n} tokens, a row needs {n + 1}' in str(e.value)
@@ -385,7 +387,7 @@ def test_threads_end_with_the_iterator(store):
   wait_until_none_prefetches()
   stream = pipeline.batches(
     store,
-    **dict(length=LENGTH, seed=SEED, start=0, stop=10**9, rows=five),
+    **dict(seed=SEED, start=0, stop=10**9, rows=five),
     make_batch=causal.make_batch,
   )
   next(stream)
@@ -414,7 +416,7 @@ def test_slow_reads_run_while_a_step_does(store, monkeypatch):
   made = []
   stream = pipeline.batches(
     on_disk,
-    **dict(length=LENGTH, seed=SEED, start=0, stop=11, rows=five),
+    **dict(seed=SEED, start=0, stop=11, rows=five),
     make_batch=causal.make_batch,
   )
   thread = threading.Thread(target=lambda: made.extend(stream))
@@ -435,7 +437,7 @@ def test_an_error_comes_at_its_step(store):
 
   stream = pipeline.batches(
     store,
-    **dict(length=LENGTH, seed=SEED, start=5, stop=10, rows=rows),
+    **dict(seed=SEED, start=5, stop=10, rows=rows),
     make_batch=causal.make_batch,
   )
   assert_same([next(stream), next(stream)], run(store, 5, 7))
@@ -449,7 +451,7 @@ def test_damage_found_while_prefetching_is_told_to_the_user(store, corpus):
   on_disk = TokenStore.open(store.folder, in_memory_bytes=0)
   stream = pipeline.batches(
     on_disk,
-    **dict(length=LENGTH, seed=SEED, start=0, stop=9, rows=five),
+    **dict(seed=SEED, start=0, stop=9, rows=five),
     make_batch=causal.make_batch,
   )
   (corpus / 'D/tokens/c/0').unlink()

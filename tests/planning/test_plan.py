@@ -15,6 +15,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
+from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import (
   layouts,
@@ -126,14 +127,15 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
   def compile_plan(config, slices, changes, note, *, last_only):
     fields = config_lib.flatten(config)
     if any(fields[field] != value for field, value in needs.items()):
-      raise TooLarge(32, 2.0, 1.0)
+      raise TooLarge(Shape(32, 128), 2.0, 1.0)
     return changes
 
   monkeypatch.setattr(suggestions, 'compile_plan', compile_plan)
   notes = []
   found = suggestions.smallest_change(
-    request, TooLarge(32, 2.0, 1.0), notes.append
+    request, TooLarge(Shape(32, 128), 2.0, 1.0), notes.append
   )
+  assert found.row_tokens == 128
   assert (found.rows, found.needed, found.limit) == (32, 2.0, 1.0)
   suggestion = found.suggestion
   if expected is not None:

@@ -17,6 +17,7 @@ from gpt_jax.checkpoints.retention import rewind_target
 from gpt_jax.commands import inspect, train
 from gpt_jax.costs import flops
 from gpt_jax.data import pipeline, skips
+from gpt_jax.data.taken import Taken
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
@@ -159,13 +160,12 @@ def test_rewind_target_does_not_depend_on_preemptions():
 
 def ramp(step):
   """Batches of 3 rows, from step 4 on of 5."""
-  return (3 * step, 3) if step < 4 else (12 + 5 * (step - 4), 5)
+  first = 3 * step if step < 4 else 12 + 5 * (step - 4)
+  return Taken(first, 3 if step < 4 else 5, 13, first)
 
 
 def consumed(order, steps):
-  return [
-    list(range(offset, offset + count)) for offset, count in map(order, steps)
-  ]
+  return [[*order(step).numbers] for step in steps]
 
 
 def test_what_was_consumed_up_to_the_spike_is_left_out():

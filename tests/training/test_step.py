@@ -244,6 +244,27 @@ def test_every_mesh_trains_alike(sizes):
   )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('sizes', [(2, 2, 2), (8, 1, 1), (1, 4, 2)])
+def test_layers_that_share_train_alike_on_every_mesh(sizes):
+  fields = {'model.dropout': DROPOUT, 'model.share': 'attention'}
+  _, state, first, history = train(sizes, 2, **fields)
+  _, one, one_first, one_history = shared_on_one_device()
+  jax.tree.map(np.testing.assert_array_equal, first, one_first)
+  assert_same_history(history, one_history)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6),
+    jax.device_get(state),
+    jax.device_get(one),
+  )
+
+
+@functools.cache
+def shared_on_one_device():
+  fields = {'model.dropout': DROPOUT, 'model.share': 'attention'}
+  return train((1, 1, 1), 2, **fields)
+
+
 def test_micro_batches_on_a_mesh():
   """Four parts of four rows of unequal weight, over four shards."""
   run, _, _, history = train((2, 2, 2), 3, **{'batch.micro_rows': 4})
