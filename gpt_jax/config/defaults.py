@@ -121,7 +121,10 @@ def get_config(arg: str = '') -> ConfigDict:
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
     # stream: documents are concatenated and cut into rows (GPT). documents:
-    # rows hold whole documents that do not attend to each other, padded.
+    # rows hold whole documents that do not attend to each other, padded. Of
+    # sentences (see `sentences` below), with [CLS] and [SEP]: full_sentences
+    # (RoBERTa), doc_sentences (never of two documents), and two texts,
+    # pairs('next', short=0.1) (BERT) or pairs('order') (ALBERT).
     rows='stream',
     # Compression of the token store: none, zstd(level=3).
     compression='none',

@@ -83,6 +83,7 @@ def masked(
       'chosen tokens; their sum must be at most 1'
     )
   pairs = pair != 'none'
+  places = Masking(rate, mask, random, False, 1, 0, 0).places
   needs = Needs(
     attention='bidirectional',
     rows=('pairs',)
@@ -90,6 +91,7 @@ def masked(
     else ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
     pair=pair if pairs else '',
     tokens=('mask',),
+    scored=places,
   )
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
@@ -102,7 +104,6 @@ def masked(
         vocab_size=tokenizer.vocab_size,
         mask_id=mask_id,
       )
-    places = Masking(rate, mask, random, False, 1, 0, 0).places
     return _objective(model, masking, tokenizer, places, pairs, static)
 
   return Declared(needs, build)

@@ -52,7 +52,7 @@ def test_config_resolves(name, size):
   assert unknown <= {
     *('model.vocab_size', 'data.store', 'data.workers', 'eval.num_batches'),
     'eval.tasks',
-    *('batch.micro_rows', 'model.encoder_ffn'),
+    *('batch.length', 'batch.micro_rows', 'model.encoder_ffn'),
   }
   if resolved.model.num_encoder_layers:
     with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
