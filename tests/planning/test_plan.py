@@ -173,7 +173,7 @@ def test_search_ranks_what_fits(monkeypatch):
   def compile_plan(config, slices, changes, note, *, last_only):
     compiled.append(config_lib.flatten(config))
     if config.model.remat == 'none':
-      raise TooLarge(16, 2.0, 1.0)
+      raise TooLarge(Shape(16, 7), 2.0, 1.0)
     time = 1.0 + config.mesh.tensor - 0.1 * len(compiled)
     stage = types.SimpleNamespace(time=time, tokens=7)
     return types.SimpleNamespace(last=stage, changes=changes)
