@@ -87,6 +87,7 @@ def masked(
     )
   pairs = pair != 'none'
   heads = ('pooler', 'pair') if pairs else ('pooler',) * pooler
+  places = Masking(rate, mask, random, False, 1, 0, 0).places
   needs = Needs(
     attention='bidirectional',
     rows=('pairs',)
@@ -94,6 +95,7 @@ def masked(
     else ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
     pair=pair if pairs else '',
     tokens=('mask',),
+    scored=places,
   )
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
@@ -106,7 +108,6 @@ def masked(
         vocab_size=tokenizer.vocab_size,
         mask_id=mask_id,
       )
-    places = Masking(rate, mask, random, False, 1, 0, 0).places
     return _objective(model, masking, tokenizer, places, heads, static)
 
   return Declared(needs, build)
