@@ -92,6 +92,10 @@ def get_config(arg: str = '') -> ConfigDict:
 
   # causal(z_loss=0.0): adds z_loss * log(Z)^2, which keeps the softmax's
   # normaliser Z near 1. Reported losses do not include it.
+  # masked(rate=0.15, mask=0.8, random=0.1, unit='token', ngram=1, pair='none',
+  # static=0): tokens that the model does not see (BERT); of whole words with
+  # unit='word', of up to ngram of them in a row; with pair='next' or 'order',
+  # how two texts belong together; static=n: n masks a row that come again.
   config.objective = dict(name='causal')
 
   config.data = dict(
@@ -121,7 +125,10 @@ def get_config(arg: str = '') -> ConfigDict:
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
     # stream: documents are concatenated and cut into rows (GPT). documents:
-    # rows hold whole documents that do not attend to each other, padded.
+    # rows hold whole documents that do not attend to each other, padded. Of
+    # sentences (see `sentences` below), with [CLS] and [SEP]: full_sentences
+    # (RoBERTa), doc_sentences (never of two documents), and two texts,
+    # pairs('next', short=0.1) (BERT) or pairs('order') (ALBERT).
     rows='stream',
     # Compression of the token store: none, zstd(level=3).
     compression='none',

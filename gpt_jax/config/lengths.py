@@ -36,8 +36,8 @@ def ramp(config: Config) -> Ramp:
   Raises:
     UsageError: `batch.size` or `batch.length` makes no sense.
   """
-  lengths = config.batch.get('length')  # which older configs do not have
-  if lengths is not None and config.get('finetune'):
+  lengths = config.batch.get('length') or None  # older configs have none
+  if lengths and config.get('finetune'):
     raise UsageError(
       f'batch.length={lengths!r}: fine-tuning has rows of finetune.length; '
       'leave it empty'

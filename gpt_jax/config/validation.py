@@ -12,6 +12,7 @@ from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
+from gpt_jax.data import row_makers
 from gpt_jax.data.sentences import SPLITTERS
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
@@ -46,6 +47,7 @@ from gpt_jax.ranges import (
 from gpt_jax.spec import UsageError, shown
 
 CALL_STRINGS = {
+  'data.rows': row_makers.ROWS,
   'data.sentences': SPLITTERS,
   'model.input': INPUTS,
   'model.position': POSITIONS,
@@ -66,7 +68,6 @@ CALL_STRINGS = {
   'schedule.name': SCHEDULES,
 }
 NAMES = {
-  'data.rows': ('stream', 'documents'),
   'model.dtype': DTYPES,
   'model.remat': REMATS,
   'model.loop': LOOPS,
@@ -201,6 +202,7 @@ def validate(config: Config) -> None:
       raise UsageError(
         f'{field}={shown(flat[field])}: unknown; one of ' + ', '.join(names)
       )
+  row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)
   model, micro_rows = config.model, config.batch.micro_rows
   run = ramp(config)
@@ -263,10 +265,17 @@ def check_objective(config: Config) -> None:
       f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
       f'{name!r} trains {trained}; give {give}'
     )
-  if needs.rows and config.data.rows not in needs.rows:
+  rows = config.data.rows
+  (call,) = spec.parse('data.rows', rows)
+  if needs.rows and call.name not in needs.rows:
     raise UsageError(
-      f'data.rows={config.data.rows!r}: objective.name={name!r} is made from '
+      f'data.rows={rows!r}: objective.name={name!r} is made from '
       + ' or '.join(needs.rows)
+    )
+  if needs.pair and row_makers.pair_of(rows) != needs.pair:
+    raise UsageError(
+      f'data.rows={rows!r}: makes other pairs than objective.name={name!r} '
+      f'is trained on; set data.rows="pairs({needs.pair!r})"'
     )
 
 

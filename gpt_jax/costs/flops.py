@@ -17,6 +17,7 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.pattern import period
+from gpt_jax.objectives import choices as objectives
 
 # Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. A chip
 # of v2, v3 or 7x is two devices.
@@ -36,7 +37,8 @@ FORMULA = (
   'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
   '* span) / peak; span: the context (PaLM, appendix B: attention counted '
   'whole), or the most keys a token sees where its layer has a window or a '
-  'sparse pattern; of experts only those that a token takes'
+  'sparse pattern; of experts only those that a token takes, and of the output '
+  'only what the objective scores'
 )
 FORMULA_CAUSAL = (
   'causal MFU: the same with the mean number of keys that the tokens of a row '
@@ -100,6 +102,28 @@ def matmul_parameters(config: Config, params: Any) -> int:
   )
 
 
+def _met(config: Config, params: Any, length: int | None) -> float:
+  """`matmul_parameters` that the mean token of a row meets.
+
+  All of them, but where an objective scores only some places of a row: the
+  rest never meets the output, and only the first the heads of pre-training.
+  """
+  met = matmul_parameters(config, params)
+  scored = objectives.needs(config.objective.name).scored
+  if scored is None:
+    return met
+  num_tokens: int = length or config.model.context_length
+  table = parameter_table(params)
+  output = spec.build('model.output', config.model.output, OUTPUTS)
+  head = 'embed/embedding' if output.tied else 'head/embedding'
+  for name, shape in table.items():
+    if name in (head, 'output_dense/kernel'):
+      met -= (1 - scored(num_tokens) / num_tokens) * math.prod(shape)
+    elif name.startswith('heads/') and name.endswith('/kernel'):
+      met -= (1 - 1 / num_tokens) * math.prod(shape)
+  return met
+
+
 def _uses(config: Config, params: Any) -> dict[str, int]:
   """How often a token meets each entry of a parameter."""
   stacks, uses = _stacks(config), {}
@@ -138,7 +162,7 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
   attends twice, to its own tokens and to the encoder's.
   """
   attended = _attended(config, lambda seen: int(seen.max()), length)
-  return 6 * matmul_parameters(config, params) + round(12 * attended)
+  return round(6 * _met(config, params, length)) + round(12 * attended)
 
 
 def per_token_causal(
@@ -150,7 +174,7 @@ def per_token_causal(
   they count as in `per_token`.
   """
   attended = _attended(config, lambda seen: float(seen.mean()), length)
-  return 6 * matmul_parameters(config, params) + round(12 * attended)
+  return round(6 * _met(config, params, length)) + round(12 * attended)
 
 
 def _attended(

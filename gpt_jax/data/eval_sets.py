@@ -99,8 +99,7 @@ def held_out(config: Any, store: TokenStore) -> dict[str, EvalSet]:
     found[VALIDATION] = EvalSet(validation)
   sets, words = _tables(config)
   for name in sets:
-    opened = TokenStore.open(files.join(store.folder, f'{_FOLDER}/{name}'))
-    opened.rows = store.rows
+    opened = store.held_out(files.join(store.folder, f'{_FOLDER}/{name}'))
     count, counted = words.get(name), opened.manifest
     if count in _WORDS:
       lines = counted.num_lines if count == 'words_and_lines' else 0

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax import spec
+
 # The seed of held-out rows: their choices are the same in each evaluation, and
 # in each run.
 HELD_OUT = 2**64 - 1
@@ -107,8 +109,14 @@ def blank(name: str, length: int) -> Rows:
     name: `data.rows`.
     length: of the row.
   """
-  zeros = np.zeros((1, length), np.int32)
-  row = Rows(zeros, np.zeros((1, length), bool), before=zeros[:, 0])
-  if name == 'documents':
-    row = row._replace(segments=zeros, positions=zeros)
-  return row
+  (call,) = spec.parse('data.rows', name)
+  zeros, no = np.zeros((1, length), np.int32), np.zeros((1, length), bool)
+  row = Rows(zeros, no)
+  match call.name:
+    case 'stream':
+      return row._replace(before=zeros[:, 0])
+    case 'documents':
+      return row._replace(before=zeros[:, 0], segments=zeros, positions=zeros)
+    case 'pairs':
+      return row._replace(special=no, token_types=zeros, pair=zeros[:, 0])
+  return row._replace(special=no)

@@ -19,18 +19,19 @@ that is checked at every read, and a chunk that is missing is an error. A store
 small enough to be kept in memory is checked against the manifest as a whole.
 """
 
-import logging
-from collections.abc import Iterable
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorstore as ts
 
 from gpt_jax import spec
-from gpt_jax.data import files, manifest, mixture, mixture_order, packing
+from gpt_jax.data import files, manifest, mixture
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import Phase
 from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.data.tokenizers.special import Special
 from gpt_jax.spec import UsageError
 
 TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'
@@ -41,7 +42,7 @@ PARTS = (TOKENS, DOCUMENT_ENDS, SENTENCE_ENDS, TOKENIZER, VALIDATION)
 # Stores up to this size are read into memory when they are opened.
 IN_MEMORY_BYTES = 1 << 30
 
-log = logging.getLogger('gpt_jax')
+_T = TypeVar('_T')
 
 
 class TokenStore:
@@ -55,7 +56,8 @@ class TokenStore:
     self._ends = {name: arrays[name] for name in arrays if name != TOKENS}
     self.mixture: list[Phase] = []
     self.rows = 'stream'
-    self._packed: dict[int, dict[str, np.ndarray]] = {}
+    self._corpus = self
+    self._made: dict[str, Any] = {}
 
   def __len__(self) -> int:
     return self.manifest.num_tokens
@@ -101,38 +103,27 @@ class TokenStore:
 
     Args:
       source: `data.source`, for the weights of a mixture.
-      rows: `data.rows`: 'stream', or 'documents' (see `packing`).
+      rows: `data.rows`, see `row_makers`.
     """
     if mixture.is_mixture(source):
       self.mixture = mixture.phases(source)
     self.rows = rows
     return self
 
-  def packed(self, length: int) -> dict[str, np.ndarray]:
-    """Where rows of whole documents begin: see `packing.begins`.
+  def once(self, name: str, make: Callable[[], _T]) -> _T:
+    """What `make` gives, made when `name` is first asked for."""
+    if name not in self._made:
+      self._made[name] = make()
+    return self._made[name]
 
-    Returns:
-      An array for each source of a mixture; the only one of others is ''.
-    """
-    if length not in self._packed:
-      stops = self.manifest.parts if self.mixture else {'': len(self)}
-      starts = [0, *stops.values()]
-      self._packed[length] = {
-        name: packing.begins(self.document_ends, length, start, stop)
-        for start, (name, stop) in zip(starts, stops.items(), strict=False)
-      }
-      sizes, tokens = packing.counts(self._packed[length])
-      rows = sum(sizes.values())
-      log.info(
-        '%s: %d rows of whole documents, of which %.1f%% is padding',
-        *(self.folder, rows, 100 * (1 - len(self) / (rows * length))),
-      )
-      for phase in self.mixture:
-        if all(sizes.get(name) for name in phase.weights):  # else see `Order`
-          log.info(
-            '%s: %s', self.folder, mixture_order.told(phase, sizes, tokens)
-          )
-    return self._packed[length]
+  def parts(self) -> dict[str, tuple[int, int]]:
+    """The tokens [start, stop) of each source of a mixture; else of ''."""
+    stops = self.manifest.parts if self.mixture else {'': len(self)}
+    starts = [0, *stops.values()]
+    return {
+      name: (start, stop)
+      for start, (name, stop) in zip(starts, stops.items(), strict=False)
+    }
 
   def tokens(self, start: int, stop: int) -> np.ndarray:
     """Returns tokens [start, stop) in the store's dtype."""
@@ -150,15 +141,16 @@ class TokenStore:
     if isinstance(self._tokens, np.ndarray):
       windows = np.lib.stride_tricks.sliding_window_view(self._tokens, length)
       return windows[starts]
+    return np.stack(self.read_ranges(range(s, s + length) for s in starts))
+
+  def read_ranges(self, ranges: Iterable[range]) -> list[np.ndarray]:
+    """Returns the tokens of each range; all at once."""
+    if isinstance(self._tokens, np.ndarray):
+      return [self._tokens[r.start : r.stop] for r in ranges]
     # In a batch the rows of one file share its index and their requests.
     with ts.Batch() as batch:
-      reads = [
-        self._tokens[s : s + length].read(batch=batch) for s in starts.tolist()
-      ]
-    rows = np.empty((len(reads), length), self.manifest.dtype)
-    for i, read in enumerate(reads):
-      rows[i] = self._result(TOKENS, read)
-    return rows
+      reads = [self._tokens[r.start : r.stop].read(batch=batch) for r in ranges]
+    return [self._result(TOKENS, read) for read in reads]
 
   @property
   def document_ends(self) -> np.ndarray:
@@ -182,6 +174,15 @@ class TokenStore:
       )
     return self._read_ends(SENTENCE_ENDS)
 
+  @functools.cached_property
+  def special(self) -> Special:
+    """The special tokens of the tokenizer.
+
+    Raises:
+      UsageError: as `tokenizer`.
+    """
+    return self._corpus.tokenizer().special
+
   def tokenizer(self) -> tokenizer.Tokenizer:
     """Loads the tokenizer that wrote the train split.
 
@@ -202,9 +203,16 @@ class TokenStore:
     (holdout,) = spec.parse('data.holdout', self.manifest.holdout)
     if holdout.name == 'none':
       return None
-    held_out = TokenStore.open(files.join(self.folder, VALIDATION))
-    held_out.rows = self.rows
-    return held_out
+    return self.held_out(files.join(self.folder, VALIDATION))
+
+  def held_out(self, folder: str) -> 'TokenStore':
+    """Opens a store that was prepared beside this one.
+
+    Its rows are made as here, with the tokenizer of this one.
+    """
+    opened = TokenStore.open(folder)
+    opened.rows, opened._corpus = self.rows, self
+    return opened
 
   def verify(self):
     """Reads every token and compares it with the manifest.

@@ -35,6 +35,7 @@ from gpt_jax.finetuning import setup
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.sequences import Special, joined
 from gpt_jax.finetuning.task_data import Scale
+from gpt_jax.hf.heads import pretrained
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 
@@ -91,8 +92,8 @@ def exported(
     UsageError: no class of transformers computes this.
   """
   call = spec.parse('objective.name', config.objective.name)[0]
-  if heads is None:
-    return Exported('lm', options)
+  if heads is None or config.get('finetune') is None:
+    return Exported(pretrained(heads), options, heads)
   if config.finetune.get('features'):
     raise UsageError(
       f'finetune.features={config.finetune.features!r}: its head reads layers '

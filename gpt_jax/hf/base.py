@@ -196,6 +196,7 @@ class Family(NamedTuple):
       or by kind and head, `tokens/classifier`.
     pair: the input that says whether two sentences belong together, and the
       output that does.
+    files: other names that files of a tokenizer have in its folders.
     forward: computes all of `hf.forward`, from the model, the kind of heads,
       the parameters and the inputs that were given.
   """
@@ -213,6 +214,7 @@ class Family(NamedTuple):
   rewritten: tuple[str, ...] = ()
   heads: dict[str, str] = {}  # noqa: RUF012
   pair: tuple[str, str] = ('next_sentence_label', 'seq_relationship_logits')
+  files: dict[str, str] = {}  # noqa: RUF012
   forward: Callable[..., dict[str, Any]] | None = None
 
 

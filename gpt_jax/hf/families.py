@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model families that are read and written, by `model_type`."""
 
+from gpt_jax.hf.albert import ALBERT
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import BERT
 from gpt_jax.hf.falcon import FALCON
@@ -39,6 +40,7 @@ FAMILIES: dict[str, Family] = {
     FALCON,
     BERT,
     ROBERTA,
+    ALBERT,
     T5,
     SWITCH_TRANSFORMERS,
     TRANSFO_XL,

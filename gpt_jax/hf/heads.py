@@ -46,6 +46,8 @@ HEADS: dict[str, tuple[str, ...]] = {
 KINDS = tuple(HEADS)
 # Those that score the vocabulary.
 SCORING = ('lm', 'double', 'pooled_lm', 'pretraining')
+# Those of them that encoders are trained with.
+_PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
 CLASSIFYING = ('classification', 'pooled_classification', 'eos_classification')
 POOLING = tuple(kind for kind, names in HEADS.items() if 'pooler' in names)
 
@@ -102,8 +104,14 @@ def found(kind: str, family: Family, names: Collection[str]) -> str:
     for head, name in weights.items()
     if name in names or name.removeprefix(family.prefix) in names
   ]
-  kinds = {HEADS[k]: k for k in ('lm', 'pooled_lm', 'pretraining')}
+  kinds = {HEADS[k]: k for k in _PRETRAINED}
   return kinds.get(tuple(there), kind)
+
+
+def pretrained(heads: Any) -> str:
+  """The kind of a model trained here by its `params['heads']`, or None."""
+  kinds = {HEADS[k]: k for k in _PRETRAINED}
+  return kinds[tuple(n for n in HEADS['pretraining'] if n in (heads or ()))]
 
 
 def shapes(kind: str, options: Options, d_model: int) -> dict[str, Any]:

@@ -44,8 +44,9 @@ def read(
     if '<mask>' in _entries(bpe[0]):  # RoBERTa's and BART's
       kind = 'byte_bpe_file'
     return made(f'{kind}({bpe[0]!r}, {bpe[1]!r})')
-  if os.path.exists(path('tokenizer.model')):
-    return made(f'sentencepiece_file({path("tokenizer.model")!r})')
+  for model in ('tokenizer.model', 'spiece.model'):  # ALBERT's
+    if os.path.exists(path(model)):
+      return made(f'sentencepiece_file({path(model)!r})')
   if os.path.exists(path('vocab.txt')):  # BERT's, uncased unless it says so
     lowercase = _entries(path('tokenizer_config.json')).get('do_lower_case')
     lowercase = lowercase is None or bool(lowercase)

@@ -12,7 +12,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
-from gpt_jax.data import files, manifest, mixture
+from gpt_jax.data import files, manifest, mixture, row_makers
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
 from gpt_jax.nn.pattern import is_causal
@@ -170,20 +170,25 @@ def check_tokenizer(config: Config) -> None:
 
   Raises:
     UsageError: the model's vocabulary is too small for it, it lacks a token
-      that the objective needs, or the prompt is too long or has unknown
-      characters.
+      that the objective or the rows need, or the prompt is too long or has
+      unknown characters.
   """
   name = config.tokenizer.name
   (call,) = spec.bind_all('tokenizer.name', name, TOKENIZERS)[:1]
   made = None
   if call.name not in LEARNED:
     made = tokenizer_lib.build(name, [])
-  wanted = {*objectives.needs(config.objective.name).tokens}
-  if lacking := sorted(wanted - tokenizer_lib.marks(call, made)):
+  objective, rows = config.objective.name, config.data.rows
+  wanted = dict.fromkeys(
+    objectives.needs(objective).tokens, f'objective.name={objective!r}'
+  )
+  if row_makers.of_sentences(rows):
+    wanted |= dict.fromkeys(('cls', 'sep'), f'data.rows={rows!r}')
+  if lacking := sorted(wanted.keys() - tokenizer_lib.marks(call, made)):
     token = f'[{lacking[0].upper()}]'
     raise UsageError(
-      f'tokenizer.name={name!r}: has no {token}, which objective.name='
-      f'{config.objective.name!r} needs; take wordpiece, byte_bpe or a '
+      f'tokenizer.name={name!r}: has no {token}, which {wanted[lacking[0]]} '
+      'needs; take wordpiece, byte_bpe or a '
       f'sentencepiece with {token} among its special tokens'
     )
   if made:

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from gpt_jax.data import encode, files, manifest, prepare, sentences
+from gpt_jax.data import encode, eval_sets, files, manifest, prepare, sentences
 from gpt_jax.data.clean.sentences import spans
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
@@ -140,3 +140,16 @@ def test_the_splitters():
     stops = [*itertools.accumulate(map(len, wanted))]
     assert [*split('A.  B? c\n\nd')] == stops
   assert sentences.splitter('none') is None
+
+
+def test_other_held_out_sets_have_sentences_too(corpus, make_config):
+  config = make_config(sentences='lines').unlock()
+  (corpus / 'other.txt').write_text('one\ntwo\nthree')
+  config.eval.sets.other = "text('other.txt')"
+  store = prepare.ensure(config, 'D')
+  sets = eval_sets.held_out(config, store)
+  assert sets['other'].store.sentence_ends.tolist() == [4, 8, 14]
+  for name, found in sets.items():
+    ends = found.store.sentence_ends
+    assert ends[-1] == len(found.store), name
+    assert np.isin(found.store.document_ends, ends).all()

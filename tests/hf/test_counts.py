@@ -33,6 +33,18 @@ ROBERTA = {
   'type_vocab_size': 1,
   'layer_norm_eps': 1e-5,
 }
+ALBERT = {
+  'architectures': ['AlbertForPreTraining'],
+  'model_type': 'albert',
+  'vocab_size': 30_000,
+  'embedding_size': 128,
+}
+XLARGE = LARGE | {'hidden_size': 2048, 'intermediate_size': 8192}
+XXLARGE = BASE | {
+  'hidden_size': 4096,
+  'num_attention_heads': 64,
+  'intermediate_size': 16_384,
+}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +55,10 @@ ROBERTA = {
     (BERT | LARGE | {'vocab_size': 30_522}, 336_226_108),
     (ROBERTA | BASE, 124_697_433),
     (ROBERTA | LARGE, 355_412_057),
+    (ALBERT | BASE, 11_813_810),
+    (ALBERT | LARGE, 17_847_474),
+    (ALBERT | XLARGE, 59_021_490),
+    (ALBERT | XXLARGE, 223_158_450),
   ],
 )
 def test_parameters(config, parameters):

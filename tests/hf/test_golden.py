@@ -24,6 +24,7 @@ CONSTANTS = ['transformer.pos_emb.inv_freq']
 SPELLINGS = {
   'cls.predictions.decoder.bias': 'cls.predictions.bias',
   'lm_head.decoder.bias': 'lm_head.bias',
+  'predictions.decoder.bias': 'predictions.bias',
 }
 # And they never say that an output table of its own is tied.
 REWRITTEN = {'t5_v11_hf5config': {'tie_word_embeddings': False}}
@@ -68,7 +69,7 @@ def test_the_families_are_here():
   types = {meta(folder)['model_type'] for folder in FOLDERS}
   assert types >= {'openai-gpt', 'gpt2', 'gpt_neo', 'gptj', 'gpt_neox'}
   assert types >= {'llama', 'mistral', 'mixtral', 'falcon', 'bert', 't5'}
-  assert types >= {'switch_transformers', 'transfo-xl', 'roberta'}
+  assert types >= {'switch_transformers', 'transfo-xl', 'roberta', 'albert'}
   assert types >= {'qwen3', 'olmo2', 'gemma2', 'gemma3_text'}
 
 

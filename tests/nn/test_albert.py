@@ -46,8 +46,8 @@ def count(num_layers, width, d_embed, share, output='tied'):
   'num_layers, width, body, with_heads',
   [
     (12, 768, 11_683_584, 11_813_810),
-    (24, 1024, 17_683_968, 17_847_474),
-    (24, 2048, 58_724_864, 59_021_490),
+    pytest.param(24, 1024, 17_683_968, 17_847_474, marks=slow),
+    pytest.param(24, 2048, 58_724_864, 59_021_490, marks=slow),
     (12, 4096, 222_595_584, 223_158_450),
   ],
 )
@@ -56,7 +56,9 @@ def test_sizes(num_layers, width, body, with_heads):
   assert count(num_layers, width, 128, 'all', HEADS) == with_heads
 
 
-@pytest.mark.parametrize('num_layers', [1, 3, 6, 12, 24, 48])
+@pytest.mark.parametrize(
+  'num_layers', [1, 48, *(pytest.param(n, marks=slow) for n in (3, 6, 12, 24))]
+)
 def test_depth_costs_no_parameters(num_layers):
   assert count(num_layers, 1024, 128, 'all') == 17_683_968
 

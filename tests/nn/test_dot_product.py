@@ -73,8 +73,7 @@ def documents(length=L):
   'text, seen',
   [(text, seen) for text in KINDS for seen in ('all', 'both')]
   + [('full', 'padding'), ('full', 'documents')]
-  + [(text, 'prefix') for text in ('full', 'local(window=11)')]
-  + [(text, 'whole mask') for text in ('full', 'bidirectional')],
+  + [('local(window=11)', 'prefix'), ('bidirectional', 'whole mask')],
 )
 def test_blocks_of_queries(text, seen):
   """With a bias of each row; unseen rows excepted, they equal the loop."""

@@ -12,6 +12,7 @@ from gpt_jax.objectives.causal import causal
 from tests.support import reference, tiny
 
 B, L, D = tiny.B, tiny.L, tiny.D
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +129,8 @@ def test_output(text, head, scale):
   'text, d_embed',
   [
     ("tied(bias=True, transform='tanh')", 5),
-    ("tied(scale='rsqrt')", 5),
-    ("untied(bias=True, transform='tanh')", D),
+    slow("tied(scale='rsqrt')", 5),
+    slow("untied(bias=True, transform='tanh')", D),
   ],
 )
 def test_output_beside_embeddings_of_another_width(text, d_embed):

@@ -70,7 +70,7 @@ def run_of(**fields):
   'share, fields',
   [
     slow('all', {'loop': 'unroll', 'remat': 'full'}),
-    ('all(inner=2)', {'remat': 'dots'}),
+    slow('all(inner=2)', {'remat': 'dots'}),
     ('attention(groups=2)', {'remat': 'full'}),
     slow('ffn', {}),
   ],

@@ -180,7 +180,6 @@ def test_a_prefix_is_what_its_mask_shows(fields, mesh):
       out = changed.apply({'params': params}, tokens, **given)
       return (out.hidden_BLD**2).sum(), out.hidden_BLD
 
-    # As it is computed in training, where there is more to it.
     if not fields:
       return {}, loss(params)[1]
     return jax.grad(loss, has_aux=True)(params)

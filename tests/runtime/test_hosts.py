@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data import pipeline
+from gpt_jax.data.store import TokenStore
 from gpt_jax.training import metrics
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -53,6 +54,7 @@ def write_text(folder: pathlib.Path) -> list[str]:
 
   class Store:
     folder, mixture, rows = 'none', '', 'stream'
+    parts = TokenStore.parts
 
     def __len__(self):
       return rows * LENGTH + 1
