@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 from absl import flags
 
@@ -28,7 +28,7 @@ Args = Any
 # Flags of all commands that name a file or a folder.
 PATHS = (
   *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
-  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
+  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts', 'draft'),
 )
 
 # What the system says of a path that cannot be used. A full disk is none of
@@ -113,6 +113,66 @@ class _Number(flags.ArgumentParser):
     if problem := self._declared.problem(value):
       raise ValueError(problem)
     return value
+
+
+def define_drawing(values: flags.FlagValues) -> None:
+  """Adds the flags that say how the next token is drawn."""
+  number(
+    values,
+    'max_tokens',
+    None,
+    'Tokens to draw at most; empty: 100, or what the context has room for.',
+    ranges.Count,
+  )
+  number(
+    values,
+    'temperature',
+    1.0,
+    'Divides the logits; 0 takes the most probable token.',
+    ranges.NotNegative,
+  )
+  number(
+    values, 'top_k', 0, 'Draw among the k best tokens; 0: all.', ranges.Whole
+  )
+  number(
+    values,
+    'top_p',
+    1.0,
+    'Draw among the fewest tokens that reach this probability.',
+    ranges.Probability,
+  )
+  number(
+    values,
+    'min_p',
+    0.0,
+    'Draw among tokens at least so many times as probable as the best.',
+    ranges.Probability,
+  )
+  number(
+    values,
+    'repetition_penalty',
+    1.0,
+    'Above 1: tokens that were seen become less probable.',
+    ranges.Positive,
+  )
+  number(values, 'seed', 0, 'Of the draws.', ranges.Seed)
+
+
+def define_draft(values: flags.FlagValues) -> None:
+  """Adds the flags of speculative decoding."""
+  flags.DEFINE_string(
+    'draft',
+    None,
+    'Folder of a smaller run with the same tokenizer, which proposes tokens.',
+    flag_values=values,
+  )
+  define_draft_tokens(values)
+
+
+def define_draft_tokens(values: flags.FlagValues) -> None:
+  """Adds `--draft_tokens`."""
+  use = 'How many tokens a draft proposes at a time.'
+  number(values, 'draft_tokens', 4, use, Annotated[int, ranges.whole(1, 64)])
 
 
 def required(args: Args, *names: str) -> None:

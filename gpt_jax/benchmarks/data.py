@@ -58,7 +58,7 @@ def _measure(config: Config, store: TokenStore, steps: int) -> dict:
   seconds: list[list[float]] = [[], [], []]
   for number in range(WARM_UP + steps):
     times = [time.perf_counter()]
-    rows, keys = source.read(order(number).indices)
+    rows, keys = source.read(order(number))
     times.append(time.perf_counter())
     batch = make_batch(rows, keys)
     times.append(time.perf_counter())

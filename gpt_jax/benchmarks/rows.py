@@ -83,7 +83,9 @@ def _write(folder: str, compression: str) -> tuple[tuple, int]:
     fill_missing_data_reads=False,
   )
   made = random_manifest(NUM_TOKENS, VOCAB_SIZE, 'uint16')
-  return (folder, made, tokens, np.array([NUM_TOKENS])), size
+  ends = np.array([NUM_TOKENS])
+  arrays = {token_store.TOKENS: tokens, token_store.DOCUMENT_ENDS: ends}
+  return (folder, made, arrays), size
 
 
 def _batches(store: TokenStore, length: int, steps: int):

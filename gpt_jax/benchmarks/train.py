@@ -16,7 +16,7 @@ from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.data import pipeline, taken
 from gpt_jax.data.manifest import Manifest
-from gpt_jax.data.store import TokenStore
+from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS, TokenStore
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
@@ -101,7 +101,8 @@ def random_store(*, num_tokens: int, vocab_size: int) -> TokenStore:
   tokens = np.random.default_rng(0).integers(vocab_size, size=num_tokens)
   manifest = random_manifest(num_tokens, vocab_size, 'uint32')
   ends = np.array([num_tokens])
-  return TokenStore('', manifest, tokens.astype(np.uint32), ends)
+  arrays = {TOKENS: tokens.astype(np.uint32), DOCUMENT_ENDS: ends}
+  return TokenStore('', manifest, arrays)
 
 
 def random_manifest(num_tokens: int, vocab_size: int, dtype: str) -> Manifest:

@@ -7,6 +7,8 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --against torch
+  gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
+    --draft_layers 3,30 --batches 1,8
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
@@ -24,7 +26,9 @@ costs the training thread, the checksums' share of it, and the training loop
 against the bare step. The others alternate in one run. decode: tokens/s and
 cache bytes with as many key/value heads as heads, and with one; against torch:
 with transformers' generate on the same weights, first token and memory, too
-(--batches, --prompts; needs the extra `hf`). attention: time
+(--batches, --prompts; needs the extra `hf`); with --draft_layers, with and
+without a draft made of the first layers of the model (--draft_tokens,
+--batches). attention: time
 and memory of each pattern of model.attention, forward and backward. switch: a
 config with experts, the same with more of them, and its dense twin. top_k: one
 expert a token against two, at three capacity factors. encode: the corpus of the
@@ -51,6 +55,7 @@ from gpt_jax.benchmarks import (
   data,
   decode,
   decode_against,
+  decode_draft,
   encode,
   prepare,
   rows,
@@ -105,10 +110,17 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   for name, default, use in (
-    ('batches', '1,8,32', 'Batch sizes of --against.'),
+    ('batches', '1,8,32', 'Batch sizes of --against and --draft_layers.'),
     ('prompts', '32,1024', 'Lengths of prompts of --what decode --against.'),
   ):
     flags.DEFINE_list(name, default, use, flag_values=values)
+  flags.DEFINE_list(
+    'draft_layers',
+    [],
+    'Sizes of drafts, for --what decode.',
+    flag_values=values,
+  )
+  cli.define_draft_tokens(values)
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -129,9 +141,23 @@ def main(args: cli.Args) -> None:
       f'--against={args.against}: compares decoding and scoring; give '
       '--what decode or --what score'
     )
+  if args.draft_layers and (args.against or module is not decode):
+    raise UsageError(
+      f'--draft_layers={",".join(args.draft_layers)}: is for decoding; give '
+      '--what decode, and no --against'
+    )
   if module is speed:
     sizes = _counts('batches', args.batches) if args.against else ()
     result = speed.measure(config, args.steps, sizes)
+  elif args.draft_layers:
+    module = decode_draft
+    result = decode_draft.measure(
+      config,
+      args.steps,
+      _counts('batches', args.batches),
+      _counts('draft_layers', args.draft_layers),
+      args.draft_tokens,
+    )
   elif args.against:
     module = decode_against
     result = decode_against.measure(

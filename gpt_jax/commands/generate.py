@@ -8,6 +8,7 @@ r"""Continues prompts with a trained model, or talks to it.
   gpt-jax generate --workdir W --prompt 'Once' --prompt 'Twice' --json
   cat story.txt | gpt-jax generate --workdir W --prompt - --truncate left
   gpt-jax generate --workdir W --prompts in.jsonl --out out.jsonl --rows 32
+  gpt-jax generate --workdir W --draft SMALLER --prompt 'Once'
   gpt-jax generate --workdir W
 
 Prints each sample: the prompt and its continuation, as it comes where that is
@@ -21,6 +22,11 @@ the prompt's `index` (from 0), the prompt, and its `continuations`, each with
 `text`, `tokens` and `finish` ('stop' or 'length'). The same command given again
 goes on after a crash; FILE.run says what --out holds results of.
 
+With --draft, the workdir of a smaller model with the same tokenizer, that one
+proposes --draft_tokens at a time, and the model judges them in one pass
+(speculative decoding). The text has the same distribution; without a
+temperature it is the same.
+
 Without a prompt it is a session: each line typed, or piped in, gets an answer;
 /help lists what else there is. A model with a chat template is asked by it.
 Another has one text, continued after each line.
@@ -28,7 +34,6 @@ Another has one text, continued after each line.
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import sys
@@ -75,7 +80,11 @@ def define(values: flags.FlagValues) -> None:
     *('stop', []),
     'Text that ends a sample, of any number of tokens; may be repeated.',
   )
-  _define_drawing(values)
+  cli.define_drawing(values)
+  number = functools.partial(cli.number, values)
+  number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
+  number('rows', 8, 'Continuations drawn together.', ranges.Count)
+  cli.define_draft(values)
   flags.DEFINE_enum(
     *('truncate', 'none', ['none', 'left']),
     'What happens to a prompt that is longer than the context: it is refused, '
@@ -91,44 +100,6 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
-def _define_drawing(values: flags.FlagValues) -> None:
-  number = functools.partial(cli.number, values)
-  number(
-    'max_tokens',
-    None,
-    'Tokens to draw at most; empty: 100, or what the context has room for.',
-    ranges.Count,
-  )
-  number(
-    'temperature',
-    1.0,
-    'Divides the logits; 0 takes the most probable token.',
-    ranges.NotNegative,
-  )
-  number('top_k', 0, 'Draw among the k best tokens; 0: all.', ranges.Whole)
-  number(
-    'top_p',
-    1.0,
-    'Draw among the fewest tokens that reach this probability.',
-    ranges.Probability,
-  )
-  number(
-    'min_p',
-    0.0,
-    'Draw among tokens at least so many times as probable as the best.',
-    ranges.Probability,
-  )
-  number(
-    'repetition_penalty',
-    1.0,
-    'Above 1: tokens that were seen become less probable.',
-    ranges.Positive,
-  )
-  number('seed', 0, 'Of the draws.', ranges.Seed)
-  number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
-  number('rows', 8, 'Continuations drawn together.', ranges.Count)
-
-
 class _Model(NamedTuple):
   """What draws."""
 
@@ -137,6 +108,7 @@ class _Model(NamedTuple):
   tokenizer: Tokenizer
   context_length: int
   key: str  # of its config and its step
+  draft: str | None  # what proposes to it, and how much
 
   def template(self) -> ChatTemplate | None:
     """Its chat template."""
@@ -162,15 +134,20 @@ def main(args: cli.Args) -> None:
     truncate=args.truncate,
   )
   trained = trained_lib.load(args.workdir)
-  parts = trained.parts
-  with open(os.path.join(args.workdir, 'config.json'), 'rb') as file:
-    config = hashlib.sha256(file.read()).hexdigest()
+  parts, draft, proposing = trained.parts, None, None
+  if args.draft:
+    draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
+    proposing = (
+      f'{trained_lib.config_key(args.draft)}, {args.draft_tokens} tokens'
+    )
+  params = trained.state.eval_params
   model = _Model(
     args.workdir,
-    Engine(parts.model, trained.state.eval_params, slots=args.rows),
+    Engine(parts.model, params, slots=args.rows, draft=draft),
     trained.tokenizer,
     parts.model.context_length,
-    f'{config}, step {int(trained.state.step)}',
+    f'{trained_lib.config_key(args.workdir)}, step {int(trained.state.step)}',
+    proposing,
   )
   with sharding.use(parts.mesh, parts.rules):
     if not prompts:
@@ -181,6 +158,8 @@ def main(args: cli.Args) -> None:
       speed = _print(args, model, prompts, options)
   if speed.num_tokens:
     log.info('%s', speed)
+  if model.draft:
+    log.info('%s', model.engine.proposals)
 
 
 def _prompts(args: cli.Args) -> list[Prompt]:
@@ -265,7 +244,10 @@ def _print(
       print(*(['\n'] if number else []), '\n\n'.join(samples), sep='')
     entries.append({**prompt.fields, 'samples': samples, 'finish': finish})
   if args.json:
-    print(json.dumps({'prompts': entries}))
+    found = {'prompts': entries, 'tokens_per_second': speed.tokens_per_second}
+    if model.draft:
+      found['draft'] = model.engine.proposals._asdict()
+    print(json.dumps(found))
   return speed
 
 
@@ -277,6 +259,8 @@ def _write(
   ids = [_fitted(model, prompt, template, options) for prompt in prompts]
   settings = {name: getattr(args, name) for name in _SETTINGS}
   key = {'model': model.key, 'set of prompts': prompt_files.digest(prompts)}
+  if model.draft:
+    key['draft'] = model.draft
   results = prompt_files.Results(args.out, settings | key)
   todo = [i for i in range(len(prompts)) if i not in results.rows]
   if len(todo) < len(prompts):

@@ -92,16 +92,23 @@ def _show_rows(args: cli.Args) -> None:
     print(json.dumps({'store': store, 'rows': [*rows]}))
     return
   for row in rows:
-    spans = ', '.join(
-      f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in row['spans']
-    )
+    texts = [
+      ', '.join(f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in spans)
+      for spans in (row['spans'], row.get('second'))
+      if spans
+    ]
+    # Of rows with two texts: whether the second follows the first.
+    joint = ', not followed by ' if row.get('pair') else ', followed by '
     source = f'source {row["source"]} ' if row['source'] else ''
     print(
       f'step {row["step"]} row {row["row"]} {source}epoch {row["epoch"]} '
-      f'position {row["position"]}: documents {spans}'
+      f'position {row["position"]}: documents {joint.join(texts)}'
     )
-    if 'text' in row:
-      print(row['text'])
+    for first, stop in row.get('sentences', ()):
+      print(f'sentences {first} to {stop - 1}')
+    for name in ('text', 'second_text'):
+      if name in row:
+        print(row[name])
 
 
 def _show_config(args: cli.Args) -> None:

@@ -4,6 +4,7 @@ r"""Serves a trained model over HTTP, as OpenAI's API does.
 
   gpt-jax serve --workdir workdirs/smoke
   gpt-jax serve --workdir W --host 0.0.0.0 --port 8080 --name mine --rows 32
+  gpt-jax serve --workdir W --draft SMALLER
 
 Any client of that API will do, such as OpenAI's own:
 
@@ -36,6 +37,7 @@ from absl import flags
 
 from gpt_jax import cli, ranges, sharding
 from gpt_jax.data.tokenizers.chat import ChatTemplate
+from gpt_jax.decoding import speculative
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.runtime.log import log
@@ -52,6 +54,7 @@ def define(values: flags.FlagValues) -> None:
   number('port', 8000, 'Port; 0: any that is free.', ranges.Port)
   text('name', None, "What clients call the model; default: the workdir's.")
   number('rows', 8, 'Continuations drawn together.', ranges.Count)
+  cli.define_draft(values)
   number(
     'max_waiting',
     256,
@@ -96,6 +99,10 @@ def main(args: cli.Args) -> None:
     trained = trained_lib.load(args.workdir)
     parts = trained.parts
     model, params = in_place(parts.model, trained.state.eval_params)
+    draft = None
+    if args.draft:
+      draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
+      draft = speculative.in_place(draft)
     served = Served(
       name=args.name or os.path.basename(os.path.abspath(args.workdir)),
       tokenizer=trained.tokenizer,
@@ -104,7 +111,7 @@ def main(args: cli.Args) -> None:
       max_tokens=args.max_tokens or model.context_length,
     )
     working = worker.Worker(
-      lambda: Engine(model, params, slots=args.rows),
+      lambda: Engine(model, params, slots=args.rows, draft=draft),
       within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,
       log_seconds=args.log_seconds,

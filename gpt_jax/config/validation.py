@@ -8,9 +8,12 @@ from typing import Annotated, Any
 
 from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import defaults, log_trackers
+from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
+from gpt_jax.data import row_makers
+from gpt_jax.data.sentences import SPLITTERS
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
@@ -21,6 +24,7 @@ from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
+from gpt_jax.nn.sharing import SHARES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import choices as objectives
@@ -43,6 +47,8 @@ from gpt_jax.ranges import (
 from gpt_jax.spec import UsageError, shown
 
 CALL_STRINGS = {
+  'data.rows': row_makers.ROWS,
+  'data.sentences': SPLITTERS,
   'model.input': INPUTS,
   'model.position': POSITIONS,
   'model.attention_scale': SCALES,
@@ -53,6 +59,7 @@ CALL_STRINGS = {
   'model.block': BLOCKS,
   'model.dropout': DROPOUTS,
   'model.init_weights': INITS,
+  'model.share': SHARES,
   'objective.name': objectives.OBJECTIVES,
   'optim.name': OPTIMIZERS,
   'optim.precision': PRECISIONS,
@@ -61,7 +68,6 @@ CALL_STRINGS = {
   'schedule.name': SCHEDULES,
 }
 NAMES = {
-  'data.rows': ('stream', 'documents'),
   'model.dtype': DTYPES,
   'model.remat': REMATS,
   'model.loop': LOOPS,
@@ -196,6 +202,7 @@ def validate(config: Config) -> None:
       raise UsageError(
         f'{field}={shown(flat[field])}: unknown; one of ' + ', '.join(names)
       )
+  row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)
   model, micro_rows = config.model, config.batch.micro_rows
   run = ramp(config)
@@ -212,21 +219,9 @@ def validate(config: Config) -> None:
       f'model.num_heads={model.num_heads}: does not divide by '
       f'model.num_kv_heads={model.num_kv_heads}'
     )
+  check_depths(config)
   layers = period(model.attention, model.ffn)
-  if model.num_layers % len(layers):
-    raise UsageError(
-      f'model.num_layers={model.num_layers}: does not divide by the '
-      f'{len(layers)} layers after which model.attention={model.attention!r} '
-      f'and model.ffn={model.ffn!r} repeat'
-    )
-  encoder_ffn = model.encoder_ffn or model.ffn
-  encoder = period('bidirectional', encoder_ffn)
-  if model.num_encoder_layers % len(encoder):
-    raise UsageError(
-      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
-      f'by the {len(encoder)} layers after which {encoder_ffn!r} repeats; set '
-      'model.encoder_ffn'
-    )
+  encoder = period('bidirectional', model.encoder_ffn or model.ffn)
   routers = [layer.ffn.router for layer in layers + encoder if layer.ffn.router]
   if len({router.num_experts for router in routers}) > 1:
     raise UsageError(
@@ -270,10 +265,17 @@ def check_objective(config: Config) -> None:
       f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
       f'{name!r} trains {trained}; give {give}'
     )
-  if needs.rows and config.data.rows not in needs.rows:
+  rows = config.data.rows
+  (call,) = spec.parse('data.rows', rows)
+  if needs.rows and call.name not in needs.rows:
     raise UsageError(
-      f'data.rows={config.data.rows!r}: objective.name={name!r} is made from '
+      f'data.rows={rows!r}: objective.name={name!r} is made from '
       + ' or '.join(needs.rows)
+    )
+  if needs.pair and row_makers.pair_of(rows) != needs.pair:
+    raise UsageError(
+      f'data.rows={rows!r}: makes other pairs than objective.name={name!r} '
+      f'is trained on; set data.rows="pairs({needs.pair!r})"'
     )
 
 

@@ -2,29 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The global order: batch s of a run is a closed-form function of (seed, s).
 
-Row r of a token store has `length` targets, tokens r * length + 1 to
-(r + 1) * length, and as inputs the tokens one before. Row i of the run is the
-row at place i of a permutation of all rows, another one in each epoch. Batch s
-is the rows of the run from `offset(s)` on, so nothing needs to be iterated, and
+Which rows a token store has, and which tokens each of them has, say the makers
+of `row_makers`, which know a row by its number. Row i of the run is the row at
+place i of a permutation of all rows, another one in each epoch. Batch s is the
+rows of the run from `offset(s)` on, so nothing needs to be iterated, and
 nothing depends on the number of hosts. Where a run has rows of several lengths,
-each length has rows and an order of its own. Of a mixture, see `mixture`; of
-rows of whole documents, which need not be full, `packing`.
+each length has rows and an order of its own. Of a mixture, see `mixture`.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import grain
 import numpy as np
 
-from gpt_jax.data import packing
-from gpt_jax.data import rows as rows_lib
+from gpt_jax.data import row_makers
 from gpt_jax.data.mixture_order import Order, Place
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.taken import Taken, TakenAt
+from gpt_jax.data.texts import Texts
 from gpt_jax.spec import UsageError
 
 Batch = dict[str, np.ndarray]
@@ -44,28 +43,28 @@ class RowSource:
   """The rows of a token store in the order of the run."""
 
   def __init__(self, store: TokenStore, *, length: int, seed: int):
-    """Rows of `length` targets, in the order given by `seed`.
+    """Rows of `length` tokens, in the order given by `seed`.
 
     Raises:
-      UsageError: the store is shorter than one row.
+      UsageError: the store has no rows such as `data.rows` asks for.
     """
-    self._store, self._length, self._seed = store, length, seed
-    self.rows_per_epoch = rows_per_epoch(store, length)
+    self._seed = seed
+    self._maker = row_makers.load(store, length)
+    self.rows_per_epoch = self._maker.num_rows
+    if self.rows_per_epoch < 1:
+      raise UsageError(
+        f'{store.folder}: has {len(store)} tokens, a row needs {length + 1}; '
+        'lower model.context_length, or add text to data.source'
+      )
     self._order = Shuffle(self.rows_per_epoch, seed)
     self._mixture: Order | None = None
-    self._begins = {'': 0}
-    self._packed = None
-    if store.rows == 'documents':
-      self._packed = store.packed(length)
     if store.mixture:
-      ends = store.manifest.parts
-      self._begins = dict(zip(ends, [0, *ends.values()], strict=False))
-      sizes = {n: (ends[n] - self._begins[n] - 1) // length for n in ends}
-      tokens = None
-      if self._packed:
-        sizes, tokens = packing.counts(self._packed)
       self._mixture = Order(
-        store.mixture, sizes, length=length, seed=seed, tokens=tokens
+        store.mixture,
+        self._maker.sizes,
+        length=length,
+        seed=seed,
+        tokens=self._maker.tokens,
       )
 
   def place(self, index: int) -> Place:
@@ -74,16 +73,20 @@ class RowSource:
       return self._mixture.place(index)
     return Place('', index // self.rows_per_epoch, self._order[index])
 
-  def span(self, place: Place) -> range:
-    """The tokens of a row in the store; the first is an input only.
+  def places(self, taken: Taken) -> tuple[list[Place], Keys]:
+    """Where rows of the run are, and what their random choices follow from."""
+    places = [self.place(index) for index in taken.indices]
+    numbers = np.array(taken.numbers, np.int64)
+    rows = np.array([place.row for place in places], np.int64)
+    epochs = np.array([place.epoch for place in places], np.int64)
+    return places, Keys(self._seed, numbers, rows, epochs)
 
-    Of whole documents it is the targets.
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """Returns the tokens of the store that rows have; see `places`.
+
+    In rows that are cut out of a stream the first is an input only.
     """
-    if self._packed:
-      begins = self._packed[place.source]
-      return range(begins[place.row], begins[place.row + 1])
-    begin = self._begins[place.source] + place.row * self._length
-    return range(begin, begin + self._length + 1)
+    return self._maker.texts(places, keys)
 
   def row_numbers(self, indices: Iterable[int]) -> np.ndarray:
     """Returns which row of its source is row i of the run, for each i."""
@@ -97,45 +100,14 @@ class RowSource:
       **{f'epochs/{name}': value for name, value in parts.items()},
     }
 
-  def read(self, indices: Iterable[int]) -> tuple[Rows, Keys]:
+  def read(self, taken: Taken) -> tuple[Rows, Keys]:
     """Returns rows of the run, and what their random choices follow from."""
-    numbers = np.fromiter(indices, np.int64)
-    places = [self.place(number) for number in numbers.tolist()]
-    keys = Keys(
-      self._seed,
-      numbers,
-      np.array([place.row for place in places], np.int64),
-      np.array([place.epoch for place in places], np.int64),
-    )
-    spans = [self.span(place) for place in places]
-    if self._packed:
-      return _packed_rows(self._store, spans, self._length), keys
-    starts = [span.start for span in spans]
-    windows = self._store.read_many(starts, self._length + 1)
-    return rows_lib.cut(windows.astype(np.int32)), keys
+    places, keys = self.places(taken)
+    return self._maker.read(places, keys), keys
 
   def batch(self, taken: Taken, make_batch: MakeBatch) -> Batch:
     """Returns rows of the run as the arrays of a batch."""
-    rows, keys = self.read(taken.indices)
-    numbers = np.array(taken.numbers, np.int64)
-    return make_batch(rows, keys._replace(run=numbers))
-
-
-def rows_per_epoch(store: TokenStore, length: int) -> int:
-  """Returns how many rows of `length` targets the store holds.
-
-  Raises:
-    UsageError: not even one.
-  """
-  if store.rows == 'documents':
-    return sum(len(begins) - 1 for begins in store.packed(length).values())
-  count = (len(store) - 1) // length
-  if count < 1:
-    raise UsageError(
-      f'{store.folder}: has {len(store)} tokens, a row needs {length + 1}; '
-      'lower model.context_length, or add text to data.source'
-    )
-  return count
+    return make_batch(*self.read(taken))
 
 
 def sources(store: TokenStore, *, seed: int) -> Callable[[int], RowSource]:
@@ -209,12 +181,12 @@ def evaluation_batches(
     make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
   """
+  maker = row_makers.load(store, length)
 
   def batch(step: int) -> Batch:
     numbers = np.arange(step * rows, (step + 1) * rows)[host_rows(rows)]
-    return make_batch(
-      _evaluation_rows(store, numbers, length), Keys.held_out(numbers)
-    )
+    keys = Keys.held_out(numbers)
+    return make_batch(maker.read_held_out(keys), keys)
 
   count = num_evaluation_batches(store, length=length, rows=rows)
   return prefetch(batch, 0, count, ahead=not store.in_memory)
@@ -222,49 +194,7 @@ def evaluation_batches(
 
 def num_evaluation_batches(store: TokenStore, *, length: int, rows: int) -> int:
   """Returns how many batches of `rows` rows cover the store."""
-  if store.rows == 'documents':
-    return -(-rows_per_epoch(store, length) // rows)
-  return -(-len(store) // (length * rows))
-
-
-def _evaluation_rows(
-  store: TokenStore, numbers: np.ndarray, length: int
-) -> Rows:
-  """Rows that have each token of the store once, in order."""
-  if store.rows == 'documents':
-    begins = store.packed(length)['']
-    bounds = begins[np.minimum([numbers, numbers + 1], len(begins) - 1)]
-    return _packed_rows(store, [range(*bound) for bound in bounds.T], length)
-  starts = numbers * length - 1  # of the row, one before its first target
-  places = starts[:, None] + 1 + np.arange(length)
-  return rows_lib.cut(_window(store, starts, length), places < len(store))
-
-
-def _packed_rows(store: TokenStore, spans: list[range], length: int) -> Rows:
-  """Rows of whole documents: the tokens of `spans`, and padding."""
-  eos_id = store.manifest.eos_id
-  bounds = np.array([[s.start, s.stop] for s in spans], np.int64)
-  starts, stops = bounds.reshape(-1, 2).T
-  windows = _window(store, starts - 1, length)
-  real = np.arange(length)[None] < (stops - starts)[:, None]
-  windows[:, 1:][~real] = eos_id
-  rows = rows_lib.cut(windows, real)
-  segments, positions = packing.segments(rows.tokens, eos_id)
-  return rows._replace(segments=segments, positions=positions)
-
-
-def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:
-  """Rows int32 [B, L + 1] from `starts` on; eos outside of the store."""
-  eos_id = store.manifest.eos_id
-  tokens = np.full((len(starts), length + 1), eos_id, np.int32)
-  whole = (starts >= 0) & (starts + length + 1 <= len(store))
-  tokens[whole] = store.read_many(starts[whole], length + 1)
-  for i in np.flatnonzero(~whole):
-    first, stop = max(starts[i], 0), min(starts[i] + length + 1, len(store))
-    if first < stop:
-      found = store.tokens(int(first), int(stop))
-      tokens[i, first - starts[i] :][: len(found)] = found
-  return tokens
+  return -(-row_makers.load(store, length).num_held_out // rows)
 
 
 def prefetch(

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax import spec
+
 # The seed of held-out rows: their choices are the same in each evaluation, and
 # in each run.
 HELD_OUT = 2**64 - 1
@@ -68,12 +70,18 @@ class Keys(NamedTuple):
 
   def generators(self, purpose: int) -> list[np.random.Generator]:
     """One for each row; others for another `purpose`, which is at least 1."""
+    # As an array: a list with 2**64 - 1 would become floats. The counter of
+    # one purpose never reaches that of the next.
+    keys = np.stack(
+      [
+        np.full(len(self.run), self.seed, np.uint64),
+        self.run.astype(np.uint64),
+      ],
+      axis=1,
+    )
     return [
-      np.random.Generator(
-        # The counter of one purpose never reaches that of the next.
-        np.random.Philox(key=[self.seed, number], counter=[0, 0, 0, purpose])
-      )
-      for number in self.run.tolist()
+      np.random.Generator(np.random.Philox(key=k, counter=[0, 0, 0, purpose]))
+      for k in keys
     ]
 
 
@@ -101,8 +109,14 @@ def blank(name: str, length: int) -> Rows:
     name: `data.rows`.
     length: of the row.
   """
-  zeros = np.zeros((1, length), np.int32)
-  row = Rows(zeros, np.zeros((1, length), bool), before=zeros[:, 0])
-  if name == 'documents':
-    row = row._replace(segments=zeros, positions=zeros)
-  return row
+  (call,) = spec.parse('data.rows', name)
+  zeros, no = np.zeros((1, length), np.int32), np.zeros((1, length), bool)
+  row = Rows(zeros, no)
+  match call.name:
+    case 'stream':
+      return row._replace(before=zeros[:, 0])
+    case 'documents':
+      return row._replace(before=zeros[:, 0], segments=zeros, positions=zeros)
+    case 'pairs':
+      return row._replace(special=no, token_types=zeros, pair=zeros[:, 0])
+  return row._replace(special=no)

@@ -99,12 +99,19 @@ class Speed:
       self._first = passed
     self._waits = False
 
+  @property
+  def tokens_per_second(self) -> float | None:
+    """None where there is no token but the first."""
+    if not self._counted or self._seconds <= 0:
+      return None
+    return self._counted / self._seconds
+
   def __str__(self) -> str:
     text = f'{self.num_tokens:,} tokens'
     if self._first is not None:
       text += f', the first after {self._first:.2f} s'
-    if self._counted and self._seconds > 0:
-      text += f', then {self._counted / self._seconds:,.1f} a second'
+    if self.tokens_per_second is not None:
+      text += f', then {self.tokens_per_second:,.1f} a second'
     return text
 
 

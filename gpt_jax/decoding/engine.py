@@ -16,10 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax.decoding import programs, requests
+from gpt_jax.decoding import programs, requests, speculative
 from gpt_jax.decoding.requests import Request as Request
 from gpt_jax.decoding.requests import Row
 from gpt_jax.decoding.requests import Token as Token
+from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
@@ -33,15 +34,36 @@ class Engine:
   no more than one thread's at a time.
   """
 
-  def __init__(self, model: Transformer, params: Any, *, slots: int):
-    """Takes a model and its parameters, as they are or from `in_place`."""
+  def __init__(
+    self,
+    model: Transformer,
+    params: Any,
+    *,
+    slots: int,
+    draft: Draft | None = None,
+  ):
+    """Takes models and their parameters, as they are or from `in_place`.
+
+    Args:
+      model: decodes.
+      params: its parameters.
+      slots: the most requests at a time.
+      draft: proposes tokens to it.
+
+    Raises:
+      UsageError: the draft does not suit the model.
+    """
     assert slots > 0
     self._model, self._params = programs.in_place(model, params)
     self._slots = slots
+    self._draft = draft and speculative.in_place(draft)
+    if draft is not None:
+      speculative.check(model, draft.model)
+    self.proposals = speculative.Proposals()
     self._next = 0
     self._waiting: dict[int, Request] = {}
     self._rows: list[Row | None] = []  # None: free
-    self._caches: Caches = ()
+    self._caches: Caches = ()  # of the model, then of the draft
     self._lengths = (0, 0)  # slots of the caches, and of the encoder's
     self._asked: requests.Asked | None = None
 
@@ -83,9 +105,12 @@ class Engine:
   def step(self) -> list[Token]:
     """Decodes a token of each running request and admits waiting ones.
 
-    Those admitted get their first token.
+    Those admitted get their first token. With a draft it is one or more tokens
+    of each, in order; of a request that is cancelled between them, too.
     """
-    out = self._decode() if self.num_running else []
+    out = []
+    if self.num_running:
+      out = self._decode() if self._draft is None else self._speculate()
     self._free({token.request for token in out if token.finish})
     free = self._slots - self.num_running
     numbers = list(itertools.islice(self._waiting, free))
@@ -125,6 +150,38 @@ class Engine:
     pairs = zip(self._rows, drawn, strict=True)
     return [row.append(token) for row, token in pairs if row is not None]
 
+  def _speculate(self) -> list[Token]:
+    """One round of the batch: see `speculative`."""
+    assert self._draft is not None
+    asked = self._asked or requests.ask(self._rows, self._model.vocab_size)
+    ids = [row.ids if row else [0, 0] for row in self._rows]
+    drawn = speculative.draw(
+      self._model,
+      self._params,
+      self._draft,
+      self._caches,
+      np.array([own[-2:] for own in ids], np.int32),
+      np.array([len(own) - 1 for own in ids], np.int32),
+      asked.seen_BV,
+      asked.rows,
+      how=asked.how,
+    )
+    self._caches = drawn.caches
+    self._asked = asked._replace(seen_BV=drawn.seen_BV)
+    out: list[Token] = []
+    tokens = np.asarray(drawn.ids_BN).tolist()
+    accepted = np.asarray(drawn.accepted_B).tolist()
+    for row, own, count in zip(self._rows, tokens, accepted, strict=True):
+      if row is None:
+        continue
+      of_use = min(self._draft.num_tokens, row.num_left)
+      self.proposals = self.proposals.more(of_use, min(count, of_use))
+      for token in own[: count + 1]:
+        out.append(row.append(token))
+        if out[-1].finish:
+          break
+    return out
+
   def _fit(self, new: list[Row]) -> None:
     """Gives the batch the size for the running rows and some new ones."""
     kept = [i for i, row in enumerate(self._rows) if row is not None]
@@ -137,7 +194,8 @@ class Engine:
     length = programs.bucket(max(row.horizon for row in rows), longest)
     sources = [len(row.request.source or ()) for row in rows]
     memory = programs.width(max(sources), longest) if max(sources) else 0
-    enough = max(min(len(row.ids) + 1, row.horizon) for row in rows)
+    ahead = 1 + (self._draft.num_tokens if self._draft else 0)
+    enough = max(min(len(row.ids) + ahead, row.horizon) for row in rows)
     if (
       size == len(self._rows)
       and memory <= self._lengths[1]
@@ -200,9 +258,15 @@ class Engine:
         self._params, tokens_BM, mask_BM, model=self._model
       )
     prompts = [*(request.ids for request in asking), *[[0]] * more]
-    return programs.prefill(
+    read = programs.prefill(
       self._params, prompts, memory_BMD, mask_BM, model=self._model
     )
+    if self._draft is None:
+      return read
+    own = programs.prefill(
+      self._draft.params, prompts, model=self._draft.model, longest=longest
+    )
+    return read._replace(caches=read.caches + own.caches)
 
   def _insert(
     self, new: Caches, rows_B: np.ndarray, index_B: np.ndarray

@@ -107,6 +107,7 @@ def prefill(
   mask_BM: np.ndarray | None = None,
   *,
   model: Transformer,
+  longest: int | None = None,
 ) -> Prefilled:
   """Reads prompts into new caches, which have room for their padding.
 
@@ -116,11 +117,13 @@ def prefill(
     memory_BMD: of `encode`, whose keys and values the caches take, too.
     mask_BM: bool, False for padding of `memory_BMD`.
     model: of `in_place`.
+    longest: how long rows may become; default: the model's context.
   """
-  tokens_BL, lengths_B = pad(prompts, model.context_length)
+  longest = longest or model.context_length
+  tokens_BL, lengths_B = pad(prompts, longest)
   B, L = tokens_BL.shape
   M = 0 if memory_BMD is None else memory_BMD.shape[1]
-  capacity = bucket(L, model.context_length)
+  capacity = bucket(L, longest)
   caches = caches_lib.init_caches(model, B, capacity, M)
   last_BD = jnp.zeros((B, model.d_model), DTYPES[model.dtype])
   for start in range(0, L, BLOCK):

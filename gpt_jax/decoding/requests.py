@@ -73,13 +73,17 @@ class Row:
     end = len(self.request.ids) + self.request.max_tokens
     return min(end, len(self.ids) + AHEAD)
 
+  @property
+  def num_left(self) -> int:
+    """Tokens that may still be drawn."""
+    return len(self.request.ids) + self.request.max_tokens - len(self.ids)
+
   def append(self, token: int) -> Token:
     """Takes a drawn token."""
     if token in self.request.stop_ids:
       return Token(self.number, None, 'stop')
     self.ids.append(token)
-    drawn = len(self.ids) - len(self.request.ids)
-    finish = 'length' if drawn == self.request.max_tokens else None
+    finish = None if self.num_left else 'length'
     return Token(self.number, token, finish)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.programs import in_place as in_place
 from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn.transformer import Transformer
 
 
@@ -22,6 +23,7 @@ def generate(
   stop_ids: Collection[int] = (),
   stop_when: Callable[[list[int]], bool] | None = None,
   sources: list[list[int]] | None = None,
+  draft: Draft | None = None,
 ) -> list[list[int]]:
   """Continues each prompt.
 
@@ -37,11 +39,12 @@ def generate(
     stop_when: asked about the new ids of a row after each token; True ends
       the continuation, with that token.
     sources: ids for the encoder, which runs once; as many as prompts.
+    draft: proposes tokens to the model.
 
   Returns:
     The new ids of each prompt.
   """
-  engine = Engine(model, params, slots=len(prompts))
+  engine = Engine(model, params, slots=len(prompts), draft=draft)
   seeds = seeds_of(seed, len(prompts))
   out: dict[int, list[int]] = {}
   for ids, source, own in zip(
@@ -49,10 +52,13 @@ def generate(
   ):
     request = Request(ids, max_tokens, sampler, own, stop_ids, source)
     out[engine.add(request)] = []
+  ended = set()
   for token in engine.run():
+    if token.id is None or token.request in ended:
+      continue
     new = out[token.request]
-    if token.id is not None:
-      new.append(token.id)
-      if stop_when is not None and stop_when(new):
-        engine.cancel(token.request)
+    new.append(token.id)
+    if stop_when is not None and stop_when(new):
+      engine.cancel(token.request)
+      ended.add(token.request)
   return list(out.values())

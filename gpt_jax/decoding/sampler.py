@@ -106,19 +106,39 @@ def draw(
   A draw depends on the row's logits, sampler and seed, and on its index among
   the row's draws.
   """
-  best_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
   if how.greedy:
-    return best_B
+    return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+  return categorical(allowed(logits_BV, samplers, how), samplers, index_B)
+
+
+def allowed(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
+  """The logits that are drawn from: -inf for tokens that are never drawn.
+
+  A row that takes the most probable token has that one alone.
+  """
+  V = logits_BV.shape[1]
+  best_BV = jnp.argmax(logits_BV, axis=-1)[:, None] == jnp.arange(V)[None]
   greedy_B = jnp.asarray(samplers.temperature_B) == 0
   temperature_B = jnp.where(greedy_B, 1, samplers.temperature_B)
   logits_BV = _kept(logits_BV / temperature_B[:, None], samplers, how)
+  return jnp.where(greedy_B[:, None] & ~best_BV, -jnp.inf, logits_BV)
 
-  def choose(logits_V, seed, index):
-    key = jax.random.fold_in(jax.random.key(seed), index)
-    return jax.random.categorical(key, logits_V)
 
-  drawn_B = jax.vmap(choose)(logits_BV, samplers.seed_B, index_B)
-  return jnp.where(greedy_B, best_B, drawn_B.astype(jnp.int32))
+def categorical(
+  logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array
+) -> jax.Array:
+  """Draws in proportion to exp(logits): ids [B]."""
+  draws = jax.vmap(jax.random.categorical)
+  return draws(keys(samplers, index_B), logits_BV).astype(jnp.int32)
+
+
+def keys(samplers: Samplers, index_B: jax.Array) -> jax.Array:
+  """The keys of each row's draw number `index_B`."""
+
+  def make(seed, index):
+    return jax.random.fold_in(jax.random.key(seed), index)
+
+  return jax.vmap(make)(samplers.seed_B, index_B)
 
 
 def _kept(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:

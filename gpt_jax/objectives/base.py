@@ -73,6 +73,7 @@ class Needs(NamedTuple):
       as B in half of the rows), 'order' (swapped in half of them); '': there
       are none.
     tokens: names of special tokens that the tokenizer must have.
+    scored: of a row of so many tokens, how many the output scores; None: all.
   """
 
   attention: str = 'causal'
@@ -80,6 +81,7 @@ class Needs(NamedTuple):
   rows: tuple[str, ...] = ('stream', 'documents')
   pair: str = ''
   tokens: tuple[str, ...] = ()
+  scored: Callable[[int], int] | None = None
 
 
 class Declared(NamedTuple):

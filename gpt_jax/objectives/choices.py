@@ -8,7 +8,14 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.masked import masked
-from gpt_jax.objectives.task import choice, classification, regression, target
+from gpt_jax.objectives.target import target
+from gpt_jax.objectives.task import (
+  choice,
+  classification,
+  regression,
+  spans,
+  tags,
+)
 
 # All but the first two follow from the task of `finetune`.
 OBJECTIVES = {
@@ -17,6 +24,8 @@ OBJECTIVES = {
   'choice': choice,
   'classification': classification,
   'regression': regression,
+  'spans': spans,
+  'tags': tags,
   'target': target,
 }
 

@@ -56,6 +56,7 @@ def masked(
   ngram: Count = 1,
   pair: str = 'none',
   static: Whole = 0,
+  pooler: bool = False,
 ) -> Declared:
   """Prediction of tokens that the model does not see.
 
@@ -71,6 +72,8 @@ def masked(
       document's?) or 'order' (ALBERT: do A and B stand in their order?).
     static: a row has so many different masks, which come again in turn
       (RoBERTa's comparison: 1, or 10); 0: another one each time.
+    pooler: keep that of an import, which no task here trains; with pairs there
+      is one anyway.
   """
   for name, value, known in (('unit', unit, UNITS), ('pair', pair, PAIRS)):
     if value not in known:
@@ -83,6 +86,8 @@ def masked(
       'chosen tokens; their sum must be at most 1'
     )
   pairs = pair != 'none'
+  heads = ('pooler', 'pair') if pairs else ('pooler',) * pooler
+  places = Masking(rate, mask, random, False, 1, 0, 0).places
   needs = Needs(
     attention='bidirectional',
     rows=('pairs',)
@@ -90,6 +95,7 @@ def masked(
     else ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
     pair=pair if pairs else '',
     tokens=('mask',),
+    scored=places,
   )
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
@@ -102,8 +108,7 @@ def masked(
         vocab_size=tokenizer.vocab_size,
         mask_id=mask_id,
       )
-    places = Masking(rate, mask, random, False, 1, 0, 0).places
-    return _objective(model, masking, tokenizer, places, pairs, static)
+    return _objective(model, masking, tokenizer, places, heads, static)
 
   return Declared(needs, build)
 
@@ -113,7 +118,7 @@ def _objective(
   masking: Masking | None,
   tokenizer: Tokenizer | None,
   places: Callable[[int], int],
-  pairs: bool,
+  names: tuple[str, ...],
   static: int,
 ) -> Objective:
   """See `masked`; without a tokenizer it makes empty batches only."""
@@ -122,7 +127,7 @@ def _objective(
       f'model.output={model.output!r}: objective.name=masked scores the whole '
       'vocabulary; take tied or untied'
     )
-  heads = _Heads(model) if pairs else None
+  heads, pairs = _Heads(model), 'pair' in names
 
   def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
     batch: dict[str, np.ndarray] = {'mask': rows.real}
@@ -155,8 +160,9 @@ def _objective(
 
   def init(key: jax.Array) -> Params:
     params: Any = model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
-    if heads:
-      params = {**params, 'heads': heads.init(jax.random.fold_in(key, 1))}
+    if names:
+      made = heads.init(jax.random.fold_in(key, 1))
+      params = {**params, 'heads': {name: made[name] for name in names}}
     return params
 
   def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
@@ -172,7 +178,7 @@ def _objective(
     )
     out, sown = result
     found = _masked(model, params, out.hidden_BLD, batch, key is None)
-    if heads:
+    if pairs:
       found = heads.add(found, params, out.hidden_BLD, batch)
     routers = moe.layer_stats(sown.get('router', {}))
     return add_routers(found, routers, training=key is not None)

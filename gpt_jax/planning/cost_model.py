@@ -53,10 +53,11 @@ class Facts(NamedTuple):
 
 def facts_of(config: Config) -> Facts:
   """Extracts them from a resolved config."""
-  layers = period(config.model.attention, config.model.ffn)
+  model = config.model
+  layers = period(model.attention, model.ffn, model.share)
   return Facts(
     config,
-    config.model,
+    model,
     tuple(stage.shape for stage in config_lib.ramp(config).stages),
     sharding.parse_rules(config.mesh.rules),
     len(layers),

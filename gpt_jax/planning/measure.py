@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax.costs import flops
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.pattern import period, sharing
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning import collectives, estimate, gradients, hlo, hlo_matmuls
 from gpt_jax.planning.compile import Program
@@ -225,8 +225,10 @@ def _activations(
   """
   parts = program.parts
   model = parts.config.model
-  layers = period(model.attention, model.ffn)
+  layers = period(model.attention, model.ffn, model.share)
   number = model.num_layers // len(layers)
+  groups = sharing(model.share).groups
+  leads = ((number,), (groups, number // groups))
   if model.loop != 'scan' or number < 2:
     return None
   weights = set()
@@ -243,7 +245,7 @@ def _activations(
       carried = sum(
         shape.bytes
         for shape in x.shapes
-        if shape.dims[:1] == (number,)
+        if any(shape.dims[: len(x)] == x for x in leads)
         and len(shape.dims) > 2
         and tuple(sorted(shape.dims)) not in weights
       )

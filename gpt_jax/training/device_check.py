@@ -13,7 +13,7 @@ from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.preflight import check_attention
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, parse
 
 Devices = Sequence[Any] | None
 
@@ -55,7 +55,7 @@ def check_devices(config: Config, devices: Devices = None) -> None:
       check_attention(
         config.model,
         (config.batch.micro_rows or first, length),
-        packed=config.data.rows == 'documents',
+        packed=parse('data.rows', config.data.rows)[0].name == 'documents',
       )
   _check_experts(config, mesh, dict(rules))
 

@@ -110,8 +110,9 @@ def build(
     schedule, state_lib.logical_axes(objective)
   )
   tuned = config.get('finetune')
-  if tuned and tuned.freeze:
-    frozen = Frozen(model, num_layers=tuned.freeze, num_rows=tuned.vocab_size)
+  if tuned and (tuned.freeze or tuned.get('features')):
+    layers = None if tuned.get('features') else tuned.freeze
+    frozen = Frozen(model, num_layers=layers, num_rows=tuned.vocab_size)
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
   average = spec.build('optim.ema', optim.ema, AVERAGES)

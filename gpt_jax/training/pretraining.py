@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.data import eval_sets, manifest, prepare
+from gpt_jax.data import eval_sets, manifest, prepare, row_makers
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
@@ -57,6 +57,8 @@ def start(
     lengths = [s.length for s in config_lib.ramp(config).stages]
     data = StoreData(store, lengths=lengths, seed=config.seed)
     sets = eval_sets.held_out(config, store)
+    for held_out in sets.values():  # what has no such rows is refused now
+      row_makers.load(held_out.store, config.model.context_length)
     parts = parts_lib.build(config, tokenizer=tokenizer)
     return opening.open_run(
       parts,

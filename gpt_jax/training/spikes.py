@@ -163,8 +163,10 @@ def read(file: str) -> dict[str, Any]:
   # Files of before there were rows of several lengths lack these two.
   length = found.get('row_tokens', config.model.context_length)
   source = pipeline.RowSource(store, length=length, seed=config.seed)
-  first = found.get('first_index', found['first_row'])
-  rows, _ = source.read(range(first, first + found['num_rows']))
+  index = found.get('first_index', found['first_row'])
+  rows, _ = source.read(
+    Taken(found['first_row'], found['num_rows'], length, index)
+  )
   texts = [
     tokenizer.decode(tokens[real].tolist())
     for tokens, real in zip(rows.tokens, rows.real, strict=True)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run read back from its workdir."""
 
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.decoding import fill, speculative
+from gpt_jax.decoding.speculative import Draft
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -34,17 +38,69 @@ def load(workdir: str) -> Trained:
     UsageError: there is none, or the model is no causal decoder, as an import
       may be.
   """
-  config = read_config(workdir)
-  try:
-    config_lib.check_objective(config)
-  except UsageError as e:
+  model = read_config(workdir).model
+  if model.num_encoder_layers or not is_causal(model.attention, model.ffn):
     raise UsageError(
-      f'--workdir={workdir}: holds a model that this command has no text for '
-      f'({e}); use gpt_jax.hf.forward or gpt_jax.decoding.sample'
-    ) from e
+      f'--workdir={workdir}: holds no decoder (model.attention='
+      f'{model.attention!r}, model.num_encoder_layers='
+      f'{model.num_encoder_layers}), which is what continues a text; give '
+      'another'
+    )
   parts, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   return Trained(parts, state, tokenizer)
+
+
+def load_encoder(workdir: str) -> Trained:
+  """Loads an encoder with the head of a masked language model.
+
+  Raises:
+    UsageError: there is none.
+  """
+  config = read_config(workdir)
+  model = config.model
+  if model.num_encoder_layers or is_causal(model.attention, model.ffn):
+    raise UsageError(
+      f'--workdir={workdir}: holds no encoder (model.attention='
+      f'{model.attention!r}), which is what fills a [MASK]; give another'
+    )
+  if config.get('finetune') is not None:
+    raise UsageError(
+      f'--workdir={workdir}: was fine-tuned on {config.finetune.task}, so what '
+      'it knew of a [MASK] is gone; give what it was fine-tuned from'
+    )
+  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  fill.special_of(tokenizer)
+  parts, state = restore(workdir)
+  return Trained(parts, state, tokenizer)
+
+
+def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
+  """Loads a smaller run that proposes tokens to `trained`.
+
+  Raises:
+    UsageError: as `load` does, or it does not suit the other.
+  """
+  try:
+    other = load(workdir)
+  except UsageError as e:
+    message = str(e).replace('--workdir=', '--draft=', 1)
+    raise UsageError(message) from e
+  speculative.check(trained.parts.model, other.parts.model)
+  if other.tokenizer.fingerprint != trained.tokenizer.fingerprint:
+    raise UsageError(
+      f'--draft={workdir}: its tokenizer, '
+      f"{other.parts.config.tokenizer.name}, is not the model's, "
+      f'{trained.parts.config.tokenizer.name}, of the same vocabulary; give a '
+      'draft that was trained with that'
+    )
+  return Draft(other.parts.model, other.state.eval_params, num_tokens)
+
+
+def config_key(workdir: str) -> str:
+  """The sha256 of the config of the run in a workdir."""
+  with open(os.path.join(workdir, 'config.json'), 'rb') as file:
+    return hashlib.sha256(file.read()).hexdigest()
 
 
 def read_config(workdir: str) -> Config:

@@ -206,6 +206,38 @@ def test_flags_of_the_sampler_reach_it(run):
   assert other != greedy
 
 
+def test_a_draft_proposes(run, workdir, tmp_path):
+  """The model to itself, whose greedy text and seeds' company stay the same."""
+  flags = ['--prompt=The cat', '--max_tokens=11', '--json']
+  draft = [f'--draft={workdir}', '--draft_tokens=3']
+  plain = json.loads(run(*flags, '--temperature=0')[1])
+  code, stdout, stderr = run(*flags, '--temperature=0', *draft)
+  found = json.loads(stdout)
+  # The first token, two rounds of four, and one that has room for two more.
+  proposed = {'proposed': 8, 'accepted': 8}
+  assert (code, found['draft']) == (0, proposed)
+  assert found['prompts'] == plain['prompts']
+  assert 'draft' not in plain and found['tokens_per_second'] > 0
+  assert 'proposed 8 tokens, of which 8 (100.0%) were accepted' in stderr
+  path, out = tmp_path / 'in.txt', tmp_path / 'out.jsonl'
+  path.write_text('The cat')
+  flags = [f'--prompts={path}', f'--out={out}', '--max_tokens=11']
+  assert run(*flags, *draft, '--temperature=0')[0] == 0
+  code, _, stderr = run(*flags, '--temperature=0')
+  assert code == 2 and 'holds results of another draft;' in stderr
+
+
+def test_a_draft_with_another_vocabulary_is_refused(run, tmp_path):
+  made = tokenizer_lib.imported(
+    f'hf_tokenizer({str(GOLDEN / "gpt2" / "tokenizer.json")!r})',
+    str(GOLDEN / 'gpt2'),
+  )
+  made.save(str(tmp_path / 'tokenizer'))
+  code, stdout, stderr = run('--prompt=The cat', f'--draft={tmp_path}')
+  assert (code, stdout, stderr.count('\n')) == (2, '', 1)
+  assert f'--draft={tmp_path}: its tokenizer, ' in stderr
+
+
 def test_lines_of_a_pipe_are_a_chat(run, workdir):
   code, stdout, _ = run(
     *('--max_tokens=5', '--seed=3'),
@@ -313,6 +345,7 @@ def test_a_bad_file_is_one_line(run, tmp_path, monkeypatch, case):
     ([], 'a\udcff', 'the text is no UTF-8'),
     ([], '/what now', '/what: is no command'),
     ([], 'x' * 999, 'the conversation has '),
+    (['--prompt=a', '--draft_tokens=0'], '', '--draft_tokens'),
   ],
 )
 def test_a_bad_call_is_one_line(run, flags, stdin, why):

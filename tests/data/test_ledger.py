@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.config import order
-from gpt_jax.data import ledger, pipeline, prepare
+from gpt_jax.data import ledger, pipeline, prepare, row_makers
 from gpt_jax.data.taken import even
 from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
@@ -28,7 +28,7 @@ def documents(store):
 
 def test_the_documents_named_are_those_in_the_batches(store):
   texts = documents(store)
-  per_epoch = pipeline.rows_per_epoch(store, LENGTH)
+  per_epoch = row_makers.load(store, LENGTH).num_rows
   # A ramp that comes into the second epoch.
   ramp = batch_ramp.build(
     f'ramp(0:3, 4_steps:7, 6_steps:{per_epoch})', row_tokens=LENGTH
@@ -54,7 +54,7 @@ def test_the_documents_named_are_those_in_the_batches(store):
 
 
 def test_an_epoch_consumes_each_token_once_as_a_target(store):
-  per_epoch = pipeline.rows_per_epoch(store, LENGTH)
+  per_epoch = row_makers.load(store, LENGTH).num_rows
   (step,) = ledger.steps(
     store,
     seed=SEED,

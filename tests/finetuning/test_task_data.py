@@ -17,10 +17,9 @@ def test_scores_are_learned_in_units_of_their_deviation():
   labels = np.array([1.0, 3.0, 5.0, 1.0], np.float32)
   scale = Scale.of(labels)
   assert scale.mean == 2.5
-  of = type('Task', (), {'kind': 'regression', 'metrics': ('pearson',)})()
-  rows = type(
-    'Rows', (), {'labels': labels, 'inputs': labels, 'lengths': labels}
-  )
+  of = Task('classification', {}, ('',), regression=True)
+  of = of._replace(metrics=('pearson',))
+  rows = Rows(labels, labels, labels, 0)
   split = Split(of, rows, scale=scale)
   learned = split.batch(np.arange(4))['labels']
   np.testing.assert_allclose(learned.mean(), 0, atol=1e-6)
@@ -44,7 +43,8 @@ def test_batches_of_pairs_count_the_target_alone():
 
 
 def task_data(count, seed):
-  rows = Rows(*[np.zeros((count, 1, 2), np.int32)] * 3, 0)
+  zeros = np.zeros((count, 1, 2), np.int32)
+  rows = Rows(zeros, zeros, zeros, 0)
   return TaskData(Split(Task('classification', {}, ('',)), rows), seed=seed)
 
 

@@ -75,7 +75,8 @@ class Bpe:
     return [np.concatenate([next(ids) for _ in group]) for group in segments]
 
   def offsets(self, text: str) -> np.ndarray:
-    return library_offsets(self._bpe, list(_segments(text)))
+    parts = list(_segments(text))
+    return offsets(parts, self._bpe.encode_batch(parts))
 
   def decode(self, ids: Iterable[int]) -> str:
     unseen = {self.eos_id, *self.special.prompt_start}
@@ -120,15 +121,14 @@ def gpt1_bpe(encoder: str, merges: str) -> Callable[[Iterable[Document]], Bpe]:
   return lambda documents: _from_files('gpt1_bpe', encoder, merges)
 
 
-def library_offsets(
-  library: tokenizers.Tokenizer, parts: list[str]
+def offsets(
+  parts: Sequence[str], encoded: Sequence[tokenizers.Encoding]
 ) -> np.ndarray:
   """Int32 [num_tokens, 2] for a text in parts, each encoded by itself."""
-  encoded = library.encode_batch(parts, add_special_tokens=False)
   found, start = [], 0
   for part, encoding in zip(parts, encoded, strict=True):
-    offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-    found.append(offsets + np.int32(start))
+    of_part = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+    found.append(of_part + np.int32(start))
     start += len(part)
   return np.concatenate(found)
 

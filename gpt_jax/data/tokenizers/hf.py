@@ -86,9 +86,12 @@ class HfTokenizer:
     return found
 
   def offsets(self, text: str) -> np.ndarray:
-    if self.eos_id in self._encode([text])[0]:
-      return bpe.library_offsets(self._made, self._spelled(text))
-    return bpe.library_offsets(self._made, [text])
+    found, parts = self._made.encode(text, add_special_tokens=False), [text]
+    encoded = [found]
+    if self.eos_id in found.ids:
+      parts = self._spelled(text)
+      encoded = self._made.encode_batch(parts, add_special_tokens=False)
+    return bpe.offsets(parts, encoded)
 
   def decode(self, ids: Iterable[int]) -> str:
     kept = [int(i) for i in ids if i not in self._unseen]

@@ -186,6 +186,25 @@ TOKENIZERS = {
 
 # Those of them that need documents.
 LEARNED = ('sentencepiece', 'characters', 'wordpiece', 'byte_bpe')
+_MARKS = frozenset(['cls', 'sep', 'mask'])
+
+
+def marks(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
+  """Which of 'cls', 'sep' and 'mask' a tokenizer has, or will once trained.
+
+  Args:
+    call: of `tokenizer.name`, with all its arguments.
+    made: the tokenizer; None where it is still to be trained.
+  """
+  if call.name in ('wordpiece', 'byte_bpe'):
+    return _MARKS
+  if made is None:
+    named = call.kwargs.get('special', ())
+    return frozenset(mark for mark in _MARKS if f'[{mark.upper()}]' in named)
+  return frozenset(
+    mark for mark in _MARKS if getattr(made.special, f'{mark}_id') is not None
+  )
+
 
 # By the kind that a saved tokenizer names; each takes the saved files.
 LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {

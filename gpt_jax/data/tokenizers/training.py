@@ -20,8 +20,18 @@ from gpt_jax.data.tokenizers.words import SPACE_MARK
 from gpt_jax.ranges import Bytes, Count, Seed, number
 from gpt_jax.spec import UsageError
 
+# Ends each text in an encoder's row.
+_SEP = '[SEP]'
+
+# What has a meaning of its own in a model.
+_TAKEN = r'[\n\t\0\u2581]|^(<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$'
+_RESERVED = {
+  'symbols': re.compile(rf'{_TAKEN}|^<pad>$'),
+  'special': re.compile(_TAKEN),
+}
+
 _MODELS = ('unigram', 'bpe')
-_NORMALIZATIONS = ('identity', 'nfkc')
+_NORMALIZATIONS = ('identity', 'nfkc', 'nfkc_cf')
 
 
 def sentencepiece(
@@ -31,6 +41,7 @@ def sentencepiece(
   byte_fallback: bool = True,
   split_digits: bool = True,
   symbols: Sequence[str] = (),
+  special: Sequence[str] = (),
   character_coverage: Annotated[float, number(0.9, 1)] = 0.9999,
   sample_bytes: Bytes = 0,
   seed: Seed = 0,
@@ -39,15 +50,18 @@ def sentencepiece(
 
   Args:
     vocab_size: number of pieces, including 256 bytes, unknown, eos, newline,
-      tab and `symbols`.
+      tab, `symbols` and `special`.
     model: 'unigram' (Kudo, 2018) or 'bpe' (Sennrich et al., 2016).
     normalization: 'identity' (Chinchilla) or 'nfkc' (Gopher), which replaces
       characters by others that mean the same, as a ligature by its letters:
-      decoding gives these.
+      decoding gives these. 'nfkc_cf' makes capitals small besides (ALBERT,
+      which also removes accents).
     byte_fallback: what has no piece is spelled in bytes of UTF-8 (PaLM); else
       it is the unknown piece, and lost.
     split_digits: each digit is a piece: '123.5' -> 1 2 3 . 5 (PaLM).
     symbols: texts that are always a piece of their own.
+    special: tokens that no text becomes, as an encoder's ['<pad>', '[CLS]',
+      '[SEP]', '[MASK]']. If [SEP] is among them, it ends documents.
     character_coverage: the fraction of the sample's characters that pieces are
       made of.
     sample_bytes: the training sample; 0: 1000 for each piece, at most 64 MB.
@@ -65,20 +79,11 @@ def sentencepiece(
   ):
     if value not in choices:
       raise fail(name, value, f'is none of {", ".join(choices)}')
-  if not isinstance(symbols, list | tuple) or not all(
-    isinstance(symbol, str) and symbol for symbol in symbols
-  ):
-    raise fail('symbols', symbols, "must be a list of texts, as ['<mask>']")
-  if len({*symbols}) < len(symbols):
-    raise fail('symbols', symbols, 'must differ')
-  for symbol in symbols:
-    if _RESERVED.search(symbol):
-      raise fail(
-        'symbols',
-        symbols,
-        f'holds {symbol!r}: newline and tab are symbols already, U+2581, '
-        'NUL, <unk>, <s>, </s> and <0x00> to <0xFF> cannot be',
-      )
+  for name, value in (('symbols', symbols), ('special', special)):
+    if why := _flaw(value, reserved=_RESERVED[name]):
+      raise fail(name, value, why)
+  if both := [text for text in special if text in symbols]:
+    raise fail('special', special, f'has {both[0]!r}, one of symbols')
   # As pieces write spaces; with real ones they would never be found.
   spaced = [symbol.replace(' ', SPACE_MARK) for symbol in symbols]
   options = {
@@ -90,6 +95,10 @@ def sentencepiece(
     'user_defined_symbols': ['\n', '\t', *spaced],
     'character_coverage': character_coverage,
   }
+  if others := [token for token in special if token != _SEP]:
+    options['control_symbols'] = others
+  if _SEP in special:
+    options['eos_piece'] = _SEP
   size = sample.size(vocab_size, sample_bytes)
 
   def train(documents: Iterable[Document]) -> SentencePiece:
@@ -104,10 +113,21 @@ def sentencepiece(
   return train
 
 
-# What has a meaning of its own in a model.
-_RESERVED = re.compile(
-  r'[\n\t\0\u2581]|^(<unk>|<s>|</s>|<pad>|<0x[0-9A-F]{2}>)$'
-)
+def _flaw(texts: object, reserved: re.Pattern) -> str:
+  """What is wrong with a list of pieces; '' if nothing."""
+  if not isinstance(texts, list | tuple) or not all(
+    isinstance(text, str) and text for text in texts
+  ):
+    return "must be a list of texts, as ['<mask>']"
+  if len({*texts}) < len(texts):
+    return 'must differ'
+  for text in texts:
+    if reserved.search(text):
+      return (
+        f'holds {text!r}: newline and tab are symbols already, U+2581, NUL, '
+        '<unk>, <s>, </s> and <0x00> to <0xFF> cannot be'
+      )
+  return ''
 
 
 def _train(sentences: Iterator[str], options: dict) -> bytes:

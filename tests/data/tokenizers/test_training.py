@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tokenizers import sample, sentencepiece, tokenizer
+from gpt_jax.data.tokenizers import sample, sentencepiece, special, tokenizer
 from gpt_jax.spec import UsageError
 
 # Code with indentation, at every machine the same kind of text.
@@ -204,6 +204,27 @@ def test_a_line_without_end_is_cut_and_trains():
   assert made.decode(made.encode(text.text)) == text.text
 
 
+def test_an_encoders_tokens_are_no_text():
+  names = ['<pad>', '[CLS]', '[SEP]', '[MASK]']
+  more = f"model='bpe', special={names}, normalization='nfkc_cf'"
+  made = trained(more, 390)
+  ids = [made.processor.piece_to_id(name) for name in names]
+  found = made.special
+  assert ids == [found.pad_id, found.cls_id, found.sep_id, found.mask_id]
+  assert made.eos_id == found.sep_id == 1 and made.vocab_size == 390
+  assert '</s>' not in vocabulary(made)
+  text = 'Class [MASK] and [SEP]'
+  plain = made.encode(text)
+  assert not {*ids} & {*plain.tolist()}
+  assert made.decode(plain) == text.lower()
+  named = special.with_masks(made, text).tolist()
+  assert named == [
+    *made.encode('class'),
+    found.mask_id,
+    *made.encode(' and [SEP]'),
+  ]
+
+
 @pytest.mark.parametrize('model', ['unigram', 'bpe'])
 def test_a_corpus_too_small_for_the_vocabulary(model):
   with pytest.raises(UsageError) as e:
@@ -220,7 +241,7 @@ def test_a_corpus_too_small_for_the_vocabulary(model):
   ('arguments', 'what'),
   [
     ("300, model='words'", "model='words' is none of unigram, bpe"),
-    ("300, normalization='nfc'", "='nfc' is none of identity, nfkc"),
+    ("300, normalization='nfc'", "='nfc' is none of identity, nfkc, nfkc_cf"),
     ('0', 'vocab_size=0 must be at least 1'),
     ('300, sample_bytes=-1', 'sample_bytes=-1 must be at least 0'),
     ('300, character_coverage=0.5', 'character_coverage=0.5 must be'),
@@ -228,6 +249,9 @@ def test_a_corpus_too_small_for_the_vocabulary(model):
     ("300, symbols=['a', 'a']", 'must differ'),
     ("300, symbols=['</s>']", "holds '</s>': newline and tab are"),
     ("300, symbols=['a\\n']", 'newline and tab are'),
+    ("300, special='[SEP]'", "special='[SEP]' must be a list of texts"),
+    ("300, special=['<s>']", "holds '<s>'"),
+    ("300, symbols=['a'], special=['a']", "has 'a', one of symbols"),
   ],
 )
 def test_bad_arguments_are_named(arguments, what):

@@ -1,0 +1,260 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Speculative decoding: a smaller model proposes tokens, the model judges them.
+
+What is drawn has the model's own distribution, however good or bad the
+proposals are: see `rejection`. N is the number of proposals.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.decoding import programs, rejection, sampler
+from gpt_jax.decoding.programs import Rows
+from gpt_jax.decoding.sampler import Method
+from gpt_jax.nn import caches as caches_lib
+from gpt_jax.nn.stack import Caches
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
+
+
+class Draft(NamedTuple):
+  """A smaller model that proposes.
+
+  Attributes:
+    model: with a decoder alone and the vocabulary of the model it proposes to.
+    params: its parameters.
+    num_tokens: how many it proposes at a time, N.
+  """
+
+  model: Transformer
+  params: Any
+  num_tokens: int
+
+
+class Proposals(NamedTuple):
+  """How many tokens were proposed that a text had room for, and accepted."""
+
+  proposed: int = 0
+  accepted: int = 0
+
+  def more(self, proposed: int, accepted: int) -> 'Proposals':
+    """With those of another round."""
+    return Proposals(self.proposed + proposed, self.accepted + accepted)
+
+  def __str__(self) -> str:
+    share = self.accepted / max(self.proposed, 1)
+    return (
+      f'the draft proposed {self.proposed:,} tokens, of which '
+      f'{self.accepted:,} ({share:.1%}) were accepted'
+    )
+
+
+class Drawn(NamedTuple):
+  """What a round gives.
+
+  Attributes:
+    ids_BN: the tokens, [B, N + 1]: those accepted, one of the model's own, and
+      then nothing.
+    accepted_B: how many proposals were accepted, 0 to N.
+    caches: of the model and then of the draft.
+    seen_BV: with all of these tokens but the last; None where it was.
+  """
+
+  ids_BN: jax.Array
+  accepted_B: jax.Array
+  caches: Caches
+  seen_BV: jax.Array | None
+
+
+def in_place(draft: Draft) -> Draft:
+  """The draft in the form that decoding is fast in: see `programs.in_place`."""
+  model, params = programs.in_place(draft.model, draft.params)
+  return draft._replace(model=model, params=params)
+
+
+def check(model: Transformer, draft: Transformer) -> None:
+  """Checks that a model can propose to another.
+
+  Raises:
+    UsageError: it cannot.
+  """
+  if model.num_encoder_layers or draft.num_encoder_layers:
+    raise UsageError(
+      '--draft: an encoder-decoder neither proposes tokens nor takes them; '
+      'leave --draft out, or give decoders'
+    )
+  if model.vocab_size != draft.vocab_size:
+    raise UsageError(
+      f"--draft: has a vocabulary of {draft.vocab_size:,} and the model's is "
+      f'{model.vocab_size:,}; give a draft with the same tokenizer'
+    )
+  if model.context_length > draft.context_length:
+    raise UsageError(
+      f'--draft: has a context of {draft.context_length:,} tokens and the '
+      f"model's is {model.context_length:,}; give one that reads as far"
+    )
+
+
+def draw(
+  model: Transformer,
+  params: Any,
+  draft: Draft,
+  caches: Caches,
+  last: np.ndarray,
+  position_B: np.ndarray,
+  seen_BV: Any,
+  rows: Rows,
+  *,
+  how: Method,
+) -> Drawn:
+  """One round: N proposals for each row, judged in one pass of the model.
+
+  Nothing is taken back: what a cache holds of refused proposals lies later than
+  every query until it is overwritten.
+
+  Args:
+    model: of `programs.in_place`.
+    params: its parameters.
+    draft: with a model of `programs.in_place`.
+    caches: of the model and then of the draft, of the positions before
+      `last`; the draft's may lack the newest.
+    last: int32 [B, 2], the two newest tokens.
+    position_B: where the newest stands.
+    seen_BV: bool, the tokens before the newest; None: no row has a penalty.
+    rows: what is asked of them.
+    how: see `sampler.method`.
+  """
+  size = model.num_layers
+  mine, its = caches[:size], caches[size:]
+  token_BL, seen, tokens, proposals = last, seen_BV, [last[:, 1]], []
+  for i in range(draft.num_tokens):
+    # The first time it reads two: of a round whose proposals were all accepted
+    # it has not read the last.
+    drawn_B, logits_BV, its, seen = _propose(
+      draft.params,
+      its,
+      token_BL,
+      position_B + i,
+      seen,
+      rows,
+      model=draft.model,
+      how=how,
+    )
+    token_BL = drawn_B[:, None]
+    tokens.append(drawn_B)
+    proposals.append(logits_BV)
+  ids_BN, accepted_B, mine, seen_BV = _judge(
+    params,
+    mine,
+    tuple(tokens),
+    tuple(proposals),
+    position_B,
+    seen_BV,
+    rows,
+    model=model,
+    how=how,
+  )
+  return Drawn(ids_BN, accepted_B, mine + its, seen_BV)
+
+
+@functools.partial(
+  jax.jit, static_argnames=('model', 'how'), donate_argnames='caches'
+)
+def _propose(
+  params, caches, token_BL, position_B, seen_BV, rows, *, model, how
+):
+  """Reads tokens up to `position_B` and proposes the next.
+
+  Returns:
+    It [B], the logits that it was drawn from (None: the largest was taken),
+    the caches, and `seen_BV` with the newest token.
+  """
+  L = token_BL.shape[1]
+  positions_BL = _places(position_B, 1 - L, 1, model)
+  out = model.apply({'params': params}, token_BL, positions_BL, caches)
+  logits_BV = model.apply(
+    {'params': params}, out.hidden_BLD[:, -1], method='logits'
+  )
+  if seen_BV is not None:
+    seen_BV = _with(seen_BV, token_BL[:, -1])
+    logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
+  caches = caches_lib.constrain(out.caches)
+  if how.greedy:
+    return jnp.argmax(logits_BV, axis=-1), None, caches, seen_BV
+  logits_BV = sampler.allowed(logits_BV, rows.samplers, how)
+  index_B = position_B - rows.start_B + 1
+  drawn_B = rejection.propose(logits_BV, rows.samplers, index_B)
+  return drawn_B, logits_BV, caches, seen_BV
+
+
+@functools.partial(
+  jax.jit, static_argnames=('model', 'how'), donate_argnames='caches'
+)
+def _judge(
+  params, caches, tokens, proposals, position_B, seen_BV, rows, *, model, how
+):
+  """Reads the newest token and the proposals, and draws: see `Drawn`."""
+  tokens_BN = jnp.stack(tokens, axis=1).astype(jnp.int32)
+  N = len(proposals)
+  positions_BN = _places(position_B, 0, N + 1, model)
+  out = model.apply({'params': params}, tokens_BN, positions_BN, caches)
+  logits_BNV = model.apply({'params': params}, out.hidden_BLD, method='logits')
+  seen_BNV = None
+  if seen_BV is not None:
+    seen_BNV = _before(seen_BV, tokens_BN)
+    penalize = jax.vmap(sampler.penalize, in_axes=(1, 1, None), out_axes=1)
+    logits_BNV = penalize(logits_BNV, seen_BNV, rows.samplers)
+  if how.greedy:
+    best_BN = jnp.argmax(logits_BNV, axis=-1).astype(jnp.int32)
+    accepted_B = rejection.leading(best_BN[:, :-1] == tokens_BN[:, 1:])
+    own_B = rejection.at(best_BN, accepted_B)
+  else:
+    allowed = functools.partial(sampler.allowed, how=how)
+    logits_BNV = jax.vmap(allowed, in_axes=(1, None), out_axes=1)(
+      logits_BNV, rows.samplers
+    )
+    accepted_B, own_B = rejection.judge(
+      tokens_BN[:, 1:],
+      logits_BNV,
+      jnp.stack(proposals, axis=1),
+      rows.samplers,
+      position_B - rows.start_B + 1,
+    )
+  # The proposals one to the left, and the model's own behind those accepted.
+  places_1N = jnp.arange(N + 1)[None]
+  ids_BN = jnp.where(
+    places_1N == accepted_B[:, None],
+    own_B[:, None],
+    jnp.roll(tokens_BN, -1, axis=1),
+  )
+  if seen_BNV is not None:
+    seen_BV = rejection.at(seen_BNV, accepted_B)
+  return ids_BN, accepted_B, caches_lib.constrain(out.caches), seen_BV
+
+
+def _places(
+  position_B: jax.Array, start: int, stop: int, model: Transformer
+) -> jax.Array:
+  """Positions around some, [B, stop - start], within the context.
+
+  The last of the context is that of tokens that end a row: nothing reads them,
+  so that those past it may stand there, too.
+  """
+  places_BN = position_B[:, None] + jnp.arange(start, stop)[None]
+  return jnp.minimum(places_BN, model.context_length - 1)
+
+
+def _before(seen_BV: jax.Array, tokens_BN: jax.Array) -> jax.Array:
+  """What was seen when each token has been read, [B, N, V]."""
+  ids_V = jnp.arange(seen_BV.shape[1])
+  new_BNV = tokens_BN[:, :, None] == ids_V[None, None]
+  return seen_BV[:, None] | (jnp.cumsum(new_BNV, axis=1) > 0)
+
+
+def _with(seen_BV: jax.Array, token_B: jax.Array) -> jax.Array:
+  return seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)
