@@ -34,6 +34,8 @@ def measure(config: Config, steps: int) -> dict:
   peak, source = flops.peak(parts.mesh.devices.flat[0])
   compiled = compiled_lib.compile_train_step(parts)
   model, rows = config.model, parts.ramp.stages[-1].rows
+  make_batch = parts.objective.make_batch
+  assert make_batch is not None, 'a pre-training objective'
   batches = pipeline.batches(
     random_store(
       num_tokens=64 * model.context_length * rows, vocab_size=model.vocab_size
@@ -44,7 +46,7 @@ def measure(config: Config, steps: int) -> dict:
     stop=WARM_UP + steps,
     rows=lambda step: (step * rows, rows),
     host_rows=parts.host_rows,
-    make_batch=parts.objective.make_batch,
+    make_batch=make_batch,
   )
   times, waits = [], []
   batch = parts.put(next(batches), rows)

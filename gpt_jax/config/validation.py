@@ -23,7 +23,7 @@ from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
-from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.clock import LAST_STEP
 from gpt_jax.optim.optimizer import OPTIMIZERS
@@ -53,7 +53,7 @@ CALL_STRINGS = {
   'model.block': BLOCKS,
   'model.dropout': DROPOUTS,
   'model.init_weights': INITS,
-  'objective.name': OBJECTIVES,
+  'objective.name': objectives.OBJECTIVES,
   'optim.name': OPTIMIZERS,
   'optim.precision': PRECISIONS,
   'optim.ema': AVERAGES,
@@ -248,17 +248,33 @@ def check_objective(config: Config) -> None:
   Raises:
     UsageError: it cannot.
   """
-  model = config.model
-  layers = period(model.attention, model.ffn)
-  if not all(layer.attention.causal for layer in layers):
+  model, name = config.model, config.objective.name
+  needs = objectives.needs(name)
+  causal = [p.attention.causal for p in period(model.attention, model.ffn)]
+  if needs.attention == 'causal' and not all(causal):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '
-      f'objective.name={config.objective.name!r}; take causal patterns'
+      f'objective.name={name!r}; take causal patterns'
     )
-  if model.num_encoder_layers:
+  if needs.attention == 'bidirectional' and any(causal):
+    raise UsageError(
+      f'model.attention={model.attention!r}: objective.name={name!r} trains '
+      "models that see both sides of a token; take 'bidirectional'"
+    )
+  if needs.encoder != bool(model.num_encoder_layers):
+    trained, give = (
+      ('encoder-decoders', '1 or more')
+      if needs.encoder
+      else (('decoders' if needs.attention == 'causal' else 'encoders'), '0')
+    )
     raise UsageError(
       f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
-      f'{config.objective.name!r} trains decoders; give 0'
+      f'{name!r} trains {trained}; give {give}'
+    )
+  if needs.rows and config.data.rows not in needs.rows:
+    raise UsageError(
+      f'data.rows={config.data.rows!r}: objective.name={name!r} is made from '
+      + ' or '.join(needs.rows)
     )
 
 

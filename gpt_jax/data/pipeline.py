@@ -12,21 +12,22 @@ of whole documents, which need not be full, `packing`.
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import NamedTuple
 
 import grain
 import numpy as np
 
 from gpt_jax.data import packing
+from gpt_jax.data import rows as rows_lib
 from gpt_jax.data.mixture_order import Order, Place
+from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 
 Batch = dict[str, np.ndarray]
 
-# Rows of tokens, int32 [B, L + 1], to the arrays of a batch.
-MakeBatch = Callable[[np.ndarray], Batch]
+# Rows and what their random choices follow from, to the arrays of a batch.
+MakeBatch = Callable[[Rows, Keys], Batch]
 
 # Of a store in memory two batches are made at once, and four are held ready: a
 # step on a CPU loses next to nothing to the threads.
@@ -34,13 +35,6 @@ _READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 # Of others more, since a remote store answers late: with eight batches on
 # their way, reads of up to eight steps' time are hidden.
 _READ_AHEAD = grain.ReadOptions(num_threads=8, prefetch_buffer_size=16)
-
-
-class Rows(NamedTuple):
-  """The rows of the run from `offset` to `offset + count`."""
-
-  offset: int
-  count: int
 
 
 class RowSource:
@@ -52,8 +46,7 @@ class RowSource:
     Raises:
       UsageError: the store is shorter than one row.
     """
-    self._store = store
-    self._length = length
+    self._store, self._length, self._seed = store, length, seed
     self.rows_per_epoch = rows_per_epoch(store, length)
     self._order = Shuffle(self.rows_per_epoch, seed)
     self._mixture: Order | None = None
@@ -101,20 +94,26 @@ class RowSource:
       **{f'epochs/{name}': value for name, value in parts.items()},
     }
 
-  def read(self, indices: Iterable[int]) -> np.ndarray:
-    """Returns rows of the run, int32 [num_indices, length + 1]."""
-    spans = [self.span(self.place(int(i))) for i in indices]
+  def read(self, indices: Iterable[int]) -> tuple[Rows, Keys]:
+    """Returns rows of the run, and what their random choices follow from."""
+    numbers = np.fromiter(indices, np.int64)
+    places = [self.place(number) for number in numbers.tolist()]
+    keys = Keys(
+      self._seed,
+      numbers,
+      np.array([place.row for place in places], np.int64),
+      np.array([place.epoch for place in places], np.int64),
+    )
+    spans = [self.span(place) for place in places]
     if self._packed:
-      return _packed_rows(self._store, spans, self._length)[0]
+      return _packed_rows(self._store, spans, self._length), keys
     starts = [span.start for span in spans]
-    return self._store.read_many(starts, self._length + 1).astype(np.int32)
+    windows = self._store.read_many(starts, self._length + 1)
+    return rows_lib.cut(windows.astype(np.int32)), keys
 
   def batch(self, indices: Iterable[int], make_batch: MakeBatch) -> Batch:
     """Returns rows of the run as the arrays of a batch."""
-    if not self._packed:
-      return make_batch(self.read(indices))
-    spans = [self.span(self.place(int(i))) for i in indices]
-    return _packed_batch(self._store, spans, self._length, make_batch)
+    return make_batch(*self.read(indices))
 
 
 def rows_per_epoch(store: TokenStore, length: int) -> int:
@@ -162,7 +161,7 @@ def batches(
     start: the first step.
     stop: after the last step.
     rows: step -> (offset, count), the rows of the run that make its batch.
-    make_batch: rows of tokens -> the arrays of a batch.
+    make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
 
   Raises:
@@ -196,21 +195,15 @@ def evaluation_batches(
     store: the split held out.
     length: targets in a row.
     rows: in a batch, over all hosts.
-    make_batch: rows of tokens -> the arrays of a batch.
+    make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
   """
 
   def batch(step: int) -> Batch:
     numbers = np.arange(step * rows, (step + 1) * rows)[host_rows(rows)]
-    if store.rows == 'documents':
-      begins = store.packed(length)['']
-      bounds = begins[np.minimum([numbers, numbers + 1], len(begins) - 1)]
-      spans = [range(*bound) for bound in bounds.T]
-      return _packed_batch(store, spans, length, make_batch)
-    tokens, counts = _evaluation_rows(store, numbers, length)
-    made = make_batch(tokens)
-    made['weights'] = np.where(counts, made['weights'], np.float32(0))
-    return made
+    return make_batch(
+      _evaluation_rows(store, numbers, length), Keys.held_out(numbers)
+    )
 
   count = num_evaluation_batches(store, length=length, rows=rows)
   return prefetch(batch, 0, count, ahead=not store.in_memory)
@@ -225,37 +218,28 @@ def num_evaluation_batches(store: TokenStore, *, length: int, rows: int) -> int:
 
 def _evaluation_rows(
   store: TokenStore, numbers: np.ndarray, length: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns rows int32 [B, L + 1], and which of their targets count [B, L]."""
+) -> Rows:
+  """Rows that have each token of the store once, in order."""
+  if store.rows == 'documents':
+    begins = store.packed(length)['']
+    bounds = begins[np.minimum([numbers, numbers + 1], len(begins) - 1)]
+    return _packed_rows(store, [range(*bound) for bound in bounds.T], length)
   starts = numbers * length - 1  # of the row, one before its first target
-  tokens = _window(store, starts, length)
-  positions = starts[:, None] + 1 + np.arange(length)
-  return tokens, positions < len(store)
+  places = starts[:, None] + 1 + np.arange(length)
+  return rows_lib.cut(_window(store, starts, length), places < len(store))
 
 
-def _packed_batch(
-  store: TokenStore, spans: list[range], length: int, make_batch: MakeBatch
-) -> Batch:
-  """Rows of whole documents, with `segments` and `positions` [B, L]."""
-  tokens, counts = _packed_rows(store, spans, length)
-  made = make_batch(tokens)
-  made['weights'] = np.where(counts, made['weights'], np.float32(0))
-  made['segments'], made['positions'] = packing.segments(
-    tokens[:, 1:], store.manifest.eos_id
-  )
-  return made
-
-
-def _packed_rows(
-  store: TokenStore, spans: list[range], length: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Rows int32 [B, L + 1] with the targets of `spans`, and which count."""
+def _packed_rows(store: TokenStore, spans: list[range], length: int) -> Rows:
+  """Rows of whole documents: the tokens of `spans`, and padding."""
+  eos_id = store.manifest.eos_id
   bounds = np.array([[s.start, s.stop] for s in spans], np.int64)
   starts, stops = bounds.reshape(-1, 2).T
-  tokens = _window(store, starts - 1, length)
-  counts = np.arange(length)[None] < (stops - starts)[:, None]
-  tokens[:, 1:][~counts] = store.manifest.eos_id
-  return tokens, counts
+  windows = _window(store, starts - 1, length)
+  real = np.arange(length)[None] < (stops - starts)[:, None]
+  windows[:, 1:][~real] = eos_id
+  rows = rows_lib.cut(windows, real)
+  segments, positions = packing.segments(rows.tokens, eos_id)
+  return rows._replace(segments=segments, positions=positions)
 
 
 def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:

@@ -34,7 +34,7 @@ def read(
   if os.path.exists(path('tokenizer.json')):
     try:
       return made(f'hf_tokenizer({path("tokenizer.json")!r})')
-    except UsageError as e:  # BERT's, for instance, has no end of document
+    except UsageError as e:  # it does not say what ends a document
       logging.getLogger('gpt_jax').warning('%s', e)
   bpe = [path('vocab.json'), path('merges.txt')]
   if all(os.path.exists(p) for p in bpe):

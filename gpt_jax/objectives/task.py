@@ -20,12 +20,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn import moe
 from gpt_jax.nn.classifier import Classifier
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.base import Batch, Loss, Objective, Params
+from gpt_jax.objectives.base import (
+  Batch,
+  Declared,
+  Loss,
+  Mean,
+  Needs,
+  Objective,
+  Params,
+)
 from gpt_jax.objectives.causal import add_routers, causal
 from gpt_jax.objectives.cross_entropy import (
   CHUNK_LOGITS,
@@ -43,7 +52,7 @@ def classification(
   sequences: int = 1,
   auxiliary: float = 0.5,
   dropout: float = 0.1,
-) -> Callable[[Transformer], Objective]:
+) -> Declared:
   """A class for each example.
 
   Args:
@@ -63,21 +72,19 @@ def regression(
   sequences: int = 1,
   auxiliary: float = 0.5,
   dropout: float = 0.1,
-) -> Callable[[Transformer], Objective]:
+) -> Declared:
   """A score for each example: L2 is the squared error; see above."""
   return _task(1, length, sequences, auxiliary, dropout, _squared_error)
 
 
 def choice(
   answers: int, length: int, auxiliary: float = 0.5, dropout: float = 0.1
-) -> Callable[[Transformer], Objective]:
+) -> Declared:
   """One of several sequences: a softmax over their scores h W_y."""
   return _task(0, length, answers, auxiliary, dropout, _cross_entropy)
 
 
-def target(
-  length: int, z_loss: float = 0.0
-) -> Callable[[Transformer], Objective]:
+def target(length: int, z_loss: float = 0.0) -> Declared:
   """Next-token prediction of a part of each row: batches say which.
 
   Args:
@@ -85,8 +92,8 @@ def target(
     z_loss: as of `causal`.
   """
 
-  def build(model: Transformer) -> Objective:
-    whole = causal(z_loss)(model)
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    whole = causal(z_loss).build(model, tokenizer)
 
     def outputs(params: Params, batch: Batch) -> jax.Array:
       variables = {'params': params}
@@ -113,9 +120,9 @@ def target(
       'targets': zeros,
       'weights': zeros.astype(np.float32),
     }
-    return whole._replace(example=example, outputs=outputs)
+    return whole._replace(make_batch=None, example=example, outputs=outputs)
 
-  return build
+  return Declared(Needs(rows=()), build)
 
 
 def _task(
@@ -125,7 +132,7 @@ def _task(
   auxiliary: float,
   dropout: float,
   score: Score,
-) -> Callable[[Transformer], Objective]:
+) -> Declared:
   """`num_labels` 0: a score for each sequence, rather than for their sum."""
   if auxiliary < 0 or not 0 <= dropout < 1:
     raise UsageError(
@@ -133,7 +140,8 @@ def _task(
       f'{dropout} must be in [0, 1)'
     )
 
-  def build(model: Transformer) -> Objective:
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    del tokenizer
     if auxiliary and spec.build('model.output', model.output, OUTPUTS).own:
       raise UsageError(
         f'finetune.auxiliary={auxiliary}: model.output={model.output!r} is an '
@@ -144,7 +152,7 @@ def _task(
     task = _Task(model, head, num_labels > 0, auxiliary, score)
     labels = np.float32 if score is _squared_error else np.int32
     return Objective(
-      make_batch=lambda rows: {'inputs': rows},
+      make_batch=None,
       init=task.init,
       loss=task.loss,
       example={
@@ -156,7 +164,7 @@ def _task(
       outputs=lambda params, batch: task.scores(params, batch, None).outputs_BK,
     )
 
-  return build
+  return Declared(Needs(rows=()), build)
 
 
 class _Scores(NamedTuple):
@@ -232,7 +240,7 @@ class _Task(NamedTuple):
     if self.auxiliary and key is not None:
       lm = self._language_model(params, batch, scores.hidden_SLD)
       penalty = self.auxiliary * lm
-      metrics = {'objective/lm_loss': lm}
+      metrics = {'objective/lm_loss': Mean(lm, jnp.sum(weights_B))}
     routers = moe.layer_stats(scores.sown.get('router', {}))
     # Reports leave the auxiliary loss out: their loss is that of the task.
     return add_routers(

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.costs import matmuls
+from gpt_jax.data.rows import Keys, blank
 from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import Metrics
 from gpt_jax.training.parts import Parts, abstract_state
@@ -105,12 +106,13 @@ def _compile(parts: Parts, jitted, *args) -> Compiled:
 
 def abstract_batch(parts: Parts, num_rows: int) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of `num_rows` rows."""
-  batch = parts.objective.example
-  if batch is None:
-    row = np.zeros((1, parts.config.model.context_length + 1), np.int32)
-    batch = parts.objective.make_batch(row)
-    if parts.config.data.rows == 'documents':
-      batch |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
+  objective, config = parts.objective, parts.config
+  if objective.make_batch:
+    row = blank(config.data.rows, config.model.context_length)
+    batch = objective.make_batch(row, Keys.held_out(np.zeros(1, np.int64)))
+  else:
+    assert objective.example
+    batch = objective.example
   return {
     name: jax.ShapeDtypeStruct(
       (num_rows, *x.shape[1:]), x.dtype, sharding=parts.batch_sharding

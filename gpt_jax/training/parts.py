@@ -12,9 +12,10 @@ from jax.sharding import Mesh, NamedSharding
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Objective
-from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.batch_ramp import Ramp
@@ -79,13 +80,19 @@ class Parts(NamedTuple):
     return sharding.put_batch(batch, self.batch_sharding, num_rows)
 
 
-def build(config: Config, devices: Devices = None) -> Parts:
+def build(
+  config: Config,
+  devices: Devices = None,
+  *,
+  tokenizer: Tokenizer | None = None,
+) -> Parts:
   """Builds the parts of a config whose `model.vocab_size` is known.
 
   Args:
     config: resolved.
     devices: all of the run's; None: those of this process's backend. They may
       be devices to compile for only.
+    tokenizer: of the text that is trained on, where there is text.
 
   Raises:
     UsageError: the config does not fit the devices.
@@ -93,9 +100,7 @@ def build(config: Config, devices: Devices = None) -> Parts:
   mesh = sharding.make_mesh(config.mesh, devices)
   rules = sharding.parse_rules(config.mesh.rules)
   model = Transformer(**config.model)
-  objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
-    model
-  )
+  objective = objectives.build(config.objective.name, model, tokenizer)
   schedule = config_lib.schedule(config)
   optim = config.optim
   optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)(

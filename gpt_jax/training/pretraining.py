@@ -57,7 +57,7 @@ def start(
     length = config.model.context_length
     data = StoreData(store, length=length, seed=config.seed)
     sets = eval_sets.held_out(config, store)
-    parts = parts_lib.build(config)
+    parts = parts_lib.build(config, tokenizer=tokenizer)
     return opening.open_run(
       parts,
       workdir,

@@ -162,8 +162,12 @@ def read(file: str) -> dict[str, Any]:
     store, length=config.model.context_length, seed=config.seed
   )
   first = found['first_row']
-  rows = source.read(range(first, first + found['num_rows']))
-  return {**found, 'texts': [tokenizer.decode(row.tolist()) for row in rows]}
+  rows, _ = source.read(range(first, first + found['num_rows']))
+  texts = [
+    tokenizer.decode(tokens[real].tolist())
+    for tokens, real in zip(rows.tokens, rows.real, strict=True)
+  ]
+  return {**found, 'texts': texts}
 
 
 def show(found: dict[str, Any], console: Console, *, width: int = 400) -> None:

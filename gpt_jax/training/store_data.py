@@ -32,6 +32,8 @@ class StoreData:
     self, parts: Parts, start: int, rows: skips.Rows
   ) -> Generator[pipeline.Batch]:
     """See `training_run.Data`."""
+    make_batch = parts.objective.make_batch
+    assert make_batch is not None
     return pipeline.batches(
       self._store,
       length=self._length,
@@ -40,7 +42,7 @@ class StoreData:
       stop=parts.config.schedule.num_steps,
       rows=rows,
       host_rows=parts.host_rows,
-      make_batch=parts.objective.make_batch,
+      make_batch=make_batch,
     )
 
   def epochs(self, index: int) -> dict[str, float]:

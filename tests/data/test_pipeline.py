@@ -34,6 +34,12 @@ def either_store(request, store):
   return TokenStore.open(store.folder, in_memory_bytes=request.param)
 
 
+def windows(source, numbers):
+  """Rows of the run with the token before each."""
+  rows, _ = source.read(numbers)
+  return np.column_stack([rows.before, rows.tokens])
+
+
 def five(step):
   return 5 * step, 5
 
@@ -217,7 +223,7 @@ def test_a_ramp_repeats_and_skips_no_row(store):
   source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
   numbers = range(12 + 7 * 5)
   seen = np.concatenate([b['inputs'] for b in run(store, 0, 9, ramp)])
-  np.testing.assert_array_equal(seen, source.read(numbers)[:, :-1])
+  np.testing.assert_array_equal(seen, windows(source, numbers)[:, :-1])
 
 
 @pytest.mark.parametrize('num_hosts', [1, 2, 3, 4, 8])
@@ -270,18 +276,23 @@ def test_no_row_is_skipped_or_repeated(
     for i, step in enumerate(range(start, stop)):
       found = np.concatenate([host[i]['inputs'] for host in hosts])
       before = sum(ramp.rows(s) for s in range(step))
-      rows = source.read(range(before, before + ramp.rows(step)))
+      rows = windows(source, range(before, before + ramp.rows(step)))
       np.testing.assert_array_equal(found, rows[:, :-1])
 
 
 def test_an_objective_makes_the_arrays(store):
-  def make_batch(rows):
-    return {'inputs': rows[:, ::2], 'weights': rows[:, 1:] > 100}
+  def make_batch(rows, keys):
+    return {'inputs': rows.tokens[:, ::2], 'run': keys.run, 'row': keys.row}
 
   made = run(store, 2, 3, make_batch=make_batch)
   (plain,) = run(store, 2, 3)
-  assert made[0].keys() == {'inputs', 'weights'}
-  np.testing.assert_array_equal(made[0]['inputs'], plain['inputs'][:, ::2])
+  assert made[0].keys() == {'inputs', 'run', 'row'}
+  np.testing.assert_array_equal(made[0]['inputs'], plain['targets'][:, ::2])
+  # Step 2 of the ramp's first batches of a size.
+  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  np.testing.assert_array_equal(
+    made[0]['row'], source.row_numbers(made[0]['run'])
+  )
 
 
 def evaluate(store, length, rows, **kwargs):
@@ -332,9 +343,10 @@ def test_evaluation_on_hosts(store, num_hosts):
 
 
 def test_evaluation_keeps_weights_of_the_objective(store):
-  def make_batch(rows):
-    made = causal.make_batch(rows)
-    return made | {'weights': (rows[:, 1:] % 2).astype(np.float32)}
+  def make_batch(rows, keys):
+    made = causal.make_batch(rows, keys)
+    weights = np.where(rows.real, rows.tokens % 2, 0)
+    return made | {'weights': weights.astype(np.float32)}
 
   made = evaluate(store, LENGTH, 5, make_batch=make_batch)
   total = sum(float(b['weights'].sum()) for b in made)
@@ -345,7 +357,7 @@ def test_a_corpus_shorter_than_a_row_is_refused(store):
   n = len(store)
   source = pipeline.RowSource(store, length=n - 1, seed=0)
   assert source.rows_per_epoch == 1
-  np.testing.assert_array_equal(source.read([0, 1])[1], store.tokens(0, n))
+  np.testing.assert_array_equal(windows(source, [0, 1])[1], store.tokens(0, n))
   with pytest.raises(UsageError) as e:
     pipeline.batches(
       store,

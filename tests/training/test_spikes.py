@@ -248,16 +248,17 @@ def bad_row(monkeypatch):
   read, batches = pipeline.RowSource.read, pipeline.batches
 
   def marked(source, indices):
-    indices = list(indices)
-    rows = read(source, indices)
+    rows, keys = read(source, indices)
     # No such id: it becomes NaN below, and is put back.
-    return np.where(np.equal(indices, row)[:, None], rows - 1000, rows)
+    bad = np.equal(keys.run, row)[:, None]
+    return rows._replace(tokens=rows.tokens - 1000 * bad), keys
 
   def poisoned(store, *, make_batch, **kwargs):
-    def make_batch_marked(rows):
-      bad = rows < 0
-      batch = make_batch(np.where(bad, rows + 1000, rows))
-      batch['weights'] = np.where(bad[:, 1:], np.nan, batch['weights'])
+    def make_batch_marked(rows, keys):
+      bad = rows.tokens < 0
+      rows = rows._replace(tokens=rows.tokens + 1000 * bad)
+      batch = make_batch(rows, keys)
+      batch['weights'] = np.where(bad, np.nan, batch['weights'])
       batch['weights'] = batch['weights'].astype(np.float32)
       return batch
 
@@ -308,7 +309,9 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   source = pipeline.RowSource(
     pipeline.TokenStore.open(str(data)), length=7, seed=0
   )
-  assert found['texts'][5] == run.tokenizer.decode(source.read([bad_row])[0])
+  assert found['texts'][5] == run.tokenizer.decode(
+    source.read([bad_row])[0].tokens[0]
+  )
   inspect.main(types.SimpleNamespace(spike=str(file), json=False))
   assert 'gradient norm nan' in capsys.readouterr().out
 

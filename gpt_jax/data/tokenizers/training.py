@@ -6,8 +6,6 @@ By default they keep every character: the text is not normalised, white space is
 not merged, nothing is put in front, and what has no piece is spelled in bytes.
 """
 
-import hashlib
-import heapq
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,25 +14,14 @@ from typing import Annotated
 import sentencepiece as spm
 
 from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers.sentencepiece import (
-  MODEL,
-  SPACE_MARK,
-  SentencePiece,
-)
+from gpt_jax.data.tokenizers import sample
+from gpt_jax.data.tokenizers.sentencepiece import MODEL, SentencePiece
+from gpt_jax.data.tokenizers.words import SPACE_MARK
 from gpt_jax.ranges import Bytes, Count, Seed, number
 from gpt_jax.spec import UsageError
 
 _MODELS = ('unigram', 'bpe')
 _NORMALIZATIONS = ('identity', 'nfkc')
-
-# The sample, unless it is asked for: so many bytes for each piece, at most so
-# many. On two cores unigram took 12 s for 32,000 pieces of English books.
-_BYTES_PER_PIECE = 1000
-_MOST_BYTES = 64_000_000
-
-# It is taken in chunks of about this many characters.
-_CHUNK = 1 << 14
-_LONGEST = 4 * _CHUNK  # a line without end is cut here
 
 
 def sentencepiece(
@@ -103,16 +90,15 @@ def sentencepiece(
     'user_defined_symbols': ['\n', '\t', *spaced],
     'character_coverage': character_coverage,
   }
-  size = sample_bytes or min(_BYTES_PER_PIECE * vocab_size, _MOST_BYTES)
+  size = sample.size(vocab_size, sample_bytes)
 
   def train(documents: Iterable[Document]) -> SentencePiece:
-    sample = _sample(documents, size, seed)
+    chunks = sample.take(documents, size, seed)
     try:
-      data = _train(_sentences(sample), options)
+      data = _train(_sentences(chunks), options)
     except RuntimeError as e:
-      held = sum(len(chunk.encode()) for chunk in sample)
-      cut = held >= size
-      raise UsageError(_explain(str(e), call, model, held, cut)) from e
+      why = _explain(str(e), chunks, size, model)
+      raise UsageError(f'tokenizer.name: {call}: {why}') from e
     return SentencePiece('sentencepiece', {MODEL: data})
 
   return train
@@ -144,7 +130,7 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
     eos_id=1,
     bos_id=-1,
     pad_id=-1,
-    max_sentence_length=4 * _LONGEST,  # in bytes
+    max_sentence_length=4 * sample.LONGEST,  # in bytes
     # The sums of the threads' parts depend on the number of threads.
     num_threads=8,
     minloglevel=2,
@@ -152,22 +138,16 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
   return written.getvalue()
 
 
-def _explain(
-  error: str, call: str, model: str, num_bytes: int, cut: bool
-) -> str:
-  start = f'tokenizer.name: {call}'
+def _explain(error: str, chunks: Sequence[str], size: int, model: str) -> str:
   if found := re.search(r'value <= (\d+)', error):
-    more = f'raise sample_bytes above {num_bytes}' if cut else 'add text'
-    return (
-      f'{start}: {num_bytes} bytes of this corpus support at most {found[1]} '
-      f'pieces with model={model!r}; ask for no more, or {more}'
-    )
+    most = f'{found[1]} pieces with model={model!r}'
+    return sample.too_small(chunks, size, most)
   if found := re.search(r'required_chars. \d+ vs (\d+)', error):
     return (
-      f'{start}: this corpus needs at least {found[1]} pieces (bytes, symbols '
-      'and its characters); ask for more'
+      f'this corpus needs at least {found[1]} pieces (bytes, symbols and its '
+      'characters); ask for more'
     )
-  return f'{start}: training failed on this corpus: {error}'
+  return f'training failed on this corpus: {error}'
 
 
 def _sentences(chunks: Iterable[str]) -> Iterator[str]:
@@ -177,35 +157,3 @@ def _sentences(chunks: Iterable[str]) -> Iterator[str]:
   """
   for chunk in chunks:
     yield from filter(None, re.split('[\n\t]', chunk))
-
-
-def _sample(
-  documents: Iterable[Document], num_bytes: int, seed: int = 0
-) -> list[str]:
-  """Chooses chunks of the documents by the least hash of their place.
-
-  One pass in memory bounded by the sample. What is chosen does not depend on
-  the order of the documents, and is everything where there is less than asked
-  for.
-  """
-  key = seed.to_bytes(8, 'little', signed=True)
-  heap, held = [], 0  # the greatest hash on top
-  for order, (place, chunk) in enumerate(_chunks(documents)):
-    digest = hashlib.blake2b(place.encode(), digest_size=8, key=key).digest()
-    size = len(chunk.encode())
-    heapq.heappush(heap, (-int.from_bytes(digest, 'big'), order, size, chunk))
-    held += size
-    while held - heap[0][2] >= num_bytes:
-      held -= heapq.heappop(heap)[2]
-  return [chunk for _, _, _, chunk in sorted(heap, key=lambda entry: entry[1])]
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
-  """Cuts documents at newlines into pairs of a place and a text."""
-  for name, text in documents:
-    start = 0
-    while start < len(text):
-      stop = text.find('\n', start + _CHUNK, start + _LONGEST)
-      stop = start + _LONGEST if stop < 0 else stop
-      yield f'{name}@{start}', text[start:stop]
-      start = stop

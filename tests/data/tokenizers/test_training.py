@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tokenizers import sentencepiece, tokenizer, training
+from gpt_jax.data.tokenizers import sample, sentencepiece, tokenizer
 from gpt_jax.spec import UsageError
 
 # Code with indentation, at every machine the same kind of text.
@@ -183,20 +183,22 @@ def test_training_twice_gives_the_same_model(tmp_path):
 
 def test_the_sample_is_seeded_and_does_not_depend_on_the_order():
   documents = [Document(str(i), f'líne {i}\n' * 4001) for i in range(13)]
-  sample = training._sample
   for size in (1, 100_000, 10**9):
-    one, other = sample(documents, size), sample(documents[::-1], size)
+    one = sample.take(documents, size, 0)
+    other = sample.take(documents[::-1], size, 0)
     assert sorted(one) == sorted(other)
     held = sum(len(chunk.encode()) for chunk in one)
     longest = max(len(chunk.encode()) for chunk in one)
     assert size <= held < size + longest or size == 10**9
-  assert ''.join(sample(documents, 10**9)) == ''.join(d.text for d in documents)
-  assert sample(documents, 100_000) != sample(documents, 100_000, seed=1)
+  whole = sample.take(documents, 10**9, 0)
+  assert ''.join(whole) == ''.join(d.text for d in documents)
+  some = [sample.take(documents, 100_000, seed) for seed in (0, 1)]
+  assert some[0] != some[1]
 
 
 def test_a_line_without_end_is_cut_and_trains():
   text = Document('long', 'ab cd ' * 90_000)
-  chunks = list(training._chunks([text]))
+  chunks = list(sample.cut([text]))
   assert len(chunks) > 5 and ''.join(c for _, c in chunks) == text.text
   made = trained("model='bpe'")
   assert made.decode(made.encode(text.text)) == text.text
