@@ -10,10 +10,9 @@ then another run, until there were as many kills as asked for: a decoder, an
 encoder on masked pairs of texts, and so on in turn. Each is compared with one
 of its kind that was left alone: parameters, optimizer state, average of the
 weights, every logged loss and evaluation, bit for bit. The batch grows on the
-way, the encoder's rows too; masks, dropout and rounding are random. Eight kills
-of a run hit every phase; fewer than sixteen are shared by one of each kind.
-Ends with exit code 1 on any difference, and where a SIGTERM does not end in
-exit code 75.
+way, the encoder's rows too; masks, dropout and rounding are random. The eight
+kills of a run hit every phase. Ends with exit code 1 on any difference, and
+where a SIGTERM does not end in exit code 75.
 """
 
 import argparse
@@ -266,14 +265,13 @@ def main() -> int:
     whole.start()
     if whole.process.wait() != 0:
       return fail('the run that is left alone failed', whole)
-  most = -(-args.kills // len(KINDS))  # of a run
   kills = complete = 0
   for planned in rounds(rng):
     if kills >= args.kills:
       break
     kind = [*KINDS][complete % len(KINDS)]
     run = Run(folder / f'killed{complete}', kind, args.config, flags)
-    left, row = planned[: min(args.kills - kills, most)], None
+    left, row = planned[: args.kills - kills], None
     while True:
       run.start()
       code, kill = None, left.pop(0) if left else None
