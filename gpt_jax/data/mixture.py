@@ -10,11 +10,11 @@ others do. A comma list holds phases: `mixture(web:0.2, books:0.8,
 from_token=100e9)` changes the weights at that token, and goes on with each
 source where the phase before left it.
 
-A weight is a share of the rows. Where rows are padded (`data.rows='documents'`)
-the tokens of a source with much padding have a smaller share than that; with
-`shares='tokens'` the weights are shares of the tokens that are trained on: each
-is divided by the mean number of tokens in a row of its source, which the store
-tells before the first step.
+A weight is a share of the rows. Where rows are padded (all `data.rows` but
+'stream') the tokens of a source with much padding have a smaller share than
+that; with `shares='tokens'` the weights are shares of the tokens that are
+trained on: each is divided by the mean number of tokens in a row of its source,
+which the store tells before the first step.
 """
 
 from collections.abc import Mapping

@@ -3,87 +3,16 @@
 """Rows of sentences and pairs of texts, against plain loops over lists."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 
-from configs import base
-from gpt_jax import config as config_lib
-from gpt_jax.data import (
-  ledger,
-  manifest,
-  pair_rows,
-  pipeline,
-  row_makers,
-  taken,
-)
+from gpt_jax.data import pair_rows, row_makers
 from gpt_jax.data.mixture_order import Place
 from gpt_jax.data.rows import MAKING_ROWS, Keys
-from gpt_jax.data.store import TokenStore
 from gpt_jax.data.texts import Sentences
-from gpt_jax.data.tokenizers import special
 from gpt_jax.spec import UsageError
-from gpt_jax.training import workdir
-
-EOS, CLS, SEP, PAD = 1, 2, 3, 4
-
-
-def corpus(num_documents, seed=0, longest=9):
-  """Documents as lists of sentences, which are lists of tokens.
-
-  No token is there twice. Some documents are empty.
-  """
-  rng = np.random.default_rng(seed)
-  token, documents = 10, []
-  for _ in range(num_documents):
-    sentences = []
-    for _ in range(rng.integers(0, 12)):
-      size = int(rng.integers(1, longest + 1))
-      sentences.append(list(range(token, token + size)))
-      token += size
-    documents.append(sentences)
-  return documents
-
-
-def store_of(documents, rows, parts=None):
-  """A token store in memory, with `corpus`'s tokens."""
-  tokens, ends, sentence_ends, part_ends = [], [], [], {}
-  for i, sentences in enumerate(documents):
-    for sentence in sentences:
-      tokens += sentence
-      sentence_ends.append(len(tokens))
-    tokens.append(EOS)
-    sentence_ends[len(sentence_ends) - bool(sentences) :] = [len(tokens)]
-    ends.append(len(tokens))
-    if parts:
-      part_ends[parts[i]] = len(tokens)
-  written = manifest.Manifest(
-    source='',
-    source_sha256='',
-    holdout='none',
-    tokenizer='wordpiece_file',
-    tokenizer_fingerprint='',
-    vocab_size=max(tokens) + 1,
-    eos_id=EOS,
-    dtype='uint32',
-    num_tokens=len(tokens),
-    num_documents=len(ends),
-    num_bytes=1,
-    tokens_crc32=[],
-    document_ends_crc32=[],
-    parts=part_ends,
-  )
-  arrays = {
-    'tokens': np.array(tokens, np.uint32),
-    'document_ends': np.array(ends),
-    'sentence_ends': np.array(sentence_ends),
-  }
-  store = TokenStore('memory', written, arrays)
-  usual = special.of({}, EOS, {})
-  store.special = usual._replace(cls_id=CLS, sep_id=SEP, pad_id=PAD)
-  source = 'mixture(a:0.5, b:0.5)' if parts else 'text("x")'
-  return store.ordered(source, rows)
+from tests.support.sentence_store import CLS, PAD, SEP, corpus, store_of
 
 
 def read_all(store, length, seed=0):
@@ -363,87 +292,3 @@ def test_what_cannot_be_made_is_refused():
   empty = store_of([[], []], 'full_sentences')
   with pytest.raises(UsageError, match='no document has a token'):
     row_makers.load(empty, 11)
-
-
-@pytest.mark.parametrize('rows', ['full_sentences', "pairs('order')"])
-@pytest.mark.parametrize('hosts', [2, 4])
-def test_hosts_read_the_rows_of_one(rows, hosts):
-  store = store_of(corpus(31), rows)
-
-  def make_batch(rows, keys):
-    found = {k: v for k, v in rows._asdict().items() if v is not None}
-    return found | {'run': keys.run}
-
-  def batches(start, host, count):
-    def host_rows(size):
-      return slice(host * size // count, (host + 1) * size // count)
-
-    return pipeline.batches(
-      store,
-      seed=5,
-      start=start,
-      stop=9,
-      rows=taken.even(8, 19),
-      make_batch=make_batch,
-      host_rows=host_rows,
-    )
-
-  alone = [*batches(0, 0, 1)]
-  each = [[*batches(0, host, hosts)] for host in range(hosts)]
-  for step, expected in enumerate(alone):
-    for name, value in expected.items():
-      joined = np.concatenate([batch[step][name] for batch in each])
-      np.testing.assert_array_equal(joined, value)
-  # A run that goes on from step 6 reads what it would have read.
-  for found, expected in zip(batches(6, 0, 1), alone[6:], strict=True):
-    np.testing.assert_array_equal(found['tokens'], expected['tokens'])
-
-
-@pytest.mark.parametrize('rows', ['doc_sentences', 'full_sentences', 'pairs'])
-def test_the_ledger_names_documents_and_sentences(rows):
-  documents = corpus(31)
-  store = store_of(documents, rows)
-  arguments: Any = dict(seed=5, start=0, stop=7, rows=taken.even(5, 19))
-  batches = pipeline.batches(
-    store, **arguments, make_batch=lambda rows, keys: rows._asdict()
-  )
-  flat = [[t for s in d for t in s] + [EOS] for d in documents]
-  sentences = [s for d in documents for s in d or [[]]]
-  for step, batch in zip(
-    ledger.steps(store, **arguments), batches, strict=True
-  ):
-    for i, row in enumerate(step.rows):
-      real = batch['real'][i] & ~batch['special'][i]
-      tokens = batch['tokens'][i][real].tolist()
-      claimed = [
-        [t for d, start, stop in part for t in flat[d][start:stop] if t != EOS]
-        for part in (row.spans, row.second)
-      ]
-      assert claimed[0] + claimed[1] == tokens
-      assert len(row.sentences) == 2 if rows == 'pairs' else not row.second
-      for text, (first, stop) in zip(claimed, row.sentences, strict=False):
-        assert text[0] in sentences[first]
-        assert text[-1] in sentences[stop - 1]
-      if rows == 'pairs':
-        assert row.pair == batch['pair'][i]
-        other = row.spans[0].document != row.second[0].document
-        assert other == bool(row.pair)
-
-
-def test_a_config_whose_parts_do_not_fit_is_refused():
-  config: Any = base.get_config().unlock()
-  config.data.rows = 'pairs'
-  with pytest.raises(UsageError, match=r"data.rows='pairs': .*='terminal'"):
-    config_lib.resolve(config)
-  config.data.sentences = 'terminal'
-  config.tokenizer.name = 'bytes'
-  with pytest.raises(UsageError, match=r"'bytes': has no \[CLS\].*data.rows="):
-    workdir.check_tokenizer(config)
-  config.model.attention = 'bidirectional'
-  config.objective.name = "masked(pair='order')"
-  with pytest.raises(
-    UsageError, match=r"data.rows='pairs'.*pair='order'.*\"pairs\('order'\)\""
-  ):
-    config_lib.check_objective(config)
-  config.data.rows = "pairs('order')"
-  config_lib.check_objective(config)
