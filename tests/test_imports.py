@@ -3,6 +3,7 @@
 """Imports go one way: down, from the commands to the call-strings."""
 
 import ast
+import functools
 import pathlib
 
 import pytest
@@ -38,6 +39,7 @@ def name(path):
   return '.'.join(parts)
 
 
+@functools.cache
 def imports(path):
   """Full names: of modules, and of what is taken from them."""
   found = set()

@@ -103,7 +103,9 @@ def fields_of(family: Family, kind: str, config: dict[str, Any]) -> Flat:
 
 def shapes(model: Imported) -> Flat:
   """Zeros that take no memory for each parameter, heads included."""
-  params = dict(parameter_shapes(model))
+  # Without the origin, which imports of one model differ in.
+  body = Transformer(**{f: getattr(model, f) for f in transformer_fields()})
+  params = dict(parameter_shapes(body))
   params['heads'] = heads.shapes(
     model.origin.kind, model.options, model.d_model
   )

@@ -254,8 +254,12 @@ class Transformer(nn.Module):
     return x_BLD
 
 
+@functools.cache
 def parameter_shapes(model: Transformer) -> Any:
-  """Shapes and dtypes of the parameters, as a plain tree; no memory."""
+  """Shapes and dtypes of the parameters, as a plain tree; no memory.
+
+  Traced once for each model; the tree is shared, and not to be changed.
+  """
   tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   shapes: Any = jax.eval_shape(model.init, jax.random.key(0), tokens)
   return nn.meta.unbox(shapes['params'])

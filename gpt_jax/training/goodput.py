@@ -90,12 +90,7 @@ def account(lines: list[dict[str, Any]]) -> Account:
   # Runs with rows of several lengths say how many they were.
   rows = last.get('rows', tokens / first['context_length'])
   return Account(
-    seconds,
-    starts,
-    steps,
-    lost_steps,
-    tokens,
-    rows,
+    *(seconds, starts, steps, lost_steps, tokens, rows),
     last.get('epochs', rows / first['rows_per_epoch']),
   )
 

@@ -11,7 +11,7 @@ from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.decoding import speculative
+from gpt_jax.decoding import fill, speculative
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.optim.train_state import TrainState
@@ -48,6 +48,30 @@ def load(workdir: str) -> Trained:
     )
   parts, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  return Trained(parts, state, tokenizer)
+
+
+def load_encoder(workdir: str) -> Trained:
+  """Loads an encoder with the head of a masked language model.
+
+  Raises:
+    UsageError: there is none.
+  """
+  config = read_config(workdir)
+  model = config.model
+  if model.num_encoder_layers or is_causal(model.attention, model.ffn):
+    raise UsageError(
+      f'--workdir={workdir}: holds no encoder (model.attention='
+      f'{model.attention!r}), which is what fills a [MASK]; give another'
+    )
+  if config.get('finetune') is not None:
+    raise UsageError(
+      f'--workdir={workdir}: was fine-tuned on {config.finetune.task}, so what '
+      'it knew of a [MASK] is gone; give what it was fine-tuned from'
+    )
+  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  fill.special_of(tokenizer)
+  parts, state = restore(workdir)
   return Trained(parts, state, tokenizer)
 
 
