@@ -87,7 +87,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   config.model.vocab_size = 30_000
   config.tokenizer.name = (
     "sentencepiece(vocab_size=30000, normalization='nfkc_cf', "
-    "special=['[CLS]', '[SEP]', '[MASK]', '[PAD]'])"
+    "special=['<pad>', '[CLS]', '[SEP]', '[MASK]'])"
   )
   config.batch.length = None
   config.batch.size = 4096

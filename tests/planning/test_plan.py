@@ -247,7 +247,8 @@ def papers():
     if not hasattr(module, 'DIFFERS'):
       continue
     for size in getattr(module, 'SIZES', ['']):
-      if not module.get_config(size).model.num_encoder_layers:
+      model = module.get_config(size).model
+      if model.attention != 'bidirectional' and not model.num_encoder_layers:
         yield f'configs/{path.name}' + (f':{size}' if size else '')
 
 
