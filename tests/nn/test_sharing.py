@@ -91,6 +91,14 @@ def test_a_shared_gradient_is_the_sum_over_its_layers(share, fields):
   )
 
 
+@pytest.mark.parametrize('share, copies', [('none', True), ('all', False)])
+def test_no_loop_holds_a_copy_for_each_layer(share, copies):
+  """Nor does the backward pass have a gradient for each."""
+  model, run = run_of(share=share, remat='full')
+  program = str(jax.make_jaxpr(run)(tiny.params(model)))
+  assert (f'[{LAYERS},{tiny.D},{tiny.F}]' in program) == copies
+
+
 @pytest.mark.slow
 def test_a_shared_gradient_is_the_slope_of_the_loss():
   """By central differences, for two layers that share a kernel."""

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from gpt_jax.benchmarks.train import random_store
+from gpt_jax.data import pipeline, taken
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.objectives.masked import masked
 from gpt_jax.spec import UsageError
@@ -36,7 +38,7 @@ FIELDS = dict(
   attention='bidirectional',
   input='tokens(token_types=2)',
   output="tied(bias=True, transform='gelu')",
-  num_layers=2,
+  num_layers=1,
 )
 
 
@@ -101,6 +103,18 @@ def expected(params, batch):
   return nll, right, -pair[np.arange(len(pair)), batch['pair_labels']]
 
 
+@functools.cache
+def loss_of(pair):
+  objective, _ = of(pair)
+
+  def loss(params, batch):
+    if objective.balance:
+      batch = objective.balance(batch)
+    return objective.loss(params, batch, None)
+
+  return jax.jit(loss)
+
+
 @pytest.mark.parametrize('pair', ['none', 'next'])
 def test_the_loss_is_the_papers(pair):
   objective, params = of(pair)
@@ -112,43 +126,85 @@ def test_the_loss_is_the_papers(pair):
   nll, right, pairs = expected(params, batch)
   weights = batch['masked_weights']
   total = np.sum(nll * weights) / weights.sum()
-  loss, metrics, whole = jax.jit(
-    functools.partial(mean_gradients, objective=objective, num_micro=1)
-  )(params, batch, jax.random.key(0))
-  np.testing.assert_allclose(metrics['objective/masked_loss'], total, rtol=1e-5)
+  found = loss_of(pair)(params, batch)
+  means = {name: mean.sum / mean.weight for name, mean in found.metrics.items()}
+  np.testing.assert_allclose(means['objective/masked_loss'], total, rtol=1e-5)
   if pair != 'none':
     mean = pairs[:-1].mean()
-    np.testing.assert_allclose(metrics['objective/pair_loss'], mean, rtol=1e-5)
+    np.testing.assert_allclose(means['objective/pair_loss'], mean, rtol=1e-5)
     total += mean
-  np.testing.assert_allclose(loss, total, rtol=1e-5)
-  # In parts with other numbers of tokens and rows it is the same mean.
-  parts = jax.jit(
-    functools.partial(mean_gradients, objective=objective, num_micro=4)
-  )(params, batch, jax.random.key(0))
-  np.testing.assert_allclose(parts[0], total, rtol=1e-5)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6),
-    parts[2],
-    whole,
-  )
-  if objective.balance:
-    batch = objective.balance(batch)
-  found = jax.jit(objective.loss)(params, batch, None)
   np.testing.assert_allclose(found.sum / found.weight, total, rtol=1e-5)
   accuracy = found.metrics['objective/masked_accuracy']
   assert accuracy.sum == np.sum(right * weights)
   assert accuracy.weight == weights.sum()
 
 
+def test_parts_with_other_numbers_of_tokens_and_rows_add_up():
+  objective, params = of('next')
+  batch = objective.make_batch(rows(), KEYS)
+  batch['mask'][-1] = batch['masked_weights'][-1] = 0
+  batch['pair_weights'][-1] = 0
+  whole, parts = (
+    jax.jit(
+      functools.partial(mean_gradients, objective=objective, num_micro=number)
+    )(params, batch, jax.random.key(0))
+    for number in (1, 4)
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6),
+    parts,
+    whole,
+  )
+
+
+def test_batches_are_the_same_on_any_number_of_hosts_and_after_a_resume():
+  """And other tokens of a row are masked in the next epoch."""
+  store = random_store(num_tokens=19 * L + 1, vocab_size=V)
+  objective, _ = of('none')
+
+  def batches(start, host=0, hosts=1, seed=3):
+    return [
+      *pipeline.batches(
+        store,
+        seed=seed,
+        start=start,
+        stop=6,
+        rows=taken.even(8, L),
+        make_batch=objective.make_batch,
+        host_rows=lambda n: slice(host * n // hosts, (host + 1) * n // hosts),
+      )
+    ]
+
+  whole = batches(0)
+  for hosts in (2, 4):
+    shares = [batches(0, host, hosts) for host in range(hosts)]
+    for step, batch in enumerate(whole):
+      for name, value in batch.items():
+        joined = np.concatenate([share[step][name] for share in shares])
+        np.testing.assert_array_equal(joined, value)
+  for batch, again in zip(whole[4:], batches(4), strict=True):
+    for name, value in batch.items():
+      np.testing.assert_array_equal(again[name], value)
+  # Epochs of 19 rows: six batches have 48.
+  source = pipeline.RowSource(store, length=L, seed=3)
+  order = source.row_numbers(range(48))
+  rows_of = np.concatenate([batch['inputs'] for batch in whole])
+  twice = [np.flatnonzero(order == row) for row in range(19)]
+  pairs = [rows_of[found[:2]] for found in twice]
+  assert any((first != second).any() for first, second in pairs)
+  others = batches(0, seed=4)
+  assert (others[0]['inputs'] != whole[0]['inputs']).any()
+
+
 def test_tokens_that_are_not_chosen_have_no_loss():
   objective, params = of('none')
   batch = objective.make_batch(rows(), KEYS)
   nothing = {**batch, 'masked_weights': 0 * batch['masked_weights']}
-  assert objective.loss(params, nothing, None).sum == 0
+  assert loss_of('none')(params, nothing).sum == 0
   # Another target where no token counts changes nothing.
   other = np.where(batch['masked_weights'] > 0, batch['masked_targets'], 1)
-  same = objective.loss(params, {**batch, 'masked_targets': other}, None).sum
-  assert same == objective.loss(params, batch, None).sum
+  same = loss_of('none')(params, {**batch, 'masked_targets': other}).sum
+  assert same == loss_of('none')(params, batch).sum
 
 
 @pytest.mark.parametrize(

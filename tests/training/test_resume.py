@@ -20,6 +20,7 @@ import pytest
 
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
+from tests.support import quick
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 60
@@ -50,9 +51,8 @@ FLAGS = [
 def start(workdir: pathlib.Path) -> subprocess.Popen:
   # Compiled quickly, for one device; `tests.support.crash` compiles as users
   # do.
-  quick = '--xla_backend_optimization_level=0 '
-  quick += '--xla_cpu_use_fusion_emitters=false'
-  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': quick}
+  flags = quick.xla_flags(devices=1)
+  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags}
   return subprocess.Popen(
     [
       *(sys.executable, '-m', 'gpt_jax', 'train'),
