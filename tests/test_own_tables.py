@@ -112,6 +112,21 @@ EXPECTED = {
     ('Good morning. =', ' Guten Morgen.', None),
     ('Thank you. =', ' Danke.', None),
   ],
+  'spans': [
+    (
+      *('Who left?', 'The door was open. Mary had left.'),
+      (19, ('Mary',)),
+    ),
+    (
+      *('What was open?', 'The door was open. Mary had left.'),
+      (0, ('The door',)),
+    ),
+  ],
+  # B-LOC, B-PER, I-LOC, O.
+  'tags': [
+    ('Mary went to New York', (1, 3, 3, 0, 2)),
+    ('It rained .', (3, 3, 3)),
+  ],
 }
 
 

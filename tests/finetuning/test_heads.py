@@ -171,6 +171,31 @@ def test_what_has_no_class_is_refused():
   assert 'similarity' in str(error.value) and 'entailment' in str(error.value)
 
 
+@pytest.mark.parametrize(
+  'name, kind, classes',
+  [
+    ("classification(num_labels=2, length=8, read='first')", 'pooled_class', 2),
+    ("choice(answers=2, length=8, read='first')", 'pooled_choice', 1),
+    ('tags(num_labels=2, length=8)', 'tokens', 2),
+    ('spans(length=8)', 'spans', 0),
+  ],
+)
+def test_an_encoders_heads_have_classes(name, kind, classes):
+  config: Any = finetune_base.get_config().unlock()
+  config.finetune.update(labels='no, yes', vocab_size=BYTES)
+  config.objective.name = name
+  last = {'kernel': np.zeros((5, classes)), 'bias': np.zeros(classes)}
+  given = {'classifier': last} if classes else {'spans': last}
+  found = heads.exported(config, given, {'pad_token_id': 7})
+  assert found.kind.startswith(kind) and found.heads is given
+  assert found.options['pad_token_id'] == 7
+  named = {'0': 'no', '1': 'yes'} if classes == 2 else None
+  assert found.options.get('id2label') == named
+  config.finetune.features = 'concat(4)'
+  with pytest.raises(UsageError, match=r"features='concat\(4\)': its head"):
+    heads.exported(config, given, {})
+
+
 def test_the_step_that_predicted_is_exported(tmp_path):
   config: Any = finetune_base.get_config().unlock()
   assert heads.best_step(config, str(tmp_path)) is None
