@@ -14,6 +14,7 @@ COMMANDS = {
   'finetune': 'fine-tune a pre-trained model on a task',
   'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
+  'fill': 'fill the [MASK] of a text',
   'serve': "serve a model over HTTP, as OpenAI's API does",
   'evaluate': 'measure a trained model on held-out text and tasks',
   'prepare': 'text to tokenizer and token store',

@@ -24,7 +24,7 @@ from gpt_jax import ranges
 
 # One step through a text: a quoted text, a bare key, or any other character.
 _PART = re.compile(
-  r"""(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<bare>[\w./+-]+)|.""",
+  r"""(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<bare>[\w./+%-]+)|.""",
   re.DOTALL,
 )
 _COLON = re.compile(r'\s*:')
@@ -261,17 +261,17 @@ def _problem(value: Any, expected: Any) -> str:
   declared = ranges.of(expected)
   if not _fits(value, ranges.plain(expected)):
     kind = ranges.plain(expected)
-    if kind is Pair:
+    if Pair in (kind, *typing.get_args(kind)):
       return 'is not key:value'
     return f'is not {getattr(kind, "__name__", kind)}'
   return declared.problem(value) if declared else ''
 
 
 def _fits(value: Any, expected: Any) -> bool:
-  if expected is Pair or isinstance(value, Pair):
-    return expected is Pair and isinstance(value, Pair)
   if isinstance(expected, types.UnionType):
     return any(_fits(value, part) for part in typing.get_args(expected))
+  if expected is Pair or isinstance(value, Pair):
+    return expected is Pair and isinstance(value, Pair)
   if expected is float:
     return isinstance(value, int | float) and not isinstance(value, bool)
   if expected is int:

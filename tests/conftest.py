@@ -2,22 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests run on eight virtual CPU devices, and refuse silent broadcasting."""
 
+import gc
 import logging
 import os
 import pathlib
 import sys
 
-# Read once, when jax is imported. Compiling takes most of the tests' time: a
-# third of it without LLVM's optimisations and XLA's newer code generator.
-os.environ['JAX_PLATFORMS'] = 'cpu'
-os.environ['XLA_FLAGS'] = (
-  '--xla_force_host_platform_device_count=8 '
-  '--xla_backend_optimization_level=0 '
-  '--xla_cpu_use_fusion_emitters=false'
-)
-
 # For `from configs import ...` and `from tests.support import ...`.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from tests.support import quick
+
+# Read once, when jax is imported.
+os.environ['JAX_PLATFORMS'] = 'cpu'
+os.environ['XLA_FLAGS'] = quick.xla_flags(devices=8)
 
 import hypothesis
 import jax
@@ -30,6 +28,13 @@ hypothesis.settings.register_profile(
   'repeatable', derandomize=True, deadline=None, database=None
 )
 hypothesis.settings.load_profile('repeatable')
+
+
+@pytest.fixture(autouse=True, scope='module')
+def little_to_collect():
+  """Python's collector searches no more what earlier files left in caches."""
+  gc.collect()
+  gc.freeze()
 
 
 @pytest.fixture(autouse=True)

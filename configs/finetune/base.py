@@ -21,19 +21,29 @@ def get_config(arg: str = '') -> ConfigDict:
   config.finetune = dict(
     # A published task, sst2('FOLDER') of its files or sst2() of TensorFlow
     # Datasets: sst2, cola, mrpc, stsb, qqp, rte, qnli, mnli, wnli, snli,
-    # scitail, race, story_cloze. Or your own tables (.tsv, .csv, .jsonl, packed
-    # or not): classification('train.tsv', 'dev.tsv', text='review',
-    # label='stars'), entailment(...), similarity(...), choice(...),
-    # target('train.jsonl', 'dev.jsonl', prompt='{en} =', target=' {de}').
+    # scitail, race, story_cloze, squad, conll2003. Or your own tables (.tsv,
+    # .csv, .jsonl, packed or not): classification('train.tsv', 'dev.tsv',
+    # text='review', label='stars'), entailment(...), similarity(...),
+    # choice(...), target('train.jsonl', 'dev.jsonl', prompt='{en} =',
+    # target=' {de}'), spans('train.jsonl', 'dev.jsonl'),
+    # tags('train.conll', 'dev.conll').
     task='sst2()',
     # Which pre-trained parameters to start from: all, none (from scratch),
     # embeddings, layers(3): the embeddings and the first three layers.
     transfer='all',
     # Freeze the embeddings and the first N layers; 0 freezes nothing.
     freeze=0,
+    # What reads the model's states: extract (GPT-1's last token), first (BERT's
+    # pooled first token), choice (either, a score for each answer), spans,
+    # tokens. Empty: what the model and the task ask for.
+    head=placeholder(str),
+    # Freeze the model, and let the head read its layers: layer(number=-1; 0
+    # are the embeddings), concat(count=4), weighted_sum(count=0) of the last
+    # layers (0: all). Empty: fine-tune the model, and read its last layer.
+    features=placeholder(str),
     # "Adding language modeling as an auxiliary objective [...] We set lambda
-    # to 0.5."
-    auxiliary=0.5,
+    # to 0.5." Empty: that for decoders, 0 for encoders, which have none.
+    auxiliary=placeholder(float),
     dropout=0.1,  # "We add dropout to the classifier with a rate of 0.1."
     # Tokens per sequence; empty: the task's longest, at most the model's
     # context.

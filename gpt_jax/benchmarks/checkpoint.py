@@ -39,15 +39,14 @@ def measure(config: Config, steps: int) -> dict:
   device_check.check_devices(config)
   parts = parts_lib.build(config)
   state = parts_lib.init_state(parts)
-  compiled = compiled_lib.compile_train_step(parts)
+  shape = parts.ramp.stages[-1].shape
+  compiled = compiled_lib.compile_train_step(parts, shape)
   batch = parts.put(
     {
       name: np.ones(x.shape, x.dtype)
-      for name, x in compiled_lib.abstract_batch(
-        parts, config.batch.size
-      ).items()
+      for name, x in compiled_lib.abstract_batch(parts, *shape).items()
     },
-    config.batch.size,
+    shape.rows,
   )
   state, _ = _steps(compiled.call, state, batch, 2)
   with tempfile.TemporaryDirectory() as folder:
@@ -104,11 +103,11 @@ def _loops(
   """Seconds per step of the bare step and of `loop.fit`, in alternation."""
   config = parts.config
   store = random_store(
-    num_tokens=64 * config.model.context_length * config.batch.size,
+    num_tokens=64 * max(stage.shape.tokens for stage in parts.ramp.stages),
     vocab_size=config.model.vocab_size,
   )
-  length = config.model.context_length
-  data = StoreData(store, length=length, seed=config.seed)
+  lengths = [stage.length for stage in parts.ramp.stages]
+  data = StoreData(store, lengths=lengths, seed=config.seed)
   part = parts._replace(config=_short(config, steps))
   whole = state.step.sharding
   bare, full = [], []

@@ -109,10 +109,10 @@ def _as_prepare_does(
   eos = np.array([made.eos_id], np.int32)
   digest, num_tokens = hashlib.sha256(), 0
   batches = encode.batches(parts, made)
-  for batch, ids in encode.encoded(batches, made, workers):
+  for batch, tokens in encode.encoded(batches, made, workers):
     flat = []
-    for piece, found in zip(batch, ids, strict=True):
-      flat += [found, eos] if piece.last else [found]
+    for piece, found in zip(batch, tokens, strict=True):
+      flat += [found.ids, eos] if piece.last else [found.ids]
       if piece.last:
         text = piece.part.document.text.encode()
         digest.update(f'{piece.part.document.name}\0{len(text)}\0'.encode())

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpt_jax.benchmarks.train import random_manifest
 from gpt_jax.config import Config
-from gpt_jax.data import files, pipeline
+from gpt_jax.data import files, pipeline, taken
 from gpt_jax.data import store as token_store
 from gpt_jax.data.array_writer import ArrayWriter
 from gpt_jax.data.store import TokenStore
@@ -83,17 +83,18 @@ def _write(folder: str, compression: str) -> tuple[tuple, int]:
     fill_missing_data_reads=False,
   )
   made = random_manifest(NUM_TOKENS, VOCAB_SIZE, 'uint16')
-  return (folder, made, tokens, np.array([NUM_TOKENS])), size
+  ends = np.array([NUM_TOKENS])
+  arrays = {token_store.TOKENS: tokens, token_store.DOCUMENT_ENDS: ends}
+  return (folder, made, arrays), size
 
 
 def _batches(store: TokenStore, length: int, steps: int):
   return pipeline.batches(
     store,
-    length=length,
     seed=0,
     start=0,
     stop=steps + 1,
-    rows=lambda step: (step * ROWS, ROWS),
+    rows=taken.even(ROWS, length),
     make_batch=causal.make_batch,
   )
 

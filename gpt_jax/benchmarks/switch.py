@@ -18,7 +18,9 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
+from gpt_jax.data.rows import cut
 from gpt_jax.nn.ffn import FFNS
+from gpt_jax.objectives import causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
@@ -109,7 +111,7 @@ def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
   ids = np.random.default_rng(0).integers(
     model.vocab_size, size=(rows, model.context_length + 1), dtype=np.int32
   )
-  batch = parts.put(parts.objective.make_batch(ids), rows)
+  batch = parts.put(causal.make_batch(cut(ids)), rows)
   key = jax.random.key(0)
 
   def gradient(params, batch, key):

@@ -14,9 +14,9 @@ import numpy as np
 
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
-from gpt_jax.data import pipeline
+from gpt_jax.data import pipeline, taken
 from gpt_jax.data.manifest import Manifest
-from gpt_jax.data.store import TokenStore
+from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS, TokenStore
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
@@ -33,18 +33,20 @@ def measure(config: Config, steps: int) -> dict:
   # The peak is measured before and after, since the load of the machine varies.
   peak, source = flops.peak(parts.mesh.devices.flat[0])
   compiled = compiled_lib.compile_train_step(parts)
-  model, rows = config.model, parts.ramp.stages[-1].rows
+  shape = parts.ramp.stages[-1].shape
+  rows = shape.rows
+  make_batch = parts.objective.make_batch
+  assert make_batch is not None, 'a pre-training objective'
   batches = pipeline.batches(
     random_store(
-      num_tokens=64 * model.context_length * rows, vocab_size=model.vocab_size
+      num_tokens=64 * shape.tokens, vocab_size=config.model.vocab_size
     ),
-    length=model.context_length,
     seed=config.seed,
     start=0,
     stop=WARM_UP + steps,
-    rows=lambda step: (step * rows, rows),
+    rows=taken.even(*shape),
     host_rows=parts.host_rows,
-    make_batch=parts.objective.make_batch,
+    make_batch=make_batch,
   )
   times, waits = [], []
   batch = parts.put(next(batches), rows)
@@ -65,12 +67,12 @@ def measure(config: Config, steps: int) -> dict:
   if source.endswith('matmuls'):
     peak = max(peak, flops.peak(parts.mesh.devices.flat[0])[0])
   seconds = statistics.median(times)
-  rate = rows * model.context_length / seconds
+  rate = shape.tokens / seconds
   peaks = peak * parts.mesh.size
-  per_token = flops.per_token(config, state.params)
-  causal = flops.per_token_causal(config, state.params)
+  per_token = flops.per_token(config, state.params, shape.length)
+  causal = flops.per_token_causal(config, state.params, shape.length)
   # FLOPs of the matrix products of a step, per token.
-  compiler = compiled.flops / (rows * model.context_length)
+  compiler = compiled.flops / shape.tokens
   return {
     'device': parts.mesh.devices.flat[0].device_kind,
     'num_devices': parts.mesh.size,
@@ -99,7 +101,8 @@ def random_store(*, num_tokens: int, vocab_size: int) -> TokenStore:
   tokens = np.random.default_rng(0).integers(vocab_size, size=num_tokens)
   manifest = random_manifest(num_tokens, vocab_size, 'uint32')
   ends = np.array([num_tokens])
-  return TokenStore('', manifest, tokens.astype(np.uint32), ends)
+  arrays = {TOKENS: tokens.astype(np.uint32), DOCUMENT_ENDS: ends}
+  return TokenStore('', manifest, arrays)
 
 
 def random_manifest(num_tokens: int, vocab_size: int, dtype: str) -> Manifest:

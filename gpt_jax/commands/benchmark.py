@@ -18,6 +18,7 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/smoke.py --what prepare \
     --text 'documents(count=1e6)'
   gpt-jax benchmark --config configs/gpt3.py:125m --what rows --steps 100
+  gpt-jax benchmark --config configs/smoke.py --what data
   gpt-jax benchmark --config configs/gpt2.py --config.model.vocab_size=50257 \
     --what score --steps 1000 --against torch --batches 1,8,32
 
@@ -37,10 +38,11 @@ corpus of the config through its tokenizer, as prepare does it and as
 SentencePiece's own threads do. prepare: seconds, memory of all processes and
 bytes on disk of preparing the config's corpus, or a text made by rule:
 documents(count, words), one(megabytes). rows: random rows a second from a token
-store on disk, and how long one that answers late is waited for. score: passages
-like LAMBADA's a second, as `evaluate` scores them; against torch: with lm-
-eval's on transformers in batches of each size of --batches (needs the extras
-`eval` and `hf`).
+store on disk, and how long one that answers late is waited for. data: what
+reading the config's rows and making batches of them by its objective takes,
+beside its step. score: passages like LAMBADA's a second, as `evaluate` scores
+them; against torch: with lm-eval's on transformers in batches of each size of
+--batches (needs the extras `eval` and `hf`).
 """
 
 import json
@@ -52,6 +54,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import (
   attention,
   checkpoint,
+  data,
   decode,
   decode_against,
   decode_draft,
@@ -76,6 +79,7 @@ WHAT = {
   'encode': encode,
   'prepare': prepare,
   'rows': rows,
+  'data': data,
   'score': speed,
 }
 
@@ -128,8 +132,9 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'config')
   config = config_lib.resolve(args.config)
   module = WHAT[args.what]
-  # None of these builds a model.
-  if module not in (encode, prepare, rows) and config.model.vocab_size is None:
+  # These build no model, or have the tokenizer.
+  known = module in (encode, prepare, rows, data)
+  if not known and config.model.vocab_size is None:
     raise UsageError(
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'

@@ -7,12 +7,13 @@
   gpt-jax convert --check --to_hf exported --workdir workdirs/mine --text '...'
 
 A checkpoint is a folder with config.json and safetensors files. It becomes a
-workdir that `generate` can use, with the tokenizer if the folder has
-tokenizer.json, vocab.json and merges.txt, or tokenizer.model; `evaluate` also
-needs held-out text in WORKDIR/data, which `prepare` makes with the same
-tokenizer. A workdir is exported to the family of models that computes the same,
-GPT-2 or LLaMA for instance; one that was imported gives back its tensors to the
-last bit, and the files of its tokenizer.
+workdir that `generate` can use, or `fill` where it is an encoder's, with the
+tokenizer if the folder has tokenizer.json, vocab.json and merges.txt,
+vocab.txt, tokenizer.model or spiece.model; `evaluate` also needs held-out text
+in WORKDIR/data, which `prepare` makes with the same tokenizer. A workdir is
+exported to the family of models that computes the same, GPT-2 or LLaMA for
+instance; one that was imported gives back its tensors to the last bit, and the
+files of its tokenizer.
 """
 
 import json
@@ -35,11 +36,15 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.evaluation import agreement
 from gpt_jax.finetuning import heads
 from gpt_jax.hf import vocabulary
+from gpt_jax.hf.base import choice
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import imported
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import trained as trained_lib
+
+# Of `hf.heads`, with which a workdir can go on.
+_PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
 
 # In a workdir while it is being made.
 UNFINISHED = 'unfinished_import'
@@ -161,10 +166,11 @@ def from_hf(folder: str, workdir: str) -> None:
   _check_empty(workdir)
   source = hf.Source(folder)
   model = source.model
-  if model.origin.kind != 'lm':
+  if model.origin.kind not in _PRETRAINED:
     kind = model.options.get('architectures')[0]
     raise UsageError(
-      f'--from_hf={folder}: is a {kind}, and a workdir holds language models'
+      f'--from_hf={folder}: is a {kind}, and a workdir holds language models '
+      'and encoders with the heads of their pre-training'
     )
   found = vocabulary.read(folder, model.options.get('model_type'))
   name, tokenizer = found or ('none', None)
@@ -182,7 +188,8 @@ def from_hf(folder: str, workdir: str) -> None:
   log.info('%s: imported, tokenizer %s', workdir, name)
   if tokenizer is None:
     log.warning(
-      '%s has neither vocab.json and merges.txt nor tokenizer.model nor a '
+      '%s has neither vocab.json and merges.txt nor vocab.txt nor '
+      'tokenizer.model nor spiece.model nor a '
       'tokenizer.json that can be used: put a saved tokenizer into %s before '
       'generating',
       folder,
@@ -213,8 +220,7 @@ def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
     params = hf.nest(arrays)
     model, options = imported.model_of(parts, workdir), {}
     if tokenizer and not isinstance(model, hf.Imported):
-      eos_id = tokenizer.eos_id
-      options = {'bos_token_id': eos_id, 'eos_token_id': eos_id}
+      options = _token_ids(tokenizer)
     tuned = heads.exported(
       parts.config,
       params.get('heads'),
@@ -239,6 +245,16 @@ def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
     log.warning('Hugging Face has no tokenizer like that of %s', workdir)
 
 
+def _token_ids(tokenizer: tokenizer_lib.Tokenizer) -> dict[str, int]:
+  """What config.json says of the special tokens; an encoder has a [CLS]."""
+  first, last = tokenizer.special.cls_id, tokenizer.special.sep_id
+  if first is None or last is None:
+    eos_id = tokenizer.eos_id
+    return {'bos_token_id': eos_id, 'eos_token_id': eos_id}
+  pad_id = tokenizer.special.pad_id
+  return {'bos_token_id': first, 'eos_token_id': last, 'pad_token_id': pad_id}
+
+
 def _check_empty(workdir: str) -> None:
   """Refuses a folder that holds a run; empties an unfinished import.
 
@@ -261,7 +277,26 @@ def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
   for field in hf.transformer_fields():
     config.model[field] = getattr(model, field)
   config.tokenizer.name = tokenizer
+  if choice(model, 'attention').name == 'bidirectional':
+    config.update_from_flattened_dict(_masked(model))
   return config.lock()
+
+
+def _masked(model: hf.Imported) -> dict[str, str]:
+  """How an encoder was trained, as far as its heads tell."""
+  kind, label = model.origin.kind, model.family.pair[0]
+  pair = 'order' if label == 'sentence_order_label' else 'next'
+  objective, rows = {
+    'lm': ('masked()', 'full_sentences'),
+    # A pooler may be there that no task of its training reads.
+    'pooled_lm': ('masked(pooler=True)', 'full_sentences'),
+    'pretraining': (f'masked(pair={pair!r})', f'pairs({pair!r})'),
+  }[kind]
+  return {
+    'objective.name': objective,
+    'data.rows': rows,
+    'data.sentences': 'terminal',
+  }
 
 
 def _save_state(

@@ -10,9 +10,9 @@
   gpt-jax inspect --spike W/spikes/8.json
 
 For a config it shows the resolved fields, parameters, FLOPs, and the schedule:
-rows, tokens and learning rate where each stage of the batch begins. It builds
-only the model's shapes, which takes no memory and no accelerator, and also
-shows models that no objective trains yet, such as encoder-decoders.
+rows, their tokens and the learning rate where each stage of the batch begins.
+It builds only the model's shapes, which takes no memory and no accelerator, and
+also shows models that no objective trains yet, such as encoder-decoders.
 
 For a run it shows which documents the rows of each step were taken from, by
 their place in the token store: a function of the config and the step. Steps
@@ -92,16 +92,23 @@ def _show_rows(args: cli.Args) -> None:
     print(json.dumps({'store': store, 'rows': [*rows]}))
     return
   for row in rows:
-    spans = ', '.join(
-      f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in row['spans']
-    )
+    texts = [
+      ', '.join(f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in spans)
+      for spans in (row['spans'], row.get('second'))
+      if spans
+    ]
+    # Of rows with two texts: whether the second follows the first.
+    joint = ', not followed by ' if row.get('pair') else ', followed by '
     source = f'source {row["source"]} ' if row['source'] else ''
     print(
       f'step {row["step"]} row {row["row"]} {source}epoch {row["epoch"]} '
-      f'position {row["position"]}: documents {spans}'
+      f'position {row["position"]}: documents {joint.join(texts)}'
     )
-    if 'text' in row:
-      print(row['text'])
+    for first, stop in row.get('sentences', ()):
+      print(f'sentences {first} to {stop - 1}')
+    for name in ('text', 'second_text'):
+      if name in row:
+        print(row[name])
 
 
 def _show_config(args: cli.Args) -> None:
@@ -126,7 +133,8 @@ def _show_config(args: cli.Args) -> None:
   console.print(fields)
   console.print(_parameters(params))
   table = Table(title=f'Schedule of {config.schedule.num_steps:,} steps')
-  for column in ('from step', 'rows', 'tokens a step', 'tokens before', 'rate'):
+  columns = ('from step', 'rows', 'tokens a row', 'a step', 'before', 'rate')
+  for column in columns:
     table.add_column(column, justify='right')
   for stage in stages:
     *counts, rate = stage

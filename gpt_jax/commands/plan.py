@@ -177,7 +177,7 @@ def _define_slices(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     'last_stage',
     False,
-    'Compile the last stage of the batch only.',
+    'Compile only the stage with the most tokens in a batch.',
     flag_values=values,
   )
 

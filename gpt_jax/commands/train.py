@@ -84,7 +84,7 @@ def train(config: Config, workdir: str) -> None:
 def sample(parts: Parts, state: TrainState, workdir: str) -> None:
   """Continues `log.sample_prompt`, into samples.txt and onto the log."""
   config = parts.config
-  if not config.log.sample_prompt or not config.log.sample_tokens:
+  if not workdir_lib.draws_sample(config):
     return
   if jax.process_count() > 1:
     log.info('no sample is drawn where several hosts hold the parameters')

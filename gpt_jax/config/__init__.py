@@ -10,7 +10,14 @@ from gpt_jax.config.fields import (
   to_json,
   unlocked,
 )
-from gpt_jax.config.lengths import ramp, row_tokens, schedule, stage_name
+from gpt_jax.config.lengths import (
+  in_percent,
+  order,
+  ramp,
+  row_tokens,
+  schedule,
+  stage_name,
+)
 from gpt_jax.config.resolving import resolve, resolve_model, set_vocab_size
 from gpt_jax.config.validation import (
   CALL_STRINGS,
@@ -30,6 +37,8 @@ __all__ = [
   'differences',
   'flatten',
   'from_json',
+  'in_percent',
+  'order',
   'ramp',
   'resolve',
   'resolve_model',

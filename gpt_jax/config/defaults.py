@@ -9,14 +9,10 @@ its comment says what it then becomes. Any field can be overridden on the
 command line: `--config.model.num_layers=4`.
 """
 
-import pathlib
-from collections.abc import Mapping
-from typing import Any, TypeVar
-
 from ml_collections import ConfigDict
-from ml_collections.config_dict import FieldReference, placeholder
+from ml_collections.config_dict import placeholder
 
-T = TypeVar('T')
+from gpt_jax.config.writing import no_size, number_or_text
 
 
 def get_config(arg: str = '') -> ConfigDict:
@@ -38,7 +34,12 @@ def get_config(arg: str = '') -> ConfigDict:
     head_size=placeholder(int),  # empty: d_model / num_heads
     d_ff=placeholder(int),  # empty: 4 * d_model
     num_encoder_layers=0,  # above 0: an encoder-decoder
-    # tokens(scale='none', token_types=0, norm=False),
+    # Which parameters the layers share: none, all(groups=1, inner=1) (ALBERT),
+    # attention(...), ffn(...), each with its norms. Neighbouring layers form
+    # `groups`, each with `inner` layers of its own, which it repeats.
+    share='none',
+    # tokens(scale='none', token_types=0, norm=False, d_embed=0) (above 0: so
+    # wide, with a dense layer after it: ALBERT),
     # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
     # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',
@@ -77,7 +78,8 @@ def get_config(arg: str = '') -> ConfigDict:
     output='tied',
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
-    # or gpt2(stddev=0.02), palm, switch(scale=0.1, embedding=0.02)
+    # gpt2(stddev=0.02), truncated_normal(stddev=0.02) (BERT), palm,
+    # switch(scale=0.1, embedding=0.02)
     init_weights='normal(stddev=0.02)',
     # Dtype of activations and matrix products: bfloat16 or float32. Norms,
     # softmax and loss are always float32; for parameters see optim.precision.
@@ -90,6 +92,10 @@ def get_config(arg: str = '') -> ConfigDict:
 
   # causal(z_loss=0.0): adds z_loss * log(Z)^2, which keeps the softmax's
   # normaliser Z near 1. Reported losses do not include it.
+  # masked(rate=0.15, mask=0.8, random=0.1, unit='token', ngram=1, pair='none',
+  # static=0): tokens that the model does not see (BERT); of whole words with
+  # unit='word', of up to ngram of them in a row; with pair='next' or 'order',
+  # how two texts belong together; static=n: n masks a row that come again.
   config.objective = dict(name='causal')
 
   config.data = dict(
@@ -119,10 +125,17 @@ def get_config(arg: str = '') -> ConfigDict:
     holdout='documents(fraction=0.02)',
     store=placeholder(str),  # folder of the token store; empty: WORKDIR/data
     # stream: documents are concatenated and cut into rows (GPT). documents:
-    # rows hold whole documents that do not attend to each other, padded.
+    # rows hold whole documents that do not attend to each other, padded. Of
+    # sentences (see `sentences` below), with [CLS] and [SEP]: full_sentences
+    # (RoBERTa), doc_sentences (never of two documents), and two texts,
+    # pairs('next', short=0.1) (BERT) or pairs('order') (ALBERT).
     rows='stream',
     # Compression of the token store: none, zstd(level=3).
     compression='none',
+    # Whether the store says where sentences end, for the rows that need it.
+    # terminal: after . ! ? and space, and at line ends. lines: one a line.
+    # Tokens are the same either way.
+    sentences='none',
     # Parallel tokenization workers; the result does not depend on their
     # number. Empty: one per core.
     workers=placeholder(int),
@@ -130,10 +143,14 @@ def get_config(arg: str = '') -> ConfigDict:
 
   # sentencepiece(vocab_size=..., model='unigram', normalization='identity',
   # byte_fallback=True, split_digits=True, symbols=[], sample_bytes=0, seed=0,
-  # character_coverage=0.9999), trained on the training split; bytes,
-  # characters. Existing ones: sentencepiece_file('tokenizer.model', eos=''),
+  # character_coverage=0.9999), trained on the training split, as are
+  # wordpiece(vocab_size=..., lowercase=True, alphabet=1000) and
+  # byte_bpe(vocab_size=...), which encoders need; bytes, characters. Existing
+  # ones: sentencepiece_file('tokenizer.model', eos=''),
   # hf_tokenizer('tokenizer.json', eos=''), gpt2_bpe('encoder.json',
-  # 'vocab.bpe'), gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe')
+  # 'vocab.bpe'), gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe'),
+  # wordpiece_file('vocab.txt', lowercase=True), byte_bpe_file('vocab.json',
+  # 'merges.txt')
   config.tokenizer = dict(name="sentencepiece(vocab_size=32000, model='bpe')")
 
   config.optim = dict(
@@ -163,10 +180,12 @@ def get_config(arg: str = '') -> ConfigDict:
   )
 
   config.batch = dict(
-    # Rows of context_length tokens per optimizer step: a number, or a ramp:
-    # ramp(0:512, 50k_steps:1024, 390B_tokens:2048),
+    # Rows per optimizer step: a number, or a ramp:
+    # ramp(0:512, 50k_steps:1024, 390B_tokens:2048), ramp(256, 50%:512),
     # linear_ramp(start=16, stop=256, over='4B_tokens', stages=9).
     size=number_or_text(512),
+    # Tokens in a row, in stages as a ramp has them: stages(128, 90%:512).
+    length=placeholder(str),  # empty: context_length, which none exceeds
     # Rows per micro-batch, summed over all devices. Gradients accumulate over
     # micro-batches; smaller ones need less memory. Empty or 0: one batch.
     micro_rows=placeholder(int),
@@ -250,48 +269,3 @@ def get_config(arg: str = '') -> ConfigDict:
     sample_tokens=100,
   )
   return config.lock()
-
-
-def number_or_text(value: int) -> FieldReference:
-  """A field that takes a number or a text, in a file or as an override."""
-  return FieldReference(value, field_type=object)
-
-
-def size(file: str, arg: str, sizes: Mapping[str, T]) -> T:
-  """The entry `arg` of a config's table of sizes."""
-  if arg not in sizes:
-    raise ValueError(
-      f'{_name(file)}:{arg}: unknown size; one of ' + ', '.join(sizes)
-    )
-  return sizes[arg]
-
-
-def no_size(file: str, arg: str) -> None:
-  """Refuses an argument where a config has one size only."""
-  if arg:
-    raise ValueError(f'{_name(file)}:{arg}: has one size; leave :{arg} out')
-
-
-def _name(file: str) -> str:
-  """As it is given after --config: 'configs/finetune/sst2.py'."""
-  parts = pathlib.PurePath(file).parts
-  if 'configs' not in parts:
-    return parts[-1]
-  at = len(parts) - 1 - parts[::-1].index('configs')
-  return '/'.join(parts[at:])
-
-
-def corpora(config: Any, **percent: float) -> None:
-  """Sets a mixture of corpora, each in a folder `corpora/NAME` of JSON lines.
-
-  Args:
-    config: a `ConfigDict`, unlocked.
-    **percent: of the rows, for each corpus. Numbers that a paper rounded, so
-      that they do not add up to 100, are scaled.
-  """
-  total = sum(percent.values())
-  weights = [f'{name}:{part / total:.9g}' for name, part in percent.items()]
-  config.data.sources = {
-    name: f"jsonl('corpora/{name}/*.jsonl*')" for name in percent
-  }
-  config.data.source = f'mixture({", ".join(weights)})'

@@ -14,6 +14,8 @@ Config = Any
 
 # Fields of older configs, and what they are called now.
 RENAMED = {'batch.rows': 'batch.size'}
+# Fields that older configs lack, and what models did before.
+ADDED = {'data.sentences': 'none', 'model.share': 'none'}
 # A run may go on with other values here: they do not change its result.
 FREE_ON_RESUME = (
   'checkpoint.',
@@ -84,6 +86,9 @@ def from_json(text: str) -> Config:
   """Reads what `to_json` wrote, now or under older names."""
   tree = json.loads(text)
   rename(tree)
+  for field, value in ADDED.items():
+    section, name = field.split('.')
+    tree.get(section, {}).setdefault(name, value)
   model = tree.get('model', {})
   if isinstance(model.get('input'), str):
     # What an argument of `tokens` was called.

@@ -1,12 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What each step of a run takes: its rows, its tokens, its learning rate."""
+"""What each step of a run takes: rows, their length, its learning rate."""
 
 from gpt_jax import spec
 from gpt_jax.config.fields import Config
+from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.optim import amount, batch_ramp
-from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.clock import LAST_STEP
+from gpt_jax.optim.consumption import Ramp
 from gpt_jax.optim.schedules import SCHEDULES, Schedule
 from gpt_jax.spec import UsageError
 
@@ -30,16 +31,32 @@ def num_steps(config: Config) -> int:
 
 
 def ramp(config: Config) -> Ramp:
-  """The rows of each step.
+  """The rows of each step, and their length.
 
   Raises:
-    UsageError: `batch.size` makes no sense.
+    UsageError: `batch.size` or `batch.length` makes no sense.
   """
-  return batch_ramp.build(config.batch.size, row_tokens=row_tokens(config))
+  lengths = config.batch.get('length') or None  # older configs have none
+  if lengths and config.get('finetune'):
+    raise UsageError(
+      f'batch.length={lengths!r}: fine-tuning has rows of finetune.length; '
+      'leave it empty'
+    )
+  return batch_ramp.build(
+    config.batch.size,
+    lengths,
+    row_tokens=row_tokens(config),
+    num_steps=config.schedule.num_steps,
+  )
+
+
+def order(ramp: Ramp) -> TakenAt:
+  """The rows of the run that each step takes, if none are left out."""
+  return lambda step: Taken(*ramp.batch(step))
 
 
 def row_tokens(config: Config) -> int:
-  """Tokens that one row of a batch brings to the model."""
+  """Tokens that one row of a batch brings to the model, at most."""
   # A fine-tuned example may be several sequences, shorter than the context.
   tuned = config.get('finetune')
   if tuned and tuned.length:
@@ -63,3 +80,9 @@ def stage_name(config: Config, rows: int) -> str:
   if isinstance(given, int):
     return f'batch.size={given}:'
   return f'batch.size={given!r}: its stage of {rows} rows'
+
+
+def in_percent(config: Config) -> bool:
+  """Whether the stages begin at parts of `schedule.num_steps`."""
+  texts = (config.batch.size, config.batch.get('length'))
+  return any('%' in text for text in texts if isinstance(text, str))

@@ -8,9 +8,12 @@ from typing import Annotated, Any
 
 from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import defaults, log_trackers
+from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, stage_name
 from gpt_jax.config.sizes import check_sizes
+from gpt_jax.data import row_makers
+from gpt_jax.data.sentences import SPLITTERS
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
@@ -21,9 +24,10 @@ from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
+from gpt_jax.nn.sharing import SHARES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
-from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.clock import LAST_STEP
 from gpt_jax.optim.optimizer import OPTIMIZERS
@@ -43,6 +47,8 @@ from gpt_jax.ranges import (
 from gpt_jax.spec import UsageError, shown
 
 CALL_STRINGS = {
+  'data.rows': row_makers.ROWS,
+  'data.sentences': SPLITTERS,
   'model.input': INPUTS,
   'model.position': POSITIONS,
   'model.attention_scale': SCALES,
@@ -53,7 +59,8 @@ CALL_STRINGS = {
   'model.block': BLOCKS,
   'model.dropout': DROPOUTS,
   'model.init_weights': INITS,
-  'objective.name': OBJECTIVES,
+  'model.share': SHARES,
+  'objective.name': objectives.OBJECTIVES,
   'optim.name': OPTIMIZERS,
   'optim.precision': PRECISIONS,
   'optim.ema': AVERAGES,
@@ -61,7 +68,6 @@ CALL_STRINGS = {
   'schedule.name': SCHEDULES,
 }
 NAMES = {
-  'data.rows': ('stream', 'documents'),
   'model.dtype': DTYPES,
   'model.remat': REMATS,
   'model.loop': LOOPS,
@@ -196,12 +202,13 @@ def validate(config: Config) -> None:
       raise UsageError(
         f'{field}={shown(flat[field])}: unknown; one of ' + ', '.join(names)
       )
+  row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)
   model, micro_rows = config.model, config.batch.micro_rows
-  stages = ramp(config).stages
+  run = ramp(config)
   schedule(config)
   check_sizes(config)
-  for stage in stages:
+  for stage in run.stages:
     if stage.rows % (micro_rows or 1):
       raise UsageError(
         f'{stage_name(config, stage.rows)} does not divide by '
@@ -212,34 +219,21 @@ def validate(config: Config) -> None:
       f'model.num_heads={model.num_heads}: does not divide by '
       f'model.num_kv_heads={model.num_kv_heads}'
     )
+  check_depths(config)
   layers = period(model.attention, model.ffn)
-  if model.num_layers % len(layers):
-    raise UsageError(
-      f'model.num_layers={model.num_layers}: does not divide by the '
-      f'{len(layers)} layers after which model.attention={model.attention!r} '
-      f'and model.ffn={model.ffn!r} repeat'
-    )
-  encoder_ffn = model.encoder_ffn or model.ffn
-  encoder = period('bidirectional', encoder_ffn)
-  if model.num_encoder_layers % len(encoder):
-    raise UsageError(
-      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
-      f'by the {len(encoder)} layers after which {encoder_ffn!r} repeats; set '
-      'model.encoder_ffn'
-    )
+  encoder = period('bidirectional', model.encoder_ffn or model.ffn)
   routers = [layer.ffn.router for layer in layers + encoder if layer.ffn.router]
   if len({router.num_experts for router in routers}) > 1:
     raise UsageError(
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
       'reported together; give all the same'
     )
-  rows = [(True, micro_rows or stage.rows) for stage in stages]
-  rows.append((False, config.eval.rows))
+  shapes = [(True, micro_rows or s.rows, s.length) for s in run.stages]
+  shapes.append((False, config.eval.rows, run.longest))
   for router in {*routers}:
-    for training, number in rows:
+    for training, *shape in shapes:
       if router.limited(training):
-        tokens = router.group_of(number, model.context_length)
-        router.capacity_of(tokens, training)
+        router.capacity_of(router.group_of(*shape), training)
 
 
 def check_objective(config: Config) -> None:
@@ -248,17 +242,40 @@ def check_objective(config: Config) -> None:
   Raises:
     UsageError: it cannot.
   """
-  model = config.model
-  layers = period(model.attention, model.ffn)
-  if not all(layer.attention.causal for layer in layers):
+  model, name = config.model, config.objective.name
+  needs = objectives.needs(name)
+  causal = [p.attention.causal for p in period(model.attention, model.ffn)]
+  if needs.attention == 'causal' and not all(causal):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '
-      f'objective.name={config.objective.name!r}; take causal patterns'
+      f'objective.name={name!r}; take causal patterns'
     )
-  if model.num_encoder_layers:
+  if needs.attention == 'bidirectional' and any(causal):
+    raise UsageError(
+      f'model.attention={model.attention!r}: objective.name={name!r} trains '
+      "models that see both sides of a token; take 'bidirectional'"
+    )
+  if needs.encoder != bool(model.num_encoder_layers):
+    trained, give = (
+      ('encoder-decoders', '1 or more')
+      if needs.encoder
+      else (('decoders' if needs.attention == 'causal' else 'encoders'), '0')
+    )
     raise UsageError(
       f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
-      f'{config.objective.name!r} trains decoders; give 0'
+      f'{name!r} trains {trained}; give {give}'
+    )
+  rows = config.data.rows
+  (call,) = spec.parse('data.rows', rows)
+  if needs.rows and call.name not in needs.rows:
+    raise UsageError(
+      f'data.rows={rows!r}: objective.name={name!r} is made from '
+      + ' or '.join(needs.rows)
+    )
+  if needs.pair and row_makers.pair_of(rows) != needs.pair:
+    raise UsageError(
+      f'data.rows={rows!r}: makes other pairs than objective.name={name!r} '
+      f'is trained on; set data.rows="pairs({needs.pair!r})"'
     )
 
 

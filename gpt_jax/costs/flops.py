@@ -17,6 +17,7 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.pattern import period
+from gpt_jax.objectives import choices as objectives
 
 # Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. A chip
 # of v2, v3 or 7x is two devices.
@@ -36,7 +37,8 @@ FORMULA = (
   'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
   '* span) / peak; span: the context (PaLM, appendix B: attention counted '
   'whole), or the most keys a token sees where its layer has a window or a '
-  'sparse pattern; of experts only those that a token takes'
+  'sparse pattern; of experts only those that a token takes, and of the output '
+  'only what the objective scores'
 )
 FORMULA_CAUSAL = (
   'causal MFU: the same with the mean number of keys that the tokens of a row '
@@ -67,8 +69,8 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
   """
   model = config.model
   stacks = {
-    'decoder': period(model.attention, model.ffn),
-    'encoder': period('bidirectional', model.encoder_ffn or model.ffn),
+    name: period(attention, ffn, model.share)
+    for name, (_, attention, ffn) in _stacks(config).items()
   }
   counts = {}
   for name, shape in parameter_table(params).items():
@@ -80,53 +82,103 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
 
 
 def matmul_parameters(config: Config, params: Any) -> int:
-  """Active parameters in matrix products.
+  """Active parameters in matrix products, as often as a token meets them.
 
-  Kernels, including routers', and the output embedding; of experts only those
-  that a token uses. Embedding lookups, positions, biases and norm scales are no
-  matrix products, and Transformer-XL's relative-position kernel multiplies
-  distances, once for all rows.
+  What layers share counts in each of them. Kernels, including routers', and
+  the output embedding; of experts only those that a token uses. Embedding
+  lookups, positions, biases and norm scales are no matrix products, and
+  Transformer-XL's relative-position kernel multiplies distances, once for all
+  rows.
   """
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
+  active, uses = active_parameters(config, params), _uses(config, params)
   return sum(
-    count
-    for name, count in active_parameters(config, params).items()
+    count * uses[name]
+    for name, count in active.items()
     # An adaptive embedding has `kernel_0`, `embedding_0`, ...
     if ('/kernel' in name and '/relative/' not in name)
     or name.startswith(f'{head}/embedding')
   )
 
 
-def per_token(config: Config, params: Any) -> int:
+def _met(config: Config, params: Any, length: int | None) -> float:
+  """`matmul_parameters` that the mean token of a row meets.
+
+  All of them, but where an objective scores only some places of a row: the
+  rest never meets the output, and only the first the heads of pre-training.
+  """
+  met = matmul_parameters(config, params)
+  scored = objectives.needs(config.objective.name).scored
+  if scored is None:
+    return met
+  num_tokens: int = length or config.model.context_length
+  table = parameter_table(params)
+  output = spec.build('model.output', config.model.output, OUTPUTS)
+  head = 'embed/embedding' if output.tied else 'head/embedding'
+  for name, shape in table.items():
+    if name in (head, 'output_dense/kernel'):
+      met -= (1 - scored(num_tokens) / num_tokens) * math.prod(shape)
+    elif name.startswith('heads/') and name.endswith('/kernel'):
+      met -= (1 - 1 / num_tokens) * math.prod(shape)
+  return met
+
+
+def _uses(config: Config, params: Any) -> dict[str, int]:
+  """How often a token meets each entry of a parameter."""
+  stacks, uses = _stacks(config), {}
+  output = spec.build('model.output', config.model.output, OUTPUTS)
+  for name, shape in parameter_table(params).items():
+    stack, *inside = name.split('/')
+    uses[name] = 1
+    if name == 'embed_projection/kernel':
+      # Back to the embeddings, too, to score the vocabulary.
+      uses[name] += int(output.tied and not output.transform)
+    if stack in stacks and inside[0] == 'periods':
+      number, attention, ffn = stacks[stack]
+      size = len(period(attention, ffn, config.model.share))
+      uses[name] = number // size // shape[0]
+  return uses
+
+
+def _stacks(config: Config) -> dict[str, tuple[int, str, str]]:
+  """Of each stack the number of layers, their attention and their ffn."""
+  m = config.model
+  encoder = m.num_encoder_layers, 'bidirectional', m.encoder_ffn or m.ffn
+  return {'decoder': (m.num_layers, m.attention, m.ffn), 'encoder': encoder}
+
+
+def per_token(config: Config, params: Any, length: int | None = None) -> int:
   """Training FLOPs per token, forward and backward: see `FORMULA`.
 
   Attention is counted as PaLM counts it: each token as if it saw as much as the
-  token of its row that sees most. With full attention that is the context, with
-  local(window=w) the w tokens of the window, with strided and fixed the most
-  that the pattern shows. A row is taken for one document: where rows are packed
-  and masked by document, tokens see less.
+  token of its row that sees most. With full attention that is the row, `length`
+  tokens (empty: the context), with local(window=w) the w tokens of the window,
+  with strided and fixed the most that the pattern shows. A row is taken for one
+  document: where rows are packed and masked by document, tokens see less.
 
   In an encoder-decoder it is a token of the input together with one of the
-  output, where both are `context_length` long; each of the decoder's layers
+  output, where both are as long as a row; each of the decoder's layers
   attends twice, to its own tokens and to the encoder's.
   """
-  attended = _attended(config, lambda seen: int(seen.max()))
-  return 6 * matmul_parameters(config, params) + round(12 * attended)
+  attended = _attended(config, lambda seen: int(seen.max()), length)
+  return round(6 * _met(config, params, length)) + round(12 * attended)
 
 
-def per_token_causal(config: Config, params: Any) -> int:
+def per_token_causal(
+  config: Config, params: Any, length: int | None = None
+) -> int:
   """With what the mask shows the mean token of a row: see `FORMULA_CAUSAL`.
 
   An encoder's layers, and the decoder's attention to the encoder, show all:
   they count as in `per_token`.
   """
-  attended = _attended(config, lambda seen: float(seen.mean()))
-  return 6 * matmul_parameters(config, params) + round(12 * attended)
+  attended = _attended(config, lambda seen: float(seen.mean()), length)
+  return round(6 * _met(config, params, length)) + round(12 * attended)
 
 
 def _attended(
-  config: Config, span: Callable[[np.ndarray], float]
+  config: Config, span: Callable[[np.ndarray], float], length: int | None
 ) -> int | float:
   """The sum over the layers of heads * head size * `span`.
 
@@ -135,9 +187,10 @@ def _attended(
   Args:
     config: resolved.
     span: from how many keys each query of a row sees to the number that counts.
+    length: of a row; empty: the context.
   """
   model = config.model
-  length = model.context_length
+  length = int(length or model.context_length)
   layers = period(model.attention, model.ffn)
   spans = [span(layer.attention.num_visible(length)) for layer in layers]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))

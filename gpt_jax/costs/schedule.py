@@ -13,6 +13,7 @@ class ScheduleRow(NamedTuple):
 
   step: int  # its first, as in metrics.jsonl: from 1 on
   rows: int
+  row_tokens: int
   tokens_per_step: int
   tokens: int  # consumed before
   learning_rate: float
@@ -24,8 +25,8 @@ def stages(config: Config) -> list[ScheduleRow]:
   return [
     ScheduleRow(
       stage.start + 1,
-      stage.rows,
-      stage.rows * ramp.row_tokens,
+      *stage.shape,
+      stage.shape.tokens,
       ramp.tokens(stage.start),
       float(rate(stage.start)),
     )

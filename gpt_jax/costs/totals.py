@@ -8,11 +8,10 @@ from typing import Any
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 
 
@@ -27,9 +26,8 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained yet; give --config.model.vocab_size=N'
     )
-  objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
-    Transformer(**config.model)
-  )
+  model = Transformer(**config.model)
+  objective = objectives.build(config.objective.name, model)
   params = jax.eval_shape(objective.init, jax.random.key(0))
   table = flops.parameter_table(params)
   parameters = sum(math.prod(shape) for shape in table.values())
@@ -37,18 +35,24 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     math.prod(s) for name, s in table.items() if name.endswith('/embedding')
   )
   ramp = config_lib.ramp(config)
-  tokens = ramp.tokens(config.schedule.num_steps)
-  per_token = flops.per_token(config, params)
+  steps = config.schedule.num_steps
+  by_shape = ramp.tokens_by_shape(0, steps)
+  last = ramp.stages[-1]
   return params, {
     'parameters': parameters,
     'parameters_active': sum(flops.active_parameters(config, params).values()),
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),
-    'flops_per_token': per_token,
-    'flops_per_token_causal': flops.per_token_causal(config, params),
-    'tokens_per_step': ramp.stages[-1].rows * ramp.row_tokens,
-    'tokens_total': tokens,
-    'flops_total': per_token * tokens,
+    'flops_per_token': flops.per_token(config, params, last.length),
+    'flops_per_token_causal': flops.per_token_causal(
+      config, params, last.length
+    ),
+    'tokens_per_step': last.shape.tokens,
+    'tokens_total': ramp.tokens(steps),
+    'flops_total': sum(
+      flops.per_token(config, params, shape.length) * tokens
+      for shape, tokens in by_shape.items()
+    ),
   }
 
 

@@ -31,6 +31,7 @@ from gpt_jax.data.holdout import Part, Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.sources.source import Document
 from gpt_jax.data.split_writer import Settings, SplitWriter, as_bytes
+from gpt_jax.data.tokenizers import report as tokenizer_report
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.data.unfinished import StartOver
@@ -124,9 +125,7 @@ class _Build:
       sides[True] = files.join(folder, token_store.VALIDATION)
     try:
       self._writers = {
-        held_out: SplitWriter(
-          path, self._made, f'{held_out}', state, settings.compression
-        )
+        held_out: SplitWriter(path, self._made, f'{held_out}', state, settings)
         for held_out, path in sides.items()
       }
     except ValueError as e:
@@ -157,12 +156,16 @@ class _Build:
     self._save(wanted)
     on_disk = self._on_disk()
     batches = encode.batches(self._parts, self._made)
-    for batch, ids in encode.encoded(batches, self._made, workers):
+    for number, (batch, tokens) in enumerate(
+      encode.encoded(batches, self._made, workers, self._settings.sentences)
+    ):
+      if not number:
+        self._warn_of_losses(batch[0].text)
       for held_out, writer in self._writers.items():
         writer.add(
           [
             (found, piece.last, self._source_of(piece.part))
-            for piece, found in zip(batch, ids, strict=True)
+            for piece, found in zip(batch, tokens, strict=True)
             if piece.part.held_out == held_out
           ]
         )
@@ -208,6 +211,10 @@ class _Build:
         '' if self._duplicates.exact else 'about ',
         *(count, done[True].num_documents),
       )
+
+  def _warn_of_losses(self, text: str):
+    if change := tokenizer_report.change(self._made, text):
+      log.warning('%s %s', self._settings.tokenizer, change)
 
   def _add_to_digest(self, part: Part) -> int:
     found, size = digest.of_part(part)

@@ -10,6 +10,7 @@ processes and sending them the text, and else processes.
 
 import collections
 import concurrent.futures
+import functools
 import itertools
 import os
 import re
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax.data import sentences as sentences_lib
 from gpt_jax.data import workers as workers_lib
 from gpt_jax.data.holdout import Part
 from gpt_jax.data.tokenizers import tokenizer
@@ -48,6 +50,23 @@ class Piece(NamedTuple):
   last: bool  # of its document
 
 
+class Encoded(NamedTuple):
+  """The tokens of a piece.
+
+  Attributes:
+    ids: int32 [N].
+    sentence_ends: int64 [S], after which of them sentences end, before the
+      document does: see `sentences.in_tokens`.
+  """
+
+  ids: np.ndarray
+  sentence_ends: np.ndarray
+
+
+# The texts of pieces, and which of them end a document.
+_Texts = Sequence[tuple[str, bool]]
+
+
 def batches(parts: Iterator[Part], made: Tokenizer) -> Iterator[list[Piece]]:
   """Groups documents to about `_BATCH` characters."""
   batch, size = [], 0
@@ -63,16 +82,27 @@ def batches(parts: Iterator[Part], made: Tokenizer) -> Iterator[list[Piece]]:
 
 
 def encoded(
-  pieces: Iterator[list[Piece]], made: Tokenizer, workers: int
-) -> Iterator[tuple[list[Piece], list[np.ndarray]]]:
-  """Yields each batch with the ids of its pieces, in order."""
+  pieces: Iterator[list[Piece]],
+  made: Tokenizer,
+  workers: int,
+  sentences: str = 'none',
+) -> Iterator[tuple[list[Piece], list[Encoded]]]:
+  """Yields each batch with the tokens of its pieces, in order.
+
+  Args:
+    pieces: of `batches`.
+    made: encodes them.
+    workers: threads or processes.
+    sentences: `data.sentences`.
+  """
+  here = functools.partial(encode_texts, made, sentences)
   if made.in_threads:
     threads = concurrent.futures.ThreadPoolExecutor(workers)
-    yield from _in_order(threads, made.encode_batch, pieces, workers)
+    yield from _in_order(threads, here, pieces, workers)
     return
   alone = None if workers == 1 else _ALONE
   for batch in itertools.islice(pieces, alone):
-    yield batch, made.encode_batch([piece.text for piece in batch])
+    yield batch, here([(piece.text, piece.last) for piece in batch])
   first = next(pieces, None)
   if first is None:
     return
@@ -80,27 +110,43 @@ def encoded(
     made.save(folder)
     processes = workers_lib.pool(workers, _start_worker, folder)
     pieces = itertools.chain([first], pieces)
-    yield from _in_order(processes, _encode, pieces, workers)
+    there = functools.partial(_encode, sentences)
+    yield from _in_order(processes, there, pieces, workers)
+
+
+def encode_texts(
+  made: Tokenizer, sentences: str, texts: _Texts
+) -> list[Encoded]:
+  """The tokens of some pieces, given as their texts and `Piece.last`."""
+  split = sentences_lib.splitter(sentences)
+  found = []
+  all_ids = made.encode_batch([text for text, _ in texts])
+  for (text, last), ids in zip(texts, all_ids, strict=True):
+    ends = np.empty(0, np.int64)
+    if split:
+      ends = sentences_lib.in_tokens(split, text, made.offsets(text), last)
+    found.append(Encoded(ids, ends))
+  return found
 
 
 def _in_order(
   pool: concurrent.futures.Executor,
-  encode_batch: Callable[[Sequence[str]], list[np.ndarray]],
+  encode: Callable[[_Texts], list[Encoded]],
   pieces: Iterator[list[Piece]],
   workers: int,
-) -> Iterator[tuple[list[Piece], list[np.ndarray]]]:
+) -> Iterator[tuple[list[Piece], list[Encoded]]]:
   """Lets the workers of `pool` be a few batches ahead, and ends them."""
   waiting = collections.deque()
   try:
     for batch in pieces:
-      texts = [piece.text for piece in batch]
-      waiting.append((batch, pool.submit(encode_batch, texts)))
+      texts = [(piece.text, piece.last) for piece in batch]
+      waiting.append((batch, pool.submit(encode, texts)))
       if len(waiting) > 2 * workers:
-        batch, ids = waiting.popleft()
-        yield batch, ids.result()
+        batch, found = waiting.popleft()
+        yield batch, found.result()
     while waiting:
-      batch, ids = waiting.popleft()
-      yield batch, ids.result()
+      batch, found = waiting.popleft()
+      yield batch, found.result()
   finally:
     pool.shutdown(cancel_futures=True)
 
@@ -146,5 +192,5 @@ def _start_worker(folder: str):
   _tokenizer = tokenizer.load(folder)
 
 
-def _encode(texts: Sequence[str]) -> list[np.ndarray]:
-  return _tokenizer.encode_batch(texts)
+def _encode(sentences: str, texts: _Texts) -> list[Encoded]:
+  return encode_texts(_tokenizer, sentences, texts)

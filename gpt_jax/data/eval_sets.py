@@ -99,8 +99,7 @@ def held_out(config: Any, store: TokenStore) -> dict[str, EvalSet]:
     found[VALIDATION] = EvalSet(validation)
   sets, words = _tables(config)
   for name in sets:
-    opened = TokenStore.open(files.join(store.folder, f'{_FOLDER}/{name}'))
-    opened.rows = store.rows
+    opened = store.held_out(files.join(store.folder, f'{_FOLDER}/{name}'))
     count, counted = words.get(name), opened.manifest
     if count in _WORDS:
       lines = counted.num_lines if count == 'words_and_lines' else 0
@@ -133,13 +132,20 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
   split = holdout.split(call, 'none', field=f'eval.sets.{name}')
   for part in token_store.PARTS:  # what a killed process left
     files.delete(folder, part)
-  writer = SplitWriter(folder, made, name, None, store.manifest.compression)
+  settings = Settings(
+    *(call, 'none', store.manifest.tokenizer, 'none'),
+    *(store.manifest.compression, store.manifest.sentences),
+  )
+  writer = SplitWriter(folder, made, name, None, settings)
   hashed, num_words, num_lines = digest.Digest(), 0, 0
-  for batch, ids in encode.encoded(
-    encode.batches(split.parts(), made), made, workers=1
+  for batch, tokens in encode.encoded(
+    encode.batches(split.parts(), made), made, 1, settings.sentences
   ):
     writer.add(
-      [(found, piece.last, '') for piece, found in zip(batch, ids, strict=True)]
+      [
+        (found, piece.last, '')
+        for piece, found in zip(batch, tokens, strict=True)
+      ]
     )
     for piece in batch:
       if piece.last:
@@ -148,10 +154,6 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
         writer.num_bytes += size
         num_words += len(piece.part.document.text.split())
         num_lines += piece.part.document.text.count('\n')
-  settings = Settings(
-    *(call, 'none', store.manifest.tokenizer, 'none'),
-    store.manifest.compression,
-  )
   notes = {'num_words': num_words, 'num_lines': num_lines}
   written = writer.finish(settings, hashed.hexdigest(), notes)
   inputs.write(folder, inputs.look(split.files))

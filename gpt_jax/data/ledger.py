@@ -3,17 +3,18 @@
 """The token ledger: which documents a step consumed, computed, not stored.
 
 Batch s is rows of the run, a row of the run is a row of the store, a row of the
-store is tokens, and the ends of the documents say whose tokens these are: see
-`pipeline`.
+store is one or two ranges of tokens, and the ends of documents and sentences
+say whose tokens these are: see `pipeline`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.data import pipeline
+from gpt_jax.data import pipeline, row_makers
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import TakenAt
 
 
 class Span(NamedTuple):
@@ -33,8 +34,14 @@ class Row(NamedTuple):
   position: int  # which row of the source
   begin: int  # its first token in the store
   # Its length + 1 tokens, the first an input only; of whole documents, its
-  # targets.
+  # targets; of sentences, its text or the first of its two texts.
   spans: list[Span]
+  second: list[Span]  # of its second text, where there are two
+  pair: int  # 1 where that does not follow the first, else 0
+  # Of rows of sentences: which of the store each text has, wholly or in part,
+  # the first and the one after the last.
+  sentences: list[tuple[int, int]]
+  texts: list[range]  # the tokens of the store
 
 
 class Step(NamedTuple):
@@ -47,37 +54,54 @@ class Step(NamedTuple):
 def steps(
   store: TokenStore,
   *,
-  length: int,
   seed: int,
   start: int,
   stop: int,
-  rows: Callable[[int], tuple[int, int]],
+  rows: TakenAt,
 ) -> Iterator[Step]:
   """Yields what the steps [start, stop), from 0, consume over all hosts.
 
   The arguments are those of `pipeline.batches`.
   """
-  source = pipeline.RowSource(store, length=length, seed=seed)
+  sources = pipeline.sources(store, seed=seed)
   ends = store.document_ends
+  sentence_ends = None
+  if row_makers.of_sentences(store.rows):
+    sentence_ends = store.sentence_ends
   for step in range(start, stop):
-    offset, count = rows(step)
-    numbers = range(offset, offset + count)
-    places = [source.place(number) for number in numbers]
-    found = [source.span(place) for place in places]
-    yield Step(
-      step,
-      [
+    taken = rows(step)
+    source = sources(taken.length)
+    places, keys = source.places(taken)
+    found = []
+    for number, place, texts in zip(
+      taken.numbers, places, source.texts(places, keys), strict=True
+    ):
+      both = [spans(ends, r.start, r.stop) for r in texts.ranges]
+      found.append(
         Row(
-          number,
-          place.source,
-          place.epoch,
-          place.row,
-          span.start,
-          spans(ends, span.start, span.stop),
+          *(number, place.source, place.epoch, place.row),
+          begin=texts.ranges[0].start,
+          spans=both[0],
+          second=both[-1] if len(both) > 1 else [],
+          pair=texts.pair,
+          sentences=_sentences(sentence_ends, texts.ranges),
+          texts=texts.ranges,
         )
-        for number, place, span in zip(numbers, places, found, strict=True)
-      ],
-    )
+      )
+    yield Step(step, found)
+
+
+def _sentences(
+  ends: np.ndarray | None, ranges: list[range]
+) -> list[tuple[int, int]]:
+  """Which sentences some tokens are of; `ends` of all sentences."""
+  if ends is None:
+    return []
+  found = []
+  for tokens in ranges:
+    bounds = np.searchsorted(ends, [tokens.start, tokens.stop - 1], 'right')
+    found.append((int(bounds[0]), int(bounds[1]) + 1))
+  return found
 
 
 def spans(ends: np.ndarray, start: int, stop: int) -> list[Span]:

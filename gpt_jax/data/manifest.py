@@ -53,6 +53,9 @@ class Manifest:
     cleaning: what it took, as `clean.report.summary` says; of both splits.
     skipped: what of the sources could not be read, or held no text: kind ->
       count; of both splits.
+    sentences: call-string of the splitter.
+    num_sentences: in this split, where there is a splitter.
+    sentence_ends_crc32: of each `BLOCK` of sentence ends, little-endian.
   """
 
   source: str
@@ -76,10 +79,13 @@ class Manifest:
   compression: str = 'none'
   cleaning: dict[str, Any] = dataclasses.field(default_factory=dict)
   skipped: dict[str, int] = dataclasses.field(default_factory=dict)
+  sentences: str = 'none'
+  num_sentences: int = 0
+  sentence_ends_crc32: list[int] = dataclasses.field(default_factory=list)
 
   @property
   def fingerprint(self) -> str:
-    """The sha256 of the tokens, documents and sources that a run reads.
+    """The sha256 of tokens, documents, sentences and sources that a run reads.
 
     The same wherever the store lies, and however it is compressed.
     """
@@ -88,6 +94,8 @@ class Manifest:
       *('num_tokens', 'num_documents', 'tokens_crc32', 'document_ends_crc32'),
     )
     read: dict[str, Any] = {name: getattr(self, name) for name in names}
+    if self.sentence_ends_crc32:
+      read['sentence_ends_crc32'] = self.sentence_ends_crc32
     # In order: a part begins where the one before ends.
     return _digest(read | {'parts': list(self.parts.items())})
 

@@ -2,31 +2,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """The global order: batch s of a run is a closed-form function of (seed, s).
 
-Row r of a token store has `length` targets, tokens r * length + 1 to
-(r + 1) * length, and as inputs the tokens one before. Row i of the run is the
-row at place i of a permutation of all rows, another one in each epoch. Batch s
-is the rows of the run from `offset(s)` on, so nothing needs to be iterated, and
-nothing depends on the number of hosts. Of a mixture, see `mixture`; of rows
-of whole documents, which need not be full, `packing`.
+Which rows a token store has, and which tokens each of them has, say the makers
+of `row_makers`, which know a row by its number. Row i of the run is the row at
+place i of a permutation of all rows, another one in each epoch. Batch s is the
+rows of the run from `offset(s)` on, so nothing needs to be iterated, and
+nothing depends on the number of hosts. Where a run has rows of several lengths,
+each length has rows and an order of its own. Of a mixture, see `mixture`.
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import grain
 import numpy as np
 
-from gpt_jax.data import packing
+from gpt_jax.data import row_makers
 from gpt_jax.data.mixture_order import Order, Place
+from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import Taken, TakenAt
+from gpt_jax.data.texts import Texts
 from gpt_jax.spec import UsageError
 
 Batch = dict[str, np.ndarray]
 
-# Rows of tokens, int32 [B, L + 1], to the arrays of a batch.
-MakeBatch = Callable[[np.ndarray], Batch]
+# Rows and what their random choices follow from, to the arrays of a batch.
+MakeBatch = Callable[[Rows, Keys], Batch]
 
 # Of a store in memory two batches are made at once, and four are held ready: a
 # step on a CPU loses next to nothing to the threads.
@@ -36,40 +39,32 @@ _READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 _READ_AHEAD = grain.ReadOptions(num_threads=8, prefetch_buffer_size=16)
 
 
-class Rows(NamedTuple):
-  """The rows of the run from `offset` to `offset + count`."""
-
-  offset: int
-  count: int
-
-
 class RowSource:
   """The rows of a token store in the order of the run."""
 
   def __init__(self, store: TokenStore, *, length: int, seed: int):
-    """Rows of `length` targets, in the order given by `seed`.
+    """Rows of `length` tokens, in the order given by `seed`.
 
     Raises:
-      UsageError: the store is shorter than one row.
+      UsageError: the store has no rows such as `data.rows` asks for.
     """
-    self._store = store
-    self._length = length
-    self.rows_per_epoch = rows_per_epoch(store, length)
+    self._seed = seed
+    self._maker = row_makers.load(store, length)
+    self.rows_per_epoch = self._maker.num_rows
+    if self.rows_per_epoch < 1:
+      raise UsageError(
+        f'{store.folder}: has {len(store)} tokens, a row needs {length + 1}; '
+        'lower model.context_length, or add text to data.source'
+      )
     self._order = Shuffle(self.rows_per_epoch, seed)
     self._mixture: Order | None = None
-    self._begins = {'': 0}
-    self._packed = None
-    if store.rows == 'documents':
-      self._packed = store.packed(length)
     if store.mixture:
-      ends = store.manifest.parts
-      self._begins = dict(zip(ends, [0, *ends.values()], strict=False))
-      sizes = {n: (ends[n] - self._begins[n] - 1) // length for n in ends}
-      tokens = None
-      if self._packed:
-        sizes, tokens = packing.counts(self._packed)
       self._mixture = Order(
-        store.mixture, sizes, length=length, seed=seed, tokens=tokens
+        store.mixture,
+        self._maker.sizes,
+        length=length,
+        seed=seed,
+        tokens=self._maker.tokens,
       )
 
   def place(self, index: int) -> Place:
@@ -78,16 +73,20 @@ class RowSource:
       return self._mixture.place(index)
     return Place('', index // self.rows_per_epoch, self._order[index])
 
-  def span(self, place: Place) -> range:
-    """The tokens of a row in the store; the first is an input only.
+  def places(self, taken: Taken) -> tuple[list[Place], Keys]:
+    """Where rows of the run are, and what their random choices follow from."""
+    places = [self.place(index) for index in taken.indices]
+    numbers = np.array(taken.numbers, np.int64)
+    rows = np.array([place.row for place in places], np.int64)
+    epochs = np.array([place.epoch for place in places], np.int64)
+    return places, Keys(self._seed, numbers, rows, epochs)
 
-    Of whole documents it is the targets.
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """Returns the tokens of the store that rows have; see `places`.
+
+    In rows that are cut out of a stream the first is an input only.
     """
-    if self._packed:
-      begins = self._packed[place.source]
-      return range(begins[place.row], begins[place.row + 1])
-    begin = self._begins[place.source] + place.row * self._length
-    return range(begin, begin + self._length + 1)
+    return self._maker.texts(places, keys)
 
   def row_numbers(self, indices: Iterable[int]) -> np.ndarray:
     """Returns which row of its source is row i of the run, for each i."""
@@ -101,37 +100,21 @@ class RowSource:
       **{f'epochs/{name}': value for name, value in parts.items()},
     }
 
-  def read(self, indices: Iterable[int]) -> np.ndarray:
-    """Returns rows of the run, int32 [num_indices, length + 1]."""
-    spans = [self.span(self.place(int(i))) for i in indices]
-    if self._packed:
-      return _packed_rows(self._store, spans, self._length)[0]
-    starts = [span.start for span in spans]
-    return self._store.read_many(starts, self._length + 1).astype(np.int32)
+  def read(self, taken: Taken) -> tuple[Rows, Keys]:
+    """Returns rows of the run, and what their random choices follow from."""
+    places, keys = self.places(taken)
+    return self._maker.read(places, keys), keys
 
-  def batch(self, indices: Iterable[int], make_batch: MakeBatch) -> Batch:
+  def batch(self, taken: Taken, make_batch: MakeBatch) -> Batch:
     """Returns rows of the run as the arrays of a batch."""
-    if not self._packed:
-      return make_batch(self.read(indices))
-    spans = [self.span(self.place(int(i))) for i in indices]
-    return _packed_batch(self._store, spans, self._length, make_batch)
+    return make_batch(*self.read(taken))
 
 
-def rows_per_epoch(store: TokenStore, length: int) -> int:
-  """Returns how many rows of `length` targets the store holds.
-
-  Raises:
-    UsageError: not even one.
-  """
-  if store.rows == 'documents':
-    return sum(len(begins) - 1 for begins in store.packed(length).values())
-  count = (len(store) - 1) // length
-  if count < 1:
-    raise UsageError(
-      f'{store.folder}: has {len(store)} tokens, a row needs {length + 1}; '
-      'lower model.context_length, or add text to data.source'
-    )
-  return count
+def sources(store: TokenStore, *, seed: int) -> Callable[[int], RowSource]:
+  """The rows of a run by their length, each made when it is first asked for."""
+  return functools.cache(
+    lambda length: RowSource(store, length=length, seed=seed)
+  )
 
 
 def all_rows(count: int) -> slice:
@@ -142,11 +125,10 @@ def all_rows(count: int) -> slice:
 def batches(
   store: TokenStore,
   *,
-  length: int,
   seed: int,
   start: int,
   stop: int,
-  rows: Callable[[int], tuple[int, int]],
+  rows: TakenAt,
   make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
 ) -> Generator[Batch]:
@@ -157,23 +139,23 @@ def batches(
 
   Args:
     store: the train split.
-    length: targets in a row.
     seed: of the order.
     start: the first step.
     stop: after the last step.
-    rows: step -> (offset, count), the rows of the run that make its batch.
-    make_batch: rows of tokens -> the arrays of a batch.
+    rows: step -> the rows of the run that make its batch.
+    make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
 
   Raises:
     UsageError: at once, if the store is shorter than one row.
   """
-  source = RowSource(store, length=length, seed=seed)
+  of_length = sources(store, seed=seed)
+  if start < stop:
+    of_length(rows(start).length)
 
   def batch(step: int) -> Batch:
-    offset, count = rows(step)
-    numbers = range(offset, offset + count)[host_rows(count)]
-    return source.batch(numbers, make_batch)
+    taken = rows(step).share(host_rows)
+    return of_length(taken.length).batch(taken, make_batch)
 
   return prefetch(batch, start, stop, ahead=not store.in_memory)
 
@@ -196,21 +178,15 @@ def evaluation_batches(
     store: the split held out.
     length: targets in a row.
     rows: in a batch, over all hosts.
-    make_batch: rows of tokens -> the arrays of a batch.
+    make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
   """
+  maker = row_makers.load(store, length)
 
   def batch(step: int) -> Batch:
     numbers = np.arange(step * rows, (step + 1) * rows)[host_rows(rows)]
-    if store.rows == 'documents':
-      begins = store.packed(length)['']
-      bounds = begins[np.minimum([numbers, numbers + 1], len(begins) - 1)]
-      spans = [range(*bound) for bound in bounds.T]
-      return _packed_batch(store, spans, length, make_batch)
-    tokens, counts = _evaluation_rows(store, numbers, length)
-    made = make_batch(tokens)
-    made['weights'] = np.where(counts, made['weights'], np.float32(0))
-    return made
+    keys = Keys.held_out(numbers)
+    return make_batch(maker.read_held_out(keys), keys)
 
   count = num_evaluation_batches(store, length=length, rows=rows)
   return prefetch(batch, 0, count, ahead=not store.in_memory)
@@ -218,58 +194,7 @@ def evaluation_batches(
 
 def num_evaluation_batches(store: TokenStore, *, length: int, rows: int) -> int:
   """Returns how many batches of `rows` rows cover the store."""
-  if store.rows == 'documents':
-    return -(-rows_per_epoch(store, length) // rows)
-  return -(-len(store) // (length * rows))
-
-
-def _evaluation_rows(
-  store: TokenStore, numbers: np.ndarray, length: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns rows int32 [B, L + 1], and which of their targets count [B, L]."""
-  starts = numbers * length - 1  # of the row, one before its first target
-  tokens = _window(store, starts, length)
-  positions = starts[:, None] + 1 + np.arange(length)
-  return tokens, positions < len(store)
-
-
-def _packed_batch(
-  store: TokenStore, spans: list[range], length: int, make_batch: MakeBatch
-) -> Batch:
-  """Rows of whole documents, with `segments` and `positions` [B, L]."""
-  tokens, counts = _packed_rows(store, spans, length)
-  made = make_batch(tokens)
-  made['weights'] = np.where(counts, made['weights'], np.float32(0))
-  made['segments'], made['positions'] = packing.segments(
-    tokens[:, 1:], store.manifest.eos_id
-  )
-  return made
-
-
-def _packed_rows(
-  store: TokenStore, spans: list[range], length: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Rows int32 [B, L + 1] with the targets of `spans`, and which count."""
-  bounds = np.array([[s.start, s.stop] for s in spans], np.int64)
-  starts, stops = bounds.reshape(-1, 2).T
-  tokens = _window(store, starts - 1, length)
-  counts = np.arange(length)[None] < (stops - starts)[:, None]
-  tokens[:, 1:][~counts] = store.manifest.eos_id
-  return tokens, counts
-
-
-def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:
-  """Rows int32 [B, L + 1] from `starts` on; eos outside of the store."""
-  eos_id = store.manifest.eos_id
-  tokens = np.full((len(starts), length + 1), eos_id, np.int32)
-  whole = (starts >= 0) & (starts + length + 1 <= len(store))
-  tokens[whole] = store.read_many(starts[whole], length + 1)
-  for i in np.flatnonzero(~whole):
-    first, stop = max(starts[i], 0), min(starts[i] + length + 1, len(store))
-    if first < stop:
-      found = store.tokens(int(first), int(stop))
-      tokens[i, first - starts[i] :][: len(found)] = found
-  return tokens
+  return -(-row_makers.load(store, length).num_held_out // rows)
 
 
 def prefetch(

@@ -27,6 +27,7 @@ from gpt_jax.data import (
   manifest,
   mixture,
   progress,
+  sentences,
 )
 from gpt_jax.data import beam as beam_modules
 from gpt_jax.data import store as token_store
@@ -49,7 +50,7 @@ _CLEANING = shared.FOLDER
 
 _FIELDS = Settings(
   *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean'),
-  'data.compression',
+  *('data.compression', 'data.sentences'),
 )
 
 log = logging.getLogger('gpt_jax')
@@ -69,7 +70,8 @@ def prepare(
 
   Args:
     config: `data.source`, `data.holdout`, `data.clean`,
-      `data.compression`, `data.workers` and `tokenizer.name` are read.
+      `data.compression`, `data.sentences`, `data.workers` and
+      `tokenizer.name` are read.
     folder: a path or a URL.
     report: called with stage, bytes done and bytes in all; by default a bar
       is drawn where someone watches.
@@ -163,8 +165,10 @@ def _settings(config: Any) -> Settings:
         "mixture alone; take 'documents(fraction=0.02)'"
       )
   array_writer.codec(data.compression)
+  sentences.splitter(data.sentences)
   return Settings(
-    *(source, data.holdout, chosen.name, data.clean), data.compression
+    *(source, data.holdout, chosen.name, data.clean),
+    *(data.compression, data.sentences),
   )
 
 

@@ -3,19 +3,21 @@
 """Records of tables: TSV, CSV, JSON lines, sets of TensorFlow Datasets.
 
 A path says by its end what it is, before .gz or .zst: `.tsv` and `.txt` (tabs,
-nothing is quoted), `.csv` (quoted), `.jsonl`; or it names a split of a set that
-TFDS has prepared: `tfds:glue/sst2:train`.
+nothing is quoted), `.csv` (quoted), `.jsonl`, `.json` (SQuAD's), `.conll` or
+the ends of CoNLL's own files (see `annotated`); or it names a split of a set
+that TFDS has prepared: `tfds:glue/sst2:train`.
 """
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.data import lines
+from gpt_jax.data import annotated, lines
 from gpt_jax.data.sources.tfds import examples
 from gpt_jax.spec import UsageError
 
@@ -169,4 +171,22 @@ def _text(where: str, value: Any) -> Any:
     raise UsageError(f'{where}: is not UTF-8: byte {e.start}') from e
 
 
-READERS = {'.tsv': _tsv, '.txt': _tsv, '.csv': _csv, '.jsonl': _jsonl}
+def _squad(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  del columns
+  yield from itertools.starmap(Record, annotated.squad(path))
+
+
+def _conll(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  del columns
+  yield from itertools.starmap(Record, annotated.conll(path))
+
+
+READERS = {
+  '.tsv': _tsv,
+  '.txt': _tsv,
+  '.csv': _csv,
+  '.jsonl': _jsonl,
+  '.json': _squad,
+  '.conll': _conll,
+  **dict.fromkeys(('.train', '.testa', '.testb'), _conll),
+}

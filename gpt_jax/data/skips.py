@@ -3,21 +3,20 @@
 """Rows of the global order that a run leaves out after a spike.
 
 A run that was sent back to step r and told to leave out n rows consumes, from
-step r on, the rows n places later. With the list of all (r, n) the data order
-stays a closed form of the step. WORKDIR/skips.json holds the list: copied into
-another workdir before its run starts, it makes that run take the same batches.
+step r on, the rows n places later, in the order of each length of rows. With
+the list of all (r, n) the data order stays a closed form of the step.
+WORKDIR/skips.json holds the list: copied into another workdir before its run
+starts, it makes that run take the same batches.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.spec import UsageError
-
-# Step, from 0, to the rows of the run that make its batch: offset and count.
-Rows = Callable[[int], tuple[int, int]]
 
 FILE = 'skips.json'
 
@@ -38,16 +37,21 @@ class Skips(NamedTuple):
   # may hold states that were given up.
   pending: bool = False
 
-  def shifted(self, rows: Rows) -> Rows:
+  def shifted(self, rows: TakenAt) -> TakenAt:
     """The data order with the rows left out."""
 
-    def shifted_rows(step: int) -> tuple[int, int]:
-      offset, count = rows(step)
-      return offset + sum(s.rows for s in self.skips if s.step <= step), count
+    def shifted_rows(step: int) -> Taken:
+      taken = rows(step)
+      skipped = sum(s.rows for s in self.skips if s.step <= step)
+      return taken._replace(
+        offset=taken.offset + skipped, index=taken.index + skipped
+      )
 
     return shifted_rows
 
-  def add(self, rows: Rows, *, step: int, spike: int, batches: int) -> 'Skips':
+  def add(
+    self, rows: TakenAt, *, step: int, spike: int, batches: int
+  ) -> 'Skips':
     """One more skip, at least over all that was consumed until the spike.
 
     Args:
@@ -58,10 +62,9 @@ class Skips(NamedTuple):
     """
     kept = tuple(s for s in self.skips if s.step <= step)
     consumed = self.shifted(rows)
-    first = consumed(step)[0]
-    last, count = consumed(spike - 1)
-    wanted = rows(step + batches)[0] - rows(step)[0]
-    skipped = max(wanted, last + count - first)
+    first, last = consumed(step), consumed(spike - 1)
+    wanted = rows(step + batches).offset - rows(step).offset
+    skipped = max(wanted, last.offset + last.count - first.offset)
     return Skips((*kept, Skip(step, skipped, spike)), pending=True)
 
 

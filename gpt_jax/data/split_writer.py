@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.data import array_writer
+from gpt_jax.data import sentences as sentences_lib
 from gpt_jax.data import store as token_store
-from gpt_jax.data.array_writer import ArrayWriter, Waiting
+from gpt_jax.data.array_writer import ArrayWriter, Waiting, Written
+from gpt_jax.data.encode import Encoded
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-
-_ARRAYS = (token_store.TOKENS, token_store.DOCUMENT_ENDS)
 
 
 class Settings(NamedTuple):
@@ -24,6 +24,7 @@ class Settings(NamedTuple):
   tokenizer: str
   clean: str
   compression: str
+  sentences: str
 
 
 class SplitWriter:
@@ -35,9 +36,16 @@ class SplitWriter:
     made: Tokenizer,
     name: str,
     state: dict[str, np.ndarray] | None,
-    compression: str,
+    settings: Settings,
   ):
     """Begins, or goes on from the entries `name` of `state`.
+
+    Args:
+      folder: a path or a URL.
+      made: has encoded the documents.
+      name: of the split.
+      state: that an earlier process left.
+      settings: its `compression` and `sentences` are read.
 
     Raises:
       ValueError: what it should go on with is not there.
@@ -46,40 +54,58 @@ class SplitWriter:
     self._parts: dict[str, int] = {}
     self._made = made
     self._dtype = array_writer.token_dtype(made.vocab_size)
-    waiting: dict[str, Waiting | None] = dict.fromkeys(_ARRAYS)
+    dtypes = {
+      token_store.TOKENS: self._dtype,
+      token_store.DOCUMENT_ENDS: 'int64',
+    }
+    if sentences_lib.splitter(settings.sentences):
+      dtypes[token_store.SENTENCE_ENDS] = 'int64'
+    waiting: dict[str, Waiting | None] = dict.fromkeys(dtypes)
     if state is not None:
       counts = json.loads(bytes(state[name]))
       self.num_bytes = counts['num_bytes']
       self._num_tokens = counts['num_tokens']
       self._parts = counts['parts']
-      for array in _ARRAYS:
+      for array in dtypes:
         length, crc32 = counts[array]
         values = state[f'{name}/{array}']
         waiting[array] = Waiting(length, crc32, values)
-    self._tokens, self._ends = (
-      ArrayWriter(folder, array, dtype, waiting[array], compression)
-      for array, dtype in zip(_ARRAYS, (self._dtype, 'int64'), strict=True)
-    )
+    self._arrays = {
+      array: ArrayWriter(
+        folder, array, dtype, waiting[array], settings.compression
+      )
+      for array, dtype in dtypes.items()
+    }
 
   @property
   def on_disk(self) -> int:
     """Tokens that are written."""
-    return self._tokens.length
+    return self._arrays[token_store.TOKENS].length
 
-  def add(self, pieces: list[tuple[np.ndarray, bool, str]]):
-    """Appends the ids of pieces of documents, and eos after the last of one."""
+  def add(self, pieces: list[tuple[Encoded, bool, str]]):
+    """Appends pieces of documents, and eos after the last of one.
+
+    Args:
+      pieces: their tokens, `Piece.last`, and the source within a mixture.
+    """
     eos = np.array([self._made.eos_id], np.int32)
-    parts, ends = [], []
-    for ids, last, source in pieces:
+    parts, ends, sentence_ends = [], [], []
+    for (ids, inner), last, source in pieces:
       parts += [ids, eos] if last else [ids]
+      sentence_ends.append(self._num_tokens + inner)
       self._num_tokens += len(ids) + last
       if last:
         ends.append(self._num_tokens)
+        sentence_ends.append(ends[-1:])
         if source:
           self._parts[source] = self._num_tokens
     if parts:
-      self._tokens.add(np.concatenate(parts))
-      self._ends.add(np.array(ends, np.int64))
+      self._arrays[token_store.TOKENS].add(np.concatenate(parts))
+      self._arrays[token_store.DOCUMENT_ENDS].add(np.array(ends, np.int64))
+      if token_store.SENTENCE_ENDS in self._arrays:
+        self._arrays[token_store.SENTENCE_ENDS].add(
+          np.concatenate(sentence_ends)
+        )
 
   def state(self, name: str) -> dict[str, np.ndarray]:
     """What `__init__` goes on from."""
@@ -89,7 +115,7 @@ class SplitWriter:
       'parts': self._parts,
     }
     entries = {}
-    for array, writer in zip(_ARRAYS, (self._tokens, self._ends), strict=True):
+    for array, writer in self._arrays.items():
       waiting = writer.waiting()
       counts[array] = [waiting.length, waiting.crc32]
       entries[f'{name}/{array}'] = waiting.values
@@ -105,7 +131,10 @@ class SplitWriter:
       source_sha256: of the corpus.
       notes: further entries of the manifest.
     """
-    tokens, ends = self._tokens.close(), self._ends.close()
+    written = {name: array.close() for name, array in self._arrays.items()}
+    tokens = written[token_store.TOKENS]
+    ends = written[token_store.DOCUMENT_ENDS]
+    sentences = written.get(token_store.SENTENCE_ENDS, Written(0, []))
     return Manifest(
       **settings._asdict(),
       source_sha256=source_sha256,
@@ -118,6 +147,8 @@ class SplitWriter:
       num_bytes=self.num_bytes,
       tokens_crc32=tokens.crc32,
       document_ends_crc32=ends.crc32,
+      num_sentences=sentences.length,
+      sentence_ends_crc32=sentences.crc32,
       parts=self._parts,
       **notes,
     )

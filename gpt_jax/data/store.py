@@ -5,6 +5,9 @@
   D/manifest.json     what is there; written last, so a store is whole or none
   D/tokens            zarr3, uint16 or uint32 [num_tokens]
   D/document_ends     zarr3, int64 [num_documents], after each eos
+  D/sentence_ends     zarr3, int64 [num_sentences], after each sentence; the end
+                      of a document, its eos included, is one too. Where
+                      `data.sentences` asks for them: see `sentences`
   D/tokenizer/        see `tokenizer.load`
   D/validation/       the split held out, a token store without tokenizer
   D/inputs.json       the files that it was made from, see `inputs`
@@ -16,41 +19,45 @@ that is checked at every read, and a chunk that is missing is an error. A store
 small enough to be kept in memory is checked against the manifest as a whole.
 """
 
-import logging
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorstore as ts
 
 from gpt_jax import spec
-from gpt_jax.data import files, manifest, mixture, mixture_order, packing
+from gpt_jax.data import files, manifest, mixture
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import Phase
 from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.data.tokenizers.special import Special
 from gpt_jax.spec import UsageError
 
 TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'
+SENTENCE_ENDS = 'sentence_ends'
 TOKENIZER, VALIDATION = 'tokenizer', 'validation'
-PARTS = (TOKENS, DOCUMENT_ENDS, TOKENIZER, VALIDATION)
+PARTS = (TOKENS, DOCUMENT_ENDS, SENTENCE_ENDS, TOKENIZER, VALIDATION)
 
 # Stores up to this size are read into memory when they are opened.
 IN_MEMORY_BYTES = 1 << 30
 
-log = logging.getLogger('gpt_jax')
+_T = TypeVar('_T')
 
 
 class TokenStore:
   """One split of a prepared corpus, open for reading."""
 
-  def __init__(self, folder: str, contents: Manifest, tokens, ends):
-    """Use `open`; `tokens` and `ends` are arrays in memory or on disk."""
+  def __init__(self, folder: str, contents: Manifest, arrays: dict[str, Any]):
+    """Use `open`; `arrays` are in memory or on disk."""
     self.folder = folder
     self.manifest = contents
-    self._tokens = tokens
-    self._ends = ends
+    self._tokens = arrays[TOKENS]
+    self._ends = {name: arrays[name] for name in arrays if name != TOKENS}
     self.mixture: list[Phase] = []
     self.rows = 'stream'
-    self._packed: dict[int, dict[str, np.ndarray]] = {}
+    self._corpus = self
+    self._made: dict[str, Any] = {}
 
   def __len__(self) -> int:
     return self.manifest.num_tokens
@@ -71,19 +78,20 @@ class TokenStore:
     """
     contents = manifest.read(folder)
     size = contents.num_tokens * np.dtype(contents.dtype).itemsize
-    arrays = []
-    for name, dtype, length, crc32 in (
-      (TOKENS, contents.dtype, contents.num_tokens, contents.tokens_crc32),
-      (
-        *(DOCUMENT_ENDS, 'int64', contents.num_documents),
-        contents.document_ends_crc32,
-      ),
-    ):
-      array = _open(folder, name, dtype, length)
-      if size + contents.num_documents * 8 <= in_memory_bytes:
-        array = _load(folder, name, array, crc32)
-      arrays.append(array)
-    return cls(folder, contents, *arrays)
+    lengths = {
+      TOKENS: contents.num_tokens,
+      DOCUMENT_ENDS: contents.num_documents,
+      SENTENCE_ENDS: contents.num_sentences,
+    }
+    size += 8 * (contents.num_documents + contents.num_sentences)
+    arrays = {}
+    for name in _arrays(contents):
+      dtype = contents.dtype if name == TOKENS else 'int64'
+      array = _open(folder, name, dtype, lengths[name])
+      if size <= in_memory_bytes:
+        array = _load(folder, name, array, getattr(contents, f'{name}_crc32'))
+      arrays[name] = array
+    return cls(folder, contents, arrays)
 
   @property
   def in_memory(self) -> bool:
@@ -95,38 +103,27 @@ class TokenStore:
 
     Args:
       source: `data.source`, for the weights of a mixture.
-      rows: `data.rows`: 'stream', or 'documents' (see `packing`).
+      rows: `data.rows`, see `row_makers`.
     """
     if mixture.is_mixture(source):
       self.mixture = mixture.phases(source)
     self.rows = rows
     return self
 
-  def packed(self, length: int) -> dict[str, np.ndarray]:
-    """Where rows of whole documents begin: see `packing.begins`.
+  def once(self, name: str, make: Callable[[], _T]) -> _T:
+    """What `make` gives, made when `name` is first asked for."""
+    if name not in self._made:
+      self._made[name] = make()
+    return self._made[name]
 
-    Returns:
-      An array for each source of a mixture; the only one of others is ''.
-    """
-    if length not in self._packed:
-      stops = self.manifest.parts if self.mixture else {'': len(self)}
-      starts = [0, *stops.values()]
-      self._packed[length] = {
-        name: packing.begins(self.document_ends, length, start, stop)
-        for start, (name, stop) in zip(starts, stops.items(), strict=False)
-      }
-      sizes, tokens = packing.counts(self._packed[length])
-      rows = sum(sizes.values())
-      log.info(
-        '%s: %d rows of whole documents, of which %.1f%% is padding',
-        *(self.folder, rows, 100 * (1 - len(self) / (rows * length))),
-      )
-      for phase in self.mixture:
-        if all(sizes.get(name) for name in phase.weights):  # else see `Order`
-          log.info(
-            '%s: %s', self.folder, mixture_order.told(phase, sizes, tokens)
-          )
-    return self._packed[length]
+  def parts(self) -> dict[str, tuple[int, int]]:
+    """The tokens [start, stop) of each source of a mixture; else of ''."""
+    stops = self.manifest.parts if self.mixture else {'': len(self)}
+    starts = [0, *stops.values()]
+    return {
+      name: (start, stop)
+      for start, (name, stop) in zip(starts, stops.items(), strict=False)
+    }
 
   def tokens(self, start: int, stop: int) -> np.ndarray:
     """Returns tokens [start, stop) in the store's dtype."""
@@ -144,22 +141,47 @@ class TokenStore:
     if isinstance(self._tokens, np.ndarray):
       windows = np.lib.stride_tricks.sliding_window_view(self._tokens, length)
       return windows[starts]
+    return np.stack(self.read_ranges(range(s, s + length) for s in starts))
+
+  def read_ranges(self, ranges: Iterable[range]) -> list[np.ndarray]:
+    """Returns the tokens of each range; all at once."""
+    if isinstance(self._tokens, np.ndarray):
+      return [self._tokens[r.start : r.stop] for r in ranges]
     # In a batch the rows of one file share its index and their requests.
     with ts.Batch() as batch:
-      reads = [
-        self._tokens[s : s + length].read(batch=batch) for s in starts.tolist()
-      ]
-    rows = np.empty((len(reads), length), self.manifest.dtype)
-    for i, read in enumerate(reads):
-      rows[i] = self._result(TOKENS, read)
-    return rows
+      reads = [self._tokens[r.start : r.stop].read(batch=batch) for r in ranges]
+    return [self._result(TOKENS, read) for read in reads]
 
   @property
   def document_ends(self) -> np.ndarray:
     """The exclusive end of each document, its eos included; int64 [N]."""
-    if isinstance(self._ends, np.ndarray):
-      return self._ends
-    return self._result(DOCUMENT_ENDS, self._ends.read())
+    return self._read_ends(DOCUMENT_ENDS)
+
+  @property
+  def sentence_ends(self) -> np.ndarray:
+    """The exclusive end of each sentence, int64 [S].
+
+    The last of a document ends where the document does, after its eos.
+
+    Raises:
+      UsageError: the store was prepared without.
+    """
+    if SENTENCE_ENDS not in self._ends:
+      raise UsageError(
+        f'{self.folder}: this token store was prepared without sentences '
+        f"(data.sentences='none'); set data.sentences='terminal' and name "
+        'another data.store, or remove the folder'
+      )
+    return self._read_ends(SENTENCE_ENDS)
+
+  @functools.cached_property
+  def special(self) -> Special:
+    """The special tokens of the tokenizer.
+
+    Raises:
+      UsageError: as `tokenizer`.
+    """
+    return self._corpus.tokenizer().special
 
   def tokenizer(self) -> tokenizer.Tokenizer:
     """Loads the tokenizer that wrote the train split.
@@ -181,9 +203,16 @@ class TokenStore:
     (holdout,) = spec.parse('data.holdout', self.manifest.holdout)
     if holdout.name == 'none':
       return None
-    held_out = TokenStore.open(files.join(self.folder, VALIDATION))
-    held_out.rows = self.rows
-    return held_out
+    return self.held_out(files.join(self.folder, VALIDATION))
+
+  def held_out(self, folder: str) -> 'TokenStore':
+    """Opens a store that was prepared beside this one.
+
+    Its rows are made as here, with the tokenizer of this one.
+    """
+    opened = TokenStore.open(folder)
+    opened.rows, opened._corpus = self.rows, self
+    return opened
 
   def verify(self):
     """Reads every token and compares it with the manifest.
@@ -196,16 +225,28 @@ class TokenStore:
       crc32 = manifest.checksums(np.ascontiguousarray(self.tokens(start, stop)))
       if crc32 != [self.manifest.tokens_crc32[start // manifest.BLOCK]]:
         raise _damaged(self.folder, TOKENS, 'differs from the manifest')
-    if manifest.checksums(self.document_ends) != (
-      self.manifest.document_ends_crc32
-    ):
-      raise _damaged(self.folder, DOCUMENT_ENDS, 'differs from the manifest')
+    for name in self._ends:
+      crc32 = manifest.checksums(self._read_ends(name))
+      if crc32 != getattr(self.manifest, f'{name}_crc32'):
+        raise _damaged(self.folder, name, 'differs from the manifest')
+
+  def _read_ends(self, name: str) -> np.ndarray:
+    ends = self._ends[name]
+    if isinstance(ends, np.ndarray):
+      return ends
+    return self._result(name, ends.read())
 
   def _result(self, name: str, read: ts.Future) -> np.ndarray:
     try:
       return read.result()
     except ValueError as e:
       raise _damaged(self.folder, name, str(e)) from e
+
+
+def _arrays(contents: Manifest) -> list[str]:
+  """The names of the arrays that a store has."""
+  has_sentences = contents.num_sentences > 0
+  return [TOKENS, DOCUMENT_ENDS] + [SENTENCE_ENDS] * has_sentences
 
 
 def _open(folder: str, name: str, dtype: str, length: int) -> ts.TensorStore:

@@ -4,7 +4,9 @@
 
 The folder is run by transformers in PyTorch, which the extra `hf` installs,
 with its own tokenizer. Of a language model the logits of each position are
-compared; of a fine-tuned head its outputs, read at the last token.
+compared, of a masked one those of a row in which [MASK] is that token, and what
+a head of two texts says; of a fine-tuned head its outputs, read at the last
+token.
 """
 
 import importlib
@@ -17,8 +19,10 @@ import numpy as np
 from gpt_jax import hf
 from gpt_jax.config import Config
 from gpt_jax.data import json_file
+from gpt_jax.data.tokenizers import special
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 from gpt_jax.training import imported
 from gpt_jax.training import trained as trained_lib
@@ -26,8 +30,14 @@ from gpt_jax.training.parts import Parts
 
 # One of them is in a folder with a tokenizer; without, transformers may make up
 # an empty one.
-_VOCABULARIES = ('tokenizer.json', 'vocab.json', 'tokenizer.model')
+_VOCABULARIES = (
+  *('tokenizer.json', 'vocab.json', 'vocab.txt'),
+  *('tokenizer.model', 'spiece.model'),
+)
 
+
+# What transformers calls the outputs of a head of two texts.
+_PAIRS = ('seq_relationship_logits', 'sop_logits')
 
 # From the config, its tokenizer and a text to the ids that a head is given.
 Sequence = Callable[[Config, tokenizer_lib.Tokenizer, str], list[int]]
@@ -40,11 +50,13 @@ class Theirs(NamedTuple):
     logits: float32 [L, V], or [1, K] of a head.
     ids: of the text; None: there is no tokenizer.
     why: there is none.
+    pair: float32 [2], of a head of two texts; None: there is none.
   """
 
   logits: np.ndarray
   ids: list[int] | None
   why: str = ''
+  pair: np.ndarray | None = None
 
 
 class Agreement(NamedTuple):
@@ -95,18 +107,23 @@ def check(
       f'--workdir={workdir}: has an encoder, for which --check has no text; '
       'use gpt_jax.hf.forward'
     )
-  ids = tokenizer.special.prompt(tokenizer.encode(text))
-  if 'heads' in params:
+  ids, tuned = encoded(parts, tokenizer, text), parts.config.get('finetune')
+  pair = None
+  if tuned and 'heads' in params:
     run = sequence(parts.config, tokenizer, text)
     ours = head(parts, params, run)
   else:
     run = ids[: model.context_length]
-    ours = language_model(model, params, run)
+    ours, pair = language_model(_named(model, params, folder), params, run)
   others = theirs(folder, text, run)
   found = compared(ours, others.logits)
-  if 'heads' not in params:
+  if not (tuned and 'heads' in params):
     _print_positions(tokenizer, run, found)
   failed = _print_conclusions(found, tolerance, len(run), len(ids))
+  if pair is not None and others.pair is not None:
+    largest = float(np.abs(pair - others.pair).max())
+    print(f'two texts: logits differ by at most {largest:.2e}')
+    failed += ['logits of two texts'] * (not largest <= tolerance)
   if others.ids is None:
     print(f'token ids: not compared ({others.why})')
   else:
@@ -148,10 +165,38 @@ def _print_conclusions(
   return ['logits'] * (not largest <= tolerance)
 
 
-def language_model(model: Transformer, params: Any, ids: list[int]) -> Any:
-  """Our logits, float32 [L, V]."""
+def encoded(
+  parts: Parts, tokenizer: tokenizer_lib.Tokenizer, text: str
+) -> list[int]:
+  """The ids of a text as the model reads them.
+
+  Raises:
+    UsageError: the model is a masked one, and the tokenizer has no [MASK].
+  """
+  needs = objectives.needs(parts.config.objective.name)
+  if 'mask' not in needs.tokens:
+    return tokenizer.special.prompt(tokenizer.encode(text))
+  ids = special.with_masks(tokenizer, text).tolist()
+  ends = tokenizer.special.cls_id, tokenizer.special.sep_id
+  return [i for i in (ends[0], *ids, ends[1]) if i is not None]
+
+
+def _named(model: Transformer, params: Any, folder: str) -> Transformer:
+  """The model, with what says under which names its heads are computed."""
+  if isinstance(model, hf.Imported) or 'heads' not in params:
+    return model
+  fields = {name: getattr(model, name) for name in hf.transformer_fields()}
+  return hf.Imported(**fields, origin=hf.Source(folder).model.origin)
+
+
+def language_model(
+  model: Transformer, params: Any, ids: list[int]
+) -> tuple[np.ndarray, np.ndarray | None]:
+  """Our logits, float32 [L, V], and those of a head of two texts, [2]."""
   out = hf.forward(model, params, input_ids=np.array([ids]))
-  return np.asarray(out['logits'][0], np.float32)
+  logits = out['prediction_logits' if 'prediction_logits' in out else 'logits']
+  pairs = [np.asarray(out[n][0], np.float32) for n in _PAIRS if n in out]
+  return np.asarray(logits[0], np.float32), pairs[0] if pairs else None
 
 
 def head(parts: Parts, params: Any, ids: list[int]) -> np.ndarray:
@@ -192,24 +237,30 @@ def theirs(folder: str, text: str, ids: list[int]) -> Theirs:
     )
   local = {'local_files_only': True}
   made = getattr(transformers, name).from_pretrained(folder, **local)
-  model, given = made.float().eval(), torch.tensor([ids])
+  model, given, pair = made.float().eval(), torch.tensor([ids]), None
   with torch.inference_mode():
     if name.endswith('DoubleHeadsModel'):
       at = torch.tensor([[len(ids) - 1]])
       logits = model(given[None], mc_token_ids=at).mc_logits
     elif name.endswith('ForSequenceClassification'):
       logits = model(given).logits
+    elif name.endswith('ForPreTraining'):
+      out = model(given)
+      logits = out.prediction_logits[0]
+      pair = next(out[n][0].numpy() for n in _PAIRS if n in out)
     else:
       logits = model(given).logits[0]
   if not any(os.path.exists(os.path.join(folder, n)) for n in _VOCABULARIES):
-    return Theirs(logits.numpy(), None, f'{folder} has no tokenizer')
+    why = f'{folder} has no tokenizer'
+    return Theirs(logits.numpy(), None, why, pair)
   try:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
     found = tokenizer(text)['input_ids']
   except Exception as e:  # whatever transformers raises for these files
     line = str(e).strip().partition('\n')[0]
-    return Theirs(logits.numpy(), None, f'{type(e).__name__}: {line}')
-  return Theirs(logits.numpy(), [*found])
+    why = f'{type(e).__name__}: {line}'
+    return Theirs(logits.numpy(), None, why, pair)
+  return Theirs(logits.numpy(), [*found], '', pair)
 
 
 def compared(ours: np.ndarray, others: np.ndarray) -> Agreement:

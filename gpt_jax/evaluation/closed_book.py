@@ -3,16 +3,16 @@
 r"""Closed-book question answering: greedy answers, scored by exact match.
 
 GPT-3, section 3.2: the answer is generated from the question alone, after
-few-shot examples 'Q: ...\nA: ...'.
+few-shot examples 'Q: ...\nA: ...'. Case, punctuation, articles and white space
+of an answer do not count, as for TriviaQA (Joshi et al., 2017).
 """
 
-import re
-import string
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax.data import answers as answers_lib
 from gpt_jax.data.progress import Report
 from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures
@@ -22,8 +22,6 @@ from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.shots import draw
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
-
-_ARTICLES = re.compile(r'\b(a|an|the)\b')
 
 
 class Question(NamedTuple):
@@ -72,7 +70,7 @@ class ClosedBook(NamedTuple):
     prompts, num_shown = self._prompts(scorer, questions, setting)
     answers = scorer.answers(prompts, self.max_tokens, journal, report)
     right = [
-      exact_match(answer, question.answers)
+      answers_lib.exact_match(answer, question.answers)
       for answer, question in zip(answers, questions, strict=True)
     ]
 
@@ -125,16 +123,3 @@ class ClosedBook(NamedTuple):
       prompts.append(prompt + own)
       num_shown.append(count)
     return prompts, num_shown
-
-
-def exact_match(answer: str, answers: Sequence[str]) -> bool:
-  """Whether an answer is accepted, normalised as for TriviaQA.
-
-  Case, punctuation, articles and white space do not count (Joshi et al., 2017).
-  """
-  return _normal(answer) in {_normal(x) for x in answers}
-
-
-def _normal(text: str) -> str:
-  text = text.lower().translate(str.maketrans('', '', string.punctuation))
-  return ' '.join(_ARTICLES.sub(' ', text).split())

@@ -9,6 +9,7 @@ whole context is the cheapest and gives the worst perplexity, since the first
 tokens of each window see little.
 """
 
+import logging
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,12 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.data.progress import Report
+from gpt_jax.data.tokenizers import report as tokenizer_report
 from gpt_jax.evaluation import figures, files
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Row, Scorer
 from gpt_jax.evaluation.task import Setting
 from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
 
 
 class Text(NamedTuple):
@@ -69,6 +73,8 @@ class Text(NamedTuple):
     # The first lines: what other tasks have as examples.
     text = ''.join(self._read().splitlines(keepends=True)[: setting.limit])
     ids = scorer.tokenizer.encode(text)
+    if change := tokenizer_report.change(scorer.tokenizer, text):
+      log.warning('%s: the tokenizer %s', self.path, change)
     before = scorer.tokenizer.special.before(first_scored=True)
     rows = [
       *windows(

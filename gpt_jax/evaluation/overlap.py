@@ -17,6 +17,7 @@ from gpt_jax.data.store import TokenStore
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.suite import Named
+from gpt_jax.spec import UsageError
 from gpt_jax.training import store_data
 from gpt_jax.training.trained import Trained
 
@@ -76,6 +77,10 @@ def find(
     tokenizer: of the store.
     report: called with the number of tokens done and in total.
   """
+  tasks = {
+    name: [(where, _as_stored(text, tokenizer)) for where, text in texts]
+    for name, texts in tasks.items()
+  }
   index = ngrams.Index(text for texts in tasks.values() for text in texts)
   seen: dict[int, int] = {}  # text -> the n-gram it was found by
   for done, text in _texts(store, tokenizer):
@@ -102,6 +107,14 @@ def write(path: str, found: dict[str, list[dict[str, str]]]) -> None:
   """Writes what was found as JSON."""
   with open(path, 'w', encoding='utf-8') as f:
     json.dump(found, f, indent=1, ensure_ascii=False)
+
+
+def _as_stored(text: str, tokenizer: Tokenizer) -> str:
+  """The text as a store gives it back: some tokenizers part words otherwise."""
+  try:
+    return tokenizer.decode(tokenizer.encode(text))
+  except UsageError:  # of characters that no store of this tokenizer has
+    return text
 
 
 def _texts(

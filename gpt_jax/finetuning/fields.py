@@ -14,18 +14,82 @@ from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.pretrained import Pretrained
-from gpt_jax.finetuning.sequences import NUM_SPECIAL
 from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.finetuning.transfer import TRANSFERS
+from gpt_jax.nn.lowest_layers import divides
+from gpt_jax.nn.pattern import is_causal
+from gpt_jax.objectives.features import FEATURES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
 
+# What reads the model's states, and for which forms of tasks.
+HEADS = {
+  'extract': ('classification', 'entailment', 'similarity'),
+  'first': ('classification', 'entailment', 'similarity'),
+  'choice': ('choice',),
+  'spans': ('spans',),
+  'tokens': ('tags',),
+}
+
+
+def forms(model: Any) -> str:
+  """How texts are put together for a model: a key of `sequences.FORMS`."""
+  causal = is_causal(model['attention'], model['ffn'])
+  return 'extract' if causal else 'first'
+
+
+def check_head(config: Config, task: Task, reads: str) -> None:
+  """Checks what reads the states, and sets the weight of the auxiliary loss.
+
+  Args:
+    config: changed in place.
+    task: what is learned.
+    reads: of `forms`.
+
+  Raises:
+    UsageError: the model has no such head, or no language model's loss.
+  """
+  tuned = config.finetune
+  if task.form == 'target' and reads == 'first':
+    raise UsageError(
+      f'finetune.task={tuned.task!r}: predicts the next token, which an '
+      'encoder sees; give another task, or a decoder with --init'
+    )
+  if task.form == 'target' and tuned.features:
+    raise UsageError(
+      f'finetune.features={tuned.features!r}: target(...) trains a language '
+      'model; leave it empty'
+    )
+  wanted = [
+    name
+    for name, of in HEADS.items()
+    if task.form in of and name in (reads, 'choice', 'spans', 'tokens')
+  ]
+  if tuned.head and tuned.head not in wanted:
+    known = tuned.head in HEADS
+    raise UsageError(
+      f'finetune.head={tuned.head!r}: '
+      + ('does not do this task with this model' if known else 'unknown')
+      + f'; leave it empty, or give {", ".join(wanted) or "another task"}'
+    )
+  lm = reads == 'extract' and task.form not in ('spans', 'tags')
+  if tuned.features:
+    spec.build('finetune.features', tuned.features, FEATURES)
+    lm = False
+  if tuned.auxiliary is None:
+    tuned.auxiliary = 0.5 if lm else 0.0
+  elif tuned.auxiliary and not lm:
+    raise UsageError(
+      f'finetune.auxiliary={tuned.auxiliary}: the loss of a language model is '
+      "a decoder's, for tasks that its extract token reads; give 0"
+    )
+
 
 def set_model(
-  config: Config, init: Pretrained, task: Task, tokenizer: Tokenizer
+  config: Config, init: Pretrained, tokenizer: Tokenizer, new: int
 ) -> None:
-  """The model's fields, with room for the new tokens.
+  """The model's fields, with room for the `new` tokens.
 
   Raises:
     UsageError: the model cannot be fine-tuned on the task.
@@ -34,7 +98,6 @@ def set_model(
   if init.model is not None:
     config.model = ConfigDict(init.model)
   model: Any = config.model
-  new = 0 if task.form == 'target' else NUM_SPECIAL
   if init.model is not None:
     _grow(config, init, tokenizer, new)
   else:
@@ -48,7 +111,10 @@ def set_model(
     if value is not None:
       model[field] = value
   if model.num_encoder_layers:
-    raise UsageError(f'--init={init.name}: only decoders are fine-tuned')
+    raise UsageError(
+      f'--init={init.name}: an encoder-decoder; only decoders and encoders are '
+      'fine-tuned'
+    )
   if init.tokenizer_name:
     config.tokenizer.name = init.tokenizer_name
   tuned.init = init.name
@@ -115,6 +181,12 @@ def check_layers(config: Config) -> None:
       raise UsageError(
         f'finetune.{field}={tuned[field]}: the model has {num_layers} layers'
       )
+    if not divides(config.model, count):
+      raise UsageError(
+        f'finetune.{field}={tuned[field]}: layers above share parameters with '
+        f'the lowest {count} (model.share={config.model.share!r}); take whole '
+        'groups, all layers or none'
+      )
 
 
 def set_schedule(config: Config, num_examples: int) -> None:
@@ -143,7 +215,10 @@ def set_schedule(config: Config, num_examples: int) -> None:
 def objective(config: Config, task: Task) -> str:
   """The call of `objective.name`."""
   tuned = config.finetune
+  more = f', features={tuned.features!r}' * bool(tuned.features)
   head = f'auxiliary={tuned.auxiliary}, dropout={tuned.dropout}'
+  # Not told where it is the default, as in runs of before encoders.
+  head += ", read='first'" * (forms(config.model) == 'first') + more
   return {
     'classification': (
       f'classification(num_labels={len(task.labels)}, length={tuned.length}, '
@@ -156,6 +231,11 @@ def objective(config: Config, task: Task) -> str:
       f'choice(answers={tuned.sequences}, length={tuned.length}, {head})'
     ),
     'target': f'target(length={tuned.length})',
+    'spans': f'spans(length={tuned.length}{more})',
+    'tags': (
+      f'tags(num_labels={len(task.labels)}, length={tuned.length}, '
+      f'dropout={tuned.dropout}{more})'
+    ),
   }[task.kind]
 
 

@@ -135,19 +135,22 @@ def predicted(
   for name, split in splits.items():
     found = evaluation.outputs(state.eval_params, split)
     assert found is not None  # nothing stopped it
-    measured[name] = {'examples': len(split.rows), 'cut': split.rows.cut}
+    measured[name] = {'examples': split.num_examples, 'cut': split.rows.cut}
     measured[name] |= found.metrics
     path = os.path.join(training.workdir, 'predictions', f'{name}.tsv')
     if training.active:
       predictions.write(path, split, found)
       log.info('wrote %s', path)
-  train_split = prepared.splits['train'].rows
+  train_split = prepared.splits['train']
   task = prepared.task
   result = {
     'task': prepared.config.finetune.task,
     'init': prepared.config.finetune.init,
     'step': int(state.step),
-    'train': {'examples': len(train_split), 'cut': train_split.cut},
+    'train': {
+      'examples': train_split.num_examples,
+      'cut': train_split.rows.cut,
+    },
     'metrics': [*task.metrics],
     **measured,
   }

@@ -9,6 +9,12 @@
   choice                       ...DoubleHeadsModel, with `mc_token_ids` at the
                                extract tokens
   target                       a language model
+  spans                        ...ForQuestionAnswering
+  tags                         ...ForTokenClassification
+
+Of encoders, classification, entailment, similarity and regression are
+...ForSequenceClassification, choice is ...ForMultipleChoice: both read the
+pooled first token of what the tokenizer makes of one or two texts.
 
 The ids of start, delimiter and extract, and the scale of scores, have no field
 of their own in a config.json; they are in its `task_specific_params`.
@@ -25,9 +31,11 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
+from gpt_jax.finetuning import setup
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.sequences import Special, joined
 from gpt_jax.finetuning.task_data import Scale
+from gpt_jax.hf.heads import pretrained
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 
@@ -84,15 +92,54 @@ def exported(
     UsageError: no class of transformers computes this.
   """
   call = spec.parse('objective.name', config.objective.name)[0]
-  if heads is None:
-    return Exported('lm', options)
-  tuned, kind = config.finetune, call.name
+  if heads is None or config.get('finetune') is None:
+    return Exported(pretrained(heads), options, heads)
+  if config.finetune.get('features'):
+    raise UsageError(
+      f'finetune.features={config.finetune.features!r}: its head reads layers '
+      'as no class of transformers does; predict here, with finetune --predict'
+    )
+  if call.name == 'spans':
+    return Exported('spans', options, heads)
+  if call.name == 'tags':
+    labels = _labelled(config.finetune.labels, heads['classifier']['bias'])
+    return Exported('tokens', options | labels, heads)
+  if 'score' not in heads:
+    return _pooled(config, call.name, options, heads)
+  return _extracting(config, call.name, options, heads, before)
+
+
+def _pooled(
+  config: Config, kind: str, options: dict[str, Any], heads: Any
+) -> Exported:
+  """What reads the pooled first token; its texts are as the tokenizer's own."""
+  if kind == 'choice':
+    return Exported('pooled_choice', options, heads)
+  names = 'LABEL_0' if kind == 'regression' else config.finetune.labels
+  options = options | _labelled(names, heads['classifier']['bias'])
+  if kind == 'regression':
+    options['task_specific_params'] = {kind: _scaled(config)}
+  else:
+    kind = 'single_label_classification'
+  options['problem_type'] = kind
+  return Exported('pooled_classification', options, heads)
+
+
+def _extracting(
+  config: Config,
+  kind: str,
+  options: dict[str, Any],
+  heads: Any,
+  before: tuple[int, ...],
+) -> Exported:
+  """What reads the extract token, whose id and others it tells."""
+  tuned = config.finetune
   special = Special.after(tuned.vocab_size, before)
   told: dict[str, Any] = {
-    'before_token_ids': [*special.before],
-    'start_token_id': special.start,
-    'delimiter_token_id': special.delimiter,
-    'extract_token_id': special.extract,
+    'before_token_ids': [*before],
+    'start_token_id': special.start[-1],
+    'delimiter_token_id': special.delimiter[0],
+    'extract_token_id': special.end[0],
   }
   kernel = np.asarray(heads['score']['kernel'])
   if kind == 'choice':
@@ -114,43 +161,48 @@ def exported(
     )
   options = options | {'pad_token_id': options['eos_token_id']}
   if kind == 'regression':
-    scale = _scale(config)
-    told |= {'score_mean': scale.mean, 'score_deviation': scale.deviation}
-    names = ['LABEL_0']
+    told |= _scaled(config)
+    options['problem_type'] = kind
+    options |= _labelled('LABEL_0', kernel)
   else:
-    names = _labels(tuned.labels, kernel.shape[1])
-    kind = 'single_label_classification'
-  options = options | {
-    'problem_type': kind,
-    'id2label': {str(i): name for i, name in enumerate(names)},
-    'label2id': {name: i for i, name in enumerate(names)},
-    'task_specific_params': {call.name: told},
-  }
+    options['problem_type'] = 'single_label_classification'
+    options |= _labelled(tuned.labels, kernel)
+  options['task_specific_params'] = {kind: told}
   return Exported('classification', options, {'score': {'kernel': kernel}})
 
 
 def sequence(config: Config, tokenizer: Tokenizer, text: str) -> list[int]:
-  """A text as the head reads one: start, text, extract."""
-  special = Special.after(
-    config.finetune.vocab_size, tokenizer.special.prompt_start
-  )
-  ids, _ = joined([[tokenizer.encode(text)]], special, config.finetune.length)
-  return ids.tolist()
+  """A text as the head reads one, with what stands around it."""
+  special = setup.special_of(config, tokenizer)
+  length = config.finetune.length
+  return joined([[tokenizer.encode(text)]], special, length).ids.tolist()
 
 
 def _dense(kernel: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
   return {'kernel': kernel, 'bias': bias}
 
 
-def _labels(text: str, count: int) -> list[str]:
-  """The classes' names, as `finetune.labels` lists them."""
-  names = text.split(', ')
-  if len(names) == count == len({*names}):
-    return names
-  log.warning(
-    'finetune.labels=%r: not %d names; exported as LABEL_0, ...', text, count
-  )
-  return [f'LABEL_{i}' for i in range(count)]
+def _labelled(text: str, last: Any) -> dict[str, Any]:
+  """The classes' names, as `finetune.labels` lists them, for config.json.
+
+  `last` is a parameter of the head with an axis of classes at its end.
+  """
+  names, count = text.split(', '), np.shape(last)[-1]
+  if not len(names) == count == len({*names}):
+    log.warning(
+      'finetune.labels=%r: not %d names; exported as LABEL_0, ...', text, count
+    )
+    names = [f'LABEL_{i}' for i in range(count)]
+  return {
+    'id2label': {str(i): name for i, name in enumerate(names)},
+    'label2id': {name: i for i, name in enumerate(names)},
+  }
+
+
+def _scaled(config: Config) -> dict[str, float]:
+  """What turns an output into a score."""
+  scale = _scale(config)
+  return {'score_mean': scale.mean, 'score_deviation': scale.deviation}
 
 
 def _scale(config: Config) -> Scale:

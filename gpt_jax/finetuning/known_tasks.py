@@ -11,9 +11,11 @@ and the Story Cloze Test multiple choice.
 from collections.abc import Iterable
 
 from gpt_jax.data.records import Record
-from gpt_jax.finetuning import glue, published
+from gpt_jax.finetuning import glue, published, task_forms
+from gpt_jax.finetuning import tags as tags_lib
 from gpt_jax.finetuning.task_forms import FORMS
 from gpt_jax.finetuning.tasks import Task
+from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 
 
@@ -130,6 +132,78 @@ def story_cloze(folder: str = '', year: str = '2016') -> Task:
   )
 
 
+def squad(
+  folder: str = '',
+  version: str = '1.1',
+  stride: Count = 128,
+  max_question: Count = 64,
+  max_answer: Count = 30,
+  null_threshold: float = 0.0,
+) -> Task:
+  """Questions whose answer is a span of an article: F1 and exact match.
+
+  Args:
+    folder: with train-v1.1.json and dev-v1.1.json, or those of v2.0.
+    version: 1.1 or 2.0, where questions may have no answer.
+    stride: see `spans`, also for the others.
+    max_question: in tokens.
+    max_answer: in tokens.
+    null_threshold: for 2.0.
+  """
+  if version not in ('1.1', '2.0'):
+    raise UsageError(f'finetune.task: squad: version={version!r}: 1.1 or 2.0')
+  name = f'squad/v{version}'
+  task = task_forms.spans(
+    published.table(folder, f'train-v{version}.json', f'{name}:train'),
+    published.table(folder, f'dev-v{version}.json', f'{name}:validation'),
+    empty=version == '2.0',
+    stride=stride,
+    max_question=max_question,
+    max_answer=max_answer,
+    null_threshold=null_threshold,
+  )
+  return task._replace(
+    how=published.instructions(
+      'https://rajpurkar.github.io/SQuAD-explorer', 'the files', name
+    )
+  )
+
+
+def conll2003(folder: str = '') -> Task:
+  """Named entities of English news: F1 of entities.
+
+  Args:
+    folder: with eng.train, eng.testa (dev) and eng.testb (test) as published,
+      whose tags are read with B- at the beginning of each entity.
+  """
+  names = {'train': 'train', 'testa': 'dev', 'testb': 'test'}
+  paths = {
+    split: published.table(folder, f'eng.{name}', f'conll2003:{split}')
+    for name, split in names.items()
+  }
+  tags = [f'{x}-{kind}' for kind in ('PER', 'ORG', 'LOC', 'MISC') for x in 'BI']
+
+  def expand(record: Record) -> Iterable[Record]:
+    if 'tags' not in record.fields:  # TFDS has B- at each
+      return [record]
+    fields = {**record.fields, 'tags': tags_lib.iob2(record['tags'])}
+    return [Record(record.where, fields)]
+
+  return Task(
+    form='tags',
+    paths=paths,
+    texts=('words' if folder else 'tokens',),
+    label='tags' if folder else 'ner',
+    labels=('O', *tags),
+    metrics=('f1', 'accuracy'),
+    example=tags_lib.example,
+    expand=expand,
+    how=published.instructions(
+      'https://www.clips.uantwerpen.be/conll2003/ner', 'eng.*', 'conll2003'
+    ),
+  )
+
+
 TASKS = {
   **FORMS,
   **glue.TASKS,
@@ -137,4 +211,6 @@ TASKS = {
   'scitail': scitail,
   'race': race,
   'story_cloze': story_cloze,
+  'squad': squad,
+  'conll2003': conll2003,
 }

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data import json_file
@@ -57,7 +56,11 @@ def pretrained(init: str) -> Pretrained:
   if 'model_type' in found:
     return _from_hf(init, found['model_type'])
   config: Any = trained_lib.read_config(init)
-  config_lib.check_objective(config)
+  if config.model.num_encoder_layers:
+    raise UsageError(
+      f'--init={init}: an encoder-decoder; only decoders and encoders are '
+      'fine-tuned'
+    )
   steps = Checkpointer(init, read_only=True).steps()
   if not steps:
     raise UsageError(f'--init={init}: holds no checkpoint yet; train it first')
@@ -65,7 +68,7 @@ def pretrained(init: str) -> Pretrained:
 
   def params() -> Any:
     _, state = trained_lib.restore(init)
-    params = _without_heads(state.eval_params)
+    params = _pretrained_part(state.eval_params)
     # The mesh of the run may have the devices in another order.
     return params if jax.process_count() > 1 else jax.device_get(params)
 
@@ -87,11 +90,15 @@ def _from_hf(folder: str, model_type: str) -> Pretrained:
     )
   name, tokenizer = found
   model, params = hf.load(folder)
-  params = _without_heads(params)
+  params = _pretrained_part(params)
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
   return Pretrained(folder, fields, name, tokenizer, lambda: params)
 
 
-def _without_heads(params: Any) -> Any:
-  """The language model: what another task has learned is left behind."""
-  return {name: part for name, part in params.items() if name != 'heads'}
+def _pretrained_part(params: Any) -> Any:
+  """The language model and a pooler: what a task has learned stays behind."""
+  kept = {name: part for name, part in params.items() if name != 'heads'}
+  heads = params.get('heads', {})
+  if 'pooler' in heads:
+    kept['heads'] = {'pooler': heads['pooler']}
+  return kept

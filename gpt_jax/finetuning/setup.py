@@ -14,7 +14,7 @@ from gpt_jax.data.sources.sources import Document
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import fields, sequences, task_rows, tasks
+from gpt_jax.finetuning import fields, sequences, spans, tags, task_rows, tasks
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.finetuning.sequences import Special
@@ -48,22 +48,24 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
     split: task_rows.encode(found, tokenizer)
     for split, found in examples.items()
   }
-  config.finetune.sequences = _num_sequences(config, task, examples)
-  fields.set_model(config, init, task, tokenizer)
-  longest = max(sequences.longest(task, found) for found in tokens.values())
-  longest += len(tokenizer.special.prompt_start)
-  fields.set_length(config, task, longest)
+  reads = fields.forms(init.model or config.model)
+  fields.check_head(config, task, reads)
+  config.finetune.sequences = _num_sequences(config, task, examples, reads)
+  decoder_head = reads == 'extract' and task.form != 'target'
+  new = sequences.NUM_SPECIAL if decoder_head else 0
+  fields.set_model(config, init, tokenizer, new)
+  fields.set_length(config, task, _longest(config, task, tokens, tokenizer))
   tuned, splits = config.finetune, {}
   for name, found in examples.items():
     split = _split(config, task, found, tokens[name], tokenizer)
     splits[name] = split
     log.info(
-      '%s: %s examples of %d x %d tokens, %s of them cut',
+      '%s: %s rows of %d x %d tokens, %s of them cut',
       *(task.paths[name], f'{len(split.rows):,}', tuned.sequences),
       *(tuned.length, f'{split.rows.cut:,}'),
     )
   splits = _weighted(config, task, splits)
-  fields.set_schedule(config, len(examples['train']))
+  fields.set_schedule(config, len(splits['train'].rows))
   config.objective.name = fields.objective(config, task)
   resolved = config_lib.resolve(config)
   fields.check_layers(resolved)
@@ -78,7 +80,8 @@ def encoded(prepared: Prepared, path: str) -> Split:
   """
   task, tuned = prepared.task, prepared.config.finetune
   found = tasks.read(task, '', path)
-  if sequences.num_sequences(task, found) != tuned.sequences:
+  reads = fields.forms(prepared.config.model)
+  if sequences.num_sequences(task, found, reads) != tuned.sequences:
     raise UsageError(f'{path}: has another number of answers than the task')
   tokenizer = prepared.tokenizer
   tokens = task_rows.encode(found, tokenizer)
@@ -87,11 +90,13 @@ def encoded(prepared: Prepared, path: str) -> Split:
 
 
 def _num_sequences(
-  config: Config, task: Task, examples: dict[str, list[Example]]
+  config: Config, task: Task, examples: dict[str, list[Example]], reads: str
 ) -> int:
   """How many sequences each example of all splits is."""
   name = config.finetune.task
-  counts = {sequences.num_sequences(task, found) for found in examples.values()}
+  counts = {
+    sequences.num_sequences(task, found, reads) for found in examples.values()
+  }
   if len(counts) > 1:
     raise UsageError(
       f'finetune.task={name!r}: its splits have {sorted(counts)} answers a '
@@ -104,6 +109,32 @@ def _num_sequences(
       f'question has {count}; name as many'
     )
   return count
+
+
+def special_of(config: Config, tokenizer: Tokenizer) -> Special:
+  """What stands around texts.
+
+  Raises:
+    UsageError: an encoder's tokenizer does not have it.
+  """
+  found = tokenizer.special
+  if fields.forms(config.model) == 'first':
+    return Special.of_encoder(found)
+  return Special.after(config.finetune.vocab_size, found.prompt_start)
+
+
+def _longest(
+  config: Config,
+  task: Task,
+  tokens: dict[str, list[list[np.ndarray]]],
+  tokenizer: Tokenizer,
+) -> int:
+  """Tokens of the longest row, nothing cut."""
+  if task.form == 'target':
+    both = (sum(map(len, t)) for found in tokens.values() for t in found)
+    return max(both) + len(tokenizer.special.prompt_start)
+  special = special_of(config, tokenizer)
+  return max(sequences.longest(task, x, special) for x in tokens.values())
 
 
 def _split(
@@ -121,9 +152,15 @@ def _split(
       examples, tokens, tokenizer=tokenizer, **options
     )
     return Split(task, rows)
-  special = Special.after(tuned.vocab_size, tokenizer.special.prompt_start)
-  rows = task_rows.rows(task, examples, tokens, special=special, **options)
-  return Split(task, rows, all(e.label is not None for e in examples))
+  options['special'] = special_of(config, tokenizer)
+  known = all(e.label is not None for e in examples)
+  if task.form == 'spans':
+    rows = spans.rows(task, examples, tokenizer, **options)
+    return Split(task, rows, known, examples=examples)
+  if task.form == 'tags':
+    rows = tags.rows(examples, tokens, tokenizer, **options)
+    return Split(task, rows, known, examples=examples)
+  return Split(task, task_rows.rows(task, examples, tokens, **options), known)
 
 
 def _own_tokenizer(

@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's examples, as a run consumes them and is measured by them."""
 
-from collections.abc import Callable, Generator
+import math
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from gpt_jax.data import pipeline, skips
+from gpt_jax.data import pipeline
 from gpt_jax.data.shuffle import Shuffle
+from gpt_jax.data.taken import Taken, TakenAt
+from gpt_jax.finetuning import spans, tags
 from gpt_jax.finetuning.metrics import METRICS
 from gpt_jax.finetuning.task_rows import Rows
-from gpt_jax.finetuning.tasks import Task
+from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
 from gpt_jax.training.metrics import HELD_OUT
@@ -47,6 +50,7 @@ class Split(NamedTuple):
     known: whether the labels are.
     scale: of the scores, in a regression.
     class_weights: float32 [num_labels]; None: all 1.
+    examples: of spans and tags, whose rows do not say all.
   """
 
   task: Task
@@ -54,6 +58,12 @@ class Split(NamedTuple):
   known: bool = True
   scale: Scale = Scale()
   class_weights: np.ndarray | None = None
+  examples: Sequence[Example] = ()
+
+  @property
+  def num_examples(self) -> int:
+    """How many examples; of spans one may be several rows."""
+    return len(self.examples) or len(self.rows)
 
   def batch(self, numbers: np.ndarray) -> pipeline.Batch:
     """The arrays of some examples."""
@@ -67,12 +77,15 @@ class Split(NamedTuple):
     if self.task.kind == 'regression':
       mean, deviation = self.scale
       labels = ((labels - mean) / deviation).astype(np.float32)
-    return {
+    batch = {
       'inputs': rows.inputs[numbers],
       'lengths': rows.lengths[numbers],
       'labels': labels,
       'weights': weights,
     }
+    if rows.second is not None:
+      batch['second'] = rows.second[numbers]
+    return batch
 
 
 def _target_batch(tokens: np.ndarray, bounds: np.ndarray) -> pipeline.Batch:
@@ -95,22 +108,22 @@ class TaskData:
     self.rows_per_epoch = len(split.rows)
     self._order = Shuffle(self.rows_per_epoch, seed)
 
-  def row_numbers(self, first: int, count: int) -> list[int]:
-    """Which examples are rows `first` and on of the run."""
-    return [self._order[i] for i in range(first, first + count)]
+  def row_numbers(self, taken: Taken) -> list[int]:
+    """Which examples are some rows of the run."""
+    return [self._order[i] for i in taken.indices]
 
-  def epochs(self, index: int) -> dict[str, float]:
-    """Passes over the examples before row `index`."""
-    return {'epochs': index / self.rows_per_epoch}
+  def epochs(self, taken: Taken) -> dict[str, float]:
+    """Passes over the examples before some rows of the run."""
+    return {'epochs': taken.index / self.rows_per_epoch}
 
   def batches(
-    self, parts: Parts, start: int, rows: skips.Rows
+    self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[pipeline.Batch]:
     """See `training_run.Data`."""
 
     def batch(step: int) -> pipeline.Batch:
-      offset, count = rows(step)
-      numbers = self.row_numbers(offset, count)[parts.host_rows(count)]
+      taken = rows(step)
+      numbers = self.row_numbers(taken)[parts.host_rows(taken.count)]
       return self._split.batch(np.array(numbers))
 
     stop = parts.config.schedule.num_steps
@@ -148,7 +161,7 @@ class TaskEvaluation:
     if found is None:
       return None
     values = {f'eval/validation/{n}': x for n, x in found.metrics.items()}
-    return values | {'eval/validation/examples': len(self._split.rows)}
+    return values | {'eval/validation/examples': self._split.num_examples}
 
   def summary(self, values: dict[str, float]) -> str:
     """A line for people."""
@@ -183,27 +196,77 @@ class TaskEvaluation:
 
 
 def _judged(split: Split, raw: np.ndarray) -> Outputs:
-  task, labels = split.task, split.rows.labels
-  if task.kind == 'target':
-    nll, tokens, right = np.asarray(raw, np.float64).T
-    loss = float(nll.sum() / tokens.sum())
-    metrics = {'loss': loss, **exponential('perplexity', loss)}
-    labels, predictions = np.ones(len(raw), int), right.astype(int)
-  elif task.kind == 'regression':
-    mean, deviation = split.scale
-    predictions = raw[:, 0].astype(np.float64) * deviation + mean
-    # In units of the deviation, as in training.
-    errors = (predictions - labels) / deviation
-    metrics = {'loss': float(np.mean(np.square(errors)))}
-  else:
-    predictions = np.argmax(raw, axis=1)
-    log_probs = np.log(probabilities(raw))
-    picked = log_probs[np.arange(len(raw)), labels]
-    metrics = {'loss': -float(np.mean(picked))}
-  if not split.known:
+  task = split.task
+  labels, predictions, loss = _JUDGES[task.kind](split, raw)
+  if not split.known and task.kind != 'target':
     return Outputs(raw, predictions, {})
-  metrics |= {name: METRICS[name](labels, predictions) for name in task.metrics}
+  metrics = {'loss': loss}
+  if task.kind == 'target':
+    metrics |= exponential('perplexity', loss)
+  of_kind = METRICS[task.kind]
+  metrics |= {name: of_kind[name](labels, predictions) for name in task.metrics}
   return Outputs(raw, predictions, metrics)
+
+
+# Labels, predictions, and the loss where they are known.
+_Judgement = tuple[Any, Any, float]
+
+
+def _target(split: Split, raw: np.ndarray) -> _Judgement:
+  del split
+  nll, tokens, right = np.asarray(raw, np.float64).T
+  loss = float(nll.sum() / tokens.sum())
+  return np.ones(len(raw), int), right.astype(int), loss
+
+
+def _regression(split: Split, raw: np.ndarray) -> _Judgement:
+  (mean, deviation), labels = split.scale, split.rows.labels
+  predictions = raw[:, 0].astype(np.float64) * deviation + mean
+  # In units of the deviation, as in training.
+  errors = (predictions - labels) / deviation
+  return labels, predictions, float(np.mean(np.square(errors)))
+
+
+def _classes(split: Split, raw: np.ndarray) -> _Judgement:
+  labels = split.rows.labels
+  return labels, np.argmax(raw, axis=1), _nll(raw, labels)
+
+
+def _spans(split: Split, raw: np.ndarray) -> _Judgement:
+  rows, options = split.rows, split.task.options
+  predictions = spans.found(options, split.examples, rows.origins, raw)
+  labels = [e.label.texts for e in split.examples] if split.known else []
+  both = zip(np.split(raw, 2, axis=1), rows.labels.T, strict=True)
+  return labels, predictions, float(np.mean([_nll(*x) for x in both]))
+
+
+def _tags(split: Split, raw: np.ndarray) -> _Judgement:
+  task, rows = split.task, split.rows
+  found = tags.found(task, rows.origins, raw)
+  predictions = [tags.named(task, numbers) for numbers in found]
+  labels = [tags.named(task, e.label) for e in split.examples if split.known]
+  asked = rows.labels != tags.IGNORED
+  loss = math.nan
+  if asked.any():
+    each = raw.reshape(*rows.labels.shape, -1)
+    loss = _nll(each[asked], rows.labels[asked])
+  return labels, predictions, loss
+
+
+_JUDGES: dict[str, Callable[[Split, np.ndarray], _Judgement]] = {
+  'target': _target,
+  'regression': _regression,
+  'classification': _classes,
+  'choice': _classes,
+  'spans': _spans,
+  'tags': _tags,
+}
+
+
+def _nll(raw: np.ndarray, labels: np.ndarray) -> float:
+  """The mean loss of logits [N, K]."""
+  log_probs = np.log(probabilities(raw))
+  return -float(np.mean(log_probs[np.arange(len(raw)), labels]))
 
 
 def probabilities(raw: np.ndarray) -> np.ndarray:

@@ -1,10 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of one's own tables: the four forms of GPT-1 (figure 1), and pairs."""
+"""Tasks of one's own tables: the four forms of GPT-1 (figure 1), pairs, and
+two of BERT's (figure 4): spans and tags.
+"""
 
 import re
 
+from gpt_jax.finetuning import spans as spans_lib
+from gpt_jax.finetuning import tags as tags_lib
 from gpt_jax.finetuning.tasks import Task
+from gpt_jax.ranges import Count
 
 
 def classification(
@@ -164,6 +169,86 @@ def target(
   )
 
 
+def spans(
+  train: str,
+  dev: str,
+  test: str = '',
+  question: str = 'question',
+  context: str = 'context',
+  answers: str = 'answers',
+  empty: bool = False,
+  stride: Count = 128,
+  max_question: Count = 64,
+  max_answer: Count = 30,
+  null_threshold: float = 0.0,
+  metrics: str = 'f1, exact_match',
+  columns: str = '',
+) -> Task:
+  """An answer that is a part of a text.
+
+  Args:
+    train: a table, or SQuAD's JSON; dev and test too.
+    dev: judges.
+    test: gets predictions.
+    question: a column or a template.
+    context: another, of the text.
+    answers: a column with a list of objects with `text` and `answer_start`,
+      the character where it begins; the first is learned, each is accepted.
+    empty: whether there may be no answer, as in SQuAD 2.0: an empty list.
+    stride: tokens from the beginning of a window to the next, where a text is
+      longer than a row.
+    max_question: tokens of a question, which is cut there.
+    max_answer: tokens of an answer.
+    null_threshold: how much more than the best span no answer must score.
+    metrics: comma list; the first judges.
+    columns: as above.
+  """
+  return Task(
+    form='spans',
+    paths=_paths(train=train, dev=dev, test=test),
+    texts=(question, context),
+    label=answers,
+    metrics=_metrics(metrics),
+    columns=_names(columns),
+    example=spans_lib.example,
+    options=spans_lib.Options(
+      stride, max_question, max_answer, empty, null_threshold
+    ),
+  )
+
+
+def tags(
+  train: str,
+  dev: str,
+  test: str = '',
+  words: str = 'words',
+  tags: str = 'tags',
+  labels: str = '',
+  metrics: str = 'f1, accuracy',
+) -> Task:
+  """A tag for each word.
+
+  Args:
+    train: a .jsonl, or a .conll with a word a line, its tag in the last column
+      and blank lines between sentences; dev and test too.
+    dev: judges.
+    test: gets predictions.
+    words: a column with a list.
+    tags: another; of a .conll also '1', '2', ...: the columns after the words.
+    labels: comma list of the tags; '': those of the train split.
+    metrics: comma list; f1 is that of entities, of tags B-... and I-....
+  """
+  return Task(
+    form='tags',
+    paths=_paths(train=train, dev=dev, test=test),
+    texts=(words,),
+    label=tags,
+    labels=_names(labels),
+    metrics=_metrics(metrics),
+    example=tags_lib.example,
+  )
+
+
 def _paths(**tables: str) -> dict[str, str]:
   """The tables that are there, by split."""
   return {split: path for split, path in tables.items() if path}
@@ -186,4 +271,6 @@ FORMS = {
   'similarity': similarity,
   'choice': choice,
   'target': target,
+  'spans': spans,
+  'tags': tags,
 }

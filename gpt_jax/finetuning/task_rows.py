@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From examples to the rows of a split: arrays of tokens and labels."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,17 +17,22 @@ class Rows(NamedTuple):
   """The examples of a split as arrays; N examples of C sequences each.
 
   Attributes:
-    inputs: int32 [N, C, L], filled up with zeros.
-    lengths: int32 [N, C], the tokens of each; the last is the extract token.
+    inputs: int32 [N, C, L], filled up with `Special.pad`.
+    lengths: int32 [N, C], the tokens of each; the last may be an extract token.
       With pairs of texts: where the target begins, [N, 2], and ends.
-    labels: float32 or int32 [N]; zeros where they are not known.
+    labels: float32 or int32 [N]; zeros where they are not known. Of spans
+      [N, 2], the places of their first and last tokens. Of tags [N, L].
     cut: how many examples were too long.
+    second: int32 [N, C], where the second text begins; None: nobody asks.
+    origins: of each row, what `spans` and `tags` need to know of it.
   """
 
   inputs: np.ndarray
   lengths: np.ndarray
   labels: np.ndarray
   cut: int
+  second: np.ndarray | None = None
+  origins: Sequence[Any] = ()
 
   def __len__(self) -> int:
     """How many examples."""
@@ -75,32 +81,47 @@ def rows(
   Raises:
     UsageError: an example is too long and to be refused.
   """
-  count = len(task.texts)
   made, cut = [], 0
   for example, texts in zip(examples, tokens, strict=True):
     parts = [
       joined(groups, special, length)
-      for groups in sequences(task.form, texts, count)
+      for groups in sequences(task, texts, special)
     ]
-    excess = max(excess for _, excess in parts)
-    if excess and too_long == 'refuse':
-      raise UsageError(
-        f'{example.where}: is {excess} tokens longer than finetune.length='
-        f'{length}; raise it, shorten the text, or give '
-        "finetune.too_long='cut'"
-      )
+    excess = max(part.excess for part in parts)
+    if excess:
+      check_cut(example, excess, length, too_long)
     cut += excess > 0
-    made.append([row for row, _ in parts])
+    made.append(parts)
+  inputs = filled([p.ids for parts in made for p in parts], special, length)
   shape = (len(made), len(made[0]))
-  inputs = np.zeros((*shape, length), np.int32)
-  lengths = np.zeros(shape, np.int32)
-  for n, parts in enumerate(made):
-    for c, row in enumerate(parts):
-      inputs[n, c, : len(row)] = row
-      lengths[n, c] = len(row)
+  lengths = np.array([[len(p.ids) for p in parts] for parts in made], np.int32)
+  second = None
+  if special.forms == 'first':
+    second = np.array([[p.second for p in parts] for parts in made], np.int32)
   dtype = np.float32 if task.regression else np.int32
   labels = np.array([example.label or 0 for example in examples], dtype)
-  return Rows(inputs, lengths, labels, cut)
+  return Rows(inputs.reshape(*shape, -1), lengths, labels, cut, second)
+
+
+def check_cut(example: Example, excess: int, length: int, too_long: str):
+  """Refuses an example that is too long, where `too_long` says so.
+
+  Raises:
+    UsageError: names it.
+  """
+  if too_long == 'refuse':
+    raise UsageError(
+      f'{example.where}: is {excess} tokens longer than finetune.length='
+      f"{length}; raise it, shorten the text, or give finetune.too_long='cut'"
+    )
+
+
+def filled(found: list[Tokens], special: Special, length: int) -> np.ndarray:
+  """Sequences as rows, int32 [N, length], filled up."""
+  rows = np.full((len(found), length), special.pad, np.int32)
+  for row, ids in zip(rows, found, strict=True):
+    row[: len(ids)] = ids
+  return rows
 
 
 def target_rows(

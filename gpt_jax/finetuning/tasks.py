@@ -26,12 +26,13 @@ class Example(NamedTuple):
   Attributes:
     where: its place, as 'file:line'.
     texts: for each of the task's texts; with `choice` the answers follow.
-    label: a number of a class, a score, or None where it is not known.
+    label: a number of a class, a score, a `spans.Answer`, the tags of all
+      words by number, or None where it is not known.
   """
 
   where: str
   texts: tuple[str, ...]
-  label: int | float | None
+  label: Any
 
 
 class Task(NamedTuple):
@@ -51,6 +52,9 @@ class Task(NamedTuple):
     drop: labels whose examples are left out.
     expand: see `Expand`.
     how: how to get the data: by hand, and by TFDS.
+    example: reads a record, of which a label may be needed, where it is not
+      read as texts, answers and a label.
+    options: of the form, `spans.Options`.
   """
 
   form: str
@@ -65,11 +69,13 @@ class Task(NamedTuple):
   drop: tuple[str, ...] = ()
   expand: Expand = lambda record: (record,)
   how: tuple[str, str] | None = None
+  example: 'Callable[[Task, Record, bool], Example] | None' = None
+  options: Any = None
 
   @property
   def kind(self) -> str:
-    """What is learned: classification, regression, choice or target."""
-    if self.form in ('choice', 'target'):
+    """What is learned: classification, regression, or what the form says."""
+    if self.form in ('choice', 'target', 'spans', 'tags'):
       return self.form
     return 'regression' if self.regression else 'classification'
 
@@ -88,7 +94,8 @@ def read(task: Task, split: str, path: str = '') -> list[Example]:
       if task.drop and str(record.fields.get(task.label)) in task.drop:
         dropped += 1
         continue
-      found.append(_example(task, record, needs_label))
+      read_one = task.example or _example
+      found.append(read_one(task, record, needs_label))
   except UsageError as e:
     if task.how and 'no such file' in str(e):
       raise UsageError(f'{e}. To get it: {", or ".join(task.how)}') from None
@@ -103,11 +110,12 @@ def read(task: Task, split: str, path: str = '') -> list[Example]:
 
 def with_labels(task: Task) -> Task:
   """The task with the names of its classes, read from the train split."""
-  if task.kind != 'classification' or task.labels:
+  if task.kind not in ('classification', 'tags') or task.labels:
     return task
   names = set()
   for record in _records(task, task.paths['train']):
-    names.add(str(record[task.label]))
+    value = record[task.label]
+    names.update(map(str, value if isinstance(value, list) else [value]))
   names -= {*task.drop}
   if len(names) < 2:
     raise UsageError(
@@ -132,7 +140,7 @@ def _records(task: Task, path: str) -> Iterator[Record]:
 
 
 def _example(task: Task, record: Record, needs_label: bool) -> Example:
-  texts = [_filled(record, text) for text in task.texts]
+  texts = [filled(record, text) for text in task.texts]
   if len(task.answers) == 1 and '{' not in task.answers[0]:
     given = record[task.answers[0]]
     if not isinstance(given, list) or len(given) < 2:
@@ -141,14 +149,14 @@ def _example(task: Task, record: Record, needs_label: bool) -> Example:
       )
     texts += map(str, given)
   else:
-    texts += [_filled(record, answer) for answer in task.answers]
+    texts += [filled(record, answer) for answer in task.answers]
   choices = len(texts) - len(task.texts)
   return Example(
     record.where, tuple(texts), _label(task, record, needs_label, choices)
   )
 
 
-def _filled(record: Record, text: str) -> str:
+def filled(record: Record, text: str) -> str:
   """The column's text, or the template with its columns filled in."""
   if '{' not in text:
     return _as_text(record, text)

@@ -15,7 +15,6 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.nn import lowest_layers as layers
-from gpt_jax.nn.pattern import period
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state as state_lib
@@ -85,8 +84,7 @@ def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
 
 def merged(model: Any, fresh: Any, params: Any, amount: Amount) -> Any:
   """`fresh`, with what is transferred of `params` in its place."""
-  blocks = len(period(model.attention, model.ffn))
-  masks = layers.lowest(fresh, 0 if amount is None else amount, blocks)
+  masks = layers.lowest(fresh, 0 if amount is None else amount, model)
   out = []
   old = dict(_leaves(params))
   for (name, leaf), mask in zip(

@@ -16,7 +16,9 @@ in `families.py`. It needs three functions:
 
 A name holds `{layer}` where a path starts with `layer/`, the parameters of one
 block: `layer/attention/query/kernel`; `encoder_layer/` is a block of the
-encoder in an encoder-decoder. Names are those of the model with its
+encoder in an encoder-decoder. Of layers that share parameters the first has
+the tensor; its name may hold `{group}` and `{inner}`, the layer of that group,
+instead. Names are those of the model with its
 language-model head; files that leave out `prefix` are understood. Every
 parameter must have its tensor, and every tensor its parameter: `load` checks.
 Heads other than the language model's (`score`, `multiple_choice_head`) are in
@@ -42,7 +44,7 @@ DEFAULTS: dict[str, Any] = {
   for name in (
     *('num_encoder_layers', 'encoder_ffn', 'input', 'attention'),
     *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
-    *('init_weights', 'remat', 'loop'),
+    *('init_weights', 'remat', 'loop', 'share'),
   )
 } | {'dtype': 'float32'}
 # They do not change what a trained model computes.
@@ -184,11 +186,17 @@ class Family(NamedTuple):
       parameters (causal masks, rotary frequencies): left out.
     token_types: whether `token_type_ids` are taken; without
       `token_types` in `model.input` they are looked up among the words.
-    positions: from the model and the attention mask [batch, time] (bool) to
-      position_ids, or None where these are simply 0, 1, 2, ...
+    positions: from the model, `input_ids`, the attention mask (bool) and
+      `position_ids`, all [batch, time], the latter None if not given, to our
+      positions, or None where these are simply 0, 1, 2, ...
     bare: whether exports of our own models leave the prefix out.
     rewritten: options that an export takes from `options`, even if the
       import's own mean the same here: not all releases read them alike.
+    heads: names of heads' tensors that are not those of `heads.py`: by head,
+      or by kind and head, `tokens/classifier`.
+    pair: the input that says whether two sentences belong together, and the
+      output that does.
+    files: other names that files of a tokenizer have in its folders.
     forward: computes all of `hf.forward`, from the model, the kind of heads,
       the parameters and the inputs that were given.
   """
@@ -201,9 +209,12 @@ class Family(NamedTuple):
   tensors: Callable[[Transformer], list[Tensor]]
   buffers: tuple[str, ...] = ()
   token_types: bool = False
-  positions: Callable[[Transformer, Any], Any] | None = None
+  positions: Callable[[Transformer, Any, Any, Any], Any] | None = None
   bare: bool = False
   rewritten: tuple[str, ...] = ()
+  heads: dict[str, str] = {}  # noqa: RUF012
+  pair: tuple[str, str] = ('next_sentence_label', 'seq_relationship_logits')
+  files: dict[str, str] = {}  # noqa: RUF012
   forward: Callable[..., dict[str, Any]] | None = None
 
 

@@ -15,18 +15,33 @@ from gpt_jax.hf.base import (
   linear,
   same,
 )
-from gpt_jax.hf.parts import qkv
+from gpt_jax.hf.parts import qkv, rates
 from gpt_jax.nn.transformer import Transformer
 
 
 def _fields(options: Options) -> dict[str, Any]:
+  fields = encoder_fields(options, epsilon=1e-12)
+  return {
+    **fields,
+    'position': 'learned',
+    'output': f'tied(bias=True, transform={fields["ffn"]!r})',
+  }
+
+
+def encoder_fields(options: Options, *, epsilon: float) -> dict[str, Any]:
+  """What BERT's descendants call by the same names.
+
+  Args:
+    options: of config.json.
+    epsilon: of the norms, where it does not say.
+  """
   options.only('is_decoder', False)
   options.only('position_embedding_type', 'absolute')
   options.only('tie_word_embeddings', True)
-  ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu')
   residual = options.number('hidden_dropout_prob', 0.1)
   attention = options.number('attention_probs_dropout_prob', 0.1)
   token_types = options.size('type_vocab_size', 2)
+  epsilon = options.number('layer_norm_eps', epsilon)
   return {
     'vocab_size': options.size('vocab_size'),
     'context_length': options.size('max_position_embeddings', 512),
@@ -35,28 +50,27 @@ def _fields(options: Options) -> dict[str, Any]:
     'num_heads': options.size('num_attention_heads'),
     'd_ff': options.size('intermediate_size'),
     'input': f'tokens(token_types={token_types}, norm=True)',
-    'position': 'learned',
     'attention': 'bidirectional',
-    'ffn': ffn,
-    'norm': f'layernorm(epsilon={options.number("layer_norm_eps", 1e-12)})',
+    'ffn': options.choice('hidden_act', ACTIVATIONS, 'gelu'),
+    'norm': f'layernorm(epsilon={epsilon})',
     'block': 'post',
-    'output': f'tied(bias=True, transform={ffn!r})',
-    'dropout': (
-      f'rates(embedding={residual}, residual={residual}, attention={attention})'
+    'dropout': rates(
+      embedding=residual, residual=residual, attention=attention
     ),
   }
 
 
-def _options(model: Transformer) -> dict[str, Any]:
-  rates = choice(model, 'dropout').kwargs
+def encoder_options(model: Transformer) -> dict[str, Any]:
+  """The way back from `encoder_fields`."""
+  dropout = choice(model, 'dropout').kwargs
   return {
     **body_sizes(model),
     'intermediate_size': model.d_ff,
     'type_vocab_size': choice(model, 'input').kwargs.get('token_types', 0),
     'hidden_act': activation(model),
     'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
-    'hidden_dropout_prob': rates.get('residual', 0.0),
-    'attention_probs_dropout_prob': rates.get('attention', 0.0),
+    'hidden_dropout_prob': dropout.get('residual', 0.0),
+    'attention_probs_dropout_prob': dropout.get('attention', 0.0),
     'tie_word_embeddings': True,
   }
 
@@ -71,10 +85,23 @@ def _norm(path: str, name: str) -> list[Tensor]:
 
 def _tensors(model: Transformer) -> list[Tensor]:
   scores = choice(model, 'output').kwargs['bias']
-  e, h, ours = 'bert.embeddings', 'bert.encoder.layer.{layer}', 'layer'
-  words, decoder = f'{e}.word_embeddings.weight', 'cls.predictions.decoder'
+  decoder = ('cls.predictions.decoder.weight',) if scores else ()
   return [
-    same('embed/embedding', words, *[f'{decoder}.weight'] * scores),
+    *encoder_tensors('bert', *decoder),
+    *(_scores() if scores else []),
+  ]
+
+
+def encoder_tensors(root: str, *decoder: str) -> list[Tensor]:
+  """The body's tensors of BERT and those who kept its names.
+
+  Args:
+    root: of the names, e.g. `bert`.
+    *decoder: other names that the token embeddings have as the output's table.
+  """
+  e, h, ours = f'{root}.embeddings', f'{root}.encoder.layer.{{layer}}', 'layer'
+  return [
+    same('embed/embedding', f'{e}.word_embeddings.weight', *decoder),
     same('positions/embedding', f'{e}.position_embeddings.weight'),
     same('segments/embedding', f'{e}.token_type_embeddings.weight'),
     *_norm('embed_norm', f'{e}.LayerNorm'),
@@ -89,20 +116,26 @@ def _tensors(model: Transformer) -> list[Tensor]:
     *linear(f'{ours}/ffn/in', f'{h}.intermediate.dense'),
     *linear(f'{ours}/ffn/out', f'{h}.output.dense'),
     *_norm(f'{ours}/ffn_norm', f'{h}.output.LayerNorm'),
-    *(_scores() if scores else []),
   ]
 
 
 def _scores() -> list[Tensor]:
   """The head of the masked language model, but for the tied table."""
   transform = 'cls.predictions.transform'
-  # Some releases take the one, some the other, and zeros if it is missing.
-  biases = ('cls.predictions.bias', 'cls.predictions.decoder.bias')
   return [
     *linear('output_dense', f'{transform}.dense'),
     *_norm('output_norm', f'{transform}.LayerNorm'),
-    same('head_bias', *biases)._replace(always=biases),
+    output_bias('cls.predictions'),
   ]
+
+
+def output_bias(head: str) -> Tensor:
+  """A bias of each token of the vocabulary, which has two names.
+
+  Some releases take the one, some the other, and zeros if it is missing.
+  """
+  biases = (f'{head}.bias', f'{head}.decoder.bias')
+  return same('head_bias', *biases)._replace(always=biases)
 
 
 BERT = Family(
@@ -113,11 +146,12 @@ BERT = Family(
     'BertForSequenceClassification': 'pooled_classification',
     'BertForQuestionAnswering': 'spans',
     'BertForTokenClassification': 'tokens',
+    'BertForMultipleChoice': 'pooled_choice',
     'BertModel': 'pooled',
   },
   prefix='bert.',
   fields=_fields,
-  options=_options,
+  options=encoder_options,
   tensors=_tensors,
   buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,

@@ -110,7 +110,8 @@ def save(
         told(joined.nbytes)
 
   shards = [tensors(some) for some in _shards(model, shard_bytes)]
-  files.write(folder, config, shards, besides or {})
+  named = {model.family.files.get(n, n): x for n, x in (besides or {}).items()}
+  files.write(folder, config, shards, named)
 
 
 def num_bytes(model: Transformer, params: Any) -> int:

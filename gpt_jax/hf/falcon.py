@@ -93,10 +93,12 @@ def _block(options: Options) -> str:
   return f'parallel(num_norms={norms if new else 1})'
 
 
-def _positions(model: Transformer, mask: Any) -> Any:
+def _positions(model: Transformer, ids: Any, mask: Any, positions: Any) -> Any:
   """ALiBi counts the tokens that are seen; rotary positions, all of them."""
-  if choice(model, 'position').name != 'alibi':
-    return None
+  del ids
+  alibi = choice(model, 'position').name == 'alibi'
+  if positions is not None or mask is None or not alibi:
+    return positions
   return jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
 
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model families that are read and written, by `model_type`."""
 
+from gpt_jax.hf.albert import ALBERT
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import BERT
 from gpt_jax.hf.falcon import FALCON
@@ -15,6 +16,7 @@ from gpt_jax.hf.mixtral import MIXTRAL
 from gpt_jax.hf.olmo2 import OLMO2
 from gpt_jax.hf.openai_gpt import OPENAI_GPT
 from gpt_jax.hf.qwen3 import QWEN3
+from gpt_jax.hf.roberta import ROBERTA
 from gpt_jax.hf.switch_transformers import SWITCH_TRANSFORMERS
 from gpt_jax.hf.t5 import T5
 from gpt_jax.hf.transfo_xl import TRANSFO_XL
@@ -37,6 +39,8 @@ FAMILIES: dict[str, Family] = {
     GEMMA3_TEXT,
     FALCON,
     BERT,
+    ROBERTA,
+    ALBERT,
     T5,
     SWITCH_TRANSFORMERS,
     TRANSFO_XL,

@@ -23,17 +23,20 @@ class Inputs(NamedTuple):
   Attributes:
     input_ids: [batch, time]; [batch, choice, time] with a choice head. The
       encoder's, in an encoder-decoder.
-    attention_mask: like `input_ids`, 0 for padding.
+    attention_mask: like `input_ids`, 0 for padding; or with one more axis, 1
+      where a token looks at another, which comes last.
     position_ids: like `input_ids`; None means 0, 1, 2, ... whatever the mask.
     token_type_ids: like `input_ids`, ids of the vocabulary, or of types.
     decoder_input_ids: [batch, length]; None: `labels`, or with a
       classification head `input_ids`, shifted right.
     decoder_attention_mask: like `decoder_input_ids`, 0 for padding.
     labels: like `input_ids` (`decoder_input_ids`), -100 where nothing counts;
-      with a classification head [batch], or [batch, label] of floats.
+      with a classification head [batch], or [batch, label] of floats; with a
+      choice head on a pooler [batch].
     mc_token_ids: [batch, choice], where the choice head reads; None: the end.
     mc_labels: [batch], the right choice.
     next_sentence_label: [batch], 0 if the second sentence follows the first.
+    sentence_order_label: [batch], 0 if two sentences are in order (ALBERT).
     start_positions: [batch], the first token of the answer.
     end_positions: [batch], its last token.
     mems: [layer, memory, batch, width], what Transformer-XL gave for the
@@ -52,6 +55,7 @@ class Inputs(NamedTuple):
   mc_token_ids: Any = None
   mc_labels: Any = None
   next_sentence_label: Any = None
+  sentence_order_label: Any = None
   start_positions: Any = None
   end_positions: Any = None
   mems: Any = None
@@ -107,9 +111,13 @@ def _check(model: Transformer, given: Inputs) -> str:
   types = given.token_type_ids is not None
   if types and isinstance(model, Imported) and not model.family.token_types:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
-  given.targets.check(kind)
+  given.targets.check(kind, _pair(model)[0])
   decoder = given.decoder_input_ids, given.decoder_attention_mask
   if model.num_encoder_layers:
+    if _whole(given):
+      raise UsageError(
+        'attention_mask: an encoder-decoder takes one number for each token'
+      )
     if given.position_ids is not None or types:
       raise UsageError(
         'position_ids, token_type_ids: an encoder-decoder takes none'
@@ -123,7 +131,11 @@ def _arguments(
   model: Transformer, kind: str, given: Inputs
 ) -> dict[str, jax.Array | None]:
   """What `Transformer.__call__` is given."""
-  ids, mask = jnp.asarray(given.input_ids), _mask(given.attention_mask)
+  ids, mask, visible = jnp.asarray(given.input_ids), given.attention_mask, None
+  if _whole(given):
+    mask, visible = None, jnp.asarray(mask).astype(bool)
+    visible = visible.reshape(*_rows(ids).shape, -1)
+  mask = _mask(mask)
   if model.num_encoder_layers:
     decoder_ids = given.decoder_input_ids
     if decoder_ids is None:
@@ -136,14 +148,22 @@ def _arguments(
       'encoder_mask_BM': mask,
     }
   positions, types = given.position_ids, given.token_type_ids
-  if positions is None and mask is not None and isinstance(model, Imported):
-    positions = _positions(model, mask)
+  positions = None if positions is None else _rows(positions)
+  if isinstance(model, Imported) and model.family.positions:
+    positions = model.family.positions(model, _rows(ids), mask, positions)
   return {
     'tokens_BL': _rows(ids),
-    'positions_BL': None if positions is None else _rows(positions),
+    'positions_BL': positions,
     'mask_BL': mask,
     'token_types_BL': None if types is None else _rows(types),
+    'visible_BLM': visible,
   }
+
+
+def _whole(given: Inputs) -> bool:
+  """Whether the mask says of each token which others it looks at."""
+  mask = given.attention_mask
+  return mask is not None and jnp.ndim(mask) > jnp.ndim(given.input_ids)
 
 
 def _outputs(
@@ -158,7 +178,8 @@ def _outputs(
   options, ids = _options(model), jnp.asarray(given.input_ids)
   encoded = model.num_encoder_layers > 0
   # With a choice head, rows are those of all choices.
-  time = arguments['tokens_BL'].shape if encoded else ids.shape
+  apart = encoded or kind == 'pooled_choice'
+  time = arguments['tokens_BL'].shape if apart else ids.shape
   out = {name: x for name, x in found.items() if name.startswith('encoder_')}
   states = found['hidden_states']
   states = states.reshape(len(states), *time, -1)
@@ -175,10 +196,17 @@ def _outputs(
     if kind == 'lm' and given.labels is not None:
       out['lm_loss'] = out['loss']
       out['loss'] += routers.loss(model, out)
-  out |= scores.of_heads(kind, options, params, hidden, ids, given.targets)
+  out |= scores.of_heads(
+    kind, options, params, hidden, ids, given.targets, pair=_pair(model)
+  )
   if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
     out['loss'] = out['mlm_loss'] + out['pair_loss']
   return out
+
+
+def _pair(model: Transformer) -> tuple[str, str]:
+  """The names of what says that two sentences belong together."""
+  return model.family.pair if isinstance(model, Imported) else ('', '')
 
 
 def _options(model: Transformer) -> Options:
@@ -212,12 +240,6 @@ def _language_model(
     name = 'mlm_loss' if pretraining else 'loss'
     out[name] = scores.cross_entropy(logits, labels)
   return out
-
-
-def _positions(model: Imported, mask: jax.Array) -> jax.Array | None:
-  """Where the family's positions follow from the mask; else None."""
-  hook = model.family.positions
-  return hook(model, mask) if hook else None
 
 
 def _mask(x: Any) -> jax.Array | None:

@@ -10,26 +10,59 @@ which ignores them. `scores.py` has what they compute. The kinds of heads:
   classification         a row's class, from its last token
   body                   nothing
   pooled                 a pooler: dense and tanh on the first token (BERT)
-  pretraining            a masked language model, a pooler, and from that
-                         whether two sentences belong together (BERT)
+  pooled_lm              a masked language model and a pooler
+  pretraining            these, and from the pooler whether two sentences
+                         belong together, or are in order
   pooled_classification  a row's class, from the pooler
+  pooled_choice          a score of each choice's row, from the pooler
   spans                  the first and the last token of an answer
   tokens                 a class for each token
   eos_classification     a row's class, by dense and tanh from the state at
                          the last end-of-text token (T5, BART)
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
-from gpt_jax.hf.base import Options, Tensor, linear, transposed
+from gpt_jax.hf.base import Family, Options, Tensor, linear
 
+# Each kind -> its `params['heads']`.
+HEADS: dict[str, tuple[str, ...]] = {
+  'lm': (),
+  'double': ('choice',),
+  'classification': ('score',),
+  'body': (),
+  'pooled': ('pooler',),
+  'pooled_lm': ('pooler',),
+  'pretraining': ('pooler', 'pair'),
+  'pooled_classification': ('pooler', 'classifier'),
+  'pooled_choice': ('pooler', 'classifier'),
+  'spans': ('spans',),
+  'tokens': ('classifier',),
+  'eos_classification': ('dense', 'classifier'),
+}
+KINDS = tuple(HEADS)
 # Those that score the vocabulary.
-SCORING = ('lm', 'double', 'pretraining')
+SCORING = ('lm', 'double', 'pooled_lm', 'pretraining')
+# Those of them that encoders are trained with.
+_PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
 CLASSIFYING = ('classification', 'pooled_classification', 'eos_classification')
-POOLING = ('pooled', 'pretraining', 'pooled_classification')
-KINDS = (*SCORING, *CLASSIFYING, 'body', 'pooled', 'spans', 'tokens')
+POOLING = tuple(kind for kind, names in HEADS.items() if 'pooler' in names)
+
+# The heads' tensors in the file, where `Family.heads` has no others. Most have
+# the pooler within the body.
+_NAMES = {
+  'score': 'score',
+  'choice': 'multiple_choice_head.summary',
+  'pooler': '{prefix}pooler.dense',
+  'pair': 'cls.seq_relationship',
+  'spans': 'qa_outputs',
+  'classifier': 'classifier',
+  'dense': 'classification_head.dense',
+  'eos_classification/classifier': 'classification_head.out_proj',
+}
 
 
 def check(kind: str, options: Options) -> None:
@@ -50,53 +83,69 @@ def num_labels(options: Options) -> int:
   return options.size('num_labels', 2) if labels is None else len(labels)
 
 
+def found(kind: str, family: Family, names: Collection[str]) -> str:
+  """The kind of a file that may hold more than its class reads.
+
+  Files of encoders name the class of a masked language model, and yet hold the
+  other heads of pre-training (bert-base-uncased, roberta-base, albert-base-v2).
+
+  Args:
+    kind: of the class that config.json names.
+    family: the file's.
+    names: of its tensors.
+  """
+  if kind != 'lm':
+    return kind
+  weights = {
+    head: f'{_name(kind, head, family)}.weight' for head in HEADS['pretraining']
+  }
+  there = [
+    head
+    for head, name in weights.items()
+    if name in names or name.removeprefix(family.prefix) in names
+  ]
+  kinds = {HEADS[k]: k for k in _PRETRAINED}
+  return kinds.get(tuple(there), kind)
+
+
+def pretrained(heads: Any) -> str:
+  """The kind of a model trained here by its `params['heads']`, or None."""
+  kinds = {HEADS[k]: k for k in _PRETRAINED}
+  return kinds[tuple(n for n in HEADS['pretraining'] if n in (heads or ()))]
+
+
 def shapes(kind: str, options: Options, d_model: int) -> dict[str, Any]:
   """The tree of `params['heads']`, of float32 arrays without memory."""
 
   def zeros(*shape: int) -> np.ndarray:
     return np.broadcast_to(np.float32(0), shape)
 
-  def dense(features: int) -> dict[str, np.ndarray]:
-    return {'kernel': zeros(d_model, features), 'bias': zeros(features)}
+  def features(name: str) -> int:
+    if name in ('score', 'classifier') and kind != 'pooled_choice':
+      return num_labels(options)
+    sizes = {'pooler': d_model, 'dense': d_model, 'pair': 2, 'spans': 2}
+    return sizes.get(name, 1)
 
-  if kind == 'classification':
-    return {'score': {'kernel': zeros(d_model, num_labels(options))}}
-  if kind == 'double':
-    return {'choice': dense(1)}
-  if kind == 'spans':
-    return {'spans': dense(2)}
-  heads = {}
-  if kind in POOLING:
-    heads['pooler'] = dense(d_model)
-  if kind == 'pretraining':
-    heads['pair'] = dense(2)
-  if kind == 'eos_classification':
-    heads['dense'] = dense(d_model)
-  if kind in ('pooled_classification', 'eos_classification', 'tokens'):
-    heads['classifier'] = dense(num_labels(options))
+  heads: dict[str, Any] = {}
+  for name in HEADS[kind]:
+    heads[name] = {'kernel': zeros(d_model, features(name))}
+    if name != 'score':
+      heads[name]['bias'] = zeros(features(name))
   return heads
 
 
-def tensors(kind: str, prefix: str) -> list[Tensor]:
-  """The heads' tensors in the file; the pooler is within the body."""
-  if kind == 'classification':
-    return [transposed('heads/score/kernel', 'score.weight')]
-  if kind == 'double':
-    return linear('heads/choice', 'multiple_choice_head.summary')
-  if kind == 'spans':
-    return linear('heads/spans', 'qa_outputs')
-  if kind == 'tokens':
-    return linear('heads/classifier', 'classifier')
-  if kind == 'eos_classification':
-    return [
-      *linear('heads/dense', 'classification_head.dense'),
-      *linear('heads/classifier', 'classification_head.out_proj'),
-    ]
-  out = []
-  if kind in POOLING:
-    out += linear('heads/pooler', f'{prefix}pooler.dense')
-  if kind == 'pretraining':
-    out += linear('heads/pair', 'cls.seq_relationship')
-  if kind == 'pooled_classification':
-    out += linear('heads/classifier', 'classifier')
-  return out
+def tensors(kind: str, family: Family) -> list[Tensor]:
+  """The heads' tensors in the file."""
+  return [
+    tensor
+    for head in HEADS[kind]
+    for tensor in linear(
+      f'heads/{head}', _name(kind, head, family), bias=head != 'score'
+    )
+  ]
+
+
+def _name(kind: str, head: str, family: Family) -> str:
+  names = _NAMES | family.heads
+  name = names.get(f'{kind}/{head}', names[head])
+  return name.format(prefix=family.prefix)

@@ -14,7 +14,7 @@ import numpy as np
 from gpt_jax.hf import heads
 from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor
 from gpt_jax.hf.families import FAMILIES
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.pattern import Sharing, period, sharing
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
 
@@ -125,16 +125,25 @@ def slots(model: Imported) -> list[Slot]:
   """Every tensor of the file."""
   out = []
   family = model.family
-  of_heads = heads.tensors(model.origin.kind, family.prefix)
+  of_heads = heads.tensors(model.origin.kind, family)
   for tensor in [*family.tensors(model), *of_heads]:
     stack = _stack(model, tensor.paths[0]) if tensor.paths else None
     if stack is None:
       out.append(Slot(tensor))
       continue
-    layers = tensor.layers
-    for layer in range(stack.num_layers) if layers is None else layers:
+    layers = range(stack.num_layers)
+    if tensor.layers is not None:
+      layers = tensor.layers
+    for layer in layers:
+      if stack.repeats(tensor.paths[0], layer):
+        continue
+      places = {
+        'layer': layer,
+        'group': stack.set_of(tensor.paths[0], layer),
+        'inner': layer % stack.period,
+      }
       for expert in range(max(tensor.experts, 1)):
-        names = (n.format(layer=layer, expert=expert) for n in tensor.names)
+        names = (n.format(**places, expert=expert) for n in tensor.names)
         index = (layer, expert) if tensor.experts else (layer,)
         out.append(Slot(tensor._replace(names=tuple(names)), index))
   return out
@@ -159,7 +168,7 @@ def _place(
     return path, ()
   layer, *rest = slot.index
   block = stack.path(path, layer % stack.period)
-  return block, (layer // stack.period, *rest)
+  return block, (stack.set_of(path, layer), *rest)
 
 
 def covered(model: Imported) -> set[str]:
@@ -174,29 +183,43 @@ class _Layers(NamedTuple):
   name: str
   num_layers: int
   period: int
+  sharing: Sharing
 
   def path(self, path: str, block: int) -> str:
     """Where the parameters of one block of the period are."""
     rest = path.removeprefix(self.alias)
     return f'{self.name}/periods/block_{block}/{rest}'
 
+  def set_of(self, path: str, layer: int) -> int:
+    """Which set of the parameters a layer takes, of those in its block."""
+    part = path.removeprefix(self.alias).partition('/')[0]
+    runs = self.num_layers // self.period
+    return self.sharing.set_of(layer // self.period, part, runs)
+
+  def repeats(self, path: str, layer: int) -> bool:
+    """Whether a layer below it in the same place takes the same set."""
+    below = layer - self.period
+    return below >= 0 and self.set_of(path, below) == self.set_of(path, layer)
+
 
 def _stack(model: Imported, path: str) -> _Layers | None:
   """The stack whose block a path is in; None where it is in none."""
   if path.startswith('layer/'):
-    period = _period(model.attention, model.ffn)
-    return _Layers('layer/', 'decoder', model.num_layers, period)
+    period = _period(model.attention, model.ffn, model.share)
+    count, shared = model.num_layers, sharing(model.share)
+    return _Layers('layer/', 'decoder', count, period, shared)
   if path.startswith('encoder_layer/'):
-    period = _period('bidirectional', model.encoder_ffn or model.ffn)
-    count = model.num_encoder_layers
-    return _Layers('encoder_layer/', 'encoder', count, period)
+    ffn = model.encoder_ffn or model.ffn
+    period = _period('bidirectional', ffn, model.share)
+    count, shared = model.num_encoder_layers, sharing(model.share)
+    return _Layers('encoder_layer/', 'encoder', count, period, shared)
   return None
 
 
 @functools.cache
-def _period(attention: str, ffn: str) -> int:
+def _period(attention: str, ffn: str, share: str) -> int:
   """After how many layers a stack's parameters look the same again."""
-  return len(period(attention, ffn))
+  return len(period(attention, ffn, share))
 
 
 def file_name(model: Imported, name: str) -> str:

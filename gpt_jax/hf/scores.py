@@ -15,12 +15,15 @@ from gpt_jax.spec import UsageError
 IGNORED = -100
 
 # The inputs that tell the heads of each kind what is right, or where to look.
+# With two sentences there is one more, that of `Family.pair`.
 TAKES = {
   'lm': {'labels'},
   'double': {'labels', 'mc_token_ids', 'mc_labels'},
-  'pretraining': {'labels', 'next_sentence_label'},
+  'pooled_lm': {'labels'},
+  'pretraining': {'labels'},
   'classification': {'labels'},
   'pooled_classification': {'labels'},
+  'pooled_choice': {'labels'},
   'eos_classification': {'labels'},
   'tokens': {'labels'},
   'spans': {'start_positions', 'end_positions'},
@@ -38,13 +41,14 @@ class Targets(NamedTuple):
   mc_token_ids: Any = None
   mc_labels: Any = None
   next_sentence_label: Any = None
+  sentence_order_label: Any = None
   start_positions: Any = None
   end_positions: Any = None
 
-  def check(self, kind: str) -> None:
-    """Refuses those that no head takes."""
+  def check(self, kind: str, pair: str) -> None:
+    """Refuses those that no head takes; `pair` is that of two sentences."""
     given = {n for n, x in self._asdict().items() if x is not None}
-    extra = given - TAKES[kind]
+    extra = given - TAKES[kind] - ({pair} if kind == 'pretraining' else set())
     if extra & {'mc_token_ids', 'mc_labels'}:
       raise UsageError('mc_token_ids, mc_labels: there is no choice head')
     if extra:
@@ -59,6 +63,8 @@ def of_heads(
   hidden: jax.Array,
   ids: jax.Array,
   targets: Targets,
+  *,
+  pair: tuple[str, str],
 ) -> Outputs:
   """The outputs of all heads but the language model's.
 
@@ -69,6 +75,7 @@ def of_heads(
     hidden: the body's last states; the decoder's, in an encoder-decoder.
     ids: the input ids.
     targets: what is right.
+    pair: see `Family`.
   """
   parameters = params.get('heads', {})
   if kind == 'double':
@@ -82,10 +89,13 @@ def of_heads(
     pooled = jnp.tanh(_dense(parameters['pooler'], hidden[:, 0]))
     out = {'pooler_output': pooled}
     if kind == 'pretraining':
-      out |= _pair(parameters['pair'], pooled, targets)
+      out |= _pair(parameters['pair'], pooled, targets, pair)
     if kind == 'pooled_classification':
       logits = _dense(parameters['classifier'], pooled)
       out |= _classified(options, logits, targets.labels)
+    if kind == 'pooled_choice':
+      logits = _dense(parameters['classifier'], pooled)
+      out |= _with_loss(logits.reshape(ids.shape[:-1]), targets.labels)
     return out
   if kind == 'classification':
     at = _pick(hidden, _last(options, ids))
@@ -155,13 +165,16 @@ def _spans(head: Any, hidden: jax.Array, targets: Targets) -> Outputs:
   return out
 
 
-def _pair(head: Any, pooled: jax.Array, targets: Targets) -> Outputs:
-  """Whether the second sentence follows the first: class 0 says so."""
+def _pair(
+  head: Any, pooled: jax.Array, targets: Targets, names: tuple[str, str]
+) -> Outputs:
+  """Whether two sentences belong together: class 0 says so."""
+  told, said = names
   logits = _dense(head, pooled)
-  out = {'seq_relationship_logits': logits}
-  if targets.next_sentence_label is not None:
-    labels = jnp.asarray(targets.next_sentence_label).reshape(-1)
-    out['pair_loss'] = cross_entropy(logits, labels)
+  out = {said: logits}
+  labels = getattr(targets, told)
+  if labels is not None:
+    out['pair_loss'] = cross_entropy(logits, jnp.asarray(labels).reshape(-1))
   return out
 
 

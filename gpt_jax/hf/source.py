@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.hf import files
+from gpt_jax.hf import files, heads
 from gpt_jax.hf.base import Tensor
 from gpt_jax.hf.layout import (
   Flat,
@@ -52,8 +52,9 @@ class Source:
     config = files.read_json(folder, files.CONFIG)
     try:
       family, kind = family_of(config)
-      fields = fields_of(family, kind, config)
       self._reader = files.Reader(folder)
+      kind = heads.found(kind, family, self._reader.names)
+      fields = fields_of(family, kind, config)
       model = Imported(**fields, origin=Origin(json.dumps(config), kind))
       self.model = model.clone(origin=_origin(model, self._reader))
     except UsageError as e:

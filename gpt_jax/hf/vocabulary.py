@@ -4,7 +4,9 @@
 
 import logging
 import os
+from typing import Any
 
+from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.spec import UsageError
 
@@ -34,12 +36,32 @@ def read(
   if os.path.exists(path('tokenizer.json')):
     try:
       return made(f'hf_tokenizer({path("tokenizer.json")!r})')
-    except UsageError as e:  # BERT's, for instance, has no end of document
+    except UsageError as e:  # it does not say what ends a document
       logging.getLogger('gpt_jax').warning('%s', e)
   bpe = [path('vocab.json'), path('merges.txt')]
   if all(os.path.exists(p) for p in bpe):
     kind = 'gpt1_bpe' if model_type == 'openai-gpt' else 'gpt2_bpe'
+    if '<mask>' in _entries(bpe[0]):  # RoBERTa's and BART's
+      kind = 'byte_bpe_file'
     return made(f'{kind}({bpe[0]!r}, {bpe[1]!r})')
-  if os.path.exists(path('tokenizer.model')):
-    return made(f'sentencepiece_file({path("tokenizer.model")!r})')
+  for model in ('tokenizer.model', 'spiece.model'):  # ALBERT's
+    if os.path.exists(path(model)):
+      return made(f'sentencepiece_file({path(model)!r})')
+  if os.path.exists(path('vocab.txt')):  # BERT's, uncased unless it says so
+    lowercase = _entries(path('tokenizer_config.json')).get('do_lower_case')
+    lowercase = lowercase is None or bool(lowercase)
+    call = f'wordpiece_file({path("vocab.txt")!r}, lowercase={lowercase})'
+    return made(call)
   return None
+
+
+def _entries(path: str) -> dict[str, Any]:
+  """The entries of a JSON file; none if it is not there.
+
+  Raises:
+    UsageError: it is damaged.
+  """
+  if not os.path.exists(path):
+    return {}
+  with open(path, 'rb') as file:
+    return json_file.parse(file.read(), path, remedy='download it again')

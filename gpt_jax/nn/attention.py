@@ -17,16 +17,12 @@ from gpt_jax.nn.context import (
   SegmentMemory,
   cache_of,
 )
-from gpt_jax.nn.dense import Dense, parameter
-from gpt_jax.nn.dot_product import (
-  Request,
-  attend,
-  attend_to_cache,
-  float32_einsum,
-)
+from gpt_jax.nn.dense import Dense
+from gpt_jax.nn.dot_product import Request, attend, attend_to_cache
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.masks import Pattern
-from gpt_jax.nn.positions import Position, sinusoids
+from gpt_jax.nn.positions import Position
+from gpt_jax.nn.relative import relative
 from gpt_jax.nn.scales import Scale
 from gpt_jax.spec import UsageError
 
@@ -150,8 +146,8 @@ class Attention(nn.Module):
       num_keys = cache.num_slots
     bias = context.bias
     if self.position.relative:
-      q_BLHK, bias = self._relative(
-        q_BLHK, x_BLD.shape[-1], num_keys, positions_BL, cache, layer
+      q_BLHK, bias = relative(
+        self, q_BLHK, x_BLD.shape[-1], num_keys, context, cache, layer
       )
     request = Request(
       q_BLHK,
@@ -170,6 +166,11 @@ class Attention(nn.Module):
   def _check_cache(self, context: Context, cache: Cache) -> None:
     """Refuses what cannot be attended to piece by piece."""
     # A mask of the new tokens says nothing about those in the cache.
+    if context.visibility.uneven:
+      raise UsageError(
+        'prefix_B, visible_BLM: are not known of what is in caches; give whole '
+        'rows, without caches'
+      )
     assert all(x is None for x in context.visibility)
     if isinstance(cache, SegmentMemory):
       assert self.position.relative and context.positions_BL is None
@@ -260,74 +261,3 @@ class Attention(nn.Module):
       name=name,
     )
     return dense(x).reshape(*x.shape[:2], num_heads, self.head_size)
-
-  def _relative(
-    self,
-    q_BLHK: jax.Array,
-    d_model: int,
-    num_keys: int,
-    positions: jax.Array,
-    cache: Cache | None,
-    layer: jax.Array,
-  ) -> tuple[jax.Array, jax.Array]:
-    """Transformer-XL's terms (b), (c), (d) (Dai et al. 2019, section 3.3).
-
-    score = (q + u) k + (q + v) W_kR R_(i - j): u goes to the queries, and the
-    second product is a bias on the scores.
-    """
-    if not self.pattern.causal:
-      raise UsageError(
-        'model.position=transformer_xl: looks back only, so that it needs '
-        'causal attention; take another position for bidirectional layers and '
-        'encoders'
-      )
-    H, K = q_BLHK.shape[2:]
-    heads = ('heads', 'head')
-    zeros = nn.initializers.zeros
-    u_HK = parameter(self, 'content_bias', zeros, (H, K), heads)
-    v_HK = parameter(self, 'position_bias', zeros, (H, K), heads)
-    r_MHK = self._distances(num_keys, d_model)
-    q_position = q_BLHK + v_HK[None, None].astype(q_BLHK.dtype)
-    bias: Any = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)
-    bias = bias * self.scale(K, layer)
-    if isinstance(cache, KVCache):
-      bias = _at_positions(bias, positions)
-    else:
-      bias = _at_the_end(bias)
-    return q_BLHK + u_HK[None, None].astype(q_BLHK.dtype), bias
-
-  def _distances(self, num_keys: int, d_model: int) -> jax.Array:
-    """W_kR R of the distances M - 1, ..., 1, 0: [M, H, K]."""
-    distances = jnp.arange(num_keys)[::-1]
-    if self.position.clamp:
-      distances = jnp.minimum(distances, self.position.clamp)
-    waves_MD = sinusoids(distances, d_model, layout='halves')
-    project = Dense(
-      self.num_heads * self.head_size,
-      ('embed', 'heads'),
-      self.inits.kernel,
-      bias=False,
-      dtype=self.dtype,
-      name='relative',
-    )
-    r_MD = project(waves_MD.astype(self.dtype))
-    return r_MD.reshape(num_keys, self.num_heads, self.head_size)
-
-
-def _at_the_end(bias_BHLM: jax.Array) -> jax.Array:
-  """From distances M - 1, ..., 0 to keys, for queries that are the last.
-
-  Row i is moved left by L - 1 - i, so that column j is the distance from key j
-  to query M - L + i; what wraps around is later, and hidden.
-  """
-  B, H, L, M = bias_BHLM.shape
-  bias = jnp.pad(bias_BHLM, ((0, 0), (0, 0), (0, 0), (1, 0)))
-  return bias.reshape(B, H, M + 1, L)[:, :, 1:].reshape(B, H, L, M)
-
-
-def _at_positions(bias_BHLM: jax.Array, positions_BL: jax.Array) -> jax.Array:
-  """From distances M - 1, ..., 0 to keys, for queries at some positions."""
-  M = bias_BHLM.shape[-1]
-  distance_BLM = positions_BL[:, :, None] - jnp.arange(M)[None, None]
-  index_BLM = jnp.clip(M - 1 - distance_BLM, 0, M - 1)
-  return jnp.take_along_axis(bias_BHLM, index_BLM[:, None], axis=-1)

@@ -117,7 +117,7 @@ def cudnn() -> Backend:
       )
     if request.softcap:
       return 'model.attention_scale has a softcap'
-    if any(x is not None for x in request.visibility):
+    if any(x is not None for x in request.visibility[:2]):
       return 'rows have padding or packed documents'
     return None
 
@@ -187,6 +187,8 @@ def _not_plain(request: Request) -> str | None:
     return (
       'model.attention holds strided or fixed, which only the reference has'
     )
+  if request.visibility.uneven:
+    return 'rows have a prefix or a mask of their own'
   return None
 
 

@@ -169,4 +169,4 @@ def init_memories(model: Transformer, batch_size: int) -> Caches:
 
 def _period(model: Transformer) -> int:
   """One cache for each entry of the layer pattern, stacked over the depth."""
-  return len(period(model.attention, model.ffn))
+  return len(period(model.attention, model.ffn, model.share))

@@ -5,6 +5,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpt_jax import spec
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
 from gpt_jax.nn.block import BLOCKS
@@ -16,6 +17,7 @@ from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
+from gpt_jax.nn.sharing import SHARES
 
 CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
   'input': INPUTS,
@@ -31,4 +33,10 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
   'output': OUTPUTS,
   'dropout': DROPOUTS,
   'init_weights': INITS,
+  'share': SHARES,
 }
+
+
+def build(model: Any, field: str) -> Any:
+  """What the call-string of a field of a `Transformer` names."""
+  return spec.build(f'model.{field}', getattr(model, field), CHOICES[field])

@@ -74,7 +74,7 @@ class Context(NamedTuple):
 
   Attributes:
     positions_BL: where each token stands; None means 0, 1, 2, ...
-    visibility: padding and packed documents.
+    visibility: padding, packed documents, prefixes, whole masks.
     bias: on the scores of self-attention, [B or 1, H, L, M].
     memory_BMD: the encoder's output, for cross-attention.
     memory_mask_BM: bool, False for padding of `memory_BMD`.

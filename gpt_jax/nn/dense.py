@@ -23,6 +23,9 @@ def parameter(
 
   It starts in float32; `optim.precision` says in what it is kept.
   """
+  if module.has_variable('params', name):
+    # Flax traces the initializer again, only to compare the shape.
+    init = nn.initializers.zeros
   boxed: Any = nn.with_logical_partitioning(init, axes)
   return module.param(name, boxed, shape, jnp.float32)
 

@@ -20,16 +20,28 @@ HIDDEN = float(jnp.finfo(jnp.float32).min)
 
 
 class Visibility(NamedTuple):
-  """What decides, besides the pattern, which keys are seen; None: nothing.
+  """What decides, row by row, which keys are seen; None: nothing does.
+
+  All but the prefix hide keys that the pattern shows.
 
   Attributes:
     key_mask_BM: bool, False for padding.
     segments_BL: int, the document of each token of a packed row; documents do
       not see each other.
+    prefix_B: int, how many tokens at the start of a row see each other both
+      ways, whatever the pattern says of later ones (a prefix LM).
+    visible_BLM: bool, whether a token sees a key.
   """
 
   key_mask_BM: jax.Array | None = None
   segments_BL: jax.Array | None = None
+  prefix_B: jax.Array | None = None
+  visible_BLM: jax.Array | None = None
+
+  @property
+  def uneven(self) -> bool:
+    """Whether rows have more than padding and packed documents."""
+    return self.prefix_B is not None or self.visible_BLM is not None
 
 
 class Request(NamedTuple):
@@ -40,7 +52,7 @@ class Request(NamedTuple):
     k_BLGK: keys.
     v_BLGK: values.
     pattern: which keys are seen, by their distance or position.
-    visibility: padding and packed documents.
+    visibility: what differs between rows.
     scale: of the scores.
     bias: added to the scores, [B or 1, H, L, L].
     dropout: applied to the probabilities.
@@ -191,7 +203,8 @@ def attend_within(request: Request) -> jax.Array:
   out = []
   for start in range(0, L, size):
     stop = min(start + size, L)
-    first, last = 0, stop if pattern.causal else L
+    back_only = pattern.causal and request.visibility.prefix_B is None
+    first, last = 0, stop if back_only else L
     if pattern.window is not None:
       first = max(start - pattern.window + 1, 0)
     query, key = slice(start, stop), slice(first, last)
@@ -228,6 +241,11 @@ def _mask(request: Request, query: slice, key: slice) -> jax.Array:
   rows = jnp.arange(query.start, query.stop)
   columns = jnp.arange(key.start, key.stop)
   mask = pattern.within_bounds(rows[:, None], columns[None, :])[None]
+  if visibility.prefix_B is not None:
+    both_ways = pattern._replace(causal=False)
+    within = both_ways.within_bounds(rows[:, None], columns[None, :])[None]
+    inside_BM = columns[None] < visibility.prefix_B[:, None]
+    mask |= within & inside_BM[:, None]
   if pattern.rule is not None:
     # Each packed document has blocks of its own.
     at_BL = _positions(request)
@@ -237,4 +255,6 @@ def _mask(request: Request, query: slice, key: slice) -> jax.Array:
   if visibility.segments_BL is not None:
     segments_BL = visibility.segments_BL
     mask &= segments_BL[:, query, None] == segments_BL[:, None, key]
+  if visibility.visible_BLM is not None:
+    mask &= visibility.visible_BLM[:, query, key]
   return mask

@@ -44,6 +44,37 @@ class Embedding(nn.Module):
     return self.embedding.astype(self.dtype)
 
 
+class Projection(nn.Module):
+  """From embeddings of their own width to the model's: x W + b.
+
+  Without its bias W has the way back, too, for scores by the embeddings.
+  """
+
+  d_embed: int
+  d_model: int
+  initializer: Initializer
+  dtype: Any
+
+  def setup(self):
+    """Creates the kernel and the bias."""
+    axes, zeros = ('cluster', 'embed'), nn.initializers.zeros
+    shape = (self.d_embed, self.d_model)
+    self._kernel = parameter(self, 'kernel', self.initializer, shape, axes)
+    self._bias = parameter(self, 'bias', zeros, shape[1:], axes[1:])
+
+  def __call__(self, x_BLE: jax.Array) -> jax.Array:
+    """[B, L, E] -> [B, L, D]."""
+    x_BLD = jnp.einsum('BLE,ED->BLD', x_BLE, self._matrix())
+    return layout.stream(x_BLD + self._bias.astype(self.dtype)[None, None])
+
+  def narrow(self, hidden: jax.Array) -> jax.Array:
+    """[..., D] -> [..., E]."""
+    return jnp.einsum('...D,ED->...E', hidden, self._matrix())
+
+  def _matrix(self) -> jax.Array:
+    return layout.weight(self._kernel, ('cluster', 'embed'), self.dtype)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def look_up(stored_VD: jax.Array, tokens_BL: jax.Array, dtype: Any):
   """Rows of a table in the compute dtype: [B, L] -> [B, L, D].
@@ -85,12 +116,15 @@ class Input(NamedTuple):
       none.
     norm: whether `model.norm` follows (BERT).
     clusters: of an adaptive embedding; None: one table.
+    d_embed: width of all that is added up, before a projection to the model's;
+      0: the model's, without a projection.
   """
 
   scale: Callable[[int], float]
   num_token_types: int
   norm: bool
   clusters: Clusters | None = None
+  d_embed: int = 0
 
 
 def _scale(field: str, name: str) -> Callable[[int], float]:
@@ -107,7 +141,10 @@ def _scale(field: str, name: str) -> Callable[[int], float]:
 
 
 def tokens(
-  scale: str = 'none', token_types: Whole = 0, norm: bool = False
+  scale: str = 'none',
+  token_types: Whole = 0,
+  norm: bool = False,
+  d_embed: Whole = 0,
 ) -> Input:
   """A table row for each token.
 
@@ -115,8 +152,12 @@ def tokens(
     scale: none; sqrt: times sqrt(d_model) (Vaswani et al., section 3.4).
     token_types: how many, with a vector of their own each (BERT: 2).
     norm: normalise the sum of token, type and position vectors (BERT).
+    d_embed: width of all these vectors, for which d_model counts above; a
+      dense layer with a bias then leads to d_model, even from the same width
+      (ALBERT, section 3.1). 0: they are d_model wide, without such a layer.
   """
-  return Input(_scale('model.input', scale), token_types, norm)
+  by_width = _scale('model.input', scale)
+  return Input(by_width, token_types, norm, d_embed=d_embed)
 
 
 def adaptive(

@@ -10,23 +10,22 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from gpt_jax.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from gpt_jax.nn.dense import Dense, parameter
-from gpt_jax.nn.embed import OUTPUTS, Embedding
+from gpt_jax.nn.embed import OUTPUTS, Embedding, Input
 from gpt_jax.nn.init import Initializers
+from gpt_jax.nn.inputs import Inputs
 from gpt_jax.spec import UsageError
-
-Embed = Embedding | AdaptiveEmbedding
 
 
 class Head(nn.Module):
   """What `model.output` names; owns what the token embeddings do not have.
 
-  The methods take the token embeddings `embed`, which a tied output reads.
+  The methods take the input, whose token embeddings a tied output reads.
   """
 
   output: str
-  clusters: Clusters | None
+  input: Input
   vocab_size: int
   d_model: int
   norm: Callable[..., nn.Module]
@@ -37,13 +36,15 @@ class Head(nn.Module):
     """Creates the parts that the choice has."""
     choice = spec.build('model.output', self.output, OUTPUTS)
     self._choice, inits = choice, self.inits
+    # That of the table.
+    self._width = (choice.tied and self.input.d_embed) or self.d_model
     if choice.own is not None:
-      if self.clusters is None:
+      if self.input.clusters is None:
         raise UsageError(
           f'model.output={self.output!r}: needs model.input=adaptive(...)'
         )
       self.softmax = AdaptiveSoftmax(
-        self.clusters,
+        self.input.clusters,
         choice.own,
         self.vocab_size,
         self.d_model,
@@ -56,7 +57,7 @@ class Head(nn.Module):
       )
     if choice.transform:
       self.output_dense = Dense(
-        self.d_model, ('embed', 'mlp'), inits.kernel, True, self.dtype
+        self._width, ('embed', 'mlp'), inits.kernel, True, self.dtype
       )
       self.output_norm = self.norm()
     if choice.bias:
@@ -65,41 +66,42 @@ class Head(nn.Module):
         self, 'head_bias', zeros, (self.vocab_size,), ('vocab',)
       )
 
-  def table(self, embed: Embed) -> jax.Array:
+  def table(self, inputs: Inputs) -> jax.Array:
     """See `Transformer.output_table`."""
     if self._choice.own is not None:
       raise UsageError(
         f'model.output={self.output!r}: is known to the causal '
         'objective only; take tied or untied'
       )
-    table = (embed if self._choice.tied else self.head).table()
+    table = (inputs.embed if self._choice.tied else self.head).table()
     if self._choice.bias:
       bias = self.head_bias.astype(self.dtype)[:, None]
       table = jnp.concatenate([table, bias], axis=1)
     return table
 
-  def hidden(self, hidden: jax.Array) -> jax.Array:
+  def hidden(self, hidden: jax.Array, inputs: Inputs) -> jax.Array:
     """See `Transformer.output_hidden`."""
     if self._choice.transform:
       hidden = self._choice.transform(self.output_dense(hidden))
       hidden = self.output_norm(hidden)
-    hidden = hidden * jnp.asarray(
-      self._choice.scale(self.d_model), hidden.dtype
-    )
+    elif self._choice.tied:
+      hidden = inputs.narrow(hidden)
+    hidden = hidden * jnp.asarray(self._choice.scale(self._width), hidden.dtype)
     if self._choice.bias:
       ones = jnp.ones((*hidden.shape[:-1], 1), hidden.dtype)
       hidden = jnp.concatenate([hidden, ones], axis=-1)
     return hidden
 
-  def logits(self, hidden: jax.Array, embed: Embed) -> jax.Array:
+  def logits(self, hidden: jax.Array, inputs: Inputs) -> jax.Array:
     """See `Transformer.logits`."""
     if self._choice.own is not None:
+      embed = inputs.embed
       assert isinstance(embed, AdaptiveEmbedding)
       return self.softmax(hidden, embed.tables(), embed.kernels())
     logits = jnp.einsum(
       '...D,VD->...V',
-      self.hidden(hidden),
-      self.table(embed),
+      self.hidden(hidden, inputs),
+      self.table(inputs),
       preferred_element_type=jnp.float32,
     )
     softcap = self._choice.softcap

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.adaptive import AdaptiveEmbedding
-from gpt_jax.nn.embed import Embedding, Input
+from gpt_jax.nn.embed import Embedding, Input, Projection
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.positions import Position
 
@@ -34,6 +34,7 @@ class Inputs(nn.Module):
   def setup(self):
     """Creates the parts that the choices have."""
     choice, inits = self.choice, self.inits
+    self._width = choice.d_embed or self.d_model
     if choice.clusters is None:
       self.embed = self._table(self.vocab_size)
     else:
@@ -49,6 +50,10 @@ class Inputs(nn.Module):
       self.positions = self.position.embed(
         context_length=self.context_length, initializer=inits.position
       )
+    if choice.d_embed:
+      self.embed_projection = Projection(
+        choice.d_embed, self.d_model, inits.kernel, self.dtype
+      )
     self.embed_dropout = nn.Dropout(self.dropout)
 
   def __call__(
@@ -59,7 +64,7 @@ class Inputs(nn.Module):
   ) -> jax.Array:
     """[B, L] -> [B, L, D]; see `Transformer.__call__` for the arguments."""
     x_BLD = self.embed(tokens_BL)
-    x_BLD *= jnp.asarray(self.choice.scale(self.d_model), x_BLD.dtype)
+    x_BLD *= jnp.asarray(self.choice.scale(self._width), x_BLD.dtype)
     if self.choice.num_token_types:
       if token_types_BL is None:
         token_types_BL = jnp.zeros_like(tokens_BL)
@@ -70,8 +75,15 @@ class Inputs(nn.Module):
       x_BLD = self.positions(x_BLD, positions_BL)
     if self.choice.norm:
       x_BLD = self.embed_norm(x_BLD)
-    return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
+    x_BLD = self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
+    return self.embed_projection(x_BLD) if self.choice.d_embed else x_BLD
+
+  def narrow(self, hidden: jax.Array) -> jax.Array:
+    """[..., D] to the width of the tokens' vectors."""
+    return (
+      self.embed_projection.narrow(hidden) if self.choice.d_embed else hidden
+    )
 
   def _table(self, num_rows: int, name: str | None = None) -> Embedding:
     initializer = self.inits.embedding
-    return Embedding(num_rows, self.d_model, initializer, self.dtype, name=name)
+    return Embedding(num_rows, self._width, initializer, self.dtype, name=name)

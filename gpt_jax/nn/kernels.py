@@ -65,7 +65,7 @@ def _per_device(
 
 def _segments(visibility: Visibility) -> jax.Array | None:
   """Documents and padding as one: tokens see those of their own number."""
-  mask_BL, segments_BL = visibility
+  mask_BL, segments_BL = visibility.key_mask_BM, visibility.segments_BL
   if mask_BL is None:
     return segments_BL
   padding_BL = 1 - mask_BL.astype(jnp.int32)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which entries of the parameters belong to the lowest layers of a decoder.
 
-Layers are scanned: those of one place in the period share an array, with an
-axis of periods in front.
+Layers are scanned: those of one place in the period are in one array, with an
+axis of periods in front, or of the sets that layers share.
 """
 
 from typing import Any
@@ -12,28 +12,46 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.nn.pattern import period, sharing
+
 # What stands below the first layer.
-_BELOW = ('embed', 'segments', 'embed_norm', 'positions', 'decoder_bias')
+_BELOW = (
+  *('embed', 'segments', 'embed_norm', 'embed_projection', 'positions'),
+  'decoder_bias',
+)
 
 
-def lowest(params: Any, num_layers: int, period: int) -> Any:
+def divides(model: Any, num_layers: int) -> bool:
+  """Whether no layer above the lowest shares parameters with one of them."""
+  shared = sharing(model.share)
+  if not shared.parts:
+    return True
+  of_group = model.num_layers // shared.groups
+  one_run = of_group == len(period(model.attention, model.ffn, model.share))
+  return one_run or num_layers % of_group == 0
+
+
+def lowest(params: Any, num_layers: int, model: Any) -> Any:
   """For each parameter where it belongs to the embeddings or lowest layers.
 
   Args:
     params: real or abstract, of a decoder.
-    num_layers: layers from the lowest on; 0: the embeddings alone.
-    period: blocks of a period of the layer pattern.
+    num_layers: layers from the lowest on, which it `divides`; 0: the
+      embeddings alone.
+    model: the decoder.
 
   Returns:
     A tree of bool arrays that broadcast with the parameters.
   """
+  size = len(period(model.attention, model.ffn, model.share))
 
   def mask(path: Any, leaf: Any) -> np.ndarray:
     names = [key.key for key in path]
     if names[0] == 'decoder':
-      block = int(names[2].removeprefix('block_'))
-      layers = np.arange(leaf.shape[0]) * period + block
-      inside = layers < num_layers
+      block, sets = int(names[2].removeprefix('block_')), leaf.shape[0]
+      # The first run of each.
+      runs = np.arange(sets) * (model.num_layers // size // sets)
+      inside = runs * size + block < num_layers
       return inside.reshape(-1, *[1] * (leaf.ndim - 1))
     return np.full((1,) * leaf.ndim, names[0] in _BELOW)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gpt_jax import spec
 from gpt_jax.nn.ffn import FFNS, Choice
 from gpt_jax.nn.masks import PATTERNS, Pattern
+from gpt_jax.nn.sharing import SHARES, Sharing
 
 
 class Layer(NamedTuple):
@@ -17,16 +18,27 @@ class Layer(NamedTuple):
   ffn: Choice
 
 
-def period(attention: str, ffn: str) -> list[Layer]:
+def period(attention: str, ffn: str, share: str = 'none') -> list[Layer]:
   """The shortest sequence of layers that repeats over the depth.
 
   Each of the two comma lists repeats by itself: with 'full, local(window=5)'
-  and 'gelu, gelu, switch(num_experts=8)' it is six layers.
+  and 'gelu, gelu, switch(num_experts=8)' it is six layers; and so do the inner
+  layers of a group that `share` names.
   """
   patterns = spec.build_all('model.attention', attention, PATTERNS)
   ffns = spec.build_all('model.ffn', ffn, FFNS)
-  length = math.lcm(len(patterns), len(ffns))
+  length = math.lcm(len(patterns), len(ffns), sharing(share).inner)
   return [
     Layer(patterns[i % len(patterns)], ffns[i % len(ffns)])
     for i in range(length)
   ]
+
+
+def sharing(share: str) -> Sharing:
+  """What `model.share` names."""
+  return spec.build('model.share', share, SHARES)
+
+
+def is_causal(attention: str, ffn: str) -> bool:
+  """Whether no token sees a later one in any layer."""
+  return all(layer.attention.causal for layer in period(attention, ffn))

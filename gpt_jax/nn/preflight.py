@@ -19,7 +19,9 @@ from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS
 
 
-def check_attention(model: Any, num_rows: int, *, packed: bool = False) -> None:
+def check_attention(
+  model: Any, shape_BL: tuple[int, int], *, packed: bool = False
+) -> None:
   """Checks what each pattern of `model.attention` will ask of the backend.
 
   The mesh in context counts, as it does for the backends. A backend may still
@@ -27,7 +29,7 @@ def check_attention(model: Any, num_rows: int, *, packed: bool = False) -> None:
 
   Args:
     model: `config.model`.
-    num_rows: of a batch as the model is given it.
+    shape_BL: rows of a batch as the model is given it, and their length.
     packed: whether rows hold documents that do not see each other.
 
   Raises:
@@ -40,11 +42,10 @@ def check_attention(model: Any, num_rows: int, *, packed: bool = False) -> None:
   rates = spec.build('model.dropout', model.dropout, DROPOUTS)
 
   def heads(number: int) -> Any:
-    shape = (num_rows, model.context_length, number, model.head_size)
+    shape = (*shape_BL, number, model.head_size)
     return jax.ShapeDtypeStruct(shape, jnp.dtype(model.dtype))
 
-  row = (num_rows, model.context_length)
-  segments: Any = jax.ShapeDtypeStruct(row, jnp.int32)
+  segments: Any = jax.ShapeDtypeStruct(shape_BL, jnp.int32)
   query, key = heads(model.num_heads), heads(model.num_kv_heads)
   biased = position.bias is not None or position.relative
   for pattern in spec.build_all('model.attention', model.attention, PATTERNS):

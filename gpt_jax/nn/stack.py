@@ -29,6 +29,8 @@ LOOPS = ('scan', 'unroll')
 # Besides those, for decoding: each period has parameters and caches of its own,
 # which a step reads and writes in place instead of slices of a stack.
 SEPARATE = 'separate'
+# The collections in which blocks leave something, one for each layer.
+SOWN = ('intermediates', 'router')
 
 Caches = tuple[Cache | None, ...]
 
@@ -82,15 +84,9 @@ class Stack(nn.Module):
     Raises:
       UsageError: the layers are no whole number of periods.
     """
-    num_periods, rest = divmod(self.num_layers, len(self.blocks))
-    if rest or not num_periods:
-      raise UsageError(
-        f'{self.name}: {self.num_layers} layers do not divide by the '
-        f'{len(self.blocks)} after which their attention and ffn repeat; give '
-        'shorter lists in model.attention, model.ffn or model.encoder_ffn'
-      )
+    number = num_periods(self)
     if self.loop == SEPARATE:
-      return self._separate(num_periods, x_BLD, context, caches)
+      return self._separate(number, x_BLD, context, caches)
     if caches is None:
       caches = (None,) * len(self.blocks)
     period = Period
@@ -100,19 +96,20 @@ class Stack(nn.Module):
       # unrolled layers need the barrier that prevents it.
       unrolled = self.loop == 'unroll'
       period = nn.remat(Period, policy=policy, prevent_cse=unrolled)
+    axes: Any = dict.fromkeys(('params', *SOWN), 0)
     over_layers: Any = (nn.broadcast, 0, 0)
     scanned = nn.scan(
       period,
-      length=num_periods,
-      variable_axes={'params': 0, 'intermediates': 0, 'router': 0},
+      length=number,
+      variable_axes=axes,
       split_rngs={'params': True, 'dropout': True},
       in_axes=over_layers,
       out_axes=0,
-      unroll=num_periods if self.loop == 'unroll' else 1,
+      unroll=number if self.loop == 'unroll' else 1,
       metadata_params={nn.PARTITION_NAME: 'layers'},
     )
     return scanned(self.blocks, name='periods')(
-      x_BLD, context, caches, jnp.arange(num_periods)
+      x_BLD, context, caches, jnp.arange(number)
     )
 
   def _separate(
@@ -132,22 +129,51 @@ class Stack(nn.Module):
     return x_BLD, tuple(out)
 
 
+def num_periods(stack: Any) -> int:
+  """How often a stack runs its blocks.
+
+  Raises:
+    UsageError: the layers are no whole number of periods.
+  """
+  number, rest = divmod(stack.num_layers, len(stack.blocks))
+  if rest or not number:
+    raise UsageError(
+      f'{stack.name}: {stack.num_layers} layers do not divide by the '
+      f'{len(stack.blocks)} after which their attention and ffn repeat; give '
+      'shorter lists in model.attention, model.ffn or model.encoder_ffn'
+    )
+  return number
+
+
 def separate(
   params: Any, part: Callable[[Any, int], Any] = operator.getitem
 ) -> Any:
   """Parameters of a model with a stack, for the same with `loop=SEPARATE`.
 
-  `part` is what becomes of a stacked leaf in each of its periods.
+  `part` is what becomes of a stacked leaf in each of its periods. What layers
+  share is in the first periods only, one set in each.
   """
   out = dict(params)
   for name in ('decoder', 'encoder'):
     if name in out:
       stacked = out[name]['periods']
-      num_periods = jax.tree.leaves(stacked)[0].shape[0]
+      most = max(x.shape[0] for x in jax.tree.leaves(stacked))
       out[name] = {
-        f'period_{i}': jax.tree.map(lambda x, i=i: part(x, i), stacked)
-        for i in range(num_periods)
+        f'period_{i}': _with_entry(stacked, i, part) for i in range(most)
       }
+  return out
+
+
+def _with_entry(tree: Any, i: int, part: Callable[[Any, int], Any]) -> Any:
+  """`part` of the arrays that have an entry i; the others are left out."""
+  out = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      value = _with_entry(value, i, part)
+      if value:
+        out[name] = value
+    elif i < value.shape[0]:
+      out[name] = part(value, i)
   return out
 
 

@@ -17,17 +17,13 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax import spec
-from gpt_jax.nn import layout
-from gpt_jax.nn.attention import Attention
-from gpt_jax.nn.choices import CHOICES
+from gpt_jax.nn import layout, stacks
+from gpt_jax.nn.choices import build
 from gpt_jax.nn.context import Context, KVCache
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.head import Head
 from gpt_jax.nn.inputs import Inputs
-from gpt_jax.nn.pattern import period
-from gpt_jax.nn.stack import Caches, Stack
-from gpt_jax.spec import UsageError
+from gpt_jax.nn.stack import Caches
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -74,17 +70,18 @@ class Transformer(nn.Module):
   dtype: str
   remat: str
   loop: str
+  share: str
 
   def setup(self):
     """Resolves the call-strings and creates the parts."""
     self._dtype = DTYPES[self.dtype]
-    self._inits = self._choice('init_weights')(self.num_layers)
-    self._rates = self._choice('dropout')
-    self._block = self._choice('block')
-    self._norm = self._choice('norm')
-    self._position = self._choice('position')
+    self._inits = build(self, 'init_weights')(self.num_layers)
+    self._rates = build(self, 'dropout')
+    self._block = build(self, 'block')
+    self._norm = build(self, 'norm')
+    self._position = build(self, 'position')
     self._inputs = Inputs(
-      self._choice('input'),
+      build(self, 'input'),
       self._position,
       self.vocab_size,
       self.context_length,
@@ -97,7 +94,7 @@ class Transformer(nn.Module):
     self._setup_stacks()
     self._head = Head(
       self.output,
-      self._inputs.choice.clusters,
+      self._inputs.choice,
       self.vocab_size,
       self.d_model,
       self._norm,
@@ -110,25 +107,26 @@ class Transformer(nn.Module):
 
   def _setup_stacks(self):
     """Creates the decoder and, in an encoder-decoder, the encoder."""
-    self.decoder = self._stack(
+    make = functools.partial(stacks.make, self, self._dtype)
+    self.decoder = make(
       self.attention,
       self.ffn,
       self.num_layers,
       cross=self.num_encoder_layers > 0,
     )
     if self._position.bias:
-      self.decoder_bias = self._bias(self.attention)
+      self.decoder_bias = stacks.bias(self, self.attention)
     if self._block.final_norm:
       self.final_norm = self._norm()
     if self.num_encoder_layers:
-      self.encoder = self._stack(
+      self.encoder = make(
         'bidirectional',
         self.encoder_ffn or self.ffn,
         self.num_encoder_layers,
         cross=False,
       )
       if self._position.bias:
-        self.encoder_bias = self._bias('bidirectional')
+        self.encoder_bias = stacks.bias(self, 'bidirectional')
       if self._block.final_norm:
         self.encoder_norm = self._norm()
 
@@ -144,6 +142,8 @@ class Transformer(nn.Module):
     encoder_tokens_BM: jax.Array | None = None,
     encoder_mask_BM: jax.Array | None = None,
     memory_BMD: jax.Array | None = None,
+    prefix_B: jax.Array | None = None,
+    visible_BLM: jax.Array | None = None,
   ) -> Output:
     """Runs the stack, or both stacks.
 
@@ -165,6 +165,10 @@ class Transformer(nn.Module):
       encoder_tokens_BM: ids for the encoder.
       encoder_mask_BM: bool, False for padding.
       memory_BMD: from `encode`, instead of `encoder_tokens_BM`.
+      prefix_B: int, how many tokens at the start of each row see each other
+        both ways; not with caches.
+      visible_BLM: bool, which tokens of its row each token sees, where
+        `attention` shows them; not with caches.
     """
     if memory_BMD is None and encoder_tokens_BM is not None:
       memory_BMD = self.encode(encoder_tokens_BM, encoder_mask_BM)
@@ -173,18 +177,18 @@ class Transformer(nn.Module):
     x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
     context = Context(
       positions_BL,
-      Visibility(mask_BL, segments_BL),
+      Visibility(mask_BL, segments_BL, prefix_B, visible_BLM),
       self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
       memory_BMD,
       encoder_mask_BM,
     )
-    x_BLD, caches = self.decoder(x_BLD, context, caches)
+    x_BLD, new_caches = self.decoder(x_BLD, context, caches)
     if self._block.final_norm:
       x_BLD = self.final_norm(x_BLD)
     x_BLD = layout.gather(x_BLD)
     if self.is_initializing():
       self.logits(x_BLD)
-    return Output(x_BLD, caches, memory_BMD)
+    return Output(x_BLD, new_caches, memory_BMD)
 
   def encode(
     self, tokens_BM: jax.Array, mask_BM: jax.Array | None = None
@@ -201,84 +205,25 @@ class Transformer(nn.Module):
   @property
   def output_softcap(self) -> float:
     """What bounds the logits: see `embed.OutputHead`."""
-    return self._choice('output').softcap
+    return build(self, 'output').softcap
 
   def output_table(self) -> jax.Array:
     """The matrix [V, D] that scores the vocabulary: logits = x table^T.
 
-    With a bias it is [V, D + 1], for hidden states followed by a one: see
-    `output_hidden`. The products are bounded by `output_softcap` then. An
-    adaptive softmax is no such product: see `logits`.
+    With a bias it is [V, D + 1], for hidden states followed by a one; one that
+    is tied is as wide as the embeddings: see `output_hidden`. The products are
+    bounded by `output_softcap` then. An adaptive softmax is no such product:
+    see `logits`.
     """
-    return self._head.table(self._inputs.embed)
+    return self._head.table(self._inputs)
 
   def output_hidden(self, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] as `output_table` expects them."""
-    return self._head.hidden(hidden)
+    return self._head.hidden(hidden, self._inputs)
 
   def logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
-    return self._head.logits(hidden, self._inputs.embed)
-
-  def _choice(self, field: str) -> Any:
-    """What the call-string of a field names."""
-    return spec.build(f'model.{field}', getattr(self, field), CHOICES[field])
-
-  def _stack(
-    self, attention: str, ffn: str, num_layers: int, *, cross: bool
-  ) -> Stack:
-    """A stack whose layers follow both lists and the fields of the model."""
-    biases = self._choice('bias')
-    of_ffn = {
-      'd_ff': self.d_ff,
-      'bias': biases.ffn,
-      'inits': self._inits,
-      'dtype': self._dtype,
-    }
-    make_attention = functools.partial(
-      Attention,
-      position=self._position,
-      num_heads=self.num_heads,
-      num_kv_heads=self.num_kv_heads,
-      head_size=self.head_size,
-      scale=self._choice('attention_scale'),
-      backend=self._choice('attention_backend'),
-      bias_in=biases.qkv,
-      bias_out=biases.out,
-      dropout=self._rates.attention,
-      inits=self._inits,
-      dtype=self._dtype,
-      norm=self._norm,
-      qk_norm=self._block.qk_norm,
-    )
-    blocks = tuple(
-      functools.partial(
-        self._block.make,
-        norm=self._norm,
-        attention=functools.partial(make_attention, layer.attention),
-        ffn=functools.partial(layer.ffn.make, **of_ffn),
-        dropout=self._rates.residual,
-        cross=cross,
-      )
-      for layer in period(attention, ffn)
-    )
-    return Stack(blocks, num_layers, self.remat, self.loop)
-
-  def _bias(self, attention: str) -> nn.Module:
-    """The module that gives all layers of a stack their bias on the scores."""
-    patterns = [layer.attention for layer in period(attention, self.ffn)]
-    if any(p.causal != patterns[0].causal for p in patterns):
-      raise UsageError(
-        f'model.attention={attention!r}: mixes causal and bidirectional layers,'
-        f' which cannot share the bias of model.position={self.position!r}; '
-        'take one kind, or another position'
-      )
-    return self._position.bias(
-      num_heads=self.num_heads,
-      head_size=self.head_size,
-      pattern=patterns[0],
-      initializer=self._inits.position,
-    )
+    return self._head.logits(hidden, self._inputs)
 
   def _bias_of(
     self,

@@ -8,8 +8,19 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gpt_jax.data.rows import Keys, Rows
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn.transformer import Transformer
+
 Params = Any
 Batch = dict[str, jax.Array]
+
+
+class Mean(NamedTuple):
+  """A mean as its two sums, so that parts of a batch add up exactly."""
+
+  sum: jax.Array
+  weight: jax.Array
 
 
 class Loss(NamedTuple):
@@ -20,25 +31,77 @@ class Loss(NamedTuple):
   # The part of `sum` that is no measure of the model, such as z-loss: reports
   # subtract it. Not differentiated by itself.
   penalty: jax.Array | float = 0.0
-  # Means over the tokens that count, each times `weight`; None: none.
-  metrics: dict[str, jax.Array] | None = None
+  metrics: dict[str, Mean] | None = None  # None: none
 
 
 class Objective(NamedTuple):
   """Pure functions.
 
   Attributes:
-    make_batch: rows of the global order, int [B, L + 1], to the arrays of a
-      batch; NumPy, on the host.
+    make_batch: rows and what their random choices follow from, to the arrays
+      of a batch; NumPy, on the host. None: batches like `example` come from
+      elsewhere.
     init: a random key to parameters with logical axes (boxed).
     loss: parameters, batch and a random key to a `Loss`. Without a key it
       evaluates: no dropout, no penalty.
-    example: a batch of one row, where `make_batch` does not make batches.
+    every_token: whether the loss is that of each token of a text, as the bits
+      per byte and the perplexity of a text take it.
+    balance: on the device, the whole batch before it is taken in parts: gives
+      weights that depend on all of it. None: nothing to do.
+    example: a batch of one row, where there is no `make_batch`.
     outputs: parameters and batch to what a task is measured by, [B, K].
   """
 
-  make_batch: Callable[[np.ndarray], dict[str, np.ndarray]]
+  make_batch: Callable[[Rows, Keys], dict[str, np.ndarray]] | None
   init: Callable[[jax.Array], Params]
   loss: Callable[[Params, Batch, jax.Array | None], Loss]
+  every_token: bool = False
+  balance: Callable[[Batch], Batch] | None = None
   example: dict[str, np.ndarray] | None = None
   outputs: Callable[[Params, Batch], jax.Array] | None = None
+
+
+class Needs(NamedTuple):
+  """What an objective needs of model, rows and tokenizer.
+
+  Attributes:
+    attention: of all layers: 'causal', 'bidirectional' or 'any'.
+    encoder: whether the model is an encoder-decoder.
+    rows: which `data.rows` it takes, by name; (): its batches come from
+      elsewhere.
+    pair: how texts A and B of a row are made: 'next' (another document's text
+      as B in half of the rows), 'order' (swapped in half of them); '': there
+      are none.
+    tokens: names of special tokens that the tokenizer must have.
+    scored: of a row of so many tokens, how many the output scores; None: all.
+  """
+
+  attention: str = 'causal'
+  encoder: bool = False
+  rows: tuple[str, ...] = ('stream', 'documents')
+  pair: str = ''
+  tokens: tuple[str, ...] = ()
+  scored: Callable[[int], int] | None = None
+
+
+class Declared(NamedTuple):
+  """An objective that no model was given to yet.
+
+  Attributes:
+    needs: see `Needs`.
+    build: what a call does.
+  """
+
+  needs: Needs
+  build: Callable[[Transformer, Tokenizer | None], Objective]
+
+  def __call__(
+    self, model: Transformer, tokenizer: Tokenizer | None = None
+  ) -> Objective:
+    """The objective of a model.
+
+    Args:
+      model: to train.
+      tokenizer: of the text; some make no batch of text without it.
+    """
+    return self.build(model, tokenizer)

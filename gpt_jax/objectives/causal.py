@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causal language modelling: L1(U) = sum_i log P(u_i | u_<i) (GPT-1, eq. 1)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,25 +9,40 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.data.rows import Keys, Rows
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn import moe
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.base import Batch, Loss, Objective, Params
+from gpt_jax.objectives.base import (
+  Batch,
+  Declared,
+  Loss,
+  Mean,
+  Needs,
+  Objective,
+  Params,
+)
 from gpt_jax.objectives.cross_entropy import Sums, penalised_cross_entropy
 from gpt_jax.ranges import NotNegative
 from gpt_jax.spec import UsageError
 
 
-def make_batch(rows: np.ndarray) -> dict[str, np.ndarray]:
-  """Each token predicts the next: [B, L + 1] to inputs and targets [B, L]."""
-  return {
-    'inputs': rows[:, :-1],
-    'targets': rows[:, 1:],
-    'weights': np.ones(rows[:, 1:].shape, np.float32),
+def make_batch(rows: Rows, keys: Keys | None = None) -> dict[str, np.ndarray]:
+  """Each token predicts the next; nothing is random."""
+  del keys
+  assert rows.before is not None, 'see Needs.rows'
+  batch = {
+    'inputs': np.column_stack([rows.before, rows.tokens[:, :-1]]),
+    'targets': rows.tokens,
+    'weights': rows.real.astype(np.float32),
   }
+  if rows.segments is not None and rows.positions is not None:
+    batch |= {'segments': rows.segments, 'positions': rows.positions}
+  return batch
 
 
-def causal(z_loss: NotNegative = 0.0) -> Callable[[Transformer], Objective]:
+def causal(z_loss: NotNegative = 0.0) -> Declared:
   """Next-token prediction with the mean taken over all tokens that count.
 
   Args:
@@ -36,7 +50,8 @@ def causal(z_loss: NotNegative = 0.0) -> Callable[[Transformer], Objective]:
       1e-4). Neither the reported nor the evaluated loss has it.
   """
 
-  def build(model: Transformer) -> Objective:
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    del tokenizer
     adaptive = spec.build('model.output', model.output, OUTPUTS).own is not None
     if adaptive and z_loss:
       raise UsageError(
@@ -68,9 +83,9 @@ def causal(z_loss: NotNegative = 0.0) -> Callable[[Transformer], Objective]:
       plain = Loss(total, jnp.sum(batch['weights']), penalty)
       return add_routers(plain, routers, training=key is not None)
 
-    return Objective(make_batch, init, loss)
+    return Objective(make_batch, init, loss, every_token=True)
 
-  return build
+  return Declared(Needs(), build)
 
 
 def _plain(
@@ -118,7 +133,7 @@ def add_routers(
       added = weight * jnp.sum(stats.penalty)
       total, penalty = total + added, penalty + added
   more = {
-    f'router/{stack}/{name}': weight * value
+    f'router/{stack}/{name}': Mean(weight * value, weight)
     for stack, stats in routers.items()
     for name, value in stats._asdict().items()
   }

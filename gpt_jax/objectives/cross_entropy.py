@@ -72,6 +72,29 @@ def penalised_cross_entropy(
   return jax.lax.scan(add, Sums(jnp.float32(0), jnp.float32(0)), chunks)[0]
 
 
+def num_right(
+  hidden_BLD: jax.Array,
+  table_VD: jax.Array,
+  targets_BL: jax.Array,
+  weights_BL: jax.Array,
+) -> jax.Array:
+  """How many targets have the largest logit, each times its weight.
+
+  The arguments are those of `penalised_cross_entropy`; it has no gradient.
+  """
+  V = len(table_VD)
+  table_VD = _whole(table_VD)
+
+  def add(count, chunk):
+    hidden_PND, targets_PN, weights_PN = chunk
+    logits_PNV = _logits(hidden_PND, table_VD, V, 0.0)
+    right_PN = jnp.argmax(logits_PNV, axis=-1) == targets_PN
+    return count + jnp.sum(right_PN * weights_PN), None
+
+  chunks = _split(V, hidden_BLD, targets_BL, weights_BL)
+  return jax.lax.scan(add, jnp.float32(0), chunks)[0]
+
+
 def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap):
   """The sums, and the gradients of their total as residuals."""
   V, D = table_VD.shape

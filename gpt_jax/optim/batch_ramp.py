@@ -1,131 +1,93 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How many rows each step takes: a number, or one that grows in stages.
+"""The texts of `batch.size` and `batch.length`: a number, or stages.
 
 `'ramp(0:512, 50k_steps:1024, 115k_steps:2048)'` is PaLM's (section 5): 512 rows
-from step 0 on, 1024 from step 50,000 on, and so forth. A boundary may also be
-a number of tokens; the stage then begins at the first step that finds so many,
-or more, consumed. All is arithmetic of whole numbers, so that any step's rows
-are known without those before it.
+from step 0 on, 1024 from step 50,000 on, and so forth. `'stages(128, 90%:512)'`
+is BERT's (appendix A.2): rows of 128 tokens, and of 512 in the last tenth of
+the steps. A boundary may also be a number of tokens; the stage then begins at
+the first step that finds so many, or more, consumed. `consumption` has what
+follows from the stages.
 """
 
-import bisect
-import dataclasses
+import fractions
+import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpt_jax import ranges, spec
 from gpt_jax.optim import amount
 from gpt_jax.optim.amount import Amount
+from gpt_jax.optim.consumption import Ramp, Stage
 from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError
 
-
-class Stage(NamedTuple):
-  """Steps that take equally many rows."""
-
-  start: int  # the first of them
-  rows: int  # in a batch
-  offset: int  # rows consumed before
+_START = Amount(0, 'steps')
+_PERCENT = re.compile(r'(\d{1,2}(?:\.\d{1,30})?)%')
 
 
-@dataclasses.dataclass(frozen=True)
-class Ramp:
-  """The rows of every step: closed forms of the step, counted from 0."""
+class Plateau(NamedTuple):
+  """A value, and where it begins."""
 
-  stages: tuple[Stage, ...]  # the last one has no end
-  row_tokens: int  # targets in a row
-
-  def stage(self, step: int) -> Stage:
-    """The stage that `step` belongs to."""
-    return self.stages[
-      bisect.bisect_right(self.stages, step, key=lambda s: s.start) - 1
-    ]
-
-  def rows(self, step: int) -> int:
-    """Rows in the batch of `step`."""
-    return self.stage(step).rows
-
-  def offset(self, step: int) -> int:
-    """Rows of all steps before `step`."""
-    stage = self.stage(step)
-    return stage.offset + (step - stage.start) * stage.rows
-
-  def batch(self, step: int) -> tuple[int, int]:
-    """(offset, count): the rows of the run that `step` takes."""
-    return self.offset(step), self.rows(step)
-
-  def tokens(self, step: int) -> int:
-    """Tokens of all steps before `step`."""
-    return self.offset(step) * self.row_tokens
-
-  def step_at_tokens(self, tokens: int) -> int:
-    """The first step before which `tokens`, or more, were consumed."""
-    rows = -(-tokens // self.row_tokens)
-    before = bisect.bisect_left(self.stages, rows, key=lambda s: s.offset)
-    stage = self.stages[max(before - 1, 0)]
-    return stage.start - (stage.offset - rows) // stage.rows
-
-  def step_at(self, when: Amount) -> int:
-    """The first step at or after `when`."""
-    if when.unit == 'steps':
-      return when.count
-    return self.step_at_tokens(when.count)
-
-  def tokens_at(self, when: Amount) -> int:
-    """`when` in tokens."""
-    return when.count if when.unit == 'tokens' else self.tokens(when.count)
-
-  def between(self, start: int, stop: int) -> list[Stage]:
-    """The stages of the steps [start, stop)."""
-    first = self.stage(start).start
-    return [s for s in self.stages if first <= s.start < stop]
+  begin: Amount
+  value: int
 
 
-# From the tokens of a row to the stages.
-Plan = Callable[[int], Ramp]
+# From `schedule.num_steps`, of which a boundary may be a part.
+Plan = Callable[[Any], list[Plateau]]
 
 
-def build(rows: Any, *, row_tokens: int) -> Ramp:
-  """Makes the ramp that `batch.size` describes.
+def build(
+  rows: Any, lengths: Any = None, *, row_tokens: int, num_steps: Any = None
+) -> Ramp:
+  """Makes the ramp that `batch.size` and `batch.length` describe.
 
   Args:
     rows: a number, or a call-string of `RAMPS`.
-    row_tokens: targets in a row.
+    lengths: a call-string of `LENGTHS`; empty: all rows have `row_tokens`.
+    row_tokens: targets in a row, at most.
+    num_steps: of the run, as the config has it.
 
   Raises:
-    UsageError: it is neither, or the stages make no sense.
+    UsageError: they are neither, or the stages make no sense.
   """
   if type(rows) is int:
     if problem := ranges.declared(Count).problem(rows):
       raise UsageError(f'batch.size={spec.shown(rows)}: {problem}')
-    return constant(rows, row_tokens=row_tokens)
-  if not isinstance(rows, str):
+    sizes = [Plateau(_START, rows)]
+  elif not isinstance(rows, str):
     raise UsageError(
       f'batch.size={rows!r}: give a number of rows, or stages as in '
       "'ramp(0:512, 50k_steps:1024)'"
     )
-  return spec.build('batch.size', rows, RAMPS)(row_tokens)
+  else:
+    sizes = spec.build('batch.size', rows, RAMPS)(num_steps)
+  if lengths is None:
+    return _joined(sizes, [Plateau(_START, row_tokens)])
+  given = spec.build('batch.length', lengths, LENGTHS)(num_steps)
+  longest = max(plateau.value for plateau in given)
+  if longest > row_tokens:
+    raise UsageError(
+      f'batch.length={spec.shown(lengths)}: rows of {longest} tokens do not '
+      f'fit model.context_length={row_tokens}; lower them, or raise it'
+    )
+  return _joined(sizes, given)
 
 
 def constant(rows: int, *, row_tokens: int) -> Ramp:
   """The same number of rows at every step."""
-  return Ramp((Stage(0, rows, 0),), row_tokens)
+  return Ramp((Stage(0, rows, row_tokens, 0, 0),))
 
 
-def ramp(*stages: Pair) -> Plan:
+def ramp(*stages: Pair | int) -> Plan:
   """Rows by where they begin: `0:256, 390B_tokens:512`."""
-  plateaus = []
-  for stage in stages:
-    begin = 0 if stage.key == '0' else stage.key
-    if problem := ranges.declared(Count).problem(stage.value):
-      raise UsageError(
-        f'batch.size: {stage.key}:{spec.shown(stage.value)}: {problem}'
-      )
-    plateaus.append((amount.parse('batch.size: boundary', begin), stage.value))
-  if not plateaus or plateaus[0][0].count:
-    raise UsageError("batch.size: the first stage begins at 0: 'ramp(0:512)'")
-  return lambda row_tokens: _ramp(plateaus, row_tokens)
+  return _plan('batch.size', stages, 'ramp(0:512, 50k_steps:1024)')
+
+
+def stages(*stages: Pair | int) -> Plan:
+  """Targets in a row by where they begin: `128, 90%:512`."""
+  return _plan('batch.length', stages, 'stages(128, 90%:512)')
 
 
 def linear_ramp(start: Count, stop: Count, over: str, stages: Count) -> Plan:
@@ -148,36 +110,113 @@ def linear_ramp(start: Count, stop: Count, over: str, stages: Count) -> Plan:
       f'stages={stages}: needs rows that grow by {start} or more in each of '
       'at least 2 stages'
     )
-  length = amount.parse('batch.size: over', over)
   rows = [start]
   for i in range(1, stages - 1):
     multiple = round((stop / start) ** (i / (stages - 1)))
     rows.append(max(multiple * start, rows[-1] + start))
-  plateaus = [
-    (length._replace(count=length.count * (r - start) // (stop - start)), r)
-    for r in [*rows, stop]
-  ]
-  return lambda row_tokens: _ramp(plateaus, row_tokens)
+
+  def plan(num_steps: Any) -> list[Plateau]:
+    count, unit = _boundary('batch.size: over', over, num_steps)
+    return [
+      Plateau(Amount(count * (r - start) // (stop - start), unit), r)
+      for r in [*rows, stop]
+    ]
+
+  return plan
 
 
-def _ramp(plateaus: list[tuple[Amount, int]], row_tokens: int) -> Ramp:
+def _plan(field: str, given: tuple[Pair | int, ...], example: str) -> Plan:
+  """Checks the values of some stages; the first may be without its 0."""
+  pairs: list[Pair] = []
+  for stage in given:
+    if not isinstance(stage, Pair):
+      if pairs:
+        raise UsageError(
+          f'{field}: stages={spec.shown(stage)} is not key:value, which says '
+          f'where it begins, as in {example!r}'
+        )
+      stage = Pair('0', stage)
+    pairs.append(stage)
+    if problem := ranges.declared(Count).problem(stage.value):
+      raise UsageError(
+        f'{field}: {stage.key}:{spec.shown(stage.value)}: {problem}'
+      )
+
+  def plan(num_steps: Any) -> list[Plateau]:
+    found = [
+      Plateau(
+        _boundary(f'{field}: boundary', stage.key, num_steps), stage.value
+      )
+      for stage in pairs
+    ]
+    if not found or found[0].begin.count:
+      raise UsageError(f'{field}: the first stage begins at 0: {example!r}')
+    return found
+
+  return plan
+
+
+def _boundary(field: str, text: str, num_steps: Any) -> Amount:
+  """Where a stage begins: '0', '50k_steps', '1B_tokens' or '90%'.
+
+  Raises:
+    UsageError: it is neither, or a part of an unknown number of steps.
+  """
+  if not text.endswith('%'):
+    return _START if text == '0' else amount.parse(field, text)
+  found = _PERCENT.fullmatch(text)
+  if not found:
+    raise UsageError(
+      f"{field}={spec.shown(text)}: give a part of the steps below '100%', "
+      "as in '90%'"
+    )
+  whole = amount.parse('schedule.num_steps', num_steps)
+  if whole.unit != 'steps':
+    raise UsageError(
+      f'{field}={text!r}: is a part of schedule.num_steps={num_steps!r}, which '
+      'are tokens; give the boundary in tokens too, or num_steps in steps'
+    )
+  part = fractions.Fraction(found[1]) / 100
+  return Amount(math.ceil(part * whole.count), 'steps')
+
+
+def _joined(sizes: list[Plateau], lengths: list[Plateau]) -> Ramp:
   """Finds each stage's first step, with the stages before it.
 
   Raises:
     UsageError: a stage begins no later than the one before.
   """
-  found = constant(plateaus[0][1], row_tokens=row_tokens)
-  for begin, rows in plateaus[1:]:
-    start = found.step_at(begin)
-    if start <= found.stages[-1].start:
-      raise UsageError(
-        f'batch.size: the stage of {rows} rows begins at {begin.count:,} '
-        f'{begin.unit}, which is step {start}; the one before it begins there '
-        'or later'
-      )
-    stage = Stage(start, rows, found.offset(start))
-    found = Ramp((*found.stages, stage), row_tokens)
+  given = {
+    'batch.size: the stage of {} rows': sizes,
+    'batch.length: the stage of rows of {} tokens': lengths,
+  }
+  rows, length = sizes[0].value, lengths[0].value
+  began = [0, 0]
+  left = [plateaus[1:] for plateaus in given.values()]
+  found = Ramp((Stage(0, rows, length, 0, 0),))
+  while any(left):
+    starts = [
+      found.step_at(plateaus[0].begin) if plateaus else None
+      for plateaus in left
+    ]
+    for name, start, before, plateaus in zip(
+      given, starts, began, left, strict=True
+    ):
+      if start is not None and start <= before:
+        begin, value = plateaus[0]
+        raise UsageError(
+          f'{name.format(value)} begins at {begin.count:,} {begin.unit}, which '
+          f'is step {start}; the one before it begins there or later'
+        )
+    first = min(start for start in starts if start is not None)
+    if starts[0] == first:
+      rows, began[0] = left[0].pop(0).value, first
+    if starts[1] == first:
+      length, began[1] = left[1].pop(0).value, first
+    before = found.offset(first), found.tokens(first)
+    found = Ramp((*found.stages, Stage(first, rows, length, *before)))
   return found
 
 
 RAMPS = {'ramp': ramp, 'linear_ramp': linear_ramp}
+LENGTHS = {'stages': stages}

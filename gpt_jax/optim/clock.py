@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.optim.amount import Amount
-from gpt_jax.optim.batch_ramp import Ramp
+from gpt_jax.optim.consumption import Ramp
 
 # Steps are int32. What lies beyond is never reached.
 LAST_STEP = 2**31 - 2
@@ -84,9 +84,8 @@ class Clock(NamedTuple):
     """Where each stage starts, and what one of its steps counts."""
     if self.unit == 'steps':
       return [(0, 1)]
-    tokens = self.ramp.row_tokens
     return [
-      (stage.start, stage.rows * tokens)
+      (stage.start, stage.rows * stage.length)
       for stage in self.ramp.between(0, LAST_STEP)
     ]
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from gpt_jax.optim import amount
 from gpt_jax.optim.amount import Amount
-from gpt_jax.optim.batch_ramp import Ramp
 from gpt_jax.optim.clock import LAST_STEP, Clock
+from gpt_jax.optim.consumption import Ramp
 from gpt_jax.ranges import Count, Positive, Probability
 from gpt_jax.spec import UsageError
 

@@ -16,6 +16,7 @@ import jax
 from jax.experimental import topologies as jax_topologies
 
 from gpt_jax.config import Config
+from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning.topologies import GIB, Slices
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
@@ -49,7 +50,7 @@ class Program(NamedTuple):
   """The compiled training step of one stage of the batch ramp."""
 
   parts: Parts
-  rows: int  # of its batch
+  shape: Shape  # of its batch
   compiled: Compiled  # `.call.as_text()` is the HLO of one device
   memory: Memory
 
@@ -58,18 +59,19 @@ class TooLarge(Exception):
   """A program that does not fit.
 
   Attributes:
-    rows: of its batch.
+    shape: of its batch.
     needed: bytes on one device; of the state alone if that is too large.
     limit: bytes that the compiler allows.
   """
 
-  def __init__(self, rows: int, needed: float, limit: float):
+  def __init__(self, shape: Shape, needed: float, limit: float):
     """See the attributes."""
     super().__init__(
-      f'the step of {rows} rows needs {needed / GIB:.1f} GiB of the '
-      f'{limit / GIB:.2f} GiB that the compiler allows on a device'
+      f'the step of {shape.rows} rows of {shape.length} tokens needs '
+      f'{needed / GIB:.1f} GiB of the {limit / GIB:.2f} GiB that the compiler '
+      'allows on a device'
     )
-    self.rows, self.needed, self.limit = rows, needed, limit
+    self.shape, self.needed, self.limit = shape, needed, limit
 
 
 def use_cpu() -> None:
@@ -120,19 +122,19 @@ def build(config: Config, slices: Slices) -> Parts:
   return parts_lib.build(config, there)
 
 
-def compile_stage(parts: Parts, slices: Slices, rows: int) -> Program:
-  """Compiles the step of `rows` rows, as `train` does.
+def compile_stage(parts: Parts, slices: Slices, shape: Shape) -> Program:
+  """Compiles the step of a batch of some shape, as `train` does.
 
   Raises:
     TooLarge: it does not fit the chips.
   """
   try:
-    compiled = compiled_lib.compile_train_step(parts, rows)
+    compiled = compiled_lib.compile_train_step(parts, shape)
   except jax.errors.JaxRuntimeError as e:
     needed = _needed(str(e))
     if needed is None:
       raise
-    raise TooLarge(rows, needed, slices.hbm) from e
+    raise TooLarge(shape, needed, slices.hbm) from e
   found = compiled.call.memory_analysis()
   memory = Memory(
     peak=found.peak_memory_in_bytes,
@@ -142,21 +144,21 @@ def compile_stage(parts: Parts, slices: Slices, rows: int) -> Program:
     limit=slices.hbm,
   )
   if memory.peak > memory.limit:
-    raise TooLarge(rows, memory.peak, memory.limit)
-  return Program(parts, rows, compiled, memory)
+    raise TooLarge(shape, memory.peak, memory.limit)
+  return Program(parts, shape, compiled, memory)
 
 
 def compile_stages(
   config: Config,
   slices: Slices,
-  note: Callable[[int, int, int], None] = lambda number, of, rows: None,
+  note: Callable[[int, int, Shape], None] = lambda number, of, shape: None,
 ) -> list[Program]:
   """Compiles every stage of a resolved config for the slices.
 
   Args:
     config: resolved, with its vocabulary.
     slices: what to compile for.
-    note: called before each stage with its number, the total and its rows.
+    note: called before each stage with its number, the total and its shape.
 
   Raises:
     TooLarge: a stage does not fit the chips.
@@ -164,11 +166,11 @@ def compile_stages(
       is not installed.
   """
   parts = build(config, slices)
-  rows = parts.stage_rows()
+  shapes = parts.shapes()
   programs = []
-  for number, of_stage in enumerate(rows, start=1):
-    note(number, len(rows), of_stage)
-    programs.append(compile_stage(parts, slices, of_stage))
+  for number, shape in enumerate(shapes, start=1):
+    note(number, len(shapes), shape)
+    programs.append(compile_stage(parts, slices, shape))
   return programs
 
 

@@ -13,6 +13,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.nn.pattern import period
+from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning.sizes import Split
 from gpt_jax.planning.topologies import Slices
 
@@ -34,24 +35,30 @@ class Facts(NamedTuple):
 
   config: Config
   model: Any  # its section
-  rows: tuple[int, ...]  # of each stage
+  shapes: tuple[Shape, ...]  # of the batches of each stage
   rules: sharding.Rules
   period: int  # layers in one repeat of the pattern
   experts: tuple[int, ...]  # per layer with experts, over one period
 
   @property
-  def last(self) -> int:
-    """Rows of the last stage."""
-    return self.rows[-1]
+  def rows(self) -> tuple[int, ...]:
+    """Of each stage."""
+    return tuple(shape.rows for shape in self.shapes)
+
+  @property
+  def last(self) -> Shape:
+    """That of the last stage."""
+    return self.shapes[-1]
 
 
 def facts_of(config: Config) -> Facts:
   """Extracts them from a resolved config."""
-  layers = period(config.model.attention, config.model.ffn)
+  model = config.model
+  layers = period(model.attention, model.ffn, model.share)
   return Facts(
     config,
-    config.model,
-    tuple(stage.rows for stage in config_lib.ramp(config).stages),
+    model,
+    tuple(stage.shape for stage in config_lib.ramp(config).stages),
     sharding.parse_rules(config.mesh.rules),
     len(layers),
     tuple(x.ffn.router.num_experts for x in layers if x.ffn.router),
@@ -64,7 +71,8 @@ def activations(
   """Estimates the bytes per device that the forward pass keeps."""
   model = facts.model
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  tokens = (micro_rows or facts.last) * model.context_length / split
+  largest = max((micro_rows or rows) * length for rows, length in facts.shapes)
+  tokens = largest / split
   gated = 'glu' in model.ffn
   heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size
   wide = (heads + (2 if gated else 1) * model.d_ff) / mesh['tensor']
@@ -99,9 +107,9 @@ def seconds(
     links: for each axis.
     micro_rows: rows per micro-batch; 0 or None: the whole batch.
   """
-  model, rows = facts.model, facts.last
+  model, rows = facts.model, facts.last.rows
   micro = rows // (micro_rows or rows)
-  tokens = rows * model.context_length
+  tokens = facts.last.tokens
   again = {'full': 4 / 3, 'dots': 1.1, 'none': 1.0}[model.remat]
   work = 6 * sizes.matmul * tokens * again
   compute = work / (slices.devices * slices.peak * EFFICIENCY)

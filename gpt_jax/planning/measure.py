@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax.costs import flops
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.pattern import period, sharing
+from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning import collectives, estimate, gradients, hlo, hlo_matmuls
 from gpt_jax.planning.compile import Program
 from gpt_jax.planning.estimate import Rates
@@ -65,6 +66,7 @@ class Stage(NamedTuple):
   Attributes:
     start: its first step, from 0.
     rows: of its batch.
+    row_tokens: in each.
     micro_batches: number of micro-batches in a batch.
     tokens: of its batch.
     compile_seconds: on this machine.
@@ -81,6 +83,7 @@ class Stage(NamedTuple):
 
   start: int
   rows: int
+  row_tokens: int
   micro_batches: int
   tokens: int
   compile_seconds: float
@@ -112,7 +115,7 @@ class Whole(NamedTuple):
 
 def measure(program: Program, slices: Slices) -> Stage:
   """Measures one compiled step."""
-  parts, rows = program.parts, program.rows
+  parts, shape = program.parts, program.shape
   config, mesh = parts.config, parts.mesh
   text = hlo.parse(program.compiled.call.as_text())
   executed = hlo_matmuls.count(text)
@@ -124,15 +127,16 @@ def measure(program: Program, slices: Slices) -> Stage:
   reduced = {x.parameter for x in found if x.kind == 'all-reduce'}
   scattered = {x.parameter for x in found} - reduced
   time = estimate.step_time(executed.total, sent, mesh, rates(slices))
-  tokens = rows * parts.ramp.row_tokens
-  model = flops.per_token(config, state.params) * tokens
-  stage = next(s for s in parts.ramp.stages if s.rows == rows)
+  per_token = flops.per_token(config, state.params, shape.length)
+  model = per_token * shape.tokens
+  stage = next(s for s in parts.ramp.stages if s.shape == shape)
   per_chip = slices.chip.devices
   return Stage(
     start=stage.start,
-    rows=rows,
-    micro_batches=parts.num_micro(rows),
-    tokens=tokens,
+    rows=shape.rows,
+    row_tokens=shape.length,
+    micro_batches=parts.num_micro(shape.rows),
+    tokens=shape.tokens,
     compile_seconds=program.compiled.seconds,
     hbm=_hbm(program, text, state, per_chip),
     flops=Flops(
@@ -158,15 +162,15 @@ def measure(program: Program, slices: Slices) -> Stage:
 def whole(parts: Parts, stages: list[Stage], slices: Slices) -> Whole:
   """Days and chip-hours of the run, from the step time of each stage."""
   last = parts.config.schedule.num_steps
-  by_rows = {stage.rows: stage for stage in stages}
+  by_shape = {Shape(stage.rows, stage.row_tokens): stage for stage in stages}
   starts = parts.ramp.between(0, last)
   ends = [s.start for s in starts[1:]] + [last]
   seconds = work = 0.0
   for stage, end in zip(starts, ends, strict=True):
     # Assume that a stage that was not compiled is as fast per token as the
     # largest one.
-    known = by_rows.get(stage.rows) or max(stages, key=lambda s: s.rows)
-    steps, share = end - stage.start, stage.rows / known.rows
+    known = by_shape.get(stage.shape) or max(stages, key=lambda s: s.tokens)
+    steps, share = end - stage.start, stage.shape.tokens / known.tokens
     seconds += steps * known.time * share
     work += steps * known.flops.model * share
   return Whole(
@@ -221,8 +225,10 @@ def _activations(
   """
   parts = program.parts
   model = parts.config.model
-  layers = period(model.attention, model.ffn)
+  layers = period(model.attention, model.ffn, model.share)
   number = model.num_layers // len(layers)
+  groups = sharing(model.share).groups
+  leads = ((number,), (groups, number // groups))
   if model.loop != 'scan' or number < 2:
     return None
   weights = set()
@@ -239,7 +245,7 @@ def _activations(
       carried = sum(
         shape.bytes
         for shape in x.shapes
-        if shape.dims[:1] == (number,)
+        if any(shape.dims[: len(x)] == x for x in leads)
         and len(shape.dims) > 2
         and tuple(sorted(shape.dims)) not in weights
       )

@@ -50,7 +50,7 @@ class Plan(NamedTuple):
     config: as compiled.
     slices: it was compiled for.
     changes: to the requested config, by field.
-    stages: as compiled, by number of rows.
+    stages: as compiled, those of the most tokens last.
     whole: of the run.
   """
 
@@ -67,7 +67,7 @@ class Plan(NamedTuple):
 
   @property
   def last(self) -> Stage:
-    """The last stage, which most of the run consists of."""
+    """The stage of the most tokens in a batch."""
     return self.stages[-1]
 
 
@@ -77,7 +77,7 @@ def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
   Args:
     request: what to plan.
     note: called with progress messages.
-    last_only: compile the last stage of the batch, and none before it.
+    last_only: compile the stage of the most tokens alone.
 
   Raises:
     TooLarge: a stage does not fit the chips.
@@ -126,17 +126,18 @@ def compile_plan(
 ) -> Plan:
   """Compiles and measures a config as it is; see `make`."""
   parts = compile_lib.build(config, slices)
-  rows = parts.stage_rows()
+  shapes = parts.shapes()
   state = on_device(parts_lib.abstract_state(parts))
   if state > slices.hbm:
-    raise TooLarge(rows[-1], state, slices.hbm)
-  rows = rows[-1:] if last_only else rows
+    raise TooLarge(shapes[-1], state, slices.hbm)
+  shapes = shapes[-1:] if last_only else shapes
   stages = []
   # The largest first: if any does not fit, it is this one.
-  for number, n in enumerate(reversed(rows), start=1):
-    note(f'compiling stage {number} of {len(rows)}: {n} rows')
+  for number, shape in enumerate(reversed(shapes), start=1):
+    rows, length = shape
+    note(f'compiling stage {number} of {len(shapes)}: {rows} rows of {length}')
     stages.insert(
-      0, measure(compile_lib.compile_stage(parts, slices, n), slices)
+      0, measure(compile_lib.compile_stage(parts, slices, shape), slices)
     )
   return Plan(config, slices, changes, stages, whole(parts, stages, slices))
 

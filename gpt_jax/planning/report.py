@@ -37,6 +37,7 @@ def misfit_to_json(name: str, misfit: Misfit) -> dict[str, Any]:
     'fits': False,
     'overrides': misfit.changes,
     'rows': misfit.rows,
+    'row_tokens': misfit.row_tokens,
     'needed': misfit.needed,
     'limit': misfit.limit,
     'tried': misfit.tried,
@@ -84,7 +85,7 @@ def show(name: str, plan: Plan, console: Console) -> None:
     console.print('taken besides the config, to give to train too:')
     # On one line, to paste: rich would wrap it.
     console.print(f'  {overrides(plan.changes)}', soft_wrap=True)
-  columns = [f'{stage.rows} rows' for stage in stages]
+  columns = [f'{stage.rows} rows of {stage.row_tokens}' for stage in stages]
   memory = Table('HBM of a chip, GiB', *columns, title='Fits')
   for label, of in (
     ('peak', lambda s: s.hbm.peak),
@@ -130,7 +131,8 @@ def show_misfit(name: str, misfit: Misfit, console: Console) -> None:
   """Prints what does not fit, and the smallest change that helps."""
   text = (
     f'{name} on {misfit.slices}: does not fit: the step of {misfit.rows} rows '
-    f'needs {misfit.needed / GIB:.1f} GiB of {misfit.limit / GIB:.2f}; '
+    f'of {misfit.row_tokens} tokens needs {misfit.needed / GIB:.1f} GiB '
+    f'of {misfit.limit / GIB:.2f}; '
   )
   if misfit.suggestion is None:
     console.print(
@@ -211,7 +213,9 @@ def _names(names: tuple[str, ...]) -> str:
 def _traffic(stage: Stage) -> Table:
   kinds = sorted({kind for found in stage.traffic.values() for kind in found})
   table = Table(
-    'GiB that a chip sends', *kinds, title=f'A step of {stage.rows} rows'
+    'GiB that a chip sends',
+    *kinds,
+    title=f'A step of {stage.rows} rows of {stage.row_tokens}',
   )
   for axes, found in sorted(stage.traffic.items()):
     table.add_row(

@@ -12,7 +12,7 @@ from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS
@@ -91,9 +91,8 @@ class Sizes:
 
 def _split(config: Config, rules: sharding.Rules) -> Split:
   one = jax.sharding.AbstractMesh((1,) * len(sharding.AXES), sharding.AXES)
-  objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
-    Transformer(**config.model)
-  )
+  model = Transformer(**config.model)
+  objective = objectives.build(config.objective.name, model)
   optimizer = spec.build('optim.name', config.optim.name, OPTIMIZERS)(
     config_lib.schedule(config), state_lib.logical_axes(objective)
   )

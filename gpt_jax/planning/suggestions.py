@@ -35,6 +35,7 @@ class Misfit(NamedTuple):
     slices: it was compiled for.
     changes: to the requested config: its mesh, if that was open.
     rows: of the stage that does not fit.
+    row_tokens: in each.
     needed: bytes per chip.
     limit: bytes that the compiler allows.
     suggestion: a plan that fits; None if none of those tried does.
@@ -47,6 +48,7 @@ class Misfit(NamedTuple):
   slices: Slices
   changes: dict[str, Any]
   rows: int
+  row_tokens: int
   needed: float
   limit: float
   suggestion: Plan | None
@@ -90,7 +92,7 @@ def smallest_change(
     layouts.apply(request.config, taken),
     slices,
     taken,
-    error.rows,
+    *error.shape,
     per_chip * error.needed,
     per_chip * error.limit,
     suggestion,

@@ -60,6 +60,12 @@ def grid(config: Config) -> list[Cell]:
       '--config: has no section sweep (budgets, sizes, ...); start from '
       'configs/scaling.py'
     )
+  if config_lib.in_percent(config):
+    raise UsageError(
+      f'batch.size={config.batch.size!r} and batch.length='
+      f'{config.batch.length!r}: a part of the steps is not known while the '
+      'budget decides how many there are; give steps or tokens'
+    )
   sweep = config.sweep
   budgets = _budgets(sweep.budgets)
   sizes = spec.build_all('sweep.sizes', sweep.sizes, {'size': _size})

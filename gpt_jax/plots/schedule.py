@@ -24,10 +24,15 @@ def schedule_curves(config: Config, out: str) -> str:
   rates = np.asarray(config_lib.schedule(config)(np.array(steps)))
   curves = {
     'rows in a batch': [ramp.rows(s) for s in steps],
+    'tokens in a row': [ramp.shape(s).length for s in steps],
     'learning rate': rates,
     'tokens': [ramp.tokens(s) for s in steps],
   }
-  figure, panels = pyplot.subplots(3, sharex=True, figsize=(7, 7), dpi=120)
+  if len({*curves['tokens in a row']}) == 1:
+    del curves['tokens in a row']
+  figure, panels = pyplot.subplots(
+    len(curves), sharex=True, figsize=(7, 1 + 2 * len(curves)), dpi=120
+  )
   for axes, (name, values) in zip(panels, curves.items(), strict=True):
     axes.plot(steps, values)
     axes.set_ylabel(name)

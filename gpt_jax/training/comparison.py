@@ -23,7 +23,7 @@ def summary(workdir: str) -> dict[str, float]:
   """
   length = trained_lib.read_config(workdir).model.context_length
   lines = metrics.read(workdir)
-  rates = [m[SPEED] / length for m in lines if SPEED in m]
+  rates = [m[SPEED] / m.get('row_tokens', length) for m in lines if SPEED in m]
   losses = [m[HELD_OUT] for m in lines if HELD_OUT in m]
   if not rates or not losses:
     raise RuntimeError(

@@ -11,6 +11,8 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.costs import matmuls
+from gpt_jax.data.rows import Keys, blank
+from gpt_jax.optim.consumption import Shape
 from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import Metrics
 from gpt_jax.training.parts import Parts, abstract_state
@@ -25,39 +27,39 @@ class Compiled(NamedTuple):
   flops: int  # of its matrix products, over all devices
 
 
-# Training steps by the rows of their batch.
-Stages = dict[int, Compiled]
+# Training steps by the shape of their batch.
+Stages = dict[Shape, Compiled]
 
 
-def compile_train_step(parts: Parts, num_rows: int | None = None) -> Compiled:
+def compile_train_step(parts: Parts, shape: Shape | None = None) -> Compiled:
   """Compiles `step.train_step`; the state's memory is given to the result.
 
   Args:
     parts: what is trained.
-    num_rows: in a batch; empty: those of the batch ramp's last stage.
+    shape: of a batch; empty: that of the last stage.
   """
-  num_rows = num_rows or parts.ramp.stages[-1].rows
+  shape = shape or parts.ramp.stages[-1].shape
   step = functools.partial(
     train_step,
     objective=parts.objective,
     optimizer=parts.optimizer,
     seed=parts.config.seed,
     clip_norm=parts.config.optim.clip_norm,
-    num_micro=parts.num_micro(num_rows),
+    num_micro=parts.num_micro(shape.rows),
     average=parts.average,
   )
   whole = sharding.replicated(parts.mesh)
   jitted = jax.jit(
     step, donate_argnums=0, out_shardings=(parts.shardings, whole)
   )
-  batch = abstract_batch(parts, num_rows)
+  batch = abstract_batch(parts, *shape)
   return _compile(parts, jitted, abstract_state(parts), batch)
 
 
 def compile_stages(
   parts: Parts, done: int, compiled: Stages, metrics: Metrics
 ) -> None:
-  """Compiles the training step for each batch size that is to come.
+  """Compiles the training step for each shape of batch that is to come.
 
   All of them before the first step: a stage that does not fit, or a compiler
   that fails, shows now and not after days. `gpt-jax plan` compiles the same.
@@ -65,23 +67,26 @@ def compile_stages(
   Args:
     parts: what is trained.
     done: steps done.
-    compiled: by rows; what it lacks is added.
+    compiled: by shape; what it lacks is added.
     metrics: to write it down.
   """
-  for rows in parts.stage_rows(done):
-    if rows in compiled:
+  for shape in parts.shapes(done):
+    if shape in compiled:
       continue
-    step = compiled[rows] = compile_train_step(parts, rows)
+    step = compiled[shape] = compile_train_step(parts, shape)
     log.info(
-      'compiled the training step for %d rows in %.1f s', rows, step.seconds
+      'compiled the training step for %d rows of %d tokens in %.1f s',
+      *(*shape, step.seconds),
     )
-    metrics.write(done, event='compiled', rows=rows, seconds=step.seconds)
+    metrics.write(
+      done, event='compiled', **shape._asdict(), seconds=step.seconds
+    )
 
 
 def compile_eval_step(parts: Parts) -> Compiled:
   """Compiles `step.eval_step`."""
   jitted = jax.jit(functools.partial(eval_step, objective=parts.objective))
-  batch = abstract_batch(parts, parts.eval_rows)
+  batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest)
   return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
@@ -90,7 +95,7 @@ def compile_outputs(parts: Parts) -> Compiled:
   assert parts.objective.outputs is not None
   whole = sharding.replicated(parts.mesh)
   jitted = jax.jit(parts.objective.outputs, out_shardings=whole)
-  batch = abstract_batch(parts, parts.eval_rows)
+  batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest)
   return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
@@ -103,14 +108,15 @@ def _compile(parts: Parts, jitted, *args) -> Compiled:
   return Compiled(compiled, seconds, matmuls.flops(traced.jaxpr))
 
 
-def abstract_batch(parts: Parts, num_rows: int) -> dict[str, Any]:
-  """Shapes, dtypes and shardings of a batch of `num_rows` rows."""
-  batch = parts.objective.example
-  if batch is None:
-    row = np.zeros((1, parts.config.model.context_length + 1), np.int32)
-    batch = parts.objective.make_batch(row)
-    if parts.config.data.rows == 'documents':
-      batch |= {'segments': row[:, 1:], 'positions': row[:, 1:]}
+def abstract_batch(parts: Parts, num_rows: int, length: int) -> dict[str, Any]:
+  """Shapes, dtypes and shardings of a batch of rows of `length` tokens."""
+  objective, config = parts.objective, parts.config
+  if objective.make_batch:
+    row = blank(config.data.rows, length)
+    batch = objective.make_batch(row, Keys.held_out(np.zeros(1, np.int64)))
+  else:
+    assert objective.example
+    batch = objective.example
   return {
     name: jax.ShapeDtypeStruct(
       (num_rows, *x.shape[1:]), x.dtype, sharding=parts.batch_sharding

@@ -35,23 +35,30 @@ def rows(
   store = store.ordered(config.data.source, config.data.rows)
   found = ledger.steps(
     store,
-    length=config.model.context_length,
     seed=config.seed,
     start=start - 1,
     stop=stop - 1,
-    rows=known_skips(workdir).shifted(config_lib.ramp(config).batch),
+    rows=known_skips(workdir).shifted(
+      config_lib.order(config_lib.ramp(config))
+    ),
   )
   tokenizer = store.tokenizer() if text else None
 
   def lines() -> Iterator[dict[str, Any]]:
     for step in found:
       for row in step.rows:
-        spans = [span._asdict() for span in row.spans]
-        line = {'step': step.step + 1, **row._asdict(), 'spans': spans}
+        line = {'step': step.step + 1, **row._asdict()}
+        texts = line.pop('texts')
+        for name in ('spans', 'second'):
+          line[name] = [span._asdict() for span in line[name]]
+        if len(texts) < 2:
+          del line['second'], line['pair']
+        if not row.sentences:
+          del line['sentences']
         if tokenizer:
-          count = sum(span.stop - span.start for span in row.spans)
-          tokens = store.tokens(row.begin, row.begin + count)
-          line['text'] = tokenizer.decode(tokens)
+          for name, text in zip(('text', 'second_text'), texts, strict=False):
+            tokens = store.tokens(text.start, text.stop)
+            line[name] = tokenizer.decode(tokens)
         yield line
 
   return store.folder, lines()

@@ -13,7 +13,7 @@ from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.preflight import check_attention
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, parse
 
 Devices = Sequence[Any] | None
 
@@ -47,13 +47,16 @@ def check_devices(config: Config, devices: Devices = None) -> None:
         f'{name} does not divide over the {parts} devices of mesh axes '
         f'{", ".join(axes)}; give a multiple of {parts}'
       )
+  of_length = {
+    s.length: s.rows for s in reversed(config_lib.ramp(config).stages)
+  }
   with sharding.use(mesh, rules):
-    first = config_lib.ramp(config).stages[0].rows
-    check_attention(
-      config.model,
-      config.batch.micro_rows or first,
-      packed=config.data.rows == 'documents',
-    )
+    for length, first in of_length.items():
+      check_attention(
+        config.model,
+        (config.batch.micro_rows or first, length),
+        packed=parse('data.rows', config.data.rows)[0].name == 'documents',
+      )
   _check_experts(config, mesh, dict(rules))
 
 
@@ -73,7 +76,8 @@ def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
         'num_experts or the mesh'
       )
     if router.limited(training=False):
-      router.group_of(eval_rows(config, mesh, rules), model.context_length)
+      longest = config_lib.ramp(config).longest
+      router.group_of(eval_rows(config, mesh, rules), longest)
 
 
 def eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:

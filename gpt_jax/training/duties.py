@@ -34,17 +34,15 @@ class Duties:
     Args:
       training: what is trained, and from which data.
       state: the loop starts from.
-      train_steps: compiled, by the rows of the batch.
+      train_steps: compiled, by the shape of the batch.
     """
     parts, config = training.parts, training.parts.config
-    rows, compiled = max(train_steps.items())
     self._training = training
     self._cadence = cadence.of(config, patience=training.patience)
     self._evaluation = (
       training.evaluation(parts) if training.evaluation else None
     )
-    flops = compiled.flops / (rows * parts.ramp.row_tokens)
-    self.meter = Meter(parts, state.params, flops)
+    self.meter = Meter(parts, state.params, train_steps)
     self._saver = Saver(
       training.checkpointer, grace_seconds=config.checkpoint.grace_seconds
     )
@@ -94,7 +92,7 @@ class Duties:
   def log(self, step: int, progress: Progress) -> None:
     """Writes and shows the figures of the steps since it last did."""
     values = self.meter.read(step)
-    epochs = self._training.data.epochs(self._training.parts.ramp.offset(step))
+    epochs = self._training.data.epochs(self._training.unskipped_rows(step))
     self._metrics.write(step, **values, **epochs)
     self._guard.logged(values['loss'])
     progress.show(step, summary(values))

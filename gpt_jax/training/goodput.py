@@ -55,8 +55,8 @@ def account(lines: list[dict[str, Any]]) -> Account:
   if not lines or lines[0].get('event') != 'start':
     raise ValueError('metrics.jsonl does not begin with a start')
   seconds = dict.fromkeys(KINDS, 0.0)
-  starts = steps = lost_steps = tokens = logged = 0
-  end = None
+  starts = steps = lost_steps = logged = 0
+  end, last = None, dict[str, Any](tokens=0)
   for line in lines:
     if line.get('event') == 'start':
       logged = line['step']
@@ -80,14 +80,15 @@ def account(lines: list[dict[str, Any]]) -> Account:
       if 'loss' in line:
         new = line['step'] - logged
         parts['data_wait'] = line['data_wait_seconds'] * new
-        logged, tokens = line['step'], line['tokens']
+        logged, last = line['step'], line
       steps = max(steps, line['step'])
       for kind, spent in parts.items():
         seconds[kind] += spent
       seconds['step'] += line['time'] - end - sum(parts.values())
     end = line['time']
-  first = lines[0]
-  rows = tokens / first['context_length']
+  first, tokens = lines[0], last['tokens']
+  # Runs with rows of several lengths say how many they were.
+  rows = last.get('rows', tokens / first['context_length'])
   return Account(
     seconds,
     starts,
@@ -95,7 +96,7 @@ def account(lines: list[dict[str, Any]]) -> Account:
     lost_steps,
     tokens,
     rows,
-    rows / first['rows_per_epoch'],
+    last.get('epochs', rows / first['rows_per_epoch']),
   )
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The loss on held-out sets: every token is predicted exactly once."""
+"""The loss on held-out sets, each of whose tokens is read exactly once."""
 
 import math
 import sys
@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.data import pipeline
 from gpt_jax.data.eval_sets import EvalSet
-from gpt_jax.objectives import causal
+from gpt_jax.objectives.base import Mean
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.parts import Parts
 
@@ -52,11 +52,13 @@ class HeldOut:
     self, params, held_out: EvalSet, stop: Callable[[], bool]
   ) -> dict[str, float] | None:
     config, rows = self._parts.config, self._parts.eval_rows
+    objective = self._parts.objective
+    assert objective.make_batch is not None
     batches = pipeline.evaluation_batches(
       held_out.store,
-      length=config.model.context_length,
+      length=self._parts.ramp.longest,
       rows=rows,
-      make_batch=causal.make_batch,
+      make_batch=objective.make_batch,
       host_rows=self._parts.host_rows,
     )
     sums = []
@@ -64,28 +66,44 @@ class HeldOut:
       if i == config.eval.num_batches:
         break
       loss = self._step(params, self._parts.put(batch, rows))
-      sums.append((loss.sum, loss.weight))
+      means = {
+        name.removeprefix('objective/'): mean
+        for name, mean in (loss.metrics or {}).items()
+        if name.startswith('objective/')
+      }
+      sums.append({'loss': Mean(loss.sum, loss.weight), **means})
       if stop():
         return None
     # In float64: the order and the number of the batches do not matter.
-    sums = np.asarray(jax.device_get(sums), np.float64)
-    total, weight = np.sum(sums, axis=0)
-    loss = float(total / weight)
-    manifest = held_out.store.manifest
-    total = loss * manifest.num_tokens
-    values = {
-      'loss': loss,
-      **exponential('perplexity', loss),
-      'bits_per_byte': total / math.log(2) / manifest.num_bytes,
-      'tokens': int(weight),
-    }
-    if words := held_out.num_words:
-      values |= exponential('word_perplexity', total / words)
-    return values
+    found = jax.device_get(sums)
+    values: dict[str, float] = {}
+    for name in found[0]:
+      total, weight = np.sum(
+        np.asarray([batch[name] for batch in found], np.float64), axis=0
+      )
+      values[name] = float(total / weight)
+    values['tokens'] = int(sum(float(batch['loss'].weight) for batch in found))
+    if objective.every_token:
+      return {**values, **_of_text(values['loss'], held_out)}
+    masked = values.get('masked_loss', values['loss'])
+    return {**values, **exponential('perplexity', masked)}
 
   def summary(self, values: dict[str, float]) -> str:
     """A line for people."""
     return summary(values)
+
+
+def _of_text(loss: float, held_out: EvalSet) -> dict[str, float]:
+  """What the loss of each of its tokens says of a text."""
+  manifest = held_out.store.manifest
+  total = loss * manifest.num_tokens
+  values = {
+    **exponential('perplexity', loss),
+    'bits_per_byte': total / math.log(2) / manifest.num_bytes,
+  }
+  if words := held_out.num_words:
+    values |= exponential('word_perplexity', total / words)
+  return values
 
 
 def exponential(name: str, nats: float) -> dict[str, float]:
@@ -97,9 +115,7 @@ def exponential(name: str, nats: float) -> dict[str, float]:
 
 def summary(values: dict[str, float]) -> str:
   """A line for people."""
-  names = [
-    key.split('/')[1] for key in values if key.endswith('/bits_per_byte')
-  ]
+  names = [key.split('/')[1] for key in values if key.endswith('/loss')]
   return '; '.join(_summary(name, values) for name in names)
 
 
@@ -119,4 +135,7 @@ _SHOWN = (
   ('perplexity', 'perplexity', 2),
   ('bits_per_byte', 'bits per byte', 4),
   ('word_perplexity', 'perplexity per word', 2),
+  ('masked_accuracy', 'accuracy', 4),
+  ('pair_loss', 'loss of pairs', 4),
+  ('pair_accuracy', 'accuracy of pairs', 4),
 )

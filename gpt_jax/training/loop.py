@@ -77,8 +77,9 @@ def loop(
   ):
     duties.catch_up(done, state)
     for step, batch in enumerate(duties.meter.waiting(batches), start=done + 1):
-      rows = parts.ramp.rows(step - 1)
-      state, out = train_steps[rows].call(state, parts.put(batch, rows))
+      shape = parts.ramp.shape(step - 1)
+      train_step = train_steps[shape].call
+      state, out = train_step(state, parts.put(batch, shape.rows))
       due = duties.note(step, out)
       if any(due):
         duties.check(step)

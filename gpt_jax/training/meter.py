@@ -9,34 +9,42 @@ from typing import Any
 import jax
 
 from gpt_jax.costs import flops
+from gpt_jax.optim.consumption import Shape
 from gpt_jax.runtime.log import log
 from gpt_jax.training import routers
+from gpt_jax.training.compiled import Stages
 from gpt_jax.training.parts import Parts
 
 
 class Meter:
   """Turns the outputs of steps into the metrics of a log line."""
 
-  def __init__(self, parts: Parts, params: Any, compiler_flops: float):
+  def __init__(self, parts: Parts, params: Any, train_steps: Stages):
     """Measures the peak where it is not known.
 
     Args:
       parts: gives the schedule and the sizes.
       params: real or abstract.
-      compiler_flops: of one token, in the compiled step.
+      train_steps: compiled; a rewind may add to them.
     """
-    self._parts = parts
+    self._parts, self._train_steps = parts, train_steps
+    # A fine-tuned example is counted as if it filled the context.
+    tuned = parts.config.get('finetune')
+    # Of one token, by the length of its row.
     self._flops = {
-      'mfu': flops.per_token(parts.config, params),
-      'mfu_causal': flops.per_token_causal(parts.config, params),
-      'mfu_compiler': compiler_flops,
+      length: tuple(
+        count(parts.config, params, None if tuned else length)
+        for count in (flops.per_token, flops.per_token_causal)
+      )
+      for length in {stage.length for stage in parts.ramp.stages}
     }
     peak, source = flops.peak(parts.mesh.devices.flat[0])
     self._peak = peak * parts.mesh.size
     log.info('peak %.3g FLOP/s (%s)', self._peak, source)
+    largest = max(train_steps, key=lambda shape: shape.tokens)
     for formula, per_token in zip(
       (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER),
-      self._flops.values(),
+      self._per_token(largest).values(),
       strict=True,
     ):
       log.info('%s: %.4g FLOPs a token', formula, per_token)
@@ -92,21 +100,18 @@ class Meter:
     outputs, self._fetched = self._fetched, []
     ramp = self._parts.ramp
     seconds = time.perf_counter() - self._start
-    tokens = ramp.tokens(step)
-    rate = (tokens - ramp.tokens(step - self._steps)) / seconds
+    by_shape = ramp.tokens_by_shape(step - self._steps, step)
     values = {
-      'tokens': tokens,
+      'tokens': ramp.tokens(step),
       'loss': float(outputs[-1]['loss']),
       'grad_norm': float(outputs[-1]['grad_norm']),
       'learning_rate': float(self._parts.schedule(step - 1)),
       'batch_rows': ramp.rows(step - 1),
-      'tokens_per_second': rate,
+      **self._rows(step),
+      'tokens_per_second': sum(by_shape.values()) / seconds,
       'data_wait_seconds': self._wait / max(self._steps, 1),
       'step_seconds': seconds / max(self._steps, 1),
-      **{
-        name: flops.mfu(rate, per_token, self._peak)
-        for name, per_token in self._flops.items()
-      },
+      **self._utilisation(by_shape, seconds),
       **{
         name: float(value)
         for name, value in outputs[-1].items()
@@ -116,6 +121,33 @@ class Meter:
     }
     self.restart()
     return values
+
+  def _per_token(self, shape: Shape) -> dict[str, float]:
+    """FLOPs of a token in a batch of some shape, in three ways of counting."""
+    model, causal = self._flops[shape.length]
+    compiler = self._train_steps[shape].flops / shape.tokens
+    return {'mfu': model, 'mfu_causal': causal, 'mfu_compiler': compiler}
+
+  def _utilisation(
+    self, by_shape: dict[Shape, int], seconds: float
+  ) -> dict[str, float]:
+    """Three kinds of MFU, of tokens by the shape of their batch."""
+    found: dict[str, float] = {}
+    for shape, tokens in by_shape.items():
+      for name, per_token in self._per_token(shape).items():
+        part = flops.mfu(tokens / seconds, per_token, self._peak)
+        found[name] = found.get(name, 0.0) + part
+    return found
+
+  def _rows(self, step: int) -> dict[str, int]:
+    """Length and number of the rows so far, where their length changes."""
+    ramp = self._parts.ramp
+    if len(self._flops) == 1:
+      return {}
+    return {
+      'row_tokens': ramp.shape(step - 1).length,
+      'rows': ramp.offset(step),
+    }
 
 
 def summary(values: dict[str, Any]) -> str:

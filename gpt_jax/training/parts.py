@@ -12,12 +12,13 @@ from jax.sharding import Mesh, NamedSharding
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Objective
-from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.optim.average import AVERAGES, Average
-from gpt_jax.optim.batch_ramp import Ramp
+from gpt_jax.optim.consumption import Ramp, Shape
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS, Precision
 from gpt_jax.optim.schedules import Schedule
@@ -53,12 +54,15 @@ class Parts(NamedTuple):
     """Parts that a batch of `num_rows` rows is taken in."""
     return num_rows // (self.config.batch.micro_rows or num_rows)
 
-  def stage_rows(self, done: int = 0) -> list[int]:
-    """Rows of the batches that come after `done` steps: each is a program."""
+  def shapes(self, done: int = 0) -> list[Shape]:
+    """Of the batches that come after `done` steps, those of most tokens last.
+
+    Each is a program of its own.
+    """
     last = self.config.schedule.num_steps
     # A run of which only the evaluation is owed still knows its last stage.
     stages = self.ramp.between(min(done, last - 1), last)
-    return sorted({stage.rows for stage in stages})
+    return sorted({s.shape for s in stages}, key=lambda s: (s.tokens, s))
 
   @property
   def spike_policy(self) -> Policy:
@@ -79,13 +83,19 @@ class Parts(NamedTuple):
     return sharding.put_batch(batch, self.batch_sharding, num_rows)
 
 
-def build(config: Config, devices: Devices = None) -> Parts:
+def build(
+  config: Config,
+  devices: Devices = None,
+  *,
+  tokenizer: Tokenizer | None = None,
+) -> Parts:
   """Builds the parts of a config whose `model.vocab_size` is known.
 
   Args:
     config: resolved.
     devices: all of the run's; None: those of this process's backend. They may
       be devices to compile for only.
+    tokenizer: of the text that is trained on, where there is text.
 
   Raises:
     UsageError: the config does not fit the devices.
@@ -93,17 +103,16 @@ def build(config: Config, devices: Devices = None) -> Parts:
   mesh = sharding.make_mesh(config.mesh, devices)
   rules = sharding.parse_rules(config.mesh.rules)
   model = Transformer(**config.model)
-  objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
-    model
-  )
+  objective = objectives.build(config.objective.name, model, tokenizer)
   schedule = config_lib.schedule(config)
   optim = config.optim
   optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)(
     schedule, state_lib.logical_axes(objective)
   )
   tuned = config.get('finetune')
-  if tuned and tuned.freeze:
-    frozen = Frozen(model, num_layers=tuned.freeze, num_rows=tuned.vocab_size)
+  if tuned and (tuned.freeze or tuned.get('features')):
+    layers = None if tuned.get('features') else tuned.freeze
+    frozen = Frozen(model, num_layers=layers, num_rows=tuned.vocab_size)
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
   average = spec.build('optim.ema', optim.ema, AVERAGES)

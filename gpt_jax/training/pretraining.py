@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.data import eval_sets, manifest, prepare
+from gpt_jax.data import eval_sets, manifest, prepare, row_makers
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
@@ -54,17 +54,19 @@ def start(
       config, tokenizer.vocab_size, config.tokenizer.name
     )
     workdir_lib.check_prompt(config, tokenizer)
-    length = config.model.context_length
-    data = StoreData(store, length=length, seed=config.seed)
+    lengths = [s.length for s in config_lib.ramp(config).stages]
+    data = StoreData(store, lengths=lengths, seed=config.seed)
     sets = eval_sets.held_out(config, store)
-    parts = parts_lib.build(config)
+    for held_out in sets.values():  # what has no such rows is refused now
+      row_makers.load(held_out.store, config.model.context_length)
+    parts = parts_lib.build(config, tokenizer=tokenizer)
     return opening.open_run(
       parts,
       workdir,
       data,
       tokenizer=tokenizer,
       first=lambda: parts_lib.init_state(parts),
-      about=_about(parts, len(store), data.rows_per_epoch),
+      about=_about(parts, len(store), data),
       store=store.manifest.fingerprint,
       **_measured(sets, tokenizer, evaluation),
     )
@@ -86,16 +88,20 @@ def _measured(
   return {'evaluation': made, 'criterion': f'eval/{next(iter(sets))}/loss'}
 
 
-def _about(parts: Parts, num_tokens: int, rows_per_epoch: int) -> str:
+def _about(parts: Parts, num_tokens: int, data: StoreData) -> str:
   """A line for people."""
-  epochs = parts.ramp.offset(parts.config.schedule.num_steps) / rows_per_epoch
+  last = config_lib.order(parts.ramp)(parts.config.schedule.num_steps)
+  epochs = data.epochs(last)['epochs']
+  several = len({s.length for s in parts.ramp.stages}) > 1
   rows = ', '.join(
-    f'{s.rows} (from step {s.start + 1})' if s.start else f'{s.rows}'
+    f'{s.rows}'
+    + (f' x {s.length} tokens' if several else '')
+    + (f' (from step {s.start + 1})' if s.start else '')
     for s in parts.ramp.stages
   )
   micro_rows = parts.config.batch.micro_rows
   return (
-    f'{num_tokens:,} tokens, {epochs:.2f} epochs of {rows_per_epoch} rows; '
-    f'mesh {dict(parts.mesh.shape)}; batches of {rows} rows, '
+    f'{num_tokens:,} tokens, {epochs:.2f} epochs of {data.rows_per_epoch} '
+    f'rows; mesh {dict(parts.mesh.shape)}; batches of {rows} rows, '
     + (f'{micro_rows} at a time' if micro_rows else 'all at once')
   )

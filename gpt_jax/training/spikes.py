@@ -19,6 +19,7 @@ from rich.table import Table
 from gpt_jax.checkpoints import restore
 from gpt_jax.data import json_file, pipeline
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import Taken
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.optim.spikes import Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
@@ -110,7 +111,7 @@ def write(
   workdir: str,
   *,
   step: int,
-  rows: tuple[int, int],
+  rows: Taken,
   output: dict[str, Any],
 ) -> str:
   """Writes WORKDIR/spikes/STEP.json on the first process; returns its path.
@@ -120,14 +121,15 @@ def write(
   """
   path = os.path.join(workdir, 'spikes', f'{step}.json')
   if jax.process_index() == 0:
-    offset, count = rows
     found = {
       'step': step,
       'learning_rate': float(parts.schedule(step - 1)),
       **jax.tree.map(float, {name: output[name] for name in FIGURES}),
-      'first_row': offset,
-      'num_rows': count,
-      'store_rows': data.row_numbers(offset, count),
+      'first_row': rows.offset,
+      'num_rows': rows.count,
+      'row_tokens': rows.length,
+      'first_index': rows.index,
+      'store_rows': data.row_numbers(rows),
     }
     os.makedirs(os.path.dirname(path), exist_ok=True)
     metrics.write_atomically(path, metrics.to_json(found, indent=2) + '\n')
@@ -158,12 +160,18 @@ def read(file: str) -> dict[str, Any]:
   check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
-  source = pipeline.RowSource(
-    store, length=config.model.context_length, seed=config.seed
+  # Files of before there were rows of several lengths lack these two.
+  length = found.get('row_tokens', config.model.context_length)
+  source = pipeline.RowSource(store, length=length, seed=config.seed)
+  index = found.get('first_index', found['first_row'])
+  rows, _ = source.read(
+    Taken(found['first_row'], found['num_rows'], length, index)
   )
-  first = found['first_row']
-  rows = source.read(range(first, first + found['num_rows']))
-  return {**found, 'texts': [tokenizer.decode(row.tolist()) for row in rows]}
+  texts = [
+    tokenizer.decode(tokens[real].tolist())
+    for tokens, real in zip(rows.tokens, rows.real, strict=True)
+  ]
+  return {**found, 'texts': texts}
 
 
 def show(found: dict[str, Any], console: Console, *, width: int = 400) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.objectives.base import Batch, Objective
+from gpt_jax.objectives.base import Batch, Mean, Objective
 from gpt_jax.optim import rounding, schedule_count
 from gpt_jax.optim.average import Average
 from gpt_jax.optim.train_state import TrainState
@@ -97,6 +97,8 @@ def mean_gradients(
     return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics or {})
 
   gradient = jax.grad(total, has_aux=True)
+  if objective.balance:
+    batch = objective.balance(batch)
   if num_micro == 1:
     grads, (loss, weight, metrics) = gradient(params, batch, key)
   else:
@@ -119,12 +121,19 @@ def mean_gradients(
     )
   # Class weights may add up to less than 1; of nothing the sums are 0.
   weight = jnp.where(weight > 0, weight, 1)
-  loss, metrics, grads = jax.tree.map(
-    lambda x: x.astype(jnp.float32) / weight, (loss, metrics, grads)
+  loss, grads = jax.tree.map(
+    lambda x: x.astype(jnp.float32) / weight, (loss, grads)
   )
-  return loss, metrics, grads
+  return loss, {name: _value(mean) for name, mean in metrics.items()}, grads
+
+
+def _value(mean: Mean) -> jax.Array:
+  weight = jnp.where(mean.weight > 0, mean.weight, 1)
+  return mean.sum.astype(jnp.float32) / weight
 
 
 def eval_step(params: Any, batch: Batch, *, objective: Objective):
   """Sums over one batch, without dropout and penalties: see `Loss`."""
+  if objective.balance:
+    batch = objective.balance(batch)
   return objective.loss(params, batch, None)

@@ -3,53 +3,52 @@
 """A token store as what a run consumes; see `training_run.Data`."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from gpt_jax.config import Config
-from gpt_jax.data import pipeline, skips
+from gpt_jax.data import pipeline
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.training.parts import Parts
 
 
 class StoreData:
   """The rows of a token store in the order of a run."""
 
-  def __init__(self, store: TokenStore, *, length: int, seed: int):
-    """Rows of `length` targets, in the order given by `seed`.
+  def __init__(self, store: TokenStore, *, lengths: Sequence[int], seed: int):
+    """Rows of some lengths, the first row's first, in orders given by `seed`.
 
     Raises:
       UsageError: the store is shorter than one row.
     """
-    self._store, self._length, self._seed = store, length, seed
-    self._source = pipeline.RowSource(store, length=length, seed=seed)
-
-  @property
-  def rows_per_epoch(self) -> int:
-    """Rows in one epoch."""
-    return self._source.rows_per_epoch
+    self._store, self._seed = store, seed
+    self._sources = pipeline.sources(store, seed=seed)
+    counts = [self._sources(length).rows_per_epoch for length in lengths]
+    self.rows_per_epoch = counts[0]
 
   def batches(
-    self, parts: Parts, start: int, rows: skips.Rows
+    self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[pipeline.Batch]:
     """See `training_run.Data`."""
+    make_batch = parts.objective.make_batch
+    assert make_batch is not None
     return pipeline.batches(
       self._store,
-      length=self._length,
       seed=self._seed,
       start=start,
       stop=parts.config.schedule.num_steps,
       rows=rows,
       host_rows=parts.host_rows,
-      make_batch=parts.objective.make_batch,
+      make_batch=make_batch,
     )
 
-  def epochs(self, index: int) -> dict[str, float]:
-    """Passes before row `index`: `epochs`, of a mixture `epochs/SOURCE`."""
-    return self._source.epochs(index)
+  def epochs(self, taken: Taken) -> dict[str, float]:
+    """Passes before some rows: `epochs`, of a mixture `epochs/SOURCE`."""
+    return self._sources(taken.length).epochs(taken.index)
 
-  def row_numbers(self, first: int, count: int) -> list[int]:
-    """Which rows of the store are rows `first` and on of the run."""
-    return self._source.row_numbers(range(first, first + count)).tolist()
+  def row_numbers(self, taken: Taken) -> list[int]:
+    """Which rows of the store, of their length, are some rows of the run."""
+    return self._sources(taken.length).row_numbers(taken.indices).tolist()
 
 
 def data_folder(config: Config, workdir: str) -> str:

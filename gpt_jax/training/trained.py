@@ -13,10 +13,11 @@ from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.decoding import speculative
+from gpt_jax.decoding import fill, speculative
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import int8
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
@@ -42,14 +43,14 @@ def load(workdir: str) -> Trained:
     UsageError: there is none, or the model is no causal decoder, as an import
       may be.
   """
-  config = read_config(workdir)
-  try:
-    config_lib.check_objective(config)
-  except UsageError as e:
+  model = read_config(workdir).model
+  if model.num_encoder_layers or not is_causal(model.attention, model.ffn):
     raise UsageError(
-      f'--workdir={workdir}: holds a model that this command has no text for '
-      f'({e}); use gpt_jax.hf.forward or gpt_jax.decoding.sample'
-    ) from e
+      f'--workdir={workdir}: holds no decoder (model.attention='
+      f'{model.attention!r}, model.num_encoder_layers='
+      f'{model.num_encoder_layers}), which is what continues a text; give '
+      'another'
+    )
   parts, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   return Trained(parts, state, tokenizer)
@@ -75,6 +76,30 @@ def rounded(trained: Trained) -> Trained:
     parts=trained.parts._replace(model=model),
     state=trained.state._replace(params=params, ema=None),
   )
+
+
+def load_encoder(workdir: str) -> Trained:
+  """Loads an encoder with the head of a masked language model.
+
+  Raises:
+    UsageError: there is none.
+  """
+  config = read_config(workdir)
+  model = config.model
+  if model.num_encoder_layers or is_causal(model.attention, model.ffn):
+    raise UsageError(
+      f'--workdir={workdir}: holds no encoder (model.attention='
+      f'{model.attention!r}), which is what fills a [MASK]; give another'
+    )
+  if config.get('finetune') is not None:
+    raise UsageError(
+      f'--workdir={workdir}: was fine-tuned on {config.finetune.task}, so what '
+      'it knew of a [MASK] is gone; give what it was fine-tuned from'
+    )
+  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  fill.special_of(tokenizer)
+  parts, state = restore(workdir)
+  return Trained(parts, state, tokenizer)
 
 
 def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:

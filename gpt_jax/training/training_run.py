@@ -10,7 +10,8 @@ import jax
 
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.data import pipeline, skips
+from gpt_jax.data import pipeline
+from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.runtime import hosts
 from gpt_jax.training import metrics, trackers
@@ -24,27 +25,27 @@ class Data(Protocol):
 
   @property
   def rows_per_epoch(self) -> int:
-    """Rows in one epoch."""
+    """Rows in one epoch, of the length of the first."""
     ...
 
   def batches(
-    self, parts: Parts, start: int, rows: skips.Rows
+    self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[pipeline.Batch]:
     """Gives this host's share of the batches of steps from `start`, from 0.
 
     Args:
       parts: gives the last step, and the share.
       start: the first step.
-      rows: step -> (offset, count), the rows of the run that make its batch.
+      rows: step -> the rows of the run that make its batch.
     """
     ...
 
-  def epochs(self, index: int) -> dict[str, float]:
-    """Passes over the data before row `index` of the run: `epochs`, ..."""
+  def epochs(self, taken: Taken) -> dict[str, float]:
+    """Passes over the data before some rows of the run: `epochs`, ..."""
     ...
 
-  def row_numbers(self, first: int, count: int) -> list[int]:
-    """Which rows of the data are rows `first` and on of the run."""
+  def row_numbers(self, taken: Taken) -> list[int]:
+    """Which rows of the data are these rows of the run."""
     ...
 
 
@@ -144,9 +145,9 @@ class TrainingRun(NamedTuple):
       **start,
     )
 
-  def unskipped_rows(self, step: int) -> tuple[int, int]:
-    """Offset and count of the rows of a step, from 0, if none are left out."""
-    return self.parts.ramp.batch(step)
+  def unskipped_rows(self, step: int) -> Taken:
+    """The rows of a step, from 0, if none are left out."""
+    return config_lib.order(self.parts.ramp)(step)
 
   def past(self, done: int) -> Past:
     """The past at step `done`; every process is to ask at the same time."""
@@ -169,6 +170,6 @@ class TrainingRun(NamedTuple):
     )
     return Past(**hosts.broadcast_from_host0(past))
 
-  def rows(self) -> skips.Rows:
+  def rows(self) -> TakenAt:
     """The rows of each step, from 0; those left out are passed over."""
     return self.history.skips.shifted(self.unskipped_rows)

@@ -12,9 +12,11 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
-from gpt_jax.data import files, manifest, mixture
+from gpt_jax.data import files, manifest, mixture, row_makers
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
+from gpt_jax.nn.pattern import is_causal
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
@@ -123,8 +125,9 @@ def check_same_run(config: Config, workdir: str) -> None:
   # Weights may change from a token on that was not reached.
   logged = max((line['step'] for line in metrics.read(workdir)), default=0)
   done = max(logged, newest.step if newest else 0)
-  rows = known_skips(workdir).shifted(config_lib.ramp(old).batch)
-  tokens = rows(done)[0] * old.model.context_length
+  order = config_lib.order(config_lib.ramp(old))
+  taken = known_skips(workdir).shifted(order)(done)
+  tokens = taken.index * taken.length
   if mixture.extends(old.data.source, new.data.source, tokens):
     new.data.source = old.data.source
   changed = config_lib.differences(old, new)
@@ -166,24 +169,50 @@ def check_tokenizer(config: Config) -> None:
   """Checks what is known of a tokenizer before the data are prepared.
 
   Raises:
-    UsageError: the model's vocabulary is too small for it, or the prompt is
-      too long or has unknown characters.
+    UsageError: the model's vocabulary is too small for it, it lacks a token
+      that the objective or the rows need, or the prompt is too long or has
+      unknown characters.
   """
   name = config.tokenizer.name
   (call,) = spec.bind_all('tokenizer.name', name, TOKENIZERS)[:1]
+  made = None
   if call.name not in LEARNED:
-    tokenizer = tokenizer_lib.build(name, [])
-    config_lib.set_vocab_size(config, tokenizer.vocab_size, name)
-    check_prompt(config, tokenizer)
+    made = tokenizer_lib.build(name, [])
+  objective, rows = config.objective.name, config.data.rows
+  wanted = dict.fromkeys(
+    objectives.needs(objective).tokens, f'objective.name={objective!r}'
+  )
+  if row_makers.of_sentences(rows):
+    wanted |= dict.fromkeys(('cls', 'sep'), f'data.rows={rows!r}')
+  if lacking := sorted(wanted.keys() - tokenizer_lib.marks(call, made)):
+    token = f'[{lacking[0].upper()}]'
+    raise UsageError(
+      f'tokenizer.name={name!r}: has no {token}, which {wanted[lacking[0]]} '
+      'needs; take wordpiece, byte_bpe or a '
+      f'sentencepiece with {token} among its special tokens'
+    )
+  if made:
+    config_lib.set_vocab_size(config, made.vocab_size, name)
+    check_prompt(config, made)
     return
   if num_pieces := call.kwargs.get('vocab_size'):
     config_lib.set_vocab_size(config, num_pieces, name)
   context = config.model.context_length
-  if config.log.sample_prompt and config.log.sample_tokens >= context:
+  if draws_sample(config) and config.log.sample_tokens >= context:
     raise UsageError(
       f'log.sample_tokens={config.log.sample_tokens}: does not fit the context '
       f'of {context} with log.sample_prompt; lower it, or empty the prompt'
     )
+
+
+def draws_sample(config: Config) -> bool:
+  """Whether the run ends with a sample: of decoders alone."""
+  log, model = config.log, config.model
+  return bool(
+    log.sample_prompt
+    and log.sample_tokens
+    and is_causal(model.attention, model.ffn)
+  )
 
 
 def check_prompt(config: Config, tokenizer: Tokenizer) -> None:
@@ -193,7 +222,7 @@ def check_prompt(config: Config, tokenizer: Tokenizer) -> None:
     UsageError: the prompt is too long, or has unknown characters.
   """
   prompt, context = config.log.sample_prompt, config.model.context_length
-  if not prompt:
+  if not draws_sample(config):
     return
   try:
     num_tokens = len(tokenizer.encode(prompt))

@@ -56,6 +56,71 @@ def test_there_and_back(tmp_path, name):
     convert.to_hf(workdir, str(out))
 
 
+# Encoders, and the objectives that they become.
+ENCODERS = {
+  'bert_pretraining': "masked(pair='next')",
+  'albert_pretraining': "masked(pair='order')",
+  'roberta_mlm': 'masked()',
+  # As bert-base-uncased and roberta-base are: heads that the class lacks.
+  'bert_mlm': 'masked(pooler=True)',
+}
+
+
+def encoder(folder, name='bert_mlm', left_out='cls.seq_relationship.'):
+  """A fixture; with other names than those, the BERT with a vocabulary."""
+  if name != 'bert_mlm':
+    return ROOT / name
+  source = ROOT / 'bert_pretraining'
+  values = config(source) | {'architectures': ['BertForMaskedLM']}
+  values['vocab_size'] = 1000
+  kept = {
+    n: np.resize(x, (1000, *x.shape[1:])) if len(x) == 112 else x
+    for n, x in tensors(source).items()
+    if not n.startswith(left_out)
+  }
+  folder.mkdir()
+  (folder / 'config.json').write_text(json.dumps(values))
+  save_file(kept, folder / 'model.safetensors', metadata={'format': 'pt'})
+  pieces = TOKENIZERS / 'wordpiece/vocab_uncased.txt'
+  shutil.copy(pieces, folder / 'vocab.txt')
+  return folder
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('bert_mlm', 'albert_pretraining'),
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in ('bert_pretraining', 'roberta_mlm')
+    ),
+  ],
+)
+def test_encoders_there_and_back(tmp_path, name):
+  workdir, out = str(tmp_path / 'w'), tmp_path / 'out'
+  source = encoder(tmp_path / 'hf', name)
+  convert.from_hf(str(source), workdir)
+  built, state = trained_lib.restore(workdir)
+  assert built.config.objective.name == ENCODERS[name]
+  config_lib.check_objective(built.config)
+  _, params = hf.load(str(source))
+  assert {*state.params.get('heads', {})} == {*params.get('heads', {})}
+  convert.to_hf(workdir, str(out))
+  before, after = tensors(source), tensors(out)
+  # Of the two names of the output's bias all exports have both.
+  more = {n for n in after if n.endswith('decoder.bias')}
+  assert {*before} | more == {*after}
+  for tensor, value in before.items():
+    np.testing.assert_array_equal(after[tensor], value, tensor)
+  assert config(out) == config(source)
+  if name == 'bert_mlm':
+    made = tokenizers.Tokenizer.from_file(str(out / 'tokenizer.json'))
+    tokens = made.encode('It is a [MASK].').tokens
+    assert tokens == ['[CLS]', 'it', 'is', 'a', '[MASK]', '.', '[SEP]']
+    roles = json.loads((out / 'tokenizer_config.json').read_text())
+    assert (roles['mask_token'], roles['pad_token']) == ('[MASK]', '[PAD]')
+
+
 def test_heads_have_no_place_in_a_workdir(tmp_path):
   with pytest.raises(UsageError, match='is a GPT2ForSequenceClassification'):
     convert.from_hf(str(ROOT / 'gpt2_cls'), str(tmp_path))
@@ -169,17 +234,67 @@ def test_without_a_vocabulary_it_is_said(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_a_model_trained_here(tmp_path):
+@pytest.mark.parametrize('pair', ['next', 'none'])
+def test_an_encoder_trained_here(tmp_path, pair):
+  """BERT with both heads, or RoBERTa; the tokenizer's ids are in the config."""
   workdir, out = tmp_path / 'w', tmp_path / 'out'
-  sizes = {'vocab_size': 257, 'd_model': 24, 'num_heads': 3, 'head_size': 8}
-  sizes |= {'num_kv_heads': 3}
-  config_here = tiny.config(**{f'model.{n}': x for n, x in sizes.items()})
-  built = parts.build(config_lib.resolve(config_here))
+  pieces = TOKENIZERS / 'wordpiece/vocab_uncased.txt'
+  made = tokenizer_lib.build(f'wordpiece_file({str(pieces)!r})', [])
+  made.save(str(workdir / 'tokenizer'))
+  bert, pad = pair == 'next', made.special.pad_id
+  built, state = initial(
+    workdir,
+    {
+      'model.vocab_size': made.vocab_size,
+      'model.context_length': 23,
+      'model.attention': 'bidirectional',
+      'model.input': f'tokens(token_types={1 + bert}, norm=True)',
+      'model.position': f'learned(offset={0 if bert else pad + 1})',
+      'model.block': 'post',
+      'model.ffn': 'gelu',
+      'model.output': "tied(bias=True, transform='gelu')",
+      'objective.name': f'masked(pair={pair!r})',
+      'data.rows': f'pairs({pair!r})' if bert else 'full_sentences',
+      'data.sentences': 'terminal',
+    },
+  )
+  convert.to_hf(str(workdir), str(out))
+  found = config(out)
+  assert found['model_type'] == ('bert' if bert else 'roberta')
+  ids = [found[f'{role}_token_id'] for role in ('pad', 'bos', 'eos')]
+  assert ids == [pad, made.special.cls_id, made.special.sep_id]
+  model, params = hf.load(str(out))
+  ids = np.arange(5, 11)[None]
+  theirs = hf.forward(model, params, input_ids=ids)
+  np.testing.assert_allclose(
+    theirs['prediction_logits' if bert else 'logits'],
+    hf.forward(built.model, state.params, input_ids=ids)['logits'],
+    atol=1e-5,
+    rtol=0,
+  )
+  for name, head in params.get('heads', {}).items():
+    ours = state.params['heads'][name]
+    np.testing.assert_array_equal(head['kernel'], ours['kernel'])
+  assert bert == ('seq_relationship_logits' in theirs)
+
+
+def initial(workdir, fields):
+  """A workdir with the first state of a config."""
+  sizes = {'d_model': 24, 'num_heads': 3, 'head_size': 8, 'num_kv_heads': 3}
+  sizes = {f'model.{n}': x for n, x in sizes.items()}
+  built = parts.build(config_lib.resolve(tiny.config(**sizes, **fields)))
   state = parts.init_state(built)
   saver = checkpointer.Checkpointer(str(workdir))
   saver.save(state)
   saver.close()
   (workdir / 'config.json').write_text(config_lib.to_json(built.config))
+  return built, state
+
+
+@pytest.mark.slow
+def test_a_model_trained_here(tmp_path):
+  workdir, out = tmp_path / 'w', tmp_path / 'out'
+  built, state = initial(workdir, {'model.vocab_size': 257})
   tokenizer_lib.build('bytes', []).save(str(workdir / 'tokenizer'))
   convert.to_hf(str(workdir), str(out))
   assert config(out)['model_type'] == 'gpt2'

@@ -6,6 +6,9 @@ import functools
 import pathlib
 import shutil
 
+import numpy as np
+import pytest
+
 from gpt_jax import __main__
 from gpt_jax.data.store import TokenStore
 from gpt_jax.runtime import malloc
@@ -41,3 +44,61 @@ def test_a_finished_store_is_read_again(tmp_path, monkeypatch, capsys):
   assert __main__.main(['prepare', *flags]) == 2
   error = capsys.readouterr().err
   assert 'differs from the manifest' in error
+
+
+def prepare_with(name, folder):
+  """Prepares a text of both cases that names special tokens."""
+  source = "--config.data.source=text('docs/*.txt')"
+  holdout = '--config.data.holdout=documents(fraction=0.3)'
+  flags = [SMOKE, f'--config.tokenizer.name={name}', source, holdout]
+  return __main__.main(['prepare', *flags, f'--out={folder}'])
+
+
+@pytest.fixture
+def docs(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path('docs').mkdir()
+  text = "The cat's [MASK], [CLS][SEP] <mask> </s>\nTHE CAFÉ of cats 2026.\n"
+  for i in range(7):
+    pathlib.Path(f'docs/{i}.txt').write_text(text * (i + 2))
+  pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'cat', '##s']
+  pathlib.Path('vocab.txt').write_text('\n'.join([*pieces, '[', 'cls', ']']))
+  return text
+
+
+@pytest.mark.parametrize(
+  ('name', 'keeps', 'unknown'),
+  [
+    ('wordpiece(59)', False, False),
+    ("wordpiece_file('vocab.txt')", False, True),
+    ('byte_bpe(277)', True, False),
+    (
+      "sentencepiece(290, normalization='nfkc_cf', "
+      "special=['[CLS]', '[SEP]', '[MASK]'])",
+      *(False, False),
+    ),
+  ],
+)
+def test_tokenizers_of_encoders(docs, capsys, name, keeps, unknown):
+  assert prepare_with(name, 'D') == 0
+  store = TokenStore.open('D')
+  made, ids = store.tokenizer(), store.tokens(0, len(store))
+  # Each document ends with [SEP], and nothing else is a special token.
+  assert made.eos_id == made.special.sep_id == store.manifest.eos_id
+  ends = np.flatnonzero(ids == made.eos_id) + 1
+  assert ends.tolist() == store.document_ends.tolist()
+  specials = {*made.special.names.values()} - {made.eos_id}
+  found = specials & {*ids.tolist()}
+  assert found == ({made.special.names['[UNK]']} if unknown else set())
+  text = made.decode(ids[: ends[0]])
+  assert (docs in text) == keeps
+  assert ('does not keep the text' in capsys.readouterr().err) != keeps
+
+
+def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(docs, capsys):
+  path = pathlib.Path('vocab.txt')
+  path.write_text(path.read_text().replace('[CLS]', 'cls'))
+  assert prepare_with("wordpiece_file('vocab.txt')", 'D') == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "'vocab.txt' has no [CLS]" in line
+  assert not pathlib.Path('D').exists()

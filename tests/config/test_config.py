@@ -12,7 +12,7 @@ from configs import base, scaling
 from configs.finetune import base as tuning
 from gpt_jax import config as config_lib
 from gpt_jax import ranges, spec
-from gpt_jax.config import flatten
+from gpt_jax.config import fields, flatten
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -39,6 +39,15 @@ def test_resolve_returns_a_new_locked_config():
     resolved.model.new_field = 3
   # Resolving twice changes nothing.
   assert config_lib.resolve(resolved) == resolved
+
+
+@pytest.mark.parametrize('field', fields.ADDED)
+def test_a_field_that_older_runs_lack_has_its_default(field):
+  config = config_lib.resolve(tiny.config())
+  tree = json.loads(config_lib.to_json(config))
+  section, name = field.split('.')
+  del tree[section][name]
+  assert config_lib.from_json(json.dumps(tree)) == config
 
 
 @pytest.mark.parametrize(
@@ -261,7 +270,10 @@ def test_the_old_name_in_a_saved_config(caplog):
   config = config_lib.resolve(tiny.config())
   tree = json.loads(config_lib.to_json(config))
   tree['batch'] = {'rows': 24, 'micro_rows': None}
+  # It was added later: layers shared nothing before.
+  del tree['model']['share']
   read = config_lib.from_json(json.dumps(tree))
+  assert read.model == config.model
   assert read.batch.to_dict() == {'size': 24, 'micro_rows': None}
   assert not caplog.records
 

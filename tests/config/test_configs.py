@@ -4,6 +4,7 @@
 
 import importlib
 import json
+import math
 import pathlib
 import re
 
@@ -52,7 +53,7 @@ def test_config_resolves(name, size):
   assert unknown <= {
     *('model.vocab_size', 'data.store', 'data.workers', 'eval.num_batches'),
     'eval.tasks',
-    *('batch.micro_rows', 'model.encoder_ffn'),
+    *('batch.length', 'batch.micro_rows', 'model.encoder_ffn'),
   }
   if resolved.model.num_encoder_layers:
     with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
@@ -238,6 +239,7 @@ PLAIN = 50_257, 2048
 PIECES = 32_000, 2048
 PALM = 256_000, 2048
 T5 = 32_128, 512
+WORDS, BYTES, LITE = (30_522, 512), (50_265, 512), (30_000, 512)
 TINY = 4, 64, 4, 16, 4, 256, 1024, 128
 BASE = 12, 768, 12, 64, 12, 3072, 50_257, 1024
 ROWS = {
@@ -315,6 +317,19 @@ ROWS = {
   'switch-xxl': (
     *(24, 4096, 64, 64, 64, 10_240, *T5, 394_543_476_736, '395B'),
   ),
+  'bert-base': (12, 768, 12, 64, 12, 3072, *WORDS, 110_106_428, '110M'),
+  'bert-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 336_226_108, '340M'),
+  'bert-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),
+  'roberta-base': (12, 768, 12, 64, 12, 3072, *BYTES, 124_697_433, '125M'),
+  'roberta-large': (24, 1024, 16, 64, 16, 4096, *BYTES, 355_412_057, '355M'),
+  'roberta-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_657_536, '2.7M'),
+  'albert-base': (12, 768, 12, 64, 12, 3072, *LITE, 11_813_810, '12M'),
+  'albert-large': (24, 1024, 16, 64, 16, 4096, *LITE, 17_847_474, '18M'),
+  'albert-xlarge': (24, 2048, 32, 64, 32, 8192, *LITE, 59_021_490, '59M'),
+  'albert-xxlarge': (
+    *(12, 4096, 64, 64, 64, 16_384, *LITE, 223_158_450, '223M'),
+  ),
+  'albert-cpu': (4, 256, 4, 64, 4, 1024, 8192, 256, 2_012_290, '2.0M'),
   'switch-c': (15, 2080, 32, 64, 32, 6144, *T5, 1_571_308_972_448, '1571B'),
 }
 # Parameters that a token takes, where there are experts: those of the dense
@@ -333,6 +348,7 @@ ACTIVE = {
 COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
 # Where the sizes of GPT-3's table do not give the digits beside them.
 OFF = {'gpt3-350m': '356M', 'gpt3-1.3b': '1.5B', 'gpt3-13b': '12.9B'}
+OFF |= {'bert-large': '336M'}  # nor BERT's
 
 
 def rounded(count, printed):
@@ -388,6 +404,65 @@ def test_encoder_decoders_are_inspected_and_not_trained(
   refusal = 'model.num_encoder_layers=12: objective.name='
   assert refusal in capsys.readouterr().err
   assert not workdir.exists()
+
+
+def body(params):
+  """Parameters without the output's and those of two sentences."""
+  names = ('output_dense', 'output_norm', 'head_bias')
+  tree = {name: x for name, x in params.items() if name not in names}
+  tree['heads'] = {'pooler': params['heads']['pooler']}
+  return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+
+
+LITE_INPUT = 'tokens(token_types=2, norm=True, d_embed={})'
+
+
+@pytest.mark.parametrize(
+  'name, size, overrides, parameters, bare',
+  [
+    ('bert', 'base', {'num_layers': 3}, 46_315_580, False),
+    ('bert', 'base', {'num_layers': 6, 'num_heads': 3}, 67_579_196, False),
+    ('bert', 'large', {'num_layers': 12}, 185_071_420, False),
+    ('bert', 'base', {'vocab_size': 28_996}, 108_932_934, False),
+    ('bert', 'base', {}, 109_482_240, True),
+    ('bert', 'large', {}, 335_141_888, True),
+    *(
+      ('albert', 'base', {'share': share, 'input': d_embed}, count, True)
+      for share, d_embed, count in (
+        ('none', 64, 87_648_000),
+        ('none', 128, 89_650_176),
+        ('none', 256, 93_654_528),
+        ('none', 768, 109_671_936),
+        ('all', 64, 9_681_408),
+        ('all', 128, 11_683_584),
+        ('all', 256, 15_687_936),
+        ('all', 768, 31_705_344),
+        ('attention', 128, 63_647_232),
+        ('attention', 768, 83_668_992),
+        ('ffn', 128, 37_686_528),
+        ('ffn', 768, 57_708_288),
+      )
+    ),
+    *(
+      ('albert', 'large', {'num_layers': depth}, 17_683_968, True)
+      for depth in (1, 3, 6, 12, 24, 48)
+    ),
+    (
+      *('albert', 'large'),
+      {'num_layers': 3, 'd_model': 6144, 'num_heads': 96},
+      *(495_518_208, True),
+    ),
+  ],
+)
+def test_ablations_of_encoders(name, size, overrides, parameters, bare):
+  """As the docstrings of the configs list them."""
+  config = module(name).get_config(size).unlock()
+  if 'input' in overrides:
+    overrides = {**overrides, 'input': LITE_INPUT.format(overrides['input'])}
+  config.model.update(overrides)
+  params, figures = totals.figures_of(config_lib.resolve_model(config))
+  assert (body(params) if bare else figures['parameters']) == parameters
+  assert f'{parameters:,}' in str(module(name).__doc__)
 
 
 def test_switch_tiny_and_its_twin():

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each paper's config, shrunk by overrides alone, learns."""
 
+import functools
 import importlib
 
 import jax
 import numpy as np
 import pytest
 
+from gpt_jax.data.rows import cut
+from gpt_jax.objectives import causal
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
@@ -29,8 +32,9 @@ SMALL = {
 }
 LINEAGE = (
   *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
-  'llama',
+  *('llama', 'bert', 'roberta', 'albert'),
 )
+ENCODERS = ('bert', 'roberta', 'albert')
 
 
 def losses(name, **changes):
@@ -39,6 +43,11 @@ def losses(name, **changes):
   config.update_from_flattened_dict({**SMALL, **changes})
   # Its one group of a batch has another size here.
   config.model.ffn = config.model.ffn.replace('group_size=2048', 'group_size=0')
+  make_batch = causal_batch
+  if name in ENCODERS:
+    config.batch.length = None
+    pairs = config.data.rows.startswith('pairs')
+    make_batch = functools.partial(masked_batch, pairs=pairs)
   run = tiny.build(config.lock(), (1, 1, 1))
   state = parts_lib.init_state(run)
   step = compiled_lib.compile_train_step(run).call
@@ -46,11 +55,45 @@ def losses(name, **changes):
   cycle = rng.permutation(61).astype(np.int32)
   found = []
   for _ in range(50):
-    starts = rng.integers(61, size=(8, 1))
-    rows = cycle[(starts + np.arange(25)) % 61]
-    state, metrics = step(state, run.put(run.objective.make_batch(rows), 8))
+    state, metrics = step(state, run.put(make_batch(rng, cycle), 8))
     found.append(metrics['loss'])
   return np.array(jax.device_get(found))
+
+
+def causal_batch(rng, cycle):
+  starts = rng.integers(61, size=(8, 1))
+  return causal.make_batch(cut(cycle[(starts + np.arange(25)) % 61]))
+
+
+def masked_batch(rng, cycle, *, pairs):
+  """One token twelve times, then another or the same; which, is to be filled.
+
+  The label of the pair is 1 where it is another. 60 stands for [MASK].
+  """
+  del cycle
+  words = rng.integers(3, size=(8, 2))
+  words[::2, 1] = words[::2, 0]
+  rows = np.repeat(words, 12, axis=1).astype(np.int32)
+  places = np.stack([rng.permutation(24)[:4] for _ in rows])
+  index = np.arange(8)[:, None], places
+  inputs = rows.copy()
+  inputs[index] = 60
+  batch = {
+    'inputs': inputs,
+    'mask': np.ones(rows.shape, bool),
+    'masked_positions': places.astype(np.int32),
+    'masked_targets': rows[index],
+    'masked_weights': np.ones(places.shape, np.float32),
+  }
+  if pairs:
+    batch |= {
+      'token_types': np.repeat([[0, 1]], 12, axis=1).repeat(8, 0),
+      'pair_labels': words[:, 0] != words[:, 1],
+      'pair_weights': np.ones(8, np.float32),
+    }
+    for key in ('token_types', 'pair_labels'):
+      batch[key] = batch[key].astype(np.int32)
+  return batch
 
 
 @pytest.mark.parametrize(

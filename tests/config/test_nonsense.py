@@ -19,7 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import loading
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.masks import PATTERNS
-from gpt_jax.optim.batch_ramp import RAMPS
+from gpt_jax.optim.batch_ramp import LENGTHS, RAMPS
 from gpt_jax.runtime import malloc
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -30,6 +30,7 @@ CHOICES = {
   'model.attention': PATTERNS,
   'model.ffn': FFNS,
   'batch.size': RAMPS,
+  'batch.length': LENGTHS,
 }
 FIELDS = [*config_lib.flatten(base.get_config())]
 

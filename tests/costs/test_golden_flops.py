@@ -26,7 +26,9 @@ import pytest  # noqa: E402
 from gpt_jax import config as config_lib  # noqa: E402
 from gpt_jax import spec  # noqa: E402
 from gpt_jax.costs import flops, matmuls  # noqa: E402
+from gpt_jax.data.rows import cut  # noqa: E402
 from gpt_jax.nn.transformer import Transformer  # noqa: E402
+from gpt_jax.objectives import causal  # noqa: E402
 from gpt_jax.objectives.choices import OBJECTIVES  # noqa: E402
 from gpt_jax.training import state as state_lib  # noqa: E402
 from gpt_jax.training import step  # noqa: E402
@@ -71,7 +73,7 @@ def count(name, traced):
   ids = np.zeros((1, config.model.context_length + 1), np.int32)
   batch = {
     key: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
-    for key, x in objective.make_batch(ids).items()
+    for key, x in causal.make_batch(cut(ids)).items()
   }
   jaxpr = jax.make_jaxpr(
     lambda *args: step.mean_gradients(*args, objective=objective, num_micro=1)

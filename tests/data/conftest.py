@@ -66,6 +66,7 @@ def make_config():
     workers=1,
     sources=None,
     clean='none',
+    sentences='none',
   ):
     return ConfigDict(
       {
@@ -75,6 +76,7 @@ def make_config():
           'workers': workers,
           'rows': 'stream',
           'compression': 'none',
+          'sentences': sentences,
           'sources': sources or {},
           'clean': clean,
         },

@@ -49,7 +49,7 @@ def test_threads_keep_the_order(workers):
   names, ids = [], []
   for batch, found in encode.encoded(batches(), Slow(), workers):
     names += [piece.part.document.name for piece in batch]
-    ids += [int(i[0]) for i in found]
+    ids += [int(i.ids[0]) for i in found]
   assert names == [str(i) for i in range(53)]
   assert ids == [1 + i * 7 % 13 for i in range(53)]
 

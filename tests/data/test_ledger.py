@@ -5,7 +5,9 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data import ledger, pipeline, prepare
+from gpt_jax.config import order
+from gpt_jax.data import ledger, pipeline, prepare, row_makers
+from gpt_jax.data.taken import even
 from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
 
@@ -26,12 +28,12 @@ def documents(store):
 
 def test_the_documents_named_are_those_in_the_batches(store):
   texts = documents(store)
-  per_epoch = pipeline.rows_per_epoch(store, LENGTH)
+  per_epoch = row_makers.load(store, LENGTH).num_rows
   # A ramp that comes into the second epoch.
   ramp = batch_ramp.build(
     f'ramp(0:3, 4_steps:7, 6_steps:{per_epoch})', row_tokens=LENGTH
   )
-  arguments = dict(length=LENGTH, seed=SEED, start=2, stop=8, rows=ramp.batch)
+  arguments = dict(seed=SEED, start=2, stop=8, rows=order(ramp))
   found = list(ledger.steps(store, **arguments))
   batches = list(
     pipeline.batches(store, **arguments, make_batch=causal.make_batch)
@@ -52,14 +54,13 @@ def test_the_documents_named_are_those_in_the_batches(store):
 
 
 def test_an_epoch_consumes_each_token_once_as_a_target(store):
-  per_epoch = pipeline.rows_per_epoch(store, LENGTH)
+  per_epoch = row_makers.load(store, LENGTH).num_rows
   (step,) = ledger.steps(
     store,
-    length=LENGTH,
     seed=SEED,
     start=0,
     stop=1,
-    rows=lambda step: (0, per_epoch),
+    rows=even(per_epoch, LENGTH),
   )
   sizes = np.diff(store.document_ends, prepend=0)
   counts = [np.zeros(size, int) for size in sizes]

@@ -17,6 +17,7 @@ from gpt_jax.data import (
   pipeline,
   prepare,
   store,
+  taken,
 )
 from gpt_jax.data.mixture_order import Order
 from gpt_jax.objectives import causal
@@ -131,9 +132,7 @@ def test_the_ledger_names_the_documents_in_the_batches(config):
   ends = made.manifest.parts
   assert list(ends) == ['high', 'low'] and ends['low'] == len(made)
   tokens = np.split(made.tokens(0, len(made)), made.document_ends[:-1])
-  arguments = dict(
-    length=LENGTH, seed=5, start=1, stop=40, rows=lambda step: (7 * step, 7)
-  )
+  arguments = dict(seed=5, start=1, stop=40, rows=taken.even(7, LENGTH))
   found = [*ledger.steps(made, **arguments)]
   batches = [*pipeline.batches(made, **arguments, make_batch=causal.make_batch)]
   for step, batch in zip(found, batches, strict=True):

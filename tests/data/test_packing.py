@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_jax.data import ledger, packing, pipeline, prepare
+from gpt_jax.data import (
+  ledger,
+  packing,
+  pipeline,
+  prepare,
+  row_makers,
+  taken,
+)
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.mixture import phases
+from gpt_jax.data.rows import Keys
 from gpt_jax.data.store import TokenStore
 from gpt_jax.objectives import causal
 from tests.support import tiny
@@ -43,8 +51,7 @@ def make_store(sizes, parts=None):
       document_ends_crc32=[],
       parts=parts or {},
     ),
-    tokens.astype(np.uint16),
-    ends,
+    {'tokens': tokens.astype(np.uint16), 'document_ends': ends},
   )
   return store.ordered('stdlib', 'documents')
 
@@ -140,19 +147,16 @@ def test_the_loss_of_packed_documents_is_that_of_each_alone():
 def test_every_host_and_epoch_has_its_rows():
   length = 7
   store = make_store([*SIZES, *SIZES[::-1]])
-  count = pipeline.rows_per_epoch(store, length)
+  count = row_makers.load(store, length).num_rows
   source = pipeline.RowSource(store, length=length, seed=3)
   for epoch in range(2):
-    rows = source.batch(
-      range(epoch * count, (epoch + 1) * count), causal.make_batch
-    )
+    rows = source.batch(taken.even(count, length)(epoch), causal.make_batch)
     found = rows['targets'][rows['weights'] > 0]
     everything = store.tokens(0, len(store))
     np.testing.assert_array_equal(np.sort(found), np.sort(everything))
   (step,) = ledger.steps(
     *(store,),
-    **dict(length=length, seed=3, start=0, stop=1),
-    rows=lambda step: (0, count),
+    **dict(seed=3, start=0, stop=1, rows=taken.even(count, length)),
   )
   seen = sorted(
     (s.document, s.start, s.stop) for r in step.rows for s in r.spans
@@ -168,6 +172,7 @@ def test_a_mixture_packs_each_source_by_itself():
   store = make_store(SIZES, {'a': sum(sizes['a']), 'b': sum(SIZES)})
   store.mixture = phases('mixture(a:0.5, b:0.5)')
   source = pipeline.RowSource(store, length=length, seed=3)
+  maker = row_makers.load(store, length)
   found = {(p.source, p.row) for p in map(source.place, range(200))}
   assert found == {
     (name, row)
@@ -178,9 +183,10 @@ def test_a_mixture_packs_each_source_by_itself():
     place = source.place(0)._replace(source=name, row=row)
     spans = rows_of(sizes[name], length)[row]
     first = 0 if name == 'a' else 5
-    assert ledger.spans(
-      store.document_ends, source.span(place).start, source.span(place).stop
-    ) == [(first + d, i, j) for d, i, j in spans]
+    ((tokens,), _) = maker.texts([place], Keys(0, *[np.zeros(1, int)] * 3))[0]
+    assert ledger.spans(store.document_ends, tokens.start, tokens.stop) == [
+      (first + d, i, j) for d, i, j in spans
+    ]
 
 
 def test_the_config_chooses_them(corpus, make_config):
@@ -199,8 +205,9 @@ def shares_of_tokens(source, phase, first, stop):
   """The share of the targets that each source has in rows of the run."""
   sizes = dict.fromkeys(phase, 0)
   for i in range(first, stop):
-    place = source.place(i)
-    sizes[place.source] += len(source.span(place))
+    places, keys = source.places(taken.Taken(i, 1, 0, i))
+    ((tokens,), _) = source.texts(places, keys)[0]
+    sizes[places[0].source] += len(tokens)
   return {n: size / sum(sizes.values()) for n, size in sizes.items()}
 
 

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpt_jax import config as config_lib
 from gpt_jax.data import pipeline, prepare
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.taken import Taken, even
 from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
 from gpt_jax.spec import UsageError
@@ -34,13 +36,21 @@ def either_store(request, store):
   return TokenStore.open(store.folder, in_memory_bytes=request.param)
 
 
-def five(step):
-  return 5 * step, 5
+def windows(source, numbers):
+  """Rows of the run with the token before each."""
+  rows, _ = source.read(
+    Taken(numbers.start, len(numbers), LENGTH, numbers.start)
+  )
+  return np.column_stack([rows.before, rows.tokens])
+
+
+five = even(5, LENGTH)
 
 
 def ramp(step):
   """Three rows at steps 0..3, seven from then on."""
-  return (3 * step, 3) if step < 4 else (12 + 7 * (step - 4), 7)
+  first = 3 * step if step < 4 else 12 + 7 * (step - 4)
+  return Taken(first, 3 if step < 4 else 7, LENGTH, first)
 
 
 def share(host, num_hosts):
@@ -56,7 +66,7 @@ def run(store, start, stop, rows=five, **kwargs):
   return list(
     pipeline.batches(
       store,
-      **(dict(length=LENGTH, seed=SEED, start=start, stop=stop, rows=rows)),
+      **(dict(seed=SEED, start=start, stop=stop, rows=rows)),
       **(dict(make_batch=causal.make_batch) | kwargs),
     )
   )
@@ -89,6 +99,7 @@ class Rows:
   """Stands for a store of so many rows."""
 
   folder, mixture, rows = '', (), 'stream'
+  parts = TokenStore.parts
 
   def __init__(self, num_rows):
     self._num_rows = num_rows
@@ -217,7 +228,7 @@ def test_a_ramp_repeats_and_skips_no_row(store):
   source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
   numbers = range(12 + 7 * 5)
   seen = np.concatenate([b['inputs'] for b in run(store, 0, 9, ramp)])
-  np.testing.assert_array_equal(seen, source.read(numbers)[:, :-1])
+  np.testing.assert_array_equal(seen, windows(source, numbers)[:, :-1])
 
 
 @pytest.mark.parametrize('num_hosts', [1, 2, 3, 4, 8])
@@ -264,24 +275,29 @@ def test_no_row_is_skipped_or_repeated(
   for part, (start, stop) in enumerate(itertools.pairwise(ends)):
     count = num_hosts + part
     hosts = [
-      run(store, start, stop, ramp.batch, host_rows=share(h, count))
+      run(store, start, stop, config_lib.order(ramp), host_rows=share(h, count))
       for h in range(count)
     ]
     for i, step in enumerate(range(start, stop)):
       found = np.concatenate([host[i]['inputs'] for host in hosts])
       before = sum(ramp.rows(s) for s in range(step))
-      rows = source.read(range(before, before + ramp.rows(step)))
+      rows = windows(source, range(before, before + ramp.rows(step)))
       np.testing.assert_array_equal(found, rows[:, :-1])
 
 
 def test_an_objective_makes_the_arrays(store):
-  def make_batch(rows):
-    return {'inputs': rows[:, ::2], 'weights': rows[:, 1:] > 100}
+  def make_batch(rows, keys):
+    return {'inputs': rows.tokens[:, ::2], 'run': keys.run, 'row': keys.row}
 
   made = run(store, 2, 3, make_batch=make_batch)
   (plain,) = run(store, 2, 3)
-  assert made[0].keys() == {'inputs', 'weights'}
-  np.testing.assert_array_equal(made[0]['inputs'], plain['inputs'][:, ::2])
+  assert made[0].keys() == {'inputs', 'run', 'row'}
+  np.testing.assert_array_equal(made[0]['inputs'], plain['targets'][:, ::2])
+  # Step 2 of the ramp's first batches of a size.
+  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  np.testing.assert_array_equal(
+    made[0]['row'], source.row_numbers(made[0]['run'])
+  )
 
 
 def evaluate(store, length, rows, **kwargs):
@@ -332,9 +348,10 @@ def test_evaluation_on_hosts(store, num_hosts):
 
 
 def test_evaluation_keeps_weights_of_the_objective(store):
-  def make_batch(rows):
-    made = causal.make_batch(rows)
-    return made | {'weights': (rows[:, 1:] % 2).astype(np.float32)}
+  def make_batch(rows, keys):
+    made = causal.make_batch(rows, keys)
+    weights = np.where(rows.real, rows.tokens % 2, 0)
+    return made | {'weights': weights.astype(np.float32)}
 
   made = evaluate(store, LENGTH, 5, make_batch=make_batch)
   total = sum(float(b['weights'].sum()) for b in made)
@@ -345,11 +362,13 @@ def test_a_corpus_shorter_than_a_row_is_refused(store):
   n = len(store)
   source = pipeline.RowSource(store, length=n - 1, seed=0)
   assert source.rows_per_epoch == 1
-  np.testing.assert_array_equal(source.read([0, 1])[1], store.tokens(0, n))
+  np.testing.assert_array_equal(
+    windows(source, range(2))[1], store.tokens(0, n)
+  )
   with pytest.raises(UsageError) as e:
     pipeline.batches(
       store,
-      **dict(length=n, seed=0, start=0, stop=1, rows=five),
+      **dict(seed=0, start=0, stop=1, rows=even(5, n)),
       make_batch=causal.make_batch,
     )
   assert f'{n} tokens, a row needs {n + 1}' in str(e.value)
@@ -373,7 +392,7 @@ def test_threads_end_with_the_iterator(store):
   wait_until_none_prefetches()
   stream = pipeline.batches(
     store,
-    **dict(length=LENGTH, seed=SEED, start=0, stop=10**9, rows=five),
+    **dict(seed=SEED, start=0, stop=10**9, rows=five),
     make_batch=causal.make_batch,
   )
   next(stream)
@@ -402,7 +421,7 @@ def test_slow_reads_run_while_a_step_does(store, monkeypatch):
   made = []
   stream = pipeline.batches(
     on_disk,
-    **dict(length=LENGTH, seed=SEED, start=0, stop=11, rows=five),
+    **dict(seed=SEED, start=0, stop=11, rows=five),
     make_batch=causal.make_batch,
   )
   thread = threading.Thread(target=lambda: made.extend(stream))
@@ -423,7 +442,7 @@ def test_an_error_comes_at_its_step(store):
 
   stream = pipeline.batches(
     store,
-    **dict(length=LENGTH, seed=SEED, start=5, stop=10, rows=rows),
+    **dict(seed=SEED, start=5, stop=10, rows=rows),
     make_batch=causal.make_batch,
   )
   assert_same([next(stream), next(stream)], run(store, 5, 7))
@@ -437,7 +456,7 @@ def test_damage_found_while_prefetching_is_told_to_the_user(store, corpus):
   on_disk = TokenStore.open(store.folder, in_memory_bytes=0)
   stream = pipeline.batches(
     on_disk,
-    **dict(length=LENGTH, seed=SEED, start=0, stop=9, rows=five),
+    **dict(seed=SEED, start=0, stop=9, rows=five),
     make_batch=causal.make_batch,
   )
   (corpus / 'D/tokens/c/0').unlink()

@@ -41,7 +41,8 @@ if __name__ == '__main__':
   array_writer._CHUNK, array_writer._SHARD_BYTES = 64, 512
 config = ConfigDict({
   'data': {'source': "text('docs/*.txt')", 'holdout': 'documents(0.2)',
-    'clean': 'none', 'compression': 'none', 'workers': int(sys.argv[1])},
+    'clean': 'none', 'compression': 'none', 'sentences': 'terminal',
+    'workers': int(sys.argv[1])},
   'tokenizer': {'name': "hf_tokenizer('tokenizer.json')"},
 })
 def report(stage, done, total):
@@ -286,7 +287,7 @@ def stop_at(config, num_bytes):
 def test_what_cannot_be_gone_on_with_is_made_again(
   corpus, make_config, small, change
 ):
-  config = make_config(tokenizer='characters')
+  config = make_config(tokenizer='characters', sentences='terminal')
   stop_at(config, 3000)
   assert files.read('D', 'unfinished.npz')
   if change == 'tokens':
@@ -320,10 +321,11 @@ def test_the_digest_of_what_was_done_is_compared(
 def test_workers_make_the_same_store(
   corpus, hf_tokenizer, make_config, monkeypatch, tokenizer
 ):
-  prepare.prepare(make_config(tokenizer=tokenizer), 'D')
+  settings = {'tokenizer': tokenizer, 'sentences': 'terminal'}
+  prepare.prepare(make_config(**settings), 'D')
   monkeypatch.setattr(encode, '_BATCH', 100)
   monkeypatch.setattr(encode, '_ALONE', 1)
-  prepare.prepare(make_config(tokenizer=tokenizer, workers=2), 'E')
+  prepare.prepare(make_config(**settings, workers=2), 'E')
   assert contents('D') == contents('E')
 
 

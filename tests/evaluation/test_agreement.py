@@ -12,7 +12,7 @@ from gpt_jax.commands import convert
 from gpt_jax.evaluation import agreement
 from gpt_jax.evaluation.agreement import Theirs
 from gpt_jax.spec import UsageError
-from tests.commands.test_convert import checkpoint_with_vocabulary
+from tests.commands.test_convert import checkpoint_with_vocabulary, encoder
 
 TEXT = 'abc d ab'
 IDS = [95, 66, 94, 67, 94, 95]
@@ -79,6 +79,34 @@ def test_other_token_ids_are_found(folders, monkeypatch, capsys):
   stand_in(monkeypatch, ids=None)
   assert checked(folders) == 0
   assert 'not compared (it has none)' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_masked_model_and_its_head_of_two_texts(
+  tmp_path, monkeypatch, capsys
+):
+  folder = encoder(tmp_path / 'hf', left_out='no tensor')
+  convert.from_hf(str(folder), str(tmp_path / 'w'))
+  seen, wrong = [], 0.0
+
+  def theirs(folder, text, run):
+    seen.append(run)
+    out = hf.forward(*hf.load(folder), input_ids=np.array([run]))
+    pair = np.array(out['seq_relationship_logits'][0]) + wrong
+    return Theirs(np.array(out['prediction_logits'][0]), run, '', pair)
+
+  monkeypatch.setattr(agreement, '_library', lambda name: None)
+  monkeypatch.setattr(agreement, 'theirs', theirs)
+  given = [f'--from_hf={folder}', f'--workdir={tmp_path / "w"}']
+  argv = ['convert', '--check', *given, '--text=It is a [MASK].']
+  assert __main__.main(argv) == 0
+  pieces = (folder / 'vocab.txt').read_text().split('\n')
+  row = ['[CLS]', 'it', 'is', 'a', '[MASK]', '.', '[SEP]']
+  assert seen == [[pieces.index(piece) for piece in row]]
+  assert 'most likely: the same at 7 of 7' in capsys.readouterr().out
+  wrong = 0.5
+  assert __main__.main(argv) == 1
+  assert 'differ in logits of two texts' in capsys.readouterr().err
 
 
 def test_no_number_is_no_agreement():

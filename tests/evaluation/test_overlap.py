@@ -5,6 +5,8 @@
 import numpy as np
 import pytest
 
+from gpt_jax.data.sources.source import Document
+from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import overlap
 from tests.support.tasks import Believer, measure, write
@@ -13,8 +15,10 @@ from tests.support.tasks import Believer, measure, write
 class Store:
   """A token store of documents in memory."""
 
-  def __init__(self, documents):
-    parts = [[*d.encode(), 256] for d in documents]
+  def __init__(self, documents, tokenizer):
+    parts = [
+      [*tokenizer.encode(d).tolist(), tokenizer.eos_id] for d in documents
+    ]
     self._ids = np.concatenate(parts)
     self.document_ends = np.cumsum([len(p) for p in parts])
 
@@ -48,7 +52,7 @@ def test_finds_what_training_has_seen(monkeypatch, block):
   plant(4, texts[6][1])
   figures, seen, found = overlap.find(
     {'a': texts[:4], 'b': texts[4:]},
-    Store(documents),
+    Store(documents, Bytes()),
     Bytes(),
     lambda stage, done, total: None,
   )
@@ -59,6 +63,23 @@ def test_finds_what_training_has_seen(monkeypatch, block):
   assert figures['eval/a/overlap'] == 1 / 4
   assert figures['eval/b/overlap'] == 1 / 4
   assert figures['eval/b/overlap_checked'] == 3
+
+
+def test_a_tokenizer_that_changes_texts_changes_both_sides():
+  rng = np.random.default_rng(0)
+  # 13 words, more where the tokenizer parts them at the apostrophe.
+  texts = [f"It's {sentence(rng, 5)} naïve {sentence(rng, 6)}" for _ in 'abc']
+  corpus = [f'{sentence(rng, 31)} {texts[1].upper()} end', sentence(rng, 31)]
+  documents = [Document(text, text) for text in [*corpus, *texts]]
+  made = tokenizer.build('wordpiece(60)', documents)
+  assert made.decode(made.encode(texts[1])) != texts[1]
+  figures, seen, _ = overlap.find(
+    {'a': [(str(i), text) for i, text in enumerate(texts)]},
+    Store(corpus, made),
+    made,
+    lambda stage, done, total: None,
+  )
+  assert seen == {'a': {1}} and figures['eval/a/overlap_checked'] == 3
 
 
 def test_what_training_has_not_seen_is_counted_by_itself(tmp_path):

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from gpt_jax.evaluation import closed_book, figures, language_model, suite
+from gpt_jax.evaluation import figures, language_model, suite
 from gpt_jax.spec import UsageError
 from tests.support.tasks import Believer, build, measure, write
 
@@ -244,8 +244,6 @@ def test_closed_book_answers_by_exact_match(tmp_path):
   found = measure(tmp_path, "qa('q.jsonl')", scorer=scorer, shots=(0, 1))
   assert scorer.seen[0] == 'Q: Where? it\nA:'
   assert found['eval/qa/q/exact_match'] == 0.5
-  assert closed_book.exact_match('The Beatles.', ['beatles'])
-  assert not closed_book.exact_match('Beatle', ['beatles'])
   for shown in ('rest', 'q.jsonl'):
     scorer = Believer()
     call = f"qa('q.jsonl', shown={shown!r}, name='qa')"

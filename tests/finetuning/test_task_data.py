@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from gpt_jax.data.taken import Taken, even
 from gpt_jax.finetuning.task_data import Scale, Split, TaskData, _judged
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.finetuning.tasks import Task
@@ -16,10 +17,9 @@ def test_scores_are_learned_in_units_of_their_deviation():
   labels = np.array([1.0, 3.0, 5.0, 1.0], np.float32)
   scale = Scale.of(labels)
   assert scale.mean == 2.5
-  of = type('Task', (), {'kind': 'regression', 'metrics': ('pearson',)})()
-  rows = type(
-    'Rows', (), {'labels': labels, 'inputs': labels, 'lengths': labels}
-  )
+  of = Task('classification', {}, ('',), regression=True)
+  of = of._replace(metrics=('pearson',))
+  rows = Rows(labels, labels, labels, 0)
   split = Split(of, rows, scale=scale)
   learned = split.batch(np.arange(4))['labels']
   np.testing.assert_allclose(learned.mean(), 0, atol=1e-6)
@@ -43,19 +43,20 @@ def test_batches_of_pairs_count_the_target_alone():
 
 
 def task_data(count, seed):
-  rows = Rows(*[np.zeros((count, 1, 2), np.int32)] * 3, 0)
+  zeros = np.zeros((count, 1, 2), np.int32)
+  rows = Rows(zeros, zeros, zeros, 0)
   return TaskData(Split(Task('classification', {}, ('',)), rows), seed=seed)
 
 
 def test_the_order_is_a_function_of_the_seed():
   data, other = (task_data(7, seed) for seed in (3, 4))
-  order = data.row_numbers(0, 21)
+  order = data.row_numbers(even(21, 5)(0))
   epochs = [order[i : i + 7] for i in (0, 7, 14)]
   assert all(sorted(epoch) == [*range(7)] for epoch in epochs)
   assert len({*map(tuple, epochs)}) == 3
-  assert data.row_numbers(5, 4) == order[5:9]
-  assert other.row_numbers(0, 21) != order
-  assert data.epochs(21) == {'epochs': 3.0}
+  assert data.row_numbers(Taken(5, 4, 5, 5)) == order[5:9]
+  assert other.row_numbers(even(21, 5)(0)) != order
+  assert data.epochs(even(21, 5)(1)) == {'epochs': 3.0}
 
 
 def test_the_order_is_well_mixed():
@@ -64,6 +65,6 @@ def test_the_order_is_well_mixed():
   Grain's own shuffle leaves a correlation of about 0.09, 23 standard
   deviations of what 65,536 independent rows have.
   """
-  order = np.array(task_data(65_536, seed=0).row_numbers(0, 65_536))
+  order = np.array(task_data(65_536, seed=0).row_numbers(even(65_536, 5)(0)))
   found = np.corrcoef(order[:-1], order[1:])[0, 1]
   assert abs(found) < 5 / math.sqrt(65_536)

@@ -13,7 +13,8 @@ from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.spec import UsageError
 
-S, D, E, _ = Special.after(257)
+GPT1 = Special.after(257)
+(S,), (D,), (E,), *_ = GPT1
 
 
 def task(text):
@@ -24,9 +25,8 @@ def rows(form, texts, length=16, **more):
   of = Task(form, {}, ('',) * (1 if form == 'choice' else len(texts)))
   examples = [Example('t:1', tuple(texts), 1)]
   tokens = task_rows.encode(examples, Bytes())
-  special = Special(S, D, E)
   return task_rows.rows(
-    of, examples, tokens, special=special, length=length, **more
+    of, examples, tokens, special=GPT1, length=length, **more
   )
 
 
@@ -119,9 +119,9 @@ def test_rows_begin_as_the_model_was_trained():
   assert found(5) == ([1, *b' = x', 256], [3, 6])
   special = Special.after(257, (1,))
   text = np.arange(11, 24, dtype=np.int32)
-  row, excess = sequences.joined([[text]], special, 7)
-  assert row.tolist() == [1, 257, 11, 12, 13, 14, 259]
-  assert excess == 9
+  row = sequences.joined([[text]], special, 7)
+  assert row.ids.tolist() == [1, 257, 11, 12, 13, 14, 259]
+  assert row.excess == 9
 
 
 def test_answers_differ_in_number():
@@ -131,4 +131,74 @@ def test_answers_differ_in_number():
     Example('t:2', ('c', 'a', 'b', 'd'), 0),
   ]
   with pytest.raises(UsageError, match=r't:2: has 3 answers, others 2'):
-    sequences.num_sequences(of, examples)
+    sequences.num_sequences(of, examples, 'extract')
+
+
+# What an encoder's tokenizer has, as BERT's and as RoBERTa's calls it.
+ENCODERS = {
+  'bert': Bytes.special._replace(cls_id=301, sep_id=302, pad_id=303),
+  'roberta': Bytes.special._replace(
+    cls_id=301, sep_id=302, pad_id=303, names={'<s>': 301, '</s>': 302}
+  ),
+}
+
+
+@pytest.mark.parametrize(
+  'form, texts, expected',
+  [
+    ('classification', ['abc'], ['<abc>']),
+    ('entailment', ['abc', 'de'], ['<abc>de>']),
+    ('similarity', ['abc', 'de'], ['<abc>de>']),
+    ('choice', ['abc', 'd', 'ef'], ['<abc>d>', '<abc>ef>']),
+    ('choice 2', ['abc', 'q', 'd', 'ef'], ['<abc>qd>', '<abc>qef>']),
+  ],
+)
+@pytest.mark.parametrize('kind', ENCODERS)
+def test_an_encoder_reads_both_texts_once(kind, form, texts, expected):
+  """BERT's figure 4; RoBERTa has the separator twice between two texts."""
+  special = Special.of_encoder(ENCODERS[kind])
+  form, _, count = form.partition(' ')
+  of = Task(
+    form, {}, ('',) * int(count or 1 if form == 'choice' else len(texts))
+  )
+  examples = [Example('t:1', tuple(texts), 1)]
+  tokens = task_rows.encode(examples, Bytes())
+  made = task_rows.rows(of, examples, tokens, special=special, length=13)
+  names = {301: '<', 302: '>', 303: '.'}
+  found = [
+    ''.join(names.get(t) or chr(t) for t in row) for row in made.inputs[0]
+  ]
+  if kind == 'roberta':
+    first = len(texts[0]) + 1
+    expected = [
+      row[:first] + '>' * (form != 'classification') + row[first:]
+      for row in expected
+    ]
+  assert found == [row.ljust(13, '.') for row in expected]
+  assert made.second is not None
+  for row, length, second in zip(
+    expected, made.lengths[0], made.second[0], strict=True
+  ):
+    assert length == len(row)
+    assert row[second - 1] == '>' and row[:second].strip('<>') == texts[0]
+
+
+def test_an_encoder_needs_its_tokens():
+  with pytest.raises(UsageError, match=r'--init: the tokenizer has no \[CLS\]'):
+    Special.of_encoder(Bytes.special)
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_the_longer_of_two_texts_is_cut_as_by_bert(seed):
+  rng = np.random.default_rng(seed)
+  room = int(rng.integers(2, 40))
+  sizes = rng.integers(1, 40, size=2)
+  kept = sequences.fit([np.arange(n) for n in sizes], room)
+  # Token by token, as its released code does.
+  first, second = sizes
+  while first + second > room:
+    if first > second:
+      first -= 1
+    else:
+      second -= 1
+  assert [*map(len, kept)] == [first, second]

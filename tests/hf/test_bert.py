@@ -79,6 +79,32 @@ def test_exports_have_both_spellings_of_the_bias(tmp_path, spelling):
     np.testing.assert_array_equal(found[name], bias)
 
 
+@pytest.mark.parametrize(
+  'left_out, kind',
+  [
+    ((), 'pretraining'),
+    (('cls.seq_relationship.',), 'pooled_lm'),
+    (('cls.seq_relationship.', 'bert.pooler.'), 'lm'),
+  ],
+)
+def test_a_masked_lm_may_bring_the_other_heads(tmp_path, left_out, kind):
+  """So it is in bert-base-uncased and in roberta-base."""
+  weights = {
+    name: x
+    for name, x in tensors(PRETRAINING).items()
+    if not name.startswith(left_out)
+  }
+  values = config(PRETRAINING) | {'architectures': ['BertForMaskedLM']}
+  model, params = hf.load(write(tmp_path / 'in', values, weights))
+  assert model.origin.kind == kind
+  hf.save(str(tmp_path / 'out'), model, params)
+  found = tensors(tmp_path / 'out')
+  assert {*found} == {*weights, BIASES[1]}
+  for name, value in weights.items():
+    np.testing.assert_array_equal(found[name], value, name)
+  assert config(tmp_path / 'out') == values
+
+
 def test_a_model_of_our_own_is_a_masked_language_model(tmp_path):
   model, params = hf.load(str(PRETRAINING))
   fields = {n: getattr(model, n) for n in hf.transformer_fields()}
@@ -138,7 +164,7 @@ def test_every_wrong_tensor_is_listed(tmp_path):
     ('tie_word_embeddings', False),
     ('hidden_act', 'mish'),
     ('type_vocab_size', 0),
-    ('architectures', ['BertForMultipleChoice']),
+    ('architectures', ['BertForNextSentencePrediction']),
   ],
 )
 def test_unsupported_options_are_named(tmp_path, option, value):

@@ -21,7 +21,11 @@ TOLERANCE = 1e-4
 # In files, but no parameters.
 CONSTANTS = ['transformer.pos_emb.inv_freq']
 # Exports have both spellings, as releases differ in which one they read.
-SPELLINGS = {'cls.predictions.decoder.bias': 'cls.predictions.bias'}
+SPELLINGS = {
+  'cls.predictions.decoder.bias': 'cls.predictions.bias',
+  'lm_head.decoder.bias': 'lm_head.bias',
+  'predictions.decoder.bias': 'predictions.bias',
+}
 # And they never say that an output table of its own is tied.
 REWRITTEN = {'t5_v11_hf5config': {'tie_word_embeddings': False}}
 # Our own models have no other heads; tests/hf/test_bert.py has BERT without.
@@ -29,7 +33,7 @@ LANGUAGE_MODELS = [
   f
   for f in FOLDERS
   if {'nomask', 'decmask'} & {*meta(f)['cases']}
-  and meta(f)['hf_class'] != 'BertForPreTraining'
+  and not meta(f)['hf_class'].endswith('ForPreTraining')
 ]
 LEGACY = [f for f in FOLDERS if (f / 'config_legacy.json').exists()]
 
@@ -40,6 +44,15 @@ def name(value):
 
 def of_kind(call):
   return [(folder, c) for folder in FOLDERS for c in cases(folder, call)]
+
+
+def repeats(folder, case_name):
+  """Whether other cases of BERT's kin have the same paths through the code."""
+  kin = ('albert', 'roberta', 'bert_mask3d')
+  heads = ('albert_cls', 'roberta_qa', 'roberta_tok')
+  return folder.name in heads or (
+    folder.name.startswith(kin) and case_name != 'main'
+  )
 
 
 @functools.cache
@@ -56,11 +69,18 @@ def test_the_families_are_here():
   types = {meta(folder)['model_type'] for folder in FOLDERS}
   assert types >= {'openai-gpt', 'gpt2', 'gpt_neo', 'gptj', 'gpt_neox'}
   assert types >= {'llama', 'mistral', 'mixtral', 'falcon', 'bert', 't5'}
-  assert types >= {'switch_transformers', 'transfo-xl'}
+  assert types >= {'switch_transformers', 'transfo-xl', 'roberta', 'albert'}
   assert types >= {'qwen3', 'olmo2', 'gemma2', 'gemma3_text'}
 
 
-@pytest.mark.parametrize('folder, case_name', of_kind('forward'), ids=name)
+@pytest.mark.parametrize(
+  'folder, case_name',
+  [
+    pytest.param(*x, marks=[pytest.mark.slow] * repeats(*x))
+    for x in of_kind('forward')
+  ],
+  ids=name,
+)
 def test_forward(folder, case_name, record_property):
   model, params = loaded(folder)
   golden = case(folder, case_name)

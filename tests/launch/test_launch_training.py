@@ -8,6 +8,7 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
 from tests.runtime.test_hosts import losses
+from tests.support import quick
 from tests.support.fake_cloud import ROOT, Cloud, wait_until
 
 STEPS = 60
@@ -30,17 +31,13 @@ FLAGS = [
   '--config.log.every_steps=1',
   '--config.log.sample_prompt=',
 ]
-XLA = (
-  '--xla_force_host_platform_device_count=1 '
-  '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false'
-)
 
 
 # Nine processes that train; test_launch.py has the script alone.
 @pytest.mark.slow
 def test_create_run_preempt_resume_finish(tmp_path, monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  monkeypatch.setenv('XLA_FLAGS', XLA)
+  monkeypatch.setenv('XLA_FLAGS', quick.xla_flags(devices=1))
   cloud = Cloud(tmp_path / 'cloud', workers=4)
   quoted = ' '.join(f'"{flag}"' for flag in FLAGS)
   settings = cloud.settings(

@@ -64,12 +64,16 @@ def attend(text, asked):
 
 PADDING = Visibility(np.ones((B, L), bool), None)
 DOCUMENTS = Visibility(None, np.zeros((B, L), np.int32))
+PREFIXES = Visibility(prefix_B=np.zeros(B, np.int32))
+MASKS = Visibility(visible_BLM=np.ones((B, L, L), bool))
 BIAS = np.zeros((1, 4, L, L), np.float32)
 # What the kernels cannot do, and why they say so.
 PLAIN = [
   ({'bias': BIAS}, 'model.position adds a bias'),
   ({'drop': 0.1}, 'model.dropout drops'),
   ({'attention': 'strided(stride=3)'}, 'model.attention holds strided or'),
+  ({'seen': PREFIXES}, 'rows have a prefix or a mask of their own'),
+  ({'seen': MASKS}, 'rows have a prefix or a mask of their own'),
 ]
 
 
@@ -178,11 +182,13 @@ def test_auto_on_tpu(lines, on):
   assert backends.pick(short).name == backends.pick(short).name == 'reference'
   assert np.array_equal(attend('auto', short), attend('reference', short))
   assert backends.pick(request(bias=BIAS)).name == 'reference'
+  assert backends.pick(request(seen=PREFIXES)).name == 'reference'
   no_splash = 'attention: reference, not splash: '
   assert lines == [
     'attention: splash',
     no_splash + 'the length 100 is not a multiple of 128',
     no_splash + 'model.position adds a bias to the scores',
+    no_splash + 'rows have a prefix or a mask of their own',
   ]
 
 

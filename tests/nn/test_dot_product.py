@@ -72,7 +72,8 @@ def documents(length=L):
 @pytest.mark.parametrize(
   'text, seen',
   [(text, seen) for text in KINDS for seen in ('all', 'both')]
-  + [('full', 'padding'), ('full', 'documents')],
+  + [('full', 'padding'), ('full', 'documents')]
+  + [('local(window=11)', 'prefix'), ('bidirectional', 'whole mask')],
 )
 def test_blocks_of_queries(text, seen):
   """With a bias of each row; unseen rows excepted, they equal the loop."""
@@ -85,9 +86,19 @@ def test_blocks_of_queries(text, seen):
   if ids is not None:
     start = np.array([[list(row).index(x) for x in row] for row in ids])
 
+  prefix = np.array([0, 8, L]) if seen == 'prefix' else None
+  whole = None
+  if seen == 'whole mask':
+    whole = np.random.default_rng(3).random((B, L, L)) < 0.7
+    whole |= np.eye(L, dtype=bool)
+
   def sees(b, i, j):
+    within = reference.sees(KINDS[text], i - start[b, i], j - start[b, i])
+    if prefix is not None:
+      within |= i < j < prefix[b]
     return (
-      reference.sees(KINDS[text], i - start[b, i], j - start[b, i])
+      within
+      and (whole is None or whole[b, i, j])
       and (mask is None or mask[b, j])
       and (ids is None or ids[b, i] == ids[b, j])
     )
@@ -99,7 +110,12 @@ def test_blocks_of_queries(text, seen):
     bias=lambda *index: bias[index],
   )
   found = np.asarray(
-    run(text, q, k, v, visibility=Visibility(mask, ids), bias=np.float32(bias))
+    run(
+      text,
+      *(q, k, v),
+      visibility=Visibility(mask, ids, prefix, whole),
+      bias=np.float32(bias),
+    )
   )
   assert np.isfinite(found).all()
   any_key = np.array(

@@ -3,6 +3,7 @@
 """What parameters start from."""
 
 import functools
+import math
 
 import jax
 import numpy as np
@@ -133,3 +134,14 @@ def test_palm():
       assert_normal(x, size**-0.5)
     elif name.endswith('/embedding'):
       assert_normal(x, 1.0)
+
+
+def test_truncated_normal():
+  """Nothing beyond two deviations, and so a smaller one."""
+  inits = INITS['truncated_normal'](0.05)(LAYERS)
+  assert len({*inits}) == 1
+  x = np.asarray(inits.kernel(jax.random.key(3), (401, 211)))
+  assert 0.0999 < np.max(np.abs(x)) <= 0.1
+  # Variance 1 - 2 c phi(c) / (2 Phi(c) - 1) at c = 2.
+  phi = math.exp(-2) / math.sqrt(2 * math.pi)
+  assert_normal(x, 0.05 * math.sqrt(1 - 4 * phi / math.erf(math.sqrt(2))))

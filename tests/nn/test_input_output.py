@@ -12,6 +12,7 @@ from gpt_jax.objectives.causal import causal
 from tests.support import reference, tiny
 
 B, L, D = tiny.B, tiny.L, tiny.D
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,7 @@ B, L, D = tiny.B, tiny.L, tiny.D
     ("tokens(scale='rsqrt', token_types=2)", D**-0.5),
     ('tokens(token_types=3, norm=True)', 1.0),
     ('tokens(norm=True)', 1.0),
+    ("tokens(scale='sqrt', token_types=2, norm=True, d_embed=5)", 5**0.5),
   ],
 )
 def test_input(text, scale):
@@ -42,7 +44,9 @@ def test_input(text, scale):
     if 'token_types' in text:
       x = x + p['segments']['embedding'][types]
     x = x + p['positions']['embedding'][:L]
-    return reference.normalize(p, 'embed_norm', x) if 'norm' in text else x
+    x = reference.normalize(p, 'embed_norm', x) if 'norm' in text else x
+    wide = 'd_embed' in text
+    return reference.dense(p['embed_projection'], x) if wide else x
 
   typed = 'token_types' in text
   found = embedded(params, types if typed else None)
@@ -119,6 +123,48 @@ def test_output(text, head, scale):
     np.testing.assert_allclose(
       gradient['head_bias'], d_table[:, -1], rtol=1e-3, atol=1e-4
     )
+
+
+@pytest.mark.parametrize(
+  'text, d_embed',
+  [
+    ("tied(bias=True, transform='tanh')", 5),
+    slow("tied(scale='rsqrt')", 5),
+    slow("untied(bias=True, transform='tanh')", D),
+  ],
+)
+def test_output_beside_embeddings_of_another_width(text, d_embed):
+  """A tied table is as narrow as they are, and so is what it multiplies."""
+  model = tiny.model(
+    input=f'tokens(d_embed={d_embed})', output=text, num_layers=1
+  )
+  params, batch = tiny.params(model), tiny.batch(B, L, tiny.V)
+  assert params['embed']['embedding'].shape == (tiny.V, d_embed)
+  assert params['embed_projection']['kernel'].shape == (d_embed, D)
+  objective = causal()(model)
+
+  @jax.jit
+  def run(params):
+    hidden = model.apply({'params': params}, batch['inputs']).hidden_BLD
+    logits = model.apply({'params': params}, hidden, method='logits')
+    return hidden, logits, objective.loss(params, batch, None).sum
+
+  hidden, logits, loss = jax.device_get(run(params))
+  p, x = reference.to_float64(params), np.float64(hidden)
+  if 'transform' in text:
+    width = d_embed if text.startswith('tied') else D
+    assert p['output_dense']['kernel'].shape == (D, width)
+    x = np.tanh(reference.dense(p['output_dense'], x))
+    x = reference.normalize(p, 'output_norm', x)
+  else:
+    x = x @ p['embed_projection']['kernel'].T * 5**-0.5
+  table = p['embed' if text.startswith('tied') else 'head']['embedding']
+  expected = x @ table.T + p.get('head_bias', np.zeros(tiny.V))
+  np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+  wanted = reference.cross_entropy(
+    expected, np.eye(tiny.V), batch['targets'], batch['weights']
+  )
+  np.testing.assert_allclose(loss, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize('text', ['tied()', 'untied(bias=True)'])

@@ -12,6 +12,8 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax.nn.context import Context
+from gpt_jax.nn.shared_stack import SharedStack
+from gpt_jax.nn.sharing import SHARES
 from gpt_jax.nn.stack import REMATS, Stack, layer_outputs
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives.causal import causal
@@ -130,13 +132,19 @@ class AddDropped(nn.Module):
     return x + nn.Dropout(0.5, deterministic=False)(jnp.ones_like(x)), cache
 
 
-@pytest.mark.parametrize('loop', ['scan', 'unroll'])
+@pytest.mark.parametrize('loop', ['scan', 'unroll', 'shared'])
 def test_each_layer_draws_its_own_dropout(loop):
   """Three periods of two layers: 0, 2, ... 12 in binomial shares."""
-  stack = Stack((AddDropped, AddDropped), num_layers=6, remat='none', loop=loop)
+  blocks, variables = (AddDropped, AddDropped), {}
+  stack = Stack(blocks, num_layers=6, remat='none', loop=loop)
+  if loop == 'shared':
+    stack = SharedStack(blocks, 6, 'none', 'scan', SHARES['all'](groups=3))
+    variables = {'params': {'periods': {'block_0': {}, 'block_1': {}}}}
   x = np.zeros((11, 13, 17), np.float32)
   run = jax.jit(
-    lambda key: stack.apply({}, x, Context(), None, rngs={'dropout': key})[0]
+    lambda key: stack.apply(
+      variables, x, Context(), None, rngs={'dropout': key}
+    )[0]
   )
   found = np.asarray(run(jax.random.key(0)))
   for i in range(7):

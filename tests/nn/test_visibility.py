@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tokens reach which states: causality, padding, packed documents."""
 
+import contextlib
+import functools
 import itertools
 
 import jax
@@ -9,11 +11,15 @@ import numpy as np
 import optax
 import pytest
 
+from configs import base
+from gpt_jax import sharding
 from gpt_jax.nn import dot_product, masks, positions
+from gpt_jax.nn.caches import init_caches
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
 B, L = tiny.B, tiny.L
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def forward(model, params):
@@ -150,6 +156,82 @@ def test_packed_documents_are_as_if_alone(position):
   # The last token is a target only.
   inputs = np.unique(tokens[:, 5:-1])
   assert np.all(np.any(gradient[inputs], axis=-1))
+
+
+@pytest.mark.parametrize(
+  'fields, mesh',
+  [
+    ({}, None),
+    slow({'remat': 'full', 'share': 'all'}, None),
+    slow({'loop': 'unroll'}, (2, 2, 2)),
+  ],
+)
+def test_a_prefix_is_what_its_mask_shows(fields, mesh):
+  """Both ways within it, back only after it: by two patterns, and a mask."""
+  prefix = np.array([4, 0, 7, 11])
+  row, column = np.arange(L)[:, None], np.arange(L)[None]
+  mask = np.stack([(column <= row) | (column < size) for size in prefix])
+  tokens, model = tiny.tokens(4, L), tiny.model(num_layers=2, **fields)
+  params = tiny.params(model)
+
+  def run(params, attention, **given):
+    def loss(params):
+      changed = model.clone(attention=attention)
+      out = changed.apply({'params': params}, tokens, **given)
+      return (out.hidden_BLD**2).sum(), out.hidden_BLD
+
+    if not fields:
+      return {}, loss(params)[1]
+    return jax.grad(loss, has_aux=True)(params)
+
+  @jax.jit
+  def both(params):
+    return (
+      run(params, 'full', prefix_B=prefix),
+      run(params, 'bidirectional', visible_BLM=mask),
+    )
+
+  on_mesh = contextlib.nullcontext()
+  if mesh:
+    rules = sharding.parse_rules(base.get_config().mesh.rules)
+    on_mesh = sharding.use(tiny.make_mesh(*mesh), rules)
+  with on_mesh:
+    found, expected = jax.device_get(both(params))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3),
+    found,
+    expected,
+  )
+  causal = np.asarray(forward(model, params)(tokens))
+  # Row 1 has no prefix.
+  np.testing.assert_allclose(found[1][1], causal[1], rtol=1e-4, atol=1e-4)
+  assert not np.allclose(found[1][0], causal[0], rtol=1e-2)
+
+
+def test_rows_of_their_own_visibility_have_no_caches():
+  model = tiny.model()
+  caches = init_caches(model, 1, L)
+  tokens, places = tiny.tokens(1, 2), np.arange(2)[None]
+  run = functools.partial(
+    model.apply, {'params': tiny.params(model)}, tokens, places, caches
+  )
+  for given in (
+    {'prefix_B': np.array([2])},
+    {'visible_BLM': np.ones((1, 2, L), bool)},
+  ):
+    with pytest.raises(
+      UsageError, match='prefix_B, visible_BLM: are not known'
+    ):
+      jax.eval_shape(functools.partial(run, **given))
+
+
+def test_a_prefix_does_not_look_back_only():
+  model = tiny.model(position='transformer_xl', **EVEN)
+  run = functools.partial(model.apply, {'params': tiny.params(model)})
+  with pytest.raises(UsageError, match='position=transformer_xl: looks back'):
+    jax.eval_shape(
+      functools.partial(run, prefix_B=np.ones(B)), tiny.tokens(B, L)
+    )
 
 
 ARGUMENTS = {

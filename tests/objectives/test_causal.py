@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
+from gpt_jax.data.rows import cut
 from gpt_jax.objectives.causal import causal, make_batch
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
@@ -14,7 +15,7 @@ from tests.support import tiny
 
 
 def test_each_token_predicts_the_next():
-  batch = make_batch(np.array([[5, 3, 8, 1], [0, 9, 9, 2]], np.int32))
+  batch = make_batch(cut(np.array([[5, 3, 8, 1], [0, 9, 9, 2]], np.int32)))
   assert {*batch} == {'inputs', 'targets', 'weights'}
   np.testing.assert_array_equal(batch['inputs'], [[5, 3, 8], [0, 9, 9]])
   np.testing.assert_array_equal(batch['targets'], [[3, 8, 1], [9, 9, 2]])

@@ -45,5 +45,5 @@ def test_no_gradient_reaches_what_is_frozen():
   assert not np.any(kernel[:2])
   assert np.any(kernel[2])
   assert np.any(grads['heads']['score']['kernel'])
-  masks = layers.lowest(params, 2, 1)
+  masks = layers.lowest(params, 2, model)
   assert not np.any(masks['final_norm']['scale'])

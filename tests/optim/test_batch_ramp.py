@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Batch ramps: closed forms against counting step by step."""
+"""Stages of rows and of lengths: closed forms against counting every step."""
 
 import itertools
 
@@ -15,22 +15,26 @@ from gpt_jax.spec import UsageError
 ROW_TOKENS = 7
 
 
-def build(rows, row_tokens=ROW_TOKENS):
-  return batch_ramp.build(rows, row_tokens=row_tokens)
+def build(rows, row_tokens=ROW_TOKENS, lengths=None, num_steps=None):
+  return batch_ramp.build(
+    rows, lengths, row_tokens=row_tokens, num_steps=num_steps
+  )
 
 
-def counted(stages, num_steps):
-  """Rows of each step, from [(boundary, unit, rows), ...] by simulation."""
-  rows, tokens, i = [], 0, 0
+def counted(num_steps, stages, lengths=((0, 'steps', ROW_TOKENS),)):
+  """Rows and length of each step, from lists of (boundary, unit, value)."""
+  found, tokens, plans, at = [], 0, (stages, lengths), [0, 0]
   for step in range(num_steps):
-    while i + 1 < len(stages):
-      boundary, unit, _ = stages[i + 1]
-      if (step if unit == 'steps' else tokens) < boundary:
-        break
-      i += 1
-    rows.append(stages[i][2])
-    tokens += stages[i][2] * ROW_TOKENS
-  return rows
+    for i, plan in enumerate(plans):
+      while at[i] + 1 < len(plan):
+        boundary, unit, _ = plan[at[i] + 1]
+        if (step if unit == 'steps' else tokens) < boundary:
+          break
+        at[i] += 1
+    rows, length = (plan[j][2] for plan, j in zip(plans, at, strict=True))
+    found.append((rows, length))
+    tokens += rows * length
+  return found
 
 
 @st.composite
@@ -55,17 +59,87 @@ def plans(draw):
 @given(plans(), st.integers(0, 120))
 def test_closed_forms_are_what_counting_finds(plan, step):
   stages, text = plan
-  ramp, rows = build(text), counted(stages, 121)
+  ramp, rows = build(text), [rows for rows, _ in counted(121, stages)]
   assert [ramp.rows(s) for s in range(121)] == rows
-  assert ramp.batch(step) == (sum(rows[:step]), rows[step])
+  # One length: the number of a row in the run is its place in the order.
+  before = sum(rows[:step])
+  assert ramp.batch(step) == (before, rows[step], ROW_TOKENS, before)
   assert ramp.tokens(step) == sum(rows[:step]) * ROW_TOKENS
   # Each batch begins where the one before ended.
   for s in range(120):
-    offset, count = ramp.batch(s)
+    offset, count, *_ = ramp.batch(s)
     assert ramp.offset(s + 1) == offset + count
   # The stages of what a resumed run has left.
   left = ramp.between(step, 121)
   assert {s.rows for s in left} == {*rows[step:]}
+
+
+@settings(max_examples=60)
+@given(plans(), st.data(), st.integers(0, 120))
+def test_stages_of_lengths(plan, data, step):
+  """Together with stages of rows, whatever the units of either."""
+  unit = st.sampled_from(['steps', 'tokens'])
+  length = st.integers(1, ROW_TOKENS)
+  begins = data.draw(st.lists(st.integers(40, 900), unique=True, max_size=3))
+  lengths = [(0, 'steps', data.draw(length))]
+  for begin in sorted(begins):
+    lengths.append((begin, data.draw(unit), data.draw(length)))
+  text = ', '.join(f'{b}_{u}:{x}' for b, u, x in lengths[1:])
+  text = f'stages({lengths[0][2]}{", " if text else ""}{text})'
+  shapes = counted(1000, plan[0], lengths)
+  try:
+    ramp = build(plan[1], lengths=text)
+  except UsageError as e:
+    # Two boundaries in different units may fall on one step, or be swapped.
+    assert 'begins there or later' in str(e)
+    return
+  assert [ramp.shape(s) for s in range(1000)] == shapes
+  tokens = sum(rows * length for rows, length in shapes[:step])
+  assert ramp.tokens(step) == tokens
+  assert ramp.step_at_tokens(tokens) == step
+  offset, count, length, index = ramp.batch(step)
+  assert (offset, count) == (sum(r for r, _ in shapes[:step]), shapes[step][0])
+  # In the order of rows of this length: no further from where the run stands
+  # than a row of it, and behind all that was taken of it before.
+  assert tokens <= index * length < tokens + length
+  own = [ramp.batch(s) for s in range(1000) if shapes[s][1] == length]
+  for before, after in itertools.pairwise(own):
+    assert before[3] + before[1] <= after[3]
+  by_shape = {}
+  for shape in shapes[step:130]:
+    by_shape[shape] = by_shape.get(shape, 0) + shape[0] * shape[1]
+  assert ramp.tokens_by_shape(step, 130) == by_shape
+
+
+def test_bert():
+  """Devlin et al. (2018), appendix A.2: 90% of the steps at 128 tokens."""
+  ramp = build(256, 512, lengths='stages(128, 90%:512)', num_steps=1_000_000)
+  shapes = [ramp.shape(s) for s in (0, 899_999, 900_000, 999_999)]
+  assert shapes == [(256, 128), (256, 128), (256, 512), (256, 512)]
+  assert ramp.tokens(1_000_000) == 256 * (900_000 * 128 + 100_000 * 512)
+  # 900,000 * 256 rows of 128 tokens are a fourth as many of 512.
+  assert ramp.batch(900_001) == (
+    *(900_001 * 256, 256, 512),
+    225_000 * 256 + 256,
+  )
+  assert ramp.longest == 512
+
+
+@pytest.mark.parametrize(
+  'percent, num_steps, step',
+  [('90%', 10, 9), ('90%', 11, 10), ('12.5%', '1k_steps', 125), ('1%', 7, 1)],
+)
+def test_a_part_of_the_steps_is_rounded_up(percent, num_steps, step):
+  for options in (
+    {'rows': f'ramp(3, {percent}:5)'},
+    {'rows': 3, 'lengths': f'stages(0:4, {percent}:5)'},
+  ):
+    ramp = build(num_steps=num_steps, **options)
+    assert [s.start for s in ramp.stages] == [0, step]
+  ramp = build(
+    f"linear_ramp(2, 4, over='{percent}', stages=2)", num_steps=num_steps
+  )
+  assert ramp.stages[-1].start == step
 
 
 @settings(max_examples=60)
@@ -95,8 +169,11 @@ def test_palm():
 
 def test_a_number_of_rows_is_one_stage():
   ramp = build(5)
-  assert ramp.stages == ((0, 5, 0),)
-  assert [ramp.batch(s) for s in (0, 3)] == [(0, 5), (15, 5)]
+  assert ramp.stages == ((0, 5, ROW_TOKENS, 0, 0),)
+  assert [ramp.batch(s) for s in (0, 3)] == [
+    (0, 5, ROW_TOKENS, 0),
+    (15, 5, ROW_TOKENS, 15),
+  ]
 
 
 @pytest.mark.parametrize('over', ['800_steps', '40k_tokens'])
@@ -144,6 +221,8 @@ def test_linear_ramps_grow_by_multiples(start, factor, rest, stages):
     ('ramp(0:3, 7)', 'stages=7 is not key:value'),
     ('ramp(0:3, 0_steps:4)', 'begins at 0 steps, which is step 0'),
     ('ramp(0:3, 9_steps:4, 9_steps:5)', 'begins at 9 steps, which is step 9'),
+    ('ramp(3, 90%:4)', 'schedule.num_steps=None: give a whole number'),
+    ('ramp(3, 100%:4)', "boundary='100%': give a part of the steps below"),
     # 22 tokens are more than the 21 of the first step: step 2 in both.
     ('ramp(0:3, 2_steps:4, 22_tokens:5)', 'is step 2; the one before it'),
     ("linear_ramp(4, 4, '9_steps', 2)", 'from start=4 to stop=4'),
@@ -155,8 +234,33 @@ def test_linear_ramps_grow_by_multiples(start, factor, rest, stages):
 def test_bad_ramps(rows, why):
   with pytest.raises(UsageError) as error:
     build(rows)
-  assert str(error.value).startswith('batch.size')
+  assert str(error.value).startswith(('batch.size', 'schedule.num_steps'))
   assert why in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'lengths, why',
+  [
+    ('stages(8)', 'rows of 8 tokens do not fit model.context_length=7'),
+    ('stages()', 'the first stage begins at 0'),
+    ('stages(5_steps:3)', 'the first stage begins at 0'),
+    ('stages(0)', '0:0: must be at least 1'),
+    ('stages(3, 4)', 'stages=4 is not key:value, which says where it begins'),
+    ('stages("3")', "stages='3' is not key:value"),
+    ('ramp(3)', "unknown 'ramp'; one of stages"),
+    ('stages(3, 50%:4, 5_steps:5)', 'rows of 5 tokens begins at 5 steps'),
+    (7, 'is a int, not a text'),
+  ],
+)
+def test_bad_stages_of_lengths(lengths, why):
+  with pytest.raises(UsageError, match=r'^batch\.length') as error:
+    build(3, lengths=lengths, num_steps=12)
+  assert why in str(error.value)
+
+
+def test_a_part_of_tokens_is_refused():
+  with pytest.raises(UsageError, match=r'num_steps in steps$'):
+    build(3, lengths='stages(2, 90%:7)', num_steps='3k_tokens')
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ RAMPS = {
   'palm': 'ramp(0:512, 50k_steps:1024, 115k_steps:2048)',
   'constant': 2048,
   'falling': 'ramp(0:999, 7_steps:3)',
+  'lengths': 'ramp(0:512, 4B_tokens:768)',
 }
+LENGTHS = {'lengths': 'stages(128, 20%:512, 700B_tokens:2048)'}
 # A few units in the last place of float32.
 RTOL = 4 * 2.0**-24
 
@@ -34,7 +36,9 @@ def steps_of(ramp, end):
 @pytest.mark.parametrize('unit', ['steps', 'tokens'])
 @pytest.mark.parametrize('name', RAMPS)
 def test_fractions_are_exact_to_rounding(name, unit):
-  ramp = batch_ramp.build(RAMPS[name], row_tokens=2048)
+  ramp = batch_ramp.build(
+    RAMPS[name], LENGTHS.get(name), row_tokens=2048, num_steps=1_500_000
+  )
   clock = Clock(ramp, unit)
   # 1.4e12 + 1 tokens: no step ends there.
   end = clock.at(Amount(1_400_000_000_001, 'tokens'))

@@ -15,6 +15,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
+from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import (
   layouts,
@@ -61,6 +62,7 @@ def test_a_plan_that_fits(found):
   assert plan['mesh']['data'] % 2 == 0  # over the slices
   small, large = plan['stages']
   assert (small['rows'], large['rows'], large['start']) == (16, 32, 6)
+  assert (small['row_tokens'], large['row_tokens']) == (128, 256)
   for stage in plan['stages']:
     hbm = stage['hbm']
     parts = ('parameters', 'optimizer', 'activations', 'temporaries')
@@ -70,16 +72,17 @@ def test_a_plan_that_fits(found):
     # The first moment and the second, in float32 as the parameters.
     assert hbm['optimizer'] == pytest.approx(2 * hbm['parameters'], rel=1e-3)
     # 4 layers: four matrices of 128 x 128 and two of 128 x 512, and the table.
-    tokens, width = stage['rows'] * 128, 128
+    length, width = stage['row_tokens'], 128
+    tokens = stage['rows'] * length
     matmul = 4 * (4 + 8) * width**2 + 512 * width
-    model = tokens * (6 * matmul + 12 * 4 * width * 128)
+    model = tokens * (6 * matmul + 12 * 4 * width * length)
     assert stage['flops']['model'] == model
     assert 0.95 < stage['flops']['ratio'] < 1.4
     assert stage['flops']['kernels']  # splash attention
     assert stage['traffic']['data']['dcn'] > 0
     assert stage['mfu'] == pytest.approx(model / stage['time'] / (8 * 197e12))
-  # 6 steps of 16 rows and 4 of 32.
-  assert plan['run']['tokens'] == (6 * 16 + 4 * 32) * 128
+  # 6 steps of 16 rows and 4 of 32, these of twice the length.
+  assert plan['run']['tokens'] == 6 * 16 * 128 + 4 * 32 * 256
   seconds = 6 * small['time'] + 4 * large['time']
   assert plan['run']['days'] == pytest.approx(seconds / 86_400)
   assert plan['run']['chip_hours'] == pytest.approx(8 * seconds / 3600)
@@ -126,14 +129,15 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
   def compile_plan(config, slices, changes, note, *, last_only):
     fields = config_lib.flatten(config)
     if any(fields[field] != value for field, value in needs.items()):
-      raise TooLarge(32, 2.0, 1.0)
+      raise TooLarge(Shape(32, 128), 2.0, 1.0)
     return changes
 
   monkeypatch.setattr(suggestions, 'compile_plan', compile_plan)
   notes = []
   found = suggestions.smallest_change(
-    request, TooLarge(32, 2.0, 1.0), notes.append
+    request, TooLarge(Shape(32, 128), 2.0, 1.0), notes.append
   )
+  assert found.row_tokens == 128
   assert (found.rows, found.needed, found.limit) == (32, 2.0, 1.0)
   suggestion = found.suggestion
   if expected is not None:
@@ -169,7 +173,7 @@ def test_search_ranks_what_fits(monkeypatch):
   def compile_plan(config, slices, changes, note, *, last_only):
     compiled.append(config_lib.flatten(config))
     if config.model.remat == 'none':
-      raise TooLarge(16, 2.0, 1.0)
+      raise TooLarge(Shape(16, 7), 2.0, 1.0)
     time = 1.0 + config.mesh.tensor - 0.1 * len(compiled)
     stage = types.SimpleNamespace(time=time, tokens=7)
     return types.SimpleNamespace(last=stage, changes=changes)

@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.data import pipeline
+from gpt_jax.data.store import TokenStore
 from gpt_jax.training import metrics
+from tests.support import quick
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 44
@@ -53,6 +55,7 @@ def write_text(folder: pathlib.Path) -> list[str]:
 
   class Store:
     folder, mixture, rows = 'none', '', 'stream'
+    parts = TokenStore.parts
 
     def __len__(self):
       return rows * LENGTH + 1
@@ -79,8 +82,7 @@ def start(
   env = {
     **os.environ,
     'JAX_PLATFORMS': 'cpu',
-    'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices} '
-    '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false',
+    'XLA_FLAGS': quick.xla_flags(devices),
   }
   command = [*(sys.executable, '-m', 'gpt_jax', 'train'), *FLAGS, *flags]
   command += [f'--workdir={workdir}']

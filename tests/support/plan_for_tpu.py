@@ -29,7 +29,9 @@ SIZES = [
 FITS = [
   '--topology=v5e:2x2',
   '--slices=2',
+  '--config.model.context_length=256',
   '--config.batch.size=ramp(0:16, 6_steps:32)',
+  '--config.batch.length=stages(128, 60%:256)',
 ]
 # 2^24 tokens on one chip, each with 128 features, at once.
 TOO_LARGE = [

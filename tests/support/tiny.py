@@ -48,6 +48,7 @@ MODEL = {
   'dtype': 'float32',
   'remat': 'none',
   'loop': 'scan',
+  'share': 'none',
 }
 
 # What splits over a mesh cannot be prime: all of these divide by 8.

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
+from gpt_jax.data.rows import cut
+from gpt_jax.objectives import causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check, store_data
@@ -141,8 +143,8 @@ def test_another_seed_is_another_start():
 def test_abstract_batch_is_what_corrupt_makes():
   run = build()
   rows = tiny.tokens(16, 8, vocab_size=48)
-  placed = run.put(run.objective.make_batch(rows), 16)
-  for name, shape in compiled_lib.abstract_batch(run, 16).items():
+  placed = run.put(causal.make_batch(cut(rows)), 16)
+  for name, shape in compiled_lib.abstract_batch(run, 16, 7).items():
     assert placed[name].shape == shape.shape
     assert placed[name].dtype == shape.dtype
     assert placed[name].sharding == shape.sharding

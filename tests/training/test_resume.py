@@ -20,6 +20,7 @@ import pytest
 
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
+from tests.support import quick
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 60
@@ -32,8 +33,9 @@ FLAGS = [
   '--config.model.d_model=32',
   '--config.model.context_length=31',
   '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
-  # 93 tokens a step, then 186 from step 27 on.
+  # 51 tokens a step, then 93 from step 36 and 186 from step 43 on.
   '--config.batch.size=ramp(0:3, 2400_tokens:6)',
+  '--config.batch.length=stages(17, 35_steps:31)',
   '--config.batch.micro_rows=3',
   '--config.optim.precision=bfloat16',
   '--config.optim.ema=ema(decay=0.9)',
@@ -49,9 +51,8 @@ FLAGS = [
 def start(workdir: pathlib.Path) -> subprocess.Popen:
   # Compiled quickly, for one device; `tests.support.crash` compiles as users
   # do.
-  quick = '--xla_backend_optimization_level=0 '
-  quick += '--xla_cpu_use_fusion_emitters=false'
-  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': quick}
+  flags = quick.xla_flags(devices=1)
+  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags}
   return subprocess.Popen(
     [
       *(sys.executable, '-m', 'gpt_jax', 'train'),
@@ -103,7 +104,7 @@ def results(workdir: pathlib.Path) -> list[dict]:
   ]
 
 
-@pytest.mark.slow  # twelve processes; test_preemption.py stops runs in this one
+@pytest.mark.slow  # many processes; test_preemption.py stops runs in this one
 def test_killed_run_ends_bit_identical(tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   undisturbed = start(whole)
@@ -125,6 +126,8 @@ def test_killed_run_ends_bit_identical(tmp_path):
   last = kill_when(killed, lambda: last_step() >= 25, **terminate)
   assert last.startswith('gpt-jax train: preempted; saved step ')
   assert exists(f'checkpoints/{last.split()[5]}')
+  # The newest checkpoint is that of step 35: another length follows.
+  kill_when(killed, lambda: last_step() >= 37)
   kill_when(killed, lambda: last_step() >= STEPS - 3)
   finish(start(killed))
   finish(undisturbed)
@@ -132,7 +135,8 @@ def test_killed_run_ends_bit_identical(tmp_path):
   assert results(whole) == results(killed)
   logged = [m for m in results(whole) if 'loss' in m]
   assert [m['step'] for m in logged] == [*range(1, STEPS + 1)]
-  assert [m['batch_rows'] for m in logged] == [3] * 26 + [6] * (STEPS - 26)
+  assert [m['batch_rows'] for m in logged] == [3] * 42 + [6] * (STEPS - 42)
+  assert [m['row_tokens'] for m in logged] == [17] * 35 + [31] * (STEPS - 35)
   a, b = trained_lib.load(str(whole)).state, trained_lib.load(str(killed)).state
   assert int(a.step) == STEPS
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):

@@ -12,12 +12,15 @@ import numpy as np
 import optax
 import pytest
 
+from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints.retention import rewind_target
 from gpt_jax.commands import inspect, train
 from gpt_jax.costs import flops
 from gpt_jax.data import pipeline, skips
+from gpt_jax.data.taken import Taken
 from gpt_jax.objectives.base import Loss, Objective
+from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import preemption
@@ -159,13 +162,12 @@ def test_rewind_target_does_not_depend_on_preemptions():
 
 def ramp(step):
   """Batches of 3 rows, from step 4 on of 5."""
-  return (3 * step, 3) if step < 4 else (12 + 5 * (step - 4), 5)
+  first = 3 * step if step < 4 else 12 + 5 * (step - 4)
+  return Taken(first, 3 if step < 4 else 5, 13, first)
 
 
 def consumed(order, steps):
-  return [
-    list(range(offset, offset + count)) for offset, count in map(order, steps)
-  ]
+  return [[*order(step).numbers] for step in steps]
 
 
 def test_what_was_consumed_up_to_the_spike_is_left_out():
@@ -185,6 +187,28 @@ def test_what_was_consumed_up_to_the_spike_is_left_out():
   # From the same checkpoint again, it adds up.
   again = once.add(ramp, step=2, spike=3, batches=0)
   assert consumed(again.shifted(ramp), [1, 2]) == [[3, 4, 5], [25, 26, 27]]
+
+
+def test_no_row_comes_again_where_the_length_changes():
+  """Sent back from rows of 7 tokens to rows of 3."""
+  run = batch_ramp.build(
+    'ramp(5, 8_steps:2)', 'stages(3, 6_steps:7)', row_tokens=7
+  )
+  plain = config_lib.order(run)
+  known = skips.Skips().add(plain, step=3, spike=9, batches=1)
+  order = known.shifted(plain)
+
+  def rows(taken):
+    return {(taken.length, index) for index in taken.indices}
+
+  before = [rows(plain(step)) for step in range(9)]
+  after = [rows(order(step)) for step in range(30)]
+  assert before[:3] == after[:3]
+  found = [*before, *after[3:]]
+  assert len(set.union(*found)) == sum(map(len, found))
+  numbers = [n for step in range(9) for n in plain(step).numbers]
+  numbers += [n for step in range(3, 30) for n in order(step).numbers]
+  assert len({*numbers}) == len(numbers)
 
 
 def test_as_many_batches_are_left_out_as_asked_for():
@@ -242,28 +266,19 @@ def data(tmp_path_factory):
 def bad_row(monkeypatch):
   """Makes one row of the run bad: its targets weigh NaN.
 
-  Rows are told by their place in the run's order, wherever a step finds them.
+  Rows are told by their number in the run, wherever a step finds them.
   """
   row = (BAD - 1) * 16 + 5
-  read, batches = pipeline.RowSource.read, pipeline.batches
-
-  def marked(source, indices):
-    indices = list(indices)
-    rows = read(source, indices)
-    # No such id: it becomes NaN below, and is put back.
-    return np.where(np.equal(indices, row)[:, None], rows - 1000, rows)
+  batches = pipeline.batches
 
   def poisoned(store, *, make_batch, **kwargs):
-    def make_batch_marked(rows):
-      bad = rows < 0
-      batch = make_batch(np.where(bad, rows + 1000, rows))
-      batch['weights'] = np.where(bad[:, 1:], np.nan, batch['weights'])
-      batch['weights'] = batch['weights'].astype(np.float32)
+    def make_batch_marked(rows, keys):
+      batch = make_batch(rows, keys)
+      bad = np.equal(keys.run, row)[:, None]
+      batch['weights'] = np.where(bad, np.float32(np.nan), batch['weights'])
       return batch
 
-    with monkeypatch.context() as m:
-      m.setattr(pipeline.RowSource, 'read', marked)
-      yield from batches(store, make_batch=make_batch_marked, **kwargs)
+    return batches(store, make_batch=make_batch_marked, **kwargs)
 
   monkeypatch.setattr(pipeline, 'batches', poisoned)
   return row
@@ -308,7 +323,9 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   source = pipeline.RowSource(
     pipeline.TokenStore.open(str(data)), length=7, seed=0
   )
-  assert found['texts'][5] == run.tokenizer.decode(source.read([bad_row])[0])
+  assert found['texts'][5] == run.tokenizer.decode(
+    source.read([bad_row])[0].tokens[0]
+  )
   inspect.main(types.SimpleNamespace(spike=str(file), json=False))
   assert 'gradient norm nan' in capsys.readouterr().out
 
@@ -324,6 +341,7 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
 REWIND = {
   'optim.on_spike': 'rewind(before=2, batches=3)',
   'batch.size': 'ramp(0:16, 10_steps:32)',
+  'batch.length': 'stages(3, 10_steps:7)',
   'optim.precision': 'bfloat16',
   'optim.ema': 'ema(decay=0.9)',
 }
@@ -331,7 +349,7 @@ REWIND = {
 
 @pytest.mark.slow
 def test_rewind(data, bad_row, tmp_path):
-  """Back over a boundary of the batch."""
+  """Back over a boundary of the batch, in rows and in length."""
   alone = tmp_path / 'a'
   train.train(config(data, **REWIND), str(alone))
   # The bad row is among the second 32. Back from step 12 to 8: its rows and

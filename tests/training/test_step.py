@@ -244,6 +244,20 @@ def test_every_mesh_trains_alike(sizes):
   )
 
 
+@pytest.mark.slow
+def test_layers_that_share_train_alike_on_a_mesh():
+  fields = {'model.share': 'attention'}
+  _, state, first, history = train((2, 2, 2), 2, **fields)
+  _, one, one_first, one_history = train((1, 1, 1), 2, **fields)
+  jax.tree.map(np.testing.assert_array_equal, first, one_first)
+  assert_same_history(history, one_history)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6),
+    jax.device_get(state),
+    jax.device_get(one),
+  )
+
+
 def test_micro_batches_on_a_mesh():
   """Four parts of four rows of unequal weight, over four shards."""
   run, _, _, history = train((2, 2, 2), 3, **{'batch.micro_rows': 4})

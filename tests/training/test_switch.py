@@ -129,7 +129,7 @@ def test_each_auxiliary_loss_has_a_gradient_on_every_router():
   def auxiliary(params):
     loss = objective(model()).loss(params, batch(), jax.random.key(0))
     names = ('balance', 'z_loss')
-    sums = [jnp.sum(loss.metrics[f'router/decoder/{n}']) for n in names]
+    sums = [jnp.sum(loss.metrics[f'router/decoder/{n}'].sum) for n in names]
     return jnp.stack(sums) / loss.weight
 
   def router(grads):
@@ -154,7 +154,7 @@ def test_evaluation_is_deterministic_and_of_each_row_alone():
   params, batch = params_of(of), tiny.batch(3, CONTEXT, V)
   whole = loss(params, batch)
   assert whole.penalty == 0
-  assert np.all(whole.metrics['router/decoder/dropped'] == 0)
+  assert np.all(whole.metrics['router/decoder/dropped'].sum == 0)
   assert loss(params, batch).sum == whole.sum
   alone = [
     loss(params, {name: x[i : i + 1] for name, x in batch.items()})

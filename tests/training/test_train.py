@@ -9,9 +9,11 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.costs import flops
+from gpt_jax.optim.consumption import Shape
 from gpt_jax.spec import UsageError
 from gpt_jax.training import meter as meter_lib
 from gpt_jax.training import workdir as workdir_lib
+from gpt_jax.training.compiled import Compiled
 from tests.support import tiny
 
 
@@ -161,7 +163,13 @@ def meter(monkeypatch):
   monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
   config = {**tiny.MESHABLE, 'schedule.name': 'linear(peak=0.5, warmup=4)'}
   run = tiny.build(tiny.config(**config), (2, 2, 2))
-  return meter_lib.Meter(run, tiny.params(run.model), 3e6)
+  return made_meter(run, {Shape(16, 7): 3e6})
+
+
+def made_meter(run, flops):
+  """One that finds so many FLOPs a token in compiled steps."""
+  steps = {s: Compiled(None, 0.0, int(n * s.tokens)) for s, n in flops.items()}
+  return meter_lib.Meter(run, tiny.params(run.model), steps)
 
 
 def test_meter(meter, monkeypatch):
@@ -196,14 +204,19 @@ def test_meter(meter, monkeypatch):
   assert meter.read(9)['step_seconds'] == pytest.approx(0.25)
 
 
-def test_meter_across_a_ramp(monkeypatch):
+def test_meter_across_stages(monkeypatch):
   monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
   now = [100.0]
   clock = types.SimpleNamespace(perf_counter=lambda: now[0])
   monkeypatch.setattr(meter_lib, 'time', clock)
-  changes = {**tiny.MESHABLE, 'batch.size': 'ramp(0:16, 3_steps:32)'}
+  changes = {
+    **tiny.MESHABLE,
+    'batch.size': 'ramp(0:16, 3_steps:32)',
+    'batch.length': 'stages(3, 20%:7)',  # of 20 steps
+  }
   run = tiny.build(tiny.config(**changes), (2, 2, 2))
-  meter = meter_lib.Meter(run, tiny.params(run.model), 3e6)
+  short, wide, large = Shape(16, 3), Shape(32, 3), Shape(32, 7)
+  meter = made_meter(run, {short: 3e6, wide: 5e6, large: 7e6})
   for step in range(1, 6):
     if step == 2:
       meter.restart()  # after an evaluation, say
@@ -211,10 +224,18 @@ def test_meter_across_a_ramp(monkeypatch):
     now[0] += 0.5
   meter.fetch()
   values = meter.read(5)
-  assert values['tokens'] == (3 * 16 + 2 * 32) * 7
-  assert values['batch_rows'] == 32
-  # Steps 2 to 5 took 16, 16, 32 and 32 rows.
-  assert values['tokens_per_second'] == pytest.approx(96 * 7 / 2)
+  assert values['tokens'] == (3 * 16 + 32) * 3 + 32 * 7
+  assert (values['batch_rows'], values['row_tokens']) == (32, 7)
+  assert values['rows'] == 3 * 16 + 2 * 32
+  # Steps 2 to 5 took 16, 16, 32 and 32 rows, the last of 7 tokens.
+  assert values['tokens_per_second'] == pytest.approx((64 * 3 + 32 * 7) / 2)
+  spent = 2 * 16 * 3 * 3e6 + 32 * 3 * 5e6 + 32 * 7 * 7e6
+  assert values['mfu_compiler'] == pytest.approx(spent / 2 / 8e12)
+  matmul = 48 * 24 + 3 * (24 * 16 * 2 + 24 * 8 * 2 + 2 * 24 * 40)
+  # 3 layers of 8 heads of size 2; each token sees the others of its row.
+  seen = 64 * 3 * 3 + 32 * 7 * 7
+  spent = (64 * 3 + 32 * 7) * 6 * matmul + 12 * 3 * 8 * 2 * seen
+  assert values['mfu'] == pytest.approx(spent / 2 / 8e12)
 
 
 def test_meter_counts_the_wait_for_data(meter, monkeypatch):

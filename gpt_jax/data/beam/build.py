@@ -37,7 +37,7 @@ from gpt_jax.data.beam.stages import COUNTS, HASHES, Work
 from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.split_writer import Settings
-from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS
+from gpt_jax.data.store import DOCUMENT_ENDS, SENTENCE_ENDS, TOKENS
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
 # In the folder until the manifests are written.
@@ -163,6 +163,8 @@ def _manifests(
       num_bytes=entries['num_bytes'][held_out],
       tokens_crc32=entries['crc32'][f'{TOKENS}/{held_out}'],
       document_ends_crc32=entries['crc32'][f'{DOCUMENT_ENDS}/{held_out}'],
+      num_sentences=entries['lengths'][f'{SENTENCE_ENDS}/{held_out}'],
+      sentence_ends_crc32=entries['crc32'][f'{SENTENCE_ENDS}/{held_out}'],
       parts=entries['parts'][held_out],
       cleaning=cleaning,
       skipped=entries['skipped'],

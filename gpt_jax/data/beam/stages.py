@@ -33,11 +33,12 @@ from gpt_jax.data import (
   manifest,
   mixture,
 )
+from gpt_jax.data import sentences as sentences_lib
 from gpt_jax.data import store as token_store
 from gpt_jax.data.clean import choices, shared
 from gpt_jax.data.digest import Digest
 from gpt_jax.data.split_writer import Settings
-from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS
+from gpt_jax.data.store import DOCUMENT_ENDS, SENTENCE_ENDS, TOKENS
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.spec import UsageError
 
@@ -51,9 +52,11 @@ _CHUNK = 1 << 20
 
 # What is counted of each unit, in the columns of `starts`.
 _COLUMNS = [
-  *((TOKENS, False), (TOKENS, True)),
-  *((DOCUMENT_ENDS, False), (DOCUMENT_ENDS, True)),
+  (array, held_out)
+  for array in (TOKENS, DOCUMENT_ENDS, SENTENCE_ENDS)
+  for held_out in (False, True)
 ]
+_NUMBERS = ('num_tokens', 'num_documents', 'num_sentences')
 
 
 class Work(NamedTuple):
@@ -108,6 +111,9 @@ class Encode(beam.DoFn):
   def process(self, unit: int) -> Iterator[Any]:
     """Encodes one unit."""
     eos = np.array([self._made.eos_id], np.int32)
+    sentences = self._work.settings.sentences
+    # The sentence that ends where a document does, if there are any.
+    end = np.ones(int(bool(sentences_lib.splitter(sentences))), np.int64)
     sides = {side: _Side(self._work, side, unit) for side in (False, True)}
     hashes, num_hashed, source = [], 0, ''
     for part in self._units[unit].parts():
@@ -115,9 +121,11 @@ class Encode(beam.DoFn):
       hashes.append(found)
       side = sides[part.held_out]
       for piece in encode.pieces(part, self._made):
-        side.add(self._made.encode(piece.text))
+        text = (piece.text, piece.last)
+        (found,) = encode.encode_texts(self._made, sentences, [text])
+        side.add(found.ids, found.sentence_ends)
         if piece.last:
-          side.add(eos)
+          side.add(eos, end)
           side.end(size)
         yield from side.full()
       if mixture.is_mixture(self._work.settings.source):
@@ -133,7 +141,7 @@ class Encode(beam.DoFn):
     yield TaggedOutput(HASHES, (unit, num_hashed, b''.join(hashes)))
     counts = {
       name: [getattr(sides[side], name) for side in (False, True)]
-      for name in ('num_tokens', 'num_documents', 'num_bytes')
+      for name in (*_NUMBERS, 'num_bytes')
     }
     counts |= {'source': source, 'skipped': self._units[unit].skipped()}
     yield TaggedOutput(COUNTS, (unit, json.dumps(counts)))
@@ -145,11 +153,14 @@ class _Side:
   def __init__(self, work: Work, held_out: bool, unit: int):
     self._work, self._key = work, (held_out, unit)
     self.num_tokens = self.num_documents = self.num_bytes = 0
-    self._tokens, self._ends = [], []
+    self.num_sentences = 0
+    self._tokens, self._ends, self._sentences = [], [], []
     self._waiting = 0
 
-  def add(self, ids: np.ndarray):
-    """Takes the next tokens."""
+  def add(self, ids: np.ndarray, sentence_ends: np.ndarray):
+    """Takes the next tokens, and after which of them sentences end."""
+    self._sentences.append(self.num_tokens + sentence_ends)
+    self.num_sentences += len(sentence_ends)
     self._tokens.append(ids.astype(self._work.dtype))
     self._waiting += len(ids)
     self.num_tokens += len(ids)
@@ -175,14 +186,19 @@ class _Side:
       offset = self.num_documents - len(self._ends)
       ends = np.array(self._ends, np.int64)
       yield (DOCUMENT_ENDS, *self._key, offset, ends.tobytes())
-    self._tokens, self._ends, self._waiting = [], [], 0
+    if any(map(len, self._sentences)):
+      ends = np.concatenate(self._sentences)
+      offset = self.num_sentences - len(ends)
+      yield (SENTENCE_ENDS, *self._key, offset, ends.tobytes())
+    self._tokens, self._ends, self._sentences = [], [], []
+    self._waiting = 0
 
 
 class Places(NamedTuple):
   """Where the units begin.
 
   Attributes:
-    starts: int64 [num_units + 1, 4] as bytes: of each array, see `_COLUMNS`,
+    starts: int64 [num_units + 1, 6] as bytes: of each array, see `_COLUMNS`,
       where each unit begins; the last row is where all end.
     summary: `num_bytes` of each split, and `parts` and `skipped` as the
       manifest has them.
@@ -197,7 +213,9 @@ class Places(NamedTuple):
 
   def document(self, unit: int) -> int:
     """The number of a unit's first document, over both splits."""
-    return int(self._table()[unit, 2:].sum())
+    return sum(
+      self.start(DOCUMENT_ENDS, held_out, unit) for held_out in (False, True)
+    )
 
   def _table(self) -> np.ndarray:
     return np.frombuffer(self.starts, np.int64).reshape(-1, len(_COLUMNS))
@@ -207,7 +225,10 @@ def places(counts: Iterable[tuple[int, str]]) -> Places:
   """Adds up the counts of all units, in their order."""
   found = [json.loads(text) for _, text in sorted(counts)]
   table = np.array(
-    [[0] * 4, *[[*c['num_tokens'], *c['num_documents']] for c in found]],
+    [
+      [0] * len(_COLUMNS),
+      *[[count for name in _NUMBERS for count in c[name]] for c in found],
+    ],
     np.int64,
   ).cumsum(axis=0)
   parts: list[dict[str, int]] = [{}, {}]
@@ -240,7 +261,7 @@ class Place(beam.DoFn):
     array, held_out, unit, offset, data = chunk
     dtype = self._work.dtype_of(array)
     values = np.frombuffer(data, dtype)
-    if array == DOCUMENT_ENDS:
+    if array != TOKENS:
       values = values + places.start(TOKENS, held_out, unit)
     start = places.start(array, held_out, unit) + offset
     size = array_writer.shard_size(dtype)

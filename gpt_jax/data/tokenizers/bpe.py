@@ -6,6 +6,7 @@ Both run in the `tokenizers` library with the parts that Hugging Face's fast
 tokenizers have, so ids agree with published checkpoints.
 """
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tokenizers import saved, special
+from gpt_jax.data.tokenizers import saved, special, words
 from gpt_jax.spec import UsageError
 
 _VOCABULARY, _MERGES = 'vocabulary.json', 'merges.txt'
@@ -47,9 +48,9 @@ class Bpe:
     self.contents = contents
     try:
       vocabulary = json.loads(contents[_VOCABULARY].decode('utf-8'))
-      self._bpe = _ENCODINGS[kind](vocabulary, _merges(contents[_MERGES]))
+      self._bpe = _ENCODINGS[kind](vocabulary, read_merges(contents[_MERGES]))
       self.eos_id: int = vocabulary[_END_OF_DOCUMENT[kind]]
-      self.special = special.of(contents, self.eos_id)
+      self.special = special.of(contents, self.eos_id, {})
     except KeyError as e:
       raise UsageError(
         f'the vocabulary has no {_END_OF_DOCUMENT[kind]!r}, so it is not '
@@ -73,6 +74,10 @@ class Bpe:
     ids = iter([np.asarray(e.ids, np.int32) for e in encoded])
     return [np.concatenate([next(ids) for _ in group]) for group in segments]
 
+  def offsets(self, text: str) -> np.ndarray:
+    parts = list(_segments(text))
+    return offsets(parts, self._bpe.encode_batch(parts))
+
   def decode(self, ids: Iterable[int]) -> str:
     unseen = {self.eos_id, *self.special.prompt_start}
     kept = [int(i) for i in ids if i not in unseen]
@@ -86,8 +91,24 @@ class Bpe:
   def encode_special(self, text: str) -> np.ndarray:
     return special.encode(text, self.special.names, self.encode)
 
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    return self._words.starts(ids)
+
   def save(self, folder: str) -> None:
     saved.write(folder, self.kind, self.contents)
+
+  @functools.cached_property
+  def _words(self) -> words.Words:
+    special = {self.eos_id, self.id_of('<unk>')}
+    pieces = [
+      None if i in special else self._bpe.id_to_token(i)
+      for i in range(self.vocab_size)
+    ]
+    if self.kind == 'gpt1_bpe':
+      return words.of_suffix(pieces, '</w>')
+    return words.of_text(
+      None if piece is None else words.of_bytes(piece) for piece in pieces
+    )
 
 
 def gpt2_bpe(encoder: str, merges: str) -> Callable[[Iterable[Document]], Bpe]:
@@ -98,6 +119,18 @@ def gpt2_bpe(encoder: str, merges: str) -> Callable[[Iterable[Document]], Bpe]:
 def gpt1_bpe(encoder: str, merges: str) -> Callable[[Iterable[Document]], Bpe]:
   """GPT-1's `encoder_bpe_40000.json` and `vocab_40000.bpe`: 40,478 tokens."""
   return lambda documents: _from_files('gpt1_bpe', encoder, merges)
+
+
+def offsets(
+  parts: Sequence[str], encoded: Sequence[tokenizers.Encoding]
+) -> np.ndarray:
+  """Int32 [num_tokens, 2] for a text in parts, each encoded by itself."""
+  found, start = [], 0
+  for part, encoding in zip(parts, encoded, strict=True):
+    of_part = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+    found.append(of_part + np.int32(start))
+    start += len(part)
+  return np.concatenate(found)
 
 
 def _from_files(kind: str, encoder: str, merges: str) -> Bpe:
@@ -119,7 +152,7 @@ def _from_files(kind: str, encoder: str, merges: str) -> Bpe:
     ) from e
 
 
-def _merges(data: bytes) -> list[tuple[str, str]]:
+def read_merges(data: bytes) -> list[tuple[str, str]]:
   """Reads pairs, one a line, after a line that states the version."""
   lines = data.decode('utf-8').split('\n')[1:]
   pairs = []

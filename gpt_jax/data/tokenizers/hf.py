@@ -5,13 +5,14 @@
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tokenizers
 
 from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import saved, special
+from gpt_jax.data.tokenizers import bpe, saved, special, words
 from gpt_jax.spec import UsageError
 
 # Ours: the folder of a saved tokenizer has a `tokenizer.json` of its own.
@@ -25,6 +26,9 @@ _BESIDE = ('tokenizer_config.json', 'special_tokens_map.json', 'config.json')
 _USUAL = (
   *('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '<|eos|>', '<EOT>'),
 )
+
+# What ends each text in BERT's rows, where there is none of these.
+_ENCODERS = ('[SEP]', '<sep>')
 
 
 class HfTokenizer:
@@ -60,7 +64,7 @@ class HfTokenizer:
     self.eos_id: int = eos_id
     # Ids may have gaps.
     self.vocab_size: int = max(self._made.get_vocab().values()) + 1
-    self.special = special.of(contents, eos_id)
+    self.special = special.of(contents, eos_id, self.special_names)
     self._unseen = {eos_id, *self.special.prompt_start}
     both, *alone = self.encode_batch(['x y', 'x', 'y'])
     self.parts_at_spaces: bool = bool(
@@ -80,6 +84,14 @@ class HfTokenizer:
       if self.eos_id in ids:
         found[i] = self._without_eos(texts[i])
     return found
+
+  def offsets(self, text: str) -> np.ndarray:
+    found, parts = self._made.encode(text, add_special_tokens=False), [text]
+    encoded = [found]
+    if self.eos_id in found.ids:
+      parts = self._spelled(text)
+      encoded = self._made.encode_batch(parts, add_special_tokens=False)
+    return bpe.offsets(parts, encoded)
 
   def decode(self, ids: Iterable[int]) -> str:
     kept = [int(i) for i in ids if i not in self._unseen]
@@ -106,8 +118,27 @@ class HfTokenizer:
   def id_of(self, token: str) -> int | None:
     return self._made.token_to_id(token)
 
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    return self._words.starts(ids)
+
   def save(self, folder: str) -> None:
     saved.write(folder, self.kind, self.contents)
+
+  @functools.cached_property
+  def _words(self) -> words.Words:
+    special = {*self.special_names.values(), self.eos_id}
+    pieces = [
+      None if i in special else self._made.id_to_token(i) or ''
+      for i in range(self.vocab_size)
+    ]
+    model: Any = self._made.model
+    if prefix := getattr(model, 'continuing_subword_prefix', None):
+      return words.of_prefix([piece or '' for piece in pieces], prefix)
+    if suffix := getattr(model, 'end_of_word_suffix', None):
+      return words.of_suffix(pieces, suffix)
+    parts = f'{self._made.pre_tokenizer!r} {self._made.decoder!r}'
+    spelled = words.of_bytes if 'ByteLevel' in parts else words.of_marks
+    return words.of_text(None if p is None else spelled(p) for p in pieces)
 
   @functools.cached_property
   def _naming(self) -> tuple[tokenizers.Tokenizer, int]:
@@ -125,12 +156,43 @@ class HfTokenizer:
     return [e.ids for e in encoded]
 
   def _without_eos(self, text: str) -> np.ndarray:
-    """Spells the name of the end of document, a piece of T5's kind."""
+    ids = self._encode(self._spelled(text))
+    return np.array([i for part in ids for i in part], np.int32)
+
+  def _spelled(self, text: str) -> list[str]:
+    """Parts the name of the end of document, a piece of T5's kind."""
     first, *others = text.split(self._eos)
     parts = [first]
     for other in others:
       parts += [self._eos[:1], self._eos[1:], other]
-    return np.array([i for ids in self._encode(parts) for i in ids], np.int32)
+    return parts
+
+
+def made(
+  library: tokenizers.Tokenizer, roles: Mapping[str, str]
+) -> HfTokenizer:
+  """A tokenizer of ours, with what Hugging Face needs to know of it.
+
+  Args:
+    library: without special tokens.
+    roles: of these, as {'sep_token': '[SEP]'}; that one ends documents.
+  """
+  # As special tokens that a text may name only where `encode_special` reads.
+  library.add_special_tokens(
+    [
+      tokenizers.AddedToken(token, lstrip=token == '<mask>', special=True)
+      for token in dict.fromkeys(roles.values())
+    ]
+  )
+  config = {'tokenizer_class': 'PreTrainedTokenizerFast', **roles}
+  eos = roles['sep_token']
+  return HfTokenizer(
+    {
+      FILE: library.to_str().encode(),
+      _EOS: json.dumps(eos).encode(),
+      special.CONFIG: json.dumps(config, indent=2).encode() + b'\n',
+    }
+  )
 
 
 def hf_tokenizer(
@@ -191,6 +253,7 @@ def _find_eos(folder: str, data: bytes) -> str:
       if i in eos_ids[:1]:
         return token
   usual = [token for token in _USUAL if token in special]
+  usual = usual or [token for token in _ENCODERS if token in special]
   if len(usual) != 1:
     raise UsageError(
       'does not say which token ends a document; name it, as in '

@@ -13,6 +13,7 @@ import numpy as np
 from gpt_jax.data.sources.source import Document
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
+_LOOK = 1 << 14  # characters in which a change is noticed
 _CONTEXT = 20  # characters around a difference
 _EXAMPLES = 10
 _FEW = 3  # characters
@@ -85,6 +86,23 @@ def measure(made: Tokenizer, documents: Sequence[Document]) -> Report:
     first_change=first,
     bytes_per_second=num_bytes / max(seconds, 1e-9),
     counts=counts,
+  )
+
+
+def change(made: Tokenizer, text: str) -> str:
+  """Says that a tokenizer changes the text, for a log; '' if it does not.
+
+  The first characters tell.
+  """
+  text = text[:_LOOK]
+  back = made.decode(made.encode(text))
+  if back == text:
+    return ''
+  before, after = _difference(text, back)
+  return (
+    f'does not keep the text ({before!r} comes back as {after!r}): bits per '
+    'byte are of what is left of it, and compare with those of no other '
+    'tokenizer'
   )
 
 

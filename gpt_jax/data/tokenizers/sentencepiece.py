@@ -5,6 +5,7 @@
 `training` trains ours.
 """
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -12,15 +13,12 @@ import numpy as np
 import sentencepiece as spm
 
 from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import saved, special
+from gpt_jax.data.tokenizers import saved, special, words
+from gpt_jax.data.tokenizers.words import SPACE_MARK
 from gpt_jax.spec import UsageError
 
 MODEL = 'sentencepiece.model'
 _EOS = 'eos.json'  # the piece that ends a document, where a user named it
-
-# SentencePiece writes a space as U+2581 inside pieces, and so reads a real
-# U+2581 as a space. Spelled in bytes it survives.
-SPACE_MARK = '\u2581'
 
 # With our models a text is encoded in segments of about this many characters,
 # cut after newlines: no piece spans one. Long inputs are slow: BPE took twice
@@ -55,7 +53,9 @@ class SentencePiece:
       raise UsageError('is not a SentencePiece model') from e
     self.vocab_size: int = self._model.vocab_size()
     self.eos_id = self._find_eos()
-    self.special = special.of(contents, self.eos_id)
+    self.special = special.of(contents, self.eos_id, self.special_names)
+    # A real mark of a space would be read as a space. Spelled in bytes it
+    # survives.
     self._mark = np.empty(0, np.int32)
     self._cuts = kind == 'sentencepiece'
     if self._cuts:
@@ -95,6 +95,18 @@ class SentencePiece:
       start += len(group)
     return joined
 
+  def offsets(self, text: str) -> np.ndarray:
+    found, start = [np.empty((0, 2), np.int32)], 0
+    for part in self._segments(text) if self._cuts else [text]:
+      if len(self._mark) and part == SPACE_MARK:
+        spans = [(0, 1)] * len(self._mark)
+      else:
+        mapping = self._model.encode(part, return_type='offset_mapping')
+        spans = mapping['offsets']
+      found.append(np.array(spans, np.int32).reshape(-1, 2) + np.int32(start))
+      start += len(part)
+    return np.concatenate(found)
+
   def decode(self, ids: Iterable[int]) -> str:
     unseen = {self.eos_id, *self.special.prompt_start}
     kept = [int(i) for i in ids if i not in unseen]
@@ -115,8 +127,19 @@ class SentencePiece:
   def encode_special(self, text: str) -> np.ndarray:
     return special.encode(text, self.special.names, self.encode)
 
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    return self._words.starts(ids)
+
   def save(self, folder: str) -> None:
     saved.write(folder, self.kind, self.contents)
+
+  @functools.cached_property
+  def _words(self) -> words.Words:
+    special = {*self.special_names.values(), self.eos_id, self._model.unk_id()}
+    return words.of_text(
+      None if i in special else words.of_marks(self._model.id_to_piece(i))
+      for i in range(self.vocab_size)
+    )
 
   def _encode(self, texts: list[str]) -> list[np.ndarray]:
     # As arrays: lists of Python's integers would take a quarter of the time.

@@ -5,7 +5,8 @@
 A model that we train reads documents that end with `eos_id`, so it is
 evaluated after that token. One of Hugging Face is given what its own tokenizer
 puts before a text: `<s>` for LLaMA, nothing for GPT-2. An import settles this
-once, in the file `special.json` of its saved tokenizer.
+once, in the file `special.json` of its saved tokenizer. An encoder's rows are
+made of the tokens [CLS], [SEP] and [MASK], known by their roles.
 """
 
 import json
@@ -18,6 +19,7 @@ import numpy as np
 
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers.saved import BESIDE, SPECIAL
+from gpt_jax.spec import UsageError
 
 # Parts the name of a special token in a user's text, so that it stays text.
 # Unicode reserves this code point for such uses: no text holds it.
@@ -42,8 +44,11 @@ class Special(NamedTuple):
     first_id: before a text of which even the first token is to be predicted,
       where nothing else stands: BOS, or else the end of a document.
     stop_ids: each ends what is generated.
-    pad_id: fills rows.
+    pad_id: fills rows; the end of a document where no token is for it.
     names: ids of the special tokens that a template may name.
+    cls_id: before an encoder's row: [CLS], or RoBERTa's <s>; None: it has none.
+    sep_id: after each text of such a row: [SEP], or RoBERTa's </s>.
+    mask_id: stands for a token that an encoder is to predict.
   """
 
   document_start: tuple[int, ...]
@@ -52,6 +57,9 @@ class Special(NamedTuple):
   stop_ids: frozenset[int]
   pad_id: int
   names: Mapping[str, int]
+  cls_id: int | None = None
+  sep_id: int | None = None
+  mask_id: int | None = None
 
   def before(self, *, first_scored: bool) -> tuple[int, ...]:
     """What stands before a text; a token at least if its first is scored."""
@@ -81,18 +89,34 @@ class Imported(Protocol):
     ...
 
 
-def of(contents: Mapping[str, bytes], eos_id: int) -> Special:
+def of(
+  contents: Mapping[str, bytes], eos_id: int, names: Mapping[str, int]
+) -> Special:
   """What the files of a saved tokenizer say.
+
+  Args:
+    contents: the files; without `special.json` roles go by the usual names.
+    eos_id: the end of a document.
+    names: the tokenizer's own special tokens.
 
   Raises:
     KeyError, ValueError: the file is damaged.
   """
   if SPECIAL not in contents:
-    return Special((eos_id,), (), eos_id, frozenset([eos_id]), eos_id, {})
+    roles = {role: _usual(role, names) for role in _ENCODERS}
+    pad = _usual('pad', names)
+    pad = eos_id if pad is None else pad
+    stops = frozenset([eos_id])
+    return Special((eos_id,), (), eos_id, stops, pad, names, *roles.values())
   found = json.loads(contents[SPECIAL])
   start = tuple(found['start'])
   stops, names = frozenset(found['stop']), found['names']
-  return Special(start, start, found['first'], stops, found['pad'], names)
+  # Imports before there were encoders lack these entries.
+  roles = {role: found.get(role, _usual(role, names)) for role in _ENCODERS}
+  return Special(
+    *(start, start, found['first'], stops, found['pad'], names),
+    *roles.values(),
+  )
 
 
 def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
@@ -137,7 +161,7 @@ def _settle(
     i = model.get(f'{name}_token_id')
     return i if known(i) else None
 
-  bos, pad = role('bos'), role('pad')
+  bos = role('bos')
   start = made.text_start
   if start is None:  # no tokenizer.json
     kind = config.get('tokenizer_class') or ''
@@ -156,6 +180,10 @@ def _settle(
   for token in filter(None, tokens):
     if (i := made.id_of(token)) is not None:
       names[token] = i
+  roles = {name: role(name) for name in (*_ENCODERS, 'pad')}
+  for name, i in roles.items():
+    roles[name] = _usual(name, names) if i is None else i
+  pad = roles.pop('pad')
   ends = drawn.get('eos_token_id')
   ends = ends if isinstance(ends, list) else [ends]
   return {
@@ -164,7 +192,19 @@ def _settle(
     'stop': sorted({made.eos_id, *filter(known, ends)}),
     'pad': made.eos_id if pad is None else pad,
     'names': names,
+    **roles,
   }
+
+
+def _usual(role: str, names: Mapping[str, int]) -> int | None:
+  """The token of a role by the names that published vocabularies have.
+
+  <s> and </s> have other uses where there is no <mask>, as in LLaMA's.
+  """
+  for name in _USUAL[role]:
+    if name in names and (name not in _SHARED or '<mask>' in names):
+      return names[name]
+  return None
 
 
 def encode(
@@ -196,6 +236,26 @@ def guarded(text: str, names: Mapping[str, int]) -> str:
   return text
 
 
+def with_masks(made: Any, text: str) -> np.ndarray:
+  """Encodes a text in which the name of the mask is that token.
+
+  Other names of special tokens stay text. Space before a mask belongs to it,
+  as a piece that it stands for begins with that.
+
+  Raises:
+    UsageError: the tokenizer has no mask.
+  """
+  found: Special = made.special
+  if found.mask_id is None:
+    raise UsageError(
+      'the tokenizer has no token for what is to be predicted, [MASK] or <mask>'
+    )
+  (mask,) = (n for n, i in found.names.items() if i == found.mask_id)
+  others = {name: i for name, i in found.names.items() if name != mask}
+  text = re.sub(rf'\s+{re.escape(mask)}', mask, guarded(text, others))
+  return made.encode_special(text)
+
+
 def content(token: Any) -> str | None:
   """The text of a token, which may come with how it is matched."""
   token = token.get('content') if isinstance(token, dict) else token
@@ -205,3 +265,14 @@ def content(token: Any) -> str | None:
 _ROLES = tuple(
   f'{role}_token' for role in ('bos', 'eos', 'pad', 'sep', 'cls', 'mask')
 )
+
+# Roles in the rows of an encoder, as the last fields of `Special`.
+_ENCODERS = ('cls', 'sep', 'mask')
+
+_USUAL = {
+  'cls': ('[CLS]', '<cls>', '<s>'),
+  'sep': ('[SEP]', '<sep>', '</s>'),
+  'mask': ('[MASK]', '<mask>'),
+  'pad': ('[PAD]', '<pad>'),
+}
+_SHARED = ('<s>', '</s>')

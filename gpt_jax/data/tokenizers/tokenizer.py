@@ -12,6 +12,14 @@ from gpt_jax import spec
 from gpt_jax.data.sources.sources import Document
 from gpt_jax.data.tokenizers import saved, special
 from gpt_jax.data.tokenizers.bpe import Bpe, gpt1_bpe, gpt2_bpe
+from gpt_jax.data.tokenizers.byte_bpe import byte_bpe, byte_bpe_file
+from gpt_jax.data.tokenizers.characters import (
+  Bytes,
+  Characters,
+  byte_values,
+  characters,
+  characters_of,
+)
 from gpt_jax.data.tokenizers.hf import HfTokenizer, hf_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import (
   SentencePiece,
@@ -19,6 +27,7 @@ from gpt_jax.data.tokenizers.sentencepiece import (
 )
 from gpt_jax.data.tokenizers.special import Special
 from gpt_jax.data.tokenizers.training import sentencepiece
+from gpt_jax.data.tokenizers.wordpiece import wordpiece, wordpiece_file
 from gpt_jax.spec import UsageError
 
 
@@ -78,6 +87,21 @@ class Tokenizer(Protocol):
     ...
 
   def decode(self, ids: Iterable[int]) -> str: ...
+
+  def offsets(self, text: str) -> np.ndarray:
+    """Where the tokens of `encode(text)` come from: int32 [num_tokens, 2].
+
+    Start and stop in characters. Of the parts of one character some have it,
+    the others nothing.
+    """
+    ...
+
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    """Which tokens of rows begin a word: bool [..., L] for ids [..., L].
+
+    See `words`; the first of a row does, and special tokens.
+    """
+    ...
 
   def save(self, folder: str) -> None:
     """Writes a folder that `load` reads; no other file is needed."""
@@ -145,112 +169,6 @@ def load(folder: str) -> Tokenizer:
     ) from e
 
 
-class Bytes:
-  """The 256 values of a byte of UTF-8, and the end of document.
-
-  Lossless. Bytes that are not UTF-8 decode to U+FFFD.
-  """
-
-  kind = 'bytes'
-  vocab_size = 257
-  eos_id = 256
-  special = special.of({}, eos_id)
-  in_threads = True
-  parts_at_spaces = False
-
-  @property
-  def fingerprint(self) -> str:
-    return saved.fingerprint(self.kind, {})
-
-  def encode(self, text: str) -> np.ndarray:
-    return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-
-  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    return [self.encode(text) for text in texts]
-
-  def encode_special(self, text: str) -> np.ndarray:
-    return self.encode(text)
-
-  def decode(self, ids: Iterable[int]) -> str:
-    return bytes(int(i) for i in ids if i < 256).decode(errors='replace')
-
-  def save(self, folder: str) -> None:
-    saved.write(folder, self.kind, {})
-
-
-class Characters:
-  """The characters of a corpus in sorted order, then the end of document.
-
-  Lossless for the text that it encodes; refuses other characters.
-  """
-
-  kind = 'characters'
-  in_threads = True
-  parts_at_spaces = False
-
-  def __init__(self, alphabet: str):
-    """`alphabet` holds each character once, sorted."""
-    self._alphabet = alphabet
-    self._sorted = _code_points(alphabet)
-    self.eos_id = len(alphabet)
-    self.special = special.of({}, self.eos_id)
-    self.vocab_size = len(alphabet) + 1
-
-  @property
-  def fingerprint(self) -> str:
-    return saved.fingerprint(self.kind, self._contents())
-
-  def encode(self, text: str) -> np.ndarray:
-    points = _code_points(text)
-    ids = np.searchsorted(self._sorted, points)
-    known = self._sorted[np.minimum(ids, self.eos_id - 1)] == points
-    if not known.all():
-      character = text[int(np.argmin(known))]
-      raise UsageError(
-        f'the text holds {character!r} (U+{ord(character):04X}), which is '
-        f'none of the {self.eos_id} characters of this tokenizer; leave it '
-        "out, or use tokenizer.name='bytes'"
-      )
-    return ids.astype(np.int32)
-
-  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    return [self.encode(text) for text in texts]
-
-  def encode_special(self, text: str) -> np.ndarray:
-    return self.encode(text)
-
-  def decode(self, ids: Iterable[int]) -> str:
-    return ''.join(self._alphabet[i] for i in ids if i != self.eos_id)
-
-  def save(self, folder: str) -> None:
-    saved.write(folder, self.kind, self._contents())
-
-  def _contents(self) -> dict[str, bytes]:
-    return {'characters.json': json.dumps(self._alphabet).encode()}
-
-
-def byte_values() -> Callable[[Iterable[Document]], Bytes]:
-  """The 256 bytes."""
-  return lambda documents: Bytes()
-
-
-def characters() -> Callable[[Iterable[Document]], Characters]:
-  """The set of characters of the whole corpus."""
-  return characters_of
-
-
-def characters_of(documents: Iterable[Document]) -> Characters:
-  """Collects the alphabet of `documents`."""
-  alphabet = set()
-  for document in documents:
-    alphabet.update(document.text)
-  return Characters(''.join(sorted(alphabet)))
-
-
-def _code_points(text: str) -> np.ndarray:
-  return np.frombuffer(text.encode('utf-32-le'), np.uint32)
-
-
 # Each takes the documents to learn from.
 TOKENIZERS = {
   'sentencepiece': sentencepiece,
@@ -260,10 +178,33 @@ TOKENIZERS = {
   'gpt2_bpe': gpt2_bpe,
   'gpt1_bpe': gpt1_bpe,
   'hf_tokenizer': hf_tokenizer,
+  'wordpiece': wordpiece,
+  'wordpiece_file': wordpiece_file,
+  'byte_bpe': byte_bpe,
+  'byte_bpe_file': byte_bpe_file,
 }
 
 # Those of them that need documents.
-LEARNED = ('sentencepiece', 'characters')
+LEARNED = ('sentencepiece', 'characters', 'wordpiece', 'byte_bpe')
+_MARKS = frozenset(['cls', 'sep', 'mask'])
+
+
+def marks(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
+  """Which of 'cls', 'sep' and 'mask' a tokenizer has, or will once trained.
+
+  Args:
+    call: of `tokenizer.name`, with all its arguments.
+    made: the tokenizer; None where it is still to be trained.
+  """
+  if call.name in ('wordpiece', 'byte_bpe'):
+    return _MARKS
+  if made is None:
+    named = call.kwargs.get('special', ())
+    return frozenset(mark for mark in _MARKS if f'[{mark.upper()}]' in named)
+  return frozenset(
+    mark for mark in _MARKS if getattr(made.special, f'{mark}_id') is not None
+  )
+
 
 # By the kind that a saved tokenizer names; each takes the saved files.
 LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {

@@ -6,8 +6,6 @@ By default they keep every character: the text is not normalised, white space is
 not merged, nothing is put in front, and what has no piece is spelled in bytes.
 """
 
-import hashlib
-import heapq
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,25 +14,24 @@ from typing import Annotated
 import sentencepiece as spm
 
 from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers.sentencepiece import (
-  MODEL,
-  SPACE_MARK,
-  SentencePiece,
-)
+from gpt_jax.data.tokenizers import sample
+from gpt_jax.data.tokenizers.sentencepiece import MODEL, SentencePiece
+from gpt_jax.data.tokenizers.words import SPACE_MARK
 from gpt_jax.ranges import Bytes, Count, Seed, number
 from gpt_jax.spec import UsageError
 
+# Ends each text in an encoder's row.
+_SEP = '[SEP]'
+
+# What has a meaning of its own in a model.
+_TAKEN = r'[\n\t\0\u2581]|^(<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$'
+_RESERVED = {
+  'symbols': re.compile(rf'{_TAKEN}|^<pad>$'),
+  'special': re.compile(_TAKEN),
+}
+
 _MODELS = ('unigram', 'bpe')
-_NORMALIZATIONS = ('identity', 'nfkc')
-
-# The sample, unless it is asked for: so many bytes for each piece, at most so
-# many. On two cores unigram took 12 s for 32,000 pieces of English books.
-_BYTES_PER_PIECE = 1000
-_MOST_BYTES = 64_000_000
-
-# It is taken in chunks of about this many characters.
-_CHUNK = 1 << 14
-_LONGEST = 4 * _CHUNK  # a line without end is cut here
+_NORMALIZATIONS = ('identity', 'nfkc', 'nfkc_cf')
 
 
 def sentencepiece(
@@ -44,6 +41,7 @@ def sentencepiece(
   byte_fallback: bool = True,
   split_digits: bool = True,
   symbols: Sequence[str] = (),
+  special: Sequence[str] = (),
   character_coverage: Annotated[float, number(0.9, 1)] = 0.9999,
   sample_bytes: Bytes = 0,
   seed: Seed = 0,
@@ -52,15 +50,18 @@ def sentencepiece(
 
   Args:
     vocab_size: number of pieces, including 256 bytes, unknown, eos, newline,
-      tab and `symbols`.
+      tab, `symbols` and `special`.
     model: 'unigram' (Kudo, 2018) or 'bpe' (Sennrich et al., 2016).
     normalization: 'identity' (Chinchilla) or 'nfkc' (Gopher), which replaces
       characters by others that mean the same, as a ligature by its letters:
-      decoding gives these.
+      decoding gives these. 'nfkc_cf' makes capitals small besides (ALBERT,
+      which also removes accents).
     byte_fallback: what has no piece is spelled in bytes of UTF-8 (PaLM); else
       it is the unknown piece, and lost.
     split_digits: each digit is a piece: '123.5' -> 1 2 3 . 5 (PaLM).
     symbols: texts that are always a piece of their own.
+    special: tokens that no text becomes, as an encoder's ['<pad>', '[CLS]',
+      '[SEP]', '[MASK]']. If [SEP] is among them, it ends documents.
     character_coverage: the fraction of the sample's characters that pieces are
       made of.
     sample_bytes: the training sample; 0: 1000 for each piece, at most 64 MB.
@@ -78,20 +79,11 @@ def sentencepiece(
   ):
     if value not in choices:
       raise fail(name, value, f'is none of {", ".join(choices)}')
-  if not isinstance(symbols, list | tuple) or not all(
-    isinstance(symbol, str) and symbol for symbol in symbols
-  ):
-    raise fail('symbols', symbols, "must be a list of texts, as ['<mask>']")
-  if len({*symbols}) < len(symbols):
-    raise fail('symbols', symbols, 'must differ')
-  for symbol in symbols:
-    if _RESERVED.search(symbol):
-      raise fail(
-        'symbols',
-        symbols,
-        f'holds {symbol!r}: newline and tab are symbols already, U+2581, '
-        'NUL, <unk>, <s>, </s> and <0x00> to <0xFF> cannot be',
-      )
+  for name, value in (('symbols', symbols), ('special', special)):
+    if why := _flaw(value, reserved=_RESERVED[name]):
+      raise fail(name, value, why)
+  if both := [text for text in special if text in symbols]:
+    raise fail('special', special, f'has {both[0]!r}, one of symbols')
   # As pieces write spaces; with real ones they would never be found.
   spaced = [symbol.replace(' ', SPACE_MARK) for symbol in symbols]
   options = {
@@ -103,25 +95,39 @@ def sentencepiece(
     'user_defined_symbols': ['\n', '\t', *spaced],
     'character_coverage': character_coverage,
   }
-  size = sample_bytes or min(_BYTES_PER_PIECE * vocab_size, _MOST_BYTES)
+  if others := [token for token in special if token != _SEP]:
+    options['control_symbols'] = others
+  if _SEP in special:
+    options['eos_piece'] = _SEP
+  size = sample.size(vocab_size, sample_bytes)
 
   def train(documents: Iterable[Document]) -> SentencePiece:
-    sample = _sample(documents, size, seed)
+    chunks = sample.take(documents, size, seed)
     try:
-      data = _train(_sentences(sample), options)
+      data = _train(_sentences(chunks), options)
     except RuntimeError as e:
-      held = sum(len(chunk.encode()) for chunk in sample)
-      cut = held >= size
-      raise UsageError(_explain(str(e), call, model, held, cut)) from e
+      why = _explain(str(e), chunks, size, model)
+      raise UsageError(f'tokenizer.name: {call}: {why}') from e
     return SentencePiece('sentencepiece', {MODEL: data})
 
   return train
 
 
-# What has a meaning of its own in a model.
-_RESERVED = re.compile(
-  r'[\n\t\0\u2581]|^(<unk>|<s>|</s>|<pad>|<0x[0-9A-F]{2}>)$'
-)
+def _flaw(texts: object, reserved: re.Pattern) -> str:
+  """What is wrong with a list of pieces; '' if nothing."""
+  if not isinstance(texts, list | tuple) or not all(
+    isinstance(text, str) and text for text in texts
+  ):
+    return "must be a list of texts, as ['<mask>']"
+  if len({*texts}) < len(texts):
+    return 'must differ'
+  for text in texts:
+    if reserved.search(text):
+      return (
+        f'holds {text!r}: newline and tab are symbols already, U+2581, NUL, '
+        '<unk>, <s>, </s> and <0x00> to <0xFF> cannot be'
+      )
+  return ''
 
 
 def _train(sentences: Iterator[str], options: dict) -> bytes:
@@ -144,7 +150,7 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
     eos_id=1,
     bos_id=-1,
     pad_id=-1,
-    max_sentence_length=4 * _LONGEST,  # in bytes
+    max_sentence_length=4 * sample.LONGEST,  # in bytes
     # The sums of the threads' parts depend on the number of threads.
     num_threads=8,
     minloglevel=2,
@@ -152,22 +158,16 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
   return written.getvalue()
 
 
-def _explain(
-  error: str, call: str, model: str, num_bytes: int, cut: bool
-) -> str:
-  start = f'tokenizer.name: {call}'
+def _explain(error: str, chunks: Sequence[str], size: int, model: str) -> str:
   if found := re.search(r'value <= (\d+)', error):
-    more = f'raise sample_bytes above {num_bytes}' if cut else 'add text'
-    return (
-      f'{start}: {num_bytes} bytes of this corpus support at most {found[1]} '
-      f'pieces with model={model!r}; ask for no more, or {more}'
-    )
+    most = f'{found[1]} pieces with model={model!r}'
+    return sample.too_small(chunks, size, most)
   if found := re.search(r'required_chars. \d+ vs (\d+)', error):
     return (
-      f'{start}: this corpus needs at least {found[1]} pieces (bytes, symbols '
-      'and its characters); ask for more'
+      f'this corpus needs at least {found[1]} pieces (bytes, symbols and its '
+      'characters); ask for more'
     )
-  return f'{start}: training failed on this corpus: {error}'
+  return f'training failed on this corpus: {error}'
 
 
 def _sentences(chunks: Iterable[str]) -> Iterator[str]:
@@ -177,35 +177,3 @@ def _sentences(chunks: Iterable[str]) -> Iterator[str]:
   """
   for chunk in chunks:
     yield from filter(None, re.split('[\n\t]', chunk))
-
-
-def _sample(
-  documents: Iterable[Document], num_bytes: int, seed: int = 0
-) -> list[str]:
-  """Chooses chunks of the documents by the least hash of their place.
-
-  One pass in memory bounded by the sample. What is chosen does not depend on
-  the order of the documents, and is everything where there is less than asked
-  for.
-  """
-  key = seed.to_bytes(8, 'little', signed=True)
-  heap, held = [], 0  # the greatest hash on top
-  for order, (place, chunk) in enumerate(_chunks(documents)):
-    digest = hashlib.blake2b(place.encode(), digest_size=8, key=key).digest()
-    size = len(chunk.encode())
-    heapq.heappush(heap, (-int.from_bytes(digest, 'big'), order, size, chunk))
-    held += size
-    while held - heap[0][2] >= num_bytes:
-      held -= heapq.heappop(heap)[2]
-  return [chunk for _, _, _, chunk in sorted(heap, key=lambda entry: entry[1])]
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
-  """Cuts documents at newlines into pairs of a place and a text."""
-  for name, text in documents:
-    start = 0
-    while start < len(text):
-      stop = text.find('\n', start + _CHUNK, start + _LONGEST)
-      stop = start + _LONGEST if stop < 0 else stop
-      yield f'{name}@{start}', text[start:stop]
-      start = stop

@@ -69,8 +69,11 @@ def test_the_modules_that_preparing_imports_are_there():
 def test_the_same_bytes(corpus, make_config, small, holdout, tokenizer):
   config = make_config(holdout=holdout, tokenizer=tokenizer).unlock()
   config.data.compression = 'zstd' if tokenizer == 'bytes' else 'none'
+  config.data.sentences = 'none' if tokenizer == 'characters' else 'terminal'
   found = both(config)
   assert ('validation/manifest.json' in found) == (holdout != 'none')
+  has_sentences = tokenizer != 'characters'
+  assert any('sentence_ends/c/1' in name for name in found) == has_sentences
   # What is there is opened, as on the local path.
   again = prepare.prepare(config, 'local', runner='DirectRunner')
   assert again == manifest.read('beam')

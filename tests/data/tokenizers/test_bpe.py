@@ -64,9 +64,11 @@ def test_segments_give_the_ids_of_the_whole(build, kind, monkeypatch):
   @given(st.lists(st.sampled_from(pieces), max_size=30).map(''.join))
   def check(text):
     monkeypatch.setattr('gpt_jax.data.tokenizers.bpe._SEGMENT', 10**9)
-    whole = made.encode(text)
+    whole, offsets = made.encode(text), made.offsets(text)
     monkeypatch.setattr('gpt_jax.data.tokenizers.bpe._SEGMENT', 1)
     np.testing.assert_array_equal(made.encode(text), whole)
+    np.testing.assert_array_equal(made.offsets(text), offsets)
+    assert offsets.shape == (len(whole), 2)
 
   check()
 

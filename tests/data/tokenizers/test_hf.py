@@ -87,6 +87,9 @@ def test_no_document_ends_itself(write):
   for text, ids in zip(TEXTS, made.encode_batch(TEXTS), strict=True):
     assert 1 not in ids
     assert ('<eos>' in text) == ('eos>' in made.decode(ids))
+    assert len(made.offsets(text)) == len(ids)
+  where = made.offsets('a<eos>b').tolist()
+  assert where[0] == [0, 1] and where[-1] == [6, 7]
 
 
 def test_a_saved_tokenizer_needs_no_other_file(write, tmp_path):

@@ -13,6 +13,9 @@ class Lower:
 
   vocab_size, eos_id = 27, 26
 
+  def encode(self, text):
+    return self.encode_batch([text])[0]
+
   def encode_batch(self, texts):
     return [
       np.array([ord(c) - 97 for c in text.lower() if 'a' <= c <= 'z'], np.int32)
@@ -45,3 +48,13 @@ def test_a_change_late_in_a_document_is_found():
   assert name == 'a'
   assert before == 'x' * 20 + 'A' + 'y' * 19
   assert after == 'x' * 20 + 'a' + 'y' * 19
+
+
+def test_a_change_is_told_in_one_line():
+  assert report.change(Lower(), 'abc') == ''
+  found = report.change(Lower(), 'ab\nc')
+  assert found.startswith(
+    r"does not keep the text ('ab\nc' comes back as 'abc')"
+  )
+  # Books are long: what is told is in their first characters.
+  assert report.change(Lower(), 'a' * (1 << 14) + 'B') == ''

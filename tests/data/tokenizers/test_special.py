@@ -9,7 +9,8 @@ import shutil
 import pytest
 import sentencepiece
 
-from gpt_jax.data.tokenizers import special, tokenizer
+from gpt_jax.data.sources.source import Document
+from gpt_jax.data.tokenizers import hf, saved, special, tokenizer
 from gpt_jax.spec import UsageError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
@@ -143,3 +144,56 @@ def test_two_vocabulary_files_put_nothing_before_a_text(tmp_path):
   )
   made = tokenizer.imported(name, str(tmp_path))
   assert made.special.prompt([3]) == [95, 3]
+
+
+def test_the_tokens_of_an_encoder_are_known_by_role(tmp_path):
+  corpus = [Document('a', 'the cat sat on the mat ' * 3)]
+  for name, cls, before in (
+    ('wordpiece(30)', '[CLS]', ['[PAD]', '[CLS]', '[SEP]', '[MASK]']),
+    ('byte_bpe(270)', '<s>', ['<pad>', '<s>', '</s>', '<mask>']),
+  ):
+    mine = tokenizer.build(name, corpus)
+    assert isinstance(mine, hf.HfTokenizer)
+    folder = tmp_path / cls.strip('<>')
+    folder.mkdir()
+    for file, data in mine.contents.items():
+      kept = 'tokenizer.json' if file == hf.FILE else file
+      (folder / kept).write_bytes(data)
+    expected = [mine.id_of(token) for token in before]
+    # As trained; as read again; as imported, by the config's names or not.
+    found = [mine, tokenizer.build(call(folder), [])]
+    found += [tokenizer.imported(call(folder), str(folder))]
+    (folder / 'tokenizer_config.json').write_text('{}')
+    found += [tokenizer.imported(call(folder), str(folder))]
+    for made in found:
+      roles = made.special
+      ids = [roles.pad_id, roles.cls_id, roles.sep_id, roles.mask_id]
+      assert ids == expected
+      assert made.eos_id == roles.sep_id
+      assert made.fingerprint == mine.fingerprint
+    assert found[0].special.prompt_start == ()
+    assert found[2].special.prompt_start == (mine.id_of(cls),)
+
+
+def test_other_tokens_have_no_role():
+  for name in NAMES:
+    roles = imported(name).special
+    assert (roles.cls_id, roles.sep_id, roles.mask_id) == (None, None, None)
+
+
+def test_a_config_names_unusual_tokens(tmp_path):
+  corpus = [Document('a', 'the cat sat on the mat')]
+  mine = tokenizer.build('byte_bpe(261)', corpus)
+  assert isinstance(mine, hf.HfTokenizer)
+  text = mine.contents[hf.FILE].decode()
+  (tmp_path / 'tokenizer.json').write_text(text.replace('<mask>', '<hole>'))
+  config = {'mask_token': '<hole>', 'cls_token': {'content': '</s>'}}
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+  roles = tokenizer.imported(call(tmp_path), str(tmp_path)).special
+  assert (roles.cls_id, roles.mask_id) == (2, 4)
+  # An import of before there were roles: by the names that it kept.
+  older = json.loads(special.from_hf(str(tmp_path), mine)[saved.SPECIAL])
+  older = {k: v for k, v in older.items() if k not in ('cls', 'sep', 'mask')}
+  contents = {saved.SPECIAL: json.dumps(older).encode()}
+  roles = special.of(contents, 2, {})
+  assert (roles.cls_id, roles.sep_id, roles.mask_id) == (0, 2, 4)

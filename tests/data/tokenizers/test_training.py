@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tokenizers import sentencepiece, tokenizer, training
+from gpt_jax.data.tokenizers import sample, sentencepiece, special, tokenizer
 from gpt_jax.spec import UsageError
 
 # Code with indentation, at every machine the same kind of text.
@@ -183,23 +183,46 @@ def test_training_twice_gives_the_same_model(tmp_path):
 
 def test_the_sample_is_seeded_and_does_not_depend_on_the_order():
   documents = [Document(str(i), f'líne {i}\n' * 4001) for i in range(13)]
-  sample = training._sample
   for size in (1, 100_000, 10**9):
-    one, other = sample(documents, size), sample(documents[::-1], size)
+    one = sample.take(documents, size, 0)
+    other = sample.take(documents[::-1], size, 0)
     assert sorted(one) == sorted(other)
     held = sum(len(chunk.encode()) for chunk in one)
     longest = max(len(chunk.encode()) for chunk in one)
     assert size <= held < size + longest or size == 10**9
-  assert ''.join(sample(documents, 10**9)) == ''.join(d.text for d in documents)
-  assert sample(documents, 100_000) != sample(documents, 100_000, seed=1)
+  whole = sample.take(documents, 10**9, 0)
+  assert ''.join(whole) == ''.join(d.text for d in documents)
+  some = [sample.take(documents, 100_000, seed) for seed in (0, 1)]
+  assert some[0] != some[1]
 
 
 def test_a_line_without_end_is_cut_and_trains():
   text = Document('long', 'ab cd ' * 90_000)
-  chunks = list(training._chunks([text]))
+  chunks = list(sample.cut([text]))
   assert len(chunks) > 5 and ''.join(c for _, c in chunks) == text.text
   made = trained("model='bpe'")
   assert made.decode(made.encode(text.text)) == text.text
+
+
+def test_an_encoders_tokens_are_no_text():
+  names = ['<pad>', '[CLS]', '[SEP]', '[MASK]']
+  more = f"model='bpe', special={names}, normalization='nfkc_cf'"
+  made = trained(more, 390)
+  ids = [made.processor.piece_to_id(name) for name in names]
+  found = made.special
+  assert ids == [found.pad_id, found.cls_id, found.sep_id, found.mask_id]
+  assert made.eos_id == found.sep_id == 1 and made.vocab_size == 390
+  assert '</s>' not in vocabulary(made)
+  text = 'Class [MASK] and [SEP]'
+  plain = made.encode(text)
+  assert not {*ids} & {*plain.tolist()}
+  assert made.decode(plain) == text.lower()
+  named = special.with_masks(made, text).tolist()
+  assert named == [
+    *made.encode('class'),
+    found.mask_id,
+    *made.encode(' and [SEP]'),
+  ]
 
 
 @pytest.mark.parametrize('model', ['unigram', 'bpe'])
@@ -218,7 +241,7 @@ def test_a_corpus_too_small_for_the_vocabulary(model):
   ('arguments', 'what'),
   [
     ("300, model='words'", "model='words' is none of unigram, bpe"),
-    ("300, normalization='nfc'", "='nfc' is none of identity, nfkc"),
+    ("300, normalization='nfc'", "='nfc' is none of identity, nfkc, nfkc_cf"),
     ('0', 'vocab_size=0 must be at least 1'),
     ('300, sample_bytes=-1', 'sample_bytes=-1 must be at least 0'),
     ('300, character_coverage=0.5', 'character_coverage=0.5 must be'),
@@ -226,6 +249,9 @@ def test_a_corpus_too_small_for_the_vocabulary(model):
     ("300, symbols=['a', 'a']", 'must differ'),
     ("300, symbols=['</s>']", "holds '</s>': newline and tab are"),
     ("300, symbols=['a\\n']", 'newline and tab are'),
+    ("300, special='[SEP]'", "special='[SEP]' must be a list of texts"),
+    ("300, special=['<s>']", "holds '<s>'"),
+    ("300, symbols=['a'], special=['a']", "has 'a', one of symbols"),
   ],
 )
 def test_bad_arguments_are_named(arguments, what):

@@ -1,0 +1,80 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Prints the most probable fillers of each [MASK] of a text.
+
+  gpt-jax fill --workdir W --text 'Paris is the [MASK] of France.' --top 5
+  gpt-jax fill --workdir W --text 'A [MASK] b.' --text 'C [MASK] [MASK].' --json
+  cat texts.txt | gpt-jax fill --workdir W --text -
+
+W holds an encoder that was trained with a masked language model, or converted.
+Each mask is filled by itself, as if the others stayed: their fillers need not
+go together. The tokenizer's own name of the mask, such as <mask>, does as well.
+"""
+
+import functools
+import sys
+
+from absl import flags
+
+from gpt_jax import cli, ranges, sharding
+from gpt_jax.decoding import fill
+from gpt_jax.spec import UsageError
+from gpt_jax.training import trained as trained_lib
+from gpt_jax.training.metrics import to_json
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  cli.define_workdir(values, 'Folder of a run.')
+  flags.DEFINE_multi_string(
+    *('text', []),
+    'A text with [MASK], or - for the lines of stdin; may be repeated.',
+    flag_values=values,
+  )
+  number = functools.partial(cli.number, values)
+  number('top', 5, 'Fillers of each mask.', ranges.Count)
+  number('rows', 32, 'Texts at a time.', ranges.Count)
+  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'workdir')
+  trained = trained_lib.load_encoder(args.workdir)
+  tokenizer, model = trained.tokenizer, trained.parts.model
+  texts = [line for text in args.text for line in _lines(text)]
+  if not texts:
+    raise UsageError("--text is missing: give a text with [MASK], or '-'")
+  rows = [fill.encode(tokenizer, t, model.context_length) for t in texts]
+  found = []
+  with sharding.use(trained.parts.mesh, trained.parts.rules):
+    for start in range(0, len(rows), args.rows):
+      found += fill.fill(
+        model,
+        trained.state.eval_params,
+        tokenizer,
+        rows[start : start + args.rows],
+        top=args.top,
+      )
+  if args.json:
+    entries = [
+      {'text': text, 'masks': [[f._asdict() for f in m] for m in masks]}
+      for text, masks in zip(texts, found, strict=True)
+    ]
+    print(to_json({'texts': entries}))
+    return
+  for text, masks in zip(texts, found, strict=True):
+    print('\n'.join(shown(text, masks)))
+
+
+def shown(text: str, masks: list[list[fill.Filler]]) -> list[str]:
+  """Lines for people: the text, and the fillers of each mask."""
+  pairs = [[f'{f.token} {f.probability:.4f}' for f in m] for m in masks]
+  return [text, *('  ' + ', '.join(found) for found in pairs)]
+
+
+def _lines(text: str) -> list[str]:
+  """The text, or those that are piped in."""
+  if text != '-':
+    return [text]
+  return [line.rstrip('\n') for line in sys.stdin if line.strip()]

@@ -1,0 +1,274 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of two texts, [CLS] A [SEP] B [SEP] (Devlin et al., 2018; A.2).
+
+  data.rows = "pairs('next', short=0.1)"
+
+As the released code makes them (google-research, create_pretraining_data.py).
+The sentences of a document are taken in their order until they have as many
+tokens as the row aims at: all that fit, but in `short` of the rows a number
+that is uniform from 2 on. A is the first of these sentences, as many as a draw
+says; B is the others (pair 0).
+
+'next' (BERT): in half of the rows B is another text (pair 1), from a sentence
+of another document on, and the others go back: the next row begins with them.
+A row of one sentence has no others, so that its B is always another text, and a
+little more than half of all rows are of pair 1.
+
+'order' (Lan et al., 2019, ALBERT): in half of the rows A and B are swapped
+(pair 1). A row of one sentence has a B of another document
+here too, and pair 1.
+
+Texts that are too long together lose tokens of the longer one, at its front or
+its back as a draw says for each token.
+
+Which sentences go back decides where the next row begins. So what decides that
+(what a row aims at, where A ends, and for 'next' whether B is another text) is
+drawn once for each sentence, whatever the seed, and is the same in each epoch;
+the released code does so too, since it writes its rows to files. The other
+text, the swap and what is cut off are drawn each time that a row is read.
+
+Where the released code differs: it draws what rows aim at once for a document,
+and takes the row's own document where ten draws found no other.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.data.mixture_order import Place
+from gpt_jax.data.rows import MAKING_ROWS, Keys, Rows
+from gpt_jax.data.store import TokenStore
+from gpt_jax.data.texts import (
+  Sentences,
+  Texts,
+  assemble,
+  check_special,
+  sentences,
+  walk,
+)
+from gpt_jax.spec import UsageError
+
+PAIRS = ('next', 'order')
+
+_AROUND = 3  # [CLS] and two [SEP]
+_LEAST = _AROUND + 2  # a token in each text
+
+# What is drawn of each sentence, in case a row begins with it.
+_DRAWS = 4
+_SEED = 0x9A125  # of that: no run's own
+
+
+class PairRows:
+  """Rows of `length` tokens of a store."""
+
+  def __init__(
+    self, store: TokenStore, length: int, *, pair: str, short: float
+  ):
+    """Finds where the rows begin.
+
+    Args:
+      store: with sentences.
+      length: of a row.
+      pair: 'next' or 'order'.
+      short: share of rows that aim at fewer tokens than fit.
+
+    Raises:
+      UsageError: the store, its tokenizer or the length does not do.
+    """
+    check_special(store)
+    if length < _LEAST:
+      raise UsageError(
+        f'model.context_length={length}: a row of data.rows={store.rows!r} '
+        f'has [CLS], two [SEP] and two texts; give {_LEAST} or more'
+      )
+    self._store, self._length, self._pair = store, length, pair
+    self._capacity = length - _AROUND
+    self._chunks = {
+      name: chunks(found, self._capacity, short=short, pair=pair)
+      for name, found in sentences(store).items()
+    }
+    for name, found in self._chunks.items():
+      if len(found.documents) < 3:
+        where = f'the source {name} of {store.folder}' if name else store.folder
+        raise UsageError(
+          f'data.rows={store.rows!r}: {where} has text in one document only, '
+          'and B is drawn from another; add documents, or take '
+          "data.rows='full_sentences'"
+        )
+    self.sizes = {n: len(found.first) for n, found in self._chunks.items()}
+    self.tokens = {
+      n: _num_tokens(found, self._capacity) for n, found in self._chunks.items()
+    }
+    self.num_rows = self.num_held_out = sum(self.sizes.values())
+
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """The tokens of the store that rows have."""
+    found = []
+    for (source, _, row), generator in zip(
+      places, keys.generators(MAKING_ROWS), strict=True
+    ):
+      if row < self.sizes[source]:
+        drawn = (self._capacity, self._pair, generator)
+        found.append(texts(self._chunks[source], row, *drawn))
+      else:
+        found.append(Texts([], 0))
+    return found
+
+  def read(self, places: Sequence[Place], keys: Keys) -> Rows:
+    """The rows at some places."""
+    return assemble(
+      self._store, self.texts(places, keys), self._length, types=True
+    )
+
+  def read_held_out(self, keys: Keys) -> Rows:
+    """The rows of a held-out set."""
+    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
+
+
+class Chunks(NamedTuple):
+  """The rows of one source, by its sentences.
+
+  Attributes:
+    sentences: of the source.
+    tokens: int64 [S + 1], how many come before each sentence.
+    documents: int64 [D + 1], where the sentences of each document begin.
+    first: int64 [R], the sentence that a row begins with.
+    middle: int64 [R], after the last of A.
+    stop: int64 [R], after the last that the row was gathered from.
+    aim: int64 [R], tokens that it aims at.
+    other: bool [R], whether B is another text.
+  """
+
+  sentences: Sentences
+  tokens: np.ndarray
+  documents: np.ndarray
+  first: np.ndarray
+  middle: np.ndarray
+  stop: np.ndarray
+  aim: np.ndarray
+  other: np.ndarray
+
+
+def chunks(
+  found: Sentences, capacity: int, *, short: float, pair: str
+) -> Chunks:
+  """Finds the rows.
+
+  Args:
+    found: the sentences.
+    capacity: the most tokens of A and B.
+    short: share of rows that aim at fewer.
+    pair: 'next' or 'order'.
+  """
+  count = len(found.starts)
+  sentences = np.arange(count)
+  tokens = np.append(0, np.cumsum(found.stops - found.starts))
+  ends = np.searchsorted(found.documents, found.documents, side='right')
+  # Raw bits, whose values NumPy does not change.
+  bits = np.random.Philox(key=_SEED).random_raw((count, _DRAWS))
+  draws = (bits >> 11) * 2.0**-53
+  fewer = 2 + (draws[:, 1] * (capacity - 1)).astype(np.int64)
+  aim = np.where(draws[:, 0] < short, fewer, capacity)
+  stop = np.searchsorted(tokens, tokens[:-1] + aim, side='left')
+  stop = np.minimum(stop, ends)
+  several = stop - sentences > 1
+  size = 1 + (draws[:, 2] * (stop - sentences - 1)).astype(np.int64)
+  middle = sentences + size
+  other = ~several
+  following = stop
+  if pair == 'next':
+    other = other | (draws[:, 3] < 0.5)
+    following = np.where(other, middle, stop)
+  first = walk(following)
+  starts = np.flatnonzero(np.diff(found.documents, prepend=-1))
+  return Chunks(
+    found,
+    tokens,
+    np.append(starts, count),
+    first,
+    *(array[first] for array in (middle, stop, aim, other)),
+  )
+
+
+def _num_tokens(found: Chunks, capacity: int) -> int:
+  """Of all rows, but for other texts that are the end of a document."""
+  tokens = found.tokens[found.stop] - found.tokens[found.first]
+  tokens = np.where(found.other, found.aim, tokens)
+  return int(np.sum(np.minimum(tokens, capacity) + _AROUND))
+
+
+def texts(
+  found: Chunks,
+  row: int,
+  capacity: int,
+  pair: str,
+  generator: np.random.Generator,
+) -> Texts:
+  """A and B of a row, and whether B follows A.
+
+  Args:
+    found: of its source.
+    row: its number there.
+    capacity: the most tokens of A and B.
+    pair: 'next' or 'order'.
+    generator: of the row.
+  """
+  first, middle, stop = found.first[row], found.middle[row], found.stop[row]
+  which, where, swap = generator.random(3)
+  a, b = (first, middle), (middle, stop)
+  label = int(found.other[row])
+  if label:
+    size = found.tokens[middle] - found.tokens[first]
+    b = _another(found, first, found.aim[row] - size, which, where)
+  elif pair == 'order' and swap < 0.5:
+    a, b, label = b, a, 1
+  ranges = [
+    range(int(found.sentences.starts[i]), int(found.sentences.stops[j - 1]))
+    for i, j in (a, b)
+  ]
+  return Texts(cut(ranges, capacity, generator), label)
+
+
+def _another(
+  found: Chunks, sentence: int, aim: int, which: float, where: float
+) -> tuple[int, int]:
+  """Sentences of another document: of `aim` tokens, or up to its end.
+
+  Args:
+    found: of the source.
+    sentence: one of the document that is not to be taken.
+    aim: tokens; there is always a sentence.
+    which: the draw of the document, below 1.
+    where: the draw of its sentence.
+  """
+  own = np.searchsorted(found.documents, sentence, side='right') - 1
+  document = int(which * (len(found.documents) - 2))
+  document += document >= own
+  start, end = found.documents[document : document + 2]
+  first = start + int(where * (end - start))
+  wanted = found.tokens[first] + max(aim, 1)
+  stop = np.searchsorted(found.tokens, wanted, side='left')
+  return first, min(stop, end)
+
+
+def cut(
+  ranges: list[range], capacity: int, generator: np.random.Generator
+) -> list[range]:
+  """Two texts of at most `capacity` tokens.
+
+  As often as needed the longer one, or else the second, loses its first or its
+  last token.
+  """
+  a, b = map(len, ranges)
+  over = max(a + b - capacity, 0)
+  first = min(over, abs(a - b))  # until both have as many
+  rest = over - first
+  lost = [rest // 2, rest - rest // 2]
+  lost[int(a <= b)] += first
+  fronts = generator.binomial(lost, 0.5).tolist()
+  return [
+    part[front : len(part) - (count - front)]
+    for part, front, count in zip(ranges, fronts, lost, strict=True)
+  ]

@@ -1,0 +1,178 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""How rows are made of a token store: the choice `data.rows`.
+
+A maker knows the rows of a store for one length: how many there are, and which
+tokens of the store each one has. Its rows do not depend on the run, but for
+what is drawn for them by their `Keys`.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gpt_jax import spec
+from gpt_jax.data import mixture_order
+from gpt_jax.data.mixture_order import Place
+from gpt_jax.data.pair_rows import PAIRS, PairRows
+from gpt_jax.data.rows import Keys, Rows
+from gpt_jax.data.sentence_rows import SentenceRows
+from gpt_jax.data.sentences import splitter
+from gpt_jax.data.store import TokenStore
+from gpt_jax.data.stream_rows import Documents, Stream
+from gpt_jax.data.texts import Texts
+from gpt_jax.ranges import Probability
+from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
+
+
+class Maker(Protocol):
+  """The rows of a store."""
+
+  @property
+  def num_rows(self) -> int:
+    """In an epoch."""
+    ...
+
+  @property
+  def sizes(self) -> dict[str, int]:
+    """Rows of each source of a mixture; the only one of others is ''."""
+    ...
+
+  @property
+  def tokens(self) -> dict[str, int] | None:
+    """Tokens of these rows without padding; None where there is none."""
+    ...
+
+  @property
+  def num_held_out(self) -> int:
+    """Rows that have each token of a held-out set."""
+    ...
+
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """The tokens of the store that the rows at some places have."""
+    ...
+
+  def read(self, places: Sequence[Place], keys: Keys) -> Rows:
+    """The rows at some places, with the keys that they have in the run."""
+    ...
+
+  def read_held_out(self, keys: Keys) -> Rows:
+    """Rows of a held-out set; padding where a number is past its last."""
+    ...
+
+
+def load(store: TokenStore, length: int) -> Maker:
+  """The rows of a store, as `TokenStore.ordered` was told.
+
+  Args:
+    store: open.
+    length: of a row.
+
+  Raises:
+    UsageError: the store has no such rows.
+  """
+  return spec.build('data.rows', store.rows, ROWS)(store, length)
+
+
+def of_sentences(rows: str) -> bool:
+  """Whether `data.rows` are made of the sentences of a store."""
+  return spec.parse('data.rows', rows)[0].name in _OF_SENTENCES
+
+
+def check(rows: str, sentences: str):
+  """Checks that a store of `data.sentences` has what `data.rows` are made of.
+
+  Raises:
+    UsageError: it has no sentences.
+  """
+  if of_sentences(rows) and splitter(sentences) is None:
+    raise UsageError(
+      f'data.rows={rows!r}: are made of sentences, and data.sentences='
+      f"{sentences!r} finds none; set data.sentences='terminal'"
+    )
+
+
+def pair_of(rows: str) -> str:
+  """How `data.rows` makes pairs: 'next' or 'order'; '' for no pairs."""
+  (call,) = spec.bind_all('data.rows', rows, ROWS)
+  return call.kwargs.get('pair', '')
+
+
+def stream() -> Callable[[TokenStore, int], Maker]:
+  """Cut out of all documents joined end to end (GPT)."""
+  return Stream
+
+
+def documents() -> Callable[[TokenStore, int], Maker]:
+  """Whole documents, which do not see each other."""
+  return _once(Documents)
+
+
+def full_sentences() -> Callable[[TokenStore, int], Maker]:
+  """Whole sentences, also of several documents (RoBERTa)."""
+  return _once(functools.partial(SentenceRows, crossing=True))
+
+
+def doc_sentences() -> Callable[[TokenStore, int], Maker]:
+  """Whole sentences of one document."""
+  return _once(functools.partial(SentenceRows, crossing=False))
+
+
+def pairs(
+  pair: str = 'next', short: Probability = 0.1
+) -> Callable[[TokenStore, int], Maker]:
+  """Two texts: see `pair_rows`.
+
+  Args:
+    pair: 'next' (BERT) or 'order' (ALBERT).
+    short: share of rows that aim at fewer tokens than fit.
+  """
+  if pair not in PAIRS:
+    raise UsageError(
+      f'data.rows: pairs({pair!r}): unknown; one of ' + ', '.join(PAIRS)
+    )
+  return _once(functools.partial(PairRows, pair=pair, short=short))
+
+
+def _once(
+  make: Callable[[TokenStore, int], Maker],
+) -> Callable[[TokenStore, int], Maker]:
+  """Finds the rows of a store when they are first asked for, and tells."""
+
+  def made(store: TokenStore, length: int) -> Maker:
+    def found():
+      return _told(make(store, length), store, length)
+
+    return store.once(f'{store.rows}/{length}', found)
+
+  return made
+
+
+def _told(found: Maker, store: TokenStore, length: int) -> Maker:
+  assert found.tokens is not None
+  tokens, rows = sum(found.tokens.values()), found.num_rows
+  log.info(
+    '%s: %d rows (data.rows=%r), of which %.1f%% is padding',
+    *(store.folder, rows, store.rows, 100 * (1 - tokens / (rows * length))),
+  )
+  for phase in store.mixture:
+    if all(found.sizes.get(name) for name in phase.weights):  # else see `Order`
+      log.info(
+        '%s: %s',
+        store.folder,
+        mixture_order.told(phase, found.sizes, found.tokens),
+      )
+  return found
+
+
+ROWS = {
+  'stream': stream,
+  'documents': documents,
+  'full_sentences': full_sentences,
+  'doc_sentences': doc_sentences,
+  'pairs': pairs,
+}
+_OF_SENTENCES = ('full_sentences', 'doc_sentences', 'pairs')

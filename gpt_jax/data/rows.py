@@ -1,0 +1,122 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of tokens, and what their random choices are a function of.
+
+A row's tokens say what it is; its keys say which of an objective's random
+choices (which tokens are masked, which of two texts comes first) it gets. Both
+follow from the row's number in the run, so that neither hosts nor micro-batches
+nor a resume change them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax import spec
+
+# The seed of held-out rows: their choices are the same in each evaluation, and
+# in each run.
+HELD_OUT = 2**64 - 1
+
+
+class Rows(NamedTuple):
+  """Rows of tokens, on the host.
+
+  Attributes:
+    tokens: int32 [B, L].
+    real: bool [B, L], False for padding.
+    before: int32 [B], the token before each row; None where rows are no cut of
+      a stream.
+    segments: int32 [B, L], which document of a packed row each token is of.
+    positions: int32 [B, L], where each token stands; None: 0, 1, 2, ...
+    token_types: int32 [B, L], 0 in text A, 1 in text B.
+    special: bool [B, L], the tokens that no text has, such as [CLS].
+    pair: int32 [B], 0 where B follows A in the text, 1 where it does not.
+  """
+
+  tokens: np.ndarray
+  real: np.ndarray
+  before: np.ndarray | None = None
+  segments: np.ndarray | None = None
+  positions: np.ndarray | None = None
+  token_types: np.ndarray | None = None
+  special: np.ndarray | None = None
+  pair: np.ndarray | None = None
+
+
+class Keys(NamedTuple):
+  """What the random choices of each row are a function of.
+
+  Attributes:
+    seed: of the run; `HELD_OUT` for held-out rows.
+    run: int64 [B], the row's number in the run: no two rows have the same.
+    row: int64 [B], its row of the store, the same in each epoch.
+    epoch: int64 [B], how often the row was taken before.
+  """
+
+  seed: int
+  run: np.ndarray
+  row: np.ndarray
+  epoch: np.ndarray
+
+  @classmethod
+  def held_out(cls, rows: np.ndarray) -> 'Keys':
+    """Those of some rows of a held-out set."""
+    return cls(HELD_OUT, rows, rows, np.zeros_like(rows))
+
+  def recurring(self, times: int) -> 'Keys':
+    """A row's choices of one epoch come again `times` epochs later."""
+    return self._replace(run=self.row * times + self.epoch % times)
+
+  def generators(self, purpose: int) -> list[np.random.Generator]:
+    """One for each row; others for another `purpose`, which is at least 1."""
+    # As an array: a list with 2**64 - 1 would become floats. The counter of
+    # one purpose never reaches that of the next.
+    keys = np.stack(
+      [
+        np.full(len(self.run), self.seed, np.uint64),
+        self.run.astype(np.uint64),
+      ],
+      axis=1,
+    )
+    return [
+      np.random.Generator(np.random.Philox(key=k, counter=[0, 0, 0, purpose]))
+      for k in keys
+    ]
+
+
+# What `Keys.generators` are for.
+MAKING_ROWS, MASKING = 1, 2
+
+
+def cut(windows: np.ndarray, real: np.ndarray | None = None) -> Rows:
+  """Rows that are cut out of a stream, with the token before each.
+
+  Args:
+    windows: int32 [B, L + 1].
+    real: bool [B, L], False for padding; None: there is none.
+  """
+  tokens = windows[:, 1:]
+  if real is None:
+    real = np.ones(tokens.shape, bool)
+  return Rows(tokens, real, before=windows[:, 0])
+
+
+def blank(name: str, length: int) -> Rows:
+  """A row of padding alone, with the arrays that rows of a name have.
+
+  Args:
+    name: `data.rows`.
+    length: of the row.
+  """
+  (call,) = spec.parse('data.rows', name)
+  zeros, no = np.zeros((1, length), np.int32), np.zeros((1, length), bool)
+  row = Rows(zeros, no)
+  match call.name:
+    case 'stream':
+      return row._replace(before=zeros[:, 0])
+    case 'documents':
+      return row._replace(before=zeros[:, 0], segments=zeros, positions=zeros)
+    case 'pairs':
+      return row._replace(special=no, token_types=zeros, pair=zeros[:, 0])
+  return row._replace(special=no)

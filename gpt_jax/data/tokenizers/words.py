@@ -1,0 +1,103 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which tokens begin a word, for masks that take words whole.
+
+In text a word begins at a space, which belongs to it, and at what is neither
+letter nor digit, and after it; each ideograph is a word, as for BERT. Encodings
+that mark where words go on (`##`) or end (`</w>`) are taken at their word.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+SPACE_MARK = '\u2581'  # a space inside the pieces of SentencePiece
+
+_BYTE = re.compile(r'<0x([0-9A-F]{2})>')
+_IDEOGRAPH = re.compile(
+  '[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]'
+)
+
+
+class Words(NamedTuple):
+  """Of each id, whether its token begins a word, or the one after it does.
+
+  Attributes:
+    begins: bool [vocab_size].
+    closes: bool [vocab_size], the next token begins a word.
+  """
+
+  begins: np.ndarray
+  closes: np.ndarray
+
+  def starts(self, ids: np.ndarray) -> np.ndarray:
+    """Bool [..., L] for rows of ids [..., L]; the first of a row is True."""
+    ids = np.asarray(ids)
+    found = self.begins[ids]
+    found[..., :1] = True
+    found[..., 1:] |= self.closes[ids[..., :-1]]
+    return found
+
+
+def of_text(pieces: Iterable[bytes | None]) -> Words:
+  """By the UTF-8 of each piece, which may be part of a character's.
+
+  Args:
+    pieces: in order of their ids; None: a special token, a word by itself.
+  """
+  begins, closes = [], []
+  for piece in pieces:
+    text = None if piece is None else piece.decode(errors='ignore')
+    if text:
+      begins.append(not _goes_on(text[0]))
+      closes.append(not _goes_on(text[-1]) and text[-1] != ' ')
+    else:
+      begins.append(piece is None)
+      closes.append(piece is None)
+  return Words(np.array(begins, bool), np.array(closes, bool))
+
+
+def of_prefix(pieces: Iterable[str], prefix: str) -> Words:
+  """Where pieces inside of a word begin with `prefix`, as WordPiece's."""
+  begins = np.array([not piece.startswith(prefix) for piece in pieces], bool)
+  return Words(begins, np.zeros_like(begins))
+
+
+def of_suffix(pieces: Iterable[str | None], suffix: str) -> Words:
+  """Where the last piece of a word ends with `suffix`; None: special."""
+  pieces = list(pieces)
+  begins = np.array([piece is None for piece in pieces], bool)
+  ends = [piece is None or piece.endswith(suffix) for piece in pieces]
+  return Words(begins, np.array(ends, bool))
+
+
+def of_bytes(piece: str) -> bytes:
+  """The bytes of a piece of byte-level BPE, spelled as GPT-2 does."""
+  return b''.join(_SPELLED.get(c, c.encode()) for c in piece)
+
+
+def of_marks(piece: str) -> bytes:
+  """The bytes of a piece of SentencePiece, or of what it spells in bytes."""
+  if found := _BYTE.fullmatch(piece):
+    return bytes([int(found[1], 16)])
+  return piece.replace(SPACE_MARK, ' ').encode()
+
+
+def _goes_on(character: str) -> bool:
+  """Whether a character may stand inside of a word."""
+  letter = character.isalnum() or unicodedata.category(character)[0] == 'M'
+  return letter and not _IDEOGRAPH.match(character)
+
+
+def _spelling() -> dict[str, bytes]:
+  """Printable bytes spell themselves; others are characters from U+0100 on."""
+  printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+  others = [byte for byte in range(256) if byte not in printable]
+  spelled = {chr(byte): bytes([byte]) for byte in printable}
+  return spelled | {chr(256 + i): bytes([b]) for i, b in enumerate(others)}
+
+
+_SPELLED = _spelling()

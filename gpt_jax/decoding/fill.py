@@ -1,0 +1,138 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What an encoder would put where a text has a mask."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
+
+# What a mask may be called, besides the tokenizer's own name.
+MASK = '[MASK]'
+
+
+class Filler(NamedTuple):
+  """A token that may stand at a mask."""
+
+  token: str
+  id: int
+  probability: float
+
+
+class Special(NamedTuple):
+  """The tokens of a row."""
+
+  first: int
+  end: int
+  mask: int
+
+
+def special_of(tokenizer: Tokenizer) -> Special:
+  """Those of an encoder's tokenizer.
+
+  Raises:
+    UsageError: it lacks one.
+  """
+  found = tokenizer.special
+  ids = {'[CLS]': found.cls_id, '[SEP]': found.sep_id, MASK: found.mask_id}
+  missing = [name for name, i in ids.items() if i is None]
+  if missing:
+    raise UsageError(
+      f'--workdir: the tokenizer has no {missing[0]}, so the model was not '
+      'trained to fill one; give another'
+    )
+  return Special(*(i for i in ids.values() if i is not None))
+
+
+def encode(tokenizer: Tokenizer, text: str, length: int) -> np.ndarray:
+  """The row of a text: first token, text, end; int32 [num_tokens].
+
+  The space before a mask is the filler's, as of RoBERTa's words.
+
+  Args:
+    tokenizer: with a first, an end and a mask token.
+    text: with masks.
+    length: the most tokens of a row.
+
+  Raises:
+    UsageError: there is no mask, or too much text.
+  """
+  special = special_of(tokenizer)
+  for name, i in tokenizer.special.names.items():
+    if i == special.mask:
+      text = text.replace(name, MASK)
+  *before, last = text.split(MASK)
+  shown = text if len(text) < 60 else text[:57] + '...'
+  if not before:
+    raise UsageError(f'--text={shown!r}: has no {MASK}; put it where to fill')
+  ids = [special.first]
+  for part in before:
+    ids += [*tokenizer.encode(part.rstrip()).tolist(), special.mask]
+  ids += [*tokenizer.encode(last).tolist(), special.end]
+  if len(ids) > length:
+    raise UsageError(
+      f'--text={shown!r}: is {len(ids) - length} tokens longer than the '
+      f"model's context of {length}; shorten it"
+    )
+  return np.array(ids, np.int32)
+
+
+def fill(
+  model: Transformer,
+  params: Any,
+  tokenizer: Tokenizer,
+  rows: Sequence[np.ndarray],
+  *,
+  top: int,
+) -> list[list[list[Filler]]]:
+  """The most probable fillers of each mask, by themselves.
+
+  Args:
+    model: an encoder with the head of a masked language model.
+    params: its parameters.
+    tokenizer: its tokenizer.
+    rows: of `encode`; all are run at once.
+    top: how many fillers.
+
+  Returns:
+    For each row and mask its fillers, the best first.
+  """
+  # A few lengths are compiled, not each.
+  length = min(16 * math.ceil(max(map(len, rows)) / 16), model.context_length)
+  tokens = np.full((len(rows), length), tokenizer.special.pad_id, np.int32)
+  for row, ids in zip(tokens, rows, strict=True):
+    row[: len(ids)] = ids
+  real = np.arange(length)[None] < np.array([[len(ids)] for ids in rows])
+  row, place = np.nonzero((tokens == special_of(tokenizer).mask) & real)
+  top = min(top, tokenizer.vocab_size)
+  found = _best(model, params, tokens, real, row, place, top)
+  out: list[list[list[Filler]]] = [[] for _ in rows]
+  for number, ids, shares in zip(row, *map(np.asarray, found), strict=True):
+    fillers = [
+      Filler(tokenizer.decode([i]).strip(), i, share)
+      for i, share in zip(ids.tolist(), shares.tolist(), strict=True)
+    ]
+    out[number].append(fillers)
+  return out
+
+
+def _best(model, params, tokens, real, row, place, top):
+  """Ids and probabilities [masks, top]; nothing but the masks is scored."""
+
+  @jax.jit
+  def run(params, tokens_BL, real_BL):
+    variables = {'params': params}
+    out = model.apply(variables, tokens_BL, mask_BL=real_BL)
+    at = out.hidden_BLD[row, place]
+    logits = model.apply(variables, at, method='logits')
+    shares, ids = jax.lax.top_k(jax.nn.softmax(logits), top)
+    return ids, shares
+
+  return run(params, jnp.asarray(tokens), jnp.asarray(real))

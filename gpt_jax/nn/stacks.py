@@ -1,0 +1,84 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the stacks of a model from its fields."""
+
+import functools
+from typing import Any
+
+from flax import linen as nn
+
+from gpt_jax.nn.attention import Attention
+from gpt_jax.nn.choices import build
+from gpt_jax.nn.pattern import period, sharing
+from gpt_jax.nn.shared_stack import SharedStack
+from gpt_jax.nn.stack import Stack
+from gpt_jax.spec import UsageError
+
+
+def make(
+  model: Any,
+  dtype: Any,
+  attention: str,
+  ffn: str,
+  num_layers: int,
+  *,
+  cross: bool,
+) -> nn.Module:
+  """A stack whose layers follow both lists and the fields of a Transformer."""
+  biases, rates = build(model, 'bias'), build(model, 'dropout')
+  block, norm = build(model, 'block'), build(model, 'norm')
+  inits = build(model, 'init_weights')(model.num_layers)
+  of_ffn = {
+    'd_ff': model.d_ff,
+    'bias': biases.ffn,
+    'inits': inits,
+    'dtype': dtype,
+  }
+  make_attention = functools.partial(
+    Attention,
+    position=build(model, 'position'),
+    num_heads=model.num_heads,
+    num_kv_heads=model.num_kv_heads,
+    head_size=model.head_size,
+    scale=build(model, 'attention_scale'),
+    backend=build(model, 'attention_backend'),
+    bias_in=biases.qkv,
+    bias_out=biases.out,
+    dropout=rates.attention,
+    inits=inits,
+    dtype=dtype,
+    norm=norm,
+    qk_norm=block.qk_norm,
+  )
+  blocks = tuple(
+    functools.partial(
+      block.make,
+      norm=norm,
+      attention=functools.partial(make_attention, layer.attention),
+      ffn=functools.partial(layer.ffn.make, **of_ffn),
+      dropout=rates.residual,
+      cross=cross,
+    )
+    for layer in period(attention, ffn, model.share)
+  )
+  shared = sharing(model.share)
+  if shared.parts:
+    return SharedStack(blocks, num_layers, model.remat, model.loop, shared)
+  return Stack(blocks, num_layers, model.remat, model.loop)
+
+
+def bias(model: Any, attention: str) -> nn.Module:
+  """The module that gives all layers of a stack their bias on the scores."""
+  patterns = [layer.attention for layer in period(attention, model.ffn)]
+  if any(p.causal != patterns[0].causal for p in patterns):
+    raise UsageError(
+      f'model.attention={attention!r}: mixes causal and bidirectional layers,'
+      f' which cannot share the bias of model.position={model.position!r}; '
+      'take one kind, or another position'
+    )
+  return build(model, 'position').bias(
+    num_heads=model.num_heads,
+    head_size=model.head_size,
+    pattern=patterns[0],
+    initializer=build(model, 'init_weights')(model.num_layers).position,
+  )

@@ -1,0 +1,263 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Masked language modelling, alone or with a task of two texts.
+
+  L = mean over the chosen tokens of -log P(x_t | masked row)
+    + mean over the rows of -log P(label | C)       (BERT, section 3.1; ALBERT,
+                                                     section 3.1)
+
+The chosen tokens are predicted independently of each other. Their states are
+gathered before the product with the vocabulary, a fixed number a row, so that
+the other 85% cost none.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax import spec
+from gpt_jax.data.rows import Keys, Rows
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn import moe
+from gpt_jax.nn.embed import OUTPUTS
+from gpt_jax.nn.init import INITS
+from gpt_jax.nn.pooler import PairHead, Pooler
+from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.objectives.base import (
+  Batch,
+  Declared,
+  Loss,
+  Mean,
+  Needs,
+  Objective,
+  Params,
+)
+from gpt_jax.objectives.causal import add_routers
+from gpt_jax.objectives.cross_entropy import (
+  num_right,
+  penalised_cross_entropy,
+)
+from gpt_jax.objectives.masking import Masking
+from gpt_jax.ranges import Count, Probability, Whole
+from gpt_jax.spec import UsageError
+
+UNITS = ('token', 'word')
+PAIRS = ('none', 'next', 'order')
+
+
+def masked(
+  rate: Probability = 0.15,
+  mask: Probability = 0.8,
+  random: Probability = 0.1,
+  unit: str = 'token',
+  ngram: Count = 1,
+  pair: str = 'none',
+  static: Whole = 0,
+  pooler: bool = False,
+) -> Declared:
+  """Prediction of tokens that the model does not see.
+
+  Args:
+    rate: of a row's tokens that are chosen (BERT: 0.15), rounded up or down at
+      random so that the mean is right.
+    mask: of the chosen tokens that become [MASK].
+    random: of the chosen tokens that become a random one. The rest stays.
+    unit: 'token', or 'word' for whole words.
+    ngram: choose up to so many units in a row, n with probability proportional
+      to 1 / n (ALBERT: 3, with unit='word').
+    pair: 'none' (RoBERTa), 'next' (BERT: does B follow A, or is it another
+      document's?) or 'order' (ALBERT: do A and B stand in their order?).
+    static: a row has so many different masks, which come again in turn
+      (RoBERTa's comparison: 1, or 10); 0: another one each time.
+    pooler: keep that of an import, which no task here trains; with pairs there
+      is one anyway.
+  """
+  for name, value, known in (('unit', unit, UNITS), ('pair', pair, PAIRS)):
+    if value not in known:
+      raise UsageError(
+        f'objective.name: {name}={value!r}: unknown; one of ' + ', '.join(known)
+      )
+  if mask + random > 1:
+    raise UsageError(
+      f'objective.name: mask={mask} and random={random} are parts of the '
+      'chosen tokens; their sum must be at most 1'
+    )
+  pairs = pair != 'none'
+  heads = ('pooler', 'pair') if pairs else ('pooler',) * pooler
+  places = Masking(rate, mask, random, False, 1, 0, 0).places
+  needs = Needs(
+    attention='bidirectional',
+    rows=('pairs',)
+    if pairs
+    else ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
+    pair=pair if pairs else '',
+    tokens=('mask',),
+    scored=places,
+  )
+
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    masking = None
+    if tokenizer is not None:
+      mask_id = tokenizer.special.mask_id
+      assert mask_id is not None, 'see Needs.tokens'
+      masking = Masking(
+        *(rate, mask, random, unit == 'word', ngram),
+        vocab_size=tokenizer.vocab_size,
+        mask_id=mask_id,
+      )
+    return _objective(model, masking, tokenizer, places, heads, static)
+
+  return Declared(needs, build)
+
+
+def _objective(
+  model: Transformer,
+  masking: Masking | None,
+  tokenizer: Tokenizer | None,
+  places: Callable[[int], int],
+  names: tuple[str, ...],
+  static: int,
+) -> Objective:
+  """See `masked`; without a tokenizer it makes empty batches only."""
+  if spec.build('model.output', model.output, OUTPUTS).own is not None:
+    raise UsageError(
+      f'model.output={model.output!r}: objective.name=masked scores the whole '
+      'vocabulary; take tied or untied'
+    )
+  heads, pairs = _Heads(model), 'pair' in names
+
+  def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    batch: dict[str, np.ndarray] = {'mask': rows.real}
+    if masking is None:
+      assert not rows.real.any(), 'rows of text need their tokenizer'
+      blank = np.zeros((len(rows.tokens), places(rows.tokens.shape[1])), int)
+      batch |= {
+        'inputs': rows.tokens,
+        'masked_positions': blank.astype(np.int32),
+        'masked_targets': blank.astype(np.int32),
+        'masked_weights': blank.astype(np.float32),
+      }
+    else:
+      if static:
+        keys = keys.recurring(static)
+      starts = None
+      if masking.words:
+        assert tokenizer is not None
+        starts = tokenizer.word_starts(rows.tokens)
+      batch |= masking(rows, keys, starts)
+    for name in ('token_types', 'segments', 'positions'):
+      if (value := getattr(rows, name)) is not None:
+        batch[name] = value
+    if pairs:
+      assert rows.pair is not None
+      batch['pair_labels'] = rows.pair
+      # Rows that only fill up a batch count for nothing.
+      batch['pair_weights'] = np.any(rows.real, axis=1).astype(np.float32)
+    return batch
+
+  def init(key: jax.Array) -> Params:
+    params: Any = model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
+    if names:
+      made = heads.init(jax.random.fold_in(key, 1))
+      params = {**params, 'heads': {name: made[name] for name in names}}
+    return params
+
+  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    result: Any = model.apply(
+      {'params': params},
+      batch['inputs'],
+      batch.get('positions'),
+      mask_BL=batch['mask'],
+      segments_BL=batch.get('segments'),
+      token_types_BL=batch.get('token_types'),
+      rngs={} if key is None else {'dropout': key},
+      mutable=['router'],
+    )
+    out, sown = result
+    found = _masked(model, params, out.hidden_BLD, batch, key is None)
+    if pairs:
+      found = heads.add(found, params, out.hidden_BLD, batch)
+    routers = moe.layer_stats(sown.get('router', {}))
+    return add_routers(found, routers, training=key is not None)
+
+  return Objective(make_batch, init, loss, balance=_balanced if pairs else None)
+
+
+def _masked(
+  model: Transformer,
+  params: Params,
+  hidden_BLD: jax.Array,
+  batch: Batch,
+  evaluating: bool,
+) -> Loss:
+  """The loss of the chosen tokens; in evaluation, how many are right."""
+  positions = batch['masked_positions'][..., None]
+  hidden_BPD = jnp.take_along_axis(hidden_BLD, positions, axis=1)
+  variables = {'params': params}
+  table_VD: Any = model.apply(variables, method='output_table')
+  hidden: Any = model.apply(variables, hidden_BPD, method='output_hidden')
+  scored = (hidden, table_VD, batch['masked_targets'], batch['masked_weights'])
+  sums: Any = penalised_cross_entropy(*scored, 0.0, model.output_softcap)
+  weight = jnp.sum(batch['masked_weights'])
+  metrics = {'objective/masked_loss': Mean(sums.total, weight)}
+  if evaluating:
+    right = num_right(*scored)
+    metrics['objective/masked_accuracy'] = Mean(right, weight)
+  return Loss(sums.total, weight, metrics=metrics)
+
+
+def _balanced(batch: Batch) -> Batch:
+  """Weighs the rows so that both losses are means of the whole batch.
+
+  Sums of parts are divided by the number of chosen tokens alone, so that a
+  row's pair counts for its share of them.
+  """
+  rows = jnp.maximum(jnp.sum(batch['pair_weights']), 1)
+  share = jnp.sum(batch['masked_weights']) / rows
+  return {**batch, 'pair_factor': batch['pair_weights'] * share}
+
+
+class _Heads:
+  """The pooled vector of a row, and what it says of its two texts."""
+
+  def __init__(self, model: Transformer):
+    """Heads as wide as the model."""
+    inits = spec.build('model.init_weights', model.init_weights, INITS)
+    kernel = inits(model.num_layers).kernel
+    self._pooler = Pooler(kernel, DTYPES[model.dtype])
+    self._pair = PairHead(kernel)
+    self._size = model.d_model
+
+  def init(self, key: jax.Array) -> Params:
+    """As Hugging Face's pre-training heads are kept, see `hf.heads`."""
+    keys = jax.random.split(key)
+    hidden_BD = jnp.zeros((1, self._size))
+    return {
+      'pooler': self._pooler.init(keys[0], hidden_BD)['params'],
+      'pair': self._pair.init(keys[1], hidden_BD)['params'],
+    }
+
+  def add(
+    self, loss: Loss, params: Params, hidden_BLD: jax.Array, batch: Batch
+  ) -> Loss:
+    """The loss with that of the pairs."""
+    heads = params['heads']
+    pooled: Any = self._pooler.apply(
+      {'params': heads['pooler']}, hidden_BLD[:, 0]
+    )
+    logits: Any = self._pair.apply({'params': heads['pair']}, pooled)
+    log_probs_B2 = jax.nn.log_softmax(logits, axis=-1)
+    labels_B, weights_B = batch['pair_labels'], batch['pair_weights']
+    nll_B = -jnp.take_along_axis(log_probs_B2, labels_B[:, None], axis=1)[:, 0]
+    right_B = jnp.argmax(logits, axis=-1) == labels_B
+    count = jnp.sum(weights_B)
+    metrics = {
+      **(loss.metrics or {}),
+      'objective/pair_loss': Mean(jnp.sum(nll_B * weights_B), count),
+      'objective/pair_accuracy': Mean(jnp.sum(right_B * weights_B), count),
+    }
+    total = loss.sum + jnp.sum(nll_B * batch['pair_factor'])
+    return loss._replace(sum=total, metrics=metrics)

@@ -1,0 +1,132 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tags: CoNLL's files, the first token of each word, and entities."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.finetune import base
+from gpt_jax import spec
+from gpt_jax.data.tokenizers.tokenizer import Bytes
+from gpt_jax.finetuning import examples as task_examples
+from gpt_jax.finetuning import tags, task_rows, tasks
+from gpt_jax.finetuning.known_tasks import TASKS
+from gpt_jax.finetuning.metrics import METRICS
+from gpt_jax.finetuning.sequences import Special
+from gpt_jax.spec import UsageError
+
+CLS, SEP, PAD = 301, 302, 303
+BERT = Special((CLS,), (SEP,), (SEP,), 'first', PAD)
+CONLL = """-DOCSTART- -X- -X- O
+
+U.N. NNP I-NP I-ORG
+official NN I-NP O
+Rolf NNP I-NP I-PER
+Ek NNP I-NP I-PER
+
+-DOCSTART- -X- -X- O
+
+New NNP I-NP I-LOC
+York NNP I-NP I-LOC
+Oslo NNP B-NP B-LOC
+"""
+
+
+def conll(folder):
+  for name in ('eng.train', 'eng.testa', 'eng.testb'):
+    (folder / name).write_text(CONLL)
+  task = spec.build('finetune.task', f"conll2003('{folder}')", TASKS)
+  return task, tasks.read(task, 'train')
+
+
+def test_conlls_files_are_read(tmp_path):
+  task, found = conll(tmp_path)
+  assert [*task.paths] == ['train', 'dev', 'test']
+  assert [e.texts for e in found] == [
+    ('U.N. official Rolf Ek',),
+    ('New York Oslo',),
+  ]
+  assert [tags.named(task, e.label) for e in found] == [
+    ['B-ORG', 'O', 'B-PER', 'I-PER'],
+    ['B-LOC', 'I-LOC', 'B-LOC'],
+  ]
+  assert [e.where.rpartition(':')[2] for e in found] == ['3', '10']
+
+
+@pytest.mark.parametrize(
+  'name, text, why',
+  [
+    ('t.conll', 'a O\nb\n', r't\.conll:2: has a word and no tag'),
+    (
+      't.conll',
+      'a X O\nb O\n',
+      r't\.conll:2: has 2 columns, the line before 3',
+    ),
+    ('t.jsonl', {'words': ['a'], 'tags': []}, 'has 1 words and 0 tags'),
+    (
+      't.jsonl',
+      {'words': ['a b'], 'tags': ['O']},
+      "the word 'a b' is empty or",
+    ),
+    (
+      't.jsonl',
+      {'words': ['a', 'b'], 'tags': ['O', 'NN']},
+      "tags as 'NN', which",
+    ),
+  ],
+)
+def test_what_makes_no_sense_is_named(tmp_path, name, text, why):
+  if not isinstance(text, str):
+    text = (
+      json.dumps({'words': ['c', 'd'], 'tags': ['O', 'B-X']})
+      + '\n'
+      + (json.dumps(text) + '\n')
+    )
+  path = tmp_path / name
+  path.write_text(text)
+  config: Any = base.get_config().unlock()
+  config.finetune.task = f"tags('{path}', '{path}')"
+  with pytest.raises(UsageError, match=why):
+    task_examples.read(config)
+
+
+def test_the_first_token_of_a_word_is_asked(tmp_path):
+  task, examples = conll(tmp_path)
+  tokens = task_rows.encode(examples, Bytes())
+  made = tags.rows(examples, tokens, Bytes(), special=BERT, length=19)
+  # 'U.N. official Rolf Ek' is 21 bytes, of which 17 have room: 'Ek' is cut off.
+  assert made.inputs[0, 0].tolist() == [CLS, *b'U.N. official Rol', SEP]
+  assert made.cut == 1
+  assert made.origins[0].tolist() == [1, 6, 15, -1]
+  label = {1: 'B-ORG', 6: 'O', 15: 'B-PER'}
+  for place, number in enumerate(made.labels[0]):
+    expected = task.labels.index(label[place]) if place in label else -100
+    assert number == expected, place
+  assert made.inputs[1, 0].tolist() == [CLS, *b'New York Oslo', SEP, *[PAD] * 4]
+  # The tag of its token is the word's; a word without a token is none's.
+  logits = np.zeros((2, 19, len(task.labels)))
+  for row in range(2):
+    for place, number in enumerate(np.maximum(made.labels[row], 0)):
+      logits[row, place, number] = 1
+  found = tags.found(task, made.origins, logits.reshape(2, -1))
+  assert [tags.named(task, x) for x in found] == [
+    ['B-ORG', 'O', 'B-PER', 'O'],
+    ['B-LOC', 'I-LOC', 'B-LOC'],
+  ]
+
+
+def test_entities_as_conlls_evaluation_has_them():
+  text = 'I-A I-A B-A I-A I-B O I-B B-C'
+  assert [*tags.entities(text.split())] == [
+    ('A', 0, 2), ('A', 2, 4), ('B', 4, 5), ('B', 6, 7), ('C', 7, 8),
+  ]  # fmt: skip
+  known = [['B-A', 'I-A', 'O', 'B-B'], ['B-A', 'O']]
+  said = [['B-A', 'I-A', 'O', 'B-A'], ['B-A', 'I-A']]
+  # One of three is right, of three that were said.
+  of = METRICS['tags']
+  assert of['f1'](known, said) == pytest.approx(1 / 3)
+  assert of['accuracy'](known, said) == pytest.approx(4 / 6)
+  assert of['f1']([['O']], [['O']]) == 0

@@ -1,0 +1,69 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders of full size and their heads have as many parameters as transformers
+counts for the same config.json (5.23, on the meta device).
+"""
+
+import json
+
+import jax
+import pytest
+
+from gpt_jax.hf import layout
+from gpt_jax.hf.layout import Imported, Origin
+
+BASE = {
+  'hidden_size': 768,
+  'num_hidden_layers': 12,
+  'num_attention_heads': 12,
+  'intermediate_size': 3072,
+}
+LARGE = {
+  'hidden_size': 1024,
+  'num_hidden_layers': 24,
+  'num_attention_heads': 16,
+  'intermediate_size': 4096,
+}
+BERT = {'architectures': ['BertForPreTraining'], 'model_type': 'bert'}
+ROBERTA = {
+  'architectures': ['RobertaForMaskedLM'],
+  'model_type': 'roberta',
+  'vocab_size': 50_265,
+  'max_position_embeddings': 514,
+  'type_vocab_size': 1,
+  'layer_norm_eps': 1e-5,
+}
+ALBERT = {
+  'architectures': ['AlbertForPreTraining'],
+  'model_type': 'albert',
+  'vocab_size': 30_000,
+  'embedding_size': 128,
+}
+XLARGE = LARGE | {'hidden_size': 2048, 'intermediate_size': 8192}
+XXLARGE = BASE | {
+  'hidden_size': 4096,
+  'num_attention_heads': 64,
+  'intermediate_size': 16_384,
+}
+
+
+@pytest.mark.parametrize(
+  'config, parameters',
+  [
+    (BERT | BASE | {'vocab_size': 30_522}, 110_106_428),
+    (BERT | BASE | {'vocab_size': 28_996}, 108_932_934),
+    (BERT | LARGE | {'vocab_size': 30_522}, 336_226_108),
+    (ROBERTA | BASE, 124_697_433),
+    (ROBERTA | LARGE, 355_412_057),
+    (ALBERT | BASE, 11_813_810),
+    (ALBERT | LARGE, 17_847_474),
+    (ALBERT | XLARGE, 59_021_490),
+    (ALBERT | XXLARGE, 223_158_450),
+  ],
+)
+def test_parameters(config, parameters):
+  family, kind = layout.family_of(config)
+  fields = layout.fields_of(family, kind, config)
+  model = Imported(**fields, origin=Origin(json.dumps(config), kind))
+  shapes = layout.shapes(model)
+  assert sum(x.size for x in jax.tree.leaves(shapes)) == parameters

@@ -1,0 +1,54 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which of our tokenizers reads the vocabulary of an encoder's checkpoint."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.hf import vocabulary
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'data/tokenizers/golden'
+
+
+def copy(folder, name, **names):
+  for file, to in names.items():
+    (found,) = (GOLDEN / name).glob(f'{file}.*')
+    shutil.copyfile(found, folder / to)
+
+
+@pytest.mark.parametrize(
+  ('entries', 'case'),
+  [
+    (None, 'uncased'),
+    ({'do_lower_case': True}, 'uncased'),
+    ({'do_lower_case': False, 'mask_token': '[MASK]'}, 'cased'),
+  ],
+)
+def test_berts_vocabulary(tmp_path, entries, case):
+  copy(tmp_path, 'wordpiece', **{f'vocab_{case}': 'vocab.txt'})
+  if entries is not None:
+    path = tmp_path / 'tokenizer_config.json'
+    path.write_text(json.dumps(entries))
+  found = vocabulary.read(str(tmp_path), 'bert')
+  assert found is not None
+  name, made = found
+  golden = np.load(GOLDEN / 'wordpiece/golden.npz')
+  lines = json.loads((GOLDEN / 'wordpiece/lines.json').read_text())
+  ids = np.concatenate(made.encode_batch(lines))
+  np.testing.assert_array_equal(ids, golden[f'{case}/out/ids'])
+  assert made.special.prompt_start == (2,) and made.special.mask_id == 4
+  # Training with the call that the import names gives the same ids.
+  assert tokenizer.build(name, []).fingerprint == made.fingerprint
+
+
+def test_robertas_vocabulary(tmp_path):
+  copy(tmp_path, 'byte_bpe', vocab='vocab.json', merges='merges.txt')
+  found = vocabulary.read(str(tmp_path), 'roberta')
+  assert found is not None and found[0].startswith('byte_bpe_file(')
+  roles = found[1].special
+  assert (roles.cls_id, roles.sep_id, roles.mask_id) == (0, 2, 4)

@@ -1,0 +1,104 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Shared layers and narrow embeddings have the parameters of ALBERT's paper.
+
+Those of bodies count the pooler, a dense layer; those with heads also what
+predicts masked tokens and the order of sentences, as in transformers.
+"""
+
+import math
+
+import jax
+import pytest
+
+from configs import base
+from gpt_jax.nn.transformer import Transformer, parameter_shapes
+
+HEADS = "tied(bias=True, transform='gelu')"
+slow = pytest.mark.slow
+
+
+def count(num_layers, width, d_embed, share, output='tied'):
+  fields = {
+    **base.get_config().model,
+    'vocab_size': 30_000,
+    'context_length': 512,
+    'num_layers': num_layers,
+    'd_model': width,
+    'num_heads': width // 64,
+    'num_kv_heads': width // 64,
+    'head_size': 64,
+    'd_ff': 4 * width,
+    'input': f'tokens(token_types=2, norm=True, d_embed={d_embed})',
+    'attention': 'bidirectional',
+    'ffn': 'gelu',
+    'block': 'post',
+    'share': share,
+    'output': output,
+  }
+  tree = jax.tree.leaves(parameter_shapes(Transformer(**fields)))
+  pooler = width * width + width
+  pair = 2 * width + 2 if output == HEADS else 0
+  return sum(math.prod(x.shape) for x in tree) + pooler + pair
+
+
+@pytest.mark.parametrize(
+  'num_layers, width, body, with_heads',
+  [
+    (12, 768, 11_683_584, 11_813_810),
+    pytest.param(24, 1024, 17_683_968, 17_847_474, marks=slow),
+    pytest.param(24, 2048, 58_724_864, 59_021_490, marks=slow),
+    (12, 4096, 222_595_584, 223_158_450),
+  ],
+)
+def test_sizes(num_layers, width, body, with_heads):
+  assert count(num_layers, width, 128, 'all') == body
+  assert count(num_layers, width, 128, 'all', HEADS) == with_heads
+
+
+@pytest.mark.parametrize(
+  'num_layers', [1, 48, *(pytest.param(n, marks=slow) for n in (3, 6, 12, 24))]
+)
+def test_depth_costs_no_parameters(num_layers):
+  assert count(num_layers, 1024, 128, 'all') == 17_683_968
+
+
+@slow
+def test_the_widest():
+  assert count(3, 6144, 128, 'all') == 495_518_208
+
+
+@slow
+@pytest.mark.parametrize(
+  'share, d_embed, parameters',
+  [
+    ('none', 64, 87_648_000),
+    ('none', 128, 89_650_176),
+    ('none', 256, 93_654_528),
+    ('none', 768, 109_671_936),
+    ('all', 64, 9_681_408),
+    ('all', 128, 11_683_584),
+    ('all', 256, 15_687_936),
+    ('all', 768, 31_705_344),
+    ('attention', 128, 63_647_232),
+    ('attention', 768, 83_668_992),
+    ('ffn', 128, 37_686_528),
+    ('ffn', 768, 57_708_288),
+  ],
+)
+def test_sharing_and_width_of_embeddings(share, d_embed, parameters):
+  assert count(12, 768, d_embed, share) == parameters
+
+
+@slow
+@pytest.mark.parametrize(
+  'num_layers, width, parameters',
+  [
+    (12, 768, 109_081_344),
+    (24, 1024, 334_607_360),
+    (24, 2048, 1_275_291_648),
+  ],
+)
+def test_the_berts_it_is_compared_with(num_layers, width, parameters):
+  """Embeddings as wide as the model have no layer after them."""
+  assert count(num_layers, width, 0, 'none') == parameters
