@@ -59,7 +59,7 @@ def dot(x_ND: jax.Array, kernel_DF: jax.Array, scale_F: jax.Array) -> jax.Array:
   """Multiplies x and the kernel: float32 [N, F]."""
   N = len(x_ND)
   if N == 1:
-    # XLA on CPU is slower with a single row than with two.
+    # XLA on CPU has no fast product of 8-bit numbers for a single row.
     x_ND = jnp.concatenate([x_ND, x_ND])
   rounded_ND, scale_N1 = _rounded(x_ND, axis=1)
   y_NF = jnp.dot(rounded_ND, kernel_DF, preferred_element_type=jnp.int32)
