@@ -158,6 +158,16 @@ def define_drawing(values: flags.FlagValues) -> None:
   number(values, 'seed', 0, 'Of the draws.', ranges.Seed)
 
 
+def define_weights(values: flags.FlagValues) -> None:
+  """Adds `--weights`."""
+  flags.DEFINE_enum(
+    *('weights', 'float', ['float', 'int8']),
+    'What the layers multiply: the weights as they are, or 8-bit integers, '
+    'faster for several rows and a little worse.',
+    flag_values=values,
+  )
+
+
 def define_draft(values: flags.FlagValues) -> None:
   """Adds the flags of speculative decoding."""
   flags.DEFINE_string(

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What speculative decoding costs, and what it gains at most.
+"""What speculative decoding and 8-bit weights cost, and what they gain.
 
 The weights are random, so that no smaller model has learnt what a larger one
 would say. The drafts are the first layers of the model itself, with its
@@ -22,6 +22,7 @@ from gpt_jax.decoding import programs
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.speculative import Draft
+from gpt_jax.nn import int8
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
@@ -53,6 +54,7 @@ def measure(
   batches: Sequence[int],
   layers: Sequence[int],
   num_tokens: int,
+  weights: str = 'float',
 ) -> dict:
   """Greedy rounds without a draft and with each, in turns.
 
@@ -62,18 +64,19 @@ def measure(
     batches: numbers of rows.
     layers: of the drafts.
     num_tokens: that they propose in a round.
+    weights: 'int8': those of the model are measured, too, without a draft.
 
   Raises:
     UsageError: no draft can have so many layers, or the context is too short.
   """
   fields: Any = config.model
   most = config.model.num_layers
-  if max(layers) > most:
+  if max(layers, default=0) > most:
     raise UsageError(
       f'--draft_layers={max(layers)}: the model has {most}; give as many or '
       'fewer'
     )
-  length = (WARM_UP + steps) * (num_tokens + 1) + 1
+  length = (WARM_UP + steps) * (num_tokens + 1 if layers else 1) + 1
   if PROMPT + length > config.model.context_length:
     raise UsageError(
       f'--steps={steps}: up to {PROMPT + length} tokens exceed '
@@ -83,17 +86,26 @@ def measure(
   key = jax.random.key(config.seed)
   params = jax.jit(lambda key: init_params(objective, key))(key)
   model, params = programs.in_place(Transformer(**fields), params)
+  kinds: list[tuple[int | None, str]] = [(None, 'float')]
+  kinds += [(size, 'float') for size in layers]
+  small = params
+  if weights == 'int8':
+    kinds.append((None, 'int8'))
+    small = jax.jit(int8.quantize)(params)
   cases = []
   for rows in batches:
     sides = {}
-    for name in (None, *layers):
-      draft = None if name is None else _draft(model, params, name, num_tokens)
-      engine = Engine(model, params, slots=rows, draft=draft)
+    for name in kinds:
+      size, kind = name
+      draft = size and _draft(model, params, size, num_tokens)
+      used = small if kind == 'int8' else params
+      engine = Engine(model, used, slots=rows, draft=draft or None)
       _ask(engine, rows, length, config.model.vocab_size)
       sides[name] = _Side(engine, [], [])
     for _, side in itertools.product(range(WARM_UP + steps), sides.values()):
       side.round()
-    cases += [_case(rows, name, sides[name], sides[None]) for name in sides]
+    plain = sides[kinds[0]]
+    cases += [_case(rows, name, side, plain) for name, side in sides.items()]
   return {'draft_tokens': num_tokens, 'steps': steps, 'cases': cases}
 
 
@@ -120,14 +132,17 @@ def _ask(engine: Engine, rows: int, length: int, vocab_size: int) -> None:
   engine.step()
 
 
-def _case(rows: int, layers: int | None, side: _Side, plain: _Side) -> dict:
+def _case(
+  rows: int, kind: tuple[int | None, str], side: _Side, plain: _Side
+) -> dict:
   seconds = statistics.median(side.seconds[WARM_UP:])
   step = statistics.median(plain.seconds[WARM_UP:])
   tokens = statistics.mean(side.tokens[WARM_UP:])
   proposals = side.engine.proposals
   return {
     'rows': rows,
-    'draft_layers': layers,
+    'draft_layers': kind[0],
+    'weights': kind[1],
     'round_seconds': seconds,
     'round_in_steps': seconds / step,
     'tokens_a_round': tokens / rows,
@@ -141,13 +156,14 @@ def report(result: dict) -> str:
   """Formats the result as a table."""
   lines = [
     f'{result["draft_tokens"]} proposals a round, {result["steps"]} rounds',
-    '| rows | layers of the draft | ms a round | in steps without | accepted | '
-    'tokens a row and round | tokens/s | gain |',
-    '|' + '---|' * 8,
+    '| rows | weights | layers of the draft | ms a round | in steps without | '
+    'accepted | tokens a row and round | tokens/s | gain |',
+    '|' + '---|' * 9,
   ]
   for case in result['cases']:
     cells = [
       case['rows'],
+      case['weights'],
       case['draft_layers'] or 'no draft',
       f'{case["round_seconds"] * 1e3:,.0f}',
       f'{case["round_in_steps"]:.2f}',

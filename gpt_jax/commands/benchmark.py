@@ -9,6 +9,8 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
     --against torch
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --draft_layers 3,30 --batches 1,8
+  gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
+    --weights int8
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
@@ -20,27 +22,27 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/gpt2.py --config.model.vocab_size=50257 \
     --what score --steps 1000 --against torch --batches 1,8,32
 
-train: compile time, median step time, tokens/s, the wait for data and MFU,
-with its formula and the peak that it is relative to. checkpoint: what saving
-costs the training thread, the checksums' share of it, and the training loop
-against the bare step. The others alternate in one run. decode: tokens/s and
-cache bytes with as many key/value heads as heads, and with one; against torch:
-with transformers' generate on the same weights, first token and memory, too
+train: compile time, median step time, tokens/s, the wait for data and MFU, with
+its formula and the peak that it is relative to. checkpoint: what saving costs
+the training thread, the checksums' share of it, and the training loop against
+the bare step. The others alternate in one run. decode: tokens/s and cache bytes
+with as many key/value heads as heads, and with one; against torch: with
+transformers' generate on the same weights, first token and memory, too
 (--batches, --prompts; needs the extra `hf`); with --draft_layers, with and
 without a draft made of the first layers of the model (--draft_tokens,
---batches). attention: time
-and memory of each pattern of model.attention, forward and backward. switch: a
-config with experts, the same with more of them, and its dense twin. top_k: one
-expert a token against two, at three capacity factors. encode: the corpus of the
-config through its tokenizer, as prepare does it and as SentencePiece's own
-threads do. prepare: seconds, memory of all processes and bytes on disk of
-preparing the config's corpus, or a text made by rule: documents(count, words),
-one(megabytes). rows: random rows a second from a token store on disk, and how
-long one that answers late is waited for. data: what reading the config's rows
-and making batches of them by its objective takes, beside its step. score:
-passages like LAMBADA's a second, as `evaluate` scores them; against torch: with
-lm-eval's on transformers in batches of each size of --batches (needs the extras
-`eval` and `hf`).
+--batches); with --weights int8, with 8-bit weights and as they are. attention:
+time and memory of each pattern of model.attention, forward and backward.
+switch: a config with experts, the same with more of them, and its dense twin.
+top_k: one expert a token against two, at three capacity factors. encode: the
+corpus of the config through its tokenizer, as prepare does it and as
+SentencePiece's own threads do. prepare: seconds, memory of all processes and
+bytes on disk of preparing the config's corpus, or a text made by rule:
+documents(count, words), one(megabytes). rows: random rows a second from a token
+store on disk, and how long one that answers late is waited for. data: what
+reading the config's rows and making batches of them by its objective takes,
+beside its step. score: passages like LAMBADA's a second, as `evaluate` scores
+them; against torch: with lm-eval's on transformers in batches of each size of
+--batches (needs the extras `eval` and `hf`).
 """
 
 import json
@@ -121,6 +123,7 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   cli.define_draft_tokens(values)
+  cli.define_weights(values)
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -141,22 +144,24 @@ def main(args: cli.Args) -> None:
       f'--against={args.against}: compares decoding and scoring; give '
       '--what decode or --what score'
     )
-  if args.draft_layers and (args.against or module is not decode):
+  variants = args.draft_layers or args.weights != 'float'
+  if variants and (args.against or module is not decode):
     raise UsageError(
-      f'--draft_layers={",".join(args.draft_layers)}: is for decoding; give '
-      '--what decode, and no --against'
+      '--draft_layers and --weights are for decoding; give --what decode, and '
+      'no --against'
     )
   if module is speed:
     sizes = _counts('batches', args.batches) if args.against else ()
     result = speed.measure(config, args.steps, sizes)
-  elif args.draft_layers:
+  elif variants:
     module = decode_draft
     result = decode_draft.measure(
       config,
       args.steps,
       _counts('batches', args.batches),
-      _counts('draft_layers', args.draft_layers),
+      _counts('draft_layers', args.draft_layers) if args.draft_layers else [],
       args.draft_tokens,
+      args.weights,
     )
   elif args.against:
     module = decode_against

@@ -47,6 +47,7 @@ from gpt_jax.training.trained import Trained
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   cli.define_workdir(values, 'Folder of a trained run.')
+  cli.define_weights(values)
   flags.DEFINE_string(
     'tasks',
     'validation',
@@ -124,7 +125,14 @@ def main(args: cli.Args) -> None:
   # What is amiss is told before the model is loaded.
   sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
+  if held_out and args.weights != 'float':
+    raise UsageError(
+      f'--weights={args.weights}: scores tasks and no held-out text; give '
+      '--tasks without validation'
+    )
   trained = trained_lib.load(workdir)
+  if args.weights == 'int8':
+    trained = trained_lib.rounded(trained)
   step = int(trained.state.step)
   result: Figures = {'step': step}
   if args.limit is not None:
@@ -154,6 +162,7 @@ def _measure(
   folder = os.path.join(args.workdir, 'evaluations')
   step, model = held_out['step'], suite.fingerprint(trained.state.eval_params)
   part = '' if args.limit is None else f'-limit-{args.limit}'
+  part += '' if args.weights == 'float' else f'-{args.weights}'
   results = Results(
     os.path.join(folder, f'step-{step}{part}.json'),
     step=int(step),

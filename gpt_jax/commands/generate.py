@@ -84,6 +84,7 @@ def define(values: flags.FlagValues) -> None:
   number = functools.partial(cli.number, values)
   number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
   number('rows', 8, 'Continuations drawn together.', ranges.Count)
+  cli.define_weights(values)
   cli.define_draft(values)
   flags.DEFINE_enum(
     *('truncate', 'none', ['none', 'left']),
@@ -140,10 +141,11 @@ def main(args: cli.Args) -> None:
     proposing = (
       f'{trained_lib.config_key(args.draft)}, {args.draft_tokens} tokens'
     )
-  params = trained.state.eval_params
   model = _Model(
     args.workdir,
-    Engine(parts.model, params, slots=args.rows, draft=draft),
+    Engine(
+      *trained_lib.decoder(trained, args.weights), slots=args.rows, draft=draft
+    ),
     trained.tokenizer,
     parts.model.context_length,
     f'{trained_lib.config_key(args.workdir)}, step {int(trained.state.step)}',
@@ -261,6 +263,8 @@ def _write(
   key = {'model': model.key, 'set of prompts': prompt_files.digest(prompts)}
   if model.draft:
     key['draft'] = model.draft
+  if args.weights != 'float':
+    key['kind of weights'] = args.weights
   results = prompt_files.Results(args.out, settings | key)
   todo = [i for i in range(len(prompts)) if i not in results.rows]
   if len(todo) < len(prompts):

@@ -39,7 +39,6 @@ from gpt_jax import cli, ranges, sharding
 from gpt_jax.data.tokenizers.chat import ChatTemplate
 from gpt_jax.decoding import speculative
 from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.sample import in_place
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
@@ -54,6 +53,7 @@ def define(values: flags.FlagValues) -> None:
   number('port', 8000, 'Port; 0: any that is free.', ranges.Port)
   text('name', None, "What clients call the model; default: the workdir's.")
   number('rows', 8, 'Continuations drawn together.', ranges.Count)
+  cli.define_weights(values)
   cli.define_draft(values)
   number(
     'max_waiting',
@@ -98,7 +98,7 @@ def main(args: cli.Args) -> None:
   with server.bind(args.host, args.port) as bound:
     trained = trained_lib.load(args.workdir)
     parts = trained.parts
-    model, params = in_place(parts.model, trained.state.eval_params)
+    model, params = trained_lib.decoder(trained, args.weights)
     draft = None
     if args.draft:
       draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)

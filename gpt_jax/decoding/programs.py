@@ -95,6 +95,16 @@ def width(length: int, longest: int) -> int:
   return min(size, longest)
 
 
+def seen(length: int, slots: int) -> int:
+  """Slots of a cache that are attended to when `length` tokens were read.
+
+  Whole blocks up to four, then four sizes for each doubling; at most `slots`.
+  """
+  step = BLOCK << max((length - 1) // BLOCK, 1).bit_length() >> 3
+  step = max(step, BLOCK)
+  return min(-(-length // step) * step, slots)
+
+
 def num_rows(rows: int, most: int) -> int:
   """Rows that a batch is padded to: a power of two, at most `most`."""
   return min(1 << (rows - 1).bit_length(), most)
@@ -138,6 +148,7 @@ def prefill(
       None if start else memory_BMD,
       mask_BM,
       model=model,
+      num_seen=seen(min(start + BLOCK, L), capacity),
     )
   return Prefilled(last_BD, caches)
 
@@ -161,7 +172,9 @@ def encode(params, tokens_BM, mask_BM, *, model):
 
 
 @functools.partial(
-  jax.jit, static_argnames='model', donate_argnames=('caches', 'last_BD')
+  jax.jit,
+  static_argnames=('model', 'num_seen'),
+  donate_argnames=('caches', 'last_BD'),
 )
 def _read_block(
   params,
@@ -174,15 +187,19 @@ def _read_block(
   mask_BM,
   *,
   model,
+  num_seen,
 ):
-  """Reads tokens from `start` on; keeps the state where a row ends."""
+  """Reads tokens from `start` on; keeps the state where a row ends.
+
+  They attend to the first `num_seen` slots of the caches.
+  """
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
   out = model.apply(
     {'params': params},
     tokens_BL,
     positions_BL,
-    caches,
+    caches_lib.first_slots(caches, num_seen),
     memory_BMD=memory_BMD,
     encoder_mask_BM=mask_BM,
   )
@@ -191,7 +208,8 @@ def _read_block(
   index = jnp.clip(at_B, 0, L - 1)[:, None, None]
   found_BD = jnp.take_along_axis(out.hidden_BLD, index, axis=1)[:, 0]
   last_BD = jnp.where(inside_B[:, None], found_BD, last_BD)
-  return last_BD, caches_lib.constrain(out.caches)
+  caches = caches_lib.put_slots(caches, out.caches, start, L)
+  return last_BD, caches_lib.constrain(caches)
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'how'))

@@ -89,6 +89,43 @@ def put_rows(
   return jax.tree.map(lambda x, y: _put(x, rows_B, y, index_B), caches, new)
 
 
+def first_slots(caches: Caches, num_slots: int) -> Caches:
+  """What stands in the first slots."""
+
+  def first(cache: Any) -> KVCache:
+    return KVCache(
+      cache.key_BGKM[..., :num_slots],
+      cache.value_BGMK[..., :num_slots, :],
+      cache.cross,
+    )
+
+  return tuple(first(cache) for cache in caches)
+
+
+def put_slots(
+  caches: Caches, new: Caches, start: jax.Array, length: int
+) -> Caches:
+  """With what stands in some slots of `new`, which may have fewer.
+
+  And with its keys and values of the encoder's output.
+  """
+
+  def put(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
+    if x.shape == y.shape:
+      return y
+    y = jax.lax.dynamic_slice_in_dim(y, start, length, axis)
+    return jax.lax.dynamic_update_slice_in_dim(x, y, start, axis)
+
+  def merge(cache: Any, other: Any) -> KVCache:
+    return KVCache(
+      put(cache.key_BGKM, other.key_BGKM, -1),
+      put(cache.value_BGMK, other.value_BGMK, -2),
+      other.cross,
+    )
+
+  return tuple(map(merge, caches, new))
+
+
 # One array at a time: most have the same shape, so that little is compiled.
 @functools.partial(jax.jit, static_argnames=('length', 'axis'))
 def _take(x, index_B, *, length, axis):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn import layout
+from gpt_jax.nn import int8, layout
 from gpt_jax.nn.init import Initializer
 
 
@@ -35,6 +35,7 @@ class Dense(nn.Module):
 
   The kernel is stored as a matrix even where its columns are heads times head
   size: XLA forms the gradient reduce-scatter for two-dimensional weights only.
+  In decoding it may be one of `int8.quantize`.
   """
 
   features: int
@@ -48,10 +49,14 @@ class Dense(nn.Module):
     """[..., in] -> [..., features]."""
     shape = (x.shape[-1], self.features)
     kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
-    kernel = layout.weight(kernel, self.axes, self.dtype)
     # As one matrix: XLA on CPU would transpose a [B, L, D] input to contract
     # two axes at once for the kernel's gradient.
-    y = jnp.dot(x.reshape(-1, x.shape[-1]), kernel)
+    x_ND = x.reshape(-1, x.shape[-1])
+    if kernel.dtype == jnp.int8:
+      scale = self.get_variable('params', 'scale')
+      y = int8.dot(x_ND, kernel, scale).astype(self.dtype)
+    else:
+      y = jnp.dot(x_ND, layout.weight(kernel, self.axes, self.dtype))
     if self.bias:
       zeros = nn.initializers.zeros
       bias = parameter(self, 'bias', zeros, shape[1:], self.axes[1:])

@@ -4,7 +4,9 @@
 
 import hashlib
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import jax
 
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer as checkpoint
@@ -12,8 +14,11 @@ from gpt_jax.config import Config
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import fill, speculative
+from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
+from gpt_jax.nn import int8
 from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.transformer import Transformer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -49,6 +54,28 @@ def load(workdir: str) -> Trained:
   parts, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   return Trained(parts, state, tokenizer)
+
+
+def decoder(trained: Trained, weights: str) -> tuple[Transformer, Any]:
+  """The model and its parameters, to decode with.
+
+  Args:
+    trained: a run.
+    weights: 'float': as they are; 'int8': see `gpt_jax.nn.int8`.
+  """
+  model, params = in_place(trained.parts.model, trained.state.eval_params)
+  if weights == 'int8':
+    params = jax.jit(int8.quantize)(params)
+  return model, params
+
+
+def rounded(trained: Trained) -> Trained:
+  """The run with a model that computes in int8, to score texts with."""
+  model, params = decoder(trained, 'int8')
+  return trained._replace(
+    parts=trained.parts._replace(model=model),
+    state=trained.state._replace(params=params, ema=None),
+  )
 
 
 def load_encoder(workdir: str) -> Trained:

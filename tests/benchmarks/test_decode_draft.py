@@ -23,13 +23,22 @@ FLAGS = [
 @pytest.mark.slow
 def test_all_layers_are_always_right(capsys):
   """A draft of all layers gives each row four tokens in each round."""
-  assert main(['benchmark', *FLAGS, '--draft_layers=1,3', '--json']) == 0
+  assert (
+    main(
+      ['benchmark', *FLAGS, '--draft_layers=1,3', '--weights=int8', '--json']
+    )
+    == 0
+  )
   found = json.loads(capsys.readouterr().out)
   assert (found['draft_tokens'], found['steps']) == (3, 3)
-  plain, one, whole = found['cases']
+  plain, one, whole, small = found['cases']
+  assert [case['weights'] for case in found['cases']] == ['float'] * 3 + [
+    'int8'
+  ]
   layers = [case['draft_layers'] for case in found['cases']]
-  assert layers == [None, 1, 3]
+  assert layers == [None, 1, 3, None]
   assert plain['tokens_a_round'] == plain['speedup'] == 1
+  assert small['tokens_a_round'] == 1
   assert (whole['tokens_a_round'], whole['accepted']) == (4, 1)
   assert 1 <= one['tokens_a_round'] <= 4
   for case in found['cases']:
@@ -43,7 +52,7 @@ def test_all_layers_are_always_right(capsys):
     (['--draft_layers=5'], '--draft_layers=5: the model has 3'),
     (['--draft_layers=0'], '--draft_layers=0: must be whole numbers from 1'),
     (['--draft_layers=1', '--steps=9'], 'up to 77 tokens exceed model.context'),
-    (['--draft_layers=1', '--against=torch'], 'is for decoding; give'),
+    (['--draft_layers=1', '--against=torch'], 'are for decoding; give'),
   ],
 )
 def test_bad_usage_is_one_line(flags, why, capsys):

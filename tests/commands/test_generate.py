@@ -227,6 +227,29 @@ def test_a_draft_proposes(run, workdir, tmp_path):
   assert code == 2 and 'holds results of another draft;' in stderr
 
 
+def test_weights_of_eight_bits_are_used_and_told_apart(
+  run, tmp_path, monkeypatch
+):
+  params, init = [], engine.Engine.__init__
+  monkeypatch.setattr(
+    engine.Engine,
+    '__init__',
+    lambda self, model, given, **kw: (
+      params.append(given),
+      init(self, model, given, **kw),
+    )[1],
+  )
+  path, out = tmp_path / 'in.txt', tmp_path / 'out.jsonl'
+  path.write_text('The cat')
+  flags = [f'--prompts={path}', f'--out={out}', '--max_tokens=3']
+  assert run(*flags, '--weights=int8')[0] == 0
+  (used,) = params
+  block = used['decoder']['period_0']['block_0']
+  assert block['attention']['out']['kernel'].dtype == 'int8'
+  code, _, stderr = run(*flags)
+  assert code == 2 and 'holds results of another kind of weights;' in stderr
+
+
 def test_a_draft_with_another_vocabulary_is_refused(run, tmp_path):
   made = tokenizer_lib.imported(
     f'hf_tokenizer({str(GOLDEN / "gpt2" / "tokenizer.json")!r})',

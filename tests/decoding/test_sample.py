@@ -201,8 +201,23 @@ def test_each_token_is_a_new_draw():
   assert all(len({*ids}) > 4 for ids in found)
 
 
-def test_prompts_are_read_in_blocks(monkeypatch):
-  """Rows end in the first, the second and the third block of three tokens."""
+@pytest.mark.parametrize('block', [3, 1])
+def test_prompts_are_read_in_blocks(monkeypatch, block):
+  """Rows end in the first, the second and the third block of three tokens.
+
+  In blocks of one token the sixth and the eighth attend to later slots, too.
+  """
   expected = generate(PROMPTS)
-  monkeypatch.setattr(programs, 'BLOCK', 3)
+  monkeypatch.setattr(programs, 'BLOCK', block)
   assert generate(PROMPTS) == expected
+
+
+def test_a_block_attends_to_what_was_read_so_far():
+  """Blocks of 256 tokens; few sizes for many of them."""
+  sizes = [programs.seen(length, 8192) for length in range(256, 8193, 256)]
+  assert sizes[:10] == [256, 512, 768, 1024, 1280, 1536, 1792, 2048, 2560, 2560]
+  assert len({*sizes}) == 16
+  for length, size in zip(range(256, 8193, 256), sizes, strict=True):
+    assert length <= size < 1.25 * length
+  assert programs.seen(16, 64) == programs.seen(64, 64) == 64
+  assert programs.seen(900, 913) == 913

@@ -1,0 +1,79 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Products of 8-bit weights and activations are what their definition says."""
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.decoding import programs
+from gpt_jax.nn import int8
+from tests.support import tiny
+
+
+def rounded(x, axis):
+  """Integers of at most 127 and their scale, in float64."""
+  scale = np.abs(x).max(axis=axis, keepdims=True) / 127
+  scale[scale == 0] = 1
+  return np.round(x / scale), scale
+
+
+def quantized(kernel):
+  found = int8.quantize({'decoder': {'in': {'kernel': kernel}}})
+  return found['decoder']['in']['kernel'], found['decoder']['in']['scale']
+
+
+@pytest.mark.parametrize('rows', [1, 2, 7])
+def test_products_are_those_of_the_rounded_numbers(rows):
+  """One row of x and one column of the kernel are zero."""
+  rng = np.random.default_rng(rows)
+  x = rng.normal(size=(rows, 131)) * 10.0 ** rng.integers(-3, 4, (rows, 1))
+  kernel = rng.normal(size=(131, 19)) * 10.0 ** rng.integers(-3, 4, (1, 19))
+  x[rows // 2], kernel[:, 5] = (0 if rows > 1 else x[0]), 0
+  x, kernel = np.float32(x), np.float32(kernel)
+  one, by_row = rounded(np.float64(x), 1)
+  two, by_column = rounded(np.float64(kernel), 0)
+  found = int8.dot(x, *quantized(kernel))
+  # The rounding of x / scale may differ by one where it is between two.
+  expected = one @ two * by_row * by_column
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
+
+
+def test_a_row_does_not_depend_on_the_others():
+  """To the last bit, alone and among many."""
+  rng = np.random.default_rng(0)
+  x = np.float32(rng.normal(size=(37, 131)))
+  small = quantized(np.float32(rng.normal(size=(131, 19))))
+  dot = jax.jit(int8.dot)
+  together = np.asarray(dot(x, *small))
+  for start, stop in ((0, 1), (5, 7), (9, 22)):
+    np.testing.assert_array_equal(
+      dot(x[start:stop], *small), together[start:stop]
+    )
+
+
+def test_a_model_with_rounded_kernels_computes_nearly_the_same():
+  given = tiny.model(num_layers=1)
+  model, params = programs.in_place(given, tiny.params(given))
+  small = jax.jit(int8.quantize)(params)
+  block = small['decoder']['period_0']['block_0']
+  for name in ('query', 'key', 'value', 'out'):
+    assert block['attention'][name]['kernel'].dtype == np.int8
+  assert block['ffn']['in']['kernel'].dtype == np.int8
+  tokens = tiny.tokens(3, 11)
+  run = jax.jit(
+    lambda params: model.apply({'params': params}, tokens).hidden_BLD
+  )
+  exact, near = np.asarray(run(params)), np.asarray(run(small))
+  error = np.linalg.norm(near - exact) / np.linalg.norm(exact)
+  # Rounding to 127 steps: under a hundredth for each of a few products.
+  assert 1e-4 < error < 5e-2
+
+
+def test_experts_and_routers_stay_as_they_are():
+  given = tiny.model(num_layers=1, ffn='switch(num_experts=3)')
+  _, params = programs.in_place(given, tiny.params(given))
+  block = int8.quantize(params)['decoder']['period_0']['block_0']
+  assert block['attention']['out']['kernel'].dtype == np.int8
+  for name in ('in', 'out', 'router'):
+    assert block['ffn'][name]['kernel'].dtype == np.float32
