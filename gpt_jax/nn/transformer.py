@@ -255,7 +255,7 @@ class Transformer(nn.Module):
 
 
 @functools.cache
-def parameter_shapes(model: Transformer) -> Any:
+def parameter_shapes(model: Any) -> Any:
   """Shapes and dtypes of the parameters, as a plain tree; no memory.
 
   Traced once for each model; the tree is shared, and not to be changed.
