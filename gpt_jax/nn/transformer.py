@@ -254,12 +254,18 @@ class Transformer(nn.Module):
     return x_BLD
 
 
-@functools.cache
-def parameter_shapes(model: Any) -> Any:
+def parameter_shapes(model: Transformer) -> Any:
   """Shapes and dtypes of the parameters, as a plain tree; no memory.
 
   Traced once for each model; the tree is shared, and not to be changed.
   """
+  # Flax modules are hashable, which their type does not say.
+  known: Any = model
+  return _traced_shapes(known)
+
+
+@functools.cache
+def _traced_shapes(model: Any) -> Any:
   tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   shapes: Any = jax.eval_shape(model.init, jax.random.key(0), tokens)
   return nn.meta.unbox(shapes['params'])
