@@ -18,8 +18,6 @@ BIN := .venv/bin
 FLAGS ?=
 KILLS ?= 10
 ONLY ?=
-TPU_TESTS := tests/planning/test_plan.py tests/training/test_layout.py \
-  tests/training/test_switch_on_tpu.py tests/nn/test_splash_on_tpu.py
 # A comma that does not end an argument of `call`.
 comma := ,
 
@@ -47,7 +45,7 @@ plan: .venv/libtpu
 	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
 
 tpu: .venv/libtpu
-	$(BIN)/python -m pytest $(TPU_TESTS)
+	$(BIN)/python -m pytest -m tpu
 
 # Not in .venv from the first: JAX complains of TPUs that are not there.
 .venv/libtpu: .venv/ready

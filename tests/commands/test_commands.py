@@ -300,6 +300,7 @@ def test_inspect_and_plot_show_the_schedule(tmp_path, capsys):
   assert first == {
     'step': 1,
     'rows': 512,
+    'row_tokens': 2048,
     'tokens_per_step': 2**20,
     'tokens': 0,
     'learning_rate': pytest.approx(1e-2),

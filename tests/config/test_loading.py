@@ -54,6 +54,7 @@ def test_the_old_override(flag, caplog):
   config = loading.load_config(SMOKE, [f'{flag}=24'])
   assert config_lib.resolve(config).batch.to_dict() == {
     'size': 24,
+    'length': None,
     'micro_rows': None,
   }
   assert [r.getMessage() for r in caplog.records] == [

@@ -5,8 +5,9 @@
   python tests/costs/test_golden_flops.py    # writes golden_flops.json anew
 
 `model` is PaLM's formula, with each layer's span; `traced` all matrix products
-of loss and gradients that the compiler is given, of the last decoder in each
-file. A change that was not meant to change the work shows here.
+of loss and gradients that the compiler is given, of the last model in each
+file that is no encoder-decoder. A change that was not meant to change the work
+shows here.
 """
 
 import json
@@ -24,12 +25,10 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 from gpt_jax import config as config_lib  # noqa: E402
-from gpt_jax import spec  # noqa: E402
 from gpt_jax.costs import flops, matmuls  # noqa: E402
-from gpt_jax.data.rows import cut  # noqa: E402
+from gpt_jax.data.rows import Keys, blank  # noqa: E402
 from gpt_jax.nn.transformer import Transformer  # noqa: E402
-from gpt_jax.objectives import causal  # noqa: E402
-from gpt_jax.objectives.choices import OBJECTIVES  # noqa: E402
+from gpt_jax.objectives import choices as objectives  # noqa: E402
 from gpt_jax.training import state as state_lib  # noqa: E402
 from gpt_jax.training import step  # noqa: E402
 
@@ -60,25 +59,25 @@ def count(name, traced):
   if config.model.vocab_size is None:
     # What the tokenizer will find does not matter here.
     config = config_lib.set_vocab_size(config, 1000, 'any')
-  objective = spec.build('objective.name', config.objective.name, OBJECTIVES)(
-    Transformer(**config.model)
-  )
+  model = Transformer(**config.model)
+  objective = objectives.build(config.objective.name, model)
   params = jax.eval_shape(
     lambda key: state_lib.init_params(objective, key), jax.random.key(0)
   )
   found = {'model': flops.per_token(config, params)}
   if not traced:
     return found
-  rows = config_lib.ramp(config).stages[-1].rows
-  ids = np.zeros((1, config.model.context_length + 1), np.int32)
+  rows, length = config_lib.ramp(config).stages[-1].shape
+  one = blank(config.data.rows, length)
+  made = objective.make_batch(one, Keys.held_out(np.zeros(1, np.int64)))
   batch = {
     key: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
-    for key, x in causal.make_batch(cut(ids)).items()
+    for key, x in made.items()
   }
   jaxpr = jax.make_jaxpr(
     lambda *args: step.mean_gradients(*args, objective=objective, num_micro=1)
   )(params, batch, jax.random.key(0))
-  tokens = rows * config.model.context_length
+  tokens = rows * length
   return found | {'traced': matmuls.flops(jaxpr) / tokens}
 
 

@@ -204,6 +204,6 @@ def test_sequential_blocks_of_groups_cannot_be_expressed(tmp_path):
 def test_alibi_counts_the_tokens_that_are_seen():
   mask = np.array([[0, 0, 1, 1, 1], [1, 1, 0, 1, 0]], bool)
   model = tiny.model(**MODEL | {'position': ALIBI})
-  found = FALCON.positions(model, mask)
+  found = FALCON.positions(model, None, mask, None)
   np.testing.assert_array_equal(found, [[0, 0, 0, 1, 2], [0, 1, 1, 2, 2]])
-  assert FALCON.positions(tiny.model(**MODEL), mask) is None
+  assert FALCON.positions(tiny.model(**MODEL), None, mask, None) is None

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpt-jax plan`, from its flags to its figures."""
 
-import importlib.util
 import json
 import math
 import os
@@ -32,11 +31,6 @@ from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-NEEDS_LIBTPU = pytest.mark.skipif(
-  importlib.util.find_spec('libtpu') is None,
-  reason="needs the compiler for TPU: pip install -c constraints.txt '.[plan]'",
-)
-
 
 @pytest.fixture(scope='module')
 def found():
@@ -54,7 +48,7 @@ def found():
   return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@NEEDS_LIBTPU
+@pytest.mark.tpu
 def test_a_plan_that_fits(found):
   plan = found[0]
   assert plan['fits']
@@ -89,7 +83,7 @@ def test_a_plan_that_fits(found):
   assert plan['estimate_error'] == 0.25 and plan['assumptions']
 
 
-@NEEDS_LIBTPU
+@pytest.mark.tpu
 def test_a_plan_that_does_not_fit(found):
   """Mesh, rows and rematerialisation are all given: nothing is left to try."""
   plan = found[1]

@@ -5,7 +5,6 @@
 Each is a lesson of larger models: see `gpt_jax/nn/layout.py`.
 """
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -26,10 +25,7 @@ KERNELS = {
 # Of one key/value head: too small for the compiler to scatter them.
 SMALL = {name for name in KERNELS if '/key/' in name or '/value/' in name}
 
-pytestmark = pytest.mark.skipif(
-  importlib.util.find_spec('libtpu') is None,
-  reason="needs the compiler for TPU: pip install -c constraints.txt '.[plan]'",
-)
+pytestmark = pytest.mark.tpu
 
 
 def test_layout():

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experts compile for TPU; what their kernels compute: `test_grouped`."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -13,10 +12,7 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).parents[1] / 'support/compile_switch_for_tpu.py'
 
-pytestmark = pytest.mark.skipif(
-  importlib.util.find_spec('libtpu') is None,
-  reason="needs the compiler for TPU: pip install -c constraints.txt '.[plan]'",
-)
+pytestmark = pytest.mark.tpu
 
 
 def test_the_train_step_compiles():
