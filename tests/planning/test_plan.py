@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpt-jax plan`, from its flags to its figures."""
 
+import importlib.util
 import json
 import math
 import os
