@@ -216,6 +216,7 @@ def test_single_steps(cloud):
   assert code == 0 and 'nothing to delete' in said
 
 
+@pytest.mark.slow  # test_single_steps stays
 def test_stop_ends_up_too(cloud):
   cloud.codes('wait wait', '0 0')
   settings = cloud.settings()
@@ -306,6 +307,7 @@ def test_a_node_stopped_by_hand_is_started_and_not_deleted(cloud, request_):
   assert not cloud.calls('queued-resources', 'delete')
 
 
+@pytest.mark.slow  # test_up_from_nothing_to_results stays
 def test_up_does_not_start_what_is_stopped_by_hand_meanwhile(cloud):
   cloud.change(workers=1, states=['ACTIVE'])
   cloud.codes('wait', '0')

@@ -312,9 +312,11 @@ TINY = {
     pytest.param(write('adafactor', PALM), 0.3, marks=pytest.mark.slow),
     pytest.param('adafactor(min_size=8, b1=0.9)', 0.3, marks=pytest.mark.slow),
     pytest.param('lamb', 0.1, marks=pytest.mark.slow),
-    ('lion', 3e-3),
+    pytest.param('lion', 3e-3, marks=pytest.mark.slow),
     pytest.param('muon', 1e-2, marks=pytest.mark.slow),
-    ('sgd(momentum=0.9, nesterov=True)', 0.1),
+    pytest.param(
+      'sgd(momentum=0.9, nesterov=True)', 0.1, marks=pytest.mark.slow
+    ),
   ],
 )
 def test_every_optimizer_trains(text, peak):

@@ -258,6 +258,7 @@ def test_layers_that_share_train_alike_on_a_mesh():
   )
 
 
+@pytest.mark.slow  # test_every_mesh_trains_alike stays
 def test_micro_batches_on_a_mesh():
   """Four parts of four rows of unequal weight, over four shards."""
   run, _, _, history = train((2, 2, 2), 3, **{'batch.micro_rows': 4})
