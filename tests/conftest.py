@@ -30,6 +30,27 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile('repeatable')
 
 
+# Files that take longest come first: at the end, one worker would be alone with
+# them.
+LONGEST = (
+  *('training/test_resume.py', 'launch/test_launch_training.py'),
+  *('training/test_spikes.py', 'runtime/test_hosts.py'),
+  *('commands/test_commands.py', 'commands/test_generate.py'),
+  *('runtime/test_preemption.py', 'finetuning/test_encoders.py'),
+  *('training/test_lengths.py', 'training/test_history.py'),
+  *('commands/test_compare.py', 'commands/test_convert_large.py'),
+  *('test_one_page.py', 'test_own_tables.py', 'finetuning/test_finetune.py'),
+  *('hf/test_golden.py', 'nn/test_visibility.py', 'launch/test_launch.py'),
+)
+
+
+def pytest_collection_modifyitems(items):
+  """Sorts the files; the tests of each keep their order."""
+  here = pathlib.Path(__file__).parent
+  ranks = {here / name: rank for rank, name in enumerate(LONGEST)}
+  items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
 @pytest.fixture(autouse=True, scope='module')
 def little_to_collect():
   """Python's collector searches no more what earlier files left in caches."""

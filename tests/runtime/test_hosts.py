@@ -125,7 +125,7 @@ def losses(workdir: pathlib.Path) -> dict[int, float]:
   }
 
 
-@pytest.mark.slow  # eight processes; the fast case is below
+@pytest.mark.slow  # eight processes; tests/data/test_pipeline.py has shares
 def test_processes_equal_one(tmp_path):
   text = write_text(tmp_path / 'text')
   one, many = tmp_path / 'one', tmp_path / 'many'
@@ -181,26 +181,6 @@ def test_processes_equal_one(tmp_path):
   ]
   assert len(evaluations[0]) == 2
   np.testing.assert_allclose(*evaluations, rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(tmp_path):
-  text = write_text(tmp_path / 'text')
-  flags = [
-    *text,
-    '--config.schedule.num_steps=6',
-    '--config.eval.every_steps=6',
-    '--config.mesh.tensor=1',
-  ]
-  one, two = tmp_path / 'one', tmp_path / 'two'
-  alone = start(one, 1, *flags, devices=4)
-  codes, said = ends(start(two, 2, *flags, devices=4))
-  assert codes == [0, 0], said
-  codes, said = ends(alone)
-  assert codes == [0], said
-  a, b = losses(one), losses(two)
-  assert [*a] == [*b] == [2, 4, 6]
-  np.testing.assert_allclose([*a.values()], [*b.values()], rtol=1e-5)
 
 
 def test_preparation_that_fails_ends_the_others(tmp_path):

@@ -324,7 +324,7 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
     pipeline.TokenStore.open(str(data)), length=7, seed=0
   )
   assert found['texts'][5] == run.tokenizer.decode(
-    source.read([bad_row])[0].tokens[0]
+    source.read(Taken(bad_row, 1, 7, bad_row))[0].tokens[0]
   )
   inspect.main(types.SimpleNamespace(spike=str(file), json=False))
   assert 'gradient norm nan' in capsys.readouterr().out
