@@ -17,6 +17,8 @@ from gpt_jax.costs import flops
 from gpt_jax.data import pipeline, taken
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS, TokenStore
+from gpt_jax.objectives import choices as objectives
+from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
@@ -26,8 +28,19 @@ WARM_UP = 3
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Trains `WARM_UP` + `steps` steps on random tokens and measures the last."""
+  """Trains `WARM_UP` + `steps` steps on random tokens and measures the last.
+
+  Raises:
+    UsageError: the config does not fit the devices, or its objective needs a
+      text.
+  """
   device_check.check_devices(config)
+  name = config.objective.name
+  if tokens := objectives.needs(name).tokens:
+    raise UsageError(
+      f'objective.name={name!r}: needs a [{tokens[0].upper()}], which random '
+      'tokens have not; give --what data, which measures the step on a text'
+    )
   parts = parts_lib.build(config)
   state = parts_lib.init_state(parts)
   # The peak is measured before and after, since the load of the machine varies.

@@ -25,7 +25,8 @@ Heads other than the language model's (`score`, `multiple_choice_head`) are in
 `heads.py`, and what they compute in `scores.py`, the same for all families.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -212,9 +213,9 @@ class Family(NamedTuple):
   positions: Callable[[Transformer, Any, Any, Any], Any] | None = None
   bare: bool = False
   rewritten: tuple[str, ...] = ()
-  heads: dict[str, str] = {}  # noqa: RUF012
+  heads: Mapping[str, str] = MappingProxyType({})
   pair: tuple[str, str] = ('next_sentence_label', 'seq_relationship_logits')
-  files: dict[str, str] = {}  # noqa: RUF012
+  files: Mapping[str, str] = MappingProxyType({})
   forward: Callable[..., dict[str, Any]] | None = None
 
 

@@ -16,6 +16,7 @@ from gpt_jax.objectives.task import (
   spans,
   tags,
 )
+from gpt_jax.spec import UsageError
 
 # All but the first two follow from the task of `finetune`.
 OBJECTIVES = {
@@ -38,8 +39,21 @@ def needs(name: str) -> Needs:
 def build(
   name: str, model: Transformer, tokenizer: Tokenizer | None = None
 ) -> Objective:
-  """The objective of `objective.name`; see `Declared` for the tokenizer."""
-  return _declared(name)(model, tokenizer)
+  """The objective of `objective.name`; see `Declared` for the tokenizer.
+
+  Raises:
+    UsageError: the tokenizer lacks a token that the objective needs.
+  """
+  declared = _declared(name)
+  special = tokenizer.special if tokenizer else None
+  for token in declared.needs.tokens:
+    if special and getattr(special, f'{token}_id') is None:
+      raise UsageError(
+        f'objective.name={name!r}: needs a [{token.upper()}], which the '
+        'tokenizer of the token store lacks; prepare the text with another '
+        'tokenizer.name, such as wordpiece or byte_bpe'
+      )
+  return declared(model, tokenizer)
 
 
 def _declared(name: str) -> Declared:

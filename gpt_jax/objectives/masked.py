@@ -102,7 +102,7 @@ def masked(
     masking = None
     if tokenizer is not None:
       mask_id = tokenizer.special.mask_id
-      assert mask_id is not None, 'see Needs.tokens'
+      assert mask_id is not None, 'see choices.build'
       masking = Masking(
         *(rate, mask, random, unit == 'word', ngram),
         vocab_size=tokenizer.vocab_size,

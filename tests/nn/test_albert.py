@@ -3,7 +3,8 @@
 """Shared layers and narrow embeddings have the parameters of ALBERT's paper.
 
 Those of bodies count the pooler, a dense layer; those with heads also what
-predicts masked tokens and the order of sentences, as in transformers.
+predicts masked tokens and the order of sentences, as in transformers. Its
+ablations are in tests/config/test_configs.py.
 """
 
 import math
@@ -54,40 +55,6 @@ def count(num_layers, width, d_embed, share, output='tied'):
 def test_sizes(num_layers, width, body, with_heads):
   assert count(num_layers, width, 128, 'all') == body
   assert count(num_layers, width, 128, 'all', HEADS) == with_heads
-
-
-@pytest.mark.parametrize(
-  'num_layers', [1, 48, *(pytest.param(n, marks=slow) for n in (3, 6, 12, 24))]
-)
-def test_depth_costs_no_parameters(num_layers):
-  assert count(num_layers, 1024, 128, 'all') == 17_683_968
-
-
-@slow
-def test_the_widest():
-  assert count(3, 6144, 128, 'all') == 495_518_208
-
-
-@slow
-@pytest.mark.parametrize(
-  'share, d_embed, parameters',
-  [
-    ('none', 64, 87_648_000),
-    ('none', 128, 89_650_176),
-    ('none', 256, 93_654_528),
-    ('none', 768, 109_671_936),
-    ('all', 64, 9_681_408),
-    ('all', 128, 11_683_584),
-    ('all', 256, 15_687_936),
-    ('all', 768, 31_705_344),
-    ('attention', 128, 63_647_232),
-    ('attention', 768, 83_668_992),
-    ('ffn', 128, 37_686_528),
-    ('ffn', 768, 57_708_288),
-  ],
-)
-def test_sharing_and_width_of_embeddings(share, d_embed, parameters):
-  assert count(12, 768, d_embed, share) == parameters
 
 
 @slow

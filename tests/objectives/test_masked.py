@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from configs import bert
+from gpt_jax import config as config_lib
+from gpt_jax.benchmarks import train
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.data import pipeline, taken
 from gpt_jax.data.rows import Keys, Rows
+from gpt_jax.data.tokenizers.characters import Bytes
+from gpt_jax.objectives import choices
 from gpt_jax.objectives.masked import masked
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
@@ -218,3 +223,15 @@ def test_tokens_that_are_not_chosen_have_no_loss():
 def test_bad_arguments(call, message):
   with pytest.raises(UsageError, match=message):
     masked(**call)
+
+
+def test_a_tokenizer_without_the_token_is_refused():
+  """Also where a store was prepared before."""
+  with pytest.raises(UsageError, match=r"name='masked\(\)': needs a \[MASK\]"):
+    choices.build('masked()', tiny.model(**FIELDS), Bytes())
+
+
+def test_random_tokens_are_no_text():
+  config = bert.get_config('cpu')
+  with pytest.raises(UsageError, match='give --what data'):
+    train.measure(config_lib.resolve(config), 1)
