@@ -146,6 +146,6 @@ def tensors(kind: str, family: Family) -> list[Tensor]:
 
 
 def _name(kind: str, head: str, family: Family) -> str:
-  names = _NAMES | family.heads
+  names = {**_NAMES, **family.heads}
   name = names.get(f'{kind}/{head}', names[head])
   return name.format(prefix=family.prefix)
