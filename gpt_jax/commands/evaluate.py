@@ -8,10 +8,13 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks "text('a.txt'), text('b.txt', name='b')"
   gpt-jax evaluate --workdir W --tasks hellaswag --limit 200 --rows 16
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
+  gpt-jax evaluate --workdir BERT --pairs next,order
 
 validation: every held-out token is predicted exactly once, in rows of the
 training context: the loss (nats per token), the perplexity and the bits per
-UTF-8 byte of text.
+UTF-8 byte of text. Of an encoder: how well it predicts the tokens that are
+masked, always the same ones, and its pairs of texts; --pairs: the pairs of BERT
+and of ALBERT, whichever it was trained on.
 
 Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
 hellaswag, story_cloze, race, boolq, wikitext2, and your own by
@@ -31,6 +34,7 @@ from absl import flags
 
 from gpt_jax import cli
 from gpt_jax.data import progress
+from gpt_jax.data.pair_rows import PAIRS
 from gpt_jax.evaluation import names, overlap, score, suite, validation
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.results import Results
@@ -108,6 +112,14 @@ def define(values: flags.FlagValues) -> None:
     'the others as NAME_clean.',
     flag_values=values,
   )
+  flags.DEFINE_list(
+    'pairs',
+    [],
+    'Pairs of held-out texts that an encoder is to tell apart, besides those '
+    "it was trained on: next (does B follow A, or is it another document's?), "
+    'order (do A and B stand in their order?), or both.',
+    flag_values=values,
+  )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -122,6 +134,11 @@ def main(args: cli.Args) -> None:
     [c for c in calls if c.call.name != 'validation'], args.tasks_dir
   )
   held_out = len(tasks) < len(calls)
+  for kind in args.pairs:
+    if kind not in PAIRS:
+      raise UsageError(
+        f'--pairs={kind}: unknown; one of ' + ', '.join(PAIRS)
+      )
   # What is amiss is told before the model is loaded.
   sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
@@ -130,7 +147,8 @@ def main(args: cli.Args) -> None:
       f'--weights={args.weights}: scores tasks and no held-out text; give '
       '--tasks without validation'
     )
-  trained = trained_lib.load(workdir)
+  # Only a decoder gives the likelihood of a text.
+  trained = (trained_lib.load if tasks else trained_lib.load_any)(workdir)
   if args.weights == 'int8':
     trained = trained_lib.rounded(trained)
   step = int(trained.state.step)
@@ -141,6 +159,10 @@ def main(args: cli.Args) -> None:
   if held_out:
     result.update(validation.measure(trained, workdir))
     lines.append(summary(result))
+  for kind in args.pairs:
+    pairs = validation.of_pairs(trained, workdir, kind)
+    result.update(pairs)
+    lines += [f'{key}: {value:.4f}' for key, value in pairs.items()]
   if tasks:
     found = _measure(args, tasks, shots, trained, result)
     result.update(found)

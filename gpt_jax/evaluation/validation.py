@@ -2,9 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss of a trained model on the text that its run held out."""
 
+from gpt_jax import config as config_lib
+from gpt_jax import spec
 from gpt_jax.data import eval_sets
+from gpt_jax.data.row_makers import ROWS
 from gpt_jax.data.store import TokenStore
+from gpt_jax.evaluation import names
+from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
+from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import store_data
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.trained import Trained
@@ -26,3 +32,45 @@ def measure(trained: Trained, workdir: str) -> dict[str, float]:
   values = HeldOut(trained.parts, sets)(trained.state.eval_params)
   assert values is not None  # nothing stopped it
   return values
+
+
+def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
+  """How well the head of pairs tells pairs of the held-out text apart.
+
+  Whatever it was trained on (ALBERT, table 5): of a kind of negatives it has
+  not seen, a pair counts as right where the head calls a text and what follows
+  it so.
+
+  Args:
+    trained: an encoder with a head of pairs.
+    workdir: of its run.
+    kind: 'next' or 'order', see `objectives.masked`.
+
+  Returns:
+    `eval/NAME/pairs_KIND_accuracy` and `..._loss` of each held-out set.
+
+  Raises:
+    UsageError: the model has no such head, or the run held no text out.
+  """
+  config = config_lib.unlocked(trained.parts.config)
+  text = config.objective.name
+  (objective,) = spec.bind_all('objective.name', text, OBJECTIVES)
+  if objective.kwargs.get('pair', 'none') == 'none':
+    raise UsageError(
+      f'--pairs={kind}: objective.name={text!r} trained no head of pairs; give '
+      "a run of masked(pair='next') or masked(pair='order')"
+    )
+  (rows,) = spec.bind_all('data.rows', config.data.rows, ROWS)
+  config.objective.name = names.written(
+    objective._replace(kwargs={**objective.kwargs, 'pair': kind}), OBJECTIVES
+  )
+  config.data.rows = names.written(
+    rows._replace(kwargs={**rows.kwargs, 'pair': kind}), ROWS
+  )
+  parts = parts_lib.build(config.lock(), tokenizer=trained.tokenizer)
+  values = measure(trained._replace(parts=parts), workdir)
+  return {
+    key.replace('/pair_', f'/pairs_{kind}_'): value
+    for key, value in values.items()
+    if '/pair_' in key
+  }

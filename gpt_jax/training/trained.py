@@ -13,6 +13,7 @@ from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import fill, speculative
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
@@ -33,7 +34,7 @@ class Trained(NamedTuple):
 
   parts: Parts
   state: TrainState
-  tokenizer: tokenizer_lib.Tokenizer
+  tokenizer: Tokenizer
 
 
 def load(workdir: str) -> Trained:
@@ -51,8 +52,17 @@ def load(workdir: str) -> Trained:
       f'{model.num_encoder_layers}), which is what continues a text; give '
       'another'
     )
-  parts, state = restore(workdir)
+  return load_any(workdir)
+
+
+def load_any(workdir: str) -> Trained:
+  """As `load` does, a model of any kind.
+
+  Raises:
+    UsageError: there is none.
+  """
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  parts, state = restore(workdir, tokenizer)
   return Trained(parts, state, tokenizer)
 
 
@@ -96,10 +106,9 @@ def load_encoder(workdir: str) -> Trained:
       f'--workdir={workdir}: was fine-tuned on {config.finetune.task}, so what '
       'it knew of a [MASK] is gone; give what it was fine-tuned from'
     )
-  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
-  fill.special_of(tokenizer)
-  parts, state = restore(workdir)
-  return Trained(parts, state, tokenizer)
+  trained = load_any(workdir)
+  fill.special_of(trained.tokenizer)
+  return trained
 
 
 def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
@@ -147,8 +156,12 @@ def read_config(workdir: str) -> Config:
     ) from e
 
 
-def built(workdir: str) -> Parts:
+def built(workdir: str, tokenizer: Tokenizer | None = None) -> Parts:
   """The parts of a workdir's run, on the devices that are here.
+
+  Args:
+    workdir: of the run.
+    tokenizer: the run's, where its objective is to make batches of text.
 
   Raises:
     UsageError: see `read_config`.
@@ -157,16 +170,22 @@ def built(workdir: str) -> Parts:
   config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
   config.model.attention_backend = 'auto'
-  return build(config.lock())
+  return build(config.lock(), tokenizer=tokenizer)
 
 
-def restore(workdir: str) -> tuple[Parts, TrainState]:
+def restore(
+  workdir: str, tokenizer: Tokenizer | None = None
+) -> tuple[Parts, TrainState]:
   """Loads the newest sound checkpoint of a workdir, split over all devices.
+
+  Args:
+    workdir: of the run.
+    tokenizer: see `built`.
 
   Raises:
     UsageError: there is none.
   """
-  parts = built(workdir)
+  parts = built(workdir, tokenizer)
   config = parts.config
   checkpointer = checkpoint.Checkpointer(workdir, read_only=True)
   state = checkpointer.restore(abstract_state(parts))
