@@ -3,10 +3,11 @@
 """Continuous batching: requests come and go while others are decoded.
 
 Requests wait in a queue. Where a row of the batch is free, the prompt of the
-next is read into caches of its own, which are then put into the row. The batch
-has as many rows as there are running requests, rounded up to a power of two,
-and caches as long as the longest of them needs, rounded up to a bucket: rows
-that have ended cost nothing, and few sizes are compiled.
+next is read into caches of its own, which are then put into the row; a long one
+a block at a time, while other rows go on. The batch has as many rows as there
+are running requests, rounded up to a power of two, and caches as long as the
+longest of them needs, rounded up to a bucket: rows that have
+ended cost nothing, and few sizes are compiled.
 """
 
 import itertools
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 
 from gpt_jax.decoding import programs, requests, speculative
+from gpt_jax.decoding.reading import Reader, Reading
 from gpt_jax.decoding.requests import Request as Request
 from gpt_jax.decoding.requests import Row
 from gpt_jax.decoding.requests import Token as Token
@@ -66,6 +68,10 @@ class Engine:
     self._caches: Caches = ()  # of the model, then of the draft
     self._lengths = (0, 0)  # slots of the caches, and of the encoder's
     self._asked: requests.Asked | None = None
+    self._readings: list[Reading] = []  # the first is read first
+    self._readers = [Reader(self._model, self._params)]
+    if self._draft is not None:
+      self._readers.append(Reader(self._draft.model, self._draft.params))
 
   @property
   def num_waiting(self) -> int:
@@ -74,13 +80,15 @@ class Engine:
 
   @property
   def num_running(self) -> int:
-    """Requests that are being decoded."""
-    return len(self._running())
+    """Requests whose prompts are being read, or that are being decoded."""
+    reading = sum(len(reading.rows) for reading in self._readings)
+    return reading + len(self._running())
 
   @property
   def cache_bytes(self) -> int:
     """Size of the caches now."""
-    return sum(x.nbytes for x in jax.tree.leaves(self._caches))
+    caches = [self._caches, [reading.caches for reading in self._readings]]
+    return sum(x.nbytes for x in jax.tree.leaves(caches))
 
   def add(self, request: Request) -> int:
     """Queues a request, and numbers it."""
@@ -95,6 +103,9 @@ class Engine:
   def cancel(self, number: int) -> None:
     """Forgets a request, waiting or running; one that has ended is no more."""
     self._waiting.pop(number, None)
+    for reading in self._readings:
+      reading.rows = [row for row in reading.rows if row.number != number]
+    self._readings = [reading for reading in self._readings if reading.rows]
     self._free({number})
 
   def run(self) -> Iterator[Token]:
@@ -103,25 +114,22 @@ class Engine:
       yield from self.step()
 
   def step(self) -> list[Token]:
-    """Decodes a token of each running request and admits waiting ones.
+    """Decodes a token of each row and reads prompts of waiting requests.
 
-    Those admitted get their first token. With a draft it is one or more tokens
-    of each, in order; of a request that is cancelled between them, too.
+    Prompts are read to their end where no row is being decoded; else no more
+    than a block of them, so that those rows go on. A request gets its first
+    token in the step that ends its prompt. With a draft it is one or more
+    tokens of each row, in order; of one that is cancelled between them, too.
     """
     out = []
-    if self.num_running:
+    if self._running():
       out = self._decode() if self._draft is None else self._speculate()
     self._free({token.request for token in out if token.finish})
-    free = self._slots - self.num_running
-    numbers = list(itertools.islice(self._waiting, free))
-    chosen = [(number, self._waiting.pop(number)) for number in numbers]
-    rows = [Row(n, request, list(request.ids)) for n, request in chosen]
-    self._fit(rows)
-    for group in requests.alike(rows, self._model.context_length):
-      out += self._admit(group)
-    return out
+    self._take_on()
+    return out + self._read()
 
   def _running(self) -> list[Row]:
+    """Rows of the batch."""
     return [row for row in self._rows if row is not None]
 
   def _free(self, numbers: Collection[int]) -> None:
@@ -210,23 +218,51 @@ class Engine:
     self._rows = [*self._running(), *[None] * (size - len(kept))]
     self._lengths, self._asked = (length, memory), None
 
-  def _admit(self, group: list[Row]) -> list[Token]:
-    """Reads the prompts of some rows, draws their first tokens, inserts them.
+  def _take_on(self) -> None:
+    """Takes requests from the queue whose prompts are to be read."""
+    free = self._slots - self.num_running
+    numbers = list(itertools.islice(self._waiting, free))
+    chosen = [(number, self._waiting.pop(number)) for number in numbers]
+    rows = [Row(n, request, list(request.ids)) for n, request in chosen]
+    longest, limited = self._model.context_length, bool(self._running())
+    for group in requests.alike(rows, longest):
+      groups = [group]
+      if limited:
+        groups = requests.portions(group, longest, programs.BLOCK)
+      self._readings += [
+        Reading(rows, self._readers, slots=self._slots) for rows in groups
+      ]
 
-    A prompt that several have is read once.
-    """
-    prompts = {row.prompt: row.request for row in group}
-    places = {prompt: i for i, prompt in enumerate(prompts)}
-    prefilled = self._prefill(list(prompts.values()))
+  def _read(self) -> list[Token]:
+    """Reads prompts, as much as `step` says; admits rows that are ready."""
+    turn, most = self._readings, None
+    if self._running():
+      costs = itertools.accumulate(reading.num_tokens for reading in turn)
+      num = sum(cost <= programs.BLOCK for cost in costs)
+      turn, most = turn[: max(num, 1)], 1
+    ready = [r for r in turn if most is None or r.num_blocks <= most]
+    self._readings = [r for r in self._readings if r not in ready]
+    self._fit([row for reading in ready for row in reading.rows])
+    out = []
+    for reading in turn:
+      for _ in range(most or reading.num_blocks):
+        reading.read()
+      if reading in ready:
+        out += self._admit(reading)
+    return out
+
+  def _admit(self, reading: Reading) -> list[Token]:
+    """Draws the first tokens of rows whose prompts were read; inserts them."""
+    group = reading.rows
     size = programs.num_rows(len(group), self._slots)
     index_B = np.zeros(size, np.int32)
-    index_B[: len(group)] = [places[row.prompt] for row in group]
+    index_B[: len(group)] = reading.places()
     asked = requests.ask(
       [*group, *[None] * (size - len(group))], self._model.vocab_size
     )
     drawn_B = programs.first_draw(
       self._params,
-      prefilled.last_BD,
+      reading.last_BD,
       index_B,
       asked.seen_BV,
       asked.rows,
@@ -242,31 +278,8 @@ class Engine:
       if not token.finish:
         rows_B[i] = next(free)
         self._rows[rows_B[i]] = row
-    self._insert(prefilled.caches, rows_B, index_B)
+    self._insert(reading.caches, rows_B, index_B)
     return out
-
-  def _prefill(self, asking: list[Request]) -> programs.Prefilled:
-    """Reads prompts, and sources, if any."""
-    longest = self._model.context_length
-    more = programs.num_rows(len(asking), self._slots) - len(asking)
-    memory_BMD = mask_BM = None
-    if asking[0].source:
-      sources = [request.source or () for request in asking]
-      tokens_BM, lengths_B = programs.pad([*sources, *[[0]] * more], longest)
-      mask_BM = np.arange(tokens_BM.shape[1])[None] < lengths_B[:, None]
-      memory_BMD = programs.encode(
-        self._params, tokens_BM, mask_BM, model=self._model
-      )
-    prompts = [*(request.ids for request in asking), *[[0]] * more]
-    read = programs.prefill(
-      self._params, prompts, memory_BMD, mask_BM, model=self._model
-    )
-    if self._draft is None:
-      return read
-    own = programs.prefill(
-      self._draft.params, prompts, model=self._draft.model, longest=longest
-    )
-    return read._replace(caches=read.caches + own.caches)
 
   def _insert(
     self, new: Caches, rows_B: np.ndarray, index_B: np.ndarray

@@ -83,6 +83,24 @@ def test_a_request_does_not_depend_on_its_company():
     assert continued(alone, [request]) == [found]
 
 
+def test_prompts_are_read_between_rounds(monkeypatch):
+  """By both models, eight of eleven tokens in the first of two rounds."""
+  first, second = REQUESTS[0], REQUESTS[2]
+  alone = engine(1, 4)
+  expected = [continued(alone, [request])[0] for request in (first, second)]
+  monkeypatch.setattr(programs, 'BLOCK', 8)
+  batch = engine(2, 4)
+  numbers, tokens = [batch.add(first)], batch.step()
+  numbers.append(batch.add(second))
+  for came in ([0], [0, 1]):
+    step = batch.step()
+    assert sorted({numbers.index(token.request) for token in step}) == came
+    tokens += step
+  tokens += batch.run()
+  for number, ids in zip(numbers, expected, strict=True):
+    assert [t.id for t in tokens if t.request == number] == ids
+
+
 def test_greedy_ids_are_those_without_a_draft():
   """In rows that end at the context's end, or by a stop."""
   requests = [request._replace(sampler=GREEDY) for request in REQUESTS]
