@@ -19,7 +19,7 @@ from gpt_jax.decoding import sampler
 from gpt_jax.decoding.sampler import Samplers
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.stack import SEPARATE, Caches, separate
-from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.nn.transformer import Transformer
 
 # Prompts are read in blocks of this many tokens: a longer one takes more calls
 # of one program, not a program of its own.
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 class Prefilled(NamedTuple):
-  """Rows whose prompts were read: their last hidden states, their caches."""
+  """What was read of some prompts: the last hidden states, and caches."""
 
   last_BD: jax.Array
   caches: Caches
@@ -110,49 +110,6 @@ def num_rows(rows: int, most: int) -> int:
   return min(1 << (rows - 1).bit_length(), most)
 
 
-def prefill(
-  params: Any,
-  prompts: Sequence[Sequence[int]],
-  memory_BMD: jax.Array | None = None,
-  mask_BM: np.ndarray | None = None,
-  *,
-  model: Transformer,
-  longest: int | None = None,
-) -> Prefilled:
-  """Reads prompts into new caches, which have room for their padding.
-
-  Args:
-    params: of `in_place`.
-    prompts: ids, at least one each.
-    memory_BMD: of `encode`, whose keys and values the caches take, too.
-    mask_BM: bool, False for padding of `memory_BMD`.
-    model: of `in_place`.
-    longest: how long rows may become; default: the model's context.
-  """
-  longest = longest or model.context_length
-  tokens_BL, lengths_B = pad(prompts, longest)
-  B, L = tokens_BL.shape
-  M = 0 if memory_BMD is None else memory_BMD.shape[1]
-  capacity = bucket(L, longest)
-  caches = caches_lib.init_caches(model, B, capacity, M)
-  last_BD = jnp.zeros((B, model.d_model), DTYPES[model.dtype])
-  for start in range(0, L, BLOCK):
-    last_BD, caches = _read_block(
-      params,
-      caches,
-      tokens_BL[:, start : start + BLOCK],
-      start,
-      lengths_B,
-      last_BD,
-      # Later blocks find its keys and values in the caches.
-      None if start else memory_BMD,
-      mask_BM,
-      model=model,
-      num_seen=seen(min(start + BLOCK, L), capacity),
-    )
-  return Prefilled(last_BD, caches)
-
-
 def pad(
   rows: Sequence[Sequence[int]], longest: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +133,7 @@ def encode(params, tokens_BM, mask_BM, *, model):
   static_argnames=('model', 'num_seen'),
   donate_argnames=('caches', 'last_BD'),
 )
-def _read_block(
+def read_block(
   params,
   caches,
   tokens_BL,
@@ -191,7 +148,18 @@ def _read_block(
 ):
   """Reads tokens from `start` on; keeps the state where a row ends.
 
-  They attend to the first `num_seen` slots of the caches.
+  Args:
+    params: of `in_place`.
+    caches: with room for the tokens; their memory is used again.
+    tokens_BL: a block of some prompts.
+    start: where it stands in them.
+    lengths_B: of the whole prompts.
+    last_BD: of those that ended before.
+    memory_BMD: of `encode`, whose keys and values the caches take, too; None:
+      they have them, or there is none.
+    mask_BM: bool, False for padding of `memory_BMD`.
+    model: of `in_place`.
+    num_seen: slots of the caches, the first, that the tokens attend to.
   """
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
@@ -209,7 +177,7 @@ def _read_block(
   found_BD = jnp.take_along_axis(out.hidden_BLD, index, axis=1)[:, 0]
   last_BD = jnp.where(inside_B[:, None], found_BD, last_BD)
   caches = caches_lib.put_slots(caches, out.caches, start, L)
-  return last_BD, caches_lib.constrain(caches)
+  return Prefilled(last_BD, caches_lib.constrain(caches))
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'how'))

@@ -130,3 +130,31 @@ def alike(rows: Iterable[Row], longest: int) -> list[list[Row]]:
     kind = (size - 1).bit_length(), programs.width(source, longest)
     groups.setdefault(kind, []).append(row)
   return list(groups.values())
+
+
+def portions(
+  group: Sequence[Row], longest: int, budget: int
+) -> list[list[Row]]:
+  """Splits a group of `alike` into ones whose first block is small enough.
+
+  Args:
+    group: rows, of which those with the same prompt stay together.
+    longest: the context.
+    budget: tokens of prompts and sources; of one prompt it may be more.
+  """
+  prompts: dict[Any, list[Row]] = {}
+  for row in group:
+    prompts.setdefault(row.prompt, []).append(row)
+  width = programs.width(max(len(row.ids) for row in group), longest)
+  source = len(group[0].request.source or ())
+  cost = min(width, programs.BLOCK) + (
+    programs.width(source, longest) if source else 0
+  )
+  most = max(1, budget // cost)
+  # Padded to powers of two: see `programs.num_rows`.
+  most = 1 << (most.bit_length() - 1)
+  rows = [*prompts.values()]
+  return [
+    [row for same in rows[i : i + most] for row in same]
+    for i in range(0, len(rows), most)
+  ]

@@ -172,6 +172,111 @@ def test_programs_are_as_few_as_the_sizes():
   assert programs.decode_step._cache_size() <= before + 3
 
 
+LONG = 1301
+
+
+@functools.cache
+def long_decoder():
+  long = tiny.model(num_layers=1, context_length=LONG)
+  return programs.in_place(long, tiny.params(long))
+
+
+def counted_blocks(monkeypatch):
+  """The sizes of the blocks that are read from now on."""
+  read, sizes = programs.read_block, []
+
+  def counted(params, caches, tokens_BL, *args, **kwargs):
+    sizes.append(tokens_BL.shape)
+    return read(params, caches, tokens_BL, *args, **kwargs)
+
+  monkeypatch.setattr(programs, 'read_block', counted)
+  return sizes
+
+
+def test_a_long_prompt_is_read_between_the_steps_of_others(monkeypatch):
+  """One block a step, with a short one behind it; alone it is read at once."""
+  some = [
+    Request(prompt(5, 1), 8, GREEDY),
+    Request(prompt(1024, 2), 3, GREEDY),
+    Request(prompt(7, 3), 1, GREEDY),
+  ]
+  block, sizes = (1, 256), counted_blocks(monkeypatch)
+  expected, alone = [], Engine(*long_decoder(), slots=1)
+  for request in some:
+    number = alone.add(request)
+    tokens = alone.step()
+    expected.append(ids_of(tokens + list(alone.run()), number))
+  assert sizes == [(1, 16), block, block, block, block, (1, 16)]
+  batch = Engine(*long_decoder(), slots=4)
+  numbers, tokens = [batch.add(some[0])], batch.step()
+  numbers += [batch.add(request) for request in some[1:]]
+  read, came = [], []
+  for _ in range(6):
+    sizes.clear()
+    step = batch.step()
+    came.append([numbers.index(token.request) for token in step])
+    read.append([*sizes])
+    tokens += step
+    assert batch.num_waiting == 0
+  assert read == [[block]] * 4 + [[(1, 16)], []]
+  assert came == [[0], [0], [0], [0, 1], [0, 1, 2], [0, 1]]
+  tokens += batch.run()
+  assert [ids_of(tokens, number) for number in numbers] == expected
+
+
+def test_prompts_are_read_together_up_to_a_block(monkeypatch):
+  """Five of 100 tokens, two of them equal: two at a time while a row runs."""
+  some = [Request(prompt(100, max(i, 1)), 3, WARM, i) for i in range(5)]
+  batch = engine(8)
+  before, tokens = batch.add(REQUESTS[0]), batch.step()
+  sizes = counted_blocks(monkeypatch)
+  numbers = [batch.add(request) for request in some]
+  tokens += batch.step()
+  batch.cancel(numbers[4])  # while it waits for its turn
+  tokens += batch.run()
+  assert sizes == [(2, 128)] * 2
+  for number, request in zip(numbers[:4], some[:4], strict=True):
+    assert ids_of(tokens, number) == alone(request)
+  assert ids_of(tokens, before) == alone(REQUESTS[0])
+  assert numbers[4] not in {token.request for token in tokens}
+
+
+def chat(batch, *, turns):
+  """What is drawn in some turns, each of which goes on from the ones before."""
+  ids, out = prompt(19, 1), []
+  for turn in range(turns):
+    number = batch.add(Request(ids, 9, WARM, turn))
+    tokens = list(batch.run())
+    out.append(ids_of(tokens, number))
+    ids = [*ids, *out[-1], *prompt(5, turn)]
+  return out
+
+
+def test_a_turn_reads_what_is_new(monkeypatch):
+  """Whole blocks of eight tokens that the row before held, windows or not."""
+  monkeypatch.setattr(programs, 'BLOCK', 8)
+  seen = tiny.model(
+    num_layers=2, context_length=97, attention='local(window=11), full'
+  )
+  made = programs.in_place(seen, tiny.params(seen))
+  sizes = counted_blocks(monkeypatch)
+  expected = chat(Engine(*made, slots=1), turns=2)
+  # 19 and 33 tokens; of these 27 were read before, in the steps all but one.
+  assert len(sizes) == 3 + 5
+  sizes.clear()
+  batch = Engine(*made, slots=1, keep=1)
+  assert chat(batch, turns=2) == expected
+  assert len(sizes) == 3 + (5 - 3)
+  assert batch.cache_bytes == 0
+  # Another text is read as a whole, also where it begins as the one kept.
+  sizes.clear()
+  other = Request([*prompt(7, 1), *prompt(11, 3)], 3, GREEDY)
+  plain = [Engine(*made, slots=1), batch]
+  one, two = ((one.add(other), list(one.run())) for one in plain)
+  assert ids_of(one[1], one[0]) == ids_of(two[1], two[0])
+  assert sizes == [(1, 8)] * 6
+
+
 @pytest.mark.parametrize(
   'length, longest, slots',
   [

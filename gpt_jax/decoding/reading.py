@@ -1,0 +1,161 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts on their way into the batch: read a block at a time.
+
+What a block costs is known beforehand, so that the engine can read a long
+prompt between the steps of the rows that are being decoded.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.decoding import programs
+from gpt_jax.decoding.kept import Prefix
+from gpt_jax.decoding.programs import Prefilled
+from gpt_jax.decoding.requests import Row
+from gpt_jax.nn import caches as caches_lib
+from gpt_jax.nn.stack import Caches
+from gpt_jax.nn.transformer import DTYPES, Transformer
+
+
+class Reader(NamedTuple):
+  """A model that reads prompts, and its parameters: of `programs.in_place`."""
+
+  model: Transformer
+  params: Any
+
+
+class Reading:
+  """Rows whose prompts are being read; one that several have is read once.
+
+  Attributes:
+    rows: those that wait for it.
+  """
+
+  def __init__(
+    self,
+    rows: Sequence[Row],
+    *,
+    readers: Sequence[Reader],
+    slots: int,
+    prefix: Prefix | None = None,
+  ):
+    """Reads nothing yet, and has no caches.
+
+    Args:
+      rows: of one group of `requests.alike`.
+      readers: the model, and then its draft, if any.
+      slots: the most rows of a batch.
+      prefix: what of the prompt need not be read; then all rows have the same.
+    """
+    self.rows = list(rows)
+    self._readers = readers
+    prompts = {row.prompt: row.request for row in rows}
+    self._places = {prompt: i for i, prompt in enumerate(prompts)}
+    self._size = programs.num_rows(len(prompts), slots)
+    self._tokens_BL, self._lengths_B = self._pad(
+      [request.ids for request in prompts.values()]
+    )
+    self._sources = None
+    if any(request.source for request in prompts.values()):
+      self._sources = self._pad([r.source or () for r in prompts.values()])
+    assert prefix is None or len(prompts) == 1
+    self._prefix = prefix
+    self._start = len(prefix.ids) if prefix else 0
+    self._read: list[Prefilled] = []  # of each reader
+
+  @property
+  def num_blocks(self) -> int:
+    """Blocks that are not read yet."""
+    left = self._tokens_BL.shape[1] - self._start
+    return -(-left // programs.BLOCK)
+
+  @property
+  def num_tokens(self) -> int:
+    """Tokens, and those of sources, that the next block computes."""
+    left = self._tokens_BL.shape[1] - self._start
+    num = min(left, programs.BLOCK)
+    if self._sources is not None and not self._read:
+      num += self._sources[0].shape[1]
+    return self._size * num
+
+  @property
+  def last_BD(self) -> jax.Array:
+    """The model's last hidden state of each prompt that ended so far."""
+    return self._read[0].last_BD
+
+  @property
+  def caches(self) -> Caches:
+    """Of the prompts, as far as they were read: of each reader in turn."""
+    return sum((prefilled.caches for prefilled in self._read), ())
+
+  def places(self) -> list[int]:
+    """Where the prompt of each row stands in `last_BD` and `caches`."""
+    return [self._places[row.prompt] for row in self.rows]
+
+  def read(self) -> None:
+    """Reads the next block, which need not be computed yet on return."""
+    memory_BMD = mask_BM = None
+    if self._sources is not None:
+      tokens_BM, lengths_B = self._sources
+      mask_BM = np.arange(tokens_BM.shape[1])[None] < lengths_B[:, None]
+      if not self._read:
+        # Later blocks find its keys and values in the caches.
+        model, params = self._readers[0]
+        memory_BMD = programs.encode(params, tokens_BM, mask_BM, model=model)
+    if not self._read:
+      self._read = self._begun()
+    start, L = self._start, self._tokens_BL.shape[1]
+    stop = min(start + programs.BLOCK, L)
+    self._read = [
+      programs.read_block(
+        params,
+        read.caches,
+        self._tokens_BL[:, start:stop],
+        start,
+        self._lengths_B,
+        read.last_BD,
+        memory_BMD,
+        mask_BM,
+        model=model,
+        num_seen=programs.seen(stop, programs.bucket(L, self._longest)),
+      )
+      for (model, params), read in zip(self._readers, self._read, strict=True)
+    ]
+    self._start = stop
+
+  @property
+  def _longest(self) -> int:
+    """How long rows may become."""
+    return self._readers[0].model.context_length
+
+  def _begun(self) -> list[Prefilled]:
+    """Caches with room for the padded prompts: empty, or with the prefix."""
+    B, L = self._tokens_BL.shape
+    M = 0 if self._sources is None else self._sources[0].shape[1]
+    capacity = programs.bucket(L, self._longest)
+    taken = ()
+    if self._prefix is not None:
+      taken = caches_lib.take_rows(
+        self._prefix.caches, np.zeros(B, int), capacity
+      )
+      self._prefix = None  # and its memory
+    out = []
+    for model, _ in self._readers:
+      caches, taken = taken[: model.num_layers], taken[model.num_layers :]
+      if not caches:
+        caches = caches_lib.init_caches(model, B, capacity, M)
+      last_BD = jnp.zeros((B, model.d_model), DTYPES[model.dtype])
+      out.append(Prefilled(last_BD, caches))
+    return out
+
+  def _pad(
+    self, rows: Sequence[Sequence[int]]
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """`programs.pad`, with rows of one token for those that are not there."""
+    more = [[0]] * (self._size - len(rows))
+    return programs.pad([*rows, *more], self._longest)
