@@ -466,7 +466,8 @@ class Terminal:
   def interrupt(self, text):
     """Types Ctrl-C until a text comes.
 
-    A signal that comes while readline handles a key is seen with the next key only.
+    A signal that comes while readline handles a key is seen with the next key
+    only.
     """
     for _ in range(30):
       self.type('\x03')
