@@ -38,6 +38,7 @@ LONGEST = (
   *('commands/test_commands.py', 'commands/test_generate.py'),
   *('runtime/test_preemption.py', 'finetuning/test_encoders.py'),
   *('training/test_lengths.py', 'training/test_history.py'),
+  *('training/test_expert_parallel.py', 'training/test_step.py'),
   *('commands/test_compare.py', 'commands/test_convert_large.py'),
   *('test_one_page.py', 'test_own_tables.py', 'finetuning/test_finetune.py'),
   *('hf/test_golden.py', 'nn/test_visibility.py', 'launch/test_launch.py'),

@@ -200,6 +200,7 @@ def test_generate_continues_each_of_several_prompts(workdir, capsys):
   assert [f['samples'] for f in found] == [[one[:-1]], [two[:-1]]]
 
 
+@pytest.mark.slow  # tests/serving and tests/decoding have stop texts
 def test_generate_ends_before_a_stop_text(workdir, capsys):
   """Of several tokens, in each sample by itself; the prompt does not count."""
 
@@ -382,6 +383,7 @@ def test_benchmark_of_decoding(capsys):
   assert one['tokens_per_second'] > 0
 
 
+@pytest.mark.slow  # test_benchmark_measures_a_step stays
 def test_benchmark_of_attention_patterns(capsys):
   flags = [
     f'--config={ROOT}/configs/benchmark.py:long',
@@ -425,6 +427,7 @@ def test_benchmark_of_experts_needs_some(capsys):
   assert 'has no experts; give a config such as' in capsys.readouterr().err
 
 
+@pytest.mark.slow  # tests/decoding/test_engine.py counts programs, too
 def test_decoding_compiles_once(capsys):
   # The steps before the clock starts, and those after, of two models.
   from gpt_jax.decoding import programs

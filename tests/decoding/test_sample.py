@@ -201,7 +201,7 @@ def test_each_token_is_a_new_draw():
   assert all(len({*ids}) > 4 for ids in found)
 
 
-@pytest.mark.parametrize('block', [3, 1])
+@pytest.mark.parametrize('block', [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_prompts_are_read_in_blocks(monkeypatch, block):
   """Rows end in the first, the second and the third block of three tokens.
 

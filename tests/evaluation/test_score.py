@@ -51,18 +51,16 @@ def quiet(stage, done, total):
   del stage, done, total
 
 
-def reference(scorer: Scorer, ids: np.ndarray, num_scored: int):
+def reference(logits_BLV, ids: np.ndarray, num_scored: int):
   """Sum of log-probabilities, and whether each is the largest."""
-  model = scorer._parts.model
-  hidden = model.apply({'params': scorer.params}, ids[None, :-1]).hidden_BLD
-  logits = model.apply({'params': scorer.params}, hidden, method='logits')
-  logits = np.asarray(logits, np.float64)[0, -num_scored:]
+  logits = np.asarray(logits_BLV, np.float64)[0, : len(ids) - 1]
+  logits = logits[-num_scored:]
   log_z = np.log(np.exp(logits).sum(-1))
   picked = logits[np.arange(num_scored), ids[-num_scored:]]
   return (picked - log_z).sum(), (picked == logits.max(-1)).all()
 
 
-def logits_of(scorer: Scorer, inputs: np.ndarray):
+def logits_of(scorer: Scorer):
   """All logits of a batch, [B, L, V]."""
   model, variables = scorer._parts.model, {'params': scorer.params}
 
@@ -70,15 +68,17 @@ def logits_of(scorer: Scorer, inputs: np.ndarray):
     hidden_BLD = model.apply(variables, inputs).hidden_BLD
     return model.apply(variables, hidden_BLD, method='logits')
 
-  return jax.jit(run)(inputs)
+  return jax.jit(run)
 
 
-def expected(scorer: Scorer, request):
-  """From the bytes of the request."""
+def expected(logits_of_batch, request):
+  """From the bytes of the request; padding changes nothing before it."""
   context, continuation, _ = request
   ids = np.array([256, *(context + continuation).encode()])
   ids = ids[-(LENGTH + 1) :]
-  return reference(scorer, ids, len(continuation))
+  inputs = np.zeros((1, LENGTH), np.int32)
+  inputs[0, : len(ids) - 1] = ids[:-1]
+  return reference(logits_of_batch(inputs), ids, len(continuation))
 
 
 @pytest.mark.parametrize('sizes', [(1, 1, 1), (2, 2, 2)])
@@ -87,8 +87,9 @@ def test_scores_equal_one_row_at_a_time(sizes):
   scores = scorer.requests(
     [Request(*r) for r in REQUESTS], Journal(None, ''), quiet
   )
+  logits_of_batch = logits_of(scorer)
   for request, found in zip(REQUESTS, scores, strict=True):
-    log_prob, greedy = expected(scorer, request)
+    log_prob, greedy = expected(logits_of_batch, request)
     np.testing.assert_allclose(found.log_prob, log_prob, rtol=1e-5)
     assert found.greedy == greedy
     assert found.num_tokens == len(request[1])
@@ -123,6 +124,7 @@ def test_other_models_share_too(monkeypatch, changes):
   check_shared(monkeypatch, **changes)
 
 
+@pytest.mark.slow  # test_scores_equal_one_row_at_a_time has a mesh, too
 def test_rows_over_a_mesh_share_too(monkeypatch):
   check_shared(monkeypatch, (2, 2, 2))
 
@@ -160,7 +162,7 @@ def check_shared(monkeypatch, sizes=(1, 1, 1), **changes):
   texts = [(r.context + r.continuation).encode() for r in requests]
   # Padding on the right changes nothing before it.
   inputs = np.array([[256, *text.ljust(context)[:-1]] for text in texts])
-  logits = np.asarray(logits_of(scorer, inputs), np.float64)
+  logits = np.asarray(logits_of(scorer)(inputs), np.float64)
   log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   for i, (text, one) in enumerate(zip(texts, found, strict=True)):
     start = len(text) - len(requests[i].continuation)

@@ -249,18 +249,27 @@ def test_mistral_windows():
       fields(MISTRAL, sliding_window=7, layer_types=wrong, **kept)
 
 
+ROTATIONS = (
+  'rope',
+  'rope(theta=500.0)',
+  "rope(scaling='linear(3)')",
+  "rope(scaling='llama3(8, 64)')",
+  "rope(scaling='yarn(4, 32)')",
+  "rope(scaling='yarn(4, 32, truncate=False, attention_factor=1.5)')",
+)
+
+
 @pytest.mark.parametrize(
-  'position',
+  'position, attention',
   [
-    'rope',
-    'rope(theta=500.0)',
-    "rope(scaling='linear(3)')",
-    "rope(scaling='llama3(8, 64)')",
-    "rope(scaling='yarn(4, 32)')",
-    "rope(scaling='yarn(4, 32, truncate=False, attention_factor=1.5)')",
+    *((position, 'full') for position in ROTATIONS),
+    ('rope', 'local(window=5)'),
+    *(
+      pytest.param(position, 'local(window=5)', marks=pytest.mark.slow)
+      for position in ROTATIONS[1:]
+    ),
   ],
 )
-@pytest.mark.parametrize('attention', ['full', 'local(window=5)'])
 def test_our_own_models_come_back(position, attention, tmp_path):
   model = tiny.model(**MODEL | {'position': position, 'attention': attention})
   params = tiny.params(model)

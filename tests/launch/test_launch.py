@@ -228,6 +228,7 @@ def test_stop_ends_up_too(cloud):
   assert cloud.run('up', settings, '--yes')[0] == 0
 
 
+@pytest.mark.slow  # test_what_is_copied_back stays
 def test_results_come_back_to_a_new_disk(cloud):
   """With one host WORKDIR may lie on a disk that goes with the slice."""
   cloud.change(workers=1)

@@ -145,8 +145,10 @@ def test_causal_objective():
     loss = objective.loss(params, batch, None)
     return loss.sum, loss
 
-  gradient, loss = jax.jit(jax.grad(total, has_aux=True))(params)
-  hidden = model.apply({'params': params}, batch['inputs']).hidden_BLD
+  gradient, loss = jax.device_get(
+    jax.jit(jax.grad(total, has_aux=True))(params)
+  )
+  hidden = jax.jit(model.apply)({'params': params}, batch['inputs']).hidden_BLD
   log_probs = np.asarray(logits_of(model, params, hidden))
   index = batch['targets'][..., None]
   picked = np.take_along_axis(log_probs, index, axis=-1)[..., 0]

@@ -17,6 +17,7 @@ from gpt_jax.spec import UsageError
 from tests.support import tiny
 
 B, L, CONTEXT = tiny.B, tiny.L, tiny.MODEL['context_length']
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 EVEN = {'d_model': 22, 'head_size': 8}
 TWO = {'num_layers': 2, 'attention': 'full, local(window=5)'}
 GEMMA = {
@@ -32,14 +33,14 @@ SPARSE = {'num_layers': 2, 'attention': 'strided(stride=3), fixed(stride=4)'}
 @pytest.mark.parametrize(
   'position, changes',
   [
-    ('rope', {**TWO, **EVEN, **ONE_HEAD, 'block': 'parallel'}),
+    slow('rope', {**TWO, **EVEN, **ONE_HEAD, 'block': 'parallel'}),
     ("rope(scaling='linear(3)', local_theta=70)", {**TWO, **EVEN, **GEMMA}),
-    ('alibi', {**TWO, **ONE_HEAD}),
+    slow('alibi', {**TWO, **ONE_HEAD}),
     ('t5_bias(num_buckets=6, max_distance=7)', TWO),
     ('learned(offset=2)', {**SPARSE, 'num_kv_heads': 6}),
-    ('sinusoidal', {**TWO, **EVEN, 'block': 'post'}),
+    slow('sinusoidal', {**TWO, **EVEN, 'block': 'post'}),
     ('transformer_xl', {**TWO, **EVEN}),
-    ('none', {**SPARSE, 'attention_scale': 'by_layer', 'loop': 'unroll'}),
+    slow('none', {**SPARSE, 'attention_scale': 'by_layer', 'loop': 'unroll'}),
   ],
 )
 def test_token_by_token_equals_one_pass(position, changes):

@@ -64,11 +64,11 @@ def test_input(text, scale):
 @pytest.mark.parametrize(
   'text, head, scale',
   [
-    ("tied(scale='rsqrt')", 'embed', D**-0.5),
-    ("tied(bias=True, scale='rsqrt')", 'embed', D**-0.5),
+    slow("tied(scale='rsqrt')", 'embed', D**-0.5),
+    slow("tied(bias=True, scale='rsqrt')", 'embed', D**-0.5),
     ("untied(bias=True, scale='sqrt')", 'head', D**0.5),
     ("tied(bias=True, transform='gelu')", 'embed', 1),
-    ("untied(scale='rsqrt', transform='tanh')", 'head', D**-0.5),
+    slow("untied(scale='rsqrt', transform='tanh')", 'head', D**-0.5),
   ],
 )
 def test_output(text, head, scale):
@@ -167,7 +167,7 @@ def test_output_beside_embeddings_of_another_width(text, d_embed):
   np.testing.assert_allclose(loss, wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize('text', ['tied()', 'untied(bias=True)'])
+@pytest.mark.parametrize('text', ['tied()', slow('untied(bias=True)')])
 def test_bounded_logits(text):
   """From those of the model without a bound, and the loss from them."""
   plain = tiny.model(output=text, num_layers=1)
@@ -183,7 +183,7 @@ def test_bounded_logits(text):
   expected = 0.3 * np.tanh(expected / 0.3)
   found = jax.jit(functools.partial(logits, model))(params)
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-  loss = causal()(model).loss(params, batch, None).sum
+  loss = jax.jit(causal()(model).loss)(params, batch, None).sum
   ones = np.eye(tiny.V)
   wanted = reference.cross_entropy(
     expected, ones, batch['targets'], batch['weights']

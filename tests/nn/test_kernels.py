@@ -6,6 +6,8 @@ Splash runs in interpret mode here. cuDNN needs a GPU: only what is asked of it
 is tested.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,7 @@ from gpt_jax.nn.masks import PATTERNS
 from tests.support import tiny
 
 B, L, K = 4, 256, 64
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 EVERYTHING = Visibility()
 SPLASH = 'splash(block=128, interpret=True)'
 UNFUSED = 'splash(block=128, fused_until=0, interpret=True)'
@@ -94,17 +97,17 @@ def check_equal(found, expected):
 @pytest.mark.parametrize(
   'text, attention, heads, seen',
   [
-    (SPLASH, 'full', (3, 3), 'all'),
+    slow(SPLASH, 'full', (3, 3), 'all'),
     (SPLASH, 'full', (6, 2), 'documents'),
-    (SPLASH, 'full', (3, 1), 'padding'),
+    slow(SPLASH, 'full', (3, 1), 'padding'),
     (SPLASH, 'local(window=100)', (3, 3), 'both'),
-    (SPLASH, 'local(window=100)', (6, 2), 'all'),
-    (SPLASH, 'local(window=128)', (3, 1), 'all'),
+    slow(SPLASH, 'local(window=100)', (6, 2), 'all'),
+    slow(SPLASH, 'local(window=128)', (3, 1), 'all'),
     (SPLASH, 'bidirectional', (6, 2), 'padding'),
-    (SPLASH, 'bidirectional', (3, 3), 'all'),
+    slow(SPLASH, 'bidirectional', (3, 3), 'all'),
     ('splash(interpret=True)', 'full', (6, 2), 'all'),
     (UNFUSED, 'full', (6, 2), 'both'),
-    (UNFUSED, 'local(window=100)', (3, 1), 'all'),
+    slow(UNFUSED, 'local(window=100)', (3, 1), 'all'),
   ],
 )
 def test_splash_is_the_reference(text, attention, heads, seen):
@@ -113,9 +116,7 @@ def test_splash_is_the_reference(text, attention, heads, seen):
   check_equal(found, results('reference', inputs, attention, SEEN[seen]))
 
 
-@pytest.mark.parametrize(
-  'text', [SPLASH, pytest.param(UNFUSED, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('text', [SPLASH, slow(UNFUSED)])
 def test_splash_bounds_the_scores(text):
   inputs = qkv(6, 2)
   args = inputs, 'local(window=100)', SEEN['both']
@@ -124,7 +125,7 @@ def test_splash_bounds_the_scores(text):
   assert not np.allclose(expected[0], results(text, *args)[0], atol=0.1)
 
 
-@pytest.mark.parametrize('fused_until', [0, L])
+@pytest.mark.parametrize('fused_until', [slow(0), L])
 def test_documents_have_no_gradient_to_each_other(fused_until):
   second = documents() == 1
 
@@ -144,8 +145,8 @@ def test_documents_have_no_gradient_to_each_other(fused_until):
   [
     ((2, 2, 2), (4, 2), (2, 1), 'both'),
     ((2, 1, 4), (8, 2), (2, 1), 'all'),  # two devices share a kv head
-    ((1, 2, 2), (4, 1), (2, 1), 'all'),
-    ((4, 1, 2), (4, 4), (2, 2), 'documents'),
+    slow((1, 2, 2), (4, 1), (2, 1), 'all'),
+    slow((4, 1, 2), (4, 4), (2, 2), 'documents'),
   ],
 )
 def test_splash_on_a_mesh(sizes, heads, local_heads, seen, monkeypatch):

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Segment recurrence (Dai et al. 2019, section 3.2), and clamped distances."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from tests.support import tiny
 
 B, L, M = 3, 5, 7
 D = 22  # pairs of sine and cosine
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def make(memory=M, clamp=0, **changes):
@@ -23,13 +26,15 @@ def make(memory=M, clamp=0, **changes):
   return tiny.model(**{**sizes, 'position': position, **changes})
 
 
-def run(model, params, tokens, caches=None):
-  apply = jax.jit(
-    lambda p, c: model.apply(
-      {'params': p}, tokens, caches=c, mutable=['intermediates']
-    )
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, params, tokens, caches):
+  return model.apply(
+    {'params': params}, tokens, caches=caches, mutable=['intermediates']
   )
-  out, sown = apply(params, caches)
+
+
+def run(model, params, tokens, caches=None):
+  out, sown = apply(model, params, tokens, caches)
   sown = sown['intermediates']
   inputs = [sown['embedded'][0], *layer_outputs(sown)[:-1]]
   return out, [np.asarray(x) for x in inputs]
@@ -46,10 +51,10 @@ def as_memory(inputs, period):
   'changes, period',
   [
     ({'block': 'post'}, 1),
-    ({'block': 'pre'}, 1),
-    ({'block': 'parallel', 'clamp': 3}, 1),
+    slow({'block': 'pre'}, 1),
+    slow({'block': 'parallel', 'clamp': 3}, 1),
     ({'attention': 'full, local(window=3)', 'loop': 'unroll'}, 2),
-    ({'remat': 'full', 'attention': 'local(window=5)'}, 1),
+    slow({'remat': 'full', 'attention': 'local(window=5)'}, 1),
   ],
 )
 def test_two_segments_are_one_row(changes, period):
@@ -87,7 +92,7 @@ def test_a_long_segment_replaces_the_memory():
   assert without.caches == (None,)
 
 
-@pytest.mark.parametrize('block', ['pre', 'post'])
+@pytest.mark.parametrize('block', [slow('pre'), 'post'])
 def test_no_gradient_goes_into_the_memory(block):
   model = make(block=block)
   params, tokens = tiny.params(model), tiny.tokens(B, L)

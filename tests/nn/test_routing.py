@@ -117,14 +117,15 @@ def test_gather_and_combine(top_k):
   rng = np.random.default_rng(top_k)
   # None to the last expert, and more than two to others.
   experts = np.argsort(rng.random((T, 3)))[:, :top_k].reshape(-1)
-  ranking = routing.rank(np.int32(experts), num_experts)
-  slots = routing.place(
-    ranking,
-    np.int32(experts),
-    jnp.arange(S) // capacity,
-    jnp.arange(num_experts) * capacity,
-    capacity,
-  )
+
+  @jax.jit
+  def place(experts_A):
+    owners_S = jnp.arange(S) // capacity
+    bases_E = jnp.arange(num_experts) * capacity
+    ranking = routing.rank(experts_A, num_experts)
+    return routing.place(ranking, experts_A, owners_S, bases_E, capacity)
+
+  slots = place(np.int32(experts))
   assert np.sum(np.asarray(slots.slots_A) == S) > 0, 'none is dropped'
   assert np.sum(np.asarray(slots.sources_S) == T * top_k) > 0, 'none is empty'
   x, y = (jnp.float32(rng.normal(size=(n, D))) for n in (T, S))
@@ -144,15 +145,17 @@ def test_gather_and_combine(top_k):
       jnp.einsum('TKS,TK,SD->TD', onehot, gates, y),
     )
 
-  (found, pull), (expected, pull_expected) = (
-    jax.vjp(f, x, y, gates) for f in (by_slots, by_products)
+  weights = tuple(
+    jnp.sin(np.arange(n * D, dtype=np.float32)).reshape(n, D) for n in (S, T)
   )
-  weights = jax.tree.map(
-    lambda a: jnp.sin(jnp.arange(a.size)).reshape(a.shape), found
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def values_and_gradients(function, x, y, gates):
+    values, pull = jax.vjp(function, x, y, gates)
+    return *values, *pull(weights)
+
+  found, expected = (
+    values_and_gradients(f, x, y, gates) for f in (by_slots, by_products)
   )
-  for ours, theirs in zip(
-    (*found, *pull(weights)),
-    (*expected, *pull_expected(weights)),
-    strict=True,
-  ):
+  for ours, theirs in zip(found, expected, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -79,11 +79,11 @@ def test_a_shared_gradient_is_the_sum_over_its_layers(share, fields):
   model, run = run_of(share=share, **fields)
   params = tiny.params(model)
   loss, gradient = run(params)
-  whole, pull = jax.vjp(functools.partial(apart, share=share), params)
-  expected, of_layers = run_of()[1](whole)
+  copy = jax.jit(functools.partial(apart, share=share))
+  expected, of_layers = run_of()[1](copy(params))
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
   # The transpose of copying is the sum over the copies.
-  (summed,) = pull(of_layers)
+  (summed,) = jax.jit(lambda p, g: jax.vjp(copy, p)[1](g))(params, of_layers)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
     gradient,

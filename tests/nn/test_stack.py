@@ -21,6 +21,7 @@ from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 
 B, L = tiny.B, tiny.L
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 RATES = 'rates(residual=0.2, attention=0.3)'
 
 
@@ -115,7 +116,7 @@ def test_unrolled_layers_equal_scanned_ones_for_newer_choices(changes):
 
 @pytest.mark.parametrize(
   'loop, remat',
-  [('scan', 'full'), ('scan', 'dots'), ('unroll', 'full')],
+  [('scan', 'full'), slow('scan', 'dots'), slow('unroll', 'full')],
 )
 def test_remat_gives_the_same_gradient(loop, remat):
   """What is computed again is the same, its dropout included."""
@@ -231,9 +232,9 @@ def test_layers_that_fill_no_whole_period_are_refused(changes, stack):
 @pytest.mark.parametrize(
   'text, scales',
   [
-    ('none', [1, 1, 1, 1]),
+    slow('none', [1, 1, 1, 1]),
     ('by_layer', [tiny.K**-0.5 / i for i in (1, 2, 3, 4)]),
-    ('by_layer(per_head=False)', [1 / i for i in (1, 2, 3, 4)]),
+    slow('by_layer(per_head=False)', [1 / i for i in (1, 2, 3, 4)]),
   ],
 )
 @pytest.mark.parametrize('loop', ['scan', 'unroll'])

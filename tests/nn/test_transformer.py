@@ -34,7 +34,12 @@ def expected_hidden(params, tokens, *, kind):
 
 
 @pytest.mark.parametrize(
-  'kind, output', [('pre', 'tied'), ('post', 'tied'), ('post', 'untied')]
+  'kind, output',
+  [
+    ('pre', 'tied'),
+    pytest.param('post', 'tied', marks=pytest.mark.slow),
+    ('post', 'untied'),
+  ],
 )
 def test_loss_and_gradient_are_those_of_the_papers(kind, output):
   """GPT-1 ('post') and GPT-2 ('pre'); the gradient along a direction."""

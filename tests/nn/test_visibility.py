@@ -44,14 +44,21 @@ POSITIONS = {
   't5_bias(num_buckets=6, max_distance=7)': {},
   'transformer_xl': EVEN,
 }
+# A turn of what is scored, and a score of its own: the others differ less.
+FRAGILE = ('rope', 'transformer_xl')
 
 
 @pytest.mark.parametrize(
   'attention, num_layers, position',
   [
     ('full', 2, 'learned'),
-    ('local(window=3), full, local(2)', 6, 'learned'),
-    *((PATTERNS, 4, position) for position in POSITIONS),
+    slow('local(window=3), full, local(2)', 6, 'learned'),
+    *(
+      (PATTERNS, 4, position)
+      if position in FRAGILE
+      else slow(PATTERNS, 4, position)
+      for position in POSITIONS
+    ),
   ],
 )
 def test_a_later_token_changes_no_earlier_state(
@@ -110,7 +117,12 @@ def test_padding_on_either_side_is_as_if_it_were_not_there(attention):
 
 
 @pytest.mark.parametrize(
-  'position', sorted({*POSITIONS} - {'none', 'sinusoidal'})
+  'position',
+  [
+    position if position in FRAGILE else slow(position)
+    for position in POSITIONS
+    if position not in ('none', 'sinusoidal')
+  ],
 )
 def test_packed_documents_are_as_if_alone(position):
   """And the second one's loss has no gradient to the first one's words."""
@@ -255,7 +267,8 @@ def is_quick(pattern, position):
 @pytest.mark.parametrize(
   'pattern, position, follows',
   [
-    *((a, b, b not in GIVEN and is_quick(a, b)) for a, b in PAIRS),
+    *((a, b, b not in GIVEN) for a, b in PAIRS if is_quick(a, b)),
+    *(slow(a, b, False) for a, b in PAIRS if not is_quick(a, b)),
     *(
       slow(a, b, True)
       for a, b in PAIRS

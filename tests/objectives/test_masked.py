@@ -64,15 +64,9 @@ KEYS = Keys(3, np.arange(N), np.arange(N), np.zeros(N, int))
 @functools.cache
 def of(pair):
   objective = masked(rate=0.3, pair=pair)(tiny.model(**FIELDS), Words())
-  params = nn.meta.unbox(objective.init(jax.random.key(1)))
+  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(1)))
   # Biases and norms that say something.
-  leaves, tree = jax.tree.flatten(params)
-  keys = jax.random.split(jax.random.key(2), len(leaves))
-  leaves = [
-    x + 0.1 * jax.random.normal(k, x.shape)
-    for x, k in zip(leaves, keys, strict=True)
-  ]
-  return objective, jax.tree.unflatten(tree, leaves)
+  return objective, tiny.random_like(shapes, seed=2)
 
 
 def expected(params, batch):

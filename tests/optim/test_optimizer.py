@@ -189,7 +189,14 @@ def test_twenty_steps_of_muon(nesterov, rms):
       )
 
 
-@pytest.mark.parametrize('text', ['lamb', 'adafactor(min_size=3)', 'muon'])
+@pytest.mark.parametrize(
+  'text',
+  [
+    pytest.param('lamb', marks=pytest.mark.slow),
+    'adafactor(min_size=3)',
+    pytest.param('muon', marks=pytest.mark.slow),
+  ],
+)
 def test_a_scanned_layer_moves_as_it_would_alone(text):
   start, gradients = start_and_gradients()
   found = run(build(text), start, gradients[:2])

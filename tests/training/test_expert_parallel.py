@@ -17,6 +17,7 @@ from tests.support import tiny
 CAPACITY = "switch(num_experts=8, expert='swiglu', capacity_factor=0.8)"
 DROPLESS = 'switch(num_experts=8, top_k=2, capacity_factor="none")'
 ROWS, LENGTH = 8, 12
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 FIELDS = {
   **tiny.MESHABLE,
   'model.context_length': LENGTH,
@@ -62,12 +63,12 @@ def exchanges(text):
 @pytest.mark.parametrize(
   'sizes, expert',
   [
-    pytest.param((1, 1, 1), 2, marks=pytest.mark.slow),
-    ((1, 1, 1), 8),
-    pytest.param((1, 2, 1), 2, marks=pytest.mark.slow),
+    slow((1, 1, 1), 2),
+    slow((1, 1, 1), 8),
+    slow((1, 2, 1), 2),
     ((1, 2, 2), 2),
-    pytest.param((2, 2, 1), 2, marks=pytest.mark.slow),
-    ((8, 1, 1), 1),
+    slow((2, 2, 1), 2),
+    slow((8, 1, 1), 1),
   ],
 )
 def test_capacity(sizes, expert):
@@ -91,10 +92,7 @@ def test_groups_of_several_rows():
   assert dropped[0] != dropped[1]['router/decoder/dropped']
 
 
-@pytest.mark.parametrize(
-  'sizes, expert',
-  [pytest.param((1, 2, 2), 2, marks=pytest.mark.slow), ((1, 1, 1), 8)],
-)
+@pytest.mark.parametrize('sizes, expert', [slow((1, 2, 2), 2), ((1, 1, 1), 8)])
 def test_dropless(sizes, expert):
   found, _ = compute(DROPLESS, sizes, expert)
   assert np.all(found[1]['router/decoder/dropped'] == 0)

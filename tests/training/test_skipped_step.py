@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """After a skipped update the rate is still a function of the step."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.training.step import train_step
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 STEPS = 7
 SKIPPED = (0, 3)  # the first, which no moment has seen, and one later
 SHAPES = {'kernel': (5, 3), 'bias': (3,)}
@@ -117,10 +120,10 @@ def test_adam_corrects_its_bias_by_the_updates_that_it_took():
   'name',
   [
     'adafactor(weight_decay=0.1, weight_decay_power=2)',
-    'adamw(weight_decay=0.3)',
-    'lamb',
-    'lion',
-    'muon',
+    slow('adamw(weight_decay=0.3)'),
+    slow('lamb'),
+    slow('lion'),
+    slow('muon'),
     'sgd(momentum=0.9)',
   ],
 )

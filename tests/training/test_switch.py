@@ -19,6 +19,7 @@ from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 
 V, CONTEXT = tiny.V, 12
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 # Of two layers with experts, of which about a third of the tokens are dropped.
 SWITCH = 'switch(num_experts=3, capacity_factor=0.75, jitter=0, z_loss=0.1)'
 
@@ -48,7 +49,7 @@ def trained(of, params, tokens):
   return out.hidden_BLD, period['block_1']['ffn']['router_kept'][0]
 
 
-@pytest.mark.parametrize('group_size, top_k', [(0, 1), (4, 2), (24, 1)])
+@pytest.mark.parametrize('group_size, top_k', [slow(0, 1), (4, 2), (24, 1)])
 def test_no_token_depends_on_a_later_one(group_size, top_k):
   """In groups of a row, of a third, and of two rows; bit for bit."""
   text = SWITCH[:-1] + f', group_size={group_size}, top_k={top_k})'
