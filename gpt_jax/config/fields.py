@@ -33,6 +33,9 @@ FREE_ON_RESUME = (
   'watchdog.',
 )
 
+# Of a field of a part, what stands for `model.` before it.
+_PART = re.compile(r'models\.[^.]+\.')
+
 
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
   """`{'model.num_layers': 12, ...}` sorted within each section."""
@@ -89,6 +92,7 @@ def from_json(text: str) -> Config:
   for field, value in ADDED.items():
     section, name = field.split('.')
     tree.get(section, {}).setdefault(name, value)
+  tree.setdefault('models', {})
   model = tree.get('model', {})
   if isinstance(model.get('input'), str):
     # What an argument of `tokens` was called.
@@ -103,5 +107,5 @@ def differences(old: Config, new: Config) -> list[str]:
     f'{field}: {before.get(field)!r} -> {after.get(field)!r}'
     for field in dict.fromkeys([*before, *after])
     if before.get(field) != after.get(field)
-    and not field.startswith(FREE_ON_RESUME)
+    and not _PART.sub('model.', field).startswith(FREE_ON_RESUME)
   ]

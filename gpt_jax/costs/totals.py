@@ -10,8 +10,6 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 
 
@@ -26,8 +24,7 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained yet; give --config.model.vocab_size=N'
     )
-  model = Transformer(**config.model)
-  objective = objectives.build(config.objective.name, model)
+  objective = config_lib.objective(config)
   params = jax.eval_shape(objective.init, jax.random.key(0))
   table = flops.parameter_table(params)
   parameters = sum(math.prod(shape) for shape in table.values())

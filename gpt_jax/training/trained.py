@@ -156,7 +156,8 @@ def built(workdir: str) -> Parts:
   # The devices here need not be those it was trained on.
   config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
-  config.model.attention_backend = 'auto'
+  for model in (config.model, *config.models.values()):
+    model.attention_backend = 'auto'
   return build(config.lock())
 
 
