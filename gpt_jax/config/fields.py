@@ -15,7 +15,11 @@ Config = Any
 # Fields of older configs, and what they are called now.
 RENAMED = {'batch.rows': 'batch.size'}
 # Fields that older configs lack, and what models did before.
-ADDED = {'data.sentences': 'none', 'model.share': 'none'}
+ADDED = {
+  'data.sentences': 'none',
+  'model.share': 'none',
+  'finetune.pooler': 'tanh',
+}
 # A run may go on with other values here: they do not change its result.
 FREE_ON_RESUME = (
   'checkpoint.',

@@ -35,8 +35,13 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
   steps = config.schedule.num_steps
   by_shape = ramp.tokens_by_shape(0, steps)
   last = ramp.stages[-1]
+  of_parts = {
+    f'parameters_of_{name}': sum(x.size for x in jax.tree.leaves(part))
+    for name, part in params.get('parts', {}).items()
+  }
   return params, {
     'parameters': parameters,
+    **of_parts,
     'parameters_active': sum(flops.active_parameters(config, params).values()),
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),

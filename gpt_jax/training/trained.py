@@ -19,6 +19,7 @@ from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import int8
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -95,6 +96,14 @@ def load_encoder(workdir: str) -> Trained:
     raise UsageError(
       f'--workdir={workdir}: was fine-tuned on {config.finetune.task}, so what '
       'it knew of a [MASK] is gone; give what it was fine-tuned from'
+    )
+  scored = objectives.needs(config.objective.name).scored
+  if scored is not None and not scored.output(model.context_length):
+    raise UsageError(
+      f'--workdir={workdir}: the model of objective.name='
+      f'{config.objective.name!r} scores no vocabulary; export its generator '
+      'with convert --to_hf FOLDER --part generator, import that, and fill '
+      'with it'
     )
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   fill.special_of(tokenizer)
