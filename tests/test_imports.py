@@ -120,7 +120,8 @@ def test_hf_knows_the_model_and_none_of_its_layers():
     if part(path) == 'hf':
       of_nn = {i for i in imports(path) if i.startswith('gpt_jax.nn')}
       assert {i.split('.')[2] for i in of_nn} <= {
-        *('adaptive', 'caches', 'choices', 'context', 'pattern', 'stack'),
+        *('activations', 'adaptive', 'caches', 'choices', 'context'),
+        *('pattern', 'stack'),
         'transformer',
       }
 

@@ -37,6 +37,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # pooled first token), choice (either, a score for each answer), spans,
     # tokens. Empty: what the model and the task ask for.
     head=placeholder(str),
+    # What the pooled first token goes through: tanh (BERT), gelu (ELECTRA).
+    # Empty: as the pre-trained model has it.
+    pooler=placeholder(str),
     # Freeze the model, and let the head read its layers: layer(number=-1; 0
     # are the embeddings), concat(count=4), weighted_sum(count=0) of the last
     # layers (0: all). Empty: fine-tune the model, and read its last layer.

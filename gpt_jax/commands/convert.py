@@ -4,6 +4,7 @@
 
   gpt-jax convert --from_hf gpt2 --workdir workdirs/gpt2
   gpt-jax convert --to_hf exported --workdir workdirs/mine
+  gpt-jax convert --to_hf generator --workdir workdirs/electra --part generator
   gpt-jax convert --check --to_hf exported --workdir workdirs/mine --text '...'
 
 A checkpoint is a folder with config.json and safetensors files. It becomes a
@@ -12,8 +13,9 @@ tokenizer if the folder has tokenizer.json, vocab.json and merges.txt,
 vocab.txt, tokenizer.model or spiece.model; `evaluate` also needs held-out text
 in WORKDIR/data, which `prepare` makes with the same tokenizer. A workdir is
 exported to the family of models that computes the same, GPT-2 or LLaMA for
-instance; one that was imported gives back its tensors to the last bit, and the
-files of its tokenizer.
+instance; of a run with several models it is the run's own, or that of --part.
+One that was imported gives back its tensors to the last bit, and the files of
+its tokenizer.
 """
 
 import json
@@ -37,6 +39,7 @@ from gpt_jax.evaluation import agreement
 from gpt_jax.finetuning import heads
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import choice
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import imported
@@ -95,6 +98,13 @@ def define(values: flags.FlagValues) -> None:
     'memory. In bytes, KB, MB or GB.',
     flag_values=values,
   )
+  flags.DEFINE_string(
+    'part',
+    None,
+    "With --to_hf: one of config.models, such as ELECTRA's generator, instead "
+    "of the run's model.",
+    flag_values=values,
+  )
   flags.DEFINE_bool(
     'check',
     False,
@@ -121,6 +131,8 @@ def main(args: cli.Args) -> None:
     raise UsageError('give one of --from_hf and --to_hf; see --help')
   if args.text is not None and not args.check:
     raise UsageError(f'--text={args.text}: is for --check, which is not given')
+  if args.part is not None and (args.check or args.from_hf):
+    raise UsageError(f'--part={args.part}: is for --to_hf; leave it out')
   if args.check:
     cli.required(args, 'text')
     folder: Any = args.from_hf or args.to_hf
@@ -136,7 +148,8 @@ def main(args: cli.Args) -> None:
     cli.check_out_folder(args, 'workdir')
     from_hf(args.from_hf, args.workdir)
   else:
-    to_hf(args.workdir, args.to_hf, _shard_bytes(args.max_shard_size))
+    shard_bytes = _shard_bytes(args.max_shard_size)
+    to_hf(args.workdir, args.to_hf, shard_bytes, args.part)
 
 
 def _shard_bytes(text: str) -> int:
@@ -170,7 +183,8 @@ def from_hf(folder: str, workdir: str) -> None:
     kind = model.options.get('architectures')[0]
     raise UsageError(
       f'--from_hf={folder}: is a {kind}, and a workdir holds language models '
-      'and encoders with the heads of their pre-training'
+      'and encoders with the heads of their pre-training; a model with another '
+      'head can be fine-tuned, with finetune --init'
     )
   found = vocabulary.read(folder, model.options.get('model_type'))
   name, tokenizer = found or ('none', None)
@@ -197,8 +211,19 @@ def from_hf(folder: str, workdir: str) -> None:
     )
 
 
-def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
+def to_hf(
+  workdir: str,
+  folder: str,
+  shard_bytes: int = hf.SHARD_BYTES,
+  part: str | None = None,
+) -> None:
   """Writes the newest checkpoint of a workdir for Hugging Face.
+
+  Args:
+    workdir: of the run.
+    folder: to write.
+    shard_bytes: see `hf.save`.
+    part: which of `config.models`; None: the run's own model.
 
   Raises:
     UsageError: no family computes what the model does.
@@ -206,6 +231,12 @@ def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
   if os.path.exists(os.path.join(folder, 'config.json')):
     raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')
   parts = trained_lib.built(workdir)
+  if part is not None and part not in parts.config.models:
+    known = ', '.join(parts.config.models)
+    raise UsageError(
+      f'--part={part}: the run has no such model; '
+      + (f'one of {known}' if known else 'leave it out')
+    )
   path = os.path.join(workdir, 'tokenizer')
   tokenizer, contents = None, {}
   if os.path.isdir(path):
@@ -217,8 +248,11 @@ def to_hf(workdir: str, folder: str, shard_bytes: int = hf.SHARD_BYTES) -> None:
       at_most=heads.best_step(parts.config, workdir),
       told=_counted(report, 'checked', None),
     )
-    params = hf.nest(arrays)
+    needs = objectives.needs(parts.config.objective.name)
+    params = needs.trees(hf.nest(arrays))[part or '']
     model, options = imported.model_of(parts, workdir), {}
+    if part is not None:
+      model = config_lib.transformer(parts.config, part)
     if tokenizer and not isinstance(model, hf.Imported):
       options = _token_ids(tokenizer)
     tuned = heads.exported(

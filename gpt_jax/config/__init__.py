@@ -18,12 +18,13 @@ from gpt_jax.config.lengths import (
   schedule,
   stage_name,
 )
+from gpt_jax.config.models import named, objective, of_part, transformer
 from gpt_jax.config.resolving import resolve, resolve_model, set_vocab_size
+from gpt_jax.config.trainable import check_objective
 from gpt_jax.config.validation import (
   CALL_STRINGS,
   NAMES,
   RANGES,
-  check_objective,
   check_ranges,
 )
 
@@ -38,6 +39,9 @@ __all__ = [
   'flatten',
   'from_json',
   'in_percent',
+  'named',
+  'objective',
+  'of_part',
   'order',
   'ramp',
   'resolve',
@@ -47,5 +51,6 @@ __all__ = [
   'set_vocab_size',
   'stage_name',
   'to_json',
+  'transformer',
   'unlocked',
 ]

@@ -90,12 +90,19 @@ def get_config(arg: str = '') -> ConfigDict:
     loop='scan',  # scan (compiles fast), unroll (runs faster on CPU)
   )
 
+  # Models that the objective trains beside `model`, by the names that it gives
+  # them, each with what differs: models.generator = dict(d_model=64) (ELECTRA).
+  config.models = dict()
+
   # causal(z_loss=0.0): adds z_loss * log(Z)^2, which keeps the softmax's
   # normaliser Z near 1. Reported losses do not include it.
   # masked(rate=0.15, mask=0.8, random=0.1, unit='token', ngram=1, pair='none',
   # static=0): tokens that the model does not see (BERT); of whole words with
   # unit='word', of up to ngram of them in a row; with pair='next' or 'order',
   # how two texts belong together; static=n: n masks a row that come again.
+  # electra(rate=0.15, weight=50.0, targets='electra', temperature=1.0): which
+  # tokens models.generator replaced; or targets='electra_15', 'replace_mlm',
+  # 'all_tokens_mlm'.
   config.objective = dict(name='causal')
 
   config.data = dict(

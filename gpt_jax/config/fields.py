@@ -15,7 +15,11 @@ Config = Any
 # Fields of older configs, and what they are called now.
 RENAMED = {'batch.rows': 'batch.size'}
 # Fields that older configs lack, and what models did before.
-ADDED = {'data.sentences': 'none', 'model.share': 'none'}
+ADDED = {
+  'data.sentences': 'none',
+  'model.share': 'none',
+  'finetune.pooler': 'tanh',
+}
 # A run may go on with other values here: they do not change its result.
 FREE_ON_RESUME = (
   'checkpoint.',
@@ -32,6 +36,9 @@ FREE_ON_RESUME = (
   'sweep.',
   'watchdog.',
 )
+
+# Of a field of a part, what stands for `model.` before it.
+_PART = re.compile(r'models\.[^.]+\.')
 
 
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
@@ -89,6 +96,7 @@ def from_json(text: str) -> Config:
   for field, value in ADDED.items():
     section, name = field.split('.')
     tree.get(section, {}).setdefault(name, value)
+  tree.setdefault('models', {})
   model = tree.get('model', {})
   if isinstance(model.get('input'), str):
     # What an argument of `tokens` was called.
@@ -103,5 +111,5 @@ def differences(old: Config, new: Config) -> list[str]:
     f'{field}: {before.get(field)!r} -> {after.get(field)!r}'
     for field in dict.fromkeys([*before, *after])
     if before.get(field) != after.get(field)
-    and not field.startswith(FREE_ON_RESUME)
+    and not _PART.sub('model.', field).startswith(FREE_ON_RESUME)
   ]

@@ -4,7 +4,9 @@
 
 from gpt_jax.config.fields import Config, hint, rename, unlocked
 from gpt_jax.config.lengths import num_steps
-from gpt_jax.config.validation import check_fields, check_objective, validate
+from gpt_jax.config.models import complete, named, of_part
+from gpt_jax.config.trainable import check_objective
+from gpt_jax.config.validation import check_fields, validate
 from gpt_jax.spec import UsageError
 
 
@@ -42,9 +44,22 @@ def resolve_model(config: Config) -> Config:
     hint(old)
   try:
     check_fields(config)
-    _fill(config)
-    check_fields(config)
-    validate(config)
+    complete(config)
+    names = ['', *config.models]
+    for name in names[1:]:
+      with named(name):
+        check_fields(of_part(config, name))
+    for name in names:
+      with named(name):
+        _fill_model(config.models[name] if name else config.model)
+    # The field may hold a text such as '300B_tokens' until here.
+    with config.schedule.ignore_type():
+      config.schedule.num_steps = num_steps(config)
+    for name in names:
+      with named(name):
+        part = of_part(config, name)
+        check_fields(part)
+        validate(part)
   except (AttributeError, KeyError) as e:
     raise UsageError(
       f'the config lacks {str(e.args[0]).partition(chr(10))[0]}: start it from '
@@ -53,9 +68,8 @@ def resolve_model(config: Config) -> Config:
   return config.lock()
 
 
-def _fill(config: Config) -> None:
-  """Gives the empty fields what they follow from others."""
-  model = config.model
+def _fill_model(model: Config) -> None:
+  """Gives the empty fields of a section what they follow from others."""
   if model.num_kv_heads is None:
     model.num_kv_heads = model.num_heads
   if model.head_size is None:
@@ -67,24 +81,23 @@ def _fill(config: Config) -> None:
     model.head_size = model.d_model // model.num_heads
   if model.d_ff is None:
     model.d_ff = 4 * model.d_model
-  # The field may hold a text such as '300B_tokens' until here.
-  with config.schedule.ignore_type():
-    config.schedule.num_steps = num_steps(config)
 
 
 def set_vocab_size(config: Config, vocab_size: int, tokenizer: str) -> Config:
-  """Gives the model the tokenizer's vocabulary, or checks that it fits.
+  """Gives the models the tokenizer's vocabulary, or checks that it fits.
 
   Raises:
-    UsageError: the model's vocabulary is smaller than the tokenizer's.
+    UsageError: a model's vocabulary is smaller than the tokenizer's.
   """
   config = unlocked(config)
-  if config.model.vocab_size is None:
-    config.model.vocab_size = vocab_size
-  elif config.model.vocab_size < vocab_size:
-    raise UsageError(
-      f'model.vocab_size={config.model.vocab_size}: smaller than the '
-      f'{vocab_size} tokens of tokenizer.name={tokenizer!r}; raise it, or '
-      "leave it empty to take the tokenizer's"
-    )
+  sections = {f'models.{name}': part for name, part in config.models.items()}
+  for field, model in {'model': config.model, **sections}.items():
+    if model.vocab_size is None:
+      model.vocab_size = vocab_size
+    elif model.vocab_size < vocab_size:
+      raise UsageError(
+        f'{field}.vocab_size={model.vocab_size}: smaller than the '
+        f'{vocab_size} tokens of tokenizer.name={tokenizer!r}; raise it, or '
+        "leave it empty to take the tokenizer's"
+      )
   return config.lock()

@@ -236,49 +236,6 @@ def validate(config: Config) -> None:
         router.capacity_of(router.group_of(*shape), training)
 
 
-def check_objective(config: Config) -> None:
-  """Checks that the objective can train the model.
-
-  Raises:
-    UsageError: it cannot.
-  """
-  model, name = config.model, config.objective.name
-  needs = objectives.needs(name)
-  causal = [p.attention.causal for p in period(model.attention, model.ffn)]
-  if needs.attention == 'causal' and not all(causal):
-    raise UsageError(
-      f'model.attention={model.attention!r}: tokens would see the targets of '
-      f'objective.name={name!r}; take causal patterns'
-    )
-  if needs.attention == 'bidirectional' and any(causal):
-    raise UsageError(
-      f'model.attention={model.attention!r}: objective.name={name!r} trains '
-      "models that see both sides of a token; take 'bidirectional'"
-    )
-  if needs.encoder != bool(model.num_encoder_layers):
-    trained, give = (
-      ('encoder-decoders', '1 or more')
-      if needs.encoder
-      else (('decoders' if needs.attention == 'causal' else 'encoders'), '0')
-    )
-    raise UsageError(
-      f'model.num_encoder_layers={model.num_encoder_layers}: objective.name='
-      f'{name!r} trains {trained}; give {give}'
-    )
-  rows = config.data.rows
-  (call,) = spec.parse('data.rows', rows)
-  if needs.rows and call.name not in needs.rows:
-    raise UsageError(
-      f'data.rows={rows!r}: objective.name={name!r} is made from '
-      + ' or '.join(needs.rows)
-    )
-  if needs.pair and row_makers.pair_of(rows) != needs.pair:
-    raise UsageError(
-      f'data.rows={rows!r}: makes other pairs than objective.name={name!r} '
-      f'is trained on; set data.rows="pairs({needs.pair!r})"'
-    )
-
-
 def _check_type(field: str, value: Any, default: Any, kind: type) -> None:
   if value is None:
     if default is not None:

@@ -6,18 +6,20 @@ import math
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.pattern import period
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives.base import Scored
 
 # Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. A chip
 # of v2, v3 or 7x is two devices.
@@ -81,18 +83,54 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
   return counts
 
 
+class _Model(NamedTuple):
+  """One of the models that a config trains.
+
+  Attributes:
+    config: with its section as `model`.
+    params: all of its parameters, shared ones included.
+    scored: see `objectives.base.Scored`.
+  """
+
+  config: Config
+  params: Any
+  scored: Scored | None
+
+  def scores(self, length: int) -> bool:
+    """Whether any token of a row of `length` meets the output."""
+    return self.scored is None or self.scored.output(length) > 0
+
+
+def _models(config: Config, params: Any) -> list[_Model]:
+  """The run's model, and those beside it."""
+  needs = objectives.needs(config.objective.name)
+  # A model may be counted alone, whatever its objective.
+  known = needs.parts if config.models else {}
+  trees = needs._replace(parts=known).trees(params)
+  scored = {'': needs.scored, **{n: p.scored for n, p in known.items()}}
+  return [
+    _Model(config_lib.of_part(config, name), tree, scored[name])
+    for name, tree in trees.items()
+  ]
+
+
 def matmul_parameters(config: Config, params: Any) -> int:
   """Active parameters in matrix products, as often as a token meets them.
 
-  What layers share counts in each of them. Kernels, including routers', and
-  the output embedding; of experts only those that a token uses. Embedding
-  lookups, positions, biases and norm scales are no matrix products, and
-  Transformer-XL's relative-position kernel multiplies distances, once for all
-  rows.
+  What layers, or models, share counts in each of them. Kernels, including
+  routers', and the output embedding where anything is scored by it; of experts
+  only those that a token uses. Embedding lookups, positions, biases and norm
+  scales are no matrix products, and Transformer-XL's relative-position kernel
+  multiplies distances, once for all rows.
   """
+  return sum(map(_matmul_parameters, _models(config, params)))
+
+
+def _matmul_parameters(model: _Model) -> int:
+  config, params = model.config, model.params
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
-  active, uses = active_parameters(config, params), _uses(config, params)
+  active, uses = active_parameters(config, params), _uses(model)
   return sum(
     count * uses[name]
     for name, count in active.items()
@@ -102,38 +140,45 @@ def matmul_parameters(config: Config, params: Any) -> int:
   )
 
 
-def _met(config: Config, params: Any, length: int | None) -> float:
-  """`matmul_parameters` that the mean token of a row meets.
+def _met(model: _Model, length: int) -> float:
+  """The parameters in matrix products that the mean token of a row meets.
 
   All of them, but where an objective scores only some places of a row: the
-  rest never meets the output, and only the first the heads of pre-training.
+  rest never meets the output, and maybe not the heads of pre-training.
   """
-  met = matmul_parameters(config, params)
-  scored = objectives.needs(config.objective.name).scored
+  met, scored = _matmul_parameters(model), model.scored
   if scored is None:
     return met
-  num_tokens: int = length or config.model.context_length
-  table = parameter_table(params)
-  output = spec.build('model.output', config.model.output, OUTPUTS)
+  output = spec.build('model.output', model.config.model.output, OUTPUTS)
   head = 'embed/embedding' if output.tied else 'head/embedding'
-  for name, shape in table.items():
+  uses = _uses(model)
+  for name, shape in parameter_table(model.params).items():
     if name in (head, 'output_dense/kernel'):
-      met -= (1 - scored(num_tokens) / num_tokens) * math.prod(shape)
+      left = uses[name] * (1 - scored.output(length) / length)
+    elif name == 'embed_projection/kernel':
+      left = (uses[name] - 1) * (1 - scored.output(length) / length)
     elif name.startswith('heads/') and name.endswith('/kernel'):
-      met -= (1 - 1 / num_tokens) * math.prod(shape)
+      left = 1 - scored.heads(length) / length
+    else:
+      left = 0
+    met -= left * math.prod(shape)
   return met
 
 
-def _uses(config: Config, params: Any) -> dict[str, int]:
+def _uses(model: _Model) -> dict[str, int]:
   """How often a token meets each entry of a parameter."""
+  config = model.config
   stacks, uses = _stacks(config), {}
   output = spec.build('model.output', config.model.output, OUTPUTS)
-  for name, shape in parameter_table(params).items():
+  scores = model.scores(config.model.context_length)
+  for name, shape in parameter_table(model.params).items():
     stack, *inside = name.split('/')
     uses[name] = 1
     if name == 'embed_projection/kernel':
       # Back to the embeddings, too, to score the vocabulary.
-      uses[name] += int(output.tied and not output.transform)
+      uses[name] += int(scores and output.tied and not output.transform)
+    elif name.startswith(('embed/', 'head/')):
+      uses[name] = int(scores)
     if stack in stacks and inside[0] == 'periods':
       number, attention, ffn = stacks[stack]
       size = len(period(attention, ffn, config.model.share))
@@ -160,9 +205,10 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
   In an encoder-decoder it is a token of the input together with one of the
   output, where both are as long as a row; each of the decoder's layers
   attends twice, to its own tokens and to the encoder's.
+
+  Of an objective with several models it is the sum over them.
   """
-  attended = _attended(config, lambda seen: int(seen.max()), length)
-  return round(6 * _met(config, params, length)) + round(12 * attended)
+  return _per_token(config, params, lambda seen: int(seen.max()), length)
 
 
 def per_token_causal(
@@ -173,12 +219,25 @@ def per_token_causal(
   An encoder's layers, and the decoder's attention to the encoder, show all:
   they count as in `per_token`.
   """
-  attended = _attended(config, lambda seen: float(seen.mean()), length)
-  return round(6 * _met(config, params, length)) + round(12 * attended)
+  return _per_token(config, params, lambda seen: float(seen.mean()), length)
+
+
+def _per_token(
+  config: Config,
+  params: Any,
+  span: Callable[[np.ndarray], float],
+  length: int | None,
+) -> int:
+  length = int(length or config.model.context_length)
+  return sum(
+    round(6 * _met(model, length))
+    + round(12 * _attended(model.config, span, length))
+    for model in _models(config, params)
+  )
 
 
 def _attended(
-  config: Config, span: Callable[[np.ndarray], float], length: int | None
+  config: Config, span: Callable[[np.ndarray], float], length: int
 ) -> int | float:
   """The sum over the layers of heads * head size * `span`.
 
@@ -187,10 +246,9 @@ def _attended(
   Args:
     config: resolved.
     span: from how many keys each query of a row sees to the number that counts.
-    length: of a row; empty: the context.
+    length: of a row.
   """
   model = config.model
-  length = int(length or model.context_length)
   layers = period(model.attention, model.ffn)
   spans = [span(layer.attention.num_visible(length)) for layer in layers]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))

@@ -10,8 +10,6 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 
 
@@ -26,8 +24,7 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained yet; give --config.model.vocab_size=N'
     )
-  model = Transformer(**config.model)
-  objective = objectives.build(config.objective.name, model)
+  objective = config_lib.objective(config)
   params = jax.eval_shape(objective.init, jax.random.key(0))
   table = flops.parameter_table(params)
   parameters = sum(math.prod(shape) for shape in table.values())
@@ -38,8 +35,13 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
   steps = config.schedule.num_steps
   by_shape = ramp.tokens_by_shape(0, steps)
   last = ramp.stages[-1]
+  of_parts = {
+    f'parameters_of_{name}': sum(x.size for x in jax.tree.leaves(part))
+    for name, part in params.get('parts', {}).items()
+  }
   return params, {
     'parameters': parameters,
+    **of_parts,
     'parameters_active': sum(flops.active_parameters(config, params).values()),
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),

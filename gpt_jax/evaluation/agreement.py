@@ -101,6 +101,11 @@ def check(
       text = f.read()
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   parts, state = trained_lib.restore(workdir)
+  if parts.config.models:
+    raise UsageError(
+      f'--workdir={workdir}: has several models, which --check does not '
+      'compare; use gpt_jax.hf.forward'
+    )
   model, params = imported.model_of(parts, workdir), state.eval_params
   if model.num_encoder_layers:
     raise UsageError(

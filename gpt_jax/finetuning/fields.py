@@ -118,6 +118,8 @@ def set_model(
   if init.tokenizer_name:
     config.tokenizer.name = init.tokenizer_name
   tuned.init = init.name
+  if tuned.get('pooler') is None:
+    tuned.pooler = init.pooler
 
 
 def _grow(
@@ -218,7 +220,10 @@ def objective(config: Config, task: Task) -> str:
   more = f', features={tuned.features!r}' * bool(tuned.features)
   head = f'auxiliary={tuned.auxiliary}, dropout={tuned.dropout}'
   # Not told where it is the default, as in runs of before encoders.
-  head += ", read='first'" * (forms(config.model) == 'first') + more
+  if forms(config.model) == 'first':
+    head += ", read='first'"
+    head += f', pooler={tuned.pooler!r}' * (tuned.pooler != 'tanh')
+  head += more
   return {
     'classification': (
       f'classification(num_labels={len(task.labels)}, length={tuned.length}, '

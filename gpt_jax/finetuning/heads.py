@@ -113,6 +113,12 @@ def _pooled(
   config: Config, kind: str, options: dict[str, Any], heads: Any
 ) -> Exported:
   """What reads the pooled first token; its texts are as the tokenizer's own."""
+  gelu = config.finetune.get('pooler') == 'gelu'
+  if kind == 'choice' and gelu:
+    raise UsageError(
+      "finetune.pooler='gelu': ElectraForMultipleChoice is not written; "
+      'predict here, with finetune --predict'
+    )
   if kind == 'choice':
     return Exported('pooled_choice', options, heads)
   names = 'LABEL_0' if kind == 'regression' else config.finetune.labels
@@ -122,7 +128,8 @@ def _pooled(
   else:
     kind = 'single_label_classification'
   options['problem_type'] = kind
-  return Exported('pooled_classification', options, heads)
+  read = 'gelu_classification' if gelu else 'pooled_classification'
+  return Exported(read, options, heads)
 
 
 def _extracting(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gpt_jax import hf
+from gpt_jax import hf, spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
@@ -27,6 +27,8 @@ class Pretrained(NamedTuple):
     tokenizer_name: for config.json; '': that of the config.
     tokenizer: None: the config's, made of the task's texts where it is trained.
     params: reads the parameters; None: there are none.
+    pooler: what its pooled first token goes through: 'tanh' (BERT), 'gelu'
+      (ELECTRA).
   """
 
   name: str
@@ -34,6 +36,7 @@ class Pretrained(NamedTuple):
   tokenizer_name: str = ''
   tokenizer: Tokenizer | None = None
   params: Callable[[], Any] | None = None
+  pooler: str = 'tanh'
 
 
 def pretrained(init: str) -> Pretrained:
@@ -78,6 +81,7 @@ def pretrained(init: str) -> Pretrained:
     config.tokenizer.name,
     tokenizer_lib.load(folder),
     params,
+    _pooler_of(config),
   )
 
 
@@ -92,12 +96,22 @@ def _from_hf(folder: str, model_type: str) -> Pretrained:
   model, params = hf.load(folder)
   params = _pretrained_part(params)
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
-  return Pretrained(folder, fields, name, tokenizer, lambda: params)
+  pooler = 'gelu' if model_type == 'electra' else 'tanh'
+  return Pretrained(folder, fields, name, tokenizer, lambda: params, pooler)
+
+
+def _pooler_of(config: Any) -> str:
+  """That of a fine-tuned model, or what goes with a pre-trained one."""
+  if tuned := config.get('finetune'):
+    return tuned.pooler or 'tanh'
+  name = spec.parse('objective.name', config.objective.name)[0].name
+  return 'gelu' if name == 'electra' else 'tanh'
 
 
 def _pretrained_part(params: Any) -> Any:
-  """The language model and a pooler: what a task has learned stays behind."""
-  kept = {name: part for name, part in params.items() if name != 'heads'}
+  """The run's model and a pooler: what a task has learned stays behind."""
+  left = ('heads', 'parts')
+  kept = {name: part for name, part in params.items() if name not in left}
   heads = params.get('heads', {})
   if 'pooler' in heads:
     kept['heads'] = {'pooler': heads['pooler']}

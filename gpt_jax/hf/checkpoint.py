@@ -175,7 +175,7 @@ def _describe(
     config |= options
     origin = model.origin._replace(config=json.dumps(config))
     return model.clone(origin=origin), config
-  failures = []
+  failures, lacking = [], None
   for family in FAMILIES.values():
     classes = [n for n, k in family.architectures.items() if k == kind]
     config = {
@@ -191,8 +191,11 @@ def _describe(
       origin = Origin(json.dumps(config), kind, bare=family.bare)
       return Imported(**fields, origin=origin), config
     if not wrong:
-      raise UsageError(_no_class(family, kind))
+      # Another may have it, as ELECTRA's body may be BERT's.
+      lacking = lacking or family
     failures.append(f'{family.model_type} cannot: {"; ".join(wrong)}')
+  if lacking:
+    raise UsageError(_no_class(lacking, kind))
   raise UsageError(
     'no model of Hugging Face computes the same. ' + '. '.join(failures)
   )

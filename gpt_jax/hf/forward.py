@@ -197,7 +197,9 @@ def _outputs(
       out['lm_loss'] = out['loss']
       out['loss'] += routers.loss(model, out)
   out |= scores.of_heads(
-    kind, options, params, hidden, ids, given.targets, pair=_pair(model)
+    *(kind, options, params, hidden, ids, given.targets),
+    mask=arguments['mask_BL'],
+    pair=_pair(model),
   )
   if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
     out['loss'] = out['mlm_loss'] + out['pair_loss']

@@ -14,7 +14,10 @@ which ignores them. `scores.py` has what they compute. The kinds of heads:
   pretraining            these, and from the pooler whether two sentences
                          belong together, or are in order
   pooled_classification  a row's class, from the pooler
+  gelu_classification    the same, where the pooler has GELU for tanh (ELECTRA)
   pooled_choice          a score of each choice's row, from the pooler
+  replaced               whether each token is replaced, by a dense layer with
+                         the activation of the body's (ELECTRA)
   spans                  the first and the last token of an answer
   tokens                 a class for each token
   eos_classification     a row's class, by dense and tanh from the state at
@@ -38,7 +41,9 @@ HEADS: dict[str, tuple[str, ...]] = {
   'pooled_lm': ('pooler',),
   'pretraining': ('pooler', 'pair'),
   'pooled_classification': ('pooler', 'classifier'),
+  'gelu_classification': ('pooler', 'classifier'),
   'pooled_choice': ('pooler', 'classifier'),
+  'replaced': ('replaced_dense', 'replaced'),
   'spans': ('spans',),
   'tokens': ('classifier',),
   'eos_classification': ('dense', 'classifier'),
@@ -48,7 +53,12 @@ KINDS = tuple(HEADS)
 SCORING = ('lm', 'double', 'pooled_lm', 'pretraining')
 # Those of them that encoders are trained with.
 _PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
-CLASSIFYING = ('classification', 'pooled_classification', 'eos_classification')
+CLASSIFYING = (
+  'classification',
+  'pooled_classification',
+  'gelu_classification',
+  'eos_classification',
+)
 POOLING = tuple(kind for kind, names in HEADS.items() if 'pooler' in names)
 
 # The heads' tensors in the file, where `Family.heads` has no others. Most have
@@ -62,6 +72,8 @@ _NAMES = {
   'classifier': 'classifier',
   'dense': 'classification_head.dense',
   'eos_classification/classifier': 'classification_head.out_proj',
+  'replaced_dense': 'discriminator_predictions.dense',
+  'replaced': 'discriminator_predictions.dense_prediction',
 }
 
 
@@ -110,8 +122,9 @@ def found(kind: str, family: Family, names: Collection[str]) -> str:
 
 def pretrained(heads: Any) -> str:
   """The kind of a model trained here by its `params['heads']`, or None."""
-  kinds = {HEADS[k]: k for k in _PRETRAINED}
-  return kinds[tuple(n for n in HEADS['pretraining'] if n in (heads or ()))]
+  kinds = {HEADS[k]: k for k in (*_PRETRAINED, 'replaced')}
+  known = (*HEADS['pretraining'], *HEADS['replaced'])
+  return kinds[tuple(n for n in known if n in (heads or ()))]
 
 
 def shapes(kind: str, options: Options, d_model: int) -> dict[str, Any]:
@@ -123,8 +136,9 @@ def shapes(kind: str, options: Options, d_model: int) -> dict[str, Any]:
   def features(name: str) -> int:
     if name in ('score', 'classifier') and kind != 'pooled_choice':
       return num_labels(options)
-    sizes = {'pooler': d_model, 'dense': d_model, 'pair': 2, 'spans': 2}
-    return sizes.get(name, 1)
+    sizes = {'pair': 2, 'spans': 2}
+    wide = ('pooler', 'dense', 'replaced_dense')
+    return d_model if name in wide else sizes.get(name, 1)
 
   heads: dict[str, Any] = {}
   for name in HEADS[kind]:

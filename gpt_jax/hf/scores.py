@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.hf import heads
-from gpt_jax.hf.base import Options
+from gpt_jax.hf.base import ACTIVATIONS, Options
+from gpt_jax.nn import activations
 from gpt_jax.spec import UsageError
 
 # Labels of this value count nothing.
@@ -24,7 +25,9 @@ TAKES = {
   'classification': {'labels'},
   'pooled_classification': {'labels'},
   'pooled_choice': {'labels'},
+  'gelu_classification': {'labels'},
   'eos_classification': {'labels'},
+  'replaced': {'labels'},
   'tokens': {'labels'},
   'spans': {'start_positions', 'end_positions'},
   'pooled': set(),
@@ -64,6 +67,7 @@ def of_heads(
   ids: jax.Array,
   targets: Targets,
   *,
+  mask: jax.Array | None,
   pair: tuple[str, str],
 ) -> Outputs:
   """The outputs of all heads but the language model's.
@@ -75,6 +79,7 @@ def of_heads(
     hidden: the body's last states; the decoder's, in an encoder-decoder.
     ids: the input ids.
     targets: what is right.
+    mask: bool, False for padding; None: there is none.
     pair: see `Family`.
   """
   parameters = params.get('heads', {})
@@ -85,6 +90,12 @@ def of_heads(
   if kind == 'tokens':
     logits = _dense(parameters['classifier'], hidden)
     return _with_loss(logits, targets.labels)
+  if kind == 'replaced':
+    return _replaced(options, parameters, hidden, targets.labels, mask)
+  if kind == 'gelu_classification':
+    pooled = activations.gelu_exact(_dense(parameters['pooler'], hidden[:, 0]))
+    logits = _dense(parameters['classifier'], pooled)
+    return _classified(options, logits, targets.labels)
   if kind in heads.POOLING:
     pooled = jnp.tanh(_dense(parameters['pooler'], hidden[:, 0]))
     out = {'pooler_output': pooled}
@@ -133,6 +144,27 @@ def _with_loss(logits: jax.Array, labels: Any) -> Outputs:
   if labels is None:
     return {'logits': logits}
   loss = cross_entropy(logits, jnp.asarray(labels))
+  return {'logits': logits, 'loss': loss}
+
+
+def _replaced(
+  options: Options,
+  parameters: Any,
+  hidden: jax.Array,
+  labels: Any,
+  mask: jax.Array | None,
+) -> Outputs:
+  """Whether each token is replaced: a logit, and 1 as the label, says so."""
+  activation = activations.ACTIVATIONS[
+    options.choice('hidden_act', ACTIVATIONS, 'gelu')
+  ]
+  x = activation(_dense(parameters['replaced_dense'], hidden))
+  logits = _dense(parameters['replaced'], x)[..., 0]
+  if labels is None:
+    return {'logits': logits}
+  losses = jax.nn.softplus(jnp.where(jnp.asarray(labels) > 0, -logits, logits))
+  counts = jnp.ones(logits.shape) if mask is None else mask
+  loss = jnp.sum(losses * counts) / jnp.sum(counts)
   return {'logits': logits, 'loss': loss}
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn.activations import Activation, gelu_exact
 from gpt_jax.nn.dense import Dense, parameter
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.pooler import Pooler
@@ -36,27 +37,36 @@ class Classifier(nn.Module):
     return drop(hidden_BD.astype(jnp.float32)) @ kernel.astype(jnp.float32)
 
 
+# What a pooled state goes through, by name; none: there is no pooler.
+POOLERS: dict[str, Activation | None] = {
+  'tanh': jnp.tanh,  # BERT
+  'gelu': gelu_exact,  # ELECTRA
+  'none': None,
+}
+
+
 class FirstToken(nn.Module):
-  """The first token of each row, maybe pooled, tanh(W h + b), and classified.
+  """The first token of each row, maybe pooled, act(W h + b), and classified.
 
   Attributes:
     num_outputs: of a row.
     initializer: of the kernels.
     dropout: of what the last layer reads.
-    pooled: whether there is a pooler.
+    pooler: of `POOLERS`.
   """
 
   num_outputs: int
   initializer: Initializer
   dropout: float
-  pooled: bool
+  pooler: str
 
   @nn.compact
   def __call__(self, states_SLD: jax.Array) -> jax.Array:
     """[S, L, D] to [S, K]."""
     x_SD = states_SLD[:, 0].astype(jnp.float32)
-    if self.pooled:
-      x_SD = Pooler(self.initializer, jnp.float32, name='pooler')(x_SD)
+    if activation := POOLERS[self.pooler]:
+      pooler = Pooler(self.initializer, jnp.float32, activation, name='pooler')
+      x_SD = pooler(x_SD)
     x_SD = _dropped(self, self.dropout, x_SD)
     return _dense('classifier', self.num_outputs, self.initializer)(x_SD)
 

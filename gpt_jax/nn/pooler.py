@@ -8,15 +8,17 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn.activations import Activation
 from gpt_jax.nn.dense import Dense
 from gpt_jax.nn.init import Initializer
 
 
 class Pooler(nn.Module):
-  """tanh(W h + b) of the first token's state (BERT's C)."""
+  """act(W h + b) of the first token's state; with tanh it is BERT's C."""
 
   initializer: Initializer
   dtype: Any
+  activation: Activation = jnp.tanh
 
   @nn.compact
   def __call__(self, hidden_BD: jax.Array) -> jax.Array:
@@ -26,7 +28,7 @@ class Pooler(nn.Module):
       size, ('embed', 'mlp'), self.initializer, True, self.dtype, name='dense'
     )
     nn.share_scope(self, dense)
-    return jnp.tanh(dense(hidden_BD))
+    return self.activation(dense(hidden_BD))
 
 
 class PairHead(nn.Module):

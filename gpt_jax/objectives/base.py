@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the training step knows of an objective."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -61,8 +62,32 @@ class Objective(NamedTuple):
   outputs: Callable[[Params, Batch], jax.Array] | None = None
 
 
+class Scored(NamedTuple):
+  """Of a row of so many tokens, how many go on from a model's last states.
+
+  Attributes:
+    output: to the scores of the vocabulary.
+    heads: to the heads of pre-training.
+  """
+
+  output: Callable[[int], int]
+  heads: Callable[[int], int]
+
+
+class Part(NamedTuple):
+  """A model that an objective trains beside the run's own.
+
+  Attributes:
+    shared: names of the parameters that it takes from the run's model.
+    scored: see `Scored`; None: all tokens.
+  """
+
+  shared: tuple[str, ...] = ()
+  scored: Scored | None = None
+
+
 class Needs(NamedTuple):
-  """What an objective needs of model, rows and tokenizer.
+  """What an objective needs of models, rows and tokenizer.
 
   Attributes:
     attention: of all layers: 'causal', 'bidirectional' or 'any'.
@@ -73,7 +98,9 @@ class Needs(NamedTuple):
       as B in half of the rows), 'order' (swapped in half of them); '': there
       are none.
     tokens: names of special tokens that the tokenizer must have.
-    scored: of a row of so many tokens, how many the output scores; None: all.
+    scored: see `Scored`; None: all tokens.
+    parts: the models beside the run's own, by the names that `config.models`
+      has them by. Their parameters are `params['parts'][NAME]`.
   """
 
   attention: str = 'causal'
@@ -81,7 +108,17 @@ class Needs(NamedTuple):
   rows: tuple[str, ...] = ('stream', 'documents')
   pair: str = ''
   tokens: tuple[str, ...] = ()
-  scored: Callable[[int], int] | None = None
+  scored: Scored | None = None
+  parts: Mapping[str, Part] = MappingProxyType({})
+
+  def trees(self, params: Params) -> dict[str, Params]:
+    """The parameters of each model, '' being the run's, of those of all."""
+    own = {name: x for name, x in params.items() if name != 'parts'}
+    trees = {'': own}
+    for name, part in self.parts.items():
+      shared = {n: params[n] for n in part.shared if n in params}
+      trees[name] = {**shared, **params['parts'][name]}
+    return trees
 
 
 class Declared(NamedTuple):
@@ -89,19 +126,24 @@ class Declared(NamedTuple):
 
   Attributes:
     needs: see `Needs`.
-    build: what a call does.
+    build: what a call does, with the model, the tokenizer and, by name, the
+      parts.
   """
 
   needs: Needs
-  build: Callable[[Transformer, Tokenizer | None], Objective]
+  build: Callable[..., Objective]
 
   def __call__(
-    self, model: Transformer, tokenizer: Tokenizer | None = None
+    self,
+    model: Transformer,
+    tokenizer: Tokenizer | None = None,
+    **parts: Transformer,
   ) -> Objective:
     """The objective of a model.
 
     Args:
       model: to train.
       tokenizer: of the text; some make no batch of text without it.
+      **parts: the models of `Needs.parts`.
     """
-    return self.build(model, tokenizer)
+    return self.build(model, tokenizer, **parts)

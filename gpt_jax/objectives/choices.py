@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `objective.name` may be."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from gpt_jax import spec
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
 from gpt_jax.objectives.target import target
 from gpt_jax.objectives.task import (
@@ -18,10 +22,11 @@ from gpt_jax.objectives.task import (
 )
 from gpt_jax.spec import UsageError
 
-# All but the first two follow from the task of `finetune`.
+# All but the first three follow from the task of `finetune`.
 OBJECTIVES = {
   'causal': causal,
   'masked': masked,
+  'electra': electra,
   'choice': choice,
   'classification': classification,
   'regression': regression,
@@ -37,9 +42,12 @@ def needs(name: str) -> Needs:
 
 
 def build(
-  name: str, model: Transformer, tokenizer: Tokenizer | None = None
+  name: str,
+  model: Transformer,
+  tokenizer: Tokenizer | None = None,
+  parts: Mapping[str, Transformer] = MappingProxyType({}),
 ) -> Objective:
-  """The objective of `objective.name`; see `Declared` for the tokenizer.
+  """The objective of `objective.name`; see `Declared` for the arguments.
 
   Raises:
     UsageError: the tokenizer lacks a token that the objective needs.
@@ -53,7 +61,7 @@ def build(
         'tokenizer of the token store lacks; prepare the text with another '
         'tokenizer.name, such as wordpiece or byte_bpe'
       )
-  return declared(model, tokenizer)
+  return declared(model, tokenizer, **parts)
 
 
 def _declared(name: str) -> Declared:

@@ -95,6 +95,49 @@ def num_right(
   return jax.lax.scan(add, jnp.float32(0), chunks)[0]
 
 
+def sampled(
+  hidden_BLD: jax.Array,
+  table_VD: jax.Array,
+  key: jax.Array,
+  temperature: float,
+  softcap: float = 0.0,
+) -> jax.Array:
+  """Draws a token for each position by softmax(logits / temperature).
+
+  As the largest of logits / temperature + Gumbel noise. Each position has a
+  key of its own, so that the chunks do not matter. Nothing has a gradient.
+
+  Args:
+    hidden_BLD: as in `penalised_cross_entropy`, as are `table_VD`, `softcap`.
+    table_VD: see above.
+    key: of the draw.
+    temperature: 0 takes the largest logit.
+    softcap: see above.
+
+  Returns:
+    Ids, int32 [B, L].
+  """
+  hidden_BLD, table_VD = jax.lax.stop_gradient((hidden_BLD, table_VD))
+  V, (B, L) = len(table_VD), hidden_BLD.shape[:2]
+  table_VD = _whole(table_VD)
+  keys_BL2 = jax.random.key_data(jax.random.split(key, (B, L)))
+
+  def noise(key_2):
+    drawn_V = jax.random.gumbel(jax.random.wrap_key_data(key_2), (V,))
+    return jnp.pad(drawn_V, (0, len(table_VD) - V))
+
+  def draw(_, chunk):
+    hidden_PND, keys_PN2 = chunk
+    logits_PNV = _logits(hidden_PND, table_VD, V, softcap)
+    if temperature:
+      noise_PNV = jax.vmap(jax.vmap(noise))(keys_PN2)
+      logits_PNV = logits_PNV / temperature + noise_PNV
+    return None, jnp.argmax(logits_PNV, axis=-1).astype(jnp.int32)
+
+  ids = jax.lax.scan(draw, None, _split(V, hidden_BLD, keys_BL2))[1]
+  return _joined(ids[..., None], B, L)[..., 0]
+
+
 def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap):
   """The sums, and the gradients of their total as residuals."""
   V, D = table_VD.shape
@@ -115,10 +158,14 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap):
   (sums, grad_PVD), grads = jax.lax.scan(add, (zeros, start_PVD), chunks)
   grad_VD = layout.constrain(jnp.sum(grad_PVD, axis=0), AXES).astype(dtype)
   grad_VD = layout.constrain(grad_VD[:V], AXES)
-  # [chunks, P, B / P * n, D] to [B, L, D]
-  grads = grads.reshape(len(grads), B, -1, D).swapaxes(0, 1)
-  grad_BLD = grads.reshape(B, -1, D)[:, :L]
-  return sums, (grad_BLD, grad_VD)
+  return sums, (_joined(grads, B, L), grad_VD)
+
+
+def _joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
+  """[chunks, P, B / P * n, D] to [B, L, D]: the way back from `_split`."""
+  D = chunks.shape[-1]
+  chunks = chunks.reshape(len(chunks), B, -1, D).swapaxes(0, 1)
+  return chunks.reshape(B, -1, D)[:, :L]
 
 
 def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap):

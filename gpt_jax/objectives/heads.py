@@ -3,7 +3,8 @@
 """What reads a model's states for a task, by name.
 
   extract  the last token of each sequence, W_y without a bias (GPT-1, eq. 3)
-  first    the first token: a pooler, tanh(W h + b), then a dense layer (BERT)
+  first    the first token: a pooler, tanh(W h + b), then a dense layer (BERT);
+           ELECTRA has GELU for tanh
   tokens   each token: a dense layer
   spans    each token: how likely it begins, and ends, what is looked for
 
@@ -67,7 +68,7 @@ def extract(
 
 
 def first(
-  num_outputs: int, initializer: Initializer, dropout: float, *, pooled: bool
+  num_outputs: int, initializer: Initializer, dropout: float, *, pooler: str
 ) -> Head:
   """BERT's. Each sequence has its own outputs.
 
@@ -75,9 +76,9 @@ def first(
     num_outputs: of a sequence.
     initializer: of the kernels.
     dropout: of what the last layer reads.
-    pooled: whether there is a pooler.
+    pooler: of `classifier.POOLERS`.
   """
-  return _of(FirstToken(num_outputs, initializer, dropout, pooled))
+  return _of(FirstToken(num_outputs, initializer, dropout, pooler))
 
 
 def tokens(num_outputs: int, initializer: Initializer, dropout: float) -> Head:

@@ -12,7 +12,7 @@ the other 85% cost none.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +34,14 @@ from gpt_jax.objectives.base import (
   Needs,
   Objective,
   Params,
+  Scored,
 )
 from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import (
   num_right,
   penalised_cross_entropy,
 )
-from gpt_jax.objectives.masking import Masking
+from gpt_jax.objectives.masking import Masking, masked_batch
 from gpt_jax.ranges import Count, Probability, Whole
 from gpt_jax.spec import UsageError
 
@@ -95,7 +96,7 @@ def masked(
     else ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
     pair=pair if pairs else '',
     tokens=('mask',),
-    scored=places,
+    scored=Scored(places, lambda length: 1),
   )
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
@@ -130,27 +131,13 @@ def _objective(
   heads, pairs = _Heads(model), 'pair' in names
 
   def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    batch: dict[str, np.ndarray] = {'mask': rows.real}
-    if masking is None:
-      assert not rows.real.any(), 'rows of text need their tokenizer'
-      blank = np.zeros((len(rows.tokens), places(rows.tokens.shape[1])), int)
-      batch |= {
-        'inputs': rows.tokens,
-        'masked_positions': blank.astype(np.int32),
-        'masked_targets': blank.astype(np.int32),
-        'masked_weights': blank.astype(np.float32),
-      }
-    else:
-      if static:
-        keys = keys.recurring(static)
-      starts = None
-      if masking.words:
-        assert tokenizer is not None
-        starts = tokenizer.word_starts(rows.tokens)
-      batch |= masking(rows, keys, starts)
-    for name in ('token_types', 'segments', 'positions'):
-      if (value := getattr(rows, name)) is not None:
-        batch[name] = value
+    if static:
+      keys = keys.recurring(static)
+    starts = None
+    if masking is not None and masking.words:
+      assert tokenizer is not None
+      starts = tokenizer.word_starts(rows.tokens)
+    batch = masked_batch(rows, keys, places, masking, starts)
     if pairs:
       assert rows.pair is not None
       batch['pair_labels'] = rows.pair
@@ -166,41 +153,71 @@ def _objective(
     return params
 
   def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    result: Any = model.apply(
-      {'params': params},
-      batch['inputs'],
-      batch.get('positions'),
-      mask_BL=batch['mask'],
-      segments_BL=batch.get('segments'),
-      token_types_BL=batch.get('token_types'),
-      rngs={} if key is None else {'dropout': key},
-      mutable=['router'],
-    )
-    out, sown = result
-    found = _masked(model, params, out.hidden_BLD, batch, key is None)
+    hidden_BLD, routers = encode(model, params, batch['inputs'], batch, key)
+    chosen = chosen_states(model, params, hidden_BLD, batch)
+    found = masked_loss(chosen, batch, evaluating=key is None)
     if pairs:
-      found = heads.add(found, params, out.hidden_BLD, batch)
-    routers = moe.layer_stats(sown.get('router', {}))
+      found = heads.add(found, params, hidden_BLD, batch)
     return add_routers(found, routers, training=key is not None)
 
   return Objective(make_batch, init, loss, balance=_balanced if pairs else None)
 
 
-def _masked(
+def encode(
   model: Transformer,
   params: Params,
-  hidden_BLD: jax.Array,
+  inputs_BL: jax.Array,
   batch: Batch,
-  evaluating: bool,
-) -> Loss:
-  """The loss of the chosen tokens; in evaluation, how many are right."""
+  key: jax.Array | None,
+) -> tuple[jax.Array, dict[str, moe.Stats]]:
+  """The last states [B, L, D] of some tokens, and what routers say.
+
+  Args:
+    model: an encoder.
+    params: its parameters, maybe among others.
+    inputs_BL: ids.
+    batch: of `masking.masked_batch`: the rest that the model reads.
+    key: of dropout; None: there is none.
+  """
+  result: Any = model.apply(
+    {'params': params},
+    inputs_BL,
+    batch.get('positions'),
+    mask_BL=batch['mask'],
+    segments_BL=batch.get('segments'),
+    token_types_BL=batch.get('token_types'),
+    rngs={} if key is None else {'dropout': key},
+    mutable=['router'],
+  )
+  out, sown = result
+  return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
+
+
+class Chosen(NamedTuple):
+  """Of the chosen tokens, what scores the vocabulary: see `Transformer`."""
+
+  hidden_BPD: jax.Array
+  table_VD: jax.Array
+  softcap: float
+
+
+def chosen_states(
+  model: Transformer, params: Params, hidden_BLD: jax.Array, batch: Batch
+) -> Chosen:
+  """Gathers the states of the chosen tokens."""
   positions = batch['masked_positions'][..., None]
   hidden_BPD = jnp.take_along_axis(hidden_BLD, positions, axis=1)
   variables = {'params': params}
   table_VD: Any = model.apply(variables, method='output_table')
   hidden: Any = model.apply(variables, hidden_BPD, method='output_hidden')
+  return Chosen(hidden, table_VD, model.output_softcap)
+
+
+def masked_loss(chosen: Chosen, batch: Batch, *, evaluating: bool) -> Loss:
+  """The loss of the chosen tokens; in evaluation, how many are right."""
+  hidden, table_VD, softcap = chosen
   scored = (hidden, table_VD, batch['masked_targets'], batch['masked_weights'])
-  sums: Any = penalised_cross_entropy(*scored, 0.0, model.output_softcap)
+  sums: Any = penalised_cross_entropy(*scored, 0.0, softcap)
   weight = jnp.sum(batch['masked_weights'])
   metrics = {'objective/masked_loss': Mean(sums.total, weight)}
   if evaluating:

@@ -7,6 +7,7 @@ that they are the same whatever rows stand beside it.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ class Masking(NamedTuple):
       n of them with a probability proportional to 1 / n (ALBERT, equation 1).
     vocab_size: of the tokenizer.
     mask_id: of [MASK].
+    most: of a row of so many tokens the most that are chosen; None: `rate` of
+      them, rounded up.
   """
 
   rate: float
@@ -36,9 +39,12 @@ class Masking(NamedTuple):
   ngram: int
   vocab_size: int
   mask_id: int
+  most: Callable[[int], int] | None = None
 
   def places(self, length: int) -> int:
     """The most tokens that are chosen in a row of `length`."""
+    if self.most is not None:
+      return max(self.most(length), 1)
     # 0.15 x 20 is 3, not what floats make of it.
     return max(math.ceil(self.rate * length - 1e-9), 1)
 
@@ -67,7 +73,7 @@ class Masking(NamedTuple):
     fate_BP, token_BP = draws[:, 1 + L : -P], draws[:, -P:]
     open_BL = rows.real if rows.special is None else rows.real & ~rows.special
     count_B = self._count(rows.real, draws[:, 0])
-    count_B = np.minimum(count_B, open_BL.sum(axis=1))
+    count_B = np.minimum(np.minimum(count_B, open_BL.sum(axis=1)), P)
     if self.words or self.ngram > 1:
       begins_BL = open_BL if starts is None else starts
       each = zip(open_BL, begins_BL, count_B, generators, strict=True)
@@ -133,6 +139,44 @@ class Masking(NamedTuple):
           left -= int(end - begin)
           break
     return chosen_L
+
+
+def masked_batch(
+  rows: Rows,
+  keys: Keys,
+  places: Callable[[int], int],
+  masking: Masking | None,
+  starts: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+  """A batch of rows of which a model does not see some tokens.
+
+  Args:
+    rows: B rows of L tokens.
+    keys: of the rows.
+    places: that of `masking`.
+    masking: chooses; None: rows without text, of which nothing is chosen.
+    starts: see `Masking`.
+
+  Returns:
+    What `Masking` gives, `mask` bool [B, L], False for padding, and of
+    `token_types`, `segments` and `positions` those that the rows have.
+  """
+  batch: dict[str, np.ndarray] = {'mask': rows.real}
+  if masking is None:
+    assert not rows.real.any(), 'rows of text need their tokenizer'
+    blank = np.zeros((len(rows.tokens), places(rows.tokens.shape[1])), int)
+    batch |= {
+      'inputs': rows.tokens,
+      'masked_positions': blank.astype(np.int32),
+      'masked_targets': blank.astype(np.int32),
+      'masked_weights': blank.astype(np.float32),
+    }
+  else:
+    batch |= masking(rows, keys, starts)
+  for name in ('token_types', 'segments', 'positions'):
+    if (value := getattr(rows, name)) is not None:
+      batch[name] = value
+  return batch
 
 
 def _units(open_L: np.ndarray, starts_L: np.ndarray) -> np.ndarray:

@@ -42,6 +42,7 @@ def classification(
   dropout: float = 0.1,
   read: str = 'extract',
   features: str = '',
+  pooler: str = 'tanh',
 ) -> Declared:
   """A class for each example.
 
@@ -53,9 +54,10 @@ def classification(
     dropout: of the activations.
     read: `extract`, of decoders, or `first`, of encoders; see `heads`.
     features: a call of `features`: the model is frozen; '': it is not.
+    pooler: of `read='first'`, 'tanh' or 'gelu'; see `heads`.
   """
   task = _Options(num_labels, length, sequences, auxiliary, dropout)
-  return _task(task, read, features, _cross_entropy)
+  return _task(task, read, features, _cross_entropy, pooler)
 
 
 def regression(
@@ -65,10 +67,11 @@ def regression(
   dropout: float = 0.1,
   read: str = 'extract',
   features: str = '',
+  pooler: str = 'tanh',
 ) -> Declared:
   """A score for each example: L2 is the squared error; see above."""
   task = _Options(1, length, sequences, auxiliary, dropout)
-  return _task(task, read, features, _squared_error)
+  return _task(task, read, features, _squared_error, pooler)
 
 
 def choice(
@@ -78,10 +81,11 @@ def choice(
   dropout: float = 0.1,
   read: str = 'extract',
   features: str = '',
+  pooler: str = 'tanh',
 ) -> Declared:
   """One of several sequences: a softmax over their scores h W_y."""
   task = _Options(0, length, answers, auxiliary, dropout)
-  return _task(task, read, features, _cross_entropy)
+  return _task(task, read, features, _cross_entropy, pooler)
 
 
 def spans(length: int, features: str = '') -> Declared:
@@ -108,12 +112,16 @@ class _Options(NamedTuple):
   dropout: float
 
 
-def _task(task: _Options, read: str, features: str, score: Score) -> Declared:
+def _task(
+  task: _Options, read: str, features: str, score: Score, pooler: str = 'tanh'
+) -> Declared:
   if task.auxiliary < 0 or not 0 <= task.dropout < 1:
     raise UsageError(
       f'finetune: auxiliary={task.auxiliary} must not be negative, and dropout='
       f'{task.dropout} must be in [0, 1)'
     )
+  if pooler not in ('tanh', 'gelu'):
+    raise UsageError(f'finetune.pooler={pooler!r}: unknown; one of tanh, gelu')
   mixed = None
   if features:
     mixed = spec.build('finetune.features', features, FEATURES)
@@ -125,7 +133,7 @@ def _task(task: _Options, read: str, features: str, score: Score) -> Declared:
         f'finetune.auxiliary={task.auxiliary}: model.output={model.output!r} '
         'is an adaptive softmax, which has no auxiliary loss; give 0'
       )
-    head = _head(model, task, read, mixed)
+    head = _head(model, task, read, mixed, pooler)
     found = TaskModel(
       model, head, mixed, task.auxiliary, score, score is _of_tokens
     )
@@ -142,7 +150,11 @@ def _task(task: _Options, read: str, features: str, score: Score) -> Declared:
 
 
 def _head(
-  model: Transformer, task: _Options, read: str, mixed: Features | None
+  model: Transformer,
+  task: _Options,
+  read: str,
+  mixed: Features | None,
+  pooler: str,
 ) -> Head:
   """What `read` names, one of `heads`."""
   kernel = spec.build('model.init_weights', model.init_weights, INITS)(
@@ -154,7 +166,8 @@ def _head(
     return heads.extract(count, kernel, task.dropout, added=added)
   if read == 'first':
     # The pooler is of the last layer.
-    return heads.first(count, kernel, task.dropout, pooled=mixed is None)
+    pooler = 'none' if mixed else pooler
+    return heads.first(count, kernel, task.dropout, pooler=pooler)
   if read == 'tokens':
     return heads.tokens(count, kernel, task.dropout)
   return heads.spans(kernel)

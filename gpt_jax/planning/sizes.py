@@ -11,8 +11,6 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS
@@ -83,7 +81,8 @@ class Sizes:
     """Returns the split of a resolved config."""
     # Leave out fields of the model that its parameters do not depend on.
     model = {**config.model, 'remat': '', 'attention_backend': ''}
-    key = (str(model), config.optim.to_json(), rules)
+    parts = config.models.to_json()
+    key = (str(model), parts, config.optim.to_json(), rules)
     if key not in self._known:
       self._known[key] = _split(config, rules)
     return self._known[key]
@@ -91,8 +90,7 @@ class Sizes:
 
 def _split(config: Config, rules: sharding.Rules) -> Split:
   one = jax.sharding.AbstractMesh((1,) * len(sharding.AXES), sharding.AXES)
-  model = Transformer(**config.model)
-  objective = objectives.build(config.objective.name, model)
+  objective = config_lib.objective(config)
   optimizer = spec.build('optim.name', config.optim.name, OPTIMIZERS)(
     config_lib.schedule(config), state_lib.logical_axes(objective)
   )

@@ -51,12 +51,14 @@ def check_devices(config: Config, devices: Devices = None) -> None:
     s.length: s.rows for s in reversed(config_lib.ramp(config).stages)
   }
   with sharding.use(mesh, rules):
-    for length, first in of_length.items():
-      check_attention(
-        config.model,
-        (config.batch.micro_rows or first, length),
-        packed=parse('data.rows', config.data.rows)[0].name == 'documents',
-      )
+    for name in ('', *config.models):
+      with config_lib.named(name):
+        for length, first in of_length.items():
+          check_attention(
+            config_lib.of_part(config, name).model,
+            (config.batch.micro_rows or first, length),
+            packed=parse('data.rows', config.data.rows)[0].name == 'documents',
+          )
   _check_experts(config, mesh, dict(rules))
 
 

@@ -14,7 +14,6 @@ from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.optim.average import AVERAGES, Average
@@ -102,8 +101,8 @@ def build(
   """
   mesh = sharding.make_mesh(config.mesh, devices)
   rules = sharding.parse_rules(config.mesh.rules)
-  model = Transformer(**config.model)
-  objective = objectives.build(config.objective.name, model, tokenizer)
+  model = config_lib.transformer(config)
+  objective = config_lib.objective(config, tokenizer)
   schedule = config_lib.schedule(config)
   optim = config.optim
   optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)(

@@ -45,17 +45,22 @@ def train_step(
 
   Returns:
     The next state, and of this step `loss` (without penalties), `grad_norm`
-    and `grad_norms`, that of each part of the model (before clipping), and the
-    metrics of the objective. Where loss or gradient is not finite the next
-    state is the old one, one step on; the learning rate of the steps after it
-    is that of their number all the same.
+    and `grad_norms`, that of each part of the model and of each model beside
+    it (before clipping), and the metrics of the objective. Where loss or
+    gradient is not finite the next state is the old one, one step on; the
+    learning rate of the steps after it is that of their number all the same.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
   loss, metrics, grads = mean_gradients(
     state.params, batch, key, objective=objective, num_micro=num_micro
   )
   grad_norm = optax.tree.norm(grads)
-  grad_norms = {name: optax.tree.norm(part) for name, part in grads.items()}
+  named = {**grads, **grads.get('parts', {})}
+  grad_norms = {
+    name: optax.tree.norm(part)
+    for name, part in named.items()
+    if name != 'parts'
+  }
   if clip_norm:
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)

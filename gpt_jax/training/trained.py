@@ -20,6 +20,7 @@ from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import int8
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -106,6 +107,14 @@ def load_encoder(workdir: str) -> Trained:
       f'--workdir={workdir}: was fine-tuned on {config.finetune.task}, so what '
       'it knew of a [MASK] is gone; give what it was fine-tuned from'
     )
+  scored = objectives.needs(config.objective.name).scored
+  if scored is not None and not scored.output(model.context_length):
+    raise UsageError(
+      f'--workdir={workdir}: the model of objective.name='
+      f'{config.objective.name!r} scores no vocabulary; export its generator '
+      'with convert --to_hf FOLDER --part generator, import that, and fill '
+      'with it'
+    )
   trained = load_any(workdir)
   fill.special_of(trained.tokenizer)
   return trained
@@ -169,7 +178,8 @@ def built(workdir: str, tokenizer: Tokenizer | None = None) -> Parts:
   # The devices here need not be those it was trained on.
   config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
-  config.model.attention_backend = 'auto'
+  for model in (config.model, *config.models.values()):
+    model.attention_backend = 'auto'
   return build(config.lock(), tokenizer=tokenizer)
 
 

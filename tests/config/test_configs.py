@@ -54,6 +54,7 @@ def test_config_resolves(name, size):
     *('model.vocab_size', 'data.store', 'data.workers', 'eval.num_batches'),
     'eval.tasks',
     *('batch.length', 'batch.micro_rows', 'model.encoder_ffn'),
+    'models.generator.encoder_ffn',
   }
   if resolved.model.num_encoder_layers:
     with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
@@ -66,7 +67,7 @@ def test_config_resolves(name, size):
   fields = {
     f
     for f in config_lib.flatten(resolved)
-    if not f.startswith(('sweep.', 'data.sources.'))
+    if not f.startswith(('sweep.', 'data.sources.', 'models.'))
   }
   assert fields == {*base_fields}
 
@@ -336,6 +337,11 @@ ROWS = {
   'albert-xxlarge': (
     *(12, 4096, 64, 64, 64, 16_384, *LITE, 223_158_450, '223M'),
   ),
+  # With the generators; the paper prints the discriminators, without head.
+  'electra-small': (12, 256, 4, 64, 4, 1024, *WORDS, 14_196_219, '14M'),
+  'electra-base': (12, 768, 12, 64, 12, 3072, *WORDS, 119_386_427, '110M'),
+  'electra-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 354_655_291, '335M'),
+  'electra-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_882_305, '2.9M'),
   'albert-cpu': (4, 256, 4, 64, 4, 1024, 8192, 256, 2_012_290, '2.0M'),
   'switch-c': (15, 2080, 32, 64, 32, 6144, *T5, 1_571_308_972_448, '1571B'),
 }
@@ -356,6 +362,7 @@ COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
 # Where the sizes of GPT-3's table do not give the digits beside them.
 OFF = {'gpt3-350m': '356M', 'gpt3-1.3b': '1.5B', 'gpt3-13b': '12.9B'}
 OFF |= {'bert-large': '336M'}  # nor BERT's
+OFF |= {'electra-base': '119M', 'electra-large': '355M'}
 
 
 def rounded(count, printed):
@@ -470,6 +477,45 @@ def test_ablations_of_encoders(name, size, overrides, parameters, bare):
   params, figures = totals.figures_of(config_lib.resolve_model(config))
   assert (body(params) if bare else figures['parameters']) == parameters
   assert f'{parameters:,}' in str(module(name).__doc__)
+
+
+@pytest.mark.parametrize(
+  'size, discriminator, generator',
+  [
+    ('small', 13_549_057, 647_162),
+    ('base', 109_483_009, 9_903_418),
+    ('large', 335_142_913, 19_512_378),
+  ],
+)
+def test_models_of_electra(size, discriminator, generator):
+  """Of the generator what it does not share; the first as HF counts it."""
+  config = config_lib.resolve(module('electra').get_config(size))
+  params, figures = totals.figures_of(config)
+
+  def count(tree):
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+
+  assert count(params['parts']['generator']) == generator
+  assert figures['parameters'] - generator == discriminator
+  assert f'{discriminator:,}' in str(module('electra').__doc__)
+  # In each product of the discriminator every token, but for the vocabulary's;
+  # in the generator's, too, and in those of the vocabulary the chosen ones.
+  m, g, (length, tokens) = (
+    config.model,
+    config.models.generator,
+    {'small': (128, 19), 'base': (512, 79), 'large': (512, 130)}[size],
+  )
+  d_embed = {'small': 128, 'base': 768, 'large': 1024}[size]
+  both = [
+    x.num_layers * (12 * x.d_model**2)
+    + (x.d_model != d_embed) * d_embed * x.d_model
+    for x in (m, g)
+  ]
+  head = m.d_model**2 + m.d_model
+  scored = tokens / length * (g.d_model * d_embed + m.vocab_size * d_embed)
+  attention = 12 * length * sum(x.num_layers * x.d_model for x in (m, g))
+  expected = 6 * (sum(both) + head + scored) + attention
+  assert figures['flops_per_token'] == pytest.approx(expected, abs=2)
 
 
 def test_switch_tiny_and_its_twin():

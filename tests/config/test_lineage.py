@@ -32,9 +32,9 @@ SMALL = {
 }
 LINEAGE = (
   *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
-  *('llama', 'llama3', 'bert', 'roberta', 'albert'),
+  *('llama', 'llama3', 'bert', 'roberta', 'albert', 'electra'),
 )
-ENCODERS = ('bert', 'roberta', 'albert')
+ENCODERS = ('bert', 'roberta', 'albert', 'electra')
 
 
 def losses(name, **changes):

@@ -27,8 +27,6 @@ import pytest  # noqa: E402
 from gpt_jax import config as config_lib  # noqa: E402
 from gpt_jax.costs import flops, matmuls  # noqa: E402
 from gpt_jax.data.rows import Keys, blank  # noqa: E402
-from gpt_jax.nn.transformer import Transformer  # noqa: E402
-from gpt_jax.objectives import choices as objectives  # noqa: E402
 from gpt_jax.training import state as state_lib  # noqa: E402
 from gpt_jax.training import step  # noqa: E402
 
@@ -59,8 +57,7 @@ def count(name, traced):
   if config.model.vocab_size is None:
     # What the tokenizer will find does not matter here.
     config = config_lib.set_vocab_size(config, 1000, 'any')
-  model = Transformer(**config.model)
-  objective = objectives.build(config.objective.name, model)
+  objective = config_lib.objective(config)
   params = jax.eval_shape(
     lambda key: state_lib.init_params(objective, key), jax.random.key(0)
   )

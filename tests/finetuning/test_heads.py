@@ -191,6 +191,12 @@ def test_an_encoders_heads_have_classes(name, kind, classes):
   assert found.options['pad_token_id'] == 7
   named = {'0': 'no', '1': 'yes'} if classes == 2 else None
   assert found.options.get('id2label') == named
+  config.finetune.pooler = 'gelu'
+  if kind == 'pooled_choice':
+    with pytest.raises(UsageError, match=r"pooler='gelu': ElectraForMultip"):
+      heads.exported(config, given, {})
+  elif kind == 'pooled_class':
+    assert heads.exported(config, given, {}).kind == 'gelu_classification'
   config.finetune.features = 'concat(4)'
   with pytest.raises(UsageError, match=r"features='concat\(4\)': its head"):
     heads.exported(config, given, {})

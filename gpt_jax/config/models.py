@@ -1,0 +1,83 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The models of a config: the run's own, and the named parts beside it.
+
+`config.model` is the model that a run is for. `config.models` has a section
+for each other that its objective trains with it (ELECTRA's generator). Such a
+section states what differs from `config.model`; resolved, it has all fields.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from gpt_jax.config.fields import Config, unlocked
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives.base import Objective
+from gpt_jax.spec import UsageError, shown
+
+
+def complete(config: Config) -> None:
+  """Gives each part the fields of `config.model` that it does not state.
+
+  Raises:
+    UsageError: a part is no section.
+  """
+  for name, part in config.models.items():
+    if not isinstance(part, ConfigDict):
+      raise UsageError(
+        f'models.{name}={shown(part)}: must be a section of what differs from '
+        'model, such as dict(d_model=64)'
+      )
+    config.models[name] = ConfigDict({**config.model, **part})
+
+
+def of_part(config: Config, name: str) -> Config:
+  """The config with the section of a part as its `model`; '': as it is."""
+  if not name:
+    return config
+  changed = unlocked(config)
+  changed.model = changed.models[name]
+  changed.models = ConfigDict()
+  return changed.lock()
+
+
+@contextlib.contextmanager
+def named(name: str) -> Iterator[None]:
+  """Errors about `model.x` inside are about the part's `models.NAME.x`."""
+  try:
+    yield
+  except UsageError as e:
+    if not name:
+      raise
+    text = re.sub(r'\bmodel\.', f'models.{name}.', str(e))
+    raise UsageError(text) from e
+
+
+def transformer(config: Config, name: str = '') -> Transformer:
+  """The model of a part; '': the run's own."""
+  section: Any = config.models[name] if name else config.model
+  return Transformer(**section)
+
+
+def objective(config: Config, tokenizer: Tokenizer | None = None) -> Objective:
+  """The objective of a resolved config, with all its models.
+
+  Args:
+    config: resolved, with its vocabulary.
+    tokenizer: see `objectives.base.Declared`.
+
+  Raises:
+    UsageError: the objective cannot train these models.
+  """
+  return objectives.build(
+    config.objective.name,
+    transformer(config),
+    tokenizer,
+    {name: transformer(config, name) for name in config.models},
+  )

@@ -1,0 +1,162 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run of two models from the command line: resumed, exported, fine-tuned."""
+
+import json
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import hf
+from gpt_jax.__main__ import main
+from gpt_jax.costs import flops
+from gpt_jax.objectives.electra import SHARED
+from gpt_jax.training import trained as trained_lib
+from tests.support.golden_io import config, tensors
+
+pytestmark = pytest.mark.slow
+
+CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
+TEXT = 'The cat sat on the mat. A dog ran to the old red house.\n\n'
+FLAGS = [
+  f'--config={CONFIGS}/electra.py:cpu',
+  '--config.data.holdout=tail(fraction=0.1)',
+  '--config.tokenizer.name=wordpiece(vocab_size=80)',
+  '--config.model.vocab_size=96',
+  '--config.model.num_layers=1',
+  '--config.model.d_model=32',
+  '--config.model.num_heads=4',
+  '--config.model.context_length=24',
+  '--config.models.generator.d_model=16',
+  '--config.models.generator.input='
+  'tokens(token_types=2, norm=True, d_embed=32)',
+  '--config.batch.size=16',
+  '--config.batch.micro_rows=8',
+  '--config.batch.length=stages(24)',
+  '--config.optim.name=adamw',
+  '--config.optim.ema=ema(decay=0.9)',
+  '--config.schedule.num_steps=6',
+  '--config.schedule.name=constant(peak=1e-3)',
+  '--config.checkpoint.every_steps=3',
+  '--config.eval.every_steps=3',
+  '--config.eval.rows=8',
+  '--config.log.every_steps=1',
+]
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('electra')
+  for i in range(20):
+    (folder / f'{i}.txt').write_text(TEXT * 5 + f'Number {i}. And so on.\n')
+  flags = [*FLAGS, f"--config.data.source=text('{folder}/*.txt')"]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+    assert main(['train', *flags, f'--workdir={folder}/w']) == 0
+  return folder / 'w', flags
+
+
+def last_loss(workdir):
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  found = [json.loads(line) for line in lines]
+  return [m['loss'] for m in found if 'loss' in m][-1]
+
+
+def test_a_resume_ends_in_the_same_bits(workdir, tmp_path, monkeypatch):
+  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  first, flags = workdir
+  second = tmp_path / 'w'
+  shutil.copytree(first, second)
+  shutil.rmtree(second / 'checkpoints/6')
+  assert main(['train', *flags, f'--workdir={second}']) == 0
+  states = [trained_lib.restore(str(w))[1] for w in (first, second)]
+  assert int(states[0].step) == 6
+  jax.tree.map(np.testing.assert_array_equal, *states)
+  assert last_loss(first) == last_loss(second)
+  # Averages and moments of the generator, too.
+  for tree in (states[0].params, states[0].ema):
+    assert {*tree['parts']} == {'generator'}
+
+
+def test_both_models_are_exported(workdir, tmp_path, capsys):
+  first = workdir[0]
+  out, generator = tmp_path / 'model', tmp_path / 'generator'
+  assert main(['convert', f'--workdir={first}', f'--to_hf={out}']) == 0
+  given = ['convert', f'--workdir={first}', f'--to_hf={generator}']
+  assert main([*given, '--part=teacher']) == 2
+  assert 'has no such model; one of generator' in capsys.readouterr().err
+  assert main([*given, '--part=generator']) == 0
+  assert config(out)['architectures'] == ['ElectraForPreTraining']
+  assert config(generator)['architectures'] == ['ElectraForMaskedLM']
+  # Nothing of the generator lies beside the discriminator.
+  names = {*tensors(out)}
+  assert not any(name.startswith('generator') for name in names)
+  _, state = trained_lib.restore(str(first))
+  params = jax.device_get(state.ema)
+  ids = np.array([[2, 9, 11, 4, 7, 3]])
+  model, read = hf.load(str(out))
+  for name in SHARED:
+    jax.tree.map(np.testing.assert_array_equal, read[name], params[name])
+  jax.tree.map(np.testing.assert_array_equal, read['heads'], params['heads'])
+  assert hf.forward(model, read, input_ids=ids)['logits'].shape == ids.shape
+  _, read = hf.load(str(generator))
+  own = params['parts']['generator']
+  assert {*read} == {*own, *SHARED}
+  for name in read:
+    expected = params[name] if name in SHARED else own[name]
+    jax.tree.map(np.testing.assert_array_equal, read[name], expected)
+  # The discriminator scores no vocabulary.
+  text = ['fill', f'--workdir={first}', '--text=The [MASK] sat.']
+  assert main(text) == 2
+  assert 'scores no vocabulary; export its generator' in capsys.readouterr().err
+  assert (
+    main(['convert', f'--from_hf={generator}', f'--workdir={tmp_path}/g']) == 0
+  )
+  assert main(['fill', f'--workdir={tmp_path}/g', text[2]]) == 0
+
+
+def test_the_discriminator_is_fine_tuned(workdir, tmp_path, monkeypatch):
+  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  first = workdir[0]
+  rng = np.random.default_rng(0)
+  table = tmp_path / 'a.tsv'
+  lines = ['text\tlabel']
+  for _ in range(64):
+    label = int(rng.integers(2))
+    lines.append(f'the {["cat", "dog"][label]} sat\t{label}')
+  table.write_text('\n'.join(lines) + '\n')
+  tuned, out = tmp_path / 'w', tmp_path / 'out'
+  task = f"classification('{table}', '{table}', text='text', label='label')"
+  argv = [
+    'finetune',
+    f'--config={CONFIGS}/finetune/base.py',
+    f'--init={first}',
+    f'--workdir={tuned}',
+    f'--config.finetune.task={task}',
+    '--config.finetune.model.dropout=none',
+    '--config.finetune.dropout=0.0',
+    '--config.schedule.num_steps=2',
+    '--config.eval.rows=16',
+  ]
+  assert main(argv) == 0
+  run = json.loads((tuned / 'config.json').read_text())
+  assert run['models'] == {} and run['finetune']['pooler'] == 'gelu'
+  assert main(['convert', f'--workdir={tuned}', f'--to_hf={out}']) == 0
+  # One as wide as its embeddings is no BERT: its pooler has GELU.
+  assert config(out)['architectures'] == ['ElectraForSequenceClassification']
+  parts, state = trained_lib.restore(str(tuned))
+  ids, L = np.array([[2, 9, 11, 4, 3]]), run['finetune']['length']
+  padded = np.pad(ids, [(0, 0), (0, L - 5)])
+  batch = {
+    'inputs': padded[None],
+    'lengths': np.full((1, 1), 5),
+    'second': np.full((1, 1), L),
+  }
+  assert parts.objective.outputs is not None
+  ours = parts.objective.outputs(state.params, batch)
+  model, params = hf.load(str(out))
+  theirs = hf.forward(model, params, input_ids=ids)['logits']
+  np.testing.assert_allclose(theirs, ours, atol=1e-5)
