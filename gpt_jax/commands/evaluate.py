@@ -136,9 +136,7 @@ def main(args: cli.Args) -> None:
   held_out = len(tasks) < len(calls)
   for kind in args.pairs:
     if kind not in PAIRS:
-      raise UsageError(
-        f'--pairs={kind}: unknown; one of ' + ', '.join(PAIRS)
-      )
+      raise UsageError(f'--pairs={kind}: unknown; one of ' + ', '.join(PAIRS))
   # What is amiss is told before the model is loaded.
   sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
