@@ -144,7 +144,10 @@ def main(args: cli.Args) -> None:
   model = _Model(
     args.workdir,
     Engine(
-      *trained_lib.decoder(trained, args.weights), slots=args.rows, draft=draft
+      *trained_lib.decoder(trained, args.weights),
+      slots=args.rows,
+      draft=draft,
+      keep=0 if prompts else 1,  # a session's next turn begins as this one
     ),
     trained.tokenizer,
     parts.model.context_length,

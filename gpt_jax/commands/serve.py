@@ -62,6 +62,13 @@ def define(values: flags.FlagValues) -> None:
     ranges.Whole,
   )
   number(
+    'keep',
+    1,
+    'Continuations that have ended whose caches are kept, each as large as '
+    'when it ran: a prompt that begins as one of them is read from there on.',
+    ranges.Whole,
+  )
+  number(
     'max_tokens',
     None,
     'The most tokens that a request may ask for; empty: what fits the context.',
@@ -111,7 +118,9 @@ def main(args: cli.Args) -> None:
       max_tokens=args.max_tokens or model.context_length,
     )
     working = worker.Worker(
-      lambda: Engine(model, params, slots=args.rows, draft=draft),
+      lambda: Engine(
+        model, params, slots=args.rows, draft=draft, keep=args.keep
+      ),
       within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,
       log_seconds=args.log_seconds,

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs
+from gpt_jax.decoding.kept import Prefix
 from gpt_jax.decoding.programs import Prefilled
 from gpt_jax.decoding.requests import Row
 from gpt_jax.nn import caches as caches_lib
@@ -36,7 +37,12 @@ class Reading:
   """
 
   def __init__(
-    self, rows: Sequence[Row], readers: Sequence[Reader], *, slots: int
+    self,
+    rows: Sequence[Row],
+    *,
+    readers: Sequence[Reader],
+    slots: int,
+    prefix: Prefix | None = None,
   ):
     """Reads nothing yet, and has no caches.
 
@@ -44,6 +50,7 @@ class Reading:
       rows: of one group of `requests.alike`.
       readers: the model, and then its draft, if any.
       slots: the most rows of a batch.
+      prefix: what of the prompt need not be read; then all rows have the same.
     """
     self.rows = list(rows)
     self._readers = readers
@@ -56,7 +63,9 @@ class Reading:
     self._sources = None
     if any(request.source for request in prompts.values()):
       self._sources = self._pad([r.source or () for r in prompts.values()])
-    self._start = 0
+    assert prefix is None or len(prompts) == 1
+    self._prefix = prefix
+    self._start = len(prefix.ids) if prefix else 0
     self._read: list[Prefilled] = []  # of each reader
 
   @property
@@ -99,7 +108,7 @@ class Reading:
         model, params = self._readers[0]
         memory_BMD = programs.encode(params, tokens_BM, mask_BM, model=model)
     if not self._read:
-      self._read = [self._nothing(reader.model) for reader in self._readers]
+      self._read = self._begun()
     start, L = self._start, self._tokens_BL.shape[1]
     stop = min(start + programs.BLOCK, L)
     self._read = [
@@ -124,15 +133,25 @@ class Reading:
     """How long rows may become."""
     return self._readers[0].model.context_length
 
-  def _nothing(self, model: Transformer) -> Prefilled:
-    """Caches that have room for the padded prompts, and hold nothing."""
+  def _begun(self) -> list[Prefilled]:
+    """Caches with room for the padded prompts: empty, or with the prefix."""
     B, L = self._tokens_BL.shape
     M = 0 if self._sources is None else self._sources[0].shape[1]
     capacity = programs.bucket(L, self._longest)
-    return Prefilled(
-      jnp.zeros((B, model.d_model), DTYPES[model.dtype]),
-      caches_lib.init_caches(model, B, capacity, M),
-    )
+    taken = ()
+    if self._prefix is not None:
+      taken = caches_lib.take_rows(
+        self._prefix.caches, np.zeros(B, int), capacity
+      )
+      self._prefix = None  # and its memory
+    out = []
+    for model, _ in self._readers:
+      caches, taken = taken[: model.num_layers], taken[model.num_layers :]
+      if not caches:
+        caches = caches_lib.init_caches(model, B, capacity, M)
+      last_BD = jnp.zeros((B, model.d_model), DTYPES[model.dtype])
+      out.append(Prefilled(last_BD, caches))
+    return out
 
   def _pad(
     self, rows: Sequence[Sequence[int]]

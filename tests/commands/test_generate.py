@@ -21,7 +21,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import engine, prompt_files, sample
+from gpt_jax.decoding import engine, programs, prompt_files, sample
 from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
@@ -261,26 +261,42 @@ def test_a_draft_with_another_vocabulary_is_refused(run, tmp_path):
   assert f'--draft={tmp_path}: its tokenizer, ' in stderr
 
 
-def test_lines_of_a_pipe_are_a_chat(run, workdir):
-  code, stdout, _ = run(
-    *('--max_tokens=5', '--seed=3'),
-    stdin='hear me\n\n/help\n//etc\n/reset\nhear me\n/exit\nno more\n',
-  )
+def test_lines_of_a_pipe_are_a_chat(run, workdir, monkeypatch):
+  """A turn reads what is new, in blocks of 16; after a reset, the beginning."""
+  starts, read = [], programs.read_block
+
+  def noted(params, caches, tokens_BL, start, *args, **kwargs):
+    starts.append(start)
+    return read(params, caches, tokens_BL, start, *args, **kwargs)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(programs, 'BLOCK', 16)
+    patched.setattr(programs, 'read_block', noted)
+    code, stdout, _ = run(
+      *('--max_tokens=5', '--seed=3'),
+      stdin='hear me\n\n/help\n//etc\n/reset\nhear me\n/exit\nno more\n',
+    )
   tokenizer = tokenizer_lib.load(str(workdir / 'tokenizer'))
   template = ChatTemplate.load(str(workdir / 'tokenizer'))
   assert template is not None
   seeds, expected, chat = seeds_of(3, 3), '', []
+  blocks, held = [], []
   for turn, text in enumerate(['hear me', '/etc', 'hear me']):
     if turn == 2:
       chat = []
     chat.append({'role': 'user', 'content': text})
     ids = template.ids(tokenizer, chat)
     (new,) = drawn(workdir, [ids], [seeds[turn]], max_tokens=5)
+    alike = [x == y for x, y in zip(ids[:-1], held, strict=False)]
+    same = [*alike, False].index(False)
+    blocks += range(same // 16 * 16, len(ids), 16)
+    held = [*ids, *new][:-1]
     answer = tokenizer.decode([*ids, *new])
     answer = answer.removeprefix(tokenizer.decode(ids))
     chat.append({'role': 'assistant', 'content': answer})
     expected += answer + '\n'
   assert (code, stdout) == (0, expected)
+  assert starts == blocks and starts.count(0) == 1
 
 
 def test_without_a_template_it_is_one_text(run, workdir):
@@ -466,7 +482,8 @@ class Terminal:
   def interrupt(self, text):
     """Types Ctrl-C until a text comes.
 
-    A signal that comes while readline handles a key is seen with the next key only.
+    A signal that comes while readline handles a key is seen with the next key
+    only.
     """
     for _ in range(30):
       self.type('\x03')

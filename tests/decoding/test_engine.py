@@ -241,6 +241,42 @@ def test_prompts_are_read_together_up_to_a_block(monkeypatch):
   assert numbers[4] not in {token.request for token in tokens}
 
 
+def chat(batch, *, turns):
+  """What is drawn in some turns, each of which goes on from the ones before."""
+  ids, out = prompt(19, 1), []
+  for turn in range(turns):
+    number = batch.add(Request(ids, 9, WARM, turn))
+    tokens = list(batch.run())
+    out.append(ids_of(tokens, number))
+    ids = [*ids, *out[-1], *prompt(5, turn)]
+  return out
+
+
+def test_a_turn_reads_what_is_new(monkeypatch):
+  """Whole blocks of eight tokens that the row before held, windows or not."""
+  monkeypatch.setattr(programs, 'BLOCK', 8)
+  seen = tiny.model(
+    num_layers=2, context_length=97, attention='local(window=11), full'
+  )
+  made = programs.in_place(seen, tiny.params(seen))
+  sizes = counted_blocks(monkeypatch)
+  expected = chat(Engine(*made, slots=1), turns=2)
+  # 19 and 33 tokens; of these 27 were read before, in the steps all but one.
+  assert len(sizes) == 3 + 5
+  sizes.clear()
+  batch = Engine(*made, slots=1, keep=1)
+  assert chat(batch, turns=2) == expected
+  assert len(sizes) == 3 + (5 - 3)
+  assert batch.cache_bytes == 0
+  # Another text is read as a whole, also where it begins as the one kept.
+  sizes.clear()
+  other = Request([*prompt(7, 1), *prompt(11, 3)], 3, GREEDY)
+  plain = [Engine(*made, slots=1), batch]
+  one, two = ((one.add(other), list(one.run())) for one in plain)
+  assert ids_of(one[1], one[0]) == ids_of(two[1], two[0])
+  assert sizes == [(1, 8)] * 6
+
+
 @pytest.mark.parametrize(
   'length, longest, slots',
   [
@@ -279,7 +315,7 @@ def test_over_a_mesh():
     for request in some:
       batch.add(request)
     first = batch.step()
-    caches = [x.sharding for x in batch._caches[0][:2]]
+    caches = [x.sharding for x in batch._batch.caches[0][:2]]
     return first + list(batch.run()), batch, caches
 
   expected, _, _ = tokens_of(params)

@@ -101,6 +101,31 @@ def test_prompts_are_read_between_rounds(monkeypatch):
     assert [t.id for t in tokens if t.request == number] == ids
 
 
+def test_a_turn_reads_what_is_new(monkeypatch):
+  """Also what the draft has not read of the turn before."""
+  monkeypatch.setattr(programs, 'BLOCK', 4)
+  model, other = pair()
+  found, starts, read = [], [], programs.read_block
+
+  def noted(params, caches, tokens_BL, start, *args, **kwargs):
+    starts.append(start)
+    return read(params, caches, tokens_BL, start, *args, **kwargs)
+
+  monkeypatch.setattr(programs, 'read_block', noted)
+  for keep in (0, 1):
+    batch = Engine(*model, slots=1, draft=Draft(*other, 4), keep=keep)
+    ids = prompt(5, 1)
+    for turn in range(3):
+      (new,) = continued(batch, [Request(ids, 6 + turn, SOME, turn)])
+      ids = [*ids, *new, 3]
+    found.append((ids, batch.proposals))
+  assert found[0] == found[1]
+  # 5, 12 and 20 tokens, by both models; 11 and 19 of them less two are kept.
+  whole = [*range(0, 5, 4), *range(0, 12, 4), *range(0, 20, 4)]
+  new = [*range(0, 5, 4), *range(8, 12, 4), *range(16, 20, 4)]
+  assert starts == [start for start in whole + new for _ in range(2)]
+
+
 def test_greedy_ids_are_those_without_a_draft():
   """In rows that end at the context's end, or by a stop."""
   requests = [request._replace(sampler=GREEDY) for request in REQUESTS]
