@@ -81,6 +81,7 @@ def test_config_resolves(name, size):
     ('chinchilla', '70b', [45, 30, 10, 10, 4, 1]),
     ('palm', '540b', [50, 27, 13, 5, 4, 1]),
     ('llama', '65b', [67, 15, 4.5, 4.5, 4.5, 2.5, 2]),
+    ('llama3', '405b', [50, 25, 17, 8]),
     ('lamda', '137b', [50, 12.5, 12.5, 12.5, 6.25, 6.25]),
   ],
 )
@@ -238,6 +239,7 @@ def test_figures_need_the_vocabulary():
 PLAIN = 50_257, 2048
 PIECES = 32_000, 2048
 PALM = 256_000, 2048
+TIK = 128_256, 8192
 T5 = 32_128, 512
 WORDS, BYTES, LITE = (30_522, 512), (50_265, 512), (30_000, 512)
 TINY = 4, 64, 4, 16, 4, 256, 1024, 128
@@ -299,6 +301,11 @@ ROWS = {
   ),
   'llama-65b': (
     *(80, 8192, 64, 128, 64, 22_016, *PIECES, 65_285_660_672, '65.3B'),
+  ),
+  'llama3-8b': (32, 4096, 32, 128, 8, 14_336, *TIK, 8_030_261_248, '8B'),
+  'llama3-70b': (80, 8192, 64, 128, 8, 28_672, *TIK, 70_553_706_496, '71B'),
+  'llama3-405b': (
+    *(126, 16_384, 128, 128, 8, 53_248, *TIK, 405_853_388_800, '406B'),
   ),
   # Of these the paper has the encoder-decoders: table 9.
   'switch-tiny': (*TINY, 738_048, '0.7M'),
@@ -542,6 +549,8 @@ def test_heads_that_give_gpt3_1_3b_its_name():
     ('palm-540b', 780e9, 2048 * 2048),
     ('llama-7b', 1.0e12, 4 * 2**20),
     ('llama-65b', 1.4e12, 4 * 2**20),
+    ('llama3-8b', 15e12, 16 * 2**20),
+    ('llama3-405b', 15.6e12, 16 * 2**20),
   ],
 )
 def test_tokens_of_the_recipes(row, tokens, batch):
@@ -561,6 +570,8 @@ def test_tokens_of_the_recipes(row, tokens, batch):
     ('palm-8b', [256, 512], [0, 743_866], 743_866 * 3 // 2),
     ('gopher-280b', [1536, 3072], [0, 47_684], 47_684 * 3 // 2),
     ('chinchilla-70b', [768, 1536], [0, 445_049], 445_049 * 3 // 2),
+    # 252M tokens, 4M a step; 8M a step up to 2.87T; 16M up to 15.6T.
+    ('llama3-405b', [1024, 1024, 2048], [0, 61, 342_162], 1_100_929),
   ],
 )
 def test_ramps_of_the_papers(row, rows, starts, last):

@@ -32,7 +32,7 @@ SMALL = {
 }
 LINEAGE = (
   *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
-  *('llama', 'bert', 'roberta', 'albert'),
+  *('llama', 'llama3', 'bert', 'roberta', 'albert'),
 )
 ENCODERS = ('bert', 'roberta', 'albert')
 
@@ -44,10 +44,14 @@ def losses(name, **changes):
   # Its one group of a batch has another size here.
   config.model.ffn = config.model.ffn.replace('group_size=2048', 'group_size=0')
   make_batch = causal_batch
+  config.batch.length = None  # all rows have 24 tokens
+  if (config.model.num_kv_heads or 0) > 4:
+    config.model.num_kv_heads = 2
   if name in ENCODERS:
-    config.batch.length = None
     pairs = config.data.rows.startswith('pairs')
     make_batch = functools.partial(masked_batch, pairs=pairs)
+  else:
+    config.data.rows = 'stream'
   run = tiny.build(config.lock(), (1, 1, 1))
   state = parts_lib.init_state(run)
   step = compiled_lib.compile_train_step(run).call
