@@ -4,6 +4,7 @@
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
+from gpt_jax.config import Config
 from gpt_jax.data import eval_sets
 from gpt_jax.data.row_makers import ROWS
 from gpt_jax.data.store import TokenStore
@@ -22,14 +23,22 @@ def measure(trained: Trained, workdir: str) -> dict[str, float]:
   Raises:
     UsageError: the run held no text out.
   """
-  config = trained.parts.config
+  return _measure(trained, workdir, trained.parts.config)
+
+
+def _measure(
+  trained: Trained, workdir: str, config: Config
+) -> dict[str, float]:
+  """The held-out sets by a config that may have another objective and rows."""
   store = TokenStore.open(store_data.data_folder(config, workdir))
   sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
   if not sets:
     raise UsageError(
       'data.holdout=none: this run held no text out; set data.holdout'
     )
-  values = HeldOut(trained.parts, sets)(trained.state.eval_params)
+  # Some objectives make their batches with the tokenizer.
+  parts = parts_lib.build(config, tokenizer=trained.tokenizer)
+  values = HeldOut(parts, sets)(trained.state.eval_params)
   assert values is not None  # nothing stopped it
   return values
 
@@ -67,8 +76,7 @@ def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
   config.data.rows = names.written(
     rows._replace(kwargs={**rows.kwargs, 'pair': kind}), ROWS
   )
-  parts = parts_lib.build(config.lock(), tokenizer=trained.tokenizer)
-  values = measure(trained._replace(parts=parts), workdir)
+  values = _measure(trained, workdir, config.lock())
   return {
     key.replace('/pair_', f'/pairs_{kind}_'): value
     for key, value in values.items()

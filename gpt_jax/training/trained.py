@@ -13,7 +13,6 @@ from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import fill, speculative
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
@@ -35,7 +34,7 @@ class Trained(NamedTuple):
 
   parts: Parts
   state: TrainState
-  tokenizer: Tokenizer
+  tokenizer: tokenizer_lib.Tokenizer
 
 
 def load(workdir: str) -> Trained:
@@ -62,8 +61,8 @@ def load_any(workdir: str) -> Trained:
   Raises:
     UsageError: there is none.
   """
+  parts, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
-  parts, state = restore(workdir, tokenizer)
   return Trained(parts, state, tokenizer)
 
 
@@ -115,9 +114,10 @@ def load_encoder(workdir: str) -> Trained:
       'with convert --to_hf FOLDER --part generator, import that, and fill '
       'with it'
     )
-  trained = load_any(workdir)
-  fill.special_of(trained.tokenizer)
-  return trained
+  tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
+  fill.special_of(tokenizer)
+  parts, state = restore(workdir)
+  return Trained(parts, state, tokenizer)
 
 
 def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
@@ -165,12 +165,8 @@ def read_config(workdir: str) -> Config:
     ) from e
 
 
-def built(workdir: str, tokenizer: Tokenizer | None = None) -> Parts:
+def built(workdir: str) -> Parts:
   """The parts of a workdir's run, on the devices that are here.
-
-  Args:
-    workdir: of the run.
-    tokenizer: the run's, where its objective is to make batches of text.
 
   Raises:
     UsageError: see `read_config`.
@@ -180,22 +176,16 @@ def built(workdir: str, tokenizer: Tokenizer | None = None) -> Parts:
   config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
   for model in (config.model, *config.models.values()):
     model.attention_backend = 'auto'
-  return build(config.lock(), tokenizer=tokenizer)
+  return build(config.lock())
 
 
-def restore(
-  workdir: str, tokenizer: Tokenizer | None = None
-) -> tuple[Parts, TrainState]:
+def restore(workdir: str) -> tuple[Parts, TrainState]:
   """Loads the newest sound checkpoint of a workdir, split over all devices.
-
-  Args:
-    workdir: of the run.
-    tokenizer: see `built`.
 
   Raises:
     UsageError: there is none.
   """
-  parts = built(workdir, tokenizer)
+  parts = built(workdir)
   config = parts.config
   checkpointer = checkpoint.Checkpointer(workdir, read_only=True)
   state = checkpointer.restore(abstract_state(parts))

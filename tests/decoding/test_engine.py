@@ -315,7 +315,7 @@ def test_over_a_mesh():
     for request in some:
       batch.add(request)
     first = batch.step()
-    caches = [x.sharding for x in batch._caches[0][:2]]
+    caches = [x.sharding for x in batch._batch.caches[0][:2]]
     return first + list(batch.run()), batch, caches
 
   expected, _, _ = tokens_of(params)
