@@ -54,7 +54,7 @@ def of_kind(call):
 
 def repeats(folder, case_name):
   """Whether other cases of BERT's kin have the same paths through the code."""
-  kin = ('albert', 'roberta', 'electra', 'bert_mask3d')
+  kin = ('albert', 'roberta', 'electra', 'distilbert', 'bert_mask3d')
   heads = ('albert_cls', 'roberta_qa', 'roberta_tok')
   heads += ('electra_qa', 'electra_tok')
   return folder.name in heads or (
@@ -79,7 +79,7 @@ def test_the_families_are_here():
   assert types >= {'openai-gpt', 'gpt2', 'gpt_neo', 'gptj', 'gpt_neox'}
   assert types >= {'llama', 'mistral', 'mixtral', 'falcon', 'bert', 't5'}
   assert types >= {'switch_transformers', 'transfo-xl', 'roberta', 'albert'}
-  assert 'electra' in types
+  assert {'electra', 'distilbert'} <= types
   assert types >= {'qwen3', 'olmo2', 'gemma2', 'gemma3_text'}
 
 
