@@ -37,7 +37,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # pooled first token), choice (either, a score for each answer), spans,
     # tokens. Empty: what the model and the task ask for.
     head=placeholder(str),
-    # What the pooled first token goes through: tanh (BERT), gelu (ELECTRA).
+    # What the pooled first token goes through: tanh (BERT), gelu (ELECTRA),
+    # relu (DistilBERT).
     # Empty: as the pre-trained model has it.
     pooler=placeholder(str),
     # Freeze the model, and let the head read its layers: layer(number=-1; 0

@@ -19,15 +19,7 @@ def check_objective(config: Config) -> None:
   """
   name = config.objective.name
   needs = objectives.needs(name)
-  for part in needs.parts.keys() - config.models.keys():
-    raise UsageError(
-      f'models.{part} is missing: objective.name={name!r} trains a {part} '
-      'beside the model; give it a section with what differs from model'
-    )
-  for part in config.models.keys() - needs.parts.keys():
-    raise UsageError(
-      f'models.{part}: objective.name={name!r} trains no {part}; leave it out'
-    )
+  objectives.check_parts(name, config.models)
   for part in ('', *config.models):
     with models.named(part):
       _check_model(models.of_part(config, part))

@@ -113,11 +113,11 @@ def _pooled(
   config: Config, kind: str, options: dict[str, Any], heads: Any
 ) -> Exported:
   """What reads the pooled first token; its texts are as the tokenizer's own."""
-  gelu = config.finetune.get('pooler') == 'gelu'
-  if kind == 'choice' and gelu:
+  pooler = config.finetune.pooler or 'tanh'
+  if kind == 'choice' and pooler != 'tanh':
     raise UsageError(
-      "finetune.pooler='gelu': ElectraForMultipleChoice is not written; "
-      'predict here, with finetune --predict'
+      f'finetune.pooler={pooler!r}: no ...ForMultipleChoice with it is '
+      'written; predict here, with finetune --predict'
     )
   if kind == 'choice':
     return Exported('pooled_choice', options, heads)
@@ -128,8 +128,8 @@ def _pooled(
   else:
     kind = 'single_label_classification'
   options['problem_type'] = kind
-  read = 'gelu_classification' if gelu else 'pooled_classification'
-  return Exported(read, options, heads)
+  read = 'pooled' if pooler == 'tanh' else pooler
+  return Exported(f'{read}_classification', options, heads)
 
 
 def _extracting(

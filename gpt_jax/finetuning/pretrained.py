@@ -28,7 +28,7 @@ class Pretrained(NamedTuple):
     tokenizer: None: the config's, made of the task's texts where it is trained.
     params: reads the parameters; None: there are none.
     pooler: what its pooled first token goes through: 'tanh' (BERT), 'gelu'
-      (ELECTRA).
+      (ELECTRA), 'relu' (DistilBERT).
   """
 
   name: str
@@ -96,7 +96,8 @@ def _from_hf(folder: str, model_type: str) -> Pretrained:
   model, params = hf.load(folder)
   params = _pretrained_part(params)
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
-  pooler = 'gelu' if model_type == 'electra' else 'tanh'
+  others = {'electra': 'gelu', 'distilbert': 'relu'}
+  pooler = others.get(model_type, 'tanh')
   return Pretrained(folder, fields, name, tokenizer, lambda: params, pooler)
 
 

@@ -5,6 +5,7 @@
 from gpt_jax.hf.albert import ALBERT
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import BERT
+from gpt_jax.hf.distilbert import DISTILBERT
 from gpt_jax.hf.electra import ELECTRA
 from gpt_jax.hf.falcon import FALCON
 from gpt_jax.hf.gemma import GEMMA2, GEMMA3_TEXT
@@ -43,6 +44,7 @@ FAMILIES: dict[str, Family] = {
     ROBERTA,
     ALBERT,
     ELECTRA,
+    DISTILBERT,
     T5,
     SWITCH_TRANSFORMERS,
     TRANSFO_XL,

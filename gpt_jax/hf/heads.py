@@ -15,6 +15,7 @@ which ignores them. `scores.py` has what they compute. The kinds of heads:
                          belong together, or are in order
   pooled_classification  a row's class, from the pooler
   gelu_classification    the same, where the pooler has GELU for tanh (ELECTRA)
+  relu_classification    the same with ReLU (DistilBERT)
   pooled_choice          a score of each choice's row, from the pooler
   replaced               whether each token is replaced, by a dense layer with
                          the activation of the body's (ELECTRA)
@@ -42,6 +43,7 @@ HEADS: dict[str, tuple[str, ...]] = {
   'pretraining': ('pooler', 'pair'),
   'pooled_classification': ('pooler', 'classifier'),
   'gelu_classification': ('pooler', 'classifier'),
+  'relu_classification': ('pooler', 'classifier'),
   'pooled_choice': ('pooler', 'classifier'),
   'replaced': ('replaced_dense', 'replaced'),
   'spans': ('spans',),
@@ -57,6 +59,7 @@ CLASSIFYING = (
   'classification',
   'pooled_classification',
   'gelu_classification',
+  'relu_classification',
   'eos_classification',
 )
 POOLING = tuple(kind for kind, names in HEADS.items() if 'pooler' in names)

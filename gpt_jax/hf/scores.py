@@ -26,6 +26,7 @@ TAKES = {
   'pooled_classification': {'labels'},
   'pooled_choice': {'labels'},
   'gelu_classification': {'labels'},
+  'relu_classification': {'labels'},
   'eos_classification': {'labels'},
   'replaced': {'labels'},
   'tokens': {'labels'},
@@ -92,8 +93,9 @@ def of_heads(
     return _with_loss(logits, targets.labels)
   if kind == 'replaced':
     return _replaced(options, parameters, hidden, targets.labels, mask)
-  if kind == 'gelu_classification':
-    pooled = activations.gelu_exact(_dense(parameters['pooler'], hidden[:, 0]))
+  if kind in ('gelu_classification', 'relu_classification'):
+    activation = activations.ACTIVATIONS[kind.partition('_')[0]]
+    pooled = activation(_dense(parameters['pooler'], hidden[:, 0]))
     logits = _dense(parameters['classifier'], pooled)
     return _classified(options, logits, targets.labels)
   if kind in heads.POOLING:

@@ -41,6 +41,7 @@ class Classifier(nn.Module):
 POOLERS: dict[str, Activation | None] = {
   'tanh': jnp.tanh,  # BERT
   'gelu': gelu_exact,  # ELECTRA
+  'relu': jax.nn.relu,  # DistilBERT
   'none': None,
 }
 

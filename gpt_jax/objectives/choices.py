@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `objective.name` may be."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from gpt_jax import spec
@@ -50,9 +50,11 @@ def build(
   """The objective of `objective.name`; see `Declared` for the arguments.
 
   Raises:
-    UsageError: the tokenizer lacks a token that the objective needs.
+    UsageError: the tokenizer lacks a token that the objective needs, or the
+      parts are others than it trains.
   """
   declared = _declared(name)
+  check_parts(name, parts)
   special = tokenizer.special if tokenizer else None
   for token in declared.needs.tokens:
     if special and getattr(special, f'{token}_id') is None:
@@ -62,6 +64,28 @@ def build(
         'tokenizer.name, such as wordpiece or byte_bpe'
       )
   return declared(model, tokenizer, **parts)
+
+
+def check_parts(name: str, parts: Collection[str]) -> None:
+  """Checks that the models beside the run's own are those it trains.
+
+  Args:
+    name: `objective.name`.
+    parts: the names in `config.models`.
+
+  Raises:
+    UsageError: they are not.
+  """
+  known = needs(name).parts
+  for part in sorted(known.keys() - {*parts}):
+    raise UsageError(
+      f'models.{part} is missing: objective.name={name!r} trains a {part} '
+      'beside the model; give it a section with what differs from model'
+    )
+  for part in sorted({*parts} - known.keys()):
+    raise UsageError(
+      f'models.{part}: objective.name={name!r} trains no {part}; leave it out'
+    )
 
 
 def _declared(name: str) -> Declared:

@@ -22,6 +22,7 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn.classifier import POOLERS
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.pattern import is_causal
@@ -54,7 +55,7 @@ def classification(
     dropout: of the activations.
     read: `extract`, of decoders, or `first`, of encoders; see `heads`.
     features: a call of `features`: the model is frozen; '': it is not.
-    pooler: of `read='first'`, 'tanh' or 'gelu'; see `heads`.
+    pooler: of `read='first'`, 'tanh', 'gelu' or 'relu'.
   """
   task = _Options(num_labels, length, sequences, auxiliary, dropout)
   return _task(task, read, features, _cross_entropy, pooler)
@@ -120,8 +121,10 @@ def _task(
       f'finetune: auxiliary={task.auxiliary} must not be negative, and dropout='
       f'{task.dropout} must be in [0, 1)'
     )
-  if pooler not in ('tanh', 'gelu'):
-    raise UsageError(f'finetune.pooler={pooler!r}: unknown; one of tanh, gelu')
+  if pooler not in POOLERS or pooler == 'none':
+    raise UsageError(
+      f'finetune.pooler={pooler!r}: unknown; one of tanh, gelu, relu'
+    )
   mixed = None
   if features:
     mixed = spec.build('finetune.features', features, FEATURES)

@@ -60,6 +60,13 @@ def apply(config: Config, changes: dict[str, Any]) -> Config:
   changed = config_lib.unlocked(config)
   with changed.ignore_type():
     changed.update_from_flattened_dict(changes)
+  # A part that has what the model has takes the change with it, as it would
+  # from the command line.
+  for part in changed.models.values():
+    for field, value in changes.items():
+      section, _, name = field.partition('.')
+      if section == 'model' and part[name] == config.model[name]:
+        part[name] = value
   return config_lib.resolve(changed)
 
 

@@ -72,6 +72,9 @@ def test_parts_and_objective_go_together():
   given.models = {}
   with pytest.raises(UsageError, match=r'models\.generator is missing: objec'):
     config_lib.resolve(given)
+  # Where a model is only looked at, too.
+  with pytest.raises(UsageError, match=r'models\.generator is missing: objec'):
+    config_lib.objective(config_lib.resolve_model(given))
   given = bert.get_config().unlock()
   given.models.teacher = dict(d_model=96)
   with pytest.raises(UsageError, match=r'models\.teacher: .* no teacher'):

@@ -39,6 +39,16 @@ ALBERT = {
   'vocab_size': 30_000,
   'embedding_size': 128,
 }
+SMALL = {
+  'hidden_size': 256,
+  'num_hidden_layers': 12,
+  'num_attention_heads': 4,
+  'intermediate_size': 1024,
+}
+ELECTRA = {'model_type': 'electra', 'vocab_size': 30_522}
+DISCRIMINATOR = ELECTRA | {'architectures': ['ElectraForPreTraining']}
+GENERATOR = ELECTRA | {'architectures': ['ElectraForMaskedLM']}
+DISTILBERT = {'model_type': 'distilbert', 'vocab_size': 30_522}
 XLARGE = LARGE | {'hidden_size': 2048, 'intermediate_size': 8192}
 XXLARGE = BASE | {
   'hidden_size': 4096,
@@ -59,6 +69,13 @@ XXLARGE = BASE | {
     (ALBERT | LARGE, 17_847_474),
     (ALBERT | XLARGE, 59_021_490),
     (ALBERT | XXLARGE, 223_158_450),
+    (DISCRIMINATOR | SMALL | {'embedding_size': 128}, 13_549_057),
+    (DISCRIMINATOR | BASE | {'embedding_size': 768}, 109_483_009),
+    (DISCRIMINATOR | LARGE | {'embedding_size': 1024}, 335_142_913),
+    # Published as small's generator, and as wide as the discriminator.
+    (GENERATOR | SMALL | {'embedding_size': 128}, 13_546_682),
+    (DISTILBERT | {'architectures': ['DistilBertForMaskedLM']}, 66_985_530),
+    (DISTILBERT | {'architectures': ['DistilBertModel']}, 66_362_880),
   ],
 )
 def test_parameters(config, parameters):

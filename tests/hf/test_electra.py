@@ -1,6 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""ELECTRA's two models, and its fine-tuned ones, as trained here."""
+"""ELECTRA's two models, and fine-tuned ones, as trained here.
+
+Fine-tuned ones of DistilBERT, too.
+"""
 
 import jax
 import numpy as np
@@ -27,12 +30,16 @@ def plain(name):
     ('electra_disc', 'replaced', 'ElectraForPreTraining'),
     ('electra_gen', 'lm', 'ElectraForMaskedLM'),
     ('electra_cls', 'gelu_classification', 'ElectraForSequenceClassification'),
+    (
+      *('distilbert_cls', 'relu_classification'),
+      'DistilBertForSequenceClassification',
+    ),
   ],
 )
 def test_models_of_our_own(tmp_path, name, kind, architecture):
   model, params = plain(name)
   labels = {str(i): f'{i}' for i in range(3)}
-  options = {'id2label': labels} if name == 'electra_cls' else {}
+  options = {'id2label': labels} if name.endswith('cls') else {}
   hf.save(str(tmp_path), model, params, kind=kind, options=options)
   assert config(tmp_path)['architectures'] == [architecture]
   before, after = tensors(ROOT / name), tensors(tmp_path)

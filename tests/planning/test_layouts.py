@@ -6,7 +6,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh
 
-from configs import gpt3, palm
+from configs import electra, gpt3, palm
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.planning import layouts, topologies
@@ -81,3 +81,12 @@ def test_micro_rows_divide_every_stage():
   mesh = {'data': 1, 'fsdp': 4, 'expert': 1, 'tensor': 2}
   # Of 24, what four devices can share; 0 is all at once.
   assert layouts.micro_choices(config, mesh) == [0, 24, 12, 8, 4]
+
+
+def test_a_part_that_has_what_the_model_has_changes_with_it():
+  config = config_lib.resolve(electra.get_config('small'))
+  changed = layouts.apply(config, {'model.remat': 'full'})
+  assert changed.models.generator.remat == 'full'
+  kept = layouts.apply(changed, {'models.generator.remat': 'dots'})
+  again = layouts.apply(kept, {'model.remat': 'none'})
+  assert (again.model.remat, again.models.generator.remat) == ('none', 'dots')
