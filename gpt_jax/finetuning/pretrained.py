@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gpt_jax import hf, spec
+from gpt_jax import hf
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.hf import vocabulary
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
 
@@ -96,8 +97,7 @@ def _from_hf(folder: str, model_type: str) -> Pretrained:
   model, params = hf.load(folder)
   params = _pretrained_part(params)
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
-  others = {'electra': 'gelu', 'distilbert': 'relu'}
-  pooler = others.get(model_type, 'tanh')
+  pooler = model.family.pooler
   return Pretrained(folder, fields, name, tokenizer, lambda: params, pooler)
 
 
@@ -105,8 +105,7 @@ def _pooler_of(config: Any) -> str:
   """That of a fine-tuned model, or what goes with a pre-trained one."""
   if tuned := config.get('finetune'):
     return tuned.pooler or 'tanh'
-  name = spec.parse('objective.name', config.objective.name)[0].name
-  return 'gelu' if name == 'electra' else 'tanh'
+  return objectives.needs(config.objective.name).pooler
 
 
 def _pretrained_part(params: Any) -> Any:

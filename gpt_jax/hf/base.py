@@ -197,6 +197,7 @@ class Family(NamedTuple):
       or by kind and head, `tokens/classifier`.
     pair: the input that says whether two sentences belong together, and the
       output that does.
+    pooler: what the pooled first token goes through: tanh, gelu or relu.
     files: other names that files of a tokenizer have in its folders.
     forward: computes all of `hf.forward`, from the model, the kind of heads,
       the parameters and the inputs that were given.
@@ -215,6 +216,7 @@ class Family(NamedTuple):
   rewritten: tuple[str, ...] = ()
   heads: Mapping[str, str] = MappingProxyType({})
   pair: tuple[str, str] = ('next_sentence_label', 'seq_relationship_logits')
+  pooler: str = 'tanh'
   files: Mapping[str, str] = MappingProxyType({})
   forward: Callable[..., dict[str, Any]] | None = None
 

@@ -105,5 +105,6 @@ DISTILBERT = Family(
   options=_options,
   tensors=_tensors,
   buffers=(r'distilbert\.embeddings\.position_ids',),
+  pooler='relu',
   heads={'pooler': 'pre_classifier'},
 )

@@ -69,6 +69,7 @@ ELECTRA = Family(
   tensors=_tensors,
   buffers=(r'electra\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
+  pooler='gelu',
   heads={
     'pooler': 'classifier.dense',
     'classifier': 'classifier.out_proj',

@@ -99,6 +99,8 @@ class Needs(NamedTuple):
       are none.
     tokens: names of special tokens that the tokenizer must have.
     scored: see `Scored`; None: all tokens.
+    pooler: what a task that reads the first token puts it through, see
+      `finetune.pooler`.
     parts: the models beside the run's own, by the names that `config.models`
       has them by. Their parameters are `params['parts'][NAME]`.
   """
@@ -109,6 +111,7 @@ class Needs(NamedTuple):
   pair: str = ''
   tokens: tuple[str, ...] = ()
   scored: Scored | None = None
+  pooler: str = 'tanh'
   parts: Mapping[str, Part] = MappingProxyType({})
 
   def trees(self, params: Params) -> dict[str, Params]:

@@ -106,6 +106,7 @@ def electra(
     rows=('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
     tokens=('mask',),
     scored=Scored(output, whole),
+    pooler='gelu',  # the released code
     parts={'generator': Part(SHARED, Scored(places, none))},
   )
 
