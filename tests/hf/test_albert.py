@@ -54,5 +54,7 @@ def test_a_model_of_our_own_with_both_heads(tmp_path):
   assert again.origin.kind == 'pretraining'
   jax.tree.map(np.testing.assert_array_equal, params_again, params)
   other = Transformer(**fields | {'share': 'attention'})
-  with pytest.raises(UsageError, match=r"albert cannot: model\.share='attention'"):
+  with pytest.raises(
+    UsageError, match=r"albert cannot: model\.share='attention'"
+  ):
     hf.save(str(tmp_path), other, params)
