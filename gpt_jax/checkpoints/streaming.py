@@ -189,16 +189,21 @@ def _verified(
       f'{folder}: holds another state than the config describes: it '
       f'{differs}; give the config of that run, or another --workdir'
     )
-  prefix = 'params/' if abstract.ema is None else 'ema/'
-  names = [n for n in saved if n.startswith(prefix)]
-  found = _open(str(folder / 'state'), names)
+  # Of what is not trained there is no average.
+  names = {
+    average if (average := f'ema/{name}') in saved else f'params/{name}': name
+    for name in (
+      n.removeprefix('params/') for n in saved if n.startswith('params/')
+    )
+  }
+  found = _open(str(folder / 'state'), [*names])
   wrong = []
   for name, array in found.items():
     if _fingerprint(array, told) != saved[name].fingerprint:
       wrong.append(name)
   if wrong:
     raise ValueError(f'fingerprint differs in {", ".join(wrong)}')
-  return {name.removeprefix(prefix): array for name, array in found.items()}
+  return {names[name]: array for name, array in found.items()}
 
 
 def _open(folder: str, names: list[str]) -> dict[str, ts.TensorStore]:

@@ -23,11 +23,12 @@ import os
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax.finetuning import ablation, pretrained
+from gpt_jax.finetuning import ablation
 from gpt_jax.finetuning.ablation import Grid
 from gpt_jax.plots import ablation as figures
 from gpt_jax.plots import losses
 from gpt_jax.runtime.log import log
+from gpt_jax.training import pretrained
 from gpt_jax.training.metrics import to_json, write_atomically
 
 

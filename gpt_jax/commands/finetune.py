@@ -23,11 +23,11 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax.config import loading
 from gpt_jax.finetuning.finetune import finetune
-from gpt_jax.finetuning.pretrained import pretrained
 from gpt_jax.plots import losses
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import to_json
+from gpt_jax.training.pretrained import pretrained
 
 UNIT = 'of the task'
 

@@ -29,6 +29,7 @@ from gpt_jax.plots import losses
 from gpt_jax.plots import routers as plot_routers
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
+from gpt_jax.training import teacher
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.loop import fit
 from gpt_jax.training.metrics import write_atomically
@@ -53,7 +54,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  config = config_lib.resolve(args.config)
+  config = config_lib.resolve(teacher.described(args.config, args.workdir))
   if args.distributed:
     hosts.initialize(**config.hosts)
   with hosts.together():

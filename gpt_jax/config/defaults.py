@@ -90,7 +90,7 @@ def get_config(arg: str = '') -> ConfigDict:
     loop='scan',  # scan (compiles fast), unroll (runs faster on CPU)
   )
 
-  # Models that the objective trains beside `model`, by the names that it gives
+  # Models that the objective has beside `model`, by the names that it gives
   # them, each with what differs: models.generator = dict(d_model=64) (ELECTRA).
   config.models = dict()
 
@@ -103,7 +103,17 @@ def get_config(arg: str = '') -> ConfigDict:
   # electra(rate=0.15, weight=50.0, targets='electra', temperature=1.0): which
   # tokens models.generator replaced; or targets='electra_15', 'replace_mlm',
   # 'all_tokens_mlm'.
-  config.objective = dict(name='causal')
+  # distilled(temperature=2.0, soft=5.0, hard=2.0, cosine=1.0, text='masked',
+  # places='real', layers=()): what a teacher says of the tokens, beside the
+  # loss of the text, 'masked' or 'causal'; layers=(0, 2, 4, 7, 9, 11): start
+  # as these of its layers (DistilBERT).
+  config.objective = dict(
+    name='causal',
+    # Whom `distilled` learns from: a workdir that train left, or a folder of
+    # Hugging Face. A new run reads it, once, and models.teacher becomes what it
+    # is; without a run that section says what to inspect and plan for.
+    teacher='',
+  )
 
   config.data = dict(
     # stdlib (Python's own source files), text('glob'), jsonl('glob', 'field')

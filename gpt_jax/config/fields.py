@@ -18,6 +18,7 @@ RENAMED = {'batch.rows': 'batch.size'}
 ADDED = {
   'data.sentences': 'none',
   'model.share': 'none',
+  'objective.teacher': '',
   'finetune.pooler': 'tanh',
 }
 # A run may go on with other values here: they do not change its result.

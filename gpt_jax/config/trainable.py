@@ -20,6 +20,12 @@ def check_objective(config: Config) -> None:
   name = config.objective.name
   needs = objectives.needs(name)
   objectives.check_parts(name, config.models)
+  teacher = config.objective.teacher
+  if teacher and not needs.frozen:
+    raise UsageError(
+      f'objective.teacher={teacher!r}: objective.name={name!r} has no teacher; '
+      'leave it empty'
+    )
   for part in ('', *config.models):
     with models.named(part):
       _check_model(models.of_part(config, part))

@@ -40,7 +40,7 @@ FORMULA = (
   '* span) / peak; span: the context (PaLM, appendix B: attention counted '
   'whole), or the most keys a token sees where its layer has a window or a '
   'sparse pattern; of experts only those that a token takes, and of the output '
-  'only what the objective scores'
+  'only what the objective scores; of a frozen teacher a third'
 )
 FORMULA_CAUSAL = (
   'causal MFU: the same with the mean number of keys that the tokens of a row '
@@ -90,11 +90,18 @@ class _Model(NamedTuple):
     config: with its section as `model`.
     params: all of its parameters, shared ones included.
     scored: see `objectives.base.Scored`.
+    frozen: see `objectives.base.Part`.
   """
 
   config: Config
   params: Any
   scored: Scored | None
+  frozen: bool
+
+  @property
+  def passes(self) -> int:
+    """Forward, and backward to the inputs and to the parameters."""
+    return 1 if self.frozen else 3
 
   def scores(self, length: int) -> bool:
     """Whether any token of a row of `length` meets the output."""
@@ -109,7 +116,12 @@ def _models(config: Config, params: Any) -> list[_Model]:
   trees = needs._replace(parts=known).trees(params)
   scored = {'': needs.scored, **{n: p.scored for n, p in known.items()}}
   return [
-    _Model(config_lib.of_part(config, name), tree, scored[name])
+    _Model(
+      config_lib.of_part(config, name),
+      tree,
+      scored[name],
+      frozen=name in needs.frozen,
+    )
     for name, tree in trees.items()
   ]
 
@@ -206,7 +218,8 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
   output, where both are as long as a row; each of the decoder's layers
   attends twice, to its own tokens and to the encoder's.
 
-  Of an objective with several models it is the sum over them.
+  Of an objective with several models it is the sum over them; one that is
+  frozen has the forward pass alone, a third.
   """
   return _per_token(config, params, lambda seen: int(seen.max()), length)
 
@@ -230,8 +243,8 @@ def _per_token(
 ) -> int:
   length = int(length or config.model.context_length)
   return sum(
-    round(6 * _met(model, length))
-    + round(12 * _attended(model.config, span, length))
+    round(2 * model.passes * _met(model, length))
+    + round(4 * model.passes * _attended(model.config, span, length))
     for model in _models(config, params)
   )
 

@@ -20,12 +20,12 @@ from gpt_jax.data import json_file
 from gpt_jax.finetuning import examples, finetune
 from gpt_jax.finetuning.glue import FOLDERS
 from gpt_jax.finetuning.predictions import RESULT
-from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.pretrained import Pretrained
 
 # From the name of a row to its overrides.
 SETTINGS = {

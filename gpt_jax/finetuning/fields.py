@@ -13,7 +13,6 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning.predictions import RESULT
-from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.tasks import Task
 from gpt_jax.finetuning.transfer import TRANSFERS
@@ -22,6 +21,7 @@ from gpt_jax.nn.pattern import is_causal
 from gpt_jax.objectives.features import FEATURES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
+from gpt_jax.training.pretrained import Pretrained
 
 # What reads the model's states, and for which forms of tasks.
 HEADS = {

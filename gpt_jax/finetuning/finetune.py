@@ -11,7 +11,6 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
 from gpt_jax.finetuning import predictions, setup, transfer
 from gpt_jax.finetuning.predictions import RESULT
-from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.finetuning.setup import Prepared
 from gpt_jax.finetuning.task_data import Split, TaskData, TaskEvaluation
 from gpt_jax.optim.train_state import TrainState
@@ -22,6 +21,7 @@ from gpt_jax.training import device_check, loop, opening, trackers
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.metrics import to_json, write_atomically
+from gpt_jax.training.pretrained import Pretrained
 from gpt_jax.training.training_run import TrainingRun
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn.moe import Stats
 from gpt_jax.nn.transformer import Transformer
 
 Params = Any
@@ -35,6 +36,29 @@ class Loss(NamedTuple):
   metrics: dict[str, Mean] | None = None  # None: none
 
 
+class Text(NamedTuple):
+  """The parts of a loss of text, for objectives that add to it.
+
+  Attributes:
+    states: parameters, batch and a key of dropout to the last states [B, L, D]
+      and what routers say.
+    loss: parameters, states, batch and whether it evaluates to the loss,
+      without what routers cost.
+    chosen: of states and batch, those of the tokens that the loss may count,
+      [B, P, D].
+    counted: of a batch, the weights of these tokens, float32 [B, P].
+    real: of a batch, 1 where a token is no padding; float32 [B, L].
+  """
+
+  states: Callable[
+    [Params, Batch, jax.Array | None], tuple[jax.Array, dict[str, Stats]]
+  ]
+  loss: Callable[[Params, jax.Array, Batch, bool], Loss]
+  chosen: Callable[[jax.Array, Batch], jax.Array]
+  counted: Callable[[Batch], jax.Array]
+  real: Callable[[Batch], jax.Array]
+
+
 class Objective(NamedTuple):
   """Pure functions.
 
@@ -51,6 +75,11 @@ class Objective(NamedTuple):
       weights that depend on all of it. None: nothing to do.
     example: a batch of one row, where there is no `make_batch`.
     outputs: parameters and batch to what a task is measured by, [B, K].
+    text: see `Text`, of those that others add to.
+    frozen: names of the parts that are not trained: `loss` has no gradient in
+      `params['parts'][NAME]`.
+    start: parameters, with those of the frozen parts in their places, to those
+      that training starts from. None: as they are.
   """
 
   make_batch: Callable[[Rows, Keys], dict[str, np.ndarray]] | None
@@ -60,6 +89,9 @@ class Objective(NamedTuple):
   balance: Callable[[Batch], Batch] | None = None
   example: dict[str, np.ndarray] | None = None
   outputs: Callable[[Params, Batch], jax.Array] | None = None
+  text: Text | None = None
+  frozen: tuple[str, ...] = ()
+  start: Callable[[Params], Params] | None = None
 
 
 class Scored(NamedTuple):
@@ -75,15 +107,17 @@ class Scored(NamedTuple):
 
 
 class Part(NamedTuple):
-  """A model that an objective trains beside the run's own.
+  """A model that an objective has beside the run's own.
 
   Attributes:
     shared: names of the parameters that it takes from the run's model.
     scored: see `Scored`; None: all tokens.
+    frozen: it is not trained: its parameters are those of `objective.teacher`.
   """
 
   shared: tuple[str, ...] = ()
   scored: Scored | None = None
+  frozen: bool = False
 
 
 class Needs(NamedTuple):
@@ -113,6 +147,11 @@ class Needs(NamedTuple):
   scored: Scored | None = None
   pooler: str = 'tanh'
   parts: Mapping[str, Part] = MappingProxyType({})
+
+  @property
+  def frozen(self) -> tuple[str, ...]:
+    """Names of the parts that are not trained."""
+    return tuple(name for name, part in self.parts.items() if part.frozen)
 
   def trees(self, params: Params) -> dict[str, Params]:
     """The parameters of each model, '' being the run's, of those of all."""

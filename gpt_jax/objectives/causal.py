@@ -22,6 +22,7 @@ from gpt_jax.objectives.base import (
   Needs,
   Objective,
   Params,
+  Text,
 )
 from gpt_jax.objectives.cross_entropy import Sums, penalised_cross_entropy
 from gpt_jax.ranges import NotNegative
@@ -63,7 +64,9 @@ def causal(z_loss: NotNegative = 0.0) -> Declared:
       tokens = jnp.zeros((1, 1), jnp.int32)
       return model.init(key, tokens)['params']
 
-    def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    def states(
+      params: Params, batch: Batch, key: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, moe.Stats]]:
       result: Any = model.apply(
         {'params': params},
         batch['inputs'],
@@ -73,17 +76,32 @@ def causal(z_loss: NotNegative = 0.0) -> Declared:
         mutable=['router'],
       )
       out, sown = result
+      return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
+
+    def of_states(
+      params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
+    ) -> Loss:
       if adaptive:
-        total = _adaptive(model, params, out.hidden_BLD, batch)
+        total = _adaptive(model, params, hidden_BLD, batch)
         penalty = jnp.zeros(())
       else:
-        factor = 0.0 if key is None else z_loss
-        total, penalty = _plain(model, params, out.hidden_BLD, batch, factor)
-      routers = moe.layer_stats(sown.get('router', {}))
-      plain = Loss(total, jnp.sum(batch['weights']), penalty)
+        factor = 0.0 if evaluating else z_loss
+        total, penalty = _plain(model, params, hidden_BLD, batch, factor)
+      return Loss(total, jnp.sum(batch['weights']), penalty)
+
+    def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+      hidden_BLD, routers = states(params, batch, key)
+      plain = of_states(params, hidden_BLD, batch, key is None)
       return add_routers(plain, routers, training=key is not None)
 
-    return Objective(make_batch, init, loss, every_token=True)
+    text = Text(
+      states,
+      of_states,
+      chosen=lambda hidden_BLD, batch: hidden_BLD,
+      counted=lambda batch: batch['weights'],
+      real=lambda batch: batch['weights'],
+    )
+    return Objective(make_batch, init, loss, every_token=True, text=text)
 
   return Declared(Needs(), build)
 

@@ -10,6 +10,7 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
 from gpt_jax.objectives.target import target
@@ -22,11 +23,12 @@ from gpt_jax.objectives.task import (
 )
 from gpt_jax.spec import UsageError
 
-# All but the first three follow from the task of `finetune`.
+# All but the first four follow from the task of `finetune`.
 OBJECTIVES = {
   'causal': causal,
   'masked': masked,
   'electra': electra,
+  'distilled': distilled,
   'choice': choice,
   'classification': classification,
   'regression': regression,
@@ -79,12 +81,13 @@ def check_parts(name: str, parts: Collection[str]) -> None:
   known = needs(name).parts
   for part in sorted(known.keys() - {*parts}):
     raise UsageError(
-      f'models.{part} is missing: objective.name={name!r} trains a {part} '
+      f'models.{part} is missing: objective.name={name!r} has a {part} '
       'beside the model; give it a section with what differs from model'
+      + (', or train with objective.teacher' if known[part].frozen else '')
     )
   for part in sorted({*parts} - known.keys()):
     raise UsageError(
-      f'models.{part}: objective.name={name!r} trains no {part}; leave it out'
+      f'models.{part}: objective.name={name!r} has no {part}; leave it out'
     )
 
 

@@ -59,16 +59,16 @@ def penalised_cross_entropy(
     softcap: logits x become softcap * tanh(x / softcap); 0: as they are.
   """
   V = len(table_VD)
-  table_VD = _whole(table_VD)
+  table_VD = whole_table(table_VD)
 
   def add(sums, chunk):
     hidden_PND, targets_PN, weights_PN = chunk
-    logits_PNV = _logits(hidden_PND, table_VD, V, softcap)
+    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
     log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
     nll_PN = log_z_PN - _at(logits_PNV, targets_PN)
     return _add(sums, nll_PN, log_z_PN, weights_PN, z_loss), None
 
-  chunks = _split(V, hidden_BLD, targets_BL, weights_BL)
+  chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
   return jax.lax.scan(add, Sums(jnp.float32(0), jnp.float32(0)), chunks)[0]
 
 
@@ -83,15 +83,15 @@ def num_right(
   The arguments are those of `penalised_cross_entropy`; it has no gradient.
   """
   V = len(table_VD)
-  table_VD = _whole(table_VD)
+  table_VD = whole_table(table_VD)
 
   def add(count, chunk):
     hidden_PND, targets_PN, weights_PN = chunk
-    logits_PNV = _logits(hidden_PND, table_VD, V, 0.0)
+    logits_PNV = chunk_logits(hidden_PND, table_VD, V, 0.0)
     right_PN = jnp.argmax(logits_PNV, axis=-1) == targets_PN
     return count + jnp.sum(right_PN * weights_PN), None
 
-  chunks = _split(V, hidden_BLD, targets_BL, weights_BL)
+  chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
   return jax.lax.scan(add, jnp.float32(0), chunks)[0]
 
 
@@ -119,7 +119,7 @@ def sampled(
   """
   hidden_BLD, table_VD = jax.lax.stop_gradient((hidden_BLD, table_VD))
   V, (B, L) = len(table_VD), hidden_BLD.shape[:2]
-  table_VD = _whole(table_VD)
+  table_VD = whole_table(table_VD)
   keys_BL2 = jax.random.key_data(jax.random.split(key, (B, L)))
 
   def noise(key_2):
@@ -128,13 +128,13 @@ def sampled(
 
   def draw(_, chunk):
     hidden_PND, keys_PN2 = chunk
-    logits_PNV = _logits(hidden_PND, table_VD, V, softcap)
+    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
     if temperature:
       noise_PNV = jax.vmap(jax.vmap(noise))(keys_PN2)
       logits_PNV = logits_PNV / temperature + noise_PNV
     return None, jnp.argmax(logits_PNV, axis=-1).astype(jnp.int32)
 
-  ids = jax.lax.scan(draw, None, _split(V, hidden_BLD, keys_BL2))[1]
+  ids = jax.lax.scan(draw, None, chunked(V, hidden_BLD, keys_BL2))[1]
   return _joined(ids[..., None], B, L)[..., 0]
 
 
@@ -142,13 +142,13 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap):
   """The sums, and the gradients of their total as residuals."""
   V, D = table_VD.shape
   dtype = table_VD.dtype
-  table_VD = _whole(table_VD)
+  table_VD = whole_table(table_VD)
 
   def add(carry, chunk):
     return _with_gradients(carry, chunk, table_VD, V, z_loss, softcap)
 
   B, L = hidden_BLD.shape[:2]
-  chunks = _split(V, hidden_BLD, targets_BL, weights_BL)
+  chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
   P = chunks[0].shape[1]
   zeros = Sums(jnp.float32(0), jnp.float32(0))
   # Each device sums its own rows over the chunks: the sum over devices is
@@ -162,7 +162,7 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap):
 
 
 def _joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
-  """[chunks, P, B / P * n, D] to [B, L, D]: the way back from `_split`."""
+  """[chunks, P, B / P * n, D] to [B, L, D]: the way back from `chunked`."""
   D = chunks.shape[-1]
   chunks = chunks.reshape(len(chunks), B, -1, D).swapaxes(0, 1)
   return chunks.reshape(B, -1, D)[:, :L]
@@ -172,7 +172,7 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap):
   """Adds a chunk to the sums and the table's gradient; its hidden states'."""
   sums, grad_PVD = carry
   hidden_PND, targets_PN, weights_PN = chunk
-  logits_PNV = _logits(hidden_PND, table_VD, V, softcap)
+  logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
   top_PN = jnp.max(logits_PNV, axis=-1)
   exp_PNV = jnp.exp(logits_PNV - top_PN[..., None])
   sum_PN = jnp.sum(exp_PNV, axis=-1)
@@ -228,13 +228,13 @@ def _add(
   return Sums(total + penalty, sums.penalty + penalty)
 
 
-def _whole(table_VD: jax.Array) -> jax.Array:
+def whole_table(table_VD: jax.Array) -> jax.Array:
   """Rows split over the vocabulary's devices, none of them cut."""
   table_VD = layout.pad_rows(table_VD, AXES[0])
   return layout.weight(table_VD, AXES, table_VD.dtype)
 
 
-def _logits(
+def chunk_logits(
   hidden_PND: jax.Array, table_VD: jax.Array, vocab_size: int, softcap: float
 ) -> jax.Array:
   """Scores; those of the rows that were added can be no token's."""
@@ -256,7 +256,7 @@ def _at(logits_PNV: jax.Array, targets_PN: jax.Array) -> jax.Array:
   return jnp.take_along_axis(logits_PNV, index, axis=-1)[..., 0]
 
 
-def _split(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
   """[B, L, ...] to chunks [number, P, N, ...] of few enough logits.
 
   Along the length, so that batches stay split over their P devices. The last

@@ -35,6 +35,7 @@ from gpt_jax.objectives.base import (
   Objective,
   Params,
   Scored,
+  Text,
 )
 from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import (
@@ -152,15 +153,32 @@ def _objective(
       params = {**params, 'heads': {name: made[name] for name in names}}
     return params
 
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    hidden_BLD, routers = encode(model, params, batch['inputs'], batch, key)
+  def states(
+    params: Params, batch: Batch, key: jax.Array | None
+  ) -> tuple[jax.Array, dict[str, moe.Stats]]:
+    return encode(model, params, batch['inputs'], batch, key)
+
+  def of_states(
+    params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
+  ) -> Loss:
     chosen = chosen_states(model, params, hidden_BLD, batch)
-    found = masked_loss(chosen, batch, evaluating=key is None)
-    if pairs:
-      found = heads.add(found, params, hidden_BLD, batch)
+    found = masked_loss(chosen, batch, evaluating=evaluating)
+    return heads.add(found, params, hidden_BLD, batch) if pairs else found
+
+  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    hidden_BLD, routers = states(params, batch, key)
+    found = of_states(params, hidden_BLD, batch, key is None)
     return add_routers(found, routers, training=key is not None)
 
-  return Objective(make_batch, init, loss, balance=_balanced if pairs else None)
+  text = Text(
+    states,
+    of_states,
+    chosen=_at_chosen,
+    counted=lambda batch: batch['masked_weights'],
+    real=lambda batch: batch['mask'].astype(jnp.float32),
+  )
+  balance = _balanced if pairs else None
+  return Objective(make_batch, init, loss, balance=balance, text=text)
 
 
 def encode(
@@ -205,12 +223,16 @@ def chosen_states(
   model: Transformer, params: Params, hidden_BLD: jax.Array, batch: Batch
 ) -> Chosen:
   """Gathers the states of the chosen tokens."""
-  positions = batch['masked_positions'][..., None]
-  hidden_BPD = jnp.take_along_axis(hidden_BLD, positions, axis=1)
+  hidden_BPD = _at_chosen(hidden_BLD, batch)
   variables = {'params': params}
   table_VD: Any = model.apply(variables, method='output_table')
   hidden: Any = model.apply(variables, hidden_BPD, method='output_hidden')
   return Chosen(hidden, table_VD, model.output_softcap)
+
+
+def _at_chosen(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+  positions = batch['masked_positions'][..., None]
+  return jnp.take_along_axis(hidden_BLD, positions, axis=1)
 
 
 def masked_loss(chosen: Chosen, batch: Batch, *, evaluating: bool) -> Loss:

@@ -11,6 +11,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
+from gpt_jax.optim import frozen_parts
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS
@@ -51,6 +52,7 @@ class Split(NamedTuple):
 
   abstract: Any  # parameters with their logical axes
   params: list[Leaf]
+  trained: list[Leaf]  # of these, what has gradients
   opt_state: list[Leaf]
   ema: list[Leaf]
   parameters: int  # their number
@@ -67,7 +69,7 @@ class Split(NamedTuple):
 
   def gradients(self, mesh: dict[str, int]) -> float:
     """Bytes per device of the gradients, in float32."""
-    return sum(4 * leaf.size(mesh) for leaf in self.params)
+    return sum(4 * leaf.size(mesh) for leaf in self.trained)
 
 
 class Sizes:
@@ -106,6 +108,10 @@ def _split(config: Config, rules: sharding.Rules) -> Split:
   return Split(
     abstract,
     _leaves(shapes.params, placed.params),
+    _leaves(
+      frozen_parts.trained(shapes.params, objective.frozen),
+      frozen_parts.trained(placed.params, objective.frozen),
+    ),
     _leaves(shapes.opt_state, placed.opt_state),
     _leaves(shapes.ema, placed.ema),
     sum(x.size for x in jax.tree.leaves(shapes.params)),

@@ -85,8 +85,9 @@ class HeldOut:
     values['tokens'] = int(sum(float(batch['loss'].weight) for batch in found))
     if objective.every_token:
       return {**values, **_of_text(values['loss'], held_out)}
-    masked = values.get('masked_loss', values['loss'])
-    return {**values, **exponential('perplexity', masked)}
+    names = ('masked_loss', 'hard_loss', 'loss')
+    text = next(values[name] for name in names if name in values)
+    return {**values, **exponential('perplexity', text)}
 
   def summary(self, values: dict[str, float]) -> str:
     """A line for people."""

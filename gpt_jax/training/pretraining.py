@@ -12,7 +12,13 @@ from gpt_jax.data import eval_sets, manifest, prepare, row_makers
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
-from gpt_jax.training import device_check, opening, store_data, trackers
+from gpt_jax.training import (
+  device_check,
+  opening,
+  store_data,
+  teacher,
+  trackers,
+)
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import HeldOut
@@ -38,6 +44,7 @@ def start(
     UsageError: the config does not fit the devices, the data or the workdir.
   """
   workdir_lib.check_same_run(config, workdir)
+  teacher.check(config)
   device_check.check_devices(config)
   trackers.check(config)
   workdir_lib.check_store_folder(config)
@@ -65,7 +72,7 @@ def start(
       workdir,
       data,
       tokenizer=tokenizer,
-      first=lambda: parts_lib.init_state(parts),
+      first=lambda: teacher.first_state(parts, tokenizer),
       about=_about(parts, len(store), data),
       store=store.manifest.fingerprint,
       **_measured(sets, tokenizer, evaluation),

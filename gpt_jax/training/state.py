@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from gpt_jax import sharding
 from gpt_jax.objectives.base import Objective
+from gpt_jax.optim import frozen_parts
 from gpt_jax.optim.average import Average
 from gpt_jax.optim.rounding import Precision, to_float32
 from gpt_jax.optim.train_state import TrainState
@@ -23,10 +24,9 @@ def init_params(objective: Objective, key: jax.Array) -> Any:
 
 
 def logical_axes(objective: Objective) -> Any:
-  """For each parameter the names of its axes, as a `PartitionSpec`."""
-  return nn.get_partition_spec(
-    jax.eval_shape(objective.init, jax.random.key(0))
-  )
+  """For each trained parameter the names of its axes: a `PartitionSpec`."""
+  boxed = jax.eval_shape(objective.init, jax.random.key(0))
+  return nn.get_partition_spec(frozen_parts.trained(boxed, objective.frozen))
 
 
 def make_init(
@@ -42,10 +42,12 @@ def make_init(
 
   def init(key: jax.Array) -> TrainState:
     params = init_params(objective, key)
-    opt_state = optimizer.init(params)
+    opt_state = optimizer.init(frozen_parts.trained(params, objective.frozen))
     if precision:
       params = precision(params)
-    ema = to_float32(params) if average else None
+    ema = None
+    if average:
+      ema = to_float32(frozen_parts.trained(params, objective.frozen))
     return TrainState(jnp.int32(0), params, opt_state, ema)
 
   return init
@@ -87,9 +89,12 @@ def state_shardings(
     return whole
 
   opt_state = jax.tree_util.tree_map_with_path(
-    of_moment, jax.eval_shape(optimizer.init, shapes)
+    of_moment,
+    jax.eval_shape(
+      optimizer.init, frozen_parts.trained(shapes, objective.frozen)
+    ),
   )
-  ema = params if average else None
+  ema = frozen_parts.trained(params, objective.frozen) if average else None
   return TrainState(whole, params, opt_state, ema)
 
 

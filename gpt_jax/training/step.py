@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.objectives.base import Batch, Mean, Objective
-from gpt_jax.optim import rounding, schedule_count
+from gpt_jax.optim import frozen_parts, rounding, schedule_count
 from gpt_jax.optim.average import Average
 from gpt_jax.optim.train_state import TrainState
 
@@ -64,15 +64,17 @@ def train_step(
   if clip_norm:
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
+  old_params = frozen_parts.trained(state.params, objective.frozen)
   updates, opt_state = optimizer.update(
     grads,
     schedule_count.at_step(state.opt_state, state.step),
-    rounding.to_float32(state.params),
+    rounding.to_float32(old_params),
   )
-  params = rounding.add(
-    state.params, updates, jax.random.fold_in(key, ROUNDING)
+  new_params = rounding.add(
+    old_params, updates, jax.random.fold_in(key, ROUNDING)
   )
-  ema = average(state.ema, params) if average else None
+  ema = average(state.ema, new_params) if average else None
+  params = frozen_parts.with_frozen(new_params, state.params, objective.frozen)
   # Decided on the device: the host learns of it when it logs, steps later.
   sound = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   new = TrainState(state.step + 1, params, opt_state, ema)
@@ -94,18 +96,21 @@ def mean_gradients(
 
   Sums over the micro-batches are divided once, by the weight of all: a part
   with fewer tokens counts for less. The gradients are those of the loss with
-  its penalties, the loss is given without. All are summed in float32.
+  its penalties, the loss is given without. All are summed in float32. What is
+  frozen has none.
   """
 
-  def total(params, part, key):
-    loss = objective.loss(params, part, key)
+  def total(trained, part, key):
+    whole = frozen_parts.with_frozen(trained, params, objective.frozen)
+    loss = objective.loss(whole, part, key)
     return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics or {})
 
+  trained = frozen_parts.trained(params, objective.frozen)
   gradient = jax.grad(total, has_aux=True)
   if objective.balance:
     batch = objective.balance(batch)
   if num_micro == 1:
-    grads, (loss, weight, metrics) = gradient(params, batch, key)
+    grads, (loss, weight, metrics) = gradient(trained, batch, key)
   else:
     # Part i is every num_micro-th row from row i on, so that each device
     # finds its share of every part among the rows that it already holds.
@@ -115,11 +120,11 @@ def mean_gradients(
 
     def add(sums, indexed):
       i, part = indexed
-      more = gradient(params, part, jax.random.fold_in(key, i))
+      more = gradient(trained, part, jax.random.fold_in(key, i))
       return jax.tree.map(jnp.add, sums, more), None
 
     part = jax.tree.map(lambda x: x[0], parts)
-    shapes = jax.eval_shape(gradient, params, part, key)
+    shapes = jax.eval_shape(gradient, trained, part, key)
     start = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
     (grads, (loss, weight, metrics)), _ = jax.lax.scan(
       add, start, (jnp.arange(num_micro), parts)

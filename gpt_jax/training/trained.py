@@ -73,7 +73,10 @@ def decoder(trained: Trained, weights: str) -> tuple[Transformer, Any]:
     trained: a run.
     weights: 'float': as they are; 'int8': see `gpt_jax.nn.int8`.
   """
-  model, params = in_place(trained.parts.model, trained.state.eval_params)
+  needs = objectives.needs(trained.parts.config.objective.name)
+  # Whatever else was trained beside it, or taught it, is not decoded with.
+  own = needs.trees(trained.state.eval_params)['']
+  model, params = in_place(trained.parts.model, own)
   if weights == 'int8':
     params = jax.jit(int8.quantize)(params)
   return model, params

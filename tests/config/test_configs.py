@@ -54,7 +54,7 @@ def test_config_resolves(name, size):
     *('model.vocab_size', 'data.store', 'data.workers', 'eval.num_batches'),
     'eval.tasks',
     *('batch.length', 'batch.micro_rows', 'model.encoder_ffn'),
-    'models.generator.encoder_ffn',
+    *('models.generator.encoder_ffn', 'models.teacher.encoder_ffn'),
   }
   if resolved.model.num_encoder_layers:
     with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
@@ -342,6 +342,13 @@ ROWS = {
   'electra-base': (12, 768, 12, 64, 12, 3072, *WORDS, 119_386_427, '110M'),
   'electra-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 354_655_291, '335M'),
   'electra-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_882_305, '2.9M'),
+  # With the teachers, 109,514,298 and 2,657,344.
+  'distilbert-base': (
+    *(6, 768, 12, 64, 12, 3072, *WORDS, 66_985_530 + 109_514_298, '66M'),
+  ),
+  'distilbert-cpu': (
+    *(2, 192, 6, 32, 6, 768, 4096, 256, 1_767_232 + 2_657_344, '4.4M'),
+  ),
   'albert-cpu': (4, 256, 4, 64, 4, 1024, 8192, 256, 2_012_290, '2.0M'),
   'switch-c': (15, 2080, 32, 64, 32, 6144, *T5, 1_571_308_972_448, '1571B'),
 }
@@ -363,6 +370,7 @@ COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
 OFF = {'gpt3-350m': '356M', 'gpt3-1.3b': '1.5B', 'gpt3-13b': '12.9B'}
 OFF |= {'bert-large': '336M'}  # nor BERT's
 OFF |= {'electra-base': '119M', 'electra-large': '355M'}
+OFF |= {'distilbert-base': '176M'}
 
 
 def rounded(count, printed):
@@ -477,6 +485,30 @@ def test_ablations_of_encoders(name, size, overrides, parameters, bare):
   params, figures = totals.figures_of(config_lib.resolve_model(config))
   assert (body(params) if bare else figures['parameters']) == parameters
   assert f'{parameters:,}' in str(module(name).__doc__)
+
+
+def test_models_of_distilbert():
+  """The student as Hugging Face counts it, and its FLOPs by arithmetic."""
+  config = config_lib.resolve(module('distilbert').get_config('base'))
+  params, figures = totals.figures_of(config)
+  teacher = figures['parameters_of_teacher']
+  assert figures['parameters'] - teacher == 66_985_530
+  # BERT without its pooler, 768^2 + 768, and the head of pairs, 2 * 768 + 2.
+  assert teacher == 110_106_428 - (768 * 769 + 2 * 769)
+  body = {*params} - {'output_dense', 'output_norm', 'head_bias', 'parts'}
+  assert (
+    sum(
+      math.prod(x.shape) for x in jax.tree.leaves({n: params[n] for n in body})
+    )
+    == 66_362_880
+  )
+  for count in ('66,985,530', '66,362,880', '109,514,298'):
+    assert count in str(module('distilbert').__doc__)
+  # Both score all tokens; a third for the teacher, which has no backward pass.
+  passes = 6 * 6 + 2 * 12
+  layers = passes * 12 * 768**2 + 2 * passes * 512 * 768
+  head = (6 + 2) * (768**2 + 30_522 * 768)
+  assert figures['flops_per_token'] == layers + head
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.finetuning import ablation, finetune, pretrained, setup
-from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.plots import losses
 from gpt_jax.spec import UsageError
+from gpt_jax.training.pretrained import Pretrained
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCORES = {'full': 0.75, 'scratch': 0.5, 'layers_2': 0.7, 'layers_10': 0.72}

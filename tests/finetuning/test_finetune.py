@@ -17,9 +17,9 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops
 from gpt_jax.data.tokenizers.tokenizer import Bytes
-from gpt_jax.finetuning import pretrained as pretrained_lib
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
+from gpt_jax.training import pretrained as pretrained_lib
 from gpt_jax.training import trained as trained_lib
 
 ROOT = pathlib.Path(__file__).parents[2]

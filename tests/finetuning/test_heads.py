@@ -14,11 +14,11 @@ from gpt_jax import hf
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
 from gpt_jax.finetuning import heads, setup
-from gpt_jax.finetuning.pretrained import Pretrained
 from gpt_jax.finetuning.task_data import TaskEvaluation
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts
+from gpt_jax.training.pretrained import Pretrained
 from tests.support.golden_io import ROOT
 
 LENGTH, BYTES = 24, 257

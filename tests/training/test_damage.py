@@ -14,12 +14,12 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data import files, inputs, manifest
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.evaluation.results import Results
-from gpt_jax.finetuning.pretrained import pretrained
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, spikes
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training import workdir as workdir_lib
+from gpt_jax.training.pretrained import pretrained
 from tests.support import tiny
 
 DAMAGES = {

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is fine-tuned: a workdir, a folder of Hugging Face, or nothing."""
+"""A model from before: a workdir, a folder of Hugging Face, or nothing."""
 
 import os
 from collections.abc import Callable
@@ -14,13 +14,14 @@ from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.hf import vocabulary
+from gpt_jax.hf.heads import SCORING
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
 
 
 class Pretrained(NamedTuple):
-  """What is fine-tuned.
+  """A model from before, to fine-tune or to learn from.
 
   Attributes:
     name: how config.json calls it.
@@ -30,6 +31,7 @@ class Pretrained(NamedTuple):
     params: reads the parameters; None: there are none.
     pooler: what its pooled first token goes through: 'tanh' (BERT), 'gelu'
       (ELECTRA), 'relu' (DistilBERT).
+    scores: whether it was trained to score the vocabulary.
   """
 
   name: str
@@ -38,10 +40,15 @@ class Pretrained(NamedTuple):
   tokenizer: Tokenizer | None = None
   params: Callable[[], Any] | None = None
   pooler: str = 'tanh'
+  scores: bool = True
 
 
-def pretrained(init: str) -> Pretrained:
-  """Looks up what is fine-tuned; reads no parameters yet.
+def pretrained(init: str, field: str = '--init') -> Pretrained:
+  """Looks up a model from before; reads none of our parameters yet.
+
+  Args:
+    init: the folder, or 'none'.
+    field: what names it, for errors.
 
   Raises:
     UsageError: it is nothing that can be.
@@ -50,24 +57,24 @@ def pretrained(init: str) -> Pretrained:
     return Pretrained('none')
   path = os.path.join(init, 'config.json')
   try:
-    remedy = 'restore it from a copy, or give another --init'
+    remedy = f'restore it from a copy, or give another {field}'
     found = json_file.read(path, remedy=remedy)
   except OSError as e:
     raise UsageError(
-      f'--init={init}: holds no config.json; give a workdir that train left, a '
-      'folder of Hugging Face, or none'
+      f'{field}={init}: holds no config.json; give a workdir that train left, '
+      'a folder of Hugging Face, or none'
     ) from e
   if 'model_type' in found:
-    return _from_hf(init, found['model_type'])
+    return _from_hf(init, found['model_type'], field)
   config: Any = trained_lib.read_config(init)
   if config.model.num_encoder_layers:
     raise UsageError(
-      f'--init={init}: an encoder-decoder; only decoders and encoders are '
-      'fine-tuned'
+      f'{field}={init}: an encoder-decoder; only decoders and encoders are '
+      'fine-tuned or learned from'
     )
   steps = Checkpointer(init, read_only=True).steps()
   if not steps:
-    raise UsageError(f'--init={init}: holds no checkpoint yet; train it first')
+    raise UsageError(f'{field}={init}: holds no checkpoint yet; train it first')
   folder = os.path.join(init, 'tokenizer')
 
   def params() -> Any:
@@ -83,14 +90,15 @@ def pretrained(init: str) -> Pretrained:
     tokenizer_lib.load(folder),
     params,
     _pooler_of(config),
+    _scores(config),
   )
 
 
-def _from_hf(folder: str, model_type: str) -> Pretrained:
+def _from_hf(folder: str, model_type: str, field: str) -> Pretrained:
   found = vocabulary.read(folder, model_type)
   if found is None:
     raise UsageError(
-      f'--init={folder}: has neither tokenizer.json nor vocab.json and '
+      f'{field}={folder}: has neither tokenizer.json nor vocab.json and '
       'merges.txt nor tokenizer.model; put its vocabulary there'
     )
   name, tokenizer = found
@@ -98,7 +106,10 @@ def _from_hf(folder: str, model_type: str) -> Pretrained:
   params = _pretrained_part(params)
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
   pooler = model.family.pooler
-  return Pretrained(folder, fields, name, tokenizer, lambda: params, pooler)
+  scores = model.origin.kind in SCORING
+  return Pretrained(
+    *(folder, fields, name, tokenizer, lambda: params, pooler, scores)
+  )
 
 
 def _pooler_of(config: Any) -> str:
@@ -106,6 +117,15 @@ def _pooler_of(config: Any) -> str:
   if tuned := config.get('finetune'):
     return tuned.pooler or 'tanh'
   return objectives.needs(config.objective.name).pooler
+
+
+def _scores(config: Any) -> bool:
+  needs = objectives.needs(config.objective.name)
+  if needs.scored is not None:
+    return needs.scored.output(config.model.context_length) > 0
+  tuned = config.get('finetune') is not None
+  name = spec.parse('objective.name', config.objective.name)[0].name
+  return name == 'target' or not tuned
 
 
 def _pretrained_part(params: Any) -> Any:
