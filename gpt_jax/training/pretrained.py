@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gpt_jax import hf
+from gpt_jax import hf, spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
