@@ -11,6 +11,7 @@ import pytest
 
 from gpt_jax.data.rows import cut
 from gpt_jax.objectives import causal
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
@@ -49,7 +50,14 @@ def losses(name, **changes):
     config.model.num_kv_heads = 2
   if name in ENCODERS:
     pairs = config.data.rows.startswith('pairs')
-    make_batch = functools.partial(masked_batch, pairs=pairs)
+    needs = objectives.needs(config.objective.name)
+    make_batch = functools.partial(
+      masked_batch,
+      pairs=pairs,
+      labels=bool(needs.pair),
+      # 15% of 24, rounded up; at most that for ELECTRA.
+      chosen=3 if needs.parts else 4,
+    )
   else:
     config.data.rows = 'stream'
   run = tiny.build(config.lock(), (1, 1, 1))
@@ -69,7 +77,7 @@ def causal_batch(rng, cycle):
   return causal.make_batch(cut(cycle[(starts + np.arange(25)) % 61]))
 
 
-def masked_batch(rng, cycle, *, pairs):
+def masked_batch(rng, cycle, *, pairs, labels, chosen):
   """One token twelve times, then another or the same; which, is to be filled.
 
   The label of the pair is 1 where it is another. 60 stands for [MASK].
@@ -78,7 +86,7 @@ def masked_batch(rng, cycle, *, pairs):
   words = rng.integers(3, size=(8, 2))
   words[::2, 1] = words[::2, 0]
   rows = np.repeat(words, 12, axis=1).astype(np.int32)
-  places = np.stack([rng.permutation(24)[:4] for _ in rows])
+  places = np.stack([rng.permutation(24)[:chosen] for _ in rows])
   index = np.arange(8)[:, None], places
   inputs = rows.copy()
   inputs[index] = 60
@@ -90,13 +98,12 @@ def masked_batch(rng, cycle, *, pairs):
     'masked_weights': np.ones(places.shape, np.float32),
   }
   if pairs:
-    batch |= {
-      'token_types': np.repeat([[0, 1]], 12, axis=1).repeat(8, 0),
-      'pair_labels': words[:, 0] != words[:, 1],
-      'pair_weights': np.ones(8, np.float32),
-    }
-    for key in ('token_types', 'pair_labels'):
-      batch[key] = batch[key].astype(np.int32)
+    types = np.repeat([[0, 1]], 12, axis=1).repeat(8, 0)
+    batch['token_types'] = types.astype(np.int32)
+  if labels:
+    other = words[:, 0] != words[:, 1]
+    batch['pair_labels'] = other.astype(np.int32)
+    batch['pair_weights'] = np.ones(8, np.float32)
   return batch
 
 
