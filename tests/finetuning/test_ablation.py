@@ -14,9 +14,10 @@ from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.data.tokenizers.tokenizer import Bytes
-from gpt_jax.finetuning import ablation, finetune, pretrained, setup
+from gpt_jax.finetuning import ablation, finetune, setup
 from gpt_jax.plots import losses
 from gpt_jax.spec import UsageError
+from gpt_jax.training import pretrained
 from gpt_jax.training.pretrained import Pretrained
 
 ROOT = pathlib.Path(__file__).parents[2]
