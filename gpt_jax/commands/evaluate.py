@@ -134,10 +134,11 @@ def main(args: cli.Args) -> None:
     [c for c in calls if c.call.name != 'validation'], args.tasks_dir
   )
   held_out = len(tasks) < len(calls)
+  # What is amiss is told before the model is loaded.
   for kind in args.pairs:
     if kind not in PAIRS:
       raise UsageError(f'--pairs={kind}: unknown; one of ' + ', '.join(PAIRS))
-  # What is amiss is told before the model is loaded.
+    validation.with_pairs(trained_lib.read_config(workdir), kind)
   sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
   if held_out and args.weights != 'float':

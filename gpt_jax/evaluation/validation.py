@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss of a trained model on the text that its run held out."""
 
+from collections.abc import Callable, Mapping
+
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
@@ -36,6 +38,7 @@ def _measure(
     raise UsageError(
       'data.holdout=none: this run held no text out; set data.holdout'
     )
+  config_lib.check_objective(config)
   # Some objectives make their batches with the tokenizer.
   parts = parts_lib.build(config, tokenizer=trained.tokenizer)
   values = HeldOut(parts, sets)(trained.state.eval_params)
@@ -59,9 +62,23 @@ def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
     `eval/NAME/pairs_KIND_accuracy` and `..._loss` of each held-out set.
 
   Raises:
-    UsageError: the model has no such head, or the run held no text out.
+    UsageError: see `with_pairs`, or the run held no text out.
   """
-  config = config_lib.unlocked(trained.parts.config)
+  config = with_pairs(trained.parts.config, kind)
+  values = _measure(trained, workdir, config)
+  return {
+    key.replace('/pair_', f'/pairs_{kind}_'): value
+    for key, value in values.items()
+    if '/pair_' in key
+  }
+
+
+def with_pairs(config: Config, kind: str) -> Config:
+  """The config of a run with a head of pairs, for pairs of some kind.
+
+  Raises:
+    UsageError: the run trained no such head.
+  """
   text = config.objective.name
   (objective,) = spec.bind_all('objective.name', text, OBJECTIVES)
   if objective.kwargs.get('pair', 'none') == 'none':
@@ -70,15 +87,14 @@ def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
       "a run of masked(pair='next') or masked(pair='order')"
     )
   (rows,) = spec.bind_all('data.rows', config.data.rows, ROWS)
-  config.objective.name = names.written(
-    objective._replace(kwargs={**objective.kwargs, 'pair': kind}), OBJECTIVES
-  )
-  config.data.rows = names.written(
-    rows._replace(kwargs={**rows.kwargs, 'pair': kind}), ROWS
-  )
-  values = _measure(trained, workdir, config.lock())
-  return {
-    key.replace('/pair_', f'/pairs_{kind}_'): value
-    for key, value in values.items()
-    if '/pair_' in key
-  }
+  config = config_lib.unlocked(config)
+  config.objective.name = _written(objective, OBJECTIVES, kind)
+  config.data.rows = _written(rows, ROWS, kind)
+  return config.lock()
+
+
+def _written(
+  call: spec.Call, choices: Mapping[str, Callable], kind: str
+) -> str:
+  kwargs = {**call.kwargs, 'pair': kind}
+  return names.written(call._replace(kwargs=kwargs), choices)

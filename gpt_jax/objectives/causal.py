@@ -14,6 +14,7 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn import moe
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import scores
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -114,16 +115,9 @@ def _plain(
   z_loss: float,
 ) -> Sums:
   """The cross-entropy of a softmax over the whole vocabulary."""
-  variables = {'params': params}
-  table_VD: Any = model.apply(variables, method='output_table')
-  hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
+  hidden, table_VD, softcap = scores.of_states(model, params, hidden_BLD)
   sums: Any = penalised_cross_entropy(
-    hidden,
-    table_VD,
-    batch['targets'],
-    batch['weights'],
-    z_loss,
-    model.output_softcap,
+    *(hidden, table_VD, batch['targets'], batch['weights'], z_loss, softcap)
   )
   return sums
 

@@ -11,7 +11,7 @@ of the teacher t, `models.teacher`, which stays as it is and has no dropout.
 The paper's L_ce = -sum t log s differs from the KL by a constant and T^2.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from gpt_jax import spec
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn import choices as nn_choices
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import soft_targets, student
+from gpt_jax.objectives import scores, soft_targets, student
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -167,8 +167,8 @@ class _Pair(NamedTuple):
       weights = self._soft_weights(batch)
       at = self.text.chosen if self.places == 'chosen' else _as_they_are
       summed = self.temperature**2 * soft_targets.divergence(
-        _scores(self.model, ours, at(hidden, batch)),
-        _scores(self.teacher, theirs, at(guide, batch)),
+        scores.of_states(self.model, ours, at(hidden, batch)),
+        scores.of_states(self.teacher, theirs, at(guide, batch)),
         *(weights, self.temperature),
       )
       metrics['objective/soft_loss'] = Mean(summed, jnp.sum(weights))
@@ -215,15 +215,6 @@ def _as_they_are(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
 def _factor(rows_B: jax.Array) -> jax.Array:
   """Equal in all rows; see `balance`."""
   return jnp.max(rows_B)
-
-
-def _scores(
-  model: Transformer, params: Params, hidden_BLD: jax.Array
-) -> soft_targets.Scores:
-  variables = {'params': params}
-  table: Any = model.apply(variables, method='output_table')
-  hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
-  return soft_targets.Scores(hidden, table, model.output_softcap)
 
 
 def _read_by(model: Transformer, batch: Batch) -> Batch:

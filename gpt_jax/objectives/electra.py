@@ -28,6 +28,7 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
+from gpt_jax.objectives import scores
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -41,7 +42,7 @@ from gpt_jax.objectives.base import (
 from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import sampled
 from gpt_jax.objectives.masked import (
-  chosen_states,
+  at_chosen,
   encode,
   masked_loss,
 )
@@ -167,10 +168,11 @@ class _Both(NamedTuple):
     generator = self.generator
     own = self.needs.trees(params)['generator']
     hidden_BLD, _ = encode(generator, own, batch['inputs'], batch, dropout[0])
-    chosen = chosen_states(generator, own, hidden_BLD, batch)
+    states_BPD = at_chosen(hidden_BLD, batch)
+    chosen = scores.of_states(generator, own, states_BPD)
     found = masked_loss(chosen, batch, evaluating=evaluating)
     ids_BP = sampled(
-      *(chosen.hidden_BPD, chosen.table_VD, keys[0], self.temperature),
+      *(chosen.hidden_BLD, chosen.table_VD, keys[0], self.temperature),
       chosen.softcap,
     )
     original_BL = _placed(batch, batch['masked_targets'])

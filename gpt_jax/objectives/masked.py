@@ -12,7 +12,7 @@ the other 85% cost none.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.pooler import PairHead, Pooler
 from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.objectives import scores
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -43,6 +44,7 @@ from gpt_jax.objectives.cross_entropy import (
   penalised_cross_entropy,
 )
 from gpt_jax.objectives.masking import Masking, masked_batch
+from gpt_jax.objectives.scores import Scores
 from gpt_jax.ranges import Count, Probability, Whole
 from gpt_jax.spec import UsageError
 
@@ -161,7 +163,8 @@ def _objective(
   def of_states(
     params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
   ) -> Loss:
-    chosen = chosen_states(model, params, hidden_BLD, batch)
+    states_BPD = at_chosen(hidden_BLD, batch)
+    chosen = scores.of_states(model, params, states_BPD)
     found = masked_loss(chosen, batch, evaluating=evaluating)
     return heads.add(found, params, hidden_BLD, batch) if pairs else found
 
@@ -173,7 +176,7 @@ def _objective(
   text = Text(
     states,
     of_states,
-    chosen=_at_chosen,
+    chosen=at_chosen,
     counted=lambda batch: batch['masked_weights'],
     real=lambda batch: batch['mask'].astype(jnp.float32),
   )
@@ -211,31 +214,13 @@ def encode(
   return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
 
 
-class Chosen(NamedTuple):
-  """Of the chosen tokens, what scores the vocabulary: see `Transformer`."""
-
-  hidden_BPD: jax.Array
-  table_VD: jax.Array
-  softcap: float
-
-
-def chosen_states(
-  model: Transformer, params: Params, hidden_BLD: jax.Array, batch: Batch
-) -> Chosen:
-  """Gathers the states of the chosen tokens."""
-  hidden_BPD = _at_chosen(hidden_BLD, batch)
-  variables = {'params': params}
-  table_VD: Any = model.apply(variables, method='output_table')
-  hidden: Any = model.apply(variables, hidden_BPD, method='output_hidden')
-  return Chosen(hidden, table_VD, model.output_softcap)
-
-
-def _at_chosen(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+def at_chosen(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+  """The states of the chosen tokens, [B, P, D]."""
   positions = batch['masked_positions'][..., None]
   return jnp.take_along_axis(hidden_BLD, positions, axis=1)
 
 
-def masked_loss(chosen: Chosen, batch: Batch, *, evaluating: bool) -> Loss:
+def masked_loss(chosen: Scores, batch: Batch, *, evaluating: bool) -> Loss:
   """The loss of the chosen tokens; in evaluation, how many are right."""
   hidden, table_VD, softcap = chosen
   scored = (hidden, table_VD, batch['masked_targets'], batch['masked_weights'])

@@ -16,12 +16,13 @@ from gpt_jax.nn.activations import ACTIVATIONS, gelu_exact
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.replaced import ReplacedHead
 from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.objectives import scores
 from gpt_jax.objectives.base import Batch, Mean, Params
 from gpt_jax.objectives.cross_entropy import (
   num_right,
   penalised_cross_entropy,
 )
-from gpt_jax.objectives.masked import chosen_states
+from gpt_jax.objectives.masked import at_chosen
 
 
 def _weights(batch: Batch, chosen_only: bool) -> jax.Array:
@@ -119,17 +120,13 @@ class VocabularyTargets:
   ) -> tuple[jax.Array, dict[str, Mean]]:
     """The sum over the tokens that count, and metrics."""
     model, weights_BL = self._model, self.weights(batch)
+    asked = original_BL, weights_BL
     if self._chosen_only:
-      scored = (
-        *chosen_states(model, params, hidden_BLD, batch)[:2],
-        *(batch['masked_targets'], batch['masked_weights']),
-      )
-    else:
-      variables = {'params': params}
-      table_VD: Any = model.apply(variables, method='output_table')
-      hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
-      scored = (hidden, table_VD, original_BL, weights_BL)
-    sums: Any = penalised_cross_entropy(*scored, 0.0, model.output_softcap)
+      hidden_BLD = at_chosen(hidden_BLD, batch)
+      asked = batch['masked_targets'], batch['masked_weights']
+    hidden, table_VD, softcap = scores.of_states(model, params, hidden_BLD)
+    scored = (hidden, table_VD, *asked)
+    sums: Any = penalised_cross_entropy(*scored, 0.0, softcap)
     count = jnp.sum(weights_BL)
     share = jnp.sum(replaced_BL * weights_BL)
     metrics = {

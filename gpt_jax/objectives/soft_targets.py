@@ -5,8 +5,6 @@
 All sums are float32; weights have no gradient.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -15,17 +13,10 @@ from gpt_jax.objectives.cross_entropy import (
   chunked,
   whole_table,
 )
+from gpt_jax.objectives.scores import Scores
 
 # So that the norm of an all-zero state can be differentiated.
 _TINY = 1e-12
-
-
-class Scores(NamedTuple):
-  """What scores the vocabulary: see `Transformer.output_table`."""
-
-  hidden_BLD: jax.Array
-  table_VD: jax.Array
-  softcap: float
 
 
 def divergence(

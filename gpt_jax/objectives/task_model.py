@@ -14,6 +14,7 @@ from gpt_jax.nn.classifier import WeightedSum
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import features as features_lib
+from gpt_jax.objectives import scores
 from gpt_jax.objectives.base import Batch, Loss, Mean, Params
 from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
@@ -156,10 +157,8 @@ class TaskModel(NamedTuple):
     """L1 of each example, times its weight, added up."""
     tokens_BCL, lengths_BC = batch['inputs'], batch['lengths']
     B, C, L = tokens_BCL.shape
-    variables = {'params': params}
-    table_VD: Any = self.model.apply(variables, method='output_table')
-    hidden: Any = self.model.apply(
-      variables, hidden_SLD[:, :-1], method='output_hidden'
+    hidden, table_VD, softcap = scores.of_states(
+      self.model, params, hidden_SLD[:, :-1]
     )
     targets_SL = tokens_BCL.reshape(B * C, L)[:, 1:]
     # All tokens after the start, the extract token too.
@@ -168,6 +167,6 @@ class TaskModel(NamedTuple):
     inside_SL = jnp.arange(L - 1)[None] < (lengths_BC - 1).reshape(B * C, 1)
     weights_SL = jnp.where(inside_SL, each_S, 0.0)
     sums: Any = penalised_cross_entropy(
-      hidden, table_VD, targets_SL, weights_SL, 0.0, self.model.output_softcap
+      hidden, table_VD, targets_SL, weights_SL, 0.0, softcap
     )
     return sums.total

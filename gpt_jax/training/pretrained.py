@@ -102,14 +102,15 @@ def _from_hf(folder: str, model_type: str, field: str) -> Pretrained:
       'merges.txt nor tokenizer.model; put its vocabulary there'
     )
   name, tokenizer = found
-  model, params = hf.load(folder)
-  params = _pretrained_part(params)
+  model = hf.Source(folder).model
+
+  def params() -> Any:
+    return _pretrained_part(hf.load(folder)[1])
+
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
   pooler = model.family.pooler
   scores = model.origin.kind in SCORING
-  return Pretrained(
-    *(folder, fields, name, tokenizer, lambda: params, pooler, scores)
-  )
+  return Pretrained(*(folder, fields, name, tokenizer, params, pooler, scores))
 
 
 def _pooler_of(config: Any) -> str:

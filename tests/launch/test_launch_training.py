@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four simulated hosts, preempted on the way, train as one machine does."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
 from tests.runtime.test_hosts import losses
 from tests.support import quick
@@ -68,10 +70,12 @@ def test_create_run_preempt_resume_finish(tmp_path, monkeypatch):
   assert 'making it again' in out
   assert len(cloud.calls('queued-resources', 'create')) == 2
   one = tmp_path / 'one'
-  assert main(['train', *FLAGS, f'--workdir={one}']) == 0
+  # On one device, as each of them: this process may have more already.
+  argv = [sys.executable, '-m', 'gpt_jax', 'train', *FLAGS]
+  subprocess.run([*argv, f'--workdir={one}'], check=True)
   a, b = losses(one), losses(cloud.workdir)
   assert [*a] == [*b] == [*range(1, STEPS + 1)]
-  # Float32 sums in another order, which grow from step to step.
-  np.testing.assert_allclose([*a.values()], [*b.values()], rtol=1e-3)
+  # Float32 sums in another order.
+  np.testing.assert_allclose([*a.values()], [*b.values()], rtol=1e-4)
   copied = losses(cloud.folder / 'buckets/b/run')
   assert copied == b

@@ -1,0 +1,93 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Held-out text by an encoder, and pairs of texts of either kind."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from gpt_jax.__main__ import main
+from gpt_jax.costs import flops
+
+pytestmark = pytest.mark.slow
+
+CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
+FLAGS = [
+  f'--config={CONFIGS}/bert.py:cpu',
+  '--config.data.holdout=tail(fraction=0.3)',
+  '--config.tokenizer.name=wordpiece(vocab_size=47)',
+  '--config.model.vocab_size=96',
+  '--config.model.num_layers=1',
+  '--config.model.d_model=32',
+  '--config.model.num_heads=4',
+  '--config.model.context_length=24',
+  '--config.batch.size=16',
+  '--config.batch.micro_rows=8',
+  '--config.batch.length=stages(24)',
+  '--config.schedule.num_steps=6',
+  '--config.checkpoint.every_steps=6',
+  '--config.eval.every_steps=6',
+  '--config.eval.rows=8',
+]
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A short run of BERT on next sentences."""
+  folder, rng = tmp_path_factory.mktemp('pairs'), np.random.default_rng(0)
+  words = np.array(['cat', 'dog', 'red', 'old', 'sat', 'ran', 'house'])
+  for i in range(31):
+    chosen = (' '.join(rng.choice(words, 5)) for _ in range(11))
+    (folder / f'{i}.txt').write_text('. '.join(chosen) + '.\n')
+  flags = [*FLAGS, f"--config.data.source=text('{folder}/*.txt')"]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+    assert main(['train', *flags, f'--workdir={folder}/w']) == 0
+  return folder / 'w'
+
+
+def evaluated(capsys, workdir, *flags):
+  capsys.readouterr()
+  assert main(['evaluate', f'--workdir={workdir}', '--json', *flags]) == 0
+  return json.loads(capsys.readouterr().out)
+
+
+def test_either_kind_of_pairs_is_that_of_a_run_trained_so(
+  workdir, tmp_path, capsys
+):
+  found = evaluated(capsys, workdir, '--pairs=next,order')
+  key = 'eval/validation/pair_{}'
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  logged = [m for m in map(json.loads, lines) if key.format('loss') in m][-1]
+  # The same run with the other objective and rows in its config.
+  other = tmp_path / 'w'
+  shutil.copytree(workdir, other)
+  text = (other / 'config.json').read_text()
+  assert text.count("'next'") == 2  # of the objective and of the rows
+  (other / 'config.json').write_text(text.replace("'next'", "'order'"))
+  of_order = evaluated(capsys, other)
+  for measure in ('loss', 'accuracy'):
+    told = key.format(measure)
+    pairs = f'eval/validation/pairs_{{}}_{measure}'
+    assert found[pairs.format('next')] == found[told] == logged[told]
+    assert found[pairs.format('order')] == of_order[told]
+  assert found[key.format('loss')] != of_order[key.format('loss')]
+
+
+def test_bad_use_is_one_line(workdir, tmp_path, capsys):
+  alone = tmp_path / 'w'
+  shutil.copytree(workdir, alone)
+  text = (alone / 'config.json').read_text()
+  (alone / 'config.json').write_text(text.replace(", pair='next'", ''))
+  for folder, kind, error in (
+    (workdir, 'both', '--pairs=both: unknown; one of next, order'),
+    (alone, 'next', 'trained no head of pairs; give a run of masked(pair='),
+  ):
+    capsys.readouterr()
+    flags = [f'--workdir={folder}', f'--pairs={kind}']
+    assert main(['evaluate', *flags]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert error in err[-1]
