@@ -79,7 +79,7 @@ def get_config(arg: str = '') -> ConfigDict:
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
     # gpt2(stddev=0.02), truncated_normal(stddev=0.02) (BERT), palm,
-    # switch(scale=0.1, embedding=0.02)
+    # switch(scale=0.1, embedding=0.02), transformer
     init_weights='normal(stddev=0.02)',
     # Dtype of activations and matrix products: bfloat16 or float32. Norms,
     # softmax and loss are always float32; for parameters see optim.precision.
