@@ -104,7 +104,8 @@ def _as_prepare_does(
 ) -> int:
   """Encodes the documents, and returns the number of tokens."""
   source = Source(lambda: iter(documents), None, {})
-  parts = holdout.documents()(source, str).parts()
+  corpus = holdout.Corpus(source, str, pairs=False)
+  parts = holdout.documents()(corpus).parts()
   dtype = array_writer.token_dtype(made.vocab_size)
   eos = np.array([made.eos_id], np.int32)
   digest, num_tokens = hashlib.sha256(), 0

@@ -99,6 +99,8 @@ def _show_rows(args: cli.Args) -> None:
     ]
     # Of rows with two texts: whether the second follows the first.
     joint = ', not followed by ' if row.get('pair') else ', followed by '
+    if 'second' in row and 'pair' not in row:  # sources and their targets
+      joint = ' to '
     source = f'source {row["source"]} ' if row['source'] else ''
     print(
       f'step {row["step"]} row {row["row"]} {source}epoch {row["epoch"]} '
@@ -109,6 +111,10 @@ def _show_rows(args: cli.Args) -> None:
     for name in ('text', 'second_text'):
       if name in row:
         print(row[name])
+    for both in zip(
+      row.get('sources', ()), row.get('targets', ()), strict=True
+    ):
+      print(*both, sep=' => ')
 
 
 def _show_config(args: cli.Args) -> None:

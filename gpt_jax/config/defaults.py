@@ -79,7 +79,7 @@ def get_config(arg: str = '') -> ConfigDict:
     # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
     dropout='none',
     # gpt2(stddev=0.02), truncated_normal(stddev=0.02) (BERT), palm,
-    # switch(scale=0.1, embedding=0.02)
+    # switch(scale=0.1, embedding=0.02), transformer
     init_weights='normal(stddev=0.02)',
     # Dtype of activations and matrix products: bfloat16 or float32. Norms,
     # softmax and loss are always float32; for parameters see optim.precision.
@@ -120,7 +120,10 @@ def get_config(arg: str = '') -> ConfigDict:
   config.data = dict(
     # stdlib (Python's own source files), text('glob'), jsonl('glob', 'field')
     # (plain, .gz, .zst), parquet('glob', 'column'), tfds('name', 'split',
-    # 'field'), tfds_dir('folder', 'split', 'field'). All but stdlib take
+    # 'field'), tfds_dir('folder', 'split', 'field'). Pairs of a source and a
+    # target: parallel_text('train.en', 'train.de') (lines side by side),
+    # parallel_jsonl('glob', 'en', 'de'), parallel_tfds('name', 'en', 'de'),
+    # parallel_tfds_dir('folder', 'en', 'de'). All but stdlib take
     # on_error='skip': count unreadable documents instead of failing.
     # passages("text('books/*.txt')", chars=1000) splits another source's
     # documents at blank lines, so that the model sees enough beginnings and
@@ -147,7 +150,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # rows hold whole documents that do not attend to each other, padded. Of
     # sentences (see `sentences` below), with [CLS] and [SEP]: full_sentences
     # (RoBERTa), doc_sentences (never of two documents), and two texts,
-    # pairs('next', short=0.1) (BERT) or pairs('order') (ALBERT).
+    # pairs('next', short=0.1) (BERT) or pairs('order') (ALBERT). Of a source
+    # of pairs: parallel, as many as fit, context_length tokens on each side.
     rows='stream',
     # Compression of the token store: none, zstd(level=3).
     compression='none',

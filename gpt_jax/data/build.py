@@ -109,7 +109,7 @@ class _Build:
     self._report = report
     self._is_mixture = mixture.is_mixture(settings.source)
     self._digest = digest.Digest()
-    self._duplicates = Duplicates()
+    self._duplicates = Duplicates(pairs=split.pairs)
     self._num_bytes = self._num_documents = 0
     self._parts = split.parts()
     self._state = None if state is None else json.loads(bytes(state['json']))
@@ -186,6 +186,7 @@ class _Build:
     notes = {
       'cleaning': cleaning,
       'skipped': dict(sorted(self._split.skipped().items())),
+      'pairs': self._split.pairs,
     }
     done = {
       held_out: writer.finish(self._settings, self._digest.hexdigest(), notes)
@@ -205,11 +206,11 @@ class _Build:
   def _warn_of_duplicates(self, done: dict[bool, Manifest]):
     if count := self._duplicates.count():
       log.warning(
-        '%s%d of %d held-out documents are in the training split too, word for '
-        'word under other names: remove them, for instance by data.clean='
-        "'minhash'",
+        '%s%d of %d held-out %s are in the training split too, word for word '
+        'under other names: remove them%s',
         '' if self._duplicates.exact else 'about ',
-        *(count, done[True].num_documents),
+        *(count, *_number(done[True])),
+        '' if done[True].pairs else ", for instance by data.clean='minhash'",
       )
 
   def _warn_of_losses(self, text: str):
@@ -290,9 +291,9 @@ def log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
   """Says what was written, and how fast."""
   for held_out, written in done.items():
     log.info(
-      '%s: %d documents, %d bytes, %d tokens',
+      '%s: %d %s, %d bytes, %d tokens',
       'validation' if held_out else 'train',
-      *(written.num_documents, written.num_bytes, written.num_tokens),
+      *(*_number(written), written.num_bytes, written.num_tokens),
     )
     if written.num_tokens > _LONG * written.num_documents and not held_out:
       log.warning(
@@ -303,3 +304,10 @@ def log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
       )
   rate = num_bytes / 1e6 / max(seconds, 1e-9)
   log.info('tokenized and written at %.1f MB/s', rate)
+
+
+def _number(written: Manifest) -> tuple[int, str]:
+  """How many texts there are, and of which kind."""
+  if written.pairs:
+    return written.num_documents // 2, 'pairs'
+  return written.num_documents, 'documents'

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many held-out documents are also in the training split, word for word.
 
+Of pairs of texts a held-out pair counts of which both sides are there.
+
 What is held out is chosen by name, so a copy of it under another name may
 train. Texts are compared by 64 bits of a hash. Above `MOST` hashes only texts
 whose hash lies in a part of all values are kept (as in distinct sampling,
@@ -26,14 +28,20 @@ _PIECE = 1 << 22  # characters encoded at once
 class Duplicates:
   """Counts equal texts across the split."""
 
-  def __init__(self):
-    """No document yet."""
+  def __init__(self, *, pairs: bool = False):
+    """No document yet; of `pairs` each two are one."""
+    self._pairs, self._source = pairs, None
     self._kept = {side: np.empty(0, np.uint64) for side in (False, True)}
     self._new: dict[bool, list[int]] = {False: [], True: []}
     self._shift = 0  # a text is kept if so many low bits of its hash are 0
 
   def add(self, text: str, held_out: bool):
     """Takes a document of either split."""
+    if self._pairs:
+      if self._source is None:
+        self._source = text
+        return
+      text, self._source = f'{self._source}\0{text}', None
     digest = hashlib.blake2b(digest_size=8)
     for piece in _encoded(text):
       digest.update(piece)

@@ -154,7 +154,11 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
         writer.num_bytes += size
         num_words += len(piece.part.document.text.split())
         num_lines += piece.part.document.text.count('\n')
-  notes = {'num_words': num_words, 'num_lines': num_lines}
+  notes = {
+    'num_words': num_words,
+    'num_lines': num_lines,
+    'pairs': split.pairs,
+  }
   written = writer.finish(settings, hashed.hexdigest(), notes)
   inputs.write(folder, inputs.look(split.files))
   manifest.write(folder, written)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax import spec
-from gpt_jax.data.sources import passages, sources
+from gpt_jax.data.sources import parallel, passages, sources
 from gpt_jax.data.sources.sources import Document, Source
 from gpt_jax.ranges import Inside
+from gpt_jax.spec import UsageError
 
 
 class Part(NamedTuple):
@@ -43,6 +44,8 @@ class Split(NamedTuple):
     units: one after the other they are the parts; None where the side of a
       document depends on those before.
     skipped: what was left out, as in `sources.Source`.
+    pairs: whether each two parts are a source and its target, which are on one
+      side: see `sources.parallel`.
   """
 
   parts: Callable[[], Iterator[Part]]
@@ -51,11 +54,25 @@ class Split(NamedTuple):
   files: dict[str, str]
   units: Sequence[Unit] | None = None
   skipped: Callable[[], dict[str, int]] = dict
+  pairs: bool = False
 
 
-# Splits a corpus, given how a name tells the document that another was cut
-# from: see `passages.parents`.
-Build = Callable[[Source, Callable[[str], str]], Split]
+class Corpus(NamedTuple):
+  """What is split.
+
+  Attributes:
+    source: the documents.
+    parent: how the name of a document tells what stays on one side with it: the
+      pair that it is a side of, or see `passages.parents`.
+    pairs: see `Split`.
+  """
+
+  source: Source
+  parent: Callable[[str], str]
+  pairs: bool
+
+
+Build = Callable[[Corpus], Split]
 
 
 def split(
@@ -75,39 +92,47 @@ def split(
   Raises:
     UsageError: either call is wrong.
   """
-  corpus = corpus or sources.load(field, source)
-  parent = passages.parents(field, source)
+  found = corpus or sources.load(field, source)
+  pairs = sources.of_pairs(field, source)
+  parent = parallel.name_of if pairs else passages.parents(field, source)
   field = 'data.holdout'
   (call,) = spec.parse(field, holdout)[:1]
   if call.name in sources.SOURCES:
+    if sources.of_pairs(field, holdout) != pairs:
+      kinds = ('single texts', 'pairs of texts')
+      raise UsageError(
+        f'{field}={holdout!r}: holds {kinds[not pairs]}, and data.source='
+        f'{source!r} {kinds[pairs]}; name a source of the same kind'
+      )
     other = sources.load(field, holdout)
-    return _other(corpus, other)._replace(
-      skipped=lambda: corpus.skipped() | _renamed(other)
+    return _other(found, other)._replace(
+      skipped=lambda: found.skipped() | _renamed(other), pairs=pairs
     )
   choices = HOLDOUTS | sources.SOURCES  # so that an error lists them all
-  made = spec.build(field, holdout, choices)(corpus, parent)
-  return made._replace(skipped=corpus.skipped)
+  build: Build = spec.build(field, holdout, choices)
+  made = build(Corpus(found, parent, pairs))
+  return made._replace(skipped=found.skipped, pairs=pairs)
 
 
 def documents(fraction: Inside = 0.02) -> Build:
-  """Whole documents, chosen by a hash of their name.
+  """Whole documents or pairs, chosen by a hash of their name.
 
   A document stays on its side when others are added, removed or reordered. All
   passages of one are on one side: the name is that of the document that they
   were cut from.
   """
 
-  def build(corpus: Source, parent: Callable[[str], str]) -> Split:
+  def build(corpus: Corpus) -> Split:
     def held_out(document: Document) -> bool:
-      digest = hashlib.sha256(parent(document.name).encode()).digest()
+      digest = hashlib.sha256(corpus.parent(document.name).encode()).digest()
       return int.from_bytes(digest[:8], 'big') / 2**64 < fraction
 
     return Split(
-      functools.partial(_sided, held_out, corpus.documents),
-      corpus.num_bytes,
+      functools.partial(_sided, held_out, corpus.source.documents),
+      corpus.source.num_bytes,
       True,
-      corpus.files,
-      _units(held_out, corpus),
+      corpus.source.files,
+      _units(held_out, corpus.source),
     )
 
   return build
@@ -116,24 +141,30 @@ def documents(fraction: Inside = 0.02) -> Build:
 def tail(fraction: Inside = 0.1) -> Build:
   """The last characters of the corpus, counted over all documents.
 
-  The document at the boundary is cut in two. For one file this is the split
-  of nanoGPT's character data: `data[:int(n * 0.9)]` trains.
+  The document at the boundary is cut in two; a pair at it trains. For one file
+  this is the split of nanoGPT's character data: `data[:int(n * 0.9)]` trains.
   """
 
-  def build(corpus: Source, parent: Callable[[str], str]) -> Split:
-    del parent
+  def build(corpus: Corpus) -> Split:
+    source = corpus.source
 
     def parts() -> Iterator[Part]:
-      total = sum(len(document.text) for document in corpus.documents())
+      total = sum(len(document.text) for document in source.documents())
       left = int(total * (1 - fraction))
-      for name, text in corpus.documents():
+      found = source.documents()
+      if corpus.pairs:
+        for both in zip(found, found, strict=True):
+          yield from (Part(document, left <= 0) for document in both)
+          left -= sum(len(document.text) for document in both)
+        return
+      for name, text in found:
         if text[:left]:
           yield Part(Document(name, text[:left]), False)
         if text[left:]:
           yield Part(Document(name, text[left:]), True)
         left = max(left - len(text), 0)
 
-    return Split(parts, corpus.num_bytes, True, corpus.files)
+    return Split(parts, source.num_bytes, True, source.files)
 
   return build
 
@@ -141,14 +172,14 @@ def tail(fraction: Inside = 0.1) -> Build:
 def none() -> Build:
   """Nothing is held out."""
 
-  def build(corpus: Source, parent: Callable[[str], str]) -> Split:
-    del parent
+  def build(corpus: Corpus) -> Split:
+    source = corpus.source
     return Split(
-      functools.partial(_sided, _never, corpus.documents),
-      corpus.num_bytes,
+      functools.partial(_sided, _never, source.documents),
+      source.num_bytes,
       False,
-      corpus.files,
-      _units(_never, corpus),
+      source.files,
+      _units(_never, source),
     )
 
   return build

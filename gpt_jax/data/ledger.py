@@ -34,14 +34,16 @@ class Row(NamedTuple):
   position: int  # which row of the source
   begin: int  # its first token in the store
   # Its length + 1 tokens, the first an input only; of whole documents, its
-  # targets; of sentences, its text or the first of its two texts.
+  # targets; of sentences, its text or the first of its two texts; of pairs of
+  # texts, all its sources.
   spans: list[Span]
-  second: list[Span]  # of its second text, where there are two
+  # Of its second text, where there are two; of pairs, each source's target.
+  second: list[Span]
   pair: int  # 1 where that does not follow the first, else 0
   # Of rows of sentences: which of the store each text has, wholly or in part,
   # the first and the one after the last.
   sentences: list[tuple[int, int]]
-  texts: list[range]  # the tokens of the store
+  texts: list[range]  # the tokens of the store; of pairs, both sides by turns
 
 
 class Step(NamedTuple):
@@ -65,7 +67,7 @@ def steps(
   """
   sources = pipeline.sources(store, seed=seed)
   ends = store.document_ends
-  sentence_ends = None
+  sentence_ends, of_pairs = None, row_makers.of_pairs(store.rows)
   if row_makers.of_sentences(store.rows):
     sentence_ends = store.sentence_ends
   for step in range(start, stop):
@@ -77,6 +79,8 @@ def steps(
       taken.numbers, places, source.texts(places, keys), strict=True
     ):
       both = [spans(ends, r.start, r.stop) for r in texts.ranges]
+      if of_pairs:
+        both = [[s for part in both[side::2] for s in part] for side in (0, 1)]
       found.append(
         Row(
           *(number, place.source, place.epoch, place.row),

@@ -56,6 +56,7 @@ class Manifest:
     sentences: call-string of the splitter.
     num_sentences: in this split, where there is a splitter.
     sentence_ends_crc32: of each `BLOCK` of sentence ends, little-endian.
+    pairs: whether each two documents are a source and its target.
   """
 
   source: str
@@ -82,6 +83,7 @@ class Manifest:
   sentences: str = 'none'
   num_sentences: int = 0
   sentence_ends_crc32: list[int] = dataclasses.field(default_factory=list)
+  pairs: bool = False
 
   @property
   def fingerprint(self) -> str:
@@ -96,6 +98,8 @@ class Manifest:
     read: dict[str, Any] = {name: getattr(self, name) for name in names}
     if self.sentence_ends_crc32:
       read['sentence_ends_crc32'] = self.sentence_ends_crc32
+    if self.pairs:  # stores without keep the hashes that they had before
+      read['pairs'] = True
     # In order: a part begins where the one before ends.
     return _digest(read | {'parts': list(self.parts.items())})
 

@@ -15,6 +15,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
+from gpt_jax.data import lines
 from gpt_jax.data.sources.source import Bad, Document, Skip, Unit
 
 # Files in a folder whose endings are looked at.
@@ -94,6 +95,14 @@ def with_bad(files: Matches, units: Sequence[Unit]) -> Sequence[Unit]:
     return iter(())
 
   return [Unit(tell), *units] if files.bad else units
+
+
+def total_size(*files: dict[str, str]) -> int | None:
+  """About how many bytes of text they hold; None where they are compressed."""
+  paths = [path for found in files for path in found.values()]
+  if any(path.endswith(lines.COMPRESSED) for path in paths):
+    return None
+  return sum(map(os.path.getsize, paths))
 
 
 def _expand(

@@ -27,6 +27,7 @@ from gpt_jax.data import (
   manifest,
   mixture,
   progress,
+  row_makers,
   sentences,
 )
 from gpt_jax.data import beam as beam_modules
@@ -135,8 +136,9 @@ def ensure(config: Any, folder: str) -> TokenStore:
     UsageError: as `prepare` and `TokenStore.open`.
   """
   eval_sets.check(config)
+  settings = _settings(config)
+  _check_rows(config, settings.source)
   if manifest.exists(folder):
-    settings = _settings(config)
     _check_same(folder, manifest.read(folder), settings)
     # A run goes on with what it began with, and where the corpus is not.
     if changed := _changes(settings, folder):
@@ -151,6 +153,15 @@ def ensure(config: Any, folder: str) -> TokenStore:
   store = TokenStore.open(folder).ordered(data.source, data.rows)
   eval_sets.ensure(config, store)
   return store
+
+
+def _check_rows(config: Any, corpus: str):
+  """Checks that sources hold what rows are made of, before they are read."""
+  calls = {'data.source': corpus}
+  calls |= {f'eval.sets.{n}': call for n, call in config.eval.sets.items()}
+  for field, call in calls.items():
+    pairs = sources.of_pairs(field, call)
+    row_makers.check_pairs(config.data.rows, pairs, f'{field}={call!r}')
 
 
 def _settings(config: Any) -> Settings:
@@ -209,6 +220,11 @@ def _refuse_foreign(folder: str):
 def _split(settings: Settings) -> Split:
   """The documents, and all files that the store depends on."""
   split = holdout.split(settings.source, settings.holdout)
+  if split.pairs and not choices.is_none(settings.clean):
+    raise UsageError(
+      f'data.clean={settings.clean!r}: takes out texts one by one, and those '
+      f"of data.source={settings.source!r} are pairs; set data.clean='none'"
+    )
   (call,) = spec.parse('tokenizer.name', settings.tokenizer)[:1]
   named = {
     f'tokenizer: {os.path.basename(value)}': value

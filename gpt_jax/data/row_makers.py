@@ -16,6 +16,7 @@ from gpt_jax import spec
 from gpt_jax.data import mixture_order
 from gpt_jax.data.mixture_order import Place
 from gpt_jax.data.pair_rows import PAIRS, PairRows
+from gpt_jax.data.parallel_rows import ParallelRows
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.sentence_rows import SentenceRows
 from gpt_jax.data.sentences import splitter
@@ -74,12 +75,42 @@ def load(store: TokenStore, length: int) -> Maker:
   Raises:
     UsageError: the store has no such rows.
   """
+  check_pairs(store.rows, store.manifest.pairs, store.folder)
   return spec.build('data.rows', store.rows, ROWS)(store, length)
 
 
 def of_sentences(rows: str) -> bool:
   """Whether `data.rows` are made of the sentences of a store."""
   return spec.parse('data.rows', rows)[0].name in _OF_SENTENCES
+
+
+def of_pairs(rows: str) -> bool:
+  """Whether `data.rows` are made of pairs of a source and a target text."""
+  return spec.parse('data.rows', rows)[0].name == 'parallel'
+
+
+def check_pairs(rows: str, pairs: bool, where: str):
+  """Checks that `data.rows` are made of what there is.
+
+  Args:
+    rows: `data.rows`.
+    pairs: whether there are pairs of texts.
+    where: they are, or are not.
+
+  Raises:
+    UsageError: they are not.
+  """
+  if of_pairs(rows) and not pairs:
+    raise UsageError(
+      f'data.rows={rows!r}: are made of pairs of texts, and {where} holds '
+      "none; take data.source=\"parallel_text('train.en', 'train.de')\", "
+      'parallel_jsonl or parallel_tfds'
+    )
+  if pairs and not of_pairs(rows):
+    raise UsageError(
+      f'data.rows={rows!r}: would join the sides of pairs of texts, which '
+      f"{where} holds; set data.rows='parallel'"
+    )
 
 
 def check(rows: str, sentences: str):
@@ -137,6 +168,11 @@ def pairs(
   return _once(functools.partial(PairRows, pair=pair, short=short))
 
 
+def parallel() -> Callable[[TokenStore, int], Maker]:
+  """Pairs of a source and a target text: see `parallel_rows`."""
+  return _once(ParallelRows)
+
+
 def _once(
   make: Callable[[TokenStore, int], Maker],
 ) -> Callable[[TokenStore, int], Maker]:
@@ -174,5 +210,6 @@ ROWS = {
   'full_sentences': full_sentences,
   'doc_sentences': doc_sentences,
   'pairs': pairs,
+  'parallel': parallel,
 }
 _OF_SENTENCES = ('full_sentences', 'doc_sentences', 'pairs')

@@ -98,10 +98,28 @@ def switch(scale: Positive = 0.1, embedding: Positive = 0.02):
   return build
 
 
+def transformer():
+  """The Transformer's released code: tables N(0, 1/d_model), kernels uniform.
+
+  These have the variance 2 / (n_in + n_out) (Glorot and Bengio, 2010, equation
+  16); tables that also score go with `input="tokens(scale='sqrt')"`.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    # Of a table [V, D] what goes out is d_model.
+    table = nn.initializers.variance_scaling(1.0, 'fan_out', 'normal')
+    kernel = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
+    return Initializers(table, table, kernel, kernel)
+
+  return build
+
+
 INITS = {
   'gpt2': gpt2,
   'normal': normal,
   'palm': palm,
   'switch': switch,
+  'transformer': transformer,
   'truncated_normal': truncated_normal,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import restore
-from gpt_jax.data import ledger
+from gpt_jax.data import ledger, row_makers
 from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 from gpt_jax.training import store_data
@@ -48,17 +48,24 @@ def rows(
     for step in found:
       for row in step.rows:
         line = {'step': step.step + 1, **row._asdict()}
-        texts = line.pop('texts')
+        texts, pairs = line.pop('texts'), row_makers.of_pairs(store.rows)
         for name in ('spans', 'second'):
           line[name] = [span._asdict() for span in line[name]]
         if len(texts) < 2:
-          del line['second'], line['pair']
+          del line['second']
+        if len(texts) < 2 or pairs:
+          del line['pair']
         if not row.sentences:
           del line['sentences']
         if tokenizer:
-          for name, text in zip(('text', 'second_text'), texts, strict=False):
-            tokens = store.tokens(text.start, text.stop)
-            line[name] = tokenizer.decode(tokens)
+          said = [
+            tokenizer.decode(store.tokens(text.start, text.stop))
+            for text in texts
+          ]
+          if pairs:
+            line |= {'sources': said[::2], 'targets': said[1::2]}
+          else:
+            line |= zip(('text', 'second_text'), said, strict=False)
         yield line
 
   return store.folder, lines()

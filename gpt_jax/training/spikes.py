@@ -167,9 +167,12 @@ def read(file: str) -> dict[str, Any]:
   rows, _ = source.read(
     Taken(found['first_row'], found['num_rows'], length, index)
   )
+  sides = [rows] if rows.source is None else [rows.source, rows]
   texts = [
-    tokenizer.decode(tokens[real].tolist())
-    for tokens, real in zip(rows.tokens, rows.real, strict=True)
+    ' => '.join(
+      tokenizer.decode(side.tokens[i][side.real[i]].tolist()) for side in sides
+    )
+    for i in range(len(rows.tokens))
   ]
   return {**found, 'texts': texts}
 

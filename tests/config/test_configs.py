@@ -56,7 +56,8 @@ def test_config_resolves(name, size):
     *('batch.length', 'batch.micro_rows', 'model.encoder_ffn'),
     *('models.generator.encoder_ffn', 'models.teacher.encoder_ffn'),
   }
-  if resolved.model.num_encoder_layers:
+  untrained = resolved.objective.name == 'causal'
+  if resolved.model.num_encoder_layers and untrained:
     with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
       config_lib.resolve(config)
   else:
@@ -238,6 +239,7 @@ def test_figures_need_the_vocabulary():
 # Decoder-only models: layers, d_model, heads, head size, key/value heads,
 # d_ff, vocabulary, context; parameters, and the same as the paper prints them.
 PLAIN = 50_257, 2048
+JOINT = 37_000, 256
 PIECES = 32_000, 2048
 PALM = 256_000, 2048
 TIK = 128_256, 8192
@@ -325,6 +327,10 @@ ROWS = {
   'switch-xxl': (
     *(24, 4096, 64, 64, 64, 10_240, *T5, 394_543_476_736, '395B'),
   ),
+  # No one vocabulary gives the sizes that the paper prints: 37,000 pieces here.
+  'transformer-base': (6, 512, 8, 64, 8, 2048, *JOINT, 63_082_496, '65M'),
+  'transformer-big': (6, 1024, 16, 64, 16, 4096, *JOINT, 214_245_376, '213M'),
+  'transformer-cpu': (4, 128, 4, 32, 4, 384, 8000, 128, 2_612_224, '2.6M'),
   'bert-base': (12, 768, 12, 64, 12, 3072, *WORDS, 110_106_428, '110M'),
   'bert-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 336_226_108, '340M'),
   'bert-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),
@@ -370,6 +376,7 @@ COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
 OFF = {'gpt3-350m': '356M', 'gpt3-1.3b': '1.5B', 'gpt3-13b': '12.9B'}
 OFF |= {'bert-large': '336M'}  # nor BERT's
 OFF |= {'electra-base': '119M', 'electra-large': '355M'}
+OFF |= {'transformer-base': '63M', 'transformer-big': '214M'}
 OFF |= {'distilbert-base': '176M'}
 
 
@@ -485,6 +492,38 @@ def test_ablations_of_encoders(name, size, overrides, parameters, bare):
   params, figures = totals.figures_of(config_lib.resolve_model(config))
   assert (body(params) if bare else figures['parameters']) == parameters
   assert f'{parameters:,}' in str(module(name).__doc__)
+
+
+DEPTHS = 'num_layers', 'num_encoder_layers'
+WIDE = {'d_model': 1024, 'head_size': 128, 'd_ff': 2048}
+
+
+@pytest.mark.parametrize(
+  'overrides, parameters, printed',
+  [
+    ({'num_heads': 32}, 63_082_496, 65),
+    (dict.fromkeys(DEPTHS, 2), 33_656_832, 36),
+    (dict.fromkeys(DEPTHS, 4), 48_369_664, 50),
+    (dict.fromkeys(DEPTHS, 8), 77_795_328, 80),
+    ({'d_model': 256, 'head_size': 32, 'd_ff': 2048}, 26_834_944, 28),
+    (WIDE, 163_889_152, 168),
+    ({'d_ff': 1024}, 50_487_296, 53),
+    ({'d_ff': 4096}, 88_272_896, 90),
+    # One table of positions, for both stacks.
+    ({'position': 'learned'}, 63_082_496 + 256 * 512, None),
+  ],
+)
+def test_variations_of_the_transformer(overrides, parameters, printed):
+  """Its table 3: the differences to base are the paper's, within a million."""
+  config = module('transformer').get_config('base').unlock()
+  config.model.update(overrides)
+  figures = totals.figures_of(config_lib.resolve(config))[1]
+  assert figures['parameters'] == parameters
+  assert f'{parameters:,}' in str(module('transformer').__doc__)
+  if printed:
+    off = (parameters - 63_082_496) / 1e6 - (printed - 65)
+    # That of d_model 1024 is given with a whole million less or more.
+    assert abs(off) < (2.3 if overrides == WIDE else 1)
 
 
 def test_models_of_distilbert():

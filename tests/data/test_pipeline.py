@@ -6,6 +6,7 @@ import gc
 import itertools
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -99,6 +100,7 @@ class Rows:
   """Stands for a store of so many rows."""
 
   folder, mixture, rows = '', (), 'stream'
+  manifest = types.SimpleNamespace(pairs=False)
   parts = TokenStore.parts
 
   def __init__(self, num_rows):

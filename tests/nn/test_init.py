@@ -123,6 +123,21 @@ def test_switch():
   assert experts == 2
 
 
+def test_transformer():
+  """Tables N(0, 1/D), and kernels uniform within sqrt(6 / (n_in + n_out))."""
+  found = leaves(initial(init_weights='transformer'))
+  kernels = 0
+  for name, x in found.items():
+    if name.endswith('/kernel'):
+      kernels += 1
+      bound = (6 / (x.shape[-2] + x.shape[-1])) ** 0.5
+      assert 0.99 * bound < np.abs(x).max() <= bound
+      assert abs(np.std(x) * 3**0.5 / bound - 1) < 5 / np.sqrt(2 * x.size)
+    elif name.endswith('/embedding'):
+      assert_normal(x, x.shape[-1] ** -0.5)
+  assert kernels == 6
+
+
 def test_palm():
   """Section 5: kernels by what comes in, embeddings N(0, 1)."""
   found = leaves(initial(init_weights='palm', output='untied'))

@@ -88,7 +88,8 @@ def write(
   beam_job.run(job, functools.partial(_lay_out, work, len(split.units)))
   data = files.read(folder, _RESULT)
   assert data is not None, f'the workers do not see {folder}'
-  done = _manifests(settings, made, json.loads(data), cleaning)
+  entries = json.loads(data)
+  done = _manifests(settings, made, entries, cleaning, split.pairs)
   for held_out, written in done.items():
     if not written.num_bytes and (split.holds_out or not held_out):
       raise build.empty(settings, held_out)
@@ -148,6 +149,7 @@ def _manifests(
   made: Tokenizer,
   entries: dict[str, Any],
   cleaning: dict[str, Any],
+  pairs: bool,
 ) -> dict[bool, Manifest]:
   """The manifests of both splits, from what the workers told."""
   return {
@@ -168,6 +170,7 @@ def _manifests(
       parts=entries['parts'][held_out],
       cleaning=cleaning,
       skipped=entries['skipped'],
+      pairs=pairs,
     )
     for held_out in (False, True)
   }

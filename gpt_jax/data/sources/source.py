@@ -59,6 +59,7 @@ class Reader(NamedTuple):
     files: name -> path of what is read, for noticing changes.
     num_bytes: about how much text it is; None where files are compressed.
     on_error: 'fail' or 'skip'.
+    empty: what is said of a document without text.
     stream: the same stream, where it is more than its parts.
     skipped: of the sources that it reads, if any; see `Source`.
   """
@@ -67,6 +68,7 @@ class Reader(NamedTuple):
   files: dict[str, str]
   num_bytes: int | None = None
   on_error: str = 'fail'
+  empty: str = 'held no text'
   stream: Stream | None = None
   skipped: Callable[[], dict[str, int]] = dict
 
@@ -148,7 +150,7 @@ def _stream(
     skipped.clear()
     skipped.update(counts)
     if num_empty:
-      skipped['held no text'] = num_empty
+      skipped[reader.empty] = num_empty
     if not told:
       told = True
       for kind, count in counts.items():
@@ -157,7 +159,7 @@ def _stream(
           *(call, count, kind, examples[kind]),
         )
       if num_empty:
-        log.info('%s: left out %d documents without text', call, num_empty)
+        log.info('%s: left out %d that %s', call, num_empty, reader.empty)
     if whole and not num_documents:
       raise UsageError(f'{call}: its files hold no text; name other files')
 

@@ -7,7 +7,6 @@ Tables and TensorFlow datasets are in `tables` and `tfds`.
 
 import codecs
 import functools
-import json
 import os
 import pathlib
 import sysconfig
@@ -15,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpt_jax import spec
 from gpt_jax.data import lines, matches
+from gpt_jax.data.sources import json_lines, parallel, source
 from gpt_jax.data.sources import passages as passages_lib
-from gpt_jax.data.sources import source
 from gpt_jax.data.sources.source import (
   Bad,
   Document,
@@ -60,6 +59,20 @@ def load(field: str, text: str) -> Source:
   return source.build(f'{field}={text!r}', reader)
 
 
+def of_pairs(field: str, text: str) -> bool:
+  """Whether a source holds pairs of texts: see `parallel`.
+
+  Args:
+    field: where the call stands in the config.
+    text: the call; of a mixture, that of `data.mixture.corpus`.
+  """
+  call = spec.parse(field, text)[0]
+  if call.name == 'mixture':
+    pair = call.args[0]
+    return of_pairs(f'data.sources.{pair.key}', pair.value)
+  return call.name in parallel.SOURCES
+
+
 def stdlib() -> Reader:
   """The standard library of the running Python, without its tests."""
   root = sysconfig.get_path('stdlib')
@@ -94,11 +107,12 @@ def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
   line that is bad is an error, or counted with `on_error='skip'`.
   """
   files = matches.find(pattern)
+  call = "jsonl('glob', field='text')"
 
   def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
     for number, line in lines.numbered(path, skip):
       try:
-        text = entry(f'{path}:{number}', line, field)
+        (text,) = json_lines.entries(f'{path}:{number}', line, [field], call)
       except Bad as e:
         skip(e)
         continue
@@ -106,14 +120,24 @@ def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
 
   units = [Unit(functools.partial(unit, *named)) for named in files.items()]
   units = matches.with_bad(files, units)
-  return Reader(units, files, _total_size(files), on_error)
+  return Reader(units, files, matches.total_size(files), on_error)
 
 
 def mixture(*calls: Pair) -> Reader:
   """All documents of several sources, one after another, as 'name/document'.
 
   What `data.mixture` draws from.
+
+  Raises:
+    UsageError: some sources hold pairs of texts, and some do not.
   """
+  kinds = [of_pairs(f'data.sources.{p.key}', p.value) for p in calls]
+  if len({*kinds}) > 1:
+    raise UsageError(
+      f'data.sources.{calls[kinds.index(True)].key} holds pairs of texts and '
+      f'data.sources.{calls[kinds.index(False)].key} does not; a mixture has '
+      'sources of one kind'
+    )
   read = {
     pair.key: load(f'data.sources.{pair.key}', pair.value) for pair in calls
   }
@@ -166,6 +190,11 @@ def passages(documents: str, chars: Count = 1000) -> Reader:
   documents that the vector of that token is hardly trained, and what follows
   it, as in all evaluation of a text by itself, is scored wrongly.
   """
+  if of_pairs('passages', documents):
+    raise UsageError(
+      f'passages({documents!r}): would cut sides of pairs; name the source of '
+      'pairs itself'
+    )
   whole = load('passages', documents)
 
   def unit(part: Source, skip: Skip) -> Iterator[Document]:
@@ -186,12 +215,6 @@ def passages(documents: str, chars: Count = 1000) -> Reader:
   )
 
 
-def _total_size(files: dict[str, str]) -> int | None:
-  if any(path.endswith(lines.COMPRESSED) for path in files.values()):
-    return None
-  return sum(os.path.getsize(path) for path in files.values())
-
-
 def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
   def unit(named: Sequence[tuple[str, str]], skip: Skip) -> Iterator[Document]:
     for name, path in named:
@@ -204,7 +227,7 @@ def _text_files(files: matches.Matches, on_error: str = 'fail') -> Reader:
 
   units = [Unit(functools.partial(unit, group)) for group in _groups(files)]
   units = matches.with_bad(files, units)
-  return Reader(units, files, _total_size(files), on_error)
+  return Reader(units, files, matches.total_size(files), on_error)
 
 
 def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
@@ -237,38 +260,6 @@ def _decode(path: str) -> str:
     raise Bad(path, 'cannot be read', f': {e.strerror}') from e
 
 
-def entry(where: str, line: bytes, field: str) -> str:
-  """Returns the text of one JSON line.
-
-  Raises:
-    Bad: there is none.
-  """
-  try:
-    value = json.loads(line.decode('utf-8'))
-  except UnicodeDecodeError as e:
-    raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
-  except (json.JSONDecodeError, RecursionError) as e:
-    raise Bad(where, 'is not JSON', f': {e}') from e
-  if not isinstance(value, dict) or not isinstance(value.get(field), str):
-    held = sorted(value) if isinstance(value, dict) else type(value).__name__
-    raise Bad(
-      where,
-      f'has no text under {field!r}',
-      f", it holds {held}; name the entry as in jsonl('glob', field='text')",
-    )
-  text = value[field]
-  if b'\\u' in line:  # an escape may write half of a surrogate pair
-    try:
-      text.encode('utf-8')
-    except UnicodeEncodeError as e:
-      raise Bad(
-        where,
-        'holds half of a surrogate pair',
-        f': {text[e.start]!r} in {field!r} is no character; remove it',
-      ) from e
-  return text
-
-
 SOURCES = {
   'stdlib': stdlib,
   'text': text,
@@ -276,6 +267,7 @@ SOURCES = {
   'mixture': mixture,
   'parquet': parquet,
   'passages': passages,
+  **parallel.SOURCES,
   'tfds': tfds,
   'tfds_dir': tfds_dir,
 }

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpt_jax.data.sources.source import Bad, Document, Reader, Skip, Unit
@@ -41,8 +41,8 @@ def tfds(
       ~/tensorflow_datasets.
     on_error: 'skip' counts what is no text instead of failing.
   """
-  builder = _builder(name, data_dir)
-  return _read(builder, f'tfds({name!r})', split, field, on_error)
+  builder, call = by_name(name, data_dir), f'tfds({name!r})'
+  return reader(builder, call, split, [field], on_error, make=_document)
 
 
 def examples(name: str, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -53,13 +53,17 @@ def examples(name: str, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
   Raises:
     UsageError: the set, or the split, is not there; says how to get it.
   """
-  found = _examples(_builder(name, ''), f'tfds({name!r})', split)
+  found = _examples(by_name(name, ''), f'tfds({name!r})', split)
   for number, example in _in_order(found):
     yield f'tfds({name!r}): {split}:{number}', example
 
 
-def _builder(name: str, data_dir: str) -> Any:
-  """The builder of a set that is prepared."""
+def by_name(name: str, data_dir: str) -> Any:
+  """The builder of a set that is prepared; arguments as of `tfds`.
+
+  Raises:
+    UsageError: it is not there; says how to get it.
+  """
   library = _library()
   folder = data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
   folder = os.path.expanduser(folder)
@@ -84,18 +88,27 @@ def tfds_dir(
   The folder is that of a version, which holds dataset_info.json; arguments as
   of `tfds`.
   """
-  library = _library()
   call = f'tfds_dir({path!r})'
+  builder = in_folder(path, call)
+  return reader(builder, call, split, [field], on_error, make=_document)
+
+
+def in_folder(path: str, call: str) -> Any:
+  """The builder of the set in a folder.
+
+  Raises:
+    UsageError: it holds none; `call` is what the user wrote.
+  """
+  library = _library()
   path = os.path.expanduser(path)
   try:
     with _quiet():
-      builder = library.builder_from_directory(path)
+      return library.builder_from_directory(path)
   except Exception as e:  # TFDS raises its own kinds, and those of its parts
     raise UsageError(
       f'{call}: is no prepared set ({_line(e)}); name the folder of a version, '
       'with dataset_info.json'
     ) from e
-  return _read(builder, call, split, field, on_error)
 
 
 def _library() -> Any:
@@ -185,9 +198,28 @@ def _in_order(found: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     yield from zip(numbers, found.__getitems__(list(numbers)), strict=True)
 
 
-def _read(
-  builder: Any, call: str, split: str, field: str, on_error: str
+def reader(
+  builder: Any,
+  call: str,
+  split: str,
+  fields: Sequence[str],
+  on_error: str,
+  *,
+  make: Callable[[str, list[str]], Iterator[Document]],
 ) -> Reader:
+  """Reads some fields of each example of a set.
+
+  Args:
+    builder: of the set.
+    call: what the user wrote.
+    split: see `tfds`.
+    fields: their texts make documents.
+    on_error: see `tfds`.
+    make: the name of an example and its texts, to documents.
+
+  Raises:
+    UsageError: the set has no such split, or needs TensorFlow.
+  """
   found = _examples(builder, call, split)
   root = str(builder.data_dir)
   files = {
@@ -204,17 +236,23 @@ def _read(
         numbers, found.__getitems__(list(numbers)), strict=True
       ):
         try:
-          text = _text(f'{call}: {split}:{number}', example, field)
+          where = f'{call}: {split}:{number}'
+          texts = [_text(where, example, field) for field in fields]
         except Bad as e:
           skip(e)
           continue
-        yield Document(f'{split}:{number}', text)
+        yield from make(f'{split}:{number}', texts)
 
   units = [
     Unit(functools.partial(unit, first))
     for first in range(0, len(found), _UNIT)
   ]
   return Reader(units, files, None, on_error)
+
+
+def _document(name: str, texts: list[str]) -> Iterator[Document]:
+  (text,) = texts
+  yield Document(name, text)
 
 
 def _text(where: str, example: Any, field: str) -> str:
@@ -225,8 +263,7 @@ def _text(where: str, example: Any, field: str) -> str:
     raise Bad(
       where,
       f'has no text under {field!r}',
-      f', it holds {sorted(example)}; name the field as in tfds_dir(path, '
-      "field='text')",
+      f', it holds {sorted(example)}; name a field of these in the call',
     )
   try:
     return value if isinstance(value, str) else value.decode('utf-8')

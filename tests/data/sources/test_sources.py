@@ -98,7 +98,7 @@ def test_jsonl_is_one_document_a_line(corpus, ending):
       'a',
       b'',
       'texts',
-      ['data.source', 'texts', 'jsonl, mixture, parquet, passages, stdlib'],
+      ['data.source', 'texts', 'jsonl, mixture, parallel_jsonl, parallel_text'],
     ),
   ],
 )
@@ -139,7 +139,7 @@ def test_what_is_bad_is_skipped_and_counted(corpus, caplog):
     assert told.count(f'skipped 1 that {kind}') == 1
   assert 'a.jsonl:2: is not JSON' in told
   assert f'c.jsonl.gz:{len(found) - 1}: cannot be read' in told
-  assert 'left out 1 documents without text' in told
+  assert 'left out 1 that held no text' in told
   caplog.clear()
   assert list(source.documents()) == found and not caplog.text
 

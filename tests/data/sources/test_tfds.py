@@ -97,7 +97,7 @@ def test_the_numbers_of_classes_are_understood(monkeypatch):
     'test': Examples([example('y', -1)]),
   }
   builder = types.SimpleNamespace(as_data_source=splits.get)
-  monkeypatch.setattr(tfds, '_builder', lambda name, folder: builder)
+  monkeypatch.setattr(tfds, 'by_name', lambda name, folder: builder)
   task = spec.build('finetune.task', 'sst2()', TASKS)
   found = tasks.read(task, 'train')
   assert [(*e.texts, e.label) for e in found] == [

@@ -1,0 +1,113 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Training on pairs of texts, from files to what is decoded."""
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+import pytest
+
+from gpt_jax.__main__ import main
+from gpt_jax.data import sides
+from gpt_jax.decoding.sample import generate
+from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.training import trained as trained_lib
+from tests.test_docs import ROOT, fenced
+
+
+def write_pairs(name, count, seed):
+  """Made-up words to copy (c) and to write backwards (r), side by side."""
+  rng = random.Random(seed)
+  pairs = []
+  for _ in range(count):
+    word = ''.join(rng.choices('abdefgh', k=rng.randrange(2, 9)))
+    kind = rng.choice('cr')
+    pairs.append((kind + word, word[::-1] if kind == 'r' else word))
+  for side, end in enumerate(('en', 'de')):
+    lines = ''.join(f'{pair[side]}\n' for pair in pairs)
+    pathlib.Path(f'{name}.{end}').write_text(lines)
+  return pairs
+
+
+def overrides(**sections):
+  """Flags that set fields of a config."""
+  return [
+    f'--config.{section}.{field}={value}'
+    for section, fields in sections.items()
+    for field, value in fields.items()
+  ]
+
+
+def test_a_config_of_five_lines_trains_on_two_files(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (text,) = (
+    block
+    for block in fenced(ROOT / 'docs/translation.md')
+    if 'get_config' in block
+  )
+  assert len([*filter(None, text.splitlines())]) == 5
+  pathlib.Path('translate.py').write_text(text)
+  write_pairs('train', 500, seed=1)
+  small = overrides(
+    model=dict(num_layers=1, num_encoder_layers=1, d_model=16, d_ff=32)
+    | dict(vocab_size=300, context_length=64),
+    tokenizer=dict(name='bytes'),
+    batch=dict(size=8),
+    schedule=dict(num_steps=2),
+  )
+  command = ['train', '--config', 'translate.py', '--workdir', 'W', *small]
+  assert main(command) == 0
+  lines = pathlib.Path('W/metrics.jsonl').read_text().splitlines()
+  values = {k: v for line in lines for k, v in json.loads(line).items()}
+  assert values['step'] == 2
+  # A token of about 300 pieces, before anything was learned.
+  assert 4 < values['eval/validation/loss'] < 8
+
+
+@pytest.mark.slow
+def test_words_are_copied_and_written_backwards(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  write_pairs('train', 20_000, seed=1)
+  settings = overrides(
+    model=dict(num_layers=2, num_encoder_layers=2, d_model=64, d_ff=128)
+    | dict(vocab_size=10, context_length=32, dropout='none'),
+    tokenizer=dict(name='characters'),
+    data=dict(source="parallel_text('train.en', 'train.de')", holdout='none'),
+    batch=dict(size=16),
+    schedule=dict(num_steps=1500)
+    | dict(name='cosine(peak=3e-3, warmup=100, final=0.01)'),
+    checkpoint=dict(every_steps=1500),
+  )
+  config = ['--config', str(ROOT / 'configs/transformer.py:cpu')]
+  # With one device, and compiled to run fast.
+  subprocess.run(
+    [sys.executable, '-m', 'gpt_jax', 'train', *config, *settings]
+    + ['--workdir', 'W'],
+    env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
+    check=True,
+  )
+  found = trained_lib.load_any('W')
+  made, unseen = found.tokenizer, write_pairs('test', 300, seed=2)
+  first = sides.start_id('eos', made.special)
+  out = generate(
+    found.parts.model,
+    found.state.eval_params,
+    [[first]] * len(unseen),
+    max_tokens=10,
+    sampler=Sampler(0.0),
+    seed=0,
+    stop_ids=made.special.stop_ids,
+    sources=[
+      sides.source_ids(made.encode(source), made.special).tolist()
+      for source, _ in unseen
+    ],
+  )
+  right = sum(
+    made.decode(ids) == target
+    for ids, (_, target) in zip(out, unseen, strict=True)
+  )
+  assert right >= 0.99 * len(unseen)
