@@ -71,6 +71,8 @@ class Objective(NamedTuple):
       evaluates: no dropout, no penalty.
     every_token: whether the loss is that of each token of a text, as the bits
       per byte and the perplexity of a text take it.
+    kinds: of tokens that are predicted each in another way: of `NAME_loss` in
+      the metrics each has a perplexity, and there is none of all.
     balance: on the device, the whole batch before it is taken in parts: gives
       weights that depend on all of it. None: nothing to do.
     example: a batch of one row, where there is no `make_batch`.
@@ -86,6 +88,7 @@ class Objective(NamedTuple):
   init: Callable[[jax.Array], Params]
   loss: Callable[[Params, Batch, jax.Array | None], Loss]
   every_token: bool = False
+  kinds: tuple[str, ...] = ()
   balance: Callable[[Batch], Batch] | None = None
   example: dict[str, np.ndarray] | None = None
   outputs: Callable[[Params, Batch], jax.Array] | None = None
@@ -129,8 +132,8 @@ class Needs(NamedTuple):
     rows: which `data.rows` it takes, by name; (): its batches come from
       elsewhere.
     pair: how texts A and B of a row are made: 'next' (another document's text
-      as B in half of the rows), 'order' (swapped in half of them); '': there
-      are none.
+      as B in half of the rows), 'order' (swapped in half of them), 'unified'
+      (see `data.pair_rows`); '': there are none.
     tokens: names of special tokens that the tokenizer must have.
     scored: see `Scored`; None: all tokens.
     pooler: what a task that reads the first token puts it through, see

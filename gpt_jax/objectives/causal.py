@@ -73,6 +73,7 @@ def causal(z_loss: NotNegative = 0.0) -> Declared:
         batch['inputs'],
         batch.get('positions'),
         segments_BL=batch.get('segments'),
+        prefix_B=batch.get('prefix'),
         rngs={} if key is None else {'dropout': key},
         mutable=['router'],
       )

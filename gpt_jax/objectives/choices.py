@@ -13,6 +13,7 @@ from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
+from gpt_jax.objectives.prefix import prefix
 from gpt_jax.objectives.target import target
 from gpt_jax.objectives.task import (
   choice,
@@ -21,14 +22,17 @@ from gpt_jax.objectives.task import (
   spans,
   tags,
 )
+from gpt_jax.objectives.unified import unified
 from gpt_jax.spec import UsageError
 
-# All but the first four follow from the task of `finetune`.
+# All but the first six follow from the task of `finetune`.
 OBJECTIVES = {
   'causal': causal,
   'masked': masked,
   'electra': electra,
   'distilled': distilled,
+  'prefix': prefix,
+  'unified': unified,
   'choice': choice,
   'classification': classification,
   'regression': regression,
