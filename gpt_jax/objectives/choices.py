@@ -14,6 +14,7 @@ from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
 from gpt_jax.objectives.prefix import prefix
+from gpt_jax.objectives.seq2seq import seq2seq
 from gpt_jax.objectives.target import target
 from gpt_jax.objectives.task import (
   choice,
@@ -25,7 +26,7 @@ from gpt_jax.objectives.task import (
 from gpt_jax.objectives.unified import unified
 from gpt_jax.spec import UsageError
 
-# All but the first six follow from the task of `finetune`.
+# Those from `choice` on follow from the task of `finetune`.
 OBJECTIVES = {
   'causal': causal,
   'masked': masked,
@@ -33,6 +34,7 @@ OBJECTIVES = {
   'distilled': distilled,
   'prefix': prefix,
   'unified': unified,
+  'seq2seq': seq2seq,
   'choice': choice,
   'classification': classification,
   'regression': regression,

@@ -147,6 +147,7 @@ _SHOWN = (
   ('left_to_right_loss', 'left to right', 4),
   ('right_to_left_loss', 'right to left', 4),
   ('seq2seq_loss', 'sequence to sequence', 4),
+  ('token_accuracy', 'accuracy', 4),
   ('pair_loss', 'loss of pairs', 4),
   ('pair_accuracy', 'accuracy of pairs', 4),
 )
