@@ -111,6 +111,8 @@ def get_config(arg: str = '') -> ConfigDict:
   # places='real', layers=()): what a teacher says of the tokens, beside the
   # loss of the text, 'masked' or 'causal'; layers=(0, 2, 4, 7, 9, 11): start
   # as these of its layers (DistilBERT).
+  # mass(rate=0.5, mask=0.8, random=0.1, start='eos'): an encoder-decoder writes
+  # a hidden part of a row from the rest, see data.rows='doc_sentences' (MASS).
   # seq2seq(label_smoothing=0.0, start='eos'): an encoder-decoder writes the
   # target of a pair of texts (the Transformer); start='pad' as T5.
   config.objective = dict(

@@ -13,6 +13,7 @@ from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
+from gpt_jax.objectives.mass import mass
 from gpt_jax.objectives.prefix import prefix
 from gpt_jax.objectives.seq2seq import seq2seq
 from gpt_jax.objectives.target import target
@@ -35,6 +36,7 @@ OBJECTIVES = {
   'prefix': prefix,
   'unified': unified,
   'seq2seq': seq2seq,
+  'mass': mass,
   'choice': choice,
   'classification': classification,
   'regression': regression,

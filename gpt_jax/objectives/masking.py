@@ -85,9 +85,7 @@ class Masking(NamedTuple):
     positions_BP = np.argsort(~chosen_BL, axis=1, kind='stable')[:, :P]
     weights_BP = np.take_along_axis(chosen_BL, positions_BP, axis=1)
     targets_BP = np.take_along_axis(rows.tokens, positions_BP, axis=1)
-    random_BP = (token_BP * self.vocab_size).astype(np.int32)
-    new_BP = np.where(fate_BP < self.mask + self.random, random_BP, targets_BP)
-    new_BP = np.where(fate_BP < self.mask, np.int32(self.mask_id), new_BP)
+    new_BP = self.replaced(targets_BP, fate_BP, token_BP)
     new_BP = np.where(weights_BP, new_BP, targets_BP)
     inputs_BL = np.array(rows.tokens)
     np.put_along_axis(inputs_BL, positions_BP, new_BP, axis=1)
@@ -97,6 +95,20 @@ class Masking(NamedTuple):
       'masked_targets': targets_BP,
       'masked_weights': weights_BP.astype(np.float32),
     }
+
+  def replaced(
+    self, ids: np.ndarray, fate: np.ndarray, token: np.ndarray
+  ) -> np.ndarray:
+    """What stands in the places of chosen tokens, by two draws below 1.
+
+    Args:
+      ids: int32, the tokens.
+      fate: of each: [MASK], a random token or itself.
+      token: of each: which random one.
+    """
+    drawn = (token * self.vocab_size).astype(np.int32)
+    new = np.where(fate < self.mask + self.random, drawn, ids)
+    return np.where(fate < self.mask, np.int32(self.mask_id), new)
 
   def _count(self, real_BL: np.ndarray, draw_B: np.ndarray) -> np.ndarray:
     """How many tokens of each row to choose: `rate` of them on average."""

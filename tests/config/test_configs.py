@@ -56,7 +56,7 @@ def test_config_resolves(name, size):
     *('batch.length', 'batch.micro_rows', 'model.encoder_ffn'),
     *('models.generator.encoder_ffn', 'models.teacher.encoder_ffn'),
   }
-  if resolved.model.num_encoder_layers:
+  if resolved.model.num_encoder_layers and config.objective.name == 'causal':
     with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
       config_lib.resolve(config)
   else:
@@ -335,6 +335,8 @@ ROWS = {
     *(24, 1024, 16, 64, 16, 4096, 28_996, 512, 334_661_958, '340M'),
   ),
   'unilm-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),
+  'mass-base': (6, 1024, 8, 128, 8, 4096, 60_000, 100, 237_961_824, '238M'),
+  'mass-cpu': (2, 192, 6, 32, 6, 768, 4096, 256, 2_916_736, '2.9M'),
   'roberta-base': (12, 768, 12, 64, 12, 3072, *BYTES, 124_697_433, '125M'),
   'roberta-large': (24, 1024, 16, 64, 16, 4096, *BYTES, 355_412_057, '355M'),
   'roberta-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_657_536, '2.7M'),
@@ -433,6 +435,21 @@ def test_encoder_decoders_are_inspected_and_not_trained(
   refusal = 'model.num_encoder_layers=12: objective.name='
   assert refusal in capsys.readouterr().err
   assert not workdir.exists()
+
+
+@pytest.mark.parametrize('size', ['base', 'cpu'])
+def test_parameters_of_mass_by_arithmetic(size):
+  """The paper counts none."""
+  m = config_lib.resolve(module('mass').get_config(size)).model
+  D, V = m.d_model, m.vocab_size
+  # Four products and a feed-forward layer with biases, and their norms; the
+  # decoder attends twice.
+  attention, norm = 4 * (D**2 + D), 2 * D
+  ffn = 2 * 4 * D**2 + 5 * D
+  layers = m.num_layers * (3 * attention + 2 * ffn + 5 * norm)
+  # Tables of tokens, of positions, the norm after them, a bias of each token.
+  tables = V * D + m.context_length * D + norm + V
+  assert ROWS[f'mass-{size}'][-2] == layers + tables
 
 
 def body(params):
