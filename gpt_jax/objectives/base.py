@@ -137,7 +137,7 @@ class Needs(NamedTuple):
       see `data.sides.start_id`.
     text_length: context to the tokens of text that a row of the store has, so
       that the encoder reads as many as the context; never falls.
-    target_length: context to the tokens that the decoder writes, at most.
+    target_length: context to the tokens that the decoder reads, at most.
     rows: which `data.rows` it takes, by name; (): its batches come from
       elsewhere.
     pair: how texts A and B of a row are made: 'next' (another document's text
@@ -169,7 +169,9 @@ class Needs(NamedTuple):
     Of a model without an encoder both are that of the row.
     """
     # The longest context that needs no more text.
-    low, high = 1, length + 1
+    low, high = 1, 2
+    while self.text_length(high) <= length:
+      low, high = high, 2 * high
     while high - low > 1:
       middle = (low + high) // 2
       low, high = (
