@@ -96,10 +96,15 @@ def get_config(arg: str = '') -> ConfigDict:
 
   # causal(z_loss=0.0): adds z_loss * log(Z)^2, which keeps the softmax's
   # normaliser Z near 1. Reported losses do not include it.
+  # prefix(text='', sees='both', z_loss=0.0): of each row the first tokens, a
+  # random number of them, see each other both ways, and the others are
+  # predicted (prefix LM); text='seq2seq()': they are the source of a pair.
   # masked(rate=0.15, mask=0.8, random=0.1, unit='token', ngram=1, pair='none',
   # static=0): tokens that the model does not see (BERT); of whole words with
   # unit='word', of up to ngram of them in a row; with pair='next' or 'order',
   # how two texts belong together; static=n: n masks a row that come again.
+  # unified(rate=0.15, mask=0.8, random=0.1): the same under four masks of
+  # attention, of both sides, the left, the right, sequence to sequence (UniLM).
   # electra(rate=0.15, weight=50.0, targets='electra', temperature=1.0): which
   # tokens models.generator replaced; or targets='electra_15', 'replace_mlm',
   # 'all_tokens_mlm'.
@@ -107,6 +112,8 @@ def get_config(arg: str = '') -> ConfigDict:
   # places='real', layers=()): what a teacher says of the tokens, beside the
   # loss of the text, 'masked' or 'causal'; layers=(0, 2, 4, 7, 9, 11): start
   # as these of its layers (DistilBERT).
+  # mass(rate=0.5, mask=0.8, random=0.1, start='eos'): an encoder-decoder writes
+  # a hidden part of a row from the rest, see data.rows='doc_sentences' (MASS).
   # seq2seq(label_smoothing=0.0, start='eos'): an encoder-decoder writes the
   # target of a pair of texts (the Transformer); start='pad' as T5.
   config.objective = dict(
@@ -150,8 +157,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # rows hold whole documents that do not attend to each other, padded. Of
     # sentences (see `sentences` below), with [CLS] and [SEP]: full_sentences
     # (RoBERTa), doc_sentences (never of two documents), and two texts,
-    # pairs('next', short=0.1) (BERT) or pairs('order') (ALBERT). Of a source
-    # of pairs: parallel, as many as fit, context_length tokens on each side.
+    # pairs('next', short=0.1) (BERT), pairs('order') (ALBERT) or
+    # pairs('unified') (UniLM). Of a source of pairs: parallel, as many as fit,
+    # context_length tokens on each side.
     rows='stream',
     # Compression of the token store: none, zstd(level=3).
     compression='none',

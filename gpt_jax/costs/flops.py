@@ -165,7 +165,12 @@ def _met(model: _Model, length: int) -> float:
   """
   if model.config.model.num_encoder_layers:
     return _met_by_sides(model, length)
-  met, scored = sum(_products(model).values()), model.scored
+  scored = model.scored
+  # Of two texts in one row it reads more tokens than either has.
+  read = config_lib.sides(model.config, length)[1]
+  met = sum(_products(model).values())
+  if read != length:
+    met *= read / length
   if scored is None:
     return met
   output = spec.build('model.output', model.config.model.output, OUTPUTS)
@@ -173,11 +178,11 @@ def _met(model: _Model, length: int) -> float:
   uses = _uses(model)
   for name, shape in parameter_table(model.params).items():
     if name in (head, 'output_dense/kernel'):
-      left = uses[name] * (1 - scored.output(length) / length)
+      left = uses[name] * (read - scored.output(length)) / length
     elif name == 'embed_projection/kernel':
-      left = (uses[name] - 1) * (1 - scored.output(length) / length)
+      left = (uses[name] - 1) * (read - scored.output(length)) / length
     elif name.startswith('heads/') and name.endswith('/kernel'):
-      left = 1 - scored.heads(length) / length
+      left = (read - scored.heads(length)) / length
     else:
       left = 0
     met -= left * math.prod(shape)
@@ -296,6 +301,8 @@ def _attended(
   if model.num_encoder_layers:
     total = (total + model.num_layers * of_source) * of_target / length
     total += model.num_encoder_layers * of_source**2 / length
+  elif of_target != length:  # see `_met`
+    total *= of_target / length
   return model.num_heads * model.head_size * total
 
 

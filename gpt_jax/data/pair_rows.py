@@ -19,6 +19,11 @@ little more than half of all rows are of pair 1.
 (pair 1). A row of one sentence has a B of another document
 here too, and pair 1.
 
+'unified' (Dong et al., 2019, UniLM): as 'next' in the rows that see both sides,
+which alone learn from the label; in the others (see `unified_order`) B is what
+follows A, but in a row of one sentence. The next row begins as with 'next', so
+that it may have that text again.
+
 Texts that are too long together lose tokens of the longer one, at its front or
 its back as a draw says for each token.
 
@@ -37,6 +42,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax.data import unified_order
 from gpt_jax.data.mixture_order import Place
 from gpt_jax.data.rows import MAKING_ROWS, Keys, Rows
 from gpt_jax.data.store import TokenStore
@@ -50,7 +56,7 @@ from gpt_jax.data.texts import (
 )
 from gpt_jax.spec import UsageError
 
-PAIRS = ('next', 'order')
+PAIRS = ('next', 'order', 'unified')
 
 _AROUND = 3  # [CLS] and two [SEP]
 _LEAST = _AROUND + 2  # a token in each text
@@ -71,7 +77,7 @@ class PairRows:
     Args:
       store: with sentences.
       length: of a row.
-      pair: 'next' or 'order'.
+      pair: one of `PAIRS`.
       short: share of rows that aim at fewer tokens than fit.
 
     Raises:
@@ -106,15 +112,24 @@ class PairRows:
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The tokens of the store that rows have."""
     found = []
-    for (source, _, row), generator in zip(
-      places, keys.generators(MAKING_ROWS), strict=True
+    generators = keys.generators(MAKING_ROWS)
+    pairs = self._pairs(keys)
+    for (source, _, row), pair, generator in zip(
+      places, pairs, generators, strict=True
     ):
       if row < self.sizes[source]:
-        drawn = (self._capacity, self._pair, generator)
+        drawn = (self._capacity, pair, generator)
         found.append(texts(self._chunks[source], row, *drawn))
       else:
         found.append(Texts([], 0))
     return found
+
+  def _pairs(self, keys: Keys) -> list[str]:
+    """How A and B of each row are made: 'next', 'order' or 'following'."""
+    if self._pair != 'unified':
+      return [self._pair] * len(keys.run)
+    both = unified_order.masks(keys.run) == unified_order.BIDIRECTIONAL
+    return np.where(both, 'next', 'following').tolist()
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
     """The rows at some places."""
@@ -160,7 +175,7 @@ def chunks(
     found: the sentences.
     capacity: the most tokens of A and B.
     short: share of rows that aim at fewer.
-    pair: 'next' or 'order'.
+    pair: one of `PAIRS`.
   """
   count = len(found.starts)
   sentences = np.arange(count)
@@ -178,7 +193,7 @@ def chunks(
   middle = sentences + size
   other = ~several
   following = stop
-  if pair == 'next':
+  if pair != 'order':
     other = other | (draws[:, 3] < 0.5)
     following = np.where(other, middle, stop)
   first = walk(following)
@@ -212,13 +227,13 @@ def texts(
     found: of its source.
     row: its number there.
     capacity: the most tokens of A and B.
-    pair: 'next' or 'order'.
+    pair: 'next' or 'order', or 'following' for what follows A, if any.
     generator: of the row.
   """
   first, middle, stop = found.first[row], found.middle[row], found.stop[row]
   which, where, swap = generator.random(3)
   a, b = (first, middle), (middle, stop)
-  label = int(found.other[row])
+  label = int(found.other[row] and (pair != 'following' or middle == stop))
   if label:
     size = found.tokens[middle] - found.tokens[first]
     b = _another(found, first, found.aim[row] - size, which, where)

@@ -127,7 +127,7 @@ def check(rows: str, sentences: str):
 
 
 def pair_of(rows: str) -> str:
-  """How `data.rows` makes pairs: 'next' or 'order'; '' for no pairs."""
+  """How `data.rows` makes pairs: see `pairs`; '' for no pairs."""
   (call,) = spec.bind_all('data.rows', rows, ROWS)
   return call.kwargs.get('pair', '')
 
@@ -158,7 +158,7 @@ def pairs(
   """Two texts: see `pair_rows`.
 
   Args:
-    pair: 'next' (BERT) or 'order' (ALBERT).
+    pair: 'next' (BERT), 'order' (ALBERT) or 'unified' (UniLM).
     short: share of rows that aim at fewer tokens than fit.
   """
   if pair not in PAIRS:

@@ -81,14 +81,19 @@ def with_pairs(config: Config, kind: str) -> Config:
   """
   text = config.objective.name
   (objective,) = spec.bind_all('objective.name', text, OBJECTIVES)
-  if objective.kwargs.get('pair', 'none') == 'none':
+  # UniLM's bidirectional rows are those of next sentences.
+  unified = objective.name == 'unified'
+  if not unified and objective.kwargs.get('pair', 'none') == 'none':
     raise UsageError(
       f'--pairs={kind}: objective.name={text!r} trained no head of pairs; give '
       "a run of masked(pair='next') or masked(pair='order')"
     )
   (rows,) = spec.bind_all('data.rows', config.data.rows, ROWS)
   config = config_lib.unlocked(config)
-  config.objective.name = _written(objective, OBJECTIVES, kind)
+  if unified:
+    config.objective.name = f'masked(pair={kind!r})'
+  else:
+    config.objective.name = _written(objective, OBJECTIVES, kind)
   config.data.rows = _written(rows, ROWS, kind)
   return config.lock()
 

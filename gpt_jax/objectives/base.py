@@ -71,6 +71,8 @@ class Objective(NamedTuple):
       evaluates: no dropout, no penalty.
     every_token: whether the loss is that of each token of a text, as the bits
       per byte and the perplexity of a text take it.
+    kinds: of tokens that are predicted each in another way: of `NAME_loss` in
+      the metrics each has a perplexity, and there is none of all.
     balance: on the device, the whole batch before it is taken in parts: gives
       weights that depend on all of it. None: nothing to do.
     example: a batch of one row, where there is no `make_batch`.
@@ -86,6 +88,7 @@ class Objective(NamedTuple):
   init: Callable[[jax.Array], Params]
   loss: Callable[[Params, Batch, jax.Array | None], Loss]
   every_token: bool = False
+  kinds: tuple[str, ...] = ()
   balance: Callable[[Batch], Batch] | None = None
   example: dict[str, np.ndarray] | None = None
   outputs: Callable[[Params, Batch], jax.Array] | None = None
@@ -134,12 +137,12 @@ class Needs(NamedTuple):
       see `data.sides.start_id`.
     text_length: context to the tokens of text that a row of the store has, so
       that the encoder reads as many as the context; never falls.
-    target_length: context to the tokens that the decoder writes, at most.
+    target_length: context to the tokens that the decoder reads, at most.
     rows: which `data.rows` it takes, by name; (): its batches come from
       elsewhere.
     pair: how texts A and B of a row are made: 'next' (another document's text
-      as B in half of the rows), 'order' (swapped in half of them); '': there
-      are none.
+      as B in half of the rows), 'order' (swapped in half of them), 'unified'
+      (see `data.pair_rows`); '': there are none.
     tokens: names of special tokens that the tokenizer must have.
     scored: see `Scored`; None: all tokens.
     pooler: what a task that reads the first token puts it through, see
@@ -166,7 +169,9 @@ class Needs(NamedTuple):
     Of a model without an encoder both are that of the row.
     """
     # The longest context that needs no more text.
-    low, high = 1, length + 1
+    low, high = 1, 2
+    while self.text_length(high) <= length:
+      low, high = high, 2 * high
     while high - low > 1:
       middle = (low + high) // 2
       low, high = (

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causal language modelling: L1(U) = sum_i log P(u_i | u_<i) (GPT-1, eq. 1)."""
 
+import functools
 from typing import Any
 
 import jax
@@ -65,20 +66,6 @@ def causal(z_loss: NotNegative = 0.0) -> Declared:
       tokens = jnp.zeros((1, 1), jnp.int32)
       return model.init(key, tokens)['params']
 
-    def states(
-      params: Params, batch: Batch, key: jax.Array | None
-    ) -> tuple[jax.Array, dict[str, moe.Stats]]:
-      result: Any = model.apply(
-        {'params': params},
-        batch['inputs'],
-        batch.get('positions'),
-        segments_BL=batch.get('segments'),
-        rngs={} if key is None else {'dropout': key},
-        mutable=['router'],
-      )
-      out, sown = result
-      return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
-
     def of_states(
       params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
     ) -> Loss:
@@ -91,12 +78,12 @@ def causal(z_loss: NotNegative = 0.0) -> Declared:
       return Loss(total, jnp.sum(batch['weights']), penalty)
 
     def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-      hidden_BLD, routers = states(params, batch, key)
+      hidden_BLD, routers = states(model, params, batch, key)
       plain = of_states(params, hidden_BLD, batch, key is None)
       return add_routers(plain, routers, training=key is not None)
 
     text = Text(
-      states,
+      functools.partial(states, model),
       of_states,
       chosen=lambda hidden_BLD, batch: hidden_BLD,
       counted=lambda batch: batch['weights'],
@@ -105,6 +92,32 @@ def causal(z_loss: NotNegative = 0.0) -> Declared:
     return Objective(make_batch, init, loss, every_token=True, text=text)
 
   return Declared(Needs(), build)
+
+
+def states(
+  model: Transformer, params: Params, batch: Batch, key: jax.Array | None
+) -> tuple[jax.Array, dict[str, moe.Stats]]:
+  """The last states [B, L, D] of a decoder, and what routers say.
+
+  Args:
+    model: the decoder.
+    params: its parameters, maybe among others.
+    batch: `inputs` int32 [B, L], and of some `positions`, `segments`, `mask`
+      and `prefix` as `Transformer` takes them.
+    key: of dropout; None: there is none.
+  """
+  result: Any = model.apply(
+    {'params': params},
+    batch['inputs'],
+    batch.get('positions'),
+    mask_BL=batch.get('mask'),
+    segments_BL=batch.get('segments'),
+    prefix_B=batch.get('prefix'),
+    rngs={} if key is None else {'dropout': key},
+    mutable=['router'],
+  )
+  out, sown = result
+  return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
 
 
 def _plain(

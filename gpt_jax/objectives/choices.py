@@ -13,6 +13,8 @@ from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
+from gpt_jax.objectives.mass import mass
+from gpt_jax.objectives.prefix import prefix
 from gpt_jax.objectives.seq2seq import seq2seq
 from gpt_jax.objectives.target import target
 from gpt_jax.objectives.task import (
@@ -22,6 +24,7 @@ from gpt_jax.objectives.task import (
   spans,
   tags,
 )
+from gpt_jax.objectives.unified import unified
 from gpt_jax.spec import UsageError
 
 # Those from `choice` on follow from the task of `finetune`.
@@ -30,7 +33,10 @@ OBJECTIVES = {
   'masked': masked,
   'electra': electra,
   'distilled': distilled,
+  'prefix': prefix,
+  'unified': unified,
   'seq2seq': seq2seq,
+  'mass': mass,
   'choice': choice,
   'classification': classification,
   'regression': regression,

@@ -92,7 +92,8 @@ def electra(
   def most(length: int) -> int:
     return int((rate + 0.005) * length)
 
-  places = Masking(rate, 1.0, 0.0, False, 1, 0, 0, most).places
+  unknown = Masking(rate, 1.0, 0.0, most=most)
+  places = unknown.places
 
   def none(length: int) -> int:
     del length
@@ -119,8 +120,9 @@ def electra(
     if tokenizer is not None:
       mask_id = tokenizer.special.mask_id
       assert mask_id is not None, 'see choices.build'
-      vocab_size = tokenizer.vocab_size
-      masking = Masking(rate, 1.0, 0.0, False, 1, vocab_size, mask_id, most)
+      masking = unknown._replace(
+        vocab_size=tokenizer.vocab_size, mask_id=mask_id
+      )
     second = (
       VocabularyTargets(model, chosen_only)
       if scores

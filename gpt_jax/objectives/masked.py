@@ -43,7 +43,7 @@ from gpt_jax.objectives.cross_entropy import (
   num_right,
   penalised_cross_entropy,
 )
-from gpt_jax.objectives.masking import Masking, masked_batch
+from gpt_jax.objectives.masking import Masking, masked_batch, ngrams
 from gpt_jax.objectives.scores import Scores
 from gpt_jax.ranges import Count, Probability, Whole
 from gpt_jax.spec import UsageError
@@ -89,9 +89,23 @@ def masked(
       f'objective.name: mask={mask} and random={random} are parts of the '
       'chosen tokens; their sum must be at most 1'
     )
+  masking = Masking(rate, mask, random, unit == 'word', ngrams(ngram))
+  return of_masking(masking, pair=pair, static=static, pooler=pooler)
+
+
+def of_masking(
+  masking: Masking, *, pair: str, static: int = 0, pooler: bool = False
+) -> Declared:
+  """See `masked`.
+
+  Args:
+    masking: without what is the tokenizer's.
+    pair: see `masked`.
+    static: see `masked`.
+    pooler: see `masked`.
+  """
   pairs = pair != 'none'
   heads = ('pooler', 'pair') if pairs else ('pooler',) * pooler
-  places = Masking(rate, mask, random, False, 1, 0, 0).places
   needs = Needs(
     attention='bidirectional',
     rows=('pairs',)
@@ -99,20 +113,16 @@ def masked(
     else ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
     pair=pair if pairs else '',
     tokens=('mask',),
-    scored=Scored(places, lambda length: 1),
+    scored=Scored(masking.places, lambda length: 1),
   )
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    masking = None
+    known = None
     if tokenizer is not None:
       mask_id = tokenizer.special.mask_id
       assert mask_id is not None, 'see choices.build'
-      masking = Masking(
-        *(rate, mask, random, unit == 'word', ngram),
-        vocab_size=tokenizer.vocab_size,
-        mask_id=mask_id,
-      )
-    return _objective(model, masking, tokenizer, places, heads, static)
+      known = masking._replace(vocab_size=tokenizer.vocab_size, mask_id=mask_id)
+    return _objective(model, known, tokenizer, masking.places, heads, static)
 
   return Declared(needs, build)
 
@@ -197,7 +207,8 @@ def encode(
     model: an encoder.
     params: its parameters, maybe among others.
     inputs_BL: ids.
-    batch: of `masking.masked_batch`: the rest that the model reads.
+    batch: of `masking.masked_batch`: the rest that the model reads; of some
+      also `visible` bool [B, L, M], see `Transformer`.
     key: of dropout; None: there is none.
   """
   result: Any = model.apply(
@@ -207,6 +218,7 @@ def encode(
     mask_BL=batch['mask'],
     segments_BL=batch.get('segments'),
     token_types_BL=batch.get('token_types'),
+    visible_BLM=batch.get('visible'),
     rngs={} if key is None else {'dropout': key},
     mutable=['router'],
   )

@@ -24,9 +24,9 @@ class Masking(NamedTuple):
     random: of the chosen ones that become a token drawn from the vocabulary,
       which may be the token itself. The rest stays.
     words: whether whole words are chosen; else single tokens.
-    ngram: of words, or of tokens, up to so many in a row are chosen together,
-      n of them with a probability proportional to 1 / n (ALBERT, equation 1).
-    vocab_size: of the tokenizer.
+    runs: the probabilities that 1, 2, ... words, or tokens, in a row are chosen
+      together: see `ngrams`.
+    vocab_size: of the tokenizer; 0: not known yet, and nothing is replaced.
     mask_id: of [MASK].
     most: of a row of so many tokens the most that are chosen; None: `rate` of
       them, rounded up.
@@ -35,10 +35,10 @@ class Masking(NamedTuple):
   rate: float
   mask: float
   random: float
-  words: bool
-  ngram: int
-  vocab_size: int
-  mask_id: int
+  words: bool = False
+  runs: tuple[float, ...] = (1.0,)
+  vocab_size: int = 0
+  mask_id: int = 0
   most: Callable[[int], int] | None = None
 
   def places(self, length: int) -> int:
@@ -74,7 +74,7 @@ class Masking(NamedTuple):
     open_BL = rows.real if rows.special is None else rows.real & ~rows.special
     count_B = self._count(rows.real, draws[:, 0])
     count_B = np.minimum(np.minimum(count_B, open_BL.sum(axis=1)), P)
-    if self.words or self.ngram > 1:
+    if self.words or len(self.runs) > 1:
       begins_BL = open_BL if starts is None else starts
       each = zip(open_BL, begins_BL, count_B, generators, strict=True)
       chosen_BL = np.stack([self._spans(*row) for row in each])
@@ -85,9 +85,7 @@ class Masking(NamedTuple):
     positions_BP = np.argsort(~chosen_BL, axis=1, kind='stable')[:, :P]
     weights_BP = np.take_along_axis(chosen_BL, positions_BP, axis=1)
     targets_BP = np.take_along_axis(rows.tokens, positions_BP, axis=1)
-    random_BP = (token_BP * self.vocab_size).astype(np.int32)
-    new_BP = np.where(fate_BP < self.mask + self.random, random_BP, targets_BP)
-    new_BP = np.where(fate_BP < self.mask, np.int32(self.mask_id), new_BP)
+    new_BP = self.replaced(targets_BP, fate_BP, token_BP)
     new_BP = np.where(weights_BP, new_BP, targets_BP)
     inputs_BL = np.array(rows.tokens)
     np.put_along_axis(inputs_BL, positions_BP, new_BP, axis=1)
@@ -97,6 +95,20 @@ class Masking(NamedTuple):
       'masked_targets': targets_BP,
       'masked_weights': weights_BP.astype(np.float32),
     }
+
+  def replaced(
+    self, ids: np.ndarray, fate: np.ndarray, token: np.ndarray
+  ) -> np.ndarray:
+    """What stands in the places of chosen tokens, by two draws below 1.
+
+    Args:
+      ids: int32, the tokens.
+      fate: of each: [MASK], a random token or itself.
+      token: of each: which random one.
+    """
+    drawn = (token * self.vocab_size).astype(np.int32)
+    new = np.where(fate < self.mask + self.random, drawn, ids)
+    return np.where(fate < self.mask, np.int32(self.mask_id), new)
 
   def _count(self, real_BL: np.ndarray, draw_B: np.ndarray) -> np.ndarray:
     """How many tokens of each row to choose: `rate` of them on average."""
@@ -120,10 +132,8 @@ class Masking(NamedTuple):
     """
     bounds = _units(open_L, starts_L)
     chosen_L = np.zeros(len(open_L), bool)
-    sizes = np.arange(1, self.ngram + 1)
-    lengths = generator.choice(
-      sizes, size=len(bounds), p=(1 / sizes) / np.sum(1 / sizes)
-    )
+    sizes = np.arange(1, len(self.runs) + 1)
+    lengths = generator.choice(sizes, size=len(bounds), p=self.runs)
     left = count
     for first in generator.permutation(len(bounds)).tolist():
       if not left:
@@ -139,6 +149,12 @@ class Masking(NamedTuple):
           left -= int(end - begin)
           break
     return chosen_L
+
+
+def ngrams(longest: int) -> tuple[float, ...]:
+  """Runs of n up to `longest`, p(n) = (1/n) / sum(1/k) (ALBERT, eq. 1)."""
+  weights = 1 / np.arange(1, longest + 1)
+  return tuple((weights / np.sum(weights)).tolist())
 
 
 def masked_batch(

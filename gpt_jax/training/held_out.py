@@ -81,10 +81,16 @@ class HeldOut:
       total, weight = np.sum(
         np.asarray([batch[name] for batch in found], np.float64), axis=0
       )
-      values[name] = float(total / weight)
+      if weight or name == 'loss':  # a small set may have no such token
+        values[name] = float(total / weight)
     values['tokens'] = int(sum(float(batch['loss'].weight) for batch in found))
     if objective.every_token:
       return {**values, **_of_text(values['loss'], held_out)}
+    for kind in objective.kinds:
+      if f'{kind}_loss' in values:
+        values |= exponential(f'{kind}_perplexity', values[f'{kind}_loss'])
+    if objective.kinds:
+      return values
     names = ('masked_loss', 'hard_loss', 'loss')
     text = next(values[name] for name in names if name in values)
     return {**values, **exponential('perplexity', text)}
@@ -137,6 +143,10 @@ _SHOWN = (
   ('bits_per_byte', 'bits per byte', 4),
   ('word_perplexity', 'perplexity per word', 2),
   ('masked_accuracy', 'accuracy', 4),
+  ('bidirectional_loss', 'bidirectional', 4),
+  ('left_to_right_loss', 'left to right', 4),
+  ('right_to_left_loss', 'right to left', 4),
+  ('seq2seq_loss', 'sequence to sequence', 4),
   ('token_accuracy', 'accuracy', 4),
   ('pair_loss', 'loss of pairs', 4),
   ('pair_accuracy', 'accuracy of pairs', 4),

@@ -334,6 +334,15 @@ ROWS = {
   'bert-base': (12, 768, 12, 64, 12, 3072, *WORDS, 110_106_428, '110M'),
   'bert-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 336_226_108, '340M'),
   'bert-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),
+  'unilm-base': (
+    *(12, 768, 12, 64, 12, 3072, 28_996, 512, 108_932_934, '109M'),
+  ),
+  'unilm-large': (
+    *(24, 1024, 16, 64, 16, 4096, 28_996, 512, 334_661_958, '340M'),
+  ),
+  'unilm-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),
+  'mass-base': (6, 1024, 8, 128, 8, 4096, 60_000, 100, 237_961_824, '238M'),
+  'mass-cpu': (2, 192, 6, 32, 6, 768, 4096, 256, 2_916_736, '2.9M'),
   'roberta-base': (12, 768, 12, 64, 12, 3072, *BYTES, 124_697_433, '125M'),
   'roberta-large': (24, 1024, 16, 64, 16, 4096, *BYTES, 355_412_057, '355M'),
   'roberta-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_657_536, '2.7M'),
@@ -374,7 +383,7 @@ ACTIVE = {
 COUNTED = {'lamda-137b': 'parameters_without_embeddings'}
 # Where the sizes of GPT-3's table do not give the digits beside them.
 OFF = {'gpt3-350m': '356M', 'gpt3-1.3b': '1.5B', 'gpt3-13b': '12.9B'}
-OFF |= {'bert-large': '336M'}  # nor BERT's
+OFF |= {'bert-large': '336M', 'unilm-large': '335M'}  # nor BERT's
 OFF |= {'electra-base': '119M', 'electra-large': '355M'}
 OFF |= {'transformer-base': '63M', 'transformer-big': '214M'}
 OFF |= {'distilbert-base': '176M'}
@@ -435,6 +444,21 @@ def test_encoder_decoders_are_inspected_and_not_trained(
   assert not workdir.exists()
 
 
+@pytest.mark.parametrize('size', ['base', 'cpu'])
+def test_parameters_of_mass_by_arithmetic(size):
+  """The paper counts none."""
+  m = config_lib.resolve(module('mass').get_config(size)).model
+  D, V = m.d_model, m.vocab_size
+  # Four products and a feed-forward layer with biases, and their norms; the
+  # decoder attends twice.
+  attention, norm = 4 * (D**2 + D), 2 * D
+  ffn = 2 * 4 * D**2 + 5 * D
+  layers = m.num_layers * (3 * attention + 2 * ffn + 5 * norm)
+  # Tables of tokens, of positions, the norm after them, a bias of each token.
+  tables = V * D + m.context_length * D + norm + V
+  assert ROWS[f'mass-{size}'][-2] == layers + tables
+
+
 def body(params):
   """Parameters without the output's and those of two sentences."""
   names = ('output_dense', 'output_norm', 'head_bias')
@@ -453,6 +477,11 @@ LITE_INPUT = 'tokens(token_types=2, norm=True, d_embed={})'
     ('bert', 'base', {'num_layers': 6, 'num_heads': 3}, 67_579_196, False),
     ('bert', 'large', {'num_layers': 12}, 185_071_420, False),
     ('bert', 'base', {'vocab_size': 28_996}, 108_932_934, False),
+    (
+      *('unilm', 'large'),
+      {'input': 'tokens(token_types=6, norm=True)'},
+      *(334_666_054, False),
+    ),
     ('bert', 'base', {}, 109_482_240, True),
     ('bert', 'large', {}, 335_141_888, True),
     *(
@@ -486,7 +515,7 @@ LITE_INPUT = 'tokens(token_types=2, norm=True, d_embed={})'
 def test_ablations_of_encoders(name, size, overrides, parameters, bare):
   """As the docstrings of the configs list them."""
   config = module(name).get_config(size).unlock()
-  if 'input' in overrides:
+  if name == 'albert' and 'input' in overrides:
     overrides = {**overrides, 'input': LITE_INPUT.format(overrides['input'])}
   config.model.update(overrides)
   params, figures = totals.figures_of(config_lib.resolve_model(config))

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax.data import unified_order
 from gpt_jax.data.rows import cut
 from gpt_jax.objectives import causal
 from gpt_jax.objectives import choices as objectives
@@ -33,9 +34,9 @@ SMALL = {
 }
 LINEAGE = (
   *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
-  *('llama', 'llama3', 'bert', 'roberta', 'albert', 'electra'),
+  *('llama', 'llama3', 'bert', 'roberta', 'albert', 'electra', 'unilm'),
 )
-ENCODERS = ('bert', 'roberta', 'albert', 'electra')
+ENCODERS = ('bert', 'roberta', 'albert', 'electra', 'unilm')
 
 
 def losses(name, **changes):
@@ -57,6 +58,7 @@ def losses(name, **changes):
       labels=bool(needs.pair),
       # 15% of 24, rounded up; at most that for ELECTRA.
       chosen=3 if needs.parts else 4,
+      unified=needs.pair == 'unified',
     )
   else:
     config.data.rows = 'stream'
@@ -77,7 +79,7 @@ def causal_batch(rng, cycle):
   return causal.make_batch(cut(cycle[(starts + np.arange(25)) % 61]))
 
 
-def masked_batch(rng, cycle, *, pairs, labels, chosen):
+def masked_batch(rng, cycle, *, pairs, labels, chosen, unified):
   """One token twelve times, then another or the same; which, is to be filled.
 
   The label of the pair is 1 where it is another. 60 stands for [MASK].
@@ -104,6 +106,9 @@ def masked_batch(rng, cycle, *, pairs, labels, chosen):
     other = words[:, 0] != words[:, 1]
     batch['pair_labels'] = other.astype(np.int32)
     batch['pair_weights'] = np.ones(8, np.float32)
+  if unified:
+    batch['masks'] = unified_order.masks(np.arange(8))
+    batch['second'] = types == 1
   return batch
 
 

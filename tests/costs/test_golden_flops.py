@@ -45,7 +45,8 @@ def shipped():
       names[name] = False
       if not module.get_config(size).model.num_encoder_layers:
         last = name
-    names[last] = True
+    if last:
+      names[last] = True
   return names
 
 

@@ -197,6 +197,34 @@ def test_half_of_the_pairs_are_of_each_kind(pair):
   assert chunks.first[0] == 0 and ends[-1] == len(sizes)
 
 
+def test_unified_pairs_are_of_one_document_where_they_are_generated():
+  """UniLM: another's text only in rows that see both sides, or have no B."""
+  documents = corpus(211)
+  document = {t: i for i, d in enumerate(documents) for s in d for t in s}
+  rows, _ = read_all(store_of(documents, "pairs('unified', short=0.3)"), 29)
+  of_next, _ = read_all(store_of(documents, "pairs('next', short=0.3)"), 29)
+  assert rows.pair is not None and of_next.pair is not None
+  assert rows.token_types is not None and rows.special is not None
+  # The turns of each six rows: the first and the fourth see both sides.
+  both = np.isin(np.arange(len(rows.pair)) % 6, (0, 3))
+  np.testing.assert_array_equal(rows.tokens[both], of_next.tokens[both])
+  np.testing.assert_array_equal(rows.pair[both], of_next.pair[both])
+  assert 0.4 < rows.pair[both].mean() < 0.8
+  assert 0 < rows.pair[~both].mean() < 0.25
+  text = rows.real & ~rows.special
+  for i in np.flatnonzero(~both):
+    a, b = (
+      rows.tokens[i, text[i] & (rows.token_types[i] == k)] for k in (0, 1)
+    )
+    same = document[a[0]] == document[b[0]]
+    assert same == (not rows.pair[i])
+    if same:
+      assert a[-1] < b[0] <= a[-1] + 29
+    # A begins where it does with 'next'; what is cut off may differ.
+    first = of_next.tokens[i, 1]
+    assert document[a[0]] == document[first] and abs(a[0] - first) < 29
+
+
 def test_what_is_drawn_differs_between_epochs_and_what_is_static_does_not():
   store = store_of(corpus(61), "pairs('order')")
   maker = row_makers.load(store, 23)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data.rows import HELD_OUT, Keys, Rows
-from gpt_jax.objectives.masking import Masking
+from gpt_jax.objectives.masking import Masking, ngrams
 
 V, MASK = 1009, 3
 L = 127
@@ -33,9 +33,7 @@ def keys(count, *, seed=7, first=0, epoch=0):
 
 
 def masking(**changes):
-  fields = dict(
-    rate=0.15, mask=0.8, random=0.1, words=False, ngram=1, vocab_size=V
-  )
+  fields = dict(rate=0.15, mask=0.8, random=0.1, vocab_size=V)
   return Masking(**{**fields, 'mask_id': MASK, **changes})
 
 
@@ -55,7 +53,9 @@ STARTS = np.random.default_rng(1).random((10_000, L)) < 0.6
 def test_a_part_is_chosen_and_replaced(words, ngram):
   count = 10_000 if ngram == 1 and not words else 3000
   batch = rows(count)
-  made = masking(words=words, ngram=ngram)(batch, keys(count), STARTS[:count])
+  made = masking(words=words, runs=ngrams(ngram))(
+    batch, keys(count), STARTS[:count]
+  )
   found = chosen(made, batch.tokens.shape)
   assert batch.real.sum() > count * 100
   # A sampling error of 10^6 tokens is 0.04 points; of words some do not fit.
@@ -103,7 +103,9 @@ def test_runs_of_words_are_as_long_as_the_paper_says():
   batch = rows(4000, special=False)
   words = np.ones((4000, L), bool)
   # So few are chosen that two runs seldom touch.
-  made = masking(rate=0.02, words=True, ngram=3)(batch, keys(4000), words)
+  made = masking(rate=0.02, words=True, runs=ngrams(3))(
+    batch, keys(4000), words
+  )
   found = chosen(made, batch.tokens.shape)
   edge = np.diff(np.pad(found, ((0, 0), (1, 1))).astype(int), axis=1)
   lengths = np.nonzero(edge == -1)[1] - np.nonzero(edge == 1)[1]
@@ -148,13 +150,13 @@ def test_static_masks_come_again():
 
 def test_a_row_does_not_depend_on_its_company():
   batch = rows(30)
-  made = masking(words=True, ngram=3)(batch, keys(30), STARTS[:30])
+  made = masking(words=True, runs=ngrams(3))(batch, keys(30), STARTS[:30])
   for part in (slice(0, 10), slice(10, 30), slice(29, 30)):
     of = Keys(7, *(x[part] for x in keys(30)[1:]))
     few = Rows(
       batch.tokens[part], batch.real[part], special=batch.special[part]
     )
-    alone = masking(words=True, ngram=3)(few, of, STARTS[:30][part])
+    alone = masking(words=True, runs=ngrams(3))(few, of, STARTS[:30][part])
     for name, value in alone.items():
       np.testing.assert_array_equal(value, made[name][part])
 

@@ -1,0 +1,66 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""UniLM (Dong et al., 2019: Unified Language Model Pre-training for Natural
+Language Understanding and Generation), sections 2.1 to 2.4.
+
+  gpt-jax train --config configs/unilm.py:large --workdir W
+
+Parameters with both heads of pre-training: 334,661,958 (large), which is BERT's
+with the 28,996 pieces of the cased vocabulary, printed as 340M; base, which was
+released too, has 108,932,934. The two token types are those of BERT, which the
+paper starts from; where a row is read in one direction all of it has the same
+type, 0 from the left and 1 from the right. Types of each of the four objectives
+("different segment embeddings for different LM objectives", as the released
+code numbers them) are six, 334,666,054 parameters:
+
+  --config.model.input="tokens(token_types=6, norm=True)"
+
+The paper starts from BERT-large's weights and goes on with a peak of 3e-5;
+there is no such start here: from scratch a peak of 1e-4 is BERT's. Its
+schedule has about 770,000 steps; "7 hours for 10,000 steps" is a rate. The
+decay of weights, the clipping and what else the paper does not say are BERT's.
+BooksCorpus and Wikipedia are looked for in `corpora/`; your own text:
+--config.data.source="text('*.txt')". Not run.
+
+`cpu` is the same for two cores and half an hour: see configs/bert.py.
+
+  gpt-jax train --config configs/unilm.py:cpu --workdir W \
+    --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, bert
+
+DIFFERS = (
+  'BERT, whose masks of attention make it four models in turn: of both sides, '
+  'from left to right, from right to left, and sequence to sequence; n-grams '
+  'masked; cased WordPiece'
+)
+# Section 2.4, and the released code: BERT's of the same names.
+SIZES = {'base': 'base', 'large': 'large', 'cpu': 'cpu'}
+
+
+def get_config(arg: str = 'base') -> ConfigDict:
+  """UniLM in the size `arg`."""
+  config = bert.get_config(base.size(__file__, arg, SIZES)).unlock()
+  # Section 2.3: masks of four kinds in the parts 1/3, 1/6, 1/6, 1/3 of each
+  # batch; 15% of the tokens, of them 80% [MASK], 10% random, 10% as they are;
+  # 80% of the time one token, else a bigram or a trigram.
+  config.objective.name = 'unified(rate=0.15, mask=0.8, random=0.1)'
+  config.data.rows = "pairs('unified', short=0.1)"
+  if arg == 'cpu':
+    config.batch.size = 66
+    config.batch.micro_rows = 22
+    config.schedule.num_steps = 4350
+    return config.lock()
+  # Section 2.4: the cased vocabulary of 28,996 pieces, 512 tokens, 330 rows,
+  # Adam of 3e-5, 40,000 steps of warm-up, linear decay, dropout 0.1, a weight
+  # decay of 0.01.
+  config.model.vocab_size = 28_996
+  config.tokenizer.name = 'wordpiece(vocab_size=28996, lowercase=False)'
+  config.batch.length = None
+  config.batch.size = 330
+  config.schedule.num_steps = 770_000
+  config.schedule.name = 'linear(peak=3e-5, warmup=40000, final=0.0)'
+  return config.lock()

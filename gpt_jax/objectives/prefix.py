@@ -1,0 +1,186 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A decoder whose first tokens see each other (prefix LM, T5: section 3.2).
+
+  L = mean over the tokens after a prefix x_<=p of log P(x_t | x_<t)
+
+Each token of the prefix sees all others of it; after it a token sees what came
+before, and nothing within it is predicted. Of a stream the prefix is the first
+part of a row, which ends where a draw says, each place as likely as another: of
+table 3's sentence, `me to your party last week .` after `Thank you for
+inviting`. Of a text with two sides, which else an encoder-decoder would learn
+from, it is the source: a row is the source and then what the decoder reads.
+"""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from gpt_jax import spec
+from gpt_jax.data.rows import MASKING, Keys, Rows
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import causal as causal_lib
+from gpt_jax.objectives.base import (
+  Batch,
+  Declared,
+  Loss,
+  Needs,
+  Objective,
+  Params,
+  Scored,
+)
+from gpt_jax.objectives.seq2seq import seq2seq
+from gpt_jax.ranges import NotNegative
+from gpt_jax.spec import UsageError
+
+# Whose batches have two sides that stand in one order.
+TEXTS = {'seq2seq': seq2seq}
+SEES = ('both', 'left')
+
+
+def prefix(
+  text: str = '', sees: str = 'both', z_loss: NotNegative = 0.0
+) -> Declared:
+  """Next-token prediction after a prefix.
+
+  Args:
+    text: an objective of encoder-decoders, with its arguments: its sources are
+      the prefixes; '': the first part of each row.
+    sees: 'both' sides of each of its tokens, or the 'left' alone (the language
+      model of T5's table 2).
+    z_loss: see `causal`; of a stream.
+
+  Raises:
+    UsageError: they do not go together.
+  """
+  if sees not in SEES:
+    raise UsageError(
+      f'objective.name: sees={sees!r}: unknown; one of ' + ', '.join(SEES)
+    )
+  if text and z_loss:
+    raise UsageError(
+      f'objective.name: z_loss={z_loss}: the loss is that of text={text!r}; '
+      'leave one of them out'
+    )
+  declared = causal_lib.causal(z_loss)
+  needs, make = Needs(rows=('stream',)), _of_stream
+  if text:
+    declared = spec.build('objective.name: text', text, TEXTS)
+    needs, make = _needs(declared.needs), _of_sides
+
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    plain = declared(model, tokenizer)
+    return _objective(model, plain, make, both=sees == 'both')
+
+  return Declared(needs, build)
+
+
+def _needs(of_sides: Needs) -> Needs:
+  """What a decoder needs of rows whose two sides are one row of its own."""
+
+  def source(context: int) -> int:
+    """The longest source with whose target a row fits."""
+    low, high = 1, context + 1
+    while high - low > 1:
+      middle = (low + high) // 2
+      fits = middle + of_sides.target_length(middle) <= context
+      low, high = (middle, high) if fits else (low, middle)
+    return low
+
+  def text_length(context: int) -> int:
+    return of_sides.text_length(source(context))
+
+  def target_length(context: int) -> int:
+    return source(context) + of_sides.target_length(source(context))
+
+  # The source is not scored.
+  scored = Scored(lambda length: of_sides.sides(length)[1], lambda length: 1)
+  return of_sides._replace(
+    encoder=False,
+    starts='',
+    text_length=text_length,
+    target_length=target_length,
+    scored=scored,
+  )
+
+
+def _objective(
+  model: Transformer,
+  plain: Objective,
+  make: Callable[[Objective, Rows, Keys], dict[str, np.ndarray]],
+  *,
+  both: bool,
+) -> Objective:
+  """See `prefix`; `plain` has the loss, and the batches of two sides."""
+  text = plain.text
+  assert text is not None
+
+  def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    batch = make(plain, rows, keys)
+    if batch['inputs'].shape[1] > model.context_length:
+      raise UsageError(
+        f'model.context_length={model.context_length}: source and target are '
+        f'{batch["inputs"].shape[1]} tokens in one row; raise it'
+      )
+    if not both:
+      del batch['prefix']
+    return batch
+
+  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    hidden_BLD, routers = causal_lib.states(model, params, batch, key)
+    hidden_BLD = hidden_BLD[:, -batch['targets'].shape[1] :]
+    found = text.loss(params, hidden_BLD, batch, key is None)
+    return causal_lib.add_routers(found, routers, training=key is not None)
+
+  return Objective(make_batch, plain.init, loss)
+
+
+def _of_stream(
+  plain: Objective, rows: Rows, keys: Keys
+) -> dict[str, np.ndarray]:
+  """As `causal.make_batch`, with `prefix` int32 [B]: how many inputs it has.
+
+  The last of these predicts the first token that counts.
+  """
+  assert plain.make_batch is not None
+  batch = plain.make_batch(rows, keys)
+  draw_B = np.array([g.random() for g in keys.generators(MASKING)])
+  # Of n tokens 1 to n are after the prefix: the one before the row is its
+  # first, at least.
+  prefix_B = 1 + (draw_B * rows.real.sum(axis=1)).astype(np.int32)
+  counts_BL = np.arange(rows.tokens.shape[1])[None] >= prefix_B[:, None] - 1
+  return {**batch, 'weights': batch['weights'] * counts_BL, 'prefix': prefix_B}
+
+
+def _of_sides(
+  plain: Objective, rows: Rows, keys: Keys
+) -> dict[str, np.ndarray]:
+  """The two sides one after the other, with positions that go on.
+
+  `targets` and `weights` are of the second side alone.
+  """
+  assert plain.make_batch is not None
+  batch = plain.make_batch(rows, keys)
+  (B, M), P = batch['sources'].shape, batch['inputs'].shape[1]
+  real_BM = batch['source_mask']
+  places = np.broadcast_to(np.arange(M, dtype=np.int32), (B, M))
+  joined = {
+    'inputs': np.concatenate([batch['sources'], batch['inputs']], axis=1),
+    'mask': np.concatenate([real_BM, np.ones((B, P), bool)], axis=1),
+    'targets': batch['targets'],
+    'weights': batch['weights'],
+    'prefix': np.full(B, M, np.int32),
+  }
+  if 'segments' in batch:
+    of_source, of_target = batch['source_segments'], batch['segments']
+    own_BPM = of_target[..., None] == of_source[:, None]
+    before_BP = np.sum(own_BPM & real_BM[:, None], axis=2)
+    after = before_BP + batch['positions']
+    places = batch['source_positions']
+    joined['segments'] = np.concatenate([of_source, of_target], axis=1)
+  else:
+    after = real_BM.sum(axis=1)[:, None] + np.arange(P)
+  places = np.concatenate([places, after], axis=1)
+  return {**joined, 'positions': places.astype(np.int32)}

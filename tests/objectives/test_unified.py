@@ -1,0 +1,316 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""UniLM's four masks, in their shares, and what each predicts."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from configs import bert
+from gpt_jax import config as config_lib
+from gpt_jax import hf
+from gpt_jax.data import unified_order
+from gpt_jax.data.rows import Keys, Rows
+from gpt_jax.data.unified_order import NAMES
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives.unified import unified, visible
+from gpt_jax.spec import UsageError
+from gpt_jax.training.step import mean_gradients
+from tests.support import tiny
+from tests.support.golden_io import ROOT, case
+
+BOTH, LEFT, RIGHT, SEQ2SEQ = range(4)
+MASK, V, L = 2, tiny.V, 13
+FOLDER = ROOT / 'bert_mask3d'
+FIELDS = dict(
+  attention='bidirectional',
+  input='tokens(token_types=6)',
+  output="tied(bias=True, transform='gelu')",
+  num_layers=1,
+)
+
+
+class Special:
+  mask_id = MASK
+
+
+class Words:
+  special, vocab_size = Special(), V
+
+
+def rows(count, length=L, vocab_size=V, seed=0):
+  """[SOS] S1 [EOS] S2 [EOS] and some padding; 3 and 4 are these tokens."""
+  rng = np.random.default_rng(seed)
+  tokens = rng.integers(5, vocab_size, (count, length), np.int32)
+  sizes = rng.integers(length - 4, length + 1, count)
+  first = rng.integers(2, sizes - 2)
+  place, index = np.arange(length), np.arange(count)
+  real = place < sizes[:, None]
+  special = np.zeros_like(real)
+  special[:, 0] = special[index, first] = special[index, sizes - 1] = True
+  tokens[special] = 4
+  tokens[:, 0] = 3
+  types = (place > first[:, None]) & real
+  tokens[~real] = 0
+  return Rows(
+    tokens,
+    real,
+    token_types=types.astype(np.int32),
+    special=special,
+    pair=rng.integers(0, 2, count, np.int32),
+  )
+
+
+def keys(count, first=0, seed=3):
+  numbers = np.arange(first, first + count)
+  return Keys(seed, numbers, numbers, np.zeros(count, int))
+
+
+@functools.cache
+def of(token_types=6):
+  fields = FIELDS | {'input': f'tokens(token_types={token_types})'}
+  objective = unified(rate=0.3)(tiny.model(**fields), Words())
+  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(1)))
+  return objective, tiny.random_like(shapes, seed=2)
+
+
+def test_masks_are_those_of_the_worked_example():
+  """A source of 3 and a target of 2; right to left is the transpose."""
+  second = np.array([[False] * 3 + [True] * 2] * 4)
+  found = np.asarray(visible(np.arange(4), second)).astype(int)
+  assert [''.join(map(str, row)) for row in found[SEQ2SEQ]] == [
+    *('11100', '11100', '11100', '11110', '11111')
+  ]
+  np.testing.assert_array_equal(found[BOTH], 1)
+  np.testing.assert_array_equal(found[LEFT], np.tri(5))
+  np.testing.assert_array_equal(found[RIGHT], found[LEFT].T)
+
+
+def test_masks_and_losses_are_those_of_hugging_face():
+  """Of each mask its own mean, and the mean over the tokens of all."""
+  loaded, params = hf.load(str(FOLDER))
+  model = Transformer(
+    **{name: getattr(loaded, name) for name in hf.transformer_fields()}
+  )
+  golden = [case(FOLDER, n) for n in ('bidirectional', 'ltr', 'rtl', 'seq2seq')]
+  main = case(FOLDER, 'main')
+  second = main.inputs['token_type_ids'] == 1
+  seen = (
+    np.asarray(visible(np.arange(4), second)) & main.valid['tokens'][:, None]
+  )
+  expected = main.inputs['attention_mask'] == 1
+  real = main.valid['tokens']
+  np.testing.assert_array_equal(seen[real], expected[real])
+
+  def joined(name):
+    return np.concatenate([g.inputs[name] for g in golden])
+
+  labels, types = joined('labels'), joined('token_type_ids')
+  counted = labels >= 0
+  P = counted.sum(axis=1).max()
+  at = np.argsort(~counted, axis=1, kind='stable')[:, :P]
+  weights = np.take_along_axis(counted, at, axis=1)
+  targets = np.take_along_axis(labels, at, axis=1)
+  batch = {
+    'inputs': joined('input_ids'),
+    'mask': np.concatenate([g.valid['tokens'] for g in golden]),
+    'token_types': types,
+    'masked_positions': at,
+    'masked_targets': np.where(weights, targets, 0),
+    'masked_weights': weights.astype(np.float32),
+    'pair_labels': np.zeros(len(at), np.int32),
+    'pair_weights': np.zeros(len(at), np.float32),
+    'masks': np.repeat(np.arange(4), 2),
+    'second': types == 1,
+  }
+  objective = unified()(model)
+  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+  params = {**params, 'heads': tiny.random_like(shapes['heads'], seed=0)}
+
+  @jax.jit
+  def run(batch):
+    return objective.loss(params, objective.balance(batch), None)
+
+  found = run(batch)
+  counts = counted.reshape(4, -1).sum(axis=1)
+  losses = np.array([g.outputs['loss'] for g in golden])
+  for name, loss, count in zip(NAMES, losses, counts, strict=True):
+    mean = found.metrics[f'objective/{name}_loss']
+    np.testing.assert_allclose(mean.sum / mean.weight, loss, rtol=2e-5)
+    assert mean.weight == count
+  total = np.sum(losses * counts) / counts.sum()
+  np.testing.assert_allclose(found.sum / found.weight, total, rtol=2e-5)
+  assert not any(name.startswith('objective/masked') for name in found.metrics)
+
+
+@pytest.mark.parametrize('first', [0, 1, 4, 330 * 7 + 5])
+def test_a_batch_of_330_has_110_110_55_and_55(first):
+  found = np.bincount(unified_order.masks(first + np.arange(330)))
+  assert found.tolist() == [110, 55, 55, 110]
+  # And any other number of rows as near to it as that can be.
+  for count in range(1, 12):
+    found = np.bincount(
+      unified_order.masks(first + np.arange(count)), minlength=4
+    )
+    assert np.all(np.abs(found - count * np.array([2, 1, 1, 2]) / 6) < 1)
+
+
+def test_a_batch_is_the_parts_of_several_hosts():
+  """And has the masks, types and labels that its rows' numbers say."""
+  objective, _ = of()
+  text, first = rows(12), 7
+  whole = objective.make_batch(text, keys(12, first))
+  turns = [BOTH, SEQ2SEQ, LEFT, BOTH, SEQ2SEQ, RIGHT]
+  assert whole['masks'].tolist() == [turns[n % 6] for n in range(7, 19)]
+  for host in range(3):
+    part = slice(4 * host, 4 * host + 4)
+    own = Rows(*(None if x is None else x[part] for x in text))
+    batch = objective.make_batch(own, keys(4, first + 4 * host))
+    for name, value in batch.items():
+      np.testing.assert_array_equal(value, whole[name][part], name)
+  types = np.array([[0, 1], [2, 2], [3, 3], [4, 5]])
+  second = text.token_types
+  expected = types[whole['masks'][:, None], second]
+  np.testing.assert_array_equal(whole['token_types'], expected)
+  # Two types: those of BERT, and one of the two where one way is read.
+  batch = of(2)[0].make_batch(text, keys(12, first))
+  np.testing.assert_array_equal(batch['token_types'], expected % 2)
+  np.testing.assert_array_equal(whole['pair_weights'], whole['masks'] == BOTH)
+
+
+def test_a_million_tokens():
+  """15% masked, 80/10/10, in runs of 1.3, the target's [EOS] among them."""
+  count, length, size = 3000, 380, 1009
+  text = rows(count, length, size)
+  words = type('Tokens', (), {'special': Special, 'vocab_size': size})
+  model = tiny.model(**FIELDS, context_length=length, vocab_size=size)
+  batch = unified()(model, words).make_batch(text, keys(count))
+  assert text.real.sum() > 1e6
+  chosen = np.zeros(text.real.shape, bool)
+  index, nth = np.nonzero(batch['masked_weights'])
+  chosen[index, batch['masked_positions'][index, nth]] = True
+  assert chosen.sum() / text.real.sum() == pytest.approx(0.15, abs=1e-3)
+  was, now = text.tokens[chosen], batch['inputs'][chosen]
+  assert np.mean(now == MASK) == pytest.approx(0.8, abs=5e-3)
+  assert np.mean(now == was) == pytest.approx(0.1, abs=5e-3)
+  # Of what no text has, the last [EOS] of sequence to sequence rows alone.
+  last = np.zeros_like(chosen)
+  last[np.arange(count), text.real.sum(axis=1) - 1] = True
+  seq2seq = (batch['masks'] == SEQ2SEQ)[:, None]
+  assert not np.any(chosen & text.special & ~(last & seq2seq))
+  assert not np.any(chosen & ~text.real)
+  share = np.sum(chosen & last & seq2seq) / np.sum(last & seq2seq)
+  assert share == pytest.approx(0.15, abs=0.02)
+
+
+def test_runs_are_of_one_token_four_times_of_five():
+  count, length, size = 4000, 120, 1009
+  text = rows(count, length, size)
+  words = type('Tokens', (), {'special': Special, 'vocab_size': size})
+  model = tiny.model(**FIELDS, context_length=length, vocab_size=size)
+  # Three of about 118 tokens: two runs seldom touch.
+  made = unified(rate=3.4 / 118)(model, words).make_batch(text, keys(count))
+  places, weights = made['masked_positions'], made['masked_weights']
+  full = weights.sum(axis=1) == 3
+  assert full.mean() > 0.2
+  steps = np.diff(places[full][:, :3], axis=1) == 1
+  runs = 3 - steps.sum(axis=1)  # of what is drawn until three are chosen
+  # One trigram; or a single token three times; else one of each kind. What is
+  # left cuts the run that would be more.
+  p1, p2, p3 = 0.8, 0.1, 0.1
+  # (1, 1, any), the rest is two or one run; first a trigram: one run.
+  assert np.mean(runs == 1) == pytest.approx(p3 + 0.002, abs=0.02)
+  assert np.mean(runs == 3) == pytest.approx(p1 * p1, abs=0.05)
+  assert 1 * p1 + 2 * p2 + 3 * p3 == pytest.approx(1.3)
+
+
+def test_no_state_of_a_source_depends_on_the_target():
+  """Nor any of one direction on what lies in the other: exactly 0."""
+  model = tiny.model(**{**FIELDS, 'num_layers': 2})
+  text = rows(4)
+  # No token twice in a row: the vector of one is that of its place.
+  places = np.argsort(np.random.default_rng(1).random((4, V)))[:, :L]
+  second = text.token_types == 1
+
+  @jax.jit
+  def jacobian(params):
+    def states(table_VD):
+      embedded = {**params, 'embed': {'embedding': table_VD}}
+      out = model.apply(
+        {'params': embedded},
+        places,
+        mask_BL=text.real,
+        token_types_BL=text.token_types,
+        visible_BLM=visible(jnp.arange(4), second),
+      )
+      return (out.hidden_BLD**2).sum(-1)
+
+    return jax.jacrev(states)(params['embed']['embedding'])
+
+  found = np.asarray(jacobian(tiny.params(model)))  # [B, L, V, D]
+  depends = np.any(found != 0, axis=-1)
+  depends = np.take_along_axis(depends, places[:, None], axis=2)  # [B, L, M]
+  before = np.tri(L, dtype=bool)
+  target = second[SEQ2SEQ]
+  expected = np.stack([np.ones_like(before), before, before.T, before])
+  expected[SEQ2SEQ] &= target[:, None] & target[None]
+  expected[SEQ2SEQ] |= ~target[None]
+  real = text.real[:, :, None] & text.real[:, None]
+  np.testing.assert_array_equal(depends & real, expected & real)
+  source = (~target & text.real[SEQ2SEQ])[:, None]
+  assert not np.any(depends[SEQ2SEQ] & source & target[None])
+
+
+def test_parts_add_up_and_pairs_count_where_both_sides_are_seen():
+  objective, params = of()
+  batch = objective.make_batch(rows(12), keys(12))
+  assert batch['pair_weights'].tolist() == [1, 0, 0] * 4
+
+  of_whole, of_parts = (
+    jax.jit(
+      functools.partial(mean_gradients, objective=objective, num_micro=number)
+    )
+    for number in (1, 3)
+  )
+  key = jax.random.key(0)
+  whole, parts = of_whole(params, batch, key), of_parts(params, batch, key)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6),
+    parts,
+    whole,
+  )
+  loss, metrics, _ = whole
+  weights = {
+    name: batch['masked_weights'][batch['masks'] == number].sum()
+    for number, name in enumerate(NAMES)
+  }
+  masked = sum(
+    metrics[f'objective/{name}_loss'] * weight
+    for name, weight in weights.items()
+  ) / sum(weights.values())
+  np.testing.assert_allclose(
+    loss, masked + metrics['objective/pair_loss'], rtol=1e-5
+  )
+  # The labels of the others say nothing.
+  other = {**batch, 'pair_labels': batch['pair_labels'] ^ (batch['masks'] > 0)}
+  np.testing.assert_array_equal(of_whole(params, other, key)[0], loss)
+
+
+def test_bad_use_is_one_line():
+  with pytest.raises(UsageError, match='their sum must be at most 1'):
+    unified(mask=0.8, random=0.3)
+  for input in ('tokens', 'tokens(token_types=3)'):
+    with pytest.raises(UsageError, match='give one of these'):
+      unified()(tiny.model(**{**FIELDS, 'input': input}), Words())
+  config = bert.get_config('cpu').unlock()
+  config.objective.name = 'unified'
+  with pytest.raises(UsageError, match=r'set data\.rows="pairs\(.unified'):
+    config_lib.resolve(config)
+  config.data.rows = "pairs('unified')"
+  config.model.attention = 'full'
+  with pytest.raises(UsageError, match="take 'bidirectional'"):
+    config_lib.resolve(config)
