@@ -129,6 +129,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # changes the weights during the run, as in
     # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
     # shares='tokens': weights count tokens, where `rows` below are padded.
+    # shares='examples', limit=...: in proportion to the number of documents or
+    # pairs, of which `limit` count at most (T5); weights are factors on it.
     sources=dict(),
     # Cleaning steps, applied in the order given, before the held-out split:
     # c4(words=3, sentences=5, bad_words='', duplicates='spans'),

@@ -26,6 +26,7 @@ from gpt_jax.data.sources.source import (
   Unit,
 )
 from gpt_jax.data.sources.tables import parquet
+from gpt_jax.data.sources.text_to_text import text_to_text
 from gpt_jax.data.sources.tfds import tfds, tfds_dir
 from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError
@@ -276,6 +277,7 @@ SOURCES = {
   'mixture': mixture,
   'parquet': parquet,
   'passages': passages,
+  'text_to_text': text_to_text,
   'tfds': tfds,
   'tfds_dir': tfds_dir,
 }
