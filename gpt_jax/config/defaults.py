@@ -122,6 +122,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # (plain, .gz, .zst), parquet('glob', 'column'), tfds('name', 'split',
     # 'field'), tfds_dir('folder', 'split', 'field'). All but stdlib take
     # on_error='skip': count unreadable documents instead of failing.
+    # text_to_text('sst2', 'folder', split='train'): a task of GLUE as pairs of
+    # texts, in T5's formats.
     # passages("text('books/*.txt')", chars=1000) splits another source's
     # documents at blank lines, so that the model sees enough beginnings and
     # ends to learn them.
@@ -259,7 +261,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # as words too, as for WikiText).
     words=dict(),
     # Zero-shot tasks to evaluate as well: lambada, blimp, piqa, ...; see
-    # gpt_jax/evaluation/tasks.py. Their files are in tasks_dir.
+    # gpt_jax/evaluation/tasks.py. Their files are in tasks_dir. Of models that
+    # write a text for a text: seq2seq('val.en', 'val.de', first=200,
+    # metrics='bleu, chrf') and the tasks of GLUE, in T5's formats.
     tasks=placeholder(str),
     tasks_dir='tasks',
   )
