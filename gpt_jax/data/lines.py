@@ -21,9 +21,20 @@ _LARGEST_WINDOW = 1 << 31  # what `zstd --long=31` writes
 
 
 def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
-  """Numbers the lines that are not blank, from 1.
+  """Numbers the lines from 1, and yields those that are not blank.
 
-  A byte-order mark before the first is no part of it.
+  As `every`.
+  """
+  for number, line in enumerate(every(path, skip), start=1):
+    if line.strip():
+      yield number, line
+
+
+def every(path: str, skip: Skip) -> Iterator[bytes]:
+  """Yields all lines, with their ends.
+
+  They end at line feeds alone, not at what else Unicode parts lines with. A
+  byte-order mark before the first is no part of it.
 
   A file that breaks off, or that cannot be read at all, goes to `skip` as one
   thing: the lines before have been yielded.
@@ -34,8 +45,7 @@ def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
       for number, line in enumerate(file, start=1):
         if number == 1:
           line = line.removeprefix(codecs.BOM_UTF8)
-        if line.strip():
-          yield number, line
+        yield line
   except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
     where = f'{path}:{number + 1}' if number else path
     why = getattr(e, 'strerror', None) or e

@@ -20,7 +20,7 @@ from gpt_jax.data.sources.source import Bad
 from gpt_jax.data.tasks import Task as Table
 from gpt_jax.evaluation import figures, text_metrics
 from gpt_jax.evaluation.figures import Figures
-from gpt_jax.evaluation.files import TFDS, Files
+from gpt_jax.evaluation.files import TFDS
 from gpt_jax.evaluation.making import Make
 from gpt_jax.evaluation.task import Task
 from gpt_jax.evaluation.written import Example, Written
@@ -50,10 +50,8 @@ def seq2seq(
   text_metrics.check('seq2seq: metrics', names)
 
   def make(folder: str) -> Task:
-    files = Files(folder=folder, home='check the path')
-
     def examples() -> list[Example]:
-      found = [_lines(files, name) for name in (path, reference)]
+      found = [_lines(folder, name) for name in (path, reference)]
       if len(found[0]) != len(found[1]):
         raise UsageError(
           f'{path} has {len(found[0])} lines and {reference} {len(found[1])}: '
@@ -169,19 +167,22 @@ def _said(
   return said, sum(x is None for x in found)
 
 
-def _lines(files: Files, path: str) -> list[tuple[str, str]]:
+def _lines(folder: str, path: str) -> list[tuple[str, str]]:
   """'file:line' and text of each line, blank ones too."""
-  paths = files.find(path)
-  if len(paths) > 1:
-    raise UsageError(f'{path!r} matches {len(paths)} files; name one')
+  path = os.path.join('' if folder == TFDS else folder, path)
+  if not os.path.isfile(path):
+    raise UsageError(f'{path}: no such file; name another')
+
+  def fail(bad: Bad):
+    raise bad
+
   out = []
-  with lines.opened(paths[0]) as file:
-    for number, line in enumerate(file, start=1):
-      where = f'{paths[0]}:{number}'
-      try:
-        out.append((where, line.decode('utf-8').rstrip('\r\n')))
-      except UnicodeDecodeError as e:
-        raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
+  for number, line in enumerate(lines.every(path, fail), start=1):
+    where = f'{path}:{number}'
+    try:
+      out.append((where, line.decode('utf-8').rstrip('\r\n')))
+    except UnicodeDecodeError as e:
+      raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
   return out
 
 

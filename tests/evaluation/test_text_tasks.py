@@ -128,7 +128,7 @@ def test_similarities(tmp_path):
   'call, words',
   [
     ("seq2seq('a', 'b')", 'a has 2 lines and b 1: line i'),
-    ("seq2seq('a', 'gone')", 'gone: no such file; check the path'),
+    ("seq2seq('a', 'gone')", 'gone: no such file; name another'),
     ("seq2seq('empty', 'empty')", 'empty: holds no line'),
     ("seq2seq('a', 'a', metrics='blue')", "metrics='blue': no such metric"),
     ("seq2seq('latin', 'a')", 'latin:2: is not UTF-8'),
