@@ -9,6 +9,8 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks hellaswag --limit 200 --rows 16
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
   gpt-jax evaluate --workdir BERT --pairs next,order
+  gpt-jax evaluate --workdir W --source test.en --reference test.de
+  gpt-jax evaluate --workdir W --tasks sst2,rte,stsb --tasks_dir glue
 
 validation: every held-out token is predicted exactly once, in rows of the
 training context: the loss (nats per token), the perplexity and the bits per
@@ -16,7 +18,15 @@ UTF-8 byte of text. Of an encoder: how well it predicts the tokens that are
 masked, always the same ones, and its pairs of texts; --pairs: the pairs of BERT
 and of ALBERT, whichever it was trained on.
 
-Tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
+--source: the model writes a text for each line of a file, which is compared
+with the lines of --reference: BLEU, with its signature, and chrF; what it wrote
+is in WORKDIR/evaluations/step-N-NAME.jsonl. Other metrics, prefixes and parts
+of files: --tasks "seq2seq('test.en', 'test.de', metrics='rouge')". GLUE's
+tasks, sst2, cola, mrpc, stsb, rte and others, are written in T5's formats: an
+answer that is none of the choices is wrong. An encoder-decoder can be measured
+by these and by validation.
+
+Other tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
 hellaswag, story_cloze, race, boolq, wikitext2, and your own by
 multiple_choice('file.jsonl'), qa('file.jsonl'), text('file.txt'). Their files
 are yours to fetch, and are read as published: a task that finds none says where
@@ -35,7 +45,14 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax.data import progress
 from gpt_jax.data.pair_rows import PAIRS
-from gpt_jax.evaluation import names, overlap, score, suite, validation
+from gpt_jax.evaluation import (
+  names,
+  overlap,
+  score,
+  suite,
+  text_tasks,
+  validation,
+)
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.results import Results
 from gpt_jax.evaluation.suite import Named
@@ -54,9 +71,10 @@ def define(values: flags.FlagValues) -> None:
   cli.define_weights(values)
   flags.DEFINE_string(
     'tasks',
-    'validation',
+    None,
     'Comma list of what to measure: validation (the held-out split, and '
-    'the sets of eval.sets), ' + ', '.join(TASKS) + '.',
+    'the sets of eval.sets), ' + ', '.join(TASKS) + '. By default validation, '
+    'or with --source nothing else.',
     flag_values=values,
   )
   flags.DEFINE_string(
@@ -65,6 +83,15 @@ def define(values: flags.FlagValues) -> None:
     'Folder of the files of tasks; tfds: for what TensorFlow Datasets has '
     'prepared.',
     flag_values=values,
+  )
+  flags.DEFINE_string(
+    'source',
+    '',
+    'File of texts, one a line, for each of which the model writes one.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'reference', '', 'File of what it should write.', flag_values=values
   )
   flags.DEFINE_list(
     'shots',
@@ -128,7 +155,8 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   workdir = args.workdir
   choices = {**TASKS, 'validation': lambda: None}
-  calls = names.read('--tasks', args.tasks, choices)
+  asked = text_tasks.with_files(args.tasks, args.source, args.reference)
+  calls = names.read('--tasks', asked, choices)
   shots = _numbers('--shots', args.shots)
   tasks = suite.build(
     [c for c in calls if c.call.name != 'validation'], args.tasks_dir
@@ -146,8 +174,11 @@ def main(args: cli.Args) -> None:
       f'--weights={args.weights}: scores tasks and no held-out text; give '
       '--tasks without validation'
     )
-  # Only a decoder gives the likelihood of a text.
-  trained = (trained_lib.load if tasks else trained_lib.load_any)(workdir)
+  load = trained_lib.load_any
+  if tasks:  # only a decoder gives the likelihood of a text
+    writes = all(named.task.takes_sources for named in tasks)
+    load = trained_lib.load_writer if writes else trained_lib.load
+  trained = load(workdir)
   if args.weights == 'int8':
     trained = trained_lib.rounded(trained)
   step = int(trained.state.step)
@@ -212,6 +243,7 @@ def _measure(
     seen=seen,
     folder=folder,
     model=model,
+    outputs=os.path.join(folder, f'step-{step}{part}-'),
     keep=results.add,
   )
   return measured | found

@@ -70,7 +70,9 @@ def train(config: Config, workdir: str) -> None:
     workdir_lib.locked(workdir),
     watchdog.watching(watchdog.deadlines(config), stacks),
   ):
-    training, state = start(config, workdir, in_loop.evaluation(config))
+    training, state = start(
+      config, workdir, in_loop.evaluation(config, workdir)
+    )
     state = fit(training, state)
     phases.enter('end')
     preemption.check()

@@ -132,6 +132,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # parallel_jsonl('glob', 'en', 'de'), parallel_tfds('name', 'en', 'de'),
     # parallel_tfds_dir('folder', 'en', 'de'). All but stdlib take
     # on_error='skip': count unreadable documents instead of failing.
+    # text_to_text('sst2', 'folder', split='train'): a task of GLUE as pairs of
+    # texts, in T5's formats.
     # passages("text('books/*.txt')", chars=1000) splits another source's
     # documents at blank lines, so that the model sees enough beginnings and
     # ends to learn them.
@@ -141,6 +143,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # changes the weights during the run, as in
     # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
     # shares='tokens': weights count tokens, where `rows` below are padded.
+    # shares='examples', limit=...: in proportion to the number of documents or
+    # pairs, of which `limit` count at most (T5); weights are factors on it.
     sources=dict(),
     # Cleaning steps, applied in the order given, before the held-out split:
     # c4(words=3, sentences=5, bad_words='', duplicates='spans'),
@@ -269,7 +273,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # as words too, as for WikiText).
     words=dict(),
     # Zero-shot tasks to evaluate as well: lambada, blimp, piqa, ...; see
-    # gpt_jax/evaluation/tasks.py. Their files are in tasks_dir.
+    # gpt_jax/evaluation/tasks.py. Their files are in tasks_dir. Of models that
+    # write a text for a text: seq2seq('val.en', 'val.de', first=200,
+    # metrics='bleu, chrf') and the tasks of GLUE, in T5's formats.
     tasks=placeholder(str),
     tasks_dir='tasks',
   )

@@ -15,20 +15,25 @@ A weight is a share of the rows. Where rows are padded (all `data.rows` but
 that; with `shares='tokens'` the weights are shares of the tokens that are
 trained on: each is divided by the mean number of tokens in a row of its source,
 which the store tells before the first step.
+
+With `shares='examples'` the sources are drawn from in proportion to their size,
+as T5 mixes tasks (Raffel et al., 2019, section 3.5.2): a weight is a factor on
+the number of documents, or pairs of texts, that a source holds, of which no
+more than `limit` count: mixture(cola:1, sst2:1, shares='examples', limit=9000).
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpt_jax import ranges, spec
-from gpt_jax.ranges import NotNegative, Real
+from gpt_jax.ranges import NotNegative, Real, Whole
 from gpt_jax.spec import Pair, UsageError
 
 # Weights count in this part of 1.
 BLOCK = 10_000
 
 _DRAWS = ('without_replacement', 'with_replacement')
-_SHARES = ('rows', 'tokens')
+_SHARES = ('rows', 'tokens', 'examples')
 
 
 class Phase(NamedTuple):
@@ -37,7 +42,8 @@ class Phase(NamedTuple):
   weights: dict[str, float]
   from_token: int
   draw: str
-  shares: str = 'rows'  # or 'tokens': what the weights are of
+  shares: str = 'rows'  # or 'tokens', 'examples': what the weights are of
+  limit: int = 0  # of the examples of a source that count; 0: all do
 
 
 def is_mixture(text: str) -> bool:
@@ -54,24 +60,7 @@ def phases(text: str) -> list[Phase]:
   field = f'data.source={text!r}'
   found = spec.build_all('data.source', text, {'mixture': mixture})
   for phase in found:
-    total = sum(phase.weights.values())
-    if abs(total - 1) > 1e-6 or min(phase.weights.values()) <= 0:
-      raise UsageError(
-        f'{field}: the weights are {phase.weights} and sum to {total:.6g}; '
-        'give positive ones that sum to 1'
-      )
-    if min(phase.weights.values()) * BLOCK < 0.5:
-      raise UsageError(
-        f'{field}: a weight is below {0.5 / BLOCK}; leave it out'
-      )
-    if phase.draw not in _DRAWS:
-      raise UsageError(
-        f'{field}: draw={phase.draw!r} is none of {", ".join(_DRAWS)}'
-      )
-    if phase.shares not in _SHARES:
-      raise UsageError(
-        f'{field}: shares={phase.shares!r} is none of {", ".join(_SHARES)}'
-      )
+    _check(field, phase)
   starts = [phase.from_token for phase in found]
   if starts[0] != 0 or starts != sorted({*starts}):
     raise UsageError(
@@ -81,11 +70,37 @@ def phases(text: str) -> list[Phase]:
   return found
 
 
+def _check(field: str, phase: Phase) -> None:
+  total, least = sum(phase.weights.values()), min(phase.weights.values())
+  factors = phase.shares == 'examples'
+  if (abs(total - 1) > 1e-6 and not factors) or least <= 0:
+    raise UsageError(
+      f'{field}: the weights are {phase.weights} and sum to {total:.6g}; '
+      'give positive ones' + ' that sum to 1' * (not factors)
+    )
+  if least * BLOCK < 0.5 and not factors:
+    raise UsageError(f'{field}: a weight is below {0.5 / BLOCK}; leave it out')
+  if phase.draw not in _DRAWS:
+    raise UsageError(
+      f'{field}: draw={phase.draw!r} is none of {", ".join(_DRAWS)}'
+    )
+  if phase.shares not in _SHARES:
+    raise UsageError(
+      f'{field}: shares={phase.shares!r} is none of {", ".join(_SHARES)}'
+    )
+  if phase.limit and not factors:
+    raise UsageError(
+      f'{field}: limit={phase.limit}: limits the examples that count; leave it '
+      "out, or set shares='examples'"
+    )
+
+
 def mixture(
   *weights: Pair,
   from_token: NotNegative = 0,
   draw: str = 'without_replacement',
   shares: str = 'rows',
+  limit: Whole = 0,
 ) -> Phase:
   """One phase.
 
@@ -94,7 +109,8 @@ def mixture(
     from_token: where it begins, counted over the run, with padding.
     draw: 'without_replacement' takes each row once before any a second time.
     shares: whether weights are shares of 'rows' or of 'tokens', which differ
-      where rows are padded.
+      where rows are padded; or factors on the number of 'examples'.
+    limit: of the examples of each source that count; 0: all do.
   """
   named = {pair.key: pair.value for pair in weights}
   real = ranges.declared(Real)
@@ -104,7 +120,7 @@ def mixture(
       'data.source: give each source one weight, as in '
       "'mixture(web:0.6, books:0.4)'"
     )
-  return Phase(named, int(from_token), draw, shares)
+  return Phase(named, int(from_token), draw, shares, limit)
 
 
 def corpus(text: str, calls: Mapping[str, str]) -> str:

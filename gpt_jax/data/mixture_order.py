@@ -25,22 +25,31 @@ class Place(NamedTuple):
   row: int  # of the source
 
 
-def row_shares(
-  phase: Phase, sizes: Mapping[str, int], tokens: Mapping[str, int]
-) -> dict[str, float]:
-  """The share of the rows that each source of a phase has.
+class Held(NamedTuple):
+  """What the sources of a store hold, each by name.
 
-  Args:
-    phase: its weights.
-    sizes: rows of each source.
+  Attributes:
+    rows: of the length of a run.
     tokens: that these hold, without padding.
+    examples: documents, or pairs of texts.
+  """
+
+  rows: Mapping[str, int]
+  tokens: Mapping[str, int]
+  examples: Mapping[str, int]
+
+
+def row_shares(phase: Phase, held: Held) -> dict[str, float]:
+  """The share of the rows that each source of a phase has.
 
   Raises:
     UsageError: a source has next to none.
   """
   if phase.shares == 'rows':
     return phase.weights
-  rows = {n: w * sizes[n] / tokens[n] for n, w in phase.weights.items()}
+  rows = {
+    name: _wanted(phase, name, held) * held.rows[name] for name in phase.weights
+  }
   total = sum(rows.values())
   for name in rows:
     rows[name] /= total
@@ -53,12 +62,19 @@ def row_shares(
   return rows
 
 
-def told(
-  phase: Phase, sizes: Mapping[str, int], tokens: Mapping[str, int]
-) -> str:
-  """Says what the weights are shares of; arguments as for `row_shares`."""
-  rows = row_shares(phase, sizes, tokens)
-  means = {name: rows[name] * tokens[name] / sizes[name] for name in rows}
+def _wanted(phase: Phase, name: str, held: Held) -> float:
+  """How often all that a source holds is wanted, against other sources."""
+  weight = phase.weights[name]
+  if phase.shares == 'tokens':
+    return weight / held.tokens[name]
+  count = held.examples[name]
+  return weight * min(count, phase.limit or count) / count
+
+
+def told(phase: Phase, held: Held) -> str:
+  """Says what the weights are shares of."""
+  rows = row_shares(phase, held)
+  means = {n: rows[n] * held.tokens[n] / held.rows[n] for n in rows}
   total = sum(means.values())
   return f'from token {phase.from_token:,} weights are shares of ' + (
     f'{phase.shares}: '
@@ -80,6 +96,7 @@ class Order:
     length: int,
     seed: int,
     tokens: Mapping[str, int] | None = None,
+    examples: Mapping[str, int] | None = None,
   ):
     """Makes the order.
 
@@ -89,6 +106,7 @@ class Order:
       length: see `sizes`.
       seed: of all that is drawn.
       tokens: of each source's rows, where these are padded.
+      examples: of each source, where weights are of these.
 
     Raises:
       UsageError: a source has no row.
@@ -103,9 +121,8 @@ class Order:
     self._names = sorted(sizes)
     self._first = [-(-phase.from_token // length) for phase in phases]
     tokens = tokens or {name: size * length for name, size in sizes.items()}
-    self._counts = [
-      _counts(row_shares(p, sizes, tokens), self._names) for p in phases
-    ]
+    held = Held(sizes, tokens, {} if examples is None else examples)
+    self._counts = [_counts(row_shares(p, held), self._names) for p in phases]
     self._pattern = functools.lru_cache(maxsize=8)(self._make_pattern)
     self._orders = {
       name: Shuffle(size, f'{seed}/{name}')

@@ -65,6 +65,7 @@ class RowSource:
         length=length,
         seed=seed,
         tokens=self._maker.tokens,
+        examples=store.num_examples(),
       )
 
   def place(self, index: int) -> Place:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gpt_jax import spec
 from gpt_jax.data import mixture_order
-from gpt_jax.data.mixture_order import Place
+from gpt_jax.data.mixture_order import Held, Place
 from gpt_jax.data.pair_rows import PAIRS, PairRows
 from gpt_jax.data.parallel_rows import ParallelRows
 from gpt_jax.data.rows import Keys, Rows
@@ -194,12 +194,13 @@ def _told(found: Maker, store: TokenStore, length: int) -> Maker:
     '%s: %d rows (data.rows=%r), of which %.1f%% is padding',
     *(store.folder, rows, store.rows, 100 * (1 - tokens / (rows * length))),
   )
+  held = Held(found.sizes, found.tokens, store.num_examples())
   for phase in store.mixture:
     if all(found.sizes.get(name) for name in phase.weights):  # else see `Order`
       log.info(
         '%s: %s',
         store.folder,
-        mixture_order.told(phase, found.sizes, found.tokens),
+        mixture_order.told(phase, held),
       )
   return found
 

@@ -125,6 +125,20 @@ class TokenStore:
       for start, (name, stop) in zip(starts, stops.items(), strict=False)
     }
 
+  def num_examples(self) -> dict[str, int]:
+    """Documents of each source of a mixture whose weights count them; else {}.
+
+    Where rows are of pairs of texts, these are counted: two documents each.
+    """
+    if not any(phase.shares == 'examples' for phase in self.mixture):
+      return {}
+    size = 2 if self.rows.startswith('parallel') else 1
+    out = {}
+    for name, part in self.parts().items():
+      first, last = np.searchsorted(self.document_ends, part, 'right')
+      out[name] = int(last - first) // size
+    return out
+
   def tokens(self, start: int, stop: int) -> np.ndarray:
     """Returns tokens [start, stop) in the store's dtype."""
     assert 0 <= start <= stop <= len(self), (start, stop, len(self))

@@ -8,6 +8,9 @@ choices.py         choosing among continuations: PIQA, HellaSwag, RACE, BLiMP;
                    the last word of a passage: LAMBADA
 language_model.py  perplexity of a text: WikiText-2
 closed_book.py     questions answered by generation, scored by exact match
+text_tasks.py      texts written for sources: pairs of files, GLUE as T5 does
+written.py         the task of these; writing.py: how a model writes them
+text_metrics.py    BLEU, chrF, ROUGE, exact match and F1
 overlap.py         overlap of a task with the training text
 shots.py           choice of the few-shot examples
 figures.py         means with standard errors

@@ -81,6 +81,7 @@ class Choices(NamedTuple):
   shown: Callable[[], Iterator[Example]] | None = None
   separator: str = '\n\n'
   same_text: bool = False
+  takes_sources = False
 
   @property
   def takes_shots(self) -> bool:

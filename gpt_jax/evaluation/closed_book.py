@@ -44,6 +44,7 @@ class ClosedBook(NamedTuple):
   questions: Callable[[], Iterator[Question]]
   shown: Callable[[], Iterator[Question]] | None
   max_tokens: int
+  takes_sources = False
 
   @property
   def takes_shots(self) -> bool:

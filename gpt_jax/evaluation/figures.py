@@ -5,10 +5,12 @@
 import math
 import sys
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 
-Figures = dict[str, float]
+# Numbers, but for a signature such as BLEU's.
+Figures = dict[str, Any]
 
 
 def mean(name: str, values: Sequence[float]) -> Figures:

@@ -3,8 +3,11 @@
 """Evaluates held-out sets and tasks during training."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from gpt_jax.config import Config
 from gpt_jax.data.eval_sets import EvalSet
@@ -12,6 +15,7 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.evaluation import names, suite
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.parts import Parts
@@ -32,18 +36,48 @@ def tasks(config: Config) -> list[suite.Named]:
     )
   calls = names.read('eval.tasks', config.eval.tasks, TASKS)
   found = suite.build(calls, config.eval.tasks_dir)
+  _check_model(config, found)
   suite.check('eval.tasks', found, sets=config.eval.sets)
   return found
 
 
-def evaluation(config: Config) -> Callable[..., 'HeldOutAndTasks'] | None:
+def _check_model(config: Config, found: Sequence[suite.Named]) -> None:
+  model = config.model
+  if not is_causal(model.attention, model.ffn):
+    raise UsageError(
+      f'eval.tasks={config.eval.tasks!r}: measures what decoders write, and '
+      f'model.attention={model.attention!r} is that of an encoder; leave it '
+      'empty'
+    )
+  for named in found:
+    if model.num_encoder_layers and not named.task.takes_sources:
+      raise UsageError(
+        f'eval.tasks: {named.name} scores texts with a decoder, and '
+        f'model.num_encoder_layers={model.num_encoder_layers}; leave it out'
+      )
+    if named.task.takes_sources and jax.process_count() > 1:
+      raise UsageError(
+        f'eval.tasks: {named.name}: texts are written on one host; leave it '
+        'out, and measure it with evaluate'
+      )
+
+
+def evaluation(
+  config: Config, workdir: str
+) -> Callable[..., 'HeldOutAndTasks'] | None:
   """Makes the evaluation of a run with `eval.tasks`; None if that is empty.
+
+  Args:
+    config: of the run.
+    workdir: for what the model writes, evaluations/training-NAME.jsonl.
 
   Raises:
     UsageError: a call, a file or a name is wrong.
   """
   found = tasks(config)
-  return functools.partial(HeldOutAndTasks, tasks=found) if found else None
+  outputs = os.path.join(workdir, 'evaluations', 'training-')
+  made = functools.partial(HeldOutAndTasks, tasks=found, outputs=outputs)
+  return made if found else None
 
 
 class HeldOutAndTasks:
@@ -56,10 +90,19 @@ class HeldOutAndTasks:
     sets: Mapping[str, EvalSet],
     tasks: Sequence[suite.Named],
     tokenizer: Tokenizer,
+    outputs: str,
   ):
-    """Takes the held-out sets, and the tasks, which are run zero-shot."""
+    """Takes the held-out sets, and the tasks, which are run zero-shot.
+
+    Args:
+      parts: of the run.
+      sets: held-out.
+      tasks: see `tasks`.
+      tokenizer: of the run.
+      outputs: see `suite.measure`.
+    """
     self._held_out = HeldOut(parts, sets)
-    self._tasks = tasks
+    self._tasks, self._outputs = tasks, outputs
     self._scorer = Scorer(parts, None, tokenizer)
 
   def __call__(
@@ -77,13 +120,19 @@ class HeldOutAndTasks:
         raise _StoppedError
 
     try:
-      found = suite.measure(self._tasks, self._scorer, report=report)
+      found = suite.measure(
+        self._tasks, self._scorer, outputs=self._outputs, report=report
+      )
     except _StoppedError:
       return None
     # Results for parts of a task, such as BLiMP paradigms, are left to
-    # `evaluate`.
+    # `evaluate`; signatures are no numbers.
     known = self._prefixes()
-    whole = {k: v for k, v in found.items() if k.rpartition('/')[0] in known}
+    whole = {
+      k: v
+      for k, v in found.items()
+      if k.rpartition('/')[0] in known and not isinstance(v, str)
+    }
     return values | whole
 
   def summary(self, values: dict[str, float]) -> str:

@@ -41,6 +41,7 @@ class Text(NamedTuple):
   path: str
   stride: int = 0
   takes_shots = False
+  takes_sources = False
 
   def texts(self) -> list[tuple[str, str]]:
     """The lines, for overlap checks."""

@@ -4,7 +4,8 @@
 
 A name follows from the task's call: its own, and what differs from the
 defaults: `lambada`, `text/mine` of text('books/mine.txt', ...),
-`race/level_high`. Or the call gives it: text('mine.txt', name='mine').
+`race/level_high`, `seq2seq/test` of seq2seq('test.en', 'test.de'). Or the call
+gives it: text('mine.txt', name='mine').
 """
 
 import inspect
@@ -104,6 +105,8 @@ def _derived(call: Call, choices: Mapping[str, Callable]) -> str:
   parts = []
   for key, value in _changed(call, choices).items():
     text = _short(str(value))
+    if key == 'reference' and text in parts:  # test.en and test.de: 'test'
+      continue
     parts.append(text if key == 'path' else f'{key}_{text}')
   joined = '-'.join(parts)
   if _SHOTS.fullmatch(joined):  # as in eval/lambada/5_shots/accuracy

@@ -20,6 +20,7 @@ from gpt_jax.evaluation import limits
 from gpt_jax.evaluation.batches import Row, plan
 from gpt_jax.evaluation.forward import Forward
 from gpt_jax.evaluation.journal import Journal
+from gpt_jax.evaluation.writing import Writer
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import Parts
@@ -85,6 +86,20 @@ def row(
   ids = np.concatenate([before, whole]).astype(np.int32)
   cut = max(len(ids) - (context_length + 1), 0)
   return Row(ids[cut:], num_scored, cut)
+
+
+class Written(NamedTuple):
+  """What a model wrote for sources.
+
+  Attributes:
+    texts: in their order.
+    cut: sources that lost their last tokens.
+    new: texts that the journal did not have.
+  """
+
+  texts: list[str]
+  cut: int
+  new: int
 
 
 class Scorer:
@@ -193,6 +208,38 @@ class Scorer:
       found.update(answers)
       report('answering', len(found), len(ids))
     return [found[i] for i in range(len(ids))]
+
+  def texts(
+    self,
+    sources: Sequence[str],
+    max_tokens: int,
+    journal: Journal,
+    report: Report,
+  ) -> Written:
+    """What the model writes for sources, greedily.
+
+    Args:
+      sources: what it reads.
+      max_tokens: see `Writer.asked`.
+      journal: as for `rows`.
+      report: as for `rows`.
+    """
+    writer = Writer(self._parts, self.tokenizer, rows=self._limits['rows'])
+    asked = [writer.asked(source, max_tokens) for source in sources]
+    rows = [
+      Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
+      for r, _ in asked
+    ]
+    found = journal.start(_digest(rows))
+    missing = [i for i in range(len(rows)) if i not in found]
+    for number, text in writer.texts(
+      self.params, [asked[i].request for i in missing]
+    ):
+      found[missing[number]] = text
+      journal.add({missing[number]: text})
+      report('writing', len(found), len(rows))
+    texts = [found[i] for i in range(len(rows))]
+    return Written(texts, sum(cut > 0 for _, cut in asked), len(missing))
 
   def _continued(
     self,

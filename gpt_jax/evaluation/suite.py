@@ -88,6 +88,7 @@ def measure(
   seen: Mapping[str, frozenset[int]] = MappingProxyType({}),
   folder: str | None = None,
   model: str = '',
+  outputs: str = '',
   keep: Callable[[Figures], None] | None = None,
   report: progress.Report | None = None,
 ) -> Figures:
@@ -104,6 +105,8 @@ def measure(
     seen: by the names of tasks, what training has seen; see `Setting`.
     folder: of the scores, so that a stopped evaluation can resume; None: none.
     model: fingerprint of the parameters that the scores belong to.
+    outputs: beginning of the paths that what the model writes is written to,
+      NAME.jsonl of each task; '': it is not.
     keep: called with the results of each task and number of shots.
     report: called after each batch; None shows a bar and logs each task.
 
@@ -118,6 +121,9 @@ def measure(
     for count in shots if named.task.takes_shots else (0,):
       name = f'{named.name}/{count}_shots' if count else named.name
       setting = Setting(count, seed, limit, seen.get(named.name))
+      if outputs:
+        path = f'{outputs}{named.name.replace("/", "-")}.jsonl'
+        setting = setting._replace(outputs=path)
       shown = contextlib.nullcontext(report)
       if report is None:
         shown = progress.bar('examples')
@@ -163,11 +169,13 @@ def summary(figures: Figures) -> str:
   """Formats results with errors, without those for parts of a task."""
   parts = []
   for key, value in figures.items():
-    if key.endswith('_stderr') or '/' in key:
+    if key.endswith(('_stderr', '_signature')) or '/' in key:
       continue
     error = figures.get(f'{key}_stderr')
     text = f'{value:,}' if isinstance(value, int) else f'{value:.4f}'
     parts.append(f'{key} {text}' + (f' ± {error:.4f}' if error else ''))
+    if signature := figures.get(f'{key}_signature'):
+      parts[-1] += f' ({signature})'
   return ', '.join(parts)
 
 

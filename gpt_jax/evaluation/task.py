@@ -20,12 +20,14 @@ class Setting(NamedTuple):
     limit: measures the first examples only, so many of each group; None: all.
     seen: those of `Task.texts` that training has seen, by position; None: it
       is not known.
+    outputs: path for the texts that the model writes; '': they are not kept.
   """
 
   shots: int = 0
   seed: int = 0
   limit: int | None = None
   seen: frozenset[int] | None = None
+  outputs: str = ''
 
 
 class Task(Protocol):
@@ -34,6 +36,14 @@ class Task(Protocol):
   @property
   def takes_shots(self) -> bool:
     """Whether few-shot examples can be shown."""
+    ...
+
+  @property
+  def takes_sources(self) -> bool:
+    """Whether a model writes texts for sources, as an encoder-decoder can too.
+
+    Else only a decoder can be measured.
+    """
     ...
 
   def measure(

@@ -1,10 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks by name, with GPT-3's prompts (appendix G) unless noted."""
+"""The tasks by name, with GPT-3's prompts (appendix G) unless noted.
+
+Those of GLUE are text to text: see `text_tasks`.
+"""
 
 from collections.abc import Callable
 
-from gpt_jax.evaluation import continuing, own_tables, reading
+from gpt_jax.evaluation import continuing, own_tables, reading, text_tasks
 from gpt_jax.evaluation.making import Make
 
 TASKS: dict[str, Callable[..., Make]] = {
@@ -19,4 +22,5 @@ TASKS: dict[str, Callable[..., Make]] = {
   'qa': own_tables.qa,
   'wikitext2': own_tables.wikitext2,
   'text': own_tables.text,
+  **text_tasks.TASKS,
 }

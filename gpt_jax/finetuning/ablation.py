@@ -17,8 +17,8 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.data import json_file
+from gpt_jax.data.glue import FOLDERS
 from gpt_jax.finetuning import examples, finetune
-from gpt_jax.finetuning.glue import FOLDERS
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError

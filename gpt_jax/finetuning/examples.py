@@ -9,10 +9,11 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.finetuning import metrics, tasks
+from gpt_jax.data import tasks
+from gpt_jax.data.tasks import Example, Task
+from gpt_jax.finetuning import metrics
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.known_tasks import TASKS
-from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.spec import UsageError
 

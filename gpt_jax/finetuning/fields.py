@@ -11,10 +11,10 @@ from ml_collections import ConfigDict
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
+from gpt_jax.data.tasks import Task
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.task_data import ORDER
-from gpt_jax.finetuning.tasks import Task
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.nn.lowest_layers import divides
 from gpt_jax.nn.pattern import is_causal

@@ -10,11 +10,12 @@ and the Story Cloze Test multiple choice.
 
 from collections.abc import Iterable
 
+from gpt_jax.data import glue, published
 from gpt_jax.data.records import Record
-from gpt_jax.finetuning import glue, published, task_forms
+from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning import tags as tags_lib
+from gpt_jax.finetuning import task_forms
 from gpt_jax.finetuning.task_forms import FORMS
-from gpt_jax.finetuning.tasks import Task
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How well a task is done: metrics of scikit-learn and SciPy by name, those of
-SQuAD for spans, CoNLL's for tags.
+"""How well a task is done: metrics of labels by name, those of SQuAD for spans,
+CoNLL's for tags.
 """
 
 import itertools
@@ -9,17 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.stats
-import sklearn.metrics
 
-from gpt_jax.data import answers
+from gpt_jax.data import answers, label_metrics
+from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning import tags
-from gpt_jax.finetuning.tasks import Task
 from gpt_jax.spec import UsageError
-
-# Neither is typed well enough for a type checker.
-stats: Any = scipy.stats
-sk: Any = sklearn.metrics
 
 # Labels and predictions, each [N], to a number; the more the better. Of spans
 # the accepted answers and the texts said, of tags their names in each sentence.
@@ -68,41 +62,6 @@ def _no_entities(task: Task) -> str:
   return odd[0] if odd else ''
 
 
-def _accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-  return float(sk.accuracy_score(labels, predictions))
-
-
-def _f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Of class 1."""
-  return float(sk.f1_score(labels, predictions, pos_label=1, zero_division=0))
-
-
-def _macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-  found = sk.f1_score(labels, predictions, average='macro', zero_division=0)
-  return float(found)
-
-
-def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-  return float(sk.matthews_corrcoef(labels, predictions))
-
-
-def _pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
-  if _constant(labels, predictions):
-    return 0.0
-  return float(stats.pearsonr(labels, predictions)[0])
-
-
-def _spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-  if _constant(labels, predictions):
-    return 0.0
-  return float(stats.spearmanr(labels, predictions)[0])
-
-
-def _constant(labels: np.ndarray, predictions: np.ndarray) -> bool:
-  """The correlation with a constant is undefined: it explains nothing."""
-  return any(np.ptp(x) == 0 for x in (labels, predictions))
-
-
 def _of_answers(one: Callable[..., float]) -> Metric:
   """The mean over questions."""
 
@@ -115,20 +74,15 @@ def _of_answers(one: Callable[..., float]) -> Metric:
 
 def _of_words(labels: Any, predictions: Any) -> float:
   flat = (np.array([*itertools.chain(*x)]) for x in (labels, predictions))
-  return _accuracy(*flat)
+  return label_metrics.accuracy(*flat)
 
 
 # By the kind of task.
 METRICS: dict[str, dict[str, Metric]] = {
-  'classification': {
-    'accuracy': _accuracy,
-    'f1': _f1,
-    'macro_f1': _macro_f1,
-    'matthews': _matthews,
-  },
-  'choice': {'accuracy': _accuracy},
-  'regression': {'pearson': _pearson, 'spearman': _spearman},
-  'target': {'accuracy': _accuracy, 'exact_match': _accuracy},
+  'classification': label_metrics.OF_CLASSES,
+  'choice': {'accuracy': label_metrics.accuracy},
+  'regression': label_metrics.OF_SCORES,
+  'target': dict.fromkeys(('accuracy', 'exact_match'), label_metrics.accuracy),
   'spans': {
     'f1': _of_answers(answers.f1),
     'exact_match': _of_answers(answers.exact_match),

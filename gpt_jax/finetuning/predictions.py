@@ -5,9 +5,9 @@
 import os
 from typing import Any
 
+from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning.tags import named
 from gpt_jax.finetuning.task_data import Outputs, Split, probabilities
-from gpt_jax.finetuning.tasks import Task
 from gpt_jax.training.metrics import write_atomically
 
 # What the metrics of all splits are written to at the end of a run.

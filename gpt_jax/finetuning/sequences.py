@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax.data.tasks import Example, Task
 from gpt_jax.data.tokenizers import special as tokenizer_special
-from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.spec import UsageError
 
 Tokens = np.ndarray

@@ -10,15 +10,16 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
+from gpt_jax.data import tasks
 from gpt_jax.data.sources.sources import Document
+from gpt_jax.data.tasks import Example, Task
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import fields, sequences, spans, tags, task_rows, tasks
+from gpt_jax.finetuning import fields, sequences, spans, tags, task_rows
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.task_data import Scale, Split
-from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training.pretrained import Pretrained

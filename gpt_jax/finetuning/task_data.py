@@ -12,10 +12,10 @@ import numpy as np
 from gpt_jax.data import pipeline
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.taken import Taken, TakenAt
+from gpt_jax.data.tasks import Example, Task
 from gpt_jax.finetuning import spans, tags
 from gpt_jax.finetuning.metrics import METRICS
 from gpt_jax.finetuning.task_rows import Rows
-from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
 from gpt_jax.training.metrics import HELD_OUT

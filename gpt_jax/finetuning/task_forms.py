@@ -6,9 +6,9 @@ two of BERT's (figure 4): spans and tags.
 
 import re
 
+from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning import spans as spans_lib
 from gpt_jax.finetuning import tags as tags_lib
-from gpt_jax.finetuning.tasks import Task
 from gpt_jax.ranges import Count
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.data.tasks import Example, Task
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning.sequences import Special, Tokens, joined, sequences
-from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.spec import UsageError
 
 

@@ -55,6 +55,16 @@ def load(workdir: str) -> Trained:
   return load_any(workdir)
 
 
+def load_writer(workdir: str) -> Trained:
+  """Loads what writes texts: a decoder, or an encoder-decoder.
+
+  Raises:
+    UsageError: there is none, or it is an encoder.
+  """
+  has_encoder = read_config(workdir).model.num_encoder_layers
+  return (load_any if has_encoder else load)(workdir)
+
+
 def load_any(workdir: str) -> Trained:
   """As `load` does, a model of any kind.
 

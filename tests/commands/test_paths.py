@@ -32,6 +32,8 @@ READ = {
   'generate --workdir': ['generate', '--prompt=x'],
   'generate --prompts': ['generate', '--workdir=w', '--out=out.jsonl'],
   'evaluate --workdir': ['evaluate'],
+  'evaluate --source': ['evaluate', '--workdir=w', '--reference=t.tsv'],
+  'evaluate --reference': ['evaluate', '--workdir=w', '--source=t.tsv'],
   'inspect --workdir': ['inspect', '--steps=1'],
   'inspect --spike': ['inspect'],
   'plot --workdir': ['plot'],

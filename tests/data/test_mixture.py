@@ -233,3 +233,65 @@ def test_a_source_of_next_to_no_rows_is_refused():
       seed=0,
       tokens={'web': 997, 'books': 31 * LENGTH * 10},
     )
+
+
+def test_examples_in_proportion_up_to_a_limit():
+  # T5's rate of a task is min(e, K) / sum of these; its rows hold so many
+  # examples each.
+  examples = {'web': 5000, 'books': 31 * 3, 'code': 7 * 2}
+  calls = 'mixture(web:1, books:1, code:1, shares="examples", limit=500)'
+  made = Order(
+    mixture.phases(calls), SIZES, length=LENGTH, seed=5, examples=examples
+  )
+  rates = {'web': 500, 'books': 93, 'code': 14}
+  wanted = {n: rates[n] * SIZES[n] / examples[n] for n in SIZES}
+  rows = drawn(made, 10_000)
+  seen = {n: rows[n] * examples[n] / SIZES[n] for n in SIZES}
+  for name in SIZES:
+    share = wanted[name] / sum(wanted.values())
+    assert abs(rows[name] - 1e4 * share) <= 1
+    # A row of web is 5 examples: that much is lost to rounding.
+    assert seen[name] / seen['web'] == pytest.approx(
+      rates[name] / 500, rel=0.02
+    )
+  twice = calls.replace('code:1', 'code:2')
+  more = Order(
+    mixture.phases(twice), SIZES, length=LENGTH, seed=5, examples=examples
+  )
+  ratio = drawn(more, 10_000)['code'] / drawn(more, 10_000)['books']
+  assert ratio == pytest.approx(2 * rows['code'] / rows['books'], rel=0.02)
+
+
+@pytest.mark.parametrize(
+  'call, words',
+  [
+    ('mixture(web:0.6, books:0.4, limit=7)', 'limit=7: limits the examples'),
+    ("mixture(web:1, books:0, shares='examples')", 'give positive ones$'),
+    ("mixture(web:1, shares='examples', limit=-1)", 'limit=-1'),
+  ],
+)
+def test_limits_that_make_no_sense(call, words):
+  with pytest.raises(UsageError, match=words):
+    mixture.phases(call)
+
+
+def test_a_store_counts_the_examples_of_its_sources(config):
+  config.data.source = "mixture(high:1, low:1, shares='examples', limit=9)"
+  made = prepare.ensure(config, 'D')
+  border = made.manifest.parts['high']
+  after = sum(end > border for end in made.document_ends.tolist())
+  counts = {'high': len(made.document_ends) - after, 'low': after}
+  assert min(counts.values()) > 9
+  assert made.num_examples() == counts
+  assert made.ordered(config.data.source, 'parallel').num_examples() == {
+    name: count // 2 for name, count in counts.items()
+  }
+  assert made.ordered('mixture(high:1.0)').num_examples() == {}
+  source = made.ordered(config.data.source)
+  shares = pipeline.RowSource(source, length=LENGTH, seed=5)
+  rows = shares._maker.sizes
+  drawn = collections.Counter(shares.place(i).source for i in range(10_000))
+  wanted = {n: min(9, counts[n]) * rows[n] / counts[n] for n in counts}
+  assert drawn['low'] == pytest.approx(
+    1e4 * wanted['low'] / sum(wanted.values()), abs=1
+  )

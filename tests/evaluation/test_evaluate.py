@@ -37,6 +37,7 @@ def config(tmp_path):
       'none.jsonl: no such file',
     ),
     (['--tasks=validation,lambada'], '--tasks: lambada is a set of eval.sets'),
+    (['--source=a.en'], '--source and --reference go together; give both'),
     (["--tasks=text('a.txt'), text('b/a.txt')"], 'a name of its own by name='),
     (
       ['--tasks=wikitext2', '--tasks_dir=tfds:'],

@@ -26,7 +26,8 @@ def flags(workdir, tasks_dir):
     '--config.schedule.num_steps=3',
     '--config.eval.every_steps=2',
     '--config.log.sample_tokens=0',
-    "--config.eval.tasks=lambada, text('notes.txt'), blimp('pairs.jsonl')",
+    "--config.eval.tasks=lambada, text('notes.txt'), blimp('pairs.jsonl'), "
+    "seq2seq('notes.txt', 'notes.txt', name='copy')",
     f'--config.eval.tasks_dir={tasks_dir}',
     f'--workdir={workdir}',
   ]
@@ -54,6 +55,10 @@ def test_tasks_are_evaluated_while_training(tmp_path, capsys):
   assert all('eval/validation/loss' in m for m in lines)
   assert all('eval/blimp/pairs/accuracy' in m for m in lines)
   assert not any('eval/blimp/pairs/accuracy/order' in m for m in lines)
+  assert all(0 <= m['eval/copy/chrf'] <= 100 for m in lines)
+  assert 'eval/copy/chrf_signature' not in lines[0]
+  written = workdir / 'evaluations' / 'training-copy.jsonl'
+  assert json.loads(written.read_text())['source'] == 'return the config'
   tasks = "--tasks=lambada, text('notes.txt')"
   options = [tasks, f'--tasks_dir={tmp_path}', '--json']
   assert main(['evaluate', f'--workdir={workdir}', *options]) == 0
@@ -64,3 +69,10 @@ def test_tasks_are_evaluated_while_training(tmp_path, capsys):
   ):
     key = f'eval/{name}'
     assert found[key] == pytest.approx(lines[-1][key], rel=1e-5)
+  files = [f'--{side}={tmp_path}/notes.txt' for side in ('source', 'reference')]
+  assert main(['evaluate', f'--workdir={workdir}', *files, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['eval/seq2seq/notes/chrf'] == lines[-1]['eval/copy/chrf']
+  assert 'case:mixed' in found['eval/seq2seq/notes/chrf_signature']
+  again = workdir / 'evaluations' / 'step-3-seq2seq-notes.jsonl'
+  assert again.read_text() == written.read_text()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.data.taken import Taken, even
+from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning.task_data import Scale, Split, TaskData, _judged
 from gpt_jax.finetuning.task_rows import Rows
-from gpt_jax.finetuning.tasks import Task
 
 
 def test_scores_are_learned_in_units_of_their_deviation():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
+from gpt_jax.data.tasks import Example, Task
 from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.finetuning import sequences, task_rows
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.sequences import Special
-from gpt_jax.finetuning.tasks import Example, Task
 from gpt_jax.spec import UsageError
 
 GPT1 = Special.after(257)

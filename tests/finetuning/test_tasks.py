@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.finetuning import tasks
+from gpt_jax.data import tasks
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.spec import UsageError
 from tests.support.tables import put

@@ -16,6 +16,7 @@ from gpt_jax.data import lines, matches
 from gpt_jax.data.sources import json_lines
 from gpt_jax.data.sources import tfds as tfds_lib
 from gpt_jax.data.sources.source import Bad, Document, Reader, Skip, Unit
+from gpt_jax.data.sources.text_to_text import text_to_text
 from gpt_jax.spec import UsageError
 
 _EMPTY = 'had an empty side'
@@ -188,4 +189,5 @@ SOURCES = {
   'parallel_jsonl': parallel_jsonl,
   'parallel_tfds': parallel_tfds,
   'parallel_tfds_dir': parallel_tfds_dir,
+  'text_to_text': text_to_text,
 }

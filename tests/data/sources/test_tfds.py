@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.data import records
+from gpt_jax.data import records, tasks
 from gpt_jax.data.sources import sources, tfds
-from gpt_jax.finetuning import tasks
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.spec import UsageError
 

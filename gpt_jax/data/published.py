@@ -36,7 +36,7 @@ def table(folder: str, name: str, tfds: str) -> str:
 def instructions(page: str, name: str, tfds: str) -> tuple[str, str]:
   """How to get the data: by hand, and by TFDS."""
   return (
-    f'unpack {name} from {page} and name its folder in finetune.task',
+    f'unpack {name} from {page} and name its folder in the task',
     f'leave the folder out and prepare the set of TFDS: tfds build {tfds} '
     '--file_format=array_record',
   )

@@ -5,10 +5,9 @@
 import os
 from collections.abc import Iterator
 
-from gpt_jax.data import records
+from gpt_jax.data import published, records
 from gpt_jax.data.records import Record
-from gpt_jax.finetuning import published
-from gpt_jax.finetuning.tasks import Task
+from gpt_jax.data.tasks import Task
 
 _PAGE = 'https://gluebenchmark.com/tasks'
 

@@ -1,0 +1,192 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks measured by the texts that a model writes: pairs, and GLUE as T5 does.
+
+A task of GLUE is scored by greedy generation. An answer that is none of the
+choices is wrong: it counts as another class than the right one, and for STS-B,
+where it is no number of 0 to 5, as -1 (the released code's choice). `invalid`
+counts them.
+"""
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpt_jax.data import glue, label_metrics, lines, text_to_text
+from gpt_jax.data.sources.source import Bad
+from gpt_jax.data.tasks import Task as Table
+from gpt_jax.evaluation import figures, text_metrics
+from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.files import TFDS
+from gpt_jax.evaluation.making import Make
+from gpt_jax.evaluation.task import Task
+from gpt_jax.evaluation.written import Example, Written
+from gpt_jax.ranges import Whole
+from gpt_jax.spec import UsageError
+
+
+def seq2seq(
+  path: str,
+  reference: str,
+  metrics: str = 'bleu, chrf',
+  prefix: str = '',
+  first: Whole = 0,
+  max_tokens: Whole = 0,
+) -> Make:
+  """Texts for the lines of a file, against the lines of another.
+
+  Args:
+    path: of the sources, a line each, as is or compressed.
+    reference: of as many lines.
+    metrics: comma list of `text_metrics.METRICS`.
+    prefix: put before each source, as T5's 'translate English to German: '.
+    first: so many lines are measured; 0: all.
+    max_tokens: written for a line at most; 0: 50 more than it has.
+  """
+  names = [name.strip() for name in metrics.split(',')]
+  text_metrics.check('seq2seq: metrics', names)
+
+  def make(folder: str) -> Task:
+    def examples() -> list[Example]:
+      found = [_lines(folder, name) for name in (path, reference)]
+      if len(found[0]) != len(found[1]):
+        raise UsageError(
+          f'{path} has {len(found[0])} lines and {reference} {len(found[1])}: '
+          'line i of one must be that of the other; mend the files'
+        )
+      if not found[0]:
+        raise UsageError(f'{path}: holds no line; name another file')
+      pairs = [
+        Example(where, prefix + source, target)
+        for (where, source), (_, target) in zip(*found, strict=True)
+      ]
+      return pairs[: first or None]
+
+    def measured(examples: Sequence[Example], texts: Sequence[str]) -> Figures:
+      found = text_metrics.measure(names, texts, [e.target for e in examples])
+      for name, signature in text_metrics.signatures(names).items():
+        found[f'{name}_signature'] = signature
+      return found
+
+    return Written(examples, measured, max_tokens=max_tokens)
+
+  return make
+
+
+def with_files(tasks: str | None, source: str, reference: str) -> str:
+  """The tasks of `evaluate`, with that of its files.
+
+  Args:
+    tasks: `--tasks`; None: it is not given.
+    source: `--source`, or ''.
+    reference: `--reference`, or ''.
+
+  Raises:
+    UsageError: one file is given without the other.
+  """
+  if bool(source) != bool(reference):
+    raise UsageError('--source and --reference go together; give both')
+  if not source:
+    return 'validation' if tasks is None else tasks
+  # Unlike those of tasks these paths begin here.
+  paths = [os.path.abspath(path) for path in (source, reference)]
+  call = f'seq2seq({paths[0]!r}, {paths[1]!r})'
+  return f'{tasks}, {call}' if tasks else call
+
+
+def of_glue(name: str) -> Callable[..., Make]:
+  """A task of `text_to_text.FORMATS`."""
+
+  def task(folder: str = glue.FOLDERS[name], split: str = 'dev') -> Make:
+    # `folder` stands below the folder of all tasks, or below its glue/.
+    def make(base: str) -> Task:
+      def table() -> Table:
+        if base == TFDS:
+          return text_to_text.load(name, '')
+        places = [os.path.join(base, x, folder) for x in ('', 'glue')]
+        there = [place for place in places if os.path.isdir(place)]
+        return text_to_text.load(name, (there or places)[0])
+
+      def examples() -> list[Example]:
+        pairs = text_to_text.pairs(name, table(), split)
+        return [Example(*pair) for pair in pairs]
+
+      if targets := text_to_text.FORMATS[name].targets:
+        measured = functools.partial(_classes, name)
+      else:
+        measured = functools.partial(_scores, name)
+        targets = tuple(f'{x / 5:.1f}' for x in range(26))
+      return Written(examples, measured, targets)
+
+    return make
+
+  return task
+
+
+def _classes(
+  name: str, examples: Sequence[Example], texts: Sequence[str]
+) -> Figures:
+  """Accuracy, the task's own metrics, and that of the commonest answer."""
+  labels = [e.label for e in examples]
+  said, invalid = _said(name, labels, texts)
+  right = [a == b for a, b in zip(said, labels, strict=True)]
+  found = figures.mean('accuracy', right)
+  for metric in glue.TASKS[name]().metrics:
+    if metric != 'accuracy':
+      measure = label_metrics.OF_CLASSES[metric]
+      found[metric] = measure(np.array(labels), np.array(said))
+  (_, commonest), *_ = Counter(labels).most_common(1)
+  return {**found, 'majority': commonest / len(labels), 'invalid': invalid}
+
+
+def _scores(
+  name: str, examples: Sequence[Example], texts: Sequence[str]
+) -> Figures:
+  """The task's correlations with the similarities before rounding."""
+  labels = [e.label for e in examples]
+  said, invalid = _said(name, labels, texts)
+  found: Figures = {
+    metric: measure(np.array(labels), np.array(said))
+    for metric, measure in label_metrics.OF_SCORES.items()
+  }
+  return {**found, 'invalid': invalid}
+
+
+def _said(
+  name: str, labels: Sequence[int | float], texts: Sequence[str]
+) -> tuple[list[int | float], int]:
+  """What the texts say, and how many say nothing."""
+  found = [text_to_text.label_of(name, text) for text in texts]
+  said = [
+    text_to_text.wrong(name, label) if x is None else x
+    for x, label in zip(found, labels, strict=True)
+  ]
+  return said, sum(x is None for x in found)
+
+
+def _lines(folder: str, path: str) -> list[tuple[str, str]]:
+  """'file:line' and text of each line, blank ones too."""
+  path = os.path.join('' if folder == TFDS else folder, path)
+  if not os.path.isfile(path):
+    raise UsageError(f'{path}: no such file; name another')
+
+  def fail(bad: Bad):
+    raise bad
+
+  out = []
+  for number, line in enumerate(lines.every(path, fail), start=1):
+    where = f'{path}:{number}'
+    try:
+      out.append((where, line.decode('utf-8').rstrip('\r\n')))
+    except UnicodeDecodeError as e:
+      raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
+  return out
+
+
+TASKS: dict[str, Callable[..., Make]] = {
+  'seq2seq': seq2seq,
+  **{name: of_glue(name) for name in text_to_text.FORMATS},
+}

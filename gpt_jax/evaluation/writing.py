@@ -1,0 +1,125 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a model writes for source texts: a translation, an answer.
+
+An encoder-decoder reads the source with its encoder. A decoder reads it as a
+document, after which it writes the next one: as rows of pairs are for it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gpt_jax import sharding
+from gpt_jax.data import sides
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.requests import Request
+from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import choices as objectives
+from gpt_jax.training.parts import Parts
+
+# Tokens that a text may have more than its source.
+_MORE = 50
+GREEDY = Sampler(temperature=0)
+
+
+class Asked(NamedTuple):
+  """What is asked of a model for a source.
+
+  Attributes:
+    request: with the source.
+    cut: tokens of the source that did not fit, its last.
+  """
+
+  request: Request
+  cut: int
+
+
+class Writer:
+  """Writes texts with a model."""
+
+  def __init__(self, parts: Parts, tokenizer: Tokenizer, *, rows: int | None):
+    """Takes the model.
+
+    Args:
+      parts: model and mesh.
+      tokenizer: of the run.
+      rows: texts that are written at a time; None: `eval.rows`.
+    """
+    config = parts.config
+    self._parts, self._tokenizer = parts, tokenizer
+    self._rows = rows or parts.eval_rows
+    self._encoder = config.model.num_encoder_layers > 0
+    self._length: int = config.model.context_length
+    # The token that a decoder starts with.
+    self._starts = objectives.needs(config.objective.name).starts or 'eos'
+
+  def asked(self, source: str, max_tokens: int) -> Asked:
+    """What is asked of the model for a source.
+
+    Args:
+      source: what it reads.
+      max_tokens: that it writes at most, the end among them; 0: 50 more than
+        the source has (Vaswani et al., 2017, section 6.1). Never more than the
+        context holds, of a decoder half of it.
+    """
+    special, ids = self._tokenizer.special, self._tokenizer.encode(source)
+    around = len(sides.source_ids([], special))
+    before = list(special.before(first_scored=True))
+    max_tokens = max_tokens or len(ids) + _MORE
+    if self._encoder:
+      prompt, room = [sides.start_id(self._starts, special)], self._length
+      max_tokens = min(max_tokens, self._length - len(prompt))
+    else:
+      max_tokens = min(max_tokens, self._length // 2)
+      prompt, room = before, self._length - max_tokens - len(before)
+    kept = max(room - around, 0)
+    read = sides.source_ids(ids[:kept], special).tolist()
+    stops = special.stop_ids
+    if self._encoder:
+      request = Request(prompt, max_tokens, GREEDY, 0, stops, read)
+    else:
+      request = Request([*prompt, *read], max_tokens, GREEDY, 0, stops)
+    return Asked(request, max(len(ids) - kept, 0))
+
+  def texts(
+    self, params: Any, asked: Sequence[Request]
+  ) -> Iterator[tuple[int, str]]:
+    """Writes, and yields the number of a request and its text as it is done.
+
+    Args:
+      params: of the model.
+      asked: see `asked`.
+    """
+    with sharding.use(self._parts.mesh, self._parts.rules):
+      for number, ids in greedy(
+        self._parts.model, params, asked, rows=self._rows
+      ):
+        yield number, self._tokenizer.decode(ids).strip()
+
+
+def greedy(
+  model: Transformer, params: Any, asked: Sequence[Request], *, rows: int
+) -> Iterator[tuple[int, list[int]]]:
+  """Yields the number of each request and its ids when it is done.
+
+  Args:
+    model: decodes.
+    params: its parameters.
+    asked: what is to be continued.
+    rows: requests that run at a time.
+  """
+  engine = Engine(model, params, slots=rows)
+  # The longest first: what is left at the end is short.
+  order = sorted(
+    range(len(asked)),
+    key=lambda i: -len(asked[i].source or asked[i].ids),
+  )
+  numbers = {engine.add(asked[i]): i for i in order}
+  found: dict[int, list[int]] = {number: [] for number in numbers}
+  for token in engine.run():
+    if token.id is not None:
+      found[token.request].append(token.id)
+    if token.finish:
+      yield numbers[token.request], found.pop(token.request)
