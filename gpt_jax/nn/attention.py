@@ -92,13 +92,19 @@ class Attention(nn.Module):
     cache: Cache | None,
     layer: jax.Array,
   ) -> tuple[jax.Array, KVCache]:
-    """Attends to the encoder's output, or to its keys and values in `cache`."""
-    B, L, _, K = q_BLHK.shape
+    """Attends to the encoder's output, or to its keys and values in `cache`.
+
+    A row of these serves as many rows of queries as there are for each: beams.
+    """
+    shape, K = q_BLHK.shape, q_BLHK.shape[-1]
     keys_and_values = None
     if context.memory_BMD is not None:
       keys_and_values = self._keys_and_values(context.memory_BMD)
       cache = cache_of(*keys_and_values)
     assert isinstance(cache, KVCache)
+    B = len(cache.value_BGMK)
+    q_BLHK = q_BLHK.reshape(B, -1, *shape[2:])
+    L = q_BLHK.shape[1]
     mask_BM = context.memory_mask_BM
     if mask_BM is None:
       mask_BM = jnp.ones((B, cache.num_slots), bool)
@@ -118,7 +124,7 @@ class Attention(nn.Module):
         dropout=self._dropout(),
         softcap=softcap,
       )
-    return y_BLHK, cache
+    return y_BLHK.reshape(shape), cache
 
   def _within(
     self,
