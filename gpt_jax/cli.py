@@ -168,6 +168,15 @@ def define_weights(values: flags.FlagValues) -> None:
   )
 
 
+def define_average(values: flags.FlagValues) -> None:
+  """Adds `--average`."""
+  use = (
+    'Take the mean of the parameters of so many checkpoints, the last; 0: the '
+    'newest alone, or the average that optim.ema keeps.'
+  )
+  number(values, 'average', 0, use, ranges.Whole)
+
+
 def define_draft(values: flags.FlagValues) -> None:
   """Adds the flags of speculative decoding."""
   flags.DEFINE_string(

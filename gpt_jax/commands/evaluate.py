@@ -9,6 +9,7 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks hellaswag --limit 200 --rows 16
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
   gpt-jax evaluate --workdir BERT --pairs next,order
+  gpt-jax evaluate --workdir W --average 5
 
 validation: every held-out token is predicted exactly once, in rows of the
 training context: the loss (nats per token), the perplexity and the bits per
@@ -26,6 +27,10 @@ found, so that the same command goes on where it stopped. Figures are written to
 step-N.json there after each task, beside those of other tasks: as
 eval/lambada/..., eval/text/mine/... of text('mine.txt'), eval/NAME/... of
 text('mine.txt', name='NAME').
+
+--average 5 measures the mean of the last five checkpoints' parameters, which
+checkpoint.keep has kept; it is not the average of optim.ema. Its results stand
+in a file of their own, step-N-average-5.json.
 """
 
 import os
@@ -52,6 +57,7 @@ def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   cli.define_workdir(values, 'Folder of a trained run.')
   cli.define_weights(values)
+  cli.define_average(values)
   flags.DEFINE_string(
     'tasks',
     'validation',
@@ -147,11 +153,13 @@ def main(args: cli.Args) -> None:
       '--tasks without validation'
     )
   # Only a decoder gives the likelihood of a text.
-  trained = (trained_lib.load if tasks else trained_lib.load_any)(workdir)
+  load = trained_lib.load if tasks else trained_lib.load_any
+  trained = load(workdir, args.average)
   if args.weights == 'int8':
     trained = trained_lib.rounded(trained)
   step = int(trained.state.step)
   result: Figures = {'step': step}
+  steps = list(trained.averaged)
   if args.limit is not None:
     result['limit'] = args.limit
   lines = []
@@ -167,9 +175,12 @@ def main(args: cli.Args) -> None:
     result.update(found)
     lines += suite.lines(found, tasks)
   if args.json:
-    print(metrics.to_json(result))
+    print(metrics.to_json(result | ({'averaged': steps} if steps else {})))
   else:
-    print('\n'.join(f'step {step}: {line}' for line in lines))
+    what = (
+      f'mean of steps {", ".join(map(str, steps))}' if steps else f'step {step}'
+    )
+    print('\n'.join(f'{what}: {line}' for line in lines))
 
 
 def _measure(
@@ -184,6 +195,7 @@ def _measure(
   step, model = held_out['step'], suite.fingerprint(trained.state.eval_params)
   part = '' if args.limit is None else f'-limit-{args.limit}'
   part += '' if args.weights == 'float' else f'-{args.weights}'
+  part += f'-average-{args.average}' if args.average else ''
   results = Results(
     os.path.join(folder, f'step-{step}{part}.json'),
     step=int(step),

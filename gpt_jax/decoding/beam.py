@@ -49,11 +49,11 @@ class Beam(NamedTuple):
 class Rules(NamedTuple):
   """What of a `Beam` is no constant of a program, and which tokens end."""
 
-  length_penalty: np.ndarray
-  offset: np.ndarray
-  divisor: np.ndarray
+  length_penalty: np.floating
+  offset: np.floating
+  divisor: np.floating
   early_stopping: np.ndarray
-  min_tokens: np.ndarray
+  min_tokens: np.integer
   stop_ids: np.ndarray  # [E]
 
   def score(self, sums: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -103,11 +103,12 @@ class State(NamedTuple):
 def rules(beam: Beam, stop_ids: tuple[int, ...]) -> Rules:
   """The arrays of a search."""
   offset, divisor = PENALTIES[beam.penalty]
-  numbers = np.array([beam.length_penalty, offset, divisor], np.float32)
   return Rules(
-    *numbers,
+    np.float32(beam.length_penalty),
+    np.float32(offset),
+    np.float32(divisor),
     np.array(beam.early_stopping),
-    np.array(beam.min_tokens, np.int32),
+    np.int32(beam.min_tokens),
     np.array(stop_ids, np.int32),
   )
 
