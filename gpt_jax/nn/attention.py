@@ -92,23 +92,18 @@ class Attention(nn.Module):
     cache: Cache | None,
     layer: jax.Array,
   ) -> tuple[jax.Array, KVCache]:
-    """Attends to the encoder's output, or to its keys and values in `cache`.
-
-    A row of these serves as many rows of queries as there are for each: beams.
-    """
+    """Attends to the encoder's output, or to its keys and values in `cache`."""
     shape, K = q_BLHK.shape, q_BLHK.shape[-1]
     keys_and_values = None
     if context.memory_BMD is not None:
       keys_and_values = self._keys_and_values(context.memory_BMD)
       cache = cache_of(*keys_and_values)
     assert isinstance(cache, KVCache)
+    # Beams, which have a row of these together, are as further queries.
     B = len(cache.value_BGMK)
     q_BLHK = q_BLHK.reshape(B, -1, *shape[2:])
     L = q_BLHK.shape[1]
-    mask_BM = context.memory_mask_BM
-    if mask_BM is None:
-      mask_BM = jnp.ones((B, cache.num_slots), bool)
-    mask_BLM = jnp.broadcast_to(mask_BM[:, None], (B, L, mask_BM.shape[1]))
+    mask_BLM = _memory_mask(context, (B, L, cache.num_slots))
     scale, softcap = self.scale(K, layer), self.scale.softcap
     if keys_and_values is None:
       k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
@@ -267,3 +262,15 @@ class Attention(nn.Module):
       name=name,
     )
     return dense(x).reshape(*x.shape[:2], num_heads, self.head_size)
+
+
+def _memory_mask(context: Context, shape: tuple[int, int, int]) -> jax.Array:
+  """Which tokens of the encoder's output each token sees, [B, L, M]."""
+  mask_BLM = jnp.ones(shape, bool)
+  if context.memory_mask_BM is not None:
+    mask_BLM &= context.memory_mask_BM[:, None]
+  if context.memory_segments_BM is not None:
+    segments_BL = context.visibility.segments_BL
+    assert segments_BL is not None, 'both sides are packed, or none is'
+    mask_BLM &= segments_BL[:, :, None] == context.memory_segments_BM[:, None]
+  return mask_BLM

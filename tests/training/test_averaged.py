@@ -19,7 +19,8 @@ STEPS = (3, 5, 7, 11)
 def run(tmp_path_factory):
   """Four checkpoints of random parameters, with an average of their own."""
   folder = tmp_path_factory.mktemp('run')
-  fields = {'model.num_layers': 1, 'optim.ema': 'ema(decay=0.9)'}
+  fields = {**tiny.MESHABLE, 'optim.ema': 'ema(decay=0.9)'}
+  fields['model.num_layers'] = 1
   built = parts.build(config_lib.resolve(tiny.config(**fields)))
   abstract = parts.abstract_state(built)
   state, saved = parts.init_state(built), []
