@@ -28,7 +28,8 @@ Args = Any
 # Flags of all commands that name a file or a folder.
 PATHS = (
   *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
-  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts', 'draft'),
+  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
+  *('sources', 'draft'),
 )
 
 # What the system says of a path that cannot be used. A full disk is none of

@@ -7,7 +7,7 @@ it, which then shrinks to a power of two of them; ids and caches grow by
 buckets, as the engine's do.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,6 +46,7 @@ def search(
   beam: Beam,
   *,
   rows: int,
+  count: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
   """The most probable continuations of each text, by beam search.
 
@@ -57,6 +58,7 @@ def search(
     asked: the texts, with the same `stop_ids`; samplers and seeds say nothing.
     beam: how to search.
     rows: texts that are searched at a time.
+    count: called after each step with how many texts got a token.
 
   Yields:
     The number of a text that is done, and at most `beam.size` hypotheses, best
@@ -69,8 +71,10 @@ def search(
     group.sort(key=lambda row: (len(row.request.source or ()), len(row.ids)))
     for i in range(0, len(group), rows):
       running = Search(model, params, group[i : i + rows], beam, slots=rows)
+      count(len(running.rows))
       while running.rows:
         yield from running.step()
+        count(len(running.rows))
 
 
 class Search:
