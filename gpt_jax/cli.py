@@ -28,7 +28,8 @@ Args = Any
 # Flags of all commands that name a file or a folder.
 PATHS = (
   *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
-  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts', 'draft'),
+  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
+  *('sources', 'draft'),
 )
 
 # What the system says of a path that cannot be used. A full disk is none of
@@ -166,6 +167,15 @@ def define_weights(values: flags.FlagValues) -> None:
     'faster for several rows and a little worse.',
     flag_values=values,
   )
+
+
+def define_average(values: flags.FlagValues) -> None:
+  """Adds `--average`."""
+  use = (
+    'Take the mean of the parameters of so many checkpoints, the last; 0: the '
+    'newest alone, or the average that optim.ema keeps.'
+  )
+  number(values, 'average', 0, use, ranges.Whole)
 
 
 def define_draft(values: flags.FlagValues) -> None:

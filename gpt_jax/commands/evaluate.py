@@ -11,6 +11,7 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir BERT --pairs next,order
   gpt-jax evaluate --workdir W --source test.en --reference test.de
   gpt-jax evaluate --workdir W --tasks sst2,rte,stsb --tasks_dir glue
+  gpt-jax evaluate --workdir W --average 5
 
 validation: every held-out token is predicted exactly once, in rows of the
 training context: the loss (nats per token), the perplexity and the bits per
@@ -36,6 +37,10 @@ found, so that the same command goes on where it stopped. Figures are written to
 step-N.json there after each task, beside those of other tasks: as
 eval/lambada/..., eval/text/mine/... of text('mine.txt'), eval/NAME/... of
 text('mine.txt', name='NAME').
+
+--average 5 measures the mean of the last five checkpoints' parameters, which
+checkpoint.keep has kept; it is not the average of optim.ema. Its results stand
+in a file of their own, step-N-average-5.json.
 """
 
 import os
@@ -69,6 +74,7 @@ def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
   cli.define_workdir(values, 'Folder of a trained run.')
   cli.define_weights(values)
+  cli.define_average(values)
   flags.DEFINE_string(
     'tasks',
     None,
@@ -178,11 +184,12 @@ def main(args: cli.Args) -> None:
   if tasks:  # only a decoder gives the likelihood of a text
     writes = all(named.task.takes_sources for named in tasks)
     load = trained_lib.load_writer if writes else trained_lib.load
-  trained = load(workdir)
+  trained = load(workdir, args.average)
   if args.weights == 'int8':
     trained = trained_lib.rounded(trained)
   step = int(trained.state.step)
   result: Figures = {'step': step}
+  steps = list(trained.averaged)
   if args.limit is not None:
     result['limit'] = args.limit
   lines = []
@@ -198,9 +205,12 @@ def main(args: cli.Args) -> None:
     result.update(found)
     lines += suite.lines(found, tasks)
   if args.json:
-    print(metrics.to_json(result))
+    print(metrics.to_json(result | ({'averaged': steps} if steps else {})))
   else:
-    print('\n'.join(f'step {step}: {line}' for line in lines))
+    what = (
+      f'mean of steps {", ".join(map(str, steps))}' if steps else f'step {step}'
+    )
+    print('\n'.join(f'{what}: {line}' for line in lines))
 
 
 def _measure(
@@ -215,6 +225,7 @@ def _measure(
   step, model = held_out['step'], suite.fingerprint(trained.state.eval_params)
   part = '' if args.limit is None else f'-limit-{args.limit}'
   part += '' if args.weights == 'float' else f'-{args.weights}'
+  part += f'-average-{args.average}' if args.average else ''
   results = Results(
     os.path.join(folder, f'step-{step}{part}.json'),
     step=int(step),

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Continues prompts with a trained model, or talks to it.
+r"""Continues prompts with a trained model, answers sources, or talks.
 
   gpt-jax generate --workdir workdirs/smoke --prompt 'def main('
   gpt-jax generate --workdir W --prompt 'Once' --num_samples=3 --seed=1 \
@@ -9,6 +9,9 @@ r"""Continues prompts with a trained model, or talks to it.
   cat story.txt | gpt-jax generate --workdir W --prompt - --truncate left
   gpt-jax generate --workdir W --prompts in.jsonl --out out.jsonl --rows 32
   gpt-jax generate --workdir W --draft SMALLER --prompt 'Once'
+  gpt-jax generate --workdir T --source 'Ein Hund.' --beam 4 --penalty gnmt \
+    --length_penalty=0.6 --average 5
+  gpt-jax generate --workdir T --sources in.de --out out.jsonl --rows 32
   gpt-jax generate --workdir W
 
 Prints each sample: the prompt and its continuation, as it comes where that is
@@ -22,6 +25,16 @@ the prompt's `index` (from 0), the prompt, and its `continuations`, each with
 `text`, `tokens` and `finish` ('stop' or 'length'). The same command given again
 goes on after a crash; FILE.run says what --out holds results of.
 
+An encoder-decoder answers sources: --source, or --sources, a file of lines, or
+a .jsonl of objects with `source`. Without --max_tokens an answer has at most 50
+tokens more than its source.
+
+With --beam N nothing is drawn: N hypotheses are followed, and the best
+--num_samples are given. A score is the sum of the log-probabilities divided by
+length^P, P of --length_penalty; with --penalty gnmt by ((5 + length) / 6)^P.
+
+--average N takes the mean of the parameters of the last N checkpoints.
+
 With --draft, the workdir of a smaller model with the same tokenizer, that one
 proposes --draft_tokens at a time, and the model judges them in one pass
 (speculative decoding). The text has the same distribution; without a
@@ -32,28 +45,25 @@ Without a prompt it is a session: each line typed, or piped in, gets an answer;
 Another has one text, continued after each line.
 """
 
-import contextlib
 import functools
 import json
-import os
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from absl import flags
 
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.data import progress
-from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import continuations, prompt_files
+from gpt_jax.decoding import answers, asking, prompt_files, source_files
 from gpt_jax.decoding import session as session_lib
+from gpt_jax.decoding.beam import PENALTIES
 from gpt_jax.decoding.continuations import Options, Speed
-from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.prompt_files import Prompt
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.prompt_files import Prompt, Results
+from gpt_jax.decoding.source_files import Source
 from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
+from gpt_jax.training import answering
 from gpt_jax.training import trained as trained_lib
+from gpt_jax.training.answering import Answerer
+from gpt_jax.training.trained import Trained
 
 # Flags that the results in --out depend on, besides the model and the prompts.
 _SETTINGS = (
@@ -73,8 +83,19 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'prompts', None, 'File of prompts, .txt or .jsonl.', flag_values=values
   )
+  texts(
+    *('source', []),
+    'A text for an encoder-decoder, or - for that of standard input; may be '
+    'repeated.',
+  )
   flags.DEFINE_string(
-    'out', None, 'File for the answers to --prompts.', flag_values=values
+    'sources', None, 'File of sources, lines or .jsonl.', flag_values=values
+  )
+  flags.DEFINE_string(
+    'out',
+    None,
+    'File for the answers to --prompts or --sources.',
+    flag_values=values,
   )
   texts(
     *('stop', []),
@@ -83,9 +104,15 @@ def define(values: flags.FlagValues) -> None:
   cli.define_drawing(values)
   number = functools.partial(cli.number, values)
   number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
-  number('rows', 8, 'Continuations drawn together.', ranges.Count)
+  number(
+    *('rows', 8),
+    'Continuations drawn together; with --beam, texts searched together.',
+    ranges.Count,
+  )
   cli.define_weights(values)
+  cli.define_average(values)
   cli.define_draft(values)
+  _define_beam(values)
   flags.DEFINE_enum(
     *('truncate', 'none', ['none', 'left']),
     'What happens to a prompt that is longer than the context: it is refused, '
@@ -101,118 +128,113 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
-class _Model(NamedTuple):
-  """What draws."""
-
-  workdir: str
-  engine: Engine
-  tokenizer: Tokenizer
-  context_length: int
-  key: str  # of its config and its step
-  draft: str | None  # what proposes to it, and how much
-
-  def template(self) -> ChatTemplate | None:
-    """Its chat template."""
-    return ChatTemplate.load(os.path.join(self.workdir, 'tokenizer'))
+def _define_beam(values: flags.FlagValues) -> None:
+  number = functools.partial(cli.number, values)
+  number(
+    *('beam', 0),
+    'Hypotheses that a beam search follows; 0: tokens are drawn.',
+    ranges.Whole,
+  )
+  number(
+    *('length_penalty', 1.0),
+    'With --beam: the exponent of the length that a score is divided by.',
+    ranges.Real,
+  )
+  flags.DEFINE_enum(
+    *('penalty', 'length', list(PENALTIES)),
+    'With --beam: what that length is, the number of tokens or (5 + it) / 6.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'early_stopping',
+    False,
+    'With --beam: stop when as many hypotheses as it follows have ended, even '
+    'if one that goes on is better.',
+    flag_values=values,
+  )
+  number(
+    *('no_repeat_ngram', 0),
+    'With --beam: no run of so many tokens comes twice; 0: any may.',
+    ranges.Whole,
+  )
+  number(
+    *('min_tokens', 0), 'With --beam: tokens before the end.', ranges.Whole
+  )
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
-  prompts = _prompts(args)
-  options = Options(
-    max_tokens=args.max_tokens,
-    sampler=Sampler(
-      args.temperature,
-      args.top_k,
-      args.top_p,
-      args.min_p,
-      args.repetition_penalty,
-    ),
-    seed=args.seed,
-    num_samples=args.num_samples,
-    stop=tuple(args.stop),
-    truncate=args.truncate,
-  )
-  trained = trained_lib.load(args.workdir)
-  parts, draft, proposing = trained.parts, None, None
+  asking.check(args)
+  sizes = trained_lib.read_config(args.workdir).model
+  encoder = bool(sizes.num_encoder_layers)
+  asking.check_model(args, encoder=encoder)
+  texts, options = _texts(args), asking.options(args)
+  load = trained_lib.load_any if encoder else trained_lib.load
+  trained, draft = load(args.workdir, args.average), None
   if args.draft:
     draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
-    proposing = (
-      f'{trained_lib.config_key(args.draft)}, {args.draft_tokens} tokens'
-    )
-  model = _Model(
-    args.workdir,
-    Engine(
-      *trained_lib.decoder(trained, args.weights),
-      slots=args.rows,
-      draft=draft,
-      keep=0 if prompts else 1,  # a session's next turn begins as this one
-    ),
-    trained.tokenizer,
-    parts.model.context_length,
-    f'{trained_lib.config_key(args.workdir)}, step {int(trained.state.step)}',
-    proposing,
+  model = Answerer(
+    trained,
+    options,
+    weights=args.weights,
+    rows=args.rows,
+    beam=asking.beam(args),
+    draft=draft,
+    keep=0 if texts else 1,  # a session's next turn begins as this one
   )
-  with sharding.use(parts.mesh, parts.rules):
-    if not prompts:
-      speed = _talk(model, options)
+  with sharding.use(trained.parts.mesh, trained.parts.rules):
+    if not texts:
+      speed = _talk(args, model, options)
     elif args.out:
-      speed = _write(args, model, prompts, options)
+      speed = _write(args, model, texts, _key(args, trained))
     else:
-      speed = _print(args, model, prompts, options)
+      speed = _print(args, model, texts)
   if speed.num_tokens:
     log.info('%s', speed)
-  if model.draft:
+  if args.draft:
     log.info('%s', model.engine.proposals)
 
 
-def _prompts(args: cli.Args) -> list[Prompt]:
-  """The prompts that are asked for; none: a session.
+def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
+  """The prompts or sources that are given; none: a session.
 
   Raises:
-    UsageError: flags do not go together, or a prompt is empty.
+    UsageError: one is empty, or no text.
   """
-  if not all(args.stop):
-    raise UsageError('--stop is empty; give a text, or leave the flag out')
-  if bool(args.prompts) != bool(args.out):
-    raise UsageError('--prompts and --out go together; give both')
-  if args.prompts and args.prompt:
-    raise UsageError('give one of --prompt and --prompts; see --help')
-  if args.out and (args.json or args.stream):
-    raise UsageError(f'--out={args.out}: give neither --json nor --stream')
-  several = len(args.prompt) > 1 or args.num_samples > 1 or args.json
-  if args.stream and several:
-    raise UsageError('--stream shows one sample; leave it out, or ask for one')
-  if args.prompts:
+  if args.out:
     cli.check_out_file(args, 'out')
+  if args.sources:
+    return source_files.read(args.sources)
+  if args.prompts:
     return prompt_files.read(args.prompts)
-  if not args.prompt and (args.json or args.num_samples > 1):
-    raise UsageError(
-      '--prompt is missing: a session has neither --json nor --num_samples; '
-      'give a text to continue'
-    )
+  if args.source:
+    return source_files.given(args.source)
   return prompt_files.given(args.prompt)
 
 
-def _fitted(
-  model: _Model, prompt: Prompt, template: ChatTemplate | None, options: Options
-) -> list[int]:
-  return continuations.fitted(
-    prompt.ids(model.tokenizer, template),
-    model.tokenizer,
-    options,
-    context_length=model.context_length,
-    where=prompt.where,
-  )
+def _key(args: cli.Args, trained: Trained) -> dict[str, str]:
+  """What results depend on, besides the settings and the texts."""
+  step = int(trained.state.step)
+  key = {'model': f'{trained_lib.config_key(args.workdir)}, step {step}'}
+  if args.draft:
+    draft = trained_lib.config_key(args.draft)
+    key['draft'] = f'{draft}, {args.draft_tokens} tokens'
+  if args.weights != 'float':
+    key['kind of weights'] = args.weights
+  if trained.averaged:
+    key['average of steps'] = ', '.join(map(str, trained.averaged))
+  if beam := asking.beam(args):
+    key['beam search'] = str(beam)
+  return key
 
 
-def _talk(model: _Model, options: Options) -> Speed:
+def _talk(args: cli.Args, model: Answerer, options: Options) -> Speed:
   """Holds a session."""
   session = session_lib.Session(
     model.engine,
     model.tokenizer,
-    model.template(),
+    answering.template(args.workdir),
     options,
     context_length=model.context_length,
   )
@@ -221,70 +243,49 @@ def _talk(model: _Model, options: Options) -> Speed:
 
 
 def _print(
-  args: cli.Args, model: _Model, prompts: list[Prompt], options: Options
+  args: cli.Args, model: Answerer, texts: Sequence[Prompt | Source]
 ) -> Speed:
-  """Prints the samples, in the order of the prompts."""
-  speed, tokenizer = Speed(), model.tokenizer
-  ids = [_fitted(model, prompt, None, options) for prompt in prompts]
-  length = {'context_length': model.context_length}
-  one = len(prompts) == options.num_samples == 1 and not args.json
+  """Prints the answers, in the order of the texts."""
+  asked = [model.asked(text) for text in texts]
+  drawn = not (args.json or args.beam)
+  one = drawn and len(texts) == args.num_samples == 1
   if one and (sys.stdout.isatty() if args.stream is None else args.stream):
-    print(tokenizer.decode(ids[0]), end='', flush=True)
-    rows = continuations.rows(ids[0], tokenizer, options, **length)
-    for piece in continuations.decode(model.engine, rows, speed=speed):
-      print(piece.text, end='', flush=True)
+    print(asked[0].shown(model.tokenizer), end='', flush=True)
+    for piece in model.stream(asked[0]):
+      print(piece, end='', flush=True)
     print()
-    return speed
-  found = dict(
-    continuations.complete(
-      model.engine, tokenizer, ids, options, speed=speed, **length
-    )
+    return model.speed
+  entries = answers.show(
+    asked, model.complete, model.tokenizer, printed=not args.json
   )
-  entries: list[dict[str, Any]] = []
-  for number, prompt in enumerate(prompts):
-    start = tokenizer.decode(ids[number])
-    samples = [start + sample.text for sample in found[number]]
-    finish = [sample.finish for sample in found[number]]
-    if not args.json:
-      print(*(['\n'] if number else []), '\n\n'.join(samples), sep='')
-    entries.append({**prompt.fields, 'samples': samples, 'finish': finish})
   if args.json:
-    found = {'prompts': entries, 'tokens_per_second': speed.tokens_per_second}
-    if model.draft:
+    rate = model.speed.tokens_per_second
+    found = {_kind(args): entries, 'tokens_per_second': rate}
+    if args.draft:
       found['draft'] = model.engine.proposals._asdict()
     print(json.dumps(found))
-  return speed
+  return model.speed
 
 
 def _write(
-  args: cli.Args, model: _Model, prompts: list[Prompt], options: Options
+  args: cli.Args,
+  model: Answerer,
+  texts: Sequence[Prompt | Source],
+  key: dict[str, str],
 ) -> Speed:
   """Writes the results to --out, those that are not there yet."""
-  template = model.template() if any(p.messages for p in prompts) else None
-  ids = [_fitted(model, prompt, template, options) for prompt in prompts]
+  template = None
+  if any(isinstance(text, Prompt) and text.messages for text in texts):
+    template = answering.template(args.workdir)
+  asked = [model.asked(text, template) for text in texts]
   settings = {name: getattr(args, name) for name in _SETTINGS}
-  key = {'model': model.key, 'set of prompts': prompt_files.digest(prompts)}
-  if model.draft:
-    key['draft'] = model.draft
-  if args.weights != 'float':
-    key['kind of weights'] = args.weights
-  results = prompt_files.Results(args.out, settings | key)
-  todo = [i for i in range(len(prompts)) if i not in results.rows]
-  if len(todo) < len(prompts):
-    log.info('%s: %d prompts are done', args.out, len(prompts) - len(todo))
-  speed = Speed()
-  with contextlib.closing(results), progress.bar('prompts') as report:
-    for number, found in continuations.complete(
-      model.engine,
-      model.tokenizer,
-      [ids[i] for i in todo],
-      options,
-      context_length=model.context_length,
-      speed=speed,
-    ):
-      index = todo[number]
-      entries = [continuation._asdict() for continuation in found]
-      results.add(index, {**prompts[index].fields, 'continuations': entries})
-      report('continuing', len(results.rows), len(prompts))
-  results.finish()
-  return speed
+  key = {**key, f'set of {_kind(args)}': prompt_files.digest(texts)}
+  results = Results(args.out, settings | key)
+  if results.rows:
+    log.info('%s: %d %s are done', args.out, len(results.rows), _kind(args))
+  answers.write(asked, model.complete, results, _kind(args))
+  return model.speed
+
+
+def _kind(args: cli.Args) -> str:
+  return 'sources' if args.source or args.sources else 'prompts'

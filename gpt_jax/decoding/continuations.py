@@ -15,6 +15,9 @@ from gpt_jax.spec import UsageError
 
 # New tokens where nobody says how many, if the context has room for them.
 USUAL = 100
+# And of an encoder-decoder, besides as many as the source has (Vaswani et al.,
+# 2017, section 6.1).
+MORE = 50
 
 # Rows that wait in the engine: it reads prompts of about one length together.
 _AHEAD = 64
@@ -156,10 +159,16 @@ def rows(
   options: Options,
   *,
   context_length: int,
+  source: Sequence[int] | None = None,
 ) -> list[Row]:
-  """The continuations of a prompt that `fitted` returned."""
+  """The continuations of a prompt that `fitted` returned.
+
+  Of an encoder-decoder the answers to a `source`; then `ids` are what the
+  decoder starts with, which is no text.
+  """
   room = context_length - len(ids)
-  number = min(options.max_tokens or USUAL, room)
+  usual = USUAL if source is None else len(source) + MORE
+  number = min(options.max_tokens or usual, room)
   return [
     Row(
       Request(
@@ -168,8 +177,9 @@ def rows(
         sampler=options.sampler,
         seed=seed,
         stop_ids=tokenizer.special.stop_ids,
+        source=source,
       ),
-      Stream(tokenizer, ids, options.stop),
+      Stream(tokenizer, ids if source is None else (), options.stop),
     )
     for seed in seeds_of(options.seed, options.num_samples)
   ]
@@ -236,11 +246,18 @@ class Continuation(NamedTuple):
     text: what follows the prompt.
     tokens: how many were drawn.
     finish: 'stop' or 'length'.
+    score: of a hypothesis of beam search; None: it was drawn.
   """
 
   text: str
   tokens: int
   finish: str
+  score: float | None = None
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """As a file of results has it."""
+    return {k: v for k, v in self._asdict().items() if v is not None}
 
 
 def complete(
@@ -250,9 +267,12 @@ def complete(
   options: Options,
   *,
   context_length: int,
+  sources: Sequence[Sequence[int] | None] | None = None,
   speed: Speed | None = None,
 ) -> Iterator[tuple[int, list[Continuation]]]:
   """Continues prompts that `fitted` returned, each as if it were the only one.
+
+  See `rows` about `sources`, as many as prompts.
 
   Yields:
     The place of a prompt whose continuations have all ended, and those.
@@ -262,8 +282,12 @@ def complete(
   ended: dict[int, dict[int, Continuation]] = {}
   asked = (
     row
-    for ids in prompts
-    for row in rows(ids, tokenizer, options, context_length=context_length)
+    for ids, source in zip(
+      prompts, sources or [None] * len(prompts), strict=True
+    )
+    for row in rows(
+      ids, tokenizer, options, context_length=context_length, source=source
+    )
   )
   for piece in decode(engine, asked, speed=speed):
     texts.setdefault(piece.row, []).append(piece.text)

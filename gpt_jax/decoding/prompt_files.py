@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from gpt_jax.data.tokenizers.chat import ChatTemplate, Message
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
@@ -68,25 +68,30 @@ def check(text: str) -> None:
 
 
 def given(texts: Sequence[str]) -> list[Prompt]:
-  """Prompts of the command line; `-` is what standard input holds.
+  """Prompts of the command line: see `typed`."""
+  return [Prompt('--prompt', text) for text in typed('--prompt', texts)]
+
+
+def typed(flag: str, texts: Sequence[str]) -> list[str]:
+  """Texts of a flag; `-` is what standard input holds.
 
   Raises:
     UsageError: one is empty, or standard input is asked for twice.
   """
   if texts.count('-') > 1:
-    raise UsageError('--prompt=-: standard input is read once; give it once')
-  found = [_input() if text == '-' else text for text in texts]
+    raise UsageError(f'{flag}=-: standard input is read once; give it once')
+  found = [_input(flag) if text == '-' else text for text in texts]
   if not all(found):
-    raise UsageError('--prompt is empty; give the text to continue')
-  return [Prompt('--prompt', text) for text in found]
+    raise UsageError(f'{flag} is empty; give a text')
+  return found
 
 
-def _input() -> str:
+def _input(flag: str) -> str:
   """All of standard input, but for the newline that ends it."""
   try:
     return sys.stdin.read().removesuffix('\n')
   except UnicodeDecodeError as e:
-    raise UsageError(f'--prompt=-: the input is no UTF-8 ({e})') from e
+    raise UsageError(f'{flag}=-: the input is no UTF-8 ({e})') from e
 
 
 def read(path: str) -> list[Prompt]:
@@ -104,34 +109,51 @@ def read(path: str) -> list[Prompt]:
       f'--prompts={path}: is neither .txt (a prompt a line) nor .jsonl '
       '(objects with prompt or messages); rename it'
     )
-  try:
-    with open(path, encoding='utf-8') as file:
-      lines = file.read().split('\n')
-  except UnicodeDecodeError as e:
-    raise UsageError(f'--prompts={path}: is no UTF-8 ({e}); save it so') from e
-  found = []
-  for number, line in enumerate(lines, start=1):
-    if line.strip():
-      where = f'{path}:{number}'
-      found.append(
-        Prompt(where, line) if kind == '.txt' else _from_json(where, line)
-      )
+  found = [
+    Prompt(where, line) if kind == '.txt' else _from_json(where, line)
+    for where, line in lines('--prompts', path)
+    if line.strip()
+  ]
   if not found:
     raise UsageError(f'--prompts={path}: holds no prompt')
   return found
 
 
-def _from_json(where: str, line: str) -> Prompt:
+def lines(flag: str, path: str) -> list[tuple[str, str]]:
+  """The lines of a file, each after its 'file:line'.
+
+  Raises:
+    UsageError: it is no UTF-8.
+  """
   try:
-    entry = json.loads(line)
+    with open(path, encoding='utf-8') as file:
+      found = file.read().split('\n')
+  except UnicodeDecodeError as e:
+    raise UsageError(f'{flag}={path}: is no UTF-8 ({e}); save it so') from e
+  return [(f'{path}:{i}', line) for i, line in enumerate(found, start=1)]
+
+
+def entry(where: str, line: str) -> dict[str, Any]:
+  """The object of a line of JSON; empty where it is something else.
+
+  Raises:
+    UsageError: it is no JSON.
+  """
+  try:
+    found = json.loads(line)
   except (ValueError, RecursionError) as e:
     raise UsageError(f'{where}: is no JSON ({e}); mend the line') from e
-  entry = entry if isinstance(entry, dict) else {}
+  found = found if isinstance(found, dict) else {}
   try:
-    check(_line(entry))
+    check(_line(found))
   except UsageError as e:
     raise UsageError(f'{where}: {e}') from e
-  text, messages = entry.get('prompt'), entry.get('messages')
+  return found
+
+
+def _from_json(where: str, line: str) -> Prompt:
+  found = entry(where, line)
+  text, messages = found.get('prompt'), found.get('messages')
   if isinstance(text, str) and text and messages is None:
     return Prompt(where, text)
   if isinstance(messages, list) and messages and text is None:
@@ -232,11 +254,20 @@ class Results:
       file.truncate(end)
 
 
-def digest(prompts: Sequence[Prompt]) -> str:
-  """The sha256 of what the prompts say."""
+class Text(Protocol):
+  """A prompt, or what else is given to a model."""
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """As a file has it."""
+    ...
+
+
+def digest(texts: Iterable[Text]) -> str:
+  """The sha256 of what texts say."""
   total = hashlib.sha256()
-  for prompt in prompts:
-    total.update(_line(prompt.fields).encode())
+  for text in texts:
+    total.update(_line(text.fields).encode())
   return total.hexdigest()
 
 

@@ -93,12 +93,16 @@ class Attention(nn.Module):
     layer: jax.Array,
   ) -> tuple[jax.Array, KVCache]:
     """Attends to the encoder's output, or to its keys and values in `cache`."""
-    B, L, _, K = q_BLHK.shape
+    shape, K = q_BLHK.shape, q_BLHK.shape[-1]
     keys_and_values = None
     if context.memory_BMD is not None:
       keys_and_values = self._keys_and_values(context.memory_BMD)
       cache = cache_of(*keys_and_values)
     assert isinstance(cache, KVCache)
+    # Beams, which have a row of these together, are as further queries.
+    B = len(cache.value_BGMK)
+    q_BLHK = q_BLHK.reshape(B, -1, *shape[2:])
+    L = q_BLHK.shape[1]
     mask_BLM = _memory_mask(context, (B, L, cache.num_slots))
     scale, softcap = self.scale(K, layer), self.scale.softcap
     if keys_and_values is None:
@@ -115,7 +119,7 @@ class Attention(nn.Module):
         dropout=self._dropout(),
         softcap=softcap,
       )
-    return y_BLHK, cache
+    return y_BLHK.reshape(shape), cache
 
   def _within(
     self,

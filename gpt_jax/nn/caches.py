@@ -55,14 +55,31 @@ def constrain(caches: Caches) -> Caches:
 
 
 def take_rows(
-  caches: Caches, index_B: np.ndarray, length: int, memory_length: int = 0
+  caches: Caches,
+  index_B: np.ndarray,
+  length: int,
+  memory_length: int = 0,
+  *,
+  index_of_memory: np.ndarray | None = None,
 ) -> Caches:
   """Some rows of the caches of a separate model, with other numbers of slots.
 
   What stood in slots that are no more is lost; new slots hold zeros.
-  """
 
-  def take(cache: Any, length: int, cross: KVCache | None) -> KVCache:
+  Args:
+    caches: of a separate model.
+    index_B: the rows.
+    length: slots of self-attention.
+    memory_length: slots of the encoder's output.
+    index_of_memory: the rows of that, where they are others: one for several
+      beams.
+  """
+  if index_of_memory is None:
+    index_of_memory = index_B
+
+  def take(
+    cache: Any, index_B: np.ndarray, length: int, cross: KVCache | None
+  ) -> KVCache:
     key_BGKM = _take(cache.key_BGKM, index_B, length=length, axis=3)
     value_BGMK = _take(cache.value_BGMK, index_B, length=length, axis=2)
     return KVCache(key_BGKM, value_BGMK, cross)
@@ -70,9 +87,21 @@ def take_rows(
   out = []
   for cache in caches:
     assert isinstance(cache, KVCache)
-    cross = cache.cross and take(cache.cross, memory_length, None)
-    out.append(take(cache, length, cross))
+    cross = None
+    if cache.cross is not None:
+      cross = take(cache.cross, index_of_memory, memory_length, None)
+    out.append(take(cache, index_B, length, cross))
   return tuple(out)
+
+
+def reorder(caches: Caches, index_B: jax.Array) -> Caches:
+  """Other rows of self-attention; those of the encoder's output stay."""
+
+  def take(cache: Any) -> KVCache:
+    keys, values = cache.key_BGKM, cache.value_BGMK
+    return KVCache(keys[index_B], values[index_B], cache.cross)
+
+  return tuple(map(take, caches))
 
 
 def put_rows(

@@ -23,6 +23,7 @@ from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.training import averaged
 from gpt_jax.training.parts import Parts, abstract_state, build
 
 # What to do about a damaged file of a run.
@@ -30,15 +31,27 @@ RESTORE = 'restore it from a copy, or start again with another --workdir'
 
 
 class Trained(NamedTuple):
-  """A run read back from its workdir."""
+  """A run read back from its workdir.
+
+  Attributes:
+    parts: of the run.
+    state: its newest.
+    tokenizer: its.
+    averaged: the steps whose mean the parameters are; (): of the newest alone.
+  """
 
   parts: Parts
   state: TrainState
   tokenizer: tokenizer_lib.Tokenizer
+  averaged: tuple[int, ...] = ()
 
 
-def load(workdir: str) -> Trained:
+def load(workdir: str, average: int = 0) -> Trained:
   """Loads the newest sound checkpoint of a workdir, and its tokenizer.
+
+  Args:
+    workdir: of the run.
+    average: take the mean of this many checkpoints: see `averaged`; 0: none.
 
   Raises:
     UsageError: there is none, or the model is no causal decoder, as an import
@@ -52,28 +65,33 @@ def load(workdir: str) -> Trained:
       f'{model.num_encoder_layers}), which is what continues a text; give '
       'another'
     )
-  return load_any(workdir)
+  return load_any(workdir, average)
 
 
-def load_writer(workdir: str) -> Trained:
-  """Loads what writes texts: a decoder, or an encoder-decoder.
+def load_writer(workdir: str, average: int = 0) -> Trained:
+  """As `load` does, a decoder or an encoder-decoder: what writes texts.
 
   Raises:
     UsageError: there is none, or it is an encoder.
   """
   has_encoder = read_config(workdir).model.num_encoder_layers
-  return (load_any if has_encoder else load)(workdir)
+  return (load_any if has_encoder else load)(workdir, average)
 
 
-def load_any(workdir: str) -> Trained:
+def load_any(workdir: str, average: int = 0) -> Trained:
   """As `load` does, a model of any kind.
 
   Raises:
     UsageError: there is none.
   """
-  parts, state = restore(workdir)
+  steps = ()
+  if average:
+    parts = built(workdir)
+    state, steps = averaged.last(workdir, average, abstract_state(parts))
+  else:
+    parts, state = restore(workdir)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
-  return Trained(parts, state, tokenizer)
+  return Trained(parts, state, tokenizer, steps)
 
 
 def decoder(trained: Trained, weights: str) -> tuple[Transformer, Any]:

@@ -173,6 +173,25 @@ def test_evaluate_prints_what_training_measured_last(workdir, capsys):
 
 
 @pytest.mark.slow
+def test_evaluate_averages_checkpoints(workdir, capsys):
+  """Those of steps 11 and 21; of one it is what it would be without."""
+
+  def run(*flags):
+    argv = ['evaluate', f'--workdir={workdir}', '--json', *flags]
+    assert main(argv) == 0
+    return json.loads(capsys.readouterr().out)
+
+  plain, one, two = run(), run('--average=1'), run('--average=2')
+  assert (one.pop('averaged'), two.pop('averaged')) == ([21], [11, 21])
+  assert one == plain
+  assert two['step'] == 21
+  loss = 'validation/loss'
+  assert abs(two[loss] - plain[loss]) > 1e-4
+  assert main(['evaluate', f'--workdir={workdir}', '--average=3']) == 2
+  said = capsys.readouterr().err.strip().splitlines()[-1]
+  assert 'keeps 2 checkpoints, of steps 11, 21; train with checkpoint' in said
+
+
 def test_generate_is_a_function_of_the_seed(workdir, capsys):
   def run(*flags):
     assert main(['generate', f'--workdir={workdir}', *flags]) == 0

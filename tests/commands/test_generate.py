@@ -61,7 +61,8 @@ def run(workdir, capsys, monkeypatch):
   """Runs generate; returns its exit code, stdout and stderr."""
   restored = load(str(workdir))
 
-  def reload(folder):
+  def reload(folder, average=0):
+    assert not average
     # Reading the parameters again takes most of the time.
     made = tokenizer_lib.load(f'{folder}/tokenizer')
     return restored._replace(tokenizer=made)

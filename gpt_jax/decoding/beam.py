@@ -1,0 +1,324 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One step of beam search: which hypotheses go on, and which have ended.
+
+The rules are those of Hugging Face transformers 5; `PENALTIES` has Wu et al.
+(2016, equation 14) beside them. B texts, N hypotheses of each, R = B N rows of
+the model, those of a text together; T slots of ids, C candidates.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.nn import caches as caches_lib
+from gpt_jax.nn.context import KVCache
+
+# score = sum of log-probabilities / ((offset + tokens) / divisor)^penalty
+PENALTIES = {'length': (0.0, 1.0), 'gnmt': (5.0, 6.0)}
+
+
+class Beam(NamedTuple):
+  """How the most probable continuations of a text are searched for.
+
+  Attributes:
+    size: hypotheses that are followed at a time.
+    length_penalty: exponent of the length by which a sum of log-probabilities
+      is divided; 0: the sum itself.
+    penalty: of `PENALTIES`: the length is the number of new tokens, their end
+      among them, or GNMT's (5 + tokens) / 6.
+    early_stopping: a text is done as soon as `size` hypotheses have ended.
+      Otherwise only when the best that goes on would, if it ended now, score no
+      more than the worst of these.
+    no_repeat_ngram: no run of so many tokens comes twice, prompt included; 0:
+      any may.
+    min_tokens: new tokens before the end may come.
+  """
+
+  size: int
+  length_penalty: float = 1.0
+  penalty: str = 'length'
+  early_stopping: bool = False
+  no_repeat_ngram: int = 0
+  min_tokens: int = 0
+
+
+class Rules(NamedTuple):
+  """What of a `Beam` is no constant of a program, and which tokens end."""
+
+  length_penalty: np.floating
+  offset: np.floating
+  divisor: np.floating
+  early_stopping: np.ndarray
+  min_tokens: np.integer
+  stop_ids: np.ndarray  # [E]
+
+  def score(self, sums: jax.Array, tokens: jax.Array) -> jax.Array:
+    """What hypotheses of so many new tokens are compared by."""
+    length = (tokens + self.offset) / self.divisor
+    return sums / length**self.length_penalty
+
+
+class Texts(NamedTuple):
+  """What is asked for each text.
+
+  Attributes:
+    start_B: where its first new token stands.
+    most_B: new tokens at most; 0: there is no text.
+    num_memory_B: length of its source, of an encoder-decoder.
+  """
+
+  start_B: np.ndarray
+  most_B: np.ndarray
+  num_memory_B: np.ndarray
+
+
+class State(NamedTuple):
+  """A search.
+
+  Attributes:
+    tokens: new ones of each hypothesis that goes on.
+    ids_BNT: prompts, and what goes on of them, best first.
+    sums_BN: their log-probabilities; -inf: there is no such hypothesis.
+    parents_BN: which hypothesis before the newest token each was.
+    ended_BNT: those that have ended, best first.
+    sizes_BN: their new tokens, the end among them.
+    scores_BN: their scores; -inf: there is none.
+    active_B: whether the search goes on.
+  """
+
+  tokens: jax.Array
+  ids_BNT: jax.Array
+  sums_BN: jax.Array
+  parents_BN: jax.Array
+  ended_BNT: jax.Array
+  sizes_BN: jax.Array
+  scores_BN: jax.Array
+  active_B: jax.Array
+
+
+def rules(beam: Beam, stop_ids: tuple[int, ...]) -> Rules:
+  """The arrays of a search."""
+  offset, divisor = PENALTIES[beam.penalty]
+  return Rules(
+    np.float32(beam.length_penalty),
+    np.float32(offset),
+    np.float32(divisor),
+    np.array(beam.early_stopping),
+    np.int32(beam.min_tokens),
+    np.array(stop_ids, np.int32),
+  )
+
+
+def initial(ids_BT: np.ndarray, texts: Texts, beam: Beam) -> State:
+  """Before the first token there is one hypothesis of each text."""
+  B = len(ids_BT)
+  ids_BNT = np.repeat(ids_BT[:, None], beam.size, axis=1)
+  none_BN = np.full((B, beam.size), -np.inf, np.float32)
+  sums_BN = none_BN.copy()
+  sums_BN[:, 0] = 0
+  zeros_BN = np.zeros((B, beam.size), np.int32)
+  fields = (
+    *(np.int32(0), ids_BNT, sums_BN, zeros_BN, np.zeros_like(ids_BNT)),
+    *(zeros_BN, none_BN, texts.most_B > 0),
+  )
+  return State(*map(jnp.asarray, fields))
+
+
+@functools.partial(jax.jit, static_argnames='more')
+def take(state: State, index_B: np.ndarray, *, more: int) -> State:
+  """The search for some of the texts, with more slots of ids."""
+
+  def part(x: jax.Array) -> jax.Array:
+    if not x.ndim:
+      return x
+    wider = [(0, more if axis == 2 else 0) for axis in range(x.ndim)]
+    return jnp.pad(x[index_B], wider)
+
+  return State(*map(part, state))
+
+
+@functools.partial(jax.jit, static_argnames='model')
+def advance(params, caches, state, texts, *, model):
+  """Reads the newest token of each hypothesis.
+
+  Args:
+    params: of `programs.in_place`.
+    caches: those of self-attention of R rows, as the parents left them, those
+      of the encoder's output of B.
+    state: after `choose`.
+    texts: see `Texts`.
+    model: of `programs.in_place`.
+
+  Returns:
+    Logits [B, N, V], and the caches.
+  """
+  B, N, T = state.ids_BNT.shape
+  index_BN = jnp.arange(B)[:, None] * N + state.parents_BN
+  # Not donated: the rows are read in another order than they are written in.
+  # New arrays are then written in place, which a donated one would be copied
+  # to.
+  caches = caches_lib.reorder(caches, index_BN.reshape(-1))
+  at_B = texts.start_B + state.tokens - 1
+  # Searches that are done go on here, too, to no effect.
+  at_B = jnp.minimum(at_B, T - 1)
+  token_BN = jnp.take_along_axis(state.ids_BNT, at_B[:, None, None], 2)[..., 0]
+  mask_BM, cache = None, caches[0]
+  assert isinstance(cache, KVCache)
+  if cache.cross is not None:
+    slots_M = jnp.arange(cache.cross.num_slots)
+    mask_BM = slots_M[None] < texts.num_memory_B[:, None]
+  variables = {'params': params}
+  out = model.apply(
+    variables,
+    token_BN.reshape(-1, 1),
+    jnp.repeat(at_B, N)[:, None],
+    caches,
+    encoder_mask_BM=mask_BM,
+  )
+  logits_RV = model.apply(variables, out.hidden_BLD[:, 0], method='logits')
+  logits_BNV = logits_RV.reshape(B, N, -1)
+  return logits_BNV, caches_lib.constrain(out.caches)
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'size'))
+def first(params, last_XD, index_B, *, model, size):
+  """The logits before the first token, [B, N, V].
+
+  Args:
+    params: of `programs.in_place`.
+    last_XD: the last states of some prompts.
+    index_B: the prompt of each text.
+    model: of `programs.in_place`.
+    size: of the beam.
+  """
+  logits_XV = model.apply({'params': params}, last_XD, method='logits')
+  B, V = len(index_B), logits_XV.shape[-1]
+  return jnp.broadcast_to(logits_XV[index_B][:, None], (B, size, V))
+
+
+@functools.partial(
+  jax.jit, static_argnames='no_repeat_ngram', donate_argnames='state'
+)
+def choose(state, logits_BNV, texts, rules, *, no_repeat_ngram):
+  """Adds a token to each hypothesis that goes on.
+
+  Of all N V candidates the best N that do not end go on. One that ends has
+  ended if it is among the best N of all, and is dropped otherwise; at the limit
+  of a text the best N end, whatever their last token is. Of all that have
+  ended N stay.
+
+  Args:
+    state: its memory is used again.
+    logits_BNV: of the next token.
+    texts: see `Texts`.
+    rules: see `Rules`.
+    no_repeat_ngram: see `Beam`.
+  """
+  B, N, T = state.ids_BNT.shape
+  tokens = state.tokens + 1
+  at_B = texts.start_B + state.tokens
+  sums_BC, parents_BC, token_BC = _candidates(
+    state, logits_BNV, at_B, rules, no_repeat_ngram
+  )
+  C = sums_BC.shape[1]
+  ends_BC = jnp.any(token_BC[..., None] == rules.stop_ids[None, None], axis=-1)
+  ids_BCT = jnp.where(
+    jnp.arange(T)[None, None] == at_B[:, None, None],
+    token_BC[..., None],
+    _pick(state.ids_BNT, parents_BC),
+  )
+  # Those that end.
+  full_B = tokens >= texts.most_B
+  now_BC = (ends_BC | full_B[:, None]) & (jnp.arange(C)[None] < N)
+  now_BC &= state.active_B[:, None] & (sums_BC > -jnp.inf)
+  new_BC = jnp.where(now_BC, rules.score(sums_BC, tokens), -jnp.inf)
+  # Of equal scores the older comes first.
+  every = jnp.concatenate([state.scores_BN, new_BC], axis=1)
+  scores_BN, best_BN = jax.lax.top_k(every, N)
+  sizes_BC = jnp.broadcast_to(tokens, (B, C))
+  sizes = jnp.concatenate([state.sizes_BN, sizes_BC], axis=1)
+  ended = jnp.concatenate([state.ended_BNT, ids_BCT], axis=1)
+  # Those that go on.
+  going_BC = jnp.where(ends_BC, -jnp.inf, sums_BC)
+  sums_BN, going_BN = jax.lax.top_k(going_BC, N)
+  filled_B = scores_BN[:, -1] > -jnp.inf
+  beaten_B = rules.score(sums_BN[:, 0], tokens) <= scores_BN[:, -1]
+  done_B = full_B | (filled_B & (rules.early_stopping | beaten_B))
+  return State(
+    tokens,
+    _pick(ids_BCT, going_BN),
+    sums_BN,
+    _pick(parents_BC, going_BN),
+    _pick(ended, best_BN),
+    _pick(sizes, best_BN),
+    scores_BN,
+    # With none left that goes on, nothing more comes.
+    state.active_B & ~done_B & (sums_BN[:, 0] > -jnp.inf),
+  )
+
+
+def _candidates(
+  state: State,
+  logits_BNV: jax.Array,
+  at_B: jax.Array,
+  rules: Rules,
+  no_repeat_ngram: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """The best: their sums, hypotheses and tokens, [B, C].
+
+  So many that N of them do not end, whatever the others are.
+  """
+  B, N, V = logits_BNV.shape
+  total_BN = jax.nn.logsumexp(logits_BNV, axis=-1)
+  is_stop_V = jnp.zeros(V, bool).at[rules.stop_ids].set(True)
+  banned = (is_stop_V & (state.tokens < rules.min_tokens))[None, None]
+  if no_repeat_ngram:
+    banned |= _repeating(state.ids_BNT, at_B, no_repeat_ngram, V)
+  # Probabilities are not normalised again.
+  logits_BNV = jnp.where(banned, -jnp.inf, logits_BNV)
+  C = (1 + rules.stop_ids.size) * N
+  # The best of each hypothesis, and then of those: two small searches are
+  # faster than one among N V.
+  most = min(C, V)
+  best_BNC, token_BNC = jax.lax.top_k(logits_BNV, most)
+  sums_BNC = state.sums_BN[..., None] + (best_BNC - total_BN[..., None])
+  sums_BC, index_BC = jax.lax.top_k(sums_BNC.reshape(B, -1), min(C, N * most))
+  tokens_BX = token_BNC.reshape(B, -1)
+  token_BC = jnp.take_along_axis(tokens_BX, index_BC, axis=1)
+  return sums_BC, index_BC // most, token_BC
+
+
+def _repeating(
+  ids_BNT: jax.Array, at_B: jax.Array, size: int, vocab_size: int
+) -> jax.Array:
+  """Tokens that would end a run of `size` a second time, bool [B, N, V].
+
+  Args:
+    ids_BNT: of which those before `at_B` count.
+    at_B: where the next token stands.
+    size: of the runs.
+    vocab_size: V.
+  """
+  B, N, T = ids_BNT.shape
+  places_T = jnp.arange(T)
+  # Where a run ends that is as the newest would be, but for its last.
+  same = (places_T[None] < at_B[:, None])[:, None]
+  same &= (places_T >= size - 1)[None, None]
+  for back in range(1, size):
+    newest_BN1 = jnp.take_along_axis(
+      ids_BNT, jnp.maximum(at_B - back, 0)[:, None, None], axis=2
+    )
+    same &= jnp.roll(ids_BNT, back, axis=2) == newest_BN1
+  same = jnp.broadcast_to(same, (B, N, T))
+  rows, columns = jnp.arange(B)[:, None, None], jnp.arange(N)[None, :, None]
+  out = jnp.zeros((B, N, vocab_size), bool)
+  return out.at[rows, columns, ids_BNT].max(same)
+
+
+def _pick(x: jax.Array, index_BN: jax.Array) -> jax.Array:
+  """x[b, index[b, n]]."""
+  return x[jnp.arange(len(x))[:, None], index_BN]

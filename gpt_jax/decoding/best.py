@@ -1,0 +1,63 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The most probable continuations as text, by beam search."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import continuations
+from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.continuations import Continuation, Options, Speed
+from gpt_jax.decoding.search import search
+from gpt_jax.nn.transformer import Transformer
+
+
+def complete(
+  model: Transformer,
+  params: Any,
+  tokenizer: Tokenizer,
+  prompts: Sequence[Sequence[int]],
+  options: Options,
+  beam: Beam,
+  *,
+  rows: int,
+  sources: Sequence[Sequence[int] | None] | None = None,
+  speed: Speed,
+) -> Iterator[tuple[int, list[Continuation]]]:
+  """As `continuations.complete`: the best `num_samples` of each prompt.
+
+  Args:
+    model: searches.
+    params: its parameters.
+    tokenizer: its tokenizer.
+    prompts: that `continuations.fitted` returned.
+    options: whose sampler, seed and stop texts say nothing.
+    beam: how to search.
+    rows: texts that are searched at a time.
+    sources: of an encoder-decoder, as many as prompts.
+    speed: counts a token of each text a step, however many hypotheses it has.
+  """
+  sources = sources or [None] * len(prompts)
+
+  def row(number: int) -> continuations.Row:
+    (row,) = continuations.rows(
+      prompts[number],
+      tokenizer,
+      options._replace(num_samples=1, stop=()),
+      context_length=model.context_length,
+      source=sources[number],
+    )
+    return row
+
+  asked = [row(number).request for number in range(len(prompts))]
+  speed.begin()
+  for number, hypotheses in search(
+    model, params, asked, beam, rows=rows, count=speed.count
+  ):
+    found = []
+    for ids, score, finish in hypotheses[: options.num_samples]:
+      stream = row(number).stream
+      text = ''.join(map(stream.push, ids)) + stream.finish()
+      found.append(Continuation(text, len(ids), finish, score))
+    yield number, found

@@ -1,0 +1,92 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Source texts for an encoder-decoder, as they are given."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gpt_jax.data import sides
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import prompt_files
+from gpt_jax.spec import UsageError
+
+
+class Source(NamedTuple):
+  """A text to answer.
+
+  Attributes:
+    where: the flag, or 'file:line', for errors.
+    text: the text.
+  """
+
+  where: str
+  text: str
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """As a file has it."""
+    return {'source': self.text}
+
+  def ids(
+    self, tokenizer: Tokenizer, context_length: int, truncate: str
+  ) -> list[int]:
+    """The ids for the encoder: see `sides.source_ids`.
+
+    Args:
+      tokenizer: of the model.
+      context_length: how many it reads at most.
+      truncate: what happens to one that is longer: 'none' refuses it, 'left'
+        drops the beginning of the text.
+
+    Raises:
+      UsageError: it cannot be encoded, or is too long.
+    """
+    try:
+      prompt_files.check(self.text)
+      ids = tokenizer.encode(self.text)
+    except UsageError as e:
+      raise UsageError(f'{self.where}: {e}') from e
+    whole = sides.source_ids(ids, tokenizer.special)
+    excess = len(whole) - context_length
+    if excess > 0 and truncate == 'left' and excess < len(ids):
+      whole = sides.source_ids(ids[excess:], tokenizer.special)
+    elif excess > 0:
+      raise UsageError(
+        f'{self.where} has {len(whole)} tokens, and the encoder reads '
+        f'{context_length}: {excess} too many; shorten it, or give '
+        '--truncate=left'
+      )
+    return whole.tolist()
+
+
+def given(texts: Sequence[str]) -> list[Source]:
+  """Sources of the command line: see `prompt_files.typed`."""
+  typed = prompt_files.typed('--source', texts)
+  return [Source('--source', text) for text in typed]
+
+
+def read(path: str) -> list[Source]:
+  """Reads a file of sources.
+
+  Lines of a .jsonl are objects with a `source`, those of any other file are
+  sources themselves. None is empty, so that answers stand as the lines do.
+
+  Raises:
+    UsageError: a line does not do, or there is none.
+  """
+  lines = prompt_files.lines('--sources', path)
+  while lines and not lines[-1][1].strip():
+    lines.pop()
+  of_json = os.path.splitext(path)[1] == '.jsonl'
+  found = []
+  for where, line in lines:
+    text = prompt_files.entry(where, line).get('source') if of_json else line
+    if not isinstance(text, str) or not text.strip():
+      raise UsageError(
+        f'{where}: needs a source, a text that is not empty; mend the line'
+      )
+    found.append(Source(where, text))
+  if not found:
+    raise UsageError(f'--sources={path}: holds no source')
+  return found

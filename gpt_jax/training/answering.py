@@ -1,0 +1,118 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run that answers texts: prompts, or the sources of an encoder-decoder."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpt_jax.data import sides
+from gpt_jax.data.tokenizers.chat import ChatTemplate
+from gpt_jax.decoding import best, continuations
+from gpt_jax.decoding.answers import Asked
+from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.continuations import Continuation, Options, Speed
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.prompt_files import Prompt
+from gpt_jax.decoding.source_files import Source
+from gpt_jax.decoding.speculative import Draft
+from gpt_jax.objectives import choices as objectives
+from gpt_jax.training import trained as trained_lib
+from gpt_jax.training.trained import Trained
+
+
+class Answerer:
+  """Draws answers, or searches for them.
+
+  Attributes:
+    engine: draws them.
+    speed: of all that was answered.
+    tokenizer: of the model.
+    context_length: of the model.
+  """
+
+  def __init__(
+    self,
+    trained: Trained,
+    options: Options,
+    *,
+    weights: str = 'float',
+    rows: int,
+    beam: Beam | None = None,
+    draft: Draft | None = None,
+    keep: int = 0,
+  ):
+    """Takes a run.
+
+    Args:
+      trained: the run.
+      options: how texts are answered.
+      weights: see `trained.decoder`.
+      rows: answers at a time; with a beam, texts.
+      beam: how to search; None: tokens are drawn.
+      draft: proposes tokens.
+      keep: see `Engine`.
+    """
+    self.tokenizer, self.speed = trained.tokenizer, Speed()
+    self.context_length = trained.parts.model.context_length
+    self._config, self._options = trained.parts.config, options
+    self._beam, self._rows = beam, rows
+    self._decoder = trained_lib.decoder(trained, weights)
+    self.engine = Engine(*self._decoder, slots=rows, draft=draft, keep=keep)
+
+  def asked(
+    self, text: Prompt | Source, template: ChatTemplate | None = None
+  ) -> Asked:
+    """A text as the model is given it.
+
+    Args:
+      text: the text.
+      template: of chats.
+
+    Raises:
+      UsageError: it does not fit.
+    """
+    length, options = self.context_length, self._options
+    if isinstance(text, Source):
+      source = text.ids(self.tokenizer, length, options.truncate)
+      start = objectives.needs(self._config.objective.name).starts
+      ids = [sides.start_id(start, self.tokenizer.special)]
+      where = 'what the decoder starts with'
+    else:
+      ids, source = text.ids(self.tokenizer, template), None
+      where = text.where
+    ids = continuations.fitted(
+      ids, self.tokenizer, options, context_length=length, where=where
+    )
+    return Asked(text.fields, ids, source)
+
+  def complete(
+    self, asked: Sequence[Asked]
+  ) -> Iterator[tuple[int, list[Continuation]]]:
+    """Answers texts: see `continuations.complete`."""
+    texts = self.tokenizer, [x.ids for x in asked], self._options
+    more: Any = {'sources': [x.source for x in asked], 'speed': self.speed}
+    if self._beam is not None:
+      return best.complete(
+        *self._decoder, *texts, self._beam, rows=self._rows, **more
+      )
+    return continuations.complete(
+      self.engine, *texts, context_length=self.context_length, **more
+    )
+
+  def stream(self, asked: Asked) -> Iterator[str]:
+    """The pieces of one answer as they are drawn."""
+    rows = continuations.rows(
+      asked.ids,
+      self.tokenizer,
+      self._options,
+      context_length=self.context_length,
+      source=asked.source,
+    )
+    for piece in continuations.decode(self.engine, rows, speed=self.speed):
+      yield piece.text
+
+
+def template(workdir: str) -> ChatTemplate | None:
+  """The chat template of a workdir's model."""
+  return ChatTemplate.load(os.path.join(workdir, 'tokenizer'))

@@ -1,0 +1,67 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The mean of checkpoints, against NumPy's of what was saved."""
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as config_lib
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.spec import UsageError
+from gpt_jax.training import averaged, parts
+from tests.support import tiny
+
+STEPS = (3, 5, 7, 11)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """Four checkpoints of random parameters, with an average of their own."""
+  folder = tmp_path_factory.mktemp('run')
+  fields = {**tiny.MESHABLE, 'optim.ema': 'ema(decay=0.9)'}
+  fields['model.num_layers'] = 1
+  built = parts.build(config_lib.resolve(tiny.config(**fields)))
+  abstract = parts.abstract_state(built)
+  state, saved = parts.init_state(built), []
+  saver = Checkpointer(str(folder), keep=9)
+  for step in STEPS:
+    params = tiny.random_like(state.params, seed=step)
+    saved.append(params)
+    ema = tiny.random_like(state.params, seed=step + 100)
+    state = state._replace(
+      step=np.int32(step) + 0 * state.step, params=params, ema=ema
+    )
+    saver.save(jax.device_put(state, built.shardings))
+  saver.close()
+  return str(folder), abstract, saved
+
+
+@pytest.mark.parametrize('number', [1, 3])
+def test_the_mean_of_the_last(run, number):
+  """Of parameters, never of `ema`; the step is the newest."""
+  folder, abstract, saved = run
+  state, steps = averaged.last(folder, number, abstract)
+  assert steps == STEPS[-number:]
+  assert state.ema is None and int(state.step) == 11
+  for found, *trees in zip(
+    jax.tree.leaves(state.eval_params),
+    *map(jax.tree.leaves, saved[-number:]),
+    strict=True,
+  ):
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, np.mean(trees, axis=0), atol=1e-6)
+
+
+def test_too_few_and_damaged_ones_are_refused(run):
+  folder, abstract, _ = run
+  with pytest.raises(UsageError) as e:
+    averaged.last(folder, 5, abstract)
+  message = str(e.value)
+  assert 'keeps 4 checkpoints, of steps 3, 5, 7, 11;' in message
+  assert 'checkpoint.keep=5' in message and '--average=5' in message
+  with open(f'{folder}/checkpoints/5/checksums/metadata', 'w') as file:
+    file.write('{}')
+  with pytest.raises(UsageError, match='checkpoints/5 is damaged'):
+    averaged.last(folder, 3, abstract)
+  assert averaged.last(folder, 2, abstract).steps == (7, 11)
