@@ -16,6 +16,7 @@ from gpt_jax.config.lengths import (
   ramp,
   row_tokens,
   schedule,
+  sides,
   stage_name,
 )
 from gpt_jax.config.models import named, objective, of_part, transformer
@@ -49,6 +50,7 @@ __all__ = [
   'row_tokens',
   'schedule',
   'set_vocab_size',
+  'sides',
   'stage_name',
   'to_json',
   'transformer',

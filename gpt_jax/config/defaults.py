@@ -107,6 +107,8 @@ def get_config(arg: str = '') -> ConfigDict:
   # places='real', layers=()): what a teacher says of the tokens, beside the
   # loss of the text, 'masked' or 'causal'; layers=(0, 2, 4, 7, 9, 11): start
   # as these of its layers (DistilBERT).
+  # seq2seq(label_smoothing=0.0, start='eos'): an encoder-decoder writes the
+  # target of a pair of texts (the Transformer); start='pad' as T5.
   config.objective = dict(
     name='causal',
     # Whom `distilled` learns from: a workdir that train left, or a folder of

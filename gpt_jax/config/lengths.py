@@ -5,6 +5,7 @@
 from gpt_jax import spec
 from gpt_jax.config.fields import Config
 from gpt_jax.data.taken import Taken, TakenAt
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim import amount, batch_ramp
 from gpt_jax.optim.clock import LAST_STEP
 from gpt_jax.optim.consumption import Ramp
@@ -45,8 +46,9 @@ def ramp(config: Config) -> Ramp:
   return batch_ramp.build(
     config.batch.size,
     lengths,
-    row_tokens=row_tokens(config),
+    row_tokens=_longest(config),
     num_steps=config.schedule.num_steps,
+    text_length=objectives.needs(config.objective.name).text_length,
   )
 
 
@@ -56,7 +58,18 @@ def order(ramp: Ramp) -> TakenAt:
 
 
 def row_tokens(config: Config) -> int:
-  """Tokens that one row of a batch brings to the model, at most."""
+  """Tokens of text that one row of a batch has, at most."""
+  needs = objectives.needs(config.objective.name)
+  return needs.text_length(_longest(config))
+
+
+def sides(config: Config, length: int) -> tuple[int, int]:
+  """See `objectives.base.Needs.sides`."""
+  return objectives.needs(config.objective.name).sides(length)
+
+
+def _longest(config: Config) -> int:
+  """Tokens that one row of a batch brings to the model, or to its encoder."""
   # A fine-tuned example may be several sequences, shorter than the context.
   tuned = config.get('finetune')
   if tuned and tuned.length:

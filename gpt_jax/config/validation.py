@@ -10,7 +10,7 @@ from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import defaults, log_trackers
 from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
-from gpt_jax.config.lengths import ramp, schedule, stage_name
+from gpt_jax.config.lengths import ramp, schedule, sides, stage_name
 from gpt_jax.config.sizes import check_sizes
 from gpt_jax.data import row_makers
 from gpt_jax.data.sentences import SPLITTERS
@@ -230,10 +230,14 @@ def validate(config: Config) -> None:
     )
   shapes = [(True, micro_rows or s.rows, s.length) for s in run.stages]
   shapes.append((False, config.eval.rows, run.longest))
-  for router in {*routers}:
-    for training, *shape in shapes:
-      if router.limited(training):
-        router.capacity_of(router.group_of(*shape), training)
+  for side, stack in enumerate((encoder, layers)):
+    if stack is encoder and not model.num_encoder_layers:
+      continue
+    for router in {layer.ffn.router for layer in stack if layer.ffn.router}:
+      for training, rows, length in shapes:
+        if router.limited(training):
+          group = router.group_of(rows, sides(config, length)[side])
+          router.capacity_of(group, training)
 
 
 def _check_type(field: str, value: Any, default: Any, kind: type) -> None:

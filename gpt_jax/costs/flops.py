@@ -53,6 +53,8 @@ FORMULA_COMPILER = (
 # Experts share one array, with their number as an axis: a path only identifies
 # the layer.
 _EXPERT = re.compile(r'^(\w+)/periods/block_(\d+)/ffn/(?:in|gate|out)/')
+# What a decoder multiplies its encoder's output by.
+_OF_SOURCE = re.compile(r'/cross/(?:key|value)/')
 
 
 def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
@@ -135,30 +137,35 @@ def matmul_parameters(config: Config, params: Any) -> int:
   scales are no matrix products, and Transformer-XL's relative-position kernel
   multiplies distances, once for all rows.
   """
-  return sum(map(_matmul_parameters, _models(config, params)))
+  models = _models(config, params)
+  return sum(sum(_products(model).values()) for model in models)
 
 
-def _matmul_parameters(model: _Model) -> int:
+def _products(model: _Model) -> dict[str, int]:
+  """Of `matmul_parameters` those of each array."""
   config, params = model.config, model.params
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
   active, uses = active_parameters(config, params), _uses(model)
-  return sum(
-    count * uses[name]
+  return {
+    name: count * uses[name]
     for name, count in active.items()
     # An adaptive embedding has `kernel_0`, `embedding_0`, ...
     if ('/kernel' in name and '/relative/' not in name)
     or name.startswith(f'{head}/embedding')
-  )
+  }
 
 
 def _met(model: _Model, length: int) -> float:
   """The parameters in matrix products that the mean token of a row meets.
 
   All of them, but where an objective scores only some places of a row: the
-  rest never meets the output, and maybe not the heads of pre-training.
+  rest never meets the output, and maybe not the heads of pre-training. Of an
+  encoder-decoder see `_met_by_sides`.
   """
-  met, scored = _matmul_parameters(model), model.scored
+  if model.config.model.num_encoder_layers:
+    return _met_by_sides(model, length)
+  met, scored = sum(_products(model).values()), model.scored
   if scored is None:
     return met
   output = spec.build('model.output', model.config.model.output, OUTPUTS)
@@ -175,6 +182,22 @@ def _met(model: _Model, length: int) -> float:
       left = 0
     met -= left * math.prod(shape)
   return met
+
+
+def _met_by_sides(model: _Model, length: int) -> float:
+  """See `_met`: the products of a whole row, by its tokens of text.
+
+  The encoder, and the keys and values that the decoder makes of its output,
+  are met by the tokens of the source; all else by those that are written.
+  """
+  of_source, of_target = config_lib.sides(model.config, length)
+  total = 0
+  for name, count in _products(model).items():
+    on_source = name.startswith('encoder/') or _OF_SOURCE.search(name)
+    total += count * (of_source if on_source else of_target)
+    if name == 'embed_projection/kernel':  # of both sides' embeddings
+      total += math.prod(parameter_table(model.params)[name]) * of_source
+  return total / length
 
 
 def _uses(model: _Model) -> dict[str, int]:
@@ -214,9 +237,11 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
   with strided and fixed the most that the pattern shows. A row is taken for one
   document: where rows are packed and masked by document, tokens see less.
 
-  In an encoder-decoder it is a token of the input together with one of the
-  output, where both are as long as a row; each of the decoder's layers
-  attends twice, to its own tokens and to the encoder's.
+  In an encoder-decoder it is a row's FLOPs by its tokens of text, `length` of
+  them, of which the objective says how many the encoder reads and the decoder
+  writes (see `Needs.sides`); of pairs of texts it is a token of the source
+  together with one of the target. Each of the decoder's layers attends twice,
+  to its own tokens and to the encoder's.
 
   Of an objective with several models it is the sum over them; one that is
   frozen has the forward pass alone, a third.
@@ -241,7 +266,9 @@ def _per_token(
   span: Callable[[np.ndarray], float],
   length: int | None,
 ) -> int:
-  length = int(length or config.model.context_length)
+  if length is None:
+    needs = objectives.needs(config.objective.name)
+    length = needs.text_length(config.model.context_length)
   return sum(
     round(2 * model.passes * _met(model, length))
     + round(4 * model.passes * _attended(model.config, span, length))
@@ -259,14 +286,16 @@ def _attended(
   Args:
     config: resolved.
     span: from how many keys each query of a row sees to the number that counts.
-    length: of a row.
+    length: of a row of text.
   """
   model = config.model
+  of_source, of_target = config_lib.sides(config, length)
   layers = period(model.attention, model.ffn)
-  spans = [span(layer.attention.num_visible(length)) for layer in layers]
+  spans = [span(layer.attention.num_visible(of_target)) for layer in layers]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))
   if model.num_encoder_layers:
-    total += (model.num_encoder_layers + model.num_layers) * length
+    total = (total + model.num_layers * of_source) * of_target / length
+    total += model.num_encoder_layers * of_source**2 / length
   return model.num_heads * model.head_size * total
 
 

@@ -32,6 +32,9 @@ class Rows(NamedTuple):
     token_types: int32 [B, L], 0 in text A, 1 in text B.
     special: bool [B, L], the tokens that no text has, such as [CLS].
     pair: int32 [B], 0 where B follows A in the text, 1 where it does not.
+    source: of rows with two sides, what an encoder reads; all else is then
+      what a decoder writes. Where rows are packed, a target's source has its
+      segment.
   """
 
   tokens: np.ndarray
@@ -42,6 +45,7 @@ class Rows(NamedTuple):
   token_types: np.ndarray | None = None
   special: np.ndarray | None = None
   pair: np.ndarray | None = None
+  source: 'Rows | None' = None
 
 
 class Keys(NamedTuple):
@@ -85,6 +89,8 @@ class Keys(NamedTuple):
     ]
 
 
+# `data.rows` that may have several texts, which do not see each other.
+PACKED = ('documents', 'parallel')
 # What `Keys.generators` are for.
 MAKING_ROWS, MASKING = 1, 2
 
@@ -117,6 +123,9 @@ def blank(name: str, length: int) -> Rows:
       return row._replace(before=zeros[:, 0])
     case 'documents':
       return row._replace(before=zeros[:, 0], segments=zeros, positions=zeros)
+    case 'parallel':
+      packed = row._replace(segments=zeros, positions=zeros)
+      return packed._replace(source=packed)
     case 'pairs':
       return row._replace(special=no, token_types=zeros, pair=zeros[:, 0])
   return row._replace(special=no)

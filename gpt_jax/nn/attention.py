@@ -99,10 +99,7 @@ class Attention(nn.Module):
       keys_and_values = self._keys_and_values(context.memory_BMD)
       cache = cache_of(*keys_and_values)
     assert isinstance(cache, KVCache)
-    mask_BM = context.memory_mask_BM
-    if mask_BM is None:
-      mask_BM = jnp.ones((B, cache.num_slots), bool)
-    mask_BLM = jnp.broadcast_to(mask_BM[:, None], (B, L, mask_BM.shape[1]))
+    mask_BLM = _memory_mask(context, (B, L, cache.num_slots))
     scale, softcap = self.scale(K, layer), self.scale.softcap
     if keys_and_values is None:
       k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
@@ -261,3 +258,15 @@ class Attention(nn.Module):
       name=name,
     )
     return dense(x).reshape(*x.shape[:2], num_heads, self.head_size)
+
+
+def _memory_mask(context: Context, shape: tuple[int, int, int]) -> jax.Array:
+  """Which tokens of the encoder's output each token sees, [B, L, M]."""
+  mask_BLM = jnp.ones(shape, bool)
+  if context.memory_mask_BM is not None:
+    mask_BLM &= context.memory_mask_BM[:, None]
+  if context.memory_segments_BM is not None:
+    segments_BL = context.visibility.segments_BL
+    assert segments_BL is not None, 'both sides are packed, or none is'
+    mask_BLM &= segments_BL[:, :, None] == context.memory_segments_BM[:, None]
+  return mask_BLM

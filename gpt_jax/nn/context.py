@@ -78,6 +78,8 @@ class Context(NamedTuple):
     bias: on the scores of self-attention, [B or 1, H, L, M].
     memory_BMD: the encoder's output, for cross-attention.
     memory_mask_BM: bool, False for padding of `memory_BMD`.
+    memory_segments_BM: int, the text of each of its tokens where rows are
+      packed: a token sees those of its own segment only.
   """
 
   positions_BL: jax.Array | None = None
@@ -85,6 +87,7 @@ class Context(NamedTuple):
   bias: jax.Array | None = None
   memory_BMD: jax.Array | None = None
   memory_mask_BM: jax.Array | None = None
+  memory_segments_BM: jax.Array | None = None
 
   def positions(self, length: int) -> jax.Array:
     """Positions of a row's tokens, [B or 1, L]."""

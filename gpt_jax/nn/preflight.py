@@ -20,17 +20,24 @@ from gpt_jax.nn.positions import POSITIONS
 
 
 def check_attention(
-  model: Any, shape_BL: tuple[int, int], *, packed: bool = False
+  model: Any,
+  attention: str,
+  shape_BL: tuple[int, int],
+  *,
+  packed: bool = False,
+  padded: bool = False,
 ) -> None:
-  """Checks what each pattern of `model.attention` will ask of the backend.
+  """Checks what each pattern of a stack will ask of the backend.
 
   The mesh in context counts, as it does for the backends. A backend may still
   refuse what only the batches show, such as padding.
 
   Args:
     model: `config.model`.
+    attention: `model.attention`, or that of the encoder of an encoder-decoder.
     shape_BL: rows of a batch as the model is given it, and their length.
     packed: whether rows hold documents that do not see each other.
+    padded: whether they may have padding that is not to be seen.
 
   Raises:
     UsageError: the backend cannot serve the model.
@@ -46,15 +53,16 @@ def check_attention(
     return jax.ShapeDtypeStruct(shape, jnp.dtype(model.dtype))
 
   segments: Any = jax.ShapeDtypeStruct(shape_BL, jnp.int32)
+  mask: Any = jax.ShapeDtypeStruct(shape_BL, jnp.bool_)
   query, key = heads(model.num_heads), heads(model.num_kv_heads)
   biased = position.bias is not None or position.relative
-  for pattern in spec.build_all('model.attention', model.attention, PATTERNS):
+  for pattern in spec.build_all('model.attention', attention, PATTERNS):
     request = Request(
       query,
       key,
       key,
       pattern,
-      Visibility(segments_BL=segments if packed else None),
+      Visibility(mask if padded else None, segments if packed else None),
       scale=1.0,
       bias=query if biased else None,
       dropout=nn.Dropout(rates.attention) if rates.attention else None,

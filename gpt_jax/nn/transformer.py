@@ -142,6 +142,8 @@ class Transformer(nn.Module):
     token_types_BL: jax.Array | None = None,
     encoder_tokens_BM: jax.Array | None = None,
     encoder_mask_BM: jax.Array | None = None,
+    encoder_segments_BM: jax.Array | None = None,
+    encoder_positions_BM: jax.Array | None = None,
     memory_BMD: jax.Array | None = None,
     prefix_B: jax.Array | None = None,
     visible_BLM: jax.Array | None = None,
@@ -165,6 +167,9 @@ class Transformer(nn.Module):
         and GPT-2 in Hugging Face).
       encoder_tokens_BM: ids for the encoder.
       encoder_mask_BM: bool, False for padding.
+      encoder_segments_BM: of packed rows, with `segments_BL`: each token sees
+        what the encoder read of its own segment. Not with caches.
+      encoder_positions_BM: int32, as `positions_BL`.
       memory_BMD: from `encode`, instead of `encoder_tokens_BM`.
       prefix_B: int, how many tokens at the start of each row see each other
         both ways; not with caches.
@@ -172,7 +177,12 @@ class Transformer(nn.Module):
         `attention` shows them; not with caches.
     """
     if memory_BMD is None and encoder_tokens_BM is not None:
-      memory_BMD = self.encode(encoder_tokens_BM, encoder_mask_BM)
+      memory_BMD = self.encode(
+        encoder_tokens_BM,
+        encoder_mask_BM,
+        segments_BM=encoder_segments_BM,
+        positions_BM=encoder_positions_BM,
+      )
     if self.is_initializing() and self.num_encoder_layers:
       memory_BMD = self.encode(tokens_BL)
     x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
@@ -182,6 +192,7 @@ class Transformer(nn.Module):
       self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
       memory_BMD,
       encoder_mask_BM,
+      encoder_segments_BM,
     )
     x_BLD, new_caches = self.decoder(x_BLD, context, caches)
     if self._block.final_norm:
@@ -192,12 +203,20 @@ class Transformer(nn.Module):
     return Output(x_BLD, new_caches, memory_BMD)
 
   def encode(
-    self, tokens_BM: jax.Array, mask_BM: jax.Array | None = None
+    self,
+    tokens_BM: jax.Array,
+    mask_BM: jax.Array | None = None,
+    *,
+    segments_BM: jax.Array | None = None,
+    positions_BM: jax.Array | None = None,
   ) -> jax.Array:
-    """Runs the encoder of an encoder-decoder: ids to [B, M, D]."""
-    x_BMD = self._embed('encoder_embedded', tokens_BM, None, None)
-    bias = self._bias_of('encoder_bias', tokens_BM, None, None)
-    context = Context(None, Visibility(mask_BM), bias)
+    """Runs the encoder of an encoder-decoder: ids to [B, M, D].
+
+    The arguments are those of a call that begin with `encoder_`.
+    """
+    x_BMD = self._embed('encoder_embedded', tokens_BM, positions_BM, None)
+    bias = self._bias_of('encoder_bias', tokens_BM, positions_BM, None)
+    context = Context(positions_BM, Visibility(mask_BM, segments_BM), bias)
     x_BMD, _ = self.encoder(x_BMD, context, None)
     if self._block.final_norm:
       x_BMD = self.encoder_norm(x_BMD)

@@ -120,12 +120,21 @@ class Part(NamedTuple):
   frozen: bool = False
 
 
+def _same(length: int) -> int:
+  return length
+
+
 class Needs(NamedTuple):
   """What an objective needs of models, rows and tokenizer.
 
   Attributes:
     attention: of all layers: 'causal', 'bidirectional' or 'any'.
     encoder: whether the model is an encoder-decoder.
+    starts: of an encoder-decoder, the token that the decoder starts with:
+      see `data.sides.start_id`.
+    text_length: context to the tokens of text that a row of the store has, so
+      that the encoder reads as many as the context; never falls.
+    target_length: context to the tokens that the decoder writes, at most.
     rows: which `data.rows` it takes, by name; (): its batches come from
       elsewhere.
     pair: how texts A and B of a row are made: 'next' (another document's text
@@ -141,12 +150,29 @@ class Needs(NamedTuple):
 
   attention: str = 'causal'
   encoder: bool = False
+  starts: str = ''
+  text_length: Callable[[int], int] = _same
+  target_length: Callable[[int], int] = _same
   rows: tuple[str, ...] = ('stream', 'documents')
   pair: str = ''
   tokens: tuple[str, ...] = ()
   scored: Scored | None = None
   pooler: str = 'tanh'
   parts: Mapping[str, Part] = MappingProxyType({})
+
+  def sides(self, length: int) -> tuple[int, int]:
+    """Tokens of the encoder and of the decoder of a row of `length` of text.
+
+    Of a model without an encoder both are that of the row.
+    """
+    # The longest context that needs no more text.
+    low, high = 1, length + 1
+    while high - low > 1:
+      middle = (low + high) // 2
+      low, high = (
+        (middle, high) if self.text_length(middle) <= length else (low, middle)
+      )
+    return low, self.target_length(low)
 
   @property
   def frozen(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
+from gpt_jax.objectives.seq2seq import seq2seq
 from gpt_jax.objectives.target import target
 from gpt_jax.objectives.task import (
   choice,
@@ -23,12 +24,13 @@ from gpt_jax.objectives.task import (
 )
 from gpt_jax.spec import UsageError
 
-# All but the first four follow from the task of `finetune`.
+# Those from `choice` on follow from the task of `finetune`.
 OBJECTIVES = {
   'causal': causal,
   'masked': masked,
   'electra': electra,
   'distilled': distilled,
+  'seq2seq': seq2seq,
   'choice': choice,
   'classification': classification,
   'regression': regression,

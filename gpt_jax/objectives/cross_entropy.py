@@ -28,15 +28,15 @@ class Sums(NamedTuple):
 
   Attributes:
     total: of the cross-entropy and the penalty; this is what has a gradient.
-    penalty: of z_loss * log(Z)^2 alone, so that reports can leave it out. Not
-      differentiated.
+    penalty: of z_loss * log(Z)^2 and what smoothing adds, so that reports can
+      leave them out. Not differentiated.
   """
 
   total: jax.Array
   penalty: jax.Array
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
 def penalised_cross_entropy(
   hidden_BLD: jax.Array,
   table_VD: jax.Array,
@@ -44,11 +44,14 @@ def penalised_cross_entropy(
   weights_BL: jax.Array,
   z_loss: float,
   softcap: float = 0.0,
+  smoothing: float = 0.0,
 ) -> Sums:
   """Cross-entropy plus z_loss * log(Z)^2, Z = sum exp(logits).
 
   Z is the softmax's normaliser, which the penalty pulls towards 1 (PaLM,
-  section 5).
+  section 5). Of smoothed labels (Szegedy et al., 2016, section 7)
+    (1 - e) nll + e mean_v(-log p_v) = nll + e (logit_target - mean_v logit_v)
+  the second term is a penalty too.
 
   Args:
     hidden_BLD: last hidden states.
@@ -57,6 +60,7 @@ def penalised_cross_entropy(
     weights_BL: float32; 0 leaves a position out. Not differentiated.
     z_loss: factor of the penalty; at 0 nothing is computed for it.
     softcap: logits x become softcap * tanh(x / softcap); 0: as they are.
+    smoothing: e, the share of the labels that all V tokens have alike.
   """
   V = len(table_VD)
   table_VD = whole_table(table_VD)
@@ -65,8 +69,8 @@ def penalised_cross_entropy(
     hidden_PND, targets_PN, weights_PN = chunk
     logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
     log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
-    nll_PN = log_z_PN - _at(logits_PNV, targets_PN)
-    return _add(sums, nll_PN, log_z_PN, weights_PN, z_loss), None
+    terms = _terms(logits_PNV, log_z_PN, targets_PN, V, z_loss, smoothing)
+    return _add(sums, *terms, weights_PN), None
 
   chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
   return jax.lax.scan(add, Sums(jnp.float32(0), jnp.float32(0)), chunks)[0]
@@ -138,14 +142,18 @@ def sampled(
   return _joined(ids[..., None], B, L)[..., 0]
 
 
-def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap):
+def _forward(
+  hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap, smoothing
+):
   """The sums, and the gradients of their total as residuals."""
   V, D = table_VD.shape
   dtype = table_VD.dtype
   table_VD = whole_table(table_VD)
 
   def add(carry, chunk):
-    return _with_gradients(carry, chunk, table_VD, V, z_loss, softcap)
+    return _with_gradients(
+      carry, chunk, table_VD, V, z_loss, softcap, smoothing
+    )
 
   B, L = hidden_BLD.shape[:2]
   chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
@@ -168,7 +176,7 @@ def _joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
   return chunks.reshape(B, -1, D)[:, :L]
 
 
-def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap):
+def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap, smoothing):
   """Adds a chunk to the sums and the table's gradient; its hidden states'."""
   sums, grad_PVD = carry
   hidden_PND, targets_PN, weights_PN = chunk
@@ -177,16 +185,20 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap):
   exp_PNV = jnp.exp(logits_PNV - top_PN[..., None])
   sum_PN = jnp.sum(exp_PNV, axis=-1)
   log_z_PN = jnp.log(sum_PN) + top_PN
-  nll_PN = log_z_PN - _at(logits_PNV, targets_PN)
+  terms = _terms(logits_PNV, log_z_PN, targets_PN, V, z_loss, smoothing)
   # d nll / d logits = softmax - onehot(target), and
-  # d log(Z)^2 / d logits = 2 log(Z) softmax.
+  # d log(Z)^2 / d logits = 2 log(Z) softmax; smoothed labels are
+  # (1 - e) onehot + e / V.
   ids_V = jnp.arange(len(table_VD))
   hit_PNV = ids_V[None, None] == targets_PN[..., None]
   softmax_weights_PN = weights_PN
   if z_loss:
     softmax_weights_PN = weights_PN * (1 + 2 * z_loss * log_z_PN)
   delta_PNV = exp_PNV * (softmax_weights_PN / sum_PN)[..., None]
-  delta_PNV -= jnp.where(hit_PNV, weights_PN[..., None], 0)
+  delta_PNV -= jnp.where(hit_PNV, (1 - smoothing) * weights_PN[..., None], 0)
+  if smoothing:
+    even_V = jnp.where(ids_V < V, smoothing / V, 0)
+    delta_PNV -= even_V[None, None] * weights_PN[..., None]
   if softcap:
     # d tanh(x) / d x = 1 - tanh(x)^2; NEVER is no tanh, and its square inf.
     tanh_PNV = jnp.maximum(logits_PNV / softcap, -1)
@@ -200,12 +212,12 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap):
     preferred_element_type=jnp.float32,
   )
   grad_PVD = layout.constrain(grad_PVD, ('batch', 'vocab', None))
-  sums = _add(sums, nll_PN, log_z_PN, weights_PN, z_loss)
+  sums = _add(sums, *terms, weights_PN)
   return (sums, grad_PVD), grad_PND
 
 
-def _backward(z_loss, softcap, gradients, cotangents):
-  del z_loss, softcap
+def _backward(z_loss, softcap, smoothing, gradients, cotangents):
+  del z_loss, softcap, smoothing
   grads = [(g * cotangents.total).astype(g.dtype) for g in gradients]
   return (*grads, None, None)
 
@@ -213,18 +225,38 @@ def _backward(z_loss, softcap, gradients, cotangents):
 penalised_cross_entropy.defvjp(_forward, _backward)
 
 
+def _terms(
+  logits_PNV: jax.Array,
+  log_z_PN: jax.Array,
+  targets_PN: jax.Array,
+  vocab_size: int,
+  z_loss: float,
+  smoothing: float,
+) -> tuple[jax.Array, jax.Array | None]:
+  """The cross-entropy of each position, and its penalty; None: none."""
+  at_PN = _at(logits_PNV, targets_PN)
+  nll_PN = log_z_PN - at_PN
+  if not (z_loss or smoothing):
+    return nll_PN, None
+  penalty_PN = z_loss * jnp.square(log_z_PN)
+  if smoothing:
+    real_V = jnp.arange(logits_PNV.shape[-1]) < vocab_size
+    sum_PN = jnp.sum(jnp.where(real_V[None, None], logits_PNV, 0), axis=-1)
+    penalty_PN += smoothing * (at_PN - sum_PN / vocab_size)
+  return nll_PN, penalty_PN
+
+
 def _add(
   sums: Sums,
   nll_PN: jax.Array,
-  log_z_PN: jax.Array,
+  penalty_PN: jax.Array | None,
   weights_PN: jax.Array,
-  z_loss: float,
 ) -> Sums:
   """The sums with one more chunk."""
   total = sums.total + jnp.sum(nll_PN * weights_PN)
-  if not z_loss:
+  if penalty_PN is None:
     return Sums(total, sums.penalty)
-  penalty = z_loss * jnp.sum(jnp.square(log_z_PN) * weights_PN)
+  penalty = jnp.sum(penalty_PN * weights_PN)
   return Sums(total + penalty, sums.penalty + penalty)
 
 

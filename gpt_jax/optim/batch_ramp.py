@@ -39,15 +39,22 @@ Plan = Callable[[Any], list[Plateau]]
 
 
 def build(
-  rows: Any, lengths: Any = None, *, row_tokens: int, num_steps: Any = None
+  rows: Any,
+  lengths: Any = None,
+  *,
+  row_tokens: int,
+  num_steps: Any = None,
+  text_length: Callable[[int], int] = lambda length: length,
 ) -> Ramp:
   """Makes the ramp that `batch.size` and `batch.length` describe.
 
   Args:
     rows: a number, or a call-string of `RAMPS`.
     lengths: a call-string of `LENGTHS`; empty: all rows have `row_tokens`.
-    row_tokens: targets in a row, at most.
+    row_tokens: that the model, or its encoder, reads of a row, at most.
     num_steps: of the run, as the config has it.
+    text_length: of such a length, the tokens of text in a row, which are those
+      of the ramp.
 
   Raises:
     UsageError: they are neither, or the stages make no sense.
@@ -64,7 +71,7 @@ def build(
   else:
     sizes = spec.build('batch.size', rows, RAMPS)(num_steps)
   if lengths is None:
-    return _joined(sizes, [Plateau(_START, row_tokens)])
+    return _joined(sizes, [Plateau(_START, text_length(row_tokens))])
   given = spec.build('batch.length', lengths, LENGTHS)(num_steps)
   longest = max(plateau.value for plateau in given)
   if longest > row_tokens:
@@ -72,7 +79,8 @@ def build(
       f'batch.length={spec.shown(lengths)}: rows of {longest} tokens do not '
       f'fit model.context_length={row_tokens}; lower them, or raise it'
     )
-  return _joined(sizes, given)
+  texts = [p._replace(value=text_length(p.value)) for p in given]
+  return _joined(sizes, texts)
 
 
 def constant(rows: int, *, row_tokens: int) -> Ramp:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
+from gpt_jax.data.rows import PACKED
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.preflight import check_attention
 from gpt_jax.spec import UsageError, parse
@@ -54,11 +55,19 @@ def check_devices(config: Config, devices: Devices = None) -> None:
     for name in ('', *config.models):
       with config_lib.named(name):
         for length, first in of_length.items():
+          part = config_lib.of_part(config, name).model
+          rows = config.batch.micro_rows or first
+          of_encoder, of_decoder = config_lib.sides(config, length)
+          packed = parse('data.rows', config.data.rows)[0].name in PACKED
           check_attention(
-            config_lib.of_part(config, name).model,
-            (config.batch.micro_rows or first, length),
-            packed=parse('data.rows', config.data.rows)[0].name == 'documents',
+            part, part.attention, (rows, of_decoder), packed=packed
           )
+          if part.num_encoder_layers:
+            check_attention(
+              *(part, 'bidirectional', (rows, of_encoder)),
+              packed=packed,
+              padded=True,
+            )
   _check_experts(config, mesh, dict(rules))
 
 
@@ -67,7 +76,12 @@ def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
   model = config.model
   axes = rules.get('expert', ())
   parts = math.prod(mesh.shape[a] for a in axes)
-  for layer in period(model.attention, model.ffn):
+  longest = config_lib.sides(config, config_lib.ramp(config).longest)
+  stacks = [(longest[1], period(model.attention, model.ffn))]
+  if model.num_encoder_layers:
+    ffn = model.encoder_ffn or model.ffn
+    stacks.append((longest[0], period('bidirectional', ffn)))
+  for length, layer in ((n, layer) for n, stack in stacks for layer in stack):
     router = layer.ffn.router
     if router is None:
       continue
@@ -78,8 +92,7 @@ def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
         'num_experts or the mesh'
       )
     if router.limited(training=False):
-      longest = config_lib.ramp(config).longest
-      router.group_of(eval_rows(config, mesh, rules), longest)
+      router.group_of(eval_rows(config, mesh, rules), length)
 
 
 def eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:

@@ -137,6 +137,7 @@ _SHOWN = (
   ('bits_per_byte', 'bits per byte', 4),
   ('word_perplexity', 'perplexity per word', 2),
   ('masked_accuracy', 'accuracy', 4),
+  ('token_accuracy', 'accuracy', 4),
   ('pair_loss', 'loss of pairs', 4),
   ('pair_accuracy', 'accuracy of pairs', 4),
 )

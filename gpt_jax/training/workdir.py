@@ -211,6 +211,7 @@ def draws_sample(config: Config) -> bool:
   return bool(
     log.sample_prompt
     and log.sample_tokens
+    and not model.num_encoder_layers
     and is_causal(model.attention, model.ffn)
   )
 

@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.costs import flops
+from gpt_jax.costs import flops, matmuls
 from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.objectives import choices
+from gpt_jax.training import step
 from tests.support import tiny
+
+# Objectives of encoder-decoders: tokens of text, of source, of target.
+OF_SIDES = [('seq2seq', (13, 13, 13))]
 
 
 @pytest.mark.parametrize(
@@ -197,3 +202,41 @@ def test_parameter_table_of_real_and_abstract_parameters():
     'params'
   ]
   assert flops.parameter_table(boxed) == real
+
+
+@pytest.mark.parametrize('objective, sizes', OF_SIDES)
+def test_each_side_of_an_encoder_decoder_counts_its_own_tokens(
+  objective, sizes
+):
+  """By hand, and against the products of the traced step."""
+  text, M, L = sizes
+  changes = {'num_layers': 3, 'num_encoder_layers': 2, 'context_length': M}
+  config = tiny.config(
+    **{f'model.{k}': v for k, v in changes.items()},
+    **{'objective.name': objective},
+  )
+  model = tiny.model(**changes)
+  params = tiny.params(model)
+  D, H, G, K, F, V = (tiny.D, tiny.H, tiny.G, tiny.K, tiny.F, tiny.V)
+  ends, keys, ffn = 2 * D * H * K, 2 * D * G * K, 2 * D * F
+  source = 2 * (ends + keys + ffn) + 3 * keys
+  target = 3 * (2 * ends + keys + ffn) + V * D
+  seen = 2 * M * M + 3 * L * L + 3 * L * M
+  row = 6 * (source * M + target * L) + 12 * H * K * seen
+  assert abs(flops.per_token(config, params) - row / text) <= 1
+  assert abs(flops.per_token(config, params, text) - row / text) <= 1
+  causal = row - 12 * H * K * 3 * (L * L - L * (L + 1) / 2)
+  found = flops.per_token_causal(config, params)
+  assert abs(found - causal / text) <= 1
+  made = choices.build(objective, model)
+  zeros = np.zeros((2, L), np.int32)
+  batch = {
+    'sources': np.zeros((2, M), np.int32),
+    'source_mask': np.ones((2, M), bool),
+    **dict.fromkeys(('inputs', 'targets'), zeros),
+    'weights': np.ones((2, L), np.float32),
+  }
+  jaxpr = jax.make_jaxpr(
+    lambda *args: step.mean_gradients(*args, objective=made, num_micro=1)
+  )(params, batch, jax.random.key(0))
+  assert matmuls.flops(jaxpr) == 2 * row

@@ -46,6 +46,7 @@ class Special(NamedTuple):
     stop_ids: each ends what is generated.
     pad_id: fills rows; the end of a document where no token is for it.
     names: ids of the special tokens that a template may name.
+    eos_id: ends each document, and each side of a pair of texts.
     cls_id: before an encoder's row: [CLS], or RoBERTa's <s>; None: it has none.
     sep_id: after each text of such a row: [SEP], or RoBERTa's </s>.
     mask_id: stands for a token that an encoder is to predict.
@@ -57,6 +58,7 @@ class Special(NamedTuple):
   stop_ids: frozenset[int]
   pad_id: int
   names: Mapping[str, int]
+  eos_id: int
   cls_id: int | None = None
   sep_id: int | None = None
   mask_id: int | None = None
@@ -107,14 +109,17 @@ def of(
     pad = _usual('pad', names)
     pad = eos_id if pad is None else pad
     stops = frozenset([eos_id])
-    return Special((eos_id,), (), eos_id, stops, pad, names, *roles.values())
+    return Special(
+      *((eos_id,), (), eos_id, stops, pad, names, eos_id),
+      *roles.values(),
+    )
   found = json.loads(contents[SPECIAL])
   start = tuple(found['start'])
   stops, names = frozenset(found['stop']), found['names']
   # Imports before there were encoders lack these entries.
   roles = {role: found.get(role, _usual(role, names)) for role in _ENCODERS}
   return Special(
-    *(start, start, found['first'], stops, found['pad'], names),
+    *(start, start, found['first'], stops, found['pad'], names, eos_id),
     *roles.values(),
   )
 
