@@ -7,7 +7,7 @@ import os
 from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import streaming
-from gpt_jax.data import progress
+from gpt_jax.data import progress, sides
 from gpt_jax.data.tokenizers import saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.finetuning import heads
@@ -71,7 +71,7 @@ def to_hf(
     if part is not None:
       model = config_lib.transformer(parts.config, part)
     if tokenizer and not isinstance(model, hf.Imported):
-      options = _token_ids(tokenizer)
+      options = _token_ids(tokenizer, needs.starts)
     tuned = heads.exported(
       parts.config,
       params.get('heads'),
@@ -96,11 +96,26 @@ def to_hf(
     log.warning('Hugging Face has no tokenizer like that of %s', workdir)
 
 
-def _token_ids(tokenizer: tokenizer_lib.Tokenizer) -> dict[str, int]:
-  """What config.json says of the special tokens; an encoder has a [CLS]."""
-  first, last = tokenizer.special.cls_id, tokenizer.special.sep_id
+def _token_ids(
+  tokenizer: tokenizer_lib.Tokenizer, starts: str
+) -> dict[str, int]:
+  """What config.json says of the special tokens; an encoder has a [CLS].
+
+  Args:
+    tokenizer: of the run.
+    starts: see `Needs`; '': the model is no encoder-decoder.
+  """
+  special = tokenizer.special
+  first, last, eos_id = special.cls_id, special.sep_id, tokenizer.eos_id
+  if starts:
+    # BART's text begins with <s>, T5's with nothing.
+    ids = {'bos_token_id': eos_id if first is None else first}
+    ids |= {'eos_token_id': eos_id, 'pad_token_id': special.pad_id}
+    return ids | {'decoder_start_token_id': sides.start_id(starts, special)}
   if first is None or last is None:
-    eos_id = tokenizer.eos_id
     return {'bos_token_id': eos_id, 'eos_token_id': eos_id}
-  pad_id = tokenizer.special.pad_id
-  return {'bos_token_id': first, 'eos_token_id': last, 'pad_token_id': pad_id}
+  return {
+    'bos_token_id': first,
+    'eos_token_id': last,
+    'pad_token_id': special.pad_id,
+  }

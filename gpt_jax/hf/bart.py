@@ -176,4 +176,5 @@ BART = Family(
   options=_options,
   tensors=_tensors,
   output_bias=LOGITS_BIAS,
+  scoring_body=True,
 )

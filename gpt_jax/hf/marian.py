@@ -49,4 +49,5 @@ MARIAN = Family(
   # The sines, which transformers computes itself; older files have them.
   buffers=(r'model\.(encoder|decoder)\.embed_positions\.weight',),
   output_bias=bart.LOGITS_BIAS,
+  scoring_body=True,
 )

@@ -50,5 +50,6 @@ MBART = Family(
   options=_options,
   tensors=_tensors,
   output_bias=bart.LOGITS_BIAS,
+  scoring_body=True,
   rolled=True,
 )

@@ -61,7 +61,8 @@ def from_hf(folder: str, workdir: str) -> None:
   _check_empty(workdir)
   source = hf.Source(folder)
   model = source.model
-  if model.origin.kind not in _PRETRAINED:
+  kinds = (*_PRETRAINED, *['body'] * model.family.scoring_body)
+  if model.origin.kind not in kinds:
     kind = model.options.get('architectures')[0]
     raise UsageError(
       f'--from_hf={folder}: is a {kind}, and a workdir holds language models '
@@ -115,9 +116,35 @@ def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
   for field in hf.transformer_fields():
     config.model[field] = getattr(model, field)
   config.tokenizer.name = tokenizer
-  if choice(model, 'attention').name == 'bidirectional':
+  if model.num_encoder_layers:
+    config.update_from_flattened_dict(_seq2seq(model))
+  elif choice(model, 'attention').name == 'bidirectional':
     config.update_from_flattened_dict(_masked(model))
   return config.lock()
+
+
+def _seq2seq(model: hf.Imported) -> dict[str, str]:
+  """How an encoder-decoder goes on: its decoder starts as it used to.
+
+  Raises:
+    UsageError: with another token than ours start with.
+  """
+  options = model.options
+  # mBART's starts with what its text ends with: the language, or the end.
+  found = 'eos' if model.family.rolled else ''
+  start = options.get('decoder_start_token_id')
+  for name in ('pad', 'eos'):
+    if not found and start == options.get(f'{name}_token_id', -1):
+      found = name
+  if not found:
+    raise options.fail(
+      'decoder_start_token_id',
+      'is neither pad_token_id nor eos_token_id, with which our decoders start',
+    )
+  return {
+    'objective.name': f'seq2seq(start={found!r})',
+    'data.rows': 'parallel',
+  }
 
 
 def _masked(model: hf.Imported) -> dict[str, str]:
