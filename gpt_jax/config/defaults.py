@@ -116,6 +116,9 @@ def get_config(arg: str = '') -> ConfigDict:
   # a hidden part of a row from the rest, see data.rows='doc_sentences' (MASS).
   # seq2seq(label_smoothing=0.0, start='eos'): an encoder-decoder writes the
   # target of a pair of texts (the Transformer); start='pad' as T5.
+  # denoise(noise='permute, infill'): it restores a text after corruptions, in
+  # this order: mask(rate), delete(rate), infill(rate=0.3, mean=3.0,
+  # random=0.0), permute (sentences), rotate (BART).
   config.objective = dict(
     name='causal',
     # Whom `distilled` learns from: a workdir that train left, or a folder of

@@ -52,6 +52,20 @@ def bar(unit: str = '') -> Iterator[Report]:
     yield report if stderr.is_terminal else _logged(unit)
 
 
+def counted(
+  report: Report, stage: str, total: int | None
+) -> Callable[[int], None]:
+  """Reports the sum of what it is told, as the progress of a stage."""
+  done = 0
+
+  def told(count: int) -> None:
+    nonlocal done
+    done += count
+    report(stage, done, total)
+
+  return told
+
+
 def _logged(unit: str) -> Report:
   """Logs what a bar would show, twice a minute."""
   starts: dict[str, tuple[float, int]] = {}

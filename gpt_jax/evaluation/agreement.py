@@ -5,11 +5,10 @@
 The folder is run by transformers in PyTorch, which the extra `hf` installs,
 with its own tokenizer. Of a language model the logits of each position are
 compared, of a masked one those of a row in which [MASK] is that token, and what
-a head of two texts says; of a fine-tuned head its outputs, read at the last
-token.
+a head of two texts says; of an encoder-decoder those of the text behind itself
+as its source; of a fine-tuned head its outputs, read at the last token.
 """
 
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,9 +17,10 @@ import numpy as np
 
 from gpt_jax import hf
 from gpt_jax.config import Config
-from gpt_jax.data import json_file
+from gpt_jax.data import sides
 from gpt_jax.data.tokenizers import special
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.evaluation.theirs import PAIRS, library, theirs
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
@@ -28,35 +28,8 @@ from gpt_jax.training import imported
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.parts import Parts
 
-# One of them is in a folder with a tokenizer; without, transformers may make up
-# an empty one.
-_VOCABULARIES = (
-  *('tokenizer.json', 'vocab.json', 'vocab.txt'),
-  *('tokenizer.model', 'spiece.model'),
-)
-
-
-# What transformers calls the outputs of a head of two texts.
-_PAIRS = ('seq_relationship_logits', 'sop_logits')
-
 # From the config, its tokenizer and a text to the ids that a head is given.
 Sequence = Callable[[Config, tokenizer_lib.Tokenizer, str], list[int]]
-
-
-class Theirs(NamedTuple):
-  """What transformers makes of a text.
-
-  Attributes:
-    logits: float32 [L, V], or [1, K] of a head.
-    ids: of the text; None: there is no tokenizer.
-    why: there is none.
-    pair: float32 [2], of a head of two texts; None: there is none.
-  """
-
-  logits: np.ndarray
-  ids: list[int] | None
-  why: str = ''
-  pair: np.ndarray | None = None
 
 
 class Agreement(NamedTuple):
@@ -95,7 +68,7 @@ def check(
     RuntimeError: they differ by more, or in their token ids.
   """
   for name in ('torch', 'transformers'):
-    _library(name)  # says so first where it is missing
+    library(name)  # says so first where it is missing
   if os.path.isfile(text):
     with open(text, encoding='utf-8') as f:
       text = f.read()
@@ -107,23 +80,22 @@ def check(
       'compare; use gpt_jax.hf.forward'
     )
   model, params = imported.model_of(parts, workdir), state.eval_params
-  if model.num_encoder_layers:
-    raise UsageError(
-      f'--workdir={workdir}: has an encoder, for which --check has no text; '
-      'use gpt_jax.hf.forward'
-    )
   ids, tuned = encoded(parts, tokenizer, text), parts.config.get('finetune')
-  pair = None
+  pair, written = None, ()
   if tuned and 'heads' in params:
     run = sequence(parts.config, tokenizer, text)
     ours = head(parts, params, run)
+  elif model.num_encoder_layers:
+    run = ids[: model.context_length]
+    written = (_written(parts, tokenizer, run),)
+    ours = encoder_decoder(model, params, run, *written)
   else:
     run = ids[: model.context_length]
     ours, pair = language_model(_named(model, params, folder), params, run)
-  others = theirs(folder, text, run)
+  others = theirs(folder, text, run, *written)
   found = compared(ours, others.logits)
   if not (tuned and 'heads' in params):
-    _print_positions(tokenizer, run, found)
+    _print_positions(tokenizer, *written or (run,), found)
   failed = _print_conclusions(found, tolerance, len(run), len(ids))
   if pair is not None and others.pair is not None:
     largest = float(np.abs(pair - others.pair).max())
@@ -179,11 +151,23 @@ def encoded(
     UsageError: the model is a masked one, and the tokenizer has no [MASK].
   """
   needs = objectives.needs(parts.config.objective.name)
+  if needs.encoder:
+    ids = sides.source_ids(tokenizer.encode(text), tokenizer.special)
+    return ids.tolist()
   if 'mask' not in needs.tokens:
     return tokenizer.special.prompt(tokenizer.encode(text))
   ids = special.with_masks(tokenizer, text).tolist()
   ends = tokenizer.special.cls_id, tokenizer.special.sep_id
   return [i for i in (ends[0], *ids, ends[1]) if i is not None]
+
+
+def _written(
+  parts: Parts, tokenizer: tokenizer_lib.Tokenizer, source: list[int]
+) -> list[int]:
+  """What the decoder reads: its start, and what the encoder reads."""
+  starts = objectives.needs(parts.config.objective.name).starts
+  first_id = sides.start_id(starts, tokenizer.special)
+  return sides.decoder_inputs(np.array([source]), first_id)[0].tolist()
 
 
 def _named(model: Transformer, params: Any, folder: str) -> Transformer:
@@ -200,8 +184,30 @@ def language_model(
   """Our logits, float32 [L, V], and those of a head of two texts, [2]."""
   out = hf.forward(model, params, input_ids=np.array([ids]))
   logits = out['prediction_logits' if 'prediction_logits' in out else 'logits']
-  pairs = [np.asarray(out[n][0], np.float32) for n in _PAIRS if n in out]
+  pairs = [np.asarray(out[n][0], np.float32) for n in PAIRS if n in out]
   return np.asarray(logits[0], np.float32), pairs[0] if pairs else None
+
+
+def encoder_decoder(
+  model: Transformer, params: Any, source: list[int], written: list[int]
+) -> np.ndarray:
+  """Our logits of what is written from a source, float32 [L, V].
+
+  Raises:
+    UsageError: the model is an import whose class has none.
+  """
+  out = hf.forward(
+    model,
+    params,
+    input_ids=np.array([source]),
+    decoder_input_ids=np.array([written]),
+  )
+  if 'logits' not in out:
+    raise UsageError(
+      '--check: the folder is a body, whose class in transformers scores no '
+      'vocabulary; use gpt_jax.hf.forward'
+    )
+  return np.asarray(out['logits'][0], np.float32)
 
 
 def head(parts: Parts, params: Any, ids: list[int]) -> np.ndarray:
@@ -214,58 +220,6 @@ def head(parts: Parts, params: Any, ids: list[int]) -> np.ndarray:
     'weights': np.ones(1, np.float32),
   }
   return np.asarray(parts.objective.outputs(params, batch), np.float32)
-
-
-def theirs(folder: str, text: str, ids: list[int]) -> Theirs:
-  """Runs the folder's own class, and its tokenizer.
-
-  Args:
-    folder: of Hugging Face.
-    text: for the tokenizer.
-    ids: for the model.
-
-  Raises:
-    UsageError: torch or transformers is missing, or the folder holds nothing
-      that they run.
-  """
-  torch, transformers = _library('torch'), _library('transformers')
-  config = json_file.read(
-    os.path.join(folder, 'config.json'),
-    remedy='copy the folder again',
-    needs=('architectures',),
-  )
-  name = config['architectures'][0]
-  if not hasattr(transformers, name):
-    raise UsageError(
-      f'{folder}: transformers {transformers.__version__} has no {name}; '
-      'install a release that has'
-    )
-  local = {'local_files_only': True}
-  made = getattr(transformers, name).from_pretrained(folder, **local)
-  model, given, pair = made.float().eval(), torch.tensor([ids]), None
-  with torch.inference_mode():
-    if name.endswith('DoubleHeadsModel'):
-      at = torch.tensor([[len(ids) - 1]])
-      logits = model(given[None], mc_token_ids=at).mc_logits
-    elif name.endswith('ForSequenceClassification'):
-      logits = model(given).logits
-    elif name.endswith('ForPreTraining'):
-      out = model(given)
-      logits = out.prediction_logits[0]
-      pair = next(out[n][0].numpy() for n in _PAIRS if n in out)
-    else:
-      logits = model(given).logits[0]
-  if not any(os.path.exists(os.path.join(folder, n)) for n in _VOCABULARIES):
-    why = f'{folder} has no tokenizer'
-    return Theirs(logits.numpy(), None, why, pair)
-  try:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
-    found = tokenizer(text)['input_ids']
-  except Exception as e:  # whatever transformers raises for these files
-    line = str(e).strip().partition('\n')[0]
-    why = f'{type(e).__name__}: {line}'
-    return Theirs(logits.numpy(), None, why, pair)
-  return Theirs(logits.numpy(), [*found], '', pair)
 
 
 def compared(ours: np.ndarray, others: np.ndarray) -> Agreement:
@@ -284,13 +238,3 @@ def compared(ours: np.ndarray, others: np.ndarray) -> Agreement:
   # What is no number differs.
   differences = np.where(np.isnan(differences), np.inf, differences)
   return Agreement(differences, ours.argmax(-1), others.argmax(-1))
-
-
-def _library(name: str) -> Any:
-  try:
-    return importlib.import_module(name)
-  except ImportError as e:
-    raise UsageError(
-      f'--check: needs {name}, which is missing; run pip install -c '
-      "constraints.txt -e '.[hf]'"
-    ) from e

@@ -198,6 +198,11 @@ class Family(NamedTuple):
     pair: the input that says whether two sentences belong together, and the
       output that does.
     pooler: what the pooled first token goes through: tanh, gelu or relu.
+    output_bias: the tensor of a bias of each token's score that config.json
+      says nothing of; zeros mean that the model has none.
+    scoring_body: whether the body has all that scores the vocabulary.
+    rolled: whether the decoder starts with the last token of what it is to
+      say (mBART: the language) rather than with `decoder_start_token_id`.
     files: other names that files of a tokenizer have in its folders.
     forward: computes all of `hf.forward`, from the model, the kind of heads,
       the parameters and the inputs that were given.
@@ -217,6 +222,9 @@ class Family(NamedTuple):
   heads: Mapping[str, str] = MappingProxyType({})
   pair: tuple[str, str] = ('next_sentence_label', 'seq_relationship_logits')
   pooler: str = 'tanh'
+  output_bias: str = ''
+  scoring_body: bool = False
+  rolled: bool = False
   files: Mapping[str, str] = MappingProxyType({})
   forward: Callable[..., dict[str, Any]] | None = None
 

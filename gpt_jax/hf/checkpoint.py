@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.hf import files, rope, routers
-from gpt_jax.hf.base import FOR_TRAINING, Family, choices
+from gpt_jax.hf.base import FOR_TRAINING, Family, choice, choices
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import (
@@ -220,8 +220,9 @@ def _differences(
   model: Transformer, family: Family, kind: str, config: dict[str, Any]
 ) -> list[str]:
   """Fields for which a config.json does not mean this model."""
+  bias = choice(model, 'output').kwargs.get('bias', False)
   try:
-    other = Transformer(**fields_of(family, kind, config))
+    other = Transformer(**fields_of(family, kind, config, bias=bias))
   except UsageError as e:
     return [str(e)]
   wrong = []

@@ -3,6 +3,7 @@
 """The model families that are read and written, by `model_type`."""
 
 from gpt_jax.hf.albert import ALBERT
+from gpt_jax.hf.bart import BART
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import BERT
 from gpt_jax.hf.distilbert import DISTILBERT
@@ -14,6 +15,8 @@ from gpt_jax.hf.gpt_neo import GPT_NEO
 from gpt_jax.hf.gpt_neox import GPT_NEOX
 from gpt_jax.hf.gptj import GPTJ
 from gpt_jax.hf.llama import LLAMA, MISTRAL
+from gpt_jax.hf.marian import MARIAN
+from gpt_jax.hf.mbart import MBART
 from gpt_jax.hf.mixtral import MIXTRAL
 from gpt_jax.hf.olmo2 import OLMO2
 from gpt_jax.hf.openai_gpt import OPENAI_GPT
@@ -47,6 +50,9 @@ FAMILIES: dict[str, Family] = {
     DISTILBERT,
     T5,
     SWITCH_TRANSFORMERS,
+    BART,
+    MBART,
+    MARIAN,
     TRANSFO_XL,
   )
 }

@@ -140,7 +140,7 @@ def _arguments(
     decoder_ids = given.decoder_input_ids
     if decoder_ids is None:
       source = given.labels if kind in SCORING else ids
-      decoder_ids = _shifted_right(_options(model), source)
+      decoder_ids = _shifted_right(model, source)
     return {
       'tokens_BL': jnp.asarray(decoder_ids),
       'mask_BL': _mask(given.decoder_attention_mask),
@@ -215,15 +215,19 @@ def _options(model: Transformer) -> Options:
   return model.options if isinstance(model, Imported) else Options({})
 
 
-def _shifted_right(options: Options, source: Any) -> jax.Array:
+def _shifted_right(model: Transformer, source: Any) -> jax.Array:
   """The decoder's ids, from what it is to say: HF's `_shift_right`."""
   if source is None:
     raise UsageError('decoder_input_ids or labels: are needed')
-  ids = jnp.asarray(source)
-  start = options.number('decoder_start_token_id')
+  ids, options = jnp.asarray(source), _options(model)
   pad = options.number('pad_token_id')
   ids = jnp.where(ids == scores.IGNORED, pad, ids)
-  first = jnp.full_like(ids[:, :1], start)
+  if isinstance(model, Imported) and model.family.rolled:
+    last = jnp.sum(ids != pad, axis=1, keepdims=True) - 1
+    first = jnp.take_along_axis(ids, last, axis=1)
+  else:
+    start = options.number('decoder_start_token_id')
+    first = jnp.full_like(ids[:, :1], start)
   return jnp.concatenate([first, ids[:, :-1]], axis=1)
 
 

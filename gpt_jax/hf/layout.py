@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.hf import heads
-from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor
+from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor, choice, same
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.nn.pattern import Sharing, period, sharing
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
@@ -80,8 +80,17 @@ def family_of(config: dict[str, Any]) -> tuple[Family, str]:
   return family, family.architectures[names[0]]
 
 
-def fields_of(family: Family, kind: str, config: dict[str, Any]) -> Flat:
-  """All fields of `Transformer`."""
+def fields_of(
+  family: Family, kind: str, config: dict[str, Any], *, bias: bool = False
+) -> Flat:
+  """All fields of `Transformer`.
+
+  Args:
+    family: of the config.
+    kind: of its heads.
+    config: config.json.
+    bias: whether there is the bias that the family calls `output_bias`.
+  """
   options = Options(config)
   for name, value in _ONLY.items():
     options.only(name, value)
@@ -98,6 +107,8 @@ def fields_of(family: Family, kind: str, config: dict[str, Any]) -> Flat:
   fields.setdefault('num_kv_heads', num_heads)
   if kind not in heads.SCORING:
     fields['output'] = 'tied'  # it scores no vocabulary
+  elif bias and family.output_bias:
+    fields['output'] = 'tied(bias=True)'
   return fields
 
 
@@ -128,7 +139,7 @@ def slots(model: Imported) -> list[Slot]:
   out = []
   family = model.family
   of_heads = heads.tensors(model.origin.kind, family)
-  for tensor in [*family.tensors(model), *of_heads]:
+  for tensor in [*family.tensors(model), *of_heads, *_output_bias(model)]:
     stack = _stack(model, tensor.paths[0]) if tensor.paths else None
     if stack is None:
       out.append(Slot(tensor))
@@ -149,6 +160,18 @@ def slots(model: Imported) -> list[Slot]:
         index = (layer, expert) if tensor.experts else (layer,)
         out.append(Slot(tensor._replace(names=tuple(names)), index))
   return out
+
+
+def _output_bias(model: Imported) -> list[Tensor]:
+  """The bias [1, V] of `Family.output_bias`; zeros are no parameter."""
+  names = (model.family.output_bias,)
+  if not names[0] or model.origin.kind not in heads.SCORING:
+    return []
+  if choice(model, 'output').kwargs['bias']:
+    bias = same('head_bias', *names)
+    return [bias._replace(split=lambda x: [x[0]], join=lambda x: x[0][None])]
+  zeros = np.zeros((1, model.vocab_size), np.float32)
+  return [Tensor(names, (), lambda x: [], lambda parts: zeros)]
 
 
 def part(model: Imported, flat: Any, path: str, slot: Slot) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.hf import files, heads
-from gpt_jax.hf.base import Tensor
+from gpt_jax.hf.base import Family, Tensor
 from gpt_jax.hf.layout import (
   Flat,
   Imported,
@@ -32,7 +32,7 @@ Told = Callable[[int], None]
 
 
 class Source:
-  """A checkpoint whose headers were read, and nothing else.
+  """A checkpoint whose headers were read, and next to nothing else.
 
   Attributes:
     model: that it holds, with all that an export needs to know.
@@ -54,7 +54,8 @@ class Source:
       family, kind = family_of(config)
       self._reader = files.Reader(folder)
       kind = heads.found(kind, family, self._reader.names)
-      fields = fields_of(family, kind, config)
+      bias = _has_bias(family, self._reader)
+      fields = fields_of(family, kind, config, bias=bias)
       model = Imported(**fields, origin=Origin(json.dumps(config), kind))
       self.model = model.clone(origin=_origin(model, self._reader))
     except UsageError as e:
@@ -88,6 +89,8 @@ class Source:
     """Puts one tensor of the file into its parameters."""
     tensor, model = slot.tensor, self.model
     names = _present(model, self._reader, tensor)
+    if not names and not tensor.paths:
+      return
     first, *others = [file_name(model, n) for n in names]
     value = self._reader.read(first)
     for other in others:
@@ -113,6 +116,12 @@ class Source:
     )
 
 
+def _has_bias(family: Family, reader: files.Reader) -> bool:
+  """Whether a file has the bias of `Family.output_bias`, other than zeros."""
+  name = family.output_bias
+  return name in reader.names and bool(reader.read(name).any())
+
+
 def _origin(model: Imported, reader: files.Reader) -> Origin:
   """The model's origin with what is known of the files.
 
@@ -128,7 +137,7 @@ def _origin(model: Imported, reader: files.Reader) -> Origin:
   for slot in slots(model):
     tensor = slot.tensor
     names = _present(model, reader, tensor)
-    if not names:
+    if not names and tensor.paths:
       wrong.append(f'{file_name(model, tensor.names[0])} is missing')
     if len(tensor.names) > 1:
       known += names

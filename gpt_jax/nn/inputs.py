@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input: from tokens, their types and positions to the first vectors."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,9 @@ from gpt_jax.nn.positions import Position
 class Inputs(nn.Module):
   """What `model.input` and `model.position` name, with its dropout.
 
-  The tokens' vectors `embed` are read by a tied output, too.
+  The tokens' vectors `embed` are read by a tied output, too. Both sides of an
+  encoder-decoder have them in common; positions and the norm are each side's
+  own (BART), the encoder's below names that begin with `encoder_`.
   """
 
   choice: Input
@@ -30,6 +33,7 @@ class Inputs(nn.Module):
   dropout: float
   inits: Initializers
   dtype: Any
+  encoder: bool = False
 
   def setup(self):
     """Creates the parts that the choices have."""
@@ -46,10 +50,17 @@ class Inputs(nn.Module):
       self.token_types = self._table(choice.num_token_types, name='segments')
     if choice.norm:
       self.embed_norm = self.norm()
+      if self.encoder:
+        self.encoder_embed_norm = self.norm()
     if self.position.embed:
-      self.positions = self.position.embed(
-        context_length=self.context_length, initializer=inits.position
+      make_positions = functools.partial(
+        self.position.embed,
+        context_length=self.context_length,
+        initializer=inits.position,
       )
+      self.positions = make_positions()
+      if self.encoder:
+        self.encoder_positions = make_positions()
     if choice.d_embed:
       self.embed_projection = Projection(
         choice.d_embed, self.d_model, inits.kernel, self.dtype
@@ -61,8 +72,13 @@ class Inputs(nn.Module):
     tokens_BL: jax.Array,
     positions_BL: jax.Array | None,
     token_types_BL: jax.Array | None,
+    *,
+    side: str = '',
   ) -> jax.Array:
-    """[B, L] -> [B, L, D]; see `Transformer.__call__` for the arguments."""
+    """[B, L] -> [B, L, D]; see `Transformer.__call__` for the arguments.
+
+    `side='encoder_'` takes what is the encoder's own in an encoder-decoder.
+    """
     x_BLD = self.embed(tokens_BL)
     x_BLD *= jnp.asarray(self.choice.scale(self._width), x_BLD.dtype)
     if self.choice.num_token_types:
@@ -72,9 +88,9 @@ class Inputs(nn.Module):
     elif token_types_BL is not None:
       x_BLD += self.embed(token_types_BL)
     if self.position.embed:
-      x_BLD = self.positions(x_BLD, positions_BL)
+      x_BLD = getattr(self, f'{side}positions')(x_BLD, positions_BL)
     if self.choice.norm:
-      x_BLD = self.embed_norm(x_BLD)
+      x_BLD = getattr(self, f'{side}embed_norm')(x_BLD)
     x_BLD = self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
     return self.embed_projection(x_BLD) if self.choice.d_embed else x_BLD
 

@@ -90,6 +90,7 @@ class Transformer(nn.Module):
       self._rates.embedding,
       self._inits,
       self._dtype,
+      encoder=self.num_encoder_layers > 0,
     )
     self._setup_stacks()
     self._head = Head(
@@ -268,7 +269,8 @@ class Transformer(nn.Module):
     positions_BL: jax.Array | None,
     token_types_BL: jax.Array | None,
   ) -> jax.Array:
-    x_BLD = self._inputs(tokens_BL, positions_BL, token_types_BL)
+    side = name.removesuffix('embedded')
+    x_BLD = self._inputs(tokens_BL, positions_BL, token_types_BL, side=side)
     self.sow('intermediates', name, x_BLD)
     return x_BLD
 

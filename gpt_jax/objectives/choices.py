@@ -10,6 +10,7 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.denoise import denoise
 from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
@@ -37,6 +38,7 @@ OBJECTIVES = {
   'unified': unified,
   'seq2seq': seq2seq,
   'mass': mass,
+  'denoise': denoise,
   'choice': choice,
   'classification': classification,
   'regression': regression,

@@ -16,6 +16,7 @@ from gpt_jax import __main__, hf
 from gpt_jax.commands import convert
 from gpt_jax.hf import files
 from gpt_jax.spec import UsageError
+from gpt_jax.training import importing
 from gpt_jax.training import trained as trained_lib
 from tests.support.golden_io import ROOT, config, tensors
 
@@ -119,7 +120,7 @@ def test_a_stopped_import_starts_again(tmp_path, monkeypatch, capsys):
   with pytest.raises(UsageError, match='holds no run'):
     trained_lib.restore(str(w))
   assert __main__.main(argv) == 0
-  assert not (w / convert.UNFINISHED).exists()
+  assert not (w / importing.UNFINISHED).exists()
   trained_lib.restore(str(w))
 
 

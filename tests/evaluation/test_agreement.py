@@ -2,17 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """`convert --check`: a workdir and a folder of Hugging Face on one text."""
 
+import json
+import shutil
 import sys
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from gpt_jax import __main__, hf
 from gpt_jax.commands import convert
+from gpt_jax.data import row_makers
 from gpt_jax.evaluation import agreement
-from gpt_jax.evaluation.agreement import Theirs
+from gpt_jax.evaluation.theirs import Theirs
 from gpt_jax.spec import UsageError
-from tests.commands.test_convert import checkpoint_with_vocabulary, encoder
+from tests.commands.test_convert import (
+  TOKENIZERS,
+  checkpoint_with_vocabulary,
+  encoder,
+)
+from tests.support.golden_io import ROOT, config, tensors
 
 TEXT = 'abc d ab'
 IDS = [95, 66, 94, 67, 94, 95]
@@ -41,7 +50,7 @@ def stand_in(monkeypatch, change=lambda x: x, ids=IDS):
     out = hf.forward(model, params, input_ids=np.array([run]))
     return Theirs(change(np.array(out['logits'][0])), ids, 'it has none')
 
-  monkeypatch.setattr(agreement, '_library', lambda name: None)
+  monkeypatch.setattr(agreement, 'library', lambda name: None)
   monkeypatch.setattr(agreement, 'theirs', theirs)
 
 
@@ -95,7 +104,7 @@ def test_a_masked_model_and_its_head_of_two_texts(
     pair = np.array(out['seq_relationship_logits'][0]) + wrong
     return Theirs(np.array(out['prediction_logits'][0]), run, '', pair)
 
-  monkeypatch.setattr(agreement, '_library', lambda name: None)
+  monkeypatch.setattr(agreement, 'library', lambda name: None)
   monkeypatch.setattr(agreement, 'theirs', theirs)
   given = [f'--from_hf={folder}', f'--workdir={tmp_path / "w"}']
   argv = ['convert', '--check', *given, '--text=It is a [MASK].']
@@ -107,6 +116,48 @@ def test_a_masked_model_and_its_head_of_two_texts(
   wrong = 0.5
   assert __main__.main(argv) == 1
   assert 'differ in logits of two texts' in capsys.readouterr().err
+
+
+@pytest.mark.skipif(
+  'parallel' not in row_makers.ROWS, reason='there are no rows of two sides'
+)
+def test_an_encoder_decoder(tmp_path, monkeypatch, capsys):
+  """The text is the source, and is written behind the decoder's start."""
+  folder, source = tmp_path / 'hf', ROOT / 'bart_lm'
+  folder.mkdir()
+  vocabulary = TOKENIZERS / 'byte_bpe'
+  values = config(source) | {'vocab_size': 700}
+  weights = {
+    name: np.resize(x, [700 if n == 112 else n for n in x.shape])
+    for name, x in tensors(source).items()
+  }
+  (folder / 'config.json').write_text(json.dumps(values))
+  save_file(weights, folder / 'model.safetensors', metadata={'format': 'pt'})
+  for name in ('vocab.json', 'merges.txt'):
+    shutil.copy(vocabulary / name, folder)
+  convert.from_hf(str(folder), str(tmp_path / 'w'))
+  seen, wrong = [], 0.0
+
+  def theirs(folder, text, run, written):
+    seen.append((run, written))
+    out = hf.forward(
+      *hf.load(folder),
+      input_ids=np.array([run]),
+      decoder_input_ids=np.array([written]),
+    )
+    return Theirs(np.array(out['logits'][0]) + wrong, run)
+
+  monkeypatch.setattr(agreement, 'library', lambda name: None)
+  monkeypatch.setattr(agreement, 'theirs', theirs)
+  given = [f'--from_hf={folder}', f'--workdir={tmp_path / "w"}']
+  argv = ['convert', '--check', *given, '--text=a b']
+  assert __main__.main(argv) == 0
+  ((source, written),) = seen
+  assert (source[0], source[-1]) == (0, 2)  # <s> and </s>
+  assert written == [2, *source[:-1]]
+  assert 'the same at 4 of 4' in capsys.readouterr().out
+  wrong = 0.5
+  assert __main__.main(argv) == 1
 
 
 def test_no_number_is_no_agreement():

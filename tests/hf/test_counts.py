@@ -1,7 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders of full size and their heads have as many parameters as transformers
-counts for the same config.json (5.23, on the meta device).
+"""Encoders and encoder-decoders of full size, with their heads, have as many
+parameters as transformers counts for the same config.json (5.23, on the meta
+device).
 """
 
 import json
@@ -56,6 +57,20 @@ XXLARGE = BASE | {
   'intermediate_size': 16_384,
 }
 
+BART = {'architectures': ['BartForConditionalGeneration'], 'vocab_size': 50_265}
+BART |= {'model_type': 'bart'}
+MBART = {'architectures': ['MBartForConditionalGeneration']}
+MBART |= {'model_type': 'mbart', 'vocab_size': 250_027}
+MARIAN = {'architectures': ['MarianMTModel'], 'vocab_size': 37_000}
+MARIAN |= {'model_type': 'marian', 'max_position_embeddings': 512}
+
+
+def both(layers, heads, d_ff):
+  """The sizes of an encoder and a decoder that are alike."""
+  stacks = ('encoder', 'decoder')
+  sizes = {'layers': layers, 'attention_heads': heads, 'ffn_dim': d_ff}
+  return {f'{s}_{name}': size for s in stacks for name, size in sizes.items()}
+
 
 @pytest.mark.parametrize(
   'config, parameters',
@@ -76,6 +91,18 @@ XXLARGE = BASE | {
     (GENERATOR | SMALL | {'embedding_size': 128}, 13_546_682),
     (DISTILBERT | {'architectures': ['DistilBertForMaskedLM']}, 66_985_530),
     (DISTILBERT | {'architectures': ['DistilBertModel']}, 66_362_880),
+    (BART | both(6, 12, 3072) | {'d_model': 768}, 139_420_416),
+    (BART, 406_291_456),
+    (MBART, 610_851_840),
+    # HF counts two tables of 512 sines besides, which nothing trains.
+    (
+      MARIAN | both(6, 8, 2048) | {'d_model': 512},
+      63_606_784 - 2 * 512 * 512,
+    ),
+    (
+      MARIAN | both(6, 16, 4096) | {'d_model': 1024},
+      215_293_952 - 2 * 512 * 1024,
+    ),
   ],
 )
 def test_parameters(config, parameters):

@@ -21,7 +21,8 @@ B, L, M, D = tiny.B, tiny.L, 7, tiny.D
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 SIZES = {'num_layers': 3, 'num_encoder_layers': 2}
 MODELS = {
-  'post': {'block': 'post', 'num_kv_heads': 6},
+  # BART's stacks have norms and positions of their inputs of their own.
+  'post': {'block': 'post', 'num_kv_heads': 6, 'input': 'tokens(norm=True)'},
   'pre': {'block': 'pre', 'attention': 'local(window=4)'},
   't5': {
     'position': 't5_bias',
@@ -73,15 +74,17 @@ def by_hand(name, params, tokens, source, mask):
     ]
   shared['kind'] = 'post' if name == 'post' else 'pre'
 
-  def embed(ids):
+  def embed(ids, side=''):
     x = p['embed']['embedding'][ids]
     if 'positions' in p:
-      x = x + p['positions']['embedding'][: ids.shape[1]]
+      x = x + p[f'{side}positions']['embedding'][: ids.shape[1]]
+    if 'embed_norm' in p:
+      x = reference.normalize(p, f'{side}embed_norm', x, norm)
     return x
 
   everything = [{'pattern': ('bidirectional',), 'mask': mask, **biases[0]}]
   encoded = reference.stack(
-    p['encoder'], embed(source), 2 * everything, **shared
+    p['encoder'], embed(source, 'encoder_'), 2 * everything, **shared
   )
   memory = encoded[-1]
   if 'encoder_norm' in p:

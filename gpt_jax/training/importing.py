@@ -1,0 +1,181 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a workdir of a checkpoint of Hugging Face, a tensor at a time."""
+
+import json
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from etils import epath
+
+from gpt_jax import config as config_lib
+from gpt_jax import hf
+from gpt_jax.checkpoints import streaming
+from gpt_jax.config import defaults
+from gpt_jax.data import files, progress
+from gpt_jax.hf import vocabulary
+from gpt_jax.hf.base import choice
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.training import imported
+from gpt_jax.training import parts as parts_lib
+
+# Of `hf.heads`, with which a workdir can go on.
+_PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
+
+# In a workdir while it is being made.
+UNFINISHED = 'unfinished_import'
+
+# What an import's config has for a run that does not train; the rest is the
+# default.
+_UNTRAINED = {
+  'optim.name': 'none',
+  'optim.clip_norm': 0.0,
+  'schedule.num_steps': 1,
+  'schedule.name': 'constant(peak=1e-4)',
+  'batch.size': 1,
+  'batch.micro_rows': 1,
+  'checkpoint.every_steps': 1,
+  'checkpoint.keep': 1,
+  'eval.every_steps': 0,
+  'eval.rows': 8,
+  'log.every_steps': 1,
+  'log.sample_prompt': '',
+  'log.sample_tokens': 0,
+  **{
+    f'watchdog.{phase}_seconds': 0.0
+    for phase in ('start', 'compile', 'step', 'evaluation', 'save')
+  },
+}
+
+
+def from_hf(folder: str, workdir: str) -> None:
+  """Makes a workdir of a checkpoint, a tensor at a time.
+
+  Raises:
+    UsageError: the checkpoint is no language model that we know, or the
+      workdir holds a run.
+  """
+  _check_empty(workdir)
+  source = hf.Source(folder)
+  model = source.model
+  kinds = (*_PRETRAINED, *['body'] * model.family.scoring_body)
+  if model.origin.kind not in kinds:
+    kind = model.options.get('architectures')[0]
+    raise UsageError(
+      f'--from_hf={folder}: is a {kind}, and a workdir holds language models '
+      'and encoders with the heads of their pre-training; a model with another '
+      'head can be fine-tuned, with finetune --init'
+    )
+  found = vocabulary.read(folder, model.options.get('model_type'))
+  name, tokenizer = found or ('none', None)
+  config = config_lib.resolve_model(_config(model, name))
+  if tokenizer is not None:
+    config = config_lib.set_vocab_size(config, tokenizer.vocab_size, name)
+  with files.exclusive(workdir, UNFINISHED):
+    if tokenizer is not None:
+      tokenizer.save(os.path.join(workdir, 'tokenizer'))
+    _save_state(config, source, workdir)
+    origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
+    files.write(workdir, imported.ORIGIN, origin.encode())
+    # Without it a folder holds no run.
+    files.write(workdir, 'config.json', config_lib.to_json(config).encode())
+  log.info('%s: imported, tokenizer %s', workdir, name)
+  if tokenizer is None:
+    log.warning(
+      '%s has neither vocab.json and merges.txt nor vocab.txt nor '
+      'tokenizer.model nor spiece.model nor a '
+      'tokenizer.json that can be used: put a saved tokenizer into %s before '
+      'generating',
+      folder,
+      os.path.join(workdir, 'tokenizer'),
+    )
+
+
+def _check_empty(workdir: str) -> None:
+  """Refuses a folder that holds a run; empties an unfinished import.
+
+  Raises:
+    UsageError: it holds one.
+  """
+  folder = epath.Path(workdir)
+  if (folder / UNFINISHED).exists():
+    log.info('%s: an import was stopped; it starts again', workdir)
+    for part in ('checkpoints', 'tokenizer'):
+      (folder / part).rmtree(missing_ok=True)
+  elif any((folder / part).exists() for part in ('config.json', 'checkpoints')):
+    raise UsageError(f'--workdir={workdir}: holds a run; give a new folder')
+
+
+def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
+  """The default tree with an imported model, for a run that does not train."""
+  config: Any = defaults.get_config().unlock()
+  config.update_from_flattened_dict(_UNTRAINED)
+  for field in hf.transformer_fields():
+    config.model[field] = getattr(model, field)
+  config.tokenizer.name = tokenizer
+  if model.num_encoder_layers:
+    config.update_from_flattened_dict(_seq2seq(model))
+  elif choice(model, 'attention').name == 'bidirectional':
+    config.update_from_flattened_dict(_masked(model))
+  return config.lock()
+
+
+def _seq2seq(model: hf.Imported) -> dict[str, str]:
+  """How an encoder-decoder goes on: its decoder starts as it used to.
+
+  Raises:
+    UsageError: with another token than ours start with.
+  """
+  options = model.options
+  # mBART's starts with what its text ends with: the language, or the end.
+  found = 'eos' if model.family.rolled else ''
+  start = options.get('decoder_start_token_id')
+  for name in ('pad', 'eos'):
+    if not found and start == options.get(f'{name}_token_id', -1):
+      found = name
+  if not found:
+    raise options.fail(
+      'decoder_start_token_id',
+      'is neither pad_token_id nor eos_token_id, with which our decoders start',
+    )
+  return {
+    'objective.name': f'seq2seq(start={found!r})',
+    'data.rows': 'parallel',
+  }
+
+
+def _masked(model: hf.Imported) -> dict[str, str]:
+  """How an encoder was trained, as far as its heads tell."""
+  kind, label = model.origin.kind, model.family.pair[0]
+  pair = 'order' if label == 'sentence_order_label' else 'next'
+  objective, rows = {
+    'lm': ('masked()', 'full_sentences'),
+    # A pooler may be there that no task of its training reads.
+    'pooled_lm': ('masked(pooler=True)', 'full_sentences'),
+    'pretraining': (f'masked(pair={pair!r})', f'pairs({pair!r})'),
+  }[kind]
+  return {
+    'objective.name': objective,
+    'data.rows': rows,
+    'data.sentences': 'terminal',
+  }
+
+
+def _save_state(
+  config: config_lib.Config, source: hf.Source, workdir: str
+) -> None:
+  """Writes the checkpoint of step 0."""
+  state = parts_lib.abstract_state(parts_lib.build(config))
+  assert not jax.tree.leaves(state.opt_state), config.optim.name
+  # The fingerprints come first, and are part of the checkpoint.
+  stages = iter(('checked', 'written'))
+  with progress.bar() as report:
+
+    def fill(to: Any) -> None:
+      source.fill(to, progress.counted(report, next(stages), source.num_bytes))
+
+    state = state._replace(step=jnp.int32(0))
+    streaming.write(workdir, state, source.axes, fill)
