@@ -68,7 +68,7 @@ def write(folder, values, weights):
 
 
 def test_a_body_scores_by_its_table(tmp_path):
-  """facebook/bart-base names a class without scores, which it is complete for."""
+  """facebook/bart-base names a class without scores; it is complete for one."""
   values = config(ROOT / 'bart_lm') | {'architectures': ['BartModel']}
   weights = tensors(ROOT / 'bart_lm')
   del weights['final_logits_bias']
