@@ -5,6 +5,8 @@
 Both sides load the same random weights, each in a process of its own with all
 cores, and decode the same random prompts greedily with a cache: ours with
 `Engine`, theirs with `generate` under `torch.inference_mode` and its defaults.
+Or by beam search, ours with `Search`: an encoder-decoder reads the prompts as
+sources, and a token of each text is one, however many hypotheses are followed.
 They alternate every few tokens, so that a busy machine slows both down.
 """
 
@@ -35,24 +37,46 @@ TURN = 4
 # Cases of at most so many prompt tokens are repeated, for the first token's
 # sake.
 SMALL, REPEATS = 2048, 3
+# Hypotheses of a beam search.
+BEAMS = 4
 _MIB = 2**20
 
 
 def measure(
-  config: Config, steps: int, batches: Sequence[int], prompts: Sequence[int]
+  config: Config,
+  steps: int,
+  batches: Sequence[int],
+  prompts: Sequence[int],
+  beams: int = 0,
 ) -> dict:
   """Decodes `steps` tokens after the first, at each batch and prompt length.
+
+  Args:
+    config: has the model.
+    steps: tokens.
+    batches: sizes.
+    prompts: lengths; of an encoder-decoder those of sources.
+    beams: hypotheses of a beam search; 0: greedily.
 
   Raises:
     UsageError: torch or transformers is not installed, no family of Hugging
       Face computes the model, or the context is too short.
   """
+  encoder = bool(config.model.num_encoder_layers)
+  if encoder and not beams:
+    raise UsageError(
+      '--what=decode: of an encoder-decoder beam search is measured; give '
+      '--what=beam'
+    )
   for name in ('torch', 'transformers'):
     if importlib.util.find_spec(name) is None:
       raise UsageError(
         f"--against=torch: {name} is not installed; pip install 'gpt_jax[hf]'"
       )
   longest, context = max(prompts) + 1 + steps, config.model.context_length
+  if encoder:
+    # The decoder has its start before them.
+    longest = max(max(prompts), 2 + steps)
   if longest > context:
     raise UsageError(
       f'--prompts: {max(prompts)} and {1 + steps} new tokens exceed '
@@ -74,13 +98,14 @@ def measure(
       for name in decode_worker.SIDES
     }
     cases = [
-      _case(sides, batch, prompt, steps, config.model.vocab_size)
+      _case(sides, batch, prompt, steps, config.model.vocab_size, beams)
       for prompt, batch in itertools.product(prompts, batches)
     ]
   return {
     'parameters': num_params,
     'dtype': config.model.dtype,
     'steps': steps,
+    'beams': beams,
     'cases': cases,
   }
 
@@ -122,9 +147,11 @@ def _case(
   prompt: int,
   steps: int,
   vocab_size: int,
+  beams: int,
 ) -> dict:
   """Both sides in turns, after two tokens that compile and warm up."""
   case = {'batch': batch, 'prompt': prompt, 'vocab_size': vocab_size}
+  case['beams'] = beams
   _round(sides, {**case, 'tokens': 2})
   repeats = REPEATS if batch * prompt <= SMALL else 1
   rounds = [
@@ -181,7 +208,9 @@ def report(result: dict) -> str:
   """Formats the result as a table."""
   lines = [
     f'{result["parameters"]:,} parameters, {result["dtype"]}, '
-    f'{result["steps"]} tokens after the first; ours / torch',
+    f'{result["steps"]} tokens after the first'
+    + (f', {result["beams"]} beams' if result['beams'] else '')
+    + '; ours / torch',
     '| batch | prompt | tokens/s | ratio | CPU ms a step | first token, s | '
     'ratio | cache, MiB | peak, MiB | same ids |',
     '|' + '---|' * 10,

@@ -18,9 +18,10 @@ from typing import IO, Any
 
 import numpy as np
 
-# Takes prompts [B, L], the number of new tokens, and what is called after each;
-# gives the new ids [B, N] and the bytes of the caches.
-Decode = Callable[[np.ndarray, int, Callable[[], None]], tuple[list, int]]
+# Takes prompts [B, L], or sources, the number of new tokens, how many beams are
+# followed (0: greedily), and what is called after each token; gives the new ids
+# [B, N] and the bytes of the caches.
+Decode = Callable[[np.ndarray, int, int, Callable[[], None]], tuple[list, int]]
 
 
 class Turns:
@@ -39,7 +40,8 @@ class Turns:
     self._total = case['tokens']
     _reset_peak()
     self._wait()
-    ids, cache_bytes = decode(prompts, case['tokens'], self.token)
+    tokens, beams = case['tokens'], case.get('beams', 0)
+    ids, cache_bytes = decode(prompts, tokens, beams, self.token)
     self._say(
       {
         **self._found,
@@ -77,14 +79,35 @@ def _ours(folder: str) -> Decode:
   # As the commands do, before jax is imported.
   malloc.keep_memory()
   from gpt_jax import hf
+  from gpt_jax.decoding.beam import Beam
   from gpt_jax.decoding.engine import Engine, Request
   from gpt_jax.decoding.programs import in_place
+  from gpt_jax.decoding.requests import Row
   from gpt_jax.decoding.sampler import Sampler
+  from gpt_jax.decoding.search import Search
 
   model, params = in_place(*hf.load(folder))
   greedy = Sampler(temperature=0)
 
-  def decode(prompts, num, token):
+  def search(prompts, num, beams, token):
+    rows = []
+    for i, ids in enumerate(prompts.tolist()):
+      asked = Request(ids, num)
+      if model.num_encoder_layers:
+        asked = Request([0], num, source=ids)
+      rows.append(Row(i, asked, list(asked.ids)))
+    running, size = Search(model, params, rows, Beam(beams), slots=len(rows)), 0
+    out = {}
+    for _ in range(num):
+      running.wait()
+      size = max(size, running.cache_bytes)
+      token()
+      out |= dict(running.step())
+    return [out[i][0].ids for i in range(len(rows))], size
+
+  def decode(prompts, num, beams, token):
+    if beams:
+      return search(prompts, num, beams, token)
     engine, size = Engine(model, params, slots=len(prompts)), 0
     out = {
       engine.add(Request(ids.tolist(), num, greedy)): [] for ids in prompts
@@ -106,27 +129,29 @@ def _torch(folder: str) -> Decode:
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   torch.set_num_threads(len(os.sched_getaffinity(0)))
-  model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+  encoder = transformers.AutoConfig.from_pretrained(folder).is_encoder_decoder
+  kind = (
+    transformers.AutoModelForSeq2SeqLM
+    if encoder
+    else transformers.AutoModelForCausalLM
+  )
+  model = kind.from_pretrained(folder)
   model.eval()
   # No token ends a row.
   model.generation_config.eos_token_id = None
 
-  class Streamer:
-    """Is given the prompt, then each token."""
+  def decode(prompts, num, beams, token):
+    def each(ids: Any, scores: Any) -> Any:
+      token()
+      return scores
 
-    def __init__(self, token: Callable[[], None]):
-      self._token, self._began = token, False
-
-    def put(self, ids: Any) -> None:
-      if self._began:
-        self._token()
-      self._began = True
-
-    def end(self) -> None:
-      """All was given."""
-
-  def decode(prompts, num, token):
     ids = torch.from_numpy(prompts.astype(np.int64))
+    # Beam search streams nothing, but asks what its scores are to become.
+    seen: dict[str, Any] = (
+      {'num_beams': beams, 'logits_processor': [each]}
+      if beams
+      else {'streamer': _Streamer(token)}
+    )
     with torch.inference_mode():
       out = model.generate(
         ids,
@@ -134,14 +159,36 @@ def _torch(folder: str) -> Decode:
         do_sample=False,
         max_new_tokens=num,
         pad_token_id=0,
-        streamer=Streamer(token),
         return_dict_in_generate=True,
+        **seen,
       )
-    caches = [(x.keys, x.values) for x in out.past_key_values.layers]
-    size = sum(x.nbytes for pair in caches for x in pair)
-    return out.sequences[:, ids.shape[1] :].tolist(), size
+    caches = [out.past_key_values]
+    if encoder:
+      both = out.past_key_values
+      caches = [both.self_attention_cache, both.cross_attention_cache]
+    pairs = [(x.keys, x.values) for cache in caches for x in cache.layers]
+    size = sum(x.nbytes for pair in pairs for x in pair)
+    start = 1 if encoder else ids.shape[1]
+    return out.sequences[:, start:].tolist(), size
 
   return decode
+
+
+class _Streamer:
+  """Is given the prompt by transformers, then each token."""
+
+  def __init__(self, token: Callable[[], None]):
+    """`token` is called after each."""
+    self._token, self._began = token, False
+
+  def put(self, ids: Any) -> None:
+    """Takes ids."""
+    if self._began:
+      self._token()
+    self._began = True
+
+  def end(self) -> None:
+    """All was given."""
 
 
 SIDES = {'ours': _ours, 'torch': _torch}

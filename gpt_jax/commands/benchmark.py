@@ -7,6 +7,8 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --against torch
+  gpt-jax benchmark --config configs/benchmark.py:t5-small --what beam \
+    --against torch --batches 1,8 --prompts 32
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --draft_layers 3,30 --batches 1,8
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
@@ -30,7 +32,9 @@ with as many key/value heads as heads, and with one; against torch: with
 transformers' generate on the same weights, first token and memory, too
 (--batches, --prompts; needs the extra `hf`); with --draft_layers, with and
 without a draft made of the first layers of the model (--draft_tokens,
---batches); with --weights int8, with 8-bit weights and as they are. attention:
+--batches); with --weights int8, with 8-bit weights and as they are. beam: beam
+search, four hypotheses, of a decoder or an encoder-decoder, which reads the
+prompts as sources, against torch. attention:
 time and memory of each pattern of model.attention, forward and backward.
 switch: a config with experts, the same with more of them, and its dense twin.
 top_k: one expert a token against two, at three capacity factors. encode: the
@@ -73,6 +77,7 @@ WHAT = {
   'train': train,
   'checkpoint': checkpoint,
   'decode': decode,
+  'beam': decode_against,
   'attention': attention,
   'switch': switch,
   'top_k': top_k,
@@ -108,12 +113,13 @@ def define(values: flags.FlagValues) -> None:
     'against',
     None,
     ['torch'],
-    'What --what decode or score is compared with: transformers on torch.',
+    'What --what decode, beam or score is compared with: transformers on '
+    'torch.',
     flag_values=values,
   )
   for name, default, use in (
     ('batches', '1,8,32', 'Batch sizes of --against and --draft_layers.'),
-    ('prompts', '32,1024', 'Lengths of prompts of --what decode --against.'),
+    ('prompts', '32,1024', 'Lengths of prompts of --against, or of sources.'),
   ):
     flags.DEFINE_list(name, default, use, flag_values=values)
   flags.DEFINE_list(
@@ -130,7 +136,10 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config')
-  config = config_lib.resolve(args.config)
+  # No matter what could train a model that searches.
+  beam = args.what == 'beam'
+  resolve = config_lib.resolve_model if beam else config_lib.resolve
+  config = resolve(args.config)
   module = WHAT[args.what]
   # These build no model, or have the tokenizer.
   known = module in (encode, prepare, rows, data)
@@ -139,10 +148,14 @@ def main(args: cli.Args) -> None:
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'
     )
-  if args.against and module not in (decode, speed):
+  if args.against and module not in (decode, decode_against, speed):
     raise UsageError(
       f'--against={args.against}: compares decoding and scoring; give '
-      '--what decode or --what score'
+      '--what decode, beam or score'
+    )
+  if module is decode_against and not args.against:
+    raise UsageError(
+      '--what=beam: is measured beside transformers; give --against torch'
     )
   variants = args.draft_layers or args.weights != 'float'
   if variants and (args.against or module is not decode):
@@ -170,6 +183,7 @@ def main(args: cli.Args) -> None:
       args.steps,
       _counts('batches', args.batches),
       _counts('prompts', args.prompts),
+      decode_against.BEAMS if beam else 0,
     )
   elif module is prepare:
     result = prepare.measure(config, args.text)

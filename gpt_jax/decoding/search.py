@@ -121,6 +121,10 @@ class Search:
     """Size of the caches now."""
     return sum(x.nbytes for x in jax.tree.leaves(self._caches))
 
+  def wait(self) -> None:
+    """Waits until the newest token is chosen."""
+    jax.block_until_ready(self._state)
+
   def step(self) -> list[tuple[int, list[Hypothesis]]]:
     """Takes a token more of each hypothesis; gives the texts that are done."""
     done = self._done()

@@ -40,13 +40,14 @@ def test_turns_are_answered_and_add_up():
   said, asked = [], []
   lines = io.StringIO('1\n4\n2\n')
 
-  def decode(prompts, num, token):
+  def decode(prompts, num, beams, token):
+    assert beams == 4
     asked.append((prompts.shape, prompts.max() < 11, num))
     for _ in range(num):
       token()
     return [[5] * num] * len(prompts), 13
 
-  case = {'batch': 2, 'prompt': 3, 'tokens': 7, 'vocab_size': 11}
+  case = {'batch': 2, 'prompt': 3, 'tokens': 7, 'vocab_size': 11, 'beams': 4}
   Turns(lines, said.append).run(decode, case)
   assert asked == [((2, 3), True, 7)]
   assert [len(answer['seconds']) for answer in said] == [1, 4, 2]
@@ -80,6 +81,8 @@ def test_results_are_medians_over_rounds():
   [
     (['--what=train'], '--against=torch: compares decoding and scor'),
     (['--batches=1,0'], '--batches=1,0: must be whole numbers from 1'),
+    (['--what=beam', '--prompts=59'], '--prompts: 59 and 6 new tokens exce'),
+    (['--config.model.num_encoder_layers=1'], 'objective.name='),
     (['--prompts=59'], '--prompts: 59 and 6 new tokens exceed model.context'),
   ],
 )
@@ -89,6 +92,13 @@ def test_bad_usage_is_one_line(flags, message, capsys, monkeypatch):
   said = capsys.readouterr().err
   assert message in said
   assert said.count('\n') == 1
+
+
+def test_beam_search_is_measured_beside_theirs_alone(capsys):
+  flags = [flag for flag in FLAGS if flag != '--against=torch']
+  argv = ['benchmark', f'{CONFIG}:gpt2', *flags, '--what=beam']
+  assert main(argv) == 2
+  assert 'give --against torch' in capsys.readouterr().err
 
 
 def test_what_is_not_installed_is_named(capsys, monkeypatch):
@@ -119,3 +129,18 @@ def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
     np.testing.assert_allclose(
       case['speedup'], one['tokens_per_second'] / two['tokens_per_second']
     )
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
+@pytest.mark.parametrize('name, layers', [('t5-small', 2), ('gpt2', 0)])
+def test_both_sides_find_the_same_tokens(name, layers, capsys):
+  """By beam search; sources of 59 tokens leave the decoder its context."""
+  flags = [f'{CONFIG}:{name}', *FLAGS, '--json', '--what=beam']
+  flags.append(f'--config.model.num_encoder_layers={layers}')
+  flags.append('--config.model.num_kv_heads=6')
+  if layers:
+    flags.append('--prompts=7,59')
+  assert main(['benchmark', *flags]) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['beams'] == 4 and len(found['cases']) == 4
+  assert [case['same_ids'] for case in found['cases']] == [1] * 4
