@@ -18,6 +18,7 @@ from absl import flags
 
 from gpt_jax import ranges
 from gpt_jax.config import loading
+from gpt_jax.decoding.beam import PENALTIES
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import ToldError, UsageError
@@ -176,6 +177,42 @@ def define_average(values: flags.FlagValues) -> None:
     'newest alone, or the average that optim.ema keeps.'
   )
   number(values, 'average', 0, use, ranges.Whole)
+
+
+def define_beam(values: flags.FlagValues) -> None:
+  """Adds `--beam` and what says how it searches."""
+  number(
+    values,
+    *('beam', 0),
+    'Hypotheses that a beam search follows; 0: there is none.',
+    ranges.Whole,
+  )
+  number(
+    values,
+    *('length_penalty', 1.0),
+    'With --beam: the exponent of the length that a score is divided by.',
+    ranges.Real,
+  )
+  flags.DEFINE_enum(
+    *('penalty', 'length', list(PENALTIES)),
+    'With --beam: what that length is, the number of tokens or (5 + it) / 6.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'early_stopping',
+    False,
+    'With --beam: stop when as many hypotheses as it follows have ended, even '
+    'if one that goes on is better.',
+    flag_values=values,
+  )
+  number(
+    values,
+    *('no_repeat_ngram', 0),
+    'With --beam: no run of so many tokens comes twice; 0: any may.',
+    ranges.Whole,
+  )
+  use = 'With --beam: tokens before the end.'
+  number(values, 'min_tokens', 0, use, ranges.Whole)
 
 
 def define_draft(values: flags.FlagValues) -> None:

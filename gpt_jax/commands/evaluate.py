@@ -10,6 +10,8 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
   gpt-jax evaluate --workdir BERT --pairs next,order
   gpt-jax evaluate --workdir W --source test.en --reference test.de
+  gpt-jax evaluate --workdir W --source test.en --reference test.de \
+    --average 5 --beam 4 --penalty gnmt --length_penalty=0.6
   gpt-jax evaluate --workdir W --tasks sst2,rte,stsb --tasks_dir glue
   gpt-jax evaluate --workdir W --average 5
 
@@ -21,8 +23,10 @@ and of ALBERT, whichever it was trained on.
 
 --source: the model writes a text for each line of a file, which is compared
 with the lines of --reference: BLEU, with its signature, and chrF; what it wrote
-is in WORKDIR/evaluations/step-N-NAME.jsonl. Other metrics, prefixes and parts
-of files: --tasks "seq2seq('test.en', 'test.de', metrics='rouge')". GLUE's
+is in WORKDIR/evaluations/step-N-NAME.jsonl. Each token is the most probable
+one, or with --beam N the best of N hypotheses that are followed is taken (see
+generate). Other metrics, prefixes and parts of files: --tasks
+"seq2seq('test.en', 'test.de', metrics='rouge', beam=4)". GLUE's
 tasks, sst2, cola, mrpc, stsb, rte and others, are written in T5's formats: an
 answer that is none of the choices is wrong. An encoder-decoder can be measured
 by these and by validation.
@@ -50,6 +54,7 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax.data import progress
 from gpt_jax.data.pair_rows import PAIRS
+from gpt_jax.decoding import asking
 from gpt_jax.evaluation import (
   names,
   overlap,
@@ -99,6 +104,7 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'reference', '', 'File of what it should write.', flag_values=values
   )
+  cli.define_beam(values)
   flags.DEFINE_list(
     'shots',
     ['0'],
@@ -161,7 +167,14 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   workdir = args.workdir
   choices = {**TASKS, 'validation': lambda: None}
-  asked = text_tasks.with_files(args.tasks, args.source, args.reference)
+  beam = asking.beam(args)
+  if beam and not args.source:
+    raise UsageError(
+      f'--beam={args.beam}: searches for the texts of --source; give it, or '
+      'write it into the task: --tasks "seq2seq(..., beam=4)"'
+    )
+  files = args.source, args.reference
+  asked = text_tasks.with_files(args.tasks, *files, beam)
   calls = names.read('--tasks', asked, choices)
   shots = _numbers('--shots', args.shots)
   tasks = suite.build(

@@ -55,7 +55,6 @@ from absl import flags
 from gpt_jax import cli, ranges, sharding
 from gpt_jax.decoding import answers, asking, prompt_files, source_files
 from gpt_jax.decoding import session as session_lib
-from gpt_jax.decoding.beam import PENALTIES
 from gpt_jax.decoding.continuations import Options, Speed
 from gpt_jax.decoding.prompt_files import Prompt, Results
 from gpt_jax.decoding.source_files import Source
@@ -112,7 +111,7 @@ def define(values: flags.FlagValues) -> None:
   cli.define_weights(values)
   cli.define_average(values)
   cli.define_draft(values)
-  _define_beam(values)
+  cli.define_beam(values)
   flags.DEFINE_enum(
     *('truncate', 'none', ['none', 'left']),
     'What happens to a prompt that is longer than the context: it is refused, '
@@ -125,40 +124,6 @@ def define(values: flags.FlagValues) -> None:
     None,
     'Print each token as it comes; by default one sample on a terminal.',
     flag_values=values,
-  )
-
-
-def _define_beam(values: flags.FlagValues) -> None:
-  number = functools.partial(cli.number, values)
-  number(
-    *('beam', 0),
-    'Hypotheses that a beam search follows; 0: tokens are drawn.',
-    ranges.Whole,
-  )
-  number(
-    *('length_penalty', 1.0),
-    'With --beam: the exponent of the length that a score is divided by.',
-    ranges.Real,
-  )
-  flags.DEFINE_enum(
-    *('penalty', 'length', list(PENALTIES)),
-    'With --beam: what that length is, the number of tokens or (5 + it) / 6.',
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    'early_stopping',
-    False,
-    'With --beam: stop when as many hypotheses as it follows have ended, even '
-    'if one that goes on is better.',
-    flag_values=values,
-  )
-  number(
-    *('no_repeat_ngram', 0),
-    'With --beam: no run of so many tokens comes twice; 0: any may.',
-    ranges.Whole,
-  )
-  number(
-    *('min_tokens', 0), 'With --beam: tokens before the end.', ranges.Whole
   )
 
 

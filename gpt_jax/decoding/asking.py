@@ -29,8 +29,17 @@ def options(flags: Any) -> Options:
 
 
 def beam(flags: Any) -> Beam | None:
-  """How to search; None: tokens are drawn."""
+  """How to search; None: tokens are drawn.
+
+  Raises:
+    UsageError: something says how to search, and nothing is searched.
+  """
   if not flags.beam:
+    if searching := _changed(flags, SEARCHING):
+      raise UsageError(
+        f'--{searching}: says how beam search searches; give --beam=4 too, or '
+        'leave it out'
+      )
     return None
   return Beam(flags.beam, **{name: getattr(flags, name) for name in SEARCHING})
 
@@ -62,13 +71,8 @@ def check(flags: Any) -> None:
       '--prompt is missing: a session has neither --json nor --num_samples; '
       'give a text to continue'
     )
-  if flags.beam:
+  if beam(flags):
     _check_beam(flags, given)
-  elif searching := _changed(flags, SEARCHING):
-    raise UsageError(
-      f'--{searching}: says how beam search searches; give --beam=4 too, or '
-      'leave it out'
-    )
 
 
 def check_model(flags: Any, *, encoder: bool) -> None:

@@ -16,6 +16,7 @@ from gpt_jax import sharding
 from gpt_jax.data.progress import Report
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import sample
+from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation import limits
 from gpt_jax.evaluation.batches import Row, plan
 from gpt_jax.evaluation.forward import Forward
@@ -215,14 +216,16 @@ class Scorer:
     max_tokens: int,
     journal: Journal,
     report: Report,
+    beam: Beam | None = None,
   ) -> Written:
-    """What the model writes for sources, greedily.
+    """What the model writes for sources.
 
     Args:
       sources: what it reads.
       max_tokens: see `Writer.asked`.
       journal: as for `rows`.
       report: as for `rows`.
+      beam: see `Writer.texts`.
     """
     writer = Writer(self._parts, self.tokenizer, rows=self._limits['rows'])
     asked = [writer.asked(source, max_tokens) for source in sources]
@@ -230,10 +233,11 @@ class Scorer:
       Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
       for r, _ in asked
     ]
-    found = journal.start(_digest(rows))
+    searched = '' if beam is None else str(beam)
+    found = journal.start(_digest(rows) + searched)
     missing = [i for i in range(len(rows)) if i not in found]
     for number, text in writer.texts(
-      self.params, [asked[i].request for i in missing]
+      self.params, [asked[i].request for i in missing], beam
     ):
       found[missing[number]] = text
       journal.add({missing[number]: text})

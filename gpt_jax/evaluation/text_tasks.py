@@ -18,13 +18,14 @@ import numpy as np
 from gpt_jax.data import glue, label_metrics, lines, text_to_text
 from gpt_jax.data.sources.source import Bad
 from gpt_jax.data.tasks import Task as Table
+from gpt_jax.decoding.beam import PENALTIES, Beam
 from gpt_jax.evaluation import figures, text_metrics
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.files import TFDS
 from gpt_jax.evaluation.making import Make
 from gpt_jax.evaluation.task import Task
 from gpt_jax.evaluation.written import Example, Written
-from gpt_jax.ranges import Whole
+from gpt_jax.ranges import Real, Whole
 from gpt_jax.spec import UsageError
 
 
@@ -35,6 +36,12 @@ def seq2seq(
   prefix: str = '',
   first: Whole = 0,
   max_tokens: Whole = 0,
+  beam: Whole = 0,
+  length_penalty: Real = 1.0,
+  penalty: str = 'length',
+  early_stopping: bool = False,
+  no_repeat_ngram: Whole = 0,
+  min_tokens: Whole = 0,
 ) -> Make:
   """Texts for the lines of a file, against the lines of another.
 
@@ -45,7 +52,20 @@ def seq2seq(
     prefix: put before each source, as T5's 'translate English to German: '.
     first: so many lines are measured; 0: all.
     max_tokens: written for a line at most; 0: 50 more than it has.
+    beam: hypotheses that a beam search follows; 0: each token is the most
+      probable one.
+    length_penalty: see `decoding.beam.Beam`.
+    penalty: likewise.
+    early_stopping: likewise.
+    no_repeat_ngram: likewise.
+    min_tokens: likewise.
   """
+  if penalty not in PENALTIES:
+    raise UsageError(
+      f'seq2seq: penalty={penalty!r}: unknown; one of ' + ', '.join(PENALTIES)
+    )
+  how = length_penalty, penalty, early_stopping, no_repeat_ngram, min_tokens
+  searched = Beam(beam, *how) if beam else None
   names = [name.strip() for name in metrics.split(',')]
   text_metrics.check('seq2seq: metrics', names)
 
@@ -71,18 +91,21 @@ def seq2seq(
         found[f'{name}_signature'] = signature
       return found
 
-    return Written(examples, measured, max_tokens=max_tokens)
+    return Written(examples, measured, max_tokens=max_tokens, beam=searched)
 
   return make
 
 
-def with_files(tasks: str | None, source: str, reference: str) -> str:
+def with_files(
+  tasks: str | None, source: str, reference: str, beam: Beam | None
+) -> str:
   """The tasks of `evaluate`, with that of its files.
 
   Args:
     tasks: `--tasks`; None: it is not given.
     source: `--source`, or ''.
     reference: `--reference`, or ''.
+    beam: how the texts of the source are searched for.
 
   Raises:
     UsageError: one file is given without the other.
@@ -93,7 +116,14 @@ def with_files(tasks: str | None, source: str, reference: str) -> str:
     return 'validation' if tasks is None else tasks
   # Unlike those of tasks these paths begin here.
   paths = [os.path.abspath(path) for path in (source, reference)]
-  call = f'seq2seq({paths[0]!r}, {paths[1]!r})'
+  call = f'seq2seq({paths[0]!r}, {paths[1]!r}'
+  if beam is not None:
+    fields = beam._asdict()
+    call += f', beam={fields.pop("size")}'
+    for name, value in fields.items():
+      if value != getattr(Beam(0), name):
+        call += f', {name}={value!r}'
+  call += ')'
   return f'{tasks}, {call}' if tasks else call
 
 

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from gpt_jax import sharding
 from gpt_jax.data import sides
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.search import search
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.training.parts import Parts
@@ -84,19 +86,36 @@ class Writer:
     return Asked(request, max(len(ids) - kept, 0))
 
   def texts(
-    self, params: Any, asked: Sequence[Request]
+    self, params: Any, asked: Sequence[Request], beam: Beam | None
   ) -> Iterator[tuple[int, str]]:
     """Writes, and yields the number of a request and its text as it is done.
 
     Args:
       params: of the model.
       asked: see `asked`.
+      beam: how to search; None: each token is the most probable one.
     """
+    decoder = self._parts.model, params
     with sharding.use(self._parts.mesh, self._parts.rules):
-      for number, ids in greedy(
-        self._parts.model, params, asked, rows=self._rows
-      ):
+      if beam is None:
+        found = greedy(*decoder, asked, rows=self._rows)
+      else:
+        found = best(*decoder, asked, beam, rows=self._rows)
+      for number, ids in found:
         yield number, self._tokenizer.decode(ids).strip()
+
+
+def best(
+  model: Transformer,
+  params: Any,
+  asked: Sequence[Request],
+  beam: Beam,
+  *,
+  rows: int,
+) -> Iterator[tuple[int, list[int]]]:
+  """As `greedy`: the best that beam search finds; nothing if that is barred."""
+  for number, hypotheses in search(model, params, asked, beam, rows=rows):
+    yield number, hypotheses[0].ids if hypotheses else []
 
 
 def greedy(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data.progress import Report
+from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.journal import Journal
@@ -50,12 +51,14 @@ class Written(NamedTuple):
       need not be finished. (): anything may.
     max_tokens: of a text at most, where anything may be right; 0: see
       `Writer.asked`.
+    beam: how to search for a text; None: each token is the most probable one.
   """
 
   examples: Callable[[], Sequence[Example]]
   figures: Callable[[Sequence[Example], Sequence[str]], Figures]
   targets: tuple[str, ...] = ()
   max_tokens: int = 0
+  beam: Beam | None = None
   takes_shots = False
   takes_sources = True
 
@@ -79,7 +82,7 @@ class Written(NamedTuple):
       most = 1 + max(len(encode(text)) for text in self.targets)
     started = time.perf_counter()
     sources = [e.source for e in examples]
-    texts, cut, new = scorer.texts(sources, most, journal, report)
+    texts, cut, new = scorer.texts(sources, most, journal, report, self.beam)
     seconds = time.perf_counter() - started
     if new:
       log.info(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data.tokenizers.tokenizer import Bytes
+from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.writing import Writer
@@ -72,7 +73,8 @@ def test_texts_are_the_most_probable(layers):
   most = 5
   writer = Writer(run, Bytes(), rows=2)
   asked = [writer.asked(source, most) for source in SOURCES]
-  found = dict(writer.texts(params, [a.request for a in asked]))
+  requests = [a.request for a in asked]
+  found = dict(writer.texts(params, requests, None))
   assert [*sorted(found)] == [0, 1, 2, 3, 4]
   for i, source in enumerate(SOURCES):
     ids = [*source.encode()]
@@ -84,6 +86,7 @@ def test_texts_are_the_most_probable(layers):
     assert found[i] == Bytes().decode(wanted).strip()
     kept = len(read) - 1 if read else len(prompt) - 2
     assert asked[i].cut == len(ids) - kept
+  assert dict(writer.texts(params, requests, Beam(1))) == found
   assert asked[4].cut > 0 == asked[3].cut
 
 
@@ -117,3 +120,15 @@ def test_a_stopped_evaluation_goes_on(tmp_path):
   rest = scorer.texts(SOURCES, 5, Journal(path, 'm'), lambda *_: None)
   assert (rest.new, whole.new) == (2, 5)
   assert rest.texts == whole.texts and rest.cut == whole.cut == 1
+
+
+def test_a_journal_of_one_search_is_none_of_another(tmp_path):
+  run, params = make(1)
+  scorer = Scorer(run, params, Bytes(), rows=2)
+  path = str(tmp_path / 'texts.jsonl')
+  beams = None, Beam(3, length_penalty=0.0), Beam(3, length_penalty=2.0)
+  for beam in beams:
+    asked = SOURCES[:1], 3, Journal(path, 'm'), lambda *_: None
+    assert scorer.texts(*asked, beam).new == 1
+    asked = SOURCES[:1], 3, Journal(path, 'm'), lambda *_: None
+    assert scorer.texts(*asked, beam).new == 0
