@@ -16,8 +16,9 @@ from gpt_jax.data import glue, tasks
 from gpt_jax.data.tasks import Task
 from gpt_jax.spec import UsageError
 
-# What an answer that is no number counts as: the released code's choice.
-NO_SCORE = -1.0
+# What an answer that says nothing counts as: the released code's choice. Of
+# classes it is one of its own.
+NOTHING = -1
 _STEPS = 5  # of a similarity, in 1
 _SCORES = (0.0, 5.0)
 
@@ -87,16 +88,6 @@ def label_of(name: str, text: str) -> int | float | None:
     return None
   least, most = _SCORES
   return score if least <= score <= most else None
-
-
-def wrong(name: str, label: int | float) -> int | float:
-  """What an answer that says nothing counts as: another class than `label`.
-
-  Of two classes it is the other one, as for the released code's F1; of a
-  similarity `NO_SCORE`.
-  """
-  targets = FORMATS[name].targets
-  return (int(label) + 1) % len(targets) if targets else NO_SCORE
 
 
 def load(name: str, folder: str) -> Task:

@@ -3,9 +3,9 @@
 """Tasks measured by the texts that a model writes: pairs, and GLUE as T5 does.
 
 A task of GLUE is scored by greedy generation. An answer that is none of the
-choices is wrong: it counts as another class than the right one, and for STS-B,
-where it is no number of 0 to 5, as -1 (the released code's choice). `invalid`
-counts them.
+choices is wrong, and counts as T5's released code has it: as a class of its
+own; where F1 is measured as the other one of two classes; for STS-B, where it
+is no number of 0 to 5, as -1. `invalid` counts them.
 """
 
 import functools
@@ -159,42 +159,38 @@ def of_glue(name: str) -> Callable[..., Make]:
 def _classes(
   name: str, examples: Sequence[Example], texts: Sequence[str]
 ) -> Figures:
-  """Accuracy, the task's own metrics, and that of the commonest answer."""
-  labels = [e.label for e in examples]
-  said, invalid = _said(name, labels, texts)
-  right = [a == b for a, b in zip(said, labels, strict=True)]
-  found = figures.mean('accuracy', right)
+  """Accuracy, the task's own metrics, and the commonest answer's accuracy."""
+  labels = np.array([e.label for e in examples])
+  said = _said(name, texts)
+  invalid = said == text_to_text.NOTHING
+  found = figures.mean('accuracy', (said == labels).tolist())
   for metric in glue.TASKS[name]().metrics:
     if metric != 'accuracy':
-      measure = label_metrics.OF_CLASSES[metric]
-      found[metric] = measure(np.array(labels), np.array(said))
-  (_, commonest), *_ = Counter(labels).most_common(1)
-  return {**found, 'majority': commonest / len(labels), 'invalid': invalid}
+      # F1 knows two classes alone.
+      given = np.where(invalid, 1 - labels, said) if metric == 'f1' else said
+      found[metric] = label_metrics.OF_CLASSES[metric](labels, given)
+  (_, commonest), *_ = Counter(labels.tolist()).most_common(1)
+  share = commonest / len(labels)
+  return {**found, 'majority': share, 'invalid': int(invalid.sum())}
 
 
 def _scores(
   name: str, examples: Sequence[Example], texts: Sequence[str]
 ) -> Figures:
   """The task's correlations with the similarities before rounding."""
-  labels = [e.label for e in examples]
-  said, invalid = _said(name, labels, texts)
+  labels = np.array([e.label for e in examples])
+  said = _said(name, texts)
   found: Figures = {
-    metric: measure(np.array(labels), np.array(said))
+    metric: measure(labels, said)
     for metric, measure in label_metrics.OF_SCORES.items()
   }
-  return {**found, 'invalid': invalid}
+  return {**found, 'invalid': int((said == text_to_text.NOTHING).sum())}
 
 
-def _said(
-  name: str, labels: Sequence[int | float], texts: Sequence[str]
-) -> tuple[list[int | float], int]:
-  """What the texts say, and how many say nothing."""
+def _said(name: str, texts: Sequence[str]) -> np.ndarray:
+  """What the texts say, [N]."""
   found = [text_to_text.label_of(name, text) for text in texts]
-  said = [
-    text_to_text.wrong(name, label) if x is None else x
-    for x, label in zip(found, labels, strict=True)
-  ]
-  return said, sum(x is None for x in found)
+  return np.array([text_to_text.NOTHING if x is None else x for x in found])
 
 
 def _lines(folder: str, path: str) -> list[tuple[str, str]]:

@@ -103,14 +103,6 @@ def test_answers_are_read_and_never_an_error(name, text, label):
   assert text_to_text.label_of(name, text) == label
 
 
-def test_what_says_nothing_is_wrong():
-  for name, form in text_to_text.FORMATS.items():
-    for label in range(len(form.targets)):
-      wrong = text_to_text.wrong(name, label)
-      assert wrong != label and 0 <= wrong < len(form.targets)
-  assert text_to_text.wrong('stsb', 4.0) == -1.0
-
-
 def documents(call):
   return [(d.name, d.text) for d in sources.documents('data.source', call)]
 

@@ -84,14 +84,16 @@ def test_answers_of_classes(tmp_path):
   found, writes, _ = measured('cola', tmp_path, said)
   assert writes.sources[0] == 'cola sentence: a'
   assert writes.max_tokens == len('unacceptable') + 1
-  # 'rubbish' counts as the other class: 0, 1, 0, 1, 1 against 0, 1, 1, 0, 1.
   assert found['eval/cola/accuracy'] == 3 / 5
   assert found['eval/cola/invalid'] == 1
   assert found['eval/cola/majority'] == 3 / 5
-  matthews = (2 * 1 - 1 * 1) / np.sqrt((2 + 1) * (2 + 1) * (1 + 1) * (1 + 1))
+  # 'rubbish' is a class of its own: 0, 1, -1, 1, 1 against 0, 1, 1, 0, 1; 3
+  # of 5 right, sum p t = 1 * 2 + 3 * 3 (Gorodkin, 2004, equation 8).
+  right, both = 3 * 5 - 11, (25 - (1 + 9 + 1)) * (25 - (4 + 9))
+  matthews = right / np.sqrt(both)
   assert found['eval/cola/matthews'] == pytest.approx(matthews)
   nothing, *_ = measured('cola', tmp_path, [''] * 5)
-  assert nothing['eval/cola/accuracy'] == 0
+  assert nothing['eval/cola/accuracy'] == nothing['eval/cola/matthews'] == 0
   assert nothing['eval/cola/invalid'] == 5
 
 
