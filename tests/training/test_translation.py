@@ -78,9 +78,9 @@ def test_words_are_copied_and_written_backwards(tmp_path, monkeypatch):
     tokenizer=dict(name='characters'),
     data=dict(source="parallel_text('train.en', 'train.de')", holdout='none'),
     batch=dict(size=16),
-    schedule=dict(num_steps=1500)
+    schedule=dict(num_steps=700)
     | dict(name='cosine(peak=3e-3, warmup=100, final=0.01)'),
-    checkpoint=dict(every_steps=1500),
+    checkpoint=dict(every_steps=700),
   )
   config = ['--config', str(ROOT / 'configs/transformer.py:cpu')]
   # With one device, and compiled to run fast.
