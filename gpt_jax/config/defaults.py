@@ -109,6 +109,10 @@ def get_config(arg: str = '') -> ConfigDict:
   # as these of its layers (DistilBERT).
   # seq2seq(label_smoothing=0.0, start='eos'): an encoder-decoder writes the
   # target of a pair of texts (the Transformer); start='pad' as T5.
+  # span(rate=0.15, length=3.0, start='pad'): spans of a text become sentinels,
+  # and are written; T5's others: replace_spans, drop_tokens, bert_style,
+  # mass_style (rate=0.15), deshuffle, continuation. A row has as much text as
+  # fills the encoder's model.context_length.
   config.objective = dict(
     name='causal',
     # Whom `distilled` learns from: a workdir that train left, or a folder of
