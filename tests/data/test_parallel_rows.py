@@ -7,6 +7,7 @@ import logging
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -26,8 +27,11 @@ from gpt_jax.data import (
   row_makers,
   taken,
 )
+from gpt_jax.data.rows import Rows
 from gpt_jax.data.store import TokenStore
+from gpt_jax.objectives import encoder_decoder, seq2seq
 from gpt_jax.spec import UsageError
+from tests.support import tiny
 
 LENGTH, SEED = 61, 5
 CALL = "parallel_text('t.en', 't.de')"
@@ -230,6 +234,34 @@ def test_a_start_stands_before_each_source(config):
     for source, target in row:
       assert source[0] == 3 and target[0] != 3
       assert len(source) <= LENGTH
+
+
+def test_the_loss_of_packed_pairs_is_that_of_each_alone(config):
+  config.data.holdout = 'none'
+  store = prepare.ensure(config, 'D')
+  vocab_size, eos = store.manifest.vocab_size, store.manifest.eos_id
+  model = tiny.model(
+    **dict(num_layers=1, num_encoder_layers=1, vocab_size=vocab_size),
+    **dict(context_length=LENGTH, position='sinusoidal', d_model=16),
+  )
+  objective = encoder_decoder.objective(model, seq2seq.parallel_batch)
+  params = objective.init(jax.random.key(0))
+  loss = jax.jit(lambda batch: objective.loss(params, batch, None)[:2])
+  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  rows, _ = source.read(taken.even(2, LENGTH)(0))
+  packed = loss(seq2seq.parallel_batch(rows, eos))
+  pairs = [both for row in of_rows(rows, eos) for both in row]
+  assert len(pairs) > 4
+  tokens = np.full((2, len(pairs), LENGTH), store.special.pad_id, np.int32)
+  for i, both in enumerate(pairs):
+    for side, ids in enumerate(both):
+      tokens[side, i, : len(ids)] = ids
+  lengths = np.array([[len(ids) for ids in both] for both in pairs]).T
+  real = np.arange(LENGTH) < lengths[..., None]
+  alone = Rows(tokens[1], real[1], source=Rows(tokens[0], real[0]))
+  each = loss(seq2seq.parallel_batch(alone, eos))
+  np.testing.assert_allclose(packed[0], each[0], rtol=1e-5)
+  assert packed[1] == each[1] == lengths[1].sum()
 
 
 def test_hosts_and_restarts_read_the_same(config):

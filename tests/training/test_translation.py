@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on pairs of texts, from files to what is decoded."""
 
-import json
 import os
 import pathlib
 import random
@@ -13,6 +12,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.data import sides
+from gpt_jax.data.store import TokenStore
 from gpt_jax.decoding.sample import generate
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.training import trained as trained_lib
@@ -42,7 +42,9 @@ def overrides(**sections):
   ]
 
 
-def test_a_config_of_five_lines_trains_on_two_files(tmp_path, monkeypatch):
+@pytest.fixture
+def translate(tmp_path, monkeypatch):
+  """The config of docs/translation.md, and its two files."""
   monkeypatch.chdir(tmp_path)
   (text,) = (
     block
@@ -51,41 +53,36 @@ def test_a_config_of_five_lines_trains_on_two_files(tmp_path, monkeypatch):
   )
   assert len([*filter(None, text.splitlines())]) == 5
   pathlib.Path('translate.py').write_text(text)
-  write_pairs('train', 500, seed=1)
-  small = overrides(
-    model=dict(num_layers=1, num_encoder_layers=1, d_model=16, d_ff=32)
-    | dict(vocab_size=300, context_length=64),
-    tokenizer=dict(name='bytes'),
-    batch=dict(size=8),
-    schedule=dict(num_steps=2),
-  )
-  command = ['train', '--config', 'translate.py', '--workdir', 'W', *small]
-  assert main(command) == 0
-  lines = pathlib.Path('W/metrics.jsonl').read_text().splitlines()
-  values = {k: v for line in lines for k, v in json.loads(line).items()}
-  assert values['step'] == 2
-  # A token of about 300 pieces, before anything was learned.
-  assert 4 < values['eval/validation/loss'] < 8
+  write_pairs('train', 20_000, seed=1)
+  return ['--config', 'translate.py']
+
+
+def test_a_config_of_five_lines_is_all_that_two_files_need(translate):
+  flags = overrides(tokenizer=dict(name='characters'))
+  assert main(['prepare', *translate, '--out', 'D', *flags]) == 0
+  store = TokenStore.open('D')
+  held_out = store.validation()
+  assert held_out is not None
+  numbers = [s.manifest.num_documents // 2 for s in (store, held_out)]
+  assert sum(numbers) == 20_000 and 300 < numbers[1] < 500
+  assert main(['inspect', *translate]) == 0
 
 
 @pytest.mark.slow
-def test_words_are_copied_and_written_backwards(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  write_pairs('train', 20_000, seed=1)
+def test_words_are_copied_and_written_backwards(translate):
   settings = overrides(
     model=dict(num_layers=2, num_encoder_layers=2, d_model=64, d_ff=128)
     | dict(vocab_size=10, context_length=32, dropout='none'),
     tokenizer=dict(name='characters'),
-    data=dict(source="parallel_text('train.en', 'train.de')", holdout='none'),
+    data=dict(holdout='none'),
     batch=dict(size=16),
-    schedule=dict(num_steps=1500)
+    schedule=dict(num_steps=700)
     | dict(name='cosine(peak=3e-3, warmup=100, final=0.01)'),
-    checkpoint=dict(every_steps=1500),
+    checkpoint=dict(every_steps=700),
   )
-  config = ['--config', str(ROOT / 'configs/transformer.py:cpu')]
   # With one device, and compiled to run fast.
   subprocess.run(
-    [sys.executable, '-m', 'gpt_jax', 'train', *config, *settings]
+    [sys.executable, '-m', 'gpt_jax', 'train', *translate, *settings]
     + ['--workdir', 'W'],
     env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
     check=True,
