@@ -138,6 +138,8 @@ class Needs(NamedTuple):
     text_length: context to the tokens of text that a row of the store has, so
       that the encoder reads as many as the context; never falls.
     target_length: context to the tokens that the decoder reads, at most.
+    sentinels: context to how many tokens that stand for spans it needs: see
+      `objectives.sentinels`.
     rows: which `data.rows` it takes, by name; (): its batches come from
       elsewhere.
     pair: how texts A and B of a row are made: 'next' (another document's text
@@ -156,6 +158,7 @@ class Needs(NamedTuple):
   starts: str = ''
   text_length: Callable[[int], int] = _same
   target_length: Callable[[int], int] = _same
+  sentinels: Callable[[int], int] = lambda context: 0
   rows: tuple[str, ...] = ('stream', 'documents')
   pair: str = ''
   tokens: tuple[str, ...] = ()

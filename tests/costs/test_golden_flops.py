@@ -6,8 +6,8 @@
 
 `model` is PaLM's formula, with each layer's span; `traced` all matrix products
 of loss and gradients that the compiler is given, of the last model in each
-file that is no encoder-decoder. A change that was not meant to change the work
-shows here.
+file, and where it has decoders of the last of these. A change that was not
+meant to change the work shows here.
 """
 
 import json
@@ -35,7 +35,7 @@ CONFIGS = ROOT / 'configs'
 
 
 def shipped():
-  """`gpt3.py:175b` -> whether it is the last decoder of its file."""
+  """`gpt3.py:175b` -> whether it is the one of its file that is traced."""
   names = {}
   for path in sorted(CONFIGS.glob('*.py')):
     module = importlib.import_module(f'configs.{path.stem}')
@@ -45,8 +45,7 @@ def shipped():
       names[name] = False
       if not module.get_config(size).model.num_encoder_layers:
         last = name
-    if last:
-      names[last] = True
+    names[last or name] = True
   return names
 
 
