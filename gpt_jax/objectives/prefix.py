@@ -117,7 +117,6 @@ def _needs(of_sides: Needs) -> Needs:
   scored = Scored(lambda length: of_sides.sides(length)[1], lambda length: 1)
   return of_sides._replace(
     encoder=False,
-    starts='',
     text_length=text_length,
     target_length=target_length,
     sentinels=lambda context: of_sides.sentinels(source(context)),

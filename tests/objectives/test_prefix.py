@@ -10,6 +10,7 @@ import pytest
 
 from configs import gpt1
 from gpt_jax import config as config_lib
+from gpt_jax.benchmarks import train
 from gpt_jax.costs import flops, totals
 from gpt_jax.data.rows import Keys, Rows, cut
 from gpt_jax.data.tokenizers import special
@@ -144,6 +145,10 @@ def test_what_does_not_go_together_is_refused():
   ):
     with pytest.raises(UsageError, match=message):
       prefix(**arguments)
+  config.objective.name = "prefix('deshuffle')"
+  with pytest.raises(UsageError, match='give --what data'):
+    train.measure(config_lib.resolve(config), 1)
+  config.objective.name = 'prefix'
   long = tiny.model(context_length=13)
   with pytest.raises(UsageError, match='are 14 tokens in one row; raise it'):
     objective = prefix('seq2seq')(long, Words())
