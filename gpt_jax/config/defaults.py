@@ -98,7 +98,8 @@ def get_config(arg: str = '') -> ConfigDict:
   # normaliser Z near 1. Reported losses do not include it.
   # prefix(text='', sees='both', z_loss=0.0): of each row the first tokens, a
   # random number of them, see each other both ways, and the others are
-  # predicted (prefix LM); text='seq2seq()': they are the source of a pair.
+  # predicted (prefix LM); text='seq2seq()', text='span()': the source of what
+  # an encoder-decoder would learn from.
   # masked(rate=0.15, mask=0.8, random=0.1, unit='token', ngram=1, pair='none',
   # static=0): tokens that the model does not see (BERT); of whole words with
   # unit='word', of up to ngram of them in a row; with pair='next' or 'order',

@@ -133,7 +133,7 @@ class Needs(NamedTuple):
   Attributes:
     attention: of all layers: 'causal', 'bidirectional' or 'any'.
     encoder: whether the model is an encoder-decoder.
-    starts: of an encoder-decoder, the token that the decoder starts with:
+    starts: of rows with two sides, the token that the decoder starts with:
       see `data.sides.start_id`.
     text_length: context to the tokens of text that a row of the store has, so
       that the encoder reads as many as the context; never falls.

@@ -32,11 +32,29 @@ from gpt_jax.objectives.base import (
   Scored,
 )
 from gpt_jax.objectives.seq2seq import seq2seq
+from gpt_jax.objectives.t5 import (
+  bert_style,
+  continuation,
+  deshuffle,
+  drop_tokens,
+  mass_style,
+  replace_spans,
+  span,
+)
 from gpt_jax.ranges import NotNegative
 from gpt_jax.spec import UsageError
 
 # Whose batches have two sides that stand in one order.
-TEXTS = {'seq2seq': seq2seq}
+TEXTS = {
+  'seq2seq': seq2seq,
+  'span': span,
+  'replace_spans': replace_spans,
+  'drop_tokens': drop_tokens,
+  'bert_style': bert_style,
+  'mass_style': mass_style,
+  'deshuffle': deshuffle,
+  'continuation': continuation,
+}
 SEES = ('both', 'left')
 
 
@@ -99,9 +117,9 @@ def _needs(of_sides: Needs) -> Needs:
   scored = Scored(lambda length: of_sides.sides(length)[1], lambda length: 1)
   return of_sides._replace(
     encoder=False,
-    starts='',
     text_length=text_length,
     target_length=target_length,
+    sentinels=lambda context: of_sides.sentinels(source(context)),
     scored=scored,
   )
 

@@ -2,15 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a prefix LM sees and predicts, by gradients and in NumPy."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
 
 from configs import gpt1
 from gpt_jax import config as config_lib
+from gpt_jax.benchmarks import train
 from gpt_jax.costs import flops, totals
 from gpt_jax.data.rows import Keys, Rows, cut
+from gpt_jax.data.tokenizers import special
 from gpt_jax.objectives.prefix import prefix
+from gpt_jax.objectives.t5 import span
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -135,11 +140,15 @@ def test_what_does_not_go_together_is_refused():
   config.data.rows = 'stream'
   for arguments, message in (
     ({'sees': 'right'}, "sees='right': unknown; one of both, left"),
-    ({'text': 'masked'}, "text='masked': unknown 'masked'; one of seq2seq"),
+    ({'text': 'masked'}, "text='masked': unknown 'masked'; one of bert_style"),
     ({'text': 'seq2seq', 'z_loss': 1e-4}, 'leave one of them out'),
   ):
     with pytest.raises(UsageError, match=message):
       prefix(**arguments)
+  config.objective.name = "prefix('deshuffle')"
+  with pytest.raises(UsageError, match='give --what data'):
+    train.measure(config_lib.resolve(config), 1)
+  config.objective.name = 'prefix'
   long = tiny.model(context_length=13)
   with pytest.raises(UsageError, match='are 14 tokens in one row; raise it'):
     objective = prefix('seq2seq')(long, Words())
@@ -219,6 +228,31 @@ def test_the_source_of_a_pair_is_the_prefix(sees):
   ).squeeze(-1)
   assert found.weight == rows.real.sum()
   np.testing.assert_allclose(found.sum, nll[rows.real].sum(), rtol=1e-5)
+
+
+def test_spans_of_a_text_are_written_after_the_rest():
+  """T5's: 512 tokens of the source and 114 of the target, from 568 of text."""
+  names = {f'<extra_id_{i}>': 131 - i for i in range(100)} | {'<pad>': 0}
+  words = types.SimpleNamespace(
+    vocab_size=132, special=special.of({}, 1, names)
+  )
+  rows = cut(np.random.default_rng(2).integers(2, 32, (2, 569), np.int32))
+  sizes = {'vocab_size': 132}
+  alone = tiny.model(context_length=512, num_encoder_layers=1, **sizes)
+  decoder = tiny.model(context_length=626, **sizes)
+  two = span()(alone, words).make_batch(rows, keys(2))
+  declared = prefix('span')
+  one = declared(decoder, words).make_batch(rows, keys(2))
+  joined = np.concatenate([two['sources'], two['inputs']], axis=1)
+  np.testing.assert_array_equal(one['inputs'], joined)
+  assert one['inputs'].shape == (2, 626) and one['mask'].all()
+  np.testing.assert_array_equal(one['targets'], two['targets'])
+  np.testing.assert_array_equal(one['weights'], two['weights'])
+  assert one['positions'].tolist() == [[*range(626)]] * 2
+  assert one['prefix'].tolist() == [512] * 2
+  needs = declared.needs
+  assert needs.text_length(626) == 568 and needs.sides(568)[1] == 626
+  assert needs.sentinels(626) == span().needs.sentinels(512) == 28
 
 
 def test_a_row_of_two_sides_fits_into_the_context_and_is_counted():
