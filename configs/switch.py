@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Switch Transformer (Fedus et al., 2021: Switch Transformers: Scaling to
 Trillion Parameter Models with Simple and Efficient Sparsity): GPT-style
-decoders to train, and the paper's encoder-decoders to look at.
+decoders, and the paper's encoder-decoders.
 
   gpt-jax train --config configs/switch.py:tiny --workdir W
   gpt-jax train --config configs/switch.py:tiny-dense --workdir W2
+  gpt-jax train --config configs/switch.py:t5-base-128 --workdir W3
   gpt-jax inspect --config configs/switch.py:c
 
 `tiny` is for a CPU. `tiny-dense` is its twin without experts: the same but for
@@ -21,18 +22,19 @@ each stack shared by its layers. Two sizes are not as table 9 has them:
   the ReLU and d_ff 4096 of T5 large, and of the released checkpoint.
 - xxl there has 64 experts, which give 201,263,656,960 in every second layer
   (and 391.6B in every layer). 395B are the 128 of the released checkpoint.
-They wait for T5's denoising objective: `train` refuses them.
+They are trained as T5 is: spans of C4 (in `corpora/c4`), Adafactor, a rate of
+1/sqrt(max(step, 10k)), and a load-balancing loss of both stacks.
 
-Not expressed yet: Adafactor with T5's rate 1/sqrt(max(step, 10k)) (here AdamW
-with GPT-3's peak, for the encoder-decoders falling likewise); dropout of 0.4
-inside the experts, and 0.1 elsewhere, while fine-tuning. Groups are ours: the
+Not expressed yet: dropout of 0.4 inside the experts, and 0.1 elsewhere, while
+fine-tuning. The decoders have AdamW with GPT-3's peak. Groups are ours: the
 paper's is what one core holds, here an expert gets at least 32 tokens of each
-on average. The corpus defaults to the Python standard library.
+on average, in either stack. The decoders' corpus defaults to the Python
+standard library.
 """
 
 from ml_collections import ConfigDict
 
-from configs import base, gpt2
+from configs import base, gpt2, t5
 
 DIFFERS = (
   'GPT-2 or, as in the paper, T5, with experts in the place of every second '
@@ -68,8 +70,11 @@ def get_config(arg: str = 'tiny') -> ConfigDict:
 
 
 def experts(ffn: str, num_experts: int, length: int) -> str:
-  """A layer of experts, in groups of enough tokens for each."""
-  group_size = 32 * num_experts if 32 * num_experts > length else 0
+  """A layer of experts, in groups of rows with enough tokens for each."""
+  rows = 1
+  while rows * length < 32 * num_experts:
+    rows *= 2
+  group_size = rows * length if rows > 1 else 0
   return (
     f"switch(num_experts={num_experts}, expert='{ffn}', capacity_factor=1.25, "
     f'group_size={group_size})'
@@ -130,22 +135,18 @@ def _encoder_decoder(
   config.model.head_size = 64
   config.model.d_model = d_model
   config.model.d_ff = d_ff
-  # T5: 512 tokens, 32,128 pieces, relative positions, scores not scaled, norms
-  # without mean, no biases, one table for input and output.
-  config.model.context_length = 512
-  config.model.vocab_size = 32_128
-  config.model.position = 't5_bias'
-  config.model.attention_scale = 'none'
-  config.model.norm = 'rmsnorm'
-  config.model.bias = 'none'
-  config.model.output = "tied(scale='rsqrt')"
-  layer = experts(ffn, num_experts, config.model.context_length)
-  config.model.ffn = ', '.join([ffn] * (every - 1) + [layer])
+  t5.model(config)
+  # Of 568 tokens of text the encoder reads 512 and the decoder writes 114.
+  config.model.encoder_ffn, config.model.ffn = (
+    ', '.join([ffn] * (every - 1) + [experts(ffn, num_experts, length)])
+    for length in (config.model.context_length, 114)
+  )
   # Section 2.4; T5's tables are N(0, 1).
   config.model.init_weights = 'switch(scale=0.1, embedding=1.0)'
-  # Section 4.1: 2^20 tokens per batch, 550k steps; T5's schedule.
+  # Section 2.1; 4.1: 2^20 tokens per batch, 550k steps; T5's recipe.
+  config.objective.name = 'span(rate=0.15, length=3.0)'
+  base.corpora(config, c4=100)
   config.batch.size = 2**20 // config.model.context_length
   config.schedule.num_steps = 550_000
-  config.schedule.name = 'rsqrt(peak=6e-4, warmup=10000)'
-  config.tokenizer.name = "sentencepiece(vocab_size=32000, model='unigram')"
+  t5.recipe(config)
   return config.lock()

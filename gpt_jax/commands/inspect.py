@@ -12,7 +12,7 @@
 For a config it shows the resolved fields, parameters, FLOPs, and the schedule:
 rows, their tokens and the learning rate where each stage of the batch begins.
 It builds only the model's shapes, which takes no memory and no accelerator, and
-also shows models that no objective trains yet, such as encoder-decoders.
+also shows models that the objective does not train.
 
 For a run it shows which documents the rows of each step were taken from, by
 their place in the token store: a function of the config and the step. Steps

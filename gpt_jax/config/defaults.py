@@ -112,6 +112,10 @@ def get_config(arg: str = '') -> ConfigDict:
   # denoise(noise='permute, infill'): it restores a text after corruptions, in
   # this order: mask(rate), delete(rate), infill(rate=0.3, mean=3.0,
   # random=0.0), permute (sentences), rotate (BART).
+  # span(rate=0.15, length=3.0, start='pad'): spans of a text become sentinels,
+  # and are written; T5's others: replace_spans, drop_tokens, bert_style,
+  # mass_style (rate=0.15), deshuffle, continuation. A row has as much text as
+  # fills the encoder's model.context_length.
   config.objective = dict(
     name='causal',
     # Whom `distilled` learns from: a workdir that train left, or a folder of

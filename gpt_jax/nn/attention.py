@@ -249,10 +249,12 @@ class Attention(nn.Module):
     self, name: str, x: jax.Array, num_heads: int, axis: str
   ) -> jax.Array:
     """[B, L, D] to heads [B, L, num_heads, K]."""
+    inits = self.inits
+    kernel = (name == 'query' and inits.query) or inits.kernel
     dense = Dense(
       num_heads * self.head_size,
       ('embed', axis),
-      self.inits.kernel,
+      kernel,
       self.bias_in,
       self.dtype,
       name=name,

@@ -53,7 +53,8 @@ class Head(nn.Module):
       )
     if not choice.tied:
       self.head = Embedding(
-        self.vocab_size, self.d_model, inits.embedding, self.dtype
+        *(self.vocab_size, self.d_model),
+        *(inits.output or inits.embedding, self.dtype),
       )
     if choice.transform:
       self.output_dense = Dense(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 
-from gpt_jax.ranges import NotNegative, Positive
+from gpt_jax.ranges import Count, NotNegative, Positive
 
 Initializer = jax.nn.initializers.Initializer
 
@@ -21,6 +21,10 @@ class Initializers(NamedTuple):
   # The projections that add to the residual stream: attention's and the
   # feed-forward layer's last.
   residual: Initializer
+  # Those of queries, and a table of its own for the output; None: as `kernel`
+  # and as `embedding`.
+  query: Initializer | None = None
+  output: Initializer | None = None
 
 
 def normal(stddev: NotNegative = 0.02):
@@ -78,6 +82,33 @@ def palm():
   return build
 
 
+def t5(head_size: Count = 64):
+  """T5's released code: kernels N(0, 1/n_in), embeddings N(0, 1).
+
+  Queries start sqrt(head_size) smaller, since T5 does not scale their products
+  with keys. A tied output needs `tied(scale='rsqrt')`.
+
+  Args:
+    head_size: `model.head_size`.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    table = nn.initializers.normal(1.0)
+    kernel, query = (
+      nn.initializers.variance_scaling(scale, 'fan_in', 'normal')
+      for scale in (1.0, 1 / head_size)
+    )
+    # The bias of a bucket and a head.
+    position = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
+    output = nn.initializers.variance_scaling(
+      1.0, 'fan_in', 'normal', in_axis=-1, out_axis=-2
+    )
+    return Initializers(table, position, kernel, kernel, query, output)
+
+  return build
+
+
 def switch(scale: Positive = 0.1, embedding: Positive = 0.02):
   """Switch, section 2.4: truncated normal with stddev sqrt(scale / n_in).
 
@@ -103,5 +134,6 @@ INITS = {
   'normal': normal,
   'palm': palm,
   'switch': switch,
+  't5': t5,
   'truncated_normal': truncated_normal,
 }

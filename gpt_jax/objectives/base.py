@@ -135,6 +135,8 @@ class Needs(NamedTuple):
     text_length: context to the tokens of text that a row of the store has, so
       that the encoder reads as many as the context; never falls.
     target_length: context to the tokens that the decoder writes, at most.
+    sentinels: context to how many tokens that stand for spans it needs: see
+      `objectives.sentinels`.
     rows: which `data.rows` it takes, by name; (): its batches come from
       elsewhere.
     pair: how texts A and B of a row are made: 'next' (another document's text
@@ -153,6 +155,7 @@ class Needs(NamedTuple):
   starts: str = ''
   text_length: Callable[[int], int] = _same
   target_length: Callable[[int], int] = _same
+  sentinels: Callable[[int], int] = lambda context: 0
   rows: tuple[str, ...] = ('stream', 'documents')
   pair: str = ''
   tokens: tuple[str, ...] = ()
@@ -166,7 +169,9 @@ class Needs(NamedTuple):
     Of a model without an encoder both are that of the row.
     """
     # The longest context that needs no more text.
-    low, high = 1, length + 1
+    low, high = 1, 2
+    while self.text_length(high) <= length:
+      low, high = high, 2 * high
     while high - low > 1:
       middle = (low + high) // 2
       low, high = (

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from gpt_jax import spec
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import sentinels
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.denoise import denoise
@@ -15,6 +16,15 @@ from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
 from gpt_jax.objectives.seq2seq import seq2seq
+from gpt_jax.objectives.t5 import (
+  bert_style,
+  continuation,
+  deshuffle,
+  drop_tokens,
+  mass_style,
+  replace_spans,
+  span,
+)
 from gpt_jax.objectives.target import target
 from gpt_jax.objectives.task import (
   choice,
@@ -32,6 +42,13 @@ OBJECTIVES = {
   'electra': electra,
   'distilled': distilled,
   'seq2seq': seq2seq,
+  'span': span,
+  'replace_spans': replace_spans,
+  'drop_tokens': drop_tokens,
+  'bert_style': bert_style,
+  'mass_style': mass_style,
+  'deshuffle': deshuffle,
+  'continuation': continuation,
   'denoise': denoise,
   'choice': choice,
   'classification': classification,
@@ -69,6 +86,9 @@ def build(
         'tokenizer of the token store lacks; prepare the text with another '
         'tokenizer.name, such as wordpiece or byte_bpe'
       )
+  if special:
+    needed = declared.needs.sentinels(model.context_length)
+    sentinels.check(special.names, needed, name)
   return declared(model, tokenizer, **parts)
 
 

@@ -17,6 +17,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives import sentinels
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
@@ -191,6 +192,11 @@ def check_tokenizer(config: Config) -> None:
       'needs; take wordpiece, byte_bpe or a '
       f'sentencepiece with {token} among its special tokens'
     )
+  sentinels.check(
+    tokenizer_lib.special_names(call, made),
+    objectives.needs(objective).sentinels(config.model.context_length),
+    objective,
+  )
   if made:
     config_lib.set_vocab_size(config, made.vocab_size, name)
     check_prompt(config, made)

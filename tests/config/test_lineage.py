@@ -33,7 +33,7 @@ SMALL = {
 }
 LINEAGE = (
   *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
-  *('llama', 'llama3', 'bert', 'roberta', 'albert', 'electra'),
+  *('llama', 'llama3', 'bert', 'roberta', 'albert', 'electra', 't5'),
 )
 ENCODERS = ('bert', 'roberta', 'albert', 'electra')
 
@@ -58,6 +58,9 @@ def losses(name, **changes):
       # 15% of 24, rounded up; at most that for ELECTRA.
       chosen=3 if needs.parts else 4,
     )
+  elif name == 't5':
+    config.model.num_encoder_layers = 2
+    make_batch = copy_batch
   else:
     config.data.rows = 'stream'
   run = tiny.build(config.lock(), (1, 1, 1))
@@ -75,6 +78,22 @@ def losses(name, **changes):
 def causal_batch(rng, cycle):
   starts = rng.integers(61, size=(8, 1))
   return causal.make_batch(cut(cycle[(starts + np.arange(25)) % 61]))
+
+
+def copy_batch(rng, cycle):
+  """A source, and a target that goes on with its last tokens but some.
+
+  26 tokens of text make an encoder's 24, and a decoder's 6.
+  """
+  starts = rng.integers(61, size=(8, 1))
+  text = cycle[(starts + np.arange(26)) % 61]
+  return {
+    'sources': text[:, :24],
+    'source_mask': np.ones((8, 24), bool),
+    'inputs': text[:, 19:25],
+    'targets': text[:, 20:26],
+    'weights': np.ones((8, 6), np.float32),
+  }
 
 
 def masked_batch(rng, cycle, *, pairs, labels, chosen):

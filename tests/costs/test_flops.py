@@ -17,7 +17,7 @@ from gpt_jax.training import step
 from tests.support import tiny
 
 # Objectives of encoder-decoders: tokens of text, of source, of target.
-OF_SIDES = [('seq2seq', (13, 13, 13))]
+OF_SIDES = [('seq2seq', (13, 13, 13)), ('span', (26, 24, 6))]
 
 
 @pytest.mark.parametrize(

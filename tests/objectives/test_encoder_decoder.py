@@ -161,6 +161,7 @@ def test_the_reported_loss_is_without_smoothing_and_penalties():
   assert accuracy.sum == right and accuracy.weight == weights.sum()
 
 
+@pytest.mark.slow
 def test_micro_batches_and_meshes_change_nothing():
   fields = {
     **{k.removeprefix('model.'): v for k, v in tiny.MESHABLE.items()},

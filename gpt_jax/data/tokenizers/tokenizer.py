@@ -26,7 +26,7 @@ from gpt_jax.data.tokenizers.sentencepiece import (
   sentencepiece_file,
 )
 from gpt_jax.data.tokenizers.special import Special
-from gpt_jax.data.tokenizers.training import sentencepiece
+from gpt_jax.data.tokenizers.training import sentencepiece, sentinel
 from gpt_jax.data.tokenizers.wordpiece import wordpiece, wordpiece_file
 from gpt_jax.spec import UsageError
 
@@ -187,6 +187,17 @@ TOKENIZERS = {
 # Those of them that need documents.
 LEARNED = ('sentencepiece', 'characters', 'wordpiece', 'byte_bpe')
 _MARKS = frozenset(['cls', 'sep', 'mask'])
+
+
+def special_names(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
+  """The special tokens that a tokenizer has, or is told to have.
+
+  The arguments are those of `marks`.
+  """
+  if made is not None:
+    return frozenset(made.special.names)
+  more = map(sentinel, range(call.kwargs.get('sentinels', 0)))
+  return frozenset([*call.kwargs.get('special', ()), *more])
 
 
 def marks(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:

@@ -17,7 +17,7 @@ from gpt_jax.data.sources.source import Document
 from gpt_jax.data.tokenizers import sample
 from gpt_jax.data.tokenizers.sentencepiece import MODEL, SentencePiece
 from gpt_jax.data.tokenizers.words import SPACE_MARK
-from gpt_jax.ranges import Bytes, Count, Seed, number
+from gpt_jax.ranges import Bytes, Count, Seed, Whole, number
 from gpt_jax.spec import UsageError
 
 # Ends each text in an encoder's row.
@@ -42,6 +42,7 @@ def sentencepiece(
   split_digits: bool = True,
   symbols: Sequence[str] = (),
   special: Sequence[str] = (),
+  sentinels: Whole = 0,
   character_coverage: Annotated[float, number(0.9, 1)] = 0.9999,
   sample_bytes: Bytes = 0,
   seed: Seed = 0,
@@ -62,6 +63,8 @@ def sentencepiece(
     symbols: texts that are always a piece of their own.
     special: tokens that no text becomes, as an encoder's ['<pad>', '[CLS]',
       '[SEP]', '[MASK]']. If [SEP] is among them, it ends documents.
+    sentinels: so many more of these, T5's <extra_id_0>, <extra_id_1>, ..., of
+      which the first has the highest id.
     character_coverage: the fraction of the sample's characters that pieces are
       made of.
     sample_bytes: the training sample; 0: 1000 for each piece, at most 64 MB.
@@ -84,6 +87,9 @@ def sentencepiece(
       raise fail(name, value, why)
   if both := [text for text in special if text in symbols]:
     raise fail('special', special, f'has {both[0]!r}, one of symbols')
+  special = (*special, *map(sentinel, reversed(range(sentinels))))
+  if len({*special, *symbols}) < len(special) + len(symbols):
+    raise fail('sentinels', sentinels, 'are in special or symbols, too')
   # As pieces write spaces; with real ones they would never be found.
   spaced = [symbol.replace(' ', SPACE_MARK) for symbol in symbols]
   options = {
@@ -111,6 +117,11 @@ def sentencepiece(
     return SentencePiece('sentencepiece', {MODEL: data})
 
   return train
+
+
+def sentinel(i: int) -> str:
+  """What T5 calls the i-th token that stands for a span."""
+  return f'<extra_id_{i}>'
 
 
 def _flaw(texts: object, reserved: re.Pattern) -> str:
