@@ -118,6 +118,7 @@ def test_a_masked_model_and_its_head_of_two_texts(
   assert 'differ in logits of two texts' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
   'parallel' not in row_makers.ROWS, reason='there are no rows of two sides'
 )
