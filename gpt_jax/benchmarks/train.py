@@ -36,10 +36,12 @@ def measure(config: Config, steps: int) -> dict:
   """
   device_check.check_devices(config)
   name = config.objective.name
-  if tokens := objectives.needs(name).tokens:
+  needs = objectives.needs(name)
+  if needs.tokens or needs.encoder:
+    what = f'a [{needs.tokens[0].upper()}]' if needs.tokens else 'a tokenizer'
     raise UsageError(
-      f'objective.name={name!r}: needs a [{tokens[0].upper()}], which random '
-      'tokens have not; give --what data, which measures the step on a text'
+      f'objective.name={name!r}: needs {what}, which random tokens have not; '
+      'give --what data, which measures the step on a text'
     )
   parts = parts_lib.build(config)
   state = parts_lib.init_state(parts)

@@ -311,7 +311,10 @@ def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
   for field in hf.transformer_fields():
     config.model[field] = getattr(model, field)
   config.tokenizer.name = tokenizer
-  if choice(model, 'attention').name == 'bidirectional':
+  if model.num_encoder_layers:
+    # T5's and Switch's: what the decoder starts with follows from it.
+    config.objective.name = 'span'
+  elif choice(model, 'attention').name == 'bidirectional':
     config.update_from_flattened_dict(_masked(model))
   return config.lock()
 

@@ -141,6 +141,16 @@ def matmul_parameters(config: Config, params: Any) -> int:
   return sum(sum(_products(model).values()) for model in models)
 
 
+def met_parameters(config: Config, params: Any) -> float:
+  """Of `matmul_parameters` those that the mean token of a row of text meets.
+
+  Fewer where an objective scores some places of a row only, and in an
+  encoder-decoder, where each side meets its own.
+  """
+  length = config_lib.row_tokens(config)
+  return sum(_met(model, length) for model in _models(config, params))
+
+
 def _products(model: _Model) -> dict[str, int]:
   """Of `matmul_parameters` those of each array."""
   config, params = model.config, model.params

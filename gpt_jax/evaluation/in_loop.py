@@ -25,6 +25,12 @@ def tasks(config: Config) -> list[suite.Named]:
   """
   if not config.eval.tasks:
     return []
+  if config.model.num_encoder_layers:
+    raise UsageError(
+      f'eval.tasks={config.eval.tasks!r}: are given to decoders, and '
+      f'model.num_encoder_layers={config.model.num_encoder_layers}; leave it '
+      'empty'
+    )
   if config.data.holdout == 'none' and not config.eval.sets:
     raise UsageError(
       f'eval.tasks={config.eval.tasks!r}: needs a held-out set besides, by '

@@ -76,11 +76,9 @@ def random_spans(
   kept = np.maximum(num_real, 2) - noise
   # Of a whole row, so that a row's draws do not depend on the others.
   most = int(span_counts(real.shape[1], rate, mean)[0])
-  breaks = [
-    _breaks(part, count, spans)
-    for part, count in ((draws[:, most:], kept), (draws[:, :most], noise))
-  ]
-  return alternating(*breaks, kept, noise) & real
+  kept_breaks = _breaks(draws[:, most:], kept, spans)
+  noise_breaks = _breaks(draws[:, :most], noise, spans)
+  return alternating(kept_breaks, noise_breaks, kept, noise) & real
 
 
 def _breaks(

@@ -38,6 +38,9 @@ class Facts(NamedTuple):
   shapes: tuple[Shape, ...]  # of the batches of each stage
   rules: sharding.Rules
   period: int  # layers in one repeat of the pattern
+  # Layers that a token meets; of an encoder-decoder the mean of its sides, as
+  # often as they have tokens for each of the text.
+  layers: float
   experts: tuple[int, ...]  # per layer with experts, over one period
 
   @property
@@ -61,8 +64,19 @@ def facts_of(config: Config) -> Facts:
     tuple(stage.shape for stage in config_lib.ramp(config).stages),
     sharding.parse_rules(config.mesh.rules),
     len(layers),
+    _layers(config),
     tuple(x.ffn.router.num_experts for x in layers if x.ffn.router),
   )
+
+
+def _layers(config: Config) -> float:
+  """See `Facts`."""
+  model, length = config.model, config_lib.ramp(config).longest
+  of_encoder, of_decoder = config_lib.sides(config, length)
+  tokens = model.num_layers * of_decoder
+  if model.num_encoder_layers:
+    tokens += model.num_encoder_layers * of_encoder
+  return tokens / length
 
 
 def activations(
@@ -80,11 +94,11 @@ def activations(
   stream = model.d_model / mesh['tensor']
   one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)
   kept = {
-    'full': 2 * tokens * stream * model.num_layers / facts.period,
-    'dots': 2 * tokens * (2 * stream + wide) * model.num_layers,
+    'full': 2 * tokens * stream * facts.layers / facts.period,
+    'dots': 2 * tokens * (2 * stream + wide) * facts.layers,
     # Three times the outputs of the matrix products: float32 copies inside
     # norms and the like. Fitted to compiled programs.
-    'none': 3 * one * model.num_layers,
+    'none': 3 * one * facts.layers,
   }[model.remat]
   return kept + one * facts.period
 
@@ -129,8 +143,8 @@ def seconds(
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
   here = 2 * tokens / split * model.d_model
   meets = 2 if model.block.startswith('parallel') else 4
-  tensor = over('tensor', 3 * meets * here * model.num_layers)
-  expert = over('expert', 6 * here * model.num_layers / mesh['expert'])
+  tensor = over('tensor', 3 * meets * here * facts.layers)
+  expert = over('expert', 6 * here * facts.layers / mesh['expert'])
   gradient = weights / mesh['fsdp']
   inside = mesh['data'] // slices.number
   data = over('data', 2 * gradient) if inside > 1 else 0.0

@@ -56,7 +56,7 @@ class Split(NamedTuple):
   opt_state: list[Leaf]
   ema: list[Leaf]
   parameters: int  # their number
-  matmul: int  # parameters in matrix products, per token
+  matmul: float  # parameters in matrix products, per token
 
   def state(self, mesh: dict[str, int]) -> State:
     """Bytes per device on a mesh."""
@@ -115,7 +115,7 @@ def _split(config: Config, rules: sharding.Rules) -> Split:
     _leaves(shapes.opt_state, placed.opt_state),
     _leaves(shapes.ema, placed.ema),
     sum(x.size for x in jax.tree.leaves(shapes.params)),
-    flops.matmul_parameters(config, abstract),
+    flops.met_parameters(config, abstract),
   )
 
 

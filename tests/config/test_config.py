@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from configs import base, scaling
+from configs import base, scaling, t5
 from configs.finetune import base as tuning
 from gpt_jax import config as config_lib
 from gpt_jax import ranges, spec
@@ -473,3 +473,21 @@ def test_encoders_have_whole_periods():
   }
   with pytest.raises(UsageError, match='num_encoder_layers=3: does not divide'):
     config_lib.resolve_model(tiny.config(**changes))
+
+
+def test_lengths_of_rows_are_those_of_their_text():
+  """`batch.length` is what the encoder reads, as model.context_length is."""
+  config = t5.get_config('small').unlock()
+  config.batch.length = 'stages(128, 90%:512)'
+  config = config_lib.resolve(config)
+  stages = config_lib.ramp(config).stages
+  assert [stage.length for stage in stages] == [141, 568]
+  assert config_lib.row_tokens(config) == 568
+  assert [config_lib.sides(config, n) for n in (141, 568)] == [
+    (128, 29),
+    (512, 114),
+  ]
+  config = config_lib.unlocked(config)
+  config.batch.length = 'stages(513)'
+  with pytest.raises(UsageError, match='rows of 513 tokens do not fit'):
+    config_lib.resolve(config)

@@ -93,8 +93,31 @@ def test_roles():
   key, shape = jax.random.key(0), (101, 103)
   for kind, residual in (('normal', 0.02), ('gpt2', 0.005)):
     for name, init in INITS[kind]()(num_layers=8)._asdict().items():
+      if init is None:  # as another
+        continue
       x = np.asarray(init(key, shape, np.float32))
       assert_normal(x, residual if name == 'residual' else 0.02)
+
+
+def test_t5():
+  """1 / sqrt(n) each, of queries another sqrt(head size) less."""
+  found = leaves(
+    initial(init_weights='t5(head_size=7)', num_layers=2, output='untied')
+  )
+  width, heads = 97, 6 * 7
+  deviations = {
+    'embed/embedding': 1.0,
+    'head/embedding': width**-0.5,
+    'query/kernel': (7 * width) ** -0.5,
+    'key/kernel': width**-0.5,
+    'value/kernel': width**-0.5,
+    'attention/out/kernel': heads**-0.5,
+    'in/kernel': width**-0.5,
+    'ffn/out/kernel': 193**-0.5,
+  }
+  for end, stddev in deviations.items():
+    (name,) = [n for n in found if n.endswith(end)]
+    assert_normal(found[name], stddev)
 
 
 def test_switch():

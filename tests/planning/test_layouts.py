@@ -6,10 +6,11 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh
 
-from configs import electra, gpt3, palm
+from configs import electra, gpt3, palm, t5
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
-from gpt_jax.planning import layouts, topologies
+from gpt_jax.costs import flops, totals
+from gpt_jax.planning import cost_model, layouts, topologies
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
@@ -90,3 +91,18 @@ def test_a_part_that_has_what_the_model_has_changes_with_it():
   kept = layouts.apply(changed, {'models.generator.remat': 'dots'})
   again = layouts.apply(kept, {'model.remat': 'none'})
   assert (again.model.remat, again.models.generator.remat) == ('none', 'dots')
+
+
+def test_an_encoder_decoder_counts_each_side():
+  """Of 568 tokens of text its layers meet 512 and 114."""
+  config = config_lib.resolve(t5.get_config('base'))
+  found = cost_model.facts_of(config)
+  assert found.last.length == 568
+  assert found.layers == pytest.approx(12 * (512 + 114) / 568)
+  params, _ = totals.figures_of(config)
+  attention, ffn = 4 * 768**2, 2 * 768 * 3072
+  source = 12 * (attention + ffn) + 12 * 2 * 768**2
+  target = 12 * (attention + 2 * 768**2 + ffn) + 32_128 * 768
+  assert flops.met_parameters(config, params) == pytest.approx(
+    (source * 512 + target * 114) / 568
+  )

@@ -258,3 +258,15 @@ def test_bad_arguments_are_named(arguments, what):
   with pytest.raises(UsageError, match=re.escape(what)) as e:
     tokenizer.build(f'sentencepiece({arguments})', [])
   assert str(e.value).startswith('tokenizer.name')
+
+
+def test_sentinels():
+  """Of no text; the first has the highest id, as T5's."""
+  made = trained("special=['<pad>'], sentinels=3")
+  names = made.special.names
+  ids = [names[f'<extra_id_{i}>'] for i in range(3)]
+  assert ids == sorted(ids, reverse=True) and len({*ids}) == 3
+  assert made.special.pad_id == names['<pad>']
+  assert not {*made.encode('<extra_id_0>').tolist()} & {*ids}
+  with pytest.raises(UsageError, match='sentinels=1 are in special or symbols'):
+    trained("special=['<extra_id_0>'], sentinels=1")
