@@ -22,9 +22,6 @@ SIZES = {
   # new tokens after a prompt of 1,024.
   'gpt2': (12, 768, 12, 2048, 16, 50_257),
   'smollm2-135m': (30, 576, 9, 8192, 16, 49_152),
-  # An encoder-decoder of T5-small's shape (Raffel et al., 2020, section 3.1.1:
-  # 6 layers on each side), for beam search.
-  't5-small': (6, 512, 8, 512, 16, 32_128),
   # Attention patterns against each other.
   'long': (2, 256, 4, 8192, 1, 65),
 }
@@ -32,7 +29,7 @@ SIZES = {
 
 def get_config(arg: str = 'char') -> ConfigDict:
   """A model of the size `arg`, float32, AdamW and clipping: GPT-2's layers,
-  but SmolLM2's LLaMA, and T5's.
+  but SmolLM2's LLaMA.
   """
   sizes = base.size(__file__, arg, SIZES)
   config = base.get_config().unlock()
@@ -45,7 +42,7 @@ def get_config(arg: str = 'char') -> ConfigDict:
   config.model.init_weights = 'gpt2(stddev=0.02)'
   config.model.dtype = 'float32'
   config.model.loop = 'unroll'
-  if arg in ('decode', 'gpt2', 'smollm2-135m', 't5-small'):
+  if arg in ('decode', 'gpt2', 'smollm2-135m'):
     config.model.loop = 'scan'
   if arg == 'smollm2-135m':
     config.model.num_kv_heads = 3
@@ -54,16 +51,6 @@ def get_config(arg: str = 'char') -> ConfigDict:
     config.model.ffn = 'swiglu'
     config.model.norm = 'rmsnorm(epsilon=1e-5)'
     config.model.bias = 'none'
-  if arg == 't5-small':
-    config.model.num_encoder_layers = 6
-    config.model.head_size = 64
-    config.model.d_ff = 2048
-    config.model.position = 't5_bias(num_buckets=32, max_distance=128)'
-    config.model.attention_scale = 'none'
-    config.model.ffn = 'relu'
-    config.model.norm = 'rmsnorm(epsilon=1e-6)'
-    config.model.bias = 'none'
-    config.model.output = "tied(scale='rsqrt')"
   if arg == 'long':
     config.model.attention = 'full, local(window=256)'
   return config.lock()

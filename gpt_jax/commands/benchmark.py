@@ -7,8 +7,8 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --against torch
-  gpt-jax benchmark --config configs/benchmark.py:t5-small --what beam \
-    --against torch --batches 1,8 --prompts 32
+  gpt-jax benchmark --config configs/t5.py:small --what beam --against torch \
+    --config.model.dtype=float32 --batches 1,8 --prompts 32
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --draft_layers 3,30 --batches 1,8
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
@@ -136,10 +136,7 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config')
-  # No matter what could train a model that searches.
-  beam = args.what == 'beam'
-  resolve = config_lib.resolve_model if beam else config_lib.resolve
-  config = resolve(args.config)
+  config = config_lib.resolve(args.config)
   module = WHAT[args.what]
   # These build no model, or have the tokenizer.
   known = module in (encode, prepare, rows, data)
@@ -183,7 +180,7 @@ def main(args: cli.Args) -> None:
       args.steps,
       _counts('batches', args.batches),
       _counts('prompts', args.prompts),
-      decode_against.BEAMS if beam else 0,
+      decode_against.BEAMS if args.what == 'beam' else 0,
     )
   elif module is prepare:
     result = prepare.measure(config, args.text)

@@ -132,10 +132,13 @@ def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
-@pytest.mark.parametrize('name, layers', [('t5-small', 2), ('gpt2', 0)])
+@pytest.mark.parametrize(
+  'name, layers', [('t5.py:small', 2), ('benchmark.py:gpt2', 0)]
+)
 def test_both_sides_find_the_same_tokens(name, layers, capsys):
   """By beam search; sources of 59 tokens leave the decoder its context."""
-  flags = [f'{CONFIG}:{name}', *FLAGS, '--json', '--what=beam']
+  flags = [f'--config={ROOT}/configs/{name}', *FLAGS, '--json', '--what=beam']
+  flags.append('--config.model.dtype=float32')
   flags.append(f'--config.model.num_encoder_layers={layers}')
   flags.append('--config.model.num_kv_heads=6')
   if layers:

@@ -10,10 +10,10 @@ import jax
 import pytest
 
 from gpt_jax import config as config_lib
+from gpt_jax import sharding
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.data import sides
-from gpt_jax.data.row_makers import ROWS
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import best, sample, search
 from gpt_jax.decoding.beam import Beam
@@ -56,12 +56,10 @@ def made(folder, **fields):
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-  # No row is made here.
-  ROWS.setdefault('parallel', ROWS['documents'])
   return made(
     tmp_path_factory.mktemp('run'),
-    **{'model.num_encoder_layers': 2, 'objective.name': 'seq2seq'},
-    **{'data.rows': 'parallel'},
+    **{'model.num_encoder_layers': 1},
+    **{'objective.name': "continuation(start='eos')"},
   )
 
 
@@ -88,15 +86,17 @@ def greedy(workdir, text, most):
   """The answer to one source, by the engine."""
   trained = load(str(workdir))
   special = trained.tokenizer.special
-  (ids,) = sample.generate(
-    *trained_lib.decoder(trained, 'float'),
-    [[special.eos_id]],
-    sources=[ids_of(workdir, text)],
-    max_tokens=most,
-    sampler=Sampler(temperature=0),
-    seed=0,
-    stop_ids=special.stop_ids,
-  )
+  # Inside the mesh, where the command has compiled the same.
+  with sharding.use(trained.parts.mesh, trained.parts.rules):
+    (ids,) = sample.generate(
+      *trained_lib.decoder(trained, 'float'),
+      [[special.eos_id]],
+      sources=[ids_of(workdir, text)],
+      max_tokens=most,
+      sampler=Sampler(temperature=0),
+      seed=0,
+      stop_ids=special.stop_ids,
+    )
   return trained.tokenizer.decode(ids)
 
 
@@ -104,13 +104,15 @@ def test_sources_are_answered(run, workdir):
   """Each by itself, streamed or not, from flags and from standard input."""
   flags = ['--temperature=0', '--max_tokens=7']
   expected = [greedy(workdir, text, 7) for text in LINES[:2]]
-  code, stdout, stderr = run(*(f'--source={x}' for x in LINES[:2]), *flags)
+  several = [f'--source={text}' for text in LINES[:2]]
+  code, stdout, stderr = run(*several, '--rows=1', *flags)
   assert (code, stdout) == (0, '\n'.join([*expected, '']))
   assert 'tokens, the first after ' in stderr
   plain = run('--source=-', '--stream', *flags, stdin=LINES[0] + '\n')
   assert plain[:2] == (0, expected[0] + '\n')
   # At most 50 tokens more than the source has, its end among them.
-  (entry,) = json.loads(run('--source=a', '--json')[1])['sources']
+  flags = ['--source=a', '--json', '--temperature=0']
+  (entry,) = json.loads(run(*flags)[1])['sources']
   assert entry['source'] == 'a'
   assert entry['finish'] == ['length'] or len(entry['samples'][0]) < 52
 
@@ -199,6 +201,7 @@ def test_a_source_may_lose_its_beginning(run, workdir):
   assert run(*flags, '--truncate=left')[1] == greedy(workdir, kept, 5) + '\n'
 
 
+@pytest.mark.slow  # tests/decoding/test_beam.py searches one
 def test_a_decoder_is_searched_too(run, tmp_path, searches):
   folder = made(tmp_path)
   flags = ['--prompt=The cat', '--max_tokens=9', '--beam=3', '--json']
