@@ -5,7 +5,7 @@ Language Generation), sections 3.2 and 4.1.
 
   gpt-jax train --config configs/mass.py:base --workdir W
 
-Parameters: 237,961,824, of which the table of 60,000 tokens, one for both sides
+Parameters: 238,066,272, of which the table of 60,000 tokens, one for both sides
 and the output, has 61,440,000. A sentence loses half of its tokens in a row;
 the encoder reads the rest, the decoder writes them. Its ablation of that half
 (figure 5), as overrides:

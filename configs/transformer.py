@@ -24,7 +24,7 @@ prints 65M and 213M, which no one vocabulary gives. Its table 3, as overrides of
   C    model.d_ff=4096                                    88,272,896
   D    model.dropout="rates(residual=0.2, embedding=0.2)", or none
   D    objective.name="seq2seq(label_smoothing=0.2)", or 0.0
-  E    model.position=learned                             63,213,568
+  E    model.position=learned                             63,344,640
 
 (each with --config. before it). Rows B, whose queries and keys are narrower
 than values, are not expressed: all heads have one `head_size`.

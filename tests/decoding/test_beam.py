@@ -18,7 +18,10 @@ from gpt_jax.decoding.search import Search
 from tests.support import beam_reference, golden_io, tiny
 
 # gen_beam_bart and gen_beam_marian: by adding their names here.
-FOLDERS = [golden_io.ROOT / f'gen_beam_{name}' for name in ('t5', 'gpt2')]
+FOLDERS = [
+  golden_io.ROOT / f'gen_beam_{name}'
+  for name in ('t5', 'gpt2', 'bart', 'marian')
+]
 CASES = [(f, name) for f in FOLDERS for name in golden_io.cases(f, 'beam')]
 CONTEXT = 97
 
@@ -81,7 +84,7 @@ def test_what_transformers_found(folder, name):
       )
 
 
-T5, GPT2 = FOLDERS
+T5, GPT2, *_ = FOLDERS
 # Both end with 1; the other is one that they often give.
 STOP = {1, 53}
 SOURCES = [tiny.tokens(n, seed=n, vocab_size=89).tolist() for n in (5, 11)]

@@ -12,7 +12,6 @@ from safetensors.numpy import save_file
 
 from gpt_jax import __main__, hf
 from gpt_jax.commands import convert
-from gpt_jax.data import row_makers
 from gpt_jax.evaluation import agreement
 from gpt_jax.evaluation.theirs import Theirs
 from gpt_jax.spec import UsageError
@@ -119,9 +118,6 @@ def test_a_masked_model_and_its_head_of_two_texts(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-  'parallel' not in row_makers.ROWS, reason='there are no rows of two sides'
-)
 def test_an_encoder_decoder(tmp_path, monkeypatch, capsys):
   """The text is the source, and is written behind the decoder's start."""
   folder, source = tmp_path / 'hf', ROOT / 'bart_lm'

@@ -11,7 +11,6 @@ from safetensors.numpy import save_file
 
 from gpt_jax import config as config_lib
 from gpt_jax import hf
-from gpt_jax.data import row_makers
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.finetuning import exporting
 from gpt_jax.spec import UsageError
@@ -19,10 +18,6 @@ from gpt_jax.training import importing
 from gpt_jax.training import trained as trained_lib
 from tests.commands.test_convert import TOKENIZERS, initial
 from tests.support.golden_io import ROOT, config, tensors
-
-pytestmark = pytest.mark.skipif(
-  'parallel' not in row_makers.ROWS, reason='there are no rows of two sides'
-)
 
 # Fixtures, and the token that their decoders start with.
 STARTS = {
