@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 
+from gpt_jax import config as config_lib
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import HELD_OUT
@@ -21,7 +22,7 @@ def summary(workdir: str) -> dict[str, float]:
   Raises:
     RuntimeError: it has no such metrics.
   """
-  length = trained_lib.read_config(workdir).model.context_length
+  length = config_lib.row_tokens(trained_lib.read_config(workdir))
   lines = metrics.read(workdir)
   rates = [m[SPEED] / m.get('row_tokens', length) for m in lines if SPEED in m]
   losses = [m[HELD_OUT] for m in lines if HELD_OUT in m]
