@@ -337,7 +337,7 @@ ROWS = {
   ),
   'unilm-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),
   'mass-base': (6, 1024, 8, 128, 8, 4096, 60_000, 100, 238_066_272, '238M'),
-  'mass-cpu': (2, 192, 6, 32, 6, 768, 4096, 256, 2_966_272, '2.9M'),
+  'mass-cpu': (2, 192, 6, 32, 6, 768, 4096, 256, 2_966_272, '3.0M'),
   'roberta-base': (12, 768, 12, 64, 12, 3072, *BYTES, 124_697_433, '125M'),
   'roberta-large': (24, 1024, 16, 64, 16, 4096, *BYTES, 355_412_057, '355M'),
   'roberta-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_657_536, '2.7M'),
@@ -466,8 +466,9 @@ def test_parameters_of_mass_by_arithmetic(size):
   attention, norm = 4 * (D**2 + D), 2 * D
   ffn = 2 * 4 * D**2 + 5 * D
   layers = m.num_layers * (3 * attention + 2 * ffn + 5 * norm)
-  # Tables of tokens, of positions, the norm after them, a bias of each token.
-  tables = V * D + m.context_length * D + norm + V
+  # A table of tokens with a bias for each, and of each stack one of positions
+  # and the norm after them.
+  tables = V * D + V + 2 * (m.context_length * D + norm)
   assert ROWS[f'mass-{size}'][-2] == layers + tables
 
 
