@@ -131,10 +131,10 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
   asking.check(args)
+  texts, options = _texts(args), asking.options(args)
   sizes = trained_lib.read_config(args.workdir).model
   encoder = bool(sizes.num_encoder_layers)
   asking.check_model(args, encoder=encoder)
-  texts, options = _texts(args), asking.options(args)
   load = trained_lib.load_any if encoder else trained_lib.load
   trained, draft = load(args.workdir, args.average), None
   if args.draft:

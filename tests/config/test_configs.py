@@ -551,8 +551,8 @@ WIDE = {'d_model': 1024, 'head_size': 128, 'd_ff': 2048}
     (WIDE, 163_889_152, 168),
     ({'d_ff': 1024}, 50_487_296, 53),
     ({'d_ff': 4096}, 88_272_896, 90),
-    # One table of positions, for both stacks.
-    ({'position': 'learned'}, 63_082_496 + 256 * 512, None),
+    # A table of positions for each stack.
+    ({'position': 'learned'}, 63_082_496 + 2 * 256 * 512, None),
   ],
 )
 def test_variations_of_the_transformer(overrides, parameters, printed):

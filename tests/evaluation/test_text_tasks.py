@@ -9,6 +9,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.data.tokenizers.tokenizer import Bytes
+from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation import in_loop, names, suite, text_tasks
 from gpt_jax.evaluation.score import Written
 from gpt_jax.evaluation.tasks import TASKS
@@ -26,8 +27,9 @@ class Pretender:
   def __init__(self, texts):
     self._texts = texts
 
-  def texts(self, sources, max_tokens, journal, report):
+  def texts(self, sources, max_tokens, journal, report, beam):
     del journal, report
+    self.beam = beam
     self.sources, self.max_tokens = sources, max_tokens
     return Written(self._texts[: len(sources)], 0, len(sources))
 
@@ -149,15 +151,20 @@ def test_what_is_wrong_is_named(tmp_path, call, words):
 
 def test_the_flags_are_a_task_of_files(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert text_tasks.with_files(None, '', '') == 'validation'
-  assert text_tasks.with_files('rte', '', '') == 'rte'
+  assert text_tasks.with_files(None, '', '', None) == 'validation'
+  assert text_tasks.with_files('rte', '', '', None) == 'rte'
   call = f"seq2seq('{tmp_path}/a.en', '{tmp_path}/a.de')"
-  assert text_tasks.with_files(None, 'a.en', 'a.de') == call
-  assert text_tasks.with_files('rte', 'a.en', 'a.de') == f'rte, {call}'
+  files = 'a.en', 'a.de'
+  assert text_tasks.with_files(None, *files, None) == call
+  assert text_tasks.with_files('rte', *files, None) == f'rte, {call}'
+  beam = Beam(4, 0.6, 'gnmt', min_tokens=2)
+  searched = text_tasks.with_files(None, *files, beam)
+  (named,) = suite.build(names.read('--tasks', searched, TASKS), '')
+  assert named.task.beam == beam and named.name != 'seq2seq/a'
   (read,) = names.read('--tasks', call, TASKS)
   assert read.name == 'seq2seq/a'
   with pytest.raises(UsageError, match='go together'):
-    text_tasks.with_files(None, 'a.en', '')
+    text_tasks.with_files(None, 'a.en', '', None)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_race_and_its_lists_of_lists(monkeypatch):
     asked.append(name)
     return builder
 
-  monkeypatch.setattr(tfds, '_builder', find)
+  monkeypatch.setattr(tfds, 'by_name', find)
   (named,) = build('tfds:', "race(level='high')")
   assert [text for _, text in named.task.texts()] == [
     'Article: Text.\n\nQ: Why?\n\nA: b',
