@@ -100,6 +100,7 @@ def greedy(workdir, text, most):
   return trained.tokenizer.decode(ids)
 
 
+@pytest.mark.slow
 def test_sources_are_answered(run, workdir):
   """Each by itself, streamed or not, from flags and from standard input."""
   flags = ['--temperature=0', '--max_tokens=7']
@@ -131,6 +132,7 @@ def searches(monkeypatch):
   return out
 
 
+@pytest.mark.slow
 def test_a_file_is_searched_in_its_order_and_resumed(
   run, workdir, tmp_path, searches
 ):
@@ -179,6 +181,7 @@ def test_a_file_is_searched_in_its_order_and_resumed(
   assert code == 2 and 'another average of steps;' in stderr
 
 
+@pytest.mark.slow
 def test_a_search_prints_the_best(run):
   flags = [f'--source={LINES[0]}', '--beam=3', '--max_tokens=7']
   code, stdout, _ = run(*flags)
@@ -191,6 +194,7 @@ def test_a_search_prints_the_best(run):
   assert run(*flags, '--average=2')[1] == stdout
 
 
+@pytest.mark.slow
 def test_a_source_may_lose_its_beginning(run, workdir):
   text = 'x' * CONTEXT + LINES[0]
   flags = [f'--source={text}', '--temperature=0', '--max_tokens=5']

@@ -236,6 +236,7 @@ def test_a_start_stands_before_each_source(config):
       assert len(source) <= LENGTH
 
 
+@pytest.mark.slow
 def test_the_loss_of_packed_pairs_is_that_of_each_alone(config):
   config.data.holdout = 'none'
   store = prepare.ensure(config, 'D')

@@ -22,7 +22,12 @@ FOLDERS = [
   golden_io.ROOT / f'gen_beam_{name}'
   for name in ('t5', 'gpt2', 'bart', 'marian')
 ]
-CASES = [(f, name) for f in FOLDERS for name in golden_io.cases(f, 'beam')]
+# The rules are the same for all; other families only compile anew.
+CASES = [
+  pytest.param(folder, name, marks=[pytest.mark.slow] * (i > 1))
+  for i, folder in enumerate(FOLDERS)
+  for name in golden_io.cases(folder, 'beam')
+]
 CONTEXT = 97
 
 
@@ -162,12 +167,14 @@ def test_a_decoders_texts_are_those_of_the_rules(beam):
   compare(GPT2, beam, 13)
 
 
+@pytest.mark.slow
 def test_ids_and_caches_grow_with_the_texts():
   """Past the first bucket; none ends before the limit."""
   out = compare(T5, Beam(3, no_repeat_ngram=3), 71, set())
   assert {len(h.ids) for text in out for h in text} == {71}
 
 
+@pytest.mark.slow
 def test_a_text_does_not_depend_on_its_company():
   """Seven in batches of three and alone, in the order of the texts."""
   lengths = (3, 14, 5, 2, 7, 9, 11)

@@ -67,7 +67,7 @@ def by_hand(run, params, prompt, source, most):
   return ids[len(prompt) :]
 
 
-@pytest.mark.parametrize('layers', [0, 1])
+@pytest.mark.parametrize('layers', [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_texts_are_the_most_probable(layers):
   run, params = make(layers)
   most = 5
