@@ -19,6 +19,7 @@ from gpt_jax.nn.pattern import is_causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.parts import Parts
+from gpt_jax.training.trained import check_reads
 
 
 def tasks(config: Config) -> list[suite.Named]:
@@ -43,6 +44,7 @@ def tasks(config: Config) -> list[suite.Named]:
 
 def _check_model(config: Config, found: Sequence[suite.Named]) -> None:
   model = config.model
+  check_reads(f'eval.tasks={config.eval.tasks!r}', config)
   if not is_causal(model.attention, model.ffn):
     raise UsageError(
       f'eval.tasks={config.eval.tasks!r}: measures what decoders write, and '

@@ -55,9 +55,11 @@ def load(workdir: str, average: int = 0) -> Trained:
 
   Raises:
     UsageError: there is none, or the model is no causal decoder, as an import
-      may be.
+      may be, or reads a text in another way: see `check_reads`.
   """
-  model = read_config(workdir).model
+  config = read_config(workdir)
+  check_reads(f'--workdir={workdir}', config)
+  model = config.model
   if model.num_encoder_layers or not is_causal(model.attention, model.ffn):
     raise UsageError(
       f'--workdir={workdir}: holds no decoder (model.attention='
@@ -66,6 +68,25 @@ def load(workdir: str, average: int = 0) -> Trained:
       'another'
     )
   return load_any(workdir, average)
+
+
+def check_reads(what: str, config: Config) -> None:
+  """Checks that a decoder reads a text as what is to be continued.
+
+  Args:
+    what: how the message begins.
+    config: of a run.
+
+  Raises:
+    UsageError: it was trained on sources and targets in one row.
+  """
+  name = config.objective.name
+  if objectives.needs(name).starts and not config.model.num_encoder_layers:
+    raise UsageError(
+      f'{what}: objective.name={name!r} trains a decoder to read a source, '
+      'its target after it, which is neither continued nor scored yet; '
+      'evaluate its validation loss, or train with a causal objective'
+    )
 
 
 def load_writer(workdir: str, average: int = 0) -> Trained:

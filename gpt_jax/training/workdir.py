@@ -212,11 +212,13 @@ def check_tokenizer(config: Config) -> None:
 
 
 def draws_sample(config: Config) -> bool:
-  """Whether the run ends with a sample: of decoders alone."""
+  """Whether the run ends with a sample: of decoders that continue a text."""
   log, model = config.log, config.model
+  reads_sources = objectives.needs(config.objective.name).starts
   return bool(
     log.sample_prompt
     and log.sample_tokens
+    and not reads_sources
     and not model.num_encoder_layers
     and is_causal(model.attention, model.ffn)
   )

@@ -172,6 +172,10 @@ def test_the_flags_are_a_task_of_files(tmp_path, monkeypatch):
   [
     ({'model.num_encoder_layers': 3}, 'text/a scores texts with a decoder'),
     ({'model.attention': 'bidirectional'}, 'is that of an encoder'),
+    (
+      {'objective.name': "prefix(text='seq2seq()')"},
+      'trains a decoder to read a source',
+    ),
   ],
 )
 def test_tasks_while_training_suit_the_model(tmp_path, changes, words):
