@@ -185,7 +185,7 @@ def test_evaluate_averages_checkpoints(workdir, capsys):
   assert (one.pop('averaged'), two.pop('averaged')) == ([21], [11, 21])
   assert one == plain
   assert two['step'] == 21
-  loss = 'validation/loss'
+  loss = 'eval/validation/loss'
   assert abs(two[loss] - plain[loss]) > 1e-4
   assert main(['evaluate', f'--workdir={workdir}', '--average=3']) == 2
   said = capsys.readouterr().err.strip().splitlines()[-1]

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -55,6 +56,7 @@ def write_text(folder: pathlib.Path) -> list[str]:
 
   class Store:
     folder, mixture, rows = 'none', '', 'stream'
+    manifest = types.SimpleNamespace(pairs=False)
     parts = TokenStore.parts
 
     def __len__(self):
