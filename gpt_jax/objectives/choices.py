@@ -8,7 +8,7 @@ from types import MappingProxyType
 from gpt_jax import spec
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import sentinels
+from gpt_jax.objectives import sentinels, t5
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.denoise import denoise
@@ -18,15 +18,6 @@ from gpt_jax.objectives.masked import masked
 from gpt_jax.objectives.mass import mass
 from gpt_jax.objectives.prefix import prefix
 from gpt_jax.objectives.seq2seq import seq2seq
-from gpt_jax.objectives.t5 import (
-  bert_style,
-  continuation,
-  deshuffle,
-  drop_tokens,
-  mass_style,
-  replace_spans,
-  span,
-)
 from gpt_jax.objectives.target import target
 from gpt_jax.objectives.task import (
   choice,
@@ -49,13 +40,7 @@ OBJECTIVES = {
   'seq2seq': seq2seq,
   'mass': mass,
   'denoise': denoise,
-  'span': span,
-  'replace_spans': replace_spans,
-  'drop_tokens': drop_tokens,
-  'bert_style': bert_style,
-  'mass_style': mass_style,
-  'deshuffle': deshuffle,
-  'continuation': continuation,
+  **t5.OBJECTIVES,
   'choice': choice,
   'classification': classification,
   'regression': regression,

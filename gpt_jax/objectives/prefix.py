@@ -22,6 +22,7 @@ from gpt_jax.data.rows import MASKING, Keys, Rows
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import causal as causal_lib
+from gpt_jax.objectives import t5
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -32,28 +33,13 @@ from gpt_jax.objectives.base import (
   Scored,
 )
 from gpt_jax.objectives.seq2seq import seq2seq
-from gpt_jax.objectives.t5 import (
-  bert_style,
-  continuation,
-  deshuffle,
-  drop_tokens,
-  mass_style,
-  replace_spans,
-  span,
-)
 from gpt_jax.ranges import NotNegative
 from gpt_jax.spec import UsageError
 
 # Whose batches have two sides that stand in one order.
 TEXTS = {
   'seq2seq': seq2seq,
-  'span': span,
-  'replace_spans': replace_spans,
-  'drop_tokens': drop_tokens,
-  'bert_style': bert_style,
-  'mass_style': mass_style,
-  'deshuffle': deshuffle,
-  'continuation': continuation,
+  **t5.OBJECTIVES,
 }
 SEES = ('both', 'left')
 

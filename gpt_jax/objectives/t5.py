@@ -293,3 +293,14 @@ def _batch(
     'targets': targets,
     'weights': real.astype(np.float32),
   }
+
+
+OBJECTIVES = {
+  'span': span,
+  'replace_spans': replace_spans,
+  'drop_tokens': drop_tokens,
+  'bert_style': bert_style,
+  'mass_style': mass_style,
+  'deshuffle': deshuffle,
+  'continuation': continuation,
+}

@@ -11,7 +11,6 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.data import sides
 from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.hf.families import FAMILIES
 from gpt_jax.objectives import encoder_decoder
 from gpt_jax.objectives.mass import mass
 from gpt_jax.spec import UsageError
@@ -173,9 +172,6 @@ def test_a_part_at_its_own_place_is_as_if_the_rest_were_hidden():
   )
 
 
-@pytest.mark.skipif(
-  'bart' not in FAMILIES or not FOLDER.exists(), reason='no importer of BART'
-)
 @pytest.mark.parametrize('name', ['main', 'previous', 'one', 'all'])
 def test_logits_are_those_of_hugging_face(name):
   """BART's body, whose decoder reads the part at its own places alone."""
