@@ -197,6 +197,15 @@ def get_config(arg: str = '') -> ConfigDict:
   config.tokenizer = dict(name="sentencepiece(vocab_size=32000, model='bpe')")
 
   config.optim = dict(
+    # Whose parameters a new run starts from: a workdir that train left, or a
+    # folder of Hugging Face; empty: they are drawn.
+    start='',
+    # Parameters that are drawn all the same, as those that `start` lacks or has
+    # in another shape must be: patterns of the names that inspect shows, as
+    # 'encoder/*, embed/*'; layer i of a stack: 'encoder/periods/i/*'.
+    drawn='',
+    # Parameters that are trained, by such patterns; empty: all.
+    trained='',
     # adamw, adam(l2=0.0), adafactor(b1=0.0, factored=True, ...), lamb, lion,
     # muon, sgd(momentum=0.0, nesterov=False), none
     name='adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',

@@ -19,6 +19,9 @@ ADDED = {
   'data.sentences': 'none',
   'model.share': 'none',
   'objective.teacher': '',
+  'optim.start': '',
+  'optim.drawn': '',
+  'optim.trained': '',
   'finetune.pooler': 'tanh',
 }
 # A run may go on with other values here: they do not change its result.

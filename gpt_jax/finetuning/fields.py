@@ -110,6 +110,12 @@ def set_model(
   for field, value in tuned.model.items():
     if value is not None:
       model[field] = value
+  if config.optim.start or config.optim.drawn:
+    raise UsageError(
+      f'optim.start={config.optim.start!r}, optim.drawn='
+      f'{config.optim.drawn!r}: fine-tuning starts from --init; leave them '
+      'empty'
+    )
   if model.num_encoder_layers:
     raise UsageError(
       f'--init={init.name}: an encoder-decoder; only decoders and encoders are '

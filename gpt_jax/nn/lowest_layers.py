@@ -71,9 +71,11 @@ def rows_before(params: Any, masks: Any, num_rows: int) -> Any:
 
 def combine(masks: Any, inside: Any, outside: Any) -> Any:
   """Entries of one tree where the masks are true, of another elsewhere."""
-  return jax.tree.map(
-    lambda m, a, b: jnp.where(jnp.broadcast_to(m, jnp.shape(b)), a, b),
-    masks,
-    inside,
-    outside,
-  )
+
+  def pick(mask: np.ndarray, a: Any, b: Any) -> Any:
+    # Whole arrays as they are: the compiler then leaves out what made others.
+    if mask.all() or not mask.any():
+      return a if mask.all() else b
+    return jnp.where(jnp.broadcast_to(mask, jnp.shape(b)), a, b)
+
+  return jax.tree.map(pick, masks, inside, outside)

@@ -1,11 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuning with the lowest layers left as they are, or the whole model.
+"""Training of some parameters, with the others left as they are."""
 
-With layers stay the embeddings of tokens and positions, but those of the new
-tokens, which no text has taught yet. With the whole model only heads learn.
-"""
-
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,28 +11,16 @@ import numpy as np
 import optax
 
 from gpt_jax.nn import lowest_layers as layers
+from gpt_jax.nn import paths
 from gpt_jax.objectives.base import Objective
 
 
 class Frozen:
   """Which parameters stay."""
 
-  def __init__(self, model: Any, *, num_layers: int | None, num_rows: int):
-    """The lowest `num_layers` layers, `num_rows` rows of the token table.
-
-    `num_layers` None: all but the heads.
-    """
-    self._model, self._num_layers = model, num_layers
-    self._num_rows = num_rows
-
-  def masks(self, params: Any) -> Any:
-    """True where a parameter stays."""
-    if self._num_layers is None:
-      return jax.tree_util.tree_map_with_path(
-        lambda path, x: np.full((1,) * x.ndim, path[0].key != 'heads'), params
-      )
-    inside = layers.lowest(params, self._num_layers, self._model)
-    return layers.rows_before(params, inside, self._num_rows)
+  def __init__(self, masks: Callable[[Any], Any]):
+    """`masks` of parameters is true where they stay: see `paths.matching`."""
+    self.masks = masks
 
   def objective(self, objective: Objective) -> Objective:
     """The objective, whose gradient is 0 in what stays."""
@@ -57,3 +42,40 @@ class Frozen:
       return layers.combine(self.masks(params), zeros, updates)
 
     return optax.chain(optimizer, optax.stateless(keep))
+
+
+def lowest(model: Any, num_layers: int, num_rows: int) -> Frozen:
+  """The lowest layers, and the first rows of the token table.
+
+  With layers stay the embeddings of tokens and positions, but those of the new
+  tokens, which no text has taught yet.
+
+  Args:
+    model: the decoder or encoder.
+    num_layers: from the lowest on.
+    num_rows: of the table, that stay.
+  """
+
+  def masks(params: Any) -> Any:
+    inside = layers.lowest(params, num_layers, model)
+    return layers.rows_before(params, inside, num_rows)
+
+  return Frozen(masks)
+
+
+def body() -> Frozen:
+  """All but the heads."""
+  return Frozen(
+    lambda params: jax.tree_util.tree_map_with_path(
+      lambda path, x: np.full((1,) * x.ndim, path[0].key != 'heads'), params
+    )
+  )
+
+
+def all_but(patterns: str) -> Frozen:
+  """All that the patterns do not name: see `paths.matching`."""
+  return Frozen(
+    lambda params: jax.tree.map(
+      np.logical_not, paths.matching(params, patterns)
+    )
+  )

@@ -3,7 +3,7 @@
 """From a resolved config to the parts of a run, and to its first state."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -13,9 +13,10 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn import paths
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Objective
-from gpt_jax.objectives.freezing import Frozen
 from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.consumption import Ramp, Shape
 from gpt_jax.optim.optimizer import OPTIMIZERS
@@ -110,8 +111,14 @@ def build(
   )
   tuned = config.get('finetune')
   if tuned and (tuned.freeze or tuned.get('features')):
-    layers = None if tuned.get('features') else tuned.freeze
-    frozen = Frozen(model, num_layers=layers, num_rows=tuned.vocab_size)
+    frozen = freezing.body()
+    if not tuned.get('features'):
+      frozen = freezing.lowest(model, tuned.freeze, tuned.vocab_size)
+    objective = frozen.objective(objective)
+    optimizer = frozen.optimizer(optimizer)
+  if optim.trained:
+    paths.check(_shapes(objective), optim.trained, 'optim.trained')
+    frozen = freezing.all_but(optim.trained)
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
   average = spec.build('optim.ema', optim.ema, AVERAGES)
@@ -145,6 +152,12 @@ def abstract_state(parts: Parts) -> TrainState:
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
     parts.shardings,
+  )
+
+
+def _shapes(objective: Objective) -> Any:
+  return jax.eval_shape(
+    lambda key: state_lib.init_params(objective, key), jax.random.key(0)
   )
 
 

@@ -43,12 +43,16 @@ class Pretrained(NamedTuple):
   scores: bool = True
 
 
-def pretrained(init: str, field: str = '--init') -> Pretrained:
+def pretrained(
+  init: str, field: str = '--init', *, whole: bool = False
+) -> Pretrained:
   """Looks up a model from before; reads none of our parameters yet.
 
   Args:
     init: the folder, or 'none'.
     field: what names it, for errors.
+    whole: of any model all parameters, with heads and parts; else of a decoder
+      or an encoder what can be fine-tuned or learned from.
 
   Raises:
     UsageError: it is nothing that can be.
@@ -65,9 +69,9 @@ def pretrained(init: str, field: str = '--init') -> Pretrained:
       'a folder of Hugging Face, or none'
     ) from e
   if 'model_type' in found:
-    return _from_hf(init, found['model_type'], field)
+    return _from_hf(init, found['model_type'], field, whole)
   config: Any = trained_lib.read_config(init)
-  if config.model.num_encoder_layers:
+  if config.model.num_encoder_layers and not whole:
     raise UsageError(
       f'{field}={init}: an encoder-decoder; only decoders and encoders are '
       'fine-tuned or learned from'
@@ -79,7 +83,8 @@ def pretrained(init: str, field: str = '--init') -> Pretrained:
 
   def params() -> Any:
     _, state = trained_lib.restore(init)
-    params = _pretrained_part(state.eval_params)
+    params = state.eval_params
+    params = params if whole else _pretrained_part(params)
     # The mesh of the run may have the devices in another order.
     return params if jax.process_count() > 1 else jax.device_get(params)
 
@@ -94,7 +99,9 @@ def pretrained(init: str, field: str = '--init') -> Pretrained:
   )
 
 
-def _from_hf(folder: str, model_type: str, field: str) -> Pretrained:
+def _from_hf(
+  folder: str, model_type: str, field: str, whole: bool
+) -> Pretrained:
   found = vocabulary.read(folder, model_type)
   if found is None:
     raise UsageError(
@@ -105,7 +112,8 @@ def _from_hf(folder: str, model_type: str, field: str) -> Pretrained:
   model = hf.Source(folder).model
 
   def params() -> Any:
-    return _pretrained_part(hf.load(folder)[1])
+    params = hf.load(folder)[1]
+    return params if whole else _pretrained_part(params)
 
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
   pooler = model.family.pooler

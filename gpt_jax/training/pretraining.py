@@ -15,6 +15,7 @@ from gpt_jax.runtime import hosts, phases
 from gpt_jax.training import (
   device_check,
   opening,
+  starting,
   store_data,
   teacher,
   trackers,
@@ -45,6 +46,7 @@ def start(
   """
   workdir_lib.check_same_run(config, workdir)
   teacher.check(config)
+  starting.check(config, workdir)
   device_check.check_devices(config)
   trackers.check(config)
   workdir_lib.check_store_folder(config)
@@ -72,7 +74,7 @@ def start(
       workdir,
       data,
       tokenizer=tokenizer,
-      first=lambda: teacher.first_state(parts, tokenizer),
+      first=lambda: starting.first_state(parts, tokenizer),
       about=_about(parts, len(store), data),
       store=store.manifest.fingerprint,
       **_measured(sets, tokenizer, evaluation),

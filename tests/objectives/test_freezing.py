@@ -5,10 +5,12 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.nn import lowest_layers as layers
-from gpt_jax.objectives.freezing import Frozen
+from gpt_jax.objectives import freezing
+from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.objectives.task import classification
 from gpt_jax.training import state as state_lib
 from tests.support import tiny
@@ -16,7 +18,7 @@ from tests.support import tiny
 
 def test_no_gradient_reaches_what_is_frozen():
   model = tiny.model(num_layers=3)
-  frozen = Frozen(model, num_layers=2, num_rows=tiny.V - 3)
+  frozen = freezing.lowest(model, num_layers=2, num_rows=tiny.V - 3)
   objective = frozen.objective(classification(2, 7, auxiliary=0.5)(model))
   shapes = jax.eval_shape(
     functools.partial(state_lib.init_params, objective), jax.random.key(0)
@@ -47,3 +49,22 @@ def test_no_gradient_reaches_what_is_frozen():
   assert np.any(grads['heads']['score']['kernel'])
   masks = layers.lowest(params, 2, model)
   assert not np.any(masks['final_norm']['scale'])
+
+
+def test_only_what_is_named_has_a_gradient():
+  def squares(params, batch, key):
+    sums = [jnp.sum(x**2) for x in jax.tree.leaves(params)]
+    return Loss(jnp.sum(jnp.stack(sums)), jnp.ones(()))
+
+  frozen = freezing.all_but('encoder/periods/1/*, table')
+  objective = frozen.objective(Objective(None, lambda key: {}, squares))
+  kernel = np.full((3, 5), 2.0, np.float32)
+  params = {
+    'encoder': {'periods': {'kernel': kernel}},
+    **{name: np.full(7, 3.0, np.float32) for name in ('table', 'rest')},
+  }
+  grads = jax.grad(lambda p: objective.loss(p, {}, None).sum)(params)
+  found = grads['encoder']['periods']['kernel']
+  np.testing.assert_array_equal(found, kernel * [[0], [2], [0]])
+  np.testing.assert_array_equal(grads['table'], np.full(7, 6.0))
+  assert not grads['rest'].any()

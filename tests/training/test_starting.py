@@ -1,0 +1,119 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run that starts from another's parameters, and one that trains a part."""
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as config_lib
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.spec import UsageError
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training import starting
+from tests.support import tiny
+
+BYTES = tokenizer_lib.build('bytes', [])
+CHARACTERS = tokenizer_lib.build('characters', [])
+SIZES = {
+  **{'model.d_model': 8, 'model.num_heads': 2, 'model.head_size': 5},
+  **{'model.num_kv_heads': 2, 'model.num_layers': 3, 'model.d_ff': 13},
+  **{'model.vocab_size': BYTES.vocab_size, 'model.context_length': 17},
+  'optim.name': 'sgd',
+}
+
+
+def build(**fields):
+  config = tiny.config(**SIZES | {'seed': 7} | fields)
+  return parts_lib.build(config_lib.resolve(config), jax.devices()[:1])
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A run whose average is not what was trained last."""
+  folder = tmp_path_factory.mktemp('before')
+  parts = build(**{'optim.ema': 'ema(decay=0.9)', 'seed': 1})
+  state = parts_lib.init_state(parts)
+  state = state._replace(ema=tiny.random_like(state.ema, seed=3))
+  saver = Checkpointer(str(folder), keep=1)
+  saver.save(state)
+  saver.close()
+  (folder / 'config.json').write_text(config_lib.to_json(parts.config))
+  BYTES.save(str(folder / 'tokenizer'))
+  return folder, jax.device_get(state.ema)
+
+
+def flat(tree):
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves}
+
+
+def test_what_is_named_is_drawn_and_the_rest_taken(workdir):
+  folder, before = workdir
+  names = 'positions/*, decoder/periods/2/block_0/ffn/*'
+  fields = {'model.context_length': 19, 'optim.drawn': names}
+  parts = build(**fields, **{'optim.start': str(folder)})
+  found = flat(starting.first_state(parts, BYTES).params)
+  drawn = flat(parts_lib.init_state(parts).params)
+  for name, given in flat(before).items():
+    if 'positions' in name:
+      np.testing.assert_array_equal(found[name], drawn[name])
+    elif 'ffn' in name and 'decoder' in name and 'norm' not in name:
+      np.testing.assert_array_equal(found[name][:2], given[:2])
+      np.testing.assert_array_equal(found[name][2], drawn[name][2])
+    else:
+      np.testing.assert_array_equal(found[name], given)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'why'),
+  [
+    ({'model.context_length': 19}, 'has positions/embedding as'),
+    ({'model.output': 'untied'}, 'lacks head/embedding'),
+    ({'optim.drawn': 'positon/*'}, "no parameter is called 'positon"),
+  ],
+)
+def test_what_does_not_fit_is_refused(workdir, fields, why):
+  parts = build(**fields, **{'optim.start': str(workdir[0])})
+  with pytest.raises(UsageError, match=why):
+    starting.first_state(parts, BYTES)
+
+
+def test_another_vocabulary_needs_a_table_of_its_own(workdir):
+  fields = {'optim.start': str(workdir[0]), 'model.output': 'untied'}
+  fields |= {'model.context_length': 19, 'optim.drawn': 'embed/*'}
+  with pytest.raises(UsageError, match='is not the run'):
+    starting.first_state(build(**fields), CHARACTERS)
+  fields['optim.drawn'] = 'embed/*, head/*'
+  with pytest.raises(UsageError, match='has positions/embedding as'):
+    starting.first_state(build(**fields), CHARACTERS)
+
+
+def test_nothing_is_looked_for_where_a_run_goes_on(tmp_path, workdir):
+  config = build(**{'optim.start': str(tmp_path / 'gone')}).config
+  with pytest.raises(UsageError, match='holds no config'):
+    starting.check(config, str(tmp_path))
+  starting.check(config, str(workdir[0]))
+  with pytest.raises(UsageError, match='all parameters are'):
+    starting.check(build(**{'optim.drawn': 'embed/*'}).config, str(tmp_path))
+
+
+def test_no_update_reaches_what_is_not_named():
+  parts = build(**{'optim.trained': 'decoder/periods/1/*, final_norm/bias'})
+  shapes = parts_lib.abstract_state(parts).params
+  ones = jax.tree.map(lambda x: np.ones(x.shape, np.float32), shapes)
+
+  def updated(ones):
+    return parts.optimizer.update(ones, parts.optimizer.init(ones), ones)[0]
+
+  updates = jax.jit(updated)(ones)
+  for name, update in flat(updates).items():
+    if 'final_norm' in name and 'bias' in name:
+      assert update.all(), name
+    elif 'decoder' in name:
+      assert update[1].all() and not update[[0, 2]].any(), name
+    else:
+      assert not update.any(), name
+  with pytest.raises(UsageError, match='final_norm/bais'):
+    build(**{'optim.trained': 'final_norm/bais'})
