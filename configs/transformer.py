@@ -100,11 +100,11 @@ def _paper(
 
 
 def _small(config: ConfigDict) -> ConfigDict:
-  config.model.num_encoder_layers = 4
-  config.model.num_layers = 4
-  config.model.d_model = 128
+  config.model.num_encoder_layers = 3
+  config.model.num_layers = 3
+  config.model.d_model = 192
   config.model.num_heads = 4
-  config.model.d_ff = 384
+  config.model.d_ff = 448
   config.model.dropout = 'rates(embedding=0.1, residual=0.2)'
   config.model.context_length = 128
   config.model.dtype = 'float32'
@@ -113,7 +113,7 @@ def _small(config: ConfigDict) -> ConfigDict:
   config.tokenizer.name = "sentencepiece(vocab_size=8000, model='bpe')"
   config.data.holdout = 'documents(fraction=0.02)'
   config.batch.size = 16
-  config.schedule.num_steps = 6000
+  config.schedule.num_steps = 4000
   config.schedule.name = 'cosine(peak=3e-3, warmup=1000, final=0.05)'
   config.optim.clip_norm = 1.0
   config.checkpoint.every_steps = 200

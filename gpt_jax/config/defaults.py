@@ -189,7 +189,7 @@ def get_config(arg: str = '') -> ConfigDict:
   # character_coverage=0.9999), trained on the training split, as are
   # wordpiece(vocab_size=..., lowercase=True, alphabet=1000) and
   # byte_bpe(vocab_size=...), which encoders need; bytes, characters. Existing
-  # ones: sentencepiece_file('tokenizer.model', eos=''),
+  # ones: saved('WORKDIR'), sentencepiece_file('tokenizer.model', eos=''),
   # hf_tokenizer('tokenizer.json', eos=''), gpt2_bpe('encoder.json',
   # 'vocab.bpe'), gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe'),
   # wordpiece_file('vocab.txt', lowercase=True), byte_bpe_file('vocab.json',

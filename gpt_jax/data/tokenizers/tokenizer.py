@@ -3,6 +3,7 @@
 """Text to token ids and back: what a tokenizer is, and the choice of one."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -169,8 +170,30 @@ def load(folder: str) -> Tokenizer:
     ) from e
 
 
+def of_folder(folder: str) -> Callable[[Iterable[Document]], Tokenizer]:
+  """That of a run or a token store, as `optim.start` needs it.
+
+  Args:
+    folder: a workdir, a store, or the folder `tokenizer` of one.
+  """
+
+  def read(documents: Iterable[Document]) -> Tokenizer:
+    del documents
+    inside = os.path.join(folder, 'tokenizer')
+    found = inside if os.path.isdir(inside) else folder
+    if not os.path.isdir(found):
+      raise UsageError(
+        f'tokenizer.name: saved({folder!r}): there is no such folder; name a '
+        'workdir, or a token store'
+      )
+    return load(found)
+
+  return read
+
+
 # Each takes the documents to learn from.
 TOKENIZERS = {
+  'saved': of_folder,
   'sentencepiece': sentencepiece,
   'sentencepiece_file': sentencepiece_file,
   'bytes': byte_values,
