@@ -5,8 +5,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from gpt_jax import hf
 from gpt_jax.nn import stack
+from gpt_jax.spec import UsageError
 from tests.support import tiny
 
 M = 7
@@ -59,3 +62,10 @@ def test_the_decoder_reads_and_scores_by_the_old_table():
   assert shapes['source'].keys() == {
     *('embed', 'positions', 'decoder'),
   }
+
+
+def test_no_family_of_hugging_face_has_one(tmp_path):
+  fields = {'num_kv_heads': tiny.H, 'input': 'tokens(norm=True)', **FIELDS}
+  model = tiny.model(num_source_layers=1, **fields)
+  with pytest.raises(UsageError, match=r'model.num_source_layers=1'):
+    hf.save(str(tmp_path), model, tiny.params(model))
