@@ -26,6 +26,24 @@ training, where the paper has none. How base was trained is not said: it has
 large's recipe. The 160 GB of text are RoBERTa's, looked for in `corpora/`; your
 own text: --config.data.source="text('*.txt')". Not run.
 
+`translation` is section 3.4: large, with an encoder of the source language and
+a table of its own in front of its encoder, for whose embeddings it stands. The
+first of two stages draws the new encoder and trains it, the positions and what
+the encoder's first layer projects its input by; the second trains everything.
+BART is looked for in `bart-large`, a folder of Hugging Face or a workdir. Both
+languages have BART's tokenizer; a vocabulary of the source's own is not
+expressed.
+
+  gpt-jax train --config configs/bart.py:translation --workdir W1 \
+    --config.tokenizer.name="hf_tokenizer('bart-large/tokenizer.json')"
+  gpt-jax train --config configs/bart.py:translation --workdir W2 \
+    --config.tokenizer.name="hf_tokenizer('bart-large/tokenizer.json')" \
+    --config.optim.start=W1 --config.optim.drawn= --config.optim.trained= \
+    --config.schedule.num_steps=2000
+
+The paper says neither how long nor at which rate; both are ours, and clipping
+and Adam those of the released code for summaries. Not run.
+
 `cpu` is the same for two cores, in as many FLOPs as roberta.py:cpu: see
 configs/bert.py.
 
@@ -46,8 +64,14 @@ DIFFERS = (
 SIZES = {
   'base': (6, 768),
   'large': (12, 1024),
+  'translation': (12, 1024),
   'cpu': (2, 192),
 }
+# Section 3.4: what the first stage trains.
+FIRST = (
+  *('source/*', 'positions/*', 'encoder_positions/*'),
+  *(f'encoder/periods/0/*/{name}/*' for name in ('query', 'key', 'value')),
+)
 
 
 def get_config(arg: str = 'base') -> ConfigDict:
@@ -77,4 +101,25 @@ def get_config(arg: str = 'base') -> ConfigDict:
   # Released code.
   config.schedule.name = 'linear(peak=4e-4, warmup=10000, final=0.0)'
   config.optim.clip_norm = 0.1
+  if arg == 'translation':
+    translation(config)
   return config.lock()
+
+
+def translation(config: ConfigDict) -> None:
+  """Section 3.4, the first stage; sources and targets are files of lines."""
+  config.model.num_source_layers = 6  # section 5.4
+  config.optim.start = 'bart-large'
+  config.optim.drawn = 'source/*'
+  config.optim.trained = ', '.join(FIRST)
+  config.objective.name = 'seq2seq(label_smoothing=0.1)'
+  wmt, dev = 'corpora/wmt16_ro_en', 'corpora/newsdev2016'
+  config.data.source = f"parallel_text('{wmt}/*.ro*', '{wmt}/*.en*')"
+  config.data.sources = {}
+  config.data.holdout = f"parallel_text('{dev}/*.ro*', '{dev}/*.en*')"
+  config.data.sentences = 'none'
+  config.data.rows = 'parallel'
+  config.batch.size = 64
+  config.optim.name = 'adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01)'
+  config.schedule.num_steps = 20_000
+  config.schedule.name = 'linear(peak=3e-5, warmup=500, final=0.0)'

@@ -23,6 +23,9 @@ with rows 1 in 3.1.2:
   rates 10%, 25%, 50%       --config.objective.name="span(rate=0.25)"
   spans of 2, 5, 10         --config.objective.name="span(length=5.0)"
 
+Its shared encoder-decoder (table 2) is --config.model.share=stacks: 137,950,464
+parameters of `base`.
+
 In the paper's baseline tokens are corrupted one by one (replace_spans); the
 released models were trained with spans of 3, as here. They also had more steps,
 and tasks beside the text. The released code draws each corrupted token by

@@ -53,7 +53,13 @@ from collections.abc import Sequence
 from absl import flags
 
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.decoding import answers, asking, prompt_files, source_files
+from gpt_jax.decoding import (
+  answers,
+  asking,
+  prompt_files,
+  source_files,
+  sourced,
+)
 from gpt_jax.decoding import session as session_lib
 from gpt_jax.decoding.continuations import Options, Speed
 from gpt_jax.decoding.prompt_files import Prompt, Results
@@ -212,6 +218,7 @@ def _print(
 ) -> Speed:
   """Prints the answers, in the order of the texts."""
   asked = [model.asked(text) for text in texts]
+  sourced.tell([x.cut for x in asked], model.context_length)
   drawn = not (args.json or args.beam)
   one = drawn and len(texts) == args.num_samples == 1
   if one and (sys.stdout.isatty() if args.stream is None else args.stream):
@@ -243,6 +250,7 @@ def _write(
   if any(isinstance(text, Prompt) and text.messages for text in texts):
     template = answering.template(args.workdir)
   asked = [model.asked(text, template) for text in texts]
+  sourced.tell([x.cut for x in asked], model.context_length)
   settings = {name: getattr(args, name) for name in _SETTINGS}
   key = {**key, f'set of {_kind(args)}': prompt_files.digest(texts)}
   results = Results(args.out, settings | key)

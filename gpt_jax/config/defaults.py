@@ -34,9 +34,13 @@ def get_config(arg: str = '') -> ConfigDict:
     head_size=placeholder(int),  # empty: d_model / num_heads
     d_ff=placeholder(int),  # empty: 4 * d_model
     num_encoder_layers=0,  # above 0: an encoder-decoder
+    # Above 0: so many layers of another encoder, with a table and positions of
+    # its own, whose output the encoder reads for tokens' vectors (BART, 3.4).
+    num_source_layers=0,
     # Which parameters the layers share: none, all(groups=1, inner=1) (ALBERT),
     # attention(...), ffn(...), each with its norms. Neighbouring layers form
-    # `groups`, each with `inner` layers of its own, which it repeats.
+    # `groups`, each with `inner` layers of its own, which it repeats. stacks:
+    # layer i of the encoder and of the decoder, but for attention between them.
     share='none',
     # tokens(scale='none', token_types=0, norm=False, d_embed=0) (above 0: so
     # wide, with a dense layer after it: ALBERT),

@@ -18,6 +18,7 @@ RENAMED = {'batch.rows': 'batch.size'}
 ADDED = {
   'data.sentences': 'none',
   'model.share': 'none',
+  'model.num_source_layers': 0,
   'objective.teacher': '',
   'optim.start': '',
   'optim.drawn': '',

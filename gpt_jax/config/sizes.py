@@ -22,7 +22,7 @@ def check_sizes(config: Config) -> None:
   routers = (layer.ffn.router for layer in period(m.attention, m.ffn))
   experts = max(router.num_experts if router else 1 for router in routers)
   layers, tokens = (
-    max(m.num_layers, m.num_encoder_layers),
+    max(m.num_layers, m.num_encoder_layers, m.num_source_layers),
     rows * m.context_length,
   )
   for names, size in (

@@ -87,6 +87,7 @@ RANGES = {
   'model.context_length': _WIDTH,
   'model.num_layers': _LAYERS,
   'model.num_encoder_layers': Annotated[int, ranges.whole(0, 10_000)],
+  'model.num_source_layers': Annotated[int, ranges.whole(0, 10_000)],
   'model.d_model': _WIDTH,
   'model.num_heads': _WIDTH,
   'model.num_kv_heads': _WIDTH,

@@ -17,7 +17,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.embed import OUTPUTS
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.pattern import period, sharing
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Scored
 
@@ -53,6 +53,8 @@ FORMULA_COMPILER = (
 # Experts share one array, with their number as an axis: a path only identifies
 # the layer.
 _EXPERT = re.compile(r'^(\w+)/periods/block_(\d+)/ffn/(?:in|gate|out)/')
+# The stacks that read the source.
+_ON_SOURCE = ('encoder/', 'source/')
 # What a decoder multiplies its encoder's output by.
 _OF_SOURCE = re.compile(r'/cross/(?:key|value)/')
 
@@ -208,8 +210,11 @@ def _met_by_sides(model: _Model, length: int) -> float:
   of_source, of_target = config_lib.sides(model.config, length)
   total = 0
   for name, count in _products(model).items():
-    on_source = name.startswith('encoder/') or _OF_SOURCE.search(name)
-    total += count * (of_source if on_source else of_target)
+    on_source = name.startswith(_ON_SOURCE) or _OF_SOURCE.search(name)
+    if _of_both(model.config, name):
+      total += count / 2 * (of_source + of_target)
+    else:
+      total += count * (of_source if on_source else of_target)
     if name == 'embed_projection/kernel':  # of both sides' embeddings
       total += math.prod(parameter_table(model.params)[name]) * of_source
   return total / length
@@ -233,7 +238,15 @@ def _uses(model: _Model) -> dict[str, int]:
       number, attention, ffn = stacks[stack]
       size = len(period(attention, ffn, config.model.share))
       uses[name] = number // size // shape[0]
+    if _of_both(config, name):
+      uses[name] *= 2
   return uses
+
+
+def _of_both(config: Config, name: str) -> bool:
+  """Whether both stacks of an encoder-decoder have a parameter."""
+  shared = sharing(config.model.share).stacks
+  return shared and name.startswith('decoder/') and '/cross' not in name
 
 
 def _stacks(config: Config) -> dict[str, tuple[int, str, str]]:
@@ -310,7 +323,8 @@ def _attended(
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))
   if model.num_encoder_layers:
     total = (total + model.num_layers * of_source) * of_target / length
-    total += model.num_encoder_layers * of_source**2 / length
+    before = model.num_encoder_layers + model.num_source_layers
+    total += before * of_source**2 / length
   elif of_target != length:  # see `_met`
     total *= of_target / length
   return model.num_heads * model.head_size * total

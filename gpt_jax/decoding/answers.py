@@ -20,11 +20,13 @@ class Asked(NamedTuple):
     ids: the prompt; of an encoder-decoder the token that the decoder starts
       with.
     source: ids for the encoder; None: there is none.
+    cut: tokens of the source that did not fit: see `sourced`.
   """
 
   fields: Mapping[str, Any]
   ids: list[int]
   source: list[int] | None = None
+  cut: int = 0
 
   def shown(self, tokenizer: Tokenizer) -> str:
     """What is printed before an answer: a prompt, which it continues."""

@@ -61,6 +61,11 @@ def check(flags: Any) -> None:
   given = [f'--{kind}' for kind in kinds if getattr(flags, kind)]
   if len(given) > 1:
     raise UsageError(f'give one of {" and ".join(given)}; see --help')
+  if flags.truncate != 'none' and (flags.source or flags.sources):
+    raise UsageError(
+      f'--truncate={flags.truncate}: is for prompts; a source that is too long '
+      'loses its last tokens; leave it out'
+    )
   if flags.out and (flags.json or flags.stream):
     raise UsageError(f'--out={flags.out}: give neither --json nor --stream')
   texts = len(flags.prompt) + len(flags.source)

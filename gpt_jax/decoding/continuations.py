@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import sourced
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.decoding.text import Stream
@@ -15,9 +16,6 @@ from gpt_jax.spec import UsageError
 
 # New tokens where nobody says how many, if the context has room for them.
 USUAL = 100
-# And of an encoder-decoder, besides as many as the source has (Vaswani et al.,
-# 2017, section 6.1).
-MORE = 50
 
 # Rows that wait in the engine: it reads prompts of about one length together.
 _AHEAD = 64
@@ -167,7 +165,7 @@ def rows(
   decoder starts with, which is no text.
   """
   room = context_length - len(ids)
-  usual = USUAL if source is None else len(source) + MORE
+  usual = USUAL if source is None else sourced.most(len(source))
   number = min(options.max_tokens or usual, room)
   return [
     Row(

@@ -6,9 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.data import sides
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import prompt_files
+from gpt_jax.decoding import prompt_files, sourced
 from gpt_jax.spec import UsageError
 
 
@@ -28,36 +27,22 @@ class Source(NamedTuple):
     """As a file has it."""
     return {'source': self.text}
 
-  def ids(
-    self, tokenizer: Tokenizer, context_length: int, truncate: str
-  ) -> list[int]:
-    """The ids for the encoder: see `sides.source_ids`.
+  def read(self, tokenizer: Tokenizer, context_length: int) -> sourced.Read:
+    """The ids for the encoder: see `sourced.read`.
 
     Args:
       tokenizer: of the model.
       context_length: how many it reads at most.
-      truncate: what happens to one that is longer: 'none' refuses it, 'left'
-        drops the beginning of the text.
 
     Raises:
-      UsageError: it cannot be encoded, or is too long.
+      UsageError: it cannot be encoded.
     """
     try:
       prompt_files.check(self.text)
       ids = tokenizer.encode(self.text)
     except UsageError as e:
       raise UsageError(f'{self.where}: {e}') from e
-    whole = sides.source_ids(ids, tokenizer.special)
-    excess = len(whole) - context_length
-    if excess > 0 and truncate == 'left' and excess < len(ids):
-      whole = sides.source_ids(ids[excess:], tokenizer.special)
-    elif excess > 0:
-      raise UsageError(
-        f'{self.where} has {len(whole)} tokens, and the encoder reads '
-        f'{context_length}: {excess} too many; shorten it, or give '
-        '--truncate=left'
-      )
-    return whole.tolist()
+    return sourced.read(ids, tokenizer.special, context_length)
 
 
 def given(texts: Sequence[str]) -> list[Source]:

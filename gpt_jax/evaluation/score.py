@@ -15,7 +15,7 @@ import numpy as np
 from gpt_jax import sharding
 from gpt_jax.data.progress import Report
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import sample
+from gpt_jax.decoding import sample, sourced
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation import limits
 from gpt_jax.evaluation.batches import Row, plan
@@ -229,6 +229,7 @@ class Scorer:
     """
     writer = Writer(self._parts, self.tokenizer, rows=self._limits['rows'])
     asked = [writer.asked(source, max_tokens) for source in sources]
+    sourced.tell([x.cut for x in asked], self.context_length)
     rows = [
       Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
       for r, _ in asked

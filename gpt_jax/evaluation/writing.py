@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gpt_jax import sharding
 from gpt_jax.data import sides
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import sourced
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.requests import Request
@@ -21,8 +22,6 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.training.parts import Parts
 
-# Tokens that a text may have more than its source.
-_MORE = 50
 GREEDY = Sampler(temperature=0)
 
 
@@ -62,28 +61,25 @@ class Writer:
 
     Args:
       source: what it reads.
-      max_tokens: that it writes at most, the end among them; 0: 50 more than
-        the source has (Vaswani et al., 2017, section 6.1). Never more than the
-        context holds, of a decoder half of it.
+      max_tokens: that it writes at most, the end among them; 0: see
+        `sourced.most`. Never more than the context holds, of a decoder half of
+        it.
     """
     special, ids = self._tokenizer.special, self._tokenizer.encode(source)
-    around = len(sides.source_ids([], special))
-    before = list(special.before(first_scored=True))
-    max_tokens = max_tokens or len(ids) + _MORE
-    if self._encoder:
-      prompt, room = [sides.start_id(self._starts, special)], self._length
-      max_tokens = min(max_tokens, self._length - len(prompt))
-    else:
-      max_tokens = min(max_tokens, self._length // 2)
-      prompt, room = before, self._length - max_tokens - len(before)
-    kept = max(room - around, 0)
-    read = sides.source_ids(ids[:kept], special).tolist()
+    max_tokens = max_tokens or sourced.most(len(sides.source_ids(ids, special)))
     stops = special.stop_ids
     if self._encoder:
+      prompt = [sides.start_id(self._starts, special)]
+      max_tokens = min(max_tokens, self._length - len(prompt))
+      read, cut = sourced.read(ids, special, self._length)
       request = Request(prompt, max_tokens, GREEDY, 0, stops, read)
     else:
+      prompt = list(special.before(first_scored=True))
+      max_tokens = min(max_tokens, self._length // 2)
+      room = self._length - max_tokens - len(prompt)
+      read, cut = sourced.read(ids, special, room)
       request = Request([*prompt, *read], max_tokens, GREEDY, 0, stops)
-    return Asked(request, max(len(ids) - kept, 0))
+    return Asked(request, cut)
 
   def texts(
     self, params: Any, asked: Sequence[Request], beam: Beam | None

@@ -43,7 +43,8 @@ _TREE: Any = defaults.get_config().model
 DEFAULTS: dict[str, Any] = {
   name: _TREE[name]
   for name in (
-    *('num_encoder_layers', 'encoder_ffn', 'input', 'attention'),
+    *('num_encoder_layers', 'num_source_layers', 'encoder_ffn', 'input'),
+    'attention',
     *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
     *('init_weights', 'remat', 'loop', 'share'),
   )

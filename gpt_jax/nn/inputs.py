@@ -87,12 +87,18 @@ class Inputs(nn.Module):
       x_BLD += self.token_types(token_types_BL)
     elif token_types_BL is not None:
       x_BLD += self.embed(token_types_BL)
+    x_BLD = self.placed(x_BLD, positions_BL, side=side)
+    return self.embed_projection(x_BLD) if self.choice.d_embed else x_BLD
+
+  def placed(
+    self, x_BLD: jax.Array, positions_BL: jax.Array | None, *, side: str = ''
+  ) -> jax.Array:
+    """Vectors with their positions, normalised, with dropout: [B, L, D]."""
     if self.position.embed:
       x_BLD = getattr(self, f'{side}positions')(x_BLD, positions_BL)
     if self.choice.norm:
       x_BLD = getattr(self, f'{side}embed_norm')(x_BLD)
-    x_BLD = self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
-    return self.embed_projection(x_BLD) if self.choice.d_embed else x_BLD
+    return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
 
   def narrow(self, hidden: jax.Array) -> jax.Array:
     """[..., D] to the width of the tokens' vectors."""

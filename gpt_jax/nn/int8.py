@@ -28,7 +28,7 @@ def quantize(params: Any) -> Any:
     params: of a model whose layers are separate.
   """
   out = dict(params)
-  for name in ('decoder', 'encoder'):
+  for name in ('decoder', 'encoder', 'source'):
     if name in out:
       out[name] = _quantize(out[name])
   return out

@@ -20,11 +20,14 @@ class Sharing(NamedTuple):
     parts: how the names of a block's shared parts begin; (): nothing is.
     groups: neighbouring layers that share are so many groups.
     inner: layers with parameters of their own, which a group repeats.
+    stacks: whether layer i of an encoder and of its decoder have the same
+      parameters, but for attention between the two.
   """
 
   parts: tuple[str, ...] = ()
   groups: int = 1
   inner: int = 1
+  stacks: bool = False
 
   def shares(self, part: str) -> bool:
     """Whether a block's part, such as `ffn_norm`, is shared."""
@@ -64,4 +67,18 @@ def ffn(groups: Count = 1, inner: Count = 1) -> Sharing:
   return Sharing(('ffn',), groups, inner)
 
 
-SHARES = {'all': everything, 'attention': attention, 'ffn': ffn, 'none': none}
+def stacks() -> Sharing:
+  """Those of attention and ffn, with their norms, by encoder and decoder.
+
+  Layer i of one has those of layer i of the other (T5, section 3.2.2).
+  """
+  return Sharing(stacks=True)
+
+
+SHARES = {
+  'all': everything,
+  'attention': attention,
+  'ffn': ffn,
+  'none': none,
+  'stacks': stacks,
+}

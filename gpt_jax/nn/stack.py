@@ -161,6 +161,8 @@ def separate(
       out[name] = {
         f'period_{i}': _with_entry(stacked, i, part) for i in range(most)
       }
+  if 'source' in out:
+    out['source'] = separate(out['source'], part)
   return out
 
 

@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.choices import build
+from gpt_jax.nn.mirrored_stack import MirroredStack
 from gpt_jax.nn.pattern import period, sharing
 from gpt_jax.nn.shared_stack import SharedStack
 from gpt_jax.nn.stack import Stack
@@ -62,9 +63,23 @@ def make(
     for layer in period(attention, ffn, model.share)
   )
   shared = sharing(model.share)
+  if shared.stacks and not cross:
+    return MirroredStack(blocks, num_layers, model.remat, model.loop)
   if shared.parts:
     return SharedStack(blocks, num_layers, model.remat, model.loop, shared)
   return Stack(blocks, num_layers, model.remat, model.loop)
+
+
+def of_source(fields: dict[str, Any]) -> dict[str, Any]:
+  """Fields of the encoder before the encoder, of those of the whole model."""
+  return fields | {
+    'num_layers': fields['num_source_layers'],
+    'num_encoder_layers': 0,
+    'num_source_layers': 0,
+    'attention': 'bidirectional',
+    'ffn': fields['encoder_ffn'] or fields['ffn'],
+    'output': 'tied',
+  }
 
 
 def bias(model: Any, attention: str) -> nn.Module:

@@ -23,6 +23,7 @@ from gpt_jax.nn.context import Context, KVCache
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.head import Head
 from gpt_jax.nn.inputs import Inputs
+from gpt_jax.nn.mirrored_stack import MirroredStack
 from gpt_jax.nn.stack import Caches
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -49,6 +50,7 @@ class Transformer(nn.Module):
   context_length: int
   num_layers: int
   num_encoder_layers: int
+  num_source_layers: int
   d_model: int
   num_heads: int
   num_kv_heads: int
@@ -130,6 +132,9 @@ class Transformer(nn.Module):
         self.encoder_bias = stacks.bias(self, 'bidirectional')
       if self._block.final_norm:
         self.encoder_norm = self._norm()
+    if self.num_source_layers:
+      fields = {n: getattr(self, n) for n in Transformer.__annotations__}
+      self.source = Transformer(**stacks.of_source(fields))
 
   def __call__(
     self,
@@ -212,12 +217,26 @@ class Transformer(nn.Module):
   ) -> jax.Array:
     """Runs the encoder of an encoder-decoder: ids to [B, M, D].
 
+    With `num_source_layers` it reads, instead of the tokens' vectors, what an
+    encoder before it makes of them (BART, section 3.4).
+
     The arguments are those of a call that begin with `encoder_`.
     """
-    x_BMD = self._embed('encoder_embedded', tokens_BM, positions_BM, None)
+    if self.num_source_layers:
+      given = self.source(
+        tokens_BM, positions_BM, mask_BL=mask_BM, segments_BL=segments_BM
+      )
+      x_BMD = self._inputs.placed(
+        given.hidden_BLD, positions_BM, side='encoder_'
+      )
+      self.sow('intermediates', 'encoder_embedded', x_BMD)
+    else:
+      x_BMD = self._embed('encoder_embedded', tokens_BM, positions_BM, None)
     bias = self._bias_of('encoder_bias', tokens_BM, positions_BM, None)
     context = Context(positions_BM, Visibility(mask_BM, segments_BM), bias)
-    x_BMD, _ = self.encoder(x_BMD, context, None)
+    mirrored = isinstance(self.encoder, MirroredStack)
+    params = self.decoder.variables.get('params') if mirrored else None
+    x_BMD, _ = self.encoder(x_BMD, context, params)
     if self._block.final_norm:
       x_BMD = self.encoder_norm(x_BMD)
     return layout.gather(x_BMD)

@@ -75,7 +75,7 @@ def _layers(config: Config) -> float:
   of_encoder, of_decoder = config_lib.sides(config, length)
   tokens = model.num_layers * of_decoder
   if model.num_encoder_layers:
-    tokens += model.num_encoder_layers * of_encoder
+    tokens += of_encoder * (model.num_encoder_layers + model.num_source_layers)
   return tokens / length
 
 

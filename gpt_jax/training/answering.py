@@ -74,17 +74,17 @@ class Answerer:
     """
     length, options = self.context_length, self._options
     if isinstance(text, Source):
-      source = text.ids(self.tokenizer, length, options.truncate)
+      source, cut = text.read(self.tokenizer, length)
       start = objectives.needs(self._config.objective.name).starts
       ids = [sides.start_id(start, self.tokenizer.special)]
       where = 'what the decoder starts with'
     else:
-      ids, source = text.ids(self.tokenizer, template), None
+      ids, source, cut = text.ids(self.tokenizer, template), None, 0
       where = text.where
     ids = continuations.fitted(
       ids, self.tokenizer, options, context_length=length, where=where
     )
-    return Asked(text.fields, ids, source)
+    return Asked(text.fields, ids, source, cut)
 
   def complete(
     self, asked: Sequence[Asked]

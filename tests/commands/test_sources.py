@@ -18,6 +18,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import best, sample, search
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.evaluation.writing import Writer
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
@@ -195,14 +196,21 @@ def test_a_search_prints_the_best(run):
 
 
 @pytest.mark.slow
-def test_a_source_may_lose_its_beginning(run, workdir):
+def test_a_source_loses_its_end_as_in_an_evaluation(run, workdir):
   text = 'x' * CONTEXT + LINES[0]
-  flags = [f'--source={text}', '--temperature=0', '--max_tokens=5']
-  code, _, stderr = run(*flags)
+  flags = [f'--source={text}', '--source=a', '--temperature=0']
+  flags += ['--max_tokens=5']
+  code, stdout, stderr = run(*flags)
+  trained = load(str(workdir))
+  request, cut = Writer(trained.parts, trained.tokenizer, rows=2).asked(text, 5)
   excess = len(ids_of(workdir, text)) - CONTEXT
-  assert code == 2 and f': {excess} too many; shorten' in stderr
-  kept = text.encode()[excess:].decode()
-  assert run(*flags, '--truncate=left')[1] == greedy(workdir, kept, 5) + '\n'
+  assert (code, cut) == (0, excess) and len(request.source) == CONTEXT
+  assert '1 of 2 sources do not fit' in stderr and f'to {cut}' in stderr
+  kept = text.encode()[:-excess].decode()
+  assert stdout.partition('\n')[0] == greedy(workdir, kept, 5)
+  assert ids_of(workdir, kept) == request.source
+  code, _, stderr = run(*flags, '--truncate=left')
+  assert code == 2 and 'leave it out' in stderr
 
 
 @pytest.mark.slow  # tests/decoding/test_beam.py searches one

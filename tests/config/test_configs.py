@@ -351,6 +351,11 @@ ROWS = {
   'bart-large': (
     *(12, 1024, 16, 64, 16, 4096, 50_265, 1024, 406_291_456, '406M'),
   ),
+  # With six layers of 12,596,224, a table, positions and a norm before large.
+  'bart-translation': (
+    *(12, 1024, 16, 64, 16, 4096, 50_265, 1024),
+    *(406_291_456 + 6 * 12_596_224 + (50_265 + 1026 + 2) * 1024, '534M'),
+  ),
   'bart-cpu': (2, 192, 6, 32, 6, 768, 4096, 256, 2_962_944, '3.0M'),
   # With the generators; the paper prints the discriminators, without head.
   'electra-small': (12, 256, 4, 64, 4, 1024, *WORDS, 14_196_219, '14M'),
@@ -566,6 +571,15 @@ def test_variations_of_the_transformer(overrides, parameters, printed):
     off = (parameters - 63_082_496) / 1e6 - (printed - 65)
     # That of d_model 1024 is given with a whole million less or more.
     assert abs(off) < (2.3 if overrides == WIDE else 1)
+
+
+def test_t5_with_one_set_of_layers():
+  """Table 2, shared: twelve layers of queries to output, ffn and two norms."""
+  config = module('t5').get_config('base').unlock()
+  config.model.share = 'stacks'
+  figures = totals.figures_of(config_lib.resolve(config))[1]
+  layer = 4 * 768**2 + 2 * 768 * 3072 + 2 * 768
+  assert figures['parameters'] == 222_903_552 - 12 * layer == 137_950_464
 
 
 def test_models_of_distilbert():

@@ -200,3 +200,94 @@ def test_the_lowest_layers_are_whole_groups():
   ):
     for mask in jax.tree.leaves(block[part]):
       np.testing.assert_array_equal(mask.reshape(-1), expected)
+
+
+STACKS = dict(num_layers=2, num_encoder_layers=2)
+
+
+def mirrored(params):
+  """The parameters of two stacks that do not share."""
+  blocks = params['decoder']['periods']['block_0']
+  own = {n: x for n, x in blocks.items() if not n.startswith('cross')}
+  return {**params, 'encoder': {'periods': {'block_0': own}}}
+
+
+@pytest.mark.parametrize(
+  'fields', [{}, slow({'loop': 'unroll', 'remat': 'full', 'block': 'post'})]
+)
+def test_both_stacks_compute_by_the_same_layers(fields):
+  """As two with equal ones do, and their gradients are summed."""
+  shared = tiny.model(share='stacks', **STACKS, **fields)
+  plain = tiny.model(**STACKS, **fields)
+  params, tokens = tiny.params(shared), tiny.tokens(B, L)
+  assert 'encoder' not in params
+  sources, mask = (
+    tiny.tokens(B, 7, seed=1),
+    np.arange(7)[None] < [[7], [4], [2]],
+  )
+
+  def loss(model, params):
+    more = {'encoder_tokens_BM': sources, 'encoder_mask_BM': mask}
+    out = model.apply({'params': params}, tokens, **more)
+    return jnp.sum(jnp.sin(out.hidden_BLD)), out.memory_BMD
+
+  def both(model):
+    return jax.value_and_grad(functools.partial(loss, model), has_aux=True)
+
+  @jax.jit
+  def run(params):
+    ((_, memory), expected), back = both(plain)(mirrored(params)), mirrored
+    summed = jax.vjp(back, params)[1](expected)[0]
+    return both(shared)(params), (memory, summed)
+
+  ((_, memory), gradient), (expected, summed) = run(params)
+  np.testing.assert_allclose(memory, expected, rtol=1e-5, atol=1e-5)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+    gradient,
+    summed,
+  )
+  # As engines decode.
+  apart_model, split = in_place(shared, params)
+  again = jax.jit(
+    lambda p: apart_model.apply({'params': p}, sources, mask, method='encode')
+  )(split)
+  np.testing.assert_allclose(memory, again, rtol=1e-5, atol=1e-5)
+
+
+def test_flops_of_stacks_that_share_are_those_of_two():
+  figures = []
+  fields = {f'model.{name}': n for name, n in STACKS.items()}
+  fields['objective.name'] = 'span'
+  for share in ('none', 'stacks'):
+    config = tiny.config(**fields, **{'model.share': share})
+    figures.append(totals.figures_of(config_lib.resolve(config))[1])
+  none, shared = figures
+  for name in ('parameters_matmul', 'flops_per_token', 'flops_total'):
+    assert none[name] == shared[name]
+  D, H, G, K, F = tiny.D, tiny.H, tiny.G, tiny.K, tiny.F
+  attention = 2 * D * (H + G) * K + (H + 2 * G) * K + D + 2 * D
+  ffn = 2 * D * F + F + D + 2 * D
+  assert none['parameters'] - shared['parameters'] == 2 * (attention + ffn)
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'num_encoder_layers': 3}, 'is not model.num_layers=2'),
+    ({'encoder_ffn': 'relu'}, 'are not alike'),
+    ({'attention': 'full, local(window=3)'}, 'are not alike'),
+  ],
+)
+def test_stacks_that_differ_do_not_share(fields, message):
+  fields = {**STACKS, 'share': 'stacks', **fields}
+  fields = {f'model.{name}': value for name, value in fields.items()}
+  with pytest.raises(UsageError) as error:
+    config_lib.resolve(tiny.config(**fields, **{'objective.name': 'span'}))
+  assert message in str(error.value)
+
+
+def test_no_family_has_one_set_of_layers_for_both(tmp_path):
+  model = tiny.model(share='stacks', **STACKS, bias='none', norm='rmsnorm')
+  with pytest.raises(UsageError, match=r"model.share='stacks'"):
+    hf.save(str(tmp_path), model, tiny.params(model))

@@ -32,6 +32,7 @@ MODEL = {
   'head_size': K,
   'd_ff': F,
   'num_encoder_layers': 0,
+  'num_source_layers': 0,
   'input': 'tokens',
   'position': 'learned',
   'attention': 'full',
