@@ -24,7 +24,8 @@ A student of GPT-2, by overrides, with the same losses:
     --config.model.num_layers=6 --config.objective.teacher=GPT2 \
     --config.objective.name="distilled(text='causal', layers=(0,2,4,7,9,11))"
 
-`cpu` is the half of bert.py:cpu, which is its teacher:
+Any other teacher: configs/distil.py. `cpu` is the half of bert.py:cpu, which is
+its teacher:
 
   gpt-jax train --config configs/distilbert.py:cpu --workdir W \
     --config.objective.teacher=BERT --config.data.store=BERT/data

@@ -24,12 +24,20 @@ Its comparisons (section 3.4, tables 5 and 8), as overrides:
                    --config.model.input="tokens(token_types=2, norm=True,
                                                 d_embed=128)"
 
+The generator first and alone, then the model from its weights (section 3.3; it
+was no better), with models of one size, of small:
+
+  Two stages       --config.objective.name="electra(generator_steps=500000)"
+                   --config.models.generator.d_model=256
+                   --config.models.generator.num_heads=4
+                   (base, large: also --config.models.generator.input=
+                   "tokens(token_types=2, norm=True)")
+
 Where the paper does not say, the released code does: all chosen tokens become
 [MASK]; decoupled weight decay, epsilon 1e-6 in Adam, clipping at 1, truncated
-normal weights. Its rows are of neighbouring texts always, ours are BERT's. The
-training of the generator first and alone (section 3.3) is left out: it was no
-better. Data are BERT's; large had those of XLNet. BooksCorpus and Wikipedia are
-looked for in `corpora/`; your own text: --config.data.source="text('*.txt')".
+normal weights. Its rows are of neighbouring texts always, ours are BERT's. Data
+are BERT's; large had those of XLNet. BooksCorpus and Wikipedia are looked for
+in `corpora/`; your own text: --config.data.source="text('*.txt')".
 Not run.
 
 `cpu` is the same for two cores and half an hour: see configs/bert.py.

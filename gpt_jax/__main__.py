@@ -18,6 +18,7 @@ COMMANDS = {
   'serve': "serve a model over HTTP, as OpenAI's API does",
   'evaluate': 'measure a trained model on held-out text and tasks',
   'prepare': 'text to tokenizer and token store',
+  'teach': 'what a teacher says of a token store, for students',
   'tokenizers': 'compare tokenizers on held-out text',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',

@@ -71,6 +71,7 @@ from gpt_jax.benchmarks import (
 )
 from gpt_jax.config import loading
 from gpt_jax.evaluation import speed
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 
 WHAT = {
@@ -144,6 +145,11 @@ def main(args: cli.Args) -> None:
     raise UsageError(
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained here; give --config.model.vocab_size=N'
+    )
+  if objectives.needs(config.objective.name).stored and module in (data, train):
+    raise UsageError(
+      f'objective.name={config.objective.name!r}: reads a teacher from disk, '
+      'which is not measured here; leave top_k out'
     )
   if args.against and module not in (decode, decode_against, speed):
     raise UsageError(

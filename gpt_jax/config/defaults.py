@@ -112,11 +112,13 @@ def get_config(arg: str = '') -> ConfigDict:
   # attention, of both sides, the left, the right, sequence to sequence (UniLM).
   # electra(rate=0.15, weight=50.0, targets='electra', temperature=1.0): which
   # tokens models.generator replaced; or targets='electra_15', 'replace_mlm',
-  # 'all_tokens_mlm'.
+  # 'all_tokens_mlm'; generator_steps=n: the generator alone for n steps, then
+  # the model from its weights.
   # distilled(temperature=2.0, soft=5.0, hard=2.0, cosine=1.0, text='masked',
-  # places='real', layers=()): what a teacher says of the tokens, beside the
-  # loss of the text, 'masked' or 'causal'; layers=(0, 2, 4, 7, 9, 11): start
-  # as these of its layers (DistilBERT).
+  # places='real', layers=(), top_k=0): what a teacher says of the tokens,
+  # beside the loss of the text, 'masked' or 'causal'; layers=(0, 2, 4, 7, 9,
+  # 11): start as these of its layers (DistilBERT); top_k=64: read what it said
+  # from disk.
   # mass(rate=0.5, mask=0.8, random=0.1, start='eos'): an encoder-decoder writes
   # a hidden part of a row from the rest, see data.rows='doc_sentences' (MASS).
   # seq2seq(label_smoothing=0.0, start='eos'): an encoder-decoder writes the
@@ -132,7 +134,8 @@ def get_config(arg: str = '') -> ConfigDict:
     name='causal',
     # Whom `distilled` learns from: a workdir that train left, or a folder of
     # Hugging Face. A new run reads it, once, and models.teacher becomes what it
-    # is; without a run that section says what to inspect and plan for.
+    # is; without a run that section says what to inspect and plan for. With
+    # top_k: a folder that gpt-jax teach wrote.
     teacher='',
   )
 

@@ -25,9 +25,13 @@ from gpt_jax.spec import UsageError, shown
 def complete(config: Config) -> None:
   """Gives each part the fields of `config.model` that it does not state.
 
+  A teacher whose outputs are on disk is no model of the run.
+
   Raises:
     UsageError: a part is no section.
   """
+  if 'teacher' in config.models and _stored(config):
+    del config.models.teacher
   for name, part in config.models.items():
     if not isinstance(part, ConfigDict):
       raise UsageError(
@@ -35,6 +39,11 @@ def complete(config: Config) -> None:
         'model, such as dict(d_model=64)'
       )
     config.models[name] = ConfigDict({**config.model, **part})
+
+
+def _stored(config: Config) -> bool:
+  """Whether the objective reads a teacher's outputs."""
+  return objectives.needs(config.objective.name).stored is not None
 
 
 def of_part(config: Config, name: str) -> Config:

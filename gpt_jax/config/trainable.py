@@ -21,7 +21,7 @@ def check_objective(config: Config) -> None:
   needs = objectives.needs(name)
   objectives.check_parts(name, config.models)
   teacher = config.objective.teacher
-  if teacher and not needs.frozen:
+  if teacher and not (needs.frozen or needs.stored):
     raise UsageError(
       f'objective.teacher={teacher!r}: objective.name={name!r} has no teacher; '
       'leave it empty'

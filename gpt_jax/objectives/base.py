@@ -13,6 +13,7 @@ from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.moe import Stats
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.optim.stages import Stages
 
 Params = Any
 Batch = dict[str, jax.Array]
@@ -95,6 +96,7 @@ class Objective(NamedTuple):
   text: Text | None = None
   frozen: tuple[str, ...] = ()
   start: Callable[[Params], Params] | None = None
+  stages: Stages | None = None
 
 
 class Scored(NamedTuple):
@@ -121,6 +123,26 @@ class Part(NamedTuple):
   shared: tuple[str, ...] = ()
   scored: Scored | None = None
   frozen: bool = False
+
+
+class Stored(NamedTuple):
+  """Outputs of a teacher that are read from disk: see `data.teacher_outputs`.
+
+  Attributes:
+    text: the call-string of the loss whose rows the teacher read.
+    places: which tokens of them: see `distilled`.
+    temperature: of its probabilities.
+    top_k: how many tokens of the vocabulary, the most probable, each has.
+    times: how many different rows of that text a row of the store has.
+    positions: of a row of so many tokens, how many have outputs.
+  """
+
+  text: str
+  places: str
+  temperature: float
+  top_k: int
+  times: int
+  positions: Callable[[int], int]
 
 
 def _same(length: int) -> int:
@@ -151,6 +173,7 @@ class Needs(NamedTuple):
       `finetune.pooler`.
     parts: the models beside the run's own, by the names that `config.models`
       has them by. Their parameters are `params['parts'][NAME]`.
+    stored: what a batch of training has of a teacher on disk; None: nothing.
   """
 
   attention: str = 'causal'
@@ -165,6 +188,7 @@ class Needs(NamedTuple):
   scored: Scored | None = None
   pooler: str = 'tanh'
   parts: Mapping[str, Part] = MappingProxyType({})
+  stored: Stored | None = None
 
   def sides(self, length: int) -> tuple[int, int]:
     """Tokens of the encoder and of the decoder of a row of `length` of text.

@@ -139,7 +139,7 @@ def sampled(
     return None, jnp.argmax(logits_PNV, axis=-1).astype(jnp.int32)
 
   ids = jax.lax.scan(draw, None, chunked(V, hidden_BLD, keys_BL2))[1]
-  return _joined(ids[..., None], B, L)[..., 0]
+  return joined(ids[..., None], B, L)[..., 0]
 
 
 def _forward(
@@ -166,10 +166,10 @@ def _forward(
   (sums, grad_PVD), grads = jax.lax.scan(add, (zeros, start_PVD), chunks)
   grad_VD = layout.constrain(jnp.sum(grad_PVD, axis=0), AXES).astype(dtype)
   grad_VD = layout.constrain(grad_VD[:V], AXES)
-  return sums, (_joined(grads, B, L), grad_VD)
+  return sums, (joined(grads, B, L), grad_VD)
 
 
-def _joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
+def joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
   """[chunks, P, B / P * n, D] to [B, L, D]: the way back from `chunked`."""
   D = chunks.shape[-1]
   chunks = chunks.reshape(len(chunks), B, -1, D).swapaxes(0, 1)

@@ -20,7 +20,7 @@ from gpt_jax import spec
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn import choices as nn_choices
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import scores, soft_targets, student
+from gpt_jax.objectives import scores, soft_targets, student, taught
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -31,11 +31,12 @@ from gpt_jax.objectives.base import (
   Params,
   Part,
   Scored,
+  Stored,
   Text,
 )
 from gpt_jax.objectives.causal import add_routers, causal
 from gpt_jax.objectives.masked import masked
-from gpt_jax.ranges import NotNegative, Positive
+from gpt_jax.ranges import NotNegative, Positive, Whole
 from gpt_jax.spec import UsageError
 
 # Losses of text that there can be a teacher for.
@@ -52,6 +53,7 @@ def distilled(
   text: str = 'masked',
   places: str = 'real',
   layers: tuple = (),
+  top_k: Whole = 0,
 ) -> Declared:
   """A teacher's soft targets, beside the text itself.
 
@@ -66,6 +68,10 @@ def distilled(
     layers: which of the teacher's layers the student's start as, with all
       that is outside the layers (released: 0, 2, 4, 7, 9, 11); (): the student
       starts at random.
+    top_k: read from disk what the teacher said, its most probable tokens and
+      what all others have together: see `soft_targets.top_divergence`. Needs
+      cosine=0.0 and no layers, and a text with the same rows in each epoch.
+      0: the teacher is at hand.
   """
   declared = spec.build('objective.name: text', text, TEXTS)
   if places not in PLACES:
@@ -82,6 +88,12 @@ def distilled(
       f'objective.name: layers={layers}: must be whole numbers, such as '
       '(0, 2, 4)'
     )
+  if top_k:
+    stored = _stored(text, declared.needs, places, temperature, top_k)
+    _check_stored(stored, soft, cosine, layers)
+    whole = Scored(_whole, _none) if places == 'real' else declared.needs.scored
+    needs = declared.needs._replace(scored=whole, pooler='relu')
+    return taught.taught(declared, needs, stored, soft=soft, hard=hard)
   # Of a row, where the student and its teacher meet the vocabulary.
   own, both = declared.needs.scored, None
   if own is not None:
@@ -222,6 +234,40 @@ def _read_by(model: Transformer, batch: Batch) -> Batch:
   if nn_choices.build(model, 'input').num_token_types:
     return batch
   return {name: x for name, x in batch.items() if name != 'token_types'}
+
+
+def _stored(
+  text: str, needs: Needs, places: str, temperature: float, top_k: int
+) -> Stored:
+  """What a batch has of a teacher on disk."""
+  (call,) = spec.bind_all('objective.name: text', text, TEXTS)
+  # Causal rows are the same in each epoch.
+  times = call.kwargs.get('static', 1)
+  output = needs.scored.output if needs.scored else _whole
+  positions = output if places == 'chosen' else _whole
+  return Stored(text, places, temperature, top_k, times, positions)
+
+
+def _check_stored(
+  stored: Stored, soft: float, cosine: float, layers: tuple
+) -> None:
+  """Checks that all a student needs of its teacher are outputs.
+
+  Raises:
+    UsageError: it is not.
+  """
+  given = f'objective.name: top_k={stored.top_k}'
+  if cosine or layers or not soft:
+    raise UsageError(
+      f"{given}: reads the teacher's outputs from disk, and its states and "
+      'layers are not there; give cosine=0.0, leave layers out, and give soft '
+      'a weight'
+    )
+  if not stored.times:
+    raise UsageError(
+      f'{given}: text={stored.text!r} masks other tokens each time, of which '
+      "there are no outputs on disk; give text='masked(static=1)', or more"
+    )
 
 
 def _whole(length: int) -> int:

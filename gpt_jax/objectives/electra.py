@@ -9,6 +9,10 @@
         -1(x^corrupt_t = x_t) log D(x^corrupt, t)
         -1(x^corrupt_t != x_t) log(1 - D(x^corrupt, t))     (section 2)
 
+In two stages (section 3.3) the generator is trained alone by the first mean;
+then the model starts as the generator, and is trained by the second mean while
+the generator stays. They share nothing.
+
 Nothing has a gradient through the draw. D here is the probability of the
 original; the head's logit is that of a replaced token, as in the released
 models. `model` is the discriminator, `models.generator` the generator, which
@@ -48,7 +52,8 @@ from gpt_jax.objectives.masked import (
 )
 from gpt_jax.objectives.masking import Masking, masked_batch
 from gpt_jax.objectives.replaced import ReplacedTargets, VocabularyTargets
-from gpt_jax.ranges import NotNegative, Probability
+from gpt_jax.optim.stages import Stages
+from gpt_jax.ranges import NotNegative, Probability, Whole
 from gpt_jax.spec import UsageError
 
 # What of the model is the generator's, too.
@@ -68,6 +73,7 @@ def electra(
   weight: NotNegative = 50.0,
   targets: str = 'electra',
   temperature: NotNegative = 1.0,
+  generator_steps: Whole = 0,
 ) -> Declared:
   """Replaced tokens, or one of the paper's comparisons (section 3.4).
 
@@ -81,6 +87,8 @@ def electra(
       mechanism. The last two score the vocabulary, so that `model.output` is
       that of a masked model; give them weight=1.0.
     temperature: of the draw; 0: always the most probable token.
+    generator_steps: of the first of two stages; the models must be of the same
+      size. 0: both are trained at once.
   """
   if targets not in TARGETS:
     raise UsageError(
@@ -102,6 +110,7 @@ def electra(
   def whole(length: int) -> int:
     return length
 
+  shared = () if generator_steps else SHARED
   output = (places if chosen_only else whole) if scores else none
   needs = Needs(
     attention='bidirectional',
@@ -109,13 +118,15 @@ def electra(
     tokens=('mask',),
     scored=Scored(output, whole),
     pooler='gelu',  # the released code
-    parts={'generator': Part(SHARED, Scored(places, none))},
+    parts={'generator': Part(shared, Scored(places, none))},
   )
 
   def build(
     model: Transformer, tokenizer: Tokenizer | None, generator: Transformer
   ) -> Objective:
     _check(model, generator, targets)
+    if generator_steps:
+      _check_same_size(model, generator)
     masking = None
     if tokenizer is not None:
       mask_id = tokenizer.special.mask_id
@@ -129,11 +140,16 @@ def electra(
       else ReplacedTargets(model, chosen_only)
     )
     both = _Both(model, generator, second, needs, weight, temperature)
+    stages = Stages(generator_steps, ('generator',), both.enter, both.of_stage)
 
     def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
       return masked_batch(rows, keys, places, masking)
 
-    return Objective(make_batch, both.init, both.loss, balance=both.balance)
+    return Objective(
+      *(make_batch, both.init, both.loss),
+      balance=both.balance,
+      stages=stages if generator_steps else None,
+    )
 
   return Declared(needs, build)
 
@@ -154,15 +170,39 @@ class _Both(NamedTuple):
     of_targets, of_generator = jax.random.split(jax.random.fold_in(key, 1))
     params: Any = self.model.init(key, tokens)['params']
     own: Any = self.generator.init(of_generator, tokens)['params']
-    own = {name: x for name, x in own.items() if name not in SHARED}
+    shared = self.needs.parts['generator'].shared
+    own = {name: x for name, x in own.items() if name not in shared}
     return {
       **params,
       **self.targets.init(of_targets),
       'parts': {'generator': own},
     }
 
+  def enter(self, params: Params) -> Params:
+    """The model as the generator, with the head that it has."""
+    of_generator = params['parts']['generator']
+    own = {name: of_generator[name] for name in parameter_shapes(self.model)}
+    # Each its own buffers: the step gives both away.
+    return {**params, **jax.tree.map(jnp.copy, own)}
+
+  def of_stage(
+    self,
+    params: Params,
+    batch: Batch,
+    key: jax.Array | None,
+    second: jax.Array,
+  ) -> Loss:
+    """The first or the second mean alone."""
+    return self._weighed(params, batch, key, (~second, second))
+
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss at the top of this file."""
+    return self._weighed(params, batch, key, (1, 1))
+
+  def _weighed(
+    self, params: Params, batch: Batch, key: jax.Array | None, factors: tuple
+  ) -> Loss:
+    """Both means, each times a factor."""
     evaluating = key is None
     # Held-out rows are replaced alike each time.
     keys = jax.random.split(jax.random.key(0) if key is None else key, 3)
@@ -189,7 +229,7 @@ class _Both(NamedTuple):
     # Equal in all rows; see `balance`.
     factor = self.weight * jnp.max(batch['second_factor'])
     found = found._replace(
-      sum=found.sum + factor * total,
+      sum=factors[0] * found.sum + factors[1] * factor * total,
       metrics={**(found.metrics or {}), **metrics},
     )
     return add_routers(found, routers, training=not evaluating)
@@ -256,4 +296,26 @@ def _check(model: Transformer, generator: Transformer, targets: str) -> None:
         f'model, {shapes[0]}; give both the same vocab_size, context_length, '
         'position, token_types and norm, and where d_model differs '
         f"models.generator.input='tokens(..., d_embed=...)'"
+      )
+
+
+def _check_same_size(model: Transformer, generator: Transformer) -> None:
+  """Checks that the model can start as the generator.
+
+  Raises:
+    UsageError: names a parameter that differs.
+  """
+  ours, theirs = (
+    {
+      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
+      for path, x in jax.tree_util.tree_leaves_with_path(parameter_shapes(of))
+    }
+    for of in (model, generator)
+  )
+  for name, shape in ours.items():
+    if theirs.get(name) != shape:
+      raise UsageError(
+        f'models.generator: its {name} is {theirs.get(name, "missing")}, and '
+        f"the model's {shape}; with generator_steps the model starts as the "
+        'generator: give both the same size'
       )

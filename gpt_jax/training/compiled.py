@@ -11,7 +11,9 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.costs import matmuls
+from gpt_jax.data import teacher_outputs
 from gpt_jax.data.rows import Keys, blank
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import Metrics
@@ -52,7 +54,7 @@ def compile_train_step(parts: Parts, shape: Shape | None = None) -> Compiled:
   jitted = jax.jit(
     step, donate_argnums=0, out_shardings=(parts.shardings, whole)
   )
-  batch = abstract_batch(parts, *shape)
+  batch = abstract_batch(parts, *shape, training=True)
   return _compile(parts, jitted, abstract_state(parts), batch)
 
 
@@ -108,7 +110,9 @@ def _compile(parts: Parts, jitted, *args) -> Compiled:
   return Compiled(compiled, seconds, matmuls.flops(traced.jaxpr))
 
 
-def abstract_batch(parts: Parts, num_rows: int, length: int) -> dict[str, Any]:
+def abstract_batch(
+  parts: Parts, num_rows: int, length: int, *, training: bool = False
+) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of rows of `length` tokens."""
   objective, config = parts.objective, parts.config
   if objective.make_batch:
@@ -117,6 +121,9 @@ def abstract_batch(parts: Parts, num_rows: int, length: int) -> dict[str, Any]:
   else:
     assert objective.example
     batch = objective.example
+  if training and (stored := objectives.needs(config.objective.name).stored):
+    positions = stored.positions(length)
+    batch = {**batch, **teacher_outputs.blank(positions, stored.top_k)}
   return {
     name: jax.ShapeDtypeStruct(
       (num_rows, *x.shape[1:]), x.dtype, sharding=parts.batch_sharding

@@ -33,17 +33,18 @@ _EVENTS = ('skipped', 'unlogged')
 class History:
   """The past of a run, in the memory of each of its processes."""
 
-  def __init__(self, workdir: str, *, store: str = ''):
+  def __init__(self, workdir: str, *, store: str = '', teacher: str = ''):
     """Reads skips.json; `restart` follows once a checkpoint is restored.
 
     Args:
       workdir: of the run.
       store: fingerprint of the token store; empty: the run has none.
+      teacher: that of a teacher's outputs; empty: it reads none.
 
     Raises:
       UsageError: skips.json is damaged.
     """
-    self._workdir, self._store = workdir, store
+    self._workdir, self._store, self._teacher = workdir, store, teacher
     self._lines: list[dict[str, Any]] = []
     text = skips_lib.to_json(skips_lib.read(workdir))
     self.skips = skips_lib.from_json(hosts.broadcast_from_host0(text))
@@ -61,6 +62,13 @@ class History:
       self._read_files(restored.step)
       return
     check_store(self._workdir, restored, self._store)
+    taught = restored.record.get('teacher', '')
+    if taught != self._teacher:
+      raise UsageError(
+        f'--workdir={self._workdir}: its checkpoint of step {restored.step} '
+        f"was taught by the outputs {taught[:12]}, and objective.teacher's are "
+        f'{self._teacher[:12]}; give the former, or another --workdir'
+      )
     saved = Skips(skips_lib.from_entries(restored.record['skips']))
     self.skips = _agreed(self._workdir, restored.step, self.skips, saved)
     if jax.process_index() == 0 and self.skips != skips_lib.read(self._workdir):
@@ -104,6 +112,8 @@ class History:
       'store': self._store,
       'skips': skips_lib.entries(self.skips),
       'lines': kept,
+      # Records of other runs stay as they were.
+      **({'teacher': self._teacher} if self._teacher else {}),
     }
 
   def _add_evaluation(self, step: int) -> None:

@@ -26,6 +26,7 @@ def open_run(
   first: Callable[[], TrainState],
   about: str,
   store: str = '',
+  teacher: str = '',
   **measured: Any,
 ) -> tuple[TrainingRun, TrainState]:
   """Opens the checkpoints and the workdir; gives the newest state.
@@ -38,10 +39,11 @@ def open_run(
     first: makes the state that a new run starts from.
     about: a line for people on what is trained.
     store: fingerprint of the token store; empty: the run has none.
+    teacher: that of a teacher's outputs; empty: it reads none.
     **measured: by what, and for how long: see `TrainingRun`.
   """
   config = parts.config
-  history = History(workdir, store=store)
+  history = History(workdir, store=store, teacher=teacher)
   checkpointer = Checkpointer(
     workdir,
     keep=config.checkpoint.keep,

@@ -18,6 +18,7 @@ from gpt_jax.training import (
   starting,
   store_data,
   teacher,
+  teaching,
   trackers,
 )
 from gpt_jax.training import parts as parts_lib
@@ -64,7 +65,13 @@ def start(
     )
     workdir_lib.check_prompt(config, tokenizer)
     lengths = [s.length for s in config_lib.ramp(config).stages]
-    data = StoreData(store, lengths=lengths, seed=config.seed)
+    outputs = teaching.opened(config, store)
+    data = StoreData(
+      store,
+      lengths=lengths,
+      seed=config.seed,
+      more=outputs.batch if outputs else None,
+    )
     sets = eval_sets.held_out(config, store)
     for held_out in sets.values():  # what has no such rows is refused now
       row_makers.load(held_out.store, config.model.context_length)
@@ -77,6 +84,7 @@ def start(
       first=lambda: starting.first_state(parts, tokenizer),
       about=_about(parts, len(store), data),
       store=store.manifest.fingerprint,
+      teacher=outputs.contents.fingerprint if outputs else '',
       **_measured(sets, tokenizer, evaluation),
     )
 

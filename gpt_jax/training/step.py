@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.objectives.base import Batch, Mean, Objective
-from gpt_jax.optim import frozen_parts, rounding, schedule_count
+from gpt_jax.optim import frozen_parts, rounding, schedule_count, stages
 from gpt_jax.optim.average import Average
 from gpt_jax.optim.train_state import TrainState
 
@@ -51,6 +51,10 @@ def train_step(
     learning rate of the steps after it is that of their number all the same.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
+  two = objective.stages
+  if two:
+    state = stages.entered(state, two, optimizer)
+    objective = objective._replace(loss=stages.loss(two, state.step))
   loss, metrics, grads = mean_gradients(
     state.params, batch, key, objective=objective, num_micro=num_micro
   )
@@ -70,6 +74,8 @@ def train_step(
     schedule_count.at_step(state.opt_state, state.step),
     rounding.to_float32(old_params),
   )
+  if two:
+    updates = stages.moved(updates, two, state.step)
   new_params = rounding.add(
     old_params, updates, jax.random.fold_in(key, ROUNDING)
   )

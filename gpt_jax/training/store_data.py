@@ -3,10 +3,11 @@
 """A token store as what a run consumes; see `training_run.Data`."""
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from gpt_jax.config import Config
 from gpt_jax.data import pipeline
+from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.training.parts import Parts
@@ -15,13 +16,26 @@ from gpt_jax.training.parts import Parts
 class StoreData:
   """The rows of a token store in the order of a run."""
 
-  def __init__(self, store: TokenStore, *, lengths: Sequence[int], seed: int):
+  def __init__(
+    self,
+    store: TokenStore,
+    *,
+    lengths: Sequence[int],
+    seed: int,
+    more: Callable[[Keys], pipeline.Batch] | None = None,
+  ):
     """Rows of some lengths, the first row's first, in orders given by `seed`.
+
+    Args:
+      store: open.
+      lengths: see above.
+      seed: see above.
+      more: arrays of a batch beside those that its rows make; None: none.
 
     Raises:
       UsageError: the store is shorter than one row.
     """
-    self._store, self._seed = store, seed
+    self._store, self._seed, self._more = store, seed, more
     self._sources = pipeline.sources(store, seed=seed)
     counts = [self._sources(length).rows_per_epoch for length in lengths]
     self.rows_per_epoch = counts[0]
@@ -30,8 +44,12 @@ class StoreData:
     self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[pipeline.Batch]:
     """See `training_run.Data`."""
-    make_batch = parts.objective.make_batch
-    assert make_batch is not None
+    of_rows, more = parts.objective.make_batch, self._more
+    assert of_rows is not None
+
+    def make_batch(rows: Rows, keys: Keys) -> pipeline.Batch:
+      return {**of_rows(rows, keys), **(more(keys) if more else {})}
+
     return pipeline.batches(
       self._store,
       seed=self._seed,

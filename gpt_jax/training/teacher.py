@@ -4,7 +4,8 @@
 
 Its folder is read when a run starts, once. From then on its section is in the
 run's config.json and its parameters are in the run's checkpoints, so that a
-resume needs the folder no more.
+resume needs the folder no more. Of a teacher whose outputs are on disk, see
+`teaching`.
 """
 
 import os
@@ -15,8 +16,9 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
+from gpt_jax.data import teacher_outputs
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.nn.transformer import parameter_shapes
+from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
@@ -46,7 +48,15 @@ def described(config: Config, workdir: str) -> Config:
     UsageError: the folder holds no model.
   """
   folder = config.get('objective', {}).get(_PART)
-  if not folder or not objectives.needs(config.objective.name).frozen:
+  if not folder:
+    return config
+  needs = objectives.needs(config.objective.name)
+  outputs = teacher_outputs.read(folder) if needs.stored else None
+  if outputs and config.model.vocab_size is None:
+    config = config_lib.unlocked(config)
+    config.model.vocab_size = outputs.vocab_size
+    return config.lock()
+  if not needs.frozen:
     return config
   config = config_lib.unlocked(config)
   known = None
@@ -55,10 +65,10 @@ def described(config: Config, workdir: str) -> Config:
   if known is not None and _PART in known.models:
     section = known.models[_PART].to_dict()
   else:
-    section = _found(folder).model
-  assert section is not None, 'see _found'
+    section = found(folder).model
+  assert section is not None, 'see found'
   given = {**config.model, **config.models.get(_PART, {})}
-  section |= {field: config.model[field] for field in _COMPUTED}
+  section = computed(section, config)
   if config.models.get(_PART):
     differs = [
       f'{field}: {given[field]!r} -> {value!r}'
@@ -80,10 +90,16 @@ def check(config: Config) -> None:
     UsageError: it does not.
   """
   name = config.objective.name
-  if objectives.needs(name).frozen and not config.objective.teacher:
+  needs = objectives.needs(name)
+  if (needs.frozen or needs.stored) and not config.objective.teacher:
+    give = (
+      'a folder that gpt-jax teach wrote'
+      if needs.stored
+      else 'a workdir that train left, or a folder of Hugging Face'
+    )
     raise UsageError(
       f'objective.teacher is empty: objective.name={name!r} learns from one; '
-      'give a workdir that train left, or a folder of Hugging Face'
+      f'give {give}'
     )
 
 
@@ -101,21 +117,12 @@ def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   if not parts.objective.frozen:
     return parts_lib.init_state(parts)
   folder = parts.config.objective.teacher
-  source = _found(folder)
-  if source.tokenizer is None or (
-    source.tokenizer.fingerprint != tokenizer.fingerprint
-  ):
-    raise UsageError(
-      f'objective.teacher={folder}: its tokenizer, {source.tokenizer_name}, is '
-      f"not the run's, {parts.config.tokenizer.name}; give the teacher's "
-      'tokenizer, or the token store that it was trained on as data.store'
-    )
-  assert source.params is not None, 'see _found'
+  source = found(folder)
+  check_tokenizer(source, tokenizer, parts.config)
   key = jax.random.key(parts.config.seed)
   teacher = config_lib.transformer(parts.config, _PART)
-  wanted = jax.tree.map(lambda x: x.shape, parameter_shapes(teacher))
-  params = {name: x for name, x in source.params().items() if name in wanted}
-  if jax.tree.map(lambda x: x.shape, params) != wanted:
+  params = parameters(source, teacher)
+  if params is None:
     raise UsageError(
       f'objective.teacher={folder}: holds other parameters than models.teacher '
       'describes; start again with another --workdir'
@@ -139,21 +146,60 @@ def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   return state
 
 
-def _found(folder: str) -> Pretrained:
+def parameters(source: Pretrained, model: Transformer) -> Any:
+  """What the model scores the vocabulary by; None: others are there."""
+  assert source.params is not None, 'see found'
+  wanted = jax.tree.map(lambda x: x.shape, parameter_shapes(model))
+  params = {name: x for name, x in source.params().items() if name in wanted}
+  same = jax.tree.map(lambda x: x.shape, params) == wanted
+  return params if same else None
+
+
+def check_tokenizer(
+  source: Pretrained,
+  tokenizer: Tokenizer,
+  config: Config,
+  field: str = 'objective.teacher',
+) -> None:
+  """Checks that a teacher reads the run's tokens.
+
+  Raises:
+    UsageError: it does not.
+  """
+  if source.tokenizer is None or (
+    source.tokenizer.fingerprint != tokenizer.fingerprint
+  ):
+    raise UsageError(
+      f'{field}={source.name}: its tokenizer, {source.tokenizer_name}, is not '
+      f"the run's, {config.tokenizer.name}; give the teacher's tokenizer, or "
+      'the token store that it was trained on as data.store'
+    )
+
+
+def computed(section: dict[str, Any], config: Config) -> dict[str, Any]:
+  """A teacher's section, computed as the run computes its own model."""
+  return section | {field: config.model[field] for field in _COMPUTED}
+
+
+def found(folder: str, field: str = 'objective.teacher') -> Pretrained:
   """The model in a folder, which scores the vocabulary.
+
+  Args:
+    folder: a workdir, or one of Hugging Face.
+    field: what names it, for errors.
 
   Raises:
     UsageError: there is none.
   """
   if folder == 'none':
     raise UsageError(
-      "objective.teacher='none': holds no model; give a workdir that train "
-      'left, or a folder of Hugging Face'
+      f"{field}='none': holds no model; give a workdir that train left, or a "
+      'folder of Hugging Face'
     )
-  source = pretrained(folder, 'objective.teacher')
+  source = pretrained(folder, field)
   if not source.scores:
     raise UsageError(
-      f'objective.teacher={folder}: was not trained to score the vocabulary; '
-      'give a causal or a masked language model'
+      f'{field}={folder}: was not trained to score the vocabulary; give a '
+      'causal or a masked language model'
     )
   return source

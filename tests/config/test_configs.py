@@ -118,7 +118,8 @@ def test_default_size_is_the_first(name):
   assert default == module(name).get_config(first)
 
 
-@pytest.mark.parametrize('name', NAMES)
+# The size of `distil` is a folder.
+@pytest.mark.parametrize('name', [n for n in NAMES if n != 'distil'])
 def test_unknown_size_lists_the_sizes(name):
   with pytest.raises(ValueError) as error:
     module(name).get_config('no such')

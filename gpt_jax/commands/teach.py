@@ -1,0 +1,65 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Writes what a teacher says of a token store, for students to learn from.
+
+  gpt-jax teach --config configs/gpt2.py:small --teacher GPT2_XL --out TAUGHT \
+    --config.data.store=STORE --config.objective.name="distilled( \
+      text='causal', top_k=64, cosine=0.0)"
+
+GPT2_XL is a workdir that train left, or a folder of Hugging Face; it runs once
+over all rows of STORE, which has to be there. TAUGHT then holds its 64 most
+probable tokens at each place. Students train by the same config with
+
+  gpt-jax train ... --config.objective.teacher=TAUGHT
+
+without the teacher in their memory. The same command again goes on where a
+killed one was.
+"""
+
+from absl import flags
+
+from gpt_jax import cli
+from gpt_jax import config as config_lib
+from gpt_jax.config import loading
+from gpt_jax.data import manifest, prepare
+from gpt_jax.spec import UsageError
+from gpt_jax.training import teaching
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  loading.define(values)
+  flags.DEFINE_string(
+    'teacher',
+    None,
+    'Workdir that train left, or a folder of Hugging Face.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'out',
+    None,
+    "Folder of the outputs: a student's objective.teacher.",
+    flag_values=values,
+  )
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'config', 'teacher', 'out')
+  cli.check_out_folder(args, 'out')
+  config = config_lib.resolve(args.config)
+  folder = config.data.store
+  if not folder or not manifest.exists(folder):
+    raise UsageError(
+      f'data.store={folder}: holds no token store yet, whose rows the teacher '
+      'reads; make one by gpt-jax prepare, or give that of a run'
+    )
+  store = prepare.ensure(config, folder)
+  found = teaching.write(config, store, args.teacher, args.out)
+  rows = found.rows
+  print(
+    f'{found.teacher}: {rows.num_rows * rows.times:,} rows of '
+    f'{rows.positions} places with {rows.top_k} tokens each, which have '
+    f"{100 * found.kept:.1f}% of the teacher's probability"
+  )
+  print(f'outputs: {args.out}')
