@@ -20,6 +20,9 @@ ADDED = {
   'model.share': 'none',
   'objective.teacher': '',
   'finetune.pooler': 'tanh',
+  'finetune.tasks': '',
+  'finetune.mixing': 'proportional',
+  'finetune.scores': 'standard',
 }
 # A run may go on with other values here: they do not change its result.
 FREE_ON_RESUME = (
