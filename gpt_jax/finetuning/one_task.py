@@ -4,16 +4,18 @@
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.config import Config
 from gpt_jax.finetuning import fields, predictions, setup, transfer
-from gpt_jax.finetuning.plan import Plan
+from gpt_jax.finetuning.plan import Plan, once
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.setup import Prepared
 from gpt_jax.finetuning.task_data import Split, TaskData, TaskEvaluation
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
+from gpt_jax.training.parts import Parts
 from gpt_jax.training.pretrained import Pretrained
 from gpt_jax.training.training_run import TrainingRun
 
@@ -38,6 +40,9 @@ def plan(
       )
     splits[name] = setup.encoded(prepared, predict)
   read = source.params
+  evaluation = once(
+    functools.partial(TaskEvaluation, split=prepared.splits['dev'])
+  )
 
   def params() -> Any:
     assert read is not None
@@ -49,10 +54,12 @@ def plan(
     prepared.tokenizer,
     TaskData(prepared.splits['train'], seed=config.seed),
     len(prepared.splits['train'].rows),
-    functools.partial(TaskEvaluation, split=prepared.splits['dev']),
+    evaluation,
     f'-eval/validation/{task.metrics[0]}',
     params if read else None,
-    functools.partial(finish, prepared=prepared, splits=splits),
+    functools.partial(
+      finish, evaluation=evaluation, prepared=prepared, splits=splits
+    ),
   )
 
 
@@ -60,17 +67,21 @@ def finish(
   training: TrainingRun,
   state: TrainState,
   *,
+  evaluation: Callable[[Parts], TaskEvaluation],
   prepared: Prepared,
   splits: dict[str, Split],
 ) -> dict[str, Any]:
   """Predictions for some splits, and what result.json is to hold."""
-  evaluation = TaskEvaluation(training.parts, split=splits['dev'])
   tuned = prepared.config.finetune
   return {
     'task': tuned.task,
     'init': tuned.init,
     'step': int(state.step),
     **predictions.measured(
-      training, state, evaluation, prepared.splits['train'], splits
+      training,
+      state,
+      evaluation(training.parts),
+      prepared.splits['train'],
+      splits,
     ),
   }

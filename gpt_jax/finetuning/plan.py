@@ -36,3 +36,18 @@ class Plan(NamedTuple):
   criterion: str
   params: Callable[[], Any] | None
   finish: Callable[[TrainingRun, TrainState], dict[str, Any]]
+
+
+def once(make: Callable[[Parts], Evaluation]) -> Callable[[Parts], Any]:
+  """What evaluates a run, made when it is first asked for.
+
+  It is compiled once for the loop and for the predictions at the end.
+  """
+  made: list[Evaluation] = []
+
+  def evaluation(parts: Parts) -> Evaluation:
+    if not made:
+      made.append(make(parts))
+    return made[0]
+
+  return evaluation

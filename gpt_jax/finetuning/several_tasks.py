@@ -8,6 +8,7 @@ examples and their length stand in a section of its own, `finetune.each.NAME`.
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpt_jax import config as config_lib
@@ -17,12 +18,13 @@ from gpt_jax.data.glue import FOLDERS
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
 from gpt_jax.finetuning import fields, predictions, setup, transfer
-from gpt_jax.finetuning.plan import Plan
+from gpt_jax.finetuning.plan import Plan, once
 from gpt_jax.finetuning.setup import Prepared
 from gpt_jax.finetuning.tasks_data import AVERAGE, TasksData, TasksEvaluation
 from gpt_jax.objectives.tasks import OF_TASKS
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import Call, UsageError
+from gpt_jax.training.parts import Parts
 from gpt_jax.training.pretrained import Pretrained
 from gpt_jax.training.training_run import TrainingRun
 
@@ -60,6 +62,7 @@ def plan(
   config, read = several.config, source.params
   splits = {n: one.splits['train'] for n, one in several.each.items()}
   dev = {n: one.splits['dev'] for n, one in several.each.items()}
+  evaluation = once(functools.partial(TasksEvaluation, splits=dev))
 
   def params() -> Any:
     assert read is not None
@@ -72,26 +75,28 @@ def plan(
     several.tokenizer,
     TasksData(splits, tasks.order(config), config.batch.size),
     sum(len(split.rows) for split in splits.values()),
-    functools.partial(TasksEvaluation, splits=dev),
+    evaluation,
     f'-{AVERAGE}',
     params if read else None,
-    functools.partial(finish, several=several),
+    functools.partial(finish, evaluation=evaluation, several=several),
   )
 
 
 def finish(
-  training: TrainingRun, state: TrainState, *, several: Several
+  training: TrainingRun,
+  state: TrainState,
+  *,
+  evaluation: Callable[[Parts], TasksEvaluation],
+  several: Several,
 ) -> dict[str, Any]:
   """Predictions for all splits, and what result.json is to hold."""
-  dev = {n: one.splits['dev'] for n, one in several.each.items()}
-  evaluation = TasksEvaluation(training.parts, splits=dev)
-  found = {}
+  compiled, found = evaluation(training.parts), {}
   for name, one in several.each.items():
     splits = {n: s for n, s in one.splits.items() if n != 'train'}
     found[name] = predictions.measured(
       training,
       state,
-      evaluation.of[name],
+      compiled.of[name],
       one.splits['train'],
       splits,
       folder=name,

@@ -55,7 +55,7 @@ def test_a_part_steps_as_if_the_others_were_not_there(name):
     each_part(lambda a: build(schedule, a), axes), params, gradients
   )
   alone = {
-    'embed': [(g['embed']) for g in gradients],
+    'embed': [g['embed'] for g in gradients],
     'a': [g['parts']['a'] for g in gradients if 'a' in g['parts']],
     'b': [g['parts']['b'] for g in gradients if 'b' in g['parts']],
   }
