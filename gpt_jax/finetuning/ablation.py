@@ -18,7 +18,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.data import json_file
 from gpt_jax.data.glue import FOLDERS
-from gpt_jax.finetuning import examples, fields, finetune
+from gpt_jax.finetuning import examples, finetune, inherited
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -224,7 +224,7 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
       examples.read(config)
       known[key] = tuned
     tuned.labels, tuned.data = known[key].labels, known[key].data
-    tuned.init = fields.init_name(tuned, source)
+    tuned.init = inherited.init_name(tuned, source)
     given = {
       field: value
       for field, value in config_lib.flatten(config).items()

@@ -12,7 +12,6 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.data.tasks import Task
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.finetuning import task_forms
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.task_data import ORDER
@@ -231,34 +230,6 @@ def set_schedule(config: Config, a_pass: int) -> None:
       section.every_steps = a_pass
   if tuned.select == 'best' and config.checkpoint.keep_best < 1:
     config.checkpoint.keep_best = 1
-
-
-def inherited(tuned: Any, init: Pretrained) -> str:
-  """Of the tasks of `init` the one whose head a task goes on from; '': none.
-
-  That is a published task of the same name, or the same call of one's own
-  tables, with the same classes or scores.
-
-  Args:
-    tuned: `finetune`, of one task, resolved.
-    init: what is fine-tuned.
-  """
-  name = spec.parse('finetune.task', tuned.task)[0].name
-  for other, known in init.tasks.items():
-    of_known = spec.parse('finetune.tasks', known['task'])[0].name
-    same = tuned.task == known['task'] or (
-      name == of_known and name not in task_forms.FORMS
-    )
-    learned = known['labels'] or known['scores']
-    if same and learned == (tuned.labels or tuned.scores):
-      return other
-  return ''
-
-
-def init_name(tuned: Any, init: Pretrained) -> str:
-  """What `finetune.init` is, of one task; see `inherited`."""
-  head = inherited(tuned, init)
-  return init.name + f', head of {head}' * bool(head)
 
 
 def objective(config: Config, task: Task) -> str:

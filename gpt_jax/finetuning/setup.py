@@ -17,7 +17,14 @@ from gpt_jax.data.tasks import Example, Task
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import fields, sequences, spans, tags, task_rows
+from gpt_jax.finetuning import (
+  fields,
+  inherited,
+  sequences,
+  spans,
+  tags,
+  task_rows,
+)
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.task_data import Scale, Split
@@ -94,7 +101,7 @@ def of_task(
   rows = config_lib.ramp(config).rows(0)
   fields.set_schedule(config, math.ceil(len(splits['train'].rows) / rows))
   config.objective.name = fields.objective(config, task)
-  config.finetune.init = fields.init_name(config.finetune, init)
+  config.finetune.init = inherited.init_name(config.finetune, init)
   resolved = config_lib.resolve(config)
   fields.check_layers(resolved)
   return Prepared(resolved, task, tokenizer, splits)

@@ -17,7 +17,7 @@ from gpt_jax.config import Config, tasks
 from gpt_jax.data.glue import FOLDERS
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import fields, predictions, setup, transfer
+from gpt_jax.finetuning import fields, inherited, predictions, setup, transfer
 from gpt_jax.finetuning.plan import Plan, once
 from gpt_jax.finetuning.setup import Prepared
 from gpt_jax.finetuning.tasks_data import AVERAGE, TasksData, TasksEvaluation
@@ -66,8 +66,7 @@ def plan(
 
   def params() -> Any:
     assert read is not None
-    found = {n: inherited(one, source) for n, one in several.each.items()}
-    same = [n for n, other in found.items() if n == other]
+    same = _goes_on(several.each, source)
     return transfer.with_heads(read(), same, alone=False)
 
   return Plan(
@@ -145,11 +144,6 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Several:
   return Several(_whole(config, init, each), tokenizer, each)
 
 
-def inherited(one: Prepared, init: Pretrained) -> str:
-  """See `fields.inherited`."""
-  return fields.inherited(one.config.finetune, init)
-
-
 def in_folder(text: str, glue: str) -> str:
   """A list of tasks, those of GLUE without arguments from their folders.
 
@@ -218,6 +212,14 @@ def _check(config: Config) -> None:
     )
 
 
+def _goes_on(each: dict[str, Prepared], init: Pretrained) -> list[str]:
+  """The tasks whose heads `init` has, under the same names."""
+  found = {
+    n: inherited.head_of(one.config.finetune, init) for n, one in each.items()
+  }
+  return [name for name, other in found.items() if name == other]
+
+
 def _whole(
   config: Config, init: Pretrained, each: dict[str, Prepared]
 ) -> Config:
@@ -227,8 +229,7 @@ def _whole(
   for field in ('pooler', 'vocab_size', 'auxiliary'):
     tuned[field] = first.finetune[field]
   tuned.task, tuned.sequences, tuned.init = '', 1, init.name
-  heads = {n: inherited(one, init) for n, one in each.items()}
-  if kept := [n for n, other in heads.items() if n == other]:
+  if kept := _goes_on(each, init):
     tuned.init += f', heads of {", ".join(kept)}'
   for name, one in each.items():
     of_one, rows = one.config.finetune, one.splits['train'].rows

@@ -17,7 +17,7 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import convert
 from gpt_jax.costs import flops
 from gpt_jax.data.task_order import TaskOrder
-from gpt_jax.finetuning import fields, transfer
+from gpt_jax.finetuning import inherited, transfer
 from gpt_jax.finetuning.several_tasks import in_folder, named
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
@@ -239,13 +239,13 @@ def test_a_task_goes_on_from_its_own_head(workdir, states, tasks):
   own = dict(labels='a, b', scores='raw')
   assert config.each.classification.labels == 'a, b'
 
-  def inherited(**changes):
+  def head_of(**changes):
     tuned = type(config)({'task': tasks[0], **own, **changes})
-    return fields.inherited(tuned, source)
+    return inherited.head_of(tuned, source)
 
-  assert inherited() == 'classification'
-  assert inherited(labels='a, b, c') == ''
-  assert inherited(task="classification('other.tsv', 'dev.tsv')") == ''
+  assert head_of() == 'classification'
+  assert head_of(labels='a, b, c') == ''
+  assert head_of(task="classification('other.tsv', 'dev.tsv')") == ''
 
 
 @pytest.mark.slow
