@@ -158,9 +158,8 @@ class Meter:
 
 def summary(values: dict[str, Any]) -> str:
   """A log line for people."""
+  task = f' of {values["task"]}' if 'task' in values else ''
   return (
-    f'loss {values["loss"]:.3f}'
-    + f' of {values["task"]}' * ('task' in values)
-    + f' | {values["tokens_per_second"]:,.0f} tokens/s'
-    f' | MFU {values["mfu"]:.0%}'
+    f'loss {values["loss"]:.3f}{task} | {values["tokens_per_second"]:,.0f} '
+    f'tokens/s | MFU {values["mfu"]:.0%}'
   )
