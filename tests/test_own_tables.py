@@ -122,6 +122,10 @@ EXPECTED = {
       (0, ('The door',)),
     ),
   ],
+  'ranking': [
+    ('Who left?', 'Mary had left.', 'The door was open.', 0),
+    ('What was open?', 'It rained.', 'The door was open.', 1),
+  ],
   # B-LOC, B-PER, I-LOC, O.
   'tags': [
     ('Mary went to New York', (1, 3, 3, 0, 2)),

@@ -20,14 +20,20 @@ def get_config(arg: str = '') -> ConfigDict:
 
   config.finetune = dict(
     # A published task, sst2('FOLDER') of its files or sst2() of TensorFlow
-    # Datasets: sst2, cola, mrpc, stsb, qqp, rte, qnli, mnli, wnli, snli,
-    # scitail, race, story_cloze, squad, conll2003. Or your own tables (.tsv,
-    # .csv, .jsonl, packed or not): classification('train.tsv', 'dev.tsv',
-    # text='review', label='stars'), entailment(...), similarity(...),
-    # choice(...), target('train.jsonl', 'dev.jsonl', prompt='{en} =',
-    # target=' {de}'), spans('train.jsonl', 'dev.jsonl'),
-    # tags('train.conll', 'dev.conll').
+    # Datasets: sst2, cola, mrpc, stsb, qqp, rte, qnli, qnli_ranking, mnli,
+    # wnli, snli, scitail, race, story_cloze, squad, conll2003. Or your own
+    # tables (.tsv, .csv, .jsonl, packed or not): classification('train.tsv',
+    # 'dev.tsv', text='review', label='stars'), entailment(...),
+    # similarity(...), choice(...), ranking(...), target('train.jsonl',
+    # 'dev.jsonl', prompt='{en} =', target=' {de}'), spans('train.jsonl',
+    # 'dev.jsonl'), tags('train.conll', 'dev.conll').
     task='sst2()',
+    # Several at once, each with a head of its own, instead of `task`: a comma
+    # list such as 'rte(), mrpc()'; see configs/finetune/mt_dnn.py. Empty: one.
+    tasks='',
+    # Of several tasks: proportional (an epoch has each batch of each task
+    # once), or capped(examples=2000), that many of a task at most.
+    mixing='proportional',
     # Which pre-trained parameters to start from: all, none (from scratch),
     # embeddings, layers(3): the embeddings and the first three layers.
     transfer='all',
@@ -49,14 +55,18 @@ def get_config(arg: str = '') -> ConfigDict:
     # to 0.5." Empty: that for decoders, 0 for encoders, which have none.
     auxiliary=placeholder(float),
     dropout=0.1,  # "We add dropout to the classifier with a rate of 0.1."
+    task_dropout=dict(),  # another for some tasks, by name
     # Tokens per sequence; empty: the task's longest, at most the model's
-    # context.
+    # context. Of several tasks at most so many; each has its own.
     length=placeholder(int),
     # What to do with a text that does not fit: cut (and count it), refuse.
     too_long='cut',
     # For classification: none, balanced (inverse class frequency), or
     # weights(1.0, 3.5), one per class.
     class_weights='none',
+    # Scores are learned as they are (raw), or with mean 0 and deviation 1
+    # (standard).
+    scores='standard',
     examples=placeholder(int),  # use N of the train split; empty: all
     epochs=3.0,  # "3 epochs of training was sufficient"
     # "a linear learning rate decay schedule with warmup over 0.2% of training"
@@ -77,13 +87,16 @@ def get_config(arg: str = '') -> ConfigDict:
     ),
     # Filled in by finetune: the pre-trained model, sequences per example, rows
     # of the pre-trained embedding table, the classes, the number and a hash of
-    # the training and dev examples, and how they are shuffled.
+    # the training and dev examples, and how they are shuffled. Of several tasks
+    # `each` has a section with a task's call, examples, tokens of one, classes
+    # and hash.
     init=placeholder(str),
     sequences=placeholder(int),
     vocab_size=placeholder(int),
     labels=placeholder(str),
     data=placeholder(str),
     order=placeholder(str),
+    each=dict(),
   )
 
   # Empty: from finetune.peak, warmup and epochs.

@@ -52,7 +52,7 @@ def _measure(config: Config, store: TokenStore, steps: int) -> dict:
     )
   shape = parts.ramp.stages[-1].shape
   source = pipeline.RowSource(store, length=shape.length, seed=config.seed)
-  order = taken.even(*shape)
+  order = taken.even(shape.rows, shape.length)
   step = compiled_lib.compile_train_step(parts, shape).call
   state = parts_lib.init_state(parts)
   seconds: list[list[float]] = [[], [], []]

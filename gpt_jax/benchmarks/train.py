@@ -59,7 +59,7 @@ def measure(config: Config, steps: int) -> dict:
     seed=config.seed,
     start=0,
     stop=WARM_UP + steps,
-    rows=taken.even(*shape),
+    rows=taken.even(shape.rows, shape.length),
     host_rows=parts.host_rows,
     make_batch=make_batch,
   )

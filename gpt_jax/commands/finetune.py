@@ -1,18 +1,26 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Fine-tunes a pre-trained model on a task, as GPT-1 does.
+r"""Fine-tunes a pre-trained model on a task, as GPT-1 does, or on several.
 
   gpt-jax finetune --config configs/finetune/sst2.py --init W --workdir W2
   gpt-jax finetune --config configs/finetune/base.py --init HF_FOLDER \
     --workdir W2 --config.finetune.task="classification('train.tsv',
     'dev.tsv', text='review', label='stars')"
+  gpt-jax finetune --config configs/finetune/mt_dnn.py --init W --workdir W3 \
+    --tasks cola,sst2,mrpc,stsb,rte --glue glue_data
 
 --init is a workdir of ours, a Hugging Face folder, or none (from scratch, with
 the sections `model` and `tokenizer` of the config). The section `finetune`
 says on what and how; configs/finetune/base.py explains its fields.
 
+--tasks trains one model on several tasks, as MT-DNN does: each has a head of
+its own, each batch is of one task. It sets finetune.tasks; --glue says where
+the folders of GLUE's tasks are. Fine-tuned once more on one of them, W3 gives
+the model and that task's head.
+
 The same command again resumes. W2 then holds what `train` leaves, result.json
-with the metrics of the dev split, and predictions/SPLIT.tsv. With --predict
+with the metrics of the dev split, and predictions/SPLIT.tsv (of several tasks
+predictions/TASK/SPLIT.tsv). With --predict
 FILE the finished run predicts for another table of the same columns.
 """
 
@@ -21,11 +29,14 @@ from typing import Any
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax.config import loading
+from gpt_jax import config as config_lib
+from gpt_jax.config import Config, loading
+from gpt_jax.finetuning import several_tasks
 from gpt_jax.finetuning.finetune import finetune
 from gpt_jax.plots import losses
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
 from gpt_jax.training.metrics import to_json
 from gpt_jax.training.pretrained import pretrained
 
@@ -40,6 +51,19 @@ def define(values: flags.FlagValues) -> None:
     'init',
     None,
     'What to fine-tune: a workdir, a folder of Hugging Face, or none.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'tasks',
+    None,
+    'Comma list of tasks to train on together: sets finetune.tasks.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'glue',
+    '',
+    "GLUE's folder, with SST-2, ..., for those of --tasks that name no folder; "
+    'empty: TFDS.',
     flag_values=values,
   )
   flags.DEFINE_string(
@@ -63,7 +87,8 @@ def main(args: cli.Args) -> None:
     hosts.initialize(**args.config.hosts)
   with hosts.together():
     source = pretrained(args.init)
-    result = finetune(args.config, source, args.workdir, args.predict)
+    config = with_tasks(args)
+    result = finetune(config, source, args.workdir, args.predict)
     first = hosts.index() == 0
     if first and (path := losses.loss_curves([args.workdir], unit=UNIT)):
       log.info('drew %s', path)
@@ -73,8 +98,44 @@ def main(args: cli.Args) -> None:
     print(summary(result))
 
 
+def with_tasks(args: cli.Args) -> Config:
+  """The config, with --tasks.
+
+  Raises:
+    UsageError: there is nothing that they would be tasks of.
+  """
+  if args.tasks is None:
+    if args.glue:
+      raise UsageError(
+        f'--glue={args.glue}: is the folder of --tasks; give these too, or '
+        'name the folder in finetune.task'
+      )
+    return args.config
+  if args.config.get('finetune') is None:
+    raise UsageError(
+      f'--tasks={args.tasks}: --config has no section finetune; give '
+      'configs/finetune/mt_dnn.py, or one like it'
+    )
+  config = config_lib.unlocked(args.config)
+  config.finetune.tasks = args.tasks
+  if args.glue:
+    config.finetune.tasks = several_tasks.in_folder(args.tasks, args.glue)
+  return config.lock()
+
+
 def summary(result: dict[str, Any]) -> str:
   """Lines for people: the metrics of each split."""
+  step = f'step {result["step"]}, '
+  if 'tasks' not in result:
+    return '\n'.join(_lines(step, result))
+  lines = [f'{step}average of the dev splits: {result["average"]:.4f}']
+  for name, of_task in result['tasks'].items():
+    lines += _lines(f'{step}{name}, ', of_task)
+  return '\n'.join(lines)
+
+
+def _lines(start: str, result: dict[str, Any]) -> list[str]:
+  """One for each split of a task."""
   lines = []
   for name, found in result.items():
     if not isinstance(found, dict) or name == 'train':
@@ -82,7 +143,7 @@ def summary(result: dict[str, Any]) -> str:
     shown = [f'{m} {found[m]:.4f}' for m in result['metrics'] if m in found]
     text = ', '.join(shown) or 'labels are not known'
     lines.append(
-      f'step {result["step"]}, {name}: {text}, over {found["examples"]:,} '
+      f'{start}{name}: {text}, over {found["examples"]:,} '
       f'examples, {found["cut"]:,} of them cut'
     )
-  return '\n'.join(lines)
+  return lines

@@ -213,8 +213,8 @@ def get_config(arg: str = '') -> ConfigDict:
     drawn='',
     # Parameters that are trained, by such patterns; empty: all.
     trained='',
-    # adamw, adam(l2=0.0), adafactor(b1=0.0, factored=True, ...), lamb, lion,
-    # muon, sgd(momentum=0.0, nesterov=False), none
+    # adamw, adam(l2=0.0), adamax, adafactor(b1=0.0, factored=True, ...), lamb,
+    # lion, muon, sgd(momentum=0.0, nesterov=False), none
     name='adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',
     clip_norm=1.0,  # maximum global norm of the gradient; 0: no clipping
     # Dtype of the parameters: float32, or bfloat16 (kernels and tables, with

@@ -24,6 +24,9 @@ ADDED = {
   'optim.drawn': '',
   'optim.trained': '',
   'finetune.pooler': 'tanh',
+  'finetune.tasks': '',
+  'finetune.mixing': 'proportional',
+  'finetune.scores': 'standard',
 }
 # A run may go on with other values here: they do not change its result.
 FREE_ON_RESUME = (

@@ -3,6 +3,7 @@
 """What each step of a run takes: rows, their length, its learning rate."""
 
 from gpt_jax import spec
+from gpt_jax.config import tasks
 from gpt_jax.config.fields import Config
 from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.objectives import choices as objectives
@@ -43,6 +44,8 @@ def ramp(config: Config) -> Ramp:
       f'batch.length={lengths!r}: fine-tuning has rows of finetune.length; '
       'leave it empty'
     )
+  if tasks.several(config):
+    return tasks.ramp(config)
   return batch_ramp.build(
     config.batch.size,
     lengths,

@@ -25,7 +25,7 @@ def stages(config: Config) -> list[ScheduleRow]:
   return [
     ScheduleRow(
       stage.start + 1,
-      *stage.shape,
+      *(stage.rows, stage.length),
       stage.shape.tokens,
       ramp.tokens(stage.start),
       float(rate(stage.start)),

@@ -51,6 +51,8 @@ class Task(NamedTuple):
     columns: of files without a line that names them, by split, or all.
     drop: labels whose examples are left out.
     expand: see `Expand`.
+    gather: from all records of a table, expanded, to those that stand for some
+      of them together.
     how: how to get the data: by hand, and by TFDS.
     example: reads a record, of which a label may be needed, where it is not
       read as texts, answers and a label.
@@ -68,6 +70,7 @@ class Task(NamedTuple):
   columns: tuple[str, ...] = ()
   drop: tuple[str, ...] = ()
   expand: Expand = lambda record: (record,)
+  gather: Callable[[Iterable[Record]], Iterable[Record]] | None = None
   how: tuple[str, str] | None = None
   example: 'Callable[[Task, Record, bool], Example] | None' = None
   options: Any = None
@@ -135,8 +138,12 @@ def with_labels(task: Task) -> Task:
 
 
 def _records(task: Task, path: str) -> Iterator[Record]:
-  for record in records.read(path, task.columns):
-    yield from task.expand(record)
+  found = (
+    part
+    for record in records.read(path, task.columns)
+    for part in task.expand(record)
+  )
+  yield from task.gather(found) if task.gather else found
 
 
 def _example(task: Task, record: Record, needs_label: bool) -> Example:

@@ -18,7 +18,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.data import json_file
 from gpt_jax.data.glue import FOLDERS
-from gpt_jax.finetuning import examples, finetune
+from gpt_jax.finetuning import examples, finetune, inherited
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -219,12 +219,12 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
     old = config_lib.flatten(trained_lib.read_config(folder))
     config = config_lib.unlocked(config_of(grid, task, setting, seed))
     tuned = config.finetune
-    tuned.init = source.name
     key = tuned.task, tuned.examples, seed
     if key not in known:
       examples.read(config)
       known[key] = tuned
     tuned.labels, tuned.data = known[key].labels, known[key].data
+    tuned.init = inherited.init_name(tuned, source)
     given = {
       field: value
       for field, value in config_lib.flatten(config).items()

@@ -36,6 +36,7 @@ def task_of(config: Config) -> Task:
   for field, names in (
     ('too_long', ('cut', 'refuse')),
     ('select', ('last', 'best')),
+    ('scores', ('standard', 'raw')),
   ):
     if tuned[field] not in names:
       raise UsageError(

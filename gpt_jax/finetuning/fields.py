@@ -8,11 +8,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.data.tasks import Task
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.transfer import TRANSFERS
@@ -84,6 +84,23 @@ def check_head(config: Config, task: Task, reads: str) -> None:
       f'finetune.auxiliary={tuned.auxiliary}: the loss of a language model is '
       "a decoder's, for tasks that its extract token reads; give 0"
     )
+
+
+def set_dropout(config: Config) -> None:
+  """Sets the dropout of a task that has one of its own.
+
+  Raises:
+    UsageError: `finetune.task_dropout` names what is no task.
+  """
+  tuned = config.finetune
+  for name in tuned.task_dropout:
+    if name not in TASKS:
+      raise UsageError(
+        f'finetune.task_dropout.{name}: there is no such task; one of '
+        + ', '.join(TASKS)
+      )
+  name = spec.parse('finetune.task', tuned.task)[0].name
+  tuned.dropout = tuned.task_dropout.get(name, tuned.dropout)
 
 
 def set_model(
@@ -166,8 +183,11 @@ def set_length(config: Config, task: Task, longest: int) -> None:
     UsageError: the model has no room for the length that was given.
   """
   tuned, context = config.finetune, config.model.context_length
+  whole = min(context, 8 * math.ceil(longest / 8))
   if tuned.length is None:
-    tuned.length = min(context, 8 * math.ceil(longest / 8))
+    tuned.length = whole
+  elif tuned.tasks:  # each of several has its own
+    tuned.length = min(tuned.length, whole)
   least = 8 if task.form != 'target' else 2
   if not least <= tuned.length <= context:
     raise UsageError(
@@ -197,11 +217,9 @@ def check_layers(config: Config) -> None:
       )
 
 
-def set_schedule(config: Config, num_examples: int) -> None:
-  """Steps, warm-up and cadences from passes."""
+def set_schedule(config: Config, a_pass: int) -> None:
+  """Steps, warm-up and cadences from passes, of so many steps."""
   tuned = config.finetune
-  # Of the first batch where they grow.
-  a_pass = math.ceil(num_examples / config_lib.ramp(config).rows(0))
   if config.schedule.num_steps is None:
     with config.schedule.ignore_type():
       config.schedule.num_steps = max(round(tuned.epochs * a_pass), 1)

@@ -92,6 +92,12 @@ def exported(
     UsageError: no class of transformers computes this.
   """
   call = spec.parse('objective.name', config.objective.name)[0]
+  if call.name == 'tasks':
+    raise UsageError(
+      'finetune.tasks: no class of transformers has the heads of several '
+      'tasks; fine-tune it on one of them, with finetune --init, and export '
+      'that'
+    )
   if heads is None or config.get('finetune') is None:
     return Exported(pretrained(heads), options, heads)
   if config.finetune.get('features'):
@@ -218,6 +224,8 @@ def _scale(config: Config) -> Scale:
   Raises:
     UsageError: the train split is not there, or is another.
   """
+  if config.finetune.scores == 'raw':
+    return Scale()
   before = config.finetune.data
   config = config_lib.unlocked(config)
   _, examples = task_examples.read(config)

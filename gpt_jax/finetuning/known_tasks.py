@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from gpt_jax.data import glue, published
 from gpt_jax.data.records import Record
 from gpt_jax.data.tasks import Task
+from gpt_jax.finetuning import ranking, task_forms
 from gpt_jax.finetuning import tags as tags_lib
-from gpt_jax.finetuning import task_forms
 from gpt_jax.finetuning.task_forms import FORMS
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
@@ -205,9 +205,30 @@ def conll2003(folder: str = '') -> Task:
   )
 
 
+def qnli_ranking(folder: str = '', candidates: Count = 2) -> Task:
+  """QNLI as MT-DNN has it: does the sentence that answers score highest?
+
+  The paper used QNLI's first edition. In that of today few questions have both
+  a sentence that answers and one that does not; how many are left out is told.
+
+  Args:
+    folder: as of `qnli`.
+    candidates: of a group; see `ranking.ranking`.
+  """
+  plain = glue.qnli(folder)
+  task = ranking.ranking(
+    plain.paths['train'],
+    plain.paths['dev'],
+    relevant='entailment' if folder else '0',
+    candidates=candidates,
+  )
+  return task._replace(how=plain.how)
+
+
 TASKS = {
   **FORMS,
   **glue.TASKS,
+  'qnli_ranking': qnli_ranking,
   'snli': snli,
   'scitail': scitail,
   'race': race,

@@ -7,11 +7,57 @@ from typing import Any
 
 from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning.tags import named
-from gpt_jax.finetuning.task_data import Outputs, Split, probabilities
+from gpt_jax.finetuning.task_data import (
+  Outputs,
+  Split,
+  TaskEvaluation,
+  probabilities,
+)
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.training_run import TrainingRun
 
 # What the metrics of all splits are written to at the end of a run.
 RESULT = 'result.json'
+
+
+def measured(
+  training: TrainingRun,
+  state: TrainState,
+  evaluation: TaskEvaluation,
+  train: Split,
+  splits: dict[str, Split],
+  folder: str = '',
+) -> dict[str, Any]:
+  """Writes the predictions for the splits of a task; gives what it measured.
+
+  Args:
+    training: the run, in whose `predictions/FOLDER` they are written.
+    state: predicts.
+    evaluation: of the task.
+    train: what was trained on.
+    splits: of the same task, by the names of their files.
+    folder: see `training`.
+
+  Returns:
+    The names of the task's `metrics`, and for each split its number of
+    `examples`, how many were `cut`, and what was measured.
+  """
+  found: dict[str, Any] = {
+    'train': {'examples': train.num_examples, 'cut': train.rows.cut},
+    'metrics': [*train.task.metrics],
+  }
+  for name, split in splits.items():
+    outputs = evaluation.outputs(state.eval_params, split)
+    assert outputs is not None  # nothing stopped it
+    found[name] = {'examples': split.num_examples, 'cut': split.rows.cut}
+    found[name] |= outputs.metrics
+    path = os.path.join(training.workdir, 'predictions', folder, f'{name}.tsv')
+    if training.active:
+      write(path, split, outputs)
+      log.info('wrote %s', path)
+  return found
 
 
 def write(path: str, split: Split, found: Outputs) -> None:

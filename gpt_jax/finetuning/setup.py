@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a config with a section `finetune` to its model and its data."""
 
+import math
 import os
 from typing import NamedTuple
 
@@ -16,7 +17,14 @@ from gpt_jax.data.tasks import Example, Task
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import fields, sequences, spans, tags, task_rows
+from gpt_jax.finetuning import (
+  fields,
+  inherited,
+  sequences,
+  spans,
+  tags,
+  task_rows,
+)
 from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.task_data import Scale, Split
@@ -44,11 +52,34 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
   config = config_lib.unlocked(config)
   fields.set_order(config, workdir)
   task, examples = task_examples.read(config)
-  tokenizer = init.tokenizer or _own_tokenizer(config, examples, workdir)
+  tokenizer = init.tokenizer or own_tokenizer(config, examples, workdir)
+  return of_task(config, init, task, examples, tokenizer)
+
+
+def of_task(
+  config: Config,
+  init: Pretrained,
+  task: Task,
+  examples: dict[str, list[Example]],
+  tokenizer: Tokenizer,
+) -> Prepared:
+  """Encodes the examples of a task, and resolves its config.
+
+  Args:
+    config: not resolved; is changed.
+    init: what is fine-tuned.
+    task: see `examples.read`, as for the examples.
+    examples: of each split.
+    tokenizer: of the model.
+
+  Raises:
+    UsageError: they make no sense together.
+  """
   tokens = {
     split: task_rows.encode(found, tokenizer)
     for split, found in examples.items()
   }
+  fields.set_dropout(config)
   reads = fields.forms(init.model or config.model)
   fields.check_head(config, task, reads)
   config.finetune.sequences = _num_sequences(config, task, examples, reads)
@@ -66,8 +97,11 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
       *(tuned.length, f'{split.rows.cut:,}'),
     )
   splits = _weighted(config, task, splits)
-  fields.set_schedule(config, len(splits['train'].rows))
+  # A pass has the rows of the first batch where they grow.
+  rows = config_lib.ramp(config).rows(0)
+  fields.set_schedule(config, math.ceil(len(splits['train'].rows) / rows))
   config.objective.name = fields.objective(config, task)
+  config.finetune.init = inherited.init_name(config.finetune, init)
   resolved = config_lib.resolve(config)
   fields.check_layers(resolved)
   return Prepared(resolved, task, tokenizer, splits)
@@ -164,7 +198,7 @@ def _split(
   return Split(task, task_rows.rows(task, examples, tokens, **options), known)
 
 
-def _own_tokenizer(
+def own_tokenizer(
   config: Config, examples: dict[str, list[Example]], workdir: str
 ) -> Tokenizer:
   """That of `tokenizer.name`, learned from the train split where it learns."""
@@ -192,7 +226,7 @@ def _weighted(
   """The splits with what the train split's labels say."""
   labels = splits['train'].rows.labels
   scale, weights = Scale(), None
-  if task.kind == 'regression':
+  if task.kind == 'regression' and config.finetune.scores == 'standard':
     scale = Scale.of(labels)
   text = config.finetune.class_weights
   build = spec.build('finetune.class_weights', text, CLASS_WEIGHTS)

@@ -18,7 +18,6 @@ from gpt_jax.finetuning.metrics import METRICS
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
-from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.parts import Parts
 
 # How `TaskData` orders the examples, for config.json: see data/shuffle.py.
@@ -148,32 +147,37 @@ class Outputs(NamedTuple):
 class TaskEvaluation:
   """The dev split, measured whenever it is called."""
 
-  def __init__(self, parts: Parts, *, split: Split):
-    """Compiles what the outputs need."""
+  def __init__(self, parts: Parts, *, split: Split, task: str = ''):
+    """Compiles what the outputs need; `task` is one of several."""
     self._parts, self._split = parts, split
-    self._step = compiled_lib.compile_outputs(parts).call
+    self._step = compiled_lib.compile_outputs(parts, task).call
 
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
     """Loss and metrics under keys `eval/validation/...`; see `training_run`."""
+    found = self.measured(params, stop)
+    if found is None:
+      return None
+    return {f'eval/validation/{name}': x for name, x in found.items()}
+
+  def measured(
+    self, params: Any, stop: Callable[[], bool] = lambda: False
+  ) -> dict[str, float] | None:
+    """Loss and metrics by name, and the number of `examples`."""
     found = self.outputs(params, self._split, stop)
     if found is None:
       return None
-    values = {f'eval/validation/{n}': x for n, x in found.metrics.items()}
-    return values | {'eval/validation/examples': self._split.num_examples}
+    return {**found.metrics, 'examples': self._split.num_examples}
 
-  def summary(self, values: dict[str, float]) -> str:
-    """A line for people."""
+  def summary(self, values: dict[str, float], name: str = 'validation') -> str:
+    """A line for people, of the measures under `eval/NAME/...`."""
     shown = [
-      f'{name} {values[f"eval/validation/{name}"]:.4f}'
-      for name in self._split.task.metrics
+      f'{metric} {values[f"eval/{name}/{metric}"]:.4f}'
+      for metric in self._split.task.metrics
     ]
-    count = values['eval/validation/examples']
-    return (
-      f'{", ".join(shown)}, loss {values[HELD_OUT]:.4f}, over {count:,} '
-      'examples'
-    )
+    loss, count = (values[f'eval/{name}/{n}'] for n in ('loss', 'examples'))
+    return f'{", ".join(shown)}, loss {loss:.4f}, over {count:,} examples'
 
   def outputs(
     self,

@@ -1,7 +1,7 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of one's own tables: the four forms of GPT-1 (figure 1), pairs, and
-two of BERT's (figure 4): spans and tags.
+"""Tasks of one's own tables: the four forms of GPT-1 (figure 1), pairs, two of
+BERT's (figure 4), spans and tags, and ranking (see there).
 """
 
 import re
@@ -9,6 +9,7 @@ import re
 from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning import spans as spans_lib
 from gpt_jax.finetuning import tags as tags_lib
+from gpt_jax.finetuning.ranking import ranking
 from gpt_jax.ranges import Count
 
 
@@ -270,6 +271,7 @@ FORMS = {
   'entailment': entailment,
   'similarity': similarity,
   'choice': choice,
+  'ranking': ranking,
   'target': target,
   'spans': spans,
   'tags': tags,

@@ -6,7 +6,7 @@ New rows of the token table, and whatever is not transferred, start as the
 model's parameters do in training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -82,6 +82,24 @@ def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
     return jax.jit(init, out_shardings=parts.shardings)(key, params)
 
 
+def with_heads(params: Any, tasks: Collection[str], alone: bool) -> Any:
+  """Pre-trained parameters with the heads of these tasks, of several, alone.
+
+  Args:
+    params: pre-trained, maybe with `parts`: see `objectives.tasks`.
+    tasks: which heads are gone on with.
+    alone: whether it is one, and no other task is trained with it.
+  """
+  kept = {name: part for name, part in params.items() if name != 'parts'}
+  heads = {name: params['parts'][name] for name in tasks}
+  if not heads:
+    return kept
+  if not alone:
+    return {**kept, 'parts': heads}
+  (own,) = heads.values()
+  return {**kept, 'heads': {**kept.get('heads', {}), **own}}
+
+
 def merged(model: Any, fresh: Any, params: Any, amount: Amount) -> Any:
   """`fresh`, with what is transferred of `params` in its place."""
   masks = layers.lowest(fresh, 0 if amount is None else amount, model)
@@ -112,7 +130,7 @@ def check(fresh: Any, params: Any) -> None:
   wrong += [
     f'{name} is missing'
     for name in new
-    if name not in old and not name.startswith('heads/')
+    if name not in old and not name.startswith(('heads/', 'parts/'))
   ]
   if wrong:
     raise UsageError(f'--init: does not fit the model: {"; ".join(wrong)}')

@@ -83,6 +83,8 @@ class Objective(NamedTuple):
       `params['parts'][NAME]`.
     start: parameters, with those of the frozen parts in their places, to those
       that training starts from. None: as they are.
+    tasks: of several tasks with one model, by name, the objective of a batch of
+      each, whose `frozen` are the heads of the others. Empty: there is one.
   """
 
   make_batch: Callable[[Rows, Keys], dict[str, np.ndarray]] | None
@@ -97,6 +99,11 @@ class Objective(NamedTuple):
   frozen: tuple[str, ...] = ()
   start: Callable[[Params], Params] | None = None
   stages: Stages | None = None
+  tasks: 'Mapping[str, Objective]' = MappingProxyType({})
+
+  def of(self, task: str) -> 'Objective':
+    """The objective of a batch of one of the tasks; '': as it is."""
+    return self.tasks[task] if task else self
 
 
 class Scored(NamedTuple):

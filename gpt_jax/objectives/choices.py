@@ -26,10 +26,11 @@ from gpt_jax.objectives.task import (
   spans,
   tags,
 )
+from gpt_jax.objectives.tasks import tasks
 from gpt_jax.objectives.unified import unified
 from gpt_jax.spec import UsageError
 
-# Those from `choice` on follow from the task of `finetune`.
+# Those from `choice` on follow from the task, or the tasks, of `finetune`.
 OBJECTIVES = {
   'causal': causal,
   'masked': masked,
@@ -47,6 +48,7 @@ OBJECTIVES = {
   'spans': spans,
   'tags': tags,
   'target': target,
+  'tasks': tasks,
 }
 
 

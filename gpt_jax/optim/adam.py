@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Adam and what came of it: AdamW, LAMB."""
+"""Adam and what came of it: Adamax, AdamW, LAMB."""
 
 import optax
 
@@ -35,6 +35,24 @@ def adam(
     if not l2:
       return plain
     return optax.chain(optax.add_decayed_weights(l2, decay_mask), plain)
+
+  return build
+
+
+def adamax(
+  b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Positive = 1e-8
+) -> Build:
+  """Adamax (Kingma and Ba, algorithm 2), of the infinity norm.
+
+  u <- max(b2 u, |g| + eps), without decay of weights. The paper has no eps, and
+  divides by 0 where no gradient was yet; it stands where PyTorch has it.
+  """
+
+  def build(
+    schedule: optax.Schedule, axes: Axes
+  ) -> optax.GradientTransformation:
+    del axes
+    return optax.adamax(schedule, b1=b1, b2=b2, eps=eps)
 
   return build
 

@@ -14,6 +14,7 @@ class Shape(NamedTuple):
 
   rows: int
   length: int
+  task: str = ''  # of several, whose examples it has; '': there is one
 
   @property
   def tokens(self) -> int:
@@ -29,11 +30,12 @@ class Stage(NamedTuple):
   length: int  # targets in a row
   offset: int  # rows consumed before, of whatever length
   tokens: int  # tokens consumed before
+  task: str = ''  # see `Shape`
 
   @property
   def shape(self) -> Shape:
     """Of its batches."""
-    return Shape(self.rows, self.length)
+    return Shape(self.rows, self.length, self.task)
 
   @property
   def index(self) -> int:

@@ -1,6 +1,7 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Models of a run that stay as they are: a teacher beside its student.
+"""What stays as it is: a teacher beside its student, and of several tasks the
+heads of those that a batch is not of.
 
 Their parameters are in the one tree, `params['parts'][NAME]`, and so in its
 checkpoints. Gradients, optimizer state and averages are trees of the rest.

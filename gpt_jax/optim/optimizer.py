@@ -5,7 +5,7 @@
 import optax
 
 from gpt_jax.optim.adafactor import adafactor
-from gpt_jax.optim.adam import adam, adamw, lamb
+from gpt_jax.optim.adam import adam, adamax, adamw, lamb
 from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.muon import muon
@@ -55,6 +55,7 @@ def none() -> Build:
 OPTIMIZERS = {
   'adafactor': adafactor,
   'adam': adam,
+  'adamax': adamax,
   'adamw': adamw,
   'lamb': lamb,
   'lion': lion,

@@ -85,7 +85,7 @@ def activations(
   """Estimates the bytes per device that the forward pass keeps."""
   model = facts.model
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  largest = max((micro_rows or rows) * length for rows, length in facts.shapes)
+  largest = max((micro_rows or s.rows) * s.length for s in facts.shapes)
   tokens = largest / split
   gated = 'glu' in model.ffn
   heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size

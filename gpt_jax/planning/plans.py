@@ -134,8 +134,10 @@ def compile_plan(
   stages = []
   # The largest first: if any does not fit, it is this one.
   for number, shape in enumerate(reversed(shapes), start=1):
-    rows, length = shape
-    note(f'compiling stage {number} of {len(shapes)}: {rows} rows of {length}')
+    note(
+      f'compiling stage {number} of {len(shapes)}: {shape.rows} rows of '
+      f'{shape.length}'
+    )
     stages.insert(
       0, measure(compile_lib.compile_stage(parts, slices, shape), slices)
     )

@@ -92,7 +92,7 @@ def smallest_change(
     layouts.apply(request.config, taken),
     slices,
     taken,
-    *error.shape,
+    *(error.shape.rows, error.shape.length),
     per_chip * error.needed,
     per_chip * error.limit,
     suggestion,

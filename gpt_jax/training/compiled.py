@@ -43,7 +43,7 @@ def compile_train_step(parts: Parts, shape: Shape | None = None) -> Compiled:
   shape = shape or parts.ramp.stages[-1].shape
   step = functools.partial(
     train_step,
-    objective=parts.objective,
+    objective=parts.objective.of(shape.task),
     optimizer=parts.optimizer,
     seed=parts.config.seed,
     clip_norm=parts.config.optim.clip_norm,
@@ -77,12 +77,12 @@ def compile_stages(
       continue
     step = compiled[shape] = compile_train_step(parts, shape)
     log.info(
-      'compiled the training step for %d rows of %d tokens in %.1f s',
-      *(*shape, step.seconds),
+      'compiled the training step%s for %d rows of %d tokens in %.1f s',
+      f' of {shape.task}' * bool(shape.task),
+      *(shape.rows, shape.length, step.seconds),
     )
-    metrics.write(
-      done, event='compiled', **shape._asdict(), seconds=step.seconds
-    )
+    told = {name: x for name, x in shape._asdict().items() if x != ''}
+    metrics.write(done, event='compiled', **told, seconds=step.seconds)
 
 
 def compile_eval_step(parts: Parts) -> Compiled:
@@ -92,12 +92,18 @@ def compile_eval_step(parts: Parts) -> Compiled:
   return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
-def compile_outputs(parts: Parts) -> Compiled:
-  """Compiles what a task is measured by: parameters and batch to [B, K]."""
-  assert parts.objective.outputs is not None
+def compile_outputs(parts: Parts, task: str = '') -> Compiled:
+  """Compiles what a task is measured by: parameters and batch to [B, K].
+
+  Args:
+    parts: what is trained.
+    task: of several; '': there is one.
+  """
+  outputs = parts.objective.of(task).outputs
+  assert outputs is not None
   whole = sharding.replicated(parts.mesh)
-  jitted = jax.jit(parts.objective.outputs, out_shardings=whole)
-  batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest)
+  jitted = jax.jit(outputs, out_shardings=whole)
+  batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest, task)
   return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
@@ -111,10 +117,15 @@ def _compile(parts: Parts, jitted, *args) -> Compiled:
 
 
 def abstract_batch(
-  parts: Parts, num_rows: int, length: int, *, training: bool = False
+  parts: Parts,
+  num_rows: int,
+  length: int,
+  task: str = '',
+  *,
+  training: bool = False,
 ) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of rows of `length` tokens."""
-  objective, config = parts.objective, parts.config
+  objective, config = parts.objective.of(task), parts.config
   if objective.make_batch:
     row = blank(config.data.rows, length)
     batch = objective.make_batch(row, Keys.held_out(np.zeros(1, np.int64)))

@@ -108,6 +108,7 @@ class Meter:
       'learning_rate': float(self._parts.schedule(step - 1)),
       'batch_rows': ramp.rows(step - 1),
       **self._rows(step),
+      **self._task(step),
       'tokens_per_second': sum(by_shape.values()) / seconds,
       'data_wait_seconds': self._wait / max(self._steps, 1),
       'step_seconds': seconds / max(self._steps, 1),
@@ -149,10 +150,16 @@ class Meter:
       'rows': ramp.offset(step),
     }
 
+  def _task(self, step: int) -> dict[str, str]:
+    """Whose loss it is, where there are several tasks."""
+    task = self._parts.ramp.shape(step - 1).task
+    return {'task': task} if task else {}
+
 
 def summary(values: dict[str, Any]) -> str:
   """A log line for people."""
+  task = f' of {values["task"]}' if 'task' in values else ''
   return (
-    f'loss {values["loss"]:.3f} | {values["tokens_per_second"]:,.0f} tokens/s'
-    f' | MFU {values["mfu"]:.0%}'
+    f'loss {values["loss"]:.3f}{task} | {values["tokens_per_second"]:,.0f} '
+    f'tokens/s | MFU {values["mfu"]:.0%}'
   )

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a resolved config to the parts of a run, and to its first state."""
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Objective
 from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.consumption import Ramp, Shape
+from gpt_jax.optim.each_part import each_part
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS, Precision
 from gpt_jax.optim.schedules import Schedule
@@ -106,9 +108,12 @@ def build(
   objective = config_lib.objective(config, tokenizer)
   schedule = config_lib.schedule(config)
   optim = config.optim
-  optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)(
-    schedule, state_lib.logical_axes(objective)
-  )
+  build_optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)
+  axes = state_lib.logical_axes(objective)
+  if objective.tasks:
+    optimizer = each_part(functools.partial(build_optimizer, schedule), axes)
+  else:
+    optimizer = build_optimizer(schedule, axes)
   tuned = config.get('finetune')
   if tuned and (tuned.freeze or tuned.get('features')):
     frozen = freezing.body()

@@ -3,13 +3,15 @@
 """A model from before: a workdir, a folder of Hugging Face, or nothing."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 
 from gpt_jax import hf, spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.config import tasks as config_tasks
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
@@ -32,6 +34,9 @@ class Pretrained(NamedTuple):
     pooler: what its pooled first token goes through: 'tanh' (BERT), 'gelu'
       (ELECTRA), 'relu' (DistilBERT).
     scores: whether it was trained to score the vocabulary.
+    tasks: of several that it was fine-tuned on, by name, what config.json says
+      of each: see `config.tasks`; and `scores`, how scores were learned. Their
+      heads are `parts` of the parameters.
   """
 
   name: str
@@ -41,6 +46,7 @@ class Pretrained(NamedTuple):
   params: Callable[[], Any] | None = None
   pooler: str = 'tanh'
   scores: bool = True
+  tasks: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 def pretrained(
@@ -80,11 +86,12 @@ def pretrained(
   if not steps:
     raise UsageError(f'{field}={init}: holds no checkpoint yet; train it first')
   folder = os.path.join(init, 'tokenizer')
+  tasks = _tasks_of(config)
 
   def params() -> Any:
     _, state = trained_lib.restore(init)
     params = state.eval_params
-    params = params if whole else _pretrained_part(params)
+    params = params if whole else _pretrained_part(params, tasks)
     # The mesh of the run may have the devices in another order.
     return params if jax.process_count() > 1 else jax.device_get(params)
 
@@ -96,6 +103,7 @@ def pretrained(
     params,
     _pooler_of(config),
     _scores(config),
+    tasks,
   )
 
 
@@ -137,9 +145,23 @@ def _scores(config: Any) -> bool:
   return name == 'target' or not tuned
 
 
-def _pretrained_part(params: Any) -> Any:
-  """The run's model and a pooler: what a task has learned stays behind."""
-  left = ('heads', 'parts')
+def _tasks_of(config: Any) -> dict[str, dict[str, Any]]:
+  """See `Pretrained.tasks`."""
+  if not config_tasks.several(config):
+    return {}
+  tuned = config.finetune
+  return {
+    name: {**section, 'scores': tuned.scores}
+    for name, section in tuned.each.items()
+  }
+
+
+def _pretrained_part(params: Any, tasks: Collection[str] = ()) -> Any:
+  """The run's model and a pooler: what a task has learned stays behind.
+
+  The heads of several `tasks` do not: one of them may be gone on with.
+  """
+  left = ('heads',) if tasks else ('heads', 'parts')
   kept = {name: part for name, part in params.items() if name not in left}
   heads = params.get('heads', {})
   if 'pooler' in heads:

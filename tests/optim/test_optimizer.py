@@ -122,6 +122,8 @@ PALM = {
 CASES = {
   'adam': ('adam', ADAM),
   'adam-l2': ('adam', {**ADAM, 'l2': 0.3}),
+  # An eps that tells where it is added.
+  'adamax': ('adamax', {**ADAM, 'eps': 0.1}),
   'adamw': ('adamw', {**ADAM, 'weight_decay': 0.3}),
   'lamb': ('lamb', {**ADAM, 'weight_decay': 0.3}),
   'lion': ('lion', {'b1': 0.9, 'b2': 0.99, 'weight_decay': 0.3}),

@@ -21,6 +21,16 @@ def adam(theta, gradients, rate, decays, *, b1, b2, eps, l2=0.0):
   return theta
 
 
+def adamax(theta, gradients, rate, decays, *, b1, b2, eps):
+  """Kingma and Ba, algorithm 2, with PyTorch's eps."""
+  m, u = np.zeros_like(theta), np.zeros_like(theta)
+  for t, g in enumerate(gradients, start=1):
+    m = b1 * m + (1 - b1) * g
+    u = np.maximum(b2 * u, np.abs(g) + eps)
+    theta = theta - rate(t - 1) / (1 - b1**t) * m / u
+  return theta
+
+
 def adamw(theta, gradients, rate, decays, *, b1, b2, eps, weight_decay):
   """Loshchilov and Hutter, algorithm 2."""
   m, v = np.zeros_like(theta), np.zeros_like(theta)

@@ -1,0 +1,249 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuning on several tasks at once: `finetune.tasks` (MT-DNN).
+
+Each task is read and encoded as if it were alone. Its classes, the hash of its
+examples and their length stand in a section of its own, `finetune.each.NAME`.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpt_jax import config as config_lib
+from gpt_jax import spec
+from gpt_jax.config import Config, tasks
+from gpt_jax.data.glue import FOLDERS
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.finetuning import examples as task_examples
+from gpt_jax.finetuning import fields, inherited, predictions, setup, transfer
+from gpt_jax.finetuning.plan import Plan, once
+from gpt_jax.finetuning.setup import Prepared
+from gpt_jax.finetuning.tasks_data import AVERAGE, TasksData, TasksEvaluation
+from gpt_jax.objectives.tasks import OF_TASKS
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.spec import Call, UsageError
+from gpt_jax.training.parts import Parts
+from gpt_jax.training.pretrained import Pretrained
+from gpt_jax.training.training_run import TrainingRun
+
+_FIELD = 'finetune.tasks'
+
+
+class Several(NamedTuple):
+  """Tasks, ready for one model.
+
+  Attributes:
+    config: of the run.
+    tokenizer: of the model.
+    each: by name, as it would be alone.
+  """
+
+  config: Config
+  tokenizer: Tokenizer
+  each: dict[str, Prepared]
+
+
+def plan(
+  config: Config, source: Pretrained, workdir: str, predict: str | None
+) -> Plan:
+  """Reads and encodes the tasks; see `finetune.finetune` for the arguments.
+
+  Raises:
+    UsageError: something makes no sense.
+  """
+  if predict:
+    raise UsageError(
+      f'--predict={predict}: which of the tasks is it of? Give the table as '
+      "test='FILE' of its task"
+    )
+  several = prepare(config, source, workdir)
+  config, read = several.config, source.params
+  splits = {n: one.splits['train'] for n, one in several.each.items()}
+  dev = {n: one.splits['dev'] for n, one in several.each.items()}
+  evaluation = once(functools.partial(TasksEvaluation, splits=dev))
+
+  def params() -> Any:
+    assert read is not None
+    same = _goes_on(several.each, source)
+    return transfer.with_heads(read(), same, alone=False)
+
+  return Plan(
+    config,
+    several.tokenizer,
+    TasksData(splits, tasks.order(config), config.batch.size),
+    sum(len(split.rows) for split in splits.values()),
+    evaluation,
+    f'-{AVERAGE}',
+    params if read else None,
+    functools.partial(finish, evaluation=evaluation, several=several),
+  )
+
+
+def finish(
+  training: TrainingRun,
+  state: TrainState,
+  *,
+  evaluation: Callable[[Parts], TasksEvaluation],
+  several: Several,
+) -> dict[str, Any]:
+  """Predictions for all splits, and what result.json is to hold."""
+  compiled, found = evaluation(training.parts), {}
+  for name, one in several.each.items():
+    splits = {n: s for n, s in one.splits.items() if n != 'train'}
+    found[name] = predictions.measured(
+      training,
+      state,
+      compiled.of[name],
+      one.splits['train'],
+      splits,
+      folder=name,
+    )
+  judged = [x['dev'][x['metrics'][0]] for x in found.values()]
+  tuned = several.config.finetune
+  return {
+    'init': tuned.init,
+    'step': int(state.step),
+    'average': sum(judged) / len(judged),
+    'tasks': found,
+  }
+
+
+def prepare(config: Config, init: Pretrained, workdir: str) -> Several:
+  """Reads and encodes all splits of all tasks; writes nothing.
+
+  Raises:
+    UsageError: the tasks, their data or the config make no sense.
+  """
+  config_lib.check_ranges(config)
+  config = config_lib.unlocked(config)
+  fields.set_order(config, workdir)
+  calls = named(config.finetune.tasks)
+  _check(config)
+  alone, read = {}, {}
+  for name, call in calls.items():
+    alone[name] = config_lib.unlocked(config)
+    alone[name].finetune.task = call
+    read[name] = task_examples.read(alone[name])
+    kind = read[name][0].kind
+    if kind not in OF_TASKS:
+      raise UsageError(
+        f'{_FIELD}: {call}: {kind} is not among several tasks; fine-tune on '
+        'it alone, with finetune.task'
+      )
+  texts: dict[str, list] = {}
+  for _, found in read.values():
+    for split, of_split in found.items():
+      texts.setdefault(split, []).extend(of_split)
+  tokenizer = init.tokenizer or setup.own_tokenizer(config, texts, workdir)
+  each = {
+    name: setup.of_task(alone[name], init, task, found, tokenizer)
+    for name, (task, found) in read.items()
+  }
+  return Several(_whole(config, init, each), tokenizer, each)
+
+
+def in_folder(text: str, glue: str) -> str:
+  """A list of tasks, those of GLUE without arguments from their folders.
+
+  Args:
+    text: such as `finetune.tasks`.
+    glue: holds a folder of each task, as GLUE calls them.
+  """
+  found = []
+  for call in spec.parse(_FIELD, text):
+    if call.name in FOLDERS and not (call.args or call.kwargs):
+      call = call._replace(args=(os.path.join(glue, FOLDERS[call.name]),))
+    found.append(_written(call))
+  return ', '.join(found)
+
+
+def wanted(config: Config) -> Config:
+  """The config, with the only one of the tasks as the task."""
+  tuned = config.get('finetune')
+  if not tuned or not tuned.get('tasks'):
+    return config
+  calls = spec.parse(_FIELD, tuned.tasks)
+  if len(calls) > 1:
+    return config
+  config = config_lib.unlocked(config)
+  config.finetune.update(task=_written(calls[0]), tasks='')
+  return config.lock()
+
+
+def named(text: str) -> dict[str, str]:
+  """The calls of a list of tasks by their names; a second one is `NAME_2`."""
+  found: dict[str, str] = {}
+  for call in spec.parse(_FIELD, text):
+    written = _written(call)
+    if written in found.values():
+      raise UsageError(f'{_FIELD}: {written} is given twice; leave one out')
+    same = [n for n in found if n.rpartition('_')[0] == call.name]
+    again = call.name in found
+    found[f'{call.name}_{len(same) + 2}' if again else call.name] = written
+  return found
+
+
+def _written(call: Call) -> str:
+  given = [*map(repr, call.args)]
+  given += [f'{name}={value!r}' for name, value in call.kwargs.items()]
+  return f'{call.name}({", ".join(given)})'
+
+
+def _check(config: Config) -> None:
+  """Refuses what is not done with several tasks."""
+  tuned = config.finetune
+  for field in ('freeze', 'features', 'head'):
+    if tuned[field]:
+      raise UsageError(
+        f'finetune.{field}={tuned[field]!r}: is not done with several tasks; '
+        f'leave it {"at 0" if field == "freeze" else "empty"}'
+      )
+  if config.optim.ema != 'none':
+    raise UsageError(
+      f'optim.ema={config.optim.ema!r}: no average of heads is kept that step '
+      "by turns; give 'none'"
+    )
+  if config.optim.on_spike.startswith('rewind'):
+    raise UsageError(
+      f'optim.on_spike={config.optim.on_spike!r}: leaves out batches, and the '
+      "order of tasks is one of steps; give 'skip' or 'stop'"
+    )
+
+
+def _goes_on(each: dict[str, Prepared], init: Pretrained) -> list[str]:
+  """The tasks whose heads `init` has, under the same names."""
+  found = {
+    n: inherited.head_of(one.config.finetune, init) for n, one in each.items()
+  }
+  return [name for name, other in found.items() if name == other]
+
+
+def _whole(
+  config: Config, init: Pretrained, each: dict[str, Prepared]
+) -> Config:
+  """The run's config, resolved."""
+  tuned, first = config.finetune, next(iter(each.values())).config
+  config.model, config.tokenizer = first.model, first.tokenizer
+  for field in ('pooler', 'vocab_size', 'auxiliary'):
+    tuned[field] = first.finetune[field]
+  tuned.task, tuned.sequences, tuned.init = '', 1, init.name
+  if kept := _goes_on(each, init):
+    tuned.init += f', heads of {", ".join(kept)}'
+  for name, one in each.items():
+    of_one, rows = one.config.finetune, one.splits['train'].rows
+    tuned.each[name] = {
+      'task': of_one.task,
+      'examples': len(rows),
+      'tokens': of_one.length * of_one.sequences,
+      'labels': of_one.labels,
+      'data': of_one.data,
+    }
+  tuned.length = max(section.tokens for section in tuned.each.values())
+  objectives = [f'{n}:{x.config.objective.name!r}' for n, x in each.items()]
+  config.objective.name = f'tasks({", ".join(objectives)})'
+  fields.set_schedule(config, tasks.order(config).steps_per_epoch)
+  resolved = config_lib.resolve(config)
+  fields.check_layers(resolved)
+  return resolved
