@@ -76,6 +76,8 @@ class Context(NamedTuple):
     positions_BL: where each token stands; None means 0, 1, 2, ...
     visibility: padding, packed documents, prefixes, whole masks.
     bias: on the scores of self-attention, [B or 1, H, L, M].
+    source_BLD: what self-attention makes keys and values from, for queries
+      from a second stream; None: from its input.
     memory_BMD: the encoder's output, for cross-attention.
     memory_mask_BM: bool, False for padding of `memory_BMD`.
     memory_segments_BM: int, the text of each of its tokens where rows are
@@ -85,6 +87,7 @@ class Context(NamedTuple):
   positions_BL: jax.Array | None = None
   visibility: Visibility = Visibility()
   bias: jax.Array | None = None
+  source_BLD: jax.Array | None = None
   memory_BMD: jax.Array | None = None
   memory_mask_BM: jax.Array | None = None
   memory_segments_BM: jax.Array | None = None

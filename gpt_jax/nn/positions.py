@@ -4,7 +4,7 @@
 
 A choice says which of four hooks it uses: vectors added to the embeddings,
 a rotation of queries and keys, a bias on the scores that all layers share, or
-relative attention inside each layer.
+terms of each layer's scores that are made from its queries and keys.
 """
 
 import functools
@@ -21,6 +21,8 @@ from gpt_jax.nn import rope as rope_lib
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.relative import TransformerXL
+from gpt_jax.nn.sinusoids import sinusoids
 from gpt_jax.ranges import Count, NotNegative, Positive, Share, Whole
 from gpt_jax.spec import UsageError
 
@@ -42,18 +44,16 @@ class Position(NamedTuple):
     rotate_local: instead of `rotate` in layers with a window, where these turn
       otherwise.
     bias: makes a module that is called as `T5Bias` is.
-    relative: whether attention is Transformer-XL's.
+    terms: makes a module for each layer, called as `terms.Asked` says.
     memory: how many states of earlier segments each layer is to keep.
-    clamp: longer distances count as this one; 0: as they are.
   """
 
   embed: Callable[..., nn.Module] | None = None
   rotate: Rotate | None = None
   rotate_local: Rotate | None = None
   bias: Callable[..., nn.Module] | None = None
-  relative: bool = False
+  terms: Callable[..., nn.Module] | None = None
   memory: int = 0
-  clamp: int = 0
 
   def rotation(self, pattern: Pattern) -> Rotate | None:
     """What turns the queries and keys of a layer."""
@@ -99,26 +99,6 @@ class SinusoidalPositions(nn.Module):
       positions_BL = jnp.arange(x_BLD.shape[1])[None]
     waves = sinusoids(positions_BL, x_BLD.shape[-1], layout=self.layout)
     return x_BLD + waves.astype(x_BLD.dtype)
-
-
-def sinusoids(positions: jax.Array, d_model: int, *, layout: str) -> jax.Array:
-  """Sines and cosines of positions / 10000^(2 i / d_model), float32.
-
-  `interleaved` puts sine and cosine of one wave side by side (the paper's);
-  `halves` puts all sines before all cosines (tensor2tensor, Transformer-XL).
-  """
-  if d_model % 2:
-    raise UsageError(
-      f'model.d_model={d_model}: must be even, for pairs of sine and cosine'
-    )
-  waves = 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
-  waves = jnp.asarray(waves, jnp.float32)
-  lead = (1,) * positions.ndim + (-1,)
-  angles = positions.astype(jnp.float32)[..., None] * waves.reshape(lead)
-  both = [jnp.sin(angles), jnp.cos(angles)]
-  if layout == 'halves':
-    return jnp.concatenate(both, axis=-1)
-  return jnp.stack(both, axis=-1).reshape(*positions.shape, d_model)
 
 
 class T5Bias(nn.Module):
@@ -285,7 +265,8 @@ def transformer_xl(memory: Whole = 0, clamp: Whole = 0) -> Position:
       values of later ones: see `caches.init_memories`.
     clamp: longer distances count as this one; 0: as they are.
   """
-  return Position(relative=True, memory=memory, clamp=clamp)
+  terms = functools.partial(TransformerXL, clamp)
+  return Position(terms=terms, memory=memory)
 
 
 def none() -> Position:

@@ -190,9 +190,9 @@ class Transformer(nn.Module):
       positions_BL,
       Visibility(mask_BL, segments_BL, prefix_B, visible_BLM),
       self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
-      memory_BMD,
-      encoder_mask_BM,
-      encoder_segments_BM,
+      memory_BMD=memory_BMD,
+      memory_mask_BM=encoder_mask_BM,
+      memory_segments_BM=encoder_segments_BM,
     )
     x_BLD, new_caches = self.decoder(x_BLD, context, caches)
     if self._block.final_norm:
