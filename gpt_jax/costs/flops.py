@@ -134,8 +134,8 @@ def matmul_parameters(config: Config, params: Any) -> int:
   What layers, or models, share counts in each of them. Kernels, including
   routers', and the output embedding where anything is scored by it; of experts
   only those that a token uses. Embedding lookups, positions, biases and norm
-  scales are no matrix products, and Transformer-XL's relative-position kernel
-  multiplies distances, once for all rows.
+  scales are no matrix products, and the relative-position kernels of
+  Transformer-XL and DeBERTa multiply distances, once for all rows.
   """
   models = _models(config, params)
   return sum(sum(_products(model).values()) for model in models)
@@ -161,7 +161,7 @@ def _products(model: _Model) -> dict[str, int]:
     name: count * uses[name]
     for name, count in active.items()
     # An adaptive embedding has `kernel_0`, `embedding_0`, ...
-    if ('/kernel' in name and '/relative/' not in name)
+    if ('/kernel' in name and '/relative' not in name)
     or name.startswith(f'{head}/embedding')
   }
 
