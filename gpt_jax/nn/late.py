@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax import spec
 from gpt_jax.nn.context import Cache, Context
+from gpt_jax.nn.positions import POSITIONS
 
 
 class LateBlock(nn.Module):
@@ -56,3 +58,12 @@ class LateBlock(nn.Module):
       return z_BLD
 
     return nn.cond(last, again, kept, block, z_BLD), cache
+
+
+def without(position: str) -> str:
+  """`model.position` without a mask decoder: it is for pre-training alone."""
+  found = spec.bind_all('model.position', position, POSITIONS)[0]
+  if not found.kwargs.get('mask_decoder'):
+    return position
+  rest = {n: v for n, v in found.kwargs.items() if n != 'mask_decoder'}
+  return f'{found.name}({", ".join(f"{n}={v!r}" for n, v in rest.items())})'

@@ -11,7 +11,7 @@ from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.convolution import FirstBlock
 from gpt_jax.nn.late import LateBlock
-from gpt_jax.nn.pattern import period, sharing
+from gpt_jax.nn.pattern import is_causal, period, sharing
 from gpt_jax.nn.shared_stack import SharedStack
 from gpt_jax.nn.stack import Stack
 from gpt_jax.spec import UsageError
@@ -66,6 +66,12 @@ def make(
     for layer in period(attention, ffn, model.share)
   )
   if position.convolution:
+    if is_causal(attention, ffn):
+      raise UsageError(
+        f'model.attention={attention!r}: the convolution of model.position='
+        f'{model.position!r} sees later tokens; take bidirectional, or '
+        'convolution=0'
+      )
     blocks = tuple(functools.partial(FirstBlock, make, norm) for make in blocks)
   if position.late:
     if model.block != 'post':

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax import hf
+from gpt_jax import hf, spec
 from gpt_jax.hf import scores
+from gpt_jax.nn import late
 from gpt_jax.nn.convolution import Convolution
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.norm import NORMS
+from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -61,10 +63,29 @@ def test_the_fixture(times):
     assert golden.max_error(name, value) < 1e-4, name
 
 
-def test_blocks_that_read_normalised_states_have_none():
-  model = tiny.model(position='deberta(mask_decoder=1)', block='pre')
-  with pytest.raises(UsageError, match=r'take model.block=post, or mask_deco'):
+@pytest.mark.parametrize(
+  'option, message',
+  [
+    ('mask_decoder=1', 'model.block=post, or mask_decoder=0'),
+    ('convolution=3', 'sees later tokens; take bidirectional'),
+  ],
+)
+def test_models_that_have_none(option, message):
+  model = tiny.model(position=f'deberta({option})', block='pre')
+  with pytest.raises(UsageError) as error:
     tiny.params(model)
+  assert message in str(error.value)
+
+
+def test_fine_tuning_leaves_the_mask_decoder_out():
+  found = late.without('deberta(7, mask_decoder=2, shared=True)')
+  same = 'deberta(max_distance=7, shared=True)'
+  bound = [
+    spec.bind_all('model.position', text, POSITIONS) for text in (found, same)
+  ]
+  assert bound[0] == bound[1]
+  for text in ('learned(offset=2)', 'deberta(3)'):
+    assert late.without(text) == text
 
 
 def test_convolution_of_packed_rows():
