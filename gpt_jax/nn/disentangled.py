@@ -97,13 +97,13 @@ class Disentangled(nn.Module):
     bias = None
     if self.c2p:
       r_NHK = self._keys(rows_1ND)[0]
-      c2p_BHLN = float32_einsum('BLHK,NHK->BHLN', q_BLHK, r_NHK)
+      c2p_BHLN: Any = float32_einsum('BLHK,NHK->BHLN', q_BLHK, r_NHK)
       bias = moved_left(c2p_BHLN)[..., :L]
     if self.p2c:
       r_NHK = self._queries(rows_1ND)[0] * terms**-0.5
       # Of a key, the distances from queries count the other way.
       k_BLHK = self._all_heads(asked.k_BMGK)
-      p2c_BHLN = float32_einsum('BLHK,NHK->BHLN', k_BLHK, r_NHK[::-1])
+      p2c_BHLN: Any = float32_einsum('BLHK,NHK->BHLN', k_BLHK, r_NHK[::-1])
       p2c = jnp.swapaxes(moved_left(p2c_BHLN)[..., :L], -1, -2)
       bias = p2c if bias is None else bias + p2c
     if not self.c2c:
