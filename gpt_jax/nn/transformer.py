@@ -18,13 +18,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layout, stacks
+from gpt_jax.nn.besides import Besides
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.context import Context, KVCache
-from gpt_jax.nn.convolution import Convolution
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.head import Head
 from gpt_jax.nn.inputs import Inputs
-from gpt_jax.nn.positions import LearnedPositions
 from gpt_jax.nn.stack import Caches
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -94,6 +93,14 @@ class Transformer(nn.Module):
       self._dtype,
       encoder=self.num_encoder_layers > 0,
     )
+    self._besides = Besides(
+      self._position,
+      self.context_length,
+      self.d_model,
+      self._norm,
+      self._inits,
+      self._dtype,
+    )
     self._setup_stacks()
     self._head = Head(
       self.output,
@@ -106,6 +113,7 @@ class Transformer(nn.Module):
     )
     # Their parameters stand beside the others.
     nn.share_scope(self, self._inputs)
+    nn.share_scope(self, self._besides)
     nn.share_scope(self, self._head)
 
   def _setup_stacks(self):
@@ -119,19 +127,6 @@ class Transformer(nn.Module):
     )
     if self._position.bias:
       self.decoder_bias = stacks.bias(self, self.attention)
-    if self._position.table:
-      self.distances = self._position.table(
-        *(self.d_model, self._norm, self._inits.position, self._dtype)
-      )
-    if self._position.convolution:
-      self.convolution = Convolution(
-        *(self._position.convolution, self._norm),
-        *(self._inits.kernel, self._dtype),
-      )
-    if self._position.late:
-      self.late_positions = LearnedPositions(
-        0, self.context_length, self._inits.position
-      )
     if self._block.final_norm:
       self.final_norm = self._norm()
     if self.num_encoder_layers:
@@ -210,7 +205,7 @@ class Transformer(nn.Module):
       memory_mask_BM=encoder_mask_BM,
       memory_segments_BM=encoder_segments_BM,
     )
-    context = self._with_deberta(context, x_BLD)
+    context = self._besides(context, x_BLD)
     x_BLD, new_caches = self.decoder(x_BLD, context, caches)
     if self._block.final_norm:
       x_BLD = self.final_norm(x_BLD)
@@ -278,20 +273,6 @@ class Transformer(nn.Module):
     if caches is not None and isinstance(caches[0], KVCache):
       key = jnp.arange(caches[0].num_slots)[None]
     return getattr(self, name)(query, key)
-
-  def _with_deberta(self, context: Context, x_BLD: jax.Array) -> Context:
-    """With what DeBERTa's layers share, where the position has it."""
-    position = self._position
-    if position.table:
-      context = context._replace(table_ND=self.distances())
-    if position.convolution:
-      convolved = self.convolution(x_BLD, context.visibility)
-      context = context._replace(convolved=convolved)
-    if position.late:
-      zeros = jnp.zeros_like(x_BLD)
-      late_BLD = self.late_positions(zeros, context.positions_BL)
-      context = context._replace(late_BLD=late_BLD)
-    return context
 
   def _embed(
     self,

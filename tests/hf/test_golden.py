@@ -55,12 +55,12 @@ def of_kind(call):
   ]
 
 
-# Heads that have the same paths through the code in BERT, or as a whole those
-# of `deberta_mlm` and `deberta_v2_mlm`.
+# Heads that have the same paths through the code in BERT. Of DeBERTa
+# `deberta_v2_mlm` and the mask decoder of tests/nn/test_late.py have them all.
 HEADS = (
   *('albert_cls', 'roberta_qa', 'roberta_tok'),
   *('electra_qa', 'electra_tok'),
-  *('deberta_cls', 'deberta_emd', 'deberta_mlm_new'),
+  *('deberta_cls', 'deberta_emd', 'deberta_mlm', 'deberta_mlm_new'),
   *('deberta_v2_unshared', 'deberta_v3_cls', 'deberta_v3_mlm'),
 )
 # Whose masks, left padding, token types and memories are not left to the rest:

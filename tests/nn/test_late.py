@@ -37,7 +37,7 @@ def fixture(times, **changes):
   return model, {**params, 'late_positions': positions}
 
 
-@pytest.mark.parametrize('times', [1, 2])
+@pytest.mark.parametrize('times', [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_fixture(times):
   model, params = fixture(times, loop='scan' if times == 1 else 'unroll')
   golden = case(FOLDER, 'emd')
@@ -100,8 +100,9 @@ def test_convolution_of_packed_rows():
   bias = np.float32(rng.normal(size=5))
   norm = {'scale': np.ones(5), 'bias': np.zeros(5)}
   params = {'kernel': kernel, 'bias': bias, 'norm': norm}
+  run = jax.jit(module.apply)
   whole, parts = (
-    np.asarray(module.apply({'params': params}, x, v).x_BLD)
+    np.asarray(run({'params': params}, x, v).x_BLD)
     for v in (Visibility(), Visibility(mask, segments))
   )
   padded = np.concatenate([0 * x[:, :1], x, 0 * x[:, :1]], axis=1)
