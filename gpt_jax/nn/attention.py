@@ -22,8 +22,9 @@ from gpt_jax.nn.dot_product import Request, attend, attend_to_cache
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.positions import Position
-from gpt_jax.nn.relative import relative
+from gpt_jax.nn.projections import Projections
 from gpt_jax.nn.scales import Scale
+from gpt_jax.nn.terms import Asked
 from gpt_jax.spec import UsageError
 
 
@@ -44,6 +45,21 @@ class Attention(nn.Module):
   dtype: Any
   norm: Callable[..., nn.Module] | None = None  # that of queries and keys
   qk_norm: str = 'none'  # of `block.QK_NORMS`
+  bias_key: bool | None = None  # None: `bias_in`
+
+  def setup(self):
+    """Creates the projections, and the terms that the position has."""
+    key_bias = self.bias_in if self.bias_key is None else self.bias_key
+    self.projections = Projections(
+      *(self.num_heads, self.num_kv_heads, self.head_size),
+      *(self.bias_in, key_bias),
+      *(self.inits, self.dtype, self.norm, self.qk_norm),
+    )
+    # Their parameters stand beside each other.
+    nn.share_scope(self, self.projections)
+    if self.position.terms:
+      self.terms = self.position.terms(self.projections)
+      nn.share_scope(self, self.terms)
 
   @nn.compact
   def __call__(
@@ -69,8 +85,7 @@ class Attention(nn.Module):
     Returns:
       [B, L, D] and the cache with the new keys and values; a memory as it is.
     """
-    q_BLHK = self._project('query', x_BLD, self.num_heads, 'heads')
-    q_BLHK = self._normalize('query_norm', q_BLHK)
+    q_BLHK = self.projections.queries(x_BLD)
     if cross:
       y_BLHK, cache = self._across(q_BLHK, context, cache, layer)
     else:
@@ -131,97 +146,39 @@ class Attention(nn.Module):
   ) -> tuple[jax.Array, Cache | None]:
     """Attends among the tokens of each row, and to those of the cache."""
     if cache is not None:
-      self._check_cache(context, cache)
-    source_BMD = x_BLD
+      _check_cache(self.pattern, context, cache)
+    source_BMD = x_BLD if context.source_BLD is None else context.source_BLD
     if isinstance(cache, SegmentMemory):
-      source_BMD = jnp.concatenate([cache.hidden_BMD, x_BLD], axis=1)
+      source_BMD = jnp.concatenate([cache.hidden_BMD, source_BMD], axis=1)
     k_BMGK, v_BMGK = self._keys_and_values(source_BMD)
     positions_BL = context.positions(x_BLD.shape[1])
     rotate = self.position.rotation(self.pattern)
     if rotate is not None:
       q_BLHK = rotate(q_BLHK, positions_BL)
       k_BMGK = rotate(k_BMGK, positions_BL)
-    num_keys = k_BMGK.shape[1]
     if isinstance(cache, KVCache):
       cache = cache.written(positions_BL, k_BMGK, v_BMGK)
-      num_keys = cache.num_slots
-    bias = context.bias
-    if self.position.relative:
-      q_BLHK, bias = relative(
-        self, q_BLHK, x_BLD.shape[-1], num_keys, context, cache, layer
+    scale, bias = self.scale(self.head_size, layer), context.bias
+    if self.position.terms:
+      asked = Asked(
+        *(q_BLHK, k_BMGK, context, cache, self.pattern, layer, scale),
+        d_model=x_BLD.shape[-1],
       )
+      q_BLHK, bias = self.terms(asked)
     request = Request(
-      q_BLHK,
-      k_BMGK,
-      v_BMGK,
-      self.pattern,
-      context.visibility,
-      self.scale(self.head_size, layer),
+      *(q_BLHK, k_BMGK, v_BMGK, self.pattern, context.visibility),
+      scale,
       bias,
       self._dropout(),
       context.positions_BL,
       self.scale.softcap,
     )
-    return self._attend(request, positions_BL, cache), cache
-
-  def _check_cache(self, context: Context, cache: Cache) -> None:
-    """Refuses what cannot be attended to piece by piece."""
-    # A mask of the new tokens says nothing about those in the cache.
-    if context.visibility.uneven:
-      raise UsageError(
-        'prefix_B, visible_BLM: are not known of what is in caches; give whole '
-        'rows, without caches'
-      )
-    assert all(x is None for x in context.visibility)
-    if isinstance(cache, SegmentMemory):
-      assert self.position.relative and context.positions_BL is None
-    elif not self.pattern.causal:
-      raise UsageError(
-        'model.attention=bidirectional: cannot decode with a cache, since '
-        'each new token would change the states of all before it; take '
-        'causal patterns'
-      )
-
-  def _attend(
-    self, request: Request, positions_BL: jax.Array, cache: Cache | None
-  ) -> jax.Array:
-    """[B, L, H, K]; with a cache, to all of its slots up to each position."""
-    if cache is None:
-      # Parameters are made with rows of one token, which few backends serve.
-      initial = self.is_initializing()
-      backend = reference() if initial else self.backend
-      return attend_rows(request, backend=backend)
-    if isinstance(cache, SegmentMemory):
-      positions_BL += cache.hidden_BMD.shape[1]
-      num_keys = request.k_BLGK.shape[1]
-    else:
-      num_keys = cache.num_slots
-    # Slots past the newest token hold padding or zeros: they are later than
-    # every query, so that the causal mask hides them.
-    keys = jnp.arange(num_keys)[None, None]
-    mask = self.pattern.visible(positions_BL[:, :, None], keys)
-    q_BLHK, scale, bias = request.q_BLHK, request.scale, request.bias
-    if isinstance(cache, KVCache):
-      k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
-      return attend_to_cache(
-        q_BLHK,
-        k_BGKM,
-        v_BGMK,
-        mask=mask,
-        scale=scale,
-        bias=bias,
-        softcap=request.softcap,
-      )
-    return attend(
-      q_BLHK,
-      request.k_BLGK,
-      request.v_BLGK,
-      mask=mask,
-      scale=scale,
-      bias=bias,
-      dropout=request.dropout,
-      softcap=request.softcap,
-    )
+    if cache is not None:
+      return _attend_cached(request, positions_BL, cache), cache
+    # Parameters are made with rows of one token, which few backends serve.
+    initial = self.is_initializing()
+    backend = reference() if initial else self.backend
+    return attend_rows(request, backend=backend), cache
 
   def _dropout(self) -> nn.Module | None:
     """Of the probabilities, in training."""
@@ -233,37 +190,53 @@ class Attention(nn.Module):
     self, source_BMD: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
     """Both [B, M, G, K]."""
-    k_BMGK = self._project('key', source_BMD, self.num_kv_heads, 'kv_heads')
-    return (
-      self._normalize('key_norm', k_BMGK),
-      self._project('value', source_BMD, self.num_kv_heads, 'kv_heads'),
+    to = self.projections
+    return to.keys(source_BMD), to.values(source_BMD)
+
+
+def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
+  """Refuses what cannot be attended to piece by piece."""
+  # A mask of the new tokens says nothing about those in the cache.
+  if context.visibility.uneven:
+    raise UsageError(
+      'prefix_B, visible_BLM: are not known of what is in caches; give whole '
+      'rows, without caches'
+    )
+  assert all(x is None for x in context.visibility)
+  if isinstance(cache, SegmentMemory):
+    assert context.positions_BL is None
+  elif not pattern.causal:
+    raise UsageError(
+      'model.attention=bidirectional: cannot decode with a cache, since '
+      'each new token would change the states of all before it; take '
+      'causal patterns'
     )
 
-  def _normalize(self, name: str, x_BLHK: jax.Array) -> jax.Array:
-    """Queries or keys, each head by itself or all of a token together."""
-    if self.qk_norm == 'none':
-      return x_BLHK
-    assert self.norm is not None
-    x = x_BLHK
-    if self.qk_norm == 'all_heads':
-      x = x.reshape(*x.shape[:2], -1)
-    return self.norm(name=name)(x).reshape(x_BLHK.shape)
 
-  def _project(
-    self, name: str, x: jax.Array, num_heads: int, axis: str
-  ) -> jax.Array:
-    """[B, L, D] to heads [B, L, num_heads, K]."""
-    inits = self.inits
-    kernel = (name == 'query' and inits.query) or inits.kernel
-    dense = Dense(
-      num_heads * self.head_size,
-      ('embed', axis),
-      kernel,
-      self.bias_in,
-      self.dtype,
-      name=name,
+def _attend_cached(
+  request: Request, positions_BL: jax.Array, cache: Cache
+) -> jax.Array:
+  """[B, L, H, K], to all slots of a cache up to each position."""
+  if isinstance(cache, SegmentMemory):
+    positions_BL += cache.hidden_BMD.shape[1]
+    num_keys = request.k_BLGK.shape[1]
+  else:
+    num_keys = cache.num_slots
+  # Slots past the newest token hold padding or zeros: they are later than
+  # every query, so that the causal mask hides them.
+  keys = jnp.arange(num_keys)[None, None]
+  mask = request.pattern.visible(positions_BL[:, :, None], keys)
+  how = {
+    'mask': mask,
+    'scale': request.scale,
+    'bias': request.bias,
+    'softcap': request.softcap,
+  }
+  if isinstance(cache, KVCache):
+    return attend_to_cache(
+      request.q_BLHK, cache.key_BGKM, cache.value_BGMK, **how
     )
-    return dense(x).reshape(*x.shape[:2], num_heads, self.head_size)
+  return attend(*request[:3], dropout=request.dropout, **how)
 
 
 def _memory_mask(context: Context, shape: tuple[int, int, int]) -> jax.Array:

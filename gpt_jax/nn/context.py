@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What reaches every layer beside its input: caches, positions, masks."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +76,11 @@ class Context(NamedTuple):
     positions_BL: where each token stands; None means 0, 1, 2, ...
     visibility: padding, packed documents, prefixes, whole masks.
     bias: on the scores of self-attention, [B or 1, H, L, M].
+    source_BLD: what self-attention makes keys and values from, for queries
+      from a second stream; None: from its input.
+    table_ND: vectors of distances, for `position.terms`.
+    late_BLD: positions that the last layer's queries have: see `late`.
+    convolved: what the first layer adds: see `convolution`.
     memory_BMD: the encoder's output, for cross-attention.
     memory_mask_BM: bool, False for padding of `memory_BMD`.
     memory_segments_BM: int, the text of each of its tokens where rows are
@@ -85,6 +90,10 @@ class Context(NamedTuple):
   positions_BL: jax.Array | None = None
   visibility: Visibility = Visibility()
   bias: jax.Array | None = None
+  source_BLD: jax.Array | None = None
+  table_ND: jax.Array | None = None
+  late_BLD: jax.Array | None = None
+  convolved: Any = None
   memory_BMD: jax.Array | None = None
   memory_mask_BM: jax.Array | None = None
   memory_segments_BM: jax.Array | None = None

@@ -4,7 +4,7 @@
 
 A choice says which of four hooks it uses: vectors added to the embeddings,
 a rotation of queries and keys, a bias on the scores that all layers share, or
-relative attention inside each layer.
+terms of each layer's scores that are made from its queries and keys.
 """
 
 import functools
@@ -19,8 +19,11 @@ from flax import linen as nn
 
 from gpt_jax.nn import rope as rope_lib
 from gpt_jax.nn.dense import parameter
+from gpt_jax.nn.disentangled import Disentangled, DistanceTable, num_rows
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.relative import TransformerXL
+from gpt_jax.nn.sinusoids import sinusoids
 from gpt_jax.ranges import Count, NotNegative, Positive, Share, Whole
 from gpt_jax.spec import UsageError
 
@@ -42,18 +45,23 @@ class Position(NamedTuple):
     rotate_local: instead of `rotate` in layers with a window, where these turn
       otherwise.
     bias: makes a module that is called as `T5Bias` is.
-    relative: whether attention is Transformer-XL's.
+    terms: makes a module for each layer, called as `terms.Asked` says.
+    table: makes a module that is called as `DistanceTable` is, for the terms.
     memory: how many states of earlier segments each layer is to keep.
-    clamp: longer distances count as this one; 0: as they are.
+    late: how often the last layer is applied to queries with learned absolute
+      positions: see `late`; 0: it is as the others.
+    convolution: width of that beside the first layer; 0: there is none.
   """
 
   embed: Callable[..., nn.Module] | None = None
   rotate: Rotate | None = None
   rotate_local: Rotate | None = None
   bias: Callable[..., nn.Module] | None = None
-  relative: bool = False
+  terms: Callable[..., nn.Module] | None = None
+  table: Callable[..., nn.Module] | None = None
   memory: int = 0
-  clamp: int = 0
+  late: int = 0
+  convolution: int = 0
 
   def rotation(self, pattern: Pattern) -> Rotate | None:
     """What turns the queries and keys of a layer."""
@@ -99,26 +107,6 @@ class SinusoidalPositions(nn.Module):
       positions_BL = jnp.arange(x_BLD.shape[1])[None]
     waves = sinusoids(positions_BL, x_BLD.shape[-1], layout=self.layout)
     return x_BLD + waves.astype(x_BLD.dtype)
-
-
-def sinusoids(positions: jax.Array, d_model: int, *, layout: str) -> jax.Array:
-  """Sines and cosines of positions / 10000^(2 i / d_model), float32.
-
-  `interleaved` puts sine and cosine of one wave side by side (the paper's);
-  `halves` puts all sines before all cosines (tensor2tensor, Transformer-XL).
-  """
-  if d_model % 2:
-    raise UsageError(
-      f'model.d_model={d_model}: must be even, for pairs of sine and cosine'
-    )
-  waves = 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
-  waves = jnp.asarray(waves, jnp.float32)
-  lead = (1,) * positions.ndim + (-1,)
-  angles = positions.astype(jnp.float32)[..., None] * waves.reshape(lead)
-  both = [jnp.sin(angles), jnp.cos(angles)]
-  if layout == 'halves':
-    return jnp.concatenate(both, axis=-1)
-  return jnp.stack(both, axis=-1).reshape(*positions.shape, d_model)
 
 
 class T5Bias(nn.Module):
@@ -285,7 +273,67 @@ def transformer_xl(memory: Whole = 0, clamp: Whole = 0) -> Position:
       values of later ones: see `caches.init_memories`.
     clamp: longer distances count as this one; 0: as they are.
   """
-  return Position(relative=True, memory=memory, clamp=clamp)
+  terms = functools.partial(TransformerXL, clamp)
+  return Position(terms=terms, memory=memory)
+
+
+def deberta(
+  max_distance: Count = 512,
+  buckets: Whole = 0,
+  c2c: bool = True,
+  c2p: bool = True,
+  p2c: bool = True,
+  shared: bool = False,
+  norm: bool = False,
+  absolute: bool = False,
+  mask_decoder: Whole = 0,
+  convolution: Whole = 0,
+) -> Position:
+  """DeBERTa's disentangled attention (He et al. 2020, section 3).
+
+  Args:
+    max_distance: k; longer distances count as the longest.
+    buckets: on each side, of distances that grow logarithmically; 0: each
+      distance by itself (version 2: 256).
+    c2c: whether content attends to content; the others likewise, c content
+      and p position. Scores are divided by sqrt(head_size * how many are on).
+    c2p: see above.
+    p2c: see above.
+    shared: distances are projected as content is (version 2: share_att_key).
+    norm: of the distances' vectors (version 2: norm_rel_ebd).
+    absolute: learned absolute positions at the input as well.
+    mask_decoder: the last layer is applied so often to queries that know
+      absolute positions (section 3.2); 0: it is as the others.
+    convolution: the odd number of tokens that one beside the first layer reads
+      (version 2: 3); 0: there is none.
+  """
+  if not (c2c or c2p or p2c):
+    raise UsageError(
+      'model.position=deberta: c2c, c2p and p2c are all False; one must be on'
+    )
+  if convolution and convolution % 2 == 0:
+    raise UsageError(
+      f'model.position: convolution={convolution} must be odd, or 0'
+    )
+  # Half of the buckets hold a distance each, and the last one is the longest.
+  if buckets and not 2 <= buckets // 2 < max_distance - 1:
+    raise UsageError(
+      f'model.position: buckets={buckets} must be at least 4, and half of them '
+      f'below max_distance - 1, which is {max_distance - 1}'
+    )
+  terms = functools.partial(
+    Disentangled, max_distance, buckets, c2c, c2p, p2c, shared
+  )
+  rows = num_rows(max_distance, buckets)
+  table = functools.partial(DistanceTable, rows, norm)
+  embed = functools.partial(LearnedPositions, 0) if absolute else None
+  return Position(
+    embed,
+    terms=terms,
+    table=table,
+    late=mask_decoder,
+    convolution=convolution,
+  )
 
 
 def none() -> Position:
@@ -295,6 +343,7 @@ def none() -> Position:
 
 POSITIONS = {
   'alibi': alibi,
+  'deberta': deberta,
   'learned': learned,
   'none': none,
   'rope': rope,

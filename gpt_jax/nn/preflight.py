@@ -55,7 +55,7 @@ def check_attention(
   segments: Any = jax.ShapeDtypeStruct(shape_BL, jnp.int32)
   mask: Any = jax.ShapeDtypeStruct(shape_BL, jnp.bool_)
   query, key = heads(model.num_heads), heads(model.num_kv_heads)
-  biased = position.bias is not None or position.relative
+  biased = position.bias is not None or position.terms is not None
   for pattern in spec.build_all('model.attention', attention, PATTERNS):
     request = Request(
       query,

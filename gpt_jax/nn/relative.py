@@ -2,85 +2,83 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformer-XL's attention by distance (Dai et al. 2019, section 3.3)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn.context import Cache, Context, KVCache
-from gpt_jax.nn.dense import Dense, parameter
+from gpt_jax.nn.context import KVCache
+from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.dot_product import float32_einsum
-from gpt_jax.nn.positions import sinusoids
+from gpt_jax.nn.projections import Projections, dense
+from gpt_jax.nn.sinusoids import sinusoids
+from gpt_jax.nn.terms import Asked
 from gpt_jax.spec import UsageError
 
 
-def relative(
-  attention: Any,
-  q_BLHK: jax.Array,
-  d_model: int,
-  num_keys: int,
-  context: Context,
-  cache: Cache | None,
-  layer: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-  """The terms (b), (c), (d), whose parameters are those of `attention`.
+class TransformerXL(nn.Module):
+  """Its terms (b), (c), (d): a module of `Position.terms`.
 
   score = (q + u) k + (q + v) W_kR R_(i - j): u goes to the queries, and the
-  second product is a bias on the scores.
-
-  Raises:
-    UsageError: a token may see later ones.
+  second product is a bias on the scores. Distances above `clamp`, where that
+  is not 0, count as that one.
   """
-  if not attention.pattern.causal or context.visibility.prefix_B is not None:
-    raise UsageError(
-      'model.position=transformer_xl: looks back only, so that it needs '
-      'causal attention; take another position for bidirectional layers, '
-      'encoders and prefixes'
+
+  clamp: int
+  projections: Projections
+
+  def setup(self):
+    """Creates u, v and W_kR."""
+    to, zeros = self.projections, nn.initializers.zeros
+    shape, axes = (to.num_heads, to.head_size), ('heads', 'head')
+    self.content_bias = parameter(self, 'content_bias', zeros, shape, axes)
+    self.position_bias = parameter(self, 'position_bias', zeros, shape, axes)
+    self.relative = dense(to, to.num_heads, 'heads', bias=False)
+
+  def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array]:
+    """See `Asked`.
+
+    Raises:
+      UsageError: a token may see later ones.
+    """
+    context, q_BLHK = asked.context, asked.q_BLHK
+    if not asked.pattern.causal or context.visibility.prefix_B is not None:
+      raise UsageError(
+        'model.position=transformer_xl: looks back only, so that it needs '
+        'causal attention; take another position for bidirectional layers, '
+        'encoders and prefixes'
+      )
+    q_content, q_position = (
+      q_BLHK + bias_HK[None, None].astype(q_BLHK.dtype)
+      for bias_HK in (self.content_bias, self.position_bias)
     )
-  H, K = q_BLHK.shape[2:]
-  heads = ('heads', 'head')
-  zeros = nn.initializers.zeros
-  u_HK = parameter(attention, 'content_bias', zeros, (H, K), heads)
-  v_HK = parameter(attention, 'position_bias', zeros, (H, K), heads)
-  r_MHK = _distances(attention, num_keys, d_model)
-  q_position = q_BLHK + v_HK[None, None].astype(q_BLHK.dtype)
-  bias: Any = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)
-  bias = bias * attention.scale(K, layer)
-  if isinstance(cache, KVCache):
-    bias = _at_positions(bias, context.positions(q_BLHK.shape[1]))
-  else:
-    bias = _at_the_end(bias)
-  return q_BLHK + u_HK[None, None].astype(q_BLHK.dtype), bias
+    r_MHK = self._distances(asked.num_keys, asked.d_model)
+    bias: jax.Array = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)
+    bias *= asked.scale
+    if isinstance(asked.cache, KVCache):
+      positions_BL = context.positions(q_BLHK.shape[1])
+      return q_content, _at_positions(bias, positions_BL)
+    return q_content, moved_left(bias)
+
+  def _distances(self, num_keys: int, d_model: int) -> jax.Array:
+    """W_kR R of the distances M - 1, ..., 1, 0: [M, H, K]."""
+    distances = jnp.arange(num_keys)[::-1]
+    if self.clamp:
+      distances = jnp.minimum(distances, self.clamp)
+    waves_MD = sinusoids(distances, d_model, layout='halves')
+    waves_1MD = waves_MD.astype(self.projections.dtype)[None]
+    return self.projections.heads(self.relative(waves_1MD))[0]
 
 
-def _distances(attention: Any, num_keys: int, d_model: int) -> jax.Array:
-  """W_kR R of the distances M - 1, ..., 1, 0: [M, H, K]."""
-  distances = jnp.arange(num_keys)[::-1]
-  if attention.position.clamp:
-    distances = jnp.minimum(distances, attention.position.clamp)
-  waves_MD = sinusoids(distances, d_model, layout='halves')
-  project = Dense(
-    attention.num_heads * attention.head_size,
-    ('embed', 'heads'),
-    attention.inits.kernel,
-    bias=False,
-    dtype=attention.dtype,
-    name='relative',
-  )
-  r_MD = project(waves_MD.astype(attention.dtype))
-  return r_MD.reshape(num_keys, attention.num_heads, attention.head_size)
+def moved_left(x_BHLN: jax.Array) -> jax.Array:
+  """Row i moved left by L - 1 - i: from distances to keys.
 
-
-def _at_the_end(bias_BHLM: jax.Array) -> jax.Array:
-  """From distances M - 1, ..., 0 to keys, for queries that are the last.
-
-  Row i is moved left by L - 1 - i, so that column j is the distance from key j
-  to query M - L + i; what wraps around is later, and hidden.
+  Of N = M distances M - 1, ..., 1, 0 column j becomes that of key j from query
+  M - L + i; what wraps around is later, and hidden. Of N = 2 L - 1 distances
+  L - 1, ..., 1 - L column j < L becomes that of key j from query i.
   """
-  B, H, L, M = bias_BHLM.shape
-  bias = jnp.pad(bias_BHLM, ((0, 0), (0, 0), (0, 0), (1, 0)))
-  return bias.reshape(B, H, M + 1, L)[:, :, 1:].reshape(B, H, L, M)
+  B, H, L, N = x_BHLN.shape
+  x = jnp.pad(x_BHLN, ((0, 0), (0, 0), (0, 0), (1, 0)))
+  return x.reshape(B, H, N + 1, L)[:, :, 1:].reshape(B, H, L, N)
 
 
 def _at_positions(bias_BHLM: jax.Array, positions_BL: jax.Array) -> jax.Array:

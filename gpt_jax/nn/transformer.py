@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layout, stacks
+from gpt_jax.nn.besides import Besides
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.context import Context, KVCache
 from gpt_jax.nn.dot_product import Visibility
@@ -94,6 +95,14 @@ class Transformer(nn.Module):
       self._dtype,
       encoder=self.num_encoder_layers > 0,
     )
+    self._besides = Besides(
+      self._position,
+      self.context_length,
+      self.d_model,
+      self._norm,
+      self._inits,
+      self._dtype,
+    )
     self._setup_stacks()
     self._head = Head(
       self.output,
@@ -106,6 +115,7 @@ class Transformer(nn.Module):
     )
     # Their parameters stand beside the others.
     nn.share_scope(self, self._inputs)
+    nn.share_scope(self, self._besides)
     nn.share_scope(self, self._head)
 
   def _setup_stacks(self):
@@ -191,14 +201,16 @@ class Transformer(nn.Module):
     if self.is_initializing() and self.num_encoder_layers:
       memory_BMD = self.encode(tokens_BL)
     x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
+    visibility = Visibility(mask_BL, segments_BL, prefix_B, visible_BLM)
     context = Context(
       positions_BL,
-      Visibility(mask_BL, segments_BL, prefix_B, visible_BLM),
+      visibility,
       self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
-      memory_BMD,
-      encoder_mask_BM,
-      encoder_segments_BM,
+      memory_BMD=memory_BMD,
+      memory_mask_BM=encoder_mask_BM,
+      memory_segments_BM=encoder_segments_BM,
     )
+    context = self._besides(context, x_BLD)
     x_BLD, new_caches = self.decoder(x_BLD, context, caches)
     if self._block.final_norm:
       x_BLD = self.final_norm(x_BLD)

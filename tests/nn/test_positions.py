@@ -47,7 +47,7 @@ def make(text, d_model=D):
     ('rope(local_theta=100)', {'rotate', 'rotate_local'}),
     ('t5_bias', {'bias'}),
     ('alibi', {'bias'}),
-    ('transformer_xl', {'relative'}),
+    ('transformer_xl', {'terms'}),
     ('none', set()),
   ],
 )
