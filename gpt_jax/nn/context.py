@@ -75,6 +75,9 @@ class Context(NamedTuple):
   Attributes:
     positions_BL: where each token stands; None means 0, 1, 2, ...
     visibility: padding, packed documents, prefixes, whole masks.
+    token_types_BL: of the tokens, where a layer asks for them (XLNet).
+    asked_BP: int, where the last P tokens of each row stand among the others,
+      which alone are keys: these ask only (XLNet's query stream).
     bias: on the scores of self-attention, [B or 1, H, L, M].
     source_BLD: what self-attention makes keys and values from, for queries
       from a second stream; None: from its input.
@@ -86,6 +89,8 @@ class Context(NamedTuple):
 
   positions_BL: jax.Array | None = None
   visibility: Visibility = Visibility()
+  token_types_BL: jax.Array | None = None
+  asked_BP: jax.Array | None = None
   bias: jax.Array | None = None
   source_BLD: jax.Array | None = None
   memory_BMD: jax.Array | None = None
@@ -96,4 +101,13 @@ class Context(NamedTuple):
     """Positions of a row's tokens, [B or 1, L]."""
     if self.positions_BL is not None:
       return self.positions_BL
-    return jnp.arange(length)[None]
+    if self.asked_BP is None:
+      return jnp.arange(length)[None]
+    B, P = self.asked_BP.shape
+    read_BL = jnp.broadcast_to(jnp.arange(length - P)[None], (B, length - P))
+    return jnp.concatenate([read_BL, self.asked_BP], axis=1)
+
+  def keys(self, x_BLD: jax.Array) -> jax.Array:
+    """The tokens of a row that are keys."""
+    asked = 0 if self.asked_BP is None else self.asked_BP.shape[1]
+    return x_BLD[:, : x_BLD.shape[1] - asked]

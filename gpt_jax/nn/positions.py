@@ -22,6 +22,7 @@ from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.relative import TransformerXL
+from gpt_jax.nn.segment_terms import SegmentTerms
 from gpt_jax.nn.sinusoids import sinusoids
 from gpt_jax.ranges import Count, NotNegative, Positive, Share, Whole
 from gpt_jax.spec import UsageError
@@ -46,6 +47,8 @@ class Position(NamedTuple):
     bias: makes a module that is called as `T5Bias` is.
     terms: makes a module for each layer, called as `terms.Asked` says.
     memory: how many states of earlier segments each layer is to keep.
+    segments: whether the layers ask for the types of tokens, instead of the
+      input.
   """
 
   embed: Callable[..., nn.Module] | None = None
@@ -54,6 +57,7 @@ class Position(NamedTuple):
   bias: Callable[..., nn.Module] | None = None
   terms: Callable[..., nn.Module] | None = None
   memory: int = 0
+  segments: bool = False
 
   def rotation(self, pattern: Pattern) -> Rotate | None:
     """What turns the queries and keys of a layer."""
@@ -269,6 +273,17 @@ def transformer_xl(memory: Whole = 0, clamp: Whole = 0) -> Position:
   return Position(terms=terms, memory=memory)
 
 
+def xlnet(memory: Whole = 0, clamp: Whole = 0) -> Position:
+  """XLNet's relative attention, to both sides, with the types of tokens.
+
+  Args:
+    memory: as in `transformer_xl`.
+    clamp: as in `transformer_xl`.
+  """
+  terms = functools.partial(SegmentTerms, clamp)
+  return Position(terms=terms, memory=memory, segments=True)
+
+
 def none() -> Position:
   """No positions: order is known from the causal mask alone."""
   return Position()
@@ -282,4 +297,5 @@ POSITIONS = {
   'sinusoidal': sinusoidal,
   't5_bias': t5_bias,
   'transformer_xl': transformer_xl,
+  'xlnet': xlnet,
 }
