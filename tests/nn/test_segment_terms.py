@@ -73,6 +73,7 @@ def test_content_of_the_identity_order_is_transformer_xl():
   )
 
 
+@pytest.mark.slow
 def test_a_memory_is_as_tokens_before():
   """Of both streams; its tokens are of type 0, and all seen."""
   model = make()

@@ -139,7 +139,7 @@ MASK = 9
 
 @pytest.mark.slow
 def test_new_york_is_a_city():
-  """ln 2 a pair in either order; 2 ln 2 where both are predicted at once.
+  """Ln 2 a pair in either order; 2 ln 2 where both are predicted at once.
 
   Both first words are predicted, of each sentence in both orders.
   """
