@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""XLNet beyond its recorded outputs: options, our own models, what it writes."""
+"""XLNet beyond its recorded outputs: options, own models, what it writes."""
 
 import json
 import shutil
