@@ -6,8 +6,8 @@ Language Understanding), sections 2.3 to 2.6, 3.1 and A.4.
   gpt-jax train --config configs/xlnet.py:large --workdir W
 
 Parameters: 116,750,336 / 360,300,800, of which 32,000 are the biases of the
-output; the paper says that sizes are BERT-large's, which has 336M: W_kR of each
-layer, and the vectors of segments, are the rest.
+output. Layers, widths and heads are BERT's; W_kR of each layer, 25M in large,
+is what it has beside them.
 
 Rows are those of the released code, [reused, A, SEP, B, SEP, CLS] of 512
 tokens, every other one read backwards, and one of six tokens is predicted: 85
@@ -19,10 +19,10 @@ so that a run can go on from its step alone. Memory is trained within rows:
 
 Base's rates are large's, which the paper gives; it has one base for its
 ablation (table 6), K of 6 or 7: --config.objective.name="permuted(context=7)".
-The embeddings, <eop> for the end of a paragraph, and the dropout of distances
-and after the last layer are left out. Of its five corpora Giga5, ClueWeb and
-Common Crawl are not distributed; BooksCorpus and Wikipedia are looked for in
-`corpora/`; your own text: --config.data.source="text('*.txt')". Not run.
+Left out are <eop> for the end of a paragraph, and the dropout of distances and
+after the last layer. Of its five corpora BooksCorpus and Wikipedia are looked
+for in `corpora/`, in BERT's shares; your own text:
+--config.data.source="text('*.txt')". Not run.
 
 `cpu` is the same for two cores and half an hour: see configs/bert.py.
 
