@@ -47,7 +47,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # scaling='none', local_theta=0.0) (of layers with a window; 0: theta),
     # t5_bias, alibi(scale='none', dtype='float32'),
     # transformer_xl(memory=0, clamp=0), xlnet(memory=0, clamp=0) (to both
-    # sides, and of token types), none
+    # sides, and of token types), none,
+    # deberta(max_distance=512, buckets=0, c2c=True, c2p=True, p2c=True,
+    # shared=False, norm=False, absolute=False, mask_decoder=0, convolution=0)
     position='learned',
     # full, local(window=...), strided(stride=...), fixed(stride=...),
     # bidirectional; a comma list repeats over the layers.
@@ -72,7 +74,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # All take qk_norm: that of queries and keys is none, per_head (Qwen3) or
     # all_heads (OLMo 2).
     block='pre',
-    bias='all',  # of the dense layers: all, none, where(qkv=True, ...)
+    # Of the dense layers: all, none, where(qkv=False, out=False, ffn=False,
+    # key=True); key=False leaves keys out of qkv.
+    bias='all',
     # Whether the output layer reuses the token embeddings:
     # tied(bias=False, scale='none', transform='none', softcap=0.0) or
     # untied(...); logits x become softcap * tanh(x / softcap).

@@ -18,6 +18,7 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.pattern import period
+from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Scored
 
@@ -139,8 +140,8 @@ def matmul_parameters(config: Config, params: Any) -> int:
   What layers, or models, share counts in each of them. Kernels, including
   routers', and the output embedding where anything is scored by it; of experts
   only those that a token uses. Embedding lookups, positions, biases and norm
-  scales are no matrix products, and Transformer-XL's relative-position kernel
-  multiplies distances, once for all rows.
+  scales are no matrix products, and the relative-position kernels of
+  Transformer-XL and DeBERTa multiply distances, once for all rows.
   """
   models = _models(config, params)
   return sum(sum(_products(model).values()) for model in models)
@@ -162,11 +163,15 @@ def _products(model: _Model) -> dict[str, int]:
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
   active, uses = active_parameters(config, params), _uses(model)
+  # DeBERTa's last layer may be run more than once.
+  late = spec.build('model.position', config.model.position, POSITIONS).late
+  again = {'decoder': max(late - 1, 0)}
   return {
     name: count * uses[name]
+    + count * again.get(name.split('/')[0], 0) // config.model.num_layers
     for name, count in active.items()
     # An adaptive embedding has `kernel_0`, `embedding_0`, ...
-    if ('/kernel' in name and '/relative/' not in name)
+    if ('/kernel' in name and '/relative' not in name)
     or name.startswith(f'{head}/embedding')
   }
 

@@ -16,6 +16,7 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.transfer import TRANSFERS
+from gpt_jax.nn import late
 from gpt_jax.nn.lowest_layers import divides
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.positions import POSITIONS
@@ -112,6 +113,7 @@ def set_model(
       f'model.input={model.input!r}: no room for the {new} new tokens: '
       "an adaptive table does not grow; fine-tune a model with input='tokens'"
     )
+  model.position = late.without(model.position)
   for field, value in tuned.model.items():
     if value is not None:
       model[field] = value

@@ -6,6 +6,7 @@ from gpt_jax.hf.albert import ALBERT
 from gpt_jax.hf.bart import BART
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import BERT
+from gpt_jax.hf.deberta import DEBERTA, DEBERTA_V2
 from gpt_jax.hf.distilbert import DISTILBERT
 from gpt_jax.hf.electra import ELECTRA
 from gpt_jax.hf.falcon import FALCON
@@ -49,6 +50,8 @@ FAMILIES: dict[str, Family] = {
     ALBERT,
     ELECTRA,
     DISTILBERT,
+    DEBERTA,
+    DEBERTA_V2,
     T5,
     SWITCH_TRANSFORMERS,
     BART,

@@ -122,6 +122,10 @@ def _check(model: Transformer, given: Inputs) -> str:
   types = given.token_type_ids is not None
   if types and isinstance(model, Imported) and not model.family.token_types:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
+  both_ways = choice(model, 'attention').name == 'bidirectional'
+  if types and both_ways and not choice(model, 'input').kwargs['token_types']:
+    # They would be words, as in GPT.
+    raise UsageError('token_type_ids: this model has no types')
   given.targets.check(kind, _pair(model)[0])
   decoder = given.decoder_input_ids, given.decoder_attention_mask
   if model.num_encoder_layers:

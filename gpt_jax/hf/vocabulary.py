@@ -44,7 +44,7 @@ def read(
     if '<mask>' in _entries(bpe[0]):  # RoBERTa's and BART's
       kind = 'byte_bpe_file'
     return made(f'{kind}({bpe[0]!r}, {bpe[1]!r})')
-  for model in ('tokenizer.model', 'spiece.model'):  # ALBERT's
+  for model in ('tokenizer.model', 'spiece.model', 'spm.model'):
     if os.path.exists(path(model)):
       return made(f'sentencepiece_file({path(model)!r})')
   if os.path.exists(path('vocab.txt')):  # BERT's, uncased unless it says so

@@ -45,13 +45,15 @@ class Attention(nn.Module):
   dtype: Any
   norm: Callable[..., nn.Module] | None = None  # that of queries and keys
   qk_norm: str = 'none'  # of `block.QK_NORMS`
+  bias_key: bool | None = None  # None: `bias_in`
 
   def setup(self):
     """Creates the projections, and the terms that the position has."""
+    key_bias = self.bias_in if self.bias_key is None else self.bias_key
     self.projections = Projections(
       *(self.num_heads, self.num_kv_heads, self.head_size),
-      *(self.bias_in, self.inits, self.dtype),
-      *(self.norm, self.qk_norm),
+      *(self.bias_in, key_bias),
+      *(self.inits, self.dtype, self.norm, self.qk_norm),
     )
     # Their parameters stand beside each other.
     nn.share_scope(self, self.projections)

@@ -12,16 +12,23 @@ class Biases(NamedTuple):
     qkv: the projections to queries, keys and values.
     out: the projection after attention.
     ffn: the feed-forward layer.
+    key: the projection to keys; None: as `qkv`.
   """
 
   qkv: bool
   out: bool
   ffn: bool
+  key: bool | None = None
 
 
-def where(qkv: bool = False, out: bool = False, ffn: bool = False) -> Biases:
-  """In the places named only (GPT-Neo: out, ffn; GPT-J: ffn)."""
-  return Biases(qkv, out, ffn)
+def where(
+  qkv: bool = False, out: bool = False, ffn: bool = False, key: bool = True
+) -> Biases:
+  """In the places named only (GPT-Neo: out, ffn; GPT-J: ffn).
+
+  key=False leaves keys out of qkv (DeBERTa).
+  """
+  return Biases(qkv, out, ffn, qkv and key)
 
 
 BIASES = {

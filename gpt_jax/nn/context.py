@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What reaches every layer beside its input: caches, positions, masks."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,27 +75,33 @@ class Context(NamedTuple):
   Attributes:
     positions_BL: where each token stands; None means 0, 1, 2, ...
     visibility: padding, packed documents, prefixes, whole masks.
-    token_types_BL: of the tokens, where a layer asks for them (XLNet).
-    asked_BP: int, where the last P tokens of each row stand among the others,
-      which alone are keys: these ask only (XLNet's query stream).
     bias: on the scores of self-attention, [B or 1, H, L, M].
     source_BLD: what self-attention makes keys and values from, for queries
       from a second stream; None: from its input.
+    table_ND: vectors of distances, for `position.terms`.
+    late_BLD: positions that the last layer's queries have: see `late`.
+    convolved: what the first layer adds: see `convolution`.
     memory_BMD: the encoder's output, for cross-attention.
     memory_mask_BM: bool, False for padding of `memory_BMD`.
     memory_segments_BM: int, the text of each of its tokens where rows are
       packed: a token sees those of its own segment only.
+    token_types_BL: of the tokens, where a layer asks for them (XLNet).
+    asked_BP: int, where the last P tokens of each row stand among the others,
+      which alone are keys: these ask only (XLNet's query stream).
   """
 
   positions_BL: jax.Array | None = None
   visibility: Visibility = Visibility()
-  token_types_BL: jax.Array | None = None
-  asked_BP: jax.Array | None = None
   bias: jax.Array | None = None
   source_BLD: jax.Array | None = None
+  table_ND: jax.Array | None = None
+  late_BLD: jax.Array | None = None
+  convolved: Any = None
   memory_BMD: jax.Array | None = None
   memory_mask_BM: jax.Array | None = None
   memory_segments_BM: jax.Array | None = None
+  token_types_BL: jax.Array | None = None
+  asked_BP: jax.Array | None = None
 
   def positions(self, length: int) -> jax.Array:
     """Positions of a row's tokens, [B or 1, L]."""

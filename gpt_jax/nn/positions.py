@@ -19,6 +19,7 @@ from flax import linen as nn
 
 from gpt_jax.nn import rope as rope_lib
 from gpt_jax.nn.dense import parameter
+from gpt_jax.nn.disentangled import Disentangled, DistanceTable, num_rows
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.relative import TransformerXL
@@ -46,9 +47,13 @@ class Position(NamedTuple):
       otherwise.
     bias: makes a module that is called as `T5Bias` is.
     terms: makes a module for each layer, called as `terms.Asked` says.
+    table: makes a module that is called as `DistanceTable` is, for the terms.
     memory: how many states of earlier segments each layer is to keep.
     segments: whether the layers ask for the types of tokens, instead of the
       input.
+    late: how often the last layer is applied to queries with learned absolute
+      positions: see `late`; 0: it is as the others.
+    convolution: width of that beside the first layer; 0: there is none.
   """
 
   embed: Callable[..., nn.Module] | None = None
@@ -56,8 +61,11 @@ class Position(NamedTuple):
   rotate_local: Rotate | None = None
   bias: Callable[..., nn.Module] | None = None
   terms: Callable[..., nn.Module] | None = None
+  table: Callable[..., nn.Module] | None = None
   memory: int = 0
   segments: bool = False
+  late: int = 0
+  convolution: int = 0
 
   def rotation(self, pattern: Pattern) -> Rotate | None:
     """What turns the queries and keys of a layer."""
@@ -284,6 +292,65 @@ def xlnet(memory: Whole = 0, clamp: Whole = 0) -> Position:
   return Position(terms=terms, memory=memory, segments=True)
 
 
+def deberta(
+  max_distance: Count = 512,
+  buckets: Whole = 0,
+  c2c: bool = True,
+  c2p: bool = True,
+  p2c: bool = True,
+  shared: bool = False,
+  norm: bool = False,
+  absolute: bool = False,
+  mask_decoder: Whole = 0,
+  convolution: Whole = 0,
+) -> Position:
+  """DeBERTa's disentangled attention (He et al. 2020, section 3).
+
+  Args:
+    max_distance: k; longer distances count as the longest.
+    buckets: on each side, of distances that grow logarithmically; 0: each
+      distance by itself (version 2: 256).
+    c2c: whether content attends to content; the others likewise, c content
+      and p position. Scores are divided by sqrt(head_size * how many are on).
+    c2p: see above.
+    p2c: see above.
+    shared: distances are projected as content is (version 2: share_att_key).
+    norm: of the distances' vectors (version 2: norm_rel_ebd).
+    absolute: learned absolute positions at the input as well.
+    mask_decoder: the last layer is applied so often to queries that know
+      absolute positions (section 3.2); 0: it is as the others.
+    convolution: the odd number of tokens that one beside the first layer reads
+      (version 2: 3); 0: there is none.
+  """
+  if not (c2c or c2p or p2c):
+    raise UsageError(
+      'model.position=deberta: c2c, c2p and p2c are all False; one must be on'
+    )
+  if convolution and convolution % 2 == 0:
+    raise UsageError(
+      f'model.position: convolution={convolution} must be odd, or 0'
+    )
+  # Half of the buckets hold a distance each, and the last one is the longest.
+  if buckets and not 2 <= buckets // 2 < max_distance - 1:
+    raise UsageError(
+      f'model.position: buckets={buckets} must be at least 4, and half of them '
+      f'below max_distance - 1, which is {max_distance - 1}'
+    )
+  terms = functools.partial(
+    Disentangled, max_distance, buckets, c2c, c2p, p2c, shared
+  )
+  rows = num_rows(max_distance, buckets)
+  table = functools.partial(DistanceTable, rows, norm)
+  embed = functools.partial(LearnedPositions, 0) if absolute else None
+  return Position(
+    embed,
+    terms=terms,
+    table=table,
+    late=mask_decoder,
+    convolution=convolution,
+  )
+
+
 def none() -> Position:
   """No positions: order is known from the causal mask alone."""
   return Position()
@@ -291,6 +358,7 @@ def none() -> Position:
 
 POSITIONS = {
   'alibi': alibi,
+  'deberta': deberta,
   'learned': learned,
   'none': none,
   'rope': rope,

@@ -23,6 +23,7 @@ class Projections(nn.Module):
   num_kv_heads: int
   head_size: int
   bias: bool
+  key_bias: bool
   inits: Initializers
   dtype: Any
   norm: Callable[..., nn.Module] | None  # that of queries and keys
@@ -31,7 +32,7 @@ class Projections(nn.Module):
   def setup(self):
     """Creates the dense layers, and the norms that there are."""
     self.query = dense(self, self.num_heads, 'heads', kernel=self.inits.query)
-    self.key = dense(self, self.num_kv_heads, 'kv_heads')
+    self.key = dense(self, self.num_kv_heads, 'kv_heads', bias=self.key_bias)
     self.value = dense(self, self.num_kv_heads, 'kv_heads')
     if self.qk_norm != 'none':
       assert self.norm is not None

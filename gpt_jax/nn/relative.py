@@ -57,7 +57,7 @@ class TransformerXL(nn.Module):
     if isinstance(asked.cache, KVCache):
       positions_BL = context.positions(q_BLHK.shape[1])
       return q_content, _at_positions(bias, positions_BL)
-    return q_content, _at_the_end(bias)
+    return q_content, moved_left(bias)
 
   def _distances(self, num_keys: int, d_model: int) -> jax.Array:
     """W_kR R of the distances M - 1, ..., 1, 0: [M, H, K]."""
@@ -69,15 +69,16 @@ class TransformerXL(nn.Module):
     return self.projections.heads(self.relative(waves_1MD))[0]
 
 
-def _at_the_end(bias_BHLM: jax.Array) -> jax.Array:
-  """From distances M - 1, ..., 0 to keys, for queries that are the last.
+def moved_left(x_BHLN: jax.Array) -> jax.Array:
+  """Row i moved left by L - 1 - i: from distances to keys.
 
-  Row i is moved left by L - 1 - i, so that column j is the distance from key j
-  to query M - L + i; what wraps around is later, and hidden.
+  Of N = M distances M - 1, ..., 1, 0 column j becomes that of key j from query
+  M - L + i; what wraps around is later, and hidden. Of N = 2 L - 1 distances
+  L - 1, ..., 1 - L column j < L becomes that of key j from query i.
   """
-  B, H, L, M = bias_BHLM.shape
-  bias = jnp.pad(bias_BHLM, ((0, 0), (0, 0), (0, 0), (1, 0)))
-  return bias.reshape(B, H, M + 1, L)[:, :, 1:].reshape(B, H, L, M)
+  B, H, L, N = x_BHLN.shape
+  x = jnp.pad(x_BHLN, ((0, 0), (0, 0), (0, 0), (1, 0)))
+  return x.reshape(B, H, N + 1, L)[:, :, 1:].reshape(B, H, L, N)
 
 
 def _at_positions(bias_BHLM: jax.Array, positions_BL: jax.Array) -> jax.Array:

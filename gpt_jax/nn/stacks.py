@@ -9,7 +9,9 @@ from flax import linen as nn
 
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.choices import build
-from gpt_jax.nn.pattern import period, sharing
+from gpt_jax.nn.convolution import FirstBlock
+from gpt_jax.nn.late import LateBlock
+from gpt_jax.nn.pattern import is_causal, period, sharing
 from gpt_jax.nn.shared_stack import SharedStack
 from gpt_jax.nn.stack import Stack
 from gpt_jax.spec import UsageError
@@ -26,6 +28,7 @@ def make(
 ) -> nn.Module:
   """A stack whose layers follow both lists and the fields of a Transformer."""
   biases, rates = build(model, 'bias'), build(model, 'dropout')
+  position = build(model, 'position')
   block, norm = build(model, 'block'), build(model, 'norm')
   inits = build(model, 'init_weights')(model.num_layers)
   of_ffn = {
@@ -36,13 +39,14 @@ def make(
   }
   make_attention = functools.partial(
     Attention,
-    position=build(model, 'position'),
+    position=position,
     num_heads=model.num_heads,
     num_kv_heads=model.num_kv_heads,
     head_size=model.head_size,
     scale=build(model, 'attention_scale'),
     backend=build(model, 'attention_backend'),
     bias_in=biases.qkv,
+    bias_key=biases.key,
     bias_out=biases.out,
     dropout=rates.attention,
     inits=inits,
@@ -61,6 +65,25 @@ def make(
     )
     for layer in period(attention, ffn, model.share)
   )
+  if position.convolution:
+    if is_causal(attention, ffn):
+      raise UsageError(
+        f'model.attention={attention!r}: the convolution of model.position='
+        f'{model.position!r} sees later tokens; take bidirectional, or '
+        'convolution=0'
+      )
+    blocks = tuple(functools.partial(FirstBlock, make, norm) for make in blocks)
+  if position.late:
+    if model.block != 'post':
+      raise UsageError(
+        f'model.block={model.block!r}: the last layer of model.position='
+        f'{model.position!r} reads what the one before it gave, as it is; '
+        'take model.block=post, or mask_decoder=0'
+      )
+    blocks = tuple(
+      functools.partial(LateBlock, make, position.late, num_layers)
+      for make in blocks
+    )
   shared = sharing(model.share)
   if shared.parts:
     return SharedStack(blocks, num_layers, model.remat, model.loop, shared)

@@ -5,7 +5,8 @@
 Transformer-XL, XLNet and DeBERTa add products of queries or keys with vectors
 of distances (or of segments) to the scores. `Position.terms` makes a module
 for each layer, from its `Projections`, that is called with what is below:
-`relative.TransformerXL` is one. Its parameters stand beside the projections'.
+`relative.TransformerXL`, `disentangled.Disentangled`. Its parameters stand
+beside the projections'.
 """
 
 from typing import NamedTuple

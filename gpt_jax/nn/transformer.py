@@ -20,9 +20,11 @@ from flax import linen as nn
 from gpt_jax.nn import layout, stacks
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.context import Context, KVCache
+from gpt_jax.nn.convolution import Convolution
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.head import Head
 from gpt_jax.nn.inputs import Inputs
+from gpt_jax.nn.positions import LearnedPositions
 from gpt_jax.nn.stack import Caches
 from gpt_jax.spec import UsageError
 
@@ -118,6 +120,19 @@ class Transformer(nn.Module):
     )
     if self._position.bias:
       self.decoder_bias = stacks.bias(self, self.attention)
+    if self._position.table:
+      self.distances = self._position.table(
+        *(self.d_model, self._norm, self._inits.position, self._dtype)
+      )
+    if self._position.convolution:
+      self.convolution = Convolution(
+        *(self._position.convolution, self._norm),
+        *(self._inits.kernel, self._dtype),
+      )
+    if self._position.late:
+      self.late_positions = LearnedPositions(
+        0, self.context_length, self._inits.position
+      )
     if self._block.final_norm:
       self.final_norm = self._norm()
     if self.num_encoder_layers:
@@ -206,9 +221,10 @@ class Transformer(nn.Module):
       if types_BL is not None:
         of_asked = jnp.take_along_axis(types_BL, asked_BP, axis=1)
         types_BL = jnp.concatenate([types_BL, of_asked], axis=1)
+    visibility = Visibility(mask_BL, segments_BL, prefix_B, visible_BLM)
     context = Context(
       positions_BL,
-      Visibility(mask_BL, segments_BL, prefix_B, visible_BLM),
+      visibility,
       token_types_BL=types_BL if self._position.segments else None,
       asked_BP=asked_BP,
       bias=self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
@@ -216,6 +232,7 @@ class Transformer(nn.Module):
       memory_mask_BM=encoder_mask_BM,
       memory_segments_BM=encoder_segments_BM,
     )
+    context = self._with_deberta(context, x_BLD)
     x_BLD, new_caches = self.decoder(x_BLD, context, caches)
     if self._block.final_norm:
       x_BLD = self.final_norm(x_BLD)
@@ -283,6 +300,20 @@ class Transformer(nn.Module):
     if caches is not None and isinstance(caches[0], KVCache):
       key = jnp.arange(caches[0].num_slots)[None]
     return getattr(self, name)(query, key)
+
+  def _with_deberta(self, context: Context, x_BLD: jax.Array) -> Context:
+    """With what DeBERTa's layers share, where the position has it."""
+    position = self._position
+    if position.table:
+      context = context._replace(table_ND=self.distances())
+    if position.convolution:
+      convolved = self.convolution(x_BLD, context.visibility)
+      context = context._replace(convolved=convolved)
+    if position.late:
+      zeros = jnp.zeros_like(x_BLD)
+      late_BLD = self.late_positions(zeros, context.positions_BL)
+      context = context._replace(late_BLD=late_BLD)
+    return context
 
   def _embed(
     self,

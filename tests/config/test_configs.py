@@ -347,6 +347,13 @@ ROWS = {
   'roberta-base': (12, 768, 12, 64, 12, 3072, *BYTES, 124_697_433, '125M'),
   'roberta-large': (24, 1024, 16, 64, 16, 4096, *BYTES, 355_412_057, '355M'),
   'roberta-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_657_536, '2.7M'),
+  # With the 512 positions of the mask decoder.
+  'deberta-base': (12, 768, 12, 64, 12, 3072, *BYTES, 139_637_337, '140M'),
+  'deberta-large': (24, 1024, 16, 64, 16, 4096, *BYTES, 406_789_209, '407M'),
+  'deberta-v3_base': (
+    *(12, 768, 12, 64, 12, 3072, 128_100, 512, 228_065_125, '228M'),
+  ),
+  'deberta-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 3_050_176, '3.1M'),
   'albert-base': (12, 768, 12, 64, 12, 3072, *LITE, 11_813_810, '12M'),
   'albert-large': (24, 1024, 16, 64, 16, 4096, *LITE, 17_847_474, '18M'),
   'albert-xlarge': (24, 2048, 32, 64, 32, 8192, *LITE, 59_021_490, '59M'),
@@ -460,6 +467,42 @@ def test_an_encoder_decoder_is_inspected(monkeypatch, capsys):
   config.objective.name = 'causal'
   with pytest.raises(UsageError, match=r"name='causal' trains decoders"):
     config_lib.resolve(config)
+
+
+@pytest.mark.parametrize(
+  'size, position, parameters',
+  [
+    ('base', 'deberta(mask_decoder=0)', 139_244_121),
+    ('large', 'deberta(mask_decoder=0)', 406_264_921),
+    # Without the projections of distances to keys, or to queries.
+    ('base', 'deberta(c2p=False)', 139_244_121 - 12 * 768**2),
+    ('base', 'deberta(p2c=False)', 139_244_121 - 12 * (768**2 + 768)),
+  ],
+)
+def test_the_ablation_of_deberta(size, position, parameters):
+  config = module('deberta').get_config(size).unlock()
+  config.model.position = position
+  params, _ = totals.figures_of(config_lib.resolve(config))
+  assert sum(math.prod(x.shape) for x in jax.tree.leaves(params)) == parameters
+
+
+def test_models_of_deberta_v3():
+  """HF counts 184,551,780 with a masked language model's head."""
+  config = config_lib.resolve(module('deberta').get_config('v3_base'))
+  params, _ = totals.figures_of(config)
+  V, D = 128_100, 768
+  head = D**2 + D + 2 * D + V
+  body = 184_551_780 - head
+  replaced = D**2 + D + D + 1
+  generator = params.pop('parts')['generator']
+
+  def count(tree):
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+
+  assert count(params) == body + replaced == 184_422_913
+  # Half of the layers, a table of distances with its norm, and the head.
+  layers = 12 * D**2 + 13 * D
+  assert count(generator) == 6 * layers + 512 * D + 2 * D + head
 
 
 @pytest.mark.parametrize('size', ['base', 'cpu'])

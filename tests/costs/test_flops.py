@@ -192,6 +192,23 @@ def test_a_second_stream():
   assert flops.per_token(config, params) == pytest.approx(row / 13, abs=1)
 
 
+def test_a_last_layer_that_is_run_again():
+  """DeBERTa's mask decoder; its vectors of distances are met by no token."""
+
+  def matmul(position):
+    changes = {'position': position, 'attention': 'bidirectional'}
+    changes['block'] = 'post'
+    config = tiny.config(**{f'model.{k}': v for k, v in changes.items()})
+    params = tiny.params(tiny.model(**changes))
+    return flops.matmul_parameters(config, params)
+
+  D, H, G, K, F = (tiny.D, tiny.H, tiny.G, tiny.K, tiny.F)
+  layer = 2 * D * H * K + 2 * D * G * K + 2 * D * F
+  once = matmul('deberta(mask_decoder=1)')
+  assert once == matmul('learned') == 5 * layer + tiny.V * D
+  assert matmul('deberta(mask_decoder=3)') == once + 2 * layer
+
+
 def test_encoder_decoder():
   """A token of each side; the decoder attends to both."""
   changes = {

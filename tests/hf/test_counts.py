@@ -50,6 +50,14 @@ ELECTRA = {'model_type': 'electra', 'vocab_size': 30_522}
 DISCRIMINATOR = ELECTRA | {'architectures': ['ElectraForPreTraining']}
 GENERATOR = ELECTRA | {'architectures': ['ElectraForMaskedLM']}
 DISTILBERT = {'model_type': 'distilbert', 'vocab_size': 30_522}
+RELATIVE = {'relative_attention': True, 'position_biased_input': False}
+RELATIVE |= {'pos_att_type': ['c2p', 'p2c'], 'type_vocab_size': 0}
+DEBERTA = RELATIVE | {'architectures': ['DebertaForMaskedLM']}
+DEBERTA |= {'model_type': 'deberta', 'vocab_size': 50_265}
+DEBERTA_V2 = RELATIVE | {'architectures': ['DebertaV2ForMaskedLM']}
+DEBERTA_V2 |= {'model_type': 'deberta-v2', 'vocab_size': 128_100}
+DEBERTA_V2 |= {'position_buckets': 256, 'share_att_key': True}
+DEBERTA_V2 |= {'norm_rel_ebd': 'layer_norm'}
 XLARGE = LARGE | {'hidden_size': 2048, 'intermediate_size': 8192}
 XXLARGE = BASE | {
   'hidden_size': 4096,
@@ -89,6 +97,10 @@ def both(layers, heads, d_ff):
     (DISCRIMINATOR | LARGE | {'embedding_size': 1024}, 335_142_913),
     # Published as small's generator, and as wide as the discriminator.
     (GENERATOR | SMALL | {'embedding_size': 128}, 13_546_682),
+    (DEBERTA | BASE, 139_244_121),
+    (DEBERTA | LARGE, 406_264_921),
+    (DEBERTA_V2 | BASE, 184_551_780),
+    (DEBERTA_V2 | LARGE, 435_191_908),
     (DISTILBERT | {'architectures': ['DistilBertForMaskedLM']}, 66_985_530),
     (DISTILBERT | {'architectures': ['DistilBertModel']}, 66_362_880),
     (BART | both(6, 12, 3072) | {'d_model': 768}, 139_420_416),

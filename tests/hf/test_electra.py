@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELECTRA's two models, and fine-tuned ones, as trained here.
 
-Fine-tuned ones of DistilBERT, too.
+Fine-tuned ones of DistilBERT and DeBERTa, too.
 """
 
 import jax
@@ -30,6 +30,14 @@ def plain(name):
     ('electra_disc', 'replaced', 'ElectraForPreTraining'),
     ('electra_gen', 'lm', 'ElectraForMaskedLM'),
     ('electra_cls', 'gelu_classification', 'ElectraForSequenceClassification'),
+    (
+      *('deberta_cls', 'gelu_classification'),
+      'DebertaForSequenceClassification',
+    ),
+    (
+      *('deberta_v3_cls', 'gelu_classification'),
+      'DebertaV2ForSequenceClassification',
+    ),
     (
       *('distilbert_cls', 'relu_classification'),
       'DistilBertForSequenceClassification',

@@ -26,6 +26,9 @@ SPELLINGS = {
   'lm_head.decoder.bias': 'lm_head.bias',
   'predictions.decoder.bias': 'predictions.bias',
 }
+# That of the enhanced mask decoder, which HF leaves out as we do; but for
+# `deberta_mlm_new`, whose input has it.
+MASK_DECODER = 'deberta.embeddings.position_embeddings.weight'
 # And they never say that an output table of its own is tied.
 REWRITTEN = {'t5_v11_hf5config': {'tie_word_embeddings': False}}
 # Our own models have no other heads; tests/hf/test_bert.py has BERT without.
@@ -53,10 +56,13 @@ def of_kind(call):
   ]
 
 
-# Heads that have the same paths through the code in BERT.
+# Heads that have the same paths through the code in BERT, or as a whole those
+# of `deberta_mlm` and `deberta_v2_mlm`.
 HEADS = (
   *('albert_cls', 'roberta_qa', 'roberta_tok'),
   *('electra_qa', 'electra_tok'),
+  *('deberta_cls', 'deberta_emd', 'deberta_mlm_new'),
+  *('deberta_v2_unshared', 'deberta_v3_cls', 'deberta_v3_mlm'),
 )
 # Whose masks, left padding, token types and memories are not left to the rest:
 # plain, with a bias of distances, rotated, with windows, encoder-decoders with
@@ -86,7 +92,10 @@ def loaded(folder):
 
 def expected_tensors(folder):
   out = tensors(folder)
-  if meta(folder)['model_type'] == 'gptj':  # its bias has one name
+  if folder.name == 'deberta_emd':
+    del out[MASK_DECODER]
+  # Their biases have one name.
+  if meta(folder)['model_type'] in ('gptj', 'deberta', 'deberta-v2'):
     return out
   return out | {n: out[s] for n, s in SPELLINGS.items() if s in out}
 
@@ -98,6 +107,7 @@ def test_the_families_are_here():
   assert types >= {'switch_transformers', 'transfo-xl', 'roberta', 'albert'}
   assert {'electra', 'distilbert'} <= types
   assert types >= {'bart', 'mbart', 'marian', 'xlnet'}
+  assert {'deberta', 'deberta-v2'} <= types
   assert types >= {'qwen3', 'olmo2', 'gemma2', 'gemma3_text'}
 
 

@@ -245,9 +245,21 @@ def test_every_mesh_trains_alike(sizes):
 
 
 @pytest.mark.slow
-def test_layers_that_share_train_alike_on_a_mesh():
-  fields = {'model.share': 'attention'}
-  _, state, first, history = train((2, 2, 2), 2, **fields)
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {'model.share': 'attention'},
+    {
+      'model.position': 'deberta(max_distance=3, norm=True, mask_decoder=2)',
+      'model.block': 'post',
+    },
+  ],
+  ids=['share', 'deberta'],
+)
+def test_other_layers_train_alike_on_a_mesh(fields):
+  """And where what they store is computed again."""
+  remat = {'model.remat': 'full'}
+  _, state, first, history = train((2, 2, 2), 2, **fields, **remat)
   _, one, one_first, one_history = train((1, 1, 1), 2, **fields)
   jax.tree.map(np.testing.assert_array_equal, first, one_first)
   assert_same_history(history, one_history)

@@ -1,0 +1,254 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""DeBERTa, as first released, and as versions 2 and 3.
+
+Published files also hold the absolute positions of the enhanced mask decoder,
+and version 3 its head for replaced tokens. Transformers has neither, and they
+are left out: these models are fine-tuned without them.
+"""
+
+from typing import Any
+
+from gpt_jax.hf.base import (
+  ACTIVATIONS,
+  Family,
+  Options,
+  Tensor,
+  choice,
+  fused_qkv,
+  linear,
+  norm,
+  same,
+  transposed,
+)
+from gpt_jax.hf.bert import encoder_options
+from gpt_jax.hf.parts import qkv, rates
+from gpt_jax.nn.transformer import Transformer
+
+# Of the head that transformers calls not legacy.
+_NEW = 'lm_predictions.lm_head'
+
+
+def _fields(options: Options) -> dict[str, Any]:
+  """What both versions call by the same names; `position` without its end."""
+  if not options.flag('relative_attention', False):
+    raise options.fail('relative_attention', 'is not supported, only true')
+  d_model = options.size('hidden_size')
+  num_heads = options.size('num_attention_heads')
+  for name, value in (
+    ('is_decoder', False),
+    ('tie_word_embeddings', True),
+    ('talking_head', False),
+    ('pooler_hidden_act', 'gelu'),
+    ('pooler_hidden_size', d_model),
+    ('embedding_size', d_model),
+    ('attention_head_size', d_model // num_heads),
+  ):
+    options.only(name, value)
+  length = options.size('max_position_embeddings', 512)
+  farthest = int(options.number('max_relative_positions', -1))
+  terms = options.get('pos_att_type', [])
+  terms = terms.split('|') if isinstance(terms, str) else terms
+  if set(terms) - {'c2p', 'p2c'}:
+    raise options.fail('pos_att_type', 'is not supported, only c2p and p2c')
+  types = int(options.number('type_vocab_size', 0))
+  ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu')
+  residual = options.number('hidden_dropout_prob', 0.1)
+  attention = options.number('attention_probs_dropout_prob', 0.1)
+  absolute = options.flag('position_biased_input', True)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': length,
+    'num_layers': options.size('num_hidden_layers'),
+    'd_model': d_model,
+    'num_heads': num_heads,
+    'd_ff': options.size('intermediate_size'),
+    'input': f'tokens(token_types={types}, norm=True)',
+    'attention': 'bidirectional',
+    'position': f'max_distance={farthest if farthest > 0 else length}, '
+    f'c2p={"c2p" in terms}, p2c={"p2c" in terms}, absolute={absolute}',
+    'ffn': ffn,
+    'norm': f'layernorm(epsilon={options.number("layer_norm_eps", 1e-7)})',
+    'block': 'post',
+    'output': f'tied(bias=True, transform={ffn!r})',
+    'dropout': rates(
+      embedding=residual, residual=residual, attention=attention
+    ),
+  }
+
+
+def _fields_1(options: Options) -> dict[str, Any]:
+  fields = _fields(options)
+  return {
+    **fields,
+    'position': f'deberta({fields["position"]})',
+    'bias': 'where(qkv=True, out=True, ffn=True, key=False)',
+  }
+
+
+def _fields_2(options: Options) -> dict[str, Any]:
+  fields = _fields(options)
+  buckets = max(int(options.number('position_buckets', -1)), 0)
+  shared = options.flag('share_att_key', False)
+  normed = options.get('norm_rel_ebd', 'none')
+  if normed not in ('none', 'layer_norm'):
+    raise options.fail('norm_rel_ebd', 'is not supported')
+  width = int(options.number('conv_kernel_size', 0))
+  if width and options.get('conv_act', 'tanh') != 'gelu':
+    raise options.fail('conv_act', 'is not supported, only gelu')
+  options.only('conv_groups', 1)
+  own = f'buckets={buckets}, shared={shared}, norm={normed == "layer_norm"}'
+  own += f', convolution={width}' * (width > 0)
+  return {**fields, 'position': f'deberta({fields["position"]}, {own})'}
+
+
+def _options(model: Transformer) -> dict[str, Any]:
+  position = choice(model, 'position').kwargs
+  return {
+    **encoder_options(model),
+    'relative_attention': True,
+    'max_relative_positions': position.get('max_distance', -1),
+    'pos_att_type': [n for n in ('c2p', 'p2c') if position.get(n)],
+    'position_biased_input': position.get('absolute', False),
+    'legacy': True,
+  }
+
+
+def _options_2(model: Transformer) -> dict[str, Any]:
+  position = choice(model, 'position').kwargs
+  return {
+    **_options(model),
+    'position_buckets': position.get('buckets') or -1,
+    'share_att_key': position.get('shared', False),
+    'norm_rel_ebd': 'layer_norm' if position.get('norm') else 'none',
+    'conv_kernel_size': position.get('convolution', 0),
+    'conv_act': 'gelu',
+  }
+
+
+def _tensors(model: Transformer) -> list[Tensor]:
+  """All but what projects to queries and keys."""
+  scores = choice(model, 'output').kwargs['bias']
+  e, h, ours = 'deberta.embeddings', 'deberta.encoder.layer.{layer}', 'layer'
+  position = choice(model, 'position').kwargs
+  types = choice(model, 'input').kwargs['token_types']
+  absolute = same('positions/embedding', f'{e}.position_embeddings.weight')
+  segments = same('segments/embedding', f'{e}.token_type_embeddings.weight')
+  decoder = ('cls.predictions.decoder.weight',) if scores else ()
+  return [
+    same('embed/embedding', f'{e}.word_embeddings.weight', *decoder),
+    *([absolute] if position['absolute'] else []),
+    *([segments] if types else []),
+    *norm('embed_norm', f'{e}.LayerNorm'),
+    same('distances/embedding', 'deberta.encoder.rel_embeddings.weight'),
+    *(norm('distances/norm', 'deberta.encoder.LayerNorm') * position['norm']),
+    *linear(f'{ours}/attention/out', f'{h}.attention.output.dense'),
+    *norm(f'{ours}/attention_norm', f'{h}.attention.output.LayerNorm'),
+    *linear(f'{ours}/ffn/in', f'{h}.intermediate.dense'),
+    *linear(f'{ours}/ffn/out', f'{h}.output.dense'),
+    *norm(f'{ours}/ffn_norm', f'{h}.output.LayerNorm'),
+    *(_head() if scores else []),
+  ]
+
+
+def _head() -> list[Tensor]:
+  """The head of the masked language model, but for the tied table.
+
+  It has two names: those that transformers calls legacy come first.
+  """
+  names = {
+    'output_dense/kernel': 'dense.weight',
+    'output_dense/bias': 'dense.bias',
+    'output_norm/scale': 'LayerNorm.weight',
+    'output_norm/bias': 'LayerNorm.bias',
+  }
+  tensors = [same('head_bias', 'cls.predictions.bias', f'{_NEW}.bias')]
+  for path, name in names.items():
+    both = f'cls.predictions.transform.{name}', f'{_NEW}.{name}'
+    make = transposed if path.endswith('kernel') else same
+    tensors.append(make(path, *both))
+  return tensors
+
+
+def _tensors_1(model: Transformer) -> list[Tensor]:
+  h, ours = 'deberta.encoder.layer.{layer}.attention.self', 'layer/attention'
+  position = choice(model, 'position').kwargs
+  to_key = linear(f'{ours}/relative_key', f'{h}.pos_proj', bias=False)
+  to_query = linear(f'{ours}/relative_query', f'{h}.pos_q_proj')
+  return [
+    *_tensors(model),
+    *fused_qkv(
+      ours,
+      f'{h}.in_proj',
+      groups=model.num_heads,
+      heads=(1, 1, 1),
+      head_size=model.head_size,
+      bias=False,
+    ),
+    same(f'{ours}/query/bias', f'{h}.q_bias'),
+    same(f'{ours}/value/bias', f'{h}.v_bias'),
+    *(to_key if position['c2p'] else []),
+    *(to_query if position['p2c'] else []),
+  ]
+
+
+def _tensors_2(model: Transformer) -> list[Tensor]:
+  h, ours = 'deberta.encoder.layer.{layer}.attention.self', 'layer/attention'
+  position = choice(model, 'position').kwargs
+  own = not position['shared']
+  names = 'query_proj', 'key_proj', 'value_proj'
+  to_key = linear(f'{ours}/relative_key', f'{h}.pos_key_proj')
+  to_query = linear(f'{ours}/relative_query', f'{h}.pos_query_proj')
+  return [
+    *_tensors(model),
+    *qkv(ours, h, bias=True, names=names),
+    *(_convolution() if position['convolution'] else []),
+    *(to_key if own and position['c2p'] else []),
+    *(to_query if own and position['p2c'] else []),
+  ]
+
+
+def _convolution() -> list[Tensor]:
+  conv = 'deberta.encoder.conv'
+  return [
+    # From [out, in, width].
+    *linear('convolution', f'{conv}.conv'),
+    *norm('convolution/norm', f'{conv}.LayerNorm'),
+  ]
+
+
+def _architectures(name: str) -> dict[str, str]:
+  return {
+    f'{name}ForMaskedLM': 'lm',
+    f'{name}ForSequenceClassification': 'gelu_classification',
+    f'{name}ForQuestionAnswering': 'spans',
+    f'{name}ForTokenClassification': 'tokens',
+    f'{name}Model': 'body',
+  }
+
+
+_BUFFERS = (
+  r'deberta\.embeddings\.(position_ids|position_embeddings\.weight)',
+  r'mask_predictions\..*',
+)
+
+DEBERTA = Family(
+  model_type='deberta',
+  architectures=_architectures('Deberta'),
+  prefix='deberta.',
+  fields=_fields_1,
+  options=_options,
+  tensors=_tensors_1,
+  buffers=_BUFFERS,
+  token_types=True,
+  heads={'pooler': 'pooler.dense'},
+  pooler='gelu',
+)
+DEBERTA_V2 = DEBERTA._replace(
+  model_type='deberta-v2',
+  architectures=_architectures('DebertaV2'),
+  fields=_fields_2,
+  options=_options_2,
+  tensors=_tensors_2,
+  files={'tokenizer.model': 'spm.model'},
+)

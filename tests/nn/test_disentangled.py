@@ -1,0 +1,176 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""DeBERTa's attention against its three terms, one after the other."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from gpt_jax import spec
+from gpt_jax.nn.attention import Attention
+from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.context import Context, cache_of
+from gpt_jax.nn.disentangled import row_of
+from gpt_jax.nn.init import INITS
+from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.scales import SCALES
+from gpt_jax.spec import UsageError
+from tests.support import reference, tiny
+
+B, L, K, H, G, D = 2, 7, 3, 4, 2, 5
+ROWS = 6  # of max_distance=3: some distances are longer
+
+
+@functools.cache
+def make(arguments, scale='rsqrt'):
+  text = f'deberta(max_distance=3, {arguments})'
+  attention = Attention(
+    PATTERNS['bidirectional'](),
+    position=spec.build('model.position', text, POSITIONS),
+    num_heads=H,
+    num_kv_heads=G,
+    head_size=K,
+    scale=SCALES[scale](),
+    backend=BACKENDS['auto'](),
+    bias_in=True,
+    bias_key=False,
+    bias_out=True,
+    dropout=0.0,
+    inits=INITS['normal']()(1),
+    dtype=jnp.float32,
+  )
+  rng = np.random.default_rng(0)
+  x = np.float32(rng.normal(size=(B, L, D)))
+  context = Context(table_ND=np.float32(rng.normal(size=(ROWS, D))))
+  init = functools.partial(attention.init, layer=np.int32(0))
+  boxed = jax.eval_shape(init, jax.random.key(0), x, context)['params']
+  return attention, tiny.random_like(nn.meta.unbox(boxed), seed=1), x, context
+
+
+def run(attention, params, x, context):
+  return np.asarray(
+    attention.apply({'params': params}, x, context, layer=np.int32(0))[0]
+  )
+
+
+def heads(x, number):
+  return np.repeat(x.reshape(*x.shape[:-1], number, K), H // number, axis=-2)
+
+
+def by_hand(p, x, table, *, c2c=True, c2p=True, p2c=True, shared=False):
+  """He et al. (2020), equations 3 and 4, one pair of tokens at a time."""
+  dense = reference.dense
+  q, r_q = heads(dense(p['query'], x), H), None
+  k = heads(x @ p['key']['kernel'], G)
+  v = heads(dense(p['value'], x), G)
+  if shared:
+    r_k = heads(table @ p['key']['kernel'], G)
+    r_q = heads(dense(p['query'], table), H)
+  else:
+    r_k = heads(table @ p['relative_key']['kernel'], H) if c2p else None
+    r_q = heads(dense(p['relative_query'], table), H) if p2c else None
+  out = np.zeros((B, L, H, K))
+  for b, h, i in np.ndindex(B, H, L):
+    scores = np.zeros(L)
+    for j in range(L):
+      d = 0 if i - j <= -3 else 5 if i - j >= 3 else i - j + 3
+      scores[j] += c2c * (q[b, i, h] @ k[b, j, h])
+      if c2p:
+        scores[j] += q[b, i, h] @ r_k[d, h]
+      if p2c:
+        scores[j] += k[b, j, h] @ r_q[d, h]
+    probs = reference.softmax(scores / math.sqrt(K * (c2c + c2p + p2c)))
+    out[b, i, h] = probs @ v[b, :, h]
+  return dense(p['out'], out.reshape(B, L, H * K))
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {},
+    {'shared': True},
+    {'c2p': False},
+    {'p2c': False},
+    {'c2c': False, 'p2c': False},
+    {'c2p': False, 'p2c': False},
+  ],
+  ids=str,
+)
+def test_the_terms(options):
+  text = ', '.join(f'{name}={value}' for name, value in options.items())
+  attention, params, x, context = make(text)
+  y = run(attention, params, x, context)
+  p, table = reference.to_float64(params), np.float64(context.table_ND)
+  expected = by_hand(p, np.float64(x), table, **options)
+  np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+  # Nothing is created that a term which is off would use.
+  own = not options.get('shared')
+  assert ('relative_key' in params) == (own and options.get('c2p', True))
+  assert ('relative_query' in params) == (own and options.get('p2c', True))
+  assert 'bias' not in params['key']
+
+
+@pytest.mark.parametrize('terms', ['c2p', 'p2c', 'none'])
+def test_order_is_known_from_either_term(terms):
+  """Without both, tokens in another order give the same in that order."""
+  flags = ', '.join(f'{n}={n == terms}' for n in ('c2p', 'p2c'))
+  attention, params, x, context = make(flags)
+  order = np.array([3, 0, 6, 2, 5, 1, 4])
+  moved = run(attention, params, x[:, order], context)
+  error = np.abs(moved - run(attention, params, x, context)[:, order]).max()
+  assert error < 1e-5 if terms == 'none' else error > 0.01
+
+
+def test_worked_example():
+  """d(10, j) for k = 5 (equation 3)."""
+  j = np.arange(20)
+  expected = [9] * 7 + [8, 7, 6, 5, 4, 3, 2, 1] + [0] * 5
+  np.testing.assert_array_equal(row_of(10 - j, 5, 0), expected)
+
+
+def test_buckets():
+  """Released as version 2: 6 on each side, for distances up to 39."""
+  for distance in range(-50, 51):
+    far = abs(distance)
+    if far > 3:
+      far = 3 + math.ceil(math.log(far / 3) / math.log(39 / 3) * 2)
+    expected = min(max(int(math.copysign(far, distance)) + 6, 0), 11)
+    assert row_of(np.array([distance]), 40, 6) == [expected], distance
+  # What was released: 256 buckets for 512 distances.
+  rows = row_of(np.array([-511, -129, -128, 0, 128, 511, 600]), 512, 256)
+  np.testing.assert_array_equal(rows, [1, 127, 128, 256, 384, 511, 511])
+
+
+def test_what_has_no_such_terms():
+  attention, params, x, context = make('')
+  zeros = jnp.zeros((B, L, G, K))
+  causal = attention.clone(pattern=PATTERNS['full']())
+  with pytest.raises(UsageError, match='position=deberta: knows whole rows'):
+    causal.apply(
+      {'params': params}, x, context, cache_of(zeros, zeros), layer=np.int32(0)
+    )
+  with pytest.raises(UsageError, match='no encoder-decoders'):
+    run(attention, params, x, Context())
+  kernel = attention.clone(backend=BACKENDS['splash'](interpret=True))
+  with pytest.raises(UsageError, match='splash: the length 7 is not'):
+    run(kernel, params, x, context)
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('c2c=False, c2p=False, p2c=False', 'are all False'),
+    ('buckets=3', 'must be at least 4'),
+    ('buckets=16, max_distance=9', 'max_distance - 1, which is 8'),
+    ('convolution=2', 'must be odd'),
+  ],
+)
+def test_bad_choices(text, message):
+  with pytest.raises(UsageError, match=message):
+    spec.build('model.position', f'deberta({text})', POSITIONS)
