@@ -43,13 +43,15 @@ def get_config(arg: str = '') -> ConfigDict:
     # layer i of the encoder and of the decoder, but for attention between them.
     share='none',
     # tokens(scale='none', token_types=0, norm=False, d_embed=0) (above 0: so
-    # wide, with a dense layer after it: ALBERT),
+    # wide, with a dense layer after it: ALBERT), with queries=True also a
+    # vector for tokens that a second stream predicts (XLNet),
     # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
     # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',
     # scaling='none', local_theta=0.0) (of layers with a window; 0: theta),
     # t5_bias, alibi(scale='none', dtype='float32'),
-    # transformer_xl(memory=0, clamp=0), none,
+    # transformer_xl(memory=0, clamp=0), xlnet(memory=0, clamp=0) (to both
+    # sides, and of token types), none,
     # deberta(max_distance=512, buckets=0, c2c=True, c2p=True, p2c=True,
     # shared=False, norm=False, absolute=False, mask_decoder=0, convolution=0)
     position='learned',
@@ -114,6 +116,9 @@ def get_config(arg: str = '') -> ConfigDict:
   # how two texts belong together; static=n: n masks a row that come again.
   # unified(rate=0.15, mask=0.8, random=0.1): the same under four masks of
   # attention, of both sides, the left, the right, sequence to sequence (UniLM).
+  # permuted(context=6, longest=5, block=256, segments=1): one token of
+  # `context`, in runs of up to `longest` words, in a random order of `block`
+  # tokens (XLNet); a row of several segments has its memory.
   # electra(rate=0.15, weight=50.0, targets='electra', temperature=1.0): which
   # tokens models.generator replaced; or targets='electra_15', 'replace_mlm',
   # 'all_tokens_mlm'; generator_steps=n: the generator alone for n steps, then
@@ -181,7 +186,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # sentences (see `sentences` below), with [CLS] and [SEP]: full_sentences
     # (RoBERTa), doc_sentences (never of two documents), and two texts,
     # pairs('next', short=0.1) (BERT), pairs('order') (ALBERT) or
-    # pairs('unified') (UniLM). Of a source of pairs: parallel, as many as fit,
+    # pairs('unified') (UniLM); halves: text, and two texts that see it
+    # (XLNet). Of a source of pairs: parallel, as many as fit,
     # context_length tokens on each side.
     rows='stream',
     # Compression of the token store: none, zstd(level=3).

@@ -56,6 +56,8 @@ FORMULA_COMPILER = (
 _EXPERT = re.compile(r'^(\w+)/periods/block_(\d+)/ffn/(?:in|gate|out)/')
 # The stacks that read the source.
 _ON_SOURCE = ('encoder/', 'source/')
+# What the tokens of a second stream are not multiplied by.
+_OF_KEYS = re.compile(r'/attention/(?:key|value)/')
 # What a decoder multiplies its encoder's output by.
 _OF_SOURCE = re.compile(r'/cross/(?:key|value)/')
 
@@ -96,12 +98,14 @@ class _Model(NamedTuple):
     params: all of its parameters, shared ones included.
     scored: see `objectives.base.Scored`.
     frozen: see `objectives.base.Part`.
+    asked: see `objectives.base.Needs`.
   """
 
   config: Config
   params: Any
   scored: Scored | None
   frozen: bool
+  asked: Callable[[int], int]
 
   @property
   def passes(self) -> int:
@@ -126,6 +130,7 @@ def _models(config: Config, params: Any) -> list[_Model]:
       tree,
       scored[name],
       frozen=name in needs.frozen,
+      asked=needs.asked if not name else lambda length: 0,
     )
     for name, tree in trees.items()
   ]
@@ -185,9 +190,16 @@ def _met(model: _Model, length: int) -> float:
   scored = model.scored
   # Of two texts in one row it reads more tokens than either has.
   read = config_lib.sides(model.config, length)[1]
-  met = sum(_products(model).values())
+  products = _products(model)
+  met = sum(products.values())
   if read != length:
     met *= read / length
+  # A second stream meets all layers, and is nobody's keys and values.
+  met += sum(
+    count * model.asked(length) / length
+    for name, count in products.items()
+    if name.startswith('decoder/') and not _OF_KEYS.search(name)
+  )
   if scored is None:
     return met
   output = spec.build('model.output', model.config.model.output, OUTPUTS)
@@ -304,24 +316,24 @@ def _per_token(
     length = needs.text_length(config.model.context_length)
   return sum(
     round(2 * model.passes * _met(model, length))
-    + round(4 * model.passes * _attended(model.config, span, length))
+    + round(4 * model.passes * _attended(model, span, length))
     for model in _models(config, params)
   )
 
 
 def _attended(
-  config: Config, span: Callable[[np.ndarray], float], length: int
+  counted: _Model, span: Callable[[np.ndarray], float], length: int
 ) -> int | float:
   """The sum over the layers of heads * head size * `span`.
 
   With `span` the context it is LHQT of PaLM's appendix B.
 
   Args:
-    config: resolved.
+    counted: the model.
     span: from how many keys each query of a row sees to the number that counts.
     length: of a row of text.
   """
-  model = config.model
+  config, model = counted.config, counted.config.model
   of_source, of_target = config_lib.sides(config, length)
   layers = period(model.attention, model.ffn)
   spans = [span(layer.attention.num_visible(of_target)) for layer in layers]
@@ -332,6 +344,8 @@ def _attended(
     total += before * of_source**2 / length
   elif of_target != length:  # see `_met`
     total *= of_target / length
+  if asked := counted.asked(length):
+    total += total * asked / length
   return model.num_heads * model.head_size * total
 
 

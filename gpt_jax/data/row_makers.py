@@ -14,6 +14,7 @@ from typing import Protocol
 
 from gpt_jax import spec
 from gpt_jax.data import mixture_order
+from gpt_jax.data.half_rows import HalfRows
 from gpt_jax.data.mixture_order import Held, Place
 from gpt_jax.data.pair_rows import PAIRS, PairRows
 from gpt_jax.data.parallel_rows import ParallelRows
@@ -168,6 +169,11 @@ def pairs(
   return _once(functools.partial(PairRows, pair=pair, short=short))
 
 
+def halves() -> Callable[[TokenStore, int], Maker]:
+  """Text, and two texts that see it (XLNet): see `half_rows`."""
+  return _once(HalfRows)
+
+
 def parallel() -> Callable[[TokenStore, int], Maker]:
   """Pairs of a source and a target text: see `parallel_rows`."""
   return _once(ParallelRows)
@@ -211,6 +217,7 @@ ROWS = {
   'full_sentences': full_sentences,
   'doc_sentences': doc_sentences,
   'pairs': pairs,
+  'halves': halves,
   'parallel': parallel,
 }
-_OF_SENTENCES = ('full_sentences', 'doc_sentences', 'pairs')
+_OF_SENTENCES = ('full_sentences', 'doc_sentences', 'pairs', 'halves')

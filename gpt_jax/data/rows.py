@@ -29,9 +29,11 @@ class Rows(NamedTuple):
       a stream.
     segments: int32 [B, L], which document of a packed row each token is of.
     positions: int32 [B, L], where each token stands; None: 0, 1, 2, ...
-    token_types: int32 [B, L], 0 in text A, 1 in text B.
+    token_types: int32 [B, L], 0 in text A, 1 in text B; in rows of two halves
+      2 for [CLS].
     special: bool [B, L], the tokens that no text has, such as [CLS].
     pair: int32 [B], 0 where B follows A in the text, 1 where it does not.
+    reused: bool [B, L], the half that sees nothing of the other one.
     source: of rows with two sides, what an encoder reads; all else is then
       what a decoder writes. Where rows are packed, a target's source has its
       segment.
@@ -45,6 +47,7 @@ class Rows(NamedTuple):
   token_types: np.ndarray | None = None
   special: np.ndarray | None = None
   pair: np.ndarray | None = None
+  reused: np.ndarray | None = None
   source: 'Rows | None' = None
 
 
@@ -126,6 +129,9 @@ def blank(name: str, length: int) -> Rows:
     case 'parallel':
       packed = row._replace(segments=zeros, positions=zeros)
       return packed._replace(source=packed)
+    case 'halves':
+      both = row._replace(token_types=zeros, pair=zeros[:, 0])
+      return both._replace(special=no, reused=no)
     case 'pairs':
       return row._replace(special=no, token_types=zeros, pair=zeros[:, 0])
   return row._replace(special=no)

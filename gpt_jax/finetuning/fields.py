@@ -19,6 +19,7 @@ from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.nn import late
 from gpt_jax.nn.lowest_layers import divides
 from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.objectives.features import FEATURES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
@@ -28,6 +29,7 @@ from gpt_jax.training.pretrained import Pretrained
 HEADS = {
   'extract': ('classification', 'entailment', 'similarity'),
   'first': ('classification', 'entailment', 'similarity'),
+  'last': ('classification', 'entailment', 'similarity'),
   'choice': ('choice',),
   'spans': ('spans',),
   'tokens': ('tags',),
@@ -36,8 +38,11 @@ HEADS = {
 
 def forms(model: Any) -> str:
   """How texts are put together for a model: a key of `sequences.FORMS`."""
-  causal = is_causal(model['attention'], model['ffn'])
-  return 'extract' if causal else 'first'
+  if is_causal(model['attention'], model['ffn']):
+    return 'extract'
+  # XLNet's, which alone knows texts by their segments, have [CLS] at the end.
+  position = spec.build('model.position', model['position'], POSITIONS)
+  return 'last' if position.segments else 'first'
 
 
 def check_head(config: Config, task: Task, reads: str) -> None:
@@ -52,7 +57,7 @@ def check_head(config: Config, task: Task, reads: str) -> None:
     UsageError: the model has no such head, or no language model's loss.
   """
   tuned = config.finetune
-  if task.form == 'target' and reads == 'first':
+  if task.form == 'target' and reads != 'extract':
     raise UsageError(
       f'finetune.task={tuned.task!r}: predicts the next token, which an '
       'encoder sees; give another task, or a decoder with --init'
@@ -246,8 +251,9 @@ def objective(config: Config, task: Task) -> str:
   more = f', features={tuned.features!r}' * bool(tuned.features)
   head = f'auxiliary={tuned.auxiliary}, dropout={tuned.dropout}'
   # Not told where it is the default, as in runs of before encoders.
-  if forms(config.model) == 'first':
-    head += ", read='first'"
+  reads = forms(config.model)
+  if reads != 'extract':
+    head += f', read={reads!r}'
     head += f', pooler={tuned.pooler!r}' * (tuned.pooler != 'tanh')
   head += more
   return {

@@ -14,7 +14,8 @@
 
 Of encoders, classification, entailment, similarity and regression are
 ...ForSequenceClassification, choice is ...ForMultipleChoice: both read the
-pooled first token of what the tokenizer makes of one or two texts.
+pooled first token, or XLNet's last, of what the tokenizer makes of one or two
+texts.
 
 The ids of start, delimiter and extract, and the scale of scores, have no field
 of their own in a config.json; they are in its `task_specific_params`.
@@ -31,7 +32,7 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import setup
+from gpt_jax.finetuning import fields, setup
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.sequences import Special, joined
 from gpt_jax.finetuning.task_data import Scale
@@ -126,7 +127,7 @@ def _pooled(
       'written; predict here, with finetune --predict'
     )
   if kind == 'choice':
-    return Exported('pooled_choice', options, heads)
+    return Exported(f'{_reads(config)}_choice', options, heads)
   names = 'LABEL_0' if kind == 'regression' else config.finetune.labels
   options = options | _labelled(names, heads['classifier']['bias'])
   if kind == 'regression':
@@ -134,8 +135,13 @@ def _pooled(
   else:
     kind = 'single_label_classification'
   options['problem_type'] = kind
-  read = 'pooled' if pooler == 'tanh' else pooler
+  read = _reads(config) if pooler == 'tanh' else pooler
   return Exported(f'{read}_classification', options, heads)
+
+
+def _reads(config: Config) -> str:
+  """How the kinds of `hf.heads` call the token that is pooled."""
+  return 'last' if fields.forms(config.model) == 'last' else 'pooled'
 
 
 def _extracting(

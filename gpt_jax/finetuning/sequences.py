@@ -18,7 +18,11 @@ encoders:
   choice           [CLS] A [SEP] B answer [SEP]  for each answer; with one text
                    before the answers B is the answer
 
-RoBERTa's are <s>, and </s> twice between two texts.
+RoBERTa's are <s>, and </s> twice between two texts. XLNet's (section A.3) have
+[CLS] at the end: A [SEP] B [SEP] [CLS]. The released code pads them on the
+left, so that the last place is [CLS]; here, as elsewhere, on the right, and
+[CLS] is found by the length: where tokens know distances alone, that is the
+same.
 
 What is too long keeps its ends: the tokens around texts are never cut. GPT-1
 does not say how its texts are; its released code gives each of two texts the
@@ -70,8 +74,10 @@ class Special(NamedTuple):
     return cls((*before, start), (delimiter,), (extract,))
 
   @classmethod
-  def of_encoder(cls, found: tokenizer_special.Special) -> 'Special':
-    """BERT's, of a tokenizer, or RoBERTa's.
+  def of_encoder(
+    cls, found: tokenizer_special.Special, forms: str = 'first'
+  ) -> 'Special':
+    """BERT's, of a tokenizer, or RoBERTa's; with `forms='last'` XLNet's.
 
     Raises:
       UsageError: the tokenizer lacks them.
@@ -83,9 +89,11 @@ class Special(NamedTuple):
         f'--init: the tokenizer has no {missing}, which an encoder reads texts '
         "with; take a model whose tokenizer has, such as 'wordpiece(...)'"
       )
+    if forms == 'last':
+      return cls((), (end,), (end, first), forms, found.pad_id)
     twice = found.names.get('<s>') == first
     between = (end,) * (2 if twice else 1)
-    return cls((first,), between, (end,), 'first', found.pad_id)
+    return cls((first,), between, (end,), forms, found.pad_id)
 
   def around(self, groups: int) -> int:
     """How many tokens stand around so many groups of texts."""
@@ -193,6 +201,13 @@ _BOTH = {
 }
 # By what reads them, the forms: texts, and how many of them are no answers, to
 # sequences.
+_ENCODERS = {
+  **_BOTH,
+  'similarity': _pair,
+  'choice': lambda texts, count: [
+    [texts[:1], [*texts[1:count], answer]] for answer in texts[count:]
+  ],
+}
 FORMS = {
   'extract': {
     **_BOTH,
@@ -204,11 +219,6 @@ FORMS = {
       [texts[:count], [answer]] for answer in texts[count:]
     ],
   },
-  'first': {
-    **_BOTH,
-    'similarity': _pair,
-    'choice': lambda texts, count: [
-      [texts[:1], [*texts[1:count], answer]] for answer in texts[count:]
-    ],
-  },
+  'first': _ENCODERS,
+  'last': _ENCODERS,
 }

@@ -153,8 +153,9 @@ def special_of(config: Config, tokenizer: Tokenizer) -> Special:
     UsageError: an encoder's tokenizer does not have it.
   """
   found = tokenizer.special
-  if fields.forms(config.model) == 'first':
-    return Special.of_encoder(found)
+  reads = fields.forms(config.model)
+  if reads != 'extract':
+    return Special.of_encoder(found, reads)
   return Special.after(config.finetune.vocab_size, found.prompt_start)
 
 

@@ -159,7 +159,7 @@ def rows(
     np.array([[len(row.ids)] for row in made], np.int32),
     np.array(labels, np.int32),
     cut,
-    second if special.forms == 'first' else None,
+    second if special.forms != 'extract' else None,
     origins,
   )
 

@@ -105,7 +105,7 @@ def rows(
       row[places[places >= 0]] = known[places >= 0]
   inputs = filled(made, special, length)[:, None]
   lengths = np.array([[len(ids)] for ids in made], np.int32)
-  second = lengths if special.forms == 'first' else None
+  second = lengths if special.forms != 'extract' else None
   return Rows(inputs, lengths, labels, cut, second, origins)
 
 

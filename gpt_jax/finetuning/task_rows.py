@@ -96,7 +96,7 @@ def rows(
   shape = (len(made), len(made[0]))
   lengths = np.array([[len(p.ids) for p in parts] for parts in made], np.int32)
   second = None
-  if special.forms == 'first':
+  if special.forms != 'extract':
     second = np.array([[p.second for p in parts] for parts in made], np.int32)
   dtype = np.float32 if task.regression else np.int32
   labels = np.array([example.label or 0 for example in examples], dtype)

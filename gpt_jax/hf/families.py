@@ -26,6 +26,7 @@ from gpt_jax.hf.roberta import ROBERTA
 from gpt_jax.hf.switch_transformers import SWITCH_TRANSFORMERS
 from gpt_jax.hf.t5 import T5
 from gpt_jax.hf.transfo_xl import TRANSFO_XL
+from gpt_jax.hf.xlnet import XLNET
 
 # An export of a model of our own takes the first that can express it.
 FAMILIES: dict[str, Family] = {
@@ -57,5 +58,6 @@ FAMILIES: dict[str, Family] = {
     MBART,
     MARIAN,
     TRANSFO_XL,
+    XLNET,
   )
 }

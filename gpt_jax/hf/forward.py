@@ -39,8 +39,13 @@ class Inputs(NamedTuple):
     sentence_order_label: [batch], 0 if two sentences are in order (ALBERT).
     start_positions: [batch], the first token of the answer.
     end_positions: [batch], its last token.
-    mems: [layer, memory, batch, width], what Transformer-XL gave for the
-      segment before.
+    mems: [layer, memory, batch, width], what Transformer-XL or XLNet gave for
+      the segment before.
+    use_mems: whether XLNet gives them; None: as config.json has it.
+    perm_mask: of XLNet, [batch, time, time], 1 where a token does not look at
+      another, which comes last.
+    target_mapping: of XLNet, [batch, target, time], 1 at the token of which
+      each target is a prediction.
     output_router_logits: whether the routers of experts are asked, and their
       losses are part of `loss`; None: as config.json has it.
   """
@@ -59,6 +64,9 @@ class Inputs(NamedTuple):
   start_positions: Any = None
   end_positions: Any = None
   mems: Any = None
+  use_mems: bool | None = None
+  perm_mask: Any = None
+  target_mapping: Any = None
   output_router_logits: bool | None = None
 
   @property
@@ -106,7 +114,10 @@ def forward(
 def _check(model: Transformer, given: Inputs) -> str:
   """Refuses inputs that the model does not take; returns its kind."""
   if given.mems is not None:
-    raise UsageError('mems: only Transformer-XL takes them')
+    raise UsageError('mems: only Transformer-XL and XLNet take them')
+  for name in ('use_mems', 'perm_mask', 'target_mapping'):
+    if getattr(given, name) is not None:
+      raise UsageError(f'{name}: only XLNet takes it')
   kind = model.origin.kind if isinstance(model, Imported) else 'lm'
   types = given.token_type_ids is not None
   if types and isinstance(model, Imported) and not model.family.token_types:

@@ -17,6 +17,8 @@ which ignores them. `scores.py` has what they compute. The kinds of heads:
   gelu_classification    the same, where the pooler has GELU for tanh (ELECTRA)
   relu_classification    the same with ReLU (DistilBERT)
   pooled_choice          a score of each choice's row, from the pooler
+  last_classification    a row's class, from a pooler on the last token (XLNet)
+  last_choice            a score of each choice's row, from the same
   replaced               whether each token is replaced, by a dense layer with
                          the activation of the body's (ELECTRA)
   spans                  the first and the last token of an answer
@@ -45,6 +47,8 @@ HEADS: dict[str, tuple[str, ...]] = {
   'gelu_classification': ('pooler', 'classifier'),
   'relu_classification': ('pooler', 'classifier'),
   'pooled_choice': ('pooler', 'classifier'),
+  'last_classification': ('pooler', 'classifier'),
+  'last_choice': ('pooler', 'classifier'),
   'replaced': ('replaced_dense', 'replaced'),
   'spans': ('spans',),
   'tokens': ('classifier',),
@@ -60,8 +64,11 @@ CLASSIFYING = (
   'pooled_classification',
   'gelu_classification',
   'relu_classification',
+  'last_classification',
   'eos_classification',
 )
+# Whose pooler reads the last token of a row.
+LAST = ('last_classification', 'last_choice')
 POOLING = tuple(kind for kind, names in HEADS.items() if 'pooler' in names)
 
 # The heads' tensors in the file, where `Family.heads` has no others. Most have
@@ -87,6 +94,10 @@ def check(kind: str, options: Options) -> None:
     options.only('summary_use_proj', True)
     options.only('summary_activation', None)
     # To one score: HF sets num_labels to 1 for this class.
+  if kind in LAST:
+    options.only('summary_type', 'last')
+    options.only('summary_use_proj', True)
+    options.only('summary_activation', 'tanh')
   if kind in CLASSIFYING:
     types = ('regression', 'single_label_classification')
     options.only('problem_type', None, *types, 'multi_label_classification')
@@ -137,7 +148,7 @@ def shapes(kind: str, options: Options, d_model: int) -> dict[str, Any]:
     return np.broadcast_to(np.float32(0), shape)
 
   def features(name: str) -> int:
-    if name in ('score', 'classifier') and kind != 'pooled_choice':
+    if name in ('score', 'classifier') and not kind.endswith('_choice'):
       return num_labels(options)
     sizes = {'pair': 2, 'spans': 2}
     wide = ('pooler', 'dense', 'replaced_dense')

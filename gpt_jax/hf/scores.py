@@ -25,6 +25,8 @@ TAKES = {
   'classification': {'labels'},
   'pooled_classification': {'labels'},
   'pooled_choice': {'labels'},
+  'last_classification': {'labels'},
+  'last_choice': {'labels'},
   'gelu_classification': {'labels'},
   'relu_classification': {'labels'},
   'eos_classification': {'labels'},
@@ -99,14 +101,15 @@ def of_heads(
     logits = _dense(parameters['classifier'], pooled)
     return _classified(options, logits, targets.labels)
   if kind in heads.POOLING:
-    pooled = jnp.tanh(_dense(parameters['pooler'], hidden[:, 0]))
+    at = hidden[:, -1 if kind in heads.LAST else 0]
+    pooled = jnp.tanh(_dense(parameters['pooler'], at))
     out = {'pooler_output': pooled}
     if kind == 'pretraining':
       out |= _pair(parameters['pair'], pooled, targets, pair)
-    if kind == 'pooled_classification':
+    if kind in ('pooled_classification', 'last_classification'):
       logits = _dense(parameters['classifier'], pooled)
       out |= _classified(options, logits, targets.labels)
-    if kind == 'pooled_choice':
+    if kind in ('pooled_choice', 'last_choice'):
       logits = _dense(parameters['classifier'], pooled)
       out |= _with_loss(logits.reshape(ids.shape[:-1]), targets.labels)
     return out

@@ -147,7 +147,9 @@ class Attention(nn.Module):
     """Attends among the tokens of each row, and to those of the cache."""
     if cache is not None:
       _check_cache(self.pattern, context, cache)
-    source_BMD = x_BLD if context.source_BLD is None else context.source_BLD
+    source_BMD = context.source_BLD
+    if source_BMD is None:
+      source_BMD = context.keys(x_BLD)
     if isinstance(cache, SegmentMemory):
       source_BMD = jnp.concatenate([cache.hidden_BMD, source_BMD], axis=1)
     k_BMGK, v_BMGK = self._keys_and_values(source_BMD)
@@ -173,8 +175,8 @@ class Attention(nn.Module):
       context.positions_BL,
       self.scale.softcap,
     )
-    if cache is not None:
-      return _attend_cached(request, positions_BL, cache), cache
+    if cache is not None or context.asked_BP is not None:
+      return _attend_apart(request, positions_BL, cache), cache
     # Parameters are made with rows of one token, which few backends serve.
     initial = self.is_initializing()
     backend = reference() if initial else self.backend
@@ -196,6 +198,10 @@ class Attention(nn.Module):
 
 def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
   """Refuses what cannot be attended to piece by piece."""
+  if isinstance(cache, SegmentMemory):
+    # All of a memory is seen.
+    assert context.positions_BL is None
+    return
   # A mask of the new tokens says nothing about those in the cache.
   if context.visibility.uneven:
     raise UsageError(
@@ -203,9 +209,7 @@ def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
       'rows, without caches'
     )
   assert all(x is None for x in context.visibility)
-  if isinstance(cache, SegmentMemory):
-    assert context.positions_BL is None
-  elif not pattern.causal:
+  if not pattern.causal:
     raise UsageError(
       'model.attention=bidirectional: cannot decode with a cache, since '
       'each new token would change the states of all before it; take '
@@ -213,19 +217,30 @@ def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
     )
 
 
-def _attend_cached(
-  request: Request, positions_BL: jax.Array, cache: Cache
+def _attend_apart(
+  request: Request, positions_BL: jax.Array, cache: Cache | None
 ) -> jax.Array:
-  """[B, L, H, K], to all slots of a cache up to each position."""
-  if isinstance(cache, SegmentMemory):
-    positions_BL += cache.hidden_BMD.shape[1]
-    num_keys = request.k_BLGK.shape[1]
-  else:
+  """[B, L, H, K], to keys that are not those of the queries' own tokens.
+
+  To all slots of a cache up to each position; to a memory and to the row.
+  """
+  num_keys, before = request.k_BLGK.shape[1], 0
+  if isinstance(cache, KVCache):
     num_keys = cache.num_slots
+  elif cache is not None:
+    before = cache.hidden_BMD.shape[1]
+    positions_BL += before
   # Slots past the newest token hold padding or zeros: they are later than
   # every query, so that the causal mask hides them.
   keys = jnp.arange(num_keys)[None, None]
   mask = request.pattern.visible(positions_BL[:, :, None], keys)
+  seen, padded = request.visibility, ((0, 0), (0, 0), (before, 0))
+  assert seen.segments_BL is None and seen.prefix_B is None
+  if seen.key_mask_BM is not None:
+    key_mask = seen.key_mask_BM[:, None]
+    mask &= jnp.pad(key_mask, padded, constant_values=True)
+  if seen.visible_BLM is not None:
+    mask &= jnp.pad(seen.visible_BLM, padded, constant_values=True)
   how = {
     'mask': mask,
     'scale': request.scale,
@@ -236,7 +251,11 @@ def _attend_cached(
     return attend_to_cache(
       request.q_BLHK, cache.key_BGKM, cache.value_BGMK, **how
     )
-  return attend(*request[:3], dropout=request.dropout, **how)
+  y_BLHK = attend(*request[:3], dropout=request.dropout, **how)
+  if seen.visible_BLM is None:
+    return y_BLHK
+  # What is predicted first may see nothing: not all, as of a hidden row.
+  return jnp.where(jnp.any(mask, axis=2)[..., None, None], y_BLHK, 0)
 
 
 def _memory_mask(context: Context, shape: tuple[int, int, int]) -> jax.Array:

@@ -85,6 +85,9 @@ class Context(NamedTuple):
     memory_mask_BM: bool, False for padding of `memory_BMD`.
     memory_segments_BM: int, the text of each of its tokens where rows are
       packed: a token sees those of its own segment only.
+    token_types_BL: of the tokens, where a layer asks for them (XLNet).
+    asked_BP: int, where the last P tokens of each row stand among the others,
+      which alone are keys: these ask only (XLNet's query stream).
   """
 
   positions_BL: jax.Array | None = None
@@ -97,9 +100,20 @@ class Context(NamedTuple):
   memory_BMD: jax.Array | None = None
   memory_mask_BM: jax.Array | None = None
   memory_segments_BM: jax.Array | None = None
+  token_types_BL: jax.Array | None = None
+  asked_BP: jax.Array | None = None
 
   def positions(self, length: int) -> jax.Array:
     """Positions of a row's tokens, [B or 1, L]."""
     if self.positions_BL is not None:
       return self.positions_BL
-    return jnp.arange(length)[None]
+    if self.asked_BP is None:
+      return jnp.arange(length)[None]
+    B, P = self.asked_BP.shape
+    read_BL = jnp.broadcast_to(jnp.arange(length - P)[None], (B, length - P))
+    return jnp.concatenate([read_BL, self.asked_BP], axis=1)
+
+  def keys(self, x_BLD: jax.Array) -> jax.Array:
+    """The tokens of a row that are keys."""
+    asked = 0 if self.asked_BP is None else self.asked_BP.shape[1]
+    return x_BLD[:, : x_BLD.shape[1] - asked]

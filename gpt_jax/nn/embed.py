@@ -118,6 +118,7 @@ class Input(NamedTuple):
     clusters: of an adaptive embedding; None: one table.
     d_embed: width of all that is added up, before a projection to the model's;
       0: the model's, without a projection.
+    queries: whether tokens may be asked for instead of read.
   """
 
   scale: Callable[[int], float]
@@ -125,6 +126,7 @@ class Input(NamedTuple):
   norm: bool
   clusters: Clusters | None = None
   d_embed: int = 0
+  queries: bool = False
 
 
 def _scale(field: str, name: str) -> Callable[[int], float]:
@@ -145,6 +147,7 @@ def tokens(
   token_types: Whole = 0,
   norm: bool = False,
   d_embed: Whole = 0,
+  queries: bool = False,
 ) -> Input:
   """A table row for each token.
 
@@ -155,9 +158,11 @@ def tokens(
     d_embed: width of all these vectors, for which d_model counts above; a
       dense layer with a bias then leads to d_model, even from the same width
       (ALBERT, section 3.1). 0: they are d_model wide, without such a layer.
+    queries: a trained vector stands for each token that is predicted by a
+      second stream (XLNet, section 2.3).
   """
   by_width = _scale('model.input', scale)
-  return Input(by_width, token_types, norm, d_embed=d_embed)
+  return Input(by_width, token_types, norm, d_embed=d_embed, queries=queries)
 
 
 def adaptive(

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.adaptive import AdaptiveEmbedding
+from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.embed import Embedding, Input, Projection
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.positions import Position
+from gpt_jax.spec import UsageError
 
 
 class Inputs(nn.Module):
@@ -65,6 +67,10 @@ class Inputs(nn.Module):
       self.embed_projection = Projection(
         choice.d_embed, self.d_model, inits.kernel, self.dtype
       )
+    if choice.queries:
+      self.query_embedding = parameter(
+        self, 'query_embedding', inits.embedding, (self.d_model,), ('embed',)
+      )
     self.embed_dropout = nn.Dropout(self.dropout)
 
   def __call__(
@@ -99,6 +105,21 @@ class Inputs(nn.Module):
     if self.choice.norm:
       x_BLD = getattr(self, f'{side}embed_norm')(x_BLD)
     return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
+
+  def queries(self, asked_BP: jax.Array) -> jax.Array:
+    """The first vectors of tokens that are asked for: [B, P] -> [B, P, D].
+
+    Raises:
+      UsageError: the model has none.
+    """
+    if not self.choice.queries:
+      raise UsageError(
+        'asked_BP: the model has no second stream; set '
+        "model.input='tokens(queries=True)'"
+      )
+    x_D = self.query_embedding.astype(self.dtype)
+    x_BPD = jnp.broadcast_to(x_D[None, None], (*asked_BP.shape, len(x_D)))
+    return self.embed_dropout(x_BPD, deterministic=not self.has_rng('dropout'))
 
   def narrow(self, hidden: jax.Array) -> jax.Array:
     """[..., D] to the width of the tokens' vectors."""

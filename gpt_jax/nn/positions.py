@@ -23,6 +23,7 @@ from gpt_jax.nn.disentangled import Disentangled, DistanceTable, num_rows
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.relative import TransformerXL
+from gpt_jax.nn.segment_terms import SegmentTerms
 from gpt_jax.nn.sinusoids import sinusoids
 from gpt_jax.ranges import Count, NotNegative, Positive, Share, Whole
 from gpt_jax.spec import UsageError
@@ -48,6 +49,8 @@ class Position(NamedTuple):
     terms: makes a module for each layer, called as `terms.Asked` says.
     table: makes a module that is called as `DistanceTable` is, for the terms.
     memory: how many states of earlier segments each layer is to keep.
+    segments: whether the layers ask for the types of tokens, instead of the
+      input.
     late: how often the last layer is applied to queries with learned absolute
       positions: see `late`; 0: it is as the others.
     convolution: width of that beside the first layer; 0: there is none.
@@ -60,6 +63,7 @@ class Position(NamedTuple):
   terms: Callable[..., nn.Module] | None = None
   table: Callable[..., nn.Module] | None = None
   memory: int = 0
+  segments: bool = False
   late: int = 0
   convolution: int = 0
 
@@ -277,6 +281,17 @@ def transformer_xl(memory: Whole = 0, clamp: Whole = 0) -> Position:
   return Position(terms=terms, memory=memory)
 
 
+def xlnet(memory: Whole = 0, clamp: Whole = 0) -> Position:
+  """XLNet's relative attention, to both sides, with the types of tokens.
+
+  Args:
+    memory: as in `transformer_xl`.
+    clamp: as in `transformer_xl`.
+  """
+  terms = functools.partial(SegmentTerms, clamp)
+  return Position(terms=terms, memory=memory, segments=True)
+
+
 def deberta(
   max_distance: Count = 512,
   buckets: Whole = 0,
@@ -350,4 +365,5 @@ POSITIONS = {
   'sinusoidal': sinusoidal,
   't5_bias': t5_bias,
   'transformer_xl': transformer_xl,
+  'xlnet': xlnet,
 }

@@ -57,7 +57,7 @@ class Period(nn.Module):
         cache = jax.lax.stop_gradient(cache)
       x_BLD, cache = block(name=f'block_{i}')(x_BLD, context, cache, layer)
       if isinstance(memory, SegmentMemory):
-        cache = memory.then(given_BLD)
+        cache = memory.then(context.keys(given_BLD))
       self.sow('intermediates', f'hidden_{i}', x_BLD)
       out.append(cache)
     return x_BLD, tuple(out)

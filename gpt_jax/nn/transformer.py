@@ -26,6 +26,7 @@ from gpt_jax.nn.head import Head
 from gpt_jax.nn.inputs import Inputs
 from gpt_jax.nn.mirrored_stack import MirroredStack
 from gpt_jax.nn.stack import Caches
+from gpt_jax.spec import UsageError
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -162,6 +163,7 @@ class Transformer(nn.Module):
     memory_BMD: jax.Array | None = None,
     prefix_B: jax.Array | None = None,
     visible_BLM: jax.Array | None = None,
+    asked_BP: jax.Array | None = None,
   ) -> Output:
     """Runs the stack, or both stacks.
 
@@ -174,7 +176,7 @@ class Transformer(nn.Module):
       caches: of `caches.init_caches`, when decoding; needs `positions_BL`.
         After a call with `memory_BMD` those with room for it do without. Or
         of `caches.init_memories`, or the segment before; takes no positions
-        or masks.
+        or packed rows.
       mask_BL: bool, False for padding.
       segments_BL: the document of each token of a packed row.
       token_types_BL: of each token, for `input='tokens(token_types=2)'`;
@@ -189,7 +191,12 @@ class Transformer(nn.Module):
       prefix_B: int, how many tokens at the start of each row see each other
         both ways; not with caches.
       visible_BLM: bool, which tokens of its row each token sees, where
-        `attention` shows them; not with caches.
+        `attention` shows them; of caches with a memory only, all of which is
+        seen.
+      asked_BP: int32, the places of tokens that a second stream predicts
+        (XLNet), which no token sees. Their states follow those of the row:
+        `hidden_BLD` has L + P tokens, and so have the queries of
+        `visible_BLM`, [B, L + P, L].
     """
     if memory_BMD is None and encoder_tokens_BM is not None:
       memory_BMD = self.encode(
@@ -200,12 +207,27 @@ class Transformer(nn.Module):
       )
     if self.is_initializing() and self.num_encoder_layers:
       memory_BMD = self.encode(tokens_BL)
+    types_BL = token_types_BL
+    if self._position.segments:
+      token_types_BL = None  # known by the layers instead
     x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
+    if asked_BP is not None:
+      if not self._position.segments:
+        raise UsageError(
+          f'model.position={self.position!r}: a second stream knows places by '
+          "distances alone; set model.position='xlnet'"
+        )
+      x_BLD = jnp.concatenate([x_BLD, self._inputs.queries(asked_BP)], axis=1)
+      if types_BL is not None:
+        of_asked = jnp.take_along_axis(types_BL, asked_BP, axis=1)
+        types_BL = jnp.concatenate([types_BL, of_asked], axis=1)
     visibility = Visibility(mask_BL, segments_BL, prefix_B, visible_BLM)
     context = Context(
       positions_BL,
       visibility,
-      self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
+      token_types_BL=types_BL if self._position.segments else None,
+      asked_BP=asked_BP,
+      bias=self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
       memory_BMD=memory_BMD,
       memory_mask_BM=encoder_mask_BM,
       memory_segments_BM=encoder_segments_BM,

@@ -176,6 +176,7 @@ class Needs(NamedTuple):
       (see `data.pair_rows`); '': there are none.
     tokens: names of special tokens that the tokenizer must have.
     scored: see `Scored`; None: all tokens.
+    asked: of a row of so many tokens, how many a second stream predicts.
     pooler: what a task that reads the first token puts it through, see
       `finetune.pooler`.
     parts: the models beside the run's own, by the names that `config.models`
@@ -193,6 +194,7 @@ class Needs(NamedTuple):
   pair: str = ''
   tokens: tuple[str, ...] = ()
   scored: Scored | None = None
+  asked: Callable[[int], int] = lambda length: 0
   pooler: str = 'tanh'
   parts: Mapping[str, Part] = MappingProxyType({})
   stored: Stored | None = None

@@ -16,6 +16,7 @@ from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
 from gpt_jax.objectives.mass import mass
+from gpt_jax.objectives.permuted import permuted
 from gpt_jax.objectives.prefix import prefix
 from gpt_jax.objectives.seq2seq import seq2seq
 from gpt_jax.objectives.target import target
@@ -38,6 +39,7 @@ OBJECTIVES = {
   'distilled': distilled,
   'prefix': prefix,
   'unified': unified,
+  'permuted': permuted,
   'seq2seq': seq2seq,
   'mass': mass,
   'denoise': denoise,

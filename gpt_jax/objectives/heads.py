@@ -5,10 +5,11 @@
   extract  the last token of each sequence, W_y without a bias (GPT-1, eq. 3)
   first    the first token: a pooler, tanh(W h + b), then a dense layer (BERT);
            ELECTRA has GELU for tanh
+  last     the same of the last token of each sequence (XLNet)
   tokens   each token: a dense layer
   spans    each token: how likely it begins, and ends, what is looked for
 
-The first three drop out what they read. Their parameters are those of
+The first four drop out what they read. Their parameters are those of
 Hugging Face's classes, see `hf.heads`.
 """
 
@@ -79,6 +80,21 @@ def first(
     pooler: of `classifier.POOLERS`.
   """
   return _of(FirstToken(num_outputs, initializer, dropout, pooler))
+
+
+def last(
+  num_outputs: int, initializer: Initializer, dropout: float, *, pooler: str
+) -> Head:
+  """As `first`, of each sequence's last token."""
+  head = first(num_outputs, initializer, dropout, pooler=pooler)
+
+  def outputs(params, states_SLD, batch, key):
+    # Whatever fills up a row stands after the token that is read here.
+    at = batch['lengths'].reshape(-1, 1, 1) - 1
+    states_S1D = jnp.take_along_axis(states_SLD, at, axis=1)
+    return head.outputs(params, states_S1D, batch, key)
+
+  return Head(head.init, outputs)
 
 
 def tokens(num_outputs: int, initializer: Initializer, dropout: float) -> Head:

@@ -53,9 +53,10 @@ def classification(
     sequences: of an example; their activations are added before W_y.
     auxiliary: lambda, the weight of the language model's loss.
     dropout: of the activations.
-    read: `extract`, of decoders, or `first`, of encoders; see `heads`.
+    read: `extract`, of decoders, or `first`, of encoders, or XLNet's `last`;
+      see `heads`.
     features: a call of `features`: the model is frozen; '': it is not.
-    pooler: of `read='first'`, 'tanh', 'gelu' or 'relu'.
+    pooler: of encoders, 'tanh', 'gelu' or 'relu'.
   """
   task = _Options(num_labels, length, sequences, auxiliary, dropout)
   return _task(task, read, features, _cross_entropy, pooler)
@@ -148,7 +149,11 @@ def _task(
       outputs=found.outputs,
     )
 
-  attention = {'extract': 'causal', 'first': 'bidirectional'}.get(read, 'any')
+  attention = {
+    'extract': 'causal',
+    'first': 'bidirectional',
+    'last': 'bidirectional',
+  }.get(read, 'any')
   return Declared(Needs(attention=attention, rows=()), build)
 
 
@@ -167,10 +172,11 @@ def _head(
   if read == 'extract':
     added = task.num_labels > 0
     return heads.extract(count, kernel, task.dropout, added=added)
-  if read == 'first':
+  if read in ('first', 'last'):
     # The pooler is of the last layer.
     pooler = 'none' if mixed else pooler
-    return heads.first(count, kernel, task.dropout, pooler=pooler)
+    of = heads.first if read == 'first' else heads.last
+    return of(count, kernel, task.dropout, pooler=pooler)
   if read == 'tokens':
     return heads.tokens(count, kernel, task.dropout)
   return heads.spans(kernel)

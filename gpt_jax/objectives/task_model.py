@@ -12,6 +12,7 @@ from gpt_jax import spec
 from gpt_jax.nn import moe
 from gpt_jax.nn.classifier import WeightedSum
 from gpt_jax.nn.embed import INPUTS
+from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import features as features_lib
 from gpt_jax.objectives import scores
@@ -101,8 +102,11 @@ class TaskModel(NamedTuple):
       places = jnp.arange(L)[None]
       real = places < batch['lengths'].reshape(B * C, 1)
       around['mask_BL'] = real
-      if self._has_types:  # 0 for padding, too
-        second = real & (places >= batch['second'].reshape(B * C, 1))
+      second = real & (places >= batch['second'].reshape(B * C, 1))
+      if self._has_segments:  # 0, 1, and [CLS] at the end 2
+        last = places == batch['lengths'].reshape(B * C, 1) - 1
+        around['token_types_BL'] = jnp.where(last, 2, second.astype(jnp.int32))
+      elif self._has_types:  # 0 for padding, too
         around['token_types_BL'] = second.astype(jnp.int32)
     frozen = self.features is not None  # and its features are always the same
     result: Any = self.model.apply(
@@ -122,6 +126,12 @@ class TaskModel(NamedTuple):
     variables: Any = {'params': of_heads['layers']}
     found: Any = WeightedSum().apply(variables, states)
     return found
+
+  @property
+  def _has_segments(self) -> bool:
+    """Whether the layers tell the tokens of two texts apart (XLNet)."""
+    position = spec.build('model.position', self.model.position, POSITIONS)
+    return position.segments
 
   @property
   def _has_types(self) -> bool:

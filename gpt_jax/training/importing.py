@@ -119,7 +119,7 @@ def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
   if model.num_encoder_layers:
     config.update_from_flattened_dict(_seq2seq(model))
   elif choice(model, 'attention').name == 'bidirectional':
-    config.update_from_flattened_dict(_masked(model))
+    config.update_from_flattened_dict(_encoder(model))
   return config.lock()
 
 
@@ -147,8 +147,10 @@ def _seq2seq(model: hf.Imported) -> dict[str, str]:
   }
 
 
-def _masked(model: hf.Imported) -> dict[str, str]:
+def _encoder(model: hf.Imported) -> dict[str, str]:
   """How an encoder was trained, as far as its heads tell."""
+  if choice(model, 'input').kwargs.get('queries'):
+    return {'objective.name': 'permuted()', 'data.rows': 'stream'}
   kind, label = model.origin.kind, model.family.pair[0]
   pair = 'order' if label == 'sentence_order_label' else 'next'
   objective, rows = {

@@ -158,7 +158,14 @@ def load_encoder(workdir: str) -> Trained:
       f'--workdir={workdir}: was fine-tuned on {config.finetune.task}, so what '
       'it knew of a [MASK] is gone; give what it was fine-tuned from'
     )
-  scored = objectives.needs(config.objective.name).scored
+  needs = objectives.needs(config.objective.name)
+  if needs.asked(model.context_length):
+    raise UsageError(
+      f'--workdir={workdir}: the model of objective.name='
+      f'{config.objective.name!r} knows no [MASK]: it predicts tokens by a '
+      'second stream; give a model of masked tokens'
+    )
+  scored = needs.scored
   if scored is not None and not scored.output(model.context_length):
     raise UsageError(
       f'--workdir={workdir}: the model of objective.name='

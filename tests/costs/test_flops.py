@@ -171,6 +171,27 @@ def test_relative_positions_are_not_met_by_tokens():
   assert flops.per_token(config, params) == flops.per_token(plain, without)
 
 
+def test_a_second_stream():
+  """Two of 13 tokens are predicted; they are no keys and values."""
+  changes = {
+    'position': 'xlnet',
+    'd_model': 22,
+    'attention': 'bidirectional',
+    'input': 'tokens(queries=True)',
+    'bias': 'none',
+  }
+  config = tiny.config(
+    **{f'model.{k}': v for k, v in changes.items()},
+    **{'objective.name': 'permuted(context=6)', 'data.rows': 'stream'},
+  )
+  params = tiny.params(tiny.model(**changes))
+  D, H, G, K, F, V = (22, tiny.H, tiny.G, tiny.K, tiny.F, tiny.V)
+  queries, keys = 5 * (2 * D * H * K + 2 * D * F), 5 * 2 * D * G * K
+  assert flops.matmul_parameters(config, params) == queries + keys + V * D
+  row = 6 * (15 * queries + 13 * keys + 2 * V * D) + 12 * 5 * H * K * 15 * 13
+  assert flops.per_token(config, params) == pytest.approx(row / 13, abs=1)
+
+
 def test_a_last_layer_that_is_run_again():
   """DeBERTa's mask decoder; its vectors of distances are met by no token."""
 

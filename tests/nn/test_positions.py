@@ -48,6 +48,7 @@ def make(text, d_model=D):
     ('t5_bias', {'bias'}),
     ('alibi', {'bias'}),
     ('transformer_xl', {'terms'}),
+    ('xlnet', {'terms', 'segments'}),
     ('none', set()),
   ],
 )

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""UniLM, MASS and prefix LMs by the command: resumed, and exported."""
+"""UniLM, XLNet, MASS and prefix LMs by the command: resumed, and exported."""
 
 import json
 import pathlib
@@ -39,6 +39,11 @@ FLAGS = [
 ]
 OWN = {
   'unilm': [
+    '--config.tokenizer.name=wordpiece(vocab_size=80)',
+    '--config.model.vocab_size=96',
+    '--config.batch.length=stages(24)',
+  ],
+  'xlnet': [
     '--config.tokenizer.name=wordpiece(vocab_size=80)',
     '--config.model.vocab_size=96',
     '--config.batch.length=stages(24)',
@@ -111,6 +116,7 @@ def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
   else:
     assert {'perplexity'} <= measured
     assert ('token_accuracy' in measured) == (name == 'mass')
+    assert ('masked_accuracy' in measured) == (name == 'xlnet')
 
 
 def test_a_run_goes_on_where_a_bert_does(run, tmp_path, capsys):
