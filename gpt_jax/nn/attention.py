@@ -161,6 +161,7 @@ class Attention(nn.Module):
       self._dropout(),
       context.positions_BL,
       self.scale.softcap,
+      layer,
     )
     return self._attend(request, positions_BL, cache), cache
 
