@@ -41,8 +41,8 @@ FORMULA = (
   '* span) / peak; span: the context (PaLM, appendix B: attention counted '
   'whole), or the most keys a token sees where its layer has a window or a '
   'sparse pattern (bigbird: the mean); of experts only those that a token '
-  'takes, and of the output only what the objective scores; of a frozen teacher '
-  'a third'
+  'takes, and of the output only what the objective scores; of a frozen '
+  'teacher a third'
 )
 FORMULA_CAUSAL = (
   'causal MFU: the same with the mean number of keys that the tokens of a row '

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.hf import routers, scores
-from gpt_jax.hf.base import Options, choice
+from gpt_jax.hf.base import Options
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.stack import layer_outputs, layer_routers
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
@@ -240,7 +241,7 @@ def _language_model(
   if labels is not None:
     labels = jnp.asarray(labels)
     decoder_only = model.num_encoder_layers == 0
-    if decoder_only and choice(model, 'attention').name != 'bidirectional':
+    if decoder_only and is_causal(model.attention, model.ffn):
       # The labels are the inputs, of which each is said one token before.
       logits, labels = logits[..., :-1, :], labels[..., 1:]
     name = 'mlm_loss' if pretraining else 'loss'

@@ -51,7 +51,7 @@ def dense(request: Request) -> jax.Array:
     bias = bias.reshape(-1, G, H // G, L, L)
   probs = _probabilities(request, products, counts, bias)
   out = jnp.einsum('BGRLM,BMGK->BLGRK', probs, request.v_BLGK)
-  return out.reshape(B, L, H, K)
+  return _real(request, out.reshape(B, L, H, K))
 
 
 def listed(
@@ -102,7 +102,7 @@ def gathered(request: Request) -> jax.Array:
   )
   others = _between(request, mask_BM, start, stop)
   parts = of_global[:, :start], others, of_global[:, start:]
-  return jnp.concatenate(parts, axis=1)
+  return _real(request, jnp.concatenate(parts, axis=1))
 
 
 class _Keys(NamedTuple):
@@ -227,6 +227,14 @@ def _probabilities(
   scores = jnp.where(counts > 0, scores, HIDDEN)
   probs = jax.nn.softmax(scores, axis=-1).astype(request.q_BLHK.dtype)
   return probs if request.dropout is None else request.dropout(probs)
+
+
+def _real(request: Request, out_BLHK: jax.Array) -> jax.Array:
+  """Without what padding sees: zeros there, as in transformers."""
+  mask_BM = request.visibility.key_mask_BM
+  if mask_BM is None:
+    return out_BLHK
+  return jnp.where(mask_BM[:, :, None, None], out_BLHK, 0)
 
 
 def _whole(request: Request) -> jax.Array:
