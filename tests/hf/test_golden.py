@@ -43,19 +43,20 @@ def name(value):
 
 
 def of_kind(call):
-  # ELECTRA's `pair` is of two models: see tests/objectives/test_electra.py.
+  # ELECTRA's `pair` is of two models: see tests/objectives/test_electra.py;
+  # random blocks are drawn in training: see tests/hf/test_big_bird.py.
   return [
     (folder, c)
     for folder in FOLDERS
     for c in cases(folder, call)
-    if c != 'pair'
+    if c != 'pair' and folder.name != 'big_bird_sparse_random'
   ]
 
 
 # Heads that have the same paths through the code in BERT.
 HEADS = (
   *('albert_cls', 'roberta_qa', 'roberta_tok'),
-  *('electra_qa', 'electra_tok'),
+  *('electra_qa', 'electra_tok', 'big_bird_full'),
 )
 # Whose masks, left padding, token types and memories are not left to the rest:
 # plain, with a bias of distances, rotated, with windows, encoder-decoders with
@@ -91,7 +92,7 @@ def test_the_families_are_here():
   assert types >= {'openai-gpt', 'gpt2', 'gpt_neo', 'gptj', 'gpt_neox'}
   assert types >= {'llama', 'mistral', 'mixtral', 'falcon', 'bert', 't5'}
   assert types >= {'switch_transformers', 'transfo-xl', 'roberta', 'albert'}
-  assert {'electra', 'distilbert'} <= types
+  assert {'electra', 'distilbert', 'big_bird'} <= types
   assert types >= {'bart', 'mbart', 'marian'}
   assert types >= {'qwen3', 'olmo2', 'gemma2', 'gemma3_text'}
 
