@@ -23,6 +23,7 @@ code draws them from its first 1,024 tokens. The constructions of section 2:
   internal (ITC)   as it is: the first and the last block are global
   extended (ETC)   --config.model.attention="bigbird(block=64, random=0,
                                                      extra=256)"
+                   128,309,432 parameters: so many more vectors
 
 The tokenizer is BPE of as many tokens as the released SentencePiece model has.
 Four corpora of long documents are looked for in `corpora/`, drawn alike; your

@@ -35,8 +35,9 @@ SMALL = {
 LINEAGE = (
   *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
   *('llama', 'llama3', 'bert', 'roberta', 'albert', 'electra', 'unilm', 't5'),
+  'bigbird',
 )
-ENCODERS = ('bert', 'roberta', 'albert', 'electra', 'unilm')
+ENCODERS = ('bert', 'roberta', 'albert', 'electra', 'unilm', 'bigbird')
 
 
 def losses(name, **changes):

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """BigBird's random blocks, its heads, and what is refused."""
 
-import functools
 import json
 
 import jax
@@ -28,10 +27,9 @@ def plain(model, **changes):
 
 
 def test_random_blocks_as_drawn_in_training(monkeypatch):
-  """With the blocks that transformers drew in the place of ours.
+  """With those that transformers drew in the place of ours.
 
-  In the last layer's second half there is one of them that repeats none; an
-  index counts from the row's first block, ours from the one after it.
+  Theirs count from the row's first block, ours from the one after it.
   """
   golden = case(RANDOM, 'main')
   drawn = golden.outputs.pop('rand_attn')
@@ -64,7 +62,7 @@ def test_a_model_of_our_own_keeps_its_seed(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, params_again, params)
   for other in ('bigbird(block=4, window=5)', 'bigbird(block=4, extra=8)'):
     changed = {**params, 'extra_tokens': {'embedding': np.zeros((8, 32))}}
-    with pytest.raises(UsageError, match='big_bird cannot: model.attention='):
+    with pytest.raises(UsageError, match=r'big_bird cannot: model\.attention='):
       hf.save(str(tmp_path / 'no'), plain(model, attention=other), changed)
 
 
@@ -108,9 +106,10 @@ def test_fields_where_config_says_little():
     'num_attention_heads': 12,
     'intermediate_size': 3072,
   }
-  fields = functools.partial(
-    lambda **more: BIG_BIRD.fields(Options(sizes | more))
-  )
+
+  def fields(**more):
+    return BIG_BIRD.fields(Options(sizes | more))
+
   found = fields()
   assert found['attention'] == "bigbird(block=64, random=3, draw='first')"
   assert (found['ffn'], found['context_length']) == ('gelu_tanh', 4096)

@@ -225,7 +225,7 @@ def test_blocks_refuse(changes, reason):
 
 @pytest.mark.parametrize('text', ['auto', 'blocks', 'reference'])
 def test_packed_documents_have_no_blocks(text):
-  with pytest.raises(UsageError, match='attention=bigbird: .*documents'):
+  with pytest.raises(UsageError, match=r'attention=bigbird: .*documents'):
     attend(text, request(attention='bigbird', seen=DOCUMENTS))
 
 
