@@ -23,6 +23,7 @@ SIZES = {
   'gpt2': (12, 768, 12, 2048, 16, 50_257),
   'smollm2-135m': (30, 576, 9, 8192, 16, 49_152),
   # Attention patterns against each other.
+  'blocks': (2, 256, 4, 4096, 1, 65),
   'long': (2, 256, 4, 8192, 1, 65),
 }
 
@@ -53,4 +54,10 @@ def get_config(arg: str = 'char') -> ConfigDict:
     config.model.bias = 'none'
   if arg == 'long':
     config.model.attention = 'full, local(window=256)'
+  if arg == 'blocks':
+    config.model.attention = 'bidirectional, bigbird'
+    config.objective.name = 'masked'
+    config.data.rows = 'full_sentences'
+    config.data.sentences = 'terminal'
+    config.tokenizer.name = 'byte_bpe(vocab_size=65)'
   return config.lock()

@@ -1,6 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Times attention patterns in isolation, forward and backward."""
+"""Times attention patterns in isolation, forward and backward.
+
+Each as `model.attention_backend=auto` computes it on these devices.
+"""
 
 import statistics
 import time
@@ -12,7 +15,8 @@ import jax.numpy as jnp
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.nn.dot_product import Request, Visibility, attend_within
+from gpt_jax.nn.backends import attend_rows, auto
+from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.masks import PATTERNS, Pattern
 from gpt_jax.spec import UsageError
 
@@ -39,20 +43,25 @@ def measure(config: Config, steps: int) -> dict:
     jax.jit(_gradient(pattern)).lower(q, k, v).compile() for pattern in patterns
   ]
   seconds: list[list[float]] = [[] for _ in patterns]
+  of_cpu: list[list[float]] = [[] for _ in patterns]
   for _ in range(1 + steps):
-    for times, call in zip(seconds, compiled, strict=True):
-      start = time.perf_counter()
+    for times, cpu, call in zip(seconds, of_cpu, compiled, strict=True):
+      start, start_cpu = time.perf_counter(), time.process_time()
       jax.block_until_ready(call(q, k, v))
       times.append(time.perf_counter() - start)
+      cpu.append(time.process_time() - start_cpu)
   return {
     'length': model.context_length,
     'steps': steps,
     'patterns': {
       name: {
         'seconds': statistics.median(times[1:]),
+        'cpu_seconds': statistics.median(cpu[1:]),
         'bytes': _temporary_bytes(call),
       }
-      for name, times, call in zip(names, seconds, compiled, strict=True)
+      for name, times, cpu, call in zip(
+        names, seconds, of_cpu, compiled, strict=True
+      )
     },
   }
 
@@ -69,7 +78,8 @@ def _name(call: spec.Call) -> str:
 def _gradient(pattern: Pattern):
   def total(q, k, v):
     scale = q.shape[-1] ** -0.5
-    out = attend_within(Request(q, k, v, pattern, Visibility(), scale))
+    request = Request(q, k, v, pattern, Visibility(), scale)
+    out = attend_rows(request._replace(layer=jnp.int32(0)), backend=auto())
     return jnp.sum(jnp.square(out))
 
   return jax.grad(total, argnums=(0, 1, 2))
@@ -83,6 +93,8 @@ def report(result: dict) -> str:
     lines.append(
       f'{name}: {found["seconds"] * 1e3:,.1f} ms '
       f'({found["seconds"] / base["seconds"]:.1%}), '
+      f'{found["cpu_seconds"] * 1e3:,.1f} ms of CPU time '
+      f'({found["cpu_seconds"] / base["cpu_seconds"]:.1%}), '
       f'{found["bytes"] / 2**20:,.0f} MiB '
       f'({found["bytes"] / base["bytes"]:.1%})'
     )

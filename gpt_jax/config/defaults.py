@@ -56,14 +56,18 @@ def get_config(arg: str = '') -> ConfigDict:
     # shared=False, norm=False, absolute=False, mask_decoder=0, convolution=0)
     position='learned',
     # full, local(window=...), strided(stride=...), fixed(stride=...),
-    # bidirectional; a comma list repeats over the layers.
+    # bidirectional; bigbird(block=64, window=3, random=3, extra=0,
+    # draw='uniform', seed=0): global, near and random blocks, both ways; with
+    # extra=N global tokens beside the row's. A comma list repeats over the
+    # layers.
     attention='full',
     # The factor on the scores: rsqrt(size=0, softcap=0.0), 1/sqrt(size; 0: of
     # the head), none, by_layer. Scores s become softcap * tanh(s / softcap).
     attention_scale='rsqrt',
     # The implementation: reference (XLA), splash(block=512, fused_until=4096)
-    # (TPU), cudnn (GPU). auto takes the one made for the devices, or the
-    # reference where that does not support the model, and logs its choice.
+    # (TPU), cudnn (GPU), blocks (of bigbird). auto takes the one made for the
+    # devices or the pattern, or the reference where that does not support the
+    # model, and logs its choice.
     attention_backend='auto',
     # gelu_tanh, gelu, relu, silu, tanh; gated: glu, bilinear, reglu, geglu,
     # geglu_tanh, swiglu; a mixture of experts: switch(num_experts=...,

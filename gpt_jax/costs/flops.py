@@ -17,7 +17,8 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.embed import OUTPUTS
-from gpt_jax.nn.pattern import period, sharing
+from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.pattern import extra_tokens, period, sharing
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Scored
@@ -40,8 +41,9 @@ FORMULA = (
   'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
   '* span) / peak; span: the context (PaLM, appendix B: attention counted '
   'whole), or the most keys a token sees where its layer has a window or a '
-  'sparse pattern; of experts only those that a token takes, and of the output '
-  'only what the objective scores; of a frozen teacher a third'
+  'sparse pattern (bigbird: the mean); of experts only those that a token '
+  'takes, and of the output only what the objective scores; of a frozen '
+  'teacher a third'
 )
 FORMULA_CAUSAL = (
   'causal MFU: the same with the mean number of keys that the tokens of a row '
@@ -190,6 +192,7 @@ def _met(model: _Model, length: int) -> float:
   scored = model.scored
   # Of two texts in one row it reads more tokens than either has.
   read = config_lib.sides(model.config, length)[1]
+  read += extra_tokens(model.config.model.attention)
   products = _products(model)
   met = sum(products.values())
   if read != length:
@@ -279,8 +282,9 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
   Attention is counted as PaLM counts it: each token as if it saw as much as the
   token of its row that sees most. With full attention that is the row, `length`
   tokens (empty: the context), with local(window=w) the w tokens of the window,
-  with strided and fixed the most that the pattern shows. A row is taken for one
-  document: where rows are packed and masked by document, tokens see less.
+  with strided and fixed the most that the pattern shows. With bigbird it is the
+  mean, since few tokens see all. A row is taken for one document: where rows
+  are packed and masked by document, tokens see less.
 
   In an encoder-decoder it is a row's FLOPs by its tokens of text, `length` of
   them, of which the objective says how many the encoder reads and the decoder
@@ -335,8 +339,9 @@ def _attended(
   """
   config, model = counted.config, counted.config.model
   of_source, of_target = config_lib.sides(config, length)
+  of_target += extra_tokens(model.attention)
   layers = period(model.attention, model.ffn)
-  spans = [span(layer.attention.num_visible(of_target)) for layer in layers]
+  spans = [_span(layer.attention, span, of_target) for layer in layers]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))
   if model.num_encoder_layers:
     total = (total + model.num_layers * of_source) * of_target / length
@@ -347,6 +352,14 @@ def _attended(
   if asked := counted.asked(length):
     total += total * asked / length
   return model.num_heads * model.head_size * total
+
+
+def _span(
+  pattern: Pattern, span: Callable[[np.ndarray], float], length: int
+) -> float:
+  """`span` of a pattern; of one with blocks the mean, as few see all."""
+  seen = pattern.num_visible(length)
+  return float(seen.mean()) if pattern.blocks else span(seen)
 
 
 def peak(device: Any) -> tuple[float, str]:

@@ -84,11 +84,11 @@ def _norm(path: str, name: str) -> list[Tensor]:
 
 
 def _tensors(model: Transformer) -> list[Tensor]:
-  scores = choice(model, 'output').kwargs['bias']
-  decoder = ('cls.predictions.decoder.weight',) if scores else ()
+  scored = choice(model, 'output').kwargs['bias']
+  decoder = ('cls.predictions.decoder.weight',) if scored else ()
   return [
     *encoder_tensors('bert', *decoder),
-    *(_scores() if scores else []),
+    *(scores() if scored else []),
   ]
 
 
@@ -119,7 +119,7 @@ def encoder_tensors(root: str, *decoder: str) -> list[Tensor]:
   ]
 
 
-def _scores() -> list[Tensor]:
+def scores() -> list[Tensor]:
   """The head of the masked language model, but for the tied table."""
   transform = 'cls.predictions.transform'
   return [

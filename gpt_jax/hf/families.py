@@ -6,6 +6,7 @@ from gpt_jax.hf.albert import ALBERT
 from gpt_jax.hf.bart import BART
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import BERT
+from gpt_jax.hf.big_bird import BIG_BIRD
 from gpt_jax.hf.deberta import DEBERTA, DEBERTA_V2
 from gpt_jax.hf.distilbert import DISTILBERT
 from gpt_jax.hf.electra import ELECTRA
@@ -52,6 +53,7 @@ FAMILIES: dict[str, Family] = {
     DISTILBERT,
     DEBERTA,
     DEBERTA_V2,
+    BIG_BIRD,
     T5,
     SWITCH_TRANSFORMERS,
     BART,

@@ -12,6 +12,7 @@ from gpt_jax.hf import routers, scores
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.stack import layer_outputs, layer_routers
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
@@ -122,7 +123,7 @@ def _check(model: Transformer, given: Inputs) -> str:
   types = given.token_type_ids is not None
   if types and isinstance(model, Imported) and not model.family.token_types:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
-  both_ways = choice(model, 'attention').name == 'bidirectional'
+  both_ways = not is_causal(model.attention, model.ffn)
   if types and both_ways and not choice(model, 'input').kwargs['token_types']:
     # They would be words, as in GPT.
     raise UsageError('token_type_ids: this model has no types')
@@ -255,7 +256,7 @@ def _language_model(
   if labels is not None:
     labels = jnp.asarray(labels)
     decoder_only = model.num_encoder_layers == 0
-    if decoder_only and choice(model, 'attention').name != 'bidirectional':
+    if decoder_only and is_causal(model.attention, model.ffn):
       # The labels are the inputs, of which each is said one token before.
       logits, labels = logits[..., :-1, :], labels[..., 1:]
     name = 'mlm_loss' if pretraining else 'loss'

@@ -16,6 +16,8 @@ which ignores them. `scores.py` has what they compute. The kinds of heads:
   pooled_classification  a row's class, from the pooler
   gelu_classification    the same, where the pooler has GELU for tanh (ELECTRA)
   relu_classification    the same with ReLU (DistilBERT)
+  dense_classification   the same, by a dense layer of its own with the body's
+                         activation, beside a pooler (BigBird)
   pooled_choice          a score of each choice's row, from the pooler
   last_classification    a row's class, from a pooler on the last token (XLNet)
   last_choice            a score of each choice's row, from the same
@@ -23,6 +25,7 @@ which ignores them. `scores.py` has what they compute. The kinds of heads:
                          the activation of the body's (ELECTRA)
   spans                  the first and the last token of an answer
   tokens                 a class for each token
+  pooled_tokens          the same, beside a pooler that is not read (BigBird)
   eos_classification     a row's class, by dense and tanh from the state at
                          the last end-of-text token (T5, BART)
 """
@@ -46,12 +49,14 @@ HEADS: dict[str, tuple[str, ...]] = {
   'pooled_classification': ('pooler', 'classifier'),
   'gelu_classification': ('pooler', 'classifier'),
   'relu_classification': ('pooler', 'classifier'),
+  'dense_classification': ('pooler', 'dense', 'classifier'),
   'pooled_choice': ('pooler', 'classifier'),
   'last_classification': ('pooler', 'classifier'),
   'last_choice': ('pooler', 'classifier'),
   'replaced': ('replaced_dense', 'replaced'),
   'spans': ('spans',),
   'tokens': ('classifier',),
+  'pooled_tokens': ('pooler', 'classifier'),
   'eos_classification': ('dense', 'classifier'),
 }
 KINDS = tuple(HEADS)
@@ -65,6 +70,7 @@ CLASSIFYING = (
   'gelu_classification',
   'relu_classification',
   'last_classification',
+  'dense_classification',
   'eos_classification',
 )
 # Whose pooler reads the last token of a row.

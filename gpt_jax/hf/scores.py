@@ -29,9 +29,11 @@ TAKES = {
   'last_choice': {'labels'},
   'gelu_classification': {'labels'},
   'relu_classification': {'labels'},
+  'dense_classification': {'labels'},
   'eos_classification': {'labels'},
   'replaced': {'labels'},
   'tokens': {'labels'},
+  'pooled_tokens': {'labels'},
   'spans': {'start_positions', 'end_positions'},
   'pooled': set(),
   'body': set(),
@@ -90,7 +92,7 @@ def of_heads(
     return _choices(parameters['choice'], hidden, targets)
   if kind == 'spans':
     return _spans(parameters['spans'], hidden, targets)
-  if kind == 'tokens':
+  if kind in ('tokens', 'pooled_tokens'):
     logits = _dense(parameters['classifier'], hidden)
     return _with_loss(logits, targets.labels)
   if kind == 'replaced':
@@ -108,6 +110,11 @@ def of_heads(
       out |= _pair(parameters['pair'], pooled, targets, pair)
     if kind in ('pooled_classification', 'last_classification'):
       logits = _dense(parameters['classifier'], pooled)
+      out |= _classified(options, logits, targets.labels)
+    if kind == 'dense_classification':
+      activation = _activation(options, 'gelu_new')
+      dense = activation(_dense(parameters['dense'], hidden[:, 0]))
+      logits = _dense(parameters['classifier'], dense)
       out |= _classified(options, logits, targets.labels)
     if kind in ('pooled_choice', 'last_choice'):
       logits = _dense(parameters['classifier'], pooled)
@@ -132,6 +139,12 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
   index = jnp.where(counts, labels, 0)[..., None]
   picked = jnp.take_along_axis(log_probs, index, axis=-1)[..., 0]
   return -jnp.sum(picked * counts) / jnp.sum(counts)
+
+
+def _activation(options: Options, default: str) -> activations.Activation:
+  """The body's."""
+  name = options.choice('hidden_act', ACTIVATIONS, default)
+  return activations.ACTIVATIONS[name]
 
 
 def _dense(head: Any, x: jax.Array) -> jax.Array:
@@ -160,9 +173,7 @@ def _replaced(
   mask: jax.Array | None,
 ) -> Outputs:
   """Whether each token is replaced: a logit, and 1 as the label, says so."""
-  activation = activations.ACTIVATIONS[
-    options.choice('hidden_act', ACTIVATIONS, 'gelu')
-  ]
+  activation = _activation(options, 'gelu')
   x = activation(_dense(parameters['replaced_dense'], hidden))
   logits = _dense(parameters['replaced'], x)[..., 0]
   if labels is None:

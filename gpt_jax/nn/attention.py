@@ -174,6 +174,7 @@ class Attention(nn.Module):
       self._dropout(),
       context.positions_BL,
       self.scale.softcap,
+      layer,
     )
     if cache is not None or context.asked_BP is not None:
       return _attend_apart(request, positions_BL, cache), cache

@@ -3,8 +3,10 @@
 """What computes attention among the tokens of each row.
 
 `reference` is plain XLA and serves every call; `splash` (TPU) and `cudnn`
-(GPU) never hold the scores, and serve most. `auto` takes the one that is made
-for the devices, or the reference where that one cannot serve the call.
+(GPU) never hold the scores, and serve most; `blocks` (any device) multiplies
+only the blocks of a block-sparse pattern. `auto` takes the one that is made
+for the devices, or the pattern, or the reference where that one cannot serve
+the call.
 """
 
 import functools
@@ -15,7 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import devices, kernels
+from gpt_jax.nn import block_sparse, devices, kernels
 from gpt_jax.nn.dot_product import Request, attend_within
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
@@ -52,6 +54,12 @@ def attend_rows(request: Request, *, backend: Backend) -> jax.Array:
 
 def check(backend: Backend, request: Request) -> None:
   """Raises UsageError if the backend cannot serve the request."""
+  packed = request.visibility.segments_BL is not None
+  if packed and request.pattern.blocks is not None:
+    raise UsageError(
+      'model.attention=bigbird: its blocks are those of a row, which cannot '
+      'hold packed documents; take another data.rows'
+    )
   obstacle = backend.obstacle(request)
   if obstacle:
     raise UsageError(
@@ -62,7 +70,28 @@ def check(backend: Backend, request: Request) -> None:
 
 def reference() -> Backend:
   """Plain XLA, on any device, for every call."""
-  return Backend('reference', lambda request: None, attend_within)
+
+  def run(request: Request) -> jax.Array:
+    if request.pattern.blocks is not None:
+      return block_sparse.dense(request)
+    return attend_within(request)
+
+  return Backend('reference', lambda request: None, run)
+
+
+def blocks() -> Backend:
+  """Plain XLA, on any device, for `bigbird`: nothing else is multiplied."""
+
+  def obstacle(request: Request) -> str | None:
+    if request.pattern.blocks is None:
+      return 'model.attention holds other patterns than bigbird'
+    if request.bias is not None:
+      return 'model.position adds a bias to the scores'
+    if request.visibility.uneven:
+      return 'rows have a prefix or a mask of their own'
+    return None
+
+  return Backend('blocks', obstacle, block_sparse.gathered)
 
 
 def splash(
@@ -125,7 +154,10 @@ def cudnn() -> Backend:
 
 
 def auto() -> Backend:
-  """By the devices: splash, cudnn or the reference; the log says which."""
+  """By the devices and the pattern: splash, cudnn, blocks or the reference.
+
+  The log says which.
+  """
   return Backend(
     'auto', lambda request: None, lambda request: pick(request).run(request)
   )
@@ -134,10 +166,13 @@ def auto() -> Backend:
 def pick(request: Request) -> Backend:
   """The backend that `auto` takes for a request, which it logs once."""
   platform = devices.platform()
-  if platform not in FASTEST:
+  if request.pattern.blocks is not None:
+    backend = blocks()
+  elif platform in FASTEST:
+    backend = FASTEST[platform]()
+  else:
     _log_once(f'attention: reference, on {platform}')
     return reference()
-  backend = FASTEST[platform]()
   obstacle = backend.obstacle(request)
   if obstacle:
     _log_once(f'attention: reference, not {backend.name}: {obstacle}')
@@ -187,6 +222,8 @@ def _not_plain(request: Request) -> str | None:
     return (
       'model.attention holds strided or fixed, which only the reference has'
     )
+  if request.pattern.blocks is not None:
+    return 'model.attention holds bigbird, which blocks and the reference have'
   if request.visibility.uneven:
     return 'rows have a prefix or a mask of their own'
   return None
@@ -210,6 +247,7 @@ FASTEST: dict[str, Callable[[], Backend]] = {'gpu': cudnn, 'tpu': splash}
 
 BACKENDS: dict[str, Callable[..., Backend]] = {
   'auto': auto,
+  'blocks': blocks,
   'cudnn': cudnn,
   'reference': reference,
   'splash': splash,

@@ -59,6 +59,7 @@ class Request(NamedTuple):
     positions_BL: where each token stands in its document, [B or 1, L]; None:
       counted from the start of the row, or of the packed document.
     softcap: bound of the scores: see `scales.Scale`.
+    layer: its index, on which random blocks depend.
   """
 
   q_BLHK: jax.Array
@@ -71,6 +72,7 @@ class Request(NamedTuple):
   dropout: nn.Module | None = None
   positions_BL: jax.Array | None = None
   softcap: float = 0.0
+  layer: jax.Array | None = None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.ranges import Count
+from gpt_jax.nn.blocks import Blocks
+from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
 
@@ -21,13 +22,16 @@ class Pattern(NamedTuple):
     causal: no query sees a later key.
     window: a query sees no key further back than `window` - 1; None: no bound.
     count: how many keys the rule shows a query, from the queries' positions;
-      where there is a rule.
+      where there is a rule, or are blocks.
+    blocks: what is seen in blocks, which differ between layers and heads and
+      are no rule on positions; None: the above is all.
   """
 
   rule: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   causal: bool = True
   window: int | None = None
   count: Callable[[np.ndarray], np.ndarray] | None = None
+  blocks: Blocks | None = None
 
   def visible(self, query: jax.Array, key: jax.Array) -> jax.Array:
     """True where the key at one position is seen from the query at another.
@@ -39,6 +43,7 @@ class Pattern(NamedTuple):
 
   def within_bounds(self, query: jax.Array, key: jax.Array) -> jax.Array:
     """What `causal` and `window` allow: it depends on distances alone."""
+    assert self.blocks is None, 'what is seen depends on layer and head'
     seen = key <= query if self.causal else (key <= query) | (key > query)
     if self.window is not None:
       seen &= query - key < self.window
@@ -109,8 +114,55 @@ def fixed(stride: Count, summary: Count = 1) -> Pattern:
   return Pattern(rule=rule, count=count)
 
 
+def bigbird(
+  block: Count = 64,
+  window: Count = 3,
+  random: Whole = 3,
+  extra: Whole = 0,
+  draw: str = 'uniform',
+  seed: Whole = 0,
+) -> Pattern:
+  """Global tokens, the blocks around, and random blocks (Zaheer et al., 2020).
+
+  Global tokens see all and are seen by all. With `extra=0` they are those of
+  the first and the last block (section 2: the internal construction, ITC);
+  otherwise so many learned ones before each row (extended, ETC). Rows of up to
+  window + 2 * random blocks, and the two global ones, are seen as a whole.
+
+  Args:
+    block: tokens of a block.
+    window: blocks that a block sees around itself, with itself.
+    random: further blocks, others for each layer, head and block.
+    extra: global tokens beside those of the row.
+    draw: 'uniform', or 'first': the first block stands for each random one,
+      which is what transformers evaluates.
+    seed: of the random blocks.
+  """
+  if window % 2 == 0:
+    raise UsageError(
+      f'model.attention: window={window} is even; a block has as many before '
+      f'it as after it, take {window + 1}'
+    )
+  if draw not in ('uniform', 'first'):
+    raise UsageError(
+      f'model.attention: draw={draw!r}: unknown; one of uniform, first'
+    )
+  if draw == 'first' and extra:
+    raise UsageError(
+      f"model.attention: draw='first' with extra={extra}: no block of the row "
+      "is global then; take draw='uniform'"
+    )
+  blocks = Blocks(block, window, random, extra, draw == 'first', seed)
+  return Pattern(
+    causal=False,
+    count=lambda query: blocks.count(len(query)),
+    blocks=blocks,
+  )
+
+
 PATTERNS: dict[str, Callable[..., Pattern]] = {
   'bidirectional': bidirectional,
+  'bigbird': bigbird,
   'fixed': fixed,
   'full': full,
   'local': local,

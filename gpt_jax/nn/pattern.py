@@ -9,6 +9,7 @@ from gpt_jax import spec
 from gpt_jax.nn.ffn import FFNS, Choice
 from gpt_jax.nn.masks import PATTERNS, Pattern
 from gpt_jax.nn.sharing import SHARES, Sharing
+from gpt_jax.spec import UsageError
 
 
 class Layer(NamedTuple):
@@ -42,3 +43,19 @@ def sharing(share: str) -> Sharing:
 def is_causal(attention: str, ffn: str) -> bool:
   """Whether no token sees a later one in any layer."""
   return all(layer.attention.causal for layer in period(attention, ffn))
+
+
+def extra_tokens(attention: str) -> int:
+  """How many tokens stand before a row that are none of its own.
+
+  Raises:
+    UsageError: the layers do not agree.
+  """
+  patterns = spec.build_all('model.attention', attention, PATTERNS)
+  numbers = {p.blocks.extra if p.blocks else 0 for p in patterns}
+  if len(numbers) > 1:
+    raise UsageError(
+      f'model.attention={attention!r}: only some of the layers have tokens '
+      'beside those of the row; give all of them the same extra'
+    )
+  return numbers.pop()

@@ -22,9 +22,11 @@ from gpt_jax.nn.besides import Besides
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.context import Context, KVCache
 from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.extra import ExtraTokens
 from gpt_jax.nn.head import Head
 from gpt_jax.nn.inputs import Inputs
 from gpt_jax.nn.mirrored_stack import MirroredStack
+from gpt_jax.nn.pattern import extra_tokens
 from gpt_jax.nn.stack import Caches
 from gpt_jax.spec import UsageError
 
@@ -128,6 +130,16 @@ class Transformer(nn.Module):
       self.num_layers,
       cross=self.num_encoder_layers > 0,
     )
+    self._extra = extra_tokens(self.attention)
+    if self._extra:
+      if self._position.terms:
+        raise UsageError(
+          f'model.position={self.position!r}: knows no distance to the tokens '
+          'of model.attention=bigbird(extra=...); take learned, sinusoidal, '
+          'rope or none'
+        )
+      initializer = self._inits.embedding
+      self.extra_tokens = ExtraTokens(self._extra, initializer, self._dtype)
     if self._position.bias:
       self.decoder_bias = stacks.bias(self, self.attention)
     if self._block.final_norm:
@@ -233,7 +245,10 @@ class Transformer(nn.Module):
       memory_segments_BM=encoder_segments_BM,
     )
     context = self._besides(context, x_BLD)
+    if self._extra:
+      x_BLD, context = self.extra_tokens(x_BLD, context)
     x_BLD, new_caches = self.decoder(x_BLD, context, caches)
+    x_BLD = x_BLD[:, self._extra :]
     if self._block.final_norm:
       x_BLD = self.final_norm(x_BLD)
     x_BLD = layout.gather(x_BLD)

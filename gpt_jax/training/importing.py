@@ -17,6 +17,7 @@ from gpt_jax.config import defaults
 from gpt_jax.data import files, progress
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import choice
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import imported
@@ -118,7 +119,7 @@ def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
   config.tokenizer.name = tokenizer
   if model.num_encoder_layers:
     config.update_from_flattened_dict(_seq2seq(model))
-  elif choice(model, 'attention').name == 'bidirectional':
+  elif not is_causal(model.attention, model.ffn):
     config.update_from_flattened_dict(_encoder(model))
   return config.lock()
 

@@ -90,7 +90,7 @@ def test_older_runs_have_one_model():
     (
       {'model.attention': 'full, lokal'},
       "model.attention='full, lokal': unknown 'lokal'; one of "
-      'bidirectional, fixed, full, local, strided',
+      'bidirectional, bigbird, fixed, full, local, strided',
     ),
     (
       {'model.attention': 'local(window=0)'},

@@ -35,9 +35,11 @@ SMALL = {
 LINEAGE = (
   *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
   *('llama', 'llama3', 'bert', 'roberta', 'albert', 'electra', 'unilm', 't5'),
-  'deberta',
+  *('deberta', 'bigbird'),
 )
-ENCODERS = ('bert', 'roberta', 'albert', 'electra', 'unilm', 'deberta')
+ENCODERS = (
+  *('bert', 'roberta', 'albert', 'electra', 'unilm', 'deberta', 'bigbird'),
+)
 
 
 def losses(name, **changes):

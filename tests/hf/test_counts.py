@@ -65,6 +65,8 @@ XXLARGE = BASE | {
   'intermediate_size': 16_384,
 }
 
+BIG_BIRD = {'architectures': ['BigBirdForPreTraining'], 'vocab_size': 50_358}
+BIG_BIRD |= {'model_type': 'big_bird'}
 BART = {'architectures': ['BartForConditionalGeneration'], 'vocab_size': 50_265}
 BART |= {'model_type': 'bart'}
 MBART = {'architectures': ['MBartForConditionalGeneration']}
@@ -103,6 +105,9 @@ def both(layers, heads, d_ff):
     (DEBERTA_V2 | LARGE, 435_191_908),
     (DISTILBERT | {'architectures': ['DistilBertForMaskedLM']}, 66_985_530),
     (DISTILBERT | {'architectures': ['DistilBertModel']}, 66_362_880),
+    (BIG_BIRD | BASE, 128_112_824),
+    (BIG_BIRD | LARGE, 360_228_024),
+    (BIG_BIRD | BASE | {'architectures': ['BigBirdModel']}, 127_468_800),
     (BART | both(6, 12, 3072) | {'d_model': 768}, 139_420_416),
     (BART, 406_291_456),
     (MBART, 610_851_840),

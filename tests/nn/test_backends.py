@@ -72,6 +72,7 @@ PLAIN = [
   ({'bias': BIAS}, 'model.position adds a bias'),
   ({'drop': 0.1}, 'model.dropout drops'),
   ({'attention': 'strided(stride=3)'}, 'model.attention holds strided or'),
+  ({'attention': 'bigbird'}, 'model.attention holds bigbird, which blocks'),
   ({'seen': PREFIXES}, 'rows have a prefix or a mask of their own'),
   ({'seen': MASKS}, 'rows have a prefix or a mask of their own'),
 ]
@@ -150,7 +151,10 @@ def test_cudnn_by_the_gpu(on):
   [
     ('splash(block=100)', 'block=100 is not a multiple of 128'),
     ('splash(block=0)', 'block=0 must be at least 1'),
-    ('flash', "unknown 'flash'; one of auto, cudnn, reference, splash"),
+    (
+      'flash',
+      "unknown 'flash'; one of auto, blocks, cudnn, reference, splash",
+    ),
   ],
 )
 def test_arguments(text, why):
@@ -190,6 +194,39 @@ def test_auto_on_tpu(lines, on):
     no_splash + 'model.position adds a bias to the scores',
     no_splash + 'rows have a prefix or a mask of their own',
   ]
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'tpu', 'gpu'])
+def test_auto_takes_blocks_where_the_pattern_has_them(lines, on, platform):
+  on(platform)
+  sparse = functools.partial(request, attention='bigbird(block=8)')
+  assert backends.pick(sparse()).name == 'blocks'
+  assert backends.pick(sparse(seen=MASKS)).name == 'reference'
+  assert backends.pick(sparse(drop=0.1)).name == 'blocks'
+  assert lines == [
+    'attention: blocks',
+    'attention: reference, not blocks: rows have a prefix or a mask of their '
+    'own',
+  ]
+
+
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    ({'attention': 'full'}, 'model.attention holds other patterns'),
+    ({'bias': BIAS}, 'model.position adds a bias'),
+    ({'seen': PREFIXES}, 'rows have a prefix or a mask of their own'),
+  ],
+)
+def test_blocks_refuse(changes, reason):
+  with pytest.raises(UsageError, match=f'backend=blocks: {reason}'):
+    attend('blocks', request(**{'attention': 'bigbird', **changes}))
+
+
+@pytest.mark.parametrize('text', ['auto', 'blocks', 'reference'])
+def test_packed_documents_have_no_blocks(text):
+  with pytest.raises(UsageError, match=r'attention=bigbird: .*documents'):
+    attend(text, request(attention='bigbird', seen=DOCUMENTS))
 
 
 def test_auto_on_gpu(lines, on):

@@ -1,0 +1,304 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Block-sparse attention against loops over lists of keys, and in a model."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from configs import base
+from gpt_jax import sharding, spec
+from gpt_jax.nn import block_sparse
+from gpt_jax.nn.backends import BACKENDS, attend_rows
+from gpt_jax.nn.blocks import random_blocks
+from gpt_jax.nn.dot_product import Request, Visibility
+from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.spec import UsageError
+from tests.support import tiny
+
+B, L, K, H, G = 2, 41, 7, 6, 2
+LAYER = 3
+ITC = 'bigbird(block=3, random=2)'
+ETC = 'bigbird(block=3, window=1, random=2, extra=7)'
+FIRST = "bigbird(block=3, window=5, random=1, draw='first')"
+
+
+def pattern(text):
+  return spec.build('model.attention', text, PATTERNS)
+
+
+def qkv():
+  rng = np.random.default_rng(0)
+  q = rng.normal(size=(B, L, H, K))
+  k, v = rng.normal(size=(2, B, L, G, K))
+  return np.float32(q), np.float32(k), np.float32(v)
+
+
+def padding():
+  mask = np.ones((B, L), bool)
+  mask[0, -5:] = mask[1, :4] = mask[1, 20] = False
+  return mask
+
+
+def lists(text):
+  """The keys of each head and query, block by block, as section 2 has them."""
+  blocks = pattern(text).blocks
+  size, extra = blocks.size, blocks.extra
+  tokens = [range(i, min(i + size, L)) for i in range(extra, L, size)]
+  ends = [range(extra)] if extra else [tokens[0], tokens[-1]]
+  middle = tokens if extra else tokens[1:-1]
+  drawn = np.asarray(random_blocks(blocks, LAYER, H, len(middle)))
+  out = [[list(range(L))] * L for _ in range(H)]
+  for h in range(H):
+    for i, queries in enumerate(middle):
+      seen = [t for end in ends for t in end]
+      for j in range(i - blocks.window // 2, i + blocks.window // 2 + 1):
+        seen += middle[j] if 0 <= j < len(middle) else []
+      for j in drawn[h, i]:
+        seen += ends[0] if blocks.first else middle[j]
+      for t in queries:
+        out[h][t] = seen
+  return out
+
+
+def expected(text, q, k, v, mask, scale, softcap):
+  """Softmax over each list, of which a key may be twice."""
+  out = np.zeros((B, L, H, K))
+  for b, h, t in np.ndindex(B, H, L):
+    if mask is not None and not mask[b, t]:
+      continue  # zeros
+    seen = [j for j in lists_of[text][h][t] if mask is None or mask[b, j]]
+    scores = scale * k[b, seen, h // (H // G)] @ q[b, t, h]
+    if softcap:
+      scores = softcap * np.tanh(scores / softcap)
+    probs = np.exp(scores - scores.max())
+    out[b, t, h] = probs / probs.sum() @ v[b, seen, h // (H // G)]
+  return out
+
+
+lists_of = {}
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _lists():
+  lists_of.update({text: lists(text) for text in (ITC, ETC, FIRST)})
+
+
+@pytest.mark.parametrize(
+  'text, padded, softcap',
+  [(ITC, False, 2.0), (ETC, True, 0.0), (FIRST, True, 2.0)],
+)
+def test_blocks_and_the_dense_reference_equal_the_lists(text, padded, softcap):
+  """And each other's gradients, by queries, keys and values."""
+  q, k, v = qkv()
+  mask = padding() if padded else None
+  wanted = expected(text, *map(np.float64, (q, k, v)), mask, 0.3, softcap)
+  weights = np.random.default_rng(1).normal(size=wanted.shape)
+
+  def run(name):
+    backend = spec.build('model.attention_backend', name, BACKENDS)
+
+    def loss(q, k, v):
+      request = Request(q, k, v, pattern(text), Visibility(mask), 0.3)
+      out = attend_rows(
+        request._replace(softcap=softcap, layer=jnp.int32(LAYER)),
+        backend=backend,
+      )
+      return (out * np.float32(weights)).sum(), out
+
+    return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)
+
+  both = jax.jit(lambda *x: [run(name)(*x) for name in ('blocks', 'reference')])
+  (found, out), (reference, dense) = both(q, k, v)
+  np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(dense, wanted, rtol=1e-4, atol=1e-5)
+  for a, b in zip(found, reference, strict=True):
+    assert np.abs(a).max() > 0.1
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_short_row_is_seen_as_a_whole():
+  q, k, v = (x[:, :27] for x in qkv())
+  request = Request(q, k, v, pattern(ITC), Visibility(), 0.3)
+  plain = request._replace(pattern=pattern('bidirectional'))
+  for name in ('blocks', 'reference'):
+    backend = spec.build('model.attention_backend', name, BACKENDS)
+    np.testing.assert_array_equal(
+      attend_rows(request, backend=backend),
+      attend_rows(plain, backend=BACKENDS['reference']()),
+    )
+
+
+def test_scores_are_as_many_as_the_lists():
+  """No product has a length by a length; most have a block by eight blocks."""
+  q = jax.ShapeDtypeStruct((1, 1024, 2, 8), jnp.float32)
+
+  def run(q):
+    request = Request(q, q, q, pattern('bigbird(block=16)'), Visibility(), 1.0)
+    return block_sparse.gathered(request._replace(layer=jnp.int32(0)))
+
+  jaxpr = jax.make_jaxpr(jax.grad(lambda q: run(q).sum()))(q)
+  sizes = [x.aval.size for e in jaxpr.eqns for x in e.outvars]
+  # Two heads of 62 blocks of 16 queries with 8 blocks of 16 keys; 32 global
+  # queries with all keys are fewer.
+  assert max(sizes) == 2 * 62 * 16 * 8 * 16 < 2 * 1024 * 1024 / 7
+
+
+def test_dropout_of_probabilities():
+  """Its mean is what it is without, and no one draw is."""
+  q, k, v = qkv()
+  request = Request(q, k, v, pattern(ITC), Visibility(), 0.3)
+  request = request._replace(layer=jnp.int32(LAYER))
+
+  class Dropped(nn.Module):
+    @nn.compact
+    def __call__(self):
+      drop = nn.Dropout(0.5, deterministic=False)
+      return block_sparse.gathered(request._replace(dropout=drop))
+
+  @jax.jit
+  def run(keys):
+    def one(key):
+      return Dropped().apply({}, rngs={'dropout': key})
+
+    return jax.vmap(one)(keys), block_sparse.gathered(request)
+
+  draws, plain = run(jax.random.split(jax.random.key(0), 200))
+  assert np.abs(draws[0] - plain).max() > 0.1
+  assert np.abs(draws.mean(axis=0) - plain).mean() < 0.05
+
+
+MODEL = {
+  **{'d_model': 24, 'head_size': 4, 'num_heads': 8, 'num_kv_heads': 4},
+  **{'num_layers': 2, 'd_ff': 40, 'vocab_size': 48, 'context_length': 29},
+}
+
+
+def gradients(extra, **fields):
+  """Of each parameter, and the states of tokens that are no padding."""
+  attention = f'bigbird(block=2, random=2, extra={extra})'
+  model = tiny.model(**MODEL, attention=attention, **fields)
+  tokens = tiny.tokens(8, 29, vocab_size=48)
+  mask = np.ones((8, 29), bool)
+  mask[1, 20:] = False
+
+  @jax.jit
+  def run(params):
+    def loss(params):
+      out = model.apply({'params': params}, tokens, mask_BL=mask).hidden_BLD
+      return (out**2 * mask[:, :, None]).mean(), out * mask[:, :, None]
+
+    return jax.grad(loss, has_aux=True)(params)
+
+  plain = tiny.model(**MODEL, attention=attention)
+  return jax.device_get(run(tiny.params(plain)))
+
+
+@pytest.mark.parametrize(
+  'extra, fields',
+  [
+    (0, {'loop': 'unroll', 'remat': 'full'}),
+    pytest.param(5, {'remat': 'full'}, marks=pytest.mark.slow),
+  ],
+)
+def test_a_model_is_the_same_by_any_loop_and_mesh(extra, fields):
+  """Of each layer the same random blocks, on eight devices as on one."""
+  expected = gradients(extra)
+  rules = sharding.parse_rules(base.get_config().mesh.rules)
+  with sharding.use(tiny.make_mesh(2, 2, 2), rules):
+    found = gradients(extra, **fields)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5),
+    *(found, expected),
+  )
+
+
+def test_what_is_1500_tokens_back_is_found():
+  """Through global or random blocks after a few layers, never the window."""
+  length, question, answer = 2048, 1800, 300
+  blocks = pattern('bigbird').blocks
+  draw = jax.jit(lambda layer: random_blocks(blocks, layer, 2, 30))
+  drawn = np.array([draw(layer) for layer in range(12)])
+
+  def found(layers, *, random=False, ends=False):
+    """Whether the question's block, of 32, has seen the answer's."""
+    reach = np.eye(32, dtype=bool)[question // 64]
+    for layer in reversed(range(layers)):
+      sees = np.abs(np.arange(32)[:, None] - np.arange(32)) <= 1
+      sees[[0, -1]] = sees[:, [0, -1]] = ends
+      for i, seen in np.ndindex(30, 6):
+        head, j = divmod(seen, 3)
+        sees[i + 1, drawn[layer, head, i, j] + 1] |= random
+      reach = (reach[:, None] & sees).any(axis=0)
+    return reach[answer // 64]
+
+  # In twelve layers the window sees twelve blocks back; the answer is 24.
+  assert not found(12)
+  assert found(12, random=True) and found(6, random=True)
+  assert found(2, ends=True)
+
+  # And so it is computed: what is listed has a gradient, and nothing else.
+  @jax.jit
+  def weights(v):
+    def at_question(v):
+      request = Request(v, v, v, pattern('bigbird'), Visibility(), 0.5)
+      request = request._replace(q_BLHK=q, k_BLGK=k, layer=jnp.int32(0))
+      return attend_rows(request, backend=BACKENDS['auto']())[0, question].sum()
+
+    return jax.grad(at_question)(v)
+
+  q, k, v = np.float32(
+    np.random.default_rng(0).normal(size=(3, 1, length, 2, 2))
+  )
+  seen = np.abs(weights(v)).max(axis=(0, 2, 3)).reshape(32, 64) > 0
+  i = question // 64
+  expected = {0, 31, i - 1, i, i + 1, *(drawn[0, :, i - 1].ravel() + 1)}
+  assert set(np.flatnonzero(seen.any(axis=1))) == expected
+  assert (seen.all(axis=1) == seen.any(axis=1)).all()
+
+
+@pytest.mark.parametrize('layers', [1, 2])
+def test_extra_tokens_carry_what_the_window_does_not(layers):
+  """Tokens far from each other meet through them, after two layers."""
+  model = tiny.model(
+    **{**MODEL, 'num_layers': layers},
+    attention='bigbird(block=2, window=1, random=0, extra=5)',
+  )
+  params, tokens = tiny.params(model), tiny.tokens(1, 29, vocab_size=48)
+
+  @jax.jit
+  def state(positions):
+    changed = {**params, 'positions': {'embedding': positions}}
+    out = model.apply({'params': changed}, tokens).hidden_BLD
+    assert out.shape == (1, 29, 24)
+    return out[0]
+
+  before = params['positions']['embedding']
+  moved = before.copy()
+  moved[3] = -moved[3]
+  change = np.abs(state(moved) - state(before)).max(axis=1)
+  others = np.delete(change, [2, 3])  # but for its own block
+  assert change[2] > 0.1 and change[3] > 0.1
+  assert (others > 1e-4).all() if layers == 2 else (others == 0).all()
+
+
+def test_refused():
+  model = tiny.model(**MODEL, attention='bigbird(block=2, random=0, extra=3)')
+
+  def run(model, **given):
+    params = tiny.params(model)
+    apply = functools.partial(model.apply, {'params': params}, **given)
+    jax.eval_shape(apply, tiny.tokens(2, 29))
+
+  with pytest.raises(
+    UsageError, match='bigbird: its blocks are those of a row'
+  ):
+    run(model, segments_BL=np.zeros((2, 29), np.int32))
+  with pytest.raises(UsageError, match='position: adds a bias of distances'):
+    run(model.clone(position='alibi'))
+  with pytest.raises(UsageError, match=r'attention=.*only some of the layers'):
+    run(model.clone(attention='bigbird, bigbird(extra=3)'))
