@@ -17,6 +17,8 @@ BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
 KILLS ?= 10
+# Which tests `make slow` runs; CI leaves out those that train for minutes.
+SLOW ?= slow
 ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
@@ -29,8 +31,12 @@ smoke: .venv/ready
 test: .venv/ready
 	$(BIN)/python -m pytest
 
+# Runs that are started again and again compile the same programs.
+slow crash: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.venv/programs
+slow crash: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.5
+
 slow: .venv/ready
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m '$(SLOW)'
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -215,6 +215,7 @@ def peak(*argv):
   return int(done.stdout.split()[-1])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_is_a_quarter_of_the_checkpoint(tmp_path, record_property):
   source, w, out = (tmp_path / name for name in ('hf', 'w', 'out'))

@@ -64,7 +64,7 @@ def count(name, traced):
   found = {'model': flops.per_token(config, params)}
   if not traced:
     return found
-  rows, length = config_lib.ramp(config).stages[-1].shape
+  rows, length, _ = config_lib.ramp(config).stages[-1].shape
   one = blank(config.data.rows, length)
   made = objective.make_batch(one, Keys.held_out(np.zeros(1, np.int64)))
   batch = {

@@ -57,6 +57,7 @@ def write(path, sentences):
   path.write_text(''.join(json.dumps({'text': t}) + '\n' for t in texts))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_progressions_are_learnt_and_no_order_is_chance(tmp_path):
   rng = np.random.default_rng(0)

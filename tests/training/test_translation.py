@@ -68,6 +68,7 @@ def test_a_config_of_five_lines_is_all_that_two_files_need(translate):
   assert main(['inspect', *translate]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_words_are_copied_and_written_backwards(translate):
   settings = overrides(
