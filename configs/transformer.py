@@ -30,7 +30,8 @@ prints 65M and 213M, which no one vocabulary gives. Its table 3, as overrides of
 than values, are not expressed: all heads have one `head_size`.
 
 The corpora are looked for in `corpora/`. `base` and `big` were not run. `cpu`
-is for two cores and a small corpus such as Multi30k: 2,612,224 parameters.
+is for two cores and a small corpus such as Multi30k: 3,911,808 parameters, 39
+BLEU (docs/translation.md).
 """
 
 from ml_collections import ConfigDict

@@ -66,6 +66,16 @@ def test_a_saved_tokenizer_is_the_same(tmp_path, name):
   assert build('characters', 'other').fingerprint != made.fingerprint
 
 
+def test_another_run_has_the_same_tokenizer(tmp_path):
+  made = build('characters', 'some text')
+  made.save(str(tmp_path / 'w/tokenizer'))
+  for folder in ('w', 'w/tokenizer'):
+    again = build(f'saved({str(tmp_path / folder)!r})', 'other text, not read')
+    assert again.fingerprint == made.fingerprint
+  with pytest.raises(UsageError, match=r'saved\(.*there is no such folder'):
+    build(f'saved({str(tmp_path / "x")!r})')
+
+
 def test_a_damaged_folder_is_named(tmp_path):
   folder = str(tmp_path / 'saved')
   with pytest.raises(UsageError, match=r'saved/tokenizer.json: there is no'):
