@@ -99,11 +99,11 @@ class Objective(NamedTuple):
   frozen: tuple[str, ...] = ()
   start: Callable[[Params], Params] | None = None
   stages: Stages | None = None
-  tasks: 'Mapping[str, Objective]' = MappingProxyType({})
+  tasks: "tuple[tuple[str, 'Objective'], ...]" = ()
 
   def of(self, task: str) -> 'Objective':
     """The objective of a batch of one of the tasks; '': as it is."""
-    return self.tasks[task] if task else self
+    return dict(self.tasks)[task] if task else self
 
 
 class Scored(NamedTuple):

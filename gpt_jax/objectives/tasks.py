@@ -70,7 +70,7 @@ def tasks(*each: Pair) -> Declared:
       make_batch=None,
       init=init,
       loss=_no_loss,
-      tasks={name: of(name) for name in alone},
+      tasks=tuple((name, of(name)) for name in alone),
     )
 
   (needs, *others) = (one.needs for one in declared.values())

@@ -326,7 +326,7 @@ ROWS = {
   # No one vocabulary gives the sizes that the paper prints: 37,000 pieces here.
   'transformer-base': (6, 512, 8, 64, 8, 2048, *JOINT, 63_082_496, '65M'),
   'transformer-big': (6, 1024, 16, 64, 16, 4096, *JOINT, 214_245_376, '213M'),
-  'transformer-cpu': (4, 128, 4, 32, 4, 384, 8000, 128, 2_612_224, '2.6M'),
+  'transformer-cpu': (3, 192, 4, 48, 4, 448, 8000, 128, 3_911_808, '3.9M'),
   'bert-base': (12, 768, 12, 64, 12, 3072, *WORDS, 110_106_428, '110M'),
   'bert-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 336_226_108, '340M'),
   'bert-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),

@@ -164,7 +164,8 @@ def test_features_leave_the_model_alone_and_runs_go_on(bert, tmp_path):
   'more, why',
   [
     ('head=extract', "head='extract': does not do this task .* or give first"),
-    ('head=last', "head='last': unknown; leave it empty, or give first"),
+    ('head=last', "head='last': does not do this task .* or give first"),
+    ('head=end', "head='end': unknown; leave it empty, or give first"),
     ('auxiliary=0.5', 'auxiliary=0.5: the loss of a language model is a decod'),
     (
       "task=target('{}', '{}')",

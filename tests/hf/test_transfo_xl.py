@@ -199,5 +199,5 @@ def test_inputs_are_refused_by_name():
   with pytest.raises(UsageError, match=r'mems: must be \(2, 8, 2, 32\)'):
     hf.forward(model, params, input_ids=ids, mems=np.zeros((2, 7, 2, 32)))
   gpt2 = hf.load(str(ROOT / 'gpt2_lm'))
-  with pytest.raises(UsageError, match='only Transformer-XL takes them'):
+  with pytest.raises(UsageError, match='only Transformer-XL and XLNet take'):
     hf.forward(*gpt2, input_ids=ids, mems=ids)

@@ -15,6 +15,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import (
@@ -243,7 +244,8 @@ def papers():
       continue
     for size in getattr(module, 'SIZES', ['']):
       model = module.get_config(size).model
-      if model.attention != 'bidirectional' and not model.num_encoder_layers:
+      causal = is_causal(model.attention, model.ffn)
+      if causal and not model.num_encoder_layers:
         yield f'configs/{path.name}' + (f':{size}' if size else '')
 
 
