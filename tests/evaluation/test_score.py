@@ -103,7 +103,8 @@ def test_scores_equal_one_row_at_a_time(sizes):
     pytest.param(
       name, marks=() if name == 'transformer_xl' else pytest.mark.slow
     )
-    for name in POSITIONS
+    # These know whole rows, and have no caches to share.
+    for name in sorted({*POSITIONS} - {'deberta', 'xlnet'})
   ],
 )
 def test_what_rows_share_is_read_once(monkeypatch, position):

@@ -65,7 +65,6 @@ def flags(folder):
   ]
 
 
-@pytest.mark.long
 def test_one_config_makes_a_smaller_one(folder):
   assert main(['train', *flags(folder), f'--workdir={folder}/half']) == 0
   out = folder / 'student'

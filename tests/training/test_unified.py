@@ -62,7 +62,7 @@ OWN = {
     '--config.log.sample_prompt=',
   ],
 }
-FILES = {'unilm': 'unilm', 'mass': 'mass', 'prefix': 'gpt1'}
+FILES = {'unilm': 'unilm', 'xlnet': 'xlnet', 'mass': 'mass', 'prefix': 'gpt1'}
 
 
 @pytest.fixture(scope='module', params=[*OWN])
