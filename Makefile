@@ -1,6 +1,6 @@
 # Each target sets up its own environment: .venv, from constraints.txt.
 #   make smoke   trains a small GPT on this machine, in about five minutes
-#   make translate MULTI30K=DIR  trains a translator in 45 minutes, ends with BLEU
+#   make translate MULTI30K=DIR  trains a translator, and ends with its BLEU
 #   make test    runs the test suite, but for what is marked slow
 #   make slow    runs the rest: whole runs, killed and resumed, on several hosts
 #   make lint    ruff, pyright and shellcheck

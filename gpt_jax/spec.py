@@ -68,6 +68,13 @@ def shown(value: Any) -> str:
   return text if len(text) <= _SHOWN else f'{text[:_SHOWN]}...'
 
 
+def written(call: Call) -> str:
+  """The text that `parse` reads as this call."""
+  given = [*map(repr, call.args)]
+  given += [f'{name}={value!r}' for name, value in call.kwargs.items()]
+  return f'{call.name}({", ".join(given)})'
+
+
 def check_text(field: str, text: str) -> None:
   """Checks that a text can be written to a file, or name one.
 

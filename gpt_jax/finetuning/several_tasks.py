@@ -23,7 +23,7 @@ from gpt_jax.finetuning.setup import Prepared
 from gpt_jax.finetuning.tasks_data import AVERAGE, TasksData, TasksEvaluation
 from gpt_jax.objectives.tasks import OF_TASKS
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.spec import Call, UsageError
+from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.pretrained import Pretrained
 from gpt_jax.training.training_run import TrainingRun
@@ -155,7 +155,7 @@ def in_folder(text: str, glue: str) -> str:
   for call in spec.parse(_FIELD, text):
     if call.name in FOLDERS and not (call.args or call.kwargs):
       call = call._replace(args=(os.path.join(glue, FOLDERS[call.name]),))
-    found.append(_written(call))
+    found.append(spec.written(call))
   return ', '.join(found)
 
 
@@ -168,7 +168,7 @@ def wanted(config: Config) -> Config:
   if len(calls) > 1:
     return config
   config = config_lib.unlocked(config)
-  config.finetune.update(task=_written(calls[0]), tasks='')
+  config.finetune.update(task=spec.written(calls[0]), tasks='')
   return config.lock()
 
 
@@ -176,19 +176,13 @@ def named(text: str) -> dict[str, str]:
   """The calls of a list of tasks by their names; a second one is `NAME_2`."""
   found: dict[str, str] = {}
   for call in spec.parse(_FIELD, text):
-    written = _written(call)
+    written = spec.written(call)
     if written in found.values():
       raise UsageError(f'{_FIELD}: {written} is given twice; leave one out')
     same = [n for n in found if n.rpartition('_')[0] == call.name]
     again = call.name in found
     found[f'{call.name}_{len(same) + 2}' if again else call.name] = written
   return found
-
-
-def _written(call: Call) -> str:
-  given = [*map(repr, call.args)]
-  given += [f'{name}={value!r}' for name, value in call.kwargs.items()]
-  return f'{call.name}({", ".join(given)})'
 
 
 def _check(config: Config) -> None:

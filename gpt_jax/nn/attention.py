@@ -225,6 +225,11 @@ def _attend_apart(
 
   To all slots of a cache up to each position; to a memory and to the row.
   """
+  if request.pattern.blocks is not None:
+    raise UsageError(
+      'model.attention=bigbird: its blocks are those of whole rows, without '
+      'memories, caches and second streams; take bidirectional'
+    )
   num_keys, before = request.k_BLGK.shape[1], 0
   if isinstance(cache, KVCache):
     num_keys = cache.num_slots

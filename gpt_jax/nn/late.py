@@ -66,4 +66,4 @@ def without(position: str) -> str:
   if not found.kwargs.get('mask_decoder'):
     return position
   rest = {n: v for n, v in found.kwargs.items() if n != 'mask_decoder'}
-  return f'{found.name}({", ".join(f"{n}={v!r}" for n, v in rest.items())})'
+  return spec.written(found._replace(args=(), kwargs=rest))

@@ -83,6 +83,7 @@ class Objective(NamedTuple):
       `params['parts'][NAME]`.
     start: parameters, with those of the frozen parts in their places, to those
       that training starts from. None: as they are.
+    stages: see `Stages`; None: all parts are trained at once.
     tasks: of several tasks with one model, by name, the objective of a batch of
       each, whose `frozen` are the heads of the others. Empty: there is one.
   """

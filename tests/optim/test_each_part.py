@@ -4,6 +4,7 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec
 
@@ -30,7 +31,7 @@ def test_a_part_steps_as_if_the_others_were_not_there(name):
   build = spec.build('optim.name', name, OPTIMIZERS)
   params = tree(0)
   axes = jax.tree.map(lambda x: PartitionSpec(*[None] * x.ndim), params)
-  schedule = lambda step: 0.1  # noqa: E731
+  schedule = optax.constant_schedule(0.1)
 
   def steps(optimizer, params, gradients):
     state = optimizer.init(params)
