@@ -18,7 +18,7 @@ BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
 KILLS ?= 10
-# Which tests `make slow` runs; CI leaves out those that train for minutes.
+# Which tests `make slow` runs; CI leaves out the longest.
 SLOW ?= slow
 ONLY ?=
 # A comma that does not end an argument of `call`.
@@ -85,7 +85,7 @@ lm_eval: .venv-lm_eval/ready
 	$(call environment,.venv-lm_eval,constraints.txt,'.[eval]' hypothesis pytest pytest-xdist)
 
 torch: .venv-torch/ready
-	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_decode_against.py
+	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_decode_against.py tests/benchmarks/test_train_against.py
 
 .venv-torch/ready: pyproject.toml constraints.txt
 	$(call environment,.venv-torch,constraints.txt,'.[hf]' hypothesis pytest pytest-xdist)

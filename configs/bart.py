@@ -30,9 +30,14 @@ own text: --config.data.source="text('*.txt')". Not run.
 a table of its own in front of its encoder, for whose embeddings it stands. The
 first of two stages draws the new encoder and trains it, the positions and what
 the encoder's first layer projects its input by; the second trains everything.
-BART is looked for in `bart-large`, a folder of Hugging Face or a workdir. Both
-languages have BART's tokenizer; a vocabulary of the source's own is not
-expressed.
+BART is looked for in `bart-large`, a folder of Hugging Face or a workdir. The
+new encoder may have a vocabulary of its own, which is learned from the sources:
+
+  --config.tokenizer.name="sides(
+      \"hf_tokenizer('bart-large/tokenizer.json')\",
+      source='wordpiece(vocab_size=32000, lowercase=False)')"
+
+and "saved('W1')" in the second stage. With BART's for both languages:
 
   gpt-jax train --config configs/bart.py:translation --workdir W1 \
     --config.tokenizer.name="hf_tokenizer('bart-large/tokenizer.json')"

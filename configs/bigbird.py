@@ -29,8 +29,8 @@ The tokenizer is BPE of as many tokens as the released SentencePiece model has.
 Four corpora of long documents are looked for in `corpora/`, drawn alike; your
 own text: --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and some minutes: rows of 512 tokens in blocks
-of 16.
+`cpu` is the same for two cores and ten minutes: rows of 512 tokens in blocks of
+16.
 
   gpt-jax train --config configs/bigbird.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
@@ -68,10 +68,10 @@ def get_config(arg: str = 'base') -> ConfigDict:
     config.model.context_length = 512
     config.batch.size = 16
     config.batch.micro_rows = 8
-    config.schedule.num_steps = 1000
+    config.schedule.num_steps = 800
     config.schedule.name = 'linear(peak=3e-3, warmup=100, final=0.0)'
-    config.checkpoint.every_steps = 250
-    config.eval.every_steps = 250
+    config.checkpoint.every_steps = 200
+    config.eval.every_steps = 200
     config.eval.num_batches = 10
     return config.lock()
   config.model.vocab_size = 50_358

@@ -26,11 +26,13 @@ run.
 `v3_base` is version 3 (He et al., 2021: DeBERTaV3): which tokens did a
 generator of half the depth replace; distances in 256 buckets, projected as
 content is; 128,100 SentencePiece tokens. Its numbers are from memory, too. The
-two models share their embeddings as ELECTRA's do, not by the paper's
-gradient-disentangled sums. The discriminator has 184,422,913 parameters with
-its head.
+discriminator has 184,422,913 parameters with its head. Its table is the
+generator's and a difference that it learns (section 3.2). The paper's
+comparisons: sharing='es', one table as ELECTRA has it, or 'nes', two.
 
-`cpu` is DeBERTa for two cores: see configs/bert.py.
+`cpu` is DeBERTa for two cores and ten minutes: see configs/bert.py. Terms of
+distances grow with the length of a row, so that nine tenths of the steps have
+short ones, as BERT's.
 
   gpt-jax train --config configs/deberta.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
@@ -59,6 +61,10 @@ def get_config(arg: str = 'base') -> ConfigDict:
   config.model.norm = 'layernorm(epsilon=1e-7)'
   if arg == 'cpu':
     config.model.position = 'deberta(max_distance=256, mask_decoder=2)'
+    config.batch.length = 'stages(64, 90%:256)'
+    config.schedule.num_steps = 700
+    config.checkpoint.every_steps = 250
+    config.eval.every_steps = 250
     return config.lock()
   # 78 GB before duplicates were left out.
   base.corpora(config, wikipedia=12, books=6, openwebtext=38, stories=31)
@@ -88,7 +94,7 @@ def version_3(config: ConfigDict) -> None:
   config.models.generator = dict(
     num_layers=config.model.num_layers // 2, output=scores
   )
-  config.objective.name = 'electra(rate=0.15, weight=50.0)'
+  config.objective.name = "electra(rate=0.15, weight=50.0, sharing='gdes')"
   config.batch.size = 8192
   config.optim.name = 'adamw(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01)'
   config.schedule.num_steps = 500_000

@@ -24,6 +24,8 @@ Its comparisons (section 3.4, tables 5 and 8), as overrides:
                    --config.model.input="tokens(token_types=2, norm=True,
                                                 d_embed=128)"
 
+Embeddings of their own, or DeBERTaV3's sums: sharing='nes', sharing='gdes'.
+
 The generator first and alone, then the model from its weights (section 3.3; it
 was no better), with models of one size, of small:
 

@@ -13,6 +13,8 @@ prints 65M and 213M, which no one vocabulary gives. Its table 3, as overrides of
 
   row  override                                           parameters
   A    model.num_heads=1 (4, 16, 32)                      63,082,496
+  B    model.head_size=16 model.value_size=64             55,990,784
+  B    model.head_size=32 model.value_size=64             58,354,688
   C    model.num_layers=2 model.num_encoder_layers=2      33,656,832
   C    the same with 4                                    48,369,664
   C    the same with 8                                    77,795,328
@@ -26,8 +28,7 @@ prints 65M and 213M, which no one vocabulary gives. Its table 3, as overrides of
   D    objective.name="seq2seq(label_smoothing=0.2)", or 0.0
   E    model.position=learned                             63,344,640
 
-(each with --config. before it). Rows B, whose queries and keys are narrower
-than values, are not expressed: all heads have one `head_size`.
+(each with --config. before it).
 
 The corpora are looked for in `corpora/`. `base` and `big` were not run. `cpu`
 is for two cores and a small corpus such as Multi30k: 3,911,808 parameters, 39

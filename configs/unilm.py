@@ -22,6 +22,19 @@ decay of weights, the clipping and what else the paper does not say are BERT's.
 BooksCorpus and Wikipedia are looked for in `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
 
+Its fine-tuning for generation (section 2.4; the released code's numbers are
+for Gigaword): 70% of the target tokens are predicted from a run of the
+pre-training in `W1`, 30 epochs, which the schedule has in steps.
+
+  gpt-jax train --config configs/unilm.py:large --workdir W2 \
+    --config.optim.start=W1 --config.tokenizer.name="saved('W1')" \
+    --config.objective.name="unified_target(0.7, label_smoothing=0.1)" \
+    --config.data.rows="parallel(start='cls')" --config.data.sentences=none \
+    --config.data.source="parallel_text('train.article', 'train.title')" \
+    --config.batch.size=64 --config.schedule.num_steps=100000 \
+    --config.schedule.name="linear(peak=3e-5, warmup=10000, final=0.0)"
+  gpt-jax generate --workdir W2 --sources in.article --out out.jsonl --beam 5
+
 `cpu` is the same for two cores and half an hour: see configs/bert.py.
 
   gpt-jax train --config configs/unilm.py:cpu --workdir W \

@@ -27,10 +27,13 @@ COMMANDS = {
   'compare': 'train several configs with several seeds, and compare',
   'plot': 'draw the curves of runs',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',
+  'profile': 'trace steps of a run, and show where their time went',
   'doctor': 'check the installation',
 }
 
 
+# They say how long compiling takes.
+MEASURES_COMPILING = ('plan', 'benchmark')
 # Told to stop, they save and end with exit code 75.
 STOPPABLE = ('train', 'finetune', 'ablation')
 
@@ -57,7 +60,10 @@ def main(argv: list[str] | None = None) -> int:
     preemption.listening() if name in STOPPABLE else contextlib.nullcontext()
   )
   with stoppable:
-    return cli.run(importlib.import_module(f'gpt_jax.commands.{name}'), rest)
+    module = importlib.import_module(f'gpt_jax.commands.{name}')
+    if name not in MEASURES_COMPILING:
+      importlib.import_module('gpt_jax.runtime.programs').keep()
+    return cli.run(module, rest)
 
 
 if __name__ == '__main__':

@@ -58,6 +58,7 @@ def run(module: ModuleType, argv: list[str]) -> int:
   try:
     loading.parse(values, [f'gpt-jax {name}', *argv])
     given |= {name: values[name].value for name in values}
+    _check_no_url(name, given)
     module.main(SimpleNamespace(argv=argv, **given))
     return 0
   except ToldError:
@@ -289,6 +290,29 @@ def check_out_folder(args: Args, name: str) -> None:
     raise UsageError(
       f'--{name}={path}: {there} may not be written to; name another place'
     )
+
+
+def _check_no_url(command: str, given: dict[str, Any]) -> None:
+  """Refuses URLs where only paths work, before anything waits for a network.
+
+  A run's folder is appended to, locked and renamed in, which buckets cannot do.
+  Token stores are no such folders: `data.store` and `prepare --out` may be
+  URLs that TensorStore reads.
+
+  Raises:
+    UsageError: names the flag.
+  """
+  for flag in PATHS:
+    value = given.get(flag)
+    # The text of `fill` may hold anything.
+    if not isinstance(value, str) or '://' not in value or flag == 'text':
+      continue
+    if (command, flag) != ('prepare', 'out'):
+      raise UsageError(
+        f'--{flag}={value}: is a URL, and works with folders of a file system '
+        'only; give a path, which may be a mount of the bucket (gcsfuse), or '
+        'copy from and to the bucket (gcloud storage rsync)'
+      )
 
 
 def _of_a_flag(error: OSError, given: dict[str, Any]) -> str:

@@ -15,7 +15,9 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.spec import UsageError
 
-AXES: tuple[str, ...] = ('data', 'fsdp', 'expert', 'tensor')
+AXES: tuple[str, ...] = ('data', 'fsdp', 'expert', 'context', 'tensor')
+# Over this axis stand whole models, which take other rows of each batch.
+REPLICAS = 'data'
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
 # Logical axes that stay whole where they do not divide over their mesh axes.
 # The model fills a vocabulary up where it computes with it; a few key/value
@@ -23,16 +25,20 @@ Rules = tuple[tuple[str, tuple[str, ...]], ...]
 MAY_BE_WHOLE = ('kv_heads', 'vocab')
 
 
-def make_mesh(config: Any, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(
+  config: Any, devices: Sequence[Any] | None = None, *, width: int = 0
+) -> Mesh:
   """Builds the mesh of `config.mesh` over all devices.
 
-  One axis may be -1: it takes the devices that the others leave. Over several
+  One axis may be -1: it takes the devices that the others leave. If it is
+  `fsdp` it takes as many as divide the width, and `data` the rest. Over several
   TPU slices `data` is split over the slices first, since what it exchanges, the
   gradients, is the least: the network between them is slow.
 
   Args:
     config: `config.mesh`.
     devices: all of them; None: those of this process's backend.
+    width: of the models; 0: any number of devices divides it.
 
   Raises:
     UsageError: the sizes do not multiply to the number of devices, or `data`
@@ -45,7 +51,7 @@ def make_mesh(config: Any, devices: Sequence[Any] | None = None) -> Mesh:
   if sizes.count(-1) > 1 or any(s < 1 and s != -1 for s in sizes):
     raise UsageError(f'{text}: sizes are positive, and one may be -1')
   if -1 in sizes and len(devices) % fixed == 0:
-    sizes[sizes.index(-1)] = len(devices) // fixed
+    sizes = fill_sizes(sizes, len(devices), width)
   if math.prod(sizes) != len(devices):
     raise UsageError(
       f'{text}: does not match the {len(devices)} devices here; the sizes '
@@ -70,6 +76,18 @@ def make_mesh(config: Any, devices: Sequence[Any] | None = None) -> Mesh:
     allow_split_physical_axes=True,
   )
   return Mesh(grid, AXES)
+
+
+def fill_sizes(
+  sizes: Sequence[int], num_devices: int, width: int = 0
+) -> list[int]:
+  """The sizes of `AXES` without a -1; see `make_mesh`."""
+  filled = dict(zip(AXES, sizes, strict=True))
+  rest = num_devices // math.prod(n for n in sizes if n != -1)
+  for axis in [axis for axis in AXES if filled[axis] == -1]:
+    filled[axis] = math.gcd(rest, width) if axis == 'fsdp' else rest
+    filled['data'] *= rest // filled[axis]
+  return list(filled.values())
 
 
 def num_slices(devices: Sequence[Any]) -> int:
@@ -165,6 +183,22 @@ def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
 def use(mesh: Mesh, rules: Rules):
   """Makes logical constraints inside `nn/` act on this mesh."""
   with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+    yield
+
+
+@contextlib.contextmanager
+def within_replica():
+  """Makes logical constraints act on the devices of one replica only.
+
+  For a function under `jax.vmap` with `REPLICAS` as its `spmd_axis_name`.
+  """
+  # Tuples of axes, as `use` was given them; Flax would take other types, too.
+  given: Any = nn.get_logical_axis_rules()
+  rules: Rules = tuple(
+    (logical, tuple(axis for axis in axes if axis != REPLICAS))
+    for logical, axes in given
+  )
+  with nn.logical_axis_rules(rules):
     yield
 
 

@@ -124,10 +124,16 @@ topology_of() {
 
 manifest() {
   local line word words=() field
-  # JSON strings are YAML.
+  # JSON is YAML.
   for word in "${COMMAND[@]}"; do
     words+=("$(json "$word")")
   done
+  local variables=()
+  for word in "${ENVIRONMENT[@]}"; do
+    variables+=("{\"name\": $(json "${word%%=*}"), \"value\": $(json "${word#*=}")}")
+  done
+  local ENVIRONMENT
+  ENVIRONMENT="[$(IFS=,; echo "${variables[*]}")]"
   local HOSTS=$HOSTS_A_SLICE CHIPS=$((CHIPS / HOSTS_A_SLICE))
   local COMMAND
   COMMAND="[$(IFS=,; echo "${words[*]}")]"
@@ -230,12 +236,15 @@ xpk() {
     bad SECRETS_FILE 'an XPK workload cannot read the Kubernetes secret; use' \
       'launch/gke.sh create, or leave it empty and give xpk an --env-file,' \
       'whose values all see who may read the JobSet'
-  local line=''
+  local line='' pair variables=()
+  for pair in "${ENVIRONMENT[@]}"; do
+    variables+=("--env=$pair")
+  done
   printf -v line '%q ' "${COMMAND[@]}"
   local words=(xpk workload create "--cluster=$CLUSTER" "--workload=$NAME"
     "--zone=$ZONE" "--tpu-type=$ACCELERATOR" "--num-slices=$SLICES"
     "--docker-image=$IMAGE" "--max-restarts=$MAX_RESTARTS"
-    --restart-on-exit-codes=75 "--command=${line% }")
+    --restart-on-exit-codes=75 "${variables[@]}" "--command=${line% }")
   if [[ -n $PROJECT ]]; then
     words+=("--project=$PROJECT")
   fi

@@ -4,7 +4,9 @@
 #
 # What tpu.sh calls on each host of a slice, by ssh. The run is a process of
 # its own, which outlives the connection; all that is known of it lies in
-# ~/gpt_jax_run: log, pid, exit_code, and lock, held while it lives.
+# ~/gpt_jax_run: log, pid, exit_code, and lock, held while it lives. Of several
+# hosts each tells of itself in a folder that all of them see, so that one ssh to
+# the first is enough to know of them.
 set -euo pipefail
 
 RUN=$HOME/gpt_jax_run
@@ -64,8 +66,10 @@ is_installed() {
   fi
 }
 
+# $1: the shared folder, or nothing; $2: a name for this start; then the program.
 start() {
-  local i program
+  local i program shared=${1:+$1/$2}
+  shift 2
   program=$(printf '%q ' "$@")
   if running; then
     if [[ $program == "$(cat program)" ]]; then
@@ -82,10 +86,12 @@ start() {
   rm -f exit_code pid stopped
   : > log
   echo "$program" > program
-    setsid nohup bash code/launch/on_host.sh supervise "$@" \
+  echo "$shared" > shared
+  setsid nohup bash code/launch/on_host.sh supervise "$@" \
     > /dev/null 2>&1 < /dev/null &
   for ((i = 0; i < 100; i++)); do
     if [[ -s pid || -s exit_code ]]; then
+      tell
       answer started
       return
     fi
@@ -101,25 +107,73 @@ supervise() {
   local code=0 line
   exec 9> lock
   flock --wait 10 9
-  if [[ -f secrets ]]; then
-    while IFS= read -r line; do
-      if [[ $line == *=* && $line != '#'* ]]; then
-        export "${line?}"
-      fi
-    done < secrets
-  fi
+  while IFS= read -r line; do
+    if [[ $line == *=* && $line != '#'* ]]; then
+      export "${line?}"
+    fi
+  done < <(cat environment secrets 2> /dev/null)
   export PATH=$RUN/venv/bin:$PATH
   # A host that goes down sends SIGTERM to all: the run saves and ends, and
   # this, as Bash does with a program in the foreground, waits for it. A handler,
   # as ignoring would be inherited.
   trap : TERM INT HUP
+  keep_telling 9>&- > /dev/null 2>&1 &
+  local teller=$!
   cd code
   # shellcheck disable=SC2016 # expanded by the inner one
   bash -c 'echo $$ > ../pid; exec "$@"' run "$@" \
     >> ../log 2>&1 < /dev/null 9>&- || code=$?
   cd ..
+  kill "$teller" 2> /dev/null || true
+  wait "$teller" || true
   echo "$code" > exit_code.new
   mv exit_code.new exit_code
+  exec 9>&- # as `status` sees it, the run has ended
+  tell
+}
+
+BEAT_SECONDS=10 # between two words of a host that runs
+
+keep_telling() {
+  while sleep "$BEAT_SECONDS" && running; do
+    tell
+  done
+  tell
+}
+
+# Puts what `status` answers where all hosts see it.
+tell() {
+  local shared
+  shared=$(cat shared 2> /dev/null || true)
+  if [[ -n $shared ]]; then
+    {
+      mkdir -p "$shared"
+      status > "$shared/.$HOSTNAME.$$"
+      mv "$shared/.$HOSTNAME.$$" "$shared/$HOSTNAME"
+    } 2> /dev/null || true # then this host is asked by ssh
+  fi
+}
+
+# What all hosts of this start told; of one that said long ago that it runs
+# nothing is known. $1: the shared folder.
+status_of_all() {
+  local shared now said file
+  shared=$(cat shared 2> /dev/null || true)
+  if [[ -z $shared || ! -d $shared ]]; then
+    return
+  fi
+  # By the clock of the file system, which they share.
+  touch "$shared/.now"
+  now=$(stat -c %Y "$shared/.now")
+  for file in "$shared"/*; do
+    said=$(cat "$file" 2> /dev/null) || continue
+    if [[ $said != *'|running|'* ]] ||
+      ((now - $(stat -c %Y "$file") <= 6 * BEAT_SECONDS)); then
+      echo "$said"
+    fi
+  done
+  # Of starts before.
+  find "$1" -mindepth 1 -maxdepth 1 -not -path "$shared" -exec rm -rf {} +
 }
 
 # STATE|EXIT CODE|LAST LINE
@@ -205,8 +259,8 @@ verb=$1
 shift
 case $verb in
   install) install_here "$@" ;;
-  is_installed | start | supervise | status | show_log | stop | end | copy | \
-    restore) "$verb" "$@" ;;
+  is_installed | start | supervise | status | status_of_all | show_log | stop | \
+    end | copy | restore) "$verb" "$@" ;;
   *)
     echo "on_host.sh: $verb: not a command; tpu.sh calls this" >&2
     exit 2

@@ -19,7 +19,7 @@ RESULTS=gs://my-bucket/llama-7b   # where WORKDIR is copied to; may be empty
 COMMAND=(
   gpt-jax train --config configs/llama.py:7b --workdir "$WORKDIR" --distributed
   # As `gpt-jax plan --topology v4-32 --config.model.remat=full` prints them.
-  --config.model.remat=full --config.mesh.fsdp=16 --config.batch.micro_rows=256
+  --config.model.remat=full --config.mesh.fsdp=16 --config.batch.micro_rows=16
   "--config.data.source=jsonl('/mnt/shared/text/*.jsonl.zst')"
 )
 
@@ -41,9 +41,17 @@ PROJECT=           # empty: that of `gcloud config`
 SPOT=yes           # cheaper; may be taken away at any time, and `up` goes on
 SLICES=1           # several: they train together over the data centre network
 REQUEST=queued     # or direct: now or never, one slice only
-DELETE_AFTER=no    # yes: deletes the slices when the run is done and copied
+DELETE_AFTER=no    # yes: deletes the slices when the run is done and copied;
+                   # always: also where it fails
 PRICE=             # dollars per chip-hour, in place of launch/lib/cost.sh's
 MAX_RESTARTS=100
+REQUEST_TRIES=5    # so often a request is made that fails for want of room
+RETRY_SECONDS=120  # between two of them
+
+# Variables of the run: ENVIRONMENT=(NAME=value 'OTHER=a b'). Without one of that
+# name LIBTPU_INIT_ARGS holds the flags for asynchronous collectives that
+# gpt_jax/runtime/tpu_flags.py has for the generation.
+ENVIRONMENT=()
 
 # Lines of NAME=value, such as WANDB_API_KEY=...; chmod 600. They become
 # environment variables of the run, travel by scp, and are shown as ***.

@@ -114,7 +114,7 @@ main() {
   case $verb in
     cost) show_cost ;;
     create) create_slices ;;
-    wait) wait_for_slices ;;
+    wait) wait_once ;;
     install)
       install_hosts
       [[ $LEFT_ALONE == no ]] || die 1 'not installed: a run is there (above)'

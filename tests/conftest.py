@@ -16,6 +16,9 @@ from tests.support import quick
 # Read once, when jax is imported.
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['XLA_FLAGS'] = quick.xla_flags(devices=8)
+# Nothing goes to the cache folder of whoever runs them.
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
 
 import hypothesis
 import jax

@@ -157,6 +157,7 @@ TINY = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow  # a run
 def test_the_example_of_evaluate_runs(tmp_path, monkeypatch, evaluated, capsys):
   argv, _ = evaluated
@@ -177,6 +178,7 @@ def test_the_example_of_evaluate_runs(tmp_path, monkeypatch, evaluated, capsys):
   assert found[task] in (0, 0.5, 1)
 
 
+@pytest.mark.long
 @pytest.mark.slow  # a run of each
 @pytest.mark.parametrize('form', TUNED)
 def test_the_examples_of_finetuning_run(tmp_path, monkeypatch, form):

@@ -24,43 +24,57 @@ def mesh_of(*sizes):
 @pytest.mark.parametrize(
   'sizes, shape',
   [
-    ((1, -1, 1, 1), (1, 8, 1, 1)),
-    ((-1, 2, 1, 2), (2, 2, 1, 2)),
-    ((2, 2, 1, -1), (2, 2, 1, 2)),
-    ((1, 2, -1, 1), (1, 2, 4, 1)),
-    ((4, -1, 2, 1), (4, 1, 2, 1)),
-    ((8, 1, 1, 1), (8, 1, 1, 1)),
+    ((1, -1, 1, 1, 1), (1, 8, 1, 1, 1)),
+    ((-1, 2, 1, 1, 2), (2, 2, 1, 1, 2)),
+    ((2, 2, 1, 1, -1), (2, 2, 1, 1, 2)),
+    ((1, 2, -1, 1, 1), (1, 2, 4, 1, 1)),
+    ((1, 2, 1, -1, 2), (1, 2, 1, 2, 2)),
+    ((4, -1, 2, 1, 1), (4, 1, 2, 1, 1)),
+    ((8, 1, 1, 1, 1), (8, 1, 1, 1, 1)),
   ],
 )
 def test_make_mesh(sizes, shape):
   mesh = mesh_of(*sizes)
-  assert mesh.axis_names == ('data', 'fsdp', 'expert', 'tensor')
+  assert mesh.axis_names == ('data', 'fsdp', 'expert', 'context', 'tensor')
   assert mesh.devices.shape == shape
   assert {*mesh.devices.flat} == {*jax.devices()}
 
 
 @pytest.mark.parametrize(
+  'sizes, count, width, expected',
+  [
+    ((1, -1, 1, 1, 1), 512, 768, [2, 256, 1, 1, 1]),
+    ((1, -1, 1, 1, 1), 64, 768, [1, 64, 1, 1, 1]),
+    ((2, -1, 1, 1, 4), 512, 5140, [32, 4, 1, 1, 4]),
+    ((-1, 2, 1, 2, 1), 8, 3, [2, 2, 1, 2, 1]),
+  ],
+)
+def test_fsdp_takes_what_divides_the_width(sizes, count, width, expected):
+  assert sharding.fill_sizes(sizes, count, width) == expected
+
+
+@pytest.mark.parametrize(
   'sizes, why',
   [
-    ((-1, -1, 1, 1), 'sizes are positive, and one may be -1'),
-    ((1, -1, -1, 1), 'sizes are positive, and one may be -1'),
-    ((0, -1, 1, 1), 'sizes are positive, and one may be -1'),
-    ((-2, 1, 1, 4), 'sizes are positive, and one may be -1'),
-    ((1, 1, 1, 1), 'does not match the 8 devices here'),
-    ((2, 2, 1, 3), 'does not match the 8 devices here'),
-    ((2, 2, 2, 2), 'does not match the 8 devices here'),
-    ((16, 1, 1, 1), 'does not match the 8 devices here'),
-    ((3, -1, 1, 1), 'does not match the 8 devices here'),
-    ((16, -1, 1, 1), 'does not match the 8 devices here'),
+    ((-1, -1, 1, 1, 1), 'sizes are positive, and one may be -1'),
+    ((1, -1, -1, 1, 1), 'sizes are positive, and one may be -1'),
+    ((0, -1, 1, 1, 1), 'sizes are positive, and one may be -1'),
+    ((-2, 1, 1, 1, 4), 'sizes are positive, and one may be -1'),
+    ((1, 1, 1, 1, 1), 'does not match the 8 devices here'),
+    ((2, 2, 1, 1, 3), 'does not match the 8 devices here'),
+    ((2, 2, 2, 2, 1), 'does not match the 8 devices here'),
+    ((16, 1, 1, 1, 1), 'does not match the 8 devices here'),
+    ((3, -1, 1, 1, 1), 'does not match the 8 devices here'),
+    ((16, -1, 1, 1, 1), 'does not match the 8 devices here'),
   ],
 )
 def test_bad_mesh(sizes, why):
   with pytest.raises(UsageError) as error:
     mesh_of(*sizes)
-  data, fsdp, expert, tensor = sizes
+  data, fsdp, expert, context, tensor = sizes
   assert str(error.value).startswith(
     f'mesh.data={data}, mesh.fsdp={fsdp}, mesh.expert={expert}, '
-    f'mesh.tensor={tensor}: {why}'
+    f'mesh.context={context}, mesh.tensor={tensor}: {why}'
   )
 
 
@@ -78,7 +92,7 @@ def test_unknown_mesh_axis():
     sharding.parse_rules({'batch': 'data', 'embed': 'data, model'})
   assert str(error.value) == (
     "mesh.rules.embed='data, model': unknown mesh axis 'model'; one of data, "
-    'fsdp, expert, tensor'
+    'fsdp, expert, context, tensor'
   )
 
 
@@ -89,7 +103,7 @@ def boxed(shape, names):
 
 
 def test_check_divisible():
-  mesh = mesh_of(2, 2, 1, 2)
+  mesh = mesh_of(2, 2, 1, 1, 2)
   rules = sharding.parse_rules(
     {'embed': 'data, fsdp', 'vocab': 'tensor', 'norm': ''}
   )
@@ -109,7 +123,7 @@ def test_check_divisible():
 
 
 def test_a_vocabulary_or_few_key_value_heads_may_stay_whole():
-  mesh = mesh_of(2, 2, 1, 2)
+  mesh = mesh_of(2, 2, 1, 1, 2)
   rules = sharding.parse_rules(
     {'embed': 'fsdp', **dict.fromkeys(('vocab', 'kv_heads', 'heads'), 'tensor')}
   )
@@ -134,14 +148,20 @@ def test_a_vocabulary_or_few_key_value_heads_may_stay_whole():
   'change, message',
   [
     (
-      {'model.d_model': 20},
-      "mesh.rules.embed='fsdp': 20 of parameter decoder/periods/block_0/"
-      'attention/key/kernel does not divide over 8 devices; change the mesh or '
-      'the width',
+      {'model.d_model': 20, 'mesh.fsdp': 8},
+      "mesh.rules.embed='fsdp, context': 20 of parameter decoder/periods/"
+      'block_0/attention/key/kernel does not divide over 8 devices; change the '
+      'mesh or the width',
+    ),
+    (
+      {'mesh.context': 0},
+      'mesh.data=1, mesh.fsdp=-1, mesh.expert=1, mesh.context=0, '
+      'mesh.tensor=1: sizes are positive, and one may be -1',
     ),
     (
       {'mesh.data': 3},
-      'mesh.data=3, mesh.fsdp=-1, mesh.expert=1, mesh.tensor=1: does not '
+      'mesh.data=3, mesh.fsdp=-1, mesh.expert=1, mesh.context=1, '
+      'mesh.tensor=1: does not '
       'match the 8 devices here; the sizes must multiply to 8 (one may be -1: '
       'the rest)',
     ),
@@ -300,7 +320,7 @@ def test_rows_with_a_gap_are_refused():
 
 
 def test_logical_constraints_act_inside_use():
-  mesh = mesh_of(2, 2, 1, 2)
+  mesh = mesh_of(2, 2, 1, 1, 2)
   rules = sharding.parse_rules({'batch': 'data, fsdp', 'mlp': 'tensor'})
 
   @jax.jit

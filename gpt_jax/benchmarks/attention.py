@@ -38,7 +38,10 @@ def measure(config: Config, steps: int) -> dict:
   rows = config_lib.ramp(config).stages[-1].rows
   shape = (rows, model.context_length)
   q = jnp.ones((*shape, model.num_heads, model.head_size))
-  k = v = jnp.ones((*shape, model.num_kv_heads, model.head_size))
+  k, v = (
+    jnp.ones((*shape, model.num_kv_heads, size))
+    for size in (model.head_size, model.value_size or model.head_size)
+  )
   compiled = [
     jax.jit(_gradient(pattern)).lower(q, k, v).compile() for pattern in patterns
   ]

@@ -17,6 +17,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.data import pipeline, prepare, taken
 from gpt_jax.data.store import TokenStore
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
@@ -41,7 +42,10 @@ def measure(config: Config, steps: int) -> dict:
 def _measure(config: Config, store: TokenStore, steps: int) -> dict:
   tokenizer = store.tokenizer()
   config = config_lib.set_vocab_size(
-    config, tokenizer.vocab_size, config.tokenizer.name
+    config,
+    tokenizer.vocab_size,
+    config.tokenizer.name,
+    tokenizer_lib.own_of_sources(tokenizer),
   )
   parts = parts_lib.build(config, tokenizer=tokenizer)
   make_batch = parts.objective.make_batch

@@ -10,22 +10,18 @@ sources, and a token of each text is one, however many hypotheses are followed.
 They alternate every few tokens, so that a busy machine slows both down.
 """
 
-import contextlib
-import importlib.util
 import itertools
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from gpt_jax import hf
-from gpt_jax.benchmarks import decode_worker
+from gpt_jax.benchmarks import decode_worker, sides
+from gpt_jax.benchmarks.sides import Side
 from gpt_jax.config import Config
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import causal
@@ -68,11 +64,7 @@ def measure(
       '--what=decode: of an encoder-decoder beam search is measured; give '
       '--what=beam'
     )
-  for name in ('torch', 'transformers'):
-    if importlib.util.find_spec(name) is None:
-      raise UsageError(
-        f"--against=torch: {name} is not installed; pip install 'gpt_jax[hf]'"
-      )
+  sides.check_installed()
   longest, context = max(prompts) + 1 + steps, config.model.context_length
   if encoder:
     # The decoder has its start before them.
@@ -88,19 +80,15 @@ def measure(
   key = jax.random.key(config.seed)
   objective = causal()(model)
   params = jax.jit(lambda key: init_params(objective, key))(key)
-  with contextlib.ExitStack() as stack:
-    folder = stack.enter_context(tempfile.TemporaryDirectory())
+  with tempfile.TemporaryDirectory() as folder:
     hf.save(folder, model, jax.device_get(params))
     num_params = sum(x.size for x in jax.tree.leaves(params))
     del params
-    sides = {
-      name: stack.enter_context(_side(name, folder))
-      for name in decode_worker.SIDES
-    }
-    cases = [
-      _case(sides, batch, prompt, steps, config.model.vocab_size, beams)
-      for prompt, batch in itertools.product(prompts, batches)
-    ]
+    with sides.opened(decode_worker.__name__, folder) as both:
+      cases = [
+        _case(both, batch, prompt, steps, config.model.vocab_size, beams)
+        for prompt, batch in itertools.product(prompts, batches)
+      ]
   return {
     'parameters': num_params,
     'dtype': config.model.dtype,
@@ -110,39 +98,8 @@ def measure(
   }
 
 
-@contextlib.contextmanager
-def _side(name: str, folder: str) -> Iterator[subprocess.Popen]:
-  """A worker that has loaded the checkpoint."""
-  module = decode_worker.__name__
-  with subprocess.Popen(
-    [sys.executable, '-m', module, name, folder],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-  ) as side:
-    try:
-      _answer(side)
-      yield side
-    finally:
-      side.kill()
-
-
-def _tell(side: subprocess.Popen, line: Any) -> None:
-  assert side.stdin is not None
-  side.stdin.write(json.dumps(line) + '\n')
-  side.stdin.flush()
-
-
-def _answer(side: subprocess.Popen) -> dict:
-  assert side.stdout is not None
-  line = side.stdout.readline()
-  if not line:
-    raise RuntimeError(f'{side.args}: ended with exit code {side.wait()}')
-  return json.loads(line)
-
-
 def _case(
-  sides: dict[str, subprocess.Popen],
+  both: dict[str, Side],
   batch: int,
   prompt: int,
   steps: int,
@@ -152,15 +109,13 @@ def _case(
   """Both sides in turns, after two tokens that compile and warm up."""
   case = {'batch': batch, 'prompt': prompt, 'vocab_size': vocab_size}
   case['beams'] = beams
-  _round(sides, {**case, 'tokens': 2})
+  _round(both, {**case, 'tokens': 2})
   repeats = REPEATS if batch * prompt <= SMALL else 1
-  rounds = [
-    _round(sides, {**case, 'tokens': 1 + steps}) for _ in range(repeats)
-  ]
+  rounds = [_round(both, {**case, 'tokens': 1 + steps}) for _ in range(repeats)]
   found: dict[str, Any] = {
-    name: _result([r[name] for r in rounds], batch) for name in sides
+    name: _result([r[name] for r in rounds], batch) for name in both
   }
-  ours, theirs = (np.array(rounds[0][name]['ids']) for name in sides)
+  ours, theirs = (np.array(rounds[0][name]['ids']) for name in both)
   one, two = found.values()
   return {
     'batch': batch,
@@ -173,18 +128,18 @@ def _case(
   }
 
 
-def _round(sides: dict[str, subprocess.Popen], case: dict) -> dict[str, dict]:
+def _round(both: dict[str, Side], case: dict) -> dict[str, dict]:
   """One case of both sides: its times, and the results of the last answer."""
   out: dict[str, dict] = {
-    name: {'seconds': [], 'cpu_seconds': []} for name in sides
+    name: {'seconds': [], 'cpu_seconds': []} for name in both
   }
-  for side in sides.values():
-    _tell(side, case)
+  for side in both.values():
+    side.tell(case)
   left, turn = case['tokens'], 1
   while left:
-    for name, side in sides.items():
-      _tell(side, turn)
-      answer = _answer(side)
+    for name, side in both.items():
+      side.tell(turn)
+      answer = side.answer()
       for times in ('seconds', 'cpu_seconds'):
         out[name][times] += answer.pop(times)
       out[name] |= answer

@@ -10,13 +10,14 @@ those turns it waits, so that the other side has all cores.
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
+
+from gpt_jax.benchmarks import sides, torch_side
 
 # Takes prompts [B, L], or sources, the number of new tokens, how many beams are
 # followed (0: greedily), and what is called after each token; gives the new ids
@@ -38,7 +39,7 @@ class Turns:
       case['vocab_size'], size=(case['batch'], case['prompt']), dtype=np.int32
     )
     self._total = case['tokens']
-    _reset_peak()
+    sides.reset_peak()
     self._wait()
     tokens, beams = case['tokens'], case.get('beams', 0)
     ids, cache_bytes = decode(prompts, tokens, beams, self.token)
@@ -47,7 +48,7 @@ class Turns:
         **self._found,
         'ids': ids,
         'cache_bytes': cache_bytes,
-        'peak_bytes': _peak(),
+        'peak_bytes': sides.peak_bytes(),
       }
     )
 
@@ -124,18 +125,8 @@ def _ours(folder: str) -> Decode:
 
 def _torch(folder: str) -> Decode:
   import torch  # pyright: ignore[reportMissingImports]
-  import transformers  # pyright: ignore[reportMissingImports]
 
-  transformers.logging.set_verbosity_error()
-  transformers.logging.disable_progress_bar()
-  torch.set_num_threads(len(os.sched_getaffinity(0)))
-  encoder = transformers.AutoConfig.from_pretrained(folder).is_encoder_decoder
-  kind = (
-    transformers.AutoModelForSeq2SeqLM
-    if encoder
-    else transformers.AutoModelForCausalLM
-  )
-  model = kind.from_pretrained(folder)
+  model, encoder = torch_side.load(folder)
   model.eval()
   # No token ends a row.
   model.generation_config.eos_token_id = None
@@ -191,32 +182,13 @@ class _Streamer:
     """All was given."""
 
 
-SIDES = {'ours': _ours, 'torch': _torch}
-
-
-def _reset_peak() -> None:
-  """Lets the peak of the resident memory start anew; Linux only."""
-  with open('/proc/self/clear_refs', 'w', encoding='utf-8') as file:
-    file.write('5')
-
-
-def _peak() -> int:
-  """Most bytes of resident memory since then."""
-  with open('/proc/self/status', encoding='utf-8') as file:
-    lines = dict(line.split(':', 1) for line in file)
-  return int(lines['VmHWM'].split()[0]) * 1024
+SIDES = {sides.OURS: _ours, sides.TORCH: _torch}
 
 
 def main(side: str, folder: str) -> None:
   """Serves the cases of standard input, one after the other."""
   # What libraries print must not come between the answers.
-  answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
-  os.dup2(2, 1)
-
-  def say(answer: dict) -> None:
-    answers.write(json.dumps(answer) + '\n')
-    answers.flush()
-
+  say = sides.answers()
   decode = SIDES[side](folder)
   say({})
   while line := sys.stdin.readline():

@@ -106,7 +106,7 @@ def _as_prepare_does(
   source = Source(lambda: iter(documents), None, {})
   corpus = holdout.Corpus(source, str, pairs=False)
   parts = holdout.documents()(corpus).parts()
-  dtype = array_writer.token_dtype(made.vocab_size)
+  dtype = array_writer.token_dtype(tokenizer.num_ids(made))
   eos = np.array([made.eos_id], np.int32)
   digest, num_tokens = hashlib.sha256(), 0
   batches = encode.batches(parts, made)

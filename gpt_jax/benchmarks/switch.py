@@ -87,15 +87,15 @@ def replaced(
   """The config with its expert layers replaced."""
   config = config_lib.unlocked(config)
   config.model.ffn = ', '.join(
-    change(call) if call.name == 'switch' else call.name for call in calls
+    change(call) if call.name == 'switch' else spec.written(call)
+    for call in calls
   )
   return config_lib.resolve(config.lock())
 
 
 def changed(call: spec.Call, **changes: Any) -> str:
   """A call-string of `switch` with some arguments changed."""
-  kwargs = {**call.kwargs, **changes}
-  return f'switch({", ".join(f"{k}={v!r}" for k, v in kwargs.items())})'
+  return spec.written(call._replace(kwargs={**call.kwargs, **changes}))
 
 
 def _more(call: spec.Call) -> str:
@@ -120,7 +120,7 @@ def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
       batch,
       key,
       objective=parts.objective,
-      num_micro=parts.num_micro(rows),
+      **parts.micro_batches(parts.ramp.stages[-1].shape)._asdict(),
     )
 
   with sharding.use(parts.mesh, parts.rules):

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
+from gpt_jax.costs import peak as peak_lib
 from gpt_jax.data import pipeline, taken
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS, TokenStore
@@ -46,7 +47,7 @@ def measure(config: Config, steps: int) -> dict:
   parts = parts_lib.build(config)
   state = parts_lib.init_state(parts)
   # The peak is measured before and after, since the load of the machine varies.
-  peak, source = flops.peak(parts.mesh.devices.flat[0])
+  peak, source = peak_lib.of_device(parts.mesh.devices.flat[0])
   compiled = compiled_lib.compile_train_step(parts)
   shape = parts.ramp.stages[-1].shape
   rows = shape.rows
@@ -80,7 +81,7 @@ def measure(config: Config, steps: int) -> dict:
     start = now
   times, waits = times[WARM_UP:], waits[WARM_UP:]
   if source.endswith('matmuls'):
-    peak = max(peak, flops.peak(parts.mesh.devices.flat[0])[0])
+    peak = max(peak, peak_lib.of_device(parts.mesh.devices.flat[0])[0])
   seconds = statistics.median(times)
   rate = shape.tokens / seconds
   peaks = peak * parts.mesh.size

@@ -113,8 +113,10 @@ def committed(folder: epath.Path) -> bool:
 
 def reason_of(error: Exception) -> str:
   """One line of at most 200 characters."""
-  # TensorStore says what the system said last, after long paths.
-  if system := re.search(r": ([^:]+) \[os_error_code='", str(error)):
+  # TensorStore says what the system said last, after long paths and before
+  # figures of its own in brackets, of which the system's may come later.
+  system = re.search(r": ([^:\[]+) \[\w+='", str(error))
+  if system and '[os_error_code=' in str(error):
     return system[1]
   line = str(error).strip().partition('\n')[0][:200]
   return f'{type(error).__name__}: {line}'

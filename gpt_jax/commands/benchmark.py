@@ -4,6 +4,7 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.size=8 --json
+  gpt-jax benchmark --config configs/benchmark.py:char --against torch
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --against torch
@@ -25,7 +26,9 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
     --what score --steps 1000 --against torch --batches 1,8,32
 
 train: compile time, median step time, tokens/s, the wait for data and MFU, with
-its formula and the peak that it is relative to. checkpoint: what saving costs
+its formula and the peak that it is relative to; against torch: the same steps
+by transformers, with AdamW and without dropout on both sides (needs the extra
+`hf`). checkpoint: what saving costs
 the training thread, the checksums' share of it, and the training loop against
 the bare step. The others alternate in one run. decode: tokens/s and cache bytes
 with as many key/value heads as heads, and with one; against torch: with
@@ -68,6 +71,7 @@ from gpt_jax.benchmarks import (
   switch,
   top_k,
   train,
+  train_against,
 )
 from gpt_jax.config import loading
 from gpt_jax.evaluation import speed
@@ -114,8 +118,8 @@ def define(values: flags.FlagValues) -> None:
     'against',
     None,
     ['torch'],
-    'What --what decode, beam or score is compared with: transformers on '
-    'torch.',
+    'What --what train, decode, beam or score is compared with: transformers '
+    'on torch.',
     flag_values=values,
   )
   for name, default, use in (
@@ -151,10 +155,10 @@ def main(args: cli.Args) -> None:
       f'objective.name={config.objective.name!r}: reads a teacher from disk, '
       'which is not measured here; leave top_k out'
     )
-  if args.against and module not in (decode, decode_against, speed):
+  if args.against and module not in (train, decode, decode_against, speed):
     raise UsageError(
-      f'--against={args.against}: compares decoding and scoring; give '
-      '--what decode, beam or score'
+      f'--against={args.against}: compares training, decoding and scoring; '
+      'give --what train, decode, beam or score'
     )
   if module is decode_against and not args.against:
     raise UsageError(
@@ -179,6 +183,9 @@ def main(args: cli.Args) -> None:
       args.draft_tokens,
       args.weights,
     )
+  elif args.against and module is train:
+    module = train_against
+    result = train_against.measure(config, args.steps)
   elif args.against:
     module = decode_against
     result = decode_against.measure(

@@ -9,6 +9,7 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks hellaswag --limit 200 --rows 16
   gpt-jax evaluate --workdir W --tasks wikitext2 --overlap
   gpt-jax evaluate --workdir BERT --pairs next,order
+  gpt-jax evaluate --workdir W --memory 0,640 --segment 64 --same_length
   gpt-jax evaluate --workdir W --source test.en --reference test.de
   gpt-jax evaluate --workdir W --source test.en --reference test.de \
     --average 5 --beam 4 --penalty gnmt --length_penalty=0.6
@@ -20,6 +21,10 @@ training context: the loss (nats per token), the perplexity and the bits per
 UTF-8 byte of text. Of an encoder: how well it predicts the tokens that are
 masked, always the same ones, and its pairs of texts; --pairs: the pairs of BERT
 and of ALBERT, whichever it was trained on.
+
+--memory: the held-out text is read in order, segment by segment, with
+Transformer-XL's memory of so many states, of other lengths than in training if
+you like: eval/NAME/memory_M_loss and the others.
 
 --source: the model writes a text for each line of a file, which is compared
 with the lines of --reference: BLEU, with its signature, and chrF; what it wrote
@@ -55,6 +60,7 @@ from gpt_jax import cli
 from gpt_jax.data import progress
 from gpt_jax.data.pair_rows import PAIRS
 from gpt_jax.decoding import asking
+from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.evaluation import (
   names,
   overlap,
@@ -159,6 +165,34 @@ def define(values: flags.FlagValues) -> None:
     'order (do A and B stand in their order?), or both.',
     flag_values=values,
   )
+  flags.DEFINE_list(
+    'memory',
+    [],
+    'Lengths of the memory to read the held-out text with, 0 without; with a '
+    'model of transformer_xl.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'segment',
+    None,
+    'Tokens of a segment then; by default as in training.',
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'clamp',
+    None,
+    'Longer distances count as this one then, 0: as they are; by default as in '
+    'training.',
+    lower_bound=0,
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'same_length',
+    False,
+    'Each token sees as many keys then as the memory has.',
+    flag_values=values,
+  )
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
 
@@ -177,6 +211,12 @@ def main(args: cli.Args) -> None:
   asked = text_tasks.with_files(args.tasks, *files, beam)
   calls = names.read('--tasks', asked, choices)
   shots = _numbers('--shots', args.shots)
+  memories = _numbers('--memory', args.memory)
+  reading = memory_lib.Reading(args.segment, args.clamp, args.same_length)
+  if reading != memory_lib.Reading() and not memories:
+    raise UsageError(
+      '--segment, --clamp, --same_length: say how --memory reads; give it'
+    )
   tasks = suite.build(
     [c for c in calls if c.call.name != 'validation'], args.tasks_dir
   )
@@ -186,12 +226,14 @@ def main(args: cli.Args) -> None:
     if kind not in PAIRS:
       raise UsageError(f'--pairs={kind}: unknown; one of ' + ', '.join(PAIRS))
     validation.with_pairs(trained_lib.read_config(workdir), kind)
+  for memory in memories:
+    memory_lib.with_memory(trained_lib.read_config(workdir), memory, reading)
   sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
-  if held_out and args.weights != 'float':
+  if (held_out or memories) and args.weights != 'float':
     raise UsageError(
       f'--weights={args.weights}: scores tasks and no held-out text; give '
-      '--tasks without validation'
+      '--tasks without validation, and no --memory'
     )
   load = trained_lib.load_any
   if tasks:  # only a decoder gives the likelihood of a text
@@ -205,14 +247,19 @@ def main(args: cli.Args) -> None:
   steps = list(trained.averaged)
   if args.limit is not None:
     result['limit'] = args.limit
-  lines = []
+  lines, besides = [], {}
   if held_out:
     result.update(validation.measure(trained, workdir))
     lines.append(summary(result))
   for kind in args.pairs:
-    pairs = validation.of_pairs(trained, workdir, kind)
-    result.update(pairs)
-    lines += [f'{key}: {value:.4f}' for key, value in pairs.items()]
+    besides |= validation.of_pairs(trained, workdir, kind)
+  if memories:
+    besides |= memory_lib.measure(trained, workdir, memories, reading)
+  result.update(besides)
+  lines += [
+    f'{key}: {value:{"," if isinstance(value, int) else ".4f"}}'
+    for key, value in besides.items()
+  ]
   if tasks:
     found = _measure(args, tasks, shots, trained, result)
     result.update(found)

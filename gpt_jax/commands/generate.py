@@ -25,9 +25,9 @@ the prompt's `index` (from 0), the prompt, and its `continuations`, each with
 `text`, `tokens` and `finish` ('stop' or 'length'). The same command given again
 goes on after a crash; FILE.run says what --out holds results of.
 
-An encoder-decoder answers sources: --source, or --sources, a file of lines, or
-a .jsonl of objects with `source`. Without --max_tokens an answer has at most 50
-tokens more than its source.
+An encoder-decoder, or UniLM that learned to write, answers sources: --source,
+or --sources, a file of lines, or a .jsonl of objects with `source`. Without
+--max_tokens an answer has at most 50 tokens more than its source.
 
 With --beam N nothing is drawn: N hypotheses are followed, and the best
 --num_samples are given. A score is the sum of the log-probabilities divided by
@@ -138,10 +138,10 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   asking.check(args)
   texts, options = _texts(args), asking.options(args)
-  sizes = trained_lib.read_config(args.workdir).model
-  encoder = bool(sizes.num_encoder_layers)
-  asking.check_model(args, encoder=encoder)
-  load = trained_lib.load_any if encoder else trained_lib.load
+  config = trained_lib.read_config(args.workdir)
+  answers_sources = trained_lib.answers_sources(config)
+  asking.check_model(args, answers=answers_sources)
+  load = trained_lib.load_any if answers_sources else trained_lib.load
   trained, draft = load(args.workdir, args.average), None
   if args.draft:
     draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)

@@ -22,7 +22,8 @@ Where the config leaves its mesh open (as configs/base.py does), one is chosen,
 and batch.micro_rows with it unless given, and printed as overrides for `train`.
 For a step that does not fit, the answer is the smallest change that makes it
 fit. --search tries meshes, model.remat and batch.micro_rows and ranks what
-fits. Needs the extra `plan`.
+fits; without it a line tells what it may gain. libtpu gets the flags that
+launch/ sets; --flags gives others. Needs the extra `plan`.
 
 For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens that Chinchilla's three approaches and Kaplan's law give it, and the
@@ -136,6 +137,8 @@ def _plan_config(args: cli.Args) -> None:
     except TooLarge as e:
       found = suggestions.smallest_change(request, e, note)
   _show(name, found, args.json)
+  if faster := suggestions.faster(request, found):
+    log.info('%s', faster)
 
 
 def _show(name: str, found: plans.Plan | Misfit, as_json: bool) -> None:
@@ -173,6 +176,14 @@ def _define_slices(values: flags.FlagValues) -> None:
     12,
     'With --search: the most plans to compile.',
     ranges.Count,
+  )
+  flags.DEFINE_string(
+    'flags',
+    None,
+    "Compile with these flags of libtpu instead of the generation's, which "
+    'launch/ sets, as LIBTPU_INIT_ARGS takes them: '
+    "--flags='--xla_enable_async_all_gather=true'; '': with none.",
+    flag_values=values,
   )
   flags.DEFINE_bool(
     'last_stage',
@@ -278,6 +289,7 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
     mesh=layouts.is_unset(config) and not chosen,
     micro='batch.micro_rows' not in given,
     remat='model.remat' not in given,
+    flags=None if args.flags is None else compile_lib.parse_flags(args.flags),
   )
 
 

@@ -17,9 +17,14 @@ from gpt_jax.config.lengths import (
   row_tokens,
   schedule,
   sides,
-  stage_name,
 )
-from gpt_jax.config.models import named, objective, of_part, transformer
+from gpt_jax.config.models import (
+  named,
+  objective,
+  of_part,
+  transformer,
+  width,
+)
 from gpt_jax.config.resolving import resolve, resolve_model, set_vocab_size
 from gpt_jax.config.trainable import check_objective
 from gpt_jax.config.validation import (
@@ -51,8 +56,8 @@ __all__ = [
   'schedule',
   'set_vocab_size',
   'sides',
-  'stage_name',
   'to_json',
   'transformer',
   'unlocked',
+  'width',
 ]

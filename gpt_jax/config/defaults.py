@@ -32,11 +32,13 @@ def get_config(arg: str = '') -> ConfigDict:
     num_heads=12,
     num_kv_heads=placeholder(int),  # empty: num_heads
     head_size=placeholder(int),  # empty: d_model / num_heads
+    value_size=0,  # features of a value of a head; 0: head_size
     d_ff=placeholder(int),  # empty: 4 * d_model
     num_encoder_layers=0,  # above 0: an encoder-decoder
     # Above 0: so many layers of another encoder, with a table and positions of
     # its own, whose output the encoder reads for tokens' vectors (BART, 3.4).
     num_source_layers=0,
+    source_vocab_size=0,  # of that table; 0: that of the tokenizer of sources
     # Which parameters the layers share: none, all(groups=1, inner=1) (ALBERT),
     # attention(...), ffn(...), each with its norms. Neighbouring layers form
     # `groups`, each with `inner` layers of its own, which it repeats. stacks:
@@ -47,11 +49,14 @@ def get_config(arg: str = '') -> ConfigDict:
     # vector for tokens that a second stream predicts (XLNet),
     # adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1, scale='none')
     input='tokens',
-    # learned, sinusoidal, rope(theta=1e4, fraction=1.0, layout='half',
-    # scaling='none', local_theta=0.0) (of layers with a window; 0: theta),
+    # learned, learned_by_layer (added before every layer), sinusoidal,
+    # rope(theta=1e4, fraction=1.0, layout='half', scaling='none',
+    # local_theta=0.0) (of layers with a window; 0: theta),
     # t5_bias, alibi(scale='none', dtype='float32'),
-    # transformer_xl(memory=0, clamp=0), xlnet(memory=0, clamp=0) (to both
-    # sides, and of token types), none,
+    # transformer_xl(memory=0, clamp=0, segment=0, biases='own') (a row is read
+    # in segments of so many tokens, each with a memory of the states before
+    # it; biases='shared': one u and v for all layers), xlnet(memory=0, clamp=0)
+    # (to both sides, and of token types), none,
     # deberta(max_distance=512, buckets=0, c2c=True, c2p=True, p2c=True,
     # shared=False, norm=False, absolute=False, mask_decoder=0, convolution=0)
     position='learned',
@@ -65,9 +70,11 @@ def get_config(arg: str = '') -> ConfigDict:
     # the head), none, by_layer. Scores s become softcap * tanh(s / softcap).
     attention_scale='rsqrt',
     # The implementation: reference (XLA), splash(block=512, fused_until=4096)
-    # (TPU), cudnn (GPU), blocks (of bigbird). auto takes the one made for the
-    # devices or the pattern, or the reference where that does not support the
-    # model, and logs its choice.
+    # (TPU), cudnn (GPU), blocks (of bigbird). Of rows that mesh.context splits:
+    # all_gather(block=1024) (keys and values come to all devices), ring (they
+    # go round), ulysses (the heads are split instead). auto takes the one made
+    # for the devices or the pattern, or the reference where that does not
+    # support the model, and logs its choice; of split rows all_gather.
     attention_backend='auto',
     # gelu_tanh, gelu, relu, silu, tanh; gated: glu, bilinear, reglu, geglu,
     # geglu_tanh, swiglu; a mixture of experts: switch(num_experts=...,
@@ -110,6 +117,8 @@ def get_config(arg: str = '') -> ConfigDict:
 
   # causal(z_loss=0.0): adds z_loss * log(Z)^2, which keeps the softmax's
   # normaliser Z near 1. Reported losses do not include it.
+  # auxiliary(positions='all', layers='all', targets=2, weight=0.5): the same by
+  # each layer for a part of the run, and of the token after the next (T64).
   # prefix(text='', sees='both', z_loss=0.0): of each row the first tokens, a
   # random number of them, see each other both ways, and the others are
   # predicted (prefix LM); text='seq2seq()', text='span()': the source of what
@@ -120,6 +129,8 @@ def get_config(arg: str = '') -> ConfigDict:
   # how two texts belong together; static=n: n masks a row that come again.
   # unified(rate=0.15, mask=0.8, random=0.1): the same under four masks of
   # attention, of both sides, the left, the right, sequence to sequence (UniLM).
+  # unified_target(rate=0.7, mask=0.8, random=0.1, label_smoothing=0.0): the
+  # last of these alone, of pairs of texts: an encoder learns to write targets.
   # permuted(context=6, longest=5, block=256, segments=1): one token of
   # `context`, in runs of up to `longest` words, in a random order of `block`
   # tokens (XLNet); a row of several segments has its memory.
@@ -191,8 +202,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # (RoBERTa), doc_sentences (never of two documents), and two texts,
     # pairs('next', short=0.1) (BERT), pairs('order') (ALBERT) or
     # pairs('unified') (UniLM); halves: text, and two texts that see it
-    # (XLNet). Of a source of pairs: parallel, as many as fit,
-    # context_length tokens on each side.
+    # (XLNet). Of a source of pairs: parallel(start='text'), as many as fit,
+    # context_length tokens on each side; start='cls': sources begin with [CLS].
     rows='stream',
     # Compression of the token store: none, zstd(level=3).
     compression='none',
@@ -209,12 +220,16 @@ def get_config(arg: str = '') -> ConfigDict:
   # byte_fallback=True, split_digits=True, symbols=[], sample_bytes=0, seed=0,
   # character_coverage=0.9999), trained on the training split, as are
   # wordpiece(vocab_size=..., lowercase=True, alphabet=1000) and
-  # byte_bpe(vocab_size=...), which encoders need; bytes, characters. Existing
-  # ones: saved('WORKDIR'), sentencepiece_file('tokenizer.model', eos=''),
+  # byte_bpe(vocab_size=...), which encoders need; bytes, characters,
+  # words(vocab_size=0, count=1) (between white space, the most frequent first;
+  # the others are <unk>), frequent_bytes(vocab_size=...) (the others are one
+  # symbol). Existing ones: saved('WORKDIR'),
+  # sentencepiece_file('tokenizer.model', eos=''),
   # hf_tokenizer('tokenizer.json', eos=''), gpt2_bpe('encoder.json',
   # 'vocab.bpe'), gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe'),
   # wordpiece_file('vocab.txt', lowercase=True), byte_bpe_file('vocab.json',
-  # 'merges.txt')
+  # 'merges.txt'). Of pairs of texts sides(target, source='...'): two of these
+  # calls, for a model whose sources have a vocabulary of their own.
   config.tokenizer = dict(name="sentencepiece(vocab_size=32000, model='bpe')")
 
   config.optim = dict(
@@ -259,25 +274,29 @@ def get_config(arg: str = '') -> ConfigDict:
     size=number_or_text(512),
     # Tokens in a row, in stages as a ramp has them: stages(128, 90%:512).
     length=placeholder(str),  # empty: context_length, which none exceeds
-    # Rows per micro-batch, summed over all devices. Gradients accumulate over
-    # micro-batches; smaller ones need less memory. Empty or 0: one batch.
+    # Rows per micro-batch, at most, of each device that takes rows of its own
+    # (mesh.rules.batch). Gradients accumulate over micro-batches; smaller ones
+    # need less memory. Nothing but rounding depends on it. Where a batch does
+    # not divide, rows of weight 0 fill it up. Empty or 0: one batch.
     micro_rows=placeholder(int),
   )
 
   config.mesh = dict(
-    # Devices along each mesh axis; -1: all that the other axes leave.
+    # Devices along each mesh axis; -1: all that the other axes leave. fsdp=-1
+    # takes of them what divides the model's width, and data the rest.
     data=1,
     fsdp=-1,
     expert=1,
+    context=1,  # each has a part of each row: model.attention_backend says how
     tensor=1,
     # Logical axis of a parameter or activation -> mesh axes ('': not split).
     rules=dict(
       batch='data, fsdp, expert',
       group='data, fsdp',  # token groups of the experts
       expert='expert',
-      length='',
+      length='context',
       stream='tensor',  # features of the residual stream between layers
-      embed='fsdp',
+      embed='fsdp, context',
       heads='tensor',
       kv_heads='tensor',
       head='',
@@ -286,6 +305,7 @@ def get_config(arg: str = '') -> ConfigDict:
       mlp='tensor',
       vocab='tensor',
       norm='',
+      position='',
       router='',
       layers='',
     ),

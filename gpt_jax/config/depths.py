@@ -40,6 +40,11 @@ def _check_source(config: Config, ffn: str) -> None:
   """Checks that another encoder can stand before the encoder."""
   model = config.model
   if not model.num_source_layers:
+    if model.source_vocab_size:
+      raise UsageError(
+        f'model.source_vocab_size={model.source_vocab_size}: is of an encoder '
+        'before the encoder; set model.num_source_layers, or 0'
+      )
     return
   given = f'model.num_source_layers={model.num_source_layers}'
   if not model.num_encoder_layers:

@@ -17,8 +17,11 @@ RENAMED = {'batch.rows': 'batch.size'}
 # Fields that older configs lack, and what models did before.
 ADDED = {
   'data.sentences': 'none',
+  'mesh.context': 1,
   'model.share': 'none',
   'model.num_source_layers': 0,
+  'model.source_vocab_size': 0,
+  'model.value_size': 0,
   'objective.teacher': '',
   'optim.start': '',
   'optim.drawn': '',
@@ -30,6 +33,7 @@ ADDED = {
 }
 # A run may go on with other values here: they do not change its result.
 FREE_ON_RESUME = (
+  'batch.micro_rows',
   'checkpoint.',
   'data.store',
   'data.workers',

@@ -90,14 +90,6 @@ def schedule(config: Config) -> Schedule:
   return build(ramp(config), config.schedule.num_steps)
 
 
-def stage_name(config: Config, rows: int) -> str:
-  """How an error names a stage of the batch: `batch.size=...: ...`."""
-  given = config.batch.size
-  if isinstance(given, int):
-    return f'batch.size={given}:'
-  return f'batch.size={given!r}: its stage of {rows} rows'
-
-
 def in_percent(config: Config) -> bool:
   """Whether the stages begin at parts of `schedule.num_steps`."""
   texts = (config.batch.size, config.batch.get('length'))

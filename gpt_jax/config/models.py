@@ -8,14 +8,17 @@ section states what differs from `config.model`; resolved, it has all fields.
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from gpt_jax import sharding, spec
 from gpt_jax.config.fields import Config, unlocked
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Objective
@@ -54,6 +57,26 @@ def of_part(config: Config, name: str) -> Config:
   changed.model = changed.models[name]
   changed.models = ConfigDict()
   return changed.lock()
+
+
+def width(config: Config) -> int:
+  """The most devices of `fsdp` that what all models split over `embed` has.
+
+  Other axes that split it have their share.
+  """
+  widths = []
+  for model in (config.model, *config.models.values()):
+    found = spec.build('model.input', model.input, INPUTS)
+    widths += [model.d_model, found.d_embed]
+    if clusters := found.clusters:
+      widths += [
+        clusters.d_embed // clusters.div_val**i
+        for i in range(len(clusters.cutoffs) + 1)
+      ]
+  axes = dict(sharding.parse_rules(config.mesh.rules))['embed']
+  # Sizes below 1 are left to `make_mesh`, which fills or refuses them.
+  others = (max(config.mesh[axis], 1) for axis in axes if axis != 'fsdp')
+  return max(1, math.gcd(*widths) // math.prod(others))
 
 
 @contextlib.contextmanager

@@ -79,17 +79,44 @@ def _fill_model(model: Config) -> None:
         f'{model.num_heads}; change one of them or set model.head_size'
       )
     model.head_size = model.d_model // model.num_heads
+  if model.value_size == model.head_size:
+    model.value_size = 0  # so that equal models have equal fields
   if model.d_ff is None:
     model.d_ff = 4 * model.d_model
 
 
-def set_vocab_size(config: Config, vocab_size: int, tokenizer: str) -> Config:
+def set_vocab_size(
+  config: Config, vocab_size: int, tokenizer: str, of_sources: int | None = 0
+) -> Config:
   """Gives the models the tokenizer's vocabulary, or checks that it fits.
 
+  Args:
+    config: resolved.
+    vocab_size: of the tokenizer.
+    tokenizer: `tokenizer.name`.
+    of_sources: that of sources, where they have a tokenizer of their own; None:
+      it is not known yet.
+
   Raises:
-    UsageError: a model's vocabulary is smaller than the tokenizer's.
+    UsageError: a model's vocabulary is smaller than the tokenizer's, or no
+      part of it is for sources alone.
   """
   config = unlocked(config)
+  model = config.model
+  if of_sources and not model.num_source_layers:
+    raise UsageError(
+      f'tokenizer.name={tokenizer!r}: sources with tokens of their own are '
+      'read by an encoder of their own; set model.num_source_layers'
+    )
+  if of_sources and not model.source_vocab_size:
+    model.source_vocab_size = of_sources
+  needed = 0 if of_sources is None else of_sources or vocab_size
+  if 0 < model.source_vocab_size < needed:
+    raise UsageError(
+      f'model.source_vocab_size={model.source_vocab_size}: smaller than the '
+      f'{needed} tokens of sources by tokenizer.name='
+      f'{tokenizer!r}; raise it, or set it to 0 to take that'
+    )
   sections = {f'models.{name}': part for name, part in config.models.items()}
   for field, model in {'model': config.model, **sections}.items():
     if model.vocab_size is None:

@@ -17,7 +17,8 @@ LARGEST_ARRAY = 2**59
 def check_sizes(config: Config) -> None:
   """Checks that no array has more elements than can be counted."""
   m = config.model
-  heads, vocab = m.num_heads * m.head_size, m.vocab_size or 1
+  heads = m.num_heads * max(m.head_size, m.value_size)
+  vocab = max(m.vocab_size or 1, m.source_vocab_size)
   rows = max(config.eval.rows, *(stage.rows for stage in ramp(config).stages))
   routers = (layer.ffn.router for layer in period(m.attention, m.ffn))
   experts = max(router.num_experts if router else 1 for router in routers)

@@ -10,7 +10,7 @@ from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import defaults, log_trackers
 from gpt_jax.config.depths import check_depths
 from gpt_jax.config.fields import Config, flatten
-from gpt_jax.config.lengths import ramp, schedule, sides, stage_name
+from gpt_jax.config.lengths import ramp, schedule, sides
 from gpt_jax.config.sizes import check_sizes
 from gpt_jax.data import row_makers
 from gpt_jax.data.sentences import SPLITTERS
@@ -88,10 +88,12 @@ RANGES = {
   'model.num_layers': _LAYERS,
   'model.num_encoder_layers': Annotated[int, ranges.whole(0, 10_000)],
   'model.num_source_layers': Annotated[int, ranges.whole(0, 10_000)],
+  'model.source_vocab_size': Whole,
   'model.d_model': _WIDTH,
   'model.num_heads': _WIDTH,
   'model.num_kv_heads': _WIDTH,
   'model.head_size': _WIDTH,
+  'model.value_size': Annotated[int, ranges.whole(0, 2**24)],
   'model.d_ff': _WIDTH,
   'data.workers': Annotated[int, ranges.whole(1, 10_000)],
   'optim.clip_norm': NotNegative,
@@ -101,6 +103,7 @@ RANGES = {
   'mesh.data': _DEVICES,
   'mesh.fsdp': _DEVICES,
   'mesh.expert': _DEVICES,
+  'mesh.context': _DEVICES,
   'mesh.tensor': _DEVICES,
   'checkpoint.every_steps': Count,
   'checkpoint.keep': Count,
@@ -205,16 +208,10 @@ def validate(config: Config) -> None:
       )
   row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)
-  model, micro_rows = config.model, config.batch.micro_rows
+  model = config.model
   run = ramp(config)
   schedule(config)
   check_sizes(config)
-  for stage in run.stages:
-    if stage.rows % (micro_rows or 1):
-      raise UsageError(
-        f'{stage_name(config, stage.rows)} does not divide by '
-        f'batch.micro_rows={micro_rows}'
-      )
   if model.num_heads % model.num_kv_heads:
     raise UsageError(
       f'model.num_heads={model.num_heads}: does not divide by '
@@ -229,7 +226,9 @@ def validate(config: Config) -> None:
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
       'reported together; give all the same'
     )
-  shapes = [(True, micro_rows or s.rows, s.length) for s in run.stages]
+  # Of a batch; those of its micro-batches depend on the devices, and
+  # `training.device_check` knows them.
+  shapes = [(True, s.rows, s.length) for s in run.stages]
   shapes.append((False, config.eval.rows, run.longest))
   for side, stack in enumerate((encoder, layers)):
     if stack is encoder and not model.num_encoder_layers:

@@ -1,49 +1,34 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The terms of MFU: parameters, FLOPs per token, peak FLOP/s."""
+"""The terms of MFU: parameters and FLOPs per token; `peak` has the rest."""
 
 import math
 import re
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
+from gpt_jax.nn import segments
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.pattern import extra_tokens, period, sharing
-from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.positions import POSITIONS, Position
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Scored
 
-# Dense bf16 peak in FLOP/s of one JAX device, from the vendors' pages. A chip
-# of v2, v3 or 7x is two devices.
-PEAKS = {
-  'TPU v2': 22.5e12,
-  'TPU v3': 61.5e12,
-  'TPU v4': 275e12,
-  'TPU v5 lite': 197e12,
-  'TPU v5': 459e12,
-  'TPU v6 lite': 918e12,
-  'TPU7x': 1153.5e12,
-  'NVIDIA A100': 312e12,
-  'NVIDIA H100': 989e12,
-  'NVIDIA H200': 989e12,
-}
 FORMULA = (
   'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
-  '* span) / peak; span: the context (PaLM, appendix B: attention counted '
-  'whole), or the most keys a token sees where its layer has a window or a '
-  'sparse pattern (bigbird: the mean); of experts only those that a token '
-  'takes, and of the output only what the objective scores; of a frozen '
-  'teacher a third'
+  '* span) / peak; head size: the mean of a key and a value; span: the context '
+  '(PaLM, appendix B: attention counted whole), or the most keys a token sees '
+  'where its layer has a window or a sparse pattern (bigbird: the mean); of '
+  'experts only those that a token takes, and of the output only what the '
+  'objective scores; of a frozen teacher a third'
 )
 FORMULA_CAUSAL = (
   'causal MFU: the same with the mean number of keys that the tokens of a row '
@@ -282,8 +267,10 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
   Attention is counted as PaLM counts it: each token as if it saw as much as the
   token of its row that sees most. With full attention that is the row, `length`
   tokens (empty: the context), with local(window=w) the w tokens of the window,
-  with strided and fixed the most that the pattern shows. With bigbird it is the
-  mean, since few tokens see all. A row is taken for one document: where rows
+  with strided and fixed the most that the pattern shows, with Transformer-XL's
+  segments a segment and its memory (whose keys and values count once, though
+  each segment projects them again). With bigbird it is the mean, since few
+  tokens see all. A row is taken for one document: where rows
   are packed and masked by document, tokens see less.
 
   In an encoder-decoder it is a row's FLOPs by its tokens of text, `length` of
@@ -328,7 +315,7 @@ def _per_token(
 def _attended(
   counted: _Model, span: Callable[[np.ndarray], float], length: int
 ) -> int | float:
-  """The sum over the layers of heads * head size * `span`.
+  """The sum over the layers of heads * head size * `span`: see `FORMULA`.
 
   With `span` the context it is LHQT of PaLM's appendix B.
 
@@ -341,7 +328,10 @@ def _attended(
   of_source, of_target = config_lib.sides(config, length)
   of_target += extra_tokens(model.attention)
   layers = period(model.attention, model.ffn)
-  spans = [_span(layer.attention, span, of_target) for layer in layers]
+  position = spec.build('model.position', model.position, POSITIONS)
+  spans = [
+    _span(position, layer.attention, span, of_target) for layer in layers
+  ]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))
   if model.num_encoder_layers:
     total = (total + model.num_layers * of_source) * of_target / length
@@ -351,48 +341,20 @@ def _attended(
     total *= of_target / length
   if asked := counted.asked(length):
     total += total * asked / length
-  return model.num_heads * model.head_size * total
+  # The mean of the products with keys and with values.
+  each = model.head_size + (model.value_size or model.head_size)
+  return model.num_heads * each / 2 * total
 
 
 def _span(
-  pattern: Pattern, span: Callable[[np.ndarray], float], length: int
+  position: Position,
+  pattern: Pattern,
+  span: Callable[[np.ndarray], float],
+  length: int,
 ) -> float:
   """`span` of a pattern; of one with blocks the mean, as few see all."""
-  seen = pattern.num_visible(length)
+  seen = segments.num_visible(position, pattern, length)
   return float(seen.mean()) if pattern.blocks else span(seen)
-
-
-def peak(device: Any) -> tuple[float, str]:
-  """Peak FLOP/s of one device, and the source of the figure.
-
-  Measured on CPUs and on devices that `PEAKS` does not list: the best of
-  several 2048^3 products, in float32 on a CPU.
-  """
-  kind = device.device_kind
-  # Longest name first: 'TPU v5 lite' before 'TPU v5'.
-  for name in sorted(PEAKS, key=len, reverse=True):
-    if kind.startswith(name):
-      return PEAKS[name], f'{kind}, bf16, vendor figure'
-  dtype = jnp.float32 if device.platform == 'cpu' else jnp.bfloat16
-  seconds = measure_matmul(device, dtype)
-  rate = 2 * 2048**3 / seconds
-  if device.platform == 'cpu':
-    # Virtual CPU devices share the cores, which were measured together.
-    rate /= jax.local_device_count()
-  return rate, f'{kind}, {dtype.__name__}, measured on 2048^3 matmuls'
-
-
-def measure_matmul(device: Any, dtype: Any, repeats: int = 5) -> float:
-  """Seconds for a 2048^3 product: the best of `repeats`."""
-  x = jax.device_put(jnp.ones((2048, 2048), dtype), device)
-  product = jax.jit(jnp.dot)
-  product(x, x).block_until_ready()
-  times = []
-  for _ in range(repeats):
-    start = time.perf_counter()
-    product(x, x).block_until_ready()
-    times.append(time.perf_counter() - start)
-  return min(times)
 
 
 def mfu(tokens_per_second: float, flops: float, peaks: float) -> float:

@@ -160,7 +160,7 @@ class _Build:
       encode.encoded(batches, self._made, workers, self._settings.sentences)
     ):
       if not number:
-        self._warn_of_losses(batch[0].text)
+        self._warn_of_losses(encode.text_of(batch[0]))
       for held_out, writer in self._writers.items():
         writer.add(
           [
@@ -213,8 +213,11 @@ class _Build:
         '' if done[True].pairs else ", for instance by data.clean='minhash'",
       )
 
-  def _warn_of_losses(self, text: str):
-    if change := tokenizer_report.change(self._made, text):
+  def _warn_of_losses(self, first: encode.Text):
+    made = self._made
+    if first.of_source:
+      made = tokenizer.of_sources(made)
+    if change := tokenizer_report.change(made, first.text):
       log.warning('%s %s', self._settings.tokenizer, change)
 
   def _add_to_digest(self, part: Part) -> int:

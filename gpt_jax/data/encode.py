@@ -23,6 +23,7 @@ import numpy as np
 from gpt_jax.data import sentences as sentences_lib
 from gpt_jax.data import workers as workers_lib
 from gpt_jax.data.holdout import Part
+from gpt_jax.data.sources.source import of_source
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
@@ -55,16 +56,36 @@ class Encoded(NamedTuple):
 
   Attributes:
     ids: int32 [N].
+    eos_id: what ends the document.
     sentence_ends: int64 [S], after which of them sentences end, before the
       document does: see `sentences.in_tokens`.
   """
 
   ids: np.ndarray
+  eos_id: int
   sentence_ends: np.ndarray
 
 
-# The texts of pieces, and which of them end a document.
-_Texts = Sequence[tuple[str, bool]]
+class Text(NamedTuple):
+  """What is known of a piece where it is encoded.
+
+  Attributes:
+    text: of the piece.
+    last: see `Piece`.
+    of_source: whether its document is the source of a pair.
+  """
+
+  text: str
+  last: bool
+  of_source: bool
+
+
+def text_of(piece: Piece) -> Text:
+  """A piece, without what the workers need not know."""
+  return Text(piece.text, piece.last, of_source(piece.part.document.name))
+
+
+_Texts = Sequence[Text]
 
 
 def batches(parts: Iterator[Part], made: Tokenizer) -> Iterator[list[Piece]]:
@@ -102,7 +123,7 @@ def encoded(
     return
   alone = None if workers == 1 else _ALONE
   for batch in itertools.islice(pieces, alone):
-    yield batch, here([(piece.text, piece.last) for piece in batch])
+    yield batch, here([*map(text_of, batch)])
   first = next(pieces, None)
   if first is None:
     return
@@ -117,16 +138,21 @@ def encoded(
 def encode_texts(
   made: Tokenizer, sentences: str, texts: _Texts
 ) -> list[Encoded]:
-  """The tokens of some pieces, given as their texts and `Piece.last`."""
+  """The tokens of some pieces."""
   split = sentences_lib.splitter(sentences)
-  found = []
-  all_ids = made.encode_batch([text for text, _ in texts])
-  for (text, last), ids in zip(texts, all_ids, strict=True):
-    ends = np.empty(0, np.int64)
-    if split:
-      ends = sentences_lib.in_tokens(split, text, made.offsets(text), last)
-    found.append(Encoded(ids, ends))
-  return found
+  found: list[Encoded | None] = [None] * len(texts)
+  for own, sources in ((made, False), (tokenizer.of_sources(made), True)):
+    numbers = [i for i, one in enumerate(texts) if one.of_source == sources]
+    if not numbers:
+      continue
+    all_ids = own.encode_batch([texts[i].text for i in numbers])
+    for i, ids in zip(numbers, all_ids, strict=True):
+      text, last, _ = texts[i]
+      ends = np.empty(0, np.int64)
+      if split:
+        ends = sentences_lib.in_tokens(split, text, own.offsets(text), last)
+      found[i] = Encoded(ids, own.eos_id, ends)
+  return [one for one in found if one is not None]
 
 
 def _in_order(
@@ -139,8 +165,7 @@ def _in_order(
   waiting = collections.deque()
   try:
     for batch in pieces:
-      texts = [(piece.text, piece.last) for piece in batch]
-      waiting.append((batch, pool.submit(encode, texts)))
+      waiting.append((batch, pool.submit(encode, [*map(text_of, batch)])))
       if len(waiting) > 2 * workers:
         batch, found = waiting.popleft()
         yield batch, found.result()

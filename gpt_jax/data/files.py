@@ -8,8 +8,10 @@ temporary name, is synced and then renamed, so a file is whole or absent.
 
 import contextlib
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import tensorstore as ts
 
@@ -19,6 +21,12 @@ from gpt_jax.spec import UsageError
 _CACHE_BYTES = 1 << 28
 _CONTEXT = ts.Context({'cache_pool': {'total_bytes_limit': _CACHE_BYTES}})
 _NOT_KEPT = ts.Context({'cache_pool': {'total_bytes_limit': 0}}, _CONTEXT)
+# Seconds until it is said that a URL does not answer, and until one that never
+# did is given up. TensorStore alone tries again for a quarter of an hour.
+_SAID, _GIVEN_UP = 10.0, 120.0
+_answered: set[str] = set()  # buckets
+
+log = logging.getLogger('gpt_jax')
 
 
 def join(folder: str, name: str) -> str:
@@ -51,10 +59,10 @@ def read(folder: str, name: str) -> bytes | None:
 
   Raises:
     UsageError: on this machine something is there that cannot be read, such as
-      a folder.
+      a folder; or a URL does not answer.
   """
   try:
-    result = _store(folder).read(name).result()
+    result = _wait(folder, _store(folder).read(name))
   except ValueError as e:
     if not is_local(
       folder
@@ -67,20 +75,20 @@ def read(folder: str, name: str) -> bytes | None:
 
 def write(folder: str, name: str, data: bytes):
   """Writes a file that is whole or absent, whenever the process dies."""
-  _store(folder).write(name, data).result()
+  _wait(folder, _store(folder).write(name, data))
 
 
 def names(folder: str) -> list[str]:
   """Lists the files below `folder`, as sorted paths relative to it."""
-  return sorted(key.decode() for key in _store(folder).list().result())
+  return sorted(key.decode() for key in _wait(folder, _store(folder).list()))
 
 
 def delete(folder: str, name: str):
   """Deletes the file `name` and all files below a folder of that name."""
   store = _store(folder)
-  store.delete_range(ts.KvStore.KeyRange(name, f'{name}\0')).result()
+  _wait(folder, store.delete_range(ts.KvStore.KeyRange(name, f'{name}\0')))
   below = ts.KvStore.KeyRange(f'{name}/', f'{name}0')  # '0' follows '/'
-  store.delete_range(below).result()
+  _wait(folder, store.delete_range(below))
 
 
 @contextlib.contextmanager
@@ -106,6 +114,32 @@ def exclusive(folder: str, name: str) -> Iterator[None]:
       os.unlink(path)
 
 
+def _wait(folder: str, future: ts.Future) -> Any:
+  """The result; a bucket that is slow is told of, and one that is not there.
+
+  Raises:
+    UsageError: it does not answer, and never did.
+  """
+  if is_local(folder):
+    return future.result()
+  bucket = '/'.join(folder.split('/')[:3])
+  try:
+    result = future.result(timeout=_SAID)
+  except TimeoutError:
+    log.warning('%s: no answer for %g s; still trying', bucket, _SAID)
+    left = None if bucket in _answered else _GIVEN_UP - _SAID
+    try:
+      result = future.result(timeout=left)
+    except TimeoutError as e:
+      raise UsageError(
+        f'{folder}: no answer within {_GIVEN_UP:g} s; look at the network and '
+        'at the credentials (gcloud auth application-default login), or give '
+        'a local folder'
+      ) from e
+  _answered.add(bucket)
+  return result
+
+
 def _spec(folder: str) -> str | dict[str, str]:
   if is_local(folder):
     return {'driver': 'file', 'path': f'{os.path.abspath(folder)}/'}
@@ -113,4 +147,8 @@ def _spec(folder: str) -> str | dict[str, str]:
 
 
 def _store(folder: str) -> ts.KvStore:
-  return ts.KvStore.open(_spec(folder), context=_CONTEXT).result()
+  try:
+    return ts.KvStore.open(_spec(folder), context=_CONTEXT).result()
+  except ValueError as e:
+    why = str(e).partition(' [')[0]
+    raise UsageError(f'{folder}: no folder can be there: {why}') from e

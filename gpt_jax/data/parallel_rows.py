@@ -3,6 +3,7 @@
 """Rows of pairs of a source and a target text, packed on both sides.
 
   data.rows = 'parallel'
+  data.rows = "parallel(start='cls')"
 
 A row has as many pairs as fit, `length` tokens of sources for the encoder and
 as many of targets for the decoder; pair n of a row is segment n on both sides,
@@ -28,11 +29,15 @@ from gpt_jax.data.mixture_order import Place
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.texts import Texts
+from gpt_jax.data.tokenizers.special import Special
 from gpt_jax.spec import UsageError
 
 # Rows that pairs are put into at a time. With more, hardly less is padding: of
 # Multi30k in rows of 128 tokens 8.4% of the targets, and 8.1% with 32.
 _OPEN = 8
+
+# What may stand before a source: see `row_makers.parallel`.
+STARTS = ('text', 'cls')
 
 _SEED = 0xB17E  # of the pairs' order: no run's own
 
@@ -63,18 +68,19 @@ class Packed(NamedTuple):
 class ParallelRows:
   """Rows of `length` tokens on each side."""
 
-  def __init__(self, store: TokenStore, length: int):
+  def __init__(self, store: TokenStore, length: int, before: str = 'text'):
     """Finds which pairs each row has.
 
     Args:
       store: of pairs.
       length: of a row, on each side.
+      before: what stands before a source, of `STARTS`.
 
     Raises:
-      UsageError: the length does not do.
+      UsageError: the length or the tokenizer does not do.
     """
     self._store, self._length = store, length
-    self._start = sides.source_start(store.special)
+    self._start = sides.source_start(started(store.source_special, before))
     if length < len(self._start) + 2:
       raise UsageError(
         f'model.context_length={length}: a row of data.rows={store.rows!r} '
@@ -118,19 +124,22 @@ class ParallelRows:
     ids = iter(self._store.read_ranges(ranges))
     found = [[next(ids) for _ in row.ranges] for row in texts]
     source = self._side(
-      [[np.append(self._start, text) for text in row[::2]] for row in found]
+      [[np.append(self._start, text) for text in row[::2]] for row in found],
+      self._store.source_special.pad_id,
     )
-    target = self._side([row[1::2] for row in found])
+    target = self._side(
+      [row[1::2] for row in found], self._store.special.pad_id
+    )
     return target._replace(source=source)
 
   def read_held_out(self, keys: Keys) -> Rows:
     """The rows of a held-out set."""
     return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
 
-  def _side(self, found: list[list[np.ndarray]]) -> Rows:
+  def _side(self, found: list[list[np.ndarray]], pad_id: int) -> Rows:
     """One side of rows, of the ids of their texts."""
     shape = (len(found), self._length)
-    tokens = np.full(shape, self._store.special.pad_id, np.int32)
+    tokens = np.full(shape, pad_id, np.int32)
     real = np.zeros(shape, bool)
     segments, positions = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for i, texts in enumerate(found):
@@ -159,6 +168,22 @@ class ParallelRows:
         'tokens: it is cut there',
         *(self._store.folder, cut, len(counts), self._length),
       )
+
+
+def started(special: Special, start: str) -> Special:
+  """With what stands before a source in these rows, of `STARTS`.
+
+  Raises:
+    UsageError: the tokenizer has no such token.
+  """
+  if start == 'text':
+    return special
+  if special.cls_id is None:
+    raise UsageError(
+      f'data.rows: parallel(start={start!r}): the tokenizer has no [CLS]; '
+      'prepare the text with another tokenizer.name, such as wordpiece'
+    )
+  return special._replace(prompt_start=(special.cls_id,))
 
 
 def pack(counts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:

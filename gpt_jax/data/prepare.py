@@ -225,9 +225,16 @@ def _split(settings: Settings) -> Split:
       f'data.clean={settings.clean!r}: takes out texts one by one, and those '
       f"of data.source={settings.source!r} are pairs; set data.clean='none'"
     )
-  (call,) = spec.parse('tokenizer.name', settings.tokenizer)[:1]
+  calls = tokenizer.single(settings.tokenizer)
+  if len(calls) > 1 and not split.pairs:
+    raise UsageError(
+      f'tokenizer.name={settings.tokenizer!r}: is for pairs of texts, and '
+      f'data.source={settings.source!r} has none; give one tokenizer'
+    )
   named = {
     f'tokenizer: {os.path.basename(value)}': value
+    for text in calls
+    for call in spec.parse('tokenizer.name', text)[:1]
     for value in (*call.args, *call.kwargs.values())
     if isinstance(value, str) and os.path.isfile(value)
   }

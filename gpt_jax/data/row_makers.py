@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gpt_jax import spec
-from gpt_jax.data import mixture_order
+from gpt_jax.data import mixture_order, parallel_rows
 from gpt_jax.data.half_rows import HalfRows
 from gpt_jax.data.mixture_order import Held, Place
 from gpt_jax.data.pair_rows import PAIRS, PairRows
@@ -24,6 +24,7 @@ from gpt_jax.data.sentences import splitter
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.stream_rows import Documents, Stream
 from gpt_jax.data.texts import Texts
+from gpt_jax.data.tokenizers.special import Special
 from gpt_jax.ranges import Probability
 from gpt_jax.spec import UsageError
 
@@ -127,6 +128,16 @@ def check(rows: str, sentences: str):
     )
 
 
+def as_read(rows: str, special: Special) -> Special:
+  """The special tokens of texts that are read as the rows of a run.
+
+  Raises:
+    UsageError: the tokenizer lacks one.
+  """
+  (call,) = spec.bind_all('data.rows', rows, ROWS)
+  return parallel_rows.started(special, call.kwargs.get('start', 'text'))
+
+
 def pair_of(rows: str) -> str:
   """How `data.rows` makes pairs: see `pairs`; '' for no pairs."""
   (call,) = spec.bind_all('data.rows', rows, ROWS)
@@ -174,9 +185,19 @@ def halves() -> Callable[[TokenStore, int], Maker]:
   return _once(HalfRows)
 
 
-def parallel() -> Callable[[TokenStore, int], Maker]:
-  """Pairs of a source and a target text: see `parallel_rows`."""
-  return _once(ParallelRows)
+def parallel(start: str = 'text') -> Callable[[TokenStore, int], Maker]:
+  """Pairs of a source and a target text: see `parallel_rows`.
+
+  Args:
+    start: of a source: 'text', what its tokenizer puts before texts, or 'cls',
+      its [CLS] (UniLM).
+  """
+  if start not in parallel_rows.STARTS:
+    raise UsageError(
+      f'data.rows: parallel(start={start!r}): unknown; one of '
+      + ', '.join(parallel_rows.STARTS)
+    )
+  return _once(functools.partial(ParallelRows, before=start))
 
 
 def _once(

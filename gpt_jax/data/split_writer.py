@@ -13,6 +13,7 @@ from gpt_jax.data import store as token_store
 from gpt_jax.data.array_writer import ArrayWriter, Waiting, Written
 from gpt_jax.data.encode import Encoded
 from gpt_jax.data.manifest import Manifest
+from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
 
@@ -53,7 +54,7 @@ class SplitWriter:
     self.num_bytes = self._num_tokens = 0
     self._parts: dict[str, int] = {}
     self._made = made
-    self._dtype = array_writer.token_dtype(made.vocab_size)
+    self._dtype = array_writer.token_dtype(tokenizer.num_ids(made))
     dtypes = {
       token_store.TOKENS: self._dtype,
       token_store.DOCUMENT_ENDS: 'int64',
@@ -88,10 +89,9 @@ class SplitWriter:
     Args:
       pieces: their tokens, `Piece.last`, and the source within a mixture.
     """
-    eos = np.array([self._made.eos_id], np.int32)
     parts, ends, sentence_ends = [], [], []
-    for (ids, inner), last, source in pieces:
-      parts += [ids, eos] if last else [ids]
+    for (ids, eos_id, inner), last, source in pieces:
+      parts += [ids, np.array([eos_id], np.int32)] if last else [ids]
       sentence_ends.append(self._num_tokens + inner)
       self._num_tokens += len(ids) + last
       if last:

@@ -166,6 +166,19 @@ class TokenStore:
       reads = [self._tokens[r.start : r.stop].read(batch=batch) for r in ranges]
     return [self._result(TOKENS, read) for read in reads]
 
+  def text(self, made: tokenizer.Tokenizer, start: int, stop: int) -> str:
+    """What tokens of one document say.
+
+    Args:
+      made: of `tokenizer`.
+      start: of the tokens.
+      stop: of the tokens.
+    """
+    number = int(np.searchsorted(self.document_ends, start, side='right'))
+    if self.manifest.pairs and number % 2 == 0:
+      made = tokenizer.of_sources(made)
+    return made.decode(self.tokens(start, stop).tolist())
+
   @property
   def document_ends(self) -> np.ndarray:
     """The exclusive end of each document, its eos included; int64 [N]."""
@@ -196,6 +209,11 @@ class TokenStore:
       UsageError: as `tokenizer`.
     """
     return self._corpus.tokenizer().special
+
+  @functools.cached_property
+  def source_special(self) -> Special:
+    """Those of the tokenizer of sources, where rows are of pairs."""
+    return tokenizer.of_sources(self._corpus.tokenizer()).special
 
   def tokenizer(self) -> tokenizer.Tokenizer:
     """Loads the tokenizer that wrote the train split.

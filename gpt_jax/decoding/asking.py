@@ -80,22 +80,27 @@ def check(flags: Any) -> None:
     _check_beam(flags, given)
 
 
-def check_model(flags: Any, *, encoder: bool) -> None:
+def check_model(flags: Any, *, answers: bool) -> None:
   """Checks the kind of text against the model's.
+
+  Args:
+    flags: of the command.
+    answers: whether the model answers sources, rather than continue prompts.
 
   Raises:
     UsageError: it is not what the model takes.
   """
   sources = bool(flags.source or flags.sources)
-  if encoder and not sources:
+  if answers and not sources:
     raise UsageError(
-      f'--workdir={flags.workdir}: holds an encoder-decoder, which answers a '
-      'source; give --source or --sources'
+      f'--workdir={flags.workdir}: holds a model that answers a source; give '
+      '--source or --sources'
     )
-  if sources and not encoder:
+  if sources and not answers:
     raise UsageError(
-      f'--workdir={flags.workdir}: holds no encoder-decoder, which is what '
-      'answers a source; give --prompt or --prompts'
+      f'--workdir={flags.workdir}: holds no encoder-decoder, or UniLM that '
+      'learned to write, which are what answers a source; give --prompt or '
+      '--prompts'
     )
 
 

@@ -8,14 +8,14 @@ the model, those of a text together; T slots of ids, C candidates.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.decoding import programs
 from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.context import KVCache
 
 # score = sum of log-probabilities / ((offset + tokens) / divisor)^penalty
 PENALTIES = {'length': (0.0, 1.0), 'gnmt': (5.0, 6.0)}
@@ -33,8 +33,8 @@ class Beam(NamedTuple):
     early_stopping: a text is done as soon as `size` hypotheses have ended.
       Otherwise only when the best that goes on would, if it ended now, score no
       more than the worst of these.
-    no_repeat_ngram: no run of so many tokens comes twice, prompt included; 0:
-      any may.
+    no_repeat_ngram: no run of so many tokens comes twice, prompt included, but
+      for a source; 0: any may.
     min_tokens: new tokens before the end may come.
   """
 
@@ -69,11 +69,13 @@ class Texts(NamedTuple):
     start_B: where its first new token stands.
     most_B: new tokens at most; 0: there is no text.
     num_memory_B: length of its source, of an encoder-decoder.
+    num_source_B: see `Request`.
   """
 
   start_B: np.ndarray
   most_B: np.ndarray
   num_memory_B: np.ndarray
+  num_source_B: np.ndarray
 
 
 class State(NamedTuple):
@@ -141,8 +143,8 @@ def take(state: State, index_B: np.ndarray, *, more: int) -> State:
   return State(*map(part, state))
 
 
-@functools.partial(jax.jit, static_argnames='model')
-def advance(params, caches, state, texts, *, model):
+@functools.partial(jax.jit, static_argnames=('model', 'by_mask'))
+def advance(params, caches, state, texts, *, model, by_mask):
   """Reads the newest token of each hypothesis.
 
   Args:
@@ -152,6 +154,7 @@ def advance(params, caches, state, texts, *, model):
     state: after `choose`.
     texts: see `Texts`.
     model: of `programs.in_place`.
+    by_mask: see `programs.decode_step`.
 
   Returns:
     Logits [B, N, V], and the caches.
@@ -166,22 +169,16 @@ def advance(params, caches, state, texts, *, model):
   # Searches that are done go on here, too, to no effect.
   at_B = jnp.minimum(at_B, T - 1)
   token_BN = jnp.take_along_axis(state.ids_BNT, at_B[:, None, None], 2)[..., 0]
-  mask_BM, cache = None, caches[0]
-  assert isinstance(cache, KVCache)
-  if cache.cross is not None:
-    slots_M = jnp.arange(cache.cross.num_slots)
-    mask_BM = slots_M[None] < texts.num_memory_B[:, None]
-  variables = {'params': params}
-  out = model.apply(
-    variables,
-    token_BN.reshape(-1, 1),
-    jnp.repeat(at_B, N)[:, None],
+  logits_RV, caches = programs.next_logits(
+    params,
     caches,
-    encoder_mask_BM=mask_BM,
+    token_BN.reshape(-1),
+    jnp.repeat(at_B, N),
+    texts.num_memory_B,
+    model=model,
+    by_mask=by_mask,
   )
-  logits_RV = model.apply(variables, out.hidden_BLD[:, 0], method='logits')
-  logits_BNV = logits_RV.reshape(B, N, -1)
-  return logits_BNV, caches_lib.constrain(out.caches)
+  return logits_RV.reshape(B, N, -1), caches
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'size'))
@@ -222,7 +219,7 @@ def choose(state, logits_BNV, texts, rules, *, no_repeat_ngram):
   tokens = state.tokens + 1
   at_B = texts.start_B + state.tokens
   sums_BC, parents_BC, token_BC = _candidates(
-    state, logits_BNV, at_B, rules, no_repeat_ngram
+    state, logits_BNV, texts, rules, no_repeat_ngram
   )
   C = sums_BC.shape[1]
   ends_BC = jnp.any(token_BC[..., None] == rules.stop_ids[None, None], axis=-1)
@@ -264,7 +261,7 @@ def choose(state, logits_BNV, texts, rules, *, no_repeat_ngram):
 def _candidates(
   state: State,
   logits_BNV: jax.Array,
-  at_B: jax.Array,
+  texts: Texts,
   rules: Rules,
   no_repeat_ngram: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -277,7 +274,10 @@ def _candidates(
   is_stop_V = jnp.zeros(V, bool).at[rules.stop_ids].set(True)
   banned = (is_stop_V & (state.tokens < rules.min_tokens))[None, None]
   if no_repeat_ngram:
-    banned |= _repeating(state.ids_BNT, at_B, no_repeat_ngram, V)
+    at_B = texts.start_B + state.tokens
+    banned |= _repeating(
+      state.ids_BNT, texts.num_source_B, at_B, no_repeat_ngram, V
+    )
   # Probabilities are not normalised again.
   logits_BNV = jnp.where(banned, -jnp.inf, logits_BNV)
   C = (1 + rules.stop_ids.size) * N
@@ -293,12 +293,17 @@ def _candidates(
 
 
 def _repeating(
-  ids_BNT: jax.Array, at_B: jax.Array, size: int, vocab_size: int
+  ids_BNT: jax.Array,
+  first_B: Any,
+  at_B: Any,
+  size: int,
+  vocab_size: int,
 ) -> jax.Array:
   """Tokens that would end a run of `size` a second time, bool [B, N, V].
 
   Args:
-    ids_BNT: of which those before `at_B` count.
+    ids_BNT: of which those from `first_B` on and before `at_B` count.
+    first_B: see above.
     at_B: where the next token stands.
     size: of the runs.
     vocab_size: V.
@@ -307,7 +312,7 @@ def _repeating(
   places_T = jnp.arange(T)
   # Where a run ends that is as the newest would be, but for its last.
   same = (places_T[None] < at_B[:, None])[:, None]
-  same &= (places_T >= size - 1)[None, None]
+  same &= (places_T[None] >= first_B[:, None] + size - 1)[:, None]
   for back in range(1, size):
     newest_BN1 = jnp.take_along_axis(
       ids_BNT, jnp.maximum(at_B - back, 0)[:, None, None], axis=2

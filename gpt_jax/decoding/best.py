@@ -8,6 +8,7 @@ from typing import Any
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import continuations
 from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.by_mask import ByMask
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
 from gpt_jax.decoding.search import search
 from gpt_jax.nn.transformer import Transformer
@@ -23,6 +24,7 @@ def complete(
   *,
   rows: int,
   sources: Sequence[Sequence[int] | None] | None = None,
+  by_mask: ByMask | None = None,
   speed: Speed,
 ) -> Iterator[tuple[int, list[Continuation]]]:
   """As `continuations.complete`: the best `num_samples` of each prompt.
@@ -35,7 +37,8 @@ def complete(
     options: whose sampler, seed and stop texts say nothing.
     beam: how to search.
     rows: texts that are searched at a time.
-    sources: of an encoder-decoder, as many as prompts.
+    sources: of an encoder-decoder, as many as prompts; or of `by_mask`.
+    by_mask: see `Engine`.
     speed: counts a token of each text a step, however many hypotheses it has.
   """
   sources = sources or [None] * len(prompts)
@@ -47,13 +50,14 @@ def complete(
       options._replace(num_samples=1, stop=()),
       context_length=model.context_length,
       source=sources[number],
+      in_row=by_mask is not None,
     )
     return row
 
   asked = [row(number).request for number in range(len(prompts))]
   speed.begin()
   for number, hypotheses in search(
-    model, params, asked, beam, rows=rows, count=speed.count
+    model, params, asked, beam, rows=rows, by_mask=by_mask, count=speed.count
   ):
     found = []
     for ids, score, finish in hypotheses[: options.num_samples]:

@@ -158,14 +158,21 @@ def rows(
   *,
   context_length: int,
   source: Sequence[int] | None = None,
+  in_row: bool = False,
 ) -> list[Row]:
   """The continuations of a prompt that `fitted` returned.
 
   Of an encoder-decoder the answers to a `source`; then `ids` are what the
-  decoder starts with, which is no text.
+  decoder starts with, which is no text. With `in_row` the source is read in the
+  row of its answer, before `ids`: see `by_mask`.
   """
-  room = context_length - len(ids)
+  shown = ids if source is None else ()
   usual = USUAL if source is None else sourced.most(len(source))
+  num_source = 0
+  if in_row:
+    assert source is not None
+    ids, num_source, source = [*source, *ids], len(source), None
+  room = context_length - len(ids)
   number = min(options.max_tokens or usual, room)
   return [
     Row(
@@ -176,8 +183,9 @@ def rows(
         seed=seed,
         stop_ids=tokenizer.special.stop_ids,
         source=source,
+        num_source=num_source,
       ),
-      Stream(tokenizer, ids if source is None else (), options.stop),
+      Stream(tokenizer, shown, options.stop),
     )
     for seed in seeds_of(options.seed, options.num_samples)
   ]
@@ -284,7 +292,12 @@ def complete(
       prompts, sources or [None] * len(prompts), strict=True
     )
     for row in rows(
-      ids, tokenizer, options, context_length=context_length, source=source
+      ids,
+      tokenizer,
+      options,
+      context_length=context_length,
+      source=source,
+      in_row=engine.by_mask is not None,
     )
   )
   for piece in decode(engine, asked, speed=speed):

@@ -16,8 +16,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax.decoding import sampler
+from gpt_jax.decoding.by_mask import ByMask
 from gpt_jax.decoding.sampler import Samplers
 from gpt_jax.nn import caches as caches_lib
+from gpt_jax.nn.context import KVCache
 from gpt_jax.nn.stack import SEPARATE, Caches, separate
 from gpt_jax.nn.transformer import Transformer
 
@@ -130,7 +132,7 @@ def encode(params, tokens_BM, mask_BM, *, model):
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'num_seen'),
+  static_argnames=('model', 'num_seen', 'by_mask'),
   donate_argnames=('caches', 'last_BD'),
 )
 def read_block(
@@ -145,6 +147,7 @@ def read_block(
   *,
   model,
   num_seen,
+  by_mask,
 ):
   """Reads tokens from `start` on; keeps the state where a row ends.
 
@@ -160,9 +163,13 @@ def read_block(
     mask_BM: bool, False for padding of `memory_BMD`.
     model: of `in_place`.
     num_seen: slots of the caches, the first, that the tokens attend to.
+    by_mask: see `ByMask`, whose prompts are one block; None: it is none.
   """
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
+  seen = {}
+  if by_mask is not None:
+    seen = by_mask.seen_of_prompts(positions_BL, lengths_B, num_seen)
   out = model.apply(
     {'params': params},
     tokens_BL,
@@ -170,6 +177,7 @@ def read_block(
     caches_lib.first_slots(caches, num_seen),
     memory_BMD=memory_BMD,
     encoder_mask_BM=mask_BM,
+    **seen,
   )
   at_B = lengths_B - 1 - start
   inside_B = (at_B >= 0) & (at_B < L)
@@ -192,10 +200,12 @@ def first_draw(params, last_XD, index_B, seen_BV, rows, *, model, how):
 
 
 @functools.partial(
-  jax.jit, static_argnames=('model', 'how'), donate_argnames='caches'
+  jax.jit,
+  static_argnames=('model', 'how', 'by_mask'),
+  donate_argnames='caches',
 )
 def decode_step(
-  params, caches, token_B, position_B, seen_BV, rows, *, model, how
+  params, caches, token_B, position_B, seen_BV, rows, *, model, how, by_mask
 ):
   """Reads one token of each row and draws the next.
 
@@ -208,23 +218,65 @@ def decode_step(
     rows: what is asked of them.
     model: of `in_place`.
     how: see `sampler.method`.
+    by_mask: see `ByMask`; None: the token says what the next is.
 
   Returns:
     The drawn tokens [B], the caches, and `seen_BV` with `token_B`.
   """
-  mask_BM = None
-  if caches[0].cross is not None:
-    slots_M = jnp.arange(caches[0].cross.num_slots)
-    mask_BM = slots_M[None] < rows.num_memory_B[:, None]
-  variables = {'params': params}
-  tokens_BL, positions_BL = token_B[:, None], position_B[:, None]
-  out = model.apply(
-    variables, tokens_BL, positions_BL, caches, encoder_mask_BM=mask_BM
+  logits_BV, caches = next_logits(
+    params,
+    caches,
+    token_B,
+    position_B,
+    rows.num_memory_B,
+    model=model,
+    by_mask=by_mask,
   )
-  logits_BV = model.apply(variables, out.hidden_BLD[:, 0], method='logits')
   if seen_BV is not None:
     seen_BV = seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
   index_B = position_B - rows.start_B + 1
   drawn_B = sampler.draw(logits_BV, rows.samplers, index_B, how)
-  return drawn_B, caches_lib.constrain(out.caches), seen_BV
+  return drawn_B, caches, seen_BV
+
+
+def next_logits(
+  params: Any,
+  caches: Caches,
+  token_R: jax.Array,
+  position_R: jax.Array,
+  num_memory_B: jax.Array,
+  *,
+  model: Transformer,
+  by_mask: ByMask | None,
+) -> tuple[jax.Array, Caches]:
+  """Reads one token of each row: logits of the next [R, V], and the caches.
+
+  Args:
+    params: of `in_place`.
+    caches: of the positions before.
+    token_R: drawn last.
+    position_R: where it stands.
+    num_memory_B: length of each source, of an encoder-decoder; several rows
+      may have one.
+    model: of `in_place`.
+    by_mask: see `decode_step`.
+  """
+  mask_BM, cache = None, caches[0]
+  assert isinstance(cache, KVCache)
+  if cache.cross is not None:
+    slots_M = jnp.arange(cache.cross.num_slots)
+    mask_BM = slots_M[None] < num_memory_B[:, None]
+  tokens_RL, positions_RL, seen = token_R[:, None], position_R[:, None], {}
+  if by_mask is not None:
+    tokens_RL, positions_RL, seen = by_mask.step(
+      token_R, position_R, cache.num_slots
+    )
+  variables = {'params': params}
+  out: Any = model.apply(
+    variables, tokens_RL, positions_RL, caches, encoder_mask_BM=mask_BM, **seen
+  )
+  # The last of what was read predicts.
+  last_RD = out.hidden_BLD[:, -1]
+  logits_RV: Any = model.apply(variables, last_RD, method='logits')
+  return logits_RV, caches_lib.constrain(out.caches)

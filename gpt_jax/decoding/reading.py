@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs
+from gpt_jax.decoding.by_mask import ByMask
 from gpt_jax.decoding.kept import Prefix
 from gpt_jax.decoding.programs import Prefilled
 from gpt_jax.decoding.requests import Row
@@ -23,10 +24,17 @@ from gpt_jax.nn.transformer import DTYPES, Transformer
 
 
 class Reader(NamedTuple):
-  """A model that reads prompts, and its parameters: of `programs.in_place`."""
+  """What reads prompts.
+
+  Attributes:
+    model: of `programs.in_place`.
+    params: its parameters.
+    by_mask: see `Engine`.
+  """
 
   model: Transformer
   params: Any
+  by_mask: ByMask | None = None
 
 
 class Reading:
@@ -57,9 +65,14 @@ class Reading:
     prompts = {row.prompt: row.request for row in rows}
     self._places = {prompt: i for i, prompt in enumerate(prompts)}
     self._size = programs.num_rows(len(prompts), slots)
-    self._tokens_BL, self._lengths_B = self._pad(
-      [request.ids for request in prompts.values()]
-    )
+    by_mask = readers[0].by_mask
+    ids = [request.ids for request in prompts.values()]
+    if by_mask is not None:
+      ids = [by_mask.prompt(own) for own in ids]
+    self._tokens_BL, self._lengths_B = self._pad(ids)
+    # What sees both ways is read as a whole.
+    whole = by_mask is not None
+    self._block = self._tokens_BL.shape[1] if whole else programs.BLOCK
     self._sources = None
     if any(request.source for request in prompts.values()):
       self._sources = self._pad([r.source or () for r in prompts.values()])
@@ -72,13 +85,13 @@ class Reading:
   def num_blocks(self) -> int:
     """Blocks that are not read yet."""
     left = self._tokens_BL.shape[1] - self._start
-    return -(-left // programs.BLOCK)
+    return -(-left // self._block)
 
   @property
   def num_tokens(self) -> int:
     """Tokens, and those of sources, that the next block computes."""
     left = self._tokens_BL.shape[1] - self._start
-    num = min(left, programs.BLOCK)
+    num = min(left, self._block)
     if self._sources is not None and not self._read:
       num += self._sources[0].shape[1]
     return self._size * num
@@ -105,12 +118,12 @@ class Reading:
       mask_BM = np.arange(tokens_BM.shape[1])[None] < lengths_B[:, None]
       if not self._read:
         # Later blocks find its keys and values in the caches.
-        model, params = self._readers[0]
+        model, params, _ = self._readers[0]
         memory_BMD = programs.encode(params, tokens_BM, mask_BM, model=model)
     if not self._read:
       self._read = self._begun()
     start, L = self._start, self._tokens_BL.shape[1]
-    stop = min(start + programs.BLOCK, L)
+    stop = min(start + self._block, L)
     self._read = [
       programs.read_block(
         params,
@@ -123,8 +136,11 @@ class Reading:
         mask_BM,
         model=model,
         num_seen=programs.seen(stop, programs.bucket(L, self._longest)),
+        by_mask=by_mask,
       )
-      for (model, params), read in zip(self._readers, self._read, strict=True)
+      for (model, params, by_mask), read in zip(
+        self._readers, self._read, strict=True
+      )
     ]
     self._start = stop
 
@@ -145,7 +161,7 @@ class Reading:
       )
       self._prefix = None  # and its memory
     out = []
-    for model, _ in self._readers:
+    for model, _, _ in self._readers:
       caches, taken = taken[: model.num_layers], taken[model.num_layers :]
       if not caches:
         caches = caches_lib.init_caches(model, B, capacity, M)

@@ -27,6 +27,8 @@ class Request(NamedTuple):
     seed: of the draws, below 2^32.
     stop_ids: tokens that end the continuation, each.
     source: ids for the encoder of an encoder-decoder.
+    num_source: how many of `ids`, the first, are a source: see `by_mask`. What
+      they say may be said again.
   """
 
   ids: Sequence[int]
@@ -35,6 +37,7 @@ class Request(NamedTuple):
   seed: int = 0
   stop_ids: Collection[int] = frozenset()
   source: Sequence[int] | None = None
+  num_source: int = 0
 
 
 _NOTHING = Request([], 0, Sampler(temperature=0))
@@ -108,7 +111,7 @@ def ask(rows: Sequence[Row | None], vocab_size: int) -> Asked:
   if any(s.repetition_penalty != 1 for s in samplers):
     seen_BV = np.zeros((len(rows), vocab_size), bool)
     for seen_V, row in zip(seen_BV, rows, strict=True):
-      seen_V[row.ids if row else []] = True
+      seen_V[row.ids[row.request.num_source :] if row else []] = True
   asked = programs.Rows(
     sampler.stack(samplers, [request.seed for request in requests]),
     np.array([len(request.ids) for request in requests], np.int32),

@@ -16,6 +16,7 @@ import numpy as np
 from gpt_jax.decoding import beam as beam_lib
 from gpt_jax.decoding import programs, requests
 from gpt_jax.decoding.beam import Beam, State, Texts
+from gpt_jax.decoding.by_mask import ByMask
 from gpt_jax.decoding.reading import Reader, Reading
 from gpt_jax.decoding.requests import Request, Row
 from gpt_jax.nn import caches as caches_lib
@@ -46,6 +47,7 @@ def search(
   beam: Beam,
   *,
   rows: int,
+  by_mask: ByMask | None = None,
   count: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
   """The most probable continuations of each text, by beam search.
@@ -58,6 +60,7 @@ def search(
     asked: the texts, with the same `stop_ids`; samplers and seeds say nothing.
     beam: how to search.
     rows: texts that are searched at a time.
+    by_mask: see `Engine`.
     count: called after each step with how many texts got a token.
 
   Yields:
@@ -70,7 +73,8 @@ def search(
     # Of about one length they end at about the same time.
     group.sort(key=lambda row: (len(row.request.source or ()), len(row.ids)))
     for i in range(0, len(group), rows):
-      running = Search(model, params, group[i : i + rows], beam, slots=rows)
+      part = group[i : i + rows]
+      running = Search(model, params, part, beam, slots=rows, by_mask=by_mask)
       count(len(running.rows))
       while running.rows:
         yield from running.step()
@@ -92,6 +96,7 @@ class Search:
     beam: Beam,
     *,
     slots: int,
+    by_mask: ByMask | None = None,
   ):
     """Reads the prompts and sources; takes the first tokens.
 
@@ -101,8 +106,10 @@ class Search:
       rows: of one group of `requests.alike`, with the same `stop_ids`.
       beam: how to search.
       slots: the most rows.
+      by_mask: see `Engine`.
     """
     self._model, self._params, self._beam = model, params, beam
+    self._by_mask = by_mask
     self.rows = list(rows)
     self._slots = slots
     self._size = programs.num_rows(len(rows), slots)
@@ -131,7 +138,12 @@ class Search:
     if self.rows:
       self._fit()
       logits_BNV, self._caches = beam_lib.advance(
-        self._params, self._caches, self._state, self._texts, model=self._model
+        self._params,
+        self._caches,
+        self._state,
+        self._texts,
+        model=self._model,
+        by_mask=self._by_mask,
       )
       self._choose(logits_BNV)
     return done
@@ -140,7 +152,7 @@ class Search:
     """Reads the prompts and sources, and takes the first tokens."""
     reading = Reading(
       self.rows,
-      readers=[Reader(self._model, self._params)],
+      readers=[Reader(self._model, self._params, self._by_mask)],
       slots=self._slots,
     )
     for _ in range(reading.num_blocks):
@@ -164,10 +176,13 @@ class Search:
 
   def _asked(self) -> Texts:
     """Of the rows as they are now."""
-    fields = np.zeros((3, self._size), np.int32)
+    fields = np.zeros((4, self._size), np.int32)
     for at, row in zip(self._places, self.rows, strict=True):
-      source = len(row.request.source or ())
-      fields[:, at] = len(row.request.ids), row.request.max_tokens, source
+      one = row.request
+      fields[:, at] = (
+        *(len(one.ids), one.max_tokens, len(one.source or ())),
+        one.num_source,
+      )
     return Texts(*fields)
 
   def _needed(self, tokens: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import prompt_files, sourced
+from gpt_jax.decoding import prompt_files
 from gpt_jax.spec import UsageError
 
 
@@ -27,22 +27,20 @@ class Source(NamedTuple):
     """As a file has it."""
     return {'source': self.text}
 
-  def read(self, tokenizer: Tokenizer, context_length: int) -> sourced.Read:
-    """The ids for the encoder: see `sourced.read`.
+  def encoded(self, tokenizer: Tokenizer) -> Any:
+    """The ids of the text, int [N]; see `sourced.read`.
 
     Args:
       tokenizer: of the model.
-      context_length: how many it reads at most.
 
     Raises:
       UsageError: it cannot be encoded.
     """
     try:
       prompt_files.check(self.text)
-      ids = tokenizer.encode(self.text)
+      return tokenizer.encode(self.text)
     except UsageError as e:
       raise UsageError(f'{self.where}: {e}') from e
-    return sourced.read(ids, tokenizer.special, context_length)
 
 
 def given(texts: Sequence[str]) -> list[Source]:

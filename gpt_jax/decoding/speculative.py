@@ -17,6 +17,7 @@ from gpt_jax.decoding import programs, rejection, sampler
 from gpt_jax.decoding.programs import Rows
 from gpt_jax.decoding.sampler import Method
 from gpt_jax.nn import caches as caches_lib
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
@@ -83,11 +84,13 @@ def check(model: Transformer, draft: Transformer) -> None:
   Raises:
     UsageError: it cannot.
   """
-  if model.num_encoder_layers or draft.num_encoder_layers:
-    raise UsageError(
-      '--draft: an encoder-decoder neither proposes tokens nor takes them; '
-      'leave --draft out, or give decoders'
-    )
+  for one in (model, draft):
+    causal = is_causal(one.attention, one.ffn)
+    if one.num_encoder_layers or not causal:
+      raise UsageError(
+        f'--draft: an {"encoder-decoder" if causal else "encoder"} neither '
+        'proposes tokens nor takes them; leave --draft out, or give decoders'
+      )
   if model.vocab_size != draft.vocab_size:
     raise UsageError(
       f"--draft: has a vocabulary of {draft.vocab_size:,} and the model's is "

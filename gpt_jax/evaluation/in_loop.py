@@ -19,7 +19,7 @@ from gpt_jax.nn.pattern import is_causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.trained import check_reads
+from gpt_jax.training.trained import answers_sources, check_reads
 
 
 def tasks(config: Config) -> list[suite.Named]:
@@ -45,17 +45,18 @@ def tasks(config: Config) -> list[suite.Named]:
 def _check_model(config: Config, found: Sequence[suite.Named]) -> None:
   model = config.model
   check_reads(f'eval.tasks={config.eval.tasks!r}', config)
-  if not is_causal(model.attention, model.ffn):
+  answers = answers_sources(config)
+  if not (answers or is_causal(model.attention, model.ffn)):
     raise UsageError(
       f'eval.tasks={config.eval.tasks!r}: measures what decoders write, and '
       f'model.attention={model.attention!r} is that of an encoder; leave it '
       'empty'
     )
   for named in found:
-    if model.num_encoder_layers and not named.task.takes_sources:
+    if answers and not named.task.takes_sources:
       raise UsageError(
-        f'eval.tasks: {named.name} scores texts with a decoder, and '
-        f'model.num_encoder_layers={model.num_encoder_layers}; leave it out'
+        f'eval.tasks: {named.name} scores texts with a decoder, and the model '
+        'of this run answers sources; leave it out'
       )
     if named.task.takes_sources and jax.process_count() > 1:
       raise UsageError(

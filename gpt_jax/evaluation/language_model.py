@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Perplexity of a text per token, per byte and per original word.
+"""Perplexity of a text per token, per byte, character and original word.
 
 The text is one stream, read in sliding windows of the model's context. Each
 window scores the `stride` tokens that earlier ones did not, so that every token
@@ -102,6 +102,7 @@ class Text(NamedTuple):
       **figures.exponential('perplexity', *nats_per(len(ids))),
       'bits_per_byte': bits,
       'bits_per_byte_stderr': bits_error,
+      'bits_per_character': bits * num_bytes / len(text),
       **figures.exponential('byte_perplexity', *nats_per(num_bytes)),
       **figures.exponential('word_perplexity', *nats_per(num_words)),
       'tokens': len(ids),

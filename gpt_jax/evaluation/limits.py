@@ -40,7 +40,8 @@ def of(
   """
   model, shards = parts.model, parts.num_shards
   default = parts.eval_rows * model.context_length
-  held = 2 * model.num_layers * model.num_kv_heads * model.head_size
+  each = model.head_size + (model.value_size or model.head_size)
+  held = model.num_layers * model.num_kv_heads * each
   held *= jnp.dtype(model.dtype).itemsize
   on_cpu = parts.mesh.devices.flat[0].platform == 'cpu'
   flops = _PROGRAM_FLOPS if on_cpu else _PROGRAM_FLOPS_ACCELERATOR

@@ -125,6 +125,5 @@ def _texts(
   for stop in store.document_ends.tolist():
     while start < stop:
       end = min(start + _BLOCK, stop)
-      ids = store.tokens(start, end)
-      yield end, tokenizer.decode(ids.tolist())
+      yield end, store.text(tokenizer, start, end)
       start = end if end == stop else end - _SHARED

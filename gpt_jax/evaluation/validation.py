@@ -8,6 +8,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.data import eval_sets
+from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.data.row_makers import ROWS
 from gpt_jax.data.store import TokenStore
 from gpt_jax.evaluation import names
@@ -32,18 +33,28 @@ def _measure(
   trained: Trained, workdir: str, config: Config
 ) -> dict[str, float]:
   """The held-out sets by a config that may have another objective and rows."""
-  store = TokenStore.open(store_data.data_folder(config, workdir))
-  sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
-  if not sets:
-    raise UsageError(
-      'data.holdout=none: this run held no text out; set data.holdout'
-    )
+  sets = held_out_sets(config, workdir)
   config_lib.check_objective(config)
   # Some objectives make their batches with the tokenizer.
   parts = parts_lib.build(config, tokenizer=trained.tokenizer)
   values = HeldOut(parts, sets)(trained.state.eval_params)
   assert values is not None  # nothing stopped it
   return values
+
+
+def held_out_sets(config: Config, workdir: str) -> dict[str, EvalSet]:
+  """The held-out split of a run, and the sets of `eval.sets`.
+
+  Raises:
+    UsageError: the run held no text out.
+  """
+  store = TokenStore.open(store_data.data_folder(config, workdir))
+  sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
+  if not sets:
+    raise UsageError(
+      'data.holdout=none: this run held no text out; set data.holdout'
+    )
+  return sets
 
 
 def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:

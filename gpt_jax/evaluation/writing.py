@@ -3,23 +3,27 @@
 """What a model writes for source texts: a translation, an answer.
 
 An encoder-decoder reads the source with its encoder. A decoder reads it as a
-document, after which it writes the next one: as rows of pairs are for it.
+document, after which it writes the next one: as rows of pairs are for it. An
+encoder writes it in the places of [MASK]s: see `decoding.by_mask`.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax import sharding
-from gpt_jax.data import sides
+from gpt_jax.data import row_makers, sides
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import sourced
 from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.by_mask import ByMask
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.search import search
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.parts import Parts
 
 GREEDY = Sampler(temperature=0)
@@ -55,6 +59,9 @@ class Writer:
     self._length: int = config.model.context_length
     # The token that a decoder starts with.
     self._starts = objectives.needs(config.objective.name).starts or 'eos'
+    self._reads = tokenizer_lib.of_sources(tokenizer)
+    self._special = row_makers.as_read(config.data.rows, self._reads.special)
+    self._by_mask = trained_lib.by_mask(parts, tokenizer)
 
   def asked(self, source: str, max_tokens: int) -> Asked:
     """What is asked of the model for a source.
@@ -62,23 +69,25 @@ class Writer:
     Args:
       source: what it reads.
       max_tokens: that it writes at most, the end among them; 0: see
-        `sourced.most`. Never more than the context holds, of a decoder half of
-        it.
+        `sourced.most`. Never more than the context holds, or half of it where
+        the source is in the same row.
     """
-    special, ids = self._tokenizer.special, self._tokenizer.encode(source)
+    special, ids = self._special, self._reads.encode(source)
     max_tokens = max_tokens or sourced.most(len(sides.source_ids(ids, special)))
-    stops = special.stop_ids
+    stops = self._tokenizer.special.stop_ids
     if self._encoder:
-      prompt = [sides.start_id(self._starts, special)]
+      prompt = [sides.start_id(self._starts, self._tokenizer.special)]
       max_tokens = min(max_tokens, self._length - len(prompt))
       read, cut = sourced.read(ids, special, self._length)
       request = Request(prompt, max_tokens, GREEDY, 0, stops, read)
     else:
-      prompt = list(special.before(first_scored=True))
+      in_row = self._by_mask is not None
+      prompt = [] if in_row else list(special.before(first_scored=True))
       max_tokens = min(max_tokens, self._length // 2)
       room = self._length - max_tokens - len(prompt)
       read, cut = sourced.read(ids, special, room)
       request = Request([*prompt, *read], max_tokens, GREEDY, 0, stops)
+      request = request._replace(num_source=len(read) if in_row else 0)
     return Asked(request, cut)
 
   def texts(
@@ -94,9 +103,11 @@ class Writer:
     decoder = self._parts.model, params
     with sharding.use(self._parts.mesh, self._parts.rules):
       if beam is None:
-        found = greedy(*decoder, asked, rows=self._rows)
+        found = greedy(*decoder, asked, rows=self._rows, by_mask=self._by_mask)
       else:
-        found = best(*decoder, asked, beam, rows=self._rows)
+        found = best(
+          *decoder, asked, beam, rows=self._rows, by_mask=self._by_mask
+        )
       for number, ids in found:
         yield number, self._tokenizer.decode(ids).strip()
 
@@ -108,14 +119,22 @@ def best(
   beam: Beam,
   *,
   rows: int,
+  by_mask: ByMask | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
   """As `greedy`: the best that beam search finds; nothing if that is barred."""
-  for number, hypotheses in search(model, params, asked, beam, rows=rows):
+  for number, hypotheses in search(
+    model, params, asked, beam, rows=rows, by_mask=by_mask
+  ):
     yield number, hypotheses[0].ids if hypotheses else []
 
 
 def greedy(
-  model: Transformer, params: Any, asked: Sequence[Request], *, rows: int
+  model: Transformer,
+  params: Any,
+  asked: Sequence[Request],
+  *,
+  rows: int,
+  by_mask: ByMask | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
   """Yields the number of each request and its ids when it is done.
 
@@ -124,8 +143,9 @@ def greedy(
     params: its parameters.
     asked: what is to be continued.
     rows: requests that run at a time.
+    by_mask: see `Engine`.
   """
-  engine = Engine(model, params, slots=rows)
+  engine = Engine(model, params, slots=rows, by_mask=by_mask)
   # The longest first: what is left at the end is short.
   order = sorted(
     range(len(asked)),

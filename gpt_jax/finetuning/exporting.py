@@ -3,6 +3,9 @@
 """Writes a workdir as a checkpoint of Hugging Face, fine-tuned heads too."""
 
 import os
+from typing import Any
+
+import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import hf
@@ -66,7 +69,8 @@ def to_hf(
       told=progress.counted(report, 'checked', None),
     )
     needs = objectives.needs(parts.config.objective.name)
-    params = needs.trees(hf.nest(arrays))[part or '']
+    params = needs.merged(hf.nest(arrays), _sum)
+    params = needs.trees(params)[part or '']
     model, options = imported.model_of(parts, workdir), {}
     if part is not None:
       model = config_lib.transformer(parts.config, part)
@@ -94,6 +98,11 @@ def to_hf(
   log.info('%s: exported step %d', folder, step)
   if not names:
     log.warning('Hugging Face has no tokenizer like that of %s', workdir)
+
+
+def _sum(one: Any, other: Any) -> np.ndarray:
+  """Of two arrays on disk."""
+  return np.asarray(one) + np.asarray(other)
 
 
 def _token_ids(

@@ -44,7 +44,7 @@ DEFAULTS: dict[str, Any] = {
   name: _TREE[name]
   for name in (
     *('num_encoder_layers', 'num_source_layers', 'encoder_ffn', 'input'),
-    'attention',
+    *('value_size', 'source_vocab_size', 'attention'),
     *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
     *('init_weights', 'remat', 'loop', 'share'),
   )

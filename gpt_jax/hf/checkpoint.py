@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.hf import files, rope, routers
+from gpt_jax.hf import files, positions, rope, routers
 from gpt_jax.hf.base import FOR_TRAINING, Family, choice, choices
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
@@ -175,6 +175,7 @@ def _describe(
     config |= options
     origin = model.origin._replace(config=json.dumps(config))
     return model.clone(origin=origin), config
+  positions.check(model)
   failures, lacking = [], None
   for family in FAMILIES.values():
     classes = [n for n, k in family.architectures.items() if k == kind]

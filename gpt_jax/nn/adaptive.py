@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn import layout
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer, Initializers
 from gpt_jax.spec import UsageError
@@ -116,7 +117,7 @@ class AdaptiveEmbedding(nn.Module):
       x_BLW = jnp.take(table, index, axis=0)
       inside_BL = (tokens_BL >= start) & (tokens_BL < stop)
       x_BLD += self._widen(i, jnp.where(inside_BL[..., None], x_BLW, 0))
-    return nn.with_logical_constraint(x_BLD, ('batch', 'length', None))
+    return layout.constrain(x_BLD, ('batch', 'length', None))
 
   def tables(self) -> list[jax.Array]:
     """Each cluster's table in the compute dtype, [V_i, W_i]."""
@@ -204,6 +205,26 @@ class AdaptiveSoftmax(nn.Module):
       tables: of each cluster, [V_i, W_i].
       kernels: the embedding's projections [W_i, D], None for none.
     """
+    return adaptive_log_probs(self._scores(hidden, tables, kernels))
+
+  def nll(
+    self,
+    hidden: jax.Array,
+    targets: jax.Array,
+    tables: Sequence[jax.Array],
+    kernels: Sequence[jax.Array | None],
+  ) -> jax.Array:
+    """-log P of targets [...], float32; the other arguments as of a call."""
+    scores = self._scores(hidden, tables, kernels)
+    return adaptive_nll(scores, targets, self.clusters.bounds(self.vocab_size))
+
+  def _scores(
+    self,
+    hidden: jax.Array,
+    tables: Sequence[jax.Array],
+    kernels: Sequence[jax.Array | None],
+  ) -> list[jax.Array]:
+    """Scores within each cluster, see `adaptive_log_probs`."""
     logits = []
     for i, (table, kernel) in enumerate(zip(tables, kernels, strict=True)):
       x = hidden
@@ -221,7 +242,7 @@ class AdaptiveSoftmax(nn.Module):
         '...W,VW->...V', x, table, preferred_element_type=jnp.float32
       )
       logits.append(scores + bias.reshape((1,) * (scores.ndim - 1) + (-1,)))
-    return adaptive_log_probs(logits)
+    return logits
 
 
 def adaptive_log_probs(logits: Sequence[jax.Array]) -> jax.Array:
@@ -240,3 +261,33 @@ def adaptive_log_probs(logits: Sequence[jax.Array]) -> jax.Array:
   for i, tail in enumerate(tails):
     parts.append(head[..., size + i, None] + tail)
   return jnp.concatenate(parts, axis=-1)
+
+
+def adaptive_nll(
+  logits: Sequence[jax.Array],
+  targets: jax.Array,
+  bounds: Sequence[tuple[int, int]],
+) -> jax.Array:
+  """What `adaptive_log_probs` says of targets [...], negated.
+
+  Nothing of the size of the vocabulary is made of the scores.
+
+  Args:
+    logits: see `adaptive_log_probs`.
+    targets: ids.
+    bounds: of the clusters, see `Clusters.bounds`.
+  """
+  size, nll = bounds[0][1], jnp.zeros(targets.shape, jnp.float32)
+  entry = targets
+  for i, (start, stop) in enumerate(bounds[1:]):
+    inside = (targets >= start) & (targets < stop)
+    entry = jnp.where(inside, size + i, entry)
+    at = jnp.clip(targets - start, 0, stop - start - 1)
+    nll += jnp.where(inside, _nll(logits[i + 1], at), 0)
+  return nll + _nll(logits[0], entry)
+
+
+def _nll(logits: jax.Array, at: jax.Array) -> jax.Array:
+  """Cross-entropy of a plain softmax, [..., V] and [...] to [...]."""
+  picked = jnp.take_along_axis(logits, at[..., None], axis=-1)[..., 0]
+  return jax.nn.logsumexp(logits, axis=-1) - picked

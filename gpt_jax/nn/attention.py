@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.nn import segments
 from gpt_jax.nn.backends import Backend, attend_rows, reference
 from gpt_jax.nn.context import (
   Cache,
@@ -19,6 +20,7 @@ from gpt_jax.nn.context import (
 )
 from gpt_jax.nn.dense import Dense
 from gpt_jax.nn.dot_product import Request, attend, attend_to_cache
+from gpt_jax.nn.dropout import Dropout
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.positions import Position
@@ -46,12 +48,14 @@ class Attention(nn.Module):
   norm: Callable[..., nn.Module] | None = None  # that of queries and keys
   qk_norm: str = 'none'  # of `block.QK_NORMS`
   bias_key: bool | None = None  # None: `bias_in`
+  value_size: int = 0  # of values of a head; 0: `head_size`
 
   def setup(self):
     """Creates the projections, and the terms that the position has."""
     key_bias = self.bias_in if self.bias_key is None else self.bias_key
     self.projections = Projections(
-      *(self.num_heads, self.num_kv_heads, self.head_size),
+      *(self.num_heads, self.num_kv_heads),
+      *(self.head_size, self.value_size or self.head_size),
       *(self.bias_in, key_bias),
       *(self.inits, self.dtype, self.norm, self.qk_norm),
     )
@@ -88,6 +92,13 @@ class Attention(nn.Module):
     q_BLHK = self.projections.queries(x_BLD)
     if cross:
       y_BLHK, cache = self._across(q_BLHK, context, cache, layer)
+    elif segments.several(self.position, x_BLD.shape[1], cache):
+      assert not isinstance(cache, KVCache)
+      parts = segments.split(self.position, q_BLHK, x_BLD, context, cache)
+      y_NLHK, _ = self._within(
+        parts.q_NLHK, parts.x_NLD, context, parts.memory, layer
+      )
+      y_BLHK = segments.joined(y_NLHK, q_BLHK.shape)
     else:
       y_BLHK, cache = self._within(q_BLHK, x_BLD, context, cache, layer)
     out = Dense(
@@ -134,7 +145,7 @@ class Attention(nn.Module):
         dropout=self._dropout(),
         softcap=softcap,
       )
-    return y_BLHK.reshape(shape), cache
+    return y_BLHK.reshape(*shape[:3], -1), cache
 
   def _within(
     self,
@@ -177,7 +188,8 @@ class Attention(nn.Module):
       layer,
     )
     if cache is not None or context.asked_BP is not None:
-      return _attend_apart(request, positions_BL, cache), cache
+      apart = _attend_apart(request, self.position, positions_BL, cache)
+      return apart, cache
     # Parameters are made with rows of one token, which few backends serve.
     initial = self.is_initializing()
     backend = reference() if initial else self.backend
@@ -187,12 +199,12 @@ class Attention(nn.Module):
     """Of the probabilities, in training."""
     if not self.dropout or not self.has_rng('dropout'):
       return None
-    return nn.Dropout(self.dropout, deterministic=False)
+    return Dropout(self.dropout, deterministic=False)
 
   def _keys_and_values(
     self, source_BMD: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Both [B, M, G, K]."""
+    """[B, M, G, K] each, K of values maybe another."""
     to = self.projections
     return to.keys(source_BMD), to.values(source_BMD)
 
@@ -200,17 +212,19 @@ class Attention(nn.Module):
 def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
   """Refuses what cannot be attended to piece by piece."""
   if isinstance(cache, SegmentMemory):
-    # All of a memory is seen.
+    # What is real of a memory is seen.
     assert context.positions_BL is None
     return
-  # A mask of the new tokens says nothing about those in the cache.
-  if context.visibility.uneven:
+  # What is said of the new tokens says nothing about those in the cache.
+  seen = context.visibility
+  if seen.prefix_B is not None:
     raise UsageError(
-      'prefix_B, visible_BLM: are not known of what is in caches; give whole '
-      'rows, without caches'
+      'prefix_B: is not known of what is in caches; give whole rows, without '
+      'caches, or visible_BLM'
     )
-  assert all(x is None for x in context.visibility)
-  if not pattern.causal:
+  assert seen.key_mask_BM is None and seen.segments_BL is None
+  # Whoever says what of a cache is seen knows what that has seen.
+  if not pattern.causal and seen.visible_BLM is None:
     raise UsageError(
       'model.attention=bidirectional: cannot decode with a cache, since '
       'each new token would change the states of all before it; take '
@@ -219,11 +233,15 @@ def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
 
 
 def _attend_apart(
-  request: Request, positions_BL: jax.Array, cache: Cache | None
+  request: Request,
+  position: Position,
+  positions_BL: jax.Array,
+  cache: Cache | None,
 ) -> jax.Array:
   """[B, L, H, K], to keys that are not those of the queries' own tokens.
 
-  To all slots of a cache up to each position; to a memory and to the row.
+  To all slots of a cache up to each position, or those of its segment and the
+  memory of that; to what is real of a memory, and to the row.
   """
   if request.pattern.blocks is not None:
     raise UsageError(
@@ -240,6 +258,11 @@ def _attend_apart(
   # every query, so that the causal mask hides them.
   keys = jnp.arange(num_keys)[None, None]
   mask = request.pattern.visible(positions_BL[:, :, None], keys)
+  if isinstance(cache, KVCache):
+    mask &= segments.reaches(position, positions_BL[:, :, None], keys)
+  elif cache is not None and cache.real_BM is not None:
+    after = ((0, 0), (0, 0), (0, num_keys - before))
+    mask &= jnp.pad(cache.real_BM[:, None], after, constant_values=True)
   seen, padded = request.visibility, ((0, 0), (0, 0), (before, 0))
   assert seen.segments_BL is None and seen.prefix_B is None
   if seen.key_mask_BM is not None:

@@ -4,9 +4,10 @@
 
 `reference` is plain XLA and serves every call; `splash` (TPU) and `cudnn`
 (GPU) never hold the scores, and serve most; `blocks` (any device) multiplies
-only the blocks of a block-sparse pattern. `auto` takes the one that is made
-for the devices, or the pattern, or the reference where that one cannot serve
-the call.
+only the blocks of a block-sparse pattern; `all_gather`, `ring` and `ulysses`
+serve rows that are split over devices. `auto` takes the one that is made for
+the devices, or the pattern, or the reference where that one cannot serve the
+call.
 """
 
 import functools
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import block_sparse, devices, kernels
+from gpt_jax.nn import block_sparse, devices, kernels, split_rows
 from gpt_jax.nn.dot_product import Request, attend_within
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
@@ -89,7 +90,7 @@ def blocks() -> Backend:
       return 'model.position adds a bias to the scores'
     if request.visibility.uneven:
       return 'rows have a prefix or a mask of their own'
-    return None
+    return _of_two_sizes(request)
 
   return Backend('blocks', obstacle, block_sparse.gathered)
 
@@ -153,8 +154,32 @@ def cudnn() -> Backend:
   return _kernel('cudnn', 'gpu', obstacle, kernels.cudnn)
 
 
+def all_gather(block: Count = 1024) -> Backend:
+  """Keys and values of the whole row on each device: see `split_rows`.
+
+  Args:
+    block: of queries and of keys, at most; what divides the length is taken.
+  """
+  return _over_context('all_gather', split_rows.all_gather, block)
+
+
+def ring(block: Count = 1024) -> Backend:
+  """Keys and values go round the devices; `block` as in `all_gather`."""
+  return _over_context('ring', split_rows.around, block)
+
+
+def ulysses(block: Count = 1024) -> Backend:
+  """Whole rows of some of the heads; `block` as in `all_gather`."""
+  backend = _over_context('ulysses', split_rows.ulysses, block)
+
+  def obstacle(request: Request) -> str | None:
+    return backend.obstacle(request) or split_rows.too_few_heads(request)
+
+  return backend._replace(obstacle=obstacle)
+
+
 def auto() -> Backend:
-  """By the devices and the pattern: splash, cudnn, blocks or the reference.
+  """By the devices and the pattern: see above. Of split rows all_gather.
 
   The log says which.
   """
@@ -168,6 +193,8 @@ def pick(request: Request) -> Backend:
   platform = devices.platform()
   if request.pattern.blocks is not None:
     backend = blocks()
+  elif devices.num_parts('length') > 1:
+    backend = all_gather()
   elif platform in FASTEST:
     backend = FASTEST[platform]()
   else:
@@ -207,9 +234,29 @@ def _kernel(
     here = devices.platform()
     if platform not in (None, here):
       return f'it needs a {platform.upper()}, and the devices are {here}'
+    if devices.num_parts('length') > 1:
+      return (
+        'mesh.rules.length splits rows, which all_gather, ring and ulysses '
+        'serve'
+      )
     return obstacle(request) or _not_plain(request) or _not_split(request)
 
   return Backend(name, first, run)
+
+
+def _over_context(
+  name: str, run: Callable[..., jax.Array], block: int
+) -> Backend:
+  """A backend for rows that are split over devices, or are not."""
+
+  def obstacle(request: Request) -> str | None:
+    return (
+      split_rows.obstacle(request)
+      or _of_two_sizes(request)
+      or _not_split(request)
+    )
+
+  return Backend(name, obstacle, functools.partial(run, block=block))
 
 
 def _not_plain(request: Request) -> str | None:
@@ -226,12 +273,22 @@ def _not_plain(request: Request) -> str | None:
     return 'model.attention holds bigbird, which blocks and the reference have'
   if request.visibility.uneven:
     return 'rows have a prefix or a mask of their own'
+  return _of_two_sizes(request)
+
+
+def _of_two_sizes(request: Request) -> str | None:
+  """Values that are wider or narrower than queries and keys."""
+  keys, values = request.k_BLGK.shape[-1], request.v_BLGK.shape[-1]
+  if keys != values:
+    return f'model.value_size={values} is not model.head_size={keys}'
   return None
 
 
 def _not_split(request: Request) -> str | None:
-  """Rows or heads that do not divide over their mesh axes."""
-  sizes = {'batch': request.q_BLHK.shape[0], 'heads': request.q_BLHK.shape[2]}
+  """Rows, their tokens or heads that do not divide over their mesh axes."""
+  sizes = dict(
+    zip(('batch', 'length', 'heads'), request.q_BLHK.shape, strict=False)
+  )
   for logical, size in sizes.items():
     parts = devices.num_parts(logical)
     if size % parts:
@@ -246,9 +303,12 @@ def _not_split(request: Request) -> str | None:
 FASTEST: dict[str, Callable[[], Backend]] = {'gpu': cudnn, 'tpu': splash}
 
 BACKENDS: dict[str, Callable[..., Backend]] = {
+  'all_gather': all_gather,
   'auto': auto,
   'blocks': blocks,
   'cudnn': cudnn,
   'reference': reference,
+  'ring': ring,
   'splash': splash,
+  'ulysses': ulysses,
 }

@@ -1,6 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What DeBERTa's layers read beside their input, and what they share."""
+"""What layers read beside their input, and what they share.
+
+In DeBERTa and in Transformer-XL.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +16,17 @@ from gpt_jax.nn.context import Context
 from gpt_jax.nn.convolution import Convolution
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.positions import LearnedPositions, Position
+from gpt_jax.nn.relative import RelativeBiases
 
 
 class Besides(nn.Module):
-  """The position's `table`, `convolution` and `late`, where it has them."""
+  """`table`, `convolution`, `late`, `shared_biases`: what the position has."""
 
   position: Position
   context_length: int
   d_model: int
+  num_heads: int
+  head_size: int
   norm: Callable[..., nn.Module]
   inits: Initializers
   dtype: Any
@@ -40,6 +46,8 @@ class Besides(nn.Module):
       self.late_positions = LearnedPositions(
         0, self.context_length, inits.position
       )
+    if position.shared_biases:
+      self.relative_biases = RelativeBiases(self.num_heads, self.head_size)
 
   def __call__(self, context: Context, x_BLD: jax.Array) -> Context:
     """The context with them; `x_BLD` are the embeddings."""
@@ -53,4 +61,6 @@ class Besides(nn.Module):
       zeros = jnp.zeros_like(x_BLD)
       late_BLD = self.late_positions(zeros, context.positions_BL)
       context = context._replace(late_BLD=late_BLD)
+    if position.shared_biases:
+      context = context._replace(relative_biases=self.relative_biases())
     return context

@@ -11,6 +11,7 @@ from flax import linen as nn
 
 from gpt_jax.nn import layout
 from gpt_jax.nn.context import Cache, Context, KVCache, SegmentMemory
+from gpt_jax.nn.dropout import Dropout
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 
@@ -43,7 +44,7 @@ class PreNormBlock(nn.Module):
     layer: jax.Array,
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
-    drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
+    drop = Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     norm = self._before('attention')
     y_BLD, cache = self.attention(name='attention')(
       layout.gather(norm(x_BLD)),
@@ -94,7 +95,7 @@ class PostNormBlock(nn.Module):
     layer: jax.Array,
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
-    drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
+    drop = Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     y_BLD, cache = self.attention(name='attention')(
       layout.gather(x_BLD), context, cache, layer=layer
     )
@@ -139,7 +140,7 @@ class ParallelBlock(nn.Module):
         'model.block=parallel: has no cross-attention; take pre or post for an '
         'encoder-decoder, or set model.num_encoder_layers=0'
       )
-    drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
+    drop = Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     norm = self.norm(name='attention_norm')
     h_BLD = layout.gather(norm(x_BLD))
     y_BLD, cache = self.attention(name='attention')(
@@ -171,7 +172,7 @@ def _normalized(
 ) -> Cache | None:
   """A memory as attention's input is; it holds inputs of blocks."""
   if isinstance(cache, SegmentMemory):
-    return SegmentMemory(norm(cache.hidden_BMD))
+    return cache._replace(hidden_BMD=norm(cache.hidden_BMD))
   return cache
 
 

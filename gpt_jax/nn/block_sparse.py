@@ -51,7 +51,7 @@ def dense(request: Request) -> jax.Array:
     bias = bias.reshape(-1, G, H // G, L, L)
   probs = _probabilities(request, products, counts, bias)
   out = jnp.einsum('BGRLM,BMGK->BLGRK', probs, request.v_BLGK)
-  return _real(request, out.reshape(B, L, H, K))
+  return _real(request, out.reshape(B, L, H, -1))
 
 
 def listed(

@@ -35,11 +35,11 @@ def init_caches(
     depth = (model.num_layers // entries,)
 
   def cache(length: int, cross: KVCache | None) -> KVCache:
-    outer, K = (*depth, batch_size, model.num_kv_heads), model.head_size
+    outer = *depth, batch_size, model.num_kv_heads
     zeros = functools.partial(jnp.zeros, dtype=DTYPES[model.dtype])
     key_BGKM, value_BGMK = (
-      zeros((*outer, K, length)),
-      zeros((*outer, length, K)),
+      zeros((*outer, model.head_size, length)),
+      zeros((*outer, length, model.value_size or model.head_size)),
     )
     return KVCache(key_BGKM, value_BGMK, cross)
 
@@ -175,8 +175,12 @@ def _constrain(x: jax.Array) -> jax.Array:
   return layout.constrain(x, ('batch', 'kv_heads', None, None))
 
 
-def init_memories(model: Transformer, batch_size: int) -> Caches:
+def init_memories(
+  model: Transformer, batch_size: int, *, real: bool = True
+) -> Caches:
   """The memories before the first segment: zeros, which count as tokens.
+
+  Not `real` they do not: nothing stands before the first segment.
 
   Each call of the model returns those for the next segment as `caches`. A
   call without caches sees no memory, and returns none.
@@ -193,7 +197,9 @@ def init_memories(model: Transformer, batch_size: int) -> Caches:
   entries = _period(model)
   shape = (model.num_layers // entries, batch_size)
   shape += (position.memory, model.d_model)
-  return (SegmentMemory(jnp.zeros(shape, DTYPES[model.dtype])),) * entries
+  zeros = jnp.zeros(shape, DTYPES[model.dtype])
+  seen = None if real else jnp.zeros(shape[:-1], bool)
+  return (SegmentMemory(zeros, seen),) * entries
 
 
 def _period(model: Transformer) -> int:

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from gpt_jax.nn.activations import Activation, gelu_exact
 from gpt_jax.nn.dense import Dense, parameter
+from gpt_jax.nn.dropout import Dropout
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.pooler import Pooler
 
@@ -28,7 +29,7 @@ class Classifier(nn.Module):
   @nn.compact
   def __call__(self, hidden_BD: jax.Array) -> jax.Array:
     """[B, D] to float32 [B, num_outputs]."""
-    drop = nn.Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
+    drop = Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     shape = (hidden_BD.shape[-1], self.num_outputs)
     kernel = parameter(
       self, 'kernel', self.initializer, shape, ('embed', 'head')
@@ -119,4 +120,4 @@ def _dense(name: str, features: int, initializer: Initializer) -> Dense:
 
 def _dropped(module: nn.Module, rate: float, x: jax.Array) -> jax.Array:
   deterministic = not module.has_rng('dropout')
-  return nn.Dropout(rate, deterministic=deterministic)(x)
+  return Dropout(rate, deterministic=deterministic)(x)

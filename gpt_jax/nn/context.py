@@ -55,15 +55,27 @@ class SegmentMemory(NamedTuple):
 
   Its keys and values stand before those of the segment: section 3.2,
   h~ = [SG(m) . h]; no gradient goes back into it.
+  `real_BM` says which of them there were; None: all.
   """
 
   hidden_BMD: jax.Array
+  real_BM: jax.Array | None = None
+
+  def real(self) -> jax.Array:
+    """Which are seen, [B, M]."""
+    if self.real_BM is not None:
+      return self.real_BM
+    return jnp.ones(self.hidden_BMD.shape[:2], bool)
 
   def then(self, x_BLD: jax.Array) -> 'SegmentMemory':
     """The memory for the next segment, of the same length."""
-    M = self.hidden_BMD.shape[1]
+    L = x_BLD.shape[1]
     x = x_BLD.astype(self.hidden_BMD.dtype)
-    return SegmentMemory(jnp.concatenate([self.hidden_BMD, x], axis=1)[:, -M:])
+    hidden_BMD = jnp.concatenate([self.hidden_BMD, x], axis=1)[:, L:]
+    if self.real_BM is None:
+      return SegmentMemory(hidden_BMD)
+    real = jnp.concatenate([self.real_BM, jnp.ones(x.shape[:2], bool)], axis=1)
+    return SegmentMemory(hidden_BMD, real[:, L:])
 
 
 Cache = KVCache | SegmentMemory
@@ -88,6 +100,7 @@ class Context(NamedTuple):
     token_types_BL: of the tokens, where a layer asks for them (XLNet).
     asked_BP: int, where the last P tokens of each row stand among the others,
       which alone are keys: these ask only (XLNet's query stream).
+    relative_biases: u and v [H, K] of Transformer-XL, where layers share them.
   """
 
   positions_BL: jax.Array | None = None
@@ -102,6 +115,7 @@ class Context(NamedTuple):
   memory_segments_BM: jax.Array | None = None
   token_types_BL: jax.Array | None = None
   asked_BP: jax.Array | None = None
+  relative_biases: tuple[jax.Array, jax.Array] | None = None
 
   def positions(self, length: int) -> jax.Array:
     """Positions of a row's tokens, [B or 1, L]."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.seen import Tokens, seen
 
 # Queries are taken in blocks, each with just the keys it may see: in smaller
 # ones the matrix products would be too small to be fast.
@@ -31,12 +32,15 @@ class Visibility(NamedTuple):
     prefix_B: int, how many tokens at the start of a row see each other both
       ways, whatever the pattern says of later ones (a prefix LM).
     visible_BLM: bool, whether a token sees a key.
+    places_1L: int, where each token stands in its row, [1, L]; None: they are
+      in order. The others are in the tokens' order, too.
   """
 
   key_mask_BM: jax.Array | None = None
   segments_BL: jax.Array | None = None
   prefix_B: jax.Array | None = None
   visible_BLM: jax.Array | None = None
+  places_1L: jax.Array | None = None
 
   @property
   def uneven(self) -> bool:
@@ -133,7 +137,7 @@ def attend(
     softcap: bound of the scores with their bias: see `scales.Scale`.
 
   Returns:
-    [B, L, H, K].
+    [B, L, H, K], K being that of the values, which may be another.
   """
   B, L, H, K = q_BLHK.shape
   G = k_BMGK.shape[2]
@@ -145,7 +149,7 @@ def attend(
   if dropout is not None:
     probs_BGRLM = dropout(probs_BGRLM)
   out_BLGRK = jnp.einsum('BGRLM,BMGK->BLGRK', probs_BGRLM, v_BMGK)
-  return out_BLGRK.reshape(B, L, H, K)
+  return out_BLGRK.reshape(B, L, H, -1)
 
 
 def attend_to_cache(
@@ -167,7 +171,7 @@ def attend_to_cache(
   probs_BGRLM = _probabilities(products, mask, scale, bias, softcap)
   probs_BGRLM = probs_BGRLM.astype(q_BLHK.dtype)
   out_BGRLK = jnp.einsum('BGRLM,BGMK->BGRLK', probs_BGRLM, v_BGMK)
-  return out_BGRLK.transpose(0, 3, 1, 2, 4).reshape(B, L, H, K)
+  return out_BGRLK.transpose(0, 3, 1, 2, 4).reshape(B, L, H, -1)
 
 
 def _probabilities(
@@ -197,25 +201,34 @@ def attend_within(request: Request) -> jax.Array:
   for a `local` window in a long row.
   """
   pattern, L = request.pattern, request.q_BLHK.shape[1]
+  tokens, visibility = tokens_of(request), request.visibility
+  ordered = visibility.places_1L is None
   size = max(QUERY_BLOCK, -(-L // 8)) if pattern.causal else L
   if pattern.window is not None:
     # Of a window's size, so that the cost grows linearly with the length;
     # not smaller, or short windows would make very many blocks.
     size = min(size, max(pattern.window, QUERY_BLOCK))
+  if not ordered:
+    size = L  # no block of the others is known to be hidden
   out = []
   for start in range(0, L, size):
     stop = min(start + size, L)
-    back_only = pattern.causal and request.visibility.prefix_B is None
+    back_only = pattern.causal and visibility.prefix_B is None
     first, last = 0, stop if back_only else L
-    if pattern.window is not None:
+    if pattern.window is not None and ordered:
       first = max(start - pattern.window + 1, 0)
     query, key = slice(start, stop), slice(first, last)
+    visible_BLM = visibility.visible_BLM
+    if visible_BLM is not None:
+      visible_BLM = visible_BLM[:, query, key]
+    of_query, of_key = tokens.at(query), tokens.at(key)
+    mask = seen(pattern, of_query, of_key, visibility.prefix_B, visible_BLM)
     out.append(
       attend(
         request.q_BLHK[:, query],
         request.k_BLGK[:, key],
         request.v_BLGK[:, key],
-        mask=_mask(request, query, key),
+        mask=mask,
         scale=request.scale,
         bias=None if request.bias is None else request.bias[:, :, query, key],
         dropout=request.dropout,
@@ -225,38 +238,26 @@ def attend_within(request: Request) -> jax.Array:
   return jnp.concatenate(out, axis=1)
 
 
-def _positions(request: Request) -> jax.Array:
+def tokens_of(request: Request) -> Tokens:
+  """What is known of the tokens of each row."""
+  visibility, L = request.visibility, request.q_BLHK.shape[1]
+  places_1L = visibility.places_1L
+  if places_1L is None:
+    places_1L = jnp.arange(L)[None]
+  positions_BL = None
+  if request.pattern.rule is not None:
+    positions_BL = _positions(request, places_1L)
+  mask_BL = visibility.key_mask_BM
+  return Tokens(places_1L, positions_BL, visibility.segments_BL, mask_BL)
+
+
+def _positions(request: Request, places_1L: jax.Array) -> jax.Array:
   """Positions of the tokens in their documents, [B or 1, L]."""
   if request.positions_BL is not None:
     return request.positions_BL
-  places_1L = jnp.arange(request.q_BLHK.shape[1])[None]
   segments_BL = request.visibility.segments_BL
   if segments_BL is None:
     return places_1L
+  assert request.visibility.places_1L is None, 'see `zigzag`'
   starts_BL = jnp.diff(segments_BL, axis=1, prepend=segments_BL[:, :1]) != 0
   return places_1L - jax.lax.cummax(jnp.where(starts_BL, places_1L, 0), axis=1)
-
-
-def _mask(request: Request, query: slice, key: slice) -> jax.Array:
-  """The mask of a block of queries and a block of keys, [B or 1, L, M]."""
-  pattern, visibility = request.pattern, request.visibility
-  rows = jnp.arange(query.start, query.stop)
-  columns = jnp.arange(key.start, key.stop)
-  mask = pattern.within_bounds(rows[:, None], columns[None, :])[None]
-  if visibility.prefix_B is not None:
-    both_ways = pattern._replace(causal=False)
-    within = both_ways.within_bounds(rows[:, None], columns[None, :])[None]
-    inside_BM = columns[None] < visibility.prefix_B[:, None]
-    mask |= within & inside_BM[:, None]
-  if pattern.rule is not None:
-    # Each packed document has blocks of its own.
-    at_BL = _positions(request)
-    mask &= pattern.rule(at_BL[:, query, None], at_BL[:, None, key])
-  if visibility.key_mask_BM is not None:
-    mask &= visibility.key_mask_BM[:, None, key]
-  if visibility.segments_BL is not None:
-    segments_BL = visibility.segments_BL
-    mask &= segments_BL[:, query, None] == segments_BL[:, None, key]
-  if visibility.visible_BLM is not None:
-    mask &= visibility.visible_BLM[:, query, key]
-  return mask

@@ -1,9 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where dropout acts, and at which rates."""
+"""Dropout: where it acts, at which rates, and how."""
 
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.nn import batch_rows
 from gpt_jax.ranges import Fraction
 
 
@@ -22,6 +27,35 @@ def rates(
 ) -> Rates:
   """GPT-1, section 4.1: 0.1 on embeddings, residuals and attention."""
   return Rates(embedding, residual, attention)
+
+
+class Dropout(nn.Module):
+  """As Flax's, but each row draws by itself: see `batch_rows`.
+
+  Attributes:
+    rate: the fraction that is dropped.
+    deterministic: nothing is.
+  """
+
+  rate: float
+  deterministic: bool | None = None
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, deterministic: bool | None = None
+  ) -> jax.Array:
+    """Zeros, and what stays divided by its share: [rows, ...]."""
+    if self.rate == 0.0 or nn.merge_param(
+      'deterministic', self.deterministic, deterministic
+    ):
+      return x
+    keep = 1.0 - self.rate
+    kept = batch_rows.draw(
+      lambda key, shape: jax.random.bernoulli(key, keep, shape),
+      self.make_rng('dropout'),
+      x.shape,
+    )
+    return jnp.where(kept, x / keep, jnp.zeros_like(x))
 
 
 DROPOUTS = {'none': lambda: rates(), 'rates': rates}

@@ -109,7 +109,8 @@ def with_capacity(
 
   slots = jax.vmap(slots_of)(choices.experts_NJ.reshape(U, T * J))
   here = (None, _over('batch', U), None, None)
-  there = ('expert', _over('group', U), None, None)
+  # Devices that have parts of the same rows share each expert's tokens.
+  there = ('expert', _over('group', U), _over('length', capacity), None)
   constrain = nn.with_logical_constraint
 
   def gather(x_TD, slots):
@@ -147,7 +148,7 @@ def dropless(
   Over several devices, each has the tokens of all that share the experts with
   it, and computes its own experts' part.
   """
-  tokens = ('batch', None, None)
+  tokens = ('batch', _over('length', x_UTD.shape[1]), None)
   wide: Any = ('expert', None, 'mlp'), ('expert', 'mlp')
   narrow: Any = ('expert', 'mlp', None), ('expert', None)
   gate = None if weights.gate is None else wide

@@ -39,7 +39,7 @@ class ExtraTokens(nn.Module):
         'model.attention=bigbird(extra=...) have not; take learned, '
         'sinusoidal, rope or none'
       )
-    shape, axes = (self.number, x_BLD.shape[-1]), ('length', 'embed')
+    shape, axes = (self.number, x_BLD.shape[-1]), ('position', 'embed')
     table_ED = parameter(self, 'embedding', self.initializer, shape, axes)
     front = jnp.broadcast_to(
       table_ED.astype(self.dtype)[None], (len(x_BLD), *shape)

@@ -96,9 +96,7 @@ class Head(nn.Module):
   def logits(self, hidden: jax.Array, inputs: Inputs) -> jax.Array:
     """See `Transformer.logits`."""
     if self._choice.own is not None:
-      embed = inputs.embed
-      assert isinstance(embed, AdaptiveEmbedding)
-      return self.softmax(hidden, embed.tables(), embed.kernels())
+      return self.softmax(hidden, *self._adaptive(inputs))
     logits = jnp.einsum(
       '...D,VD->...V',
       self.hidden(hidden, inputs),
@@ -107,3 +105,15 @@ class Head(nn.Module):
     )
     softcap = self._choice.softcap
     return softcap * jnp.tanh(logits / softcap) if softcap else logits
+
+  def nll(
+    self, hidden: jax.Array, targets: jax.Array, inputs: Inputs
+  ) -> jax.Array:
+    """See `Transformer.nll`."""
+    return self.softmax.nll(hidden, targets, *self._adaptive(inputs))
+
+  def _adaptive(self, inputs: Inputs) -> tuple[list[jax.Array], list[Any]]:
+    """What an adaptive softmax has in common with the input."""
+    embed = inputs.embed
+    assert isinstance(embed, AdaptiveEmbedding)
+    return embed.tables(), embed.kernels()

@@ -12,6 +12,7 @@ from flax import linen as nn
 
 from gpt_jax.nn.adaptive import AdaptiveEmbedding
 from gpt_jax.nn.dense import parameter
+from gpt_jax.nn.dropout import Dropout
 from gpt_jax.nn.embed import Embedding, Input, Projection
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.positions import Position
@@ -71,7 +72,7 @@ class Inputs(nn.Module):
       self.query_embedding = parameter(
         self, 'query_embedding', inits.embedding, (self.d_model,), ('embed',)
       )
-    self.embed_dropout = nn.Dropout(self.dropout)
+    self.embed_dropout = Dropout(self.dropout)
 
   def __call__(
     self,

@@ -7,11 +7,13 @@ were compiled for TPU slices (`tests/training/test_layout.py`). On one device,
 and without a mesh, nothing of it has an effect.
 """
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 from gpt_jax.nn import devices
 
@@ -26,6 +28,25 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     for name, size in zip(axes, x.shape, strict=True)
   )
   return nn.with_logical_constraint(x, names)
+
+
+def constrain_tokens(
+  x: jax.Array, axes: tuple[str | tuple[str, ...] | None, ...]
+) -> jax.Array:
+  """`constrain`, where a dimension may be split over several logical axes.
+
+  Such as that of the parts of a batch that devices have, which are of its
+  rows and of their length.
+  """
+  if jax.sharding.get_abstract_mesh().empty:
+    return x
+  spec = []
+  for names, size in zip(axes, x.shape, strict=True):
+    names = (names,) if isinstance(names, str) else names or ()
+    found = tuple(axis for name in names for axis in devices.mesh_axes(name))
+    parts = math.prod(devices.num_parts(name) for name in names)
+    spec.append(None if size % parts else found or None)
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
 def stream(x_BLD: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from gpt_jax.nn.pattern import period, sharing
 # What stands below the first layer.
 _BELOW = (
   *('embed', 'segments', 'embed_norm', 'embed_projection', 'positions'),
-  *('decoder_bias', 'distances', 'convolution'),
+  *('decoder_bias', 'distances', 'convolution', 'relative_biases'),
 )
 
 

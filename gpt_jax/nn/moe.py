@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn import experts, routing
+from gpt_jax.nn import batch_rows, experts, routing
 from gpt_jax.nn.activations import Form
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer, Initializers
@@ -158,8 +158,12 @@ class Switch(nn.Module):
     x_UTD = x_UTD.astype(jnp.float32)
     if training and self.router.jitter:
       eps = self.router.jitter
-      x_UTD *= jax.random.uniform(
-        self.make_rng('dropout'), x_UTD.shape, jnp.float32, 1 - eps, 1 + eps
+      x_UTD *= batch_rows.draw(
+        lambda key, shape: jax.random.uniform(
+          key, shape, jnp.float32, 1 - eps, 1 + eps
+        ),
+        self.make_rng('dropout'),
+        x_UTD.shape,
       )
     logits = jnp.einsum('UTD,DE->UTE', x_UTD, kernel, precision='highest')
     return logits if bias is None else logits + bias[None, None]
@@ -207,18 +211,22 @@ def _stats(
   probs_UTE, E = choices.probs_NE, router.num_experts
   chosen_UTJE = jax.nn.one_hot(choices.experts_NJ, E, dtype=bool)
   load_UE = jnp.mean(chosen_UTJE, axis=(1, 2), dtype=jnp.float32)
-  balance = jnp.mean(jax.vmap(routing.load_balance)(probs_UTE, load_UE))
+  balance = batch_rows.mean(jax.vmap(routing.load_balance)(probs_UTE, load_UE))
   log_z_UT = jax.nn.logsumexp(logits_UTE, axis=-1)
-  z_loss = jnp.mean(jnp.square(log_z_UT))
+  z_loss = _over_tokens(jnp.square(log_z_UT))
   log_probs = logits_UTE - log_z_UT[..., None]
   return Stats(
-    jnp.mean(load_UE, axis=0),
-    1 - jnp.mean(kept_UTJ, dtype=jnp.float32),
-    -jnp.mean(jnp.sum(probs_UTE * log_probs, axis=-1)),
+    batch_rows.mean(load_UE),
+    1 - batch_rows.mean(jnp.mean(kept_UTJ, axis=(1, 2), dtype=jnp.float32)),
+    -_over_tokens(jnp.sum(probs_UTE * log_probs, axis=-1)),
     balance,
     z_loss,
     router.balance * balance + router.z_loss * z_loss,
   )
+
+
+def _over_tokens(x_UT: jax.Array) -> jax.Array:
+  return batch_rows.mean(jnp.mean(x_UT, axis=1))
 
 
 def layer_stats(sown: Any) -> dict[str, Stats]:

@@ -54,6 +54,9 @@ class Position(NamedTuple):
     late: how often the last layer is applied to queries with learned absolute
       positions: see `late`; 0: it is as the others.
     convolution: width of that beside the first layer; 0: there is none.
+    segment_length: tokens of a segment; 0: a row is one. See `segments`.
+    shared_biases: whether all layers have one u and v for the terms.
+    by_layer: as `embed`, for what each layer adds to its input.
   """
 
   embed: Callable[..., nn.Module] | None = None
@@ -66,6 +69,9 @@ class Position(NamedTuple):
   segments: bool = False
   late: int = 0
   convolution: int = 0
+  segment_length: int = 0
+  shared_biases: bool = False
+  by_layer: Callable[..., nn.Module] | None = None
 
   def rotation(self, pattern: Pattern) -> Rotate | None:
     """What turns the queries and keys of a layer."""
@@ -87,7 +93,7 @@ class LearnedPositions(nn.Module):
   ) -> jax.Array:
     """Adds the vectors; `positions_BL` None means 0, 1, 2, ... in each row."""
     shape = (self.context_length + self.offset, x_BLD.shape[-1])
-    axes = ('length', 'embed')
+    axes = ('position', 'embed')
     table = parameter(self, 'embedding', self.initializer, shape, axes)
     table = table.astype(x_BLD.dtype)
     if positions_BL is None:
@@ -212,6 +218,11 @@ def learned(offset: Whole = 0) -> Position:
   return Position(embed=functools.partial(LearnedPositions, offset))
 
 
+def learned_by_layer() -> Position:
+  """Learned absolute positions, added before every layer (Al-Rfou et al.)."""
+  return Position(by_layer=functools.partial(LearnedPositions, 0))
+
+
 def sinusoidal(layout: str = 'interleaved') -> Position:
   """Fixed sines and cosines, `interleaved` or in `halves`."""
   if layout not in ('interleaved', 'halves'):
@@ -269,16 +280,31 @@ def alibi(scale: str = 'none', dtype: str = 'float32') -> Position:
   )
 
 
-def transformer_xl(memory: Whole = 0, clamp: Whole = 0) -> Position:
+def transformer_xl(
+  memory: Whole = 0, clamp: Whole = 0, segment: Whole = 0, biases: str = 'own'
+) -> Position:
   """Transformer-XL's relative attention (Dai et al. 2019, section 3.3).
 
   Args:
     memory: how many states of earlier segments each layer keeps as keys and
       values of later ones: see `caches.init_memories`.
     clamp: longer distances count as this one; 0: as they are.
+    segment: rows are cut into segments of so many tokens, each with its memory;
+      0: a row is one segment.
+    biases: whether u and v of the scores are each layer's own, or shared by all
+      layers (the paper's).
   """
-  terms = functools.partial(TransformerXL, clamp)
-  return Position(terms=terms, memory=memory)
+  if biases not in ('own', 'shared'):
+    raise UsageError(
+      f'model.position: biases={biases!r}: unknown; one of own, shared'
+    )
+  shared = biases == 'shared'
+  return Position(
+    terms=functools.partial(TransformerXL, clamp, shared),
+    memory=memory,
+    segment_length=segment,
+    shared_biases=shared,
+  )
 
 
 def xlnet(memory: Whole = 0, clamp: Whole = 0) -> Position:
@@ -360,6 +386,7 @@ POSITIONS = {
   'alibi': alibi,
   'deberta': deberta,
   'learned': learned,
+  'learned_by_layer': learned_by_layer,
   'none': none,
   'rope': rope,
   'sinusoidal': sinusoidal,

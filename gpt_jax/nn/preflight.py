@@ -9,12 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn.backends import BACKENDS, check
 from gpt_jax.nn.dot_product import Request, Visibility
-from gpt_jax.nn.dropout import DROPOUTS
+from gpt_jax.nn.dropout import DROPOUTS, Dropout
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS
 
@@ -48,23 +47,24 @@ def check_attention(
   position = spec.build('model.position', model.position, POSITIONS)
   rates = spec.build('model.dropout', model.dropout, DROPOUTS)
 
-  def heads(number: int) -> Any:
-    shape = (*shape_BL, number, model.head_size)
+  def heads(number: int, size: int = model.head_size) -> Any:
+    shape = (*shape_BL, number, size)
     return jax.ShapeDtypeStruct(shape, jnp.dtype(model.dtype))
 
   segments: Any = jax.ShapeDtypeStruct(shape_BL, jnp.int32)
   mask: Any = jax.ShapeDtypeStruct(shape_BL, jnp.bool_)
   query, key = heads(model.num_heads), heads(model.num_kv_heads)
+  value = heads(model.num_kv_heads, model.value_size or model.head_size)
   biased = position.bias is not None or position.terms is not None
   for pattern in spec.build_all('model.attention', attention, PATTERNS):
     request = Request(
       query,
       key,
-      key,
+      value,
       pattern,
       Visibility(mask if padded else None, segments if packed else None),
       scale=1.0,
       bias=query if biased else None,
-      dropout=nn.Dropout(rates.attention) if rates.attention else None,
+      dropout=Dropout(rates.attention) if rates.attention else None,
     )
     check(backend, request)

@@ -15,6 +15,9 @@ from gpt_jax.nn.init import Initializer, Initializers
 class Projections(nn.Module):
   """From vectors [B, L, D] to heads [B, L, H, K], or G of them.
 
+  K of the values may be another than that of queries and keys (Vaswani et al.,
+  2017, section 3.2.2: d_v and d_k).
+
   A module of `Position.terms` has these, too: for what it takes the same ways,
   and for the sizes of its own.
   """
@@ -22,6 +25,7 @@ class Projections(nn.Module):
   num_heads: int
   num_kv_heads: int
   head_size: int
+  value_size: int
   bias: bool
   key_bias: bool
   inits: Initializers
@@ -33,7 +37,9 @@ class Projections(nn.Module):
     """Creates the dense layers, and the norms that there are."""
     self.query = dense(self, self.num_heads, 'heads', kernel=self.inits.query)
     self.key = dense(self, self.num_kv_heads, 'kv_heads', bias=self.key_bias)
-    self.value = dense(self, self.num_kv_heads, 'kv_heads')
+    self.value = dense(
+      self, self.num_kv_heads, 'kv_heads', size=self.value_size
+    )
     if self.qk_norm != 'none':
       assert self.norm is not None
       self.query_norm, self.key_norm = self.norm(), self.norm()
@@ -48,7 +54,8 @@ class Projections(nn.Module):
 
   def values(self, x_BMD: jax.Array) -> jax.Array:
     """[B, M, G, K]."""
-    return self.heads(self.value(x_BMD))
+    x = self.value(x_BMD)
+    return x.reshape(*x.shape[:2], -1, self.value_size)
 
   def heads(self, x: jax.Array) -> jax.Array:
     """[B, L, H * K] to [B, L, H, K]."""
@@ -69,6 +76,7 @@ def dense(
   num_heads: int,
   axis: str,
   *,
+  size: int | None = None,
   bias: bool | None = None,
   kernel: Initializer | None = None,
 ) -> Dense:
@@ -77,7 +85,7 @@ def dense(
   What is not given is that of the projections `like`.
   """
   return Dense(
-    num_heads * like.head_size,
+    num_heads * (size or like.head_size),
     ('embed', axis),
     kernel or like.inits.kernel,
     like.bias if bias is None else bias,

@@ -15,23 +15,41 @@ from gpt_jax.nn.terms import Asked
 from gpt_jax.spec import UsageError
 
 
+class RelativeBiases(nn.Module):
+  """u and v [H, K] of a layer, or, as in the paper, of all layers."""
+
+  num_heads: int
+  head_size: int
+
+  @nn.compact
+  def __call__(self) -> tuple[jax.Array, jax.Array]:
+    """Both."""
+    zeros, axes = nn.initializers.zeros, ('heads', 'head')
+    shape = self.num_heads, self.head_size
+    return (
+      parameter(self, 'content_bias', zeros, shape, axes),
+      parameter(self, 'position_bias', zeros, shape, axes),
+    )
+
+
 class TransformerXL(nn.Module):
   """Its terms (b), (c), (d): a module of `Position.terms`.
 
   score = (q + u) k + (q + v) W_kR R_(i - j): u goes to the queries, and the
   second product is a bias on the scores. Distances above `clamp`, where that
-  is not 0, count as that one.
+  is not 0, count as that one. With `shared` u and v are those of the context.
   """
 
   clamp: int
+  shared: bool
   projections: Projections
 
   def setup(self):
     """Creates u, v and W_kR."""
-    to, zeros = self.projections, nn.initializers.zeros
-    shape, axes = (to.num_heads, to.head_size), ('heads', 'head')
-    self.content_bias = parameter(self, 'content_bias', zeros, shape, axes)
-    self.position_bias = parameter(self, 'position_bias', zeros, shape, axes)
+    to = self.projections
+    if not self.shared:
+      self.biases = RelativeBiases(to.num_heads, to.head_size)
+      nn.share_scope(self, self.biases)
     self.relative = dense(to, to.num_heads, 'heads', bias=False)
 
   def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array]:
@@ -47,9 +65,10 @@ class TransformerXL(nn.Module):
         'causal attention; take another position for bidirectional layers, '
         'encoders and prefixes'
       )
+    biases = context.relative_biases if self.shared else self.biases()
+    assert biases is not None
     q_content, q_position = (
-      q_BLHK + bias_HK[None, None].astype(q_BLHK.dtype)
-      for bias_HK in (self.content_bias, self.position_bias)
+      q_BLHK + bias_HK[None, None].astype(q_BLHK.dtype) for bias_HK in biases
     )
     r_MHK = self._distances(asked.num_keys, asked.d_model)
     bias: jax.Array = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)

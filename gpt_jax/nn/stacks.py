@@ -11,6 +11,7 @@ from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.convolution import FirstBlock
 from gpt_jax.nn.late import LateBlock
+from gpt_jax.nn.layer_positions import WithPositions
 from gpt_jax.nn.mirrored_stack import MirroredStack
 from gpt_jax.nn.pattern import is_causal, period, sharing
 from gpt_jax.nn.shared_stack import SharedStack
@@ -44,6 +45,7 @@ def make(
     num_heads=model.num_heads,
     num_kv_heads=model.num_kv_heads,
     head_size=model.head_size,
+    value_size=model.value_size,
     scale=build(model, 'attention_scale'),
     backend=build(model, 'attention_backend'),
     bias_in=biases.qkv,
@@ -66,6 +68,16 @@ def make(
     )
     for layer in period(attention, ffn, model.share)
   )
+  if position.by_layer:
+    make_positions = functools.partial(
+      position.by_layer,
+      context_length=model.context_length,
+      initializer=inits.position,
+    )
+    blocks = tuple(
+      functools.partial(WithPositions, block=one, make_positions=make_positions)
+      for one in blocks
+    )
   if position.convolution:
     if is_causal(attention, ffn):
       raise UsageError(
@@ -96,9 +108,11 @@ def make(
 def of_source(fields: dict[str, Any]) -> dict[str, Any]:
   """Fields of the encoder before the encoder, of those of the whole model."""
   return fields | {
+    'vocab_size': fields['source_vocab_size'] or fields['vocab_size'],
     'num_layers': fields['num_source_layers'],
     'num_encoder_layers': 0,
     'num_source_layers': 0,
+    'source_vocab_size': 0,
     'attention': 'bidirectional',
     'ffn': fields['encoder_ffn'] or fields['ffn'],
     'output': 'tied',

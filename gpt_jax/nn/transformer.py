@@ -55,10 +55,12 @@ class Transformer(nn.Module):
   num_layers: int
   num_encoder_layers: int
   num_source_layers: int
+  source_vocab_size: int
   d_model: int
   num_heads: int
   num_kv_heads: int
   head_size: int
+  value_size: int
   d_ff: int
   input: str
   position: str
@@ -102,6 +104,8 @@ class Transformer(nn.Module):
       self._position,
       self.context_length,
       self.d_model,
+      self.num_heads,
+      self.head_size,
       self._norm,
       self._inits,
       self._dtype,
@@ -176,6 +180,7 @@ class Transformer(nn.Module):
     prefix_B: jax.Array | None = None,
     visible_BLM: jax.Array | None = None,
     asked_BP: jax.Array | None = None,
+    places_1L: jax.Array | None = None,
   ) -> Output:
     """Runs the stack, or both stacks.
 
@@ -203,13 +208,18 @@ class Transformer(nn.Module):
       prefix_B: int, how many tokens at the start of each row see each other
         both ways; not with caches.
       visible_BLM: bool, which tokens of its row each token sees, where
-        `attention` shows them; of caches with a memory only, all of which is
-        seen.
+        `attention` shows them; with caches of `init_caches` which of their
+        slots. All of a memory that is real is seen.
       asked_BP: int32, the places of tokens that a second stream predicts
         (XLNet), which no token sees. Their states follow those of the row:
         `hidden_BLD` has L + P tokens, and so have the queries of
         `visible_BLM`, [B, L + P, L].
+      places_1L: int32 [1, L], where each token stands in its row, where they
+        are in another order: see `zigzag`. All that is given of the tokens,
+        and the hidden states, are in that order.
     """
+    if positions_BL is None:
+      positions_BL = places_1L
     if memory_BMD is None and encoder_tokens_BM is not None:
       memory_BMD = self.encode(
         encoder_tokens_BM,
@@ -233,7 +243,9 @@ class Transformer(nn.Module):
       if types_BL is not None:
         of_asked = jnp.take_along_axis(types_BL, asked_BP, axis=1)
         types_BL = jnp.concatenate([types_BL, of_asked], axis=1)
-    visibility = Visibility(mask_BL, segments_BL, prefix_B, visible_BLM)
+    visibility = Visibility(
+      mask_BL, segments_BL, prefix_B, visible_BLM, places_1L
+    )
     context = Context(
       positions_BL,
       visibility,
@@ -312,6 +324,10 @@ class Transformer(nn.Module):
   def logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
     return self._head.logits(hidden, self._inputs)
+
+  def nll(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
+    """Of an adaptive softmax: [..., D] and ids [...] to -log P, [...]."""
+    return self._head.nll(hidden, targets, self._inputs)
 
   def _bias_of(
     self,

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the training step knows of an objective."""
 
+import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -86,6 +87,8 @@ class Objective(NamedTuple):
     stages: see `Stages`; None: all parts are trained at once.
     tasks: of several tasks with one model, by name, the objective of a batch of
       each, whose `frozen` are the heads of the others. Empty: there is one.
+    progress: on the device, in training: the batch and the share of the run
+      that is done, to the batch that `loss` takes with a key. None: nothing.
   """
 
   make_batch: Callable[[Rows, Keys], dict[str, np.ndarray]] | None
@@ -99,6 +102,7 @@ class Objective(NamedTuple):
   text: Text | None = None
   frozen: tuple[str, ...] = ()
   start: Callable[[Params], Params] | None = None
+  progress: Callable[[Batch, jax.Array], Batch] | None = None
   stages: Stages | None = None
   tasks: "tuple[tuple[str, 'Objective'], ...]" = ()
 
@@ -124,6 +128,8 @@ class Part(NamedTuple):
 
   Attributes:
     shared: names of the parameters that it takes from the run's model.
+    added: names of the parameters of the run's model that are kept as what is
+      added to this model's.
     scored: see `Scored`; None: all tokens.
     frozen: it is not trained: its parameters are those of `objective.teacher`.
   """
@@ -131,6 +137,7 @@ class Part(NamedTuple):
   shared: tuple[str, ...] = ()
   scored: Scored | None = None
   frozen: bool = False
+  added: tuple[str, ...] = ()
 
 
 class Stored(NamedTuple):
@@ -180,6 +187,8 @@ class Needs(NamedTuple):
     asked: of a row of so many tokens, how many a second stream predicts.
     pooler: what a task that reads the first token puts it through, see
       `finetune.pooler`.
+    by_mask: whether an encoder learns to write after a source: see
+      `decoding.by_mask`.
     parts: the models beside the run's own, by the names that `config.models`
       has them by. Their parameters are `params['parts'][NAME]`.
     stored: what a batch of training has of a teacher on disk; None: nothing.
@@ -197,6 +206,7 @@ class Needs(NamedTuple):
   scored: Scored | None = None
   asked: Callable[[int], int] = lambda length: 0
   pooler: str = 'tanh'
+  by_mask: bool = False
   parts: Mapping[str, Part] = MappingProxyType({})
   stored: Stored | None = None
 
@@ -220,6 +230,28 @@ class Needs(NamedTuple):
   def frozen(self) -> tuple[str, ...]:
     """Names of the parts that are not trained."""
     return tuple(name for name, part in self.parts.items() if part.frozen)
+
+  @property
+  def adds(self) -> bool:
+    """Whether parameters of the run's model are kept as differences."""
+    return any(part.added for part in self.parts.values())
+
+  def merged(
+    self, params: Params, add: Callable[[Any, Any], Any] = operator.add
+  ) -> Params:
+    """The parameters of all, the run's model's as it computes with them.
+
+    Args:
+      params: as they are kept.
+      add: two arrays to their sum.
+    """
+    sums = {
+      name: jax.tree.map(add, params['parts'][of][name], params[name])
+      for of, part in self.parts.items()
+      for name in part.added
+      if name in params
+    }
+    return {**params, **sums}
 
   def trees(self, params: Params) -> dict[str, Params]:
     """The parameters of each model, '' being the run's, of those of all."""

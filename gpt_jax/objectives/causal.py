@@ -12,7 +12,7 @@ import numpy as np
 from gpt_jax import spec
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.nn import moe
+from gpt_jax.nn import batch_rows, moe, zigzag
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import scores
@@ -26,7 +26,11 @@ from gpt_jax.objectives.base import (
   Params,
   Text,
 )
-from gpt_jax.objectives.cross_entropy import Sums, penalised_cross_entropy
+from gpt_jax.objectives.cross_entropy import (
+  Sums,
+  chunked,
+  penalised_cross_entropy,
+)
 from gpt_jax.ranges import NotNegative
 from gpt_jax.spec import UsageError
 
@@ -78,6 +82,7 @@ def causal(z_loss: NotNegative = 0.0) -> Declared:
       return Loss(total, jnp.sum(batch['weights']), penalty)
 
     def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+      batch = _for_devices(model, batch)
       hidden_BLD, routers = states(model, params, batch, key)
       plain = of_states(params, hidden_BLD, batch, key is None)
       return add_routers(plain, routers, training=key is not None)
@@ -102,8 +107,8 @@ def states(
   Args:
     model: the decoder.
     params: its parameters, maybe among others.
-    batch: `inputs` int32 [B, L], and of some `positions`, `segments`, `mask`
-      and `prefix` as `Transformer` takes them.
+    batch: `inputs` int32 [B, L], and of some `positions`, `segments`, `mask`,
+      `prefix` and `places` as `Transformer` takes them.
     key: of dropout; None: there is none.
   """
   result: Any = model.apply(
@@ -113,11 +118,24 @@ def states(
     mask_BL=batch.get('mask'),
     segments_BL=batch.get('segments'),
     prefix_B=batch.get('prefix'),
+    places_1L=batch.get('places'),
     rngs={} if key is None else {'dropout': key},
     mutable=['router'],
   )
   out, sown = result
   return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
+
+
+def _for_devices(model: Transformer, batch: Batch) -> Batch:
+  """The batch with its tokens in the order that the devices have them in.
+
+  Inputs and targets alike, so that the loss is the same sum.
+  """
+  places = zigzag.places(model, batch['inputs'].shape[1])
+  if places is None:
+    return batch
+  batch = {name: x[:, places] for name, x in batch.items()}
+  return {**batch, 'places': jnp.asarray(places)[None]}
 
 
 def _plain(
@@ -138,12 +156,26 @@ def _plain(
 def _adaptive(
   model: Transformer, params: Params, hidden_BLD: jax.Array, batch: Batch
 ) -> jax.Array:
-  """The same of an adaptive softmax, which has no one table."""
-  variables = {'params': params}
-  log_probs: Any = model.apply(variables, hidden_BLD, method='logits')
-  index = batch['targets'][..., None]
-  picked_BL = jnp.take_along_axis(log_probs, index, axis=-1)[..., 0]
-  return -jnp.sum(picked_BL * batch['weights'])
+  """The same of an adaptive softmax, which has no one table.
+
+  A chunk of positions at a time, as `penalised_cross_entropy`; here the
+  backward pass computes a chunk's scores once more.
+  """
+
+  @jax.checkpoint
+  def of_chunk(params, chunk):
+    hidden_PND, targets_PN, weights_PN = chunk
+    nll_PN: Any = model.apply(
+      {'params': params}, hidden_PND, targets_PN, method='nll'
+    )
+    return jnp.sum(nll_PN * weights_PN)
+
+  def add(total, chunk):
+    return total + of_chunk(params, chunk), None
+
+  arrays = hidden_BLD, batch['targets'], batch['weights']
+  chunks = chunked(model.vocab_size, *arrays)
+  return jax.lax.scan(add, jnp.float32(0), chunks)[0]
 
 
 def add_routers(
@@ -151,6 +183,9 @@ def add_routers(
 ) -> Loss:
   """The loss with what the routers of experts say, and in training cost."""
   total, weight, penalty, metrics = loss
+  # Replicas have as many rows each, but not as many tokens that count: what
+  # was a mean over all of their rows has the mean weight in each.
+  weight = batch_rows.over_replicas(weight)
   if training:
     for stats in routers.values():
       # Routers see tokens that do not count in the loss, too. By the weight
@@ -162,4 +197,4 @@ def add_routers(
     for stack, stats in routers.items()
     for name, value in stats._asdict().items()
   }
-  return Loss(total, weight, penalty, {**(metrics or {}), **more})
+  return Loss(total, loss.weight, penalty, {**(metrics or {}), **more})

@@ -9,6 +9,7 @@ from gpt_jax import spec
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import sentinels, t5
+from gpt_jax.objectives.auxiliary import auxiliary
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.denoise import denoise
@@ -29,16 +30,19 @@ from gpt_jax.objectives.task import (
 )
 from gpt_jax.objectives.tasks import tasks
 from gpt_jax.objectives.unified import unified
+from gpt_jax.objectives.unified_target import unified_target
 from gpt_jax.spec import UsageError
 
 # Those from `choice` on follow from the task, or the tasks, of `finetune`.
 OBJECTIVES = {
   'causal': causal,
+  'auxiliary': auxiliary,
   'masked': masked,
   'electra': electra,
   'distilled': distilled,
   'prefix': prefix,
   'unified': unified,
+  'unified_target': unified_target,
   'permuted': permuted,
   'seq2seq': seq2seq,
   'mass': mass,

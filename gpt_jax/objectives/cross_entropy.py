@@ -14,13 +14,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import devices, layout
+from gpt_jax.nn import batch_rows, devices, layout
 
 # Logits of one chunk on one device, in elements: 128 MiB of float32.
 CHUNK_LOGITS = 1 << 25
 # A logit whose softmax is zero. (An infinite one times zero is not a number.)
 NEVER = -1e30
 AXES = ('vocab', 'embed')  # of the table
+# Of the P parts of a batch that devices have: some rows, and a part of each.
+PARTS = ('batch', 'length')
 
 
 class Sums(NamedTuple):
@@ -124,7 +126,11 @@ def sampled(
   hidden_BLD, table_VD = jax.lax.stop_gradient((hidden_BLD, table_VD))
   V, (B, L) = len(table_VD), hidden_BLD.shape[:2]
   table_VD = whole_table(table_VD)
-  keys_BL2 = jax.random.key_data(jax.random.split(key, (B, L)))
+  keys_BL2 = batch_rows.draw(
+    lambda key, shape: jax.random.key_data(jax.random.split(key, shape)),
+    key,
+    (B, L),
+  )
 
   def noise(key_2):
     drawn_V = jax.random.gumbel(jax.random.wrap_key_data(key_2), (V,))
@@ -162,7 +168,7 @@ def _forward(
   # Each device sums its own rows over the chunks: the sum over devices is
   # taken once, not for each chunk.
   start_PVD = jnp.zeros((P, len(table_VD), D), jnp.float32)
-  start_PVD = layout.constrain(start_PVD, ('batch', 'vocab', None))
+  start_PVD = layout.constrain_tokens(start_PVD, (PARTS, 'vocab', None))
   (sums, grad_PVD), grads = jax.lax.scan(add, (zeros, start_PVD), chunks)
   grad_VD = layout.constrain(jnp.sum(grad_PVD, axis=0), AXES).astype(dtype)
   grad_VD = layout.constrain(grad_VD[:V], AXES)
@@ -170,10 +176,15 @@ def _forward(
 
 
 def joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
-  """[chunks, P, B / P * n, D] to [B, L, D]: the way back from `chunked`."""
-  D = chunks.shape[-1]
-  chunks = chunks.reshape(len(chunks), B, -1, D).swapaxes(0, 1)
-  return chunks.reshape(B, -1, D)[:, :L]
+  """[chunks, P, N, ...] to [B, L, ...]: the way back from `chunked`."""
+  (number, _, _, *rest), (P, C) = chunks.shape, _parts(B, L)
+  x = chunks.reshape(number, P, C, B // P, -1, *rest)
+  # From chunk, part of rows, part of length, row, token of the chunk.
+  x = jnp.moveaxis(x, (1, 3, 2, 0), (0, 1, 2, 3))
+  x = x.reshape(B, C, -1, *rest)[:, :, : L // C].reshape(B, L, *rest)
+  if C == 1:
+    return x
+  return layout.constrain(x, ('batch', 'length', *(None,) * len(rest)))
 
 
 def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap, smoothing):
@@ -211,7 +222,7 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap, smoothing):
     hidden_PND,
     preferred_element_type=jnp.float32,
   )
-  grad_PVD = layout.constrain(grad_PVD, ('batch', 'vocab', None))
+  grad_PVD = layout.constrain_tokens(grad_PVD, (PARTS, 'vocab', None))
   sums = _add(sums, *terms, weights_PN)
   return (sums, grad_PVD), grad_PND
 
@@ -273,7 +284,7 @@ def chunk_logits(
   logits_PNV = jnp.einsum(
     'PND,VD->PNV', hidden_PND, table_VD, preferred_element_type=jnp.float32
   )
-  logits_PNV = layout.constrain(logits_PNV, ('batch', None, 'vocab'))
+  logits_PNV = layout.constrain_tokens(logits_PNV, (PARTS, None, 'vocab'))
   if softcap:
     logits_PNV = softcap * jnp.tanh(logits_PNV / softcap)
   if len(table_VD) == vocab_size:
@@ -291,22 +302,30 @@ def _at(logits_PNV: jax.Array, targets_PN: jax.Array) -> jax.Array:
 def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
   """[B, L, ...] to chunks [number, P, N, ...] of few enough logits.
 
-  Along the length, so that batches stay split over their P devices. The last
-  chunk is filled up with zeros, whose weight is zero too.
+  Along the length of what a device has, so that batches stay split over their
+  P devices. The last chunk is filled up with zeros, whose weight is zero too.
   """
   B, L = arrays[0].shape[:2]
-  P = devices.num_parts('batch')
-  P = 1 if B % P else P
-  logits = B * L * vocab_size // (P * devices.num_parts('vocab'))
-  num = min(-(-logits // CHUNK_LOGITS), L)
-  size = -(-L // num)
-  num = -(-L // size)
+  P, C = _parts(B, L)
+  logits = B * L * vocab_size // (P * C * devices.num_parts('vocab'))
+  here = L // C
+  num = min(-(-logits // CHUNK_LOGITS), here)
+  size = -(-here // num)
+  num = -(-here // size)
 
   def split(x: jax.Array) -> jax.Array:
     rest = x.shape[2:]
-    x = jnp.pad(x, [(0, 0), (0, num * size - L), *[(0, 0)] * len(rest)])
-    x = x.reshape(B, num, size, *rest).swapaxes(0, 1)
-    x = x.reshape(num, P, B // P * size, *rest)
-    return layout.constrain(x, (None, 'batch', *(None,) * (x.ndim - 2)))
+    x = x.reshape(P, B // P, C, here, *rest)
+    more = [(0, 0)] * 3 + [(0, num * size - here)] + [(0, 0)] * len(rest)
+    x = jnp.pad(x, more).reshape(P, B // P, C, num, size, *rest)
+    x = jnp.moveaxis(x, (3, 0, 2, 1), (0, 1, 2, 3))
+    x = x.reshape(num, P * C, B // P * size, *rest)
+    return layout.constrain_tokens(x, (None, PARTS, *(None,) * (x.ndim - 2)))
 
   return tuple(split(x) for x in arrays)
+
+
+def _parts(B: int, L: int) -> tuple[int, int]:
+  """Over how many devices the rows are split, and the length of each."""
+  P, C = (devices.num_parts(name) for name in PARTS)
+  return 1 if B % P else P, 1 if L % C else C

@@ -15,9 +15,8 @@ the generator stays. They share nothing.
 
 Nothing has a gradient through the draw. D here is the probability of the
 original; the head's logit is that of a replaced token, as in the released
-models. `model` is the discriminator, `models.generator` the generator, which
-takes its token, position and type vectors and their norm from it, as in the
-released code; section 3.2 shares the first two.
+models. `model` is the discriminator, `models.generator` the generator. What of
+their embeddings is one says `embedding_sharing`.
 """
 
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
-from gpt_jax.objectives import scores
+from gpt_jax.objectives import embedding_sharing, scores
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -40,7 +39,6 @@ from gpt_jax.objectives.base import (
   Needs,
   Objective,
   Params,
-  Part,
   Scored,
 )
 from gpt_jax.objectives.causal import add_routers
@@ -56,8 +54,6 @@ from gpt_jax.optim.stages import Stages
 from gpt_jax.ranges import NotNegative, Probability, Whole
 from gpt_jax.spec import UsageError
 
-# What of the model is the generator's, too.
-SHARED = ('embed', 'positions', 'segments', 'embed_norm')
 # What the model learns -> whether of the chosen tokens alone, and whether it
 # scores the vocabulary (section 3.4).
 TARGETS = {
@@ -74,6 +70,7 @@ def electra(
   targets: str = 'electra',
   temperature: NotNegative = 1.0,
   generator_steps: Whole = 0,
+  sharing: str = 'es',
 ) -> Declared:
   """Replaced tokens, or one of the paper's comparisons (section 3.4).
 
@@ -88,7 +85,8 @@ def electra(
       that of a masked model; give them weight=1.0.
     temperature: of the draw; 0: always the most probable token.
     generator_steps: of the first of two stages; the models must be of the same
-      size. 0: both are trained at once.
+      size, and share nothing. 0: both are trained at once.
+    sharing: of the embeddings: 'es', 'nes' or 'gdes', see `embedding_sharing`.
   """
   if targets not in TARGETS:
     raise UsageError(
@@ -110,7 +108,9 @@ def electra(
   def whole(length: int) -> int:
     return length
 
-  shared = () if generator_steps else SHARED
+  part = embedding_sharing.part(
+    sharing, Scored(places, none), apart=generator_steps > 0
+  )
   output = (places if chosen_only else whole) if scores else none
   needs = Needs(
     attention='bidirectional',
@@ -118,15 +118,16 @@ def electra(
     tokens=('mask',),
     scored=Scored(output, whole),
     pooler='gelu',  # the released code
-    parts={'generator': Part(shared, Scored(places, none))},
+    parts={'generator': part},
   )
 
   def build(
     model: Transformer, tokenizer: Tokenizer | None, generator: Transformer
   ) -> Objective:
     _check(model, generator, targets)
+    embedding_sharing.check(model, generator, part)
     if generator_steps:
-      _check_same_size(model, generator)
+      embedding_sharing.check_same_size(model, generator)
     masking = None
     if tokenizer is not None:
       mask_id = tokenizer.special.mask_id
@@ -170,10 +171,13 @@ class _Both(NamedTuple):
     of_targets, of_generator = jax.random.split(jax.random.fold_in(key, 1))
     params: Any = self.model.init(key, tokens)['params']
     own: Any = self.generator.init(of_generator, tokens)['params']
-    shared = self.needs.parts['generator'].shared
-    own = {name: x for name, x in own.items() if name not in shared}
+    part = self.needs.parts['generator']
+    own = {name: x for name, x in own.items() if name not in part.shared}
+    # "[...] initialized as a zero matrix" (DeBERTaV3, section 3.2).
+    zeros = {n: params[n] for n in part.added if n in params}
     return {
       **params,
+      **jax.tree.map(jnp.zeros_like, zeros),
       **self.targets.init(of_targets),
       'parts': {'generator': own},
     }
@@ -209,6 +213,8 @@ class _Both(NamedTuple):
     dropout = (None, None) if evaluating else (keys[1], keys[2])
     generator = self.generator
     own = self.needs.trees(params)['generator']
+    stopped = jax.lax.stop_gradient(params['parts'])
+    model = self.needs.merged({**params, 'parts': stopped})
     hidden_BLD, _ = encode(generator, own, batch['inputs'], batch, dropout[0])
     states_BPD = at_chosen(hidden_BLD, batch)
     chosen = scores.of_states(generator, own, states_BPD)
@@ -220,10 +226,10 @@ class _Both(NamedTuple):
     original_BL = _placed(batch, batch['masked_targets'])
     corrupt_BL = _placed(batch, ids_BP)
     hidden_BLD, routers = encode(
-      self.model, params, corrupt_BL, batch, dropout[1]
+      self.model, model, corrupt_BL, batch, dropout[1]
     )
     total, metrics = self.targets.loss(
-      *(params, hidden_BLD, original_BL, corrupt_BL != original_BL, batch),
+      *(model, hidden_BLD, original_BL, corrupt_BL != original_BL, batch),
       evaluating=evaluating,
     )
     # Equal in all rows; see `balance`.
@@ -284,38 +290,3 @@ def _check(model: Transformer, generator: Transformer, targets: str) -> None:
       f'models.generator.ffn={generator.ffn!r}: only the model has experts; '
       'give the generator another'
     )
-  ours, theirs = parameter_shapes(model), parameter_shapes(generator)
-  for name in SHARED:
-    shapes = [
-      {} if name not in tree else jax.tree.map(lambda x: x.shape, tree[name])
-      for tree in (ours, theirs)
-    ]
-    if shapes[0] != shapes[1]:
-      raise UsageError(
-        f'models.generator: its {name} is {shapes[1]}, but it takes that of '
-        f'model, {shapes[0]}; give both the same vocab_size, context_length, '
-        'position, token_types and norm, and where d_model differs '
-        f"models.generator.input='tokens(..., d_embed=...)'"
-      )
-
-
-def _check_same_size(model: Transformer, generator: Transformer) -> None:
-  """Checks that the model can start as the generator.
-
-  Raises:
-    UsageError: names a parameter that differs.
-  """
-  ours, theirs = (
-    {
-      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
-      for path, x in jax.tree_util.tree_leaves_with_path(parameter_shapes(of))
-    }
-    for of in (model, generator)
-  )
-  for name, shape in ours.items():
-    if theirs.get(name) != shape:
-      raise UsageError(
-        f'models.generator: its {name} is {theirs.get(name, "missing")}, and '
-        f"the model's {shape}; with generator_steps the model starts as the "
-        'generator: give both the same size'
-      )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from gpt_jax.objectives.cross_entropy import (
   chunk_logits,
   chunked,
+  joined,
   whole_table,
 )
 from gpt_jax.objectives.scores import Scores
@@ -43,8 +44,4 @@ def per_token(scores: Scores, targets_BL: jax.Array) -> PerToken:
   chunks = chunked(V, hidden_BLD, targets_BL)
   found = jax.lax.scan(measure, None, chunks)[1]
 
-  def joined(x):  # [chunks, P, B / P * n] to [B, L]
-    x = x.reshape(len(x), B, -1).swapaxes(0, 1)
-    return x.reshape(B, -1)[:, :L]
-
-  return PerToken(*map(joined, found))
+  return PerToken(*(joined(x, B, L) for x in found))

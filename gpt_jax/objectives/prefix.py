@@ -72,7 +72,7 @@ def prefix(
   needs, make = Needs(rows=('stream',)), _of_stream
   if text:
     declared = spec.build('objective.name: text', text, TEXTS)
-    needs, make = _needs(declared.needs), _of_sides
+    needs, make = needs_of_sides(declared.needs), _of_sides
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
     plain = declared(model, tokenizer)
@@ -81,8 +81,8 @@ def prefix(
   return Declared(needs, build)
 
 
-def _needs(of_sides: Needs) -> Needs:
-  """What a decoder needs of rows whose two sides are one row of its own."""
+def needs_of_sides(of_sides: Needs) -> Needs:
+  """What a model needs of rows whose two sides are one row of its own."""
 
   def source(context: int) -> int:
     """The longest source with whose target a row fits."""
@@ -123,11 +123,7 @@ def _objective(
 
   def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
     batch = make(plain, rows, keys)
-    if batch['inputs'].shape[1] > model.context_length:
-      raise UsageError(
-        f'model.context_length={model.context_length}: source and target are '
-        f'{batch["inputs"].shape[1]} tokens in one row; raise it'
-      )
+    check_fits(model, batch)
     if not both:
       del batch['prefix']
     return batch
@@ -139,6 +135,19 @@ def _objective(
     return causal_lib.add_routers(found, routers, training=key is not None)
 
   return Objective(make_batch, plain.init, loss)
+
+
+def check_fits(model: Transformer, batch: dict[str, np.ndarray]) -> None:
+  """Checks that a model has room for the rows of a batch.
+
+  Raises:
+    UsageError: it has not.
+  """
+  if batch['inputs'].shape[1] > model.context_length:
+    raise UsageError(
+      f'model.context_length={model.context_length}: source and target are '
+      f'{batch["inputs"].shape[1]} tokens in one row; raise it'
+    )
 
 
 def _of_stream(
@@ -161,16 +170,23 @@ def _of_stream(
 def _of_sides(
   plain: Objective, rows: Rows, keys: Keys
 ) -> dict[str, np.ndarray]:
+  """See `joined`."""
+  assert plain.make_batch is not None
+  return joined(plain.make_batch(rows, keys))
+
+
+def joined(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """The two sides one after the other, with positions that go on.
 
   `targets` and `weights` are of the second side alone.
+
+  Args:
+    batch: of an encoder-decoder.
   """
-  assert plain.make_batch is not None
-  batch = plain.make_batch(rows, keys)
   (B, M), P = batch['sources'].shape, batch['inputs'].shape[1]
   real_BM = batch['source_mask']
   places = np.broadcast_to(np.arange(M, dtype=np.int32), (B, M))
-  joined = {
+  out = {
     'inputs': np.concatenate([batch['sources'], batch['inputs']], axis=1),
     'mask': np.concatenate([real_BM, np.ones((B, P), bool)], axis=1),
     'targets': batch['targets'],
@@ -183,8 +199,8 @@ def _of_sides(
     before_BP = np.sum(own_BPM & real_BM[:, None], axis=2)
     after = before_BP + batch['positions']
     places = batch['source_positions']
-    joined['segments'] = np.concatenate([of_source, of_target], axis=1)
+    out['segments'] = np.concatenate([of_source, of_target], axis=1)
   else:
     after = real_BM.sum(axis=1)[:, None] + np.arange(P)
   places = np.concatenate([places, after], axis=1)
-  return {**joined, 'positions': places.astype(np.int32)}
+  return {**out, 'positions': places.astype(np.int32)}

@@ -96,6 +96,15 @@ def visible(masks_B: jax.Array, second_BL: jax.Array) -> jax.Array:
   return jnp.select([masks_B[:, None, None] == m for m in range(4)], of_masks)
 
 
+def types_of(model: Transformer, mask: int) -> np.ndarray:
+  """The types of tokens of S1 and S2, int32 [2], of one of the four masks.
+
+  Raises:
+    UsageError: the model has another number of types.
+  """
+  return TYPES[mask] % _num_types(model)
+
+
 def _num_types(model: Transformer) -> int:
   """How many types of tokens the model tells apart."""
   found = spec.build('model.input', model.input, INPUTS).num_token_types

@@ -5,7 +5,7 @@
 import re
 from typing import Any, NamedTuple
 
-from gpt_jax.costs.flops import PEAKS
+from gpt_jax.costs.peak import PEAKS
 from gpt_jax.planning import topologies
 from gpt_jax.spec import UsageError
 

@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The communication of a compiled program, by collective and mesh axis."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.planning import loops
+from gpt_jax.planning import groups, loops
 from gpt_jax.planning.hlo import Computation, Instruction, Program
 from gpt_jax.planning.loops import Step
 
@@ -45,6 +44,7 @@ class Collective(NamedTuple):
     path: in the traced function, as far as the program records it.
     backward: whether it belongs to the backward pass.
     members: device numbers of one group, in mesh order.
+    at: names of its computation and instruction, of a chain the first.
   """
 
   kind: str
@@ -57,14 +57,16 @@ class Collective(NamedTuple):
   path: str
   backward: bool
   members: tuple[int, ...]
+  at: tuple[str, str] = ('', '')
 
 
 def read(program: Program, mesh: Mesh) -> list[Collective]:
   """Lists the collectives that one device executes.
 
-  Bytes are those of ring algorithms: among n devices, (n - 1) / n of the larger
-  side of an all-gather, reduce-scatter or all-to-all, and twice that for an
-  all-reduce. Padding that the compiler adds counts.
+  A chain (see `chain`) counts once. Bytes are those of ring algorithms: among
+  n devices, (n - 1) / n of the larger side of an all-gather, reduce-scatter or
+  all-to-all, and twice that for an all-reduce. Padding that the compiler adds
+  counts.
 
   Args:
     program: see `hlo.parse`.
@@ -74,17 +76,45 @@ def read(program: Program, mesh: Mesh) -> list[Collective]:
 
 
 def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
-  scattered = _scattered(program)
+  scattered, callers = _scattered(program), _callers(program)
+  seen = set()
   for step in loops.steps(program):
     x = step.instruction
     kind = x.opcode.removesuffix('-start')
     if kind == 'send' and 'megascale' in x.attributes:
       yield _dcn(step, mesh)
     elif kind in KINDS:
+      link = chain(x)
+      if link:
+        whole = (callers.get(step.computation.name), link)
+        if whole in seen:
+          continue
+        seen.add(whole)
       fusion = scattered.get(step.computation.name)
       if kind == 'all-reduce' and fusion is not None:
         kind = 'reduce-scatter'
       yield from _collective(step, kind, mesh, fusion)
+
+
+def chain(x: Instruction) -> tuple[int, str] | None:
+  """The asynchronous chain that a collective is a link of; None if of none.
+
+  libtpu writes such a collective once in each fusion that it runs beside: the
+  one that starts it, those whose products go on meanwhile, the one that waits
+  for it. They are one transfer: that of a channel and a `chain_id`.
+  """
+  found = re.search(r'\bchain_id="(\w+)"', x.attributes)
+  return (x.number('channel_id'), found[1]) if found else None
+
+
+def _callers(program: Program) -> dict[str, str]:
+  """For each computation of a fusion, the one that has the fusion."""
+  return {
+    x.called('calls'): computation.name
+    for computation in program.computations.values()
+    for x in computation.instructions.values()
+    if x.opcode == 'fusion'
+  }
 
 
 def _collective(
@@ -92,8 +122,8 @@ def _collective(
 ) -> Iterator[Collective]:
   """Yields one for each array: the compiler combines small collectives."""
   x = step.instruction
-  members = _members(x, mesh)
-  axes, n = _axes(members, mesh), len(members)
+  members = groups.members(x, mesh)
+  axes, n = groups.axes(members, mesh), len(members)
   if kind == 'collective-permute':
     share = 1.0 if n > 1 else 0.0
   elif kind == 'all-gather':  # its operand is one shard
@@ -101,9 +131,9 @@ def _collective(
   else:
     share = (2 if kind == 'all-reduce' else 1) * (n - 1) / n
   where = fusion or step
-  blocking = (
-    not x.opcode.endswith('-start') and 'async' not in step.computation.name
-  )
+  overlaps = x.opcode.endswith('-start') or chain(x)
+  # What an `async-start` calls is in a computation of that name.
+  blocking = not overlaps and 'async' not in step.computation.name
   sent = step.computation.operands(x)
   for y in sent:
     given = _given(y, step.computation, fusion) if fusion else y
@@ -121,6 +151,7 @@ def _collective(
       path,
       'transpose(' in path,
       tuple(members),
+      (step.computation.name, x.name),
     )
 
 
@@ -161,6 +192,7 @@ def _dcn(step: Step, mesh: Mesh) -> Collective:
     path,
     'transpose(' in path,
     (),
+    (step.computation.name, x.name),
   )
 
 
@@ -188,74 +220,6 @@ def _path(x: Instruction, computation: Computation, depth: int = 8) -> str:
       if path:
         return path
   return ''
-
-
-def _members(x: Instruction, mesh: Mesh) -> list[int]:
-  """Devices of the first group, or of a permutation's first pair.
-
-  Numbered in the mesh's own order. A multi-slice program is that of one slice,
-  with the device numbers of the first.
-  """
-  text = x.attributes
-  if found := re.search(r'source_target_pairs=\{\{([\d,{} ]*)\}\}', text):
-    pairs = [p.split(',') for p in found[1].replace(' ', '').split('},{')]
-    moved = [(int(a), int(b)) for a, b in pairs if int(a) != int(b)]
-    return list(moved[0]) if moved else [0]
-  if found := re.search(r'replica_groups=\{\{([\d, ]*)\}', text):
-    return [int(n) for n in found[1].split(',')]
-  if found := re.search(rf'replica_groups=\[([\d,]+)\]<={_ORDER}', text):
-    return _ids(found[2], found[3]).reshape(_ints(found[1]))[0].ravel().tolist()
-  if found := re.search(
-    rf'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({_ORDER}\))? '
-    r'\{([^}]*)\}',
-    text,
-  ):
-    return _members_by_name(found[1], found[4], found[2], found[3])
-  if 'replica_groups={}' in text:
-    return list(range(mesh.size))
-  raise ValueError(f'{x.name}: groups in a form that is not known')
-
-
-_ORDER = r'\[([\d,]+)\](?:T\(([\d,]+)\))?'
-
-
-def _ids(dims: str, order: str | None) -> np.ndarray:
-  """`[4,2]T(1,0)`: an iota of this shape, transposed."""
-  shape = _ints(dims)
-  ids = np.arange(math.prod(shape)).reshape(shape)
-  return ids.transpose(_ints(order)) if order else ids
-
-
-def _members_by_name(
-  axes: str, used: str, dims: str | None, order: str | None
-) -> list[int]:
-  """Parses `'x'=2,'y'=4` with `'y'`, or with part of an axis: `'y':(2)2`."""
-  sizes = {a: int(n) for a, n in re.findall(r"'([^']+)'=(\d+)", axes)}
-  shape = list(sizes.values())
-  ids = _ids(dims or str(math.prod(shape)), order).reshape(shape)
-  names = list(sizes)
-  chosen: list[Any] = [slice(0, 1)] * len(names)
-  for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", used):
-    stride = sizes[name] // (int(before) * int(size)) if size else 1
-    stop = stride * int(size) if size else None
-    chosen[names.index(name)] = slice(0, stop, stride)
-  return ids[tuple(chosen)].ravel().tolist()
-
-
-def _ints(text: str | None) -> list[int]:
-  return [int(n) for n in text.split(',')] if text else []
-
-
-def _axes(members: list[int], mesh: Mesh) -> tuple[str, ...]:
-  """The axes of the mesh along which the members of a group differ."""
-  if len(members) < 2:
-    return ('?',)
-  at = np.array(np.unravel_index(members, mesh.devices.shape))
-  return tuple(
-    name
-    for name, along in zip(mesh.axis_names, at, strict=True)
-    if np.any(along != along[0])
-  )
 
 
 def totals(collectives: Iterable[Collective]) -> dict[str, dict[str, float]]:

@@ -9,7 +9,6 @@ the devices differ: they hold no arrays, and nothing is run.
 import importlib.util
 import os
 import re
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +17,7 @@ from jax.experimental import topologies as jax_topologies
 from gpt_jax.config import Config
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning.topologies import GIB, Slices
+from gpt_jax.runtime import tpu_flags
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
@@ -122,15 +122,51 @@ def build(config: Config, slices: Slices) -> Parts:
   return parts_lib.build(config, there)
 
 
-def compile_stage(parts: Parts, slices: Slices, shape: Shape) -> Program:
+def parse_flags(text: str) -> dict[str, str]:
+  """Reads flags of libtpu as LIBTPU_INIT_ARGS has them.
+
+  Raises:
+    UsageError: a flag has no value.
+  """
+  flags = {}
+  for word in text.split():
+    name, equals, value = word.removeprefix('--').partition('=')
+    if not equals or not name:
+      raise UsageError(
+        f'--flags: {word}: give --NAME=VALUE, as in '
+        '--xla_enable_async_all_gather=true'
+      )
+    flags[name] = value
+  return flags
+
+
+def compile_stage(
+  parts: Parts,
+  slices: Slices,
+  shape: Shape,
+  flags: dict[str, str] | None = None,
+) -> Program:
   """Compiles the step of a batch of some shape, as `train` does.
+
+  Args:
+    parts: see `build`.
+    slices: what to compile for.
+    shape: of the batch.
+    flags: of libtpu; empty: those that `launch/` sets, of the generation.
 
   Raises:
     TooLarge: it does not fit the chips.
+    UsageError: libtpu has no such flag.
   """
+  if flags is None:
+    flags = tpu_flags.FLAGS[slices.chip.name]
   try:
-    compiled = compiled_lib.compile_train_step(parts, shape)
+    compiled = compiled_lib.compile_train_step(parts, shape, flags)
   except jax.errors.JaxRuntimeError as e:
+    if unknown := re.search(r"No such compile option: '(\w+)'", str(e)):
+      raise UsageError(
+        f'--flags: libtpu has no flag {unknown[1]}; leave it out'
+      ) from e
     needed = _needed(str(e))
     if needed is None:
       raise
@@ -146,32 +182,6 @@ def compile_stage(parts: Parts, slices: Slices, shape: Shape) -> Program:
   if memory.peak > memory.limit:
     raise TooLarge(shape, memory.peak, memory.limit)
   return Program(parts, shape, compiled, memory)
-
-
-def compile_stages(
-  config: Config,
-  slices: Slices,
-  note: Callable[[int, int, Shape], None] = lambda number, of, shape: None,
-) -> list[Program]:
-  """Compiles every stage of a resolved config for the slices.
-
-  Args:
-    config: resolved, with its vocabulary.
-    slices: what to compile for.
-    note: called before each stage with its number, the total and its shape.
-
-  Raises:
-    TooLarge: a stage does not fit the chips.
-    UsageError: the config does not fit the devices, or the compiler for TPU
-      is not installed.
-  """
-  parts = build(config, slices)
-  shapes = parts.shapes()
-  programs = []
-  for number, shape in enumerate(shapes, start=1):
-    note(number, len(shapes), shape)
-    programs.append(compile_stage(parts, slices, shape))
-  return programs
 
 
 def _needed(error: str) -> float | None:

@@ -14,6 +14,7 @@ from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.nn.pattern import period
 from gpt_jax.optim.consumption import Shape
+from gpt_jax.optim.micro_batches import divided
 from gpt_jax.planning.sizes import Split
 from gpt_jax.planning.topologies import Slices
 
@@ -42,11 +43,6 @@ class Facts(NamedTuple):
   # often as they have tokens for each of the text.
   layers: float
   experts: tuple[int, ...]  # per layer with experts, over one period
-
-  @property
-  def rows(self) -> tuple[int, ...]:
-    """Of each stage."""
-    return tuple(shape.rows for shape in self.shapes)
 
   @property
   def last(self) -> Shape:
@@ -85,10 +81,15 @@ def activations(
   """Estimates the bytes per device that the forward pass keeps."""
   model = facts.model
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  largest = max((micro_rows or s.rows) * s.length for s in facts.shapes)
-  tokens = largest / split
+  largest = max(
+    divided(s.rows, num_shards=split, micro_rows=micro_rows).rows(s.rows)
+    * s.length
+    for s in facts.shapes
+  )
+  tokens = largest / split / mesh['context']
   gated = 'glu' in model.ffn
-  heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size
+  values = model.num_kv_heads * (model.value_size or model.head_size)
+  heads = (model.num_heads + model.num_kv_heads) * model.head_size + values
   wide = (heads + (2 if gated else 1) * model.d_ff) / mesh['tensor']
   # The residual stream is split over tensor too.
   stream = model.d_model / mesh['tensor']
@@ -119,11 +120,14 @@ def seconds(
     sizes: of its state.
     mesh: axis sizes.
     links: for each axis.
-    micro_rows: rows per micro-batch; 0 or None: the whole batch.
+    micro_rows: `batch.micro_rows`.
   """
   model, rows = facts.model, facts.last.rows
-  micro = rows // (micro_rows or rows)
-  tokens = facts.last.tokens
+  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
+  parts = divided(rows, num_shards=split, micro_rows=micro_rows)
+  micro = parts.num_micro
+  # With those that only fill the devices up.
+  tokens = parts.filled(rows) * facts.last.length
   again = {'full': 4 / 3, 'dots': 1.1, 'none': 1.0}[model.remat]
   work = 6 * sizes.matmul * tokens * again
   compute = work / (slices.devices * slices.peak * EFFICIENCY)
@@ -140,15 +144,17 @@ def seconds(
   alone = mesh['fsdp'] == slices.devices // slices.number
   scatter = 1 if links['fsdp'].whole and not alone else 2
   fsdp = over('fsdp', micro * (2 + scatter) * weights)
-  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  here = 2 * tokens / split * model.d_model
+  here = 2 * tokens / split / mesh['context'] * model.d_model
   meets = 2 if model.block.startswith('parallel') else 4
   tensor = over('tensor', 3 * meets * here * facts.layers)
   expert = over('expert', 6 * here * facts.layers / mesh['expert'])
+  # Keys and values of the other parts of a row: forward, again, and back.
+  kv = 2 * model.num_kv_heads * model.head_size / mesh['tensor']
+  context = over('context', 3 * 2 * tokens / split * kv * facts.layers)
   gradient = weights / mesh['fsdp']
   inside = mesh['data'] // slices.number
   data = over('data', 2 * gradient) if inside > 1 else 0.0
   if slices.number > 1:
     data += 2 * gradient / (slices.chip.dcn / slices.chip.devices)
-  exposed = EXPOSED * (min(compute, fsdp) + tensor)
+  exposed = EXPOSED * (min(compute, fsdp) + tensor + context)
   return max(compute, fsdp) + exposed + expert + data

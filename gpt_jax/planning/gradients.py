@@ -40,7 +40,7 @@ def gradients(
   table = sorted(parameters, key=len, reverse=True)
   out = []
   for x in collectives:
-    over_batch = set(x.axes) & {'data', 'fsdp', 'expert'}
+    over_batch = set(x.axes) & {'data', 'fsdp', 'expert', 'context'}
     if x.kind not in ('reduce-scatter', 'all-reduce') or not over_batch:
       continue
     if not x.backward or x.bytes < _LEAST_GRADIENT * x.trips:

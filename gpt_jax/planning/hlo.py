@@ -25,7 +25,7 @@ BYTES = {
 }
 _COMPUTATION = re.compile(r'^(ENTRY )?%?([\w.-]+) \(')
 _INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.-]+) = ')
-_SHAPE = re.compile(r'(\w+)\[([\d,<=]*)\]')
+_SHAPE = re.compile(r'(\w+)\[([\d,<=]*)\](?:\{([^}]*)\})?')
 _NAME = re.compile(r'%([\w.-]+)')
 
 
@@ -53,6 +53,9 @@ class Instruction(NamedTuple):
     name: unique in its computation.
     opcode: as in `all-gather`, `fusion`.
     shapes: of the result, one for each element of a tuple.
+    stored: bytes that each takes in the device's main memory, with the padding
+      of its tiles; 0 in a faster memory. A layout says so, as in
+      `{1,0:T(8,128)S(1)}`.
     operands: names of instructions in the same computation.
     argument: the text between the parentheses.
     attributes: the text after them.
@@ -61,6 +64,7 @@ class Instruction(NamedTuple):
   name: str
   opcode: str
   shapes: tuple[Shape, ...]
+  stored: tuple[float, ...]
   operands: tuple[str, ...]
   argument: str
   attributes: str
@@ -158,6 +162,7 @@ def _instruction(name: str, text: str) -> Instruction:
     name,
     text[text.index(' ', end) + 1 : start],
     shapes(text[:end]),
+    stored(text[:end]),
     tuple(_NAME.findall(argument)),
     argument,
     text[stop + 1 :],
@@ -176,7 +181,32 @@ def _closing(text: str, start: int) -> int:
 
 def shapes(text: str) -> tuple[Shape, ...]:
   """Parses `(bf16[8,4]{1,0}, f32[])`, or a single array."""
+  return tuple(_shape(*found[:2]) for found in _SHAPE.findall(text))
+
+
+def stored(text: str) -> tuple[float, ...]:
+  """Bytes of each of these arrays in main memory: see `Instruction`."""
   return tuple(
-    Shape(dtype, tuple(int(d.strip('<=')) for d in dims.split(',') if d))
-    for dtype, dims in _SHAPE.findall(text)
+    _stored(_shape(dtype, dims), layout)
+    for dtype, dims, layout in _SHAPE.findall(text)
   )
+
+
+def _shape(dtype: str, dims: str) -> Shape:
+  return Shape(dtype, tuple(int(d.strip('<=')) for d in dims.split(',') if d))
+
+
+def _stored(shape: Shape, layout: str) -> float:
+  order, _, rest = layout.partition(':')
+  if re.search(r'S\([1-9]', rest):
+    return 0
+  tile = re.match(r'T\(([\d,]+)\)', rest)
+  if not tile or not shape.dims:
+    return shape.bytes
+  sides = [int(n) for n in tile[1].split(',')]
+  # The order names the dimension that varies fastest first, a tile last.
+  axes = [int(n) for n in order.split(',')]
+  padded = list(shape.dims)
+  for axis, side in zip(axes, reversed(sides), strict=False):
+    padded[axis] = -(-padded[axis] // side) * side
+  return shape._replace(dims=tuple(padded)).bytes

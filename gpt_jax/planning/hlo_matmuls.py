@@ -48,12 +48,12 @@ def count(program: Program) -> Flops:
   unknown = set()
   for step in loops.steps(program):
     x = step.instruction
-    if x.opcode in _PRODUCTS:
-      products += step.trips * _PRODUCTS[x.opcode](step)
+    if found := dimensions(step):
+      products += step.trips * found.flops
     elif is_kernel(x):
       name = kernel_name(x)
       calls[name] = calls.get(name, 0) + step.trips
-      flops = _kernel(step, name)
+      flops = kernel_flops(step, name)
       if flops is None:
         unknown.add(name)
       else:
@@ -81,14 +81,37 @@ def kernel_name(x: Instruction) -> str:
   return found[1] if found else re.sub(r'(\.clone)?(\.\d+)*$', '', x.name)
 
 
-def _dot(step: Step) -> float:
+class Dimensions(NamedTuple):
+  """A product of [rows, inner] and [inner, columns], and its FLOPs.
+
+  Of a batch of products the sizes of one, as far as the text tells; of a
+  convolution what is neither inner nor columns is rows.
+  """
+
+  flops: float
+  rows: float
+  inner: float
+  columns: float
+
+
+def dimensions(step: Step) -> Dimensions | None:
+  """Sizes of a dot or convolution; None for other instructions."""
+  found = _PRODUCTS.get(step.instruction.opcode)
+  return found(step) if found else None
+
+
+def _dot(step: Step) -> Dimensions:
   x = step.instruction
-  left = step.computation.operands(x)[0].shapes[0]
+  left, right = (y.shapes[0] for y in step.computation.operands(x)[:2])
   contracted = _numbers(x, 'lhs_contracting_dims')
-  return 2.0 * x.shapes[0].size * math.prod(left.dims[i] for i in contracted)
+  inner = math.prod(left.dims[i] for i in contracted)
+  batch = math.prod(left.dims[i] for i in _numbers(x, 'lhs_batch_dims'))
+  flops = 2.0 * x.shapes[0].size * inner
+  each = max(batch * inner, 1)
+  return Dimensions(flops, left.size / each, inner, right.size / each)
 
 
-def _convolution(step: Step) -> float:
+def _convolution(step: Step) -> Dimensions:
   """FLOPs of a convolution; on TPU also of a dot, with batch as spatial dims.
 
   Window positions in the padding, or between the elements of a dilated operand,
@@ -112,7 +135,8 @@ def _convolution(step: Step) -> float:
   batch = left.dims[of_left.index('b')] // x.number('batch_group_count', 1)
   inputs = right.dims[of_right.index('i')]  # of a feature group
   outputs = out.dims[of_out.index('f')]
-  return 2.0 * batch * inputs * outputs * valid
+  flops = 2.0 * batch * inputs * outputs * valid
+  return Dimensions(flops, batch * valid, inputs, outputs)
 
 
 def _valid_positions(
@@ -143,8 +167,11 @@ def _numbers(x: Instruction, name: str) -> list[int]:
 _PRODUCTS = {'dot': _dot, 'convolution': _convolution}
 
 
-def _kernel(step: Step, name: str) -> float | None:
-  """FLOPs by the kernel's own cost estimate, else by its shapes."""
+def kernel_flops(step: Step, name: str) -> float | None:
+  """FLOPs by the kernel's own cost estimate, else by its shapes.
+
+  None: it has no estimate, and its name is not known.
+  """
   x = step.instruction
   found = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', x.attributes)
   if found:

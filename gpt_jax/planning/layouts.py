@@ -25,7 +25,9 @@ from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 
 # The defaults of the config: a mesh that nobody chose.
-UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'tensor': 1}
+UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'context': 1, 'tensor': 1}
+# Axes of the meshes that are searched: rows are split where a config says so.
+SEARCHED = ('data', 'fsdp', 'expert', 'tensor')
 # Parts of a dimension that tensor may take.
 PARTS = (2, 4, 8)
 FREE = 0.9  # share of HBM that an estimate may fill
@@ -113,18 +115,20 @@ def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
   """
   mesh = mesh_of(config, slices)
   broken = {axis: Links(1, False) for axis in sharding.AXES}
-  links = _meshes(slices).get(tuple(mesh.values()), broken)
+  axes = sharding.AXES if mesh['context'] > 1 else SEARCHED
+  links = _meshes(slices, axes).get(tuple(mesh.values()), broken)
   layout = _layout(facts_of(config), slices, sizes, mesh, links, micro=False)
   return layout._replace(changes={})
 
 
 def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
   """Axis sizes of a config's mesh, with -1 filled in."""
-  mesh = {axis: config.mesh[axis] for axis in sharding.AXES}
-  fixed = math.prod(n for n in mesh.values() if n > 0)
-  return {
-    axis: n if n > 0 else slices.devices // fixed for axis, n in mesh.items()
-  }
+  sizes = sharding.fill_sizes(
+    [config.mesh[axis] for axis in sharding.AXES],
+    slices.devices,
+    config_lib.width(config),
+  )
+  return dict(zip(sharding.AXES, sizes, strict=True))
 
 
 def num_parts(config: Config, mesh: dict[str, int]) -> int:
@@ -134,11 +138,11 @@ def num_parts(config: Config, mesh: dict[str, int]) -> int:
 
 
 def micro_choices(config: Config, mesh: dict[str, int]) -> list[int]:
-  """Values of `batch.micro_rows` that divide every stage, largest first.
+  """Values of `batch.micro_rows`, largest first.
 
-  0 is the whole batch.
+  0 is the whole batch; the others take the last stage in equal parts.
   """
-  return _micro_choices(facts_of(config).rows, num_parts(config, mesh))
+  return _micro_choices(facts_of(config).last.rows, num_parts(config, mesh))
 
 
 def activations(config: Config, mesh: dict[str, int]) -> float:
@@ -146,9 +150,10 @@ def activations(config: Config, mesh: dict[str, int]) -> float:
   return cost_model.activations(facts_of(config), mesh, config.batch.micro_rows)
 
 
-def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, Links]]:
+def _meshes(
+  slices: Slices, axes: tuple[str, ...] = SEARCHED
+) -> dict[tuple[int, ...], dict[str, Links]]:
   """Axis sizes and links of each mesh; the most links if there are several."""
-  axes = sharding.AXES
   dimensions = [
     (n, 2 if closed else 1)
     for n, closed in zip(slices.shape, slices.wrap, strict=False)
@@ -158,8 +163,8 @@ def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, Links]]:
     dimensions.append((slices.chip.devices, 2))
   found: dict[tuple[int, ...], dict[str, Links]] = {}
   for owners in itertools.product(axes, repeat=len(dimensions)):
-    mesh = {axis: 1 for axis in axes}
-    links = {axis: Links(0, True) for axis in axes}
+    mesh = {axis: 1 for axis in sharding.AXES}
+    links = {axis: Links(0, True) for axis in sharding.AXES}
     for owner, (n, count) in zip(owners, dimensions, strict=True):
       mesh[owner] *= n
       if n > 1:
@@ -167,12 +172,12 @@ def _meshes(slices: Slices) -> dict[tuple[int, ...], dict[str, Links]]:
     mesh['data'] *= slices.number
     found[tuple(mesh.values())] = links
   for key, links in list(found.items()):
-    data, fsdp, expert, tensor = key
+    data, fsdp, expert, context, tensor = key
     for part in PARTS if tensor == 1 else ():
       # Tensor takes part of a dimension of fsdp: neither keeps its rings.
       if fsdp % part == 0 and fsdp > part:
         broken = {'tensor': Links(1, False), 'fsdp': Links(2, False)}
-        cut = (data, fsdp // part, expert, part)
+        cut = (data, fsdp // part, expert, context, part)
         found.setdefault(cut, links | broken)
   return found
 
@@ -191,12 +196,6 @@ def _layout(
     UsageError: the config does not divide over it.
   """
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  for rows in facts.rows:
-    if rows % split:
-      raise UsageError(
-        f'{config_lib.stage_name(facts.config, rows)} does not divide over '
-        f'{split} devices; give multiples of it, or fewer chips'
-      )
   if mesh['expert'] > 1 and not facts.experts:
     raise UsageError('mesh.expert: the model has no experts')
   for count in facts.experts:
@@ -213,7 +212,7 @@ def _layout(
   state = of_mesh.state(mesh).total
   need = state + of_mesh.gradients(mesh)
   choices = [facts.config.batch.micro_rows]
-  for at_once in _micro_choices(facts.rows, split) if micro else choices:
+  for at_once in _micro_choices(facts.last.rows, split) if micro else choices:
     kept = cost_model.activations(facts, mesh, at_once)
     if need + kept <= FREE * slices.hbm:
       break
@@ -237,11 +236,6 @@ def _check_tensor(facts: Facts, tensor: int) -> None:
       )
 
 
-def _micro_choices(rows: tuple[int, ...], split: int) -> list[int]:
-  common = math.gcd(*rows)
-  fitting = [
-    n
-    for n in range(split, common + 1, split)
-    if common % n == 0 and n < rows[-1]
-  ]
-  return [0, *reversed(fitting)]
+def _micro_choices(rows: int, split: int) -> list[int]:
+  here = -(-rows // split)
+  return [0, *(n for n in range(here - 1, 0, -1) if here % n == 0)]

@@ -56,15 +56,15 @@ def _walk(
       if known != 0:
         times = count * (1 if known is None else known)
         yield from _walk(program, program.called(x, 'body'), times)
-    elif x.opcode == 'conditional':
-      branches = [list(_walk(program, b, count)) for b in _branches(program, x)]
-      yield from max(branches, key=len)
-    elif x.opcode in _CALLS:
-      called = program.called(x, _CALLS[x.opcode])
-      yield from _walk(program, called, count)
+    elif x.opcode == 'conditional' or x.opcode in _CALLS:
+      ways = [list(_walk(program, way, count)) for way in called(program, x)]
+      yield from max(ways, key=len)
 
 
-def _branches(program: Program, x: Instruction) -> list[Computation]:
+def called(program: Program, x: Instruction) -> list[Computation]:
+  """What a call runs, or a conditional one of."""
+  if x.opcode in _CALLS:
+    return [program.called(x, _CALLS[x.opcode])]
   found = re.search(r'branch_computations=\{([^}]*)\}', x.attributes)
   if found is None:
     both = ('true_computation', 'false_computation')

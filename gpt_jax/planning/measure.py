@@ -8,9 +8,16 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax.costs import flops
-from gpt_jax.nn.pattern import period, sharing
+from gpt_jax.nn.pattern import is_causal, period, sharing
 from gpt_jax.optim.consumption import Shape
-from gpt_jax.planning import collectives, estimate, gradients, hlo, hlo_matmuls
+from gpt_jax.planning import (
+  collectives,
+  estimate,
+  gradients,
+  hlo,
+  hlo_matmuls,
+  schedule,
+)
 from gpt_jax.planning.compile import Program
 from gpt_jax.planning.estimate import Rates
 from gpt_jax.planning.topologies import Slices
@@ -77,7 +84,8 @@ class Stage(NamedTuple):
     reduced: parameters whose gradients are all-reduced.
     wide_gathers: bytes sent by one chip in all-gathers of float32.
     time: estimated seconds per step.
-    bound: what bounds the time.
+    spent: what they are made of, see `estimate.Estimate`.
+    bound: what most of them are spent on.
     mfu: estimated model FLOPs utilisation.
   """
 
@@ -94,6 +102,7 @@ class Stage(NamedTuple):
   reduced: tuple[str, ...]
   wide_gathers: float
   time: float
+  spent: dict[str, float]
   bound: str
   mfu: float
 
@@ -126,7 +135,9 @@ def measure(program: Program, slices: Slices) -> Stage:
   # A parameter may be reduced in parts: count it by the costliest, all-reduce.
   reduced = {x.parameter for x in found if x.kind == 'all-reduce'}
   scattered = {x.parameter for x in found} - reduced
-  time = estimate.step_time(executed.total, sent, mesh, rates(slices))
+  causal = is_causal(config.model.attention, config.model.ffn)
+  events = schedule.read(text, sent, mesh, slices, causal=causal)
+  time = estimate.step_time(events, rates(slices))
   per_token = flops.per_token(config, state.params, shape.length)
   model = per_token * shape.tokens
   stage = next(s for s in parts.ramp.stages if s.shape == shape)
@@ -135,7 +146,7 @@ def measure(program: Program, slices: Slices) -> Stage:
     start=stage.start,
     rows=shape.rows,
     row_tokens=shape.length,
-    micro_batches=parts.num_micro(shape.rows),
+    micro_batches=parts.micro_batches(shape).num_micro,
     tokens=shape.tokens,
     compile_seconds=program.compiled.seconds,
     hbm=_hbm(program, text, state, per_chip),
@@ -154,6 +165,7 @@ def measure(program: Program, slices: Slices) -> Stage:
     wide_gathers=per_chip
     * sum(x.bytes for x in collectives.float32_gathers(sent)),
     time=time.step,
+    spent={k: v for k, v in time._asdict().items() if k != 'step'},
     bound=time.bound,
     mfu=model / time.step / (mesh.size * slices.peak),
   )
@@ -185,9 +197,9 @@ def whole(parts: Parts, stages: list[Stage], slices: Slices) -> Whole:
 def rates(slices: Slices) -> Rates:
   """Rates of one device of the slices."""
   chip = slices.chip
-  return Rates(
-    slices.peak, chip.link, chip.dcn / chip.devices, slices.shape, slices.wrap
-  )
+  each = (x / chip.devices for x in (chip.vector, chip.hbm_bandwidth, chip.dcn))
+  vector, memory, dcn = each
+  return Rates(slices.peak, vector, memory, chip.link, dcn)
 
 
 def _hbm(program: Program, text: hlo.Program, state: Any, per_chip: int) -> Hbm:

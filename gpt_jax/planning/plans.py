@@ -34,6 +34,7 @@ class Request(NamedTuple):
     mesh: whether the mesh is open, that is, nobody chose it.
     micro: whether `batch.micro_rows` is open.
     remat: whether `model.remat` may change if the config does not fit.
+    flags: of libtpu, see `compile.compile_stage`.
   """
 
   config: Config
@@ -41,6 +42,7 @@ class Request(NamedTuple):
   mesh: bool = False
   micro: bool = False
   remat: bool = True
+  flags: dict[str, str] | None = None
 
 
 class Plan(NamedTuple):
@@ -85,10 +87,7 @@ def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
       is not installed.
   """
   changes = open_changes(request)
-  config = layouts.apply(request.config, changes)
-  return compile_plan(
-    config, request.slices, changes, note, last_only=last_only
-  )
+  return compile_plan(request, changes, note, last_only=last_only)
 
 
 def open_changes(request: Request, sizes: Sizes | None = None) -> dict:
@@ -117,14 +116,11 @@ def shown(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_plan(
-  config: Config,
-  slices: Slices,
-  changes: dict[str, Any],
-  note: Note,
-  *,
-  last_only: bool,
+  request: Request, changes: dict[str, Any], note: Note, *, last_only: bool
 ) -> Plan:
-  """Compiles and measures a config as it is; see `make`."""
+  """Compiles and measures a config with these changes; see `make`."""
+  slices = request.slices
+  config = layouts.apply(request.config, changes)
   parts = compile_lib.build(config, slices)
   shapes = parts.shapes()
   state = on_device(parts_lib.abstract_state(parts))
@@ -138,9 +134,8 @@ def compile_plan(
       f'compiling stage {number} of {len(shapes)}: {shape.rows} rows of '
       f'{shape.length}'
     )
-    stages.insert(
-      0, measure(compile_lib.compile_stage(parts, slices, shape), slices)
-    )
+    program = compile_lib.compile_stage(parts, slices, shape, request.flags)
+    stages.insert(0, measure(program, slices))
   return Plan(config, slices, changes, stages, whole(parts, stages, slices))
 
 

@@ -12,6 +12,7 @@ from gpt_jax.planning.measure import Stage
 from gpt_jax.planning.plans import Plan, overrides
 from gpt_jax.planning.suggestions import Misfit
 from gpt_jax.planning.topologies import GIB, Slices
+from gpt_jax.sharding import AXES
 
 PERCENT = f'±{estimate.ERROR:.0%}'
 
@@ -54,9 +55,7 @@ def _head(name: str, slices: Slices, config: Any) -> dict[str, Any]:
     'slices': slices.number,
     'chips': slices.chips,
     'hosts': slices.hosts,
-    'mesh': {
-      axis: config.mesh[axis] for axis in ('data', 'fsdp', 'expert', 'tensor')
-    },
+    'mesh': {axis: config.mesh[axis] for axis in AXES},
     'remat': config.model.remat,
     'micro_rows': config.batch.micro_rows or 0,
   }
@@ -115,7 +114,11 @@ def show(name: str, plan: Plan, console: Console) -> None:
   times = Table('a step', *columns, title=f'Estimated, {PERCENT}')
   for label, of in (
     ('seconds', lambda s: f'{s.time:.3g}'),
-    ('bound by', lambda s: s.bound),
+    ('of them: matrix units', lambda s: f'{s.spent["products"]:.3g}'),
+    ('vector units', lambda s: f'{s.spent["vector"]:.3g}'),
+    ('HBM', lambda s: f'{s.spent["memory"]:.3g}'),
+    ('waiting for chips of a slice', lambda s: f'{s.spent["ici"]:.3g}'),
+    ('waiting for other slices', lambda s: f'{s.spent["dcn"]:.3g}'),
     ('MFU', lambda s: f'{s.mfu:.1%}'),
     ('tokens/s', lambda s: f'{s.tokens_per_second:,.0f}'),
   ):
@@ -171,7 +174,7 @@ def show_search(
     table.add_row(
       _mesh(plan),
       plan.config.model.remat,
-      str(stage.rows // stage.micro_batches),
+      str(-(-stage.rows // stage.micro_batches)),
       f'{plan.peak / GIB:.2f}',
       f'{stage.flops.ratio:.2f}',
       f'{stage.time:.3g}',
@@ -191,8 +194,7 @@ def _new(misfit: Misfit, field: str, value: Any) -> bool:
 
 def _mesh(plan: Plan) -> str:
   sizes = plan.config.mesh
-  axes = ('data', 'fsdp', 'expert', 'tensor')
-  found = [f'{axis}={sizes[axis]}' for axis in axes if sizes[axis] != 1]
+  found = [f'{axis}={sizes[axis]}' for axis in AXES if sizes[axis] != 1]
   return ' '.join(found) or 'of one device'
 
 

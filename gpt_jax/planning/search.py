@@ -57,12 +57,9 @@ def search(
       f'trying {number + 1} of {len(variants)}{left}: '
       f'{overrides(changes) or "as configured"}'
     )
-    config = layouts.apply(request.config, changes)
     try:
       plans.append(
-        compile_plan(
-          config, request.slices, changes, lambda text: None, last_only=True
-        )
+        compile_plan(request, changes, lambda text: None, last_only=True)
       )
     # Any other compiler error should not lose the remaining results.
     except (TooLarge, jax.errors.JaxRuntimeError) as e:

@@ -164,6 +164,4 @@ def _with_peak(text: str, peak: float) -> str:
       f'schedule.name={text!r}: has no peak for sweep.sizes to set; give '
       'sizes without peak, or another schedule'
     )
-  arguments = {**call.kwargs, 'peak': peak}
-  inside = ', '.join(f'{name}={value!r}' for name, value in arguments.items())
-  return f'{call.name}({inside})'
+  return spec.written(call._replace(kwargs={**call.kwargs, 'peak': peak}))

@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak as peak_lib
 
 _ROUNDS = 5
 
@@ -103,7 +103,7 @@ def matmul() -> str:
   middle, least = statistics.median(rates), min(rates)
   share = ''
   if not cpu:
-    peak, _ = flops.peak(devices[0])
+    peak, _ = peak_lib.of_device(devices[0])
     share = f', {middle / peak:.0%} of {peak / 1e12:,.0f}'
   return (
     f'smoke figure: {middle / 1e12:,.3g} TFLOP/s in {dtype.__name__}{share}; '

@@ -1,14 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run that answers texts: prompts, or the sources of an encoder-decoder."""
+"""A run that answers texts: prompts, or sources."""
 
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpt_jax.data import sides
+from gpt_jax.data import row_makers, sides
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import best, continuations
+from gpt_jax.decoding import best, continuations, sourced
 from gpt_jax.decoding.answers import Asked
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
@@ -17,6 +18,7 @@ from gpt_jax.decoding.prompt_files import Prompt
 from gpt_jax.decoding.source_files import Source
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.trained import Trained
 
@@ -58,7 +60,10 @@ class Answerer:
     self._config, self._options = trained.parts.config, options
     self._beam, self._rows = beam, rows
     self._decoder = trained_lib.decoder(trained, weights)
-    self.engine = Engine(*self._decoder, slots=rows, draft=draft, keep=keep)
+    self._by_mask = trained_lib.by_mask(trained.parts, trained.tokenizer)
+    self.engine = Engine(
+      *self._decoder, slots=rows, draft=draft, keep=keep, by_mask=self._by_mask
+    )
 
   def asked(
     self, text: Prompt | Source, template: ChatTemplate | None = None
@@ -72,17 +77,44 @@ class Answerer:
     Raises:
       UsageError: it does not fit.
     """
-    length, options = self.context_length, self._options
     if isinstance(text, Source):
-      source, cut = text.read(self.tokenizer, length)
-      start = objectives.needs(self._config.objective.name).starts
-      ids = [sides.start_id(start, self.tokenizer.special)]
-      where = 'what the decoder starts with'
-    else:
-      ids, source, cut = text.ids(self.tokenizer, template), None, 0
-      where = text.where
+      return self._sourced(text)
     ids = continuations.fitted(
-      ids, self.tokenizer, options, context_length=length, where=where
+      text.ids(self.tokenizer, template),
+      self.tokenizer,
+      self._options,
+      context_length=self.context_length,
+      where=text.where,
+    )
+    return Asked(text.fields, ids)
+
+  def _sourced(self, text: Source) -> Asked:
+    """See `asked`."""
+    reads = tokenizer_lib.of_sources(self.tokenizer)
+    encoded = text.encoded(reads)
+    rows, length = self._config.data.rows, self.context_length
+    special = row_makers.as_read(rows, reads.special)
+    if self._by_mask is not None:
+      # Beside its answer in a row, which has half of it if it needs as much.
+      most = self._options.max_tokens
+      if most is None:
+        whole = sides.source_ids(encoded, special)
+        most = min(sourced.most(len(whole)), length // 2)
+      if most >= length:
+        raise UsageError(
+          f'--max_tokens={most}: the context holds {length}, source and answer '
+          'together; give fewer'
+        )
+      source, cut = sourced.read(encoded, special, length - most)
+      return Asked(text.fields, [], source, cut)
+    source, cut = sourced.read(encoded, special, length)
+    start = objectives.needs(self._config.objective.name).starts
+    ids = continuations.fitted(
+      [sides.start_id(start, self.tokenizer.special)],
+      self.tokenizer,
+      self._options,
+      context_length=length,
+      where='what the decoder starts with',
     )
     return Asked(text.fields, ids, source, cut)
 
@@ -94,7 +126,12 @@ class Answerer:
     more: Any = {'sources': [x.source for x in asked], 'speed': self.speed}
     if self._beam is not None:
       return best.complete(
-        *self._decoder, *texts, self._beam, rows=self._rows, **more
+        *self._decoder,
+        *texts,
+        self._beam,
+        rows=self._rows,
+        by_mask=self._by_mask,
+        **more,
       )
     return continuations.complete(
       self.engine, *texts, context_length=self.context_length, **more
@@ -108,6 +145,7 @@ class Answerer:
       self._options,
       context_length=self.context_length,
       source=asked.source,
+      in_row=self._by_mask is not None,
     )
     for piece in continuations.decode(self.engine, rows, speed=self.speed):
       yield piece.text

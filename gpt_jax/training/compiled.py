@@ -33,12 +33,17 @@ class Compiled(NamedTuple):
 Stages = dict[Shape, Compiled]
 
 
-def compile_train_step(parts: Parts, shape: Shape | None = None) -> Compiled:
+def compile_train_step(
+  parts: Parts,
+  shape: Shape | None = None,
+  options: dict[str, str] | None = None,
+) -> Compiled:
   """Compiles `step.train_step`; the state's memory is given to the result.
 
   Args:
     parts: what is trained.
     shape: of a batch; empty: that of the last stage.
+    options: of the compiler.
   """
   shape = shape or parts.ramp.stages[-1].shape
   step = functools.partial(
@@ -47,15 +52,16 @@ def compile_train_step(parts: Parts, shape: Shape | None = None) -> Compiled:
     optimizer=parts.optimizer,
     seed=parts.config.seed,
     clip_norm=parts.config.optim.clip_norm,
-    num_micro=parts.num_micro(shape.rows),
+    **parts.micro_batches(shape)._asdict(),
     average=parts.average,
+    num_steps=parts.config.schedule.num_steps,
   )
   whole = sharding.replicated(parts.mesh)
   jitted = jax.jit(
     step, donate_argnums=0, out_shardings=(parts.shardings, whole)
   )
   batch = abstract_batch(parts, *shape, training=True)
-  return _compile(parts, jitted, abstract_state(parts), batch)
+  return _compile(parts, jitted, abstract_state(parts), batch, options=options)
 
 
 def compile_stages(
@@ -107,11 +113,13 @@ def compile_outputs(parts: Parts, task: str = '') -> Compiled:
   return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
-def _compile(parts: Parts, jitted, *args) -> Compiled:
+def _compile(
+  parts: Parts, jitted, *args, options: dict[str, str] | None = None
+) -> Compiled:
   start = time.perf_counter()
   with sharding.use(parts.mesh, parts.rules):
     traced = jitted.trace(*args)
-    compiled = traced.lower().compile()
+    compiled = traced.lower().compile(compiler_options=options)
   seconds = time.perf_counter() - start
   return Compiled(compiled, seconds, matmuls.flops(traced.jaxpr))
 
@@ -137,7 +145,9 @@ def abstract_batch(
     batch = {**batch, **teacher_outputs.blank(positions, stored.top_k)}
   return {
     name: jax.ShapeDtypeStruct(
-      (num_rows, *x.shape[1:]), x.dtype, sharding=parts.batch_sharding
+      (num_rows, *x.shape[1:]),
+      x.dtype,
+      sharding=parts.rows_sharding(num_rows),
     )
     for name, x in batch.items()
   }

@@ -29,7 +29,7 @@ def rows(
     UsageError: there is no run, or no such step.
   """
   config = trained_lib.read_config(workdir)
-  start, stop = _steps(steps, config.schedule.num_steps)
+  start, stop = step_range(steps, config.schedule.num_steps)
   store = TokenStore.open(store_data.data_folder(config, workdir))
   check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
@@ -59,8 +59,7 @@ def rows(
           del line['sentences']
         if tokenizer:
           said = [
-            tokenizer.decode(store.tokens(text.start, text.stop))
-            for text in texts
+            store.text(tokenizer, text.start, text.stop) for text in texts
           ]
           if pairs:
             line |= {'sources': said[::2], 'targets': said[1::2]}
@@ -71,7 +70,7 @@ def rows(
   return store.folder, lines()
 
 
-def _steps(text: str, num_steps: int) -> tuple[int, int]:
+def step_range(text: str, num_steps: int) -> tuple[int, int]:
   """Reads `--steps`: the first step, and the one after the last.
 
   Raises:

@@ -1,19 +1,22 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a config fits the devices: its mesh, batch, attention, experts."""
+"""Whether a config fits the devices: mesh, batch, rows, attention, experts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding
+from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.data.rows import PACKED
+from gpt_jax.nn.moe import Router
 from gpt_jax.nn.pattern import period
+from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.preflight import check_attention
+from gpt_jax.optim.micro_batches import divided
 from gpt_jax.spec import UsageError, parse
 
 Devices = Sequence[Any] | None
@@ -31,32 +34,20 @@ def check_devices(config: Config, devices: Devices = None) -> None:
   Raises:
     UsageError: they do not.
   """
-  mesh = sharding.make_mesh(config.mesh, devices)
+  mesh = sharding.make_mesh(
+    config.mesh, devices, width=config_lib.width(config)
+  )
   rules = sharding.parse_rules(config.mesh.rules)
-  axes = dict(rules)['batch']
-  parts = math.prod(mesh.shape[a] for a in axes)
-  named = {
-    config_lib.stage_name(config, stage.rows): stage.rows
-    for stage in config_lib.ramp(config).stages
-  }
-  if config.batch.micro_rows is not None:
-    micro_rows = config.batch.micro_rows
-    named[f'batch.micro_rows={micro_rows}:'] = micro_rows
-  for name, rows in named.items():
-    if rows % parts:
-      raise UsageError(
-        f'{name} does not divide over the {parts} devices of mesh axes '
-        f'{", ".join(axes)}; give a multiple of {parts}'
-      )
   of_length = {
-    s.length: s.rows for s in reversed(config_lib.ramp(config).stages)
+    stage.length: _micro_rows(config, mesh, dict(rules), stage.rows)
+    for stage in reversed(config_lib.ramp(config).stages)
   }
+  _check_context(config, mesh, dict(rules))
   with sharding.use(mesh, rules):
     for name in ('', *config.models):
       with config_lib.named(name):
-        for length, first in of_length.items():
+        for length, rows in of_length.items():
           part = config_lib.of_part(config, name).model
-          rows = config.batch.micro_rows or first
           of_encoder, of_decoder = config_lib.sides(config, length)
           packed = parse('data.rows', config.data.rows)[0].name in PACKED
           check_attention(
@@ -71,28 +62,88 @@ def check_devices(config: Config, devices: Devices = None) -> None:
   _check_experts(config, mesh, dict(rules))
 
 
-def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
-  """Checks the layers with experts; see `check_devices`."""
-  model = config.model
-  axes = rules.get('expert', ())
+def _check_context(config: Config, mesh: Mesh, rules: dict) -> None:
+  """Checks rows that are split over devices; see `check_devices`."""
+  axes = rules.get('length', ())
   parts = math.prod(mesh.shape[a] for a in axes)
-  longest = config_lib.sides(config, config_lib.ramp(config).longest)
-  stacks = [(longest[1], period(model.attention, model.ffn))]
+  if parts == 1:
+    return
+  said = ', '.join(f'mesh.{axis}={mesh.shape[axis]}' for axis in axes)
+  for stage in config_lib.ramp(config).stages:
+    for length in config_lib.sides(config, stage.length):
+      # Two chunks for each device, see `nn.zigzag`.
+      if length % (2 * parts):
+        raise UsageError(
+          f'{said}: rows of {length} tokens do not divide by {2 * parts}, two '
+          'chunks for each device; change the mesh, model.context_length or '
+          'batch.length'
+        )
+  for name in ('', *config.models):
+    with config_lib.named(name):
+      model = config_lib.of_part(config, name).model
+      if spec.build('model.position', model.position, POSITIONS).terms:
+        raise UsageError(
+          f'model.position={model.position!r}: scores by distances within '
+          f'whole rows, which {said} splits; take another position, or '
+          f'{" and ".join(f"mesh.{axis}=1" for axis in axes)}'
+        )
+      if any(x.attention.blocks for x in period(model.attention, model.ffn)):
+        raise UsageError(
+          f'model.attention={model.attention!r}: the blocks of bigbird are '
+          f'those of whole rows, which {said} splits; take another attention, '
+          f'or {" and ".join(f"mesh.{axis}=1" for axis in axes)}'
+        )
+
+
+def groups_fit(config: Config, rows: int, length: int) -> bool:
+  """Whether `rows` rows of `length` tokens are whole groups of all routers."""
+  return not any(
+    router.group_size and rows * tokens % router.group_size
+    for tokens, router in _routers(config, length)
+  )
+
+
+def _routers(config: Config, length: int) -> Iterator[tuple[int, Router]]:
+  """The routers of all layers, each with the tokens of a row that it sees."""
+  model = config.model
+  of_encoder, of_decoder = config_lib.sides(config, length)
+  stacks = [(of_decoder, period(model.attention, model.ffn))]
   if model.num_encoder_layers:
     ffn = model.encoder_ffn or model.ffn
-    stacks.append((longest[0], period('bidirectional', ffn)))
-  for length, layer in ((n, layer) for n, stack in stacks for layer in stack):
-    router = layer.ffn.router
-    if router is None:
-      continue
+    stacks.append((of_encoder, period('bidirectional', ffn)))
+  for tokens, layers in stacks:
+    for layer in layers:
+      if layer.ffn.router:
+        yield tokens, layer.ffn.router
+
+
+def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
+  """Checks the layers with experts; see `check_devices`."""
+  axes = rules.get('expert', ())
+  parts = math.prod(mesh.shape[a] for a in axes)
+  for length, router in _routers(config, config_lib.ramp(config).longest):
     if router.num_experts % parts:
       raise UsageError(
-        f'model.ffn={model.ffn!r}: {router.num_experts} experts do not divide '
-        f'over the {parts} devices of mesh axes {", ".join(axes)}; change '
-        'num_experts or the mesh'
+        f'model.ffn={config.model.ffn!r}: {router.num_experts} experts do not '
+        f'divide over the {parts} devices of mesh axes {", ".join(axes)}; '
+        'change num_experts or the mesh'
       )
     if router.limited(training=False):
       router.group_of(eval_rows(config, mesh, rules), length)
+  for stage in config_lib.ramp(config).stages:
+    rows = _micro_rows(config, mesh, rules, stage.rows)
+    for length, router in _routers(config, stage.length):
+      if router.limited(training=True):
+        router.group_of(rows, length)
+
+
+def _micro_rows(config: Config, mesh: Mesh, rules: dict, num_rows: int) -> int:
+  """Rows of a micro-batch of a stage, over all devices."""
+  parts = math.prod(mesh.shape[a] for a in rules['batch'])
+  micro_rows = config.batch.micro_rows
+  return divided(num_rows, num_shards=parts, micro_rows=micro_rows).rows(
+    num_rows
+  )
 
 
 def eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:

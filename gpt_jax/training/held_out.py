@@ -85,7 +85,7 @@ class HeldOut:
         values[name] = float(total / weight)
     values['tokens'] = int(sum(float(batch['loss'].weight) for batch in found))
     if objective.every_token:
-      return {**values, **_of_text(values['loss'], held_out)}
+      return {**values, **of_text(values['loss'], held_out)}
     for kind in objective.kinds:
       if f'{kind}_loss' in values:
         values |= exponential(f'{kind}_perplexity', values[f'{kind}_loss'])
@@ -100,7 +100,7 @@ class HeldOut:
     return summary(values)
 
 
-def _of_text(loss: float, held_out: EvalSet) -> dict[str, float]:
+def of_text(loss: float, held_out: EvalSet) -> dict[str, float]:
   """What the loss of each of its tokens says of a text."""
   manifest = held_out.store.manifest
   total = loss * manifest.num_tokens

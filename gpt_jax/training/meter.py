@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from gpt_jax.costs import flops
+from gpt_jax.costs import peak as peak_lib
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.runtime.log import log
 from gpt_jax.training import routers
@@ -38,7 +39,7 @@ class Meter:
       )
       for length in {stage.length for stage in parts.ramp.stages}
     }
-    peak, source = flops.peak(parts.mesh.devices.flat[0])
+    peak, source = peak_lib.of_device(parts.mesh.devices.flat[0])
     self._peak = peak * parts.mesh.size
     log.info('peak %.3g FLOP/s (%s)', self._peak, source)
     largest = max(train_steps, key=lambda shape: shape.tokens)

@@ -21,11 +21,13 @@ from gpt_jax.objectives.base import Objective
 from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.consumption import Ramp, Shape
 from gpt_jax.optim.each_part import each_part
+from gpt_jax.optim.micro_batches import MicroBatches, divided
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import PRECISIONS, Precision
 from gpt_jax.optim.schedules import Schedule
 from gpt_jax.optim.spikes import SPIKES, Policy
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.training import device_check
 from gpt_jax.training import state as state_lib
 from gpt_jax.training.device_check import Devices, eval_rows
 
@@ -52,9 +54,31 @@ class Parts(NamedTuple):
     axes = dict(self.rules)['batch']
     return math.prod(self.mesh.shape[a] for a in axes)
 
-  def num_micro(self, num_rows: int) -> int:
-    """Parts that a batch of `num_rows` rows is taken in."""
-    return num_rows // (self.config.batch.micro_rows or num_rows)
+  def micro_batches(self, shape: Shape) -> MicroBatches:
+    """The parts in which a batch is taken."""
+    parts = divided(
+      shape.rows,
+      num_shards=self.num_shards,
+      micro_rows=self.config.batch.micro_rows,
+    )
+    return parts._replace(num_replicas=self._num_replicas(parts, shape))
+
+  def _num_replicas(self, parts: MicroBatches, shape: Shape) -> int:
+    """The size of the axis, or 1 where nothing is to be gained by parts of it.
+
+    That is with one micro-batch, or where the devices along the axis hold
+    different parts of the model.
+    """
+    name = sharding.REPLICAS
+    size = self.mesh.shape[name]
+    split = {logical for logical, axes in self.rules if name in axes}
+    first = all(axes[0] == name for _, axes in self.rules if name in axes)
+    if parts.num_micro == 1 or not first or split - {'batch', 'group'}:
+      return 1
+    rows = parts.rows(shape.rows) // size
+    if not device_check.groups_fit(self.config, rows, shape.length):
+      return 1
+    return size
 
   def shapes(self, done: int = 0) -> list[Shape]:
     """Of the batches that come after `done` steps, those of most tokens last.
@@ -76,13 +100,22 @@ class Parts(NamedTuple):
     """`eval.rows`, raised to a multiple of the shards."""
     return eval_rows(self.config, self.mesh, dict(self.rules))
 
+  def rows_sharding(self, num_rows: int) -> NamedSharding:
+    """How so many rows come to the devices.
+
+    Those that do not divide come to all of them; the step fills them up.
+    """
+    if num_rows % self.num_shards:
+      return sharding.replicated(self.mesh)
+    return self.batch_sharding
+
   def host_rows(self, num_rows: int) -> slice:
     """The rows of a global batch that this process feeds."""
-    return sharding.host_rows(self.batch_sharding, num_rows)
+    return sharding.host_rows(self.rows_sharding(num_rows), num_rows)
 
   def put(self, batch: dict, num_rows: int) -> dict[str, jax.Array]:
     """Turns the rows of this process into global arrays on the mesh."""
-    return sharding.put_batch(batch, self.batch_sharding, num_rows)
+    return sharding.put_batch(batch, self.rows_sharding(num_rows), num_rows)
 
 
 def build(
@@ -102,7 +135,9 @@ def build(
   Raises:
     UsageError: the config does not fit the devices.
   """
-  mesh = sharding.make_mesh(config.mesh, devices)
+  mesh = sharding.make_mesh(
+    config.mesh, devices, width=config_lib.width(config)
+  )
   rules = sharding.parse_rules(config.mesh.rules)
   model = config_lib.transformer(config)
   objective = config_lib.objective(config, tokenizer)

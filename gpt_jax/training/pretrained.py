@@ -87,10 +87,11 @@ def pretrained(
     raise UsageError(f'{field}={init}: holds no checkpoint yet; train it first')
   folder = os.path.join(init, 'tokenizer')
   tasks = _tasks_of(config)
+  needs = objectives.needs(config.objective.name)
 
   def params() -> Any:
     _, state = trained_lib.restore(init)
-    params = state.eval_params
+    params = needs.merged(state.eval_params)
     params = params if whole else _pretrained_part(params, tasks)
     # The mesh of the run may have the devices in another order.
     return params if jax.process_count() > 1 else jax.device_get(params)

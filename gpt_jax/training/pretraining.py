@@ -9,6 +9,9 @@ from typing import Any
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.data import eval_sets, manifest, prepare, row_makers
+from gpt_jax.data.store import TokenStore
+from gpt_jax.data.teacher_outputs import TeacherOutputs
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
@@ -61,17 +64,14 @@ def start(
       )
     tokenizer = store.tokenizer()
     config = config_lib.set_vocab_size(
-      config, tokenizer.vocab_size, config.tokenizer.name
+      config,
+      tokenizer.vocab_size,
+      config.tokenizer.name,
+      tokenizer_lib.own_of_sources(tokenizer),
     )
     workdir_lib.check_prompt(config, tokenizer)
-    lengths = [s.length for s in config_lib.ramp(config).stages]
     outputs = teaching.opened(config, store)
-    data = StoreData(
-      store,
-      lengths=lengths,
-      seed=config.seed,
-      more=outputs.batch if outputs else None,
-    )
+    data = open_data(config, store, outputs)
     sets = eval_sets.held_out(config, store)
     for held_out in sets.values():  # what has no such rows is refused now
       row_makers.load(held_out.store, config.model.context_length)
@@ -87,6 +87,28 @@ def start(
       teacher=outputs.contents.fingerprint if outputs else '',
       **_measured(sets, tokenizer, evaluation),
     )
+
+
+def open_data(
+  config: Config, store: TokenStore, outputs: TeacherOutputs | None
+) -> StoreData:
+  """The rows that a run takes from a store, in their order.
+
+  Args:
+    config: resolved.
+    store: open.
+    outputs: of a teacher, that the run reads; None: it reads none.
+
+  Raises:
+    UsageError: the store is shorter than one row.
+  """
+  lengths = [s.length for s in config_lib.ramp(config).stages]
+  return StoreData(
+    store,
+    lengths=lengths,
+    seed=config.seed,
+    more=outputs.batch if outputs else None,
+  )
 
 
 def _measured(
@@ -120,5 +142,9 @@ def _about(parts: Parts, num_tokens: int, data: StoreData) -> str:
   return (
     f'{num_tokens:,} tokens, {epochs:.2f} epochs of {data.rows_per_epoch} '
     f'rows; mesh {dict(parts.mesh.shape)}; batches of {rows} rows, '
-    + (f'{micro_rows} at a time' if micro_rows else 'all at once')
+    + (
+      f'at most {micro_rows} at a time on a device'
+      if micro_rows
+      else 'all at once'
+    )
   )

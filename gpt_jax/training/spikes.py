@@ -21,6 +21,7 @@ from gpt_jax.data import json_file, pipeline
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.taken import Taken
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
+from gpt_jax.data.tokenizers.tokenizer import of_sources
 from gpt_jax.optim.spikes import Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
@@ -168,9 +169,11 @@ def read(file: str) -> dict[str, Any]:
     Taken(found['first_row'], found['num_rows'], length, index)
   )
   sides = [rows] if rows.source is None else [rows.source, rows]
+  tokenizers = [of_sources(tokenizer), tokenizer]
   texts = [
     ' => '.join(
-      tokenizer.decode(side.tokens[i][side.real[i]].tolist()) for side in sides
+      made.decode(side.tokens[i][side.real[i]].tolist())
+      for side, made in zip(sides, tokenizers[-len(sides) :], strict=True)
     )
     for i in range(len(rows.tokens))
   ]

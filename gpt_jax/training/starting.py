@@ -16,6 +16,7 @@ import numpy as np
 
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
+from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.hf.base import FOR_TRAINING
 from gpt_jax.nn import paths
@@ -55,6 +56,12 @@ def check(config: Config, workdir: str) -> None:
     raise UsageError(
       f'optim.start={optim.start!r}: objective.name={config.objective.name!r} '
       'starts from its teacher, or at random; leave it empty'
+    )
+  if objectives.needs(config.objective.name).adds:
+    raise UsageError(
+      f'optim.start={optim.start!r}: objective.name={config.objective.name!r} '
+      "keeps the model's tables as differences, which no other run has; leave "
+      "it empty, or share by 'es' or 'nes'"
     )
   if not os.path.exists(os.path.join(workdir, 'config.json')):
     _look_up(optim.start)
@@ -122,7 +129,7 @@ def _check_tokenizer(
 ) -> None:
   """Refuses tables whose rows are other tokens than the run's."""
   assert source.tokenizer is not None, 'see pretrained'
-  if source.tokenizer.fingerprint == tokenizer.fingerprint:
+  if _same_ids(source.tokenizer, tokenizer, drawn):
     return
   tables = [x for n in _TABLES for x in jax.tree.leaves(drawn.get(n, {}))]
   if all(mask.all() for mask in tables):
@@ -133,6 +140,18 @@ def _check_tokenizer(
     f"{parts.config.tokenizer.name}; give its tokenizer, or add 'embed/*' to "
     'optim.drawn'
   )
+
+
+def _same_ids(theirs: Tokenizer, ours: Tokenizer, drawn: Any) -> bool:
+  """Whether what is not drawn reads the same tokens."""
+  if theirs.fingerprint == ours.fingerprint:
+    return True
+  # An encoder of sources that is drawn as a whole may read any.
+  new = 'source' in drawn and all(
+    m.all() for m in jax.tree.leaves(drawn['source'])
+  )
+  one, other = (tokenizer_lib.of_targets(made) for made in (theirs, ours))
+  return new and one.fingerprint == other.fingerprint
 
 
 def _taken(

@@ -11,11 +11,12 @@ import optax
 from gpt_jax.objectives.base import Batch, Mean, Objective
 from gpt_jax.optim import frozen_parts, rounding, schedule_count, stages
 from gpt_jax.optim.average import Average
+from gpt_jax.optim.micro_batches import MicroBatches
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.training import accumulation
 
 Metrics = dict[str, Any]  # arrays, and arrays by name
-# Which random numbers of a step round the parameters; micro-batch i, and
-# nothing else, has the number i.
+# Which random numbers of a step round the parameters.
 ROUNDING = 2**32 - 1
 
 
@@ -28,7 +29,10 @@ def train_step(
   seed: int,
   clip_norm: float,
   num_micro: int,
+  num_shards: int = 1,
+  num_replicas: int = 1,
   average: Average | None = None,
+  num_steps: int | None = None,
 ) -> tuple[TrainState, Metrics]:
   """Takes one optimizer step.
 
@@ -39,9 +43,12 @@ def train_step(
     optimizer: any optax transformation.
     seed: of the run; the step's randomness is a function of (seed, step).
     clip_norm: bound of the gradient's global norm; 0 means none.
-    num_micro: the rows are taken in this many equal parts, one after the
-      other, to save memory. The result is the mean over all tokens.
+    num_micro: the rows are taken in this many parts, one after the other, to
+      save memory. The result is the mean over all tokens.
+    num_shards: see `MicroBatches`.
+    num_replicas: see `MicroBatches`.
     average: of the parameters, if one is kept.
+    num_steps: of the run, for objectives with `progress`.
 
   Returns:
     The next state, and of this step `loss` (without penalties), `grad_norm`
@@ -55,8 +62,17 @@ def train_step(
   if two:
     state = stages.entered(state, two, optimizer)
     objective = objective._replace(loss=stages.loss(two, state.step))
+  if objective.progress:
+    assert num_steps is not None
+    batch = objective.progress(batch, state.step / num_steps)
   loss, metrics, grads = mean_gradients(
-    state.params, batch, key, objective=objective, num_micro=num_micro
+    state.params,
+    batch,
+    key,
+    objective=objective,
+    num_micro=num_micro,
+    num_shards=num_shards,
+    num_replicas=num_replicas,
   )
   grad_norm = optax.tree.norm(grads)
   named = {**grads, **grads.get('parts', {})}
@@ -97,6 +113,8 @@ def mean_gradients(
   *,
   objective: Objective,
   num_micro: int,
+  num_shards: int = 1,
+  num_replicas: int = 1,
 ) -> tuple[jax.Array, Metrics, Any]:
   """Loss, metrics and gradients: means over the tokens of the whole batch.
 
@@ -115,26 +133,11 @@ def mean_gradients(
   gradient = jax.grad(total, has_aux=True)
   if objective.balance:
     batch = objective.balance(batch)
-  if num_micro == 1:
-    grads, (loss, weight, metrics) = gradient(trained, batch, key)
-  else:
-    # Part i is every num_micro-th row from row i on, so that each device
-    # finds its share of every part among the rows that it already holds.
-    parts = jax.tree.map(
-      lambda x: x.reshape(-1, num_micro, *x.shape[1:]).swapaxes(0, 1), batch
-    )
-
-    def add(sums, indexed):
-      i, part = indexed
-      more = gradient(trained, part, jax.random.fold_in(key, i))
-      return jax.tree.map(jnp.add, sums, more), None
-
-    part = jax.tree.map(lambda x: x[0], parts)
-    shapes = jax.eval_shape(gradient, trained, part, key)
-    start = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
-    (grads, (loss, weight, metrics)), _ = jax.lax.scan(
-      add, start, (jnp.arange(num_micro), parts)
-    )
+  grads, (loss, weight, metrics) = accumulation.summed(
+    lambda part: gradient(trained, part, key),
+    batch,
+    MicroBatches(num_micro, num_shards, num_replicas),
+  )
   # Class weights may add up to less than 1; of nothing the sums are 0.
   weight = jnp.where(weight > 0, weight, 1)
   loss, grads = jax.tree.map(

@@ -13,13 +13,16 @@ from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.data.unified_order import SEQ2SEQ
 from gpt_jax.decoding import fill, speculative
+from gpt_jax.decoding.by_mask import ByMask
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import int8
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives import unified
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -89,14 +92,29 @@ def check_reads(what: str, config: Config) -> None:
     )
 
 
+def answers_sources(config: Config) -> bool:
+  """Whether a run's model writes texts from others, which it is given."""
+  needs = objectives.needs(config.objective.name)
+  return bool(config.model.num_encoder_layers) or needs.by_mask
+
+
+def by_mask(parts: Parts, tokenizer: tokenizer_lib.Tokenizer) -> ByMask | None:
+  """How a run's encoder writes; None: its model is no such encoder."""
+  if not objectives.needs(parts.config.objective.name).by_mask:
+    return None
+  first, second = unified.types_of(parts.model, SEQ2SEQ).tolist()
+  assert tokenizer.special.mask_id is not None, 'see Needs.tokens'
+  return ByMask(tokenizer.special.mask_id, (first, second))
+
+
 def load_writer(workdir: str, average: int = 0) -> Trained:
-  """As `load` does, a decoder or an encoder-decoder: what writes texts.
+  """As `load` does, what writes texts: an encoder only if it learned that.
 
   Raises:
-    UsageError: there is none, or it is an encoder.
+    UsageError: there is none, or it did not.
   """
-  has_encoder = read_config(workdir).model.num_encoder_layers
-  return (load_any if has_encoder else load)(workdir, average)
+  answers = answers_sources(read_config(workdir))
+  return (load_any if answers else load)(workdir, average)
 
 
 def load_any(workdir: str, average: int = 0) -> Trained:
@@ -176,7 +194,8 @@ def load_encoder(workdir: str) -> Trained:
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   fill.special_of(tokenizer)
   parts, state = restore(workdir)
-  return Trained(parts, state, tokenizer)
+  own = needs.merged(state.eval_params)
+  return Trained(parts, state._replace(params=own, ema=None), tokenizer)
 
 
 def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
@@ -232,7 +251,7 @@ def built(workdir: str) -> Parts:
   """
   # The devices here need not be those it was trained on.
   config = config_lib.unlocked(read_config(workdir))
-  config.mesh.update(data=1, fsdp=-1, expert=1, tensor=1)
+  config.mesh.update(data=1, fsdp=-1, expert=1, context=1, tensor=1)
   for model in (config.model, *config.models.values()):
     model.attention_backend = 'auto'
   return build(config.lock())

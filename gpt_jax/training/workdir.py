@@ -174,7 +174,9 @@ def check_tokenizer(config: Config) -> None:
       that the objective or the rows need, or the prompt is too long or has
       unknown characters.
   """
-  name = config.tokenizer.name
+  # What sources have of their own is known once there is a store.
+  name, *more = tokenizer_lib.single(config.tokenizer.name)
+  own = None if more else 0
   (call,) = spec.bind_all('tokenizer.name', name, TOKENIZERS)[:1]
   made = None
   if call.name not in LEARNED:
@@ -198,11 +200,12 @@ def check_tokenizer(config: Config) -> None:
     objective,
   )
   if made:
-    config_lib.set_vocab_size(config, made.vocab_size, name)
+    own = tokenizer_lib.own_of_sources(made) or own
+    config_lib.set_vocab_size(config, made.vocab_size, name, own)
     check_prompt(config, made)
     return
   if num_pieces := call.kwargs.get('vocab_size'):
-    config_lib.set_vocab_size(config, num_pieces, name)
+    config_lib.set_vocab_size(config, num_pieces, name, own)
   context = config.model.context_length
   if draws_sample(config) and config.log.sample_tokens >= context:
     raise UsageError(

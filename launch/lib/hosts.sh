@@ -128,7 +128,7 @@ copy_bundle() {
 unpack_bundle() {
   ssh_hosts all "set -e
 mkdir -p -m 700 gpt_jax_run
-rm -rf gpt_jax_run/code gpt_jax_run/secrets
+rm -rf gpt_jax_run/code gpt_jax_run/secrets gpt_jax_run/environment
 tar xzpf gpt_jax_bundle.tgz -C gpt_jax_run
 rm gpt_jax_bundle.tgz
 bash gpt_jax_run/code/launch/on_host.sh install $STAMP $(quote "$EXTRAS" \
@@ -136,8 +136,15 @@ bash gpt_jax_run/code/launch/on_host.sh install $STAMP $(quote "$EXTRAS" \
   expect installed
 }
 
+# Hosts that start together tell of themselves in one folder, which none of a
+# start before uses.
+new_round() {
+  ROUND=$(date +%s)-$$-$RANDOM
+}
+
 start_run() {
-  on_hosts all start "${COMMAND[@]}" && [[ $DRY_RUN == yes ]] && return
+  on_hosts all start "$(shared_folder)" "$ROUND" "${COMMAND[@]}" &&
+    [[ $DRY_RUN == yes ]] && return
   local count
   if (($(answered busy))); then
     die 1 "another program is on the hosts, $(grep -m 1 -o 'busy with.*' \
@@ -167,18 +174,35 @@ end_run() {
 
 # `run`: starts, and leaves the rest to the user.
 run_once() {
+  new_round
   start_run ||
     die 1 "not all hosts started (above); launch/tpu.sh install $SETTINGS," \
       'then the same command again: hosts that run already are left alone'
   say "follow it: launch/tpu.sh logs $SETTINGS"
 }
 
+# Where several hosts tell of themselves: beside WORKDIR, which all of them see.
+shared_folder() {
+  if ((NUM_HOSTS > 1)); then
+    echo "$WORKDIR.hosts"
+  fi
+}
+
 # Sets STATES, CODES, NAMES and LASTS, one for each host. Returns 1 unless all
-# hosts answered.
+# hosts answered. Of several hosts the first is asked what all have told of
+# themselves; each is asked by ssh only where one of them did not lately.
 read_status() {
+  if ((NUM_HOSTS > 1)); then
+    on_hosts 0 status_of_all "$(shared_folder)" || true
+    take_status && return
+  fi
+  on_hosts all status || true
+  take_status
+}
+
+take_status() {
   local _ name state code last
   STATES=() CODES=() NAMES=() LASTS=()
-  on_hosts all status || true
   while IFS='|' read -r _ name state code last; do
     NAMES+=("$name") STATES+=("$state") CODES+=("$code") LASTS+=("$last")
   done < "$SCRATCH/answers"

@@ -2,7 +2,7 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# What goes to the hosts: this working tree, HOST_SETUP and the secrets.
+# What goes to the hosts: this working tree, HOST_SETUP, ENVIRONMENT, secrets.
 
 # What of INCLUDE would not go along is told of before anything is made.
 check_include() {
@@ -33,8 +33,8 @@ pack() {
   local staging=$SCRATCH/pack
   rm -rf "$staging"
   mkdir -p "$staging/code"
-  local parts=(gpt_jax configs launch pyproject.toml constraints.txt README.md
-    LICENSE "${INCLUDE[@]}")
+  local parts=(gpt_jax configs launch pyproject.toml setup.py constraints.txt
+    README.md LICENSE "${INCLUDE[@]}")
   if git -C "$REPO" rev-parse --is-inside-work-tree > /dev/null 2>&1; then
     git -C "$REPO" ls-files -z --cached --others --exclude-standard \
       -- "${parts[@]}"
@@ -45,6 +45,7 @@ pack() {
   (cd "$REPO" && tar cf - --null --ignore-failed-read -T "$SCRATCH/files" \
     2> /dev/null) | tar xf - -C "$staging/code"
   printf '%s\n' "${HOST_SETUP:-true}" > "$staging/setup.sh"
+  printf '%s\n' "${ENVIRONMENT[@]}" > "$staging/environment"
   if [[ -n $SECRETS_FILE ]]; then
     (umask 077 && cat "$SECRETS_FILE" > "$staging/secrets")
   fi

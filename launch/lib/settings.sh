@@ -13,7 +13,7 @@ load_settings() {
   COMMAND=() WORKDIR='' RESULTS='' HOST_SETUP='' SECRETS_FILE=''
   EXTRAS=tpu PYTHON_VERSION=3.12 INCLUDE=() PRICE=''
   POLL_SECONDS=20 STRAGGLER_SECONDS=120 COPY_MINUTES=30 MAX_RESTARTS=100
-  DELETE_AFTER=no
+  DELETE_AFTER=no REQUEST_TRIES=5 RETRY_SECONDS=120 ENVIRONMENT=()
   IMAGE='' NFS='' MOUNT=/mnt/shared TOPOLOGY='' CLUSTER=''
   # In a shell of its own first: a mistake would end this one with code 1.
   # shellcheck source=/dev/null
@@ -36,15 +36,19 @@ load_settings() {
     bad NAME 'lower case letters, digits and dashes, a letter first'
   check_choice SPOT yes no
   check_choice REQUEST queued direct
-  check_choice DELETE_AFTER yes no
-  for field in SLICES COPY_MINUTES MAX_RESTARTS STRAGGLER_SECONDS; do
+  check_choice DELETE_AFTER yes no always
+  for field in SLICES COPY_MINUTES MAX_RESTARTS STRAGGLER_SECONDS \
+    REQUEST_TRIES; do
     # Bash takes 08 for octal.
     [[ ${!field} =~ ^(0|[1-9][0-9]*)$ ]] ||
       bad "$field" 'a whole number, without zeros in front'
   done
-  [[ $POLL_SECONDS =~ ^[0-9]+([.][0-9]+)?$ ]] || bad POLL_SECONDS 'seconds'
+  for field in POLL_SECONDS RETRY_SECONDS; do
+    [[ ${!field} =~ ^[0-9]+([.][0-9]+)?$ ]] || bad "$field" 'seconds'
+  done
   ((SLICES > 0)) || bad SLICES 'at least 1'
   ((STRAGGLER_SECONDS > 0)) || bad STRAGGLER_SECONDS 'at least 1'
+  ((REQUEST_TRIES > 0)) || bad REQUEST_TRIES 'at least 1'
   ((SLICES == 1)) || [[ $REQUEST == queued ]] ||
     bad SLICES 'several slices need REQUEST=queued'
   [[ -z $RESULTS || $RESULTS == gs://?* ]] || bad RESULTS 'begins with gs://'
@@ -57,6 +61,7 @@ load_settings() {
     bad PRICE 'dollars per chip and hour, such as 3.22'
   check_secrets
   size_up
+  check_environment
 }
 
 bad() {
@@ -74,6 +79,23 @@ check_choice() {
     fi
   done
   bad "$field" "one of $*"
+}
+
+# NAME=value each; LIBTPU_INIT_ARGS is that of the generation, if it is not given.
+check_environment() {
+  local pair given=no chip=$GENERATION
+  for pair in "${ENVIRONMENT[@]}"; do
+    [[ $pair =~ ^[A-Za-z_][A-Za-z0-9_]*= && $pair != *$'\n'* ]] ||
+      die 2 "$SETTINGS: ENVIRONMENT=$pair: not NAME=value on one line"
+    [[ $pair != LIBTPU_INIT_ARGS=* ]] || given=yes
+  done
+  if [[ $given == yes ]]; then
+    return
+  fi
+  [[ $chip != v5litepod ]] || chip=v5e
+  pair=$(python3 "$LAUNCH/../gpt_jax/runtime/tpu_flags.py" "$chip") ||
+    die 2 'python3 is needed (above); or give LIBTPU_INIT_ARGS in ENVIRONMENT'
+  [[ -z $pair ]] || ENVIRONMENT+=("LIBTPU_INIT_ARGS=$pair")
 }
 
 check_secrets() {

@@ -146,9 +146,10 @@ start_stopped() {
       "command again; or launch/tpu.sh delete $SETTINGS, with its disk"
 }
 
-# Until the slices are ACTIVE. Returns 1 when they were taken away meanwhile.
+# Until the slices are ACTIVE. Returns 1 when they were taken away meanwhile, or
+# the request failed; then REASON says why.
 wait_for_slices() {
-  local seen='' told=$SECONDS since=$SECONDS reason
+  local seen='' told=$SECONDS since=$SECONDS
   if [[ $DRY_RUN == yes ]]; then
     read_state_dry
     return
@@ -171,15 +172,33 @@ wait_for_slices() {
         die 1 "$NAME is $STATE; launch/tpu.sh create $SETTINGS starts it"
         ;;
       FAILED)
-        reason=$(tpus queued-resources describe "$NAME" \
+        REASON=$(tpus queued-resources describe "$NAME" \
           '--format=value(state.failedData.error.message)' 2>&1) || true
-        die 1 "$NAME: the request failed: ${reason:-no reason given}; check" \
-          'quota, ZONE and ACCELERATOR, then give the same command again:' \
-          'it makes a new request'
+        REASON=${REASON:-no reason given}
+        return 1
         ;;
     esac
     sleep "$POLL_SECONDS"
   done
+}
+
+# A request that fails for want of room may succeed later; one that asks for what
+# the project may not have, or what is not there, does not.
+may_succeed_later() {
+  ! grep -qiE \
+    'quota|PERMISSION_DENIED|INVALID_ARGUMENT|UNAUTHENTICATED|not supported' <<< "$1"
+}
+
+request_failed() {
+  die 1 "$NAME: the request failed: $REASON; check quota, ZONE and ACCELERATOR," \
+    'then give the same command again: it makes a new request'
+}
+
+# `wait`.
+wait_once() {
+  wait_for_slices && return
+  [[ $STATE != FAILED ]] || request_failed
+  return 1
 }
 
 read_state_dry() {

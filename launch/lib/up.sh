@@ -6,14 +6,15 @@
 
 up() {
   local restarts=0 crashes=0
+  VERDICT=''
   while :; do
     have_slices
     if bring_up; then
       follow_run
     else
       VERDICT=gone
-      slices_gone || die 1 'the hosts could not be made ready (above);' \
-        'the same command goes on where this one stopped'
+      slices_gone || finish 1 "the hosts could not be made ready (above); the \
+same command goes on where this one stopped"
     fi
     case $VERDICT in
       done) break ;;
@@ -45,7 +46,7 @@ up() {
   if [[ -n $RESULTS ]]; then
     copy_results
   fi
-  if [[ $DELETE_AFTER == yes ]]; then
+  if [[ $DELETE_AFTER != no ]]; then
     CONFIRMED=yes
     delete_slices
   else
@@ -53,16 +54,46 @@ up() {
   fi
 }
 
-# Asks for the slices and waits, as often as they are taken away meanwhile. What
-# was confirmed once holds for the slices that replace them.
+# Asks for the slices and waits, as often as they are taken away meanwhile, and
+# REQUEST_TRIES times where the request fails. What was confirmed once holds for
+# the slices that replace them.
 have_slices() {
+  local failed=0
   while :; do
     create_slices
     if wait_for_slices; then
       return
     fi
-    say "$NAME was taken away while waiting: asking again"
+    if [[ $STATE != FAILED ]]; then
+      say "$NAME was taken away while waiting: asking again"
+      continue
+    fi
+    failed=$((failed + 1))
+    if ((failed >= REQUEST_TRIES)) || ! may_succeed_later "$REASON"; then
+      after_failure
+      request_failed
+    fi
+    # It was confirmed, or the request of before was.
+    CONFIRMED=yes
+    say "the request failed ($REASON): asking again in $RETRY_SECONDS s" \
+      "($failed of $REQUEST_TRIES tries have failed)"
+    sleep "$RETRY_SECONDS"
   done
+}
+
+# DELETE_AFTER=always: nothing is left that costs, but a disk that is the only
+# one to hold what could not be copied.
+after_failure() {
+  local copied=${1:-yes}
+  if [[ $DELETE_AFTER != always ]]; then
+    say "what is there still costs: launch/tpu.sh delete $SETTINGS"
+  elif [[ $copied == no ]] && ((NUM_HOSTS == 1)); then
+    say "not deleted, as $WORKDIR could not be copied; it costs, until:" \
+      "launch/tpu.sh delete $SETTINGS"
+  else
+    CONFIRMED=yes
+    delete_slices
+  fi
 }
 
 bring_up() {
@@ -72,6 +103,7 @@ bring_up() {
   fi
   wait_for_stragglers || return 1
   # Hosts that run already are left alone.
+  new_round
   thrice start_run
 }
 
@@ -147,8 +179,8 @@ follow_run() {
       silent=$((silent + 1))
       say "${#STATES[@]} of $NUM_HOSTS hosts answered"
       ((silent < 30)) ||
-        die 1 'hosts do not answer; if they are broken:' \
-          "launch/tpu.sh delete $SETTINGS, then the same command again"
+        finish 1 "hosts do not answer; if they are broken: launch/tpu.sh \
+delete $SETTINGS, then the same command again"
       continue
     fi
     silent=0
@@ -223,12 +255,18 @@ worst() {
 }
 
 finish() {
+  local copied=yes
   if [[ -n $RESULTS ]]; then
-    (copy_results) || true
+    (copy_results) || copied=no
   fi
-  if [[ $1 == 1 ]]; then
-    say "look: launch/tpu.sh logs $SETTINGS; then the same command goes on"
+  if [[ $VERDICT == stopped ]]; then
+    # Whoever stopped it is there, and may go on at once.
+    say "the slices are still there, and cost: launch/tpu.sh delete $SETTINGS"
+  else
+    if [[ $1 == 1 && $DELETE_AFTER != always ]]; then
+      say "look: launch/tpu.sh logs $SETTINGS; then the same command goes on"
+    fi
+    after_failure "$copied"
   fi
-  say "the slices are still there, and cost: launch/tpu.sh delete $SETTINGS"
   die "$1" "$2"
 }

@@ -20,6 +20,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_all_layers_are_always_right(capsys):
   """A draft of all layers gives each row four tokens in each round."""

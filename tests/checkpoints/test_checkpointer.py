@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.checkpoints.checkpointer import Checkpointer, DamageError
 from gpt_jax.checkpoints.fingerprints import Array, difference, fingerprint
+from gpt_jax.checkpoints.restore import reason_of
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 
@@ -465,6 +466,20 @@ def logged(caplog):
   logging.getLogger('absl').setLevel(logging.CRITICAL)
   caplog.set_level('INFO', 'gpt_jax')
   return lambda: [r.getMessage() for r in caplog.records if r.name == 'gpt_jax']
+
+
+@pytest.mark.parametrize('first', [0, 1])
+def test_what_the_system_said_is_told_in_any_order(first):
+  """As TensorStore words it; which of its figures comes first varies."""
+  figures = ["[os_error_code='27']", '[tensorstore_spec=\'{"a":{"b":[0]}}\']']
+  error = ValueError(
+    'OUT_OF_RANGE: Error opening "zarr" driver: Error writing local file '
+    '"/w/manifest.ocdbt": Failed to write 75 bytes to file 4: File too large '
+    + ' '.join((figures[first], figures[1 - first]))
+  )
+  assert reason_of(error) == 'File too large'
+  other = ValueError("NOT_FOUND: no /w/a: Metadata missing [spec='{}']")
+  assert reason_of(other).startswith('ValueError: NOT_FOUND: no /w/a')
 
 
 def test_a_full_disk_is_survived(tmp_path, logged):

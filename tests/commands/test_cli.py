@@ -104,20 +104,12 @@ BAD = {
   ),
   'mesh': (
     ['train', SMOKE, W, '--config.mesh.data=3'],
-    'mesh.data=3, mesh.fsdp=-1, mesh.expert=1, mesh.tensor=1: does not match',
+    'mesh.data=3, mesh.fsdp=-1, mesh.expert=1, mesh.context=1, '
+    'mesh.tensor=1: does not match',
   ),
   'rule': (
     ['train', SMOKE, W, '--config.mesh.rules.mlp=model'],
     "mesh.rules.mlp='model': unknown mesh axis 'model'",
-  ),
-  'rows': (
-    ['train', SMOKE, W, '--config.batch.size=7'],
-    'batch.size=7: does not divide over the 8 devices',
-  ),
-  'ramp': (
-    ['train', SMOKE, W, '--config.batch.size=ramp(0:8, 5_steps:12)'],
-    "batch.size='ramp(0:8, 5_steps:12)': its stage of 12 rows does not divide "
-    'over the 8 devices',
   ),
   'ramp boundary': (
     ['train', SMOKE, W, '--config.batch.size=ramp(0:8, 5:16)'],

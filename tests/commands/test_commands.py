@@ -6,9 +6,11 @@ import io
 import json
 import math
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
+from jax.profiler import ProfileData
 
 from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
@@ -31,7 +33,9 @@ def workdir(tmp_path_factory):
       '--config.model.num_layers=2',
       '--config.model.d_model=48',
       '--config.model.context_length=61',
-      '--config.batch.size=ramp(0:8, 9_steps:16)',
+      # Over eight devices: five rows, and then one at a time on each.
+      '--config.batch.size=ramp(0:5, 9_steps:16)',
+      '--config.batch.micro_rows=1',
       f'--config.schedule.num_steps={STEPS}',
       '--config.schedule.name=constant(peak=1e-2)',
       '--config.checkpoint.every_steps=11',
@@ -117,9 +121,9 @@ def test_metrics_count_the_rows_of_a_ramp(workdir):
   per_epoch = (per_epoch['num_tokens'] - 1) // 61
   for m in lines:
     step = m['step']
-    rows = 8 * min(step, 9) + 16 * max(step - 9, 0)
+    rows = 5 * min(step, 9) + 16 * max(step - 9, 0)
     assert m['tokens'] == rows * 61
-    assert m['batch_rows'] == (8 if step <= 9 else 16)
+    assert m['batch_rows'] == (5 if step <= 9 else 16)
     assert m['epochs'] == rows / per_epoch
   assert lines[-1]['step'] == STEPS
 
@@ -128,9 +132,9 @@ def test_inspect_shows_the_documents_of_steps(workdir, capsys):
   flags = ['inspect', f'--workdir={workdir}', '--steps=9:11']
   assert main([*flags, '--text', '--json']) == 0
   rows = json.loads(capsys.readouterr().out)['rows']
-  # The last step of 8 rows, and the first of 16.
-  assert [row['step'] for row in rows] == [9] * 8 + [10] * 16
-  assert [row['row'] for row in rows] == [*range(64, 88)]
+  # The last step of 5 rows, and the first of 16.
+  assert [row['step'] for row in rows] == [9] * 5 + [10] * 16
+  assert [row['row'] for row in rows] == [*range(40, 61)]
   # With one token a byte, and one at the end of each document.
   files = sorted((ROOT / 'configs').glob('*.py'))
   for row in rows:
@@ -142,7 +146,7 @@ def test_inspect_shows_the_documents_of_steps(workdir, capsys):
     assert row['text'] == text.decode(errors='replace')
   assert main([*flags[:-1], '--steps=9']) == 0
   out = capsys.readouterr().out
-  assert out.count('\n') == 8 and out.startswith('step 9 row 64 epoch 0 ')
+  assert out.count('\n') == 5 and out.startswith('step 9 row 40 epoch 0 ')
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,30 @@ def test_inspect_refuses_steps_that_are_not_there(workdir, capsys, steps):
   assert main(['inspect', f'--workdir={workdir}', f'--steps={steps}']) == 2
   error = capsys.readouterr().err
   assert error.count('\n') == 1 and f'--steps={steps}: ' in error
+
+
+def test_profile_traces_steps_and_changes_nothing(workdir, capsys):
+  def files():
+    found = (p for p in workdir.rglob('*') if p.is_file())
+    return {p: p.read_bytes() for p in found if 'profile' not in p.parts}
+
+  before = files()
+  assert main(['profile', f'--workdir={workdir}', '--steps=10:12']) == 0
+  out = capsys.readouterr().out
+  assert out.startswith('2 steps of ') and ' on 8 device(s)' in out
+  assert 'collectives' in out and 'all-reduce' in out and 'batches' in out
+  assert files() == before
+  (file,) = workdir.glob('profile/plugins/profile/*/*.xplane.pb')
+  assert out.endswith(f'{file}\n')
+  events = [
+    dict(event.stats)['step_num']
+    for plane in ProfileData.from_file(str(file)).planes
+    for line in plane.lines
+    for event in line.events
+    if event.name == 'train'
+  ]
+  assert events == [10, 11]
+  shutil.rmtree(workdir / 'profile')
 
 
 def test_evaluate_prints_what_training_measured_last(workdir, capsys):
@@ -172,6 +200,7 @@ def test_evaluate_prints_what_training_measured_last(workdir, capsys):
   )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_evaluate_averages_checkpoints(workdir, capsys):
   """Those of steps 11 and 21; of one it is what it would be without."""
@@ -192,6 +221,7 @@ def test_evaluate_averages_checkpoints(workdir, capsys):
   assert 'keeps 2 checkpoints, of steps 11, 21; train with checkpoint' in said
 
 
+@pytest.mark.slow
 def test_generate_is_a_function_of_the_seed(workdir, capsys):
   def run(*flags):
     assert main(['generate', f'--workdir={workdir}', *flags]) == 0
@@ -357,6 +387,7 @@ def test_benchmark_measures_a_step(capsys):
   assert 0 <= found['data_wait_fraction'] < 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_benchmark_of_saving(capsys):
   flags = [
@@ -380,6 +411,7 @@ def test_benchmark_of_saving(capsys):
   assert result['bare_step_seconds'] > 0 < result['loop_step_seconds']
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_benchmark_of_decoding(capsys):
   flags = [
@@ -402,6 +434,7 @@ def test_benchmark_of_decoding(capsys):
   assert one['tokens_per_second'] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow  # test_benchmark_measures_a_step stays
 def test_benchmark_of_attention_patterns(capsys):
   flags = [
@@ -418,6 +451,7 @@ def test_benchmark_of_attention_patterns(capsys):
   assert found['local(window=256)']['bytes'] < found['full']['bytes']
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_benchmark_of_experts(capsys):
   flags = [

@@ -92,6 +92,7 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
 
 
 # The runs themselves; those before are only written down.
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
   monkeypatch.delenv('XLA_FLAGS', raising=False)  # one device

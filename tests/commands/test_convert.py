@@ -138,6 +138,7 @@ def checkpoint_with_vocabulary(folder):
   (folder / 'merges.txt').write_text('#version: 0.2\na b\n')
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
   checkpoint_with_vocabulary(tmp_path)

@@ -421,6 +421,7 @@ def command(workdir, *flags):
   return [*argv, *flags], {**os.environ, 'PYTHONPATH': str(ROOT)}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on(run, workdir, tmp_path):
   path, out = tmp_path / 'in.txt', tmp_path / 'out.jsonl'

@@ -37,6 +37,7 @@ READ = {
   'inspect --workdir': ['inspect', '--steps=1'],
   'inspect --spike': ['inspect'],
   'plot --workdir': ['plot'],
+  'profile --workdir': ['profile'],
   'convert --from_hf': ['convert', '--workdir=w'],
   'convert --workdir': ['convert', '--to_hf=out'],
   'ablation --init': ['ablation', ABLATION, '--glue=folder', '--workdir=w'],
@@ -61,6 +62,10 @@ DRAWN = {
   'plot --out': ['plot', SMOKE],
   'tokenizers --out': ['tokenizers', '--tokenizer=b bytes', '--text=text.txt'],
 }
+
+# What TensorStore reads and writes, texts, and files that are read at once.
+URLS_TOO = ('prepare --out', 'tokenizers --text')
+URLS_TOO += ('evaluate --source', 'evaluate --reference')
 
 PATHS = {
   'missing': 'nope/x',
@@ -138,6 +143,14 @@ def test_a_file_that_is_written(main, capfd, tmp_path, case, kind):
   check(main, capfd, tmp_path, case, DRAWN[case], path)
   if kind == 'pipe':
     assert (tmp_path / 'pipe').is_fifo()
+
+
+@pytest.mark.parametrize(
+  'case', sorted({*READ, *WRITTEN, *DRAWN} - {*URLS_TOO})
+)
+def test_urls_are_refused_at_once(main, capfd, tmp_path, case):
+  argv = {**READ, **WRITTEN, **DRAWN}[case]
+  check(main, capfd, tmp_path, case, argv, 'gs://bucket/x')
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason='root may read and write all')

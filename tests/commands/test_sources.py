@@ -230,8 +230,8 @@ def test_a_decoder_is_searched_too(run, tmp_path, searches):
 @pytest.mark.parametrize(
   'flags, message',
   [
-    (['--prompt=x'], 'holds an encoder-decoder, which answers a source; give'),
-    ([], 'holds an encoder-decoder, which answers a source; give --source'),
+    (['--prompt=x'], 'holds a model that answers a source; give'),
+    ([], 'holds a model that answers a source; give --source'),
     (['--source=x', '--prompt=x'], 'give one of --prompt and --source'),
     (['--source='], '--source is empty'),
     (['--sources=x.de'], '--sources and --out; give both'),

@@ -82,7 +82,10 @@ def test_a_saved_tokenizer_is_one_of_them(texts, capsys):
       '(a, a) must differ',
     ),
     (['--text=other.txt', '--tokenizer=a W/gone'], 'no saved tokenizer'),
-    (['--text=other.txt', '--tokenizer=a words'], "unknown 'words'; one of"),
+    (
+      ['--text=other.txt', '--tokenizer=a letters'],
+      "unknown 'letters'; one of",
+    ),
     (
       ['--text=other.txt', '--tokenizer=a sentencepiece(300)'],
       'is trained, and there is nothing to train on; give --config',

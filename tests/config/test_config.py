@@ -323,11 +323,6 @@ def test_the_length_of_a_run(given, steps):
     ({'batch.size': 0}, 'batch.size=0: must be at least 1'),
     ({'batch.size': '16'}, "batch.size='16': a name was expected"),
     (
-      {'batch.size': 'ramp(0:8, 40_steps:12)', 'batch.micro_rows': 8},
-      "batch.size='ramp(0:8, 40_steps:12)': its stage of 12 rows does not "
-      'divide by batch.micro_rows=8',
-    ),
-    (
       {'schedule.name': 'wsd(1e-3, cooldown=21)'},
       'cooldown=21 after warmup=0 does not fit the 20 steps',
     ),

@@ -139,7 +139,7 @@ def masked_batch(rng, cycle, *, pairs, labels, chosen, unified):
   [
     'llama',
     *(
-      pytest.param(name, marks=pytest.mark.slow)
+      pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long])
       for name in LINEAGE
       if name != 'llama'
     ),
@@ -153,6 +153,7 @@ def test_loss_falls(name):
   assert found[-5:].mean() < 0.7 * found[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['gopher', 'palm'])
 def test_loss_falls_in_bfloat16(name):

@@ -71,9 +71,15 @@ def count(name, traced):
     key: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
     for key, x in made.items()
   }
-  jaxpr = jax.make_jaxpr(
-    lambda *args: step.mean_gradients(*args, objective=objective, num_micro=1)
-  )(params, batch, jax.random.key(0))
+
+  def gradients(params, batch, key):
+    if objective.progress:
+      batch = objective.progress(batch, 0.0)
+    return step.mean_gradients(
+      params, batch, key, objective=objective, num_micro=1
+    )
+
+  jaxpr = jax.make_jaxpr(gradients)(params, batch, jax.random.key(0))
   tokens = rows * length
   return found | {'traced': matmuls.flops(jaxpr) / tokens}
 

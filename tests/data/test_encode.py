@@ -22,6 +22,7 @@ class Slow:
 
   in_threads = True
   parts_at_spaces = False
+  eos_id = 0
 
   def __init__(self):
     self.started = 0

@@ -226,7 +226,7 @@ def of_rows(rows, eos):
 def test_a_start_stands_before_each_source(config):
   config.data.holdout = 'none'
   store = prepare.ensure(config, 'D')
-  store.special = store.special._replace(prompt_start=(3,))
+  store.source_special = store.special._replace(prompt_start=(3,))
   rows, _ = pipeline.RowSource(store, length=LENGTH, seed=SEED).read(
     taken.even(5, LENGTH)(0)
   )

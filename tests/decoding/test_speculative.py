@@ -71,6 +71,7 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_request_does_not_depend_on_its_company():
   """Rows accept different numbers, come and go; two at a time."""
   batch = engine(2, 4)
@@ -101,6 +102,7 @@ def test_prompts_are_read_between_rounds(monkeypatch):
     assert [t.id for t in tokens if t.request == number] == ids
 
 
+@pytest.mark.slow
 def test_a_turn_reads_what_is_new(monkeypatch):
   """Also what the draft has not read of the turn before."""
   monkeypatch.setattr(programs, 'BLOCK', 4)

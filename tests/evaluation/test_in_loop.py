@@ -33,6 +33,7 @@ def flags(workdir, tasks_dir):
   ]
 
 
+@pytest.mark.long
 @pytest.mark.slow  # a run; test_evaluate.py has what it calls
 def test_tasks_are_evaluated_while_training(tmp_path, capsys):
   workdir = tmp_path / 'w'

@@ -25,8 +25,8 @@ class Store:
   def __len__(self):
     return len(self._ids)
 
-  def tokens(self, start, stop):
-    return self._ids[start:stop]
+  def text(self, made, start, stop):
+    return made.decode(self._ids[start:stop].tolist())
 
 
 def sentence(rng, count):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def workdir(tmp_path_factory):
     (folder / f'{i}.txt').write_text('. '.join(chosen) + '.\n')
   flags = [*FLAGS, f"--config.data.source=text('{folder}/*.txt')"]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return folder / 'w'
 

@@ -15,7 +15,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.training import trained as trained_lib
 from tests.support.golden_io import ROOT
 
@@ -27,7 +27,7 @@ WORDS = [f'{a}{b}' for a in 'bdfgklmnprst' for b in 'aeiou']
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
 
 
 @pytest.fixture(scope='module')
@@ -113,6 +113,7 @@ def inputs_of(text, pair=None, length=40):
   return ids + blank, types + blank, [1] * len(ids) + blank
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('form', ['choice', 'spans'])
 def test_a_task_is_learned_and_exported(bert, tmp_path, form):
@@ -142,6 +143,7 @@ def test_a_task_is_learned_and_exported(bert, tmp_path, form):
   assert [str(i) for i in best] == [x['prediction'] for x in said]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_features_leave_the_model_alone_and_runs_go_on(bert, tmp_path):
   more = ['--config.finetune.features=concat(2)', '--config.checkpoint.keep=9']

@@ -15,7 +15,7 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import convert
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.data.task_order import TaskOrder
 from gpt_jax.finetuning import inherited, transfer
 from gpt_jax.finetuning.several_tasks import in_folder, named
@@ -36,7 +36,7 @@ EPOCHS, STEPS, KEPT = 1, 5, 3
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, compiled):
   """Without what takes seconds and changes nothing."""
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   for name, function in compiled.items():
     monkeypatch.setattr(compiled_lib, name, function)
 
@@ -246,6 +246,36 @@ def test_a_task_goes_on_from_its_own_head(workdir, states, tasks):
   assert head_of() == 'classification'
   assert head_of(labels='a, b, c') == ''
   assert head_of(task="classification('other.tsv', 'dev.tsv')") == ''
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_one_task_is_fine_tuned_from_several(workdir, tasks, tmp_path):
+  """It starts as the model of all, and so predicts alike until it moves."""
+  alone = tmp_path / 'alone'
+  argv = [
+    *('finetune', f'--config={CONFIGS}/finetune/mt_dnn.py'),
+    *(f'--init={workdir}', f'--workdir={alone}', f'--tasks={tasks[1]}'),
+    '--config.finetune.peak=1e-30',
+    '--config.optim.name=adamw',
+    '--config.batch.size=8',
+    '--config.finetune.epochs=1.0',
+    '--config.eval.rows=8',
+    '--config.log.every_steps=1',
+  ]
+  assert main(argv) == 0
+  ours, theirs = (
+    json.loads((w / 'result.json').read_text()) for w in (alone, workdir)
+  )
+  assert ours['init'] == f'{workdir}, step {STEPS}, head of ranking'
+  assert ours['dev'] == pytest.approx(theirs['tasks']['ranking']['dev'])
+  assert ours['train']['examples'] == SIZES['ranking']
+  said = []
+  for path in (alone / 'predictions', workdir / 'predictions/ranking'):
+    lines = (path / 'dev.tsv').read_text().splitlines()
+    rows = csv.DictReader(lines, delimiter='\t')
+    said.append([row['prediction'] for row in rows])
+  assert said[0] == said[1]
 
 
 @pytest.mark.slow

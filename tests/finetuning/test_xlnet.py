@@ -13,7 +13,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from tests.finetuning.test_encoders import WORDS, example
 from tests.support.golden_io import ROOT
 
@@ -31,10 +31,11 @@ def left_padded(text, pair, length=30):
   return [0] * left + ids, [3] * left + types, mask
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_task_is_learned_and_exported(tmp_path, monkeypatch):
   """What it predicts is what the export does of rows padded on the left."""
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   init = tmp_path / 'xlnet'
   shutil.copytree(ROOT / 'xlnet_lm', init)
   names = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS]

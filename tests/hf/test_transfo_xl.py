@@ -139,6 +139,24 @@ def test_what_it_cannot_express(tmp_path):
       hf.save(str(tmp_path), model, tiny.params(model))
 
 
+@pytest.mark.parametrize(
+  'position, said',
+  [
+    ('transformer_xl(memory=3, segment=5)', 'segment=5;'),
+    ("transformer_xl(memory=3, biases='shared')", "biases='shared';"),
+    ('learned_by_layer', 'learned_by_layer;'),
+  ],
+)
+def test_what_no_export_writes(tmp_path, position, said):
+  """Refused by name, before all families are asked."""
+  model = ours((5,), 13, 2, position=position)
+  with pytest.raises(UsageError) as refused:
+    hf.save(str(tmp_path), model, {})
+  assert f'no export writes {said}' in str(refused.value)
+  assert len(str(refused.value)) < 200 and '\n' not in str(refused.value)
+  assert not [*tmp_path.iterdir()]
+
+
 def test_the_body_alone(tmp_path):
   """Its names have no prefix, and it scores nothing."""
   body = {

@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from gpt_jax.runtime import tpu_flags
 from tests.support.fake_cloud import ROOT, Cloud, wait_until
 
 LAUNCH = ROOT / 'launch'
@@ -75,21 +76,24 @@ def test_up_from_nothing_to_results(cloud):
 
 
 @pytest.mark.parametrize(
-  'codes, code, words',
+  'codes, code, words, after',
   [
-    ('2 2', 2, 't1v-run-w-0: program: ends with 2'),
+    ('2 2', 2, 't1v-run-w-0: program: ends with 2', 'yes'),
     # Of two that ended, the one that knows why.
-    ('134 1', 1, 't1v-run-w-1: program: ends with 1'),
+    ('134 1', 1, 't1v-run-w-1: program: ends with 1', 'always'),
   ],
 )
 def test_up_stops_where_starting_again_would_not_help(
-  cloud, codes, code, words
+  cloud, codes, code, words, after
 ):
   cloud.codes(codes, '0 0')
-  found, said = cloud.run('up', cloud.settings(), '--yes')
+  settings = cloud.settings(RESULTS='gs://b/run', DELETE_AFTER=after)
+  found, said = cloud.run('up', settings, '--yes')
   assert found == code
   assert said.splitlines()[-1] == f'tpu.sh: {words}'
   assert 'start 1' not in said
+  assert (cloud.folder / 'buckets/b/run/config.json').exists()
+  assert [*cloud.states()] == ([] if after == 'always' else ['run'])
 
 
 @pytest.mark.slow
@@ -187,9 +191,12 @@ def test_stragglers_are_ended_and_the_run_starts_again(cloud):
   assert 'start 2 of host 0' in said
 
 
+@pytest.mark.slow
 def test_single_steps(cloud):
   cloud.codes('wait wait', '0 0')
-  settings = cloud.settings(RESULTS='gs://b/run')
+  settings = cloud.settings(
+    RESULTS='gs://b/run', ENVIRONMENT="('FLAVOUR=two  words')"
+  )
   assert cloud.run('create', settings, '--yes')[0] == 0
   assert 'asked for already' in cloud.run('create', settings, '--yes')[1]
   assert cloud.run('wait', settings)[0] == 0
@@ -201,16 +208,28 @@ def test_single_steps(cloud):
   assert cloud.run('run', settings)[0] == 0  # is left alone
   code, said = cloud.run('run', settings, '--', 'gpt-jax', 'doctor')
   assert code == 1 and 'program.sh' in said and 'tpu.sh stop' in said, said
+  before = len(cloud.calls('tpu-vm', 'ssh'))
   said = cloud.run('status', settings)[1]
   assert said.count(': running') == 2 and 'the key is unset' in said
+  [asked] = cloud.calls('tpu-vm', 'ssh')[before:]
+  assert '--worker=0' in asked  # for both
+  # One that was silent too long is asked itself.
+  [told] = cloud.workdir.parent.glob('run.hosts/*/t1v-run-w-1')
+  os.utime(told, (1, 1))
+  assert cloud.run('status', settings)[1].count(': running') == 2
+  assert '--worker=all' in cloud.calls('tpu-vm', 'ssh')[-1]
   said = cloud.run('stop', settings)[1]
   assert said.count('stopped 75 program: preempted; saved') == 2
   assert 'program: preempted; saved' in cloud.run('logs', settings)[1]
   assert 'copied' in cloud.run('copy', settings)[1]
-  other = ('--', 'bash', '-c', 'echo "a  b" $0', "it's")
+  other = 'echo "a  b" $0 "$FLAVOUR" "$LIBTPU_INIT_ARGS"'
+  other = ('--', 'bash', '-c', other, "it's")
   assert cloud.run('run', settings, *other)[0] == 0
   wait_until(lambda: all((r / 'exit_code').exists() for r in cloud.runs()))
-  assert "a  b it's" in cloud.run('logs', settings)[1]
+  flags = tpu_flags.init_args('v4')
+  assert f"a  b it's two  words {flags}\n" in cloud.run('logs', settings)[1]
+  # Only the last start has told of itself.
+  assert len([*cloud.workdir.parent.glob('run.hosts/*')]) == 1
   assert cloud.run('delete', settings, '--yes')[0] == 0
   code, said = cloud.run('delete', settings, '--yes')
   assert code == 0 and 'nothing to delete' in said
@@ -352,14 +371,32 @@ def test_request_of_one_node(cloud):
   assert cloud.calls('queued-resources') == []
 
 
+@pytest.mark.slow
 def test_a_request_that_fails_says_why_and_is_made_again(cloud):
   cloud.codes('0 0')
-  cloud.change(states=['PROVISIONING', 'FAILED'])
-  code, said = cloud.run('up', cloud.settings(), '--yes')
+  settings = cloud.settings(REQUEST_TRIES='2', RETRY_SECONDS='0.1')
+  cloud.change(failures=2)
+  code, said = cloud.run('up', settings, '--yes')
   assert code == 1 and 'no more capacity in the zone' in said.splitlines()[-1]
-  cloud.change(states=['ACTIVE'])
-  code, said = cloud.run('up', cloud.settings(), '--yes')
-  assert code == 0 and 'FAILED: deleting it first' in said, said
+  assert len(cloud.calls('queued-resources', 'create')) == 2
+  # The one that is left from before goes first; what is asked for in its place
+  # fails once.
+  cloud.change(failures=1)
+  code, said = cloud.run('up', settings, '--yes')
+  assert code == 0 and said.count('FAILED: deleting it first') == 2, said
+  assert 'asking again in 0.1 s (1 of 2 tries have failed)' in said
+  assert len(cloud.calls('queued-resources', 'create')) == 4
+
+
+def test_a_request_that_cannot_succeed_is_made_once(cloud):
+  cloud.change(failures=9, reason='Quota limit exceeded')
+  settings = cloud.settings(
+    RETRY_SECONDS='0.1', RESULTS='gs://b/run', DELETE_AFTER='always'
+  )
+  code, said = cloud.run('up', settings, '--yes')
+  assert code == 1 and 'Quota limit' in said.splitlines()[-1], said
+  assert len(cloud.calls('queued-resources', 'create')) == 1
+  assert 'run is deleted' in said and cloud.states() == {}
 
 
 def test_cost_comes_first_and_is_confirmed(cloud):
@@ -432,6 +469,7 @@ def test_secrets_are_never_shown(cloud):
     *(('RESULTS', '/tmp'), ('WORKDIR', 'gs://b'), ('PRICE', '3$')),
     *(('SECRETS_FILE', '/none'), ('POLL_SECONDS', 'x'), ('SLICES', '08')),
     *(('STRAGGLER_SECONDS', '0'), ('RESULTS', 'gs://')),
+    *(('REQUEST_TRIES', '0'), ('RETRY_SECONDS', 'x'), ('ENVIRONMENT', '1=2')),
     *(('INCLUDE', 'nowhere.txt'), ('INCLUDE', '.git')),
     ('DELETE_AFTER', 'yes'),  # and no RESULTS
   ],

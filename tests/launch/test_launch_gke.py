@@ -5,10 +5,12 @@
 import json
 import os
 import subprocess
+import tomllib
 
 import pytest
 import yaml
 
+from gpt_jax.runtime import tpu_flags
 from tests.support.fake_cloud import ROOT, Cloud
 
 # Records what it is told; a dry run of a secret shows nothing of it.
@@ -70,6 +72,7 @@ def test_manifest(cloud):
     MAX_RESTARTS='7',
     COMMAND=f'({command})',
     SECRETS_FILE='',
+    ENVIRONMENT='(\'A=x "y"=z\' B=)',
   )
   code, text = gke(cloud, 'manifest', path)
   assert code == 0, text
@@ -106,6 +109,11 @@ def test_manifest(cloud):
     'cloud.google.com/gke-spot': 'true',
   }
   assert container['command'] == words
+  assert container['env'] == [
+    {'name': 'A', 'value': 'x "y"=z'},
+    {'name': 'B', 'value': ''},
+    {'name': 'LIBTPU_INIT_ARGS', 'value': tpu_flags.init_args('v5e')},
+  ]
   assert container['image'] == 'registry/gpt_jax:1'
   resources = container['resources']
   assert resources['limits'] == resources['requests'] == {'google.com/tpu': 4}
@@ -222,7 +230,12 @@ def test_price_of_a_chip_that_is_not_listed(cloud):
 
 
 def test_xpk(cloud):
-  path = settings(cloud, CLUSTER='c', COMMAND='(gpt-jax train "--a=b c")')
+  path = settings(
+    cloud,
+    CLUSTER='c',
+    COMMAND='(gpt-jax train "--a=b c")',
+    ENVIRONMENT='(A="b c" LIBTPU_INIT_ARGS=)',
+  )
   code, line = gke(cloud, 'xpk', path)
   assert code == 0, line
   words = json.loads(
@@ -240,7 +253,8 @@ def test_xpk(cloud):
     *('workload', 'create', '--cluster=c', '--workload=run'),
     *('--zone=us-central2-b', '--tpu-type=v4-16', '--num-slices=1'),
     *('--docker-image=registry/gpt_jax:1', '--max-restarts=100'),
-    *('--restart-on-exit-codes=75', '--command=gpt-jax train --a=b\\ c'),
+    *('--restart-on-exit-codes=75', '--env=A=b c', '--env=LIBTPU_INIT_ARGS='),
+    '--command=gpt-jax train --a=b\\ c',
   ]
 
 
@@ -256,3 +270,16 @@ def test_settings_are_checked(cloud, field, value):
   code, said = gke(cloud, 'manifest', settings(cloud, **{field: value}))
   assert code == 2 and said.count('\n') == 1, said
   assert 'settings.sh: ' in said
+
+
+def test_the_image_has_what_pip_needs():
+  """setup.py lists the packages; without it pip refuses two folders."""
+  lines = (ROOT / 'launch/Dockerfile').read_text().splitlines()
+  copied = {
+    word for line in lines if line.startswith('COPY ') for word in line.split()
+  }
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+  needed = {project['readme'], *project['license-files']}
+  needed |= {'pyproject.toml', 'setup.py', 'constraints.txt'}
+  assert copied >= {*needed, 'gpt_jax', 'configs'}
+  assert all((ROOT / name).exists() for name in needed)

@@ -36,6 +36,7 @@ FLAGS = [
 
 
 # Nine processes that train; test_launch.py has the script alone.
+@pytest.mark.long
 @pytest.mark.slow
 def test_create_run_preempt_resume_finish(tmp_path, monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')

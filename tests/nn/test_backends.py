@@ -11,7 +11,7 @@ import pytest
 from flax import linen as nn
 
 from configs import base
-from gpt_jax import sharding, spec
+from gpt_jax import hf, sharding, spec
 from gpt_jax.nn import backends, devices
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.dot_product import Request, Visibility
@@ -153,7 +153,7 @@ def test_cudnn_by_the_gpu(on):
     ('splash(block=0)', 'block=0 must be at least 1'),
     (
       'flash',
-      "unknown 'flash'; one of auto, blocks, cudnn, reference, splash",
+      "unknown 'flash'; one of all_gather, auto, blocks, cudnn, reference",
     ),
   ],
 )
@@ -247,3 +247,22 @@ def test_a_model_whose_backend_cannot_serve_it():
   apply = functools.partial(model.apply, {'params': tiny.params(model)})
   with pytest.raises(UsageError, match='splash: it needs a TPU'):
     jax.eval_shape(apply, tiny.tokens(2, 11))
+
+
+def test_kernels_want_values_as_wide_as_keys(tmp_path):
+  """And so does whoever has no such models (rows B of the Transformer's)."""
+  q, v = (
+    jax.ShapeDtypeStruct((1, 128, 2, size), np.float32) for size in (64, 96)
+  )
+  whole = Request(q, q, v, pattern('full'), EVERYTHING, 1.0)
+  parts = whole._replace(pattern=pattern('bigbird(block=16)'))
+  refused = [(SPLASH, whole), ('blocks', parts)]
+  refused += [(name, whole) for name in ('all_gather', 'ring', 'ulysses')]
+  for text, asked in refused:
+    message = 'model.value_size=96 is not model.head_size=64; change'
+    with pytest.raises(UsageError, match=message):
+      backends.check(backend(text), asked)
+  backends.check(backend('reference'), whole)
+  model = tiny.model(value_size=5, num_layers=1, num_kv_heads=tiny.H)
+  with pytest.raises(UsageError, match=r'model\.value_size=5'):
+    hf.save(str(tmp_path), model, tiny.params(model))

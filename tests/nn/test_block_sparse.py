@@ -18,7 +18,7 @@ from gpt_jax.nn.blocks import random_blocks
 from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.spec import UsageError
-from tests.support import tiny
+from tests.support import learned, tiny
 
 B, L, K, H, G = 2, 41, 7, 6, 2
 LAYER = 3
@@ -302,3 +302,47 @@ def test_refused():
     run(model.clone(position='alibi'))
   with pytest.raises(UsageError, match=r'attention=.*only some of the layers'):
     run(model.clone(attention='bigbird, bigbird(extra=3)'))
+
+
+# In the eighth of thirteen blocks of two, of which the first and the last are
+# global.
+ASKED, DRAWN = 15, 1
+
+
+def far_places():
+  """Of the blocks that the query's draws, further than two windows away."""
+  blocks = pattern(f'bigbird(block=2, random={DRAWN})').blocks
+  drawn = {int(x) for x in np.ravel(random_blocks(blocks, 0, 2, 11)[:, 6])}
+  far = [1 + x for x in drawn if abs(x - 6) > 2]
+  return [2 * block + i for block in far for i in range(2)]
+
+
+def far_away(places, key):
+  """Which of eight tokens stands in one of these places?"""
+  keys = jax.random.split(key, 3)
+  tokens = 10 + jax.random.randint(keys[0], (26,), 0, 3)
+  place = jax.random.choice(keys[1], jnp.asarray(places))
+  answer = 1 + jax.random.randint(keys[2], (), 0, 8)
+  tokens = tokens.at[place].set(answer).at[ASKED].set(9)
+  return tokens, jnp.int32(ASKED), answer
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'random, num_layers, found',
+  [(DRAWN, 1, True), (0, 2, True), (0, 1, False)],
+  ids=['random blocks', 'global blocks', 'window'],
+)
+def test_what_is_far_away_is_found(random, num_layers, found):
+  """By random blocks at once, by global ones in two layers, or not at all."""
+  share = learned.accuracy(
+    functools.partial(far_away, far_places()),
+    steps=400,
+    vocab_size=13,
+    context_length=26,
+    num_layers=num_layers,
+    attention=f'bigbird(block=2, random={random})',
+    input='tokens(norm=True)',
+  )
+  assert share > 0.95 if found else share < 0.25

@@ -21,7 +21,7 @@ from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.spec import UsageError
-from tests.support import reference, tiny
+from tests.support import learned, reference, tiny
 
 B, L, K, H, G, D = 2, 7, 3, 4, 2, 5
 ROWS = 6  # of max_distance=3: some distances are longer
@@ -174,3 +174,43 @@ def test_what_has_no_such_terms():
 def test_bad_choices(text, message):
   with pytest.raises(UsageError, match=message):
     spec.build('model.position', f'deberta({text})', POSITIONS)
+
+
+def three_before(key):
+  """Twelve tokens in some order, and a marker: what stood three before it?
+
+  Every row has the same tokens, so that the order alone tells.
+  """
+  keys = jax.random.split(key)
+  others = 1 + jax.random.permutation(keys[0], 12)
+  at = jax.random.randint(keys[1], (), 3, 13)
+  place = jnp.arange(13)
+  before, after = others[place % 12], others[place - 1]
+  row = jnp.where(place < at, before, jnp.where(place == at, 0, after))
+  return row, at, row[at - 3]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'terms, known',
+  [
+    ('p2c=False', True),
+    ('c2p=False', True),
+    ('c2p=False, p2c=False', False),
+  ],
+)
+def test_a_distance_is_known_by_either_term(terms, known):
+  """And by nothing else: without both it is chance, one of twelve."""
+  found = learned.accuracy(
+    three_before,
+    steps=400,
+    vocab_size=13,
+    context_length=13,
+    num_layers=1,
+    attention='bidirectional',
+    position=f'deberta(max_distance=5, {terms})',
+    input='tokens(norm=True)',
+    bias='where(qkv=True, out=True, ffn=True, key=False)',
+  )
+  assert found > 0.95 if known else found < 0.2

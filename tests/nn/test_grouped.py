@@ -102,7 +102,7 @@ def test_matmul(kernel, dtype, error):
 def test_lowers_for_tpu(dtype):
   """As far as three Mosaic kernels; the mesh says it is for TPU."""
   device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
-  mesh = AbstractMesh((1, 1, 1, 1), sharding.AXES, abstract_device=device)
+  mesh = AbstractMesh((1,) * 5, sharding.AXES, abstract_device=device)
   blocks = blocks_of(EXPERTS, 128)
   with jax.sharding.use_abstract_mesh(mesh):
     assert grouped.block_size(8, E) == 128

@@ -78,7 +78,7 @@ def test_learned_adds_the_vector_of_each_position(offset):
   """OPT's table has two rows before the first position."""
   module, params, x = make(f'learned(offset={offset})')
   boxed = params['params']['embedding']
-  assert boxed.names == ('length', 'embed')
+  assert boxed.names == ('position', 'embed')
   table = np.asarray(boxed.value)
   assert table.shape == (CONTEXT + offset, D)
   table = table[offset:]

@@ -220,21 +220,15 @@ def test_a_prefix_is_what_its_mask_shows(fields, mesh):
   assert not np.allclose(found[1][0], causal[0], rtol=1e-2)
 
 
-def test_rows_of_their_own_visibility_have_no_caches():
+def test_rows_with_a_prefix_have_no_caches():
   model = tiny.model()
   caches = init_caches(model, 1, L)
   tokens, places = tiny.tokens(1, 2), np.arange(2)[None]
   run = functools.partial(
     model.apply, {'params': tiny.params(model)}, tokens, places, caches
   )
-  for given in (
-    {'prefix_B': np.array([2])},
-    {'visible_BLM': np.ones((1, 2, L), bool)},
-  ):
-    with pytest.raises(
-      UsageError, match='prefix_B, visible_BLM: are not known'
-    ):
-      jax.eval_shape(functools.partial(run, **given))
+  with pytest.raises(UsageError, match='prefix_B: is not known'):
+    jax.eval_shape(functools.partial(run, prefix_B=np.array([2])))
 
 
 def test_a_prefix_does_not_look_back_only():
@@ -256,7 +250,7 @@ ARGUMENTS = {
 
 PAIRS = [*itertools.product(masks.PATTERNS, positions.POSITIONS)]
 # Positions that do not follow from the documents.
-GIVEN = ('learned', 'sinusoidal')
+GIVEN = ('learned', 'learned_by_layer', 'sinusoidal')
 
 
 def is_quick(pattern, position):

@@ -103,7 +103,11 @@ def equation(params, batch, text, places):
 
 @pytest.mark.parametrize(
   ('text', 'places'),
-  [('masked', 'real'), ('masked', 'chosen'), ('causal', 'real')],
+  [
+    ('masked', 'chosen'),
+    pytest.param('masked', 'real', marks=pytest.mark.slow),
+    pytest.param('causal', 'real', marks=pytest.mark.slow),
+  ],
 )
 def test_loss_and_gradients_are_the_equations(text, places):
   """Of a batch taken whole, and in parts of other numbers of tokens."""

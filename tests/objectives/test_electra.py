@@ -15,7 +15,8 @@ from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices
 from gpt_jax.objectives.base import Batch
-from gpt_jax.objectives.electra import SHARED, TARGETS, electra
+from gpt_jax.objectives.electra import TARGETS, electra
+from gpt_jax.objectives.embedding_sharing import SHARED, TABLES
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
@@ -223,6 +224,68 @@ def test_the_generator_learns_nothing_of_the_replaced():
   assert not any(x.any() for x in jax.tree.leaves(of_masked['decoder']))
 
 
+def test_a_table_of_sums_has_one_loss_for_each_term():
+  """DeBERTaV3, section 3.2: E_G follows the generator's, E_Delta the other."""
+  model, generator = models()
+  tokenizer: Any = Words()
+  made = {
+    sharing: electra(0.3, 7.0, sharing=sharing)
+    for sharing in ('es', 'nes', 'gdes')
+  }
+  objectives = {
+    sharing: one(model, tokenizer, generator=generator)
+    for sharing, one in made.items()
+  }
+  objective = objectives['gdes']
+  # What the generator says does not follow from its table.
+  params = always(random(objective), 5)
+  batch = objective.balance(objective.make_batch(rows(), KEYS))
+
+  @jax.jit
+  def gradients(params):
+    def losses(params):
+      found = objective.loss(params, batch, jax.random.key(4))
+      names = ('masked', 'replaced')
+      return [found.metrics[f'objective/{n}_loss'].sum for n in names]
+
+    values, back = jax.vjp(losses, params)
+    return values[1], *(back([*x])[0] for x in np.eye(2, dtype=np.float32))
+
+  loss, masked, replaced = gradients(params)
+  for name in TABLES:
+    for mine, others in (
+      (masked['parts']['generator'], masked),
+      (replaced, replaced['parts']['generator']),
+    ):
+      assert all(x.any() for x in jax.tree.leaves(mine[name])), name
+      assert not any(x.any() for x in jax.tree.leaves(others[name])), name
+  # The model reads the sum, whichever of the two has it.
+  sums = made['gdes'].needs.merged(params)
+  own = params['parts']['generator']
+  zeros = {n: jax.tree.map(np.zeros_like, own[n]) for n in TABLES}
+  again = {**sums, 'parts': {'generator': {**own, **zeros}}}
+  assert not np.array_equal(*(x['embed']['embedding'] for x in (sums, params)))
+  np.testing.assert_allclose(gradients(again)[0], loss, rtol=1e-6)
+  assert abs(gradients({**params, **zeros})[0] - loss) > 1e-3 * loss
+  # It starts as the generator's; norms are of each alone.
+  shapes = {
+    sharing: nn.meta.unbox(jax.eval_shape(one.init, jax.random.key(0)))
+    for sharing, one in objectives.items()
+  }
+
+  def count(tree):
+    return sum(x.size for x in jax.tree.leaves(tree))
+
+  of_tables = count([shapes['gdes'][name] for name in SHARED])
+  assert count(shapes['gdes']) == count(shapes['nes'])
+  assert count(shapes['nes']) == count(shapes['es']) + of_tables
+  # What is one for both is in either's tree.
+  one = shapes['es']
+  trees = made['es'].needs.trees(made['es'].needs.merged(one))
+  for name in SHARED:
+    assert trees['generator'][name] is trees[''][name] is one[name]
+
+
 @pytest.mark.parametrize(
   'targets',
   ['electra', pytest.param('all_tokens_mlm', marks=pytest.mark.slow)],
@@ -298,6 +361,14 @@ def test_models_that_do_not_go_together(targets, changes, message):
     electra(targets=targets)(model, generator=generator)
 
 
-def test_unknown_targets():
-  with pytest.raises(UsageError, match=r'one of electra, electra_15, replace'):
-    choices.needs("electra(targets='all')")
+@pytest.mark.parametrize(
+  'call, message',
+  [
+    ("targets='all'", r'one of electra, electra_15, replace'),
+    ("sharing='all'", r"sharing='all': unknown; one of es, nes, gdes"),
+    ("generator_steps=5, sharing='gdes'", r'leave one of the two out'),
+  ],
+)
+def test_bad_calls(call, message):
+  with pytest.raises(UsageError, match=message):
+    choices.needs(f'electra({call})')

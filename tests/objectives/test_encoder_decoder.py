@@ -14,6 +14,7 @@ from gpt_jax import sharding
 from gpt_jax.data.rows import Rows, blank
 from gpt_jax.objectives import choices, encoder_decoder
 from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq
+from gpt_jax.optim.micro_batches import MicroBatches
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
@@ -179,15 +180,16 @@ def test_micro_batches_and_meshes_change_nothing():
   smooth = seq2seq(label_smoothing=0.1)(model)
   rules = sharding.parse_rules(base.get_config().mesh.rules)
 
-  def gradients(num_micro):
+  def gradients(*parts):
+    parts = MicroBatches(*parts)._asdict()
     return jax.jit(
-      functools.partial(mean_gradients, objective=smooth, num_micro=num_micro)
+      functools.partial(mean_gradients, objective=smooth, **parts)
     )(params, batch, jax.random.key(0))
 
   loss, _, whole = gradients(1)
   others = [gradients(2)]
-  with sharding.use(tiny.make_mesh(1, 2, 2), rules):
-    others.append(gradients(1))
+  with sharding.use(tiny.make_mesh(2, 1, 2), rules):
+    others.append(gradients(2, 2, 2))
   for found, _, grads in others:
     np.testing.assert_allclose(found, loss, rtol=1e-5)
     jax.tree.map(

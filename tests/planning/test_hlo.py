@@ -3,6 +3,7 @@
 """Reading compiled programs: small ones by hand, and real ones for a CPU."""
 
 import functools
+import json
 import types
 from typing import Any
 
@@ -19,7 +20,11 @@ from gpt_jax.planning import (
   hlo,
   hlo_matmuls,
   loops,
+  schedule,
+  topologies,
 )
+from gpt_jax.planning.op_costs import Work
+from gpt_jax.planning.schedule import Fetch, Loop, Send, Wait
 from tests.support import tiny
 
 # A loop of 7 trips in one of 3; a product in a fusion; what a TPU's text has:
@@ -289,6 +294,77 @@ def test_collectives_by_axis(form):
   assert gather.size == 4
 
 
+# As libtpu writes an asynchronous all-gather in a loop of 7 trips: in the
+# fusion that starts it, in one whose product goes on meanwhile, in the one that
+# waits. Another chain of the same number, of another channel; a blocking one.
+CHAIN = """\
+%until (p.1: (s32[])) -> pred[] {
+  %p.1 = (s32[]) parameter(0)
+  %i.1 = s32[] get-tuple-element(%p.1), index=0
+  %end = s32[] constant(7)
+  ROOT %less = pred[] compare(%i.1, %end), direction=LT
+}
+FUSIONS
+%body (p.2: (s32[])) -> (s32[]) {
+  %p.2 = (s32[]) parameter(0)
+  %i.2 = s32[] get-tuple-element(%p.2), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i.2, %one)
+  %w = bf16[32,640]{1,0} custom-call(), custom_call_target="AllocateBuffer"
+  %async-collective-start = bf16[64,640]{1,0} fusion(%w), kind=kCustom, \
+calls=%fused_computation.1
+  %fusion.7 = bf16[64,640]{1,0} fusion(%w), kind=kOutput, \
+calls=%async_collective_fusion.1
+  %async-collective-done = bf16[64,640]{1,0} fusion(%w), kind=kCustom, \
+calls=%fused_computation.2
+  %async-collective-start.1 = bf16[64,640]{1,0} fusion(%w), kind=kCustom, \
+calls=%fused_computation.3
+  %async-collective-done.1 = bf16[64,640]{1,0} fusion(%w), kind=kCustom, \
+calls=%fused_computation.4
+  %waits = bf16[64,640]{1,0} all-gather(%w), channel_id=5, \
+replica_groups={{0,1},{2,3}}, dimensions={0}
+  ROOT %t = (s32[]) tuple(%next)
+}
+
+ENTRY %main (n: s32[]) -> (s32[]) {
+  %zero = s32[] constant(0)
+  %start = (s32[]) tuple(%zero)
+  ROOT %loop = (s32[]) while(%start), condition=%until, body=%body
+}
+"""
+
+
+def chained(name, channel):
+  return f"""
+%{name} (param.{name}: bf16[32,640]) -> bf16[64,640] {{
+  %param.{name} = bf16[32,640]{{1,0}} parameter(0)
+  ROOT %ag.{name} = bf16[64,640]{{1,0}} all-gather(%param.{name}), \
+channel_id={channel}, replica_groups={{{{0,1}},{{2,3}}}}, dimensions={{0}}, \
+frontend_attributes={{chain_id="0"}}
+}}
+"""
+
+
+def test_a_chain_is_one_transfer():
+  """Not one for each fusion it is written in, and it blocks nothing."""
+  channels = {
+    'fused_computation.1': 3,
+    'async_collective_fusion.1': 3,
+    'fused_computation.2': 3,
+    'fused_computation.3': 4,
+    'fused_computation.4': 4,
+  }
+  fusions = ''.join(chained(*pair) for pair in channels.items())
+  program = hlo.parse(CHAIN.replace('FUSIONS', fusions))
+  found = collectives.read(program, tiny.make_mesh(1, 2, 2))
+  assert [(x.kind, x.trips, x.blocking) for x in found] == [
+    ('all-gather', 7, False),
+    ('all-gather', 7, False),
+    ('all-gather', 7, True),
+  ]
+  assert {x.bytes for x in found} == {7 * 32 * 640 * 2}
+
+
 # On the CPU's compiler: the counts of a model are known, however it is written.
 
 
@@ -348,28 +424,14 @@ def test_collectives_of_a_loop():
   assert summed == pytest.approx(2 * 5 * D * D * 4 / 2, rel=0.05)
 
 
-# What TPU.md measured: FLOPs at the peak against the published step's seconds.
-# (PaLM 540B, 6,144 v4; MaxText's of 16B to 128B on v5e-256, 32B and 64B on
-# v5p-128, 128B on v5p-256, 256B and 512B on v5p-1024.)
-PUBLISHED = {
-  'palm 540b': (17.6, -0.42),
-  '16b v5e': (10.1, -0.24),
-  '32b v5e': (12.0, -0.17),
-  '64b v5e': (13.3, -0.25),
-  '128b v5e': (14.2, -0.30),
-  '32b v5p': (7.2, -0.29),
-  '64b v5p': (7.3, -0.17),
-  '128b v5p': (5.0, -0.31),
-  '256b v5p': (10.1, -0.33),
-  '512b v5p': (42.1, -0.20),
-}
-V4 = estimate.Rates(
-  peak=275e12,
-  link=45e9,
-  dcn=6.25e9,
-  shape=(2, 2, 2),
-  wrap=(True, True, True),
+# Estimates, of schedules made by hand.
+
+
+RATES = estimate.Rates(
+  peak=275e12, vector=4e12, memory=1e12, link=45e9, dcn=6.25e9
 )
+CUBE_SLICES = topologies.parse('v4:4x4x4')
+SMALL_SLICES = topologies.parse('v4:2x2x2')
 
 
 class Chip:
@@ -377,18 +439,9 @@ class Chip:
     self.coords = coords
 
 
-CUBE: Any = types.SimpleNamespace(
-  devices=np.array([Chip(c) for c in np.ndindex(2, 2, 2)]).reshape(4, 2)
-)
-
-
-@pytest.mark.parametrize('name', PUBLISHED)
-def test_estimates_of_published_runs(name):
-  seconds, below = PUBLISHED[name]
-  flops = seconds * (1 + below) * V4.peak
-  found = estimate.step_time(flops, [], CUBE, V4)
-  assert found.step == pytest.approx(seconds, rel=estimate.ERROR)
-  assert found.bound == 'compute'
+def cube(side) -> Any:
+  chips = [Chip(c) for c in np.ndindex(side, side, side)]
+  return types.SimpleNamespace(devices=np.array(chips).reshape(side, -1))
 
 
 def sent(kind, gib, members: Any, blocking=True):
@@ -398,28 +451,128 @@ def sent(kind, gib, members: Any, blocking=True):
 
 
 def test_links():
-  # The whole slice is rings along three dimensions; a pair along the last.
-  assert estimate.links(sent('all-gather', 1, (0, 1, 2, 3, 4)), CUBE, V4) == 6
-  assert estimate.links(sent('all-gather', 1, (0, 1)), CUBE, V4) == 2
-  assert estimate.links(sent('collective-permute', 1, (0, 1)), CUBE, V4) == 1
-  open_ends = V4._replace(wrap=(False, False, False))
-  assert estimate.links(sent('all-gather', 1, (0, 2)), CUBE, open_ends) == 1
+  # The whole slice is rings along three dimensions; a row one along the last.
+  mesh = cube(4)
+  whole = sent('all-gather', 1, range(64))
+  assert schedule.num_links(whole, mesh, CUBE_SLICES) == 6
+  row = sent('all-gather', 1, range(4))
+  assert schedule.num_links(row, mesh, CUBE_SLICES) == 2
+  pair = sent('collective-permute', 1, (0, 1))
+  assert schedule.num_links(pair, mesh, CUBE_SLICES) == 1
+  ends = sent('all-gather', 1, (0, 2))
+  assert schedule.num_links(ends, cube(2), SMALL_SLICES) == 1
 
 
-def test_estimates_rank_layouts_by_what_they_send():
-  # GPT-3 175B on 2,048 v4: TFLOP and GiB of a chip and step, by rows.
-  whole = [sent('all-gather', 649, range(8)), sent('all-reduce', 652, range(8))]
-  planes = [
-    sent('all-gather', 223, range(4)),
-    sent('reduce-scatter', 75, range(4)),
-    sent('all-reduce', 28, (0, 1)),
-    sent('collective-permute', 91, (0, 1), blocking=False),
-  ]
-  fsdp = estimate.step_time(2699e12, whole, CUBE, V4)
-  both = estimate.step_time(2024e12, planes, CUBE, V4)
-  assert fsdp.bound == 'compute and blocking communication'
-  assert both.step / 1536 < 0.9 * fsdp.step / 2048
-  dcn = sent('dcn', 100, (), blocking=False)
-  slow = estimate.step_time(2024e12, [*planes, dcn], CUBE, V4)
-  assert slow.bound == 'communication between slices'
-  assert slow.step == 100 * 2**30 / 6.25e9
+SECOND = 45e9  # bytes over one link
+LATENCY = estimate.LATENCY
+
+
+@pytest.mark.parametrize(
+  'events, spent',
+  [
+    # The longest of the three; attention kernels take turns.
+    (
+      [Work(0.9 * 275e12, 2e12, 0.25e12)],
+      {'products': 1.0},
+    ),
+    ([Work(0.45 * 275e12, 2e12, 4e12)], {'products': 0.5, 'memory': 3.5}),
+    ([Work(0, 2e12, 0)], {'vector': 0.5}),
+    (
+      [Work(0.9 * 275e12, 2e12, 0, serial=True)],
+      {'products': 1.0, 'vector': 0.5},
+    ),
+    # A transfer of 3 s beside 1 s of work; one that nothing runs beside; one
+    # to another slice behind no link.
+    (
+      [Send('a', 3 * SECOND, 1), Work(0.9 * 275e12), Wait('a')],
+      {'products': 1.0, 'ici': 2.0 + LATENCY},
+    ),
+    (
+      [Send('a', 6 * SECOND, 6), Wait('a'), Work(0.9 * 275e12)],
+      {'products': 1.0, 'ici': 1.0 + LATENCY},
+    ),
+    ([Send('a', 6.25e9, 0), Wait('a')], {'dcn': 1.0 + LATENCY}),
+    ([Send('a', 6.25e9, 0)], {'dcn': 1.0 + LATENCY}),
+    # Copies of main memory take turns with what else it serves.
+    (
+      [Fetch('a', 1e12), Work(0, 0, 1e12), Wait('a')],
+      {'memory': 2.0},
+    ),
+    # A loop of three; what it started before and does not wait for, it sends
+    # all the same.
+    (
+      [Loop(3, (Work(0.9 * 275e12), Send('a', 2 * SECOND, 1)))],
+      {'products': 3.0, 'ici': 3 * (1.0 + LATENCY)},
+    ),
+    ([Loop(3, (Wait('b'), Work(0.9 * 275e12)))], {'products': 3.0}),
+  ],
+)
+def test_replays(events, spent):
+  found = estimate.step_time(events, RATES)
+  assert {k: v for k, v in found._asdict().items() if v and k != 'step'} == (
+    pytest.approx(spent)
+  )
+  assert found.step == pytest.approx(sum(spent.values()))
+  written = json.loads(json.dumps(schedule.to_json(events, digits=15)))
+  assert estimate.step_time(schedule.from_json(written), RATES) == found
+
+
+# A product with heads of 64, tiles of 8 x 128 in memory; a slice of a stack; an
+# update in place; a matrix in fast memory.
+WORK = """\
+%product (a: bf16[1024,64], b: bf16[64,512]) -> f32[1024,512] {
+  %a = bf16[1024,64]{1,0:T(8,128)(2,1)} parameter(0)
+  %b = bf16[64,512]{1,0:T(8,128)(2,1)S(1)} parameter(1)
+  %c = bf16[64,512]{1,0:T(8,128)(2,1)} negate(%b)
+  ROOT %d = f32[1024,512]{1,0:T(8,128)S(1)} dot(%a, %c), \
+lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%cut (s: bf16[7,16,128], i: s32[], t: bf16[7,16,128]) -> bf16[7,16,128] {
+  %s = bf16[7,16,128]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %i = s32[]{:T(128)S(6)} parameter(1)
+  %t = bf16[7,16,128]{2,1,0:T(8,128)(2,1)} parameter(2)
+  %one = bf16[1,16,128]{2,1,0:T(8,128)(2,1)} dynamic-slice(%s, %i, %i, %i), \
+dynamic_slice_sizes={1,16,128}
+  ROOT %new = bf16[7,16,128]{2,1,0:T(8,128)(2,1)} \
+dynamic-update-slice(%t, %one, %i, %i, %i)
+}
+
+ENTRY %main (a: bf16[1024,64], s: bf16[7,16,128]) -> f32[1024,512] {
+  %a.1 = bf16[1024,64]{1,0:T(8,128)(2,1)} parameter(0)
+  %b.1 = bf16[64,512]{1,0:T(8,128)(2,1)S(1)} custom-call(), \
+custom_call_target="AllocateBuffer"
+  %s.1 = bf16[7,16,128]{2,1,0:T(8,128)(2,1)} parameter(1)
+  %i.1 = s32[]{:T(128)S(6)} constant(3)
+  %f = f32[1024,512]{1,0:T(8,128)S(1)} fusion(%a.1, %b.1), kind=kOutput, \
+calls=%product
+  %g = bf16[7,16,128]{2,1,0:T(8,128)(2,1)} fusion(%s.1, %i.1, %s.1), \
+kind=kLoop, calls=%cut
+  %start = (f32[1024,512]{1,0:T(8,128)}, f32[1024,512]{1,0:T(8,128)S(1)}, \
+u32[]{:S(2)}) copy-start(%f)
+  ROOT %h = f32[1024,512]{1,0:T(8,128)} copy-done(%start)
+}
+"""
+
+
+def test_work_of_a_schedule():
+  found = schedule.read(hlo.parse(WORK), [], cube(4), CUBE_SLICES, causal=True)
+  assert found == (
+    # 64 is padded to 128, in the product and in memory.
+    Work(2 * 1024 * 128 * 512, 64 * 512, 1024 * 128 * 2),
+    Work(0, 0, 2 * 16 * 128 * 2),
+    Fetch('start', 1024 * 512 * 4),
+    Wait('start'),
+  )
+
+
+def test_attention_kernels_skip_blocks():
+  program = hlo.parse(
+    kernel('splash_mha_fwd_x', f'({Q})', ('s8[1,2,2]', Q, KV, KV))
+  )
+  (skips,) = schedule.read(program, [], cube(4), CUBE_SLICES, causal=True)
+  (whole,) = schedule.read(program, [], cube(4), CUBE_SLICES, causal=False)
+  # Heads of 8 take the unit's 128; of four blocks one is above the diagonal.
+  assert whole.products == 2 * ONE * 128 / 8 and whole.serial
+  assert skips.products == whole.products * 3 / 4
+  assert skips.vector == whole.vector * 3 / 4 == 8 * 3 * 4 * 64 * 96 * 3 / 4

@@ -6,7 +6,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh
 
-from configs import electra, gpt3, palm, t5
+from configs import electra, palm, t5
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.costs import flops, totals
@@ -24,7 +24,13 @@ def test_palm_gets_the_mesh_of_its_paper():
   config = layouts.apply(config, {'model.remat': 'full'})
   slices = topologies.parse('v4:12x16x16', 2)
   best = layouts.candidates(config, slices, Sizes(), micro=True)[0]
-  assert best.sizes == {'data': 2, 'fsdp': 256, 'expert': 1, 'tensor': 12}
+  assert best.sizes == {
+    'data': 2,
+    'fsdp': 256,
+    'expert': 1,
+    'context': 1,
+    'tensor': 12,
+  }
   assert best.changes['batch.micro_rows'] == 0
   # The parameters and their two moments have 4 bytes each. The vocabulary and
   # the one key/value head do not divide by 12, and are whole over tensor.
@@ -36,9 +42,10 @@ def test_palm_gets_the_mesh_of_its_paper():
 
 
 def test_why_no_mesh_serves():
-  config = config_lib.resolve(gpt3.get_config('175b'))
-  slices = topologies.parse('v4:8x16x16')
-  with pytest.raises(UsageError, match='16 rows does not divide over 2048'):
+  fields = {'mesh.rules.embed': 'data, fsdp', 'mesh.rules.mlp': ''}
+  config = config_lib.resolve(tiny.config(**fields, **{'model.num_heads': 2}))
+  slices = topologies.parse('v5e:2x4')
+  with pytest.raises(UsageError, match=r'17 of parameter .* does not divide'):
     layouts.candidates(config, slices, Sizes(), micro=True)
 
 
@@ -53,7 +60,7 @@ def test_why_no_mesh_serves():
 def test_bytes_of_the_state_are_those_of_its_shards(changes):
   config = config_lib.resolve(tiny.config(**{**tiny.MESHABLE, **changes}))
   run = parts_lib.build(config)
-  mesh = {'data': 1, 'fsdp': 2, 'expert': 1, 'tensor': 4}
+  mesh = {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 4}
   abstract = AbstractMesh(tuple(mesh.values()), sharding.AXES)
   shardings = state_lib.state_shardings(
     run.objective, run.optimizer, abstract, run.rules, run.average
@@ -74,14 +81,14 @@ def test_bytes_of_the_state_are_those_of_its_shards(changes):
   assert found.average == size('ema')
 
 
-def test_micro_rows_divide_every_stage():
+def test_micro_rows_divide_the_last_stage():
   rows = 'ramp(0:24, 5_steps:48)'
   config = config_lib.resolve(
     tiny.config(**{'batch.size': rows, 'schedule.num_steps': 20})
   )
-  mesh = {'data': 1, 'fsdp': 4, 'expert': 1, 'tensor': 2}
-  # Of 24, what four devices can share; 0 is all at once.
-  assert layouts.micro_choices(config, mesh) == [0, 24, 12, 8, 4]
+  mesh = {'data': 1, 'fsdp': 4, 'expert': 1, 'context': 1, 'tensor': 2}
+  # Of each of four devices' 12; 0 is all at once.
+  assert layouts.micro_choices(config, mesh) == [0, 6, 4, 3, 2, 1]
 
 
 def test_a_part_that_has_what_the_model_has_changes_with_it():

@@ -7,9 +7,11 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import pytest
 
@@ -101,14 +103,14 @@ def test_a_plan_that_does_not_fit(found):
   [
     ({'model.remat': 'full'}, {}, {'model.remat': 'full'}),
     (
-      {'model.remat': 'full', 'batch.micro_rows': 16},
+      {'model.remat': 'full', 'batch.micro_rows': 4},
       {},
-      {'model.remat': 'full', 'batch.micro_rows': 16},
+      {'model.remat': 'full', 'batch.micro_rows': 4},
     ),
     (
-      {'batch.micro_rows': 8},
+      {'batch.micro_rows': 2},
       {'remat': False},
-      {'model.remat': 'none', 'batch.micro_rows': 8},
+      {'model.remat': 'none', 'batch.micro_rows': 2},
     ),
     ({'model.remat': 'full'}, {'remat': False}, None),
   ],
@@ -116,14 +118,14 @@ def test_a_plan_that_does_not_fit(found):
 def test_the_smallest_change(monkeypatch, needs, given, expected):
   """Of a compiler that wants `needs`: less kept, then fewer rows at a time."""
   config = config_lib.resolve(
-    tiny.config(**{**tiny.MESHABLE, 'batch.size': 32, 'batch.micro_rows': 32})
+    tiny.config(**{**tiny.MESHABLE, 'batch.size': 32, 'batch.micro_rows': 0})
   )
   request = Request(
     config, topologies.parse('v5e:2x2'), **{'micro': True, **given}
   )
 
-  def compile_plan(config, slices, changes, note, *, last_only):
-    fields = config_lib.flatten(config)
+  def compile_plan(request, changes, note, *, last_only):
+    fields = config_lib.flatten(layouts.apply(request.config, changes))
     if any(fields[field] != value for field, value in needs.items()):
       raise TooLarge(Shape(32, 128), 2.0, 1.0)
     return changes
@@ -160,13 +162,46 @@ def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
   assert len(meshes) > 1
 
 
+def test_a_search_is_offered_where_it_gains():
+  """By the cost model: everything is recomputed, and need not be."""
+  config = table.load_config(
+    ROOT, 'configs/gpt2.py:small', {'model.remat': 'full'}
+  )
+  slices = topologies.parse('v5e:2x4')
+  request = Request(config, slices, mesh=True, micro=True)
+
+  def offered(request, **more):
+    changes = {**plans.open_changes(request), **more}
+    config = layouts.apply(request.config, changes)
+    plan = plans.Plan(config, slices, changes, [], mock.sentinel.whole)
+    return suggestions.faster(request, plan)
+
+  line = offered(request)
+  assert line and '--search' in line and '--config.model.remat=' in line
+  (remat,) = re.findall(r'model\.remat=(\w+)', line)
+  assert remat != 'full'
+  best = layouts.apply(config, {'model.remat': remat})
+  assert offered(request._replace(config=best)) is None
+  # Where rematerialisation was given, it is not searched for.
+  assert offered(request._replace(remat=False)) is None
+
+
+def test_flags_of_libtpu():
+  found = compile_lib.parse_flags('--xla_a=true xla_b=16 ')
+  assert found == {'xla_a': 'true', 'xla_b': '16'}
+  assert compile_lib.parse_flags('') == {}
+  with pytest.raises(UsageError, match='--flags: --xla_a: give --NAME=VALUE'):
+    compile_lib.parse_flags('--xla_a')
+
+
 def test_search_ranks_what_fits(monkeypatch):
   """By time; what does not fit is counted; no more compiles than asked for."""
   config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
   request = Request(config, topologies.parse('v5e:2x4'), mesh=True, micro=True)
   compiled = []
 
-  def compile_plan(config, slices, changes, note, *, last_only):
+  def compile_plan(request, changes, note, *, last_only):
+    config = layouts.apply(request.config, changes)
     compiled.append(config_lib.flatten(config))
     if config.model.remat == 'none':
       raise TooLarge(Shape(16, 7), 2.0, 1.0)

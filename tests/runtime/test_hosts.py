@@ -185,6 +185,7 @@ def test_processes_equal_one(tmp_path):
   np.testing.assert_allclose(*evaluations, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_preparation_that_fails_ends_the_others(tmp_path):
   source = "--config.data.source=text('nothing/of/this/name')"
   codes, said = ends(start(tmp_path / 'w', 2, source))

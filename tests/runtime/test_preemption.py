@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.commands import train
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.plots import losses
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -80,12 +80,12 @@ ONCE = {'counts': (4, 100), 'saved': [4]}
       EVERY_KIND,
       'switch(num_experts=2)',
       id='every kind',
-      marks=pytest.mark.slow,
+      marks=[pytest.mark.slow, pytest.mark.long],
     ),
   ],
 )
 def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   monkeypatch.setattr(losses, 'loss_curves', lambda workdirs: 'nothing')
   whole, stopped, data = (tmp_path / n for n in ('whole', 'stopped', 'data'))
   train.train(config(data, **{'model.ffn': ffn}), str(whole))

@@ -49,7 +49,9 @@ if [[ $1 == venv ]]; then
     chmod +x "${!#}/bin/$name"
   done
 else
-  [[ -f pyproject.toml && -f constraints.txt ]]
+  # What pip needs of a checkout: setup.py lists the packages.
+  [[ -f pyproject.toml && -f setup.py && -f constraints.txt ]]
+  [[ -f README.md && -f LICENSE && -d gpt_jax && -d configs ]]
 fi
 """
 

@@ -137,6 +137,9 @@ def resource(cloud, group, verb, name, flags) -> int:
       s.bind(('127.0.0.1', 0))
       port = s.getsockname()[1]
     states = cloud['states'] if group == 'queued-resources' else ['ACTIVE']
+    if cloud.get('failures', 0):
+      cloud['failures'] -= 1
+      states = ['PROVISIONING', 'FAILED']
     there[name] = {'states': states, 'nodes': nodes, 'port': port}
     return 0
   found = there.get(name)
@@ -159,7 +162,7 @@ def resource(cloud, group, verb, name, flags) -> int:
       return 1
     return 0
   if 'failedData' in flags['--format']:
-    print('no more capacity in the zone')
+    print(cloud.get('reason', 'no more capacity in the zone'))
     return 0
   state = found['states'][0]
   if len(found['states']) > 1:

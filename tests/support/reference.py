@@ -108,7 +108,7 @@ def attend(q, k, v, sees, *, scale=None, bias=None, softcap=None):
   Args:
     q: [B, L, H, K].
     k: [B, M, G, K].
-    v: [B, M, G, K].
+    v: [B, M, G, K], of as many features as the result.
     sees: function of row, query and key index.
     scale: of the scores; None: 1 / sqrt(K).
     bias: function of row, head, query and key index, added to the scores.
@@ -120,7 +120,7 @@ def attend(q, k, v, sees, *, scale=None, bias=None, softcap=None):
   B, L, H, K = q.shape
   M, G = k.shape[1:3]
   scale = K**-0.5 if scale is None else scale
-  out = np.zeros((B, L, H, K))
+  out = np.zeros((B, L, H, v.shape[-1]))
   for b, i, h in np.ndindex(B, L, H):
     g = h // (H // G)
     keys = [j for j in range(M) if sees(b, i, j)]

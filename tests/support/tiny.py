@@ -30,9 +30,11 @@ MODEL = {
   'num_heads': H,
   'num_kv_heads': G,
   'head_size': K,
+  'value_size': 0,
   'd_ff': F,
   'num_encoder_layers': 0,
   'num_source_layers': 0,
+  'source_vocab_size': 0,
   'input': 'tokens',
   'position': 'learned',
   'attention': 'full',
@@ -127,10 +129,11 @@ def batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
   }
 
 
-def make_mesh(data: int, fsdp: int, tensor: int, *, expert: int = 1) -> Mesh:
+def make_mesh(
+  data: int, fsdp: int, tensor: int, *, expert: int = 1, context: int = 1
+) -> Mesh:
   """A mesh of the first devices, as many as it needs."""
-  sizes = {'data': data, 'fsdp': fsdp, 'expert': expert, 'tensor': tensor}
-  shape = [sizes[axis] for axis in sharding.AXES]
+  shape = (data, fsdp, expert, context, tensor)
   devices = np.array(jax.devices()[: np.prod(shape)])
   return Mesh(devices.reshape(shape), sharding.AXES)
 
@@ -140,11 +143,12 @@ def build(
   sizes: tuple[int, int, int],
   *,
   expert: int = 1,
+  context: int = 1,
   **parts: Any,
 ) -> Parts:
   """A run on the first devices: `sizes` of data, fsdp, tensor."""
   run = parts_lib.build(config_lib.resolve(config))._replace(**parts)
-  mesh = make_mesh(*sizes, expert=expert)
+  mesh = make_mesh(*sizes, expert=expert, context=context)
   return run._replace(
     mesh=mesh,
     shardings=state_lib.state_shardings(

@@ -11,6 +11,7 @@ import pytest
 from configs import bart
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.data.sources.source import Document
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.nn.paths import name_of
 from gpt_jax.training import parts as parts_lib
@@ -18,7 +19,7 @@ from gpt_jax.training import starting, step
 from tests.support import tiny
 
 BYTES = tokenizer_lib.build('bytes', [])
-M, L = 7, 11
+M, L, SOURCES = 7, 11, 26
 TRAINED = 'source/', 'positions/', 'encoder_positions/'
 # In the attention of the encoder's first layer, too.
 FIRST = 'query', 'key', 'value'
@@ -41,6 +42,7 @@ def flat(params):
   return {name_of(path): np.asarray(x) for path, x in leaves}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_is_not_new_stays_but_what_the_paper_names(tmp_path):
   old = build('large')
@@ -54,9 +56,12 @@ def test_what_is_not_new_stays_but_what_the_paper_names(tmp_path):
   parts = build(
     'translation',
     **{'optim.start': str(tmp_path), 'schedule.name': 'constant(peak=1e-2)'},
-    **{'model.num_source_layers': 1},
+    **{'model.num_source_layers': 1, 'model.source_vocab_size': SOURCES},
   )
-  first = starting.first_state(parts, BYTES)
+  # The targets' tokenizer is the old one, that of the sources is new.
+  letters = Document('a#source', ''.join(map(chr, range(97, 96 + SOURCES))))
+  name = "sides('bytes', source='characters')"
+  first = starting.first_state(parts, tokenizer_lib.build(name, [letters]))
   batch = {
     'sources': tiny.tokens(2, M),
     'source_mask': np.arange(M)[None] < [[M], [4]],
@@ -68,6 +73,7 @@ def test_what_is_not_new_stays_but_what_the_paper_names(tmp_path):
   given |= dict(seed=0, clip_norm=0.1, num_micro=1)
   run = jax.jit(functools.partial(step.train_step, **given))
   drawn, after = flat(first.params), flat(run(first, batch)[0].params)
+  assert drawn['source/embed/embedding'].shape == (SOURCES, 16)
   before = flat(state.params)
   assert {n for n in after if n.startswith('source/')} == {*after} - {*before}
   for name, found in after.items():

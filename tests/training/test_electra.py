@@ -12,8 +12,9 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
-from gpt_jax.objectives.electra import SHARED
+from gpt_jax.costs import peak
+from gpt_jax.objectives.embedding_sharing import TABLES
+from gpt_jax.training import pretrained as pretrained_lib
 from gpt_jax.training import trained as trained_lib
 from tests.support.golden_io import config, tensors
 
@@ -33,8 +34,9 @@ FLAGS = [
   '--config.models.generator.d_model=16',
   '--config.models.generator.input='
   'tokens(token_types=2, norm=True, d_embed=32)',
+  "--config.objective.name=electra(rate=0.15, weight=50.0, sharing='gdes')",
   '--config.batch.size=16',
-  '--config.batch.micro_rows=8',
+  '--config.batch.micro_rows=1',
   '--config.batch.length=stages(24)',
   '--config.optim.name=adamw',
   '--config.optim.ema=ema(decay=0.9)',
@@ -54,7 +56,7 @@ def workdir(tmp_path_factory):
     (folder / f'{i}.txt').write_text(TEXT * 5 + f'Number {i}. And so on.\n')
   flags = [*FLAGS, f"--config.data.source=text('{folder}/*.txt')"]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return folder / 'w', flags
 
@@ -66,7 +68,7 @@ def last_loss(workdir):
 
 
 def test_a_resume_ends_in_the_same_bits(workdir, tmp_path, monkeypatch):
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   first, flags = workdir
   second = tmp_path / 'w'
   shutil.copytree(first, second)
@@ -96,18 +98,23 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
   assert not any(name.startswith('generator') for name in names)
   _, state = trained_lib.restore(str(first))
   params = jax.device_get(state.ema)
+  own = params['parts']['generator']
+  # Tables are kept as differences from the generator's.
+  table = own['embed']['embedding'] + params['embed']['embedding']
+  assert params['embed']['embedding'].any()
+  source = pretrained_lib.pretrained(str(first)).params
+  assert source is not None
+  np.testing.assert_array_equal(source()['embed']['embedding'], table)
   ids = np.array([[2, 9, 11, 4, 7, 3]])
   model, read = hf.load(str(out))
-  for name in SHARED:
-    jax.tree.map(np.testing.assert_array_equal, read[name], params[name])
+  for name in TABLES:
+    expected = jax.tree.map(np.add, own[name], params[name])
+    jax.tree.map(np.testing.assert_array_equal, read[name], expected)
   jax.tree.map(np.testing.assert_array_equal, read['heads'], params['heads'])
   assert hf.forward(model, read, input_ids=ids)['logits'].shape == ids.shape
   _, read = hf.load(str(generator))
-  own = params['parts']['generator']
-  assert {*read} == {*own, *SHARED}
-  for name in read:
-    expected = params[name] if name in SHARED else own[name]
-    jax.tree.map(np.testing.assert_array_equal, read[name], expected)
+  assert {*read} == {*own}
+  jax.tree.map(np.testing.assert_array_equal, read, own)
   # The discriminator scores no vocabulary.
   text = ['fill', f'--workdir={first}', '--text=The [MASK] sat.']
   assert main(text) == 2
@@ -119,7 +126,7 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
 
 
 def test_the_discriminator_is_fine_tuned(workdir, tmp_path, monkeypatch):
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   first = workdir[0]
   rng = np.random.default_rng(0)
   table = tmp_path / 'a.tsv'

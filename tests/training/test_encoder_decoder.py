@@ -15,7 +15,7 @@ from configs import switch
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.data.rows import Keys, cut
 from gpt_jax.data.tokenizers import special
 from gpt_jax.objectives import choices
@@ -64,7 +64,7 @@ class Tokenizer:
 
 @pytest.fixture
 def flags(tmp_path, monkeypatch):
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   for i in range(20):
     (tmp_path / f'{i}.txt').write_text(TEXT * 9 + f'Number {i}. And so on.\n')
   fields = {**TRAINED, 'data.source': f"text('{tmp_path}/*.txt')"}
@@ -77,6 +77,7 @@ def logged(workdir):
   return [json.loads(line) for line in lines]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_trains_and_a_resume_ends_in_the_same_bits(flags, tmp_path):
   first, second = tmp_path / 'a', tmp_path / 'b'

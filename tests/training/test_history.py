@@ -12,7 +12,7 @@ import pytest
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import train
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.data import prepare, skips
 from gpt_jax.optim import spikes as policies
 from gpt_jax.optim.train_state import TrainState
@@ -192,7 +192,7 @@ def test_a_file_of_before_has_no_checksum(tmp_path):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   monkeypatch.setattr(train.losses, 'loss_curves', lambda workdirs: 'nothing')
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.commands import inspect, train
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.data import ledger, prepare
 from gpt_jax.data.shuffle import Shuffle
 from gpt_jax.data.store import TokenStore
@@ -40,7 +40,7 @@ def config(data, **changes):
       'model.vocab_size': 264,
       'model.num_layers': 1,
       'model.position': 'rope',
-      'batch.micro_rows': 8,
+      'batch.micro_rows': 1,
       'data.source': "text('configs/s*.py')",
       'data.holdout': 'tail(fraction=0.03)',
       'data.store': str(data),
@@ -62,7 +62,7 @@ def config(data, **changes):
 def quick():
   """Without what takes a second and changes nothing."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
     patch.setattr(losses, 'loss_curves', lambda workdirs: 'nothing')
     yield
 
@@ -206,6 +206,7 @@ def _inspected(given, **changes):
   return types.SimpleNamespace(**flags | {'workdir': ''} | changes)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_stopped_around_a_boundary(whole, data, tmp_path, monkeypatch):
   """After step 4, the last of 3 tokens, and in the middle of the next stage."""
@@ -228,6 +229,7 @@ def test_stopped_around_a_boundary(whole, data, tmp_path, monkeypatch):
   assert_same(tmp_path, whole)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_stage_is_the_context(data, tmp_path):
   """Bit for bit, as the model's parameters do not depend on the context."""

@@ -22,19 +22,31 @@ def build(sizes=(2, 2, 2), **changes):
   return tiny.build(tiny.config(**{**tiny.MESHABLE, **changes}), sizes)
 
 
+# Of four rows of 7 tokens, as on one device is all that a micro-batch has.
+GROUPS = 'switch(num_experts=2, group_size=28)'
+
+
 @pytest.mark.parametrize(
-  'rows, micro_rows, num_micro',
-  [(16, 16, 1), (24, 8, 3), (104, 8, 13), (24, None, 1)],
+  'rows, changes, expected',
+  [
+    (16, {}, (1, 4, 1)),
+    (24, {'batch.micro_rows': 2}, (3, 4, 2)),
+    (26, {'batch.micro_rows': 2}, (4, 4, 2)),
+    (24, {'batch.micro_rows': None}, (1, 4, 1)),
+    # Devices along `data` hold different parts of the model.
+    (24, {'batch.micro_rows': 2, 'mesh.rules.embed': 'data, fsdp'}, (3, 4, 1)),
+    (24, {'batch.micro_rows': 2, 'mesh.rules.batch': 'fsdp, data'}, (3, 4, 1)),
+    # A group of four rows is on the devices of two replicas.
+    (
+      24,
+      {'batch.micro_rows': 1, 'model.ffn': GROUPS},
+      (6, 4, 1),
+    ),
+  ],
 )
-def test_num_micro(rows, micro_rows, num_micro):
-  run = build(**{'batch.size': rows, 'batch.micro_rows': micro_rows})
-  assert run.num_micro(rows) == num_micro
-
-
-def test_micro_rows_divide_the_rows():
-  config = tiny.config(**{'batch.size': 24, 'batch.micro_rows': 7})
-  with pytest.raises(UsageError, match=r'batch\.size=24: does not divide by'):
-    config_lib.resolve(config)
+def test_micro_batches(rows, changes, expected):
+  run = build(**{'batch.size': rows, **changes})
+  assert run.micro_batches(run.ramp.stages[0].shape) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,22 +58,19 @@ def test_eval_rows_are_a_multiple_of_the_shards(sizes, rows, expected):
 
 
 def test_check_devices():
-  config = config_lib.resolve(tiny.config(**{'batch.size': 12}))
-  with pytest.raises(UsageError) as error:
-    device_check.check_devices(config)
-  assert str(error.value) == (
-    'batch.size=12: does not divide over the 8 devices of mesh axes data, '
-    'fsdp, expert; give a multiple of 8'
-  )
-  changes = {'batch.size': 'ramp(0:8, 9_steps:12)'}
-  with pytest.raises(UsageError, match=r'its stage of 12 rows does not divide'):
+  # Rows that do not divide over the eight devices.
+  for changes in (
+    {'batch.size': 12},
+    {'batch.size': 'ramp(0:3, 9_steps:12)', 'batch.micro_rows': 1},
+  ):
     device_check.check_devices(config_lib.resolve(tiny.config(**changes)))
-  config = config_lib.resolve(tiny.config(**{'batch.micro_rows': 4}))
-  with pytest.raises(UsageError, match=r'batch\.micro_rows=4: does not divide'):
-    device_check.check_devices(config)
-  # With a tensor axis of 2 there are only four parts.
-  changes = {'batch.size': 12, 'mesh.tensor': 2}
+  # Groups of two rows: of 12 rows and 4 that fill up; not of 3 in all.
+  ffn = 'switch(num_experts=2, group_size=26)'
+  changes = {'model.ffn': ffn, 'batch.size': 12, 'mesh.tensor': 8}
   device_check.check_devices(config_lib.resolve(tiny.config(**changes)))
+  changes = {**changes, 'batch.micro_rows': 3}
+  with pytest.raises(UsageError, match='group_size=26 does not fit 3 rows'):
+    device_check.check_devices(config_lib.resolve(tiny.config(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +115,7 @@ def test_the_parts_are_those_of_the_config():
   )
   assert float(run.schedule(14)) == pytest.approx(0.25)
   assert run.model.d_model == 24
-  shape = {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
+  shape = {'data': 2, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 2}
   assert dict(run.mesh.shape) == shape
   assert run.objective.make_batch is not None
 

@@ -16,7 +16,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints.retention import rewind_target
 from gpt_jax.commands import inspect, train
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.data import pipeline, skips
 from gpt_jax.data.taken import Taken
 from gpt_jax.objectives.base import Loss, Objective
@@ -253,7 +253,7 @@ def config(data, **changes):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   monkeypatch.setattr(train.losses, 'loss_curves', lambda workdirs: 'nothing')
 
 
@@ -303,6 +303,7 @@ def events(workdir, name):
   return [m for m in metrics.read(str(workdir)) if m.get('event') == name]
 
 
+@pytest.mark.long
 @pytest.mark.slow  # two runs; test_rewind stays
 def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   """The default stops; the same run goes on when told to skip."""
@@ -377,6 +378,7 @@ def test_rewind(data, bad_row, tmp_path):
   }
 
 
+@pytest.mark.long
 @pytest.mark.slow  # three runs
 def test_rewind_is_replayed_exactly(data, bad_row, tmp_path, monkeypatch):
   """Alone, from its file, and preempted."""
@@ -402,6 +404,7 @@ def test_rewind_is_replayed_exactly(data, bad_row, tmp_path, monkeypatch):
   assert losses(alone) == losses(stopped)
 
 
+@pytest.mark.long
 @pytest.mark.slow  # two runs; test_rewind stays
 def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   """Killed between the note and the deletion of what was given up."""

@@ -22,7 +22,7 @@ FIELDS = {
   'optim.precision': 'bfloat16',
   'optim.ema': f'ema(decay={DECAY})',
   'schedule.name': 'constant(peak=1e-2)',
-  'batch.micro_rows': 8,
+  'batch.micro_rows': 2,
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from gpt_jax.nn import batch_rows
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.training import compiled as compiled_lib
@@ -30,10 +31,10 @@ def squares(params, batch, key):
 
 
 def drawn(params, batch, key):
-  """The random number of its key, as the loss of one token."""
-  return Loss(
-    jax.random.uniform(key) + 0 * jnp.sum(params['theta']), jnp.float32(1)
-  )
+  """A random number for each row, as the loss of one token."""
+  drawn_B = batch_rows.draw(jax.random.uniform, key, (len(batch['w']),))
+  nothing = 0 * jnp.sum(params['theta'])
+  return Loss(jnp.sum(drawn_B) + nothing, jnp.float32(len(drawn_B)))
 
 
 def objective(loss):
@@ -155,19 +156,19 @@ def test_randomness_is_a_function_of_seed_and_step():
   assert len(losses) == 12
 
 
-def test_micro_batches_draw_differently():
-  """The mean of three equal numbers would be that number."""
+@pytest.mark.parametrize('num_micro', [1, 3])
+def test_each_row_draws_by_its_number(num_micro):
   key = jax.random.key(0)
   loss, _, _ = mean_gradients(
     {'theta': theta()},
     linear_batch(),
     key,
     objective=objective(drawn),
-    num_micro=3,
+    num_micro=num_micro,
   )
-  parts = [jax.random.uniform(jax.random.fold_in(key, i)) for i in range(3)]
-  assert len({float(p) for p in parts}) == 3
-  np.testing.assert_allclose(loss, np.mean(parts), rtol=1e-6)
+  rows = [jax.random.uniform(jax.random.fold_in(key, i)) for i in range(ROWS)]
+  assert len({float(x) for x in rows}) == ROWS
+  np.testing.assert_allclose(loss, np.mean(rows), rtol=1e-6)
 
 
 def test_eval_step_has_no_key():
@@ -231,8 +232,15 @@ def assert_same_history(found, expected):
   ],
 )
 def test_every_mesh_trains_alike(sizes):
-  """Initial parameters, dropout, losses and updates do not depend on it."""
-  _, state, first, history = train(sizes, 3, **{'model.dropout': DROPOUT})
+  """Initial parameters, dropout, losses and updates do not depend on it.
+
+  Nor on micro-batches: four of four rows of unequal weight, over four devices.
+  """
+  changes = {'model.dropout': DROPOUT, 'batch.micro_rows': 1}
+  run, state, first, history = train(sizes, 3, **changes)
+  parts = run.micro_batches(run.ramp.stages[0].shape)
+  data, fsdp, _ = sizes
+  assert parts == (16 // (data * fsdp), data * fsdp, data)
   _, one, one_first, one_history = trained_on_one_device(DROPOUT, 3)
   assert int(state.step) == int(one.step) == 3
   jax.tree.map(np.testing.assert_array_equal, first, one_first)
@@ -268,16 +276,6 @@ def test_other_layers_train_alike_on_a_mesh(fields):
     jax.device_get(state),
     jax.device_get(one),
   )
-
-
-@pytest.mark.slow  # test_every_mesh_trains_alike stays
-def test_micro_batches_on_a_mesh():
-  """Four parts of four rows of unequal weight, over four shards."""
-  run, _, _, history = train((2, 2, 2), 3, **{'batch.micro_rows': 4})
-  assert run.num_micro(16) == 4
-  run, _, _, whole = trained_on_one_device('none', 20)
-  assert run.num_micro(16) == 1
-  assert_same_history(history, whole[:3])
 
 
 def test_the_loss_of_a_fixed_batch_falls():

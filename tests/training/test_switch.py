@@ -204,15 +204,6 @@ def test_generation_is_dropless_and_equals_the_forward_pass():
     ),
     (
       {
-        'model.ffn': 'switch(num_experts=2, group_size=104)',
-        'batch.micro_rows': 4,
-      },
-      'model.ffn: group_size=104 does not fit 4 rows of 13 tokens; it must '
-      'divide a row or be a whole number of rows, and all groups must be full: '
-      'give 0 for one group a row',
-    ),
-    (
-      {
         'model.ffn': 'switch(num_experts=2, eval_capacity_factor=1, '
         'group_size=52)',
         'eval.rows': 7,
@@ -240,6 +231,16 @@ def test_resolve_refuses(changes, message):
       {'model.ffn': 'switch(num_experts=6)', 'mesh.expert': 4},
       "model.ffn='switch(num_experts=6)': 6 experts do not divide over the 4 "
       'devices of mesh axes expert; change num_experts or the mesh',
+    ),
+    (
+      {
+        'model.ffn': 'switch(num_experts=2, group_size=104)',
+        'batch.micro_rows': 4,
+        'mesh.tensor': 8,
+      },
+      'model.ffn: group_size=104 does not fit 4 rows of 13 tokens; it must '
+      'divide a row or be a whole number of rows, and all groups must be full: '
+      'give 0 for one group a row',
     ),
     (
       # Evaluation takes 8 rows, for each device has one.

@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.training import trained as trained_lib
 from tests.support.golden_io import ROOT, config
 
@@ -25,7 +25,7 @@ FLAGS = [
   '--config.model.num_heads=4',
   '--config.model.context_length=24',
   '--config.batch.size=16',
-  '--config.batch.micro_rows=8',
+  '--config.batch.micro_rows=1',
   '--config.batch.length=stages(24)',
   '--config.optim.name=adamw',
   '--config.schedule.name=constant(peak=1e-3)',
@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
   for i in range(20):
     (folder / f'{i}.txt').write_text(TEXT * 5 + f'Number {i}. And so on.\n')
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
     bert = [
       'train',
       f'--config={CONFIGS}/bert.py:cpu',
@@ -98,7 +98,7 @@ def test_the_teacher_stays_and_is_kept_once(folder):
 
 @pytest.mark.slow
 def test_a_resume_ends_in_the_same_bits_without_the_folder(folder, monkeypatch):
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   shutil.copytree(folder / 'w', folder / 'again')
   shutil.rmtree(folder / 'again/checkpoints/4')
   shutil.move(folder / 'bert', folder / 'away')

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.spec import UsageError
 from gpt_jax.training import meter as meter_lib
@@ -160,7 +160,7 @@ def test_the_prompt_is_checked_before_training(prompt, num_tokens, why):
 @pytest.fixture
 def meter(monkeypatch):
   """A meter of a run of 16 rows of 7 tokens on eight devices."""
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   config = {**tiny.MESHABLE, 'schedule.name': 'linear(peak=0.5, warmup=4)'}
   run = tiny.build(tiny.config(**config), (2, 2, 2))
   return made_meter(run, {Shape(16, 7): 3e6})
@@ -205,7 +205,7 @@ def test_meter(meter, monkeypatch):
 
 
 def test_meter_across_stages(monkeypatch):
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   now = [100.0]
   clock = types.SimpleNamespace(perf_counter=lambda: now[0])
   monkeypatch.setattr(meter_lib, 'time', clock)

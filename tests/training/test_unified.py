@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""UniLM, XLNet, MASS and prefix LMs by the command: resumed, and exported."""
+"""UniLM, XLNet, DeBERTa, MASS, prefix LMs by command: resumed, exported."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
+from gpt_jax.costs import peak
 from gpt_jax.training import trained as trained_lib
 from tests.support.golden_io import config
 
@@ -48,6 +48,11 @@ OWN = {
     '--config.model.vocab_size=96',
     '--config.batch.length=stages(24)',
   ],
+  'deberta': [
+    '--config.tokenizer.name=wordpiece(vocab_size=80)',
+    '--config.model.vocab_size=96',
+    '--config.batch.length=stages(24)',
+  ],
   'mass': [
     '--config.tokenizer.name=byte_bpe(vocab_size=270)',
     '--config.model.vocab_size=270',
@@ -62,7 +67,7 @@ OWN = {
     '--config.log.sample_prompt=',
   ],
 }
-FILES = {'unilm': 'unilm', 'xlnet': 'xlnet', 'mass': 'mass', 'prefix': 'gpt1'}
+FILES = {**{name: name for name in OWN}, 'prefix': 'gpt1'}
 
 
 @pytest.fixture(scope='module', params=[*OWN])
@@ -77,7 +82,7 @@ def run(request, tmp_path_factory):
     f"--config.data.source=text('{folder}/*.txt')",
   ]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return request.param, folder / 'w', flags
 
@@ -88,7 +93,7 @@ def logged(workdir, key):
 
 
 def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
-  monkeypatch.setattr(flops, 'peak', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
   name, first, flags = run
   second = tmp_path / 'w'
   shutil.copytree(first, second)
@@ -116,7 +121,8 @@ def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
   else:
     assert {'perplexity'} <= measured
     assert ('token_accuracy' in measured) == (name == 'mass')
-    assert ('masked_accuracy' in measured) == (name == 'xlnet')
+    masked = name in ('xlnet', 'deberta')
+    assert ('masked_accuracy' in measured) == masked
 
 
 def test_a_run_goes_on_where_a_bert_does(run, tmp_path, capsys):

@@ -38,6 +38,7 @@ from gpt_jax.data.holdout import Split
 from gpt_jax.data.manifest import Manifest
 from gpt_jax.data.split_writer import Settings
 from gpt_jax.data.store import DOCUMENT_ENDS, SENTENCE_ENDS, TOKENS
+from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
 # In the folder until the manifests are written.
@@ -82,7 +83,7 @@ def write(
     settings,
     inputs.names_hash(corpus.files),
     folder,
-    array_writer.token_dtype(made.vocab_size),
+    array_writer.token_dtype(tokenizer.num_ids(made)),
   )
   started = time.monotonic()
   beam_job.run(job, functools.partial(_lay_out, work, len(split.units)))
@@ -159,7 +160,7 @@ def _manifests(
       tokenizer_fingerprint=made.fingerprint,
       vocab_size=made.vocab_size,
       eos_id=made.eos_id,
-      dtype=array_writer.token_dtype(made.vocab_size),
+      dtype=array_writer.token_dtype(tokenizer.num_ids(made)),
       num_tokens=entries['lengths'][f'{TOKENS}/{held_out}'],
       num_documents=entries['lengths'][f'{DOCUMENT_ENDS}/{held_out}'],
       num_bytes=entries['num_bytes'][held_out],

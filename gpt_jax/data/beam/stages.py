@@ -110,7 +110,6 @@ class Encode(beam.DoFn):
 
   def process(self, unit: int) -> Iterator[Any]:
     """Encodes one unit."""
-    eos = np.array([self._made.eos_id], np.int32)
     sentences = self._work.settings.sentences
     # The sentence that ends where a document does, if there are any.
     end = np.ones(int(bool(sentences_lib.splitter(sentences))), np.int64)
@@ -121,11 +120,11 @@ class Encode(beam.DoFn):
       hashes.append(found)
       side = sides[part.held_out]
       for piece in encode.pieces(part, self._made):
-        text = (piece.text, piece.last)
+        text = encode.text_of(piece)
         (found,) = encode.encode_texts(self._made, sentences, [text])
         side.add(found.ids, found.sentence_ends)
         if piece.last:
-          side.add(eos, end)
+          side.add(np.array([found.eos_id], np.int32), end)
           side.end(size)
         yield from side.full()
       if mixture.is_mixture(self._work.settings.source):

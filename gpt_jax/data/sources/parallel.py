@@ -15,12 +15,18 @@ from collections.abc import Iterator, Sequence
 from gpt_jax.data import lines, matches
 from gpt_jax.data.sources import json_lines
 from gpt_jax.data.sources import tfds as tfds_lib
-from gpt_jax.data.sources.source import Bad, Document, Reader, Skip, Unit
+from gpt_jax.data.sources.source import (
+  SIDES,
+  Bad,
+  Document,
+  Reader,
+  Skip,
+  Unit,
+)
 from gpt_jax.data.sources.text_to_text import text_to_text
 from gpt_jax.spec import UsageError
 
 _EMPTY = 'had an empty side'
-_SIDES = ('#source', '#target')
 
 
 def name_of(document: str) -> str:
@@ -126,7 +132,7 @@ def parallel_tfds_dir(
 def _pair(name: str, texts: Sequence[str]) -> Iterator[Document]:
   """Both documents of a pair, or one without text."""
   if all(map(str.strip, texts)):
-    for side, text in zip(_SIDES, texts, strict=True):
+    for side, text in zip(SIDES, texts, strict=True):
       yield Document(f'{name}{side}', text)
   else:
     yield Document(name, '')

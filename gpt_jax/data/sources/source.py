@@ -17,11 +17,20 @@ from gpt_jax.spec import UsageError
 log = logging.getLogger('gpt_jax')
 
 
+# How the names of the two documents of a pair end: see `parallel`.
+SIDES = ('#source', '#target')
+
+
 class Document(NamedTuple):
   """A named text; within a source no two documents have the same name."""
 
   name: str
   text: str
+
+
+def of_source(name: str) -> bool:
+  """Whether a document is the source of a pair, by its name."""
+  return name.endswith(SIDES[0])
 
 
 class Bad(UsageError):

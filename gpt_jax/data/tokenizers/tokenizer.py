@@ -10,8 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.data import files
+from gpt_jax.data.sources.source import of_source
 from gpt_jax.data.sources.sources import Document
 from gpt_jax.data.tokenizers import saved, special
+from gpt_jax.data.tokenizers import sides as sides_lib
 from gpt_jax.data.tokenizers.bpe import Bpe, gpt1_bpe, gpt2_bpe
 from gpt_jax.data.tokenizers.byte_bpe import byte_bpe, byte_bpe_file
 from gpt_jax.data.tokenizers.characters import (
@@ -21,13 +24,19 @@ from gpt_jax.data.tokenizers.characters import (
   characters,
   characters_of,
 )
+from gpt_jax.data.tokenizers.frequent_bytes import (
+  FrequentBytes,
+  frequent_bytes,
+)
 from gpt_jax.data.tokenizers.hf import HfTokenizer, hf_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import (
   SentencePiece,
   sentencepiece_file,
 )
+from gpt_jax.data.tokenizers.sides import Sides
 from gpt_jax.data.tokenizers.special import Special
 from gpt_jax.data.tokenizers.training import sentencepiece, sentinel
+from gpt_jax.data.tokenizers.word_list import WordList, words
 from gpt_jax.data.tokenizers.wordpiece import wordpiece, wordpiece_file
 from gpt_jax.spec import UsageError
 
@@ -155,6 +164,15 @@ def load(folder: str) -> Tokenizer:
     UsageError: a file is missing, damaged, or of a kind not known here.
   """
   kind, contents = saved.read(folder)
+  if kind == sides_lib.KIND:
+    names = sides_lib.TARGET, sides_lib.SOURCE
+    made = Sides(*(load(files.join(folder, name)) for name in names))
+    if made.fingerprint != saved.fingerprint(kind, contents):
+      raise UsageError(
+        f'{folder}: the tokenizers of its two sides are not those that were '
+        'saved together; copy the folder again, or prepare the data again'
+      )
+    return made
   if kind not in LOADERS:
     raise UsageError(
       f'{folder}: holds a tokenizer of kind {kind!r}, this version knows '
@@ -191,13 +209,80 @@ def of_folder(folder: str) -> Callable[[Iterable[Document]], Tokenizer]:
   return read
 
 
+def sides(target: str, source: str) -> Callable[..., Tokenizer]:
+  """Another tokenizer for the sources of pairs of texts: see `sides`.
+
+  Args:
+    target: of all else; its call.
+    source: its call.
+
+  Raises:
+    UsageError: both are learned, from one pass over the documents.
+  """
+  makes = [
+    spec.build('tokenizer.name', call, TOKENIZERS) for call in (target, source)
+  ]
+  names = [
+    spec.parse('tokenizer.name', call)[0].name for call in (target, source)
+  ]
+  if 'sides' in names:
+    raise UsageError(
+      f'tokenizer.name: sides({target!r}, {source!r}): one is a pair itself; '
+      'give single ones'
+    )
+  if all(name in LEARNED for name in names):
+    raise UsageError(
+      f'tokenizer.name: sides({target!r}, {source!r}): learns both, and reads '
+      "the documents once; prepare one before, and give it as saved('FOLDER')"
+    )
+
+  def make(documents: Iterable[Document]) -> Tokenizer:
+    # What is not learned reads none of them.
+    return Sides(
+      makes[0](d for d in documents if not of_source(d.name)),
+      makes[1](d for d in documents if of_source(d.name)),
+    )
+
+  return make
+
+
+def of_sources(made: Tokenizer) -> Tokenizer:
+  """What encodes the sources of pairs."""
+  return made.source if isinstance(made, Sides) else made
+
+
+def of_targets(made: Tokenizer) -> Tokenizer:
+  """What encodes all but the sources of pairs."""
+  return made.target if isinstance(made, Sides) else made
+
+
+def own_of_sources(made: Tokenizer) -> int:
+  """Pieces of the tokenizer that sources have of their own; 0: of none."""
+  return made.source.vocab_size if isinstance(made, Sides) else 0
+
+
+def num_ids(made: Tokenizer) -> int:
+  """Ids are below it, those of sources too."""
+  return max(made.vocab_size, of_sources(made).vocab_size)
+
+
+def single(text: str) -> list[str]:
+  """The calls of single tokenizers in `tokenizer.name`, of targets first."""
+  (call,) = spec.bind_all('tokenizer.name', text, TOKENIZERS)[:1]
+  if call.name != 'sides':
+    return [text]
+  return [call.kwargs['target'], call.kwargs['source']]
+
+
 # Each takes the documents to learn from.
 TOKENIZERS = {
   'saved': of_folder,
   'sentencepiece': sentencepiece,
   'sentencepiece_file': sentencepiece_file,
   'bytes': byte_values,
+  'frequent_bytes': frequent_bytes,
   'characters': characters,
+  'words': words,
   'gpt2_bpe': gpt2_bpe,
   'gpt1_bpe': gpt1_bpe,
   'hf_tokenizer': hf_tokenizer,
@@ -205,10 +290,14 @@ TOKENIZERS = {
   'wordpiece_file': wordpiece_file,
   'byte_bpe': byte_bpe,
   'byte_bpe_file': byte_bpe_file,
+  'sides': sides,
 }
 
 # Those of them that need documents.
-LEARNED = ('sentencepiece', 'characters', 'wordpiece', 'byte_bpe')
+LEARNED = (
+  *('sentencepiece', 'characters', 'words', 'frequent_bytes'),
+  *('wordpiece', 'byte_bpe'),
+)
 _MARKS = frozenset(['cls', 'sep', 'mask'])
 
 
@@ -245,7 +334,9 @@ LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {
   'sentencepiece': lambda c: SentencePiece('sentencepiece', c),
   'sentencepiece_file': lambda c: SentencePiece('sentencepiece_file', c),
   'bytes': lambda c: Bytes(),
+  'frequent_bytes': lambda c: FrequentBytes(json.loads(c['bytes.json'])),
   'characters': lambda c: Characters(json.loads(c['characters.json'])),
+  'words': lambda c: WordList(json.loads(c['words.json'])),
   'gpt2_bpe': lambda c: Bpe('gpt2_bpe', c),
   'gpt1_bpe': lambda c: Bpe('gpt1_bpe', c),
   'hf_tokenizer': HfTokenizer,

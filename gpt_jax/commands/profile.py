@@ -1,0 +1,104 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Traces some steps of a run, and shows where their time went.
+
+  gpt-jax profile --workdir W --steps 10:13
+  gpt-jax profile --workdir W --steps 10:13 --top 30
+  tensorboard --logdir W/profile     (with the package xprof: its tab Profile)
+
+Takes steps 10, 11 and 12 of the run in W on the devices that are here, once
+more: their batches, with the weights of the newest checkpoint. Nothing is
+trained: W gets a new folder below W/profile/plugins/profile, and nothing else
+changes. Do not run it beside the training itself, which needs the devices.
+
+It prints the dearest operations, collectives and waits of this host's devices,
+in milliseconds a step and device, each with the part of the model that it
+comes from. Among the waits are 'batches', the host's wait for data, and
+'nothing runs', the time of a device between operations. Operations that run at
+the same time, as on the threads of a CPU, are counted each.
+"""
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from gpt_jax import cli, ranges
+from gpt_jax.runtime import hosts
+from gpt_jax.training import profiling
+from gpt_jax.training import trained as trained_lib
+from gpt_jax.training.profiling import Profile
+
+KINDS = {'compute': 'operations', 'collective': 'collectives', 'wait': 'waits'}
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds this command's flags."""
+  cli.define_workdir(values, 'Folder of the run.')
+  flags.DEFINE_string(
+    'steps',
+    '10:13',
+    'Which to trace: N, or FIRST:STOP without STOP itself, from 1 on.',
+    flag_values=values,
+  )
+  cli.number(
+    values, 'top', 12, 'How many of each kind are shown.', ranges.Count
+  )
+  flags.DEFINE_bool(
+    'distributed', False, 'Several hosts: see train.', flag_values=values
+  )
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'workdir')
+  if args.distributed:
+    hosts.initialize(**trained_lib.read_config(args.workdir).hosts)
+  with hosts.together():
+    found = profiling.profile(args.workdir, args.steps)
+    if hosts.index() == 0:
+      show(found, args.top)
+
+
+def show(found: Profile, top: int) -> None:
+  """Prints the tables."""
+  console = Console()
+  step = found.seconds / found.steps
+  console.print(
+    f'{found.steps} steps of {1e3 * step:,.2f} ms on {found.trace.devices} '
+    'device(s) of this host'
+  )
+  for kind, title in KINDS.items():
+    rows = _rows(found, kind)
+    if not rows:
+      continue
+    table = Table('ms a step', 'share', 'calls', 'name', 'from', title=title)
+    for seconds, *texts in sorted(rows, reverse=True)[:top]:
+      table.add_row(f'{1e3 * seconds:.3f}', f'{seconds / step:.1%}', *texts)
+    console.print(table)
+  console.print(found.file, soft_wrap=True)
+
+
+def _rows(found: Profile, kind: str) -> list[tuple[float, str, str, str]]:
+  """Seconds a step and device, calls, name and source."""
+  each = found.steps * max(found.trace.devices, 1)
+  rows = [
+    (
+      op.seconds / each,
+      f'{op.calls / each:g}',
+      op.name,
+      _short(found.sources.get(op.name, '')),
+    )
+    for op in found.trace.ops
+    if op.kind == kind
+  ]
+  if kind == 'wait':
+    rows += [
+      (found.data_seconds / found.steps, '', 'batches', 'the host'),
+      (found.trace.idle / each, '', 'nothing runs', ''),
+    ]
+  return rows
+
+
+def _short(source: str) -> str:
+  """Without the step's own name, and the last parts of a long one."""
+  return '/'.join(source.split('/')[1:][-5:])

@@ -1,0 +1,175 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The held-out loss with Transformer-XL's memory carried through the text.
+
+The text is read in order, segment by segment, each token once; memory and
+segments may have other lengths than in training (Dai et al. 2019, section 4).
+Over n devices it is n parts, whose first segments have no memory.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gpt_jax import config as config_lib
+from gpt_jax import sharding, spec
+from gpt_jax.config import Config
+from gpt_jax.data import row_makers
+from gpt_jax.data.eval_sets import EvalSet
+from gpt_jax.data.rows import Keys
+from gpt_jax.evaluation import validation
+from gpt_jax.nn.caches import init_memories
+from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.stack import Caches
+from gpt_jax.objectives.base import Batch, Loss
+from gpt_jax.spec import UsageError
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.held_out import of_text
+from gpt_jax.training.parts import Parts
+from gpt_jax.training.trained import Trained
+
+# Scores of attention held at once on a device: 128 MiB of float32.
+_CHUNK_SCORES = 1 << 25
+
+
+class Reading(NamedTuple):
+  """How the text is read.
+
+  Attributes:
+    segment: tokens of a segment; None: as in training.
+    clamp: of `transformer_xl`; None: as in training.
+    same_length: whether each token sees as many keys, as long as the memory;
+      else those of its segment, too.
+  """
+
+  segment: int | None = None
+  clamp: int | None = None
+  same_length: bool = False
+
+
+def measure(
+  trained: Trained,
+  workdir: str,
+  memories: Sequence[int],
+  reading: Reading,
+) -> dict[str, float]:
+  """Measures the held-out sets of a run, with each length of memory.
+
+  Returns:
+    `eval/NAME/memory_M_loss`, `..._perplexity` and the others of `HeldOut`.
+
+  Raises:
+    UsageError: the model has no memory, or the run held no text out.
+  """
+  config = trained.parts.config
+  sets, found = validation.held_out_sets(config, workdir), {}
+  for memory in memories:
+    changed = with_memory(config, memory, reading)
+    parts = parts_lib.build(changed, tokenizer=trained.tokenizer)
+    for name, held_out in sets.items():
+      values = _measure(parts, trained.state.eval_params, held_out)
+      prefix = f'eval/{name}/memory_{memory}'
+      found |= {f'{prefix}_{key}': value for key, value in values.items()}
+  return found
+
+
+def with_memory(config: Config, memory: int, reading: Reading) -> Config:
+  """The config of a run, with the memory of an evaluation.
+
+  Raises:
+    UsageError: the model has none, or the lengths do not go together.
+  """
+  model = config.model
+  (call,) = spec.bind_all('model.position', model.position, POSITIONS)
+  (objective,) = spec.parse('objective.name', config.objective.name)
+  known = {
+    'model.position': (call.name, 'transformer_xl'),
+    'objective.name': (objective.name, 'causal'),
+    'data.rows': (config.data.rows, 'stream'),
+  }
+  for field, (found, needed) in known.items():
+    if found != needed:
+      raise UsageError(
+        f'--memory={memory}: this run has {field}={found}, and text is read '
+        f'segment by segment with {needed}; leave --memory out'
+      )
+  if reading.same_length and not memory:
+    raise UsageError(
+      '--memory=0: with --same_length a token would see nothing; leave '
+      '--same_length out, or give a longer memory'
+    )
+  kwargs = {
+    **call.kwargs,
+    'memory': memory,
+    'segment': reading.segment
+    or call.kwargs['segment']
+    or model.context_length,
+  }
+  if reading.clamp is not None:
+    kwargs['clamp'] = reading.clamp
+  config = config_lib.unlocked(config)
+  config.model.position = spec.written(call._replace(kwargs=kwargs))
+  if reading.same_length:
+    config.model.attention = f'local(window={memory})'
+  return config.lock()
+
+
+def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
+  """Reads a set from its first to its last token, or as far as is asked."""
+  config, streams = parts.config, parts.num_shards
+  num_heads = parts.model.num_heads
+  position = spec.build('model.position', parts.model.position, POSITIONS)
+  length = chunk_length(num_heads, position.segment_length, position.memory)
+  num_tokens = len(held_out.store)
+  if (most := config.eval.num_batches) is not None:
+    asked = most * config.eval.rows * parts.ramp.longest
+    num_tokens = min(num_tokens, asked)
+  # No longer than a part is, in whole segments.
+  segments = math.ceil(num_tokens / streams / position.segment_length)
+  length = min(length, segments * position.segment_length)
+  maker = row_makers.load(held_out.store, length)
+  of_stream = math.ceil(num_tokens / length / streams)
+  make_batch = parts.objective.make_batch
+  assert make_batch is not None
+  step = jax.jit(functools.partial(_step, parts=parts))
+  caches, sums = None, []
+  with sharding.use(parts.mesh, parts.rules):
+    if position.memory:
+      caches = jax.jit(
+        lambda: init_memories(parts.model, streams, real=False)
+      )()
+    for number in range(of_stream):
+      rows = np.arange(streams, dtype=np.int64) * of_stream + number
+      rows = rows[parts.host_rows(streams)]
+      keys = Keys.held_out(rows)
+      batch = make_batch(maker.read_held_out(keys), keys)
+      places = rows[:, None] * length + np.arange(length)
+      batch['weights'] *= places < num_tokens
+      loss, caches = step(params, caches, parts.put(batch, streams))
+      sums.append((loss.sum, loss.weight))
+  total, weight = np.sum(np.asarray(jax.device_get(sums), np.float64), axis=0)
+  loss = float(total / weight)
+  return {'loss': loss, 'tokens': int(weight), **of_text(loss, held_out)}
+
+
+def chunk_length(num_heads: int, segment: int, memory: int) -> int:
+  """Tokens that are read at once: segments side by side, one at least."""
+  of_segment = num_heads * segment * (segment + memory)
+  return max(_CHUNK_SCORES // of_segment, 1) * segment
+
+
+def _step(
+  params: Any, caches: Caches | None, batch: Batch, *, parts: Parts
+) -> tuple[Loss, Caches | None]:
+  """The loss of a chunk after what is remembered, and the next memory."""
+  text = parts.objective.text
+  assert text is not None
+  out: Any = parts.model.apply(
+    {'params': params}, batch['inputs'], caches=caches
+  )
+  loss = text.loss(params, out.hidden_BLD, batch, True)
+  return loss, out.caches if caches is not None else caches

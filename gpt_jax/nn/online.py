@@ -1,0 +1,311 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Attention to some keys at a time, in blocks, without holding the scores.
+
+The softmax is online (Milakov & Gimelshein, 2018): of the keys so far each
+query has the largest score m, the sum l = sum exp(s - m), and sum exp(s - m) v.
+The backward pass computes the probabilities again from m + log(l)
+(FlashAttention, Dao et al. 2022, section 3.1 and appendix B). All of it is
+float32 but the inputs of the products. Blocks of queries and keys that see
+nothing of each other are left out.
+
+More suffixes: R heads for each key/value head, X blocks of queries, Y blocks
+of keys.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.nn.dot_product import HIDDEN
+from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.seen import Tokens, may_see, seen
+
+
+class How(NamedTuple):
+  """What does not depend on the tokens.
+
+  Attributes:
+    pattern: which keys are seen.
+    softcap: bound of the scores.
+    block: queries, and keys, of a block at most.
+  """
+
+  pattern: Pattern
+  softcap: float
+  block: int
+
+
+class Queries(NamedTuple):
+  """Queries, already scaled, and what is known of each and all of some keys.
+
+  Attributes:
+    q_BLGRK: the heads of each key/value head together.
+    tokens: where they stand.
+    prefix_B: see `dot_product.Visibility`.
+  """
+
+  q_BLGRK: jax.Array
+  tokens: Tokens
+  prefix_B: jax.Array | None
+
+
+class Keys(NamedTuple):
+  """Keys, values, and where they stand: what goes from device to device."""
+
+  k_BMGK: jax.Array
+  v_BMGK: jax.Array
+  tokens: Tokens
+
+
+class Pairs(NamedTuple):
+  """What is given for each query and key, [B or 1, H, L, M] and [B, L, M]."""
+
+  bias: jax.Array | None
+  visible: jax.Array | None
+
+
+class Sums(NamedTuple):
+  """Of the keys so far; `out` is the sum of exp(s - top) v. All float32."""
+
+  out_BGRLK: jax.Array
+  total_BGRL: jax.Array
+  top_BGRL: jax.Array
+
+
+def nothing(q_BLGRK: jax.Array) -> Sums:
+  """The sums over no keys."""
+  B, L, G, R, K = q_BLGRK.shape
+  zeros = jnp.zeros((B, G, R, L), jnp.float32)
+  return Sums(
+    jnp.zeros((B, G, R, L, K), jnp.float32),
+    zeros,
+    jnp.full_like(zeros, HIDDEN),
+  )
+
+
+def add(
+  how: How, queries: Queries, keys: Keys, pairs: Pairs, sums: Sums
+) -> Sums:
+  """The sums with more keys."""
+
+  def of_queries(_, x):
+    query, sums, pairs = x
+
+    def of_keys(sums, x):
+      key, pair = x
+
+      def more() -> Sums:
+        return _add_block(how, query, key, pair, sums)
+
+      wanted = may_see(how.pattern, query.tokens, key.tokens, query.prefix_B)
+      return _where(wanted, more, lambda: sums), None
+
+    return None, jax.lax.scan(of_keys, sums, (keys_Y, pairs))[0]
+
+  queries_X = _query_blocks(how, queries)
+  keys_Y = _key_blocks(how, keys)
+  sums_X = jax.tree.map(lambda x: _blocks(how, x, 3), sums)
+  pairs_XY = _pair_blocks(how, pairs)
+  out_X = jax.lax.scan(of_queries, None, (queries_X, sums_X, pairs_XY))[1]
+  return jax.tree.map(lambda x: _joined(x, 3), out_X)
+
+
+def finished(sums: Sums) -> tuple[jax.Array, jax.Array]:
+  """The output [B, L, G, R, K], and log(sum exp(s)) [B, G, R, L].
+
+  Of queries that saw nothing the output is 0.
+  """
+  total_BGRL = jnp.where(sums.total_BGRL > 0, sums.total_BGRL, 1)
+  out_BGRLK = sums.out_BGRLK / total_BGRL[..., None]
+  return (
+    jnp.einsum('BGRLK->BLGRK', out_BGRLK),
+    sums.top_BGRL + jnp.log(total_BGRL),
+  )
+
+
+class Given(NamedTuple):
+  """What the backward pass knows of the queries, as float32.
+
+  Attributes:
+    dy_BGRLK: gradient of the output.
+    dot_BGRL: its product with the output.
+    log_BGRL: of `finished`.
+  """
+
+  dy_BGRLK: jax.Array
+  dot_BGRL: jax.Array
+  log_BGRL: jax.Array
+
+
+class Gradients(NamedTuple):
+  """Float32, of what has this name without the d."""
+
+  dq_BLGRK: jax.Array
+  dk_BMGK: jax.Array
+  dv_BMGK: jax.Array
+  dbias: jax.Array | None
+
+
+def gradients(
+  how: How, queries: Queries, keys: Keys, pairs: Pairs, given: Given
+) -> Gradients:
+  """Of attention to these keys, which may be some of all that are seen."""
+  queries_X = _query_blocks(how, queries)
+  keys_Y = _key_blocks(how, keys)
+  given_X = jax.tree.map(lambda x: _blocks(how, x, 3), given)
+  pairs_XY = _pair_blocks(how, pairs)
+
+  def of_queries(dkv_Y, x):
+    query, given, pairs = x
+
+    def of_keys(dq, x):
+      key, pair, dkv = x
+      dbias = None if pair.bias is None else jnp.zeros_like(pair.bias)
+
+      def more():
+        by = _gradient_block(how, query, key, pair, given)
+        new = (dkv[0] + by.dk_BMGK, dkv[1] + by.dv_BMGK)
+        return dq + by.dq_BLGRK, (new, by.dbias)
+
+      wanted = may_see(how.pattern, query.tokens, key.tokens, query.prefix_B)
+      return _where(wanted, more, lambda: (dq, (dkv, dbias)))
+
+    start = jnp.zeros(query.q_BLGRK.shape, jnp.float32)
+    dq, (dkv_Y, dbias_Y) = jax.lax.scan(of_keys, start, (keys_Y, pairs, dkv_Y))
+    return dkv_Y, (dq, dbias_Y)
+
+  start = tuple(jnp.zeros(x.shape, jnp.float32) for x in keys_Y[:2])
+  (dk_Y, dv_Y), (dq_X, dbias_XY) = jax.lax.scan(
+    of_queries, start, (queries_X, given_X, pairs_XY)
+  )
+  dbias = None
+  if dbias_XY is not None:
+    dbias = _joined(jax.vmap(lambda x: _joined(x, 3))(dbias_XY), 2)
+  return Gradients(_joined(dq_X, 1), _joined(dk_Y, 1), _joined(dv_Y, 1), dbias)
+
+
+def _scores(
+  how: How, query: Queries, key: Keys, pair: Pairs
+) -> tuple[jax.Array, jax.Array]:
+  """Float32 [B, G, R, L, M], and which of them are seen."""
+  scores_BGRLM = jnp.einsum(
+    'BLGRK,BMGK->BGRLM',
+    query.q_BLGRK,
+    key.k_BMGK,
+    preferred_element_type=jnp.float32,
+  )
+  if pair.bias is not None:
+    shape = (-1, *scores_BGRLM.shape[1:])
+    scores_BGRLM += pair.bias.reshape(shape).astype(jnp.float32)
+  if how.softcap:
+    scores_BGRLM = how.softcap * jnp.tanh(scores_BGRLM / how.softcap)
+  mask_BLM = seen(
+    how.pattern, query.tokens, key.tokens, query.prefix_B, pair.visible
+  )
+  return scores_BGRLM, mask_BLM[:, None, None]
+
+
+def _add_block(
+  how: How, query: Queries, key: Keys, pair: Pairs, sums: Sums
+) -> Sums:
+  scores_BGRLM, mask = _scores(how, query, key, pair)
+  scores_BGRLM = jnp.where(mask, scores_BGRLM, HIDDEN)
+  top_BGRL = jnp.maximum(sums.top_BGRL, jnp.max(scores_BGRLM, axis=-1))
+  exp_BGRLM = jnp.exp(scores_BGRLM - top_BGRL[..., None])
+  # Of a query that saw nothing yet all are exp(0).
+  exp_BGRLM = jnp.where(mask, exp_BGRLM, 0)
+  less_BGRL = jnp.exp(sums.top_BGRL - top_BGRL)
+  more_BGRLK = jnp.einsum(
+    'BGRLM,BMGK->BGRLK',
+    exp_BGRLM.astype(key.v_BMGK.dtype),
+    key.v_BMGK,
+    preferred_element_type=jnp.float32,
+  )
+  return Sums(
+    sums.out_BGRLK * less_BGRL[..., None] + more_BGRLK,
+    sums.total_BGRL * less_BGRL + jnp.sum(exp_BGRLM, axis=-1),
+    top_BGRL,
+  )
+
+
+def _gradient_block(
+  how: How, query: Queries, key: Keys, pair: Pairs, given: Given
+) -> Gradients:
+  """With probabilities p and scores s: ds = p (dy v - dy y)."""
+  dtype = query.q_BLGRK.dtype
+  scores_BGRLM, mask = _scores(how, query, key, pair)
+  probs_BGRLM = jnp.exp(scores_BGRLM - given.log_BGRL[..., None])
+  probs_BGRLM = jnp.where(mask, probs_BGRLM, 0)
+  dy_BGRLK = given.dy_BGRLK.astype(dtype)
+
+  def product(subscripts: str, *x: jax.Array) -> Any:
+    return jnp.einsum(subscripts, *x, preferred_element_type=jnp.float32)
+
+  dv_BMGK = product('BGRLM,BGRLK->BMGK', probs_BGRLM.astype(dtype), dy_BGRLK)
+  dp_BGRLM = product('BGRLK,BMGK->BGRLM', dy_BGRLK, key.v_BMGK)
+  ds_BGRLM = probs_BGRLM * (dp_BGRLM - given.dot_BGRL[..., None])
+  if how.softcap:
+    ds_BGRLM *= 1 - jnp.square(scores_BGRLM / how.softcap)
+  dbias = None
+  if pair.bias is not None:
+    B, G, R, L, M = ds_BGRLM.shape
+    dbias = ds_BGRLM.reshape(B, G * R, L, M)
+    if len(pair.bias) == 1:
+      dbias = jnp.sum(dbias, axis=0, keepdims=True)
+    dbias = dbias.astype(pair.bias.dtype)
+  ds_BGRLM = ds_BGRLM.astype(dtype)
+  return Gradients(
+    product('BGRLM,BMGK->BLGRK', ds_BGRLM, key.k_BMGK),
+    product('BGRLM,BLGRK->BMGK', ds_BGRLM, query.q_BLGRK),
+    dv_BMGK,
+    dbias,
+  )
+
+
+def _where(wanted: jax.Array | None, do: Callable, leave: Callable) -> Any:
+  return do() if wanted is None else jax.lax.cond(wanted, do, leave)
+
+
+def _query_blocks(how: How, queries: Queries) -> Queries:
+  q_X, tokens_X = (
+    jax.tree.map(lambda x: _blocks(how, x, 1), x) for x in queries[:2]
+  )
+  prefix_X = queries.prefix_B
+  if prefix_X is not None:
+    prefix_X = jnp.broadcast_to(prefix_X[None], (len(q_X), *prefix_X.shape))
+  return Queries(q_X, tokens_X, prefix_X)
+
+
+def _key_blocks(how: How, keys: Keys) -> Keys:
+  return jax.tree.map(lambda x: _blocks(how, x, 1), keys)
+
+
+def _pair_blocks(how: How, pairs: Pairs) -> Pairs:
+  """[X, Y, ...] of each."""
+
+  def blocks(x: jax.Array) -> jax.Array:
+    x_X = _blocks(how, x, x.ndim - 2)
+    return jax.vmap(lambda x: _blocks(how, x, x.ndim - 1))(x_X)
+
+  return jax.tree.map(blocks, pairs)
+
+
+def _blocks(how: How, x: jax.Array, dim: int) -> jax.Array:
+  """Blocks of a dimension in front.
+
+  None of them has both ends of what a device has of a zigzag, see `zigzag`.
+  """
+  length = x.shape[dim]
+  half = length // 2 if length % 2 == 0 else length
+  size = max(s for s in range(1, min(half, how.block) + 1) if half % s == 0)
+  shape = (*x.shape[:dim], length // size, size, *x.shape[dim + 1 :])
+  return jnp.moveaxis(x.reshape(shape), dim, 0)
+
+
+def _joined(blocks: jax.Array, dim: int) -> jax.Array:
+  """The way back from `_blocks`."""
+  x = jnp.moveaxis(blocks, 0, dim)
+  return x.reshape(*x.shape[:dim], -1, *x.shape[dim + 2 :])

@@ -1,0 +1,222 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The schedule of a compiled program: what a device does, in which order.
+
+events = schedule.read(program, collectives.read(program, mesh), mesh, slices)
+estimate.step_time(events, rates)
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt_jax.planning import collectives, loops, op_costs
+from gpt_jax.planning.collectives import Collective
+from gpt_jax.planning.hlo import Computation, Instruction, Program
+from gpt_jax.planning.op_costs import Work
+from gpt_jax.planning.topologies import Slices
+
+
+class Fetch(NamedTuple):
+  """Starts a copy between main memory and a faster one."""
+
+  key: str
+  bytes: float
+
+
+class Send(NamedTuple):
+  """Starts a transfer.
+
+  Attributes:
+    key: that a `Wait` names.
+    bytes: sent by this device.
+    links: that they go over at once; 0: to another slice.
+  """
+
+  key: str
+  bytes: float
+  links: int
+
+
+class Wait(NamedTuple):
+  """Waits for what `key` started; for nothing if it was before the loop."""
+
+  key: str
+
+
+class Loop(NamedTuple):
+  """Does the same `trips` times."""
+
+  trips: float
+  events: tuple[Any, ...]
+
+
+Event = Work | Fetch | Send | Wait | Loop
+
+
+def read(
+  program: Program,
+  sent: Iterable[Collective],
+  mesh: Mesh,
+  slices: Slices,
+  *,
+  causal: bool,
+) -> tuple[Event, ...]:
+  """Reads the schedule of a program.
+
+  Args:
+    program: see `hlo.parse`; scheduled, as for a TPU.
+    sent: its collectives, see `collectives.read`.
+    mesh: that it was compiled for.
+    slices: the same.
+    causal: whether its attention is, so that kernels skip blocks.
+  """
+  by_place: dict[tuple[str, str], list[Collective]] = {}
+  for x in sent:
+    by_place.setdefault(x.at, []).append(x)
+  return _Reader(program, by_place, mesh, slices, causal).events(program.entry)
+
+
+class _Reader(NamedTuple):
+  program: Program
+  sent: dict[tuple[str, str], list[Collective]]
+  mesh: Mesh
+  slices: Slices
+  causal: bool
+
+  def events(self, computation: Computation) -> tuple[Event, ...]:
+    """Those of a computation, in order, but for work of no size."""
+    last = self._last_links(computation)
+    found = []
+    for x in computation.instructions.values():
+      found.extend(self._of(x, computation, last))
+    return tuple(x for x in found if x != Work())
+
+  def _of(
+    self, x: Instruction, inside: Computation, last: dict[str, str]
+  ) -> Iterator[Event]:
+    if x.opcode == 'while':
+      trips = loops.trips(self.program, x, inside)
+      body = self.events(self.program.called(x, 'body'))
+      if trips != 0 and body:
+        yield Loop(1 if trips is None else trips, body)
+      return
+    if x.opcode in ('conditional', 'call'):
+      # The longest branch, as in `loops.steps`.
+      branches = [self.events(c) for c in loops.called(self.program, x)]
+      yield from max(branches, key=len)
+      return
+    if x.opcode in ('copy-start', 'slice-start'):
+      yield Fetch(x.name, _copied(x))
+      return
+    if x.opcode == 'recv-done':  # of what the send of its channel started
+      yield Wait(f'channel {x.number("channel_id")}')
+      return
+    if x.opcode.endswith('-done'):
+      yield Wait(x.operands[0])
+      return
+    yield from self._work_and_transfers(x, inside, last)
+
+  def _work_and_transfers(
+    self, x: Instruction, inside: Computation, last: dict[str, str]
+  ) -> Iterator[Event]:
+    places = [(inside.name, x.name)]
+    links = set()
+    if x.opcode in ('fusion', 'async-start'):
+      called = self.program.called(x, 'calls')
+      places += [(called.name, name) for name in called.instructions]
+      links = _chains(called)
+    waits = []
+    for place in places:
+      for sent in self.sent.get(place, ()):
+        y = self.program.computations[place[0]].instructions[place[1]]
+        key = x.name
+        if link := collectives.chain(y):
+          key = f'chain {link}'
+        elif y.opcode == 'send':
+          key = f'channel {y.number("channel_id")}'
+        elif sent.blocking:
+          waits.append(Wait(key))
+        yield Send(key, sent.bytes / sent.trips, self._links(sent))
+    yield from waits
+    if x.opcode.removesuffix('-start') not in collectives.KINDS:
+      yield op_costs.of(
+        self.program, x, inside, self.slices.chip.side, self.causal
+      )
+    for link in links:
+      if last[link] == x.name:
+        yield Wait(link)
+
+  def _links(self, x: Collective) -> int:
+    if x.kind == 'dcn':
+      return 0
+    return num_links(x, self.mesh, self.slices)
+
+  def _last_links(self, computation: Computation) -> dict[str, str]:
+    """Of each chain in a computation, the instruction that waits for it."""
+    last = {}
+    for x in computation.instructions.values():
+      if x.opcode == 'fusion':
+        for link in _chains(self.program.called(x, 'calls')):
+          last[link] = x.name
+    return last
+
+
+def _chains(computation: Computation) -> set[str]:
+  """The chains that a fusion's computation is a link of."""
+  found = map(collectives.chain, computation.instructions.values())
+  return {f'chain {link}' for link in found if link}
+
+
+def _copied(x: Instruction) -> float:
+  """Bytes of main memory that a copy, or a slice of it, reads or writes."""
+  ends = list(zip(x.shapes, x.stored, strict=True))[:2]
+  padding = max(stored / max(shape.bytes, 1) for shape, stored in ends)
+  return padding * min(shape.bytes for shape, _ in ends)
+
+
+def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> int:
+  """How many of a chip's links a collective uses at once.
+
+  Two for each dimension that its group spans if that is a ring, else one. A
+  permutation goes to one neighbour.
+  """
+  devices = mesh.devices.ravel()
+  at = np.array([devices[i].coords for i in sent.members])
+  count = 0
+  for size, wrap, along in zip(slices.shape, slices.wrap, at.T, strict=False):
+    spanned = len(np.unique(along))
+    if spanned > 1:
+      count += 2 if wrap and spanned == size else 1
+  return 1 if sent.kind == 'collective-permute' else max(count, 1)
+
+
+def to_json(events: Iterable[Event], digits: int = 3) -> list:
+  """As lists of a name and its fields, to write down; numbers are rounded."""
+  return [
+    [
+      type(x).__name__,
+      *(
+        to_json(y, digits)
+        if isinstance(y, tuple)
+        else float(f'{y:.{digits}g}')
+        if isinstance(y, float)
+        else y
+        for y in x
+      ),
+    ]
+    for x in events
+  ]
+
+
+def from_json(lists: list) -> tuple[Event, ...]:
+  """What `to_json` wrote."""
+  kinds: dict[str, Any] = {
+    kind.__name__: kind for kind in (Work, Fetch, Send, Wait, Loop)
+  }
+  return tuple(
+    kinds[name](*(from_json(y) if isinstance(y, list) else y for y in fields))
+    for name, *fields in lists
+  )

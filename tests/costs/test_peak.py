@@ -1,0 +1,37 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Peak FLOP/s of devices."""
+
+import types
+
+import jax
+import pytest
+
+from gpt_jax.costs import peak as peak_lib
+
+
+@pytest.mark.parametrize(
+  'kind, peak',
+  [
+    ('TPU v4', 275e12),
+    ('TPU v5 lite', 197e12),  # not TPU v5, of which it is a longer name
+    ('TPU v5', 459e12),
+    ('TPU v5p', 459e12),
+    ('TPU v6 lite', 918e12),
+    ('NVIDIA H100 80GB HBM3', 989e12),
+    ('NVIDIA A100-SXM4-40GB', 312e12),
+  ],
+)
+def test_peak_of_known_devices(kind, peak):
+  device = types.SimpleNamespace(device_kind=kind, platform='tpu')
+  found, source = peak_lib.of_device(device)
+  assert found == peak
+  assert kind in source
+
+
+def test_peak_of_a_cpu_is_measured(monkeypatch):
+  """Eight virtual devices share what one product was measured at."""
+  monkeypatch.setattr(peak_lib, 'measure_matmul', lambda device, dtype: 0.5)
+  found, source = peak_lib.of_device(jax.devices()[0])
+  assert found == 2 * 2048**3 / 0.5 / 8
+  assert 'measured' in source

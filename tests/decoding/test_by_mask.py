@@ -1,0 +1,95 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What an encoder writes, against whole rows under a written-out mask."""
+
+import functools
+
+import jax
+import numpy as np
+
+from gpt_jax.decoding import engine, programs, search
+from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.requests import Request
+from gpt_jax.decoding.sampler import Sampler
+from tests.support import tiny
+
+MASK, END, MOST, LONGEST = 3, 5, 7, 19
+TYPES = 4, 5
+SOURCES = [[7, 11, 13, 2, 9], [6, 2], [17, 8, 7, 12, 20, 21, 10, 22, 14, 2]]
+MODEL = tiny.model(
+  attention='bidirectional',
+  input='tokens(token_types=6)',
+  context_length=LONGEST,
+  num_layers=2,
+  loop='unroll',
+)
+
+
+@functools.cache
+def params():
+  return tiny.params(MODEL)
+
+
+@jax.jit
+def scores(tokens, types, seen, last):
+  variables = {'params': params()}
+  out = MODEL.apply(
+    variables, tokens[None], token_types_BL=types[None], visible_BLM=seen[None]
+  )
+  logits = MODEL.apply(variables, out.hidden_BLD[0, last], method='logits')
+  return jax.nn.log_softmax(logits)
+
+
+def next_scores(source, written):
+  """Log-probabilities after some tokens: of a [MASK] behind them."""
+  row = [*source, *written, MASK]
+  tokens = np.zeros(LONGEST, np.int32)
+  tokens[: len(row)] = row
+  place = np.arange(LONGEST)
+  of_source = place < len(source)
+  seen = of_source[None] | (
+    ~of_source[:, None] & (place[None] <= place[:, None])
+  )
+  types = np.where(of_source, *TYPES)
+  return np.asarray(scores(tokens, types, seen, len(row) - 1))
+
+
+def test_each_token_is_that_of_a_mask_in_its_place():
+  """Of sources of three lengths, all at a time."""
+  model, own = programs.in_place(MODEL, params())
+  decoder = engine.Engine(model, own, slots=4, by_mask=ByMask(MASK, TYPES))
+  greedy = Sampler(temperature=0)
+  found = {decoder.add(Request(s, MOST, greedy)): [] for s in SOURCES}
+  for token in decoder.run():
+    found[token.request].append(token.id)
+  for source, drawn in zip(SOURCES, found.values(), strict=True):
+    expected = []
+    while len(expected) < MOST:
+      expected.append(int(np.argmax(next_scores(source, expected))))
+    assert drawn == expected
+  assert len({*map(tuple, found.values())}) == len(SOURCES)
+
+
+def test_hypotheses_have_the_scores_of_whole_rows():
+  model, own = programs.in_place(MODEL, params())
+  asked = [
+    Request(source, 4, stop_ids={END}, num_source=len(source))
+    for source in SOURCES
+  ]
+  # What a source says may be said again, once.
+  beam, how = Beam(3, 0.0, no_repeat_ngram=1), ByMask(MASK, TYPES)
+  searched = search.search(model, own, asked, beam, rows=4, by_mask=how)
+  finishes, again = set(), set()
+  for number, hypotheses in searched:
+    for ids, score, finish in hypotheses:
+      finishes.add(finish)
+      again |= {*ids} & {*SOURCES[number]}
+      assert len({*ids}) == len(ids)
+      ids = ids + [END] * (finish == 'stop')
+      total = sum(
+        next_scores(SOURCES[number], ids[:n])[token]
+        for n, token in enumerate(ids)
+      )
+      np.testing.assert_allclose(score, total, rtol=1e-4)
+  assert 'length' in finishes and again

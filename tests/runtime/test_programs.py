@@ -1,0 +1,110 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled programs on disk: found again, never believed when damaged."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src import compilation_cache
+
+from gpt_jax import __main__
+from gpt_jax.runtime import programs
+
+HITS = '/jax/compilation_cache/cache_hits'
+X = np.eye(13, dtype=np.float32)
+NAMES = {
+  'jax_enable_compilation_cache': True,
+  'jax_compilation_cache_dir': None,
+  'jax_persistent_cache_min_compile_time_secs': 0.0,
+  'jax_raise_persistent_cache_errors': True,
+}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+  """A user's cache folder; JAX as it is for users."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  # Whatever `keep` sets is as before at the end.
+  made = compilation_cache.get_file_cache
+  monkeypatch.setattr(compilation_cache, 'get_file_cache', made)
+  before = {name: getattr(jax.config, name) for name in NAMES}
+  for name, value in NAMES.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+  yield programs.cache_folder()
+  for name, value in before.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+
+
+def compiled():
+  """Compiles one program anew; its result, and how often it was found."""
+  hits = []
+  jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
+  try:
+    jax.clear_caches()
+    result = jax.jit(lambda x: jnp.tanh(x @ x).sum() + 7)(X)
+  finally:
+    jax.monitoring.clear_event_listeners()
+  return float(result), hits.count(HITS)
+
+
+def test_programs_are_found_again_and_made_anew_when_damaged(cache):
+  assert not cache.exists()
+  programs.keep()
+  expected, hits = compiled()
+  assert hits == 0
+  files = list(cache.iterdir())
+  assert cache.stat().st_mode & 0o077 == 0 and files
+  assert compiled() == (expected, len(files))
+  for path in files:
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])
+  assert compiled() == (expected, 0)
+  for path in files:  # they were written again
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+  assert compiled() == (expected, 0)
+  assert compiled() == (expected, len(files))
+
+
+@pytest.mark.parametrize('why', ['off', 'elsewhere', 'file'])
+def test_nothing_is_kept(cache, tmp_path, why):
+  if why == 'off':
+    jax.config.update('jax_enable_compilation_cache', False)
+  elif why == 'elsewhere':
+    jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'mine'))
+  else:
+    (tmp_path / 'cache').write_text('')
+  programs.keep()
+  assert compiled()[1] == 0 and not cache.exists()
+  assert (tmp_path / 'mine').exists() == (why == 'elsewhere')
+
+
+def test_the_oldest_make_room(tmp_path, monkeypatch):
+  monkeypatch.setattr(programs, 'MAX_BYTES', 350)
+  (tmp_path / 'folder').mkdir()
+  kept = programs.Programs(str(tmp_path))
+  for age, key in enumerate('abc'):
+    kept.put(key, bytes(68))  # and 32 of checksum
+    os.utime(tmp_path / f'{key}.program', (1000 + age, 1000 + age))
+  assert kept.get('a') == bytes(68)  # it was used last
+  kept.put('d', bytes(68))
+  assert [key for key in 'abcd' if kept.get(key)] == ['a', 'c', 'd']
+  assert kept.get('e') is None
+  (tmp_path / 'a.program').unlink()
+  (tmp_path / 'a.program').mkdir()
+  kept.put('a', b'x')  # in vain, and not told of
+  assert kept.get('a') is None
+  assert not [*tmp_path.glob('*.tmp')]
+
+
+def test_commands_that_time_the_compiler_keep_nothing(monkeypatch, capsys):
+  called = []
+  monkeypatch.setattr(programs, 'keep', lambda: called.append(1))
+  assert __main__.main(['plan', '--help']) == 0 and not called
+  assert __main__.main(['train', '--help']) == 0 and called

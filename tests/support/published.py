@@ -1,0 +1,246 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Published runs, and what `plan` estimates for the same shapes.
+
+  python -m tests.support.published 'MaxText 16B'   compiles it (minutes)
+  python -m tests.support.published --table     prints the table of the docs
+
+`tests/planning/published.json` has the schedule of each compiled program,
+without what takes less than a ten-thousandth of the step. The programs are
+ours, of the published sizes, batch and mesh; rematerialisation is the nearest
+that we have. MFU counts attention whole, as PaLM does. Points without a
+schedule there were not compiled yet.
+"""
+
+import json
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+from gpt_jax.planning import (
+  collectives,
+  estimate,
+  hlo,
+  measure,
+  schedule,
+  table,
+  topologies,
+)
+from gpt_jax.planning import compile as compile_lib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FILE = ROOT / 'tests/planning/published.json'
+BEGIN = '<!-- table: python -m tests.support.published --table -->\n'
+LEAST = 1e-4
+
+
+class Point(NamedTuple):
+  """A published run.
+
+  Attributes:
+    topology: of a slice.
+    slices: number of them.
+    config: of `configs/`.
+    overrides: of its fields.
+    mfu: published.
+    source: who published it, and what differs here.
+  """
+
+  topology: str
+  slices: int
+  config: str
+  overrides: dict[str, Any]
+  mfu: float
+  source: str
+
+
+def llama(
+  layers: int,
+  width: int,
+  inner: int,
+  heads: int,
+  kv_heads: int,
+  *,
+  rows: int,
+  length: int = 2048,
+  remat: str = 'full',
+  vocabulary: int = 32_000,
+  **mesh: int,
+) -> dict[str, Any]:
+  """A decoder of LLaMA's kind, heads of 128, all rows at once."""
+  return {
+    'model.num_layers': layers,
+    'model.d_model': width,
+    'model.d_ff': inner,
+    'model.num_heads': heads,
+    'model.num_kv_heads': kv_heads,
+    'model.vocab_size': vocabulary,
+    'model.context_length': length,
+    'model.remat': remat,
+    'batch.size': rows,
+    'batch.micro_rows': 0,
+    'schedule.num_steps': 10_000,
+    **{f'mesh.{axis}': number for axis, number in mesh.items()},
+  }
+
+
+_LLAMA = 'configs/llama.py:7b'
+POINTS = {
+  'PaLM 540B': Point(
+    'v4:12x16x16',
+    2,
+    'configs/palm.py:540b',
+    {
+      'model.remat': 'full',
+      'mesh.data': 2,
+      'mesh.fsdp': 256,
+      'mesh.tensor': 12,
+      'batch.micro_rows': 0,
+    },
+    0.462,
+    'PaLM, table 3',
+  ),
+  'MaxText 16B': Point(
+    'v5e:16x16',
+    1,
+    _LLAMA,
+    llama(32, 4096, 28_672, 64, 64, rows=1536, fsdp=256),
+    0.611,
+    'MaxText, 2023',
+  ),
+  'MaxText 32B': Point(
+    'v5p:4x4x4',
+    1,
+    _LLAMA,
+    llama(32, 8192, 28_672, 64, 64, rows=384, remat='dots', fsdp=16, tensor=4),
+    0.715,
+    'MaxText, 2023; 7 rows a chip, here 6',
+  ),
+  'Llama 2 70B': Point(
+    'v5p:4x8x8',
+    1,
+    _LLAMA,
+    llama(
+      *(80, 8192, 28_672, 64, 8),
+      rows=1024,
+      length=4096,
+      remat='dots',
+      fsdp=256,
+    ),
+    0.654,
+    'MaxText, 2024; recomputes a little more',
+  ),
+  'Llama 3.1 8B': Point(
+    'v6e:16x16',
+    1,
+    _LLAMA,
+    llama(
+      *(32, 4096, 14_336, 32, 8),
+      rows=1024,
+      length=8192,
+      vocabulary=128_256,
+      fsdp=256,
+    ),
+    0.45,
+    'MaxText, 2025; keeps attention in host memory, here recomputed',
+  ),
+}
+
+
+def record(name: str) -> None:
+  """Compiles a point, and writes its schedule down."""
+  compile_lib.use_cpu()
+  point = POINTS[name]
+  slices = topologies.parse(point.topology, point.slices)
+  config = table.load_config(ROOT, point.config, point.overrides)
+  parts = compile_lib.build(config, slices)
+  program = compile_lib.compile_stage(parts, slices, parts.shapes()[-1])
+  write(name, program, slices)
+
+
+def write(
+  name: str, program: compile_lib.Program, slices: topologies.Slices
+) -> None:
+  """Writes the schedule of a point's program down."""
+  parts = program.parts
+  text = hlo.parse(program.compiled.call.as_text())
+  sent = collectives.read(text, parts.mesh)
+  events = schedule.read(text, sent, parts.mesh, slices, causal=True)
+  stage = measure.measure(program, slices)
+  found = json.loads(FILE.read_text()) if FILE.exists() else {}
+  found[name] = {
+    'model_flops': stage.flops.model,
+    'events': schedule.to_json(shorten(events, slices)),
+  }
+  lines = (f'{json.dumps(key)}: {json.dumps(x)}' for key, x in found.items())
+  FILE.write_text('{\n' + ',\n'.join(lines) + '\n}\n')
+
+
+def shorten(
+  events: tuple[schedule.Event, ...], slices: topologies.Slices
+) -> tuple[schedule.Event, ...]:
+  """Without what takes less than `LEAST` of the step."""
+  rates = measure.rates(slices)
+  least = LEAST * estimate.step_time(events, rates).step
+
+  def takes(x: schedule.Event) -> float:
+    waits = [schedule.Wait(x.key)] if hasattr(x, 'key') else []
+    return estimate.step_time([x, *waits], rates).step
+
+  def of(events: Any, trips: float) -> tuple[schedule.Event, ...]:
+    kept = []
+    for x in events:
+      if isinstance(x, schedule.Loop):
+        kept.append(x._replace(events=of(x.events, trips * x.trips)))
+      elif isinstance(x, schedule.Wait) or trips * takes(x) >= least:
+        kept.append(x)
+    started = {
+      x.key for x in kept if isinstance(x, schedule.Fetch | schedule.Send)
+    }
+    short = {key: str(number) for number, key in enumerate(sorted(started))}
+    return tuple(
+      x._replace(key=short[x.key]) if hasattr(x, 'key') else x
+      for x in kept
+      if not isinstance(x, schedule.Wait) or x.key in started
+    )
+
+  return of(events, 1)
+
+
+def errors() -> dict[str, tuple[float, float]]:
+  """Of each point the estimated MFU, and by how much it is off."""
+  found = {}
+  for name, x in json.loads(FILE.read_text()).items():
+    slices = topologies.parse(POINTS[name].topology, POINTS[name].slices)
+    events = schedule.from_json(x['events'])
+    seconds = estimate.step_time(events, measure.rates(slices)).step
+    mfu = x['model_flops'] / (seconds * slices.devices * slices.peak)
+    found[name] = (mfu, mfu / POINTS[name].mfu - 1)
+  return found
+
+
+def markdown() -> str:
+  """The table, with the mean of the errors' sizes and the worst."""
+  lines = [
+    '| run | slices | published MFU | estimated | off by | source |',
+    '|---|---|---|---|---|---|',
+  ]
+  found = errors()
+  for name, (mfu, off) in found.items():
+    point = POINTS[name]
+    slices = topologies.parse(point.topology, point.slices)
+    lines.append(
+      f'| {name} | {slices} | {point.mfu:.1%} | {mfu:.1%} | {off:+.0%} '
+      f'| {point.source} |'
+    )
+  sizes = [abs(off) for _, off in found.values()]
+  mean, worst = sum(sizes) / len(sizes), max(sizes)
+  return '\n'.join([*lines, '', f'Mean error {mean:.0%}, worst {worst:.0%}.'])
+
+
+if __name__ == '__main__':
+  if sys.argv[1:] == ['--table']:
+    print(markdown())
+  else:
+    for name in sys.argv[1:] or POINTS:
+      record(name)

@@ -1,0 +1,172 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs whose rows are split over devices follow those on one."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as config_lib
+from gpt_jax import sharding
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.spec import UsageError
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import device_check
+from gpt_jax.training import parts as parts_lib
+from tests.support import tiny
+
+ROWS, LENGTH, VOCAB = 2, 16, 48
+FIELDS = {
+  **tiny.MESHABLE,
+  'model.context_length': LENGTH,
+  'model.num_layers': 1,
+  'model.position': 'rope',
+  'batch.size': ROWS,
+  'batch.micro_rows': ROWS,
+  'schedule.name': 'constant(peak=1e-2)',
+}
+SCRIPT = (
+  pathlib.Path(__file__).parents[1] / 'support/compile_context_for_tpu.py'
+)
+
+
+def build(context, **changes):
+  config = tiny.config(**{**FIELDS, **changes})
+  return tiny.build(config, (1, 1, 1), context=context)
+
+
+def batch():
+  """Rows of several documents."""
+  found = tiny.batch(ROWS, LENGTH, VOCAB)
+  places = np.arange(LENGTH, dtype=np.int32)
+  segments = np.stack([places // 7, places // 11])
+  return {
+    **found,
+    'segments': segments,
+    'positions': np.stack([places % 7, places % 11]),
+  }
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_context(tmp_path):
+  """Two steps each: the same losses and state as of four on one device."""
+
+  def steps(run, state, number):
+    step = compiled_lib.compile_train_step(run)
+    history = []
+    for _ in range(number):
+      state, metrics = step.call(state, run.put(batch(), ROWS))
+      history.append([float(metrics[n]) for n in ('loss', 'grad_norm')])
+    return state, history
+
+  changes = {'data.rows': 'documents'}
+  one = build(1, **changes)
+  split = build(4, **changes, **{'model.attention_backend': 'ring'})
+  state, first = steps(split, parts_lib.init_state(split), 2)
+  table = state.params['embed']['embedding']
+  assert table.sharding.shard_shape(table.shape) == (VOCAB, 24 // 4)
+  checkpointer = Checkpointer(str(tmp_path))
+  checkpointer.save(state)
+  checkpointer.wait()
+  state = checkpointer.restore(parts_lib.abstract_state(one))
+  checkpointer.close()
+  expected, alone = steps(one, parts_lib.init_state(one), 4)
+  # The first step's program, again, for the last two.
+  found, last = steps(one, state, 2)
+  np.testing.assert_allclose(first + last, alone, rtol=1e-5)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6),
+    jax.device_get(found.params),
+    jax.device_get(expected.params),
+  )
+
+
+@pytest.mark.slow
+def test_experts_drop_the_same_tokens():
+  ffn = 'switch(num_experts=4, capacity_factor=0.8)'
+
+  def measure(context):
+    run = build(context, **{'model.ffn': ffn})
+    params = jax.device_put(tiny.params(run.model), run.shardings.params)
+    given = run.put(tiny.batch(ROWS, LENGTH, VOCAB), ROWS)
+    with sharding.use(run.mesh, run.rules):
+      return jax.device_get(
+        jax.jit(run.objective.loss)(params, given, jax.random.key(3))
+      )
+
+  found, expected = measure(4), measure(1)
+  dropped = expected.metrics['router/decoder/dropped']
+  assert 0.1 < dropped.sum[0] / dropped.weight < 0.7
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+    found,
+    expected,
+  )
+
+
+@pytest.mark.parametrize(
+  'changes, why',
+  [
+    ({'model.context_length': 24}, 'rows of 24 tokens do not divide by 16, tw'),
+    (
+      {'model.position': 'transformer_xl'},
+      "model.position='transformer_xl': scores by distances within whole rows, "
+      'which mesh.context=8 splits',
+    ),
+    (
+      {'model.attention': 'bigbird', 'objective.name': 'masked'},
+      "model.attention='bigbird': the blocks of bigbird are those of whole row",
+    ),
+    (
+      {'model.attention_backend': 'splash'},
+      'model.attention_backend=splash: it needs a TPU',
+    ),
+    (
+      {'model.attention_backend': 'ulysses', 'model.num_heads': 4},
+      'ulysses: model.num_heads=4 does not divide over the 8 devices',
+    ),
+  ],
+)
+def test_refused_before_anything_is_read(changes, why):
+  fields = {**FIELDS, 'mesh.context': 8, 'mesh.fsdp': 1, **changes}
+  config = config_lib.resolve(tiny.config(**fields))
+  with pytest.raises(UsageError) as error:
+    device_check.check_devices(config)
+  assert why in str(error.value)
+
+
+# Bytes that a device sends: 2 layers x keys and values of 1 row, 512 tokens,
+# 2 heads of 128 in bfloat16, to 3 other devices.
+SENT = 2 * 2 * 512 * 2 * 128 * 2 * 3
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+  'backend, expected',
+  [
+    ('all_gather', {'back reduce-scatter bf16': SENT}),
+    ('ring', {'forward collective-permute bf16': SENT}),
+  ],
+)
+def test_what_a_tpu_program_sends(backend, expected):
+  # Those of `conftest` are for the CPU's compiler.
+  env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
+  done = subprocess.run(
+    [sys.executable, str(SCRIPT), backend],
+    env=env,
+    capture_output=True,
+    text=True,
+  )
+  assert not done.returncode, done.stderr[-3000:]
+  found = json.loads(done.stdout)
+  for name, size in expected.items():
+    assert found[name] == pytest.approx(size, rel=0.01), found
+  # Asynchronous ones may be counted more than once.
+  gathered = found.get('forward all-gather bf16', 0)
+  assert gathered >= SENT if backend == 'all_gather' else not gathered, found
