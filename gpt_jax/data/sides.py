@@ -43,6 +43,11 @@ def source_start(special: Special) -> np.ndarray:
   return np.array(special.prompt_start, np.int32)
 
 
+def start_ids(start: str, special: Special) -> list[int]:
+  """As `start_id`; '': none."""
+  return [start_id(start, special)] if start else []
+
+
 def start_id(start: str, special: Special) -> int:
   """The token that a decoder starts with.
 

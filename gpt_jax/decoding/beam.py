@@ -143,8 +143,8 @@ def take(state: State, index_B: np.ndarray, *, more: int) -> State:
   return State(*map(part, state))
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'by_mask'))
-def advance(params, caches, state, texts, *, model, by_mask):
+@functools.partial(jax.jit, static_argnames=('model', 'in_row'))
+def advance(params, caches, state, texts, *, model, in_row):
   """Reads the newest token of each hypothesis.
 
   Args:
@@ -154,7 +154,7 @@ def advance(params, caches, state, texts, *, model, by_mask):
     state: after `choose`.
     texts: see `Texts`.
     model: of `programs.in_place`.
-    by_mask: see `programs.decode_step`.
+    in_row: see `programs.decode_step`.
 
   Returns:
     Logits [B, N, V], and the caches.
@@ -176,7 +176,7 @@ def advance(params, caches, state, texts, *, model, by_mask):
     jnp.repeat(at_B, N),
     texts.num_memory_B,
     model=model,
-    by_mask=by_mask,
+    in_row=in_row,
   )
   return logits_RV.reshape(B, N, -1), caches
 

@@ -8,7 +8,7 @@ from typing import Any
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import continuations
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
 from gpt_jax.decoding.search import search
 from gpt_jax.nn.transformer import Transformer
@@ -24,7 +24,7 @@ def complete(
   *,
   rows: int,
   sources: Sequence[Sequence[int] | None] | None = None,
-  by_mask: ByMask | None = None,
+  in_row: InRow | None = None,
   speed: Speed,
 ) -> Iterator[tuple[int, list[Continuation]]]:
   """As `continuations.complete`: the best `num_samples` of each prompt.
@@ -37,8 +37,8 @@ def complete(
     options: whose sampler, seed and stop texts say nothing.
     beam: how to search.
     rows: texts that are searched at a time.
-    sources: of an encoder-decoder, as many as prompts; or of `by_mask`.
-    by_mask: see `Engine`.
+    sources: of an encoder-decoder, as many as prompts; or of `in_row`.
+    in_row: see `Engine`.
     speed: counts a token of each text a step, however many hypotheses it has.
   """
   sources = sources or [None] * len(prompts)
@@ -50,14 +50,14 @@ def complete(
       options._replace(num_samples=1, stop=()),
       context_length=model.context_length,
       source=sources[number],
-      in_row=by_mask is not None,
+      in_row=in_row is not None,
     )
     return row
 
   asked = [row(number).request for number in range(len(prompts))]
   speed.begin()
   for number, hypotheses in search(
-    model, params, asked, beam, rows=rows, by_mask=by_mask, count=speed.count
+    model, params, asked, beam, rows=rows, in_row=in_row, count=speed.count
   ):
     found = []
     for ids, score, finish in hypotheses[: options.num_samples]:

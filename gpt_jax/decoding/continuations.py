@@ -164,7 +164,8 @@ def rows(
 
   Of an encoder-decoder the answers to a `source`; then `ids` are what the
   decoder starts with, which is no text. With `in_row` the source is read in the
-  row of its answer, before `ids`: see `by_mask`.
+  row of its answer, before `ids`: see
+  `decoding.in_row`.
   """
   shown = ids if source is None else ()
   usual = USUAL if source is None else sourced.most(len(source))
@@ -297,7 +298,7 @@ def complete(
       options,
       context_length=context_length,
       source=source,
-      in_row=engine.by_mask is not None,
+      in_row=engine.in_row is not None,
     )
   )
   for piece in decode(engine, asked, speed=speed):

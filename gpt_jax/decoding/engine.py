@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax.decoding import programs, requests, speculative
 from gpt_jax.decoding.batch import Batch
-from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.kept import Kept
 from gpt_jax.decoding.reading import Reader, Reading
 from gpt_jax.decoding.requests import Request as Request
@@ -44,7 +44,7 @@ class Engine:
     slots: int,
     draft: Draft | None = None,
     keep: int = 0,
-    by_mask: ByMask | None = None,
+    in_row: InRow | None = None,
   ):
     """Takes models and their parameters, as they are or from `in_place`.
 
@@ -55,8 +55,8 @@ class Engine:
       draft: proposes tokens to it.
       keep: rows that have ended whose caches are kept: a prompt that begins
         as one of them is read from there on. Of an encoder-decoder none are.
-      by_mask: how an encoder writes, whose prompts are sources; without a
-        draft. None: the model is a decoder or an encoder-decoder.
+      in_row: how a model writes whose prompts are sources; without a draft.
+        None: it continues texts, or is an encoder-decoder.
 
     Raises:
       UsageError: the draft does not suit the model.
@@ -70,14 +70,14 @@ class Engine:
     self.proposals = speculative.Proposals()
     self._next = 0
     self._waiting: dict[int, Request] = {}
-    assert by_mask is None or (draft is None and not keep)
-    self.by_mask = by_mask
-    # A [MASK] stands after the newest token.
-    ahead = 1 + (draft.num_tokens if draft else 0) + (by_mask is not None)
+    assert in_row is None or (draft is None and not keep)
+    self.in_row = in_row
+    ahead = 1 + (draft.num_tokens if draft else 0)
+    ahead += in_row.ahead if in_row else 0
     self._batch = Batch(self._model, slots=slots, ahead=ahead)
     self._kept = Kept(0 if self._model.num_encoder_layers else keep)
     self._readings: list[Reading] = []  # the first is read first
-    self._readers = [Reader(self._model, self._params, by_mask)]
+    self._readers = [Reader(self._model, self._params, in_row)]
     if self._draft is not None:
       self._readers.append(Reader(self._draft.model, self._draft.params))
 
@@ -162,7 +162,7 @@ class Engine:
       asked.rows,
       model=self._model,
       how=asked.how,
-      by_mask=self.by_mask,
+      in_row=self.in_row,
     )
     self._batch.step(caches, seen_BV)
     pairs = zip(rows, np.asarray(drawn_B).tolist(), strict=True)

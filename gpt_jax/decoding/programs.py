@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax.decoding import sampler
-from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.sampler import Samplers
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.context import KVCache
@@ -132,7 +132,7 @@ def encode(params, tokens_BM, mask_BM, *, model):
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'num_seen', 'by_mask'),
+  static_argnames=('model', 'num_seen', 'in_row'),
   donate_argnames=('caches', 'last_BD'),
 )
 def read_block(
@@ -147,7 +147,7 @@ def read_block(
   *,
   model,
   num_seen,
-  by_mask,
+  in_row,
 ):
   """Reads tokens from `start` on; keeps the state where a row ends.
 
@@ -163,13 +163,13 @@ def read_block(
     mask_BM: bool, False for padding of `memory_BMD`.
     model: of `in_place`.
     num_seen: slots of the caches, the first, that the tokens attend to.
-    by_mask: see `ByMask`, whose prompts are one block; None: it is none.
+    in_row: see `InRow`, whose prompts are one block; None: it is none.
   """
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
   seen = {}
-  if by_mask is not None:
-    seen = by_mask.seen_of_prompts(positions_BL, lengths_B, num_seen)
+  if in_row is not None:
+    seen = in_row.seen_of_prompts(positions_BL, lengths_B, num_seen)
   out = model.apply(
     {'params': params},
     tokens_BL,
@@ -201,11 +201,11 @@ def first_draw(params, last_XD, index_B, seen_BV, rows, *, model, how):
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'how', 'by_mask'),
+  static_argnames=('model', 'how', 'in_row'),
   donate_argnames='caches',
 )
 def decode_step(
-  params, caches, token_B, position_B, seen_BV, rows, *, model, how, by_mask
+  params, caches, token_B, position_B, seen_BV, rows, *, model, how, in_row
 ):
   """Reads one token of each row and draws the next.
 
@@ -218,7 +218,7 @@ def decode_step(
     rows: what is asked of them.
     model: of `in_place`.
     how: see `sampler.method`.
-    by_mask: see `ByMask`; None: the token says what the next is.
+    in_row: see `InRow`; None: the token says what the next is.
 
   Returns:
     The drawn tokens [B], the caches, and `seen_BV` with `token_B`.
@@ -230,7 +230,7 @@ def decode_step(
     position_B,
     rows.num_memory_B,
     model=model,
-    by_mask=by_mask,
+    in_row=in_row,
   )
   if seen_BV is not None:
     seen_BV = seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)
@@ -248,7 +248,7 @@ def next_logits(
   num_memory_B: jax.Array,
   *,
   model: Transformer,
-  by_mask: ByMask | None,
+  in_row: InRow | None,
 ) -> tuple[jax.Array, Caches]:
   """Reads one token of each row: logits of the next [R, V], and the caches.
 
@@ -260,7 +260,7 @@ def next_logits(
     num_memory_B: length of each source, of an encoder-decoder; several rows
       may have one.
     model: of `in_place`.
-    by_mask: see `decode_step`.
+    in_row: see `decode_step`.
   """
   mask_BM, cache = None, caches[0]
   assert isinstance(cache, KVCache)
@@ -268,8 +268,8 @@ def next_logits(
     slots_M = jnp.arange(cache.cross.num_slots)
     mask_BM = slots_M[None] < num_memory_B[:, None]
   tokens_RL, positions_RL, seen = token_R[:, None], position_R[:, None], {}
-  if by_mask is not None:
-    tokens_RL, positions_RL, seen = by_mask.step(
+  if in_row is not None:
+    tokens_RL, positions_RL, seen = in_row.step(
       token_R, position_R, cache.num_slots
     )
   variables = {'params': params}

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs
-from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.kept import Prefix
 from gpt_jax.decoding.programs import Prefilled
 from gpt_jax.decoding.requests import Row
@@ -29,12 +29,12 @@ class Reader(NamedTuple):
   Attributes:
     model: of `programs.in_place`.
     params: its parameters.
-    by_mask: see `Engine`.
+    in_row: see `Engine`.
   """
 
   model: Transformer
   params: Any
-  by_mask: ByMask | None = None
+  in_row: InRow | None = None
 
 
 class Reading:
@@ -65,13 +65,13 @@ class Reading:
     prompts = {row.prompt: row.request for row in rows}
     self._places = {prompt: i for i, prompt in enumerate(prompts)}
     self._size = programs.num_rows(len(prompts), slots)
-    by_mask = readers[0].by_mask
+    in_row = readers[0].in_row
     ids = [request.ids for request in prompts.values()]
-    if by_mask is not None:
-      ids = [by_mask.prompt(own) for own in ids]
+    if in_row is not None:
+      ids = [in_row.prompt(own) for own in ids]
     self._tokens_BL, self._lengths_B = self._pad(ids)
     # What sees both ways is read as a whole.
-    whole = by_mask is not None
+    whole = in_row is not None
     self._block = self._tokens_BL.shape[1] if whole else programs.BLOCK
     self._sources = None
     if any(request.source for request in prompts.values()):
@@ -136,9 +136,9 @@ class Reading:
         mask_BM,
         model=model,
         num_seen=programs.seen(stop, programs.bucket(L, self._longest)),
-        by_mask=by_mask,
+        in_row=in_row,
       )
-      for (model, params, by_mask), read in zip(
+      for (model, params, in_row), read in zip(
         self._readers, self._read, strict=True
       )
     ]

@@ -27,8 +27,8 @@ class Request(NamedTuple):
     seed: of the draws, below 2^32.
     stop_ids: tokens that end the continuation, each.
     source: ids for the encoder of an encoder-decoder.
-    num_source: how many of `ids`, the first, are a source: see `by_mask`. What
-      they say may be said again.
+    num_source: how many of `ids`, the first, are a source: see
+      `decoding.in_row`. What they say may be said again.
   """
 
   ids: Sequence[int]

@@ -16,7 +16,7 @@ import numpy as np
 from gpt_jax.decoding import beam as beam_lib
 from gpt_jax.decoding import programs, requests
 from gpt_jax.decoding.beam import Beam, State, Texts
-from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.reading import Reader, Reading
 from gpt_jax.decoding.requests import Request, Row
 from gpt_jax.nn import caches as caches_lib
@@ -47,7 +47,7 @@ def search(
   beam: Beam,
   *,
   rows: int,
-  by_mask: ByMask | None = None,
+  in_row: InRow | None = None,
   count: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
   """The most probable continuations of each text, by beam search.
@@ -60,7 +60,7 @@ def search(
     asked: the texts, with the same `stop_ids`; samplers and seeds say nothing.
     beam: how to search.
     rows: texts that are searched at a time.
-    by_mask: see `Engine`.
+    in_row: see `Engine`.
     count: called after each step with how many texts got a token.
 
   Yields:
@@ -74,7 +74,7 @@ def search(
     group.sort(key=lambda row: (len(row.request.source or ()), len(row.ids)))
     for i in range(0, len(group), rows):
       part = group[i : i + rows]
-      running = Search(model, params, part, beam, slots=rows, by_mask=by_mask)
+      running = Search(model, params, part, beam, slots=rows, in_row=in_row)
       count(len(running.rows))
       while running.rows:
         yield from running.step()
@@ -96,7 +96,7 @@ class Search:
     beam: Beam,
     *,
     slots: int,
-    by_mask: ByMask | None = None,
+    in_row: InRow | None = None,
   ):
     """Reads the prompts and sources; takes the first tokens.
 
@@ -106,10 +106,10 @@ class Search:
       rows: of one group of `requests.alike`, with the same `stop_ids`.
       beam: how to search.
       slots: the most rows.
-      by_mask: see `Engine`.
+      in_row: see `Engine`.
     """
     self._model, self._params, self._beam = model, params, beam
-    self._by_mask = by_mask
+    self._in_row = in_row
     self.rows = list(rows)
     self._slots = slots
     self._size = programs.num_rows(len(rows), slots)
@@ -143,7 +143,7 @@ class Search:
         self._state,
         self._texts,
         model=self._model,
-        by_mask=self._by_mask,
+        in_row=self._in_row,
       )
       self._choose(logits_BNV)
     return done
@@ -152,7 +152,7 @@ class Search:
     """Reads the prompts and sources, and takes the first tokens."""
     reading = Reading(
       self.rows,
-      readers=[Reader(self._model, self._params, self._by_mask)],
+      readers=[Reader(self._model, self._params, self._in_row)],
       slots=self._slots,
     )
     for _ in range(reading.num_blocks):

@@ -3,8 +3,8 @@
 """What a model writes for source texts: a translation, an answer.
 
 An encoder-decoder reads the source with its encoder. A decoder reads it as a
-document, after which it writes the next one: as rows of pairs are for it. An
-encoder writes it in the places of [MASK]s: see `decoding.by_mask`.
+document, after which it writes the next one: as rows of pairs are for it. What
+has learned to write after a source in one row does so: see `decoding.in_row`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import sourced
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
@@ -57,11 +57,10 @@ class Writer:
     self._rows = rows or parts.eval_rows
     self._encoder = config.model.num_encoder_layers > 0
     self._length: int = config.model.context_length
-    # The token that a decoder starts with.
-    self._starts = objectives.needs(config.objective.name).starts or 'eos'
+    self._starts: str = objectives.needs(config.objective.name).starts
     self._reads = tokenizer_lib.of_sources(tokenizer)
     self._special = row_makers.as_read(config.data.rows, self._reads.special)
-    self._by_mask = trained_lib.by_mask(parts, tokenizer)
+    self._in_row = trained_lib.in_row(parts, tokenizer)
 
   def asked(self, source: str, max_tokens: int) -> Asked:
     """What is asked of the model for a source.
@@ -75,18 +74,21 @@ class Writer:
     special, ids = self._special, self._reads.encode(source)
     max_tokens = max_tokens or sourced.most(len(sides.source_ids(ids, special)))
     stops = self._tokenizer.special.stop_ids
+    written = self._tokenizer.special
     if self._encoder:
-      prompt = [sides.start_id(self._starts, self._tokenizer.special)]
+      prompt = sides.start_ids(self._starts or 'eos', written)
       max_tokens = min(max_tokens, self._length - len(prompt))
       read, cut = sourced.read(ids, special, self._length)
       request = Request(prompt, max_tokens, GREEDY, 0, stops, read)
     else:
-      in_row = self._by_mask is not None
-      prompt = [] if in_row else list(special.before(first_scored=True))
+      in_row = self._in_row is not None
+      before = [] if in_row else list(special.before(first_scored=True))
+      after = sides.start_ids(self._starts, written) if in_row else []
       max_tokens = min(max_tokens, self._length // 2)
-      room = self._length - max_tokens - len(prompt)
+      room = self._length - max_tokens - len(before) - len(after)
       read, cut = sourced.read(ids, special, room)
-      request = Request([*prompt, *read], max_tokens, GREEDY, 0, stops)
+      prompt = [*before, *read, *after]
+      request = Request(prompt, max_tokens, GREEDY, 0, stops)
       request = request._replace(num_source=len(read) if in_row else 0)
     return Asked(request, cut)
 
@@ -103,10 +105,10 @@ class Writer:
     decoder = self._parts.model, params
     with sharding.use(self._parts.mesh, self._parts.rules):
       if beam is None:
-        found = greedy(*decoder, asked, rows=self._rows, by_mask=self._by_mask)
+        found = greedy(*decoder, asked, rows=self._rows, in_row=self._in_row)
       else:
         found = best(
-          *decoder, asked, beam, rows=self._rows, by_mask=self._by_mask
+          *decoder, asked, beam, rows=self._rows, in_row=self._in_row
         )
       for number, ids in found:
         yield number, self._tokenizer.decode(ids).strip()
@@ -119,11 +121,11 @@ def best(
   beam: Beam,
   *,
   rows: int,
-  by_mask: ByMask | None = None,
+  in_row: InRow | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
   """As `greedy`: the best that beam search finds; nothing if that is barred."""
   for number, hypotheses in search(
-    model, params, asked, beam, rows=rows, by_mask=by_mask
+    model, params, asked, beam, rows=rows, in_row=in_row
   ):
     yield number, hypotheses[0].ids if hypotheses else []
 
@@ -134,7 +136,7 @@ def greedy(
   asked: Sequence[Request],
   *,
   rows: int,
-  by_mask: ByMask | None = None,
+  in_row: InRow | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
   """Yields the number of each request and its ids when it is done.
 
@@ -143,9 +145,9 @@ def greedy(
     params: its parameters.
     asked: what is to be continued.
     rows: requests that run at a time.
-    by_mask: see `Engine`.
+    in_row: see `Engine`.
   """
-  engine = Engine(model, params, slots=rows, by_mask=by_mask)
+  engine = Engine(model, params, slots=rows, in_row=in_row)
   # The longest first: what is left at the end is short.
   order = sorted(
     range(len(asked)),

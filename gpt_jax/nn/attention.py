@@ -217,11 +217,6 @@ def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
     return
   # What is said of the new tokens says nothing about those in the cache.
   seen = context.visibility
-  if seen.prefix_B is not None:
-    raise UsageError(
-      'prefix_B: is not known of what is in caches; give whole rows, without '
-      'caches, or visible_BLM'
-    )
   assert seen.key_mask_BM is None and seen.segments_BL is None
   # Whoever says what of a cache is seen knows what that has seen.
   if not pattern.causal and seen.visible_BLM is None:
@@ -258,13 +253,19 @@ def _attend_apart(
   # every query, so that the causal mask hides them.
   keys = jnp.arange(num_keys)[None, None]
   mask = request.pattern.visible(positions_BL[:, :, None], keys)
+  prefix_B = request.visibility.prefix_B
+  assert prefix_B is None or isinstance(cache, KVCache)
+  if prefix_B is not None:
+    both_ways = request.pattern._replace(causal=False)
+    inside = keys < prefix_B[:, None, None]
+    mask |= inside & both_ways.visible(positions_BL[:, :, None], keys)
   if isinstance(cache, KVCache):
     mask &= segments.reaches(position, positions_BL[:, :, None], keys)
   elif cache is not None and cache.real_BM is not None:
     after = ((0, 0), (0, 0), (0, num_keys - before))
     mask &= jnp.pad(cache.real_BM[:, None], after, constant_values=True)
   seen, padded = request.visibility, ((0, 0), (0, 0), (before, 0))
-  assert seen.segments_BL is None and seen.prefix_B is None
+  assert seen.segments_BL is None
   if seen.key_mask_BM is not None:
     key_mask = seen.key_mask_BM[:, None]
     mask &= jnp.pad(key_mask, padded, constant_values=True)

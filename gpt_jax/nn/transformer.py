@@ -206,7 +206,7 @@ class Transformer(nn.Module):
       encoder_positions_BM: int32, as `positions_BL`.
       memory_BMD: from `encode`, instead of `encoder_tokens_BM`.
       prefix_B: int, how many tokens at the start of each row see each other
-        both ways; not with caches.
+        both ways; with caches of `init_caches` a prefix is read as a whole.
       visible_BLM: bool, which tokens of its row each token sees, where
         `attention` shows them; with caches of `init_caches` which of their
         slots. All of a memory that is real is seen.

@@ -187,8 +187,9 @@ class Needs(NamedTuple):
     asked: of a row of so many tokens, how many a second stream predicts.
     pooler: what a task that reads the first token puts it through, see
       `finetune.pooler`.
-    by_mask: whether an encoder learns to write after a source: see
-      `decoding.by_mask`.
+    in_row: how a model learns to write after a source in one row: by 'mask', or
+      after a 'prefix' that sees 'left' alone or itself; '': it does not. See
+      `decoding.in_row`.
     parts: the models beside the run's own, by the names that `config.models`
       has them by. Their parameters are `params['parts'][NAME]`.
     stored: what a batch of training has of a teacher on disk; None: nothing.
@@ -206,7 +207,7 @@ class Needs(NamedTuple):
   scored: Scored | None = None
   asked: Callable[[int], int] = lambda length: 0
   pooler: str = 'tanh'
-  by_mask: bool = False
+  in_row: str = ''
   parts: Mapping[str, Part] = MappingProxyType({})
   stored: Stored | None = None
 

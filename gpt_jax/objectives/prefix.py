@@ -73,6 +73,7 @@ def prefix(
   if text:
     declared = spec.build('objective.name: text', text, TEXTS)
     needs, make = needs_of_sides(declared.needs), _of_sides
+    needs = needs._replace(in_row='prefix' if sees == 'both' else 'left')
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
     plain = declared(model, tokenizer)

@@ -10,7 +10,7 @@ their places, and
   L = mean over the chosen tokens of -log P(y_t | S1, what stands at y_<=t)
 
 The source's [CLS] is that of `data.rows="parallel(start='cls')"`; without it
-rows are not those of the pre-training. How it writes: `decoding.by_mask`.
+rows are not those of the pre-training. How it writes: `decoding.in_row`.
 """
 
 from typing import Any
@@ -94,7 +94,7 @@ def unified_target(
         lambda length: masking.places(of_target.output(length)),
         lambda length: 1,
       ),
-      by_mask=True,
+      in_row='mask',
     ),
     build,
   )

@@ -60,9 +60,9 @@ class Answerer:
     self._config, self._options = trained.parts.config, options
     self._beam, self._rows = beam, rows
     self._decoder = trained_lib.decoder(trained, weights)
-    self._by_mask = trained_lib.by_mask(trained.parts, trained.tokenizer)
+    self._in_row = trained_lib.in_row(trained.parts, trained.tokenizer)
     self.engine = Engine(
-      *self._decoder, slots=rows, draft=draft, keep=keep, by_mask=self._by_mask
+      *self._decoder, slots=rows, draft=draft, keep=keep, in_row=self._in_row
     )
 
   def asked(
@@ -94,23 +94,25 @@ class Answerer:
     encoded = text.encoded(reads)
     rows, length = self._config.data.rows, self.context_length
     special = row_makers.as_read(rows, reads.special)
-    if self._by_mask is not None:
+    starts: str = objectives.needs(self._config.objective.name).starts
+    start = sides.start_ids(starts, self.tokenizer.special)
+    if self._in_row is not None:
       # Beside its answer in a row, which has half of it if it needs as much.
       most = self._options.max_tokens
       if most is None:
         whole = sides.source_ids(encoded, special)
         most = min(sourced.most(len(whole)), length // 2)
-      if most >= length:
+      room = length - most - len(start)
+      if room < 1:
         raise UsageError(
           f'--max_tokens={most}: the context holds {length}, source and answer '
           'together; give fewer'
         )
-      source, cut = sourced.read(encoded, special, length - most)
-      return Asked(text.fields, [], source, cut)
+      source, cut = sourced.read(encoded, special, room)
+      return Asked(text.fields, start, source, cut)
     source, cut = sourced.read(encoded, special, length)
-    start = objectives.needs(self._config.objective.name).starts
     ids = continuations.fitted(
-      [sides.start_id(start, self.tokenizer.special)],
+      start,
       self.tokenizer,
       self._options,
       context_length=length,
@@ -130,7 +132,7 @@ class Answerer:
         *texts,
         self._beam,
         rows=self._rows,
-        by_mask=self._by_mask,
+        in_row=self._in_row,
         **more,
       )
     return continuations.complete(
@@ -145,7 +147,7 @@ class Answerer:
       self._options,
       context_length=self.context_length,
       source=asked.source,
-      in_row=self._by_mask is not None,
+      in_row=self._in_row is not None,
     )
     for piece in continuations.decode(self.engine, rows, speed=self.speed):
       yield piece.text

@@ -15,7 +15,7 @@ from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.unified_order import SEQ2SEQ
 from gpt_jax.decoding import fill, speculative
-from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import int8
@@ -87,21 +87,24 @@ def check_reads(what: str, config: Config) -> None:
   if objectives.needs(name).starts and not config.model.num_encoder_layers:
     raise UsageError(
       f'{what}: objective.name={name!r} trains a decoder to read a source, '
-      'its target after it, which is neither continued nor scored yet; '
-      'evaluate its validation loss, or train with a causal objective'
+      'its target after it, and no text that is continued or scored; give '
+      'sources (--source), or train with a causal objective'
     )
 
 
 def answers_sources(config: Config) -> bool:
   """Whether a run's model writes texts from others, which it is given."""
   needs = objectives.needs(config.objective.name)
-  return bool(config.model.num_encoder_layers) or needs.by_mask
+  return bool(config.model.num_encoder_layers or needs.in_row)
 
 
-def by_mask(parts: Parts, tokenizer: tokenizer_lib.Tokenizer) -> ByMask | None:
-  """How a run's encoder writes; None: its model is no such encoder."""
-  if not objectives.needs(parts.config.objective.name).by_mask:
+def in_row(parts: Parts, tokenizer: tokenizer_lib.Tokenizer) -> InRow | None:
+  """How a run's model writes after a source; None: it has not learned to."""
+  how = objectives.needs(parts.config.objective.name).in_row
+  if parts.config.model.num_encoder_layers or not how:
     return None
+  if how != 'mask':
+    return AfterPrefix(how == 'prefix')
   first, second = unified.types_of(parts.model, SEQ2SEQ).tolist()
   assert tokenizer.special.mask_id is not None, 'see Needs.tokens'
   return ByMask(tokenizer.special.mask_id, (first, second))

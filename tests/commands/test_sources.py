@@ -7,6 +7,8 @@ import io
 import json
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
@@ -225,6 +227,43 @@ def test_a_decoder_is_searched_too(run, tmp_path, searches):
   code, stdout, stderr = run('--source=x', folder=folder)
   assert (code, stdout, stderr.count('\n')) == (2, '', 1)
   assert 'holds no encoder-decoder' in stderr
+
+
+def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
+  """The most probable token of a whole row, each time, by both commands."""
+  fields = {'objective.name': "prefix('seq2seq')", 'data.rows': 'parallel'}
+  folder = made(tmp_path, **fields)
+  trained, text = load(str(folder)), LINES[2]
+  model, special = trained.parts.model, trained.tokenizer.special
+  source = ids_of(folder, text)
+
+  @jax.jit
+  def following(tokens, last):
+    variables = {'params': trained.state.eval_params}
+    prefix = jnp.array([len(source)])
+    out = model.apply(variables, tokens[None], prefix_B=prefix)
+    last = out.hidden_BLD[0, last]
+    return jnp.argmax(model.apply(variables, last, method='logits'))
+
+  row, expected = np.zeros(CONTEXT, np.int32), []
+  start = [*source, special.eos_id]
+  while len(expected) < 5 and special.eos_id not in expected:
+    known = [*start, *expected]
+    row[: len(known)] = known
+    expected.append(int(following(row, len(known) - 1)))
+  expected = trained.tokenizer.decode([i for i in expected if i in range(256)])
+  flags = [f'--source={text}', '--temperature=0', '--max_tokens=5']
+  code, stdout, stderr = run(*flags, folder=folder)
+  assert (code, stdout) == (0, expected + '\n'), stderr
+  writer = Writer(trained.parts, trained.tokenizer, rows=2)
+  asked = [writer.asked(text, 5).request]
+  ((_, written),) = writer.texts(trained.state.eval_params, asked, None)
+  assert written == expected.strip()
+  code, _, stderr = run('--prompt=x', folder=folder)
+  assert code == 2 and 'give --source' in stderr
+  flags = [f'--source={text}', f'--max_tokens={CONTEXT - 1}']
+  code, _, stderr = run(*flags, folder=folder)
+  assert code == 2 and 'source and answer together' in stderr
 
 
 @pytest.mark.parametrize(

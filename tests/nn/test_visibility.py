@@ -220,15 +220,26 @@ def test_a_prefix_is_what_its_mask_shows(fields, mesh):
   assert not np.allclose(found[1][0], causal[0], rtol=1e-2)
 
 
-def test_rows_with_a_prefix_have_no_caches():
-  model = tiny.model()
-  caches = init_caches(model, 1, L)
-  tokens, places = tiny.tokens(1, 2), np.arange(2)[None]
-  run = functools.partial(
-    model.apply, {'params': tiny.params(model)}, tokens, places, caches
+@pytest.mark.parametrize('attention', ['full', 'local(window=3)'])
+def test_a_prefix_is_read_into_caches(attention):
+  """The states are those of whole rows, and what follows sees its keys."""
+  model = tiny.model(attention=attention, loop='unroll')
+  apply = functools.partial(model.apply, {'params': tiny.params(model)})
+  prefix, read = np.array([2, 5]), 7
+  tokens = tiny.tokens(2, 11)
+  whole = np.asarray(apply(tokens, prefix_B=prefix).hidden_BLD)
+  places = np.broadcast_to(np.arange(11), (2, 11))
+  first = apply(
+    tokens[:, :read],
+    places[:, :read],
+    init_caches(model, 2, 11),
+    prefix_B=prefix,
   )
-  with pytest.raises(UsageError, match='prefix_B: is not known'):
-    jax.eval_shape(functools.partial(run, prefix_B=np.array([2])))
+  rest = apply(tokens[:, read:], places[:, read:], first.caches)
+  found = np.concatenate([first.hidden_BLD, rest.hidden_BLD], axis=1)
+  np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-4)
+  causal = np.asarray(apply(tokens).hidden_BLD)
+  assert not np.allclose(whole[:, 0], causal[:, 0], rtol=1e-2)
 
 
 def test_a_prefix_does_not_look_back_only():

@@ -1,16 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An answer that stands after its source in one row of an encoder (UniLM).
+"""An answer that stands after its source in one row: see `ByMask`, `AfterPrefix`.
 
-The next token is predicted in its own place, by a [MASK] after those that there
-are (Dong et al., 2019, section 2.4; one step reads the newest token and the
-[MASK], as the released code does):
-
-  [CLS] source [SEP] y1 ... yn [MASK]
-
-The source sees itself both ways, and nothing of the answer; a token of that,
-and the [MASK], the source and what is before. So the keys and values of all but
-the [MASK] stay as they are; the next token is written over its.
+The source sees itself both ways, and nothing of the answer; a token of that the
+source and what is before. So keys and values stay as they are, once the source
+has been read as a whole.
 """
 
 from collections.abc import Sequence
@@ -21,7 +15,13 @@ import jax.numpy as jnp
 
 
 class ByMask(NamedTuple):
-  """How an encoder writes.
+  """How an encoder writes (UniLM: Dong et al., 2019, section 2.4).
+
+  The next token is predicted in its own place, by a [MASK] after those that
+  there are, and is then written over its keys and values; one step reads the
+  newest token and the [MASK], as the released code does:
+
+    [CLS] source [SEP] y1 ... yn [MASK]
 
   Attributes:
     mask_id: of [MASK].
@@ -30,6 +30,11 @@ class ByMask(NamedTuple):
 
   mask_id: int
   types: tuple[int, int]
+
+  @property
+  def ahead(self) -> int:
+    """Slots of the caches that a step needs after the newest token."""
+    return 1
 
   def prompt(self, ids: Sequence[int]) -> list[int]:
     """What is read before the first token: the source, and a [MASK]."""
@@ -78,3 +83,41 @@ class ByMask(NamedTuple):
         'visible_BLM': slots_M <= positions_BL[..., None],
       },
     )
+
+
+class AfterPrefix(NamedTuple):
+  """How a decoder writes whose sources are prefixes (T5: section 3.2).
+
+    source <start> y1 ... yn
+
+  Attributes:
+    both: whether the tokens of a source see each other both ways.
+  """
+
+  both: bool
+
+  @property
+  def ahead(self) -> int:
+    """See `ByMask`."""
+    return 0
+
+  def prompt(self, ids: Sequence[int]) -> list[int]:
+    """What is read before the first token: the source, and the start."""
+    return [*ids]
+
+  def seen_of_prompts(
+    self, positions_BL: jax.Array, lengths_B: jax.Array, num_slots: int
+  ) -> dict[str, Any]:
+    """See `ByMask`; the last token of a prompt is the start."""
+    del positions_BL, num_slots
+    return {'prefix_B': lengths_B - 1} if self.both else {}
+
+  def step(
+    self, token_B: jax.Array, position_B: jax.Array, num_slots: int
+  ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
+    """See `ByMask`: tokens and positions are [B, 1]."""
+    del num_slots
+    return token_B[:, None], position_B[:, None], {}
+
+
+InRow = ByMask | AfterPrefix

@@ -1,15 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What an encoder writes, against whole rows under a written-out mask."""
+"""What is written after a source, against whole rows under a written-out mask."""
 
 import functools
 
 import jax
 import numpy as np
+import pytest
 
 from gpt_jax.decoding import engine, programs, search
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.decoding.by_mask import ByMask
+from gpt_jax.decoding.in_row import AfterPrefix, ByMask
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from tests.support import tiny
@@ -58,7 +59,7 @@ def next_scores(source, written):
 def test_each_token_is_that_of_a_mask_in_its_place():
   """Of sources of three lengths, all at a time."""
   model, own = programs.in_place(MODEL, params())
-  decoder = engine.Engine(model, own, slots=4, by_mask=ByMask(MASK, TYPES))
+  decoder = engine.Engine(model, own, slots=4, in_row=ByMask(MASK, TYPES))
   greedy = Sampler(temperature=0)
   found = {decoder.add(Request(s, MOST, greedy)): [] for s in SOURCES}
   for token in decoder.run():
@@ -79,7 +80,7 @@ def test_hypotheses_have_the_scores_of_whole_rows():
   ]
   # What a source says may be said again, once.
   beam, how = Beam(3, 0.0, no_repeat_ngram=1), ByMask(MASK, TYPES)
-  searched = search.search(model, own, asked, beam, rows=4, by_mask=how)
+  searched = search.search(model, own, asked, beam, rows=4, in_row=how)
   finishes, again = set(), set()
   for number, hypotheses in searched:
     for ids, score, finish in hypotheses:
@@ -93,3 +94,69 @@ def test_hypotheses_have_the_scores_of_whole_rows():
       )
       np.testing.assert_allclose(score, total, rtol=1e-4)
   assert 'length' in finishes and again
+
+
+DECODER = tiny.model(context_length=LONGEST, num_layers=2, loop='unroll')
+START = 3
+
+
+@functools.cache
+def decoder_params():
+  return tiny.params(DECODER)
+
+
+@functools.partial(jax.jit, static_argnames='both')
+def scores_after(tokens, prefix, last, *, both):
+  variables = {'params': decoder_params()}
+  seen = {'prefix_B': prefix[None]} if both else {}
+  out = DECODER.apply(variables, tokens[None], **seen)
+  logits = DECODER.apply(variables, out.hidden_BLD[0, last], method='logits')
+  return jax.nn.log_softmax(logits)
+
+
+def next_after(source, written, both):
+  """Log-probabilities after some tokens of a decoder, as it is trained."""
+  row = [*source, START, *written]
+  tokens = np.zeros(LONGEST, np.int32)
+  tokens[: len(row)] = row
+  prefix, last = np.int32(len(source)), len(row) - 1
+  return np.asarray(scores_after(tokens, prefix, last, both=both))
+
+
+@pytest.mark.parametrize('both', [True, False])
+def test_a_decoder_writes_after_prefixes(both):
+  model, own = programs.in_place(DECODER, decoder_params())
+  decoder = engine.Engine(model, own, slots=4, in_row=AfterPrefix(both))
+  greedy = Sampler(temperature=0)
+  asked = [Request([*s, START], MOST, greedy) for s in SOURCES]
+  found = {decoder.add(request): [] for request in asked}
+  for token in decoder.run():
+    found[token.request].append(token.id)
+  differ = 0
+  for source, drawn in zip(SOURCES, found.values(), strict=True):
+    expected, other = [], []
+    while len(expected) < MOST:
+      other.append(int(np.argmax(next_after(source, expected, not both))))
+      expected.append(int(np.argmax(next_after(source, expected, both))))
+    assert drawn == expected
+    differ += expected != other
+  assert differ  # so that one is not taken for the other
+
+
+def test_hypotheses_after_a_prefix_have_the_scores_of_whole_rows():
+  model, own = programs.in_place(DECODER, decoder_params())
+  asked = [
+    Request([*source, START], 4, stop_ids={END}, num_source=len(source))
+    for source in SOURCES
+  ]
+  beam, how = Beam(3, 0.0), AfterPrefix(both=True)
+  for number, hypotheses in search.search(
+    model, own, asked, beam, rows=4, in_row=how
+  ):
+    for ids, score, finish in hypotheses:
+      ids = ids + [END] * (finish == 'stop')
+      total = sum(
+        next_after(SOURCES[number], ids[:n], both=True)[token]
+        for n, token in enumerate(ids)
+      )
+      np.testing.assert_allclose(score, total, rtol=1e-4)
