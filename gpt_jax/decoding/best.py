@@ -8,8 +8,8 @@ from typing import Any
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import continuations
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
+from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.search import search
 from gpt_jax.nn.transformer import Transformer
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An answer that stands after its source in one row: see `ByMask`, `AfterPrefix`.
+"""An answer after its source in one row: see `ByMask` and `AfterPrefix`.
 
 The source sees itself both ways, and nothing of the answer; a token of that the
 source and what is before. So keys and values stay as they are, once the source

@@ -16,8 +16,8 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import sourced
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.search import search

@@ -473,7 +473,7 @@ class Terminal:
     os.close(inner)
 
   def until(self, text, seconds=120, press=''):
-    """Reads on up to a text, pressing keys after each five seconds of silence."""
+    """Reads on up to a text; presses keys after five seconds of silence."""
     seen, end = '', time.monotonic() + seconds
     while text not in seen:
       assert time.monotonic() < end, seen

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is written after a source, against whole rows under a written-out mask."""
+"""What is written after a source, against whole rows under their mask."""
 
 import functools
 
