@@ -48,11 +48,22 @@ LONGEST = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that are not asked for go
 def pytest_collection_modifyitems(items):
-  """Sorts the files; the tests of each keep their order."""
+  """Sorts the files; the tests of each keep their order.
+
+  Of the cases of a slow test all but the first are `long`.
+  """
   here = pathlib.Path(__file__).parent
   ranks = {here / name: rank for rank, name in enumerate(LONGEST)}
   items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+  seen = set()
+  for item in items:
+    if item.get_closest_marker('slow') and not item.get_closest_marker('long'):
+      test = item.path, item.originalname
+      if test in seen:
+        item.add_marker('long')
+      seen.add(test)
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -221,6 +221,7 @@ def test_evaluate_averages_checkpoints(workdir, capsys):
   assert 'keeps 2 checkpoints, of steps 11, 21; train with checkpoint' in said
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_generate_is_a_function_of_the_seed(workdir, capsys):
   def run(*flags):

@@ -144,6 +144,7 @@ def states_of(workdir, *steps):
   return jax.device_get(found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_each_task_is_told_of_and_predicted(workdir):
   lines = metrics.read(str(workdir))

@@ -111,6 +111,7 @@ def test_losses_of_layers_and_of_the_token_after_the_next(parts):
   assert evaluated == plain
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_last_position_alone():
   objective = auxiliary(positions='last', layers='last', targets=1)(MODEL)

@@ -130,6 +130,7 @@ def test_no_gradient_crosses_texts_or_comes_from_later_targets():
     np.testing.assert_array_equal(reached, seen)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_reported_loss_is_without_smoothing_and_penalties():
   """And sums of parts of a batch are those of the whole."""

@@ -135,6 +135,7 @@ def computed(sizes, expert):
   return jax.device_get(found), compiled.as_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_experts_of_both_stacks_over_two_devices():
   expected, alone = computed((1, 1, 1), 1)

@@ -148,6 +148,7 @@ def test_each_stage_takes_rows_of_its_length(data):
     np.testing.assert_array_equal(one['inputs'], other['inputs'])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_a_staged_run_logs(whole, data):
   tokens = np.cumsum([rows * length for rows, length in SHAPES]).tolist()

@@ -348,6 +348,7 @@ REWIND = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rewind(data, bad_row, tmp_path):
   """Back over a boundary of the batch, in rows and in length."""

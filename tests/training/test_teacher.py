@@ -77,6 +77,7 @@ def folder(tmp_path_factory):
   return folder
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_teacher_stays_and_is_kept_once(folder):
   parts, state = trained_lib.restore(str(folder / 'w'))
