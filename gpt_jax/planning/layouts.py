@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding
+from gpt_jax import sharding, spec
 from gpt_jax.config import Config
+from gpt_jax.nn.pattern import period
 from gpt_jax.planning import cost_model
 from gpt_jax.planning.cost_model import Facts, Links, facts_of
 from gpt_jax.planning.sizes import Sizes
@@ -26,8 +27,10 @@ from gpt_jax.spec import UsageError
 
 # The defaults of the config: a mesh that nobody chose.
 UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'context': 1, 'tensor': 1}
-# Axes of the meshes that are searched: rows are split where a config says so.
-SEARCHED = ('data', 'fsdp', 'expert', 'tensor')
+# Axes of meshes whose devices have whole rows.
+WHOLE_ROWS = ('data', 'fsdp', 'expert', 'tensor')
+# Values of `model.position` that split rows do not serve.
+WHOLE_ROWS_ALONE = ('deberta', 'transformer_xl', 'xlnet')
 # Parts of a dimension that tensor may take.
 PARTS = (2, 4, 8)
 FREE = 0.9  # share of HBM that an estimate may fill
@@ -89,7 +92,7 @@ def candidates(
   """
   facts = facts_of(config)
   found, refused = {}, {}
-  for key, links in _meshes(slices).items():
+  for key, links in _meshes(slices, _searched(facts, slices)).items():
     mesh = dict(zip(sharding.AXES, key, strict=True))
     try:
       found[key] = _layout(facts, slices, sizes, mesh, links, micro)
@@ -115,7 +118,7 @@ def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
   """
   mesh = mesh_of(config, slices)
   broken = {axis: Links(1, False) for axis in sharding.AXES}
-  axes = sharding.AXES if mesh['context'] > 1 else SEARCHED
+  axes = sharding.AXES if mesh['context'] > 1 else WHOLE_ROWS
   links = _meshes(slices, axes).get(tuple(mesh.values()), broken)
   layout = _layout(facts_of(config), slices, sizes, mesh, links, micro=False)
   return layout._replace(changes={})
@@ -150,8 +153,21 @@ def activations(config: Config, mesh: dict[str, int]) -> float:
   return cost_model.activations(facts_of(config), mesh, config.batch.micro_rows)
 
 
+def _searched(facts: Facts, slices: Slices) -> tuple[str, ...]:
+  """Axes of the meshes to try.
+
+  Rows are split where there are fewer than devices, or where one alone is
+  estimated to fill a device.
+  """
+  mesh = {axis: 1 for axis in sharding.AXES} | {'fsdp': slices.devices}
+  alone = cost_model.activations(facts, mesh, 1)
+  if facts.last.rows >= slices.devices and alone <= FREE * slices.hbm:
+    return WHOLE_ROWS
+  return sharding.AXES
+
+
 def _meshes(
-  slices: Slices, axes: tuple[str, ...] = SEARCHED
+  slices: Slices, axes: tuple[str, ...]
 ) -> dict[tuple[int, ...], dict[str, Links]]:
   """Axis sizes and links of each mesh; the most links if there are several."""
   dimensions = [
@@ -206,6 +222,8 @@ def _layout(
   changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
   if mesh['tensor'] > 1:
     _check_tensor(facts, mesh['tensor'])
+  if mesh['context'] > 1:
+    _check_context(facts, mesh['context'])
   of_mesh = sizes.split(facts.config, facts.rules)
   abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES)
   sharding.check_divisible(of_mesh.abstract, abstract, facts.rules)
@@ -234,6 +252,26 @@ def _check_tensor(facts: Facts, tensor: int) -> None:
       raise UsageError(
         f'model.{name}={number} does not divide over mesh.tensor={tensor}'
       )
+
+
+def _check_context(facts: Facts, context: int) -> None:
+  """Checks that rows can be split, in two chunks for each device.
+
+  Raises:
+    UsageError: they cannot.
+  """
+  model = facts.model
+  for shape in facts.shapes:
+    if shape.length % (2 * context):
+      raise UsageError(
+        f'rows of {shape.length} tokens do not divide by twice '
+        f'mesh.context={context}'
+      )
+  (position,) = spec.parse('model.position', model.position)
+  layers = period(model.attention, model.ffn, model.share)
+  blocks = any(layer.attention.blocks for layer in layers)
+  if model.num_encoder_layers or blocks or position.name in WHOLE_ROWS_ALONE:
+    raise UsageError(f'mesh.context={context}: this model has whole rows alone')
 
 
 def _micro_choices(rows: int, split: int) -> list[int]:

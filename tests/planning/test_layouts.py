@@ -6,7 +6,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh
 
-from configs import electra, palm, t5
+from configs import deberta, electra, llama, palm, t5
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.costs import flops, totals
@@ -39,6 +39,40 @@ def test_palm_gets_the_mesh_of_its_paper():
   assert best.state == pytest.approx(
     3 * 4 * (whole + split / 12) / 256, rel=1e-4
   )
+
+
+def test_rows_are_split_where_they_are_few():
+  """LLaMA's 7B, 2.1 million tokens a step, on one slice of v5e."""
+  changes = {'model.vocab_size': 32_000, 'model.remat': 'full'}
+  config = config_lib.resolve(llama.get_config('7b'))
+  config = layouts.apply(config, changes)
+  slices = topologies.parse('v5e:16x16')
+
+  def tried(length, rows):
+    fields = {'model.context_length': length, 'batch.size': rows}
+    long = layouts.apply(config, fields)
+    return layouts.candidates(long, slices, Sizes(), micro=True)
+
+  assert {x.sizes['context'] for x in tried(2048, 1024)} == {1}
+  best = tried(131_072, 16)[0]
+  assert best.sizes['context'] * best.sizes['tensor'] >= 16
+  assert best.sizes['context'] > 1
+  assert best.bytes <= layouts.FREE * slices.hbm
+  # As many rows as devices, but none fits into one.
+  assert {x.sizes['context'] for x in tried(131_072, 256)} > {1}
+  # 2,050 tokens do not divide by twice 16, nor 256.
+  assert {x.sizes['context'] for x in tried(2050, 16)} == {1}
+
+
+@pytest.mark.parametrize(
+  'config', [t5.get_config('base'), deberta.get_config('base')]
+)
+def test_rows_stay_whole_where_they_must(config):
+  fields = {'batch.size': 8, 'model.vocab_size': 32_128}
+  config = layouts.apply(config_lib.resolve(config), fields)
+  slices = topologies.parse('v5e:4x4')
+  found = layouts.candidates(config, slices, Sizes(), micro=True)
+  assert {x.sizes['context'] for x in found} == {1}
 
 
 def test_why_no_mesh_serves():
