@@ -106,7 +106,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # softmax and loss are always float32; for parameters see optim.precision.
     dtype='bfloat16',
     # What the backward pass recomputes instead of storing: none, dots (stores
-    # matrix products only), full (stores each layer period's input only).
+    # matrix products only), offload (stores those in the host's memory), full
+    # (stores each layer period's input only).
     remat='none',
     loop='scan',  # scan (compiles fast), unroll (runs faster on CPU)
   )

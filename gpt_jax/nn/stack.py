@@ -19,11 +19,15 @@ from gpt_jax.nn import layout
 from gpt_jax.nn.context import Cache, Context, SegmentMemory
 from gpt_jax.spec import UsageError
 
-# What the backward pass may keep; everything else is computed again.
+# What the backward pass may keep, in the host's memory where it is offloaded;
+# everything else is computed again.
 REMATS: dict[str, Callable | None] = {
   'none': None,
   'full': jax.checkpoint_policies.nothing_saveable,
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  'offload': jax.checkpoint_policies.offload_dot_with_no_batch_dims(
+    'device', 'pinned_host'
+  ),
 }
 LOOPS = ('scan', 'unroll')
 # Besides those, for decoding: each period has parameters and caches of its own,

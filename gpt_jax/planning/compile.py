@@ -43,6 +43,7 @@ class Memory(NamedTuple):
   arguments: float  # the state, which is donated, and the batch
   outputs: float
   temporaries: float  # without reuse: may exceed what is live at once
+  host: float  # in the memory of the host
   limit: float
 
 
@@ -172,11 +173,17 @@ def compile_stage(
       raise
     raise TooLarge(shape, needed, slices.hbm) from e
   found = compiled.call.memory_analysis()
+  peak = found.peak_memory_in_bytes
+  if found.host_temp_size_in_bytes:
+    # It counts what is in the host's memory, too; this is no less than is live.
+    peak = found.argument_size_in_bytes + found.temp_size_in_bytes
+    peak += found.output_size_in_bytes - found.alias_size_in_bytes
   memory = Memory(
-    peak=found.peak_memory_in_bytes,
+    peak=peak,
     arguments=found.argument_size_in_bytes,
     outputs=found.output_size_in_bytes,
     temporaries=found.temp_size_in_bytes,
+    host=found.host_temp_size_in_bytes,
     limit=slices.hbm,
   )
   if memory.peak > memory.limit:

@@ -97,6 +97,8 @@ def activations(
   kept = {
     'full': 2 * tokens * stream * facts.layers / facts.period,
     'dots': 2 * tokens * (2 * stream + wide) * facts.layers,
+    # What `full` keeps stays on the device.
+    'offload': 2 * tokens * stream * facts.layers / facts.period,
     # Three times the outputs of the matrix products: float32 copies inside
     # norms and the like. Fitted to compiled programs.
     'none': 3 * one * facts.layers,
@@ -128,7 +130,7 @@ def seconds(
   micro = parts.num_micro
   # With those that only fill the devices up.
   tokens = parts.filled(rows) * facts.last.length
-  again = {'full': 4 / 3, 'dots': 1.1, 'none': 1.0}[model.remat]
+  again = {'full': 4 / 3, 'dots': 1.1, 'offload': 1.1, 'none': 1.0}[model.remat]
   work = 6 * sizes.matmul * tokens * again
   compute = work / (slices.devices * slices.peak * EFFICIENCY)
 

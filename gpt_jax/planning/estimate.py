@@ -177,5 +177,6 @@ def assumptions() -> list[str]:
     'vector operations take turns',
     'collectives run at the full speed of the links that their groups span, '
     'one after the other; what is asynchronous delays what waits for it',
-    'nothing waits for data, evaluations, saves or slow hosts',
+    'nothing waits for data, evaluations, saves or slow hosts, nor for what '
+    "model.remat=offload copies to the host's memory",
   ]

@@ -36,6 +36,7 @@ class Hbm(NamedTuple):
     activations: kept for the backward pass, over all layers (None if the
       layers are not scanned: then they are among the temporaries).
     temporaries: the rest: gradients, gathered weights, arrays of one layer.
+    host: what is kept in the host's memory instead, not part of the peak.
   """
 
   peak: float
@@ -44,6 +45,7 @@ class Hbm(NamedTuple):
   optimizer: float
   activations: float | None
   temporaries: float
+  host: float
 
 
 class Flops(NamedTuple):
@@ -215,6 +217,7 @@ def _hbm(program: Program, text: hlo.Program, state: Any, per_chip: int) -> Hbm:
     optimizer,
     kept,
     peak - params - optimizer - (kept or 0),
+    per_chip * program.memory.host,
   )
 
 
@@ -256,8 +259,9 @@ def _activations(
         continue
       carried = sum(
         shape.bytes
-        for shape in x.shapes
-        if any(shape.dims[: len(x)] == x for x in leads)
+        for shape, stored in zip(x.shapes, x.stored, strict=True)
+        if stored  # not elsewhere, as in the host's memory
+        and any(shape.dims[: len(x)] == x for x in leads)
         and len(shape.dims) > 2
         and tuple(sorted(shape.dims)) not in weights
       )

@@ -93,6 +93,7 @@ def show(name: str, plan: Plan, console: Console) -> None:
     ('optimizer', lambda s: s.hbm.optimizer),
     ('activations kept for all layers', lambda s: s.hbm.activations),
     ('temporaries, gradients', lambda s: s.hbm.temporaries),
+    ("in the host's memory", lambda s: s.hbm.host),
   ):
     memory.add_row(label, *(_gib(of(stage)) for stage in stages))
   console.print(memory)
@@ -119,6 +120,9 @@ def show(name: str, plan: Plan, console: Console) -> None:
     ('HBM', lambda s: f'{s.spent["memory"]:.3g}'),
     ('waiting for chips of a slice', lambda s: f'{s.spent["ici"]:.3g}'),
     ('waiting for other slices', lambda s: f'{s.spent["dcn"]:.3g}'),
+    # What is kept there goes there and comes back; that it does so beside the
+    # rest is assumed.
+    ("GiB/s to and from the host's memory", _to_host),
     ('MFU', lambda s: f'{s.mfu:.1%}'),
     ('tokens/s', lambda s: f'{s.tokens_per_second:,.0f}'),
   ):
@@ -128,6 +132,10 @@ def show(name: str, plan: Plan, console: Console) -> None:
   console.print('Assumed:')
   for line in estimate.assumptions():
     console.print(f'  {line}')
+
+
+def _to_host(stage: Stage) -> str:
+  return f'{2 * stage.hbm.host / stage.time / GIB:.3g}'
 
 
 def show_misfit(name: str, misfit: Misfit, console: Console) -> None:

@@ -116,11 +116,17 @@ def test_unrolled_layers_equal_scanned_ones_for_newer_choices(changes):
 
 @pytest.mark.parametrize(
   'loop, remat',
-  [('scan', 'full'), slow('scan', 'dots'), slow('unroll', 'full')],
+  [
+    ('scan', 'full'),
+    ('scan', 'offload'),
+    slow('scan', 'dots'),
+    slow('unroll', 'full'),
+    slow('unroll', 'offload'),
+  ],
 )
 def test_remat_gives_the_same_gradient(loop, remat):
   """What is computed again is the same, its dropout included."""
-  assert {'none', 'full', 'dots'} == {*REMATS}
+  assert {'none', 'full', 'dots', 'offload'} == {*REMATS}
   assert_same(loss_and_gradient(loop=loop, remat=remat), loss_and_gradient())
 
 
