@@ -4,6 +4,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -113,6 +114,8 @@ def test_configs_are_found(monkeypatch, tmp_path):
   )
   import configs
 
+  # What is found stays on the path, else.
+  monkeypatch.setattr(sys, 'path', [*sys.path])
   monkeypatch.setattr(configs, '__path__', [*configs.__path__, str(folder)])
   (folder / 'our_paper.py').write_text(paper)
   (folder / 'our_other.py').write_text('def get_config(arg=""):\n  raise\n')
