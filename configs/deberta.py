@@ -62,9 +62,9 @@ def get_config(arg: str = 'base') -> ConfigDict:
   if arg == 'cpu':
     config.model.position = 'deberta(max_distance=256, mask_decoder=2)'
     config.batch.length = 'stages(64, 90%:256)'
-    config.schedule.num_steps = 700
-    config.checkpoint.every_steps = 250
-    config.eval.every_steps = 250
+    config.schedule.num_steps = 450
+    config.checkpoint.every_steps = 150
+    config.eval.every_steps = 150
     return config.lock()
   # 78 GB before duplicates were left out.
   base.corpora(config, wikipedia=12, books=6, openwebtext=38, stories=31)

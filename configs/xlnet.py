@@ -24,7 +24,7 @@ after the last layer. Of its five corpora BooksCorpus and Wikipedia are looked
 for in `corpora/`, in BERT's shares; your own text:
 --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and ten minutes: a fifth of the steps of
+`cpu` is the same for two cores and ten minutes: fewer steps than those of
 configs/bert.py, each of which takes longer for its two streams.
 
   gpt-jax train --config configs/xlnet.py:cpu --workdir W \
@@ -82,7 +82,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   if arg == 'cpu':
     config.model.vocab_size = 4096
     config.tokenizer.name = config.tokenizer.name.replace('32000', '4096')
-    bert.small(config, num_steps=900)
+    bert.small(config, num_steps=600)
     config.checkpoint.every_steps = 300
     config.eval.every_steps = 300
   return config.lock()
