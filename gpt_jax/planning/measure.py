@@ -259,14 +259,14 @@ def _activations(
         continue
       carried = sum(
         shape.bytes
-        for shape, stored in zip(x.shapes, x.stored, strict=True)
-        if stored  # not elsewhere, as in the host's memory
-        and any(shape.dims[: len(x)] == x for x in leads)
+        for shape in x.shapes
+        if any(shape.dims[: len(x)] == x for x in leads)
         and len(shape.dims) > 2
         and tuple(sorted(shape.dims)) not in weights
       )
       most = max(most, carried)
-  return most
+  # All that is offloaded is among them.
+  return most - program.memory.host
 
 
 def _mixed(whole: tuple, shard: tuple) -> list[tuple]:
