@@ -18,8 +18,9 @@ BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
 KILLS ?= 10
-# Which tests `make slow` runs; CI leaves out what is `long`.
+# Which tests `make slow` and `make tpu` run; CI leaves out what is `long`.
 SLOW ?= slow
+TPU ?= tpu
 ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
@@ -65,7 +66,7 @@ plan: .venv/libtpu
 	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
 
 tpu: .venv/libtpu
-	$(BIN)/python -m pytest -m tpu
+	$(BIN)/python -m pytest -m '$(TPU)'
 
 # Not in .venv from the first: JAX complains of TPUs that are not there.
 .venv/libtpu: .venv/ready

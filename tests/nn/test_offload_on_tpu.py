@@ -13,7 +13,7 @@ import pytest
 SUPPORT = pathlib.Path(__file__).parents[1] / 'support'
 SCRIPT = SUPPORT / 'compile_offload_for_tpu.py'
 
-pytestmark = pytest.mark.tpu
+pytestmark = [pytest.mark.tpu, pytest.mark.long]
 
 
 def test_products_go_to_the_hosts_memory():
