@@ -19,6 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.nn.pattern import period
+from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.planning import cost_model
 from gpt_jax.planning.cost_model import Facts, Links, facts_of
 from gpt_jax.planning.sizes import Sizes
@@ -29,8 +30,6 @@ from gpt_jax.spec import UsageError
 UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'context': 1, 'tensor': 1}
 # Axes of meshes whose devices have whole rows.
 WHOLE_ROWS = ('data', 'fsdp', 'expert', 'tensor')
-# Values of `model.position` that split rows do not serve.
-WHOLE_ROWS_ALONE = ('deberta', 'transformer_xl', 'xlnet')
 # Parts of a dimension that tensor may take.
 PARTS = (2, 4, 8)
 FREE = 0.9  # share of HBM that an estimate may fill
@@ -267,10 +266,10 @@ def _check_context(facts: Facts, context: int) -> None:
         f'rows of {shape.length} tokens do not divide by twice '
         f'mesh.context={context}'
       )
-  (position,) = spec.parse('model.position', model.position)
+  position = spec.build('model.position', model.position, POSITIONS)
   layers = period(model.attention, model.ffn, model.share)
   blocks = any(layer.attention.blocks for layer in layers)
-  if model.num_encoder_layers or blocks or position.name in WHOLE_ROWS_ALONE:
+  if model.num_encoder_layers or blocks or position.terms:
     raise UsageError(f'mesh.context={context}: this model has whole rows alone')
 
 
