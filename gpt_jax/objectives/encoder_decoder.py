@@ -72,16 +72,10 @@ def objective(
   def of_states(
     params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
   ) -> Loss:
-    hidden, table_VD, softcap = scores.of_states(model, params, hidden_BLD)
-    scored = hidden, table_VD, batch['targets'], batch['weights']
+    chosen = scores.of_states(model, params, hidden_BLD)
+    targets = batch['targets'], batch['weights']
     smoothing = 0.0 if evaluating else label_smoothing
-    sums: Any = penalised_cross_entropy(*scored, 0.0, softcap, smoothing)
-    weight = jnp.sum(batch['weights'])
-    metrics = None
-    if evaluating:
-      accuracy = Mean(num_right(*scored), weight)
-      metrics = {'objective/token_accuracy': accuracy}
-    return Loss(sums.total, weight, sums.penalty, metrics)
+    return written_loss(chosen, *targets, smoothing, evaluating=evaluating)
 
   def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     hidden_BLD, routers = states(params, batch, key)
@@ -123,3 +117,22 @@ def run(
   )
   out, sown = result
   return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
+
+
+def written_loss(
+  chosen: scores.Scores,
+  targets: jax.Array,
+  weights: jax.Array,
+  label_smoothing: float,
+  *,
+  evaluating: bool,
+) -> Loss:
+  """The loss of what is to be written; in evaluation, how much is right."""
+  hidden, table_VD, softcap = chosen
+  scored = hidden, table_VD, targets, weights
+  sums: Any = penalised_cross_entropy(*scored, 0.0, softcap, label_smoothing)
+  weight, metrics = jnp.sum(weights), None
+  if evaluating:
+    accuracy = Mean(num_right(*scored), weight)
+    metrics = {'objective/token_accuracy': accuracy}
+  return Loss(sums.total, weight, sums.penalty, metrics)

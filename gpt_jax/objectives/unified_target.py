@@ -13,8 +13,6 @@ The source's [CLS] is that of `data.rows="parallel(start='cls')"`; without it
 rows are not those of the pre-training. How it writes: `decoding.in_row`.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,17 +29,13 @@ from gpt_jax.objectives.base import (
   Batch,
   Declared,
   Loss,
-  Mean,
   Objective,
   Params,
   Scored,
   Text,
 )
 from gpt_jax.objectives.causal import add_routers
-from gpt_jax.objectives.cross_entropy import (
-  num_right,
-  penalised_cross_entropy,
-)
+from gpt_jax.objectives.encoder_decoder import written_loss
 from gpt_jax.objectives.masked import at_chosen, encode
 from gpt_jax.objectives.masking import Masking, masked_batch
 from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq
@@ -149,15 +143,9 @@ def _objective(
     params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
   ) -> Loss:
     chosen = scores.of_states(model, params, at_chosen(hidden_BLD, batch))
-    hidden, table_VD, softcap = chosen
-    scored = hidden, table_VD, batch['masked_targets'], batch['masked_weights']
+    targets = batch['masked_targets'], batch['masked_weights']
     smoothing = 0.0 if evaluating else label_smoothing
-    sums: Any = penalised_cross_entropy(*scored, 0.0, softcap, smoothing)
-    weight, metrics = jnp.sum(batch['masked_weights']), None
-    if evaluating:
-      accuracy = Mean(num_right(*scored), weight)
-      metrics = {'objective/token_accuracy': accuracy}
-    return Loss(sums.total, weight, sums.penalty, metrics)
+    return written_loss(chosen, *targets, smoothing, evaluating=evaluating)
 
   def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     hidden_BLD, routers = states(params, batch, key)
