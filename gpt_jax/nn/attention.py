@@ -195,7 +195,7 @@ class Attention(nn.Module):
     backend = reference() if initial else self.backend
     return attend_rows(request, backend=backend), cache
 
-  def _dropout(self) -> nn.Module | None:
+  def _dropout(self) -> Dropout | None:
     """Of the probabilities, in training."""
     if not self.dropout or not self.has_rng('dropout'):
       return None

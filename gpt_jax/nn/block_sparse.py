@@ -19,13 +19,13 @@ import numpy as np
 
 from gpt_jax.nn.blocks import Blocks, random_blocks
 from gpt_jax.nn.dot_product import (
-  HIDDEN,
   Request,
   attend,
   attend_within,
-  float32_einsum,
 )
 from gpt_jax.nn.masks import bidirectional
+from gpt_jax.nn.products import float32_einsum
+from gpt_jax.nn.softmax import HIDDEN
 
 
 def dense(request: Request) -> jax.Array:

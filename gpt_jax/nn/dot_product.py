@@ -2,22 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention: the reference that every backend must equal."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
+from gpt_jax.nn import softmax
+from gpt_jax.nn.dropout import Dropout
 from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.products import float32_einsum
 from gpt_jax.nn.seen import Tokens, seen
 
 # Queries are taken in blocks, each with just the keys it may see: in smaller
 # ones the matrix products would be too small to be fast.
 QUERY_BLOCK = 128
-# Not -inf: a query that sees no key (padding) would give nan, which would
-# spread through later layers as 0 * nan. Its exponential is exactly zero.
-HIDDEN = float(jnp.finfo(jnp.float32).min)
 
 
 class Visibility(NamedTuple):
@@ -73,41 +71,10 @@ class Request(NamedTuple):
   visibility: Visibility
   scale: float | jax.Array
   bias: jax.Array | None = None
-  dropout: nn.Module | None = None
+  dropout: Dropout | None = None
   positions_BL: jax.Array | None = None
   softcap: float = 0.0
   layer: jax.Array | None = None
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def float32_einsum(
-  subscripts: str, left: jax.Array, right: jax.Array
-) -> jax.Array:
-  """`jnp.einsum` whose result is not rounded to the dtype of its inputs.
-
-  Its gradient is rounded to it before it is multiplied on: products of float32
-  and bfloat16 would leave the matrix units.
-  """
-  return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
-
-
-def _float32_einsum(subscripts, left, right):
-  return float32_einsum(subscripts, left, right), (left, right)
-
-
-def _float32_einsum_gradient(subscripts, inputs, gradient):
-  left, right = inputs
-  gradient = gradient.astype(left.dtype)
-  of_left = jax.linear_transpose(
-    lambda x: jnp.einsum(subscripts, x, right), left
-  )
-  of_right = jax.linear_transpose(
-    lambda x: jnp.einsum(subscripts, left, x), right
-  )
-  return *of_left(gradient), *of_right(gradient)
-
-
-float32_einsum.defvjp(_float32_einsum, _float32_einsum_gradient)
 
 
 def attend(
@@ -118,7 +85,7 @@ def attend(
   mask: jax.Array,
   scale: float | jax.Array,
   bias: jax.Array | None = None,
-  dropout: nn.Module | None = None,
+  dropout: Dropout | None = None,
   softcap: float = 0.0,
 ) -> jax.Array:
   """softmax(scale q k^T + bias) v (Vaswani et al., equation 1).
@@ -139,17 +106,20 @@ def attend(
   Returns:
     [B, L, H, K], K being that of the values, which may be another.
   """
-  B, L, H, K = q_BLHK.shape
-  G = k_BMGK.shape[2]
-  R = H // G
-  q_BLGRK = q_BLHK.reshape(B, L, G, R, K)
-  products = float32_einsum('BLGRK,BMGK->BGRLM', q_BLGRK, k_BMGK)
-  probs_BGRLM = _probabilities(products, mask, scale, bias, softcap)
-  probs_BGRLM = probs_BGRLM.astype(q_BLHK.dtype)
+  # Transposed once: the products and their gradients read them so.
+  k_BGMK, v_BGMK = (x.transpose(0, 2, 1, 3) for x in (k_BMGK, v_BMGK))
+  q_BGQK = _grouped(q_BLHK, k_BGMK.shape[1])
+  products = float32_einsum('BGQK,BGMK->BGQM', q_BGQK, k_BGMK)
+  scores_BGQM = _scores(products, scale, bias, softcap)
+  kept_BGQM, keep = None, 1.0
   if dropout is not None:
-    probs_BGRLM = dropout(probs_BGRLM)
-  out_BLGRK = jnp.einsum('BGRLM,BMGK->BLGRK', probs_BGRLM, v_BMGK)
-  return out_BLGRK.reshape(B, L, H, -1)
+    B, L, H = q_BLHK.shape[:3]
+    G, M = k_BGMK.shape[1:3]
+    kept_BGRLM, keep = dropout.kept((B, G, H // G, L, M)), dropout.keep
+    kept_BGQM = kept_BGRLM.reshape(scores_BGQM.shape)
+  mask = _for_groups(mask, scores_BGQM)
+  out_BGQK: Any = softmax.weighted(scores_BGQM, v_BGMK, mask, kept_BGQM, keep)
+  return _ungrouped(out_BGQK, q_BLHK.shape)
 
 
 def attend_to_cache(
@@ -163,34 +133,55 @@ def attend_to_cache(
   softcap: float = 0.0,
 ) -> jax.Array:
   """`attend` with keys and values as `KVCache` has them."""
-  B, L, H, K = q_BLHK.shape
-  G = v_BGMK.shape[1]
   # The queries are transposed, which are few, rather than scores or a cache.
-  q_BGRLK = q_BLHK.reshape(B, L, G, H // G, K).transpose(0, 2, 3, 1, 4)
-  products = float32_einsum('BGRLK,BGKM->BGRLM', q_BGRLK, k_BGKM)
-  probs_BGRLM = _probabilities(products, mask, scale, bias, softcap)
-  probs_BGRLM = probs_BGRLM.astype(q_BLHK.dtype)
-  out_BGRLK = jnp.einsum('BGRLM,BGMK->BGRLK', probs_BGRLM, v_BGMK)
-  return out_BGRLK.transpose(0, 3, 1, 2, 4).reshape(B, L, H, -1)
+  q_BGQK = _grouped(q_BLHK, v_BGMK.shape[1])
+  products = float32_einsum('BGQK,BGKM->BGQM', q_BGQK, k_BGKM)
+  scores_BGQM = _scores(products, scale, bias, softcap)
+  mask = _for_groups(mask, scores_BGQM)
+  out_BGQK: Any = softmax.weighted(scores_BGQM, v_BGMK, mask)
+  return _ungrouped(out_BGQK, q_BLHK.shape)
 
 
-def _probabilities(
-  products_BGRLM: Any,
-  mask: jax.Array,
+def _grouped(q_BLHK: jax.Array, num_groups: int) -> jax.Array:
+  """[B, G, Q, K]: the queries of the H / G heads that share keys together.
+
+  XLA on CPU would copy the scores if their head was a dimension of its own.
+  """
+  B, L, H, K = q_BLHK.shape
+  q_BHLK = q_BLHK.transpose(0, 2, 1, 3)
+  return q_BHLK.reshape(B, num_groups, H // num_groups * L, K)
+
+
+def _ungrouped(out_BGQK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """Back to [B, L, H, K], of which `shape` has all but K."""
+  B, L, H, _ = shape
+  return out_BGQK.reshape(B, H, L, -1).transpose(0, 2, 1, 3)
+
+
+def _for_groups(mask: jax.Array, scores_BGQM: Any) -> jax.Array:
+  """[B or 1, 1, Q, M] of [L, M] or [B, L, M]."""
+  L, M = mask.shape[-2:]
+  times = scores_BGQM.shape[2] // L
+  return jnp.tile(mask.reshape(-1, 1, L, M), (1, 1, times, 1))
+
+
+def _scores(
+  products_BGQM: Any,
   scale: float | jax.Array,
   bias: jax.Array | None,
   softcap: float,
 ) -> jax.Array:
-  """softmax(scale * products + bias) of what is seen, float32."""
-  scores_BGRLM = scale * products_BGRLM
+  """Scale * products + bias, with its bound, float32."""
+  scores_BGQM = scale * products_BGQM
   if bias is not None:
-    shape = (-1, *scores_BGRLM.shape[1:])
-    scores_BGRLM += bias.reshape(shape).astype(jnp.float32)
+    bias = bias.astype(jnp.float32).reshape(-1, *scores_BGQM.shape[1:])
+    if len(bias) == 1:
+      scores_BGQM = softmax.plus_shared(scores_BGQM, bias[0])
+    else:
+      scores_BGQM += bias
   if softcap:
-    scores_BGRLM = softcap * jnp.tanh(scores_BGRLM / softcap)
-  mask = mask.reshape((-1, 1, 1) + mask.shape[-2:])
-  scores_BGRLM = jnp.where(mask, scores_BGRLM, HIDDEN)
-  return jax.nn.softmax(scores_BGRLM, axis=-1)
+    scores_BGQM = softcap * jnp.tanh(scores_BGQM / softcap)
+  return scores_BGQM
 
 
 def attend_within(request: Request) -> jax.Array:

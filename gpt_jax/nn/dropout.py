@@ -49,13 +49,21 @@ class Dropout(nn.Module):
       'deterministic', self.deterministic, deterministic
     ):
       return x
-    keep = 1.0 - self.rate
-    kept = batch_rows.draw(
-      lambda key, shape: jax.random.bernoulli(key, keep, shape),
+    kept = self.kept(x.shape)
+    return jnp.where(kept, x / self.keep, jnp.zeros_like(x))
+
+  @property
+  def keep(self) -> float:
+    """The fraction that stays."""
+    return 1.0 - self.rate
+
+  def kept(self, shape: tuple[int, ...]) -> jax.Array:
+    """Draws what stays: bool of the shape [rows, ...]."""
+    return batch_rows.draw(
+      lambda key, shape: jax.random.bernoulli(key, self.keep, shape),
       self.make_rng('dropout'),
-      x.shape,
+      shape,
     )
-    return jnp.where(kept, x / keep, jnp.zeros_like(x))
 
 
 DROPOUTS = {'none': lambda: rates(), 'rates': rates}

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from gpt_jax.nn.context import KVCache, SegmentMemory
 from gpt_jax.nn.dense import parameter
-from gpt_jax.nn.dot_product import float32_einsum
+from gpt_jax.nn.products import float32_einsum
 from gpt_jax.nn.projections import Projections, dense
 from gpt_jax.nn.sinusoids import sinusoids
 from gpt_jax.nn.terms import Asked

@@ -16,6 +16,7 @@ from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.context import Context, cache_of
 from gpt_jax.nn.dot_product import Visibility
+from gpt_jax.nn.dropout import Dropout
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import full, local
 from gpt_jax.nn.positions import POSITIONS
@@ -105,7 +106,7 @@ def test_dropout_acts_on_probabilities():
   q, k, v = qkv(heads, heads)
   mask = np.zeros((L, M), bool)
   mask[:, 3] = True
-  dropout = nn.Dropout(0.5, deterministic=False)
+  dropout = Dropout(0.5)
   out = jax.jit(
     lambda key: dropout.apply(
       {},

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from configs import base
 from gpt_jax import hf, sharding, spec
 from gpt_jax.nn import backends, devices
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.dot_product import Request, Visibility
+from gpt_jax.nn.dropout import Dropout
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
@@ -51,7 +51,7 @@ def request(
   softcap=0.0,
   **sizes,
 ):
-  dropout = nn.Dropout(drop, deterministic=False) if drop else None
+  dropout = Dropout(drop, deterministic=False) if drop else None
   inputs = qkv(*heads, **sizes)
   asked = Request(*inputs, pattern(attention), seen, 0.3, bias, dropout)
   return asked._replace(softcap=softcap)

@@ -16,6 +16,7 @@ from gpt_jax.nn import block_sparse
 from gpt_jax.nn.backends import BACKENDS, attend_rows
 from gpt_jax.nn.blocks import random_blocks
 from gpt_jax.nn.dot_product import Request, Visibility
+from gpt_jax.nn.dropout import Dropout
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.spec import UsageError
 from tests.support import learned, tiny
@@ -157,7 +158,7 @@ def test_dropout_of_probabilities():
   class Dropped(nn.Module):
     @nn.compact
     def __call__(self):
-      drop = nn.Dropout(0.5, deterministic=False)
+      drop = Dropout(0.5, deterministic=False)
       return block_sparse.gathered(request._replace(dropout=drop))
 
   @jax.jit
