@@ -10,13 +10,12 @@ of `nn/`: N blocks, L queries and M keys of a block, R query heads for each
 key/value head.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from gpt_jax.nn import softmax
 from gpt_jax.nn.blocks import Blocks, random_blocks
 from gpt_jax.nn.dot_product import (
   Request,
@@ -25,7 +24,9 @@ from gpt_jax.nn.dot_product import (
 )
 from gpt_jax.nn.masks import bidirectional
 from gpt_jax.nn.products import float32_einsum
-from gpt_jax.nn.softmax import HIDDEN
+
+# Queries whose lists of keys are held at a time.
+CHUNK = 512
 
 
 def dense(request: Request) -> jax.Array:
@@ -38,20 +39,24 @@ def dense(request: Request) -> jax.Array:
     return _whole(request)
   (B, _, _, K), (G, H) = request.q_BLHK.shape, _heads(request)
   counts_HLM = listed(blocks, request.layer, H, L)
-  counts = counts_HLM.reshape(1, G, H // G, L, L)
-  visibility = request.visibility
+  counts = counts_HLM.reshape(1, G, -1, L)
+  visibility, times = request.visibility, H // G
   if visibility.key_mask_BM is not None:
-    counts *= visibility.key_mask_BM[:, None, None, None]
+    counts *= visibility.key_mask_BM[:, None, None]
   if visibility.visible_BLM is not None:
-    counts *= visibility.visible_BLM[:, None, None]
-  q_BLGRK = request.q_BLHK.reshape(B, L, G, H // G, K)
-  products = float32_einsum('BLGRK,BMGK->BGRLM', q_BLGRK, request.k_BLGK)
+    counts *= jnp.tile(visibility.visible_BLM, (1, times, 1))[:, None]
+  k_BGMK, v_BGMK = request.k_BLGK.swapaxes(1, 2), request.v_BLGK.swapaxes(1, 2)
+  q_BGQK = request.q_BLHK.swapaxes(1, 2).reshape(B, G, times * L, K)
+  products = float32_einsum('BGQK,BGMK->BGQM', q_BGQK, k_BGMK)
   bias = request.bias
   if bias is not None:
-    bias = bias.reshape(-1, G, H // G, L, L)
-  probs = _probabilities(request, products, counts, bias)
-  out = jnp.einsum('BGRLM,BMGK->BLGRK', probs, request.v_BLGK)
-  return _real(request, out.reshape(B, L, H, -1))
+    bias = bias.reshape(-1, G, times * L, L)
+  kept_BGQM = None
+  if request.dropout is not None:
+    kept_BGQM = request.dropout.kept((B, G, times * L, L))
+  out_BGQK = _weighted(request, products, v_BGMK, counts, kept_BGQM, bias)
+  out_BHLK = out_BGQK.reshape(B, H, L, -1)
+  return _real(request, out_BHLK.swapaxes(1, 2))
 
 
 def listed(
@@ -105,71 +110,135 @@ def gathered(request: Request) -> jax.Array:
   return _real(request, jnp.concatenate(parts, axis=1))
 
 
-class _Keys(NamedTuple):
-  """Some of the keys that blocks of queries see.
-
-  Attributes:
-    letters: dimensions of what `take` gives.
-    take: these keys, or their values, of [B, L, G, K].
-  """
-
-  letters: str
-  take: Callable[[jax.Array], jax.Array]
-
-
-def _keys(request: Request, start: int, stop: int) -> list[_Keys]:
-  """The global keys, those around each block, and the random ones."""
-  blocks, (G, H) = _blocks(request), _heads(request)
-
-  def cut(x: jax.Array) -> jax.Array:
-    return _cut(x, start, stop, blocks.size)
-
-  kinds = [
-    _Keys('BMGK', lambda x: _outside(x, start, stop)),
-    _Keys('BNMGK', lambda x: _around(cut(x), blocks.window)),
-  ]
-  if blocks.random and not blocks.first:
-    assert request.layer is not None
-    number = -(-(stop - start) // blocks.size)
-    index = random_blocks(blocks, request.layer, H, number)
-    index_GRNJ = index.reshape(G, H // G, number, -1)
-    kinds.append(_Keys('GBRNMK', lambda x: _drawn(cut(x), index_GRNJ)))
-  return kinds
-
-
 def _between(
   request: Request, mask_BM: jax.Array, start: int, stop: int
 ) -> jax.Array:
   """What the tokens from `start` to `stop` get, [B, stop - start, H, K]."""
   blocks, (G, H) = _blocks(request), _heads(request)
-  q_BNLHK = _cut(request.q_BLHK, start, stop, blocks.size)
-  B, N, L, _, K = q_BNLHK.shape
-  q_BNLGRK = q_BNLHK.reshape(B, N, L, G, H // G, K)
+  # How often a list has a key: what is added to fill blocks, or stands beside
+  # the row's ends, is zero.
   times_BM = mask_BM.astype(jnp.int32)
   if blocks.first:
     times_BM = times_BM.at[:, :start].multiply(1 + blocks.random)
-  # As keys of size one, which a query of a one counts; what is added to fill
-  # blocks, or stands beside the row's ends, is zero.
-  one = jnp.ones((len(times_BM), N, 1, G, H // G, 1), jnp.int32)
-  times = jnp.broadcast_to(times_BM[:, :, None, None], (*times_BM.shape, G, 1))
-  kinds = _keys(request, start, stop)
-  products, counts = [], []
-  for kind in kinds:
-    product = f'BNLGRK,{kind.letters}->BGRNLM'
-    k = kind.take(request.k_BLGK)
-    products.append(float32_einsum(product, q_BNLGRK, k))
-    counts.append(jnp.einsum(product, one, kind.take(times)))
-  probs = _probabilities(
-    request, jnp.concatenate(products, -1), jnp.concatenate(counts, -1)
-  )
-  cuts = np.cumsum([x.shape[-1] for x in products])[:-1].tolist()
-  out = sum(
-    jnp.einsum(
-      f'BGRNLM,{kind.letters}->BNLGRK', part, kind.take(request.v_BLGK)
+  number = -(-(stop - start) // blocks.size)
+  index_HNJ = None
+  if blocks.random and not blocks.first:
+    assert request.layer is not None
+    index_HNJ = random_blocks(blocks, request.layer, H, number)
+  # Heads that draw blocks by themselves share no list of keys.
+  X = G if index_HNJ is None else H
+
+  def cut(x_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x_BLXK = jnp.repeat(x_BLGK, X // x_BLGK.shape[2], axis=2)
+    global_BXMK = _outside(x_BLXK, start, stop).swapaxes(1, 2)
+    return global_BXMK, _cut(x_BLXK, start, stop, blocks.size)
+
+  times_BLGK = jnp.repeat(times_BM[:, :, None, None], G, axis=2)
+  kinds = [cut(x) for x in (request.k_BLGK, request.v_BLGK, times_BLGK)]
+
+  def some(chunk: _Chunk) -> jax.Array:
+    """What some of the blocks get, [B, X, N, Q, K]."""
+    q_BXNQK, kept_BXNQM = chunk.q_BXNQK, chunk.kept_BXNQM
+    k, v, times = (
+      _merged(_listed(*kind, near, blocks.window, chunk.index_XNJ))
+      for kind, near in zip(kinds, chunk.near, strict=True)
     )
-    for kind, part in zip(kinds, jnp.split(probs, cuts, axis=-1), strict=True)
+    products = float32_einsum('BGQK,BGMK->BGQM', _merged(q_BXNQK), k)
+    kept = None if kept_BXNQM is None else _merged(kept_BXNQM)
+    counts = times.swapaxes(2, 3)
+    out_BGQK = _weighted(request, products, v, counts, kept)
+    return out_BGQK.reshape(q_BXNQK.shape[:4] + (-1,))
+
+  q_BHNLK = _cut(request.q_BLHK, start, stop, blocks.size)
+  B, _, N, L, K = q_BHNLK.shape
+  q_BXRNLK = q_BHNLK.reshape(B, X, H // X, N, L, K)
+  q_BXNQK = q_BXRNLK.swapaxes(2, 3).reshape(B, X, N, -1, K)
+  kept_BXNQM = None
+  if request.dropout is not None:
+    drawn = 0 if index_HNJ is None else index_HNJ.shape[2]
+    M = kinds[0][0].shape[2] + (blocks.window + drawn) * blocks.size
+    kept_BXNQM = request.dropout.kept((*q_BXNQK.shape[:4], M))
+  number = -(-N * blocks.size // CHUNK)
+  size = -(-N // number)
+  chunks = _Chunk(
+    _split(q_BXNQK, 2, size),
+    [_split(x, 2, size, around=blocks.window // 2) for _, x in kinds],
+    None if index_HNJ is None else _split(index_HNJ, 1, size),
+    None if kept_BXNQM is None else _split(kept_BXNQM, 2, size),
   )
-  return jnp.reshape(out, (B, N * L, H, K))[:, : stop - start]
+  # The lists are made again for their gradients: those of all blocks would hold
+  # each key many times.
+  some = jax.checkpoint(
+    some, policy=jax.checkpoint_policies.save_only_these_names(softmax.KEPT)
+  )
+  out_BXNQK = jnp.concatenate(list(jax.lax.map(some, chunks)), axis=2)
+  out_BXNQK = out_BXNQK[:, :, :N]
+  out_BXNRLK = out_BXNQK.reshape(B, X, N, H // X, L, -1)
+  out_BHNLK = out_BXNRLK.swapaxes(2, 3).reshape(B, H, N * L, -1)
+  return out_BHNLK.swapaxes(1, 2)[:, : stop - start]
+
+
+class _Chunk(NamedTuple):
+  """Some of the blocks.
+
+  Attributes:
+    q_BXNQK: their queries.
+    near: keys, values and how often each counts, [B, X, N + window - 1, M, K]:
+      of these blocks, and of those before and after that they see.
+    index_XNJ: their random blocks; None: they have none.
+    kept_BXNQM: what dropout leaves; None: all.
+  """
+
+  q_BXNQK: jax.Array
+  near: list[jax.Array]
+  index_XNJ: jax.Array | None
+  kept_BXNQM: jax.Array | None
+
+
+def _split(x: jax.Array, axis: int, size: int, around: int = 0) -> jax.Array:
+  """Chunks of `size` blocks each, with those around them: [C, ...].
+
+  Where there are no more blocks there are zeros.
+  """
+  number = -(-x.shape[axis] // size)
+  widths = [(0, 0)] * x.ndim
+  widths[axis] = (around, around + number * size - x.shape[axis])
+  x = jnp.pad(x, widths)
+  parts = [
+    jax.lax.slice_in_dim(x, i * size, (i + 1) * size + 2 * around, axis=axis)
+    for i in range(number)
+  ]
+  return jnp.stack(parts)
+
+
+def _listed(
+  global_BXMK: jax.Array,
+  others_BXNMK: jax.Array,
+  near_BXNMK: jax.Array,
+  window: int,
+  index_XNJ: jax.Array | None,
+) -> jax.Array:
+  """What the blocks of a chunk see, [B, X, N, M, K].
+
+  The global tokens, those around each block, and the random blocks. Where the
+  row has no block there are zeros, which a mask shows as hidden.
+  """
+  B, X, N, _, K = near_BXNMK.shape
+  N -= window - 1
+  shape = B, X, N, global_BXMK.shape[2], K
+  parts = [jnp.broadcast_to(global_BXMK[:, :, None], shape)]
+  parts += [near_BXNMK[:, :, i : i + N] for i in range(window)]
+  if index_XNJ is not None:
+    take = jax.vmap(lambda x_BNMK, index: x_BNMK[:, index], (1, 0), 1)
+    drawn = take(others_BXNMK, index_XNJ)
+    parts.append(drawn.reshape(B, X, N, -1, K))
+  return jnp.concatenate(parts, axis=3)
+
+
+def _merged(x_BXNMK: jax.Array) -> jax.Array:
+  """[B, X N, M, K]."""
+  B, X, N, M, K = x_BXNMK.shape
+  return x_BXNMK.reshape(B, X * N, M, K)
 
 
 def _outside(x: jax.Array, start: int, stop: int) -> jax.Array:
@@ -177,56 +246,35 @@ def _outside(x: jax.Array, start: int, stop: int) -> jax.Array:
   return jnp.concatenate([x[:, :start], x[:, stop:]], axis=1)
 
 
-def _cut(x: jax.Array, start: int, stop: int, size: int) -> jax.Array:
-  """The others in blocks, the last one filled with zeros: [B, N, M, ...]."""
+def _cut(x_BLHK: jax.Array, start: int, stop: int, size: int) -> jax.Array:
+  """The others in blocks, the last one filled: [B, H, N, M, K]."""
   more = -(stop - start) % size
-  x = x[:, start:stop]
-  if more:
-    x = jnp.pad(x, ((0, 0), (0, more)) + ((0, 0),) * (x.ndim - 2))
-  return x.reshape(len(x), -1, size, *x.shape[2:])
+  x_BLHK = jnp.pad(x_BLHK[:, start:stop], ((0, 0), (0, more), (0, 0), (0, 0)))
+  B, _, H, K = x_BLHK.shape
+  return x_BLHK.swapaxes(1, 2).reshape(B, H, -1, size, K)
 
 
-def _around(x_BNM: jax.Array, window: int) -> jax.Array:
-  """For each block those around it, one after the other: [B, N, M * window].
-
-  Where the row has none there are zeros, which a mask shows as hidden.
-  """
-  N, around = x_BNM.shape[1], window // 2
-  widths = ((0, 0), (around, around)) + ((0, 0),) * (x_BNM.ndim - 2)
-  padded = jnp.pad(x_BNM, widths)
-  parts = [padded[:, i : i + N] for i in range(window)]
-  return jnp.concatenate(parts, axis=2)
-
-
-def _drawn(x_BNMGK: jax.Array, index_GRNJ: jax.Array) -> jax.Array:
-  """For each head and block the random ones: [G, B, R, N, J * M, K]."""
-  B, _, M, G, K = x_BNMGK.shape
-  R, N, J = index_GRNJ.shape[1:]
-  x_GBNMK = jnp.einsum('BNMGK->GBNMK', x_BNMGK)
-  take = jax.vmap(lambda x_BNMK, index: x_BNMK[:, index])
-  return take(x_GBNMK, index_GRNJ).reshape(G, B, R, N, J * M, K)
-
-
-def _probabilities(
+def _weighted(
   request: Request,
-  products: Any,
+  products_BGQM: Any,
+  v_BGMK: jax.Array,
   counts: jax.Array,
+  kept_BGQM: jax.Array | None,
   bias: jax.Array | None = None,
 ) -> jax.Array:
-  """Softmax of the scores, each as often as it counts, after dropout.
+  """The values by a softmax of the scores, each as often as it counts.
 
-  Computed in float32, as `dot_product.attend` does.
+  As `dot_product.attend`: [B, G, Q, K], after dropout.
   """
-  scores = request.scale * products
+  scores_BGQM = request.scale * products_BGQM
   if bias is not None:
-    scores += bias.astype(jnp.float32)
+    scores_BGQM += bias.astype(jnp.float32)
   if request.softcap:
-    scores = request.softcap * jnp.tanh(scores / request.softcap)
-  counts = counts.astype(jnp.float32)
-  scores += jnp.log(jnp.maximum(counts, 1))
-  scores = jnp.where(counts > 0, scores, HIDDEN)
-  probs = jax.nn.softmax(scores, axis=-1).astype(request.q_BLHK.dtype)
-  return probs if request.dropout is None else request.dropout(probs)
+    scores_BGQM = request.softcap * jnp.tanh(scores_BGQM / request.softcap)
+  scores_BGQM += jnp.log(jnp.maximum(counts, 1).astype(jnp.float32))
+  keep = 1.0 if request.dropout is None else request.dropout.keep
+  out: Any = softmax.weighted(scores_BGQM, v_BGMK, counts > 0, kept_BGQM, keep)
+  return out
 
 
 def _real(request: Request, out_BLHK: jax.Array) -> jax.Array:

@@ -11,12 +11,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from gpt_jax.nn.products import float32_einsum
 
 # Not -inf: a query that sees no key (padding) would give nan, which would
 # spread through later layers as 0 * nan. Its exponential is exactly zero.
 HIDDEN = float(jnp.finfo(jnp.float32).min)
+# The name of what the gradient reads of the forward pass, for `jax.checkpoint`.
+KEPT = 'softmax'
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -55,6 +58,9 @@ def _forward(scores_BGQM, v_BGMK, mask, kept_BGQM, keep):
   # The scores of a query that sees nothing have no gradient.
   of_scores_BGQ1 = jnp.where(top_BGQ1 > HIDDEN, share_BGQ1, 0)
   shares = share_BGQ1, of_scores_BGQ1
+  exp_BGQM, shares, out_BGQK = checkpoint_name(
+    (exp_BGQM, shares, out_BGQK), KEPT
+  )
   return out_BGQK, (exp_BGQM, shares, v_BGMK, kept_BGQM, out_BGQK)
 
 

@@ -28,6 +28,12 @@ ETC = 'bigbird(block=3, window=1, random=2, extra=7)'
 FIRST = "bigbird(block=3, window=5, random=1, draw='first')"
 
 
+@pytest.fixture(autouse=True)
+def several_chunks(monkeypatch):
+  """Of at most four blocks each; most rows here have more."""
+  monkeypatch.setattr(block_sparse, 'CHUNK', 11)
+
+
 def pattern(text):
   return spec.build('model.attention', text, PATTERNS)
 
