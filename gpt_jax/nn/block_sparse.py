@@ -6,8 +6,8 @@
 blocks are gathered for each block of queries, so that time and memory grow
 with the length of a row instead of its square. `dense` is what it must equal:
 all scores, each counted as often as its key is listed. Suffixes beside those
-of `nn/`: N blocks, L queries and M keys of a block, R query heads for each
-key/value head.
+of `nn/`: N blocks, L queries and M keys of a block; X lists of keys for each
+block, and the Q queries of a block that read one list.
 """
 
 from typing import Any, NamedTuple
@@ -140,7 +140,7 @@ def _between(
     """What some of the blocks get, [B, X, N, Q, K]."""
     q_BXNQK, kept_BXNQM = chunk.q_BXNQK, chunk.kept_BXNQM
     k, v, times = (
-      _merged(_listed(*kind, near, blocks.window, chunk.index_XNJ))
+      _merged(_lists(*kind, near, blocks.window, chunk.index_XNJ))
       for kind, near in zip(kinds, chunk.near, strict=True)
     )
     products = float32_einsum('BGQK,BGMK->BGQM', _merged(q_BXNQK), k)
@@ -211,7 +211,7 @@ def _split(x: jax.Array, axis: int, size: int, around: int = 0) -> jax.Array:
   return jnp.stack(parts)
 
 
-def _listed(
+def _lists(
   global_BXMK: jax.Array,
   others_BXNMK: jax.Array,
   near_BXNMK: jax.Array,
