@@ -21,6 +21,10 @@ from gpt_jax.nn.dot_product import (
   Request,
   attend,
   attend_within,
+  for_groups,
+  grouped,
+  scores,
+  ungrouped,
 )
 from gpt_jax.nn.masks import bidirectional
 from gpt_jax.nn.products import float32_einsum
@@ -37,26 +41,21 @@ def dense(request: Request) -> jax.Array:
   blocks, L = _blocks(request), request.q_BLHK.shape[1]
   if blocks.between(L) is None:
     return _whole(request)
-  (B, _, _, K), (G, H) = request.q_BLHK.shape, _heads(request)
+  visibility, (G, H) = request.visibility, _heads(request)
   counts_HLM = listed(blocks, request.layer, H, L)
   counts = counts_HLM.reshape(1, G, -1, L)
-  visibility, times = request.visibility, H // G
   if visibility.key_mask_BM is not None:
     counts *= visibility.key_mask_BM[:, None, None]
-  if visibility.visible_BLM is not None:
-    counts *= jnp.tile(visibility.visible_BLM, (1, times, 1))[:, None]
   k_BGMK, v_BGMK = request.k_BLGK.swapaxes(1, 2), request.v_BLGK.swapaxes(1, 2)
-  q_BGQK = request.q_BLHK.swapaxes(1, 2).reshape(B, G, times * L, K)
-  products = float32_einsum('BGQK,BGMK->BGQM', q_BGQK, k_BGMK)
-  bias = request.bias
-  if bias is not None:
-    bias = bias.reshape(-1, G, times * L, L)
+  q_BGQK = grouped(request.q_BLHK, G)
+  products: Any = float32_einsum('BGQK,BGMK->BGQM', q_BGQK, k_BGMK)
+  if visibility.visible_BLM is not None:
+    counts *= for_groups(visibility.visible_BLM, products)
   kept_BGQM = None
   if request.dropout is not None:
-    kept_BGQM = request.dropout.kept((B, G, times * L, L))
-  out_BGQK = _weighted(request, products, v_BGMK, counts, kept_BGQM, bias)
-  out_BHLK = out_BGQK.reshape(B, H, L, -1)
-  return _real(request, out_BHLK.swapaxes(1, 2))
+    kept_BGQM = request.dropout.kept(products.shape)
+  out_BGQK = _weighted(request, products, v_BGMK, counts, kept_BGQM)
+  return _real(request, ungrouped(out_BGQK, request.q_BLHK.shape))
 
 
 def listed(
@@ -120,11 +119,12 @@ def _between(
   times_BM = mask_BM.astype(jnp.int32)
   if blocks.first:
     times_BM = times_BM.at[:, :start].multiply(1 + blocks.random)
-  number = -(-(stop - start) // blocks.size)
+  q_BHNLK = _cut(request.q_BLHK, start, stop, blocks.size)
+  B, _, N, L, K = q_BHNLK.shape
   index_HNJ = None
   if blocks.random and not blocks.first:
     assert request.layer is not None
-    index_HNJ = random_blocks(blocks, request.layer, H, number)
+    index_HNJ = random_blocks(blocks, request.layer, H, N)
   # Heads that draw blocks by themselves share no list of keys.
   X = G if index_HNJ is None else H
 
@@ -149,8 +149,6 @@ def _between(
     out_BGQK = _weighted(request, products, v, counts, kept)
     return out_BGQK.reshape(q_BXNQK.shape[:4] + (-1,))
 
-  q_BHNLK = _cut(request.q_BLHK, start, stop, blocks.size)
-  B, _, N, L, K = q_BHNLK.shape
   q_BXRNLK = q_BHNLK.reshape(B, X, H // X, N, L, K)
   q_BXNQK = q_BXRNLK.swapaxes(2, 3).reshape(B, X, N, -1, K)
   kept_BXNQM = None
@@ -158,8 +156,7 @@ def _between(
     drawn = 0 if index_HNJ is None else index_HNJ.shape[2]
     M = kinds[0][0].shape[2] + (blocks.window + drawn) * blocks.size
     kept_BXNQM = request.dropout.kept((*q_BXNQK.shape[:4], M))
-  number = -(-N * blocks.size // CHUNK)
-  size = -(-N // number)
+  size = -(-N // -(-N * blocks.size // CHUNK))  # in chunks of equal size
   chunks = _Chunk(
     _split(q_BXNQK, 2, size),
     [_split(x, 2, size, around=blocks.window // 2) for _, x in kinds],
@@ -260,17 +257,13 @@ def _weighted(
   v_BGMK: jax.Array,
   counts: jax.Array,
   kept_BGQM: jax.Array | None,
-  bias: jax.Array | None = None,
 ) -> jax.Array:
   """The values by a softmax of the scores, each as often as it counts.
 
   As `dot_product.attend`: [B, G, Q, K], after dropout.
   """
-  scores_BGQM = request.scale * products_BGQM
-  if bias is not None:
-    scores_BGQM += bias.astype(jnp.float32)
-  if request.softcap:
-    scores_BGQM = request.softcap * jnp.tanh(scores_BGQM / request.softcap)
+  how = request.scale, request.bias, request.softcap
+  scores_BGQM = scores(products_BGQM, *how)
   scores_BGQM += jnp.log(jnp.maximum(counts, 1).astype(jnp.float32))
   keep = 1.0 if request.dropout is None else request.dropout.keep
   out: Any = softmax.weighted(scores_BGQM, v_BGMK, counts > 0, kept_BGQM, keep)

@@ -108,18 +108,18 @@ def attend(
   """
   # Transposed once: the products and their gradients read them so.
   k_BGMK, v_BGMK = (x.transpose(0, 2, 1, 3) for x in (k_BMGK, v_BMGK))
-  q_BGQK = _grouped(q_BLHK, k_BGMK.shape[1])
+  q_BGQK = grouped(q_BLHK, k_BGMK.shape[1])
   products = float32_einsum('BGQK,BGMK->BGQM', q_BGQK, k_BGMK)
-  scores_BGQM = _scores(products, scale, bias, softcap)
+  scores_BGQM = scores(products, scale, bias, softcap)
   kept_BGQM, keep = None, 1.0
   if dropout is not None:
     B, L, H = q_BLHK.shape[:3]
     G, M = k_BGMK.shape[1:3]
     kept_BGRLM, keep = dropout.kept((B, G, H // G, L, M)), dropout.keep
     kept_BGQM = kept_BGRLM.reshape(scores_BGQM.shape)
-  mask = _for_groups(mask, scores_BGQM)
+  mask = for_groups(mask, scores_BGQM)
   out_BGQK: Any = softmax.weighted(scores_BGQM, v_BGMK, mask, kept_BGQM, keep)
-  return _ungrouped(out_BGQK, q_BLHK.shape)
+  return ungrouped(out_BGQK, q_BLHK.shape)
 
 
 def attend_to_cache(
@@ -134,15 +134,15 @@ def attend_to_cache(
 ) -> jax.Array:
   """`attend` with keys and values as `KVCache` has them."""
   # The queries are transposed, which are few, rather than scores or a cache.
-  q_BGQK = _grouped(q_BLHK, v_BGMK.shape[1])
+  q_BGQK = grouped(q_BLHK, v_BGMK.shape[1])
   products = float32_einsum('BGQK,BGKM->BGQM', q_BGQK, k_BGKM)
-  scores_BGQM = _scores(products, scale, bias, softcap)
-  mask = _for_groups(mask, scores_BGQM)
+  scores_BGQM = scores(products, scale, bias, softcap)
+  mask = for_groups(mask, scores_BGQM)
   out_BGQK: Any = softmax.weighted(scores_BGQM, v_BGMK, mask)
-  return _ungrouped(out_BGQK, q_BLHK.shape)
+  return ungrouped(out_BGQK, q_BLHK.shape)
 
 
-def _grouped(q_BLHK: jax.Array, num_groups: int) -> jax.Array:
+def grouped(q_BLHK: jax.Array, num_groups: int) -> jax.Array:
   """[B, G, Q, K]: the queries of the H / G heads that share keys together.
 
   XLA on CPU would copy the scores if their head was a dimension of its own.
@@ -152,20 +152,20 @@ def _grouped(q_BLHK: jax.Array, num_groups: int) -> jax.Array:
   return q_BHLK.reshape(B, num_groups, H // num_groups * L, K)
 
 
-def _ungrouped(out_BGQK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def ungrouped(out_BGQK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   """Back to [B, L, H, K], of which `shape` has all but K."""
   B, L, H, _ = shape
   return out_BGQK.reshape(B, H, L, -1).transpose(0, 2, 1, 3)
 
 
-def _for_groups(mask: jax.Array, scores_BGQM: Any) -> jax.Array:
+def for_groups(mask: jax.Array, scores_BGQM: Any) -> jax.Array:
   """[B or 1, 1, Q, M] of [L, M] or [B, L, M]."""
   L, M = mask.shape[-2:]
   times = scores_BGQM.shape[2] // L
   return jnp.tile(mask.reshape(-1, 1, L, M), (1, 1, times, 1))
 
 
-def _scores(
+def scores(
   products_BGQM: Any,
   scale: float | jax.Array,
   bias: jax.Array | None,
