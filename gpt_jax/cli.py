@@ -18,6 +18,7 @@ from absl import flags
 
 from gpt_jax import ranges
 from gpt_jax.config import loading
+from gpt_jax.data import buckets
 from gpt_jax.decoding.beam import PENALTIES
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -32,6 +33,11 @@ PATHS = (
   *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
   *('sources', 'draft'),
 )
+
+# Those of runs, which may be in a bucket, gs://: see `buckets`.
+RUNS = ('workdir', 'init', 'draft')
+# Commands whose workdir is a folder of several runs.
+MAKE_RUNS = ('ablation', 'compare', 'scaling')
 
 # What the system says of a path that cannot be used. A full disk is none of
 # them: with room the same command goes on.
@@ -58,8 +64,10 @@ def run(module: ModuleType, argv: list[str]) -> int:
   try:
     loading.parse(values, [f'gpt-jax {name}', *argv])
     given |= {name: values[name].value for name in values}
-    _check_no_url(name, given)
-    module.main(SimpleNamespace(argv=argv, **given))
+    _check_urls(name, given)
+    with contextlib.ExitStack() as stack:
+      here = {flag: _here(stack, flag, given[flag]) for flag in given}
+      module.main(SimpleNamespace(argv=argv, **here))
     return 0
   except ToldError:
     return 2
@@ -292,12 +300,18 @@ def check_out_folder(args: Args, name: str) -> None:
     )
 
 
-def _check_no_url(command: str, given: dict[str, Any]) -> None:
-  """Refuses URLs where only paths work, before anything waits for a network.
+def _here(stack: contextlib.ExitStack, flag: str, value: Any) -> Any:
+  """The value of a flag, with copies here of the runs in buckets."""
+  if flag not in RUNS or not isinstance(value, str) or '://' not in value:
+    return value
+  return ','.join(
+    stack.enter_context(buckets.copied(run)) if '://' in run else run
+    for run in value.split(',')
+  )
 
-  A run's folder is appended to, locked and renamed in, which buckets cannot do.
-  Token stores are no such folders: `data.store` and `prepare --out` may be
-  URLs that TensorStore reads.
+
+def _check_urls(command: str, given: dict[str, Any]) -> None:
+  """Refuses URLs where only paths work, before anything waits for a network.
 
   Raises:
     UsageError: names the flag.
@@ -306,6 +320,12 @@ def _check_no_url(command: str, given: dict[str, Any]) -> None:
     value = given.get(flag)
     # The text of `fill` may hold anything.
     if not isinstance(value, str) or '://' not in value or flag == 'text':
+      continue
+    of_buckets = all(
+      run.startswith('gs://') for run in value.split(',') if '://' in run
+    )
+    makes_runs = command in MAKE_RUNS or given.get('from_hf')
+    if flag in RUNS and of_buckets and not makes_runs:
       continue
     if (command, flag) != ('prepare', 'out'):
       raise UsageError(

@@ -11,7 +11,9 @@
 NAME=llama-7b                 # of the slice; lower case, digits, dashes
 ZONE=us-central2-b            # https://cloud.google.com/tpu/docs/regions-zones
 ACCELERATOR=v4-32             # v4-N, v5p-N, v5litepod-N or v6e-N
-WORKDIR=/mnt/shared/llama-7b  # the run's folder, which all hosts see
+# The run's folder, which all hosts see; or gs://BUCKET/FOLDER, which needs
+# neither HOST_SETUP nor RESULTS.
+WORKDIR=/mnt/shared/llama-7b
 RESULTS=gs://my-bucket/llama-7b   # where WORKDIR is copied to; may be empty
 
 # What runs on every host, in the folder of this repository. --distributed: the

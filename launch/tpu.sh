@@ -93,8 +93,8 @@ main() {
   load_settings "$settings"
   [[ -n $RUNTIME ]] ||
     bad ACCELERATOR 'TPU7x is to be had on GKE only: launch/gke.sh --help'
-  if [[ $SPOT == yes && -z $RESULTS && -z $HOST_SETUP ]] && ((NUM_HOSTS == 1))
-  then
+  if [[ $SPOT == yes && -z $RESULTS && -z $HOST_SETUP ]] &&
+    ((NUM_HOSTS == 1)) && ! in_bucket; then
     bad RESULTS 'a spot slice of one host loses its disk: set it to gs://...,' \
       'or mount WORKDIR in HOST_SETUP'
   fi

@@ -26,7 +26,6 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from etils import epath
 
 from gpt_jax.checkpoints import restore, retention, unfinished
 from gpt_jax.checkpoints.fingerprints import (
@@ -75,7 +74,7 @@ class Checkpointer:
         plain JSON.
       read_only: nothing is written, moved or deleted.
     """
-    self._folder = epath.Path(workdir) / 'checkpoints'
+    self._folder = restore.folder_of(workdir)
     self._losses: dict[int, float] = {}
     self._read_only = read_only
     self._record = record
@@ -100,7 +99,7 @@ class Checkpointer:
 
   def _open(self):
     self._manager = ocp.CheckpointManager(
-      self._folder.absolute(), options=self._options
+      restore.absolute(self._folder), options=self._options
     )
 
   def steps(self) -> list[int]:
@@ -257,14 +256,13 @@ class Checkpointer:
         was moved or deleted.
     """
     self._collect()
-    if self._folder.exists():
-      for path in unfinished.find(self._folder):
-        log.warning('%s is half-written; it is not used', path)
+    for path in unfinished.find(self._folder):
+      log.warning('%s is half-written; it is not used', path)
     damaged, self.restored = {}, None
     for step in reversed(self.steps()):
       if at_most is not None and step > at_most:
         continue
-      folder = self._folder.absolute() / str(step)
+      folder = restore.absolute(self._folder) / str(step)
       state, reason, record = restore.read(folder, abstract)
       if state is None:
         damaged[step] = reason

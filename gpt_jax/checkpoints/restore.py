@@ -14,6 +14,7 @@ from gpt_jax.checkpoints.fingerprints import (
   fingerprint,
   verified,
 )
+from gpt_jax.data import buckets
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
@@ -34,9 +35,19 @@ class Found(NamedTuple):
   record: Any = None
 
 
+def folder_of(workdir: str) -> epath.Path:
+  """The checkpoints of a run: on a disk, or in the bucket that it is in."""
+  return epath.Path(buckets.home(workdir)) / 'checkpoints'
+
+
+def absolute(path: epath.Path) -> epath.Path:
+  """As Orbax wants a path; a URL is one, which etils does not know."""
+  return path if '://' in str(path) else path.absolute()
+
+
 def newest(workdir: str) -> Restored | None:
   """The newest checkpoint whose record is sound; reads no arrays."""
-  folder = epath.Path(workdir) / 'checkpoints'
+  folder = folder_of(workdir)
   if not folder.is_dir():
     return None
   steps = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]

@@ -29,7 +29,12 @@ from gpt_jax.checkpoints.fingerprints import (
   signed,
   verified,
 )
-from gpt_jax.checkpoints.restore import committed, reason_of
+from gpt_jax.checkpoints.restore import (
+  absolute,
+  committed,
+  folder_of,
+  reason_of,
+)
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -108,7 +113,7 @@ def write(
   )
   of_state = ocp.PyTreeCheckpointHandler(type_handler_registry=handlers)
   step = int(state.step)
-  folder = epath.Path(workdir).absolute() / 'checkpoints'
+  folder = absolute(folder_of(workdir))
   try:
     with ocp.CheckpointManager(
       folder,
@@ -155,7 +160,7 @@ def opened(
     UsageError: there is none, or it holds other arrays.
     DamageError: there are checkpoints, and every one is damaged.
   """
-  folder = epath.Path(workdir).absolute() / 'checkpoints'
+  folder = absolute(folder_of(workdir))
   names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
   steps = sorted((int(n) for n in names if n.isdigit()), reverse=True)
   reason = ''

@@ -11,7 +11,9 @@ from gpt_jax.checkpoints import restore
 
 
 def find(folder: epath.Path) -> list[epath.Path]:
-  """Those among the checkpoints in `folder`."""
+  """Those among the checkpoints in `folder`, which may be missing."""
+  if not folder.exists():
+    return []
   in_place = str(folder).startswith('gs://')
   return [
     path

@@ -22,6 +22,7 @@ from rich.table import Table
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
+from gpt_jax.data import buckets
 from gpt_jax.plots import routers
 from gpt_jax.plots.losses import loss_curves
 from gpt_jax.plots.schedule import schedule_curves
@@ -61,14 +62,14 @@ def main(args: cli.Args) -> None:
   if args.goodput:
     path, account = wall_time(args.workdir, out=args.out)
     Console().print(goodput_table(account))
-    print(path)
+    print(buckets.shown(path))
     return
   workdirs = args.workdir.split(',')
   if path := loss_curves(workdirs, out=args.out):
-    print(path)
+    print(buckets.shown(path))
   if args.out is None:
     for path in filter(None, map(routers.router_curves, workdirs)):
-      print(path)
+      print(buckets.shown(path))
 
 
 def goodput_table(account: goodput.Account) -> Table:

@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorstore as ts
@@ -78,9 +78,34 @@ def write(folder: str, name: str, data: bytes):
   _wait(folder, _store(folder).write(name, data))
 
 
-def names(folder: str) -> list[str]:
-  """Lists the files below `folder`, as sorted paths relative to it."""
-  return sorted(key.decode() for key in _wait(folder, _store(folder).list()))
+def read_versioned(folder: str, name: str) -> tuple[bytes | None, bytes]:
+  """A file, None where there is none, and which version of it that is."""
+  result = _wait(folder, _store(folder).read(name))
+  found = result.value if result.state == 'value' else None
+  return found, result.stamp.generation
+
+
+def write_versioned(
+  folder: str, name: str, data: bytes, version: bytes
+) -> bytes | None:
+  """Writes a file if it is of a version still; gives the new one, or None."""
+  written = _store(folder).write(name, data, if_equal=version)
+  return _wait(folder, written).generation or None
+
+
+def names(folder: str, without: Iterable[str] = ()) -> list[str]:
+  """Lists the files below `folder`, as sorted paths relative to it.
+
+  Args:
+    folder: see above.
+    without: folders in it that are not looked into.
+  """
+  store, found, start = _store(folder), [], ''
+  for name in sorted(f'{name}/' for name in without):
+    found += _wait(folder, store.list(ts.KvStore.KeyRange(start, name)))
+    start = f'{name[:-1]}0'  # '0' follows '/'
+  found += _wait(folder, store.list(ts.KvStore.KeyRange(start)))
+  return sorted(key.decode() for key in found)
 
 
 def delete(folder: str, name: str):

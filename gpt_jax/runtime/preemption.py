@@ -40,6 +40,9 @@ class _State:
   distributed = False
 
 
+_leaving: list[Callable[[], None]] = []  # called before the process ends
+
+
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
   """Handles SIGTERM and SIGINT in its context; in the main thread only."""
@@ -88,12 +91,23 @@ def ask(before_exit: Callable[[], None] = lambda: None) -> None:
   _State.asked = True
   phase = phases.now().name
   if phase in AT_ONCE:
-    before_exit()
+    for function in (*_leaving, before_exit):
+      function()
     _end(
       f'preempted in phase {phase}, with nothing new to save; start again to '
       'continue',
       EXIT_CODE,
     )
+
+
+@contextlib.contextmanager
+def leaving(function: Callable[[], None]) -> Iterator[None]:
+  """`function` is called where the process ends at once, in this context."""
+  _leaving.append(function)
+  try:
+    yield
+  finally:
+    _leaving.remove(function)
 
 
 def _end(message: str, code: int) -> None:

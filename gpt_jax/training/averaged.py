@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from etils import epath
 
 from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.checkpoints import restore
@@ -55,7 +54,7 @@ def last(workdir: str, number: int, abstract: TrainState) -> Averaged:
   steps, total, state = tuple(kept[-number:]), None, None
   for step in steps:
     state = None  # its memory
-    folder = epath.Path(workdir).absolute() / 'checkpoints' / str(step)
+    folder = restore.absolute(restore.folder_of(workdir)) / str(step)
     found = restore.read(folder, abstract)
     if found.state is None:
       raise UsageError(

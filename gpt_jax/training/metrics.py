@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import rich.progress
 
+from gpt_jax.data import buckets
 from gpt_jax.runtime.log import console, log, seconds_since_start
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput
@@ -31,6 +32,7 @@ def write_atomically(path: str, text: str) -> None:
     f.flush()
     os.fsync(f.fileno())
   os.replace(temporary, path)
+  buckets.uploaded(path)
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
@@ -160,6 +162,7 @@ class Metrics:
       **start: goes into the event.
     """
     self._active, self._keep, self._trackers = active, keep, trackers
+    self._workdir = workdir
     if not active:
       return
     lines = read(workdir)
@@ -216,6 +219,7 @@ class Metrics:
     if self._active:
       with contextlib.suppress(OSError):
         os.fsync(self._file.fileno())
+      buckets.uploaded(self._workdir)
 
   def _flush(self) -> None:
     while self._unwritten:

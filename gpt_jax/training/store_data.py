@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 
 from gpt_jax.config import Config
-from gpt_jax.data import pipeline
+from gpt_jax.data import buckets, pipeline
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.taken import Taken, TakenAt
@@ -71,4 +71,4 @@ class StoreData:
 
 def data_folder(config: Config, workdir: str) -> str:
   """Where the run's token store is."""
-  return config.data.store or os.path.join(workdir, 'data')
+  return config.data.store or os.path.join(buckets.home(workdir), 'data')

@@ -12,7 +12,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
-from gpt_jax.data import files, manifest, mixture, row_makers
+from gpt_jax.data import buckets, files, manifest, mixture, row_makers
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
 from gpt_jax.nn.pattern import is_causal
@@ -40,7 +40,15 @@ def locked(workdir: str):
   Raises:
     UsageError: another process has it.
   """
-  if hosts.index() != 0 or not files.is_local(workdir):
+  if buckets.home(workdir) != workdir:
+    with contextlib.ExitStack() as stack:
+      if hosts.index() == 0:
+        stack.enter_context(buckets.leased(workdir))
+      hosts.broadcast_from_host0(None)  # who had it may have written till now
+      buckets.refetched(workdir)
+      yield
+    return
+  if hosts.index() != 0:
     yield
     return
   made, path = [], os.path.abspath(workdir)

@@ -182,8 +182,9 @@ run_once() {
 }
 
 # Where several hosts tell of themselves: beside WORKDIR, which all of them see.
+# Nothing where it is in a bucket.
 shared_folder() {
-  if ((NUM_HOSTS > 1)); then
+  if ((NUM_HOSTS > 1)) && ! in_bucket; then
     echo "$WORKDIR.hosts"
   fi
 }
@@ -192,7 +193,7 @@ shared_folder() {
 # hosts answered. Of several hosts the first is asked what all have told of
 # themselves; each is asked by ssh only where one of them did not lately.
 read_status() {
-  if ((NUM_HOSTS > 1)); then
+  if [[ -n $(shared_folder) ]]; then
     on_hosts 0 status_of_all "$(shared_folder)" || true
     take_status && return
   fi

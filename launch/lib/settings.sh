@@ -52,16 +52,26 @@ load_settings() {
   ((SLICES == 1)) || [[ $REQUEST == queued ]] ||
     bad SLICES 'several slices need REQUEST=queued'
   [[ -z $RESULTS || $RESULTS == gs://?* ]] || bad RESULTS 'begins with gs://'
-  [[ $DELETE_AFTER == no || -n $RESULTS ]] ||
-    bad DELETE_AFTER 'needs RESULTS: disks go with the slice'
-  [[ $WORKDIR != gs://* ]] ||
-    bad WORKDIR 'a folder that all hosts mount (see HOST_SETUP);' \
-      'RESULTS is where it is copied to'
+  if in_bucket; then
+    [[ $WORKDIR == gs://?*/?* ]] || bad WORKDIR 'in a bucket: gs://BUCKET/FOLDER'
+    [[ -z $RESULTS ]] ||
+      bad RESULTS 'nothing is to be copied, as WORKDIR is in a bucket: empty it'
+    [[ ,$EXTRAS, == *,gcs,* ]] || EXTRAS+=,gcs
+  else
+    [[ $DELETE_AFTER == no || -n $RESULTS ]] ||
+      bad DELETE_AFTER 'needs RESULTS, or a WORKDIR in a bucket: disks go with' \
+        'the slice'
+  fi
   [[ -z $PRICE || $PRICE =~ ^[0-9]+([.][0-9]+)?$ ]] ||
     bad PRICE 'dollars per chip and hour, such as 3.22'
   check_secrets
   size_up
   check_environment
+}
+
+# Whether the run lives in a bucket: no host has to share or to keep anything.
+in_bucket() {
+  [[ $WORKDIR == gs://* ]]
 }
 
 bad() {

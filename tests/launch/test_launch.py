@@ -480,6 +480,21 @@ def test_settings_are_checked_before_anything(cloud, field, value):
   assert f'settings.sh: {field}=' in said and cloud.calls() == []
 
 
+def test_a_run_in_a_bucket_shares_and_copies_nothing(cloud):
+  bucket = {'WORKDIR': 'gs://b/run', 'DELETE_AFTER': 'yes'}
+  code, said = cloud.run('up', cloud.settings(**bucket), '--dry_run')
+  assert code == 0, said
+  assert r' tpu\,gcs ' in said
+  assert ' copy ' not in said and ' restore ' not in said
+  assert 'run.hosts' not in said
+  alone = cloud.settings(**bucket, ACCELERATOR='v6e-8')
+  assert cloud.run('up', alone, '--dry_run')[0] == 0  # it loses no disk
+  both = cloud.settings(**bucket, RESULTS='gs://b/copy')
+  code, said = cloud.run('up', both, '--yes')
+  assert code == 2 and 'settings.sh: RESULTS=' in said, said
+  assert cloud.calls() == []
+
+
 def test_a_disk_that_goes_with_the_slice(cloud):
   settings = cloud.settings(ACCELERATOR='v6e-8')
   code, said = cloud.run('up', settings, '--yes')

@@ -2,17 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bucket of Cloud Storage's JSON API, in memory, which may go wrong.
 
-It knows what TensorStore's driver `gcs` asks for: reading an object or a range
-of it, writing one at once, listing and deleting, with generations.
+It knows what TensorStore's driver `gcs` asks for, and gcsfs and the client
+library of Cloud Storage, which Orbax uses: reading an object or a range of it,
+writing one at once or in parts, listing, copying and deleting, with
+generations.
 """
 
+import contextlib
+import email
+import email.message
 import http.server
 import itertools
 import json
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 
 class Bucket:
@@ -31,6 +37,7 @@ class Bucket:
         'partly' (the connection ends midway), 'silent' (no answer).
     """
     self.objects: dict[str, tuple[int, bytes]] = {}
+    self._uploads: dict[str, bytes] = {}
     self.faults = 0
     self._fault, self._numbers = fault, itertools.count()
     self._generations = itertools.count(1)
@@ -45,7 +52,7 @@ class Bucket:
       def _any(self):
         bucket._serve(self)
 
-      do_GET = do_POST = do_DELETE = _any
+      do_GET = do_POST = do_PUT = do_DELETE = _any
 
       def log_message(self, format, *args):
         """Says nothing."""
@@ -81,36 +88,89 @@ class Bucket:
     else:
       with self._lock:
         code, headers, data = self._answer(request, body)
-    request.send_response(code)
-    for name, value in {**headers, 'Content-Length': len(data)}.items():
-      request.send_header(name, str(value))
-    request.end_headers()
-    request.wfile.write(data)
+    with contextlib.suppress(ConnectionError):  # whoever asked has gone
+      request.send_response(code)
+      for name, value in {**headers, 'Content-Length': len(data)}.items():
+        request.send_header(name, str(value))
+      request.end_headers()
+      request.wfile.write(data)
 
   def _answer(self, request, body: bytes) -> tuple[int, dict, bytes]:
-    parts = urllib.parse.urlsplit(request.path)
+    kind = request.headers.get('Content-Type', '')
+    if request.path.startswith('/batch/'):
+      return self._batch(kind, body)
+    return self._one(request.command, request.path, request.headers, body)
+
+  def _batch(self, kind: str, body: bytes) -> tuple[int, dict, bytes]:
+    """Several requests in one; all that is asked for so are deletions."""
+    answers = []
+    for part in _parts(kind, body):
+      line = part.get_payload().lstrip().partition('\r\n')[0].split()
+      path = urllib.parse.urlsplit(line[1]).path
+      code, _, _ = self._one(line[0], path, {}, b'')
+      answers.append(
+        'Content-Type: application/http\r\n'
+        f'Content-ID: response-{part["Content-ID"]}\r\n\r\n'
+        f'HTTP/1.1 {code} done\r\nContent-Length: 0\r\n\r\n\r\n'
+      )
+    text = ''.join(f'--xx\r\n{answer}' for answer in answers) + '--xx--\r\n'
+    return 200, {'Content-Type': 'multipart/mixed; boundary=xx'}, text.encode()
+
+  def _one(
+    self, command: str, path: str, given: Mapping[str, str], body: bytes
+  ) -> tuple[int, dict, bytes]:
+    parts = urllib.parse.urlsplit(path)
     query = {k: v[0] for k, v in urllib.parse.parse_qs(parts.query).items()}
     _, found, name = parts.path.partition('/o/')
+    if not found and not parts.path.rstrip('/').endswith('/o'):
+      return _json({'name': 'bucket', 'location': 'here'})
+    name, copied, to = name.partition('/rewriteTo/')
     name = urllib.parse.unquote(name) if found else query.get('name', '')
+    if command == 'POST' and copied:
+      to = urllib.parse.unquote(to.partition('/o/')[2])
+      self.objects[to] = next(self._generations), self.objects[name][1]
+      return _json({'done': True, 'resource': self._about(to)})
+    how = query.get('uploadType')
+    if command == 'POST' and how == 'resumable':
+      name = name or json.loads(body)['name']
+      place = urllib.parse.urlencode({'uploadType': 'put', 'name': name})
+      self._uploads[name] = b''
+      base = parts.path.rstrip('/')
+      return 200, {'Location': f'{self.url}{base}?{place}'}, b''
+    if command == 'PUT':
+      self._uploads[name] += body
+      _, _, whole = given.get('Content-Range', '').partition('/')
+      if whole == '*':
+        last = len(self._uploads[name]) - 1
+        return 308, {'Range': f'bytes=0-{last}'}, b''
+      body = self._uploads.pop(name)
+    if how == 'multipart':
+      about, data = _parts(given['Content-Type'], body)
+      name = json.loads(about.get_payload())['name']
+      body = data.get_payload(decode=True)
     generation, data = self.objects.get(name, (0, b''))
     wanted = query.get('ifGenerationMatch')
     if wanted is not None and int(wanted) != generation:
       return 412, {}, b''
-    if request.command == 'POST':
+    if command in ('POST', 'PUT'):
       self.objects[name] = next(self._generations), body
-      return 200, {}, json.dumps(self._about(name)).encode()
+      return _json(self._about(name))
     if not found:
-      return 200, {}, json.dumps(self._listed(query)).encode()
+      return _json(self._listed(query))
     if not generation:
       return 404, {}, b''
-    if request.command == 'DELETE':
+    if command == 'DELETE':
       del self.objects[name]
       return 204, {}, b''
     if query.get('ifGenerationNotMatch') == str(generation):
       return 304, {}, b''
+    if query.get('alt') != 'media':
+      return _json(self._about(name))
     headers = {'x-goog-generation': generation}
-    if given := request.headers.get('Range'):
-      first, _, last = given.removeprefix('bytes=').partition('-')
+    if asked := given.get('Range'):
+      first, _, last = asked.removeprefix('bytes=').partition('-')
+      if not first:  # the last ones
+        first, last = str(len(data) - int(last)), ''
       start, stop = int(first), min(int(last or len(data)), len(data) - 1) + 1
       headers['Content-Range'] = f'bytes {start}-{stop - 1}/{len(data)}'
       return 206, headers, data[start:stop]
@@ -118,18 +178,44 @@ class Bucket:
 
   def _about(self, name: str) -> dict[str, str]:
     generation, data = self.objects[name]
-    size = str(len(data))
-    return {'name': name, 'generation': str(generation), 'size': size}
+    return {
+      'name': name,
+      'bucket': 'bucket',
+      'generation': str(generation),
+      'size': str(len(data)),
+      'updated': '2026-01-02T03:04:05.678Z',
+      'timeCreated': '2026-01-02T03:04:05.678Z',
+    }
 
   def _listed(self, query: dict[str, str]) -> dict:
     """A page of two, so that there are several."""
+    prefix = query.get('prefix', '')
     start = max(query.get('startOffset', ''), query.get('pageToken', ''))
     names = sorted(
       name
       for name in self.objects
-      if name.startswith(query.get('prefix', ''))
+      if name.startswith(prefix)
       and start <= name
       and ('endOffset' not in query or name < query['endOffset'])
     )
     more = {'nextPageToken': names[2]} if len(names) > 2 else {}
-    return {'items': [self._about(name) for name in names[:2]], **more}
+    folders = set()
+    if delimiter := query.get('delimiter'):
+      below = {n: n[len(prefix) :].partition(delimiter) for n in names[:2]}
+      folders = {prefix + a + b for a, b, _ in below.values() if b}
+      names = [n for n in names[:2] if not below[n][1]]
+    items = [self._about(name) for name in names[:2]]
+    kind = 'storage#objects'
+    return {'kind': kind, 'items': items, 'prefixes': sorted(folders), **more}
+
+
+def _json(value: dict) -> tuple[int, dict, bytes]:
+  kind = {'Content-Type': 'application/json'}
+  return 200, kind, json.dumps(value).encode()
+
+
+def _parts(kind: str, body: bytes) -> list[email.message.Message]:
+  """Those of a body of several parts."""
+  head = f'Content-Type: {kind}\r\n\r\n'.encode()
+  whole: Any = email.message_from_bytes(head + body)
+  return whole.get_payload()

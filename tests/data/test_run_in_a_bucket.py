@@ -1,0 +1,197 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The copy of a run's small files, and the lease of a run."""
+
+import logging
+import os
+import pathlib
+
+import pytest
+import tensorstore as ts
+
+from gpt_jax.data import buckets, files
+from gpt_jax.runtime import phases, preemption
+from gpt_jax.spec import UsageError
+from tests.support.fake_gcs import Bucket
+
+URL = 'gs://bucket/runs/first'
+FAULTS = ('busy', 'slow', 'partly')
+
+
+@pytest.fixture
+def make_bucket(monkeypatch):
+  made = []
+
+  def make(fault=lambda number: ''):
+    made.append(Bucket(fault))
+    monkeypatch.setenv('TENSORSTORE_GCS_HTTP_URL', made[-1].url)
+    monkeypatch.setenv('GOOGLE_AUTH_TOKEN_FOR_TESTING', 'none')
+    quick = {'initial_delay': '2ms', 'max_delay': '9ms', 'max_retries': 32}
+    context = ts.Context({'gcs_request_retries': quick})
+    monkeypatch.setattr(files, '_CONTEXT', context)
+    monkeypatch.setattr(files, '_answered', set())
+    return made[-1]
+
+  yield make
+  for bucket in made:
+    bucket.close()
+
+
+def put(bucket, **contents):
+  for name, data in contents.items():
+    bucket.objects[f'runs/first/{name}'] = (1000 + len(bucket.objects), data)
+
+
+def held(bucket):
+  """What the bucket has of the run."""
+  return {
+    name.removeprefix('runs/first/'): data
+    for name, (_, data) in bucket.objects.items()
+    if name.startswith('runs/first/')
+  }
+
+
+def write(folder, name, data):
+  path = pathlib.Path(folder, name)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_bytes(data)
+  return str(path)
+
+
+def test_small_files_come_and_go_through_faults(make_bucket):
+  """Two of three requests go wrong; folders that stay are not copied."""
+  bucket = make_bucket(lambda i: FAULTS[i // 3 % 3] if i % 3 else '')
+  there = {
+    'config.json': b'{}',
+    'tokenizer/pieces': b'a b',
+    'checkpoints/7/state/x': b'large',
+    'checkpoints_damaged/3/x': b'large',
+    'data/tokens/c/0': b'large',
+    'tensorboard/events': b'old',
+  }
+  put(bucket, **there)
+  with buckets.copied(f'{URL}/') as folder:
+    found = sorted(
+      str(path.relative_to(folder))
+      for path in pathlib.Path(folder).rglob('*')
+      if path.is_file()
+    )
+    assert found == ['config.json', 'tokenizer/pieces']
+    assert os.path.basename(folder) == 'first'
+    assert buckets.home(folder) == URL
+    write(folder, 'metrics.jsonl', b'1\n2\n')
+    write(folder, 'plots/loss.png', b'png')
+    write(folder, 'half.tmp', b'x')
+    write(folder, '.lock', b'')
+    os.unlink(os.path.join(folder, 'tokenizer/pieces'))
+  assert bucket.faults > 9
+  expected = {**there, 'metrics.jsonl': b'1\n2\n', 'plots/loss.png': b'png'}
+  del expected['tokenizer/pieces']
+  assert held(bucket) == expected
+  assert not os.path.exists(folder)
+  assert buckets.home(folder) == folder
+
+
+def test_what_is_uploaded_is_there_when_that_returns(make_bucket):
+  bucket = make_bucket()
+  with buckets.copied(URL) as folder:
+    one = write(folder, 'skips.json', b'[]')
+    write(folder, 'metrics.jsonl', b'1\n')
+    buckets.uploaded(one)
+    assert held(bucket) == {'skips.json': b'[]'}
+    buckets.uploaded(folder)
+    assert held(bucket) == {'skips.json': b'[]', 'metrics.jsonl': b'1\n'}
+    before = dict(bucket.objects)
+    buckets.uploaded(folder)  # nothing changed
+    assert bucket.objects == before
+    write(folder, 'metrics.jsonl', b'1\n2\n')
+    buckets.uploaded(folder)
+    assert held(bucket)['metrics.jsonl'] == b'1\n2\n'
+
+
+def test_a_bucket_that_fails_is_told_of_and_tried_again(
+  make_bucket, monkeypatch, caplog
+):
+  faults = ['']
+  bucket = make_bucket(lambda number: faults[0])
+  monkeypatch.setattr(logging.getLogger('gpt_jax'), 'propagate', True)
+  with (
+    pytest.raises(RuntimeError, match='not uploaded') as failed,
+    buckets.copied(URL) as folder,
+  ):
+    write(folder, 'metrics.jsonl', b'1\n')
+    faults[0] = 'busy'
+    buckets.uploaded(folder)
+    assert f'{URL}: not uploaded yet, and tried again' in caplog.text
+    assert not held(bucket)
+  left = str(failed.value).rpartition(' ')[2]
+  assert pathlib.Path(left, 'metrics.jsonl').read_bytes() == b'1\n'
+
+
+def test_the_log_and_errors_name_the_bucket(make_bucket, monkeypatch, caplog):
+  make_bucket()
+  monkeypatch.setattr(logging.getLogger('gpt_jax'), 'propagate', True)
+  with (
+    pytest.raises(UsageError, match=f'^{URL}/config.json: is damaged$'),
+    buckets.copied(URL) as folder,
+  ):
+    logging.getLogger('gpt_jax').warning('drew %s/loss.png', folder)
+    assert buckets.shown(f'{folder}/loss.png') == f'{URL}/loss.png'
+    raise UsageError(f'{folder}/config.json: is damaged')
+  assert caplog.messages == [f'drew {URL}/loss.png']
+
+
+def test_one_process_at_a_time(make_bucket, monkeypatch):
+  """A second waits for a sign of the first, and takes over from a dead one."""
+  bucket = make_bucket()
+  monkeypatch.setattr(buckets, 'LOOK', 0.02)
+  monkeypatch.setattr(buckets, 'DEAD', 0.3)
+  look = files.read_versioned
+  with buckets.copied(URL) as first, buckets.copied(URL) as second:
+    with buckets.leased(first):
+      assert buckets.LEASE in held(bucket)
+
+      def looked(folder, name):
+        buckets._copies[first].renew()
+        return look(folder, name)
+
+      monkeypatch.setattr(files, 'read_versioned', looked)
+      with (
+        pytest.raises(UsageError, match=r'^--workdir=gs:.*another process, on'),
+        buckets.leased(second),
+      ):
+        pass
+    assert buckets.LEASE not in held(bucket)
+    monkeypatch.setattr(files, 'read_versioned', look)
+    buckets._copies[first].take()  # and it gives no sign any more
+    with buckets.leased(second):
+      write(first, 'config.json', b'late')
+      with pytest.raises(RuntimeError, match='another process took the run'):
+        buckets.uploaded(first)
+      assert 'config.json' not in held(bucket)
+    buckets._copies[first]._lease = None
+    os.unlink(os.path.join(first, 'config.json'))
+  assert not held(bucket)
+
+
+def test_a_process_that_ends_at_once_leaves_nothing_behind(
+  make_bucket, monkeypatch
+):
+  bucket = make_bucket()
+  ended = []
+  monkeypatch.setattr(preemption, '_end', lambda *args: ended.append(args))
+  monkeypatch.setattr(phases, 'now', lambda: phases.Phase('prepare', 0.0))
+  with buckets.copied(URL) as folder, buckets.leased(folder):
+    write(folder, 'config.json', b'{}')
+    preemption.ask()
+    assert held(bucket) == {'config.json': b'{}'}
+  assert ended
+
+
+def test_it_says_what_to_install(monkeypatch):
+  monkeypatch.setattr(buckets.importlib.util, 'find_spec', lambda name: None)
+  with (
+    pytest.raises(UsageError, match=r'pip install .gpt_jax\[gcs\]'),
+    buckets.copied(URL),
+  ):
+    pass
