@@ -27,9 +27,9 @@ from gpt_jax.data import files
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 
-# What is not copied: folders that stay in the bucket, and what TensorBoard
-# only adds to.
-_STAY = ('checkpoints', 'checkpoints_damaged', 'data', 'tensorboard')
+# What is not copied: folders that stay in the bucket, traces, and what
+# TensorBoard only adds to.
+_STAY = ('checkpoints', 'checkpoints_damaged', 'data', 'profile', 'tensorboard')
 LEASE = '.lease'
 # Seconds between uploads and renewals, those between looks at another's lease,
 # and those after which one that was not renewed is of a process that died.

@@ -12,7 +12,7 @@ import jax
 from gpt_jax import hf, spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import tasks as config_tasks
-from gpt_jax.data import json_file
+from gpt_jax.data import buckets, json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.hf import vocabulary
@@ -97,7 +97,7 @@ def pretrained(
     return params if jax.process_count() > 1 else jax.device_get(params)
 
   return Pretrained(
-    f'{init}, step {steps[-1]}',
+    f'{buckets.shown(init)}, step {steps[-1]}',
     config.model.to_dict(),
     config.tokenizer.name,
     tokenizer_lib.load(folder),
@@ -127,7 +127,9 @@ def _from_hf(
   fields = {f: getattr(model, f) for f in hf.transformer_fields()}
   pooler = model.family.pooler
   scores = model.origin.kind in SCORING
-  return Pretrained(*(folder, fields, name, tokenizer, params, pooler, scores))
+  return Pretrained(
+    *(buckets.shown(folder), fields, name, tokenizer, params, pooler, scores)
+  )
 
 
 def _pooler_of(config: Any) -> str:

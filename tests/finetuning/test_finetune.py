@@ -16,6 +16,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
+from gpt_jax.data import buckets
 from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
@@ -255,6 +256,16 @@ def test_bad_input_is_told_before_anything_is_written(
   assert main([*argv, *more]) == 2
   assert re.search(why, capsys.readouterr().err)
   assert not (tmp_path / 'w').exists()
+
+
+def test_a_run_in_a_bucket_is_known_by_its_url(workdir, monkeypatch):
+  """Not by the copy that this process has, or no other could go on."""
+  before = pretrained_lib.pretrained(str(workdir)).name
+  monkeypatch.setattr(
+    buckets, 'shown', lambda path: path.replace(str(workdir), 'gs://b/run')
+  )
+  after = pretrained_lib.pretrained(str(workdir)).name
+  assert before == after.replace('gs://b/run', str(workdir)) != after
 
 
 def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
