@@ -66,6 +66,7 @@ def run(module: ModuleType, argv: list[str]) -> int:
     given |= {name: values[name].value for name in values}
     _check_urls(name, given)
     with contextlib.ExitStack() as stack:
+      stack.enter_context(preemption.leaving(buckets.leave))
       here = {flag: _here(stack, flag, given[flag]) for flag in given}
       module.main(SimpleNamespace(argv=argv, **here))
     return 0

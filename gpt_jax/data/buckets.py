@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterator
 
 from gpt_jax.data import files
-from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 
 # What is not copied: folders that stay in the bucket, traces, and what
@@ -208,8 +207,7 @@ def copied(url: str) -> Iterator[str]:
     log.addFilter(in_log)
     thread.start()
     try:
-      with preemption.leaving(copy.leave):
-        yield copy.folder
+      yield copy.folder
     except UsageError as e:
       raise UsageError(shown(str(e))) from e
     finally:
@@ -220,6 +218,12 @@ def copied(url: str) -> Iterator[str]:
     log.removeFilter(in_log)
     _copies.pop(copy.folder, None)
   shutil.rmtree(made, ignore_errors=True)
+
+
+def leave() -> None:
+  """For a process that ends at once: uploads, and gives leases back."""
+  for copy in _copies.values():
+    copy.leave()
 
 
 def home(folder: str) -> str:

@@ -181,7 +181,11 @@ def test_a_process_that_ends_at_once_leaves_nothing_behind(
   ended = []
   monkeypatch.setattr(preemption, '_end', lambda *args: ended.append(args))
   monkeypatch.setattr(phases, 'now', lambda: phases.Phase('prepare', 0.0))
-  with buckets.copied(URL) as folder, buckets.leased(folder):
+  with (
+    preemption.leaving(buckets.leave),
+    buckets.copied(URL) as folder,
+    buckets.leased(folder),
+  ):
     write(folder, 'config.json', b'{}')
     preemption.ask()
     assert held(bucket) == {'config.json': b'{}'}
