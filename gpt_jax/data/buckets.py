@@ -21,6 +21,7 @@ import socket
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 
 from gpt_jax.data import files
@@ -103,7 +104,7 @@ class _Copy:
     Raises:
       UsageError: another process has it.
     """
-    text = f'{socket.gethostname()} {os.getpid()} {time.time():.0f}'.encode()
+    text = f'{socket.gethostname()} {uuid.uuid4()}'.encode()
     found, generation = files.read_versioned(self.url, LEASE)
     if found is not None:
       host = found.decode(errors='replace').partition(' ')[0]
@@ -120,7 +121,7 @@ class _Copy:
             f'--workdir={self.url}: another process, on {host}, is training '
             'in it; wait for its end, or give another --workdir'
           )
-    made = files.write_versioned(self.url, LEASE, text, generation)
+    made = self._write_lease(text, generation)
     if made is None:
       raise UsageError(
         f'--workdir={self.url}: another process has just begun to train in '
@@ -138,13 +139,23 @@ class _Copy:
       if self._lease is None:
         return
       text, generation = self._lease
-      made = files.write_versioned(self.url, LEASE, text, generation)
+      made = self._write_lease(text, generation)
       if made is None:
         raise RuntimeError(
           f'{self.url}: another process took the run over, as this one gave '
           f'no sign for {DEAD:g} s; nothing more is written to it'
         )
       self._lease = text, made
+
+  def _write_lease(self, text: bytes, generation: bytes) -> bytes | None:
+    """Writes the lease over a version of it; None: it is another process's."""
+    made = files.write_versioned(self.url, LEASE, text, generation)
+    if made is None:
+      # Our own write may have arrived, its answer not, and then the request
+      # that was made again found another version: ours.
+      found, version = files.read_versioned(self.url, LEASE)
+      made = version if found == text else None
+    return made
 
   def give_back(self) -> None:
     """Lets the next process begin without waiting."""

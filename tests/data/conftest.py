@@ -5,8 +5,12 @@
 import pathlib
 
 import pytest
+import tensorstore as ts
 import tokenizers
 from ml_collections import ConfigDict
+
+from gpt_jax.data import files
+from tests.support.fake_gcs import Bucket
 
 # Public data sets that some machines have in a folder above the checkout.
 SHARED = next(
@@ -86,3 +90,24 @@ def make_config():
     )
 
   return make
+
+
+@pytest.fixture
+def make_bucket(monkeypatch):
+  """A stand-in for a bucket that goes wrong as told, which TensorStore asks."""
+  made = []
+
+  def make(fault=lambda number: ''):
+    made.append(Bucket(fault))
+    # TensorStore's own variables; it reads them at each start of a driver.
+    monkeypatch.setenv('TENSORSTORE_GCS_HTTP_URL', made[-1].url)
+    monkeypatch.setenv('GOOGLE_AUTH_TOKEN_FOR_TESTING', 'none')
+    quick = {'initial_delay': '2ms', 'max_delay': '9ms', 'max_retries': 32}
+    context = ts.Context({'gcs_request_retries': quick})
+    monkeypatch.setattr(files, '_CONTEXT', context)
+    monkeypatch.setattr(files, '_answered', set())
+    return made[-1]
+
+  yield make
+  for bucket in made:
+    bucket.close()

@@ -6,33 +6,11 @@ import json
 
 import numpy as np
 import pytest
-import tensorstore as ts
 
 from gpt_jax.data import files
 from gpt_jax.spec import UsageError
-from tests.support.fake_gcs import Bucket
 
 KINDS = ('busy', 'slow', 'partly')
-
-
-@pytest.fixture
-def make_bucket(monkeypatch):
-  made = []
-
-  def make(fault):
-    made.append(Bucket(fault))
-    # TensorStore's own variables; it reads them at each start of a driver.
-    monkeypatch.setenv('TENSORSTORE_GCS_HTTP_URL', made[-1].url)
-    monkeypatch.setenv('GOOGLE_AUTH_TOKEN_FOR_TESTING', 'none')
-    quick = {'initial_delay': '2ms', 'max_delay': '9ms', 'max_retries': 32}
-    context = ts.Context({'gcs_request_retries': quick})
-    monkeypatch.setattr(files, '_CONTEXT', context)
-    monkeypatch.setattr(files, '_answered', set())
-    return made[-1]
-
-  yield make
-  for bucket in made:
-    bucket.close()
 
 
 def test_what_is_written_is_read_through_faults(make_bucket):

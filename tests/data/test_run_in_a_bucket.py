@@ -7,34 +7,13 @@ import os
 import pathlib
 
 import pytest
-import tensorstore as ts
 
 from gpt_jax.data import buckets, files
 from gpt_jax.runtime import phases, preemption
 from gpt_jax.spec import UsageError
-from tests.support.fake_gcs import Bucket
 
 URL = 'gs://bucket/runs/first'
 FAULTS = ('busy', 'slow', 'partly')
-
-
-@pytest.fixture
-def make_bucket(monkeypatch):
-  made = []
-
-  def make(fault=lambda number: ''):
-    made.append(Bucket(fault))
-    monkeypatch.setenv('TENSORSTORE_GCS_HTTP_URL', made[-1].url)
-    monkeypatch.setenv('GOOGLE_AUTH_TOKEN_FOR_TESTING', 'none')
-    quick = {'initial_delay': '2ms', 'max_delay': '9ms', 'max_retries': 32}
-    context = ts.Context({'gcs_request_retries': quick})
-    monkeypatch.setattr(files, '_CONTEXT', context)
-    monkeypatch.setattr(files, '_answered', set())
-    return made[-1]
-
-  yield make
-  for bucket in made:
-    bucket.close()
 
 
 def put(bucket, **contents):
@@ -172,6 +151,23 @@ def test_one_process_at_a_time(make_bucket, monkeypatch):
     buckets._copies[first]._lease = None
     os.unlink(os.path.join(first, 'config.json'))
   assert not held(bucket)
+
+
+def test_a_lease_whose_answer_is_lost_is_kept(make_bucket):
+  """The request that is made again finds what the first one wrote."""
+  faults = []
+  bucket = make_bucket(lambda number: faults.pop() if faults else '')
+  with buckets.copied(URL) as folder:
+    faults[:] = ['lost', '']  # after the look at it
+    with buckets.leased(folder):
+      before = bucket.objects[f'runs/first/{buckets.LEASE}']
+      faults[:] = ['lost']
+      write(folder, 'config.json', b'{}')
+      buckets.uploaded(folder)
+      after = bucket.objects[f'runs/first/{buckets.LEASE}']
+      assert bucket.faults == 2 and after[1] == before[1] and after != before
+      assert held(bucket)['config.json'] == b'{}'
+  assert [*held(bucket)] == ['config.json']
 
 
 def test_a_process_that_ends_at_once_leaves_nothing_behind(

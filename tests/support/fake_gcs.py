@@ -34,7 +34,8 @@ class Bucket:
 
     Args:
       fault: of the request of a number, from 0: '', 'busy' (503), 'slow',
-        'partly' (the connection ends midway), 'silent' (no answer).
+        'partly' (the connection ends midway), 'lost' (it is done, and the
+        connection ends), 'silent' (no answer).
     """
     self.objects: dict[str, tuple[int, bytes]] = {}
     self._uploads: dict[str, bytes] = {}
@@ -88,6 +89,10 @@ class Bucket:
     else:
       with self._lock:
         code, headers, data = self._answer(request, body)
+    if fault == 'lost':
+      request.close_connection = True
+      request.connection.close()
+      return
     with contextlib.suppress(ConnectionError):  # whoever asked has gone
       request.send_response(code)
       for name, value in {**headers, 'Content-Length': len(data)}.items():
