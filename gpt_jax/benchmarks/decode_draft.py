@@ -22,7 +22,6 @@ from gpt_jax.decoding import programs
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.speculative import Draft
-from gpt_jax.nn import int8
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
@@ -85,13 +84,14 @@ def measure(
   objective = causal()(Transformer(**fields))
   key = jax.random.key(config.seed)
   params = jax.jit(lambda key: init_params(objective, key))(key)
-  model, params = programs.in_place(Transformer(**fields), params)
+  stacked, given = Transformer(**fields), params
+  model, params = programs.in_place(stacked, given)
   kinds: list[tuple[int | None, str]] = [(None, 'float')]
   kinds += [(size, 'float') for size in layers]
   small = params
   if weights == 'int8':
     kinds.append((None, 'int8'))
-    small = jax.jit(int8.quantize)(params)
+    small = programs.in_place(stacked, given, weights)[1]
   cases = []
   for rows in batches:
     sides = {}

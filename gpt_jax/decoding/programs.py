@@ -19,6 +19,7 @@ from gpt_jax.decoding import sampler
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.sampler import Samplers
 from gpt_jax.nn import caches as caches_lib
+from gpt_jax.nn import int8, transposed
 from gpt_jax.nn.context import KVCache
 from gpt_jax.nn.stack import SEPARATE, Caches, separate
 from gpt_jax.nn.transformer import Transformer
@@ -51,17 +52,39 @@ class Prefilled(NamedTuple):
   caches: Caches
 
 
-def in_place(model: Transformer, params: Any) -> tuple[Transformer, Any]:
+def in_place(
+  model: Transformer, params: Any, weights: str = 'float'
+) -> tuple[Transformer, Any]:
   """The model and its parameters in the form that `decode_step` is fast in.
 
   A stack of layers would be sliced, and its caches copied, in each step. Called
   with what it returned, it returns that.
+
+  Args:
+    model: as it was trained.
+    params: its parameters.
+    weights: 'float': as they are, but see `nn.transposed` for one CPU; 'int8':
+      see `nn.int8`.
   """
   if model.loop == SEPARATE:
     return model, params
 
-  split = jax.jit(separate, out_shardings=_separate_shardings(params))
-  return model.clone(loop=SEPARATE, remat='none'), split(params)
+  if weights == 'float' and _on_one_cpu(params):
+    split = jax.jit(lambda params: transposed.transpose(separate(params)))
+  else:
+    split = jax.jit(separate, out_shardings=_separate_shardings(params))
+  params = split(params)
+  if weights == 'int8':
+    params = jax.jit(int8.quantize)(params)
+  return model.clone(loop=SEPARATE, remat='none'), params
+
+
+def _on_one_cpu(params: Any) -> bool:
+  arrays = [x for x in jax.tree.leaves(params) if isinstance(x, jax.Array)]
+  placed = {device for x in arrays for device in x.devices()}
+  # NumPy's go to the first device.
+  placed = placed or {jax.devices()[0]}
+  return [device.platform for device in placed] == ['cpu']
 
 
 def _separate_shardings(params: Any) -> Any:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn import int8, layout
+from gpt_jax.nn import int8, layout, transposed
 from gpt_jax.nn.init import Initializer
 
 
@@ -35,7 +35,7 @@ class Dense(nn.Module):
 
   The kernel is stored as a matrix even where its columns are heads times head
   size: XLA forms the gradient reduce-scatter for two-dimensional weights only.
-  In decoding it may be one of `int8.quantize`.
+  In decoding it may be one of `int8.quantize` or of `transposed.transpose`.
   """
 
   features: int
@@ -47,18 +47,23 @@ class Dense(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """[..., in] -> [..., features]."""
-    shape = (x.shape[-1], self.features)
-    kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
     # As one matrix: XLA on CPU would transpose a [B, L, D] input to contract
     # two axes at once for the kernel's gradient.
-    x_ND = x.reshape(-1, x.shape[-1])
-    if kernel.dtype == jnp.int8:
-      scale = self.get_variable('params', 'scale')
-      y = int8.dot(x_ND, kernel, scale).astype(self.dtype)
-    else:
-      y = jnp.dot(x_ND, layout.weight(kernel, self.axes, self.dtype))
+    y = self._multiply(x.reshape(-1, x.shape[-1]))
     if self.bias:
-      zeros = nn.initializers.zeros
-      bias = parameter(self, 'bias', zeros, shape[1:], self.axes[1:])
+      zeros, shape = nn.initializers.zeros, (self.features,)
+      bias = parameter(self, 'bias', zeros, shape, self.axes[1:])
       y += bias.astype(self.dtype)[None]
     return y.reshape(*x.shape[:-1], self.features)
+
+  def _multiply(self, x_ND: jax.Array) -> jax.Array:
+    """[N, in] -> [N, out]."""
+    if self.has_variable('params', 'transposed'):
+      kernel_FD = self.get_variable('params', 'transposed')
+      return transposed.dot(x_ND, kernel_FD.astype(self.dtype))
+    shape = (x_ND.shape[-1], self.features)
+    kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
+    if kernel.dtype == jnp.int8:
+      scale = self.get_variable('params', 'scale')
+      return int8.dot(x_ND, kernel, scale).astype(self.dtype)
+    return jnp.dot(x_ND, layout.weight(kernel, self.axes, self.dtype))

@@ -15,36 +15,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.nn.transposed import Layer, change_dense
+
 MOST = 127
 
 
 def quantize(params: Any) -> Any:
   """Replaces the kernels of dense layers; they get a `scale` each.
 
-  Those of routers stay as they are, and those of experts, which are no
-  matrices; so do embeddings and the output.
-
   Args:
     params: of a model whose layers are separate.
   """
-  out = dict(params)
-  for name in ('decoder', 'encoder', 'source'):
-    if name in out:
-      out[name] = _quantize(out[name])
-  return out
 
+  def change(layer: Layer) -> Layer:
+    kernel_DF, scale_1F = _rounded(layer['kernel'], axis=0)
+    return {**layer, 'kernel': kernel_DF, 'scale': scale_1F[0]}
 
-def _quantize(tree: Any) -> Any:
-  out = {}
-  for name, value in tree.items():
-    if not isinstance(value, dict):
-      out[name] = value
-    elif name == 'router' or getattr(value.get('kernel'), 'ndim', 0) != 2:
-      out[name] = _quantize(value)
-    else:
-      kernel_DF, scale_1F = _rounded(value['kernel'], axis=0)
-      out[name] = {**value, 'kernel': kernel_DF, 'scale': scale_1F[0]}
-  return out
+  return change_dense(params, change)
 
 
 def _rounded(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:

@@ -6,8 +6,6 @@ import hashlib
 import os
 from typing import Any, NamedTuple
 
-import jax
-
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
@@ -18,7 +16,6 @@ from gpt_jax.decoding import fill, speculative
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
-from gpt_jax.nn import int8
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
@@ -141,15 +138,12 @@ def decoder(trained: Trained, weights: str) -> tuple[Transformer, Any]:
 
   Args:
     trained: a run.
-    weights: 'float': as they are; 'int8': see `gpt_jax.nn.int8`.
+    weights: see `in_place`.
   """
   needs = objectives.needs(trained.parts.config.objective.name)
   # Whatever else was trained beside it, or taught it, is not decoded with.
   own = needs.trees(trained.state.eval_params)['']
-  model, params = in_place(trained.parts.model, own)
-  if weights == 'int8':
-    params = jax.jit(int8.quantize)(params)
-  return model, params
+  return in_place(trained.parts.model, own, weights)
 
 
 def rounded(trained: Trained) -> Trained:

@@ -55,7 +55,7 @@ def test_a_row_does_not_depend_on_the_others():
 def test_a_model_with_rounded_kernels_computes_nearly_the_same():
   given = tiny.model(num_layers=1)
   model, params = programs.in_place(given, tiny.params(given))
-  small = jax.jit(int8.quantize)(params)
+  _, small = programs.in_place(given, tiny.params(given), 'int8')
   block = small['decoder']['period_0']['block_0']
   for name in ('query', 'key', 'value', 'out'):
     assert block['attention'][name]['kernel'].dtype == np.int8
@@ -72,8 +72,8 @@ def test_a_model_with_rounded_kernels_computes_nearly_the_same():
 
 def test_experts_and_routers_stay_as_they_are():
   given = tiny.model(num_layers=1, ffn='switch(num_experts=3)')
-  _, params = programs.in_place(given, tiny.params(given))
-  block = int8.quantize(params)['decoder']['period_0']['block_0']
+  _, params = programs.in_place(given, tiny.params(given), 'int8')
+  block = params['decoder']['period_0']['block_0']
   assert block['attention']['out']['kernel'].dtype == np.int8
   for name in ('in', 'out', 'router'):
     assert block['ffn'][name]['kernel'].dtype == np.float32
