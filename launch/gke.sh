@@ -76,9 +76,13 @@ main() {
 # shellcheck disable=SC2034 # KIND is read by name
 load_gke_settings() {
   [[ -n $IMAGE ]] || bad IMAGE 'is missing; launch/Dockerfile makes one'
-  [[ $NFS =~ ^[^:]+:/ ]] ||
-    bad NFS 'SERVER:/PATH of a share that all pods mount at MOUNT'
-  [[ $WORKDIR == "$MOUNT"/* ]] || bad WORKDIR "lies under MOUNT=$MOUNT"
+  if [[ -n $NFS ]] || ! in_bucket; then
+    [[ $NFS =~ ^[^:]+:/ ]] ||
+      bad NFS 'SERVER:/PATH of a share that all pods mount at MOUNT; may be' \
+        'empty where WORKDIR is in a bucket'
+  fi
+  in_bucket || [[ $WORKDIR == "$MOUNT"/* ]] ||
+    bad WORKDIR "lies under MOUNT=$MOUNT, or in a bucket (gs://BUCKET/FOLDER)"
   case $GENERATION in
     v4) KIND=tpu-v4-podslice ;;
     v5p) KIND=tpu-v5p-slice ;;
@@ -143,6 +147,7 @@ manifest() {
     case $line in
       *'# spot') [[ $SPOT == yes ]] || continue ;;
       *'# secret') [[ -n $SECRETS_FILE ]] || continue ;;
+      *'# share') [[ -n $NFS ]] || continue ;;
     esac
     while [[ $line =~ ^([^@]*)@([A-Z_]+)@(.*)$ ]]; do
       field=${BASH_REMATCH[2]}

@@ -74,7 +74,8 @@ COPY_MINUTES=30    # between two copies to RESULTS; 0: only at the end
 # ---- on GKE only
 
 IMAGE=us-docker.pkg.dev/my-project/images/gpt_jax:1   # made by launch/Dockerfile
-NFS=10.0.0.2:/share   # a share that every pod mounts at MOUNT
+NFS=10.0.0.2:/share   # a share that every pod mounts at MOUNT; may be empty where
+                      # WORKDIR is in a bucket
 MOUNT=/mnt/shared
 TOPOLOGY=             # empty: the usual shape of so many chips
 CLUSTER=my-cluster    # for `gke.sh xpk`; kubectl knows its cluster by itself

@@ -123,6 +123,19 @@ def test_manifest(cloud):
   assert volume['nfs'] == {'server': '10.0.0.2', 'path': '/share'}
 
 
+@pytest.mark.parametrize('nfs', ['', '10.0.0.2:/share'])
+def test_a_run_in_a_bucket_needs_no_share(cloud, nfs):
+  code, text = gke(
+    cloud, 'manifest', settings(cloud, WORKDIR='gs://b/run', NFS=nfs)
+  )
+  assert code == 0, text
+  job = yaml.safe_load(text)['spec']['replicatedJobs'][0]['template']['spec']
+  pod = job['template']['spec']
+  [container] = pod['containers']
+  assert ('volumes' in pod) == ('volumeMounts' in container) == bool(nfs)
+  assert 'google.com/tpu' in container['resources']['limits']
+
+
 @pytest.mark.parametrize(
   'accelerator, kind, topology, hosts, chips',
   [
@@ -261,7 +274,7 @@ def test_xpk(cloud):
 @pytest.mark.parametrize(
   'field, value',
   [
-    *(('IMAGE', ''), ('NFS', 'share'), ('WORKDIR', '/home/run')),
+    *(('IMAGE', ''), ('NFS', 'share'), ('NFS', ''), ('WORKDIR', '/home/run')),
     *(('TOPOLOGY', '4x4x4'), ('TOPOLOGY', '8'), ('ACCELERATOR', 'v4-9')),
     ('ACCELERATOR', 'v5p-768'),  # 8x8x6 or 4x8x12: no usual shape
   ],
