@@ -25,6 +25,9 @@ from gpt_jax.spec import UsageError
 
 log = logging.getLogger('gpt_jax')
 
+# What `splash` starts from, alone and inside of `ulysses`.
+SPLASH = {'block': 512, 'fused_until': 4096}
+
 
 class Backend(NamedTuple):
   """One way to compute attention within rows.
@@ -96,7 +99,9 @@ def blocks() -> Backend:
 
 
 def splash(
-  block: Count = 512, fused_until: Whole = 4096, interpret: bool = False
+  block: Count = SPLASH['block'],
+  fused_until: Whole = SPLASH['fused_until'],
+  interpret: bool = False,
 ) -> Backend:
   """JAX's Pallas kernel for TPU, which skips blocks that are hidden.
 
@@ -113,20 +118,11 @@ def splash(
       f'{kernels.LANES}'
     )
 
-  def obstacle(request: Request) -> str | None:
-    length, head_size = request.q_BLHK.shape[1], request.q_BLHK.shape[3]
-    if length % kernels.LANES:
-      return f'the length {length} is not a multiple of {kernels.LANES}'
-    # 64, 96 and 128 have been compiled; smaller ones would fill few lanes.
-    if head_size < 64 or head_size % 32:
-      return f'model.head_size={head_size} is not a multiple of 32 from 64'
-    return None
-
   run = functools.partial(
     kernels.splash, block=block, fused_until=fused_until, interpret=interpret
   )
   platform = None if interpret else 'tpu'
-  return _kernel('splash', platform, obstacle, run)
+  return _kernel('splash', platform, _not_for_splash, run)
 
 
 def cudnn() -> Backend:
@@ -168,20 +164,38 @@ def ring(block: Count = 1024) -> Backend:
   return _over_context('ring', split_rows.around, block)
 
 
-def ulysses(block: Count = 1024) -> Backend:
-  """Whole rows of some of the heads; `block` as in `all_gather`."""
-  backend = _over_context('ulysses', split_rows.ulysses, block)
+def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
+  """Whole rows of some of the heads; on a TPU by splash where it can.
+
+  Args:
+    block: as in `all_gather`, where splash cannot.
+    interpret: by splash on any device, slowly: for tests.
+  """
+
+  def run(request: Request, block: int) -> jax.Array:
+    kernel = None
+    if interpret or devices.platform() == 'tpu':
+      why_not = _not_for_splash(request)
+      if why_not:
+        _log_once(f'attention: ulysses, without splash: {why_not}')
+      else:
+        kernel = kernels.splash_in_rows(request, **SPLASH, interpret=interpret)
+        _log_once('attention: ulysses, with splash')
+    return split_rows.ulysses(request, block=block, kernel=kernel)
+
+  backend = _over_context('ulysses', run, block)
 
   def obstacle(request: Request) -> str | None:
-    return backend.obstacle(request) or split_rows.too_few_heads(request)
+    num_heads = request.q_BLHK.shape[2]
+    return backend.obstacle(request) or split_rows.too_few_heads(num_heads)
 
   return backend._replace(obstacle=obstacle)
 
 
 def auto() -> Backend:
-  """By the devices and the pattern: see above. Of split rows all_gather.
+  """By the devices and the pattern: see above. The log says which.
 
-  The log says which.
+  Of split rows ulysses with splash, or all_gather.
   """
   return Backend(
     'auto', lambda request: None, lambda request: pick(request).run(request)
@@ -194,7 +208,9 @@ def pick(request: Request) -> Backend:
   if request.pattern.blocks is not None:
     backend = blocks()
   elif devices.num_parts('length') > 1:
-    backend = all_gather()
+    shape = request.q_BLHK.shape[1:]
+    kept = kept_in_order(*shape) and not _not_plain(request)
+    backend = ulysses() if kept else all_gather()
   elif platform in FASTEST:
     backend = FASTEST[platform]()
   else:
@@ -206,6 +222,18 @@ def pick(request: Request) -> Backend:
     return reference()
   _log_once(f'attention: {backend.name}')
   return backend
+
+
+def kept_in_order(length: int, num_heads: int, head_size: int) -> bool:
+  """Whether `auto` wants split rows in order, for `ulysses` with splash.
+
+  On a TPU that is by far the fastest: the scores stay out of HBM.
+  """
+  return (
+    devices.platform() == 'tpu'
+    and not _too_small(length, head_size)
+    and not split_rows.too_few_heads(num_heads)
+  )
 
 
 @functools.cache
@@ -259,6 +287,21 @@ def _over_context(
   return Backend(name, obstacle, functools.partial(run, block=block))
 
 
+def _not_for_splash(request: Request) -> str | None:
+  length, _, head_size = request.q_BLHK.shape[1:]
+  return _too_small(length, head_size) or _not_plain(request)
+
+
+def _too_small(length: int, head_size: int) -> str | None:
+  """Rows and heads that splash does not take."""
+  if length % kernels.LANES:
+    return f'the length {length} is not a multiple of {kernels.LANES}'
+  # 64, 96 and 128 have been compiled; smaller ones would fill few lanes.
+  if head_size < 64 or head_size % 32:
+    return f'model.head_size={head_size} is not a multiple of 32 from 64'
+  return None
+
+
 def _not_plain(request: Request) -> str | None:
   """What only the reference computes."""
   if request.bias is not None:
@@ -273,6 +316,8 @@ def _not_plain(request: Request) -> str | None:
     return 'model.attention holds bigbird, which blocks and the reference have'
   if request.visibility.uneven:
     return 'rows have a prefix or a mask of their own'
+  if request.visibility.places_1L is not None:
+    return 'tokens are not in the order of their rows'
   return _of_two_sizes(request)
 
 

@@ -15,26 +15,41 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 
 from gpt_jax.nn import devices
-from gpt_jax.nn.dot_product import Request, Visibility
+from gpt_jax.nn.dot_product import Request
 from gpt_jax.nn.masks import Pattern
 
 # Lanes of a TPU's vector unit: blocks are a multiple.
 LANES = 128
 
 
+# Splash on some rows and heads: q, k, v, segments to [B, L, H, K].
+Local = Callable[..., jax.Array]
+
+
 def splash(
   request: Request, *, block: int, fused_until: int, interpret: bool
 ) -> jax.Array:
   """JAX's Pallas kernel for TPU: see `backends.splash`."""
+  local = splash_in_rows(
+    request, block=block, fused_until=fused_until, interpret=interpret
+  )
+  visibility = request.visibility
+  ids_BL = documents(visibility.key_mask_BM, visibility.segments_BL)
+  return _per_device(local, request, ids_BL)
+
+
+def splash_in_rows(
+  request: Request, *, block: int, fused_until: int, interpret: bool
+) -> Local:
+  """Splash as a request needs it, for rows and heads that one device has."""
   length = request.q_BLHK.shape[1]
-  local = functools.partial(
+  return functools.partial(
     _splash,
     pattern=request.pattern,
     blocks=_blocks(length, block, fused=length <= fused_until),
     softcap=request.softcap or None,
     interpret=interpret,
   )
-  return _per_device(local, request, _segments(request.visibility))
 
 
 def cudnn(request: Request) -> jax.Array:
@@ -44,7 +59,7 @@ def cudnn(request: Request) -> jax.Array:
 
 
 def _per_device(
-  local: Callable[..., jax.Array],
+  local: Local,
   request: Request,
   segments_BL: jax.Array | None,
 ) -> jax.Array:
@@ -63,9 +78,10 @@ def _per_device(
   return run(q_BLHK, k_BLGK, v_BLGK, segments_BL)
 
 
-def _segments(visibility: Visibility) -> jax.Array | None:
+def documents(
+  mask_BL: jax.Array | None, segments_BL: jax.Array | None
+) -> jax.Array | None:
   """Documents and padding as one: tokens see those of their own number."""
-  mask_BL, segments_BL = visibility.key_mask_BM, visibility.segments_BL
   if mask_BL is None:
     return segments_BL
   padding_BL = 1 - mask_BL.astype(jnp.int32)

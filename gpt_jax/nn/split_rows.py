@@ -3,9 +3,10 @@
 """Attention among the tokens of rows that are split over devices.
 
 Each device has a part of each row (mesh axis `context`): its queries need keys
-that other devices have. Three ways to bring them together, all with the blocks
-of `online`. What decides which keys are seen is known by data that go along
-with the tokens, so that rows need not be in order.
+that other devices have. Three ways to bring them together, with the blocks of
+`online` or, within whole rows, with a kernel. What decides which keys are seen
+is known by data that go along with the tokens, so that rows need not be in
+order.
 """
 
 import math
@@ -15,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import devices, ring
+from gpt_jax.nn import devices, kernels, ring
 from gpt_jax.nn.dot_product import Request, tokens_of
 from gpt_jax.nn.online import How
 from gpt_jax.nn.ring import Rest, Ring
@@ -50,20 +51,27 @@ def around(request: Request, *, block: int) -> jax.Array:
   return _per_device(local, request)
 
 
-def ulysses(request: Request, *, block: int) -> jax.Array:
+def ulysses(
+  request: Request, *, block: int, kernel: kernels.Local | None
+) -> jax.Array:
   """Parts of the rows become parts of the heads, and back.
 
   DeepSpeed-Ulysses (Jacobs et al., 2023, section 3): an all-to-all each way, so
   that each device attends within whole rows, with some of the heads.
+
+  Args:
+    request: what is asked.
+    block: of queries and of keys, at most.
+    kernel: computes it there in place of `online`; None: there is none.
   """
   axes, how = devices.mesh_axes('length'), _how(request, block)
 
   def swapped(x, split: int, joined: int):
+    if not axes:
+      return x
     return jax.lax.all_to_all(x, axes, split, joined, tiled=True)
 
   def local(q_BLHK, k_BMGK, v_BMGK, bias, rest: Rest):
-    if not axes:
-      return ring.attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
     q_BLHK, k_BMGK, v_BMGK = (
       swapped(x, 2, 1) for x in (q_BLHK, k_BMGK, v_BMGK)
     )
@@ -71,8 +79,12 @@ def ulysses(request: Request, *, block: int) -> jax.Array:
       bias = swapped(bias, 1, 2)
     prefix_B = rest.prefix_B
     rest = _gathered(rest._replace(prefix_B=None), axes)
-    rest = rest._replace(prefix_B=prefix_B)
-    y_BLHK = ring.attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
+    if kernel:
+      ids_BL = kernels.documents(rest.key.real, rest.key.segments)
+      y_BLHK = kernel(q_BLHK, k_BMGK, v_BMGK, ids_BL)
+    else:
+      rest = rest._replace(prefix_B=prefix_B)
+      y_BLHK = ring.attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
     return swapped(y_BLHK, 1, 2)
 
   return _per_device(local, request, devices.num_parts('length'))
@@ -87,9 +99,8 @@ def obstacle(request: Request) -> str | None:
   return None
 
 
-def too_few_heads(request: Request) -> str | None:
+def too_few_heads(number: int) -> str | None:
   """Why `ulysses` cannot split them, or None."""
-  number = request.q_BLHK.shape[2]
   parts = devices.num_parts('heads') * devices.num_parts('length')
   if number % parts:
     return (

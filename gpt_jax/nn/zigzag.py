@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import devices
+from gpt_jax.nn import backends, devices
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.pattern import period
 
@@ -37,15 +37,20 @@ def places(model: Any, length: int) -> np.ndarray | None:
   if parts == 1 or length % (2 * parts) or model.num_encoder_layers:
     return None
   backend = spec.parse('model.attention_backend', model.attention_backend)[0]
+  position = build(model, 'position')
+  whole = backend.name == 'auto' and backends.kept_in_order(
+    length, model.num_heads, model.head_size
+  )
   layers = period(model.attention, model.ffn)
   patterns = [layer.attention for layer in layers]
   if (
     backend.name not in UNEVEN
+    or (whole and not position.bias)
     or not any(p.causal and p.window is None for p in patterns)
     or any(p.blocks for p in patterns)
     or any(layer.ffn.router for layer in layers)
     or any(build(model, 'dropout'))
-    or build(model, 'position').terms
+    or position.terms
   ):
     return None
   return zigzag(length, parts)

@@ -196,6 +196,25 @@ def test_auto_on_tpu(lines, on):
   ]
 
 
+@pytest.mark.parametrize(
+  'context, changes, name',
+  [
+    (2, {}, 'ulysses'),
+    (2, {'seen': DOCUMENTS}, 'ulysses'),
+    (8, {}, 'all_gather'),  # of four heads
+    (2, {'length': 192}, 'all_gather'),
+    (2, {'bias': BIAS}, 'all_gather'),
+    (2, {'seen': Visibility(places_1L=np.arange(L)[None])}, 'all_gather'),
+    (2, {'drop': 0.1}, 'reference'),
+  ],
+)
+def test_auto_on_tpu_with_split_rows(on, context, changes, name):
+  with sharding.use(tiny.make_mesh(1, 1, 1, context=context), RULES):
+    assert backends.pick(request(**changes)).name != 'ulysses'
+    on('tpu')
+    assert backends.pick(request(**changes)).name == name
+
+
 @pytest.mark.parametrize('platform', ['cpu', 'tpu', 'gpu'])
 def test_auto_takes_blocks_where_the_pattern_has_them(lines, on, platform):
   on(platform)

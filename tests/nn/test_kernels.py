@@ -168,6 +168,34 @@ def test_splash_on_a_mesh(sizes, heads, local_heads, seen, monkeypatch):
   assert shapes == {(q, kv, kv)}
 
 
+@pytest.mark.parametrize(
+  'sizes, context, heads, local_heads, attention, seen',
+  [
+    ((1, 2, 1), 2, (4, 2), (2, 1), 'full', 'both'),
+    # Four devices share two key/value heads.
+    slow((1, 1, 2), 2, (8, 2), (2, 1), 'local(window=100)', 'documents'),
+  ],
+)
+def test_splash_within_ulysses(
+  sizes, context, heads, local_heads, attention, seen, monkeypatch
+):
+  """Each device computes whole rows of some heads."""
+  shapes = set()
+
+  def local(q, k, v, segments, **kwargs):
+    shapes.add((q.shape, k.shape, v.shape))
+    return original(q, k, v, segments, **kwargs)
+
+  original = kernels._splash
+  monkeypatch.setattr(kernels, '_splash', local)
+  inputs = qkv(*heads)
+  with sharding.use(tiny.make_mesh(*sizes, context=context), RULES):
+    found = results('ulysses(interpret=True)', inputs, attention, SEEN[seen])
+  check_equal(found, results('reference', inputs, attention, SEEN[seen]))
+  q, kv = ((B // sizes[1], L, n, K) for n in local_heads)
+  assert shapes == {(q, kv, kv)}
+
+
 MODEL = {
   'context_length': 128,
   'num_layers': 2,

@@ -7,6 +7,7 @@ import pytest
 
 from configs import base
 from gpt_jax import sharding
+from gpt_jax.nn import devices
 from gpt_jax.nn.zigzag import places, zigzag
 from tests.support import tiny
 
@@ -45,3 +46,24 @@ def test_rows_of_causal_models():
   assert places(model, 8) is None  # on one device
   with sharding.use(tiny.make_mesh(1, 1, 2, context=2), RULES):
     np.testing.assert_array_equal(places(model, 8), zigzag(8, 2))
+
+
+@pytest.mark.parametrize(
+  'changes, length, ordered',
+  [
+    ({}, 256, True),
+    ({'position': 'alibi'}, 256, False),
+    ({}, 200, False),
+    ({'attention_backend': 'all_gather'}, 256, False),
+    ({'num_heads': 3, 'num_kv_heads': 1}, 256, False),
+  ],
+)
+def test_rows_that_splash_reads_stay_in_order(
+  changes, length, ordered, monkeypatch
+):
+  fields = {'head_size': 64, 'context_length': 256, **changes}
+  model = tiny.model(**fields)
+  with sharding.use(tiny.make_mesh(1, 1, 1, context=2), RULES):
+    assert places(model, length) is not None
+    monkeypatch.setattr(devices, 'platform', lambda: 'tpu')
+    assert (places(model, length) is None) == ordered

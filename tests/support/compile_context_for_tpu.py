@@ -5,8 +5,9 @@
   python tests/support/compile_context_for_tpu.py ring
 
 The argument is `model.attention_backend`. Prints one JSON object: what the
-compiled train step sends over `context`, by kind, in attention. A process of
-its own, since libtpu reads its settings once.
+compiled train step sends over `context`, by kind, in attention, and how many
+Pallas kernels it has. A process of its own, since libtpu reads its settings
+once.
 """
 
 import json
@@ -40,8 +41,10 @@ def main():
   fields = {**CONFIG, 'model.attention_backend': sys.argv[1]}
   mesh = tpu_topology.make_mesh('v5e:2x4', data=2, context=4)
   compiled = tpu_topology.compile_train_step(mesh, **fields).call
-  sent = collectives.read(hlo.parse(compiled.as_text()), mesh)
-  found: dict[str, float] = {}
+  text = compiled.as_text()
+  sent = collectives.read(hlo.parse(text), mesh)
+  kernels = text.count('custom_call_target="tpu_custom_call"')
+  found: dict[str, float] = {'kernels': kernels}
   for x in sent:
     if x.axes == ('context',) and 'shard_map' in x.path:
       way = 'back' if x.backward else 'forward'

@@ -150,8 +150,11 @@ SENT = 2 * 2 * 512 * 2 * 128 * 2 * 3
 @pytest.mark.parametrize(
   'backend, expected',
   [
-    ('all_gather', {'back reduce-scatter bf16': SENT}),
-    ('ring', {'forward collective-permute bf16': SENT}),
+    ('all_gather', {'back reduce-scatter bf16': SENT, 'kernels': 0}),
+    ('ring', {'forward collective-permute bf16': SENT, 'kernels': 0}),
+    # Queries and outputs, too, and all of 4 heads, but to each device only its
+    # quarter: as much. Splash: forward, and backward in one kernel.
+    ('ulysses', {'forward all-to-all bf16': SENT, 'kernels': 2}),
   ],
 )
 def test_what_a_tpu_program_sends(backend, expected):
