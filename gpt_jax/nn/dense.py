@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn import int8, layout, transposed
+from gpt_jax.nn import devices, int8, layout, transposed
 from gpt_jax.nn.init import Initializer
 
 
@@ -48,22 +48,24 @@ class Dense(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """[..., in] -> [..., features]."""
     # As one matrix: XLA on CPU would transpose a [B, L, D] input to contract
-    # two axes at once for the kernel's gradient.
-    y = self._multiply(x.reshape(-1, x.shape[-1]))
+    # two axes at once for the kernel's gradient. But of parts of rows no matrix
+    # can be made without the other parts.
+    rows = x
+    if devices.num_parts('length') == 1:
+      rows = x.reshape(-1, x.shape[-1])
+    if self.has_variable('params', 'transposed'):
+      kernel_FD = self.get_variable('params', 'transposed')
+      y = transposed.dot(rows, kernel_FD.astype(self.dtype))
+    else:
+      shape = (x.shape[-1], self.features)
+      kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
+      if kernel.dtype == jnp.int8:
+        scale = self.get_variable('params', 'scale')
+        y = int8.dot(rows, kernel, scale).astype(self.dtype)
+      else:
+        y = jnp.dot(rows, layout.weight(kernel, self.axes, self.dtype))
     if self.bias:
       zeros, shape = nn.initializers.zeros, (self.features,)
       bias = parameter(self, 'bias', zeros, shape, self.axes[1:])
-      y += bias.astype(self.dtype)[None]
+      y += bias.astype(self.dtype)[(None,) * (y.ndim - 1)]
     return y.reshape(*x.shape[:-1], self.features)
-
-  def _multiply(self, x_ND: jax.Array) -> jax.Array:
-    """[N, in] -> [N, out]."""
-    if self.has_variable('params', 'transposed'):
-      kernel_FD = self.get_variable('params', 'transposed')
-      return transposed.dot(x_ND, kernel_FD.astype(self.dtype))
-    shape = (x_ND.shape[-1], self.features)
-    kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
-    if kernel.dtype == jnp.int8:
-      scale = self.get_variable('params', 'scale')
-      return int8.dot(x_ND, kernel, scale).astype(self.dtype)
-    return jnp.dot(x_ND, layout.weight(kernel, self.axes, self.dtype))

@@ -5,6 +5,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -51,6 +52,16 @@ def batch():
     'segments': segments,
     'positions': np.stack([places % 7, places % 11]),
   }
+
+
+def test_kernels_gradients_need_no_tokens_of_others():
+  """Each device multiplies its tokens of several rows; sums are sent."""
+  run = build(4, **{'model.attention_backend': 'ring'})
+  text = compiled_lib.compile_train_step(run).call.as_text()
+  gathered = re.findall(r'= f32\[([\d,]+)\]\S* all-gather\(', text)
+  shapes = {tuple(map(int, shape.split(','))) for shape in gathered}
+  assert (24, 40) in shapes  # a kernel
+  assert not [x for x in shapes if len(x) == 3 or ROWS * LENGTH in x]
 
 
 @pytest.mark.slow
