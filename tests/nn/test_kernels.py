@@ -265,6 +265,25 @@ def test_cudnn_is_asked_for_the_reference(attention, monkeypatch):
   assert asked == ['cudnn']
 
 
+@pytest.mark.parametrize('window', [None, 1, 5, 6, 7, 30])
+@pytest.mark.parametrize('rows, columns', [(3, 3), (6, 2), (2, 6)])
+def test_blocks_of_masks(window, rows, columns):
+  """Whether all of a block is seen, or none, from its corners."""
+  text = 'full' if window is None else f'local(window={window})'
+  length = 24
+  mask = kernels._mask(pattern(text), length)
+  back = np.arange(length)[:, None] - np.arange(length)[None]
+  expected = (back >= 0) & (back < (window or length))
+  for start in range(0, length, rows):
+    for first in range(0, length, columns):
+      block = slice(start, start + rows), slice(first, first + columns)
+      found = mask[block]
+      assert found.shape == (1, 1) or not (found.all() or not found.any())
+      assert np.array_equal(
+        np.broadcast_to(found, (rows, columns)), expected[block]
+      )
+
+
 def test_blocks_divide_the_length():
   sizes = {
     length: kernels._blocks(length, 512, fused=True).block_q
