@@ -21,6 +21,12 @@ from gpt_jax.nn.masks import Pattern
 
 # Lanes of a TPU's vector unit: blocks are a multiple.
 LANES = 128
+# Of a row. What splash knows of each pair of them is in a TPU's scalar memory,
+# three bytes each of 1 MiB.
+MOST_BLOCKS = 512
+# Of longer rows blocks are larger, up to this size: the scores of two of them
+# have to fit in the vector memory.
+LARGEST_BLOCK = 1024
 
 
 # Splash on some rows and heads: q, k, v, segments to [B, L, H, K].
@@ -89,17 +95,34 @@ def documents(
   return padding_BL if segments_BL is None else 2 * segments_BL + padding_BL
 
 
+def block_size(length: int, block: int) -> int | None:
+  """Of splash: the largest up to `block` that divides the length.
+
+  Up to LARGEST_BLOCK, if rows would have more than MOST_BLOCKS blocks; None: no
+  such size gives fewer.
+  """
+  if length > MOST_BLOCKS * block:
+    block = LARGEST_BLOCK
+  sizes = [s for s in range(LANES, block + 1, LANES) if length % s == 0]
+  if not sizes or length > MOST_BLOCKS * sizes[-1]:
+    return None
+  return sizes[-1]
+
+
 def _blocks(
   length: int, block: int, *, fused: bool
 ) -> splash_attention.BlockSizes:
-  """The largest blocks up to `block` that divide the length."""
-  sizes = range(LANES, min(block, length) + 1, LANES)
-  size = max(s for s in sizes if length % s == 0)
+  size = block_size(length, block)
+  assert size is not None, length
+  # Scores of larger blocks are computed in parts.
+  at_once = size if size <= block else math.gcd(size, block)
   return splash_attention.BlockSizes(
     block_q=size,
     block_kv=size,
+    block_kv_compute=at_once,
     block_q_dkv=size,
     block_kv_dkv=size,
+    block_kv_dkv_compute=at_once,
     block_q_dq=None if fused else size,
     block_kv_dq=None if fused else size,
     use_fused_bwd_kernel=fused,
