@@ -70,13 +70,17 @@ def in_place(
     return model, params
 
   if weights == 'float' and _on_one_cpu(params):
-    split = jax.jit(lambda params: transposed.transpose(separate(params)))
+    split = jax.jit(_separate_transposed)
   else:
     split = jax.jit(separate, out_shardings=_separate_shardings(params))
   params = split(params)
   if weights == 'int8':
     params = jax.jit(int8.quantize)(params)
   return model.clone(loop=SEPARATE, remat='none'), params
+
+
+def _separate_transposed(params: Any) -> Any:
+  return transposed.transpose(separate(params))
 
 
 def _on_one_cpu(params: Any) -> bool:
