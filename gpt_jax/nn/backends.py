@@ -122,7 +122,7 @@ def splash(
     kernels.splash, block=block, fused_until=fused_until, interpret=interpret
   )
   platform = None if interpret else 'tpu'
-  obstacle = functools.partial(_not_for_splash, block=block)
+  obstacle = functools.partial(_odd_sizes, block=block)
   return _kernel('splash', platform, obstacle, run)
 
 
@@ -176,7 +176,7 @@ def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
   def run(request: Request, block: int) -> jax.Array:
     kernel = None
     if interpret or devices.platform() == 'tpu':
-      why_not = _not_for_splash(request, SPLASH['block'])
+      why_not = _odd_sizes(request, SPLASH['block']) or _not_plain(request)
       if why_not:
         _log_once(f'attention: ulysses, without splash: {why_not}')
       else:
@@ -232,7 +232,7 @@ def kept_in_order(length: int, num_heads: int, head_size: int) -> bool:
   """
   return (
     devices.platform() == 'tpu'
-    and not _odd_sizes(length, head_size, SPLASH['block'])
+    and not kernels.splash_obstacle(length, head_size, SPLASH['block'])
     and not split_rows.too_few_heads(num_heads)
   )
 
@@ -288,24 +288,10 @@ def _over_context(
   return Backend(name, obstacle, functools.partial(run, block=block))
 
 
-def _not_for_splash(request: Request, block: int) -> str | None:
-  length, _, head_size = request.q_BLHK.shape[1:]
-  return _odd_sizes(length, head_size, block) or _not_plain(request)
-
-
-def _odd_sizes(length: int, head_size: int, block: int) -> str | None:
+def _odd_sizes(request: Request, block: int) -> str | None:
   """Rows and heads that splash does not take."""
-  if length % kernels.LANES:
-    return f'the length {length} is not a multiple of {kernels.LANES}'
-  if kernels.block_size(length, block) is None:
-    return (
-      f'the length {length} does not divide into {kernels.MOST_BLOCKS} blocks '
-      f'or fewer, of multiples of {kernels.LANES} up to {kernels.LARGEST_BLOCK}'
-    )
-  # 64, 96 and 128 have been compiled; smaller ones would fill few lanes.
-  if head_size < 64 or head_size % 32:
-    return f'model.head_size={head_size} is not a multiple of 32 from 64'
-  return None
+  length, _, head_size = request.q_BLHK.shape[1:]
+  return kernels.splash_obstacle(length, head_size, block)
 
 
 def _not_plain(request: Request) -> str | None:

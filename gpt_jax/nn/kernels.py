@@ -95,18 +95,33 @@ def documents(
   return padding_BL if segments_BL is None else 2 * segments_BL + padding_BL
 
 
+def splash_obstacle(length: int, head_size: int, block: int) -> str | None:
+  """Why splash does not take such rows and heads, or None."""
+  if length % LANES:
+    return f'the length {length} is not a multiple of {LANES}'
+  if block_size(length, block) is None:
+    return (
+      f'the length {length} does not divide into {MOST_BLOCKS} blocks or '
+      f'fewer, of multiples of {LANES} up to {LARGEST_BLOCK}'
+    )
+  # 64, 96 and 128 have been compiled; smaller ones would fill few lanes.
+  if head_size < 64 or head_size % 32:
+    return f'model.head_size={head_size} is not a multiple of 32 from 64'
+  return None
+
+
 def block_size(length: int, block: int) -> int | None:
   """Of splash: the largest up to `block` that divides the length.
 
-  Up to LARGEST_BLOCK, if rows would have more than MOST_BLOCKS blocks; None: no
-  such size gives fewer.
+  If rows would have more than MOST_BLOCKS of them, up to LARGEST_BLOCK; None:
+  that is not enough.
   """
-  if length > MOST_BLOCKS * block:
-    block = LARGEST_BLOCK
-  sizes = [s for s in range(LANES, block + 1, LANES) if length % s == 0]
-  if not sizes or length > MOST_BLOCKS * sizes[-1]:
-    return None
-  return sizes[-1]
+  for most in (block, LARGEST_BLOCK):
+    sizes = (s for s in range(LANES, most + 1, LANES) if length % s == 0)
+    size = max(sizes, default=0)
+    if length <= MOST_BLOCKS * size:
+      return size
+  return None
 
 
 def _blocks(

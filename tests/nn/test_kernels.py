@@ -125,6 +125,16 @@ def test_splash_bounds_the_scores(text):
   assert not np.allclose(expected[0], results(text, *args)[0], atol=0.1)
 
 
+@pytest.mark.parametrize('text', [UNFUSED, slow(SPLASH)])
+def test_larger_blocks_of_long_rows(text, monkeypatch):
+  """One for the row, whose scores are computed in two parts."""
+  monkeypatch.setattr(kernels, 'MOST_BLOCKS', 1)
+  assert kernels._blocks(L, 128, fused=False).block_kv == L
+  inputs = qkv(6, 2)
+  expected = results('reference', inputs, 'full', SEEN['both'])
+  check_equal(results(text, inputs, 'full', SEEN['both']), expected)
+
+
 @pytest.mark.parametrize('fused_until', [slow(0), L])
 def test_documents_have_no_gradient_to_each_other(fused_until):
   second = documents() == 1
@@ -140,6 +150,19 @@ def test_documents_have_no_gradient_to_each_other(fused_until):
     assert np.any(gradient[second])
 
 
+@pytest.fixture
+def shapes(monkeypatch):
+  """Of what each device gives splash: q, k and v."""
+  shapes, original = set(), kernels._splash
+
+  def local(q, k, v, segments, **kwargs):
+    shapes.add((q.shape, k.shape, v.shape))
+    return original(q, k, v, segments, **kwargs)
+
+  monkeypatch.setattr(kernels, '_splash', local)
+  return shapes
+
+
 @pytest.mark.parametrize(
   'sizes, heads, local_heads, seen',
   [
@@ -149,16 +172,8 @@ def test_documents_have_no_gradient_to_each_other(fused_until):
     slow((4, 1, 2), (4, 4), (2, 2), 'documents'),
   ],
 )
-def test_splash_on_a_mesh(sizes, heads, local_heads, seen, monkeypatch):
+def test_splash_on_a_mesh(sizes, heads, local_heads, seen, shapes):
   """Each device computes its own rows and heads."""
-  shapes = set()
-
-  def local(q, k, v, segments, **kwargs):
-    shapes.add((q.shape, k.shape, v.shape))
-    return original(q, k, v, segments, **kwargs)
-
-  original = kernels._splash
-  monkeypatch.setattr(kernels, '_splash', local)
   inputs = qkv(*heads)
   with sharding.use(tiny.make_mesh(*sizes), RULES):
     found = results(SPLASH, inputs, seen=SEEN[seen])
@@ -177,17 +192,9 @@ def test_splash_on_a_mesh(sizes, heads, local_heads, seen, monkeypatch):
   ],
 )
 def test_splash_within_ulysses(
-  sizes, context, heads, local_heads, attention, seen, monkeypatch
+  sizes, context, heads, local_heads, attention, seen, shapes
 ):
   """Each device computes whole rows of some heads."""
-  shapes = set()
-
-  def local(q, k, v, segments, **kwargs):
-    shapes.add((q.shape, k.shape, v.shape))
-    return original(q, k, v, segments, **kwargs)
-
-  original = kernels._splash
-  monkeypatch.setattr(kernels, '_splash', local)
   inputs = qkv(*heads)
   with sharding.use(tiny.make_mesh(*sizes, context=context), RULES):
     found = results('ulysses(interpret=True)', inputs, attention, SEEN[seen])
@@ -289,6 +296,7 @@ def test_blocks_of_masks(window, rows, columns):
   [
     *((128, 128), (384, 384), (512, 512), (640, 128), (768, 384), (2048, 512)),
     # 512 blocks at most.
+    (128 * 1025, 640),
     *((1 << 18, 512), (1 << 19, 1024), (1 << 20, None), (128 * 1021, None)),
   ],
 )
