@@ -13,6 +13,7 @@ from flax import linen as nn
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from gpt_jax import ring_order
 from gpt_jax.spec import UsageError
 
 AXES: tuple[str, ...] = ('data', 'fsdp', 'expert', 'context', 'tensor')
@@ -182,7 +183,11 @@ def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
 @contextlib.contextmanager
 def use(mesh: Mesh, rules: Rules):
   """Makes logical constraints inside `nn/` act on this mesh."""
-  with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+  with (
+    jax.set_mesh(mesh),
+    nn.logical_axis_rules(rules),
+    ring_order.use(mesh),
+  ):
     yield
 
 

@@ -72,10 +72,11 @@ def get_config(arg: str = '') -> ConfigDict:
     # The implementation: reference (XLA), splash(block=512, fused_until=4096)
     # (TPU), cudnn (GPU), blocks (of bigbird). Of rows that mesh.context splits:
     # all_gather(block=1024) (keys and values come to all devices), ring (they
-    # go round), ulysses (the heads are split instead; on a TPU by splash). auto
-    # takes the one made for the devices or the pattern, or the reference where
-    # that does not support the model, and logs its choice; of split rows
-    # ulysses on a TPU, where splash serves it, else all_gather.
+    # go round), ulysses (the heads are split instead); on a TPU the last two by
+    # splash. auto takes the one made for the devices or the pattern, or the
+    # reference where that does not support the model, and logs its choice; of
+    # split rows ulysses or ring on a TPU, where splash serves it, else
+    # all_gather.
     attention_backend='auto',
     # gelu_tanh, gelu, relu, silu, tanh; gated: glu, bilinear, reglu, geglu,
     # geglu_tanh, swiglu; a mixture of experts: switch(num_experts=...,

@@ -11,36 +11,24 @@ call.
 """
 
 import functools
-import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import block_sparse, devices, kernels, split_rows
+from gpt_jax.nn import block_sparse, devices, kernels, split_backends
+from gpt_jax.nn.backend import (
+  Backend,
+  log_once,
+  not_plain,
+  not_split,
+  odd_sizes,
+  of_two_sizes,
+)
 from gpt_jax.nn.dot_product import Request, attend_within
+from gpt_jax.nn.kernels import SPLASH
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
-
-log = logging.getLogger('gpt_jax')
-
-# What `splash` starts from, alone and inside of `ulysses`.
-SPLASH = {'block': 512, 'fused_until': 4096}
-
-
-class Backend(NamedTuple):
-  """One way to compute attention within rows.
-
-  Attributes:
-    name: as in the config.
-    obstacle: why it cannot serve a request, or None where it can.
-    run: serves a request: [B, L, H, K].
-  """
-
-  name: str
-  obstacle: Callable[[Request], str | None]
-  run: Callable[[Request], jax.Array]
 
 
 def attend_rows(request: Request, *, backend: Backend) -> jax.Array:
@@ -93,7 +81,7 @@ def blocks() -> Backend:
       return 'model.position adds a bias to the scores'
     if request.visibility.uneven:
       return 'rows have a prefix or a mask of their own'
-    return _of_two_sizes(request)
+    return of_two_sizes(request)
 
   return Backend('blocks', obstacle, block_sparse.gathered)
 
@@ -122,7 +110,7 @@ def splash(
     kernels.splash, block=block, fused_until=fused_until, interpret=interpret
   )
   platform = None if interpret else 'tpu'
-  obstacle = functools.partial(_odd_sizes, block=block)
+  obstacle = functools.partial(odd_sizes, block=block)
   return _kernel('splash', platform, obstacle, run)
 
 
@@ -151,52 +139,10 @@ def cudnn() -> Backend:
   return _kernel('cudnn', 'gpu', obstacle, kernels.cudnn)
 
 
-def all_gather(block: Count = 1024) -> Backend:
-  """Keys and values of the whole row on each device: see `split_rows`.
-
-  Args:
-    block: of queries and of keys, at most; what divides the length is taken.
-  """
-  return _over_context('all_gather', split_rows.all_gather, block)
-
-
-def ring(block: Count = 1024) -> Backend:
-  """Keys and values go round the devices; `block` as in `all_gather`."""
-  return _over_context('ring', split_rows.around, block)
-
-
-def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
-  """Whole rows of some of the heads; on a TPU by splash where it can.
-
-  Args:
-    block: as in `all_gather`, where splash cannot.
-    interpret: by splash on any device, slowly: for tests.
-  """
-
-  def run(request: Request, block: int) -> jax.Array:
-    kernel = None
-    if interpret or devices.platform() == 'tpu':
-      why_not = _odd_sizes(request, SPLASH['block']) or _not_plain(request)
-      if why_not:
-        _log_once(f'attention: ulysses, without splash: {why_not}')
-      else:
-        kernel = kernels.splash_in_rows(request, **SPLASH, interpret=interpret)
-        _log_once('attention: ulysses, with splash')
-    return split_rows.ulysses(request, block=block, kernel=kernel)
-
-  backend = _over_context('ulysses', run, block)
-
-  def obstacle(request: Request) -> str | None:
-    num_heads = request.q_BLHK.shape[2]
-    return backend.obstacle(request) or split_rows.too_few_heads(num_heads)
-
-  return backend._replace(obstacle=obstacle)
-
-
 def auto() -> Backend:
   """By the devices and the pattern: see above. The log says which.
 
-  Of split rows ulysses with splash, or all_gather.
+  Of split rows ulysses or ring with splash, or all_gather.
   """
   return Backend(
     'auto', lambda request: None, lambda request: pick(request).run(request)
@@ -209,37 +155,18 @@ def pick(request: Request) -> Backend:
   if request.pattern.blocks is not None:
     backend = blocks()
   elif devices.num_parts('length') > 1:
-    shape = request.q_BLHK.shape[1:]
-    kept = kept_in_order(*shape) and not _not_plain(request)
-    backend = ulysses() if kept else all_gather()
+    backend = split_backends.pick(request)
   elif platform in FASTEST:
     backend = FASTEST[platform]()
   else:
-    _log_once(f'attention: reference, on {platform}')
+    log_once(f'attention: reference, on {platform}')
     return reference()
   obstacle = backend.obstacle(request)
   if obstacle:
-    _log_once(f'attention: reference, not {backend.name}: {obstacle}')
+    log_once(f'attention: reference, not {backend.name}: {obstacle}')
     return reference()
-  _log_once(f'attention: {backend.name}')
+  log_once(f'attention: {backend.name}')
   return backend
-
-
-def kept_in_order(length: int, num_heads: int, head_size: int) -> bool:
-  """Whether `auto` wants split rows in order, for `ulysses` with splash.
-
-  On a TPU that is by far the fastest: the scores stay out of HBM.
-  """
-  return (
-    devices.platform() == 'tpu'
-    and not kernels.splash_obstacle(length, head_size, SPLASH['block'])
-    and not split_rows.too_few_heads(num_heads)
-  )
-
-
-@functools.cache
-def _log_once(message: str) -> None:
-  log.info(message)
 
 
 def _capability() -> float:
@@ -268,84 +195,21 @@ def _kernel(
         'mesh.rules.length splits rows, which all_gather, ring and ulysses '
         'serve'
       )
-    return obstacle(request) or _not_plain(request) or _not_split(request)
+    return obstacle(request) or not_plain(request) or not_split(request)
 
   return Backend(name, first, run)
-
-
-def _over_context(
-  name: str, run: Callable[..., jax.Array], block: int
-) -> Backend:
-  """A backend for rows that are split over devices, or are not."""
-
-  def obstacle(request: Request) -> str | None:
-    return (
-      split_rows.obstacle(request)
-      or _of_two_sizes(request)
-      or _not_split(request)
-    )
-
-  return Backend(name, obstacle, functools.partial(run, block=block))
-
-
-def _odd_sizes(request: Request, block: int) -> str | None:
-  """Rows and heads that splash does not take."""
-  length, _, head_size = request.q_BLHK.shape[1:]
-  return kernels.splash_obstacle(length, head_size, block)
-
-
-def _not_plain(request: Request) -> str | None:
-  """What only the reference computes."""
-  if request.bias is not None:
-    return 'model.position adds a bias to the scores'
-  if request.dropout is not None:
-    return 'model.dropout drops attention probabilities'
-  if request.pattern.rule is not None:
-    return (
-      'model.attention holds strided or fixed, which only the reference has'
-    )
-  if request.pattern.blocks is not None:
-    return 'model.attention holds bigbird, which blocks and the reference have'
-  if request.visibility.uneven:
-    return 'rows have a prefix or a mask of their own'
-  if request.visibility.places_1L is not None:
-    return 'tokens are not in the order of their rows'
-  return _of_two_sizes(request)
-
-
-def _of_two_sizes(request: Request) -> str | None:
-  """Values that are wider or narrower than queries and keys."""
-  keys, values = request.k_BLGK.shape[-1], request.v_BLGK.shape[-1]
-  if keys != values:
-    return f'model.value_size={values} is not model.head_size={keys}'
-  return None
-
-
-def _not_split(request: Request) -> str | None:
-  """Rows, their tokens or heads that do not divide over their mesh axes."""
-  sizes = dict(
-    zip(('batch', 'length', 'heads'), request.q_BLHK.shape, strict=False)
-  )
-  for logical, size in sizes.items():
-    parts = devices.num_parts(logical)
-    if size % parts:
-      return (
-        f'{size} ({logical}) does not divide over the {parts} devices of '
-        f'mesh.rules.{logical}'
-      )
-  return None
 
 
 # What `auto` tries, by platform.
 FASTEST: dict[str, Callable[[], Backend]] = {'gpu': cudnn, 'tpu': splash}
 
 BACKENDS: dict[str, Callable[..., Backend]] = {
-  'all_gather': all_gather,
+  'all_gather': split_backends.all_gather,
   'auto': auto,
   'blocks': blocks,
   'cudnn': cudnn,
   'reference': reference,
-  'ring': ring,
+  'ring': split_backends.ring,
   'splash': splash,
-  'ulysses': ulysses,
+  'ulysses': split_backends.ulysses,
 }

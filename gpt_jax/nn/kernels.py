@@ -29,6 +29,9 @@ MOST_BLOCKS = 512
 LARGEST_BLOCK = 1024
 
 
+# What `backends.splash` starts from; in split rows it has these.
+SPLASH = {'block': 512, 'fused_until': 4096}
+
 # Splash on some rows and heads: q, k, v, segments to [B, L, H, K].
 Local = Callable[..., jax.Array]
 
@@ -53,7 +56,7 @@ def splash_in_rows(
   return functools.partial(
     _splash,
     pattern=request.pattern,
-    blocks=_blocks(length, block, fused=length <= fused_until),
+    blocks=blocks(length, block, fused=length <= fused_until),
     softcap=request.softcap or None,
     interpret=interpret,
   )
@@ -124,9 +127,16 @@ def block_size(length: int, block: int) -> int | None:
   return None
 
 
-def _blocks(
+def blocks(
   length: int, block: int, *, fused: bool
 ) -> splash_attention.BlockSizes:
+  """Of rows of this length, which divides into them.
+
+  Args:
+    length: of queries, and of keys.
+    block: see `block_size`.
+    fused: whether the backward pass is one kernel.
+  """
   size = block_size(length, block)
   assert size is not None, length
   # Scores of larger blocks are computed in parts.
@@ -157,11 +167,8 @@ def _splash(
 ) -> jax.Array:
   """The kernel takes one row, heads first, and queries already scaled."""
   L, H = q_BLHK.shape[1:3]
-  kernel = splash_attention.make_splash_mha_single_device(
-    splash_attention.MultiHeadMask([_mask(pattern, L)] * H),
-    block_sizes=blocks,
-    attn_logits_soft_cap=softcap,
-    interpret=interpret,
+  kernel = made(
+    pattern, L, H, blocks=blocks, softcap=softcap, interpret=interpret
   )
   ids = None
   if segments_BL is not None:
@@ -169,6 +176,26 @@ def _splash(
   heads_first = (x.swapaxes(1, 2) for x in (q_BLHK, k_BLGK, v_BLGK))
   out_BHLK: Any = jax.vmap(kernel)(*heads_first, ids)
   return out_BHLK.swapaxes(1, 2)
+
+
+def made(
+  pattern: Pattern,
+  length: int,
+  num_heads: int,
+  *,
+  blocks: splash_attention.BlockSizes,
+  softcap: float | None,
+  interpret: bool,
+  save_residuals: bool = False,
+):
+  """Splash for one row; with `save_residuals` also log(sum exp(scores))."""
+  return splash_attention.make_splash_mha_single_device(
+    splash_attention.MultiHeadMask([_mask(pattern, length)] * num_heads),
+    block_sizes=blocks,
+    attn_logits_soft_cap=softcap,
+    save_residuals=save_residuals,
+    interpret=interpret,
+  )
 
 
 def _mask(pattern: Pattern, length: int) -> splash_attention.Mask:

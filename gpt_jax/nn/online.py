@@ -114,16 +114,13 @@ def add(
 
 
 def finished(sums: Sums) -> tuple[jax.Array, jax.Array]:
-  """The output [B, L, G, R, K], and log(sum exp(s)) [B, G, R, L].
+  """The output [B, G, R, L, K], and log(sum exp(s)) [B, G, R, L].
 
   Of queries that saw nothing the output is 0.
   """
   total_BGRL = jnp.where(sums.total_BGRL > 0, sums.total_BGRL, 1)
   out_BGRLK = sums.out_BGRLK / total_BGRL[..., None]
-  return (
-    jnp.einsum('BGRLK->BLGRK', out_BGRLK),
-    sums.top_BGRL + jnp.log(total_BGRL),
-  )
+  return out_BGRLK, sums.top_BGRL + jnp.log(total_BGRL)
 
 
 class Given(NamedTuple):

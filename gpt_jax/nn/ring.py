@@ -3,18 +3,21 @@
 """Ring attention (Liu et al., 2023): keys and values go round the devices.
 
 Each device has some of the tokens of each row. It adds up attention to its own
-keys, then to those that its neighbour sends, while it sends on what it had. In
+keys, then to those that its neighbour sends, while it sends on what it has. In
 the backward pass the gradients of keys and values travel with them. With one
 device it is `online` attention.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from gpt_jax.nn import online
+from gpt_jax import ring_order
+from gpt_jax.nn import online, ring_kernel
 from gpt_jax.nn.online import How, Keys, Pairs, Queries
 from gpt_jax.nn.seen import Tokens
 
@@ -27,11 +30,16 @@ class Ring(NamedTuple):
     axes: of the mesh, in whose order the devices stand; (): there is one.
     hops: how far keys travel; all the way round they go one less than there
       are devices.
+    order: of the devices, if not that of the axes: see `ring_order`.
+    kernel: computes attention to a device's keys in place of `online`, without
+      biases and the like; None: there is none.
   """
 
   how: How
   axes: tuple[str, ...] = ()
   hops: int = 0
+  order: ring_order.Order = None
+  kernel: ring_kernel.Kernel | None = None
 
 
 class Rest(NamedTuple):
@@ -73,20 +81,17 @@ def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest):
   queries = _queries(q_BLHK, k_BMGK, rest)
   pairs = Pairs(bias, rest.visible_BLM)
 
-  def add(sums, keys, hop):
+  def visit(sums, keys, hop):
+    if ring.kernel:
+      return ring_kernel.add(ring.kernel, queries, keys, sums), None
+    if sums is None:
+      sums = online.nothing(queries.q_BLGRK)
     here = _of_keys(pairs, ring, hop, k_BMGK.shape[1])
-    return online.add(ring.how, queries, keys, here, sums)
+    return online.add(ring.how, queries, keys, here, sums), None
 
-  def hop(carry, number):
-    keys, sums = carry
-    keys = _sent(keys, ring, 1)
-    return (keys, add(sums, keys, number)), None
-
-  keys = Keys(k_BMGK, v_BMGK, rest.key)
-  sums = add(online.nothing(queries.q_BLGRK), keys, 0)
-  if ring.hops:
-    (_, sums), _ = jax.lax.scan(hop, (keys, sums), jnp.arange(1, ring.hops + 1))
-  y_BLGRK, log_BGRL = online.finished(sums)
+  sums, _ = _round(ring, Keys(k_BMGK, v_BMGK, rest.key), visit)
+  y_BGRLK, log_BGRL = sums if ring.kernel else online.finished(sums)
+  y_BLGRK = jnp.einsum('BGRLK->BLGRK', y_BGRLK)
   y_BLHK = y_BLGRK.reshape(q_BLHK.shape).astype(q_BLHK.dtype)
   return y_BLHK, (q_BLHK, k_BMGK, v_BMGK, bias, rest, y_BLHK, log_BGRL)
 
@@ -104,30 +109,27 @@ def _backward(ring, saved, dy_BLHK):
   dot_BGRL = jnp.sum(dy_BGRLK * heads_first(y_BLHK), axis=-1)
   given = online.Given(dy_BGRLK, dot_BGRL, log_BGRL)
 
-  def of(keys, hop):
-    here = _of_keys(pairs, ring, hop, M)
-    return online.gradients(ring.how, queries, keys, here, given)
-
-  def hop(carry, number):
-    keys, dk, dv, dq = carry
-    keys, dk, dv = _sent((keys, dk, dv), ring, 1)
-    by = of(keys, number)
-    carry = keys, dk + by.dk_BMGK, dv + by.dv_BMGK, dq + by.dq_BLGRK
-    return carry, by.dbias
+  def visit(before, keys, hop):
+    if ring.kernel:
+      given_too = ring_kernel.Given(y_BLHK, dy_BLHK, log_BGRL)
+      by = ring_kernel.gradients(
+        ring.kernel, queries, keys, given_too, own=before is None
+      )
+    else:
+      here = _of_keys(pairs, ring, hop, M)
+      by = online.gradients(ring.how, queries, keys, here, given)
+    if before is None:
+      return by[:3], by.dbias
+    dq, dk, dv = before
+    dk, dv = _sent((dk, dv), ring, 1)
+    return (dq + by.dq_BLGRK, dk + by.dk_BMGK, dv + by.dv_BMGK), by.dbias
 
   keys = Keys(k_BMGK, v_BMGK, rest.key)
-  dq, dk, dv, dbias = of(keys, 0)
-  by_hop: Any = None if dbias is None else dbias[None]
+  (dq, dk, dv), dbias = _round(ring, keys, visit)
   if ring.hops:
-    carried: Any = jax.lax.scan(
-      hop, (keys, dk, dv, dq), jnp.arange(1, ring.hops + 1)
-    )
-    (_, dk, dv, dq), more = carried
     dk, dv = _sent((dk, dv), ring, -ring.hops)
-    if by_hop is not None:
-      by_hop = jnp.concatenate([by_hop, more])
-  if by_hop is not None and ring.axes:
-    dbias = _in_order(ring, by_hop)
+  if bias is not None:
+    dbias = _in_order(ring, dbias) if ring.axes else dbias[0]
   return (
     dq.reshape(q_BLHK.shape).astype(q_BLHK.dtype),
     dk.astype(k_BMGK.dtype),
@@ -140,6 +142,43 @@ def _backward(ring, saved, dy_BLHK):
 attend.defvjp(_forward, _backward)
 
 
+def _round(
+  ring: Ring, keys: Keys, visit: Callable[[Any, Keys, Any], tuple[Any, Any]]
+) -> tuple[Any, Any]:
+  """Visits the keys of one device after the other, its own first.
+
+  The next keys are on their way while these are visited.
+
+  Args:
+    ring: the devices.
+    keys: of this device.
+    visit: of what it returned before (None: nothing), keys, and how many hops
+      they have come, to what it is given next, and a result.
+
+  Returns:
+    What `visit` returned last, and the results, [hops + 1, ...].
+  """
+
+  def hop(carry, number):
+    keys, found = carry
+    following = _sent(keys, ring, 1)
+    found, result = visit(found, keys, number)
+    return (following, found), result
+
+  if not ring.hops:
+    found, result = visit(None, keys, 0)
+    return found, jax.tree.map(lambda x: x[None], result)
+  carry, first = hop((keys, None), 0)
+  results = [jax.tree.map(lambda x: x[None], first)]
+  if ring.hops > 1:
+    carry, more = jax.lax.scan(hop, carry, jnp.arange(1, ring.hops))
+    results.append(more)
+  keys, found = carry
+  found, last = visit(found, keys, ring.hops)
+  results.append(jax.tree.map(lambda x: x[None], last))
+  return found, jax.tree.map(lambda *x: jnp.concatenate(x), *results)
+
+
 def _queries(q_BLHK: jax.Array, k_BMGK: jax.Array, rest: Rest) -> Queries:
   B, L, H, K = q_BLHK.shape
   G = k_BMGK.shape[2]
@@ -149,15 +188,20 @@ def _queries(q_BLHK: jax.Array, k_BMGK: jax.Array, rest: Rest) -> Queries:
 
 def _sent(tree: Any, ring: Ring, hops: int) -> Any:
   """What the device `hops` before this one has."""
-  number = jax.lax.axis_size(ring.axes)
-  route = [(i, (i + hops) % number) for i in range(number)]
+  order = _order(ring)
+  route = [*zip(order, np.roll(order, -hops).tolist(), strict=True)]
   return jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axes, route), tree)
+
+
+def _order(ring: Ring) -> list[int]:
+  return [*(ring.order or range(jax.lax.axis_size(ring.axes)))]
 
 
 def _owner(ring: Ring, hop: jax.Array | int) -> jax.Array:
   """Whose keys are here after so many hops."""
-  here, number = jax.lax.axis_index(ring.axes), jax.lax.axis_size(ring.axes)
-  return (here - hop) % number
+  order = _order(ring)
+  here = jnp.asarray(np.argsort(order))[jax.lax.axis_index(ring.axes)]
+  return jnp.asarray(order)[(here - hop) % len(order)]
 
 
 def _of_keys(

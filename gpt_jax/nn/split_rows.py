@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import devices, kernels, ring
+from gpt_jax import ring_order
+from gpt_jax.nn import devices, kernels, ring, ring_kernel
 from gpt_jax.nn.dot_product import Request, tokens_of
 from gpt_jax.nn.online import How
 from gpt_jax.nn.ring import Rest, Ring
@@ -40,10 +41,15 @@ def all_gather(request: Request, *, block: int) -> jax.Array:
   return _per_device(local, request)
 
 
-def around(request: Request, *, block: int) -> jax.Array:
+def around(
+  request: Request, *, block: int, kernel: ring_kernel.Kernel | None
+) -> jax.Array:
   """Keys and values go round the devices: see `ring`."""
-  axes = devices.mesh_axes('length')
-  of_all = Ring(_how(request, block), axes, _hops(request))
+  axes, hops = devices.mesh_axes('length'), _hops(request)
+  # What goes not all the way round comes from devices before in the row.
+  all_round = hops == devices.num_parts('length') - 1
+  order = ring_order.order(axes) if all_round else None
+  of_all = Ring(_how(request, block), axes, hops, order, kernel)
 
   def local(*args):
     return ring.attend(of_all, *args)

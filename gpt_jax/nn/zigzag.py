@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import backends, devices
+from gpt_jax.nn import devices, split_backends
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.pattern import period
 
@@ -38,7 +38,7 @@ def places(model: Any, length: int) -> np.ndarray | None:
     return None
   backend = spec.parse('model.attention_backend', model.attention_backend)[0]
   position = build(model, 'position')
-  whole = backend.name == 'auto' and backends.kept_in_order(
+  whole = backend.name == 'auto' and split_backends.kept_in_order(
     length, model.num_heads, model.head_size
   )
   layers = period(model.attention, model.ffn)

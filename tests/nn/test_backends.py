@@ -11,6 +11,7 @@ import pytest
 
 from configs import base
 from gpt_jax import hf, sharding, spec
+from gpt_jax.nn import backend as backend_lib
 from gpt_jax.nn import backends, devices
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.dot_product import Request, Visibility
@@ -166,10 +167,10 @@ def test_arguments(text, why):
 def lines(monkeypatch):
   """What is logged, as if nothing had been."""
   lines = []
-  backends._log_once.cache_clear()
-  monkeypatch.setattr(backends.log, 'info', lines.append)
+  backend_lib.log_once.cache_clear()
+  monkeypatch.setattr(backend_lib.log, 'info', lines.append)
   yield lines
-  backends._log_once.cache_clear()
+  backend_lib.log_once.cache_clear()
 
 
 def test_auto_on_cpu(lines):

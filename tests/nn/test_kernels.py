@@ -129,7 +129,7 @@ def test_splash_bounds_the_scores(text):
 def test_larger_blocks_of_long_rows(text, monkeypatch):
   """One for the row, whose scores are computed in two parts."""
   monkeypatch.setattr(kernels, 'MOST_BLOCKS', 1)
-  assert kernels._blocks(L, 128, fused=False).block_kv == L
+  assert kernels.blocks(L, 128, fused=False).block_kv == L
   inputs = qkv(6, 2)
   expected = results('reference', inputs, 'full', SEEN['both'])
   check_equal(results(text, inputs, 'full', SEEN['both']), expected)

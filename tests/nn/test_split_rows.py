@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from configs import base
-from gpt_jax import sharding, spec
+from gpt_jax import ring_order, sharding, spec
 from gpt_jax.nn.backends import BACKENDS, attend_rows
 from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.masks import PATTERNS
@@ -103,6 +103,20 @@ def check(backend, sizes, pattern, visibility, bias, softcap, permuted):
 def test_documents_with_a_bias_and_a_softcap(backend, sizes, permuted):
   seen = Visibility(segments_BL=DOCUMENTS)
   check(backend, sizes, 'full', seen, BIAS, 2.0, permuted)
+
+
+def test_another_order_of_devices(monkeypatch):
+  """As on a TPU, whose neighbours are others than those of the axis."""
+  asked = []
+
+  def order(axes):
+    asked.append(axes)
+    return (0, 2, 3, 1)
+
+  monkeypatch.setattr(ring_order, 'order', order)
+  seen = Visibility(segments_BL=DOCUMENTS)
+  check('ring', {'context': 4}, 'full', seen, BIAS, 0.0, True)
+  assert set(asked) == {('context',)}
 
 
 @pytest.mark.slow

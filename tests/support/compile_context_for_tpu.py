@@ -1,13 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a small LLaMA with split rows for eight TPU v5e that are not here.
+"""Compiles a small LLaMA with split rows for a TPU slice that is not here.
 
-  python tests/support/compile_context_for_tpu.py ring
+  python tests/support/compile_context_for_tpu.py v5e:2x4 ring 4
 
-The argument is `model.attention_backend`. Prints one JSON object: what the
-compiled train step sends over `context`, by kind, in attention, and how many
-Pallas kernels it has. A process of its own, since libtpu reads its settings
-once.
+The second argument is `model.attention_backend`, the third how many chips have
+512 tokens of each row. Prints one JSON object: what the compiled train step
+sends over `context`, by kind, in attention, how many of those transfers are
+synchronous, and how many Pallas kernels it has. A process of its own, since
+libtpu reads its settings once.
 """
 
 import json
@@ -22,7 +23,6 @@ from gpt_jax.planning import collectives, hlo  # noqa: E402
 
 CONFIG = {
   'model.vocab_size': 512,
-  'model.context_length': 2048,
   'model.num_layers': 2,
   'model.d_model': 256,
   'model.num_heads': 4,
@@ -32,21 +32,28 @@ CONFIG = {
   'model.position': 'rope',
   'model.bias': 'none',
   'model.dtype': 'bfloat16',
-  'batch.size': 2,
-  'batch.micro_rows': 2,
 }
 
 
 def main():
-  fields = {**CONFIG, 'model.attention_backend': sys.argv[1]}
-  mesh = tpu_topology.make_mesh('v5e:2x4', data=2, context=4)
+  topology, backend, context = sys.argv[1:]
+  mesh = tpu_topology.make_mesh(topology, data=-1, context=int(context))
+  rows = mesh.shape['data']
+  fields = {
+    **CONFIG,
+    'model.attention_backend': backend,
+    'model.context_length': 512 * int(context),
+    'batch.size': rows,
+    'batch.micro_rows': rows,
+  }
   compiled = tpu_topology.compile_train_step(mesh, **fields).call
   text = compiled.as_text()
   sent = collectives.read(hlo.parse(text), mesh)
   kernels = text.count('custom_call_target="tpu_custom_call"')
-  found: dict[str, float] = {'kernels': kernels}
+  found: dict[str, float] = {'kernels': kernels, 'synchronous': 0}
   for x in sent:
     if x.axes == ('context',) and 'shard_map' in x.path:
+      found['synchronous'] += x.blocking
       way = 'back' if x.backward else 'forward'
       name = f'{way} {x.kind} {x.dtype}'
       found[name] = found.get(name, 0) + x.bytes

@@ -28,11 +28,14 @@ from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import state as state_lib
 from tests.support import tiny
 
-CHIPS = {'v4': 'megacore', 'v5e': 'default'}
+CHIPS = {'v4': 'megacore', 'v5e': 'default', 'v5p': 'megacore'}
 
 
 def make_mesh(topology, **sizes):
-  """Of such a slice, e.g. `v5e:2x4`; axes that are not given have size 1."""
+  """Of such a slice, e.g. `v5e:2x4`; axes that are not given have size 1.
+
+  One may be -1: the rest.
+  """
   dims = [int(n) for n in topology.partition(':')[2].split('x')]
   # Only cubes of four have links around their ends.
   closed = len(dims) == 3 and all(n % 4 == 0 for n in dims)

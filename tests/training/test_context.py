@@ -153,34 +153,46 @@ def test_refused_before_anything_is_read(changes, why):
 
 
 # Bytes that a device sends: 2 layers x keys and values of 1 row, 512 tokens,
-# 2 heads of 128 in bfloat16, to 3 other devices.
-SENT = 2 * 2 * 512 * 2 * 128 * 2 * 3
+# 2 heads of 128 in bfloat16, to one other device.
+SENT = 2 * 2 * 512 * 2 * 128 * 2
+
+
+RING = {'forward collective-permute bf16': 1, 'synchronous': 0}
 
 
 @pytest.mark.tpu
 @pytest.mark.parametrize(
-  'backend, expected',
+  'topology, backend, context, expected',
   [
-    ('all_gather', {'back reduce-scatter bf16': SENT, 'kernels': 0}),
-    ('ring', {'forward collective-permute bf16': SENT, 'kernels': 0}),
+    ('v5e:2x4', 'all_gather', 4, {'back reduce-scatter bf16': 1, 'kernels': 0}),
+    # Of a device's own keys, of those that others sent, and of the last ones,
+    # the latter two in two ways each; backwards in one kernel.
+    ('v5e:2x4', 'ring', 4, {**RING, 'kernels': 10}),
+    # Asynchronous from neighbour to neighbour alone.
+    ('v5e:4x8', 'ring', 16, RING),
+    ('v4:2x2x2', 'ring', 4, RING),
+    ('v5p:2x2x2', 'ring', 4, RING),
     # Queries and outputs, too, and all of 4 heads, but to each device only its
     # quarter: as much. Splash: forward, and backward in one kernel.
-    ('ulysses', {'forward all-to-all bf16': SENT, 'kernels': 2}),
+    ('v5e:2x4', 'ulysses', 4, {'forward all-to-all bf16': 1, 'kernels': 2}),
   ],
 )
-def test_what_a_tpu_program_sends(backend, expected):
+def test_what_a_tpu_program_sends(topology, backend, context, expected):
+  """Multiples of what a device sends to all others in one direction."""
+  sent = SENT * (context - 1)
   # Those of `conftest` are for the CPU's compiler.
   env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
   done = subprocess.run(
-    [sys.executable, str(SCRIPT), backend],
+    [sys.executable, str(SCRIPT), topology, backend, str(context)],
     env=env,
     capture_output=True,
     text=True,
   )
   assert not done.returncode, done.stderr[-3000:]
   found = json.loads(done.stdout)
-  for name, size in expected.items():
+  for name, number in expected.items():
+    size = number if name in ('kernels', 'synchronous') else sent * number
     assert found[name] == pytest.approx(size, rel=0.01), found
   # Asynchronous ones may be counted more than once.
   gathered = found.get('forward all-gather bf16', 0)
-  assert gathered >= SENT if backend == 'all_gather' else not gathered, found
+  assert gathered >= sent if backend == 'all_gather' else not gathered, found

@@ -1,0 +1,292 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""JAX's Pallas kernel for TPU on what one device of a ring has of each row.
+
+Of causal rows it needs no more masks than two. A device's own keys are seen as
+in a whole row. Of another device's keys a chunk of queries sees all, if it
+stands behind them, or none.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel,
+  splash_attention_mask_info,
+)
+
+from gpt_jax.nn import devices, kernels
+from gpt_jax.nn.dot_product import Request
+from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.online import Gradients, Keys, Queries
+
+# A mask of which all is seen: nothing that a TPU's scalar memory has to hold.
+EVERYTHING = splash_attention_mask_info.MaskInfo(*[None] * 5)
+
+
+class Kernel(NamedTuple):
+  """How it is called.
+
+  Attributes:
+    pattern: which keys are seen; without a window.
+    zigzag: whether a device has an early and a late chunk (see `zigzag`), or
+      rows are in order.
+    blocks: of queries and keys.
+    softcap: bound of the scores; None: there is none.
+    interpret: runs on any device, slowly: for tests.
+  """
+
+  pattern: Pattern
+  zigzag: bool
+  blocks: splash_attention.BlockSizes
+  softcap: float | None
+  interpret: bool
+
+
+class Found(NamedTuple):
+  """Attention to some keys, float32.
+
+  Attributes:
+    y_BGRLK: the output.
+    log_BGRL: log(sum exp(s)).
+  """
+
+  y_BGRLK: jax.Array
+  log_BGRL: jax.Array
+
+
+class Given(NamedTuple):
+  """What the backward pass knows of the queries.
+
+  Attributes:
+    y_BLHK: the output.
+    dy_BLHK: its gradient.
+    log_BGRL: as in `Found`, of all keys.
+  """
+
+  y_BLHK: jax.Array
+  dy_BLHK: jax.Array
+  log_BGRL: jax.Array
+
+
+def make(
+  request: Request, *, block: int, fused_until: int, interpret: bool
+) -> Kernel:
+  """Of a request without `obstacle`; arguments as of `backends.splash`."""
+  here, chunk = _lengths(request)
+  return Kernel(
+    request.pattern,
+    chunk < here,
+    kernels.blocks(chunk, block, fused=here <= fused_until),
+    request.softcap or None,
+    interpret,
+  )
+
+
+def obstacle(request: Request, block: int) -> str | None:
+  """Why splash does not take the pattern, the rows or the heads, or None."""
+  if request.pattern.window is not None:
+    return 'model.attention holds a window'
+  here, chunk = _lengths(request)
+  why = kernels.splash_obstacle(chunk, request.q_BLHK.shape[3], block)
+  if why:
+    return f'of each chunk of a row, {why}'
+  size = kernels.block_size(chunk, block)
+  if size is not None and here > kernels.MOST_BLOCKS * size:
+    return (
+      f'{here} tokens on a device are more than {kernels.MOST_BLOCKS} blocks '
+      f'of {size}'
+    )
+  return None
+
+
+def _lengths(request: Request) -> tuple[int, int]:
+  """Tokens of a row on each device, and of a chunk."""
+  here = request.q_BLHK.shape[1] // devices.num_parts('length')
+  zigzag = request.visibility.places_1L is not None
+  return here, here // 2 if zigzag else here
+
+
+def add(
+  kernel: Kernel, queries: Queries, keys: Keys, before: Found | None
+) -> Found:
+  """Attention to more keys.
+
+  Args:
+    kernel: see above.
+    queries: of this device.
+    keys: of one device.
+    before: of others; None: there are none yet, and these are its own.
+  """
+  if before is None:
+    return _attend(kernel, queries, keys, own=True)
+
+  def visit(query: slice, key: slice) -> Found:
+    old = jax.tree.map(lambda x: x[:, :, :, query], before)
+    new = _attend(kernel, _some(queries, query), _some(keys, key))
+    log_BGRL = jnp.logaddexp(old.log_BGRL, new.log_BGRL)
+
+    def part(x: Found) -> jax.Array:
+      # 0 of what a query does not see: the keys are of other documents.
+      return x.y_BGRLK * jnp.exp(x.log_BGRL - log_BGRL)[..., None]
+
+    both = Found(part(old) + part(new), log_BGRL)
+    return jax.tree.map(lambda x, y: x.at[:, :, :, query].set(y), before, both)
+
+  return _seen(kernel, queries, keys, visit, lambda: before)
+
+
+def gradients(
+  kernel: Kernel, queries: Queries, keys: Keys, given: Given, *, own: bool
+) -> Gradients:
+  """`online.gradients`; `own`: the keys are of this device."""
+  if own:
+    return _differentiate(kernel, queries, keys, given, own=True)
+  of = queries.q_BLGRK, keys.k_BMGK, keys.v_BMGK
+  dq, dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in of)
+  zeros = Gradients(dq, dk, dv, None)
+
+  def visit(query: slice, key: slice) -> Gradients:
+    y_BLHK, dy_BLHK, log_BGRL = given
+    of_some = Given(y_BLHK[:, query], dy_BLHK[:, query], log_BGRL[..., query])
+    by = _differentiate(
+      kernel, _some(queries, query), _some(keys, key), of_some
+    )
+    return Gradients(
+      zeros.dq_BLGRK.at[:, query].set(by.dq_BLGRK),
+      zeros.dk_BMGK.at[:, key].set(by.dk_BMGK),
+      zeros.dv_BMGK.at[:, key].set(by.dv_BMGK),
+      None,
+    )
+
+  return _seen(kernel, queries, keys, visit, lambda: zeros)
+
+
+def _seen(
+  kernel: Kernel,
+  queries: Queries,
+  keys: Keys,
+  visit: Callable[[slice, slice], Any],
+  leave: Callable[[], Any],
+) -> Any:
+  """Visits the queries and the keys of another device of which all see all."""
+  everything, half = slice(None), keys.k_BMGK.shape[1] // 2
+  if not kernel.pattern.causal:
+    return visit(everything, everything)
+  # By data, not by the devices' numbers: JAX would take what follows from
+  # those alone out of the loop over layers, and Shardy refuse it.
+  earlier = keys.tokens.places[0, 0] < queries.tokens.places[0, 0]
+  if not kernel.zigzag:
+    return jax.lax.cond(earlier, lambda: visit(everything, everything), leave)
+  # All queries stand behind the early chunk of a device before this one, and
+  # the late chunk behind all keys of a device after it.
+  return jax.lax.cond(
+    earlier,
+    lambda: visit(everything, slice(half)),
+    lambda: visit(slice(half, None), everything),
+  )
+
+
+def _some(x: Any, part: slice) -> Any:
+  """Queries or keys of a part of the tokens."""
+  return jax.tree.map(lambda x: x[:, part], x)
+
+
+def _attend(
+  kernel: Kernel, queries: Queries, keys: Keys, *, own: bool = False
+) -> Found:
+  B, L, G, R, K = queries.q_BLGRK.shape
+  made = _made(kernel, L, G * R, own)
+  y_BHLK, (log_BHL,) = jax.vmap(made)(
+    *_heads_first(queries, keys), _documents(queries, keys)
+  )
+  y_BGRLK = y_BHLK.astype(jnp.float32).reshape(B, G, R, L, K)
+  return Found(y_BGRLK, log_BHL.reshape(B, G, R, L))
+
+
+def _differentiate(
+  kernel: Kernel,
+  queries: Queries,
+  keys: Keys,
+  given: Given,
+  *,
+  own: bool = False,
+) -> Gradients:
+  B, L, G, R, K = queries.q_BLGRK.shape
+  made = _made(kernel, L, G * R, own)
+  masks = made.dq_mask_info, made.dkv_mask_info
+
+  def of_row(q_HLK, k_GMK, v_GMK, ids, y_HLK, log_HL, dy_HLK):
+    saved = (q_HLK, k_GMK, v_GMK, ids, None, y_HLK, log_HL, *masks)
+    # With the output and the sums over all keys, which the kernel's own
+    # derivative would take from these keys alone.
+    by = splash_attention_kernel._splash_attention_bwd(
+      **made.kwargs, res=saved, do=dy_HLK
+    )
+    return by[3:6]
+
+  y_BHLK, dy_BHLK = (
+    x.swapaxes(1, 2).astype(queries.q_BLGRK.dtype) for x in given[:2]
+  )
+  dq_BHLK, dk_BGMK, dv_BGMK = jax.vmap(of_row)(
+    *_heads_first(queries, keys),
+    _documents(queries, keys),
+    y_BHLK,
+    given.log_BGRL.reshape(B, G * R, L),
+    dy_BHLK,
+  )
+  dq, dk, dv = (
+    x.swapaxes(1, 2).astype(jnp.float32) for x in (dq_BHLK, dk_BGMK, dv_BGMK)
+  )
+  return Gradients(dq.reshape(B, L, G, R, K), dk, dv, None)
+
+
+def _made(
+  kernel: Kernel, length: int, num_heads: int, own: bool
+) -> splash_attention_kernel.SplashAttentionKernel:
+  if own and kernel.pattern.causal:
+    return kernels.made(
+      kernel.pattern,
+      length,
+      num_heads,
+      blocks=kernel.blocks,
+      softcap=kernel.softcap,
+      interpret=kernel.interpret,
+      save_residuals=True,
+    )
+  return splash_attention_kernel.SplashAttentionKernel(
+    EVERYTHING,
+    None if kernel.blocks.use_fused_bwd_kernel else EVERYTHING,
+    EVERYTHING,
+    block_sizes=kernel.blocks,
+    is_mqa=False,
+    save_residuals=True,
+    mask_value=splash_attention_kernel.DEFAULT_MASK_VALUE,
+    attn_logits_soft_cap=kernel.softcap,
+    residual_checkpoint_name=None,
+    mask_function=None,
+    interpret=kernel.interpret,
+  )
+
+
+def _heads_first(
+  queries: Queries, keys: Keys
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  B, L, G, R, K = queries.q_BLGRK.shape
+  q_BLHK = queries.q_BLGRK.reshape(B, L, G * R, K)
+  q, k, v = (x.swapaxes(1, 2) for x in (q_BLHK, keys.k_BMGK, keys.v_BMGK))
+  return q, k, v
+
+
+def _documents(
+  queries: Queries, keys: Keys
+) -> splash_attention.SegmentIds | None:
+  of_queries, of_keys = (
+    kernels.documents(x.tokens.real, x.tokens.segments) for x in (queries, keys)
+  )
+  if of_queries is None or of_keys is None:
+    return None
+  return splash_attention.SegmentIds(of_queries, of_keys)
