@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gpt_jax.planning.op_costs import Work
 from gpt_jax.planning.schedule import Event, Fetch, Loop, Send, Wait
 
-ERROR = 0.25  # of the estimate, either way
+ERROR = 0.17  # of the estimate, either way: see docs/planning.md
 # Share of its peak that a matrix unit reaches within one product.
 BUSY = 0.9
 # Seconds that a transfer takes besides its bytes.
