@@ -170,8 +170,14 @@ class _Copy:
     try:
       self.upload()
       self.give_back()
+      self.remove()
     except Exception as e:
       _warn(self, e)
+
+  def remove(self) -> None:
+    """Removes the copy; an upload under way must not take that for a change."""
+    with self._lock:
+      shutil.rmtree(os.path.dirname(self.folder), ignore_errors=True)
 
   def _names(self) -> Iterator[str]:
     for folder, _, names in os.walk(self.folder):
@@ -214,9 +220,13 @@ def copied(url: str) -> Iterator[str]:
   thread = threading.Thread(target=upload_regularly, daemon=True)
   try:
     copy.fetch()
-    _copies[copy.folder] = copy
-    log.addFilter(in_log)
-    thread.start()
+  except BaseException:
+    copy.remove()
+    raise
+  _copies[copy.folder] = copy
+  log.addFilter(in_log)
+  thread.start()
+  try:
     try:
       yield copy.folder
     except UsageError as e:
@@ -225,10 +235,10 @@ def copied(url: str) -> Iterator[str]:
       stopped.set()
       thread.join()
       _finish(copy)
+      copy.remove()
   finally:
     log.removeFilter(in_log)
     _copies.pop(copy.folder, None)
-  shutil.rmtree(made, ignore_errors=True)
 
 
 def leave() -> None:

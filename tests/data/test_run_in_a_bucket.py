@@ -118,6 +118,7 @@ def test_the_log_and_errors_name_the_bucket(make_bucket, monkeypatch, caplog):
     assert buckets.shown(f'{folder}/loss.png') == f'{URL}/loss.png'
     raise UsageError(f'{folder}/config.json: is damaged')
   assert caplog.messages == [f'drew {URL}/loss.png']
+  assert not pathlib.Path(folder).parent.exists()
 
 
 def test_one_process_at_a_time(make_bucket, monkeypatch):
@@ -185,7 +186,23 @@ def test_a_process_that_ends_at_once_leaves_nothing_behind(
     write(folder, 'config.json', b'{}')
     preemption.ask()
     assert held(bucket) == {'config.json': b'{}'}
+    assert not pathlib.Path(folder).parent.exists()
   assert ended
+
+
+def test_a_bucket_that_refuses_leaves_no_copy(make_bucket, monkeypatch):
+  make_bucket()
+  made = []
+
+  def fetch(copy):
+    made.append(pathlib.Path(copy.folder).parent)
+    assert made[0].exists()
+    raise UsageError(f'{copy.url}: forbidden')
+
+  monkeypatch.setattr(buckets._Copy, 'fetch', fetch)
+  with pytest.raises(UsageError, match='forbidden'), buckets.copied(URL):
+    pass
+  assert not made[0].exists()
 
 
 def test_it_says_what_to_install(monkeypatch):
