@@ -62,7 +62,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   if arg == 'cpu':
     config.model.position = 'deberta(max_distance=256, mask_decoder=2)'
     config.batch.length = 'stages(64, 90%:256)'
-    config.schedule.num_steps = 450
+    config.schedule.num_steps = 380
     config.checkpoint.every_steps = 150
     config.eval.every_steps = 150
     return config.lock()
