@@ -22,6 +22,7 @@ from gpt_jax.nn import devices, kernels
 from gpt_jax.nn.dot_product import Request
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.online import Gradients, Keys, Queries
+from gpt_jax.nn.seen import may_see
 
 # A mask of which all is seen: nothing that a TPU's scalar memory has to hold.
 EVERYTHING = splash_attention_mask_info.MaskInfo(*[None] * 5)
@@ -124,7 +125,7 @@ def add(
   if before is None:
     return _attend(kernel, queries, keys, own=True)
 
-  def visit(query: slice, key: slice) -> Found:
+  def visit(before: Found, query: slice, key: slice) -> Found:
     old = jax.tree.map(lambda x: x[:, :, :, query], before)
     new = _attend(kernel, _some(queries, query), _some(keys, key))
     log_BGRL = jnp.logaddexp(old.log_BGRL, new.log_BGRL)
@@ -136,7 +137,7 @@ def add(
     both = Found(part(old) + part(new), log_BGRL)
     return jax.tree.map(lambda x, y: x.at[:, :, :, query].set(y), before, both)
 
-  return _seen(kernel, queries, keys, visit, lambda: before)
+  return _seen(kernel, queries, keys, visit, before)
 
 
 def gradients(
@@ -147,46 +148,69 @@ def gradients(
     return _differentiate(kernel, queries, keys, given, own=True)
   of = queries.q_BLGRK, keys.k_BMGK, keys.v_BMGK
   dq, dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in of)
-  zeros = Gradients(dq, dk, dv, None)
 
-  def visit(query: slice, key: slice) -> Gradients:
+  def visit(before: Gradients, query: slice, key: slice) -> Gradients:
     y_BLHK, dy_BLHK, log_BGRL = given
     of_some = Given(y_BLHK[:, query], dy_BLHK[:, query], log_BGRL[..., query])
     by = _differentiate(
       kernel, _some(queries, query), _some(keys, key), of_some
     )
     return Gradients(
-      zeros.dq_BLGRK.at[:, query].set(by.dq_BLGRK),
-      zeros.dk_BMGK.at[:, key].set(by.dk_BMGK),
-      zeros.dv_BMGK.at[:, key].set(by.dv_BMGK),
+      before.dq_BLGRK.at[:, query].add(by.dq_BLGRK),
+      before.dk_BMGK.at[:, key].add(by.dk_BMGK),
+      before.dv_BMGK.at[:, key].add(by.dv_BMGK),
       None,
     )
 
-  return _seen(kernel, queries, keys, visit, lambda: zeros)
+  return _seen(kernel, queries, keys, visit, Gradients(dq, dk, dv, None))
 
 
 def _seen(
   kernel: Kernel,
   queries: Queries,
   keys: Keys,
-  visit: Callable[[slice, slice], Any],
-  leave: Callable[[], Any],
+  visit: Callable[[Any, slice, slice], Any],
+  before: Any,
 ) -> Any:
-  """Visits the queries and the keys of another device of which all see all."""
+  """Visits the queries and the keys of another device of which all see all.
+
+  Of packed rows chunk by chunk, without those that have no document in common.
+  """
   everything, half = slice(None), keys.k_BMGK.shape[1] // 2
+  early, late = slice(half), slice(half, None)
+  packed = keys.tokens.segments is not None
+
+  def all_of(*pairs: tuple[slice, slice]) -> Any:
+    found = before
+    for query, key in pairs:
+
+      def call(found: Any, query: slice = query, key: slice = key) -> Any:
+        return visit(found, query, key)
+
+      tokens = queries.tokens.at(query), keys.tokens.at(key)
+      wanted = may_see(kernel.pattern, *tokens) if packed else None
+      if wanted is None:
+        found = call(found)
+      else:
+        found = jax.lax.cond(wanted, call, lambda found: found, found)
+    return found
+
   if not kernel.pattern.causal:
-    return visit(everything, everything)
+    return all_of((everything, everything))
+  # Of a zigzag all queries stand behind the early chunk of a device before this
+  # one, and the late chunk behind all keys of a device after it.
+  before_this, after_this = [(everything, everything)], []
+  if kernel.zigzag and packed:
+    before_this = [(early, early), (late, early)]
+    after_this = [(late, early), (late, late)]
+  elif kernel.zigzag:
+    before_this, after_this = [(everything, early)], [(late, everything)]
   # By data, not by the devices' numbers: JAX would take what follows from
   # those alone out of the loop over layers, and Shardy refuse it.
-  earlier = keys.tokens.places[0, 0] < queries.tokens.places[0, 0]
-  if not kernel.zigzag:
-    return jax.lax.cond(earlier, lambda: visit(everything, everything), leave)
-  # All queries stand behind the early chunk of a device before this one, and
-  # the late chunk behind all keys of a device after it.
   return jax.lax.cond(
-    earlier,
-    lambda: visit(everything, slice(half)),
-    lambda: visit(slice(half, None), everything),
+    keys.tokens.places[0, 0] < queries.tokens.places[0, 0],
+    lambda: all_of(*before_this),
+    lambda: all_of(*after_this),
   )
 
 
