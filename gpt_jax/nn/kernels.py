@@ -14,6 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel,
+  splash_attention_mask_info,
+)
 
 from gpt_jax.nn import devices
 from gpt_jax.nn.dot_product import Request
@@ -27,10 +31,10 @@ MOST_BLOCKS = 512
 # Of longer rows blocks are larger, up to this size: the scores of two of them
 # have to fit in the vector memory.
 LARGEST_BLOCK = 1024
-
-
 # What `backends.splash` starts from; in split rows it has these.
 SPLASH = {'block': 512, 'fused_until': 4096}
+# Of masks that show all: there is nothing to hold in the scalar memory.
+EVERYTHING = splash_attention_mask_info.MaskInfo(*[None] * 5)
 
 # Splash on some rows and heads: q, k, v, segments to [B, L, H, K].
 Local = Callable[..., jax.Array]
@@ -187,10 +191,27 @@ def made(
   softcap: float | None,
   interpret: bool,
   save_residuals: bool = False,
-):
-  """Splash for one row; with `save_residuals` also log(sum exp(scores))."""
+) -> splash_attention_kernel.SplashAttentionKernel:
+  """Splash for one row; with `save_residuals` also log(sum exp(scores)).
+
+  Where the pattern is not causal, for any number of queries and keys.
+  """
+  if not pattern.causal:
+    return splash_attention_kernel.SplashAttentionKernel(
+      EVERYTHING,
+      None if blocks.use_fused_bwd_kernel else EVERYTHING,
+      EVERYTHING,
+      block_sizes=blocks,
+      is_mqa=False,
+      save_residuals=save_residuals,
+      mask_value=splash_attention_kernel.DEFAULT_MASK_VALUE,
+      attn_logits_soft_cap=softcap,
+      residual_checkpoint_name=None,
+      mask_function=None,
+      interpret=interpret,
+    )
   return splash_attention.make_splash_mha_single_device(
-    splash_attention.MultiHeadMask([_mask(pattern, length)] * num_heads),
+    splash_attention.MultiHeadMask([_causal(pattern, length)] * num_heads),
     block_sizes=blocks,
     attn_logits_soft_cap=softcap,
     save_residuals=save_residuals,
@@ -198,13 +219,10 @@ def made(
   )
 
 
-def _mask(pattern: Pattern, length: int) -> splash_attention.Mask:
-  """What splash calls the pattern; it knows no others than these."""
-  shape = (length, length)
-  if not pattern.causal:
-    return splash_attention.FullMask(shape)
+def _causal(pattern: Pattern, length: int) -> splash_attention.Mask:
+  """What splash calls the pattern, which is causal."""
   back = None if pattern.window is None else pattern.window - 1
-  return _Causal(shape, (back, 0), offset=0)
+  return _Causal((length, length), (back, 0), offset=0)
 
 
 class _Causal(splash_attention.LocalMask):

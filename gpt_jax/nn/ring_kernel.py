@@ -15,17 +15,13 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.experimental.pallas.ops.tpu.splash_attention import (
   splash_attention_kernel,
-  splash_attention_mask_info,
 )
 
 from gpt_jax.nn import devices, kernels
 from gpt_jax.nn.dot_product import Request
-from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.masks import Pattern, bidirectional
 from gpt_jax.nn.online import Gradients, Keys, Queries
 from gpt_jax.nn.seen import may_see
-
-# A mask of which all is seen: nothing that a TPU's scalar memory has to hold.
-EVERYTHING = splash_attention_mask_info.MaskInfo(*[None] * 5)
 
 
 class Kernel(NamedTuple):
@@ -271,28 +267,14 @@ def _differentiate(
 def _made(
   kernel: Kernel, length: int, num_heads: int, own: bool
 ) -> splash_attention_kernel.SplashAttentionKernel:
-  if own and kernel.pattern.causal:
-    return kernels.made(
-      kernel.pattern,
-      length,
-      num_heads,
-      blocks=kernel.blocks,
-      softcap=kernel.softcap,
-      interpret=kernel.interpret,
-      save_residuals=True,
-    )
-  return splash_attention_kernel.SplashAttentionKernel(
-    EVERYTHING,
-    None if kernel.blocks.use_fused_bwd_kernel else EVERYTHING,
-    EVERYTHING,
-    block_sizes=kernel.blocks,
-    is_mqa=False,
-    save_residuals=True,
-    mask_value=splash_attention_kernel.DEFAULT_MASK_VALUE,
-    attn_logits_soft_cap=kernel.softcap,
-    residual_checkpoint_name=None,
-    mask_function=None,
+  return kernels.made(
+    kernel.pattern if own else bidirectional(),
+    length,
+    num_heads,
+    blocks=kernel.blocks,
+    softcap=kernel.softcap,
     interpret=kernel.interpret,
+    save_residuals=True,
   )
 
 

@@ -278,7 +278,7 @@ def test_blocks_of_masks(window, rows, columns):
   """Whether all of a block is seen, or none, from its corners."""
   text = 'full' if window is None else f'local(window={window})'
   length = 24
-  mask = kernels._mask(pattern(text), length)
+  mask = kernels._causal(pattern(text), length)
   back = np.arange(length)[:, None] - np.arange(length)[None]
   expected = (back >= 0) & (back < (window or length))
   for start in range(0, length, rows):
