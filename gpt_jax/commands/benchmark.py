@@ -14,6 +14,7 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
     --draft_layers 3,30 --batches 1,8
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --weights int8
+  gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what products
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
@@ -37,7 +38,9 @@ transformers' generate on the same weights, first token and memory, too
 without a draft made of the first layers of the model (--draft_tokens,
 --batches); with --weights int8, with 8-bit weights and as they are. beam: beam
 search, four hypotheses, of a decoder or an encoder-decoder, which reads the
-prompts as sources, against torch. attention:
+prompts as sources, against torch. products: the matrix products of a decoded
+token alone, without anything between them: what decoding can reach at most
+(--batches). attention:
 time and memory of each pattern of model.attention, forward and backward.
 switch: a config with experts, the same with more of them, and its dense twin.
 top_k: one expert a token against two, at three capacity factors. encode: the
@@ -67,6 +70,7 @@ from gpt_jax.benchmarks import (
   decode_draft,
   encode,
   prepare,
+  products,
   rows,
   switch,
   top_k,
@@ -83,6 +87,7 @@ WHAT = {
   'checkpoint': checkpoint,
   'decode': decode,
   'beam': decode_against,
+  'products': products,
   'attention': attention,
   'switch': switch,
   'top_k': top_k,
@@ -123,7 +128,10 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   for name, default, use in (
-    ('batches', '1,8,32', 'Batch sizes of --against and --draft_layers.'),
+    (
+      *('batches', '1,8,32'),
+      'Batch sizes of --against, of --draft_layers and of --what products.',
+    ),
     ('prompts', '32,1024', 'Lengths of prompts of --against, or of sources.'),
   ):
     flags.DEFINE_list(name, default, use, flag_values=values)
@@ -195,6 +203,9 @@ def main(args: cli.Args) -> None:
       _counts('prompts', args.prompts),
       decode_against.BEAMS if args.what == 'beam' else 0,
     )
+  elif module is products:
+    batches = _counts('batches', args.batches)
+    result = products.measure(config, args.steps, batches)
   elif module is prepare:
     result = prepare.measure(config, args.text)
   else:

@@ -1,0 +1,153 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What decoding can reach at most: its matrix products alone.
+
+A decoded token is multiplied with every kernel of the decoder, but for those
+that make keys and values of an encoder's output. These products are timed
+without anything between them. They read each kernel from memory, which is what
+takes the time for a few rows.
+"""
+
+import collections
+import functools
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.config import Config
+from gpt_jax.nn import transposed
+from gpt_jax.nn.stack import separate
+from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.objectives import choices as objectives
+from gpt_jax.spec import UsageError
+from gpt_jax.training.state import init_params
+
+# Before the clock starts, to warm up.
+_WARM_UP = 2
+# Kernels of one shape that are multiplied in turn: more than a core's cache
+# holds, and no more than compile in seconds.
+_LEAST_BYTES, _MOST = 1 << 29, 128
+
+Shape = tuple[int, int]  # [F, D] of a kernel
+
+
+def measure(config: Config, steps: int, batches: Sequence[int]) -> dict:
+  """Times the products of one decoded token of each row.
+
+  Args:
+    config: of a decoder, or an encoder-decoder; without experts.
+    steps: how often each is timed.
+    batches: numbers of rows.
+
+  Raises:
+    UsageError: the model has products of another kind.
+  """
+  shapes, dtype = kernels(config), DTYPES[config.model.dtype]
+  return {
+    'steps': steps,
+    'batches': [_batch(shapes, rows, dtype, steps) for rows in batches],
+  }
+
+
+def kernels(config: Config) -> dict[Shape, int]:
+  """The kernels that each token is multiplied with: how many of each shape.
+
+  Raises:
+    UsageError: see `measure`.
+  """
+  model = Transformer(**config.model)
+  if 'switch' in model.ffn:
+    raise UsageError(
+      '--what=products: is for models without experts; take another config, '
+      'such as configs/benchmark.py:gpt2'
+    )
+  objective = objectives.build(config.objective.name, model)
+  init = functools.partial(init_params, objective)
+  params = jax.eval_shape(
+    lambda key: transposed.transpose(separate(init(key))), jax.random.key(0)
+  )
+  shapes = collections.Counter({(model.vocab_size, model.d_model): 1})
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params['decoder']):
+    *_, part, layer, name = [key.key for key in path]
+    once = part == 'cross' and layer in ('key', 'value')
+    if name == 'transposed' and not once:
+      shapes[leaf.shape] += 1
+  return dict(shapes)
+
+
+def _batch(
+  shapes: dict[Shape, int], rows: int, dtype: Any, steps: int
+) -> dict[str, Any]:
+  """What the products of so many rows take: all, and each of its kind."""
+  every = [shape for shape, count in shapes.items() for _ in range(count)]
+  products = []
+  for (F, D), count in shapes.items():
+    size = F * D * jnp.dtype(dtype).itemsize
+    num = min(max(-(-_LEAST_BYTES // size), 2), _MOST)
+    all_of_them, cpu = _seconds([(F, D)] * num, rows, dtype, steps)
+    wall = all_of_them / num
+    products.append(
+      {
+        'features': F,
+        'd': D,
+        'count': count,
+        'seconds': wall,
+        'cores': cpu / all_of_them,
+        'bytes_per_second': size / wall,
+        'flops_per_second': 2 * rows * F * D / wall,
+      }
+    )
+  seconds, _ = _seconds(every, rows, dtype, steps)
+  return {'rows': rows, 'products': products, 'seconds': seconds}
+
+
+def _seconds(
+  shapes: Sequence[Shape], rows: int, dtype: Any, steps: int
+) -> tuple[float, float]:
+  """Wall and CPU time of products with new kernels of these shapes."""
+  keys = jax.random.split(jax.random.key(0), len(shapes))
+  make = jax.jit(
+    lambda key, shape: jax.random.normal(key, shape, dtype), static_argnums=1
+  )
+  kernels = [make(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+  inputs = {D: jnp.ones((rows, D), dtype) for _, D in shapes}
+
+  @jax.jit
+  def run(kernels: list[jax.Array], inputs: dict[int, jax.Array]) -> Any:
+    # Each waits for the one before, as the layers of a model do.
+    last_N1: Any = 0
+    for kernel_FD in kernels:
+      x_ND = inputs[kernel_FD.shape[1]] + last_N1
+      last_N1 = 1e-6 * transposed.dot(x_ND, kernel_FD)[:, :1]
+    return last_N1
+
+  walls, cpus = [], []
+  for _ in range(_WARM_UP + steps):
+    wall, cpu = time.perf_counter(), time.process_time()
+    run(kernels, inputs).block_until_ready()
+    walls.append(time.perf_counter() - wall)
+    cpus.append(time.process_time() - cpu)
+  return statistics.median(walls[_WARM_UP:]), statistics.median(cpus[_WARM_UP:])
+
+
+def report(result: dict) -> str:
+  """Formats the result."""
+  lines = []
+  for batch in result['batches']:
+    rows, seconds = batch['rows'], batch['seconds']
+    lines.append(
+      f'{rows} row(s): {1e3 * seconds:.1f} ms, {rows / seconds:,.1f} tokens/s '
+      'at most'
+    )
+    lines += [
+      f'  {x["count"]:>4} of [{x["d"]}, {x["features"]}]: '
+      f'{1e6 * x["seconds"]:,.0f} us each, '
+      f'{1e-9 * x["bytes_per_second"]:.1f} GB/s, '
+      f'{1e-9 * x["flops_per_second"]:.0f} GFLOP/s, {x["cores"]:.1f} cores'
+      for x in batch['products']
+    ]
+  return '\n'.join(lines)
