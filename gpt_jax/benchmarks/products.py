@@ -4,12 +4,14 @@
 
 A decoded token is multiplied with every kernel of the decoder, but for those
 that make keys and values of an encoder's output. These products are timed
-without anything between them. They read each kernel from memory, which is what
-takes the time for a few rows.
+without anything between them, with kernels as decoding on one CPU has them (see
+`nn.transposed`). Each is read from memory, which is what takes the time for few
+rows.
 """
 
 import collections
 import functools
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.config import Config
+from gpt_jax.costs import flops
 from gpt_jax.nn import transposed
 from gpt_jax.nn.stack import separate
 from gpt_jax.nn.transformer import DTYPES, Transformer
@@ -39,7 +42,7 @@ def measure(config: Config, steps: int, batches: Sequence[int]) -> dict:
   """Times the products of one decoded token of each row.
 
   Args:
-    config: of a decoder, or an encoder-decoder; without experts.
+    config: of a decoder, or an encoder-decoder.
     steps: how often each is timed.
     batches: numbers of rows.
 
@@ -60,22 +63,27 @@ def kernels(config: Config) -> dict[Shape, int]:
     UsageError: see `measure`.
   """
   model = Transformer(**config.model)
-  if 'switch' in model.ffn:
+  objective = objectives.build(config.objective.name, model)
+  params = jax.eval_shape(
+    functools.partial(init_params, objective), jax.random.key(0)
+  )
+  split = jax.eval_shape(lambda p: transposed.transpose(separate(p)), params)
+  head = model.vocab_size, model.d_model
+  shapes, known = collections.Counter({head: 1}), math.prod(head)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(split):
+    if path[-1].key != 'transposed':
+      continue
+    stack, *_, part, layer, _ = (key.key for key in path)
+    known += leaf.size
+    once = part == 'cross' and layer in ('key', 'value')
+    if stack == 'decoder' and not once:
+      shapes[leaf.shape] += 1
+  if known != flops.matmul_parameters(config, params):
     raise UsageError(
-      '--what=products: is for models without experts; take another config, '
+      '--what=products: has no such count of this model (experts, layers that '
+      'are shared, distances, a head of an encoder); take another config, '
       'such as configs/benchmark.py:gpt2'
     )
-  objective = objectives.build(config.objective.name, model)
-  init = functools.partial(init_params, objective)
-  params = jax.eval_shape(
-    lambda key: transposed.transpose(separate(init(key))), jax.random.key(0)
-  )
-  shapes = collections.Counter({(model.vocab_size, model.d_model): 1})
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params['decoder']):
-    *_, part, layer, name = [key.key for key in path]
-    once = part == 'cross' and layer in ('key', 'value')
-    if name == 'transposed' and not once:
-      shapes[leaf.shape] += 1
   return dict(shapes)
 
 
@@ -109,11 +117,7 @@ def _seconds(
   shapes: Sequence[Shape], rows: int, dtype: Any, steps: int
 ) -> tuple[float, float]:
   """Wall and CPU time of products with new kernels of these shapes."""
-  keys = jax.random.split(jax.random.key(0), len(shapes))
-  make = jax.jit(
-    lambda key, shape: jax.random.normal(key, shape, dtype), static_argnums=1
-  )
-  kernels = [make(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+  kernels = [jnp.ones(shape, dtype) for shape in shapes]
   inputs = {D: jnp.ones((rows, D), dtype) for _, D in shapes}
 
   @jax.jit

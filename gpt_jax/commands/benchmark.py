@@ -39,9 +39,9 @@ without a draft made of the first layers of the model (--draft_tokens,
 --batches); with --weights int8, with 8-bit weights and as they are. beam: beam
 search, four hypotheses, of a decoder or an encoder-decoder, which reads the
 prompts as sources, against torch. products: the matrix products of a decoded
-token alone, without anything between them: what decoding can reach at most
-(--batches). attention:
-time and memory of each pattern of model.attention, forward and backward.
+token alone, without anything between them: what decoding can reach at most on
+a CPU (--batches). attention: time and memory of each pattern of
+model.attention, forward and backward.
 switch: a config with experts, the same with more of them, and its dense twin.
 top_k: one expert a token against two, at three capacity factors. encode: the
 corpus of the config through its tokenizer, as prepare does it and as
@@ -128,10 +128,7 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   for name, default, use in (
-    (
-      *('batches', '1,8,32'),
-      'Batch sizes of --against, of --draft_layers and of --what products.',
-    ),
+    ('batches', '1,8,32', 'Rows of --against, --draft_layers and products.'),
     ('prompts', '32,1024', 'Lengths of prompts of --against, or of sources.'),
   ):
     flags.DEFINE_list(name, default, use, flag_values=values)

@@ -71,10 +71,19 @@ def test_rates(capsys):
       assert ratio == pytest.approx(batch['rows'] / 2)
 
 
-def test_experts_are_refused(capsys):
+@pytest.mark.parametrize(
+  'config',
+  [
+    'switch.py:tiny',  # experts
+    'albert.py:cpu',  # layers that are shared
+    'gopher.py:44m',  # kernels of distances
+    'bert.py:cpu',  # a head that is more than the table
+  ],
+)
+def test_other_models_are_refused(config, capsys):
   flags = ['--what=products', '--config.model.vocab_size=97']
-  assert main(['benchmark', f'--config={CONFIGS}/switch.py:tiny', *flags]) == 2
-  assert 'is for models without experts' in capsys.readouterr().err
+  assert main(['benchmark', f'--config={CONFIGS}/{config}', *flags]) == 2
+  assert 'has no such count of this model' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('value', ['0', '1,0', '', 'x'])
