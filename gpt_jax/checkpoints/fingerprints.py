@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.optim import host_state
+
 # Names in an error message, of each kind of difference.
 SHOWN = 20
 
@@ -32,7 +34,8 @@ def fingerprint(tree: Any) -> np.ndarray:
 @jax.jit
 def _fingerprint(x: jax.Array) -> jax.Array:
   unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-  bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+  bits = jax.lax.bitcast_convert_type(host_state.near(x), unsigned)
+  bits = bits.astype(jnp.uint32)
   # The index of each element in row-major order, built axis by axis so that
   # a sharded array is neither moved nor flattened.
   index = jnp.zeros(x.shape, jnp.uint32)

@@ -252,6 +252,9 @@ def get_config(arg: str = '') -> ConfigDict:
     # Dtype of the parameters: float32, or bfloat16 (kernels and tables, with
     # stochastic rounding). Optimizer state and gradient norm stay float32.
     precision='float32',
+    # Where the moments of kernels and tables are kept: device, or host (in the
+    # host's memory; each step brings and takes those of one layer at a time).
+    state='device',
     # ema(decay=0.999): keep a moving average of the parameters in float32,
     # and evaluate and generate with it. none: use the parameters themselves.
     ema='none',

@@ -44,6 +44,7 @@ FREE_ON_RESUME = (
   'model.attention_backend',
   # So that a run that stopped at a spike can go on.
   'optim.on_spike',
+  'optim.state',
   # The grid of `scaling`, which may grow.
   'sweep.',
   'watchdog.',

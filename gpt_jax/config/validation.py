@@ -28,6 +28,7 @@ from gpt_jax.nn.sharing import SHARES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.optim import host_state
 from gpt_jax.optim.average import AVERAGES
 from gpt_jax.optim.clock import LAST_STEP
 from gpt_jax.optim.optimizer import OPTIMIZERS
@@ -71,6 +72,7 @@ NAMES = {
   'model.dtype': DTYPES,
   'model.remat': REMATS,
   'model.loop': LOOPS,
+  'optim.state': host_state.MEMORIES,
 }
 # Wider than any model by far, and an array of two widths can be counted: see
 # config/sizes.py for those of more.

@@ -34,8 +34,12 @@ def each_part(
     A transformation. Its updates are a tree without the parts that do not
     step, which keep their states; so are the parameters that it is given.
   """
-  rest = build(_rest(axes))
-  parts = {name: build(_part(axes, name)) for name in axes['parts']}
+
+  def made(axes: Any) -> optax.GradientTransformationExtraArgs:
+    return optax.with_extra_args_support(build(axes))
+
+  rest = made(_rest(axes))
+  parts = {name: made(_part(axes, name)) for name in axes['parts']}
 
   def init(params: Any) -> Any:
     return State(
@@ -43,17 +47,19 @@ def each_part(
       {name: one.init(_part(params, name)) for name, one in parts.items()},
     )
 
-  def update(updates: Any, state: Any, params: Any = None) -> Any:
-    of_rest: Any = rest.update(_rest(updates), state.rest, _rest(params))
+  def update(updates: Any, state: Any, params: Any = None, **extra) -> Any:
+    of_rest: Any = rest.update(
+      _rest(updates), state.rest, _rest(params), **extra
+    )
     found: dict[str, Any] = {}
     states = dict(state.parts)
     for name in updates['parts']:
       trees = _part(updates, name), state.parts[name], _part(params, name)
-      one: Any = parts[name].update(*trees)
+      one: Any = parts[name].update(*trees, **extra)
       found[name], states[name] = one[0]['parts'][name], one[1]
     return {**of_rest[0], 'parts': found}, State(of_rest[1], states)
 
-  return optax.GradientTransformation(init, update)
+  return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _rest(tree: Any) -> Any:

@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
+from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import is_matrix
 
 # Gives parameters, in float32, the formats that they are kept in.
@@ -17,6 +19,20 @@ Precision = Callable[[Any], Any]
 def to_float32(tree: Any) -> Any:
   """The same numbers in float32."""
   return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+
+
+def in_float32(build: Build) -> Build:
+  """An optimizer that sees the parameters in float32."""
+
+  def built(schedule: optax.Schedule, axes: Axes):
+    inner = build(schedule, axes)
+
+    def update(updates, state, params=None):
+      return inner.update(updates, state, to_float32(params))
+
+    return optax.GradientTransformation(inner.init, update)
+
+  return built
 
 
 def add(params: Any, updates: Any, key: jax.Array) -> Any:

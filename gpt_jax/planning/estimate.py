@@ -178,5 +178,5 @@ def assumptions() -> list[str]:
     'collectives run at the full speed of the links that their groups span, '
     'one after the other; what is asynchronous delays what waits for it',
     'nothing waits for data, evaluations, saves or slow hosts, nor for what '
-    "model.remat=offload copies to the host's memory",
+    'model.remat=offload and optim.state=host copy to and from their memory',
   ]

@@ -207,25 +207,27 @@ def rates(slices: Slices) -> Rates:
 def _hbm(program: Program, text: hlo.Program, state: Any, per_chip: int) -> Hbm:
   params = per_chip * on_device(state.params)
   optimizer = per_chip * on_device((state.opt_state, state.ema))
-  peak = per_chip * program.memory.peak
+  memory = program.memory
+  peak = per_chip * memory.peak
   kept = _activations(program, text, state)
   kept = None if kept is None else per_chip * kept
   return Hbm(
     peak,
-    per_chip * program.memory.limit,
+    per_chip * memory.limit,
     params,
     optimizer,
     kept,
     peak - params - optimizer - (kept or 0),
-    per_chip * program.memory.host,
+    per_chip * (memory.host_arguments + memory.host_temporaries),
   )
 
 
 def on_device(tree: Any) -> float:
-  """Bytes per device of abstract arrays with shardings."""
+  """Bytes in each device's memory of abstract arrays with shardings."""
   return sum(
     math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     for x in jax.tree.leaves(tree)
+    if x.sharding.memory_kind != 'pinned_host'
   )
 
 
@@ -266,7 +268,7 @@ def _activations(
       )
       most = max(most, carried)
   # All that is offloaded is among them.
-  return most - program.memory.host
+  return most - program.memory.host_temporaries
 
 
 def _mixed(whole: tuple, shard: tuple) -> list[tuple]:

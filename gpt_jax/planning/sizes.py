@@ -101,7 +101,12 @@ def _split(config: Config, rules: sharding.Rules) -> Split:
   init = state_lib.make_init(objective, optimizer, precision, average)
   shapes = jax.eval_shape(init, jax.random.key(0))
   placed: Any = state_lib.state_shardings(
-    objective, optimizer, one, rules, average
+    objective,
+    optimizer,
+    one,
+    rules,
+    average,
+    on_host=config.optim.state == 'host',
   )
 
   abstract = jax.eval_shape(objective.init, jax.random.key(0))
@@ -124,6 +129,7 @@ def _leaves(shapes: Any, placed: Any) -> list[Leaf]:
   return [
     Leaf(x.shape, x.dtype.itemsize, _axes(s.spec, len(x.shape)))
     for x, s in pairs
+    if s.memory_kind != 'pinned_host'
   ]
 
 

@@ -64,8 +64,8 @@ def smallest_change(
   """Looks for the smallest change that makes a config fit.
 
   First rematerialisation that keeps less, then fewer rows at a time, then other
-  meshes. What the cost model rules out is
-  not compiled.
+  meshes, then the optimizer's state in the memory of the hosts. What the cost
+  model rules out is not compiled.
 
   Args:
     request: that does not fit.
@@ -87,7 +87,8 @@ def smallest_change(
         request, {**taken, **changes}, note, last_only=True
       )
       break
-    except TooLarge:
+    # Or the config cannot have the change.
+    except (TooLarge, UsageError):
       continue
   return Misfit(
     layouts.apply(request.config, taken),
@@ -160,7 +161,7 @@ def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
   config = layouts.apply(request.config, taken)
   mesh = layouts.mesh_of(config, request.slices)
   remats = [config.model.remat]
-  if request.remat:
+  if request.remat and config.model.remat in REMATS:
     remats += REMATS[REMATS.index(config.model.remat) + 1 :]
   given = config.batch.micro_rows or 0
   rows = [given]
@@ -178,11 +179,19 @@ def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
     # The estimate may be twice too high.
     if fixed + layouts.activations(changed, mesh) / 2 <= limit:
       yield shown(config, changes)
-  if not request.mesh:
-    return
-  changed = layouts.apply(request.config, {'model.remat': remats[-1]})
-  for layout in layouts.candidates(
-    changed, request.slices, Sizes(), micro=request.micro
-  )[:3]:
-    if layout.sizes != mesh and layout.bytes <= limit:
-      yield shown(config, {**layout.changes, 'model.remat': remats[-1]})
+  if request.mesh:
+    changed = layouts.apply(request.config, {'model.remat': remats[-1]})
+    for layout in layouts.candidates(
+      changed, request.slices, Sizes(), micro=request.micro
+    )[:3]:
+      if layout.sizes != mesh and layout.bytes <= limit:
+        yield shown(config, {**layout.changes, 'model.remat': remats[-1]})
+  # Last, since nothing tells how fast a host gives and takes.
+  if config.optim.state == 'device':
+    least = {'model.remat': remats[-1], 'batch.micro_rows': rows[-1]}
+    least['optim.state'] = 'host'
+    changed = layouts.apply(config, least)
+    state = Sizes().split(changed, sharding.parse_rules(config.mesh.rules))
+    fixed = state.state(mesh).total
+    if fixed + layouts.activations(changed, mesh) / 2 <= limit:
+      yield shown(config, least)

@@ -18,15 +18,17 @@ from gpt_jax.nn import paths
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Objective
+from gpt_jax.optim import host_state
 from gpt_jax.optim.average import AVERAGES, Average
 from gpt_jax.optim.consumption import Ramp, Shape
 from gpt_jax.optim.each_part import each_part
 from gpt_jax.optim.micro_batches import MicroBatches, divided
 from gpt_jax.optim.optimizer import OPTIMIZERS
-from gpt_jax.optim.rounding import PRECISIONS, Precision
+from gpt_jax.optim.rounding import PRECISIONS, Precision, in_float32
 from gpt_jax.optim.schedules import Schedule
 from gpt_jax.optim.spikes import SPIKES, Policy
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training import state as state_lib
 from gpt_jax.training.device_check import Devices, eval_rows
@@ -143,7 +145,11 @@ def build(
   objective = config_lib.objective(config, tokenizer)
   schedule = config_lib.schedule(config)
   optim = config.optim
-  build_optimizer = spec.build('optim.name', optim.name, OPTIMIZERS)
+  build_optimizer = in_float32(spec.build('optim.name', optim.name, OPTIMIZERS))
+  on_host = optim.state == 'host'
+  if on_host:
+    _check_on_host(objective, rules)
+    build_optimizer = host_state.by_layer(build_optimizer)
   axes = state_lib.logical_axes(objective)
   if objective.tasks:
     optimizer = each_part(functools.partial(build_optimizer, schedule), axes)
@@ -173,9 +179,24 @@ def build(
     optimizer,
     spec.build('optim.precision', optim.precision, PRECISIONS),
     average,
-    state_lib.state_shardings(objective, optimizer, mesh, rules, average),
+    state_lib.state_shardings(
+      objective, optimizer, mesh, rules, average, on_host=on_host
+    ),
     sharding.batch_sharding(mesh, rules),
   )
+
+
+def _check_on_host(objective: Objective, rules: sharding.Rules) -> None:
+  if objective.stages:
+    raise UsageError(
+      "optim.state='host': not with an objective of two stages, whose second "
+      "begins with a new state; leave it at 'device'"
+    )
+  if split := dict(rules)['layers']:
+    raise UsageError(
+      f"optim.state='host': state comes one layer at a time, and mesh.rules."
+      f'layers={", ".join(split)!r} splits the layers; leave one of the two'
+    )
 
 
 def init_state(parts: Parts) -> TrainState:

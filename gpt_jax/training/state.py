@@ -14,6 +14,7 @@ from gpt_jax import sharding
 from gpt_jax.objectives.base import Objective
 from gpt_jax.optim import frozen_parts
 from gpt_jax.optim.average import Average
+from gpt_jax.optim.decay import is_matrix
 from gpt_jax.optim.rounding import Precision, to_float32
 from gpt_jax.optim.train_state import TrainState
 
@@ -59,11 +60,14 @@ def state_shardings(
   mesh: Mesh | AbstractMesh,
   rules: sharding.Rules,
   average: Average | None = None,
+  *,
+  on_host: bool = False,
 ) -> TrainState:
   """A `NamedSharding` for each leaf of the state.
 
   Optimizer moments are split as their parameters are; whatever else the
   optimizer keeps (counts, the factors of a moment) is small and replicated.
+  With `on_host` the moments of kernels and tables are in the hosts' memory.
   """
   boxed = jax.eval_shape(objective.init, jax.random.key(0))
   sharding.check_divisible(boxed, mesh, rules)
@@ -84,8 +88,10 @@ def state_shardings(
     names = _names(path)
     for start in range(len(names)):
       shape, sharding = split.get(names[start:], (None, None))
-      if shape is not None:
-        return sharding if leaf.shape == shape else whole
+      if shape is not None and leaf.shape == shape:
+        # Small arrays are not worth a copy.
+        far = on_host and is_matrix(_keys(path))
+        return sharding.with_memory_kind('pinned_host') if far else sharding
     return whole
 
   opt_state = jax.tree_util.tree_map_with_path(
@@ -100,6 +106,8 @@ def state_shardings(
 
 def _names(path: Any) -> tuple[str, ...]:
   """The names in a path through a tree, without its fields and indices."""
-  return tuple(
-    key.key for key in path if isinstance(key, jax.tree_util.DictKey)
-  )
+  return tuple(key.key for key in _keys(path))
+
+
+def _keys(path: Any) -> list[Any]:
+  return [key for key in path if isinstance(key, jax.tree_util.DictKey)]

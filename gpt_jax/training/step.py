@@ -9,7 +9,13 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.objectives.base import Batch, Mean, Objective
-from gpt_jax.optim import frozen_parts, rounding, schedule_count, stages
+from gpt_jax.optim import (
+  frozen_parts,
+  host_state,
+  rounding,
+  schedule_count,
+  stages,
+)
 from gpt_jax.optim.average import Average
 from gpt_jax.optim.micro_batches import MicroBatches
 from gpt_jax.optim.train_state import TrainState
@@ -85,10 +91,13 @@ def train_step(
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
   old_params = frozen_parts.trained(state.params, objective.frozen)
-  updates, opt_state = optimizer.update(
+  # Decided on the device: the host learns of it when it logs, steps later.
+  sound = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+  updates, opt_state = optax.with_extra_args_support(optimizer).update(
     grads,
     schedule_count.at_step(state.opt_state, state.step),
-    rounding.to_float32(old_params),
+    old_params,
+    sound=sound,
   )
   if two:
     updates = stages.moved(updates, two, state.step)
@@ -97,11 +106,13 @@ def train_step(
   )
   ema = average(state.ema, new_params) if average else None
   params = frozen_parts.with_frozen(new_params, state.params, objective.frozen)
-  # Decided on the device: the host learns of it when it logs, steps later.
-  sound = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   new = TrainState(state.step + 1, params, opt_state, ema)
   old = state._replace(step=new.step)
-  state = jax.tree.map(lambda n, o: jnp.where(sound, n, o), new, old)
+  state = jax.tree.map(
+    lambda n, o: n if host_state.is_there(o) else jnp.where(sound, n, o),
+    new,
+    old,
+  )
   metrics |= {'loss': loss, 'grad_norm': grad_norm, 'grad_norms': grad_norms}
   return state, metrics
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What `model.remat='offload'` keeps, in programs compiled for TPUs."""
+"""What stands in the host's memory, in programs compiled for TPUs."""
 
 import json
 import os
@@ -16,14 +16,18 @@ SCRIPT = SUPPORT / 'compile_offload_for_tpu.py'
 pytestmark = [pytest.mark.tpu, pytest.mark.long]
 
 
-def test_products_go_to_the_hosts_memory():
+@pytest.fixture(scope='module')
+def found():
   # Those of `conftest` are for the CPU's compiler.
   env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
   done = subprocess.run(
     [sys.executable, str(SCRIPT)], env=env, capture_output=True, text=True
   )
   assert not done.returncode, done.stderr[-3000:]
-  found = json.loads(done.stdout)
+  return json.loads(done.stdout)
+
+
+def test_products_go_to_the_hosts_memory(found):
   assert found['dots']['host'] == 0
   # Eight rows of 512 tokens a device, seven layers, in bfloat16: queries, keys
   # and values, what comes of attention, and the inner ones of the rest, whose
@@ -32,3 +36,18 @@ def test_products_go_to_the_hosts_memory():
   assert found['offload']['host'] == pytest.approx(products, rel=0.05)
   saved = found['dots']['device'] - found['offload']['device']
   assert saved > 0.7 * products
+
+
+def test_moments_come_from_the_hosts_memory_one_layer_at_a_time(found):
+  """Adam's two, of the kernels of seven layers and of the two tables."""
+  layer = 4 * 512 * 512 + 2 * 512 * 2048
+  tables = 2 * 512 * 512
+  moments = 2 * 4 * (7 * layer + tables) / 4
+  here, there = found['dots'], found['state']
+  assert here['given_host'] == 0
+  assert there['given_host'] == moments
+  assert here['given'] - there['given'] == pytest.approx(moments, rel=1e-3)
+  # Nothing is kept twice, and no more comes at once than the moments of a few
+  # layers: one is updated while the next is on its way.
+  assert there['host'] == 0
+  assert there['device'] - here['device'] < 3 * 2 * 4 * layer / 4

@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a step that keeps its products here or there, for TPUs.
+"""Compiles a step that keeps this here or there, for TPUs.
 
   python tests/support/compile_offload_for_tpu.py
 
-Prints a JSON object: for each value of `model.remat` the bytes that a device
-allocates in its own memory and in the host's. A process of its own, since
-libtpu reads its settings once.
+Prints a JSON object: for values of `model.remat` and `optim.state` the bytes
+that a device allocates in its own memory and in the host's, and those of what
+the step is given. A process of its own, since libtpu reads its settings once.
 """
 
 import json
@@ -37,13 +37,19 @@ CONFIG = {
 def main():
   found = {}
   mesh = tpu_topology.make_mesh('v5e:2x2', fsdp=4)
-  for remat in ('dots', 'offload'):
-    fields = {**CONFIG, 'model.remat': remat}
+  for name, field in (
+    ('dots', {'model.remat': 'dots'}),
+    ('offload', {'model.remat': 'offload'}),
+    ('state', {'model.remat': 'dots', 'optim.state': 'host'}),
+  ):
+    fields = {**CONFIG, **field}
     step = tpu_topology.compile_train_step(mesh, **fields).call
     memory = step.memory_analysis()
-    found[remat] = {
+    found[name] = {
       'device': memory.temp_size_in_bytes,
       'host': memory.host_temp_size_in_bytes,
+      'given': memory.argument_size_in_bytes,
+      'given_host': memory.host_argument_size_in_bytes,
     }
   json.dump(found, sys.stdout)
 

@@ -152,7 +152,12 @@ def build(
   return run._replace(
     mesh=mesh,
     shardings=state_lib.state_shardings(
-      run.objective, run.optimizer, mesh, run.rules, run.average
+      run.objective,
+      run.optimizer,
+      mesh,
+      run.rules,
+      run.average,
+      on_host=run.config.optim.state == 'host',
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),
   )

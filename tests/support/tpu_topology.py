@@ -57,7 +57,11 @@ def compile_train_step(mesh, **changes):
   run = run._replace(
     mesh=mesh,
     shardings=state_lib.state_shardings(
-      run.objective, run.optimizer, mesh, run.rules
+      run.objective,
+      run.optimizer,
+      mesh,
+      run.rules,
+      on_host=run.config.optim.state == 'host',
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),
   )

@@ -1,0 +1,139 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""State in the host's memory, against the same optimizer on the device."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec, SingleDeviceSharding
+
+from gpt_jax import spec
+from gpt_jax.optim import host_state
+from gpt_jax.optim.each_part import each_part
+from gpt_jax.optim.optimizer import OPTIMIZERS
+
+# Stacks of two lengths, experts within one, and what is not stacked.
+AXES = {
+  'embed': {'embedding': PartitionSpec('vocab', 'embed')},
+  'decoder': {
+    'kernel': PartitionSpec('layers', 'embed', 'mlp'),
+    'scale': PartitionSpec('layers', 'norm'),
+    'experts_kernel': PartitionSpec('layers', 'expert', 'embed', 'mlp'),
+  },
+  'encoder': {'kernel': PartitionSpec('layers', 'embed', 'mlp')},
+  'bias': PartitionSpec('embed'),
+}
+SHAPES = {
+  'embed': {'embedding': (19, 7)},
+  'decoder': {
+    'kernel': (5, 7, 11),
+    'scale': (5, 7),
+    'experts_kernel': (5, 2, 7, 3),
+  },
+  'encoder': {'kernel': (3, 7, 13)},
+  'bias': (7,),
+}
+SCHEDULE = optax.linear_schedule(0.1, 0.3, 3)
+ONE = jax.devices()[0]
+HOST = SingleDeviceSharding(ONE, memory_kind='pinned_host')
+# The update whose gradient is not finite.
+UNSOUND = 1
+
+
+def tree(seed, shapes=SHAPES):
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda shape: rng.normal(size=shape).astype(np.float32),
+    shapes,
+    is_leaf=lambda x: isinstance(x, tuple),
+  )
+
+
+def is_matrix(x):
+  return x.ndim > 1 and x.shape != SHAPES['decoder']['scale']
+
+
+def by_host(optimizer, params, gradients, place):
+  """Updates and states, of the optimizer and a state in the host's memory."""
+  state = place(optimizer.init(params))
+  kinds = jax.tree.map(lambda x: x.sharding, state)
+  update = jax.jit(
+    lambda u, s, p, sound: optimizer.update(u, s, p, sound=sound),
+    out_shardings=(SingleDeviceSharding(ONE), kinds),
+  )
+  for i, gradient in enumerate(gradients):
+    updates, state = update(gradient, state, params, i != UNSOUND)
+    yield updates, jax.device_get(state)
+
+
+def by_device(optimizer, params, gradients):
+  update = jax.jit(optimizer.update)
+  state = optimizer.init(params)
+  for i, gradient in enumerate(gradients):
+    updates, new = update(gradient, state, params)
+    state = state if i == UNSOUND else new
+    yield updates, jax.device_get(state)
+
+
+def place(state):
+  """Matrices in the host's memory, as `state_shardings` does."""
+  return jax.tree.map(
+    lambda x: jax.device_put(x, HOST if is_matrix(x) else ONE), state
+  )
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'adamw(weight_decay=0.3)',
+    'adam(l2=0.1)',
+    'adamax',
+    'adafactor(min_size=4)',
+    'adafactor(b1=0.9, factored=False, clip=0.0, weight_decay=1.0)',
+    'lamb',
+    'lion',
+    'muon',
+    'sgd(momentum=0.9)',
+  ],
+)
+def test_updates_and_state_are_those_of_the_device(name):
+  build = spec.build('optim.name', name, OPTIMIZERS)
+  params, gradients = tree(0), [tree(1 + i) for i in range(4)]
+  gradients[UNSOUND]['bias'][3] = np.nan
+  far = host_state.by_layer(build)(SCHEDULE, AXES)
+  found = list(by_host(far, params, gradients, place))
+  expected = list(by_device(build(SCHEDULE, AXES), params, gradients))
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6),
+    found,
+    expected,
+  )
+
+
+def test_a_part_that_does_not_step_keeps_its_state():
+  build = host_state.by_layer(spec.build('optim.name', 'adamw', OPTIMIZERS))
+  axes = {'bias': AXES['bias'], 'parts': {n: AXES['decoder'] for n in 'ab'}}
+  shapes = {
+    'bias': SHAPES['bias'],
+    'parts': {n: SHAPES['decoder'] for n in 'ab'},
+  }
+  optimizer = each_part(functools.partial(build, SCHEDULE), axes)
+  params = tree(0, shapes)
+  state = place(optimizer.init(params))
+
+  @jax.jit
+  def update(gradient, state):
+    here = {'bias': params['bias'], 'parts': {'b': params['parts']['b']}}
+    return optimizer.update(gradient, state, here, sound=True)
+
+  gradient = tree(1, {**shapes, 'parts': {'b': shapes['parts']['b']}})
+  updates, new = update(gradient, state)
+  assert [*updates['parts']] == ['b']
+  jax.tree.map(np.testing.assert_array_equal, new.parts['a'], state.parts['a'])
+  moved = jax.tree.map(
+    lambda x, y: bool(np.any(x != y)), new.parts['b'], state.parts['b']
+  )
+  assert all(jax.tree.leaves(moved))
