@@ -27,9 +27,10 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
     --what score --steps 1000 --against torch --batches 1,8,32
 
 train: compile time, median step time, tokens/s, the wait for data and MFU, with
-its formula and the peak that it is relative to; against torch: the same steps
-by transformers, with AdamW and without dropout on both sides (needs the extra
-`hf`). checkpoint: what saving costs
+its formula and the peak that it is relative to, and on a CPU what the matrix
+products of the step take alone, the limit of any step made of them; against
+torch: the same steps by transformers, with AdamW and without dropout on both
+sides (needs the extra `hf`). checkpoint: what saving costs
 the training thread, the checksums' share of it, and the training loop against
 the bare step. The others alternate in one run. decode: tokens/s and cache bytes
 with as many key/value heads as heads, and with one; against torch: with

@@ -4,6 +4,7 @@
 
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ class Compiled(NamedTuple):
   call: Any
   seconds: float
   flops: int  # of its matrix products, over all devices
+  products: Sequence[matmuls.Product] = ()
 
 
 # Training steps by the shape of their batch.
@@ -121,7 +123,8 @@ def _compile(
     traced = jitted.trace(*args)
     compiled = traced.lower().compile(compiler_options=options)
   seconds = time.perf_counter() - start
-  return Compiled(compiled, seconds, matmuls.flops(traced.jaxpr))
+  products = matmuls.products(traced.jaxpr)
+  return Compiled(compiled, seconds, matmuls.total(products), products)
 
 
 def abstract_batch(
