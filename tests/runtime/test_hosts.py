@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -80,14 +81,21 @@ def start(
   workdir: pathlib.Path, num_processes: int, *flags: str, devices: int = 8
 ) -> list[subprocess.Popen]:
   """Starts the processes of a run on so many devices in all."""
+  flags = ('train', *FLAGS, *flags, f'--workdir={workdir}')
+  return start_command(flags, num_processes, devices)
+
+
+def start_command(
+  command: Sequence[str], num_processes: int, devices: int
+) -> list[subprocess.Popen]:
+  """Starts the processes of any command."""
   devices //= num_processes
   env = {
     **os.environ,
     'JAX_PLATFORMS': 'cpu',
     'XLA_FLAGS': quick.xla_flags(devices),
   }
-  command = [*(sys.executable, '-m', 'gpt_jax', 'train'), *FLAGS, *flags]
-  command += [f'--workdir={workdir}']
+  command = [sys.executable, '-m', 'gpt_jax', *command]
   if num_processes > 1:
     command.append('--distributed')
     with socket.socket() as s:
@@ -99,7 +107,7 @@ def start(
       command,
       cwd=ROOT,
       env={**env, 'JAX_PROCESS_ID': str(i)},
-      stdout=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
     )
@@ -183,6 +191,15 @@ def test_processes_equal_one(tmp_path):
   ]
   assert len(evaluations[0]) == 2
   np.testing.assert_allclose(*evaluations, rtol=1e-3)
+
+  # Each host traces its own devices; the first one tells.
+  profile = ['profile', f'--workdir={many}', '--steps=43:45', '--distributed']
+  processes = start_command(profile, 2, devices=4)
+  told, silent = (process.communicate()[0] for process in processes)  # and Gloo
+  assert [process.returncode for process in processes] == [0, 0]
+  assert '2 steps of ' in told
+  assert 'on 2 device(s) of this host\n' in told
+  assert 'of this host' not in silent
 
 
 @pytest.mark.slow
