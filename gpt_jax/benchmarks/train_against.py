@@ -6,7 +6,8 @@ Both sides start from the same random weights, each in a process of its own with
 all cores, and take the same steps: the same random tokens, cross-entropy of
 all of them, AdamW without decay, gradients clipped, float32, no dropout. So
 their losses are the same, which the result shows. They alternate every few
-steps, so that a busy machine slows both down.
+steps, so that a busy machine slows both down. What the matrix products of our
+step take alone is the limit of what ours can win.
 """
 
 import os
@@ -19,7 +20,7 @@ import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import hf
-from gpt_jax.benchmarks import sides, train_worker
+from gpt_jax.benchmarks import sides, step_products, train_worker
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs import peak as peak_lib
@@ -75,6 +76,8 @@ def measure(config: Config, steps: int) -> dict:
     )
     with sides.opened(train_worker.__name__, folder) as both:
       rounds = _alternate(both, WARM_UP + steps)
+  products = compiled_lib.compile_train_step(parts).products
+  alone = step_products.seconds(step_products.measure(products, steps))
   peaks.append(peak_lib.of_device(device))
   found = {
     name: _result(answers, shape.tokens, per_token, max(peaks)[0])
@@ -92,6 +95,8 @@ def measure(config: Config, steps: int) -> dict:
     'formula': flops.FORMULA,
     **found,
     'speedup': one['tokens_per_second'] / two['tokens_per_second'],
+    'products_seconds': alone,
+    'speedup_at_most': two['step_seconds'] / alone,
     'cpu_speedup': two['cpu_seconds_a_step'] / one['cpu_seconds_a_step'],
     'loss': losses[:, -1].tolist(),
     'loss_difference': float(np.abs(losses[0] - losses[1]).max()),
@@ -183,6 +188,8 @@ def report(result: dict) -> str:
       row('peak memory, MiB', 'peak_bytes', ',.0f', 1 / _MIB),
       f'speedup {result["speedup"]:.2f}; by CPU time '
       f'{result["cpu_speedup"]:.2f}',
+      f'limit   {result["products_seconds"] * 1e3:,.1f} ms our matrix products '
+      f'alone: a speedup of {result["speedup_at_most"]:.2f} at most',
       f'loss    {result["loss"][0]:.5f} / {result["loss"][1]:.5f} after the '
       f'last step; they differ by {result["loss_difference"]:.1e} at most',
       f'MFU     of {result["peak_flops"]:.3g} FLOP/s ({result["peak_source"]})',
