@@ -5,6 +5,7 @@
 import logging
 import os
 import pathlib
+import tempfile
 
 import pytest
 
@@ -14,6 +15,12 @@ from gpt_jax.spec import UsageError
 
 URL = 'gs://bucket/runs/first'
 FAULTS = ('busy', 'slow', 'partly')
+
+
+@pytest.fixture(autouse=True)
+def copies(tmp_path, monkeypatch):
+  """Where copies are made: one that was not uploaded stays."""
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
 
 
 def put(bucket, **contents):
