@@ -28,7 +28,7 @@ class Compiled(NamedTuple):
   call: Any
   seconds: float
   flops: int  # of its matrix products, over all devices
-  products: Sequence[matmuls.Product] = ()
+  products: Sequence[matmuls.Product]
 
 
 # Training steps by the shape of their batch.
