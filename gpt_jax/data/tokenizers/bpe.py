@@ -37,6 +37,7 @@ class Bpe:
 
   in_threads = False  # its results become lists, under Python's lock
   parts_at_spaces = False
+  run_ids = frozenset()
 
   def __init__(self, kind: str, contents: dict[str, bytes]):
     """Reads the two vocabulary files, as bytes, from `contents`.

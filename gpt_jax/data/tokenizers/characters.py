@@ -25,6 +25,7 @@ class Bytes:
   _words = words.of_text([*(bytes([i]) for i in range(eos_id)), None])
   in_threads = True
   parts_at_spaces = False
+  run_ids = frozenset()
 
   @property
   def fingerprint(self) -> str:
@@ -63,6 +64,7 @@ class Characters:
   kind = 'characters'
   in_threads = True
   parts_at_spaces = False
+  run_ids = frozenset()
 
   def __init__(self, alphabet: str):
     """`alphabet` holds each character once, sorted."""

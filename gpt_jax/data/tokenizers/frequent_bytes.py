@@ -31,6 +31,7 @@ class FrequentBytes:
   special = special.of({}, eos_id, {})
   in_threads = True
   parts_at_spaces = False
+  run_ids = frozenset()
 
   def __init__(self, values: Sequence[int]):
     """`values` have the ids from 2 on."""

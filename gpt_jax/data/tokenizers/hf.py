@@ -66,6 +66,7 @@ class HfTokenizer:
     self.vocab_size: int = max(self._made.get_vocab().values()) + 1
     self.special = special.of(contents, eos_id, self.special_names)
     self._unseen = {eos_id, *self.special.prompt_start}
+    self.run_ids = self._bytes_of_runs()
     both, *alone = self.encode_batch(['x y', 'x', 'y'])
     self.parts_at_spaces: bool = bool(
       len(both) and np.array_equal(both, np.concatenate(alone))
@@ -150,6 +151,16 @@ class HfTokenizer:
     parting = named.token_to_id(special.BREAK)
     assert parting is not None
     return named, parting
+
+  def _bytes_of_runs(self) -> frozenset[int]:
+    """Bytes of which the decoder makes U+FFFD unless the whole run is UTF-8.
+
+    What is not seen does not part a run.
+    """
+    if 'ByteFallback' not in repr(self._made.decoder):
+      return frozenset()
+    ids = (self._made.token_to_id(f'<0x{byte:02X}>') for byte in range(256))
+    return frozenset(self._unseen.union(i for i in ids if i is not None))
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
     encoded = self._made.encode_batch_fast(texts, add_special_tokens=False)

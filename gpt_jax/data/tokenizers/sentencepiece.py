@@ -36,6 +36,7 @@ class SentencePiece:
   """
 
   in_threads = True
+  run_ids = frozenset()
 
   def __init__(self, kind: str, contents: dict[str, bytes]):
     """Reads the model from its file in `contents`.

@@ -55,6 +55,11 @@ class Sides:
     """Whether both do."""
     return self.target.parts_at_spaces and self.source.parts_at_spaces
 
+  @property
+  def run_ids(self) -> frozenset[int]:
+    """That of targets."""
+    return self.target.run_ids
+
   def encode(self, text: str) -> np.ndarray:
     """That of targets."""
     return self.target.encode(text)

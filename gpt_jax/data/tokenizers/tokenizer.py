@@ -77,6 +77,15 @@ class Tokenizer(Protocol):
     """
     ...
 
+  @property
+  def run_ids(self) -> frozenset[int]:
+    """Ids that `decode` reads together with those of the same set beside them.
+
+    The text of such a run is known when another token follows. Empty where
+    each token adds to the text before it.
+    """
+    ...
+
   def encode(self, text: str) -> np.ndarray:
     """Returns int32 [num_tokens]."""
     ...

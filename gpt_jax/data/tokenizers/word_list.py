@@ -34,6 +34,7 @@ class WordList:
   special = special.of({}, eos_id, {})
   in_threads = False
   parts_at_spaces = True
+  run_ids = frozenset()
 
   def __init__(self, words: Sequence[str]):
     """`words` have the ids from 2 on."""
