@@ -64,6 +64,9 @@ _LEAST = _AROUND + 2  # a token in each text
 # What is drawn of each sentence, in case a row begins with it.
 _DRAWS = 4
 _SEED = 0x9A125  # of that: no run's own
+# Rows with another text whose draws tell how many tokens such rows have: the
+# error of a source's tokens is below 0.3%.
+_SAMPLES = 1 << 17
 
 
 class PairRows:
@@ -105,7 +108,8 @@ class PairRows:
         )
     self.sizes = {n: len(found.first) for n, found in self._chunks.items()}
     self.tokens = {
-      n: _num_tokens(found, self._capacity) for n, found in self._chunks.items()
+      name: _num_tokens(found, self._capacity, pair)
+      for name, found in self._chunks.items()
     }
     self.num_rows = self.num_held_out = sum(self.sizes.values())
 
@@ -207,11 +211,33 @@ def chunks(
   )
 
 
-def _num_tokens(found: Chunks, capacity: int) -> int:
-  """Of all rows, but for other texts that are the end of a document."""
-  tokens = found.tokens[found.stop] - found.tokens[found.first]
-  tokens = np.where(found.other, found.aim, tokens)
-  return int(np.sum(np.minimum(tokens, capacity) + _AROUND))
+def _num_tokens(found: Chunks, capacity: int, pair: str) -> int:
+  """Expected tokens of an epoch's rows: other texts are drawn anew each time.
+
+  Args:
+    found: the rows.
+    capacity: the most tokens of A and B.
+    pair: one of `PAIRS`.
+  """
+  before = found.tokens
+  first, middle, stop = found.first, found.middle, found.stop
+  following = np.minimum(before[stop] - before[first], capacity)
+  total = int(following.sum()) + _AROUND * len(first)
+  rows = np.flatnonzero(found.other)
+  if not len(rows):
+    return total
+  sampled = rows[np.arange(_SAMPLES) * len(rows) // _SAMPLES]
+  bits = np.random.Philox(key=_SEED).random_raw((2, _SAMPLES))
+  which, where = (bits >> 11) * 2.0**-53
+  size = before[middle[sampled]] - before[first[sampled]]
+  aim = found.aim[sampled] - size
+  start, end = _another(found, first[sampled], aim, which, where)
+  size += before[end] - before[start]
+  more = np.minimum(size, capacity) - following[sampled]
+  if pair == 'unified':  # in the other rows B goes on, if there is more
+    share = unified_order.share(unified_order.BIDIRECTIONAL)
+    more = np.where(middle[sampled] < stop[sampled], share * more, more)
+  return total + round(len(rows) * float(more.mean()))
 
 
 def texts(
@@ -247,9 +273,15 @@ def texts(
 
 
 def _another(
-  found: Chunks, sentence: int, aim: int, which: float, where: float
-) -> tuple[int, int]:
+  found: Chunks,
+  sentence: np.ndarray,
+  aim: np.ndarray,
+  which: np.ndarray,
+  where: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
   """Sentences of another document: of `aim` tokens, or up to its end.
+
+  Each argument but the first is [N], or a scalar of NumPy.
 
   Args:
     found: of the source.
@@ -259,13 +291,13 @@ def _another(
     where: the draw of its sentence.
   """
   own = np.searchsorted(found.documents, sentence, side='right') - 1
-  document = int(which * (len(found.documents) - 2))
+  document = (which * (len(found.documents) - 2)).astype(np.int64)
   document += document >= own
-  start, end = found.documents[document : document + 2]
-  first = start + int(where * (end - start))
-  wanted = found.tokens[first] + max(aim, 1)
+  start, end = found.documents[document], found.documents[document + 1]
+  first = start + (where * (end - start)).astype(np.int64)
+  wanted = found.tokens[first] + np.maximum(aim, 1)
   stop = np.searchsorted(found.tokens, wanted, side='left')
-  return first, min(stop, end)
+  return first, np.minimum(stop, end)
 
 
 def cut(

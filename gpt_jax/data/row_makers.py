@@ -46,7 +46,11 @@ class Maker(Protocol):
 
   @property
   def tokens(self) -> dict[str, int] | None:
-    """Tokens of these rows without padding; None where there is none."""
+    """Tokens of these rows without padding; None where there is none.
+
+    Special tokens count. Where texts are drawn anew each time that a row is
+    read, an expected value.
+    """
     ...
 
   @property
@@ -217,6 +221,11 @@ def _once(
 def _told(found: Maker, store: TokenStore, length: int) -> Maker:
   assert found.tokens is not None
   tokens, rows = sum(found.tokens.values()), found.num_rows
+  if not rows:
+    raise UsageError(
+      f'{store.folder}: has {len(store)} tokens, too few for a row of {length} '
+      f'of data.rows={store.rows!r}; lower model.context_length, or add text'
+    )
   log.info(
     '%s: %d rows (data.rows=%r), of which %.1f%% is padding',
     *(store.folder, rows, store.rows, 100 * (1 - tokens / (rows * length))),

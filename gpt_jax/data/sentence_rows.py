@@ -54,15 +54,13 @@ class SentenceRows:
         f'has [CLS], [SEP] and a text; give {_AROUND + 1} or more'
       )
     self._store, self._length = store, length
-    self._bounds = {
-      name: bounds(found, length - _AROUND, crossing=crossing)
-      for name, found in sentences(store).items()
-    }
+    self._bounds, self.tokens = {}, {}
+    for name, found in sentences(store).items():
+      self._bounds[name], counts = bounds(
+        found, length - _AROUND, crossing=crossing
+      )
+      self.tokens[name] = int(np.sum(counts + _AROUND))
     self.sizes = {name: len(found) for name, found in self._bounds.items()}
-    self.tokens = {
-      name: int(np.sum(np.diff(found) + _AROUND))
-      for name, found in self._bounds.items()
-    }
     self.num_rows = self.num_held_out = sum(self.sizes.values())
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
@@ -85,13 +83,20 @@ class SentenceRows:
     return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
 
 
-def bounds(found: Sentences, capacity: int, *, crossing: bool) -> np.ndarray:
-  """The tokens of each row, int64 [R, 2].
+def bounds(
+  found: Sentences, capacity: int, *, crossing: bool
+) -> tuple[np.ndarray, np.ndarray]:
+  """The rows.
 
   Args:
     found: the sentences.
     capacity: tokens of a row, each [SEP] between documents counted.
     crossing: whether rows go on over the ends of documents.
+
+  Returns:
+    The tokens of the store that each row has, int64 [R, 2], among them the ends
+    of documents without a sentence; and how many the row counts: its sentences
+    and each [SEP] between documents, int64 [R].
   """
   starts, stops, documents = _cut(found, capacity)
   begins = np.diff(documents, prepend=documents[:1]) > 0
@@ -106,7 +111,8 @@ def bounds(found: Sentences, capacity: int, *, crossing: bool) -> np.ndarray:
     following = np.minimum(following, ends)
   heads = walk(following)
   lasts = np.append(heads[1:], len(starts)) - 1
-  return np.stack([starts[heads], stops[lasts]], axis=1)
+  counts = added[lasts] - before[heads] - begins[heads]
+  return np.stack([starts[heads], stops[lasts]], axis=1), counts
 
 
 def _cut(

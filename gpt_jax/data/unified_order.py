@@ -26,3 +26,8 @@ _TURNS = np.array(
 def masks(run: np.ndarray) -> np.ndarray:
   """The mask of each row, int32 [B], by `Keys.run`."""
   return _TURNS[run % len(_TURNS)]
+
+
+def share(mask: int) -> float:
+  """The share of the rows that have a mask."""
+  return float(np.mean(np.equal(_TURNS, mask)))

@@ -28,7 +28,7 @@ def corpus(num_documents, seed=0, longest=9):
   return documents
 
 
-def store_of(documents, rows, parts=None):
+def store_of(documents, rows, parts=None, pairs=False):
   """A token store in memory, with `corpus`'s tokens."""
   tokens, ends, sentence_ends, part_ends = [], [], [], {}
   for i, sentences in enumerate(documents):
@@ -55,6 +55,7 @@ def store_of(documents, rows, parts=None):
     tokens_crc32=[],
     document_ends_crc32=[],
     parts=part_ends,
+    pairs=pairs,
   )
   arrays = {
     'tokens': np.array(tokens, np.uint32),
@@ -64,5 +65,6 @@ def store_of(documents, rows, parts=None):
   store = TokenStore('memory', written, arrays)
   usual = special.of({}, EOS, {})
   store.special = usual._replace(cls_id=CLS, sep_id=SEP, pad_id=PAD)
+  store.source_special = store.special
   source = 'mixture(a:0.5, b:0.5)' if parts else 'text("x")'
   return store.ordered(source, rows)
