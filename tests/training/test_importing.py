@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import save_file
 
 from gpt_jax import config as config_lib
@@ -131,3 +132,39 @@ def test_an_encoder_decoder_trained_here(tmp_path, start):
     atol=1e-5,
     rtol=0,
   )
+
+
+@pytest.mark.parametrize('special', [True, False])
+def test_tokens_without_a_row(tmp_path, caplog, special):
+  """LLaMA 2's <pad> is in the tokenizer alone: no text needs it."""
+  source, workdir = tmp_path / 'hf', str(tmp_path / 'w')
+  shutil.copytree(ROOT / 'gpt2_lm', source)
+  num_rows = config(source)['vocab_size']
+  words = {f'w{i}': i for i in range(num_rows - 2)}
+  words |= {'</s>': num_rows - 2, '<unk>': num_rows - 1}
+  made = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel(words, unk_token='<unk>')
+  )
+  made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  made.add_tokens([tokenizers.AddedToken('<pad>', special=special)])
+  made.save(str(source / 'tokenizer.json'))
+  (source / 'tokenizer_config.json').write_text(
+    json.dumps({'eos_token': '</s>', 'pad_token': '<pad>'})
+  )
+  importing.from_hf(str(source), workdir)
+  assert trained_lib.read_config(workdir).model.vocab_size == num_rows
+  read = tokenizer_lib.load(f'{workdir}/tokenizer')
+  assert read.vocab_size == num_rows
+  assert read.special.pad_id == config(source)['pad_token_id'] == 0
+  assert read.encode('w3 w5').tolist() == [3, 5]
+  encode = read.encode_special if special else read.encode
+  message = rf"needs the token '<pad>' with id {num_rows}.*only {num_rows} rows"
+  with pytest.raises(UsageError, match=message):
+    encode('w3 <pad>')
+  if special:  # its name in a text is text
+    assert read.encode('w3 <pad>').tolist() == [3, num_rows - 1]
+  # A document could not end: an import without a tokenizer.
+  (source / 'tokenizer_config.json').write_text('{"eos_token": "<pad>"}')
+  importing.from_hf(str(source), str(tmp_path / 'w2'))
+  assert f'ends documents has id {num_rows}; name another' in caplog.text
+  assert not (tmp_path / 'w2/tokenizer').exists()

@@ -59,7 +59,8 @@ class Bpe:
       ) from e
     except Exception as e:  # `tokenizers` raises plain `Exception`
       raise UsageError(f'the vocabulary files do not fit {kind}: {e}') from e
-    self.vocab_size: int = self._bpe.get_vocab_size()
+    self._size: int = self._bpe.get_vocab_size()
+    self.vocab_size = special.num_rows(contents, self._size)
 
   @property
   def fingerprint(self) -> str:
@@ -72,7 +73,11 @@ class Bpe:
     segments = [list(_segments(text)) for text in texts]
     flat = [segment for group in segments for segment in group]
     encoded = self._bpe.encode_batch_fast(flat, add_special_tokens=False)
-    ids = iter([np.asarray(e.ids, np.int32) for e in encoded])
+    found = [np.asarray(e.ids, np.int32) for e in encoded]
+    if self.vocab_size < self._size:
+      for ids in found:
+        special.check_rows(ids, self.vocab_size, self._bpe.id_to_token)
+    ids = iter(found)
     return [np.concatenate([next(ids) for _ in group]) for group in segments]
 
   def offsets(self, text: str) -> np.ndarray:
@@ -90,7 +95,9 @@ class Bpe:
     return self._bpe.token_to_id(token)
 
   def encode_special(self, text: str) -> np.ndarray:
-    return special.encode(text, self.special.names, self.encode)
+    ids = special.encode(text, self.special.names, self.encode)
+    special.check_rows(ids, self.vocab_size, self._bpe.id_to_token)
+    return ids
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     return self._words.starts(ids)

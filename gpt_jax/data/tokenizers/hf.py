@@ -63,7 +63,8 @@ class HfTokenizer:
       raise UsageError(f'has no token {self._eos!r}')
     self.eos_id: int = eos_id
     # Ids may have gaps.
-    self.vocab_size: int = max(self._made.get_vocab().values()) + 1
+    self._size: int = max(self._made.get_vocab().values()) + 1
+    self.vocab_size = special.num_rows(contents, self._size)
     self.special = special.of(contents, eos_id, self.special_names)
     self._unseen = {eos_id, *self.special.prompt_start}
     self.run_ids = self._bytes_of_runs()
@@ -84,6 +85,9 @@ class HfTokenizer:
     for i, ids in enumerate(found):
       if self.eos_id in ids:
         found[i] = self._without_eos(texts[i])
+    if self.vocab_size < self._size:
+      for ids in found:
+        special.check_rows(ids, self.vocab_size, self._made.id_to_token)
     return found
 
   def offsets(self, text: str) -> np.ndarray:
@@ -101,7 +105,9 @@ class HfTokenizer:
   def encode_special(self, text: str) -> np.ndarray:
     named, parting = self._naming
     ids = named.encode(text, add_special_tokens=False).ids
-    return np.array([i for i in ids if i != parting], np.int32)
+    found = np.array([i for i in ids if i != parting], np.int32)
+    special.check_rows(found, self.vocab_size, self._made.id_to_token)
+    return found
 
   @property
   def text_start(self) -> tuple[int, ...]:

@@ -52,7 +52,8 @@ class SentencePiece:
       self._model.LoadFromSerializedProto(contents[MODEL] or b'empty')
     except RuntimeError as e:
       raise UsageError('is not a SentencePiece model') from e
-    self.vocab_size: int = self._model.vocab_size()
+    self._size: int = self._model.vocab_size()
+    self.vocab_size = special.num_rows(contents, self._size)
     self.eos_id = self._find_eos()
     self.special = special.of(contents, self.eos_id, self.special_names)
     # A real mark of a space would be read as a space. Spelled in bytes it
@@ -118,7 +119,7 @@ class SentencePiece:
   @property
   def special_names(self) -> dict[str, int]:
     model = self._model
-    controls = filter(model.is_control, range(self.vocab_size))
+    controls = filter(model.is_control, range(self._size))
     return {model.id_to_piece(i): i for i in controls}
 
   def id_of(self, token: str) -> int | None:
@@ -126,7 +127,9 @@ class SentencePiece:
     return i if self._model.id_to_piece(i) == token else None
 
   def encode_special(self, text: str) -> np.ndarray:
-    return special.encode(text, self.special.names, self.encode)
+    ids = special.encode(text, self.special.names, self.encode)
+    special.check_rows(ids, self.vocab_size, self._model.id_to_piece)
+    return ids
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     return self._words.starts(ids)
@@ -144,7 +147,11 @@ class SentencePiece:
 
   def _encode(self, texts: list[str]) -> list[np.ndarray]:
     # As arrays: lists of Python's integers would take a quarter of the time.
-    return self._model.encode(texts, return_type='numpy', num_threads=1)
+    found = self._model.encode(texts, return_type='numpy', num_threads=1)
+    if self.vocab_size < self._size:
+      for ids in found:
+        special.check_rows(ids, self.vocab_size, self._model.id_to_piece)
+    return found
 
   def _segments(self, text: str) -> Iterator[str]:
     """Parts a text; a real U+2581 becomes a segment of its own."""

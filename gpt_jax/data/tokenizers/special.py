@@ -124,12 +124,39 @@ def of(
   )
 
 
-def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
-  """Files of a checkpoint for its saved tokenizer, with `special.json`.
+def num_rows(contents: Mapping[str, bytes], size: int) -> int:
+  """How many of the first ids the model has rows for: `vocab_size`.
 
-  Raises:
-    UsageError: a file is damaged.
+  A vocabulary may have tokens that were added to it alone, as LLaMA 2's <pad>.
+
+  Args:
+    contents: the files of a saved tokenizer.
+    size: of its vocabulary.
   """
+  found = json.loads(contents.get(SPECIAL, b'{}')).get('rows')
+  return size if found is None else min(size, found)
+
+
+def check_rows(
+  ids: np.ndarray, vocab_size: int, token: Callable[[int], str | None]
+) -> None:
+  """Refuses the ids of a text if the model has no row for one.
+
+  Args:
+    ids: of the text.
+    vocab_size: see `num_rows`.
+    token: gives the token of an id.
+  """
+  if len(ids) and (worst := int(ids.max())) >= vocab_size:
+    raise UsageError(
+      f'the text needs the token {token(worst)!r} with id {worst}, and the '
+      f'model has only {vocab_size} rows for tokens; leave that token out of '
+      'the text'
+    )
+
+
+def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
+  """Files of a checkpoint for its saved tokenizer, with `special.json`."""
   kept = {}
   for name in (*BESIDE, _MODEL):
     path = os.path.join(folder, name)
@@ -143,25 +170,41 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
     path = os.path.join(folder, name)
     return json_file.parse(kept[name], path, remedy='download it again')
 
-  found = _settle(
-    made, *map(parsed, (CONFIG, MAP, _ADDED, _GENERATION, _MODEL))
+  config, map_, added, drawn, model = map(
+    parsed, (CONFIG, MAP, _ADDED, _GENERATION, _MODEL)
   )
+  rows = model.get('vocab_size')
+  rows = rows if isinstance(rows, int) else made.vocab_size
+  if made.eos_id >= rows:
+    raise UsageError(
+      f'{os.path.join(folder, _MODEL)}: vocab_size={rows}: the token that ends '
+      f'documents has id {made.eos_id}; name another one as eos_token in '
+      f'{CONFIG}'
+    )
+  rows = min(rows, made.vocab_size)
+  found = _settle(made, rows, config, map_, added, drawn, model)
   kept.pop(_MODEL, None)
   return kept | {SPECIAL: json.dumps(found, indent=2).encode() + b'\n'}
 
 
 def _settle(
-  made: Imported, config: dict, map_: dict, added: dict, drawn: dict, model
+  made: Imported,
+  rows: int,
+  config: dict,
+  map_: dict,
+  added: dict,
+  drawn: dict,
+  model: dict,
 ) -> dict[str, Any]:
-  """The entries of `special.json`."""
+  """The entries of `special.json`; a role has only a token with a row."""
 
   def known(i: Any) -> TypeGuard[int]:
-    return isinstance(i, int) and 0 <= i < made.vocab_size
+    return isinstance(i, int) and 0 <= i < rows
 
   def role(name: str) -> int | None:
     for entries in (config, map_):
       i = made.id_of(content(entries.get(f'{name}_token')) or '')
-      if i is not None:
+      if known(i):
         return i
     i = model.get(f'{name}_token_id')
     return i if known(i) else None
@@ -187,7 +230,8 @@ def _settle(
       names[token] = i
   roles = {name: role(name) for name in (*_ENCODERS, 'pad')}
   for name, i in roles.items():
-    roles[name] = _usual(name, names) if i is None else i
+    usual = _usual(name, names) if i is None else i
+    roles[name] = usual if known(usual) else None
   pad = roles.pop('pad')
   ends = drawn.get('eos_token_id')
   ends = ends if isinstance(ends, list) else [ends]
@@ -197,6 +241,7 @@ def _settle(
     'stop': sorted({made.eos_id, *filter(known, ends)}),
     'pad': made.eos_id if pad is None else pad,
     'names': names,
+    'rows': rows,
     **roles,
   }
 
