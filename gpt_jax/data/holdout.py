@@ -94,7 +94,9 @@ def split(
   """
   found = corpus or sources.load(field, source)
   pairs = sources.of_pairs(field, source)
-  parent = parallel.name_of if pairs else passages.parents(field, source)
+  parent = parallel.name_of
+  if not pairs:
+    parent = passages.parents(field, source, cleaned=corpus is not None)
   field = 'data.holdout'
   (call,) = spec.parse(field, holdout)[:1]
   if call.name in sources.SOURCES:
@@ -118,8 +120,8 @@ def documents(fraction: Inside = 0.02) -> Build:
   """Whole documents or pairs, chosen by a hash of their name.
 
   A document stays on its side when others are added, removed or reordered. All
-  passages of one are on one side: the name is that of the document that they
-  were cut from.
+  passages of a document, and all pieces that cleaning cuts it into, are on one
+  side: the hash is that of the document's name.
   """
 
   def build(corpus: Corpus) -> Split:

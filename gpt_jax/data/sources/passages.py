@@ -11,18 +11,22 @@ _BLANK_LINES = re.compile(r'\r?\n\s*\n')
 _NUMBERS = re.compile(r'(?:#\d+)+$')
 
 
-def parents(field: str, text: str) -> Callable[[str], str]:
+def parents(
+  field: str, text: str, *, cleaned: bool = False
+) -> Callable[[str], str]:
   """How the name of a document tells which one it was cut from.
 
-  Without `passages` each is its own. Else the numbers at the end are left out,
-  also those of what cleaning has cut: of 'book.txt#7' it is 'book.txt'.
+  Numbers at the end of a name are left out where something may have cut
+  documents: of 'book.txt#7' and 'book.txt#7#0' the parent is 'book.txt'. Else
+  each document is its own parent.
 
   Args:
     field: where the call stands in the config.
     text: a call of a source.
+    cleaned: whether `data.clean` was applied, which may cut any document.
   """
   call = spec.parse(field, text)[0]
-  if call.name == 'passages':
+  if cleaned or call.name == 'passages':
     return _without_numbers
   cut = {
     pair.key

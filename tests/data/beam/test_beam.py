@@ -5,6 +5,7 @@
 import importlib.util
 import json
 import random
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.data import array_writer, beam, encode, files, manifest, prepare
+from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 
 HAS_BEAM = importlib.util.find_spec('apache_beam') is not None
@@ -180,6 +182,38 @@ def test_cleaning_leaves_the_same_bytes(web, make_config, clean, rules):
     for kind in ('held no text', 'is not JSON')
   }
   assert not (web / 'beam' / 'cleaning').exists()
+
+
+@pytest.mark.parametrize(
+  'runner', ['', pytest.param('DirectRunner', marks=needs_beam)]
+)
+@pytest.mark.parametrize('workers', [1, 2])
+@pytest.mark.parametrize('mixed', [True, False])
+def test_pieces_of_a_document_are_on_one_side(
+  tmp_path, make_config, monkeypatch, runner, workers, mixed
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'test.txt').write_text(TEST)
+  for i in range(61):  # each is cut in two, every other in three
+    text = f' {TEST} '.join([f'd{i}x ' * 180] * (2 + i % 2))
+    (tmp_path / f'{i}.md').write_text(text)
+  config = make_config(
+    'mixture(a:0.5, b:0.5)' if mixed else "text('*.md')",
+    'documents(fraction=0.3)',
+    workers=workers,
+    sources={'a': "text('?.md')", 'b': "text('??.md')"} if mixed else {},
+    clean="decontaminate('test.txt', n=5, frequent=0, rule='pieces')",
+  )
+  prepare.prepare(config, 'out', runner=runner)
+  train = TokenStore.open('out')
+  found = []
+  for side in (train, train.validation()):
+    assert side is not None
+    text = train.tokenizer().decode(side.tokens(0, len(side)).tolist())
+    found.append({*re.findall(r'd\d+x', text)})
+    assert side.manifest.num_documents > 2 * len(found[-1])
+  assert len(found[0]) + len(found[1]) == 61 and not found[0] & found[1]
+  assert min(map(len, found)) > 5
 
 
 @needs_beam
