@@ -328,7 +328,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.eval = dict(
     every_steps=1000,  # and after the last step; 0: only then
     rows=64,  # rows per evaluation batch
-    num_batches=placeholder(int),  # per held-out set; empty: all
+    num_batches=placeholder(int),  # of `rows`, per held-out set; empty: all
     # More held-out sets: name -> call of a source, as in data.source. Prepared
     # with the token store, and reported as eval/NAME/loss, .../bits_per_byte.
     sets=dict(),

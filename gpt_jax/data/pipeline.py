@@ -168,12 +168,13 @@ def evaluation_batches(
   rows: int,
   make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
+  most: int | None = None,
 ) -> Iterator[Batch]:
   """Yields batches that have each token of the store as a target once.
 
   In order; the token before the first is the end of a document. What fills up
-  the last row and the last batch has weight 0. The number of batches, see
-  `num_evaluation_batches`, is the same on every host.
+  the last row and the last batch has weight 0. The number of batches is the
+  same on every host.
 
   Args:
     store: the split held out.
@@ -181,21 +182,18 @@ def evaluation_batches(
     rows: in a batch, over all hosts.
     make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
+    most: rows of the store, from the first on, that are read; None: all.
   """
   maker = row_makers.load(store, length)
+  filling = maker.num_held_out  # the number of a row past the last
+  stop = filling if most is None else min(filling, most)
 
   def batch(step: int) -> Batch:
     numbers = np.arange(step * rows, (step + 1) * rows)[host_rows(rows)]
-    keys = Keys.held_out(numbers)
+    keys = Keys.held_out(np.where(numbers < stop, numbers, filling))
     return make_batch(maker.read_held_out(keys), keys)
 
-  count = num_evaluation_batches(store, length=length, rows=rows)
-  return prefetch(batch, 0, count, ahead=not store.in_memory)
-
-
-def num_evaluation_batches(store: TokenStore, *, length: int, rows: int) -> int:
-  """Returns how many batches of `rows` rows cover the store."""
-  return -(-row_makers.load(store, length).num_held_out // rows)
+  return prefetch(batch, 0, -(-stop // rows), ahead=not store.in_memory)
 
 
 def prefetch(

@@ -26,6 +26,13 @@ class Mean(NamedTuple):
   sum: jax.Array
   weight: jax.Array
 
+  def times(self, factor: float) -> 'Mean':
+    """The mean times a factor."""
+    return self._replace(sum=factor * self.sum)
+
+
+Means = tuple[Mean, ...]  # their sum, of means over different things
+
 
 class Loss(NamedTuple):
   """Sums, so that micro-batches and evaluation batches add up exactly."""
@@ -35,7 +42,24 @@ class Loss(NamedTuple):
   # The part of `sum` that is no measure of the model, such as z-loss: reports
   # subtract it. Not differentiated by itself.
   penalty: jax.Array | float = 0.0
-  metrics: dict[str, Mean] | None = None  # None: none
+  metrics: Mapping[str, Mean | Means] | None = None  # None: none
+  # In evaluation, further means that are added to `sum` / `weight`: each has
+  # its own weight, so that a held-out loss does not depend on how the rows are
+  # cut into batches. In training `sum` has them, weighed by `balance`.
+  added: Means = ()
+
+  @property
+  def means(self) -> Means:
+    """The reported loss."""
+    return (Mean(self.sum - self.penalty, self.weight), *self.added)
+
+  def times(self, factor: float) -> 'Loss':
+    """The loss times a factor, its metrics as they are."""
+    return self._replace(
+      sum=factor * self.sum,
+      penalty=factor * self.penalty,
+      added=tuple(mean.times(factor) for mean in self.added),
+    )
 
 
 class Text(NamedTuple):
@@ -75,8 +99,8 @@ class Objective(NamedTuple):
       per byte and the perplexity of a text take it.
     kinds: of tokens that are predicted each in another way: of `NAME_loss` in
       the metrics each has a perplexity, and there is none of all.
-    balance: on the device, the whole batch before it is taken in parts: gives
-      weights that depend on all of it. None: nothing to do.
+    balance: on the device, in training: the whole batch before it is taken in
+      parts; gives weights that depend on all of it. None: nothing to do.
     example: a batch of one row, where there is no `make_batch`.
     outputs: parameters and batch to what a task is measured by, [B, K].
     text: see `Text`, of those that others add to.

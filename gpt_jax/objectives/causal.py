@@ -182,7 +182,7 @@ def add_routers(
   loss: Loss, routers: dict[str, moe.Stats], *, training: bool
 ) -> Loss:
   """The loss with what the routers of experts say, and in training cost."""
-  total, weight, penalty, metrics = loss
+  total, weight, penalty, metrics, added = loss
   # Replicas have as many rows each, but not as many tokens that count: what
   # was a mean over all of their rows has the mean weight in each.
   weight = batch_rows.over_replicas(weight)
@@ -190,11 +190,11 @@ def add_routers(
     for stats in routers.values():
       # Routers see tokens that do not count in the loss, too. By the weight
       # the micro-batches' means add up as their losses do.
-      added = weight * jnp.sum(stats.penalty)
-      total, penalty = total + added, penalty + added
+      cost = weight * jnp.sum(stats.penalty)
+      total, penalty = total + cost, penalty + cost
   more = {
     f'router/{stack}/{name}': Mean(weight * value, weight)
     for stack, stats in routers.items()
     for name, value in stats._asdict().items()
   }
-  return Loss(total, loss.weight, penalty, {**(metrics or {}), **more})
+  return Loss(total, loss.weight, penalty, {**(metrics or {}), **more}, added)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import batch_rows, devices, layout
+from gpt_jax.nn import devices, layout
 
 # Logits of one chunk on one device, in elements: 128 MiB of float32.
 CHUNK_LOGITS = 1 << 25
@@ -104,19 +104,20 @@ def num_right(
 def sampled(
   hidden_BLD: jax.Array,
   table_VD: jax.Array,
-  key: jax.Array,
+  keys_B: jax.Array,
   temperature: float,
   softcap: float = 0.0,
 ) -> jax.Array:
   """Draws a token for each position by softmax(logits / temperature).
 
   As the largest of logits / temperature + Gumbel noise. Each position has a
-  key of its own, so that the chunks do not matter. Nothing has a gradient.
+  key of its own, so that neither the chunks nor a row's place in the batch
+  matter. Nothing has a gradient.
 
   Args:
     hidden_BLD: as in `penalised_cross_entropy`, as are `table_VD`, `softcap`.
     table_VD: see above.
-    key: of the draw.
+    keys_B: of each row's draws.
     temperature: 0 takes the largest logit.
     softcap: see above.
 
@@ -126,11 +127,8 @@ def sampled(
   hidden_BLD, table_VD = jax.lax.stop_gradient((hidden_BLD, table_VD))
   V, (B, L) = len(table_VD), hidden_BLD.shape[:2]
   table_VD = whole_table(table_VD)
-  keys_BL2 = batch_rows.draw(
-    lambda key, shape: jax.random.key_data(jax.random.split(key, shape)),
-    key,
-    (B, L),
-  )
+  keys_BL = jax.vmap(lambda key: jax.random.split(key, L))(keys_B)
+  keys_BL2 = jax.random.key_data(keys_BL)
 
   def noise(key_2):
     drawn_V = jax.random.gumbel(jax.random.wrap_key_data(key_2), (V,))

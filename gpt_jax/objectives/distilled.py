@@ -26,6 +26,7 @@ from gpt_jax.objectives.base import (
   Declared,
   Loss,
   Mean,
+  Means,
   Needs,
   Objective,
   Params,
@@ -170,11 +171,12 @@ class _Pair(NamedTuple):
     hidden, routers = self.text.states(ours, seen, key)
     guide, _ = self.other.states(theirs, _read_by(self.teacher, batch), None)
     found = self.text.loss(ours, hidden, seen, key is None)
-    metrics = {
+    metrics: dict[str, Mean | Means] = {
       **(found.metrics or {}),
-      'objective/hard_loss': Mean(found.sum - found.penalty, found.weight),
+      'objective/hard_loss': found.means,
     }
-    total = self.hard * found.sum
+    # Beside the text's own, each with its weight and its factor of the batch.
+    others: list[tuple[float, Mean, str]] = []
     if self.soft:
       weights = self._soft_weights(batch)
       at = self.text.chosen if self.places == 'chosen' else _as_they_are
@@ -183,14 +185,22 @@ class _Pair(NamedTuple):
         scores.of_states(self.teacher, theirs, at(guide, batch)),
         *(weights, self.temperature),
       )
-      metrics['objective/soft_loss'] = Mean(summed, jnp.sum(weights))
-      total += self.soft * _factor(batch['soft_factor']) * summed
+      mean = Mean(summed, jnp.sum(weights))
+      metrics['objective/soft_loss'] = mean
+      others.append((self.soft, mean, 'soft_factor'))
     if self.cosine:
       weights = self.text.real(batch)
       summed = soft_targets.cosine_distance(hidden, guide, weights)
-      metrics['objective/cosine_loss'] = Mean(summed, jnp.sum(weights))
-      total += self.cosine * _factor(batch['cosine_factor']) * summed
-    found = Loss(total, found.weight, self.hard * found.penalty, metrics)
+      mean = Mean(summed, jnp.sum(weights))
+      metrics['objective/cosine_loss'] = mean
+      others.append((self.cosine, mean, 'cosine_factor'))
+    found = found.times(self.hard)._replace(metrics=metrics)
+    for weight, mean, factor in others:
+      if key is None:
+        found = found._replace(added=(*found.added, mean.times(weight)))
+      else:
+        total = found.sum + weight * _factor(batch[factor]) * mean.sum
+        found = found._replace(sum=total)
     return add_routers(found, routers, training=key is not None)
 
   def balance(self, batch: Batch) -> Batch:

@@ -36,6 +36,7 @@ from gpt_jax.objectives.base import (
   Batch,
   Declared,
   Loss,
+  Mean,
   Needs,
   Objective,
   Params,
@@ -144,7 +145,9 @@ def electra(
     stages = Stages(generator_steps, ('generator',), both.enter, both.of_stage)
 
     def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-      return masked_batch(rows, keys, places, masking)
+      batch = masked_batch(rows, keys, places, masking)
+      # What the generator's draws of a row follow from.
+      return {**batch, 'numbers': keys.run.astype(np.uint32)}
 
     return Objective(
       *(make_batch, both.init, both.loss),
@@ -219,8 +222,10 @@ class _Both(NamedTuple):
     states_BPD = at_chosen(hidden_BLD, batch)
     chosen = scores.of_states(generator, own, states_BPD)
     found = masked_loss(chosen, batch, evaluating=evaluating)
+    of_rows = jax.vmap(jax.random.fold_in, (None, 0))
+    keys_B = of_rows(keys[0], batch['numbers'])
     ids_BP = sampled(
-      *(chosen.hidden_BLD, chosen.table_VD, keys[0], self.temperature),
+      *(chosen.hidden_BLD, chosen.table_VD, keys_B, self.temperature),
       chosen.softcap,
     )
     original_BL = _placed(batch, batch['masked_targets'])
@@ -232,12 +237,16 @@ class _Both(NamedTuple):
       *(model, hidden_BLD, original_BL, corrupt_BL != original_BL, batch),
       evaluating=evaluating,
     )
-    # Equal in all rows; see `balance`.
-    factor = self.weight * jnp.max(batch['second_factor'])
-    found = found._replace(
-      sum=factors[0] * found.sum + factors[1] * factor * total,
-      metrics={**(found.metrics or {}), **metrics},
-    )
+    found = found._replace(metrics={**(found.metrics or {}), **metrics})
+    if evaluating:
+      counted = jnp.sum(self.targets.weights(batch))
+      found = found._replace(added=(Mean(self.weight * total, counted),))
+    else:
+      # Equal in all rows; see `balance`.
+      factor = self.weight * jnp.max(batch['second_factor'])
+      found = found._replace(
+        sum=factors[0] * found.sum + factors[1] * factor * total
+      )
     return add_routers(found, routers, training=not evaluating)
 
   def balance(self, batch: Batch) -> Batch:

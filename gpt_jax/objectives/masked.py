@@ -176,7 +176,9 @@ def _objective(
     states_BPD = at_chosen(hidden_BLD, batch)
     chosen = scores.of_states(model, params, states_BPD)
     found = masked_loss(chosen, batch, evaluating=evaluating)
-    return heads.add(found, params, hidden_BLD, batch) if pairs else found
+    if not pairs:
+      return found
+    return heads.add(found, params, hidden_BLD, batch, evaluating=evaluating)
 
   def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     hidden_BLD, routers = states(params, batch, key)
@@ -277,7 +279,13 @@ class _Heads:
     }
 
   def add(
-    self, loss: Loss, params: Params, hidden_BLD: jax.Array, batch: Batch
+    self,
+    loss: Loss,
+    params: Params,
+    hidden_BLD: jax.Array,
+    batch: Batch,
+    *,
+    evaluating: bool,
   ) -> Loss:
     """The loss with that of the pairs."""
     heads = params['heads']
@@ -290,10 +298,13 @@ class _Heads:
     nll_B = -jnp.take_along_axis(log_probs_B2, labels_B[:, None], axis=1)[:, 0]
     right_B = jnp.argmax(logits, axis=-1) == labels_B
     count = jnp.sum(weights_B)
+    of_pairs = Mean(jnp.sum(nll_B * weights_B), count)
     metrics = {
       **(loss.metrics or {}),
-      'objective/pair_loss': Mean(jnp.sum(nll_B * weights_B), count),
+      'objective/pair_loss': of_pairs,
       'objective/pair_accuracy': Mean(jnp.sum(right_B * weights_B), count),
     }
+    if evaluating:
+      return loss._replace(metrics=metrics, added=(of_pairs,))
     total = loss.sum + jnp.sum(nll_B * batch['pair_factor'])
     return loss._replace(sum=total, metrics=metrics)

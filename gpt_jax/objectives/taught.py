@@ -24,6 +24,7 @@ from gpt_jax.objectives.base import (
   Declared,
   Loss,
   Mean,
+  Means,
   Needs,
   Objective,
   Params,
@@ -82,11 +83,11 @@ class _Student(NamedTuple):
     """The loss at the top of this file."""
     hidden, routers = self.text.states(params, batch, key)
     found = self.text.loss(params, hidden, batch, key is None)
-    metrics = {
+    metrics: dict[str, Mean | Means] = {
       **(found.metrics or {}),
-      'objective/hard_loss': Mean(found.sum - found.penalty, found.weight),
+      'objective/hard_loss': found.means,
     }
-    total = self.hard * found.sum
+    found = found.times(self.hard)
     if key is not None:
       weights, T = self._weights(batch), self.stored.temperature
       if self.stored.places == 'chosen':
@@ -96,8 +97,9 @@ class _Student(NamedTuple):
         *(batch['teacher_ids'], batch['teacher_log_probs'], weights, T),
       )
       metrics['objective/soft_loss'] = Mean(summed, jnp.sum(weights))
-      total += self.soft * jnp.max(batch['soft_factor']) * summed
-    found = Loss(total, found.weight, self.hard * found.penalty, metrics)
+      added = self.soft * jnp.max(batch['soft_factor']) * summed
+      found = found._replace(sum=found.sum + added)
+    found = found._replace(metrics=metrics)
     return add_routers(found, routers, training=key is not None)
 
   def balance(self, batch: Batch) -> Batch:

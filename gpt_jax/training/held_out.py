@@ -54,36 +54,38 @@ class HeldOut:
     config, rows = self._parts.config, self._parts.eval_rows
     objective = self._parts.objective
     assert objective.make_batch is not None
+    # As many rows whatever the devices make of `eval.rows`.
+    most = config.eval.num_batches
     batches = pipeline.evaluation_batches(
       held_out.store,
       length=self._parts.ramp.longest,
       rows=rows,
       make_batch=objective.make_batch,
       host_rows=self._parts.host_rows,
+      most=most and most * config.eval.rows,
     )
     sums = []
-    for i, batch in enumerate(batches):
-      if i == config.eval.num_batches:
-        break
+    for batch in batches:
       loss = self._step(params, self._parts.put(batch, rows))
       means = {
         name.removeprefix('objective/'): mean
         for name, mean in (loss.metrics or {}).items()
         if name.startswith('objective/')
       }
-      sums.append({'loss': Mean(loss.sum, loss.weight), **means})
+      sums.append({'loss': loss.means, **means})
       if stop():
         return None
     # In float64: the order and the number of the batches do not matter.
-    found = jax.device_get(sums)
+    found = jax.tree.map(
+      lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums)
+    )
     values: dict[str, float] = {}
-    for name in found[0]:
-      total, weight = np.sum(
-        np.asarray([batch[name] for batch in found], np.float64), axis=0
-      )
+    for name, means in found.items():
+      (total, weight), *added = [means] if isinstance(means, Mean) else means
       if weight or name == 'loss':  # a small set may have no such token
-        values[name] = float(total / weight)
-    values['tokens'] = int(sum(float(batch['loss'].weight) for batch in found))
+        of_added = sum(mean.sum / mean.weight for mean in added if mean.weight)
+        values[name] = float(total / weight + of_added)
+    values['tokens'] = int(found['loss'][0].weight)
     if objective.every_token:
       return {**values, **of_text(values['loss'], held_out)}
     for kind in objective.kinds:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.objectives.base import Batch, Mean, Objective
+from gpt_jax.objectives.base import Batch, Mean, Means, Objective
 from gpt_jax.optim import (
   frozen_parts,
   host_state,
@@ -157,13 +157,13 @@ def mean_gradients(
   return loss, {name: _value(mean) for name, mean in metrics.items()}, grads
 
 
-def _value(mean: Mean) -> jax.Array:
-  weight = jnp.where(mean.weight > 0, mean.weight, 1)
-  return mean.sum.astype(jnp.float32) / weight
+def _value(found: Mean | Means) -> jax.Array:
+  if not isinstance(found, Mean):
+    return sum(map(_value, found), jnp.float32(0))
+  weight = jnp.where(found.weight > 0, found.weight, 1)
+  return found.sum.astype(jnp.float32) / weight
 
 
 def eval_step(params: Any, batch: Batch, *, objective: Objective):
   """Sums over one batch, without dropout and penalties: see `Loss`."""
-  if objective.balance:
-    batch = objective.balance(batch)
   return objective.loss(params, batch, None)

@@ -331,7 +331,8 @@ def test_z_loss_in_chunks(monkeypatch):
 
 @functools.partial(jax.jit, static_argnames='temperature')
 def draw(hidden, table, key, temperature):
-  return sampled(hidden, table, key, temperature)
+  keys = jax.random.split(key, len(hidden))
+  return sampled(hidden, table, keys, temperature)
 
 
 @pytest.mark.parametrize('temperature', [1.0, 0.7])
@@ -355,6 +356,7 @@ def test_what_is_drawn_does_not_depend_on_chunks(monkeypatch):
   for limit in (1 << 25, 3 * 5 * 101):
     monkeypatch.setattr(module, 'CHUNK_LOGITS', limit)
     traced = jax.jit(functools.partial(sampled, temperature=1.0))
-    found.append(traced(hidden, table, jax.random.key(0)))
+    keys = jax.random.split(jax.random.key(0), len(hidden))
+    found.append(traced(hidden, table, keys))
   np.testing.assert_array_equal(*found)
   assert len(np.unique(found[0])) > 20
