@@ -39,6 +39,7 @@ from gpt_jax import cli, ranges, sharding
 from gpt_jax.data.tokenizers.chat import ChatTemplate
 from gpt_jax.decoding import speculative
 from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
@@ -119,7 +120,12 @@ def main(args: cli.Args) -> None:
     )
     working = worker.Worker(
       lambda: Engine(
-        model, params, slots=args.rows, draft=draft, keep=args.keep
+        model,
+        params,
+        slots=args.rows,
+        draft=draft,
+        keep=args.keep,
+        never_V=never_drawn(trained.tokenizer, model.vocab_size),
       ),
       within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,

@@ -55,6 +55,7 @@ class Rules(NamedTuple):
   early_stopping: np.ndarray
   min_tokens: np.integer
   stop_ids: np.ndarray  # [E]
+  never_V: np.ndarray | None  # see `sampler.never_drawn`
 
   def score(self, sums: jax.Array, tokens: jax.Array) -> jax.Array:
     """What hypotheses of so many new tokens are compared by."""
@@ -102,7 +103,9 @@ class State(NamedTuple):
   active_B: jax.Array
 
 
-def rules(beam: Beam, stop_ids: tuple[int, ...]) -> Rules:
+def rules(
+  beam: Beam, stop_ids: tuple[int, ...], never_V: np.ndarray | None = None
+) -> Rules:
   """The arrays of a search."""
   offset, divisor = PENALTIES[beam.penalty]
   return Rules(
@@ -112,6 +115,7 @@ def rules(beam: Beam, stop_ids: tuple[int, ...]) -> Rules:
     np.array(beam.early_stopping),
     np.int32(beam.min_tokens),
     np.array(stop_ids, np.int32),
+    never_V,
   )
 
 
@@ -278,6 +282,8 @@ def _candidates(
     banned |= _repeating(
       state.ids_BNT, texts.num_source_B, at_B, no_repeat_ngram, V
     )
+  if rules.never_V is not None:
+    banned |= rules.never_V[None, None]
   # Probabilities are not normalised again.
   logits_BNV = jnp.where(banned, -jnp.inf, logits_BNV)
   C = (1 + rules.stop_ids.size) * N

@@ -10,6 +10,7 @@ from gpt_jax.decoding import continuations
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
 from gpt_jax.decoding.in_row import InRow
+from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.decoding.search import search
 from gpt_jax.nn.transformer import Transformer
 
@@ -57,7 +58,11 @@ def complete(
   asked = [row(number).request for number in range(len(prompts))]
   speed.begin()
   for number, hypotheses in search(
-    model, params, asked, beam, rows=rows, in_row=in_row, count=speed.count
+    *(model, params, asked, beam),
+    rows=rows,
+    in_row=in_row,
+    never_V=never_drawn(tokenizer, model.vocab_size),
+    count=speed.count,
   ):
     found = []
     for ids, score, finish in hypotheses[: options.num_samples]:

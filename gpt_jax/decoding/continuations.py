@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import sourced
 from gpt_jax.decoding.engine import Engine, Request
-from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.sampler import Sampler, never_drawn, seeds_of
 from gpt_jax.decoding.text import Stream
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
@@ -328,7 +328,12 @@ def continue_prompt(
   length = model.context_length
   ids = tokenizer.special.prompt(tokenizer.encode(prompt))
   ids = fitted(ids, tokenizer, options, context_length=length)
-  engine = Engine(model, params, slots=options.num_samples)
+  engine = Engine(
+    model,
+    params,
+    slots=options.num_samples,
+    never_V=never_drawn(tokenizer, model.vocab_size),
+  )
   start = tokenizer.decode(ids)
   found = complete(engine, tokenizer, [ids], options, context_length=length)
   return [start + sample.text for _, samples in found for sample in samples]

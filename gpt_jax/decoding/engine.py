@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs, requests, speculative
@@ -45,6 +46,7 @@ class Engine:
     draft: Draft | None = None,
     keep: int = 0,
     in_row: InRow | None = None,
+    never_V: np.ndarray | None = None,
   ):
     """Takes models and their parameters, as they are or from `in_place`.
 
@@ -57,6 +59,7 @@ class Engine:
         as one of them is read from there on. Of an encoder-decoder none are.
       in_row: how a model writes whose prompts are sources; without a draft.
         None: it continues texts, or is an encoder-decoder.
+      never_V: see `sampler.never_drawn`.
 
     Raises:
       UsageError: the draft does not suit the model.
@@ -72,6 +75,7 @@ class Engine:
     self._waiting: dict[int, Request] = {}
     assert in_row is None or (draft is None and not keep)
     self.in_row = in_row
+    self._never_V = None if never_V is None else jnp.asarray(never_V)
     ahead = 1 + (draft.num_tokens if draft else 0)
     ahead += in_row.ahead if in_row else 0
     self._batch = Batch(self._model, slots=slots, ahead=ahead)
@@ -159,6 +163,7 @@ class Engine:
       np.array([ids[-1] for ids in last], np.int32),
       np.array([len(ids) - 1 for ids in last], np.int32),
       asked.seen_BV,
+      self._never_V,
       asked.rows,
       model=self._model,
       how=asked.how,
@@ -181,6 +186,7 @@ class Engine:
       np.array([own[-2:] for own in ids], np.int32),
       np.array([len(own) - 1 for own in ids], np.int32),
       asked.seen_BV,
+      self._never_V,
       asked.rows,
       how=asked.how,
     )
@@ -253,6 +259,7 @@ class Engine:
       reading.last_BD,
       index_B,
       asked.seen_BV,
+      self._never_V,
       asked.rows,
       model=self._model,
       how=asked.how,

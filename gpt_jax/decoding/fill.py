@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import sampler
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
@@ -111,8 +112,10 @@ def fill(
     row[: len(ids)] = ids
   real = np.arange(length)[None] < np.array([[len(ids)] for ids in rows])
   row, place = np.nonzero((tokens == special_of(tokenizer).mask) & real)
-  top = min(top, tokenizer.vocab_size)
-  found = _best(model, params, tokens, real, row, place, top)
+  never_V = sampler.never_drawn(tokenizer, model.vocab_size)
+  if never_V is not None:
+    top = min(top, int(np.count_nonzero(~never_V)))
+  found = _best(model, params, tokens, real, row, place, never_V, top)
   out: list[list[list[Filler]]] = [[] for _ in rows]
   for number, ids, shares in zip(row, *map(np.asarray, found), strict=True):
     fillers = [
@@ -123,7 +126,7 @@ def fill(
   return out
 
 
-def _best(model, params, tokens, real, row, place, top):
+def _best(model, params, tokens, real, row, place, never_V, top):
   """Ids and probabilities [masks, top]; nothing but the masks is scored."""
 
   @jax.jit
@@ -132,7 +135,9 @@ def _best(model, params, tokens, real, row, place, top):
     out = model.apply(variables, tokens_BL, mask_BL=real_BL)
     at = out.hidden_BLD[row, place]
     logits = model.apply(variables, at, method='logits')
-    shares, ids = jax.lax.top_k(jax.nn.softmax(logits), top)
+    # As the model was trained: over its whole table.
+    shares = sampler.suppress(jax.nn.softmax(logits), never_V)
+    shares, ids = jax.lax.top_k(shares, min(top, model.vocab_size))
     return ids, shares
 
   return run(params, jnp.asarray(tokens), jnp.asarray(real))

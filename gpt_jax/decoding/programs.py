@@ -216,10 +216,10 @@ def read_block(
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'how'))
-def first_draw(params, last_XD, index_B, seen_BV, rows, *, model, how):
-  """The first token of each row, of whose prompt's state `index_B` says."""
+def first_draw(params, last_XD, index_B, seen_BV, never_V, rows, *, model, how):
+  """Draws each row's first token from `last_XD[index_B]`."""
   logits_XV = model.apply({'params': params}, last_XD, method='logits')
-  logits_BV = logits_XV[index_B]
+  logits_BV = sampler.suppress(logits_XV, never_V)[index_B]
   if seen_BV is not None:
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
   first_B = jnp.zeros_like(rows.start_B)
@@ -232,7 +232,17 @@ def first_draw(params, last_XD, index_B, seen_BV, rows, *, model, how):
   donate_argnames='caches',
 )
 def decode_step(
-  params, caches, token_B, position_B, seen_BV, rows, *, model, how, in_row
+  params,
+  caches,
+  token_B,
+  position_B,
+  seen_BV,
+  never_V,
+  rows,
+  *,
+  model,
+  how,
+  in_row,
 ):
   """Reads one token of each row and draws the next.
 
@@ -242,6 +252,7 @@ def decode_step(
     token_B: drawn last.
     position_B: where it stands.
     seen_BV: bool, the tokens before it; None: no row has a penalty.
+    never_V: see `sampler.never_drawn`.
     rows: what is asked of them.
     model: of `in_place`.
     how: see `sampler.method`.
@@ -259,6 +270,7 @@ def decode_step(
     model=model,
     in_row=in_row,
   )
+  logits_BV = sampler.suppress(logits_BV, never_V)
   if seen_BV is not None:
     seen_BV = seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)

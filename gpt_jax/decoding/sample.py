@@ -5,9 +5,12 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
+
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.programs import in_place as in_place
 from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.sampler import never_drawn as never_drawn
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn.transformer import Transformer
 
@@ -24,6 +27,7 @@ def generate(
   stop_when: Callable[[list[int]], bool] | None = None,
   sources: list[list[int]] | None = None,
   draft: Draft | None = None,
+  never_V: np.ndarray | None = None,
 ) -> list[list[int]]:
   """Continues each prompt.
 
@@ -40,11 +44,14 @@ def generate(
       the continuation, with that token.
     sources: ids for the encoder, which runs once; as many as prompts.
     draft: proposes tokens to the model.
+    never_V: see `sampler.never_drawn`.
 
   Returns:
     The new ids of each prompt.
   """
-  engine = Engine(model, params, slots=len(prompts), draft=draft)
+  engine = Engine(
+    model, params, slots=len(prompts), draft=draft, never_V=never_V
+  )
   seeds = seeds_of(seed, len(prompts))
   out: dict[int, list[int]] = {}
   for ids, source, own in zip(

@@ -3,11 +3,13 @@
 """How the next token is drawn from its scores, in each row by itself."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
 
 class Sampler(NamedTuple):
@@ -85,6 +87,28 @@ def seeds_of(seed: int, num_rows: int) -> list[int]:
   """Seeds for rows that were given one together: its own is the first."""
   others = np.random.SeedSequence(seed).generate_state(num_rows - 1)
   return [seed, *others.tolist()]
+
+
+def never_drawn(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
+  """The ids that a model never generates: bool [V]; None: there are none.
+
+  The rows of the model's table past the tokenizer's last id, and
+  `Special.never_ids`. Sampling renormalises over the other ids. Scores of beam
+  search, `fill` and `evaluate` are normalised over the whole table, as the
+  training loss is.
+
+  Args:
+    tokenizer: of the model.
+    vocab_size: V, of the model.
+  """
+  never_V = np.arange(vocab_size) >= tokenizer.vocab_size
+  never_V[[i for i in tokenizer.special.never_ids if i < vocab_size]] = True
+  return never_V if never_V.any() else None
+
+
+def suppress(logits: jax.Array, never_V: Any) -> jax.Array:
+  """-inf for the ids of `never_drawn`: logits [..., V]."""
+  return logits if never_V is None else jnp.where(never_V, -jnp.inf, logits)
 
 
 def penalize(

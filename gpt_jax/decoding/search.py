@@ -48,6 +48,7 @@ def search(
   *,
   rows: int,
   in_row: InRow | None = None,
+  never_V: np.ndarray | None = None,
   count: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
   """The most probable continuations of each text, by beam search.
@@ -61,6 +62,7 @@ def search(
     beam: how to search.
     rows: texts that are searched at a time.
     in_row: see `Engine`.
+    never_V: see `sampler.never_drawn`.
     count: called after each step with how many texts got a token.
 
   Yields:
@@ -74,7 +76,12 @@ def search(
     group.sort(key=lambda row: (len(row.request.source or ()), len(row.ids)))
     for i in range(0, len(group), rows):
       part = group[i : i + rows]
-      running = Search(model, params, part, beam, slots=rows, in_row=in_row)
+      running = Search(
+        *(model, params, part, beam),
+        slots=rows,
+        in_row=in_row,
+        never_V=never_V,
+      )
       count(len(running.rows))
       while running.rows:
         yield from running.step()
@@ -97,6 +104,7 @@ class Search:
     *,
     slots: int,
     in_row: InRow | None = None,
+    never_V: np.ndarray | None = None,
   ):
     """Reads the prompts and sources; takes the first tokens.
 
@@ -107,6 +115,7 @@ class Search:
       beam: how to search.
       slots: the most rows.
       in_row: see `Engine`.
+      never_V: see `sampler.never_drawn`.
     """
     self._model, self._params, self._beam = model, params, beam
     self._in_row = in_row
@@ -120,7 +129,8 @@ class Search:
     assert all(
       len(row.ids) + row.num_left <= model.context_length for row in rows
     )
-    self._rules = beam_lib.rules(beam, tuple(sorted(self._stop_ids)))
+    stop_ids = tuple(sorted(self._stop_ids))
+    self._rules = beam_lib.rules(beam, stop_ids, never_V)
     self._begin()
 
   @property

@@ -111,6 +111,7 @@ def draw(
   last: np.ndarray,
   position_B: np.ndarray,
   seen_BV: Any,
+  never_V: Any,
   rows: Rows,
   *,
   how: Method,
@@ -129,6 +130,7 @@ def draw(
     last: int32 [B, 2], the two newest tokens.
     position_B: where the newest stands.
     seen_BV: bool, the tokens before the newest; None: no row has a penalty.
+    never_V: see `sampler.never_drawn`; of both models.
     rows: what is asked of them.
     how: see `sampler.method`.
   """
@@ -144,6 +146,7 @@ def draw(
       token_BL,
       position_B + i,
       seen,
+      never_V,
       rows,
       model=draft.model,
       how=how,
@@ -158,6 +161,7 @@ def draw(
     tuple(proposals),
     position_B,
     seen_BV,
+    never_V,
     rows,
     model=model,
     how=how,
@@ -169,7 +173,7 @@ def draw(
   jax.jit, static_argnames=('model', 'how'), donate_argnames='caches'
 )
 def _propose(
-  params, caches, token_BL, position_B, seen_BV, rows, *, model, how
+  params, caches, token_BL, position_B, seen_BV, never_V, rows, *, model, how
 ):
   """Reads tokens up to `position_B` and proposes the next.
 
@@ -183,6 +187,7 @@ def _propose(
   logits_BV = model.apply(
     {'params': params}, out.hidden_BLD[:, -1], method='logits'
   )
+  logits_BV = sampler.suppress(logits_BV, never_V)
   if seen_BV is not None:
     seen_BV = _with(seen_BV, token_BL[:, -1])
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
@@ -199,7 +204,17 @@ def _propose(
   jax.jit, static_argnames=('model', 'how'), donate_argnames='caches'
 )
 def _judge(
-  params, caches, tokens, proposals, position_B, seen_BV, rows, *, model, how
+  params,
+  caches,
+  tokens,
+  proposals,
+  position_B,
+  seen_BV,
+  never_V,
+  rows,
+  *,
+  model,
+  how,
 ):
   """Reads the newest token and the proposals, and draws: see `Drawn`."""
   tokens_BN = jnp.stack(tokens, axis=1).astype(jnp.int32)
@@ -207,6 +222,7 @@ def _judge(
   positions_BN = _places(position_B, 0, N + 1, model)
   out = model.apply({'params': params}, tokens_BN, positions_BN, caches)
   logits_BNV = model.apply({'params': params}, out.hidden_BLD, method='logits')
+  logits_BNV = sampler.suppress(logits_BNV, never_V)
   seen_BNV = None
   if seen_BV is not None:
     seen_BNV = _before(seen_BV, tokens_BN)

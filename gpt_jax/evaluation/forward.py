@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import sharding
+from gpt_jax.decoding import sampler
 from gpt_jax.evaluation.batches import Batch, Row
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.nn.context import KVCache
@@ -29,14 +30,15 @@ _BLOCK = 256
 class Forward:
   """Runs batches of rows on a mesh; programs are compiled on first use."""
 
-  def __init__(self, parts: Parts):
-    """Takes the model and the mesh."""
+  def __init__(self, parts: Parts, never_V: np.ndarray | None = None):
+    """Takes the model, the mesh and `sampler.never_drawn`."""
     self._parts = parts
     jit = functools.partial(
       jax.jit, out_shardings=sharding.replicated(parts.mesh)
     )
-    self._rows = jit(functools.partial(score_rows, model=parts.model))
-    self._rest = jit(functools.partial(score_rest, model=parts.model))
+    fixed = {'model': parts.model, 'never_V': never_V}
+    self._rows = jit(functools.partial(score_rows, **fixed))
+    self._rest = jit(functools.partial(score_rest, **fixed))
     self._read = jax.jit(functools.partial(read, model=parts.model))
 
   def read(self, params: Any, ids: np.ndarray) -> Caches:
@@ -137,7 +139,11 @@ def _scored(
 
 
 def score_rows(
-  params: Any, batch: dict[str, jax.Array], *, model: Transformer
+  params: Any,
+  batch: dict[str, jax.Array],
+  *,
+  model: Transformer,
+  never_V: np.ndarray | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Scores a batch.
 
@@ -147,6 +153,7 @@ def score_rows(
       `starts` [B], the position that predicts the first of them; `counts` [B],
       their number.
     model: a causal decoder.
+    never_V: see `sampler.never_drawn`.
 
   Returns:
     Log-probabilities [B], float32, and whether all tokens were the most
@@ -155,7 +162,7 @@ def score_rows(
   out: Any = model.apply(
     {'params': params}, batch['inputs'], mutable=['router']
   )
-  return _score(params, out[0].hidden_BLD, batch, model)
+  return _score(params, out[0].hidden_BLD, batch, model, never_V)
 
 
 def read(
@@ -187,6 +194,7 @@ def score_rest(
   batch: dict[str, jax.Array],
   *,
   model: Transformer,
+  never_V: np.ndarray | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Scores rows that continue what is in caches.
 
@@ -196,10 +204,11 @@ def score_rest(
     batch: as for `score_rows`, of what follows the shared ids, and
       `positions` [B, L]; `groups` [B], the row of the caches.
     model: as for `score_rows`.
+    never_V: as for `score_rows`.
   """
   caches = _grown(caches, batch['groups'], batch['inputs'].shape[1])
   hidden_BLD, _ = _continue(params, caches, batch, model)
-  return _score(params, hidden_BLD, batch, model)
+  return _score(params, hidden_BLD, batch, model, never_V)
 
 
 def _grown(caches: Caches, rows_B: jax.Array, more: int) -> Caches:
@@ -250,6 +259,7 @@ def _score(
   hidden_BLD: jax.Array,
   batch: dict[str, jax.Array],
   model: Transformer,
+  never_V: np.ndarray | None,
 ) -> tuple[jax.Array, jax.Array]:
   """Scores from hidden states: logits only of what is scored, in chunks."""
   B, L, _ = hidden_BLD.shape
@@ -272,7 +282,8 @@ def _score(
     picked_BC = jnp.take_along_axis(
       log_probs_BCV, targets_BC[..., None], axis=-1
     )[..., 0]
-    best_BC = jnp.argmax(logits_BCV, axis=-1) == targets_BC
+    drawn_BCV = sampler.suppress(logits_BCV, never_V)
+    best_BC = jnp.argmax(drawn_BCV, axis=-1) == targets_BC
     return (
       sums[0] + jnp.sum(jnp.where(counted_BC, picked_BC, 0.0), axis=-1),
       sums[1] & jnp.all(best_BC | ~counted_BC, axis=-1),

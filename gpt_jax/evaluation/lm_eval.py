@@ -140,6 +140,7 @@ class GptJax(_Base):
         seed=seed,
         stop_ids=tokenizer.special.stop_ids,
         stop_when=lambda new: any(s in _text(tokenizer, new) for s in stops),
+        never_V=sample.never_drawn(tokenizer, decoder[0].vocab_size),
       )
     text = _text(tokenizer, new)
     ends = [at for stop in stops if (at := text.find(stop)) >= 0]

@@ -48,7 +48,8 @@ class Score(NamedTuple):
   Attributes:
     log_prob: of all its tokens, in nats.
     num_tokens: number of its tokens.
-    greedy: 1 if each token is the most probable at its position, else 0.
+    greedy: 1 if each token is the most probable at its position of those that
+      are ever generated, else 0.
     cut: number of leading context tokens that did not fit.
   """
 
@@ -131,7 +132,8 @@ class Scorer:
     self.context_length: int = parts.config.model.context_length
     self._parts, self.params = parts, params
     self._limits = {'rows': rows, 'tokens': tokens}
-    self._forward = Forward(parts)
+    never_V = sample.never_drawn(tokenizer, parts.model.vocab_size)
+    self._forward = Forward(parts, never_V)
 
   def requests(
     self, requests: Sequence[Request], journal: Journal, report: Report
@@ -262,6 +264,7 @@ class Scorer:
         seed=0,
         stop_ids=self.tokenizer.special.stop_ids,
         stop_when=lambda ids: '\n' in decode(ids).lstrip(),
+        never_V=sample.never_drawn(self.tokenizer, decoder[0].vocab_size),
       )
     return [decode(ids).strip().partition('\n')[0] for ids in new]
 

@@ -10,6 +10,8 @@ has learned to write after a source in one row does so: see `decoding.in_row`.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpt_jax import sharding
 from gpt_jax.data import row_makers, sides
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
@@ -19,7 +21,7 @@ from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.sampler import Sampler, never_drawn
 from gpt_jax.decoding.search import search
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
@@ -103,13 +105,13 @@ class Writer:
       beam: how to search; None: each token is the most probable one.
     """
     decoder = self._parts.model, params
+    how: dict[str, Any] = {'rows': self._rows, 'in_row': self._in_row}
+    how['never_V'] = never_drawn(self._tokenizer, decoder[0].vocab_size)
     with sharding.use(self._parts.mesh, self._parts.rules):
       if beam is None:
-        found = greedy(*decoder, asked, rows=self._rows, in_row=self._in_row)
+        found = greedy(*decoder, asked, **how)
       else:
-        found = best(
-          *decoder, asked, beam, rows=self._rows, in_row=self._in_row
-        )
+        found = best(*decoder, asked, beam, **how)
       for number, ids in found:
         yield number, self._tokenizer.decode(ids).strip()
 
@@ -122,10 +124,11 @@ def best(
   *,
   rows: int,
   in_row: InRow | None = None,
+  never_V: np.ndarray | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
   """As `greedy`: the best that beam search finds; nothing if that is barred."""
   for number, hypotheses in search(
-    model, params, asked, beam, rows=rows, in_row=in_row
+    *(model, params, asked, beam), rows=rows, in_row=in_row, never_V=never_V
   ):
     yield number, hypotheses[0].ids if hypotheses else []
 
@@ -137,6 +140,7 @@ def greedy(
   *,
   rows: int,
   in_row: InRow | None = None,
+  never_V: np.ndarray | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
   """Yields the number of each request and its ids when it is done.
 
@@ -146,8 +150,9 @@ def greedy(
     asked: what is to be continued.
     rows: requests that run at a time.
     in_row: see `Engine`.
+    never_V: see `sampler.never_drawn`.
   """
-  engine = Engine(model, params, slots=rows, in_row=in_row)
+  engine = Engine(model, params, slots=rows, in_row=in_row, never_V=never_V)
   # The longest first: what is left at the end is short.
   order = sorted(
     range(len(asked)),

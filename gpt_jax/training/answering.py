@@ -15,6 +15,7 @@ from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.prompt_files import Prompt
+from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.decoding.source_files import Source
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.objectives import choices as objectives
@@ -62,7 +63,12 @@ class Answerer:
     self._decoder = trained_lib.decoder(trained, weights)
     self._in_row = trained_lib.in_row(trained.parts, trained.tokenizer)
     self.engine = Engine(
-      *self._decoder, slots=rows, draft=draft, keep=keep, in_row=self._in_row
+      *self._decoder,
+      slots=rows,
+      draft=draft,
+      keep=keep,
+      in_row=self._in_row,
+      never_V=never_drawn(self.tokenizer, trained.parts.model.vocab_size),
     )
 
   def asked(

@@ -69,6 +69,7 @@ def start(
       config.tokenizer.name,
       tokenizer_lib.own_of_sources(tokenizer),
     )
+    workdir_lib.warn_of_spare_rows(config, tokenizer)
     workdir_lib.check_prompt(config, tokenizer)
     outputs = teaching.opened(config, store)
     data = open_data(config, store, outputs)

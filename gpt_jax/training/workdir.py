@@ -19,6 +19,7 @@ from gpt_jax.nn.pattern import is_causal
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import sentinels
 from gpt_jax.runtime import hosts
+from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
@@ -220,6 +221,35 @@ def check_tokenizer(config: Config) -> None:
       f'log.sample_tokens={config.log.sample_tokens}: does not fit the context '
       f'of {context} with log.sample_prompt; lower it, or empty the prompt'
     )
+
+
+def warn_of_spare_rows(config: Config, tokenizer: Tokenizer) -> None:
+  """Warns of tables that are much larger than their tokenizer.
+
+  A table rounded up to a multiple of 128, or by up to a tenth, is nobody's
+  mistake.
+
+  Args:
+    config: with its vocabulary.
+    tokenizer: of the run.
+  """
+  own = tokenizer_lib.own_of_sources(tokenizer) or tokenizer.vocab_size
+  sections = {f'models.{name}': part for name, part in config.models.items()}
+  tables = {
+    f'{name}.vocab_size': (section.vocab_size, tokenizer.vocab_size)
+    for name, section in {'model': config.model, **sections}.items()
+  }
+  tables['model.source_vocab_size'] = config.model.source_vocab_size, own
+  for field, (rows, tokens) in tables.items():
+    if rows > max(-(-tokens // 128) * 128, tokens * 1.1):
+      log.warning(
+        '%s=%d: tokenizer.name=%r has %d tokens, so %d rows of the table are '
+        'never read, and their ids never generated; %s',
+        *(field, rows, config.tokenizer.name, tokens, rows - tokens),
+        "leave the field empty to take the tokenizer's number"
+        if field != 'model.source_vocab_size'
+        else "set the field to 0 to take the tokenizer's number",
+      )
 
 
 def draws_sample(config: Config) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.commands import prepare
 from gpt_jax.data import holdout
+from gpt_jax.data.tokenizers.characters import Characters
 from gpt_jax.spec import UsageError
 from gpt_jax.training import pretraining, workdir
 from tests.support import tiny
@@ -223,3 +224,35 @@ def test_a_store_that_is_no_folder(tmp_path, monkeypatch, path):
       'w',
     )
   assert [p.name for p in tmp_path.iterdir()] == ['file']
+
+
+@pytest.mark.parametrize(
+  'fields, tokens, said',
+  [
+    ({'vocab_size': 7}, 7, []),
+    ({'vocab_size': 128}, 7, []),
+    ({'vocab_size': 129}, 7, ['model.vocab_size=129: ']),
+    ({'vocab_size': 50_304}, 50_257, []),
+    ({'vocab_size': 55_282}, 50_257, []),
+    ({'vocab_size': 55_297}, 50_257, ['model.vocab_size=55297: ']),
+    (
+      {'vocab_size': 257, 'source_vocab_size': 500},
+      257,
+      ['model.source_vocab_size=500: '],
+    ),
+  ],
+)
+def test_a_table_much_larger_than_its_tokenizer(fields, tokens, said, caplog):
+  config = tiny.config(
+    **{f'model.{name}': value for name, value in fields.items()}
+  )
+  tokenizer = Characters(
+    ''.join(map(chr, range(0x10000, 0x10000 + tokens - 1)))
+  )
+  with caplog.at_level('WARNING', 'gpt_jax'):
+    workdir.warn_of_spare_rows(config, tokenizer)
+  found = [record.getMessage() for record in caplog.records]
+  assert len(found) == len(said)
+  for message, start in zip(found, said, strict=True):
+    assert message.startswith(start)
+    assert f'has {tokens} tokens' in message and 'take the tokenizer' in message

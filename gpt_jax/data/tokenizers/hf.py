@@ -63,9 +63,12 @@ class HfTokenizer:
       raise UsageError(f'has no token {self._eos!r}')
     self.eos_id: int = eos_id
     # Ids may have gaps.
-    self._size: int = max(self._made.get_vocab().values()) + 1
+    ids = self._made.get_vocab().values()
+    self._size: int = max(ids) + 1
     self.vocab_size = special.num_rows(contents, self._size)
-    self.special = special.of(contents, eos_id, self.special_names)
+    found = special.of(contents, eos_id, self.special_names)
+    never_ids = found.never_ids | ({*range(self._size)} - {*ids})
+    self.special = found._replace(never_ids=never_ids)
     self._unseen = {eos_id, *self.special.prompt_start}
     self.run_ids = self._bytes_of_runs()
     both, *alone = self.encode_batch(['x y', 'x', 'y'])

@@ -50,6 +50,8 @@ class Special(NamedTuple):
     cls_id: before an encoder's row: [CLS], or RoBERTa's <s>; None: it has none.
     sep_id: after each text of such a row: [SEP], or RoBERTa's </s>.
     mask_id: stands for a token that an encoder is to predict.
+    never_ids: never generated: ids without a token, and what an import's
+      generation_config.json forbids.
   """
 
   document_start: tuple[int, ...]
@@ -62,6 +64,7 @@ class Special(NamedTuple):
   cls_id: int | None = None
   sep_id: int | None = None
   mask_id: int | None = None
+  never_ids: frozenset[int] = frozenset()
 
   def before(self, *, first_scored: bool) -> tuple[int, ...]:
     """What stands before a text; a token at least if its first is scored."""
