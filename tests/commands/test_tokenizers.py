@@ -96,3 +96,13 @@ def test_a_saved_tokenizer_is_one_of_them(texts, capsys):
 def test_bad_usage_is_named(texts, capsys, argv, what):
   assert main(['tokenizers', *argv]) == 2
   assert what in capsys.readouterr().err
+
+
+def test_characters_of_held_out_texts_count(texts, capsys):
+  """As `prepare` takes them; each text has one of its own."""
+  for i, path in enumerate(sorted((texts / 'docs').iterdir())):
+    path.write_text(path.read_text() + chr(0x4E00 + i))
+  argv = [*CONFIG, '--config.tokenizer.name=bytes']
+  assert main([*argv, '--tokenizer=all characters', '--json']) == 0
+  found = json.loads(capsys.readouterr().out)['tokenizers']['all']
+  assert found['num_documents_changed'] == 0

@@ -100,7 +100,7 @@ def make(
   known = {_digest(document) for document in text.documents}
   seen = 0
 
-  def documents() -> Iterator[Document]:
+  def documents(held_out: bool = False) -> Iterator[Document]:
     nonlocal seen
     if text.training is None:
       raise UsageError(
@@ -109,14 +109,14 @@ def make(
       )
     size = 0
     for part in text.training.parts():
-      if not part.held_out:
-        seen += _digest(part.document) in known
+      if not part.held_out or held_out:
+        seen += not part.held_out and _digest(part.document) in known
         size += len(part.document.text)
         report(f'reading to train {name}', size, text.training.num_bytes)
         yield part.document
     log.info('%s: training %s', name, call)
 
-  made = tokenizer.build(call, documents())
+  made = tokenizer.build(call, documents(), documents(held_out=True))
   if seen:
     log.warning(
       '%s: %d of the documents that it is measured on were among those that '

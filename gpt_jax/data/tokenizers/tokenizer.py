@@ -5,7 +5,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -140,14 +140,21 @@ def build(
       if the tokenizer is trained.
     all_documents: those held out too, of which `characters` takes the set of
       characters; `train_documents` if None.
-
-  Raises:
-    UsageError: the call, a vocabulary file or the corpus does not do.
   """
   make = spec.build('tokenizer.name', text, TOKENIZERS)
-  if all_documents is None or make is not characters_of:
+  if all_documents is None:
     all_documents = train_documents
-  return make(all_documents)
+  if not isinstance(make, _Pair):
+    return _learned(make, train_documents, all_documents)
+
+  def side(make: _Make, source: bool) -> Tokenizer:
+    some, all_ = (
+      (d for d in documents if of_source(d.name) == source)
+      for documents in (train_documents, all_documents)
+    )
+    return _learned(make, some, all_)
+
+  return Sides(side(make.target, False), side(make.source, True))
 
 
 def imported(name: str, folder: str) -> Tokenizer:
@@ -218,15 +225,32 @@ def of_folder(folder: str) -> Callable[[Iterable[Document]], Tokenizer]:
   return read
 
 
-def sides(target: str, source: str) -> Callable[..., Tokenizer]:
+# Makes a tokenizer from documents; what is not learned reads none of them.
+_Make = Callable[[Iterable[Document]], Tokenizer]
+
+
+class _Pair(NamedTuple):
+  """Makes the two tokenizers of `Sides`."""
+
+  target: _Make
+  source: _Make
+
+
+def _learned(
+  make: _Make,
+  train_documents: Iterable[Document],
+  all_documents: Iterable[Document],
+) -> Tokenizer:
+  """A tokenizer of the documents that it may learn from."""
+  return make(all_documents if make is characters_of else train_documents)
+
+
+def sides(target: str, source: str) -> _Pair:
   """Another tokenizer for the sources of pairs of texts: see `sides`.
 
   Args:
     target: of all else; its call.
     source: its call.
-
-  Raises:
-    UsageError: both are learned, from one pass over the documents.
   """
   makes = [
     spec.build('tokenizer.name', call, TOKENIZERS) for call in (target, source)
@@ -245,14 +269,7 @@ def sides(target: str, source: str) -> Callable[..., Tokenizer]:
       "the documents once; prepare one before, and give it as saved('FOLDER')"
     )
 
-  def make(documents: Iterable[Document]) -> Tokenizer:
-    # What is not learned reads none of them.
-    return Sides(
-      makes[0](d for d in documents if not of_source(d.name)),
-      makes[1](d for d in documents if of_source(d.name)),
-    )
-
-  return make
+  return _Pair(*makes)
 
 
 def of_sources(made: Tokenizer) -> Tokenizer:

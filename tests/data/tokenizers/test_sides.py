@@ -133,3 +133,33 @@ def test_what_does_not_go_together(tmp_path, monkeypatch):
   resolved.model.num_source_layers = 1
   with pytest.raises(UsageError, match='smaller than the 13 tokens of sources'):
     config_lib.set_vocab_size(resolved, 257, NAME, 13)
+
+
+@pytest.mark.parametrize(
+  'name, encode',
+  [
+    (NAME, tokenizer.of_sources),
+    ("sides('characters', source='bytes')", tokenizer.of_targets),
+    ("sides('characters', source='words')", None),
+  ],
+)
+def test_characters_of_held_out_pairs_count(
+  tmp_path, monkeypatch, name, encode
+):
+  """As without another tokenizer for sources."""
+  monkeypatch.chdir(tmp_path)
+  files = {'a.de': SOURCES, 'a.en': TARGETS, 'b.de': ['ü'], 'b.en': ['Ω']}
+  for file, lines in files.items():
+    pathlib.Path(file).write_text('\n'.join(lines) + '\n')
+  held_out = "parallel_text('b.de', 'b.en')"
+  fields = {'data.holdout': held_out, 'tokenizer.name': name}
+  if encode is None:  # both read documents
+    with pytest.raises(UsageError, match='learns both, and reads'):
+      prepare.ensure(config(**fields), 'D')
+    return
+  made = prepare.ensure(config(**fields), 'D').tokenizer()
+  own = encode(made)
+  held, other = ('ü', 'Ω') if encode is tokenizer.of_sources else ('Ω', 'ü')
+  assert own.decode(own.encode(held)) == held
+  with pytest.raises(UsageError, match='which is none of the'):
+    own.encode(other)
