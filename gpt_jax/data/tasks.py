@@ -115,11 +115,20 @@ def with_labels(task: Task) -> Task:
   """The task with the names of its classes, read from the train split."""
   if task.kind not in ('classification', 'tags') or task.labels:
     return task
-  names = set()
+  first: dict[str, str] = {}  # where each name is seen first
   for record in _records(task, task.paths['train']):
     value = record[task.label]
-    names.update(map(str, value if isinstance(value, list) else [value]))
-  names -= {*task.drop}
+    several = task.kind == 'tags' and isinstance(value, list)
+    for one in value if several else [value]:
+      if str(one) not in task.drop:
+        check_label(record, task.label, one)
+        first.setdefault(str(one), record.where)
+  names = {*first}
+  if '-1' in names and all(n.isdecimal() for n in names - {'-1'}):
+    raise UsageError(
+      f'{first["-1"]}: the label -1 marks an example without a label in many '
+      "tables; remove such lines, or name the classes, as in labels='-1, 0, 1'"
+    )
   if len(names) < 2:
     raise UsageError(
       f'{task.paths["train"]}: column {task.label!r} holds '
@@ -148,19 +157,41 @@ def _records(task: Task, path: str) -> Iterator[Record]:
 
 def _example(task: Task, record: Record, needs_label: bool) -> Example:
   texts = [filled(record, text) for text in task.texts]
+  if task.form == 'target' and needs_label:
+    check_label(record, task.texts[-1], texts[-1])
   if len(task.answers) == 1 and '{' not in task.answers[0]:
     given = record[task.answers[0]]
     if not isinstance(given, list) or len(given) < 2:
       raise UsageError(
         f'{record.where}: {task.answers[0]!r} is no list of answers'
       )
-    texts += map(str, given)
+    texts += [_text(record, task.answers[0], answer) for answer in given]
   else:
     texts += [filled(record, answer) for answer in task.answers]
   choices = len(texts) - len(task.texts)
   return Example(
     record.where, tuple(texts), _label(task, record, needs_label, choices)
   )
+
+
+def is_missing(record: Record, value: Any) -> bool:
+  """Whether a label is none: empty, null, no number, or -1 in a set of TFDS."""
+  if isinstance(value, float) and math.isnan(value):
+    return True
+  if isinstance(value, str):
+    return not value.strip()
+  if isinstance(value, int | float) and value == -1:
+    return record.where.startswith('tfds(')
+  return value is None or value == []
+
+
+def check_label(record: Record, column: str, value: Any):
+  """Refuses an example without a label, which is needed."""
+  if is_missing(record, value):
+    raise UsageError(
+      f'{record.where}: column {column!r} holds {value!r}, which is no label; '
+      'mend or remove the line'
+    )
 
 
 def filled(record: Record, text: str) -> str:
@@ -199,8 +230,11 @@ def _parts(template: str) -> list[tuple[str, str | None]]:
 
 
 def _as_text(record: Record, column: str) -> str:
-  value = record[column]
-  if isinstance(value, str | int | float):
+  return _text(record, column, record[column])
+
+
+def _text(record: Record, column: str, value: Any) -> str:
+  if isinstance(value, str | int | float) and value == value:  # no NaN
     return str(value)
   raise UsageError(
     f'{record.where}: column {column!r} holds {value!r:.60}, which is no text'
@@ -216,11 +250,12 @@ def _label(
   if not needed and task.label not in record.fields:
     return None
   value = record[task.label]
-  from_tfds = record.where.startswith('tfds(')
-  if not needed and (value in ('', None) or (from_tfds and value == -1)):
+  if not needed and is_missing(record, value):
     return None  # it is kept back
   if task.regression:
     return _score(task, record, value)
+  check_label(record, task.label, value)
+  from_tfds = record.where.startswith('tfds(')
   labels = task.labels or tuple(map(str, range(choices)))
   if task.form == 'choice':
     labels = labels[:choices]

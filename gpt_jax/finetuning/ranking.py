@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 
 from gpt_jax.data.records import Record
-from gpt_jax.data.tasks import Task, filled
+from gpt_jax.data.tasks import Task, check_label, filled
 from gpt_jax.ranges import Count
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -84,6 +84,7 @@ def _gathered(
   for record in records:
     asked = filled(record, question)
     where.setdefault(asked, record.where)
+    check_label(record, label, record[label])
     right = str(record[label]) == relevant
     found.setdefault(asked, []).append((right, filled(record, candidate)))
   total, used = sum(map(len, found.values())), 0

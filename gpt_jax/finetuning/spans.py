@@ -81,9 +81,15 @@ def example(task: Task, record: Record, needed: bool) -> Example:
   """
   question, context = (tasks.filled(record, text) for text in task.texts)
   texts = question, context
-  if not needed and task.label not in record.fields:
+  if not needed and record.fields.get(task.label) in (None, ''):
     return Example(record.where, texts, None)
   pairs = _pairs(record, task.label)
+  if any(not text for text, _ in pairs):
+    if any(text for text, _ in pairs):
+      raise UsageError(
+        f'{record.where}: one of the answers is empty; remove it'
+      )
+    pairs = []
   for text, start in pairs:
     if context[start : start + len(text)] != text or start < 0:
       raise UsageError(
@@ -91,10 +97,12 @@ def example(task: Task, record: Record, needed: bool) -> Example:
         'of the text; mend or remove it'
       )
   if not pairs and not task.options.empty:
+    if not needed:
+      return Example(record.where, texts, None)
     raise UsageError(
       f"{record.where}: has no answer; give empty=True, or squad(version='2.0')"
     )
-  if not pairs or not pairs[0][0]:
+  if not pairs:
     return Example(record.where, texts, Answer(-1, ('',)))
   accepted = tuple(text for text, _ in pairs)
   return Example(record.where, texts, Answer(pairs[0][1], accepted))
@@ -105,8 +113,11 @@ def _pairs(record: Record, column: str) -> list[tuple[str, int]]:
   try:
     if isinstance(found, dict):
       both = found['text'], found['answer_start']
-      return [(str(x), int(i)) for x, i in zip(*both, strict=True)]
-    return [(str(x['text']), int(x['answer_start'])) for x in found]
+    else:
+      both = [x['text'] for x in found], [x['answer_start'] for x in found]
+    if None in both[0]:
+      raise TypeError
+    return [(str(x), int(i)) for x, i in zip(*both, strict=True)]
   except (KeyError, TypeError, ValueError) as e:
     raise UsageError(
       f'{record.where}: column {column!r} is no list of objects with text and '

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.data import tasks
 from gpt_jax.data.records import Record
 from gpt_jax.data.tasks import Example, Task
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
@@ -50,7 +51,7 @@ def example(task: Task, record: Record, needed: bool) -> Example:
   """
   words = words_of(task, record)
   texts = (' '.join(words),)
-  if not needed and task.label not in record.fields:
+  if not needed and tasks.is_missing(record, record.fields.get(task.label)):
     return Example(record.where, texts, None)
   tags = record[task.label]
   if not isinstance(tags, list) or len(tags) != len(words):
@@ -60,9 +61,10 @@ def example(task: Task, record: Record, needed: bool) -> Example:
     )
   numbers = []
   for tag in tags:
+    tasks.check_label(record, task.label, tag)
     if str(tag) in task.labels:
       numbers.append(task.labels.index(str(tag)))
-    elif isinstance(tag, int) and 0 <= tag < len(task.labels):  # TFDS
+    elif type(tag) is int and 0 <= tag < len(task.labels):  # TFDS
       numbers.append(tag)
     else:
       raise UsageError(

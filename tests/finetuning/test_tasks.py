@@ -203,3 +203,108 @@ def test_examples_without_a_gold_label_are_left_out(tmp_path):
 def test_real_sets_have_their_published_sizes(call, counts):
   found = task(call.format(SHARED))
   assert {s: len(tasks.read(found, s)) for s in found.paths} == counts
+
+
+TABLES = {  # the call, and a good line of its table
+  'classes': ('classification({})', {'text': 'a'}, 'label', ['x', 'y']),
+  'classes named': (
+    "classification({}, labels='None, x, y, -1')",
+    *({'text': 'a'}, 'label', ['x', 'y']),
+  ),
+  'two texts': (
+    *('entailment({})', {'premise': 'a', 'hypothesis': 'b'}),
+    *('label', ['x', 'y']),
+  ),
+  'scores': (
+    'classification({}, regression=True)',
+    *({'text': 'a'}, 'label', [0.5, -1]),
+  ),
+  'choice': (
+    'choice({})',
+    *({'context': 'a', 'answers': ['b', 'c']}, 'label', [0, 1]),
+  ),
+  'ranking': (
+    "ranking({}, question='q', candidate='c')",
+    *({'q': 'a', 'c': 'b'}, 'label', [1, 0]),
+  ),
+  'tags': ('tags({})', {'words': ['a', 'b']}, 'tags', [['x', 'y'], ['y', 'x']]),
+  'spans': (
+    *('spans({})', {'question': 'a', 'context': 'b c'}, 'answers'),
+    [[{'text': 'b', 'answer_start': 0}], [{'text': 'c', 'answer_start': 2}]],
+  ),
+  'target': ('target({})', {'prompt': 'a'}, 'target', ['x', 'y']),
+}
+NONE = [None, '', ' ', float('nan')]
+MISSING = [(name, value) for name in TABLES for value in NONE] + [
+  *(('tags', [None, 'x']), ('tags', ['x', '']), ('tags', [])),
+  *(('spans', []), ('spans', [{'text': '', 'answer_start': 0}])),
+  ('spans', [{'text': None, 'answer_start': 0}]),
+  (
+    'spans',
+    [{'text': 'b', 'answer_start': 0}, {'text': '', 'answer_start': 0}],
+  ),
+  *(('choice', -1), ('classes', [])),
+]
+
+
+@pytest.mark.parametrize(('name', 'value'), MISSING)
+@pytest.mark.parametrize('split', ['train', 'dev'])
+def test_an_example_without_a_label_is_refused(tmp_path, name, value, split):
+  call, fields, label, values = TABLES[name]
+  good = [fields | {label: x} for x in values]
+  files = {'train': good, 'dev': good}
+  files = files | {split: [*good, fields | {label: value}]}
+  paths = [
+    put(tmp_path, f'{key}.jsonl', '\n'.join(map(json.dumps, lines)))
+    for key, lines in files.items()
+  ]
+  found = task(call.format(', '.join(map(repr, map(str, paths)))))
+  with pytest.raises(UsageError, match=rf'{split}\.jsonl:3: '):
+    found = tasks.with_labels(found)
+    for key in files:
+      tasks.read(found, key)
+
+
+@pytest.mark.parametrize(
+  'name', [n for n in TABLES if n not in ('ranking', 'target')]
+)
+@pytest.mark.parametrize('value', [None, ''])
+def test_a_test_table_may_leave_labels_empty(tmp_path, name, value):
+  call, fields, label, values = TABLES[name]
+  good = '\n'.join(json.dumps(fields | {label: x}) for x in values)
+  train = put(tmp_path, 'train.jsonl', good)
+  test = put(tmp_path, 'test.jsonl', json.dumps(fields | {label: value}))
+  found = tasks.with_labels(
+    task(call.format(f"'{train}', '{train}', '{test}'"))
+  )
+  assert [e.label for e in tasks.read(found, 'test')] == [None]
+  assert None not in [e.label for e in tasks.read(found, 'train')]
+
+
+@pytest.mark.parametrize(
+  ('labels', 'named', 'why'),
+  [
+    ((0, 1, -1), '', r'train\.jsonl:3: the label -1 marks'),
+    ((0, 1, -1), '-1, 0, 1', ''),
+    ((-2, -1, 0), '', ''),
+  ],
+)
+def test_minus_one_beside_numbers_of_classes(tmp_path, labels, named, why):
+  rows = [json.dumps({'text': 'a', 'label': x}) for x in labels]
+  path = put(tmp_path, 'train.jsonl', '\n'.join(rows))
+  found = task(f"classification('{path}', '{path}', labels='{named}')")
+  if why:
+    with pytest.raises(UsageError, match=why):
+      tasks.with_labels(found)
+  else:
+    assert len(tasks.with_labels(found).labels) == 3
+    assert [*tasks.with_labels(found).labels] == sorted(map(str, labels))
+
+
+def test_an_answer_that_is_no_text_is_refused(tmp_path):
+  rows = [{'context': 'a', 'answers': ['b', None], 'label': 0}]
+  path = put(tmp_path, 't.jsonl', json.dumps(rows[0]))
+  with pytest.raises(
+    UsageError, match=r"t\.jsonl:1: column 'answers' holds None"
+  ):
+    tasks.read(task(f"choice('{path}', '{path}')"), 'train')
