@@ -96,10 +96,20 @@ class Server(uvicorn.Server):
 
 
 async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
-  """Serves until the server is told to stop."""
-  worker.start()
+  """Serves until the server is told to stop.
+
+  Raises:
+    RuntimeError: the engine's thread has ended, so the server did.
+  """
+
+  def lost() -> None:
+    server.should_exit = True
+
+  worker.start(lost)
   try:
     await server.serve(sockets=[bound])
+    if not worker.alive:
+      raise RuntimeError('the engine failed for good; the log says why')
   finally:
     # Requests that were refused just now are answered meanwhile.
     await asyncio.to_thread(worker.stop)

@@ -124,9 +124,15 @@ class Worker:
     self.alive = True  # until no engine can be made
     self._thread = threading.Thread(target=self._work, name='engine')
 
-  def start(self) -> None:
-    """Starts the thread, for the event loop that is running."""
+  def start(self, lost: Callable[[], None] = lambda: None) -> None:
+    """Starts the thread, for the event loop that is running.
+
+    Args:
+      lost: called from the event loop if the thread ends and `stop` was not
+        called: nothing more can be answered.
+    """
     self._loop = asyncio.get_running_loop()
+    self._lost = lost
     self._thread.start()
 
   def stop(self) -> None:
@@ -185,15 +191,20 @@ class Worker:
     for ticket in self._open:
       ticket.fail()
 
+  # Native code, such as a tokenizer's, panics with what is no Exception.
+  # Whatever is raised on the thread is therefore caught, or it would end
+  # without a word.
+
   def _work(self) -> None:
     """The thread."""
     try:
       with self._within():
         self._run()
-    except Exception:
-      log.exception('no engine can be made any more; start the server again')
+    except BaseException:
+      log.exception('no engine can be made any more; the server ends')
       self.alive = False  # so nothing is opened after what is failed now
       self._loop.call_soon_threadsafe(self._fail_open)
+      self._loop.call_soon_threadsafe(self._lost)
 
   def _run(self) -> None:
     """Until it is stopped; a failure ends what is open, and no more."""
@@ -207,7 +218,7 @@ class Worker:
         action = self._step
       try:
         action()
-      except Exception:
+      except BaseException:
         log.exception('the engine failed; what was open is answered with 500')
         self._running.clear()
         self._loop.call_soon_threadsafe(self._fail_open)
@@ -216,13 +227,20 @@ class Worker:
   def _step(self) -> None:
     """One token for each row that runs."""
     start = time.monotonic()
-    made = [
-      self._take(token)
-      for token in self.engine.step()
-      if token.request in self._running
-    ]
+    made, failed = [], []
+    for token in self.engine.step():
+      running = self._running.get(token.request)
+      if running is None:
+        continue
+      try:
+        made.append(self._take(token))
+      except BaseException:
+        failed.append(running.ticket)
+        self._give_up(running.ticket)
     if made:
       self._loop.call_soon_threadsafe(self._deliver, made)
+    for ticket in failed:
+      self._loop.call_soon_threadsafe(ticket.fail)
     tokens = sum(piece.tokens for _, piece in made)
     self._meter.count(tokens, time.monotonic() - start, self.engine)
 
@@ -242,10 +260,18 @@ class Worker:
       del self._running[token.request]
     return ticket, Piece(row, text, int(token.id is not None), finish)
 
+  def _give_up(self, ticket: Ticket) -> None:
+    log.exception('a request failed; it alone is answered with 500')
+    self._cancel(ticket)
+
   def _add(self, ticket: Ticket) -> None:
-    for i, row in enumerate(ticket.rows):
-      number = self.engine.add(row.request)
-      self._running[number] = _Running(ticket, i, row.stream)
+    try:
+      for i, row in enumerate(ticket.rows):
+        number = self.engine.add(row.request)
+        self._running[number] = _Running(ticket, i, row.stream)
+    except BaseException:
+      self._give_up(ticket)
+      self._loop.call_soon_threadsafe(ticket.fail)
 
   def _cancel(self, ticket: Ticket) -> None:
     for number, row in [*self._running.items()]:

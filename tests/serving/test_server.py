@@ -19,6 +19,7 @@ from gpt_jax.data.tokenizers.chat import ChatTemplate
 from gpt_jax.decoding import sample
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.text import Stream
 from gpt_jax.serving import app as app_lib
 from gpt_jax.serving import prompts, requests, server
 from gpt_jax.serving.errors import ApiError
@@ -64,12 +65,19 @@ class Running:
     ready = threading.Event()
     self.server = server.Server(made, drain_seconds=5, started=ready.set)
     run = server.serve(self.server, self.worker, self.bound)
-    self.thread = threading.Thread(target=asyncio.run, args=(run,))
+    self.failed = []
+    self.thread = threading.Thread(target=self._run, args=(run,))
     self.thread.start()
     assert ready.wait(60)
     self.client = openai.OpenAI(
       base_url=f'{self.url}/v1', api_key='none', max_retries=0, timeout=120
     )
+
+  def _run(self, serving):
+    try:
+      asyncio.run(serving)
+    except RuntimeError as e:
+      self.failed.append(e)
 
   def stop(self):
     self.client.close()
@@ -499,22 +507,75 @@ def test_an_engine_that_fails(api, monkeypatch, caplog, stream):
   assert api.worker.engine is not before
 
 
-def test_without_an_engine_the_server_says_so(monkeypatch, caplog):
+class Panic(BaseException):
+  """As of pyo3: not an Exception."""
+
+
+@pytest.mark.parametrize('stream', [False, True])
+@pytest.mark.parametrize('place', ['push', 'add'])
+@pytest.mark.parametrize('kind', [IndexError, Panic])
+def test_a_row_that_fails_ends_its_request_alone(
+  api, gate, monkeypatch, caplog, kind, place, stream
+):
+  """Beside others, which get what they get alone, and with the same engine."""
+  engine = api.worker.engine
+  original = {'push': Stream.push, 'add': engine.add}[place]
+  bell = [7]
+  if place == 'push':
+
+    def push(self, token):
+      if tuple(self._before[:1]) == tuple(bell):
+        raise kind('at /secret/place.py')
+      return original(self, token)
+
+    monkeypatch.setattr(Stream, 'push', push)
+  else:
+
+    def add(request):
+      if list(request.ids[:1]) == bell:
+        raise kind('at /secret/place.py')
+      return original(request)
+
+    monkeypatch.setattr(engine, 'add', add)
+  texts = ['ab', 'c', 'def']
+
+  def ask(text, **more):
+    return api.client.completions.create(
+      model='tiny', prompt=text, max_tokens=5, temperature=0, **more
+    )
+
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    bad = pool.submit(lambda: list(ask('\x07', n=2, stream=stream)))
+    good = [pool.submit(ask, text) for text in texts]
+    gate.open.set()
+    with pytest.raises(openai.APIError) as e:
+      bad.result()
+    for text, found in zip(texts, good, strict=True):
+      assert ends(found.result()) == expected([text], max_tokens=5)
+  assert 'the server failed' in str(e.value) and 'secret' not in str(e.value)
+  logged(caplog, 'at /secret/place.py')
+  assert api.worker.engine is engine and api.worker.alive
+
+
+@pytest.mark.parametrize('kind', [RuntimeError, Panic])
+def test_without_an_engine_the_server_ends(monkeypatch, caplog, kind):
+  """It answers what is open, and fails, so that it can be started again."""
+
+  def fails():
+    raise kind('of /secret/place.py')
+
   engines = [make_engine()]
-  monkeypatch.setattr(engines[0], 'step', failing)
+  monkeypatch.setattr(engines[0], 'step', fails)
   api = Running(engines.pop)
-  ask = functools.partial(
-    api.client.completions.create, model='tiny', prompt='a'
-  )
   with pytest.raises(openai.InternalServerError, match='the server failed'):
-    ask()
-  api.worker._thread.join()
+    api.client.completions.create(model='tiny', prompt='a')
+  api.thread.join(60)
+  assert not api.thread.is_alive() and not api.worker.alive
+  assert 'of /secret/place.py' in caplog.text
   assert 'no engine can be made any more' in caplog.text
-  with pytest.raises(openai.InternalServerError, match='the server failed'):
-    ask()
-  status, body = talk(api, b'GET /health' + HTTP)
-  assert status == 503 and json.loads(body)['status'] == 'failed'
-  api.stop()
+  (ended,) = api.failed
+  assert 'the engine failed for good' in str(ended)
+  api.client.close()
 
 
 def test_a_request_that_fails(api, monkeypatch, caplog):
