@@ -4,16 +4,15 @@
 
   data.rows = "pairs('next', short=0.1)"
 
-As the released code makes them (google-research, create_pretraining_data.py).
 The sentences of a document are taken in their order until they have as many
 tokens as the row aims at: all that fit, but in `short` of the rows a number
-that is uniform from 2 on. A is the first of these sentences, as many as a draw
-says; B is the others (pair 0).
+that is uniform from 2 on. The next row begins after them. A is the first of
+these sentences, as many as a draw says; B is the others (pair 0).
 
 'next' (BERT): in half of the rows B is another text (pair 1), from a sentence
-of another document on, and the others go back: the next row begins with them.
-A row of one sentence has no others, so that its B is always another text, and a
-little more than half of all rows are of pair 1.
+of another document on, and the others are left out this time. A row of one
+sentence has no others, so that its B is always another text, and a little more
+than half of all rows are of pair 1.
 
 'order' (Lan et al., 2019, ALBERT): in half of the rows A and B are swapped
 (pair 1). A row of one sentence has a B of another document
@@ -21,20 +20,22 @@ here too, and pair 1.
 
 'unified' (Dong et al., 2019, UniLM): as 'next' in the rows that see both sides,
 which alone learn from the label; in the others (see `unified_order`) B is what
-follows A, but in a row of one sentence. The next row begins as with 'next', so
-that it may have that text again.
+follows A, but in a row of one sentence.
 
 Texts that are too long together lose tokens of the longer one, at its front or
 its back as a draw says for each token.
 
-Which sentences go back decides where the next row begins. So what decides that
-(what a row aims at, where A ends, and for 'next' whether B is another text) is
-drawn once for each sentence, whatever the seed, and is the same in each epoch;
-the released code does so too, since it writes its rows to files. The other
-text, the swap and what is cut off are drawn each time that a row is read.
+What a row aims at decides where the next row begins, so it is drawn once for
+each sentence, whatever the seed. All else (where A ends, whether B is another
+text and which, the swap, and what is cut off) is drawn each time that a row is
+read, from its number in the run: a label that came again would be known from A
+alone from the second epoch on.
 
-Where the released code differs: it draws what rows aim at once for a document,
-and takes the row's own document where ten draws found no other.
+Where the released code (google-research, create_pretraining_data.py) differs:
+it writes ten copies of the corpus to files, each with its own draws, which come
+again in turn; where B is another text, the next row begins with what followed
+A, so that a copy has each sentence once; it draws what rows aim at once for a
+document, and takes the row's own document where ten draws found no other.
 """
 
 from collections.abc import Sequence
@@ -62,10 +63,10 @@ _AROUND = 3  # [CLS] and two [SEP]
 _LEAST = _AROUND + 2  # a token in each text
 
 # What is drawn of each sentence, in case a row begins with it.
-_DRAWS = 4
+_DRAWS = 2
 _SEED = 0x9A125  # of that: no run's own
-# Rows with another text whose draws tell how many tokens such rows have: the
-# error of a source's tokens is below 0.3%.
+# Rows whose draws tell how many tokens rows have: the error of a source's
+# tokens is below 0.3%.
 _SAMPLES = 1 << 17
 
 
@@ -95,7 +96,7 @@ class PairRows:
     self._store, self._length, self._pair = store, length, pair
     self._capacity = length - _AROUND
     self._chunks = {
-      name: chunks(found, self._capacity, short=short, pair=pair)
+      name: chunks(found, self._capacity, short=short)
       for name, found in sentences(store).items()
     }
     for name, found in self._chunks.items():
@@ -154,35 +155,27 @@ class Chunks(NamedTuple):
     tokens: int64 [S + 1], how many come before each sentence.
     documents: int64 [D + 1], where the sentences of each document begin.
     first: int64 [R], the sentence that a row begins with.
-    middle: int64 [R], after the last of A.
-    stop: int64 [R], after the last that the row was gathered from.
+    stop: int64 [R], after its last.
     aim: int64 [R], tokens that it aims at.
-    other: bool [R], whether B is another text.
   """
 
   sentences: Sentences
   tokens: np.ndarray
   documents: np.ndarray
   first: np.ndarray
-  middle: np.ndarray
   stop: np.ndarray
   aim: np.ndarray
-  other: np.ndarray
 
 
-def chunks(
-  found: Sentences, capacity: int, *, short: float, pair: str
-) -> Chunks:
+def chunks(found: Sentences, capacity: int, *, short: float) -> Chunks:
   """Finds the rows.
 
   Args:
     found: the sentences.
     capacity: the most tokens of A and B.
     short: share of rows that aim at fewer.
-    pair: one of `PAIRS`.
   """
   count = len(found.starts)
-  sentences = np.arange(count)
   tokens = np.append(0, np.cumsum(found.stops - found.starts))
   ends = np.searchsorted(found.documents, found.documents, side='right')
   # Raw bits, whose values NumPy does not change.
@@ -192,52 +185,50 @@ def chunks(
   aim = np.where(draws[:, 0] < short, fewer, capacity)
   stop = np.searchsorted(tokens, tokens[:-1] + aim, side='left')
   stop = np.minimum(stop, ends)
-  several = stop - sentences > 1
-  size = 1 + (draws[:, 2] * (stop - sentences - 1)).astype(np.int64)
-  middle = sentences + size
-  other = ~several
-  following = stop
-  if pair != 'order':
-    other = other | (draws[:, 3] < 0.5)
-    following = np.where(other, middle, stop)
-  first = walk(following)
+  first = walk(stop)
   starts = np.flatnonzero(np.diff(found.documents, prepend=-1))
   return Chunks(
     found,
     tokens,
     np.append(starts, count),
     first,
-    *(array[first] for array in (middle, stop, aim, other)),
+    stop[first],
+    aim[first],
   )
 
 
+def _middle(
+  first: np.ndarray, stop: np.ndarray, draw: np.ndarray
+) -> np.ndarray:
+  """After the last sentence of A: a row of one sentence has no others."""
+  return first + 1 + (draw * (stop - first - 1)).astype(np.int64)
+
+
 def _num_tokens(found: Chunks, capacity: int, pair: str) -> int:
-  """Expected tokens of an epoch's rows: other texts are drawn anew each time.
+  """Expected tokens of an epoch's rows: texts are drawn anew each time.
 
   Args:
     found: the rows.
     capacity: the most tokens of A and B.
     pair: one of `PAIRS`.
   """
-  before = found.tokens
-  first, middle, stop = found.first, found.middle, found.stop
-  following = np.minimum(before[stop] - before[first], capacity)
-  total = int(following.sum()) + _AROUND * len(first)
-  rows = np.flatnonzero(found.other)
-  if not len(rows):
-    return total
-  sampled = rows[np.arange(_SAMPLES) * len(rows) // _SAMPLES]
-  bits = np.random.Philox(key=_SEED).random_raw((2, _SAMPLES))
-  which, where = (bits >> 11) * 2.0**-53
-  size = before[middle[sampled]] - before[first[sampled]]
-  aim = found.aim[sampled] - size
-  start, end = _another(found, first[sampled], aim, which, where)
+  before, count = found.tokens, len(found.first)
+  following = before[found.stop] - before[found.first]
+  following = np.minimum(following, capacity)
+  total = int(following.sum()) + _AROUND * count
+  rows = np.arange(_SAMPLES) * count // _SAMPLES
+  bits = np.random.Philox(key=_SEED).random_raw((3, _SAMPLES))
+  half, which, where = (bits >> 11) * 2.0**-53
+  first, stop = found.first[rows], found.stop[rows]
+  size = before[_middle(first, stop, half)] - before[first]
+  start, end = _another(found, first, found.aim[rows] - size, which, where)
   size += before[end] - before[start]
-  more = np.minimum(size, capacity) - following[sampled]
-  if pair == 'unified':  # in the other rows B goes on, if there is more
-    share = unified_order.share(unified_order.BIDIRECTIONAL)
-    more = np.where(middle[sampled] < stop[sampled], share * more, more)
-  return total + round(len(rows) * float(more.mean()))
+  more = np.minimum(size, capacity) - following[rows]
+  # Rows whose B is another text.
+  both = unified_order.share(unified_order.BIDIRECTIONAL)
+  share = {'next': 0.5, 'order': 0.0, 'unified': 0.5 * both}[pair]
+  more = np.where(stop - first > 1, share * more, more)
+  return total + round(count * float(more.mean()))
 
 
 def texts(
@@ -256,15 +247,17 @@ def texts(
     pair: 'next' or 'order', or 'following' for what follows A, if any.
     generator: of the row.
   """
-  first, middle, stop = found.first[row], found.middle[row], found.stop[row]
-  which, where, swap = generator.random(3)
+  first, stop = found.first[row], found.stop[row]
+  half, coin, which, where = generator.random(4)
+  middle = _middle(first, stop, half)
   a, b = (first, middle), (middle, stop)
-  label = int(found.other[row] and (pair != 'following' or middle == stop))
-  if label:
+  alone = middle == stop
+  label = int(alone or (pair != 'following' and coin < 0.5))
+  if alone or (label and pair == 'next'):
     size = found.tokens[middle] - found.tokens[first]
     b = _another(found, first, found.aim[row] - size, which, where)
-  elif pair == 'order' and swap < 0.5:
-    a, b, label = b, a, 1
+  elif label:
+    a, b = b, a
   ranges = [
     range(int(found.sentences.starts[i]), int(found.sentences.stops[j - 1]))
     for i, j in (a, b)
