@@ -27,7 +27,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from gpt_jax.checkpoints import restore, retention, unfinished
+from gpt_jax.checkpoints import handlers, restore, retention, unfinished
 from gpt_jax.checkpoints.fingerprints import (
   Contents,
   arrays,
@@ -90,6 +90,7 @@ class Checkpointer:
       preservation_policy=None if read_only else policy,
       read_only=read_only,
       create=not read_only,
+      step_name_format=handlers.Names(),
     )
     self._pending: int | None = None  # the step that is being saved
     self._raised: Exception | None = None  # when its save was started
@@ -99,7 +100,9 @@ class Checkpointer:
 
   def _open(self):
     self._manager = ocp.CheckpointManager(
-      restore.absolute(self._folder), options=self._options
+      restore.absolute(self._folder),
+      options=self._options,
+      handler_registry=handlers.registry(handlers.Handler()),
     )
 
   def steps(self) -> list[int]:
@@ -132,7 +135,7 @@ class Checkpointer:
       self._manager.save(
         step,
         args=ocp.args.Composite(
-          state=ocp.args.StandardSave(state),
+          state=ocp.args.PyTreeSave(state),
           checksums=ocp.args.JsonSave(checksums),
         ),
       )

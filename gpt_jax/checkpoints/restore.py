@@ -2,19 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a checkpoint, and believes nothing of it that it does not prove."""
 
+import contextlib
 import re
 from typing import Any, NamedTuple
 
 import orbax.checkpoint as ocp
 from etils import epath
 
+from gpt_jax.checkpoints import handlers
 from gpt_jax.checkpoints.fingerprints import (
+  Contents,
   arrays,
   difference,
   fingerprint,
   verified,
 )
-from gpt_jax.data import buckets
+from gpt_jax.data import buckets, files
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
@@ -37,29 +40,43 @@ class Found(NamedTuple):
 
 def folder_of(workdir: str) -> epath.Path:
   """The checkpoints of a run: on a disk, or in the bucket that it is in."""
-  return epath.Path(buckets.home(workdir)) / 'checkpoints'
+  home = buckets.home(workdir)
+  files.check_path(home)
+  return epath.Path(home) / 'checkpoints'
 
 
 def absolute(path: epath.Path) -> epath.Path:
   """As Orbax wants a path; a URL is one, which etils does not know."""
-  return path if '://' in str(path) else path.absolute()
+  return path if handlers.is_url(path) else path.absolute()
+
+
+def steps(folder: epath.Path) -> list[int]:
+  """The steps of the checkpoints in `folder`, newest first, sound or not."""
+  if not folder.is_dir():
+    return []
+  names = [path.name for path in folder.iterdir()]
+  found = [int(name) for name in names if name.isdecimal()]
+  return sorted((n for n in found if str(n) in names), reverse=True)
 
 
 def newest(workdir: str) -> Restored | None:
   """The newest checkpoint whose record is sound; reads no arrays."""
   folder = folder_of(workdir)
-  if not folder.is_dir():
-    return None
-  steps = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
-  for step in sorted(steps, reverse=True):
-    if not committed(folder / str(step)):
-      continue
-    text = (folder / str(step) / 'checksums/metadata').read_text()
-    try:
-      return Restored(step, verified(text).record)
-    except (ValueError, KeyError, TypeError):
-      continue  # damaged: `read` will say so
+  for step in steps(folder):
+    with contextlib.suppress(Exception):  # damaged: `read` will say so
+      return Restored(step, contents(folder / str(step)).record)
   return None
+
+
+def contents(folder: epath.Path) -> Contents:
+  """What the checkpoint in `folder` says of itself.
+
+  Raises:
+    Exception: it is half-written or damaged; whatever reading the file raises.
+  """
+  if not committed(folder):
+    raise ValueError('half-written: it has no commit_success.txt')
+  return verified((folder / 'checksums/metadata').read_text(encoding='utf-8'))
 
 
 def read(folder: epath.Path, abstract: TrainState) -> Found:
@@ -77,9 +94,7 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
   """
   saved, record, state, reason = {}, None, None, ''
   try:
-    if not committed(folder):
-      raise ValueError('half-written: it has no commit_success.txt')
-    saved, record = verified((folder / 'checksums/metadata').read_text())
+    saved, record = contents(folder)
   except Exception as e:
     reason = reason_of(e)
   if not hosts.all_agree(not reason):
@@ -93,7 +108,8 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
     # The handler alone: the manager would wait for hosts that failed.
     state = TrainState(
       *ocp.StandardCheckpointHandler().restore(
-        folder / 'state', args=ocp.args.StandardRestore(abstract)
+        handlers.literal(folder / 'state'),
+        args=ocp.args.StandardRestore(abstract),
       )
     )
   except Exception as e:

@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 from etils import epath
 
+from gpt_jax.checkpoints import handlers
 from gpt_jax.checkpoints.checkpointer import DamageError
 from gpt_jax.checkpoints.fingerprints import (
   Contents,
@@ -27,13 +28,13 @@ from gpt_jax.checkpoints.fingerprints import (
   difference,
   fingerprint,
   signed,
-  verified,
 )
 from gpt_jax.checkpoints.restore import (
   absolute,
-  committed,
+  contents,
   folder_of,
   reason_of,
+  steps,
 )
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
@@ -89,6 +90,7 @@ def write(
     UsageError: of `fill`.
     RuntimeError: it could not be saved.
   """
+  folder = absolute(folder_of(workdir))
   shapes = arrays(state.params)
   sums = {n: Running(tuple(x.shape)) for n, x in shapes.items()}
   fill(sums)
@@ -107,21 +109,17 @@ def write(
     ),
     whole,
   )
-  handlers = ocp.type_handlers.create_type_handler_registry(
+  of_arrays = ocp.type_handlers.create_type_handler_registry(
     (_Promised, _Handler(len(promised), fill)),
     (jax.Array, ocp.type_handlers.ArrayHandler()),
   )
-  of_state = ocp.PyTreeCheckpointHandler(type_handler_registry=handlers)
+  of_state = handlers.Handler(type_handler_registry=of_arrays)
   step = int(state.step)
-  folder = absolute(folder_of(workdir))
   try:
     with ocp.CheckpointManager(
       folder,
       options=ocp.CheckpointManagerOptions(enable_async_checkpointing=False),
-      item_handlers={
-        'state': of_state,
-        'checksums': ocp.JsonCheckpointHandler(),
-      },
+      handler_registry=handlers.registry(of_state),
     ) as manager:
       manager.save(
         step,
@@ -161,17 +159,15 @@ def opened(
     DamageError: there are checkpoints, and every one is damaged.
   """
   folder = absolute(folder_of(workdir))
-  names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-  steps = sorted((int(n) for n in names if n.isdigit()), reverse=True)
   reason = ''
-  for step in steps:
+  for step in steps(folder):
     if at_most is not None and step > at_most:
       continue
     try:
       return step, _verified(folder / str(step), abstract, told)
-    except (ValueError, KeyError, TypeError, OSError) as e:
-      if isinstance(e, UsageError):
-        raise
+    except UsageError:
+      raise
+    except Exception as e:  # whatever a damaged file makes the readers raise
       reason = reason_of(e)
       log.warning('checkpoint %s is damaged (%s)', folder / str(step), reason)
   if reason:
@@ -186,9 +182,7 @@ def _verified(
   folder: epath.Path, abstract: TrainState, told: Told
 ) -> dict[str, ts.TensorStore]:
   """The arrays, each of which has its fingerprint."""
-  if not committed(folder):
-    raise ValueError('half-written: it has no commit_success.txt')
-  saved = verified((folder / 'checksums/metadata').read_text()).arrays
+  saved = contents(folder).arrays
   if differs := difference(saved, arrays(abstract)):
     raise UsageError(
       f'{folder}: holds another state than the config describes: it '
@@ -213,11 +207,10 @@ def _verified(
 
 def _open(folder: str, names: list[str]) -> dict[str, ts.TensorStore]:
   """The arrays as Orbax wrote them: Zarr in an OCDBT database."""
-  base = folder if '://' in folder else f'file://{folder}'
 
   def arrays(cache_bytes: int) -> dict[str, ts.TensorStore]:
     context = ts.Context({'cache_pool': {'total_bytes_limit': cache_bytes}})
-    return {name: _array(f'{base}/', name, context) for name in names}
+    return {name: _array(folder, name, context) for name in names}
 
   found = arrays(0)
   # Of older checkpoints a chunk has all layers: it is kept until all are read,
@@ -230,9 +223,9 @@ def _open(folder: str, names: list[str]) -> dict[str, ts.TensorStore]:
   return arrays(3 * max(whole)) if whole else found
 
 
-def _array(base: str, name: str, context: ts.Context) -> ts.TensorStore:
+def _array(folder: str, name: str, context: ts.Context) -> ts.TensorStore:
   path = f'{name.replace("/", ".")}/'
-  kvstore = {'driver': 'ocdbt', 'base': base, 'path': path}
+  kvstore = handlers.database(folder) | {'path': path}
   spec = {'driver': 'zarr', 'kvstore': kvstore}
   return ts.open(spec, context=context, read=True).result()
 

@@ -19,7 +19,7 @@ def find(folder: epath.Path) -> list[epath.Path]:
     path
     for path in folder.iterdir()
     if 'orbax-checkpoint-tmp' in path.name
-    or (in_place and path.name.isdigit() and not restore.committed(path))
+    or (in_place and path.name.isdecimal() and not restore.committed(path))
   ]
 
 

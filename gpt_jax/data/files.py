@@ -39,6 +39,24 @@ def is_local(folder: str) -> bool:
   return '://' not in folder
 
 
+def check_path(folder: str) -> None:
+  """Refuses a path that TensorStore cannot take, or takes for another."""
+  if not is_local(folder):
+    return
+  path, problem = os.path.abspath(folder), ''
+  if '\\' in path:
+    problem = 'has a backslash'
+  elif '\0' in path:
+    problem = 'has a NUL character'
+  elif os.fsencode(path).decode(errors='replace') != path:
+    problem = 'is not UTF-8'
+  if problem:
+    raise UsageError(
+      f'{path}: this path {problem}, and arrays cannot be saved in it; rename '
+      'the folder, or give another'
+    )
+
+
 def open_array(folder: str, *, keep: bool = True, **spec) -> ts.TensorStore:
   """Opens the zarr3 array in `folder`.
 
@@ -129,6 +147,7 @@ def exclusive(folder: str, name: str) -> Iterator[None]:
     yield
     delete(folder, name)
     return
+  check_path(folder)
   os.makedirs(folder, exist_ok=True)
   path = os.path.join(folder, name)
   with open(path, 'ab') as file:
@@ -167,13 +186,15 @@ def _wait(folder: str, future: ts.Future) -> Any:
 
 def _spec(folder: str) -> str | dict[str, str]:
   if is_local(folder):
+    check_path(folder)
     return {'driver': 'file', 'path': f'{os.path.abspath(folder)}/'}
   return f'{folder.rstrip("/")}/'
 
 
 def _store(folder: str) -> ts.KvStore:
+  spec = _spec(folder)
   try:
-    return ts.KvStore.open(_spec(folder), context=_CONTEXT).result()
+    return ts.KvStore.open(spec, context=_CONTEXT).result()
   except ValueError as e:
     why = str(e).partition(' [')[0]
     raise UsageError(f'{folder}: no folder can be there: {why}') from e

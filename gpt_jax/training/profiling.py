@@ -142,4 +142,5 @@ def profile(workdir: str, steps: str) -> Profile:
 def _files(folder: str) -> set[str]:
   """Traces of this host."""
   name = f'{socket.gethostname()}.xplane.pb'
-  return set(glob.glob(os.path.join(folder, 'plugins/profile/*', name)))
+  pattern = os.path.join(glob.escape(folder), 'plugins/profile/*', name)
+  return set(glob.glob(pattern))

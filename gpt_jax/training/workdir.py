@@ -52,6 +52,7 @@ def locked(workdir: str):
   if hosts.index() != 0:
     yield
     return
+  files.check_path(workdir)
   made, path = [], os.path.abspath(workdir)
   while not os.path.lexists(path):
     made.append(path)

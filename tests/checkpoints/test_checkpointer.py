@@ -5,6 +5,7 @@
 import contextlib
 import gc
 import logging
+import pathlib
 import resource
 import shutil
 import time
@@ -15,11 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tensorstore as ts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from orbax.checkpoint._src.serialization import ocdbt_utils
 
 from gpt_jax.checkpoints import checkpointer as checkpoint
+from gpt_jax.checkpoints import handlers, streaming
+from gpt_jax.checkpoints import restore as restore_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer, DamageError
 from gpt_jax.checkpoints.fingerprints import Array, difference, fingerprint
 from gpt_jax.checkpoints.restore import reason_of
@@ -203,6 +208,71 @@ def test_no_checkpoint_yet(tmp_path):
   assert restore(tmp_path) == (None, [])
 
 
+@pytest.mark.parametrize('relative', [False, True])
+@pytest.mark.parametrize(
+  'name', ['[a]', 'x[1-9]', '[!a]', '*', '?', '**', 'a/[b]/c', '%41', '#', '|']
+)
+def test_no_character_of_a_path_is_a_pattern(
+  tmp_path, monkeypatch, name, relative
+):
+  """Beside a folder that a pattern would find, whose arrays are others."""
+  monkeypatch.chdir(tmp_path)
+  for other in ('a', 'x3', 'b'):
+    save(tmp_path / other, 7)
+  workdir = pathlib.Path(name) if relative else tmp_path / name
+  save(workdir, 3, 5, keep=1)
+  state, steps = restore(workdir)
+  assert steps == [5]
+  assert same_bits(state, state_at(5))
+  target = abstract(place(state_at(5), *ONE))
+  step, arrays = streaming.opened(str(workdir), target)
+  assert step == 5
+  found = np.asarray(arrays['kernel'])
+  np.testing.assert_array_equal(found, state_at(5).params['kernel'])
+
+
+@pytest.mark.parametrize('name', ['a\\b', 'a/b\\', 'a\udc80'])
+def test_a_path_that_cannot_be_saved_in_is_refused(tmp_path, name):
+  workdir = str(tmp_path / name)
+  target = abstract(place(state_at(0), *ONE))
+  for use in (
+    lambda: Checkpointer(workdir),
+    lambda: Checkpointer(workdir, read_only=True),
+    lambda: restore_lib.newest(workdir),
+    lambda: streaming.opened(workdir, target),
+    lambda: streaming.write(workdir, target, {}, lambda to: None),
+  ):
+    with pytest.raises(UsageError, match='arrays cannot be saved in it; '):
+      use()
+  assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize('lost', ['all', 'some'])
+def test_a_merge_that_lost_arrays_is_a_failed_save(
+  tmp_path, monkeypatch, logged, lost
+):
+  """The older checkpoint stays, and the save is tried again."""
+
+  async def merge(directory, ts_context, **_):
+    if lost == 'some':
+      spec = handlers.database(directory)
+      await (await ts.KvStore.open(spec)).write(b'step/.zarray', b'{}')
+
+  checkpointer = Checkpointer(str(tmp_path), keep=1)
+  checkpointer.save(place(state_at(3), *HERE))
+  checkpointer.wait()
+  with monkeypatch.context() as patched:
+    patched.setattr(ocdbt_utils, 'merge_ocdbt_per_process_files', merge)
+    checkpointer.save(place(state_at(5), *HERE))
+    checkpointer.wait()
+  (said,) = logged()
+  assert 'the checkpoint of step 5 was not written (OSError: not all' in said
+  assert restore(tmp_path)[1] == [3]
+  checkpointer.finish(place(state_at(5), *HERE))
+  state, steps = restore(tmp_path)
+  assert steps == [5] and same_bits(state, state_at(5))
+
+
 def test_old_checkpoints_are_deleted(tmp_path):
   save(tmp_path, 1, 2, 5, keep=2)
   state, steps = restore(tmp_path)
@@ -242,7 +312,33 @@ def delete(path):
   path.unlink()
 
 
+def not_utf8(path):
+  path.write_bytes(b'\xff' + path.read_bytes())
+
+
+def zeros(path):
+  path.write_bytes(bytes(path.stat().st_size))
+
+
+def a_number(path):
+  path.write_bytes(b'3')
+
+
+def a_list(path):
+  path.write_bytes(b'[[]]')
+
+
+def deep(path):
+  path.write_bytes(b'[' * 100_000)
+
+
+def folder(path):
+  path.unlink()
+  path.mkdir()
+
+
 DAMAGES = [flip, truncate, empty, delete]
+DAMAGES += [not_utf8, zeros, a_number, a_list, deep, folder]
 # All that Orbax writes, and we. Of data files there are many: see below.
 FILES = [
   *('_CHECKPOINT_METADATA', 'commit_success.txt', 'checksums/metadata'),
@@ -255,7 +351,7 @@ NEEDED = {
   ('commit_success.txt', delete),
   *(('checksums/metadata', damage) for damage in DAMAGES),
   *(('state/manifest.ocdbt', damage) for damage in DAMAGES),
-  *(('state/_METADATA', damage) for damage in (truncate, empty, delete)),
+  *(('state/_METADATA', damage) for damage in DAMAGES if damage is not flip),
 }
 
 
@@ -276,6 +372,18 @@ def test_damage_is_found_or_does_no_harm(two, tmp_path, caplog, file, damage):
   if path.is_dir():
     path = max(path.iterdir(), key=lambda p: p.stat().st_size)
   damage(path)
+  # Before the data are opened, `train` asks which checkpoint is the newest.
+  known = restore_lib.newest(str(tmp_path))
+  assert known is not None
+  unknown = file == 'checksums/metadata' or (file, damage) == (
+    *('commit_success.txt', delete),
+  )
+  assert known.step == (3 if unknown else 5)
+  target = abstract(place(state_at(0), *ONE))
+  step, arrays = streaming.opened(str(tmp_path), target)
+  np.testing.assert_array_equal(
+    np.asarray(arrays['kernel']), state_at(step).params['kernel']
+  )
   with caplog.at_level('WARNING', 'gpt_jax'):
     state, steps = restore(tmp_path)
   if steps == [3, 5]:

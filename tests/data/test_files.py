@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from gpt_jax.data import files
+from gpt_jax.spec import UsageError
 
 
 @pytest.fixture(params=['local', 'url'])
@@ -31,6 +32,32 @@ def test_write_read_list_delete(folder):
   files.delete(folder, 'c')
   files.delete(folder, 'missing')
   assert files.names(folder) == ['ab', 'cd']
+
+
+@pytest.mark.parametrize('name', ['a\\b', 'a/b\\', 'a\0', 'a\udc80'])
+def test_what_tensorstore_takes_for_another_path_is_refused(tmp_path, name):
+  folder = f'{tmp_path}/{name}'
+
+  def exclusive():
+    with files.exclusive(folder, 'mark'):
+      pass
+
+  for use in (
+    lambda: files.write(folder, 'x', b'1'),
+    lambda: files.read(folder, 'x'),
+    lambda: files.open_array(folder, create=True),
+    exclusive,
+  ):
+    with pytest.raises(UsageError, match='arrays cannot be saved in it; '):
+      use()
+  assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize('name', ['[a]', '*', '?', '%41', '#', '|', '日', '\n'])
+def test_all_other_characters_are_themselves(tmp_path, name):
+  files.write(f'{tmp_path}/{name}', 'x', b'1')
+  assert (tmp_path / name / 'x').read_bytes() == b'1'
+  assert files.names(f'{tmp_path}/{name}') == ['x']
 
 
 def test_the_mark_stays_after_an_error_only(folder):
