@@ -31,7 +31,7 @@ Args = Any
 PATHS = (
   *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
   *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
-  *('sources', 'draft'),
+  *('sources', 'draft', 'api_key_file'),
 )
 
 # Those of runs, which may be in a bucket, gs://: see `buckets`.

@@ -15,6 +15,7 @@ Any client of that API will do, such as OpenAI's own:
 or curl, with -N to see a stream as it comes:
 
   curl -N http://127.0.0.1:8000/v1/completions \
+    -H 'Content-Type: application/json' \
     -d '{"prompt": "def main(", "max_tokens": 40, "stream": true}'
 
 Paths: /v1/completions, /v1/chat/completions (of an import that has a chat
@@ -22,8 +23,17 @@ template), /v1/models, /health. Requests share the model token by token: a new
 one starts when a row is free, not when the others have ended, and its text
 depends on no other request. With a seed it can be had again.
 
-There is no password and no TLS: the address is this machine's own unless
---host says otherwise. Put a proxy before it where others can reach it.
+The address is this machine's own unless --host says otherwise. To serve to
+others, give clients a key, and the names by which they reach the server:
+
+  (umask 077; openssl rand -hex 32 > key)
+  gpt-jax serve --workdir W --host 0.0.0.0 --api_key_file key \
+    --allowed_hosts models.example.com
+
+The key may also be in the environment, as GPT_JAX_API_KEY. There is no TLS:
+put a proxy before the server where the network is not yours. Requests to hosts
+of other names and from pages of other sites are refused, so no page in your
+browser uses a server at 127.0.0.1.
 
 Told to stop (SIGTERM, Ctrl-C) it takes no more requests, finishes those that
 are open within --drain_seconds, refuses the rest, and ends with exit code 0.
@@ -52,6 +62,19 @@ def define(values: flags.FlagValues) -> None:
   number = functools.partial(cli.number, values)
   text('host', '127.0.0.1', 'Address to listen at; 0.0.0.0: all of them.')
   number('port', 8000, 'Port; 0: any that is free.', ranges.Port)
+  flags.DEFINE_list(
+    'allowed_hosts',
+    [],
+    'Names by which clients reach the server, besides localhost, --host and '
+    'the address itself, such as models.example.com; *: any.',
+    flag_values=values,
+  )
+  text(
+    'api_key_file',
+    None,
+    'File with the key that requests must carry (Authorization: Bearer KEY), '
+    'readable by you alone; empty: GPT_JAX_API_KEY, or no key.',
+  )
   text('name', None, "What clients call the model; default: the workdir's.")
   number('rows', 8, 'Continuations drawn together.', ranges.Count)
   cli.define_weights(values)
@@ -79,6 +102,13 @@ def define(values: flags.FlagValues) -> None:
     'max_body_bytes', 2**20, 'The longest body of a request.', ranges.Count
   )
   number(
+    'max_connections',
+    512,
+    'Connections open at a time. Beyond it the one that has sent no request '
+    'for longest ends, or the new one is refused with status 503.',
+    ranges.Count,
+  )
+  number(
     'drain_seconds',
     30,
     'What is open has so long to finish when the server is told to stop.',
@@ -96,14 +126,28 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
   try:
-    from gpt_jax.serving import app, server, worker
+    from gpt_jax.serving import access, app, server, worker
+    from gpt_jax.serving.connections import Limits
     from gpt_jax.serving.prompts import Served
   except ModuleNotFoundError as e:
     raise UsageError(
       f"{e.name} is missing; run pip install -c constraints.txt -e '.[serve]'"
     ) from e
-  # What is amiss with the address is told before the model is loaded.
+  # Loading takes minutes: the key and the address are checked first.
+  allowed = access.Access(
+    bound_host=args.host,
+    allowed_hosts=access.read_allowed_hosts(args.allowed_hosts),
+    key=access.read_key(args.api_key_file),
+  )
+  limits = Limits(connections=args.max_connections)
   with server.bind(args.host, args.port) as bound:
+    address = bound.getsockname()[0]
+    if not (allowed.key or access.is_loopback(address)):
+      log.warning(
+        '%s: whoever can reach this address may use the model; give a key '
+        'with --api_key_file or %s',
+        *(address, access.KEY_VARIABLE),
+      )
     trained = trained_lib.load(args.workdir)
     parts = trained.parts
     model, params = trained_lib.decoder(trained, args.weights)
@@ -131,19 +175,31 @@ def main(args: cli.Args) -> None:
       max_rows=args.rows + args.max_waiting,
       log_seconds=args.log_seconds,
     )
-    application = app.build(served, working, max_body_bytes=args.max_body_bytes)
-    started = functools.partial(_say, served.name, server.url(bound))
+    application = app.build(
+      served,
+      working,
+      access=allowed,
+      max_body_bytes=args.max_body_bytes,
+      body_seconds=limits.body_seconds,
+    )
+    started = functools.partial(
+      _say, served.name, server.url(bound), allowed.key is not None
+    )
     running = server.Server(
-      application, drain_seconds=args.drain_seconds, started=started
+      application,
+      drain_seconds=args.drain_seconds,
+      limits=limits,
+      started=started,
     )
     server.run(running, working, bound)
 
 
-def _say(name: str, url: str) -> None:
+def _say(name: str, url: str, needs_key: bool) -> None:
+  key = "-H 'Authorization: Bearer KEY' " if needs_key else ''
   print(
     f'{name} is served at {url}/v1\n'
-    f'try: curl {url}/v1/completions -d '
-    '\'{"prompt": "Once", "max_tokens": 20}\'',
+    f"try: curl {url}/v1/completions {key}-H 'Content-Type: application/json' "
+    '-d \'{"prompt": "Once", "max_tokens": 20}\'',
     flush=True,
   )
   log.info('ready')

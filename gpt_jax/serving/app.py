@@ -8,8 +8,9 @@ POST /v1/chat/completions   GET /v1/models/NAME
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,58 +21,86 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpt_jax.serving import answers, errors, prompts, requests
+from gpt_jax.serving.access import Access, AccessCheck
 from gpt_jax.serving.answers import DONE, Usage, server_sent
 from gpt_jax.serving.errors import ApiError
 from gpt_jax.serving.guard import Guard
 from gpt_jax.serving.prompts import Plan, Served
 from gpt_jax.serving.worker import Ticket, Worker
 
-# A body that takes longer is given up.
-BODY_SECONDS = 30
+# Requests that are read and encoded at a time. A large one takes half a second
+# and a hundred megabytes; two leave Python's lock to the others.
+_NUM_READERS = 2
 
 Form = answers.Text | answers.Chat
+T = TypeVar('T')
 
 
-def build(served: Served, worker: Worker, *, max_body_bytes: int) -> ASGIApp:
-  """The application: `worker`'s model, as `served` describes it."""
-  api = Api(served, worker, max_body_bytes=max_body_bytes)
-  return Guard(
-    Starlette(
-      routes=[
-        Route('/v1/completions', api.completions, methods=['POST']),
-        Route('/v1/chat/completions', api.chat, methods=['POST']),
-        Route('/v1/models', api.models),
-        Route('/v1/models/{name:path}', api.model),
-        Route('/health', api.health),
-      ],
-      exception_handlers={
-        ApiError: _refused,
-        HTTPException: _no_such_path,
-        Exception: _failed,
-      },
-    )
+def build(
+  served: Served,
+  worker: Worker,
+  *,
+  access: Access,
+  max_body_bytes: int,
+  body_seconds: float,
+) -> ASGIApp:
+  """The application: `worker`'s model, as `served` describes it.
+
+  Args:
+    served: the model.
+    worker: runs it.
+    access: who may use it.
+    max_body_bytes: of a request.
+    body_seconds: a body that takes longer is given up.
+  """
+  api = Api(
+    served, worker, max_body_bytes=max_body_bytes, body_seconds=body_seconds
   )
+  app = Starlette(
+    routes=[
+      Route('/v1/completions', api.completions, methods=['POST']),
+      Route('/v1/chat/completions', api.chat, methods=['POST']),
+      Route('/v1/models', api.models),
+      Route('/v1/models/{name:path}', api.model),
+      Route('/health', api.health),
+    ],
+    exception_handlers={
+      ApiError: _refused,
+      HTTPException: _no_such_path,
+      Exception: _failed,
+    },
+  )
+  return Guard(AccessCheck(app, access))
 
 
 class Api:
   """The endpoints."""
 
-  def __init__(self, served: Served, worker: Worker, *, max_body_bytes: int):
+  def __init__(
+    self,
+    served: Served,
+    worker: Worker,
+    *,
+    max_body_bytes: int,
+    body_seconds: float,
+  ):
     """Serves the model of `worker` under the name that `served` gives."""
     self._served = served
     self._worker = worker
     self._max_body_bytes = max_body_bytes
+    self._body_seconds = body_seconds
+    self._readers = ThreadPoolExecutor(_NUM_READERS, 'reader')
     self._created = int(time.time())
 
   async def completions(self, http: HttpRequest) -> Response:
     """POST /v1/completions."""
-    asked = requests.parse(requests.Completion, await self._body(http))
-    return await self._answer(http, asked, answers.Text(self._served.name))
+    form = answers.Text(self._served.name)
+    return await self._answer(http, requests.Completion, form)
 
   async def chat(self, http: HttpRequest) -> Response:
     """POST /v1/chat/completions."""
-    asked = requests.parse(requests.Chat, await self._body(http))
-    return await self._answer(http, asked, answers.Chat(self._served.name))
+    form = answers.Chat(self._served.name)
+    return await self._answer(http, requests.Chat, form)
 
   async def models(self, http: HttpRequest) -> Response:
     """GET /v1/models."""
@@ -114,26 +143,31 @@ class Api:
       raise too_long
     body = bytearray()
     try:
-      async with asyncio.timeout(BODY_SECONDS):
+      async with asyncio.timeout(self._body_seconds):
         async for chunk in http.stream():
           body += chunk
           if len(body) > most:
             raise too_long
     except TimeoutError as e:
       raise ApiError(
-        408, f'the body did not come within {BODY_SECONDS} seconds'
+        408, f'the body did not come within {self._body_seconds:g} seconds'
       ) from e
     return bytes(body)
 
   async def _answer(
     self,
     http: HttpRequest,
-    asked: requests.Completion | requests.Chat,
+    kind: type[requests.Completion] | type[requests.Chat],
     form: answers.Text | answers.Chat,
   ) -> Response:
+    self._worker.check_room(1)  # before any work
+    body = await self._body(http)
+    most = self._worker.max_rows
+    asked = await self._read(
+      lambda: requests.parse(kind, body, max_prompts=most)
+    )
     self._worker.check_room(asked.num_rows)
-    # Long texts take long to encode; the others go on meanwhile.
-    plan = await asyncio.to_thread(prompts.plan, self._served, asked)
+    plan = await self._read(lambda: prompts.plan(self._served, asked))
     ticket = self._worker.open(plan.rows)
     if asked.stream:
       options = asked.stream_options
@@ -145,6 +179,11 @@ class Api:
       return JSONResponse(whole)
     finally:
       ticket.close()
+
+  async def _read(self, work: Callable[[], T]) -> T:
+    """Does it on a thread: reading a long request holds up no other."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(self._readers, work)
 
 
 class _EventStream(StreamingResponse):

@@ -53,6 +53,8 @@ class ApiError(Exception):
     """The answer."""
     retry = self.retry_after
     headers = {} if retry is None else {'Retry-After': str(retry)}
+    if self.status == 401:
+      headers['WWW-Authenticate'] = 'Bearer'
     return JSONResponse(self.body, self.status, headers)
 
 

@@ -45,7 +45,7 @@ class Guard:
       sent['status'] = GONE
     except asyncio.CancelledError:  # the server has waited long enough
       await _fail(errors.stopping(), sent, scope, receive, watched)
-    except Exception:
+    except BaseException:  # a panic of native code is no Exception
       log.exception('a request failed')
       await _fail(errors.internal(), sent, scope, receive, watched)
     log.info(

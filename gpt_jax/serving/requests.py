@@ -15,7 +15,10 @@ from gpt_jax import ranges, spec
 from gpt_jax.serving.errors import ApiError
 
 # OpenAI's own limits.
-STOPS, CHOICES = 4, 128
+STOPS, CHOICES, METADATA = 4, 128, 16
+
+# Text that may begin a stop text is looked through with every token.
+STOP_CHARACTERS = 1000
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
   'best_of': (1,),
@@ -69,6 +72,8 @@ def _stops(value: Any) -> list[str]:
     raise ValueError('must be a text or a list of texts, none of them empty')
   if len(several) > STOPS:
     raise ValueError(f'must be at most {STOPS} texts')
+  if any(len(stop) > STOP_CHARACTERS for stop in several):
+    raise ValueError(f'must have at most {STOP_CHARACTERS:,} characters each')
   return several
 
 
@@ -112,7 +117,7 @@ class Asked(_Strict):
   stream_options: StreamOptions | None = None
   # Whom the request is for: nothing is kept here, so it makes no difference.
   user: str = ''
-  metadata: dict[str, str] = {}
+  metadata: Annotated[dict[str, str], pydantic.Field(max_length=METADATA)] = {}
 
   @pydantic.model_validator(mode='after')
   def _of_streams(self) -> Self:
@@ -171,8 +176,11 @@ class Chat(Asked):
 AskedT = TypeVar('AskedT', bound=Asked)
 
 
-def parse(kind: type[AskedT], body: bytes) -> AskedT:
+def parse(kind: type[AskedT], body: bytes, *, max_prompts: int) -> AskedT:
   """Reads the body of a request.
+
+  A value is checked no further than to the first fault: a body costs little
+  more than its JSON before it is refused.
 
   Raises:
     ApiError: it is malformed, or asks for what there is not.
@@ -183,21 +191,46 @@ def parse(kind: type[AskedT], body: bytes) -> AskedT:
     raise ApiError(400, f'the body is no JSON: {e}') from e
   if not isinstance(value, dict):
     raise ApiError(400, 'the body is no JSON object')
-  value = _without_null(value)
   for name, neutral in NEUTRAL.items():
     if any(_same(value.get(name), v) for v in neutral):
       del value[name]
+  for name in value:
+    if name not in kind.model_fields and value[name] is not None:
+      raise _not_supported(name)
+  _check_prompts(value.get('prompt'), max_prompts)
+  value = _without_null(value)
   try:
     return kind.model_validate(value)
   except pydantic.ValidationError as e:
-    first = e.errors(include_url=False)[0]
+    first = e.errors(include_url=False, include_input=False)[0]
     field = '.'.join(str(part) for part in first['loc'])
-    why = {
-      'extra_forbidden': 'is not supported; leave it out',
-      'missing': 'is missing',
-    }.get(first['type'], first['msg'].removeprefix('Value error, '))
+    if first['type'] == 'extra_forbidden':
+      raise _not_supported(field) from e
+    why = first['msg'].removeprefix('Value error, ')
+    if first['type'] == 'missing':
+      why = 'is missing'
     said = f'{spec.shown(field)[1:-1]}: {why}' if field else why
     raise ApiError(400, said, param=field or None) from e
+
+
+def _not_supported(field: str) -> ApiError:
+  return ApiError(
+    400,
+    f'{spec.shown(field)[1:-1]}: is not supported; leave it out',
+    param=field,
+  )
+
+
+def _check_prompts(value: Any, most: int) -> None:
+  """Checks the number of prompts, before any of them is looked at."""
+  several = isinstance(value, list) and value and type(value[0]) is not int
+  if several and len(value) > most:
+    raise ApiError(
+      400,
+      f'prompt: {len(value):,} are too many, and this server takes {most:,} '
+      'at once; send fewer',
+      param='prompt',
+    )
 
 
 def _without_null(value: Any) -> Any:

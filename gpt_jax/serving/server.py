@@ -4,10 +4,12 @@
 
 Told to stop (SIGTERM, or SIGINT), it takes no more connections, finishes what
 is open for `drain_seconds`, refuses the rest with an error, and returns.
+Clients that do not read what they are sent are not waited for.
 """
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 import socket
@@ -17,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gpt_jax.runtime.log import log
+from gpt_jax.serving.connections import Connection, Limits
 from gpt_jax.serving.worker import Worker
 from gpt_jax.spec import UsageError
 
@@ -59,6 +62,7 @@ class Server(uvicorn.Server):
     app: ASGIApp,
     *,
     drain_seconds: int,
+    limits: Limits,
     started: Callable[[], None] = lambda: None,
   ):
     """`started` is called when requests are taken."""
@@ -67,7 +71,7 @@ class Server(uvicorn.Server):
     super().__init__(
       uvicorn.Config(
         app,
-        http='h11',
+        http=functools.partial(Connection, limits=limits),  # type: ignore
         ws='none',
         loop='asyncio',
         lifespan='off',
@@ -76,8 +80,7 @@ class Server(uvicorn.Server):
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        # Longer than clients keep connections: 5 s, of OpenAI's.
-        timeout_keep_alive=60,
+        timeout_keep_alive=limits.idle_seconds,  # type: ignore
         timeout_graceful_shutdown=drain_seconds,
       )
     )
@@ -93,6 +96,20 @@ class Server(uvicorn.Server):
     seconds = self.config.timeout_graceful_shutdown
     log.info('stopping; %s s for what is open', seconds)
     await super().shutdown(sockets)
+    # What has not ended is cancelled by now, and is answered: see `Guard`.
+    # Nothing can be sent to a client that has not read what it was sent.
+    self._abort(only_stuck=True)
+    await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
+    while self.server_state.connections:
+      self._abort(only_stuck=False)
+      await asyncio.sleep(0)
+
+  def _abort(self, *, only_stuck: bool) -> None:
+    """Ends connections without waiting for their clients."""
+    for connection in self.server_state.connections:
+      assert isinstance(connection, Connection)
+      if connection.is_stuck or not only_stuck:
+        connection.transport.abort()
 
 
 async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
@@ -111,21 +128,23 @@ async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
     if not worker.alive:
       raise RuntimeError('the engine failed for good; the log says why')
   finally:
-    # Requests that were refused just now are answered meanwhile.
     await asyncio.to_thread(worker.stop)
 
 
 def run(server: Server, worker: Worker, bound: socket.socket) -> None:
   """Serves until a signal says to stop; on the main thread."""
-  with _signals_end_quietly():
+  with _signals_to(server):
     asyncio.run(serve(server, worker, bound))
 
 
 @contextlib.contextmanager
-def _signals_end_quietly() -> Iterator[None]:
-  """Uvicorn raises at its end, for others, the signals that it took."""
+def _signals_to(server: Server) -> Iterator[None]:
+  """Signals stop the server, also before uvicorn takes them over.
+
+  At its end uvicorn raises those that it took once more, which does nothing.
+  """
   numbers = (signal.SIGTERM, signal.SIGINT)
-  old = [signal.signal(number, lambda *_: None) for number in numbers]
+  old = [signal.signal(number, server.handle_exit) for number in numbers]
   try:
     yield
   finally:

@@ -114,7 +114,7 @@ class Worker:
     self.engine = make_engine()
     self._make_engine = make_engine
     self._within = within
-    self._max_rows = max_rows
+    self.max_rows = max_rows
     self._open: set[Ticket] = set()
     self._inbox: queue.SimpleQueue[Callable[[], None] | None] = (
       queue.SimpleQueue()
@@ -148,18 +148,18 @@ class Worker:
     """
     if not self.alive:
       raise errors.internal()
-    if num_rows > self._max_rows:
+    if num_rows > self.max_rows:
       raise ApiError(
         400,
         f'asks for {num_rows:,} continuations at once (prompts times n), and '
-        f'this server takes {self._max_rows:,}; send fewer',
+        f'this server takes {self.max_rows:,}; send fewer',
       )
     taken = sum(ticket.unfinished for ticket in self._open)
-    if taken + num_rows > self._max_rows:
+    if taken + num_rows > self.max_rows:
       raise ApiError(
         429,
         f'{taken:,} continuations are running or waiting, and this server '
-        f'takes {self._max_rows:,}; try again in a moment',
+        f'takes {self.max_rows:,}; try again in a moment',
         code='queue_full',
         retry_after=1,
       )

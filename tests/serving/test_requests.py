@@ -9,23 +9,24 @@ import pytest
 from gpt_jax.serving import requests
 from gpt_jax.serving.errors import ApiError
 
+MOST = 7  # prompts
 MESSAGE = {'role': 'user', 'content': 'Hi'}
 
 
 def completion(**fields):
   body = json.dumps({'prompt': 'Once', **fields}).encode()
-  return requests.parse(requests.Completion, body)
+  return requests.parse(requests.Completion, body, max_prompts=MOST)
 
 
 def chat(**fields):
   body = json.dumps({'messages': [MESSAGE], **fields}).encode()
-  return requests.parse(requests.Chat, body)
+  return requests.parse(requests.Chat, body, max_prompts=MOST)
 
 
 def refusal(body, *, chat=False):
   kind = requests.Chat if chat else requests.Completion
   with pytest.raises(ApiError) as e:
-    requests.parse(kind, body)
+    requests.parse(kind, body, max_prompts=MOST)
   assert e.value.status == 400
   return e.value
 
@@ -58,6 +59,14 @@ def test_prompts(given, prompts):
 def test_what_is_no_prompt(given):
   error = refusal(json.dumps({'prompt': given}).encode())
   assert error.param == 'prompt' and error.message.startswith('prompt: must')
+
+
+@pytest.mark.parametrize('others', ['a', 3.5, [1], [1.5], None])
+def test_too_many_prompts_are_not_looked_at(others):
+  error = refusal(json.dumps({'prompt': ['a', *[others] * MOST]}).encode())
+  assert error.message.startswith('prompt: 8 are too many, and this server')
+  assert len(completion(prompt=['a'] * MOST).prompt) == MOST
+  assert completion(prompt=[1] * 99).prompt == [[1] * 99]
 
 
 def test_a_message_of_parts():
@@ -118,6 +127,8 @@ def test_what_there_is_not_is_refused(name, value):
     ('stop', '', 'none of them empty'),
     ('stop', ['a'] * 5, 'at most 4'),
     ('stop', 3, 'must be a text'),
+    ('stop', 'a' * 1001, 'at most 1,000 characters'),
+    ('metadata', {str(i): '' for i in range(17)}, 'at most 16'),
     ('stream', 'yes', 'Input should be a valid boolean'),
     ('model', 3, 'Input should be a valid string'),
   ],

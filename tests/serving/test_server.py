@@ -2,101 +2,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiny model behind real connections: OpenAI's client, and bare sockets."""
 
-import asyncio
 import concurrent.futures
 import functools
 import json
 import logging
-import socket
-import threading
 import time
 
 import openai
 import pytest
 
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import sample
-from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.decoding.text import Stream
-from gpt_jax.serving import app as app_lib
 from gpt_jax.serving import prompts, requests, server
 from gpt_jax.serving.errors import ApiError
-from gpt_jax.serving.prompts import Served
-from gpt_jax.serving.worker import Worker
-from tests.support import tiny
-
-CONTEXT, SLOTS, MOST, BODY = 61, 2, 230, 40_000
-TOKENIZER = tokenizer_lib.Bytes()
-GREEDY = Sampler(temperature=0)
-TEMPLATE = ChatTemplate(
-  "{% for m in messages %}{% if m.role == 'tool' %}"
-  "{{ raise_exception('no tools') }}{% endif %}"
-  '{{ m.role[0] }}:{{ m.content }};{% endfor %}a:',
-  {},
+from tests.support.served import (
+  BODY,
+  CONTEXT,
+  HTTP,
+  POST,
+  SERVED,
+  TOKENIZER,
+  Gate,
+  Running,
+  connect,
+  ends,
+  expected,
+  logged,
+  make_engine,
+  received,
+  talk,
+  whole,
 )
-SERVED = Served('tiny', TOKENIZER, TEMPLATE, CONTEXT, CONTEXT)
-
-
-@functools.cache
-def model():
-  return tiny.model(
-    vocab_size=TOKENIZER.vocab_size,
-    context_length=CONTEXT,
-    num_layers=1,
-    dropout='none',
-  )
-
-
-def make_engine():
-  return Engine(model(), tiny.params(model()), slots=SLOTS)
-
-
-class Running:
-  """A server on a thread of its own."""
-
-  def __init__(self, make_engine):
-    self.bound = server.bind('127.0.0.1', 0)
-    self.url = server.url(self.bound)
-    self.address = self.bound.getsockname()
-    self.worker = Worker(make_engine, max_rows=MOST, log_seconds=0.0)
-    made = app_lib.build(SERVED, self.worker, max_body_bytes=BODY)
-    ready = threading.Event()
-    self.server = server.Server(made, drain_seconds=5, started=ready.set)
-    run = server.serve(self.server, self.worker, self.bound)
-    self.failed = []
-    self.thread = threading.Thread(target=self._run, args=(run,))
-    self.thread.start()
-    assert ready.wait(60)
-    self.client = openai.OpenAI(
-      base_url=f'{self.url}/v1', api_key='none', max_retries=0, timeout=120
-    )
-
-  def _run(self, serving):
-    try:
-      asyncio.run(serving)
-    except RuntimeError as e:
-      self.failed.append(e)
-
-  def stop(self):
-    self.client.close()
-    self.server.should_exit = True
-    self.thread.join()
-
-  def load(self):
-    """Rows that run and wait, as /health says."""
-    _, body = talk(self, b'GET /health' + HTTP)
-    health = json.loads(body)
-    assert health['status'] == 'ok'
-    return health['running'], health['waiting']
-
-  def idle(self):
-    """Waits until nothing runs, waits or is kept."""
-    end = time.monotonic() + 60
-    while self.load() != (0, 0) or self.worker._open or self.worker._running:
-      assert time.monotonic() < end, self.load()
-      time.sleep(0.01)
 
 
 @pytest.fixture(scope='module')
@@ -110,55 +46,6 @@ def api():
 def nothing_leaks(api):
   yield
   api.idle()
-
-
-def expected(prompts, *, max_tokens, sampler=GREEDY, seeds=(0,)):
-  """Text and finish of each, one at a time, by `sample.generate`."""
-  found = []
-  for prompt in prompts:
-    for seed in seeds:
-      ids = TOKENIZER.encode(prompt).tolist()
-      (new,) = sample.generate(
-        model(),
-        tiny.params(model()),
-        [ids],
-        max_tokens=max_tokens,
-        sampler=sampler,
-        seed=seed,
-        stop_ids=(TOKENIZER.eos_id,),
-      )
-      ended = 'length' if len(new) == max_tokens else 'stop'
-      found.append((TOKENIZER.decode(new), ended))
-  return found
-
-
-def ends(answer):
-  return [(choice.text, choice.finish_reason) for choice in answer.choices]
-
-
-HTTP = b' HTTP/1.1\r\nHost: x\r\nConnection: close\r\n'
-POST = b'POST /v1/completions' + HTTP
-
-
-def connect(api):
-  return socket.create_connection(api.address, timeout=60)
-
-
-def whole(request, body):
-  return request + b'Content-Length: %d\r\n\r\n' % len(body) + body
-
-
-def talk(api, request, body=b''):
-  """Sends a request; returns status and body of the answer."""
-  with connect(api) as connection:
-    connection.sendall(whole(request, body))
-    head, _, rest = received(connection).partition(b'\r\n\r\n')
-    return int(head.split()[1]), rest
-
-
-def received(connection):
-  """All that comes until the other side closes."""
-  return b''.join(iter(lambda: connection.recv(65536), b''))
 
 
 def post(api, body):
@@ -331,7 +218,7 @@ def test_a_model_without_a_template_has_no_chats():
     ({'prompt': [5, 257]}, 'token id 257 is none of this model'),
     ({'prompt': [-1]}, 'token id -1 is none'),
     ({'prompt': ['a'] * 2, 'n': 128}, '256 continuations at once'),
-    ({'prompt': [''] * 9000, 'n': 128}, '1,152,000 continuations at once'),
+    ({'prompt': [''] * 9000}, '9,000 are too many, and this server takes 230'),
     ({'prompt': 'a', 'logprobs': 3}, 'logprobs: is not supported'),
   ],
 )
@@ -368,11 +255,6 @@ def test_other_paths(api, path, status):
   assert found == status and error['type'] == 'invalid_request_error'
 
 
-def test_what_is_no_http(api):
-  status, _ = talk(api, b'\x16\x03\x01 nonsense\r\n')
-  assert status == 400
-
-
 def test_a_body_too_long(api):
   status, error = post(api, b' ' * (BODY + 1))
   assert status == 413 and '40,000 bytes' in error['message']
@@ -389,40 +271,11 @@ def test_a_body_too_long(api):
     assert received(connection).startswith(b'HTTP/1.1 413 ')
 
 
-def test_a_body_that_does_not_come(api, monkeypatch):
-  monkeypatch.setattr(app_lib, 'BODY_SECONDS', 0.05)
-  with connect(api) as connection:
-    connection.sendall(POST + b'Content-Length: 9\r\n\r\n{')
-    assert received(connection).startswith(b'HTTP/1.1 408 ')
-
-
-class Gate:
-  """Holds the engine before its steps while it is shut."""
-
-  def __init__(self, worker, monkeypatch):
-    self.open = threading.Event()
-    step = worker.engine.step
-
-    def gated():
-      assert self.open.wait(60)
-      return step()
-
-    monkeypatch.setattr(worker.engine, 'step', gated)
-
-
 @pytest.fixture
 def gate(api, monkeypatch):
   made = Gate(api.worker, monkeypatch)
   yield made
   made.open.set()
-
-
-def logged(caplog, text):
-  """Waits for a line in the log."""
-  end = time.monotonic() + 60
-  while text not in caplog.text:
-    assert time.monotonic() < end, caplog.text
-    time.sleep(0.01)
 
 
 @pytest.mark.parametrize('stream', [False, True])
@@ -471,23 +324,12 @@ def test_a_full_queue_says_when_to_come_again(api, gate):
     }
 
 
-def test_two_hundred_at_once(api):
-  texts = [chr(97 + i % 26) * (1 + i % 3) for i in range(200)]
-  wanted = dict(zip(texts, expected(texts[:78], max_tokens=3), strict=False))
-
-  def ask(text):
-    body = {'prompt': text, 'temperature': 0, 'max_tokens': 3}
-    return talk(api, POST, json.dumps(body).encode())
-
-  with concurrent.futures.ThreadPoolExecutor(200) as pool:
-    for text, (status, body) in zip(texts, pool.map(ask, texts), strict=True):
-      (choice,) = json.loads(body)['choices']
-      assert status == 200
-      assert (choice['text'], choice['finish_reason']) == wanted[text]
+class Panic(BaseException):
+  """As of pyo3: not an Exception."""
 
 
-def failing(*args, **kwargs):
-  raise RuntimeError('of /secret/place.py')
+def failing(*args, kind=RuntimeError, **kwargs):
+  raise kind('of /secret/place.py')
 
 
 @pytest.mark.parametrize('stream', [False, True])
@@ -505,10 +347,6 @@ def test_an_engine_that_fails(api, monkeypatch, caplog, stream):
   assert 'of /secret/place.py' in caplog.text
   assert ends(ask(temperature=0)) == expected(['a'], max_tokens=3)
   assert api.worker.engine is not before
-
-
-class Panic(BaseException):
-  """As of pyo3: not an Exception."""
 
 
 @pytest.mark.parametrize('stream', [False, True])
@@ -578,9 +416,10 @@ def test_without_an_engine_the_server_ends(monkeypatch, caplog, kind):
   api.client.close()
 
 
-def test_a_request_that_fails(api, monkeypatch, caplog):
+@pytest.mark.parametrize('kind', [RuntimeError, Panic])
+def test_a_request_that_fails(api, monkeypatch, caplog, kind):
   with monkeypatch.context() as patch:
-    patch.setattr(prompts, 'plan', failing)
+    patch.setattr(prompts, 'plan', functools.partial(failing, kind=kind))
     with pytest.raises(openai.InternalServerError) as e:
       api.client.completions.create(model='tiny', prompt='a')
   assert e.value.type == 'server_error' and 'secret' not in str(e.value)

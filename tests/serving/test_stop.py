@@ -7,9 +7,11 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
+import urllib.request
 
 import openai
 import pytest
@@ -17,6 +19,8 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
 from gpt_jax.decoding.engine import Engine
+from gpt_jax.runtime.log import log
+from gpt_jax.serving import access, server
 from tests.support.golden_io import ROOT, config
 
 TEMPLATE = '{% for m in messages %}{{ m.content }}{% endfor %}'
@@ -91,6 +95,19 @@ def stop():
   time.sleep(0.3)  # uvicorn looks ten times a second
 
 
+def wait_for_load(api, is_loaded):
+  """Until something runs or waits, or nothing does."""
+  url = f'http://{api.base_url.host}:{api.base_url.port}/health'
+  end = time.monotonic() + 60
+  while True:
+    with urllib.request.urlopen(url) as answer:
+      health = json.load(answer)
+    if (health['running'] + health['waiting'] > 0) == is_loaded:
+      return
+    assert time.monotonic() < end
+    time.sleep(0.01)
+
+
 def test_what_is_open_is_finished(run, gate):
   def client(api):
     (only,) = api.models.list().data
@@ -127,6 +144,46 @@ def test_what_does_not_end_in_time_is_refused(run, gate):
   assert response.status_code == 503 and response.headers['retry-after']
 
 
+def test_a_stream_that_nobody_reads_is_not_waited_for(
+  run, gate, monkeypatch, capsys, caplog
+):
+  """No buffer holds it, as all are small; the others are answered."""
+
+  def bind(host, port, bind=server.bind):
+    bound = bind(host, port)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return bound
+
+  monkeypatch.setattr(server, 'bind', bind)
+
+  def client(api):
+    body = {'prompt': 'a', 'max_tokens': 9, 'n': 40, 'stream': True}
+    data = json.dumps(body)
+    stuck.connect((api.base_url.host, api.base_url.port))
+    stuck.sendall(
+      b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n'
+      b'Content-Type: application/json\r\n'
+      b'Content-Length: %d\r\n\r\n%s' % (len(data), data.encode())
+    )
+    wait_for_load(api, True)
+    gate.set()
+    # All is drawn, and more than the buffers take.
+    wait_for_load(api, False)
+    gate.clear()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      other = pool.submit(api.completions.create, model='tiny', prompt='ab')
+      wait_for_load(api, True)
+      stop()
+      with pytest.raises(openai.InternalServerError, match='stopping'):
+        other.result()
+
+  with socket.socket() as stuck:
+    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    run(client, '--drain_seconds=1')
+  written = caplog.text + capsys.readouterr().err
+  assert 'Traceback' not in written and 'Exception' not in written
+
+
 def test_without_its_library_it_says_what_to_install(
   workdir, capsys, monkeypatch
 ):
@@ -144,3 +201,35 @@ def test_a_bad_address_is_one_line(workdir, capsys):
   assert main(['serve', *flags]) == 2
   *_, last = capsys.readouterr().err.splitlines()
   assert '--host=192.0.2.1 --port=8000: ' in last
+
+
+@pytest.mark.parametrize(
+  ('host', 'key', 'is_told'),
+  [('0.0.0.0', None, True), ('0.0.0.0', 'none', False), ('::1', None, False)],
+)
+def test_whoever_reaches_a_server_without_a_key_may_use_it(
+  run, monkeypatch, host, key, is_told
+):
+  said = []
+  monkeypatch.setattr(
+    log, 'warning', lambda text, *args: said.append(text % args)
+  )
+  if key is not None:  # the client's
+    monkeypatch.setenv(access.KEY_VARIABLE, key)
+  run(lambda api: api.models.list().data, f'--host={host}')
+  warning = 'whoever can reach this address may use the model'
+  assert any(f'{host}: {warning}' in text for text in said) == is_told
+
+
+def test_a_key_and_names_are_checked_first(workdir, capsys, tmp_path):
+  for flag, why in (
+    (f'--api_key_file={tmp_path}/none', 'no such file'),
+    (f'--api_key_file={tmp_path}', 'is a directory'),
+    ('--api_key_file=/dev/null', 'readable|read or write it'),
+    ('--allowed_hosts=https://a.example', 'without scheme and port'),
+    ('--max_connections=0', 'must be at least 1'),
+  ):
+    assert main(['serve', f'--workdir={workdir}', '--port=0', flag]) == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert flag.partition('=')[0].strip('-') in last
+    assert re.search(why, last)

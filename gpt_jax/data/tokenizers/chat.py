@@ -10,13 +10,14 @@ names in a message stay text, so no message can end itself or pose as another.
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
+import numpy as np
 
 from gpt_jax.data import files, json_file
 from gpt_jax.data.tokenizers import special
@@ -109,15 +110,23 @@ class ChatTemplate:
     tokenizer: Tokenizer,
     messages: Sequence[Message],
     add_generation_prompt: bool = True,
+    *,
+    encode: Callable[[str], np.ndarray] | None = None,
   ) -> list[int]:
     """The ids of a chat, in which no message names a special token.
+
+    Args:
+      tokenizer: of the model.
+      messages: what was said.
+      add_generation_prompt: see `render`.
+      encode: in the place of `tokenizer.encode_special`, to refuse long texts.
 
     Raises:
       UsageError: see `render`; or the chat is empty.
     """
     guarded = _guarded(messages, tokenizer.special.names)
     text = self.render(guarded, add_generation_prompt)
-    ids = [int(i) for i in tokenizer.encode_special(text)]
+    ids = [int(i) for i in (encode or tokenizer.encode_special)(text)]
     if not ids:
       raise UsageError('the chat template makes nothing of the messages')
     return ids

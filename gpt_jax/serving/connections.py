@@ -1,0 +1,185 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that end: uvicorn's, with a limit on their number and patience.
+
+Uvicorn limits the size of a header and how long a connection may be idle
+after an answer. It waits forever for the first header, for the rest of one
+that has begun, for the rest of a body that nobody reads, and for a client that
+does not read its answer. Here each of these waits has an end.
+"""
+
+import asyncio
+from typing import Any, NamedTuple
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gpt_jax.serving.errors import ApiError
+
+# A client that reads an answer more slowly than this holds it up for good.
+_LEAST_BYTES_PER_SECOND = 1000
+
+
+class Limits(NamedTuple):
+  """How many connections there are at most, and what they wait for how long.
+
+  Attributes:
+    connections: open at a time.
+    header_seconds: for a whole header, from the connection's or the header's
+      beginning, and for the rest of a body after its early answer.
+    body_seconds: for a whole body.
+    idle_seconds: between an answer and the next request. Longer than clients
+      keep connections: 5 s, of OpenAI's.
+    write_seconds: for a client that reads nothing of its answer.
+  """
+
+  connections: int = 512
+  header_seconds: float = 10
+  body_seconds: float = 30
+  idle_seconds: float = 60
+  write_seconds: float = 30
+
+
+class Connection(H11Protocol):
+  """A connection within limits."""
+
+  def __init__(self, *args: Any, limits: Limits, **kwargs: Any):
+    """Arguments as uvicorn gives them, and the limits."""
+    super().__init__(*args, **kwargs)
+    self._limits = limits
+    # When the server began to wait for the client; None: it is at work.
+    self._waiting_since: float | None = None
+    self._is_idle = False
+    self._read_timer: asyncio.TimerHandle | None = None
+    self._write_timer: asyncio.TimerHandle | None = None
+    self._num_unsent = 0
+
+  @property
+  def is_stuck(self) -> bool:
+    """Whether the client has yet to read what it was sent."""
+    return self._write_timer is not None
+
+  def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore
+    """Begins to wait for a request."""
+    super().connection_made(transport)
+    # `pause_writing` and `resume_writing` tell of all that is not sent yet.
+    transport.set_write_buffer_limits(0)
+    if len(self.connections) > self._limits.connections:
+      self._make_room()
+    if not transport.is_closing():
+      self._wait(idle=False)
+
+  def data_received(self, data: bytes) -> None:
+    """Takes a part of a request."""
+    super().data_received(data)
+    self._watch()
+
+  def on_response_complete(self) -> None:
+    """Goes on with the next request."""
+    super().on_response_complete()
+    self._watch()
+
+  def connection_lost(self, exc: Exception | None) -> None:
+    """Waits no more."""
+    super().connection_lost(exc)
+    self._stop_waiting()
+    self._stop_writing()
+
+  def pause_writing(self) -> None:
+    """Waits until the client has read something."""
+    super().pause_writing()
+    self._wait_for_reader()
+
+  def resume_writing(self) -> None:
+    """Waits no more: it has read all."""
+    super().resume_writing()
+    self._stop_writing()
+
+  def send_400_response(self, msg: str) -> None:
+    """Answers what is no HTTP."""
+    self._refuse(ApiError(400, msg))
+
+  def _watch(self) -> None:
+    """Waits for the client if it is its turn."""
+    at_work = self.cycle is not None and not self.cycle.response_complete
+    if at_work or self.transport.is_closing():
+      self._stop_waiting()
+      return
+    received, _ = self.conn.trailing_data
+    is_idle = self.conn.their_state is h11.IDLE and not received
+    if self._waiting_since is None or is_idle != self._is_idle:
+      self._wait(idle=is_idle)
+
+  def _wait(self, *, idle: bool) -> None:
+    self._stop_waiting()
+    self._waiting_since, self._is_idle = self.loop.time(), idle
+    limits = self._limits
+    seconds = limits.idle_seconds if idle else limits.header_seconds
+    self._read_timer = self.loop.call_later(seconds, self.transport.close)
+
+  def _stop_waiting(self) -> None:
+    self._waiting_since = None
+    if self._read_timer:
+      self._read_timer.cancel()
+
+  def _wait_for_reader(self) -> None:
+    self._num_unsent = self.transport.get_write_buffer_size()
+    self._write_timer = self.loop.call_later(
+      self._limits.write_seconds, self._check_reader
+    )
+
+  def _check_reader(self) -> None:
+    """Gives a client up that has read next to nothing."""
+    num_read = self._num_unsent - self.transport.get_write_buffer_size()
+    if num_read < _LEAST_BYTES_PER_SECOND * self._limits.write_seconds:
+      self.transport.abort()
+    else:
+      self._wait_for_reader()
+
+  def _stop_writing(self) -> None:
+    if self._write_timer:
+      self._write_timer.cancel()
+    self._write_timer = None
+
+  def _make_room(self) -> None:
+    """Ends the connection that has sent no request for longest, or this one.
+
+    So those that only hold connections open keep nobody out.
+    """
+    waiting = [
+      connection
+      for connection in self.connections
+      if isinstance(connection, Connection)
+      and connection._waiting_since is not None
+    ]
+    if waiting:
+      longest = min(waiting, key=lambda c: c._waiting_since or 0)
+      longest._stop_waiting()
+      longest.transport.abort()
+    else:
+      self._refuse(
+        ApiError(
+          503,
+          f'{self._limits.connections:,} connections are open, and this '
+          'server takes no more; try again in a moment',
+          code='too_many_connections',
+          retry_after=1,
+        )
+      )
+
+  def _refuse(self, error: ApiError) -> None:
+    """Answers with an error, if nothing was answered yet, and closes."""
+    if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+      response = error.response()
+      headers = [*response.raw_headers, (b'connection', b'close')]
+      for event in (
+        h11.Response(status_code=error.status, headers=headers),
+        h11.Data(data=bytes(response.body)),
+        h11.EndOfMessage(),
+      ):
+        self.transport.write(self.conn.send(event) or b'')
+    if self.cycle is not None:
+      # What is at work on it sends nothing more.
+      self.cycle.disconnected = True
+      self.cycle.message_event.set()
+    self.transport.close()
