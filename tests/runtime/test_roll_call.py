@@ -3,7 +3,10 @@
 """The roll call: who is missing is said by name, on every host."""
 
 import concurrent.futures
+import contextlib
 import socket
+import struct
+import threading
 
 import pytest
 
@@ -66,17 +69,118 @@ def test_two_of_the_same_number(address):
   )
 
 
-def test_strangers_are_ignored(address):
-  """A port scanner connects, says nothing of sense, and goes."""
+def test_other_counts_are_told(address):
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    calls = [
+      pool.submit(roll_call.call, address, count=n, index=i, seconds=2)
+      for i, n in ((0, 3), (1, 4))
+    ]
+    assert str(calls[0].exception()) == (
+      'a process called as number 1 of 4, and there are 3; give all the same '
+      'JAX_NUM_PROCESSES'
+    )
+
+
+def connected(address):
+  """A connection, once somebody listens."""
+  host, port = address.split(':')
+  while True:
+    try:
+      return socket.create_connection((host, int(port)))
+    except ConnectionRefusedError:
+      pass
+
+
+def resets(address, stack):
+  """Connects, and goes without a word; also after half of one."""
+  for said in (b'', b'gpt_jax roll'):
+    with connected(address) as s:
+      s.sendall(said)
+      s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+
+
+def speaks(line):
+  def stranger(address, stack):
+    stack.enter_context(connected(address)).sendall(line)
+
+  return stranger
+
+
+def trickles(address, stack):
+  """Sends a byte now and then for as long as the roll call lasts."""
+  s, over = stack.enter_context(connected(address)), threading.Event()
+
+  def send():
+    with contextlib.suppress(OSError):
+      while not over.wait(0.05):
+        s.sendall(b'g')
+
+  thread = threading.Thread(target=send)
+  thread.start()
+  stack.callback(thread.join)
+  stack.callback(over.set)
+
+
+def crowds(address, stack):
+  """More connections than may be silent at once."""
+  for _ in range(300):
+    stack.enter_context(connected(address))
+
+
+@pytest.mark.parametrize(
+  'stranger',
+  [
+    resets,
+    trickles,
+    crowds,
+    speaks(b'1\n'),
+    speaks(b'2\n'),
+    speaks(b'-7\n'),
+    speaks(b'GET / HTTP/1.0\r\n\r\n'),
+    speaks(b'\xff\xfe\x00\n'),
+    speaks('gpt_jax roll call: \u0661 of 2 by 0123456789abcdef\n'.encode()),
+    speaks(b'x' * 100_000),
+  ],
+)
+def test_strangers_are_ignored(address, stranger):
+  """A port scanner, a web browser, or whatever else finds the port."""
+  with (
+    contextlib.ExitStack() as stack,
+    concurrent.futures.ThreadPoolExecutor() as pool,
+  ):
+    first = pool.submit(roll_call.call, address, count=2, index=0, seconds=60)
+    stranger(address, stack)
+    roll_call.call(address, count=2, index=1, seconds=60)
+    assert first.exception() is None
+
+
+def hello(address, index, name, count=3):
+  s = connected(address)
+  s.sendall(f'gpt_jax roll call: {index} of {count} by {name}\n'.encode())
+  return s
+
+
+def test_a_process_that_goes_is_missing_again(address):
+  """Its connection broke: it calls again, or is not there when all start."""
+  name = '0123456789abcdef'
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    first = pool.submit(roll_call.call, address, count=3, index=0, seconds=60)
+    with hello(address, 1, name), hello(address, 1, name) as again:
+      roll_call.call(address, count=3, index=2, seconds=60)
+      assert again.makefile().readline() == 'gpt_jax roll call: go\n'
+    assert first.exception() is None
+
+
+def test_another_program_on_the_port_is_no_process(address):
+  """Before process 0 listens something else answers there."""
   host, port = address.split(':')
   with concurrent.futures.ThreadPoolExecutor() as pool:
-    first = pool.submit(roll_call.call, address, count=2, index=0, seconds=30)
-    while True:
-      try:
-        with socket.create_connection((host, int(port))) as s:
-          s.sendall(b'GET / HTTP/1.0\n')
-        break
-      except OSError:
-        pass
-    roll_call.call(address, count=2, index=1, seconds=30)
-    assert first.exception() is None
+    with socket.create_server((host, int(port))) as other:
+      second = pool.submit(
+        roll_call.call, address, count=2, index=1, seconds=60
+      )
+      for said in (b'HTTP/1.0 400 Bad Request\r\n', b'go\n', b'\xff\n', b''):
+        with other.accept()[0] as caller:
+          caller.sendall(said)
+    roll_call.call(address, count=2, index=0, seconds=60)
+    assert second.exception() is None
