@@ -54,19 +54,34 @@ class _Copy:
     self._lease: tuple[bytes, bytes] | None = None  # its text and generation
 
   def fetch(self) -> None:
-    """Makes the copy what the bucket has."""
+    """Makes the copy what the bucket has.
+
+    Raises:
+      UsageError: an object's name is no file inside the copy.
+    """
     with self._lock:
       shutil.rmtree(self.folder, ignore_errors=True)
       os.makedirs(self.folder)
       self._known = {}
-      for name in files.names(self.url, without=_STAY):
+      names = files.names(self.url, without=_STAY)
+      # An object whose name ends with / is how some tools make a folder.
+      names = [n for n in names if n and not n.endswith('/') and n != LEASE]
+      for name in names:
+        files.inside(name, of=self.url)
+      for name in names:
         data = files.read(self.url, name)
-        if data is None or name == LEASE:
-          continue  # it went meanwhile
+        if data is None:
+          continue  # deleted since the listing
         path = os.path.join(self.folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, 'wb') as file:
-          file.write(data)
+        try:
+          os.makedirs(os.path.dirname(path), exist_ok=True)
+          with open(path, 'xb') as file:
+            file.write(data)
+        except (FileExistsError, NotADirectoryError) as e:
+          raise UsageError(
+            f'{self.url}: holds a file and a folder of one name, at {name}; '
+            'remove one of them'
+          ) from e
         self._known[name] = _mark(path)
 
   def upload(self) -> None:
@@ -206,6 +221,7 @@ def copied(url: str) -> Iterator[str]:
       f"{url}: checkpoints in a bucket need gcsfs: pip install 'gpt_jax[gcs]'"
     )
   url = url.rstrip('/')
+  files.inside(url.partition('://')[2], of=url)
   made = tempfile.mkdtemp(prefix='gpt_jax_')
   copy = _Copy(url, os.path.join(made, url.rpartition('/')[2]))
   stopped, in_log = threading.Event(), _Shown()

@@ -34,6 +34,30 @@ def join(folder: str, name: str) -> str:
   return f'{folder.rstrip("/")}/{name}'
 
 
+def inside(name: object, *, of: str) -> str:
+  """Returns a name from outside that may be joined to a folder.
+
+  Args:
+    name: relative, maybe with folders in it.
+    of: what it was found in, for the message.
+
+  Raises:
+    UsageError: joined to a folder it would lead out of it, or name the folder
+      itself.
+  """
+  if (
+    isinstance(name, str)
+    and not set(name.split('/')) & {'', '.', '..'}
+    and not set(name) & {'\\', '\0'}
+  ):
+    return name
+  raise UsageError(
+    f'{of}: names the file {name!a}, which does not lie inside a folder: '
+    'names from outside are relative, without .., backslash and NUL; do not '
+    'trust where it comes from, or remove that name'
+  )
+
+
 def is_local(folder: str) -> bool:
   """Tells a path from a URL."""
   return '://' not in folder

@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from gpt_jax.data import files
 from gpt_jax.spec import UsageError
 
 CONFIG = 'config.json'
@@ -59,7 +60,12 @@ class Reader:
       file = self._open(_SINGLE)
       self._files = dict.fromkeys(file.keys(), file)
     elif os.path.isfile(os.path.join(folder, _INDEX)):
-      index = read_json(folder, _INDEX).get('weight_map', {})
+      index = read_json(folder, _INDEX).get('weight_map')
+      path = os.path.join(folder, _INDEX)
+      if not isinstance(index, dict):
+        raise UsageError(f'{path}: has no weight_map; copy the file again')
+      for name in index.values():
+        files.inside(name, of=path)
       shards = {name: self._open(name) for name in sorted({*index.values()})}
       for name, shard in index.items():
         if name not in shards[shard].keys():  # noqa: SIM118
@@ -95,8 +101,6 @@ class Reader:
   def _open(self, name: str) -> Any:
     path = os.path.join(self._folder, name)
     try:
-      if os.path.basename(name) != name:
-        raise OSError('is not in this folder')
       # A file that is mapped counts as memory, as far as it was read.
       return safe_open(path, framework='np', backend='pread')
     except (SafetensorError, OSError) as e:

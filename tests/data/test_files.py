@@ -60,6 +60,23 @@ def test_all_other_characters_are_themselves(tmp_path, name):
   assert files.names(f'{tmp_path}/{name}') == ['x']
 
 
+OUTSIDE = [
+  *('..', '../x', 'a/../../x', 'a/..', '/x', '/', '', '.', 'a//b', 'a/', './x'),
+  *('..\\x', 'a\\b', 'a\0', '\0', 3, None, ['x']),
+]
+
+
+@pytest.mark.parametrize('name', OUTSIDE, ids=repr)
+def test_a_name_from_outside_stays_inside(name):
+  with pytest.raises(UsageError, match='index: names the file '):
+    files.inside(name, of='index')
+
+
+@pytest.mark.parametrize('name', ['x', 'a/b', '..a', 'a..', '...', 'a/.b', 'é'])
+def test_other_names_are_files(name):
+  assert files.inside(name, of='index') == name
+
+
 def test_the_mark_stays_after_an_error_only(folder):
   with files.exclusive(folder, 'mark'):
     assert files.read(folder, 'mark') == b''

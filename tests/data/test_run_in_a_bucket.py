@@ -78,6 +78,68 @@ def test_small_files_come_and_go_through_faults(make_bucket):
   assert buckets.home(folder) == folder
 
 
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('../x', '../../x', 'a/../../../x', '..', '/x', './x', 'a//x', '..\\x'),
+    *('tokenizer/../../../x', '\0'),
+  ],
+)
+def test_no_object_is_written_outside_the_copy(
+  make_bucket, monkeypatch, tmp_path, name
+):
+  """Nor is what the object's name reaches by the way deleted."""
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'tmp'))
+  (tmp_path / 'tmp').mkdir()
+  (tmp_path / 'x').write_text('mine')
+  bucket = make_bucket()
+  put(bucket, **{'config.json': b'{}', name: b'theirs'})
+  with (
+    pytest.raises(UsageError, match=f'^{URL}: names the file '),
+    buckets.copied(URL),
+  ):
+    raise AssertionError
+  found = [path for path in tmp_path.rglob('*') if path.is_file()]
+  assert found == [tmp_path / 'x']
+  assert (tmp_path / 'x').read_text() == 'mine'
+  assert not [*(tmp_path / 'tmp').iterdir()]
+
+
+@pytest.mark.parametrize(
+  'url', ['gs://bucket/..', 'gs://bucket/a/../b', 'gs://bucket//a', 'gs://..']
+)
+def test_no_url_leads_out_of_the_temporary_folder(
+  make_bucket, monkeypatch, tmp_path, url
+):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  (tmp_path / 'x').write_text('mine')
+  make_bucket()
+  with pytest.raises(UsageError, match='names the file'), buckets.copied(url):
+    raise AssertionError
+  assert [*tmp_path.iterdir()] == [tmp_path / 'x']
+
+
+def test_folders_that_tools_make_are_no_files(make_bucket):
+  bucket = make_bucket()
+  there = {'': b'', 'tokenizer/': b'', 'tokenizer/pieces': b'a b'}
+  put(bucket, **there)
+  with buckets.copied(URL) as folder:
+    (found,) = (p for p in pathlib.Path(folder).rglob('*') if p.is_file())
+    assert found.read_bytes() == b'a b'
+    assert pathlib.Path(folder).parent.stat().st_mode & 0o777 == 0o700
+  assert held(bucket) == there
+
+
+@pytest.mark.parametrize('names', [('a', 'a/b'), ('a/b/c', 'a/b')])
+def test_a_file_and_a_folder_of_one_name_are_refused(make_bucket, names):
+  put(make_bucket(), **dict.fromkeys(names, b'x'))
+  with (
+    pytest.raises(UsageError, match='a file and a folder of one name'),
+    buckets.copied(URL),
+  ):
+    raise AssertionError
+
+
 def test_what_is_uploaded_is_there_when_that_returns(make_bucket):
   bucket = make_bucket()
   with buckets.copied(URL) as folder:

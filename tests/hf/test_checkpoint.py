@@ -102,6 +102,51 @@ def test_files_with_an_index(tmp_path):
     hf.load(str(tmp_path))
 
 
+def sharded(folder, shard):
+  """A checkpoint of one file of tensors, which its index calls `shard`."""
+  weights = tensors(GPT2)
+  (folder / 'config.json').write_text(json.dumps(config(GPT2)))
+  index = {'weight_map': dict.fromkeys(weights, shard)}
+  (folder / 'model.safetensors.index.json').write_text(json.dumps(index))
+  return weights
+
+
+@pytest.mark.parametrize(
+  'shard',
+  [
+    *('../a.safetensors', '/a.safetensors', 'x/../../a.safetensors', '..', ''),
+    *('..\\a.safetensors', 'a.safetensors\0', 3, None),
+  ],
+  ids=repr,
+)
+def test_an_index_names_files_of_its_folder(tmp_path, shard):
+  folder = tmp_path / 'in'
+  folder.mkdir()
+  weights = sharded(folder, shard)
+  save_file(weights, tmp_path / 'a.safetensors')
+  with pytest.raises(UsageError, match=r'index\.json: names the file'):
+    hf.load(str(folder))
+
+
+def test_a_shard_may_be_a_link_as_in_a_cache(tmp_path):
+  folder = tmp_path / 'snapshot'
+  folder.mkdir()
+  weights = sharded(folder, 'a.safetensors')
+  (tmp_path / 'blobs').mkdir()
+  save_file(weights, tmp_path / 'blobs/0')
+  (folder / 'a.safetensors').symlink_to('../blobs/0')
+  assert_computes_the_same(str(folder))
+
+
+@pytest.mark.parametrize('index', [[], 'x', 3, None])
+def test_an_index_without_a_map_is_refused(tmp_path, index):
+  (tmp_path / 'config.json').write_text(json.dumps(config(GPT2)))
+  text = json.dumps({'weight_map': index})
+  (tmp_path / 'model.safetensors.index.json').write_text(text)
+  with pytest.raises(UsageError, match='has no weight_map'):
+    hf.load(str(tmp_path))
+
+
 @pytest.mark.parametrize(
   'dtype, stored', [(np.float16, 'F16'), (jax.numpy.bfloat16, 'BF16')]
 )

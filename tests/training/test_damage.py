@@ -120,7 +120,11 @@ def test_tokenizer(workdir, name, how):
 
 @pytest.mark.parametrize(
   'change',
-  [{'files': 3}, {'files': [3]}, {'kind': []}, {'fingerprint': None}],
+  [
+    *({'files': 3}, {'files': [3]}, {'kind': []}, {'fingerprint': None}),
+    *({'files': ['../config.json']}, {'files': ['/etc/hostname']}),
+    *({'beside': {'../config.json': ''}}, {'files': ['..\\x', '']}),
+  ],
 )
 def test_index_of_a_tokenizer(workdir, change):
   path = workdir / 'tokenizer/tokenizer.json'

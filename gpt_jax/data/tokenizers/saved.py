@@ -73,7 +73,7 @@ def read(folder: str) -> tuple[str, dict[str, bytes]]:
     raise fail(_INDEX, 'is damaged')
   contents = {}
   for name in (*names, *beside):
-    part = files.read(folder, name)
+    part = files.read(folder, files.inside(name, of=files.join(folder, _INDEX)))
     if part is None:
       raise fail(name, 'is missing')
     contents[name] = part
