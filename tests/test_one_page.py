@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of docs/hugging-face.md, run as it is printed."""
 
-import io
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from gpt_jax.nn.transformer import Transformer
 from tests.support import tiny
 from tests.support.golden_io import ROOT as GOLDEN
 from tests.support.golden_io import tensors
+from tests.support.stdin import stdin_of
 from tests.support.tasks import write
 from tests.test_docs import ROOT, fenced
 
@@ -102,7 +102,7 @@ def test_the_page(here, monkeypatch, capsys):
   convert, chat, serve, evaluate, back = commands()
   assert main(convert) == 0
 
-  monkeypatch.setattr('sys.stdin', io.StringIO('Hello\n/exit\n'))
+  monkeypatch.setattr('sys.stdin', stdin_of('Hello\n/exit\n'))
   capsys.readouterr()
   assert main([*chat, '--max_tokens=5', '--temperature=0']) == 0
   said = capsys.readouterr().out

@@ -12,11 +12,11 @@ go together. The tokenizer's own name of the mask, such as <mask>, does as well.
 """
 
 import functools
-import sys
 
 from absl import flags
 
 from gpt_jax import cli, ranges, sharding
+from gpt_jax.data import lines
 from gpt_jax.decoding import fill
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
@@ -77,4 +77,4 @@ def _lines(text: str) -> list[str]:
   """The text, or those that are piped in."""
   if text != '-':
     return [text]
-  return [line.rstrip('\n') for line in sys.stdin if line.strip()]
+  return [line for _, line in lines.piped() if line.strip()]

@@ -84,10 +84,7 @@ def conll(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _cells(path: str, number: int, line: bytes) -> list[str]:
-  try:
-    cells = line.decode('utf-8').split()
-  except UnicodeDecodeError as e:
-    raise UsageError(f'{path}:{number}: is not UTF-8: byte {e.start}') from e
+  cells = lines.text(f'{path}:{number}', line).split()
   if len(cells) < 2:
     raise UsageError(
       f'{path}:{number}: has a word and no tag; mend or remove the line'

@@ -1,17 +1,26 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a file that is plain or, by its name, gzip or zstd."""
+"""The lines of a file that is plain or, by its name, gzip or zstd.
+
+One rule for all files of text that users give: a line ends at a line feed, and
+carriage returns before that are part of its end. A lone carriage return, or
+what else Unicode parts lines with, is text. A byte-order mark at the start of a
+file is no text. Bytes that are not UTF-8 are refused with file and line.
+"""
 
 import codecs
 import gzip
 import io
+import os
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, cast
 
 import zstandard
 
 from gpt_jax.data.sources.source import Bad, Skip
+from gpt_jax.spec import UsageError
 
 COMPRESSED = ('.gz', '.zst', '.zstd')
 
@@ -33,23 +42,73 @@ def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
 def every(path: str, skip: Skip) -> Iterator[bytes]:
   """Yields all lines, with their ends.
 
-  They end at line feeds alone, not at what else Unicode parts lines with. A
-  byte-order mark before the first is no part of it.
-
-  A file that breaks off, or that cannot be read at all, goes to `skip` as one
-  thing: the lines before have been yielded.
+  See `text` for their text. A file that breaks off, or that cannot be read at
+  all, goes to `skip` as one thing: the lines before have been yielded.
   """
   number = 0
   try:
     with opened(path) as file:
-      for number, line in enumerate(file, start=1):
-        if number == 1:
-          line = line.removeprefix(codecs.BOM_UTF8)
+      for line in _unmarked(file):
+        number += 1
         yield line
   except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
     where = f'{path}:{number + 1}' if number else path
     why = getattr(e, 'strerror', None) or e
     skip(Bad(where, 'cannot be read', f': {why}; fetch the file again'))
+
+
+def texts(path: str) -> Iterator[tuple[str, str]]:
+  """Yields 'file:line' and the text of each line, blank ones too."""
+  if not os.path.exists(path):
+    raise UsageError(f'{path}: no such file; name another')
+
+  def fail(bad: Bad):
+    raise bad
+
+  for number, line in enumerate(every(path, fail), start=1):
+    where = f'{path}:{number}'
+    yield where, text(where, line)
+
+
+def piped() -> Iterator[tuple[str, str]]:
+  """As `texts`, of standard input, each line as soon as it comes."""
+  for number, line in enumerate(_unmarked(sys.stdin.buffer), start=1):
+    where = f'standard input:{number}'
+    yield where, text(where, line)
+
+
+def text(where: str, line: bytes) -> str:
+  """The text of a line without its end; `where` is 'file:line'."""
+  return decoded(where, line).rstrip('\r\n')
+
+
+def whole(path: str) -> str:
+  """The text of a file as a whole, with its line ends as they are."""
+  with opened(path) as file:
+    return decoded(path, file.read().removeprefix(codecs.BOM_UTF8))
+
+
+def whole_input() -> str:
+  """As `whole`, of standard input, without the line end that ends it."""
+  data = sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8)
+  found = decoded('standard input', data)
+  return found.removesuffix('\n').removesuffix('\r')
+
+
+def decoded(
+  where: str, data: bytes, remedy: str = 'convert it to UTF-8'
+) -> str:
+  """Text of UTF-8; `where` and `remedy` are for the error."""
+  try:
+    return data.decode('utf-8')
+  except UnicodeDecodeError as e:
+    raise Bad(where, 'is not UTF-8', f': byte {e.start}; {remedy}') from e
+
+
+def _unmarked(lines: Iterable[bytes]) -> Iterator[bytes]:
+  """Drops a byte-order mark from the first line."""
+  for number, line in enumerate(lines):
+    yield line if number else line.removeprefix(codecs.BOM_UTF8)
 
 
 def opened(path: str) -> BinaryIO:

@@ -84,8 +84,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
     raise bad
 
   for number, line in lines.numbered(path, fail):
-    text = _text(f'{path}:{number}', line)
-    yield number, text.rstrip('\r\n')
+    yield number, lines.text(f'{path}:{number}', line)
 
 
 def tsv_rows(path: str) -> Iterator[tuple[str, list[str]]]:

@@ -5,10 +5,10 @@
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from gpt_jax.data import lines
 from gpt_jax.data.tokenizers.chat import ChatTemplate, Message
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.spec import UsageError
@@ -80,18 +80,10 @@ def typed(flag: str, texts: Sequence[str]) -> list[str]:
   """
   if texts.count('-') > 1:
     raise UsageError(f'{flag}=-: standard input is read once; give it once')
-  found = [_input(flag) if text == '-' else text for text in texts]
+  found = [lines.whole_input() if text == '-' else text for text in texts]
   if not all(found):
     raise UsageError(f'{flag} is empty; give a text')
   return found
-
-
-def _input(flag: str) -> str:
-  """All of standard input, but for the newline that ends it."""
-  try:
-    return sys.stdin.read().removesuffix('\n')
-  except UnicodeDecodeError as e:
-    raise UsageError(f'{flag}=-: the input is no UTF-8 ({e})') from e
 
 
 def read(path: str) -> list[Prompt]:
@@ -111,26 +103,12 @@ def read(path: str) -> list[Prompt]:
     )
   found = [
     Prompt(where, line) if kind == '.txt' else _from_json(where, line)
-    for where, line in lines('--prompts', path)
+    for where, line in lines.texts(path)
     if line.strip()
   ]
   if not found:
     raise UsageError(f'--prompts={path}: holds no prompt')
   return found
-
-
-def lines(flag: str, path: str) -> list[tuple[str, str]]:
-  """The lines of a file, each after its 'file:line'.
-
-  Raises:
-    UsageError: it is no UTF-8.
-  """
-  try:
-    with open(path, encoding='utf-8') as file:
-      found = file.read().split('\n')
-  except UnicodeDecodeError as e:
-    raise UsageError(f'{flag}={path}: is no UTF-8 ({e}); save it so') from e
-  return [(f'{path}:{i}', line) for i, line in enumerate(found, start=1)]
 
 
 def entry(where: str, line: str) -> dict[str, Any]:
@@ -243,7 +221,7 @@ class Results:
     with open(self._path, 'rb+') as file:
       data = file.read()
       end = data.rfind(b'\n') + 1
-      for number, line in enumerate(data[:end].splitlines(), start=1):
+      for number, line in enumerate(data[:end].split(b'\n')[:-1], start=1):
         try:
           row = json.loads(line)
           self.rows[row['index']] = row

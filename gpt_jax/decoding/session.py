@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
+from gpt_jax.data import lines
 from gpt_jax.data.tokenizers.chat import ChatTemplate, Message
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import continuations, prompt_files
@@ -133,10 +134,10 @@ def run(session: Session) -> None:
     kind = 'chat' if session.chats else 'text, continued after each line'
     print(f'A {kind}; /help lists the commands.', file=sys.stderr)
   num_lines = 0
-  for line in _typed() if on_terminal else _piped():
+  for line in _typed() if on_terminal else (x for _, x in lines.piped()):
     num_lines += 1
     try:
-      if not _do(session, line.removesuffix('\n')):
+      if not _do(session, line):
         break
     except UsageError as e:
       if not on_terminal:
@@ -161,14 +162,6 @@ def _typed() -> Iterator[str]:
     except EOFError:
       print()
       return
-
-
-def _piped() -> Iterator[str]:
-  """Lines of standard input."""
-  try:
-    yield from sys.stdin
-  except UnicodeDecodeError as e:
-    raise UsageError(f'standard input is no UTF-8 ({e}); convert it') from e
 
 
 def _do(session: Session, line: str) -> bool:

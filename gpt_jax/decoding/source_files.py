@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from gpt_jax.data import lines
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import prompt_files
 from gpt_jax.spec import UsageError
@@ -58,18 +59,18 @@ def read(path: str) -> list[Source]:
   Raises:
     UsageError: a line does not do, or there is none.
   """
-  lines = prompt_files.lines('--sources', path)
-  while lines and not lines[-1][1].strip():
-    lines.pop()
+  found = [*lines.texts(path)]
+  while found and not found[-1][1].strip():
+    found.pop()
   of_json = os.path.splitext(path)[1] == '.jsonl'
-  found = []
-  for where, line in lines:
+  sources = []
+  for where, line in found:
     text = prompt_files.entry(where, line).get('source') if of_json else line
     if not isinstance(text, str) or not text.strip():
       raise UsageError(
         f'{where}: needs a source, a text that is not empty; mend the line'
       )
-    found.append(Source(where, text))
-  if not found:
+    sources.append(Source(where, text))
+  if not sources:
     raise UsageError(f'--sources={path}: holds no source')
-  return found
+  return sources

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax import hf
 from gpt_jax.config import Config
-from gpt_jax.data import sides
+from gpt_jax.data import lines, sides
 from gpt_jax.data.tokenizers import special
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.evaluation.theirs import PAIRS, library, theirs
@@ -70,8 +70,7 @@ def check(
   for name in ('torch', 'transformers'):
     library(name)  # says so first where it is missing
   if os.path.isfile(text):
-    with open(text, encoding='utf-8') as f:
-      text = f.read()
+    text = lines.whole(text)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
   parts, state = trained_lib.restore(workdir)
   if parts.config.models:

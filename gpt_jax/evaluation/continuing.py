@@ -250,16 +250,9 @@ def story_cloze(
 
 def _passages(path: str) -> Iterator[Record]:
   """The lines of a text file."""
-
-  def fail(bad: UsageError):
-    raise bad
-
-  for number, line in lines.numbered(path, fail):
-    where = f'{path}:{number}'
-    try:
-      yield Record(where, {'text': line.decode('utf-8').rstrip('\r\n')})
-    except UnicodeDecodeError as e:
-      raise UsageError(f'{where}: is not UTF-8: byte {e.start}') from e
+  for where, text in lines.texts(path):
+    if text.strip():
+      yield Record(where, {'text': text})
 
 
 def _plain(text: str) -> str:

@@ -112,11 +112,7 @@ class Files(NamedTuple):
     paths = self.find(path)
     if len(paths) > 1:
       raise UsageError(f'{path!r} matches {len(paths)} files; name one')
-    try:
-      with open(paths[0], encoding='utf-8', newline='') as f:
-        return f.read()
-    except UnicodeDecodeError as e:
-      raise UsageError(f'{paths[0]}: is not UTF-8: byte {e.start}') from e
+    return lines.whole(paths[0])
 
 
 def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:

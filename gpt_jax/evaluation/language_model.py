@@ -9,6 +9,7 @@ whole context is the cheapest and gives the worst perplexity, since the first
 tokens of each window see little.
 """
 
+import io
 import logging
 import math
 from collections.abc import Iterator
@@ -46,7 +47,9 @@ class Text(NamedTuple):
   def texts(self) -> list[tuple[str, str]]:
     """The lines, for overlap checks."""
     lines = self._read().split('\n')
-    return [(f'{self.path}:{n}', x) for n, x in enumerate(lines, start=1)]
+    return [
+      (f'{self.path}:{n}', x.rstrip('\r')) for n, x in enumerate(lines, start=1)
+    ]
 
   def check(self, shots: int) -> None:
     """See `task.Task`."""
@@ -72,7 +75,7 @@ class Text(NamedTuple):
         f'{scorer.context_length} tokens'
       )
     # The first lines: what other tasks have as examples.
-    text = ''.join(self._read().splitlines(keepends=True)[: setting.limit])
+    text = ''.join(io.StringIO(self._read(), '\n').readlines()[: setting.limit])
     ids = scorer.tokenizer.encode(text)
     if change := tokenizer_report.change(scorer.tokenizer, text):
       log.warning('%s: the tokenizer %s', self.path, change)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpt_jax.data import glue, label_metrics, lines, text_to_text
-from gpt_jax.data.sources.source import Bad
 from gpt_jax.data.tasks import Task as Table
 from gpt_jax.decoding.beam import PENALTIES, Beam
 from gpt_jax.evaluation import figures, text_metrics
@@ -196,20 +195,7 @@ def _said(name: str, texts: Sequence[str]) -> np.ndarray:
 def _lines(folder: str, path: str) -> list[tuple[str, str]]:
   """'file:line' and text of each line, blank ones too."""
   path = os.path.join('' if folder == TFDS else folder, path)
-  if not os.path.isfile(path):
-    raise UsageError(f'{path}: no such file; name another')
-
-  def fail(bad: Bad):
-    raise bad
-
-  out = []
-  for number, line in enumerate(lines.every(path, fail), start=1):
-    where = f'{path}:{number}'
-    try:
-      out.append((where, line.decode('utf-8').rstrip('\r\n')))
-    except UnicodeDecodeError as e:
-      raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
-  return out
+  return [*lines.texts(path)]
 
 
 TASKS: dict[str, Callable[..., Make]] = {

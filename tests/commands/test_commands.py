@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands one after the other, as a user would run them."""
 
-import io
 import json
 import math
 import pathlib
@@ -14,6 +13,7 @@ from jax.profiler import ProfileData
 
 from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
+from tests.support.stdin import stdin_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 21
@@ -289,7 +289,7 @@ def test_generate_ends_before_a_stop_text(workdir, capsys):
 def test_generate_refuses_what_does_not_fit(
   workdir, capsys, monkeypatch, flags, field
 ):
-  monkeypatch.setattr('sys.stdin', io.StringIO(''))
+  monkeypatch.setattr('sys.stdin', stdin_of(''))
   assert main(['generate', f'--workdir={workdir}', *flags]) == 2
   error = capsys.readouterr().err
   assert error.count('\n') == 1 and field in error

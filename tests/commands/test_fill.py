@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpt-jax fill`: fillers, against the scores of the whole row; bad input."""
 
-import io
 import json
 import re
 from typing import Any
@@ -21,6 +20,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import fill
 from gpt_jax.training import parts
 from tests.support.golden_io import ROOT
+from tests.support.stdin import stdin_of
 
 WORDS = [
   '[PAD]',
@@ -78,7 +78,7 @@ def ready(tmp_path_factory):
 def test_each_mask_is_filled(ready, capsys, monkeypatch):
   folder, model, params, tokenizer = ready
   second = 'the [MASK] [MASK] . of the capitals of paris is the capitals of w3'
-  monkeypatch.setattr('sys.stdin', io.StringIO(f'{second}\n\n'))
+  monkeypatch.setattr('sys.stdin', stdin_of(f'{second}\n\n'))
   more = ['--text=-', '--top=3', '--json']
   argv = ['fill', f'--workdir={folder}', f'--text={TEXT}', *more]
   assert main(argv) == 0

@@ -3,7 +3,6 @@
 """Prompts from flags, files and lines, of a model that has a chat template."""
 
 import functools
-import io
 import json
 import os
 import pathlib
@@ -26,6 +25,7 @@ from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
+from tests.support.stdin import stdin_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = ROOT / 'tests/data/tokenizers/golden'
@@ -70,7 +70,7 @@ def run(workdir, capsys, monkeypatch):
   monkeypatch.setattr(trained_lib, 'load', reload)
 
   def run(*flags, stdin=''):
-    monkeypatch.setattr('sys.stdin', io.StringIO(stdin))
+    monkeypatch.setattr('sys.stdin', stdin_of(stdin))
     capsys.readouterr()
     code = main(['generate', f'--workdir={workdir}', *flags])
     return code, *capsys.readouterr()
@@ -91,6 +91,9 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
       sampler=Sampler(temperature),
       seed=seed,
       stop_ids=trained.tokenizer.special.stop_ids,
+      never_V=sample.never_drawn(
+        trained.tokenizer, trained.parts.model.vocab_size
+      ),
     )
   return out
 
@@ -346,7 +349,7 @@ BAD = {
   ),
   'empty': (['x.txt', '\n \n'], 'x.txt: holds no prompt'),
   'name': (['x.csv', 'a'], 'x.csv: is neither .txt'),
-  'encoding': (['x.txt', b'\xff'], 'x.txt: is no UTF-8'),
+  'encoding': (['x.txt', b'\xff'], 'x.txt:1: is not UTF-8: byte 0'),
   'long': (['x.txt', 'x' * 999], 'x.txt:1 has 9'),
   'room': (['x.txt', 'a', '--max_tokens=113'], '--max_tokens=113: '),
   'alone': (['x.txt', 'a', '--out='], '--prompts and --out go together'),
@@ -382,7 +385,7 @@ def test_a_bad_file_is_one_line(run, tmp_path, monkeypatch, case):
     (['--prompt=a', '--num_samples=2', '--stream'], '', '--stream shows one'),
     (['--prompts=nope.txt', '--out=o'], '', 'nope.txt: no such file'),
     (['--prompt=a\udcff'], '', '--prompt: the text is no UTF-8'),
-    ([], 'a\udcff', 'the text is no UTF-8'),
+    ([], 'a\udcff', 'standard input:1: is not UTF-8: byte 1'),
     ([], '/what now', '/what: is no command'),
     ([], 'x' * 999, 'the conversation has '),
     (['--prompt=a', '--draft_tokens=0'], '', '--draft_tokens'),

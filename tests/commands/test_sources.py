@@ -3,7 +3,6 @@
 """`generate` with sources, and with beam search; of a tiny model of its own."""
 
 import functools
-import io
 import json
 
 import jax
@@ -24,6 +23,7 @@ from gpt_jax.evaluation.writing import Writer
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
+from tests.support.stdin import stdin_of
 
 CONTEXT = 61
 LINES = ['Ein Hund läuft.', 'a', 'Zwei Katzen', 'Der Mann sieht rot.', 'b c']
@@ -72,7 +72,7 @@ def run(workdir, capsys, monkeypatch):
   monkeypatch.setattr(trained_lib, 'load_any', load)
 
   def run(*flags, stdin='', folder=workdir):
-    monkeypatch.setattr('sys.stdin', io.StringIO(stdin))
+    monkeypatch.setattr('sys.stdin', stdin_of(stdin))
     capsys.readouterr()
     code = main(['generate', f'--workdir={folder}', *flags])
     return code, *capsys.readouterr()

@@ -174,13 +174,12 @@ def _paragraphs(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _decoded(where: str, line: bytes) -> str:
-  remedy = '; give CSV, TSV, JSON lines or plain text in UTF-8'
-  try:
-    text = line.decode('utf-8')
-  except UnicodeDecodeError as e:
-    raise Bad(where, 'is not UTF-8', f': byte {e.start}{remedy}') from e
+  remedy = 'give CSV, TSV, JSON lines or plain text in UTF-8'
+  text = lines.decoded(where, line, remedy)
   if '\0' in text:
-    raise Bad(where, 'is not text', f': character {text.index(chr(0))}{remedy}')
+    raise Bad(
+      where, 'is not text', f': character {text.index(chr(0))}; {remedy}'
+    )
   return text
 
 

@@ -164,20 +164,13 @@ def _side_by_side(
       )
     try:
       texts = [
-        _decode(f'{path}:{number}', line)
+        lines.text(f'{path}:{number}', line)
         for path, line in zip(paths, both, strict=True)
       ]
     except Bad as e:
       skip(e)
       continue
     yield from _pair(f'{name}:{number}', texts)
-
-
-def _decode(where: str, line: bytes) -> str:
-  try:
-    return line.decode('utf-8').rstrip('\r\n')
-  except UnicodeDecodeError as e:
-    raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
 
 
 def _both(source: dict[str, str], target: dict[str, str]) -> dict[str, str]:
