@@ -41,6 +41,7 @@ Needs the extra `serve`.
 """
 
 import functools
+import gc
 import os
 
 from absl import flags
@@ -162,6 +163,10 @@ def main(args: cli.Args) -> None:
       context_length=model.context_length,
       max_tokens=args.max_tokens or model.context_length,
     )
+    # A large request makes many objects, and so Python look for cycles, which
+    # holds up all threads: not among the modules and the model's parts, which
+    # stay.
+    gc.freeze()
     working = worker.Worker(
       lambda: Engine(
         model,

@@ -19,6 +19,8 @@ STOPS, CHOICES, METADATA = 4, 128, 16
 
 # Text that may begin a stop text is looked through with every token.
 STOP_CHARACTERS = 1000
+# Of any object in a body; pydantic would list what is wrong with each.
+_MOST_NAMES = 64
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
   'best_of': (1,),
@@ -61,8 +63,7 @@ def _prompts(value: Any) -> list[Any]:
 
 
 def _are_ids(value: Any) -> bool:
-  is_list = isinstance(value, list) and bool(value)
-  return is_list and all(type(i) is int for i in value)  # True is none
+  return isinstance(value, list) and {*map(type, value)} == {int}
 
 
 def _stops(value: Any) -> list[str]:
@@ -153,7 +154,9 @@ class Message(_Strict):
 class Chat(Asked):
   """The body of a request to /v1/chat/completions."""
 
-  messages: Annotated[list[Message], pydantic.Field(min_length=1)]
+  messages: Annotated[
+    list[Message], pydantic.Field(min_length=1, fail_fast=True)
+  ]
   max_completion_tokens: Annotated[int, _within(ranges.Count)] | None = None
 
   @pydantic.model_validator(mode='after')
@@ -236,6 +239,10 @@ def _check_prompts(value: Any, most: int) -> None:
 def _without_null(value: Any) -> Any:
   """Null stands for a parameter that is not given, as in OpenAI's API."""
   if isinstance(value, dict):
+    if len(value) > _MOST_NAMES:
+      raise ApiError(
+        400, f'the body has an object of {len(value):,} names; send fewer'
+      )
     return {k: _without_null(v) for k, v in value.items() if v is not None}
   if isinstance(value, list):
     return [_without_null(v) for v in value]

@@ -96,8 +96,12 @@ class Server(uvicorn.Server):
     seconds = self.config.timeout_graceful_shutdown
     log.info('stopping; %s s for what is open', seconds)
     await super().shutdown(sockets)
-    # What has not ended is cancelled by now, and is answered: see `Guard`.
-    # Nothing can be sent to a client that has not read what it was sent.
+    # Tasks that have not ended are cancelled by now, except by a second Ctrl-C,
+    # and answer their clients: see `Guard`. Nothing can be sent to a client
+    # that has not read what it was sent.
+    if self.force_exit:
+      for task in self.server_state.tasks:
+        task.cancel()
     self._abort(only_stuck=True)
     await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
     while self.server_state.connections:

@@ -61,6 +61,23 @@ def test_what_is_no_prompt(given):
   assert error.param == 'prompt' and error.message.startswith('prompt: must')
 
 
+@pytest.mark.parametrize(
+  ('fields', 'why'),
+  [
+    ({str(i): 1 for i in range(90)}, 'is not supported'),
+    ({'metadata': {str(i): 1 for i in range(90)}}, 'an object of 90 names'),
+    (
+      {'stream_options': {str(i): 1 for i in range(90)}},
+      'an object of 90 names',
+    ),
+    ({'prompt': [{str(i): 1 for i in range(90)}]}, 'an object of 90 names'),
+  ],
+)
+def test_faults_are_not_all_listed(fields, why):
+  body = json.dumps({'prompt': 'a'} | fields).encode()
+  assert why in refusal(body).message
+
+
 @pytest.mark.parametrize('others', ['a', 3.5, [1], [1.5], None])
 def test_too_many_prompts_are_not_looked_at(others):
   error = refusal(json.dumps({'prompt': ['a', *[others] * MOST]}).encode())

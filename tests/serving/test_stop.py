@@ -144,6 +144,19 @@ def test_what_does_not_end_in_time_is_refused(run, gate):
   assert response.status_code == 503 and response.headers['retry-after']
 
 
+def test_a_second_interrupt_ends_the_wait(run):
+  def client(api):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      whole = pool.submit(api.completions.create, model='tiny', prompt='ab')
+      wait_for_load(api, True)
+      stop()
+      os.kill(os.getpid(), signal.SIGINT)
+      with pytest.raises(openai.InternalServerError, match='stopping'):
+        whole.result()
+
+  run(client, '--drain_seconds=600')
+
+
 def test_a_stream_that_nobody_reads_is_not_waited_for(
   run, gate, monkeypatch, capsys, caplog
 ):
