@@ -8,11 +8,11 @@ after it, and a blank line between sentences (Tjong Kim Sang and De Meulder,
 2003).
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.data import lines
+from gpt_jax.data.sources import json_lines
 from gpt_jax.spec import UsageError
 
 # Says where documents begin, and is no sentence.
@@ -25,15 +25,14 @@ def squad(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
   Raises:
     UsageError: it is no such tree.
   """
+  found = json_lines.record(path, lines.contents(path))
   try:
-    with lines.opened(path) as file:
-      articles = json.load(file)['data']
-    for article in articles:
+    for article in found['data']:
       for paragraph in article['paragraphs']:
         for question in paragraph['qas']:
           fields = {'context': paragraph['context'], **question}
           yield f'{path}:{question["id"]}', fields
-  except (ValueError, KeyError, TypeError, EOFError) as e:
+  except (KeyError, TypeError) as e:
     why = f'{e} is missing' if isinstance(e, KeyError) else e
     raise UsageError(
       f"{path}: is not JSON as SQuAD's, with data, paragraphs and qas ({why}); "

@@ -14,7 +14,7 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 import zstandard
@@ -24,9 +24,20 @@ from gpt_jax.spec import UsageError
 
 COMPRESSED = ('.gz', '.zst', '.zstd')
 
-# Small enough that a block of nothing but zeros does not fill the memory.
-_BLOCK = 1 << 16
+# The most bytes of a line, decompressed. A line is held as a whole, several
+# times over while it becomes a text, and 7 MB of gzip may hold 7 GB of one.
+LONGEST = 1 << 26
+# The most bytes of a compressed file that is read as a whole.
+LARGEST = 1 << 28
+# `Bad.kind` of a longer line.
+TOO_LONG = f'has more than {LONGEST >> 20} MiB in one line'
+
+# Bytes that are decompressed at once: four of zstd may stand for 128 KiB.
+_BLOCK = 1 << 10
+_PASSED_OVER = 1 << 20  # bytes of a longer line that are read at once
 _LARGEST_WINDOW = 1 << 31  # what `zstd --long=31` writes
+# What reading a file may raise, broken compression included.
+_ERRORS = (OSError, EOFError, zlib.error, zstandard.ZstdError)
 
 
 def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
@@ -42,29 +53,24 @@ def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
 def every(path: str, skip: Skip) -> Iterator[bytes]:
   """Yields all lines, with their ends.
 
-  See `text` for their text. A file that breaks off, or that cannot be read at
+  See `text` for their text. A line of more than `LONGEST` bytes goes to `skip`,
+  and b'' stands in its place. A file that breaks off, or that cannot be read at
   all, goes to `skip` as one thing: the lines before have been yielded.
   """
   number = 0
   try:
     with opened(path) as file:
-      for line in _unmarked(file):
+      for line in _limited(path, file, skip):
         number += 1
         yield line
-  except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
-    where = f'{path}:{number + 1}' if number else path
-    why = getattr(e, 'strerror', None) or e
-    skip(Bad(where, 'cannot be read', f': {why}; fetch the file again'))
+  except _ERRORS as e:
+    skip(_unreadable(f'{path}:{number + 1}' if number else path, e))
 
 
 def texts(path: str) -> Iterator[tuple[str, str]]:
   """Yields 'file:line' and the text of each line, blank ones too."""
   if not os.path.exists(path):
     raise UsageError(f'{path}: no such file; name another')
-
-  def fail(bad: Bad):
-    raise bad
-
   for number, line in enumerate(every(path, fail), start=1):
     where = f'{path}:{number}'
     yield where, text(where, line)
@@ -72,8 +78,10 @@ def texts(path: str) -> Iterator[tuple[str, str]]:
 
 def piped() -> Iterator[tuple[str, str]]:
   """As `texts`, of standard input, each line as soon as it comes."""
-  for number, line in enumerate(_unmarked(sys.stdin.buffer), start=1):
-    where = f'standard input:{number}'
+  name = 'standard input'
+  found = _limited(name, sys.stdin.buffer, fail)
+  for number, line in enumerate(found, start=1):
+    where = f'{name}:{number}'
     yield where, text(where, line)
 
 
@@ -84,8 +92,25 @@ def text(where: str, line: bytes) -> str:
 
 def whole(path: str) -> str:
   """The text of a file as a whole, with its line ends as they are."""
-  with opened(path) as file:
-    return decoded(path, file.read().removeprefix(codecs.BOM_UTF8))
+  return decoded(path, contents(path))
+
+
+def contents(path: str) -> bytes:
+  """A file as a whole, without a byte-order mark.
+
+  Raises:
+    Bad: it cannot be read, or has more than `LARGEST` bytes, decompressed.
+  """
+  limit = LARGEST + 1 if path.endswith(COMPRESSED) else -1
+  try:
+    with opened(path) as file:
+      data = file.read(limit)
+  except _ERRORS as e:
+    raise _unreadable(path, e) from e
+  if 0 < limit <= len(data):
+    most = f'has more than {LARGEST >> 20} MiB, decompressed'
+    raise Bad(path, most, '; split the file, or decompress it')
+  return data.removeprefix(codecs.BOM_UTF8)
 
 
 def whole_input() -> str:
@@ -105,10 +130,31 @@ def decoded(
     raise Bad(where, 'is not UTF-8', f': byte {e.start}; {remedy}') from e
 
 
-def _unmarked(lines: Iterable[bytes]) -> Iterator[bytes]:
-  """Drops a byte-order mark from the first line."""
-  for number, line in enumerate(lines):
-    yield line if number else line.removeprefix(codecs.BOM_UTF8)
+def fail(bad: Bad):
+  """A `Skip` that skips nothing."""
+  raise bad
+
+
+def _limited(name: str, file: BinaryIO, skip: Skip) -> Iterator[bytes]:
+  """The lines of an open file, without a byte-order mark; see `every`."""
+  for number, line in enumerate(
+    iter(lambda: file.readline(LONGEST + 1), b''), start=1
+  ):
+    if number == 1:
+      line = line.removeprefix(codecs.BOM_UTF8)
+    if len(line) <= LONGEST:
+      yield line
+      continue
+    where = f'{name}:{number}'
+    skip(Bad(where, TOO_LONG, '; split the line, or leave it out'))
+    while line and not line.endswith(b'\n'):
+      line = file.readline(_PASSED_OVER)
+    yield b''
+
+
+def _unreadable(where: str, error: Exception) -> Bad:
+  why = getattr(error, 'strerror', None) or error
+  return Bad(where, 'cannot be read', f': {why}; fetch the file again')
 
 
 def opened(path: str) -> BinaryIO:
@@ -132,7 +178,7 @@ class _Zstd(io.RawIOBase):
       max_window_size=_LARGEST_WINDOW
     )
     self._frame = None
-    self._input = self._output = b''
+    self._input, self._output = b'', memoryview(b'')
 
   def readable(self) -> bool:
     return True
@@ -146,7 +192,7 @@ class _Zstd(io.RawIOBase):
         return 0
       if self._frame is None:
         self._frame = self._decompressor.decompressobj()
-      self._output = self._frame.decompress(self._input)
+      self._output = memoryview(self._frame.decompress(self._input))
       self._input = b''
       if self._frame.eof:
         self._input, self._frame = self._frame.unused_data, None

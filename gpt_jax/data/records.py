@@ -9,22 +9,18 @@ that TFDS has prepared: `tfds:glue/sst2:train`.
 """
 
 import csv
-import io
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data import annotated, lines
+from gpt_jax.data.sources import json_lines
 from gpt_jax.data.sources.tfds import examples
 from gpt_jax.spec import UsageError
 
 _TFDS = re.compile(r'tfds:(.+?(?::\d+\.\d+\.\d+)?):([^:]+(?:\[.*\])?)')
-
-# Characters of one cell of CSV; by default an article is too long.
-_CELL = 1 << 30
 
 
 class Record(NamedTuple):
@@ -79,11 +75,7 @@ def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
   """Numbers the lines that are not blank, from 1."""
-
-  def fail(bad: UsageError):
-    raise bad
-
-  for number, line in lines.numbered(path, fail):
+  for number, line in lines.numbered(path, lines.fail):
     yield number, lines.text(f'{path}:{number}', line)
 
 
@@ -98,12 +90,10 @@ def csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
   Raises:
     UsageError: it is not CSV.
   """
-  csv.field_size_limit(_CELL)
+  # Its own limit is shorter than an article.
+  csv.field_size_limit(lines.LONGEST)
   # Quoted cells may hold line breaks: the reader counts for itself.
-  texts: list[str] = []
-  for number, line in _lines(path):
-    texts += [''] * (number - len(texts) - 1) + [line]
-  reader = csv.reader(io.StringIO('\n'.join(texts), newline=''), strict=True)
+  reader = csv.reader(_with_blank(path), strict=True)
   while True:
     try:
       row = next(reader, None)
@@ -113,6 +103,15 @@ def csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
       return
     if row:
       yield f'{path}:{reader.line_num}', row
+
+
+def _with_blank(path: str) -> Iterator[str]:
+  """The lines, of which those of white space alone are empty."""
+  last = 0
+  for number, line in _lines(path):
+    yield from ['\n'] * (number - last - 1)
+    yield line + '\n'
+    last = number
 
 
 def ragged(where: str, row: Sequence[str], names: Sequence[str]) -> UsageError:
@@ -147,12 +146,9 @@ def _table(
 
 def _jsonl(path: str, columns: Sequence[str]) -> Iterator[Record]:
   del columns
-  for number, line in _lines(path):
+  for number, line in lines.numbered(path, lines.fail):
     where = f'{path}:{number}'
-    try:
-      fields = json.loads(line)
-    except json.JSONDecodeError as e:
-      raise UsageError(f'{where}: is not JSON: {e}') from e
+    fields = json_lines.record(where, line)
     if not isinstance(fields, dict):
       raise UsageError(f'{where}: is no JSON object')
     yield Record(where, fields)

@@ -8,11 +8,11 @@ fields joined by spaces, in their order, since a story may be spread over five
 columns. Any other file must be text in UTF-8, and its paragraphs are the texts.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpt_jax.data import lines, matches, ngrams, records
+from gpt_jax.data.sources import json_lines
 from gpt_jax.data.sources.source import Bad
 from gpt_jax.spec import UsageError
 
@@ -102,35 +102,32 @@ def _json(
   try:
     yield from _records(values, names)
   except _NotLinesError as e:
-    raise Bad(e.where, 'is not JSON', f': {e}') from e
+    raise e.bad from e
 
 
 class _NotLinesError(ValueError):
   """A line is no JSON value."""
 
-  def __init__(self, where: str, why: Exception):
-    super().__init__(f'{why}')
-    self.where = where
+  def __init__(self, bad: Bad):
+    super().__init__(f'{bad}')
+    self.bad = bad
 
 
 def _values(path: str) -> Iterator[tuple[str, Any]]:
   for number, line in lines.numbered(path, _fail):
-    where = f'{path}:{number}'
-    try:
-      yield where, json.loads(_decoded(where, line))
-    except (json.JSONDecodeError, RecursionError) as e:
-      raise _NotLinesError(where, e) from e
+    yield _value(f'{path}:{number}', line)
 
 
 def _of_one_value(path: str) -> Iterator[tuple[str, Any]]:
-  text = ''.join(
-    _decoded(f'{path}:{number}', line)
-    for number, line in lines.numbered(path, _fail)
-  )
+  yield _value(path, lines.contents(path))
+
+
+def _value(where: str, data: bytes) -> tuple[str, Any]:
+  _decoded(where, data)  # says what else might be given
   try:
-    yield path, json.loads(text)
-  except (json.JSONDecodeError, RecursionError) as e:
-    raise _NotLinesError(path, e) from e
+    return where, json_lines.record(where, data)
+  except Bad as e:
+    raise _NotLinesError(e) from e
 
 
 def _records(
@@ -146,16 +143,7 @@ def _records(
           raise Bad(at, 'is no JSON object', f': it has no {names[0]!r}')
         record = records.Record(at, item)
         item = [record[name] for name in names]
-      yield at, ' '.join(_texts(item))
-
-
-def _texts(value: Any) -> Iterator[str]:
-  """All texts in a JSON value, in order."""
-  if isinstance(value, str):
-    yield value
-  elif isinstance(value, dict | list):
-    for part in value.values() if isinstance(value, dict) else value:
-      yield from _texts(part)
+      yield at, ' '.join(json_lines.texts(item))
 
 
 def _paragraphs(path: str) -> Iterator[tuple[str, str]]:

@@ -44,8 +44,9 @@ def parallel_text(source: str, target: str, on_error: str = 'fail') -> Reader:
   Args:
     source: pattern of the files with the sources.
     target: of those with the targets.
-    on_error: 'skip' counts pairs that are not UTF-8, and files that break off,
-      instead of failing. Files with different numbers of lines always fail.
+    on_error: 'skip' counts pairs that are too long or not UTF-8, and files that
+      break off, instead of failing. Files with different numbers of lines
+      always fail.
   """
   sides = matches.find(source), matches.find(target)
   if len(sides[0]) != len(sides[1]):
@@ -147,7 +148,7 @@ def _side_by_side(
   def tell(bad: Bad):
     nonlocal broken
     skip(bad)
-    broken = True
+    broken = broken or bad.kind != lines.TOO_LONG
 
   sides = [lines.every(path, tell) for path in paths]
   for number, both in enumerate(itertools.zip_longest(*sides), start=1):
@@ -162,6 +163,8 @@ def _side_by_side(
         f'{paths[0]} has {counts[0]} lines and {paths[1]} has {counts[1]}: '
         'line i of one must be that of the other; mend the files'
       )
+    if b'' in both:  # a line that was left out
+      continue
     try:
       texts = [
         lines.text(f'{path}:{number}', line)
