@@ -76,7 +76,8 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command.
 
-  With --recompile the exit code is 1 where a plan is not what it was.
+  The exit code is 1 where nothing that was asked for fits, and with --recompile
+  where a plan is not what it was.
   """
   if args.budget is not None or args.chips is not None:
     _plan_budget(args)
@@ -130,6 +131,8 @@ def _plan_config(args: cli.Args) -> None:
       print(json.dumps({'plans': shown, 'misfits': misfits}))
     else:
       report.show_search(name, slices, found, misfits, Console())
+    if not found:
+      sys.exit(1)
     return
   with _telling() as note:
     try:
@@ -139,6 +142,8 @@ def _plan_config(args: cli.Args) -> None:
   _show(name, found, args.json)
   if faster := suggestions.faster(request, found):
     log.info('%s', faster)
+  if isinstance(found, Misfit):
+    sys.exit(1)
 
 
 def _show(name: str, found: plans.Plan | Misfit, as_json: bool) -> None:

@@ -128,7 +128,7 @@ def cudnn() -> Backend:
     largest = 128 if capability < 9 else 256
     if head_size % 8 or head_size > largest:
       return (
-        f'model.head_size={head_size} is not a multiple of 8 up to {largest}'
+        f'model.head_size={head_size} is above {largest} or no multiple of 8'
       )
     if request.softcap:
       return 'model.attention_scale has a softcap'

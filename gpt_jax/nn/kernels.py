@@ -113,7 +113,7 @@ def splash_obstacle(length: int, head_size: int, block: int) -> str | None:
     )
   # 64, 96 and 128 have been compiled; smaller ones would fill few lanes.
   if head_size < 64 or head_size % 32:
-    return f'model.head_size={head_size} is not a multiple of 32 from 64'
+    return f'model.head_size={head_size} is below 64 or no multiple of 32'
   return None
 
 

@@ -16,15 +16,14 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding, spec
+from gpt_jax import sharding
 from gpt_jax.config import Config
-from gpt_jax.nn.pattern import period
-from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.planning import cost_model
 from gpt_jax.planning.cost_model import Facts, Links, facts_of
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
+from gpt_jax.training import device_check
 
 # The defaults of the config: a mesh that nobody chose.
 UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'context': 1, 'tensor': 1}
@@ -65,11 +64,14 @@ def apply(config: Config, changes: dict[str, Any]) -> Config:
   with changed.ignore_type():
     changed.update_from_flattened_dict(changes)
   # A part that has what the model has takes the change with it, as it would
-  # from the command line.
+  # from the command line. What an unresolved part does not state, it takes from
+  # the model when it is resolved.
   for part in changed.models.values():
     for field, value in changes.items():
       section, _, name = field.partition('.')
-      if section == 'model' and part[name] == config.model[name]:
+      if section != 'model' or name not in part:
+        continue
+      if part[name] == config.model[name]:
         part[name] = value
   return config_lib.resolve(changed)
 
@@ -221,8 +223,7 @@ def _layout(
   changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
   if mesh['tensor'] > 1:
     _check_tensor(facts, mesh['tensor'])
-  if mesh['context'] > 1:
-    _check_context(facts, mesh['context'])
+  device_check.check_context(facts.config, mesh, dict(facts.rules))
   of_mesh = sizes.split(facts.config, facts.rules)
   abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES)
   sharding.check_divisible(of_mesh.abstract, abstract, facts.rules)
@@ -251,26 +252,6 @@ def _check_tensor(facts: Facts, tensor: int) -> None:
       raise UsageError(
         f'model.{name}={number} does not divide over mesh.tensor={tensor}'
       )
-
-
-def _check_context(facts: Facts, context: int) -> None:
-  """Checks that rows can be split, in two chunks for each device.
-
-  Raises:
-    UsageError: they cannot.
-  """
-  model = facts.model
-  for shape in facts.shapes:
-    if shape.length % (2 * context):
-      raise UsageError(
-        f'rows of {shape.length} tokens do not divide by twice '
-        f'mesh.context={context}'
-      )
-  position = spec.build('model.position', model.position, POSITIONS)
-  layers = period(model.attention, model.ffn, model.share)
-  blocks = any(layer.attention.blocks for layer in layers)
-  if model.num_encoder_layers or blocks or position.terms:
-    raise UsageError(f'mesh.context={context}: this model has whole rows alone')
 
 
 def _micro_choices(rows: int, split: int) -> list[int]:

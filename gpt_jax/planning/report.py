@@ -42,6 +42,7 @@ def misfit_to_json(name: str, misfit: Misfit) -> dict[str, Any]:
     'needed': misfit.needed,
     'limit': misfit.limit,
     'tried': misfit.tried,
+    'kept': list(misfit.kept),
     'larger': misfit.larger,
     # The key is older than the word.
     'remedy': to_json(name, suggestion) if suggestion else None,
@@ -146,12 +147,15 @@ def show_misfit(name: str, misfit: Misfit, console: Console) -> None:
     f'of {misfit.limit / GIB:.2f}; '
   )
   if misfit.suggestion is None:
-    console.print(
-      text
-      + f'none of {misfit.tried} changes helps here; take '
-      + (f'{misfit.larger} (estimated)' if misfit.larger else 'more chips'),
-      soft_wrap=True,
-    )
+    if misfit.tried:
+      text += f'none of {misfit.tried} changes helps here; '
+    if misfit.kept:
+      text += (
+        f'{", ".join(misfit.kept)}: kept as given; leave out what may change, '
+        'or '
+      )
+    larger = f'{misfit.larger} (estimated)' if misfit.larger else 'more chips'
+    console.print(f'{text}take {larger}', soft_wrap=True)
     return
   suggestion = misfit.suggestion
   changed = {k: v for k, v in suggestion.changes.items() if _new(misfit, k, v)}

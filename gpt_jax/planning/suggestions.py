@@ -42,6 +42,7 @@ class Misfit(NamedTuple):
     limit: bytes that the compiler allows.
     suggestion: a plan that fits; None if none of those tried does.
     tried: how many changes were compiled.
+    kept: fields that were given, so that no change to them was tried.
     larger: if there is no suggestion, the next larger slice that is estimated
       to be enough.
   """
@@ -55,6 +56,7 @@ class Misfit(NamedTuple):
   limit: float
   suggestion: Plan | None
   tried: int
+  kept: tuple[str, ...]
   larger: str | None
 
 
@@ -99,6 +101,7 @@ def smallest_change(
     per_chip * error.limit,
     suggestion,
     tried,
+    _kept(request),
     None if suggestion else larger(request),
   )
 
@@ -132,6 +135,16 @@ def faster(request: Request, found: Plan | Misfit) -> str | None:
     f'--search may find a plan that is {gain:.0%} faster, by the cost model: '
     + overrides(shown(request.config, changes))
   )
+
+
+def _kept(request: Request) -> tuple[str, ...]:
+  """Fields that may not be changed."""
+  fields = {
+    'mesh': request.mesh,
+    'batch.micro_rows': request.micro,
+    'model.remat': request.remat,
+  }
+  return tuple(field for field, is_open in fields.items() if not is_open)
 
 
 def larger(request: Request) -> str | None:

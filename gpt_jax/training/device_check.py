@@ -3,7 +3,7 @@
 """Whether a config fits the devices: mesh, batch, rows, attention, experts."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
@@ -42,7 +42,7 @@ def check_devices(config: Config, devices: Devices = None) -> None:
     stage.length: _micro_rows(config, mesh, dict(rules), stage.rows)
     for stage in reversed(config_lib.ramp(config).stages)
   }
-  _check_context(config, mesh, dict(rules))
+  check_context(config, mesh.shape, dict(rules))
   with sharding.use(mesh, rules):
     for name in ('', *config.models):
       with config_lib.named(name):
@@ -62,13 +62,21 @@ def check_devices(config: Config, devices: Devices = None) -> None:
   _check_experts(config, mesh, dict(rules))
 
 
-def _check_context(config: Config, mesh: Mesh, rules: dict) -> None:
-  """Checks rows that are split over devices; see `check_devices`."""
+def check_context(
+  config: Config, sizes: Mapping[str, int], rules: dict
+) -> None:
+  """Checks that rows can be split over devices as the mesh has it.
+
+  Args:
+    config: resolved.
+    sizes: of the mesh, by axis.
+    rules: of `sharding.parse_rules`.
+  """
   axes = rules.get('length', ())
-  parts = math.prod(mesh.shape[a] for a in axes)
+  parts = math.prod(sizes[a] for a in axes)
   if parts == 1:
     return
-  said = ', '.join(f'mesh.{axis}={mesh.shape[axis]}' for axis in axes)
+  said = ', '.join(f'mesh.{axis}={sizes[axis]}' for axis in axes)
   for stage in config_lib.ramp(config).stages:
     for length in config_lib.sides(config, stage.length):
       # Two chunks for each device, see `nn.zigzag`.

@@ -84,7 +84,7 @@ PLAIN = [
   [
     *PLAIN,
     ({'length': 200}, 'the length 200 is not a multiple of 128'),
-    ({'head_size': 32}, 'model.head_size=32 is not a multiple of 32 from 64'),
+    ({'head_size': 32}, 'model.head_size=32 is below 64 or no multiple of 32'),
     ({'head_size': 72}, 'model.head_size=72'),
   ],
 )
@@ -125,7 +125,7 @@ def on(monkeypatch):
   [
     *PLAIN,
     ({'dtype': 'float32'}, 'model.dtype=float32 is neither'),
-    ({'head_size': 68}, 'model.head_size=68 is not a multiple of 8 up to 128'),
+    ({'head_size': 68}, 'model.head_size=68 is above 128 or no multiple of 8'),
     ({'head_size': 136}, 'model.head_size=136'),
     ({'seen': PADDING}, 'rows have padding or packed'),
     ({'seen': DOCUMENTS}, 'rows have padding or packed'),

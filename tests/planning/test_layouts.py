@@ -6,13 +6,14 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh
 
-from configs import deberta, electra, llama, palm, t5
+from configs import deberta, electra, llama, palm, t5, transformer
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.costs import flops, totals
 from gpt_jax.planning import cost_model, layouts, topologies
 from gpt_jax.planning.sizes import Sizes
 from gpt_jax.spec import UsageError
+from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import state as state_lib
 from tests.support import tiny
@@ -73,6 +74,27 @@ def test_rows_stay_whole_where_they_must(config):
   slices = topologies.parse('v5e:4x4')
   found = layouts.candidates(config, slices, Sizes(), micro=True)
   assert {x.sizes['context'] for x in found} == {1}
+
+
+def test_plan_splits_the_rows_that_train_splits():
+  """Also of an encoder-decoder; the same refusal where they do not divide."""
+  fields = {'batch.size': 8, 'model.vocab_size': 32_128}
+  config = config_lib.resolve(transformer.get_config('base'))
+  config = layouts.apply(config, fields)
+  slices = topologies.parse('v5e:4x4')
+  found = layouts.candidates(config, slices, Sizes(), micro=True)
+  assert {x.sizes['context'] for x in found} > {1}
+  for context in (2, 4):
+    split = {'mesh.context': context, 'mesh.fsdp': 8 // context}
+    device_check.check_devices(layouts.apply(config, split))
+  config = layouts.apply(config, {'model.context_length': 34})
+  split = layouts.apply(config, {'mesh.context': 4, 'mesh.fsdp': 2})
+  for check in (
+    lambda: layouts.given(split, topologies.parse('v5e:2x4'), Sizes()),
+    lambda: device_check.check_devices(split),
+  ):
+    with pytest.raises(UsageError, match=r'context=4: rows of \d+ tokens do'):
+      check()
 
 
 def test_why_no_mesh_serves():

@@ -15,8 +15,10 @@ from unittest import mock
 
 import pytest
 
+from configs import electra
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
+from gpt_jax.commands import plan as plan_command
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning import compile as compile_lib
@@ -48,7 +50,8 @@ def found():
     capture_output=True,
     text=True,
   )
-  assert not done.returncode, done.stderr[-3000:]
+  # Of the last plan, which does not fit.
+  assert done.returncode == 1, done.stderr[-3000:]
   return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -94,6 +97,7 @@ def test_a_plan_that_does_not_fit(found):
   assert not plan['fits']
   assert plan['needed'] > plan['limit'] == 15.75 * 2**30
   assert (plan['rows'], plan['tried'], plan['remedy']) == (131_072, 0, None)
+  assert plan['kept'] == ['batch.micro_rows', 'model.remat']
   # Twice the rows of a chip fit by no means, a fourth of them does.
   assert plan['larger'] == 'v5e:2x4'
 
@@ -299,6 +303,50 @@ def test_every_paper_has_a_plan_that_fits():
     found = entry.get('found')
     if found:
       assert found['peak_gib'] < slices.chip.hbm / topologies.GIB
+
+
+@pytest.mark.parametrize(
+  ('micro', 'remat', 'said'),
+  [
+    (True, True, r'none of [1-9] changes helps here; take v5e'),
+    (False, True, r'none of 1 changes helps here; batch\.micro_rows: kept as'),
+    (False, False, r'of 1\.00; batch\.micro_rows, model\.remat: kept as given'),
+  ],
+)
+def test_what_was_given_is_said_where_nothing_fits(
+  monkeypatch, capsys, micro, remat, said
+):
+  config = config_lib.resolve(
+    tiny.config(**{**tiny.MESHABLE, 'batch.size': 32, 'batch.micro_rows': 0})
+  )
+  request = Request(
+    config, topologies.parse('v5e:2x2'), mesh=True, micro=micro, remat=remat
+  )
+  error = TooLarge(Shape(32, 128), 2.0 * 2**30, 1.0 * 2**30)
+
+  def compile_plan(*args, **kwargs):
+    raise error
+
+  monkeypatch.setattr(suggestions, 'compile_plan', compile_plan)
+  monkeypatch.setattr(plans, 'compile_plan', compile_plan)
+  monkeypatch.setattr(plan_command, '_request', lambda args, slices: request)
+  monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
+  flags = ['--config=configs/gpt2.py:small', '--topology=v5e:2x2']
+  with pytest.raises(SystemExit) as e:
+    main(['plan', *flags])
+  assert e.value.code == 1
+  assert re.search(said, capsys.readouterr().out)
+
+
+def test_a_model_beside_takes_an_override_with_it():
+  """Of a config that is not resolved yet, and of one that is."""
+  fresh = electra.get_config('small')
+  for config in (fresh, config_lib.resolve(fresh)):
+    changed = layouts.apply(config, {'model.num_layers': 4})
+    assert changed.model.num_layers == 4
+    assert changed.models.generator.num_layers == 4
+    own = config_lib.resolve(fresh).models.generator
+    assert changed.models.generator.d_ff == own.d_ff != changed.model.d_ff
 
 
 def test_drift_ends_with_1(monkeypatch, capsys):
