@@ -33,7 +33,7 @@ others, give clients a key, and the names by which they reach the server:
 The key may also be in the environment, as GPT_JAX_API_KEY. There is no TLS:
 put a proxy before the server where the network is not yours. Requests to hosts
 of other names and from pages of other sites are refused, so no page in your
-browser uses a server at 127.0.0.1.
+browser can use a server at 127.0.0.1.
 
 Told to stop (SIGTERM, Ctrl-C) it takes no more requests, finishes those that
 are open within --drain_seconds, refuses the rest, and ends with exit code 0.
@@ -128,7 +128,7 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   try:
     from gpt_jax.serving import access, app, server, worker
-    from gpt_jax.serving.connections import Limits
+    from gpt_jax.serving.connections import Limits, reserve_files
     from gpt_jax.serving.prompts import Served
   except ModuleNotFoundError as e:
     raise UsageError(
@@ -141,6 +141,7 @@ def main(args: cli.Args) -> None:
     key=access.read_key(args.api_key_file),
   )
   limits = Limits(connections=args.max_connections)
+  reserve_files(limits)
   with server.bind(args.host, args.port) as bound:
     address = bound.getsockname()[0]
     if not (allowed.key or access.is_loopback(address)):

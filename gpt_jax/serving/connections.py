@@ -9,15 +9,20 @@ does not read its answer. Here each of these waits has an end.
 """
 
 import asyncio
+import resource
 from typing import Any, NamedTuple
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpt_jax.serving.errors import ApiError
+from gpt_jax.spec import UsageError
 
 # A client that reads an answer more slowly than this holds it up for good.
 _LEAST_BYTES_PER_SECOND = 1000
+
+# Files that a server has open besides its connections, with some to spare.
+_OTHER_FILES = 128
 
 
 class Limits(NamedTuple):
@@ -38,6 +43,25 @@ class Limits(NamedTuple):
   body_seconds: float = 30
   idle_seconds: float = 60
   write_seconds: float = 30
+
+
+def reserve_files(limits: Limits) -> None:
+  """Sees to it that as many files may be open as there may be connections.
+
+  Raises:
+    UsageError: the system does not allow that.
+  """
+  needed = limits.connections + _OTHER_FILES
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if soft == resource.RLIM_INFINITY or soft >= needed:
+    return
+  if hard != resource.RLIM_INFINITY and hard < needed:
+    raise UsageError(
+      f'--max_connections={limits.connections}: each is an open file, and this '
+      f'process may have {hard:,}; give at most {hard - _OTHER_FILES:,}, or '
+      'raise the limit (ulimit -n)'
+    )
+  resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class Connection(H11Protocol):

@@ -4,13 +4,14 @@
 
 import json
 import os
+import socket
 
 import openai
 import pytest
 
 from gpt_jax.serving import access
 from gpt_jax.serving.access import Access
-from tests.support.served import Running, make_engine, received, socket
+from tests.support.served import Running, make_engine, received
 
 KEY = 'kö'.encode().hex()
 JSON = 'Content-Type: application/json'

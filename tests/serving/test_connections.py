@@ -9,12 +9,14 @@ import contextlib
 import itertools
 import json
 import logging
+import resource
 import socket
 import struct
 import time
 
 import pytest
 
+from gpt_jax.serving.connections import reserve_files
 from tests.support.served import (
   HTTP,
   LIMITS,
@@ -265,3 +267,30 @@ def test_a_reset_connection(serve):
     linger = struct.pack('ii', 1, 0)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
   wait_for(lambda: not open_connections(api))
+
+
+NO_LIMIT = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+  ('soft', 'hard', 'raised'),
+  [
+    (640, 640, None),
+    (NO_LIMIT, NO_LIMIT, None),
+    (256, 1024, 640),
+    (256, NO_LIMIT, 640),
+    (256, 639, 'give at most 511, or'),
+  ],
+)
+def test_each_connection_is_an_open_file(monkeypatch, soft, hard, raised):
+  set_to = []
+  monkeypatch.setattr(resource, 'getrlimit', lambda kind: (soft, hard))
+  monkeypatch.setattr(
+    resource, 'setrlimit', lambda kind, both: set_to.append(both)
+  )
+  if isinstance(raised, str):
+    with pytest.raises(ValueError, match=f'--max_connections=512: .*{raised}'):
+      reserve_files(LIMITS)
+  else:
+    reserve_files(LIMITS)
+  assert set_to == ([(raised, hard)] if isinstance(raised, int) else [])
