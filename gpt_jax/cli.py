@@ -199,8 +199,9 @@ def define_beam(values: flags.FlagValues) -> None:
   )
   number(
     values,
-    *('length_penalty', 1.0),
-    'With --beam: the exponent of the length that a score is divided by.',
+    *('length_penalty', None),
+    'With --beam: the exponent of the length that a score is divided by; '
+    "empty: what the model's generation_config.json says, or 1.",
     ranges.Real,
   )
   flags.DEFINE_enum(
@@ -210,19 +211,24 @@ def define_beam(values: flags.FlagValues) -> None:
   )
   flags.DEFINE_bool(
     'early_stopping',
-    False,
+    None,
     'With --beam: stop when as many hypotheses as it follows have ended, even '
-    'if one that goes on is better.',
+    "if one that goes on is better; empty: as the model's "
+    'generation_config.json says, or no.',
     flag_values=values,
   )
   number(
     values,
-    *('no_repeat_ngram', 0),
-    'With --beam: no run of so many tokens comes twice; 0: any may.',
+    *('no_repeat_ngram', None),
+    'With --beam: no run of so many tokens comes twice; 0: any may; empty: '
+    "what the model's generation_config.json says, or 0.",
     ranges.Whole,
   )
-  use = 'With --beam: tokens before the end.'
-  number(values, 'min_tokens', 0, use, ranges.Whole)
+  use = (
+    "With --beam: tokens before the end; empty: what the model's "
+    'generation_config.json says, or 0.'
+  )
+  number(values, 'min_tokens', None, use, ranges.Whole)
 
 
 def define_draft(values: flags.FlagValues) -> None:

@@ -9,6 +9,8 @@ same for the fields of the config, and `cli.number` for flags.
 """
 
 import math
+import types
+import typing
 from typing import Annotated, Any, NamedTuple
 
 # Rates and factors are computed in float32, counts in int32.
@@ -91,6 +93,7 @@ _PLAIN = {int: Int32, float: Real}
 
 def of(annotation: Any) -> Range | None:
   """The range that an annotation declares; None if it is no number's."""
+  annotation = _or_none(annotation) or annotation
   declared = _PLAIN.get(annotation, annotation)
   for extra in getattr(declared, '__metadata__', ()):
     if isinstance(extra, Range):
@@ -107,5 +110,17 @@ def declared(annotation: Any) -> Range:
 
 def plain(annotation: Any) -> Any:
   """The annotation without its range, as a user reads it."""
+  if (part := _or_none(annotation)) is not None:
+    return plain(part) | None
   found = hasattr(annotation, '__metadata__')
   return annotation.__origin__ if found else annotation
+
+
+def _or_none(annotation: Any) -> Any:
+  """X of `X | None`; None where it is something else."""
+  parts = typing.get_args(annotation)
+  kind = typing.get_origin(annotation)
+  if kind not in (typing.Union, types.UnionType) or len(parts) != 2:
+    return None
+  first, second = parts
+  return first if second is types.NoneType else None

@@ -271,7 +271,9 @@ def _problem(value: Any, expected: Any) -> str:
     if Pair in (kind, *typing.get_args(kind)):
       return 'is not key:value'
     return f'is not {getattr(kind, "__name__", kind)}'
-  return declared.problem(value) if declared else ''
+  if declared is None or value is None:
+    return ''
+  return declared.problem(value)
 
 
 def _fits(value: Any, expected: Any) -> bool:

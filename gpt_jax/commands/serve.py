@@ -48,7 +48,7 @@ from absl import flags
 
 from gpt_jax import cli, ranges, sharding
 from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import speculative
+from gpt_jax.decoding import constraints, speculative
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.runtime.log import log
@@ -170,12 +170,12 @@ def main(args: cli.Args) -> None:
     gc.freeze()
     working = worker.Worker(
       lambda: Engine(
-        model,
-        params,
+        *(model, params),
         slots=args.rows,
         draft=draft,
         keep=args.keep,
         never_V=never_drawn(trained.tokenizer, model.vocab_size),
+        constraints=constraints.of(trained.tokenizer),
       ),
       within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,

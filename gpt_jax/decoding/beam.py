@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.decoding import programs
+from gpt_jax.data.tokenizers.constraints import Constraints
+from gpt_jax.decoding import constraints as constraints_lib
+from gpt_jax.decoding import programs, sampler
 from gpt_jax.nn import caches as caches_lib
 
 # score = sum of log-probabilities / ((offset + tokens) / divisor)^penalty
@@ -24,26 +26,29 @@ PENALTIES = {'length': (0.0, 1.0), 'gnmt': (5.0, 6.0)}
 class Beam(NamedTuple):
   """How the most probable continuations of a text are searched for.
 
+  A field that is None takes the value that the model's files give (see
+  `Constraints`), or else the default that is named here.
+
   Attributes:
     size: hypotheses that are followed at a time.
     length_penalty: exponent of the length by which a sum of log-probabilities
-      is divided; 0: the sum itself.
+      is divided; 0: the sum itself. Default: 1.
     penalty: of `PENALTIES`: the length is the number of new tokens, their end
       among them, or GNMT's (5 + tokens) / 6.
     early_stopping: a text is done as soon as `size` hypotheses have ended.
       Otherwise only when the best that goes on would, if it ended now, score no
-      more than the worst of these.
+      more than the worst of these. Default: False.
     no_repeat_ngram: no run of so many tokens comes twice, prompt included, but
-      for a source; 0: any may.
-    min_tokens: new tokens before the end may come.
+      for a source; 0: any may. Default: 0.
+    min_tokens: new tokens before the end may come. Default: 0.
   """
 
   size: int
-  length_penalty: float = 1.0
+  length_penalty: float | None = None
   penalty: str = 'length'
-  early_stopping: bool = False
-  no_repeat_ngram: int = 0
-  min_tokens: int = 0
+  early_stopping: bool | None = None
+  no_repeat_ngram: int | None = None
+  min_tokens: int | None = None
 
 
 class Rules(NamedTuple):
@@ -53,7 +58,6 @@ class Rules(NamedTuple):
   offset: np.floating
   divisor: np.floating
   early_stopping: np.ndarray
-  min_tokens: np.integer
   stop_ids: np.ndarray  # [E]
   never_V: np.ndarray | None  # see `sampler.never_drawn`
 
@@ -91,6 +95,7 @@ class State(NamedTuple):
     sizes_BN: their new tokens, the end among them.
     scores_BN: their scores; -inf: there is none.
     active_B: whether the search goes on.
+    broken_B: whether it ended since the next token has no scores.
   """
 
   tokens: jax.Array
@@ -101,20 +106,31 @@ class State(NamedTuple):
   sizes_BN: jax.Array
   scores_BN: jax.Array
   active_B: jax.Array
+  broken_B: jax.Array
+
+
+def constrained(beam: Beam, constraints: Constraints) -> Constraints:
+  """The constraints of a search: a beam's own come first."""
+  own = {
+    name: value
+    for name, value in beam._asdict().items()
+    if name in Constraints._fields and value is not None
+  }
+  return constraints._replace(**own)
 
 
 def rules(
-  beam: Beam, stop_ids: tuple[int, ...], never_V: np.ndarray | None = None
+  beam: Beam, constraints: Constraints, never_V: np.ndarray | None = None
 ) -> Rules:
-  """The arrays of a search."""
+  """The arrays of a search, of what `constrained` returned."""
   offset, divisor = PENALTIES[beam.penalty]
+  penalty = constraints.length_penalty
   return Rules(
-    np.float32(beam.length_penalty),
+    np.float32(1 if penalty is None else penalty),
     np.float32(offset),
     np.float32(divisor),
-    np.array(beam.early_stopping),
-    np.int32(beam.min_tokens),
-    np.array(stop_ids, np.int32),
+    np.array(bool(constraints.early_stopping)),
+    np.array(constraints.stop_ids, np.int32),
     never_V,
   )
 
@@ -129,7 +145,7 @@ def initial(ids_BT: np.ndarray, texts: Texts, beam: Beam) -> State:
   zeros_BN = np.zeros((B, beam.size), np.int32)
   fields = (
     *(np.int32(0), ids_BNT, sums_BN, zeros_BN, np.zeros_like(ids_BNT)),
-    *(zeros_BN, none_BN, texts.most_B > 0),
+    *(zeros_BN, none_BN, texts.most_B > 0, np.zeros(B, bool)),
   )
   return State(*map(jnp.asarray, fields))
 
@@ -202,9 +218,9 @@ def first(params, last_XD, index_B, *, model, size):
 
 
 @functools.partial(
-  jax.jit, static_argnames='no_repeat_ngram', donate_argnames='state'
+  jax.jit, static_argnames='constraints', donate_argnames='state'
 )
-def choose(state, logits_BNV, texts, rules, *, no_repeat_ngram):
+def choose(state, logits_BNV, texts, rules, *, constraints):
   """Adds a token to each hypothesis that goes on.
 
   Of all N V candidates the best N that do not end go on. One that ends has
@@ -217,13 +233,13 @@ def choose(state, logits_BNV, texts, rules, *, no_repeat_ngram):
     logits_BNV: of the next token.
     texts: see `Texts`.
     rules: see `Rules`.
-    no_repeat_ngram: see `Beam`.
+    constraints: see `constrained`.
   """
   B, N, T = state.ids_BNT.shape
   tokens = state.tokens + 1
   at_B = texts.start_B + state.tokens
   sums_BC, parents_BC, token_BC = _candidates(
-    state, logits_BNV, texts, rules, no_repeat_ngram
+    state, logits_BNV, texts, rules, constraints
   )
   C = sums_BC.shape[1]
   ends_BC = jnp.any(token_BC[..., None] == rules.stop_ids[None, None], axis=-1)
@@ -232,6 +248,8 @@ def choose(state, logits_BNV, texts, rules, *, no_repeat_ngram):
     token_BC[..., None],
     _pick(state.ids_BNT, parents_BC),
   )
+  broken_BN = sampler.broken(logits_BNV) & (state.sums_BN > -jnp.inf)
+  broken_B = state.active_B & jnp.any(broken_BN, axis=1)
   # Those that end.
   full_B = tokens >= texts.most_B
   now_BC = (ends_BC | full_B[:, None]) & (jnp.arange(C)[None] < N)
@@ -258,7 +276,8 @@ def choose(state, logits_BNV, texts, rules, *, no_repeat_ngram):
     _pick(sizes, best_BN),
     scores_BN,
     # With none left that goes on, nothing more comes.
-    state.active_B & ~done_B & (sums_BN[:, 0] > -jnp.inf),
+    state.active_B & ~done_B & ~broken_B & (sums_BN[:, 0] > -jnp.inf),
+    state.broken_B | broken_B,
   )
 
 
@@ -267,7 +286,7 @@ def _candidates(
   logits_BNV: jax.Array,
   texts: Texts,
   rules: Rules,
-  no_repeat_ngram: int,
+  constraints: Constraints,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """The best: their sums, hypotheses and tokens, [B, C].
 
@@ -275,59 +294,32 @@ def _candidates(
   """
   B, N, V = logits_BNV.shape
   total_BN = jax.nn.logsumexp(logits_BNV, axis=-1)
-  is_stop_V = jnp.zeros(V, bool).at[rules.stop_ids].set(True)
-  banned = (is_stop_V & (state.tokens < rules.min_tokens))[None, None]
-  if no_repeat_ngram:
-    at_B = texts.start_B + state.tokens
-    banned |= _repeating(
-      state.ids_BNT, texts.num_source_B, at_B, no_repeat_ngram, V
-    )
-  if rules.never_V is not None:
-    banned |= rules.never_V[None, None]
-  # Probabilities are not normalised again.
-  logits_BNV = jnp.where(banned, -jnp.inf, logits_BNV)
+
+  def each(x_B: Any) -> jax.Array:
+    return jnp.repeat(jnp.asarray(x_B), N)
+
+  # Probabilities are not normalised again; that of a forced token is 1.
+  scores_BNV = logits_BNV - total_BN[..., None]
+  scores_RV = constraints_lib.apply(
+    sampler.suppress(scores_BNV, rules.never_V).reshape(B * N, V),
+    constraints,
+    length_R=each(texts.start_B) + state.tokens,
+    start_R=each(texts.start_B),
+    most_R=each(texts.most_B),
+    ids_RT=state.ids_BNT.reshape(B * N, -1),
+    source_R=each(texts.num_source_B),
+  )
+  scores_BNV = scores_RV.reshape(B, N, V)
   C = (1 + rules.stop_ids.size) * N
   # The best of each hypothesis, and then of those: two small searches are
   # faster than one among N V.
   most = min(C, V)
-  best_BNC, token_BNC = jax.lax.top_k(logits_BNV, most)
-  sums_BNC = state.sums_BN[..., None] + (best_BNC - total_BN[..., None])
+  best_BNC, token_BNC = jax.lax.top_k(scores_BNV, most)
+  sums_BNC = state.sums_BN[..., None] + best_BNC
   sums_BC, index_BC = jax.lax.top_k(sums_BNC.reshape(B, -1), min(C, N * most))
   tokens_BX = token_BNC.reshape(B, -1)
   token_BC = jnp.take_along_axis(tokens_BX, index_BC, axis=1)
   return sums_BC, index_BC // most, token_BC
-
-
-def _repeating(
-  ids_BNT: jax.Array,
-  first_B: Any,
-  at_B: Any,
-  size: int,
-  vocab_size: int,
-) -> jax.Array:
-  """Tokens that would end a run of `size` a second time, bool [B, N, V].
-
-  Args:
-    ids_BNT: of which those from `first_B` on and before `at_B` count.
-    first_B: see above.
-    at_B: where the next token stands.
-    size: of the runs.
-    vocab_size: V.
-  """
-  B, N, T = ids_BNT.shape
-  places_T = jnp.arange(T)
-  # Where a run ends that is as the newest would be, but for its last.
-  same = (places_T[None] < at_B[:, None])[:, None]
-  same &= (places_T[None] >= first_B[:, None] + size - 1)[:, None]
-  for back in range(1, size):
-    newest_BN1 = jnp.take_along_axis(
-      ids_BNT, jnp.maximum(at_B - back, 0)[:, None, None], axis=2
-    )
-    same &= jnp.roll(ids_BNT, back, axis=2) == newest_BN1
-  same = jnp.broadcast_to(same, (B, N, T))
-  rows, columns = jnp.arange(B)[:, None, None], jnp.arange(N)[None, :, None]
-  out = jnp.zeros((B, N, vocab_size), bool)
-  return out.at[rows, columns, ids_BNT].max(same)
 
 
 def _pick(x: jax.Array, index_BN: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import constraints as constraints_lib
 from gpt_jax.decoding import continuations
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
@@ -62,6 +63,7 @@ def complete(
     rows=rows,
     in_row=in_row,
     never_V=never_drawn(tokenizer, model.vocab_size),
+    constraints=constraints_lib.of(tokenizer),
     count=speed.count,
   ):
     found = []

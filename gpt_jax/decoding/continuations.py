@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import sourced
+from gpt_jax.decoding import constraints as constraints_lib
+from gpt_jax.decoding import requests, sourced
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.sampler import Sampler, never_drawn, seeds_of
 from gpt_jax.decoding.text import Stream
@@ -206,6 +207,9 @@ def decode(
     asked: read as far as there is room.
     speed: counts the tokens.
     stopping: asked before each step; True ends all rows as they are.
+
+  Raises:
+    RuntimeError: the next token of a row has no scores.
   """
   if speed is not None:
     speed.begin()
@@ -227,6 +231,8 @@ def decode(
       for token in tokens:
         if token.request not in running:
           continue
+        if token.finish == requests.FAILED:
+          raise RuntimeError(requests.NOT_FINITE)
         number, stream, count = running.pop(token.request)
         text, finish = '', token.finish
         if token.id is not None:
@@ -329,10 +335,10 @@ def continue_prompt(
   ids = tokenizer.special.prompt(tokenizer.encode(prompt))
   ids = fitted(ids, tokenizer, options, context_length=length)
   engine = Engine(
-    model,
-    params,
+    *(model, params),
     slots=options.num_samples,
     never_V=never_drawn(tokenizer, model.vocab_size),
+    constraints=constraints_lib.of(tokenizer),
   )
   start = tokenizer.decode(ids)
   found = complete(engine, tokenizer, [ids], options, context_length=length)

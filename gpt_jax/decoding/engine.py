@@ -9,13 +9,14 @@ a block at a time, while other rows go on.
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.data.tokenizers.constraints import ANY, Constraints
 from gpt_jax.decoding import programs, requests, speculative
 from gpt_jax.decoding.batch import Batch
 from gpt_jax.decoding.in_row import InRow
@@ -47,6 +48,7 @@ class Engine:
     keep: int = 0,
     in_row: InRow | None = None,
     never_V: np.ndarray | None = None,
+    constraints: Constraints = ANY,
   ):
     """Takes models and their parameters, as they are or from `in_place`.
 
@@ -60,16 +62,18 @@ class Engine:
       in_row: how a model writes whose prompts are sources; without a draft.
         None: it continues texts, or is an encoder-decoder.
       never_V: see `sampler.never_drawn`.
+      constraints: which tokens may come next, see `constraints.of`.
 
     Raises:
-      UsageError: the draft does not suit the model.
+      UsageError: the draft does not suit the model, or its constraints.
     """
     assert slots > 0
     self._model, self._params = programs.in_place(model, params)
     self._slots = slots
     self._draft = draft and speculative.in_place(draft)
     if draft is not None:
-      speculative.check(model, draft.model)
+      speculative.check(model, draft.model, constraints)
+    self._constraints = constraints
     self.proposals = speculative.Proposals()
     self._next = 0
     self._waiting: dict[int, Request] = {}
@@ -121,9 +125,16 @@ class Engine:
     self._free({number})
 
   def run(self) -> Iterator[Token]:
-    """Steps until no request is left; they may be added and cancelled."""
+    """Steps until no request is left; they may be added and cancelled.
+
+    Raises:
+      RuntimeError: the next token of one has no scores.
+    """
     while self._waiting or self.num_running:
-      yield from self.step()
+      for token in self.step():
+        if token.finish == requests.FAILED:
+          raise RuntimeError(requests.NOT_FINITE)
+        yield token
 
   def step(self) -> list[Token]:
     """Decodes a token of each row and reads prompts of waiting requests.
@@ -153,6 +164,12 @@ class Engine:
         )
       self._batch.free(i)
 
+  def _texts(self, rows: Sequence[Row | None]) -> np.ndarray | None:
+    """The tokens of rows, where the next one depends on more than a cache."""
+    if not self._constraints.of_text:
+      return None
+    return requests.texts(rows, self._model.context_length)
+
   def _decode(self) -> list[Token]:
     """One step of the batch."""
     asked, rows = self._batch.asked(), self._batch.rows
@@ -164,10 +181,12 @@ class Engine:
       np.array([len(ids) - 1 for ids in last], np.int32),
       asked.seen_BV,
       self._never_V,
+      self._texts(rows),
       asked.rows,
       model=self._model,
       how=asked.how,
       in_row=self.in_row,
+      constraints=self._constraints,
     )
     self._batch.step(caches, seen_BV)
     pairs = zip(rows, np.asarray(drawn_B).tolist(), strict=True)
@@ -189,6 +208,7 @@ class Engine:
       self._never_V,
       asked.rows,
       how=asked.how,
+      constraints=self._constraints,
     )
     self._batch.step(drawn.caches, drawn.seen_BV)
     out: list[Token] = []
@@ -251,18 +271,19 @@ class Engine:
     size = programs.num_rows(len(group), self._slots)
     index_B = np.zeros(size, np.int32)
     index_B[: len(group)] = reading.places()
-    asked = requests.ask(
-      [*group, *[None] * (size - len(group))], self._model.vocab_size
-    )
+    rows = [*group, *[None] * (size - len(group))]
+    asked = requests.ask(rows, self._model.vocab_size)
     drawn_B = programs.first_draw(
       self._params,
       reading.last_BD,
       index_B,
       asked.seen_BV,
       self._never_V,
+      self._texts(rows),
       asked.rows,
       model=self._model,
       how=asked.how,
+      constraints=self._constraints,
     )
     drawn = np.asarray(drawn_B).tolist()[: len(group)]
     out = [row.append(token) for row, token in zip(group, drawn, strict=True)]

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from gpt_jax.data.tokenizers.constraints import Constraints
+from gpt_jax.decoding import constraints as constraints_lib
 from gpt_jax.decoding import sampler
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.sampler import Samplers
@@ -38,11 +40,15 @@ class Rows(NamedTuple):
     samplers: draw their tokens.
     start_B: length of each prompt, where the first drawn token stands.
     num_memory_B: length of each source, of an encoder-decoder.
+    most_B: tokens that are drawn at most.
+    num_source_B: see `Request`.
   """
 
   samplers: Samplers
   start_B: np.ndarray
   num_memory_B: np.ndarray
+  most_B: np.ndarray
+  num_source_B: np.ndarray
 
 
 class Prefilled(NamedTuple):
@@ -215,20 +221,33 @@ def read_block(
   return Prefilled(last_BD, caches_lib.constrain(caches))
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'how'))
-def first_draw(params, last_XD, index_B, seen_BV, never_V, rows, *, model, how):
+@functools.partial(jax.jit, static_argnames=('model', 'how', 'constraints'))
+def first_draw(
+  params,
+  last_XD,
+  index_B,
+  seen_BV,
+  never_V,
+  ids_BT,
+  rows,
+  *,
+  model,
+  how,
+  constraints,
+):
   """Draws each row's first token from `last_XD[index_B]`."""
   logits_XV = model.apply({'params': params}, last_XD, method='logits')
   logits_BV = sampler.suppress(logits_XV, never_V)[index_B]
   if seen_BV is not None:
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
+  logits_BV = constrained(logits_BV, rows.start_B, ids_BT, rows, constraints)
   first_B = jnp.zeros_like(rows.start_B)
   return sampler.draw(logits_BV, rows.samplers, first_B, how)
 
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'how', 'in_row'),
+  static_argnames=('model', 'how', 'in_row', 'constraints'),
   donate_argnames='caches',
 )
 def decode_step(
@@ -238,11 +257,13 @@ def decode_step(
   position_B,
   seen_BV,
   never_V,
+  ids_BT,
   rows,
   *,
   model,
   how,
   in_row,
+  constraints,
 ):
   """Reads one token of each row and draws the next.
 
@@ -253,10 +274,12 @@ def decode_step(
     position_B: where it stands.
     seen_BV: bool, the tokens before it; None: no row has a penalty.
     never_V: see `sampler.never_drawn`.
+    ids_BT: the tokens of each row, see `constraints.apply`.
     rows: what is asked of them.
     model: of `in_place`.
     how: see `sampler.method`.
     in_row: see `InRow`; None: the token says what the next is.
+    constraints: see `Constraints`.
 
   Returns:
     The drawn tokens [B], the caches, and `seen_BV` with `token_B`.
@@ -274,9 +297,29 @@ def decode_step(
   if seen_BV is not None:
     seen_BV = seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
+  logits_BV = constrained(logits_BV, position_B + 1, ids_BT, rows, constraints)
   index_B = position_B - rows.start_B + 1
   drawn_B = sampler.draw(logits_BV, rows.samplers, index_B, how)
   return drawn_B, caches, seen_BV
+
+
+def constrained(
+  logits_BV: jax.Array,
+  length_B: Any,
+  ids_BT: Any,
+  rows: Rows,
+  constraints: Constraints,
+) -> jax.Array:
+  """The logits of the tokens that may stand at `length_B`; else -inf."""
+  return constraints_lib.apply(
+    logits_BV,
+    constraints,
+    length_R=length_B,
+    start_R=rows.start_B,
+    most_R=rows.most_B,
+    ids_RT=ids_BT,
+    source_R=rows.num_source_B,
+  )
 
 
 def next_logits(

@@ -40,6 +40,14 @@ class Request(NamedTuple):
   num_source: int = 0
 
 
+# How a request ends whose next token has no scores; and what to say of it.
+FAILED = 'failed'
+NOT_FINITE = (
+  "the model's scores of the next token are NaN or infinite: its weights are "
+  'damaged, or its numbers overflow; take another checkpoint, or a '
+  'model.dtype with a larger range'
+)
+
 _NOTHING = Request([], 0, Sampler(temperature=0))
 
 
@@ -49,7 +57,8 @@ class Token(NamedTuple):
   Attributes:
     request: the number that `Engine.add` returned.
     id: None for nothing but the end: a stop token is not returned.
-    finish: 'stop' or 'length' with the last token; None: more follow.
+    finish: 'stop' or 'length' with the last token, or `FAILED`; None: more
+      follow.
   """
 
   request: int
@@ -83,6 +92,8 @@ class Row:
 
   def append(self, token: int) -> Token:
     """Takes a drawn token."""
+    if token == sampler.NO_TOKEN:
+      return Token(self.number, None, FAILED)
     if token in self.request.stop_ids:
       return Token(self.number, None, 'stop')
     self.ids.append(token)
@@ -116,8 +127,25 @@ def ask(rows: Sequence[Row | None], vocab_size: int) -> Asked:
     sampler.stack(samplers, [request.seed for request in requests]),
     np.array([len(request.ids) for request in requests], np.int32),
     np.array([len(request.source or ()) for request in requests], np.int32),
+    np.array([request.max_tokens for request in requests], np.int32),
+    np.array([request.num_source for request in requests], np.int32),
   )
   return Asked(asked, seen_BV, sampler.method(samplers))
+
+
+def texts(rows: Sequence[Row | None], longest: int) -> np.ndarray:
+  """The tokens of each row, int32 [B, T], for `constraints.apply`.
+
+  Args:
+    rows: of a batch; None: free.
+    longest: the context.
+  """
+  lengths = [len(row.ids) if row else 0 for row in rows]
+  size = programs.bucket(max(lengths), longest)
+  ids_BT = np.zeros((len(rows), size), np.int32)
+  for ids_T, row, length in zip(ids_BT, rows, lengths, strict=True):
+    ids_T[:length] = row.ids if row else ()
+  return ids_BT
 
 
 def alike(rows: Iterable[Row], longest: int) -> list[list[Row]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.data.tokenizers.constraints import ANY, Constraints
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.programs import in_place as in_place
 from gpt_jax.decoding.sampler import Sampler, seeds_of
@@ -28,6 +29,7 @@ def generate(
   sources: list[list[int]] | None = None,
   draft: Draft | None = None,
   never_V: np.ndarray | None = None,
+  constraints: Constraints = ANY,
 ) -> list[list[int]]:
   """Continues each prompt.
 
@@ -45,12 +47,17 @@ def generate(
     sources: ids for the encoder, which runs once; as many as prompts.
     draft: proposes tokens to the model.
     never_V: see `sampler.never_drawn`.
+    constraints: see `Engine`.
 
   Returns:
     The new ids of each prompt.
   """
   engine = Engine(
-    model, params, slots=len(prompts), draft=draft, never_V=never_V
+    *(model, params),
+    slots=len(prompts),
+    draft=draft,
+    constraints=constraints,
+    never_V=never_V,
   )
   seeds = seeds_of(seed, len(prompts))
   out: dict[int, list[int]] = {}

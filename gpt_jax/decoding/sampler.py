@@ -11,6 +11,9 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
+# In place of a token where the scores of a row are NaN or infinite.
+NO_TOKEN = -1
+
 
 class Sampler(NamedTuple):
   """How the next token of a row is drawn.
@@ -128,11 +131,20 @@ def draw(
   """Draws a token for each row: logits [B, V] to ids [B].
 
   A draw depends on the row's logits, sampler and seed, and on its index among
-  the row's draws.
+  the row's draws. It is `NO_TOKEN` where the row is `broken`.
   """
   if how.greedy:
-    return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
-  return categorical(allowed(logits_BV, samplers, how), samplers, index_B)
+    drawn_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+  else:
+    kept_BV = allowed(logits_BV, samplers, how)
+    drawn_B = categorical(kept_BV, samplers, index_B)
+  return jnp.where(broken(logits_BV), NO_TOKEN, drawn_B)
+
+
+def broken(logits_XV: jax.Array) -> jax.Array:
+  """Whether scores hold NaN, or infinity as their largest: bool [...]."""
+  most_X = jnp.max(logits_XV, axis=-1)
+  return jnp.isnan(most_X) | (most_X == jnp.inf)
 
 
 def allowed(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:

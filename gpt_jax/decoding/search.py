@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gpt_jax.data.tokenizers.constraints import ANY, Constraints
 from gpt_jax.decoding import beam as beam_lib
 from gpt_jax.decoding import programs, requests
 from gpt_jax.decoding.beam import Beam, State, Texts
@@ -49,6 +50,7 @@ def search(
   rows: int,
   in_row: InRow | None = None,
   never_V: np.ndarray | None = None,
+  constraints: Constraints = ANY,
   count: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
   """The most probable continuations of each text, by beam search.
@@ -63,7 +65,11 @@ def search(
     rows: texts that are searched at a time.
     in_row: see `Engine`.
     never_V: see `sampler.never_drawn`.
+    constraints: see `Engine`; those of `beam` come first.
     count: called after each step with how many texts got a token.
+
+  Raises:
+    RuntimeError: the next token of a text has no scores.
 
   Yields:
     The number of a text that is done, and at most `beam.size` hypotheses, best
@@ -81,6 +87,7 @@ def search(
         slots=rows,
         in_row=in_row,
         never_V=never_V,
+        constraints=constraints,
       )
       count(len(running.rows))
       while running.rows:
@@ -105,6 +112,7 @@ class Search:
     slots: int,
     in_row: InRow | None = None,
     never_V: np.ndarray | None = None,
+    constraints: Constraints = ANY,
   ):
     """Reads the prompts and sources; takes the first tokens.
 
@@ -116,6 +124,7 @@ class Search:
       slots: the most rows.
       in_row: see `Engine`.
       never_V: see `sampler.never_drawn`.
+      constraints: see `search`.
     """
     self._model, self._params, self._beam = model, params, beam
     self._in_row = in_row
@@ -130,7 +139,10 @@ class Search:
       len(row.ids) + row.num_left <= model.context_length for row in rows
     )
     stop_ids = tuple(sorted(self._stop_ids))
-    self._rules = beam_lib.rules(beam, stop_ids, never_V)
+    self._constraints = beam_lib.constrained(
+      beam, constraints._replace(stop_ids=stop_ids)
+    )
+    self._rules = beam_lib.rules(beam, self._constraints, never_V)
     self._begin()
 
   @property
@@ -206,7 +218,7 @@ class Search:
       logits_BNV,
       self._texts,
       self._rules,
-      no_repeat_ngram=self._beam.no_repeat_ngram,
+      constraints=self._constraints,
     )
     self._tokens += 1
 
@@ -255,6 +267,8 @@ class Search:
     if not done:
       return []
     state = jax.device_get(self._state)
+    if any(state.broken_B[at] for at, _ in done):
+      raise RuntimeError(requests.NOT_FINITE)
     out = [(row.number, self._found(state, at, row)) for at, row in done]
     left = [
       x for x in zip(self._places, self.rows, strict=True) if active_B[x[0]]

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.data.tokenizers.constraints import Constraints
 from gpt_jax.decoding import programs, rejection, sampler
 from gpt_jax.decoding.programs import Rows
 from gpt_jax.decoding.sampler import Method
@@ -78,7 +79,9 @@ def in_place(draft: Draft) -> Draft:
   return draft._replace(model=model, params=params)
 
 
-def check(model: Transformer, draft: Transformer) -> None:
+def check(
+  model: Transformer, draft: Transformer, constraints: Constraints
+) -> None:
   """Checks that a model can propose to another.
 
   Raises:
@@ -91,6 +94,12 @@ def check(model: Transformer, draft: Transformer) -> None:
         f'--draft: an {"encoder-decoder" if causal else "encoder"} neither '
         'proposes tokens nor takes them; leave --draft out, or give decoders'
       )
+  if constraints.of_text:
+    raise UsageError(
+      '--draft: the model has rules for runs of tokens (bad_words_ids or '
+      'no_repeat_ngram_size in its generation_config.json), which proposals '
+      'do not follow; leave --draft out'
+    )
   if model.vocab_size != draft.vocab_size:
     raise UsageError(
       f"--draft: has a vocabulary of {draft.vocab_size:,} and the model's is "
@@ -115,6 +124,7 @@ def draw(
   rows: Rows,
   *,
   how: Method,
+  constraints: Constraints,
 ) -> Drawn:
   """One round: N proposals for each row, judged in one pass of the model.
 
@@ -133,6 +143,7 @@ def draw(
     never_V: see `sampler.never_drawn`; of both models.
     rows: what is asked of them.
     how: see `sampler.method`.
+    constraints: which tokens may come next, whatever the text.
   """
   size = model.num_layers
   mine, its = caches[:size], caches[size:]
@@ -150,6 +161,7 @@ def draw(
       rows,
       model=draft.model,
       how=how,
+      constraints=constraints,
     )
     token_BL = drawn_B[:, None]
     tokens.append(drawn_B)
@@ -165,15 +177,28 @@ def draw(
     rows,
     model=model,
     how=how,
+    constraints=constraints,
   )
   return Drawn(ids_BN, accepted_B, mine + its, seen_BV)
 
 
 @functools.partial(
-  jax.jit, static_argnames=('model', 'how'), donate_argnames='caches'
+  jax.jit,
+  static_argnames=('model', 'how', 'constraints'),
+  donate_argnames='caches',
 )
 def _propose(
-  params, caches, token_BL, position_B, seen_BV, never_V, rows, *, model, how
+  params,
+  caches,
+  token_BL,
+  position_B,
+  seen_BV,
+  never_V,
+  rows,
+  *,
+  model,
+  how,
+  constraints,
 ):
   """Reads tokens up to `position_B` and proposes the next.
 
@@ -191,6 +216,9 @@ def _propose(
   if seen_BV is not None:
     seen_BV = _with(seen_BV, token_BL[:, -1])
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
+  logits_BV = programs.constrained(
+    logits_BV, position_B + 1, None, rows, constraints
+  )
   caches = caches_lib.constrain(out.caches)
   if how.greedy:
     return jnp.argmax(logits_BV, axis=-1), None, caches, seen_BV
@@ -201,7 +229,9 @@ def _propose(
 
 
 @functools.partial(
-  jax.jit, static_argnames=('model', 'how'), donate_argnames='caches'
+  jax.jit,
+  static_argnames=('model', 'how', 'constraints'),
+  donate_argnames='caches',
 )
 def _judge(
   params,
@@ -215,6 +245,7 @@ def _judge(
   *,
   model,
   how,
+  constraints,
 ):
   """Reads the newest token and the proposals, and draws: see `Drawn`."""
   tokens_BN = jnp.stack(tokens, axis=1).astype(jnp.int32)
@@ -228,6 +259,12 @@ def _judge(
     seen_BNV = _before(seen_BV, tokens_BN)
     penalize = jax.vmap(sampler.penalize, in_axes=(1, 1, None), out_axes=1)
     logits_BNV = penalize(logits_BNV, seen_BNV, rows.samplers)
+  length_BN = position_B[:, None] + 1 + jnp.arange(N + 1)[None]
+  constrained = jax.vmap(
+    programs.constrained, in_axes=(1, 1, None, None, None), out_axes=1
+  )
+  logits_BNV = constrained(logits_BNV, length_BN, None, rows, constraints)
+  broken_B = jnp.any(sampler.broken(logits_BNV), axis=1)
   if how.greedy:
     best_BN = jnp.argmax(logits_BNV, axis=-1).astype(jnp.int32)
     accepted_B = rejection.leading(best_BN[:, :-1] == tokens_BN[:, 1:])
@@ -251,6 +288,7 @@ def _judge(
     own_B[:, None],
     jnp.roll(tokens_BN, -1, axis=1),
   )
+  ids_BN = jnp.where(broken_B[:, None], sampler.NO_TOKEN, ids_BN)
   if seen_BNV is not None:
     seen_BV = rejection.at(seen_BNV, accepted_B)
   return ids_BN, accepted_B, caches_lib.constrain(out.caches), seen_BV

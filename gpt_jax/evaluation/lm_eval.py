@@ -20,7 +20,7 @@ import numpy as np
 from gpt_jax import sharding
 from gpt_jax.data import progress
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import sample
+from gpt_jax.decoding import constraints, sample
 from gpt_jax.evaluation import score
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.language_model import windows
@@ -139,6 +139,7 @@ class GptJax(_Base):
         sampler=way.sampler,
         seed=seed,
         stop_ids=tokenizer.special.stop_ids,
+        constraints=constraints.of(tokenizer),
         stop_when=lambda new: any(s in _text(tokenizer, new) for s in stops),
         never_V=sample.never_drawn(tokenizer, decoder[0].vocab_size),
       )

@@ -15,7 +15,7 @@ import numpy as np
 from gpt_jax import sharding
 from gpt_jax.data.progress import Report
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import sample, sourced
+from gpt_jax.decoding import constraints, sample, sourced
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation import limits
 from gpt_jax.evaluation.batches import Row, plan
@@ -263,6 +263,7 @@ class Scorer:
         sampler=sample.Sampler(temperature=0),
         seed=0,
         stop_ids=self.tokenizer.special.stop_ids,
+        constraints=constraints.of(self.tokenizer),
         stop_when=lambda ids: '\n' in decode(ids).lstrip(),
         never_V=sample.never_drawn(self.tokenizer, decoder[0].vocab_size),
       )

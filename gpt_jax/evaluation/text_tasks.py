@@ -36,11 +36,11 @@ def seq2seq(
   first: Whole = 0,
   max_tokens: Whole = 0,
   beam: Whole = 0,
-  length_penalty: Real = 1.0,
+  length_penalty: Real | None = None,
   penalty: str = 'length',
-  early_stopping: bool = False,
-  no_repeat_ngram: Whole = 0,
-  min_tokens: Whole = 0,
+  early_stopping: bool | None = None,
+  no_repeat_ngram: Whole | None = None,
+  min_tokens: Whole | None = None,
 ) -> Make:
   """Texts for the lines of a file, against the lines of another.
 

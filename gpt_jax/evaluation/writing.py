@@ -15,7 +15,9 @@ import numpy as np
 from gpt_jax import sharding
 from gpt_jax.data import row_makers, sides
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.data.tokenizers.constraints import ANY, Constraints
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import constraints as constraints_lib
 from gpt_jax.decoding import sourced
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.engine import Engine
@@ -105,8 +107,12 @@ class Writer:
       beam: how to search; None: each token is the most probable one.
     """
     decoder = self._parts.model, params
-    how: dict[str, Any] = {'rows': self._rows, 'in_row': self._in_row}
-    how['never_V'] = never_drawn(self._tokenizer, decoder[0].vocab_size)
+    how: Any = {
+      'rows': self._rows,
+      'in_row': self._in_row,
+      'never_V': never_drawn(self._tokenizer, decoder[0].vocab_size),
+      'constraints': constraints_lib.of(self._tokenizer),
+    }
     with sharding.use(self._parts.mesh, self._parts.rules):
       if beam is None:
         found = greedy(*decoder, asked, **how)
@@ -125,10 +131,15 @@ def best(
   rows: int,
   in_row: InRow | None = None,
   never_V: np.ndarray | None = None,
+  constraints: Constraints = ANY,
 ) -> Iterator[tuple[int, list[int]]]:
   """As `greedy`: the best that beam search finds; nothing if that is barred."""
   for number, hypotheses in search(
-    *(model, params, asked, beam), rows=rows, in_row=in_row, never_V=never_V
+    *(model, params, asked, beam),
+    rows=rows,
+    in_row=in_row,
+    never_V=never_V,
+    constraints=constraints,
   ):
     yield number, hypotheses[0].ids if hypotheses else []
 
@@ -141,6 +152,7 @@ def greedy(
   rows: int,
   in_row: InRow | None = None,
   never_V: np.ndarray | None = None,
+  constraints: Constraints = ANY,
 ) -> Iterator[tuple[int, list[int]]]:
   """Yields the number of each request and its ids when it is done.
 
@@ -151,8 +163,15 @@ def greedy(
     rows: requests that run at a time.
     in_row: see `Engine`.
     never_V: see `sampler.never_drawn`.
+    constraints: see `Engine`.
   """
-  engine = Engine(model, params, slots=rows, in_row=in_row, never_V=never_V)
+  engine = Engine(
+    *(model, params),
+    slots=rows,
+    in_row=in_row,
+    never_V=never_V,
+    constraints=constraints,
+  )
   # The longest first: what is left at the end is short.
   order = sorted(
     range(len(asked)),

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a workdir as a checkpoint of Hugging Face, fine-tuned heads too."""
 
+import json
 import os
 from typing import Any
 
@@ -11,7 +12,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import streaming
 from gpt_jax.data import progress, sides
-from gpt_jax.data.tokenizers import saved
+from gpt_jax.data.tokenizers import constraints, saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.finetuning import heads
 from gpt_jax.objectives import choices as objectives
@@ -85,13 +86,16 @@ def to_hf(
     if tuned.heads is not None:
       params['heads'] = tuned.heads
     names = _VOCABULARIES.keys() & contents.keys()
+    beside = {_VOCABULARIES[name]: contents[name] for name in names}
+    if tokenizer and not isinstance(model, hf.Imported):
+      beside = _generation(tokenizer, tuned.options) | beside
     hf.save(
       folder,
       model,
       params,
       kind=tuned.kind,
       options=tuned.options,
-      besides={_VOCABULARIES[name]: contents[name] for name in names},
+      besides=beside,
       shard_bytes=shard_bytes,
       told=progress.counted(report, 'written', hf.num_bytes(model, params)),
     )
@@ -103,6 +107,23 @@ def to_hf(
 def _sum(one: Any, other: Any) -> np.ndarray:
   """Of two arrays on disk."""
   return np.asarray(one) + np.asarray(other)
+
+
+def _generation(
+  tokenizer: tokenizer_lib.Tokenizer, options: dict[str, Any]
+) -> dict[str, bytes]:
+  """generation_config.json where the run's import had rules and no such file.
+
+  Args:
+    tokenizer: of the run.
+    options: of config.json, with the ids of special tokens.
+  """
+  rules = constraints.options(tokenizer.special.constraints)
+  if not rules:
+    return {}
+  ids = {n: i for n, i in options.items() if n.endswith('_token_id')}
+  text = json.dumps({**ids, **rules}, indent=2) + '\n'
+  return {'generation_config.json': text.encode()}
 
 
 def _token_ids(

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from gpt_jax.decoding.engine import Engine, Request, Token
+from gpt_jax.decoding.requests import FAILED, NOT_FINITE
 from gpt_jax.decoding.text import Stream
 from gpt_jax.runtime.log import log
 from gpt_jax.serving import errors
@@ -246,6 +247,8 @@ class Worker:
 
   def _take(self, token: Token) -> tuple[Ticket, Piece]:
     """Turns a token into text; ends the row at a stop text."""
+    if token.finish == FAILED:
+      raise RuntimeError(NOT_FINITE)
     ticket, row, stream = self._running[token.request]
     text, finish = '', token.finish
     if token.id is not None:

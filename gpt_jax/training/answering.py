@@ -9,7 +9,7 @@ from typing import Any
 from gpt_jax.data import row_makers, sides
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import best, continuations, sourced
+from gpt_jax.decoding import best, constraints, continuations, sourced
 from gpt_jax.decoding.answers import Asked
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
@@ -69,6 +69,7 @@ class Answerer:
       keep=keep,
       in_row=self._in_row,
       never_V=never_drawn(self.tokenizer, trained.parts.model.vocab_size),
+      constraints=constraints.of(self.tokenizer),
     )
 
   def asked(

@@ -15,6 +15,7 @@ from gpt_jax import hf
 from gpt_jax.checkpoints import streaming
 from gpt_jax.config import defaults
 from gpt_jax.data import files, progress
+from gpt_jax.data.tokenizers import constraints, special
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import choice
 from gpt_jax.nn.pattern import is_causal
@@ -72,7 +73,8 @@ def from_hf(folder: str, workdir: str) -> None:
     )
   found = vocabulary.read(folder, model.options.get('model_type'))
   name, tokenizer = found or ('none', None)
-  config = config_lib.resolve_model(_config(model, name))
+  generation, file = special.generation(folder)
+  config = config_lib.resolve_model(_config(model, name, generation, file))
   if tokenizer is not None:
     config = config_lib.set_vocab_size(config, tokenizer.vocab_size, name)
   with files.exclusive(workdir, UNFINISHED):
@@ -84,6 +86,12 @@ def from_hf(folder: str, workdir: str) -> None:
     # Without it a folder holds no run.
     files.write(workdir, 'config.json', config_lib.to_json(config).encode())
   log.info('%s: imported, tokenizer %s', workdir, name)
+  if drawing := constraints.recommended(generation):
+    log.info(
+      '%s recommends %s, which generate and serve take as flags and fields of '
+      'requests',
+      *(file, ', '.join(f'{n}={value}' for n, value in drawing.items())),
+    )
   if tokenizer is None:
     log.warning(
       '%s has neither vocab.json and merges.txt nor vocab.txt nor '
@@ -110,7 +118,9 @@ def _check_empty(workdir: str) -> None:
     raise UsageError(f'--workdir={workdir}: holds a run; give a new folder')
 
 
-def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
+def _config(
+  model: hf.Imported, tokenizer: str, generation: dict[str, Any], file: str
+) -> config_lib.Config:
   """The default tree with an imported model, for a run that does not train."""
   config: Any = defaults.get_config().unlock()
   config.update_from_flattened_dict(_UNTRAINED)
@@ -118,28 +128,41 @@ def _config(model: hf.Imported, tokenizer: str) -> config_lib.Config:
     config.model[field] = getattr(model, field)
   config.tokenizer.name = tokenizer
   if model.num_encoder_layers:
-    config.update_from_flattened_dict(_seq2seq(model))
+    config.update_from_flattened_dict(_seq2seq(model, generation, file))
   elif not is_causal(model.attention, model.ffn):
     config.update_from_flattened_dict(_encoder(model))
   return config.lock()
 
 
-def _seq2seq(model: hf.Imported) -> dict[str, str]:
+def _seq2seq(
+  model: hf.Imported, generation: dict[str, Any], file: str
+) -> dict[str, str]:
   """How an encoder-decoder goes on: its decoder starts as it used to.
 
+  Args:
+    model: the import.
+    generation: of `special.generation`.
+    file: which says so.
+
   Raises:
-    UsageError: with another token than ours start with.
+    UsageError: with another token than ours start with, or two.
   """
-  options = model.options
+  options, name = model.options, 'decoder_start_token_id'
+  start = options.get(name, generation.get(name))
+  if generation.get(name, start) != start:
+    raise options.fail(
+      name,
+      f'{file} says {generation[name]}; a decoder starts with one token: make '
+      'both the same',
+    )
   # mBART's starts with what its text ends with: the language, or the end.
   found = 'eos' if model.family.rolled else ''
-  start = options.get('decoder_start_token_id')
-  for name in ('pad', 'eos'):
-    if not found and start == options.get(f'{name}_token_id', -1):
-      found = name
+  for role in ('pad', 'eos'):
+    if not found and start == options.get(f'{role}_token_id', -1):
+      found = role
   if not found:
     raise options.fail(
-      'decoder_start_token_id',
+      name,
       'is neither pad_token_id nor eos_token_id, with which our decoders start',
     )
   return {

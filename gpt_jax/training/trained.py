@@ -12,7 +12,7 @@ from gpt_jax.config import Config
 from gpt_jax.data import json_file
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.unified_order import SEQ2SEQ
-from gpt_jax.decoding import fill, speculative
+from gpt_jax.decoding import constraints, fill, speculative
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
 from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
@@ -206,7 +206,8 @@ def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
   except UsageError as e:
     message = str(e).replace('--workdir=', '--draft=', 1)
     raise UsageError(message) from e
-  speculative.check(trained.parts.model, other.parts.model)
+  rules = constraints.of(trained.tokenizer)
+  speculative.check(trained.parts.model, other.parts.model, rules)
   if other.tokenizer.fingerprint != trained.tokenizer.fingerprint:
     raise UsageError(
       f'--draft={workdir}: its tokenizer, '

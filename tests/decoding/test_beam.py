@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf, sharding
+from gpt_jax.data.tokenizers.constraints import ANY
 from gpt_jax.decoding import beam as beam_lib
 from gpt_jax.decoding import programs, sample, search
 from gpt_jax.decoding.beam import Beam
@@ -141,7 +142,7 @@ def compare(folder, beam, most, stop=STOP):
       list(request.ids),
       max_tokens=request.max_tokens,
       stop_ids=stop,
-      **beam._asdict(),
+      **{k: v for k, v in beam._asdict().items() if v is not None},
     )
     assert len(hypotheses) == len(expected) > 0
     for hypothesis, (ids, score) in zip(hypotheses, expected, strict=True):
@@ -283,5 +284,6 @@ def test_over_a_mesh():
 def test_penalties():
   """Wu et al., equation 14, of 7 tokens: ((5 + 7) / 6)^0.5; and 7^0.5."""
   for penalty, expected in (('gnmt', -3 / 2**0.5), ('length', -3 / 7**0.5)):
-    rules = beam_lib.rules(Beam(2, 0.5, penalty), ())
+    constraints = beam_lib.constrained(Beam(2, 0.5), ANY)
+    rules = beam_lib.rules(Beam(2, 0.5, penalty), constraints)
     np.testing.assert_allclose(rules.score(np.float32(-3), 7), expected, 1e-6)

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 import numpy as np
 
 from gpt_jax.data import json_file
+from gpt_jax.data.tokenizers import constraints as constraints_lib
+from gpt_jax.data.tokenizers.constraints import ANY, Constraints
 from gpt_jax.data.tokenizers.saved import BESIDE, SPECIAL
 from gpt_jax.spec import UsageError
 
@@ -52,6 +54,7 @@ class Special(NamedTuple):
     mask_id: stands for a token that an encoder is to predict.
     never_ids: never generated: ids without a token, and what an import's
       generation_config.json forbids.
+    constraints: which tokens may come next, as the import's files say.
   """
 
   document_start: tuple[int, ...]
@@ -65,6 +68,7 @@ class Special(NamedTuple):
   sep_id: int | None = None
   mask_id: int | None = None
   never_ids: frozenset[int] = frozenset()
+  constraints: Constraints = ANY
 
   def before(self, *, first_scored: bool) -> tuple[int, ...]:
     """What stands before a text; a token at least if its first is scored."""
@@ -121,10 +125,11 @@ def of(
   stops, names = frozenset(found['stop']), found['names']
   # Imports before there were encoders lack these entries.
   roles = {role: found.get(role, _usual(role, names)) for role in _ENCODERS}
+  constraints = constraints_lib.restored(found.get('constraints', {}))
   return Special(
     *(start, start, found['first'], stops, found['pad'], names, eos_id),
     *roles.values(),
-  )
+  )._replace(never_ids=frozenset(constraints.never), constraints=constraints)
 
 
 def num_rows(contents: Mapping[str, bytes], size: int) -> int:
@@ -173,9 +178,8 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
     path = os.path.join(folder, name)
     return json_file.parse(kept[name], path, remedy='download it again')
 
-  config, map_, added, drawn, model = map(
-    parsed, (CONFIG, MAP, _ADDED, _GENERATION, _MODEL)
-  )
+  names = (CONFIG, MAP, _ADDED, _MODEL)
+  config, map_, added, model = map(parsed, names)
   rows = model.get('vocab_size')
   rows = rows if isinstance(rows, int) else made.vocab_size
   if made.eos_id >= rows:
@@ -185,9 +189,27 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
       f'{CONFIG}'
     )
   rows = min(rows, made.vocab_size)
-  found = _settle(made, rows, config, map_, added, drawn, model)
+  files = config, map_, added, model, *generation(folder)
+  found = _settle(made, rows, *files)
   kept.pop(_MODEL, None)
   return kept | {SPECIAL: json.dumps(found, indent=2).encode() + b'\n'}
+
+
+def generation(folder: str) -> tuple[dict[str, Any], str]:
+  """What a checkpoint says of generation, and the file that does.
+
+  As in transformers config.json says so only where there is no other file.
+
+  Raises:
+    UsageError: a file is damaged.
+  """
+  for name in (_GENERATION, _MODEL):
+    path = os.path.join(folder, name)
+    if os.path.isfile(path):
+      with open(path, 'rb') as file:
+        values = json_file.parse(file.read(), path, remedy='download it again')
+      return values, name
+  return {}, _GENERATION
 
 
 def _settle(
@@ -196,8 +218,9 @@ def _settle(
   config: dict,
   map_: dict,
   added: dict,
-  drawn: dict,
   model: dict,
+  values: dict,
+  source: str,
 ) -> dict[str, Any]:
   """The entries of `special.json`; a role has only a token with a row."""
 
@@ -236,12 +259,21 @@ def _settle(
     usual = _usual(name, names) if i is None else i
     roles[name] = usual if known(usual) else None
   pad = roles.pop('pad')
-  ends = drawn.get('eos_token_id')
+  ends = values.get('eos_token_id')
   ends = ends if isinstance(ends, list) else [ends]
+  stops = sorted({made.eos_id, *filter(known, ends)})
+  size = model.get('vocab_size')
+  constraints = constraints_lib.read(
+    values,
+    source,
+    vocab_size=size if type(size) is int else made.vocab_size,
+    stops=stops,
+  )
   return {
     'start': start,
     'first': made.eos_id if bos is None else bos,
-    'stop': sorted({made.eos_id, *filter(known, ends)}),
+    'stop': stops,
+    'constraints': constraints_lib.written(constraints),
     'pad': made.eos_id if pad is None else pad,
     'names': names,
     'rows': rows,

@@ -1,0 +1,187 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which tokens may come next: as transformers has it, and ids without text."""
+
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import hf
+from gpt_jax.data.tokenizers import constraints as constraints_lib
+from gpt_jax.data.tokenizers.constraints import ANY, Constraints
+from gpt_jax.decoding import programs, requests, sample, search
+from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.requests import Request
+from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.speculative import Draft
+from gpt_jax.spec import UsageError
+from tests.support import golden_io, tiny
+
+GREEDY, STOPS = Sampler(temperature=0), (2,)
+# What transformers 5 generated with one file of generation_config.json after
+# another, from the models of gen_beam_*.
+RECORDED = golden_io.ROOT / 'constraints/cases.json'
+CASES = json.loads(RECORDED.read_text())['cases']
+
+
+@functools.cache
+def loaded(name):
+  return programs.in_place(*hf.load(str(golden_io.ROOT / name)))
+
+
+@pytest.mark.parametrize(
+  'case', CASES, ids=lambda x: f'{x["model"]}-{x["name"]}-{x["beams"]}'
+)
+def test_what_transformers_generated(case):
+  """Every hypothesis to the token, and its score to 1e-4."""
+  model, params = loaded(case['model'])
+  read = constraints_lib.read(case['values'], 'f', vocab_size=89, stops=STOPS)
+  read = read._replace(stop_ids=STOPS)
+  ids, source = case['ids'], None
+  if model.num_encoder_layers:
+    ids, source = [0], ids
+  most = case['max_new_tokens']
+  never_V = np.isin(np.arange(89), read.never)
+  if case['beams'] == 1:
+    (new,) = sample.generate(
+      *(model, params, [ids]),
+      max_tokens=most,
+      sampler=GREEDY,
+      seed=0,
+      stop_ids=STOPS,
+      sources=None if source is None else [source],
+      constraints=read,
+      never_V=never_V,
+    )
+    found = [new]
+  else:
+    request = Request(ids, most, stop_ids=STOPS, source=source)
+    beam = Beam(case['beams'])
+    how = {'rows': 1, 'constraints': read, 'never_V': never_V}
+    ((_, out),) = search.search(model, params, [request], beam, **how)
+    found = [hypothesis.ids for hypothesis in out]
+    scores = [hypothesis.score for hypothesis in out]
+    np.testing.assert_allclose(scores, case['scores'], atol=1e-4)
+  expected = [[i for i in row if i not in STOPS] for row in case['sequences']]
+  assert found == expected
+
+
+def models(**fields):
+  model = tiny.model(vocab_size=17, context_length=53, num_layers=2, **fields)
+  return programs.in_place(model, tiny.params(model, 1))
+
+
+def test_rules_of_runs_are_not_for_drafts():
+  with pytest.raises(UsageError, match='no_repeat_ngram_size'):
+    sample.generate(
+      *models(),
+      [[1]],
+      max_tokens=3,
+      sampler=GREEDY,
+      seed=0,
+      draft=Draft(*models(), 2),
+      constraints=Constraints(no_repeat_ngram=2),
+    )
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+@pytest.mark.parametrize('way', ['drawn', 'greedy', 'proposed', 'searched'])
+def test_scores_that_are_no_numbers_are_told(way, value):
+  model, params = models()
+  broken = jax.tree.map(lambda x: x, params)
+  broken['final_norm']['bias'] = np.full(17, value, np.float32)
+  with pytest.raises(RuntimeError, match='NaN or infinite'):
+    if way == 'searched':
+      asked = [Request([1, 5], 7)]
+      [*search.search(model, broken, asked, Beam(3), rows=1)]
+    else:
+      sample.generate(
+        *(model, broken, [[1, 5]]),
+        max_tokens=7,
+        sampler=Sampler(temperature=0 if way == 'greedy' else 1.0),
+        seed=0,
+        draft=Draft(model, params, 2) if way == 'proposed' else None,
+      )
+
+
+def test_a_row_without_scores_ends_alone():
+  """Its table has one row of NaN, which another prompt does not read."""
+  model, params = models(output='untied')
+  table = np.array(params['embed']['embedding'])
+  table[11] = np.nan
+  params['embed']['embedding'] = table
+  engine = Engine(model, params, slots=2)
+  bad = engine.add(Request([11], 5, GREEDY))
+  good = engine.add(Request([1, 5], 5, GREEDY, stop_ids={11}))
+  tokens = []
+  while engine.num_running or engine.num_waiting:
+    tokens += engine.step()
+  assert [t for t in tokens if t.request == bad] == [
+    requests.Token(bad, None, requests.FAILED)
+  ]
+  assert [t.finish for t in tokens if t.request == good][-1] in (
+    *('stop', 'length'),
+  )
+
+
+@pytest.mark.parametrize(
+  ('values', 'said'),
+  [
+    ({'bad_words_ids': [[1, 'x']]}, 'bad_words_ids'),
+    ({'bad_words_ids': [[]]}, 'bad_words_ids'),
+    ({'bad_words_ids': [[89]]}, 'below 89'),
+    ({'bad_words_ids': 7}, 'bad_words_ids'),
+    ({'suppress_tokens': [-1]}, 'suppress_tokens'),
+    ({'suppress_tokens': [True]}, 'suppress_tokens'),
+    ({'begin_suppress_tokens': 5}, 'begin_suppress_tokens'),
+    ({'forced_bos_token_id': 10**9}, 'forced_bos_token_id'),
+    ({'forced_eos_token_id': 2.0}, 'forced_eos_token_id'),
+    ({'forced_eos_token_id': 2, 'suppress_tokens': [2]}, 'remove one'),
+    ({'min_length': -1}, 'min_length'),
+    ({'min_new_tokens': 10**9}, 'min_new_tokens'),
+    ({'no_repeat_ngram_size': '3'}, 'no_repeat_ngram_size'),
+    ({'length_penalty': float('nan')}, 'length_penalty'),
+    ({'early_stopping': 'never'}, 'early_stopping'),
+    ({'encoder_no_repeat_ngram_size': 3}, 'not supported'),
+    ({'forced_decoder_ids': [[1, 5]]}, 'not supported'),
+    ({'sequence_bias': [[[5], -2.0]]}, 'not supported'),
+    ({'num_beam_groups': 2}, 'not supported'),
+  ],
+)
+def test_what_is_refused_is_named(values, said):
+  with pytest.raises(UsageError, match=said) as e:
+    constraints_lib.read(values, 'f.json', vocab_size=89, stops=STOPS)
+  assert str(e.value).startswith(f'f.json: {next(iter(values))}=')
+
+
+def test_what_changes_nothing_is_taken():
+  """The defaults that older files of transformers write out."""
+  values = {
+    **{'encoder_no_repeat_ngram_size': 0, 'num_beam_groups': 1},
+    **{'diversity_penalty': 0.0, 'exponential_decay_length_penalty': None},
+    **{'min_length': 0, 'no_repeat_ngram_size': 0, 'bad_words_ids': None},
+    **{'do_sample': True, 'temperature': 0.6, 'top_k': 50, 'num_beams': 1},
+  }
+  read = functools.partial(
+    constraints_lib.read, name='f', vocab_size=9, stops=STOPS
+  )
+  assert read(values) == ANY
+  said = constraints_lib.recommended(values)
+  assert said == {'do_sample': True, 'temperature': 0.6}
+
+
+@pytest.mark.parametrize('case', CASES[:14:2], ids=lambda x: x['name'])
+def test_there_and_back(case):
+  """By special.json, and by a file of Hugging Face's."""
+  read = functools.partial(
+    constraints_lib.read, name='f', vocab_size=89, stops=STOPS
+  )
+  found = read(case['values'])
+  entries = json.loads(json.dumps(constraints_lib.written(found)))
+  assert constraints_lib.restored(entries) == found != ANY
+  options = json.loads(json.dumps(constraints_lib.options(found)))
+  assert read(options) == found
