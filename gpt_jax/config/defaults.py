@@ -167,7 +167,8 @@ def get_config(arg: str = '') -> ConfigDict:
   )
 
   config.data = dict(
-    # stdlib (Python's own source files), text('glob'), jsonl('glob', 'field')
+    # stdlib (Python's own source files), text('glob or folder', ...),
+    # jsonl('glob', 'field')
     # (plain, .gz, .zst), parquet('glob', 'column'), tfds('name', 'split',
     # 'field'), tfds_dir('folder', 'split', 'field'). Pairs of a source and a
     # target: parallel_text('train.en', 'train.de') (lines side by side),

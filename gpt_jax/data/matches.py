@@ -21,7 +21,8 @@ from gpt_jax.data.sources.source import Bad, Document, Skip, Unit
 # Files in a folder whose endings are looked at.
 _LOOKED_AT = 10_000
 
-_MAGIC = re.compile(r'[*?\[]')
+_MAGIC = re.compile(r'[*?\[{]')
+_BRACES = re.compile(r'\{([^{}]*,[^{}]*)\}')
 
 
 class NoFile(ValueError):
@@ -46,33 +47,70 @@ class Matches(dict[str, str]):
   bad: Sequence[Bad] = ()
 
 
-def find(pattern: str) -> Matches:
-  """Finds the files of a pattern, as `glob` does: `**` spans folders.
+def find(*patterns: str) -> Matches:
+  """Finds the files of patterns, as `glob` does: `**` spans folders.
+
+  Of braces each part is tried: `*.{md,txt}`. A file or folder that is there is
+  itself, whatever its name: `odd[1]/a.txt`.
 
   Names are relative to the part of the pattern without wildcards, so that they
-  do not depend on where the corpus lies.
+  do not depend on where the corpus lies; of several patterns, to the folder
+  that all these have in common.
 
   Raises:
-    NoFile: there is none.
+    NoFile: there is none for one of the patterns.
   """
-  expanded = os.path.expanduser(pattern)
-  root = os.path.dirname(_MAGIC.split(expanded)[0])
-  below = os.path.relpath(expanded, root) if root else expanded
+  expanded = [os.path.expanduser(pattern) for pattern in patterns]
+  roots = [_root(pattern) for pattern in expanded]
+  root = roots[0]
+  if len({*roots}) > 1:
+    root = os.path.commonpath([*map(os.path.abspath, roots)])
   bad: list[Bad] = []
-  parts = pathlib.PurePath(below).parts
-  # With a link through two wildcards a path may come twice.
-  paths = {*_expand(root, parts, (), bad)}
-  named = {
-    pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
-  }
-  if not named and not bad and os.path.isdir(expanded):
-    instead = f'{pattern.rstrip("/")}/**/*{_usual_ending(expanded)}'
-    raise NoFile(f'{pattern!r} is a folder', instead)
-  if not named and not bad:
-    raise NoFile(f'no file matches {pattern!r}; check the path')
+  named: dict[str, str] = {}
+  for pattern, path in zip(patterns, expanded, strict=True):
+    # With a link through two wildcards a path may come twice.
+    paths = {found for part in _parts(path) for found in _expand('', part, bad)}
+    if not paths and not bad:
+      raise _none(pattern, path)
+    named |= {
+      pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
+    }
   found = Matches(sorted(named.items()))
-  found.bad = sorted(bad, key=str)
+  found.bad = sorted({str(b): b for b in bad}.values(), key=str)
   return found
+
+
+def is_folder(pattern: str) -> bool:
+  """Whether it names a folder by itself."""
+  return os.path.isdir(os.path.expanduser(pattern))
+
+
+def _none(pattern: str, path: str) -> NoFile:
+  if os.path.isdir(path):
+    instead = f'{pattern.rstrip("/")}/**/*{_usual_ending(path)}'
+    return NoFile(f'{pattern!r} is a folder', instead)
+  return NoFile(f'no file matches {pattern!r}; check the path')
+
+
+def _root(pattern: str) -> str:
+  """The folder that the parts without wildcards name."""
+  root = ''
+  for part in pathlib.PurePath(pattern).parts[:-1]:
+    path = os.path.join(root, part)
+    if _MAGIC.search(part) and not os.path.lexists(path):
+      break
+    root = path
+  return root
+
+
+def _parts(pattern: str) -> Iterator[tuple[str, ...]]:
+  """The parts of a path, of braces each in turn."""
+  found = _BRACES.search(pattern)
+  if found is None or os.path.lexists(pattern):
+    yield pathlib.PurePath(pattern).parts
+    return
+  for part in found[1].split(','):
+    yield from _parts(pattern[: found.start()] + part + pattern[found.end() :])
 
 
 def _usual_ending(folder: str) -> str:
@@ -106,17 +144,21 @@ def total_size(*files: dict[str, str]) -> int | None:
 
 
 def _expand(
-  folder: str, parts: tuple[str, ...], above: tuple[str, ...], bad: list[Bad]
+  folder: str,
+  parts: tuple[str, ...],
+  bad: list[Bad],
+  above: tuple[str, ...] = (),
 ) -> Iterator[str]:
   """Yields the files below `folder`; `above` are the real folders so far."""
   if not parts:
     yield from _file(folder, bad)
     return
   head, rest = parts[0], parts[1:]
+  path = os.path.join(folder, head)
+  if os.path.lexists(path):
+    yield from _expand(path, rest, bad, above)
+    return
   if not _MAGIC.search(head):
-    path = os.path.join(folder, head)
-    if os.path.lexists(path):
-      yield from _expand(path, rest, above, bad)
     return
   try:
     real = os.path.realpath(folder or '.', strict=True)
@@ -131,16 +173,16 @@ def _expand(
     return
   recursive = head == '**'
   if recursive:
-    yield from _expand(folder, rest or ('*',), above, bad)
+    yield from _expand(folder, rest or ('*',), bad, above)
     head = '*'
   for name in fnmatch.filter(names, head):
     path = os.path.join(folder, name)
     if name.startswith('.') and not head.startswith('.'):
       continue
     if not recursive:
-      yield from _expand(path, rest, above, bad)
+      yield from _expand(path, rest, bad, above)
     elif os.path.isdir(path):
-      yield from _expand(path, parts, (*above, real), bad)
+      yield from _expand(path, parts, bad, (*above, real))
 
 
 def _file(path: str, bad: list[Bad]) -> Iterator[str]:

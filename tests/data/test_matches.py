@@ -75,15 +75,15 @@ def test_a_link_that_leads_nowhere_is_named(tree):
 @pytest.mark.parametrize(
   ('call', 'instead'),
   [
-    ("text('notes')", "text('notes/**/*.md')"),
-    ("jsonl('notes/')", "jsonl('notes/**/*.md')"),
-    ("passages('text(\\'notes\\')')", "text('notes/**/*.md')"),
+    ("text('notes')", "text('notes/**/*.log')"),
+    ("jsonl('notes/')", "jsonl('notes/**/*.log')"),
+    ("passages('text(\\'notes\\')')", "text('notes/**/*.log')"),
     ("text('empty')", "text('empty/**/*.txt')"),
   ],
 )
 def test_a_folder_says_what_to_write(tree, monkeypatch, call, instead):
   monkeypatch.chdir(tree)
-  for name in ('notes/a.md', 'notes/b/c.md', 'notes/b/d.md', 'notes/x.png'):
+  for name in ('notes/a.log', 'notes/b/c.log', 'notes/b/d.log', 'notes/x.png'):
     path = tree / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('text')
@@ -93,5 +93,79 @@ def test_a_folder_says_what_to_write(tree, monkeypatch, call, instead):
   assert str(e.value).endswith(f' is a folder; write {instead}')
   if 'empty' not in call:
     assert (
-      len(list(sources.documents('data.source', "text('notes/**/*.md')"))) == 3
+      len(list(sources.documents('data.source', "text('notes/**/*.log')"))) == 3
     )
+
+
+def names(call):
+  return [d.name for d in sources.documents('data.source', call)]
+
+
+def write(folder, *files):
+  for name in files:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('text')
+
+
+def test_of_a_folder_the_text_files_are_read(tmp_path, monkeypatch, caplog):
+  caplog.set_level('INFO')
+  monkeypatch.chdir(tmp_path)
+  files = 'a.md', 'b/c.txt', 'b/d.txt', 'x.png', '.git/e.md', 'b/.f.md'
+  write(tmp_path / 'notes', *files)
+  for call in ("text('notes')", "text('notes/')", f"text('{tmp_path}/notes')"):
+    assert names(call) == ['a.md', 'b/c.txt', 'b/d.txt']
+  told = "text('notes'): reads the files below this folder that end in "
+  assert caplog.text.count(f'{told}.md (1), .txt (2)') == 1
+
+
+@pytest.mark.parametrize(
+  ('call', 'expected'),
+  [
+    ("text('r/*.{md,txt}')", ['a.md', 'a.txt']),
+    ("text('r/{b,c}/*.md')", ['b/a.md', 'c/a.md']),
+    ("text('r/{a.{md,txt},b/a.md}')", ['a.md', 'a.txt', 'b/a.md']),
+    ("text('r/b/*.md', 'r/c/*.md')", ['b/a.md', 'c/a.md']),
+    ("text('r/a.md', 'r/*.md')", ['a.md']),
+    ("text('r/*.txt', 'other')", ['other/o.md', 'r/a.txt']),
+    ("text('r/b/*.{md,no}')", ['a.md']),
+  ],
+)
+def test_braces_and_several_patterns(tmp_path, monkeypatch, call, expected):
+  monkeypatch.chdir(tmp_path)
+  write(tmp_path, 'r/a.md', 'r/a.txt', 'r/b/a.md', 'r/c/a.md', 'other/o.md')
+  assert names(call) == expected
+  absolute = call.replace("'r/", f"'{tmp_path}/r/")
+  absolute = absolute.replace("'other", f"'{tmp_path}/other")
+  assert names(absolute) == expected
+
+
+def test_each_of_several_patterns_names_a_file(tree):
+  for call in ("text('r/*.txt', 'r/*.no')", "text('r/*.{no,none}')"):
+    with pytest.raises(UsageError, match=r'no file matches .*no'):
+      names(call)
+  with pytest.raises(UsageError, match='names no files'):
+    names('text()')
+
+
+@pytest.mark.parametrize(
+  'name', ['odd[1]/a.txt', 'a[b].txt', 'a*?.txt', '{a,b}.txt', 'x{1}/[2]/a.txt']
+)
+def test_a_file_that_is_there_is_itself(tmp_path, monkeypatch, name):
+  monkeypatch.chdir(tmp_path)
+  write(tmp_path, name, 'odd1/a.txt', 'ab.txt', 'a.txt', 'b.txt', 'x1/2/a.txt')
+  line = '{"text": "x", "other": "y"}\n'
+  (tmp_path / name).write_text(line)
+  base = os.path.basename(name)
+  for place in (name, f'{tmp_path}/{name}'):
+    assert names(f'text({place!r})') == [base]
+    assert names(f'jsonl({place!r})') == [f'{base}:1']
+    call = f"parallel_jsonl({place!r}, 'text', 'other')"
+    assert names(call) == [f'{base}:1#source', f'{base}:1#target']
+    call = f'parallel_text({place!r}, {place!r})'
+    assert names(call) == [f'{base}:1#source', f'{base}:1#target']
+  folder = os.path.dirname(name)
+  if folder:
+    for pattern in ('*.txt', '**/*.txt', '*.{md,txt}'):
+      assert names(f"text('{folder}/{pattern}')") == ['a.txt']
+    assert names(f"text('{folder}')") == ['a.txt']

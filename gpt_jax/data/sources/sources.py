@@ -6,7 +6,9 @@ Tables and TensorFlow datasets are in `tables` and `tfds`.
 """
 
 import codecs
+import collections
 import functools
+import logging
 import os
 import pathlib
 import sysconfig
@@ -28,6 +30,11 @@ from gpt_jax.data.sources.tables import parquet
 from gpt_jax.data.sources.tfds import tfds, tfds_dir
 from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError
+
+log = logging.getLogger('gpt_jax')
+
+# The files of a folder that are read as texts.
+_ENDINGS = ('.txt', '.text', '.md', '.markdown', '.rst', '.org', '.tex')
 
 # What one worker reads at once, in bytes; or fewer small files, each of
 # which counts for `_OPEN` bytes more.
@@ -92,12 +99,39 @@ def stdlib() -> Reader:
   return _text_files(matches.Matches(sorted(files.items())))
 
 
-def text(pattern: str, on_error: str = 'fail') -> Reader:
-  """One document a file, in UTF-8; `**` in the pattern spans folders.
+def text(*patterns: str, on_error: str = 'fail') -> Reader:
+  """One document a file, in UTF-8; `**` in a pattern spans folders.
 
-  A file that is bad is an error, or counted with `on_error='skip'`.
+  A folder by itself stands for the files below it whose names end as those of
+  texts do, `_ENDINGS`; the log says which. A file that is bad is an error, or
+  counted with `on_error='skip'`.
   """
-  return _text_files(matches.find(pattern), on_error)
+  if not patterns:
+    raise UsageError("text(): names no files; write text('books/**/*.txt')")
+  return _text_files(matches.find(*map(_in_folder, patterns)), on_error)
+
+
+def _in_folder(pattern: str) -> str:
+  """What is read of a folder; anything else as it is."""
+  if not matches.is_folder(pattern):
+    return pattern
+  inside = f'{pattern.rstrip("/")}/**/*{{{",".join(_ENDINGS)}}}'
+  try:
+    found = matches.find(inside)
+  except matches.NoFile:
+    return pattern  # `find` says what its files are
+  counts = collections.Counter(os.path.splitext(name)[1] for name in found)
+  _tell(
+    f'text({pattern!r}): reads the files below this folder that end in '
+    + ', '.join(f'{end} ({n})' for end, n in sorted(counts.items()))
+  )
+  return inside
+
+
+@functools.cache
+def _tell(message: str):
+  """Says it once: a source is looked up often."""
+  log.info('%s', message)
 
 
 def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
