@@ -58,7 +58,6 @@ from absl import flags
 
 from gpt_jax import cli
 from gpt_jax.data import progress
-from gpt_jax.data.pair_rows import PAIRS
 from gpt_jax.decoding import asking
 from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.evaluation import (
@@ -75,7 +74,7 @@ from gpt_jax.evaluation.suite import Named
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
+from gpt_jax.training import metrics, store_data
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.held_out import summary
 from gpt_jax.training.trained import Trained
@@ -223,13 +222,16 @@ def main(args: cli.Args) -> None:
   held_out = len(tasks) < len(calls)
   # What is amiss is told before the model is loaded.
   for kind in args.pairs:
-    if kind not in PAIRS:
-      raise UsageError(f'--pairs={kind}: unknown; one of ' + ', '.join(PAIRS))
+    if kind not in validation.PAIRS:
+      known = ', '.join(validation.PAIRS)
+      raise UsageError(f'--pairs={kind}: unknown; one of {known}')
     validation.with_pairs(trained_lib.read_config(workdir), kind)
   for memory in memories:
     memory_lib.with_memory(trained_lib.read_config(workdir), memory, reading)
   sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
+  if held_out or args.pairs or memories or args.overlap:
+    store_data.open_store(trained_lib.read_config(workdir), workdir)
   if (held_out or memories) and args.weights != 'float':
     raise UsageError(
       f'--weights={args.weights}: scores tasks and no held-out text; give '

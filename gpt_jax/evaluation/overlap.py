@@ -55,7 +55,7 @@ def of_run(
   Writes overlap.json, with the words, to `folder`; gives its path too.
   """
   texts = {named.name: named.task.texts() for named in tasks}
-  store = TokenStore.open(store_data.data_folder(trained.parts.config, workdir))
+  store = store_data.open_store(trained.parts.config, workdir)
   found = find(texts, store, trained.tokenizer, report)
   path = os.path.join(folder, 'overlap.json')
   os.makedirs(folder, exist_ok=True)

@@ -10,7 +10,6 @@ from gpt_jax.config import Config
 from gpt_jax.data import eval_sets
 from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.data.row_makers import ROWS
-from gpt_jax.data.store import TokenStore
 from gpt_jax.evaluation import names
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
@@ -18,6 +17,9 @@ from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import store_data
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.trained import Trained
+
+# Pairs that a head can be asked for, see `objectives.masked`.
+PAIRS = ('next', 'order')
 
 
 def measure(trained: Trained, workdir: str) -> dict[str, float]:
@@ -48,7 +50,7 @@ def held_out_sets(config: Config, workdir: str) -> dict[str, EvalSet]:
   Raises:
     UsageError: the run held no text out.
   """
-  store = TokenStore.open(store_data.data_folder(config, workdir))
+  store = store_data.open_store(config, workdir)
   sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
   if not sets:
     raise UsageError(

@@ -8,7 +8,6 @@ from typing import Any
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import restore
 from gpt_jax.data import ledger, row_makers
-from gpt_jax.data.store import TokenStore
 from gpt_jax.spec import UsageError
 from gpt_jax.training import store_data
 from gpt_jax.training import trained as trained_lib
@@ -30,7 +29,7 @@ def rows(
   """
   config = trained_lib.read_config(workdir)
   start, stop = step_range(steps, config.schedule.num_steps)
-  store = TokenStore.open(store_data.data_folder(config, workdir))
+  store = store_data.open_store(config, workdir)
   check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
   found = ledger.steps(

@@ -12,6 +12,11 @@ from gpt_jax.training.parts import Parts
 ORIGIN = 'hf.json'
 
 
+def is_import(workdir: str) -> bool:
+  """Whether the model of a workdir was imported."""
+  return files.read(workdir, ORIGIN) is not None
+
+
 def model_of(parts: Parts, workdir: str) -> Transformer:
   """The model of a workdir, with its origin where it was imported."""
   origin = files.read(workdir, ORIGIN)

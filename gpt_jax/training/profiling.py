@@ -16,7 +16,6 @@ from jax.profiler import ProfileData
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.data import manifest
-from gpt_jax.data.store import TokenStore
 from gpt_jax.runtime import phases, trace
 from gpt_jax.runtime.log import log
 from gpt_jax.runtime.trace import Trace
@@ -24,6 +23,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import (
   consumed,
   device_check,
+  imported,
   pretraining,
   starting,
   store_data,
@@ -81,12 +81,14 @@ def profile(workdir: str, steps: str) -> Profile:
     )
   device_check.check_devices(config)
   folder = store_data.data_folder(config, workdir)
-  if not manifest.exists(folder):
+  if not manifest.exists(folder) and not imported.is_import(workdir):
     raise UsageError(
       f'--workdir={workdir}: its token store {folder} is not here; make it '
       'again by train'
     )
-  store = TokenStore.open(folder).ordered(config.data.source, config.data.rows)
+  store = store_data.open_store(config, workdir).ordered(
+    config.data.source, config.data.rows
+  )
   tokenizer = store.tokenizer()
   outputs = teaching.opened(config, store)
   data = pretraining.open_data(config, store, outputs)

@@ -18,7 +18,6 @@ from rich.table import Table
 
 from gpt_jax.checkpoints import restore
 from gpt_jax.data import json_file, pipeline
-from gpt_jax.data.store import TokenStore
 from gpt_jax.data.taken import Taken
 from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.data.tokenizers.tokenizer import of_sources
@@ -157,7 +156,7 @@ def read(file: str) -> dict[str, Any]:
       'of a run'
     ) from e
   config = trained_lib.read_config(workdir)
-  store = TokenStore.open(store_data.data_folder(config, workdir))
+  store = store_data.open_store(config, workdir)
   check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   store = store.ordered(config.data.source, config.data.rows)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))

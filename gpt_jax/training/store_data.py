@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Generator, Sequence
 
 from gpt_jax.config import Config
-from gpt_jax.data import buckets, pipeline
+from gpt_jax.data import buckets, manifest, pipeline
 from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.data.store import TokenStore
 from gpt_jax.data.taken import Taken, TakenAt
+from gpt_jax.spec import UsageError
+from gpt_jax.training import imported
 from gpt_jax.training.parts import Parts
 
 
@@ -72,3 +74,15 @@ class StoreData:
 def data_folder(config: Config, workdir: str) -> str:
   """Where the run's token store is."""
   return config.data.store or os.path.join(buckets.home(workdir), 'data')
+
+
+def open_store(config: Config, workdir: str) -> TokenStore:
+  """Opens the token store of a run; an imported model has none."""
+  folder = data_folder(config, workdir)
+  if not manifest.exists(folder) and imported.is_import(workdir):
+    raise UsageError(
+      f'--workdir={workdir}: holds an imported model, which has no training '
+      'data and no held-out text; evaluate it with --tasks, or train from it '
+      f"with --config.optim.start='{workdir}' in a new workdir"
+    )
+  return TokenStore.open(folder)

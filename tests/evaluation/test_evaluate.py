@@ -57,3 +57,29 @@ def test_a_task_while_training_is_no_set_too(config):
   error = r'^eval\.tasks: lambada is a set of eval\.sets'
   with pytest.raises(UsageError, match=error):
     in_loop.tasks(config)
+
+
+@pytest.mark.parametrize(
+  ('command', 'flags'),
+  [
+    ('evaluate', []),
+    ('evaluate', ['--tasks=validation']),
+    ('evaluate', ['--tasks=lambada', '--overlap']),
+    ('inspect', ['--steps=1']),
+    ('profile', ['--steps=1:2']),
+  ],
+)
+def test_an_import_has_no_text_of_its_own(
+  config, tmp_path, capsys, command, flags
+):
+  """And no prepare would give it one: the remedy is another."""
+  (tmp_path / 'hf.json').write_text('{}')
+  given = [f'--workdir={tmp_path}', *flags]
+  if command == 'evaluate':
+    given.append(f'--tasks_dir={tmp_path}')
+    config.eval.sets = {}
+    (tmp_path / 'config.json').write_text(config_lib.to_json(config))
+  assert main([command, *given]) == 2
+  err = capsys.readouterr().err
+  assert 'holds an imported model' in err and 'evaluate it with --tasks' in err
+  assert 'prepare' not in err and err.count('\n') == 1
