@@ -28,7 +28,7 @@ from gpt_jax.plots.losses import loss_curves
 from gpt_jax.plots.schedule import schedule_curves
 from gpt_jax.plots.wall_time import wall_time
 from gpt_jax.spec import UsageError
-from gpt_jax.training import goodput
+from gpt_jax.training import goodput, metrics
 
 
 def define(values: flags.FlagValues) -> None:
@@ -65,6 +65,9 @@ def main(args: cli.Args) -> None:
     print(buckets.shown(path))
     return
   workdirs = args.workdir.split(',')
+  for workdir in workdirs:
+    if not metrics.read(workdir):
+      raise UsageError(f'--workdir={workdir}: has no metrics.jsonl with losses')
   if path := loss_curves(workdirs, out=args.out):
     print(buckets.shown(path))
   if args.out is None:

@@ -123,7 +123,7 @@ def auxiliary(
       init=init, loss=loss, progress=with_progress, text=None
     )
 
-  return Declared(Needs(rows=('stream',)), build)
+  return Declared(Needs(rows=('stream',), progress=True), build)
 
 
 def states(

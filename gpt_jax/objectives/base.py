@@ -217,6 +217,8 @@ class Needs(NamedTuple):
     parts: the models beside the run's own, by the names that `config.models`
       has them by. Their parameters are `params['parts'][NAME]`.
     stored: what a batch of training has of a teacher on disk; None: nothing.
+    progress: whether training reads the share of the run that is done, so that
+      each step depends on the number of steps: see `Objective`.
   """
 
   attention: str = 'causal'
@@ -234,6 +236,7 @@ class Needs(NamedTuple):
   in_row: str = ''
   parts: Mapping[str, Part] = MappingProxyType({})
   stored: Stored | None = None
+  progress: bool = False
 
   def sides(self, length: int) -> tuple[int, int]:
     """Tokens of the encoder and of the decoder of a row of `length` of text.

@@ -11,7 +11,6 @@ import numpy as np
 
 from gpt_jax.plots.figure import load_pyplot, save_figure
 from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 
 # Of the held-out sets, the split of the corpus first.
@@ -24,18 +23,14 @@ def loss_curves(
   """Draws training and held-out loss over tokens.
 
   Returns:
-    The PNG's path; None if no loss of any run is finite, which is logged.
-
-  Raises:
-    UsageError: a workdir has no metrics.
+    The PNG's path; None if no run has a finite loss in its metrics, which is
+    logged.
   """
   pyplot = load_pyplot()
   out = out or os.path.join(workdirs[0], 'loss.png')
   figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=120)
   for i, workdir in enumerate(workdirs):
     lines = metrics.read(workdir)
-    if not lines:
-      raise UsageError(f'--workdir={workdir}: has no metrics.jsonl with losses')
     name = os.path.basename(os.path.normpath(workdir))
     if not _draw(axes, lines, name, f'C{i}'):
       log.warning('%s: no loss is finite, there is nothing to draw', workdir)

@@ -60,6 +60,7 @@ class History:
       return
     if restored.record is None:
       self._read_files(restored.step)
+      self._check_log(restored.step)
       return
     check_store(self._workdir, restored, self._store)
     taught = restored.record.get('teacher', '')
@@ -75,6 +76,7 @@ class History:
       write_skips(self._workdir, self.skips)
     for line in metrics.as_numbers(restored.record['lines']):
       self.add(line)
+    self._check_log(restored.step)
     self._add_evaluation(restored.step)
 
   def add(self, line: dict[str, Any]) -> None:
@@ -120,19 +122,31 @@ class History:
     """Adds an evaluation that was made up for after the checkpoint's save.
 
     It is a function of the checkpoint: where metrics.jsonl is lost it is made
-    again. Warns where that file does not hold what it should.
+    again.
     """
-    lines = metrics.read(self._workdir)
     known = any(m['step'] == step and _is_evaluation(m) for m in self._lines)
-    for line in lines:
+    for line in metrics.read(self._workdir):
       if line['step'] == step and _is_evaluation(line) and not known:
         self.add(line)
-    last = max((line['step'] for line in lines), default=0)
-    if self._lines and last < self._lines[-1]['step']:
+
+  def _check_log(self, step: int) -> None:
+    """Warns where metrics.jsonl lacks what was logged up to a checkpoint."""
+    if jax.process_index() != 0:
+      return
+    lines = metrics.read(self._workdir)
+    have = {(line['step'], name) for line in lines for name in line}
+    lost = [m['step'] for m in self._lines if not _pairs(m) <= have]
+    problem = ''
+    if not lines and step > 0:
+      problem = 'is missing or empty'
+    elif lost:
+      problem = f'lacks lines of the steps {min(lost)} to {max(lost)}'
+    if problem:
       log.warning(
-        '%s/metrics.jsonl: lacks the steps after %d; training goes on from '
-        'what its checkpoint holds, and the curves will have a gap',
-        *(self._workdir, last),
+        '%s: %s; the weights are those of the checkpoint of step %d all the '
+        'same, but the curves will have a gap: if there is a copy of the file, '
+        'stop, restore it, and give the same command again',
+        *(os.path.join(self._workdir, 'metrics.jsonl'), problem, step),
       )
 
   def _read_files(self, step: int) -> None:
@@ -216,6 +230,10 @@ def _agreed(workdir: str, step: int, found: Skips, saved: Skips) -> Skips:
       'them), or restore it from a copy'
     )
   return found
+
+
+def _pairs(line: dict[str, Any]) -> set[tuple[int, str]]:
+  return {(line['step'], name) for name in line}
 
 
 def _is_evaluation(line: dict[str, Any]) -> bool:

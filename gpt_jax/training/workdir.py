@@ -7,6 +7,9 @@ import os
 import shutil
 
 import filelock
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
@@ -141,13 +144,64 @@ def check_same_run(config: Config, workdir: str) -> None:
   tokens = taken.index * taken.length
   if mixture.extends(old.data.source, new.data.source, tokens):
     new.data.source = old.data.source
+  why = ''
+  if old.schedule.num_steps != new.schedule.num_steps:
+    why = _other_past(old, new, done)
+    if not why:
+      new.schedule.num_steps = old.schedule.num_steps
   changed = config_lib.differences(old, new)
   if changed:
     raise UsageError(
       f'--workdir={workdir}: holds a run of another config ('
       + '; '.join(changed)
+      + (f'; {why}' if why else '')
       + '); give the same values, or another --workdir'
+      + _start_from(workdir, old, changed)
     )
+
+
+def _other_past(old: Config, new: Config, done: int) -> str:
+  """Why the steps done would be others in a run of another number of steps.
+
+  '' where they would be the same.
+
+  Args:
+    old: of the run.
+    new: the same with another `schedule.num_steps`.
+    done: steps that were taken.
+  """
+  if old.get('finetune') is not None:
+    return 'a fine-tuning has the steps that it began with'
+  if done > new.schedule.num_steps:
+    return f'{done:,} steps are done'
+  if objectives.needs(old.objective.name).progress:
+    return f'objective.name={old.objective.name!r} depends on the last step'
+  ramps = [config_lib.ramp(c).between(0, done) for c in (old, new)]
+  if ramps[0] != ramps[1]:
+    return f'batch.size or batch.length of the {done:,} steps done would differ'
+  rates = [
+    np.asarray(jax.vmap(config_lib.schedule(c))(jnp.arange(done)))
+    for c in (old, new)
+  ]
+  differs = np.flatnonzero(rates[0] != rates[1])
+  if differs.size:
+    return (
+      f'with schedule.name={new.schedule.name!r} the learning rate of step '
+      f'{differs[0] + 1:,}, which is done, would differ'
+    )
+  return ''
+
+
+def _start_from(workdir: str, old: Config, changed: list[str]) -> str:
+  """How a new run starts from a run's weights, if that suits the changes."""
+  fields = ('schedule.', 'optim.', 'batch.', 'data.', 'seed')
+  needs = objectives.needs(old.objective.name)
+  tuned = old.get('finetune') is not None
+  if tuned or needs.frozen or needs.adds:
+    return ''
+  if not all(text.startswith(fields) for text in changed):
+    return ''
+  return f', where --config.optim.start={workdir} starts from its weights'
 
 
 def check_store_folder(config: Config) -> None:

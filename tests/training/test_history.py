@@ -82,7 +82,20 @@ def same(found, wanted):
   assert repr(found) == repr(wanted)
 
 
-@pytest.mark.parametrize('how', ['whole', 'deleted', 'cut', 'empty'])
+def warnings(caplog):
+  return [r.getMessage() for r in caplog.records if r.name == 'gpt_jax']
+
+
+LOST = {
+  'whole': '',
+  'deleted': 'is missing or empty',
+  'cut': 'lacks lines of the steps 2 to 5',
+  'empty': 'is missing or empty',
+  'without the first': 'lacks lines of the steps 1 to 1',
+}
+
+
+@pytest.mark.parametrize('how', LOST)
 def test_the_past_is_that_of_the_checkpoint(tmp_path, how, caplog):
   past = History(str(tmp_path))
   log(tmp_path, past, *LINES)
@@ -94,9 +107,31 @@ def test_the_past_is_that_of_the_checkpoint(tmp_path, how, caplog):
     file.write_bytes(file.read_bytes()[:200])
   elif how == 'empty':
     file.write_bytes(b'')
+  elif how == 'without the first':
+    # As where it was emptied while the run went on.
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b''.join(lines[2:]))
   with caplog.at_level('WARNING', 'gpt_jax'):
     same(restored(tmp_path).lines(5), KEPT)
-  assert ('will have a gap' in caplog.text) == (how != 'whole')
+  (said,) = warnings(caplog) or ['']
+  assert said.startswith(f'{file}: {LOST[how]}; ' if LOST[how] else '')
+  assert ('will have a gap' in said) == (how != 'whole')
+
+
+@pytest.mark.parametrize('with_record', [True, False])
+def test_a_lost_log_is_told_of_though_nothing_was_logged_in_time(
+  tmp_path, caplog, with_record
+):
+  """The checkpoint was saved before the first loss was due."""
+  past = History(str(tmp_path))
+  checkpointer = Checkpointer(
+    str(tmp_path), record=past.record if with_record else None
+  )
+  checkpointer.finish(jax.device_put(at(2)))
+  with caplog.at_level('WARNING', 'gpt_jax'):
+    restored(tmp_path)
+  (said,) = warnings(caplog)
+  assert said.startswith(f'{tmp_path}/metrics.jsonl: is missing or empty; ')
 
 
 def test_only_the_losses_that_count_are_kept():
