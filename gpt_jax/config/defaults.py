@@ -168,11 +168,11 @@ def get_config(arg: str = '') -> ConfigDict:
 
   config.data = dict(
     # stdlib (Python's own source files), text('glob or folder', ...),
-    # jsonl('glob', 'field')
-    # (plain, .gz, .zst), parquet('glob', 'column'), tfds('name', 'split',
-    # 'field'), tfds_dir('folder', 'split', 'field'). Pairs of a source and a
-    # target: parallel_text('train.en', 'train.de') (lines side by side),
-    # parallel_jsonl('glob', 'en', 'de'), parallel_tfds('name', 'en', 'de'),
+    # jsonl('glob', 'field') (plain, .gz, .zst), parquet('glob', 'column'),
+    # tfds('name', 'split', 'field'), tfds_dir('folder', 'split', 'field').
+    # Pairs of a source and a target: parallel_text('train.en', 'train.de')
+    # (lines side by side), parallel_jsonl('glob', 'en', 'de'),
+    # parallel_tfds('name', 'en', 'de'),
     # parallel_tfds_dir('folder', 'en', 'de'). All but stdlib take
     # on_error='skip': count unreadable documents instead of failing.
     # text_to_text('sst2', 'folder', split='train'): a task of GLUE as pairs of

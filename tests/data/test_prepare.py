@@ -386,7 +386,7 @@ def test_too_few_ends_of_documents_are_told(
 @pytest.mark.parametrize(
   'wrong',
   [
-    *({'source': "text('gone')"}, {'source': "text('docs')"}),
+    *({'source': "text('gone')"}, {'source': "jsonl('docs')"}),
     *({'holdout': 'documents(2)'}, {'holdout': "text('gone')"}),
     *({'tokenizer': 'byts'}, {'tokenizer': 'bytes(3)'}),
     {'clean': "decontaminate('gone')"},
