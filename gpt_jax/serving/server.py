@@ -8,11 +8,14 @@ Clients that do not read what they are sent are not waited for.
 """
 
 import asyncio
+import atexit
 import contextlib
 import functools
 import logging
+import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -22,6 +25,9 @@ from gpt_jax.runtime.log import log
 from gpt_jax.serving.connections import Connection, Limits
 from gpt_jax.serving.worker import Worker
 from gpt_jax.spec import UsageError
+
+# How long the engine's last step is waited for when all else has ended.
+_STEP_SECONDS = 2
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -132,7 +138,21 @@ async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
     if not worker.alive:
       raise RuntimeError('the engine failed for good; the log says why')
   finally:
-    await asyncio.to_thread(worker.stop)
+    await asyncio.to_thread(worker.stop, _STEP_SECONDS)
+    if worker.is_running:
+      log.warning('the engine is still in a step, which is given up')
+      atexit.register(_leave, worker)
+
+
+def _leave(worker: Worker) -> None:
+  """Ends the process at once while a step of the engine goes on.
+
+  Python's own end would tear the libraries down under the step's thread.
+  """
+  if worker.is_running:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def run(server: Server, worker: Worker, bound: socket.socket) -> None:

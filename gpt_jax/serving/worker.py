@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpt_jax.decoding.engine import Engine, Request, Token
 from gpt_jax.decoding.requests import FAILED, NOT_FINITE
@@ -123,7 +123,11 @@ class Worker:
     self._running: dict[int, _Running] = {}
     self._meter = _Meter(log_seconds)
     self.alive = True  # until no engine can be made
-    self._thread = threading.Thread(target=self._work, name='engine')
+    self._stopping = False
+    # The process may end during a step: see `stop`.
+    self._thread = threading.Thread(
+      target=self._work, name='engine', daemon=True
+    )
 
   def start(self, lost: Callable[[], None] = lambda: None) -> None:
     """Starts the thread, for the event loop that is running.
@@ -136,10 +140,19 @@ class Worker:
     self._lost = lost
     self._thread.start()
 
-  def stop(self) -> None:
-    """Ends the thread after the step that it is in, and waits for it."""
+  @property
+  def is_running(self) -> bool:
+    """Whether the thread has not ended."""
+    return self._thread.is_alive()
+
+  def stop(self, seconds: float) -> None:
+    """Ends the thread after the step that it is in, and waits for it so long.
+
+    A step that compiles may take minutes.
+    """
+    self._stopping = True
     self._inbox.put(None)
-    self._thread.join()
+    self._thread.join(seconds)
 
   def check_room(self, num_rows: int) -> None:
     """Checks that so many more rows may be queued.
@@ -183,6 +196,11 @@ class Worker:
     if ticket.unfinished:
       self._inbox.put(lambda: self._cancel(ticket))
 
+  def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
+    """Calls it on the event loop, which may be closed once all is stopped."""
+    if not self._stopping:
+      self._loop.call_soon_threadsafe(call, *args)
+
   def _deliver(self, made: list[tuple[Ticket, Piece]]) -> None:
     for ticket, piece in made:
       if ticket in self._open:
@@ -204,8 +222,8 @@ class Worker:
     except BaseException:
       log.exception('no engine can be made any more; the server ends')
       self.alive = False  # so nothing is opened after what is failed now
-      self._loop.call_soon_threadsafe(self._fail_open)
-      self._loop.call_soon_threadsafe(self._lost)
+      self._on_loop(self._fail_open)
+      self._on_loop(self._lost)
 
   def _run(self) -> None:
     """Until it is stopped; a failure ends what is open, and no more."""
@@ -222,7 +240,7 @@ class Worker:
       except BaseException:
         log.exception('the engine failed; what was open is answered with 500')
         self._running.clear()
-        self._loop.call_soon_threadsafe(self._fail_open)
+        self._on_loop(self._fail_open)
         self.engine = self._make_engine()
 
   def _step(self) -> None:
@@ -239,9 +257,9 @@ class Worker:
         failed.append(running.ticket)
         self._give_up(running.ticket)
     if made:
-      self._loop.call_soon_threadsafe(self._deliver, made)
+      self._on_loop(self._deliver, made)
     for ticket in failed:
-      self._loop.call_soon_threadsafe(ticket.fail)
+      self._on_loop(ticket.fail)
     tokens = sum(piece.tokens for _, piece in made)
     self._meter.count(tokens, time.monotonic() - start, self.engine)
 
@@ -274,7 +292,7 @@ class Worker:
         self._running[number] = _Running(ticket, i, row.stream)
     except BaseException:
       self._give_up(ticket)
-      self._loop.call_soon_threadsafe(ticket.fail)
+      self._on_loop(ticket.fail)
 
   def _cancel(self, ticket: Ticket) -> None:
     for number, row in [*self._running.items()]:

@@ -426,6 +426,39 @@ def test_a_request_that_fails(api, monkeypatch, caplog, kind):
   logged(caplog, 'of /secret/place.py')
 
 
+def test_a_step_that_goes_on_is_not_waited_for(monkeypatch, caplog):
+  """Such as one that compiles; then the process ends without it."""
+  at_exit, codes = [], []
+  monkeypatch.setattr(server, '_STEP_SECONDS', 0.01)
+  monkeypatch.setattr(
+    server.atexit, 'register', lambda *call: at_exit.append(call)
+  )
+  monkeypatch.setattr(server.os, '_exit', codes.append)
+  api = Running(make_engine, drain=0)
+  gate = Gate(api.worker, monkeypatch)
+  with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    open_one = pool.submit(
+      api.client.completions.create, model='tiny', prompt='a'
+    )
+    while not api.worker._running:
+      time.sleep(0.01)
+    api.server.should_exit = True
+    api.thread.join(60)
+    with pytest.raises(openai.InternalServerError, match='stopping'):
+      open_one.result()
+  assert not api.thread.is_alive() and api.worker.is_running
+  assert 'the engine is still in a step, which is given up' in caplog.text
+  ((leave, worker),) = at_exit
+  leave(worker)
+  assert codes == [0]
+  gate.open.set()
+  worker._thread.join(60)
+  assert not worker.is_running
+  leave(worker)
+  assert codes == [0] and 'Traceback' not in caplog.text
+  api.client.close()
+
+
 def test_speed_and_load_are_logged(api, caplog):
   caplog.set_level(logging.INFO, 'gpt_jax')
   api.client.completions.create(model='tiny', prompt='a', temperature=0)
