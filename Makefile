@@ -1,5 +1,5 @@
 # Each target sets up its own environment: .venv, from constraints.txt.
-#   make smoke   trains a small GPT on this machine, in about five minutes
+#   make smoke   trains a small GPT on this machine: three minutes on two cores
 #   make translate MULTI30K=DIR  trains a translator, and ends with its BLEU
 #   make test    runs the test suite, but for what is marked slow
 #   make slow    runs the rest: whole runs, killed and resumed, on several hosts

@@ -36,19 +36,12 @@ def get_config(arg: str = '') -> ConfigDict:
   config.eval.rows = 64
   config.eval.num_batches = 64
   config.log.sample_prompt = ''
-  config.sweep = dict(
-    # Training FLOPs, 6ND, of each IsoFLOP curve.
-    budgets='1.5e11, 5e11, 1.5e12',
-    # Each a model to train: size(num_layers, d_model, num_heads, peak), of
-    # the learning rate; peak=0 is the schedule's own.
-    # Two heads for all: with one a size falls out of its curve.
-    sizes=(
-      'size(2, 12, 2, 20e-3), size(2, 16, 2, 15e-3), size(2, 24, 2, 10e-3), '
-      'size(2, 32, 2, 8e-3), size(2, 40, 2, 6e-3), size(2, 56, 2, 4.5e-3), '
-      'size(3, 64, 2, 4e-3)'
-    ),
-    # A size is left out of a curve where it would see fewer or more.
-    min_tokens_per_parameter=8.0,
-    max_tokens_per_parameter=1000.0,
+  config.sweep = base.sweep()
+  config.sweep.budgets = '1.5e11, 5e11, 1.5e12'
+  # Two heads for all: with one a size falls out of its curve.
+  config.sweep.sizes = (
+    'size(2, 12, 2, 20e-3), size(2, 16, 2, 15e-3), size(2, 24, 2, 10e-3), '
+    'size(2, 32, 2, 8e-3), size(2, 40, 2, 6e-3), size(2, 56, 2, 4.5e-3), '
+    'size(3, 64, 2, 4e-3)'
   )
   return config.lock()

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A small GPT on the Python standard library, in three minutes on two cores.
+"""A small GPT on the Python standard library: three minutes on two cores.
 
   make smoke
 

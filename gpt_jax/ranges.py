@@ -79,6 +79,12 @@ Bytes = Annotated[int, whole(0, INT64)]
 Real = Annotated[float, number(-LARGEST)]
 Positive = Annotated[float, number(above=True)]
 NotNegative = Annotated[float, number()]
+# A learning rate. Adam's updates are of size 1: at 100 none can train.
+Rate = Annotated[float, number(0, 100, above=True)]
+# A factor on a loss or a penalty; beyond it float32 forgets the others' digits.
+Weight = Annotated[float, number(0, 10**6)]
+# What keeps a division from 0: at 1 it is no small number.
+Epsilon = Annotated[float, number(0, 1, above=True)]
 # A decay rate, or a part that is dropped: 1 would keep nothing.
 Fraction = Annotated[float, number(0, 1, below=True)]
 Share = Annotated[float, number(0, 1, above=True)]

@@ -40,8 +40,22 @@ class UsageError(ValueError):
   """
 
 
+class NoFileError(UsageError):
+  """A file of data is not there."""
+
+
+class NotPreparedError(UsageError):
+  """A set of TensorFlow Datasets is not there; says how to get it."""
+
+
 class ToldError(UsageError):
   """One that a process started for the user has printed already."""
+
+
+def install(*extras: str) -> str:
+  """The command that installs extras, in whose names an error ends."""
+  chosen = f"'.[{','.join(extras)}]'" if extras else '.'
+  return f'pip install -c constraints.txt -e {chosen} in the clone of gpt_jax'
 
 
 class Pair(NamedTuple):

@@ -240,3 +240,9 @@ def test_generated_tables_have_one_place():
   ):
     found = [page for page in PAGES if mark in text(page)]
     assert found == [ROOT / place]
+
+
+def test_the_smoke_run_takes_as_long_everywhere():
+  for path in ('README.md', 'Makefile', 'configs/smoke.py'):
+    said = re.findall(r'(\w+) minutes on two (?:CPU )?cores', text(ROOT / path))
+    assert said[0] == 'three', path

@@ -11,7 +11,7 @@ r"""Fine-tunes a pre-trained model on a task, as GPT-1 does, or on several.
 
 --init is a workdir of ours, a Hugging Face folder, or none (from scratch, with
 the sections `model` and `tokenizer` of the config). The section `finetune`
-says on what and how; configs/finetune/base.py explains its fields.
+says on what and how; gpt_jax/config/defaults.py explains its fields.
 
 --tasks trains one model on several tasks, as MT-DNN does: each has a head of
 its own, each batch is of one task. It sets finetune.tasks; --glue says where

@@ -5,6 +5,7 @@
   gpt-jax inspect --config configs/gpt2.py:xl
   gpt-jax inspect --config configs/gpt2.py:xl --json
   gpt-jax inspect --table
+  gpt-jax inspect --mfu
   gpt-jax inspect --workdir W --steps 100:110
   gpt-jax inspect --workdir W --steps 100 --text
   gpt-jax inspect --spike W/spikes/8.json
@@ -21,7 +22,7 @@ are numbered as in metrics.jsonl, from 1 on.
 
 import json
 import math
-import pathlib
+import textwrap
 from typing import Any
 
 import jax
@@ -56,8 +57,11 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     'table',
     False,
-    'Print a Markdown table of the papers in configs/ of this folder.',
+    'Print a Markdown table of the papers that have a config.',
     flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'mfu', False, 'Print how FLOPs and MFU are counted.', flag_values=values
   )
   flags.DEFINE_string(
     'spike',
@@ -76,7 +80,10 @@ def main(args: cli.Args) -> None:
     else:
       spikes.show(found, Console())
   elif args.table:
-    print(papers.table(pathlib.Path.cwd()))
+    print(papers.table())
+  elif args.mfu:
+    formulas = (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER)
+    print('\n\n'.join(textwrap.fill(text, 80) for text in formulas))
   elif args.workdir or args.steps:
     cli.required(args, 'workdir', 'steps')
     _show_rows(args)
@@ -127,6 +134,8 @@ def _show_config(args: cli.Args) -> None:
     log.info('a model to look at, not to train: %s', e)
   figures = {'parameters_text': rounded(figures['parameters']), **figures}
   stages = schedule.stages(config)
+  if note := config_lib.warm_up_note(config):
+    log.warning('%s', note)
   if args.json:
     listed = [stage._asdict() for stage in stages]
     found = {**figures, 'schedule': listed, 'config': config.to_dict()}
@@ -150,8 +159,6 @@ def _show_config(args: cli.Args) -> None:
     console.print(
       f'{name}: {value if isinstance(value, str) else f"{value:,}"}'
     )
-  console.print(flops.FORMULA)
-  console.print(flops.FORMULA_CAUSAL)
 
 
 def _parameters(params: Any) -> Table:

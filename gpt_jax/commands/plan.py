@@ -27,7 +27,7 @@ launch/ sets; --flags gives others. Needs the extra `plan`.
 
 For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens that Chinchilla's three approaches and Kaplan's law give it, and the
-nearest of the papers' configs in ./configs.
+nearest of the papers' configs.
 """
 
 import contextlib

@@ -6,6 +6,7 @@ from gpt_jax.config.fields import (
   Config,
   differences,
   flatten,
+  from_dict,
   from_json,
   to_json,
   unlocked,
@@ -17,6 +18,7 @@ from gpt_jax.config.lengths import (
   row_tokens,
   schedule,
   sides,
+  warm_up_note,
 )
 from gpt_jax.config.models import (
   named,
@@ -25,7 +27,12 @@ from gpt_jax.config.models import (
   transformer,
   width,
 )
-from gpt_jax.config.resolving import resolve, resolve_model, set_vocab_size
+from gpt_jax.config.resolving import (
+  check_resolved,
+  resolve,
+  resolve_model,
+  set_vocab_size,
+)
 from gpt_jax.config.trainable import check_objective
 from gpt_jax.config.validation import (
   CALL_STRINGS,
@@ -41,8 +48,10 @@ __all__ = [
   'Config',
   'check_objective',
   'check_ranges',
+  'check_resolved',
   'differences',
   'flatten',
+  'from_dict',
   'from_json',
   'in_percent',
   'named',
@@ -59,5 +68,6 @@ __all__ = [
   'to_json',
   'transformer',
   'unlocked',
+  'warm_up_note',
   'width',
 ]

@@ -27,6 +27,7 @@ ADDED = {
   'optim.drawn': '',
   'optim.trained': '',
   'finetune.pooler': 'tanh',
+  'finetune.order': None,
   'finetune.tasks': '',
   'finetune.mixing': 'proportional',
   'finetune.scores': 'standard',
@@ -70,12 +71,11 @@ def unlocked(config: Config) -> Config:
   return config.copy_and_resolve_references().unlock()
 
 
-def rename(config: Any, *, given: tuple[str, ...] = ()) -> list[str]:
+def rename(config: Any) -> list[str]:
   """Moves what stands under an old name to the new one.
 
   Args:
     config: changed in place; a dict, or a ConfigDict that is not locked.
-    given: fields whose present value stays, whatever the old name says.
 
   Returns:
     The old names that were found, for `hint`.
@@ -83,11 +83,10 @@ def rename(config: Any, *, given: tuple[str, ...] = ()) -> list[str]:
   found = []
   for old, new in RENAMED.items():
     (section, name), (_, new_name) = old.split('.'), new.split('.')
-    if section in config and name in config[section]:
-      value = config[section][name]
-      del config[section][name]
-      if new not in given:
-        config[section][new_name] = value
+    part = config.get(section)
+    if isinstance(part, dict | ConfigDict) and name in part:
+      part[new_name] = part[name]
+      del part[name]
       found.append(old)
   return found
 
@@ -104,14 +103,27 @@ def to_json(config: Config) -> str:
 
 def from_json(text: str) -> Config:
   """Reads what `to_json` wrote, now or under older names."""
-  tree = json.loads(text)
+  return from_dict(json.loads(text))
+
+
+def from_dict(tree: dict[str, Any]) -> Config:
+  """Like `from_json`, of what the text holds; `tree` is changed.
+
+  Raises:
+    ValueError: a name is none that a field can have.
+  """
   rename(tree)
+  models = tree.setdefault('models', {})
+  sections = {name: [tree.get(name)] for name in tree}
+  if isinstance(models, dict):
+    sections['model'] = [tree.get('model'), *models.values()]
   for field, value in ADDED.items():
     section, name = field.split('.')
-    tree.get(section, {}).setdefault(name, value)
-  tree.setdefault('models', {})
-  model = tree.get('model', {})
-  if isinstance(model.get('input'), str):
+    for part in sections.get(section, []):
+      if isinstance(part, dict):
+        part.setdefault(name, value)
+  model = tree.get('model')
+  if isinstance(model, dict) and isinstance(model.get('input'), str):
     # What an argument of `tokens` was called.
     model['input'] = re.sub(r'\bsegments\s*=', 'token_types=', model['input'])
   return ConfigDict(tree).lock()

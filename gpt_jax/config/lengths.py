@@ -90,6 +90,22 @@ def schedule(config: Config) -> Schedule:
   return build(ramp(config), config.schedule.num_steps)
 
 
+def warm_up_note(config: Config) -> str:
+  """One line on a run that ends within its warm-up; '' if it does not."""
+  text, steps = config.schedule.name, config.schedule.num_steps
+  (call,) = spec.bind_all('schedule.name', text, SCHEDULES)
+  warmup = call.kwargs['warmup']
+  length, run = amount.parse('warmup', warmup), ramp(config)
+  done = run.tokens(steps) if length.unit == 'tokens' else steps
+  if length.count <= done:
+    return ''
+  return (
+    f'schedule.num_steps={steps}: ends within the warm-up of {length.count:,} '
+    f'{length.unit} of schedule.name={text!r}, at {done / length.count:.1%} of '
+    'the peak rate; lower warmup, or train for longer'
+  )
+
+
 def in_percent(config: Config) -> bool:
   """Whether the stages begin at parts of `schedule.num_steps`."""
   texts = (config.batch.size, config.batch.get('length'))

@@ -2,41 +2,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a config file with overrides, as the command line gives them."""
 
+import contextlib
+import difflib
+import importlib.util
 import os
 import sys
 import traceback
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from gpt_jax.config import shipped
-from gpt_jax.config.fields import RENAMED, hint, rename
-from gpt_jax.spec import UsageError
+from gpt_jax.config.fields import RENAMED, Config, hint, rename
+from gpt_jax.config.known import check_known, check_override, meant
+from gpt_jax.spec import UsageError, shown
 
 # Characters of a message: one that repeats a value may be of any length.
 _LONGEST = 1200
+_HELP = (
+  'Config file, with a size where it has several: configs/gpt2.py:medium. '
+  'Any field is overridden by --config.section.field=VALUE; '
+  'gpt_jax/config/defaults.py explains them all.'
+)
+
+
+class _File(flags.ArgumentParser):
+  """Of the flag `--config` until `parse` has read the file."""
 
 
 def define(values: flags.FlagValues) -> None:
   """Adds `--config FILE[:SIZE]` and its overrides `--config.a.b=...`."""
-  config_flags.DEFINE_config_file(
-    'config',
-    None,
-    'Config file, with a size where it has several: configs/gpt2.py:medium. '
-    'Any field is overridden by --config.section.field=VALUE; '
-    'gpt_jax/config/defaults.py explains them all.',
-    flag_values=values,
-  )
-  # ml_collections finds overrides by looking at the arguments: see `parse`.
+  flags.DEFINE(_File(), 'config', None, _HELP, flag_values=values)
 
 
-def load_config(file: str, overrides: list[str]) -> Any:
-  """The config that `--config FILE[:SIZE]` and its overrides give.
-
-  Raises:
-    UsageError: as the command line's.
-  """
+def load_config(file: str, overrides: list[str]) -> Config:
+  """The config that `--config FILE[:SIZE]` and its overrides give."""
   values = flags.FlagValues()
   define(values)
   parse(values, ['gpt-jax', f'--config={file}', *overrides])
@@ -45,118 +46,158 @@ def load_config(file: str, overrides: list[str]) -> Any:
 
 def parse(values: flags.FlagValues, argv: list[str]) -> None:
   """Parses the flags; each mistake becomes a `UsageError`."""
-  argv, file = _find_config(_renamed(argv))
-  # ml_collections looks for the overrides in `sys.argv`.
-  old_argv, sys.argv = sys.argv, argv
   try:
+    argv = values.read_flags_from_files(argv, force_gnu=False)
+    if 'config' in values and isinstance(values['config'].parser, _File):
+      argv = _read_config(values, argv)
     rest = values(argv)
   except UsageError:
     raise
+  except flags.UnrecognizedFlagError as e:
+    raise UsageError(_unknown(e.flagname, values)) from e
   except Exception as e:
-    # A config file is code: whatever it raises is the user's to mend.
-    raise UsageError(_cause(e, file)) from e
-  finally:
-    sys.argv = old_argv
+    # A value that a flag or a field does not take.
+    raise UsageError(one_line(e)) from e
   if len(rest) > 1:
     raise UsageError(f'unexpected argument {rest[1]!r}; see --help')
-  # A command may take the name of the file alone.
-  if file and not isinstance(values['config'].value, str):
-    _rename_fields(values['config'].value, argv)
 
 
-def _renamed(argv: list[str]) -> list[str]:
-  """The arguments with today's names of fields: --config.batch.size=8."""
-  out = []
-  for arg in argv:
-    flag, equals, value = arg.partition('=')
-    old = flag.lstrip('-').removeprefix('config.')
-    if flag.startswith('-') and old in RENAMED and 'config.' in flag:
-      hint(old)
-      flag = f'--config.{RENAMED[old]}'
-    out.append(f'{flag}{equals}{value}')
-  return out
+def _read_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
+  """Reads the file that `--config` names, and adds a flag for each override.
 
-
-def _rename_fields(config: Any, argv: list[str]) -> None:
-  """Gives what a config file sets under an old name its name of today.
-
-  An override of the new name holds against it.
+  Returns:
+    The command line without `--config FILE`.
   """
-  flags = (arg.partition('=')[0].lstrip('-') for arg in argv)
-  given = tuple(flag.removeprefix('config.') for flag in flags)
+  text, argv = _without_file(argv)
+  if text is None:
+    return argv
+  config = read(text)
+  argv = [_renamed(arg) for arg in argv]
+  for arg in argv[1:]:
+    flag = arg.partition('=')[0].lstrip('-')
+    if arg.startswith('-') and flag.startswith('config.'):
+      check_override(config, flag.removeprefix('config.'))
+  delattr(values, 'config')
+  config_flags.DEFINE_config_dict(
+    'config', config, _HELP, flag_values=values, sys_argv=argv
+  )
+  return argv
+
+
+def read(text: str) -> Config:
+  """The config that FILE[:SIZE] gives, without overrides.
+
+  What the file prints goes to stderr, where logs are.
+  """
+  file, size = _existing(text)
+  try:
+    with shipped.importable(file), contextlib.redirect_stdout(sys.stderr):
+      config = _run(file).get_config(*size)
+  except UsageError:
+    raise
+  except (Exception, SystemExit) as e:
+    # A config file is code: whatever it raises is the user's to mend.
+    raise UsageError(_cause(e, file)) from e
+  if not isinstance(config, ConfigDict):
+    raise UsageError(
+      f'{file}: get_config() returns {shown(config)}, not a ConfigDict; end it '
+      'with "return config.lock()"'
+    )
   with config.unlocked():
-    for old in rename(config, given=given):
+    for old in rename(config):
       hint(old)
+  check_known(config)
+  return config.lock()
 
 
-def _find_config(argv: list[str]) -> tuple[list[str], str]:
-  """The command line with the config file that is meant, and that file.
+def _run(file: str) -> Any:
+  """Runs a config file as a module, which is not imported by its name."""
+  name = 'gpt_jax_config_file'
+  spec = importlib.util.spec_from_file_location(name, file)
+  assert spec and spec.loader, file
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[name] = module  # dataclasses look for theirs there
+  spec.loader.exec_module(module)
+  if not hasattr(module, 'get_config'):
+    raise UsageError(
+      f"{file}: has no get_config(arg=''), which gives the config; see "
+      'configs/smoke.py'
+    )
+  return module
 
-  The folder that holds `configs/` goes onto the path, so that a config can
-  import its ancestor, `from configs import base`: an installed script does
-  not have the working directory there. A file `configs/...` that is not here
-  is the one that came with gpt_jax.
 
-  Raises:
-    UsageError: there is no such file.
-  """
-  out, file = [*argv], ''
-  for i, flag in enumerate(argv):
-    name, equals, text = flag.partition('=')
-    if name.lstrip('-') != 'config' or not name.startswith('-'):
+def _without_file(argv: list[str]) -> tuple[str | None, list[str]]:
+  """What `--config` says, None if it is not given, and the other arguments."""
+  text, rest, i = None, argv[:1], 1
+  while i < len(argv) and argv[i] != '--':
+    flag, equals, value = argv[i].partition('=')
+    if flag in ('--config', '-config'):
+      text = value if equals else ''.join(argv[i + 1 : i + 2])
+      i += not equals
+    else:
+      rest.append(argv[i])
+    i += 1
+  return text, rest + argv[i:]
+
+
+def _renamed(arg: str) -> str:
+  """An argument with today's name of a field: --config.batch.size=8."""
+  flag, equals, value = arg.partition('=')
+  old = flag.lstrip('-').removeprefix('config.')
+  if not flag.startswith('-') or old not in RENAMED or 'config.' not in flag:
+    return arg
+  hint(old)
+  return f'--config.{RENAMED[old]}{equals}{value}'
+
+
+def _existing(text: str) -> tuple[str, list[str]]:
+  """FILE[:SIZE] as the file, here or shipped, and the size if there is one."""
+  parts = [] if '\0' in text else text.split(':')
+  # A path may have colons: the longest that is a file is meant.
+  for i in range(len(parts), 0, -1):
+    file, size = ':'.join(parts[:i]), parts[i:]
+    if not file.endswith('.py'):
       continue
-    at = i if equals else i + 1
-    text = text if equals else ''.join(argv[at : at + 1])
-    file, size = _existing(text)
-    shipped.importable(_folder_of_configs(file))
-    if at < len(out):
-      out[at] = f'{name}={file}{size}' if equals else file + size
-  return out, file
-
-
-def _existing(text: str) -> tuple[str, str]:
-  """FILE[:SIZE] as the file, here or shipped, and ':SIZE' or ''."""
-  stem, found, size = text.partition('.py')
-  file = f'{stem}.py'
-  if found and '\0' not in file and (not size or size.startswith(':')):
-    if os.path.isfile(file):
-      return file, size
-    if ours := shipped.find(file):
-      return ours, size
+    found = file if os.path.isfile(file) else shipped.find(file)
+    if found:
+      return found, [':'.join(size)] if size else []
   raise UsageError(
     f'--config={text}: no such file; give a Python file, with a size '
     'where it has several: configs/gpt2.py:medium'
   )
 
 
-def _folder_of_configs(file: str) -> str:
-  """Where `configs/` lies, of configs/mine.py or configs/finetune/sst2.py."""
+def _cause(error: BaseException, file: str) -> str:
+  """One line on what a config file raised, and where."""
   folder = os.path.dirname(os.path.abspath(file))
-  if os.path.basename(os.path.dirname(folder)) == 'configs':
-    folder = os.path.dirname(folder)
-  return os.path.dirname(folder)
-
-
-def _cause(error: Exception, file: str) -> str:
-  """One line on what is wrong with a flag, an override or the config file."""
-  text = str(error)
-  if 'Traceback' in text:
-    # How ml_collections wraps a ValueError of `get_config`: ours say it all.
-    last = text.strip().rpartition('\n')[2]
-    return last.partition(': ')[2]
-  lines = [
-    frame.lineno
+  where = [
+    (frame.filename, frame.lineno)
     for frame in traceback.extract_tb(error.__traceback__)
-    if file and frame.filename.endswith(file)
+    if os.path.dirname(os.path.abspath(frame.filename)) == folder
+    and os.path.isfile(frame.filename)
   ]
-  if isinstance(error, SyntaxError):
-    lines.append(error.lineno)
-  if lines:
-    kind = type(error).__name__
-    return f'{file}, line {lines[-1]}: {kind}: {one_line(error)}'
-  if isinstance(error, AttributeError | KeyError):
-    return f'unknown config field {one_line(error)}'
-  return one_line(error)
+  if isinstance(error, SyntaxError) and error.filename:
+    where.append((error.filename, error.lineno))
+  path, line = where[-1] if where else (file, None)
+  at = f'{path}, line {line}' if line else path
+  if isinstance(error, SystemExit):
+    return f'{at}: ends the process (SystemExit); let it raise a ValueError'
+  return f'{at}: {type(error).__name__}: {one_line(error)}'
+
+
+def _unknown(name: str, values: flags.FlagValues) -> str:
+  """One line on a flag that a command does not have."""
+  if name.startswith('config.'):
+    return (
+      f'--{name}: overrides a field of --config FILE, which is missing; see '
+      '--help'
+    )
+  found = difflib.get_close_matches(name.replace('-', '_'), [*values], 1)
+  likely = f'--{found[0]}' if found else ''
+  if not likely and 'config' in values:
+    likely = f'--config.{meant(name)}' if meant(name) else ''
+  remedy = f'did you mean {likely}?' if likely else 'see --help'
+  return f'--{name}: there is no such flag; {remedy}'
 
 
 def one_line(error: BaseException) -> str:

@@ -22,25 +22,17 @@ from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Objective
-from gpt_jax.spec import UsageError, shown
+from gpt_jax.spec import UsageError
 
 
 def complete(config: Config) -> None:
   """Gives each part the fields of `config.model` that it does not state.
 
   A teacher whose outputs are on disk is no model of the run.
-
-  Raises:
-    UsageError: a part is no section.
   """
   if 'teacher' in config.models and _stored(config):
     del config.models.teacher
   for name, part in config.models.items():
-    if not isinstance(part, ConfigDict):
-      raise UsageError(
-        f'models.{name}={shown(part)}: must be a section of what differs from '
-        'model, such as dict(d_model=64)'
-      )
     config.models[name] = ConfigDict({**config.model, **part})
 
 

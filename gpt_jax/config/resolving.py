@@ -3,11 +3,12 @@
 """Fills in what follows from other fields, and validates the whole."""
 
 from gpt_jax.config.fields import Config, hint, rename, unlocked
+from gpt_jax.config.known import check_known
 from gpt_jax.config.lengths import num_steps
 from gpt_jax.config.models import complete, named, of_part
 from gpt_jax.config.trainable import check_objective
 from gpt_jax.config.validation import check_fields, validate
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, shown
 
 
 def resolve(config: Config) -> Config:
@@ -34,38 +35,45 @@ def resolve_model(config: Config) -> Config:
     UsageError: names the field, its value and the remedy.
   """
   config = unlocked(config)
+  for old in rename(config):
+    hint(old)
+  check_known(config)
   tuned = config.get('finetune')
   if tuned and tuned.sequences is None:
     raise UsageError(
       '--config: has a section finetune, whose task says what the rest is; '
       'give it to gpt-jax finetune'
     )
-  for old in rename(config):
-    hint(old)
-  try:
-    check_fields(config)
-    complete(config)
-    names = ['', *config.models]
-    for name in names[1:]:
-      with named(name):
-        check_fields(of_part(config, name))
-    for name in names:
-      with named(name):
-        _fill_model(config.models[name] if name else config.model)
-    # The field may hold a text such as '300B_tokens' until here.
-    with config.schedule.ignore_type():
-      config.schedule.num_steps = num_steps(config)
-    for name in names:
-      with named(name):
-        part = of_part(config, name)
-        check_fields(part)
-        validate(part)
-  except (AttributeError, KeyError) as e:
-    raise UsageError(
-      f'the config lacks {str(e.args[0]).partition(chr(10))[0]}: start it from '
-      'configs/base.py, which has the whole tree, with model, data, ...'
-    ) from e
+  check_fields(config)
+  complete(config)
+  names = ['', *config.models]
+  for name in names[1:]:
+    with named(name):
+      check_fields(of_part(config, name))
+  for name in names:
+    with named(name):
+      _fill_model(config.models[name] if name else config.model)
+  # The field may hold a text such as '300B_tokens' until here.
+  with config.schedule.ignore_type():
+    config.schedule.num_steps = num_steps(config)
+  check_resolved(config)
   return config.lock()
+
+
+def check_resolved(config: Config) -> None:
+  """Checks a config that `resolve` has made, or that a run has saved."""
+  check_known(config)
+  steps = config.schedule.num_steps
+  if type(steps) is not int:
+    raise UsageError(
+      f'schedule.num_steps={shown(steps)}: must be a whole number'
+    )
+  for name in ('', *config.models):
+    with named(name):
+      part = of_part(config, name)
+      check_known(part)
+      check_fields(part)
+      validate(part)
 
 
 def _fill_model(model: Config) -> None:

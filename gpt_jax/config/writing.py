@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from ml_collections.config_dict import FieldReference
 
+from gpt_jax.spec import UsageError
+
 T = TypeVar('T')
 
 
@@ -19,7 +21,7 @@ def number_or_text(value: int) -> FieldReference:
 def size(file: str, arg: str, sizes: Mapping[str, T]) -> T:
   """The entry `arg` of a config's table of sizes."""
   if arg not in sizes:
-    raise ValueError(
+    raise UsageError(
       f'{_name(file)}:{arg}: unknown size; one of ' + ', '.join(sizes)
     )
   return sizes[arg]
@@ -28,7 +30,7 @@ def size(file: str, arg: str, sizes: Mapping[str, T]) -> T:
 def no_size(file: str, arg: str) -> None:
   """Refuses an argument where a config has one size only."""
   if arg:
-    raise ValueError(f'{_name(file)}:{arg}: has one size; leave :{arg} out')
+    raise UsageError(f'{_name(file)}:{arg}: has one size; leave :{arg} out')
 
 
 def _name(file: str) -> str:

@@ -22,8 +22,9 @@ from gpt_jax.nn.positions import POSITIONS, Position
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Scored
 
+# How MFU is counted, by its names in metrics.jsonl.
 FORMULA = (
-  'MFU = tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
+  'mfu: tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
   '* span) / peak; head size: the mean of a key and a value; span: the context '
   '(PaLM, appendix B: attention counted whole), or the most keys a token sees '
   'where its layer has a window or a sparse pattern (bigbird: the mean); of '
@@ -31,11 +32,11 @@ FORMULA = (
   'objective scores; of a frozen teacher a third'
 )
 FORMULA_CAUSAL = (
-  'causal MFU: the same with the mean number of keys that the tokens of a row '
+  'mfu_causal: the same with the mean number of keys that the tokens of a row '
   "see by the layer's mask: (context + 1) / 2 where they see all before"
 )
 FORMULA_COMPILER = (
-  'compiler MFU: steps/s * FLOPs of all matrix products handed to the '
+  'mfu_compiler: steps/s * FLOPs of all matrix products handed to the '
   'compiler / peak; loops times their trips, recomputation included'
 )
 # Experts share one array, with their number as an axis: a path only identifies

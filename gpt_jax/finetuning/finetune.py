@@ -5,6 +5,7 @@
 import os
 from typing import Any
 
+from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
@@ -65,6 +66,8 @@ def start(plan: Plan, workdir: str) -> tuple[TrainingRun, TrainState]:
   workdir_lib.check_same_run(config, workdir)
   device_check.check_devices(config)
   trackers.check(config)
+  if note := config_lib.warm_up_note(config):
+    log.warning('%s', note)
   with workdir_lib.untouched_if_refused(workdir):
     parts = parts_lib.build(config)
 

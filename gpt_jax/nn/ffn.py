@@ -14,7 +14,7 @@ from gpt_jax.nn.activations import FORMS, Form
 from gpt_jax.nn.dense import Dense
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.moe import Router, Switch
-from gpt_jax.ranges import Count, Fraction, NotNegative, Positive, Whole
+from gpt_jax.ranges import Count, Fraction, Positive, Weight, Whole
 from gpt_jax.spec import UsageError
 
 
@@ -69,8 +69,8 @@ def switch(
   capacity: Whole = 0,
   group_size: Whole = 0,
   jitter: Fraction = 0.01,
-  balance: NotNegative = 0.01,
-  z_loss: NotNegative = 0.0,
+  balance: Weight = 0.01,
+  z_loss: Weight = 0.0,
   renormalize: bool | None = None,
   router_bias: bool = False,
 ) -> Choice:

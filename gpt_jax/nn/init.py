@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 
-from gpt_jax.ranges import Count, NotNegative, Positive
+from gpt_jax.ranges import Count, Positive, Weight
 
 Initializer = jax.nn.initializers.Initializer
 
@@ -27,7 +27,7 @@ class Initializers(NamedTuple):
   output: Initializer | None = None
 
 
-def normal(stddev: NotNegative = 0.02):
+def normal(stddev: Weight = 0.02):
   """N(0, stddev) for every weight (GPT-1, section 4.1: 0.02)."""
 
   def build(num_layers: int) -> Initializers:
@@ -38,7 +38,7 @@ def normal(stddev: NotNegative = 0.02):
   return build
 
 
-def truncated_normal(stddev: NotNegative = 0.02):
+def truncated_normal(stddev: Weight = 0.02):
   """N(0, stddev) for every weight, drawn anew beyond 2 stddev (BERT's code).
 
   What is left has 0.88 times that deviation.
@@ -52,7 +52,7 @@ def truncated_normal(stddev: NotNegative = 0.02):
   return build
 
 
-def gpt2(stddev: NotNegative = 0.02):
+def gpt2(stddev: Weight = 0.02):
   """GPT-2, section 2.3: residual weights are scaled by 1/sqrt(N).
 
   N counts the residual layers, two a block: stddev / sqrt(2 * num_layers).

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.dense import parameter
-from gpt_jax.ranges import Positive
+from gpt_jax.ranges import Epsilon
 
 
 def layer_norm(
@@ -104,7 +104,7 @@ class RMSNorm(nn.Module):
 
 
 def layernorm(
-  epsilon: Positive = 1e-5, scale: bool = True, bias: bool = True
+  epsilon: Epsilon = 1e-5, scale: bool = True, bias: bool = True
 ) -> Callable[..., nn.Module]:
   """LayerNorm.
 
@@ -117,7 +117,7 @@ def layernorm(
 
 
 def rmsnorm(
-  epsilon: Positive = 1e-6, plus_one: bool = False
+  epsilon: Epsilon = 1e-6, plus_one: bool = False
 ) -> Callable[..., nn.Module]:
   """RMSNorm.
 

@@ -35,7 +35,7 @@ from gpt_jax.objectives.base import (
 )
 from gpt_jax.objectives.causal import add_routers, causal
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
-from gpt_jax.ranges import Count, NotNegative
+from gpt_jax.ranges import Count, Weight
 from gpt_jax.spec import UsageError
 
 PLACES = ('all', 'last')
@@ -45,7 +45,7 @@ def auxiliary(
   positions: str = 'all',
   layers: str = 'all',
   targets: Count = 2,
-  weight: NotNegative = 0.5,
+  weight: Weight = 0.5,
 ) -> Declared:
   """Next-token prediction, with what helps a deep model of characters.
 

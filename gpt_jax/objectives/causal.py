@@ -31,7 +31,7 @@ from gpt_jax.objectives.cross_entropy import (
   chunked,
   penalised_cross_entropy,
 )
-from gpt_jax.ranges import NotNegative
+from gpt_jax.ranges import Weight
 from gpt_jax.spec import UsageError
 
 
@@ -49,7 +49,7 @@ def make_batch(rows: Rows, keys: Keys | None = None) -> dict[str, np.ndarray]:
   return batch
 
 
-def causal(z_loss: NotNegative = 0.0) -> Declared:
+def causal(z_loss: Weight = 0.0) -> Declared:
   """Next-token prediction with the mean taken over all tokens that count.
 
   Args:

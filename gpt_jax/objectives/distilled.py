@@ -37,7 +37,7 @@ from gpt_jax.objectives.base import (
 )
 from gpt_jax.objectives.causal import add_routers, causal
 from gpt_jax.objectives.masked import masked
-from gpt_jax.ranges import NotNegative, Positive, Whole
+from gpt_jax.ranges import Positive, Weight, Whole
 from gpt_jax.spec import UsageError
 
 # Losses of text that there can be a teacher for.
@@ -48,9 +48,9 @@ PLACES = ('real', 'chosen')
 
 def distilled(
   temperature: Positive = 2.0,
-  soft: NotNegative = 5.0,
-  hard: NotNegative = 2.0,
-  cosine: NotNegative = 1.0,
+  soft: Weight = 5.0,
+  hard: Weight = 2.0,
+  cosine: Weight = 1.0,
   text: str = 'masked',
   places: str = 'real',
   layers: tuple = (),

@@ -52,7 +52,7 @@ from gpt_jax.objectives.masked import (
 from gpt_jax.objectives.masking import Masking, masked_batch
 from gpt_jax.objectives.replaced import ReplacedTargets, VocabularyTargets
 from gpt_jax.optim.stages import Stages
-from gpt_jax.ranges import NotNegative, Probability, Whole
+from gpt_jax.ranges import NotNegative, Probability, Weight, Whole
 from gpt_jax.spec import UsageError
 
 # What the model learns -> whether of the chosen tokens alone, and whether it
@@ -67,7 +67,7 @@ TARGETS = {
 
 def electra(
   rate: Probability = 0.15,
-  weight: NotNegative = 50.0,
+  weight: Weight = 50.0,
   targets: str = 'electra',
   temperature: NotNegative = 1.0,
   generator_steps: Whole = 0,

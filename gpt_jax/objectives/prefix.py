@@ -33,7 +33,7 @@ from gpt_jax.objectives.base import (
   Scored,
 )
 from gpt_jax.objectives.seq2seq import seq2seq
-from gpt_jax.ranges import NotNegative
+from gpt_jax.ranges import Weight
 from gpt_jax.spec import UsageError
 
 # Whose batches have two sides that stand in one order.
@@ -45,7 +45,7 @@ SEES = ('both', 'left')
 
 
 def prefix(
-  text: str = '', sees: str = 'both', z_loss: NotNegative = 0.0
+  text: str = '', sees: str = 'both', z_loss: Weight = 0.0
 ) -> Declared:
   """Next-token prediction after a prefix.
 

@@ -13,9 +13,10 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Batch, Declared, Needs, Objective, Params
 from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.cross_entropy import CHUNK_LOGITS
+from gpt_jax.ranges import Weight
 
 
-def target(length: int, z_loss: float = 0.0) -> Declared:
+def target(length: int, z_loss: Weight = 0.0) -> Declared:
   """Next-token prediction where the weights of a batch say so.
 
   Args:

@@ -7,7 +7,14 @@ import optax
 from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.per_layer import per_layer
-from gpt_jax.ranges import Count, Fraction, NotNegative, Positive, Whole
+from gpt_jax.ranges import (
+  Count,
+  Fraction,
+  NotNegative,
+  Positive,
+  Weight,
+  Whole,
+)
 
 # Epsilon 2 of the paper: a parameter of zeros moves as if its root mean square
 # were this.
@@ -21,7 +28,7 @@ def adafactor(
   min_size: Count = 128,
   clip: NotNegative = 1.0,
   parameter_scale: bool = True,
-  weight_decay: NotNegative = 0.0,
+  weight_decay: Weight = 0.0,
   weight_decay_power: Whole = 1,
 ) -> Build:
   """Adafactor (Shazeer and Stern, algorithms 4 and 5).

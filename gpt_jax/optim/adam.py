@@ -7,14 +7,14 @@ import optax
 from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.per_layer import per_layer
-from gpt_jax.ranges import Fraction, NotNegative, Positive
+from gpt_jax.ranges import Epsilon, Fraction, Weight
 
 
 def adam(
   b1: Fraction = 0.9,
   b2: Fraction = 0.999,
-  eps: Positive = 1e-8,
-  l2: NotNegative = 0.0,
+  eps: Epsilon = 1e-8,
+  l2: Weight = 0.0,
 ) -> Build:
   """Adam (Kingma and Ba, algorithm 1).
 
@@ -40,7 +40,7 @@ def adam(
 
 
 def adamax(
-  b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Positive = 1e-8
+  b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-8
 ) -> Build:
   """Adamax (Kingma and Ba, algorithm 2), of the infinity norm.
 
@@ -60,8 +60,8 @@ def adamax(
 def adamw(
   b1: Fraction = 0.9,
   b2: Fraction = 0.999,
-  eps: Positive = 1e-8,
-  weight_decay: NotNegative = 0.01,
+  eps: Epsilon = 1e-8,
+  weight_decay: Weight = 0.01,
 ) -> Build:
   """AdamW (Loshchilov and Hutter, algorithm 2): decoupled decay.
 
@@ -88,8 +88,8 @@ def adamw(
 def lamb(
   b1: Fraction = 0.9,
   b2: Fraction = 0.999,
-  eps: Positive = 1e-6,
-  weight_decay: NotNegative = 0.01,
+  eps: Epsilon = 1e-6,
+  weight_decay: Weight = 0.01,
 ) -> Build:
   """LAMB (You et al. 2020, algorithm 2), phi(z) = z.
 

@@ -13,7 +13,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.per_layer import num_stacked
-from gpt_jax.ranges import Count, Fraction, NotNegative, Positive
+from gpt_jax.ranges import Count, Epsilon, Fraction, NotNegative, Weight
 
 
 def muon(
@@ -21,10 +21,10 @@ def muon(
   nesterov: bool = True,
   num_steps: Count = 5,
   rms: NotNegative = 0.2,
-  weight_decay: NotNegative = 0.1,
+  weight_decay: Weight = 0.1,
   b1: Fraction = 0.9,
   b2: Fraction = 0.95,
-  eps: Positive = 1e-8,
+  eps: Epsilon = 1e-8,
 ) -> Build:
   """Muon (Jordan et al. 2024; Liu et al. 2025, algorithm 1) beside AdamW.
 

@@ -9,12 +9,12 @@ from gpt_jax.optim.adam import adam, adamax, adamw, lamb
 from gpt_jax.optim.base import Axes, Build
 from gpt_jax.optim.decay import decay_mask
 from gpt_jax.optim.muon import muon
-from gpt_jax.ranges import Fraction, NotNegative
+from gpt_jax.ranges import Fraction, Weight
 from gpt_jax.spec import UsageError
 
 
 def lion(
-  b1: Fraction = 0.9, b2: Fraction = 0.99, weight_decay: NotNegative = 0.1
+  b1: Fraction = 0.9, b2: Fraction = 0.99, weight_decay: Weight = 0.1
 ) -> Build:
   """Lion (Chen et al. 2023, algorithm 2): the sign of a momentum."""
 

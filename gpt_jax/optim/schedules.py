@@ -21,7 +21,7 @@ from gpt_jax.optim import amount
 from gpt_jax.optim.amount import Amount
 from gpt_jax.optim.clock import LAST_STEP, Clock
 from gpt_jax.optim.consumption import Ramp
-from gpt_jax.ranges import Count, Positive, Probability
+from gpt_jax.ranges import Count, Probability, Rate
 from gpt_jax.spec import UsageError
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
@@ -30,7 +30,7 @@ Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 Build = Callable[[Ramp, int], Schedule]
 
 
-def constant(peak: Positive, warmup: int | str = 0) -> Build:
+def constant(peak: Rate, warmup: int | str = 0) -> Build:
   """The peak, to the end."""
   warm = _length('warmup', warmup)
   return lambda ramp, num_steps: _warm_up(
@@ -39,7 +39,7 @@ def constant(peak: Positive, warmup: int | str = 0) -> Build:
 
 
 def cosine(
-  peak: Positive,
+  peak: Rate,
   warmup: int | str = 0,
   final: Probability = 0.0,
   decay: int | str = '',
@@ -62,7 +62,7 @@ def cosine(
 
 
 def linear(
-  peak: Positive,
+  peak: Rate,
   warmup: int | str = 0,
   final: Probability = 0.0,
   decay: int | str = '',
@@ -71,9 +71,7 @@ def linear(
   return _decay(lambda left: left, peak, warmup, final, decay)
 
 
-def rsqrt(
-  peak: Positive, hold: int | str = 10_000, warmup: int | str = 0
-) -> Build:
+def rsqrt(peak: Rate, hold: int | str = 10_000, warmup: int | str = 0) -> Build:
   """Gives peak * sqrt(hold / max(n, hold)), n the steps or tokens before.
 
   T5, section 3.1.2, and PaLM, section 5: 1e-2 for 10,000 steps, then
@@ -103,7 +101,7 @@ def rsqrt(
   return build
 
 
-def noam(d_model: Count, warmup: Count = 4000, factor: Positive = 1.0) -> Build:
+def noam(d_model: Count, warmup: Count = 4000, factor: Rate = 1.0) -> Build:
   """Transformer, equation 3, times `factor`; n is 1 at the first step.
 
   d_model^-0.5 * min(n^-0.5, n * warmup^-1.5)
@@ -124,7 +122,7 @@ def noam(d_model: Count, warmup: Count = 4000, factor: Positive = 1.0) -> Build:
 
 
 def wsd(
-  peak: Positive,
+  peak: Rate,
   cooldown: int | str,
   warmup: int | str = 0,
   final: Probability = 0.0,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpt_jax.ranges import NotNegative, Whole
+from gpt_jax.ranges import Count, NotNegative, Whole
 
 # Logged losses of which the median is what a jump is measured from.
 WINDOW = 100
@@ -43,7 +43,7 @@ def skip(at_most: Whole = 10) -> Policy:
 def rewind(
   threshold: NotNegative = 0.0,
   before: Whole = 100,
-  batches: Whole = 200,
+  batches: Count = 200,
   at_most: Whole = 10,
 ) -> Policy:
   """Goes back, and takes other batches (PaLM, section 5.1).

@@ -2,21 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The best model for a budget of training FLOPs, from published laws."""
 
-import importlib
 import json
 import math
-import pathlib
-import sys
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from gpt_jax import config as config_lib
+from gpt_jax.config import shipped
 from gpt_jax.costs import totals
 from gpt_jax.planning.inference import serve
 from gpt_jax.planning.laws import FITS, LAWS, Fit
 from gpt_jax.spec import UsageError
+
+# Of a model that is worth a law: 6 N D with ten thousand of each.
+LEAST_FLOPS = 1e9
 
 
 class Shipped(NamedTuple):
@@ -42,8 +43,14 @@ def plan(
     fit_path: scaling.json of a sweep, whose fit is added.
 
   Raises:
-    UsageError: the file holds no fit.
+    UsageError: the budget is too small, or the file holds no fit.
   """
+  if flops < LEAST_FLOPS:
+    how = '--chips, --days, --mfu' if assumed else f'--budget={flops:g}'
+    raise UsageError(
+      f'{how}: {flops:.3g} training FLOPs train no model; give at least '
+      f'{LEAST_FLOPS:g}'
+    )
   given = inference_tokens
   fits = dict(FITS)
   if fit_path:
@@ -58,7 +65,7 @@ def plan(
         'predicted_loss': fit.loss(*found),
       }
     )
-  ours = shipped(pathlib.Path.cwd())
+  ours = decoders()
   for row in optima:
     row['tokens_per_parameter'] = row['tokens'] / row['parameters']
     row.update(_nearest(ours, row['parameters']))
@@ -112,20 +119,16 @@ def read_fit(path: str) -> Fit:
   return fit
 
 
-def shipped(root: pathlib.Path) -> list[Shipped]:
-  """Lists the papers' dense decoders in `root`/configs; may be empty."""
-  sys.path.insert(0, str(root))
+def decoders() -> list[Shipped]:
+  """Lists the dense decoders of the papers."""
   found = []
-  for file in sorted((root / 'configs').glob('*.py')):
-    module = importlib.import_module(f'configs.{file.stem}')
-    if not hasattr(module, 'DIFFERS'):
-      continue
+  for stem, module in shipped.papers().items():
     for size in getattr(module, 'SIZES', ['']):
       config = module.get_config(size)
       if config.model.num_encoder_layers or 'switch' in config.model.ffn:
         continue
       figures = totals.figures_of(config_lib.resolve_model(config))[1]
-      name = f'configs/{file.name}' + (f':{size}' if size else '')
+      name = f'configs/{stem}.py' + (f':{size}' if size else '')
       found.append(Shipped(name, figures['parameters']))
   return found
 

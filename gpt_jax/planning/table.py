@@ -8,15 +8,13 @@ make it fit, and the figures `found` when it was last compiled. An entry without
 rematerialisation and micro-batches, and records them as overrides.
 """
 
-import importlib
 import json
 import pathlib
-import sys
 from typing import Any
 
 import jax
 
-from gpt_jax.config import Config
+from gpt_jax.config import Config, loading
 from gpt_jax.planning import layouts, plans, suggestions, topologies
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.plans import Note, Plan, Request
@@ -113,12 +111,7 @@ def load_config(
   Like `train`, it applies overrides before resolving: if the length is given in
   tokens, the number of steps depends on the batch size.
   """
-  if str(root) not in sys.path:
-    sys.path.insert(0, str(root))
-  stem, _, size = name.partition('.py')
-  module = importlib.import_module(stem.replace('/', '.'))
-  config = module.get_config(*[s for s in [size[1:]] if s])
-  return layouts.apply(config, overrides)
+  return layouts.apply(loading.read(str(root / name)), overrides)
 
 
 def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:

@@ -41,14 +41,13 @@ class Meter:
     }
     peak, source = peak_lib.of_device(parts.mesh.devices.flat[0])
     self._peak = peak * parts.mesh.size
-    log.info('peak %.3g FLOP/s (%s)', self._peak, source)
     largest = max(train_steps, key=lambda shape: shape.tokens)
-    for formula, per_token in zip(
-      (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER),
-      self._per_token(largest).values(),
-      strict=True,
-    ):
-      log.info('%s: %.4g FLOPs a token', formula, per_token)
+    log.info(
+      'MFU = tokens/s * %.4g FLOPs a token / %.3g FLOP/s (%s); gpt-jax inspect '
+      '--mfu says how they are counted',
+      self._per_token(largest)['mfu'],
+      *(self._peak, source),
+    )
     self.taken = 0  # steps of this process
     self.resume([])
 

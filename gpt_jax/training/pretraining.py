@@ -15,6 +15,7 @@ from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases
+from gpt_jax.runtime.log import log
 from gpt_jax.training import (
   device_check,
   opening,
@@ -53,6 +54,8 @@ def start(
   starting.check(config, workdir)
   device_check.check_devices(config)
   trackers.check(config)
+  if note := config_lib.warm_up_note(config):
+    log.warning('%s', note)
   workdir_lib.check_store_folder(config)
   folder = store_data.data_folder(config, workdir)
   if not manifest.exists(folder):

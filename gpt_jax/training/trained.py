@@ -232,13 +232,18 @@ def read_config(workdir: str) -> Config:
   """
   path = os.path.join(workdir, 'config.json')
   try:
-    json_file.read(path, remedy=RESTORE, needs=('model', 'tokenizer'))
-    with open(path, encoding='utf-8') as f:
-      return config_lib.from_json(f.read())
+    found = json_file.read(path, remedy=RESTORE, needs=('model', 'tokenizer'))
   except (FileNotFoundError, NotADirectoryError) as e:
     raise UsageError(
       f'--workdir={workdir}: holds no run (no config.json); train one first'
     ) from e
+  try:
+    config = config_lib.from_dict(found)
+    config_lib.check_resolved(config)
+  except (ValueError, TypeError, LookupError, AttributeError) as e:
+    # Of `finetune.each`, whose fields have names of the user's own.
+    raise UsageError(f'{path}: is damaged: {e}; {RESTORE}') from e
+  return config
 
 
 def built(workdir: str) -> Parts:

@@ -212,8 +212,8 @@ def test_every_number_of_the_base_has_a_range():
     ({'log.sample_prompt': '\udc80'}, 'is not UTF-8 at character 0'),
     ({'model.depth': 3}, 'model.depth=3: there is no such field'),
     ({'data.sources': {'a': 3}}, 'data.sources.a=3: give the call of a source'),
-    ({'model': 3}, 'the config lacks model.'),
-    ({'mesh': None}, 'the config lacks mesh.'),
+    ({'model': 3}, 'model=3: must be a section'),
+    ({'mesh': None}, 'mesh=None: must be a section'),
   ],
 )
 def test_fields_of_another_type_are_refused(changes, message):
@@ -249,6 +249,32 @@ def test_sizes_that_cannot_be_counted(changes, message):
   """The compiler would abort the process."""
   with pytest.raises(UsageError, match=re.escape(message)):
     config_lib.resolve(tiny.config(**changes))
+
+
+@pytest.mark.parametrize(
+  'name, steps, longer',
+  [
+    ('cosine(peak=0.5, warmup=20)', 20, False),
+    ('cosine(peak=0.5, warmup=21)', 20, True),
+    ('linear(peak=0.5)', 1, False),
+    ("constant(peak=0.5, warmup='4160_tokens')", 20, False),
+    ("constant(peak=0.5, warmup='4400_tokens')", 20, True),
+    ('noam(d_model=4, warmup=7, factor=0.5)', 5, True),
+    ('rsqrt(peak=0.5, hold=30, warmup=23)', 11, True),
+  ],
+)
+def test_a_run_within_its_warm_up(name, steps, longer):
+  """It is said if no step has the peak rate, and the part that it reaches."""
+  config = config_lib.resolve(
+    tiny.config(**{'schedule.name': name, 'schedule.num_steps': steps})
+  )
+  rate = config_lib.schedule(config)
+  rates = [float(rate(step)) for step in range(30)]
+  assert longer == (max(rates[:steps]) < 0.999 * max(rates))
+  note = config_lib.warm_up_note(config)
+  assert bool(note) == longer
+  if longer:
+    assert f'at {rates[steps - 1] / max(rates):.1%} of the peak rate' in note
 
 
 def test_the_old_name_of_a_field(caplog):

@@ -16,7 +16,7 @@ import configs
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops, papers, totals
+from gpt_jax.costs import flops, totals
 from gpt_jax.data import mixture
 from gpt_jax.data.tokenizers.tokenizer import TOKENIZERS
 from gpt_jax.finetuning.known_tasks import TASKS
@@ -906,8 +906,3 @@ def test_table_in_the_docs(monkeypatch, capsys):
   _, _, rest = page.partition('<!-- table: gpt-jax inspect --table -->\n')
   assert rest.partition('\n<!-- end of table -->')[0] == table
   assert {*re.findall(r'test_decoder_row\[(.*?)\]', table)} == {*ROWS}
-
-
-def test_table_needs_configs(tmp_path):
-  with pytest.raises(UsageError, match=r'has no configs/\*\.py'):
-    papers.table(tmp_path)

@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Config files: old names of fields, the user's own, those of a wheel."""
 
+import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+from absl import flags
 
 from gpt_jax import config as config_lib
+from gpt_jax.__main__ import main
 from gpt_jax.config import loading
 from gpt_jax.spec import UsageError
 
@@ -26,22 +30,11 @@ def get_config(arg=''):
 """
 
 
-def imported():
-  return [name for name in sys.modules if name.partition('.')[0] == 'configs']
-
-
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-  """A folder without configs/, and what is imported undone."""
+  """A folder without configs/."""
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(sys, 'path', [*sys.path])
-  kept = {
-    n: m for n, m in sys.modules.items() if n.partition('.')[0] == 'configs'
-  }
-  yield tmp_path
-  for name in [n for n in sys.modules if n.partition('.')[0] == 'configs']:
-    del sys.modules[name]
-  sys.modules.update(kept)
+  return tmp_path
 
 
 def write(path, text):
@@ -99,27 +92,142 @@ def test_a_config_that_is_not_here_is_the_shipped_one(elsewhere):
       loading.load_config(name, [])
 
 
+OURS = """
+from configs import base
+import helper
+
+def get_config(arg=''):
+  config = base.get_config().unlock()
+  config.seed = helper.SEED
+  return config.lock()
+"""
+
+
+@pytest.mark.parametrize('folder', ['mine', 'configs', 'configs/finetune'])
+def test_nothing_is_shadowed(elsewhere, folder):
+  """Neighbours, above it and beside it, of modules installed and of ours."""
+  fails = "raise RuntimeError('a module of the neighbour runs')"
+  for name in ('configs/__init__', 'wandb', 'random', 'gpt_jax/__init__'):
+    write(elsewhere / f'{name}.py', fails)
+    write(elsewhere / folder / f'{name}.py', fails)
+  for name in ('__init__', 'numpy', 'sched', 'base2/__init__'):
+    write(elsewhere / folder / f'{name}.py', fails)
+  write(elsewhere / folder / 'helper.py', 'SEED = 11')
+  more = 'import sched\nimport sys\nassert sched.scheduler\n'
+  write(elsewhere / folder / 'mine.py', more + OURS)
+  path = [*sys.path]
+  sys.modules.pop('sched', None)
+  config = loading.load_config(str(elsewhere / folder / 'mine.py'), [])
+  assert (config.seed, config.model.d_model) == (11, 768)
+  assert sys.path == path
+  assert 'helper' not in sys.modules
+
+
+def test_a_helper_is_not_that_of_the_config_before(elsewhere):
+  for i, folder in enumerate(('a', 'b')):
+    write(elsewhere / folder / 'helper.py', f'SEED = {i + 3}')
+    write(elsewhere / folder / 'mine.py', OURS)
+    assert loading.load_config(f'{folder}/mine.py', []).seed == i + 3
+
+
+def test_the_package_configs_has_what_lies_beside(elsewhere):
+  write(elsewhere / 'configs/finetune/helper.py', 'SEED = 5')
+  write(elsewhere / 'configs/above.py', 'SEED = 7')
+  mine = OURS.replace('import helper', 'from configs.finetune import helper')
+  write(
+    elsewhere / 'configs/finetune/mine.py',
+    'from configs import above\n' + mine.replace('SEED', 'SEED * above.SEED'),
+  )
+  config = loading.load_config('configs/finetune/mine.py', [])
+  assert config.seed == 35
+  assert 'configs.above' not in sys.modules
+  with pytest.raises(UsageError, match=r'line 2: ImportError: cannot import'):
+    write(elsewhere / 'mine.py', '\nfrom configs import above')
+    loading.load_config('mine.py', [])
+
+
 @pytest.mark.parametrize('package', [False, True])
-def test_the_users_own_configs_come_first(elsewhere, package):
-  """`configs/` of the user's own may hold a smoke.py too."""
+def test_two_configs_of_one_name(elsewhere, package):
+  """Neither is taken silently."""
   write(elsewhere / 'configs/mine.py', MINE.format(name='size'))
-  mine = MINE.replace('import smoke', 'import gpt2').replace('smoke.', 'gpt2.')
-  write(elsewhere / 'configs/smoke.py', mine.format(name='size'))
   if package:
-    write(elsewhere / 'configs/__init__.py', '')
-  sys.modules.pop('configs', None)
-  sys.modules.pop('configs.smoke', None)
-  config = loading.load_config('configs/mine.py', [])
-  # Through the user's smoke.py, which starts from our gpt2.py.
-  assert (config.model.d_model, config.model.num_layers) == (768, 3)
-
-
-def test_a_package_of_the_users_own_that_fails_is_named(elsewhere):
-  write(elsewhere / 'configs/mine.py', MINE.format(name='size'))
-  write(elsewhere / 'configs/__init__.py', '1 / 0')
-  sys.modules.pop('configs', None)
-  with pytest.raises(UsageError, match=r'configs/__init__.py: ZeroDivision'):
+    write(elsewhere / 'configs/__init__.py', '1 / 0')
+  other = elsewhere / 'configs/smoke.py'
+  shutil.copy(SMOKE, other)
+  assert loading.load_config('configs/mine.py', []).batch.size == 24
+  # It may start from ours of its own name.
+  other.write_text(MINE.format(name='size'))
+  assert loading.load_config('configs/smoke.py', []).model.num_layers == 3
+  with pytest.raises(UsageError, match='beside it lies another'):
     loading.load_config('configs/mine.py', [])
+
+
+BROKEN = {
+  'nothing': ('def get_config(arg=""):\n  pass', r'returns None, not a Conf'),
+  'dict': ('def get_config(arg=""):\n  return {}', r'returns \{\}, not a Conf'),
+  'exit': ('import sys\nsys.exit(3)', r'line 2: ends the process'),
+  'quit': ('def get_config(arg=""):\n  exit()', r'line 2: ends the process'),
+  'name': ('\nx = y', r"line 2: NameError: name 'y' is not defined"),
+  'syntax': ('x = (', r'line 1: SyntaxError: '),
+  'helper': ('import helper', r'helper\.py, line 1: ZeroDivisionError'),
+  'none': ('x = 3', r"has no get_config\(arg=''\)"),
+  'value': (
+    'def get_config(arg=""):\n  raise ValueError("no such corpus")',
+    r'line 2: ValueError: no such corpus$',
+  ),
+  'size': ('def get_config():\n  pass', r'TypeError: get_config\(\) takes 0'),
+}
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_a_config_that_fails(elsewhere, name):
+  text, message = BROKEN[name]
+  write(elsewhere / 'helper.py', '1 / 0')
+  write(elsewhere / 'mine.py', text)
+  with pytest.raises(UsageError, match=r'mine\.py|helper\.py') as error:
+    loading.load_config('mine.py:big' if name == 'size' else 'mine.py', [])
+  line = loading.one_line(error.value)
+  assert re.search(message, line) and 'Traceback' not in line
+
+
+def test_what_a_config_prints_is_no_result(elsewhere, capsys):
+  text = "print('loading')\n" + MINE.format(name='size')
+  write(
+    elsewhere / 'mine.py', text.replace('  config =', '  print(1)\n  config =')
+  )
+  flags = ['--config=mine.py', '--config.model.vocab_size=97', '--json']
+  assert main(['inspect', *flags]) == 0
+  said = capsys.readouterr()
+  assert json.loads(said.out)['parameters'] > 0
+  assert said.err.startswith('loading\n1\n')
+
+
+@pytest.mark.parametrize(
+  'path, size',
+  [
+    ('a:b/mine.py', ''),
+    ('mi:ne.py', ''),
+    ('x.python/mine.py', ''),
+    ('a:b/c.py:d/mine.py', ':x:y.z'),
+  ],
+)
+def test_a_path_with_colons(elsewhere, path, size):
+  text = MINE.format(name='size')
+  if size:
+    text = text.replace('return', 'assert arg == "x:y.z"\n  return')
+  write(elsewhere / path, text)
+  config = loading.load_config(path + size, ['--config.seed=3'])
+  assert (config.seed, config.batch.size) == (3, 24)
+
+
+def test_flags_from_a_file(elsewhere):
+  write(elsewhere / 'mine.py', MINE.format(name='size'))
+  write(elsewhere / 'flags', '--config.seed=5\n--config\nmine.py\n')
+  values = flags.FlagValues()
+  loading.define(values)
+  loading.parse(values, ['gpt-jax', '--flagfile=flags', '--config.seed=7'])
+  assert values['config'].value.seed == 7
+  assert values['config'].value.model.num_layers == 3
 
 
 def test_configs_of_an_installed_wheel(tmp_path):

@@ -4,12 +4,13 @@
 
 import json
 import math
-import sys
+import shutil
 
 import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
+from gpt_jax.config import shipped
 from gpt_jax.planning import budget
 from gpt_jax.planning.inference import serve
 from gpt_jax.planning.laws import FITS
@@ -19,8 +20,9 @@ FIT = FITS['Besiroglu et al. 2024']
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-  """A folder without configs/: counting them all takes seconds."""
+  """A folder, and no configs: counting them all takes seconds."""
   monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(budget, 'decoders', list)
   return tmp_path
 
 
@@ -106,20 +108,17 @@ def test_configs_are_found(monkeypatch, tmp_path):
   """Of a folder with one paper and one config that is none."""
   folder = tmp_path / 'configs'
   folder.mkdir()
+  shutil.copy(shipped.find('configs/base.py'), folder)
   paper = 'from configs import base\nDIFFERS = ""\nSIZES = {"a": 3, "b": 5}\n'
   paper += (
     'def get_config(arg):\n  c = base.get_config().unlock()\n'
     '  c.model.update(num_layers=SIZES[arg], d_model=24, num_heads=2,\n'
     '    vocab_size=29, context_length=7)\n  return c.lock()\n'
   )
-  import configs
-
-  # What is found stays on the path, else.
-  monkeypatch.setattr(sys, 'path', [*sys.path])
-  monkeypatch.setattr(configs, '__path__', [*configs.__path__, str(folder)])
+  monkeypatch.setattr(shipped, 'root', lambda: str(tmp_path))
   (folder / 'our_paper.py').write_text(paper)
   (folder / 'our_other.py').write_text('def get_config(arg=""):\n  raise\n')
-  small, large = budget.shipped(tmp_path)
+  small, large = budget.decoders()
   assert small.name == 'configs/our_paper.py:a'
   # Two layers more: 12 d^2 and their biases and norms.
   assert large.parameters - small.parameters == 2 * (12 * 24**2 + 13 * 24)

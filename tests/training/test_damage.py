@@ -11,6 +11,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.config import fields as config_fields
 from gpt_jax.data import files, inputs, manifest
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.evaluation.results import Results
@@ -69,6 +70,66 @@ def test_config(workdir, how):
   refused(path, trained_lib.read_config, str(workdir))
   refused(path, workdir_lib.check_same_run, config, str(workdir))
   refused(path, pretrained, str(workdir))
+
+
+FIELDS = sorted(config_lib.flatten(config_lib.resolve(tiny.config())))
+
+
+@pytest.mark.parametrize('what', ['name', 'type', 'missing'])
+def test_a_field_of_a_config(workdir, what):
+  """Every one, of the wrong name, of the wrong type, and missing."""
+  path = workdir / 'config.json'
+  whole = path.read_text()
+  for field in FIELDS:
+    tree = json.loads(whole)
+    *sections, name = field.split('.')
+    section = tree
+    for part in sections:
+      section = section[part]
+    value = section.pop(name)
+    if what == 'name':
+      section[name[:-1] + chr(ord(name[-1]) ^ 1)] = value
+    elif what == 'type':
+      section[name] = [value]
+    path.write_text(json.dumps(tree))
+    if what == 'missing' and field in config_fields.ADDED:
+      trained_lib.read_config(str(workdir))
+    else:
+      refused(path, trained_lib.read_config, str(workdir))
+
+
+def test_a_flipped_bit_of_a_config(workdir):
+  """The config is read, or refused: nothing else is raised."""
+  path = workdir / 'config.json'
+  whole = path.read_bytes()
+  rng = np.random.default_rng(0)
+  results = []
+  for place in rng.choice(len(whole), 120, replace=False):
+    data = bytearray(whole)
+    data[place] ^= 1 << rng.integers(8)
+    path.write_bytes(data)
+    try:
+      trained_lib.read_config(str(workdir))
+      results.append('read')
+    except UsageError as e:
+      assert str(path) in str(e)
+      results.append('refused')
+  assert {*results} == {'read', 'refused'}
+
+
+def test_all_readers_refuse_a_field_that_is_damaged(workdir):
+  path = workdir / 'config.json'
+  path.write_text(path.read_text().replace('"clip_norm"', '"clip_norn"'))
+  config = config_lib.resolve(tiny.config())
+  for reader in (
+    trained_lib.built,
+    trained_lib.load,
+    trained_lib.load_encoder,
+    trained_lib.load_writer,
+    pretrained,
+  ):
+    refused('did you mean optim.clip_norm?', reader, str(workdir))
+  refused(path, workdir_lib.check_same_run, config, str(workdir))
 
 
 @pytest.mark.parametrize('how', [how for how in DAMAGES if how != 'empty'])

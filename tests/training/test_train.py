@@ -174,6 +174,20 @@ def made_meter(run, flops):
   return meter_lib.Meter(run, tiny.params(run.model), steps)
 
 
+def test_the_meter_says_one_line(monkeypatch, caplog):
+  """What the FLOPs of a token are; the definitions are in `inspect --mfu`."""
+  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  run = tiny.build(tiny.config(**tiny.MESHABLE), (2, 2, 2))
+  matmul = 48 * 24 + 3 * (24 * 16 * 2 + 24 * 8 * 2 + 2 * 24 * 40)
+  per_token = 6 * matmul + 12 * 3 * 8 * 2 * 7
+  with caplog.at_level('INFO', 'gpt_jax'):
+    made_meter(run, {Shape(16, 7): 3e6})
+  assert [record.getMessage() for record in caplog.records] == [
+    f'MFU = tokens/s * {per_token:.4g} FLOPs a token / 8e+12 FLOP/s (a '
+    'figure); gpt-jax inspect --mfu says how they are counted'
+  ]
+
+
 def test_meter(meter, monkeypatch):
   now = [100.0]
   clock = types.SimpleNamespace(perf_counter=lambda: now[0])
