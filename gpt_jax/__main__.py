@@ -40,11 +40,20 @@ STOPPABLE = ('train', 'finetune', 'ablation')
 
 def main(argv: list[str] | None = None) -> int:
   """Runs one command; returns the exit code."""
+  try:
+    return _run(argv)
+  except BrokenPipeError:  # of the list of commands
+    cli.reader_is_gone()
+    return 1
+
+
+def _run(argv: list[str] | None) -> int:
   argv = sys.argv[1:] if argv is None else argv
   if not argv or argv[0] in ('-h', '--help', 'help'):
     print('usage: gpt-jax COMMAND [--help] [flags]\n')
     for name, summary in COMMANDS.items():
       print(f'  {name:10} {summary}')
+    sys.stdout.flush()
     return 0 if argv else 2
   name, *rest = argv
   if name not in COMMANDS:

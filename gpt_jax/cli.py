@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all commands share: flags, logging, exit codes.
 
-Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 75 preempted: the
-same command goes on.
+Exit codes: 0 done, 1 the run failed or its output was cut off, 2 bad usage or
+config, 75 preempted: the same command goes on.
 """
 
 import contextlib
 import errno
 import os
+import select
 import sys
 import traceback
+from collections.abc import Iterable
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
 
@@ -58,10 +60,10 @@ def run(module: ModuleType, argv: list[str]) -> int:
   given: dict[str, Any] = {}
   values = flags.FlagValues()
   module.define(values)
-  if any(arg in ('-h', '--help', '-help') for arg in argv):
-    print(_help(name, module, values))
-    return 0
   try:
+    if any(arg in ('-h', '--help', '-help') for arg in argv):
+      print(_help(name, module, values), flush=True)
+      return 0
     loading.parse(values, [f'gpt-jax {name}', *argv])
     given |= {name: values[name].value for name in values}
     _check_urls(name, given)
@@ -69,28 +71,50 @@ def run(module: ModuleType, argv: list[str]) -> int:
       stack.enter_context(preemption.leaving(buckets.leave))
       here = {flag: _here(stack, flag, given[flag]) for flag in given}
       module.main(SimpleNamespace(argv=argv, **here))
+    if sys.stdout:
+      sys.stdout.flush()  # here, where a full disk is reported
     return 0
   except ToldError:
     return 2
   except UsageError as e:
-    print(f'gpt-jax {name}: {loading.one_line(e)}', file=sys.stderr)
+    log.say(f'gpt-jax {name}: {loading.one_line(e)}')
     return 2
   except Preempted as e:
-    print(f'gpt-jax {name}: {loading.one_line(e)}', file=sys.stderr)
+    log.say(f'gpt-jax {name}: {loading.one_line(e)}')
     return preemption.EXIT_CODE
   except KeyboardInterrupt:
-    print(f'gpt-jax {name}: interrupted', file=sys.stderr)
+    log.say(f'gpt-jax {name}: interrupted')
     return 130
   except Exception as e:
+    if isinstance(e, BrokenPipeError) and reader_is_gone():
+      return 1
     if isinstance(e, OSError) and (why := _of_a_flag(e, given)):
-      print(f'gpt-jax {name}: {why}', file=sys.stderr)
+      log.say(f'gpt-jax {name}: {why}')
       return 2
-    traceback.print_exc()
     kind = type(e).__name__
-    print(
-      f'gpt-jax {name}: failed: {kind}: {loading.one_line(e)}', file=sys.stderr
-    )
+    said = f'gpt-jax {name}: failed: {kind}: {loading.one_line(e)}'
+    log.say(f'{traceback.format_exc()}{said}')
     return 1
+
+
+def reader_is_gone() -> bool:
+  """Whether nothing reads stdout any more, as after `| head`.
+
+  If so, the rest of the output is dropped.
+  """
+  try:
+    number = sys.stdout.fileno()
+  except (AttributeError, OSError):  # there is none, or it is no file
+    return False
+  poll = select.poll()
+  poll.register(number, 0)
+  gone = any(e & (select.POLLERR | select.POLLHUP) for _, e in poll.poll(0))
+  if gone:
+    # Python flushes once more at its exit, and would complain.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
+  return gone
 
 
 def define_workdir(values: flags.FlagValues, use: str) -> None:
@@ -259,10 +283,15 @@ def required(args: Args, *names: str) -> None:
       raise UsageError(f'--{name} is missing; see --help')
 
 
-def check_out_file(args: Args, name: str) -> None:
+def check_out_file(args: Args, name: str, kinds: tuple[str, ...] = ()) -> None:
   """Checks a flag that names a file to write, before any work.
 
   What is no regular file is never replaced: root could lose a device.
+
+  Args:
+    args: the values of the flags.
+    name: of the flag.
+    kinds: how the file's name may end, such as '.png'; (): in any way.
 
   Raises:
     UsageError: it is none, or its folder is missing or not to be written to.
@@ -281,6 +310,10 @@ def check_out_file(args: Args, name: str) -> None:
     raise UsageError(
       f'--{name}={path}: {folder} may not be written to; name another place'
     )
+  if kinds and not path.lower().endswith(kinds):
+    raise UsageError(
+      f'--{name}={path}: writes {" or ".join(kinds)}; end the name so'
+    )
 
 
 def check_out_folder(args: Args, name: str) -> None:
@@ -290,8 +323,26 @@ def check_out_folder(args: Args, name: str) -> None:
     UsageError: it is no folder, or cannot become one.
   """
   path = getattr(args, name)
-  if path is None or '://' in path:
-    return
+  if path is not None and '://' not in path:
+    _check_folder(f'--{name}={path}', path)
+
+
+def check_in_workdir(
+  args: Args, folders: Iterable[str], files: Iterable[str]
+) -> None:
+  """Checks what a command will make in --workdir, before any run of it."""
+  for folder in folders:
+    _check_folder(f'--workdir={args.workdir}', folder)
+  for file in files:
+    if os.path.lexists(file) and not os.path.isfile(file):
+      raise UsageError(
+        f'--workdir={args.workdir}: {file} is no file, and one is to be '
+        'written there; move it, or give another --workdir'
+      )
+
+
+def _check_folder(flag: str, path: str) -> None:
+  """Checks that a folder is there, or can be made."""
   with contextlib.suppress(FileNotFoundError, NotADirectoryError):
     os.lstat(path)  # says so where the name is too long
   there = os.path.abspath(path)
@@ -299,11 +350,11 @@ def check_out_folder(args: Args, name: str) -> None:
     there = os.path.dirname(there)
   if not os.path.isdir(there):
     raise UsageError(
-      f'--{name}={path}: {there} is no folder; name one, which may be missing'
+      f'{flag}: {there} is no folder; name one, which may be missing'
     )
   if not os.access(there, os.W_OK | os.X_OK):
     raise UsageError(
-      f'--{name}={path}: {there} may not be written to; name another place'
+      f'{flag}: {there} may not be written to; name another place'
     )
 
 

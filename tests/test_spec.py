@@ -4,7 +4,9 @@
 
 import keyword
 import math
+import pathlib
 import re
+import tomllib
 
 import pytest
 from hypothesis import given, settings
@@ -318,3 +320,22 @@ def written(call):
 @given(st.lists(calls, min_size=1, max_size=4))
 def test_what_is_written_is_read(wanted):
   assert spec.parse('a', ', '.join(map(written, wanted))) == wanted
+
+
+def test_what_is_said_to_install():
+  """Every message has the command of `install`, of extras that there are."""
+  root = pathlib.Path(__file__).parents[1]
+  project = tomllib.loads((root / 'pyproject.toml').read_text())
+  extras = {*project['project']['optional-dependencies']}
+  said = []
+  for path in (root / 'gpt_jax').rglob('*.py'):
+    text = path.read_text()
+    if path.name != 'spec.py':
+      assert 'pip install' not in text, path
+    for names in re.findall(r'\binstall\(([^)]*)\)', text):
+      said += re.findall(r"""['"](\w+)['"]""", names)
+  assert {'gcs', 'hf', 'serve', 'tfds'} <= {*said} <= extras
+  assert spec.install('eval', 'hf') == (
+    "pip install -c constraints.txt -e '.[eval,hf]' in the clone of gpt_jax"
+  )
+  assert (root / 'constraints.txt').is_file()

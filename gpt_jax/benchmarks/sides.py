@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 
 OURS, TORCH = 'ours', 'torch'
 
@@ -25,7 +25,7 @@ def check_installed() -> None:
   for name in ('torch', 'transformers'):
     if importlib.util.find_spec(name) is None:
       raise UsageError(
-        f"--against=torch: {name} is not installed; pip install 'gpt_jax[hf]'"
+        f'--against=torch: {name} is not installed; run {install("hf")}'
       )
 
 

@@ -58,15 +58,20 @@ def main(args: cli.Args) -> None:
   cli.check_out_folder(args, 'workdir')
   grid = Grid(**{name: getattr(args, name) for name in Grid._fields})
   runs = ablation.wanted(grid)
+  path = os.path.join(args.workdir, 'ablation')
+  figure = os.path.join(args.workdir, 'layers.png')
+  cli.check_in_workdir(
+    args,
+    [os.path.join(args.workdir, r.task, r.setting, r.seed) for r in runs],
+    [f'{path}.json', f'{path}.png', figure],
+  )
   source = pretrained.pretrained(args.init)
   scores = ablation.run(
     *(grid, runs, source),
     finished=lambda folder: losses.loss_curves([folder], unit='of the task'),
   )
-  path = os.path.join(args.workdir, 'ablation')
   write_atomically(f'{path}.json', to_json(scores, indent=2) + '\n')
   log.info('drew %s', figures.bars(scores, f'{path}.png'))
-  figure = os.path.join(args.workdir, 'layers.png')
   if figures.layers(scores, figure):
     log.info('drew %s', figure)
   print(to_json(scores) if args.json else ablation.table(scores))

@@ -61,6 +61,12 @@ def main(args: cli.Args) -> None:
     ]
     for variant in wanted
   }
+  path = os.path.join(args.workdir, 'compare')
+  cli.check_in_workdir(
+    args,
+    [folder for several in folders.values() for folder in several],
+    [f'{path}.json', f'{path}.png'],
+  )
   # Seed by seed, so that a change of the machine's speed meets all alike.
   for i, seed in enumerate(args.seeds):
     for variant in wanted:
@@ -69,7 +75,6 @@ def main(args: cli.Args) -> None:
     name: [comparison.summary(workdir) for workdir in workdirs]
     for name, workdirs in folders.items()
   }
-  path = os.path.join(args.workdir, 'compare')
   write_atomically(f'{path}.json', to_json(result, indent=2) + '\n')
   first = [workdirs[0] for workdirs in folders.values()]
   if figure := losses.loss_curves(first, out=f'{path}.png'):

@@ -24,6 +24,8 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
+from gpt_jax.spec import install
+
 
 def define(values: flags.FlagValues) -> None:
   """Adds this command's flags."""
@@ -96,9 +98,7 @@ def _packages() -> str:
     if pin and version != pin:
       wrong.append(f'{name} is {version}, not {pin}')
   if wrong:
-    raise RuntimeError(
-      '; '.join(wrong) + '; run pip install -c constraints.txt -e .'
-    )
+    raise RuntimeError(f'{"; ".join(wrong)}; run {install()}')
   return ', '.join(seen)
 
 

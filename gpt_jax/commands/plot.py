@@ -51,7 +51,7 @@ def define(values: flags.FlagValues) -> None:
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
-  cli.check_out_file(args, 'out')
+  cli.check_out_file(args, 'out', ('.png',))
   if args.config is not None:
     if args.workdir:
       raise UsageError('--config draws a schedule, --workdir losses; give one')

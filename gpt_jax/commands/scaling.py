@@ -63,6 +63,9 @@ def main(args: cli.Args) -> None:
     return
   cli.required(args, 'workdir')
   cli.check_out_folder(args, 'workdir')
+  path = os.path.join(args.workdir, 'scaling')
+  folders = [sweep_runs.folder(args.workdir, cell) for cell in cells]
+  cli.check_in_workdir(args, folders, [f'{path}.json', f'{path}.png'])
   total = sum(cell.flops for cell in cells)
   log.info(
     '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total
@@ -75,7 +78,6 @@ def main(args: cli.Args) -> None:
   fits = fit.fit_all(points, curves, args.samples, seed=args.config.seed)
   for warning in fits.warnings:
     log.warning('%s', warning)
-  path = os.path.join(args.workdir, 'scaling')
   runs = [
     {'run': cell.name, **point._asdict()}
     for cell, point in zip(cells, points, strict=True)

@@ -52,7 +52,7 @@ from gpt_jax.decoding import constraints, speculative
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 from gpt_jax.training import trained as trained_lib
 
 
@@ -131,9 +131,7 @@ def main(args: cli.Args) -> None:
     from gpt_jax.serving.connections import Limits, reserve_files
     from gpt_jax.serving.prompts import Served
   except ModuleNotFoundError as e:
-    raise UsageError(
-      f"{e.name} is missing; run pip install -c constraints.txt -e '.[serve]'"
-    ) from e
+    raise UsageError(f'{e.name} is missing; run {install("serve")}') from e
   # Loading takes minutes: the key and the address are checked first.
   allowed = access.Access(
     bound_host=args.host,

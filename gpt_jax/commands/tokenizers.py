@@ -61,7 +61,7 @@ def define(values: flags.FlagValues) -> None:
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
-  cli.check_out_file(args, 'out')
+  cli.check_out_file(args, 'out', ('.png',))
   if not args.config and not args.text:
     raise UsageError('give --config or --text; see --help')
   wanted = [_parse(text) for text in args.tokenizer]

@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Iterator
 
 from gpt_jax.data import files
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 
 # What is not copied: folders that stay in the bucket, traces, and what
 # TensorBoard only adds to.
@@ -218,7 +218,7 @@ def copied(url: str) -> Iterator[str]:
   """
   if importlib.util.find_spec('gcsfs') is None:
     raise UsageError(
-      f"{url}: checkpoints in a bucket need gcsfs: pip install 'gpt_jax[gcs]'"
+      f'{url}: checkpoints in a bucket need gcsfs; run {install("gcs")}'
     )
   url = url.rstrip('/')
   files.inside(url.partition('://')[2], of=url)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from gpt_jax.data import annotated, lines
 from gpt_jax.data.sources import json_lines
 from gpt_jax.data.sources.tfds import examples
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import NoFileError, UsageError
 
 _TFDS = re.compile(r'tfds:(.+?(?::\d+\.\d+\.\d+)?):([^:]+(?:\[.*\])?)')
 
@@ -69,7 +69,7 @@ def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
   if kind not in READERS:
     raise UsageError(f'{path}: is none of ' + ', '.join(READERS))
   if not os.path.isfile(path):
-    raise UsageError(f'{path}: no such file')
+    raise NoFileError(f'{path}: no such file')
   yield from READERS[kind](path, columns)
 
 

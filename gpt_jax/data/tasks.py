@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax.data import records
 from gpt_jax.data.records import Record
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import NoFileError, NotPreparedError, UsageError
 
 # From a record to the records that it stands for, such as one a question.
 Expand = Callable[[Record], Iterable[Record]]
@@ -99,12 +99,14 @@ def read(task: Task, split: str, path: str = '') -> list[Example]:
         continue
       read_one = task.example or _example
       found.append(read_one(task, record, needs_label))
-  except UsageError as e:
-    if task.how and 'no such file' in str(e):
-      raise UsageError(f'{e}. To get it: {", or ".join(task.how)}') from None
-    if task.how and 'To get it' in str(e):  # what is said of TFDS
-      raise UsageError(f'{e}. Or {task.how[0]}') from None
-    raise
+  except NoFileError as e:
+    if not task.how:
+      raise
+    raise UsageError(f'{e}. To get it: {", or ".join(task.how)}') from None
+  except NotPreparedError as e:
+    if not task.how:
+      raise
+    raise UsageError(f'{e}. Or {task.how[0]}') from None
   if not found:
     why = f', besides {dropped} without a label' * (dropped > 0)
     raise UsageError(f'{path}: holds no examples{why}; name another file')

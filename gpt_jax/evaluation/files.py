@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from gpt_jax.data import lines, matches, records
 from gpt_jax.data.records import Record
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import NotPreparedError, UsageError
 
 T = TypeVar('T')
 
@@ -95,10 +95,10 @@ class Files(NamedTuple):
     if place := self.tfds(path):
       try:
         yield from records.read(place)
-      except UsageError as e:
-        if 'To get it' in str(e) and self.splits:
-          raise UsageError(f'{e}. Or {self.home}') from None
-        raise
+      except NotPreparedError as e:
+        if not self.splits:
+          raise
+        raise UsageError(f'{e}. Or {self.home}') from None
       return
     for file in self.find(path):
       yield from self.readers.get(_ending(file), records.read)(file)

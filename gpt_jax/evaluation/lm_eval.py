@@ -26,7 +26,7 @@ from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.language_model import windows
 from gpt_jax.evaluation.score import Request
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 from gpt_jax.training import trained as trained_lib
 
 log = logging.getLogger('gpt_jax')
@@ -36,9 +36,7 @@ def _library(name: str) -> Any:
   try:
     return importlib.import_module(f'lm_eval.{name}')
   except ImportError as e:
-    raise UsageError(
-      "lm-eval is missing; run pip install -c constraints.txt -e '.[eval]'"
-    ) from e
+    raise UsageError(f'lm-eval is missing; run {install("eval")}') from e
 
 
 _Base: Any = _library('api.model').LM

@@ -29,7 +29,7 @@ from gpt_jax.evaluation import speed_worker
 from gpt_jax.evaluation.batches import Row
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Score, Scorer
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.state import init_params
 
@@ -66,8 +66,8 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
   for name in _LIBRARIES if batches else ():
     if importlib.util.find_spec(name) is None:
       raise UsageError(
-        f'--against=torch: {name} is not installed; pip install '
-        "'gpt_jax[eval,hf]'"
+        f'--against=torch: {name} is not installed; run '
+        + install('eval', 'hf')
       )
   parts = parts_lib.build(config)
   init = jax.jit(lambda key: init_params(parts.objective, key))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.data import json_file
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 
 # One of them is in a folder with a tokenizer; without, transformers may make up
 # an empty one.
@@ -106,6 +106,5 @@ def library(name: str) -> Any:
     return importlib.import_module(name)
   except ImportError as e:
     raise UsageError(
-      f'--check: needs {name}, which is missing; run pip install -c '
-      "constraints.txt -e '.[hf]'"
+      f'--check: needs {name}, which is missing; run {install("hf")}'
     ) from e

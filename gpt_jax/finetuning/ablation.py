@@ -89,9 +89,16 @@ def wanted(grid: Grid) -> list[One]:
     raise UsageError(
       f'--settings={unknown[0]}: unknown; one of ' + ', '.join(SETTINGS)
     )
+  for flag in ('tasks', 'settings'):
+    given = getattr(grid, flag)
+    if len({*given}) < len(given):
+      raise UsageError(
+        f'--{flag}={",".join(given)}: names one twice; once is enough'
+      )
   for flag in ('seeds', 'layers'):
     given = getattr(grid, flag)
-    if not all(x.isdecimal() for x in given) or len({*given}) < len(given):
+    numbers = {int(x) for x in given if x.isdecimal()}
+    if len(numbers) < len(given):
       raise UsageError(
         f'--{flag}={",".join(given)}: give whole numbers from 0 that differ'
       )

@@ -18,7 +18,7 @@ from gpt_jax.config import Config
 from gpt_jax.optim.consumption import Shape
 from gpt_jax.planning.topologies import GIB, Slices
 from gpt_jax.runtime import tpu_flags
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
@@ -33,7 +33,7 @@ _SETTINGS = {
   # Only named in the log.
   'TPU_ACCELERATOR_TYPE': 'v4-8',
 }
-_INSTALL = "pip install -c constraints.txt -e '.[plan]'"
+_INSTALL = install('plan')
 
 
 class Memory(NamedTuple):

@@ -22,6 +22,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.costs import peak as peak_lib
+from gpt_jax.spec import install
 
 _ROUNDS = 5
 
@@ -45,7 +46,7 @@ def libtpu() -> str:
   if any(re.fullmatch(r'/dev/(accel|vfio/)\d+', name) for name in files):
     raise RuntimeError(
       f'/dev has TPUs, and JAX uses {backend}; '
-      "pip install -c constraints.txt -e '.[tpu]', and end what else uses them"
+      f'run {install("tpu")}, and end what else uses them'
     )
   return f'{f"libtpu {version}, unused" if version else "none"} on {backend}'
 

@@ -24,7 +24,7 @@ from jax._src import distributed as jax_distributed
 from jax.experimental import multihost_utils
 
 from gpt_jax.runtime import preemption, roll_call
-from gpt_jax.runtime.log import program
+from gpt_jax.runtime.log import program, say
 from gpt_jax.spec import UsageError
 
 T = TypeVar('T')
@@ -184,17 +184,16 @@ def _watch() -> None:
       return  # the run has ended, or JAX ends the process
     if failed and not _leaving.wait(2):  # or it fails by itself in the meantime
       process, reason = failed[0]
-      sys.stderr.write(
-        f'{program()}: failed: process {process.rpartition("/")[2]} failed: '
-        f'{reason}\n'
-      )
+      number = process.rpartition('/')[2]
+      say(f'{program()}: failed: process {number} failed: {reason}')
       _leave(1)
 
 
 def _leave(code: int) -> None:
   """Ends the process without waiting for the others."""
-  sys.stdout.flush()
-  sys.stderr.flush()
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError):  # nothing may read it any more
+      stream.flush()
   with contextlib.suppress(RuntimeError):
     _say_gone()
   os._exit(code)

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logging to stderr, and which command was started when."""
 
+import contextlib
 import logging
+import sys
 import time
 
 from rich.console import Console
@@ -30,6 +32,20 @@ def set_up() -> None:
   for name in ('absl', 'asyncio'):
     logging.getLogger(name).setLevel(logging.CRITICAL)
   log.propagate = False
+
+
+def say(text: str) -> None:
+  """Writes a line to stderr at once, after the output.
+
+  Nothing may read them any more, as after `| head`: what ends the process then
+  ends it all the same.
+  """
+  with contextlib.suppress(OSError):
+    sys.stdout.flush()
+  with contextlib.suppress(OSError):
+    # One write, so that the log of another thread cannot interleave.
+    sys.stderr.write(f'{text}\n')
+    sys.stderr.flush()
 
 
 class _Started:

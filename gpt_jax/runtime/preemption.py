@@ -14,12 +14,11 @@ immediately, with exit code 130.
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 
 from gpt_jax.runtime import phases
-from gpt_jax.runtime.log import program
+from gpt_jax.runtime.log import program, say
 
 EXIT_CODE = 75
 
@@ -111,10 +110,7 @@ def leaving(function: Callable[[], None]) -> Iterator[None]:
 
 
 def _end(message: str, code: int) -> None:
-  sys.stdout.flush()
-  # One write, so that the main thread's log cannot interleave.
-  sys.stderr.write(f'{program()}: {message}\n')
-  sys.stderr.flush()
+  say(f'{program()}: {message}')
   os._exit(code)
 
 

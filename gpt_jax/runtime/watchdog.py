@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpt_jax.runtime import phases
-from gpt_jax.runtime.log import program
+from gpt_jax.runtime.log import program, say
 
 
 def deadlines(config: Any) -> dict[str, float]:
@@ -74,9 +74,8 @@ def _end(phase: str, limit: float, file: str) -> None:
   except OSError as e:
     written = f'stacks above; {file} could not be written ({e})'
   faulthandler.dump_traceback(sys.__stderr__ or sys.stderr, all_threads=True)
-  sys.stderr.write(
+  say(
     f'{program()}: failed: phase {phase} has gone on for more than '
-    f'watchdog.{phase}_seconds={limit:g}; {written}\n'
+    f'watchdog.{phase}_seconds={limit:g}; {written}'
   )
-  sys.stderr.flush()
   os._exit(1)

@@ -18,7 +18,7 @@ from tensorboardX import SummaryWriter
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, log_trackers
 from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 from gpt_jax.training.metrics import Tracker, write_atomically
 
 
@@ -137,8 +137,8 @@ def _check_wandb(tracker: log_trackers.WandB):
     wandb = importlib.import_module('wandb')
   except ImportError as e:
     raise UsageError(
-      f'{log_trackers.FIELD}: wandb(...) needs the package wandb; run pip '
-      "install -c constraints.txt -e '.[wandb]'"
+      f'{log_trackers.FIELD}: wandb(...) needs the package wandb; run '
+      + install('wandb')
     ) from e
   mode = tracker.mode or os.environ.get('WANDB_MODE') or 'online'
   if mode == 'online' and not wandb.login(prompt=False):

@@ -105,7 +105,7 @@ def test_what_is_not_installed_is_named(capsys, monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   assert main(['benchmark', f'{CONFIG}:gpt2', *FLAGS]) == 2
   said = capsys.readouterr().err
-  assert "torch is not installed; pip install 'gpt_jax[hf]'" in said
+  assert 'torch is not installed; run pip install -c constraints.txt' in said
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")

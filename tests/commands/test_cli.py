@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad usage: exit code 2, one line that names what to mend, nothing made."""
 
+import contextlib
 import logging
+import os
 import pathlib
 import subprocess
 import sys
@@ -137,6 +139,70 @@ BAD = {
   'prompt': (['generate', W, '--prompt='], '--prompt is empty'),
   'plot': (['plot', W], '--workdir=w: has no metrics.jsonl'),
   'out': (['prepare', SMOKE], '--out is missing'),
+  'other config': (
+    ['train', '--config.seed=3', W],
+    '--config.seed: overrides a field of --config FILE, which is missing',
+  ),
+  'rewind to the same': (
+    ['train', SMOKE, W, '--config.optim.on_spike=rewind(batches=0)'],
+    'batches=0 must be at least 1',
+  ),
+  'rate': (
+    ['train', SMOKE, W, '--config.schedule.name=cosine(peak=1e30)'],
+    'peak=1e+30 must be at most 100',
+  ),
+  'noam': (
+    ['train', SMOKE, W, '--config.schedule.name=noam(256, factor=1e30)'],
+    'factor=1e+30 must be at most 100',
+  ),
+  'tuned rate': (
+    ['finetune', FINETUNE, W, '--init=none', '--config.finetune.peak=1e30'],
+    'finetune.peak=1e+30: must be at most 100',
+  ),
+  'decay': (
+    ['train', SMOKE, W, '--config.optim.name=adamw(weight_decay=1e30)'],
+    'weight_decay=1e+30 must be at most 1,000,000',
+  ),
+  'epsilon': (
+    ['train', SMOKE, W, '--config.optim.name=adamw(eps=5)'],
+    'eps=5 must be at most 1',
+  ),
+  'norm': (
+    ['train', SMOKE, W, '--config.model.norm=rmsnorm(epsilon=1e30)'],
+    'epsilon=1e+30 must be at most 1',
+  ),
+  'penalty': (
+    ['train', SMOKE, W, '--config.objective.name=causal(z_loss=1e30)'],
+    'z_loss=1e+30 must be at most 1,000,000',
+  ),
+  'first weights': (
+    ['train', SMOKE, W, '--config.model.init_weights=normal(stddev=1e30)'],
+    'stddev=1e+30 must be at most 1,000,000',
+  ),
+  'cleaned twice': (
+    ['train', SMOKE, W, '--config.data.clean=minhash, minhash(rows=5)'],
+    'names minhash twice with the same arguments; once is enough',
+  ),
+  'figure': (
+    ['plot', SMOKE, '--out=x.nope'],
+    '--out=x.nope: writes .png; end the name so',
+  ),
+  'budget': (
+    ['plan', '--budget=1e-5'],
+    '--budget=1e-05: 1e-05 training FLOPs train no model; give at least 1e+09',
+  ),
+  'budget of chips': (
+    ['plan', '--chips=v4-8', '--days=1e-12'],
+    'training FLOPs train no model; give at least 1e+09',
+  ),
+  'tasks twice': (
+    ['ablation', '--init=none', W, '--tasks=rte,rte', '--settings=scratch'],
+    '--tasks=rte,rte: names one twice; once is enough',
+  ),
+  'seeds twice': (
+    ['ablation', '--init=none', W, '--tasks=rte', '--seeds=0,00'],
+    '--seeds=0,00: give whole numbers from 0 that differ',
+  ),
 }
 
 
@@ -226,6 +292,66 @@ def test_help_of_each_command(main, capsys, tmp_path, name):
   assert f'gpt-jax {name}' in out.partition('\n')[2]
   assert err == ''
   assert [*tmp_path.iterdir()] == []
+
+
+@contextlib.contextmanager
+def closed(*, at_once):
+  """A stdout that nothing reads any more, as after `| head`."""
+  reader, writer = os.pipe()
+  os.close(reader)
+  # Closing it raises where the rest was not dropped.
+  with open(writer, 'w', encoding='utf-8') as file:
+    file.reconfigure(write_through=at_once)
+    with contextlib.redirect_stdout(file):
+      yield
+
+
+@pytest.mark.parametrize('at_once', [False, True])
+@pytest.mark.parametrize(
+  'argv, code',
+  [
+    ([], 1),
+    (['--help'], 1),
+    (['train', '--help'], 1),
+    (['inspect', SMOKE, '--config.model.vocab_size=97', '--json'], 1),
+    (['train', SMOKE, '--wordkir=w'], 2),
+  ],
+)
+def test_a_closed_pipe(main, capfd, argv, code, at_once):
+  """Nothing is said of it, and a mistake is still one."""
+  with closed(at_once=at_once):
+    assert main(argv) == code
+  assert capfd.readouterr().err.count('\n') == (code == 2)
+
+
+def test_a_table_on_a_closed_pipe(main, capfd):
+  """Rich ends the process with the same code."""
+  with pytest.raises(SystemExit) as ended, closed(at_once=False):
+    main(['inspect', SMOKE, '--config.model.vocab_size=97'])
+  assert ended.value.code == 1
+  assert capfd.readouterr().err == ''
+
+
+def test_all_pipes_closed(tmp_path):
+  """In a process of its own, whose exit flushes once more."""
+  done = subprocess.run(
+    f'{sys.executable} -m gpt_jax train --help | true; '
+    'echo "${PIPESTATUS[0]}"; '
+    f'{sys.executable} -m gpt_jax train {SMOKE} --nope=1 2>&1 | true; '
+    'echo "${PIPESTATUS[0]}"',
+    shell=True,
+    executable='/bin/bash',
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert (done.stdout, done.stderr) == ('1\n2\n', '')
+
+
+def test_a_pipe_that_is_not_stdout(main, capfd):
+  """Another reader that has gone is a failure like any."""
+  assert cli.run(Module(BrokenPipeError(32, 'Broken pipe')), []) == 1
+  assert 'failed: BrokenPipeError' in capfd.readouterr().err
 
 
 class Module:

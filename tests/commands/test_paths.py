@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 SMOKE = f'--config={ROOT}/configs/smoke.py'
 SCALING = f'--config={ROOT}/configs/scaling.py'
 ABLATION = f'--config={ROOT}/configs/finetune/ablation.py'
+SCALING = f'--config={ROOT}/configs/scaling.py'
 FINETUNE = f'--config={ROOT}/configs/finetune/base.py'
 TEXT = [
   "--config.data.source=text('text.txt')",
@@ -129,6 +130,35 @@ def test_a_path_that_is_read(main, capfd, tmp_path, case, kind):
 @pytest.mark.parametrize('case', WRITTEN)
 def test_a_folder_that_is_written(main, capfd, tmp_path, case, kind):
   check(main, capfd, tmp_path, case, WRITTEN[case], PATHS[kind])
+
+
+@pytest.mark.parametrize(
+  'argv, path',
+  [
+    (['compare', '--run=a nope.py', '--seeds=0,1'], 'w/a/1'),
+    (['compare', '--run=a nope.py'], 'w/a'),
+    (['compare', '--run=a nope.py'], 'w/compare.json/'),
+    (['compare', '--run=a nope.py'], 'w/compare.png/'),
+    (['scaling', SCALING], 'w/1.5e11-2x16'),
+    (['scaling', SCALING], 'w/scaling.json/'),
+    (['ablation', '--init=none', '--tasks=rte'], 'w/rte/full'),
+    (['ablation', '--init=none', '--tasks=rte'], 'w/layers.png/'),
+  ],
+)
+def test_what_is_in_the_way_of_a_run(main, capfd, tmp_path, argv, path):
+  """A file where a folder of a sweep is to be, or a folder for its figures."""
+  place = tmp_path / path
+  if path.endswith('/'):
+    place.mkdir(parents=True)
+  else:
+    place.parent.mkdir(parents=True)
+    place.write_text('x')
+  before = files(tmp_path)
+  assert main([*argv, '--workdir=w']) == 2
+  err = capfd.readouterr().err
+  assert err.startswith(f'gpt-jax {argv[0]}: --workdir=w: ')
+  assert path.rstrip('/') in err and err.count('\n') == 1
+  assert files(tmp_path) == before
 
 
 @pytest.mark.parametrize(

@@ -66,5 +66,5 @@ def test_sides_take_turns_until_they_have_worked_as_long():
 
 def test_what_is_missing_is_told():
   if importlib.util.find_spec('lm_eval') is None:
-    with pytest.raises(UsageError, match='is not installed; pip install'):
+    with pytest.raises(UsageError, match='is not installed; run pip install'):
       speed.measure(config(), 3, [1])

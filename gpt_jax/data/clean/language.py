@@ -16,7 +16,7 @@ from typing import Any
 
 from gpt_jax.data.clean import steps
 from gpt_jax.data.clean.steps import Document, Outcome
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 
 # Of a long document pieces are looked at, spread evenly.
 _PIECES, _PIECE = 10, 300
@@ -76,8 +76,7 @@ def _identifier() -> Any:
     langid = importlib.import_module('py3langid.langid')
   except ImportError as e:
     raise UsageError(
-      'data.clean: language(...) needs py3langid; run pip install -c '
-      "constraints.txt -e '.[clean]'"
+      f'data.clean: language(...) needs py3langid; run {install("clean")}'
     ) from e
   return langid.LanguageIdentifier.from_model_file(
     langid.MODEL_FILE, norm_probs=True

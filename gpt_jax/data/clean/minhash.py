@@ -37,7 +37,7 @@ from gpt_jax.data.clean.steps import (
   Rows,
   Sketches,
 )
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 
 _RULE = 'near-duplicate document'
 
@@ -161,8 +161,7 @@ def _library() -> Any:
     return importlib.import_module('datasketch')
   except ImportError as e:
     raise UsageError(
-      'data.clean: minhash(...) needs datasketch; run pip install -c '
-      "constraints.txt -e '.[clean]'"
+      f'data.clean: minhash(...) needs datasketch; run {install("clean")}'
     ) from e
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from gpt_jax.data.clean import steps
 from gpt_jax.data.clean.steps import Document, Outcome
 from gpt_jax.data.sources import sources
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 
 # GPT-3's, of the Pareto draw.
 ALPHA = 9.0
@@ -148,8 +148,7 @@ def _vectorizer() -> Any:
     text = importlib.import_module('sklearn.feature_extraction.text')
   except ImportError as e:
     raise UsageError(
-      'data.clean: quality(...) needs scikit-learn; run pip install -c '
-      "constraints.txt -e '.[clean]'"
+      f'data.clean: quality(...) needs scikit-learn; run {install()}'
     ) from e
   return text.HashingVectorizer(n_features=_FEATURES, alternate_sign=False)
 

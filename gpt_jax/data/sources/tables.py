@@ -9,7 +9,7 @@ from typing import Any
 
 from gpt_jax.data import lines, matches
 from gpt_jax.data.sources.source import Bad, Document, Reader, Skip, Unit
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, install
 
 # Rows decoded at once, or fewer so that they hold about so many bytes; the
 # reader holds a row group besides, as it is compressed.
@@ -58,8 +58,7 @@ def _pyarrow() -> Any:
     return importlib.import_module('pyarrow.parquet')
   except ImportError as e:
     raise UsageError(
-      'parquet(...) needs pyarrow; run pip install -c constraints.txt -e '
-      "'.[tfds]'"
+      f'parquet(...) needs pyarrow; run {install("tfds")}'
     ) from e
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpt_jax.data.sources.source import Bad, Document, Reader, Skip, Unit
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import NotPreparedError, UsageError, install
 
 _EXAMPLES = 256  # read at once
 _UNIT = 1 << 14  # examples that one worker reads
@@ -70,7 +70,7 @@ def by_name(name: str, data_dir: str) -> Any:
   call = f'tfds({name!r})'
   builder = _find(library, name, folder)
   if builder is None:
-    raise UsageError(
+    raise NotPreparedError(
       f'{call}: {folder} holds no such set, and without TensorFlow its builder '
       f'is not known. {_how(name, folder)}'
     )
@@ -117,8 +117,7 @@ def _library() -> Any:
       return importlib.import_module('tensorflow_datasets')
   except ImportError as e:
     raise UsageError(
-      'tfds(...) needs tensorflow-datasets; run pip install -c constraints.txt '
-      "-e '.[tfds]'"
+      f'tfds(...) needs tensorflow-datasets; run {install("tfds")}'
     ) from e
 
 
@@ -146,7 +145,7 @@ def _prepare(builder: Any, name: str, folder: str):
   ]
   if not manual:
     # Its own attempts at a network that is not there take minutes.
-    raise UsageError(
+    raise NotPreparedError(
       f'tfds({name!r}): is not prepared in {folder}. {_how(name, folder)}'
       + (
         f', or put its downloads ({", ".join(sorted(wanted))}) into '
@@ -167,7 +166,7 @@ def _prepare(builder: Any, name: str, folder: str):
   )
   if done.returncode:
     why = (done.stderr.strip() or 'no message').splitlines()[-1]
-    raise UsageError(
+    raise NotPreparedError(
       f'tfds({name!r}): preparing it from {manual[0]} failed: {why}. '
       + _how(name, folder)
     )
@@ -273,7 +272,7 @@ def _text(where: str, example: Any, field: str) -> str:
 
 def _how(name: str, folder: str) -> str:
   return (
-    "To get it: pip install '.[tf]' in an environment of its own and run tfds "
+    f'To get it: {install("tf")}, in an environment of its own, and run tfds '
     f'build {name} --data_dir={folder} --file_format=array_record'
   )
 
