@@ -33,7 +33,7 @@ HOST_SETUP='
     sudo apt-get -qq install --yes nfs-common
     sudo mkdir -p /mnt/shared
     sudo mount 10.0.0.2:/share /mnt/shared
-    sudo chmod a+rwx /mnt/shared
+    [[ -w /mnt/shared ]] || sudo chown "$(id -u):$(id -g)" /mnt/shared
   fi
 '
 

@@ -6,7 +6,8 @@
   gpt-jax doctor --distributed     on each of several hosts, at the same time
 
 Prints a line for each check, with the remedy where one fails. The exit code is
-1 if any fails. The rates of matrix products and of the network are rough, to
+1 if any fails. What this machine leaves open to other users is said too, and is
+no failure. The rates of matrix products and of the network are rough, to
 tell a broken chip or link from a sound one.
 """
 
@@ -68,6 +69,8 @@ def check() -> None:
   for name, function in CHECKS.items():
     try:
       found, result = function(), '[green]ok'
+      if function is _security and found:
+        result = '[yellow]open'
     except Exception as e:
       found, result = f'{type(e).__name__}: {e}', '[red]failed'
       failed.append(name)
@@ -162,6 +165,13 @@ def _disk() -> str:
   return f'{free / 2**30:.0f} GiB free here'
 
 
+def _security() -> str:
+  """What docs/security.md asks of a machine and is not so; '' if all is."""
+  from gpt_jax.runtime import exposure
+
+  return '; '.join(exposure.lacks(key=bool(os.environ.get('GPT_JAX_API_KEY'))))
+
+
 def _training_step() -> str:
   """A step of a tiny model, and its state through a checkpoint and back."""
   import jax
@@ -238,5 +248,6 @@ CHECKS: dict[str, Callable[[], str]] = {
   'matrix product': _matmul,
   'interconnect': _interconnect,
   'disk': _disk,
+  'security': _security,
   'training step': _training_step,
 }

@@ -115,6 +115,14 @@ def test_manifest(cloud):
     {'name': 'LIBTPU_INIT_ARGS', 'value': tpu_flags.init_args('v5e')},
   ]
   assert container['image'] == 'registry/gpt_jax:1'
+  context = pod['securityContext']
+  assert context['runAsNonRoot']
+  assert context['runAsUser'] == context['runAsGroup'] == image_user()
+  assert context['seccompProfile'] == {'type': 'RuntimeDefault'}
+  assert container['securityContext'] == {
+    'allowPrivilegeEscalation': False,
+    'capabilities': {'drop': ['ALL']},
+  }
   resources = container['resources']
   assert resources['limits'] == resources['requests'] == {'google.com/tpu': 4}
   assert 'envFrom' not in container
@@ -283,6 +291,16 @@ def test_settings_are_checked(cloud, field, value):
   code, said = gke(cloud, 'manifest', settings(cloud, **{field: value}))
   assert code == 2 and said.count('\n') == 1, said
   assert 'settings.sh: ' in said
+
+
+def image_user():
+  """The user of the image's last line, by number: Kubernetes asks for it."""
+  lines = (ROOT / 'launch/Dockerfile').read_text().splitlines()
+  *before, last = [line for line in lines if line and not line.startswith('#')]
+  assert last.startswith('USER ')
+  number = int(last.split()[1])
+  assert number > 0 and any(f'--uid {number}' in line for line in before)
+  return number
 
 
 def test_the_image_has_what_pip_needs():
