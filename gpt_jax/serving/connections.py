@@ -10,7 +10,7 @@ does not read its answer. Here each of these waits has an end.
 
 import asyncio
 import resource
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -25,14 +25,19 @@ _LEAST_BYTES_PER_SECOND = 1000
 _OTHER_FILES = 128
 
 
+# What of a client a connection waits for.
+_Wait = Literal['header', 'body', 'idle']
+
+
 class Limits(NamedTuple):
   """How many connections there are at most, and what they wait for how long.
 
   Attributes:
     connections: open at a time.
     header_seconds: for a whole header, from the connection's or the header's
-      beginning, and for the rest of a body after its early answer.
-    body_seconds: for a whole body.
+      beginning.
+    body_seconds: for a whole body, and for the rest of one that was answered
+      early.
     idle_seconds: between an answer and the next request. Longer than clients
       keep connections: 5 s, of OpenAI's.
     write_seconds: for a client that reads nothing of its answer.
@@ -73,7 +78,7 @@ class Connection(H11Protocol):
     self._limits = limits
     # When the server began to wait for the client; None: it is at work.
     self._waiting_since: float | None = None
-    self._is_idle = False
+    self._waits_for: _Wait | None = None
     self._read_timer: asyncio.TimerHandle | None = None
     self._write_timer: asyncio.TimerHandle | None = None
     self._num_unsent = 0
@@ -91,7 +96,7 @@ class Connection(H11Protocol):
     if len(self.connections) > self._limits.connections:
       self._make_room()
     if not transport.is_closing():
-      self._wait(idle=False)
+      self._wait('header')
 
   def data_received(self, data: bytes) -> None:
     """Takes a part of a request."""
@@ -130,19 +135,27 @@ class Connection(H11Protocol):
       self._stop_waiting()
       return
     received, _ = self.conn.trailing_data
-    is_idle = self.conn.their_state is h11.IDLE and not received
-    if self._waiting_since is None or is_idle != self._is_idle:
-      self._wait(idle=is_idle)
+    waits_for: _Wait = 'idle'
+    if self.conn.their_state is not h11.IDLE:
+      waits_for = 'body'
+    elif received:
+      waits_for = 'header'
+    # What comes bit by bit does not prolong the wait.
+    if waits_for != self._waits_for:
+      self._wait(waits_for)
 
-  def _wait(self, *, idle: bool) -> None:
+  def _wait(self, waits_for: _Wait) -> None:
     self._stop_waiting()
-    self._waiting_since, self._is_idle = self.loop.time(), idle
-    limits = self._limits
-    seconds = limits.idle_seconds if idle else limits.header_seconds
+    self._waits_for, self._waiting_since = waits_for, self.loop.time()
+    seconds = {
+      'header': self._limits.header_seconds,
+      'body': self._limits.body_seconds,
+      'idle': self._limits.idle_seconds,
+    }[waits_for]
     self._read_timer = self.loop.call_later(seconds, self.transport.close)
 
   def _stop_waiting(self) -> None:
-    self._waiting_since = None
+    self._waits_for = self._waiting_since = None
     if self._read_timer:
       self._read_timer.cancel()
 

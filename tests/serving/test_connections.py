@@ -109,11 +109,13 @@ def test_a_header_that_is_never_whole(serve, begin, trickle):
 
 def test_a_second_header_that_is_never_whole(serve):
   api = serve(header_seconds=SOON)
-  with connect(api) as connection:
-    connection.sendall(b'GET /health' + KEPT + b'\r\n')
-    assert answer(connection)[0] == 200
-    connection.sendall(b'G')
-    assert until_closed(connection, itertools.repeat(b'E')) == b''
+  answered = False
+  while not answered:
+    with connect(api) as connection:
+      # On a busy machine the first header may be too slow as well.
+      connection.sendall(b'GET /health' + KEPT + b'\r\n')
+      sent = itertools.chain([b''], itertools.repeat(b'E'))
+      answered = until_closed(connection, sent).startswith(b'HTTP/1.1 200 ')
 
 
 def test_an_idle_connection(serve):
@@ -126,7 +128,7 @@ def test_an_idle_connection(serve):
 
 @pytest.mark.parametrize('trickle', [b'', b' '])
 def test_a_body_that_does_not_come(serve, trickle):
-  api = serve(body_seconds=SOON, header_seconds=SOON)
+  api = serve(body_seconds=SOON)
   with connect(api) as connection:
     connection.sendall(POST + b'Content-Length: 30000\r\n\r\n{')
     found = until_closed(connection, itertools.repeat(trickle))
@@ -144,7 +146,7 @@ def test_a_body_that_does_not_come(serve, trickle):
 )
 def test_a_body_that_nobody_reads(serve, request_):
   """The answer comes before it; then it has some time, and then it ends."""
-  api = serve(header_seconds=SOON)
+  api = serve(body_seconds=SOON)
   with connect(api) as connection:
     connection.sendall(request_ + b'Content-Length: 30000\r\n\r\n')
     found = until_closed(connection, itertools.repeat(b'x'))
@@ -165,7 +167,7 @@ def test_after_an_unread_body_comes_the_next_request(serve):
 
 
 def test_a_body_too_long_is_read_to_its_end_by_nobody(serve):
-  api = serve(header_seconds=SOON)
+  api = serve(body_seconds=SOON)
   with connect(api) as connection:
     connection.sendall(POST + b'Content-Length: 9999999\r\n\r\n')
     found = until_closed(connection, itertools.repeat(b'x'))
@@ -187,11 +189,10 @@ def test_a_client_that_does_not_read(serve, stream, caplog):
     if not stream:
       request = 400 * (b'GET /v1/models' + KEPT + b'\r\n')
     connection.sendall(request)
-    wait_for(lambda: open_connections(api))
+    logged(caplog, ' 200 ')
     wait_for(lambda: not open_connections(api))
     found = until_closed(connection)
   assert b'[DONE]' not in found
-  logged(caplog, ' 200 ')
   api.idle()
 
 
