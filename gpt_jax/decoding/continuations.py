@@ -124,13 +124,19 @@ def fitted(
   *,
   context_length: int,
   where: str = '--prompt',
+  more: Sequence[str] | None = None,
 ) -> list[int]:
   """The prompt as it is given to the model: cut, where that is asked for.
 
   A prompt that loses its beginning keeps what stands before a text.
 
-  Raises:
-    UsageError: it is too long, or leaves no room for what is asked for.
+  Args:
+    ids: of the prompt.
+    tokenizer: of the model.
+    options: how it is continued.
+    context_length: of the model.
+    where: names the prompt in errors.
+    more: what helps besides a shorter prompt; None: the flag, where it does.
   """
   room = context_length - len(ids)
   wanted = 1 if options.max_tokens is None else options.max_tokens
@@ -140,16 +146,24 @@ def fitted(
   kept = context_length - options.room(context_length) - len(start)
   if options.truncate == 'left' and kept > 0:
     return [*start, *ids[len(ids) - kept :]]
+  if more is None:
+    cuts = options.truncate == 'none' and wanted < context_length
+    more = ['give --truncate=left'] * cuts
+  has = f'{where} has {len(ids)} token' + 's' * (len(ids) != 1)
   if room < 1:
     raise UsageError(
-      f'{where} has {len(ids)} tokens, and the context holds {context_length}: '
-      f'{1 - room} too many; shorten it, or give --truncate=left'
+      f'{has}, and the context holds {context_length}, with one of the answer '
+      f'at least: {1 - room} too many; {_either("shorten it", *more)}'
     )
   raise UsageError(
-    f'--max_tokens={wanted}: {where} has {len(ids)} tokens and the context '
-    f'holds {context_length}; at most {room}'
-    + (', or --truncate=left' if wanted < context_length else '')
+    f'--max_tokens={wanted}: {has}, and the context holds {context_length}, '
+    f'with the answer; {_either(f"ask for at most {room}", *more)}'
   )
+
+
+def _either(*remedies: str) -> str:
+  *others, last = remedies
+  return f'{", ".join(others)}, or {last}' if others else last
 
 
 def rows(

@@ -97,24 +97,30 @@ class Session:
   ) -> tuple[list[int], list[Message]]:
     """The ids of all that was said, and the messages that they hold."""
 
-    def fitted(ids: list[int], options: Options) -> list[int]:
+    def fitted(ids: list[int], options: Options, *, first: bool) -> list[int]:
+      more = [] if first else ['forget what was said with /reset']
+      # A chat is cut between messages: of a single one nothing is left out.
+      cuts = not (first and self._template)
+      if cuts and self._options.truncate == 'none':
+        more.append('start again with --truncate=left')
       return continuations.fitted(
         ids,
         self._tokenizer,
         options,
         context_length=self._context_length,
-        where='the conversation',
+        where='the message' if first else 'the conversation',
+        more=more,
       )
 
     if self._template is None:
       encoded = self._tokenizer.encode(self._text + line)
       ids = self._tokenizer.special.prompt(encoded)
-      return fitted(ids, self._options), messages
+      return fitted(ids, self._options, first=not self._text), messages
     whole = self._options._replace(truncate='none')
     while True:
       ids = self._template.ids(self._tokenizer, messages)
       try:
-        return fitted(ids, whole), messages
+        return fitted(ids, whole, first=len(messages) == 1), messages
       except UsageError:
         if self._options.truncate == 'none' or len(messages) == 1:
           raise
@@ -142,7 +148,7 @@ def run(session: Session) -> None:
     except UsageError as e:
       if not on_terminal:
         raise
-      print(f'{" ".join(str(e).split())}; or /reset', file=sys.stderr)
+      print(' '.join(str(e).split()), file=sys.stderr)
   if not num_lines and not on_terminal:
     raise UsageError(
       '--prompt is missing, and nothing comes on standard input; give a text '

@@ -20,8 +20,15 @@ from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import engine, programs, prompt_files, sample
+from gpt_jax.decoding import (
+  continuations,
+  engine,
+  programs,
+  prompt_files,
+  sample,
+)
 from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.spec import UsageError
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
@@ -329,9 +336,42 @@ def test_a_long_chat_forgets_its_oldest_messages(run):
   flags = ['--max_tokens=9']
   code, stdout, stderr = run(*flags, stdin=lines)
   assert code == 2 and 'the conversation has ' in stderr
+  assert stderr.endswith(
+    '; shorten it, forget what was said with /reset, or start again with '
+    '--truncate=left\n'
+  )
   assert stdout and stderr.count('\n') == 1
   code, stdout, _ = run(*flags, '--truncate=left', stdin=lines)
   assert code == 0
+
+
+@pytest.mark.parametrize(
+  'more, options, remedies',
+  [
+    (0, {}, 'shorten it, or give --truncate=left'),
+    (4, {}, 'shorten it, or give --truncate=left'),
+    (0, {'truncate': 'left', 'max_tokens': CONTEXT}, 'shorten it'),
+    (0, {'max_tokens': CONTEXT}, 'shorten it'),
+    (-3, {'max_tokens': 4}, 'ask for at most 3, or give --truncate=left'),
+    (-3, {'max_tokens': CONTEXT}, 'ask for at most 3'),
+    (1 - CONTEXT, {'max_tokens': CONTEXT}, f'ask for at most {CONTEXT - 1}'),
+  ],
+)
+def test_what_is_said_of_a_prompt_that_does_not_fit(more, options, remedies):
+  """The context holds a token of the answer, too."""
+  num_tokens = CONTEXT + more
+  with pytest.raises(UsageError) as e:
+    continuations.fitted(
+      [0] * num_tokens,
+      tokenizer_lib.Bytes(),
+      continuations.Options(**options),
+      context_length=CONTEXT,
+    )
+  said = str(e.value)
+  assert said.endswith(f'; {remedies}')
+  plural = '' if num_tokens == 1 else 's'
+  assert f'--prompt has {num_tokens} token{plural}, ' in said
+  assert (f': {num_tokens + 1 - CONTEXT} too many;' in said) == (more >= 0)
 
 
 BAD = {
@@ -387,7 +427,7 @@ def test_a_bad_file_is_one_line(run, tmp_path, monkeypatch, case):
     (['--prompt=a\udcff'], '', '--prompt: the text is no UTF-8'),
     ([], 'a\udcff', 'standard input:1: is not UTF-8: byte 1'),
     ([], '/what now', '/what: is no command'),
-    ([], 'x' * 999, 'the conversation has '),
+    ([], 'x' * 999, 'the message has '),
     (['--prompt=a', '--draft_tokens=0'], '', '--draft_tokens'),
   ],
 )
