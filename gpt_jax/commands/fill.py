@@ -4,11 +4,16 @@ r"""Prints the most probable fillers of each [MASK] of a text.
 
   gpt-jax fill --workdir W --text 'Paris is the [MASK] of France.' --top 5
   gpt-jax fill --workdir W --text 'A [MASK] b.' --text 'C [MASK] [MASK].' --json
+  gpt-jax fill --workdir T5 --text 'Paris <extra_id_0> France.'
   cat texts.txt | gpt-jax fill --workdir W --text -
 
 W holds an encoder that was trained with a masked language model, or converted.
 Each mask is filled by itself, as if the others stayed: their fillers need not
 go together. The tokenizer's own name of the mask, such as <mask>, does as well.
+
+An encoder-decoder writes what is missing: a T5 in the places of <extra_id_0>,
+<extra_id_1>, ..., a BART in that of <mask>. The --top best texts of a beam
+search with as many hypotheses are printed whole, with their scores.
 """
 
 import functools
@@ -19,6 +24,7 @@ from gpt_jax import cli, ranges, sharding
 from gpt_jax.data import lines
 from gpt_jax.decoding import fill
 from gpt_jax.spec import UsageError
+from gpt_jax.training import answering
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import to_json
 
@@ -32,7 +38,7 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   number = functools.partial(cli.number, values)
-  number('top', 5, 'Fillers of each mask.', ranges.Count)
+  number('top', 5, 'Fillers of each mask, or filled texts.', ranges.Count)
   number('rows', 32, 'Texts at a time.', ranges.Count)
   flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
 
@@ -40,11 +46,14 @@ def define(values: flags.FlagValues) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
-  trained = trained_lib.load_encoder(args.workdir)
-  tokenizer, model = trained.tokenizer, trained.parts.model
   texts = [line for text in args.text for line in _lines(text)]
   if not texts:
     raise UsageError("--text is missing: give a text with [MASK], or '-'")
+  if trained_lib.read_config(args.workdir).model.num_encoder_layers:
+    _fill_sources(args, texts)
+    return
+  trained = trained_lib.load_encoder(args.workdir)
+  tokenizer, model = trained.tokenizer, trained.parts.model
   rows = [fill.encode(tokenizer, t, model.context_length) for t in texts]
   found = []
   with sharding.use(trained.parts.mesh, trained.parts.rules):
@@ -65,6 +74,22 @@ def main(args: cli.Args) -> None:
     return
   for text, masks in zip(texts, found, strict=True):
     print('\n'.join(shown(text, masks)))
+
+
+def _fill_sources(args: cli.Args, texts: list[str]) -> None:
+  """Prints texts whose blanks an encoder-decoder has filled."""
+  trained = trained_lib.load_any(args.workdir)
+  with sharding.use(trained.parts.mesh, trained.parts.rules):
+    found = answering.fill(trained, texts, top=args.top, rows=args.rows)
+  if args.json:
+    entries = [
+      {'text': text, 'filled': [f._asdict() for f in fillings]}
+      for text, fillings in zip(texts, found, strict=True)
+    ]
+    print(to_json({'texts': entries}))
+    return
+  for text, fillings in zip(texts, found, strict=True):
+    print(text, *(f'  {f.text} {f.score:.4f}' for f in fillings), sep='\n')
 
 
 def shown(text: str, masks: list[list[fill.Filler]]) -> list[str]:

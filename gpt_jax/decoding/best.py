@@ -12,7 +12,8 @@ from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.sampler import never_drawn
-from gpt_jax.decoding.search import search
+from gpt_jax.decoding.search import Hypothesis, search
+from gpt_jax.decoding.text import Stream
 from gpt_jax.nn.transformer import Transformer
 
 
@@ -43,32 +44,53 @@ def complete(
     in_row: see `Engine`.
     speed: counts a token of each text a step, however many hypotheses it has.
   """
-  sources = sources or [None] * len(prompts)
+  more: Any = {'rows': rows, 'sources': sources, 'in_row': in_row}
+  for number, every in hypotheses(
+    *(model, params, tokenizer, prompts, options, beam), **more, speed=speed
+  ):
+    source = sources[number] if sources else None
+    shown = prompts[number] if source is None else ()
+    found = []
+    for ids, score, finish in every[: options.num_samples]:
+      stream = Stream(tokenizer, shown)
+      text = ''.join(map(stream.push, ids)) + stream.finish()
+      found.append(Continuation(text, len(ids), finish, score))
+    yield number, found
 
-  def row(number: int) -> continuations.Row:
+
+def hypotheses(
+  model: Transformer,
+  params: Any,
+  tokenizer: Tokenizer,
+  prompts: Sequence[Sequence[int]],
+  options: Options,
+  beam: Beam,
+  *,
+  rows: int,
+  sources: Sequence[Sequence[int] | None] | None = None,
+  in_row: InRow | None = None,
+  speed: Speed,
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+  """As `complete`: all that was found of each prompt, in ids."""
+  asked = []
+  for ids, source in zip(
+    prompts, sources or [None] * len(prompts), strict=True
+  ):
     (row,) = continuations.rows(
-      prompts[number],
+      ids,
       tokenizer,
       options._replace(num_samples=1, stop=()),
       context_length=model.context_length,
-      source=sources[number],
+      source=source,
       in_row=in_row is not None,
     )
-    return row
-
-  asked = [row(number).request for number in range(len(prompts))]
+    asked.append(row.request)
   speed.begin()
-  for number, hypotheses in search(
+  return search(
     *(model, params, asked, beam),
     rows=rows,
     in_row=in_row,
     never_V=never_drawn(tokenizer, model.vocab_size),
     constraints=constraints_lib.of(tokenizer),
     count=speed.count,
-  ):
-    found = []
-    for ids, score, finish in hypotheses[: options.num_samples]:
-      stream = row(number).stream
-      text = ''.join(map(stream.push, ids)) + stream.finish()
-      found.append(Continuation(text, len(ids), finish, score))
-    yield number, found
+  )

@@ -79,8 +79,8 @@ def encode(tokenizer: Tokenizer, text: str, length: int) -> np.ndarray:
   ids += [*tokenizer.encode(last).tolist(), special.end]
   if len(ids) > length:
     raise UsageError(
-      f'--text={shown!r}: is {len(ids) - length} tokens longer than the '
-      f"model's context of {length}; shorten it"
+      f'--text={shown!r}: has {len(ids)} tokens with its ends, and the '
+      f'context holds {length}: {len(ids) - length} too many; shorten it'
     )
   return np.array(ids, np.int32)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax.data import lines
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import prompt_files
+from gpt_jax.decoding import blanks, prompt_files
 from gpt_jax.spec import UsageError
 
 
@@ -29,7 +29,7 @@ class Source(NamedTuple):
     return {'source': self.text}
 
   def encoded(self, tokenizer: Tokenizer) -> Any:
-    """The ids of the text, int [N]; see `sourced.read`.
+    """The ids of the text, int [N]; see `blanks.encode`, `sourced.read`.
 
     Args:
       tokenizer: of the model.
@@ -39,7 +39,7 @@ class Source(NamedTuple):
     """
     try:
       prompt_files.check(self.text)
-      return tokenizer.encode(self.text)
+      return blanks.encode(tokenizer, self.text)
     except UsageError as e:
       raise UsageError(f'{self.where}: {e}') from e
 

@@ -4,18 +4,26 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpt_jax.data import row_makers, sides
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import best, constraints, continuations, sourced
+from gpt_jax.data.tokenizers.training import sentinel
+from gpt_jax.decoding import (
+  best,
+  blanks,
+  constraints,
+  continuations,
+  sourced,
+)
 from gpt_jax.decoding.answers import Asked
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.prompt_files import Prompt
 from gpt_jax.decoding.sampler import never_drawn
+from gpt_jax.decoding.search import Hypothesis
 from gpt_jax.decoding.source_files import Source
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.objectives import choices as objectives
@@ -146,6 +154,21 @@ class Answerer:
       self.engine, *texts, context_length=self.context_length, **more
     )
 
+  def hypotheses(self, asked: Sequence[Asked]) -> list[list[Hypothesis]]:
+    """What the beam finds for each source, the best first."""
+    assert self._beam is not None
+    done = dict(
+      best.hypotheses(
+        *(*self._decoder, self.tokenizer, [x.ids for x in asked]),
+        *(self._options, self._beam),
+        rows=self._rows,
+        sources=[x.source for x in asked],
+        in_row=self._in_row,
+        speed=self.speed,
+      )
+    )
+    return [done[number] for number in range(len(asked))]
+
   def stream(self, asked: Asked) -> Iterator[str]:
     """The pieces of one answer as they are drawn."""
     rows = continuations.rows(
@@ -158,6 +181,55 @@ class Answerer:
     )
     for piece in continuations.decode(self.engine, rows, speed=self.speed):
       yield piece.text
+
+
+class Filled(NamedTuple):
+  """A source whose blanks are filled.
+
+  Attributes:
+    text: filled.
+    score: of the answer, see `Hypothesis`.
+  """
+
+  text: str
+  score: float
+
+
+def fill(
+  trained: Trained, texts: Sequence[str], *, top: int, rows: int
+) -> list[list[Filled]]:
+  """The best fillings of each text by an encoder-decoder, the best first.
+
+  Args:
+    trained: the run.
+    texts: with blanks: see `blanks`.
+    top: fillings of each, and hypotheses that are followed.
+    rows: texts that are searched together.
+  """
+  model = Answerer(trained, Options(), rows=rows, beam=Beam(top))
+  tokenizer, asked = tokenizer_lib.of_sources(model.tokenizer), []
+  for text in texts:
+    one = model.asked(Source('--text', text))
+    assert one.source is not None
+    shown = text if len(text) < 60 else text[:57] + '...'
+    if one.cut:
+      raise UsageError(
+        f'--text={shown!r}: is longer than the context of '
+        f'{model.context_length} tokens, by {one.cut}; shorten it'
+      )
+    if not blanks.has_any(tokenizer, one.source):
+      raise UsageError(
+        f'--text={shown!r}: has no blank; put {sentinel(0)}, {sentinel(1)}, '
+        "... where a T5 is to fill, or the mask's name for a BART"
+      )
+    asked.append(one)
+  return [
+    [
+      Filled(blanks.fill(model.tokenizer, one.source or [], h.ids), h.score)
+      for h in found
+    ]
+    for one, found in zip(asked, model.hypotheses(asked), strict=True)
+  ]
 
 
 def template(workdir: str) -> ChatTemplate | None:

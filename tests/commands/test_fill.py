@@ -12,13 +12,15 @@ import pytest
 
 from configs import base
 from gpt_jax import config as config_lib
-from gpt_jax import hf
+from gpt_jax import hf, sharding
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands.fill import shown
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.decoding import fill
+from gpt_jax.decoding import blanks, fill, sample
 from gpt_jax.training import parts
+from gpt_jax.training import trained as trained_lib
+from tests.support import sentinels, tiny
 from tests.support.golden_io import ROOT
 from tests.support.stdin import stdin_of
 
@@ -122,7 +124,12 @@ def test_each_mask_is_filled(ready, capsys, monkeypatch):
     ({'model.attention': 'full'}, 'wordpiece', TEXT, 'holds no encoder'),
     ({'finetune.task': 'sst2()'}, 'wordpiece', TEXT, r'fine-tuned on sst2\(\)'),
     ({}, 'wordpiece', 'Paris is.', r"'Paris is.': has no \[MASK\]"),
-    ({}, 'wordpiece', TEXT + ' w1' * 40, 'is 9 tokens longer than .* of 40;'),
+    (
+      {},
+      'wordpiece',
+      TEXT + ' w1' * 40,
+      'holds 40: 9 too many;',
+    ),
     ({}, 'wordpiece', None, '--text is missing'),
   ],
 )
@@ -137,3 +144,70 @@ def test_bad_input_is_one_line(
   assert main(argv) == 2
   (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
   assert re.search(why, line)
+
+
+@pytest.fixture(scope='module')
+def writer(tmp_path_factory):
+  """A workdir of an encoder-decoder with sentinels."""
+  folder = tmp_path_factory.mktemp('writer')
+  tokenizer = sentinels.tokenizer()
+  sizes = {'num_layers': 1, 'num_encoder_layers': 1, 'context_length': 19}
+  sizes |= {'init_weights': 'normal(stddev=0.5)'}
+  sizes |= {'vocab_size': tokenizer.vocab_size + 6}
+  sizes = {f'model.{name}': size for name, size in sizes.items()}
+  start = {'objective.name': "continuation(start='pad')"}
+  built = parts.build(config_lib.resolve(tiny.config(**sizes, **start)))
+  checkpointer.Checkpointer(str(folder)).finish(parts.init_state(built))
+  (folder / 'config.json').write_text(config_lib.to_json(built.config))
+  tokenizer.save(str(folder / 'tokenizer'))
+  return folder
+
+
+def test_an_encoder_decoder_fills_its_sentinels(writer, capsys):
+  """With one hypothesis: each word the most probable one, put in its place."""
+  texts = ['Paris <extra_id_0> the <extra_id_1> France.', 'x <mask> of']
+  argv = ['fill', f'--workdir={writer}', '--json']
+  argv += [f'--text={text}' for text in texts]
+  assert main([*argv, '--top=1']) == 0
+  found = json.loads(capsys.readouterr().out)['texts']
+  trained = trained_lib.load_any(str(writer))
+  tokenizer, sources = sentinels.tokenizer(), []
+  for text in texts:
+    names = text.replace('> ', '> ▁').split(' ')
+    names = [n if n[0] in '<▁' else '▁' + n for n in names]
+    sources.append(sentinels.ids(*names, '</s>'))
+  with sharding.use(trained.parts.mesh, trained.parts.rules):
+    answers = sample.generate(
+      *trained_lib.decoder(trained, 'float'),
+      [[tokenizer.special.pad_id]] * 2,
+      sources=sources,
+      max_tokens=18,
+      sampler=sample.Sampler(temperature=0),
+      seed=0,
+      stop_ids=tokenizer.special.stop_ids,
+      never_V=sample.never_drawn(tokenizer, trained.parts.model.vocab_size),
+    )
+  for text, source, answer, said in zip(
+    texts, sources, answers, found, strict=True
+  ):
+    (filled,) = said['filled']
+    assert said['text'] == text and filled['score'] < 0
+    assert filled['text'] == blanks.fill(tokenizer, source, answer)
+  assert found[0]['filled'][0]['text'].startswith('Paris')
+  assert main([*argv[:2], argv[3], '--top=3']) == 0
+  first, *lines = capsys.readouterr().out.splitlines()
+  assert first == texts[0] and len(lines) == 3
+  scores = [float(line.rpartition(' ')[2]) for line in lines]
+  assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+  'text, why',
+  [
+    ('Paris is France.', "'Paris is France.': has no blank; put <extra_id_0>"),
+    ('Paris <extra_id_0>' + ' x' * 20, 'context of 19 tokens, by 4; shorten'),
+  ],
+)
+def test_what_an_encoder_decoder_cannot_fill(writer, capsys, text, why):
+  assert main(['fill', f'--workdir={writer}', f'--text={text}']) == 2
+  assert why in capsys.readouterr().err
