@@ -45,18 +45,18 @@ def load(text: str) -> Loaded:
   loaded = spec.build_all(FIELD, text, STEPS)
   if len(loaded) > 1 and any(not part.steps for part in loaded):
     raise UsageError(f"{FIELD}={text!r}: 'none' stands alone")
-  calls = spec.bind_all(FIELD, text, STEPS)
-  if twice := [call.name for i, call in enumerate(calls) if call in calls[:i]]:
-    raise UsageError(
-      f'{FIELD}={text!r}: names {twice[0]} twice with the same arguments; '
-      'once is enough'
-    )
   steps = [step for part in loaded for step in part.steps]
   cutting = [s for s in steps if getattr(s, 'rule', '') == 'pieces']
   if len(cutting) > 1:
     raise UsageError(
       f'{FIELD}={text!r}: documents are cut into pieces twice; give one '
       "decontaminate(..., rule='pieces') all evaluation files"
+    )
+  calls = spec.bind_all(FIELD, text, STEPS)
+  if twice := [call.name for i, call in enumerate(calls) if call in calls[:i]]:
+    raise UsageError(
+      f'{FIELD}={text!r}: names {twice[0]} twice with the same arguments; '
+      'once is enough'
     )
   files = {
     f'clean: {name}': path

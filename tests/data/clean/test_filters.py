@@ -132,7 +132,7 @@ def test_a_threshold_draws_nothing(texts):
   gone = step.clean(document('x' * 52))
   assert rules(gone) == ['low quality']
   assert gone.removals[0].example.startswith('score 52.000: xxx')
-  call = "quality(function='scores:none', threshold=-1e300)"
+  call = "quality(function='scores:none', threshold=-1e30)"
   assert not only(call).clean(document('x')).documents
 
 
@@ -152,7 +152,7 @@ def test_a_threshold_for_the_classifier(texts):
     ("quality(function='scores:absent')", "no attribute 'absent'"),
     ("quality(function='json')", 'can be imported'),
     (QUALITY[:-1] + ', alpha=0)', r'alpha=0\) must be a number above 0'),
-    (QUALITY[:-1] + ', alpha=1e999)', r'alpha=inf\) must be a number above'),
+    (QUALITY[:-1] + ', alpha=1e999)', 'alpha=inf must be a finite number'),
     (
       QUALITY[:-1] + ', alpha=9, threshold=0.5)',
       'alpha .* or threshold .*both',
@@ -184,7 +184,7 @@ def test_a_missing_library_is_named(texts, monkeypatch, call, package):
   language._identifier.cache_clear()
   quality._vectorizer.cache_clear()
   monkeypatch.setattr(importlib, 'import_module', refuse)
-  with pytest.raises(UsageError, match=f"{package}; run pip .*'.\\[clean\\]'"):
+  with pytest.raises(UsageError, match=f'{package}; run pip install'):
     choices.check(choices.load(call).steps)
 
 
