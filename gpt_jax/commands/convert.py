@@ -53,6 +53,12 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_bool(
+    'tokenizer',
+    True,
+    'With --to_hf: write the tokenizer, as AutoTokenizer reads it.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
     'check',
     False,
     'Convert nothing: compare the workdir with the folder on --text.',
@@ -80,6 +86,8 @@ def main(args: cli.Args) -> None:
     raise UsageError(f'--text={args.text}: is for --check, which is not given')
   if args.part is not None and (args.check or args.from_hf):
     raise UsageError(f'--part={args.part}: is for --to_hf; leave it out')
+  if not args.tokenizer and (args.check or args.from_hf):
+    raise UsageError('--tokenizer=false: is for --to_hf; leave it out')
   if args.check:
     cli.required(args, 'text')
     folder: Any = args.from_hf or args.to_hf
@@ -96,7 +104,13 @@ def main(args: cli.Args) -> None:
     from_hf(args.from_hf, args.workdir)
   else:
     shard_bytes = _shard_bytes(args.max_shard_size)
-    to_hf(args.workdir, args.to_hf, shard_bytes, args.part)
+    to_hf(
+      args.workdir,
+      args.to_hf,
+      shard_bytes,
+      args.part,
+      with_tokenizer=args.tokenizer,
+    )
 
 
 def _shard_bytes(text: str) -> int:

@@ -12,9 +12,12 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import streaming
 from gpt_jax.data import progress, sides
-from gpt_jax.data.tokenizers import constraints, saved
+from gpt_jax.data.tokenizers import constraints, exported, saved
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.finetuning import heads
+from gpt_jax.data.tokenizers.special import Special
+from gpt_jax.finetuning import fields, heads, sequences
+from gpt_jax.hf.base import choice
+from gpt_jax.nn.pattern import is_causal
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -22,7 +25,7 @@ from gpt_jax.training import imported
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import trained as trained_lib
 
-# Our saved tokenizers' files under HF's names.
+# What an import's saved tokenizer has, under HF's names.
 _VOCABULARIES = {
   'vocabulary.json': 'vocab.json',
   'merges.txt': 'merges.txt',
@@ -37,6 +40,8 @@ def to_hf(
   folder: str,
   shard_bytes: int = hf.SHARD_BYTES,
   part: str | None = None,
+  *,
+  with_tokenizer: bool = True,
 ) -> None:
   """Writes the newest checkpoint of a workdir for Hugging Face.
 
@@ -45,9 +50,11 @@ def to_hf(
     folder: to write.
     shard_bytes: see `hf.save`.
     part: which of `config.models`; None: the run's own model.
+    with_tokenizer: whether AutoTokenizer is to read what the run's does.
 
   Raises:
-    UsageError: no family computes what the model does.
+    UsageError: no family computes what the model does, or no file of theirs
+      makes a tokenizer like the run's.
   """
   if os.path.exists(os.path.join(folder, 'config.json')):
     raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')
@@ -59,9 +66,12 @@ def to_hf(
       + (f'one of {known}' if known else 'leave it out')
     )
   path = os.path.join(workdir, 'tokenizer')
-  tokenizer, contents = None, {}
+  tokenizer, vocabulary = None, {}
   if os.path.isdir(path):
-    tokenizer, (_, contents) = tokenizer_lib.load(path), saved.read(path)
+    tokenizer = tokenizer_lib.load(path)
+    if with_tokenizer:
+      vocabulary = _vocabulary(parts.config, tokenizer, path)
+  needs = objectives.needs(parts.config.objective.name)
   with progress.bar() as report:
     step, arrays = streaming.opened(
       workdir,
@@ -69,14 +79,13 @@ def to_hf(
       at_most=heads.best_step(parts.config, workdir),
       told=progress.counted(report, 'checked', None),
     )
-    needs = objectives.needs(parts.config.objective.name)
     params = needs.merged(hf.nest(arrays), _sum)
     params = needs.trees(params)[part or '']
     model, options = imported.model_of(parts, workdir), {}
     if part is not None:
       model = config_lib.transformer(parts.config, part)
     if tokenizer and not isinstance(model, hf.Imported):
-      options = _token_ids(tokenizer, needs.starts)
+      options = _token_ids(parts.config, tokenizer)
     tuned = heads.exported(
       parts.config,
       params.get('heads'),
@@ -85,8 +94,7 @@ def to_hf(
     )
     if tuned.heads is not None:
       params['heads'] = tuned.heads
-    names = _VOCABULARIES.keys() & contents.keys()
-    beside = {_VOCABULARIES[name]: contents[name] for name in names}
+    beside = vocabulary
     if tokenizer and not isinstance(model, hf.Imported):
       beside = _generation(tokenizer, tuned.options) | beside
     hf.save(
@@ -100,8 +108,8 @@ def to_hf(
       told=progress.counted(report, 'written', hf.num_bytes(model, params)),
     )
   log.info('%s: exported step %d', folder, step)
-  if not names:
-    log.warning('Hugging Face has no tokenizer like that of %s', workdir)
+  if not vocabulary:
+    log.warning('%s: has no tokenizer', folder)
 
 
 def _sum(one: Any, other: Any) -> np.ndarray:
@@ -126,23 +134,84 @@ def _generation(
   return {'generation_config.json': text.encode()}
 
 
-def _token_ids(
-  tokenizer: tokenizer_lib.Tokenizer, starts: str
-) -> dict[str, int]:
-  """What config.json says of the special tokens; an encoder has a [CLS].
+def _vocabulary(
+  config: config_lib.Config, tokenizer: tokenizer_lib.Tokenizer, path: str
+) -> dict[str, bytes]:
+  """The files of the tokenizer that is saved at `path`."""
+  _, contents = saved.read(path)
+  if saved.SPECIAL in contents:  # an import's, given back
+    names = _VOCABULARIES.keys() & contents.keys()
+    return {_VOCABULARIES[name]: contents[name] for name in names}
+  needs = objectives.needs(config.objective.name)
+  sentinels = needs.sentinels(config.model.context_length)
+  ids = _token_ids(config, tokenizer)
+  roles = {
+    f'{role}_token': ids[f'{role}_token_id']
+    for role in ('bos', 'eos', 'pad')
+    if f'{role}_token_id' in ids
+  }
+  special = tokenizer.special
+  if not _is_decoder(config):
+    more = ('cls', special.cls_id), ('sep', special.sep_id)
+    more = (*more, ('mask', special.mask_id))
+    roles |= {f'{role}_token': i for role, i in more if i is not None}
+  roles.setdefault('pad_token', special.pad_id)
+  try:
+    files = exported.files(
+      tokenizer,
+      _template(config, special),
+      roles,
+      names='mask' in needs.tokens or bool(sentinels),
+    )
+  except UsageError as e:
+    raise UsageError(
+      f'tokenizer.name={config.tokenizer.name!r}: {e}; give '
+      '--tokenizer=false to export the model alone'
+    ) from e
+  if texts := exported.approximate(tokenizer):
+    log.warning('AutoTokenizer may give other ids to %s', texts)
+  return files
 
-  Args:
-    tokenizer: of the run.
-    starts: see `Needs`; '': the model is no encoder-decoder.
-  """
+
+def _is_decoder(config: config_lib.Config) -> bool:
+  model = config.model
+  return not model.num_encoder_layers and is_causal(model.attention, model.ffn)
+
+
+def _template(config: config_lib.Config, special: Special) -> exported.Template:
+  """What the model reads around a text."""
+  model, tuned = config.model, config.get('finetune')
+  before = special.prompt_start
+  if model.num_encoder_layers:
+    return exported.Template(before, None, (special.eos_id,))
+  forms = fields.forms(model)
+  lacking = special.cls_id is None or special.sep_id is None
+  # XLNet is trained on a stream of text.
+  if _is_decoder(config) or lacking or (forms == 'last' and not tuned):
+    return exported.Template(before)
+  found = sequences.Special.of_encoder(special, forms)
+  types = choice(model, 'input').kwargs.get('token_types', 0)
+  return exported.Template(
+    found.start,
+    found.delimiter,
+    found.end,
+    types > 1 or forms == 'last',
+    forms == 'last',
+  )
+
+
+def _token_ids(
+  config: config_lib.Config, tokenizer: tokenizer_lib.Tokenizer
+) -> dict[str, int]:
+  """What config.json says of the special tokens; an encoder has a [CLS]."""
   special = tokenizer.special
   first, last, eos_id = special.cls_id, special.sep_id, tokenizer.eos_id
-  if starts:
+  if starts := objectives.needs(config.objective.name).starts:
     # BART's text begins with <s>, T5's with nothing.
     ids = {'bos_token_id': eos_id if first is None else first}
     ids |= {'eos_token_id': eos_id, 'pad_token_id': special.pad_id}
     return ids | {'decoder_start_token_id': sides.start_id(starts, special)}
-  if first is None or last is None:
+  if first is None or last is None or _is_decoder(config):
     return {'bos_token_id': eos_id, 'eos_token_id': eos_id}
   return {
     'bos_token_id': first,

@@ -16,6 +16,7 @@ from gpt_jax import __main__, hf
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
+from gpt_jax.data.sources.source import Document
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import sample
 from gpt_jax.evaluation import score
@@ -290,6 +291,43 @@ def initial(workdir, fields):
   saver.close()
   (workdir / 'config.json').write_text(config_lib.to_json(built.config))
   return built, state
+
+
+def test_a_decoder_with_an_encoders_tokenizer(tmp_path, capsys):
+  """Nothing stands around its prompts, and a document ends before the next."""
+  workdir, out = tmp_path / 'w', tmp_path / 'out'
+  files = [
+    next(TOKENIZERS.glob(f'byte_bpe/{n}.*')) for n in ('vocab', 'merges')
+  ]
+  call = f'byte_bpe_file({str(files[0])!r}, {str(files[1])!r})'
+  made = tokenizer_lib.build(call, [])
+  made.save(str(workdir / 'tokenizer'))
+  initial(workdir, {'model.vocab_size': made.vocab_size})
+  argv = ['convert', f'--workdir={workdir}', f'--to_hf={out}']
+  assert __main__.main(argv) == 0
+  found = config(out)
+  eos = made.eos_id
+  assert (found['bos_token_id'], found['eos_token_id']) == (eos, eos)
+  library = tokenizers.Tokenizer.from_file(str(out / 'tokenizer.json'))
+  assert library.encode('of it').ids == made.encode('of it').tolist()
+  again = tokenizer_lib.imported(
+    f'hf_tokenizer({str(out / "tokenizer.json")!r})', str(out)
+  )
+  assert again.special.prompt([7]) == [7] and again.special.first_id == eos
+  # What would be read otherwise is refused before anything is written.
+  shutil.rmtree(workdir / 'tokenizer')
+  call = "sides('bytes', source='characters')"
+  documents = [Document('d', 'of it')]
+  tokenizer_lib.build(call, documents).save(str(workdir / 'tokenizer'))
+  argv[-1] = f'--to_hf={tmp_path / "out2"}'
+  assert __main__.main(argv) == 2
+  assert (
+    'give --tokenizer=false to export the model alone'
+    in capsys.readouterr().err
+  )
+  assert not (tmp_path / 'out2').exists()
+  assert __main__.main([*argv, '--tokenizer=false']) == 0
+  assert not (tmp_path / 'out2/tokenizer.json').exists()
 
 
 @pytest.mark.slow

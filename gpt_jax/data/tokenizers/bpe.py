@@ -63,6 +63,11 @@ class Bpe:
     self.vocab_size = special.num_rows(contents, self._size)
 
   @property
+  def library(self) -> tokenizers.Tokenizer:
+    """The encoding in the library's own class."""
+    return self._bpe
+
+  @property
   def fingerprint(self) -> str:
     return saved.fingerprint(self.kind, self.contents)
 

@@ -68,7 +68,7 @@ class Characters:
 
   def __init__(self, alphabet: str):
     """`alphabet` holds each character once, sorted."""
-    self._alphabet = alphabet
+    self.alphabet = alphabet
     self._sorted = _code_points(alphabet)
     self.eos_id = len(alphabet)
     self.special = special.of({}, self.eos_id, {})
@@ -103,7 +103,7 @@ class Characters:
     return np.stack([start, start + 1], axis=1)
 
   def decode(self, ids: Iterable[int]) -> str:
-    return ''.join(self._alphabet[i] for i in ids if i != self.eos_id)
+    return ''.join(self.alphabet[i] for i in ids if i != self.eos_id)
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     return self._words.starts(ids)
@@ -112,7 +112,7 @@ class Characters:
     saved.write(folder, self.kind, self._contents())
 
   def _contents(self) -> dict[str, bytes]:
-    return {'characters.json': json.dumps(self._alphabet).encode()}
+    return {'characters.json': json.dumps(self.alphabet).encode()}
 
 
 def byte_values() -> Callable[[Iterable[Document]], Bytes]:

@@ -41,6 +41,11 @@ class FrequentBytes:
     self._ids[self._bytes] = np.arange(self.vocab_size)
 
   @property
+  def values(self) -> list[int]:
+    """The bytes with the ids from 2 on."""
+    return self._bytes[2:].tolist()
+
+  @property
   def fingerprint(self) -> str:
     return saved.fingerprint(self.kind, self._contents())
 
@@ -66,7 +71,7 @@ class FrequentBytes:
     saved.write(folder, self.kind, self._contents())
 
   def _contents(self) -> dict[str, bytes]:
-    return {'bytes.json': json.dumps(self._bytes[2:].tolist()).encode()}
+    return {'bytes.json': json.dumps(self.values).encode()}
 
 
 def frequent_bytes(

@@ -71,10 +71,7 @@ class HfTokenizer:
     self.special = found._replace(never_ids=never_ids)
     self._unseen = {eos_id, *self.special.prompt_start}
     self.run_ids = self._bytes_of_runs()
-    both, *alone = self.encode_batch(['x y', 'x', 'y'])
-    self.parts_at_spaces: bool = bool(
-      len(both) and np.array_equal(both, np.concatenate(alone))
-    )
+    self.parts_at_spaces = self._parts_at_spaces()
 
   @property
   def fingerprint(self) -> str:
@@ -161,6 +158,13 @@ class HfTokenizer:
     assert parting is not None
     return named, parting
 
+  def _parts_at_spaces(self) -> bool:
+    try:
+      both, *alone = self.encode_batch(['x y', 'x', 'y'])
+    except UsageError:  # one of a few characters
+      return False
+    return bool(len(both) and np.array_equal(both, np.concatenate(alone)))
+
   def _bytes_of_runs(self) -> frozenset[int]:
     """Bytes of which the decoder makes U+FFFD unless the whole run is UTF-8.
 
@@ -172,7 +176,12 @@ class HfTokenizer:
     return frozenset(self._unseen.union(i for i in ids if i is not None))
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
-    encoded = self._made.encode_batch_fast(texts, add_special_tokens=False)
+    try:
+      encoded = self._made.encode_batch_fast(texts, add_special_tokens=False)
+    except Exception as e:  # `tokenizers` raises plain `Exception`
+      raise UsageError(
+        f'the tokenizer has no token for a part of the text ({e}); leave it out'
+      ) from e
     return [e.ids for e in encoded]
 
   def _without_eos(self, text: str) -> np.ndarray:

@@ -8,9 +8,11 @@
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece as spm
+from sentencepiece import sentencepiece_model_pb2
 
 from gpt_jax.data.sources.source import Document
 from gpt_jax.data.tokenizers import saved, special, words
@@ -18,6 +20,8 @@ from gpt_jax.data.tokenizers.words import SPACE_MARK
 from gpt_jax.spec import UsageError
 
 MODEL = 'sentencepiece.model'
+# A model as a message of protobuf, of a class that is made at run time.
+MESSAGE: Any = sentencepiece_model_pb2.ModelProto  # pyright: ignore
 _EOS = 'eos.json'  # the piece that ends a document, where a user named it
 
 # With our models a text is encoded in segments of about this many characters,
@@ -76,6 +80,11 @@ class SentencePiece:
   def processor(self) -> spm.SentencePieceProcessor:
     """The model in the library's own class."""
     return self._model
+
+  @property
+  def keeps_marks(self) -> bool:
+    """Whether a U+2581 of a text is not read as a space."""
+    return len(self._mark) > 0
 
   def encode(self, text: str) -> np.ndarray:
     return self.encode_batch([text])[0]

@@ -15,7 +15,7 @@ import sentencepiece as spm
 
 from gpt_jax.data.sources.source import Document
 from gpt_jax.data.tokenizers import sample
-from gpt_jax.data.tokenizers.sentencepiece import MODEL, SentencePiece
+from gpt_jax.data.tokenizers.sentencepiece import MESSAGE, MODEL, SentencePiece
 from gpt_jax.data.tokenizers.words import SPACE_MARK
 from gpt_jax.ranges import Bytes, Count, Seed, Whole, number
 from gpt_jax.spec import UsageError
@@ -29,6 +29,11 @@ _RESERVED = {
   'symbols': re.compile(rf'{_TAKEN}|^<pad>$'),
   'special': re.compile(_TAKEN),
 }
+
+# Log-probabilities of pieces are multiples of 1 / _SCALE. So the sums of those
+# of a long text are exact in 32 bits, and of two ways to part a text that are
+# equally probable, as of a row of spaces, all libraries take the same.
+_SCALE = 1024
 
 _MODELS = ('unigram', 'bpe')
 _NORMALIZATIONS = ('identity', 'nfkc', 'nfkc_cf')
@@ -166,7 +171,11 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
     num_threads=8,
     minloglevel=2,
   )
-  return written.getvalue()
+  model = MESSAGE.FromString(written.getvalue())
+  if options['model_type'] == 'unigram':
+    for piece in model.pieces:
+      piece.score = round(piece.score * _SCALE) / _SCALE
+  return model.SerializeToString(deterministic=True)
 
 
 def _explain(error: str, chunks: Sequence[str], size: int, model: str) -> str:

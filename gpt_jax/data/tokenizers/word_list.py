@@ -38,9 +38,9 @@ class WordList:
 
   def __init__(self, words: Sequence[str]):
     """`words` have the ids from 2 on."""
-    self._words = [*words]
+    self.words = [*words]
     self._ids = {word: i for i, word in enumerate(words, start=2)}
-    self.vocab_size = len(self._words) + 2
+    self.vocab_size = len(self.words) + 2
 
   @property
   def fingerprint(self) -> str:
@@ -62,7 +62,7 @@ class WordList:
 
   def decode(self, ids: Iterable[int]) -> str:
     words = [
-      UNKNOWN if i == _UNKNOWN_ID else self._words[i - 2]
+      UNKNOWN if i == _UNKNOWN_ID else self.words[i - 2]
       for i in map(int, ids)
       if i != self.eos_id
     ]
@@ -75,7 +75,7 @@ class WordList:
     saved.write(folder, self.kind, self._contents())
 
   def _contents(self) -> dict[str, bytes]:
-    return {'words.json': json.dumps(self._words).encode()}
+    return {'words.json': json.dumps(self.words).encode()}
 
 
 def words(

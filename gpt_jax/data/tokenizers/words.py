@@ -79,6 +79,11 @@ def of_bytes(piece: str) -> bytes:
   return b''.join(_SPELLED.get(c, c.encode()) for c in piece)
 
 
+def spelled(byte: int) -> str:
+  """The character of a byte in pieces of byte-level BPE: see `of_bytes`."""
+  return _CHARACTERS[byte]
+
+
 def of_marks(piece: str) -> bytes:
   """The bytes of a piece of SentencePiece, or of what it spells in bytes."""
   if found := _BYTE.fullmatch(piece):
@@ -101,3 +106,4 @@ def _spelling() -> dict[str, bytes]:
 
 
 _SPELLED = _spelling()
+_CHARACTERS = {byte[0]: character for character, byte in _SPELLED.items()}
