@@ -10,6 +10,8 @@ import contextlib
 import fcntl
 import logging
 import os
+import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -56,6 +58,50 @@ def inside(name: object, *, of: str) -> str:
     'names from outside are relative, without .., backslash and NUL; do not '
     'trust where it comes from, or remove that name'
   )
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+  """Gives a temporary name to write to; that file then replaces `path`.
+
+  Whenever the process dies, `path` is the old file or the new one, on the disk.
+  The name cannot be guessed, and is new: no link that another user planted in
+  the folder is followed.
+  """
+  temporary = f'{path}.{secrets.token_hex(8)}.tmp'
+  create(temporary)
+  try:
+    yield temporary
+    with open(temporary, 'rb') as file:
+      os.fsync(file.fileno())
+    os.replace(temporary, path)
+  except BaseException:
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(temporary)
+    raise
+
+
+def create(path: str) -> None:
+  """Creates an empty file, and fails where anything has that name."""
+  os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
+
+def make_own_folder(folder: str) -> None:
+  """Makes a folder that no other user may look into or write to.
+
+  Raises:
+    UsageError: something else is there, or it is another user's.
+  """
+  os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
+  with contextlib.suppress(FileExistsError):
+    os.mkdir(folder, 0o700)
+  found = os.lstat(folder)
+  if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    raise UsageError(
+      f'{folder}: is to hold temporary data, and is not a folder of yours; '
+      'remove it, or name another folder by the variable TMPDIR'
+    )
+  os.chmod(folder, 0o700)
 
 
 def is_local(folder: str) -> bool:

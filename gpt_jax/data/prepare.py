@@ -298,7 +298,8 @@ def _cleaning_folder(folder: str) -> str:
   if files.is_local(folder):
     return os.path.join(folder, _CLEANING)
   digest = hashlib.sha256(folder.encode()).hexdigest()[:16]
-  return os.path.join(tempfile.gettempdir(), f'gpt_jax-cleaning-{digest}')
+  name = f'gpt_jax-cleaning-{os.geteuid()}-{digest}'
+  return os.path.join(tempfile.gettempdir(), name)
 
 
 def _remove_cleaning(folder: str):

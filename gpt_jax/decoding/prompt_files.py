@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gpt_jax.data import lines
+from gpt_jax.data import files, lines
 from gpt_jax.data.tokenizers.chat import ChatTemplate, Message
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.spec import UsageError
@@ -255,8 +255,8 @@ def _line(row: Mapping[str, Any]) -> str:
 
 def _replace(path: str, text: str) -> None:
   """Writes a file that is whole or absent, whenever the process dies."""
-  with open(f'{path}.tmp', 'w', encoding='utf-8') as file:
+  with (
+    files.replacing(path) as temporary,
+    open(temporary, 'w', encoding='utf-8') as file,
+  ):
     file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(f'{path}.tmp', path)

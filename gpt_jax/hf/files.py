@@ -164,8 +164,12 @@ def write(
   new = []
 
   def path(name: str) -> str:
-    new.append(os.path.join(folder, f'{name}.new'))
-    return new[-1]
+    made = os.path.join(folder, f'{name}.new')
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(made)  # of an export that was killed, or a planted link
+    files.create(made)
+    new.append(made)
+    return made
 
   try:
     index = _write_shards(shards, path)

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws what `ablation` found: bars by task, and scores by layers."""
 
-import os
 import statistics
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from gpt_jax.data import files
 
 _LAYERS = 'layers_'
 
@@ -99,8 +100,7 @@ def _values(runs: dict[str, Any]) -> list[float]:
 
 
 def _save(figure: Figure, out: str) -> str:
-  temporary = f'{out}.tmp'
   figure.tight_layout()
-  figure.savefig(temporary, format='png')
-  os.replace(temporary, out)
+  with files.replacing(out) as temporary:
+    figure.savefig(temporary, format='png')
   return out

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matplotlib, drawing into PNG files."""
 
-import os
+from gpt_jax.data import files
 
 
 def load_pyplot():
@@ -20,8 +20,7 @@ def load_pyplot():
 def save_figure(figure, out: str) -> str:
   """Writes the PNG as a whole."""
   figure.tight_layout()
-  temporary = out + '.tmp'
-  figure.savefig(temporary, format='png')
+  with files.replacing(out) as temporary:
+    figure.savefig(temporary, format='png')
   load_pyplot().close(figure)
-  os.replace(temporary, out)
   return out

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.data import files
 from gpt_jax.training import metrics, routers
 
 # More experts than these are a heat map instead of a line each.
@@ -77,10 +78,9 @@ def router_curves(workdir: str) -> str | None:
     if len(places) <= MOST_LINES and name == 'dropped':
       axes.legend(fontsize=7, ncols=2)
   out = os.path.join(workdir, 'router.png')
-  temporary = out + '.tmp'
-  figure.savefig(temporary, format='png')
+  with files.replacing(out) as temporary:
+    figure.savefig(temporary, format='png')
   pyplot.close(figure)
-  os.replace(temporary, out)
   return out
 
 

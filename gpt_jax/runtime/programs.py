@@ -14,6 +14,7 @@ import hashlib
 import os
 import pathlib
 import platform
+import stat
 import tempfile
 
 import jax
@@ -33,7 +34,8 @@ def keep() -> None:
 
   JAX's own variables have their way: with JAX_COMPILATION_CACHE_DIR it keeps
   them there, in its own manner, and with JAX_ENABLE_COMPILATION_CACHE=false
-  nowhere. Nor are they kept where that folder cannot be written to.
+  nowhere. Nor are they kept where that folder cannot be written to, or is not
+  the user's own.
   """
   if not jax_config.enable_compilation_cache.value:
     return
@@ -41,15 +43,42 @@ def keep() -> None:
     return
   folder = cache_folder()
   try:
-    # Whoever may write here may have us run their code.
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not folder.is_absolute() or not os.access(folder, os.W_OK | os.X_OK):
+    if problem := _problem(folder):
+      log.warning('compiled programs are not kept: %s', problem)
+      return
+    if not os.access(folder, os.W_OK | os.X_OK):
       return
   except OSError as e:
     log.debug('compiled programs are not kept: %s', e)
     return
   compilation_cache.get_file_cache = lambda path: (Programs(path), path)
   jax.config.update('jax_compilation_cache_dir', str(folder))
+
+
+def _problem(folder: pathlib.Path) -> str:
+  """Makes the cache folder; tells why its programs cannot be trusted, or ''.
+
+  Whoever may write there may have us run their code, and whoever may write to
+  a folder around it may put another in its place.
+  """
+  own = (folder.parents[1], folder.parents[0], folder)
+  root = own[0].parent
+  if not folder.is_absolute():
+    return f'{folder} is not absolute'
+  root.mkdir(mode=0o700, parents=True, exist_ok=True)
+  mode = root.stat().st_mode
+  if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+    return f'all users may write to {root}'
+  for path in own:
+    path.mkdir(mode=0o700, exist_ok=True)
+    if {path.lstat().st_uid, path.stat().st_uid} != {os.geteuid()}:
+      return f'{path} belongs to another user'
+  writable = stat.S_IWGRP | stat.S_IWOTH
+  if folder.stat().st_mode & writable:
+    return f'other users may write to {folder}; remove it'
+  for path in own:
+    path.chmod(path.stat().st_mode & ~writable)
+  return ''
 
 
 def cache_folder() -> pathlib.Path:

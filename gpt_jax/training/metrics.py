@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import rich.progress
 
-from gpt_jax.data import buckets
+from gpt_jax.data import buckets, files
 from gpt_jax.runtime.log import console, log, seconds_since_start
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput
@@ -26,12 +26,11 @@ _LOSS = re.compile('eval/([^/]+)/loss')
 
 def write_atomically(path: str, text: str) -> None:
   """Replaces a file as a whole: a crash leaves the old one or the new one."""
-  temporary = f'{path}.tmp'
-  with open(temporary, 'w', encoding='utf-8') as f:
+  with (
+    files.replacing(path) as temporary,
+    open(temporary, 'w', encoding='utf-8') as f,
+  ):
     f.write(text)
-    f.flush()
-    os.fsync(f.fileno())
-  os.replace(temporary, path)
   buckets.uploaded(path)
 
 

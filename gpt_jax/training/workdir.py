@@ -4,6 +4,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 
 import filelock
@@ -346,8 +347,9 @@ def start(config: Config, workdir: str, tokenizer: Tokenizer) -> None:
   os.makedirs(workdir, exist_ok=True)
   folder = os.path.join(workdir, 'tokenizer')
   if not os.path.exists(folder):
-    shutil.rmtree(folder + '.tmp', ignore_errors=True)
-    tokenizer.save(folder + '.tmp')
-    os.replace(folder + '.tmp', folder)
+    temporary = f'{folder}.{secrets.token_hex(8)}.tmp'
+    os.mkdir(temporary)
+    tokenizer.save(temporary)
+    os.replace(temporary, folder)
   path = os.path.join(workdir, 'config.json')
   write_atomically(path, config_lib.to_json(config))

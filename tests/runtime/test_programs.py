@@ -85,6 +85,41 @@ def test_nothing_is_kept(cache, tmp_path, why):
   assert (tmp_path / 'mine').exists() == (why == 'elsewhere')
 
 
+@pytest.mark.parametrize('whose', ['linked', 'theirs', 'open', 'open root'])
+def test_only_the_users_own_folder_is_used(
+  cache, tmp_path, monkeypatch, caplog, whose
+):
+  """As where XDG_CACHE_HOME is a folder that all may write to."""
+  cache.mkdir(parents=True)
+  if whose == 'linked':
+    cache.rmdir()
+    (tmp_path / 'planted').mkdir()
+    cache.symlink_to(tmp_path / 'planted')
+    (tmp_path / 'planted').chmod(0o777)
+  elif whose == 'theirs':
+    monkeypatch.setattr(os, 'geteuid', lambda: cache.stat().st_uid + 1)
+  elif whose == 'open':
+    cache.chmod(0o722)
+  else:
+    (tmp_path / 'cache').chmod(0o777)
+  with caplog.at_level('WARNING', 'gpt_jax'):
+    programs.keep()
+  assert 'compiled programs are not kept: ' in caplog.text
+  assert compiled()[1] == 0 and not [*cache.iterdir()]
+
+
+def test_a_shared_folder_whose_files_stay_their_owners_will_do(cache, tmp_path):
+  (tmp_path / 'cache').mkdir()
+  (tmp_path / 'cache').chmod(0o1777)
+  (tmp_path / 'cache/gpt_jax').mkdir()
+  (tmp_path / 'cache/gpt_jax').chmod(0o775)
+  programs.keep()
+  compiled()
+  assert [*cache.iterdir()]
+  for path in (cache, *cache.parents[:2]):
+    assert path.stat().st_mode & 0o022 == 0
+
+
 def test_the_oldest_make_room(tmp_path, monkeypatch):
   monkeypatch.setattr(programs, 'MAX_BYTES', 350)
   (tmp_path / 'folder').mkdir()

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gpt_jax.data import progress
+from gpt_jax.data import files, progress
 from gpt_jax.data.clean import (
   choices,
   grouping,
@@ -118,12 +118,14 @@ class _Run:
       'skipped': {},
       'entries': [],
     }
+    # What waits here is believed when a process goes on with it.
+    files.make_own_folder(folder)
     state = self._read_state()
     if state and state.get('wanted') == wanted:
       self.state = state
     else:
       shutil.rmtree(folder, ignore_errors=True)
-      os.makedirs(folder)
+      files.make_own_folder(folder)
       self._write_state()
 
   def path(self, phase: int) -> str:

@@ -160,6 +160,16 @@ def test_a_crash_repeats_no_shard(web, config, monkeypatch):
   assert contents('D') == contents('whole')
 
 
+def test_what_waits_in_a_planted_folder_is_not_used(web, config, monkeypatch):
+  """As of a remote store, in a temporary folder that is shared."""
+  (web / 'planted').mkdir()
+  (web / 'link').symlink_to(web / 'planted')
+  monkeypatch.setattr(prepare, '_cleaning_folder', lambda _: f'{web}/link')
+  with pytest.raises(UsageError, match='is not a folder of yours'):
+    prepare.prepare(config, 'D')
+  assert not [*(web / 'planted').iterdir()]
+
+
 @pytest.mark.parametrize('change', ['clean', 'source'])
 def test_what_cannot_be_gone_on_with_is_made_again(
   web, config, monkeypatch, change
@@ -172,6 +182,7 @@ def test_what_cannot_be_gone_on_with_is_made_again(
     with pytest.raises(KeyboardInterrupt):
       prepare.prepare(config, 'D')
   assert (web / 'D' / 'cleaning' / '0' / '00003.json').exists()
+  assert (web / 'D' / 'cleaning').stat().st_mode & 0o077 == 0
   if change == 'clean':
     config.data.clean = 'c4(words=2, sentences=1)'
   else:
