@@ -24,7 +24,7 @@ from gpt_jax.data import buckets
 from gpt_jax.decoding.beam import PENALTIES
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.spec import ToldError, UsageError
+from gpt_jax.spec import FailedError, ToldError, UsageError
 
 # The values of a command's flags, by name.
 Args = Any
@@ -79,6 +79,9 @@ def run(module: ModuleType, argv: list[str]) -> int:
   except UsageError as e:
     log.say(f'gpt-jax {name}: {loading.one_line(e)}')
     return 2
+  except FailedError as e:
+    print(f'gpt-jax {name}: failed: {loading.one_line(e)}', file=sys.stderr)
+    return 1
   except Preempted as e:
     log.say(f'gpt-jax {name}: {loading.one_line(e)}')
     return preemption.EXIT_CODE

@@ -58,6 +58,10 @@ def install(*extras: str) -> str:
   return f'pip install -c constraints.txt -e {chosen} in the clone of gpt_jax'
 
 
+class FailedError(RuntimeError):
+  """A command failed, and its message says all: exit code 1, one line."""
+
+
 class Pair(NamedTuple):
   """An argument `key:value`; an entry takes them as `*parts: Pair`."""
 

@@ -13,7 +13,7 @@ from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.sampler import Sampler, never_drawn, seeds_of
 from gpt_jax.decoding.text import Stream
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import FailedError, UsageError
 
 # New tokens where nobody says how many, if the context has room for them.
 USUAL = 100
@@ -223,7 +223,7 @@ def decode(
     stopping: asked before each step; True ends all rows as they are.
 
   Raises:
-    RuntimeError: the next token of a row has no scores.
+    FailedError: the next token of a row has no scores.
   """
   if speed is not None:
     speed.begin()
@@ -246,7 +246,7 @@ def decode(
         if token.request not in running:
           continue
         if token.finish == requests.FAILED:
-          raise RuntimeError(requests.NOT_FINITE)
+          raise FailedError(requests.NOT_FINITE)
         number, stream, count = running.pop(token.request)
         text, finish = '', token.finish
         if token.id is not None:

@@ -28,6 +28,7 @@ from gpt_jax.decoding.requests import Token as Token
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import FailedError
 
 
 class Engine:
@@ -128,12 +129,12 @@ class Engine:
     """Steps until no request is left; they may be added and cancelled.
 
     Raises:
-      RuntimeError: the next token of one has no scores.
+      FailedError: the next token of one has no scores.
     """
     while self._waiting or self.num_running:
       for token in self.step():
         if token.finish == requests.FAILED:
-          raise RuntimeError(requests.NOT_FINITE)
+          raise FailedError(requests.NOT_FINITE)
         yield token
 
   def step(self) -> list[Token]:

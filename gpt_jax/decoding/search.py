@@ -24,6 +24,7 @@ from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.context import KVCache
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import FailedError
 
 
 class Hypothesis(NamedTuple):
@@ -69,7 +70,7 @@ def search(
     count: called after each step with how many texts got a token.
 
   Raises:
-    RuntimeError: the next token of a text has no scores.
+    FailedError: the next token of a text has no scores.
 
   Yields:
     The number of a text that is done, and at most `beam.size` hypotheses, best
@@ -268,7 +269,7 @@ class Search:
       return []
     state = jax.device_get(self._state)
     if any(state.broken_B[at] for at, _ in done):
-      raise RuntimeError(requests.NOT_FINITE)
+      raise FailedError(requests.NOT_FINITE)
     out = [(row.number, self._found(state, at, row)) for at, row in done]
     left = [
       x for x in zip(self._places, self.rows, strict=True) if active_B[x[0]]

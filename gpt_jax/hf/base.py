@@ -33,6 +33,7 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.config import defaults
+from gpt_jax.hf.options import Bounds as Bounds
 from gpt_jax.hf.options import Options as Options
 from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.transformer import Transformer
@@ -186,6 +187,7 @@ class Family(NamedTuple):
     tensors: `Transformer` -> all but the heads of `heads.py`.
     buffers: regular expressions, with the prefix, of tensors that hold no
       parameters (causal masks, rotary frequencies): left out.
+    unread: likewise, of tensors that do: an import warns of them.
     token_types: whether `token_type_ids` are taken; without
       `token_types` in `model.input` they are looked up among the words.
     positions: from the model, `input_ids`, the attention mask (bool) and
@@ -216,6 +218,7 @@ class Family(NamedTuple):
   options: Callable[[Transformer], dict[str, Any]]
   tensors: Callable[[Transformer], list[Tensor]]
   buffers: tuple[str, ...] = ()
+  unread: tuple[str, ...] = ()
   token_types: bool = False
   positions: Callable[[Transformer, Any, Any, Any], Any] | None = None
   bare: bool = False

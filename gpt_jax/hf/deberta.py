@@ -4,7 +4,7 @@
 
 Published files also hold the absolute positions of the enhanced mask decoder,
 and version 3 its head for replaced tokens. Transformers has neither, and they
-are left out: these models are fine-tuned without them.
+are left out, with a warning: these models are fine-tuned without them.
 """
 
 from typing import Any
@@ -46,12 +46,14 @@ def _fields(options: Options) -> dict[str, Any]:
   ):
     options.only(name, value)
   length = options.size('max_position_embeddings', 512)
-  farthest = int(options.number('max_relative_positions', -1))
+  farthest = options.whole('max_relative_positions', -1)
   terms = options.get('pos_att_type', [])
   terms = terms.split('|') if isinstance(terms, str) else terms
-  if set(terms) - {'c2p', 'p2c'}:
+  if not isinstance(terms, list) or any(
+    term not in ('c2p', 'p2c') for term in terms
+  ):
     raise options.fail('pos_att_type', 'is not supported, only c2p and p2c')
-  types = int(options.number('type_vocab_size', 0))
+  types = options.whole('type_vocab_size', 0)
   ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu')
   residual = options.number('hidden_dropout_prob', 0.1)
   attention = options.number('attention_probs_dropout_prob', 0.1)
@@ -88,12 +90,12 @@ def _fields_1(options: Options) -> dict[str, Any]:
 
 def _fields_2(options: Options) -> dict[str, Any]:
   fields = _fields(options)
-  buckets = max(int(options.number('position_buckets', -1)), 0)
+  buckets = max(options.whole('position_buckets', -1), 0)
   shared = options.flag('share_att_key', False)
   normed = options.get('norm_rel_ebd', 'none')
   if normed not in ('none', 'layer_norm'):
     raise options.fail('norm_rel_ebd', 'is not supported')
-  width = int(options.number('conv_kernel_size', 0))
+  width = options.whole('conv_kernel_size', 0)
   if width and options.get('conv_act', 'tanh') != 'gelu':
     raise options.fail('conv_act', 'is not supported, only gelu')
   options.only('conv_groups', 1)
@@ -227,8 +229,8 @@ def _architectures(name: str) -> dict[str, str]:
   }
 
 
-_BUFFERS = (
-  r'deberta\.embeddings\.(position_ids|position_embeddings\.weight)',
+_UNREAD = (
+  r'deberta\.embeddings\.position_embeddings\.weight',
   r'mask_predictions\..*',
 )
 
@@ -239,7 +241,8 @@ DEBERTA = Family(
   fields=_fields_1,
   options=_options,
   tensors=_tensors_1,
-  buffers=_BUFFERS,
+  buffers=(r'deberta\.embeddings\.position_ids',),
+  unread=_UNREAD,
   token_types=True,
   heads={'pooler': 'pooler.dense'},
   pooler='gelu',

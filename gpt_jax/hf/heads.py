@@ -112,7 +112,13 @@ def check(kind: str, options: Options) -> None:
 def num_labels(options: Options) -> int:
   """Of a classification head."""
   labels = options.get('id2label')
-  return options.size('num_labels', 2) if labels is None else len(labels)
+  if labels is None:
+    return options.size('num_labels', 2)
+  if not isinstance(labels, dict) or not labels:
+    raise options.fail(
+      'id2label', 'must be an object with a name of each class'
+    )
+  return len(labels)
 
 
 def found(kind: str, family: Family, names: Collection[str]) -> str:

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.hf import heads
-from gpt_jax.hf.base import DEFAULTS, Family, Options, Tensor, choice, same
+from gpt_jax.hf.base import (
+  DEFAULTS,
+  Bounds,
+  Family,
+  Options,
+  Tensor,
+  choice,
+  same,
+)
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.nn.pattern import Sharing, period, sharing
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
@@ -69,19 +77,30 @@ class Imported(Transformer):
 def family_of(config: dict[str, Any]) -> tuple[Family, str]:
   """The family, and the kind of heads, of a config.json."""
   options = Options(config)
-  family = FAMILIES.get(options.get('model_type', ''))
+  model_type = options.get('model_type', '')
+  family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
   if family is None:
     known = ', '.join(FAMILIES)
     raise options.fail('model_type', f'is not supported; one of {known}')
   names = options.get('architectures') or [next(iter(family.architectures))]
-  if len(names) != 1 or names[0] not in family.architectures:
+  if (
+    not isinstance(names, list)
+    or len(names) != 1
+    or not isinstance(names[0], str)
+    or names[0] not in family.architectures
+  ):
     known = ', '.join(family.architectures)
     raise options.fail('architectures', f'is not supported; one of {known}')
   return family, family.architectures[names[0]]
 
 
 def fields_of(
-  family: Family, kind: str, config: dict[str, Any], *, bias: bool = False
+  family: Family,
+  kind: str,
+  config: dict[str, Any],
+  *,
+  bias: bool = False,
+  bounds: Bounds | None = None,
 ) -> Flat:
   """All fields of `Transformer`.
 
@@ -90,8 +109,9 @@ def fields_of(
     kind: of its heads.
     config: config.json.
     bias: whether there is the bias that the family calls `output_bias`.
+    bounds: of the files; None: there are none.
   """
-  options = Options(config)
+  options = Options(config, bounds)
   for name, value in _ONLY.items():
     options.only(name, value)
   heads.check(kind, options)

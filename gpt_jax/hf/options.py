@@ -2,17 +2,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a config.json."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
+from gpt_jax import ranges
 from gpt_jax.spec import UsageError
+
+# Parts of the names of sizes that no tensor need have: positions without a
+# table, windows, limits.
+_FREE = ('position', 'n_ctx', 'window', 'distance', 'capacity', 'bos', 'eos')
+
+
+class Bounds(NamedTuple):
+  """What the files hold, which no size exceeds.
+
+  Attributes:
+    tensors: their number. Layers may share one, so 1,000 are never too many.
+    numbers: in all tensors.
+  """
+
+  tensors: int
+  numbers: int
 
 
 class Options:
   """A config.json, read with complaints that name the option."""
 
-  def __init__(self, values: dict[str, Any]):
-    """`values` is the parsed file."""
-    self._values = values
+  def __init__(self, values: dict[str, Any], bounds: Bounds | None = None):
+    """`values` is the parsed file; without `bounds` there are no files."""
+    self._values, self._bounds = values, bounds
 
   def fail(self, name: str, why: str) -> UsageError:
     """The error to raise about an option."""
@@ -32,6 +50,27 @@ class Options:
     value = self.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
       raise self.fail(name, 'must be a whole number from 1')
+    if value > (most := self._most(name)):
+      raise self.fail(
+        name, f'is more than the files can hold, {most:,}; copy them again'
+      )
+    return value
+
+  def _most(self, name: str) -> int:
+    """The largest size: nothing larger is tried, however it would fail."""
+    if self._bounds is None or any(part in name for part in _FREE):
+      return ranges.INT32
+    if 'layer' in name:
+      return max(self._bounds.tensors, 1000)
+    return min(self._bounds.numbers, ranges.INT32)
+
+  def whole(self, name: str, default: int) -> int:
+    """A whole number, which may be negative for none."""
+    value = self.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+      raise self.fail(name, 'must be a whole number')
+    if value > 0:
+      self.size(name)
     return value
 
   def number(self, name: str, default: float | None = None) -> float:
@@ -39,7 +78,11 @@ class Options:
     value = self.get(name, default)
     if not isinstance(value, int | float) or isinstance(value, bool):
       raise self.fail(name, 'must be a number')
-    return value
+    if isinstance(value, float) and not math.isfinite(value):
+      raise self.fail(name, 'must be a finite number')
+    if abs(value) > ranges.LARGEST:
+      raise self.fail(name, 'must be a number that float32 holds')
+    return value if abs(value) <= ranges.INT32 else float(value)
 
   def flag(self, name: str, default: bool) -> bool:
     """True or false."""

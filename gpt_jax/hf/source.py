@@ -3,6 +3,8 @@
 """A checkpoint of Hugging Face that is read one tensor at a time."""
 
 import json
+import logging
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.hf import files, heads
-from gpt_jax.hf.base import Family, Tensor
+from gpt_jax.hf.base import Bounds, Family, Tensor
 from gpt_jax.hf.layout import (
   Flat,
   Imported,
@@ -26,6 +28,8 @@ from gpt_jax.hf.layout import (
   slots,
 )
 from gpt_jax.spec import UsageError
+
+log = logging.getLogger('gpt_jax')
 
 # Is told how many bytes more were read or written.
 Told = Callable[[int], None]
@@ -55,7 +59,11 @@ class Source:
       self._reader = files.Reader(folder)
       kind = heads.found(kind, family, self._reader.names)
       bias = _has_bias(family, self._reader)
-      fields = fields_of(family, kind, config, bias=bias)
+      names = self._reader.names
+      bounds = Bounds(
+        len(names), sum(math.prod(self._reader.shape(n)) for n in names)
+      )
+      fields = fields_of(family, kind, config, bias=bias, bounds=bounds)
       model = Imported(**fields, origin=Origin(json.dumps(config), kind))
       self.model = model.clone(origin=_origin(model, self._reader))
     except UsageError as e:
@@ -93,6 +101,12 @@ class Source:
       return
     first, *others = [file_name(model, n) for n in names]
     value = self._reader.read(first)
+    # NaN is the largest of numbers that hold it.
+    if value.size and not np.isfinite([value.max(), value.min()]).all():
+      raise UsageError(
+        f'{first} holds NaN or infinite numbers; copy the file again, or ask '
+        'who made it'
+      )
     for other in others:
       if not np.array_equal(value, self._reader.read(other), equal_nan=True):
         tied = model.options.get('tie_word_embeddings', True)
@@ -150,11 +164,19 @@ def _origin(model: Imported, reader: files.Reader) -> Origin:
       if reader.dtype(name) not in files.DTYPES:
         wrong.append(f'{name} is of type {reader.dtype(name)}')
   buffers = re.compile('|'.join(model.family.buffers) or '(?!)')
-  for name in sorted(rest):
+  unread = re.compile('|'.join(model.family.unread) or '(?!)')
+  lost = [n for n in sorted(rest) if unread.fullmatch(prefix * bare + n)]
+  for name in sorted(rest.difference(lost)):
     if not buffers.fullmatch(prefix * bare + name):
       wrong.append(f'{name} is not of this model')
   if wrong:
     raise UsageError(f'the tensors do not fit: {"; ".join(wrong)}')
+  if lost:
+    log.warning(
+      '%s: the model does not use these tensors, so they are not imported, and '
+      'an export does not hold them',
+      ', '.join(lost),
+    )
   dtype = dtypes.pop() if len(dtypes) == 1 else 'F32'
   return model.origin._replace(names=tuple(known), dtype=dtype)
 

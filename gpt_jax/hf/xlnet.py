@@ -42,7 +42,7 @@ def _fields(options: Options) -> dict[str, Any]:
   epsilon = options.number('layer_norm_eps', 1e-12)
   d_model, num_heads = options.size('d_model', 1024), options.size('n_head', 16)
   memory = options.size('mem_len', 512) if options.get('mem_len') else 0
-  clamp = max(int(options.number('clamp_len', -1)), 0)
+  clamp = max(options.whole('clamp_len', -1), 0)
   return {
     'vocab_size': options.size('vocab_size', 32_000),
     # HF knows no such thing, and nothing that it computes depends on it.

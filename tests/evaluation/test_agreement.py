@@ -15,6 +15,7 @@ from gpt_jax.commands import convert
 from gpt_jax.evaluation import agreement
 from gpt_jax.evaluation.theirs import Theirs
 from gpt_jax.spec import UsageError
+from gpt_jax.training import trained as trained_lib
 from tests.commands.test_convert import (
   TOKENIZERS,
   checkpoint_with_vocabulary,
@@ -76,7 +77,8 @@ def test_another_logit_is_found(folders, monkeypatch, capsys):
   assert checked(folders) == 1
   found = capsys.readouterr()
   assert 'at most 5.00e-01, at position 2 (tolerance 0.001)' in found.out
-  assert 'differ in logits' in found.err
+  assert 'failed: ' in found.err and 'differ in logits' in found.err
+  assert found.err.count('Traceback') == 0
   assert checked(folders, TEXT, '--tolerance=0.6') == 0
 
 
@@ -193,3 +195,43 @@ def test_transformers_agrees(folders, capsys):
   pytest.importorskip('transformers')
   assert checked(folders, TEXT, '--tolerance=1e-4') == 0
   assert 'token ids: the same' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ('run', 'ids', 'said', 'code'),
+  [
+    ([2, 8, 9, 3], [2, 8, 9, 3], 'token ids: the same', True),
+    ([2, 8, 9, 3], [8, 9], '[8, 9], not [2, 8, 9, 3]', False),
+    # GPT-1's rows have tokens that fine-tuning adds to the table.
+    ([700, 8, 9, 702], [8, 9], 'fine-tuning added tokens', True),
+  ],
+)
+def test_a_fine_tuned_head_is_compared_by_its_own_row(
+  folders, monkeypatch, capsys, run, ids, said, code
+):
+  """Of classes [1, K]: the row that it reads, not the text's ids alone."""
+  logits = np.array([[0.5, -0.25, 2.0]], np.float32)
+  restore = trained_lib.restore
+
+  def tuned(workdir):
+    parts, state = restore(workdir)
+    settings = parts.config.copy_and_resolve_references().unlock()
+    settings.finetune = {'some': True}
+    params = {**state.eval_params, 'heads': {}}
+    state = state._replace(params=params)
+    return parts._replace(config=settings), state
+
+  monkeypatch.setattr(trained_lib, 'restore', tuned)
+  monkeypatch.setattr(agreement, 'head', lambda *args: logits)
+  monkeypatch.setattr(agreement, 'library', lambda name: None)
+  monkeypatch.setattr(
+    agreement, 'theirs', lambda folder, text, run: Theirs(logits, ids, '')
+  )
+  folder, workdir = map(str, folders)
+  how = {'sequence': lambda config, tokenizer, text: run}
+  if code:
+    agreement.check(workdir, folder, TEXT, 1e-3, **how)
+  else:
+    with pytest.raises(RuntimeError, match='differ in token ids'):
+      agreement.check(workdir, folder, TEXT, 1e-3, **how)
+  assert said in capsys.readouterr().out

@@ -352,3 +352,57 @@ def test_parameters_must_fit_the_model(tmp_path):
     hf.save(str(tmp_path / 'out'), model, params)
   assert 'final_norm/bias is missing; more is not of' in str(error.value)
   assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('name', ['t5_v11', 'albert_groups', 'deberta_v2_mlm'])
+def test_hostile_options_are_refused_at_once(tmp_path, name):
+  """Each option with sizes and kinds that no file has: nothing is tried."""
+  values, folder = config(ROOT / name), tmp_path / 'f'
+  write(folder, values, tensors(ROOT / name))
+  hostile = (10**9, 10**30, -1, 1.5, 'x', True, np.inf, [10**9], {})
+  accepted = 0
+  for option, before in values.items():
+    if option in ('transformers_version', 'dtype'):
+      continue
+    for value in hostile:
+      if value == before:
+        continue
+      (folder / 'config.json').write_text(json.dumps({**values, option: value}))
+      try:
+        hf.Source(str(folder))
+        accepted += 1  # an option of training
+      except UsageError as e:
+        assert len(str(e)) < 20_000
+  assert accepted < len(hostile) * len(values) * 0.7
+
+
+@pytest.mark.parametrize(
+  'option', ['num_layers', 'num_decoder_layers', 'vocab_size', 'd_ff', 'd_kv']
+)
+def test_a_size_beyond_the_files_is_named(tmp_path, option):
+  folder = changed(tmp_path, 't5_v11', **{option: 10**9})
+  with pytest.raises(UsageError, match=f'{option}=.* more than the files'):
+    hf.load(folder)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_a_tensor_with_no_numbers_is_named(tmp_path, value):
+  weights = tensors(GPT2)
+  name = 'transformer.h.1.mlp.c_fc.weight'
+  weights[name] = weights[name].copy()
+  weights[name][2, 3] = value
+  folder = write(tmp_path / 'f', config(GPT2), weights)
+  with pytest.raises(UsageError, match=f'{name} holds NaN or infinite'):
+    hf.load(folder)
+
+
+def test_a_table_that_is_not_read_is_told(tmp_path, caplog):
+  """Of published DeBERTas; its config says that no input has it."""
+  weights, name = tensors(ROOT / 'deberta_v2_mlm'), 'deberta_v2_mlm'
+  table = 'deberta.embeddings.position_embeddings.weight'
+  values = config(ROOT / name)
+  assert values['position_biased_input'] is False and table not in weights
+  weights[table] = np.ones((5, 7), np.float32)
+  hf.load(write(tmp_path / 'f', values, weights))
+  (record,) = caplog.records
+  assert record.levelname == 'WARNING' and table in record.getMessage()

@@ -11,6 +11,7 @@ import pytest
 
 from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.hf import vocabulary
+from gpt_jax.spec import UsageError
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data/tokenizers/golden'
 
@@ -52,3 +53,18 @@ def test_robertas_vocabulary(tmp_path):
   assert found is not None and found[0].startswith('byte_bpe_file(')
   roles = found[1].special
   assert (roles.cls_id, roles.sep_id, roles.mask_id) == (0, 2, 4)
+
+
+@pytest.mark.parametrize('name', ['normalizer', 'decoder'])
+def test_a_tokenizer_that_multiplies_text_is_refused(tmp_path, name):
+  """32 steps that each double an 'a': 4 GB of one."""
+  made = {
+    'version': '1.0',
+    'model': {'type': 'BPE', 'vocab': {'a': 0, '</s>': 1}, 'merges': []},
+  }
+  steps = [{'type': 'Replace', 'pattern': {'String': 'a'}, 'content': 'aa'}]
+  made[name] = {'type': 'Sequence', f'{name}s': steps * 32}
+  path = tmp_path / 'tokenizer.json'
+  path.write_text(json.dumps(made))
+  with pytest.raises(UsageError, match=f'its {name} makes up to'):
+    tokenizer.build(f'hf_tokenizer({str(path)!r}, eos="</s>")', [])

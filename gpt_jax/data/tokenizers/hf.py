@@ -31,6 +31,13 @@ _USUAL = (
 _ENCODERS = ('[SEP]', '<sep>')
 
 
+# Characters that a tokenizer.json may make of one. Replacements are of a few
+# characters, and a file has few of them.
+_MOST_GROWTH = 10_000
+_TOO_MUCH = 10**12
+_SEQUENCES = ('normalizers', 'pretokenizers', 'decoders')
+
+
 class HfTokenizer:
   """A `tokenizer.json`, as the `tokenizers` library reads it.
 
@@ -54,6 +61,7 @@ class HfTokenizer:
       self._made = tokenizers.Tokenizer.from_str(contents[FILE].decode())
     except Exception as e:  # `tokenizers` raises plain `Exception`
       raise UsageError(f'is not a tokenizer.json: {e}') from e
+    _check_growth(contents[FILE])
     self._made.no_truncation()
     self._made.no_padding()
     self._made.encode_special_tokens = True
@@ -290,3 +298,32 @@ def _find_eos(folder: str, data: bytes) -> str:
       f'special tokens are {", ".join(sorted(special)) or "none"}'
     )
   return usual[0]
+
+
+def _check_growth(file: bytes) -> None:
+  """Refuses a tokenizer.json whose replacements multiply a text.
+
+  Raises:
+    UsageError: they do, by more than any published one.
+  """
+  values = json.loads(file)
+  for name in ('normalizer', 'pre_tokenizer', 'decoder'):
+    if (growth := _growth(values.get(name))) > _MOST_GROWTH:
+      raise UsageError(
+        f'its {name} makes up to {growth:,} characters of one; at most '
+        f'{_MOST_GROWTH} are taken'
+      )
+
+
+def _growth(step: Any) -> int:
+  """How many characters a step makes of one, by its replacements."""
+  if not isinstance(step, dict):
+    return 1
+  parts = [p for name in _SEQUENCES for p in step.get(name) or ()]
+  # An empty pattern matches around each character, too.
+  own = 1 + 2 * len(step.get('content') or '')
+  own = own if step.get('type') == 'Replace' else 1
+  own += len(step.get('prepend') or '')
+  for part in parts:
+    own = min(own * max(_growth(part), 1), _TOO_MUCH)
+  return own
