@@ -112,24 +112,26 @@ def of(
     KeyError, ValueError: the file is damaged.
   """
   if SPECIAL not in contents:
-    roles = {role: _usual(role, names) for role in _ENCODERS}
+    cls, sep, mask = (_usual(role, names) for role in _ENCODERS)
     pad = _usual('pad', names)
     pad = eos_id if pad is None else pad
     stops = frozenset([eos_id])
     return Special(
       *((eos_id,), (), eos_id, stops, pad, names, eos_id),
-      *roles.values(),
+      *(cls, sep, mask),
     )
   found = json.loads(contents[SPECIAL])
   start = tuple(found['start'])
   stops, names = frozenset(found['stop']), found['names']
   # Imports before there were encoders lack these entries.
-  roles = {role: found.get(role, _usual(role, names)) for role in _ENCODERS}
+  cls, sep, mask = (found.get(r, _usual(r, names)) for r in _ENCODERS)
   constraints = constraints_lib.restored(found.get('constraints', {}))
   return Special(
     *(start, start, found['first'], stops, found['pad'], names, eos_id),
-    *roles.values(),
-  )._replace(never_ids=frozenset(constraints.never), constraints=constraints)
+    *(cls, sep, mask),
+    never_ids=frozenset(constraints.never),
+    constraints=constraints,
+  )
 
 
 def num_rows(contents: Mapping[str, bytes], size: int) -> int:
