@@ -58,7 +58,8 @@ def get_config(arg: str = '') -> ConfigDict:
     # it; biases='shared': one u and v for all layers), xlnet(memory=0, clamp=0)
     # (to both sides, and of token types), none,
     # deberta(max_distance=512, buckets=0, c2c=True, c2p=True, p2c=True,
-    # shared=False, norm=False, absolute=False, mask_decoder=0, convolution=0)
+    # shared=False, norm=False, absolute=False, mask_decoder=0, convolution=0,
+    # activation='gelu') (of the convolution)
     position='learned',
     # full, local(window=...), strided(stride=...), fixed(stride=...),
     # bidirectional; bigbird(block=64, window=3, random=3, extra=0,

@@ -284,7 +284,11 @@ def body_sizes(model: Transformer) -> dict[str, Any]:
 
 
 def activation(model: Transformer) -> str:
-  """HF's name of `model.ffn`, ours where it has none (`save` refuses it)."""
+  """HF's name of `model.ffn`: see `activation_name`."""
+  return activation_name(choice(model, 'ffn').name)
+
+
+def activation_name(ours: str) -> str:
+  """HF's name of an activation, ours where it has none (`save` refuses it)."""
   names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-  name = choice(model, 'ffn').name
-  return names.get(name, name)
+  return names.get(ours, ours)

@@ -92,12 +92,15 @@ def _tensors(model: Transformer) -> list[Tensor]:
   ]
 
 
-def encoder_tensors(root: str, *decoder: str) -> list[Tensor]:
+def encoder_tensors(
+  root: str, *decoder: str, biased: bool = True
+) -> list[Tensor]:
   """The body's tensors of BERT and those who kept its names.
 
   Args:
     root: of the names, e.g. `bert`.
     *decoder: other names that the token embeddings have as the output's table.
+    biased: whether queries, keys and values have a bias.
   """
   e, h, ours = f'{root}.embeddings', f'{root}.encoder.layer.{{layer}}', 'layer'
   return [
@@ -108,7 +111,7 @@ def encoder_tensors(root: str, *decoder: str) -> list[Tensor]:
     *qkv(
       f'{ours}/attention',
       f'{h}.attention.self',
-      bias=True,
+      bias=biased,
       names=('query', 'key', 'value'),
     ),
     *linear(f'{ours}/attention/out', f'{h}.attention.output.dense'),

@@ -13,17 +13,23 @@ from typing import Any
 from gpt_jax.hf.base import ACTIVATIONS, Family, Options, Tensor, choice
 from gpt_jax.hf.bert import encoder_fields, encoder_options, encoder_tensors
 from gpt_jax.hf.bert import scores as mlm_head
+from gpt_jax.nn.choices import build
 from gpt_jax.nn.transformer import Transformer
 
 _SEED = 'random_blocks_seed'
 
 
 def _fields(options: Options) -> dict[str, Any]:
-  options.only('use_bias', True)
-  options.only('rescale_embeddings', False)
   ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu_new')
+  fields = encoder_fields(options, epsilon=1e-12)
+  types = options.size('type_vocab_size', 2)
+  scale = 'sqrt' if options.flag('rescale_embeddings', False) else 'none'
+  biased = options.flag('use_bias', True)
   return {
-    **encoder_fields(options, epsilon=1e-12),
+    **fields,
+    'input': f'tokens(scale={scale!r}, token_types={types}, norm=True)',
+    # That of queries, keys and values.
+    'bias': 'all' if biased else 'where(out=True, ffn=True)',
     'context_length': options.size('max_position_embeddings', 4096),
     'position': 'learned',
     'attention': _attention(options),
@@ -47,7 +53,11 @@ def _attention(options: Options) -> str:
 def _options(model: Transformer) -> dict[str, Any]:
   # `save` refuses what fields of it are not: other windows, extra tokens.
   attention, out = choice(model, 'attention'), encoder_options(model)
-  out |= {'use_bias': True, 'rescale_embeddings': False}
+  scale = choice(model, 'input').kwargs.get('scale')
+  out |= {
+    'use_bias': build(model, 'bias').qkv,
+    'rescale_embeddings': scale == 'sqrt',
+  }
   if attention.name != 'bigbird':
     return out | {'attention_type': 'original_full'}
   out |= {
@@ -64,7 +74,7 @@ def _tensors(model: Transformer) -> list[Tensor]:
   scored = choice(model, 'output').kwargs['bias']
   decoder = ('cls.predictions.decoder.weight',) if scored else ()
   return [
-    *encoder_tensors('bert', *decoder),
+    *encoder_tensors('bert', *decoder, biased=build(model, 'bias').qkv),
     *(mlm_head() if scored else []),
   ]
 

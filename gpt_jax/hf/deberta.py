@@ -14,6 +14,7 @@ from gpt_jax.hf.base import (
   Family,
   Options,
   Tensor,
+  activation_name,
   choice,
   fused_qkv,
   linear,
@@ -96,11 +97,11 @@ def _fields_2(options: Options) -> dict[str, Any]:
   if normed not in ('none', 'layer_norm'):
     raise options.fail('norm_rel_ebd', 'is not supported')
   width = options.whole('conv_kernel_size', 0)
-  if width and options.get('conv_act', 'tanh') != 'gelu':
-    raise options.fail('conv_act', 'is not supported, only gelu')
+  between = options.choice('conv_act', ACTIVATIONS, 'tanh') if width else ''
   options.only('conv_groups', 1)
   own = f'buckets={buckets}, shared={shared}, norm={normed == "layer_norm"}'
-  own += f', convolution={width}' * (width > 0)
+  if width:
+    own += f', convolution={width}, activation={between!r}'
   return {**fields, 'position': f'deberta({fields["position"]}, {own})'}
 
 
@@ -124,7 +125,7 @@ def _options_2(model: Transformer) -> dict[str, Any]:
     'share_att_key': position.get('shared', False),
     'norm_rel_ebd': 'layer_norm' if position.get('norm') else 'none',
     'conv_kernel_size': position.get('convolution', 0),
-    'conv_act': 'gelu',
+    'conv_act': activation_name(position.get('activation', 'gelu')),
   }
 
 

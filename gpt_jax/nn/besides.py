@@ -40,7 +40,11 @@ class Besides(nn.Module):
       )
     if position.convolution:
       self.convolution = Convolution(
-        position.convolution, self.norm, inits.kernel, self.dtype
+        position.convolution,
+        position.activation,
+        self.norm,
+        inits.kernel,
+        self.dtype,
       )
     if position.late:
       self.late_positions = LearnedPositions(

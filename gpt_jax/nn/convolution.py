@@ -3,7 +3,7 @@
 """The convolution beside the first layer of DeBERTa's version 2.
 
 It runs over the embeddings; the first layer's output becomes norm(output +
-gelu(convolution)). Released code only; the paper does not have it.
+activation(convolution)). Released code only; the paper does not have it.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn.activations import gelu_exact
+from gpt_jax.nn.activations import ACTIVATIONS
 from gpt_jax.nn.context import Cache, Context
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.dot_product import Visibility
@@ -28,13 +28,14 @@ class Convolved(NamedTuple):
 
 
 class Convolution(nn.Module):
-  """gelu(sum_t W_t x_(i + t) + b) over `width` neighbouring tokens.
+  """act(sum_t W_t x_(i + t) + b) over `width` neighbouring tokens.
 
   Padding and other documents of a packed row count as zeros. The kernel is
   [width, D, D].
   """
 
   width: int
+  activation: str  # of `ACTIVATIONS`
   norm: Callable[..., nn.Module]
   initializer: Initializer
   dtype: Any
@@ -60,7 +61,7 @@ class Convolution(nn.Module):
     if self.is_initializing():
       norm(y_BLD)
     params = nn.meta.unbox(norm.variables['params'])
-    return Convolved(gelu_exact(y_BLD), params)
+    return Convolved(ACTIVATIONS[self.activation](y_BLD), params)
 
 
 class FirstBlock(nn.Module):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import rope as rope_lib
+from gpt_jax.nn.activations import ACTIVATIONS
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.disentangled import Disentangled, DistanceTable, num_rows
 from gpt_jax.nn.init import Initializer
@@ -47,6 +48,7 @@ class Position(NamedTuple):
     late: how often the last layer is applied to queries with learned absolute
       positions: see `late`; 0: it is as the others.
     convolution: width of that beside the first layer; 0: there is none.
+    activation: of the convolution.
     segment_length: tokens of a segment; 0: a row is one. See `segments`.
     shared_biases: whether all layers have one u and v for the terms.
     by_layer: as `embed`, for what each layer adds to its input.
@@ -62,6 +64,7 @@ class Position(NamedTuple):
   segments: bool = False
   late: int = 0
   convolution: int = 0
+  activation: str = 'gelu'
   segment_length: int = 0
   shared_biases: bool = False
   by_layer: Callable[..., nn.Module] | None = None
@@ -228,6 +231,7 @@ def deberta(
   absolute: bool = False,
   mask_decoder: Whole = 0,
   convolution: Whole = 0,
+  activation: str = 'gelu',
 ) -> Position:
   """DeBERTa's disentangled attention (He et al. 2020, section 3).
 
@@ -246,6 +250,7 @@ def deberta(
       absolute positions (section 3.2); 0: it is as the others.
     convolution: the odd number of tokens that one beside the first layer reads
       (version 2: 3); 0: there is none.
+    activation: what the convolution's sums go through, of `ACTIVATIONS`.
   """
   if not (c2c or c2p or p2c):
     raise UsageError(
@@ -254,6 +259,11 @@ def deberta(
   if convolution and convolution % 2 == 0:
     raise UsageError(
       f'model.position: convolution={convolution} must be odd, or 0'
+    )
+  if activation not in ACTIVATIONS:
+    raise UsageError(
+      f'model.position: activation={activation!r}: unknown; one of '
+      f'{", ".join(ACTIVATIONS)}'
     )
   # Half of the buckets hold a distance each, and the last one is the longest.
   if buckets and not 2 <= buckets // 2 < max_distance - 1:
@@ -273,6 +283,7 @@ def deberta(
     table=table,
     late=mask_decoder,
     convolution=convolution,
+    activation=activation,
   )
 
 

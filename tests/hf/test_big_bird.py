@@ -117,8 +117,8 @@ def test_fields_where_config_says_little():
   full = fields(attention_type='original_full')
   assert full['attention'] == 'bidirectional'
   for name, value in (
-    ('use_bias', False),
-    ('rescale_embeddings', True),
+    ('use_bias', 'no'),
+    ('rescale_embeddings', 1),
     ('attention_type', 'simulated'),
     ('num_random_blocks', 0),
     ('is_decoder', True),

@@ -91,7 +91,8 @@ def test_fine_tuning_leaves_the_mask_decoder_out():
 def test_convolution_of_packed_rows():
   """Documents and padding that stand beside a token are zeros to it."""
   module = Convolution(
-    3, NORMS['layernorm'](), INITS['normal']()(1).kernel, jnp.float32
+    *(3, 'gelu', NORMS['layernorm']()),
+    *(INITS['normal']()(1).kernel, jnp.float32),
   )
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(1, 7, 5)))
