@@ -10,6 +10,8 @@
 #   make torch   tests what is measured against transformers, in .venv-torch
 #   make tpu     runs the tests that compile for TPU slices, with libtpu in .venv
 #   make crash   kills a small run KILLS times, and compares with one left alone
+#   make house   counts files, lines, single importers and callers, and what a
+#                tiny GPT-2 runs on its way to a training step
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
 #                a minute each; fails where one is not what it was. ONLY=palm
 
@@ -25,7 +27,7 @@ ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke translate test slow lint crash plan tpu beam lm_eval torch wandb
+.PHONY: smoke translate test slow lint crash house plan tpu beam lm_eval torch wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -61,6 +63,9 @@ lint: .venv/ready
 
 crash: .venv/ready
 	$(BIN)/python -m tests.support.crash --kills $(KILLS)
+
+house: .venv/ready
+	$(BIN)/python -m tests.support.house
 
 plan: .venv/libtpu
 	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
