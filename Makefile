@@ -12,6 +12,7 @@
 #   make crash   kills a small run KILLS times, and compares with one left alone
 #   make house   counts files, lines, single importers and callers, and what a
 #                tiny GPT-2 runs on its way to a training step
+#   make hashes  writes launch/requirements.txt: the image's packages by hash
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
 #                a minute each; fails where one is not what it was. ONLY=palm
 
@@ -27,7 +28,7 @@ ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke translate test slow lint crash house plan tpu beam lm_eval torch wandb
+.PHONY: smoke translate test slow lint crash house hashes plan tpu beam lm_eval torch wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -66,6 +67,19 @@ crash: .venv/ready
 
 house: .venv/ready
 	$(BIN)/python -m tests.support.house
+
+# Of the extras that launch/ installs. libtpu's files are for glibc 2.31 and later.
+hashes: .venv-hashes/bin/uv
+	echo setuptools==80.9.0 | $< pip compile --quiet pyproject.toml - \
+	  --extra tpu --extra gcs --constraint constraints.txt \
+	  --python-version 3.12 --python-platform x86_64-manylinux_2_31 \
+	  --generate-hashes --no-annotate --custom-compile-command 'make hashes' \
+	  --output-file launch/requirements.txt
+
+.venv-hashes/bin/uv:
+	$(PYTHON) -m venv .venv-hashes
+	.venv-hashes/bin/pip install --quiet uv==0.13.9
+	@touch $@
 
 plan: .venv/libtpu
 	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'

@@ -44,8 +44,10 @@ install_here() {
     rm -rf venv
     "$uv" venv --quiet --python "$3" venv
   fi
+  # The second file has hashes, which uv compares.
   (cd code && "$uv" pip install --quiet --python ../venv/bin/python \
-    --constraint constraints.txt --editable ".[$2]")
+    --constraint constraints.txt --constraint launch/requirements.txt \
+    --editable ".[$2]")
   echo "$1" > installed
   answer installed
 }
