@@ -28,6 +28,7 @@ COMMAND=(
 # Runs on each host after it has started, before the run, and again whenever
 # either is repeated. Here: mounts a Filestore (NFS) share. With one host there
 # is nothing to share: leave it empty, set WORKDIR=/var/tmp/run, and RESULTS.
+# shellcheck disable=SC2016  # the hosts expand it
 HOST_SETUP='
   if ! mountpoint -q /mnt/shared; then
     sudo apt-get -qq install --yes nfs-common

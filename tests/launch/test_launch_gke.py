@@ -311,6 +311,6 @@ def test_the_image_has_what_pip_needs():
   }
   project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
   needed = {project['readme'], *project['license-files']}
-  needed |= {'pyproject.toml', 'setup.py', 'constraints.txt'}
+  needed |= {'pyproject.toml', 'setup.py', 'launch/requirements.txt'}
   assert copied >= {*needed, 'gpt_jax', 'configs'}
   assert all((ROOT / name).exists() for name in needed)

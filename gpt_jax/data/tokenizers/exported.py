@@ -29,7 +29,7 @@ from gpt_jax.data.tokenizers import hf, special, words
 from gpt_jax.data.tokenizers.bpe import Bpe
 from gpt_jax.data.tokenizers.characters import Bytes, Characters
 from gpt_jax.data.tokenizers.frequent_bytes import FrequentBytes
-from gpt_jax.data.tokenizers.sentencepiece import MESSAGE, SentencePiece
+from gpt_jax.data.tokenizers.sentencepiece import SentencePiece, message
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.data.tokenizers.word_list import UNKNOWN, WordList
 from gpt_jax.data.tokenizers.words import SPACE_MARK
@@ -171,7 +171,7 @@ def approximate(tokenizer: Tokenizer) -> str:
 
 
 def _proto(tokenizer: SentencePiece) -> Any:
-  return MESSAGE.FromString(tokenizer.processor.serialized_model_proto())
+  return message().FromString(tokenizer.processor.serialized_model_proto())
 
 
 def _check(tokenizer: Tokenizer, library: tokenizers.Tokenizer) -> None:

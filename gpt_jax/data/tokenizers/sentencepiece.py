@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import sentencepiece as spm
-from sentencepiece import sentencepiece_model_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from gpt_jax.data.sources.source import Document
 from gpt_jax.data.tokenizers import saved, special, words
@@ -20,8 +20,31 @@ from gpt_jax.data.tokenizers.words import SPACE_MARK
 from gpt_jax.spec import UsageError
 
 MODEL = 'sentencepiece.model'
-# A model as a message of protobuf, of a class that is made at run time.
-MESSAGE: Any = sentencepiece_model_pb2.ModelProto  # pyright: ignore
+# The fields of sentencepiece_model.proto that are read or changed here: name,
+# number, type of protobuf's or a message below, default. Protobuf keeps the
+# others. The package's own classes want a protobuf that Apache Beam refuses.
+_FIELDS = {
+  'Piece': (
+    ('piece', 1, 'STRING', ''),
+    ('score', 2, 'FLOAT', '0'),
+    ('type', 3, 'INT32', '1'),
+  ),
+  'Trainer': (
+    ('model_type', 3, 'INT32', '1'),
+    ('byte_fallback', 35, 'BOOL', 'false'),
+  ),
+  'Normalizer': (
+    ('name', 1, 'STRING', ''),
+    ('precompiled_charsmap', 2, 'BYTES', ''),
+    ('add_dummy_prefix', 3, 'BOOL', 'true'),
+    ('remove_extra_whitespaces', 4, 'BOOL', 'true'),
+  ),
+  'Model': (
+    ('pieces', 1, 'Piece', None),
+    ('trainer_spec', 2, 'Trainer', None),
+    ('normalizer_spec', 3, 'Normalizer', None),
+  ),
+}
 _EOS = 'eos.json'  # the piece that ends a document, where a user named it
 
 # With our models a text is encoded in segments of about this many characters,
@@ -191,6 +214,30 @@ class SentencePiece:
     if self._model.id_to_piece(eos_id) != eos:
       raise UsageError(f'has no piece {eos!r}')
     return eos_id
+
+
+@functools.cache
+def message() -> Any:
+  """The class of a model as a message of protobuf: see `_FIELDS`."""
+  file = descriptor_pb2.FileDescriptorProto(
+    name='gpt_jax/sentencepiece.proto', package='gpt_jax', syntax='proto2'
+  )
+  kinds = descriptor_pb2.FieldDescriptorProto
+  for name, fields in _FIELDS.items():
+    made = file.message_type.add(name=name)
+    for field, number, kind, default in fields:
+      added = made.field.add(name=field, number=number, default_value=default)
+      repeated = field == 'pieces'
+      added.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+      if kind in _FIELDS:
+        added.type, added.type_name = kinds.TYPE_MESSAGE, f'.gpt_jax.{kind}'
+      else:
+        added.type = kinds.Type.Value(f'TYPE_{kind}')
+  pool = descriptor_pool.DescriptorPool()
+  pool.Add(file)
+  return message_factory.GetMessageClass(
+    pool.FindMessageTypeByName('gpt_jax.Model')
+  )
 
 
 def sentencepiece_file(

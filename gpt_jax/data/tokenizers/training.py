@@ -15,7 +15,11 @@ import sentencepiece as spm
 
 from gpt_jax.data.sources.source import Document
 from gpt_jax.data.tokenizers import sample
-from gpt_jax.data.tokenizers.sentencepiece import MESSAGE, MODEL, SentencePiece
+from gpt_jax.data.tokenizers.sentencepiece import (
+  MODEL,
+  SentencePiece,
+  message,
+)
 from gpt_jax.data.tokenizers.words import SPACE_MARK
 from gpt_jax.ranges import Bytes, Count, Seed, Whole, number
 from gpt_jax.spec import UsageError
@@ -171,10 +175,11 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
     num_threads=8,
     minloglevel=2,
   )
-  model = MESSAGE.FromString(written.getvalue())
-  if options['model_type'] == 'unigram':
-    for piece in model.pieces:
-      piece.score = round(piece.score * _SCALE) / _SCALE
+  if options['model_type'] != 'unigram':
+    return written.getvalue()
+  model = message().FromString(written.getvalue())
+  for piece in model.pieces:
+    piece.score = round(piece.score * _SCALE) / _SCALE
   return model.SerializeToString(deterministic=True)
 
 
