@@ -33,7 +33,10 @@ def get_config(arg: str = '') -> ConfigDict:
     num_kv_heads=placeholder(int),  # empty: num_heads
     head_size=placeholder(int),  # empty: d_model / num_heads
     value_size=0,  # features of a value of a head; 0: head_size
+    # Heads of the encoder, together as wide as num_heads; 0: num_heads.
+    encoder_num_heads=0,
     d_ff=placeholder(int),  # empty: 4 * d_model
+    encoder_d_ff=0,  # of the encoder; 0: d_ff
     num_encoder_layers=0,  # above 0: an encoder-decoder
     # Above 0: so many layers of another encoder, with a table and positions of
     # its own, whose output the encoder reads for tokens' vectors (BART, 3.4).

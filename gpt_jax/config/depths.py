@@ -4,6 +4,7 @@
 
 from gpt_jax import spec
 from gpt_jax.config.fields import Config
+from gpt_jax.nn import layer_sizes
 from gpt_jax.nn.pattern import period, sharing
 from gpt_jax.spec import UsageError
 
@@ -30,10 +31,23 @@ def check_depths(config: Config) -> None:
       f'by the {len(encoder)} layers after which {ffn!r} repeats; set '
       'model.encoder_ffn'
     )
+  _check_encoder(config)
   _check_source(config, ffn)
   _check_stacks(config, ffn)
   _check_groups(config, 'num_layers', model.attention, model.ffn)
   _check_groups(config, 'num_encoder_layers', 'bidirectional', ffn)
+
+
+def _check_encoder(config: Config) -> None:
+  """Checks that there is an encoder for what is its own."""
+  model = config.model
+  for field in ('encoder_num_heads', 'encoder_d_ff'):
+    if model[field] and not model.num_encoder_layers:
+      raise UsageError(
+        f'model.{field}={model[field]}: is of an encoder; set '
+        'model.num_encoder_layers, or 0'
+      )
+  layer_sizes.of_encoder(model)
 
 
 def _check_source(config: Config, ffn: str) -> None:
@@ -78,6 +92,12 @@ def _check_stacks(config: Config, ffn: str) -> None:
       f'{model.num_encoder_layers} is not model.num_layers={model.num_layers}; '
       'give as many, or another choice'
     )
+  for field in ('encoder_num_heads', 'encoder_d_ff'):
+    if model[field]:
+      raise UsageError(
+        f'{given}: the layers of both stacks are not alike, by model.{field}='
+        f'{model[field]}; set it to 0'
+      )
   sizes = {len(period(x, ffn)) for x in ('bidirectional', model.attention)}
   calls = [spec.parse('model.ffn', text) for text in (ffn, model.ffn)]
   if len(sizes) > 1 or calls[0] != calls[1]:

@@ -22,6 +22,8 @@ ADDED = {
   'model.num_source_layers': 0,
   'model.source_vocab_size': 0,
   'model.value_size': 0,
+  'model.encoder_num_heads': 0,
+  'model.encoder_d_ff': 0,
   'objective.teacher': '',
   'optim.start': '',
   'optim.drawn': '',

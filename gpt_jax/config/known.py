@@ -45,6 +45,8 @@ _WORDS = {
   'num_iterations',
   'model.num_layers': 'n_layer n_layers num_hidden_layers layers depth',
   'model.num_heads': 'n_head n_heads num_attention_heads heads',
+  'model.encoder_num_heads': 'encoder_attention_heads',
+  'model.encoder_d_ff': 'encoder_ffn_dim',
   'model.num_kv_heads': 'n_kv_heads n_kv_head num_key_value_heads',
   'model.d_model': 'n_embd n_embed hidden_size hidden_dim dim emb_dim '
   'embed_dim embedding_size width',

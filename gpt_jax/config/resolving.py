@@ -91,6 +91,9 @@ def _fill_model(model: Config) -> None:
     model.value_size = 0  # so that equal models have equal fields
   if model.d_ff is None:
     model.d_ff = 4 * model.d_model
+  for name in ('num_heads', 'd_ff'):
+    if model[f'encoder_{name}'] == model[name]:
+      model[f'encoder_{name}'] = 0  # as above
 
 
 def set_vocab_size(

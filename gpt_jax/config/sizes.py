@@ -26,8 +26,11 @@ def check_sizes(config: Config) -> None:
     max(m.num_layers, m.num_encoder_layers, m.num_source_layers),
     rows * m.context_length,
   )
+  of_ffn = layers * experts * m.d_model
+  scores = tokens * m.context_length
   for names, size in (
-    (('num_layers', 'd_model', 'd_ff'), layers * experts * m.d_model * m.d_ff),
+    (('num_layers', 'd_model', 'd_ff'), of_ffn * m.d_ff),
+    (('num_layers', 'd_model', 'encoder_d_ff'), of_ffn * m.encoder_d_ff),
     (
       ('num_layers', 'd_model', 'num_heads', 'head_size'),
       layers * m.d_model * heads,
@@ -36,7 +39,9 @@ def check_sizes(config: Config) -> None:
     (('context_length', 'vocab_size'), tokens * vocab),
     (('context_length', 'd_model'), tokens * m.d_model * layers),
     (('context_length', 'd_ff'), tokens * m.d_ff * experts),
-    (('context_length', 'num_heads'), tokens * m.context_length * m.num_heads),
+    (('context_length', 'encoder_d_ff'), tokens * m.encoder_d_ff * experts),
+    (('context_length', 'num_heads'), scores * m.num_heads),
+    (('context_length', 'encoder_num_heads'), scores * m.encoder_num_heads),
   ):
     if size > LARGEST_ARRAY:
       fields = ', '.join(f'model.{name}={m[name]}' for name in names)

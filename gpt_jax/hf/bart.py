@@ -55,10 +55,13 @@ def shared_fields(options: Options, *, norm: bool) -> dict[str, Any]:
   """
   options.only('is_decoder', False)
   options.only('tie_word_embeddings', True)
-  heads = options.size('encoder_attention_heads', 16)
-  d_ff = options.size('encoder_ffn_dim', 4096)
-  options.only('decoder_attention_heads', heads)
-  options.only('decoder_ffn_dim', d_ff)
+  heads = options.size('decoder_attention_heads', 16)
+  d_ff = options.size('decoder_ffn_dim', 4096)
+  encoder_heads = options.size('encoder_attention_heads', 16)
+  encoder_d_ff = options.size('encoder_ffn_dim', 4096)
+  d_model = options.size('d_model', 1024)
+  if d_model % encoder_heads:
+    raise options.fail('encoder_attention_heads', f'does not divide {d_model=}')
   scale = 'sqrt' if options.flag('scale_embedding', False) else 'none'
   rate = options.number('dropout', 0.1)
   return {
@@ -66,9 +69,11 @@ def shared_fields(options: Options, *, norm: bool) -> dict[str, Any]:
     'context_length': options.size('max_position_embeddings', 1024),
     'num_layers': options.size('decoder_layers', 12),
     'num_encoder_layers': options.size('encoder_layers', 12),
-    'd_model': options.size('d_model', 1024),
+    'd_model': d_model,
     'num_heads': heads,
     'd_ff': d_ff,
+    'encoder_num_heads': 0 if encoder_heads == heads else encoder_heads,
+    'encoder_d_ff': 0 if encoder_d_ff == d_ff else encoder_d_ff,
     'input': f'tokens(scale={scale!r}, norm={norm})',
     'ffn': options.choice('activation_function', ACTIVATIONS, 'gelu'),
     # No option says so.
@@ -89,14 +94,10 @@ def shared_options(model: Transformer) -> dict[str, Any]:
     'vocab_size': model.vocab_size,
     'max_position_embeddings': model.context_length,
     'd_model': model.d_model,
-    **{
-      f'{stack}_{name}': value
-      for stack in ('encoder', 'decoder')
-      for name, value in (
-        ('attention_heads', model.num_heads),
-        ('ffn_dim', model.d_ff),
-      )
-    },
+    'encoder_attention_heads': model.encoder_num_heads or model.num_heads,
+    'decoder_attention_heads': model.num_heads,
+    'encoder_ffn_dim': model.encoder_d_ff or model.d_ff,
+    'decoder_ffn_dim': model.d_ff,
     'encoder_layers': model.num_encoder_layers,
     'decoder_layers': model.num_layers,
     'activation_function': activation(model),

@@ -45,7 +45,8 @@ DEFAULTS: dict[str, Any] = {
   name: _TREE[name]
   for name in (
     *('num_encoder_layers', 'num_source_layers', 'encoder_ffn', 'input'),
-    *('value_size', 'source_vocab_size', 'attention'),
+    *('value_size', 'encoder_num_heads', 'encoder_d_ff'),
+    *('source_vocab_size', 'attention'),
     *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
     *('init_weights', 'remat', 'loop', 'share'),
   )

@@ -14,12 +14,14 @@ from gpt_jax import spec
 from gpt_jax.nn.backends import BACKENDS, check
 from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.dropout import DROPOUTS, Dropout
+from gpt_jax.nn.layer_sizes import LayerSizes
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS
 
 
 def check_attention(
   model: Any,
+  sizes: LayerSizes,
   attention: str,
   shape_BL: tuple[int, int],
   *,
@@ -33,6 +35,7 @@ def check_attention(
 
   Args:
     model: `config.model`.
+    sizes: of the stack's layers.
     attention: `model.attention`, or that of the encoder of an encoder-decoder.
     shape_BL: rows of a batch as the model is given it, and their length.
     packed: whether rows hold documents that do not see each other.
@@ -47,14 +50,14 @@ def check_attention(
   position = spec.build('model.position', model.position, POSITIONS)
   rates = spec.build('model.dropout', model.dropout, DROPOUTS)
 
-  def heads(number: int, size: int = model.head_size) -> Any:
+  def heads(number: int, size: int = sizes.head_size) -> Any:
     shape = (*shape_BL, number, size)
     return jax.ShapeDtypeStruct(shape, jnp.dtype(model.dtype))
 
   segments: Any = jax.ShapeDtypeStruct(shape_BL, jnp.int32)
   mask: Any = jax.ShapeDtypeStruct(shape_BL, jnp.bool_)
-  query, key = heads(model.num_heads), heads(model.num_kv_heads)
-  value = heads(model.num_kv_heads, model.value_size or model.head_size)
+  query, key = heads(sizes.num_heads), heads(sizes.num_kv_heads)
+  value = heads(sizes.num_kv_heads, sizes.value_size or sizes.head_size)
   biased = position.bias is not None or position.terms is not None
   for pattern in spec.build_all('model.attention', attention, PATTERNS):
     request = Request(

@@ -12,6 +12,7 @@ from gpt_jax.nn.choices import build
 from gpt_jax.nn.convolution import FirstBlock
 from gpt_jax.nn.late import LateBlock
 from gpt_jax.nn.layer_positions import WithPositions
+from gpt_jax.nn.layer_sizes import LayerSizes
 from gpt_jax.nn.mirrored_stack import MirroredStack
 from gpt_jax.nn.pattern import is_causal, period, sharing
 from gpt_jax.nn.shared_stack import SharedStack
@@ -25,6 +26,7 @@ def make(
   attention: str,
   ffn: str,
   num_layers: int,
+  sizes: LayerSizes,
   *,
   cross: bool,
 ) -> nn.Module:
@@ -34,7 +36,7 @@ def make(
   block, norm = build(model, 'block'), build(model, 'norm')
   inits = build(model, 'init_weights')(model.num_layers)
   of_ffn = {
-    'd_ff': model.d_ff,
+    'd_ff': sizes.d_ff,
     'bias': biases.ffn,
     'inits': inits,
     'dtype': dtype,
@@ -42,10 +44,10 @@ def make(
   make_attention = functools.partial(
     Attention,
     position=position,
-    num_heads=model.num_heads,
-    num_kv_heads=model.num_kv_heads,
-    head_size=model.head_size,
-    value_size=model.value_size,
+    num_heads=sizes.num_heads,
+    num_kv_heads=sizes.num_kv_heads,
+    head_size=sizes.head_size,
+    value_size=sizes.value_size,
     scale=build(model, 'attention_scale'),
     backend=build(model, 'attention_backend'),
     bias_in=biases.qkv,
@@ -105,9 +107,15 @@ def make(
   return Stack(blocks, num_layers, model.remat, model.loop)
 
 
-def of_source(fields: dict[str, Any]) -> dict[str, Any]:
-  """Fields of the encoder before the encoder, of those of the whole model."""
+def of_source(fields: dict[str, Any], sizes: LayerSizes) -> dict[str, Any]:
+  """Fields of the encoder before the encoder, of those of the whole model.
+
+  Its layers have the `sizes` of the encoder's.
+  """
   return fields | {
+    **sizes._asdict(),
+    'encoder_num_heads': 0,
+    'encoder_d_ff': 0,
     'vocab_size': fields['source_vocab_size'] or fields['vocab_size'],
     'num_layers': fields['num_source_layers'],
     'num_encoder_layers': 0,
@@ -119,7 +127,7 @@ def of_source(fields: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def bias(model: Any, attention: str) -> nn.Module:
+def bias(model: Any, attention: str, sizes: LayerSizes) -> nn.Module:
   """The module that gives all layers of a stack their bias on the scores."""
   patterns = [layer.attention for layer in period(attention, model.ffn)]
   if any(p.causal != patterns[0].causal for p in patterns):
@@ -129,8 +137,8 @@ def bias(model: Any, attention: str) -> nn.Module:
       'take one kind, or another position'
     )
   return build(model, 'position').bias(
-    num_heads=model.num_heads,
-    head_size=model.head_size,
+    num_heads=sizes.num_heads,
+    head_size=sizes.head_size,
     pattern=patterns[0],
     initializer=build(model, 'init_weights')(model.num_layers).position,
   )

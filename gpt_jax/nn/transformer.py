@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn import layout, stacks
+from gpt_jax.nn import layer_sizes, layout, stacks
 from gpt_jax.nn.besides import Besides
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.context import Context, KVCache
@@ -61,7 +61,9 @@ class Transformer(nn.Module):
   num_kv_heads: int
   head_size: int
   value_size: int
+  encoder_num_heads: int
   d_ff: int
+  encoder_d_ff: int
   input: str
   position: str
   attention: str
@@ -128,10 +130,12 @@ class Transformer(nn.Module):
   def _setup_stacks(self):
     """Creates the decoder and, in an encoder-decoder, the encoder."""
     make = functools.partial(stacks.make, self, self._dtype)
+    sizes = layer_sizes.of_decoder(self)
     self.decoder = make(
       self.attention,
       self.ffn,
       self.num_layers,
+      sizes,
       cross=self.num_encoder_layers > 0,
     )
     self._extra = extra_tokens(self.attention)
@@ -145,23 +149,25 @@ class Transformer(nn.Module):
       initializer = self._inits.embedding
       self.extra_tokens = ExtraTokens(self._extra, initializer, self._dtype)
     if self._position.bias:
-      self.decoder_bias = stacks.bias(self, self.attention)
+      self.decoder_bias = stacks.bias(self, self.attention, sizes)
     if self._block.final_norm:
       self.final_norm = self._norm()
     if self.num_encoder_layers:
+      sizes = layer_sizes.of_encoder(self)
       self.encoder = make(
         'bidirectional',
         self.encoder_ffn or self.ffn,
         self.num_encoder_layers,
+        sizes,
         cross=False,
       )
       if self._position.bias:
-        self.encoder_bias = stacks.bias(self, 'bidirectional')
+        self.encoder_bias = stacks.bias(self, 'bidirectional', sizes)
       if self._block.final_norm:
         self.encoder_norm = self._norm()
     if self.num_source_layers:
       fields = {n: getattr(self, n) for n in Transformer.__annotations__}
-      self.source = Transformer(**stacks.of_source(fields))
+      self.source = Transformer(**stacks.of_source(fields, sizes))
 
   def __call__(
     self,

@@ -88,9 +88,10 @@ def activations(
   )
   tokens = largest / split / mesh['context']
   gated = 'glu' in model.ffn
+  d_ff = max(model.d_ff, model.encoder_d_ff)
   values = model.num_kv_heads * (model.value_size or model.head_size)
   heads = (model.num_heads + model.num_kv_heads) * model.head_size + values
-  wide = (heads + (2 if gated else 1) * model.d_ff) / mesh['tensor']
+  wide = (heads + (2 if gated else 1) * d_ff) / mesh['tensor']
   # The residual stream is split over tensor too.
   stream = model.d_model / mesh['tensor']
   one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)

@@ -246,7 +246,7 @@ def _check_tensor(facts: Facts, tensor: int) -> None:
   Raises:
     UsageError: the heads or the width do not divide.
   """
-  for name in ('num_heads', 'd_model'):
+  for name in ('num_heads', 'encoder_num_heads', 'd_model'):
     number = facts.model[name]
     if number % tensor:
       raise UsageError(

@@ -12,6 +12,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.data.rows import PACKED
+from gpt_jax.nn import layer_sizes
 from gpt_jax.nn.moe import Router
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
@@ -51,11 +52,14 @@ def check_devices(config: Config, devices: Devices = None) -> None:
           of_encoder, of_decoder = config_lib.sides(config, length)
           packed = parse('data.rows', config.data.rows)[0].name in PACKED
           check_attention(
-            part, part.attention, (rows, of_decoder), packed=packed
+            *(part, layer_sizes.of_decoder(part), part.attention),
+            (rows, of_decoder),
+            packed=packed,
           )
           if part.num_encoder_layers:
             check_attention(
-              *(part, 'bidirectional', (rows, of_encoder)),
+              *(part, layer_sizes.of_encoder(part), 'bidirectional'),
+              (rows, of_encoder),
               packed=packed,
               padded=True,
             )

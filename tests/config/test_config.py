@@ -496,6 +496,36 @@ def test_encoders_have_whole_periods():
     config_lib.resolve_model(tiny.config(**changes))
 
 
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'encoder_d_ff': 19}, 'encoder_d_ff=19: is of an encoder'),
+    ({'encoder_num_heads': 3}, 'encoder_num_heads=3: is of an encoder'),
+    (
+      {'encoder_num_heads': 4, 'num_encoder_layers': 1},
+      'encoder_num_heads=4: model.num_kv_heads=2 * 4 does not divide by 6',
+    ),
+    (
+      {'encoder_num_heads': 12, 'num_encoder_layers': 1},
+      'encoder_num_heads=12: model.head_size=7 * 6 does not divide by 12',
+    ),
+  ],
+)
+def test_sizes_that_no_encoder_has(fields, message):
+  fields = {f'model.{name}': value for name, value in fields.items()}
+  with pytest.raises(UsageError) as error:
+    config_lib.resolve_model(tiny.config(**fields))
+  assert message in str(error.value)
+
+
+def test_sizes_of_an_encoder_that_are_the_decoders():
+  fields = {'num_encoder_layers': 1, 'encoder_num_heads': tiny.H}
+  fields = {f'model.{n}': x for n, x in fields.items()}
+  config = tiny.config(**fields, **{'model.encoder_d_ff': tiny.F})
+  model = config_lib.resolve_model(config).model
+  assert (model.encoder_num_heads, model.encoder_d_ff) == (0, 0)
+
+
 def test_lengths_of_rows_are_those_of_their_text():
   """`batch.length` is what the encoder reads, as model.context_length is."""
   config = t5.get_config('small').unlock()

@@ -200,6 +200,10 @@ def test_a_last_layer_that_is_run_again():
   assert matmul('deberta(mask_decoder=3)') == once + 2 * layer
 
 
+# As wide together as the decoder's heads, whose attention costs as much.
+ENCODERS_OWN = {'encoder_num_heads': 3, 'encoder_d_ff': 19}
+
+
 def test_encoder_decoder():
   """A token of each side; the decoder attends to both."""
   changes = {
@@ -233,13 +237,15 @@ def test_parameter_table_of_real_and_abstract_parameters():
   assert flops.parameter_table(boxed) == real
 
 
+@pytest.mark.parametrize('own', [{}, ENCODERS_OWN], ids=['alike', 'own'])
 @pytest.mark.parametrize('objective, sizes', OF_SIDES)
 def test_each_side_of_an_encoder_decoder_counts_its_own_tokens(
-  objective, sizes
+  objective, sizes, own
 ):
   """By hand, and against the products of the traced step."""
   text, M, L = sizes
   changes = {'num_layers': 3, 'num_encoder_layers': 2, 'context_length': M}
+  changes |= own
   config = tiny.config(
     **{f'model.{k}': v for k, v in changes.items()},
     **{'objective.name': objective},
@@ -248,7 +254,8 @@ def test_each_side_of_an_encoder_decoder_counts_its_own_tokens(
   params = tiny.params(model)
   D, H, G, K, F, V = (tiny.D, tiny.H, tiny.G, tiny.K, tiny.F, tiny.V)
   ends, keys, ffn = 2 * D * H * K, 2 * D * G * K, 2 * D * F
-  source = 2 * (ends + keys + ffn) + 3 * keys
+  of_encoder = 2 * D * own.get('encoder_d_ff', F)
+  source = 2 * (ends + keys + of_encoder) + 3 * keys
   target = 3 * (2 * ends + keys + ffn) + V * D
   seen = 2 * M * M + 3 * L * L + 3 * L * M
   row = 6 * (source * M + target * L) + 12 * H * K * seen

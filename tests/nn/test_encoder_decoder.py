@@ -33,6 +33,8 @@ MODELS = {
     'value_size': 5,  # rows B of the Transformer's table 3: d_k is not d_v
   },
 }
+# The encoder's heads are two of the decoder's each, its layers narrower.
+MODELS['uneven'] = MODELS['t5'] | {'encoder_num_heads': 3, 'encoder_d_ff': 19}
 
 
 def make(name, **changes):
@@ -66,7 +68,7 @@ def by_hand(name, params, tokens, source, mask):
   p = reference.to_float64(params)
   shared = {'heads': tiny.H, 'kv_heads': MODELS[name].get('num_kv_heads', 2)}
   norm, biases = reference.layer_norm, [{}, {}]
-  if name == 't5':
+  if name in ('t5', 'uneven'):
     norm = reference.rms_norm
     shared |= {'scale': 1.0, 'norm': norm, 'activation': reference.gelu_tanh}
     biases = [
@@ -84,8 +86,9 @@ def by_hand(name, params, tokens, source, mask):
     return x
 
   everything = [{'pattern': ('bidirectional',), 'mask': mask, **biases[0]}]
+  own = {'heads': 3, 'kv_heads': 1} if name == 'uneven' else {}
   encoded = reference.stack(
-    p['encoder'], embed(source, 'encoder_'), 2 * everything, **shared
+    p['encoder'], embed(source, 'encoder_'), 2 * everything, **shared | own
   )
   memory = encoded[-1]
   if 'encoder_norm' in p:

@@ -276,6 +276,8 @@ def test_flops_of_stacks_that_share_are_those_of_two():
   [
     ({'num_encoder_layers': 3}, 'is not model.num_layers=2'),
     ({'encoder_ffn': 'relu'}, 'are not alike'),
+    ({'encoder_num_heads': 3}, 'not alike, by model.encoder_num_heads=3'),
+    ({'encoder_d_ff': 19}, 'not alike, by model.encoder_d_ff=19'),
     ({'attention': 'full, local(window=3)'}, 'are not alike'),
   ],
 )
