@@ -457,7 +457,7 @@ def finetune() -> ConfigDict:
     init=placeholder(str),
     sequences=placeholder(int),
     vocab_size=placeholder(int),
-    labels=placeholder(str),
+    labels=placeholder(list),
     data=placeholder(str),
     order=placeholder(str),
     each=dict(),

@@ -128,7 +128,20 @@ def from_dict(tree: dict[str, Any]) -> Config:
   if isinstance(model, dict) and isinstance(model.get('input'), str):
     # What an argument of `tokens` was called.
     model['input'] = re.sub(r'\bsegments\s*=', 'token_types=', model['input'])
+  for part in _of_tasks(tree):
+    if isinstance(part.get('labels'), str):  # which the list was before
+      part['labels'] = part['labels'].split(', ') if part['labels'] else []
   return ConfigDict(tree).lock()
+
+
+def _of_tasks(tree: dict[str, Any]) -> list[dict[str, Any]]:
+  """The sections that name classes."""
+  tuned = tree.get('finetune')
+  if not isinstance(tuned, dict):
+    return []
+  each = tuned.get('each')
+  parts = each.values() if isinstance(each, dict) else ()
+  return [tuned, *(part for part in parts if isinstance(part, dict))]
 
 
 def differences(old: Config, new: Config) -> list[str]:

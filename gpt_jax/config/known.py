@@ -132,6 +132,10 @@ def check_override(config: Config, field: str) -> None:
         )
     elif not found:
       raise _unknown('.'.join(map(str, names)), None, known)
+    elif section.get_type(name) is list:
+      raise UsageError(
+        f'--config.{field}: a run fills this in; leave the flag out'
+      )
     section = section[name]
 
 

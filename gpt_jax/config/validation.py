@@ -148,6 +148,7 @@ _KINDS = {
   float: 'a number',
   str: 'a text',
   bool: 'a bool',
+  list: 'a list of texts',
 }
 
 
@@ -176,6 +177,11 @@ def check_fields(config: Config) -> None:
       raise UsageError(
         f'{field}={shown(value)}: give the call of a source, "text(\'...\')"'
       )
+    elif isinstance(value, list):
+      if not all(isinstance(text, str) for text in value):
+        raise UsageError(f'{field}={shown(value)}: must be {_KINDS[list]}')
+      for text in value:
+        spec.check_text(field, text)
 
 
 def check_ranges(config: Config) -> None:

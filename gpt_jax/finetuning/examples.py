@@ -82,7 +82,7 @@ def read(config: Config) -> tuple[Task, dict[str, list[Example]]]:
     )
     kept = order[: tuned.examples]
     examples['train'] = [examples['train'][i] for i in kept]
-  tuned.labels = ', '.join(task.labels)
+  tuned.labels = [*task.labels]
   tuned.data = digest(examples)
   return task, examples
 

@@ -23,6 +23,7 @@ of their own in a config.json; they are in its `task_specific_params`.
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,6 @@ from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.sequences import Special, joined
 from gpt_jax.finetuning.task_data import Scale
 from gpt_jax.hf.heads import pretrained
-from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 
 
@@ -128,7 +128,7 @@ def _pooled(
     )
   if kind == 'choice':
     return Exported(f'{_reads(config)}_choice', options, heads)
-  names = 'LABEL_0' if kind == 'regression' else config.finetune.labels
+  names = ['LABEL_0'] if kind == 'regression' else config.finetune.labels
   options = options | _labelled(names, heads['classifier']['bias'])
   if kind == 'regression':
     options['task_specific_params'] = {kind: _scaled(config)}
@@ -182,7 +182,7 @@ def _extracting(
   if kind == 'regression':
     told |= _scaled(config)
     options['problem_type'] = kind
-    options |= _labelled('LABEL_0', kernel)
+    options |= _labelled(['LABEL_0'], kernel)
   else:
     options['problem_type'] = 'single_label_classification'
     options |= _labelled(tuned.labels, kernel)
@@ -201,17 +201,17 @@ def _dense(kernel: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
   return {'kernel': kernel, 'bias': bias}
 
 
-def _labelled(text: str, last: Any) -> dict[str, Any]:
+def _labelled(names: Sequence[str], last: Any) -> dict[str, Any]:
   """The classes' names, as `finetune.labels` lists them, for config.json.
 
   `last` is a parameter of the head with an axis of classes at its end.
   """
-  names, count = text.split(', '), np.shape(last)[-1]
+  count = np.shape(last)[-1]
   if not len(names) == count == len({*names}):
-    log.warning(
-      'finetune.labels=%r: not %d names; exported as LABEL_0, ...', text, count
+    raise UsageError(
+      f'finetune.labels={names!r}: the model has {count} classes; name each '
+      'once in the config.json of the workdir, in the order of the classes'
     )
-    names = [f'LABEL_{i}' for i in range(count)]
   return {
     'id2label': {str(i): name for i, name in enumerate(names)},
     'label2id': {name: i for i, name in enumerate(names)},

@@ -31,6 +31,11 @@ def check(task: Task, call: str) -> None:
     UsageError: names the metric, and those that can be had.
   """
   classes = len(task.labels)
+  if again := {n for n in task.labels if task.labels.count(n) > 1}:
+    raise UsageError(
+      f'finetune.task={call!r}: labels names {min(again)!r} more than once; '
+      'name each class once'
+    )
   fit, what = [*METRICS[task.kind]], task.kind
   if task.kind == 'classification' and classes != 2:
     fit.remove('f1')

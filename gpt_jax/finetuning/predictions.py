@@ -86,11 +86,15 @@ def write(path: str, split: Split, found: Outputs) -> None:
       columns['label'] = [names[i] for i in rows.labels]
     for name, column in zip(names, probabilities(found.raw).T, strict=True):
       columns[f'p({name})'] = [f'{x:.6g}' for x in column]
-  lines = zip(*columns.values(), strict=True)
-  text = '\t'.join(columns) + '\n'
-  text += ''.join('\t'.join(map(str, line)) + '\n' for line in lines)
+  lines = [[*columns], *zip(*columns.values(), strict=True)]
+  text = ''.join('\t'.join(map(_cell, line)) + '\n' for line in lines)
   os.makedirs(os.path.dirname(path), exist_ok=True)
   write_atomically(path, text)
+
+
+def _cell(value: Any) -> str:
+  """White space of a text or a name would part lines or columns."""
+  return ' '.join(str(value).split())
 
 
 def _texts(split: Split, predictions: Any) -> dict[str, list]:
@@ -100,10 +104,8 @@ def _texts(split: Split, predictions: Any) -> dict[str, list]:
     known = [e.label for e in split.examples if split.known]
     labels = [' '.join(named(split.task, numbers)) for numbers in known]
   else:
-    # White space of a text would part lines or columns.
-    said = [' '.join(text.split()) for text in predictions]
-    known = [e.label.texts[0] for e in split.examples if split.known]
-    labels = [' '.join(text.split()) for text in known]
+    said = [*predictions]
+    labels = [e.label.texts[0] for e in split.examples if split.known]
   return {'prediction': said, **({'label': labels} if split.known else {})}
 
 

@@ -5,6 +5,7 @@
 import json
 import math
 import re
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from configs import base, scaling, t5
 from configs.finetune import base as tuning
 from gpt_jax import config as config_lib
 from gpt_jax import ranges, spec
-from gpt_jax.config import fields, flatten
+from gpt_jax.config import fields, flatten, validation
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -311,6 +312,34 @@ def test_the_old_name_in_a_saved_config(caplog):
   assert read.model == config.model
   assert read.batch.to_dict() == {'size': 24, 'micro_rows': None}
   assert not caplog.records
+
+
+def test_classes_were_a_text_in_a_saved_config():
+  each = {'a': {'labels': 'x, y z'}, 'b': {'labels': ''}, 'c': {}}
+  tuned = {'labels': 'no, yes', 'each': each}
+  config: Any = fields.from_dict({'finetune': tuned})
+  assert config.finetune.labels == ['no', 'yes']
+  found = [part.get('labels') for part in config.finetune.each.values()]
+  assert found == [['x', 'y z'], [], None]
+  now = config_lib.from_json(config_lib.to_json(config))
+  assert now.finetune == config.finetune
+
+
+@pytest.mark.parametrize(
+  'labels, why',
+  [
+    ('no', r"finetune.labels='no': must be a list of texts"),
+    (['no', 7], r"finetune.labels=\['no', 7\]: must be a list of texts"),
+    (['no', '\ud800'], 'finetune.labels=.*: is not UTF-8 at character 0'),
+  ],
+)
+def test_classes_are_a_list_of_texts(labels, why):
+  config = config_lib.unlocked(config_lib.resolve(tiny.config()))
+  config.finetune = tuning.get_config().finetune.to_dict()
+  with config.ignore_type():
+    config.finetune.labels = labels
+  with pytest.raises(UsageError, match=why):
+    validation.check_fields(config)
 
 
 @pytest.mark.parametrize('arguments', ['peak=0.0', 'peak=1.0, warmup=-1'])

@@ -3,6 +3,7 @@
 """A field that there is not is refused, and the one that was meant is named."""
 
 import pathlib
+import re
 
 import pytest
 
@@ -116,6 +117,15 @@ def test_all_commands_refuse(tmp_path, capsys, monkeypatch, command):
   assert 'optim.clipnorm=0.1: there is no such field' in said
   assert said.count('\n') == 1
   assert {p.name for p in tmp_path.iterdir()} <= {'mine.py', '__pycache__'}
+
+
+@pytest.mark.parametrize('field', ['finetune.labels', 'finetune.labels[0]'])
+def test_a_list_is_no_flag(field):
+  why = re.escape(f'--config.{field}: a run fills this in; leave the flag out')
+  with pytest.raises(UsageError, match=why):
+    loading.load_config(
+      f'{ROOT}/configs/finetune/rte.py', [f'--config.{field}=x']
+    )
 
 
 def test_open_sections():

@@ -31,6 +31,7 @@ def config(folder, more, labels='abc'):
       "regression=True, metrics='pearson, accuracy'",
       "'accuracy': does not measure regression; one of pearson, spearman$",
     ),
+    ('12', "labels='2, 1, 2'", "labels names '2' more than once; name each"),
     ('12', "metrics='bleu'", "metric 'bleu': unknown; one of accuracy"),
   ],
 )

@@ -170,7 +170,7 @@ def test_a_run_knows_its_data(workdir, task, tmp_path, capsys):
   assert 'dev is the name of' in capsys.readouterr().err
   shutil.copy(dev, tmp_path / 'new.tsv')
   assert main([*argv, f'--predict={tmp_path}/new.tsv']) == 2
-  why = "another config (finetune.labels: 'no, yes' -> 'aaa, zzz');"
+  why = "another config (finetune.labels: ['no', 'yes'] -> ['aaa', 'zzz']);"
   assert why in capsys.readouterr().err
   assert not (again / 'predictions/new.tsv').exists()
 

@@ -3,6 +3,7 @@
 """A fine-tuned model becomes the class of transformers that gives the same."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
-from gpt_jax.finetuning import heads, setup
+from gpt_jax.finetuning import examples, heads, setup
 from gpt_jax.finetuning.task_data import TaskEvaluation
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
@@ -51,9 +52,13 @@ def finetuned(tables, workdir, form, options):
   Returns:
     What our own evaluation computes for the dev split.
   """
-  config: Any = finetune_base.get_config().unlock()
   paths = f"'{tables}/train.jsonl', '{tables}/dev.jsonl'"
-  config.finetune.task = f'{form}({paths}, {options})'
+  return finetuned_on(f'{form}({paths}, {options})', workdir)
+
+
+def finetuned_on(task, workdir):
+  config: Any = finetune_base.get_config().unlock()
+  config.finetune.task = task
   config.finetune.length = LENGTH
   config.update_from_flattened_dict(
     {
@@ -182,7 +187,7 @@ def test_what_has_no_class_is_refused():
 )
 def test_an_encoders_heads_have_classes(name, kind, classes):
   config: Any = finetune_base.get_config().unlock()
-  config.finetune.update(labels='no, yes', vocab_size=BYTES)
+  config.finetune.update(labels=['no', 'yes'], vocab_size=BYTES)
   config.objective.name = name
   last = {'kernel': np.zeros((5, classes)), 'bias': np.zeros(classes)}
   given = {'classifier': last} if classes else {'spans': last}
@@ -200,6 +205,71 @@ def test_an_encoders_heads_have_classes(name, kind, classes):
   config.finetune.features = 'concat(4)'
   with pytest.raises(UsageError, match=r"features='concat\(4\)': its head"):
     heads.exported(config, given, {})
+
+
+CLASSES = (
+  ['0', '1'],
+  ['no', 'no, yes', 'yes, no', 'yes,no'],
+  ['très bien', 'ça va', '不好', 'e\u0301', 'é', '😀'],
+  ['a', ' a', 'a ', 'a\tb', 'a\nb', '"a"', "it's"],
+  ['LABEL_1', 'LABEL_0', '7'],
+)
+
+
+def labelled(folder, form, names):
+  """A table of each class, and the config of its task."""
+  row = {
+    'classification': lambda name: {'text': 'x', 'label': name},
+    'tags': lambda name: {'words': ['x', 'y'], 'tags': [name, name]},
+  }[form]
+  path = folder / 't.jsonl'
+  path.write_text(''.join(json.dumps(row(name)) + '\n' for name in names))
+  metrics = ", metrics='accuracy'"
+  config: Any = finetune_base.get_config().unlock()
+  config.finetune.task = f'{form}({str(path)!r}, {str(path)!r}{metrics})'
+  return config
+
+
+@pytest.mark.parametrize('form', ['classification', 'tags'])
+@pytest.mark.parametrize('names', CLASSES)
+def test_classes_have_the_names_of_the_table(tmp_path, form, names):
+  config = labelled(tmp_path, form, names)
+  examples.read(config)
+  config = config_lib.from_json(config_lib.to_json(config)).unlock()
+  count = len(names)
+  arguments = f'num_labels={count}, length=8'
+  arguments += ", read='first'" * (form == 'classification')
+  config.objective.name = f'{form}({arguments})'
+  last = {'kernel': np.zeros((5, count)), 'bias': np.zeros(count)}
+  found = heads.exported(config, {'classifier': last}, {}).options
+  expected = sorted(names)
+  assert found['id2label'] == {str(i): n for i, n in enumerate(expected)}
+  assert found['label2id'] == {n: i for i, n in enumerate(expected)}
+  # Of a run that has another number of them nothing is made up.
+  config.finetune.labels = names[1:]
+  with pytest.raises(UsageError, match=f'has {count} classes; name each once'):
+    heads.exported(config, {'classifier': last}, {})
+
+
+@pytest.mark.slow
+def test_names_of_classes_come_back(tmp_path):
+  names = CLASSES[1]
+  task = labelled(tmp_path, 'classification', names).finetune.task
+  w, out, again = (str(tmp_path / name) for name in ('w', 'out', 'again'))
+  (tmp_path / 'w').mkdir()
+  finetuned_on(task, tmp_path / 'w')
+  convert.to_hf(w, out, with_tokenizer=False)
+  model, params = hf.load(out)
+  assert isinstance(model, hf.Imported)
+  told = {str(i): name for i, name in enumerate(sorted(names))}
+  assert model.options.get('id2label') == told
+  hf.save(again, model, params)
+  first, second = (
+    json.loads(Path(folder, 'config.json').read_text())
+    for folder in (out, again)
+  )
+  assert first == second and first['id2label'] == told
+  assert first['label2id'] == {name: int(i) for i, name in told.items()}
 
 
 def test_the_step_that_predicted_is_exported(tmp_path):

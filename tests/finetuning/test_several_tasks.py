@@ -237,15 +237,16 @@ def test_a_task_goes_on_from_its_own_head(workdir, states, tasks):
   assert {*both['parts']} == {*SIZES}
   assert 'parts' not in transfer.with_heads(params, [], alone=True)
   # Which head that is: of the same tables, with the same classes.
-  own = dict(labels='a, b', scores='raw')
-  assert config.each.classification.labels == 'a, b'
+  own = dict(labels=['a', 'b'], scores='raw')
+  assert config.each.classification.labels == ['a', 'b']
 
   def head_of(**changes):
     tuned = type(config)({'task': tasks[0], **own, **changes})
     return inherited.head_of(tuned, source)
 
   assert head_of() == 'classification'
-  assert head_of(labels='a, b, c') == ''
+  assert head_of(labels=['a', 'b', 'c']) == ''
+  assert head_of(labels=['a, b']) == ''
   assert head_of(task="classification('other.tsv', 'dev.tsv')") == ''
 
 

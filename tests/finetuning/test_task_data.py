@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Examples as batches, their order, and what is judged."""
 
+import csv
 import math
 
 import numpy as np
@@ -9,7 +10,14 @@ import pytest
 
 from gpt_jax.data.taken import Taken, even
 from gpt_jax.data.tasks import Task
-from gpt_jax.finetuning.task_data import Scale, Split, TaskData, _judged
+from gpt_jax.finetuning import predictions
+from gpt_jax.finetuning.task_data import (
+  Outputs,
+  Scale,
+  Split,
+  TaskData,
+  _judged,
+)
 from gpt_jax.finetuning.task_rows import Rows
 
 
@@ -40,6 +48,21 @@ def test_batches_of_pairs_count_the_target_alone():
   np.testing.assert_array_equal(batch['inputs'][1], [0, 1, 2, 3, 4])
   np.testing.assert_array_equal(batch['targets'][1], [1, 2, 3, 4, 5])
   np.testing.assert_array_equal(batch['weights'], [[1] * 5, [0, 1, 1, 1, 0]])
+
+
+def test_names_with_white_space_keep_the_lines_of_predictions(tmp_path):
+  names = ('a\tb', 'c\r\nd', 'e, f')
+  task = Task('classification', {}, ('',), labels=names)
+  labels = np.array([2, 0, 1], np.int32)
+  split = Split(task, Rows(np.zeros((3, 1, 2), np.int32), labels, labels, 0))
+  raw = np.eye(3, dtype=np.float32)[labels]
+  predictions.write(str(tmp_path / 'p.tsv'), split, Outputs(raw, labels, {}))
+  with open(tmp_path / 'p.tsv', newline='') as f:
+    head, *rows = csv.reader(f, delimiter='\t')
+  assert head[:3] == ['index', 'prediction', 'label']
+  assert head[3:] == ['p(a b)', 'p(c d)', 'p(e, f)']
+  assert [row[1] for row in rows] == ['e, f', 'a b', 'c d']
+  assert [row[2] for row in rows] == [row[1] for row in rows]
 
 
 def task_data(count, seed):
