@@ -169,7 +169,7 @@ def _vocabulary(
       '--tokenizer=false to export the model alone'
     ) from e
   if texts := exported.approximate(tokenizer):
-    log.warning('AutoTokenizer may give other ids to %s', texts)
+    log.warning('AutoTokenizer gives other ids than this run to %s', texts)
   return files
 
 

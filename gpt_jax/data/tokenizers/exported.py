@@ -166,7 +166,11 @@ def approximate(tokenizer: Tokenizer) -> str:
     isinstance(tokenizer, SentencePiece)
     and _proto(tokenizer).normalizer_spec.precompiled_charsmap
   ):
-    return 'texts with several accents on a letter, in an unusual order'
+    return (
+      'texts whose letters have several accents or vowel signs in another '
+      'order than NFKC gives them, such as vocalised Arabic and pointed Hebrew '
+      'as they are typed, and to some letters of rare scripts'
+    )
   return ''
 
 
