@@ -203,8 +203,8 @@ def test_inspect_adds_up_the_stages(data, capsys):
 
 
 def _inspected(given, **changes):
-  flags = dict(config=given, json=True, spike='', table=False, steps='')
-  return types.SimpleNamespace(**flags | {'workdir': ''} | changes)
+  flags = dict(config=given, json=True, mfu=False, spike='', table=False)
+  return types.SimpleNamespace(**flags | {'steps': '', 'workdir': ''} | changes)
 
 
 @pytest.mark.long
