@@ -16,6 +16,7 @@ from gpt_jax import hf, sharding
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands.fill import shown
+from gpt_jax.config import defaults
 from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.decoding import blanks, fill, sample
 from gpt_jax.training import parts
@@ -49,7 +50,7 @@ def write(folder, tokenizer='wordpiece', **fields):
   config.optim.name = 'none'
   config.objective.name = 'masked'
   if 'finetune.task' in fields:
-    config.finetune = {}
+    config.finetune = defaults.finetune()
   config.update_from_flattened_dict(fields)
   folder.mkdir()
   (folder / 'vocab.txt').write_text('\n'.join(WORDS[: model.vocab_size]) + '\n')
