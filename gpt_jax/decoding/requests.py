@@ -42,10 +42,12 @@ class Request(NamedTuple):
 
 # How a request ends whose next token has no scores; and what to say of it.
 FAILED = 'failed'
+DAMAGED = (
+  'its weights are damaged, or its numbers overflow; take another checkpoint, '
+  'or a model.dtype with a larger range'
+)
 NOT_FINITE = (
-  "the model's scores of the next token are NaN or infinite: its weights are "
-  'damaged, or its numbers overflow; take another checkpoint, or a '
-  'model.dtype with a larger range'
+  f"the model's scores of the next token are NaN or infinite: {DAMAGED}"
 )
 
 _NOTHING = Request([], 0, Sampler(temperature=0))

@@ -9,8 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.decoding import requests
+from gpt_jax.spec import FailedError
+
 # Numbers, but for a signature such as BLEU's.
 Figures = dict[str, Any]
+
+
+def check_finite(found: Figures) -> None:
+  """Checks that every result is a number.
+
+  Raises:
+    FailedError: one is NaN or infinite.
+  """
+  for name, value in found.items():
+    if isinstance(value, float) and not math.isfinite(value):
+      raise FailedError(f'{name} of the model is {value}: {requests.DAMAGED}')
 
 
 def mean(name: str, values: Sequence[float]) -> Figures:

@@ -3,6 +3,7 @@
 """Evaluates held-out sets and tasks during training."""
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,10 +17,12 @@ from gpt_jax.evaluation import names, suite
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.nn.pattern import is_causal
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.trained import answers_sources, check_reads
+
+log = logging.getLogger('gpt_jax')
 
 
 def tasks(config: Config) -> list[suite.Named]:
@@ -111,7 +114,10 @@ class HeldOutAndTasks:
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
-    """Returns the results of both; None if stopped between two batches."""
+    """Returns the results of both; None if stopped between two batches.
+
+    Without those of tasks where the model gives no scores: a run goes on.
+    """
     values = self._held_out(params, stop)
     if values is None:
       return None
@@ -128,6 +134,9 @@ class HeldOutAndTasks:
       )
     except _StoppedError:
       return None
+    except FailedError as e:
+      log.warning('eval.tasks: %s', e)
+      return values
     # Results for parts of a task, such as BLiMP paradigms, are left to
     # `evaluate`; signatures are no numbers.
     known = self._prefixes()

@@ -21,7 +21,7 @@ from gpt_jax.config import Config
 from gpt_jax.data import row_makers
 from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.data.rows import Keys
-from gpt_jax.evaluation import validation
+from gpt_jax.evaluation import figures, validation
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.stack import Caches
@@ -64,6 +64,7 @@ def measure(
 
   Raises:
     UsageError: the model has no memory, or the run held no text out.
+    FailedError: a loss is NaN or infinite.
   """
   config = trained.parts.config
   sets, found = validation.held_out_sets(config, workdir), {}
@@ -74,6 +75,7 @@ def measure(
       values = _measure(parts, trained.state.eval_params, held_out)
       prefix = f'eval/{name}/memory_{memory}'
       found |= {f'{prefix}_{key}': value for key, value in values.items()}
+      figures.check_finite(found)
   return found
 
 

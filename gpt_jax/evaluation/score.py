@@ -7,6 +7,7 @@ read once: see `batches`. Rows are split over the devices like training batches.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,13 +18,14 @@ from gpt_jax.data.progress import Report
 from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import constraints, sample, sourced
 from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.requests import NOT_FINITE
 from gpt_jax.evaluation import limits
 from gpt_jax.evaluation.batches import Row, plan
 from gpt_jax.evaluation.forward import Forward
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.writing import Writer
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.trained import Trained
 
@@ -153,6 +155,9 @@ class Scorer:
       rows: each of at most `context_length + 1` ids.
       journal: provides scores from an earlier process, and records new ones.
       report: called with the number of rows done and in total.
+
+    Raises:
+      FailedError: a score is NaN or infinite; the journal has none such.
     """
     # Equal rows, such as choices without their question, are scored once.
     keys = [(r.ids.tobytes(), r.num_scored) for r in rows]
@@ -171,6 +176,8 @@ class Scorer:
         ids = rows[0].ids[:common]
         caches = common, self._forward.read(self.params, ids)
       scores = self._forward.score(self.params, rows, batch, caches)
+      if not all(math.isfinite(log_prob) for log_prob, _ in scores):
+        raise FailedError(NOT_FINITE)
       new = dict(zip(batch.rows, scores, strict=True))
       journal.add(new)
       found.update(new)

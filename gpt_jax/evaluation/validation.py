@@ -10,7 +10,7 @@ from gpt_jax.config import Config
 from gpt_jax.data import eval_sets
 from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.data.row_makers import ROWS
-from gpt_jax.evaluation import names
+from gpt_jax.evaluation import figures, names
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
@@ -27,6 +27,7 @@ def measure(trained: Trained, workdir: str) -> dict[str, float]:
 
   Raises:
     UsageError: the run held no text out.
+    FailedError: a loss is NaN or infinite.
   """
   return _measure(trained, workdir, trained.parts.config)
 
@@ -41,6 +42,13 @@ def _measure(
   parts = parts_lib.build(config, tokenizer=trained.tokenizer)
   values = HeldOut(parts, sets)(trained.state.eval_params)
   assert values is not None  # nothing stopped it
+  for key, value in values.items():
+    if key.endswith('/tokens') and not value:
+      raise UsageError(
+        f'{key}=0: the held-out text has no token that objective.name='
+        f'{config.objective.name!r} predicts; hold more text out'
+      )
+  figures.check_finite(values)
   return values
 
 
@@ -76,6 +84,7 @@ def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
 
   Raises:
     UsageError: see `with_pairs`, or the run held no text out.
+    FailedError: a loss is NaN or infinite.
   """
   config = with_pairs(trained.parts.config, kind)
   values = _measure(trained, workdir, config)

@@ -1,15 +1,22 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused before a model is loaded: there is none here."""
+"""What is refused before a model is loaded, and what a broken one is told."""
 
 import json
+import math
+import types
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.evaluation import in_loop
-from gpt_jax.spec import UsageError
+from gpt_jax.data.tokenizers.tokenizer import Bytes
+from gpt_jax.evaluation import in_loop, validation
+from gpt_jax.spec import FailedError, UsageError
+from gpt_jax.training import trained as trained_lib
+from gpt_jax.training.trained import Trained
 from tests.support import tiny
 
 
@@ -51,6 +58,73 @@ def test_bad_use_is_told_first(tmp_path, capsys, flags, error):
   assert main(['evaluate', *folders, *flags]) == 2
   err = capsys.readouterr().err
   assert error in err and err.count('\n') == 1
+
+
+def broken(value):
+  """A run whose model gives no scores."""
+  changes = {'model.vocab_size': 257, 'model.context_length': 37}
+  run = tiny.build(tiny.config(**{**tiny.MESHABLE, **changes}), (1, 1, 1))
+  params = {**tiny.params(run.model)}
+  bias = np.full_like(params['final_norm']['bias'], value)
+  params['final_norm'] = {**params['final_norm'], 'bias': bias}
+  state = types.SimpleNamespace(step=3, eval_params=params)
+  return Trained(run, cast(Any, state), Bytes(), ())
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+@pytest.mark.parametrize('json_flag', [[], ['--json']])
+@pytest.mark.usefixtures('config')
+def test_a_task_without_scores_fails_in_a_line(
+  tmp_path, capsys, monkeypatch, value, json_flag
+):
+  """Right answers are none of a model that gives NaN; nor are wrong ones."""
+  monkeypatch.setattr(trained_lib, 'load', lambda *_: broken(value))
+  folders = [f'--workdir={tmp_path}', f'--tasks_dir={tmp_path}']
+  tasks = "--tasks=lambada(name='mine')"
+  assert main(['evaluate', *folders, tasks, *json_flag]) == 1
+  told = capsys.readouterr()
+  assert not told.out
+  line = told.err.splitlines()[-1]
+  assert line.startswith("gpt-jax evaluate: failed: the model's scores")
+  assert 'NaN or infinite: its weights are damaged' in line
+  kept = [*(tmp_path / 'evaluations').iterdir()]
+  assert not any('NaN' in f.read_text() for f in kept)
+  assert not any(f.name.startswith('step-') for f in kept)
+
+
+@pytest.mark.parametrize(
+  'values, error, message',
+  [
+    ({'loss': math.nan, 'tokens': 7}, FailedError, 'loss of the model is nan'),
+    ({'loss': math.inf, 'tokens': 7}, FailedError, 'loss of the model is inf'),
+    ({'loss': math.nan, 'tokens': 0}, UsageError, 'tokens=0: the held-out'),
+  ],
+)
+def test_a_held_out_loss_is_a_number(
+  tmp_path, monkeypatch, values, error, message
+):
+  found = {f'eval/validation/{key}': value for key, value in values.items()}
+  monkeypatch.setattr(validation, 'held_out_sets', lambda *_: {})
+  monkeypatch.setattr(validation, 'HeldOut', lambda *_: lambda _: found)
+  with pytest.raises(error, match=message):
+    validation.measure(broken(np.nan), str(tmp_path))
+
+
+def test_a_run_goes_on_where_a_task_has_no_scores(config, monkeypatch, caplog):
+  config.eval.sets = {}
+  found = {'eval/validation/loss': 3.0}
+  monkeypatch.setattr(in_loop, 'HeldOut', lambda *_: lambda *_: found)
+  run = broken(np.nan)
+  evaluation = in_loop.HeldOutAndTasks(
+    run.parts,
+    sets={},
+    tasks=in_loop.tasks(config),
+    tokenizer=run.tokenizer,
+    outputs='',
+  )
+  with caplog.at_level('WARNING'):
+    assert evaluation(run.state.eval_params) == found
+  assert 'eval.tasks: the model' in caplog.text
 
 
 def test_a_task_while_training_is_no_set_too(config):

@@ -6,11 +6,13 @@ import json
 import pathlib
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
+from gpt_jax.training import trained as trained_lib
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +77,25 @@ def test_either_kind_of_pairs_is_that_of_a_run_trained_so(
     assert found[pairs.format('next')] == found[told] == logged[told]
     assert found[pairs.format('order')] == of_order[told]
   assert found[key.format('loss')] != of_order[key.format('loss')]
+
+
+def test_a_model_without_scores_fails_in_a_line(workdir, capsys, monkeypatch):
+  load = trained_lib.load_any
+
+  def damaged(*args):
+    trained = load(*args)
+    params = jax.tree.map(lambda x: x * np.nan, trained.state.params)
+    return trained._replace(state=trained.state._replace(params=params))
+
+  monkeypatch.setattr(trained_lib, 'load_any', damaged)
+  for flags in ([], ['--pairs=order'], ['--json']):
+    capsys.readouterr()
+    assert main(['evaluate', f'--workdir={workdir}', *flags]) == 1
+    told = capsys.readouterr()
+    assert not told.out and 'Traceback' not in told.err
+    line = told.err.splitlines()[-1]
+    assert line.startswith('gpt-jax evaluate: failed: eval/validation/')
+    assert 'of the model is nan: its weights are damaged' in line
 
 
 def test_bad_use_is_one_line(workdir, tmp_path, capsys):
