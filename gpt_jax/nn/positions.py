@@ -48,7 +48,7 @@ class Position(NamedTuple):
     late: how often the last layer is applied to queries with learned absolute
       positions: see `late`; 0: it is as the others.
     convolution: width of that beside the first layer; 0: there is none.
-    activation: of the convolution.
+    activation: of the convolution; '': there is none.
     segment_length: tokens of a segment; 0: a row is one. See `segments`.
     shared_biases: whether all layers have one u and v for the terms.
     by_layer: as `embed`, for what each layer adds to its input.
@@ -64,7 +64,7 @@ class Position(NamedTuple):
   segments: bool = False
   late: int = 0
   convolution: int = 0
-  activation: str = 'gelu'
+  activation: str = ''
   segment_length: int = 0
   shared_biases: bool = False
   by_layer: Callable[..., nn.Module] | None = None
