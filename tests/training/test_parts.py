@@ -78,7 +78,7 @@ def test_check_devices():
   [
     ({}, None),
     ({'context_length': 130}, 'the length 130 is not a multiple of 128'),
-    ({'head_size': 72}, 'model.head_size=72 is not a multiple of 32'),
+    ({'head_size': 72}, 'model.head_size=72 is below 64 or no multiple of 32'),
     ({'position': 'alibi'}, 'model.position adds a bias'),
     ({'position': 'transformer_xl'}, 'model.position adds a bias'),
     ({'dropout': 'rates(attention=0.1)'}, 'model.dropout drops attention'),
