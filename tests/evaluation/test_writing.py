@@ -60,6 +60,8 @@ def by_hand(run, params, prompt, source, most):
     more = {'encoder_tokens_BM': padded(source), 'encoder_mask_BM': mask}
   while len(ids) - len(prompt) < most:
     scores = logits(run.model, params, padded(ids), **more)
+    # The table is larger: ids without a token are never generated.
+    scores = scores[..., : Bytes().vocab_size]
     best = int(scores[0, len(ids) - 1].argmax())
     if best == EOS:
       break
