@@ -105,7 +105,7 @@ def _ends_with(
 
 
 def _before(ids_RT: jax.Array, length_R: jax.Array, back: int) -> jax.Array:
-  """The token so many before the next one, [R, 1]."""
+  """The token `back` places before the next one, [R, 1]."""
   at_R1 = jnp.maximum(length_R - back, 0)[:, None]
   return jnp.take_along_axis(ids_RT, at_R1, axis=1)
 

@@ -9,7 +9,7 @@ from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 
 # What stands for bytes that are not UTF-8, or not yet.
 _UNFINISHED = '\ufffd'
-# A character has four bytes at most: so many may still become one. Decoders
+# A character has at most four bytes, so three may still become one. Decoders
 # write one mark for all of them, or one for each.
 _MOST_UNFINISHED = 3
 

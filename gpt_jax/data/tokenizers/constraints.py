@@ -27,7 +27,7 @@ class Constraints(NamedTuple):
     min_length: tokens of prompt and answer before the end may come; of an
       encoder-decoder the start of the decoder is the prompt.
     min_tokens: tokens of the answer before the end may come.
-    no_repeat_ngram: no run of so many tokens comes twice, prompt included;
+    no_repeat_ngram: no run of this many tokens comes twice, prompt included;
       0: any may.
     stop_ids: what ends an answer.
     length_penalty: see `decoding.beam.Beam`; None: its default.
