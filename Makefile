@@ -93,7 +93,7 @@ tpu: .venv/libtpu
 	@touch $@
 
 beam: .venv-beam/ready
-	.venv-beam/bin/python -m pytest -n 0 tests/data/beam/test_beam.py
+	.venv-beam/bin/python -m pytest -n 0 tests/tokens/beam/test_beam.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(call environment,.venv,constraints.txt,'.[test]')
@@ -105,7 +105,7 @@ lm_eval: .venv-lm_eval/ready
 	$(call environment,.venv-lm_eval,constraints.txt,'.[eval]' hypothesis pytest pytest-xdist)
 
 torch: .venv-torch/ready
-	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_decode_against.py tests/benchmarks/test_train_against.py tests/data/tokenizers/test_exported.py
+	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_decode_against.py tests/benchmarks/test_train_against.py tests/tokenizers/test_exported.py
 
 .venv-torch/ready: pyproject.toml constraints.txt
 	$(call environment,.venv-torch,constraints.txt,'.[hf]' hypothesis pytest pytest-xdist)

@@ -19,7 +19,7 @@ Its corruptions (section 2.2, table 1), as overrides:
 
 The released command has spans of 3.5 words on average for the paper's 3, and a
 random token for a tenth of the [MASK]s: infill(0.3, 3.5, 0.1). Its spans run
-into one another, ours do not (gpt_jax/objectives/noise.py). Where the paper
+into one another, ours do not (gpt_jax/objectives/denoise.py). Where the paper
 does not say, the released code does: a peak of 4e-4, 10,000 steps of warm-up,
 clipping at 0.1; Adam is RoBERTa's. Dropout stays on in the last tenth of the
 training, where the paper has none. How base was trained is not said: it has

@@ -6,8 +6,15 @@ gpt_jax/config/defaults.py.
 A config starts from here, or from its ancestor, and states what differs.
 """
 
-from gpt_jax.config.defaults import finetune, get_config, sweep
-from gpt_jax.config.writing import corpora, no_size, number_or_text, size
+from gpt_jax.config.defaults import (
+  corpora,
+  finetune,
+  get_config,
+  no_size,
+  number_or_text,
+  size,
+  sweep,
+)
 
 __all__ = [
   'corpora',

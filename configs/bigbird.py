@@ -17,7 +17,7 @@ anew.
 
 Each block of 64 tokens sees the first and the last one, itself with the blocks
 before and after it, and three random ones: 512 of 4,096 keys
-(gpt_jax/nn/blocks.py). Random blocks are drawn from the whole row; the released
+(gpt_jax/nn/masks.py). Random blocks are drawn from the whole row; the released
 code draws them from its first 1,024 tokens. The constructions of section 2:
 
   internal (ITC)   as it is: the first and the last block are global

@@ -20,8 +20,8 @@ from absl import flags
 
 from gpt_jax import ranges
 from gpt_jax.config import loading
-from gpt_jax.data import buckets
 from gpt_jax.decoding.beam import PENALTIES
+from gpt_jax.files import buckets
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import FailedError, ToldError, UsageError

@@ -24,6 +24,15 @@ import hypothesis
 import jax
 import pytest
 
+# Their fixtures are for the tests of several rooms.
+from tests.support.corpora import (  # noqa: F401
+  corpus,
+  hf_tokenizer,
+  make_bucket,
+  make_config,
+  shared,
+)
+
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 # The same examples each time, on a machine of any speed.

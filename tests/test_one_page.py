@@ -24,7 +24,7 @@ from tests.support.stdin import stdin_of
 from tests.support.tasks import write
 from tests.test_docs import ROOT, fenced
 
-TOKENIZER = ROOT / 'tests/data/tokenizers/golden/smollm2'
+TOKENIZER = ROOT / 'tests/tokenizers/golden/smollm2'
 TASKS = ['lambada', 'piqa', 'hellaswag', 'race', 'boolq']
 
 

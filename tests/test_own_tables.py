@@ -13,10 +13,10 @@ from absl import flags
 from gpt_jax import spec
 from gpt_jax.__main__ import main
 from gpt_jax.commands import evaluate
-from gpt_jax.data import tasks as tuning
 from gpt_jax.evaluation import names, suite
 from gpt_jax.evaluation.tasks import TASKS
-from gpt_jax.finetuning import known_tasks, task_forms
+from gpt_jax.finetuning import known_tasks
+from gpt_jax.tasks import tasks as tuning
 from tests.support.tasks import measure
 from tests.test_docs import ROOT, fenced
 
@@ -82,7 +82,7 @@ def test_every_form_of_evaluate_has_an_example(tmp_path, evaluated):
 
 
 def test_every_form_of_finetuning_has_an_example():
-  assert TUNED.keys() == task_forms.FORMS.keys()
+  assert TUNED.keys() == known_tasks.FORMS.keys()
 
 
 EXPECTED = {

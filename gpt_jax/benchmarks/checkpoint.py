@@ -20,7 +20,7 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.checkpoints.fingerprints import fingerprint
+from gpt_jax.checkpoints.restore import fingerprint
 from gpt_jax.config import Config
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check, loop, metrics

@@ -15,10 +15,11 @@ import jax
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.data import pipeline, prepare, taken
-from gpt_jax.data.store import TokenStore
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.rows import pipeline, taken
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokens import prepare
+from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib

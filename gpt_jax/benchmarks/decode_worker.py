@@ -80,12 +80,11 @@ def _ours(folder: str) -> Decode:
   # As the commands do, before jax is imported.
   malloc.keep_memory()
   from gpt_jax import hf
-  from gpt_jax.decoding.beam import Beam
+  from gpt_jax.decoding.beam import Beam, Search
   from gpt_jax.decoding.engine import Engine, Request
   from gpt_jax.decoding.programs import in_place
   from gpt_jax.decoding.requests import Row
   from gpt_jax.decoding.sampler import Sampler
-  from gpt_jax.decoding.search import Search
 
   model, params = in_place(*hf.load(folder))
   greedy = Sampler(temperature=0)

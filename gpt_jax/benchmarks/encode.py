@@ -18,12 +18,14 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.config import Config
-from gpt_jax.data import array_writer, encode, holdout, progress
-from gpt_jax.data import workers as processes
-from gpt_jax.data.sources.source import Document, Source
-from gpt_jax.data.tokenizers import tokenizer
-from gpt_jax.data.tokenizers.sentencepiece import SentencePiece
+from gpt_jax.files import progress
+from gpt_jax.files import workers as processes
+from gpt_jax.files.document import Document, Source
 from gpt_jax.spec import UsageError
+from gpt_jax.text import holdout
+from gpt_jax.tokenizers import tokenizer
+from gpt_jax.tokenizers.sentencepiece import SentencePiece
+from gpt_jax.tokens import encode, store
 
 # Bytes of text: enough for several seconds, and held in memory.
 _MOST_BYTES = 256_000_000
@@ -106,7 +108,7 @@ def _as_prepare_does(
   source = Source(lambda: iter(documents), None, {})
   corpus = holdout.Corpus(source, str, pairs=False)
   parts = holdout.documents()(corpus).parts()
-  dtype = array_writer.token_dtype(tokenizer.num_ids(made))
+  dtype = store.token_dtype(tokenizer.num_ids(made))
   eos = np.array([made.eos_id], np.int32)
   digest, num_tokens = hashlib.sha256(), 0
   batches = encode.batches(parts, made)

@@ -34,7 +34,7 @@ _CHILD = """
 import logging, sys
 from gpt_jax import command
 from gpt_jax import config as config_lib
-from gpt_jax.data import prepare
+from gpt_jax.tokens import prepare
 if __name__ == '__main__':
   command._set_up_logging()
   with open(sys.argv[1], encoding='utf-8') as file:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
-from gpt_jax.nn import transposed
+from gpt_jax.nn import dense
 from gpt_jax.nn.stack import separate
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import choices as objectives
@@ -67,7 +67,7 @@ def kernels(config: Config) -> dict[Shape, int]:
   params = jax.eval_shape(
     functools.partial(init_params, objective), jax.random.key(0)
   )
-  split = jax.eval_shape(lambda p: transposed.transpose(separate(p)), params)
+  split = jax.eval_shape(lambda p: dense.transpose(separate(p)), params)
   head = model.vocab_size, model.d_model
   shapes, known = collections.Counter({head: 1}), math.prod(head)
   for path, leaf in jax.tree_util.tree_leaves_with_path(split):
@@ -126,7 +126,7 @@ def _seconds(
     last_N1: Any = 0
     for kernel_FD in kernels:
       x_ND = inputs[kernel_FD.shape[1]] + last_N1
-      last_N1 = 1e-6 * transposed.dot(x_ND, kernel_FD)[:, :1]
+      last_N1 = 1e-6 * dense.dot(x_ND, kernel_FD)[:, :1]
     return last_N1
 
   walls, cpus = [], []

@@ -16,11 +16,11 @@ import numpy as np
 
 from gpt_jax.benchmarks.train import random_manifest
 from gpt_jax.config import Config
-from gpt_jax.data import files, pipeline, taken
-from gpt_jax.data import store as token_store
-from gpt_jax.data.array_writer import ArrayWriter
-from gpt_jax.data.store import TokenStore
+from gpt_jax.files import files
 from gpt_jax.objectives import causal
+from gpt_jax.rows import pipeline, taken
+from gpt_jax.tokens import store as token_store
+from gpt_jax.tokens.store import ArrayWriter, TokenStore
 
 # Four times the cache of decoded chunks.
 NUM_TOKENS = 1 << 29

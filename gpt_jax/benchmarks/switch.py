@@ -18,9 +18,9 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
-from gpt_jax.data.rows import cut
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.objectives import causal
+from gpt_jax.rows.rows import cut
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib

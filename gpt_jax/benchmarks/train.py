@@ -16,11 +16,11 @@ from gpt_jax.benchmarks import step_products
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs import peak as peak_lib
-from gpt_jax.data import pipeline, taken
-from gpt_jax.data.manifest import Manifest
-from gpt_jax.data.store import DOCUMENT_ENDS, TOKENS, TokenStore
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.rows import pipeline, taken
 from gpt_jax.spec import UsageError
+from gpt_jax.tokens.manifest import Manifest
+from gpt_jax.tokens.store import DOCUMENT_ENDS, TOKENS, TokenStore
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib

@@ -21,23 +21,142 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint import checkpoint_managers
 
-from gpt_jax.checkpoints import handlers, restore, retention, unfinished
-from gpt_jax.checkpoints.fingerprints import (
+from gpt_jax.checkpoints import restore
+from gpt_jax.checkpoints.restore import (
   Contents,
+  Handler,
+  Names,
+  Restored,
   arrays,
   fingerprint,
+  registry,
   signed,
 )
-from gpt_jax.checkpoints.restore import Restored
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
+
+# Which checkpoints stay: preservation policies of Orbax.
+
+
+class Best(NamedTuple):
+  """The `n` with the least loss stay."""
+
+  n: int
+  losses: dict[int, float]  # by step; one without is none of the best
+
+  def should_preserve(self, checkpoints, *, context) -> list[bool]:
+    """True for those that stay; of equal ones the older."""
+    del context
+    found = [c.step for c in checkpoints if c.step in self.losses]
+    steps = [step for step in found if math.isfinite(self.losses[step])]
+    best = sorted(steps, key=lambda step: (self.losses[step], step))[: self.n]
+    return [c.step in best for c in checkpoints]
+
+
+class Regular(NamedTuple):
+  """Checkpoints made in between stay only while they are the newest.
+
+  A preemption makes one, and so does the retry of a save that failed. The
+  others are those of a run that was left alone, so that what a rewind finds to
+  go back to is the same too.
+  """
+
+  every: int  # the steps of the others are its multiples
+  policy: Any  # says which of them stay
+
+  def should_preserve(self, checkpoints, *, context) -> list[bool]:
+    """True for those that stay."""
+    regular = [c for c in checkpoints if c.step % self.every == 0]
+    preserved = self.policy.should_preserve(regular, context=context)
+    stay = {c.step for c, keep in zip(regular, preserved, strict=True) if keep}
+    stay.update(sorted(c.step for c in checkpoints)[-1:])
+    return [c.step in stay for c in checkpoints]
+
+
+def retention_policy(
+  losses: dict[int, float],
+  *,
+  keep: int,
+  every_steps: int,
+  keep_every_steps: int,
+  keep_best: int,
+) -> Regular:
+  """The policy of the section `checkpoint` of a config.
+
+  Args:
+    losses: held-out, by step; may grow.
+    keep: how many of the newest stay.
+    every_steps: steps between saves.
+    keep_every_steps: those of its multiples stay for good; 0: none.
+    keep_best: how many of the least loss stay.
+  """
+  policies: list[Any] = [checkpoint_managers.LatestN(keep)]
+  if keep_every_steps:
+    policies.append(checkpoint_managers.EveryNSteps(keep_every_steps))
+  if keep_best:
+    policies.append(Best(keep_best, losses))
+  return Regular(
+    every_steps, checkpoint_managers.AnyPreservationPolicy(policies)
+  )
+
+
+def rewind_target(
+  steps: Sequence[int], *, spike: int, before: int, every: int
+) -> int:
+  """The checkpoint to go back to; 0 is the start of the run.
+
+  The newest at least `before` steps before the spike; where retention left
+  none so old, the oldest before the spike. Of the regular ones, so that it does
+  not depend on preemptions.
+
+  Args:
+    steps: of the checkpoints.
+    spike: its step, counted from 1.
+    before: steps to go back, at least.
+    every: the regular ones are its multiples.
+  """
+  sound = [step for step in steps if step < spike]
+  regular = [step for step in sound if step % every == 0]
+  if not regular and spike > every:
+    regular = sound  # every_steps was another number before
+  old = [step for step in regular if step <= spike - before]
+  return max(old) if old else min(regular, default=0)
+
+
+# Folders of saves that did not come to their end.
+
+
+def find(folder: epath.Path) -> list[epath.Path]:
+  """Those among the checkpoints in `folder`, which may be missing."""
+  if not folder.exists():
+    return []
+  in_place = str(folder).startswith('gs://')
+  return [
+    path
+    for path in folder.iterdir()
+    if 'orbax-checkpoint-tmp' in path.name
+    or (in_place and path.name.isdecimal() and not restore.committed(path))
+  ]
+
+
+def remove(folder: epath.Path) -> None:
+  """Makes room; to be called when nothing is being saved."""
+  if jax.process_index() == 0:
+    for path in find(folder):
+      # Other writes of a save that failed may still be under way; what they
+      # leave goes after the next save.
+      with contextlib.suppress(OSError):
+        path.rmtree(missing_ok=True)
+
 
 # Waits before a failed save is tried again: during the run, and at its end.
 RETRY_SECONDS = 60.0
@@ -79,7 +198,7 @@ class Checkpointer:
     self._read_only = read_only
     self._record = record
     self.restored: Restored | None = None  # by `restore`, last
-    policy = retention.policy(
+    policy = retention_policy(
       self._losses,
       keep=keep,
       every_steps=every_steps,
@@ -90,7 +209,7 @@ class Checkpointer:
       preservation_policy=None if read_only else policy,
       read_only=read_only,
       create=not read_only,
-      step_name_format=handlers.Names(),
+      step_name_format=Names(),
     )
     self._pending: int | None = None  # the step that is being saved
     self._raised: Exception | None = None  # when its save was started
@@ -102,7 +221,7 @@ class Checkpointer:
     self._manager = ocp.CheckpointManager(
       restore.absolute(self._folder),
       options=self._options,
-      handler_registry=handlers.registry(handlers.Handler()),
+      handler_registry=registry(Handler()),
     )
 
   def steps(self) -> list[int]:
@@ -218,7 +337,7 @@ class Checkpointer:
     if self._error:
       log.info('step %d: checkpoints are written again', self._pending)
     self._pending, self._error = None, ''
-    unfinished.remove(self._folder)
+    remove(self._folder)
 
   def _failed(self, error: Exception) -> None:
     self._error = restore.reason_of(error)
@@ -235,7 +354,7 @@ class Checkpointer:
       self._manager.close()
     # Anew: the old one has crossed off what a newer one was to replace.
     self._open()
-    unfinished.remove(self._folder)
+    remove(self._folder)
 
   # Restoring ---------------------------------------------------------------
 
@@ -259,7 +378,7 @@ class Checkpointer:
         was moved or deleted.
     """
     self._collect()
-    for path in unfinished.find(self._folder):
+    for path in find(self._folder):
       log.warning('%s is half-written; it is not used', path)
     damaged, self.restored = {}, None
     for step in reversed(self.steps()):

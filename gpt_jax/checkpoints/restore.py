@@ -1,26 +1,308 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a checkpoint, and believes nothing of it that it does not prove."""
+"""What a checkpoint says of its arrays: names, shapes, dtypes, fingerprints."""
 
 import contextlib
+import dataclasses
+import datetime
+import glob
+import hashlib
+import json
+import math
+import os
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore as ts
 from etils import epath
+from etils.epath import gpath
 
-from gpt_jax.checkpoints import handlers
-from gpt_jax.checkpoints.fingerprints import (
-  Contents,
-  arrays,
-  difference,
-  fingerprint,
-  verified,
-)
-from gpt_jax.data import buckets, files
+from gpt_jax.files import buckets, files
+from gpt_jax.optim import wrappers
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
+
+# Names in an error message, of each kind of difference.
+SHOWN = 20
+
+
+def fingerprint(tree: Any) -> np.ndarray:
+  """One uint32 for each array: sum of bits[i] * (2 i + 1) modulo 2^32.
+
+  The sum of integers does not depend on its order, hence not on the number of
+  devices. A change of any one element always shows, since 2 i + 1 is odd.
+  """
+  # A function of one array is compiled once for each shape; one program for
+  # all would take seconds, in the first save. One after the other: on virtual
+  # CPU devices the sums of several at a time wait for each other.
+  prints = [np.asarray(_fingerprint(x)) for x in jax.tree.leaves(tree)]
+  return np.array(prints, np.uint32)
+
+
+@jax.jit
+def _fingerprint(x: jax.Array) -> jax.Array:
+  unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+  bits = jax.lax.bitcast_convert_type(wrappers.near(x), unsigned)
+  bits = bits.astype(jnp.uint32)
+  # The index of each element in row-major order, built axis by axis so that
+  # a sharded array is neither moved nor flattened.
+  index = jnp.zeros(x.shape, jnp.uint32)
+  for axis, size in enumerate(x.shape):
+    index = index * jnp.uint32(size)
+    index += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+  return jnp.sum(bits * (2 * index + 1), dtype=jnp.uint32)
+
+
+class Running:
+  """The fingerprint of an array that comes in parts, in any order.
+
+  `sums[index][...] = part`, where `index` is of leading axes.
+  """
+
+  # Elements at a time: their indices take as much memory as they do.
+  _STEP = 1 << 20
+
+  def __init__(self, shape: tuple[int, ...]):
+    """`shape` is that of the whole array."""
+    self._shape = shape
+    self._parts: dict[tuple[int, ...], int] = {}
+
+  @property
+  def total(self) -> int:
+    """The fingerprint, once all parts have come."""
+    return sum(self._parts.values()) % 2**32
+
+  def __getitem__(self, index: tuple[int, ...]) -> '_Place':
+    """Where a part goes."""
+    return _Place(self, index)
+
+  def __setitem__(self, index: Any, part: np.ndarray) -> None:
+    """Adds a part; `...` is the whole array."""
+    index = () if index is ... else index
+    size = math.prod(self._shape[len(index) :])
+    leading = self._shape[: len(index)]
+    start = int(np.ravel_multi_index(index, leading)) * size if index else 0
+    flat = np.ascontiguousarray(part).reshape(-1)
+    assert flat.size == size, (flat.shape, self._shape, index)
+    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[flat.dtype.itemsize]
+    bits, total = flat.view(kind), 0
+    for at in range(0, size, self._STEP):
+      some = bits[at : at + self._STEP].astype(np.uint32)
+      odd = np.arange(some.size, dtype=np.uint32) * 2
+      odd += np.uint32((2 * (start + at) + 1) % 2**32)
+      total += int(np.sum(some * odd, dtype=np.uint32))
+    self._parts[index] = total
+
+
+class _Place(NamedTuple):
+  """A part of `Running`, which is written as a view of an array is."""
+
+  sums: Running
+  index: tuple[int, ...]
+
+  def __setitem__(self, whole: Any, part: np.ndarray) -> None:
+    """`whole` is `...`."""
+    self.sums[self.index] = part
+
+
+class Array(NamedTuple):
+  """What a checkpoint says of one array."""
+
+  shape: list[int]
+  dtype: str
+  fingerprint: int | None = None
+
+  def __str__(self):
+    """`float32[64,48]`."""
+    return f'{self.dtype}[{",".join(map(str, self.shape))}]'
+
+
+def arrays(state: Any, prints: Iterable[int] | None = None) -> dict[str, Array]:
+  """`{'params/embed/embedding': Array, ...}` in the order of the leaves."""
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  numbers = [None] * len(leaves) if prints is None else [int(n) for n in prints]
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='/'): Array(
+      list(x.shape), str(x.dtype), number
+    )
+    for (path, x), number in zip(leaves, numbers, strict=True)
+  }
+
+
+class Contents(NamedTuple):
+  """What a checkpoint says of itself."""
+
+  arrays: dict[str, Array]
+  record: Any = None  # of the run's past, plain JSON; None: it has none
+
+
+def signed(contents: Contents) -> dict[str, Any]:
+  """As JSON, with the checksum of that JSON."""
+  rows = {name: list(array) for name, array in contents.arrays.items()}
+  return {
+    'arrays': rows,
+    'record': contents.record,
+    'sha256': _digest(rows, contents.record),
+  }
+
+
+def verified(text: str) -> Contents:
+  """Reads the JSON text of `signed`, now or before there was a record.
+
+  Raises:
+    ValueError: it was changed.
+  """
+  content = json.loads(text)
+  rows, record = content['arrays'], content.get('record')
+  if content['sha256'] != _digest(rows, record):
+    raise ValueError('the list of checksums was changed')
+  return Contents({name: Array(*row) for name, row in rows.items()}, record)
+
+
+def _digest(rows: dict[str, list], record: Any) -> str:
+  # Without a record it is as it was when there were none.
+  signed = rows if record is None else [rows, record]
+  return hashlib.sha256(json.dumps(signed).encode()).hexdigest()
+
+
+def difference(saved: dict[str, Array], wanted: dict[str, Array]) -> str:
+  """What differs, by name; '' where nothing does."""
+  parts = {
+    'lacks': [n for n in wanted if n not in saved],
+    'has besides': [n for n in saved if n not in wanted],
+    'has otherwise': [
+      f'{n} ({saved[n]}, not {wanted[n]})'
+      for n in wanted
+      if n in saved and str(saved[n]) != str(wanted[n])
+    ],
+  }
+  return '; '.join(
+    f'{what} {", ".join(names[:SHOWN])}'
+    + (f' and {len(names) - SHOWN} more' if len(names) > SHOWN else '')
+    for what, names in parts.items()
+    if names
+  )
+
+
+# How Orbax lists and writes checkpoints, damaged ones among them.
+#
+# Each process writes its arrays into a database of its own; at the end of the
+# save Orbax merges these into one, which readers open. It finds the databases
+# by a glob of their whole path, so that in a folder called `[a]` it found none,
+# and took the save for done. Nothing is deleted before a save is done: where
+# the merge fails, the older checkpoints stay.
+
+
+# How Orbax names the databases of the processes.
+_PROCESS = 'ocdbt.process_'
+
+
+class _Literal(gpath.PosixGPath):
+  """See `literal`."""
+
+  def glob(self, pattern: str) -> Iterator[Any]:
+    """Yields the files in it that match."""
+    for name in glob.glob(pattern, root_dir=os.fspath(self)):
+      yield self / name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step(ocp.path.step.Metadata):
+  """A checkpoint, whose time Orbax need not read from a file: any will do."""
+
+  @property
+  def commit_timestamp(self) -> datetime.datetime:
+    """The same for all."""
+    return datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+class Names(ocp.path.step.NameFormat[ocp.path.step.Metadata]):
+  """Checkpoints are named by their steps.
+
+  Orbax's own reads a file of each checkpoint when it lists them, so that one
+  damaged file would hide them all.
+  """
+
+  _named = ocp.path.step.standard_name_format()
+
+  def build_name(self, step: int) -> str:
+    """The name of a step's folder."""
+    return self._named.build_name(step)
+
+  def find_all(
+    self, base_path: epath.PathLike
+  ) -> Iterator[ocp.path.step.Metadata]:
+    """Those that came to their end."""
+    for found in self._named.find_all(base_path):
+      yield _Step(found.step, found.path)
+
+  def find_step(
+    self, base_path: epath.PathLike, step: int
+  ) -> ocp.path.step.Metadata:
+    """That of a step; raises ValueError where there is none."""
+    found = self._named.find_step(base_path, step)
+    return _Step(found.step, found.path)
+
+
+class Handler(ocp.PyTreeCheckpointHandler):
+  """Of trees of arrays; looks at what it merged before the save counts."""
+
+  def finalize(self, directory: epath.Path) -> None:
+    """Merges, and checks that all arrays are found.
+
+    Args:
+      directory: of the arrays, not yet under its final name.
+
+    Raises:
+      OSError: the merged database lacks what a process wrote.
+    """
+    super().finalize(literal(directory))
+    merged = _keys(directory)
+    parts = [p for p in directory.iterdir() if p.name.startswith(_PROCESS)]
+    lost = {key for part in parts for key in _keys(part)} - merged
+    if lost or not merged:
+      raise OSError(f'not all arrays were merged in {directory}')
+
+
+def registry(handler: Handler) -> Any:
+  """Which handlers save a checkpoint's `state` and `checksums`."""
+  made = ocp.handlers.DefaultCheckpointHandlerRegistry()
+  made.add('state', ocp.args.PyTreeSave, handler)
+  made.add('checksums', ocp.args.JsonSave, ocp.JsonCheckpointHandler())
+  return made
+
+
+def literal(folder: epath.Path) -> epath.Path:
+  """The folder, in whose own path no character is a pattern."""
+  return folder if is_url(folder) else _Literal(folder)
+
+
+def is_url(path: epath.PathLike) -> bool:
+  """Tells a URL from a path of this machine."""
+  return '://' in os.fspath(path)
+
+
+def database(folder: epath.PathLike) -> dict[str, Any]:
+  """TensorStore's spec of the database in a folder.
+
+  A path stands in a spec as it is; in a URL, % and # would mean something.
+  """
+  path = f'{os.fspath(folder)}/'
+  base = path if is_url(path) else {'driver': 'file', 'path': path}
+  return {'driver': 'ocdbt', 'base': base}
+
+
+def _keys(folder: epath.Path) -> set[bytes]:
+  return set(ts.KvStore.open(database(folder)).result().list().result())
+
+
+# Reads a checkpoint, and believes nothing of it that it does not prove.
 
 
 class Restored(NamedTuple):
@@ -47,7 +329,7 @@ def folder_of(workdir: str) -> epath.Path:
 
 def absolute(path: epath.Path) -> epath.Path:
   """As Orbax wants a path; a URL is one, which etils does not know."""
-  return path if handlers.is_url(path) else path.absolute()
+  return path if is_url(path) else path.absolute()
 
 
 def steps(folder: epath.Path) -> list[int]:
@@ -108,7 +390,7 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
     # The handler alone: the manager would wait for hosts that failed.
     state = TrainState(
       *ocp.StandardCheckpointHandler().restore(
-        handlers.literal(folder / 'state'),
+        literal(folder / 'state'),
         args=ocp.args.StandardRestore(abstract),
       )
     )

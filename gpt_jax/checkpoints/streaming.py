@@ -19,21 +19,19 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 from etils import epath
 
-from gpt_jax.checkpoints import handlers
+from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import DamageError
-from gpt_jax.checkpoints.fingerprints import (
+from gpt_jax.checkpoints.restore import (
   Contents,
   Running,
+  absolute,
   arrays,
+  contents,
   difference,
   fingerprint,
-  signed,
-)
-from gpt_jax.checkpoints.restore import (
-  absolute,
-  contents,
   folder_of,
   reason_of,
+  signed,
   steps,
 )
 from gpt_jax.optim.train_state import TrainState
@@ -113,13 +111,13 @@ def write(
     (_Promised, _Handler(len(promised), fill)),
     (jax.Array, ocp.type_handlers.ArrayHandler()),
   )
-  of_state = handlers.Handler(type_handler_registry=of_arrays)
+  of_state = restore.Handler(type_handler_registry=of_arrays)
   step = int(state.step)
   try:
     with ocp.CheckpointManager(
       folder,
       options=ocp.CheckpointManagerOptions(enable_async_checkpointing=False),
-      handler_registry=handlers.registry(of_state),
+      handler_registry=restore.registry(of_state),
     ) as manager:
       manager.save(
         step,
@@ -225,7 +223,7 @@ def _open(folder: str, names: list[str]) -> dict[str, ts.TensorStore]:
 
 def _array(folder: str, name: str, context: ts.Context) -> ts.TensorStore:
   path = f'{name.replace("/", ".")}/'
-  kvstore = handlers.database(folder) | {'path': path}
+  kvstore = restore.database(folder) | {'path': path}
   spec = {'driver': 'zarr', 'kvstore': kvstore}
   return ts.open(spec, context=context, read=True).result()
 

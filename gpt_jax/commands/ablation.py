@@ -26,7 +26,7 @@ from gpt_jax import cli
 from gpt_jax.finetuning import ablation
 from gpt_jax.finetuning.ablation import Grid
 from gpt_jax.plots import ablation as figures
-from gpt_jax.plots import losses
+from gpt_jax.plots.figure import loss_curves
 from gpt_jax.runtime.log import log
 from gpt_jax.training import pretrained
 from gpt_jax.training.metrics import to_json, write_atomically
@@ -68,7 +68,7 @@ def main(args: cli.Args) -> None:
   source = pretrained.pretrained(args.init)
   scores = ablation.run(
     *(grid, runs, source),
-    finished=lambda folder: losses.loss_curves([folder], unit='of the task'),
+    finished=lambda folder: loss_curves([folder], unit='of the task'),
   )
   write_atomically(f'{path}.json', to_json(scores, indent=2) + '\n')
   log.info('drew %s', figures.bars(scores, f'{path}.png'))

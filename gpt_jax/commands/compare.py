@@ -18,10 +18,10 @@ import os
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax.plots import losses
+from gpt_jax.plots.figure import loss_curves
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import comparison, variants
+from gpt_jax.training import comparison
 from gpt_jax.training.metrics import to_json, write_atomically
 
 
@@ -46,7 +46,7 @@ def main(args: cli.Args) -> None:
   cli.check_out_folder(args, 'workdir')
   if not args.run:
     raise UsageError("--run: is needed: 'NAME FILE[:SIZE]', once for each")
-  wanted = [variants.parse(text, args.flags) for text in args.run]
+  wanted = [comparison.parse(text, args.flags) for text in args.run]
   names = [variant.name for variant in wanted]
   if len(set(names)) < len(names):
     raise UsageError(f'--run: the names {", ".join(names)} must differ')
@@ -70,13 +70,13 @@ def main(args: cli.Args) -> None:
   # Seed by seed, so that a change of the machine's speed meets all alike.
   for i, seed in enumerate(args.seeds):
     for variant in wanted:
-      variants.train(variant, seed, folders[variant.name][i], args.workdir)
+      comparison.train(variant, seed, folders[variant.name][i], args.workdir)
   result = {
     name: [comparison.summary(workdir) for workdir in workdirs]
     for name, workdirs in folders.items()
   }
   write_atomically(f'{path}.json', to_json(result, indent=2) + '\n')
   first = [workdirs[0] for workdirs in folders.values()]
-  if figure := losses.loss_curves(first, out=f'{path}.png'):
+  if figure := loss_curves(first, out=f'{path}.png'):
     log.info('drew %s', figure)
   print(to_json(result) if args.json else comparison.table(result))

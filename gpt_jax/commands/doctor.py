@@ -167,9 +167,11 @@ def _disk() -> str:
 
 def _security() -> str:
   """What docs/security.md asks of a machine and is not so; '' if all is."""
-  from gpt_jax.runtime import exposure
+  from gpt_jax.runtime import accelerators
 
-  return '; '.join(exposure.lacks(key=bool(os.environ.get('GPT_JAX_API_KEY'))))
+  return '; '.join(
+    accelerators.lacks(key=bool(os.environ.get('GPT_JAX_API_KEY')))
+  )
 
 
 def _training_step() -> str:
@@ -183,9 +185,9 @@ def _training_step() -> str:
 
   from gpt_jax.checkpoints.checkpointer import Checkpointer
   from gpt_jax.config import defaults
-  from gpt_jax.data import rows
   from gpt_jax.nn.transformer import Transformer
   from gpt_jax.objectives.causal import causal, make_batch
+  from gpt_jax.rows import rows
   from gpt_jax.training.state import make_init
   from gpt_jax.training.step import train_step
 

@@ -57,7 +57,6 @@ import os
 from absl import flags
 
 from gpt_jax import cli
-from gpt_jax.data import progress
 from gpt_jax.decoding import asking
 from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.evaluation import (
@@ -68,10 +67,10 @@ from gpt_jax.evaluation import (
   text_tasks,
   validation,
 )
-from gpt_jax.evaluation.figures import Figures
-from gpt_jax.evaluation.results import Results
+from gpt_jax.evaluation.results import Figures, Results
 from gpt_jax.evaluation.suite import Named
 from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.files import progress
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, store_data

@@ -21,8 +21,8 @@ import functools
 from absl import flags
 
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.data import lines
 from gpt_jax.decoding import fill
+from gpt_jax.files import lines
 from gpt_jax.spec import UsageError
 from gpt_jax.training import answering
 from gpt_jax.training import trained as trained_lib

@@ -33,7 +33,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.finetuning import several_tasks
 from gpt_jax.finetuning.finetune import finetune
-from gpt_jax.plots import losses
+from gpt_jax.plots import figure
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -90,7 +90,7 @@ def main(args: cli.Args) -> None:
     config = with_tasks(args)
     result = finetune(config, source, args.workdir, args.predict)
     first = hosts.index() == 0
-    if first and (path := losses.loss_curves([args.workdir], unit=UNIT)):
+    if first and (path := figure.loss_curves([args.workdir], unit=UNIT)):
       log.info('drew %s', path)
   if args.json:
     print(to_json(result))

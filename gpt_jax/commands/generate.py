@@ -53,17 +53,10 @@ from collections.abc import Sequence
 from absl import flags
 
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.decoding import (
-  answers,
-  asking,
-  prompt_files,
-  source_files,
-  sourced,
-)
+from gpt_jax.decoding import answers, asking, prompt_files, sourced
 from gpt_jax.decoding import session as session_lib
 from gpt_jax.decoding.continuations import Options, Speed
-from gpt_jax.decoding.prompt_files import Prompt, Results
-from gpt_jax.decoding.source_files import Source
+from gpt_jax.decoding.prompt_files import Prompt, Results, Source
 from gpt_jax.runtime.log import log
 from gpt_jax.training import answering
 from gpt_jax.training import trained as trained_lib
@@ -176,11 +169,11 @@ def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
   if args.out:
     cli.check_out_file(args, 'out')
   if args.sources:
-    return source_files.read(args.sources)
+    return prompt_files.read_sources(args.sources)
   if args.prompts:
     return prompt_files.read(args.prompts)
   if args.source:
-    return source_files.given(args.source)
+    return prompt_files.given_sources(args.source)
   return prompt_files.given(args.prompt)
 
 

@@ -33,11 +33,11 @@ from rich.table import Table
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
-from gpt_jax.costs import flops, papers, schedule
+from gpt_jax.costs import flops, totals
 from gpt_jax.costs.totals import figures_of, rounded
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import consumed, spikes
+from gpt_jax.training import spikes, store_data
 
 
 def define(values: flags.FlagValues) -> None:
@@ -80,7 +80,7 @@ def main(args: cli.Args) -> None:
     else:
       spikes.show(found, Console())
   elif args.table:
-    print(papers.table())
+    print(totals.table())
   elif args.mfu:
     formulas = (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER)
     print('\n\n'.join(textwrap.fill(text, 80) for text in formulas))
@@ -94,7 +94,7 @@ def main(args: cli.Args) -> None:
 
 def _show_rows(args: cli.Args) -> None:
   """What the rows of some steps of a run were taken from."""
-  store, rows = consumed.rows(args.workdir, args.steps, text=args.text)
+  store, rows = store_data.rows(args.workdir, args.steps, text=args.text)
   if args.json:
     print(json.dumps({'store': store, 'rows': [*rows]}))
     return
@@ -133,7 +133,7 @@ def _show_config(args: cli.Args) -> None:
   except UsageError as e:
     log.info('a model to look at, not to train: %s', e)
   figures = {'parameters_text': rounded(figures['parameters']), **figures}
-  stages = schedule.stages(config)
+  stages = totals.stages(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
   if args.json:

@@ -44,21 +44,10 @@ from rich.console import Console
 from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
-from gpt_jax.planning import (
-  budget,
-  chips,
-  layouts,
-  plans,
-  report,
-  search,
-  suggestions,
-  table,
-  topologies,
-)
+from gpt_jax.planning import budget, layouts, report, search, topologies
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning.compile import TooLarge
-from gpt_jax.planning.plans import Request
-from gpt_jax.planning.suggestions import Misfit
+from gpt_jax.planning.search import Misfit, Request
 from gpt_jax.runtime.log import console as progress
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -84,7 +73,7 @@ def main(args: cli.Args) -> None:
   elif args.recompile:
     _recompile(args.only)
   elif args.table:
-    print(table.markdown(table.read(pathlib.Path.cwd())))
+    print(report.markdown(report.read(pathlib.Path.cwd())))
   else:
     _plan_config(args)
 
@@ -104,7 +93,7 @@ def _recompile(only: str) -> None:
   """Compiles the plans of the table again; exit code 1 where one differs."""
   compile_lib.use_cpu()
   with _telling() as note:
-    drift = table.recompile(pathlib.Path.cwd(), only, note)
+    drift = report.recompile(pathlib.Path.cwd(), only, note)
   for line in drift:
     log.error('is not what it was: %s', line)
   if drift:
@@ -136,19 +125,19 @@ def _plan_config(args: cli.Args) -> None:
     return
   with _telling() as note:
     try:
-      found = plans.make(request, note, last_only=args.last_stage)
+      found = search.make(request, note, last_only=args.last_stage)
     except TooLarge as e:
-      found = suggestions.smallest_change(request, e, note)
+      found = search.smallest_change(request, e, note)
   _show(name, found, args.json)
-  if faster := suggestions.faster(request, found):
+  if faster := search.faster(request, found):
     log.info('%s', faster)
   if isinstance(found, Misfit):
     sys.exit(1)
 
 
-def _show(name: str, found: plans.Plan | Misfit, as_json: bool) -> None:
+def _show(name: str, found: search.Plan | Misfit, as_json: bool) -> None:
   """Prints a plan, or that there is none and what to change."""
-  if isinstance(found, plans.Plan):
+  if isinstance(found, search.Plan):
     if as_json:
       print(json.dumps(report.to_json(name, found)))
     else:
@@ -203,13 +192,13 @@ def _define_table(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     'table',
     False,
-    f'Print a Markdown table of the plans in {table.FILE} of this folder.',
+    f'Print a Markdown table of the plans in {report.FILE} of this folder.',
     flag_values=values,
   )
   flags.DEFINE_bool(
     'recompile',
     False,
-    f'Compile the plans of {table.FILE} again, and write down what was found; '
+    f'Compile the plans of {report.FILE} again, and write down what was found; '
     'the exit code is 1 where it differs.',
     flag_values=values,
   )
@@ -230,7 +219,7 @@ def _define_budget(values: flags.FlagValues) -> None:
     None,
     'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
     'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
-    'chip); kinds: ' + ', '.join(chips.KINDS) + '.',
+    'chip); kinds: ' + ', '.join(topologies.KINDS) + '.',
     flag_values=values,
   )
   number('days', None, 'With --chips: days.', ranges.Positive)
@@ -271,7 +260,7 @@ def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
       raise UsageError('--days: belongs to --chips; leave it out, or --budget')
     return args.budget, {}
   cli.required(args, 'days')
-  return chips.budget(args.chips, args.days, args.mfu)
+  return topologies.budget(args.chips, args.days, args.mfu)
 
 
 def _request(args: cli.Args, slices: topologies.Slices) -> Request:
@@ -299,7 +288,7 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
 
 
 @contextlib.contextmanager
-def _telling() -> Iterator[plans.Note]:
+def _telling() -> Iterator[search.Note]:
   """What is being done: a spinner on a terminal, else a line in the log."""
   if not progress.is_terminal:
     yield log.info

@@ -22,11 +22,9 @@ from rich.table import Table
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
-from gpt_jax.data import buckets
+from gpt_jax.files import buckets
 from gpt_jax.plots import routers
-from gpt_jax.plots.losses import loss_curves
-from gpt_jax.plots.schedule import schedule_curves
-from gpt_jax.plots.wall_time import wall_time
+from gpt_jax.plots.figure import loss_curves, schedule_curves, wall_time
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, metrics
 

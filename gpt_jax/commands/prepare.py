@@ -25,9 +25,9 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
-from gpt_jax.data import eval_sets, manifest, prepare
-from gpt_jax.data.clean import report
 from gpt_jax.spec import UsageError
+from gpt_jax.text.clean import report
+from gpt_jax.tokens import eval_sets, manifest, prepare
 from gpt_jax.training import workdir
 
 

@@ -29,7 +29,7 @@ from absl import flags
 
 from gpt_jax import cli
 from gpt_jax.config import loading
-from gpt_jax.planning import fit, sweep, sweep_runs
+from gpt_jax.planning import fit, sweep
 from gpt_jax.planning.sweep import Cell
 from gpt_jax.plots import scaling
 from gpt_jax.runtime.log import log
@@ -64,15 +64,15 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   cli.check_out_folder(args, 'workdir')
   path = os.path.join(args.workdir, 'scaling')
-  folders = [sweep_runs.folder(args.workdir, cell) for cell in cells]
+  folders = [sweep.folder(args.workdir, cell) for cell in cells]
   cli.check_in_workdir(args, folders, [f'{path}.json', f'{path}.png'])
   total = sum(cell.flops for cell in cells)
   log.info(
     '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total
   )
   for cell in cells:
-    workdir.check_same_run(cell.config, sweep_runs.folder(args.workdir, cell))
-  found = sweep_runs.train(cells, args.argv, args.workdir)
+    workdir.check_same_run(cell.config, sweep.folder(args.workdir, cell))
+  found = sweep.train(cells, args.argv, args.workdir)
   points = [point for point, _ in found]
   curves = [curve for _, curve in found]
   fits = fit.fit_all(points, curves, args.samples, seed=args.config.seed)

@@ -47,12 +47,12 @@ import os
 from absl import flags
 
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import constraints, speculative
+from gpt_jax.decoding import sampler, speculative
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError, install
+from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.training import trained as trained_lib
 
 
@@ -128,8 +128,8 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   try:
     from gpt_jax.serving import access, app, server, worker
-    from gpt_jax.serving.connections import Limits, reserve_files
-    from gpt_jax.serving.prompts import Served
+    from gpt_jax.serving.requests import Served
+    from gpt_jax.serving.server import Limits, reserve_files
   except ModuleNotFoundError as e:
     raise UsageError(f'{e.name} is missing; run {install("serve")}') from e
   # Loading takes minutes: the key and the address are checked first.
@@ -173,7 +173,7 @@ def main(args: cli.Args) -> None:
         draft=draft,
         keep=args.keep,
         never_V=never_drawn(trained.tokenizer, model.vocab_size),
-        constraints=constraints.of(trained.tokenizer),
+        constraints=sampler.constraints_of(trained.tokenizer),
       ),
       within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,

@@ -21,8 +21,8 @@ from absl import flags
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
-from gpt_jax.data import manifest, prepare
 from gpt_jax.spec import UsageError
+from gpt_jax.tokens import manifest, prepare
 from gpt_jax.training import teaching
 
 

@@ -20,16 +20,16 @@ from absl import flags
 from gpt_jax import cli, sharding
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
-from gpt_jax.data.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.decoding import continuations
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.evaluation import in_loop
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.plots import losses
+from gpt_jax.plots import figure
 from gpt_jax.plots import routers as plot_routers
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
-from gpt_jax.training import teacher
+from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
+from gpt_jax.training import pretrained
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.loop import fit
 from gpt_jax.training.metrics import write_atomically
@@ -54,7 +54,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  config = config_lib.resolve(teacher.described(args.config, args.workdir))
+  config = config_lib.resolve(pretrained.described(args.config, args.workdir))
   if args.distributed:
     hosts.initialize(**config.hosts)
   with hosts.together():
@@ -77,7 +77,7 @@ def train(config: Config, workdir: str) -> None:
     phases.enter('end')
     preemption.check()
     if jax.process_index() == 0:
-      if path := losses.loss_curves([workdir]):
+      if path := figure.loss_curves([workdir]):
         log.info('drew %s', path)
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)

@@ -20,26 +20,19 @@ from gpt_jax.config.lengths import (
   sides,
   warm_up_note,
 )
-from gpt_jax.config.models import (
+from gpt_jax.config.resolving import (
+  check_objective,
+  check_resolved,
   named,
   objective,
   of_part,
-  transformer,
-  width,
-)
-from gpt_jax.config.resolving import (
-  check_resolved,
   resolve,
   resolve_model,
   set_vocab_size,
+  transformer,
+  width,
 )
-from gpt_jax.config.trainable import check_objective
-from gpt_jax.config.validation import (
-  CALL_STRINGS,
-  NAMES,
-  RANGES,
-  check_ranges,
-)
+from gpt_jax.config.validation import CALL_STRINGS, NAMES, RANGES, check_ranges
 
 __all__ = [
   'CALL_STRINGS',

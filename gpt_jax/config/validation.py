@@ -7,33 +7,27 @@ import operator
 from typing import Annotated, Any
 
 from gpt_jax import ranges, sharding, spec
-from gpt_jax.config import known, log_trackers
-from gpt_jax.config.depths import check_depths
+from gpt_jax.config import fields, log_trackers
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
-from gpt_jax.config.sizes import check_sizes
-from gpt_jax.data import row_makers
-from gpt_jax.data.sentences import SPLITTERS
+from gpt_jax.nn import layer_sizes
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
-from gpt_jax.nn.block import BLOCKS
+from gpt_jax.nn.block import BLOCKS, NORMS
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.embed import INPUTS, OUTPUTS
 from gpt_jax.nn.init import INITS
-from gpt_jax.nn.norm import NORMS
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.pattern import period, sharing
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.sharing import SHARES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.optim import host_state
-from gpt_jax.optim.average import AVERAGES
-from gpt_jax.optim.clock import LAST_STEP
+from gpt_jax.optim import wrappers
 from gpt_jax.optim.optimizer import OPTIMIZERS
-from gpt_jax.optim.rounding import PRECISIONS
-from gpt_jax.optim.schedules import SCHEDULES
+from gpt_jax.optim.rounding import AVERAGES, PRECISIONS
+from gpt_jax.optim.schedules import LAST_STEP, SCHEDULES
 from gpt_jax.optim.spikes import SPIKES
 from gpt_jax.ranges import (
   Count,
@@ -47,7 +41,170 @@ from gpt_jax.ranges import (
   Weight,
   Whole,
 )
+from gpt_jax.rows import row_makers
 from gpt_jax.spec import UsageError, shown
+from gpt_jax.text.sentences import SPLITTERS
+
+# The layers of a stack are whole periods, and whole groups that share.
+
+
+def check_depths(config: Config) -> None:
+  """Checks that both stacks divide as their fields ask.
+
+  Raises:
+    UsageError: one does not.
+  """
+  model = config.model
+  layers = period(model.attention, model.ffn)
+  if model.num_layers % len(layers):
+    raise UsageError(
+      f'model.num_layers={model.num_layers}: does not divide by the '
+      f'{len(layers)} layers after which model.attention={model.attention!r} '
+      f'and model.ffn={model.ffn!r} repeat'
+    )
+  ffn = model.encoder_ffn or model.ffn
+  encoder = period('bidirectional', ffn)
+  if model.num_encoder_layers % len(encoder):
+    raise UsageError(
+      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
+      f'by the {len(encoder)} layers after which {ffn!r} repeats; set '
+      'model.encoder_ffn'
+    )
+  _check_encoder(config)
+  _check_source(config, ffn)
+  _check_stacks(config, ffn)
+  _check_groups(config, 'num_layers', model.attention, model.ffn)
+  _check_groups(config, 'num_encoder_layers', 'bidirectional', ffn)
+
+
+def _check_encoder(config: Config) -> None:
+  """Checks that there is an encoder for what is its own."""
+  model = config.model
+  for field in ('encoder_num_heads', 'encoder_d_ff'):
+    if model[field] and not model.num_encoder_layers:
+      raise UsageError(
+        f'model.{field}={model[field]}: is of an encoder; set '
+        'model.num_encoder_layers, or 0'
+      )
+  layer_sizes.of_encoder(model)
+
+
+def _check_source(config: Config, ffn: str) -> None:
+  """Checks that another encoder can stand before the encoder."""
+  model = config.model
+  if not model.num_source_layers:
+    if model.source_vocab_size:
+      raise UsageError(
+        f'model.source_vocab_size={model.source_vocab_size}: is of an encoder '
+        'before the encoder; set model.num_source_layers, or 0'
+      )
+    return
+  given = f'model.num_source_layers={model.num_source_layers}'
+  if not model.num_encoder_layers:
+    raise UsageError(
+      f'{given}: stand before an encoder; set model.num_encoder_layers, or 0'
+    )
+  layers = period('bidirectional', ffn)
+  if len(layers) > 1 or layers[0].ffn.router:
+    raise UsageError(
+      f'{given}: with layers that are not alike, or experts, in {ffn!r}; give '
+      'one dense layer in model.encoder_ffn'
+    )
+  call = spec.parse('model.input', model.input)[0]
+  if model.share != 'none' or call.name != 'tokens' or 'd_embed' in call.kwargs:
+    raise UsageError(
+      f'{given}: with model.share={model.share!r} and model.input='
+      f'{model.input!r}; layers that share and narrow or adaptive tables have '
+      "no encoder before them: take 'none' and 'tokens'"
+    )
+
+
+def _check_stacks(config: Config, ffn: str) -> None:
+  """Checks that encoder and decoder are alike where they share."""
+  model = config.model
+  if not sharing(model.share).stacks:
+    return
+  given = f'model.share={model.share!r}'
+  if model.num_encoder_layers != model.num_layers:
+    raise UsageError(
+      f'{given}: layer i of both stacks is one, and model.num_encoder_layers='
+      f'{model.num_encoder_layers} is not model.num_layers={model.num_layers}; '
+      'give as many, or another choice'
+    )
+  for field in ('encoder_num_heads', 'encoder_d_ff'):
+    if model[field]:
+      raise UsageError(
+        f'{given}: the layers of both stacks are not alike, by model.{field}='
+        f'{model[field]}; set it to 0'
+      )
+  sizes = {len(period(x, ffn)) for x in ('bidirectional', model.attention)}
+  calls = [spec.parse('model.ffn', text) for text in (ffn, model.ffn)]
+  if len(sizes) > 1 or calls[0] != calls[1]:
+    raise UsageError(
+      f'{given}: the layers of both stacks are not alike, by model.attention='
+      f'{model.attention!r}, model.ffn={model.ffn!r} and model.encoder_ffn='
+      f'{model.encoder_ffn!r}; give one kind of attention, and one ffn'
+    )
+
+
+def _check_groups(config: Config, field: str, attention: str, ffn: str) -> None:
+  """Checks that a stack divides into groups that share."""
+  model = config.model
+  shared = sharing(model.share)
+  inner = len(period(attention, ffn, model.share))
+  if shared.parts and model[field] % (shared.groups * inner):
+    raise UsageError(
+      f'model.{field}={model[field]}: does not divide by {shared.groups} '
+      f'groups of model.share={model.share!r} times the {inner} layers that '
+      'each repeats; change one of them'
+    )
+
+
+# No array of a model may have more bytes than the compiler can count.
+#
+# It does not say so: the process aborts.
+
+
+# Elements: of 4 bytes each, and 4 times as many where several are joined.
+LARGEST_ARRAY = 2**59
+
+
+def check_sizes(config: Config) -> None:
+  """Checks that no array has more elements than can be counted."""
+  m = config.model
+  heads = m.num_heads * max(m.head_size, m.value_size)
+  vocab = max(m.vocab_size or 1, m.source_vocab_size)
+  rows = max(config.eval.rows, *(stage.rows for stage in ramp(config).stages))
+  routers = (layer.ffn.router for layer in period(m.attention, m.ffn))
+  experts = max(router.num_experts if router else 1 for router in routers)
+  layers, tokens = (
+    max(m.num_layers, m.num_encoder_layers, m.num_source_layers),
+    rows * m.context_length,
+  )
+  of_ffn = layers * experts * m.d_model
+  scores = tokens * m.context_length
+  for names, size in (
+    (('num_layers', 'd_model', 'd_ff'), of_ffn * m.d_ff),
+    (('num_layers', 'd_model', 'encoder_d_ff'), of_ffn * m.encoder_d_ff),
+    (
+      ('num_layers', 'd_model', 'num_heads', 'head_size'),
+      layers * m.d_model * heads,
+    ),
+    (('vocab_size', 'd_model'), vocab * m.d_model),
+    (('context_length', 'vocab_size'), tokens * vocab),
+    (('context_length', 'd_model'), tokens * m.d_model * layers),
+    (('context_length', 'd_ff'), tokens * m.d_ff * experts),
+    (('context_length', 'encoder_d_ff'), tokens * m.encoder_d_ff * experts),
+    (('context_length', 'num_heads'), scores * m.num_heads),
+    (('context_length', 'encoder_num_heads'), scores * m.encoder_num_heads),
+  ):
+    if size > LARGEST_ARRAY:
+      fields = ', '.join(f'model.{name}={m[name]}' for name in names)
+      raise UsageError(
+        f'{fields}: make an array of {size:.2g} numbers, and one has at most '
+        f'{LARGEST_ARRAY:.2g}; give smaller sizes'
+      )
+
 
 CALL_STRINGS = {
   'data.rows': row_makers.ROWS,
@@ -74,10 +231,10 @@ NAMES = {
   'model.dtype': DTYPES,
   'model.remat': REMATS,
   'model.loop': LOOPS,
-  'optim.state': host_state.MEMORIES,
+  'optim.state': wrappers.MEMORIES,
 }
 # Wider than any model by far, and an array of two widths can be counted: see
-# config/sizes.py for those of more.
+# config/validation.py for those of more.
 _LAYERS = Annotated[int, ranges.whole(1, 10_000)]
 _WIDTH = Annotated[int, ranges.whole(1, 2**24)]
 _STEPS = Annotated[int, ranges.whole(1, LAST_STEP)]
@@ -164,7 +321,7 @@ def check_fields(config: Config) -> None:
     UsageError: at the first mistake.
   """
   flat = flatten(config)
-  tree: Any = known.tree(*(name for name in known.OPTIONAL if name in config))
+  tree: Any = fields.tree(*(name for name in fields.OPTIONAL if name in config))
   for field, default in flatten(tree).items():
     *sections, name = field.split('.')
     section: Any = functools.reduce(operator.getitem, sections, tree)

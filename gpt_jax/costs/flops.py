@@ -14,7 +14,7 @@ from flax import linen as nn
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.nn import segments
+from gpt_jax.nn.attention import num_visible
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.pattern import extra_tokens, period, sharing
@@ -354,7 +354,7 @@ def _span(
   length: int,
 ) -> float:
   """`span` of a pattern; of one with blocks the mean, as few see all."""
-  seen = segments.num_visible(position, pattern, length)
+  seen = num_visible(position, pattern, length)
   return float(seen.mean()) if pattern.blocks else span(seen)
 
 

@@ -3,12 +3,12 @@
 """Total parameters, tokens and FLOPs of a config."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax.config import Config
+from gpt_jax.config import Config, loading
 from gpt_jax.costs import flops
 from gpt_jax.spec import UsageError
 
@@ -65,3 +65,70 @@ def rounded(parameters: int) -> str:
     if parameters >= size * (1 - 5e-6):
       return f'{parameters / size:.2f}{unit}'
   return str(parameters)
+
+
+# The table of all papers: their configs, differences and parameters.
+
+
+_TABLE_HEAD = (
+  '| paper | config | what differs from its ancestor | parameters | proof |',
+  '|---|---|---|---|---|',
+)
+
+
+def table() -> str:
+  """One Markdown row for each paper and size of our configs.
+
+  A config of a paper says in `DIFFERS` what it adds to its ancestor; its
+  docstring begins with the paper's name, authors and year.
+  """
+  rows = []
+  for stem, module in loading.papers().items():
+    paper = str(module.__doc__).partition(':')[0] + ')'
+    year = int(paper[-5:-1])
+    differs = module.DIFFERS
+    for size in getattr(module, 'SIZES', ['']):
+      config = config_lib.resolve_model(module.get_config(size))
+      figures = figures_of(config)[1]
+      parameters, active = figures['parameters'], figures['parameters_active']
+      count = f'{parameters:,}'
+      if active != parameters:
+        count += f', of which a token takes {active:,}'
+      name = f'{stem}.py:{size}' if size else f'{stem}.py'
+      test = f'test_decoder_row[{stem}-{size}]'
+      row = f'| {paper} | `{name}` | {differs} | {count} | `{test}` |'
+      rows.append((year, row))
+      # Said once, for all sizes.
+      paper = differs = ''
+  # Oldest first; within a year and a paper as they come.
+  rows.sort(key=lambda year_row: year_row[0])
+  return '\n'.join([*_TABLE_HEAD, *(row for _, row in rows)])
+
+
+# What a run's batches and learning rates are, stage by stage.
+
+
+class ScheduleRow(NamedTuple):
+  """A stage of the batch, where it begins."""
+
+  step: int  # its first, as in metrics.jsonl: from 1 on
+  rows: int
+  row_tokens: int
+  tokens_per_step: int
+  tokens: int  # consumed before
+  learning_rate: float
+
+
+def stages(config: Config) -> list[ScheduleRow]:
+  """The stages of a resolved config's run."""
+  ramp, rate = config_lib.ramp(config), config_lib.schedule(config)
+  return [
+    ScheduleRow(
+      stage.start + 1,
+      *(stage.rows, stage.length),
+      stage.shape.tokens,
+      ramp.tokens(stage.start),
+      float(rate(stage.start)),
+    )
+    for stage in ramp.between(0, config.schedule.num_steps)
+  ]

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.data import progress
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding.continuations import Continuation
 from gpt_jax.decoding.prompt_files import Results
+from gpt_jax.files import progress
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 
 class Asked(NamedTuple):

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import sampler
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # What a mask may be called, besides the tokenizer's own name.
 MASK = '[MASK]'

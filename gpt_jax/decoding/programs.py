@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from gpt_jax.data.tokenizers.constraints import Constraints
-from gpt_jax.decoding import constraints as constraints_lib
 from gpt_jax.decoding import sampler
+from gpt_jax.decoding import sampler as constraints_lib
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.sampler import Samplers
 from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn import int8, transposed
+from gpt_jax.nn import dense
 from gpt_jax.nn.context import KVCache
 from gpt_jax.nn.stack import SEPARATE, Caches, separate
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.tokenizers.constraints import Constraints
 
 # Prompts are read in blocks of this many tokens: a longer one takes more calls
 # of one program, not a program of its own.
@@ -81,12 +81,12 @@ def in_place(
     split = jax.jit(separate, out_shardings=_separate_shardings(params))
   params = split(params)
   if weights == 'int8':
-    params = jax.jit(int8.quantize)(params)
+    params = jax.jit(dense.quantize)(params)
   return model.clone(loop=SEPARATE, remat='none'), params
 
 
 def _separate_transposed(params: Any) -> Any:
-  return transposed.transpose(separate(params))
+  return dense.transpose(separate(params))
 
 
 def _on_one_cpu(params: Any) -> bool:
@@ -311,7 +311,7 @@ def constrained(
   constraints: Constraints,
 ) -> jax.Array:
   """The logits of the tokens that may stand at `length_B`; else -inf."""
-  return constraints_lib.apply(
+  return constraints_lib.constrain(
     logits_BV,
     constraints,
     length_R=length_B,

@@ -3,15 +3,21 @@
 """Prompts as they are given, and files of results, which can be resumed."""
 
 import hashlib
+import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gpt_jax.data import files, lines
-from gpt_jax.data.tokenizers.chat import ChatTemplate, Message
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+import numpy as np
+
+from gpt_jax.files import files, lines
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import special
+from gpt_jax.tokenizers.chat import ChatTemplate, Message
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokenizers.training import sentinel
 
 
 class Prompt(NamedTuple):
@@ -69,10 +75,10 @@ def check(text: str) -> None:
 
 def given(texts: Sequence[str]) -> list[Prompt]:
   """Prompts of the command line: see `typed`."""
-  return [Prompt('--prompt', text) for text in typed('--prompt', texts)]
+  return [Prompt('--prompt', text) for text in typed_prompt('--prompt', texts)]
 
 
-def typed(flag: str, texts: Sequence[str]) -> list[str]:
+def typed_prompt(flag: str, texts: Sequence[str]) -> list[str]:
   """Texts of a flag; `-` is what standard input holds.
 
   Raises:
@@ -260,3 +266,140 @@ def _replace(path: str, text: str) -> None:
     open(temporary, 'w', encoding='utf-8') as file,
   ):
     file.write(text)
+
+
+# Sources with blanks that an encoder-decoder is to fill.
+#
+# A blank is the token that stands for one in training: T5's <extra_id_0>,
+# <extra_id_1>, ..., or BART's <mask>. T5 answers with what belongs in its
+# blanks, BART with the whole text.
+#
+#   source  Paris <extra_id_0> France.
+#   answer  <extra_id_0> is in <extra_id_1>
+
+
+def encode_blanks(tokenizer: Tokenizer, text: str) -> np.ndarray:
+  """Encodes a source in which the names of blanks are tokens: int32 [N].
+
+  Other names of special tokens stay text. White space before a blank belongs to
+  it, since the piece that it stands for begins with that.
+  """
+  known = tokenizer.special
+  names = _sentinels(known.names)
+  names |= {n: i for n, i in known.names.items() if i == known.mask_id}
+  blank = '|'.join(map(re.escape, sorted(names, key=len, reverse=True)))
+  if not names or not re.search(blank, text):
+    return tokenizer.encode(text)
+  others = {n: i for n, i in known.names.items() if n not in names}
+  text = re.sub(rf'\s+({blank})', r'\1', special.guarded(text, others))
+  if tokenizer.parts_at_spaces:  # it puts a space before each part itself
+    text = re.sub(rf'({blank}) ', r'\1', text)
+  return tokenizer.encode_special(text)
+
+
+def has_blanks(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
+  """Whether a source has a blank."""
+  known = tokenizer.special
+  return not {known.mask_id, *_sentinels(known.names).values()}.isdisjoint(ids)
+
+
+def fill_blanks(
+  tokenizer: Tokenizer, source: Sequence[int], answer: Sequence[int]
+) -> str:
+  """The filled text: a source of T5's with what the answer says of its blanks.
+
+  A blank of which the answer says nothing is left out. Where a source has no
+  sentinel, the answer is the whole text.
+
+  Args:
+    tokenizer: of the model.
+    source: ids that the encoder read.
+    answer: ids that the decoder wrote.
+  """
+  sentinels = {*_sentinels(tokenizer.special.names).values()}
+  if sentinels.isdisjoint(source):
+    return tokenizer.decode(answer).strip()
+  spans: dict[int, list[int]] = {}
+  span: list[int] = []
+  for i in answer:
+    if i in sentinels:
+      span = []
+      spans.setdefault(i, span)  # the first time counts
+    else:
+      span.append(i)
+  parts = [spans.get(i, []) if i in sentinels else [i] for i in source]
+  return tokenizer.decode(itertools.chain(*parts)).strip()
+
+
+def _sentinels(names: Mapping[str, int]) -> dict[str, int]:
+  """Those among special tokens, in their order."""
+  numbered = map(sentinel, itertools.count())
+  found = itertools.takewhile(lambda name: name in names, numbered)
+  return {name: names[name] for name in found}
+
+
+# Source texts for an encoder-decoder, as they are given.
+
+
+class Source(NamedTuple):
+  """A text to answer.
+
+  Attributes:
+    where: the flag, or 'file:line', for errors.
+    text: the text.
+  """
+
+  where: str
+  text: str
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """As a file has it."""
+    return {'source': self.text}
+
+  def encoded(self, tokenizer: Tokenizer) -> Any:
+    """The ids of the text, int [N]; see `blanks.encode`, `sourced.read`.
+
+    Args:
+      tokenizer: of the model.
+
+    Raises:
+      UsageError: it cannot be encoded.
+    """
+    try:
+      check(self.text)
+      return encode_blanks(tokenizer, self.text)
+    except UsageError as e:
+      raise UsageError(f'{self.where}: {e}') from e
+
+
+def given_sources(texts: Sequence[str]) -> list[Source]:
+  """Sources of the command line: see `prompt_files.typed`."""
+  typed = typed_prompt('--source', texts)
+  return [Source('--source', text) for text in typed]
+
+
+def read_sources(path: str) -> list[Source]:
+  """Reads a file of sources.
+
+  Lines of a .jsonl are objects with a `source`, those of any other file are
+  sources themselves. None is empty, so that answers stand as the lines do.
+
+  Raises:
+    UsageError: a line does not do, or there is none.
+  """
+  found = [*lines.texts(path)]
+  while found and not found[-1][1].strip():
+    found.pop()
+  of_json = os.path.splitext(path)[1] == '.jsonl'
+  sources = []
+  for where, line in found:
+    text = entry(where, line).get('source') if of_json else line
+    if not isinstance(text, str) or not text.strip():
+      raise UsageError(
+        f'{where}: needs a source, a text that is not empty; mend the line'
+      )
+    sources.append(Source(where, text))
+  if not sources:
+    raise UsageError(f'--sources={path}: holds no source')
+  return sources

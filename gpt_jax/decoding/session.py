@@ -7,14 +7,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from gpt_jax.data import lines
-from gpt_jax.data.tokenizers.chat import ChatTemplate, Message
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding import continuations, prompt_files
 from gpt_jax.decoding.continuations import Options, Speed
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import seeds_of
+from gpt_jax.files import lines
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.chat import ChatTemplate, Message
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 _HELP = """\
 /reset  forget what was said
@@ -76,7 +76,7 @@ class Session:
     # Equal lines get other answers, and the session is a function of its seed.
     self._num_answers += 1
     seed = seeds_of(self._options.seed, self._num_answers)[-1]
-    rows = continuations.rows(
+    rows = continuations.make_rows(
       ids,
       self._tokenizer,
       self._options._replace(seed=seed),

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.data import sides
-from gpt_jax.data.tokenizers.special import Special
+from gpt_jax.rows import sides
+from gpt_jax.tokenizers.special import Special
 
 # Tokens that an answer may have more than its source.
 MORE = 50

@@ -13,15 +13,94 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.data.tokenizers.constraints import Constraints
-from gpt_jax.decoding import programs, rejection, sampler
+from gpt_jax.decoding import programs, sampler
 from gpt_jax.decoding.programs import Rows
-from gpt_jax.decoding.sampler import Method
+from gpt_jax.decoding.sampler import Method, Samplers
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.constraints import Constraints
+
+# How proposals are judged, so that what is drawn has the model's distribution.
+#
+# Leviathan et al., 2023: Fast Inference from Transformers via Speculative
+# Decoding, Algorithm 1. N is the number of proposals; p and q are the
+# distributions of model and draft, after all that a row's sampler does to them.
+
+
+# The random numbers of one place in a text: those that propose its token, judge
+# the proposal, and draw instead of it. None is used for two of them, or again:
+# what follows a refused proposal is proposed anew, but nothing depended on it.
+_PROPOSE, _JUDGE, _REPLACE = range(3)
+
+
+def propose(
+  logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array
+) -> jax.Array:
+  """Draws from q, whose logits these are: ids [B]."""
+  return sampler.categorical(logits_BV, samplers, 3 * index_B + _PROPOSE)
+
+
+def judge(
+  proposed_BN: jax.Array,
+  logits_BNV: jax.Array,
+  proposals_BNV: jax.Array,
+  samplers: Samplers,
+  index_B: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """Accepts proposals x while u <= p(x) / q(x), u uniform; draws one token.
+
+  That one is of norm(max(0, p - q)) where a proposal was refused, and of p
+  after the last.
+
+  Args:
+    proposed_BN: the proposals.
+    logits_BNV: of p, [B, N + 1, V]; -inf for what is never drawn.
+    proposals_BNV: of q, [B, N, V].
+    samplers: have the seeds.
+    index_B: of the first proposal among the draws of its row.
+
+  Returns:
+    How many were accepted, and the token: both [B].
+  """
+  N = proposed_BN.shape[1]
+  p_BNV = jax.nn.softmax(logits_BNV, axis=-1)
+  # After the last proposal it subtracts nothing.
+  q_BNV = jax.nn.softmax(proposals_BNV, axis=-1)
+  q_BNV = jnp.pad(q_BNV, ((0, 0), (0, 1), (0, 0)))
+  x_BN1 = proposed_BN[:, :, None]
+  p_BN = jnp.take_along_axis(p_BNV[:, :N], x_BN1, axis=2)[:, :, 0]
+  q_BN = jnp.take_along_axis(q_BNV[:, :N], x_BN1, axis=2)[:, :, 0]
+  u_BN = jnp.stack(
+    [
+      jax.vmap(jax.random.uniform)(
+        sampler.keys(samplers, 3 * (index_B + i) + _JUDGE)
+      )
+      for i in range(N)
+    ],
+    axis=1,
+  )
+  # Not <=: u may be zero, and what p excludes is never accepted.
+  accepted_B = leading(u_BN * q_BN < p_BN)
+  p_BV, q_BV = at(p_BNV, accepted_B), at(q_BNV, accepted_B)
+  rest_BV = jnp.maximum(p_BV - q_BV, 0)
+  # Where p and q are equal but for rounding, nothing may be left.
+  some_B1 = jnp.sum(rest_BV, axis=1, keepdims=True) > 0
+  rest_BV = jnp.where(some_B1, rest_BV, p_BV)
+  index_B = 3 * (index_B + accepted_B) + _REPLACE
+  return accepted_B, sampler.categorical(jnp.log(rest_BV), samplers, index_B)
+
+
+def leading(accepted_BN: jax.Array) -> jax.Array:
+  """How many hold before the first that does not, [B]."""
+  return jnp.sum(jnp.cumprod(accepted_BN, axis=1), axis=1)
+
+
+def at(x_BN: jax.Array, index_B: jax.Array) -> jax.Array:
+  """x[b, index[b]]: [B, N, ...] to [B, ...]."""
+  return x_BN[jnp.arange(len(index_B)), index_B]
 
 
 class Draft(NamedTuple):
@@ -224,7 +303,7 @@ def _propose(
     return jnp.argmax(logits_BV, axis=-1), None, caches, seen_BV
   logits_BV = sampler.allowed(logits_BV, rows.samplers, how)
   index_B = position_B - rows.start_B + 1
-  drawn_B = rejection.propose(logits_BV, rows.samplers, index_B)
+  drawn_B = propose(logits_BV, rows.samplers, index_B)
   return drawn_B, logits_BV, caches, seen_BV
 
 
@@ -267,14 +346,14 @@ def _judge(
   broken_B = jnp.any(sampler.broken(logits_BNV), axis=1)
   if how.greedy:
     best_BN = jnp.argmax(logits_BNV, axis=-1).astype(jnp.int32)
-    accepted_B = rejection.leading(best_BN[:, :-1] == tokens_BN[:, 1:])
-    own_B = rejection.at(best_BN, accepted_B)
+    accepted_B = leading(best_BN[:, :-1] == tokens_BN[:, 1:])
+    own_B = at(best_BN, accepted_B)
   else:
     allowed = functools.partial(sampler.allowed, how=how)
     logits_BNV = jax.vmap(allowed, in_axes=(1, None), out_axes=1)(
       logits_BNV, rows.samplers
     )
-    accepted_B, own_B = rejection.judge(
+    accepted_B, own_B = judge(
       tokens_BN[:, 1:],
       logits_BNV,
       jnp.stack(proposals, axis=1),
@@ -290,7 +369,7 @@ def _judge(
   )
   ids_BN = jnp.where(broken_B[:, None], sampler.NO_TOKEN, ids_BN)
   if seen_BNV is not None:
-    seen_BV = rejection.at(seen_BNV, accepted_B)
+    seen_BV = at(seen_BNV, accepted_B)
   return ids_BN, accepted_B, caches_lib.constrain(out.caches), seen_BV
 
 

@@ -9,6 +9,7 @@ a head of two texts says; of an encoder-decoder those of the text behind itself
 as its source; of a fine-tuned head its outputs, read at the last token.
 """
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,16 +18,118 @@ import numpy as np
 
 from gpt_jax import hf
 from gpt_jax.config import Config
-from gpt_jax.data import lines, sides
-from gpt_jax.data.tokenizers import special
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.evaluation.theirs import PAIRS, library, theirs
+from gpt_jax.files import files, lines
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.training import imported
+from gpt_jax.rows import sides
+from gpt_jax.spec import FailedError, UsageError, install
+from gpt_jax.tokenizers import special
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.training import importing
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.parts import Parts
+
+# What transformers makes of a text, in PyTorch; the extra `hf` has both.
+
+
+# One of them is in a folder with a tokenizer; without, transformers may make up
+# an empty one.
+_VOCABULARIES = (
+  *('tokenizer.json', 'vocab.json', 'vocab.txt'),
+  *('tokenizer.model', 'spiece.model'),
+)
+
+# What transformers calls the outputs of a head of two texts.
+PAIRS = ('seq_relationship_logits', 'sop_logits')
+
+
+class Theirs(NamedTuple):
+  """What transformers makes of a text.
+
+  Attributes:
+    logits: float32 [L, V], or [1, K] of a head.
+    ids: of the text; None: there is no tokenizer.
+    why: there is none.
+    pair: float32 [2], of a head of two texts; None: there is none.
+  """
+
+  logits: np.ndarray
+  ids: list[int] | None
+  why: str = ''
+  pair: np.ndarray | None = None
+
+
+def theirs(
+  folder: str, text: str, ids: list[int], written: list[int] | None = None
+) -> Theirs:
+  """Runs the folder's own class, and its tokenizer.
+
+  Args:
+    folder: of Hugging Face.
+    text: for the tokenizer.
+    ids: for the model.
+    written: for the decoder of an encoder-decoder; None: it is none.
+
+  Raises:
+    UsageError: torch or transformers is missing, or the folder holds nothing
+      that they run.
+  """
+  torch, transformers = library('torch'), library('transformers')
+  config = files.read_json(
+    os.path.join(folder, 'config.json'),
+    remedy='copy the folder again',
+    needs=('architectures',),
+  )
+  name = config['architectures'][0]
+  if not hasattr(transformers, name):
+    raise UsageError(
+      f'{folder}: transformers {transformers.__version__} has no {name}; '
+      'install a release that has'
+    )
+  local = {'local_files_only': True}
+  made = getattr(transformers, name).from_pretrained(folder, **local)
+  model, given, pair = made.float().eval(), torch.tensor([ids]), None
+  with torch.inference_mode():
+    if name.endswith('DoubleHeadsModel'):
+      at = torch.tensor([[len(ids) - 1]])
+      logits = model(given[None], mc_token_ids=at).mc_logits
+    elif name.endswith('ForSequenceClassification'):
+      logits = model(given).logits
+    elif name.endswith('ForPreTraining'):
+      out = model(given)
+      logits = out.prediction_logits[0]
+      pair = next(out[n][0].numpy() for n in PAIRS if n in out)
+    elif written is not None:
+      decoded = torch.tensor([written])
+      logits = model(given, decoder_input_ids=decoded).logits[0]
+    else:
+      logits = model(given).logits[0]
+  if not any(os.path.exists(os.path.join(folder, n)) for n in _VOCABULARIES):
+    why = f'{folder} has no tokenizer'
+    return Theirs(logits.numpy(), None, why, pair)
+  try:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+    found = tokenizer(text)['input_ids']
+  except Exception as e:  # whatever transformers raises for these files
+    line = str(e).strip().partition('\n')[0]
+    why = f'{type(e).__name__}: {line}'
+    return Theirs(logits.numpy(), None, why, pair)
+  return Theirs(logits.numpy(), [*found], '', pair)
+
+
+def library(name: str) -> Any:
+  """A library of the extra `hf`.
+
+  Raises:
+    UsageError: it is missing.
+  """
+  try:
+    return importlib.import_module(name)
+  except ImportError as e:
+    raise UsageError(
+      f'--check: needs {name}, which is missing; run {install("hf")}'
+    ) from e
+
 
 # From the config, its tokenizer and a text to the ids that a head is given.
 Sequence = Callable[[Config, tokenizer_lib.Tokenizer, str], list[int]]
@@ -78,7 +181,7 @@ def check(
       f'--workdir={workdir}: has several models, which --check does not '
       'compare; use gpt_jax.hf.forward'
     )
-  model, params = imported.model_of(parts, workdir), state.eval_params
+  model, params = importing.model_of(parts, workdir), state.eval_params
   ids, tuned = encoded(parts, tokenizer, text), parts.config.get('finetune')
   pair, written, expected = None, (), ids
   if tuned and 'heads' in params:

@@ -13,20 +13,22 @@ P(completion | answer context), as GPT-3 does for ARC, OpenBookQA and RACE.
 """
 
 import collections
+import functools
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.progress import Report
-from gpt_jax.evaluation import figures
-from gpt_jax.evaluation.figures import Figures
-from gpt_jax.evaluation.files import read_all
+from gpt_jax.evaluation import results
+from gpt_jax.evaluation.files import Files, read_all
 from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.score import Request, Score, Scorer
+from gpt_jax.evaluation.results import Figures
+from gpt_jax.evaluation.score import Score, Scorer, ScoreRequest
 from gpt_jax.evaluation.shots import draw, of_text
-from gpt_jax.evaluation.task import Setting
+from gpt_jax.evaluation.task import Setting, Task
+from gpt_jax.files.progress import Report
+from gpt_jax.files.records import Record
 from gpt_jax.spec import UsageError
 
 log = logging.getLogger('gpt_jax')
@@ -117,10 +119,10 @@ class Choices(NamedTuple):
     for example, prompt in zip(examples, prompts, strict=True):
       for choice in example.choices:
         requests.append(
-          Request(prompt + example.context, choice, example.where)
+          ScoreRequest(prompt + example.context, choice, example.where)
         )
         if example.general is not None:
-          requests.append(Request(example.general, choice, example.where))
+          requests.append(ScoreRequest(example.general, choice, example.where))
     scores = iter(scorer.requests(requests, journal, report))
     scored: dict[int, list[Score]] = {}  # by the example's number
     for number, example in enumerate(examples):
@@ -142,7 +144,7 @@ class Choices(NamedTuple):
       'examples': len(scored),
       'left_out': len(examples) - len(scored),
       'cut': sum(any(s.cut for s in found) for found in scored.values()),
-      **figures.clean([*scored], seen, measured),
+      **results.clean([*scored], seen, measured),
     }
 
   def _drawn(
@@ -229,3 +231,59 @@ def _num_requests(example: Example) -> int:
 
 def _solved(example: Example) -> str:
   return example.context + example.choices[example.label]
+
+
+# Makes tasks of records: which are measured, and which are shown before.
+
+
+# Makes a task from the folder of the task files.
+Make = Callable[[str], Task]
+
+
+class Pool(NamedTuple):
+  """The examples of a task.
+
+  Attributes:
+    path: of those measured: a file or a split; see `Files`.
+    shown: of those shown before them: another, 'rest' for the others of
+      `path`, or '' for none. An example equal to the measured one is never
+      shown.
+  """
+
+  path: str
+  shown: str
+
+
+def choices(
+  files: Files,
+  pool: Pool,
+  read: Callable[[Record], Iterable[Example]],
+  measure: Measure,
+  *,
+  same_text: bool = False,
+) -> Make:
+  """A task of choices.
+
+  Args:
+    files: of the task; its folder is replaced.
+    pool: where its examples are.
+    read: makes examples of a record.
+    measure: see `Choices.figures`.
+    same_text: see `Choices`.
+  """
+
+  def examples(files: Files, path: str) -> Iterator[Example]:
+    for record in files.records(path):
+      yield from read(record)
+
+  def make(folder: str) -> Task:
+    here = files._replace(folder=folder)
+    shown = pool.path if pool.shown == 'rest' else pool.shown
+    return Choices(
+      functools.partial(examples, here, pool.path),
+      measure,
+      functools.partial(examples, here, shown) if shown else None,
+      same_text=same_text,
+    )
+
+  return make

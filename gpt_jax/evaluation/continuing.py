@@ -3,15 +3,16 @@
 """Tasks of how a text goes on, with GPT-3's prompts (appendix G)."""
 
 import re
+import string
 from collections.abc import Iterator
 
-from gpt_jax.data import lines
-from gpt_jax.data.records import Record
-from gpt_jax.evaluation import fields, making, measures
-from gpt_jax.evaluation.choices import Choices, Example
+from gpt_jax.evaluation import choices, measures
+from gpt_jax.evaluation.choices import Choices, Example, Make, Pool
 from gpt_jax.evaluation.files import Files, Split
-from gpt_jax.evaluation.making import Make, Pool
 from gpt_jax.evaluation.task import Task
+from gpt_jax.files import lines
+from gpt_jax.files.files import read_json
+from gpt_jax.files.records import Record
 from gpt_jax.spec import UsageError
 
 _LAST_WORD = re.compile(r'(.*\S)(\s+\S+)\s*', re.DOTALL)
@@ -52,7 +53,7 @@ def lambada(
   )
 
   def read(record: Record) -> Iterator[Example]:
-    text = fields.text(record, 'text', 'passage')
+    text = measures.text(record, 'text', 'passage')
     parts = _LAST_WORD.fullmatch(text)
     if not parts:
       raise UsageError(f'{record.where}: has no last word: {text[:40]!r}')
@@ -68,7 +69,7 @@ def lambada(
       plain=text,
     )
 
-  return making.choices(files, Pool(path, shown), read, measures.last_words)
+  return choices.choices(files, Pool(path, shown), read, measures.last_words)
 
 
 def blimp(path: str = 'all') -> Make:
@@ -85,12 +86,12 @@ def blimp(path: str = 'all') -> Make:
 
   def read(record: Record) -> Iterator[Example]:
     good, bad, group = (
-      fields.text(record, name)
+      measures.text(record, name)
       for name in ('sentence_good', 'sentence_bad', 'UID')
     )
     yield Example(record.where, '', (good, bad), 0, group=group)
 
-  return making.choices(files, Pool(path, ''), read, measures.paradigms)
+  return choices.choices(files, Pool(path, ''), read, measures.paradigms)
 
 
 def piqa(
@@ -121,7 +122,7 @@ def piqa(
   def read(files: Files, path: str, labels: str) -> Iterator[Example]:
     if files.tfds(path):
       for record in files.records(path):
-        yield pair(record, fields.label(record.where, record['label'], '01'))
+        yield pair(record, measures.label(record.where, record['label'], '01'))
       return
     if not labels:
       found = files.find(path)
@@ -142,7 +143,7 @@ def piqa(
 
   def pair(record: Record, label: int) -> Example:
     goal, *both = (
-      fields.text(record, name) for name in ('goal', 'sol1', 'sol2')
+      measures.text(record, name) for name in ('goal', 'sol1', 'sol2')
     )
     return Example(record.where, goal, tuple(f' {x}' for x in both), label)
 
@@ -175,21 +176,21 @@ def hellaswag(path: str = 'val', shown: str = 'train') -> Make:
 
   def read(record: Record) -> Iterator[Example]:
     where = record.where
-    activity = fields.text(record, 'activity_label')
+    activity = measures.text(record, 'activity_label')
     if 'ctx_b' in record.fields:
-      begun = fields.text(record, 'ctx_b').capitalize()
-      scene = f'{fields.text(record, "ctx_a")} {begun}'
+      begun = measures.text(record, 'ctx_b').capitalize()
+      scene = f'{measures.text(record, "ctx_a")} {begun}'
     else:
-      scene = fields.text(record, 'ctx', 'context')
-    endings = fields.texts(where, 'endings', record['endings'])
+      scene = measures.text(record, 'ctx', 'context')
+    endings = measures.texts(where, 'endings', record['endings'])
     yield Example(
       where,
       _plain(f'{activity}: {scene}'),
       tuple(f' {_plain(x)}' for x in endings),
-      fields.label(where, record['label'], range(len(endings))),
+      measures.label(where, record['label'], range(len(endings))),
     )
 
-  return making.choices(files, Pool(path, shown), read, measures.accuracies)
+  return choices.choices(files, Pool(path, shown), read, measures.accuracies)
 
 
 def story_cloze(
@@ -227,25 +228,25 @@ def story_cloze(
   def read(record: Record) -> Iterator[Example]:
     where = record.where
     if 'context' in record.fields:  # TFDS
-      story = fields.text(record, 'context')
-      endings = fields.texts(where, 'endings', record['endings'])
+      story = measures.text(record, 'context')
+      endings = measures.texts(where, 'endings', record['endings'])
       right = record['label']
     else:
       story = ' '.join(
-        fields.text(record, f'InputSentence{i}') for i in range(1, 5)
+        measures.text(record, f'InputSentence{i}') for i in range(1, 5)
       )
       endings = [
-        fields.text(record, f'RandomFifthSentenceQuiz{i}') for i in (1, 2)
+        measures.text(record, f'RandomFifthSentenceQuiz{i}') for i in (1, 2)
       ]
       right = record['AnswerRightEnding']
     yield Example(
       where,
       story,
       tuple(f' {ending}' for ending in endings),
-      fields.label(where, right, (1, 2)),
+      measures.label(where, right, (1, 2)),
     )
 
-  return making.choices(files, Pool(path, shown), read, measures.accuracies)
+  return choices.choices(files, Pool(path, shown), read, measures.accuracies)
 
 
 def _passages(path: str) -> Iterator[Record]:
@@ -259,3 +260,121 @@ def _plain(text: str) -> str:
   """Removes the WikiHow markup from a HellaSwag text, as lm-eval does."""
   text = _BRACKETS.sub('', text.strip().replace(' [title]', '. '))
   return text.replace('  ', ' ')
+
+
+# Tasks of questions about a text, with GPT-3's prompts (appendix G).
+
+
+def race(
+  path: str = 'test', shown: str = 'train', level: str = 'middle'
+) -> Make:
+  """RACE (Lai et al., 2017): questions about an article.
+
+  Its folders, a file an article with `article`, `questions`, `options` and
+  `answers` (A to D); or the same as JSON lines.
+
+  Args:
+    path: test, dev, train, or a file.
+    shown: see `Pool`; 'article' shows the other questions of the same article
+      before each one, after the article, as GPT-3 does (figures G.1 and G.3);
+      see `shots.of_text`.
+    level: middle or high.
+  """
+  if level not in ('middle', 'high'):
+    raise UsageError(f'race: level={level!r}: middle or high')
+  files = Files(
+    folder='',
+    home='fetch RACE from https://www.cs.cmu.edu/~glai1/data/race/ and unpack '
+    'it there',
+    splits={
+      split: Split(
+        (
+          f'race/{split}_{level}.jsonl.gz',
+          f'race/{split}_{level}.jsonl',
+          f'RACE/{split}/{level}/*.txt',
+        ),
+        f'race/{level}:{split}',
+      )
+      for split in ('test', 'dev', 'train')
+    },
+    readers={'.txt': _article},
+  )
+
+  alone = shown == 'article'
+
+  def read(record: Record) -> Iterator[Example]:
+    where = record.where
+    article = f'Article: {measures.text(record, "article")}\n\n'
+    for question, options, answer in _questions(record):
+      texts = measures.texts(where, 'options', options)
+      asked = f'Q: {question}\n\nA:'
+      yield Example(
+        where,
+        asked if alone else article + asked,
+        tuple(f' {option}' for option in texts),
+        measures.label(where, answer, string.ascii_uppercase[: len(texts)]),
+        general='A:',
+        lead=article if alone else '',
+        about=where,
+      )
+
+  pool = Pool(path, 'rest' if alone else shown)
+  return choices.choices(
+    files, pool, read, measures.accuracies, same_text=alone
+  )
+
+
+def boolq(path: str = 'dev', shown: str = 'train') -> Make:
+  """BoolQ (Clark et al., 2019): yes or no, by a passage.
+
+  JSON lines with `question`, `passage` and `answer`, or `label` as SuperGLUE
+  has it; its passages begin with the title, and so do they here.
+  """
+  files = Files(
+    folder='',
+    home='fetch train.jsonl and dev.jsonl from '
+    'https://github.com/google-research-datasets/boolean-questions',
+    splits={
+      split: Split(
+        (f'boolq/{split}.jsonl', f'BoolQ/{other}.jsonl'),
+        f'bool_q:{"train" if split == "train" else "validation"}',
+      )
+      for split, other in {'dev': 'val', 'train': 'train'}.items()
+    },
+  )
+
+  def read(record: Record) -> Iterator[Example]:
+    passage = measures.text(record, 'passage')
+    if 'title' in record.fields:
+      passage = f'{measures.text(record, "title")} -- {passage}'
+    question = measures.text(record, 'question').removesuffix('?')
+    answer = record['answer' if 'answer' in record.fields else 'label']
+    yield Example(
+      record.where,
+      f'{passage}\nquestion: {question}?\nanswer:',
+      (' no', ' yes'),
+      measures.label(record.where, answer, (False, True)),
+    )
+
+  return choices.choices(files, Pool(path, shown), read, measures.accuracies)
+
+
+def _questions(record: Record) -> Iterator[tuple[str, object, str]]:
+  """Question, options and answer of each question of an article."""
+  where, options = record.where, record['options']
+  parts = [
+    measures.texts(where, 'questions', record['questions']),
+    options if isinstance(options, list) else [options],
+    measures.texts(where, 'answers', record['answers']),
+  ]
+  if len({len(part) for part in parts}) != 1:
+    raise UsageError(
+      f'{where}: questions, options and answers differ in number'
+    )
+  yield from zip(*parts, strict=True)
+
+
+def _article(path: str) -> Iterator[Record]:
+  """The one record of a file."""
+  remedy = 'fetch it again'
+  yield Record(path, read_json(path, remedy=remedy))

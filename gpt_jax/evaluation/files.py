@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from gpt_jax.data import lines, matches, records
-from gpt_jax.data.records import Record
+from gpt_jax.files import lines, records
+from gpt_jax.files.records import Record
 from gpt_jax.spec import NotPreparedError, UsageError
 
 T = TypeVar('T')
@@ -73,8 +73,8 @@ class Files(NamedTuple):
     paths = [os.path.join(folder, name) for name in split.paths]
     for pattern in paths:
       try:
-        found = matches.find(pattern)
-      except matches.NoFile:
+        found = lines.find(pattern)
+      except lines.NoFile:
         continue
       for bad in found.bad:
         raise bad

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 
 from gpt_jax.config import Config
-from gpt_jax.data.eval_sets import EvalSet
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.evaluation import names, suite
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.spec import FailedError, UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.trained import answers_sources, check_reads

@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.progress import Report
-from gpt_jax.data.tokenizers import report as tokenizer_report
-from gpt_jax.evaluation import figures, files
-from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation import files, results
 from gpt_jax.evaluation.journal import Journal
+from gpt_jax.evaluation.results import Figures
 from gpt_jax.evaluation.score import Row, Scorer
 from gpt_jax.evaluation.task import Setting
+from gpt_jax.files.progress import Report
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import report as tokenizer_report
 
 log = logging.getLogger('gpt_jax')
 
@@ -88,7 +88,7 @@ class Text(NamedTuple):
       )
     ]
     scores = scorer.rows(rows, journal, report)
-    loss = figures.ratio(
+    loss = results.ratio(
       'loss', [-s.log_prob for s in scores], [s.num_tokens for s in scores]
     )
     num_words = len(text.split()) + text.count('\n')
@@ -102,12 +102,12 @@ class Text(NamedTuple):
     bits, bits_error = nats_per(num_bytes * math.log(2))
     return {
       **loss,
-      **figures.exponential('perplexity', *nats_per(len(ids))),
+      **results.exponential('perplexity', *nats_per(len(ids))),
       'bits_per_byte': bits,
       'bits_per_byte_stderr': bits_error,
       'bits_per_character': bits * num_bytes / len(text),
-      **figures.exponential('byte_perplexity', *nats_per(num_bytes)),
-      **figures.exponential('word_perplexity', *nats_per(num_words)),
+      **results.exponential('byte_perplexity', *nats_per(num_bytes)),
+      **results.exponential('word_perplexity', *nats_per(num_words)),
       'tokens': len(ids),
       'bytes': num_bytes,
       'words': num_words,

@@ -18,15 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax import sharding
-from gpt_jax.data import progress
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.decoding import constraints, sample
+from gpt_jax.decoding import engine
+from gpt_jax.decoding.sampler import constraints_of
 from gpt_jax.evaluation import score
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.language_model import windows
-from gpt_jax.evaluation.score import Request
+from gpt_jax.evaluation.score import ScoreRequest
+from gpt_jax.files import progress
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError, install
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import trained as trained_lib
 
 log = logging.getLogger('gpt_jax')
@@ -62,7 +63,7 @@ class GptJax(_Base):
 
   def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
     """Log-probabilities of continuations in nats; whether they are greedy."""
-    texts = [Request(*r.args, where=_where(r)) for r in requests]
+    texts = [ScoreRequest(*r.args, where=_where(r)) for r in requests]
     with progress.bar('requests') as report:
       found = self._scorer.requests(texts, Journal(None, ''), report)
     for text, one in zip(texts, found, strict=True):
@@ -103,7 +104,7 @@ class GptJax(_Base):
         *(asked, self._scorer.context_length, most),
       )
     out = []
-    decoder = sample.in_place(
+    decoder = engine.in_place(
       self._trained.parts.model, self._trained.state.eval_params
     )
     with progress.bar('requests') as report:
@@ -130,16 +131,16 @@ class GptJax(_Base):
     ids = [*tokenizer.special.before(first_scored=not ids), *ids][-room:]
     stops = way.stops
     with sharding.use(parts.mesh, parts.rules):
-      (new,) = sample.generate(
+      (new,) = engine.generate(
         *decoder,
         [ids],
         max_tokens=way.max_tokens,
         sampler=way.sampler,
         seed=seed,
         stop_ids=tokenizer.special.stop_ids,
-        constraints=constraints.of(tokenizer),
+        constraints=constraints_of(tokenizer),
         stop_when=lambda new: any(s in _text(tokenizer, new) for s in stops),
-        never_V=sample.never_drawn(tokenizer, decoder[0].vocab_size),
+        never_V=engine.never_drawn(tokenizer, decoder[0].vocab_size),
       )
     text = _text(tokenizer, new)
     ends = [at for stop in stops if (at := text.find(stop)) >= 0]
@@ -151,7 +152,7 @@ class _Way(NamedTuple):
 
   stops: tuple[str, ...]
   max_tokens: int
-  sampler: sample.Sampler
+  sampler: engine.Sampler
 
 
 def _way(options: dict[str, Any]) -> _Way:
@@ -162,7 +163,7 @@ def _way(options: dict[str, Any]) -> _Way:
   return _Way(
     tuple(stop for stop in found['until'] if stop),
     found['max_gen_toks'],
-    sample.Sampler(
+    engine.Sampler(
       temperature=float(temperature),
       top_k=max(int(top_k or 0), 0),  # some libraries use -1 for all
       top_p=1.0 if top_p is None else float(top_p),

@@ -3,13 +3,16 @@
 """Results of tasks of choices, computed from the scores of each example."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from gpt_jax.evaluation import figures
+from gpt_jax.evaluation import results
 from gpt_jax.evaluation.choices import Example
-from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.results import Figures
 from gpt_jax.evaluation.score import Score
+from gpt_jax.files.records import Record
+from gpt_jax.spec import UsageError
 
 
 def accuracies(
@@ -47,7 +50,7 @@ def accuracies(
   counts = np.bincount([e.label for e in examples])
   out: Figures = {}
   for name, right in ways.items():
-    out |= figures.mean(name, right)
+    out |= results.mean(name, right)
   return {
     **out,
     'chance': float(np.mean([1 / len(e.choices) for e in examples])),
@@ -63,10 +66,10 @@ def paradigms(
   for example, found in zip(examples, scores, strict=True):
     best = _best([s.log_prob for s in found])
     groups.setdefault(example.group, []).append(best == example.label)
-  out = figures.mean_of_groups('accuracy', [*groups.values()])
+  out = results.mean_of_groups('accuracy', [*groups.values()])
   out['chance'] = 0.5
   for name, right in groups.items():
-    out |= figures.mean(f'accuracy/{name}', right)
+    out |= results.mean(f'accuracy/{name}', right)
   return out
 
 
@@ -83,8 +86,8 @@ def last_words(
   )
   del words
   return {
-    **figures.mean('accuracy', [bool(s.greedy) for s in found]),
-    **figures.perplexity('perplexity', [-s.log_prob for s in found]),
+    **results.mean('accuracy', [bool(s.greedy) for s in found]),
+    **results.perplexity('perplexity', [-s.log_prob for s in found]),
     'majority': float(counts.max() / len(examples)),
   }
 
@@ -102,3 +105,68 @@ def _best(values: Sequence[float]) -> int:
   array = np.asarray(values)
   (best,) = np.nonzero(array == array.max())
   return int(best[0]) if len(best) == 1 else -1
+
+
+# Typed access to the fields of task records.
+#
+# Values of the wrong type are refused: a string in place of a list would become
+# one choice per letter, and null the text 'None'.
+
+
+def text(record: Record, *columns: str) -> str:
+  """Returns the text in a column: in the first of these that there is.
+
+  Raises:
+    UsageError: the column is missing, or is not a text.
+  """
+  there = [name for name in columns if name in record.fields]
+  column = (*there, columns[0])[0]
+  value = record[column]
+  if not isinstance(value, str):
+    raise UsageError(
+      f'{record.where}: {column}={value!r} is no text; mend or remove the line'
+    )
+  return value
+
+
+def texts(where: str, column: str, value: Any) -> tuple[str, ...]:
+  """Returns a non-empty list of texts.
+
+  Args:
+    where: 'file:line', for errors.
+    column: of the value, for errors.
+    value: of the column, or part of it.
+
+  Raises:
+    UsageError: it is not such a list.
+  """
+  if (
+    not isinstance(value, list)
+    or not value
+    or not all(isinstance(x, str) for x in value)
+  ):
+    raise UsageError(
+      f'{where}: {column}={value!r} is no list of texts; write it as '
+      '["one", "another"]'
+    )
+  return tuple(value)
+
+
+def label(where: str, value: Any, names: Sequence[object]) -> int:
+  """Returns the index of the right choice.
+
+  Args:
+    where: 'file:line', for errors.
+    value: one of the names, or its text.
+    names: of the choices, in order: numbers or letters.
+
+  Raises:
+    UsageError: it is not one of the names.
+  """
+  known = [str(name) for name in names]
+  if str(value) not in known:
+    raise UsageError(
+      f'{where}: label {value!r} is none of its {len(known)} choices, which '
+      f'are {", ".join(known)}; mend or remove the line'
+    )
+  return known.index(str(value))

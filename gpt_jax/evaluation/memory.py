@@ -18,15 +18,15 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
-from gpt_jax.data import row_makers
-from gpt_jax.data.eval_sets import EvalSet
-from gpt_jax.data.rows import Keys
-from gpt_jax.evaluation import figures, validation
+from gpt_jax.evaluation import results, validation
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.stack import Caches
 from gpt_jax.objectives.base import Batch, Loss
+from gpt_jax.rows import row_makers
+from gpt_jax.rows.rows import Keys
 from gpt_jax.spec import UsageError
+from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.held_out import of_text
 from gpt_jax.training.parts import Parts
@@ -75,7 +75,7 @@ def measure(
       values = _measure(parts, trained.state.eval_params, held_out)
       prefix = f'eval/{name}/memory_{memory}'
       found |= {f'{prefix}_{key}': value for key, value in values.items()}
-      figures.check_finite(found)
+      results.check_finite(found)
   return found
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from gpt_jax import spec
-from gpt_jax.data import lines
+from gpt_jax.files import lines
 from gpt_jax.spec import Call, UsageError
 
 # What a call may be named: a part of a key, and of a file's name.

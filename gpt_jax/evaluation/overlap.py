@@ -11,13 +11,13 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpt_jax.data import ngrams
-from gpt_jax.data.progress import Report
-from gpt_jax.data.store import TokenStore
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.results import Figures
 from gpt_jax.evaluation.suite import Named
+from gpt_jax.files.progress import Report
 from gpt_jax.spec import UsageError
+from gpt_jax.text import ngrams
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import store_data
 from gpt_jax.training.trained import Trained
 

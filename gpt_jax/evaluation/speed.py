@@ -24,12 +24,12 @@ import numpy as np
 
 from gpt_jax import hf
 from gpt_jax.config import Config
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import speed_worker
-from gpt_jax.evaluation.batches import Row
+from gpt_jax.evaluation.forward import Row
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Score, Scorer
 from gpt_jax.spec import UsageError, install
+from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.state import init_params
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpt_jax.checkpoints import fingerprints
-from gpt_jax.data import progress
+from gpt_jax.checkpoints import restore
 from gpt_jax.evaluation import names
-from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.names import NamedCall
+from gpt_jax.evaluation.results import Figures
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.task import Setting, Task
 from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.files import progress
 from gpt_jax.spec import Call, UsageError
 
 log = logging.getLogger('gpt_jax')
@@ -75,7 +75,7 @@ def check(
 
 def fingerprint(params: Any) -> str:
   """Identifies the parameters that scores belong to."""
-  return hashlib.sha256(fingerprints.fingerprint(params).tobytes()).hexdigest()
+  return hashlib.sha256(restore.fingerprint(params).tobytes()).hexdigest()
 
 
 def measure(

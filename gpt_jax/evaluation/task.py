@@ -5,10 +5,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from gpt_jax.data.progress import Report
-from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.journal import Journal
+from gpt_jax.evaluation.results import Figures
 from gpt_jax.evaluation.score import Scorer
+from gpt_jax.files.progress import Report
 
 
 class Setting(NamedTuple):

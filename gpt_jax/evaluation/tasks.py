@@ -7,8 +7,8 @@ Those of GLUE are text to text: see `text_tasks`.
 
 from collections.abc import Callable
 
-from gpt_jax.evaluation import continuing, own_tables, reading, text_tasks
-from gpt_jax.evaluation.making import Make
+from gpt_jax.evaluation import continuing, own_tables, text_tasks
+from gpt_jax.evaluation.choices import Make
 
 TASKS: dict[str, Callable[..., Make]] = {
   'lambada': continuing.lambada,
@@ -16,8 +16,8 @@ TASKS: dict[str, Callable[..., Make]] = {
   'piqa': continuing.piqa,
   'hellaswag': continuing.hellaswag,
   'story_cloze': continuing.story_cloze,
-  'race': reading.race,
-  'boolq': reading.boolq,
+  'race': continuing.race,
+  'boolq': continuing.boolq,
   'multiple_choice': own_tables.multiple_choice,
   'qa': own_tables.qa,
   'wikitext2': own_tables.wikitext2,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.data import eval_sets
-from gpt_jax.data.eval_sets import EvalSet
-from gpt_jax.data.row_makers import ROWS
-from gpt_jax.evaluation import figures, names
+from gpt_jax.evaluation import names, results
 from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.rows.row_makers import ROWS
 from gpt_jax.spec import UsageError
+from gpt_jax.tokens import eval_sets
+from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import store_data
 from gpt_jax.training.held_out import HeldOut
@@ -48,7 +48,7 @@ def _measure(
         f'{key}=0: the held-out text has no token that objective.name='
         f'{config.objective.name!r} predicts; hold more text out'
       )
-  figures.check_finite(values)
+  results.check_finite(values)
   return values
 
 

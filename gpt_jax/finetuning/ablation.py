@@ -16,12 +16,12 @@ import jax
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
-from gpt_jax.data import json_file
-from gpt_jax.data.glue import FOLDERS
-from gpt_jax.finetuning import examples, finetune, inherited
+from gpt_jax.files import files
+from gpt_jax.finetuning import examples, finetune, transfer
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.glue import FOLDERS
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import write_atomically
@@ -182,7 +182,7 @@ def check_same(grid: Grid, source: Pretrained) -> None:
   given = arguments(grid, source)
   path = os.path.join(grid.workdir, ARGUMENTS)
   if os.path.exists(path):
-    before = json_file.read(path, remedy=trained_lib.RESTORE)
+    before = files.read_json(path, remedy=trained_lib.RESTORE)
     changed = [n for n in given if given[n] != before.get(n)]
     if changed:
       raise UsageError(
@@ -231,7 +231,7 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
       examples.read(config)
       known[key] = tuned
     tuned.labels, tuned.data = known[key].labels, known[key].data
-    tuned.init = inherited.init_name(tuned, source)
+    tuned.init = transfer.init_name(tuned, source)
     given = {
       field: value
       for field, value in config_lib.flatten(config).items()
@@ -270,7 +270,7 @@ def collected(workdir: str) -> dict[str, Any]:
     path = os.path.join(workdir, task, setting, seed, RESULT)
     if os.path.exists(path):
       remedy = 'remove it, and the same command makes it again'
-      result = json_file.read(path, remedy=remedy, needs=('metrics', 'dev'))
+      result = files.read_json(path, remedy=remedy, needs=('metrics', 'dev'))
       result = metrics.as_numbers(result)
       runs = found.setdefault(task, {}).setdefault(setting, {})
       metric = result['metrics'][0]

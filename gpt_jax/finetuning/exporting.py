@@ -11,17 +11,18 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import streaming
-from gpt_jax.data import progress, sides
-from gpt_jax.data.tokenizers import constraints, exported, saved
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.special import Special
+from gpt_jax.files import progress
 from gpt_jax.finetuning import fields, heads, sequences
 from gpt_jax.hf.base import choice
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.rows import sides
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import imported
+from gpt_jax.tokenizers import constraints, exported, saved
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.special import Special
+from gpt_jax.training import importing
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import trained as trained_lib
 
@@ -81,7 +82,7 @@ def to_hf(
     )
     params = needs.merged(hf.nest(arrays), _sum)
     params = needs.trees(params)[part or '']
-    model, options = imported.model_of(parts, workdir), {}
+    model, options = importing.model_of(parts, workdir), {}
     if part is not None:
       model = config_lib.transformer(parts.config, part)
     if tokenizer and not isinstance(model, hf.Imported):

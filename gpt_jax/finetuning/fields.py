@@ -10,18 +10,17 @@ from ml_collections import ConfigDict
 
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.data.tasks import Task
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.transfer import TRANSFERS
-from gpt_jax.nn import late
-from gpt_jax.nn.lowest_layers import divides
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn import stacks
+from gpt_jax.nn.pattern import divides, is_causal
 from gpt_jax.nn.positions import POSITIONS
-from gpt_jax.objectives.features import FEATURES
+from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.tasks import Task
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.pretrained import Pretrained
 
@@ -130,7 +129,7 @@ def set_model(
       f'model.input={model.input!r}: no room for the {new} new tokens: '
       "an adaptive table does not grow; fine-tune a model with input='tokens'"
     )
-  model.position = late.without(model.position)
+  model.position = stacks.without(model.position)
   for field, value in tuned.model.items():
     if value is not None:
       model[field] = value

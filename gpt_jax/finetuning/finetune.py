@@ -15,7 +15,7 @@ from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
-from gpt_jax.training import device_check, loop, opening, trackers
+from gpt_jax.training import device_check, loop, metrics, opening
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.metrics import to_json, write_atomically
@@ -65,7 +65,7 @@ def start(plan: Plan, workdir: str) -> tuple[TrainingRun, TrainState]:
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
   device_check.check_devices(config)
-  trackers.check(config)
+  metrics.check(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
   with workdir_lib.untouched_if_refused(workdir):

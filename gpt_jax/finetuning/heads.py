@@ -31,7 +31,6 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
 from gpt_jax.finetuning import fields, setup
 from gpt_jax.finetuning.predictions import RESULT
@@ -39,6 +38,7 @@ from gpt_jax.finetuning.sequences import Special, joined
 from gpt_jax.finetuning.task_data import Scale
 from gpt_jax.hf.heads import pretrained
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 
 class Exported(NamedTuple):

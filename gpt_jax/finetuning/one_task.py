@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.config import Config
-from gpt_jax.finetuning import inherited, predictions, setup, transfer
+from gpt_jax.finetuning import predictions, setup, transfer
 from gpt_jax.finetuning.plan import Plan, once
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.setup import Prepared
@@ -46,7 +46,7 @@ def plan(
 
   def params() -> Any:
     assert read is not None
-    head = inherited.head_of(config.finetune, source)
+    head = transfer.head_of(config.finetune, source)
     return transfer.with_heads(read(), [head] * bool(head), alone=True)
 
   return Plan(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpt_jax.config import Config
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.training_run import Data, Evaluation, TrainingRun
 

@@ -5,7 +5,6 @@
 import os
 from typing import Any
 
-from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning.tags import named
 from gpt_jax.finetuning.task_data import (
   Outputs,
@@ -15,6 +14,7 @@ from gpt_jax.finetuning.task_data import (
 )
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
+from gpt_jax.tasks.tasks import Task
 from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.training_run import TrainingRun
 

@@ -10,16 +10,16 @@ form `choice`. A table has a line for each candidate; here they are grouped.
 import functools
 from collections.abc import Callable, Iterable, Iterator
 
-from gpt_jax.data.records import Record
-from gpt_jax.data.tasks import Task, check_label, filled
+from gpt_jax.files.records import Record
 from gpt_jax.ranges import Count
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.tasks import Task, check_label, filled
 
 Gather = Callable[[Iterable[Record]], Iterator[Record]]
 
 
-def ranking(
+def rank_choices(
   train: str,
   dev: str,
   question: str = 'question',

@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.tasks import Example, Task
-from gpt_jax.data.tokenizers import special as tokenizer_special
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tokenizers import special as tokenizer_special
 
 Tokens = np.ndarray
 # A sequence: groups of texts, with a delimiter between two groups.

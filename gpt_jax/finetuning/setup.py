@@ -11,25 +11,24 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.data import tasks
-from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tasks import Example, Task
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning import examples as task_examples
 from gpt_jax.finetuning import (
   fields,
-  inherited,
   sequences,
   spans,
   tags,
   task_rows,
+  transfer,
 )
-from gpt_jax.finetuning.class_weights import CLASS_WEIGHTS
 from gpt_jax.finetuning.sequences import Special
-from gpt_jax.finetuning.task_data import Scale, Split
+from gpt_jax.finetuning.task_data import CLASS_WEIGHTS, Scale, Split
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks import tasks
+from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.text.sources import Document
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training.pretrained import Pretrained
 
 
@@ -101,7 +100,7 @@ def of_task(
   rows = config_lib.ramp(config).rows(0)
   fields.set_schedule(config, math.ceil(len(splits['train'].rows) / rows))
   config.objective.name = fields.objective(config, task)
-  config.finetune.init = inherited.init_name(config.finetune, init)
+  config.finetune.init = transfer.init_name(config.finetune, init)
   resolved = config_lib.resolve(config)
   fields.check_layers(resolved)
   return Prepared(resolved, task, tokenizer, splits)

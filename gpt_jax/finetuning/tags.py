@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data import tasks
-from gpt_jax.data.records import Record
-from gpt_jax.data.tasks import Example, Task
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.files.records import Record
 from gpt_jax.finetuning.sequences import Special, Tokens, joined
 from gpt_jax.finetuning.task_rows import Rows, check_cut, filled
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks import tasks
+from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # The tag of what is no entity, and the label of a token that is not asked.
 OUTSIDE, IGNORED = 'O', -100

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.tasks import Example, Task
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.finetuning.sequences import Special, Tokens, joined, sequences
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 
 class Rows(NamedTuple):

@@ -13,12 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import sharding
-from gpt_jax.nn import lowest_layers as layers
+from gpt_jax import sharding, spec
+from gpt_jax.finetuning import known_tasks
+from gpt_jax.nn import pattern as layers
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state as state_lib
 from gpt_jax.training.parts import Parts
+from gpt_jax.training.pretrained import Pretrained
 
 # How many of the lowest layers, with the embeddings; None: all there is; -1:
 # nothing.
@@ -167,3 +169,34 @@ TRANSFERS: dict[str, Callable[..., Amount]] = {
   'embeddings': embeddings,
   'layers': lowest,
 }
+
+
+# Which head of a model of several tasks a task goes on from.
+
+
+def head_of(tuned: Any, init: Pretrained) -> str:
+  """Of the tasks of `init` the one whose head a task goes on from; '': none.
+
+  That is a published task of the same name, or the same call of one's own
+  tables, with the same classes or scores.
+
+  Args:
+    tuned: `finetune`, of one task, resolved.
+    init: what is fine-tuned.
+  """
+  name = spec.parse('finetune.task', tuned.task)[0].name
+  for other, known in init.tasks.items():
+    of_known = spec.parse('finetune.tasks', known['task'])[0].name
+    same = tuned.task == known['task'] or (
+      name == of_known and name not in known_tasks.FORMS
+    )
+    learned = known['labels'] or known['scores']
+    if same and learned == (tuned.labels or tuned.scores):
+      return other
+  return ''
+
+
+def init_name(tuned: Any, init: Pretrained) -> str:
+  """What `finetune.init` is, of one task; see `head_of`."""
+  head = head_of(tuned, init)
+  return init.name + f', head of {head}' * bool(head)

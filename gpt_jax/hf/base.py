@@ -25,18 +25,119 @@ Heads other than the language model's (`score`, `multiple_choice_head`) are in
 `heads.py`, and what they compute in `scores.py`, the same for all families.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax import spec
+from gpt_jax import ranges, spec
 from gpt_jax.config import defaults
-from gpt_jax.hf.options import Bounds as Bounds
-from gpt_jax.hf.options import Options as Options
 from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
+
+# The options of a config.json.
+
+
+# Parts of the names of sizes that no tensor need have: positions without a
+# table, windows, limits.
+_FREE = ('position', 'n_ctx', 'window', 'distance', 'capacity', 'bos', 'eos')
+
+
+class Bounds(NamedTuple):
+  """What the files hold, which no size exceeds.
+
+  Attributes:
+    tensors: their number. Layers may share one, so 1,000 are never too many.
+    numbers: in all tensors.
+  """
+
+  tensors: int
+  numbers: int
+
+
+class Options:
+  """A config.json, read with complaints that name the option."""
+
+  def __init__(self, values: dict[str, Any], bounds: Bounds | None = None):
+    """`values` is the parsed file; without `bounds` there are no files."""
+    self._values, self._bounds = values, bounds
+
+  def fail(self, name: str, why: str) -> UsageError:
+    """The error to raise about an option."""
+    return UsageError(f'config.json: {name}={self._values.get(name)!r}: {why}')
+
+  def get(self, name: str, default: Any = None) -> Any:
+    """The value, or `default` where there is none or it is null."""
+    value = self._values.get(name)
+    return default if value is None else value
+
+  def has(self, name: str) -> bool:
+    """Whether it is there, be it null."""
+    return name in self._values
+
+  def size(self, name: str, default: int | None = None) -> int:
+    """A whole number from 1; without a default it must be there."""
+    value = self.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+      raise self.fail(name, 'must be a whole number from 1')
+    if value > (most := self._most(name)):
+      raise self.fail(
+        name, f'is more than the files can hold, {most:,}; copy them again'
+      )
+    return value
+
+  def _most(self, name: str) -> int:
+    """The largest size: nothing larger is tried, however it would fail."""
+    if self._bounds is None or any(part in name for part in _FREE):
+      return ranges.INT32
+    if 'layer' in name:
+      return max(self._bounds.tensors, 1000)
+    return min(self._bounds.numbers, ranges.INT32)
+
+  def whole(self, name: str, default: int) -> int:
+    """A whole number, which may be negative for none."""
+    value = self.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+      raise self.fail(name, 'must be a whole number')
+    if value > 0:
+      self.size(name)
+    return value
+
+  def number(self, name: str, default: float | None = None) -> float:
+    """A number; without a default it must be there."""
+    value = self.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+      raise self.fail(name, 'must be a number')
+    if isinstance(value, float) and not math.isfinite(value):
+      raise self.fail(name, 'must be a finite number')
+    if abs(value) > ranges.LARGEST:
+      raise self.fail(name, 'must be a number that float32 holds')
+    return value if abs(value) <= ranges.INT32 else float(value)
+
+  def flag(self, name: str, default: bool) -> bool:
+    """True or false."""
+    value = self.get(name, default)
+    if not isinstance(value, bool):
+      raise self.fail(name, 'must be true or false')
+    return value
+
+  def choice(self, name: str, choices: dict[str, str], default: str) -> str:
+    """What `choices` has for the value."""
+    value = self.get(name, default)
+    if not isinstance(value, str) or value not in choices:
+      known = ', '.join(choices)
+      raise self.fail(name, f'is not supported; one of {known}')
+    return choices[value]
+
+  def only(self, name: str, *accepted: Any) -> None:
+    """Refuses what we do not compute; null and absence are accepted."""
+    if self.get(name, accepted[0]) not in accepted:
+      known = ' or '.join(repr(a) for a in accepted)
+      raise self.fail(name, f'is not supported, only {known}')
+
 
 # Fields that a family's `fields` may leave out: as in the tree of defaults, but
 # for the dtype, since checkpoints are compared in float32.
@@ -293,3 +394,58 @@ def activation_name(ours: str) -> str:
   """HF's name of an activation, ours where it has none (`save` refuses it)."""
   names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
   return names.get(ours, ours)
+
+
+# Parts of the tables that several families have.
+
+
+# Of LLaMA and its descendants.
+LAYER = 'model.layers.{layer}'
+
+
+def rates(*, embedding: float, residual: float, attention: float) -> str:
+  """`model.dropout`."""
+  return (
+    f'rates(embedding={embedding}, residual={residual}, attention={attention})'
+  )
+
+
+def tables(model: Transformer, embed: str, *heads: str) -> list[Tensor]:
+  """The token embeddings, and the output's table; tied ones are one tensor."""
+  if choice(model, 'output').name == 'tied':
+    return [same('embed/embedding', embed, *heads)]
+  return [same('embed/embedding', embed), same('head/embedding', *heads)]
+
+
+def qkv(
+  path: str,
+  name: str,
+  *,
+  bias: bool,
+  names: tuple[str, str, str] = ('q_proj', 'k_proj', 'v_proj'),
+) -> list[Tensor]:
+  """Queries, keys and values in matrices of their own: see `fused_qkv`."""
+  parts = zip(('query', 'key', 'value'), names, strict=True)
+  return [
+    tensor
+    for ours, theirs in parts
+    for tensor in linear(f'{path}/{ours}', f'{name}.{theirs}', bias)
+  ]
+
+
+def qk_norms() -> list[Tensor]:
+  """The norms of queries and keys of LLaMA's descendants."""
+  return [
+    *norm('layer/attention/query_norm', f'{LAYER}.self_attn.q_norm', False),
+    *norm('layer/attention/key_norm', f'{LAYER}.self_attn.k_norm', False),
+  ]
+
+
+def gated(*, bias: bool) -> list[Tensor]:
+  """The feed-forward layer of LLaMA and its descendants."""
+  mlp = f'{LAYER}.mlp'
+  return [
+    *linear('layer/ffn/gate', f'{mlp}.gate_proj', bias),
+    *linear('layer/ffn/in', f'{mlp}.up_proj', bias),
+    *linear('layer/ffn/out', f'{mlp}.down_proj', bias),
+  ]

@@ -4,6 +4,8 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from gpt_jax.hf.base import (
   ACTIVATIONS,
   Family,
@@ -13,13 +15,16 @@ from gpt_jax.hf.base import (
   body_sizes,
   choice,
   linear,
+  norm,
+  qkv,
+  rates,
   same,
 )
-from gpt_jax.hf.parts import qkv, rates
+from gpt_jax.nn.choices import build
 from gpt_jax.nn.transformer import Transformer
 
 
-def _fields(options: Options) -> dict[str, Any]:
+def _bert_fields(options: Options) -> dict[str, Any]:
   fields = encoder_fields(options, epsilon=1e-12)
   return {
     **fields,
@@ -83,7 +88,7 @@ def _norm(path: str, name: str) -> list[Tensor]:
   ]
 
 
-def _tensors(model: Transformer) -> list[Tensor]:
+def _bert_tensors(model: Transformer) -> list[Tensor]:
   scored = choice(model, 'output').kwargs['bias']
   decoder = ('cls.predictions.decoder.weight',) if scored else ()
   return [
@@ -153,9 +158,445 @@ BERT = Family(
     'BertModel': 'pooled',
   },
   prefix='bert.',
-  fields=_fields,
+  fields=_bert_fields,
   options=encoder_options,
-  tensors=_tensors,
+  tensors=_bert_tensors,
   buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
+)
+
+
+# RoBERTa: BERT with another count of positions, and heads of its own.
+
+
+def _roberta_fields(options: Options) -> dict[str, Any]:
+  # Rows up to that of padding are no token's.
+  offset = _pad(options) + 1
+  rows = options.size('max_position_embeddings', 512)
+  if rows <= offset:
+    raise options.fail(
+      'max_position_embeddings', f'has no rows from {offset} on, for tokens'
+    )
+  return {
+    **encoder_fields(options, epsilon=1e-12),
+    'context_length': rows - offset,
+    'position': f'learned(offset={offset})',
+    # Whatever `hidden_act` is.
+    'output': "tied(bias=True, transform='gelu')",
+  }
+
+
+def _pad(options: Options) -> int:
+  pad = options.get('pad_token_id', 1)
+  if not isinstance(pad, int) or isinstance(pad, bool) or pad < 0:
+    raise options.fail('pad_token_id', 'must be a whole number from 0')
+  return pad
+
+
+def _roberta_options(model: Transformer) -> dict[str, Any]:
+  # Where there is no such offset, fields come back other than they were.
+  offset = max(choice(model, 'position').kwargs.get('offset', 0), 1)
+  return {
+    **encoder_options(model),
+    'max_position_embeddings': model.context_length + offset,
+    'pad_token_id': offset - 1,
+  }
+
+
+def _roberta_tensors(model: Transformer) -> list[Tensor]:
+  scores = choice(model, 'output').kwargs['bias']
+  decoder = ('lm_head.decoder.weight',) if scores else ()
+  head = [
+    *linear('output_dense', 'lm_head.dense'),
+    *norm('output_norm', 'lm_head.layer_norm'),
+    output_bias('lm_head'),
+  ]
+  return [*encoder_tensors('roberta', *decoder), *(head if scores else [])]
+
+
+def _positions(model: Transformer, ids: Any, mask: Any, positions: Any) -> Any:
+  """Tokens are counted that are not padding, by their ids, not by the mask.
+
+  Theirs are rows of the table, of which padding has its own; ours begin with
+  the row of the first token.
+  """
+  del mask
+  offset = choice(model, 'position').kwargs['offset']
+  if positions is not None:
+    return positions - offset
+  real = ids != offset - 1
+  return jnp.where(real, jnp.cumsum(real, axis=-1), 0) - 1
+
+
+ROBERTA = Family(
+  model_type='roberta',
+  architectures={
+    'RobertaForMaskedLM': 'lm',
+    'RobertaForSequenceClassification': 'pooled_classification',
+    'RobertaForQuestionAnswering': 'spans',
+    'RobertaForTokenClassification': 'tokens',
+    'RobertaForMultipleChoice': 'pooled_choice',
+    'RobertaModel': 'pooled',
+  },
+  prefix='roberta.',
+  fields=_roberta_fields,
+  options=_roberta_options,
+  tensors=_roberta_tensors,
+  buffers=(r'roberta\.embeddings\.(position_ids|token_type_ids)',),
+  token_types=True,
+  positions=_positions,
+  # Its class has a pooler of its own.
+  heads={
+    'pooled_classification/pooler': 'classifier.dense',
+    'pooled_classification/classifier': 'classifier.out_proj',
+  },
+)
+
+
+# ALBERT: BERT with narrower embeddings, and layers that share parameters.
+#
+# Layer i uses group i * groups // layers, and runs the inner layers of that
+# group in turn; ours are the inner layers.
+
+
+def _albert_fields(options: Options) -> dict[str, Any]:
+  fields = encoder_fields(options, epsilon=1e-12)
+  groups = options.size('num_hidden_groups', 1)
+  inner = options.size('inner_group_num', 1)
+  if fields['num_layers'] % groups:
+    raise options.fail(
+      'num_hidden_groups',
+      f'does not divide num_hidden_layers={fields["num_layers"]}',
+    )
+  d_embed = options.size('embedding_size', 128)
+  types = options.size('type_vocab_size', 2)
+  return {
+    **fields,
+    'num_layers': fields['num_layers'] * inner,
+    'share': f'all(groups={groups}, inner={inner})',
+    'input': f'tokens(token_types={types}, norm=True, d_embed={d_embed})',
+    'position': 'learned',
+    'output': f'tied(bias=True, transform={fields["ffn"]!r})',
+  }
+
+
+def _albert_options(model: Transformer) -> dict[str, Any]:
+  shared = choice(model, 'share').kwargs
+  inner = shared.get('inner', 1)
+  return {
+    **encoder_options(model),
+    'embedding_size': choice(model, 'input').kwargs.get('d_embed', 0),
+    'num_hidden_layers': model.num_layers // inner,
+    'num_hidden_groups': shared.get('groups', 1),
+    'inner_group_num': inner,
+  }
+
+
+def _albert_tensors(model: Transformer) -> list[Tensor]:
+  scores = choice(model, 'output').kwargs['bias']
+  e, ours = 'albert.embeddings', 'layer'
+  h = 'albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}'
+  decoder = ('predictions.decoder.weight',) if scores else ()
+  head = [
+    *linear('output_dense', 'predictions.dense'),
+    *norm('output_norm', 'predictions.LayerNorm'),
+    output_bias('predictions'),
+  ]
+  return [
+    same('embed/embedding', f'{e}.word_embeddings.weight', *decoder),
+    same('positions/embedding', f'{e}.position_embeddings.weight'),
+    same('segments/embedding', f'{e}.token_type_embeddings.weight'),
+    *norm('embed_norm', f'{e}.LayerNorm'),
+    *linear('embed_projection', 'albert.encoder.embedding_hidden_mapping_in'),
+    *qkv(
+      f'{ours}/attention',
+      f'{h}.attention',
+      bias=True,
+      names=('query', 'key', 'value'),
+    ),
+    *linear(f'{ours}/attention/out', f'{h}.attention.dense'),
+    *norm(f'{ours}/attention_norm', f'{h}.attention.LayerNorm'),
+    *linear(f'{ours}/ffn/in', f'{h}.ffn'),
+    *linear(f'{ours}/ffn/out', f'{h}.ffn_output'),
+    *norm(f'{ours}/ffn_norm', f'{h}.full_layer_layer_norm'),
+    *(head if scores else []),
+  ]
+
+
+ALBERT = Family(
+  model_type='albert',
+  architectures={
+    'AlbertForMaskedLM': 'lm',
+    'AlbertForPreTraining': 'pretraining',
+    'AlbertForSequenceClassification': 'pooled_classification',
+    'AlbertForQuestionAnswering': 'spans',
+    'AlbertForTokenClassification': 'tokens',
+    'AlbertForMultipleChoice': 'pooled_choice',
+    'AlbertModel': 'pooled',
+  },
+  prefix='albert.',
+  fields=_albert_fields,
+  options=_albert_options,
+  tensors=_albert_tensors,
+  buffers=(r'albert\.embeddings\.(position_ids|token_type_ids)',),
+  token_types=True,
+  heads={'pooler': 'albert.pooler', 'pair': 'sop_classifier.classifier'},
+  pair=('sentence_order_label', 'sop_logits'),
+  files={'tokenizer.model': 'spiece.model'},
+)
+
+
+# ELECTRA: BERT with embeddings of another width, and no pooler.
+#
+# Its two classes of pre-training are the generator, a masked language model,
+# and the discriminator. The projection of the embeddings is there only where
+# their width is not that of the layers.
+
+
+def _electra_fields(options: Options) -> dict[str, Any]:
+  fields = encoder_fields(options, epsilon=1e-12)
+  types = options.size('type_vocab_size', 2)
+  d_embed = options.size('embedding_size', 128)
+  own = f', d_embed={d_embed}' * (d_embed != fields['d_model'])
+  return {
+    **fields,
+    'input': f'tokens(token_types={types}, norm=True{own})',
+    'position': 'learned',
+    # Whatever `hidden_act` is.
+    'output': "tied(bias=True, transform='gelu')",
+  }
+
+
+def _electra_options(model: Transformer) -> dict[str, Any]:
+  d_embed = choice(model, 'input').kwargs.get('d_embed', 0)
+  return {**encoder_options(model), 'embedding_size': d_embed or model.d_model}
+
+
+def _electra_tensors(model: Transformer) -> list[Tensor]:
+  scores = choice(model, 'output').kwargs['bias']
+  decoder = ('generator_lm_head.weight',) if scores else ()
+  projected = choice(model, 'input').kwargs['d_embed'] > 0
+  head = [
+    *linear('output_dense', 'generator_predictions.dense'),
+    *norm('output_norm', 'generator_predictions.LayerNorm'),
+    same('head_bias', 'generator_lm_head.bias'),
+  ]
+  return [
+    *encoder_tensors('electra', *decoder),
+    *(linear('embed_projection', 'electra.embeddings_project') * projected),
+    *(head if scores else []),
+  ]
+
+
+ELECTRA = Family(
+  model_type='electra',
+  architectures={
+    'ElectraForMaskedLM': 'lm',
+    'ElectraForPreTraining': 'replaced',
+    'ElectraForSequenceClassification': 'gelu_classification',
+    'ElectraForQuestionAnswering': 'spans',
+    'ElectraForTokenClassification': 'tokens',
+    'ElectraModel': 'body',
+  },
+  prefix='electra.',
+  fields=_electra_fields,
+  options=_electra_options,
+  tensors=_electra_tensors,
+  buffers=(r'electra\.embeddings\.(position_ids|token_type_ids)',),
+  token_types=True,
+  pooler='gelu',
+  heads={
+    'pooler': 'classifier.dense',
+    'classifier': 'classifier.out_proj',
+    'tokens/classifier': 'classifier',
+  },
+)
+
+
+# DistilBERT: BERT without token types and pooler, under names of its own.
+
+
+def _distilbert_fields(options: Options) -> dict[str, Any]:
+  options.only('tie_word_embeddings', True)
+  # With sinusoidal_pos_embds the table is in the file all the same.
+  ffn = options.choice('activation', ACTIVATIONS, 'gelu')
+  residual = options.number('dropout', 0.1)
+  attention = options.number('attention_dropout', 0.1)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('max_position_embeddings', 512),
+    'num_layers': options.size('n_layers', 6),
+    'd_model': options.size('dim', 768),
+    'num_heads': options.size('n_heads', 12),
+    'd_ff': options.size('hidden_dim', 3072),
+    'input': 'tokens(norm=True)',
+    'position': 'learned',
+    'attention': 'bidirectional',
+    'ffn': ffn,
+    # No option says so.
+    'norm': 'layernorm(epsilon=1e-12)',
+    'block': 'post',
+    'output': f'tied(bias=True, transform={ffn!r})',
+    'dropout': rates(
+      embedding=residual, residual=residual, attention=attention
+    ),
+  }
+
+
+def _distilbert_options(model: Transformer) -> dict[str, Any]:
+  dropout = choice(model, 'dropout').kwargs
+  return {
+    'vocab_size': model.vocab_size,
+    'max_position_embeddings': model.context_length,
+    'n_layers': model.num_layers,
+    'dim': model.d_model,
+    'n_heads': model.num_heads,
+    'hidden_dim': model.d_ff,
+    'activation': activation(model),
+    'dropout': dropout.get('residual', 0.0),
+    'attention_dropout': dropout.get('attention', 0.0),
+    'sinusoidal_pos_embds': False,
+    'tie_word_embeddings': True,
+  }
+
+
+def _distilbert_tensors(model: Transformer) -> list[Tensor]:
+  scores = choice(model, 'output').kwargs['bias']
+  e, h = 'distilbert.embeddings', 'distilbert.transformer.layer.{layer}'
+  decoder = ('vocab_projector.weight',) if scores else ()
+  head = [
+    *linear('output_dense', 'vocab_transform'),
+    *norm('output_norm', 'vocab_layer_norm'),
+    same('head_bias', 'vocab_projector.bias'),
+  ]
+  return [
+    same('embed/embedding', f'{e}.word_embeddings.weight', *decoder),
+    same('positions/embedding', f'{e}.position_embeddings.weight'),
+    *norm('embed_norm', f'{e}.LayerNorm'),
+    *qkv(
+      'layer/attention',
+      f'{h}.attention',
+      bias=True,
+      names=('q_lin', 'k_lin', 'v_lin'),
+    ),
+    *linear('layer/attention/out', f'{h}.attention.out_lin'),
+    *norm('layer/attention_norm', f'{h}.sa_layer_norm'),
+    *linear('layer/ffn/in', f'{h}.ffn.lin1'),
+    *linear('layer/ffn/out', f'{h}.ffn.lin2'),
+    *norm('layer/ffn_norm', f'{h}.output_layer_norm'),
+    *(head if scores else []),
+  ]
+
+
+DISTILBERT = Family(
+  model_type='distilbert',
+  architectures={
+    'DistilBertForMaskedLM': 'lm',
+    'DistilBertForSequenceClassification': 'relu_classification',
+    'DistilBertForQuestionAnswering': 'spans',
+    'DistilBertForTokenClassification': 'tokens',
+    'DistilBertModel': 'body',
+  },
+  prefix='distilbert.',
+  fields=_distilbert_fields,
+  options=_distilbert_options,
+  tensors=_distilbert_tensors,
+  buffers=(r'distilbert\.embeddings\.position_ids',),
+  pooler='relu',
+  heads={'pooler': 'pre_classifier'},
+)
+
+
+# BigBird: BERT with block-sparse attention, and a pooler of another name.
+#
+# transformers draws random blocks in training only: in evaluation the first
+# block stands for each of them, which is `draw='first'` here. A model that was
+# trained here has drawn ones always; its config.json says so by
+# `random_blocks_seed`, which transformers keeps and does not read.
+
+
+_SEED = 'random_blocks_seed'
+
+
+def _big_bird_fields(options: Options) -> dict[str, Any]:
+  ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu_new')
+  fields = encoder_fields(options, epsilon=1e-12)
+  types = options.size('type_vocab_size', 2)
+  scale = 'sqrt' if options.flag('rescale_embeddings', False) else 'none'
+  biased = options.flag('use_bias', True)
+  return {
+    **fields,
+    'input': f'tokens(scale={scale!r}, token_types={types}, norm=True)',
+    # That of queries, keys and values.
+    'bias': 'all' if biased else 'where(out=True, ffn=True)',
+    'context_length': options.size('max_position_embeddings', 4096),
+    'position': 'learned',
+    'attention': _attention(options),
+    'ffn': ffn,
+    'output': f'tied(bias=True, transform={ffn!r})',
+  }
+
+
+def _attention(options: Options) -> str:
+  options.only('attention_type', 'block_sparse', 'original_full')
+  if options.get('attention_type') == 'original_full':
+    return 'bidirectional'
+  block = options.size('block_size', 64)
+  random = options.size('num_random_blocks', 3)
+  drawn = "draw='first'"
+  if options.has(_SEED):
+    drawn = f'seed={options.number(_SEED)}'
+  return f'bigbird(block={block}, random={random}, {drawn})'
+
+
+def _big_bird_options(model: Transformer) -> dict[str, Any]:
+  # `save` refuses what fields of it are not: other windows, extra tokens.
+  attention, out = choice(model, 'attention'), encoder_options(model)
+  scale = choice(model, 'input').kwargs.get('scale')
+  out |= {
+    'use_bias': build(model, 'bias').qkv,
+    'rescale_embeddings': scale == 'sqrt',
+  }
+  if attention.name != 'bigbird':
+    return out | {'attention_type': 'original_full'}
+  out |= {
+    'attention_type': 'block_sparse',
+    'block_size': attention.kwargs['block'],
+    'num_random_blocks': attention.kwargs['random'],
+  }
+  if attention.kwargs['draw'] == 'uniform':
+    out[_SEED] = attention.kwargs['seed']
+  return out
+
+
+def _big_bird_tensors(model: Transformer) -> list[Tensor]:
+  scored = choice(model, 'output').kwargs['bias']
+  decoder = ('cls.predictions.decoder.weight',) if scored else ()
+  return [
+    *encoder_tensors('bert', *decoder, biased=build(model, 'bias').qkv),
+    *(scores() if scored else []),
+  ]
+
+
+BIG_BIRD = Family(
+  model_type='big_bird',
+  architectures={
+    'BigBirdForMaskedLM': 'lm',
+    'BigBirdForPreTraining': 'pretraining',
+    'BigBirdForSequenceClassification': 'dense_classification',
+    'BigBirdForTokenClassification': 'pooled_tokens',
+    'BigBirdForMultipleChoice': 'pooled_choice',
+    'BigBirdModel': 'pooled',
+  },
+  prefix='bert.',
+  fields=_big_bird_fields,
+  options=_big_bird_options,
+  tensors=_big_bird_tensors,
+  buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
+  token_types=True,
+  heads={
+    'pooler': 'bert.pooler',
+    'dense': 'classifier.dense',
+    'dense_classification/classifier': 'classifier.out_proj',
+  },
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.hf import files, positions, rope, routers
+from gpt_jax.hf import layout, rope, routers
 from gpt_jax.hf.base import FOR_TRAINING, Family, choice, choices
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
@@ -19,19 +19,48 @@ from gpt_jax.hf.layout import (
   Imported,
   Origin,
   Slot,
+  Source,
+  Told,
   fields_of,
   file_name,
   flatten,
+  joined_shape,
   nest,
   part,
   shapes,
   slots,
   transformer_fields,
 )
-from gpt_jax.hf.source import Source, Told, joined_shape
 from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
+
+# What `model.position` can say and no export writes.
+
+
+# By name and argument ('': whatever they are): what exports write instead.
+_OURS = {
+  ('learned_by_layer', ''): 'position=learned',
+  ('transformer_xl', 'segment'): 'segment=0',
+  ('transformer_xl', 'biases'): "biases='own'",
+}
+
+
+def check(model: Transformer) -> None:
+  """Refuses what is ours alone.
+
+  Raises:
+    UsageError: names it.
+  """
+  call = choice(model, 'position')
+  for (name, argument), theirs in _OURS.items():
+    said = f'{argument}={call.kwargs.get(argument)!r}' if argument else name
+    if call.name == name and said != theirs:
+      raise UsageError(
+        f'model.position={model.position!r}: no export writes {said}; take a '
+        f'run with {theirs}'
+      )
+
 
 # Files of an export are no larger, unless a tensor is.
 SHARD_BYTES = 10**9
@@ -104,20 +133,20 @@ def save(
     for slot in some:
       parts = [part(model, flat, p, slot) for p in slot.tensor.paths]
       joined = slot.tensor.join([np.asarray(x) for x in parts])
-      joined = joined.astype(files.DTYPES[model.origin.dtype])
+      joined = joined.astype(layout.DTYPES[model.origin.dtype])
       for name in _names(model, slot):
         yield name, joined
         told(joined.nbytes)
 
   shards = [tensors(some) for some in _shards(model, shard_bytes)]
   named = {model.family.files.get(n, n): x for n, x in (besides or {}).items()}
-  files.write(folder, config, shards, named)
+  layout.write(folder, config, shards, named)
 
 
 def num_bytes(model: Transformer, params: Any) -> int:
   """About what `save` will write: the parameters in the import's format."""
   dtype = model.origin.dtype if isinstance(model, Imported) else 'F32'
-  size = np.dtype(files.DTYPES[dtype]).itemsize
+  size = np.dtype(layout.DTYPES[dtype]).itemsize
   return sum(math.prod(x.shape) for x in flatten(params).values()) * size
 
 
@@ -132,7 +161,7 @@ def _names(model: Imported, slot: Slot) -> list[str]:
 def _shards(model: Imported, shard_bytes: int) -> list[list[Slot]]:
   """Which tensors each file holds, in order."""
   out, room, zeros = [], -1, shapes(model)
-  size = np.dtype(files.DTYPES[model.origin.dtype]).itemsize
+  size = np.dtype(layout.DTYPES[model.origin.dtype]).itemsize
   for slot in slots(model):
     count = len(_names(model, slot))
     needed = math.prod(joined_shape(model, zeros, slot)) * size * count
@@ -175,7 +204,7 @@ def _describe(
     config |= options
     origin = model.origin._replace(config=json.dumps(config))
     return model.clone(origin=origin), config
-  positions.check(model)
+  check(model)
   failures, lacking = [], None
   for family in FAMILIES.values():
     classes = [n for n, k in family.architectures.items() if k == kind]

@@ -19,11 +19,12 @@ from gpt_jax.hf.base import (
   fused_qkv,
   linear,
   norm,
+  qkv,
+  rates,
   same,
   transposed,
 )
 from gpt_jax.hf.bert import encoder_options
-from gpt_jax.hf.parts import qkv, rates
 from gpt_jax.nn.transformer import Transformer
 
 # Of the head that transformers calls not legacy.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.hf import routers, scores
+from gpt_jax.hf import heads, routers
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
@@ -71,10 +71,10 @@ class Inputs(NamedTuple):
   output_router_logits: bool | None = None
 
   @property
-  def targets(self) -> scores.Targets:
+  def targets(self) -> heads.Targets:
     """Those that heads take."""
-    names = scores.Targets._fields
-    return scores.Targets(*(getattr(self, name) for name in names))
+    names = heads.Targets._fields
+    return heads.Targets(*(getattr(self, name) for name in names))
 
 
 def forward(
@@ -212,7 +212,7 @@ def _outputs(
     if kind == 'lm' and given.labels is not None:
       out['lm_loss'] = out['loss']
       out['loss'] += routers.loss(model, out)
-  out |= scores.of_heads(
+  out |= heads.of_heads(
     *(kind, options, params, hidden, ids, given.targets),
     mask=arguments['mask_BL'],
     pair=_pair(model),
@@ -237,7 +237,7 @@ def _shifted_right(model: Transformer, source: Any) -> jax.Array:
     raise UsageError('decoder_input_ids or labels: are needed')
   ids, options = jnp.asarray(source), _options(model)
   pad = options.number('pad_token_id')
-  ids = jnp.where(ids == scores.IGNORED, pad, ids)
+  ids = jnp.where(ids == heads.IGNORED, pad, ids)
   if isinstance(model, Imported) and model.family.rolled:
     last = jnp.sum(ids != pad, axis=1, keepdims=True) - 1
     first = jnp.take_along_axis(ids, last, axis=1)
@@ -260,7 +260,7 @@ def _language_model(
       # The labels are the inputs, of which each is said one token before.
       logits, labels = logits[..., :-1, :], labels[..., 1:]
     name = 'mlm_loss' if pretraining else 'loss'
-    out[name] = scores.cross_entropy(logits, labels)
+    out[name] = heads.cross_entropy(logits, labels)
   return out
 
 

@@ -31,11 +31,15 @@ which ignores them. `scores.py` has what they compute. The kinds of heads:
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.hf.base import Family, Options, Tensor, linear
+from gpt_jax.hf.base import ACTIVATIONS, Family, Options, Tensor, linear
+from gpt_jax.nn import activations
+from gpt_jax.spec import UsageError
 
 # Each kind -> its `params['heads']`.
 HEADS: dict[str, tuple[str, ...]] = {
@@ -189,3 +193,262 @@ def _name(kind: str, head: str, family: Family) -> str:
   names = {**_NAMES, **family.heads}
   name = names.get(f'{kind}/{head}', names[head])
   return name.format(prefix=family.prefix)
+
+
+# What the heads compute from the body's states, and the losses, as in HF.
+
+
+# Labels of this value count nothing.
+IGNORED = -100
+
+# The inputs that tell the heads of each kind what is right, or where to look.
+# With two sentences there is one more, that of `Family.pair`.
+TAKES = {
+  'lm': {'labels'},
+  'double': {'labels', 'mc_token_ids', 'mc_labels'},
+  'pooled_lm': {'labels'},
+  'pretraining': {'labels'},
+  'classification': {'labels'},
+  'pooled_classification': {'labels'},
+  'pooled_choice': {'labels'},
+  'last_classification': {'labels'},
+  'last_choice': {'labels'},
+  'gelu_classification': {'labels'},
+  'relu_classification': {'labels'},
+  'dense_classification': {'labels'},
+  'eos_classification': {'labels'},
+  'replaced': {'labels'},
+  'tokens': {'labels'},
+  'pooled_tokens': {'labels'},
+  'spans': {'start_positions', 'end_positions'},
+  'pooled': set(),
+  'body': set(),
+}
+
+Outputs = dict[str, jax.Array]
+
+
+class Targets(NamedTuple):
+  """Such inputs; see `forward`."""
+
+  labels: Any = None
+  mc_token_ids: Any = None
+  mc_labels: Any = None
+  next_sentence_label: Any = None
+  sentence_order_label: Any = None
+  start_positions: Any = None
+  end_positions: Any = None
+
+  def check(self, kind: str, pair: str) -> None:
+    """Refuses those that no head takes; `pair` is that of two sentences."""
+    given = {n for n, x in self._asdict().items() if x is not None}
+    extra = given - TAKES[kind] - ({pair} if kind == 'pretraining' else set())
+    if extra & {'mc_token_ids', 'mc_labels'}:
+      raise UsageError('mc_token_ids, mc_labels: there is no choice head')
+    if extra:
+      names = ', '.join(sorted(extra))
+      raise UsageError(f'{names}: this checkpoint has no head for it')
+
+
+def of_heads(
+  kind: str,
+  options: Options,
+  params: Any,
+  hidden: jax.Array,
+  ids: jax.Array,
+  targets: Targets,
+  *,
+  mask: jax.Array | None,
+  pair: tuple[str, str],
+) -> Outputs:
+  """The outputs of all heads but the language model's.
+
+  Args:
+    kind: of `heads.KINDS`.
+    options: the checkpoint's.
+    params: all parameters.
+    hidden: the body's last states; the decoder's, in an encoder-decoder.
+    ids: the input ids.
+    targets: what is right.
+    mask: bool, False for padding; None: there is none.
+    pair: see `Family`.
+  """
+  parameters = params.get('heads', {})
+  if kind == 'double':
+    return _choices(parameters['choice'], hidden, targets)
+  if kind == 'spans':
+    return _spans(parameters['spans'], hidden, targets)
+  if kind in ('tokens', 'pooled_tokens'):
+    logits = _dense(parameters['classifier'], hidden)
+    return _with_loss(logits, targets.labels)
+  if kind == 'replaced':
+    return _replaced(options, parameters, hidden, targets.labels, mask)
+  if kind in ('gelu_classification', 'relu_classification'):
+    activation = activations.ACTIVATIONS[kind.partition('_')[0]]
+    pooled = activation(_dense(parameters['pooler'], hidden[:, 0]))
+    logits = _dense(parameters['classifier'], pooled)
+    return _classified(options, logits, targets.labels)
+  if kind in POOLING:
+    at = hidden[:, -1 if kind in LAST else 0]
+    pooled = jnp.tanh(_dense(parameters['pooler'], at))
+    out = {'pooler_output': pooled}
+    if kind == 'pretraining':
+      out |= _pair(parameters['pair'], pooled, targets, pair)
+    if kind in ('pooled_classification', 'last_classification'):
+      logits = _dense(parameters['classifier'], pooled)
+      out |= _classified(options, logits, targets.labels)
+    if kind == 'dense_classification':
+      activation = _activation(options, 'gelu_new')
+      dense = activation(_dense(parameters['dense'], hidden[:, 0]))
+      logits = _dense(parameters['classifier'], dense)
+      out |= _classified(options, logits, targets.labels)
+    if kind in ('pooled_choice', 'last_choice'):
+      logits = _dense(parameters['classifier'], pooled)
+      out |= _with_loss(logits.reshape(ids.shape[:-1]), targets.labels)
+    return out
+  if kind == 'classification':
+    at = _pick(hidden, _last(options, ids))
+    logits = at @ parameters['score']['kernel']
+    return _classified(options, logits, targets.labels)
+  if kind == 'eos_classification':
+    at = _pick(hidden, _last_eos(options, ids))
+    at = jnp.tanh(_dense(parameters['dense'], at))
+    logits = _dense(parameters['classifier'], at)
+    return _classified(options, logits, targets.labels)
+  return {}
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """The mean over all labels that count."""
+  counts = labels != IGNORED
+  log_probs = jax.nn.log_softmax(logits, axis=-1)
+  index = jnp.where(counts, labels, 0)[..., None]
+  picked = jnp.take_along_axis(log_probs, index, axis=-1)[..., 0]
+  return -jnp.sum(picked * counts) / jnp.sum(counts)
+
+
+def _activation(options: Options, default: str) -> activations.Activation:
+  """The body's."""
+  name = options.choice('hidden_act', ACTIVATIONS, default)
+  return activations.ACTIVATIONS[name]
+
+
+def _dense(head: Any, x: jax.Array) -> jax.Array:
+  bias = head['bias'].reshape((1,) * (x.ndim - 1) + (-1,))
+  return x @ head['kernel'] + bias
+
+
+def _pick(hidden: jax.Array, index: jax.Array) -> jax.Array:
+  """[..., time, width] and where [...] to [..., width]."""
+  index = index[..., None, None]
+  return jnp.take_along_axis(hidden, index, axis=-2)[..., 0, :]
+
+
+def _with_loss(logits: jax.Array, labels: Any) -> Outputs:
+  if labels is None:
+    return {'logits': logits}
+  loss = cross_entropy(logits, jnp.asarray(labels))
+  return {'logits': logits, 'loss': loss}
+
+
+def _replaced(
+  options: Options,
+  parameters: Any,
+  hidden: jax.Array,
+  labels: Any,
+  mask: jax.Array | None,
+) -> Outputs:
+  """Whether each token is replaced: a logit, and 1 as the label, says so."""
+  activation = _activation(options, 'gelu')
+  x = activation(_dense(parameters['replaced_dense'], hidden))
+  logits = _dense(parameters['replaced'], x)[..., 0]
+  if labels is None:
+    return {'logits': logits}
+  losses = jax.nn.softplus(jnp.where(jnp.asarray(labels) > 0, -logits, logits))
+  counts = jnp.ones(logits.shape) if mask is None else mask
+  loss = jnp.sum(losses * counts) / jnp.sum(counts)
+  return {'logits': logits, 'loss': loss}
+
+
+def _choices(head: Any, hidden: jax.Array, targets: Targets) -> Outputs:
+  """One score for each choice, from its state at `mc_token_ids`."""
+  if targets.mc_token_ids is None:
+    at = hidden[..., -1, :]
+  else:
+    at = _pick(hidden, jnp.asarray(targets.mc_token_ids))
+  logits = _dense(head, at)[..., 0]
+  out = {'mc_logits': logits}
+  if targets.mc_labels is not None:
+    out['mc_loss'] = cross_entropy(logits, jnp.asarray(targets.mc_labels))
+  return out
+
+
+def _spans(head: Any, hidden: jax.Array, targets: Targets) -> Outputs:
+  """A score for each token to be the first, and to be the last, of a span."""
+  start, end = jnp.moveaxis(_dense(head, hidden), -1, 0)
+  out = {'start_logits': start, 'end_logits': end}
+  right = targets.start_positions, targets.end_positions
+  if all(x is not None for x in right):
+    losses = []
+    for logits, x in zip((start, end), right, strict=True):
+      # Answers that were cut off count nothing.
+      index = jnp.maximum(jnp.asarray(x).reshape(-1), 0)
+      index = jnp.where(index < logits.shape[1], index, IGNORED)
+      losses.append(cross_entropy(logits, index))
+    out['loss'] = (losses[0] + losses[1]) / 2
+  return out
+
+
+def _pair(
+  head: Any, pooled: jax.Array, targets: Targets, names: tuple[str, str]
+) -> Outputs:
+  """Whether two sentences belong together: class 0 says so."""
+  told, said = names
+  logits = _dense(head, pooled)
+  out = {said: logits}
+  labels = getattr(targets, told)
+  if labels is not None:
+    out['pair_loss'] = cross_entropy(logits, jnp.asarray(labels).reshape(-1))
+  return out
+
+
+def _last(options: Options, ids: jax.Array) -> jax.Array:
+  """Where each row's last token is that is not padding."""
+  pad = options.get('pad_token_id')
+  if pad is None:
+    if len(ids) > 1:
+      raise options.fail('pad_token_id', 'is needed for more than one row')
+    return jnp.full(len(ids), ids.shape[-1] - 1)
+  return jnp.max(jnp.where(ids != pad, jnp.arange(ids.shape[-1])[None], 0), 1)
+
+
+def _last_eos(options: Options, ids: jax.Array) -> jax.Array:
+  """Where each row's last end-of-text token is."""
+  is_eos = ids == options.size('eos_token_id')
+  if not is_eos.any(axis=1).all():
+    eos = options.get('eos_token_id')
+    raise UsageError(f'input_ids: no eos_token_id={eos} in a row to classify')
+  return jnp.max(jnp.where(is_eos, jnp.arange(ids.shape[-1])[None], 0), 1)
+
+
+def _classified(options: Options, logits: jax.Array, labels: Any) -> Outputs:
+  """Classes of whole rows, and their loss by `problem_type`."""
+  if labels is None:
+    return {'logits': logits}
+  labels = jnp.asarray(labels)
+  kind = options.get('problem_type')
+  if kind is None:
+    if num_labels(options) == 1:
+      kind = 'regression'
+    elif jnp.issubdtype(labels.dtype, jnp.integer):
+      kind = 'single_label_classification'
+    else:
+      kind = 'multi_label_classification'
+  if kind == 'regression':
+    loss = jnp.mean(jnp.square(logits - labels.reshape(logits.shape)))
+  elif kind == 'single_label_classification':
+    loss = cross_entropy(logits, labels.reshape(-1))
+  else:
+    likely = labels * jax.nn.log_sigmoid(logits)
+    loss = -jnp.mean(likely + (1 - labels) * jax.nn.log_sigmoid(-logits))
+  return {'logits': logits, 'loss': loss}

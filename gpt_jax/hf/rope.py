@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from gpt_jax import spec
-from gpt_jax.hf.base import Options, choice
+from gpt_jax.hf.base import Options, choice, layers, shortest_period
 from gpt_jax.nn.transformer import Transformer
 
 THETA = 10_000.0
@@ -19,7 +19,7 @@ THETA = 10_000.0
 _KINDS = ('full_attention', 'sliding_attention')
 
 
-def read(
+def read_rope(
   options: Options,
   default_theta: float = THETA,
   default_fraction: float | None = None,
@@ -164,7 +164,7 @@ def same(model: Transformer, other: Transformer) -> bool:
   return kept[0] == kept[1]
 
 
-def write(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
+def write_rope(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
   """The options that `read` understands; none for other positions.
 
   `partial` writes the fraction of the heads that turns (GPT-NeoX).
@@ -192,7 +192,7 @@ def write(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
 
 def write_with_local(model: Transformer) -> dict[str, Any]:
   """The options that `read_with_local` understands."""
-  written, position = write(model), choice(model, 'position')
+  written, position = write_rope(model), choice(model, 'position')
   if not written:
     return {}
   # HF's default where layers with a window turn as the others do.
@@ -212,7 +212,7 @@ def _options(position: spec.Call) -> dict[str, Any] | None:
   return spec.build('model.position: scaling', scaling, _WRITERS)
 
 
-# With the arguments of the scalings in `nn/rope.py`.
+# With the arguments of the scalings in `nn/positions.py`.
 def _write_linear(factor: float) -> dict[str, Any]:
   return {'rope_type': 'linear', 'factor': float(factor)}
 
@@ -266,3 +266,46 @@ _WRITERS = {
   'none': lambda: None,
   'yarn': _write_yarn,
 }
+
+
+# Which layers look back over a window: `layer_types` in config.json.
+
+
+FULL, SLIDING = 'full_attention', 'sliding_attention'
+
+
+def read_windows(
+  options: Options, default: list[str], window: int | None
+) -> str:
+  """`model.attention`.
+
+  Args:
+    options: of config.json.
+    default: the kind of each layer, where they do not say.
+    window: of sliding layers; None: there may be none.
+  """
+  kinds = options.get('layer_types', default)
+  count = len(default)
+  if not isinstance(kinds, list) or len(kinds) != count:
+    raise options.fail('layer_types', f'must be a list of {count} names')
+  patterns = {FULL: 'full'}
+  if window is not None:
+    patterns[SLIDING] = f'local(window={window})'
+  for kind in kinds:
+    if kind not in patterns:
+      raise options.fail(
+        'layer_types',
+        f'{kind!r} is not supported'
+        + (' without sliding_window' if kind == SLIDING else ''),
+      )
+  return shortest_period([patterns[kind] for kind in kinds])
+
+
+def write_windows(model: Transformer) -> dict[str, Any]:
+  """The way back; with several windows the first, so that `save` refuses."""
+  patterns = layers(model)
+  windows = [p.kwargs['window'] for p in patterns if p.name == 'local']
+  return {
+    'layer_types': [SLIDING if p.name == 'local' else FULL for p in patterns],
+    'sliding_window': windows[0] if windows else None,
+  }

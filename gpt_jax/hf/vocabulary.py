@@ -6,9 +6,9 @@ import logging
 import os
 from typing import Any
 
-from gpt_jax.data import json_file
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.files import files
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 
 
 def read(
@@ -64,4 +64,4 @@ def _entries(path: str) -> dict[str, Any]:
   if not os.path.exists(path):
     return {}
   with open(path, 'rb') as file:
-    return json_file.parse(file.read(), path, remedy='download it again')
+    return files.parse(file.read(), path, remedy='download it again')

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 
-from gpt_jax.nn import devices, kernels
+from gpt_jax.nn import kernels, layout
 from gpt_jax.nn.dot_product import Request
 
 log = logging.getLogger('gpt_jax')
@@ -79,7 +79,7 @@ def not_split(request: Request) -> str | None:
     zip(('batch', 'length', 'heads'), request.q_BLHK.shape, strict=False)
   )
   for logical, size in sizes.items():
-    parts = devices.num_parts(logical)
+    parts = layout.num_parts(logical)
     if size % parts:
       return (
         f'{size} ({logical}) does not divide over the {parts} devices of '

@@ -8,13 +8,12 @@ from typing import Any
 from gpt_jax import spec
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.bias import BIASES
-from gpt_jax.nn.block import BLOCKS
+from gpt_jax.nn.block import BLOCKS, NORMS
 from gpt_jax.nn.dropout import DROPOUTS
 from gpt_jax.nn.embed import INPUTS, OUTPUTS
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.masks import PATTERNS
-from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.scales import SCALES
 from gpt_jax.nn.sharing import SHARES

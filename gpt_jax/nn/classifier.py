@@ -1,6 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The layers that fine-tuning adds: GPT-1's W_y (equation 3), and BERT's."""
+"""One vector for a row, and what says how its two texts belong together."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,43 @@ from gpt_jax.nn.activations import Activation, gelu_exact
 from gpt_jax.nn.dense import Dense, parameter
 from gpt_jax.nn.dropout import Dropout
 from gpt_jax.nn.init import Initializer
-from gpt_jax.nn.pooler import Pooler
+
+
+class Pooler(nn.Module):
+  """act(W h + b) of the first token's state; with tanh it is BERT's C."""
+
+  initializer: Initializer
+  dtype: Any
+  activation: Activation = jnp.tanh
+
+  @nn.compact
+  def __call__(self, hidden_BD: jax.Array) -> jax.Array:
+    """[B, D] to [B, D]."""
+    size = hidden_BD.shape[-1]
+    dense = Dense(
+      size, ('embed', 'mlp'), self.initializer, True, self.dtype, name='dense'
+    )
+    nn.share_scope(self, dense)
+    return self.activation(dense(hidden_BD))
+
+
+class PairHead(nn.Module):
+  """Whether B follows A (0) or not (1), from the pooled vector."""
+
+  initializer: Initializer
+
+  @nn.compact
+  def __call__(self, pooled_BD: jax.Array) -> jax.Array:
+    """[B, D] to float32 logits [B, 2]."""
+    # So few outputs cost nothing in float32.
+    dense = Dense(
+      2, ('embed', 'head'), self.initializer, True, jnp.float32, name='dense'
+    )
+    nn.share_scope(self, dense)
+    return dense(pooled_BD.astype(jnp.float32))
+
+
+# The layers that fine-tuning adds: GPT-1's W_y (equation 3), and BERT's.
 
 
 class Classifier(nn.Module):
@@ -121,3 +159,58 @@ def _dense(name: str, features: int, initializer: Initializer) -> Dense:
 def _dropped(module: nn.Module, rate: float, x: jax.Array) -> jax.Array:
   deterministic = not module.has_rng('dropout')
   return Dropout(rate, deterministic=deterministic)(x)
+
+
+# Which tokens of a row are not the original ones (ELECTRA, section 2).
+
+
+class ReplacedHead(nn.Module):
+  """w act(W h + b) + c of each token's state.
+
+  The paper has sigmoid(w h); the released code, and so the released models,
+  have the dense layer before it.
+
+  Attributes:
+    initializer: of the kernels.
+    activation: act.
+    dtype: of the first product.
+  """
+
+  initializer: Initializer
+  activation: Activation
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, hidden_BLD: jax.Array) -> jax.Array:
+    """[B, L, D] to float32 logits [B, L]; above 0: replaced."""
+    size = hidden_BLD.shape[-1]
+    inner = Dense(
+      *(size, ('embed', 'mlp'), self.initializer, True, self.dtype),
+      name='replaced_dense',
+    )
+    # One output costs nothing in float32.
+    last = Dense(
+      *(1, ('embed', 'head'), self.initializer, True, jnp.float32),
+      name='replaced',
+    )
+    x_BLD = self.activation(inner(hidden_BLD))
+    return last(x_BLD.astype(jnp.float32))[..., 0]
+
+
+# A classifier of the vocabulary for each layer (Al-Rfou et al. 2018).
+
+
+class LayerClassifiers(nn.Module):
+  """Bias-free classifiers of states: logits of layer n are h_n kernel_n^T.
+
+  The shape is that of the kernel, [N, V, D].
+  """
+
+  shape: tuple[int, int, int]
+  initializer: Initializer
+
+  @nn.compact
+  def __call__(self) -> jax.Array:
+    """The kernel."""
+    axes = ('layers', 'vocab', 'embed')
+    return parameter(self, 'kernel', self.initializer, self.shape, axes)

@@ -15,12 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from gpt_jax.nn.dense import parameter
+from gpt_jax.nn.dense import Projections, dense, parameter
+from gpt_jax.nn.dot_product import float32_einsum
 from gpt_jax.nn.init import Initializer
-from gpt_jax.nn.products import float32_einsum
-from gpt_jax.nn.projections import Projections, dense
-from gpt_jax.nn.relative import moved_left
-from gpt_jax.nn.terms import Asked
+from gpt_jax.nn.relative import Asked, moved_left
 from gpt_jax.spec import UsageError
 
 

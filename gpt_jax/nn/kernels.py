@@ -19,7 +19,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
   splash_attention_mask_info,
 )
 
-from gpt_jax.nn import devices
+from gpt_jax.nn import layout
 from gpt_jax.nn.dot_product import Request
 from gpt_jax.nn.masks import Pattern
 
@@ -83,12 +83,12 @@ def _per_device(
   # Each device needs the key/value heads of its query heads. With fewer of
   # them than devices they are repeated, as often as it takes.
   num_kv_heads = k_BLGK.shape[2]
-  copies = math.lcm(num_kv_heads, devices.num_parts('heads')) // num_kv_heads
+  copies = math.lcm(num_kv_heads, layout.num_parts('heads')) // num_kv_heads
   if copies > 1:
     k_BLGK, v_BLGK = (jnp.repeat(x, copies, 2) for x in (k_BLGK, v_BLGK))
   heads = ('batch', None, 'heads', None)
   axes = (heads, heads, heads, ('batch', None))
-  run = devices.per_device(local, axes, heads)
+  run = layout.per_device(local, axes, heads)
   return run(q_BLHK, k_BLGK, v_BLGK, segments_BL)
 
 

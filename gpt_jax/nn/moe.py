@@ -9,19 +9,519 @@ capacity; others as in `routing`.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.experimental.pallas.ops.tpu.megablox import gmm
 
-from gpt_jax.nn import batch_rows, experts, routing
+from gpt_jax.nn import dropout, layout
 from gpt_jax.nn.activations import Form
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer, Initializers
-from gpt_jax.nn.routing import Choices
+from gpt_jax.nn.layout import platform
 from gpt_jax.nn.stack import len_then_name
 from gpt_jax.spec import UsageError
+
+# Which expert takes which token: pure functions, all shapes static.
+#
+# More suffixes: N tokens, T tokens of a group, J choices of a token, A = T J
+# assignments (choice j of token t is assignment t J + j), E experts, S slots
+# (the places of the experts' inputs, one token each).
+
+
+class Choices(NamedTuple):
+  """The experts of each token, and the factors of their outputs."""
+
+  probs_NE: jax.Array
+  experts_NJ: jax.Array
+  gates_NJ: jax.Array
+
+
+def choose(logits_NE: jax.Array, top_k: int, renormalize: bool) -> Choices:
+  """The `top_k` most probable experts of each token.
+
+  Args:
+    logits_NE: float32 [..., E], of the router.
+    top_k: 1 is Switch (section 2.1), more is the mixture of experts.
+    renormalize: a token's gates sum to one (GShard, Mixtral; the gate of one
+      choice is then 1, and no gradient of it reaches the router); else they
+      are the probabilities themselves (Switch, equation 2).
+  """
+  probs_NE = jax.nn.softmax(logits_NE, axis=-1)
+  if top_k == 1:
+    # As top_k has it, but faster.
+    experts_NJ = jnp.argmax(probs_NE, axis=-1, keepdims=True)
+    gates_NJ = jnp.max(probs_NE, axis=-1, keepdims=True)
+  else:
+    gates_NJ, experts_NJ = jax.lax.top_k(probs_NE, top_k)
+  if renormalize:
+    gates_NJ /= jnp.sum(gates_NJ, axis=-1, keepdims=True)
+  return Choices(probs_NE, experts_NJ.astype(jnp.int32), gates_NJ)
+
+
+def load_balance(probs_NE: jax.Array, fractions_E: jax.Array) -> jax.Array:
+  """N sum_i f_i P_i (Switch, equations 4 to 6), without the factor alpha.
+
+  1 when both are uniform.
+
+  Args:
+    probs_NE: [N, E]; P_i is their mean over the tokens.
+    fractions_E: f_i, the fraction of the assignments that chose expert i.
+  """
+  num_experts = probs_NE.shape[-1]
+  return num_experts * jnp.sum(fractions_E * jnp.mean(probs_NE, axis=0))
+
+
+class Ranking(NamedTuple):
+  """The assignments, sorted by expert, each expert's in token order."""
+
+  order_A: jax.Array
+  counts_E: jax.Array
+  starts_E: jax.Array  # of the experts in `order_A`
+  ranks_A: jax.Array  # of each assignment among those of its expert
+
+
+def rank(experts_A: jax.Array, num_experts: int) -> Ranking:
+  """Sorts assignments by expert. Those to expert E and above come last.
+
+  A token's rank depends on earlier tokens only.
+  """
+  A = len(experts_A)
+  if (num_experts + 1) * A >= 2**31:
+    raise UsageError(
+      f'model.ffn: {A} assignments to {num_experts} experts are too many to '
+      'sort at once; give fewer rows at a time'
+    )
+  # One number each, since XLA sorts pairs much slower.
+  index_A = jnp.arange(A, dtype=jnp.int32)
+  keys_A = jnp.sort(jnp.minimum(experts_A, num_experts) * A + index_A)
+  order_A, sorted_A = keys_A % A, keys_A // A
+  chosen_AE = experts_A[:, None] == jnp.arange(num_experts)[None]
+  counts_E = jnp.sum(chosen_AE, axis=0, dtype=jnp.int32)
+  starts_E = jnp.cumsum(counts_E) - counts_E
+  ranks_A = index_A - starts_E.at[sorted_A].get(mode='clip')
+  ranks_A = (
+    jnp.zeros_like(ranks_A).at[order_A].set(ranks_A, unique_indices=True)
+  )
+  return Ranking(order_A, counts_E, starts_E, ranks_A)
+
+
+class Slots(NamedTuple):
+  """A place for each assignment that is kept, and back."""
+
+  slots_A: jax.Array  # S: dropped
+  sources_S: jax.Array  # the assignment in a slot; A: empty
+
+
+def place(
+  ranking: Ranking,
+  experts_A: jax.Array,
+  owners_S: jax.Array,
+  bases_E: jax.Array,
+  size: int | None = None,
+) -> Slots:
+  """Gives the first assignments of each expert the slots from its base on.
+
+  Args:
+    ranking: of `experts_A`.
+    experts_A: E and above have no slots.
+    owners_S: the expert of each slot.
+    bases_E: the first slot of each expert.
+    size: how many slots an expert has; None: enough.
+  """
+  A, E, S = len(experts_A), len(bases_E), len(owners_S)
+  within_S = jnp.arange(S, dtype=jnp.int32) - bases_E[owners_S]
+  sources_S = ranking.order_A.at[ranking.starts_E[owners_S] + within_S].get(
+    mode='clip'
+  )
+  sources_S = jnp.where(within_S < ranking.counts_E[owners_S], sources_S, A)
+  kept_A = experts_A < E
+  if size is not None:
+    kept_A &= ranking.ranks_A < size
+  slots_A = bases_E.at[experts_A].get(mode='clip') + ranking.ranks_A
+  return Slots(jnp.where(kept_A, slots_A, S), sources_S)
+
+
+@jax.custom_vjp
+def move(x_ND: jax.Array, from_Q: jax.Array, to_NJ: jax.Array) -> jax.Array:
+  """y[q] = x[from_Q[q]], and zero where that is out of range.
+
+  Args:
+    x_ND: rows.
+    from_Q: the row for each of Q results.
+    to_NJ: the inverse: up to J results that each row is moved to; Q: none.
+      With it the gradient gathers too; TPUs scatter slowly.
+  """
+  del to_NJ
+  return x_ND.at[from_Q].get(mode='fill', fill_value=0)
+
+
+def _move(x_ND, from_Q, to_NJ):
+  return move(x_ND, from_Q, to_NJ), to_NJ
+
+
+def _move_gradient(to_NJ, dy_QD):
+  picked: Any = dy_QD.at[to_NJ].get(mode='fill', fill_value=0)
+  return jnp.sum(picked, axis=1), None, None
+
+
+move.defvjp(_move, _move_gradient)
+
+
+def gather_slots(x_ND: jax.Array, slots: Slots, top_k: int) -> jax.Array:
+  """The tokens in their slots: [T, D] to [S, D], zero where one is empty."""
+  to_NJ = slots.slots_A.reshape(-1, top_k)
+  return move(x_ND, slots.sources_S // top_k, to_NJ)
+
+
+def combine_slots(
+  y_SD: jax.Array, slots: Slots, gates_NJ: jax.Array
+) -> jax.Array:
+  """sum_j gate_j y_j: [S, D] to float32 [T, D]; a dropped choice adds zero."""
+  picked_AD: Any = move(y_SD, slots.slots_A, slots.sources_S[:, None])
+  picked_NJD = picked_AD.reshape(*gates_NJ.shape, -1)
+  return jnp.sum(gates_NJ[..., None] * picked_NJD, axis=-2)
+
+
+# Matrix products of rows that are grouped by expert, none of them dropped.
+#
+# How many rows an expert gets is known only when the program runs, its shapes
+# are fixed before. So the rows of each expert fill whole blocks of Y rows: at
+# most A / Y + E blocks for A rows, whatever the loads. (`jax.lax.ragged_dot`
+# needs no blocks, but computes every row with every expert on a CPU, and in the
+# gradient of the weights everywhere.)
+
+
+# Rows of a block at most. It is also what the TPU's matrix unit takes at once.
+BLOCK = 128
+
+
+class Blocks(NamedTuple):
+  """X blocks of Y rows, each of one expert.
+
+  Attributes:
+    slots: the place of each assignment among the X Y rows.
+    owners_X: the expert of each block.
+    count: how many blocks are in use, from the first on; at most X.
+    sizes_Z: the rows of all blocks of each expert; then those not in use.
+  """
+
+  slots: Slots
+  owners_X: jax.Array
+  count: jax.Array
+  sizes_Z: jax.Array
+
+
+def block_size(rows: int, num_experts: int) -> int:
+  """Rows of a block: `BLOCK`, or fewer where an expert gets fewer."""
+  if platform() == 'tpu':
+    return BLOCK
+  size = BLOCK
+  while size > 8 and size * num_experts > rows:
+    size //= 2
+  return size
+
+
+def grouped_layout(ranking: Ranking, experts_A: jax.Array, size: int) -> Blocks:
+  """Blocks of `size` rows for the assignments to experts below E."""
+  A, E = len(experts_A), len(ranking.counts_E)
+  num_blocks = A // size + E
+  blocks_E = -(-ranking.counts_E // size)
+  ends_E = jnp.cumsum(blocks_E)
+  owners_X = jnp.searchsorted(ends_E, jnp.arange(num_blocks), side='right')
+  owners_X = jnp.minimum(owners_X, E - 1).astype(jnp.int32)
+  slots = place(
+    ranking,
+    experts_A,
+    owners_S=jnp.repeat(owners_X, size),
+    bases_E=(ends_E - blocks_E) * size,
+  )
+  sizes_Z = jnp.diff(ends_E * size, prepend=0, append=num_blocks * size)
+  return Blocks(slots, owners_X, ends_E[-1], sizes_Z.astype(jnp.int32))
+
+
+def matmul(x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks) -> jax.Array:
+  """Each row times the matrix of its expert: [S, D] to [S, F].
+
+  By a Pallas kernel on a TPU, block by block elsewhere.
+  """
+  if platform() == 'tpu':
+    return by_kernel(x_SD, w_EDF, blocks)
+  x_XYD = x_SD.reshape(len(blocks.owners_X), -1, x_SD.shape[-1])
+  y_XYF: Any = by_block(x_XYD, w_EDF, blocks.owners_X, blocks.count)
+  return y_XYF.reshape(len(x_SD), -1)
+
+
+def by_kernel(
+  x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks, interpret: bool = False
+) -> jax.Array:
+  """By the kernels of megablox, which leave out the rows not in use: zero."""
+  group_sizes = blocks.sizes_Z  # more than matrices: the rest is zero
+  return gmm(x_SD, w_EDF, group_sizes, x_SD.dtype, _tiling, interpret=interpret)
+
+
+def _tiling(rows: int, inner: int, outer: int) -> tuple[int, int, int]:
+  """What a step of the kernel takes of each dimension."""
+  del rows
+  return BLOCK, min(inner, 512), min(outer, 512)
+
+
+@jax.custom_vjp
+def by_block(
+  x_XYD: jax.Array, w_EDF: jax.Array, owners_X: jax.Array, count: jax.Array
+) -> jax.Array:
+  """Block x times w[owners[x]], for the first `count` blocks; zero after.
+
+  Its gradient is written out, since that of a loop would add a whole array of
+  weights for each block.
+  """
+
+  def body(i, y_XYF):
+    return y_XYF.at[i].set(x_XYD[i] @ w_EDF[owners_X[i]])
+
+  shape = (*x_XYD.shape[:2], w_EDF.shape[2])
+  return jax.lax.fori_loop(0, count, body, jnp.zeros(shape, x_XYD.dtype))
+
+
+def _by_block(x_XYD, w_EDF, owners_X, count):
+  saved = x_XYD, w_EDF, owners_X, count
+  return by_block(*saved), saved
+
+
+def _by_block_gradient(saved, dy_XYF):
+  x_XYD, w_EDF, owners_X, count = saved
+
+  def body(i, grads):
+    dx_XYD, dw_EDF = grads
+    owner, dy_YF = owners_X[i], dy_XYF[i]
+    dx_XYD = dx_XYD.at[i].set(dy_YF @ w_EDF[owner].T)
+    part_DF = jnp.matmul(x_XYD[i].T, dy_YF, preferred_element_type=jnp.float32)
+    return dx_XYD, dw_EDF.at[owner].add(part_DF)
+
+  start = jnp.zeros_like(x_XYD), jnp.zeros(w_EDF.shape, jnp.float32)
+  dx_XYD, dw_EDF = jax.lax.fori_loop(0, count, body, start)
+  return dx_XYD, dw_EDF.astype(w_EDF.dtype), None, None
+
+
+by_block.defvjp(_by_block, _by_block_gradient)
+
+
+# The experts of a layer: their matrices, and how the tokens reach them.
+#
+# Suffixes: U groups of T tokens, E experts, C capacity; others as in `routing`.
+
+
+class Expert(nn.Module):
+  """Owns one matrix, and maybe one bias, of every expert."""
+
+  shape: tuple[int, int, int]
+  axes: tuple[str, str, str]
+  initializer: Initializer
+  bias: bool
+  dtype: Any
+
+  @nn.compact
+  def __call__(self) -> tuple[jax.Array, jax.Array | None]:
+    """The kernels [E, in, out] and biases [E, out]."""
+
+    def each(key, shape, dtype=jnp.float32, out_sharding=None):
+      del out_sharding
+      keys = jax.random.split(key, shape[0])
+      # One by one: initialisers take the first axis for the input's.
+      return jax.vmap(lambda k: self.initializer(k, shape[1:], dtype))(keys)
+
+    kernel = parameter(self, 'kernel', each, self.shape, self.axes)
+    kernel = layout.weight(kernel, self.axes, self.dtype)
+    if not self.bias:
+      return kernel, None
+    shape, axes = (self.shape[0], self.shape[2]), (self.axes[0], self.axes[2])
+    zeros = nn.initializers.zeros
+    bias = parameter(self, 'bias', zeros, shape, axes)
+    return kernel, bias.astype(self.dtype)
+
+
+Weight = tuple[jax.Array, jax.Array | None]
+
+
+class Weights(NamedTuple):
+  """Kernels and biases of all experts."""
+
+  widen: Weight
+  gate: Weight | None
+  narrow: Weight
+
+
+def _feed_forward(
+  x: jax.Array,
+  weights: Weights,
+  form: Form,
+  widen: Callable[[jax.Array, Weight], jax.Array],
+  narrow: Callable[[jax.Array, Weight], jax.Array],
+) -> jax.Array:
+  """`ffn.FeedForward` of every expert, by what multiplies them."""
+  # The parameters' names, by which `plan` tells their gradients apart.
+  with jax.named_scope('in'):
+    h = widen(x, weights.widen)
+  if weights.gate is not None:
+    with jax.named_scope('gate'):
+      gate = widen(x, weights.gate)
+    h *= form.activation(gate)
+  else:
+    h = form.activation(h)
+  with jax.named_scope('out'):
+    return narrow(h, weights.narrow)
+
+
+def with_capacity(
+  x_UTD: jax.Array,
+  choices: Choices,
+  weights: Weights,
+  form: Form,
+  capacity: int,
+) -> tuple[jax.Array, jax.Array]:
+  """Each expert takes its first `capacity` assignments of each group.
+
+  First by token, then by choice, so that a token's place depends on earlier
+  tokens only. (GShard gives all first choices a place before any second: no
+  causal model can.)
+
+  The experts' inputs go from the devices that hold their groups to those that
+  hold the experts, and back: an all-to-all each way.
+  """
+  U, T, D = x_UTD.shape
+  E, J = choices.probs_NE.shape[-1], choices.experts_NJ.shape[-1]
+  S = E * capacity
+  owners_S = jnp.arange(S) // capacity
+  bases_E = jnp.arange(E) * capacity
+
+  def slots_of(experts_A):
+    ranking = rank(experts_A, E)
+    return place(ranking, experts_A, owners_S, bases_E, capacity)
+
+  slots = jax.vmap(slots_of)(choices.experts_NJ.reshape(U, T * J))
+  here = (None, _over('batch', U), None, None)
+  # Devices that have parts of the same rows share each expert's tokens.
+  there = ('expert', _over('group', U), _over('length', capacity), None)
+  constrain = nn.with_logical_constraint
+
+  def gather(x_TD, slots):
+    return gather_slots(x_TD, slots, J).reshape(E, capacity, D)
+
+  x_EUCD = constrain(jax.vmap(gather, out_axes=1)(x_UTD, slots), here)
+  x_EUCD = constrain(x_EUCD, there)
+
+  def multiply(x_EUCD, weight):
+    kernel, bias = weight
+    y = jnp.einsum('EUCD,EDF->EUCF', x_EUCD, kernel)
+    return y if bias is None else y + bias[:, None, None]
+
+  y_EUCD = _feed_forward(x_EUCD, weights, form, multiply, multiply)
+  y_EUCD = constrain(constrain(y_EUCD, there), here)
+
+  def combine(y_ECD, slots, gates_TJ):
+    return combine_slots(y_ECD.reshape(S, D), slots, gates_TJ)
+
+  y_UTD = jax.vmap(combine, in_axes=(1, 0, 0))(y_EUCD, slots, choices.gates_NJ)
+  kept_UTJ = (slots.slots_A < S).reshape(U, T, J)
+  return y_UTD.astype(x_UTD.dtype), kept_UTJ
+
+
+def _over(logical: str, size: int) -> str | None:
+  """The axis, where it splits evenly: groups of several rows may be too few."""
+  return None if size % layout.num_parts(logical) else logical
+
+
+def dropless(
+  x_UTD: jax.Array, choices: Choices, weights: Weights, form: Form
+) -> jax.Array:
+  """Each expert takes all of its tokens.
+
+  Over several devices, each has the tokens of all that share the experts with
+  it, and computes its own experts' part.
+  """
+  tokens = ('batch', _over('length', x_UTD.shape[1]), None)
+  wide: Any = ('expert', None, 'mlp'), ('expert', 'mlp')
+  narrow: Any = ('expert', 'mlp', None), ('expert', None)
+  gate = None if weights.gate is None else wide
+  local = functools.partial(
+    _dropless_on_device, form=form, num_experts=choices.probs_NE.shape[-1]
+  )
+  axes = tokens, tokens, tokens, Weights(wide, gate, narrow)
+  run = layout.per_device(local, axes, tokens)
+  # Rows of zeros, where there are too few to split, as in generation.
+  U = len(x_UTD)
+  more = -U % layout.num_parts('batch')
+  x_UTD, experts_UTJ, gates_UTJ = (
+    jnp.pad(y, ((0, more), (0, 0), (0, 0)))
+    for y in (x_UTD, choices.experts_NJ, choices.gates_NJ)
+  )
+  return run(x_UTD, experts_UTJ, gates_UTJ, weights)[:U]
+
+
+def _dropless_on_device(
+  x_UTD: jax.Array,
+  experts_UTJ: jax.Array,
+  gates_UTJ: jax.Array,
+  weights: Weights,
+  *,
+  form: Form,
+  num_experts: int,
+) -> jax.Array:
+  """What the experts that this device holds make of all tokens."""
+  over_experts = layout.mesh_axes('expert')
+  x_ND, experts_NJ, gates_NJ = (
+    jax.lax.all_gather(y.reshape(-1, y.shape[-1]), over_experts, tiled=True)
+    if over_experts
+    else y.reshape(-1, y.shape[-1])
+    for y in (x_UTD, experts_UTJ, gates_UTJ)
+  )
+  held = weights.widen[0].shape[0]
+  experts_A = experts_NJ.reshape(-1)
+  if over_experts:
+    experts_A -= jax.lax.axis_index(over_experts) * held
+    # Those of other devices come last, and have no slots.
+    experts_A = jnp.where(experts_A < 0, held, jnp.minimum(experts_A, held))
+  size = block_size(len(experts_A), num_experts)
+  blocks = grouped_layout(rank(experts_A, held), experts_A, size)
+  x_SD = gather_slots(x_ND, blocks.slots, experts_NJ.shape[-1])
+  y_SD = _multiply_blocks(x_SD, weights, form, blocks, size)
+  y_ND = combine_slots(y_SD, blocks.slots, gates_NJ).astype(x_ND.dtype)
+  # Tokens are fewer than slots.
+  y_ND = jax.lax.psum(y_ND, layout.mesh_axes('mlp'))
+  if over_experts:
+    y_ND = jax.lax.psum_scatter(y_ND, over_experts, tiled=True)
+  return y_ND.reshape(x_UTD.shape)
+
+
+def _multiply_blocks(
+  x_SD: jax.Array,
+  weights: Weights,
+  form: Form,
+  blocks: Blocks,
+  size: int,
+) -> jax.Array:
+  """Each slot through its expert, [S, D]; a part of it where F is split."""
+  over_width = layout.mesh_axes('mlp')
+
+  def multiply(x_SD, weight):
+    kernel, bias = weight
+    y_SF = matmul(x_SD, kernel, blocks)
+    if bias is None:
+      return y_SF
+    return y_SF + jnp.repeat(bias[blocks.owners_X], size, axis=0)
+
+  def narrow(x_SF, weight):
+    kernel, bias = weight
+    if bias is not None and over_width:
+      # Each device has a part of the sum; one of them adds the bias to it.
+      first = jax.lax.axis_index(over_width) == 0
+      bias = jnp.where(first, bias, 0)
+    return multiply(x_SF, (kernel, bias))
+
+  return _feed_forward(x_SD, weights, form, multiply, narrow)
 
 
 class Router(NamedTuple):
@@ -134,13 +634,13 @@ class Switch(nn.Module):
       capacity = router.capacity_of(T, training)
     x_UTD = x_BLD.reshape(-1, T, D)
     logits_UTE = self._logits(x_UTD, training)
-    choices = routing.choose(logits_UTE, router.top_k, router.renormalize)
+    choices = choose(logits_UTE, router.top_k, router.renormalize)
     weights = self._weights(D)
     if capacity is None:
-      y_UTD = experts.dropless(x_UTD, choices, weights, self.form)
+      y_UTD = dropless(x_UTD, choices, weights, self.form)
       kept_UTJ = jnp.ones_like(choices.experts_NJ, bool)
     else:
-      y_UTD, kept_UTJ = experts.with_capacity(
+      y_UTD, kept_UTJ = with_capacity(
         x_UTD, choices, weights, self.form, capacity
       )
     if not self.is_initializing():  # or it would stand beside the parameters
@@ -158,7 +658,7 @@ class Switch(nn.Module):
     x_UTD = x_UTD.astype(jnp.float32)
     if training and self.router.jitter:
       eps = self.router.jitter
-      x_UTD *= batch_rows.draw(
+      x_UTD *= dropout.draw(
         lambda key, shape: jax.random.uniform(
           key, shape, jnp.float32, 1 - eps, 1 + eps
         ),
@@ -168,16 +668,16 @@ class Switch(nn.Module):
     logits = jnp.einsum('UTD,DE->UTE', x_UTD, kernel, precision='highest')
     return logits if bias is None else logits + bias[None, None]
 
-  def _weights(self, d_model: int) -> experts.Weights:
+  def _weights(self, d_model: int) -> Weights:
     E, D, F = self.router.num_experts, d_model, self.d_ff
     widen = functools.partial(
-      experts.Expert, (E, D, F), ('expert', 'embed', 'mlp'), self.inits.kernel
+      Expert, (E, D, F), ('expert', 'embed', 'mlp'), self.inits.kernel
     )
     narrow = functools.partial(
-      experts.Expert, (E, F, D), ('expert', 'mlp', 'embed'), self.inits.residual
+      Expert, (E, F, D), ('expert', 'mlp', 'embed'), self.inits.residual
     )
     make = {'bias': self.bias, 'dtype': self.dtype}
-    return experts.Weights(
+    return Weights(
       widen(**make, name='in')(),
       widen(**make, name='gate')() if self.form.gated else None,
       narrow(**make, name='out')(),
@@ -211,13 +711,13 @@ def _stats(
   probs_UTE, E = choices.probs_NE, router.num_experts
   chosen_UTJE = jax.nn.one_hot(choices.experts_NJ, E, dtype=bool)
   load_UE = jnp.mean(chosen_UTJE, axis=(1, 2), dtype=jnp.float32)
-  balance = batch_rows.mean(jax.vmap(routing.load_balance)(probs_UTE, load_UE))
+  balance = dropout.mean(jax.vmap(load_balance)(probs_UTE, load_UE))
   log_z_UT = jax.nn.logsumexp(logits_UTE, axis=-1)
   z_loss = _over_tokens(jnp.square(log_z_UT))
   log_probs = logits_UTE - log_z_UT[..., None]
   return Stats(
-    batch_rows.mean(load_UE),
-    1 - batch_rows.mean(jnp.mean(kept_UTJ, axis=(1, 2), dtype=jnp.float32)),
+    dropout.mean(load_UE),
+    1 - dropout.mean(jnp.mean(kept_UTJ, axis=(1, 2), dtype=jnp.float32)),
     -_over_tokens(jnp.sum(probs_UTE * log_probs, axis=-1)),
     balance,
     z_loss,
@@ -226,7 +726,7 @@ def _stats(
 
 
 def _over_tokens(x_UT: jax.Array) -> jax.Array:
-  return batch_rows.mean(jnp.mean(x_UT, axis=1))
+  return dropout.mean(jnp.mean(x_UT, axis=1))
 
 
 def layer_stats(sown: Any) -> dict[str, Stats]:

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn.masks import Pattern
-from gpt_jax.nn.seen import Tokens, may_see, seen
-from gpt_jax.nn.softmax import HIDDEN
+from gpt_jax.nn.dot_product import HIDDEN
+from gpt_jax.nn.masks import Pattern, Tokens, may_see, seen
 
 
 class How(NamedTuple):

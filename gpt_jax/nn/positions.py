@@ -1,32 +1,285 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How a token knows where it stands.
+"""Rotary position embeddings (RoFormer, Su et al. 2021, section 3.2.2).
 
-A choice says which of four hooks it uses: vectors added to the embeddings,
-a rotation of queries and keys, a bias on the scores that all layers share, or
-terms of each layer's scores that are made from its queries and keys.
+Each pair of features of a query or key is turned by an angle that grows with
+the position: q_m k_n then depends on the positions through m - n alone.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
-from gpt_jax.nn import rope as rope_lib
+from gpt_jax import spec
 from gpt_jax.nn.activations import ACTIVATIONS
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.disentangled import Disentangled, DistanceTable, num_rows
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
-from gpt_jax.nn.position_bias import ALIBI_SCALES, AlibiBias, T5Bias
-from gpt_jax.nn.relative import TransformerXL
-from gpt_jax.nn.segment_terms import SegmentTerms
-from gpt_jax.nn.sinusoids import sinusoids
+from gpt_jax.nn.relative import SegmentTerms, TransformerXL, sinusoids
 from gpt_jax.ranges import Count, NotNegative, Positive, Share, Whole
 from gpt_jax.spec import UsageError
+
+# (head features that turn, theta) -> (radians a position [K / 2], scale of
+# cosine and sine).
+Frequencies = Callable[[int, float], tuple[np.ndarray, float]]
+
+
+def no_scaling() -> Frequencies:
+  """theta^(-2 i / K), i from 0 to K / 2 - 1."""
+  return lambda size, theta: (_frequencies(size, theta), 1.0)
+
+
+def linear(factor: Positive) -> Frequencies:
+  """Position interpolation (Chen et al. 2023): positions / factor."""
+  return lambda size, theta: (_frequencies(size, theta) / factor, 1.0)
+
+
+def llama3(
+  factor: Positive,
+  original_context: Count,
+  low_freq_factor: Positive = 1.0,
+  high_freq_factor: Positive = 4.0,
+) -> Frequencies:
+  """LLaMA 3.1: long waves are interpolated, short ones kept, a ramp between.
+
+  A wave is long if it fits the original context fewer than `low_freq_factor`
+  times, and short from `high_freq_factor` times on.
+  """
+  if high_freq_factor <= low_freq_factor:
+    raise UsageError(
+      f'model.position: scaling: high_freq_factor={high_freq_factor} must be '
+      f'above low_freq_factor={low_freq_factor}'
+    )
+
+  def build(size: int, theta: float) -> tuple[np.ndarray, float]:
+    frequencies = _frequencies(size, theta)
+    times = original_context * frequencies / (2 * math.pi)
+    ramp = (times - low_freq_factor) / (high_freq_factor - low_freq_factor)
+    keep = np.clip(ramp, 0, 1)
+    return frequencies * (keep + (1 - keep) / factor), 1.0
+
+  return build
+
+
+def yarn(
+  factor: Positive,
+  original_context: Count,
+  beta_fast: Positive = 32.0,
+  beta_slow: Positive = 1.0,
+  attention_factor: NotNegative = 0.0,
+  truncate: bool = True,
+) -> Frequencies:
+  """YaRN (Peng et al. 2023, section 3): interpolation by parts, and a scale.
+
+  The ramp runs over feature indices, between those whose waves fit the
+  original context `beta_fast` and `beta_slow` times (rounded outwards if
+  `truncate`). Cosine and sine are scaled by 0.1 ln(factor) + 1, or by
+  `attention_factor` if it is not 0.
+  """
+
+  def build(size: int, theta: float) -> tuple[np.ndarray, float]:
+    def index(times: float) -> float:
+      waves = original_context / (times * 2 * math.pi)
+      return size * math.log(waves) / (2 * math.log(theta))
+
+    low, high = index(beta_fast), index(beta_slow)
+    if truncate:
+      low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    # Released code lets the ramp run backwards if the bounds have crossed.
+    span = high - low or 0.001
+    interpolated = np.clip((np.arange(size // 2) - low) / span, 0, 1)
+    frequencies = _frequencies(size, theta)
+    scale = attention_factor or 0.1 * math.log(factor) + 1
+    if factor <= 1 and not attention_factor:
+      scale = 1.0
+    return frequencies * (1 - interpolated * (1 - 1 / factor)), scale
+
+  return build
+
+
+SCALINGS = {
+  'linear': linear,
+  'llama3': llama3,
+  'none': no_scaling,
+  'yarn': yarn,
+}
+LAYOUTS = ('half', 'interleaved')
+
+
+def make_rotate(
+  theta: float, fraction: float, layout: str, scaling: str
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+  """Returns the function that turns [B, L, H, K] by positions [B or 1, L].
+
+  Args:
+    theta: base of the angles.
+    fraction: of each head's features that turn; the rest stay.
+    layout: pairs are (i, i + K / 2) for `half` (LLaMA in HF, GPT-NeoX) and
+      (2 i, 2 i + 1) for `interleaved` (RoFormer, GPT-J, PaLM).
+    scaling: a call of `SCALINGS`.
+
+  Raises:
+    UsageError: names the argument.
+  """
+  if layout not in LAYOUTS:
+    raise UsageError(
+      f'model.position: layout={layout!r}: unknown; one of '
+      + ', '.join(LAYOUTS)
+    )
+  frequencies = spec.build('model.position: scaling', scaling, SCALINGS)
+
+  def rotate(x_BLHK: jax.Array, positions_BL: jax.Array) -> jax.Array:
+    size = int(x_BLHK.shape[-1] * fraction)
+    if size % 2 or not size:
+      raise UsageError(
+        f'model.position: fraction={fraction} of a head of {x_BLHK.shape[-1]} '
+        f'is {size} features: must be an even number from 2'
+      )
+    radians, scale = frequencies(size, theta)
+    radians = jnp.asarray(radians, jnp.float32)
+    angles_BL1I = (
+      positions_BL.astype(jnp.float32)[:, :, None, None]
+      * radians[None, None, None]
+    )
+    cos, sin = jnp.cos(angles_BL1I) * scale, jnp.sin(angles_BL1I) * scale
+    x, rest = x_BLHK[..., :size].astype(jnp.float32), x_BLHK[..., size:]
+    if layout == 'half':
+      a, b = jnp.split(x, 2, axis=-1)
+    else:
+      a, b = x[..., 0::2], x[..., 1::2]
+    turned = [a * cos - b * sin, b * cos + a * sin]
+    if layout == 'half':
+      out = jnp.concatenate(turned, axis=-1)
+    else:
+      out = jnp.stack(turned, axis=-1).reshape(x.shape)
+    return jnp.concatenate([out.astype(x_BLHK.dtype), rest], axis=-1)
+
+  return rotate
+
+
+def _frequencies(size: int, theta: float) -> np.ndarray:
+  return theta ** (-np.arange(0, size, 2) / size)
+
+
+# What distances add to the scores of attention: T5's buckets, ALiBi's slopes.
+#
+# One array for all layers.
+
+
+ALIBI_SCALES: dict[str, Callable[[int], float]] = {
+  'none': lambda head_size: 1.0,
+  'rsqrt': lambda head_size: head_size**-0.5,
+}
+
+
+class T5Bias(nn.Module):
+  """A trained scalar for each head and bucket of distances (T5, 2.1)."""
+
+  num_buckets: int
+  max_distance: int
+  num_heads: int
+  head_size: int
+  pattern: Pattern
+  initializer: Initializer
+
+  @nn.compact
+  def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    """Positions [B or 1, L] and [B or 1, M] to a bias [B or 1, H, L, M]."""
+    shape = (self.num_buckets, self.num_heads)
+    axes = ('buckets', 'heads')
+    table = parameter(self, 'embedding', self.initializer, shape, axes)
+    bucket = t5_bucket(
+      key[:, None, :] - query[:, :, None],
+      causal=self.pattern.causal,
+      num_buckets=self.num_buckets,
+      max_distance=self.max_distance,
+    )
+    # In float32, since every pair of positions adds to a bucket's gradient.
+    bias = jnp.take(table.astype(jnp.float32), bucket, axis=0)
+    return jnp.moveaxis(bias, -1, 1)
+
+
+def t5_bucket(
+  distance: jax.Array, *, causal: bool, num_buckets: int, max_distance: int
+) -> jax.Array:
+  """Bucket of key position - query position.
+
+  The nearer half of the buckets holds one distance each, the others grow
+  logarithmically up to `max_distance`. Without causality, half of all buckets
+  are for later keys.
+  """
+  first = 0
+  if causal:
+    distance = jnp.maximum(-distance, 0)
+  else:
+    num_buckets //= 2
+    first = jnp.where(distance > 0, num_buckets, 0)
+    distance = jnp.abs(distance)
+  exact = num_buckets // 2
+  ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact)
+  ratio /= math.log(max_distance / exact)
+  far = exact + (ratio * (num_buckets - exact)).astype(jnp.int32)
+  far = jnp.minimum(far, num_buckets - 1)
+  return first + jnp.where(distance < exact, distance, far)
+
+
+class AlibiBias(nn.Module):
+  """-slope * distance, a slope for each head (ALiBi, Press et al. 2022)."""
+
+  scale: Callable[[int], float]
+  rounded: bool
+  num_heads: int
+  head_size: int
+  pattern: Pattern
+  initializer: Initializer
+
+  def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    """Positions [B or 1, L] and [B or 1, M] to a bias [B or 1, H, L, M]."""
+    scale = self.scale(self.head_size)
+    slopes = jnp.asarray(alibi_slopes(self.num_heads), jnp.float32)
+    slopes = slopes[None, :, None, None]
+    if not self.rounded:
+      distance = jnp.abs(query[:, None, :, None] - key[:, None, None, :])
+      return -slopes * distance.astype(jnp.float32) * scale
+    # The same but for a constant in each row of scores, which the softmax
+    # does not see, and for the rounding, which depends on the position.
+    at = to_bfloat16(key[:, None, None, :].astype(jnp.float32))
+    bias = to_bfloat16(to_bfloat16(slopes) * at) * scale
+    B, M = key.shape
+    return jnp.broadcast_to(bias, (B, self.num_heads, query.shape[1], M))
+
+
+def to_bfloat16(x: jax.Array) -> jax.Array:
+  """Rounds float32 to what bfloat16 holds; XLA may leave out plain casts."""
+  return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+
+
+def alibi_slopes(num_heads: int) -> np.ndarray:
+  """2^(-8 i / n) for n heads, a power of two, i from 1.
+
+  For other counts, those of the power of two below, and then every second one
+  of the power above (the paper's released code).
+  """
+  below = 2 ** math.floor(math.log2(num_heads))
+  slopes = 2.0 ** (-8 * np.arange(1, below + 1) / below)
+  between = 2.0 ** (-8 * np.arange(1, 2 * below + 1, 2) / (2 * below))
+  return np.concatenate([slopes, between[: num_heads - below]])
+
+
+# How a token knows where it stands.
+#
+# A choice says which of four hooks it uses: vectors added to the embeddings, a
+# rotation of queries and keys, a bias on the scores that all layers share, or
+# terms of each layer's scores that are made from its queries and keys.
+
 
 Rotate = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -148,8 +401,8 @@ def rope(
   """
   rotate_local = None
   if local_theta:
-    rotate_local = rope_lib.make_rotate(local_theta, fraction, layout, 'none')
-  rotate = rope_lib.make_rotate(theta, fraction, layout, scaling)
+    rotate_local = make_rotate(local_theta, fraction, layout, 'none')
+  rotate = make_rotate(theta, fraction, layout, scaling)
   return Position(rotate=rotate, rotate_local=rotate_local)
 
 

@@ -17,11 +17,10 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
   splash_attention_kernel,
 )
 
-from gpt_jax.nn import devices, kernels
+from gpt_jax.nn import kernels, layout
 from gpt_jax.nn.dot_product import Request
-from gpt_jax.nn.masks import Pattern, bidirectional
+from gpt_jax.nn.masks import Pattern, bidirectional, may_see
 from gpt_jax.nn.online import Gradients, Keys, Queries
-from gpt_jax.nn.seen import may_see
 
 
 class Kernel(NamedTuple):
@@ -102,7 +101,7 @@ def obstacle(request: Request, block: int) -> str | None:
 
 def _lengths(request: Request) -> tuple[int, int]:
   """Tokens of a row on each device, and of a chunk."""
-  here = request.q_BLHK.shape[1] // devices.num_parts('length')
+  here = request.q_BLHK.shape[1] // layout.num_parts('length')
   zigzag = request.visibility.places_1L is not None
   return here, here // 2 if zigzag else here
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import jax
 
-from gpt_jax.nn import devices, kernels, ring_kernel, split_rows
+from gpt_jax.nn import kernels, layout, ring_kernel, split_rows
 from gpt_jax.nn.backend import (
   Backend,
   beyond_kernels,
@@ -69,7 +69,7 @@ def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
 
 def _takes_splash(name: str, why_not: str | None, interpret: bool) -> bool:
   """Whether split rows are attended to by splash, which the log says."""
-  if not interpret and devices.platform() != 'tpu':
+  if not interpret and layout.platform() != 'tpu':
     return False
   if why_not:
     log_once(f'attention: {name}, without splash: {why_not}')
@@ -89,7 +89,7 @@ def pick(request: Request) -> Backend:
   """The one that `auto` takes: on a TPU by splash, if any can."""
   if kept_in_order(*request.q_BLHK.shape[1:]) and not not_plain(request):
     return ulysses()
-  if devices.platform() == 'tpu' and not _ring_obstacle(request):
+  if layout.platform() == 'tpu' and not _ring_obstacle(request):
     return ring()
   return all_gather()
 
@@ -100,7 +100,7 @@ def kept_in_order(length: int, num_heads: int, head_size: int) -> bool:
   It sends the least, and its kernel has whole rows.
   """
   return (
-    devices.platform() == 'tpu'
+    layout.platform() == 'tpu'
     and not kernels.splash_obstacle(length, head_size, SPLASH['block'])
     and not split_rows.too_few_heads(num_heads)
   )

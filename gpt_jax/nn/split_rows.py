@@ -1,26 +1,242 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Attention among the tokens of rows that are split over devices.
+"""Ring attention (Liu et al., 2023): keys and values go round the devices.
 
-Each device has a part of each row (mesh axis `context`): its queries need keys
-that other devices have. Three ways to bring them together, with the blocks of
-`online` or, within whole rows, with a kernel. What decides which keys are seen
-is known by data that go along with the tokens, so that rows need not be in
-order.
+Each device has some of the tokens of each row. It adds up attention to its own
+keys, then to those that its neighbour sends, while it sends on what it has. In
+the backward pass the gradients of keys and values travel with them. With one
+device it is `online` attention.
 """
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax import ring_order
-from gpt_jax.nn import devices, kernels, ring, ring_kernel
+from gpt_jax.nn import kernels, layout, online, ring_kernel
 from gpt_jax.nn.dot_product import Request, tokens_of
-from gpt_jax.nn.online import How
-from gpt_jax.nn.ring import Rest, Ring
+from gpt_jax.nn.masks import Tokens
+from gpt_jax.nn.online import How, Keys, Pairs, Queries
+
+
+class Ring(NamedTuple):
+  """The devices, inside a `shard_map`.
+
+  Attributes:
+    how: see `online.How`.
+    axes: of the mesh, in whose order the devices stand; (): there is one.
+    hops: how far keys travel; all the way round they go one less than there
+      are devices.
+    order: of the devices, if not that of the axes: see `ring_order`.
+    kernel: computes attention to a device's keys in place of `online`, without
+      biases and the like; None: there is none.
+  """
+
+  how: How
+  axes: tuple[str, ...] = ()
+  hops: int = 0
+  order: ring_order.Order = None
+  kernel: ring_kernel.Kernel | None = None
+
+
+class Rest(NamedTuple):
+  """What has no gradient; see `Queries`, `Keys` and `Pairs`."""
+
+  query: Tokens
+  key: Tokens
+  prefix_B: jax.Array | None = None
+  visible_BLM: jax.Array | None = None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend(
+  ring: Ring,
+  q_BLHK: jax.Array,
+  k_BMGK: jax.Array,
+  v_BMGK: jax.Array,
+  bias: jax.Array | None,
+  rest: Rest,
+) -> jax.Array:
+  """softmax(q k^T + bias) v, [B, L, H, K], of the queries that are here.
+
+  Args:
+    ring: the devices.
+    q_BLHK: of this device, already scaled.
+    k_BMGK: of this device.
+    v_BMGK: of this device.
+    bias: of this device's queries and the keys of all devices in their order,
+      [B or 1, H, L, all M]; None: there is none.
+    rest: tokens of this device, `visible_BLM` as `bias` is.
+  """
+  return _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest)[0]
+
+
+def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest):
+  # What follows from places alone is the same in each layer. JAX would take it
+  # out of the loop over layers, and so keep masks as large as all scores.
+  q_BLHK, rest = jax.lax.optimization_barrier((q_BLHK, rest))
+  queries = _queries(q_BLHK, k_BMGK, rest)
+  pairs = Pairs(bias, rest.visible_BLM)
+
+  def visit(sums, keys, hop):
+    if ring.kernel:
+      return ring_kernel.add(ring.kernel, queries, keys, sums), None
+    if sums is None:
+      sums = online.nothing(queries.q_BLGRK)
+    here = _of_keys(pairs, ring, hop, k_BMGK.shape[1])
+    return online.add(ring.how, queries, keys, here, sums), None
+
+  sums, _ = _round(ring, Keys(k_BMGK, v_BMGK, rest.key), visit)
+  y_BGRLK, log_BGRL = sums if ring.kernel else online.finished(sums)
+  y_BLGRK = jnp.einsum('BGRLK->BLGRK', y_BGRLK)
+  y_BLHK = y_BLGRK.reshape(q_BLHK.shape).astype(q_BLHK.dtype)
+  return y_BLHK, (q_BLHK, k_BMGK, v_BMGK, bias, rest, y_BLHK, log_BGRL)
+
+
+def _backward(ring, saved, dy_BLHK):
+  q_BLHK, k_BMGK, v_BMGK, bias, rest, y_BLHK, log_BGRL = saved
+  queries = _queries(q_BLHK, k_BMGK, rest)
+  pairs, M = Pairs(bias, rest.visible_BLM), k_BMGK.shape[1]
+  shape = queries.q_BLGRK.shape
+
+  def heads_first(x_BLHK):
+    return jnp.einsum('BLGRK->BGRLK', x_BLHK.astype(jnp.float32).reshape(shape))
+
+  dy_BGRLK = heads_first(dy_BLHK)
+  dot_BGRL = jnp.sum(dy_BGRLK * heads_first(y_BLHK), axis=-1)
+  given = online.Given(dy_BGRLK, dot_BGRL, log_BGRL)
+
+  def visit(before, keys, hop):
+    if ring.kernel:
+      given_too = ring_kernel.Given(y_BLHK, dy_BLHK, log_BGRL)
+      by = ring_kernel.gradients(
+        ring.kernel, queries, keys, given_too, own=before is None
+      )
+    else:
+      here = _of_keys(pairs, ring, hop, M)
+      by = online.gradients(ring.how, queries, keys, here, given)
+    if before is None:
+      return by[:3], by.dbias
+    dq, dk, dv = before
+    dk, dv = _sent((dk, dv), ring, 1)
+    return (dq + by.dq_BLGRK, dk + by.dk_BMGK, dv + by.dv_BMGK), by.dbias
+
+  keys = Keys(k_BMGK, v_BMGK, rest.key)
+  (dq, dk, dv), dbias = _round(ring, keys, visit)
+  if ring.hops:
+    dk, dv = _sent((dk, dv), ring, -ring.hops)
+  if bias is not None:
+    dbias = _in_order(ring, dbias) if ring.axes else dbias[0]
+  return (
+    dq.reshape(q_BLHK.shape).astype(q_BLHK.dtype),
+    dk.astype(k_BMGK.dtype),
+    dv.astype(v_BMGK.dtype),
+    dbias,
+    None,
+  )
+
+
+attend.defvjp(_forward, _backward)
+
+
+def _round(
+  ring: Ring, keys: Keys, visit: Callable[[Any, Keys, Any], tuple[Any, Any]]
+) -> tuple[Any, Any]:
+  """Visits the keys of one device after the other, its own first.
+
+  The next keys are on their way while these are visited.
+
+  Args:
+    ring: the devices.
+    keys: of this device.
+    visit: of what it returned before (None: nothing), keys, and how many hops
+      they have come, to what it is given next, and a result.
+
+  Returns:
+    What `visit` returned last, and the results, [hops + 1, ...].
+  """
+
+  def hop(carry, number):
+    keys, found = carry
+    following = _sent(keys, ring, 1)
+    found, result = visit(found, keys, number)
+    return (following, found), result
+
+  if not ring.hops:
+    found, result = visit(None, keys, 0)
+    return found, jax.tree.map(lambda x: x[None], result)
+  carry, first = hop((keys, None), 0)
+  results = [jax.tree.map(lambda x: x[None], first)]
+  if ring.hops > 1:
+    carry, more = jax.lax.scan(hop, carry, jnp.arange(1, ring.hops))
+    results.append(more)
+  keys, found = carry
+  found, last = visit(found, keys, ring.hops)
+  results.append(jax.tree.map(lambda x: x[None], last))
+  return found, jax.tree.map(lambda *x: jnp.concatenate(x), *results)
+
+
+def _queries(q_BLHK: jax.Array, k_BMGK: jax.Array, rest: Rest) -> Queries:
+  B, L, H, K = q_BLHK.shape
+  G = k_BMGK.shape[2]
+  q_BLGRK = q_BLHK.reshape(B, L, G, H // G, K)
+  return Queries(q_BLGRK, rest.query, rest.prefix_B)
+
+
+def _sent(tree: Any, ring: Ring, hops: int) -> Any:
+  """What the device `hops` before this one has."""
+  order = _order(ring)
+  route = [*zip(order, np.roll(order, -hops).tolist(), strict=True)]
+  return jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axes, route), tree)
+
+
+def _order(ring: Ring) -> list[int]:
+  return [*(ring.order or range(jax.lax.axis_size(ring.axes)))]
+
+
+def _owner(ring: Ring, hop: jax.Array | int) -> jax.Array:
+  """Whose keys are here after so many hops."""
+  order = _order(ring)
+  here = jnp.asarray(np.argsort(order))[jax.lax.axis_index(ring.axes)]
+  return jnp.asarray(order)[(here - hop) % len(order)]
+
+
+def _of_keys(
+  pairs: Pairs, ring: Ring, hop: jax.Array | int, length: int
+) -> Pairs:
+  """The columns of the keys that are here."""
+  if not ring.axes:
+    return pairs
+
+  def columns(x: jax.Array) -> jax.Array:
+    first = _owner(ring, hop) * length
+    return jax.lax.dynamic_slice_in_dim(x, first, length, axis=x.ndim - 1)
+
+  return jax.tree.map(columns, pairs)
+
+
+def _in_order(ring: Ring, dbiases: jax.Array) -> jax.Array:
+  """Columns by hop, [hops + 1, B or 1, H, L, M], as those of all devices."""
+  number = jax.lax.axis_size(ring.axes)
+  zeros = jnp.zeros((number, *dbiases.shape[1:]), dbiases.dtype)
+  x = zeros.at[_owner(ring, jnp.arange(ring.hops + 1))].set(dbiases)
+  x = jnp.moveaxis(x, 0, -2)
+  return x.reshape(*x.shape[:-2], -1)
+
+
+# Attention among the tokens of rows that are split over devices.
+#
+# Each device has a part of each row (mesh axis `context`): its queries need
+# keys that other devices have. Three ways to bring them together, with the
+# blocks of `online` or, within whole rows, with a kernel. What decides which
+# keys are seen is known by data that go along with the tokens, so that rows
+# need not be in order.
+
 
 # q, k, v, bias and the rest, as `ring.attend` takes them, to [B, L, H, K].
 Local = Callable[..., Any]
@@ -31,12 +247,12 @@ def all_gather(request: Request, *, block: int) -> jax.Array:
 
   Their gradients go back as a reduce-scatter.
   """
-  axes, how = devices.mesh_axes('length'), _how(request, block)
+  axes, how = layout.mesh_axes('length'), _how(request, block)
 
   def local(q_BLHK, k_BMGK, v_BMGK, bias, rest: Rest):
     k_BMGK, v_BMGK, key = _gathered((k_BMGK, v_BMGK, rest.key), axes)
     rest = rest._replace(key=key)
-    return ring.attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
+    return attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
 
   return _per_device(local, request)
 
@@ -45,14 +261,14 @@ def around(
   request: Request, *, block: int, kernel: ring_kernel.Kernel | None
 ) -> jax.Array:
   """Keys and values go round the devices: see `ring`."""
-  axes, hops = devices.mesh_axes('length'), _hops(request)
+  axes, hops = layout.mesh_axes('length'), _hops(request)
   # What goes not all the way round comes from devices before in the row.
-  all_round = hops == devices.num_parts('length') - 1
+  all_round = hops == layout.num_parts('length') - 1
   order = ring_order.order(axes) if all_round else None
   of_all = Ring(_how(request, block), axes, hops, order, kernel)
 
   def local(*args):
-    return ring.attend(of_all, *args)
+    return attend(of_all, *args)
 
   return _per_device(local, request)
 
@@ -70,7 +286,7 @@ def ulysses(
     block: of queries and of keys, at most.
     kernel: computes it there in place of `online`; None: there is none.
   """
-  axes, how = devices.mesh_axes('length'), _how(request, block)
+  axes, how = layout.mesh_axes('length'), _how(request, block)
 
   def swapped(x, split: int, joined: int):
     if not axes:
@@ -90,10 +306,10 @@ def ulysses(
       y_BLHK = kernel(q_BLHK, k_BMGK, v_BMGK, ids_BL)
     else:
       rest = rest._replace(prefix_B=prefix_B)
-      y_BLHK = ring.attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
+      y_BLHK = attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
     return swapped(y_BLHK, 1, 2)
 
-  return _per_device(local, request, devices.num_parts('length'))
+  return _per_device(local, request, layout.num_parts('length'))
 
 
 def obstacle(request: Request) -> str | None:
@@ -107,7 +323,7 @@ def obstacle(request: Request) -> str | None:
 
 def too_few_heads(number: int) -> str | None:
   """Why `ulysses` cannot split them, or None."""
-  parts = devices.num_parts('heads') * devices.num_parts('length')
+  parts = layout.num_parts('heads') * layout.num_parts('length')
   if number % parts:
     return (
       f'model.num_heads={number} does not divide over the {parts} devices of '
@@ -122,7 +338,7 @@ def _how(request: Request, block: int) -> How:
 
 def _hops(request: Request) -> int:
   """How far keys travel: of a window in ordered rows, as far as it reaches."""
-  number = devices.num_parts('length')
+  number = layout.num_parts('length')
   pattern, visibility = request.pattern, request.visibility
   ordered = visibility.places_1L is None and visibility.prefix_B is None
   if pattern.window is None or not pattern.causal or not ordered:
@@ -154,7 +370,7 @@ def _per_device(
   q_BLHK = (q_BLHK * request.scale).astype(q_BLHK.dtype)
   # Each device needs the key/value heads of its query heads. With fewer of
   # them than devices they are repeated, as often as it takes.
-  G, parts = k_BLGK.shape[2], devices.num_parts('heads') * parts_of_heads
+  G, parts = k_BLGK.shape[2], layout.num_parts('heads') * parts_of_heads
   copies = math.lcm(G, parts) // G
   if copies > 1:
     k_BLGK, v_BLGK = (jnp.repeat(x, copies, 2) for x in (k_BLGK, v_BLGK))
@@ -176,5 +392,5 @@ def _per_device(
   if bias is not None:
     of_bias = (batch(bias), 'heads', 'length', None)
   axes = (heads, heads, heads, of_bias, of_rest)
-  run = devices.per_device(local, axes, heads)
+  run = layout.per_device(local, axes, heads)
   return run(q_BLHK, k_BLGK, v_BLGK, bias, rest)

@@ -1,23 +1,116 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the stacks of a model from its fields."""
+"""DeBERTa's enhanced mask decoder (He et al. 2020, section 3.2).
+
+Absolute positions come in late: the queries of the last layer have them, its
+keys and values have not. Released code applies that layer twice, each time to
+its own output, with the same keys and values.
+"""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax import spec
+from gpt_jax.nn import layout
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.choices import build
+from gpt_jax.nn.context import Cache, Context
 from gpt_jax.nn.convolution import FirstBlock
-from gpt_jax.nn.late import LateBlock
-from gpt_jax.nn.layer_positions import WithPositions
 from gpt_jax.nn.layer_sizes import LayerSizes
-from gpt_jax.nn.mirrored_stack import MirroredStack
 from gpt_jax.nn.pattern import is_causal, period, sharing
-from gpt_jax.nn.shared_stack import SharedStack
-from gpt_jax.nn.stack import Stack
+from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.stack import MirroredStack, SharedStack, Stack
 from gpt_jax.spec import UsageError
+
+
+class LateBlock(nn.Module):
+  """A block that is applied `times` in the last of `num_layers` layers.
+
+  z_0 = H + P; z_t = block(queries and residual z_(t - 1), keys and values H).
+  In the backward pass each layer has room for what the repetitions store; with
+  `remat='full'` that is their input alone. Parameters are those of the block.
+  """
+
+  block: Callable[..., nn.Module]
+  times: int
+  num_layers: int
+
+  @nn.compact
+  def __call__(
+    self,
+    x_BLD: jax.Array,
+    context: Context,
+    cache: Cache | None,
+    layer: jax.Array,
+  ) -> tuple[jax.Array, Cache | None]:
+    """[B, L, D] -> [B, L, D]; `context.late_BLD` is P."""
+    block = self.block()
+    nn.share_scope(self, block)
+    p_BLD, last = context.late_BLD, layer == self.num_layers - 1
+    assert p_BLD is not None
+    context = context._replace(source_BLD=x_BLD)
+    z_BLD = x_BLD + jnp.where(last, p_BLD.astype(x_BLD.dtype), 0)
+    z_BLD, cache = block(z_BLD, context, cache, layer)
+    if self.times == 1 or self.is_initializing():
+      return z_BLD, cache
+
+    def again(block: nn.Module, z_BLD: jax.Array) -> jax.Array:
+      for _ in range(self.times - 1):
+        z_BLD, _ = block(z_BLD, context, None, layer)
+      return z_BLD
+
+    def kept(block: nn.Module, z_BLD: jax.Array) -> jax.Array:
+      return z_BLD
+
+    return nn.cond(last, again, kept, block, z_BLD), cache
+
+
+def without(position: str) -> str:
+  """`model.position` without a mask decoder: it is for pre-training alone."""
+  found = spec.bind_all('model.position', position, POSITIONS)[0]
+  if not found.kwargs.get('mask_decoder'):
+    return position
+  rest = {n: v for n, v in found.kwargs.items() if n != 'mask_decoder'}
+  return spec.written(found._replace(args=(), kwargs=rest))
+
+
+# Positions that are added before every layer (Al-Rfou et al. 2018).
+
+
+class WithPositions(nn.Module):
+  """block(x + the layer's own vectors of the positions).
+
+  The paper's depth is why: the order would be lost on the way through 64
+  layers. The block's parameters keep their names.
+  """
+
+  block: Callable[..., nn.Module]
+  make_positions: Callable[..., nn.Module]
+
+  def setup(self):
+    """Creates the table, beside the block's parameters."""
+    self.inner = self.block()
+    nn.share_scope(self, self.inner)
+    self.positions = self.make_positions()
+
+  def __call__(
+    self,
+    x_BLD: jax.Array,
+    context: Context,
+    cache: Cache | None,
+    layer: jax.Array,
+  ) -> tuple[jax.Array, Cache | None]:
+    """[B, L, D] -> [B, L, D] and the cache, as a block's."""
+    x_BLD = layout.stream(self.positions(x_BLD, context.positions_BL))
+    return self.inner(x_BLD, context, cache, layer)
+
+
+# Makes the stacks of a model from its fields.
 
 
 def make(

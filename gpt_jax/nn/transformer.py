@@ -1,16 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The Transformer: embeddings, a stack of blocks, scores for the vocabulary.
-
-One module for decoders, encoders and encoder-decoders. Its fields are the
-schema of `config.model`: `Transformer(**config.model)`.
-Legend of array suffixes, here and in all of `nn/`: B batch, L length,
-M memory length, D model, H heads, G key/value heads, K head size, F hidden,
-V vocabulary, R heads for each key/value head, W width of a cluster's vectors;
-`routing` and `moe` have those of experts.
+"""Global tokens before a row that are none of its own (BigBird's extended
+construction, Zaheer et al., 2020, section 2; ETC, Ainslie et al., 2020).
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,17 +13,134 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layer_sizes, layout, stacks
-from gpt_jax.nn.besides import Besides
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.context import Context, KVCache
+from gpt_jax.nn.convolution import Convolution
+from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.dot_product import Visibility
-from gpt_jax.nn.extra import ExtraTokens
-from gpt_jax.nn.head import Head
-from gpt_jax.nn.inputs import Inputs
-from gpt_jax.nn.mirrored_stack import MirroredStack
+from gpt_jax.nn.head import Head, Inputs
+from gpt_jax.nn.init import Initializer, Initializers
 from gpt_jax.nn.pattern import extra_tokens
-from gpt_jax.nn.stack import Caches
+from gpt_jax.nn.positions import LearnedPositions, Position
+from gpt_jax.nn.relative import RelativeBiases
+from gpt_jax.nn.stack import Caches, MirroredStack
 from gpt_jax.spec import UsageError
+
+
+class ExtraTokens(nn.Module):
+  """Learned vectors that go through the layers before each row."""
+
+  number: int
+  initializer: Initializer
+  dtype: Any
+
+  @nn.compact
+  def __call__(
+    self, x_BLD: jax.Array, context: Context
+  ) -> tuple[jax.Array, Context]:
+    """[B, L, D] -> [B, number + L, D], and the context of such rows.
+
+    Raises:
+      UsageError: the position is a bias on the scores, which has no entries
+        for these tokens.
+    """
+    if context.bias is not None:
+      raise UsageError(
+        'model.position: adds a bias of distances, which the tokens of '
+        'model.attention=bigbird(extra=...) have not; take learned, '
+        'sinusoidal, rope or none'
+      )
+    shape, axes = (self.number, x_BLD.shape[-1]), ('position', 'embed')
+    table_ED = parameter(self, 'embedding', self.initializer, shape, axes)
+    front = jnp.broadcast_to(
+      table_ED.astype(self.dtype)[None], (len(x_BLD), *shape)
+    )
+    return jnp.concatenate([front, x_BLD], axis=1), self._before(context)
+
+  def _before(self, context: Context) -> Context:
+    """All see these tokens; the row's own stand so much further back."""
+    E, seen = self.number, context.visibility
+    mask_BM, visible_BLM = seen.key_mask_BM, seen.visible_BLM
+    if mask_BM is not None:
+      mask_BM = jnp.pad(mask_BM, ((0, 0), (E, 0)), constant_values=True)
+    if visible_BLM is not None:
+      widths = ((0, 0), (E, 0), (E, 0))
+      visible_BLM = jnp.pad(visible_BLM, widths, constant_values=True)
+    positions_BL = context.positions_BL
+    if positions_BL is not None:
+      front = jnp.broadcast_to(jnp.arange(E)[None], (len(positions_BL), E))
+      positions_BL = jnp.concatenate([front, positions_BL + E], axis=1)
+    return context._replace(
+      positions_BL=positions_BL,
+      visibility=seen._replace(key_mask_BM=mask_BM, visible_BLM=visible_BLM),
+    )
+
+
+# What layers read beside their input, and what they share.
+#
+# In DeBERTa and in Transformer-XL.
+
+
+class Besides(nn.Module):
+  """`table`, `convolution`, `late`, `shared_biases`: what the position has."""
+
+  position: Position
+  context_length: int
+  d_model: int
+  num_heads: int
+  head_size: int
+  norm: Callable[..., nn.Module]
+  inits: Initializers
+  dtype: Any
+
+  def setup(self):
+    """Creates the parts that the position has."""
+    position, inits = self.position, self.inits
+    if position.table:
+      self.distances = position.table(
+        self.d_model, self.norm, inits.position, self.dtype
+      )
+    if position.convolution:
+      self.convolution = Convolution(
+        position.convolution,
+        position.activation,
+        self.norm,
+        inits.kernel,
+        self.dtype,
+      )
+    if position.late:
+      self.late_positions = LearnedPositions(
+        0, self.context_length, inits.position
+      )
+    if position.shared_biases:
+      self.relative_biases = RelativeBiases(self.num_heads, self.head_size)
+
+  def __call__(self, context: Context, x_BLD: jax.Array) -> Context:
+    """The context with them; `x_BLD` are the embeddings."""
+    position = self.position
+    if position.table:
+      context = context._replace(table_ND=self.distances())
+    if position.convolution:
+      convolved = self.convolution(x_BLD, context.visibility)
+      context = context._replace(convolved=convolved)
+    if position.late:
+      zeros = jnp.zeros_like(x_BLD)
+      late_BLD = self.late_positions(zeros, context.positions_BL)
+      context = context._replace(late_BLD=late_BLD)
+    if position.shared_biases:
+      context = context._replace(relative_biases=self.relative_biases())
+    return context
+
+
+# The Transformer: embeddings, a stack of blocks, scores for the vocabulary.
+#
+# One module for decoders, encoders and encoder-decoders. Its fields are the
+# schema of `config.model`: `Transformer(**config.model)`.
+# Legend of array suffixes, here and in all of `nn/`: B batch, L length,
+# M memory length, D model, H heads, G key/value heads, K head size, F hidden,
+# V vocabulary, R heads for each key/value head, W width of a cluster's vectors;
+# `routing` and `moe` have those of experts.
+
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import devices, split_backends
+from gpt_jax.nn import layout, split_backends
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.pattern import period
 
@@ -33,7 +33,7 @@ def places(model: Any, length: int) -> np.ndarray | None:
     model: a `Transformer`; the mesh is the one in context.
     length: of the rows.
   """
-  parts = devices.num_parts('length')
+  parts = layout.num_parts('length')
   if parts == 1 or length % (2 * parts) or model.num_encoder_layers:
     return None
   backend = spec.parse('model.attention_backend', model.attention_backend)[0]

@@ -17,11 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax import spec
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn import moe
+from gpt_jax.nn.classifier import LayerClassifiers
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.init import INITS
-from gpt_jax.nn.layer_classifiers import LayerClassifiers
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives.base import (
@@ -37,6 +36,7 @@ from gpt_jax.objectives.causal import add_routers, causal
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
 from gpt_jax.ranges import Count, Weight
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 PLACES = ('all', 'last')
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.moe import Stats
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.optim.stages import Stages
+from gpt_jax.optim.train_state import Stages
+from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 Params = Any
 Batch = dict[str, jax.Array]

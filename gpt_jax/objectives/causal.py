@@ -10,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.nn import batch_rows, moe, zigzag
+from gpt_jax.nn import dropout, moe, zigzag
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import scores
@@ -32,7 +30,9 @@ from gpt_jax.objectives.cross_entropy import (
   penalised_cross_entropy,
 )
 from gpt_jax.ranges import Weight
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 
 def make_batch(rows: Rows, keys: Keys | None = None) -> dict[str, np.ndarray]:
@@ -185,7 +185,7 @@ def add_routers(
   total, weight, penalty, metrics, added = loss
   # Replicas have as many rows each, but not as many tokens that count: what
   # was a mean over all of their rows has the mean weight in each.
-  weight = batch_rows.over_replicas(weight)
+  weight = dropout.over_replicas(weight)
   if training:
     for stats in routers.values():
       # Routers see tokens that do not count in the loss, too. By the weight

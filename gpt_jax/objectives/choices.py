@@ -6,32 +6,29 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from gpt_jax import spec
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import sentinels, t5
+from gpt_jax.objectives import t5
 from gpt_jax.objectives.auxiliary import auxiliary
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.causal import causal
-from gpt_jax.objectives.denoise import denoise
+from gpt_jax.objectives.denoise import denoise, mass
 from gpt_jax.objectives.distilled import distilled
 from gpt_jax.objectives.electra import electra
 from gpt_jax.objectives.masked import masked
-from gpt_jax.objectives.mass import mass
 from gpt_jax.objectives.permuted import permuted
-from gpt_jax.objectives.prefix import prefix
+from gpt_jax.objectives.prefix import prefix, target
 from gpt_jax.objectives.seq2seq import seq2seq
-from gpt_jax.objectives.target import target
 from gpt_jax.objectives.task import (
   choice,
   classification,
   regression,
   spans,
   tags,
+  tasks,
 )
-from gpt_jax.objectives.tasks import tasks
-from gpt_jax.objectives.unified import unified
-from gpt_jax.objectives.unified_target import unified_target
+from gpt_jax.objectives.unified import unified, unified_target
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # Those from `choice` on follow from the task, or the tasks, of `finetune`.
 OBJECTIVES = {
@@ -87,7 +84,7 @@ def build(
       )
   if special:
     needed = declared.needs.sentinels(model.context_length)
-    sentinels.check(special.names, needed, name)
+    t5.check(special.names, needed, name)
   return declared(model, tokenizer, **parts)
 
 

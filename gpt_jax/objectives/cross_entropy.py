@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import devices, layout
+from gpt_jax.nn import layout
 
 # Logits of one chunk on one device, in elements: 128 MiB of float32.
 CHUNK_LOGITS = 1 << 25
@@ -305,7 +305,7 @@ def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
   """
   B, L = arrays[0].shape[:2]
   P, C = _parts(B, L)
-  logits = B * L * vocab_size // (P * C * devices.num_parts('vocab'))
+  logits = B * L * vocab_size // (P * C * layout.num_parts('vocab'))
   here = L // C
   num = min(-(-logits // CHUNK_LOGITS), here)
   size = -(-here // num)
@@ -325,5 +325,5 @@ def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 def _parts(B: int, L: int) -> tuple[int, int]:
   """Over how many devices the rows are split, and the length of each."""
-  P, C = (devices.num_parts(name) for name in PARTS)
+  P, C = (layout.num_parts(name) for name in PARTS)
   return 1 if B % P else P, 1 if L % C else C

@@ -11,19 +11,387 @@ was, <s> and </s> too, and starts with </s>. Documents of a row are corrupted
 one by one, and the special tokens between them stay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from gpt_jax import spec
-from gpt_jax.data import sides
-from gpt_jax.data.rows import MASKING, Keys, Rows
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax import ranges, spec
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import encoder_decoder
+from gpt_jax.objectives import seq2seq
 from gpt_jax.objectives.base import Declared, Needs, Objective
-from gpt_jax.objectives.noise import NOISES, Piece, Step, Vocabulary
+from gpt_jax.objectives.masked import Masking
+from gpt_jax.objectives.seq2seq import check_start
+from gpt_jax.ranges import Fraction, Probability
+from gpt_jax.rows import sides
+from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+# A hidden part of a text is written from the rest (MASS, Song et al., 2019).
+#
+# L = -sum_{t=u}^{v} log P(x_t | x_{u..t-1}, x without x_{u..v})   (equation 1)
+#
+# The encoder reads the text with k tokens in a row hidden; the decoder reads
+# the token before each of these, at the place where it stands, and predicts
+# them. With k = 1 it is a masked language model of one token, and with k all
+# tokens but the first a causal one whose source says nothing.
+#
+# Where the part begins is the released code's: at the front of the text, at its
+# end or anywhere. The first token, [CLS], is never hidden; in its place the
+# decoder reads the token that it starts with.
+
+
+# Shares of rows whose hidden part is at the front, and at the end.
+FRONT, END = 0.2, 0.2
+# A row of fewer tokens has no loss (the released code leaves such texts out).
+LEAST = 5
+
+
+def mass(
+  rate: Probability = 0.5,
+  mask: Probability = 0.8,
+  random: Probability = 0.1,
+  start: str = 'eos',
+) -> Declared:
+  """MASS's pre-training.
+
+  Args:
+    rate: of a row's n tokens, [CLS] and [SEP] counted, round(rate n) are
+      hidden: at least 1, at most all but [CLS].
+    mask: of the hidden tokens that the encoder reads as [MASK].
+    random: of the hidden tokens that it reads as a random one. The rest stays.
+    start: see `seq2seq`.
+
+  Raises:
+    UsageError: mask and random are more than all, or start is unknown.
+  """
+  check_start(start)
+  if mask + random > 1:
+    raise UsageError(
+      f'objective.name: mask={mask} and random={random} are parts of the '
+      'hidden tokens; their sum must be at most 1'
+    )
+
+  def num_hidden(length: int) -> int:
+    return int(_num_hidden(np.array(length), rate))
+
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    # Without a tokenizer batches are made for their shapes alone.
+    first_id, masking = 0, Masking(rate, mask, random)
+    if tokenizer is not None:
+      mask_id = tokenizer.special.mask_id
+      assert mask_id is not None, 'see choices.build'
+      masking = masking._replace(
+        vocab_size=tokenizer.vocab_size, mask_id=mask_id
+      )
+      first_id = sides.start_id(start, tokenizer.special)
+
+    def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+      return mass_batch(rows, keys, masking, first_id)
+
+    return seq2seq.objective(model, make_batch)
+
+  needs = Needs(
+    attention='causal',
+    encoder=True,
+    starts=start,
+    target_length=num_hidden,
+    rows=('full_sentences', 'doc_sentences'),
+    tokens=('mask',),
+  )
+  return Declared(needs, build)
+
+
+def _num_hidden(lengths: np.ndarray, rate: float) -> np.ndarray:
+  """How many tokens are hidden of rows of so many."""
+  wanted = np.round(rate * lengths).astype(np.int64)
+  return np.minimum(np.maximum(wanted, 1), np.maximum(lengths - 1, 1))
+
+
+def mass_batch(
+  rows: Rows, keys: Keys, masking: Masking, first_id: int
+) -> dict[str, np.ndarray]:
+  """A batch of an encoder-decoder, see `objectives.encoder_decoder`.
+
+  Args:
+    rows: B rows of L tokens, of which the first is never hidden.
+    keys: of the rows.
+    masking: its rate, and what becomes of hidden tokens.
+    first_id: what the decoder reads in the place of a row's first token.
+
+  Returns:
+    Beside the usual, `positions` int32 [B, P]: where in the row each input of
+    the decoder stands.
+  """
+  L = rows.tokens.shape[1]
+  P = int(_num_hidden(np.array(L), masking.rate))
+  draws = np.stack([g.random(2 + 2 * P) for g in keys.generators(MASKING)])
+  which_B, where_B = draws[:, 0], draws[:, 1]
+  fate_BP, token_BP = draws[:, 2 : 2 + P], draws[:, 2 + P :]
+  length_B = rows.real.sum(axis=1)
+  count_B = _num_hidden(length_B, masking.rate)
+  count_B = np.where(length_B < LEAST, 0, count_B)
+  # The last place where the hidden part may begin.
+  last_B = np.maximum(length_B - count_B, 1)
+  begin_B = 1 + (where_B * last_B).astype(np.int64)
+  begin_B = np.where(which_B < FRONT + END, last_B, begin_B)
+  begin_B = np.where(which_B < FRONT, 1, begin_B)
+  # What is past the end only fills up: its place does not matter.
+  at_BP = np.minimum(begin_B[:, None] + np.arange(P), L - 1)
+  hidden_BP = np.arange(P) < count_B[:, None]
+  targets_BP = np.take_along_axis(rows.tokens, at_BP, axis=1)
+  new_BP = masking.replaced(targets_BP, fate_BP, token_BP)
+  sources_BL = rows.tokens.copy()
+  index, nth = np.nonzero(hidden_BP)
+  sources_BL[index, at_BP[index, nth]] = new_BP[index, nth]
+  inputs_BP = np.take_along_axis(rows.tokens, at_BP - 1, axis=1)
+  return {
+    'sources': sources_BL,
+    'source_mask': rows.real,
+    'inputs': np.where(at_BP == 1, np.int32(first_id), inputs_BP),
+    'targets': targets_BP,
+    'weights': hidden_BP.astype(np.float32),
+    'positions': (at_BP - 1).astype(np.int32),
+  }
+
+
+# What becomes of a text that BART is to restore (Lewis et al., 2019, 2.2).
+#
+# Each corruption is a pair: a function of choices that were made, which gives
+# the numbers of the tokens that stay, in their new order, with `MASK` where a
+# [MASK] stands; and a step that draws the choices. Steps may follow one another
+# in any order. NumPy, on the host.
+
+
+# In place of a token's number.
+MASK = -1
+
+
+class Piece(NamedTuple):
+  """A text, or what has become of it.
+
+  Attributes:
+    ids: int32 [N].
+    starts: bool [N], which tokens begin a word.
+  """
+
+  ids: np.ndarray
+  starts: np.ndarray
+
+
+class Vocabulary(NamedTuple):
+  """What steps know of the tokenizer.
+
+  Attributes:
+    size: of the vocabulary.
+    mask_id: of [MASK].
+    stop_id: of the full stop, which ends a sentence; None: it has none.
+  """
+
+  size: int
+  mask_id: int
+  stop_id: int | None
+
+
+Step = Callable[[Piece, np.random.Generator, Vocabulary], Piece]
+
+
+def masked(count: int, positions: np.ndarray) -> np.ndarray:
+  """Token masking: each of some tokens becomes a [MASK]."""
+  index = np.arange(count)
+  index[positions] = MASK
+  return index
+
+
+def deleted(count: int, positions: np.ndarray) -> np.ndarray:
+  """Token deletion: nothing tells where they were."""
+  return np.delete(np.arange(count), positions)
+
+
+def infilled(count: int, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+  """Text infilling: each span becomes one [MASK], whatever its length.
+
+  Args:
+    count: of the tokens.
+    starts: int [S], of spans that do not overlap.
+    lengths: int [S]; 0 puts a [MASK] before the token at its start.
+  """
+  change = np.zeros(count + 1, np.int64)
+  np.add.at(change, starts, 1)
+  np.add.at(change, starts + lengths, -1)
+  kept = np.flatnonzero(np.cumsum(change[:-1]) == 0)
+  index = np.concatenate([np.full(len(starts), MASK), kept])
+  # Of those at one place a [MASK] comes first.
+  places = np.concatenate([2 * starts, 2 * kept + 1])
+  return index[np.argsort(places, kind='stable')]
+
+
+def permuted(ends: np.ndarray, order: np.ndarray) -> np.ndarray:
+  """Sentence permutation.
+
+  Args:
+    ends: int [S], after the last token of each sentence; the text's come last.
+    order: int [S], which sentence comes first, second, ...
+  """
+  sentences = np.split(np.arange(int(ends[-1])), ends[:-1])
+  return np.concatenate([sentences[i] for i in order])
+
+
+def rotated(count: int, offset: int) -> np.ndarray:
+  """Document rotation: the token at `offset` comes first."""
+  return np.roll(np.arange(count), -offset)
+
+
+def span_lengths(draws: np.ndarray, budget: int) -> np.ndarray:
+  """Takes draws in turn until they cover the budget; the last one is cut.
+
+  Raises:
+    ValueError: there are too few.
+  """
+  covered = np.cumsum(draws)
+  last = int(np.searchsorted(covered, budget))
+  if last == len(draws):
+    raise ValueError(f'{covered[-1:]} of {budget} are covered')
+  lengths = np.array(draws[: last + 1])
+  lengths[last] -= covered[last] - budget
+  return lengths
+
+
+def sentence_ends(ids: np.ndarray, stop_id: int) -> np.ndarray:
+  """Where sentences end: after a full stop that follows no other one.
+
+  As in the released code; the last sentence ends with the text.
+  """
+  stops = ids == stop_id
+  stops[1:] &= ids[:-1] != stop_id
+  return np.unique(np.append(np.flatnonzero(stops) + 1, len(ids)))
+
+
+def _changed(piece: Piece, index: np.ndarray, mask_id: int) -> Piece:
+  hidden = index == MASK
+  if not len(piece.ids):
+    ids, starts = np.zeros(len(index), np.int32), hidden
+  else:
+    ids, starts = piece.ids[index], piece.starts[index] | hidden
+  return Piece(np.where(hidden, np.int32(mask_id), ids), starts)
+
+
+def mask(rate: Fraction) -> Step:
+  """Token masking: this part of the tokens, rounded at random."""
+
+  def step(piece, generator, vocabulary):
+    count = len(piece.ids)
+    index = masked(count, _some(rate, count, generator))
+    return _changed(piece, index, vocabulary.mask_id)
+
+  return step
+
+
+def delete(rate: Fraction) -> Step:
+  """Token deletion: this part of the tokens, rounded at random."""
+
+  def step(piece, generator, vocabulary):
+    count = len(piece.ids)
+    index = deleted(count, _some(rate, count, generator))
+    return _changed(piece, index, vocabulary.mask_id)
+
+  return step
+
+
+def infill(
+  rate: Fraction = 0.3,
+  mean: Annotated[float, ranges.number(0.1, 1000)] = 3.0,
+  random: Probability = 0.0,
+) -> Step:
+  """Text infilling: spans of whole words.
+
+  The released code draws the starts without regard to the lengths, so that
+  spans run into one another and fewer words are hidden than `rate` says. Here
+  all ways to lay the spans side by side are equally likely.
+
+  Args:
+    rate: of the words, rounded up, that are in spans.
+    mean: of the lengths, in words, which are from a Poisson distribution.
+    random: of the [MASK]s that become a random token (released code: 0.1).
+  """
+
+  def step(piece, generator, vocabulary):
+    bounds = np.append(np.flatnonzero(piece.starts), len(piece.ids))
+    begins, lengths = _spans(len(bounds) - 1, rate, mean, generator)
+    starts = bounds[begins]
+    index = infilled(len(piece.ids), starts, bounds[begins + lengths] - starts)
+    made = _changed(piece, index, vocabulary.mask_id)
+    places = np.flatnonzero(index == MASK)
+    places = places[generator.random(len(places)) < random]
+    made.ids[places] = generator.integers(vocabulary.size, size=len(places))
+    return made
+
+  return step
+
+
+def permute() -> Step:
+  """Sentence permutation: all of them, by full stops."""
+
+  def step(piece, generator, vocabulary):
+    ends = sentence_ends(piece.ids, vocabulary.stop_id)
+    index = permuted(ends, generator.permutation(len(ends)))
+    return _changed(piece, index, vocabulary.mask_id)
+
+  return step
+
+
+def rotate() -> Step:
+  """Document rotation: each token may come first, with the same chance."""
+
+  def step(piece, generator, vocabulary):
+    count = len(piece.ids)
+    index = rotated(count, int(generator.integers(max(count, 1))))
+    return _changed(piece, index, vocabulary.mask_id)
+
+  return step
+
+
+def _some(
+  rate: float, count: int, generator: np.random.Generator
+) -> np.ndarray:
+  """Positions of a part of the tokens, right on average."""
+  chosen = int(rate * count - 1e-9 + generator.random())
+  return generator.choice(count, size=min(chosen, count), replace=False)
+
+
+def _spans(
+  count: int, rate: float, mean: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+  """Draws begins and lengths, int [S], of spans of `count` words."""
+  # 0.3 x 10 is 3, not what floats make of it.
+  budget = int(np.ceil(rate * count - 1e-9))
+  if not budget:
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+  draws = np.zeros(0, np.int64)
+  while draws.sum() < budget:
+    more = generator.poisson(mean, size=8 + int(budget / mean))
+    draws = np.concatenate([draws, more])
+  lengths = span_lengths(draws, budget)
+  # No text grows: of empty spans there are no more than the others save.
+  empty = lengths == 0
+  room = budget - np.count_nonzero(lengths)
+  lengths = generator.permutation(lengths[~empty | (np.cumsum(empty) <= room)])
+  # A place for each word that stays, and one for each span.
+  places = count - budget + len(lengths)
+  places = np.sort(generator.choice(places, size=len(lengths), replace=False))
+  before = np.cumsum(lengths) - lengths
+  return places - np.arange(len(lengths)) + before, lengths
+
+
+NOISES = {
+  'delete': delete,
+  'infill': infill,
+  'mask': mask,
+  'permute': permute,
+  'rotate': rotate,
+}
+
 
 _START = 'eos'
 
@@ -63,7 +431,7 @@ def denoise(noise: str = 'permute, infill') -> Declared:
         return _batch(rows, rows.tokens, rows.real, 0)
       return denoising_batch(rows, keys, steps, tokenizer, vocabulary)
 
-    return encoder_decoder.objective(model, make_batch)
+    return seq2seq.objective(model, make_batch)
 
   return Declared(needs, build)
 

@@ -11,16 +11,17 @@ of the teacher t, `models.teacher`, which stays as it is and has no dropout.
 The paper's L_ce = -sum t log s differs from the KL by a constant and T^2.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from gpt_jax import spec
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn import choices as nn_choices
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import scores, soft_targets, student, taught
+from gpt_jax.nn.pattern import period
+from gpt_jax.nn.transformer import Transformer, parameter_shapes
+from gpt_jax.objectives import scores, soft_targets
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -39,6 +40,202 @@ from gpt_jax.objectives.causal import add_routers, causal
 from gpt_jax.objectives.masked import masked
 from gpt_jax.ranges import Positive, Weight, Whole
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+# A student that starts as some layers of its teacher.
+
+
+def copied(
+  params: Params,
+  teacher_params: Params,
+  model: Transformer,
+  teacher: Transformer,
+  layers: Sequence[int],
+) -> Params:
+  """A model's parameters with those of a teacher in their places.
+
+  All that stands outside the layers (embeddings, norms, the output) is the
+  teacher's, and layer i is the teacher's layer layers[i]. What only the
+  teacher has (token types) is left out.
+
+  Args:
+    params: of the model, maybe with heads and parts, which stay.
+    teacher_params: of the teacher.
+    model: the student.
+    teacher: see above.
+    layers: one for each of the model's.
+  """
+  size, of_teacher = _period(model), _period(teacher)
+  blocks = teacher_params['decoder']['periods']
+  periods = {}
+  for place in range(size):
+    taken = [
+      # Bound now: the layer of one turn of the loop.
+      jax.tree.map(lambda x, n=n: x[n // of_teacher], block)
+      for n in layers[place::size]
+      for block in (blocks[f'block_{n % of_teacher}'],)
+    ]
+    periods[f'block_{place}'] = jax.tree.map(lambda *x: jnp.stack(x), *taken)
+  own = {*parameter_shapes(model)} - {'decoder'}
+  outside = {name: teacher_params[name] for name in own}
+  return {**params, **outside, 'decoder': {'periods': periods}}
+
+
+def check(
+  model: Transformer, teacher: Transformer, layers: Sequence[int]
+) -> None:
+  """Checks that a student can start as layers of its teacher.
+
+  Raises:
+    UsageError: names the field.
+  """
+  given = f'objective.name: layers={tuple(layers)}'
+  wrong = [n for n in layers if not 0 <= n < teacher.num_layers]
+  if wrong:
+    raise UsageError(
+      f'{given}: the teacher has no layer {wrong[0]}; give layers from 0 to '
+      f'{teacher.num_layers - 1}'
+    )
+  if len(layers) != model.num_layers:
+    raise UsageError(
+      f'{given}: are {len(layers)}, but model.num_layers={model.num_layers}; '
+      'name one of the teacher for each, or none to start at random'
+    )
+  for field, shares in (
+    ('model', model.share),
+    ('models.teacher', teacher.share),
+  ):
+    if shares != 'none':
+      raise UsageError(
+        f'{field}.share={shares!r}: layers that share parameters are not '
+        'copied one by one; leave layers out of objective.name'
+      )
+  ours, theirs = parameter_shapes(model), parameter_shapes(teacher)
+  if missing := sorted(ours.keys() - theirs.keys()):
+    raise UsageError(
+      f'{given}: the teacher has no {missing[0]}; make model like '
+      'models.teacher, or leave layers out'
+    )
+  found: Any = jax.eval_shape(
+    lambda a, b: copied(a, b, model, teacher, layers), ours, theirs
+  )
+  if differs := _difference(ours, found):
+    raise UsageError(
+      f'{given}: {differs} in the teacher; make model as wide as '
+      'models.teacher, or leave layers out'
+    )
+
+
+def _difference(ours: Params, found: Params) -> str:
+  """The first parameter that is another one than the model's."""
+  shapes = [
+    {
+      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
+      for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    for tree in (ours, found)
+  ]
+  for name in sorted({*shapes[0], *shapes[1]}):
+    a, b = (s.get(name, 'missing') for s in shapes)
+    if a != b:
+      return f'{name} is {a} in the model and {b}'
+  return ''
+
+
+def _period(model: Transformer) -> int:
+  return len(period(model.attention, model.ffn, model.share))
+
+
+# A student of a teacher that is not there: its outputs come with the batch.
+#
+#   L = soft * mean of T^2 KL(teacher || student) over k tokens and the rest
+#     + hard * the loss of the text itself
+#
+# See `soft_targets.top_divergence` for the KL, and `distilled` for the loss
+# with a teacher at hand. Held-out text has no outputs: there the loss is `hard`
+# times that of the text alone.
+
+
+def taught(
+  declared: Declared,
+  needs: Needs,
+  stored: Stored,
+  *,
+  soft: float,
+  hard: float,
+) -> Declared:
+  """See `distilled`, whose arguments these are.
+
+  Args:
+    declared: the text's own loss.
+    needs: of the student.
+    stored: the teacher's outputs.
+    soft: weight of the KL.
+    hard: of the text's loss.
+  """
+
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    if stored.top_k > model.vocab_size:
+      raise UsageError(
+        f'objective.name: top_k={stored.top_k}: the model scores '
+        f'{model.vocab_size} tokens; give no more'
+      )
+    plain = declared(model, tokenizer)
+    assert plain.text is not None, 'see distilled.TEXTS'
+    student = _Student(model, plain.balance, plain.text, stored, soft, hard)
+    return plain._replace(
+      loss=student.loss, balance=student.balance, every_token=False, text=None
+    )
+
+  return Declared(needs._replace(stored=stored), build)
+
+
+class _Student(NamedTuple):
+  """The rest is as in `taught`."""
+
+  model: Transformer
+  plain_balance: Callable[[Batch], Batch] | None
+  text: Text
+  stored: Stored
+  soft: float
+  hard: float
+
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """The loss at the top of this file."""
+    hidden, routers = self.text.states(params, batch, key)
+    found = self.text.loss(params, hidden, batch, key is None)
+    metrics: dict[str, Mean | Means] = {
+      **(found.metrics or {}),
+      'objective/hard_loss': found.means,
+    }
+    found = found.times(self.hard)
+    if key is not None:
+      weights, T = self._weights(batch), self.stored.temperature
+      if self.stored.places == 'chosen':
+        hidden = self.text.chosen(hidden, batch)
+      summed = T**2 * soft_targets.top_divergence(
+        scores.of_states(self.model, params, hidden),
+        *(batch['teacher_ids'], batch['teacher_log_probs'], weights, T),
+      )
+      metrics['objective/soft_loss'] = Mean(summed, jnp.sum(weights))
+      added = self.soft * jnp.max(batch['soft_factor']) * summed
+      found = found._replace(sum=found.sum + added)
+    found = found._replace(metrics=metrics)
+    return add_routers(found, routers, training=key is not None)
+
+  def balance(self, batch: Batch) -> Batch:
+    """See `distilled`: each loss is a mean of the whole batch."""
+    if self.plain_balance:
+      batch = self.plain_balance(batch)
+    counted = jnp.sum(self.text.counted(batch))
+    share = counted / jnp.maximum(jnp.sum(self._weights(batch)), 1)
+    rows = jnp.ones(len(batch['inputs']), jnp.float32)
+    return {**batch, 'soft_factor': rows * share}
+
+  def _weights(self, batch: Batch) -> jax.Array:
+    chosen = self.stored.places == 'chosen'
+    return (self.text.counted if chosen else self.text.real)(batch)
+
 
 # Losses of text that there can be a teacher for.
 TEXTS = {'causal': causal, 'masked': masked}
@@ -94,7 +291,7 @@ def distilled(
     _check_stored(stored, soft, cosine, layers)
     whole = Scored(_whole, _none) if places == 'real' else declared.needs.scored
     needs = declared.needs._replace(scored=whole, pooler='relu')
-    return taught.taught(declared, needs, stored, soft=soft, hard=hard)
+    return taught(declared, needs, stored, soft=soft, hard=hard)
   # Of a row, where the student and its teacher meet the vocabulary.
   own, both = declared.needs.scored, None
   if own is not None:
@@ -113,7 +310,7 @@ def distilled(
   ) -> Objective:
     _check(model, teacher, cosine)
     if layers:
-      student.check(model, teacher, layers)
+      check(model, teacher, layers)
     plain, other = declared(model, tokenizer), declared(teacher, tokenizer)
     assert plain.text is not None and other.text is not None, 'see TEXTS'
     pair = _Pair(
@@ -157,7 +354,7 @@ class _Pair(NamedTuple):
 
   def start(self, params: Params) -> Params:
     """The student as its teacher's layers."""
-    return student.copied(
+    return copied(
       params,
       params['parts']['teacher'],
       *(self.model, self.teacher, self.layers),

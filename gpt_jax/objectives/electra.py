@@ -26,12 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.nn.activations import ACTIVATIONS, gelu_exact
+from gpt_jax.nn.classifier import ReplacedHead
 from gpt_jax.nn.embed import OUTPUTS
+from gpt_jax.nn.init import INITS
 from gpt_jax.nn.pattern import period
-from gpt_jax.nn.transformer import Transformer, parameter_shapes
-from gpt_jax.objectives import embedding_sharing, scores
+from gpt_jax.nn.transformer import DTYPES, Transformer, parameter_shapes
+from gpt_jax.objectives import scores
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -40,20 +41,240 @@ from gpt_jax.objectives.base import (
   Needs,
   Objective,
   Params,
+  Part,
   Scored,
 )
 from gpt_jax.objectives.causal import add_routers
-from gpt_jax.objectives.cross_entropy import sampled
+from gpt_jax.objectives.cross_entropy import (
+  num_right,
+  penalised_cross_entropy,
+  sampled,
+)
 from gpt_jax.objectives.masked import (
+  Masking,
   at_chosen,
   encode,
+  masked_batch,
   masked_loss,
 )
-from gpt_jax.objectives.masking import Masking, masked_batch
-from gpt_jax.objectives.replaced import ReplacedTargets, VocabularyTargets
-from gpt_jax.optim.stages import Stages
+from gpt_jax.optim.train_state import Stages
 from gpt_jax.ranges import NotNegative, Probability, Weight, Whole
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+# What ELECTRA's model learns of a row with other tokens: two kinds of targets.
+#
+# `ReplacedTargets`: whether each token is replaced (section 2).
+# `VocabularyTargets`: what it was (section 3.4).
+
+
+def _weights(batch: Batch, chosen_only: bool) -> jax.Array:
+  """Float32 [B, L], 1 for the tokens whose loss counts."""
+  if not chosen_only:
+    return batch['mask'].astype(jnp.float32)
+  rows_B1 = jnp.arange(len(batch['mask']))[:, None]
+  zeros_BL = jnp.zeros(batch['mask'].shape, jnp.float32)
+  return zeros_BL.at[rows_B1, batch['masked_positions']].max(
+    batch['masked_weights']
+  )
+
+
+class ReplacedTargets:
+  """Whether each token is replaced."""
+
+  def __init__(self, model: Transformer, chosen_only: bool):
+    """The head, as wide as the model."""
+    inits = spec.build('model.init_weights', model.init_weights, INITS)
+    # The discriminator's head has the activation of its layers in the released
+    # code; those of gated layers, and of experts, are none of its kind.
+    name = spec.parse('model.ffn', model.ffn)[0].name
+    self._head = ReplacedHead(
+      inits(model.num_layers).kernel,
+      ACTIVATIONS.get(name, gelu_exact),
+      DTYPES[model.dtype],
+    )
+    self._size, self._chosen_only = model.d_model, chosen_only
+
+  def init(self, key: jax.Array) -> Params:
+    """As Hugging Face's pre-training head is kept, see `hf.heads`."""
+    made: Any = self._head.init(key, jnp.zeros((1, 1, self._size)))
+    return {'heads': made['params']}
+
+  def weights(self, batch: Batch) -> jax.Array:
+    """See `_weights`."""
+    return _weights(batch, self._chosen_only)
+
+  def loss(
+    self,
+    params: Params,
+    hidden_BLD: jax.Array,
+    original_BL: jax.Array,
+    replaced_BL: jax.Array,
+    batch: Batch,
+    *,
+    evaluating: bool,
+  ) -> tuple[jax.Array, dict[str, Mean]]:
+    """The sum over the tokens that count, and metrics."""
+    del original_BL, evaluating
+    variables = {'params': params['heads']}
+    logits_BL: Any = self._head.apply(variables, hidden_BLD)
+    weights_BL, label_BL = self.weights(batch), replaced_BL
+    # -log sigmoid(z) = softplus(-z), -log(1 - sigmoid(z)) = softplus(z).
+    loss_BL = jax.nn.softplus(jnp.where(label_BL, -logits_BL, logits_BL))
+    said_BL = logits_BL > 0
+    total, count = jnp.sum(loss_BL * weights_BL), jnp.sum(weights_BL)
+
+    def share(of_BL: jax.Array, among_BL: jax.Array) -> Mean:
+      return Mean(jnp.sum(of_BL * among_BL), jnp.sum(among_BL))
+
+    return total, {
+      'objective/replaced_loss': Mean(total, count),
+      'objective/replaced_accuracy': share(said_BL == label_BL, weights_BL),
+      'objective/replaced_recall': share(said_BL, weights_BL * label_BL),
+      'objective/replaced_share': share(label_BL, weights_BL),
+    }
+
+
+class VocabularyTargets:
+  """What each token was."""
+
+  def __init__(self, model: Transformer, chosen_only: bool):
+    """Of a model that scores the vocabulary."""
+    self._model, self._chosen_only = model, chosen_only
+
+  def init(self, key: jax.Array) -> Params:
+    """The model has all there is."""
+    del key
+    return {}
+
+  def weights(self, batch: Batch) -> jax.Array:
+    """See `_weights`."""
+    return _weights(batch, self._chosen_only)
+
+  def loss(
+    self,
+    params: Params,
+    hidden_BLD: jax.Array,
+    original_BL: jax.Array,
+    replaced_BL: jax.Array,
+    batch: Batch,
+    *,
+    evaluating: bool,
+  ) -> tuple[jax.Array, dict[str, Mean]]:
+    """The sum over the tokens that count, and metrics."""
+    model, weights_BL = self._model, self.weights(batch)
+    asked = original_BL, weights_BL
+    if self._chosen_only:
+      hidden_BLD = at_chosen(hidden_BLD, batch)
+      asked = batch['masked_targets'], batch['masked_weights']
+    hidden, table_VD, softcap = scores.of_states(model, params, hidden_BLD)
+    scored = (hidden, table_VD, *asked)
+    sums: Any = penalised_cross_entropy(*scored, 0.0, softcap)
+    count = jnp.sum(weights_BL)
+    share = jnp.sum(replaced_BL * weights_BL)
+    metrics = {
+      'objective/token_loss': Mean(sums.total, count),
+      'objective/replaced_share': Mean(share, count),
+    }
+    if evaluating:
+      metrics['objective/token_accuracy'] = Mean(num_right(*scored), count)
+    return sums.total, metrics
+
+
+# How the two models of ELECTRA share their embeddings.
+#
+# es    both have one table: it follows both losses (ELECTRA, section 3.2)
+# nes   each has its own
+# gdes  E_D = sg(E_G) + E_Delta: the model reads the generator's table, which
+#       follows the generator's loss alone, with a difference of its own, which
+#       follows the other ("gradient-disentangled", He et al., 2021: DeBERTaV3,
+#       section 3.2 and equation 3; E_Delta is 0 at first)
+#
+# With es the generator takes token, position and type vectors and their norm
+# from the model, as in ELECTRA's released code; its section 3.2 shares the
+# first two. With gdes the model keeps the differences, and each has its own
+# norm.
+
+
+TABLES = ('embed', 'positions', 'segments')
+SHARED = (*TABLES, 'embed_norm')
+# -> what the generator takes from the model, and what the model adds to the
+# generator's.
+SHARINGS = {
+  'es': (SHARED, ()),
+  'nes': ((), ()),
+  'gdes': ((), TABLES),
+}
+
+
+def shared_part(sharing: str, scored: Scored, *, apart: bool) -> Part:
+  """The generator.
+
+  Args:
+    sharing: one of `SHARINGS`.
+    scored: see `Scored`.
+    apart: whether the models are trained one after the other, without sharing.
+
+  Raises:
+    UsageError: there is no such sharing, or not of models that are apart.
+  """
+  if sharing not in SHARINGS:
+    raise UsageError(
+      f'objective.name: sharing={sharing!r}: unknown; one of '
+      + ', '.join(SHARINGS)
+    )
+  if apart and sharing == 'gdes':
+    raise UsageError(
+      f'objective.name: sharing={sharing!r}: with generator_steps the models '
+      'share nothing; leave one of the two out'
+    )
+  shared, added = SHARINGS['nes' if apart else sharing]
+  return Part(shared, scored, added=added)
+
+
+def check(model: Transformer, generator: Transformer, part: Part) -> None:
+  """Checks that what they share has one shape.
+
+  Raises:
+    UsageError: names what has not.
+  """
+  ours, theirs = parameter_shapes(model), parameter_shapes(generator)
+  for name in (*part.shared, *part.added):
+    shapes = [
+      {} if name not in tree else jax.tree.map(lambda x: x.shape, tree[name])
+      for tree in (ours, theirs)
+    ]
+    if shapes[0] != shapes[1]:
+      raise UsageError(
+        f'models.generator: its {name} is {shapes[1]}, but it takes that of '
+        f'model, {shapes[0]}; give both the same vocab_size, context_length, '
+        'position, token_types and norm, and where d_model differs '
+        f"models.generator.input='tokens(..., d_embed=...)'"
+      )
+
+
+def check_same_size(model: Transformer, generator: Transformer) -> None:
+  """Checks that the model can start as the generator.
+
+  Raises:
+    UsageError: names a parameter that differs.
+  """
+  ours, theirs = (
+    {
+      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
+      for path, x in jax.tree_util.tree_leaves_with_path(parameter_shapes(of))
+    }
+    for of in (model, generator)
+  )
+  for name, shape in ours.items():
+    if theirs.get(name) != shape:
+      raise UsageError(
+        f'models.generator: its {name} is {theirs.get(name, "missing")}, and '
+        f"the model's {shape}; with generator_steps the model starts as the "
+        'generator: give both the same size'
+      )
+
 
 # What the model learns -> whether of the chosen tokens alone, and whether it
 # scores the vocabulary (section 3.4).
@@ -109,9 +330,7 @@ def electra(
   def whole(length: int) -> int:
     return length
 
-  part = embedding_sharing.part(
-    sharing, Scored(places, none), apart=generator_steps > 0
-  )
+  part = shared_part(sharing, Scored(places, none), apart=generator_steps > 0)
   output = (places if chosen_only else whole) if scores else none
   needs = Needs(
     attention='bidirectional',
@@ -126,9 +345,9 @@ def electra(
     model: Transformer, tokenizer: Tokenizer | None, generator: Transformer
   ) -> Objective:
     _check(model, generator, targets)
-    embedding_sharing.check(model, generator, part)
+    check(model, generator, part)
     if generator_steps:
-      embedding_sharing.check_same_size(model, generator)
+      check_same_size(model, generator)
     masking = None
     if tokenizer is not None:
       mask_id = tokenizer.special.mask_id

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gpt_jax.nn import lowest_layers as layers
 from gpt_jax.nn import paths
+from gpt_jax.nn import pattern as layers
 from gpt_jax.objectives.base import Objective
 
 

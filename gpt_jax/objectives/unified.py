@@ -14,18 +14,17 @@ their places, and
 A token sees itself: of the 10% that stay as they are it may copy, by design.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.data import unified_order
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
-from gpt_jax.data.unified_order import NAMES, SEQ2SEQ
-from gpt_jax.nn.embed import INPUTS
+from gpt_jax.nn import moe
+from gpt_jax.nn.embed import INPUTS, OUTPUTS
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import scores
+from gpt_jax.objectives import prefix, scores
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -33,13 +32,65 @@ from gpt_jax.objectives.base import (
   Mean,
   Objective,
   Params,
+  Scored,
+  Text,
 )
 from gpt_jax.objectives.causal import add_routers
-from gpt_jax.objectives.masked import of_masking
-from gpt_jax.objectives.masking import Masking
-from gpt_jax.objectives.per_token import per_token
-from gpt_jax.ranges import Probability
+from gpt_jax.objectives.cross_entropy import (
+  chunk_logits,
+  chunked,
+  joined,
+  whole_table,
+)
+from gpt_jax.objectives.masked import (
+  Masking,
+  at_chosen,
+  encode,
+  masked_batch,
+  of_masking,
+)
+from gpt_jax.objectives.scores import Scores
+from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq, written_loss
+from gpt_jax.ranges import Fraction, Probability
+from gpt_jax.rows import unified_order
+from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.unified_order import NAMES, SEQ2SEQ
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+# What each token's scores say of it, to be reported: no gradient.
+
+
+class PerToken(NamedTuple):
+  """Of each position.
+
+  Attributes:
+    nll_BL: its cross-entropy, float32.
+    right_BL: whether the target has the largest logit; bool.
+  """
+
+  nll_BL: jax.Array
+  right_BL: jax.Array
+
+
+def per_token(scores: Scores, targets_BL: jax.Array) -> PerToken:
+  """Scores of the vocabulary against targets, a chunk of logits at a time."""
+  hidden_BLD, table_VD = jax.lax.stop_gradient(scores[:2])
+  V, (B, L) = len(table_VD), targets_BL.shape
+  table_VD = whole_table(table_VD)
+
+  def measure(_, chunk):
+    hidden_PND, targets_PN = chunk
+    logits_PNV = chunk_logits(hidden_PND, table_VD, V, scores.softcap)
+    at_PN = jnp.take_along_axis(logits_PNV, targets_PN[..., None], axis=-1)
+    nll_PN = jax.nn.logsumexp(logits_PNV, axis=-1) - at_PN[..., 0]
+    return None, PerToken(nll_PN, jnp.argmax(logits_PNV, -1) == targets_PN)
+
+  chunks = chunked(V, hidden_BLD, targets_BL)
+  found = jax.lax.scan(measure, None, chunks)[1]
+
+  return PerToken(*(joined(x, B, L) for x in found))
+
 
 # Section 2.3: 80% of the time one token, else a bigram or a trigram.
 RUNS = (0.8, 0.1, 0.1)
@@ -75,7 +126,7 @@ def unified(
   plain = of_masking(masking, pair='next')
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    return _objective(model, plain(model, tokenizer), _num_types(model))
+    return _unified_objective(model, plain(model, tokenizer), _num_types(model))
 
   return Declared(plain.needs._replace(pair='unified'), build)
 
@@ -117,7 +168,7 @@ def _num_types(model: Transformer) -> int:
   return found
 
 
-def _objective(
+def _unified_objective(
   model: Transformer, plain: Objective, num_types: int
 ) -> Objective:
   """See `unified`; `plain` is that of masked tokens and next sentences."""
@@ -172,3 +223,134 @@ def _objective(
   return Objective(
     make_batch, plain.init, loss, balance=plain.balance, kinds=NAMES
   )
+
+
+# A target text from a source text, by an encoder (UniLM, section 2.4).
+#
+# Source and target are one row, [CLS] S1 [SEP] S2 [SEP], under the mask of
+# sequence to sequence: the source sees itself, a token of the target the source
+# and what is before. Of the target, its [SEP] counted, some tokens are [MASK]s
+# in their places, and
+#
+#   L = mean over the chosen tokens of -log P(y_t | S1, what stands at y_<=t)
+#
+# The source's [CLS] is that of `data.rows="parallel(start='cls')"`; without it
+# rows are not those of the pre-training. How it writes: `decoding.in_row`.
+
+
+def unified_target(
+  rate: Probability = 0.7,
+  mask: Probability = 0.8,
+  random: Probability = 0.1,
+  label_smoothing: Fraction = 0.0,
+) -> Declared:
+  """UniLM's fine-tuning for generation, of the pairs of `data.rows='parallel'`.
+
+  Args:
+    rate: of the tokens of a row's targets that are chosen (released code: 0.7).
+    mask: of the chosen tokens that become [MASK].
+    random: of the chosen tokens that become a random one. The rest stays.
+    label_smoothing: see `seq2seq` (released code: 0.1).
+
+  Raises:
+    UsageError: mask and random are more than all.
+  """
+  if mask + random > 1:
+    raise UsageError(
+      f'objective.name: mask={mask} and random={random} are parts of the '
+      'chosen tokens; their sum must be at most 1'
+    )
+  masking = Masking(rate, mask, random)
+  of_pairs = prefix.needs_of_sides(seq2seq().needs)
+  of_target = of_pairs.scored
+  assert of_target is not None
+
+  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
+    known = None
+    if tokenizer is not None:
+      mask_id = tokenizer.special.mask_id
+      assert mask_id is not None, 'see choices.build'
+      known = masking._replace(vocab_size=tokenizer.vocab_size, mask_id=mask_id)
+    return _target_objective(model, masking, known, label_smoothing)
+
+  return Declared(
+    of_pairs._replace(
+      attention='bidirectional',
+      starts='',
+      tokens=('mask', 'cls'),
+      scored=Scored(
+        lambda length: masking.places(of_target.output(length)),
+        lambda length: 1,
+      ),
+      in_row='mask',
+    ),
+    build,
+  )
+
+
+def _target_objective(
+  model: Transformer,
+  masking: Masking,
+  known: Masking | None,
+  label_smoothing: float,
+) -> Objective:
+  """See `unified_target`; without `known` it makes empty batches only."""
+  if spec.build('model.output', model.output, OUTPUTS).own is not None:
+    raise UsageError(
+      f'model.output={model.output!r}: objective.name=unified_target scores '
+      'the whole vocabulary; take tied or untied'
+    )
+  types = types_of(model, SEQ2SEQ)
+
+  def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    both = prefix.joined(parallel_batch(rows, 0))
+    prefix.check_fits(model, both)
+    target = masked_batch(rows, keys, masking.places, known)
+    M = both['inputs'].shape[1] - target['inputs'].shape[1]
+    second_L = np.arange(both['inputs'].shape[1]) >= M
+    second_BL = np.broadcast_to(second_L, both['inputs'].shape)
+    return {
+      'inputs': np.concatenate(
+        [both['inputs'][:, :M], target['inputs']], axis=1
+      ),
+      'mask': np.concatenate([both['mask'][:, :M], rows.real], axis=1),
+      'segments': both['segments'],
+      'positions': both['positions'],
+      'token_types': types[second_BL.astype(np.int32)],
+      'second': second_BL,
+      'masked_positions': M + target['masked_positions'],
+      'masked_targets': target['masked_targets'],
+      'masked_weights': target['masked_weights'],
+    }
+
+  def init(key: jax.Array) -> Params:
+    return model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
+
+  def states(
+    params: Params, batch: Batch, key: jax.Array | None
+  ) -> tuple[jax.Array, dict[str, moe.Stats]]:
+    masks_B = jnp.full(len(batch['inputs']), SEQ2SEQ)
+    batch = {**batch, 'visible': visible(masks_B, batch['second'])}
+    return encode(model, params, batch['inputs'], batch, key)
+
+  def of_states(
+    params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
+  ) -> Loss:
+    chosen = scores.of_states(model, params, at_chosen(hidden_BLD, batch))
+    targets = batch['masked_targets'], batch['masked_weights']
+    smoothing = 0.0 if evaluating else label_smoothing
+    return written_loss(chosen, *targets, smoothing, evaluating=evaluating)
+
+  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    hidden_BLD, routers = states(params, batch, key)
+    found = of_states(params, hidden_BLD, batch, key is None)
+    return add_routers(found, routers, training=key is not None)
+
+  text = Text(
+    states,
+    of_states,
+    chosen=at_chosen,
+    counted=lambda batch: batch['masked_weights'],
+    real=lambda batch: batch['mask'].astype(jnp.float32),
+  )
+  return Objective(make_batch, init, loss, text=text)

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpt_jax import ranges, spec
-from gpt_jax.optim import amount
-from gpt_jax.optim.amount import Amount
-from gpt_jax.optim.consumption import Ramp, Stage
+from gpt_jax.optim import schedules
+from gpt_jax.optim.schedules import Amount, Ramp, Stage
 from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError
 
@@ -171,14 +170,14 @@ def _boundary(field: str, text: str, num_steps: Any) -> Amount:
     UsageError: it is neither, or a part of an unknown number of steps.
   """
   if not text.endswith('%'):
-    return _START if text == '0' else amount.parse(field, text)
+    return _START if text == '0' else schedules.parse(field, text)
   found = _PERCENT.fullmatch(text)
   if not found:
     raise UsageError(
       f"{field}={spec.shown(text)}: give a part of the steps below '100%', "
       "as in '90%'"
     )
-  whole = amount.parse('schedule.num_steps', num_steps)
+  whole = schedules.parse('schedule.num_steps', num_steps)
   if whole.unit != 'steps':
     raise UsageError(
       f'{field}={text!r}: is a part of schedule.num_steps={num_steps!r}, which '

@@ -1,16 +1,357 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Optimisers: optax transformations by name, after clipping."""
+"""What an entry of the table of optimisers gives."""
 
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
 import optax
+from jax.sharding import PartitionSpec
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from gpt_jax.optim.adafactor import adafactor
-from gpt_jax.optim.adam import adam, adamax, adamw, lamb
-from gpt_jax.optim.base import Axes, Build
-from gpt_jax.optim.decay import decay_mask
-from gpt_jax.optim.muon import muon
-from gpt_jax.ranges import Fraction, Weight
+from gpt_jax.ranges import (
+  Count,
+  Epsilon,
+  Fraction,
+  NotNegative,
+  Positive,
+  Weight,
+  Whole,
+)
 from gpt_jax.spec import UsageError
+
+# A tree like the parameters: of each its logical axes, a `PartitionSpec`.
+Axes = Any
+# From the learning rate and the parameters' axes to the optimizer.
+Build = Callable[[optax.Schedule, Axes], optax.GradientTransformation]
+
+
+# Which parameters weight decay acts on.
+
+
+# Weights decay; biases and norm scales do not (GPT-1, section 4.1).
+DECAYED = ('embedding', 'kernel')
+
+
+def is_matrix(path: Any) -> bool:
+  """True for a kernel or a table, by the last name of its path."""
+  return any(word in path[-1].key for word in DECAYED)
+
+
+def decay_mask(params: Any) -> Any:
+  """True for each parameter that weight decay acts on."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: is_matrix(path), params
+  )
+
+
+# Operations on whole tensors, done for each layer's tensor by itself.
+#
+# Scanned layers keep their parameters in one array with a leading axis
+# `layers`, experts in one more with `expert`. The norm of such an array is no
+# layer's norm: what the papers say of a tensor is applied here to each slice.
+
+
+# Leading logical axes along which an array holds tensors of their own.
+STACKED = ('layers', 'expert')
+
+
+def num_stacked(names: PartitionSpec) -> int:
+  """How many leading axes of a parameter stack tensors, by their names."""
+  count = 0
+  while count < len(names) and names[count] in STACKED:
+    count += 1
+  return count
+
+
+def per_layer(
+  inner: optax.GradientTransformation, axes: Any
+) -> optax.GradientTransformation:
+  """Applies `inner` to each layer's and each expert's tensor alone.
+
+  Args:
+    inner: treats each leaf without regard to the others.
+    axes: for each parameter its logical axes, a `PartitionSpec`.
+
+  Returns:
+    A transformation whose state is a tree like the parameters, with a state of
+    `inner` for each, stacked as the parameter is.
+  """
+
+  def slices(function: Callable, names: PartitionSpec) -> Callable:
+    for _ in range(num_stacked(names)):
+      function = jax.vmap(function)
+    return function
+
+  def init(params):
+    return jax.tree.map(
+      lambda p, names: slices(inner.init, names)(p), params, axes
+    )
+
+  def update(updates, state, params=None):
+    leaves, tree = jax.tree.flatten(updates)
+    parts = (tree.flatten_up_to(part) for part in (state, params, axes))
+    pairs = [
+      slices(inner.update, names)(u, s, p)
+      for u, s, p, names in zip(leaves, *parts, strict=True)
+    ]
+    new_updates, new_state = zip(*pairs, strict=True)
+    return tree.unflatten(new_updates), tree.unflatten(new_state)
+
+  return optax.GradientTransformation(init, update)
+
+
+# Adam and what came of it: Adamax, AdamW, LAMB.
+
+
+def adam(
+  b1: Fraction = 0.9,
+  b2: Fraction = 0.999,
+  eps: Epsilon = 1e-8,
+  l2: Weight = 0.0,
+) -> Build:
+  """Adam (Kingma and Ba, algorithm 1).
+
+  Args:
+    b1: of the mean of the gradients.
+    b2: of the mean of their squares.
+    eps: added to the denominator.
+    l2: L2 regularisation, l2 / 2 |theta|^2 in the loss: l2 * theta is added to
+      the (clipped) gradient of each weight, not of biases and norm scales.
+      GPT-1's is decoupled, hence `adamw`.
+  """
+
+  def build(
+    schedule: optax.Schedule, axes: Axes
+  ) -> optax.GradientTransformation:
+    del axes
+    plain = optax.adam(schedule, b1=b1, b2=b2, eps=eps)
+    if not l2:
+      return plain
+    return optax.chain(optax.add_decayed_weights(l2, decay_mask), plain)
+
+  return build
+
+
+def adamax(
+  b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-8
+) -> Build:
+  """Adamax (Kingma and Ba, algorithm 2), of the infinity norm.
+
+  u <- max(b2 u, |g| + eps), without decay of weights. The paper has no eps, and
+  divides by 0 where no gradient was yet; it stands where PyTorch has it.
+  """
+
+  def build(
+    schedule: optax.Schedule, axes: Axes
+  ) -> optax.GradientTransformation:
+    del axes
+    return optax.adamax(schedule, b1=b1, b2=b2, eps=eps)
+
+  return build
+
+
+def adamw(
+  b1: Fraction = 0.9,
+  b2: Fraction = 0.999,
+  eps: Epsilon = 1e-8,
+  weight_decay: Weight = 0.01,
+) -> Build:
+  """AdamW (Loshchilov and Hutter, algorithm 2): decoupled decay.
+
+  Also GPT-1's Adam: its "modified version of L2 regularization" (section 4.1)
+  cites the same paper.
+  """
+
+  def build(
+    schedule: optax.Schedule, axes: Axes
+  ) -> optax.GradientTransformation:
+    del axes
+    return optax.adamw(
+      schedule,
+      b1=b1,
+      b2=b2,
+      eps=eps,
+      weight_decay=weight_decay,
+      mask=decay_mask,
+    )
+
+  return build
+
+
+def lamb(
+  b1: Fraction = 0.9,
+  b2: Fraction = 0.999,
+  eps: Epsilon = 1e-6,
+  weight_decay: Weight = 0.01,
+) -> Build:
+  """LAMB (You et al. 2020, algorithm 2), phi(z) = z.
+
+  AdamW's update of each tensor is scaled to the tensor's norm; to 1 where one
+  of the two norms is 0.
+  """
+
+  def build(
+    schedule: optax.Schedule, axes: Axes
+  ) -> optax.GradientTransformation:
+    return optax.chain(
+      optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
+      optax.add_decayed_weights(weight_decay, decay_mask),
+      per_layer(optax.scale_by_trust_ratio(), axes),
+      optax.scale_by_learning_rate(schedule),
+    )
+
+  return build
+
+
+# Adafactor (Shazeer and Stern 2018), and PaLM's form of it.
+
+
+# Epsilon 2 of the paper: a parameter of zeros moves as if its root mean square
+# were this.
+MIN_SCALE = 1e-3
+
+
+def adafactor(
+  b1: Fraction = 0.0,
+  decay: Positive = 0.8,
+  factored: bool = True,
+  min_size: Count = 128,
+  clip: NotNegative = 1.0,
+  parameter_scale: bool = True,
+  weight_decay: Weight = 0.0,
+  weight_decay_power: Whole = 1,
+) -> Build:
+  """Adafactor (Shazeer and Stern, algorithms 4 and 5).
+
+  With the defaults it is theirs; PaLM's (section 5) is `adafactor(b1=0.9,
+  factored=False, clip=0.0, weight_decay=1.0, weight_decay_power=2)`.
+
+  Args:
+    b1: of the mean of the updates, after all scaling; 0 keeps none.
+    decay: beta2 of step k is 1 - k^-decay.
+    factored: keep of each matrix's second moment only the means of its rows
+      and columns.
+    min_size: both sides of a matrix that is factored have this size at least.
+    clip: d, the bound of the root mean square of a tensor's update before the
+      rate; 0: none.
+    parameter_scale: multiply the rate by max(1e-3, root mean square of the
+      parameter).
+    weight_decay: a step takes weight_decay * rate^weight_decay_power of each
+      weight. PaLM does not say that norm scales are spared, as they are here.
+    weight_decay_power: see `weight_decay`.
+  """
+
+  def build(
+    schedule: optax.Schedule, axes: Axes
+  ) -> optax.GradientTransformation:
+    of_tensor = [
+      optax.scale_by_factored_rms(
+        factored, decay_rate=decay, min_dim_size_to_factor=min_size
+      )
+    ]
+    if clip:
+      of_tensor.append(optax.clip_by_block_rms(clip))
+    if parameter_scale:
+      of_tensor.append(optax.scale_by_param_block_rms(MIN_SCALE))
+    parts = [
+      per_layer(optax.chain(*of_tensor), axes),
+      optax.scale_by_learning_rate(schedule),
+    ]
+    if b1:
+      parts.append(optax.ema(b1, debias=False))
+    if weight_decay:
+      parts.append(
+        optax.add_decayed_weights(
+          lambda step: -weight_decay * schedule(step) ** weight_decay_power,
+          decay_mask,
+        )
+      )
+    return optax.chain(*parts)
+
+  return build
+
+
+# Muon: momentum, orthogonalised, for the matrices between the layers.
+
+
+def muon(
+  momentum: Fraction = 0.95,
+  nesterov: bool = True,
+  num_steps: Count = 5,
+  rms: NotNegative = 0.2,
+  weight_decay: Weight = 0.1,
+  b1: Fraction = 0.9,
+  b2: Fraction = 0.95,
+  eps: Epsilon = 1e-8,
+) -> Build:
+  """Muon (Jordan et al. 2024; Liu et al. 2025, algorithm 1) beside AdamW.
+
+  Kernels go through Newton-Schulz, each layer's and each expert's by itself;
+  tables, biases and norm scales through AdamW, at the same rate.
+
+  Args:
+    momentum: of the gradients of kernels.
+    nesterov: look one step ahead. optax corrects the bias of both terms, as
+      Nadam does, which differs from Jordan's code in the first steps.
+    num_steps: iterations of Newton-Schulz, with Jordan's coefficients.
+    rms: an update is scaled by rms * sqrt(max(rows, columns)), to the root
+      mean square of AdamW's (Liu et al., section 2.2: 0.2); 0: by
+      sqrt(max(1, columns / rows)), kernels being [in, out] (Jordan).
+    weight_decay: of kernels and tables, times the rate.
+    b1: of AdamW.
+    b2: of AdamW.
+    eps: of AdamW.
+  """
+
+  def build(
+    schedule: optax.Schedule, axes: Axes
+  ) -> optax.GradientTransformation:
+    def label(path: Any, x: jax.Array, names: PartitionSpec) -> str:
+      matrix = x.ndim - num_stacked(names) == 2
+      return 'muon' if matrix and 'kernel' in path[-1].key else 'adamw'
+
+    def labels(params: Any) -> Any:
+      return jax.tree_util.tree_map_with_path(label, params, axes)
+
+    kernels = optax.chain(
+      scale_by_muon(
+        ns_steps=num_steps,
+        beta=momentum,
+        nesterov=nesterov,
+        weight_dimension_numbers=_last_two,
+      ),
+      optax.stateless(lambda updates, _: jax.tree.map(scale, updates)),
+      optax.add_decayed_weights(weight_decay),
+      optax.scale_by_learning_rate(schedule),
+    )
+    rest = optax.adamw(
+      schedule,
+      b1=b1,
+      b2=b2,
+      eps=eps,
+      weight_decay=weight_decay,
+      mask=decay_mask,
+    )
+    return optax.partition({'muon': kernels, 'adamw': rest}, labels)
+
+  def scale(update: jax.Array) -> jax.Array:
+    rows, columns = update.shape[-2:]
+    if rms:
+      return update * (rms * math.sqrt(max(rows, columns)))
+    return update * math.sqrt(max(1, columns / rows))
+
+  return build
+
+
+def _last_two(updates: Any) -> Any:
+  """Every kernel is a matrix in its last two axes; those before are stacked."""
+  return jax.tree.map(lambda _: MuonDimensionNumbers(-2, -1), updates)
+
+
+# Optimisers: optax transformations by name, after clipping.
 
 
 def lion(

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.optim.base import Axes, Build
-from gpt_jax.optim.decay import is_matrix
+from gpt_jax.optim.optimizer import Axes, Build, is_matrix
+from gpt_jax.ranges import Fraction
 
 # Gives parameters, in float32, the formats that they are kept in.
 Precision = Callable[[Any], Any]
@@ -91,3 +91,32 @@ def bfloat16() -> Precision:
 
 
 PRECISIONS = {'bfloat16': bfloat16, 'float32': float32}
+
+
+# A moving average of the weights, to evaluate (Polyak and Juditsky 1992).
+
+
+# From the average so far and the new parameters to the new average.
+Average = Callable[[Any, Any], Any]
+
+
+def ema(decay: Fraction = 0.999) -> Average:
+  """Average <- decay * average + (1 - decay) * parameters, in float32.
+
+  It starts at the initial parameters; 0.999 averages over about 1000 steps.
+  """
+
+  def update(average: Any, params: Any) -> Any:
+    return jax.tree.map(
+      lambda a, p: a + (1 - decay) * (p - a), average, to_float32(params)
+    )
+
+  return update
+
+
+def none() -> None:
+  """No average is kept."""
+  return
+
+
+AVERAGES = {'ema': ema, 'none': none}

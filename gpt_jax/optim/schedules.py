@@ -1,28 +1,298 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The learning rate as a closed-form function of the step.
+"""Lengths of training, in steps or in tokens: 2000, '50k_steps', '1.5T_tokens'.
 
-Lengths are steps (2000, '2k_steps') or tokens ('375M_tokens'); what is given
-in tokens follows the tokens that were consumed, through any batch ramp. An
-entry, called with its arguments, gives a function from the run's ramp and its
-number of steps to the schedule.
-
-Every schedule can warm up linearly: step s of the first `warmup` steps (from
-0) runs at peak * (s + 1) / warmup, so that no step is wasted at rate zero.
+All are whole numbers, of at most 64 bits.
 """
 
+import bisect
+import dataclasses
+import fractions
+import re
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.optim import amount
-from gpt_jax.optim.amount import Amount
-from gpt_jax.optim.clock import LAST_STEP, Clock
-from gpt_jax.optim.consumption import Ramp
+from gpt_jax import ranges
 from gpt_jax.ranges import Count, Probability, Rate
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import UsageError, shown
+
+_PATTERN = re.compile(r'(\d[\d_]{,30}(?:\.\d{1,30})?)([kMGBT]?)_(steps|tokens)')
+_SUFFIXES = {
+  '': 1,
+  'k': 10**3,
+  'M': 10**6,
+  'G': 10**9,
+  'B': 10**9,
+  'T': 10**12,
+}
+
+
+class Amount(NamedTuple):
+  """`count` steps or tokens."""
+
+  count: int
+  unit: str  # 'steps' or 'tokens'
+
+
+def parse(field: str, value: Any) -> Amount:
+  """Reads a number of steps, or a text that says its unit.
+
+  Args:
+    field: where the value stands, for the error message.
+    value: an int (steps), or a text such as '50k_steps' or '4.5B_tokens' with
+      one of the suffixes k, M, G or B, T (powers of 1000) or none.
+
+  Raises:
+    UsageError: it is neither, or no whole number.
+  """
+  if type(value) is int and 0 <= value <= ranges.INT64:
+    return Amount(value, 'steps')
+  found = _PATTERN.fullmatch(value) if isinstance(value, str) else None
+  if found:
+    number, suffix, unit = found.groups()
+    count = fractions.Fraction(number.replace('_', '')) * _SUFFIXES[suffix]
+    if count.denominator == 1 and count <= ranges.INT64:
+      return Amount(int(count), unit)
+  raise UsageError(
+    f'{field}={shown(value)}: give a whole number of steps or tokens, as '
+    "in 2000, '50k_steps', '375M_tokens', '1.5T_tokens'"
+  )
+
+
+# What each step consumes: closed forms of the step, in whole numbers.
+
+
+class Shape(NamedTuple):
+  """Of a batch: all of one shape are taken by the same program."""
+
+  rows: int
+  length: int
+  task: str = ''  # of several, whose examples it has; '': there is one
+
+  @property
+  def tokens(self) -> int:
+    """In a batch."""
+    return self.rows * self.length
+
+
+class Stage(NamedTuple):
+  """Steps that take equally many rows of equal length."""
+
+  start: int  # the first of them
+  rows: int  # in a batch
+  length: int  # targets in a row
+  offset: int  # rows consumed before, of whatever length
+  tokens: int  # tokens consumed before
+  task: str = ''  # see `Shape`
+
+  @property
+  def shape(self) -> Shape:
+    """Of its batches."""
+    return Shape(self.rows, self.length, self.task)
+
+  @property
+  def index(self) -> int:
+    """Its first row's place in the order of all rows of its length.
+
+    As many tokens come before it there as were consumed, so that what is
+    counted in tokens or in epochs goes on where the stage before ended.
+    """
+    return -(-self.tokens // self.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ramp:
+  """The rows of every step: closed forms of the step, counted from 0."""
+
+  stages: tuple[Stage, ...]  # the last one has no end
+
+  def stage(self, step: int) -> Stage:
+    """The stage that `step` belongs to."""
+    return self.stages[
+      bisect.bisect_right(self.stages, step, key=lambda s: s.start) - 1
+    ]
+
+  def rows(self, step: int) -> int:
+    """Rows in the batch of `step`."""
+    return self.stage(step).rows
+
+  def shape(self, step: int) -> Shape:
+    """Rows in the batch of `step`, and their length."""
+    return self.stage(step).shape
+
+  def offset(self, step: int) -> int:
+    """Rows of all steps before `step`."""
+    stage = self.stage(step)
+    return stage.offset + (step - stage.start) * stage.rows
+
+  def batch(self, step: int) -> tuple[int, int, int, int]:
+    """(offset, count, length, index): the rows of the run that `step` takes.
+
+    The first has the number `offset` in the run, and is row `index` in the
+    order of all rows of its length.
+    """
+    stage = self.stage(step)
+    before = (step - stage.start) * stage.rows
+    return (
+      *(stage.offset + before, stage.rows),
+      *(stage.length, stage.index + before),
+    )
+
+  def tokens(self, step: int) -> int:
+    """Tokens of all steps before `step`."""
+    stage = self.stage(step)
+    return stage.tokens + (step - stage.start) * stage.rows * stage.length
+
+  def tokens_by_shape(self, start: int, stop: int) -> dict[Shape, int]:
+    """Tokens of the steps [start, stop), by the shape of their batch."""
+    stages = self.between(start, stop)
+    found: dict[Shape, int] = {}
+    for i, stage in enumerate(stages):
+      end = stages[i + 1].start if i + 1 < len(stages) else stop
+      steps = end - max(start, stage.start)
+      before = found.get(stage.shape, 0)
+      found[stage.shape] = before + steps * stage.shape.tokens
+    return found
+
+  def step_at_tokens(self, tokens: int) -> int:
+    """The first step before which `tokens`, or more, were consumed."""
+    before = bisect.bisect_left(self.stages, tokens, key=lambda s: s.tokens)
+    stage = self.stages[max(before - 1, 0)]
+    return stage.start - (stage.tokens - tokens) // (stage.rows * stage.length)
+
+  def step_at(self, when: Amount) -> int:
+    """The first step at or after `when`."""
+    if when.unit == 'steps':
+      return when.count
+    return self.step_at_tokens(when.count)
+
+  def tokens_at(self, when: Amount) -> int:
+    """`when` in tokens."""
+    return when.count if when.unit == 'tokens' else self.tokens(when.count)
+
+  def between(self, start: int, stop: int) -> list[Stage]:
+    """The stages of the steps [start, stop)."""
+    first = self.stage(start).start
+    return [s for s in self.stages if first <= s.start < stop]
+
+  @property
+  def longest(self) -> int:
+    """Targets in the longest rows."""
+    return max(stage.length for stage in self.stages)
+
+
+# How far a run is, in steps or in tokens, as a fraction that rounds once.
+#
+# Tokens reach 1.4e12: too many for int32, and float32 would lose the last
+# 40,000. So that the traced step is all that a compiled schedule needs, the
+# count is written stage by stage as
+#
+#   base + |step - anchor| * slope
+#
+# with base and slope worked out in whole numbers and divided before they are
+# rounded. The anchors are chosen such that no term is negative: nothing
+# cancels, and the fraction is right to a few units in the last place of
+# float32, near the end as at the start.
+
+
+# Steps are int32. What lies beyond is never reached.
+LAST_STEP = 2**31 - 2
+
+# From a step, traced or not, to a float32.
+Fraction = Callable[[jax.typing.ArrayLike], jax.Array]
+
+
+class _Piece(NamedTuple):
+  """base + |step - anchor| * slope, from step `start` on."""
+
+  start: int
+  anchor: int
+  base: float
+  slope: float
+
+
+class Clock(NamedTuple):
+  """Counts the steps, or the tokens, before a step."""
+
+  ramp: Ramp
+  unit: str  # 'steps' or 'tokens'
+
+  def count(self, step: int) -> int:
+    """Steps or tokens before `step`."""
+    return step if self.unit == 'steps' else self.ramp.tokens(step)
+
+  def at(self, when: Amount) -> int:
+    """`when` in the unit of this clock."""
+    if self.unit == 'tokens':
+      return self.ramp.tokens_at(when)
+    return self.ramp.step_at(when)
+
+  def since_start(self, span: int) -> Fraction:
+    """The count, in parts of `span`."""
+    return _piecewise(
+      [
+        _Piece(start, start, self.count(start) / span, slope / span)
+        for start, slope in self._slopes()
+      ]
+    )
+
+  def until(self, end: int, span: int) -> Fraction:
+    """What is left of the count to `end`, in parts of `span`; then 0."""
+    # The last step that does not go beyond.
+    last = self.ramp.step_at(Amount(end, self.unit))
+    last = min(last - (self.count(last) > end), LAST_STEP)
+    pieces, stop = [], last
+    for start, slope in reversed(self._slopes()):
+      if start <= last:
+        base = (end - self.count(stop)) / span
+        pieces.append(_Piece(start, stop, base, slope / span))
+        stop = start
+    pieces.reverse()
+    left = _piecewise(pieces)
+    return lambda step: jnp.where(jnp.asarray(step) > last, 0.0, left(step))
+
+  def _slopes(self) -> list[tuple[int, int]]:
+    """Where each stage starts, and what one of its steps counts."""
+    if self.unit == 'steps':
+      return [(0, 1)]
+    return [
+      (stage.start, stage.rows * stage.length)
+      for stage in self.ramp.between(0, LAST_STEP)
+    ]
+
+
+def _piecewise(pieces: list[_Piece]) -> Fraction:
+  starts, anchors = (
+    np.array([p[i] for p in pieces], np.int32) for i in range(2)
+  )
+  bases, slopes = (
+    np.array([p[i] for p in pieces], np.float32) for i in range(2, 4)
+  )
+
+  def fraction(step: jax.typing.ArrayLike) -> jax.Array:
+    step = jnp.asarray(step, jnp.int32)
+    # Comparing with all is no loop on the device, and the stages are few.
+    i = jnp.searchsorted(starts, step, side='right', method='compare_all') - 1
+    distance = jnp.abs(step - jnp.asarray(anchors)[i]).astype(jnp.float32)
+    return jnp.asarray(bases)[i] + distance * jnp.asarray(slopes)[i]
+
+  return fraction
+
+
+# The learning rate as a closed-form function of the step.
+#
+# Lengths are steps (2000, '2k_steps') or tokens ('375M_tokens'); what is given
+# in tokens follows the tokens that were consumed, through any batch ramp. An
+# entry, called with its arguments, gives a function from the run's ramp and its
+# number of steps to the schedule.
+#
+# Every schedule can warm up linearly: step s of the first `warmup` steps (from
+# 0) runs at peak * (s + 1) / warmup, so that no step is wasted at rate zero.
+
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 
@@ -228,7 +498,7 @@ def _warm_up(
 
 
 def _length(name: str, value: int | str) -> Amount:
-  return amount.parse(f'schedule.name: {name}', value)
+  return parse(f'schedule.name: {name}', value)
 
 
 SCHEDULES = {

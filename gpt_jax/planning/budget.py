@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gpt_jax import config as config_lib
-from gpt_jax.config import shipped
+from gpt_jax.config import loading
 from gpt_jax.costs import totals
-from gpt_jax.planning.inference import serve
-from gpt_jax.planning.laws import FITS, LAWS, Fit
+from gpt_jax.planning.laws import FITS, LAWS, Fit, serve
 from gpt_jax.spec import UsageError
 
 # Of a model that is worth a law: 6 N D with ten thousand of each.
@@ -122,7 +121,7 @@ def read_fit(path: str) -> Fit:
 def decoders() -> list[Shipped]:
   """Lists the dense decoders of the papers."""
   found = []
-  for stem, module in shipped.papers().items():
+  for stem, module in loading.papers().items():
     for size in getattr(module, 'SIZES', ['']):
       config = module.get_config(size)
       if config.model.num_encoder_layers or 'switch' in config.model.ffn:

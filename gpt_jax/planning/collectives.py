@@ -1,17 +1,89 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The communication of a compiled program, by collective and mesh axis."""
+"""Which devices a collective of a compiled program connects."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.planning import groups, loops
-from gpt_jax.planning.hlo import Computation, Instruction, Program
-from gpt_jax.planning.loops import Step
+from gpt_jax.planning import hlo
+from gpt_jax.planning.hlo import Computation, Instruction, Program, Step
+
+
+def group_members(x: Instruction, mesh: Mesh) -> list[int]:
+  """Devices of the first group, or of a permutation's first pair.
+
+  Numbered in the mesh's own order. A multi-slice program is that of one slice,
+  with the device numbers of the first.
+  """
+  text = x.attributes
+  if found := re.search(r'source_target_pairs=\{\{([\d,{} ]*)\}\}', text):
+    pairs = [p.split(',') for p in found[1].replace(' ', '').split('},{')]
+    moved = [(int(a), int(b)) for a, b in pairs if int(a) != int(b)]
+    return list(moved[0]) if moved else [0]
+  if found := re.search(r'replica_groups=\{\{([\d, ]*)\}', text):
+    return [int(n) for n in found[1].split(',')]
+  if found := re.search(rf'replica_groups=\[([\d,]+)\]<={_ORDER}', text):
+    return _ids(found[2], found[3]).reshape(_ints(found[1]))[0].ravel().tolist()
+  if found := re.search(
+    rf'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({_ORDER}\))? '
+    r'\{([^}]*)\}',
+    text,
+  ):
+    return _members_by_name(found[1], found[4], found[2], found[3])
+  if 'replica_groups={}' in text:
+    return list(range(mesh.size))
+  raise ValueError(f'{x.name}: groups in a form that is not known')
+
+
+_ORDER = r'\[([\d,]+)\](?:T\(([\d,]+)\))?'
+
+
+def _ids(dims: str, order: str | None) -> np.ndarray:
+  """`[4,2]T(1,0)`: an iota of this shape, transposed."""
+  shape = _ints(dims)
+  ids = np.arange(math.prod(shape)).reshape(shape)
+  return ids.transpose(_ints(order)) if order else ids
+
+
+def _members_by_name(
+  axes: str, used: str, dims: str | None, order: str | None
+) -> list[int]:
+  """Parses `'x'=2,'y'=4` with `'y'`, or with part of an axis: `'y':(2)2`."""
+  sizes = {a: int(n) for a, n in re.findall(r"'([^']+)'=(\d+)", axes)}
+  shape = list(sizes.values())
+  ids = _ids(dims or str(math.prod(shape)), order).reshape(shape)
+  names = list(sizes)
+  chosen: list[Any] = [slice(0, 1)] * len(names)
+  for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", used):
+    stride = sizes[name] // (int(before) * int(size)) if size else 1
+    stop = stride * int(size) if size else None
+    chosen[names.index(name)] = slice(0, stop, stride)
+  return ids[tuple(chosen)].ravel().tolist()
+
+
+def _ints(text: str | None) -> list[int]:
+  return [int(n) for n in text.split(',')] if text else []
+
+
+def group_axes(members: list[int], mesh: Mesh) -> tuple[str, ...]:
+  """The axes of the mesh along which the members of a group differ."""
+  if len(members) < 2:
+    return ('?',)
+  at = np.array(np.unravel_index(members, mesh.devices.shape))
+  return tuple(
+    name
+    for name, along in zip(mesh.axis_names, at, strict=True)
+    if np.any(along != along[0])
+  )
+
+
+# The communication of a compiled program, by collective and mesh axis.
+
 
 KINDS = (
   'all-gather',
@@ -78,7 +150,7 @@ def read(program: Program, mesh: Mesh) -> list[Collective]:
 def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
   scattered, callers = _scattered(program), _callers(program)
   seen = set()
-  for step in loops.steps(program):
+  for step in hlo.steps(program):
     x = step.instruction
     kind = x.opcode.removesuffix('-start')
     if kind == 'send' and 'megascale' in x.attributes:
@@ -122,8 +194,8 @@ def _collective(
 ) -> Iterator[Collective]:
   """Yields one for each array: the compiler combines small collectives."""
   x = step.instruction
-  members = groups.members(x, mesh)
-  axes, n = groups.axes(members, mesh), len(members)
+  members = group_members(x, mesh)
+  axes, n = group_axes(members, mesh), len(members)
   if kind == 'collective-permute':
     share = 1.0 if n > 1 else 0.0
   elif kind == 'all-gather':  # its operand is one shard
@@ -244,3 +316,64 @@ def float32_gathers(
     for x in collectives
     if x.kind == 'all-gather' and x.dtype == 'f32' and x.bytes >= least
   ]
+
+
+# How a compiled training step reduces gradients across devices.
+
+
+_LEAST_GRADIENT = 1 << 10  # bytes; reductions of losses and norms are smaller
+
+
+class Reduction(NamedTuple):
+  """How the gradient of one parameter is reduced across devices.
+
+  Attributes:
+    parameter: its path, as in `decoder/periods/block_0/ffn/in/kernel`.
+    kind: `reduce-scatter`, or `all-reduce`, which sends twice as much.
+    axes: mesh axes it is reduced over.
+    dtype: on the wire.
+    bytes: sent by one device per step.
+  """
+
+  parameter: str
+  kind: str
+  axes: tuple[str, ...]
+  dtype: str
+  bytes: float
+
+
+def gradients(
+  collectives: Iterable[Collective], parameters: Iterable[str]
+) -> list[Reduction]:
+  """Finds the reductions whose paths identify a parameter.
+
+  Args:
+    collectives: of a training step.
+    parameters: paths of all parameters.
+  """
+  table = sorted(parameters, key=len, reverse=True)
+  out = []
+  for x in collectives:
+    over_batch = set(x.axes) & {'data', 'fsdp', 'expert', 'context'}
+    if x.kind not in ('reduce-scatter', 'all-reduce') or not over_batch:
+      continue
+    if not x.backward or x.bytes < _LEAST_GRADIENT * x.trips:
+      continue
+    name = parameter_of(x.path, table)
+    if name:
+      out.append(Reduction(name, x.kind, x.axes, x.dtype, x.bytes))
+  return out
+
+
+def parameter_of(path: str, parameters: Iterable[str]) -> str | None:
+  """Matches a path in the program to a parameter, if it belongs to one.
+
+  `jit(train_step)/.../decoder/while/body/periods/block_0/ffn/in/dot_general`
+  matches `decoder/periods/block_0/ffn/in/kernel`: the same names in the same
+  order, with others in between. The first match in `parameters` wins.
+  """
+  for name in parameters:
+    steps = iter(path.split('/'))
+    if all(part in steps for part in name.split('/')[:-1]):
+      return name
+  return None

@@ -15,7 +15,7 @@ import jax
 from jax.experimental import topologies as jax_topologies
 
 from gpt_jax.config import Config
-from gpt_jax.optim.consumption import Shape
+from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning.topologies import GIB, Slices
 from gpt_jax.runtime import tpu_flags
 from gpt_jax.spec import UsageError, install

@@ -9,17 +9,10 @@ import jax
 
 from gpt_jax.costs import flops
 from gpt_jax.nn.pattern import is_causal, period, sharing
-from gpt_jax.optim.consumption import Shape
-from gpt_jax.planning import (
-  collectives,
-  estimate,
-  gradients,
-  hlo,
-  hlo_matmuls,
-  schedule,
-)
+from gpt_jax.optim.schedules import Shape
+from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning.compile import Program
-from gpt_jax.planning.estimate import Rates
+from gpt_jax.planning.schedule import Rates
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.parts import Parts
@@ -129,17 +122,17 @@ def measure(program: Program, slices: Slices) -> Stage:
   parts, shape = program.parts, program.shape
   config, mesh = parts.config, parts.mesh
   text = hlo.parse(program.compiled.call.as_text())
-  executed = hlo_matmuls.count(text)
+  executed = op_costs.count(text)
   sent = collectives.read(text, mesh)
   state = parts_lib.abstract_state(parts)
   paths = list(flops.parameter_table(state.params))
-  found = gradients.gradients(sent, paths)
+  found = collectives.gradients(sent, paths)
   # A parameter may be reduced in parts: count it by the costliest, all-reduce.
   reduced = {x.parameter for x in found if x.kind == 'all-reduce'}
   scattered = {x.parameter for x in found} - reduced
   causal = is_causal(config.model.attention, config.model.ffn)
   events = schedule.read(text, sent, mesh, slices, causal=causal)
-  time = estimate.step_time(events, rates(slices))
+  time = schedule.step_time(events, rates(slices))
   per_token = flops.per_token(config, state.params, shape.length)
   model = per_token * shape.tokens
   stage = next(s for s in parts.ramp.stages if s.shape == shape)

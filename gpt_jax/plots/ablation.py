@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from gpt_jax.data import files
+from gpt_jax.files import files
 
 _LAYERS = 'layers_'
 

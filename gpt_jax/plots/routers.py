@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data import files
-from gpt_jax.training import metrics, routers
+from gpt_jax.files import files
+from gpt_jax.training import metrics
 
 # More experts than these are a heat map instead of a line each.
 MOST_LINES = 16
@@ -23,7 +23,7 @@ def router_curves(workdir: str) -> str | None:
   the fraction dropped, and the entropy of the router's probabilities. Dashed
   lines are even loads and uniform probabilities.
   """
-  lines = [m for m in metrics.read(workdir) if any(map(routers.is_load, m))]
+  lines = [m for m in metrics.read(workdir) if any(map(metrics.is_load, m))]
   if not lines:
     return None
   # Imported here: it takes most of a second, which other commands need not
@@ -34,7 +34,7 @@ def router_curves(workdir: str) -> str | None:
   from matplotlib import pyplot
 
   steps = [m['step'] for m in lines]
-  places = [n.removesuffix('/load') for n in lines[-1] if routers.is_load(n)]
+  places = [n.removesuffix('/load') for n in lines[-1] if metrics.is_load(n)]
   columns = min(3, len(places))
   rows = math.ceil(len(places) / columns)
   figure = pyplot.figure(

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.planning import envelope
-from gpt_jax.planning.fit import Fits
-from gpt_jax.planning.power import Curve, Point
+from gpt_jax.planning.fit import Curve, Fits, Point, smooth
 from gpt_jax.plots.figure import load_pyplot, save_figure
 
 
@@ -30,12 +28,12 @@ def _draw_curves(axes: Any, curves: Sequence[Curve], fits: Fits) -> None:
   sizes = sorted({c.parameters for c in curves})
   for curve in curves:
     color = f'C{sizes.index(curve.parameters) % 10}'
-    flops, losses = envelope.smooth(curve)
+    flops, losses = smooth(curve)
     axes.plot(flops, losses, color, lw=0.9, alpha=0.7)
   for i, size in enumerate(sizes):
     axes.plot([], [], f'C{i % 10}', label=short(size))
   axes.plot(fits.envelope.flops, fits.envelope.losses, 'k', lw=1.2)
-  losses = np.concatenate([envelope.smooth(c)[1] for c in curves])
+  losses = np.concatenate([smooth(c)[1] for c in curves])
   axes.set(
     xscale='log',
     xlabel='training FLOPs',

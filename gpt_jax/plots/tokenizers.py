@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.report import Report
+from gpt_jax.tokenizers.report import Report
 
 
 def draw(reports: dict[str, Report], out: str) -> str:

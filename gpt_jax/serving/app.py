@@ -7,10 +7,12 @@ POST /v1/chat/completions   GET /v1/models/NAME
 """
 
 import asyncio
+import json
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,21 +20,194 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpt_jax.serving import answers, errors, prompts, requests
+from gpt_jax import spec
+from gpt_jax.runtime.log import log
+from gpt_jax.serving import errors, requests
 from gpt_jax.serving.access import Access, AccessCheck
-from gpt_jax.serving.answers import DONE, Usage, server_sent
 from gpt_jax.serving.errors import ApiError
-from gpt_jax.serving.guard import Guard
-from gpt_jax.serving.prompts import Plan, Served
-from gpt_jax.serving.worker import Ticket, Worker
+from gpt_jax.serving.requests import Plan, Served
+from gpt_jax.serving.worker import Piece, Ticket, Worker
+
+# The JSON of OpenAI's answers: whole ones, and the events of a stream.
+
+
+class Usage(NamedTuple):
+  """How many tokens a request took.
+
+  Attributes:
+    prompt: of its prompts, each counted once.
+    completion: drawn, over all choices; the one that ends a text is no part
+      of it.
+  """
+
+  prompt: int
+  completion: int
+
+  def json(self) -> dict[str, int]:
+    """OpenAI's names."""
+    return {
+      'prompt_tokens': self.prompt,
+      'completion_tokens': self.completion,
+      'total_tokens': self.prompt + self.completion,
+    }
+
+
+class Text:
+  """Answers of /v1/completions."""
+
+  def __init__(self, model: str):
+    """`model` is the name that clients know."""
+    self._fields = _fields('cmpl-', 'text_completion', model)
+
+  def opening(self, num_choices: int) -> list[dict[str, Any]]:
+    """Events before any text."""
+    del num_choices
+    return []
+
+  def event(self, piece: Piece) -> dict[str, Any]:
+    """An event of a stream."""
+    choice = _text_choice(piece.row, piece.text, piece.finish)
+    return self._fields | {'choices': [choice]}
+
+  def usage_event(self, usage: Usage) -> dict[str, Any]:
+    """The event after all text."""
+    return self._fields | {'choices': [], 'usage': usage.json()}
+
+  def whole(self, ends: list[tuple[str, str]], usage: Usage) -> dict[str, Any]:
+    """The answer to a request that is not streamed: text and finish of each."""
+    choices = [_text_choice(i, *end) for i, end in enumerate(ends)]
+    return self._fields | {'choices': choices, 'usage': usage.json()}
+
+
+class Chat:
+  """Answers of /v1/chat/completions."""
+
+  def __init__(self, model: str):
+    """`model` is the name that clients know."""
+    self._fields = _fields('chatcmpl-', 'chat.completion', model)
+    self._of_stream = self._fields | {'object': 'chat.completion.chunk'}
+
+  def opening(self, num_choices: int) -> list[dict[str, Any]]:
+    """Events before any text: whose turn it is."""
+    delta = {'role': 'assistant', 'content': ''}
+    return [self._event(i, delta, None) for i in range(num_choices)]
+
+  def event(self, piece: Piece) -> dict[str, Any]:
+    """An event of a stream."""
+    delta = {'content': piece.text} if piece.text else {}
+    return self._event(piece.row, delta, piece.finish)
+
+  def usage_event(self, usage: Usage) -> dict[str, Any]:
+    """The event after all text."""
+    return self._of_stream | {'choices': [], 'usage': usage.json()}
+
+  def whole(self, ends: list[tuple[str, str]], usage: Usage) -> dict[str, Any]:
+    """The answer to a request that is not streamed: text and finish of each."""
+    choices = [
+      {
+        'index': i,
+        'message': {'role': 'assistant', 'content': text, 'refusal': None},
+        'logprobs': None,
+        'finish_reason': finish,
+      }
+      for i, (text, finish) in enumerate(ends)
+    ]
+    return self._fields | {'choices': choices, 'usage': usage.json()}
+
+  def _event(self, index: int, delta: dict[str, str], finish: str | None):
+    choice = {'index': index, 'delta': delta, 'logprobs': None}
+    return self._of_stream | {'choices': [choice | {'finish_reason': finish}]}
+
+
+def server_sent(event: dict[str, Any]) -> str:
+  """An event as the wire has it."""
+  return f'data: {json.dumps(event, separators=(",", ":"))}\n\n'
+
+
+# Ends a stream that is complete.
+DONE = 'data: [DONE]\n\n'
+
+
+def _fields(prefix: str, kind: str, model: str) -> dict[str, Any]:
+  """What all parts of an answer begin with."""
+  return {
+    'id': prefix + uuid.uuid4().hex,
+    'object': kind,
+    'created': int(time.time()),
+    'model': model,
+  }
+
+
+def _text_choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
+  choice = {'index': index, 'text': text, 'logprobs': None}
+  return choice | {'finish_reason': finish}
+
+
+# Around every request: what failed is answered and logged, nothing leaks out.
+#
+# A client learns what it did wrong; of what went wrong here it learns only that
+# it did. The log has the rest, and a line for each request.
+
+
+# nginx's status of a client that has gone; nobody is sent it.
+GONE = 499
+
+
+class Guard:
+  """The ASGI application `app`, whose failures stay here."""
+
+  def __init__(self, app: ASGIApp):
+    """`app` may raise."""
+    self._app = app
+
+  async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers one request."""
+    start = time.monotonic()
+    sent: dict[str, Any] = {'status': GONE}
+
+    async def watched(message: Message) -> None:
+      if message['type'] == 'http.response.start':
+        sent.update(status=message['status'], headers=message['headers'])
+      await send(message)
+
+    try:
+      await self._app(scope, receive, watched)
+    except ClientDisconnect:
+      sent['status'] = GONE
+    except asyncio.CancelledError:  # the server has waited long enough
+      await _fail(errors.stopping(), sent, scope, receive, watched)
+    except BaseException:  # a panic of native code is no Exception
+      log.exception('a request failed')
+      await _fail(errors.internal(), sent, scope, receive, watched)
+    log.info(
+      '%s %s %d %s%.2f s',
+      *(scope['method'], spec.shown(scope['path'])[1:-1], sent['status']),
+      *(scope['state'].get('note', ''), time.monotonic() - start),
+    )
+
+
+async def _fail(
+  error: ApiError,
+  sent: dict[str, Any],
+  scope: Scope,
+  receive: Receive,
+  send: Send,
+) -> None:
+  """Says so to the client: as the answer, or as the last event of a stream."""
+  if 'headers' not in sent:
+    await error.response()(scope, receive, send)
+  elif any(b'event-stream' in value for _, value in sent['headers']):
+    body = server_sent(error.body).encode()
+    await send({'type': 'http.response.body', 'body': body})
+
 
 # Requests that are read and encoded at a time. A large one takes half a second
 # and a hundred megabytes; two leave Python's lock to the others.
 _NUM_READERS = 2
 
-Form = answers.Text | answers.Chat
+Form = Text | Chat
 T = TypeVar('T')
 
 
@@ -94,12 +269,12 @@ class Api:
 
   async def completions(self, http: HttpRequest) -> Response:
     """POST /v1/completions."""
-    form = answers.Text(self._served.name)
+    form = Text(self._served.name)
     return await self._answer(http, requests.Completion, form)
 
   async def chat(self, http: HttpRequest) -> Response:
     """POST /v1/chat/completions."""
-    form = answers.Chat(self._served.name)
+    form = Chat(self._served.name)
     return await self._answer(http, requests.Chat, form)
 
   async def models(self, http: HttpRequest) -> Response:
@@ -109,7 +284,7 @@ class Api:
 
   async def model(self, http: HttpRequest) -> Response:
     """GET /v1/models/NAME."""
-    prompts.check_name(self._served, http.path_params['name'])
+    requests.check_name(self._served, http.path_params['name'])
     return JSONResponse(self._model())
 
   async def health(self, http: HttpRequest) -> Response:
@@ -158,7 +333,7 @@ class Api:
     self,
     http: HttpRequest,
     kind: type[requests.Completion] | type[requests.Chat],
-    form: answers.Text | answers.Chat,
+    form: Text | Chat,
   ) -> Response:
     self._worker.check_room(1)  # before any work
     body = await self._body(http)
@@ -167,7 +342,7 @@ class Api:
       lambda: requests.parse(kind, body, max_prompts=most)
     )
     self._worker.check_room(asked.num_rows)
-    plan = await self._read(lambda: prompts.plan(self._served, asked))
+    plan = await self._read(lambda: requests.plan(self._served, asked))
     ticket = self._worker.open(plan.rows)
     if asked.stream:
       options = asked.stream_options

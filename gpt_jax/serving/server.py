@@ -13,18 +13,234 @@ import contextlib
 import functools
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpt_jax.runtime.log import log
-from gpt_jax.serving.connections import Connection, Limits
+from gpt_jax.serving.errors import ApiError
 from gpt_jax.serving.worker import Worker
 from gpt_jax.spec import UsageError
+
+# Connections that end: uvicorn's, with a limit on their number and patience.
+#
+# Uvicorn limits the size of a header and how long a connection may be idle
+# after an answer. It waits forever for the first header, for the rest of one
+# that has begun, for the rest of a body that nobody reads, and for a client
+# that does not read its answer. Here each of these waits has an end.
+
+
+# A client that reads an answer more slowly than this holds it up for good.
+_LEAST_BYTES_PER_SECOND = 1000
+
+# Files that a server has open besides its connections, with some to spare.
+_OTHER_FILES = 128
+
+
+# What of a client a connection waits for.
+_Wait = Literal['header', 'body', 'idle']
+
+
+class Limits(NamedTuple):
+  """How many connections there are at most, and what they wait for how long.
+
+  Attributes:
+    connections: open at a time.
+    header_seconds: for a whole header, from the connection's or the header's
+      beginning.
+    body_seconds: for a whole body, and for the rest of one that was answered
+      early.
+    idle_seconds: between an answer and the next request. Longer than clients
+      keep connections: 5 s, of OpenAI's.
+    write_seconds: for a client that reads nothing of its answer.
+  """
+
+  connections: int = 512
+  header_seconds: float = 10
+  body_seconds: float = 30
+  idle_seconds: float = 60
+  write_seconds: float = 30
+
+
+def reserve_files(limits: Limits) -> None:
+  """Sees to it that as many files may be open as there may be connections.
+
+  Raises:
+    UsageError: the system does not allow that.
+  """
+  needed = limits.connections + _OTHER_FILES
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if soft == resource.RLIM_INFINITY or soft >= needed:
+    return
+  if hard != resource.RLIM_INFINITY and hard < needed:
+    raise UsageError(
+      f'--max_connections={limits.connections}: each is an open file, and this '
+      f'process may have {hard:,}; give at most {hard - _OTHER_FILES:,}, or '
+      'raise the limit (ulimit -n)'
+    )
+  resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+class Connection(H11Protocol):
+  """A connection within limits."""
+
+  def __init__(self, *args: Any, limits: Limits, **kwargs: Any):
+    """Arguments as uvicorn gives them, and the limits."""
+    super().__init__(*args, **kwargs)
+    self._limits = limits
+    # When the server began to wait for the client; None: it is at work.
+    self._waiting_since: float | None = None
+    self._waits_for: _Wait | None = None
+    self._read_timer: asyncio.TimerHandle | None = None
+    self._write_timer: asyncio.TimerHandle | None = None
+    self._num_unsent = 0
+
+  @property
+  def is_stuck(self) -> bool:
+    """Whether the client has yet to read what it was sent."""
+    return self._write_timer is not None
+
+  def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore
+    """Begins to wait for a request."""
+    super().connection_made(transport)
+    # `pause_writing` and `resume_writing` tell of all that is not sent yet.
+    transport.set_write_buffer_limits(0)
+    if len(self.connections) > self._limits.connections:
+      self._make_room()
+    if not transport.is_closing():
+      self._wait('header')
+
+  def data_received(self, data: bytes) -> None:
+    """Takes a part of a request."""
+    super().data_received(data)
+    self._watch()
+
+  def on_response_complete(self) -> None:
+    """Goes on with the next request."""
+    super().on_response_complete()
+    self._watch()
+
+  def connection_lost(self, exc: Exception | None) -> None:
+    """Waits no more."""
+    super().connection_lost(exc)
+    self._stop_waiting()
+    self._stop_writing()
+
+  def pause_writing(self) -> None:
+    """Waits until the client has read something."""
+    super().pause_writing()
+    self._wait_for_reader()
+
+  def resume_writing(self) -> None:
+    """Waits no more: it has read all."""
+    super().resume_writing()
+    self._stop_writing()
+
+  def send_400_response(self, msg: str) -> None:
+    """Answers what is no HTTP."""
+    self._refuse(ApiError(400, msg))
+
+  def _watch(self) -> None:
+    """Waits for the client if it is its turn."""
+    at_work = self.cycle is not None and not self.cycle.response_complete
+    if at_work or self.transport.is_closing():
+      self._stop_waiting()
+      return
+    received, _ = self.conn.trailing_data
+    waits_for: _Wait = 'idle'
+    if self.conn.their_state is not h11.IDLE:
+      waits_for = 'body'
+    elif received:
+      waits_for = 'header'
+    # What comes bit by bit does not prolong the wait.
+    if waits_for != self._waits_for:
+      self._wait(waits_for)
+
+  def _wait(self, waits_for: _Wait) -> None:
+    self._stop_waiting()
+    self._waits_for, self._waiting_since = waits_for, self.loop.time()
+    seconds = {
+      'header': self._limits.header_seconds,
+      'body': self._limits.body_seconds,
+      'idle': self._limits.idle_seconds,
+    }[waits_for]
+    self._read_timer = self.loop.call_later(seconds, self.transport.close)
+
+  def _stop_waiting(self) -> None:
+    self._waits_for = self._waiting_since = None
+    if self._read_timer:
+      self._read_timer.cancel()
+
+  def _wait_for_reader(self) -> None:
+    self._num_unsent = self.transport.get_write_buffer_size()
+    self._write_timer = self.loop.call_later(
+      self._limits.write_seconds, self._check_reader
+    )
+
+  def _check_reader(self) -> None:
+    """Gives a client up that has read next to nothing."""
+    num_read = self._num_unsent - self.transport.get_write_buffer_size()
+    if num_read < _LEAST_BYTES_PER_SECOND * self._limits.write_seconds:
+      self.transport.abort()
+    else:
+      self._wait_for_reader()
+
+  def _stop_writing(self) -> None:
+    if self._write_timer:
+      self._write_timer.cancel()
+    self._write_timer = None
+
+  def _make_room(self) -> None:
+    """Ends the connection that has sent no request for longest, or this one.
+
+    So those that only hold connections open keep nobody out.
+    """
+    waiting = [
+      connection
+      for connection in self.connections
+      if isinstance(connection, Connection)
+      and connection._waiting_since is not None
+    ]
+    if waiting:
+      longest = min(waiting, key=lambda c: c._waiting_since or 0)
+      longest._stop_waiting()
+      longest.transport.abort()
+    else:
+      self._refuse(
+        ApiError(
+          503,
+          f'{self._limits.connections:,} connections are open, and this '
+          'server takes no more; try again in a moment',
+          code='too_many_connections',
+          retry_after=1,
+        )
+      )
+
+  def _refuse(self, error: ApiError) -> None:
+    """Answers with an error, if nothing was answered yet, and closes."""
+    if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+      response = error.response()
+      headers = [*response.raw_headers, (b'connection', b'close')]
+      for event in (
+        h11.Response(status_code=error.status, headers=headers),
+        h11.Data(data=bytes(response.body)),
+        h11.EndOfMessage(),
+      ):
+        self.transport.write(self.conn.send(event) or b'')
+    if self.cycle is not None:
+      # What is at work on it sends nothing more.
+      self.cycle.disconnected = True
+      self.cycle.message_event.set()
+    self.transport.close()
+
 
 # How long the engine's last step is waited for when all else has ended.
 _STEP_SECONDS = 2

@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from gpt_jax.decoding.continuations import Stream
 from gpt_jax.decoding.engine import Engine, Request, Token
 from gpt_jax.decoding.requests import FAILED, NOT_FINITE
-from gpt_jax.decoding.text import Stream
 from gpt_jax.runtime.log import log
 from gpt_jax.serving import errors
 from gpt_jax.serving.errors import ApiError

@@ -6,28 +6,20 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.data import row_makers, sides
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.data.tokenizers.training import sentinel
-from gpt_jax.decoding import (
-  best,
-  blanks,
-  constraints,
-  continuations,
-  sourced,
-)
+from gpt_jax.decoding import continuations, prompt_files, sampler, sourced
 from gpt_jax.decoding.answers import Asked
-from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.beam import Beam, Hypothesis
 from gpt_jax.decoding.continuations import Continuation, Options, Speed
 from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.prompt_files import Prompt
+from gpt_jax.decoding.prompt_files import Prompt, Source
 from gpt_jax.decoding.sampler import never_drawn
-from gpt_jax.decoding.search import Hypothesis
-from gpt_jax.decoding.source_files import Source
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.rows import row_makers, sides
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.chat import ChatTemplate
+from gpt_jax.tokenizers.training import sentinel
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.trained import Trained
 
@@ -77,7 +69,7 @@ class Answerer:
       keep=keep,
       in_row=self._in_row,
       never_V=never_drawn(self.tokenizer, trained.parts.model.vocab_size),
-      constraints=constraints.of(self.tokenizer),
+      constraints=sampler.constraints_of(self.tokenizer),
     )
 
   def asked(
@@ -142,7 +134,7 @@ class Answerer:
     texts = self.tokenizer, [x.ids for x in asked], self._options
     more: Any = {'sources': [x.source for x in asked], 'speed': self.speed}
     if self._beam is not None:
-      return best.complete(
+      return continuations.complete_by_beam(
         *self._decoder,
         *texts,
         self._beam,
@@ -158,7 +150,7 @@ class Answerer:
     """What the beam finds for each source, the best first."""
     assert self._beam is not None
     done = dict(
-      best.hypotheses(
+      continuations.hypotheses(
         *(*self._decoder, self.tokenizer, [x.ids for x in asked]),
         *(self._options, self._beam),
         rows=self._rows,
@@ -171,7 +163,7 @@ class Answerer:
 
   def stream(self, asked: Asked) -> Iterator[str]:
     """The pieces of one answer as they are drawn."""
-    rows = continuations.rows(
+    rows = continuations.make_rows(
       asked.ids,
       self.tokenizer,
       self._options,
@@ -217,7 +209,7 @@ def fill(
         f'--text={shown!r}: is longer than the context of '
         f'{model.context_length} tokens, by {one.cut}; shorten it'
       )
-    if not blanks.has_any(tokenizer, one.source):
+    if not prompt_files.has_blanks(tokenizer, one.source):
       raise UsageError(
         f'--text={shown!r}: has no blank; put {sentinel(0)}, {sentinel(1)}, '
         "... where a T5 is to fill, or the mask's name for a BART"
@@ -225,7 +217,10 @@ def fill(
     asked.append(one)
   return [
     [
-      Filled(blanks.fill(model.tokenizer, one.source or [], h.ids), h.score)
+      Filled(
+        prompt_files.fill_blanks(model.tokenizer, one.source or [], h.ids),
+        h.score,
+      )
       for h in found
     ]
     for one, found in zip(asked, model.hypotheses(asked), strict=True)

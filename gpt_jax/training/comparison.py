@@ -1,15 +1,105 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where the runs of several configs and seeds ended: one table."""
+"""Trains several configs, each in a process of its own."""
 
 import math
+import os
 import re
+import shlex
+import signal
 import statistics
+import subprocess
+import sys
+from typing import NamedTuple
 
 from gpt_jax import config as config_lib
+from gpt_jax.runtime import preemption
+from gpt_jax.runtime.log import log
+from gpt_jax.runtime.preemption import Preempted
+from gpt_jax.spec import ToldError, UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import HELD_OUT
+
+STORE = 'data'  # folder in the workdir
+
+
+class Variant(NamedTuple):
+  """One config to train: its name and the flags of `train`."""
+
+  name: str
+  flags: list[str]
+
+
+def parse(text: str, more: str) -> Variant:
+  """Reads `--run`.
+
+  Raises:
+    UsageError: it has no name and config.
+  """
+  words = shlex.split(text)
+  if len(words) < 2 or not all(word.startswith('--') for word in words[2:]):
+    raise UsageError(
+      f"--run={text!r}: give 'NAME FILE[:SIZE] [--config.section.field=VALUE]'"
+    )
+  name, config, *overrides = words
+  if name == STORE or os.path.basename(name) != name or name.startswith('.'):
+    raise UsageError(
+      f'--run={text!r}: {name!r} is to be a folder in the workdir, and not '
+      f'{STORE!r}, the token store; give another name'
+    )
+  return Variant(name, ['--config', config, *shlex.split(more), *overrides])
+
+
+def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
+  """Trains one, in a process of its own, or what is left of it.
+
+  Raises:
+    ToldError: the config is refused, by one line on stderr.
+    Preempted: it was told to stop, and has saved.
+    RuntimeError: the run failed.
+  """
+  log.info('%s, seed %s: %s', variant.name, seed, workdir)
+  store = f'--config.data.store={os.path.join(root, STORE)}'
+  arguments = [*variant.flags, f'--config.seed={seed}', '--workdir', workdir]
+  if not any(flag.startswith('--config.data.store') for flag in variant.flags):
+    arguments.append(store)
+  code = wait_for([sys.executable, '-m', 'gpt_jax', 'train', *arguments])
+  if code == 2:
+    raise ToldError(f'run {variant.name}: train refuses it')
+  if code == preemption.EXIT_CODE:
+    raise Preempted(
+      f'{variant.name}, seed {seed}: saved; start again to continue'
+    )
+  if code:
+    raise RuntimeError(
+      f'{variant.name}, seed {seed}: train ended with exit code {code}; see '
+      'above, then give the same command again'
+    )
+
+
+def wait_for(command: list[str]) -> int:
+  """Runs a process to its end; gives its exit code.
+
+  SIGTERM is passed on, so that it saves and nothing is left running. Ctrl-C it
+  gets from the terminal itself.
+  """
+  process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+  old = {
+    signal.SIGTERM: signal.signal(
+      signal.SIGTERM, lambda *_: process.terminate()
+    ),
+    signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+  }
+  try:
+    return process.wait()
+  finally:
+    for number, handler in old.items():
+      signal.signal(number, handler)
+
+
+# Where the runs of several configs and seeds ended: one table.
+
 
 SPEED = 'tokens_per_second'
 # Of one layer with experts.

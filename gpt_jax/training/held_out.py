@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
-from gpt_jax.data import pipeline
-from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.objectives.base import Mean
+from gpt_jax.rows import pipeline
+from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.parts import Parts
 

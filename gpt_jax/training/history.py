@@ -18,9 +18,9 @@ import jax
 
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.restore import Restored
-from gpt_jax.data import skips as skips_lib
-from gpt_jax.data.skips import Skips
 from gpt_jax.optim.spikes import WINDOW
+from gpt_jax.rows import taken as skips_lib
+from gpt_jax.rows.taken import Skips
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError

@@ -14,15 +14,42 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import streaming
 from gpt_jax.config import defaults
-from gpt_jax.data import files, progress
-from gpt_jax.data.tokenizers import constraints, special
+from gpt_jax.files import files, progress
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import choice
 from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.transformer import Transformer
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import imported
+from gpt_jax.tokenizers import constraints, special
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.parts import Parts
+
+# What an import from Hugging Face leaves in its workdir for an export.
+
+
+ORIGIN = 'hf.json'
+
+
+def is_import(workdir: str) -> bool:
+  """Whether the model of a workdir was imported."""
+  return files.read(workdir, ORIGIN) is not None
+
+
+def model_of(parts: Parts, workdir: str) -> Transformer:
+  """The model of a workdir, with its origin where it was imported."""
+  origin = files.read(workdir, ORIGIN)
+  if origin is None:
+    return parts.model
+  known = files.parse(
+    origin,
+    os.path.join(workdir, ORIGIN),
+    remedy='convert the checkpoint again with --from_hf',
+    needs=('config', 'kind', 'names'),
+  )
+  known['names'] = tuple(known['names'])
+  return hf.Imported(**parts.config.model, origin=hf.Origin(**known))
+
 
 # Of `hf.heads`, with which a workdir can go on.
 _PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
@@ -82,7 +109,7 @@ def from_hf(folder: str, workdir: str) -> None:
       tokenizer.save(os.path.join(workdir, 'tokenizer'))
     _save_state(config, source, workdir)
     origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
-    files.write(workdir, imported.ORIGIN, origin.encode())
+    files.write(workdir, ORIGIN, origin.encode())
     # Without it a folder holds no run.
     files.write(workdir, 'config.json', config_lib.to_json(config).encode())
   log.info('%s: imported, tokenizer %s', workdir, name)

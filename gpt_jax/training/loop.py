@@ -3,16 +3,436 @@
 """The training loop."""
 
 import contextlib
+import math
 import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn
 
+import jax
+
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.config import Config
+from gpt_jax.costs import flops
+from gpt_jax.costs import peak as peak_lib
+from gpt_jax.optim.schedules import Shape
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.runtime import phases
-from gpt_jax.runtime.log import log
-from gpt_jax.training import rewind, spikes
+from gpt_jax.runtime import phases, preemption
+from gpt_jax.runtime.log import log, seconds_since_start
+from gpt_jax.runtime.preemption import Preempted
+from gpt_jax.training import metrics, spikes
 from gpt_jax.training.compiled import Stages, compile_stages
-from gpt_jax.training.duties import Duties
-from gpt_jax.training.metrics import Progress
-from gpt_jax.training.training_run import TrainingRun, gave_up
+from gpt_jax.training.metrics import Metrics, Progress, dead_experts
+from gpt_jax.training.parts import Parts
+from gpt_jax.training.training_run import Past, TrainingRun, gave_up
+
+# After which steps the training loop logs, saves, evaluates and stops.
+
+
+class Due(NamedTuple):
+  """What is to be done after a step."""
+
+  log: bool
+  save: bool
+  evaluate: bool
+  stop: bool  # the process was told to
+
+
+class Cadence(NamedTuple):
+  """How often, in steps; 0: after the last step alone."""
+
+  last: int
+  log_every: int
+  save_every: int
+  eval_every: int
+  # An evaluation may be the last, and the last step is logged.
+  log_evaluations: bool = False
+
+  def due(self, step: int, *, stop: bool = False) -> Due:
+    """What is due after `step`, counted from 1.
+
+    Args:
+      step: steps done.
+      stop: whether the process was told to stop. That changes nothing else:
+        whatever is due is done or, of the evaluation, left for the next start.
+    """
+    evaluate = should(step, self.eval_every, self.last)
+    log = should(step, self.log_every, self.last)
+    return Due(
+      log=log or (evaluate and self.log_evaluations),
+      save=should(step, self.save_every, self.last),
+      evaluate=evaluate,
+      stop=stop,
+    )
+
+
+def of(config: Config, *, patience: int) -> Cadence:
+  """The cadence of a config; `patience` as of the training run."""
+  return Cadence(
+    last=config.schedule.num_steps,
+    log_every=config.log.every_steps,
+    save_every=config.checkpoint.every_steps,
+    eval_every=config.eval.every_steps,
+    log_evaluations=patience > 0,
+  )
+
+
+def should(step: int, every: int, last: int) -> bool:
+  """True every `every` steps (0: never) and after the last."""
+  return step == last or (every > 0 and step % every == 0)
+
+
+# Saves checkpoints from the training loop, and times them.
+
+
+class Saver:
+  """Saves in the background, and warns of saves too slow for a preemption."""
+
+  def __init__(self, checkpointer: Checkpointer, *, grace_seconds: float):
+    """Saves to `checkpointer`; `grace_seconds` is what SIGTERM leaves."""
+    self._checkpointer = checkpointer
+    self._grace = grace_seconds
+    self._started = None
+
+  def save(self, state: TrainState) -> float:
+    """Starts to save; waits only until the previous save is done.
+
+    Returns:
+      The seconds that this took.
+    """
+    with phases.during('save'):
+      self._started = time.monotonic()
+      self._checkpointer.save(state)
+      return time.monotonic() - self._started
+
+  def retry_due(self) -> bool:
+    """Whether a save failed, and it is time to try again."""
+    return self._checkpointer.retry_due()
+
+  def poll(self) -> None:
+    """Looks whether the save is done; to be called at each step."""
+    if self._started is not None and not self._checkpointer.saving():
+      seconds = time.monotonic() - self._started
+      self._started = None
+      if seconds > self._grace:
+        log.warning(
+          'a save took %.1f s, longer than checkpoint.grace_seconds=%g: a '
+          'preemption would end the process before it is done',
+          *(seconds, self._grace),
+        )
+
+  def finish(self, state: TrainState, *, preempted: bool = False) -> float:
+    """Waits until `state` is saved, and closes; returns the seconds it took.
+
+    Args:
+      state: to save.
+      preempted: gives up within the grace, to end with the reason said.
+
+    Raises:
+      RuntimeError: it cannot be saved.
+    """
+    with phases.during('save'):
+      started = time.monotonic()
+      # Half of it for the waits: the tries take time too.
+      within = self._grace / 2 if preempted else math.inf
+      self._checkpointer.finish(state, within=within)
+      self.poll()
+      return time.monotonic() - started
+
+
+# From the outputs of training steps to the figures of a log line.
+
+
+class Meter:
+  """Turns the outputs of steps into the metrics of a log line."""
+
+  def __init__(self, parts: Parts, params: Any, train_steps: Stages):
+    """Measures the peak where it is not known.
+
+    Args:
+      parts: gives the schedule and the sizes.
+      params: real or abstract.
+      train_steps: compiled; a rewind may add to them.
+    """
+    self._parts, self._train_steps = parts, train_steps
+    # A fine-tuned example is counted as if it filled the context.
+    tuned = parts.config.get('finetune')
+    # Of one token, by the length of its row.
+    self._flops = {
+      length: tuple(
+        count(parts.config, params, None if tuned else length)
+        for count in (flops.per_token, flops.per_token_causal)
+      )
+      for length in {stage.length for stage in parts.ramp.stages}
+    }
+    peak, source = peak_lib.of_device(parts.mesh.devices.flat[0])
+    self._peak = peak * parts.mesh.size
+    largest = max(train_steps, key=lambda shape: shape.tokens)
+    log.info(
+      'MFU = tokens/s * %.4g FLOPs a token / %.3g FLOP/s (%s); gpt-jax inspect '
+      '--mfu says how they are counted',
+      self._per_token(largest)['mfu'],
+      *(self._peak, source),
+    )
+    self.taken = 0  # steps of this process
+    self.resume([])
+
+  def resume(self, unlogged: list[dict[str, Any]]) -> None:
+    """Drops the steps not read yet, and takes up what `unlogged` gave."""
+    self._outputs, self._fetched = [], [*unlogged]
+    self.restart()
+
+  def unlogged(self) -> list[dict[str, Any]]:
+    """What routers did in each step fetched since the last log line, as JSON.
+
+    Kept with a checkpoint, so that the next line has the same means after a
+    resume. Empty without experts.
+    """
+    found = [metrics.plain(output) for output in self._fetched]
+    return found if any(found) else []
+
+  def restart(self) -> None:
+    """Starts the clock again: what was done meanwhile is not training."""
+    self._start, self._wait, self._steps = time.perf_counter(), 0.0, 0
+
+  def waiting(self, batches: Iterable) -> Iterator:
+    """Passes batches on, and counts the time spent waiting for them."""
+    batches = iter(batches)
+    while True:
+      start = time.perf_counter()
+      batch = next(batches, None)
+      self._wait += time.perf_counter() - start
+      if batch is None:
+        return
+      yield batch
+
+  def add(self, output: dict[str, Any]) -> None:
+    """Keeps the outputs of one step; does not wait for them."""
+    self._outputs.append(output)
+    self._steps += 1
+    self.taken += 1
+
+  def fetch(self) -> list[dict[str, Any]]:
+    """The outputs of the steps since the last call; waits for them."""
+    outputs, self._outputs = jax.device_get(self._outputs), []
+    self._fetched += outputs
+    return outputs
+
+  def read(self, step: int) -> dict[str, Any]:
+    """The metrics of step `step`, fetched last, and speeds since `restart`.
+
+    Those of routers are means over all steps since the last call.
+    """
+    outputs, self._fetched = self._fetched, []
+    ramp = self._parts.ramp
+    seconds = time.perf_counter() - self._start
+    by_shape = ramp.tokens_by_shape(step - self._steps, step)
+    values = {
+      'tokens': ramp.tokens(step),
+      'loss': float(outputs[-1]['loss']),
+      'grad_norm': float(outputs[-1]['grad_norm']),
+      'learning_rate': float(self._parts.schedule(step - 1)),
+      'batch_rows': ramp.rows(step - 1),
+      **self._rows(step),
+      **self._task(step),
+      'tokens_per_second': sum(by_shape.values()) / seconds,
+      'data_wait_seconds': self._wait / max(self._steps, 1),
+      'step_seconds': seconds / max(self._steps, 1),
+      **self._utilisation(by_shape, seconds),
+      **{
+        name: float(value)
+        for name, value in outputs[-1].items()
+        if name.startswith('objective/')
+      },
+      **metrics.metrics(self._parts.config, outputs),
+    }
+    self.restart()
+    return values
+
+  def _per_token(self, shape: Shape) -> dict[str, float]:
+    """FLOPs of a token in a batch of some shape, in three ways of counting."""
+    model, causal = self._flops[shape.length]
+    compiler = self._train_steps[shape].flops / shape.tokens
+    return {'mfu': model, 'mfu_causal': causal, 'mfu_compiler': compiler}
+
+  def _utilisation(
+    self, by_shape: dict[Shape, int], seconds: float
+  ) -> dict[str, float]:
+    """Three kinds of MFU, of tokens by the shape of their batch."""
+    found: dict[str, float] = {}
+    for shape, tokens in by_shape.items():
+      for name, per_token in self._per_token(shape).items():
+        part = flops.mfu(tokens / seconds, per_token, self._peak)
+        found[name] = found.get(name, 0.0) + part
+    return found
+
+  def _rows(self, step: int) -> dict[str, int]:
+    """Length and number of the rows so far, where their length changes."""
+    ramp = self._parts.ramp
+    if len(self._flops) == 1:
+      return {}
+    return {
+      'row_tokens': ramp.shape(step - 1).length,
+      'rows': ramp.offset(step),
+    }
+
+  def _task(self, step: int) -> dict[str, str]:
+    """Whose loss it is, where there are several tasks."""
+    task = self._parts.ramp.shape(step - 1).task
+    return {'task': task} if task else {}
+
+
+def summary(values: dict[str, Any]) -> str:
+  """A log line for people."""
+  task = f' of {values["task"]}' if 'task' in values else ''
+  return (
+    f'loss {values["loss"]:.3f}{task} | {values["tokens_per_second"]:,.0f} '
+    f'tokens/s | MFU {values["mfu"]:.0%}'
+  )
+
+
+# What the training loop does besides training: log, evaluate, save, stop.
+
+
+class Duties:
+  """Made once, before the first step; `begin` starts them, and after a rewind.
+
+  When each is due, `cadence` says; the loop calls them in their order.
+  """
+
+  def __init__(
+    self, training: TrainingRun, state: TrainState, train_steps: Stages
+  ):
+    """Compiles the evaluation, and measures the device where it must.
+
+    Args:
+      training: what is trained, and from which data.
+      state: the loop starts from.
+      train_steps: compiled, by the shape of the batch.
+    """
+    parts, config = training.parts, training.parts.config
+    self._training = training
+    self._cadence = of(config, patience=training.patience)
+    self._evaluation = (
+      training.evaluation(parts) if training.evaluation else None
+    )
+    self.meter = Meter(parts, state.params, train_steps)
+    self._saver = Saver(
+      training.checkpointer, grace_seconds=config.checkpoint.grace_seconds
+    )
+
+  def begin(self, metrics: Metrics, past: Past, done: int) -> None:
+    """Goes on from the past at step `done`, and writes to `metrics`."""
+    self._metrics, self._past = metrics, past
+    self.meter.resume(past.unlogged)
+    policy = self._training.parts.spike_policy
+    self._guard = spikes.Guard(policy, past.losses, past.skipped)
+    self._held_out = [*past.held_out]
+    spikes.log_events(self._training, metrics, done)
+
+  def catch_up(self, done: int, state: TrainState) -> None:
+    """Evaluates where an interruption left it undone.
+
+    Raises:
+      Preempted: it was told to stop meanwhile.
+    """
+    owed = done and not self._past.evaluated(done)
+    owed = owed and self._cadence.due(done).evaluate
+    if owed and not self.evaluate(done, state):
+      raise Preempted('preempted while evaluating; start again to continue')
+
+  def note(self, step: int, out: dict[str, Any]) -> Due:
+    """Keeps the outputs of a step; says what is due after it."""
+    self.meter.add(out)
+    if self.meter.taken == 1:
+      jax.block_until_ready(out)
+      seconds = seconds_since_start()
+      log.info('first step done %.1f s after the start', seconds)
+      self._metrics.write(step, event='first_step', seconds=seconds)
+    phases.enter('step')
+    self._saver.poll()
+    due = self._cadence.due(step, stop=preemption.reached())
+    return due._replace(save=due.save or self._saver.retry_due())
+
+  def check(self, step: int) -> None:
+    """Looks at the outputs of all steps since it last did.
+
+    Raises:
+      Spike: the run cannot go on as it is.
+    """
+    for skipped in self._guard.check(step, self.meter.fetch()):
+      spikes.log_skipped(self._training, self._metrics, *skipped)
+
+  def log(self, step: int, progress: Progress) -> None:
+    """Writes and shows the figures of the steps since it last did."""
+    values = self.meter.read(step)
+    epochs = self._training.data.epochs(self._training.unskipped_rows(step))
+    self._metrics.write(step, **values, **epochs)
+    self._guard.logged(values['loss'])
+    progress.show(step, summary(values))
+    if dead := dead_experts(values):
+      log.warning('step %d: %s', step, dead)
+
+  def evaluate(self, step: int, state: TrainState) -> bool:
+    """Measures the state; False if it was told to stop meanwhile."""
+    if not self._evaluation:
+      return True
+    started = time.perf_counter()
+    with phases.during('evaluation'):
+      values = self._evaluation(state.eval_params, stop=preemption.reached)
+    if values is None:
+      return False
+    seconds = time.perf_counter() - started
+    self._metrics.write(step, **values, eval_seconds=seconds)
+    judged = self._training.judged(values)
+    assert judged is not None
+    self._held_out.append((step, judged))
+    self._training.checkpointer.evaluated(step, judged)
+    log.info('step %d: %s', step, self._evaluation.summary(values))
+    self.meter.restart()
+    return True
+
+  @property
+  def gave_up(self) -> bool:
+    """Whether the run ends early: see `TrainingRun.patience`."""
+    return gave_up(self._held_out, self._training.patience)
+
+  def save(self, step: int, state: TrainState, out: dict[str, Any]) -> None:
+    """Starts to save a state whose last step gave `out`.
+
+    Raises:
+      Spike: it is not finite.
+    """
+    spikes.check_state(step, state, out)
+    if unlogged := self.meter.unlogged():
+      self._metrics.write(step, event='unlogged', routers=unlogged)
+    self._metrics.sync()
+    seconds = self._saver.save(state)
+    self._metrics.write(step, event='saved', seconds=seconds)
+    self.meter.restart()
+
+  def stop(self, step: int, state: TrainState) -> NoReturn:
+    """Waits until the state is saved, and ends the run for now.
+
+    Raises:
+      Preempted: always.
+    """
+    seconds = self._saver.finish(state, preempted=True)
+    self._metrics.write(step, event='saved', seconds=seconds)
+    raise Preempted(
+      f'preempted; saved step {step} of {self._cadence.last} in {seconds:.1f} '
+      's; start again to continue'
+    )
+
+  def finish(self, state: TrainState) -> None:
+    """Waits until the last state is saved."""
+    step = int(state.step)
+    if self.gave_up:
+      log.info(
+        'step %d: ending early, %d evaluations were not better than one before',
+        *(step, self._training.patience),
+      )
+    seconds = self._saver.finish(state)
+    self._metrics.write(step, event='saved', seconds=seconds)
 
 
 def fit(training: TrainingRun, state: TrainState) -> TrainState:
@@ -50,7 +470,7 @@ def fit(training: TrainingRun, state: TrainState) -> TrainState:
         spike = e
         metrics.write(spike.step, event='spike')
     started = time.perf_counter()
-    state = rewind.rewind(training, spike)
+    state = spikes.rewind(training, spike)
     past = training.past(int(state.step))
     seconds = time.perf_counter() - started
     metrics = training.open_metrics(int(state.step), rewound=1, seconds=seconds)

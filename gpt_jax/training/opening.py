@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import rewind
+from gpt_jax.training import spikes
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.history import History
 from gpt_jax.training.parts import Parts
@@ -55,7 +55,7 @@ def open_run(
   training = TrainingRun(
     parts, workdir, data, checkpointer, history, **measured
   )
-  rewind.finish(training)
+  spikes.finish(training)
   found = checkpointer.restore(parts_lib.abstract_state(parts))
   history.restart(checkpointer.restored)
   state = first() if found is None else found

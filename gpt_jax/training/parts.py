@@ -13,22 +13,26 @@ from jax.sharding import Mesh, NamedSharding
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.nn import paths
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Objective
-from gpt_jax.optim import host_state
-from gpt_jax.optim.average import AVERAGES, Average
-from gpt_jax.optim.consumption import Ramp, Shape
-from gpt_jax.optim.each_part import each_part
+from gpt_jax.optim import wrappers
 from gpt_jax.optim.micro_batches import MicroBatches, divided
 from gpt_jax.optim.optimizer import OPTIMIZERS
-from gpt_jax.optim.rounding import PRECISIONS, Precision, in_float32
-from gpt_jax.optim.schedules import Schedule
+from gpt_jax.optim.rounding import (
+  AVERAGES,
+  PRECISIONS,
+  Average,
+  Precision,
+  in_float32,
+)
+from gpt_jax.optim.schedules import Ramp, Schedule, Shape
 from gpt_jax.optim.spikes import SPIKES, Policy
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.optim.wrappers import each_part
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import device_check
 from gpt_jax.training import state as state_lib
 from gpt_jax.training.device_check import Devices, eval_rows
@@ -149,7 +153,7 @@ def build(
   on_host = optim.state == 'host'
   if on_host:
     _check_on_host(objective, rules)
-    build_optimizer = host_state.by_layer(build_optimizer)
+    build_optimizer = wrappers.by_layer(build_optimizer)
   axes = state_lib.logical_axes(objective)
   if objective.tasks:
     optimizer = each_part(functools.partial(build_optimizer, schedule), axes)

@@ -8,22 +8,22 @@ from typing import Any
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.data import eval_sets, manifest, prepare, row_makers
-from gpt_jax.data.store import TokenStore
-from gpt_jax.data.teacher_outputs import TeacherOutputs
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.rows import row_makers
+from gpt_jax.rows.teacher_outputs import TeacherOutputs
 from gpt_jax.runtime import hosts, phases
 from gpt_jax.runtime.log import log
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokens import eval_sets, manifest, prepare
+from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import (
   device_check,
+  metrics,
   opening,
-  starting,
+  pretrained,
   store_data,
-  teacher,
   teaching,
-  trackers,
 )
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import workdir as workdir_lib
@@ -50,10 +50,10 @@ def start(
     UsageError: the config does not fit the devices, the data or the workdir.
   """
   workdir_lib.check_same_run(config, workdir)
-  teacher.check(config)
-  starting.check(config, workdir)
+  pretrained.check_teacher(config)
+  pretrained.check(config, workdir)
   device_check.check_devices(config)
-  trackers.check(config)
+  metrics.check(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
   workdir_lib.check_store_folder(config)
@@ -85,7 +85,7 @@ def start(
       workdir,
       data,
       tokenizer=tokenizer,
-      first=lambda: starting.first_state(parts, tokenizer),
+      first=lambda: pretrained.first_state(parts, tokenizer),
       about=_about(parts, len(store), data),
       store=store.manifest.fingerprint,
       teacher=outputs.contents.fingerprint if outputs else '',

@@ -12,10 +12,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from gpt_jax import sharding
 from gpt_jax.objectives.base import Objective
-from gpt_jax.optim import frozen_parts
-from gpt_jax.optim.average import Average
-from gpt_jax.optim.decay import is_matrix
-from gpt_jax.optim.rounding import Precision, to_float32
+from gpt_jax.optim import train_state
+from gpt_jax.optim.optimizer import is_matrix
+from gpt_jax.optim.rounding import Average, Precision, to_float32
 from gpt_jax.optim.train_state import TrainState
 
 
@@ -27,7 +26,7 @@ def init_params(objective: Objective, key: jax.Array) -> Any:
 def logical_axes(objective: Objective) -> Any:
   """For each trained parameter the names of its axes: a `PartitionSpec`."""
   boxed = jax.eval_shape(objective.init, jax.random.key(0))
-  return nn.get_partition_spec(frozen_parts.trained(boxed, objective.frozen))
+  return nn.get_partition_spec(train_state.trained(boxed, objective.frozen))
 
 
 def make_init(
@@ -43,12 +42,12 @@ def make_init(
 
   def init(key: jax.Array) -> TrainState:
     params = init_params(objective, key)
-    opt_state = optimizer.init(frozen_parts.trained(params, objective.frozen))
+    opt_state = optimizer.init(train_state.trained(params, objective.frozen))
     if precision:
       params = precision(params)
     ema = None
     if average:
-      ema = to_float32(frozen_parts.trained(params, objective.frozen))
+      ema = to_float32(train_state.trained(params, objective.frozen))
     return TrainState(jnp.int32(0), params, opt_state, ema)
 
   return init
@@ -97,10 +96,10 @@ def state_shardings(
   opt_state = jax.tree_util.tree_map_with_path(
     of_moment,
     jax.eval_shape(
-      optimizer.init, frozen_parts.trained(shapes, objective.frozen)
+      optimizer.init, train_state.trained(shapes, objective.frozen)
     ),
   )
-  ema = frozen_parts.trained(params, objective.frozen) if average else None
+  ema = train_state.trained(params, objective.frozen) if average else None
   return TrainState(whole, params, opt_state, ema)
 
 

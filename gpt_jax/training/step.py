@@ -2,24 +2,105 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training step: gradients of one batch, clipped, into the optimizer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 
+from gpt_jax import sharding
+from gpt_jax.nn import dropout, layout
+from gpt_jax.nn.dropout import Rows
 from gpt_jax.objectives.base import Batch, Mean, Means, Objective
-from gpt_jax.optim import (
-  frozen_parts,
-  host_state,
-  rounding,
-  schedule_count,
-  stages,
-)
-from gpt_jax.optim.average import Average
+from gpt_jax.optim import rounding, train_state, wrappers
 from gpt_jax.optim.micro_batches import MicroBatches
+from gpt_jax.optim.rounding import Average
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.training import accumulation
+
+# A batch is taken in parts, whose losses and gradients add up.
+
+
+def summed(
+  function: Callable[[Any], Any], batch: Any, parts: MicroBatches
+) -> Any:
+  """The sum of what a function makes of each part; of several in float32.
+
+  Nothing but rounding depends on the parts.
+  """
+  num_rows = len(jax.tree.leaves(batch)[0])
+  filled = parts.filled(num_rows)
+  if filled > num_rows:
+    batch = jax.tree.map(
+      lambda x: _over_devices(
+        jnp.pad(x, [(0, filled - num_rows), *[(0, 0)] * (x.ndim - 1)])
+      ),
+      batch,
+    )
+
+  def of(part: Any) -> Any:
+    arrays, numbers_B = part
+    with dropout.use(Rows(numbers_B, num_rows, filled > num_rows)):
+      return function(arrays)
+
+  given = batch, jnp.arange(filled)
+  if parts.num_micro == 1:
+    return of(given)
+  # Part i is every n-th row from row i on, so that each device finds its share
+  # of every part among the rows that it already holds.
+  each = jax.tree.map(
+    lambda x: x.reshape(-1, parts.num_micro, *x.shape[1:]).swapaxes(0, 1), given
+  )
+  over = parts.num_replicas > 1
+  run = _by_replica(of, parts.num_replicas) if over else of
+
+  def add(sums, part):
+    sums = jax.tree.map(jnp.add, sums, run(part))
+    return _apart(sums) if over else sums, None
+
+  shapes = jax.eval_shape(run, jax.tree.map(lambda x: x[0], each))
+  start = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
+  sums, _ = jax.lax.scan(add, _apart(start) if over else start, each)
+  return jax.tree.map(lambda x: jnp.sum(x, axis=0), sums) if over else sums
+
+
+def _over_devices(x: jax.Array) -> jax.Array:
+  return layout.constrain(x, ('batch', *[None] * (x.ndim - 1)))
+
+
+def _by_replica(
+  function: Callable[[Any], Any], replicas: int
+) -> Callable[[Any], Any]:
+  """The function of the rows of each replica: all results [replicas, ...].
+
+  Left to itself the compiler adds up the gradients of all devices for each
+  micro-batch, since what a loop carries on is then the same everywhere.
+  """
+  mapped = jax.vmap(
+    function,
+    axis_name=dropout.REPLICAS,
+    spmd_axis_name=sharding.REPLICAS,
+  )
+
+  def run(part: Any) -> Any:
+    split = jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), part)
+    with sharding.within_replica():
+      return mapped(_apart(split))
+
+  return run
+
+
+def _apart(tree: Any) -> Any:
+  """Arrays [replicas, ...]: each replica's on its own devices."""
+
+  def split(x):
+    rest = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 1)
+    spec = PartitionSpec(sharding.REPLICAS, *rest)
+    return jax.lax.with_sharding_constraint(x, spec)
+
+  return jax.tree.map(split, tree)
+
 
 Metrics = dict[str, Any]  # arrays, and arrays by name
 # Which random numbers of a step round the parameters.
@@ -66,8 +147,8 @@ def train_step(
   key = jax.random.fold_in(jax.random.key(seed), state.step)
   two = objective.stages
   if two:
-    state = stages.entered(state, two, optimizer)
-    objective = objective._replace(loss=stages.loss(two, state.step))
+    state = train_state.entered(state, two, optimizer)
+    objective = objective._replace(loss=train_state.loss(two, state.step))
   if objective.progress:
     assert num_steps is not None
     batch = objective.progress(batch, state.step / num_steps)
@@ -90,26 +171,26 @@ def train_step(
   if clip_norm:
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
-  old_params = frozen_parts.trained(state.params, objective.frozen)
+  old_params = train_state.trained(state.params, objective.frozen)
   # Decided on the device: the host learns of it when it logs, steps later.
   sound = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   updates, opt_state = optax.with_extra_args_support(optimizer).update(
     grads,
-    schedule_count.at_step(state.opt_state, state.step),
+    wrappers.at_step(state.opt_state, state.step),
     old_params,
     sound=sound,
   )
   if two:
-    updates = stages.moved(updates, two, state.step)
+    updates = train_state.moved(updates, two, state.step)
   new_params = rounding.add(
     old_params, updates, jax.random.fold_in(key, ROUNDING)
   )
   ema = average(state.ema, new_params) if average else None
-  params = frozen_parts.with_frozen(new_params, state.params, objective.frozen)
+  params = train_state.with_frozen(new_params, state.params, objective.frozen)
   new = TrainState(state.step + 1, params, opt_state, ema)
   old = state._replace(step=new.step)
   state = jax.tree.map(
-    lambda n, o: n if host_state.is_there(o) else jnp.where(sound, n, o),
+    lambda n, o: n if wrappers.is_there(o) else jnp.where(sound, n, o),
     new,
     old,
   )
@@ -136,15 +217,15 @@ def mean_gradients(
   """
 
   def total(trained, part, key):
-    whole = frozen_parts.with_frozen(trained, params, objective.frozen)
+    whole = train_state.with_frozen(trained, params, objective.frozen)
     loss = objective.loss(whole, part, key)
     return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics or {})
 
-  trained = frozen_parts.trained(params, objective.frozen)
+  trained = train_state.trained(params, objective.frozen)
   gradient = jax.grad(total, has_aux=True)
   if objective.balance:
     batch = objective.balance(batch)
-  grads, (loss, weight, metrics) = accumulation.summed(
+  grads, (loss, weight, metrics) = summed(
     lambda part: gradient(trained, part, key),
     batch,
     MicroBatches(num_micro, num_shards, num_replicas),

@@ -18,20 +18,21 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
-from gpt_jax.data import files, pipeline, progress, row_makers, teacher_outputs
-from gpt_jax.data.mixture_order import Place
-from gpt_jax.data.rows import Keys
-from gpt_jax.data.store import TokenStore
-from gpt_jax.data.teacher_outputs import Contents, TeacherOutputs, Writer
-from gpt_jax.data.tokenizers.tokenizer import Tokenizer
+from gpt_jax.files import files, progress
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import distilled, scores, soft_targets
+from gpt_jax.rows import pipeline, row_makers, teacher_outputs
+from gpt_jax.rows.rows import Keys
+from gpt_jax.rows.teacher_outputs import Contents, TeacherOutputs, Writer
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokens.mixture import Place
+from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import device_check
-from gpt_jax.training import teacher as teacher_lib
+from gpt_jax.training import pretrained as teacher_lib
 
 # How often it is noted down where the writer is.
 _NOTE_SECONDS = 30.0

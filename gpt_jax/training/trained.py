@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer as checkpoint
 from gpt_jax.config import Config
-from gpt_jax.data import json_file
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.unified_order import SEQ2SEQ
-from gpt_jax.decoding import constraints, fill, speculative
+from gpt_jax.decoding import fill, sampler, speculative
+from gpt_jax.decoding.engine import in_place
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
-from gpt_jax.decoding.sample import in_place
 from gpt_jax.decoding.speculative import Draft
+from gpt_jax.files import files
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import unified
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.rows.unified_order import SEQ2SEQ
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import averaged
 from gpt_jax.training.parts import Parts, abstract_state, build
 
@@ -206,7 +206,7 @@ def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
   except UsageError as e:
     message = str(e).replace('--workdir=', '--draft=', 1)
     raise UsageError(message) from e
-  rules = constraints.of(trained.tokenizer)
+  rules = sampler.constraints_of(trained.tokenizer)
   speculative.check(trained.parts.model, other.parts.model, rules)
   if other.tokenizer.fingerprint != trained.tokenizer.fingerprint:
     raise UsageError(
@@ -232,7 +232,7 @@ def read_config(workdir: str) -> Config:
   """
   path = os.path.join(workdir, 'config.json')
   try:
-    found = json_file.read(path, remedy=RESTORE, needs=('model', 'tokenizer'))
+    found = files.read_json(path, remedy=RESTORE, needs=('model', 'tokenizer'))
   except (FileNotFoundError, NotADirectoryError) as e:
     raise UsageError(
       f'--workdir={workdir}: holds no run (no config.json); train one first'

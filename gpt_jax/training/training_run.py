@@ -10,11 +10,11 @@ import jax
 
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.data import pipeline
-from gpt_jax.data.taken import Taken, TakenAt
 from gpt_jax.optim.spikes import WINDOW
+from gpt_jax.rows import pipeline
+from gpt_jax.rows.taken import Taken, TakenAt
 from gpt_jax.runtime import hosts
-from gpt_jax.training import metrics, trackers
+from gpt_jax.training import metrics
 from gpt_jax.training.history import History
 from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.parts import Parts
@@ -131,9 +131,7 @@ class TrainingRun(NamedTuple):
     """Opens the metrics at step `done`; `start` goes into their event."""
     config = self.parts.config
     length = config_lib.row_tokens(config)
-    opened = (
-      trackers.open_all(config, self.workdir, done) if self.active else ()
-    )
+    opened = metrics.open_all(config, self.workdir, done) if self.active else ()
     return metrics.Metrics(
       self.workdir,
       step=done,

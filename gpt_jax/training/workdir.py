@@ -16,15 +16,17 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
-from gpt_jax.data import buckets, files, manifest, mixture, row_makers
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
+from gpt_jax.files import buckets, files
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.objectives import sentinels
+from gpt_jax.objectives import t5
+from gpt_jax.rows import row_makers
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
+from gpt_jax.tokens import manifest, mixture
 from gpt_jax.training import metrics
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.history import known_skips
@@ -259,7 +261,7 @@ def check_tokenizer(config: Config) -> None:
       'needs; take wordpiece, byte_bpe or a '
       f'sentencepiece with {token} among its special tokens'
     )
-  sentinels.check(
+  t5.check(
     tokenizer_lib.special_names(call, made),
     objectives.needs(objective).sentinels(config.model.context_length),
     objective,

@@ -23,11 +23,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint._src.serialization import ocdbt_utils
 
 from gpt_jax.checkpoints import checkpointer as checkpoint
-from gpt_jax.checkpoints import handlers, streaming
 from gpt_jax.checkpoints import restore as restore_lib
+from gpt_jax.checkpoints import streaming
 from gpt_jax.checkpoints.checkpointer import Checkpointer, DamageError
-from gpt_jax.checkpoints.fingerprints import Array, difference, fingerprint
-from gpt_jax.checkpoints.restore import reason_of
+from gpt_jax.checkpoints.restore import (
+  Array,
+  database,
+  difference,
+  fingerprint,
+  reason_of,
+)
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 
@@ -255,7 +260,7 @@ def test_a_merge_that_lost_arrays_is_a_failed_save(
 
   async def merge(directory, ts_context, **_):
     if lost == 'some':
-      spec = handlers.database(directory)
+      spec = database(directory)
       await (await ts.KvStore.open(spec)).write(b'step/.zarray', b'{}')
 
   checkpointer = Checkpointer(str(tmp_path), keep=1)

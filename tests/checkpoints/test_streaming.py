@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax.checkpoints import streaming
 from gpt_jax.checkpoints.checkpointer import Checkpointer, DamageError
-from gpt_jax.checkpoints.fingerprints import Running, fingerprint
+from gpt_jax.checkpoints.restore import Running, fingerprint
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 

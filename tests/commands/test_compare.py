@@ -17,7 +17,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.commands import compare
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import UsageError
-from gpt_jax.training import comparison, metrics, variants
+from gpt_jax.training import comparison, metrics
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
       }
       finished(folder, lines(3.0, 1.0, 65.0, **layers))
 
-  monkeypatch.setattr(variants, 'train', train)
+  monkeypatch.setattr(comparison, 'train', train)
   monkeypatch.setattr(compare.losses, 'loss_curves', lambda *_, out: out)
   argv = [
     *('compare', f'--workdir={tmp_path}', '--seeds=0,2'),
@@ -154,9 +154,9 @@ def test_bad_usage(tmp_path, capsys, flags, message):
   'code, error', [(2, UsageError), (1, RuntimeError), (75, Preempted)]
 )
 def test_failures_of_a_run_are_passed_on(monkeypatch, code, error):
-  monkeypatch.setattr(variants, 'wait_for', lambda command: code)
+  monkeypatch.setattr(comparison, 'wait_for', lambda command: code)
   with pytest.raises(error, match='a'):
-    variants.train(variants.Variant('a', []), '0', 'W/a/0', 'W')
+    comparison.train(comparison.Variant('a', []), '0', 'W/a/0', 'W')
 
 
 def test_a_refused_run_is_told_in_one_line(tmp_path, capfd):
@@ -187,7 +187,7 @@ def test_a_run_is_told_to_stop_and_waited_for(tmp_path, number):
 
   before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
   threading.Thread(target=stop).start()
-  code = variants.wait_for([sys.executable, '-c', run])
+  code = comparison.wait_for([sys.executable, '-c', run])
   assert code == (75 if number == signal.SIGTERM else 0)
   after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
   assert after == before

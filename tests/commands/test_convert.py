@@ -16,12 +16,12 @@ from gpt_jax import __main__, hf
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
-from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.decoding import sample
+from gpt_jax.decoding import engine
 from gpt_jax.evaluation import score
+from gpt_jax.files.document import Document
 from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
@@ -152,11 +152,11 @@ def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
   argv = ['generate', f'--workdir={workdir}', '--prompt=abc', '--max_tokens=3']
   capsys.readouterr()
   assert __main__.main([*argv, '--temperature=0']) == 0
-  new = sample.generate(
+  new = engine.generate(
     *hf.load(str(ROOT / 'gpt2_lm')),
     [[95, 66]],
     max_tokens=3,
-    sampler=sample.Sampler(0),
+    sampler=engine.Sampler(0),
     seed=0,
     stop_ids=(trained.tokenizer.eos_id,),
   )
@@ -220,7 +220,7 @@ def test_all_that_a_tokenizer_says_comes_back(tmp_path):
   convert.from_hf(str(source), str(workdir))
   trained = trained_lib.load(str(workdir))
   assert trained.tokenizer.special.prompt([5]) == [283, 5]
-  row = score.row(trained.tokenizer, score.Request('a', 'b', ''), 7)
+  row = score.row(trained.tokenizer, score.ScoreRequest('a', 'b', ''), 7)
   assert row is not None
   assert row.ids.tolist()[:2] == [283, *trained.tokenizer.encode('a')]
   convert.to_hf(str(workdir), str(out))

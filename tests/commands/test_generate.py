@@ -18,24 +18,18 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import (
-  continuations,
-  engine,
-  programs,
-  prompt_files,
-  sample,
-)
+from gpt_jax.decoding import continuations, engine, programs, prompt_files
 from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 from tests.support.stdin import stdin_of
 
 ROOT = pathlib.Path(__file__).parents[2]
-GOLDEN = ROOT / 'tests/data/tokenizers/golden'
+GOLDEN = ROOT / 'tests/tokenizers/golden'
 CONTEXT = 113
 LINES = ['Speak, speak.', 'The cat', 'You are 17', 'All', 'hear me', 'a']
 
@@ -90,7 +84,7 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
   trained = load(str(workdir))
   out = []
   for ids, seed in zip(prompts, seeds or [0] * len(prompts), strict=True):
-    out += sample.generate(
+    out += engine.generate(
       trained.parts.model,
       trained.state.eval_params,
       [ids],
@@ -98,7 +92,7 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
       sampler=Sampler(temperature),
       seed=seed,
       stop_ids=trained.tokenizer.special.stop_ids,
-      never_V=sample.never_drawn(
+      never_V=engine.never_drawn(
         trained.tokenizer, trained.parts.model.vocab_size
       ),
     )

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import __main__
-from gpt_jax.data.store import TokenStore
 from gpt_jax.runtime import malloc
+from gpt_jax.tokens.store import TokenStore
 
 SMOKE = f'--config={pathlib.Path(__file__).parents[2]}/configs/smoke.py'
 FLAGS = ['--config.tokenizer.name=bytes', '--config.data.holdout=none']

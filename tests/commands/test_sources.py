@@ -14,12 +14,12 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
-from gpt_jax.data import sides
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.decoding import best, sample, search
-from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding import continuations, engine
+from gpt_jax.decoding.beam import Beam, search
 from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.evaluation.writing import Writer
+from gpt_jax.evaluation.score import Writer
+from gpt_jax.rows import sides
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import parts
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
@@ -91,7 +91,7 @@ def greedy(workdir, text, most):
   special = trained.tokenizer.special
   # Inside the mesh, where the command has compiled the same.
   with sharding.use(trained.parts.mesh, trained.parts.rules):
-    (ids,) = sample.generate(
+    (ids,) = engine.generate(
       *trained_lib.decoder(trained, 'float'),
       [[special.eos_id]],
       sources=[ids_of(workdir, text)],
@@ -124,14 +124,14 @@ def test_sources_are_answered(run, workdir):
 @pytest.fixture
 def searches(monkeypatch):
   """How many texts each search was given, how, and what it found."""
-  out, real = [], search.search
+  out, real = [], search
 
   def searched(model, params, asked, beam, **options):
     found = list(real(model, params, asked, beam, **options))
     out.append((len(asked), beam, dict(found)))
     yield from found
 
-  monkeypatch.setattr(best, 'search', searched)
+  monkeypatch.setattr(continuations, 'search', searched)
   return out
 
 

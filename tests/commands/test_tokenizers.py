@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.data.tokenizers import tokenizer
+from gpt_jax.tokenizers import tokenizer
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -38,7 +38,7 @@ FLAGS = [
 ]
 # A dead process is believed dead sooner than by default.
 COMMAND = (
-  'from gpt_jax.data import buckets\n'
+  'from gpt_jax.files import buckets\n'
   'buckets.DEAD, buckets.LOOK, buckets.EVERY = 1.5, 0.1, 0.3\n'
   'from gpt_jax.__main__ import main\n'
   'raise SystemExit(main())\n'

@@ -9,7 +9,8 @@ import pytest
 
 from gpt_jax import __main__
 from gpt_jax import config as config_lib
-from gpt_jax.config import known, loading
+from gpt_jax.config import loading
+from gpt_jax.config.fields import _TUNED, _WORDS, OPTIONAL, check_known, tree
 from gpt_jax.spec import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -97,8 +98,8 @@ def test_a_word_of_another_framework(field):
 
 
 def test_words_name_fields_that_there_are():
-  fields = {*config_lib.flatten(known.tree(*known.OPTIONAL))}
-  meant = {*known._WORDS, *known._TUNED.values()}
+  fields = {*config_lib.flatten(tree(*OPTIONAL))}
+  meant = {*_WORDS, *_TUNED.values()}
   for text in meant:
     for field in text.split(' and '):
       assert field.partition('=')[0] in fields
@@ -137,7 +138,7 @@ def test_open_sections():
   config.data.sources = {'web': 'stdlib'}
   config.eval.sets = {'wiki': 'stdlib'}
   config.eval.words = {'wiki': 'words'}
-  known.check_known(config)
+  check_known(config)
   resolved = config_lib.resolve(config)
   assert resolved.models.generator.num_layers == 2
   assert resolved.model.num_layers == 12
@@ -145,7 +146,7 @@ def test_open_sections():
 
 def test_the_finetune_configs_have_the_section_of_the_defaults():
   config = loading.load_config(f'{ROOT}/configs/finetune/base.py', [])
-  section = known.OPTIONAL['finetune']()
+  section = OPTIONAL['finetune']()
   assert config.finetune.to_dict() == section.to_dict()
 
 

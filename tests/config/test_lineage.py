@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.data import unified_order
-from gpt_jax.data.rows import cut
 from gpt_jax.objectives import causal
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.rows import unified_order
+from gpt_jax.rows.rows import cut
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny

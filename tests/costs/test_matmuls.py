@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from gpt_jax.costs import matmuls
-from gpt_jax.nn import grouped, routing
+from gpt_jax.nn import moe
 from tests.support import tiny
 
 
@@ -73,14 +73,14 @@ def test_grouped_products():
 def test_kernels_whose_grid_depends_on_data():
   """One block of rows counts, of as many as there are."""
   experts_A = jnp.array([0, 2, 2, 1, 0])
-  blocks = grouped.layout(routing.rank(experts_A, 3), experts_A, grouped.BLOCK)
+  blocks = moe.grouped_layout(moe.rank(experts_A, 3), experts_A, moe.BLOCK)
 
   def f(x, y):
-    return grouped.by_kernel(x, y, blocks, interpret=True)
+    return moe.by_kernel(x, y, blocks, interpret=True)
 
-  rows = len(blocks.owners_X) * grouped.BLOCK
+  rows = len(blocks.owners_X) * moe.BLOCK
   found = count(f, (rows, 384), (3, 384, 256))
-  assert found == 2 * grouped.BLOCK * 384 * 256
+  assert found == 2 * moe.BLOCK * 384 * 256
 
 
 def model_flops(**changes):

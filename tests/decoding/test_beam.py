@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf, sharding
-from gpt_jax.data.tokenizers.constraints import ANY
 from gpt_jax.decoding import beam as beam_lib
-from gpt_jax.decoding import programs, sample, search
-from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding import engine, programs
+from gpt_jax.decoding.beam import Beam, Search, search
 from gpt_jax.decoding.requests import Request, Row
 from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.decoding.search import Search
+from gpt_jax.tokenizers.constraints import ANY
 from tests.support import beam_reference, golden_io, tiny
 
 # gen_beam_bart and gen_beam_marian: by adding their names here.
@@ -39,7 +38,7 @@ def loaded(folder):
 
 def found(model, params, asked, beam, rows=8):
   """What a search gives, in the order of the texts."""
-  out = dict(search.search(model, params, asked, beam, rows=rows))
+  out = dict(search(model, params, asked, beam, rows=rows))
   return [out[i] for i in range(len(asked))]
 
 
@@ -236,7 +235,7 @@ def test_one_beam_is_greedy_and_more_find_no_worse():
   for seed in range(6):
     drawn = tiny.random_like(params, seed=seed, size=0.5)
     one = found(model, drawn, asked, Beam(1))
-    greedy = sample.generate(
+    greedy = engine.generate(
       model,
       drawn,
       [[0], [0]],

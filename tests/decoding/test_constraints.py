@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
-from gpt_jax.data.tokenizers import constraints as constraints_lib
-from gpt_jax.data.tokenizers.constraints import ANY, Constraints
-from gpt_jax.decoding import programs, requests, sample, search
-from gpt_jax.decoding.beam import Beam
-from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding import programs, requests
+from gpt_jax.decoding.beam import Beam, search
+from gpt_jax.decoding.engine import Engine, generate
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import constraints as constraints_lib
+from gpt_jax.tokenizers.constraints import ANY, Constraints
 from tests.support import golden_io, tiny
 
 GREEDY, STOPS = Sampler(temperature=0), (2,)
@@ -47,7 +47,7 @@ def test_what_transformers_generated(case):
   most = case['max_new_tokens']
   never_V = np.isin(np.arange(89), read.never)
   if case['beams'] == 1:
-    (new,) = sample.generate(
+    (new,) = generate(
       *(model, params, [ids]),
       max_tokens=most,
       sampler=GREEDY,
@@ -62,7 +62,7 @@ def test_what_transformers_generated(case):
     request = Request(ids, most, stop_ids=STOPS, source=source)
     beam = Beam(case['beams'])
     how = {'rows': 1, 'constraints': read, 'never_V': never_V}
-    ((_, out),) = search.search(model, params, [request], beam, **how)
+    ((_, out),) = search(model, params, [request], beam, **how)
     found = [hypothesis.ids for hypothesis in out]
     scores = [hypothesis.score for hypothesis in out]
     np.testing.assert_allclose(scores, case['scores'], atol=1e-4)
@@ -77,7 +77,7 @@ def models(**fields):
 
 def test_rules_of_runs_are_not_for_drafts():
   with pytest.raises(UsageError, match='no_repeat_ngram_size'):
-    sample.generate(
+    generate(
       *models(),
       [[1]],
       max_tokens=3,
@@ -97,9 +97,9 @@ def test_scores_that_are_no_numbers_are_told(way, value):
   with pytest.raises(RuntimeError, match='NaN or infinite'):
     if way == 'searched':
       asked = [Request([1, 5], 7)]
-      [*search.search(model, broken, asked, Beam(3), rows=1)]
+      [*search(model, broken, asked, Beam(3), rows=1)]
     else:
-      sample.generate(
+      generate(
         *(model, broken, [[1, 5]]),
         max_tokens=7,
         sampler=Sampler(temperature=0 if way == 'greedy' else 1.0),

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.decoding import engine, programs, search
-from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding import engine, programs
+from gpt_jax.decoding.beam import Beam, search
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
@@ -80,7 +80,7 @@ def test_hypotheses_have_the_scores_of_whole_rows():
   ]
   # What a source says may be said again, once.
   beam, how = Beam(3, 0.0, no_repeat_ngram=1), ByMask(MASK, TYPES)
-  searched = search.search(model, own, asked, beam, rows=4, in_row=how)
+  searched = search(model, own, asked, beam, rows=4, in_row=how)
   finishes, again = set(), set()
   for number, hypotheses in searched:
     for ids, score, finish in hypotheses:
@@ -150,9 +150,7 @@ def test_hypotheses_after_a_prefix_have_the_scores_of_whole_rows():
     for source in SOURCES
   ]
   beam, how = Beam(3, 0.0), AfterPrefix(both=True)
-  for number, hypotheses in search.search(
-    model, own, asked, beam, rows=4, in_row=how
-  ):
+  for number, hypotheses in search(model, own, asked, beam, rows=4, in_row=how):
     for ids, score, finish in hypotheses:
       ids = ids + [END] * (finish == 'stop')
       total = sum(

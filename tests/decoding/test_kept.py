@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding import programs
-from gpt_jax.decoding.kept import Kept
+from gpt_jax.decoding.reading import Kept
 from gpt_jax.nn.context import KVCache
 
 

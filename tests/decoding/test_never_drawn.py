@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 import tokenizers
 
-from gpt_jax.data.tokenizers import hf as hf_tokenizers
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.decoding import best, fill, sampler
-from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding import continuations, fill, sampler
+from gpt_jax.decoding.beam import Beam, search
 from gpt_jax.decoding.continuations import Options, Speed
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.in_row import ByMask
 from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.decoding.search import search
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.evaluation import forward
+from gpt_jax.tokenizers import hf as hf_tokenizers
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from tests.support import tiny
 
 V, CONTEXT, MOST = 23, 31, 11
@@ -175,7 +174,7 @@ def test_beam_search_passes_them_by_and_scores_as_before(size):
   beam = Beam(size, length_penalty=0.0)
   options = Options(MOST, num_samples=size)
   found = dict(
-    best.complete(
+    continuations.complete_by_beam(
       *(made, params, TOKENIZER, PROMPTS, options, beam), rows=3, speed=Speed()
     )
   )

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from gpt_jax.decoding import programs, rejection, sample
+from gpt_jax.decoding import programs, speculative
 from gpt_jax.decoding import sampler as sampler_lib
-from gpt_jax.decoding.engine import Engine, Request
+from gpt_jax.decoding.engine import Engine, Request, generate
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.spec import UsageError
@@ -145,7 +145,7 @@ def test_greedy_ids_are_those_without_a_draft():
   assert continued(batch, stopped) == expected
   # What a round gives after the end that a caller sees is dropped.
   request = requests[0]
-  (found,) = sample.generate(
+  (found,) = generate(
     *model,
     [list(request.ids)],
     max_tokens=request.max_tokens,
@@ -243,8 +243,8 @@ def test_counts_of_each_place_follow_the_model(sampler):
     )
 
 
-JUDGE = jax.jit(rejection.judge)
-PROPOSE = jax.jit(rejection.propose)
+JUDGE = jax.jit(speculative.judge)
+PROPOSE = jax.jit(speculative.propose)
 
 
 def test_proposals_are_accepted_as_often_as_the_distributions_overlap():

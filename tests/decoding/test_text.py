@@ -7,15 +7,13 @@ import pytest
 import tokenizers
 from hypothesis import strategies as st
 
-from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers.byte_bpe import byte_bpe
-from gpt_jax.data.tokenizers.characters import Bytes
-from gpt_jax.data.tokenizers.frequent_bytes import FrequentBytes
-from gpt_jax.data.tokenizers.hf import HfTokenizer
-from gpt_jax.data.tokenizers.training import (
-  sentencepiece as sentencepiece_of,
-)
-from gpt_jax.decoding.text import Stream
+from gpt_jax.decoding.continuations import Stream
+from gpt_jax.files.document import Document
+from gpt_jax.tokenizers.byte_bpe import byte_bpe
+from gpt_jax.tokenizers.frequent_bytes import FrequentBytes
+from gpt_jax.tokenizers.hf import HfTokenizer
+from gpt_jax.tokenizers.training import sentencepiece as sentencepiece_of
+from gpt_jax.tokenizers.words import Bytes
 
 BYTES = Bytes()
 

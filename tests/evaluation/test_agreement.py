@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from gpt_jax import __main__, hf
 from gpt_jax.commands import convert
 from gpt_jax.evaluation import agreement
-from gpt_jax.evaluation.theirs import Theirs
+from gpt_jax.evaluation.agreement import Theirs
 from gpt_jax.spec import UsageError
 from gpt_jax.training import trained as trained_lib
 from tests.commands.test_convert import (

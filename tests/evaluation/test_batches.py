@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gpt_jax.evaluation import batches
-from gpt_jax.evaluation.batches import Limits, Row
+from gpt_jax.evaluation import forward
+from gpt_jax.evaluation.forward import Limits, Row
 
 LIMITS = Limits(
   tokens=211, rows=13, cached=499, shards=1, program=17, padded=lambda n: n
@@ -27,7 +27,7 @@ def test_lengths_cost_least(most):
   for _ in range(19):
     lengths = rng.choice(np.arange(1, 61), 7, replace=False)
     counts = rng.integers(1, 11, 7)
-    found = batches.choose_lengths(lengths, counts, LIMITS, most)
+    found = forward.choose_lengths(lengths, counts, LIMITS, most)
     assert len(found) <= most
     ways = [
       [*way, max(lengths)]
@@ -58,7 +58,7 @@ def test_what_is_shared_is_read_once():
   begin = rng.integers(1000, size=31)
   rows = questions(rng, begin, 5, 3, 19)
   rows = [rows[i] for i in rng.permutation(len(rows))]
-  common, found = batches.plan(rows, LIMITS)
+  common, found = forward.plan(rows, LIMITS)
   assert common == len(begin)
   groups = [group for batch in found for group in batch.groups]
   assert sorted(i for g in groups for i in g.rows) == [*range(15)]
@@ -81,7 +81,7 @@ def test_an_article_is_shared_where_that_reads_less():
   article, other = rng.integers(1000, size=(2, 40))
   rows = questions(rng, article, 2, 2, 3) + questions(rng, other, 2, 2, 3)
   limits = LIMITS._replace(cached=10**6)
-  common, found = batches.plan(rows, limits)
+  common, found = forward.plan(rows, limits)
   groups = [group for batch in found for group in batch.groups]
   assert common == 0
   found = sorted(sorted(g.rows) for g in groups)
@@ -94,17 +94,17 @@ def test_little_is_not_shared():
   begin = rng.integers(1000, size=31)
   rows = questions(rng, begin, 5, 3, 19)
   for limits in (LIMITS._replace(cached=0), LIMITS._replace(program=10**4)):
-    common, found = batches.plan(rows, limits)
+    common, found = forward.plan(rows, limits)
     assert common == 0
     assert {g.shared for batch in found for g in batch.groups} == {0}
     assert sorted(i for batch in found for i in batch.rows) == [*range(15)]
-  assert batches.plan([], LIMITS) == (0, [])
+  assert forward.plan([], LIMITS) == (0, [])
 
 
 def test_what_is_scored_is_never_shared():
   ids = np.arange(41)
   rows = [row(*ids, scored=23), row(*ids, scored=3), row(*ids, scored=24)]
-  _, found = batches.plan(rows, LIMITS._replace(program=0))
+  _, found = forward.plan(rows, LIMITS._replace(program=0))
   for batch in found:
     for group in batch.groups:
       assert all(group.shared <= rows[i].start for i in group.rows)

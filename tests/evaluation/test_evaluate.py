@@ -12,9 +12,9 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import in_loop, validation
 from gpt_jax.spec import FailedError, UsageError
+from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.trained import Trained
 from tests.support import tiny

@@ -5,10 +5,10 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import tokenizer
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import overlap
+from gpt_jax.files.document import Document
+from gpt_jax.tokenizers import tokenizer
+from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support.tasks import Believer, measure, write
 
 

@@ -6,13 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokenizers.tokenizer import Bytes
-from gpt_jax.evaluation import forward, limits, score
+from gpt_jax.evaluation import forward, score
+from gpt_jax.evaluation import score as limits
 from gpt_jax.evaluation.forward import Forward
 from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.score import Request, Row, Scorer
+from gpt_jax.evaluation.score import Row, Scorer, ScoreRequest
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 
 LENGTH = 41
@@ -85,7 +86,7 @@ def expected(logits_of_batch, request):
 def test_scores_equal_one_row_at_a_time(sizes):
   scorer = make(sizes)
   scores = scorer.requests(
-    [Request(*r) for r in REQUESTS], Journal(None, ''), quiet
+    [ScoreRequest(*r) for r in REQUESTS], Journal(None, ''), quiet
   )
   logits_of_batch = logits_of(scorer)
   for request, found in zip(REQUESTS, scores, strict=True):
@@ -139,7 +140,7 @@ def check_shared(monkeypatch, sizes=(1, 1, 1), **changes):
   texts = [' What is it, so late? A:', ' Who is there, my friend? A:', ' It?']
   ends = [' a choice', ' bb', ' c' * 17 + ' d']
   requests = [
-    Request(shots + text, end, '')
+    ScoreRequest(shots + text, end, '')
     for text, choices in zip(texts, (ends, ends[:2], ends[1:2]), strict=True)
     for end in choices
   ]
@@ -240,7 +241,7 @@ def test_a_token_across_the_boundary_belongs_to_the_continuation():
       pairs = [text[i : i + 2] for i in range(0, len(text), 2)]
       return np.array([sum(map(ord, p)) for p in pairs], np.int32)
 
-  found = score.row(Pairs(), Request('abc', 'def', ''), LENGTH)
+  found = score.row(Pairs(), ScoreRequest('abc', 'def', ''), LENGTH)
   # 'ab' | 'cd' 'ef': the second token spans the boundary.
   np.testing.assert_array_equal(found.ids, [256, 195, 199, 203])
   assert found.num_scored == 2
@@ -257,18 +258,18 @@ def test_equal_rows_are_scored_once():
 
 
 def test_what_does_not_fit_is_refused():
-  assert score.row(Bytes(), Request('', 'x' * 42, 'f:7'), LENGTH) is None
-  requests = [Request('', 'x' * 42, ''), Request('', 'x' * 41, '')]
+  assert score.row(Bytes(), ScoreRequest('', 'x' * 42, 'f:7'), LENGTH) is None
+  requests = [ScoreRequest('', 'x' * 42, ''), ScoreRequest('', 'x' * 41, '')]
   none, found = make().requests(requests, Journal(None, ''), quiet)
   assert none is None
   assert found.num_tokens == 41
   with pytest.raises(UsageError, match=r'^f:8: has no text to score'):
-    score.row(Bytes(), Request('x', '', 'f:8'), LENGTH)
+    score.row(Bytes(), ScoreRequest('x', '', 'f:8'), LENGTH)
 
 
 @pytest.mark.parametrize('torn', ['{"0": [-1.0', '\0\0\0\n'])
 def test_a_stopped_evaluation_goes_on(tmp_path, monkeypatch, torn):
-  requests = [Request(*r) for r in REQUESTS]
+  requests = [ScoreRequest(*r) for r in REQUESTS]
   path = str(tmp_path / 'scores' / 'a.jsonl')
   scorer = make()
   whole = scorer.requests(requests, Journal(None, ''), quiet)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from gpt_jax.evaluation import text_metrics
+from gpt_jax.evaluation import text_tasks
 from gpt_jax.spec import UsageError
 from tests.support.golden_io import ROOT
 
@@ -23,7 +23,7 @@ def recorded():
 
 def test_as_recorded():
   texts, references, golden = recorded()
-  found = text_metrics.measure(['bleu', 'chrf', 'rouge'], texts, references)
+  found = text_tasks.measure_texts(['bleu', 'chrf', 'rouge'], texts, references)
   for name, of in (('bleu', 'bleu_13a'), ('chrf', 'chrf')):
     assert found[name] == pytest.approx(golden[f'{of}/out/corpus'], abs=1e-9)
   for name in ('rouge1', 'rouge2', 'rougeL'):
@@ -34,7 +34,7 @@ def test_as_recorded():
 
 
 def test_signatures_are_those_recorded():
-  assert text_metrics.signatures(['rouge', 'bleu', 'chrf']) == {
+  assert text_tasks.signatures(['rouge', 'bleu', 'chrf']) == {
     'bleu': 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0',
     'chrf': 'nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0',
   }
@@ -51,14 +51,14 @@ def test_bleu_by_hand():
     '빛이 썩는 사람은 완벽한 어둠에서 잠든 사람과 비교할 때 우울증이 '
     '심해질 가능성이 훨씬 높았다'
   )
-  found = text_metrics.measure(['bleu'], [text], [reference])
+  found = text_tasks.measure_texts(['bleu'], [text], [reference])
   by_hand = (10 / 14 * 5 / 13 * 2 / 12 * 1 / 11) ** 0.25
   assert found['bleu'] == pytest.approx(100 * by_hand)
   assert found['bleu'] == pytest.approx(25.400, abs=5e-4)
 
 
 def test_words_of_answers_as_squad_does():
-  found = text_metrics.measure(
+  found = text_tasks.measure_texts(
     ['exact_match', 'f1'], ['The cat!', 'a b', 'x'], ['cat', 'b c', 'y']
   )
   # 'a' is an article: of 'b' against 'b c' F1 is 2 * 1 / (1 + 2).
@@ -69,4 +69,4 @@ def test_words_of_answers_as_squad_does():
 @pytest.mark.parametrize('names', [['bleu', 'blue'], []])
 def test_unknown_metric(names):
   with pytest.raises(UsageError, match='one or several of bleu, chrf, rouge'):
-    text_metrics.check('metrics', names)
+    text_tasks.check('metrics', names)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation import in_loop, names, suite, text_tasks
 from gpt_jax.evaluation.score import Written
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 from tests.support.tables import put
 

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from gpt_jax.data.sources import tfds
+from gpt_jax.files import tfds
 from gpt_jax.spec import UsageError
 from tests.support.tasks import Believer, build, measure
 

@@ -8,11 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.score import Scorer
-from gpt_jax.evaluation.writing import Writer
+from gpt_jax.evaluation.score import Scorer, Writer
+from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 
 LENGTH, EOS = 19, 256

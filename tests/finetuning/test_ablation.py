@@ -13,10 +13,10 @@ import pytest
 from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.finetuning import ablation, finetune, setup
-from gpt_jax.plots import losses
+from gpt_jax.plots import figure
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import pretrained
 from gpt_jax.training.pretrained import Pretrained
 
@@ -40,7 +40,7 @@ def runs(monkeypatch):
     path.write_text(json.dumps(result))
 
   monkeypatch.setattr(finetune, 'finetune', run)
-  monkeypatch.setattr(losses, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
   monkeypatch.setattr(pretrained, 'pretrained', lambda init: Pretrained(init))
   return found
 
@@ -114,7 +114,7 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
     (path / finetune.RESULT).write_text(json.dumps(result))
 
   monkeypatch.setattr(finetune, 'finetune', run)
-  monkeypatch.setattr(losses, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
   table = tmp_path / 'glue/RTE/train.tsv'
   table.parent.mkdir(parents=True)
   rows = 'a\tb\tentailment\nc\td\tnot_entailment\n'

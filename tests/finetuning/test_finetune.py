@@ -16,9 +16,9 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.data import buckets
-from gpt_jax.data.tokenizers.tokenizer import Bytes
+from gpt_jax.files import buckets
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import metrics
 from gpt_jax.training import pretrained as pretrained_lib
 from gpt_jax.training import trained as trained_lib

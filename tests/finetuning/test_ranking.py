@@ -5,9 +5,9 @@
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.data import tasks
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks import tasks
 
 # Of q1 two right and three wrong, of q2 one and one; q3 has no right one, q4
 # no wrong one.

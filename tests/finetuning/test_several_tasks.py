@@ -16,9 +16,9 @@ from gpt_jax.__main__ import main
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import convert
 from gpt_jax.costs import peak
-from gpt_jax.data.task_order import TaskOrder
-from gpt_jax.finetuning import inherited, transfer
+from gpt_jax.finetuning import transfer
 from gpt_jax.finetuning.several_tasks import in_folder, named
+from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import metrics
@@ -242,7 +242,7 @@ def test_a_task_goes_on_from_its_own_head(workdir, states, tasks):
 
   def head_of(**changes):
     tuned = type(config)({'task': tasks[0], **own, **changes})
-    return inherited.head_of(tuned, source)
+    return transfer.head_of(tuned, source)
 
   assert head_of() == 'classification'
   assert head_of(labels=['a', 'b', 'c']) == ''

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.data import tasks
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.finetuning import spans
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.sequences import Special
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks import tasks
+from gpt_jax.tokenizers.tokenizer import Bytes
 
 CONTEXT = 'Bob saw Eve; Eve ran off.'
 CLS, SEP, PAD = 301, 302, 303

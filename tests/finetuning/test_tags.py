@@ -10,14 +10,14 @@ import pytest
 
 from configs.finetune import base
 from gpt_jax import spec
-from gpt_jax.data import tasks
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.finetuning import examples as task_examples
 from gpt_jax.finetuning import tags, task_rows
 from gpt_jax.finetuning.known_tasks import TASKS
-from gpt_jax.finetuning.metrics import METRICS
 from gpt_jax.finetuning.sequences import Special
+from gpt_jax.finetuning.task_data import METRICS
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks import tasks
+from gpt_jax.tokenizers.tokenizer import Bytes
 
 CLS, SEP, PAD = 301, 302, 303
 BERT = Special((CLS,), (SEP,), (SEP,), 'first', PAD)

@@ -8,8 +8,6 @@ import math
 import numpy as np
 import pytest
 
-from gpt_jax.data.taken import Taken, even
-from gpt_jax.data.tasks import Task
 from gpt_jax.finetuning import predictions
 from gpt_jax.finetuning.task_data import (
   Outputs,
@@ -19,6 +17,8 @@ from gpt_jax.finetuning.task_data import (
   _judged,
 )
 from gpt_jax.finetuning.task_rows import Rows
+from gpt_jax.rows.taken import Taken, even
+from gpt_jax.tasks.tasks import Task
 
 
 def test_scores_are_learned_in_units_of_their_deviation():

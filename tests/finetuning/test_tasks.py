@@ -8,9 +8,9 @@ import pathlib
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.data import tasks
 from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks import tasks
 from tests.support.tables import put
 
 SHARED = pathlib.Path(__file__).parents[3] / 'shared/data'

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
-from gpt_jax.hf.albert import ALBERT
 from gpt_jax.hf.base import Options
+from gpt_jax.hf.bert import ALBERT
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from tests.support.golden_io import ROOT, config, tensors

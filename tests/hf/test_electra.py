@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
-from gpt_jax.hf.electra import ELECTRA
+from gpt_jax.hf.bert import ELECTRA
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from tests.support.golden_io import ROOT, config, tensors

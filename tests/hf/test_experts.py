@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options, ffns
-from gpt_jax.hf.switch_transformers import SWITCH_TRANSFORMERS
+from gpt_jax.hf.seq2seq import SWITCH_TRANSFORMERS
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case, config, tensors

@@ -8,7 +8,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
-from gpt_jax.hf.falcon import FALCON
+from gpt_jax.hf.gpt import FALCON
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

@@ -8,8 +8,8 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
-from gpt_jax.hf.gemma import GEMMA2, GEMMA3_TEXT
 from gpt_jax.hf.layout import family_of, fields_of
+from gpt_jax.hf.llama import GEMMA2, GEMMA3_TEXT
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
 from tests.support import tiny

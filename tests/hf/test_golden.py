@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
-from gpt_jax.decoding import sample
+from gpt_jax.decoding import engine
 from gpt_jax.nn.transformer import Transformer
 from tests.support.golden_io import FOLDERS, case, cases, config, meta, tensors
 
@@ -163,13 +163,13 @@ def test_greedy_decoding(folder, case_name):
   if sources:
     np.testing.assert_array_equal(sequences[:, :1], rows)
   expected = sequences[:, width:]
-  new = sample.generate(
+  new = engine.generate(
     model,
     params,
     rows,
     sources=sources,
     max_tokens=expected.shape[1],
-    sampler=sample.Sampler(temperature=0),
+    sampler=engine.Sampler(temperature=0),
     seed=0,
   )
   np.testing.assert_array_equal(new, expected)

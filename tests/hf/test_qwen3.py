@@ -9,7 +9,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
 from gpt_jax.hf.layout import fields_of
-from gpt_jax.hf.qwen3 import QWEN3
+from gpt_jax.hf.llama import QWEN3
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
 from tests.support import tiny

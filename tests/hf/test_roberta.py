@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
-from gpt_jax.hf.roberta import ROBERTA
+from gpt_jax.hf.bert import ROBERTA
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, config, tensors

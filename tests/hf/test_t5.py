@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
-from gpt_jax.hf.t5 import T5
+from gpt_jax.hf.seq2seq import T5
 from gpt_jax.spec import UsageError
 from tests.support.golden_io import ROOT, case, config, tensors
 

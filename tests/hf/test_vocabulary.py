@@ -9,9 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
-from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data/tokenizers/golden'
 

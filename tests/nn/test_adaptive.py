@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.nn.adaptive import adaptive_log_probs
+from gpt_jax.nn.embed import adaptive_log_probs
 from gpt_jax.objectives import cross_entropy
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError

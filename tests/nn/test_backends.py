@@ -12,7 +12,7 @@ import pytest
 from configs import base
 from gpt_jax import hf, sharding, spec
 from gpt_jax.nn import backend as backend_lib
-from gpt_jax.nn import backends, devices
+from gpt_jax.nn import backends, layout
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.dropout import Dropout
@@ -114,7 +114,7 @@ def on(monkeypatch):
   """Makes the devices look like others."""
 
   def on(platform, capability=9.0):
-    monkeypatch.setattr(devices, 'platform', lambda: platform)
+    monkeypatch.setattr(layout, 'platform', lambda: platform)
     monkeypatch.setattr(backends, '_capability', lambda: capability)
 
   return on

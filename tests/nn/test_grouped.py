@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from gpt_jax import sharding
-from gpt_jax.nn import grouped, routing
+from gpt_jax.nn import moe
 
 E, D, F = 3, 5, 7
 # Of 150 rows: most to one expert, none to another, some to other devices (E).
@@ -21,7 +21,7 @@ EXPERTS = np.random.default_rng(0).choice([1, 1, 1, 2, E], size=150)
 @functools.partial(jax.jit, static_argnames='size')
 def blocks_of(experts, size):
   experts = jnp.asarray(experts, jnp.int32)
-  return grouped.layout(routing.rank(experts, E), experts, size)
+  return moe.grouped_layout(moe.rank(experts, E), experts, size)
 
 
 @pytest.mark.parametrize('size', [1, 8, 32])
@@ -79,11 +79,9 @@ def test_matmul(kernel, dtype, error):
     return jax.jit(jax.grad(total, (0, 1), has_aux=True))(*args)
 
   if kernel:
-    function = functools.partial(
-      grouped.by_kernel, blocks=blocks, interpret=True
-    )
+    function = functools.partial(moe.by_kernel, blocks=blocks, interpret=True)
   else:
-    function = functools.partial(grouped.matmul, blocks=blocks)
+    function = functools.partial(moe.matmul, blocks=blocks)
   found = gradients(function, x, w)
   expected = gradients(by_row, *(np.float32(a) for a in (x, w)))
   for ours, theirs in zip(
@@ -105,12 +103,12 @@ def test_lowers_for_tpu(dtype):
   mesh = AbstractMesh((1,) * 5, sharding.AXES, abstract_device=device)
   blocks = blocks_of(EXPERTS, 128)
   with jax.sharding.use_abstract_mesh(mesh):
-    assert grouped.block_size(8, E) == 128
+    assert moe.block_size(8, E) == 128
     x = jax.ShapeDtypeStruct((len(blocks.slots.sources_S), 640), dtype)
     w = jax.ShapeDtypeStruct((E, 640, 96), dtype)
 
     def total(x, w):
-      return jnp.sum(grouped.matmul(x, w, blocks).astype(jnp.float32))
+      return jnp.sum(moe.matmul(x, w, blocks).astype(jnp.float32))
 
     traced = jax.jit(jax.grad(total, (0, 1))).trace(x, w)
     text = traced.lower(lowering_platforms=('tpu',)).as_text()
@@ -123,4 +121,4 @@ def test_lowers_for_tpu(dtype):
   [(8192, 8, 128), (1024, 8, 128), (1023, 8, 64), (100, 8, 8), (1, 128, 8)],
 )
 def test_block_size(rows, num_experts, size):
-  assert grouped.block_size(rows, num_experts) == size
+  assert moe.block_size(rows, num_experts) == size

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf, spec
-from gpt_jax.hf import scores
-from gpt_jax.nn import late
+from gpt_jax.hf import heads
+from gpt_jax.nn import stacks
+from gpt_jax.nn.block import NORMS
 from gpt_jax.nn.convolution import Convolution
 from gpt_jax.nn.dot_product import Visibility
 from gpt_jax.nn.init import INITS
-from gpt_jax.nn.norm import NORMS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
@@ -56,7 +56,7 @@ def test_the_fixture(times):
     return states, hidden, logits
 
   states, hidden, logits = run(params)
-  loss = scores.cross_entropy(logits, jnp.asarray(golden.inputs['labels']))
+  loss = heads.cross_entropy(logits, jnp.asarray(golden.inputs['labels']))
   found = {'keys': states[0], f'z{times}': hidden}
   found |= {f'logits_n{times}': logits, f'loss_n{times}': loss}
   for name, value in found.items():
@@ -78,14 +78,14 @@ def test_models_that_have_none(option, message):
 
 
 def test_fine_tuning_leaves_the_mask_decoder_out():
-  found = late.without('deberta(7, mask_decoder=2, shared=True)')
+  found = stacks.without('deberta(7, mask_decoder=2, shared=True)')
   same = 'deberta(max_distance=7, shared=True)'
   bound = [
     spec.bind_all('model.position', text, POSITIONS) for text in (found, same)
   ]
   assert bound[0] == bound[1]
   for text in ('learned(offset=2)', 'deberta(3)'):
-    assert late.without(text) == text
+    assert stacks.without(text) == text
 
 
 def test_convolution_of_packed_rows():

@@ -12,7 +12,7 @@ import pytest
 
 from configs import base
 from gpt_jax import sharding, spec
-from gpt_jax.nn import backends, devices, ring_kernel
+from gpt_jax.nn import backends, layout, ring_kernel
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.masks import PATTERNS
@@ -148,7 +148,7 @@ def test_padding_is_not_seen():
 def test_auto_takes_it_where_heads_do_not_suffice(
   pattern, length, name, monkeypatch
 ):
-  monkeypatch.setattr(devices, 'platform', lambda: 'tpu')
+  monkeypatch.setattr(layout, 'platform', lambda: 'tpu')
   asked = request(length, pattern)
   if pattern == 'bidirectional':
     bias = jnp.zeros((1, H, length, length))

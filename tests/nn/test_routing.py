@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from gpt_jax.nn import routing
+from gpt_jax.nn import moe
 from gpt_jax.spec import UsageError
 
 # The two worked examples of the load-balancing loss: p(x) of ten tokens.
@@ -31,12 +31,12 @@ COLLAPSED = [
 
 
 def test_load_balance_of_the_balanced_example():
-  choices = routing.choose(jnp.log(jnp.asarray(BALANCED)), 1, False)
+  choices = moe.choose(jnp.log(jnp.asarray(BALANCED)), 1, False)
   assert choices.experts_NJ.tolist() == [
     [i] for i in [0] * 4 + [1] * 3 + [2] * 3
   ]
   fractions = np.bincount(np.ravel(choices.experts_NJ)) / 10
-  found = routing.load_balance(choices.probs_NE, np.float32(fractions))
+  found = moe.load_balance(choices.probs_NE, np.float32(fractions))
   assert float(found) / 3 == pytest.approx(0.3384, abs=5e-5)
 
 
@@ -44,13 +44,13 @@ def test_load_balance_of_the_collapsed_example():
   fractions = np.float32([0.8, 0.1, 0.1])
   chosen = np.argmax(COLLAPSED, axis=-1)
   np.testing.assert_allclose(np.bincount(chosen) / 10, fractions)
-  found = routing.load_balance(np.float32(COLLAPSED), fractions)
+  found = moe.load_balance(np.float32(COLLAPSED), fractions)
   assert float(found) / 3 == pytest.approx(0.5641, abs=5e-5)
 
 
 def test_load_balance_is_one_when_uniform():
   probs = np.full((5, 7), 1 / 7, np.float32)
-  assert float(routing.load_balance(probs, probs[0])) == pytest.approx(1)
+  assert float(moe.load_balance(probs, probs[0])) == pytest.approx(1)
 
 
 @pytest.mark.parametrize('top_k', [1, 2, 3])
@@ -62,7 +62,7 @@ def test_choose(top_k, renormalize):
   gates = np.take_along_axis(probs, order, -1)
   if renormalize:
     gates /= gates.sum(-1, keepdims=True)
-  found = routing.choose(np.float32(logits), top_k, renormalize)
+  found = moe.choose(np.float32(logits), top_k, renormalize)
   np.testing.assert_array_equal(found.experts_NJ, order)
   np.testing.assert_allclose(found.gates_NJ, gates, rtol=1e-5)
   np.testing.assert_allclose(found.probs_NE, probs, rtol=1e-5)
@@ -75,8 +75,8 @@ A, E = 23, 5
 def placed(experts_A, capacity):
   owners_S = jnp.arange(E * capacity) // capacity
   bases_E = jnp.arange(E) * capacity
-  ranking = routing.rank(experts_A, E)
-  slots = routing.place(ranking, experts_A, owners_S, bases_E, capacity)
+  ranking = moe.rank(experts_A, E)
+  slots = moe.place(ranking, experts_A, owners_S, bases_E, capacity)
   return ranking, slots
 
 
@@ -106,7 +106,7 @@ def test_each_expert_takes_its_first(experts, capacity):
 def test_too_many_to_sort():
   experts = jax.ShapeDtypeStruct((2**24,), jnp.int32)
   with pytest.raises(UsageError, match='are too many to sort at once'):
-    jax.eval_shape(functools.partial(routing.rank, num_experts=127), experts)
+    jax.eval_shape(functools.partial(moe.rank, num_experts=127), experts)
 
 
 @pytest.mark.parametrize('top_k', [1, 2])
@@ -122,8 +122,8 @@ def test_gather_and_combine(top_k):
   def place(experts_A):
     owners_S = jnp.arange(S) // capacity
     bases_E = jnp.arange(num_experts) * capacity
-    ranking = routing.rank(experts_A, num_experts)
-    return routing.place(ranking, experts_A, owners_S, bases_E, capacity)
+    ranking = moe.rank(experts_A, num_experts)
+    return moe.place(ranking, experts_A, owners_S, bases_E, capacity)
 
   slots = place(np.int32(experts))
   assert np.sum(np.asarray(slots.slots_A) == S) > 0, 'none is dropped'
@@ -135,8 +135,8 @@ def test_gather_and_combine(top_k):
 
   def by_slots(x, y, gates):
     return (
-      routing.gather(x, slots, top_k),
-      routing.combine(y, slots, gates),
+      moe.gather_slots(x, slots, top_k),
+      moe.combine_slots(y, slots, gates),
     )
 
   def by_products(x, y, gates):

@@ -7,7 +7,7 @@ import pytest
 
 from configs import base
 from gpt_jax import sharding
-from gpt_jax.nn import devices
+from gpt_jax.nn import layout
 from gpt_jax.nn.zigzag import places, zigzag
 from tests.support import tiny
 
@@ -65,5 +65,5 @@ def test_rows_that_splash_reads_stay_in_order(
   model = tiny.model(**fields)
   with sharding.use(tiny.make_mesh(1, 1, 1, context=2), RULES):
     assert places(model, length) is not None
-    monkeypatch.setattr(devices, 'platform', lambda: 'tpu')
+    monkeypatch.setattr(layout, 'platform', lambda: 'tpu')
     assert (places(model, length) is None) == ordered

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.data.rows import cut
 from gpt_jax.objectives.causal import causal, make_batch
+from gpt_jax.rows.rows import cut
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny

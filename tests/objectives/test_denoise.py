@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.data.rows import Keys, Rows, blank
-from gpt_jax.data.sources.sources import Document
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.characters import Bytes
 from gpt_jax.objectives import choices
 from gpt_jax.objectives.denoise import denoise, vocabulary_of
+from gpt_jax.rows.rows import Keys, Rows, blank
 from gpt_jax.spec import UsageError
+from gpt_jax.text.sources import Document
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.words import Bytes
 from tests.support import tiny
 
 TEXT = 'One two three four. Five six seven! Eight nine ten. Eleven'

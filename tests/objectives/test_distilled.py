@@ -12,7 +12,7 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax.objectives import choices
-from gpt_jax.optim.average import ema
+from gpt_jax.optim.rounding import ema
 from gpt_jax.spec import UsageError
 from gpt_jax.training.state import make_init
 from gpt_jax.training.step import mean_gradients, train_step

@@ -11,12 +11,11 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import hf
-from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices
 from gpt_jax.objectives.base import Batch
-from gpt_jax.objectives.electra import TARGETS, electra
-from gpt_jax.objectives.embedding_sharing import SHARED, TABLES
+from gpt_jax.objectives.electra import SHARED, TABLES, TARGETS, electra
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case

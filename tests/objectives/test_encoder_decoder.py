@@ -11,10 +11,11 @@ import pytest
 
 from configs import base
 from gpt_jax import sharding
-from gpt_jax.data.rows import Rows, blank
-from gpt_jax.objectives import choices, encoder_decoder
+from gpt_jax.objectives import choices
+from gpt_jax.objectives import seq2seq as encoder_decoder
 from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq
 from gpt_jax.optim.micro_batches import MicroBatches
+from gpt_jax.rows.rows import Rows, blank
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.nn import lowest_layers as layers
+from gpt_jax.nn import pattern as layers
 from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.objectives.task import classification

@@ -10,7 +10,7 @@ import pytest
 
 from gpt_jax import hf, spec
 from gpt_jax.objectives.choices import OBJECTIVES
-from gpt_jax.objectives.features import FEATURES
+from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state
 from tests.support.golden_io import ROOT, case

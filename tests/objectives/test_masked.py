@@ -13,12 +13,12 @@ from configs import bert
 from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import train
 from gpt_jax.benchmarks.train import random_store
-from gpt_jax.data import pipeline, taken
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.data.tokenizers.characters import Bytes
 from gpt_jax.objectives import choices
 from gpt_jax.objectives.masked import masked
+from gpt_jax.rows import pipeline, taken
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.words import Bytes
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 

@@ -5,8 +5,8 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data.rows import HELD_OUT, Keys, Rows
-from gpt_jax.objectives.masking import Masking, ngrams
+from gpt_jax.objectives.masked import Masking, ngrams
+from gpt_jax.rows.rows import HELD_OUT, Keys, Rows
 
 V, MASK = 1009, 3
 L = 127

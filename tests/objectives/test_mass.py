@@ -9,10 +9,10 @@ import pytest
 from configs import mass as config_file
 from gpt_jax import config as config_lib
 from gpt_jax import hf
-from gpt_jax.data import sides
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.objectives import encoder_decoder
-from gpt_jax.objectives.mass import mass
+from gpt_jax.objectives import seq2seq
+from gpt_jax.objectives.denoise import mass
+from gpt_jax.rows import sides
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
@@ -156,7 +156,7 @@ def test_a_part_at_its_own_place_is_as_if_the_rest_were_hidden():
 
   @jax.jit
   def both(params):
-    compact, _ = encoder_decoder.run(model, params, batch, None)
+    compact, _ = seq2seq.run(model, params, batch, None)
     whole = model.apply(
       {'params': params},
       inputs,

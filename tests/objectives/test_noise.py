@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from gpt_jax.objectives import noise
-from gpt_jax.objectives.noise import MASK, Piece, Vocabulary
+from gpt_jax.objectives import denoise
+from gpt_jax.objectives.denoise import MASK, Piece, Vocabulary
 from tests.support.golden_io import ROOT
 
 FOLDER = ROOT / 'bart_noise'
@@ -33,18 +33,18 @@ def index_of(name, ids, given, stop_id):
   """The corruption of the recorded choices."""
   kind = name.split('_')[0]
   if kind == 'mask':
-    return noise.masked(len(ids), given['in_positions'])
+    return denoise.masked(len(ids), given['in_positions'])
   if kind == 'delete':
-    return noise.deleted(len(ids), given['in_positions'])
+    return denoise.deleted(len(ids), given['in_positions'])
   if kind == 'infill':
-    return noise.infilled(len(ids), given['in_starts'], given['in_lengths'])
+    return denoise.infilled(len(ids), given['in_starts'], given['in_lengths'])
   if kind == 'rotate':
-    return noise.rotated(len(ids), int(given['in_offset']))
+    return denoise.rotated(len(ids), int(given['in_offset']))
   # There each full stop ends a sentence, even behind another.
   ends = np.flatnonzero(ids == stop_id) + 1
   if ends[-1] < len(ids):
     ends = np.append(ends, len(ids))
-  index = noise.permuted(ends, given['in_order'])
+  index = denoise.permuted(ends, given['in_order'])
   if name == 'permute_infill':
     infilled = index_of('infill', ids, given, stop_id)
     index = np.where(infilled == MASK, MASK, index[infilled])
@@ -64,10 +64,10 @@ def test_recorded_corruptions(name):
 def test_recorded_lengths_of_spans():
   given = GOLDEN['span_lengths']
   budget = int(given['in_tokens_to_mask'])
-  found = noise.span_lengths(given['in_draws'], budget)
+  found = denoise.span_lengths(given['in_draws'], budget)
   np.testing.assert_array_equal(found, given['out_lengths'])
   with pytest.raises(ValueError, match='of 11'):
-    noise.span_lengths(given['in_draws'][:5], budget)
+    denoise.span_lengths(given['in_draws'][:5], budget)
 
 
 def pieces(count, length=509, *, one_word_a_token=False):
@@ -82,13 +82,13 @@ def pieces(count, length=509, *, one_word_a_token=False):
 
 def spans(monkeypatch, step, given):
   """What `infilled` is asked for, of each text; tokens and lengths."""
-  asked, infilled = [], noise.infilled
+  asked, infilled = [], denoise.infilled
 
   def spy(count, starts, lengths):
     asked.append((count, starts, lengths))
     return infilled(count, starts, lengths)
 
-  monkeypatch.setattr(noise, 'infilled', spy)
+  monkeypatch.setattr(denoise, 'infilled', spy)
   generator = np.random.default_rng(8)
   made = [step(piece, generator, VOCABULARY) for piece in given]
   return asked, made
@@ -97,7 +97,7 @@ def spans(monkeypatch, step, given):
 def test_a_million_tokens_infilled(monkeypatch):
   """30% in spans, whole words; of the draws exp(-3) = 4.98% are empty."""
   given = list(pieces(2000))
-  asked, made = spans(monkeypatch, noise.infill(0.3, 3), given)
+  asked, made = spans(monkeypatch, denoise.infill(0.3, 3), given)
   tokens = sum(count for count, _, _ in asked)
   hidden = sum(int(lengths.sum()) for _, _, lengths in asked)
   empty = sum(int(np.sum(lengths == 0)) for _, _, lengths in asked)
@@ -123,7 +123,7 @@ def test_a_million_tokens_infilled(monkeypatch):
 
 def test_spans_lie_anywhere(monkeypatch):
   """Of 5 words, 2 in one span: all 4 places are equally likely."""
-  step = noise.infill(0.4, 1000)  # each draw covers the budget
+  step = denoise.infill(0.4, 1000)  # each draw covers the budget
   given = list(pieces(2000, 5, one_word_a_token=True))
   asked, _ = spans(monkeypatch, step, given)
   counts = np.bincount([int(starts[0]) for _, starts, _ in asked])
@@ -133,7 +133,7 @@ def test_spans_lie_anywhere(monkeypatch):
 
 def test_no_text_grows():
   """Even where most of the spans are empty."""
-  step, generator = noise.infill(0.3, 0.1), np.random.default_rng(2)
+  step, generator = denoise.infill(0.3, 0.1), np.random.default_rng(2)
   for length in (1, 2, 5, 31):
     for piece in pieces(20, length):
       assert len(step(piece, generator, VOCABULARY).ids) <= length
@@ -147,14 +147,14 @@ def test_some_masks_become_random_tokens():
       np.sum(step(piece, generator, VOCABULARY).ids == MASK_ID)
       for piece in given
     )
-    for step in (noise.infill(0.3, 3), noise.infill(0.3, 3, 0.1))
+    for step in (denoise.infill(0.3, 3), denoise.infill(0.3, 3, 0.1))
   ]
   assert abs(masks[1] / masks[0] - 0.9) < 0.03
 
 
 @pytest.mark.parametrize('kind', ['mask', 'delete'])
 def test_tokens_are_masked_or_deleted(kind):
-  step, generator = noise.NOISES[kind](0.15), np.random.default_rng(4)
+  step, generator = denoise.NOISES[kind](0.15), np.random.default_rng(4)
   given = list(pieces(500))
   hidden = 0
   for piece in given:
@@ -173,9 +173,9 @@ def test_permutation_is_a_bijection_of_sentences():
   generator = np.random.default_rng(5)
   moved = 0
   for piece in pieces(50, 211):
-    ends = noise.sentence_ends(piece.ids, STOP)
+    ends = denoise.sentence_ends(piece.ids, STOP)
     order = generator.permutation(len(ends))
-    index = noise.permuted(ends, order)
+    index = denoise.permuted(ends, order)
     np.testing.assert_array_equal(
       piece.ids[index][np.argsort(index)], piece.ids
     )
@@ -183,7 +183,7 @@ def test_permutation_is_a_bijection_of_sentences():
     before = np.split(piece.ids, ends[:-1])
     now = [before[i] for i in order]
     np.testing.assert_array_equal(np.concatenate(now), piece.ids[index])
-    out = noise.permute()(piece, generator, VOCABULARY)
+    out = denoise.permute()(piece, generator, VOCABULARY)
     assert sorted(out.ids) == sorted(piece.ids)
     assert out.starts.sum() == piece.starts.sum()
     moved += not np.array_equal(out.ids, piece.ids)
@@ -194,7 +194,7 @@ def test_rotation_is_a_bijection():
   generator, offsets = np.random.default_rng(6), []
   piece = Piece(np.arange(10, 27, dtype=np.int32), np.ones(17, bool))
   for _ in range(3400):
-    out = noise.rotate()(piece, generator, VOCABULARY)
+    out = denoise.rotate()(piece, generator, VOCABULARY)
     offset = int(out.ids[0]) - 10
     np.testing.assert_array_equal(np.roll(out.ids, offset), piece.ids)
     offsets.append(offset)
@@ -204,8 +204,8 @@ def test_rotation_is_a_bijection():
 
 def test_a_full_stop_behind_another_ends_nothing():
   ids = np.array([9, STOP, STOP, 8, 11, STOP, 12])
-  np.testing.assert_array_equal(noise.sentence_ends(ids, STOP), [2, 6, 7])
-  np.testing.assert_array_equal(noise.sentence_ends(ids[:6], STOP), [2, 6])
+  np.testing.assert_array_equal(denoise.sentence_ends(ids, STOP), [2, 6, 7])
+  np.testing.assert_array_equal(denoise.sentence_ends(ids[:6], STOP), [2, 6])
 
 
 def test_steps_follow_one_another():
@@ -215,7 +215,7 @@ def test_steps_follow_one_another():
   for kinds in (['permute', 'infill'], ['infill', 'permute', 'rotate']):
     out = piece
     for kind in kinds:
-      out = noise.NOISES[kind]()(out, generator, VOCABULARY)
+      out = denoise.NOISES[kind]()(out, generator, VOCABULARY)
     rest = out.ids[out.ids != MASK_ID]
     counts = np.bincount(piece.ids, minlength=V)
     assert np.all(np.bincount(rest, minlength=V) <= counts)

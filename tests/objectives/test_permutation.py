@@ -5,9 +5,8 @@
 import numpy as np
 import pytest
 
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.objectives.permutation import Permutation, ranks
-from gpt_jax.objectives.permuted import visible
+from gpt_jax.objectives.permuted import Permutation, ranks, visible
+from gpt_jax.rows.rows import Keys, Rows
 from tests.support.golden_io import ROOT, case, cases
 
 FOLDER = ROOT / 'xlnet_perm'

@@ -12,9 +12,9 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import hf, sharding
-from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.objectives.masked import masked
 from gpt_jax.objectives.permuted import permuted
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT

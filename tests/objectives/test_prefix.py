@@ -12,11 +12,11 @@ from configs import gpt1
 from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import train
 from gpt_jax.costs import flops, totals
-from gpt_jax.data.rows import Keys, Rows, cut
-from gpt_jax.data.tokenizers import special
 from gpt_jax.objectives.prefix import prefix
 from gpt_jax.objectives.t5 import span
+from gpt_jax.rows.rows import Keys, Rows, cut
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import special
 from tests.support import tiny
 
 N, L = 5, tiny.L

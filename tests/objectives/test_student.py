@@ -8,7 +8,7 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax.nn.transformer import parameter_shapes
-from gpt_jax.objectives import student
+from gpt_jax.objectives import distilled
 from gpt_jax.objectives.choices import build
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -30,9 +30,9 @@ def test_layers_and_all_outside_are_the_teachers(period, of_teacher):
   model = tiny.model(num_layers=4, ffn=ffns[period], input='tokens(norm=True)')
   layers = (0, 3, 4, 5)
   theirs = random(teacher)
-  student.check(model, teacher, layers)
+  distilled.check(model, teacher, layers)
   own = {**random(model, seed=5), 'heads': {'a': np.ones(2)}}
-  found = student.copied(own, theirs, model, teacher, layers)
+  found = distilled.copied(own, theirs, model, teacher, layers)
   assert found.pop('heads') is own['heads']
   assert jax.tree.map(np.shape, found) == jax.tree.map(
     lambda x: x.shape, parameter_shapes(model)
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_one_line(layers, changes, message):
   teacher = tiny.model(num_layers=6)
   model = tiny.model(num_layers=2, **changes)
   with pytest.raises(UsageError, match=message):
-    student.check(model, teacher, layers)
+    distilled.check(model, teacher, layers)
 
 
 def test_a_run_starts_with_them():

@@ -8,11 +8,11 @@ import types
 import numpy as np
 import pytest
 
-from gpt_jax.data.rows import Keys, blank, cut
-from gpt_jax.data.tokenizers import special
-from gpt_jax.objectives import choices, t5, t5_noise
-from gpt_jax.objectives.t5_noise import Side
+from gpt_jax.objectives import choices, t5
+from gpt_jax.objectives.t5 import Side
+from gpt_jax.rows.rows import Keys, blank, cut
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import special
 from tests.support import golden_io, tiny
 
 FOLDER = golden_io.ROOT / 't5_spans'
@@ -66,8 +66,8 @@ def test_a_given_mask(name):
   given = golden_io.case(FOLDER, name)
   tokens, noise = (given.inputs[k][None] for k in ('input_ids', 'noise_mask'))
   real = np.ones_like(noise)
-  inputs = t5_noise.with_sentinels(tokens, noise, real, SENTINELS)
-  targets = t5_noise.with_sentinels(tokens, ~noise, real, SENTINELS)
+  inputs = t5.with_sentinels(tokens, noise, real, SENTINELS)
+  targets = t5.with_sentinels(tokens, ~noise, real, SENTINELS)
   np.testing.assert_array_equal(ended(inputs), given.outputs['inputs'])
   np.testing.assert_array_equal(ended(targets), given.outputs['targets'])
   if 'kept_breaks' in given.inputs:
@@ -75,7 +75,7 @@ def test_a_given_mask(name):
     # As many breaks as there are gaps between the tokens.
     breaks = [np.pad(b, ((0, 0), (0, 1))) for b in breaks]
     sizes = [np.array([b.shape[1]]) for b in breaks]
-    found = t5_noise.alternating(*breaks, *sizes)
+    found = t5.alternating(*breaks, *sizes)
     np.testing.assert_array_equal(found, noise)
 
 
@@ -123,16 +123,16 @@ def test_seven_objectives_of_one_text():
     'replace': made.replaced(noise),
     'spans': made.replaced(spans),
     'drop': (Side(ids, ~noise), Side(ids, noise)),
-    'mass': (t5_noise.masked(ids, noise, real, 103), made.whole),
+    'mass': (t5.masked(ids, noise, real, 103), made.whole),
     # The draws that put the tokens in this order.
     'deshuffle': (
-      t5_noise.shuffled(ids, real, np.argsort(order) / 11),
+      t5.shuffled(ids, real, np.argsort(order) / 11),
       made.whole,
     ),
     # 1 + floor(0.35 x 10) tokens.
     'prefix': (
-      Side(ids, t5_noise.prefix(real, np.array([0.35]))),
-      Side(ids, ~t5_noise.prefix(real, np.array([0.35]))),
+      Side(ids, t5.prefix(real, np.array([0.35]))),
+      Side(ids, ~t5.prefix(real, np.array([0.35]))),
     ),
   }
   for name, two in both.items():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
-from gpt_jax.objectives.target import target
+from gpt_jax.objectives.prefix import target
 from gpt_jax.objectives.task import choice, classification, regression
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state

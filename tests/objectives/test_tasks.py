@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.objectives import tasks as tasks_lib
+from gpt_jax.objectives import task as tasks_lib
 from gpt_jax.objectives.choices import OBJECTIVES
-from gpt_jax.objectives.tasks import of_task
+from gpt_jax.objectives.task import of_task
 from gpt_jax.spec import UsageError
 from gpt_jax.training import state as state_lib
 from tests.support import tiny

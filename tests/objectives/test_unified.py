@@ -13,11 +13,11 @@ from flax import linen as nn
 from configs import bert
 from gpt_jax import config as config_lib
 from gpt_jax import hf
-from gpt_jax.data import unified_order
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.data.unified_order import NAMES
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.unified import unified, visible
+from gpt_jax.rows import unified_order
+from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.unified_order import NAMES
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny

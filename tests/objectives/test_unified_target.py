@@ -10,8 +10,8 @@ import pytest
 
 from configs import unilm
 from gpt_jax import config as config_lib
-from gpt_jax.data.rows import Keys, Rows
-from gpt_jax.objectives.unified_target import unified_target
+from gpt_jax.objectives.unified import unified_target
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.optim.average import AVERAGES
+from gpt_jax.optim.rounding import AVERAGES
 from gpt_jax.spec import UsageError
 
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_jax.optim import amount, batch_ramp
-from gpt_jax.optim.amount import Amount
-from gpt_jax.optim.consumption import Shape, Stage
+from gpt_jax.optim import batch_ramp, schedules
+from gpt_jax.optim.schedules import Amount, Shape, Stage
 from gpt_jax.spec import UsageError
 
 ROW_TOKENS = 7
@@ -182,7 +181,7 @@ def test_the_stages_of_a_linear_ramp_begin_on_the_line(over):
   ramp = build(f"linear_ramp(3, 50, over='{over}', stages=6)")
   # 3 * (50 / 3)^(i / 5) = 5.3, 9.2, 16.2, 28.5, in multiples of 3.
   assert [s.rows for s in ramp.stages] == [3, 6, 9, 15, 27, 50]
-  length = amount.parse('x', over)
+  length = schedules.parse('x', over)
   for stage in ramp.stages:
     begin = Amount(length.count * (stage.rows - 3) // 47, length.unit)
     assert ramp.step_at(begin) == stage.start
@@ -280,7 +279,7 @@ def test_a_part_of_tokens_is_refused():
   ],
 )
 def test_amounts(value, expected):
-  assert amount.parse('x', value) == expected
+  assert schedules.parse('x', value) == expected
 
 
 @pytest.mark.parametrize(
@@ -301,4 +300,4 @@ def test_amounts(value, expected):
 )
 def test_what_is_no_amount(value):
   with pytest.raises(UsageError, match=r'^a\.b=.*: give a whole number of'):
-    amount.parse('a.b', value)
+    schedules.parse('a.b', value)

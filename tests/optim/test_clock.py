@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.optim import batch_ramp
-from gpt_jax.optim.amount import Amount
-from gpt_jax.optim.clock import Clock
+from gpt_jax.optim.schedules import Amount, Clock
 
 RAMPS = {
   'gpt3': "linear_ramp(16, 1568, over='12B_tokens', stages=9)",

@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from gpt_jax import spec
-from gpt_jax.optim.each_part import each_part
 from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.wrappers import each_part
 
 # Which parts steps are of.
 TURNS = 'abbaab'

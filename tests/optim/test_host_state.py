@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import PartitionSpec, SingleDeviceSharding
 
 from gpt_jax import spec
-from gpt_jax.optim import host_state
-from gpt_jax.optim.each_part import each_part
+from gpt_jax.optim import wrappers
 from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.wrappers import each_part
 
 # Stacks of two lengths, experts within one, and what is not stacked.
 AXES = {
@@ -103,7 +103,7 @@ def test_updates_and_state_are_those_of_the_device(name):
   build = spec.build('optim.name', name, OPTIMIZERS)
   params, gradients = tree(0), [tree(1 + i) for i in range(4)]
   gradients[UNSOUND]['bias'][3] = np.nan
-  far = host_state.by_layer(build)(SCHEDULE, AXES)
+  far = wrappers.by_layer(build)(SCHEDULE, AXES)
   found = list(by_host(far, params, gradients, place))
   expected = list(by_device(build(SCHEDULE, AXES), params, gradients))
   jax.tree.map(
@@ -114,7 +114,7 @@ def test_updates_and_state_are_those_of_the_device(name):
 
 
 def test_a_part_that_does_not_step_keeps_its_state():
-  build = host_state.by_layer(spec.build('optim.name', 'adamw', OPTIMIZERS))
+  build = wrappers.by_layer(spec.build('optim.name', 'adamw', OPTIMIZERS))
   axes = {'bias': AXES['bias'], 'parts': {n: AXES['decoder'] for n in 'ab'}}
   shapes = {
     'bias': SHAPES['bias'],

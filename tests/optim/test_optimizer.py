@@ -14,8 +14,7 @@ from jax.sharding import PartitionSpec
 from gpt_jax import spec
 from gpt_jax.costs import flops
 from gpt_jax.optim import batch_ramp
-from gpt_jax.optim.decay import decay_mask
-from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.optimizer import OPTIMIZERS, decay_mask
 from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.config import shipped
+from gpt_jax.config import loading
 from gpt_jax.planning import budget
-from gpt_jax.planning.inference import serve
-from gpt_jax.planning.laws import FITS
+from gpt_jax.planning.laws import FITS, serve
 
 FIT = FITS['Besiroglu et al. 2024']
 
@@ -108,14 +107,14 @@ def test_configs_are_found(monkeypatch, tmp_path):
   """Of a folder with one paper and one config that is none."""
   folder = tmp_path / 'configs'
   folder.mkdir()
-  shutil.copy(shipped.find('configs/base.py'), folder)
+  shutil.copy(loading.find('configs/base.py'), folder)
   paper = 'from configs import base\nDIFFERS = ""\nSIZES = {"a": 3, "b": 5}\n'
   paper += (
     'def get_config(arg):\n  c = base.get_config().unlock()\n'
     '  c.model.update(num_layers=SIZES[arg], d_model=24, num_heads=2,\n'
     '    vocab_size=29, context_length=7)\n  return c.lock()\n'
   )
-  monkeypatch.setattr(shipped, 'root', lambda: str(tmp_path))
+  monkeypatch.setattr(loading, 'root', lambda: str(tmp_path))
   (folder / 'our_paper.py').write_text(paper)
   (folder / 'our_other.py').write_text('def get_config(arg=""):\n  raise\n')
   small, large = budget.decoders()

@@ -7,10 +7,24 @@ import pytest
 from scipy.optimize import check_grad
 from scipy.special import huber
 
-from gpt_jax.planning import envelope, isoflop, parametric
-from gpt_jax.planning.fit import PUBLISHED, fit_all
+from gpt_jax.planning.fit import (
+  PUBLISHED,
+  STARTS,
+  Curve,
+  Point,
+  envelope,
+  envelope_frontier,
+  fit_all,
+  fit_parametric,
+  interval,
+  isoflop_bootstrap,
+  isoflop_frontier,
+  isoflop_profiles,
+  objective,
+  parametric_bootstrap,
+  power_law,
+)
 from gpt_jax.planning.laws import Fit
-from gpt_jax.planning.power import Curve, Point, interval, power_law
 
 # Chinchilla's, and one in which data count for more.
 TRUE = [Fit(1.69, 406.4, 410.7, 0.34, 0.28), Fit(0.9, 30.0, 900.0, 0.25, 0.4)]
@@ -31,7 +45,7 @@ def sweep(fit, *, noise=0.0, seed=0, off=1.0):
 
 @pytest.mark.parametrize('true', TRUE)
 def test_the_parametric_loss_is_recovered(true):
-  found = parametric.fit(sweep(true))
+  found = fit_parametric(sweep(true))
   assert tuple(found) == pytest.approx(tuple(true), rel=0.02)
   # And what a plan takes from it.
   ours, theirs = found.optimum(1e24), true.optimum(1e24)
@@ -41,8 +55,8 @@ def test_the_parametric_loss_is_recovered(true):
 def test_with_noise_the_intervals_cover():
   true = TRUE[0]
   points = sweep(true, noise=1e-3, seed=2)
-  found = parametric.fit(points)
-  drawn = parametric.bootstrap(points, found, 20, seed=1)
+  found = fit_parametric(points)
+  drawn = parametric_bootstrap(points, found, 20, seed=1)
   for name in (*Fit._fields, 'a'):
     low, high = interval([getattr(fit, name) for fit in drawn])
     assert low < getattr(true, name) < high
@@ -55,7 +69,7 @@ def test_with_noise_the_intervals_cover():
 def test_outliers_weigh_little():
   points = sweep(TRUE[0])
   points[11] = points[11]._replace(loss=points[11].loss * 1.3)
-  found = tuple(parametric.fit(points))
+  found = tuple(fit_parametric(points))
   assert found == pytest.approx(tuple(TRUE[0]), rel=0.02)
 
 
@@ -68,32 +82,30 @@ def test_the_objective_is_equation_10_with_its_gradient():
   for n, d, loss in logs.T:
     terms = [np.exp(a - alpha * n), np.exp(b - beta * d), np.exp(e)]
     total += huber(1e-3, np.log(sum(terms)) - loss)
-  value, _ = parametric.objective(theta, *logs)
+  value, _ = objective(theta, *logs)
   assert value * 1e-6 == pytest.approx(total)
   difference = check_grad(
-    lambda x: parametric.objective(x, *logs)[0],
-    lambda x: parametric.objective(x, *logs)[1],
+    lambda x: objective(x, *logs)[0],
+    lambda x: objective(x, *logs)[1],
     theta,
     epsilon=1e-9,
   )
-  assert difference < 1e-4 * np.linalg.norm(
-    parametric.objective(theta, *logs)[1]
-  )
+  assert difference < 1e-4 * np.linalg.norm(objective(theta, *logs)[1])
 
 
 def test_the_grid_of_starts_is_the_papers():
-  assert parametric.STARTS.shape == (5 * 5 * 5 * 6 * 6, 5)
-  least, most = parametric.STARTS.min(0), parametric.STARTS.max(0)
+  assert STARTS.shape == (5 * 5 * 5 * 6 * 6, 5)
+  least, most = STARTS.min(0), STARTS.max(0)
   assert least.tolist() == [0, 0, -1, 0, 0]
   assert most.tolist() == [25, 25, 1, 2, 2]
 
 
 @pytest.mark.parametrize('true', TRUE)
 def test_isoflop_profiles_give_the_exponents(true):
-  found, missing = isoflop.profiles(sweep(true))
+  found, missing = isoflop_profiles(sweep(true))
   assert not missing
   # Of a symmetric profile the parabola finds the very minimum.
-  law_n, law_d = isoflop.frontier(found)
+  law_n, law_d = isoflop_frontier(found)
   assert law_n.exponent == pytest.approx(true.a, rel=0.02)
   assert law_d.exponent == pytest.approx(true.b, rel=0.02)
   n, d = law_n(1e20), law_d(1e20)
@@ -105,25 +117,25 @@ def test_the_minimum_of_a_true_parabola_is_exact():
     Point(1e9, n, 1e9 / n, 1e9, 3 + 0.1 * np.log(n / 500) ** 2)
     for n in (100, 300, 700, 1900)
   ]
-  (found,), _ = isoflop.profiles(points)
+  (found,), _ = isoflop_profiles(points)
   assert found.parameters == pytest.approx(500)
   assert found.tokens == pytest.approx(1e9 / 500)
   assert found.loss == pytest.approx(3)
 
 
 def test_a_profile_without_a_minimum_is_named():
-  found, missing = isoflop.profiles(sweep(TRUE[0], off=50))
+  found, missing = isoflop_profiles(sweep(TRUE[0], off=50))
   assert not found and len(missing) == 4
   assert '1e+18 FLOPs: no minimum' in missing[0]
   assert 'add smaller sizes' in missing[0]
   with pytest.raises(ValueError, match='minima at two budgets'):
-    isoflop.frontier(found)
+    isoflop_frontier(found)
 
 
 def test_isoflop_intervals_cover():
   true = TRUE[0]
-  found, _ = isoflop.profiles(sweep(true, noise=3e-3))
-  drawn = isoflop.bootstrap(found, 200, seed=0)
+  found, _ = isoflop_profiles(sweep(true, noise=3e-3))
+  drawn = isoflop_bootstrap(found, 200, seed=0)
   low, high = interval([law.exponent for law, _ in drawn])
   assert low < true.a < high and 0.001 < high - low < 0.2
 
@@ -136,11 +148,11 @@ def test_three_sizes_a_budget_leave_no_residuals():
     for c in (1e9, 2e9)
     for i, n in enumerate(sizes[:3])
   ]
-  found, _ = isoflop.profiles(
+  found, _ = isoflop_profiles(
     [p._replace(flops=p.budget, tokens=p.budget / p.parameters) for p in least]
   )
   assert len(found) == 2
-  assert isoflop.bootstrap(found, 20, seed=0) == []
+  assert isoflop_bootstrap(found, 20, seed=0) == []
   assert interval([]) is None
 
 
@@ -158,8 +170,8 @@ def test_the_envelope_gives_the_exponents():
   runs = curves(true)
   # Where the optima are within the sizes.
   least, most = 6e17, 2e21
-  found = envelope.envelope(runs, least, most)
-  law_n, law_d = envelope.frontier(found)
+  found = envelope(runs, least, most)
+  law_n, law_d = envelope_frontier(found)
   assert law_n.exponent == pytest.approx(true.a, rel=0.02)
   assert law_n.exponent + law_d.exponent == pytest.approx(1)
   assert (np.diff(found.losses) <= 0).all()
@@ -171,7 +183,7 @@ def test_the_envelope_leaves_out_flops_that_buy_nothing():
   short = Curve(10, 60.0, tokens, 5 - np.log10(tokens))
   # Worse by 0.3 at each number of tokens, and twice as long.
   longer = Curve(10, 60.0, 2 * tokens, 5.3 - np.log10(2 * tokens))
-  found = envelope.envelope([short, longer], 6e4, 6e8)
+  found = envelope([short, longer], 6e4, 6e8)
   assert (np.diff(found.losses) < 0).all()
   end = 60 * tokens[-1]
   inside = (found.flops > 1.05 * end) & (found.flops < 1.5 * end)

@@ -10,8 +10,8 @@ from configs import deberta, electra, llama, palm, t5, transformer
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.costs import flops, totals
-from gpt_jax.planning import cost_model, layouts, topologies
-from gpt_jax.planning.sizes import Sizes
+from gpt_jax.planning import layouts, topologies
+from gpt_jax.planning.layouts import Sizes
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
@@ -159,7 +159,7 @@ def test_a_part_that_has_what_the_model_has_changes_with_it():
 def test_an_encoder_decoder_counts_each_side():
   """Of 568 tokens of text its layers meet 512 and 114."""
   config = config_lib.resolve(t5.get_config('base'))
-  found = cost_model.facts_of(config)
+  found = layouts.facts_of(config)
   assert found.last.length == 568
   assert found.layers == pytest.approx(12 * (512 + 114) / 568)
   params, _ = totals.figures_of(config)

@@ -20,18 +20,11 @@ from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.commands import plan as plan_command
 from gpt_jax.nn.pattern import is_causal
-from gpt_jax.optim.consumption import Shape
+from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import (
-  layouts,
-  plans,
-  search,
-  suggestions,
-  table,
-  topologies,
-)
+from gpt_jax.planning import layouts, report, search, topologies
 from gpt_jax.planning.compile import TooLarge
-from gpt_jax.planning.plans import Request
+from gpt_jax.planning.search import Request
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -134,16 +127,16 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
       raise TooLarge(Shape(32, 128), 2.0, 1.0)
     return changes
 
-  monkeypatch.setattr(suggestions, 'compile_plan', compile_plan)
+  monkeypatch.setattr(search, 'compile_plan', compile_plan)
   notes = []
-  found = suggestions.smallest_change(
+  found = search.smallest_change(
     request, TooLarge(Shape(32, 128), 2.0, 1.0), notes.append
   )
   assert found.row_tokens == 128
   assert (found.rows, found.needed, found.limit) == (32, 2.0, 1.0)
   suggestion = found.suggestion
   if expected is not None:
-    expected = plans.shown(config, expected)
+    expected = search.shown(config, expected)
   assert suggestion == expected
   assert len(notes) == found.tried
 
@@ -153,11 +146,11 @@ def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
   slices = topologies.parse('v5e:2x4')
   request = Request(config, slices, mesh=True, micro=True)
   taken = {'mesh.data': 8, 'mesh.fsdp': 1}
-  found = layouts.candidates(config, slices, suggestions.Sizes(), micro=True)
+  found = layouts.candidates(config, slices, search.Sizes(), micro=True)
   fsdp = [layout for layout in found if layout.sizes['data'] == 1]
   monkeypatch.setattr(layouts, 'candidates', lambda *args, **given: fsdp)
   meshes = set()
-  easier = suggestions._easier(request, taken)
+  easier = search._easier(request, taken)
   for changes in [*easier]:
     changed = layouts.apply(config, {**taken, **changes})
     sizes = layouts.mesh_of(changed, slices)
@@ -168,17 +161,17 @@ def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
 
 def test_a_search_is_offered_where_it_gains():
   """By the cost model: everything is recomputed, and need not be."""
-  config = table.load_config(
+  config = report.load_config(
     ROOT, 'configs/gpt2.py:small', {'model.remat': 'full'}
   )
   slices = topologies.parse('v5e:2x4')
   request = Request(config, slices, mesh=True, micro=True)
 
   def offered(request, **more):
-    changes = {**plans.open_changes(request), **more}
+    changes = {**search.open_changes(request), **more}
     config = layouts.apply(request.config, changes)
-    plan = plans.Plan(config, slices, changes, [], mock.sentinel.whole)
-    return suggestions.faster(request, plan)
+    plan = search.Plan(config, slices, changes, [], mock.sentinel.whole)
+    return search.faster(request, plan)
 
   line = offered(request)
   assert line and '--search' in line and '--config.model.remat=' in line
@@ -270,9 +263,9 @@ def test_the_page_has_the_table(capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   assert main(['plan', '--table']) == 0
   printed = capsys.readouterr().out.rstrip('\n')
-  page = (ROOT / table.PAGE).read_text(encoding='utf-8')
-  _, _, rest = page.partition(table.BEGIN)
-  assert rest.partition(table.END)[0] == printed
+  page = (ROOT / report.PAGE).read_text(encoding='utf-8')
+  _, _, rest = page.partition(report.BEGIN)
+  assert rest.partition(report.END)[0] == printed
 
 
 def papers():
@@ -289,12 +282,12 @@ def papers():
 
 
 def test_every_paper_has_a_plan_that_fits():
-  entries = table.read(ROOT)
+  entries = report.read(ROOT)
   assert {*papers()} <= {entry['config'] for entry in entries}
   for entry in entries:
-    config = table.load_config(ROOT, entry['config'], entry['overrides'])
+    config = report.load_config(ROOT, entry['config'], entry['overrides'])
     # The overrides change how it is trained, and not for how long.
-    plain = table.load_config(ROOT, entry['config'], {})
+    plain = report.load_config(ROOT, entry['config'], {})
     tokens, asked = (
       config_lib.ramp(c).tokens(c.schedule.num_steps) for c in (config, plain)
     )
@@ -327,8 +320,8 @@ def test_what_was_given_is_said_where_nothing_fits(
   def compile_plan(*args, **kwargs):
     raise error
 
-  monkeypatch.setattr(suggestions, 'compile_plan', compile_plan)
-  monkeypatch.setattr(plans, 'compile_plan', compile_plan)
+  monkeypatch.setattr(search, 'compile_plan', compile_plan)
+  monkeypatch.setattr(search, 'compile_plan', compile_plan)
   monkeypatch.setattr(plan_command, '_request', lambda args, slices: request)
   monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
   flags = ['--config=configs/gpt2.py:small', '--topology=v5e:2x2']
@@ -354,7 +347,7 @@ def test_drift_ends_with_1(monkeypatch, capsys):
     return [f'{only}: peak_gib was 3 and is 4', 'another']
 
   monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
-  monkeypatch.setattr(table, 'recompile', recompile)
+  monkeypatch.setattr(report, 'recompile', recompile)
   with pytest.raises(SystemExit) as e:
     main(['plan', '--recompile', '--only=gpt2'])
   assert e.value.code == 1
@@ -366,14 +359,14 @@ def test_drift_ends_with_1(monkeypatch, capsys):
 def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   """A new one is written down; drift is named, in file and table the new."""
   (tmp_path / 'docs').mkdir()
-  (tmp_path / table.PAGE).write_text(f'a\n{table.BEGIN}old{table.END}\nb\n')
+  (tmp_path / report.PAGE).write_text(f'a\n{report.BEGIN}old{report.END}\nb\n')
   entry = {
     'config': 'configs/gpt2.py:small',
     'topology': 'v5e:2x4',
     'slices': 1,
     'overrides': {},
   }
-  (tmp_path / table.FILE).write_text(json.dumps([entry]))
+  (tmp_path / report.FILE).write_text(json.dumps([entry]))
   found = {
     'rows': 512,
     'peak_gib': 3.0,
@@ -385,32 +378,32 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
     'mfu': 0.4,
     'days': 2.0,
   }
-  config = table.load_config(ROOT, entry['config'], {})
+  config = report.load_config(ROOT, entry['config'], {})
   monkeypatch.setattr(
-    table, 'load_config', lambda root, name, overrides: config
+    report, 'load_config', lambda root, name, overrides: config
   )
   asked = []
 
   def make(request, note, *, last_only):
     asked.append(request)
-    return plans.Plan(config, request.slices, {'mesh.fsdp': 8}, [], None)
+    return search.Plan(config, request.slices, {'mesh.fsdp': 8}, [], None)
 
-  monkeypatch.setattr(plans, 'make', make)
-  monkeypatch.setattr(table, '_found', lambda plan: dict(found))
-  assert table.recompile(tmp_path, '', print) == []
-  (written,) = table.read(tmp_path)
+  monkeypatch.setattr(search, 'make', make)
+  monkeypatch.setattr(report, '_found', lambda plan: dict(found))
+  assert report.recompile(tmp_path, '', print) == []
+  (written,) = report.read(tmp_path)
   assert written['found'] == found
   assert written['overrides']['mesh.fsdp'] == 8
   assert asked[0].mesh and asked[0].micro
   found['peak_gib'] = 3.3
-  drift = table.recompile(tmp_path, 'gpt2', print)
+  drift = report.recompile(tmp_path, 'gpt2', print)
   assert drift == [
     'configs/gpt2.py:small on 1 x v5e:2x4: peak_gib was 3 and is 3.3'
   ]
   # With the overrides that were written down: nothing is open.
   assert not asked[1].mesh
-  text = (tmp_path / table.PAGE).read_text()
+  text = (tmp_path / report.PAGE).read_text()
   assert text.startswith('a\n') and text.endswith('\nb\n')
   assert '| 3.30 of 15.75 |' in text and 'old' not in text
   with pytest.raises(UsageError, match='--only=palm'):
-    table.recompile(tmp_path, 'palm', print)
+    report.recompile(tmp_path, 'palm', print)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimates of runs whose speed was published."""
 
-from gpt_jax.planning import estimate
+from gpt_jax.planning import schedule
 from tests.support import published
 
 
@@ -11,6 +11,6 @@ def test_estimates_are_as_far_off_as_the_docs_say():
   # Those that were compiled.
   assert found and set(found) <= set(published.POINTS)
   for name, (_, off) in found.items():
-    assert abs(off) <= estimate.ERROR, name
+    assert abs(off) <= schedule.ERROR, name
   page = (published.ROOT / 'docs/planning.md').read_text(encoding='utf-8')
   assert published.BEGIN + published.markdown() in page

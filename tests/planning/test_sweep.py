@@ -11,9 +11,9 @@ from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.commands import scaling
 from gpt_jax.costs import totals
-from gpt_jax.planning import sweep, sweep_runs
+from gpt_jax.planning import sweep
 from gpt_jax.planning.laws import Fit
-from gpt_jax.training import variants
+from gpt_jax.training import comparison
 
 # Of a model and a text that cost little: loss as a law has it.
 LAW = Fit(1.1, 9.0, 40.0, 0.3, 0.35)
@@ -55,7 +55,7 @@ def trained(monkeypatch):
       end = {'step': steps, 'eval/validation/loss': loss}
       f.write(json.dumps(end) + '\n')
 
-  monkeypatch.setattr(variants, 'train', train)
+  monkeypatch.setattr(comparison, 'train', train)
   return found
 
 
@@ -131,7 +131,7 @@ def test_a_sweep_to_its_end(cells, trained, tmp_path, capsys, monkeypatch):
   # One that did not reach its end is trained again.
   lines = (tmp_path / cells[3].name / 'metrics.jsonl').read_text().split('\n')
   (tmp_path / cells[3].name / 'metrics.jsonl').write_text('\n'.join(lines[:-9]))
-  assert sweep_runs.result(cells[3], str(tmp_path / cells[3].name)) is None
+  assert sweep.result(cells[3], str(tmp_path / cells[3].name)) is None
   # Other text: the runs there are refused.
   other = config_lib.unlocked(cells[0].config)
   other.data.source = "text('x')"
@@ -143,20 +143,18 @@ def test_a_sweep_to_its_end(cells, trained, tmp_path, capsys, monkeypatch):
 
 def test_text_seen_again_is_warned_of(cells, trained, tmp_path, monkeypatch):
   warned = []
-  monkeypatch.setattr(
-    sweep_runs.log, 'warning', lambda *args: warned.append(args)
-  )
-  sweep_runs.train(cells[:1], FLAGS, str(tmp_path))
+  monkeypatch.setattr(sweep.log, 'warning', lambda *args: warned.append(args))
+  sweep.train(cells[:1], FLAGS, str(tmp_path))
   assert [args[1:] for args in warned] == [(cells[0].name, 1.5)]
 
 
 def test_arguments(cells):
   given = ['--config', 'a.py', '--workdir', 'W', '-config.x=1', '--noconfig.y=']
-  assert sweep_runs.arguments(given, cells[0])[:4] == [
+  assert sweep.arguments(given, cells[0])[:4] == [
     *('--config', 'a.py', '-config.x=1', '--noconfig.y=')
   ]
   with pytest.raises(ValueError, match=r'--config.x: write --config'):
-    sweep_runs.arguments(['--config.x', '1'], cells[0])
+    sweep.arguments(['--config.x', '1'], cells[0])
 
 
 def test_the_shipped_grid_is_listed(at_root, capsys):

@@ -10,7 +10,7 @@ import jax
 import pytest
 from jax._src import config as jax_config
 
-from gpt_jax.runtime import exposure
+from gpt_jax.runtime import accelerators
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_a_sound_machine_lacks_nothing(machine):
-  assert exposure.lacks(key=True) == []
+  assert accelerators.lacks(key=True) == []
 
 
 @pytest.mark.parametrize(
@@ -51,36 +51,36 @@ def test_a_sound_machine_lacks_nothing(machine):
 )
 def test_a_folder_of_all_is_named(machine, name, said):
   machine[name].chmod(0o777)
-  (line,) = exposure.lacks(key=True)
+  (line,) = accelerators.lacks(key=True)
   assert line.startswith(said.format(machine[name]))
 
 
 def test_a_sticky_folder_is_for_temporary_files_alone(machine):
   for name in ('temporary', 'cache'):
     machine[name].chmod(0o1777)
-  (line,) = exposure.lacks(key=True)
+  (line,) = accelerators.lacks(key=True)
   assert line.startswith('compiled programs')
 
 
 def test_root_umask_and_key(machine, monkeypatch):
   monkeypatch.setattr(os, 'geteuid', lambda: 0)
-  (line,) = exposure.lacks(key=True)
+  (line,) = accelerators.lacks(key=True)
   assert line.startswith('runs as root')
   monkeypatch.undo()
-  (line,) = [x for x in exposure.lacks(key=False) if 'API' in x]
+  (line,) = [x for x in accelerators.lacks(key=False) if 'API' in x]
   assert '--api_key_file' in line
 
 
 def test_the_umask(machine):
   os.umask(0)
-  (line,) = exposure.lacks(key=True)
+  (line,) = accelerators.lacks(key=True)
   assert 'umask' in line
   assert os.umask(0o022) == 0  # as it was
 
 
 def test_what_another_user_owns_is_named(machine, monkeypatch):
   monkeypatch.setattr(os, 'geteuid', lambda: 98_765)
-  found = exposure.lacks(key=True)
+  found = accelerators.lacks(key=True)
   if os.stat(machine['cache']).st_uid == 0:
     assert found == []  # root may do everything anyway
   else:

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpt_jax.data import pipeline
-from gpt_jax.data.store import TokenStore
+from gpt_jax.rows import pipeline
+from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import metrics
 from tests.support import quick
 
@@ -135,7 +135,7 @@ def losses(workdir: pathlib.Path) -> dict[int, float]:
   }
 
 
-@pytest.mark.slow  # eight processes; tests/data/test_pipeline.py has shares
+@pytest.mark.slow  # eight processes; tests/rows/test_pipeline.py has shares
 def test_processes_equal_one(tmp_path):
   text = write_text(tmp_path / 'text')
   one, many = tmp_path / 'one', tmp_path / 'many'

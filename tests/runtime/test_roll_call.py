@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from gpt_jax.runtime import roll_call
+from gpt_jax.runtime import hosts
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def call_all(address, count, *indices, seconds=0.5):
   with concurrent.futures.ThreadPoolExecutor() as pool:
     calls = [
       pool.submit(
-        roll_call.call, address, count=count, index=index, seconds=seconds
+        hosts.call, address, count=count, index=index, seconds=seconds
       )
       for index in indices
     ]
@@ -40,7 +40,7 @@ def test_one_process_calls_nobody(monkeypatch):
   asked = []
   for name in ('create_server', 'create_connection', 'socket'):
     monkeypatch.setattr(socket, name, lambda *_, **__: asked.append(1))
-  roll_call.call('nowhere:1', count=1, index=0, seconds=0)
+  hosts.call('nowhere:1', count=1, index=0, seconds=0)
   assert not asked
 
 
@@ -72,7 +72,7 @@ def test_two_of_the_same_number(address):
 def test_other_counts_are_told(address):
   with concurrent.futures.ThreadPoolExecutor() as pool:
     calls = [
-      pool.submit(roll_call.call, address, count=n, index=i, seconds=2)
+      pool.submit(hosts.call, address, count=n, index=i, seconds=2)
       for i, n in ((0, 3), (1, 4))
     ]
     assert str(calls[0].exception()) == (
@@ -148,9 +148,9 @@ def test_strangers_are_ignored(address, stranger):
     contextlib.ExitStack() as stack,
     concurrent.futures.ThreadPoolExecutor() as pool,
   ):
-    first = pool.submit(roll_call.call, address, count=2, index=0, seconds=60)
+    first = pool.submit(hosts.call, address, count=2, index=0, seconds=60)
     stranger(address, stack)
-    roll_call.call(address, count=2, index=1, seconds=60)
+    hosts.call(address, count=2, index=1, seconds=60)
     assert first.exception() is None
 
 
@@ -164,9 +164,9 @@ def test_a_process_that_goes_is_missing_again(address):
   """Its connection broke: it calls again, or is not there when all start."""
   name = '0123456789abcdef'
   with concurrent.futures.ThreadPoolExecutor() as pool:
-    first = pool.submit(roll_call.call, address, count=3, index=0, seconds=60)
+    first = pool.submit(hosts.call, address, count=3, index=0, seconds=60)
     with hello(address, 1, name), hello(address, 1, name) as again:
-      roll_call.call(address, count=3, index=2, seconds=60)
+      hosts.call(address, count=3, index=2, seconds=60)
       assert again.makefile().readline() == 'gpt_jax roll call: go\n'
     assert first.exception() is None
 
@@ -176,11 +176,9 @@ def test_another_program_on_the_port_is_no_process(address):
   host, port = address.split(':')
   with concurrent.futures.ThreadPoolExecutor() as pool:
     with socket.create_server((host, int(port))) as other:
-      second = pool.submit(
-        roll_call.call, address, count=2, index=1, seconds=60
-      )
+      second = pool.submit(hosts.call, address, count=2, index=1, seconds=60)
       for said in (b'HTTP/1.0 400 Bad Request\r\n', b'go\n', b'\xff\n', b''):
         with other.accept()[0] as caller:
           caller.sendall(said)
-    roll_call.call(address, count=2, index=0, seconds=60)
+    hosts.call(address, count=2, index=0, seconds=60)
     assert second.exception() is None

@@ -5,7 +5,7 @@
 import pytest
 from jax.profiler import ProfileData
 
-from gpt_jax.runtime import trace
+from gpt_jax.training import profiling
 
 
 def line(name, *events, more=''):
@@ -47,7 +47,7 @@ def test_of_tpus():
     for i in (0, 1)
   ]
   host = plane('/host:CPU', ['fusion.5'], line('t', (1, 0, 9)))
-  found = trace.read(ProfileData.from_text_proto(''.join([host, *chips])))
+  found = profiling.read(ProfileData.from_text_proto(''.join([host, *chips])))
   assert found.devices == 2
   assert [(op.name, op.kind, op.calls) for op in found.ops] == [
     ('fusion.5', 'compute', 6),
@@ -81,7 +81,7 @@ def test_of_a_cpu():
     line('three', (1, 19, 23), more=of(0)),
   )
   text += plane('/device:CUSTOM:Megascale Trace', [])
-  found = trace.read(ProfileData.from_text_proto(text))
+  found = profiling.read(ProfileData.from_text_proto(text))
   assert found.devices == 2 and found.idle * 1e9 == pytest.approx(2)
   assert [op[:3] for op in found.ops] == [
     *(('dot.2', 'compute', 3), ('all-reduce.7', 'collective', 1)),
@@ -98,4 +98,4 @@ def test_sources():
     '  ROOT %dot.4 = f32[2] dot(%p, %p), lhs={0}, '
     'metadata={op_name="jit(f)/ffn/dot" source_file="x.py"}\n'
   )
-  assert trace.sources(text) == {'dot.4': 'jit(f)/ffn/dot'}
+  assert profiling.trace_sources(text) == {'dot.4': 'jit(f)/ffn/dot'}

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from gpt_jax.serving.connections import reserve_files
+from gpt_jax.serving.server import reserve_files
 from tests.support.served import (
   HTTP,
   LIMITS,

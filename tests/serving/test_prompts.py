@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from gpt_jax.serving import prompts, requests
+from gpt_jax.serving import requests
 from gpt_jax.serving.errors import ApiError
 from tests.support.served import (
   CONTEXT,
@@ -48,7 +48,7 @@ class Watched:
 
 def plan(tokenizer, **fields):
   kind = requests.Chat if 'messages' in fields else requests.Completion
-  return prompts.plan(
+  return requests.plan(
     SERVED._replace(tokenizer=tokenizer), kind.model_validate(fields)
   )
 
@@ -96,7 +96,7 @@ def test_a_chat_is_the_text_of_its_template():
   assert row.request.ids == TEMPLATE.ids(TOKENIZER, messages)
 
 
-@pytest.mark.parametrize('module', [requests, prompts])
+@pytest.mark.parametrize('module', [requests, requests])
 def test_others_are_served_while_requests_are_read(monkeypatch, module):
   """Two at a time; those after them wait for a reader."""
   name = 'parse' if module is requests else 'plan'

@@ -11,9 +11,9 @@ import time
 import openai
 import pytest
 
+from gpt_jax.decoding.continuations import Stream
 from gpt_jax.decoding.sampler import Sampler, seeds_of
-from gpt_jax.decoding.text import Stream
-from gpt_jax.serving import prompts, requests, server
+from gpt_jax.serving import requests, server
 from gpt_jax.serving.errors import ApiError
 from tests.support.served import (
   BODY,
@@ -204,7 +204,7 @@ def test_what_a_template_refuses(api):
 def test_a_model_without_a_template_has_no_chats():
   asked = requests.Chat.model_validate({'messages': MESSAGES})
   with pytest.raises(ApiError, match='no chat template') as e:
-    prompts.plan(SERVED._replace(template=None), asked)
+    requests.plan(SERVED._replace(template=None), asked)
   assert e.value.status == 400 and e.value.param == 'messages'
 
 
@@ -419,7 +419,7 @@ def test_without_an_engine_the_server_ends(monkeypatch, caplog, kind):
 @pytest.mark.parametrize('kind', [RuntimeError, Panic])
 def test_a_request_that_fails(api, monkeypatch, caplog, kind):
   with monkeypatch.context() as patch:
-    patch.setattr(prompts, 'plan', functools.partial(failing, kind=kind))
+    patch.setattr(requests, 'plan', functools.partial(failing, kind=kind))
     with pytest.raises(openai.InternalServerError) as e:
       api.client.completions.create(model='tiny', prompt='a')
   assert e.value.type == 'server_error' and 'secret' not in str(e.value)

@@ -19,7 +19,7 @@ from tests.support import tpu_topology  # noqa: E402, isort: skip  (before jax)
 from gpt_jax.costs import flops  # noqa: E402
 from gpt_jax.nn.transformer import parameter_shapes  # noqa: E402
 from gpt_jax.objectives import cross_entropy  # noqa: E402
-from gpt_jax.planning import collectives, gradients, hlo, hlo_matmuls  # noqa: E402
+from gpt_jax.planning import collectives, hlo, op_costs  # noqa: E402
 from tests.support import tiny  # noqa: E402
 
 LAYERS, ROWS, LENGTH, WIDTH, VOCAB = 3, 64, 128, 1024, 4098
@@ -54,21 +54,21 @@ def main():
   text = compiled.as_text()
   program = hlo.parse(text)
   sent = collectives.read(program, mesh)
-  counted = hlo_matmuls.count(program)
+  counted = op_costs.count(program)
   fields = {k.removeprefix('model.'): v for k, v in CONFIG.items()}
   model = tiny.model(**{k: v for k, v in fields.items() if k in tiny.MODEL})
   names = list(flops.parameter_table(parameter_shapes(model)))
   gathers = {}
   for x in sent:
     if x.kind == 'all-gather' and x.axes == ('fsdp',):
-      name = gradients.parameter_of(x.path, names) or x.path
+      name = collectives.parameter_of(x.path, names) or x.path
       gathers[name] = gathers.get(name, 0) + x.trips
   json.dump(
     {
       'calls': counted.calls,
       'unknown': [*counted.unknown, *counted.unknown_loops],
       'gradients': {
-        x.parameter: x.kind for x in gradients.gradients(sent, names)
+        x.parameter: x.kind for x in collectives.gradients(sent, names)
       },
       'gathers': gathers,
       'float32': [

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 from gpt_jax.planning import (
   collectives,
-  estimate,
   hlo,
   measure,
+  report,
   schedule,
-  table,
   topologies,
 )
 from gpt_jax.planning import compile as compile_lib
@@ -171,7 +170,7 @@ def record(name: str) -> None:
   compile_lib.use_cpu()
   point = POINTS[name]
   slices = topologies.parse(point.topology, point.slices)
-  config = table.load_config(ROOT, point.config, point.overrides)
+  config = report.load_config(ROOT, point.config, point.overrides)
   parts = compile_lib.build(config, slices)
   program = compile_lib.compile_stage(parts, slices, parts.shapes()[-1])
   write(name, program, slices)
@@ -200,11 +199,11 @@ def shorten(
 ) -> tuple[schedule.Event, ...]:
   """Without what takes less than `LEAST` of the step."""
   rates = measure.rates(slices)
-  least = LEAST * estimate.step_time(events, rates).step
+  least = LEAST * schedule.step_time(events, rates).step
 
   def takes(x: schedule.Event) -> float:
     waits = [schedule.Wait(x.key)] if hasattr(x, 'key') else []
-    return estimate.step_time([x, *waits], rates).step
+    return schedule.step_time([x, *waits], rates).step
 
   def of(events: Any, trips: float) -> tuple[schedule.Event, ...]:
     kept = []
@@ -232,7 +231,7 @@ def errors() -> dict[str, tuple[float, float]]:
   for name, x in json.loads(FILE.read_text()).items():
     slices = topologies.parse(POINTS[name].topology, POINTS[name].slices)
     events = schedule.from_json(x['events'])
-    seconds = estimate.step_time(events, measure.rates(slices)).step
+    seconds = schedule.step_time(events, measure.rates(slices)).step
     mfu = x['model_flops'] / (seconds * slices.devices * slices.peak)
     found[name] = (mfu, mfu / POINTS[name].mfu - 1)
   return found

@@ -7,7 +7,7 @@ import json
 
 import tokenizers
 
-from gpt_jax.data.tokenizers import hf
+from gpt_jax.tokenizers import hf
 
 WORDS = ['▁Paris', '▁is', '▁the', '▁capital', '▁of', '▁France.', '▁x', '<unk>']
 SPECIAL = ['<pad>', '</s>', '<mask>', '<extra_id_1>', '<extra_id_0>']

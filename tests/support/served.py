@@ -11,17 +11,17 @@ import time
 
 import openai
 
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.data.tokenizers.chat import ChatTemplate
-from gpt_jax.decoding import sample
+from gpt_jax.decoding import engine
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.serving import app as app_lib
 from gpt_jax.serving import server
 from gpt_jax.serving.access import Access
-from gpt_jax.serving.connections import Limits
-from gpt_jax.serving.prompts import Served
+from gpt_jax.serving.requests import Served
+from gpt_jax.serving.server import Limits
 from gpt_jax.serving.worker import Worker
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.chat import ChatTemplate
 from tests.support import tiny
 
 CONTEXT, SLOTS, MOST, BODY = 61, 2, 230, 40_000
@@ -113,7 +113,7 @@ def expected(prompts, *, max_tokens, sampler=GREEDY, seeds=(0,)):
   for prompt in prompts:
     for seed in seeds:
       ids = TOKENIZER.encode(prompt).tolist()
-      (new,) = sample.generate(
+      (new,) = engine.generate(
         model(),
         tiny.params(model()),
         [ids],

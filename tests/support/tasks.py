@@ -4,10 +4,10 @@
 
 import json
 
-from gpt_jax.data.tokenizers.tokenizer import Bytes
 from gpt_jax.evaluation import names, suite
 from gpt_jax.evaluation.score import Row, Score
 from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.tokenizers.tokenizer import Bytes
 
 
 class Believer:

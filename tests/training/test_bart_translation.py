@@ -11,11 +11,11 @@ import pytest
 from configs import bart
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.data.sources.source import Document
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.files.document import Document
 from gpt_jax.nn.paths import name_of
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import starting, step
+from gpt_jax.training import pretrained, step
 from tests.support import tiny
 
 BYTES = tokenizer_lib.build('bytes', [])
@@ -61,7 +61,7 @@ def test_what_is_not_new_stays_but_what_the_paper_names(tmp_path):
   # The targets' tokenizer is the old one, that of the sources is new.
   letters = Document('a#source', ''.join(map(chr, range(97, 96 + SOURCES))))
   name = "sides('bytes', source='characters')"
-  first = starting.first_state(parts, tokenizer_lib.build(name, [letters]))
+  first = pretrained.first_state(parts, tokenizer_lib.build(name, [letters]))
   batch = {
     'sources': tiny.tokens(2, M),
     'source_mask': np.arange(M)[None] < [[M], [4]],

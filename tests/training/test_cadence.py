@@ -5,8 +5,8 @@
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.training import cadence
-from gpt_jax.training.cadence import Cadence
+from gpt_jax.training import loop
+from gpt_jax.training.loop import Cadence
 from tests.support import tiny
 
 
@@ -23,7 +23,7 @@ from tests.support import tiny
   ],
 )
 def test_should(every, last, steps):
-  found = [s for s in range(1, last + 1) if cadence.should(s, every, last)]
+  found = [s for s in range(1, last + 1) if loop.should(s, every, last)]
   assert found == steps
 
 
@@ -66,4 +66,4 @@ def test_the_cadence_of_a_config(patience, logged):
     'eval.every_steps': 7,
   }
   config = config_lib.resolve(tiny.config(**fields))
-  assert cadence.of(config, patience=patience) == (17, 3, 5, 7, logged)
+  assert loop.of(config, patience=patience) == (17, 3, 5, 7, logged)

@@ -12,11 +12,13 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import fields as config_fields
-from gpt_jax.data import files, inputs, manifest
-from gpt_jax.data.tokenizers import tokenizer
 from gpt_jax.evaluation.results import Results
+from gpt_jax.files import files
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
+from gpt_jax.text import inputs
+from gpt_jax.tokenizers import tokenizer
+from gpt_jax.tokens import manifest
 from gpt_jax.training import metrics, spikes
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training import workdir as workdir_lib

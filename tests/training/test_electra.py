@@ -13,7 +13,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.objectives.embedding_sharing import TABLES
+from gpt_jax.objectives.electra import TABLES
 from gpt_jax.training import pretrained as pretrained_lib
 from gpt_jax.training import trained as trained_lib
 from tests.support.golden_io import config, tensors

@@ -16,9 +16,9 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.data.rows import Keys, cut
-from gpt_jax.data.tokenizers import special
 from gpt_jax.objectives import choices
+from gpt_jax.rows.rows import Keys, cut
+from gpt_jax.tokenizers import special
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny

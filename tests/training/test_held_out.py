@@ -12,9 +12,9 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import sharding
-from gpt_jax.data.eval_sets import EvalSet
-from gpt_jax.data.tokenizers import special
 from gpt_jax.objectives import choices
+from gpt_jax.tokenizers import special
+from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training.held_out import HeldOut
 from tests.support import tiny
 from tests.support.sentence_store import CLS, EOS, PAD, SEP, store_of

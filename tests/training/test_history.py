@@ -13,17 +13,18 @@ from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import train
 from gpt_jax.costs import peak
-from gpt_jax.data import prepare, skips
 from gpt_jax.optim import spikes as policies
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.rows import taken
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
-from gpt_jax.training import consumed, history, metrics, spikes, store_data
+from gpt_jax.tokens import prepare
+from gpt_jax.training import history, metrics, spikes, store_data
 from gpt_jax.training.history import History
 from tests.support import tiny
 
-SKIP = skips.Skip(5, 7, 11)
-LATER = skips.Skip(13, 3, 17)
+SKIP = taken.Skip(5, 7, 11)
+LATER = taken.Skip(13, 3, 17)
 
 
 def at(step):
@@ -159,7 +160,7 @@ def test_a_rewind_that_only_the_log_knows_is_refused(tmp_path):
   Checkpointer(str(tmp_path)).finish(jax.device_put(at(13)))
   with pytest.raises(UsageError, match='lacks the rewind to step 5'):
     restored(tmp_path)
-  history.write_skips(str(tmp_path), skips.Skips((SKIP,)))
+  history.write_skips(str(tmp_path), taken.Skips((SKIP,)))
   assert restored(tmp_path).skips.skips == (SKIP,)
 
 
@@ -169,7 +170,7 @@ def test_a_rewind_that_only_the_log_knows_is_refused(tmp_path):
 @pytest.fixture
 def skipped(tmp_path):
   """A workdir whose checkpoint of step 13 was trained without some rows."""
-  history.write_skips(str(tmp_path), skips.Skips((SKIP,)))
+  history.write_skips(str(tmp_path), taken.Skips((SKIP,)))
   save(tmp_path, History(str(tmp_path)), 13)
   return tmp_path
 
@@ -178,11 +179,11 @@ def test_missing_rows_left_out_are_those_of_the_checkpoint(skipped):
   (skipped / 'skips.json').unlink()
   assert history.known_skips(str(skipped)).skips == (SKIP,)
   assert restored(skipped).skips.skips == (SKIP,)
-  assert skips.read(str(skipped)).skips == (SKIP,)
+  assert taken.read(str(skipped)).skips == (SKIP,)
 
 
 def test_a_rewind_since_the_checkpoint_is_in_the_file(skipped):
-  history.write_skips(str(skipped), skips.Skips((SKIP, LATER)))
+  history.write_skips(str(skipped), taken.Skips((SKIP, LATER)))
   assert restored(skipped).skips.skips == (SKIP, LATER)
 
 
@@ -190,7 +191,7 @@ def test_a_rewind_since_the_checkpoint_is_in_the_file(skipped):
   'other', [(), (SKIP._replace(rows=8),), (LATER,), (SKIP._replace(step=4),)]
 )
 def test_other_rows_left_out_are_refused(skipped, other):
-  history.write_skips(str(skipped), skips.Skips(other))
+  history.write_skips(str(skipped), taken.Skips(other))
   for check in (restored, lambda w: history.known_skips(str(w))):
     with pytest.raises(UsageError, match='the checkpoint of step 13') as e:
       check(skipped)
@@ -218,7 +219,7 @@ def test_a_changed_file_is_refused(skipped, damage):
 def test_a_file_of_before_has_no_checksum(tmp_path):
   old = {'skips': [SKIP._asdict()], 'pending': False}
   (tmp_path / 'skips.json').write_text(json.dumps(old))
-  assert History(str(tmp_path)).skips == skips.Skips((SKIP,))
+  assert History(str(tmp_path)).skips == taken.Skips((SKIP,))
 
 
 # Whole runs ---------------------------------------------------------------
@@ -301,7 +302,7 @@ def test_another_token_store_is_refused(tmp_path, monkeypatch):
   # What took long to prepare stays.
   assert (tmp_path / 'other/manifest.json').exists()
   with pytest.raises(UsageError, match='was trained on the token store'):
-    consumed.rows(str(workdir), '2')
+    store_data.rows(str(workdir), '2')
   (workdir / 'spikes').mkdir()
   spike = dict.fromkeys(('step', 'learning_rate', *spikes.FIGURES), 2)
   spike |= {'first_row': 16, 'num_rows': 16}
@@ -316,7 +317,7 @@ def test_another_token_store_is_refused(tmp_path, monkeypatch):
   write_text(tmp_path, 2000)
   zstd = config(tmp_path, **{'data.compression': 'zstd'})
   prepare.prepare(zstd, str(workdir / 'data'))
-  _, rows = consumed.rows(str(workdir), '2')
+  _, rows = store_data.rows(str(workdir), '2')
   assert len([*rows]) == 16
   spikes.read(str(workdir / 'spikes/2.json'))
 

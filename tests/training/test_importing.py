@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 
 from gpt_jax import config as config_lib
 from gpt_jax import hf
-from gpt_jax.data.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.finetuning import exporting
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import importing
 from gpt_jax.training import trained as trained_lib
 from tests.commands.test_convert import TOKENIZERS, initial

@@ -12,13 +12,14 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.commands import inspect, train
 from gpt_jax.costs import peak
-from gpt_jax.data import ledger, prepare
-from gpt_jax.data.shuffle import Shuffle
-from gpt_jax.data.store import TokenStore
-from gpt_jax.plots import losses
+from gpt_jax.plots import figure
+from gpt_jax.rows import ledger
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.training import consumed, goodput, metrics, store_data
+from gpt_jax.tokens import prepare
+from gpt_jax.tokens.mixture import Shuffle
+from gpt_jax.tokens.store import TokenStore
+from gpt_jax.training import goodput, metrics, store_data
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
@@ -63,7 +64,7 @@ def quick():
   """Without what takes a second and changes nothing."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
-    patch.setattr(losses, 'loss_curves', lambda workdirs: 'nothing')
+    patch.setattr(figure, 'loss_curves', lambda workdirs: 'nothing')
     yield
 
 
@@ -176,7 +177,7 @@ def test_what_a_staged_run_logs(whole, data):
   assert (account.tokens, account.rows) == (tokens[-1], rows[-1])
   assert account.epochs == steps[-1]['epochs']
   # What they consumed is named by their numbers in the run.
-  numbers = [row['row'] for row in consumed.rows(str(whole), '5')[1]]
+  numbers = [row['row'] for row in store_data.rows(str(whole), '5')[1]]
   assert numbers == [*range(32, 40)]
   # Held-out text in rows of 7: every token of two batches of 8.
   (held_out,) = [line for line in lines(whole) if metrics.HELD_OUT in line]

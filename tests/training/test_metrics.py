@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.training import metrics
-from gpt_jax.training.metrics import Metrics, write_atomically
-from gpt_jax.training.trackers import TensorBoard
+from gpt_jax.training.metrics import Metrics, TensorBoard, write_atomically
 
 
 def write(workdir, step, *lines):

@@ -12,9 +12,9 @@ import pytest
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.commands import plot, train
 from gpt_jax.costs import peak
-from gpt_jax.data import pipeline
-from gpt_jax.data.eval_sets import EvalSet
 from gpt_jax.objectives.base import Loss
+from gpt_jax.rows import pipeline
+from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import held_out, metrics, training_run
 from tests.support import tiny
 

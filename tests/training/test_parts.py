@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.data.rows import cut
 from gpt_jax.objectives import causal
+from gpt_jax.rows.rows import cut
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check, store_data

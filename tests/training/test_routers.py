@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.plots import losses
+from gpt_jax.plots import figure
 from gpt_jax.plots import routers as plot_routers
 from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import metrics
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import routers
-from gpt_jax.training.metrics import Metrics
-from gpt_jax.training.trackers import TensorBoard
+from gpt_jax.training.metrics import Metrics, TensorBoard
 from tests.support import tiny
 
 SWITCH = 'switch(num_experts=3)'
@@ -42,7 +41,7 @@ def test_layers_are_those_of_the_model(ffn, attention, num_layers, layers):
     'model.attention': attention,
     'model.num_layers': num_layers,
   }
-  assert routers.layers(config(**changes), 'decoder') == layers
+  assert metrics.layers(config(**changes), 'decoder') == layers
 
 
 def test_layers_of_an_encoder():
@@ -53,7 +52,7 @@ def test_layers_of_an_encoder():
       'model.num_encoder_layers': 4,
     }
   )
-  assert routers.layers(found, 'encoder') == [1, 3]
+  assert metrics.layers(found, 'encoder') == [1, 3]
 
 
 def output(loads, dropped):
@@ -74,7 +73,7 @@ OUTPUTS = [
 
 
 def test_metrics_pool_the_steps_of_the_interval():
-  found = routers.metrics(config(**EVERY_SECOND), OUTPUTS)
+  found = metrics.metrics(config(**EVERY_SECOND), OUTPUTS)
   assert found == {
     'router/decoder/layer_1/load': [0.5, 0.5, 0.0],
     'router/decoder/layer_1/dead': 1,
@@ -90,22 +89,22 @@ def test_metrics_pool_the_steps_of_the_interval():
 
 
 def test_no_metrics_without_experts_or_steps():
-  assert routers.metrics(config(), [{'loss': np.float32(1)}]) == {}
-  assert routers.metrics(config(**EVERY_SECOND), []) == {}
+  assert metrics.metrics(config(), [{'loss': np.float32(1)}]) == {}
+  assert metrics.metrics(config(**EVERY_SECOND), []) == {}
 
 
 def test_one_warning_names_the_dead():
-  found = routers.metrics(config(**EVERY_SECOND), OUTPUTS)
-  text = routers.dead_experts({'loss': 2.5, **found})
+  found = metrics.metrics(config(**EVERY_SECOND), OUTPUTS)
+  text = metrics.dead_experts({'loss': 2.5, **found})
   assert text.endswith(': decoder layer 1 expert 2')
-  assert routers.dead_experts({'loss': 0.0}) == ''
+  assert metrics.dead_experts({'loss': 0.0}) == ''
   del found['router/decoder/layer_1/load']
-  assert routers.dead_experts(found) == ''
+  assert metrics.dead_experts(found) == ''
 
 
 def test_a_warning_stays_short():
   loads = {'router/decoder/layer_0/load': [0.0] * 2000 + [1.0]}
-  text = routers.dead_experts(loads)
+  text = metrics.dead_experts(loads)
   assert text.endswith('layer 0 expert 7, and 1992 more')
   assert len(text) < 400
 
@@ -130,7 +129,7 @@ def test_metrics_of_a_training_step():
     'router_logits'
   ][0]
   _, out = compiled_lib.compile_train_step(run).call(state, run.put(batch, 16))
-  found = routers.metrics(run.config, [jax.device_get(out)])
+  found = metrics.metrics(run.config, [jax.device_get(out)])
   assert len(found) == 2 * 7  # the six of `Stats`, and `dead`
   for period, layer in enumerate((1, 3)):
     chosen = np.argmax(logits[period], axis=-1)
@@ -172,5 +171,5 @@ def test_no_picture_without_experts(tmp_path):
   log.write(1, tokens=1, loss=2.5)
   log.close()
   assert plot_routers.router_curves(str(tmp_path)) is None
-  assert losses.loss_curves([str(tmp_path)])
+  assert figure.loss_curves([str(tmp_path)])
   assert not (tmp_path / 'router.png').exists()

@@ -12,8 +12,8 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.data.store import TokenStore
 from gpt_jax.evaluation import memory as memory_lib
+from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import trained as trained_lib

@@ -14,19 +14,19 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
-from gpt_jax.checkpoints.retention import rewind_target
+from gpt_jax.checkpoints.checkpointer import rewind_target
 from gpt_jax.commands import inspect, train
 from gpt_jax.costs import peak
-from gpt_jax.data import pipeline, skips
-from gpt_jax.data.taken import Taken
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.rows import pipeline
+from gpt_jax.rows.taken import Skip, Skips, Taken, read, to_json
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
-from gpt_jax.training import consumed as consumed_lib
 from gpt_jax.training import goodput, loop, metrics, spikes
+from gpt_jax.training import store_data as consumed_lib
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.step import train_step
 from tests.support import tiny
@@ -171,7 +171,7 @@ def consumed(order, steps):
 
 
 def test_what_was_consumed_up_to_the_spike_is_left_out():
-  once = skips.Skips().add(ramp, step=2, spike=6, batches=1)
+  once = Skips().add(ramp, step=2, spike=6, batches=1)
   order = once.shifted(ramp)
   assert consumed(order, range(2)) == consumed(ramp, range(2))
   # Rows 6 to 21 were those of steps 3 to 6.
@@ -195,7 +195,7 @@ def test_no_row_comes_again_where_the_length_changes():
     'ramp(5, 8_steps:2)', 'stages(3, 6_steps:7)', row_tokens=7
   )
   plain = config_lib.order(run)
-  known = skips.Skips().add(plain, step=3, spike=9, batches=1)
+  known = Skips().add(plain, step=3, spike=9, batches=1)
   order = known.shifted(plain)
 
   def rows(taken):
@@ -212,15 +212,15 @@ def test_no_row_comes_again_where_the_length_changes():
 
 
 def test_as_many_batches_are_left_out_as_asked_for():
-  once = skips.Skips().add(ramp, step=3, spike=4, batches=3)
-  assert once.skips == (skips.Skip(3, 13, 4),)
+  once = Skips().add(ramp, step=3, spike=4, batches=3)
+  assert once.skips == (Skip(3, 13, 4),)
 
 
 def test_skips_are_kept_in_a_file(tmp_path):
-  assert skips.read(str(tmp_path)) == skips.Skips()
-  some = skips.Skips().add(ramp, step=2, spike=6, batches=1)
-  (tmp_path / 'skips.json').write_text(skips.to_json(some))
-  assert skips.read(str(tmp_path)) == some
+  assert read(str(tmp_path)) == Skips()
+  some = Skips().add(ramp, step=2, spike=6, batches=1)
+  (tmp_path / 'skips.json').write_text(to_json(some))
+  assert read(str(tmp_path)) == some
   assert some.pending
 
 
@@ -356,7 +356,7 @@ def test_rewind(data, bad_row, tmp_path):
   train.train(config(data, **REWIND), str(alone))
   # The bad row is among the second 32. Back from step 12 to 8: its rows and
   # those of 9 to 11 are left out, as three batches would be too few.
-  assert skips.read(str(alone)) == skips.Skips((skips.Skip(8, 96, 12),), False)
+  assert read(str(alone)) == Skips((Skip(8, 96, 12),), False)
   [event] = events(alone, 'rewind')
   assert event.pop('time') > 0
   assert [event] == [
@@ -400,7 +400,7 @@ def test_rewind_is_replayed_exactly(data, bad_row, tmp_path, monkeypatch):
   with pytest.raises(preemption.Preempted, match='saved step 11'):
     train.train(config(data, **REWIND), str(stopped))
   train.train(config(data, **REWIND), str(stopped))
-  assert skips.read(str(stopped)) == skips.read(str(alone))
+  assert read(str(stopped)) == read(str(alone))
   assert_same(state_of(alone), state_of(stopped))
   assert losses(alone) == losses(stopped)
 
@@ -411,8 +411,8 @@ def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   """Killed between the note and the deletion of what was given up."""
   workdir = tmp_path / 'w'
   train.train(config(data, **{'checkpoint.keep': 9}), str(workdir))
-  undone = skips.Skips((skips.Skip(8, 48, 13),), pending=True)
-  (workdir / 'skips.json').write_text(skips.to_json(undone))
+  undone = Skips((Skip(8, 48, 13),), pending=True)
+  (workdir / 'skips.json').write_text(to_json(undone))
   resumed = []
   fit = loop.fit
   monkeypatch.setattr(
@@ -422,7 +422,7 @@ def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   )
   train.train(config(data, **{'checkpoint.keep': 9}), str(workdir))
   assert resumed == [8]
-  assert not skips.read(str(workdir)).pending
+  assert not read(str(workdir)).pending
   assert events(workdir, 'rewind')[0]['rows_skipped'] == 48
   assert int(state_of(workdir).step) == STEPS
 

@@ -12,10 +12,10 @@ import pytest
 
 from configs import electra as electra_config
 from gpt_jax import config as config_lib
-from gpt_jax.data.rows import Keys, Rows
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives.electra import electra
-from gpt_jax.optim.average import ema
+from gpt_jax.optim.rounding import ema
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.training.state import make_init
 from gpt_jax.training.step import train_step

@@ -11,7 +11,7 @@ import pytest
 from configs import electra
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.planning.sizes import Sizes
+from gpt_jax.planning.layouts import Sizes
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib

@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.data import teacher_outputs
+from gpt_jax.rows import teacher_outputs
 from gpt_jax.training import trained as trained_lib
 from tests.support.golden_io import config
 

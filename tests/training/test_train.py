@@ -9,9 +9,9 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.costs import peak
-from gpt_jax.optim.consumption import Shape
+from gpt_jax.optim.schedules import Shape
 from gpt_jax.spec import UsageError
-from gpt_jax.training import meter as meter_lib
+from gpt_jax.training import loop as meter_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.compiled import Compiled
 from tests.support import tiny

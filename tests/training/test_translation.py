@@ -11,10 +11,10 @@ import sys
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.data import sides
-from gpt_jax.data.store import TokenStore
-from gpt_jax.decoding.sample import generate
+from gpt_jax.decoding.engine import generate
 from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.rows import sides
+from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import trained as trained_lib
 from tests.test_docs import ROOT, fenced
 

@@ -1,0 +1,354 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run's folder in a bucket, and the copy here of its small files.
+
+Checkpoints and the token store are written to the bucket and read from it.
+All else (config, metrics, tokenizer, plots, samples) is read and written in a
+folder of this process, as anywhere, and goes to the bucket: at once what is
+written as a whole (`uploaded`), so that order is kept between what a
+checkpoint rests on and the checkpoint; the rest every half minute and at the
+end. A process that is killed loses no more than that.
+
+A bucket has no locks: `leased` holds an object that its process renews.
+"""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+from gpt_jax.files import files
+from gpt_jax.spec import UsageError, install
+
+# What is not copied: folders that stay in the bucket, traces, and what
+# TensorBoard only adds to.
+_STAY = ('checkpoints', 'checkpoints_damaged', 'data', 'profile', 'tensorboard')
+LEASE = '.lease'
+# Seconds between uploads and renewals, those between looks at another's lease,
+# and those after which one that was not renewed is of a process that died.
+EVERY, LOOK, DEAD = 30.0, 2.0, 90.0
+
+log = logging.getLogger('gpt_jax')
+
+
+class _Copy:
+  """The small files of a run.
+
+  Attributes:
+    url: of the run's folder.
+    folder: of this process.
+  """
+
+  def __init__(self, url: str, folder: str):
+    self.url, self.folder = url, folder
+    # What the bucket has, by name: when it changed here, and its size.
+    self._known: dict[str, tuple[int, int]] = {}
+    self._lock = threading.RLock()
+    self._lease: tuple[bytes, bytes] | None = None  # its text and generation
+
+  def fetch(self) -> None:
+    """Makes the copy what the bucket has.
+
+    Raises:
+      UsageError: an object's name is no file inside the copy.
+    """
+    with self._lock:
+      shutil.rmtree(self.folder, ignore_errors=True)
+      os.makedirs(self.folder)
+      self._known = {}
+      names = files.names(self.url, without=_STAY)
+      # An object whose name ends with / is how some tools make a folder.
+      names = [n for n in names if n and not n.endswith('/') and n != LEASE]
+      for name in names:
+        files.inside(name, of=self.url)
+      for name in names:
+        data = files.read(self.url, name)
+        if data is None:
+          continue  # deleted since the listing
+        path = os.path.join(self.folder, name)
+        try:
+          os.makedirs(os.path.dirname(path), exist_ok=True)
+          with open(path, 'xb') as file:
+            file.write(data)
+        except (FileExistsError, NotADirectoryError) as e:
+          raise UsageError(
+            f'{self.url}: holds a file and a folder of one name, at {name}; '
+            'remove one of them'
+          ) from e
+        self._known[name] = _mark(path)
+
+  def upload(self) -> None:
+    """Makes the bucket have what changed here, and not what went.
+
+    Raises:
+      RuntimeError: another process has the run now.
+    """
+    with self._lock:
+      self.renew()
+      if not os.path.isdir(self.folder):
+        return
+      for name in self._names():
+        self.send(name)
+      for name in [*self._known]:
+        if not os.path.exists(os.path.join(self.folder, name)):
+          files.delete(self.url, name)
+          del self._known[name]
+
+  def send(self, name: str) -> None:
+    """Sends a file, if it is another than the bucket's."""
+    path = os.path.join(self.folder, name)
+    with self._lock, contextlib.suppress(FileNotFoundError):
+      # Before it is read: what is added meanwhile makes another mark.
+      mark = _mark(path)
+      if mark == self._known.get(name):
+        return
+      with open(path, 'rb') as file:
+        files.write(self.url, name, file.read())
+      self._known[name] = mark
+
+  def take(self) -> None:
+    """Takes the lease of the run.
+
+    Raises:
+      UsageError: another process has it.
+    """
+    text = f'{socket.gethostname()} {uuid.uuid4()}'.encode()
+    found, generation = files.read_versioned(self.url, LEASE)
+    if found is not None:
+      host = found.decode(errors='replace').partition(' ')[0]
+      log.info(
+        '%s: a process on %s had it; waiting %g s for a sign of it',
+        *(self.url, host, DEAD),
+      )
+      before, until = generation, time.monotonic() + DEAD
+      while found is not None and time.monotonic() < until:
+        time.sleep(LOOK)
+        found, generation = files.read_versioned(self.url, LEASE)
+        if found is not None and generation != before:
+          raise UsageError(
+            f'--workdir={self.url}: another process, on {host}, is training '
+            'in it; wait for its end, or give another --workdir'
+          )
+    made = self._write_lease(text, generation)
+    if made is None:
+      raise UsageError(
+        f'--workdir={self.url}: another process has just begun to train in '
+        'it; wait for its end, or give another --workdir'
+      )
+    self._lease = text, made
+
+  def renew(self) -> None:
+    """Shows that the process that has the lease is alive.
+
+    Raises:
+      RuntimeError: another process has taken it.
+    """
+    with self._lock:
+      if self._lease is None:
+        return
+      text, generation = self._lease
+      made = self._write_lease(text, generation)
+      if made is None:
+        raise RuntimeError(
+          f'{self.url}: another process took the run over, as this one gave '
+          f'no sign for {DEAD:g} s; nothing more is written to it'
+        )
+      self._lease = text, made
+
+  def _write_lease(self, text: bytes, generation: bytes) -> bytes | None:
+    """Writes the lease over a version of it; None: it is another process's."""
+    made = files.write_versioned(self.url, LEASE, text, generation)
+    if made is None:
+      # Our own write may have arrived, its answer not, and then the request
+      # that was made again found another version: ours.
+      found, version = files.read_versioned(self.url, LEASE)
+      made = version if found == text else None
+    return made
+
+  def give_back(self) -> None:
+    """Lets the next process begin without waiting."""
+    with self._lock:
+      if self._lease is not None:
+        self.renew()
+        files.delete(self.url, LEASE)
+        self._lease = None
+
+  def leave(self) -> None:
+    """All that is to be done before the process ends; says what fails."""
+    try:
+      self.upload()
+      self.give_back()
+      self.remove()
+    except Exception as e:
+      _warn(self, e)
+
+  def remove(self) -> None:
+    """Removes the copy; an upload under way must not take that for a change."""
+    with self._lock:
+      shutil.rmtree(os.path.dirname(self.folder), ignore_errors=True)
+
+  def _names(self) -> Iterator[str]:
+    for folder, _, names in os.walk(self.folder):
+      for name in sorted(names):
+        if not name.endswith(('.tmp', '.lock')):
+          yield os.path.relpath(os.path.join(folder, name), self.folder)
+
+
+# The copies of this process, by their folders.
+_copies: dict[str, _Copy] = {}
+
+
+@contextlib.contextmanager
+def copied(url: str) -> Iterator[str]:
+  """The copy of a run's folder: a folder of this process, gone in the end.
+
+  Args:
+    url: `gs://BUCKET/FOLDER`; it may be missing.
+
+  Raises:
+    UsageError: it cannot be reached.
+    RuntimeError: not all could be uploaded; the folder stays.
+  """
+  if importlib.util.find_spec('gcsfs') is None:
+    raise UsageError(
+      f'{url}: checkpoints in a bucket need gcsfs; run {install("gcs")}'
+    )
+  url = url.rstrip('/')
+  files.inside(url.partition('://')[2], of=url)
+  made = tempfile.mkdtemp(prefix='gpt_jax_')
+  copy = _Copy(url, os.path.join(made, url.rpartition('/')[2]))
+  stopped, in_log = threading.Event(), _Shown()
+
+  def upload_regularly() -> None:
+    while not stopped.wait(EVERY):
+      try:
+        copy.upload()
+      except Exception as e:
+        _warn(copy, e)
+
+  thread = threading.Thread(target=upload_regularly, daemon=True)
+  try:
+    copy.fetch()
+  except BaseException:
+    copy.remove()
+    raise
+  _copies[copy.folder] = copy
+  log.addFilter(in_log)
+  thread.start()
+  try:
+    try:
+      yield copy.folder
+    except UsageError as e:
+      raise UsageError(shown(str(e))) from e
+    finally:
+      stopped.set()
+      thread.join()
+      _finish(copy)
+      copy.remove()
+  finally:
+    log.removeFilter(in_log)
+    _copies.pop(copy.folder, None)
+
+
+def leave() -> None:
+  """For a process that ends at once: uploads, and gives leases back."""
+  for copy in _copies.values():
+    copy.leave()
+
+
+def home(folder: str) -> str:
+  """Where a run's checkpoints and token store are: the URL of a copy."""
+  copy = _copies.get(folder)
+  return folder if copy is None else copy.url
+
+
+def shown(path: str) -> str:
+  """The path, for people: in the bucket where that is where it goes."""
+  for folder, copy in _copies.items():
+    path = path.replace(folder, copy.url)
+  return path
+
+
+def uploaded(path: str) -> None:
+  """Returns when the bucket has the file, or all of the folder, `path`.
+
+  Where it is in no copy, nothing is to be done. A bucket that fails is told of,
+  and tried again later.
+
+  Raises:
+    RuntimeError: another process has the run now.
+  """
+  for folder, copy in _copies.items():
+    try:
+      if path == folder:
+        copy.upload()
+      elif path.startswith(f'{folder}{os.sep}'):
+        copy.send(os.path.relpath(path, folder))
+    except ValueError as e:
+      _warn(copy, e)
+
+
+def refetched(folder: str) -> None:
+  """Makes a copy what the bucket has now; other folders stay as they are."""
+  if copy := _copies.get(folder):
+    copy.fetch()
+
+
+@contextlib.contextmanager
+def leased(folder: str) -> Iterator[None]:
+  """Keeps other processes from training in the run of a copy meanwhile.
+
+  Raises:
+    UsageError: another process trains in it.
+  """
+  copy = _copies[folder]
+  copy.take()
+  try:
+    try:
+      yield
+    finally:
+      copy.upload()
+  finally:
+    copy.give_back()
+
+
+class _Shown(logging.Filter):
+  """The log names the run's folder, not the copy of it."""
+
+  def filter(self, record: logging.LogRecord) -> bool:
+    """Changes the text."""
+    record.msg, record.args = shown(record.getMessage()), ()
+    return True
+
+
+def _warn(copy: _Copy, error: Exception) -> None:
+  why = str(error).partition('\n')[0].partition(' [')[0]
+  log.warning('%s: not uploaded yet, and tried again: %s', copy.url, why)
+
+
+def _finish(copy: _Copy) -> None:
+  """Uploads the last changes.
+
+  Raises:
+    RuntimeError: they could not be.
+  """
+  try:
+    copy.upload()
+  except Exception as e:
+    raise RuntimeError(
+      f'{copy.url}: the last files of the run were not uploaded ({e}); they '
+      f'are in {copy.folder}'
+    ) from e
+
+
+def _mark(path: str) -> tuple[int, int]:
+  """Changes with the file."""
+  found = os.stat(path)
+  return found.st_mtime_ns, found.st_size

@@ -1,0 +1,270 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Records of tables: TSV, CSV, JSON lines, sets of TensorFlow Datasets.
+
+A path says by its end what it is, before .gz or .zst: `.tsv` and `.txt` (tabs,
+nothing is quoted), `.csv` (quoted), `.jsonl`, `.json` (SQuAD's), `.conll` or
+the ends of CoNLL's own files (see `annotated`); or it names a split of a set
+that TFDS has prepared: `tfds:glue/sst2:train`.
+"""
+
+import csv
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gpt_jax.files import lines
+from gpt_jax.files.tfds import examples
+from gpt_jax.spec import NoFileError, UsageError
+
+# Texts in which something is marked: SQuAD's and CoNLL's files as published.
+#
+# SQuAD's JSON is a tree of articles, paragraphs and questions (Rajpurkar et
+# al., 2016 and 2018). CoNLL's files have a word a line, with its tags in the
+# columns after it, and a blank line between sentences (Tjong Kim Sang and De
+# Meulder, 2003).
+
+
+# Says where documents begin, and is no sentence.
+_DOCUMENT = '-DOCSTART-'
+
+
+def squad(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+  """The questions: 'file:id', and its fields with those of `context`.
+
+  Raises:
+    UsageError: it is no such tree.
+  """
+  found = lines.record(path, lines.contents(path))
+  try:
+    for article in found['data']:
+      for paragraph in article['paragraphs']:
+        for question in paragraph['qas']:
+          fields = {'context': paragraph['context'], **question}
+          yield f'{path}:{question["id"]}', fields
+  except (KeyError, TypeError) as e:
+    why = f'{e} is missing' if isinstance(e, KeyError) else e
+    raise UsageError(
+      f"{path}: is not JSON as SQuAD's, with data, paragraphs and qas ({why}); "
+      'fetch the file again, or give a .jsonl'
+    ) from e
+
+
+def conll(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+  """The sentences: 'file:line' of the first word, `words` and `tags`.
+
+  `tags` are those of the last column; columns '1', '2', ... are those after the
+  words.
+
+  Raises:
+    UsageError: a line has no tag, or another number of columns.
+  """
+  rows: list[list[str]] = []
+  first = last = 0
+
+  def sentence() -> tuple[str, dict[str, Any]]:
+    words, *columns = map(list, zip(*rows, strict=True))
+    fields = {'words': words, 'tags': columns[-1]}
+    fields |= {str(i): column for i, column in enumerate(columns, start=1)}
+    return f'{path}:{first}', fields
+
+  def fail(bad: UsageError):
+    raise bad
+
+  for number, line in lines.numbered(path, fail):
+    cells = _cells(path, number, line)
+    # Blank lines are not numbered here: they part sentences.
+    if rows and (number > last + 1 or cells[0] == _DOCUMENT):
+      yield sentence()
+      rows = []
+    last = number
+    if cells[0] == _DOCUMENT:
+      continue
+    if not rows:
+      first = number
+    elif len(cells) != len(rows[0]):
+      raise UsageError(
+        f'{path}:{number}: has {len(cells)} columns, the line before '
+        f'{len(rows[0])}; mend or remove the line'
+      )
+    rows.append(cells)
+  if rows:
+    yield sentence()
+
+
+def _cells(path: str, number: int, line: bytes) -> list[str]:
+  cells = lines.text(f'{path}:{number}', line).split()
+  if len(cells) < 2:
+    raise UsageError(
+      f'{path}:{number}: has a word and no tag; mend or remove the line'
+    )
+  return cells
+
+
+_TFDS = re.compile(r'tfds:(.+?(?::\d+\.\d+\.\d+)?):([^:]+(?:\[.*\])?)')
+
+
+class Record(NamedTuple):
+  """One row: its columns by name, and where it is, as 'file:line'."""
+
+  where: str
+  fields: dict[str, Any]
+
+  def __getitem__(self, column: str) -> Any:
+    """The value of a column.
+
+    Raises:
+      UsageError: there is none of this name.
+    """
+    if column not in self.fields:
+      held = ', '.join(map(repr, self.fields))
+      raise UsageError(
+        f'{self.where}: has no column {column!r}, it holds {held}; name one '
+        'of these in the call, or rename it'
+      )
+    return self.fields[column]
+
+
+def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
+  """Streams the records of a table.
+
+  Args:
+    path: see the module's docstring.
+    columns: of a .tsv or .csv without a line that names them.
+
+  Raises:
+    UsageError: the file is not there, or a line is not as it must be; names
+      file and line.
+  """
+  if path.startswith('tfds:'):
+    found = _TFDS.fullmatch(path)
+    if not found:
+      raise UsageError(f"{path!r}: write a set and a split: 'tfds:snli:train'")
+    for where, fields in examples(*found.groups()):
+      yield Record(where, {n: _text(where, x) for n, x in fields.items()})
+    return
+  name = path
+  for end in lines.COMPRESSED:
+    name = name.removesuffix(end)
+  kind = os.path.splitext(name)[1]
+  if kind not in READERS:
+    raise UsageError(f'{path}: is none of ' + ', '.join(READERS))
+  if not os.path.isfile(path):
+    raise NoFileError(f'{path}: no such file')
+  yield from READERS[kind](path, columns)
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+  """Numbers the lines that are not blank, from 1."""
+  for number, line in lines.numbered(path, lines.fail):
+    yield number, lines.text(f'{path}:{number}', line)
+
+
+def tsv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+  """Yields 'file:line' and the cells of each row."""
+  return ((f'{path}:{n}', line.split('\t')) for n, line in _lines(path))
+
+
+def csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+  """As `tsv_rows`; quoted cells may hold commas and line breaks.
+
+  Raises:
+    UsageError: it is not CSV.
+  """
+  # Its own limit is shorter than an article.
+  csv.field_size_limit(lines.LONGEST)
+  # Quoted cells may hold line breaks: the reader counts for itself.
+  reader = csv.reader(_with_blank(path), strict=True)
+  while True:
+    try:
+      row = next(reader, None)
+    except csv.Error as e:
+      raise UsageError(f'{path}:{reader.line_num}: is not CSV: {e}') from e
+    if row is None:
+      return
+    if row:
+      yield f'{path}:{reader.line_num}', row
+
+
+def _with_blank(path: str) -> Iterator[str]:
+  """The lines, of which those of white space alone are empty."""
+  last = 0
+  for number, line in _lines(path):
+    yield from ['\n'] * (number - last - 1)
+    yield line + '\n'
+    last = number
+
+
+def ragged(where: str, row: Sequence[str], names: Sequence[str]) -> UsageError:
+  """The error of a row that does not fit the names of the columns."""
+  return UsageError(
+    f'{where}: has {len(row)} columns, not {len(names)} ('
+    + ', '.join(names)
+    + '); mend or remove the line'
+  )
+
+
+def _tsv(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  yield from _table(tsv_rows(path), columns)
+
+
+def _csv(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  yield from _table(csv_rows(path), columns)
+
+
+def _table(
+  rows: Iterator[tuple[str, list[str]]], columns: Sequence[str]
+) -> Iterator[Record]:
+  names = [*columns]
+  for where, row in rows:
+    if not names:
+      names = [name.strip() for name in row]
+      continue
+    if len(row) != len(names):
+      raise ragged(where, row, names)
+    yield Record(where, dict(zip(names, row, strict=True)))
+
+
+def _jsonl(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  del columns
+  for number, line in lines.numbered(path, lines.fail):
+    where = f'{path}:{number}'
+    fields = lines.record(where, line)
+    if not isinstance(fields, dict):
+      raise UsageError(f'{where}: is no JSON object')
+    yield Record(where, fields)
+
+
+def _text(where: str, value: Any) -> Any:
+  """Bytes as text, also within lists; anything else as it is."""
+  if isinstance(value, list | tuple):
+    return [_text(where, x) for x in value]
+  if hasattr(value, 'tolist'):  # NumPy's arrays and numbers
+    return _text(where, value.tolist())
+  try:
+    return value.decode('utf-8') if isinstance(value, bytes) else value
+  except UnicodeDecodeError as e:
+    raise UsageError(f'{where}: is not UTF-8: byte {e.start}') from e
+
+
+def _squad(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  del columns
+  yield from itertools.starmap(Record, squad(path))
+
+
+def _conll(path: str, columns: Sequence[str]) -> Iterator[Record]:
+  del columns
+  yield from itertools.starmap(Record, conll(path))
+
+
+READERS = {
+  '.tsv': _tsv,
+  '.txt': _tsv,
+  '.csv': _csv,
+  '.jsonl': _jsonl,
+  '.json': _squad,
+  '.conll': _conll,
+  **dict.fromkeys(('.train', '.testa', '.testb'), _conll),
+}

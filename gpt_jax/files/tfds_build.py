@@ -1,0 +1,52 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares a TFDS set from downloads that are in place, in its own process.
+
+  python -m gpt_jax.files.tfds_build NAME DATA_DIR MANUAL_DIR
+
+Many builders of texts need TensorFlow for nothing but opening files. Where it
+is not installed they get Python's functions under TensorFlow's names; a builder
+that asks for more fails, and needs TensorFlow.
+"""
+
+import glob
+import importlib
+import importlib.util
+import os
+import sys
+import types
+
+_FILES = types.SimpleNamespace(
+  GFile=open,
+  exists=os.path.exists,
+  isdir=os.path.isdir,
+  listdir=os.listdir,
+  glob=glob.glob,
+  join=os.path.join,
+  makedirs=lambda path: os.makedirs(path, exist_ok=True),
+)
+
+
+def main(name: str, data_dir: str, manual_dir: str):
+  """Writes ArrayRecord files, without any attempt at Google's copy."""
+  tfds = importlib.import_module('tensorflow_datasets')
+  if importlib.util.find_spec('tensorflow') is None:
+    # What builders, which are imported later, know as TensorFlow.
+    shared = importlib.import_module(
+      'tensorflow_datasets.core.utils.lazy_imports_utils'
+    )
+    gfile = types.SimpleNamespace(gfile=_FILES)
+    stand_in = types.SimpleNamespace(io=gfile)
+    shared.__dict__['tensorflow'] = stand_in
+  config = tfds.download.DownloadConfig(
+    manual_dir=manual_dir, try_download_gcs=False
+  )
+  tfds.builder(name, data_dir=data_dir, try_gcs=False).download_and_prepare(
+    download_dir=os.path.join(data_dir, 'downloads'),
+    download_config=config,
+    file_format='array_record',
+  )
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

@@ -1,0 +1,661 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from gpt_jax.hf import rope
+from gpt_jax.hf.base import (
+  ACTIVATIONS,
+  Family,
+  Options,
+  Tensor,
+  activation,
+  body_sizes,
+  choice,
+  conv1d,
+  fused_qkv,
+  layers,
+  linear,
+  norm,
+  qkv,
+  rates,
+  same,
+  shortest_period,
+  tables,
+)
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
+
+_SCALES = {
+  # (scale_attn_weights, scale_attn_by_inverse_layer_idx)
+  (True, False): 'rsqrt',
+  (False, False): 'none',
+  (True, True): 'by_layer',
+  (False, True): 'by_layer(per_head=False)',
+}
+
+
+def _gpt2_fields(options: Options) -> dict[str, Any]:
+  d_model, num_heads = options.size('n_embd'), options.size('n_head')
+  scale = (
+    options.flag('scale_attn_weights', True),
+    options.flag('scale_attn_by_inverse_layer_idx', False),
+  )
+  tied = options.flag('tie_word_embeddings', True)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('n_positions'),
+    'num_layers': options.size('n_layer'),
+    'd_model': d_model,
+    'num_heads': num_heads,
+    'd_ff': options.size('n_inner', 4 * d_model),
+    'position': 'learned',
+    'attention_scale': _SCALES[scale],
+    'ffn': options.choice('activation_function', ACTIVATIONS, 'gelu_new'),
+    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
+    'block': 'pre',
+    'output': 'tied' if tied else 'untied',
+    'dropout': dropout(options),
+  }
+
+
+def dropout(options: Options) -> str:
+  """HF's three rates."""
+  embedding = options.number('embd_pdrop', 0.1)
+  residual = options.number('resid_pdrop', 0.1)
+  attention = options.number('attn_pdrop', 0.1)
+  return rates(embedding=embedding, residual=residual, attention=attention)
+
+
+def _gpt2_options(model: Transformer) -> dict[str, Any]:
+  scale = choice(model, 'attention_scale')
+  return {
+    **sizes(model),
+    'activation_function': activation(model),
+    'scale_attn_weights': scale.name == 'rsqrt'
+    or scale.kwargs.get('per_head', False),
+    'scale_attn_by_inverse_layer_idx': scale.name == 'by_layer',
+    'tie_word_embeddings': choice(model, 'output').name == 'tied',
+  }
+
+
+def sizes(model: Transformer) -> dict[str, Any]:
+  """The options that GPT-1, GPT-2 and GPT-J share."""
+  given = choice(model, 'dropout').kwargs
+  return {
+    'vocab_size': model.vocab_size,
+    'n_positions': model.context_length,
+    'n_layer': model.num_layers,
+    'n_embd': model.d_model,
+    'n_head': model.num_heads,
+    'n_inner': None if model.d_ff == 4 * model.d_model else model.d_ff,
+    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
+    'embd_pdrop': given.get('embedding', 0.0),
+    'resid_pdrop': given.get('residual', 0.0),
+    'attn_pdrop': given.get('attention', 0.0),
+  }
+
+
+def block_tensors(model: Transformer) -> list[Tensor]:
+  """One block of GPT-1 or GPT-2."""
+  h, ours = 'transformer.h.{layer}', 'layer'
+  heads = model.num_heads
+  return [
+    *norm(f'{ours}/attention_norm', f'{h}.ln_1'),
+    *fused_qkv(
+      f'{ours}/attention',
+      f'{h}.attn.c_attn',
+      groups=1,
+      heads=(heads, heads, heads),
+      head_size=model.head_size,
+      bias=True,
+      layout='conv1d',
+    ),
+    *conv1d(f'{ours}/attention/out', f'{h}.attn.c_proj'),
+    *norm(f'{ours}/ffn_norm', f'{h}.ln_2'),
+    *conv1d(f'{ours}/ffn/in', f'{h}.mlp.c_fc'),
+    *conv1d(f'{ours}/ffn/out', f'{h}.mlp.c_proj'),
+  ]
+
+
+def _gpt2_tensors(model: Transformer) -> list[Tensor]:
+  return [
+    *tables(model, 'transformer.wte.weight', 'lm_head.weight'),
+    same('positions/embedding', 'transformer.wpe.weight'),
+    *block_tensors(model),
+    *norm('final_norm', 'transformer.ln_f'),
+  ]
+
+
+GPT2 = Family(
+  model_type='gpt2',
+  architectures={
+    'GPT2LMHeadModel': 'lm',
+    'GPT2DoubleHeadsModel': 'double',
+    'GPT2ForSequenceClassification': 'classification',
+    'GPT2Model': 'body',
+  },
+  prefix='transformer.',
+  fields=_gpt2_fields,
+  options=_gpt2_options,
+  tensors=_gpt2_tensors,
+  buffers=(r'transformer\.h\.\d+\.attn\.(bias|masked_bias)',),
+  token_types=True,
+)
+
+
+# GPT-1: GPT-2's tensors, with norms after the sublayers.
+
+
+# Here, and only here, HF's `gelu` is the tanh form.
+_ACTIVATIONS = {'gelu': 'gelu_tanh', 'relu': 'relu', 'silu': 'silu'}
+_SWISH = {'swish': 'silu'}
+
+
+def _openai_gpt_fields(options: Options) -> dict[str, Any]:
+  d_model = options.size('n_embd')
+  options.only('tie_word_embeddings', True)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('n_positions'),
+    'num_layers': options.size('n_layer'),
+    'd_model': d_model,
+    'num_heads': options.size('n_head'),
+    'd_ff': 4 * d_model,
+    'position': 'learned',
+    'ffn': options.choice('afn', _ACTIVATIONS | _SWISH, 'gelu'),
+    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
+    'block': 'post',
+    'dropout': dropout(options),
+  }
+
+
+def _openai_gpt_options(model: Transformer) -> dict[str, Any]:
+  options = sizes(model)
+  del options['n_inner']  # it is always 4 * n_embd
+  names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+  ffn = choice(model, 'ffn').name
+  return {**options, 'afn': names.get(ffn, ffn), 'tie_word_embeddings': True}
+
+
+def _openai_gpt_tensors(model: Transformer) -> list[Tensor]:
+  return [
+    same(
+      'embed/embedding', 'transformer.tokens_embed.weight', 'lm_head.weight'
+    ),
+    same('positions/embedding', 'transformer.positions_embed.weight'),
+    *block_tensors(model),
+  ]
+
+
+OPENAI_GPT = Family(
+  model_type='openai-gpt',
+  architectures={
+    'OpenAIGPTLMHeadModel': 'lm',
+    'OpenAIGPTDoubleHeadsModel': 'double',
+    'OpenAIGPTForSequenceClassification': 'classification',
+    'OpenAIGPTModel': 'body',
+  },
+  prefix='transformer.',
+  fields=_openai_gpt_fields,
+  options=_openai_gpt_options,
+  tensors=_openai_gpt_tensors,
+  buffers=(
+    r'transformer\.h\.\d+\.attn\.bias',
+    r'transformer\.position_ids',
+  ),
+  token_types=True,
+)
+
+
+# GPT-Neo: GPT-2 with local layers and scores that are not scaled.
+
+
+def _gpt_neo_fields(options: Options) -> dict[str, Any]:
+  d_model, num_layers = options.size('hidden_size'), options.size('num_layers')
+  tied = options.flag('tie_word_embeddings', True)
+  residual = options.number('resid_dropout', 0.0)
+  embedding = options.number('embed_dropout', 0.0)
+  attention = options.number('attention_dropout', 0.0)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('max_position_embeddings'),
+    'num_layers': num_layers,
+    'd_model': d_model,
+    'num_heads': options.size('num_heads'),
+    'd_ff': options.size('intermediate_size', 4 * d_model),
+    'position': 'learned',
+    'attention': _attention(options, num_layers),
+    'attention_scale': 'none',
+    'ffn': options.choice('activation_function', ACTIVATIONS, 'gelu_new'),
+    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
+    'block': 'pre',
+    'bias': 'where(out=True, ffn=True)',
+    'output': 'tied' if tied else 'untied',
+    'dropout': rates(
+      embedding=embedding, residual=residual, attention=attention
+    ),
+  }
+
+
+def _attention(options: Options, num_layers: int) -> str:
+  """`attention_types` is a list of [names of a period, how often]."""
+  types = options.get('attention_types', [[['global', 'local'], 12]])
+  try:
+    names = [name for period, count in types for name in period * count]
+  except (TypeError, ValueError) as e:
+    raise options.fail('attention_types', 'is not [[names, count], ...]') from e
+  if len(names) != num_layers:
+    raise options.fail(
+      'attention_types', f'gives {len(names)} layers, num_layers={num_layers}'
+    )
+  window = options.size('window_size', 256)
+  patterns = {'global': 'full', 'local': f'local(window={window})'}
+  if not {*names} <= {*patterns}:
+    raise options.fail('attention_types', 'has names but global and local')
+  return shortest_period([patterns[name] for name in names])
+
+
+def _gpt_neo_options(model: Transformer) -> dict[str, Any]:
+  given = choice(model, 'dropout').kwargs
+  patterns = layers(model)
+  names = ['local' if p.name == 'local' else 'global' for p in patterns]
+  windows = [p.kwargs['window'] for p in patterns if p.name == 'local']
+  return {
+    'vocab_size': model.vocab_size,
+    'max_position_embeddings': model.context_length,
+    'num_layers': model.num_layers,
+    'hidden_size': model.d_model,
+    'num_heads': model.num_heads,
+    'intermediate_size': model.d_ff,
+    'attention_types': [[names, 1]],
+    'attention_layers': names,
+    'window_size': windows[0] if windows else 256,
+    'activation_function': activation(model),
+    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
+    'tie_word_embeddings': choice(model, 'output').name == 'tied',
+    'resid_dropout': given.get('residual', 0.0),
+    'embed_dropout': given.get('embedding', 0.0),
+    'attention_dropout': given.get('attention', 0.0),
+  }
+
+
+def _gpt_neo_tensors(model: Transformer) -> list[Tensor]:
+  h, ours = 'transformer.h.{layer}', 'layer'
+  attention = f'{h}.attn.attention'
+  return [
+    *tables(model, 'transformer.wte.weight', 'lm_head.weight'),
+    same('positions/embedding', 'transformer.wpe.weight'),
+    *norm(f'{ours}/attention_norm', f'{h}.ln_1'),
+    *qkv(f'{ours}/attention', attention, bias=False),
+    *linear(f'{ours}/attention/out', f'{attention}.out_proj'),
+    *norm(f'{ours}/ffn_norm', f'{h}.ln_2'),
+    *linear(f'{ours}/ffn/in', f'{h}.mlp.c_fc'),
+    *linear(f'{ours}/ffn/out', f'{h}.mlp.c_proj'),
+    *norm('final_norm', 'transformer.ln_f'),
+  ]
+
+
+GPT_NEO = Family(
+  model_type='gpt_neo',
+  architectures={
+    'GPTNeoForCausalLM': 'lm',
+    'GPTNeoForSequenceClassification': 'classification',
+    'GPTNeoModel': 'body',
+  },
+  prefix='transformer.',
+  fields=_gpt_neo_fields,
+  options=_gpt_neo_options,
+  tensors=_gpt_neo_tensors,
+  buffers=(r'transformer\.h\.\d+\.attn\.attention\.(bias|masked_bias)',),
+  token_types=True,
+)
+
+
+# GPT-NeoX and Pythia.
+
+
+def _gpt_neox_fields(options: Options) -> dict[str, Any]:
+  d_model = options.size('hidden_size')
+  num_heads = options.size('num_attention_heads')
+  parallel = options.flag('use_parallel_residual', True)
+  tied = options.flag('tie_word_embeddings', False)
+  bias = options.flag('attention_bias', True)
+  hidden = options.number('hidden_dropout', 0.0)
+  attention = options.number('attention_dropout', 0.0)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('max_position_embeddings'),
+    'num_layers': options.size('num_hidden_layers'),
+    'd_model': d_model,
+    'num_heads': num_heads,
+    'd_ff': options.size('intermediate_size', 4 * d_model),
+    'position': _position(options, d_model, num_heads),
+    'ffn': options.choice('hidden_act', ACTIVATIONS, 'gelu'),
+    'norm': f'layernorm(epsilon={options.number("layer_norm_eps", 1e-5)})',
+    'block': 'parallel(num_norms=2)' if parallel else 'pre',
+    'bias': 'all' if bias else 'where(ffn=True)',
+    'output': 'tied' if tied else 'untied',
+    'dropout': rates(embedding=hidden, residual=hidden, attention=attention),
+  }
+
+
+def _position(options: Options, d_model: int, num_heads: int) -> str:
+  """All spellings; where several are given, the newest counts."""
+  theta = options.number(
+    'rotary_emb_base', options.number('rope_theta', rope.THETA)
+  )
+  name = 'partial_rotary_factor'
+  fraction = options.number('rotary_pct', options.number(name, 0.25))
+  values = rope.values(options)
+  fraction = values.number(name, fraction)
+  head_size = d_model // num_heads
+  turned = int(head_size * fraction)
+  if not 0 < fraction <= 1 or turned % 2 or not turned:
+    raise UsageError(
+      f'config.json: {name}={fraction} (or rotary_pct) turns {turned} of '
+      f'{head_size} features of a head: must be an even number from 2'
+    )
+  return rope.read_rope(options, theta, fraction)
+
+
+def _gpt_neox_options(model: Transformer) -> dict[str, Any]:
+  given = choice(model, 'dropout').kwargs
+  return {
+    **body_sizes(model),
+    'intermediate_size': model.d_ff,
+    **rope.write_rope(model, partial=True),
+    'hidden_act': activation(model),
+    'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
+    'use_parallel_residual': choice(model, 'block').name == 'parallel',
+    'attention_bias': _has_attention_bias(model),
+    'tie_word_embeddings': choice(model, 'output').name == 'tied',
+    'hidden_dropout': given.get('residual', 0.0),
+    'attention_dropout': given.get('attention', 0.0),
+  }
+
+
+def _has_attention_bias(model: Transformer) -> bool:
+  bias = choice(model, 'bias')
+  return bias.name == 'all' or bias.kwargs.get('qkv', False)
+
+
+def _gpt_neox_tensors(model: Transformer) -> list[Tensor]:
+  bias = _has_attention_bias(model)
+  # The first is how HF writes it; its module is called by the second.
+  heads = ('embed_out.weight', 'lm_head.weight')
+  h, ours = 'gpt_neox.layers.{layer}', 'layer'
+  return [
+    *tables(model, 'gpt_neox.embed_in.weight', *heads),
+    *norm(f'{ours}/attention_norm', f'{h}.input_layernorm'),
+    *fused_qkv(
+      f'{ours}/attention',
+      f'{h}.attention.query_key_value',
+      groups=model.num_heads,
+      heads=(1, 1, 1),
+      head_size=model.head_size,
+      bias=bias,
+    ),
+    *linear(f'{ours}/attention/out', f'{h}.attention.dense', bias=bias),
+    *norm(f'{ours}/ffn_norm', f'{h}.post_attention_layernorm'),
+    *linear(f'{ours}/ffn/in', f'{h}.mlp.dense_h_to_4h'),
+    *linear(f'{ours}/ffn/out', f'{h}.mlp.dense_4h_to_h'),
+    *norm('final_norm', 'gpt_neox.final_layer_norm'),
+  ]
+
+
+GPT_NEOX = Family(
+  model_type='gpt_neox',
+  architectures={
+    'GPTNeoXForCausalLM': 'lm',
+    'GPTNeoXForSequenceClassification': 'classification',
+    'GPTNeoXModel': 'body',
+  },
+  prefix='gpt_neox.',
+  fields=_gpt_neox_fields,
+  options=_gpt_neox_options,
+  tensors=_gpt_neox_tensors,
+  buffers=(
+    r'gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias)',
+    r'gpt_neox\.layers\.\d+\.attention\.rotary_emb\.inv_freq',
+    r'gpt_neox\.rotary_emb\.inv_freq',
+  ),
+)
+
+
+# GPT-J: rotary positions, and one norm for both sublayers in parallel.
+
+
+def _gptj_fields(options: Options) -> dict[str, Any]:
+  d_model, num_heads = options.size('n_embd'), options.size('n_head')
+  # HF builds the output's bias whether it is tied or not; no such model is
+  # known, and the two could not be told apart by their tensors.
+  options.only('tie_word_embeddings', False)
+  # It must be given: null means something else in HF than its default.
+  turned, head_size = options.size('rotary_dim'), d_model // num_heads
+  if turned > head_size or turned % 2:
+    raise options.fail(
+      'rotary_dim', f'must be even, and at most {head_size} features of a head'
+    )
+  fraction = turned / head_size
+  if int(head_size * fraction) < turned:
+    fraction = math.nextafter(fraction, 1)  # 30 / 44 * 44 < 30
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('n_positions'),
+    'num_layers': options.size('n_layer'),
+    'd_model': d_model,
+    'num_heads': num_heads,
+    'd_ff': options.size('n_inner', 4 * d_model),
+    'position': f"rope(fraction={fraction}, layout='interleaved')",
+    'ffn': options.choice('activation_function', ACTIVATIONS, 'gelu_new'),
+    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
+    'block': 'parallel',
+    'bias': 'where(ffn=True)',
+    'output': 'untied(bias=True)',
+    'dropout': dropout(options),
+  }
+
+
+def _gptj_options(model: Transformer) -> dict[str, Any]:
+  fraction = choice(model, 'position').kwargs.get('fraction', 1.0)
+  return {
+    **sizes(model),
+    'rotary_dim': int(model.head_size * fraction),
+    'activation_function': activation(model),
+    'tie_word_embeddings': False,
+  }
+
+
+def _gptj_tensors(model: Transformer) -> list[Tensor]:
+  h, ours = 'transformer.h.{layer}', 'layer'
+  head = choice(model, 'output').name == 'untied'
+  return [
+    same('embed/embedding', 'transformer.wte.weight'),
+    *norm(f'{ours}/attention_norm', f'{h}.ln_1'),
+    *qkv(f'{ours}/attention', f'{h}.attn', bias=False),
+    *linear(f'{ours}/attention/out', f'{h}.attn.out_proj', bias=False),
+    *linear(f'{ours}/ffn/in', f'{h}.mlp.fc_in'),
+    *linear(f'{ours}/ffn/out', f'{h}.mlp.fc_out'),
+    *norm('final_norm', 'transformer.ln_f'),
+    *[same('head/embedding', 'lm_head.weight')] * head,
+    *[same('head_bias', 'lm_head.bias')] * head,
+  ]
+
+
+GPTJ = Family(
+  model_type='gptj',
+  architectures={
+    'GPTJForCausalLM': 'lm',
+    'GPTJForSequenceClassification': 'classification',
+    'GPTJModel': 'body',
+  },
+  prefix='transformer.',
+  fields=_gptj_fields,
+  options=_gptj_options,
+  tensors=_gptj_tensors,
+  buffers=(
+    r'transformer\.h\.\d+\.attn\.(bias|masked_bias|embed_positions)',
+    r'transformer\.h\.\d+\.attn\.rotary_emb\.inv_freq',
+  ),
+  token_types=True,
+)
+
+
+# Falcon: 7B (multi-query), 40B (grouped), and RW (ALiBi, sequential).
+
+
+_ALIBI = "alibi(scale='rsqrt', dtype='bfloat16')"
+
+
+def _falcon_fields(options: Options) -> dict[str, Any]:
+  options.only('apply_residual_connection_post_layernorm', False)
+  d_model = options.size('hidden_size')
+  num_heads = options.size('num_attention_heads')
+  if d_model % num_heads or d_model // num_heads % 2:
+    raise options.fail(
+      'num_attention_heads', f'must divide hidden_size={d_model} evenly in 2s'
+    )
+  alibi = options.flag('alibi', False)
+  tied = options.flag('tie_word_embeddings', True)
+  bias = options.flag('bias', False)
+  hidden = options.number('hidden_dropout', 0.0)
+  attention = options.number('attention_dropout', 0.0)
+  return {
+    'vocab_size': options.size('vocab_size'),
+    'context_length': options.size('max_position_embeddings', 2048),
+    'num_layers': options.size('num_hidden_layers'),
+    'd_model': d_model,
+    'num_heads': num_heads,
+    'num_kv_heads': _num_kv_heads(options, num_heads),
+    'd_ff': options.size('ffn_hidden_size', 4 * d_model),
+    'position': _ALIBI if alibi else rope.read_rope(options),
+    'ffn': options.choice('activation', ACTIVATIONS, 'gelu'),
+    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
+    'block': _block(options),
+    'bias': 'all' if bias else 'none',
+    'output': 'tied' if tied else 'untied',
+    'dropout': f'rates(residual={hidden}, attention={attention})',
+  }
+
+
+def _num_kv_heads(options: Options, num_heads: int) -> int:
+  groups = options.size('num_kv_heads', num_heads)
+  if options.flag('new_decoder_architecture', False):
+    if num_heads % groups:
+      raise options.fail(
+        'num_kv_heads', f'must divide num_attention_heads={num_heads}'
+      )
+    return groups
+  if options.flag('multi_query', True):
+    return 1
+  if groups != num_heads:
+    raise options.fail(
+      'num_kv_heads',
+      f'with neither multi_query nor new_decoder_architecture must be '
+      f'{num_heads}, as num_attention_heads is',
+    )
+  return groups
+
+
+def _block(options: Options) -> str:
+  new = options.flag('new_decoder_architecture', False)
+  norms = options.get('num_ln_in_parallel_attn', 2 if new else 1)
+  if not options.flag('parallel_attn', True):
+    if new:
+      raise options.fail(
+        'parallel_attn', 'is not supported with new_decoder_architecture'
+      )
+    return 'pre'
+  # The other combinations fail in HF.
+  if norms not in (1, 2) if new else norms == 2:
+    raise options.fail(
+      'num_ln_in_parallel_attn',
+      f'is not supported with new_decoder_architecture={new}',
+    )
+  return f'parallel(num_norms={norms if new else 1})'
+
+
+def _positions(model: Transformer, ids: Any, mask: Any, positions: Any) -> Any:
+  """ALiBi counts the tokens that are seen; rotary positions, all of them."""
+  del ids
+  alibi = choice(model, 'position').name == 'alibi'
+  if positions is not None or mask is None or not alibi:
+    return positions
+  return jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
+
+
+def _falcon_options(model: Transformer) -> dict[str, Any]:
+  block = choice(model, 'block')
+  norms = block.kwargs.get('num_norms')
+  new = norms == 2 or model.num_kv_heads not in (1, model.num_heads)
+  rates = choice(model, 'dropout').kwargs
+  return {
+    **body_sizes(model),
+    'num_kv_heads': model.num_kv_heads,
+    'ffn_hidden_size': model.d_ff,
+    'new_decoder_architecture': new,
+    'multi_query': model.num_kv_heads < model.num_heads,
+    'parallel_attn': block.name == 'parallel',
+    'num_ln_in_parallel_attn': norms if new else None,
+    'alibi': choice(model, 'position').name == 'alibi',
+    **rope.write_rope(model),
+    'activation': activation(model),
+    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
+    'bias': choice(model, 'bias').name == 'all',
+    'tie_word_embeddings': choice(model, 'output').name == 'tied',
+    'hidden_dropout': rates.get('residual', 0.0),
+    'attention_dropout': rates.get('attention', 0.0),
+  }
+
+
+def _falcon_tensors(model: Transformer) -> list[Tensor]:
+  bias = choice(model, 'bias').name == 'all'
+  block = choice(model, 'block')
+  norms = {'attention_norm': 'input_layernorm'}
+  if block.name == 'pre':
+    norms['ffn_norm'] = 'post_attention_layernorm'
+  elif block.kwargs.get('num_norms') == 2:
+    norms = {'attention_norm': 'ln_attn', 'ffn_norm': 'ln_mlp'}
+  h, ours = 'transformer.h.{layer}', 'layer'
+  return [
+    *tables(model, 'transformer.word_embeddings.weight', 'lm_head.weight'),
+    *[t for p, n in norms.items() for t in norm(f'{ours}/{p}', f'{h}.{n}')],
+    # 7B has one group of all queries, RW one for each head.
+    *fused_qkv(
+      f'{ours}/attention',
+      f'{h}.self_attention.query_key_value',
+      groups=model.num_kv_heads,
+      heads=(model.num_heads // model.num_kv_heads, 1, 1),
+      head_size=model.head_size,
+      bias=bias,
+    ),
+    *linear(f'{ours}/attention/out', f'{h}.self_attention.dense', bias),
+    *linear(f'{ours}/ffn/in', f'{h}.mlp.dense_h_to_4h', bias),
+    *linear(f'{ours}/ffn/out', f'{h}.mlp.dense_4h_to_h', bias),
+    *norm('final_norm', 'transformer.ln_f'),
+  ]
+
+
+FALCON = Family(
+  model_type='falcon',
+  architectures={
+    'FalconForCausalLM': 'lm',
+    'FalconForSequenceClassification': 'classification',
+    'FalconModel': 'body',
+  },
+  prefix='transformer.',
+  fields=_falcon_fields,
+  options=_falcon_options,
+  tensors=_falcon_tensors,
+  buffers=(
+    r'transformer\.rotary_emb\.inv_freq',
+    r'transformer\.h\.\d+\.self_attention\.(maybe_rotary|rotary_emb)'
+    r'\.inv_freq',
+  ),
+  positions=_positions,
+)

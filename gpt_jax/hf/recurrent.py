@@ -1,0 +1,638 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What transformers' Transformer-XL returns, memories and losses included."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.hf import heads
+from gpt_jax.hf.base import (
+  ACTIVATIONS,
+  Family,
+  Options,
+  Tensor,
+  activation,
+  choice,
+  fused_qkv,
+  linear,
+  norm,
+  rates,
+  same,
+  transposed,
+)
+from gpt_jax.nn.caches import init_memories
+from gpt_jax.nn.context import SegmentMemory
+from gpt_jax.nn.embed import Clusters
+from gpt_jax.nn.stack import layer_outputs
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.spec import UsageError
+
+# Labels of this value count nothing.
+_IGNORED = -100
+
+
+def transfo_xl_forward(
+  model: Transformer,
+  kind: str,
+  params: Any,
+  *,
+  input_ids: Any,
+  labels: Any = None,
+  mems: Any = None,
+  **others: Any,
+) -> dict[str, jax.Array]:
+  """See `hf.forward`; `mems` are [layer, memory, batch, width]."""
+  if others:
+    raise UsageError(f'{", ".join(others)}: transfo-xl takes none')
+  if labels is not None and kind == 'body':
+    raise UsageError('labels: this checkpoint has no head')
+  ids = jnp.asarray(input_ids)
+  memory = choice(model, 'position').kwargs['memory']
+  caches = init_memories(model, len(ids)) if memory else None
+  if mems is not None:
+    shape = (model.num_layers, memory, len(ids), model.d_model)
+    if not memory:
+      raise UsageError('mems: the model keeps none (mem_len is 0)')
+    if jnp.shape(mems) != shape:
+      raise UsageError(f'mems: must be {shape}, not {jnp.shape(mems)}')
+    hidden = jnp.swapaxes(jnp.asarray(mems, jnp.float32), 1, 2)
+    caches = (SegmentMemory(hidden),)
+  # Accelerators would multiply float32 in fewer bits; it is to be compared.
+  with jax.default_matmul_precision('highest'):
+    out = _transfo_xl_forward_run(model, params, ids, caches, kind == 'lm')
+  log_probs = out.pop('log_probs', None)
+  if log_probs is not None and labels is None:
+    out['log_probs'] = log_probs
+  elif log_probs is not None:
+    cutoffs = choice(model, 'input').kwargs['cutoffs']
+    out |= _losses(log_probs[:, :-1], jnp.asarray(labels)[:, 1:], cutoffs)
+  return out
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'scores'))
+def _transfo_xl_forward_run(model, params, tokens_BL, caches, scores):
+  variables = {'params': params}
+  out, sown = model.apply(
+    variables, tokens_BL, caches=caches, mutable=['intermediates']
+  )
+  sown = sown['intermediates']
+  states = jnp.stack([sown['embedded'][0], *layer_outputs(sown)])
+  result = {'hidden_states': states, 'last_hidden_state': out.hidden_BLD}
+  if caches is not None:
+    result['mems'] = jnp.swapaxes(out.caches[0].hidden_BMD, 1, 2)
+  if scores:
+    result['log_probs'] = model.apply(
+      variables, out.hidden_BLD, method='logits'
+    )
+  return result
+
+
+def _losses(
+  log_probs: jax.Array, labels: jax.Array, cutoffs: tuple[int, ...]
+) -> dict[str, jax.Array]:
+  """HF's: one cluster after the other, then a zero for each ignored label."""
+  flat = labels.reshape(-1)
+  counts = flat != _IGNORED
+  index = jnp.where(counts, flat, 0)[:, None]
+  rows = log_probs.reshape(len(flat), -1)
+  losses = -jnp.take_along_axis(rows, index, axis=-1)[:, 0] * counts
+  if cutoffs:
+    cluster = jnp.searchsorted(jnp.asarray(cutoffs), flat, side='right')
+    cluster = jnp.where(counts, cluster, len(cutoffs) + 1)
+    losses = losses[jnp.argsort(cluster, stable=True)]
+  total = jnp.sum(losses) / jnp.sum(counts)
+  return {'losses': losses.reshape(labels.shape), 'loss': total}
+
+
+# Transformer-XL (removed from transformers 5; made equal to 4.35).
+#
+# Without `mems` HF starts from zeros, which count as tokens. Its dropout within
+# the feed-forward layer and after the last block is not ours: it matters in
+# training alone. If the first row has no label that counts, HF makes up one
+# (the end of text); we do not.
+
+
+# HF's defaults are those of the model trained on WikiText-103.
+_CUTOFFS = [20_000, 40_000, 200_000]
+
+
+def _transfo_xl_fields(options: Options) -> dict[str, Any]:
+  for name, value in (
+    ('adaptive', True),
+    ('attn_type', 0),
+    ('pre_lnorm', False),
+    ('tie_weight', True),
+    ('tie_word_embeddings', True),
+    ('untie_r', True),
+  ):
+    options.only(name, value)
+  d_model = options.size('d_model', 1024)
+  vocab_size = options.size('vocab_size', 267_735)
+  clusters = _clusters(options)
+  clusters.check(vocab_size)
+  same_length = options.flag('same_length', True)
+  if same_length:
+    memory = options.size('mem_len', 1600)
+  else:
+    memory = _whole(options, 'mem_len', 1600)
+  epsilon = options.number('layer_norm_epsilon', 1e-5)
+  dropout = options.number('dropout', 0.1)
+  attention_dropout = options.number('dropatt', 0.0)
+  return {
+    'vocab_size': vocab_size,
+    # In transformers' first versions; nothing that it computes depends on it.
+    'context_length': options.size('tgt_len', memory or 1),
+    'num_layers': options.size('n_layer', 18),
+    'd_model': d_model,
+    'num_heads': options.size('n_head', 16),
+    'head_size': options.size('d_head', 64),
+    'd_ff': options.size('d_inner', 4096),
+    'input': f"adaptive({_text(clusters)}, scale='sqrt')",
+    'position': f'transformer_xl(memory={memory}, '
+    f'clamp={max(_whole(options, "clamp_len", 1000, least=None), 0)})',
+    'attention': f'local(window={memory})' if same_length else 'full',
+    'bias': 'where(ffn=True)',
+    'ffn': 'relu',
+    'norm': f'layernorm(epsilon={epsilon})',
+    'block': 'post',
+    'output': f'adaptive(own={_own(options, clusters, d_model)})',
+    'dropout': f'rates(embedding={dropout}, residual={dropout}, '
+    f'attention={attention_dropout})',
+  }
+
+
+def _text(clusters: Clusters) -> str:
+  return ', '.join(f'{n}={v!r}' for n, v in clusters._asdict().items())
+
+
+def _whole(
+  options: Options, name: str, default: int, *, least: int | None = 0
+) -> int:
+  value = options.get(name, default)
+  if not isinstance(value, int) or isinstance(value, bool):
+    raise options.fail(name, 'must be a whole number')
+  if least is not None and value < least:
+    raise options.fail(name, f'must be at least {least}')
+  return value
+
+
+def _clusters(options: Options) -> Clusters:
+  cutoffs = options.get('cutoffs', _CUTOFFS)
+  if not isinstance(cutoffs, list):
+    raise options.fail('cutoffs', 'must be a list')
+  return Clusters(
+    tuple(cutoffs), options.size('d_embed', 1024), options.size('div_val', 4)
+  )
+
+
+def _own(options: Options, clusters: Clusters, d_model: int) -> tuple[int, ...]:
+  """Clusters whose output projection is not the input's."""
+  count = len(clusters.cutoffs) + 1
+  rest = options.flag('proj_share_all_but_first', True)
+  tied = options.get('tie_projs', [False] + [rest] * (count - 1))
+  if not isinstance(tied, list) or len(tied) != count:
+    raise options.fail('tie_projs', f'must be a list of {count}, as clusters')
+  if not clusters.num_projections(d_model):
+    return ()
+  return tuple(i for i, tie in enumerate(tied) if not tie)
+
+
+def _transfo_xl_options(model: Transformer) -> dict[str, Any]:
+  clusters, own = _adaptive(model)
+  position = choice(model, 'position').kwargs
+  rates = choice(model, 'dropout').kwargs
+  return {
+    'adaptive': True,
+    'attn_type': 0,
+    'clamp_len': position.get('clamp', 0),
+    'cutoffs': list(clusters.cutoffs),
+    'd_embed': clusters.d_embed,
+    'd_head': model.head_size,
+    'd_inner': model.d_ff,
+    'd_model': model.d_model,
+    'div_val': clusters.div_val,
+    'dropatt': rates.get('attention', 0.0),
+    'dropout': rates.get('residual', 0.0),
+    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
+    'mem_len': position.get('memory', 0),
+    'n_head': model.num_heads,
+    'n_layer': model.num_layers,
+    'pre_lnorm': False,
+    'same_length': choice(model, 'attention').name == 'local',
+    'sample_softmax': -1,
+    'tgt_len': model.context_length,
+    'tie_projs': [i not in own for i in range(len(clusters.cutoffs) + 1)],
+    'untie_r': True,
+    'vocab_size': model.vocab_size,
+  }
+
+
+def _adaptive(model: Transformer) -> tuple[Clusters, tuple[int, ...]]:
+  """The clusters, a plain embedding being one; those with own projections."""
+  given = choice(model, 'input').kwargs
+  if choice(model, 'input').name != 'adaptive':
+    given = {'cutoffs': (), 'd_embed': model.d_model, 'div_val': 1}
+  clusters = Clusters(
+    tuple(given['cutoffs']), given['d_embed'], given['div_val']
+  )
+  return clusters, tuple(choice(model, 'output').kwargs.get('own', ()))
+
+
+def _transfo_xl_tensors(model: Transformer) -> list[Tensor]:
+  clusters, own = _adaptive(model)
+  heads = model.num_heads
+  table = []
+  h, ours = 'transformer.layers.{layer}', 'layer'
+  for name, path in (
+    ('r_w_bias', 'content_bias'),
+    ('r_r_bias', 'position_bias'),
+  ):
+    table.append(same(f'{ours}/attention/{path}', f'{h}.dec_attn.{name}'))
+  return [
+    *_embedding(model, clusters, own),
+    *(_softmax(model, clusters, own) * _scores(model)),
+    _frequencies(model.d_model),
+    *table,
+    *fused_qkv(
+      f'{ours}/attention',
+      f'{h}.dec_attn.qkv_net',
+      groups=1,
+      heads=(heads, heads, heads),
+      head_size=model.head_size,
+      bias=False,
+    ),
+    *linear(f'{ours}/attention/relative', f'{h}.dec_attn.r_net', bias=False),
+    *linear(f'{ours}/attention/out', f'{h}.dec_attn.o_net', bias=False),
+    *norm(f'{ours}/attention_norm', f'{h}.dec_attn.layer_norm'),
+    *linear(f'{ours}/ffn/in', f'{h}.pos_ff.CoreNet.0'),
+    *linear(f'{ours}/ffn/out', f'{h}.pos_ff.CoreNet.3'),
+    *norm(f'{ours}/ffn_norm', f'{h}.pos_ff.layer_norm'),
+  ]
+
+
+def _scores(model: Transformer) -> bool:
+  return choice(model, 'output').name == 'adaptive'
+
+
+def _embedding(
+  model: Transformer, clusters: Clusters, own: tuple[int, ...]
+) -> list[Tensor]:
+  """Tables and their projections; the output's tied copies are other names."""
+  scores = _scores(model)
+
+  def per_cluster(path: str, name: str, *copies: str) -> list[Tensor]:
+    """One tensor each, or with one width all of them in one."""
+    numbers = range(len(clusters.cutoffs) + 1)
+    if clusters.div_val > 1:
+      return [
+        same(f'{path}_{i}', *(n.format(i) for n in (name, *copies)))
+        for i in numbers
+      ]
+    paths = tuple(f'{path}_{i}' for i in numbers)
+    names = tuple(n.format(0) for n in (name, *copies))
+    return [_stacked_rows(names, paths, clusters, model.vocab_size)]
+
+  emb = 'transformer.word_emb.{}'
+  tables = per_cluster(
+    'embed/embedding',
+    emb.format('emb_layers.{}.weight'),
+    *['crit.out_layers.{}.weight'] * scores,
+  )
+  if scores:
+    tables += per_cluster('softmax/bias', 'crit.out_layers.{}.bias')
+  for i in range(clusters.num_projections(model.d_model)):
+    # With one width, the one projection of the input is tied to several.
+    users = [i] if clusters.div_val > 1 else range(len(clusters.cutoffs) + 1)
+    copies = [f'crit.out_projs.{n}' for n in users if scores and n not in own]
+    name = emb.format(f'emb_projs.{i}')
+    tables.append(transposed(f'embed/kernel_{i}', name, *copies))
+  return tables
+
+
+def _softmax(
+  model: Transformer, clusters: Clusters, own: tuple[int, ...]
+) -> list[Tensor]:
+  """What the output has for itself."""
+  tensors = [same(f'softmax/kernel_{i}', f'crit.out_projs.{i}') for i in own]
+  if clusters.cutoffs:
+    tensors += [
+      same('softmax/cluster_embedding', 'crit.cluster_weight'),
+      same('softmax/cluster_bias', 'crit.cluster_bias'),
+    ]
+  return tensors
+
+
+def _stacked_rows(
+  names: tuple[str, ...],
+  paths: tuple[str, ...],
+  clusters: Clusters,
+  vocab_size: int,
+) -> Tensor:
+  """All clusters one below the other."""
+
+  def split(x: np.ndarray) -> list[np.ndarray]:
+    return [x[start:stop] for start, stop in clusters.bounds(vocab_size)]
+
+  return Tensor(names, paths, split, lambda parts: np.concatenate(parts))
+
+
+def _frequencies(d_model: int) -> Tensor:
+  """A constant that HF keeps in the file; other numbers are refused."""
+  name = 'transformer.pos_emb.inv_freq'
+  # To the last bit as torch computes it in float32.
+  exponents = np.arange(0, d_model, 2, dtype=np.float32) / np.float32(d_model)
+  powers = np.power(10_000.0, exponents.astype(np.float64)).astype(np.float32)
+  expected = np.float32(1) / powers
+
+  def split(x: np.ndarray) -> Sequence[np.ndarray]:
+    if not np.allclose(x, expected, rtol=1e-2):
+      raise UsageError(f'{name} holds other frequencies than 10000^(-2i/D)')
+    return []
+
+  return Tensor((name,), (), split, lambda parts: expected)
+
+
+TRANSFO_XL = Family(
+  model_type='transfo-xl',
+  architectures={'TransfoXLLMHeadModel': 'lm', 'TransfoXLModel': 'body'},
+  prefix='transformer.',
+  fields=_transfo_xl_fields,
+  options=_transfo_xl_options,
+  tensors=_transfo_xl_tensors,
+  forward=transfo_xl_forward,
+)
+
+
+# What transformers' XLNet returns: with orders, predictions and memories.
+
+
+def xlnet_forward(
+  model: Any,
+  kind: str,
+  params: Any,
+  *,
+  input_ids: Any,
+  attention_mask: Any = None,
+  token_type_ids: Any = None,
+  perm_mask: Any = None,
+  target_mapping: Any = None,
+  mems: Any = None,
+  use_mems: bool | None = None,
+  **targets: Any,
+) -> dict[str, jax.Array]:
+  """See `hf.forward`; `mems` are [layer, memory, batch, width].
+
+  Raises:
+    UsageError: inputs that XLNet or this checkpoint does not take.
+  """
+  known = heads.Targets._fields
+  if extra := [name for name in targets if name not in known]:
+    raise UsageError(f'{", ".join(extra)}: xlnet takes none')
+  asked = heads.Targets(**targets)
+  asked.check(kind, '')
+  ids = jnp.asarray(input_ids)
+  memory = choice(model, 'position').kwargs['memory']
+  if use_mems is None:
+    use_mems = model.options.flag('use_mems_eval', True)
+  rows = {'tokens_BL': _rows(ids)}
+  if token_type_ids is not None:
+    rows['token_types_BL'] = _rows(token_type_ids)
+  if mems is not None:
+    rows['mems'] = _memories(model, mems, len(rows['tokens_BL']))
+  _add_order(rows, attention_mask, perm_mask, target_mapping)
+  # Accelerators would multiply float32 in fewer bits; it is to be compared.
+  with jax.default_matmul_precision('highest'):
+    out = _xlnet_forward_run(
+      model, params, rows, memory if use_mems else 0, kind == 'lm'
+    )
+    if kind == 'lm' and asked.labels is not None:
+      labels = jnp.asarray(asked.labels)
+      out['loss'] = heads.cross_entropy(out['logits'], labels)
+    out |= heads.of_heads(
+      *(kind, model.options, params, out['last_hidden_state'], ids, asked),
+      mask=None,
+      pair=('', ''),
+    )
+  return out
+
+
+def _rows(x: Any) -> jax.Array:
+  """[..., time] to [rows, time]."""
+  return jnp.asarray(x).reshape(-1, jnp.shape(x)[-1])
+
+
+def _memories(model: Transformer, mems: Any, num_rows: int) -> jax.Array:
+  """[layer, memory, batch, width] to [layer, batch, memory, width]."""
+  found = jnp.shape(mems)
+  shape = (model.num_layers, *found[1:2], num_rows, model.d_model)
+  if found != shape:
+    raise UsageError(f'mems: must be {shape}, not {found}')
+  return jnp.swapaxes(jnp.asarray(mems, jnp.float32), 1, 2)
+
+
+def _add_order(
+  rows: dict[str, Any],
+  attention_mask: Any,
+  perm_mask: Any,
+  target_mapping: Any,
+) -> None:
+  """What each token sees, and the tokens that the second stream predicts.
+
+  The content stream of a token, of padding too, sees the token itself.
+  """
+  if target_mapping is not None:
+    mapping = jnp.asarray(target_mapping)
+    if jnp.any(jnp.sum(mapping != 0, axis=-1) > 1) or jnp.any(mapping > 1):
+      raise UsageError('target_mapping: each row must have a single 1')
+    rows['asked_BP'] = jnp.argmax(mapping, axis=-1)
+  elif perm_mask is None and attention_mask is None:
+    return
+  B, L = rows['tokens_BL'].shape
+  seen_BLM = jnp.ones((B, L, L), bool)
+  if perm_mask is not None:
+    seen_BLM &= jnp.asarray(perm_mask) == 0
+  if attention_mask is not None:
+    seen_BLM &= _rows(attention_mask).astype(bool)[:, None]
+  content_BLM = seen_BLM | jnp.eye(L, dtype=bool)[None]
+  if target_mapping is None:
+    rows['visible_BLM'] = content_BLM
+    return
+  query_BPM = jnp.take_along_axis(seen_BLM, rows['asked_BP'][..., None], axis=1)
+  rows['visible_BLM'] = jnp.concatenate([content_BLM, query_BPM], axis=1)
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'memory', 'scored'))
+def _xlnet_forward_run(model, params, rows, memory, scored):
+  variables, rows = {'params': params}, dict(rows)
+  mems, caches = rows.pop('mems', None), None
+  if mems is not None:
+    caches = (SegmentMemory(mems),)
+  out, sown = model.apply(
+    variables, **rows, caches=caches, mutable=['intermediates']
+  )
+  sown, length = sown['intermediates'], rows['tokens_BL'].shape[1]
+  layers = [x[:, :length] for x in layer_outputs(sown)]
+  states = jnp.stack([sown['embedded'][0], *layers])
+  if 'asked_BP' in rows:
+    result = {'last_hidden_state': out.hidden_BLD[:, length:]}
+  else:
+    result = {'hidden_states': states, 'last_hidden_state': out.hidden_BLD}
+  if memory:
+    # The inputs of each layer, without zeros before the first.
+    kept = states[:-1]
+    if mems is not None:
+      kept = jnp.concatenate([mems, kept], axis=2)
+    result['mems'] = jnp.swapaxes(kept[:, :, -memory:], 1, 2)
+  if scored:
+    hidden = result['last_hidden_state']
+    result['logits'] = model.apply(variables, hidden, method='logits')
+  return result
+
+
+# XLNet: two streams, relative attention with segments, a memory.
+#
+# Its dropout within the feed-forward layer, of the distances and after the last
+# block is not ours: it matters in training alone. `bi_data`, where a half of
+# the batch is read backwards, is that of pre-training: see `data.half_rows`.
+
+
+_ATTENTION = {'bi': 'bidirectional', 'uni': 'full'}
+
+
+def _xlnet_fields(options: Options) -> dict[str, Any]:
+  for name, value in (
+    ('bi_data', False),
+    ('reuse_len', None),
+    ('same_length', False),
+    ('tie_word_embeddings', True),
+    ('untie_r', True),
+  ):
+    options.only(name, value)
+  dropout = options.number('dropout', 0.1)
+  epsilon = options.number('layer_norm_eps', 1e-12)
+  d_model, num_heads = options.size('d_model', 1024), options.size('n_head', 16)
+  memory = options.size('mem_len', 512) if options.get('mem_len') else 0
+  clamp = max(options.whole('clamp_len', -1), 0)
+  return {
+    'vocab_size': options.size('vocab_size', 32_000),
+    # HF knows no such thing, and nothing that it computes depends on it.
+    'context_length': options.size('context_length', 512),
+    'num_layers': options.size('n_layer', 24),
+    'd_model': d_model,
+    'num_heads': num_heads,
+    'head_size': options.size('d_head', d_model // num_heads),
+    'd_ff': options.size('d_inner', 4096),
+    'input': 'tokens(queries=True)',
+    'position': f'xlnet(memory={memory}, clamp={clamp})',
+    'attention': options.choice('attn_type', _ATTENTION, 'bi'),
+    'bias': 'where(ffn=True)',
+    'ffn': options.choice('ff_activation', ACTIVATIONS, 'gelu'),
+    'norm': f'layernorm(epsilon={epsilon})',
+    'block': 'post',
+    'output': 'tied(bias=True)',
+    'dropout': rates(embedding=dropout, residual=dropout, attention=dropout),
+  }
+
+
+def _xlnet_options(model: Transformer) -> dict[str, Any]:
+  position = choice(model, 'position').kwargs
+  causal = choice(model, 'attention').name != 'bidirectional'
+  return {
+    'attn_type': 'uni' if causal else 'bi',
+    'bi_data': False,
+    'clamp_len': position.get('clamp') or -1,
+    'context_length': model.context_length,
+    'd_head': model.head_size,
+    'd_inner': model.d_ff,
+    'd_model': model.d_model,
+    'dropout': choice(model, 'dropout').kwargs.get('residual', 0.0),
+    'ff_activation': activation(model),
+    'layer_norm_eps': choice(model, 'norm').kwargs.get('epsilon'),
+    'mem_len': position.get('memory') or None,
+    'n_head': model.num_heads,
+    'n_layer': model.num_layers,
+    'same_length': False,
+    'untie_r': True,
+    'vocab_size': model.vocab_size,
+  }
+
+
+def _xlnet_tensors(model: Transformer) -> list[Tensor]:
+  h, ours = 'transformer.layer.{layer}', 'layer'
+  of = f'{h}.rel_attn'
+  heads = model.num_heads, model.head_size
+  scores = choice(model, 'output').kwargs['bias']
+  own = [
+    same(f'{ours}/attention/{path}', f'{of}.{name}')
+    for path, name in (
+      ('content_bias', 'r_w_bias'),
+      ('position_bias', 'r_r_bias'),
+      ('segment_bias', 'r_s_bias'),
+      ('segments', 'seg_embed'),
+    )
+  ]
+  return [
+    same('embed/embedding', 'transformer.word_embedding.weight'),
+    Tensor(
+      *(('transformer.mask_emb',), ('query_embedding',)),
+      *(lambda x: [x[0, 0]], lambda parts: parts[0][None, None]),
+    ),
+    *([same('head_bias', 'lm_loss.bias')] if scores else []),
+    *own,
+    *(
+      _heads(f'{ours}/attention/{path}/kernel', f'{of}.{name}', heads)
+      for path, name in (
+        *(('query', 'q'), ('key', 'k'), ('value', 'v'), ('relative', 'r')),
+      )
+    ),
+    _heads(f'{ours}/attention/out/kernel', f'{of}.o', heads, back=True),
+    *norm(f'{ours}/attention_norm', f'{of}.layer_norm'),
+    *linear(f'{ours}/ffn/in', f'{h}.ff.layer_1'),
+    *linear(f'{ours}/ffn/out', f'{h}.ff.layer_2'),
+    *norm(f'{ours}/ffn_norm', f'{h}.ff.layer_norm'),
+  ]
+
+
+def _heads(
+  path: str, name: str, heads: tuple[int, int], *, back: bool = False
+) -> Tensor:
+  """A raw [width, heads, size]; `back`: ours leads from heads to the width."""
+
+  def split(x: np.ndarray) -> list[np.ndarray]:
+    x = x.reshape(len(x), -1)
+    return [x.T if back else x]
+
+  def join(parts: Any) -> np.ndarray:
+    x = parts[0].T if back else parts[0]
+    return x.reshape(len(x), *heads)
+
+  return Tensor((name,), (path,), split, join)
+
+
+XLNET = Family(
+  model_type='xlnet',
+  architectures={
+    'XLNetLMHeadModel': 'lm',
+    'XLNetForSequenceClassification': 'last_classification',
+    'XLNetForMultipleChoice': 'last_choice',
+    'XLNetForTokenClassification': 'tokens',
+    'XLNetForQuestionAnsweringSimple': 'spans',
+    'XLNetModel': 'body',
+  },
+  prefix='transformer.',
+  fields=_xlnet_fields,
+  options=_xlnet_options,
+  tensors=_xlnet_tensors,
+  token_types=True,
+  heads={
+    'pooler': 'sequence_summary.summary',
+    'last_classification/classifier': 'logits_proj',
+    'last_choice/classifier': 'logits_proj',
+  },
+  forward=xlnet_forward,
+)

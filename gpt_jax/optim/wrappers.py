@@ -1,0 +1,266 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""An optimizer of its own for each of the parts, which need not all step.
+
+Of several tasks a step is of one; the heads of the others have no gradient. To
+an optimizer a gradient of 0 is one more: moments and weights would decay, and
+the bias correction would count it. Here what is not in the tree of gradients
+is left as it is, moments and counts too.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec
+
+from gpt_jax.optim.optimizer import Axes, Build, is_matrix
+
+
+class State(NamedTuple):
+  """Optimizer states: of all that is no part, and of each part by name."""
+
+  rest: Any
+  parts: Mapping[str, Any]
+
+
+def each_part(
+  build: Callable[[Any], optax.GradientTransformation], axes: Any
+) -> optax.GradientTransformation:
+  """Gives the parts and the rest an optimizer each.
+
+  Args:
+    build: the logical axes of some parameters to their optimizer.
+    axes: of all parameters, with `parts`.
+
+  Returns:
+    A transformation. Its updates are a tree without the parts that do not
+    step, which keep their states; so are the parameters that it is given.
+  """
+
+  def made(axes: Any) -> optax.GradientTransformationExtraArgs:
+    return optax.with_extra_args_support(build(axes))
+
+  rest = made(_rest(axes))
+  parts = {name: made(_part(axes, name)) for name in axes['parts']}
+
+  def init(params: Any) -> Any:
+    return State(
+      rest.init(_rest(params)),
+      {name: one.init(_part(params, name)) for name, one in parts.items()},
+    )
+
+  def update(updates: Any, state: Any, params: Any = None, **extra) -> Any:
+    of_rest: Any = rest.update(
+      _rest(updates), state.rest, _rest(params), **extra
+    )
+    found: dict[str, Any] = {}
+    states = dict(state.parts)
+    for name in updates['parts']:
+      trees = _part(updates, name), state.parts[name], _part(params, name)
+      one: Any = parts[name].update(*trees, **extra)
+      found[name], states[name] = one[0]['parts'][name], one[1]
+    return {**of_rest[0], 'parts': found}, State(of_rest[1], states)
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _rest(tree: Any) -> Any:
+  return {name: x for name, x in tree.items() if name != 'parts'}
+
+
+def _part(tree: Any, name: str) -> Any:
+  """One part, under the names that it has in the whole."""
+  return {'parts': {name: tree['parts'][name]}}
+
+
+# Optimizer state in the memory of the hosts, brought one layer at a time.
+#
+# Moments are needed once a step, and Adam's are twice as large as the
+# parameters. Kernels of scanned layers are updated in a loop over the layers: a
+# turn brings the state of one layer to the devices and takes it back. Without
+# the loop the compiler brings all of it before the first update.
+
+
+MEMORIES = ('device', 'host')
+
+Arrays = dict[str, jax.Array]  # leaves of a tree by their paths
+
+
+def is_there(x: jax.Array) -> bool:
+  """True, inside a compiled function, of an array in a host's memory."""
+  return jax.typeof(x).memory_space == jax.memory.Space.Host
+
+
+def near(x: jax.Array) -> jax.Array:
+  """The array in the devices' memory; inside a compiled function."""
+  return jax.device_put(x, jax.memory.Space.Device) if is_there(x) else x
+
+
+def by_layer(build: Build) -> Build:
+  """An optimizer whose state may stand in the memory of the hosts.
+
+  Its `update` takes one argument more: `sound`, bool []. Where it is false, the
+  state stays as it was. (To choose between two states a caller would have to
+  bring both.)
+
+  Args:
+    build: makes an optimizer that treats each layer's tensor without regard to
+      the others. The state is that of such an optimizer.
+  """
+
+  def built(
+    schedule: optax.Schedule, axes: Axes
+  ) -> optax.GradientTransformationExtraArgs:
+    def update(updates, state, params=None, **extra):
+      sound = extra['sound']
+      lengths = jax.tree_util.tree_map_with_path(_length, axes, updates)
+      made, kept = _by_path(updates), _by_path(state)
+      new: Arrays = {}
+      counts: Arrays = {}
+      # What is in no stack comes first: its state has all counts.
+      for length in sorted({0, *jax.tree.leaves(lengths)}):
+        of = functools.partial(_only, lengths, length)
+        group = _group(build(schedule, of(axes)), of(updates), of(params))
+        grads = {name: made[name] for name in group.names}
+        own = {n: kept[n] for n in group.state_names if n not in counts}
+        if length:
+          run = functools.partial(group.turn, counts, of(params), sound)
+          grads, own = jax.lax.fori_loop(0, length, run, (grads, own))
+        else:
+          counts = own
+          grads, own = group.update(grads, own, of(params), sound)
+        made |= grads
+        new |= own
+      return (
+        jax.tree.structure(updates).unflatten(made.values()),
+        jax.tree.structure(state).unflatten(new[name] for name in kept),
+      )
+
+    whole = build(schedule, axes)
+    return optax.GradientTransformationExtraArgs(whole.init, update)
+
+  return built
+
+
+class _Group(NamedTuple):
+  """Parameters that are updated together.
+
+  Attributes:
+    optimizer: theirs.
+    tree: of them among the others, which are masked.
+    form: of the optimizer's state.
+    names: paths of the parameters.
+    state_names: paths of the state's arrays.
+  """
+
+  optimizer: optax.GradientTransformation
+  tree: Any
+  form: Any
+  names: tuple[str, ...]
+  state_names: tuple[str, ...]
+
+  def update(
+    self, grads: Arrays, state: Arrays, params: Any, sound: jax.Array
+  ) -> tuple[Arrays, Arrays]:
+    """The updates, and the state where it stood before."""
+    old = {name: near(x) for name, x in state.items()}
+    updates, new = self.optimizer.update(
+      self.tree.unflatten(grads[name] for name in self.names),
+      self.form.unflatten(old[name] for name in self.state_names),
+      params,
+    )
+    kept = {
+      name: jnp.where(sound, x, old[name]) for name, x in _by_path(new).items()
+    }
+    far = jax.memory.Space.Host
+    return _by_path(updates), {
+      name: jax.device_put(x, far) if is_there(state[name]) else x
+      for name, x in kept.items()
+    }
+
+  def turn(
+    self,
+    counts: Arrays,
+    params: Any,
+    sound: jax.Array,
+    layer: jax.Array,
+    arrays: tuple[Arrays, Arrays],
+  ) -> tuple[Arrays, Arrays]:
+    """Updates one layer of gradients and state, which have all layers."""
+
+    def one(x: jax.Array) -> jax.Array:
+      return jax.lax.dynamic_slice_in_dim(x, layer, 1)
+
+    grads, state = jax.tree.map(one, arrays)
+    updates, new = self.update(
+      grads, counts | state, jax.tree.map(one, params), sound
+    )
+    return jax.tree.map(
+      lambda x, part: jax.lax.dynamic_update_slice_in_dim(x, part, layer, 0),
+      arrays,
+      (updates, {name: new[name] for name in state}),
+    )
+
+
+def _group(
+  optimizer: optax.GradientTransformation, updates: Any, params: Any
+) -> _Group:
+  form = jax.eval_shape(optimizer.init, params)
+  return _Group(
+    optimizer,
+    jax.tree.structure(updates),
+    jax.tree.structure(form),
+    tuple(_by_path(updates)),
+    tuple(_by_path(form)),
+  )
+
+
+def _length(path: Any, names: PartitionSpec, x: jax.Array) -> int:
+  """The layers of a stack of kernels; 0: it is none."""
+  stacked = is_matrix(path) and names and names[0] == 'layers'
+  return len(x) if stacked else 0
+
+
+def _only(lengths: Any, length: int, tree: Any) -> Any:
+  """The tree with a mask in place of what is of another length."""
+  return jax.tree.map(
+    lambda n, x: x if n == length else optax.MaskedNode(), lengths, tree
+  )
+
+
+def _by_path(tree: Any) -> Arrays:
+  return {
+    jax.tree_util.keystr(path): x
+    for path, x in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+# What an optimizer's schedules count: the steps of the run.
+
+
+# Of `optax.scale_by_schedule`, and of `optax.add_decayed_weights` with one; the
+# second is not among optax's public names.
+_SCHEDULE_STATES = ('ScaleByScheduleState', 'WeightDecaySchedule')
+
+
+def at_step(opt_state: Any, step: jax.Array) -> Any:
+  """Gives every schedule of an optimizer the run's step, from 0.
+
+  optax lets each schedule count the updates, which are fewer than the steps
+  once one was skipped. Moments keep their own count: it corrects their start
+  at zero (Adam's bias, Adafactor's 1 - k^-decay), and a skipped gradient did
+  not enter them.
+  """
+
+  def is_schedule(part: Any) -> bool:
+    return type(part).__name__ in _SCHEDULE_STATES
+
+  return jax.tree.map(
+    lambda part: part._replace(count=step) if is_schedule(part) else part,
+    opt_state,
+    is_leaf=is_schedule,
+  )

@@ -1,0 +1,130 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The token ledger: which documents a step consumed, computed, not stored.
+
+Batch s is rows of the run, a row of the run is a row of the store, a row of the
+store is one or two ranges of tokens, and the ends of documents and sentences
+say whose tokens these are: see `pipeline`.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.rows import pipeline, row_makers
+from gpt_jax.rows.taken import TakenAt
+from gpt_jax.tokens import store as token_store
+from gpt_jax.tokens.store import TokenStore
+
+
+class Span(NamedTuple):
+  """Tokens [start, stop) of a document, counted from its first."""
+
+  document: int  # index in the store
+  start: int
+  stop: int
+
+
+class Row(NamedTuple):
+  """One row of a batch."""
+
+  row: int  # of the run: a number that no other row of the run has
+  source: str  # of a mixture; else ''
+  epoch: int  # of the source, from 0
+  position: int  # which row of the source
+  begin: int  # its first token in the store
+  # Its length + 1 tokens, the first an input only; of whole documents, its
+  # targets; of sentences, its text or the first of its two texts; of pairs of
+  # texts, all its sources.
+  spans: list[Span]
+  # Of its second text, where there are two; of pairs, each source's target.
+  second: list[Span]
+  pair: int  # 1 where that does not follow the first, else 0
+  # Of rows of sentences: which of the store each text has, wholly or in part,
+  # the first and the one after the last.
+  sentences: list[tuple[int, int]]
+  texts: list[range]  # the tokens of the store; of pairs, both sides by turns
+
+
+class Step(NamedTuple):
+  """What one step consumed."""
+
+  step: int  # from 0
+  rows: list[Row]
+
+
+def steps(
+  store: TokenStore,
+  *,
+  seed: int,
+  start: int,
+  stop: int,
+  rows: TakenAt,
+) -> Iterator[Step]:
+  """Yields what the steps [start, stop), from 0, consume over all hosts.
+
+  The arguments are those of `pipeline.batches`.
+  """
+  sources = pipeline.sources(store, seed=seed)
+  ends = store.document_ends
+  sentence_ends, of_pairs = None, token_store.of_pairs(store.rows)
+  if row_makers.of_sentences(store.rows):
+    sentence_ends = store.sentence_ends
+  for step in range(start, stop):
+    taken = rows(step)
+    source = sources(taken.length)
+    places, keys = source.places(taken)
+    found = []
+    for number, place, texts in zip(
+      taken.numbers, places, source.texts(places, keys), strict=True
+    ):
+      both = [spans(ends, r.start, r.stop) for r in texts.ranges]
+      if of_pairs:
+        both = [[s for part in both[side::2] for s in part] for side in (0, 1)]
+      found.append(
+        Row(
+          *(number, place.source, place.epoch, place.row),
+          begin=texts.ranges[0].start,
+          spans=both[0],
+          second=both[-1] if len(both) > 1 else [],
+          pair=texts.pair,
+          sentences=_sentences(sentence_ends, texts.ranges),
+          texts=texts.ranges,
+        )
+      )
+    yield Step(step, found)
+
+
+def _sentences(
+  ends: np.ndarray | None, ranges: list[range]
+) -> list[tuple[int, int]]:
+  """Which sentences some tokens are of; `ends` of all sentences."""
+  if ends is None:
+    return []
+  found = []
+  for tokens in ranges:
+    bounds = np.searchsorted(ends, [tokens.start, tokens.stop - 1], 'right')
+    found.append((int(bounds[0]), int(bounds[1]) + 1))
+  return found
+
+
+def spans(ends: np.ndarray, start: int, stop: int) -> list[Span]:
+  """The documents that tokens [start, stop) of a store belong to.
+
+  Args:
+    ends: the exclusive end of each document, int64 [N].
+    start: first token.
+    stop: after the last.
+  """
+  first = int(np.searchsorted(ends, start, side='right'))
+  found = []
+  for document in range(first, len(ends)):
+    begin = int(ends[document - 1]) if document else 0
+    if begin >= stop:
+      break
+    end = min(int(ends[document]), stop)
+    # A document may hold no token at all.
+    if max(begin, start) < end:
+      found.append(Span(document, max(begin, start) - begin, end - begin))
+  return found

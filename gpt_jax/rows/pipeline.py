@@ -1,0 +1,212 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The global order: batch s of a run is a closed-form function of (seed, s).
+
+Which rows a token store has, and which tokens each of them has, say the makers
+of `row_makers`, which know a row by its number. Row i of the run is the row at
+place i of a permutation of all rows, another one in each epoch. Batch s is the
+rows of the run from `offset(s)` on, so nothing needs to be iterated, and
+nothing depends on the number of hosts. Where a run has rows of several lengths,
+each length has rows and an order of its own. Of a mixture, see `mixture`.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+import grain
+import numpy as np
+
+from gpt_jax.rows import row_makers
+from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.taken import Taken, TakenAt
+from gpt_jax.rows.texts import Texts
+from gpt_jax.spec import UsageError
+from gpt_jax.tokens.mixture import Order, Place, Shuffle
+from gpt_jax.tokens.store import TokenStore
+
+Batch = dict[str, np.ndarray]
+
+# Rows and what their random choices follow from, to the arrays of a batch.
+MakeBatch = Callable[[Rows, Keys], Batch]
+
+# Of a store in memory two batches are made at once, and four are held ready: a
+# step on a CPU loses next to nothing to the threads.
+_READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+# Of others more, since a remote store answers late: with eight batches on
+# their way, reads of up to eight steps' time are hidden.
+_READ_AHEAD = grain.ReadOptions(num_threads=8, prefetch_buffer_size=16)
+
+
+class RowSource:
+  """The rows of a token store in the order of the run."""
+
+  def __init__(self, store: TokenStore, *, length: int, seed: int):
+    """Rows of `length` tokens, in the order given by `seed`.
+
+    Raises:
+      UsageError: the store has no rows such as `data.rows` asks for.
+    """
+    self._seed = seed
+    self._maker = row_makers.load(store, length)
+    self.rows_per_epoch = self._maker.num_rows
+    if self.rows_per_epoch < 1:
+      raise UsageError(
+        f'{store.folder}: has {len(store)} tokens, a row needs {length + 1}; '
+        'lower model.context_length, or add text to data.source'
+      )
+    self._order = Shuffle(self.rows_per_epoch, seed)
+    self._mixture: Order | None = None
+    if store.mixture:
+      self._mixture = Order(
+        store.mixture,
+        self._maker.sizes,
+        length=length,
+        seed=seed,
+        tokens=self._maker.tokens,
+        examples=store.num_examples(),
+      )
+
+  def place(self, index: int) -> Place:
+    """Returns where row `index` of the run is found; its source may be ''."""
+    if self._mixture:
+      return self._mixture.place(index)
+    return Place('', index // self.rows_per_epoch, self._order[index])
+
+  def places(self, taken: Taken) -> tuple[list[Place], Keys]:
+    """Where rows of the run are, and what their random choices follow from."""
+    places = [self.place(index) for index in taken.indices]
+    numbers = np.array(taken.numbers, np.int64)
+    rows = np.array([place.row for place in places], np.int64)
+    epochs = np.array([place.epoch for place in places], np.int64)
+    return places, Keys(self._seed, numbers, rows, epochs)
+
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """Returns the tokens of the store that rows have; see `places`.
+
+    In rows that are cut out of a stream the first is an input only.
+    """
+    return self._maker.texts(places, keys)
+
+  def row_numbers(self, indices: Iterable[int]) -> np.ndarray:
+    """Returns which row of its source is row i of the run, for each i."""
+    return np.array([self.place(int(i)).row for i in indices], np.int64)
+
+  def epochs(self, index: int) -> dict[str, float]:
+    """Passes over the data before row `index`: `epochs`, `epochs/SOURCE`."""
+    parts = self._mixture.epochs(index) if self._mixture else {}
+    return {
+      'epochs': index / self.rows_per_epoch,
+      **{f'epochs/{name}': value for name, value in parts.items()},
+    }
+
+  def read(self, taken: Taken) -> tuple[Rows, Keys]:
+    """Returns rows of the run, and what their random choices follow from."""
+    places, keys = self.places(taken)
+    return self._maker.read(places, keys), keys
+
+  def batch(self, taken: Taken, make_batch: MakeBatch) -> Batch:
+    """Returns rows of the run as the arrays of a batch."""
+    return make_batch(*self.read(taken))
+
+
+def sources(store: TokenStore, *, seed: int) -> Callable[[int], RowSource]:
+  """The rows of a run by their length, each made when it is first asked for."""
+  return functools.cache(
+    lambda length: RowSource(store, length=length, seed=seed)
+  )
+
+
+def all_rows(count: int) -> slice:
+  """The share of the only host."""
+  return slice(0, count)
+
+
+def batches(
+  store: TokenStore,
+  *,
+  seed: int,
+  start: int,
+  stop: int,
+  rows: TakenAt,
+  make_batch: MakeBatch,
+  host_rows: Callable[[int], slice] = all_rows,
+) -> Generator[Batch]:
+  """Yields this host's share of the batches of steps [start, stop).
+
+  Threads prepare the batches ahead and end when the iterator is closed or
+  dropped; an error in one of them is raised here, at its step.
+
+  Args:
+    store: the train split.
+    seed: of the order.
+    start: the first step.
+    stop: after the last step.
+    rows: step -> the rows of the run that make its batch.
+    make_batch: rows and their keys -> the arrays of a batch.
+    host_rows: count -> the slice of them that this host reads.
+
+  Raises:
+    UsageError: at once, if the store is shorter than one row.
+  """
+  of_length = sources(store, seed=seed)
+  if start < stop:
+    of_length(rows(start).length)
+
+  def batch(step: int) -> Batch:
+    taken = rows(step).share(host_rows)
+    return of_length(taken.length).batch(taken, make_batch)
+
+  return prefetch(batch, start, stop, ahead=not store.in_memory)
+
+
+def evaluation_batches(
+  store: TokenStore,
+  *,
+  length: int,
+  rows: int,
+  make_batch: MakeBatch,
+  host_rows: Callable[[int], slice] = all_rows,
+  most: int | None = None,
+) -> Iterator[Batch]:
+  """Yields batches that have each token of the store as a target once.
+
+  In order; the token before the first is the end of a document. What fills up
+  the last row and the last batch has weight 0. The number of batches is the
+  same on every host.
+
+  Args:
+    store: the split held out.
+    length: targets in a row.
+    rows: in a batch, over all hosts.
+    make_batch: rows and their keys -> the arrays of a batch.
+    host_rows: count -> the slice of them that this host reads.
+    most: rows of the store, from the first on, that are read; None: all.
+  """
+  maker = row_makers.load(store, length)
+  filling = maker.num_held_out  # the number of a row past the last
+  stop = filling if most is None else min(filling, most)
+
+  def batch(step: int) -> Batch:
+    numbers = np.arange(step * rows, (step + 1) * rows)[host_rows(rows)]
+    keys = Keys.held_out(np.where(numbers < stop, numbers, filling))
+    return make_batch(maker.read_held_out(keys), keys)
+
+  return prefetch(batch, 0, -(-stop // rows), ahead=not store.in_memory)
+
+
+def prefetch(
+  batch: Callable[[int], Batch], start: int, stop: int, *, ahead: bool = False
+) -> Generator[Batch]:
+  """Yields `batch(step)` for the steps, made by Grain's threads.
+
+  Args:
+    batch: step -> batch.
+    start: the first step.
+    stop: after the last step.
+    ahead: by more threads and further ahead, as batches take long to read.
+  """
+  steps = grain.MapDataset.range(start, stop).map(batch)
+  options = _READ_AHEAD if ahead else _READ
+  with contextlib.closing(iter(steps.to_iter_dataset(options))) as iterator:
+    yield from iterator

@@ -1,0 +1,79 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The two sides of a pair of texts, as an encoder-decoder has them in ids.
+
+  source   [start] text eos     what the encoder reads
+  target   text eos             what the decoder is to write
+  inputs   first text           what it reads meanwhile: one token behind
+
+`start` is what a tokenizer puts before a text: BART's <s>, nothing for T5 and
+for the tokenizers that we train. `first` is the token that a model's objective
+says: see `objectives.base.Needs.starts`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.tokenizers.special import Special
+
+STARTS = ('pad', 'eos')
+
+
+def source_ids(ids: Any, special: Special) -> np.ndarray:
+  """What the encoder reads, int32 [M].
+
+  Args:
+    ids: of the text; its eos may be there, as in a token store, or not.
+    special: of the tokenizer.
+  """
+  return np.concatenate([source_start(special), target_ids(ids, special)])
+
+
+def target_ids(ids: Any, special: Special) -> np.ndarray:
+  """What the decoder is to write, int32 [L]; see `source_ids`."""
+  ids = np.asarray(ids, np.int32)
+  if len(ids) and ids[-1] == special.eos_id:
+    return ids
+  return np.append(ids, np.int32(special.eos_id))
+
+
+def source_start(special: Special) -> np.ndarray:
+  """What stands before the text of each source, int32; often nothing."""
+  return np.array(special.prompt_start, np.int32)
+
+
+def start_ids(start: str, special: Special) -> list[int]:
+  """As `start_id`; '': none."""
+  return [start_id(start, special)] if start else []
+
+
+def start_id(start: str, special: Special) -> int:
+  """The token that a decoder starts with.
+
+  Args:
+    start: of `STARTS`: 'pad' (T5, Marian) or 'eos' (BART). Of a tokenizer
+      without padding both are the end of a document.
+    special: of the tokenizer.
+  """
+  assert start in STARTS, start
+  return special.pad_id if start == 'pad' else special.eos_id
+
+
+def decoder_inputs(
+  targets: np.ndarray, first_id: int, positions: np.ndarray | None = None
+) -> np.ndarray:
+  """The token before each target; `first_id` before the first of a text.
+
+  Args:
+    targets: int32 [B, L].
+    first_id: see `start_id`.
+    positions: int32 [B, L], of packed rows: a text begins at each 0. None:
+      a row is one text.
+  """
+  inputs = np.empty_like(targets)
+  inputs[:, 1:] = targets[:, :-1]
+  inputs[:, :1] = first_id
+  if positions is not None:
+    inputs[positions == 0] = first_id
+  return inputs

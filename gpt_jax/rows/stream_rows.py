@@ -1,0 +1,193 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that are cut out of all documents joined end to end, or packed of them.
+
+Row r of `stream` has `length` targets, tokens r * length + 1 to
+(r + 1) * length of a source, and before them one token more. Of `documents`,
+see `packing`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpt_jax.rows import rows as rows_lib
+from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.texts import Texts
+from gpt_jax.tokens.mixture import Place
+from gpt_jax.tokens.store import TokenStore
+
+# Rows of whole documents, which do not see each other.
+#
+#   data.rows = 'documents'
+#
+# A row's targets are as many whole documents, in the order of the store, as fit
+# into `length`. A document that is longer begins a row, is cut into pieces of
+# `length`, and shares its last row with those that follow. What is left of a
+# row is padding. Each token is a target once; the first of a document, or of a
+# piece of one, is predicted from the token before it alone. That is the end of
+# the document before, just as if the document stood alone.
+
+
+def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
+  """Finds the rows among the tokens [start, stop) of a store.
+
+  Args:
+    ends: the exclusive end of each document, int64 [N].
+    length: targets in a row.
+    start: where a document begins.
+    stop: where one ends.
+
+  Returns:
+    int64 [R + 1]: row r has the targets [begins[r], begins[r + 1]).
+  """
+  first, last = np.searchsorted(ends, [start, stop], side='right')
+  ends = ends[first:last]
+  starts = np.concatenate([[start], ends[:-1]]).astype(np.int64)
+  # A document that begins a row fills so many rows by itself, ...
+  full = np.maximum(ends - starts - 1, 0) // length
+  tails = starts + full * length
+  # ... and with its last piece stand the documents up to this one.
+  following = np.searchsorted(ends, tails + length, side='right').tolist()
+  heads, document = [], 0
+  while document < len(ends):
+    heads.append(document)
+    document = following[document]
+  counts = full[heads] + 1
+  rows = np.repeat(starts[heads], counts)
+  rows += length * (
+    np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+  )
+  return np.append(rows, stop)
+
+
+def counts(
+  found: Mapping[str, np.ndarray],
+) -> tuple[dict[str, int], dict[str, int]]:
+  """Rows of each source, and their tokens without padding.
+
+  Args:
+    found: of each source, what `begins` returned.
+  """
+  rows = {name: len(begins) - 1 for name, begins in found.items()}
+  tokens = {name: int(x[-1] - x[0]) for name, x in found.items()}
+  return rows, tokens
+
+
+def segments_of(
+  targets: np.ndarray, eos_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Which document each target belongs to, and where it stands in it.
+
+  Args:
+    targets: int32 [B, L]; each document ends with `eos_id`.
+    eos_id: the end of a document.
+
+  Returns:
+    Segments and positions, both from 0 in each row, int32 [B, L].
+  """
+  ended = np.zeros(targets.shape, np.int32)
+  ended[:, 1:] = targets[:, :-1] == eos_id
+  columns = np.arange(targets.shape[1], dtype=np.int32)[None]
+  first = np.maximum.accumulate(np.where(ended, columns, 0), axis=1)
+  return np.cumsum(ended, axis=1, dtype=np.int32), columns - first
+
+
+class Stream:
+  """Rows of `length` targets of a store."""
+
+  tokens = None  # no row has padding
+
+  def __init__(self, store: TokenStore, length: int):
+    """Counts the rows; there may be none."""
+    self._store, self._length = store, length
+    self.num_rows = (len(store) - 1) // length
+    self.num_held_out = -(-len(store) // length)
+    self._parts = store.parts()
+    self.sizes = {
+      name: (stop - start - 1) // length
+      for name, (start, stop) in self._parts.items()
+    }
+
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """The tokens of rows; the first is an input only."""
+    del keys
+    return [
+      Texts([range(start, start + self._length + 1)], 0)
+      for start in self._starts(places)
+    ]
+
+  def read(self, places: Sequence[Place], keys: Keys) -> Rows:
+    """The rows at some places."""
+    del keys
+    windows = self._store.read_many(self._starts(places), self._length + 1)
+    return rows_lib.cut(windows.astype(np.int32))
+
+  def read_held_out(self, keys: Keys) -> Rows:
+    """Rows whose targets are all tokens, also the first; padding after them."""
+    starts = keys.row * self._length - 1  # one before the first target
+    places = starts[:, None] + 1 + np.arange(self._length)
+    windows = _window(self._store, starts, self._length)
+    return rows_lib.cut(windows, places < len(self._store))
+
+  def _starts(self, places: Sequence[Place]) -> list[int]:
+    return [
+      self._parts[place.source][0] + place.row * self._length
+      for place in places
+    ]
+
+
+class Documents:
+  """Rows of whole documents: see `packing`."""
+
+  def __init__(self, store: TokenStore, length: int):
+    """Finds where the rows begin."""
+    self._store, self._length = store, length
+    ends = store.document_ends
+    self._begins = {
+      name: begins(ends, length, start, stop)
+      for name, (start, stop) in store.parts().items()
+    }
+    self.sizes, self.tokens = counts(self._begins)
+    self.num_rows = self.num_held_out = sum(self.sizes.values())
+
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """The targets of rows."""
+    del keys
+    found = []
+    for place in places:
+      begins = self._begins[place.source]
+      first, last = np.minimum([place.row, place.row + 1], len(begins) - 1)
+      found.append(Texts([range(int(begins[first]), int(begins[last]))], 0))
+    return found
+
+  def read(self, places: Sequence[Place], keys: Keys) -> Rows:
+    """The rows at some places."""
+    eos_id, length = self._store.manifest.eos_id, self._length
+    spans = [texts.ranges[0] for texts in self.texts(places, keys)]
+    starts = np.array([span.start for span in spans], np.int64)
+    windows = _window(self._store, starts - 1, length)
+    counts = np.array([len(span) for span in spans], np.int64)
+    real = np.arange(length)[None] < counts[:, None]
+    windows[:, 1:][~real] = eos_id
+    rows = rows_lib.cut(windows, real)
+    segments, positions = segments_of(rows.tokens, eos_id)
+    return rows._replace(segments=segments, positions=positions)
+
+  def read_held_out(self, keys: Keys) -> Rows:
+    """The rows of a held-out set."""
+    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
+
+
+def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:
+  """Rows int32 [B, L + 1] from `starts` on; eos outside of the store."""
+  eos_id = store.manifest.eos_id
+  tokens = np.full((len(starts), length + 1), eos_id, np.int32)
+  whole = (starts >= 0) & (starts + length + 1 <= len(store))
+  tokens[whole] = store.read_many(starts[whole], length + 1)
+  for i in np.flatnonzero(~whole):
+    first, stop = max(starts[i], 0), min(starts[i] + length + 1, len(store))
+    if first < stop:
+      found = store.tokens(int(first), int(stop))
+      tokens[i, first - starts[i] :][: len(found)] = found
+  return tokens

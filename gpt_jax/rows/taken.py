@@ -1,0 +1,165 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows of the run a batch takes."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gpt_jax.spec import UsageError
+
+
+class Taken(NamedTuple):
+  """The rows of a batch.
+
+  No two rows of a run have the same number, of whatever length they are. Rows
+  of each length have an order of their own, in which an index is a place.
+  """
+
+  offset: int  # the number of the first
+  count: int
+  length: int  # targets in each
+  index: int  # of the first
+
+  def share(self, host_rows: Callable[[int], slice]) -> 'Taken':
+    """Those of one host: `host_rows` gives the slice of so many rows."""
+    start, stop, _ = host_rows(self.count).indices(self.count)
+    return self._replace(
+      offset=self.offset + start, index=self.index + start, count=stop - start
+    )
+
+  @property
+  def numbers(self) -> range:
+    """Of its rows."""
+    return range(self.offset, self.offset + self.count)
+
+  @property
+  def indices(self) -> range:
+    """Of its rows."""
+    return range(self.index, self.index + self.count)
+
+
+# Step, from 0, to the rows of its batch.
+TakenAt = Callable[[int], Taken]
+
+
+def even(count: int, length: int) -> TakenAt:
+  """Batches of `count` rows of one length, from the run's first on."""
+  return lambda step: Taken(step * count, count, length, step * count)
+
+
+# Rows of the global order that a run leaves out after a spike.
+#
+# A run that was sent back to step r and told to leave out n rows consumes, from
+# step r on, the rows n places later, in the order of each length of rows. With
+# the list of all (r, n) the data order stays a closed form of the step.
+# WORKDIR/skips.json holds the list: copied into another workdir before its run
+# starts, it makes that run take the same batches.
+
+
+FILE = 'skips.json'
+
+
+class Skip(NamedTuple):
+  """Rows left out once."""
+
+  step: int  # steps done in the state gone back to: the first step changed
+  rows: int  # how many places later its rows are
+  spike: int  # the step that was the reason, counted from 1
+
+
+class Skips(NamedTuple):
+  """All rows left out by a run, by step."""
+
+  skips: tuple[Skip, ...] = ()
+  # The last entry's rewind is not known to be done: checkpoints after its step
+  # may hold states that were given up.
+  pending: bool = False
+
+  def shifted(self, rows: TakenAt) -> TakenAt:
+    """The data order with the rows left out."""
+
+    def shifted_rows(step: int) -> Taken:
+      taken = rows(step)
+      skipped = sum(s.rows for s in self.skips if s.step <= step)
+      return taken._replace(
+        offset=taken.offset + skipped, index=taken.index + skipped
+      )
+
+    return shifted_rows
+
+  def add(
+    self, rows: TakenAt, *, step: int, spike: int, batches: int
+  ) -> 'Skips':
+    """One more skip, at least over all that was consumed until the spike.
+
+    Args:
+      rows: the data order without any skip.
+      step: steps done in the state gone back to.
+      spike: the step of the spike, counted from 1: steps done after it.
+      batches: to leave out from `step` on, at least.
+    """
+    kept = tuple(s for s in self.skips if s.step <= step)
+    consumed = self.shifted(rows)
+    first, last = consumed(step), consumed(spike - 1)
+    wanted = rows(step + batches).offset - rows(step).offset
+    skipped = max(wanted, last.offset + last.count - first.offset)
+    return Skips((*kept, Skip(step, skipped, spike)), pending=True)
+
+
+def read(workdir: str) -> Skips:
+  """Reads the list of a workdir; an empty one where there is none.
+
+  Raises:
+    UsageError: it is damaged, or was changed by another hand.
+  """
+  path = os.path.join(workdir, FILE)
+  try:
+    with open(path, encoding='utf-8') as f:
+      return from_json(f.read())
+  except FileNotFoundError:
+    return Skips()
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UsageError(
+      f'{path}: is damaged or was changed ({type(e).__name__}); restore it '
+      'from a copy, or remove it: checkpoints know the rows left out before '
+      'them, and rewinds since the last are made again'
+    ) from e
+
+
+def from_json(text: str) -> Skips:
+  """Reads what `to_json` wrote, now or before it had a checksum.
+
+  Raises:
+    ValueError: it was changed.
+  """
+  found = json.loads(text)
+  skips = Skips(from_entries(found['skips']), found['pending'])
+  if found.get('sha256', _digest(skips)) != _digest(skips):
+    raise ValueError('the checksum differs')
+  return skips
+
+
+def to_json(skips: Skips) -> str:
+  """The text of the file, with a checksum."""
+  return json.dumps({**_entries(skips), 'sha256': _digest(skips)}) + '\n'
+
+
+def from_entries(found: Iterable[Mapping[str, int]]) -> tuple[Skip, ...]:
+  """Reads what `entries` gave."""
+  return tuple(Skip(**entry) for entry in found)
+
+
+def entries(skips: Skips) -> list[dict[str, int]]:
+  """The list as plain JSON."""
+  return [skip._asdict() for skip in skips.skips]
+
+
+def _entries(skips: Skips) -> dict[str, Any]:
+  return {'skips': entries(skips), 'pending': skips.pending}
+
+
+def _digest(skips: Skips) -> str:
+  return hashlib.sha256(json.dumps(_entries(skips)).encode()).hexdigest()

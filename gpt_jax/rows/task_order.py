@@ -1,0 +1,125 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which examples of which task a step of several tasks takes, in closed form.
+
+MT-DNN (Liu et al., 2019), algorithm 1: each task's examples are packed into
+batches; an epoch merges the batches of all tasks, shuffles them, and takes one
+step on each. Here a shuffle says which task each step of an epoch is of, and a
+task's batches come in the order of its examples (see `shuffle`), which is the
+one that they have without other tasks, new in each pass. The last batch of a
+pass has what is left: no batch has examples of two passes.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax import spec
+from gpt_jax.ranges import Count
+from gpt_jax.tokens.mixture import Shuffle
+
+
+class Step(NamedTuple):
+  """What a step takes.
+
+  Attributes:
+    task: by name.
+    batch: its number among all of the task, over all epochs.
+  """
+
+  task: str
+  batch: int
+
+
+# From the examples of a task to how many of them count in an epoch.
+Mixing = Callable[[int], int]
+
+
+def proportional() -> Mixing:
+  """Each epoch has each batch of each task once (algorithm 1)."""
+  return lambda examples: examples
+
+
+def capped(examples: Count) -> Mixing:
+  """An epoch has the batches of at most so many examples of a task.
+
+  The next epoch goes on where it stopped, so that all examples have their turn.
+  """
+  return lambda count: min(count, examples)
+
+
+class TaskOrder:
+  """What each step takes: a function of the sizes, the seed and the step."""
+
+  def __init__(
+    self,
+    sizes: Mapping[str, int],
+    *,
+    batch_size: int,
+    seed: int,
+    mixing: str = 'proportional',
+  ):
+    """Makes the order.
+
+    Args:
+      sizes: examples of each task.
+      batch_size: examples in a batch.
+      seed: of the run.
+      mixing: a call of `MIXINGS`.
+
+    Raises:
+      UsageError: there is no such mixing.
+    """
+    count = spec.build('finetune.mixing', mixing, MIXINGS)
+    self._names, self._sizes = [*sizes], dict(sizes)
+    self._batch_size = batch_size
+    # Batches of each task in an epoch.
+    self._counts = [-(-count(size) // batch_size) for size in sizes.values()]
+    self.steps_per_epoch = sum(self._counts)
+    self._shuffle = Shuffle(self.steps_per_epoch, f'{seed}/tasks')
+    self._orders = {name: Shuffle(size, seed) for name, size in sizes.items()}
+    self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
+
+  def step(self, number: int) -> Step:
+    """What step `number` takes, from 0."""
+    epoch, place = divmod(number, self.steps_per_epoch)
+    tasks, ranks = self._epoch(epoch)
+    task = int(tasks[place])
+    batch = epoch * self._counts[task] + int(ranks[place])
+    return Step(self._names[task], batch)
+
+  def examples(self, step: Step) -> list[int]:
+    """Which of its task's examples a step takes: a batch, or fewer."""
+    size = self._sizes[step.task]
+    done, place = divmod(step.batch, -(-size // self._batch_size))
+    first = place * self._batch_size
+    last = min(first + self._batch_size, size)
+    order = self._orders[step.task]
+    return [order[done * size + i] for i in range(first, last)]
+
+  def epochs(self, number: int) -> dict[str, float]:
+    """Passes before step `number`: `epochs` over all, `epochs/TASK`."""
+    epoch, place = divmod(number, self.steps_per_epoch)
+    tasks, _ = self._epoch(epoch)
+    counts = np.array(self._counts)
+    taken = epoch * counts + np.bincount(tasks[:place], minlength=len(counts))
+    passes = {
+      f'epochs/{name}': float(batches / -(-size // self._batch_size))
+      for (name, size), batches in zip(self._sizes.items(), taken, strict=True)
+    }
+    return {'epochs': number / self.steps_per_epoch, **passes}
+
+  def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each step of an epoch: its task, and which of that task's it is."""
+    count = self.steps_per_epoch
+    places = np.array([self._shuffle[epoch * count + i] for i in range(count)])
+    tasks = np.searchsorted(np.cumsum(self._counts), places, side='right')
+    ranks = np.zeros(count, np.int64)
+    for task, batches in enumerate(self._counts):
+      ranks[tasks == task] = np.arange(batches)
+    return tasks, ranks
+
+
+MIXINGS = {'proportional': proportional, 'capped': capped}

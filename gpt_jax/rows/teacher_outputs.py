@@ -1,0 +1,297 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a teacher said of the rows of a token store, on disk.
+
+  D/manifest.json   of which rows and which teacher; written last, so that a
+                    folder is whole or none
+  D/ids             zarr3, uint16 or uint32 [rows * positions * k]
+  D/log_probs       zarr3, float16 [rows * positions * (k + 1)]
+
+A place has the k tokens that the teacher finds most probable, and the natural
+logarithms of their probabilities at the manifest's temperature; the last of
+k + 1 is that of all other tokens together, -inf for none. Float16 rounds a
+logarithm by at most one part in 2,048: a probability of 0.9 by 0.005%, one of
+1e-4 by 0.45%. As in the token store each chunk has a checksum that is read with
+it. Outputs are found by the row's number in the store, so that neither the
+order of a run nor a resume changes them.
+"""
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+
+from gpt_jax.files import files
+from gpt_jax.rows.rows import Keys
+from gpt_jax.spec import UsageError
+from gpt_jax.tokens import unfinished
+from gpt_jax.tokens.encode import as_bytes
+from gpt_jax.tokens.store import ArrayWriter, Waiting, token_dtype
+
+NAME = 'manifest.json'
+IDS, LOG_PROBS = 'ids', 'log_probs'
+FORMAT_VERSION = 1
+# What tells this manifest from that of a token store.
+_KIND = 'teacher_outputs'
+_AGAIN = 'write it again by gpt-jax teach'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows:
+  """Of which rows outputs are: equal ones go together.
+
+  Attributes:
+    store: fingerprint of the token store.
+    rows: `data.rows`.
+    length: tokens of a row.
+    text: see `objectives.base.Stored`, as are the next four.
+    places: see above.
+    temperature: see above.
+    top_k: see above.
+    times: see above.
+    positions: of a row, that have outputs.
+    num_rows: of the store.
+    seed: of the run that draws the rows' masks; 0 where nothing is drawn.
+  """
+
+  store: str
+  rows: str
+  length: int
+  text: str
+  places: str
+  temperature: float
+  top_k: int
+  times: int
+  positions: int
+  num_rows: int
+  seed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contents:
+  """The manifest.
+
+  Attributes:
+    rows: see `Rows`.
+    teacher: what it was, for people.
+    teacher_sha256: of its parameters.
+    vocab_size: that it scores.
+    kept: the mean part of its probability that the k tokens have.
+    crc32: of the blocks of each array.
+  """
+
+  rows: Rows
+  teacher: str
+  teacher_sha256: str
+  vocab_size: int
+  kept: float
+  crc32: dict[str, list[int]]
+
+  @property
+  def fingerprint(self) -> str:
+    """The sha256 of rows, teacher and arrays."""
+    entries = dataclasses.asdict(self)
+    data = json.dumps(entries | {'teacher': ''}, sort_keys=True).encode()
+    return hashlib.sha256(data).hexdigest()
+
+
+class Writer:
+  """Writes the outputs in the order of the rows; goes on where one died."""
+
+  def __init__(self, folder: str, wanted: dict[str, Any], vocab_size: int):
+    """Begins, or goes on with what was written for the same `wanted`.
+
+    Args:
+      folder: a path or a URL.
+      wanted: what tells these outputs from all others, as JSON has it.
+      vocab_size: of the teacher.
+    """
+    self._folder, self._wanted = folder, wanted
+    self._dtypes = {
+      IDS: token_dtype(vocab_size),
+      LOG_PROBS: 'float16',
+    }
+    self.done, self._kept, self._places = 0, 0.0, 0.0
+    waiting: dict[str, Waiting | None] = dict.fromkeys(self._dtypes)
+    try:
+      state = unfinished.read(folder, wanted)
+      counts = json.loads(bytes(state['counts']))
+      self._kept, self._places = counts['kept'], counts['places']
+      self.done = counts['done']
+      for name in self._dtypes:
+        length, crc32 = counts[name]
+        waiting[name] = Waiting(length, crc32, state[name])
+      self._arrays = self._open(waiting)
+    except (unfinished.StartOver, ValueError):
+      for name in (*self._dtypes, unfinished.STATE):
+        files.delete(folder, name)
+      self.done, self._kept, self._places = 0, 0.0, 0.0
+      self._arrays = self._open(dict.fromkeys(self._dtypes))
+
+  def _open(self, waiting: dict[str, Waiting | None]):
+    return {
+      name: ArrayWriter(self._folder, name, dtype, waiting[name])
+      for name, dtype in self._dtypes.items()
+    }
+
+  def add(
+    self, ids_RPk: np.ndarray, log_probs_RPk: np.ndarray, weights_RP: np.ndarray
+  ) -> None:
+    """Appends the outputs of the next rows.
+
+    Args:
+      ids_RPk: of R rows, P places and k tokens.
+      log_probs_RPk: of k + 1.
+      weights_RP: 0 where a place is padding.
+    """
+    self._arrays[IDS].add(ids_RPk.reshape(-1))
+    self._arrays[LOG_PROBS].add(log_probs_RPk.astype(np.float16).reshape(-1))
+    rest_RP = np.exp(log_probs_RPk[..., -1].astype(np.float64))
+    self._kept += float(np.sum((1 - rest_RP) * weights_RP))
+    self._places += float(np.sum(weights_RP))
+    self.done += len(ids_RPk)
+
+  def note(self) -> None:
+    """Notes down where it is, for the next process."""
+    counts: dict[str, Any] = {
+      'done': self.done,
+      'kept': self._kept,
+      'places': self._places,
+    }
+    state = {'json': as_bytes(self._wanted)}
+    for name, array in self._arrays.items():
+      length, crc32, state[name] = array.waiting()
+      counts[name] = [length, crc32]
+    state['counts'] = as_bytes(counts)
+    unfinished.write(self._folder, state)
+
+  def finish(self, rows: Rows, **about: Any) -> Contents:
+    """Writes the manifest; `about` are the teacher's entries of it."""
+    written = {name: array.close() for name, array in self._arrays.items()}
+    contents = Contents(
+      rows=rows,
+      kept=self._kept / self._places,
+      crc32={name: crc32 for name, (_, crc32) in written.items()},
+      **about,
+    )
+    entries = {'kind': _KIND, 'format_version': FORMAT_VERSION}
+    entries |= dataclasses.asdict(contents)
+    entries['fingerprint'] = contents.fingerprint
+    files.write(self._folder, NAME, json.dumps(entries, indent=2).encode())
+    files.delete(self._folder, unfinished.STATE)
+    return contents
+
+
+def read(folder: str) -> Contents | None:
+  """The manifest; None where the folder holds no finished outputs.
+
+  Raises:
+    UsageError: it is damaged, or of another version.
+  """
+  data = files.read(folder, NAME)
+  if data is None:
+    return None
+  try:
+    entries = json.loads(data)
+    if entries.pop('kind', None) != _KIND:
+      return None
+    version = entries.pop('format_version')
+    fingerprint = entries.pop('fingerprint')
+    if version == FORMAT_VERSION:
+      contents = Contents(**entries | {'rows': Rows(**entries['rows'])})
+      if contents.fingerprint == fingerprint:
+        return contents
+  except (ValueError, RecursionError, TypeError, KeyError) as e:
+    raise _damaged(folder, NAME) from e
+  raise _damaged(folder, NAME)
+
+
+class TeacherOutputs:
+  """Outputs, open for reading."""
+
+  def __init__(self, folder: str, wanted: Rows):
+    """Opens them.
+
+    Raises:
+      UsageError: there are none, they are damaged, or of other rows.
+    """
+    found = read(folder)
+    if found is None:
+      raise UsageError(
+        f'objective.teacher={folder}: holds no finished outputs of a teacher, '
+        f'which top_k={wanted.top_k} of objective.name reads; write them by '
+        'gpt-jax teach, or leave top_k out'
+      )
+    for field in dataclasses.fields(Rows):
+      there, here = (getattr(x, field.name) for x in (found.rows, wanted))
+      if there != here:
+        raise UsageError(
+          f'objective.teacher={folder}: was written for {field.name}={there}, '
+          f'and this run has {here}; {_AGAIN}, or give the former'
+        )
+    self.contents, self._folder = found, folder
+    places = wanted.num_rows * wanted.times * wanted.positions
+    self._arrays = {
+      name: _open(folder, name, places * each)
+      for name, each in ((IDS, wanted.top_k), (LOG_PROBS, wanted.top_k + 1))
+    }
+
+  def batch(self, keys: Keys) -> dict[str, np.ndarray]:
+    """The arrays that batches have of these rows.
+
+    Returns:
+      `teacher_ids` int32 [B, P, k] and `teacher_log_probs` float16
+      [B, P, k + 1].
+
+    Raises:
+      UsageError: they are damaged.
+    """
+    rows = self.contents.rows
+    numbers = (keys.row * rows.times + keys.epoch % rows.times).tolist()
+    found = {}
+    with ts.Batch() as batch:
+      for name, array in self._arrays.items():
+        size = rows.positions * (rows.top_k + (name == LOG_PROBS))
+        found[name] = [
+          array[n * size : (n + 1) * size].read(batch=batch) for n in numbers
+        ]
+    try:
+      read = {name: [x.result() for x in found[name]] for name in found}
+    except ValueError as e:
+      raise _damaged(self._folder, 'an array') from e
+    shape = (len(numbers), rows.positions, -1)
+    ids, log_probs = (np.stack(read[name]) for name in (IDS, LOG_PROBS))
+    return {
+      'teacher_ids': ids.astype(np.int32).reshape(shape),
+      'teacher_log_probs': log_probs.reshape(shape),
+    }
+
+
+def blank(positions: int, top_k: int) -> dict[str, np.ndarray]:
+  """The arrays of one row, of `TeacherOutputs.batch`, without outputs."""
+  return {
+    'teacher_ids': np.zeros((1, positions, top_k), np.int32),
+    'teacher_log_probs': np.zeros((1, positions, top_k + 1), np.float16),
+  }
+
+
+def _open(folder: str, name: str, length: int) -> ts.TensorStore:
+  """Opens an array of so many values."""
+  path = files.join(folder, name)
+  try:
+    array = files.open_array(path, open=True, fill_missing_data_reads=False)
+  except ValueError as e:
+    raise _damaged(folder, name) from e
+  if array.shape != (length,):
+    raise _damaged(folder, name)
+  return array
+
+
+def _damaged(folder: str, name: str) -> UsageError:
+  return UsageError(
+    f'{files.join(folder, name)}: is damaged, or of another version of '
+    f'gpt_jax; remove {folder} and {_AGAIN}'
+  )

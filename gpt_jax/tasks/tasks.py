@@ -1,0 +1,325 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks to fine-tune on, and their examples. `task_forms` makes those of a
+user's own tables, `known_tasks` the published ones.
+
+A text is the name of a column, or a template of several: 'question', or
+'{question} {sentence}'.
+"""
+
+import glob
+import math
+import os
+import string
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from gpt_jax.files import lines, records
+from gpt_jax.files.records import Record
+from gpt_jax.spec import NoFileError, NotPreparedError, UsageError
+
+# From a record to the records that it stands for, such as one a question.
+Expand = Callable[[Record], Iterable[Record]]
+
+
+class Example(NamedTuple):
+  """What a model is to learn from, or to be asked.
+
+  Attributes:
+    where: its place, as 'file:line'.
+    texts: for each of the task's texts; with `choice` the answers follow.
+    label: a number of a class, a score, a `spans.Answer`, the tags of all
+      words by number, or None where it is not known.
+  """
+
+  where: str
+  texts: tuple[str, ...]
+  label: Any
+
+
+class Task(NamedTuple):
+  """A task; `task_forms` says what each form is.
+
+  Attributes:
+    form: a key of `sequences.FORMS`.
+    paths: of 'train', 'dev', and others that get predictions, for `records`.
+    texts: columns or templates.
+    label: the column of the label, '' if there is none.
+    labels: the names of the classes, in order; (): as the train split has them.
+    regression: whether the label is a score.
+    answers: with `choice`: columns or templates, one for each answer, or a
+      single column that holds a list.
+    metrics: names of `metrics.METRICS`; the first judges.
+    columns: of files without a line that names them, by split, or all.
+    drop: labels whose examples are left out.
+    expand: see `Expand`.
+    gather: from all records of a table, expanded, to those that stand for some
+      of them together.
+    how: how to get the data: by hand, and by TFDS.
+    example: reads a record, of which a label may be needed, where it is not
+      read as texts, answers and a label.
+    options: of the form, `spans.Options`.
+  """
+
+  form: str
+  paths: dict[str, str]
+  texts: tuple[str, ...]
+  label: str = 'label'
+  labels: tuple[str, ...] = ()
+  regression: bool = False
+  answers: tuple[str, ...] = ()
+  metrics: tuple[str, ...] = ('accuracy',)
+  columns: tuple[str, ...] = ()
+  drop: tuple[str, ...] = ()
+  expand: Expand = lambda record: (record,)
+  gather: Callable[[Iterable[Record]], Iterable[Record]] | None = None
+  how: tuple[str, str] | None = None
+  example: 'Callable[[Task, Record, bool], Example] | None' = None
+  options: Any = None
+
+  @property
+  def kind(self) -> str:
+    """What is learned: classification, regression, or what the form says."""
+    if self.form in ('choice', 'target', 'spans', 'tags'):
+      return self.form
+    return 'regression' if self.regression else 'classification'
+
+
+def read(task: Task, split: str, path: str = '') -> list[Example]:
+  """Reads a split, or another file of the same columns.
+
+  Raises:
+    UsageError: names file and line, or how to get the data.
+  """
+  path = path or task.paths[split]
+  needs_label = split in ('train', 'dev')
+  found, dropped = [], 0
+  try:
+    for record in _records(task, path):
+      if task.drop and str(record.fields.get(task.label)) in task.drop:
+        dropped += 1
+        continue
+      read_one = task.example or _example
+      found.append(read_one(task, record, needs_label))
+  except NoFileError as e:
+    if not task.how:
+      raise
+    raise UsageError(f'{e}. To get it: {", or ".join(task.how)}') from None
+  except NotPreparedError as e:
+    if not task.how:
+      raise
+    raise UsageError(f'{e}. Or {task.how[0]}') from None
+  if not found:
+    why = f', besides {dropped} without a label' * (dropped > 0)
+    raise UsageError(f'{path}: holds no examples{why}; name another file')
+  return found
+
+
+def with_labels(task: Task) -> Task:
+  """The task with the names of its classes, read from the train split."""
+  if task.kind not in ('classification', 'tags') or task.labels:
+    return task
+  first: dict[str, str] = {}  # where each name is seen first
+  for record in _records(task, task.paths['train']):
+    value = record[task.label]
+    several = task.kind == 'tags' and isinstance(value, list)
+    for one in value if several else [value]:
+      if str(one) not in task.drop:
+        check_label(record, task.label, one)
+        first.setdefault(str(one), record.where)
+  names = {*first}
+  if '-1' in names and all(n.isdecimal() for n in names - {'-1'}):
+    raise UsageError(
+      f'{first["-1"]}: the label -1 marks an example without a label in many '
+      "tables; remove such lines, or name the classes, as in labels='-1, 0, 1'"
+    )
+  if len(names) < 2:
+    raise UsageError(
+      f'{task.paths["train"]}: column {task.label!r} holds '
+      f'{len(names)} labels; two are needed'
+    )
+  # '10' follows '9'.
+  ordered = sorted(names, key=lambda n: (not n.isdecimal(), len(n), n))
+  if not all(n.isdecimal() for n in names):
+    ordered = sorted(names)
+  if len(names) > 1000:
+    raise UsageError(
+      f'{task.paths["train"]}: column {task.label!r} holds {len(names)} '
+      'labels; name the column of the classes, or give regression=True'
+    )
+  return task._replace(labels=tuple(ordered))
+
+
+def _records(task: Task, path: str) -> Iterator[Record]:
+  found = (
+    part
+    for record in records.read(path, task.columns)
+    for part in task.expand(record)
+  )
+  yield from task.gather(found) if task.gather else found
+
+
+def _example(task: Task, record: Record, needs_label: bool) -> Example:
+  texts = [filled(record, text) for text in task.texts]
+  if task.form == 'target' and needs_label:
+    check_label(record, task.texts[-1], texts[-1])
+  if len(task.answers) == 1 and '{' not in task.answers[0]:
+    given = record[task.answers[0]]
+    if not isinstance(given, list) or len(given) < 2:
+      raise UsageError(
+        f'{record.where}: {task.answers[0]!r} is no list of answers'
+      )
+    texts += [_text(record, task.answers[0], answer) for answer in given]
+  else:
+    texts += [filled(record, answer) for answer in task.answers]
+  choices = len(texts) - len(task.texts)
+  return Example(
+    record.where, tuple(texts), _label(task, record, needs_label, choices)
+  )
+
+
+def is_missing(record: Record, value: Any) -> bool:
+  """Whether a label is none: empty, null, no number, or -1 in a set of TFDS."""
+  if isinstance(value, float) and math.isnan(value):
+    return True
+  if isinstance(value, str):
+    return not value.strip()
+  if isinstance(value, int | float) and value == -1:
+    return record.where.startswith('tfds(')
+  return value is None or value == []
+
+
+def check_label(record: Record, column: str, value: Any):
+  """Refuses an example without a label, which is needed."""
+  if is_missing(record, value):
+    raise UsageError(
+      f'{record.where}: column {column!r} holds {value!r}, which is no label; '
+      'mend or remove the line'
+    )
+
+
+def filled(record: Record, text: str) -> str:
+  """The column's text, or the template with its columns filled in."""
+  if '{' not in text:
+    return _as_text(record, text)
+  filled = ''
+  for literal, column in _parts(text):
+    filled += literal + (_as_text(record, column) if column else '')
+  return filled
+
+
+def _parts(template: str) -> list[tuple[str, str | None]]:
+  """Its literals, each with the column that follows, None after the last.
+
+  Raises:
+    UsageError: it cannot be read, or says how a column is to be formatted.
+  """
+  try:
+    found = string.Formatter().parse(template)
+    parts = [(literal, column) for literal, column, *_ in found]
+    why = 'has more in its braces than the name of a column'
+  except ValueError as e:
+    parts, why = [], str(e)
+  # What is lost here, as ':' and what follows it, would be lost in the texts.
+  again = ''
+  for literal, column in parts:
+    again += literal.replace('{', '{{').replace('}', '}}')
+    again += f'{{{column}}}' if column else ''
+  if again != template:
+    raise UsageError(
+      f'finetune.task: the template {template!r}: {why}; write columns as in '
+      "'{title}. {body}', and a brace of the text twice"
+    )
+  return parts
+
+
+def _as_text(record: Record, column: str) -> str:
+  return _text(record, column, record[column])
+
+
+def _text(record: Record, column: str, value: Any) -> str:
+  if isinstance(value, str | int | float) and value == value:  # no NaN
+    return str(value)
+  raise UsageError(
+    f'{record.where}: column {column!r} holds {value!r:.60}, which is no text'
+  )
+
+
+def _label(
+  task: Task, record: Record, needed: bool, choices: int
+) -> int | float | None:
+  """The number of the class, or the score."""
+  if task.form == 'target':
+    return None
+  if not needed and task.label not in record.fields:
+    return None
+  value = record[task.label]
+  if not needed and is_missing(record, value):
+    return None  # it is kept back
+  if task.regression:
+    return _score(task, record, value)
+  check_label(record, task.label, value)
+  from_tfds = record.where.startswith('tfds(')
+  labels = task.labels or tuple(map(str, range(choices)))
+  if task.form == 'choice':
+    labels = labels[:choices]
+  if str(value) in labels:
+    return labels.index(str(value))
+  # TFDS numbers the classes.
+  if from_tfds and isinstance(value, int) and 0 <= value < len(labels):
+    return value
+  raise UsageError(
+    f'{record.where}: the label {value!r} is none of '
+    + ', '.join(labels)
+    + '; where it is not known leave it empty' * (not needed)
+  )
+
+
+def _score(task: Task, record: Record, value: Any) -> float:
+  try:
+    score = float(value)
+  except (TypeError, ValueError):
+    score = math.nan
+  if not math.isfinite(score):
+    raise UsageError(
+      f'{record.where}: {task.label!r} holds {value!r}, which is no finite '
+      'number; mend or remove the line'
+    )
+  return score
+
+
+# Where the tables of a published task are: in its folder, or in TFDS.
+
+
+def splits(folder: str, file: str, tfds: str) -> dict[str, str]:
+  """The paths of train, dev and, where the folder has it, test."""
+  names = {'train': 'train', 'dev': 'validation', 'test': 'test'}
+  paths = {
+    split: table(folder, file.format(split), f'{tfds}:{name}')
+    for split, name in names.items()
+  }
+  if folder and not os.path.isfile(paths['test']):
+    del paths['test']
+  return paths
+
+
+def table(folder: str, name: str, tfds: str) -> str:
+  """A file of the folder, maybe compressed; or the split of TFDS.
+
+  A name may be a pattern, of which the first file is taken.
+  """
+  if not folder:
+    return f'tfds:{tfds}'
+  name = next(iter(sorted(glob.glob(name, root_dir=folder))), name)
+  path = os.path.join(folder, name)
+  packed = [p for e in lines.COMPRESSED if os.path.isfile(p := path + e)]
+  return packed[0] if packed and not os.path.isfile(path) else path
+
+
+def instructions(page: str, name: str, tfds: str) -> tuple[str, str]:
+  """How to get the data: by hand, and by TFDS."""
+  return (
+    f'unpack {name} from {page} and name its folder in the task',
+    f'leave the folder out and prepare the set of TFDS: tfds build {tfds} '
+    '--file_format=array_record',
+  )

@@ -1,0 +1,244 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""MassiveText's quality and repetition filters (Rae et al. 2021, A.1.1).
+
+A document goes by the first rule that it breaks, in the paper's order. Where
+the paper leaves a choice open, it is made as follows:
+
+* Words are separated by white space, and keep their punctuation.
+* An ellipsis is '…', or three or more dots. `_BULLETS` are the bullets.
+* Blank lines are no lines; paragraphs are separated by them. Both are compared
+  without the white space around them, and of equal ones all but the first are
+  duplicates.
+* Of n-grams the paper counts the characters "contained within all duplicate
+  n-grams": those of each occurrence, the first too, and none of them twice. The
+  most frequent n-gram counts if it occurs twice; of several equally frequent
+  ones, the one of most characters does. White space does not count.
+
+datatrove's GopherQualityFilter and GopherRepetitionFilter (0.10.1) were tried
+first; they measure something else. Their words are spaCy's tokens, so a comma
+is a word without a letter, and prose with a comma after every third word fails
+the 80% rule. 'The' is not a stop word, '*' is not a bullet, blank lines are
+lines. The search for duplicate n-grams jumps behind each one it finds, joins
+words without a space ('ab c' is 'a bc') and leaves out the first occurrence;
+characters shared by overlapping occurrences of the top n-gram count twice, so
+that 'a a' makes up 9 of the 7 characters of 'a a a a'.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.spec import UsageError
+from gpt_jax.text.clean import steps
+from gpt_jax.text.clean.steps import Document, Outcome
+
+_STOP_WORDS = {'the', 'be', 'to', 'of', 'and', 'that', 'have', 'with'}
+_BULLETS = ('•', '‣', '▪', '◦', '●', '■', '*', '-', '\u2013')
+_ELLIPSES = ('...', '…')
+_ELLIPSIS = re.compile(r'…|\.{3,}')
+_BLANK_LINES = re.compile(r'\n\s*\n')
+# What may surround a stop word.
+_AROUND = ''.join(_BULLETS) + '#.,:;!?\'"()[]{}_—“”\u2018\u2019…'
+
+# The n of the n-grams in table A1.
+_TOP, _DUPLICATE = (2, 3, 4), (5, 6, 7, 8, 9, 10)
+
+
+class Measure(NamedTuple):
+  """What a rule looks at: it breaks outside of [least, most]."""
+
+  rule: str
+  value: float
+  least: float
+  most: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Gopher:
+  """Drops documents of poor quality or much repetition; a local step.
+
+  Attributes:
+    min_words: in a document.
+    max_words: in a document.
+    min_word_length: mean number of characters in a word.
+    max_word_length: mean number of characters in a word.
+    symbols: '#' a word, and ellipses a word, at most.
+    bullets: fraction of lines that start with one, at most.
+    ellipses: fraction of lines that end with one, at most.
+    alphabetic: fraction of words with a letter, at least.
+    stop_words: different ones of the paper's eight, at least.
+    duplicate_lines: fraction of lines, at most; so those below.
+    duplicate_paragraphs: fraction of paragraphs.
+    duplicate_line_characters: fraction of the characters of all lines.
+    duplicate_paragraph_characters: fraction of those of all paragraphs.
+    top_ngrams: fractions of characters, for n = 2, 3, 4.
+    duplicate_ngrams: fractions of characters, for n = 5, 6, 7, 8, 9, 10.
+  """
+
+  min_words: int
+  max_words: int
+  min_word_length: float
+  max_word_length: float
+  symbols: float
+  bullets: float
+  ellipses: float
+  alphabetic: float
+  stop_words: int
+  duplicate_lines: float
+  duplicate_paragraphs: float
+  duplicate_line_characters: float
+  duplicate_paragraph_characters: float
+  top_ngrams: tuple[float, ...]
+  duplicate_ngrams: tuple[float, ...]
+  name: str = 'gopher'
+
+  def clean(self, document: Document) -> Outcome:
+    """Drops the document, or leaves it as it is."""
+    for rule, value, least, most in self.measures(document.text):
+      if not least <= value <= most:
+        why = f'{value:.4g}: {document.text[:160]}'
+        return steps.remove(document, rule, why)
+    return steps.keep(document)
+
+  def measures(self, text: str) -> Iterator[Measure]:
+    """Measures a text, rule by rule; none after one that breaks is needed."""
+    words = text.split()
+    yield Measure('too few words', len(words), self.min_words, math.inf)
+    yield Measure('too many words', len(words), 0, self.max_words)
+    if not words:
+      return
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    mean = lengths.sum() / len(words)
+    yield Measure('mean word too short', mean, self.min_word_length, math.inf)
+    yield Measure('mean word too long', mean, 0, self.max_word_length)
+    hashes = text.count('#') / len(words)
+    yield Measure('too many "#" a word', hashes, 0, self.symbols)
+    ellipses = len(_ELLIPSIS.findall(text)) / len(words)
+    yield Measure('too many ellipses a word', ellipses, 0, self.symbols)
+    lines = [line for line in map(str.strip, text.split('\n')) if line]
+    bullets = sum(line.startswith(_BULLETS) for line in lines) / len(lines)
+    yield Measure('lines starting with a bullet', bullets, 0, self.bullets)
+    ends = sum(line.endswith(_ELLIPSES) for line in lines) / len(lines)
+    yield Measure('lines ending with an ellipsis', ends, 0, self.ellipses)
+    letters = sum(any(map(str.isalpha, word)) for word in words) / len(words)
+    yield Measure('too few words with a letter', letters, self.alphabetic, 1)
+    found = count_stop_words(words, self.stop_words)
+    yield Measure('too few stop words', found, self.stop_words, math.inf)
+    yield from self._repetition(text, lines, words, lengths)
+
+  def _repetition(self, text, lines, words, lengths) -> Iterator[Measure]:
+    """Measures repetition: table A1."""
+    paragraphs = [p for p in map(str.strip, _BLANK_LINES.split(text)) if p]
+    of_lines, of_line_characters = duplicates(lines)
+    of_paragraphs, of_paragraph_characters = duplicates(paragraphs)
+    for rule, value, most in (
+      ('line', of_lines, self.duplicate_lines),
+      ('paragraph', of_paragraphs, self.duplicate_paragraphs),
+      ('line character', of_line_characters, self.duplicate_line_characters),
+      (
+        'paragraph character',
+        of_paragraph_characters,
+        self.duplicate_paragraph_characters,
+      ),
+    ):
+      yield Measure(f'duplicate {rule} fraction', value, 0, most)
+    fractions = ngram_fractions(words, lengths)
+    for n, most in zip(_TOP, self.top_ngrams, strict=True):
+      value = next(fractions)
+      yield Measure(f'top {n}-gram character fraction', value, 0, most)
+    for n, most in zip(_DUPLICATE, self.duplicate_ngrams, strict=True):
+      value = next(fractions)
+      yield Measure(f'duplicate {n}-gram character fraction', value, 0, most)
+
+
+def check(step: Gopher):
+  """Looks whether the thresholds make sense.
+
+  Raises:
+    UsageError: one of them does not.
+  """
+  for field in dataclasses.fields(step)[:-1]:
+    value = getattr(step, field.name)
+    given = f'data.clean: gopher({field.name}={value!r})'
+    expected = {'top_ngrams': len(_TOP), 'duplicate_ngrams': len(_DUPLICATE)}
+    if (count := expected.get(field.name)) is not None:
+      # A call-string may hold anything here.
+      if not (
+        isinstance(value, tuple)
+        and len(value) == count
+        and all(map(_is_fraction, value))
+      ):
+        raise UsageError(f'{given} takes {count} fractions between 0 and 1')
+    elif field.name.endswith(('words', 'length', 'symbols')):
+      if not 0 <= value < math.inf:
+        raise UsageError(f'{given} must be a number of 0 or more')
+    elif not _is_fraction(value):
+      raise UsageError(f'{given} must lie between 0 and 1')
+
+
+def count_stop_words(words: Sequence[str], enough: int) -> int:
+  """Counts different stop words in any case; stops counting at `enough`."""
+  found = set()
+  for word in words:
+    if len(found) >= enough:
+      break
+    bare = word.strip(_AROUND).lower()
+    if bare in _STOP_WORDS:
+      found.add(bare)
+  return len(found)
+
+
+def duplicates(parts: Sequence[str]) -> tuple[float, float]:
+  """The fraction of parts that equal an earlier one, and of characters."""
+  first = set(parts)
+  total, total_characters = len(parts), sum(map(len, parts))
+  kept_characters = sum(map(len, first))
+  return (
+    (total - len(first)) / total,
+    (total_characters - kept_characters) / total_characters,
+  )
+
+
+def ngram_fractions(
+  words: Sequence[str], lengths: np.ndarray
+) -> Iterator[float]:
+  """Yields the fractions of characters in repeated n-grams, n = 2 .. 10.
+
+  For n of 2, 3, 4 those in the most frequent n-gram, above in all duplicates.
+  """
+  known: dict[str, int] = {}
+  numbers = [known.setdefault(word, len(known)) for word in words]
+  ids = np.array(numbers, np.int64)
+  # n-grams are numbered by pairs of an (n-1)-gram and a word.
+  grams = ids
+  for n in (*_TOP, *_DUPLICATE):
+    if len(words) < n:
+      yield 0.0
+      continue
+    pairs = grams[:-1] * len(known) + ids[n - 1 :]
+    _, grams, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    starts = counts[grams] > 1
+    if n in _TOP and starts.any():
+      starts = grams == _most_frequent(n, grams, counts, lengths)
+    covered = np.zeros(len(words), bool)
+    for k in range(n):
+      covered[k : k + len(starts)] |= starts
+    yield float(lengths[covered].sum() / lengths.sum())
+
+
+def _most_frequent(
+  n: int, grams: np.ndarray, counts: np.ndarray, lengths: np.ndarray
+) -> int:
+  """The most frequent n-gram; among equals the longest, then the first."""
+  sizes = np.convolve(lengths, np.ones(n, np.int64), 'valid')
+  often = counts[grams] == counts.max()
+  return grams[np.argmax(np.where(often, sizes, 0))]
+
+
+def _is_fraction(value: object) -> bool:
+  return isinstance(value, int | float) and 0 <= value <= 1

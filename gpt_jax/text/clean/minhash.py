@@ -1,0 +1,233 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fuzzy deduplication by MinHash and locality-sensitive hashing.
+
+As for GPT-3 (Brown et al. 2020, appendix A: "Spark's MinHashLSH implementation
+with 10 hashes"), documents are candidates if they agree in one of ten hashes,
+each of `rows` MinHash values (Spark: of one), of their shingles: `ngram` words
+in a row. Candidates count as near-duplicates if the share of all their MinHash
+values that agree, which estimates the Jaccard similarity of their shingles, is
+at least `threshold`. The first document of each connected component stays.
+
+So the result does not depend on how the work is spread. The decision takes 8
+bytes of memory a document, and 16 a link of two; the 4 * hashes * rows bytes of
+a document's signature (200 by default) stay on the disk.
+
+Of a group of documents that agree in a hash, all different signatures are
+compared in pairs if they are few. Template pages make groups of many thousands:
+there each is compared with representatives only. The first is one, and so is
+each that is like none before it, up to `_REPRESENTATIVES` of them.
+"""
+
+import dataclasses
+import functools
+import importlib
+import zlib
+from typing import Any
+
+import numpy as np
+import scipy
+
+from gpt_jax.spec import UsageError, install
+from gpt_jax.text import ngrams
+from gpt_jax.text.clean import steps
+from gpt_jax.text.clean.steps import Document, Findings, Outcome, Rows, Sketches
+
+_RULE = 'near-duplicate document'
+
+# Shingles, and pairs of documents, that are held at a time.
+_SHINGLES, _PAIRS = 1 << 14, 1 << 16
+
+# Different signatures of a group that are compared in pairs; of a larger one so
+# many stand for the others.
+_REPRESENTATIVES = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class MinHash:
+  """Removes all but the first of near-duplicates; a global step.
+
+  A row is one of the hashes: key it and its number, value 0. A finding in a
+  group is a link: place a document, value the place of an earlier one. In the
+  end it is a document to remove, and the one that stays.
+  """
+
+  threshold: float
+  hashes: int
+  num_rows: int  # MinHash values in each hash
+  ngram: int
+  name: str = 'minhash'
+  concludes: bool = True
+
+  @property
+  def sketch_size(self) -> int:
+    """All MinHash values."""
+    return self.hashes * self.num_rows
+
+  def rows(self, text: str) -> Rows:
+    """The hashes; none of a document without words."""
+    sketch = signature(text, self.ngram, self.sketch_size)
+    if sketch is None:
+      empty = np.empty(0, np.uint64)
+      return Rows(empty, empty, np.zeros(self.sketch_size, np.uint32))
+    keys = np.arange(self.hashes, dtype=np.uint64)
+    for column in sketch.reshape(self.hashes, self.num_rows).T:
+      keys = (keys ^ column) * steps.FACTOR
+      keys ^= keys >> np.uint64(29)
+    return Rows(keys, np.zeros_like(keys), sketch)
+
+  def judge(
+    self,
+    keys: np.ndarray,
+    places: np.ndarray,
+    values: np.ndarray,
+    sketches: Sketches,
+  ) -> Findings:
+    """Links the documents of each group that are alike."""
+    starts = steps.group_starts(keys)
+    stops = np.append(starts[1:], len(keys))
+    links = []
+    several = stops - starts > 1
+    for start, stop in zip(starts[several], stops[several], strict=True):
+      group = places[start:stop]
+      links.append(group[_alike(sketches(group), self.threshold)])
+    found = np.concatenate([np.empty((0, 2), np.uint64), *links])
+    return Findings(found[:, 1], found[:, 0])
+
+  def conclude(self, findings: Findings) -> Findings:
+    """Names each document that goes, and the one that stays for it."""
+    places, ends = np.unique(np.concatenate(findings), return_inverse=True)
+    links = ends.reshape(2, -1).T
+    # `places` ascends, so the first of a component is its first document.
+    stays = places[_firsts(links, len(places))]
+    gone = stays != places
+    return Findings(places[gone], stays[gone])
+
+  def clean(self, document: Document, values: np.ndarray) -> Outcome:
+    """Drops a document that another stands for."""
+    if not len(values):
+      return steps.keep(document)
+    return steps.remove(
+      document, _RULE, document.text[:200], like=int(values[0])
+    )
+
+
+def signature(text: str, ngram: int, size: int) -> np.ndarray | None:
+  """The MinHash values of a document; uint32 [size].
+
+  A document of fewer words than a shingle is one shingle; None without words.
+  """
+  values = _empty(size).copy()
+  before: list[str] = []
+  for _, block in ngrams.blocks(text):
+    words = before + ngrams.words(block)
+    for start in range(0, len(words) - ngram + 1, _SHINGLES):
+      part = words[start : start + _SHINGLES + ngram - 1]
+      shingles = zip(*(part[i:] for i in range(ngram)), strict=False)
+      values.update_batch({' '.join(s).encode() for s in shingles})
+    before = words[max(len(words) - ngram + 1, 0) :]
+  if values.is_empty():
+    if not before:
+      return None
+    values.update(' '.join(before).encode())
+  return values.hashvalues.astype(np.uint32)
+
+
+def check(step: MinHash):
+  """Looks whether the step can be taken.
+
+  Raises:
+    UsageError: the library is missing.
+  """
+  _library()
+
+
+@functools.cache
+def _empty(size: int) -> Any:
+  # Names all that the values depend on, whatever a later release's defaults.
+  return _library().MinHash(
+    num_perm=size, seed=1, hashfunc=zlib.crc32, scheme='affine32'
+  )
+
+
+def _library() -> Any:
+  try:
+    return importlib.import_module('datasketch')
+  except ImportError as e:
+    raise UsageError(
+      f'data.clean: minhash(...) needs datasketch; run {install("clean")}'
+    ) from e
+
+
+def _alike(sketches: np.ndarray, threshold: float) -> np.ndarray:
+  """Links the like of a group: pairs of positions, earlier first; [N, 2].
+
+  No more than connect the components of the group: see the module's docstring.
+  """
+  # Copies, of which a web corpus has thousands, are compared once.
+  distinct, first, of = np.unique(
+    sketches, axis=0, return_index=True, return_inverse=True
+  )
+  of = of.reshape(-1)
+  copies = np.stack([first[of], np.arange(len(of))], axis=1)
+  least = threshold * distinct.shape[1] - 1e-9
+  if len(distinct) <= _REPRESENTATIVES:
+    linked = first[_all_pairs(distinct, least)]
+  else:
+    order = np.argsort(first)
+    linked = first[order][_with_representatives(distinct[order], least)]
+  found = np.sort(np.concatenate([copies, linked]), axis=1)
+  found = found[found[:, 0] < found[:, 1]]
+  firsts = _firsts(found, len(of))
+  gone = np.flatnonzero(firsts != np.arange(len(of)))
+  return np.stack([firsts[gone], gone], axis=1)
+
+
+def _all_pairs(sketches: np.ndarray, least: float) -> np.ndarray:
+  """Pairs of sketches that agree in `least` values or more; [N, 2]."""
+  pairs = [np.empty((0, 2), np.int64)]
+  step = max(_PAIRS // len(sketches), 1)
+  for start in range(0, len(sketches), step):
+    agree = _num_equal(sketches[start : start + step, None], sketches)
+    a, b = np.nonzero(agree >= least)
+    pairs.append(np.stack([a + start, b], axis=1)[a + start < b])
+  return np.concatenate(pairs)
+
+
+def _with_representatives(sketches: np.ndarray, least: float) -> np.ndarray:
+  """Like `_all_pairs`, but only pairs with a representative; [N, 2]."""
+  pairs, unlike = [], np.ones(len(sketches), bool)
+  for _ in range(_REPRESENTATIVES):
+    number = int(np.argmax(unlike))
+    if not unlike[number]:
+      break
+    # Also with those that were like another: they join the two.
+    found = np.flatnonzero(_num_equal(sketches[number], sketches) >= least)
+    unlike[found] = False
+    pairs.append(np.stack([np.full(len(found), number), found], axis=1))
+  return np.concatenate(pairs)
+
+
+def _num_equal(some: np.ndarray, sketches: np.ndarray) -> np.ndarray:
+  """In how many values sketches agree."""
+  return np.count_nonzero(some == sketches, axis=-1)
+
+
+def _firsts(links: np.ndarray, size: int) -> np.ndarray:
+  """The first of each one's connected component.
+
+  Args:
+    links: pairs of numbers below `size`; [N, 2].
+    size: how many there are.
+
+  Returns:
+    int64 [size].
+  """
+  graph = scipy.sparse.coo_array(
+    (np.ones(len(links), np.int8), (links[:, 0], links[:, 1])),
+    shape=(size, size),
+  )
+  components = scipy.sparse.csgraph.connected_components
+  _, component = components(graph, directed=False)
+  _, first, of = np.unique(component, return_index=True, return_inverse=True)
+  return first[of]

@@ -1,0 +1,165 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Filters documents by a classifier's score.
+
+GPT-3 (Brown et al. 2020, appendix A): a logistic regression over hashed words,
+trained to tell curated text from raw web text; a document is kept if
+`np.random.pareto(alpha) > 1 - score`, alpha = 9, so that some of low score
+stay. The random number is here a function of the document's text. With
+`threshold` a document is kept if its score is at least that.
+
+Instead of the classifier, a Python function of the user's may give the score:
+`function='module:name'`, called with the text. For the draw its scores must lie
+between 0 and 1; a threshold compares any numbers.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.spec import UsageError, install
+from gpt_jax.text import sources
+from gpt_jax.text.clean import steps
+from gpt_jax.text.clean.steps import Document, Outcome
+
+# GPT-3's, of the Pareto draw.
+ALPHA = 9.0
+# Features of the words, and the documents of each set that train at most.
+_FEATURES, _DOCUMENTS = 1 << 18, 10_000
+# Characters of a document that are looked at.
+_LONGEST = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Quality:
+  """Drops documents by their score; a local step."""
+
+  high: str  # call of a source of good text
+  low: str  # and of one of text to be filtered
+  function: str  # or 'module:name'
+  alpha: float | None  # of the draw; ALPHA where there is no threshold either
+  threshold: float | None = None  # instead of the draw
+  weights: np.ndarray | None = None  # of the features; None before training
+  bias: float = 0.0
+  name: str = 'quality'
+
+  def clean(self, document: Document) -> Outcome:
+    """Drops the document, or leaves it as it is."""
+    score = self.score(document.text)
+    if self._passes(document.text, score):
+      return steps.keep(document)
+    why = f'score {score:.3f}: {document.text[:160]}'
+    return steps.remove(document, 'low quality', why)
+
+  def _passes(self, text: str, score: float) -> bool:
+    if self.threshold is not None:
+      return score >= self.threshold
+    alpha = ALPHA if self.alpha is None else self.alpha
+    return pareto(text, alpha) > 1 - score
+
+  def score(self, text: str) -> float:
+    """The score of the classifier, between 0 and 1, or of the function."""
+    if self.function:
+      return float(_function(self.function)(text))
+    assert self.weights is not None, 'call ready() first'
+    hashed = _vectorizer().transform([text[:_LONGEST]])
+    return float(1 / (1 + np.exp(-(hashed @ self.weights + self.bias)[0])))
+
+  def ready(self) -> 'Quality':
+    """Trains the classifier, where there is one."""
+    if self.function or self.weights is not None:
+      return self
+    weights, bias = train(self.high, self.low)
+    return dataclasses.replace(self, weights=weights, bias=bias)
+
+
+def check(step: Quality):
+  """Looks whether the step can be taken.
+
+  Raises:
+    UsageError: an argument is wrong, or the library is missing.
+  """
+  if bool(step.function) == bool(step.high and step.low):
+    raise UsageError(
+      'data.clean: give quality either two sources of text, as in quality(high='
+      '"text(\'good/*.txt\')", low="text(\'web/*.txt\')"), or function='
+      "'module:name'"
+    )
+  if step.alpha is not None and step.threshold is not None:
+    raise UsageError(
+      'data.clean: quality takes alpha (a Pareto draw) or threshold (the score '
+      'that a document has at least), not both'
+    )
+  if step.alpha is not None and not (_is_finite(step.alpha) and step.alpha > 0):
+    raise UsageError(
+      f'data.clean: quality(alpha={step.alpha!r}) must be a number above 0'
+    )
+  if step.threshold is not None and not _is_finite(step.threshold):
+    raise UsageError(
+      f'data.clean: quality(threshold={step.threshold!r}) must be a number'
+    )
+  if step.function:
+    _function(step.function)
+  else:
+    _vectorizer()
+    for call in (step.high, step.low):
+      sources.load('data.clean', call)
+
+
+def pareto(text: str, alpha: float) -> float:
+  """A draw of `numpy.random.pareto(alpha)` that depends on the text alone."""
+  digest = hashlib.sha256(text.encode()).digest()
+  uniform = int.from_bytes(digest[:6], 'little') / 2**48
+  return (1 - uniform) ** (-1 / alpha) - 1
+
+
+def train(high: str, low: str) -> tuple[np.ndarray, float]:
+  """Trains a classifier of two sources: weights [features] and bias."""
+  linear = importlib.import_module('sklearn.linear_model')
+  read = [
+    itertools.islice(sources.documents('data.clean', call), _DOCUMENTS)
+    for call in (high, low)
+  ]
+  texts = [[d.text[:_LONGEST] for d in documents] for documents in read]
+  labels = np.repeat([1, 0], [len(part) for part in texts])
+  hashed = _vectorizer().transform(itertools.chain(*texts))
+  # liblinear's result does not depend on the number of threads.
+  model = linear.LogisticRegression(
+    solver='liblinear', class_weight='balanced', random_state=0
+  ).fit(hashed, labels)
+  return model.coef_[0], float(model.intercept_[0])
+
+
+def _is_finite(value: Any) -> bool:
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  return number and math.isfinite(value)
+
+
+@functools.cache
+def _vectorizer() -> Any:
+  try:
+    text = importlib.import_module('sklearn.feature_extraction.text')
+  except ImportError as e:
+    raise UsageError(
+      f'data.clean: quality(...) needs scikit-learn; run {install()}'
+    ) from e
+  return text.HashingVectorizer(n_features=_FEATURES, alternate_sign=False)
+
+
+@functools.cache
+def _function(text: str) -> Callable[[str], float]:
+  module, _, name = text.partition(':')
+  try:
+    return getattr(importlib.import_module(module), name)
+  except (ImportError, AttributeError, ValueError) as e:
+    raise UsageError(
+      f'data.clean: quality(function={text!r}): {e}; name a function that can '
+      "be imported, as in 'package.module:score'"
+    ) from e

@@ -1,0 +1,241 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of the corpus is held out for evaluation."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from gpt_jax import spec
+from gpt_jax.ranges import Inside
+from gpt_jax.spec import UsageError
+from gpt_jax.text import sources
+from gpt_jax.text.pairs import name_of
+from gpt_jax.text.sources import Document, Source
+
+
+class Part(NamedTuple):
+  """A document, or a piece of one, and the split that it belongs to."""
+
+  document: Document
+  held_out: bool
+
+
+class Unit(NamedTuple):
+  """A part of the corpus that can be read by itself.
+
+  Attributes:
+    parts: starts the stream of its documents.
+    skipped: what was left out, as in `sources.Source`.
+  """
+
+  parts: Callable[[], Iterator[Part]]
+  skipped: Callable[[], dict[str, int]]
+
+
+class Split(NamedTuple):
+  """The corpus as parts, read as a stream as often as asked.
+
+  Attributes:
+    parts: the parts, always in the same order.
+    num_bytes: of their text, for progress; None where it is not known.
+    holds_out: whether any part is held out.
+    files: name -> path of what is read.
+    units: one after the other they are the parts; None where the side of a
+      document depends on those before.
+    skipped: what was left out, as in `sources.Source`.
+    pairs: whether each two parts are a source and its target, which are on one
+      side: see `sources.parallel`.
+  """
+
+  parts: Callable[[], Iterator[Part]]
+  num_bytes: int | None
+  holds_out: bool
+  files: dict[str, str]
+  units: Sequence[Unit] | None = None
+  skipped: Callable[[], dict[str, int]] = dict
+  pairs: bool = False
+
+
+class Corpus(NamedTuple):
+  """What is split.
+
+  Attributes:
+    source: the documents.
+    parent: how the name of a document tells what stays on one side with it: the
+      pair that it is a side of, or see `passages.parents`.
+    pairs: see `Split`.
+  """
+
+  source: Source
+  parent: Callable[[str], str]
+  pairs: bool
+
+
+Build = Callable[[Corpus], Split]
+
+
+def split(
+  source: str,
+  holdout: str,
+  corpus: Source | None = None,
+  field: str = 'data.source',
+) -> Split:
+  """Splits the corpus `source` as the call `holdout` says.
+
+  Args:
+    source: call-string.
+    holdout: call-string.
+    corpus: what is left of the source after cleaning, where it was.
+    field: where `source` stands in the config.
+
+  Raises:
+    UsageError: either call is wrong.
+  """
+  found = corpus or sources.load(field, source)
+  pairs = sources.of_pairs(field, source)
+  parent = name_of
+  if not pairs:
+    parent = sources.parents(field, source, cleaned=corpus is not None)
+  field = 'data.holdout'
+  (call,) = spec.parse(field, holdout)[:1]
+  if call.name in sources.SOURCES:
+    if sources.of_pairs(field, holdout) != pairs:
+      kinds = ('single texts', 'pairs of texts')
+      raise UsageError(
+        f'{field}={holdout!r}: holds {kinds[not pairs]}, and data.source='
+        f'{source!r} {kinds[pairs]}; name a source of the same kind'
+      )
+    other = sources.load(field, holdout)
+    return _other(found, other)._replace(
+      skipped=lambda: found.skipped() | _renamed(other), pairs=pairs
+    )
+  choices = HOLDOUTS | sources.SOURCES  # so that an error lists them all
+  build: Build = spec.build(field, holdout, choices)
+  made = build(Corpus(found, parent, pairs))
+  return made._replace(skipped=found.skipped, pairs=pairs)
+
+
+def documents(fraction: Inside = 0.02) -> Build:
+  """Whole documents or pairs, chosen by a hash of their name.
+
+  A document stays on its side when others are added, removed or reordered. All
+  passages of a document, and all pieces that cleaning cuts it into, are on one
+  side: the hash is that of the document's name.
+  """
+
+  def build(corpus: Corpus) -> Split:
+    def held_out(document: Document) -> bool:
+      digest = hashlib.sha256(corpus.parent(document.name).encode()).digest()
+      return int.from_bytes(digest[:8], 'big') / 2**64 < fraction
+
+    return Split(
+      functools.partial(_sided, held_out, corpus.source.documents),
+      corpus.source.num_bytes,
+      True,
+      corpus.source.files,
+      _units(held_out, corpus.source),
+    )
+
+  return build
+
+
+def tail(fraction: Inside = 0.1) -> Build:
+  """The last characters of the corpus, counted over all documents.
+
+  The document at the boundary is cut in two; a pair at it trains. For one file
+  this is the split of nanoGPT's character data: `data[:int(n * 0.9)]` trains.
+  """
+
+  def build(corpus: Corpus) -> Split:
+    source = corpus.source
+
+    def parts() -> Iterator[Part]:
+      total = sum(len(document.text) for document in source.documents())
+      left = int(total * (1 - fraction))
+      found = source.documents()
+      if corpus.pairs:
+        for both in zip(found, found, strict=True):
+          yield from (Part(document, left <= 0) for document in both)
+          left -= sum(len(document.text) for document in both)
+        return
+      for name, text in found:
+        if text[:left]:
+          yield Part(Document(name, text[:left]), False)
+        if text[left:]:
+          yield Part(Document(name, text[left:]), True)
+        left = max(left - len(text), 0)
+
+    return Split(parts, source.num_bytes, True, source.files)
+
+  return build
+
+
+def none() -> Build:
+  """Nothing is held out."""
+
+  def build(corpus: Corpus) -> Split:
+    source = corpus.source
+    return Split(
+      functools.partial(_sided, _never, source.documents),
+      source.num_bytes,
+      False,
+      source.files,
+      _units(_never, source),
+    )
+
+  return build
+
+
+def _other(corpus: Source, other: Source) -> Split:
+  def parts() -> Iterator[Part]:
+    yield from _sided(_never, corpus.documents)
+    yield from _sided(_always, other.documents)
+
+  named = {f'holdout: {name}': path for name, path in other.files.items()}
+  num_bytes = _sum(corpus.num_bytes, other.num_bytes)
+  units = _units(_never, corpus) + [
+    Unit(
+      functools.partial(_sided, _always, unit.documents),
+      functools.partial(_renamed, unit),
+    )
+    for unit in other.units
+  ]
+  return Split(parts, num_bytes, True, corpus.files | named, units)
+
+
+def _units(held_out: Callable[[Document], bool], corpus: Source) -> list[Unit]:
+  return [
+    Unit(functools.partial(_sided, held_out, unit.documents), unit.skipped)
+    for unit in corpus.units
+  ]
+
+
+def _renamed(other: Source) -> dict[str, int]:
+  """What was left out of a source that is held out."""
+  return {f'holdout: {kind}': n for kind, n in other.skipped().items()}
+
+
+def _sided(
+  held_out: Callable[[Document], bool],
+  documents: Callable[[], Iterator[Document]],
+) -> Iterator[Part]:
+  return (Part(document, held_out(document)) for document in documents())
+
+
+def _never(document: Document) -> bool:
+  del document
+  return False
+
+
+def _always(document: Document) -> bool:
+  del document
+  return True
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+  return None if a is None or b is None else a + b
+
+
+HOLDOUTS = {'documents': documents, 'tail': tail, 'none': none}

@@ -1,0 +1,115 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Where sentences begin: after terminal punctuation and space, and in lines.
+
+No model of a language: "e.g. this" counts as two. Spaces belong to the sentence
+before, so that the sentences of a text joined are the text.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from gpt_jax import spec
+
+_END = re.compile(r'[.!?]["\'\u201d\u2019)\]]*\s+|\s*\n\s*')
+
+
+def spans(text: str) -> Iterator[tuple[int, int]]:
+  """Yields the first character of each sentence, and after its last."""
+  start = 0
+  for end in _END.finditer(text):
+    if not text[start : end.end()].isspace():
+      yield start, end.end()
+      start = end.end()
+  if start < len(text):
+    yield start, len(text)
+
+
+def count_sentences(text: str) -> int:
+  """How many sentences a text has."""
+  return sum(1 for _ in spans(text))
+
+
+# Where the sentences of a token store end.
+#
+#   data.sentences = 'terminal'
+#
+# A document is encoded as a whole, and the characters that a splitter finds are
+# looked up in its tokens. So the tokens are the same whatever the splitter is,
+# and those of a store without sentences. One sentence at a time most tokenizers
+# would make others: of "It rains. It" the second "It" has its space before it.
+#
+# Such a token, with the space that ends a sentence and the word that begins the
+# next, is the next one's: a token belongs to the sentence of its last
+# character.
+
+
+# A text to the characters after each sentence, the last of which is its end.
+Splitter = Callable[[str], Iterable[int]]
+
+
+def splitter(text: str) -> Splitter | None:
+  """The one that `data.sentences` names; None for none.
+
+  Raises:
+    UsageError: it names no splitter.
+  """
+  return spec.build('data.sentences', text, SPLITTERS)
+
+
+def in_tokens(
+  split: Splitter, text: str, offsets: np.ndarray, last: bool
+) -> np.ndarray:
+  """After which tokens of a text its sentences end, before the document does.
+
+  Args:
+    split: finds the sentences.
+    text: a document, or a piece of a long one.
+    offsets: of its tokens, int [N, 2]: see `Tokenizer.offsets`.
+    last: whether the document ends with it.
+
+  Returns:
+    int64 [S], rising, more than 0.
+  """
+  count = len(offsets)
+  starts, stops = offsets.astype(np.int64).T
+  # A token without a character, such as the first bytes of one that is spelled
+  # in several, ends where the next one does.
+  stops = np.where(starts == stops, len(text) + 1, stops)
+  stops = np.minimum.accumulate(stops[::-1])[::-1]
+  inner = [stop for stop in split(text) if stop < len(text)]
+  ends = np.unique(np.searchsorted(stops, inner, side='right'))
+  ends = ends[(ends > 0) & (ends < count)]
+  # A piece that does not end a line was cut within a sentence: see `encode`.
+  if count and text.endswith('\n') and not last:
+    ends = np.append(ends, count)
+  return ends.astype(np.int64)
+
+
+def none() -> None:
+  """The store has no sentences."""
+
+
+def terminal() -> Splitter:
+  """After terminal punctuation and space, and at line ends.
+
+  No model of a language: "e.g. this" counts as two, see `clean.sentences`.
+  """
+  return lambda text: (stop for _, stop in spans(text))
+
+
+def lines() -> Splitter:
+  """One a line, which is how BERT's data writer takes them."""
+  return _lines
+
+
+def _lines(text: str) -> Iterable[int]:
+  start = 0
+  while start := text.find('\n', start) + 1:
+    yield start
+  yield len(text)
+
+
+SPLITTERS = {'none': none, 'terminal': terminal, 'lines': lines}

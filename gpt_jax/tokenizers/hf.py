@@ -1,0 +1,329 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenizers of others in Hugging Face's file `tokenizer.json`."""
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from gpt_jax.files.document import Document
+from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import bpe, saved, special, words
+
+# Ours: the folder of a saved tokenizer has a `tokenizer.json` of its own.
+FILE = 'hf_tokenizer.json'
+_EOS = 'eos.json'
+
+# Files that come with a tokenizer.json and may name the end of a document.
+_BESIDE = ('tokenizer_config.json', 'special_tokens_map.json', 'config.json')
+
+# Where no file names it: what published vocabularies call it.
+_USUAL = (
+  *('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '<|eos|>', '<EOT>'),
+)
+
+# What ends each text in BERT's rows, where there is none of these.
+_ENCODERS = ('[SEP]', '<sep>')
+
+
+# Characters that a tokenizer.json may make of one. Replacements are of a few
+# characters, and a file has few of them.
+_MOST_GROWTH = 10_000
+_TOO_MUCH = 10**12
+_SEQUENCES = ('normalizers', 'pretokenizers', 'decoders')
+
+
+class HfTokenizer:
+  """A `tokenizer.json`, as the `tokenizers` library reads it.
+
+  The names of special tokens in a text are plain text, so no document can end
+  itself; `encode_special` is for templates, which name them. Nothing is put
+  around a text (see `special`), cut off it or filled up. Whether text comes
+  back as it was is up to the file: byte-level ones are lossless.
+  """
+
+  kind = 'hf_tokenizer'
+  in_threads = False  # its results become lists, under Python's lock
+
+  def __init__(self, contents: dict[str, bytes]):
+    """Reads the tokenizer and the name of its end of document.
+
+    Raises:
+      UsageError: it is not a tokenizer, or has no such token.
+    """
+    self.contents = contents
+    try:
+      self._made = tokenizers.Tokenizer.from_str(contents[FILE].decode())
+    except Exception as e:  # `tokenizers` raises plain `Exception`
+      raise UsageError(f'is not a tokenizer.json: {e}') from e
+    _check_growth(contents[FILE])
+    self._made.no_truncation()
+    self._made.no_padding()
+    self._made.encode_special_tokens = True
+    self._eos = json.loads(contents[_EOS])
+    eos_id = self._made.token_to_id(self._eos)
+    if eos_id is None:
+      raise UsageError(f'has no token {self._eos!r}')
+    self.eos_id: int = eos_id
+    # Ids may have gaps.
+    ids = self._made.get_vocab().values()
+    self._size: int = max(ids) + 1
+    self.vocab_size = special.num_rows(contents, self._size)
+    found = special.of(contents, eos_id, self.special_names)
+    never_ids = found.never_ids | ({*range(self._size)} - {*ids})
+    self.special = found._replace(never_ids=never_ids)
+    self._unseen = {eos_id, *self.special.prompt_start}
+    self.run_ids = self._bytes_of_runs()
+    self.parts_at_spaces = self._parts_at_spaces()
+
+  @property
+  def fingerprint(self) -> str:
+    return saved.fingerprint(self.kind, self.contents)
+
+  def encode(self, text: str) -> np.ndarray:
+    return self.encode_batch([text])[0]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    found = [np.asarray(ids, np.int32) for ids in self._encode(list(texts))]
+    for i, ids in enumerate(found):
+      if self.eos_id in ids:
+        found[i] = self._without_eos(texts[i])
+    if self.vocab_size < self._size:
+      for ids in found:
+        special.check_rows(ids, self.vocab_size, self._made.id_to_token)
+    return found
+
+  def offsets(self, text: str) -> np.ndarray:
+    found, parts = self._made.encode(text, add_special_tokens=False), [text]
+    encoded = [found]
+    if self.eos_id in found.ids:
+      parts = self._spelled(text)
+      encoded = self._made.encode_batch(parts, add_special_tokens=False)
+    return bpe.offsets(parts, encoded)
+
+  def decode(self, ids: Iterable[int]) -> str:
+    kept = [int(i) for i in ids if i not in self._unseen]
+    return self._made.decode(kept, skip_special_tokens=False)
+
+  def encode_special(self, text: str) -> np.ndarray:
+    named, parting = self._naming
+    ids = named.encode(text, add_special_tokens=False).ids
+    found = np.array([i for i in ids if i != parting], np.int32)
+    special.check_rows(found, self.vocab_size, self._made.id_to_token)
+    return found
+
+  @property
+  def text_start(self) -> tuple[int, ...]:
+    plain = self._encode(['x'])[0]
+    ids = self._made.encode('x').ids
+    count = len(plain)
+    starts = [i for i in range(len(ids)) if ids[i : i + count] == plain]
+    return tuple(ids[: min(starts, default=0)])
+
+  @property
+  def special_names(self) -> dict[str, int]:
+    added = self._made.get_added_tokens_decoder()
+    return {token.content: i for i, token in added.items() if token.special}
+
+  def id_of(self, token: str) -> int | None:
+    return self._made.token_to_id(token)
+
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    return self._words.starts(ids)
+
+  def save(self, folder: str) -> None:
+    saved.write(folder, self.kind, self.contents)
+
+  @functools.cached_property
+  def _words(self) -> words.Words:
+    special = {*self.special_names.values(), self.eos_id}
+    pieces = [
+      None if i in special else self._made.id_to_token(i) or ''
+      for i in range(self.vocab_size)
+    ]
+    model: Any = self._made.model
+    if prefix := getattr(model, 'continuing_subword_prefix', None):
+      return words.of_prefix([piece or '' for piece in pieces], prefix)
+    if suffix := getattr(model, 'end_of_word_suffix', None):
+      return words.of_suffix(pieces, suffix)
+    parts = f'{self._made.pre_tokenizer!r} {self._made.decoder!r}'
+    spelled = words.of_bytes if 'ByteLevel' in parts else words.of_marks
+    return words.of_text(None if p is None else spelled(p) for p in pieces)
+
+  @functools.cached_property
+  def _naming(self) -> tuple[tokenizers.Tokenizer, int]:
+    """The same, which reads names of special tokens; and the id of `BREAK`."""
+    named = tokenizers.Tokenizer.from_str(self._made.to_str())
+    named.encode_special_tokens = False
+    missing = self.special.names.keys() - self.special_names.keys()
+    named.add_special_tokens([*sorted(missing), special.BREAK])
+    parting = named.token_to_id(special.BREAK)
+    assert parting is not None
+    return named, parting
+
+  def _parts_at_spaces(self) -> bool:
+    try:
+      both, *alone = self.encode_batch(['x y', 'x', 'y'])
+    except UsageError:  # one of a few characters
+      return False
+    return bool(len(both) and np.array_equal(both, np.concatenate(alone)))
+
+  def _bytes_of_runs(self) -> frozenset[int]:
+    """Bytes of which the decoder makes U+FFFD unless the whole run is UTF-8.
+
+    What is not seen does not part a run.
+    """
+    if 'ByteFallback' not in repr(self._made.decoder):
+      return frozenset()
+    ids = (self._made.token_to_id(f'<0x{byte:02X}>') for byte in range(256))
+    return frozenset(self._unseen.union(i for i in ids if i is not None))
+
+  def _encode(self, texts: list[str]) -> list[list[int]]:
+    try:
+      encoded = self._made.encode_batch_fast(texts, add_special_tokens=False)
+    except Exception as e:  # `tokenizers` raises plain `Exception`
+      raise UsageError(
+        f'the tokenizer has no token for a part of the text ({e}); leave it out'
+      ) from e
+    return [e.ids for e in encoded]
+
+  def _without_eos(self, text: str) -> np.ndarray:
+    ids = self._encode(self._spelled(text))
+    return np.array([i for part in ids for i in part], np.int32)
+
+  def _spelled(self, text: str) -> list[str]:
+    """Parts the name of the end of document, a piece of T5's kind."""
+    first, *others = text.split(self._eos)
+    parts = [first]
+    for other in others:
+      parts += [self._eos[:1], self._eos[1:], other]
+    return parts
+
+
+def made(
+  library: tokenizers.Tokenizer, roles: Mapping[str, str]
+) -> HfTokenizer:
+  """A tokenizer of ours, with what Hugging Face needs to know of it.
+
+  Args:
+    library: without special tokens.
+    roles: of these, as {'sep_token': '[SEP]'}; that one ends documents.
+  """
+  # As special tokens that a text may name only where `encode_special` reads.
+  library.add_special_tokens(
+    [
+      tokenizers.AddedToken(token, lstrip=token == '<mask>', special=True)
+      for token in dict.fromkeys(roles.values())
+    ]
+  )
+  config = {'tokenizer_class': 'PreTrainedTokenizerFast', **roles}
+  eos = roles['sep_token']
+  return HfTokenizer(
+    {
+      FILE: library.to_str().encode(),
+      _EOS: json.dumps(eos).encode(),
+      special.CONFIG: json.dumps(config, indent=2).encode() + b'\n',
+    }
+  )
+
+
+def hf_tokenizer(
+  path: str, eos: str = ''
+) -> Callable[[Iterable[Document]], HfTokenizer]:
+  """A `tokenizer.json` that exists, such as Llama 3's.
+
+  Args:
+    path: the file.
+    eos: the token that is to end documents; by default the one that the files
+      beside it name, or a usual one that it has.
+  """
+
+  def read(documents: Iterable[Document]) -> HfTokenizer:
+    del documents
+    try:
+      with open(path, 'rb') as file:
+        data = file.read()
+    except OSError as e:
+      raise UsageError(
+        f'tokenizer.name: cannot read {path!r} ({e.strerror}); name a '
+        'tokenizer.json'
+      ) from e
+    try:
+      found = eos or _find_eos(os.path.dirname(path), data)
+      return HfTokenizer({FILE: data, _EOS: json.dumps(found).encode()})
+    except UsageError as e:
+      raise UsageError(f'tokenizer.name: {path!r}: {e}') from e
+
+  return read
+
+
+def _find_eos(folder: str, data: bytes) -> str:
+  """The token that ends documents.
+
+  Raises:
+    UsageError: nothing names it.
+  """
+  try:
+    added = json.loads(data).get('added_tokens') or []
+    special = {token['content']: token['id'] for token in added}
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UsageError(f'is not a tokenizer.json: {e}') from e
+  for name in _BESIDE:
+    try:
+      with open(os.path.join(folder, name), encoding='utf-8') as file:
+        beside = json.load(file)
+    except (OSError, ValueError):
+      continue
+    token = beside.get('eos_token')
+    if isinstance(token, dict):  # with how it is matched
+      token = token.get('content')
+    if token:
+      return token
+    eos_id = beside.get('eos_token_id')
+    eos_ids = eos_id if isinstance(eos_id, list) else [eos_id]
+    for token, i in special.items():
+      if i in eos_ids[:1]:
+        return token
+  usual = [token for token in _USUAL if token in special]
+  usual = usual or [token for token in _ENCODERS if token in special]
+  if len(usual) != 1:
+    raise UsageError(
+      'does not say which token ends a document; name it, as in '
+      f"hf_tokenizer('tokenizer.json', eos='{(usual or ['</s>'])[0]}'); its "
+      f'special tokens are {", ".join(sorted(special)) or "none"}'
+    )
+  return usual[0]
+
+
+def _check_growth(file: bytes) -> None:
+  """Refuses a tokenizer.json whose replacements multiply a text.
+
+  Raises:
+    UsageError: they do, by more than any published one.
+  """
+  values = json.loads(file)
+  for name in ('normalizer', 'pre_tokenizer', 'decoder'):
+    if (growth := _growth(values.get(name))) > _MOST_GROWTH:
+      raise UsageError(
+        f'its {name} makes up to {growth:,} characters of one; at most '
+        f'{_MOST_GROWTH} are taken'
+      )
+
+
+def _growth(step: Any) -> int:
+  """How many characters a step makes of one, by its replacements."""
+  if not isinstance(step, dict):
+    return 1
+  parts = [p for name in _SEQUENCES for p in step.get(name) or ()]
+  # An empty pattern matches around each character, too.
+  own = 1 + 2 * len(step.get('content') or '')
+  own = own if step.get('type') == 'Replace' else 1
+  own += len(step.get('prepend') or '')
+  for part in parts:
+    own = min(own * max(_growth(part), 1), _TOO_MUCH)
+  return own

@@ -1,0 +1,121 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""How a tokenizer does on a text: length, vocabulary use, losses, rate."""
+
+import collections
+import itertools
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_jax.files.document import Document
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+_LOOK = 1 << 14  # characters in which a change is noticed
+_CONTEXT = 20  # characters around a difference
+_EXAMPLES = 10
+_FEW = 3  # characters
+
+
+class Report(NamedTuple):
+  """What one tokenizer makes of a text.
+
+  Attributes:
+    vocab_size: ids are below it.
+    num_tokens: without ends of documents.
+    tokens_per_word: a word is what white space parts.
+    bytes_per_token: of UTF-8.
+    num_used: pieces that occur in the text.
+    fraction_used: of the vocabulary.
+    unused_examples: some pieces that do not occur, as text: the first that
+      have more than a few characters.
+    num_documents_changed: that decode to something else.
+    num_characters_lost: that are in the text, and not in what is decoded.
+    first_change: document, what it says and what comes back; None if nothing.
+    bytes_per_second: of encoding, by the time of the processor.
+    counts: of each id, [vocab_size].
+  """
+
+  vocab_size: int
+  num_tokens: int
+  tokens_per_word: float
+  bytes_per_token: float
+  num_used: int
+  fraction_used: float
+  unused_examples: list[str]
+  num_documents_changed: int
+  num_characters_lost: int
+  first_change: tuple[str, str, str] | None
+  bytes_per_second: float
+  counts: np.ndarray
+
+
+def measure(made: Tokenizer, documents: Sequence[Document]) -> Report:
+  """Encodes and decodes each document."""
+  num_bytes = sum(len(d.text.encode()) for d in documents)
+  num_words = sum(len(d.text.split()) for d in documents)
+  counts = np.zeros(made.vocab_size, np.int64)
+  num_changed = num_lost = 0
+  seconds, first = 0.0, None
+  for document in documents:
+    start = time.process_time()
+    (ids,) = made.encode_batch([document.text])
+    seconds += time.process_time() - start
+    counts += np.bincount(ids, minlength=made.vocab_size)
+    back = made.decode(ids)
+    if back != document.text:
+      num_changed += 1
+      lost = collections.Counter(document.text) - collections.Counter(back)
+      num_lost += lost.total()
+      first = first or (document.name, *_difference(document.text, back))
+  num_tokens = int(counts.sum())
+  unused = (made.decode([int(i)]) for i in np.flatnonzero(counts == 0))
+  examples = (text for text in unused if len(text) > _FEW)
+  return Report(
+    vocab_size=made.vocab_size,
+    num_tokens=num_tokens,
+    tokens_per_word=num_tokens / max(num_words, 1),
+    bytes_per_token=num_bytes / max(num_tokens, 1),
+    num_used=int((counts > 0).sum()),
+    fraction_used=float((counts > 0).mean()),
+    unused_examples=[*itertools.islice(examples, _EXAMPLES)],
+    num_documents_changed=num_changed,
+    num_characters_lost=num_lost,
+    first_change=first,
+    bytes_per_second=num_bytes / max(seconds, 1e-9),
+    counts=counts,
+  )
+
+
+def change(made: Tokenizer, text: str) -> str:
+  """Says that a tokenizer changes the text, for a log; '' if it does not.
+
+  The first characters tell.
+  """
+  text = text[:_LOOK]
+  back = made.decode(made.encode(text))
+  if back == text:
+    return ''
+  before, after = _difference(text, back)
+  return (
+    f'does not keep the text ({before!r} comes back as {after!r}): bits per '
+    'byte are of what is left of it, and compare with those of no other '
+    'tokenizer'
+  )
+
+
+def _difference(text: str, back: str) -> tuple[str, str]:
+  """Both sides around the first character that differs."""
+  shorter = min(len(text), len(back))
+  low, high = 0, shorter  # bisection: comparing slices is fast
+  while low < high:
+    middle = (low + high + 1) // 2
+    if text[:middle] == back[:middle]:
+      low = middle
+    else:
+      high = middle - 1
+  start = max(low - _CONTEXT, 0)
+  stop = low + _CONTEXT
+  return text[start:stop], back[start:stop]

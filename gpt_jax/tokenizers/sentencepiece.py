@@ -1,0 +1,272 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""SentencePiece models (Kudo and Richardson, 2018): ours, and those of others.
+
+`training` trains ours.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import sentencepiece as spm
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from gpt_jax.files.document import Document
+from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import saved, special, words
+from gpt_jax.tokenizers.words import SPACE_MARK
+
+MODEL = 'sentencepiece.model'
+# The fields of sentencepiece_model.proto that are read or changed here: name,
+# number, type of protobuf's or a message below, default. Protobuf keeps the
+# others. The package's own classes want a protobuf that Apache Beam refuses.
+_FIELDS = {
+  'Piece': (
+    ('piece', 1, 'STRING', ''),
+    ('score', 2, 'FLOAT', '0'),
+    ('type', 3, 'INT32', '1'),
+  ),
+  'Trainer': (
+    ('model_type', 3, 'INT32', '1'),
+    ('byte_fallback', 35, 'BOOL', 'false'),
+  ),
+  'Normalizer': (
+    ('name', 1, 'STRING', ''),
+    ('precompiled_charsmap', 2, 'BYTES', ''),
+    ('add_dummy_prefix', 3, 'BOOL', 'true'),
+    ('remove_extra_whitespaces', 4, 'BOOL', 'true'),
+  ),
+  'Model': (
+    ('pieces', 1, 'Piece', None),
+    ('trainer_spec', 2, 'Trainer', None),
+    ('normalizer_spec', 3, 'Normalizer', None),
+  ),
+}
+_EOS = 'eos.json'  # the piece that ends a document, where a user named it
+
+# With our models a text is encoded in segments of about this many characters,
+# cut after newlines: no piece spans one. Long inputs are slow: BPE took twice
+# the time for whole books.
+_SEGMENT = 1 << 12
+
+
+class SentencePiece:
+  """A SentencePiece model.
+
+  Lossless where we trained it (kind `sentencepiece`), unless the training
+  asked for normalisation or for no bytes. A model made elsewhere
+  (`sentencepiece_file`) does what its own settings say, for instance merges
+  spaces.
+  """
+
+  in_threads = True
+  run_ids = frozenset()
+
+  def __init__(self, kind: str, contents: dict[str, bytes]):
+    """Reads the model from its file in `contents`.
+
+    Raises:
+      UsageError: it is not a model, or does not mark the end of a document.
+    """
+    self.kind = kind
+    self.contents = contents
+    self._model = spm.SentencePieceProcessor()
+    try:
+      # An empty file would load as an empty model.
+      self._model.LoadFromSerializedProto(contents[MODEL] or b'empty')
+    except RuntimeError as e:
+      raise UsageError('is not a SentencePiece model') from e
+    self._size: int = self._model.vocab_size()
+    self.vocab_size = special.num_rows(contents, self._size)
+    self.eos_id = self._find_eos()
+    self.special = special.of(contents, self.eos_id, self.special_names)
+    # A real mark of a space would be read as a space. Spelled in bytes it
+    # survives.
+    self._mark = np.empty(0, np.int32)
+    self._cuts = kind == 'sentencepiece'
+    if self._cuts:
+      spelled = [f'<0x{byte:02X}>' for byte in SPACE_MARK.encode()]
+      ids = [self._model.piece_to_id(piece) for piece in spelled]
+      if all(map(self._model.is_byte, ids)):
+        self._mark = np.array(ids, np.int32)
+    both, *alone = self.encode_batch(['x y', 'x', 'y'])
+    self.parts_at_spaces = np.array_equal(both, np.concatenate(alone))
+
+  @property
+  def fingerprint(self) -> str:
+    return saved.fingerprint(self.kind, self.contents)
+
+  @property
+  def processor(self) -> spm.SentencePieceProcessor:
+    """The model in the library's own class."""
+    return self._model
+
+  @property
+  def keeps_marks(self) -> bool:
+    """Whether a U+2581 of a text is not read as a space."""
+    return len(self._mark) > 0
+
+  def encode(self, text: str) -> np.ndarray:
+    return self.encode_batch([text])[0]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    if not self._cuts:
+      return self._encode(list(texts))
+    groups = [list(self._segments(text)) for text in texts]
+    segments = [segment for group in groups for segment in group]
+    ids = self._encode(segments)
+    if len(self._mark):
+      ids = [
+        self._mark if segment == SPACE_MARK else found
+        for segment, found in zip(segments, ids, strict=True)
+      ]
+    joined, start = [], 0
+    for group in groups:
+      joined.append(np.concatenate(ids[start : start + len(group)]))
+      start += len(group)
+    return joined
+
+  def offsets(self, text: str) -> np.ndarray:
+    found, start = [np.empty((0, 2), np.int32)], 0
+    for part in self._segments(text) if self._cuts else [text]:
+      if len(self._mark) and part == SPACE_MARK:
+        spans = [(0, 1)] * len(self._mark)
+      else:
+        mapping = self._model.encode(part, return_type='offset_mapping')
+        spans = mapping['offsets']
+      found.append(np.array(spans, np.int32).reshape(-1, 2) + np.int32(start))
+      start += len(part)
+    return np.concatenate(found)
+
+  def decode(self, ids: Iterable[int]) -> str:
+    unseen = {self.eos_id, *self.special.prompt_start}
+    kept = [int(i) for i in ids if i not in unseen]
+    return self._model.decode(kept) if kept else ''
+
+  text_start = None  # a SentencePiece model does not say
+
+  @property
+  def special_names(self) -> dict[str, int]:
+    model = self._model
+    controls = filter(model.is_control, range(self._size))
+    return {model.id_to_piece(i): i for i in controls}
+
+  def id_of(self, token: str) -> int | None:
+    i = self._model.piece_to_id(token)
+    return i if self._model.id_to_piece(i) == token else None
+
+  def encode_special(self, text: str) -> np.ndarray:
+    ids = special.encode(text, self.special.names, self.encode)
+    special.check_rows(ids, self.vocab_size, self._model.id_to_piece)
+    return ids
+
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    return self._words.starts(ids)
+
+  def save(self, folder: str) -> None:
+    saved.write(folder, self.kind, self.contents)
+
+  @functools.cached_property
+  def _words(self) -> words.Words:
+    special = {*self.special_names.values(), self.eos_id, self._model.unk_id()}
+    return words.of_text(
+      None if i in special else words.of_marks(self._model.id_to_piece(i))
+      for i in range(self.vocab_size)
+    )
+
+  def _encode(self, texts: list[str]) -> list[np.ndarray]:
+    # As arrays: lists of Python's integers would take a quarter of the time.
+    found = self._model.encode(texts, return_type='numpy', num_threads=1)
+    if self.vocab_size < self._size:
+      for ids in found:
+        special.check_rows(ids, self.vocab_size, self._model.id_to_piece)
+    return found
+
+  def _segments(self, text: str) -> Iterator[str]:
+    """Parts a text; a real U+2581 becomes a segment of its own."""
+    if len(self._mark) and SPACE_MARK in text:
+      before, *others = text.split(SPACE_MARK)
+      yield from self._segments(before)
+      for other in others:
+        yield SPACE_MARK
+        yield from self._segments(other)
+      return
+    start = 0
+    while cut := text.find('\n', start + _SEGMENT) + 1:
+      yield text[start:cut]
+      start = cut
+    yield text[start:]
+
+  def _find_eos(self) -> int:
+    if _EOS not in self.contents:
+      eos_id = self._model.eos_id()
+      if eos_id < 0:
+        raise UsageError(
+          'has no piece for the end of a document (eos); name one of its '
+          f"pieces, as in eos='{self._model.id_to_piece(0)}'"
+        )
+      return eos_id
+    eos = json.loads(self.contents[_EOS])
+    eos_id = self._model.piece_to_id(eos)
+    if self._model.id_to_piece(eos_id) != eos:
+      raise UsageError(f'has no piece {eos!r}')
+    return eos_id
+
+
+@functools.cache
+def message() -> Any:
+  """The class of a model as a message of protobuf: see `_FIELDS`."""
+  file = descriptor_pb2.FileDescriptorProto(
+    name='gpt_jax/sentencepiece.proto', package='gpt_jax', syntax='proto2'
+  )
+  kinds = descriptor_pb2.FieldDescriptorProto
+  for name, fields in _FIELDS.items():
+    made = file.message_type.add(name=name)
+    for field, number, kind, default in fields:
+      added = made.field.add(name=field, number=number, default_value=default)
+      repeated = field == 'pieces'
+      added.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+      if kind in _FIELDS:
+        added.type, added.type_name = kinds.TYPE_MESSAGE, f'.gpt_jax.{kind}'
+      else:
+        added.type = kinds.Type.Value(f'TYPE_{kind}')
+  pool = descriptor_pool.DescriptorPool()
+  pool.Add(file)
+  return message_factory.GetMessageClass(
+    pool.FindMessageTypeByName('gpt_jax.Model')
+  )
+
+
+def sentencepiece_file(
+  path: str, eos: str = ''
+) -> Callable[[Iterable[Document]], SentencePiece]:
+  """A model that exists, such as LLaMA's `tokenizer.model`.
+
+  Args:
+    path: the file.
+    eos: the piece that is to end documents; by default the model's own.
+  """
+
+  def read(documents: Iterable[Document]) -> SentencePiece:
+    del documents
+    try:
+      with open(path, 'rb') as file:
+        contents = {MODEL: file.read()}
+    except OSError as e:
+      raise UsageError(
+        f'tokenizer.name: cannot read {path!r} ({e.strerror}); name a '
+        'SentencePiece model'
+      ) from e
+    if eos:
+      contents[_EOS] = json.dumps(eos).encode()
+    try:
+      return SentencePiece('sentencepiece_file', contents)
+    except UsageError as e:
+      raise UsageError(
+        f'tokenizer.name: {path!r} {e}; or name another model'
+      ) from e
+
+  return read

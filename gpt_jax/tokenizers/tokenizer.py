@@ -1,0 +1,443 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Text to token ids and back: what a tokenizer is, and the choice of one."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gpt_jax import spec
+from gpt_jax.files import files
+from gpt_jax.files.document import of_source
+from gpt_jax.spec import UsageError
+from gpt_jax.text.sources import Document
+from gpt_jax.tokenizers import saved, special
+from gpt_jax.tokenizers.bpe import Bpe, gpt1_bpe, gpt2_bpe
+from gpt_jax.tokenizers.byte_bpe import byte_bpe, byte_bpe_file
+from gpt_jax.tokenizers.frequent_bytes import FrequentBytes, frequent_bytes
+from gpt_jax.tokenizers.hf import HfTokenizer, hf_tokenizer
+from gpt_jax.tokenizers.sentencepiece import SentencePiece, sentencepiece_file
+from gpt_jax.tokenizers.special import Special
+from gpt_jax.tokenizers.training import sentencepiece, sentinel
+from gpt_jax.tokenizers.wordpiece import wordpiece, wordpiece_file
+from gpt_jax.tokenizers.words import (
+  Bytes,
+  Characters,
+  WordList,
+  byte_values,
+  characters,
+  characters_of,
+  words,
+)
+
+# Two tokenizers: one for the sources of pairs of texts, one for all else.
+#
+# tokenizer.name = "sides('saved(\"W\")', source='wordpiece(vocab_size=8000)')"
+#
+# For an encoder in front of a pre-trained one, which may have a vocabulary of
+# its own (BART, section 3.4).
+
+
+KIND = 'sides'
+TARGET, SOURCE = 'target', 'source'
+
+
+class Sides:
+  """A tokenizer, as `tokenizer.Tokenizer` says, of targets.
+
+  Attributes:
+    target: what it is.
+    source: encodes sources: see `tokenizer.of_sources`.
+  """
+
+  def __init__(self, target: Any, source: Any):
+    """Takes two tokenizers, neither of them such a pair."""
+    assert not isinstance(target, Sides) and not isinstance(source, Sides)
+    self.target, self.source = target, source
+    self.vocab_size: int = target.vocab_size
+    self.eos_id: int = target.eos_id
+    self.special: Special = target.special
+    self._contents = {
+      f'{KIND}.txt': f'{target.fingerprint}\n{source.fingerprint}\n'.encode()
+    }
+
+  @property
+  def fingerprint(self) -> str:
+    """Of both."""
+    return saved.fingerprint(KIND, self._contents)
+
+  @property
+  def in_threads(self) -> bool:
+    """Whether both do."""
+    return self.target.in_threads and self.source.in_threads
+
+  @property
+  def parts_at_spaces(self) -> bool:
+    """Whether both do."""
+    return self.target.parts_at_spaces and self.source.parts_at_spaces
+
+  @property
+  def run_ids(self) -> frozenset[int]:
+    """That of targets."""
+    return self.target.run_ids
+
+  def encode(self, text: str) -> np.ndarray:
+    """That of targets."""
+    return self.target.encode(text)
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """That of targets."""
+    return self.target.encode_batch(texts)
+
+  def encode_special(self, text: str) -> np.ndarray:
+    """That of targets."""
+    return self.target.encode_special(text)
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """That of targets."""
+    return self.target.decode(ids)
+
+  def offsets(self, text: str) -> np.ndarray:
+    """That of targets."""
+    return self.target.offsets(text)
+
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    """That of targets."""
+    return self.target.word_starts(ids)
+
+  def save(self, folder: str) -> None:
+    """Writes both, each in a folder of its own."""
+    self.target.save(files.join(folder, TARGET))
+    self.source.save(files.join(folder, SOURCE))
+    saved.write(folder, KIND, self._contents)
+
+
+class Tokenizer(Protocol):
+  """Maps text to ids below `vocab_size`; documents end with `eos_id`.
+
+  `encode` never adds `eos_id`, and `decode` leaves it out, as it does what
+  stands before a prompt.
+  """
+
+  @property
+  def vocab_size(self) -> int: ...
+
+  @property
+  def eos_id(self) -> int: ...
+
+  @property
+  def special(self) -> Special:
+    """What stands before a text, what ends an answer, and other tokens."""
+    ...
+
+  @property
+  def fingerprint(self) -> str:
+    """The sha256 of what defines the ids of a text."""
+    ...
+
+  @property
+  def in_threads(self) -> bool:
+    """Whether several threads encode as fast as several processes."""
+    ...
+
+  @property
+  def parts_at_spaces(self) -> bool:
+    """Whether the ids of 'x y' are those of 'x' and then those of 'y'.
+
+    So it is where a space is put before each text, as LLaMA's tokenizer does.
+    """
+    ...
+
+  @property
+  def run_ids(self) -> frozenset[int]:
+    """Ids that `decode` reads together with those of the same set beside them.
+
+    The text of such a run is known when another token follows. Empty where
+    each token adds to the text before it.
+    """
+    ...
+
+  def encode(self, text: str) -> np.ndarray:
+    """Returns int32 [num_tokens]."""
+    ...
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Like `encode` for each text.
+
+    On this thread alone if `in_threads`, else on all cores where the library
+    can.
+    """
+    ...
+
+  def encode_special(self, text: str) -> np.ndarray:
+    """Like `encode`, and names of special tokens are those tokens.
+
+    For what a chat template made: see `chat`.
+    """
+    ...
+
+  def decode(self, ids: Iterable[int]) -> str: ...
+
+  def offsets(self, text: str) -> np.ndarray:
+    """Where the tokens of `encode(text)` come from: int32 [num_tokens, 2].
+
+    Start and stop in characters. Of the parts of one character some have it,
+    the others nothing.
+    """
+    ...
+
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    """Which tokens of rows begin a word: bool [..., L] for ids [..., L].
+
+    See `words`; the first of a row does, and special tokens.
+    """
+    ...
+
+  def save(self, folder: str) -> None:
+    """Writes a folder that `load` reads; no other file is needed."""
+    ...
+
+
+def build(
+  text: str,
+  train_documents: Iterable[Document],
+  all_documents: Iterable[Document] | None = None,
+) -> Tokenizer:
+  """Makes the tokenizer that `tokenizer.name` calls for.
+
+  Args:
+    text: a call of one of `TOKENIZERS`.
+    train_documents: what a trained tokenizer may learn from; it is read only
+      if the tokenizer is trained.
+    all_documents: those held out too, of which `characters` takes the set of
+      characters; `train_documents` if None.
+  """
+  make = spec.build('tokenizer.name', text, TOKENIZERS)
+  if all_documents is None:
+    all_documents = train_documents
+  if not isinstance(make, _Pair):
+    return _learned(make, train_documents, all_documents)
+
+  def side(make: _Make, source: bool) -> Tokenizer:
+    some, all_ = (
+      (d for d in documents if of_source(d.name) == source)
+      for documents in (train_documents, all_documents)
+    )
+    return _learned(make, some, all_)
+
+  return Sides(side(make.target, False), side(make.source, True))
+
+
+def imported(name: str, folder: str) -> Tokenizer:
+  """The tokenizer of a checkpoint of Hugging Face.
+
+  Args:
+    name: a call that reads its vocabulary.
+    folder: of the checkpoint, whose other files say what stands before a text.
+
+  Raises:
+    UsageError: a file does not do.
+  """
+  made = build(name, [])
+  assert isinstance(made, HfTokenizer | Bpe | SentencePiece)
+  files = special.from_hf(folder, made)
+  return LOADERS[made.kind]({**made.contents, **files})
+
+
+def load(folder: str) -> Tokenizer:
+  """Reads a saved tokenizer.
+
+  Raises:
+    UsageError: a file is missing, damaged, or of a kind not known here.
+  """
+  kind, contents = saved.read(folder)
+  if kind == KIND:
+    names = TARGET, SOURCE
+    made = Sides(*(load(files.join(folder, name)) for name in names))
+    if made.fingerprint != saved.fingerprint(kind, contents):
+      raise UsageError(
+        f'{folder}: the tokenizers of its two sides are not those that were '
+        'saved together; copy the folder again, or prepare the data again'
+      )
+    return made
+  if kind not in LOADERS:
+    raise UsageError(
+      f'{folder}: holds a tokenizer of kind {kind!r}, this version knows '
+      + ', '.join(sorted(LOADERS))
+    )
+  try:
+    return LOADERS[kind](contents)
+  except (UsageError, KeyError) as e:
+    why = f'{e} is missing' if isinstance(e, KeyError) else e
+    raise UsageError(
+      f'{folder}: {why}; copy the tokenizer folder again, or prepare the data '
+      'again'
+    ) from e
+
+
+def of_folder(folder: str) -> Callable[[Iterable[Document]], Tokenizer]:
+  """That of a run or a token store, as `optim.start` needs it.
+
+  Args:
+    folder: a workdir, a store, or the folder `tokenizer` of one.
+  """
+
+  def read(documents: Iterable[Document]) -> Tokenizer:
+    del documents
+    inside = os.path.join(folder, 'tokenizer')
+    found = inside if os.path.isdir(inside) else folder
+    if not os.path.isdir(found):
+      raise UsageError(
+        f'tokenizer.name: saved({folder!r}): there is no such folder; name a '
+        'workdir, or a token store'
+      )
+    return load(found)
+
+  return read
+
+
+# Makes a tokenizer from documents; what is not learned reads none of them.
+_Make = Callable[[Iterable[Document]], Tokenizer]
+
+
+class _Pair(NamedTuple):
+  """Makes the two tokenizers of `Sides`."""
+
+  target: _Make
+  source: _Make
+
+
+def _learned(
+  make: _Make,
+  train_documents: Iterable[Document],
+  all_documents: Iterable[Document],
+) -> Tokenizer:
+  """A tokenizer of the documents that it may learn from."""
+  return make(all_documents if make is characters_of else train_documents)
+
+
+def sides(target: str, source: str) -> _Pair:
+  """Another tokenizer for the sources of pairs of texts: see `sides`.
+
+  Args:
+    target: of all else; its call.
+    source: its call.
+  """
+  makes = [
+    spec.build('tokenizer.name', call, TOKENIZERS) for call in (target, source)
+  ]
+  names = [
+    spec.parse('tokenizer.name', call)[0].name for call in (target, source)
+  ]
+  if 'sides' in names:
+    raise UsageError(
+      f'tokenizer.name: sides({target!r}, {source!r}): one is a pair itself; '
+      'give single ones'
+    )
+  if all(name in LEARNED for name in names):
+    raise UsageError(
+      f'tokenizer.name: sides({target!r}, {source!r}): learns both, and reads '
+      "the documents once; prepare one before, and give it as saved('FOLDER')"
+    )
+
+  return _Pair(*makes)
+
+
+def of_sources(made: Tokenizer) -> Tokenizer:
+  """What encodes the sources of pairs."""
+  return made.source if isinstance(made, Sides) else made
+
+
+def of_targets(made: Tokenizer) -> Tokenizer:
+  """What encodes all but the sources of pairs."""
+  return made.target if isinstance(made, Sides) else made
+
+
+def own_of_sources(made: Tokenizer) -> int:
+  """Pieces of the tokenizer that sources have of their own; 0: of none."""
+  return made.source.vocab_size if isinstance(made, Sides) else 0
+
+
+def num_ids(made: Tokenizer) -> int:
+  """Ids are below it, those of sources too."""
+  return max(made.vocab_size, of_sources(made).vocab_size)
+
+
+def single(text: str) -> list[str]:
+  """The calls of single tokenizers in `tokenizer.name`, of targets first."""
+  (call,) = spec.bind_all('tokenizer.name', text, TOKENIZERS)[:1]
+  if call.name != 'sides':
+    return [text]
+  return [call.kwargs['target'], call.kwargs['source']]
+
+
+# Each takes the documents to learn from.
+TOKENIZERS = {
+  'saved': of_folder,
+  'sentencepiece': sentencepiece,
+  'sentencepiece_file': sentencepiece_file,
+  'bytes': byte_values,
+  'frequent_bytes': frequent_bytes,
+  'characters': characters,
+  'words': words,
+  'gpt2_bpe': gpt2_bpe,
+  'gpt1_bpe': gpt1_bpe,
+  'hf_tokenizer': hf_tokenizer,
+  'wordpiece': wordpiece,
+  'wordpiece_file': wordpiece_file,
+  'byte_bpe': byte_bpe,
+  'byte_bpe_file': byte_bpe_file,
+  'sides': sides,
+}
+
+# Those of them that need documents.
+LEARNED = (
+  *('sentencepiece', 'characters', 'words', 'frequent_bytes'),
+  *('wordpiece', 'byte_bpe'),
+)
+_MARKS = frozenset(['cls', 'sep', 'mask'])
+
+
+def special_names(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
+  """The special tokens that a tokenizer has, or is told to have.
+
+  The arguments are those of `marks`.
+  """
+  if made is not None:
+    return frozenset(made.special.names)
+  more = map(sentinel, range(call.kwargs.get('sentinels', 0)))
+  return frozenset([*call.kwargs.get('special', ()), *more])
+
+
+def marks(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
+  """Which of 'cls', 'sep' and 'mask' a tokenizer has, or will once trained.
+
+  Args:
+    call: of `tokenizer.name`, with all its arguments.
+    made: the tokenizer; None where it is still to be trained.
+  """
+  if call.name in ('wordpiece', 'byte_bpe'):
+    return _MARKS
+  if made is None:
+    named = call.kwargs.get('special', ())
+    return frozenset(mark for mark in _MARKS if f'[{mark.upper()}]' in named)
+  return frozenset(
+    mark for mark in _MARKS if getattr(made.special, f'{mark}_id') is not None
+  )
+
+
+# By the kind that a saved tokenizer names; each takes the saved files.
+LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {
+  'sentencepiece': lambda c: SentencePiece('sentencepiece', c),
+  'sentencepiece_file': lambda c: SentencePiece('sentencepiece_file', c),
+  'bytes': lambda c: Bytes(),
+  'frequent_bytes': lambda c: FrequentBytes(json.loads(c['bytes.json'])),
+  'characters': lambda c: Characters(json.loads(c['characters.json'])),
+  'words': lambda c: WordList(json.loads(c['words.json'])),
+  'gpt2_bpe': lambda c: Bpe('gpt2_bpe', c),
+  'gpt1_bpe': lambda c: Bpe('gpt1_bpe', c),
+  'hf_tokenizer': HfTokenizer,
+}

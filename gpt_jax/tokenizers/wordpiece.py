@@ -1,0 +1,200 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""BERT's WordPiece (Devlin et al., 2018): trained here, or a `vocab.txt`.
+
+A text loses control characters, which white space there was and, in lower
+case, accents; words are parted at spaces, punctuation and ideographs, and
+spelled in the longest pieces, which begin with `##` inside of a word. A word
+that cannot be spelled, or of more than 100 characters, is [UNK].
+
+Decoding gives what is left, a space between all words. Documents end with
+[SEP]. Names of special tokens in a text are plain text: `[`, `mask`, `]`.
+"""
+
+import collections
+from collections.abc import Callable, Iterable, Sequence
+
+import tokenizers
+from tokenizers import (
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+  trainers,
+)
+
+from gpt_jax.files.document import Document
+from gpt_jax.ranges import Bytes, Count, Seed
+from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import hf, training
+
+# In the order of BERT's own vocabularies.
+_ROLES = {
+  'pad_token': '[PAD]',
+  'unk_token': '[UNK]',
+  'cls_token': '[CLS]',
+  'sep_token': '[SEP]',
+  'mask_token': '[MASK]',
+}
+_PREFIX = '##'
+_LONGEST_WORD = 100  # characters
+
+
+def wordpiece(
+  vocab_size: Count,
+  lowercase: bool = True,
+  alphabet: Count = 1000,
+  sample_bytes: Bytes = 0,
+  seed: Seed = 0,
+) -> Callable[[Iterable[Document]], hf.HfTokenizer]:
+  """WordPiece trained on the training split.
+
+  By the `tokenizers` library: it joins the pair of pieces that is the most
+  frequent, at least twice.
+
+  Args:
+    vocab_size: number of pieces, with [PAD] [UNK] [CLS] [SEP] [MASK].
+    lowercase: makes capitals small, and removes accents.
+    alphabet: how many characters have pieces: the most frequent ones.
+    sample_bytes: as for `sentencepiece`, as is `seed`.
+    seed: chooses another sample.
+
+  Raises:
+    UsageError: the corpus supports fewer pieces, or needs more.
+  """
+  size = training.sample_size(vocab_size, sample_bytes)
+  call = f'tokenizer.name: wordpiece(vocab_size={vocab_size})'
+
+  def train(documents: Iterable[Document]) -> hf.HfTokenizer:
+    chunks = training.take(documents, size, seed)
+    first = _alphabet(chunks, lowercase, alphabet)
+    if len(first) > vocab_size:
+      raise UsageError(
+        f'{call}: this corpus needs at least {len(first)} pieces (its '
+        f'characters); ask for more, or lower alphabet={alphabet}'
+      )
+    vocabulary = _train(chunks, first, lowercase, vocab_size)
+    if len(vocabulary) < vocab_size:
+      most = f'{len(vocabulary)} pieces'
+      raise UsageError(f'{call}: {training.too_small(chunks, size, most)}')
+    return _made(vocabulary, lowercase)
+
+  return train
+
+
+def wordpiece_file(
+  path: str, lowercase: bool = True
+) -> Callable[[Iterable[Document]], hf.HfTokenizer]:
+  """A `vocab.txt`, such as BERT's: one piece a line.
+
+  Args:
+    path: the file.
+    lowercase: whether it is that of an uncased model.
+  """
+
+  def read(documents: Iterable[Document]) -> hf.HfTokenizer:
+    del documents
+    try:
+      with open(path, encoding='utf-8') as file:
+        pieces = file.read().split('\n')
+    except (OSError, UnicodeDecodeError) as e:
+      why = getattr(e, 'strerror', None) or 'it is not UTF-8'
+      raise UsageError(
+        f'tokenizer.name: cannot read {path!r} ({why}); name a vocab.txt'
+      ) from e
+    while pieces and not pieces[-1]:
+      pieces.pop()
+    if why := _flaw(pieces):
+      raise UsageError(
+        f'tokenizer.name: {path!r} {why}; name the vocab.txt of a BERT, one '
+        'piece a line'
+      )
+    return _made(pieces, lowercase)
+
+  return read
+
+
+def _flaw(pieces: Sequence[str]) -> str:
+  """What is wrong with a vocabulary; '' if nothing."""
+  if not pieces:
+    return 'is empty'
+  missing = [token for token in _ROLES.values() if token not in pieces]
+  if missing:
+    return f'has no {", ".join(missing)}'
+  seen = {}
+  for number, piece in enumerate(pieces, start=1):
+    if piece in seen:
+      return f'has {piece!r} on lines {seen[piece]} and {number}'
+    seen[piece] = number
+  return ''
+
+
+def _made(pieces: Sequence[str], lowercase: bool) -> hf.HfTokenizer:
+  vocabulary = {piece: i for i, piece in enumerate(pieces)}
+  library = _library(vocabulary, lowercase)
+  library.decoder = decoders.WordPiece(prefix=_PREFIX, cleanup=False)
+  names = [_ROLES['cls_token'], _ROLES['sep_token']]
+  library.post_processor = processors.TemplateProcessing(
+    single=f'{names[0]} $A {names[1]}',
+    pair=f'{names[0]} $A {names[1]} $B:1 {names[1]}:1',
+    special_tokens=[(name, vocabulary[name]) for name in names],
+  )
+  return hf.made(library, _ROLES)
+
+
+def _library(
+  vocabulary: dict[str, int], lowercase: bool
+) -> tokenizers.Tokenizer:
+  library = tokenizers.Tokenizer(
+    models.WordPiece(
+      vocabulary,
+      unk_token=_ROLES['unk_token'],
+      max_input_chars_per_word=_LONGEST_WORD,
+    )
+  )
+  library.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+  library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  return library
+
+
+def _alphabet(chunks: Sequence[str], lowercase: bool, most: int) -> list[str]:
+  """The special tokens, and the most frequent characters, sorted.
+
+  Each character is a piece that begins a word, and another that goes on with
+  one if it may: so every word of them can be spelled.
+  """
+  normalize = normalizers.BertNormalizer(lowercase=lowercase).normalize_str
+  part = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+  counts = collections.Counter()
+  for chunk in chunks:
+    counts.update(normalize(chunk))
+  del counts[' ']
+  common = sorted(counts, key=lambda c: (-counts[c], c))[:most]
+  common.sort()
+  inside = [c for c in common if len(part(normalize(f'a{c}a'))) == 1]
+  return [*_ROLES.values(), *common, *(_PREFIX + c for c in inside)]
+
+
+def _train(
+  chunks: Sequence[str], first: list[str], lowercase: bool, vocab_size: int
+) -> list[str]:
+  """The pieces in order, of which `first` are the first.
+
+  As special tokens they have ids before the library looks at words, which it
+  does in an order of chance: pairs of the same frequency go by their ids.
+  """
+  library = _library({}, lowercase)
+  characters = [piece for piece in first if len(piece) == 1]
+  trainer = trainers.WordPieceTrainer(
+    vocab_size=vocab_size,
+    min_frequency=2,
+    special_tokens=first,
+    initial_alphabet=characters,
+    limit_alphabet=len(characters),
+    continuing_subword_prefix=_PREFIX,
+    show_progress=False,
+  )
+  library.train_from_iterator(chunks, trainer)
+  found = library.get_vocab()
+  return sorted(found, key=lambda piece: found[piece])

@@ -1,0 +1,171 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Named held-out sets, besides the split of the corpus.
+
+  config.eval.sets = dict(wikitext="text('wiki.test.tokens')")
+  config.eval.words = dict(wikitext='words_and_lines')
+
+Each is a token store of its own, D/eval/NAME, in the tokens of the store D.
+Sets may come and go while the store stays: they are no part of it.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpt_jax import spec
+from gpt_jax.files import files
+from gpt_jax.spec import UsageError
+from gpt_jax.text import holdout, inputs
+from gpt_jax.tokens import duplicates, encode, manifest
+from gpt_jax.tokens import store as token_store
+from gpt_jax.tokens.encode import Settings, SplitWriter
+from gpt_jax.tokens.store import TokenStore
+
+# The split of the corpus, among the names of sets.
+VALIDATION = token_store.VALIDATION
+
+_FOLDER = 'eval'
+_WORDS = ('words', 'words_and_lines')
+
+log = logging.getLogger('gpt_jax')
+
+
+class EvalSet(NamedTuple):
+  """A set to evaluate on.
+
+  Attributes:
+    store: its tokens.
+    num_words: of the original text, where the corpus defines words.
+  """
+
+  store: TokenStore
+  num_words: float | None = None
+
+
+def check(config: Any):
+  """Checks `eval.sets` and `eval.words`, before anything is read.
+
+  Raises:
+    UsageError: a name or a call does not do.
+  """
+  sets, words = _tables(config)
+  for name, call in sets.items():
+    if not re.fullmatch(r'[\w.-]+', name) or name == VALIDATION:
+      raise UsageError(
+        f'eval.sets.{name}: is no name for a set; take letters, digits, _, - '
+        f'and ., but not {VALIDATION}, the split of the corpus'
+      )
+    spec.parse(f'eval.sets.{name}', call)
+  for name, count in words.items():
+    if name not in sets:
+      raise UsageError(
+        f'eval.words.{name}: eval.sets has no {name}, it has {sorted(sets)}'
+      )
+    if count not in _WORDS and not (
+      isinstance(count, int | float) and count > 0
+    ):
+      raise UsageError(
+        f'eval.words.{name}={count!r}: give the number of words, or one of '
+        + ', '.join(_WORDS)
+      )
+
+
+def ensure(config: Any, store: TokenStore):
+  """Prepares the sets that are missing.
+
+  Raises:
+    UsageError: a set's call or text does not do, or what is prepared is
+      another.
+  """
+  check(config)
+  for name, call in _tables(config)[0].items():
+    folder = files.join(store.folder, f'{_FOLDER}/{name}')
+    if not manifest.exists(folder):
+      with files.exclusive(folder, 'unfinished'):
+        if not manifest.exists(folder):  # as another process has made it
+          _write(name, folder, call, store)
+    _check_same(name, folder, call, store)
+
+
+def held_out(config: Any, store: TokenStore) -> dict[str, EvalSet]:
+  """Opens what is evaluated: the split of the corpus, then the sets.
+
+  Raises:
+    UsageError: a set was not prepared.
+  """
+  found = {}
+  validation = store.validation()
+  if validation is not None:
+    found[VALIDATION] = EvalSet(validation)
+  sets, words = _tables(config)
+  for name in sets:
+    opened = store.held_out(files.join(store.folder, f'{_FOLDER}/{name}'))
+    count, counted = words.get(name), opened.manifest
+    if count in _WORDS:
+      lines = counted.num_lines if count == 'words_and_lines' else 0
+      count = counted.num_words + lines
+    found[name] = EvalSet(opened, count)
+  return found
+
+
+def _tables(config: Any) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+  return config.eval.sets, config.eval.words
+
+
+def _check_same(name: str, folder: str, call: str, store: TokenStore):
+  found = manifest.read(folder)
+  field = f'eval.sets.{name}'
+  if spec.parse(field, found.source) != spec.parse(field, call):
+    raise UsageError(
+      f'{field}={call!r}: {folder} was prepared from {found.source!r}; take '
+      'another name, or remove that folder'
+    )
+  if found.tokenizer_fingerprint != store.manifest.tokenizer_fingerprint:
+    raise UsageError(
+      f'{folder}: was prepared with another tokenizer; remove that folder'
+    )
+
+
+def _write(name: str, folder: str, call: str, store: TokenStore):
+  """Writes a set as a token store; its manifest last."""
+  made = store.tokenizer()
+  split = holdout.split(call, 'none', field=f'eval.sets.{name}')
+  for part in token_store.PARTS:  # what a killed process left
+    files.delete(folder, part)
+  settings = Settings(
+    *(call, 'none', store.manifest.tokenizer, 'none'),
+    *(store.manifest.compression, store.manifest.sentences),
+  )
+  writer = SplitWriter(folder, made, name, None, settings)
+  hashed, num_words, num_lines = duplicates.Digest(), 0, 0
+  for batch, tokens in encode.encoded(
+    encode.batches(split.parts(), made), made, 1, settings.sentences
+  ):
+    writer.add(
+      [
+        (found, piece.last, '')
+        for piece, found in zip(batch, tokens, strict=True)
+      ]
+    )
+    for piece in batch:
+      if piece.last:
+        found, size = duplicates.of_part(piece.part)
+        hashed.add(found)
+        writer.num_bytes += size
+        num_words += len(piece.part.document.text.split())
+        num_lines += piece.part.document.text.count('\n')
+  notes = {
+    'num_words': num_words,
+    'num_lines': num_lines,
+    'pairs': split.pairs,
+  }
+  written = writer.finish(settings, hashed.hexdigest(), notes)
+  inputs.write(folder, inputs.look(split.files))
+  manifest.write(folder, written)
+  log.info(
+    'eval set %s: %d documents, %d bytes, %d tokens, %d words',
+    *(name, written.num_documents, written.num_bytes, written.num_tokens),
+    num_words,
+  )

@@ -1,0 +1,174 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Small files on a local disk and behind a URL."""
+
+import os
+import pathlib
+import threading
+
+import pytest
+from matplotlib.figure import Figure
+
+from gpt_jax.decoding import prompt_files
+from gpt_jax.files import files
+from gpt_jax.hf import layout as hf_files
+from gpt_jax.plots import figure
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+
+
+@pytest.fixture(params=['local', 'url'])
+def folder(request, tmp_path):
+  """A folder on disk, and one of TensorStore's memory, as gs:// would be."""
+  if request.param == 'local':
+    yield str(tmp_path / 'f')
+    return
+  yield f'memory://{tmp_path.name}/f'
+  for name in files.names(f'memory://{tmp_path.name}'):
+    files.delete(f'memory://{tmp_path.name}', name)
+
+
+def test_write_read_list_delete(folder):
+  assert files.read(folder, 'a') is None and files.names(folder) == []
+  for name in ('a', 'a/b', 'ab', 'c/d', 'c/d/e', 'cd'):
+    if name != 'a/b' or not files.is_local(folder):
+      files.write(folder, name, name.encode()) if name != 'c/d' else None
+  files.write(folder, 'ab', b'again')
+  assert files.read(folder, 'ab') == b'again'
+  files.delete(folder, 'a')
+  files.delete(folder, 'c')
+  files.delete(folder, 'missing')
+  assert files.names(folder) == ['ab', 'cd']
+
+
+@pytest.mark.parametrize('name', ['a\\b', 'a/b\\', 'a\0', 'a\udc80'])
+def test_what_tensorstore_takes_for_another_path_is_refused(tmp_path, name):
+  folder = f'{tmp_path}/{name}'
+
+  def exclusive():
+    with files.exclusive(folder, 'mark'):
+      pass
+
+  for use in (
+    lambda: files.write(folder, 'x', b'1'),
+    lambda: files.read(folder, 'x'),
+    lambda: files.open_array(folder, create=True),
+    exclusive,
+  ):
+    with pytest.raises(UsageError, match='arrays cannot be saved in it; '):
+      use()
+  assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize('name', ['[a]', '*', '?', '%41', '#', '|', '日', '\n'])
+def test_all_other_characters_are_themselves(tmp_path, name):
+  files.write(f'{tmp_path}/{name}', 'x', b'1')
+  assert (tmp_path / name / 'x').read_bytes() == b'1'
+  assert files.names(f'{tmp_path}/{name}') == ['x']
+
+
+OUTSIDE = [
+  *('..', '../x', 'a/../../x', 'a/..', '/x', '/', '', '.', 'a//b', 'a/', './x'),
+  *('..\\x', 'a\\b', 'a\0', '\0', 3, None, ['x']),
+]
+
+
+@pytest.mark.parametrize('name', OUTSIDE, ids=repr)
+def test_a_name_from_outside_stays_inside(name):
+  with pytest.raises(UsageError, match='index: names the file '):
+    files.inside(name, of='index')
+
+
+@pytest.mark.parametrize('name', ['x', 'a/b', '..a', 'a..', '...', 'a/.b', 'é'])
+def test_other_names_are_files(name):
+  assert files.inside(name, of='index') == name
+
+
+def test_no_planted_link_is_followed(tmp_path):
+  """Of every function that writes to a name beside the one it is given."""
+  target = tmp_path / 'mine'
+  target.write_text('mine')
+  out = tmp_path / 'out.txt'
+  writes = {
+    'out.txt': lambda: metrics.write_atomically(str(out), 'new'),
+    'texts.jsonl': lambda: prompt_files._replace(
+      f'{tmp_path}/texts.jsonl', 'new'
+    ),
+    'a.png': lambda: figure.save_figure(Figure(), f'{tmp_path}/a.png'),
+    'export/config.json': lambda: hf_files.write(
+      f'{tmp_path}/export', {}, [[]], {}
+    ),
+  }
+  (tmp_path / 'export').mkdir()
+  for name in writes:
+    for ending in ('.tmp', '.new', '.partial'):
+      (tmp_path / f'{name}{ending}').symlink_to(target)
+  for name, write in writes.items():
+    write()
+    assert (tmp_path / name).is_file() and not (tmp_path / name).is_symlink()
+  assert target.read_text() == 'mine'
+  left = [p.name for p in tmp_path.iterdir() if not p.is_symlink()]
+  assert sorted(left) == ['a.png', 'export', 'mine', 'out.txt', 'texts.jsonl']
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+  path = tmp_path / 'a'
+  path.write_text('old')
+  with pytest.raises(KeyError), files.replacing(str(path)) as temporary:
+    raise KeyError
+  assert path.read_text() == 'old' and [*tmp_path.iterdir()] == [path]
+  with files.replacing(str(path)) as temporary:
+    assert temporary != str(path)
+    pathlib.Path(temporary).write_text('new')
+  assert path.read_text() == 'new' and [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize('what', ['nothing', 'ours', 'link', 'file', 'theirs'])
+def test_a_folder_of_temporary_data_is_the_users_alone(
+  tmp_path, monkeypatch, what
+):
+  folder = tmp_path / 'cleaning'
+  if what in ('ours', 'theirs'):
+    folder.mkdir()
+    folder.chmod(0o777)
+  elif what == 'link':
+    (tmp_path / 'planted').mkdir()
+    folder.symlink_to(tmp_path / 'planted')
+  elif what == 'file':
+    folder.write_text('')
+  if what == 'theirs':
+    monkeypatch.setattr(os, 'geteuid', lambda: folder.stat().st_uid + 1)
+  if what in ('nothing', 'ours'):
+    files.make_own_folder(str(folder))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    return
+  with pytest.raises(UsageError, match='is not a folder of yours'):
+    files.make_own_folder(str(folder))
+
+
+def test_the_mark_stays_after_an_error_only(folder):
+  with files.exclusive(folder, 'mark'):
+    assert files.read(folder, 'mark') == b''
+  assert files.names(folder) == []
+  with pytest.raises(KeyError), files.exclusive(folder, 'mark'):
+    raise KeyError
+  assert files.names(folder) == ['mark']
+  with files.exclusive(folder, 'mark'):
+    pass
+  assert files.names(folder) == []
+
+
+def test_one_writes_while_the_other_waits(tmp_path):
+  folder, events = str(tmp_path), []
+
+  def second():
+    with files.exclusive(folder, 'mark'):
+      events.append('second')
+
+  thread = threading.Thread(target=second)
+  with files.exclusive(folder, 'mark'):
+    thread.start()
+    thread.join(0.2)
+    events.append('first')
+  thread.join(10)
+  assert events == ['first', 'second']

@@ -1,0 +1,110 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow Datasets without TensorFlow, from files put in place."""
+
+import shutil
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from gpt_jax import spec
+from gpt_jax.files import records, tfds
+from gpt_jax.finetuning.known_tasks import TASKS
+from gpt_jax.spec import UsageError
+from gpt_jax.tasks import tasks
+from gpt_jax.text import sources
+
+pytest.importorskip('tensorflow_datasets', reason='needs the extra tfds')
+
+
+@pytest.fixture(scope='module')
+def placed(tmp_path_factory, shared):
+  """A folder of TFDS with Shakespeare's download in place."""
+  root = tmp_path_factory.mktemp('tfds')
+  (root / 'downloads' / 'manual').mkdir(parents=True)
+  shutil.copy(
+    shared / 'tinyshakespeare' / 'input.txt', root / 'downloads' / 'manual'
+  )
+  return root
+
+
+def read(text):
+  return list(sources.documents('data.source', text))
+
+
+def test_a_download_in_place_is_enough(placed, shared):
+  whole = (shared / 'tinyshakespeare' / 'input.txt').read_text()
+  (train,) = read(f"tfds('tiny_shakespeare', data_dir='{placed}')")
+  # TFDS's split is 90/5/5.
+  assert train == ('train:0', whole[: int(len(whole) * 0.9)])
+  version = placed / 'tiny_shakespeare' / '1.0.0'
+  parts = [
+    read(f"tfds_dir('{version}', split='{split}')")[0].text
+    for split in ('train', 'validation', 'test')
+  ]
+  assert ''.join(parts) == whole
+  assert 'tensorflow' not in sys.modules
+  source = sources.load('data.source', f"tfds_dir('{version}')")
+  assert 'dataset_info.json' in source.files
+  for call, words in {
+    f"tfds_dir('{version}', split='trian')": [
+      'trian',
+      'test, train, validation',
+    ],
+    f"tfds_dir('{version}', field='body')": ["'body'", "['text']"],
+    f"tfds_dir('{placed}')": ['is no prepared set', 'dataset_info.json'],
+  }.items():
+    with pytest.raises(UsageError) as e:
+      read(call)
+    for word in words:
+      assert word in str(e.value), str(e.value)
+    assert '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize('name', ['lm1b', 'c4/en', 'nosuch'])
+def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path, name):
+  with pytest.raises(UsageError) as e:
+    read(f"tfds('{name}', data_dir='{tmp_path}')")
+  assert f'tfds build {name} --data_dir={tmp_path}' in str(e.value)
+  assert '.[tf]' in str(e.value) and '\n' not in str(e.value)
+
+
+def test_a_set_is_a_table(placed, shared, monkeypatch):
+  monkeypatch.setenv('TFDS_DATA_DIR', str(placed))
+  (record,) = records.read('tfds:tiny_shakespeare:1.0.0:train[:100%]')
+  whole = (shared / 'tinyshakespeare' / 'input.txt').read_text()
+  assert record['text'] == whole[: int(len(whole) * 0.9)]
+  assert record.where == "tfds('tiny_shakespeare:1.0.0'): train[:100%]:0"
+  with pytest.raises(UsageError, match="split='trian'"):
+    list(records.read('tfds:tiny_shakespeare:trian'))
+
+
+def test_the_numbers_of_classes_are_understood(monkeypatch):
+  """As TFDS gives them: without TensorFlow no set with classes can be made."""
+
+  class Examples(list):
+    def __getitems__(self, numbers):
+      return [self[number] for number in numbers]
+
+  def example(text, label):
+    return {'sentence': text.encode(), 'label': np.int64(label)}
+
+  splits = {
+    'train': Examples([example('ein Satz', 1), example('noch é', 0)]),
+    'validation': Examples([example('x', 2)]),
+    'test': Examples([example('y', -1)]),
+  }
+  builder = types.SimpleNamespace(as_data_source=splits.get)
+  monkeypatch.setattr(tfds, 'by_name', lambda name, folder: builder)
+  task = spec.build('finetune.task', 'sst2()', TASKS)
+  found = tasks.read(task, 'train')
+  assert [(*e.texts, e.label) for e in found] == [
+    ('ein Satz', 1),
+    ('noch é', 0),
+  ]
+  assert found[1].where == "tfds('glue/sst2'): train:1"
+  with pytest.raises(UsageError, match=r'validation:0: the label 2 is none of'):
+    tasks.read(task, 'dev')
+  assert tasks.read(task, 'test')[0].label is None

@@ -1,0 +1,187 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Sources: which documents there are, and what is said of bad files."""
+
+import gzip
+import json
+
+import pytest
+import zstandard
+
+from gpt_jax.spec import UsageError
+from gpt_jax.text import sources
+
+FIELD = 'data.source'
+
+
+def read(text):
+  return list(sources.documents(FIELD, text))
+
+
+def two_frames(data):
+  """Compresses as zstd does when it appends to a file."""
+  compress = zstandard.ZstdCompressor().compress
+  return compress(data[:10]) + compress(data[10:])
+
+
+def test_stdlib_is_sorted_without_tests_and_installed_packages():
+  found = read('stdlib')
+  names = [d.name for d in found]
+  assert len(names) > 500 and names == sorted(set(names))
+  assert {'argparse.py', 'json/decoder.py'} <= set(names)
+  parts = {part for name in names for part in name.split('/')}
+  assert not parts & {'test', 'tests', 'site-packages', '__pycache__'}
+  assert sum(len(d.text) for d in found) > 5e6
+
+
+def test_text_names_do_not_depend_on_where_the_files_lie(corpus):
+  by_relative = read("text('docs/*.txt')")
+  assert read(f"text('{corpus}/docs/*.txt')") == by_relative
+  assert by_relative[0].name == '00.txt' and len(by_relative) == 37
+  assert [d.name for d in read("text('docs/03.txt')")] == ['03.txt']
+  assert [d.name for d in read("text('**/03.txt')")] == ['docs/03.txt']
+
+
+def test_text_keeps_line_ends_and_leaves_empty_files_out(corpus):
+  (corpus / 'a.md').write_bytes(b'x\r\ny\rz\0')
+  (corpus / 'b.md').write_bytes(b'')
+  assert read("text('*.md')") == [('a.md', 'x\r\ny\rz\0')]
+
+
+@pytest.mark.parametrize('ending', ['jsonl', 'jsonl.gz', 'jsonl.zst'])
+def test_jsonl_is_one_document_a_line(corpus, ending):
+  lines = [json.dumps({'body': f'text {i}', 'n': i}) for i in range(3)]
+  data = '\n'.join([*lines[:2], '', lines[2]]).encode()
+  data = gzip.compress(data) if ending.endswith('gz') else data
+  data = two_frames(data) if ending.endswith('zst') else data
+  (corpus / f'part.{ending}').write_bytes(data)
+  assert read(f"jsonl('part.{ending}', field='body')") == [
+    (f'part.{ending}:1', 'text 0'),
+    (f'part.{ending}:2', 'text 1'),
+    (f'part.{ending}:4', 'text 2'),
+  ]
+
+
+@pytest.mark.parametrize(
+  ('name', 'data', 'call', 'words'),
+  [
+    (
+      'a',
+      b'',
+      "text('no/*.txt')",
+      ['data.source="text(\'no/*.txt\')"', 'no f'],
+    ),
+    ('a.md', b'', "text('a.md')", ['data.source', 'no text']),
+    ('a.md', b'ab\xff', "text('a.md')", ['a.md: is not UTF-8: byte 2']),
+    ('a.jl', b'{"text": "a"}\n{', "jsonl('a.jl')", ['a.jl:2', 'JSON']),
+    ('a.jl', b'{"body": "a"}', "jsonl('a.jl')", ['a.jl:1', "'text'", 'body']),
+    ('a.jl', b'{"text": 3}', "jsonl('a.jl')", ['a.jl:1', "'text'"]),
+    ('a.jl', b'[1]', "jsonl('a.jl')", ['a.jl:1', 'list']),
+    ('a.jl', b'"\xff"', "jsonl('a.jl')", ['a.jl:1', 'byte 1']),
+    ('a.jl', b'{"text": "\\ud800"}', "jsonl('a.jl')", ['a.jl:1', 'surrogate']),
+    ('a.gz', b'not gzip', "jsonl('a.gz')", ['a.gz', 'cannot be read']),
+    (
+      'a.gz',
+      gzip.compress(b'x' * 999, mtime=0)[:-9],
+      "jsonl('a.gz')",
+      ['a.gz'],
+    ),
+    (
+      'a.zst',
+      two_frames(b'{"text": "abc"}')[:-3],
+      "jsonl('a.zst')",
+      ['a.zst', 'ended before', 'fetch the file again'],
+    ),
+    ('a.zst', b'not zstd', "jsonl('a.zst')", ['a.zst: cannot be read']),
+    ('a', b'x', "text('a', on_error='no')", ['data.source', "'no'", 'skip']),
+    (
+      'a',
+      b'',
+      'texts',
+      ['data.source', 'texts', 'jsonl, mixture, parallel_jsonl, parallel_text'],
+    ),
+  ],
+)
+def test_what_is_wrong_is_named(corpus, name, data, call, words):
+  (corpus / name).write_bytes(data)
+  with pytest.raises(UsageError) as e:
+    read(call)
+  for word in words:
+    assert word in str(e.value), str(e.value)
+  assert '\n' not in str(e.value)
+
+
+BAD = b"""{"text": "one"}
+{"text": "two"
+{"body": "three"}
+{"text": "\xff"}
+{"text": ""}
+{"text": "six"}
+"""
+
+
+def test_what_is_bad_is_skipped_and_counted(corpus, caplog):
+  caplog.set_level('INFO')
+  (corpus / 'a.jsonl').write_bytes(BAD)
+  (corpus / 'b.jsonl').write_bytes(b'')
+  whole = gzip.compress(b''.join(b'{"text": "%d"}\n' % i for i in range(9999)))
+  (corpus / 'c.jsonl.gz').write_bytes(whole[:-2000])
+  source = sources.load(FIELD, "jsonl('*.jsonl*', on_error='skip')")
+  found = list(source.documents())
+  assert found[:2] == [('a.jsonl:1', 'one'), ('a.jsonl:6', 'six')]
+  # What comes before the break is read.
+  assert 100 < len(found) < 9999
+  assert found[2:] == [
+    (f'c.jsonl.gz:{i + 1}', str(i)) for i in range(len(found) - 2)
+  ]
+  told = caplog.text
+  for kind in ('is not JSON', 'has no text', 'is not UTF-8', 'cannot be read'):
+    assert told.count(f'skipped 1 that {kind}') == 1
+  assert 'a.jsonl:2: is not JSON' in told
+  assert f'c.jsonl.gz:{len(found) - 1}: cannot be read' in told
+  assert 'left out 1 that held no text' in told
+  caplog.clear()
+  assert list(source.documents()) == found and not caplog.text
+
+
+def test_files_that_are_bad_are_skipped(corpus, caplog):
+  (corpus / 'bad.md').write_bytes(b'ab\xff')
+  (corpus / 'good.md').write_bytes(b'abc')
+  (corpus / 'link.md').symlink_to('link.md')
+  assert read("text('*.md', on_error='skip')") == [('good.md', 'abc')]
+  assert 'skipped 1 that is not UTF-8' in caplog.text
+  assert 'skipped 1 that is a link in a circle' in caplog.text
+
+
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
+def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(
+  corpus, end
+):
+  paragraphs = ['x' * n for n in (3, 5, 11, 2, 7, 1)]
+  for name in ('a.md', 'b.md'):
+    (corpus / name).write_bytes((end * 2).join(paragraphs).encode())
+  want = ['xxx\n\nxxxxx', 'x' * 11, 'xx\n\n' + 'x' * 7, 'x']
+  found = read('passages("text(\'*.md\')", chars=8)')
+  assert [d.name for d in found[:4]] == [f'a.md#{i}' for i in (1, 2, 3, 4)]
+  texts = [d.text.replace('\r', '') for d in found]
+  assert texts == 2 * want
+  assert not any(d.text.endswith(('\r', '\n')) for d in found)
+  units = sources.load(FIELD, 'passages("text(\'*.md\')", chars=8)').units
+  assert [d for unit in units for d in unit.documents()] == found
+
+
+def test_passages_need_a_length_and_a_source():
+  with pytest.raises(UsageError, match='chars=0 must be at least 1'):
+    read("passages('stdlib', chars=0)")
+  with pytest.raises(UsageError, match='unknown'):
+    read("passages('books')")
+
+
+def test_a_byte_order_mark_is_no_text(corpus):
+  mark = b'\xef\xbb\xbf'
+  (corpus / 'a.md').write_bytes(mark + 'one\ufefftwo'.encode())
+  (corpus / 'b.md').write_bytes(mark)  # no text at all
+  assert read("text('*.md')") == [('a.md', 'one\ufefftwo')]
+  line = b'{"text": "x"}\n'
+  (corpus / 'a.jsonl').write_bytes(mark + line * 2)
+  assert [d.text for d in read("jsonl('a.jsonl')")] == ['x', 'x']

@@ -1,0 +1,116 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Chat templates, against what transformers recorded."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer
+from gpt_jax.tokenizers.chat import ChatTemplate
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+RECORDED = json.loads((GOLDEN / 'golden.json').read_text())
+NAMES = ('llama', 'smollm2', 'llama3')
+
+
+def loaded(folder):
+  made = ChatTemplate.load(str(folder))
+  assert made is not None
+  return made
+
+
+def imported(name):
+  call = f'hf_tokenizer({str(GOLDEN / name / "tokenizer.json")!r})'
+  return tokenizer.imported(call, str(GOLDEN / name))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_texts_and_ids_are_those_of_transformers(tmp_path, name):
+  made = imported(name)
+  made.save(str(tmp_path))
+  template = loaded(tmp_path)
+  for case in RECORDED[name]['chats']:
+    chat, more = case['messages'], case['more']
+    assert template.render(chat, more) == case['text']
+    assert template.ids(made, chat, more) == case['ids']
+
+
+def test_conventions_of_transformers():
+  case = RECORDED['conventions']
+  template = ChatTemplate(case['template'], {'eos_token': '<|im_end|>'})
+  text = template.render(case['messages'], add_generation_prompt=False)
+  assert text == case['text']
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_no_message_ends_itself(name):
+  """Whatever it holds, a chat has the template's own special tokens."""
+  made, template = imported(name), loaded(GOLDEN / name)
+  specials = {*made.special.names.values()}
+
+  def found(content):
+    chat = [{'role': 'user', 'content': content}]
+    return [i for i in template.ids(made, chat) if i in specials]
+
+  attacks = [RECORDED['names'], '<|im_\ufdd0end|>', '<\ufdd0/s>']
+  attacks += [' '.join(2 * [*made.special.names])]
+  for attack in attacks:
+    assert found(attack) == found('speak')
+    ids = template.ids(made, [{'role': 'user', 'content': attack}])
+    text = [i for i in ids if i not in specials]
+    assert attack.replace('\ufdd0', '') in made.decode(text)
+
+
+def test_a_failing_template_is_one_line():
+  chat = [{'role': 'user', 'content': 'a'}]
+  for source, why in (
+    ("{{ raise_exception('No system\n role') }}", 'No system role'),
+    ('{{ messages[0].content + 1 }}', 'can only concatenate'),
+    ('{{ messages[3].content }}', 'has no element 3'),
+    ("{{ messages.append(1) }}{{ 'x' }}", 'unsafe'),
+    ("{{ ''.__class__.__mro__ }}", 'unsafe'),
+    ('{% for i in range(10**9) %}{% endfor %}', 'Range too big'),
+    ('{{ 1 / 0 }}', 'division by zero'),
+  ):
+    with pytest.raises(UsageError, match=f'template fails: .*{why}') as error:
+      ChatTemplate(source, {}).render(chat)
+    assert '\n' not in str(error.value)
+  for source in ('{% for %}', '{{ a', "{% include 'x' %}{% endfor %}"):
+    with pytest.raises(UsageError, match='template is damaged: line 1'):
+      ChatTemplate(source, {})
+  with pytest.raises(UsageError, match='makes nothing of'):
+    ChatTemplate('', {}).ids(imported('smollm2'), chat)
+
+
+def test_where_a_template_is_found(tmp_path):
+  assert ChatTemplate.load(str(GOLDEN / 'gpt2')) is None
+  assert ChatTemplate.load(str(tmp_path)) is None
+  shutil.copytree(GOLDEN / 'llama3', tmp_path, dirs_exist_ok=True)
+  path = tmp_path / 'tokenizer_config.json'
+
+  def write(templates):
+    path.write_text(json.dumps({'chat_template': templates}))
+
+  write('other')  # the file of its own comes first
+  golden = RECORDED['llama3']['chats'][0]
+  assert golden['text'] != loaded(tmp_path).render(golden['messages'])
+  (tmp_path / 'chat_template.jinja').unlink()
+  assert loaded(tmp_path).render([]) == 'other'
+  write(
+    [
+      {'name': 'tool_use', 'template': 'a'},
+      {'name': 'default', 'template': 'b{{ pad_token }}'},
+    ]
+  )
+  (tmp_path / 'special_tokens_map.json').write_text('{"pad_token": "<p>"}')
+  assert loaded(tmp_path).render([]) == 'b<p>'
+  write([{'name': 'tool_use', 'template': 'a'}])
+  with pytest.raises(UsageError, match="'tool_use' is named default"):
+    loaded(tmp_path)
+  write([1])
+  with pytest.raises(UsageError, match='chat_template is damaged'):
+    loaded(tmp_path)
