@@ -229,7 +229,7 @@ def test_a_file_of_before_has_no_checksum(tmp_path):
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
   monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
-  monkeypatch.setattr(train.losses, 'loss_curves', lambda workdirs: 'nothing')
+  monkeypatch.setattr(train.figure, 'loss_curves', lambda workdirs: 'nothing')
 
 
 def config(folder, **changes):

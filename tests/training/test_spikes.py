@@ -254,7 +254,7 @@ def config(data, **changes):
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
   monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
-  monkeypatch.setattr(train.losses, 'loss_curves', lambda workdirs: 'nothing')
+  monkeypatch.setattr(train.figure, 'loss_curves', lambda workdirs: 'nothing')
 
 
 @pytest.fixture(scope='module')
