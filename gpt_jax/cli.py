@@ -276,11 +276,7 @@ def define_draft_tokens(values: flags.FlagValues) -> None:
 
 
 def required(args: Args, *names: str) -> None:
-  """Checks that flags are given.
-
-  Raises:
-    UsageError: names the first that is missing.
-  """
+  """Checks that flags are given."""
   for name in names:
     if getattr(args, name) in (None, ''):
       raise UsageError(f'--{name} is missing; see --help')
@@ -295,9 +291,6 @@ def check_out_file(args: Args, name: str, kinds: tuple[str, ...] = ()) -> None:
     args: the values of the flags.
     name: of the flag.
     kinds: how the file's name may end, such as '.png'; (): in any way.
-
-  Raises:
-    UsageError: it is none, or its folder is missing or not to be written to.
   """
   path = getattr(args, name)
   if path is None:
@@ -320,11 +313,7 @@ def check_out_file(args: Args, name: str, kinds: tuple[str, ...] = ()) -> None:
 
 
 def check_out_folder(args: Args, name: str) -> None:
-  """Checks a flag that names a folder to write, made when missing.
-
-  Raises:
-    UsageError: it is no folder, or cannot become one.
-  """
+  """Checks a flag that names a folder to write, made when missing."""
   path = getattr(args, name)
   if path is not None and '://' not in path:
     _check_folder(f'--{name}={path}', path)
@@ -372,11 +361,7 @@ def _here(stack: contextlib.ExitStack, flag: str, value: Any) -> Any:
 
 
 def _check_urls(command: str, given: dict[str, Any]) -> None:
-  """Refuses URLs where only paths work, before anything waits for a network.
-
-  Raises:
-    UsageError: names the flag.
-  """
+  """Refuses URLs where only paths work, before anything waits for a network."""
   for flag in PATHS:
     value = given.get(flag)
     # The text of `fill` may hold anything.

@@ -40,10 +40,6 @@ def make_mesh(
     config: `config.mesh`.
     devices: all of them; None: those of this process's backend.
     width: of the models; 0: any number of devices divides it.
-
-  Raises:
-    UsageError: the sizes do not multiply to the number of devices, or `data`
-      does not divide over the slices.
   """
   devices = jax.devices() if devices is None else devices
   sizes = [config[axis] for axis in AXES]
@@ -126,9 +122,6 @@ def check_divisible(
 
   Args:
     abstract: parameters with logical axes, as `jax.eval_shape` gives them.
-
-  Raises:
-    UsageError: names the parameter and the sizes.
   """
   table = dict(rules)
   for path, leaf in jax.tree_util.tree_leaves_with_path(

@@ -94,11 +94,7 @@ def written(call: Call) -> str:
 
 
 def check_text(field: str, text: str) -> None:
-  """Checks that a text can be written to a file, or name one.
-
-  Raises:
-    UsageError: it has a NUL, or what is not Unicode.
-  """
+  """Checks that a text can be written to a file, or name one."""
   if '\0' in text:
     raise UsageError(
       f'{field}={shown(text)}: has a NUL character; leave it out'
@@ -117,9 +113,6 @@ def parse(field: str, text: str) -> list[Call]:
   Args:
     field: where the text stands in the config, for the error message.
     text: names, or names called with literals.
-
-  Raises:
-    UsageError: `text` is empty or not of this form.
   """
 
   def fail(why: str):
@@ -174,12 +167,7 @@ def _read(node: ast.expr, fail: Callable[[str], UsageError]) -> Call:
 
 
 def build(field: str, text: str, choices: Mapping[str, Callable]) -> Any:
-  """Calls the one entry of `choices` that `text` names.
-
-  Raises:
-    UsageError: more than one call, an unknown name, or arguments that the
-      entry does not take.
-  """
+  """Calls the one entry of `choices` that `text` names."""
   calls = parse(field, text)
   if len(calls) > 1:
     raise UsageError(

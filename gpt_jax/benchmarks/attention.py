@@ -22,11 +22,7 @@ from gpt_jax.spec import UsageError
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Times the patterns of `model.attention` in turn, relative to the first.
-
-  Raises:
-    UsageError: there is only one pattern.
-  """
+  """Times the patterns of `model.attention` in turn, relative to the first."""
   model = config.model
   patterns = spec.build_all('model.attention', model.attention, PATTERNS)
   names = [_name(c) for c in spec.parse('model.attention', model.attention)]

@@ -29,11 +29,7 @@ WARM_UP = 2
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Reads, makes and trains on `steps` batches, each part in turn.
-
-  Raises:
-    UsageError: the config does not fit the devices or its data.
-  """
+  """Reads, makes and trains on `steps` batches, each part in turn."""
   device_check.check_devices(config)
   with tempfile.TemporaryDirectory() as folder:
     store = prepare.ensure(config, config.data.store or folder)

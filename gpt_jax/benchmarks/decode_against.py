@@ -53,10 +53,6 @@ def measure(
     batches: sizes.
     prompts: lengths; of an encoder-decoder those of sources.
     beams: hypotheses of a beam search; 0: greedily.
-
-  Raises:
-    UsageError: torch or transformers is not installed, no family of Hugging
-      Face computes the model, or the context is too short.
   """
   encoder = bool(config.model.num_encoder_layers)
   if encoder and not beams:

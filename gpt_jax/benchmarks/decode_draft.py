@@ -64,9 +64,6 @@ def measure(
     layers: of the drafts.
     num_tokens: that they propose in a round.
     weights: 'int8': those of the model are measured, too, without a draft.
-
-  Raises:
-    UsageError: no draft can have so many layers, or the context is too short.
   """
   fields: Any = config.model
   most = config.model.num_layers

@@ -40,11 +40,7 @@ class _Rates(NamedTuple):
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Makes the config's tokenizer; encodes its corpus `steps` times each way.
-
-  Raises:
-    UsageError: the tokenizer is not a SentencePiece one.
-  """
+  """Makes the config's tokenizer; encodes its corpus `steps` times each way."""
   split = holdout.split(config.data.source, config.data.holdout)
   with progress.bar() as report:
     documents, size = [], 0

@@ -45,9 +45,6 @@ def measure(config: Config, steps: int, batches: Sequence[int]) -> dict:
     config: of a decoder, or an encoder-decoder.
     steps: how often each is timed.
     batches: numbers of rows.
-
-  Raises:
-    UsageError: the model has products of another kind.
   """
   shapes, dtype = kernels(config), DTYPES[config.model.dtype]
   return {
@@ -57,11 +54,7 @@ def measure(config: Config, steps: int, batches: Sequence[int]) -> dict:
 
 
 def kernels(config: Config) -> dict[Shape, int]:
-  """The kernels that each token is multiplied with: how many of each shape.
-
-  Raises:
-    UsageError: see `measure`.
-  """
+  """The kernels that each token is multiplied with: how many of each shape."""
   model = Transformer(**config.model)
   objective = objectives.build(config.objective.name, model)
   params = jax.eval_shape(

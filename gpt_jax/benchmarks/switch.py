@@ -31,11 +31,7 @@ MORE = 8
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Times the dense config, the config, and one with more experts, in turn.
-
-  Raises:
-    UsageError: no layer of the config has experts.
-  """
+  """Times the dense config, the config, and one with more experts, in turn."""
   calls = spec.bind_all('model.ffn', config.model.ffn, FFNS)
   check(config, calls)
   experts = [c.kwargs['num_experts'] for c in calls if c.name == 'switch']
@@ -69,11 +65,7 @@ def measure(config: Config, steps: int) -> dict:
 
 
 def check(config: Config, calls: list[spec.Call]) -> None:
-  """Checks that one of the feed-forward layers has experts.
-
-  Raises:
-    UsageError: none of them has.
-  """
+  """Checks that one of the feed-forward layers has experts."""
   if all(call.name != 'switch' for call in calls):
     raise UsageError(
       f'model.ffn={config.model.ffn!r}: has no experts; give a config such as '

@@ -30,12 +30,7 @@ WARM_UP = 3
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Trains `WARM_UP` + `steps` steps on random tokens and measures the last.
-
-  Raises:
-    UsageError: the config does not fit the devices, or its objective needs a
-      text.
-  """
+  """Trains `WARM_UP` + `steps` steps on random tokens and measures the last."""
   device_check.check_devices(config)
   name = config.objective.name
   needs = objectives.needs(name)

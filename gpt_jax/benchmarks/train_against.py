@@ -38,13 +38,7 @@ _MIB = 2**20
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Trains `WARM_UP` + `steps` steps on each side.
-
-  Raises:
-    UsageError: torch or transformers is not installed, no family of Hugging
-      Face computes the model, or the objective is not that of the next token of
-      each row.
-  """
+  """Trains `WARM_UP` + `steps` steps on each side."""
   sides.check_installed()
   config = _comparable(config, WARM_UP + steps)
   parts = parts_lib.build(config)

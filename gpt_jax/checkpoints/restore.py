@@ -370,9 +370,6 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
 
   Returns:
     The state; or what is wrong with the checkpoint.
-
-  Raises:
-    UsageError: it holds other arrays than `abstract`.
   """
   saved, record, state, reason = {}, None, None, ''
   try:

@@ -212,11 +212,7 @@ def main(args: cli.Args) -> None:
 
 
 def _counts(flag: str, texts: list[str]) -> list[int]:
-  """The values of a flag that lists counts.
-
-  Raises:
-    UsageError: one is none.
-  """
+  """The values of a flag that lists counts."""
   if not all(text.isdecimal() and int(text) for text in texts or ['']):
     raise UsageError(
       f'--{flag}={",".join(texts)}: must be whole numbers from 1, such as 1,8'

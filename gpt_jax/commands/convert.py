@@ -114,11 +114,7 @@ def main(args: cli.Args) -> None:
 
 
 def _shard_bytes(text: str) -> int:
-  """The bytes of '500MB', as Hugging Face writes them.
-
-  Raises:
-    UsageError: it is none of these.
-  """
+  """The bytes of '500MB', as Hugging Face writes them."""
   found = re.fullmatch(r'([0-9]{1,15})(KB|MB|GB)?', text.strip())
   if not found or not int(found[1]):
     raise UsageError(

@@ -99,11 +99,7 @@ def main(args: cli.Args) -> None:
 
 
 def with_tasks(args: cli.Args) -> Config:
-  """The config, with --tasks.
-
-  Raises:
-    UsageError: there is nothing that they would be tasks of.
-  """
+  """The config, with --tasks."""
   if args.tasks is None:
     if args.glue:
       raise UsageError(

@@ -161,11 +161,7 @@ def main(args: cli.Args) -> None:
 
 
 def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
-  """The prompts or sources that are given; none: a session.
-
-  Raises:
-    UsageError: one is empty, or no text.
-  """
+  """The prompts or sources that are given; none: a session."""
   if args.out:
     cli.check_out_file(args, 'out')
   if args.sources:

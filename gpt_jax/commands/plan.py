@@ -246,11 +246,7 @@ def _define_budget(values: flags.FlagValues) -> None:
 
 
 def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
-  """Training FLOPs, and what they were computed from.
-
-  Raises:
-    UsageError: not one of --budget and --chips is given, or they make no sense.
-  """
+  """Training FLOPs, and what they were computed from."""
   if (args.budget is None) == (args.chips is None):
     raise UsageError(
       'give --budget FLOPs, or --chips KIND-NUMBER with --days; see --help'

@@ -72,9 +72,6 @@ def read(data: Any, given: str | None, report: progress.Report) -> Text:
     data: the section of a config, whose held-out text it is; None: no config.
     given: other text: a glob of files, or a source's call.
     report: is told how far it is.
-
-  Raises:
-    UsageError: there is no text.
   """
   training = None
   if data is not None:
@@ -114,11 +111,7 @@ def read(data: Any, given: str | None, report: progress.Report) -> Text:
 def make(
   name: str, call: str, text: Text, report: progress.Report
 ) -> tokenizer.Tokenizer:
-  """Reads or trains a tokenizer.
-
-  Raises:
-    UsageError: it learns from text, and there is none.
-  """
+  """Reads or trains a tokenizer."""
   if (
     os.path.isfile(os.path.join(call, 'tokenizer.json'))
     if files.is_local(call)

@@ -27,11 +27,7 @@ def several(config: Config) -> bool:
 
 
 def order_of_tasks(config: Config) -> TaskOrder:
-  """Which examples of which task each step takes.
-
-  Raises:
-    UsageError: the batch grows, or there is no such mixing.
-  """
+  """Which examples of which task each step takes."""
   if type(config.batch.size) is not int:
     raise UsageError(
       f'batch.size={config.batch.size!r}: with several tasks all batches have '
@@ -47,11 +43,7 @@ def order_of_tasks(config: Config) -> TaskOrder:
 
 
 def ramp_of_tasks(config: Config) -> Ramp:
-  """The rows of each step, their length and their task.
-
-  Raises:
-    UsageError: see `order`, or the number of steps is none.
-  """
+  """The rows of each step, their length and their task."""
   num_steps = config.schedule.num_steps
   if type(num_steps) is not int:
     raise UsageError(
@@ -94,11 +86,7 @@ def _ramp(
 
 
 def num_steps(config: Config) -> int:
-  """The steps of the run: the last one begins before its tokens are reached.
-
-  Raises:
-    UsageError: the field is no length, or the batch no ramp.
-  """
+  """The steps of the run: the last one begins before its tokens are reached."""
   given = config.schedule.num_steps
   if type(given) is int:
     return given
@@ -112,11 +100,7 @@ def num_steps(config: Config) -> int:
 
 
 def ramp(config: Config) -> Ramp:
-  """The rows of each step, and their length.
-
-  Raises:
-    UsageError: `batch.size` or `batch.length` makes no sense.
-  """
+  """The rows of each step, and their length."""
   lengths = config.batch.get('length') or None  # older configs have none
   if lengths and config.get('finetune'):
     raise UsageError(
@@ -160,11 +144,7 @@ def _longest(config: Config) -> int:
 
 
 def schedule(config: Config) -> Schedule:
-  """The learning rate of each step of a resolved config.
-
-  Raises:
-    UsageError: its lengths do not fit the run.
-  """
+  """The learning rate of each step of a resolved config."""
   build = spec.build('schedule.name', config.schedule.name, SCHEDULES)
   return build(ramp(config), config.schedule.num_steps)
 

@@ -83,10 +83,6 @@ def importable(file: str = '') -> Iterator[None]:
 
   Args:
     file: the config file of the user; '': there is none.
-
-  Raises:
-    UsageError: a config of ours was imported, and beside `file` lies another
-      of the same name.
   """
   folder = os.path.dirname(os.path.abspath(file)) if file else ''
   ours = os.path.join(root(), _NAME) if root() else ''

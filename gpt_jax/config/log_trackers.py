@@ -42,11 +42,7 @@ Tracker = TensorBoard | WandB
 
 
 def load(text: str) -> list[Tracker]:
-  """Reads `log.trackers`.
-
-  Raises:
-    UsageError: a tracker is unknown or named twice, or an argument is wrong.
-  """
+  """Reads `log.trackers`."""
   names = [call.name for call in spec.parse(FIELD, text)]
   found = spec.build_all(FIELD, text, TRACKERS)
   if len(names) > 1 and 'none' in names:

@@ -100,9 +100,6 @@ def objective(config: Config, tokenizer: Tokenizer | None = None) -> Objective:
   Args:
     config: resolved, with its vocabulary.
     tokenizer: see `objectives.base.Declared`.
-
-  Raises:
-    UsageError: the objective cannot train these models.
   """
   return objectives.build(
     config.objective.name,
@@ -116,11 +113,7 @@ def objective(config: Config, tokenizer: Tokenizer | None = None) -> Objective:
 
 
 def check_objective(config: Config) -> None:
-  """Checks that the objective can train the models.
-
-  Raises:
-    UsageError: it cannot.
-  """
+  """Checks that the objective can train the models."""
   name = config.objective.name
   needs = objectives.needs(name)
   objectives.check_parts(name, config.models)
@@ -182,9 +175,6 @@ def resolve(config: Config) -> Config:
 
   Returns:
     A new locked config.
-
-  Raises:
-    UsageError: names the field, its value and the remedy.
   """
   config = resolve_model(config)
   check_objective(config)
@@ -192,11 +182,7 @@ def resolve(config: Config) -> Config:
 
 
 def resolve_model(config: Config) -> Config:
-  """Like `resolve`, for a model to look at: no matter what could train it.
-
-  Raises:
-    UsageError: names the field, its value and the remedy.
-  """
+  """Like `resolve`, for a model to look at: no matter what could train it."""
   config = unlocked(config)
   for old in rename(config):
     hint(old)
@@ -270,10 +256,6 @@ def set_vocab_size(
     tokenizer: `tokenizer.name`.
     of_sources: that of sources, where they have a tokenizer of their own; None:
       it is not known yet.
-
-  Raises:
-    UsageError: a model's vocabulary is smaller than the tokenizer's, or no
-      part of it is for sources alone.
   """
   config = unlocked(config)
   model = config.model

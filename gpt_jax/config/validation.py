@@ -49,11 +49,7 @@ from gpt_jax.text.sentences import SPLITTERS
 
 
 def check_depths(config: Config) -> None:
-  """Checks that both stacks divide as their fields ask.
-
-  Raises:
-    UsageError: one does not.
-  """
+  """Checks that both stacks divide as their fields ask."""
   model = config.model
   layers = period(model.attention, model.ffn)
   if model.num_layers % len(layers):
@@ -316,9 +312,6 @@ def check_fields(config: Config) -> None:
 
   Args:
     config: whose fields are those that `check_known` allows.
-
-  Raises:
-    UsageError: at the first mistake.
   """
   flat = flatten(config)
   tree: Any = fields.tree(*(name for name in fields.OPTIONAL if name in config))
@@ -342,11 +335,7 @@ def check_fields(config: Config) -> None:
 
 
 def check_ranges(config: Config) -> None:
-  """Checks the numbers of a config, of those that are given.
-
-  Raises:
-    UsageError: one is out of its range.
-  """
+  """Checks the numbers of a config, of those that are given."""
   flat = flatten(config)
   for field, declared in RANGES.items():
     value = flat.get(field)
@@ -357,11 +346,7 @@ def check_ranges(config: Config) -> None:
 
 
 def validate(config: Config) -> None:
-  """Checks the call-strings, and the fields against each other.
-
-  Raises:
-    UsageError: at the first mistake.
-  """
+  """Checks the call-strings, and the fields against each other."""
   flat = flatten(config)
   for field, choices in CALL_STRINGS.items():
     spec.build(field, flat[field], choices)

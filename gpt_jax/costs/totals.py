@@ -14,11 +14,7 @@ from gpt_jax.spec import UsageError
 
 
 def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
-  """The abstract parameters of a config, and the counts derived from them.
-
-  Raises:
-    UsageError: the vocabulary is not known yet.
-  """
+  """The abstract parameters of a config, and the counts derived from them."""
   if config.model.vocab_size is None:
     raise UsageError(
       "model.vocab_size is empty: it is the tokenizer's, which is not "

@@ -29,11 +29,7 @@ def options(flags: Any) -> Options:
 
 
 def beam(flags: Any) -> Beam | None:
-  """How to search; None: tokens are drawn.
-
-  Raises:
-    UsageError: something says how to search, and nothing is searched.
-  """
+  """How to search; None: tokens are drawn."""
   if not flags.beam:
     if searching := _changed(flags, SEARCHING):
       raise UsageError(
@@ -45,11 +41,7 @@ def beam(flags: Any) -> Beam | None:
 
 
 def check(flags: Any) -> None:
-  """Checks flags together.
-
-  Raises:
-    UsageError: some do not go together.
-  """
+  """Checks flags together."""
   if not all(flags.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
   files = bool(flags.prompts) + bool(flags.sources)
@@ -86,9 +78,6 @@ def check_model(flags: Any, *, answers: bool) -> None:
   Args:
     flags: of the command.
     answers: whether the model answers sources, rather than continue prompts.
-
-  Raises:
-    UsageError: it is not what the model takes.
   """
   sources = bool(flags.source or flags.sources)
   if answers and not sources:

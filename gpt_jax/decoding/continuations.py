@@ -459,11 +459,7 @@ def continue_prompt(
   prompt: str,
   options: Options,
 ) -> list[str]:
-  """Returns a prompt with each of its continuations.
-
-  Raises:
-    UsageError: the prompt, or prompt and continuation, exceed the context.
-  """
+  """Returns a prompt with each of its continuations."""
   length = model.context_length
   ids = tokenizer.special.prompt(tokenizer.encode(prompt))
   ids = fitted(ids, tokenizer, options, context_length=length)

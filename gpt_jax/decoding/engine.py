@@ -165,9 +165,6 @@ class Engine:
         None: it continues texts, or is an encoder-decoder.
       never_V: see `sampler.never_drawn`.
       constraints: which tokens may come next, see `constraints.of`.
-
-    Raises:
-      UsageError: the draft does not suit the model, or its constraints.
     """
     assert slots > 0
     self._model, self._params = programs.in_place(model, params)

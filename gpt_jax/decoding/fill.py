@@ -36,11 +36,7 @@ class Special(NamedTuple):
 
 
 def special_of(tokenizer: Tokenizer) -> Special:
-  """Those of an encoder's tokenizer.
-
-  Raises:
-    UsageError: it lacks one.
-  """
+  """Those of an encoder's tokenizer."""
   found = tokenizer.special
   ids = {'[CLS]': found.cls_id, '[SEP]': found.sep_id, MASK: found.mask_id}
   missing = [name for name, i in ids.items() if i is None]
@@ -61,9 +57,6 @@ def encode(tokenizer: Tokenizer, text: str, length: int) -> np.ndarray:
     tokenizer: with a first, an end and a mask token.
     text: with masks.
     length: the most tokens of a row.
-
-  Raises:
-    UsageError: there is no mask, or too much text.
   """
   special = special_of(tokenizer)
   for name, i in tokenizer.special.names.items():

@@ -43,11 +43,7 @@ class Prompt(NamedTuple):
   def ids(
     self, tokenizer: Tokenizer, template: ChatTemplate | None
   ) -> list[int]:
-    """The ids of the prompt.
-
-    Raises:
-      UsageError: it cannot be encoded, or is a chat and the model has none.
-    """
+    """The ids of the prompt."""
     try:
       if self.text is not None:
         check(self.text)
@@ -62,11 +58,7 @@ class Prompt(NamedTuple):
 
 
 def check(text: str) -> None:
-  """Checks that a text is one: bytes that are no UTF-8 come as half characters.
-
-  Raises:
-    UsageError: it is none.
-  """
+  """Checks that a text is one: bytes that are no UTF-8 are half characters."""
   try:
     text.encode()
   except UnicodeEncodeError as e:
@@ -79,11 +71,7 @@ def given(texts: Sequence[str]) -> list[Prompt]:
 
 
 def typed_prompt(flag: str, texts: Sequence[str]) -> list[str]:
-  """Texts of a flag; `-` is what standard input holds.
-
-  Raises:
-    UsageError: one is empty, or standard input is asked for twice.
-  """
+  """Texts of a flag; `-` is what standard input holds."""
   if texts.count('-') > 1:
     raise UsageError(f'{flag}=-: standard input is read once; give it once')
   found = [lines.whole_input() if text == '-' else text for text in texts]
@@ -97,9 +85,6 @@ def read(path: str) -> list[Prompt]:
 
   Lines of a .txt are prompts. Lines of a .jsonl are objects with a `prompt`, or
   with the `messages` of a chat, each with `role` and `content`.
-
-  Raises:
-    UsageError: it is neither, or a line does not do.
   """
   kind = os.path.splitext(path)[1]
   if kind not in ('.txt', '.jsonl'):
@@ -118,11 +103,7 @@ def read(path: str) -> list[Prompt]:
 
 
 def entry(where: str, line: str) -> dict[str, Any]:
-  """The object of a line of JSON; empty where it is something else.
-
-  Raises:
-    UsageError: it is no JSON.
-  """
+  """The object of a line of JSON; empty where it is something else."""
   try:
     found = json.loads(line)
   except (ValueError, RecursionError) as e:
@@ -167,9 +148,6 @@ class Results:
     Args:
       path: of the file.
       settings: JSON values that the results depend on.
-
-    Raises:
-      UsageError: it holds results of other settings, or something else.
     """
     self._path = path
     self.rows: dict[int, dict[str, Any]] = {}
@@ -362,9 +340,6 @@ class Source(NamedTuple):
 
     Args:
       tokenizer: of the model.
-
-    Raises:
-      UsageError: it cannot be encoded.
     """
     try:
       check(self.text)
@@ -384,9 +359,6 @@ def read_sources(path: str) -> list[Source]:
 
   Lines of a .jsonl are objects with a `source`, those of any other file are
   sources themselves. None is empty, so that answers stand as the lines do.
-
-  Raises:
-    UsageError: a line does not do, or there is none.
   """
   found = [*lines.texts(path)]
   while found and not found[-1][1].strip():

@@ -65,10 +65,6 @@ class Session:
     Args:
       line: what the user says.
       stopping: asked before each token; True ends the answer.
-
-    Raises:
-      UsageError: what was said has become too long, or the template refuses
-        it; the line is forgotten.
     """
     prompt_files.check(line)
     messages = [*self._messages, {'role': 'user', 'content': line}]
@@ -131,9 +127,6 @@ def run(session: Session) -> None:
   """Reads lines and prints answers until the input ends.
 
   On a terminal an error is shown and the session goes on; from a pipe it ends.
-
-  Raises:
-    UsageError: a line of a pipe cannot be answered, or there is none.
   """
   on_terminal = sys.stdin.isatty()
   if on_terminal:

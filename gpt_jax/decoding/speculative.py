@@ -161,11 +161,7 @@ def in_place(draft: Draft) -> Draft:
 def check(
   model: Transformer, draft: Transformer, constraints: Constraints
 ) -> None:
-  """Checks that a model can propose to another.
-
-  Raises:
-    UsageError: it cannot.
-  """
+  """Checks that a model can propose to another."""
   for one in (model, draft):
     causal = is_causal(one.attention, one.ffn)
     if one.num_encoder_layers or not causal:

@@ -69,10 +69,6 @@ def theirs(
     text: for the tokenizer.
     ids: for the model.
     written: for the decoder of an encoder-decoder; None: it is none.
-
-  Raises:
-    UsageError: torch or transformers is missing, or the folder holds nothing
-      that they run.
   """
   torch, transformers = library('torch'), library('transformers')
   config = files.read_json(
@@ -118,11 +114,7 @@ def theirs(
 
 
 def library(name: str) -> Any:
-  """A library of the extra `hf`.
-
-  Raises:
-    UsageError: it is missing.
-  """
+  """A library of the extra `hf`."""
   try:
     return importlib.import_module(name)
   except ImportError as e:
@@ -250,11 +242,7 @@ def _print_conclusions(
 def encoded(
   parts: Parts, tokenizer: tokenizer_lib.Tokenizer, text: str
 ) -> list[int]:
-  """The ids of a text as the model reads them.
-
-  Raises:
-    UsageError: the model is a masked one, and the tokenizer has no [MASK].
-  """
+  """The ids of a text as the model reads them."""
   needs = objectives.needs(parts.config.objective.name)
   if needs.encoder:
     ids = sides.source_ids(tokenizer.encode(text), tokenizer.special)
@@ -296,11 +284,7 @@ def language_model(
 def encoder_decoder(
   model: Transformer, params: Any, source: list[int], written: list[int]
 ) -> np.ndarray:
-  """Our logits of what is written from a source, float32 [L, V].
-
-  Raises:
-    UsageError: the model is an import whose class has none.
-  """
+  """Our logits of what is written from a source, float32 [L, V]."""
   out = hf.forward(
     model,
     params,
@@ -328,11 +312,7 @@ def head(parts: Parts, params: Any, ids: list[int]) -> np.ndarray:
 
 
 def compared(ours: np.ndarray, others: np.ndarray) -> Agreement:
-  """How far the logits of two sides differ.
-
-  Raises:
-    UsageError: they are not of the same model.
-  """
+  """How far the logits of two sides differ."""
   if ours.shape != others.shape:
     raise UsageError(
       f'--check: our logits are {list(ours.shape)}, theirs '

@@ -195,11 +195,7 @@ class Choices(NamedTuple):
 def _tell_left_out(
   examples: Sequence[Example], scored: Collection[int], context_length: int
 ) -> None:
-  """Tells of examples without a score.
-
-  Raises:
-    UsageError: none has one.
-  """
+  """Tells of examples without a score."""
   too_long = [e.where for n, e in enumerate(examples) if n not in scored]
   if not scored:
     raise UsageError(

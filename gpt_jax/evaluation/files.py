@@ -45,11 +45,7 @@ class Files(NamedTuple):
   readers: Mapping[str, Callable[[str], Iterator[Record]]] = {}
 
   def tfds(self, path: str) -> str:
-    """The path of a set of TFDS, if this is one; else ''.
-
-    Raises:
-      UsageError: the split is to come from TFDS, which does not have it.
-    """
+    """The path of a set of TFDS, if this is one; else ''."""
     if path.startswith(TFDS):
       return path
     if self.folder != TFDS or path not in self.splits:
@@ -62,11 +58,7 @@ class Files(NamedTuple):
     return TFDS + self.splits[path].tfds
 
   def find(self, path: str) -> list[str]:
-    """Lists the matching files, sorted.
-
-    Raises:
-      UsageError: none matches; says how to get the files.
-    """
+    """Lists the matching files, sorted."""
     self.tfds(path)
     split = self.splits.get(path, Split((path,)))
     folder = '' if self.folder == TFDS else self.folder
@@ -87,11 +79,7 @@ class Files(NamedTuple):
     )
 
   def records(self, path: str) -> Iterator[Record]:
-    """Streams the records of all files; see `data.records`.
-
-    Raises:
-      UsageError: a file is missing or bad, or TFDS has not prepared the set.
-    """
+    """Streams the records of all files; see `data.records`."""
     if place := self.tfds(path):
       try:
         yield from records.read(place)
@@ -104,11 +92,7 @@ class Files(NamedTuple):
       yield from self.readers.get(_ending(file), records.read)(file)
 
   def text(self, path: str) -> str:
-    """Reads the text of one file.
-
-    Raises:
-      UsageError: it is not UTF-8, or the pattern matches several.
-    """
+    """Reads the text of one file."""
     paths = self.find(path)
     if len(paths) > 1:
       raise UsageError(f'{path!r} matches {len(paths)} files; name one')
@@ -116,11 +100,7 @@ class Files(NamedTuple):
 
 
 def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:
-  """Reads all entries of a task; `kind` names them: examples, questions.
-
-  Raises:
-    UsageError: there are none.
-  """
+  """Reads all entries of a task; `kind` names them: examples, questions."""
   out = [*entries()]
   if not out:
     raise UsageError(f'the task has no {kind}: its files are empty')

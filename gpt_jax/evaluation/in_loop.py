@@ -26,11 +26,7 @@ log = logging.getLogger('gpt_jax')
 
 
 def tasks(config: Config) -> list[suite.Named]:
-  """Loads the tasks of `eval.tasks` and checks their files.
-
-  Raises:
-    UsageError: a call, a file or a name is wrong.
-  """
+  """Loads the tasks of `eval.tasks` and checks their files."""
   if not config.eval.tasks:
     return []
   if config.data.holdout == 'none' and not config.eval.sets:
@@ -76,9 +72,6 @@ def evaluation(
   Args:
     config: of the run.
     workdir: for what the model writes, evaluations/training-NAME.jsonl.
-
-  Raises:
-    UsageError: a call, a file or a name is wrong.
   """
   found = tasks(config)
   outputs = os.path.join(workdir, 'evaluations', 'training-')

@@ -114,11 +114,7 @@ def _best(values: Sequence[float]) -> int:
 
 
 def text(record: Record, *columns: str) -> str:
-  """Returns the text in a column: in the first of these that there is.
-
-  Raises:
-    UsageError: the column is missing, or is not a text.
-  """
+  """Returns the text in a column: in the first of these that there is."""
   there = [name for name in columns if name in record.fields]
   column = (*there, columns[0])[0]
   value = record[column]
@@ -136,9 +132,6 @@ def texts(where: str, column: str, value: Any) -> tuple[str, ...]:
     where: 'file:line', for errors.
     column: of the value, for errors.
     value: of the column, or part of it.
-
-  Raises:
-    UsageError: it is not such a list.
   """
   if (
     not isinstance(value, list)
@@ -159,9 +152,6 @@ def label(where: str, value: Any, names: Sequence[object]) -> int:
     where: 'file:line', for errors.
     value: one of the names, or its text.
     names: of the choices, in order: numbers or letters.
-
-  Raises:
-    UsageError: it is not one of the names.
   """
   known = [str(name) for name in names]
   if str(value) not in known:

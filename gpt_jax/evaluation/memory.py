@@ -80,11 +80,7 @@ def measure(
 
 
 def with_memory(config: Config, memory: int, reading: Reading) -> Config:
-  """The config of a run, with the memory of an evaluation.
-
-  Raises:
-    UsageError: the model has none, or the lengths do not go together.
-  """
+  """The config of a run, with the memory of an evaluation."""
   model = config.model
   (call,) = spec.bind_all('model.position', model.position, POSITIONS)
   (objective,) = spec.parse('objective.name', config.objective.name)

@@ -36,11 +36,7 @@ class NamedCall(NamedTuple):
 def read(
   field: str, text: str, choices: Mapping[str, Callable]
 ) -> list[NamedCall]:
-  """Parses a comma list of tasks; each takes `name` besides its arguments.
-
-  Raises:
-    UsageError: a call is wrong, or two of them have the same name.
-  """
+  """Parses a comma list of tasks; each takes `name` besides its arguments."""
   given, calls = [], []
   for call in spec.parse(field, text):
     kwargs = dict(call.kwargs)

@@ -138,9 +138,6 @@ class Results:
       model: its fingerprint; results of other models are dropped.
       tasks: those to be measured: the call by the name.
       limit: examples of each task; such results have a file of their own.
-
-    Raises:
-      UsageError: the file has results of another task under one of the names.
     """
     self._path, self._tasks = path, tasks
     self._values: dict[str, Any] = {'step': step, 'model': model}

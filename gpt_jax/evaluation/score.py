@@ -310,9 +310,6 @@ def row(
 
   Returns:
     The row; None if the continuation alone exceeds the context.
-
-  Raises:
-    UsageError: the continuation is empty.
   """
   whole = tokenizer.encode(request.context + request.continuation)
   before = tokenizer.encode(request.context)

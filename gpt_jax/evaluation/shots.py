@@ -26,9 +26,6 @@ def draw(
 
   Returns:
     Indices into `shown` for each measured example.
-
-  Raises:
-    UsageError: the pool is too small.
   """
   copies = collections.Counter(shown)
   rng = np.random.default_rng(setting.seed)

@@ -58,10 +58,6 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
     config: of the model.
     steps: number of passages.
     batches: sizes of lm-eval's batches; none: it is left out.
-
-  Raises:
-    UsageError: a library is missing, or no family of Hugging Face computes the
-      model.
   """
   for name in _LIBRARIES if batches else ():
     if importlib.util.find_spec(name) is None:

@@ -59,10 +59,6 @@ def check(
     tasks: see `build`.
     shots: numbers of few-shot examples.
     sets: names of the held-out sets evaluated alongside.
-
-  Raises:
-    UsageError: a file is missing or bad, or a set would report under the name
-      of a task.
   """
   for named in tasks:
     if named.name in sets:
@@ -112,9 +108,6 @@ def measure(
 
   Returns:
     Results by `eval/TASK/KEY`, `eval/TASK/5_shots/KEY`.
-
-  Raises:
-    UsageError: a file is missing or bad, or an example exceeds the context.
   """
   out: Figures = {}
   for named in tasks:

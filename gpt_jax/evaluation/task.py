@@ -58,18 +58,11 @@ class Task(Protocol):
     With shots, `shots_shown` is the mean number that fitted into the context.
     Where it is known what training has seen, figures are also given for the
     examples that it has not; see `figures.clean`.
-
-    Raises:
-      UsageError: a file is missing or bad, or an example exceeds the context.
     """
     ...
 
   def check(self, shots: int) -> None:
-    """Reads the measured examples, and the few-shot pool if `shots` > 0.
-
-    Raises:
-      UsageError: a file is missing or bad, or the pool is too small.
-    """
+    """Reads the measured examples, and the few-shot pool if `shots` > 0."""
     ...
 
   def texts(self) -> Sequence[tuple[str, str]]:

@@ -169,11 +169,7 @@ TextMetric = Callable[[Sequence[str], Sequence[str]], Figures]
 
 
 def check(field: str, names: Sequence[str]) -> None:
-  """Checks that all names are of `METRICS`, and that there is one.
-
-  Raises:
-    UsageError: one is not.
-  """
+  """Checks that all names are of `METRICS`, and that there is one."""
   for name in names or ['']:
     if name not in METRICS:
       raise UsageError(
@@ -336,9 +332,6 @@ def with_files(
     source: `--source`, or ''.
     reference: `--reference`, or ''.
     beam: how the texts of the source are searched for.
-
-  Raises:
-    UsageError: one file is given without the other.
   """
   if bool(source) != bool(reference):
     raise UsageError('--source and --reference go together; give both')

@@ -53,11 +53,7 @@ def _measure(
 
 
 def held_out_sets(config: Config, workdir: str) -> dict[str, EvalSet]:
-  """The held-out split of a run, and the sets of `eval.sets`.
-
-  Raises:
-    UsageError: the run held no text out.
-  """
+  """The held-out split of a run, and the sets of `eval.sets`."""
   store = store_data.open_store(config, workdir)
   sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
   if not sets:
@@ -96,11 +92,7 @@ def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
 
 
 def with_pairs(config: Config, kind: str) -> Config:
-  """The config of a run with a head of pairs, for pairs of some kind.
-
-  Raises:
-    UsageError: the run trained no such head.
-  """
+  """The config of a run with a head of pairs, for pairs of some kind."""
   text = config.objective.name
   (objective,) = spec.bind_all('objective.name', text, OBJECTIVES)
   # UniLM's bidirectional rows are those of next sentences.

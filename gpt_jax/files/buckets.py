@@ -54,11 +54,7 @@ class _Copy:
     self._lease: tuple[bytes, bytes] | None = None  # its text and generation
 
   def fetch(self) -> None:
-    """Makes the copy what the bucket has.
-
-    Raises:
-      UsageError: an object's name is no file inside the copy.
-    """
+    """Makes the copy what the bucket has."""
     with self._lock:
       shutil.rmtree(self.folder, ignore_errors=True)
       os.makedirs(self.folder)
@@ -114,11 +110,7 @@ class _Copy:
       self._known[name] = mark
 
   def take(self) -> None:
-    """Takes the lease of the run.
-
-    Raises:
-      UsageError: another process has it.
-    """
+    """Takes the lease of the run."""
     text = f'{socket.gethostname()} {uuid.uuid4()}'.encode()
     found, generation = files.read_versioned(self.url, LEASE)
     if found is not None:
@@ -303,11 +295,7 @@ def refetched(folder: str) -> None:
 
 @contextlib.contextmanager
 def leased(folder: str) -> Iterator[None]:
-  """Keeps other processes from training in the run of a copy meanwhile.
-
-  Raises:
-    UsageError: another process trains in it.
-  """
+  """Keeps other processes from training in the run of a copy meanwhile."""
   copy = _copies[folder]
   copy.take()
   try:

@@ -107,9 +107,6 @@ def build(call: str, reader: Reader) -> Source:
   Args:
     call: how messages name the source: `data.source='...'`.
     reader: what is read.
-
-  Raises:
-    UsageError: `on_error` is unknown.
   """
   if reader.on_error not in ('fail', 'skip'):
     raise UsageError(

@@ -43,10 +43,6 @@ def inside(name: object, *, of: str) -> str:
   Args:
     name: relative, maybe with folders in it.
     of: what it was found in, for the message.
-
-  Raises:
-    UsageError: joined to a folder it would lead out of it, or name the folder
-      itself.
   """
   if (
     isinstance(name, str)
@@ -88,11 +84,7 @@ def create(path: str) -> None:
 
 
 def make_own_folder(folder: str) -> None:
-  """Makes a folder that no other user may look into or write to.
-
-  Raises:
-    UsageError: something else is there, or it is another user's.
-  """
+  """Makes a folder that no other user may look into or write to."""
   os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
   with contextlib.suppress(FileExistsError):
     os.mkdir(folder, 0o700)
@@ -144,12 +136,7 @@ def open_array(folder: str, *, keep: bool = True, **spec) -> ts.TensorStore:
 
 
 def read(folder: str, name: str) -> bytes | None:
-  """Reads a file; None where there is none.
-
-  Raises:
-    UsageError: on this machine something is there that cannot be read, such as
-      a folder; or a URL does not answer.
-  """
+  """Reads a file; None where there is none."""
   try:
     result = _wait(folder, _store(folder).read(name))
   except ValueError as e:
@@ -230,11 +217,7 @@ def exclusive(folder: str, name: str) -> Iterator[None]:
 
 
 def _wait(folder: str, future: ts.Future) -> Any:
-  """The result; a bucket that is slow is told of, and one that is not there.
-
-  Raises:
-    UsageError: it does not answer, and never did.
-  """
+  """The result; a bucket that is slow is told of, and one that is not there."""
   if is_local(folder):
     return future.result()
   bucket = '/'.join(folder.split('/')[:3])

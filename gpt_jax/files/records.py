@@ -32,11 +32,7 @@ _DOCUMENT = '-DOCSTART-'
 
 
 def squad(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """The questions: 'file:id', and its fields with those of `context`.
-
-  Raises:
-    UsageError: it is no such tree.
-  """
+  """The questions: 'file:id', and its fields with those of `context`."""
   found = lines.record(path, lines.contents(path))
   try:
     for article in found['data']:
@@ -57,9 +53,6 @@ def conll(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
   `tags` are those of the last column; columns '1', '2', ... are those after the
   words.
-
-  Raises:
-    UsageError: a line has no tag, or another number of columns.
   """
   rows: list[list[str]] = []
   first = last = 0
@@ -113,11 +106,7 @@ class Record(NamedTuple):
   fields: dict[str, Any]
 
   def __getitem__(self, column: str) -> Any:
-    """The value of a column.
-
-    Raises:
-      UsageError: there is none of this name.
-    """
+    """The value of a column."""
     if column not in self.fields:
       held = ', '.join(map(repr, self.fields))
       raise UsageError(
@@ -133,10 +122,6 @@ def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
   Args:
     path: see the module's docstring.
     columns: of a .tsv or .csv without a line that names them.
-
-  Raises:
-    UsageError: the file is not there, or a line is not as it must be; names
-      file and line.
   """
   if path.startswith('tfds:'):
     found = _TFDS.fullmatch(path)
@@ -168,11 +153,7 @@ def tsv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
-  """As `tsv_rows`; quoted cells may hold commas and line breaks.
-
-  Raises:
-    UsageError: it is not CSV.
-  """
+  """As `tsv_rows`; quoted cells may hold commas and line breaks."""
   # Its own limit is shorter than an article.
   csv.field_size_limit(lines.LONGEST)
   # Quoted cells may hold line breaks: the reader counts for itself.

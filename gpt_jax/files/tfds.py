@@ -49,9 +49,6 @@ def examples(name: str, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """The examples of a set known by name, each with where it is: 'call:number'.
 
   Arguments as of `tfds`; values are as TFDS gives them.
-
-  Raises:
-    UsageError: the set, or the split, is not there; says how to get it.
   """
   found = _examples(by_name(name, ''), f'tfds({name!r})', split)
   for number, example in _in_order(found):
@@ -59,11 +56,7 @@ def examples(name: str, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def by_name(name: str, data_dir: str) -> Any:
-  """The builder of a set that is prepared; arguments as of `tfds`.
-
-  Raises:
-    UsageError: it is not there; says how to get it.
-  """
+  """The builder of a set that is prepared; arguments as of `tfds`."""
   library = _library()
   folder = data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
   folder = os.path.expanduser(folder)
@@ -94,11 +87,7 @@ def tfds_dir(
 
 
 def in_folder(path: str, call: str) -> Any:
-  """The builder of the set in a folder.
-
-  Raises:
-    UsageError: it holds none; `call` is what the user wrote.
-  """
+  """The builder of the set in a folder."""
   library = _library()
   path = os.path.expanduser(path)
   try:
@@ -215,9 +204,6 @@ def reader(
     fields: their texts make documents.
     on_error: see `tfds`.
     make: the name of an example and its texts, to documents.
-
-  Raises:
-    UsageError: the set has no such split, or needs TensorFlow.
   """
   found = _examples(builder, call, split)
   root = str(builder.data_dir)

@@ -79,11 +79,7 @@ class One(NamedTuple):
 
 
 def wanted(grid: Grid) -> list[One]:
-  """All runs, seed by seed.
-
-  Raises:
-    UsageError: a flag makes no sense.
-  """
+  """All runs, seed by seed."""
   unknown = [name for name in grid.settings if name not in SETTINGS]
   if unknown:
     raise UsageError(
@@ -127,9 +123,6 @@ def run(
     runs: of `wanted`.
     source: what is fine-tuned.
     finished: is called with the folder of a run that has ended.
-
-  Raises:
-    UsageError: the workdir holds runs of other arguments, configs or data.
   """
   check_same(grid, source)
   check_runs(grid, source)
@@ -153,11 +146,7 @@ def run(
 
 
 def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
-  """The config of a run, not resolved.
-
-  Raises:
-    UsageError: a flag makes no sense.
-  """
+  """The config of a run, not resolved."""
   if setting in SETTINGS:
     overrides = SETTINGS[setting]
   else:
@@ -174,11 +163,7 @@ def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
 
 
 def check_same(grid: Grid, source: Pretrained) -> None:
-  """Keeps runs of other arguments apart.
-
-  Raises:
-    UsageError: the workdir holds runs with others.
-  """
+  """Keeps runs of other arguments apart."""
   given = arguments(grid, source)
   path = os.path.join(grid.workdir, ARGUMENTS)
   if os.path.exists(path):
@@ -214,9 +199,6 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
   The fields that are given and the task's examples are compared. What follows
   from them and from the source is not, so that no text is encoded: the model,
   the tokenizer, and lengths that are left empty.
-
-  Raises:
-    UsageError: names the first run that would be another, and its fields.
   """
   known: dict[Any, Config] = {}
   for task, setting, seed in _folders(grid.workdir):

@@ -19,11 +19,7 @@ from gpt_jax.tasks.tasks import Example, Task
 
 
 def task_of(config: Config) -> Task:
-  """The task of a config, with the names of its classes.
-
-  Raises:
-    UsageError: the section is missing or makes no sense.
-  """
+  """The task of a config, with the names of its classes."""
   tuned = config.get('finetune')
   if tuned is None:
     raise UsageError(
@@ -69,9 +65,6 @@ def read(config: Config) -> tuple[Task, dict[str, list[Example]]]:
   """The task and the examples of each split; `finetune.examples` of the first.
 
   Fills in what tells a run's data from others: `finetune.labels` and `.data`.
-
-  Raises:
-    UsageError: the section or the data make no sense.
   """
   task = task_of(config)
   tuned = config.finetune

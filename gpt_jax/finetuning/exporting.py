@@ -52,10 +52,6 @@ def to_hf(
     shard_bytes: see `hf.save`.
     part: which of `config.models`; None: the run's own model.
     with_tokenizer: whether AutoTokenizer is to read what the run's does.
-
-  Raises:
-    UsageError: no family computes what the model does, or no file of theirs
-      makes a tokenizer like the run's.
   """
   if os.path.exists(os.path.join(folder, 'config.json')):
     raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')

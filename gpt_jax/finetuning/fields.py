@@ -51,9 +51,6 @@ def check_head(config: Config, task: Task, reads: str) -> None:
     config: changed in place.
     task: what is learned.
     reads: of `forms`.
-
-  Raises:
-    UsageError: the model has no such head, or no language model's loss.
   """
   tuned = config.finetune
   if task.form == 'target' and reads != 'extract':
@@ -92,11 +89,7 @@ def check_head(config: Config, task: Task, reads: str) -> None:
 
 
 def set_dropout(config: Config) -> None:
-  """Sets the dropout of a task that has one of its own.
-
-  Raises:
-    UsageError: `finetune.task_dropout` names what is no task.
-  """
+  """Sets the dropout of a task that has one of its own."""
   tuned = config.finetune
   for name in tuned.task_dropout:
     if name not in TASKS:
@@ -111,11 +104,7 @@ def set_dropout(config: Config) -> None:
 def set_model(
   config: Config, init: Pretrained, tokenizer: Tokenizer, new: int
 ) -> None:
-  """The model's fields, with room for the `new` tokens.
-
-  Raises:
-    UsageError: the model cannot be fine-tuned on the task.
-  """
+  """The model's fields, with room for the `new` tokens."""
   tuned = config.finetune
   if init.model is not None:
     config.model = ConfigDict(init.model)
@@ -183,11 +172,7 @@ def _make_room(config: Config, tokenizer: Tokenizer, new: int) -> None:
 
 
 def set_length(config: Config, task: Task, longest: int) -> None:
-  """The tokens of a row: those of the longest sequence, where it fits.
-
-  Raises:
-    UsageError: the model has no room for the length that was given.
-  """
+  """The tokens of a row: those of the longest sequence, where it fits."""
   tuned, context = config.finetune, config.model.context_length
   whole = min(context, 8 * math.ceil(longest / 8))
   if tuned.length is None:
@@ -203,11 +188,7 @@ def set_length(config: Config, task: Task, longest: int) -> None:
 
 
 def check_layers(config: Config) -> None:
-  """Checks that what is frozen or transferred is no more than there is.
-
-  Raises:
-    UsageError: names the field.
-  """
+  """Checks that what is frozen or transferred is no more than there is."""
   tuned, num_layers = config.finetune, config.model.num_layers
   amount = spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
   for field, count in (('freeze', tuned.freeze), ('transfer', amount or 0)):
@@ -280,9 +261,6 @@ def set_order(config: Config, workdir: str) -> None:
 
   Runs of before the field took them in another order. One that has ended is
   left as it is: nothing is trained, and it may predict.
-
-  Raises:
-    UsageError: the workdir holds such a run, unfinished.
   """
   config.finetune.order = ORDER
   if not os.path.exists(os.path.join(workdir, 'config.json')):

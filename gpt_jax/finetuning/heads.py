@@ -56,11 +56,7 @@ class Exported(NamedTuple):
 
 
 def best_step(config: Config, workdir: str) -> int | None:
-  """The step that predicted; None: the newest.
-
-  Raises:
-    UsageError: the run that is to select it has not ended.
-  """
+  """The step that predicted; None: the newest."""
   tuned = config.get('finetune')
   if tuned is None or tuned.select == 'last':
     return None
@@ -88,9 +84,6 @@ def exported(
     heads: `params['heads']`; None: there are none.
     options: of config.json for any model of ours: `eos_token_id` pads.
     before: ids that the tokenizer puts before a text.
-
-  Raises:
-    UsageError: no class of transformers computes this.
   """
   call = spec.parse('objective.name', config.objective.name)[0]
   if call.name == 'tasks':
@@ -225,11 +218,7 @@ def _scaled(config: Config) -> dict[str, float]:
 
 
 def _scale(config: Config) -> Scale:
-  """Mean and deviation of the scores that were learned from.
-
-  Raises:
-    UsageError: the train split is not there, or is another.
-  """
+  """Mean and deviation of the scores that were learned from."""
   if config.finetune.scores == 'raw':
     return Scale()
   before = config.finetune.data

@@ -23,11 +23,7 @@ from gpt_jax.training.training_run import TrainingRun
 def plan(
   config: Config, source: Pretrained, workdir: str, predict: str | None
 ) -> Plan:
-  """Reads and encodes the task; see `finetune.finetune` for the arguments.
-
-  Raises:
-    UsageError: something makes no sense.
-  """
+  """Reads and encodes the task; see `finetune.finetune` for the arguments."""
   prepared = setup.prepare(config, source, workdir)
   config, task = prepared.config, prepared.task
   splits = {n: s for n, s in prepared.splits.items() if n != 'train'}

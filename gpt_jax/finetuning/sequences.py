@@ -77,11 +77,7 @@ class Special(NamedTuple):
   def of_encoder(
     cls, found: tokenizer_special.Special, forms: str = 'first'
   ) -> 'Special':
-    """BERT's, of a tokenizer, or RoBERTa's; with `forms='last'` XLNet's.
-
-    Raises:
-      UsageError: the tokenizer lacks them.
-    """
+    """BERT's, of a tokenizer, or RoBERTa's; with `forms='last'` XLNet's."""
     first, end = found.cls_id, found.sep_id
     if first is None or end is None:
       missing = '[CLS]' if first is None else '[SEP]'
@@ -172,11 +168,7 @@ def longest(task: Task, tokens: list[list[Tokens]], special: Special) -> int:
 
 
 def num_sequences(task: Task, examples: list[Example], forms: str) -> int:
-  """How many sequences each example is, by a key of `FORMS`.
-
-  Raises:
-    UsageError: the examples differ in their number of answers.
-  """
+  """How many sequences each example is, by a key of `FORMS`."""
   if task.form != 'choice':
     return 2 if (task.form, forms) == ('similarity', 'extract') else 1
   counts = [len(example.texts) - len(task.texts) for example in examples]

@@ -42,11 +42,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: Config, init: Pretrained, workdir: str) -> Prepared:
-  """Reads and encodes all splits, and resolves the config; writes nothing.
-
-  Raises:
-    UsageError: the task, its data or the config make no sense.
-  """
+  """Reads and encodes all splits, and resolves the config; writes nothing."""
   config_lib.check_ranges(config)
   config = config_lib.unlocked(config)
   fields.set_order(config, workdir)
@@ -70,9 +66,6 @@ def of_task(
     task: see `examples.read`, as for the examples.
     examples: of each split.
     tokenizer: of the model.
-
-  Raises:
-    UsageError: they make no sense together.
   """
   tokens = {
     split: task_rows.encode(found, tokenizer)
@@ -107,11 +100,7 @@ def of_task(
 
 
 def encoded(prepared: Prepared, path: str) -> Split:
-  """Another file of a task's columns, with labels or without.
-
-  Raises:
-    UsageError: the file does not do.
-  """
+  """Another file of a task's columns, with labels or without."""
   task, tuned = prepared.task, prepared.config.finetune
   found = tasks.read(task, '', path)
   reads = fields.forms(prepared.config.model)
@@ -146,11 +135,7 @@ def _num_sequences(
 
 
 def special_of(config: Config, tokenizer: Tokenizer) -> Special:
-  """What stands around texts.
-
-  Raises:
-    UsageError: an encoder's tokenizer does not have it.
-  """
+  """What stands around texts."""
   found = tokenizer.special
   reads = fields.forms(config.model)
   if reads != 'extract':

@@ -147,11 +147,7 @@ class Several(NamedTuple):
 def plan(
   config: Config, source: Pretrained, workdir: str, predict: str | None
 ) -> Plan:
-  """Reads and encodes the tasks; see `finetune.finetune` for the arguments.
-
-  Raises:
-    UsageError: something makes no sense.
-  """
+  """Reads and encodes the tasks; see `finetune.finetune` for the arguments."""
   if predict:
     raise UsageError(
       f'--predict={predict}: which of the tasks is it of? Give the table as '
@@ -210,11 +206,7 @@ def finish(
 
 
 def prepare(config: Config, init: Pretrained, workdir: str) -> Several:
-  """Reads and encodes all splits of all tasks; writes nothing.
-
-  Raises:
-    UsageError: the tasks, their data or the config make no sense.
-  """
+  """Reads and encodes all splits of all tasks; writes nothing."""
   config_lib.check_ranges(config)
   config = config_lib.unlocked(config)
   fields.set_order(config, workdir)

@@ -75,9 +75,6 @@ def example(task: Task, record: Record, needed: bool) -> Example:
 
   Its answers are a list, as SQuAD's, of objects with `text` and `answer_start`;
   or, as TFDS has them, such lists by these names.
-
-  Raises:
-    UsageError: an answer is not where it is said to be, or is missing.
   """
   question, context = (tasks.filled(record, text) for text in task.texts)
   texts = question, context
@@ -134,11 +131,7 @@ def rows(
   length: int,
   too_long: str = 'cut',
 ) -> Rows:
-  """The windows of all examples, in order; see `task_rows.rows`.
-
-  Raises:
-    UsageError: a question leaves no room, or is too long and to be refused.
-  """
+  """The windows of all examples, in order; see `task_rows.rows`."""
   options: Options = task.options
   made, labels, origins, cut = [], [], [], 0
   for number, one in enumerate(examples):

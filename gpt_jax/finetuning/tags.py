@@ -24,11 +24,7 @@ OUTSIDE, IGNORED = 'O', -100
 
 
 def words_of(task: Task, record: Record) -> list[str]:
-  """The words of a sentence.
-
-  Raises:
-    UsageError: they are no list of words.
-  """
+  """The words of a sentence."""
   column = task.texts[0]
   found = record[column]
   if not isinstance(found, list) or not found:
@@ -44,11 +40,7 @@ def words_of(task: Task, record: Record) -> list[str]:
 
 
 def example(task: Task, record: Record, needed: bool) -> Example:
-  """Reads a sentence: a list of words, and one of as many tags.
-
-  Raises:
-    UsageError: they are none, or a tag is not known.
-  """
+  """Reads a sentence: a list of words, and one of as many tags."""
   words = words_of(task, record)
   texts = (' '.join(words),)
   if not needed and tasks.is_missing(record, record.fields.get(task.label)):
@@ -86,9 +78,6 @@ def rows(
 
   `origins` are int [words], where in the row the token of each word is; -1:
   nowhere.
-
-  Raises:
-    UsageError: an example is too long and to be refused.
   """
   made, origins, cut = [], [], 0
   labels = np.full((len(examples), length), IGNORED, np.int32)

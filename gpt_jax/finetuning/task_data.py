@@ -37,9 +37,6 @@ def check(task: Task, call: str) -> None:
   Args:
     task: with the names of its classes.
     call: of the config, for the message.
-
-  Raises:
-    UsageError: names the metric, and those that can be had.
   """
   classes = len(task.labels)
   if again := {n for n in task.labels if task.labels.count(n) > 1}:

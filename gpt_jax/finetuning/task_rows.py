@@ -40,11 +40,7 @@ class Rows(NamedTuple):
 
 
 def encode(examples: list[Example], tokenizer: Tokenizer) -> list[list[Tokens]]:
-  """The tokens of each text of each example.
-
-  Raises:
-    UsageError: the tokenizer cannot encode a text; names file and line.
-  """
+  """The tokens of each text of each example."""
   texts = [text for example in examples for text in example.texts]
   try:
     found = iter(tokenizer.encode_batch(texts))
@@ -77,9 +73,6 @@ def rows(
     special: ids of the new tokens.
     length: of a row.
     too_long: cut, or refuse.
-
-  Raises:
-    UsageError: an example is too long and to be refused.
   """
   made, cut = [], 0
   for example, texts in zip(examples, tokens, strict=True):
@@ -104,11 +97,7 @@ def rows(
 
 
 def check_cut(example: Example, excess: int, length: int, too_long: str):
-  """Refuses an example that is too long, where `too_long` says so.
-
-  Raises:
-    UsageError: names it.
-  """
+  """Refuses an example that is too long, where `too_long` says so."""
   if too_long == 'refuse':
     raise UsageError(
       f'{example.where}: is {excess} tokens longer than finetune.length='
@@ -144,10 +133,6 @@ def target_rows(
     tokenizer: whose end of document ends a target.
     length: targets in a row, which has one token more.
     too_long: cut, or refuse.
-
-  Raises:
-    UsageError: a target is too long or empty, or a prompt that is to be
-      refused is.
   """
   eos_id, special = tokenizer.eos_id, tokenizer.special
   made, bounds, cut = [], [], 0

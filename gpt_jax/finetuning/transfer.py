@@ -56,9 +56,6 @@ def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
     parts: what is trained.
     params: pre-trained; None: there are none.
     amount: of TRANSFERS.
-
-  Raises:
-    UsageError: the parameters do not fit the model.
   """
   key = jax.random.key(parts.config.seed)
   if amount == -1:
@@ -118,11 +115,7 @@ def merged(model: Any, fresh: Any, params: Any, amount: Amount) -> Any:
 
 
 def check(fresh: Any, params: Any) -> None:
-  """Checks that pre-trained parameters fit the model.
-
-  Raises:
-    UsageError: names those that do not.
-  """
+  """Checks that pre-trained parameters fit the model."""
   new, old = dict(_leaves(fresh)), dict(_leaves(params))
   wrong = [
     f'{name} is {old[name].shape}, not {leaf.shape}'

@@ -47,11 +47,7 @@ _OURS = {
 
 
 def check(model: Transformer) -> None:
-  """Refuses what is ours alone.
-
-  Raises:
-    UsageError: names it.
-  """
+  """Refuses what is ours alone."""
   call = choice(model, 'position')
   for (name, argument), theirs in _OURS.items():
     said = f'{argument}={call.kwargs.get(argument)!r}' if argument else name
@@ -78,9 +74,6 @@ def load(folder: str) -> tuple[Imported, Any]:
 
   Returns:
     The model, a `Transformer`, and its parameters: float32 NumPy arrays.
-
-  Raises:
-    UsageError: see `Source`.
   """
   source = Source(folder)
   flat = {n: np.empty(x.shape, np.float32) for n, x in source.shapes.items()}
@@ -114,10 +107,6 @@ def save(
     besides: other files, such as a tokenizer's.
     shard_bytes: of a file, unless one tensor is larger; so much is in memory.
     told: of what was written.
-
-  Raises:
-    UsageError: names the fields that no family can express, or the parameters
-      that do not fit.
   """
   flat = flatten(params)
   if not isinstance(model, Imported) and kind not in SCORING:

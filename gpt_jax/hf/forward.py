@@ -96,9 +96,6 @@ def forward(
     `router_logits` [layer, batch, time, expert] and `aux_loss`, in an
     encoder-decoder for each side (`encoder_router_logits`) with `_z_loss` and
     `_token_kept` [layer, batch, time]; `lm_loss` is the loss without theirs.
-
-  Raises:
-    UsageError: an input that this model does not take.
   """
   given = Inputs(**inputs)
   if isinstance(model, Imported) and model.family.forward:

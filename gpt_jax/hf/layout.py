@@ -64,11 +64,7 @@ class Reader:
   """
 
   def __init__(self, folder: str):
-    """Opens the files and reads their headers.
-
-    Raises:
-      UsageError: there are none, or one is damaged.
-    """
+    """Opens the files and reads their headers."""
     self._folder = folder
     self._files: dict[str, Any] = {}
     if os.path.isfile(os.path.join(folder, _SINGLE)):
@@ -137,11 +133,7 @@ def _nothing(folder: str) -> str:
 
 
 def read_json(folder: str, name: str) -> dict[str, Any]:
-  """Reads a JSON object.
-
-  Raises:
-    UsageError: there is none.
-  """
+  """Reads a JSON object."""
   path = os.path.join(folder, name)
   try:
     with open(path, encoding='utf-8') as f:
@@ -528,12 +520,7 @@ class Source:
   """
 
   def __init__(self, folder: str):
-    """Opens a folder.
-
-    Raises:
-      UsageError: names the file, the options that are not supported, and the
-        tensors that are missing, extra or of another shape.
-    """
+    """Opens a folder."""
     self._folder = folder
     config = read_json(folder, CONFIG)
     try:
@@ -565,9 +552,6 @@ class Source:
       to: by path, arrays that take `array[index][...] = part`: NumPy's or
         TensorStore's, of float32.
       told: of what was read.
-
-    Raises:
-      UsageError: tensors that are tied differ.
     """
     for slot in slots(self.model):
       try:
@@ -619,11 +603,7 @@ def _has_bias(family: Family, reader: Reader) -> bool:
 
 
 def _origin(model: Imported, reader: Reader) -> Origin:
-  """The model's origin with what is known of the files.
-
-  Raises:
-    UsageError: lists all tensors that are wrong.
-  """
+  """The model's origin with what is known of the files."""
   prefix = model.family.prefix
   bare = not any(n.startswith(prefix) for n in reader.names)
   model = model.clone(origin=model.origin._replace(bare=bare))

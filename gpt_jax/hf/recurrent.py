@@ -385,11 +385,7 @@ def xlnet_forward(
   use_mems: bool | None = None,
   **targets: Any,
 ) -> dict[str, jax.Array]:
-  """See `hf.forward`; `mems` are [layer, memory, batch, width].
-
-  Raises:
-    UsageError: inputs that XLNet or this checkpoint does not take.
-  """
+  """See `hf.forward`; `mems` are [layer, memory, batch, width]."""
   known = heads.Targets._fields
   if extra := [name for name in targets if name not in known]:
     raise UsageError(f'{", ".join(extra)}: xlnet takes none')

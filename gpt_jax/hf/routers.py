@@ -83,9 +83,6 @@ def outputs(
     model: a decoder (Mixtral) or an encoder-decoder (Switch).
     stacks: what `layer_routers` gives of each stack.
     mask: [B, L], 0 for padding, which Mixtral leaves out; None: no padding.
-
-  Raises:
-    UsageError: the model has no routers.
   """
   if not any(stacks.values()):
     raise UsageError('output_router_logits: this model has no routers')

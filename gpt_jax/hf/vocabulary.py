@@ -22,9 +22,6 @@ def read(
 
   Returns:
     None if there is no vocabulary that we read.
-
-  Raises:
-    UsageError: a file is damaged.
   """
 
   def path(name: str) -> str:
@@ -56,11 +53,7 @@ def read(
 
 
 def _entries(path: str) -> dict[str, Any]:
-  """The entries of a JSON file; none if it is not there.
-
-  Raises:
-    UsageError: it is damaged.
-  """
+  """The entries of a JSON file; none if it is not there."""
   if not os.path.exists(path):
     return {}
   with open(path, 'rb') as file:

@@ -69,9 +69,6 @@ def split(
     x_BLD: see above.
     context: has neither positions nor masks.
     memory: of what stands before the rows; None: nothing does.
-
-  Raises:
-    UsageError: the rows are packed, padded or masked.
   """
   if context.positions_BL is not None or any(
     x is not None for x in context.visibility

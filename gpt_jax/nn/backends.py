@@ -323,9 +323,6 @@ def attend_rows(request: Request, *, backend: Backend) -> jax.Array:
 
   What a query that is itself padding gets differs between backends; nobody
   reads it.
-
-  Raises:
-    UsageError: the backend cannot serve this call.
   """
   check(backend, request)
   return backend.run(request)

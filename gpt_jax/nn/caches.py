@@ -184,9 +184,6 @@ def init_memories(
 
   Each call of the model returns those for the next segment as `caches`. A
   call without caches sees no memory, and returns none.
-
-  Raises:
-    UsageError: the model keeps none.
   """
   position = spec.build('model.position', model.position, POSITIONS)
   if not position.memory:

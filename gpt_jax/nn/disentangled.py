@@ -76,11 +76,7 @@ class Disentangled(nn.Module):
       self.relative_query = dense(to, to.num_heads, 'heads')
 
   def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array | None]:
-    """See `Asked`.
-
-    Raises:
-      UsageError: the layer is one of an encoder-decoder, or has a cache.
-    """
+    """See `Asked`."""
     table_ND = asked.context.table_ND
     if asked.cache is not None or table_ND is None:
       raise UsageError(

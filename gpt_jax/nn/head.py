@@ -115,11 +115,7 @@ class Inputs(nn.Module):
     return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
 
   def queries(self, asked_BP: jax.Array) -> jax.Array:
-    """The first vectors of tokens that are asked for: [B, P] -> [B, P, D].
-
-    Raises:
-      UsageError: the model has none.
-    """
+    """The first vectors of tokens that are asked for: [B, P] -> [B, P, D]."""
     if not self.choice.queries:
       raise UsageError(
         'asked_BP: the model has no second stream; set '

@@ -28,11 +28,7 @@ def of_decoder(model: Any) -> LayerSizes:
 
 
 def of_encoder(model: Any) -> LayerSizes:
-  """As of the decoder, but for what the fields `encoder_...` say.
-
-  Raises:
-    UsageError: the decoder's heads do not part into so many.
-  """
+  """As of the decoder, but for what the fields `encoder_...` say."""
   sizes = of_decoder(model)._replace(d_ff=model.encoder_d_ff or model.d_ff)
   number = model.encoder_num_heads
   if not number:

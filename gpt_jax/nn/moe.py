@@ -544,11 +544,7 @@ class Router(NamedTuple):
     return bool(self.capacity) or self._factor(training) is not None
 
   def capacity_of(self, tokens: int, training: bool) -> int:
-    """Slots of an expert for a group of `tokens`, where they are limited.
-
-    Raises:
-      UsageError: none at all.
-    """
+    """Slots of an expert for a group of `tokens`, where they are limited."""
     if self.capacity:
       # No expert gets a token twice, so more slots would stay empty.
       return min(self.capacity, tokens)
@@ -570,11 +566,7 @@ class Router(NamedTuple):
     return self.capacity_factor if training else self.eval_capacity_factor
 
   def group_of(self, rows: int, length: int) -> int:
-    """Tokens in a group, for rows [rows, length].
-
-    Raises:
-      UsageError: they do not fill whole groups.
-    """
+    """Tokens in a group, for rows [rows, length]."""
     size = self.group_size or length
     if rows * length % size or (size % length and length % size):
       raise UsageError(

@@ -49,9 +49,6 @@ def check(params: Any, patterns: str, field: str) -> None:
     params: as in `matching`.
     patterns: as there.
     field: that has them.
-
-  Raises:
-    UsageError: one names none.
   """
   wanted = _split(patterns)
   named = {

@@ -50,11 +50,7 @@ def is_causal(attention: str, ffn: str) -> bool:
 
 
 def extra_tokens(attention: str) -> int:
-  """How many tokens stand before a row that are none of its own.
-
-  Raises:
-    UsageError: the layers do not agree.
-  """
+  """How many tokens stand before a row that are none of its own."""
   patterns = spec.build_all('model.attention', attention, PATTERNS)
   numbers = {p.blocks.extra if p.blocks else 0 for p in patterns}
   if len(numbers) > 1:

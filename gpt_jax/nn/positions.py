@@ -125,9 +125,6 @@ def make_rotate(
     layout: pairs are (i, i + K / 2) for `half` (LLaMA in HF, GPT-NeoX) and
       (2 i, 2 i + 1) for `interleaved` (RoFormer, GPT-J, PaLM).
     scaling: a call of `SCALINGS`.
-
-  Raises:
-    UsageError: names the argument.
   """
   if layout not in LAYOUTS:
     raise UsageError(

@@ -124,11 +124,7 @@ class TransformerXL(nn.Module):
     self.relative = dense(to, to.num_heads, 'heads', bias=False)
 
   def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array]:
-    """See `Asked`.
-
-    Raises:
-      UsageError: a token may see later ones.
-    """
+    """See `Asked`."""
     context, q_BLHK = asked.context, asked.q_BLHK
     if not asked.pattern.causal or context.visibility.prefix_B is not None:
       raise UsageError(
@@ -207,11 +203,7 @@ class SegmentTerms(nn.Module):
     self.relative = dense(to, to.num_heads, 'heads', bias=False)
 
   def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array]:
-    """See `Asked`.
-
-    Raises:
-      UsageError: keys and values are cached, of which no types are known.
-    """
+    """See `Asked`."""
     if isinstance(asked.cache, KVCache):
       raise UsageError(
         'model.position=xlnet: cannot decode with a cache; score texts, or '

@@ -85,11 +85,7 @@ class Stack(nn.Module):
   def __call__(
     self, x_BLD: jax.Array, context: Context, caches: Caches | None
   ) -> tuple[jax.Array, Caches]:
-    """[B, L, D] -> [B, L, D]; the caches have a leading axis of periods.
-
-    Raises:
-      UsageError: the layers are no whole number of periods.
-    """
+    """[B, L, D] -> [B, L, D]; the caches have a leading axis of periods."""
     number = num_periods(self)
     if self.loop == SEPARATE:
       return self._separate(number, x_BLD, context, caches)
@@ -136,11 +132,7 @@ class Stack(nn.Module):
 
 
 def num_periods(stack: Any) -> int:
-  """How often a stack runs its blocks.
-
-  Raises:
-    UsageError: the layers are no whole number of periods.
-  """
+  """How often a stack runs its blocks."""
   number, rest = divmod(stack.num_layers, len(stack.blocks))
   if rest or not number:
     raise UsageError(

@@ -38,12 +38,7 @@ class ExtraTokens(nn.Module):
   def __call__(
     self, x_BLD: jax.Array, context: Context
   ) -> tuple[jax.Array, Context]:
-    """[B, L, D] -> [B, number + L, D], and the context of such rows.
-
-    Raises:
-      UsageError: the position is a bias on the scores, which has no entries
-        for these tokens.
-    """
+    """[B, L, D] -> [B, number + L, D], and the context of such rows."""
     if context.bias is not None:
       raise UsageError(
         'model.position: adds a bias of distances, which the tokens of '

@@ -66,12 +66,7 @@ def build(
   tokenizer: Tokenizer | None = None,
   parts: Mapping[str, Transformer] = MappingProxyType({}),
 ) -> Objective:
-  """The objective of `objective.name`; see `Declared` for the arguments.
-
-  Raises:
-    UsageError: the tokenizer lacks a token that the objective needs, or the
-      parts are others than it trains.
-  """
+  """The objective of `objective.name`; see `Declared` for the arguments."""
   declared = _declared(name)
   check_parts(name, parts)
   special = tokenizer.special if tokenizer else None
@@ -94,9 +89,6 @@ def check_parts(name: str, parts: Collection[str]) -> None:
   Args:
     name: `objective.name`.
     parts: the names in `config.models`.
-
-  Raises:
-    UsageError: they are not.
   """
   known = needs(name).parts
   for part in sorted(known.keys() - {*parts}):

@@ -62,9 +62,6 @@ def mass(
     mask: of the hidden tokens that the encoder reads as [MASK].
     random: of the hidden tokens that it reads as a random one. The rest stays.
     start: see `seq2seq`.
-
-  Raises:
-    UsageError: mask and random are more than all, or start is unknown.
   """
   check_start(start)
   if mask + random > 1:

@@ -84,11 +84,7 @@ def copied(
 def check(
   model: Transformer, teacher: Transformer, layers: Sequence[int]
 ) -> None:
-  """Checks that a student can start as layers of its teacher.
-
-  Raises:
-    UsageError: names the field.
-  """
+  """Checks that a student can start as layers of its teacher."""
   given = f'objective.name: layers={tuple(layers)}'
   wrong = [n for n in layers if not 0 <= n < teacher.num_layers]
   if wrong:
@@ -458,11 +454,7 @@ def _stored(
 def _check_stored(
   stored: Stored, soft: float, cosine: float, layers: tuple
 ) -> None:
-  """Checks that all a student needs of its teacher are outputs.
-
-  Raises:
-    UsageError: it is not.
-  """
+  """Checks that all a student needs of its teacher are outputs."""
   given = f'objective.name: top_k={stored.top_k}'
   if cosine or layers or not soft:
     raise UsageError(
@@ -487,11 +479,7 @@ def _none(length: int) -> int:
 
 
 def _check(model: Transformer, teacher: Transformer, cosine: float) -> None:
-  """Checks that the two go together.
-
-  Raises:
-    UsageError: names the field.
-  """
+  """Checks that the two go together."""
   for field, of in (('models.teacher', teacher), ('model', model)):
     if nn_choices.build(of, 'output').own is not None:
       raise UsageError(

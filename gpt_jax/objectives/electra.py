@@ -215,9 +215,6 @@ def shared_part(sharing: str, scored: Scored, *, apart: bool) -> Part:
     sharing: one of `SHARINGS`.
     scored: see `Scored`.
     apart: whether the models are trained one after the other, without sharing.
-
-  Raises:
-    UsageError: there is no such sharing, or not of models that are apart.
   """
   if sharing not in SHARINGS:
     raise UsageError(
@@ -234,11 +231,7 @@ def shared_part(sharing: str, scored: Scored, *, apart: bool) -> Part:
 
 
 def check(model: Transformer, generator: Transformer, part: Part) -> None:
-  """Checks that what they share has one shape.
-
-  Raises:
-    UsageError: names what has not.
-  """
+  """Checks that what they share has one shape."""
   ours, theirs = parameter_shapes(model), parameter_shapes(generator)
   for name in (*part.shared, *part.added):
     shapes = [
@@ -255,11 +248,7 @@ def check(model: Transformer, generator: Transformer, part: Part) -> None:
 
 
 def check_same_size(model: Transformer, generator: Transformer) -> None:
-  """Checks that the model can start as the generator.
-
-  Raises:
-    UsageError: names a parameter that differs.
-  """
+  """Checks that the model can start as the generator."""
   ours, theirs = (
     {
       jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
@@ -491,11 +480,7 @@ def _placed(batch: Batch, ids_BP: jax.Array) -> jax.Array:
 
 
 def _check(model: Transformer, generator: Transformer, targets: str) -> None:
-  """Checks that the two go together.
-
-  Raises:
-    UsageError: names the field.
-  """
+  """Checks that the two go together."""
   _, scores = TARGETS[targets]
   for field, text in (
     ('models.generator.output', generator.output),

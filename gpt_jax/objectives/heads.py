@@ -156,11 +156,7 @@ class Features(NamedTuple):
   weighted: bool
 
   def layers(self, num_layers: int) -> range:
-    """Those of a model of `num_layers` layers.
-
-    Raises:
-      UsageError: it has not so many.
-    """
+    """Those of a model of `num_layers` layers."""
     first = self.first + (num_layers + 1 if self.first < 0 else 0)
     found = range(first, first + (self.count or num_layers))
     if not 0 <= found.start < found.stop <= num_layers + 1:

@@ -237,11 +237,7 @@ def permuted(
 
 
 def _check(model: Transformer, segments: int) -> None:
-  """Refuses a model without what is trained.
-
-  Raises:
-    UsageError: it has no second stream, or no memory where one is needed.
-  """
+  """Refuses a model without what is trained."""
   name = 'objective.name=permuted'
   if not spec.build('model.input', model.input, INPUTS).queries:
     raise UsageError(

@@ -59,9 +59,6 @@ def prefix(
     sees: 'both' sides of each of its tokens, or the 'left' alone (the language
       model of T5's table 2).
     z_loss: see `causal`; of a stream.
-
-  Raises:
-    UsageError: they do not go together.
   """
   if sees not in SEES:
     raise UsageError(
@@ -143,11 +140,7 @@ def _objective(
 
 
 def check_fits(model: Transformer, batch: dict[str, np.ndarray]) -> None:
-  """Checks that a model has room for the rows of a batch.
-
-  Raises:
-    UsageError: it has not.
-  """
+  """Checks that a model has room for the rows of a batch."""
   if batch['inputs'].shape[1] > model.context_length:
     raise UsageError(
       f'model.context_length={model.context_length}: source and target are '

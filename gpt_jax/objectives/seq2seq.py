@@ -60,9 +60,6 @@ def objective(
     make_batch: see `Objective`.
     label_smoothing: see `cross_entropy.penalised_cross_entropy`; in training
       alone, and neither reported nor evaluated.
-
-  Raises:
-    UsageError: the output is adaptive.
   """
   if spec.build('model.output', model.output, OUTPUTS).own is not None:
     raise UsageError(
@@ -175,11 +172,7 @@ def seq2seq(label_smoothing: Fraction = 0.0, start: str = 'eos') -> Declared:
 
 
 def check_start(start: str) -> None:
-  """Checks the argument `start` of an objective.
-
-  Raises:
-    UsageError: it is unknown.
-  """
+  """Checks the argument `start` of an objective."""
   if start not in sides.STARTS:
     raise UsageError(
       f'objective.name: start={start!r}: unknown; one of '

@@ -233,9 +233,6 @@ def check(names: Collection[str], needed: int, objective: str) -> None:
     names: of the tokenizer's special tokens.
     needed: sentinels.
     objective: `objective.name`.
-
-  Raises:
-    UsageError: one is missing.
   """
   if (found := count(names)) < needed:
     raise UsageError(

@@ -113,9 +113,6 @@ def unified(
       sequence rows its [EOS] may be, too.
     mask: of the chosen tokens that become [MASK].
     random: of the chosen tokens that become a random one. The rest stays.
-
-  Raises:
-    UsageError: mask and random are more than all.
   """
   if mask + random > 1:
     raise UsageError(
@@ -148,11 +145,7 @@ def visible(masks_B: jax.Array, second_BL: jax.Array) -> jax.Array:
 
 
 def types_of(model: Transformer, mask: int) -> np.ndarray:
-  """The types of tokens of S1 and S2, int32 [2], of one of the four masks.
-
-  Raises:
-    UsageError: the model has another number of types.
-  """
+  """The types of tokens of S1 and S2, int32 [2], of one of the four masks."""
   return TYPES[mask] % _num_types(model)
 
 
@@ -251,9 +244,6 @@ def unified_target(
     mask: of the chosen tokens that become [MASK].
     random: of the chosen tokens that become a random one. The rest stays.
     label_smoothing: see `seq2seq` (released code: 0.1).
-
-  Raises:
-    UsageError: mask and random are more than all.
   """
   if mask + random > 1:
     raise UsageError(

@@ -54,9 +54,6 @@ def build(
     num_steps: of the run, as the config has it.
     text_length: of such a length, the tokens of text in a row, which are those
       of the ramp.
-
-  Raises:
-    UsageError: they are neither, or the stages make no sense.
   """
   if type(rows) is int:
     if problem := ranges.declared(Count).problem(rows):
@@ -164,11 +161,7 @@ def _plan(field: str, given: tuple[Pair | int, ...], example: str) -> Plan:
 
 
 def _boundary(field: str, text: str, num_steps: Any) -> Amount:
-  """Where a stage begins: '0', '50k_steps', '1B_tokens' or '90%'.
-
-  Raises:
-    UsageError: it is neither, or a part of an unknown number of steps.
-  """
+  """Where a stage begins: '0', '50k_steps', '1B_tokens' or '90%'."""
   if not text.endswith('%'):
     return _START if text == '0' else schedules.parse(field, text)
   found = _PERCENT.fullmatch(text)
@@ -188,11 +181,7 @@ def _boundary(field: str, text: str, num_steps: Any) -> Amount:
 
 
 def _joined(sizes: list[Plateau], lengths: list[Plateau]) -> Ramp:
-  """Finds each stage's first step, with the stages before it.
-
-  Raises:
-    UsageError: a stage begins no later than the one before.
-  """
+  """Finds each stage's first step, with the stages before it."""
   given = {
     'batch.size: the stage of {} rows': sizes,
     'batch.length: the stage of rows of {} tokens': lengths,

@@ -45,9 +45,6 @@ def parse(field: str, value: Any) -> Amount:
     field: where the value stands, for the error message.
     value: an int (steps), or a text such as '50k_steps' or '4.5B_tokens' with
       one of the suffixes k, M, G or B, T (powers of 1000) or none.
-
-  Raises:
-    UsageError: it is neither, or no whole number.
   """
   if type(value) is int and 0 <= value <= ranges.INT64:
     return Amount(value, 'steps')
@@ -346,9 +343,6 @@ def rsqrt(peak: Rate, hold: int | str = 10_000, warmup: int | str = 0) -> Build:
 
   T5, section 3.1.2, and PaLM, section 5: 1e-2 for 10,000 steps, then
   1 / sqrt(n). A warm-up, which they do without, is a part of `hold`.
-
-  Raises:
-    UsageError: the warm-up is longer.
   """
   warm, held = _length('warmup', warmup), _length('hold', hold)
 
@@ -408,9 +402,6 @@ def wsd(
     shape: linear (1 - x), or sqrt (1 - sqrt(x)), x from 0 to 1 in the decay
       (Haegele et al., 2024: Scaling Laws and Compute-Optimal Training Beyond
       Fixed Training Durations, equations 1 and 2).
-
-  Raises:
-    UsageError: the shape is unknown; warm-up and decay do not fit the run.
   """
   warm, cool = _length('warmup', warmup), _length('cooldown', cooldown)
   if shape not in _SHAPES:

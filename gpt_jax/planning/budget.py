@@ -40,9 +40,6 @@ def plan(
     assumed: how the FLOPs were computed (chips, MFU, days), for the report.
     inference_tokens: tokens served after training; None: none.
     fit_path: scaling.json of a sweep, whose fit is added.
-
-  Raises:
-    UsageError: the budget is too small, or the file holds no fit.
   """
   if flops < LEAST_FLOPS:
     how = '--chips, --days, --mfu' if assumed else f'--budget={flops:g}'
@@ -95,11 +92,7 @@ def plan(
 
 
 def read_fit(path: str) -> Fit:
-  """Reads the parametric loss from a scaling.json.
-
-  Raises:
-    UsageError: there is none.
-  """
+  """Reads the parametric loss from a scaling.json."""
   try:
     with open(path, encoding='utf-8') as f:
       found = json.load(f)['approach_3']

@@ -77,11 +77,7 @@ class TooLarge(Exception):
 
 
 def use_cpu() -> None:
-  """Keeps JAX off this machine's accelerators; call before using JAX.
-
-  Raises:
-    UsageError: the compiler for TPU is not installed.
-  """
+  """Keeps JAX off this machine's accelerators; call before using JAX."""
   if importlib.util.find_spec('libtpu') is None:
     raise UsageError(
       'planning needs libtpu, the compiler for TPU, which runs on a CPU too: '
@@ -93,11 +89,7 @@ def use_cpu() -> None:
 
 
 def devices(slices: Slices) -> list[Any]:
-  """JAX devices of the slices, to compile for.
-
-  Raises:
-    UsageError: the compiler for TPU is not installed.
-  """
+  """JAX devices of the slices, to compile for."""
   use_cpu()
   topology = jax_topologies.get_topology_desc(
     platform='tpu',
@@ -113,23 +105,14 @@ def devices(slices: Slices) -> list[Any]:
 
 
 def build(config: Config, slices: Slices) -> Parts:
-  """Builds the run of a resolved config on the devices of the slices.
-
-  Raises:
-    UsageError: the config does not fit the devices, or the compiler for TPU
-      is not installed.
-  """
+  """Builds the run of a resolved config on the devices of the slices."""
   there = devices(slices)
   device_check.check_devices(config, there)
   return parts_lib.build(config, there)
 
 
 def parse_flags(text: str) -> dict[str, str]:
-  """Reads flags of libtpu as LIBTPU_INIT_ARGS has them.
-
-  Raises:
-    UsageError: a flag has no value.
-  """
+  """Reads flags of libtpu as LIBTPU_INIT_ARGS has them."""
   flags = {}
   for word in text.split():
     name, equals, value = word.removeprefix('--').partition('=')

@@ -335,11 +335,7 @@ def is_unset(config: Config) -> bool:
 
 
 def apply(config: Config, changes: dict[str, Any]) -> Config:
-  """Resolves a config with some fields changed.
-
-  Raises:
-    UsageError: the changed config is invalid.
-  """
+  """Resolves a config with some fields changed."""
   changed = config_lib.unlocked(config)
   with changed.ignore_type():
     changed.update_from_flattened_dict(changes)
@@ -367,9 +363,6 @@ def candidates(
     sizes: cache of the sizes computed so far.
     micro: whether `batch.micro_rows` may change too. The largest micro-batch
       that fits is taken, since each one gathers all parameters again.
-
-  Raises:
-    UsageError: there is none; gives the reason for the likeliest one.
   """
   facts = facts_of(config)
   found, refused = {}, {}
@@ -392,11 +385,7 @@ def candidates(
 
 
 def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
-  """The layout of the config's own mesh.
-
-  Raises:
-    UsageError: the config does not divide over it.
-  """
+  """The layout of the config's own mesh."""
   mesh = mesh_of(config, slices)
   broken = {axis: Links(1, False) for axis in sharding.AXES}
   axes = sharding.AXES if mesh['context'] > 1 else WHOLE_ROWS
@@ -487,11 +476,7 @@ def _layout(
   links: dict[str, Links],
   micro: bool,
 ) -> Layout:
-  """One mesh with the changes to the config that it needs.
-
-  Raises:
-    UsageError: the config does not divide over it.
-  """
+  """One mesh with the changes to the config that it needs."""
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
   if mesh['expert'] > 1 and not facts.experts:
     raise UsageError('mesh.expert: the model has no experts')
@@ -521,11 +506,7 @@ def _layout(
 
 
 def _check_tensor(facts: Facts, tensor: int) -> None:
-  """Checks sizes that tensor splits but that are no parameter's dimension.
-
-  Raises:
-    UsageError: the heads or the width do not divide.
-  """
+  """Checks sizes that tensor splits but that are no parameter's dimension."""
   for name in ('num_heads', 'encoder_num_heads', 'd_model'):
     number = facts.model[name]
     if number % tensor:

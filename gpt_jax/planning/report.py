@@ -277,11 +277,7 @@ _HEAD = (
 
 
 def read(root: pathlib.Path) -> list[dict[str, Any]]:
-  """Reads the entries under `root`.
-
-  Raises:
-    UsageError: there is no such file.
-  """
+  """Reads the entries under `root`."""
   try:
     return json.loads((root / FILE).read_text(encoding='utf-8'))
   except FileNotFoundError as e:
@@ -317,9 +313,6 @@ def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
 
   Returns:
     What changed by more than `TOLERANCE`, and what no longer compiles.
-
-  Raises:
-    UsageError: no entry matches.
   """
   entries, drift = read(root), []
   chosen = [entry for entry in entries if only in entry['config']]

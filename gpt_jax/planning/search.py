@@ -97,11 +97,7 @@ def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
 
 
 def open_changes(request: Request, sizes: Sizes | None = None) -> dict:
-  """Values for the open fields.
-
-  Raises:
-    UsageError: no mesh serves the config.
-  """
+  """Values for the open fields."""
   if not request.mesh:
     return {}
   found = layouts.candidates(
@@ -363,9 +359,6 @@ def search(
   Returns:
     The plans, of the last stage only, sorted by estimated time per token; and
     the number of programs that did not fit.
-
-  Raises:
-    UsageError: no mesh serves the config, or the compiler for TPU is missing.
   """
   compile_lib.use_cpu()
   variants = _variants(request)[:most]

@@ -58,11 +58,7 @@ class Cell(NamedTuple):
 
 
 def grid(config: Config) -> list[Cell]:
-  """The runs of a config with a section `sweep`, smallest budget first.
-
-  Raises:
-    UsageError: there is no such section, or the grid is invalid.
-  """
+  """The runs of a config with a section `sweep`, smallest budget first."""
   if 'sweep' not in config:
     raise UsageError(
       '--config: has no section sweep (budgets, sizes, ...); start from '
@@ -161,11 +157,7 @@ def _cell(config: Config, budget: float, model: Model) -> Cell | None:
 
 
 def _with_peak(text: str, peak: float) -> str:
-  """Replaces the peak in a schedule's call-string.
-
-  Raises:
-    UsageError: the schedule has no peak.
-  """
+  """Replaces the peak in a schedule's call-string."""
   (call,) = spec.bind_all('schedule.name', text, SCHEDULES)[:1]
   if 'peak' not in call.kwargs:
     raise UsageError(
@@ -281,11 +273,7 @@ def folder(root: str, cell: Cell) -> str:
 
 
 def arguments(argv: list[str], cell: Cell) -> list[str]:
-  """The flags of `train` for a run: those of the config, and its changes.
-
-  Raises:
-    UsageError: an override has no '='.
-  """
+  """The flags of `train` for a run: those of the config, and its changes."""
   out = []
   for word, following in zip(argv, [*argv[1:], ''], strict=True):
     flag = word.lstrip('-')

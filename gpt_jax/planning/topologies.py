@@ -243,9 +243,6 @@ def parse(text: str, number: int = 1) -> Slices:
   Args:
     text: value of --topology.
     number: of slices.
-
-  Raises:
-    UsageError: no such slice is sold; names the nearest ones.
   """
   if number < 1:
     raise UsageError(f'--slices={number}: must be at least 1')
@@ -340,11 +337,7 @@ class Chips(NamedTuple):
 
 
 def parse_chips(name: str) -> Chips:
-  """Reads a name such as v4-512: 512 cores, which are 256 chips.
-
-  Raises:
-    UsageError: the name is unknown.
-  """
+  """Reads a name such as v4-512: 512 cores, which are 256 chips."""
   found = re.fullmatch(r'([a-z0-9]+)-(\d+)', name)
   if not found or found[1] not in KINDS:
     raise UsageError(

@@ -157,11 +157,7 @@ def schedule_curves(config: Config, out: str) -> str:
 def wall_time(
   workdir: str, out: str | None = None
 ) -> tuple[str, goodput.Account]:
-  """Draws where the wall time went; returns the PNG's path and the figures.
-
-  Raises:
-    UsageError: the workdir has no metrics, or no starts in them.
-  """
+  """Draws where the wall time went; returns the PNG's path and the figures."""
   try:
     account = goodput.account(metrics.read(workdir))
   except ValueError as e:

@@ -83,9 +83,6 @@ class PairRows:
       length: of a row.
       pair: one of `PAIRS`.
       short: share of rows that aim at fewer tokens than fit.
-
-    Raises:
-      UsageError: the store, its tokenizer or the length does not do.
     """
     check_special(store)
     if length < _LEAST:
@@ -342,11 +339,7 @@ class HalfRows:
   """Rows of `length` tokens of a store."""
 
   def __init__(self, store: TokenStore, length: int):
-    """Counts the rows.
-
-    Raises:
-      UsageError: the store, its tokenizer or the length does not do.
-    """
+    """Counts the rows."""
     check_special(store)
     if length < _HALF_LEAST:
       raise UsageError(

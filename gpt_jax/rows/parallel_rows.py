@@ -75,9 +75,6 @@ class ParallelRows:
       store: of pairs.
       length: of a row, on each side.
       before: what stands before a source, of `STARTS`.
-
-    Raises:
-      UsageError: the length or the tokenizer does not do.
     """
     self._store, self._length = store, length
     self._start = sides.source_start(started(store.source_special, before))
@@ -171,11 +168,7 @@ class ParallelRows:
 
 
 def started(special: Special, start: str) -> Special:
-  """With what stands before a source in these rows, of `STARTS`.
-
-  Raises:
-    UsageError: the tokenizer has no such token.
-  """
+  """With what stands before a source in these rows, of `STARTS`."""
   if start == 'text':
     return special
   if special.cls_id is None:

@@ -42,11 +42,7 @@ class RowSource:
   """The rows of a token store in the order of the run."""
 
   def __init__(self, store: TokenStore, *, length: int, seed: int):
-    """Rows of `length` tokens, in the order given by `seed`.
-
-    Raises:
-      UsageError: the store has no rows such as `data.rows` asks for.
-    """
+    """Rows of `length` tokens, in the order given by `seed`."""
     self._seed = seed
     self._maker = row_makers.load(store, length)
     self.rows_per_epoch = self._maker.num_rows
@@ -145,9 +141,6 @@ def batches(
     rows: step -> the rows of the run that make its batch.
     make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
-
-  Raises:
-    UsageError: at once, if the store is shorter than one row.
   """
   of_length = sources(store, seed=seed)
   if start < stop:

@@ -78,9 +78,6 @@ def load(store: TokenStore, length: int) -> Maker:
   Args:
     store: open.
     length: of a row.
-
-  Raises:
-    UsageError: the store has no such rows.
   """
   token_store.check_pairs(store.rows, store.manifest.pairs, store.folder)
   return spec.build('data.rows', store.rows, ROWS)(store, length)
@@ -92,11 +89,7 @@ def of_sentences(rows: str) -> bool:
 
 
 def check(rows: str, sentences: str):
-  """Checks that a store of `data.sentences` has what `data.rows` are made of.
-
-  Raises:
-    UsageError: it has no sentences.
-  """
+  """Checks that a store of `data.sentences` has what rows are made of."""
   if of_sentences(rows) and splitter(sentences) is None:
     raise UsageError(
       f'data.rows={rows!r}: are made of sentences, and data.sentences='
@@ -105,11 +98,7 @@ def check(rows: str, sentences: str):
 
 
 def as_read(rows: str, special: Special) -> Special:
-  """The special tokens of texts that are read as the rows of a run.
-
-  Raises:
-    UsageError: the tokenizer lacks one.
-  """
+  """The special tokens of texts that are read as the rows of a run."""
   (call,) = spec.bind_all('data.rows', rows, ROWS)
   return parallel_rows.started(special, call.kwargs.get('start', 'text'))
 

@@ -43,9 +43,6 @@ class SentenceRows:
       store: with sentences.
       length: of a row.
       crossing: whether rows go on over the ends of documents.
-
-    Raises:
-      UsageError: the store, its tokenizer or the length does not do.
     """
     check_special(store)
     if length <= _AROUND:

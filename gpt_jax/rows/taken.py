@@ -110,11 +110,7 @@ class Skips(NamedTuple):
 
 
 def read(workdir: str) -> Skips:
-  """Reads the list of a workdir; an empty one where there is none.
-
-  Raises:
-    UsageError: it is damaged, or was changed by another hand.
-  """
+  """Reads the list of a workdir; an empty one where there is none."""
   path = os.path.join(workdir, FILE)
   try:
     with open(path, encoding='utf-8') as f:

@@ -68,9 +68,6 @@ class TaskOrder:
       batch_size: examples in a batch.
       seed: of the run.
       mixing: a call of `MIXINGS`.
-
-    Raises:
-      UsageError: there is no such mixing.
     """
     count = spec.build('finetune.mixing', mixing, MIXINGS)
     self._names, self._sizes = [*sizes], dict(sizes)

@@ -186,11 +186,7 @@ class Writer:
 
 
 def read(folder: str) -> Contents | None:
-  """The manifest; None where the folder holds no finished outputs.
-
-  Raises:
-    UsageError: it is damaged, or of another version.
-  """
+  """The manifest; None where the folder holds no finished outputs."""
   data = files.read(folder, NAME)
   if data is None:
     return None
@@ -213,11 +209,7 @@ class TeacherOutputs:
   """Outputs, open for reading."""
 
   def __init__(self, folder: str, wanted: Rows):
-    """Opens them.
-
-    Raises:
-      UsageError: there are none, they are damaged, or of other rows.
-    """
+    """Opens them."""
     found = read(folder)
     if found is None:
       raise UsageError(
@@ -245,9 +237,6 @@ class TeacherOutputs:
     Returns:
       `teacher_ids` int32 [B, P, k] and `teacher_log_probs` float16
       [B, P, k + 1].
-
-    Raises:
-      UsageError: they are damaged.
     """
     rows = self.contents.rows
     numbers = (keys.row * rows.times + keys.epoch % rows.times).tolist()

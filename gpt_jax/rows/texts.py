@@ -45,11 +45,7 @@ class Sentences(NamedTuple):
 
 
 def check_special(store: TokenStore):
-  """Checks that the tokenizer has what stands around texts.
-
-  Raises:
-    UsageError: it has not.
-  """
+  """Checks that the tokenizer has what stands around texts."""
   special = store.special
   missing = [
     name
@@ -65,11 +61,7 @@ def check_special(store: TokenStore):
 
 
 def sentences(store: TokenStore) -> dict[str, Sentences]:
-  """The sentences of each source of a mixture; the only one of others is ''.
-
-  Raises:
-    UsageError: the store was prepared without, or a source has none.
-  """
+  """The sentences of each source of a mixture; the only one of others is ''."""
   found = {}
   for name, (start, stop) in store.parts().items():
     found[name] = _sentences(store, start, stop)

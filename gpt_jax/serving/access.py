@@ -104,11 +104,7 @@ def refusal(access: Access, scope: Scope) -> ApiError | None:
 
 
 def read_allowed_hosts(names: Sequence[str]) -> tuple[str, ...]:
-  """The names of --allowed_hosts as a request's Host is compared with them.
-
-  Raises:
-    UsageError: one is no name of a host.
-  """
+  """The names of --allowed_hosts as a request's Host is compared with them."""
   for name in names:
     if name != '*' and not re.fullmatch(_NAME, name, re.IGNORECASE):
       raise UsageError(
@@ -120,11 +116,7 @@ def read_allowed_hosts(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_key(path: str | None) -> str | None:
-  """The API key: of the file `path`, else of the environment; None: neither.
-
-  Raises:
-    UsageError: it is empty or no key, or others may read the file.
-  """
+  """The API key: of the file `path`, else of the environment; None: neither."""
   if path is None:
     key, source = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
     if key is None:

@@ -71,11 +71,7 @@ class Limits(NamedTuple):
 
 
 def reserve_files(limits: Limits) -> None:
-  """Sees to it that as many files may be open as there may be connections.
-
-  Raises:
-    UsageError: the system does not allow that.
-  """
+  """Sees to it that as many files may be open as there may be connections."""
   needed = limits.connections + _OTHER_FILES
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -247,11 +243,7 @@ _STEP_SECONDS = 2
 
 
 def bind(host: str, port: int) -> socket.socket:
-  """Takes an address, without listening yet; port 0 is any that is free.
-
-  Raises:
-    UsageError: it cannot be had.
-  """
+  """Takes an address, without listening yet; port 0 is any that is free."""
   try:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]

@@ -86,11 +86,7 @@ class Task(NamedTuple):
 
 
 def read(task: Task, split: str, path: str = '') -> list[Example]:
-  """Reads a split, or another file of the same columns.
-
-  Raises:
-    UsageError: names file and line, or how to get the data.
-  """
+  """Reads a split, or another file of the same columns."""
   path = path or task.paths[split]
   needs_label = split in ('train', 'dev')
   found, dropped = [], 0
@@ -209,11 +205,7 @@ def filled(record: Record, text: str) -> str:
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
-  """Its literals, each with the column that follows, None after the last.
-
-  Raises:
-    UsageError: it cannot be read, or says how a column is to be formatted.
-  """
+  """Its literals, each with the column that follows, None after the last."""
   try:
     found = string.Formatter().parse(template)
     parts = [(literal, column) for literal, column, *_ in found]

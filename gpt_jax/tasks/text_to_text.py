@@ -98,9 +98,6 @@ def load(name: str, folder: str) -> Task:
   Args:
     name: of the task.
     folder: of its files as published; '': the set of TFDS.
-
-  Raises:
-    UsageError: there is no such task.
   """
   if name not in FORMATS:
     raise UsageError(
@@ -116,9 +113,6 @@ def pairs(name: str, task: Task, split: str) -> Iterator[Pair]:
     name: of the task, of `FORMATS`.
     task: see `load`.
     split: 'train', or 'dev'; others need not have labels.
-
-  Raises:
-    UsageError: there is no such split, or a file or line is bad.
   """
   splits = [s for s in task.paths if s.startswith(('train', 'dev'))]
   if split not in splits:

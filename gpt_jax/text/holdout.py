@@ -89,9 +89,6 @@ def split(
     holdout: call-string.
     corpus: what is left of the source after cleaning, where it was.
     field: where `source` stands in the config.
-
-  Raises:
-    UsageError: either call is wrong.
   """
   found = corpus or sources.load(field, source)
   pairs = sources.of_pairs(field, source)

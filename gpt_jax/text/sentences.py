@@ -51,11 +51,7 @@ Splitter = Callable[[str], Iterable[int]]
 
 
 def splitter(text: str) -> Splitter | None:
-  """The one that `data.sentences` names; None for none.
-
-  Raises:
-    UsageError: it names no splitter.
-  """
+  """The one that `data.sentences` names; None for none."""
   return spec.build('data.sentences', text, SPLITTERS)
 
 

@@ -228,10 +228,6 @@ def documents(field: str, text: str) -> Iterator[Document]:
   Args:
     field: where the call stands in the config, for error messages.
     text: a call of one of `SOURCES`.
-
-  Raises:
-    UsageError: the call, a file or a line is not as it must be, or there is
-      no document.
   """
   return load(field, text).documents()
 
@@ -342,9 +338,6 @@ def mixture(*calls: Pair) -> Reader:
   """All documents of several sources, one after another, as 'name/document'.
 
   What `data.mixture` draws from.
-
-  Raises:
-    UsageError: some sources hold pairs of texts, and some do not.
   """
   kinds = [of_pairs(f'data.sources.{p.key}', p.value) for p in calls]
   if len({*kinds}) > 1:

@@ -40,11 +40,7 @@ class Bpe:
   run_ids = frozenset()
 
   def __init__(self, kind: str, contents: dict[str, bytes]):
-    """Reads the two vocabulary files, as bytes, from `contents`.
-
-    Raises:
-      UsageError: they are not what `kind` needs.
-    """
+    """Reads the two vocabulary files, as bytes, from `contents`."""
     self.kind = kind
     self.contents = contents
     try:

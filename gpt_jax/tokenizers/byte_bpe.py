@@ -40,9 +40,6 @@ def byte_bpe(
     vocab_size: number of pieces, with the 256 bytes and five special tokens.
     sample_bytes: as for `sentencepiece`, as is `seed`.
     seed: chooses another sample.
-
-  Raises:
-    UsageError: the corpus supports fewer pieces.
   """
   size = training.sample_size(vocab_size, sample_bytes)
   call = f'tokenizer.name: byte_bpe(vocab_size={vocab_size})'

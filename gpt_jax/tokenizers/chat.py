@@ -40,9 +40,6 @@ class ChatTemplate:
     Args:
       source: in Jinja.
       variables: `bos_token` and its like.
-
-    Raises:
-      UsageError: it is no template.
     """
     try:
       self._template = _environment().from_string(source)
@@ -58,9 +55,6 @@ class ChatTemplate:
 
     chat_template.jinja comes before the entry of tokenizer_config.json. Of
     several templates it is the one named `default`.
-
-    Raises:
-      UsageError: it is no template, or none of several is the default.
     """
     data = files.read(folder, special.CONFIG)
     path = files.join(folder, special.CONFIG)
@@ -90,9 +84,6 @@ class ChatTemplate:
     Args:
       messages: what was said.
       add_generation_prompt: ends it with what an answer follows.
-
-    Raises:
-      UsageError: the template refuses the messages, or fails.
     """
     try:
       return self._template.render(
@@ -120,9 +111,6 @@ class ChatTemplate:
       messages: what was said.
       add_generation_prompt: see `render`.
       encode: in the place of `tokenizer.encode_special`, to refuse long texts.
-
-    Raises:
-      UsageError: see `render`; or the chat is empty.
     """
     guarded = _guarded(messages, tokenizer.special.names)
     text = self.render(guarded, add_generation_prompt)

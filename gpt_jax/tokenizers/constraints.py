@@ -106,9 +106,6 @@ def read(
     name: of the file.
     vocab_size: of the model.
     stops: ids that end an answer.
-
-  Raises:
-    UsageError: names what is not computed here, and what is damaged.
   """
   options = _Options(values, name, vocab_size)
   for option, accepted in _REFUSED.items():

@@ -97,9 +97,6 @@ def files(
     roles: ids of special tokens, as {'eos_token': 0}.
     names: whether names of special tokens in a text are these tokens, as for a
       model that fills a [MASK].
-
-  Raises:
-    UsageError: the files would not give the ids that ours gives.
   """
   if type(tokenizer) not in _LIBRARIES:
     raise UsageError('has a tokenizer of its own for sources')

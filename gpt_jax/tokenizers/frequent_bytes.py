@@ -81,9 +81,6 @@ def frequent_bytes(
 
   Args:
     vocab_size: how many symbols at most, with the two that are no byte.
-
-  Raises:
-    UsageError: no byte is left.
   """
 
   def read(documents: Iterable[Document]) -> FrequentBytes:

@@ -51,11 +51,7 @@ class HfTokenizer:
   in_threads = False  # its results become lists, under Python's lock
 
   def __init__(self, contents: dict[str, bytes]):
-    """Reads the tokenizer and the name of its end of document.
-
-    Raises:
-      UsageError: it is not a tokenizer, or has no such token.
-    """
+    """Reads the tokenizer and the name of its end of document."""
     self.contents = contents
     try:
       self._made = tokenizers.Tokenizer.from_str(contents[FILE].decode())
@@ -263,11 +259,7 @@ def hf_tokenizer(
 
 
 def _find_eos(folder: str, data: bytes) -> str:
-  """The token that ends documents.
-
-  Raises:
-    UsageError: nothing names it.
-  """
+  """The token that ends documents."""
   try:
     added = json.loads(data).get('added_tokens') or []
     special = {token['content']: token['id'] for token in added}
@@ -301,11 +293,7 @@ def _find_eos(folder: str, data: bytes) -> str:
 
 
 def _check_growth(file: bytes) -> None:
-  """Refuses a tokenizer.json whose replacements multiply a text.
-
-  Raises:
-    UsageError: they do, by more than any published one.
-  """
+  """Refuses a tokenizer.json whose replacements multiply a text."""
   values = json.loads(file)
   for name in ('normalizer', 'pre_tokenizer', 'decoder'):
     if (growth := _growth(values.get(name))) > _MOST_GROWTH:

@@ -47,11 +47,7 @@ def write(folder: str, kind: str, contents: Mapping[str, bytes]):
 
 
 def read(folder: str) -> tuple[str, dict[str, bytes]]:
-  """Returns the kind of a saved tokenizer and its files.
-
-  Raises:
-    UsageError: a file is missing or was changed.
-  """
+  """Returns the kind of a saved tokenizer and its files."""
 
   def fail(name: str, what: str):
     return UsageError(

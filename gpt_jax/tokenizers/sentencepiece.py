@@ -66,11 +66,7 @@ class SentencePiece:
   run_ids = frozenset()
 
   def __init__(self, kind: str, contents: dict[str, bytes]):
-    """Reads the model from its file in `contents`.
-
-    Raises:
-      UsageError: it is not a model, or does not mark the end of a document.
-    """
+    """Reads the model from its file in `contents`."""
     self.kind = kind
     self.contents = contents
     self._model = spm.SentencePieceProcessor()

@@ -201,9 +201,6 @@ def generation(folder: str) -> tuple[dict[str, Any], str]:
   """What a checkpoint says of generation, and the file that does.
 
   As in transformers config.json says so only where there is no other file.
-
-  Raises:
-    UsageError: a file is damaged.
   """
   for name in (_GENERATION, _MODEL):
     path = os.path.join(folder, name)
@@ -328,9 +325,6 @@ def with_masks(made: Any, text: str) -> np.ndarray:
 
   Other names of special tokens stay text. Space before a mask belongs to it,
   as a piece that it stands for begins with that.
-
-  Raises:
-    UsageError: the tokenizer has no mask.
   """
   found: Special = made.special
   if found.mask_id is None:

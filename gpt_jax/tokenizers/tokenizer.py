@@ -237,9 +237,6 @@ def imported(name: str, folder: str) -> Tokenizer:
   Args:
     name: a call that reads its vocabulary.
     folder: of the checkpoint, whose other files say what stands before a text.
-
-  Raises:
-    UsageError: a file does not do.
   """
   made = build(name, [])
   assert isinstance(made, HfTokenizer | Bpe | SentencePiece)
@@ -248,11 +245,7 @@ def imported(name: str, folder: str) -> Tokenizer:
 
 
 def load(folder: str) -> Tokenizer:
-  """Reads a saved tokenizer.
-
-  Raises:
-    UsageError: a file is missing, damaged, or of a kind not known here.
-  """
+  """Reads a saved tokenizer."""
   kind, contents = saved.read(folder)
   if kind == KIND:
     names = TARGET, SOURCE

@@ -59,9 +59,6 @@ def wordpiece(
     alphabet: how many characters have pieces: the most frequent ones.
     sample_bytes: as for `sentencepiece`, as is `seed`.
     seed: chooses another sample.
-
-  Raises:
-    UsageError: the corpus supports fewer pieces, or needs more.
   """
   size = training.sample_size(vocab_size, sample_bytes)
   call = f'tokenizer.name: wordpiece(vocab_size={vocab_size})'

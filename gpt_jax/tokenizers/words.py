@@ -190,9 +190,6 @@ def words(
   Args:
     vocab_size: how many at most, with `<unk>` and the end of document; 0: all.
     count: only those that occur so often.
-
-  Raises:
-    UsageError: no word is left.
   """
 
   def read(documents: Iterable[Document]) -> WordList:

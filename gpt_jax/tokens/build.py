@@ -60,9 +60,6 @@ def build(
 
   Returns:
     The manifest of the train split, which was written last.
-
-  Raises:
-    UsageError: a document or the tokenizer does not do.
   """
   found = inputs.look(split.files)
   wanted = {'settings': [*settings], 'inputs': found}
@@ -245,11 +242,7 @@ class _Build:
 def build_tokenizer(
   settings: Settings, split: Split, folder: str, report: progress.Report
 ) -> Tokenizer:
-  """Makes the tokenizer, and saves it in the folder of the store.
-
-  Raises:
-    UsageError: it cannot be made as the settings say.
-  """
+  """Makes the tokenizer, and saves it in the folder of the store."""
 
   def documents(parts: Iterator[Part]) -> Iterator[Document]:
     num_bytes = 0

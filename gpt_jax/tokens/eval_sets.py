@@ -45,11 +45,7 @@ class EvalSet(NamedTuple):
 
 
 def check(config: Any):
-  """Checks `eval.sets` and `eval.words`, before anything is read.
-
-  Raises:
-    UsageError: a name or a call does not do.
-  """
+  """Checks `eval.sets` and `eval.words`, before anything is read."""
   sets, words = _tables(config)
   for name, call in sets.items():
     if not re.fullmatch(r'[\w.-]+', name) or name == VALIDATION:
@@ -73,12 +69,7 @@ def check(config: Any):
 
 
 def ensure(config: Any, store: TokenStore):
-  """Prepares the sets that are missing.
-
-  Raises:
-    UsageError: a set's call or text does not do, or what is prepared is
-      another.
-  """
+  """Prepares the sets that are missing."""
   check(config)
   for name, call in _tables(config)[0].items():
     folder = files.join(store.folder, f'{_FOLDER}/{name}')
@@ -90,11 +81,7 @@ def ensure(config: Any, store: TokenStore):
 
 
 def held_out(config: Any, store: TokenStore) -> dict[str, EvalSet]:
-  """Opens what is evaluated: the split of the corpus, then the sets.
-
-  Raises:
-    UsageError: a set was not prepared.
-  """
+  """Opens what is evaluated: the split of the corpus, then the sets."""
   found = {}
   validation = store.validation()
   if validation is not None:

@@ -118,11 +118,7 @@ def exists(folder: str) -> bool:
 
 
 def read(folder: str) -> Manifest:
-  """Reads the manifest of a token store.
-
-  Raises:
-    UsageError: it is missing, damaged, or of another format version.
-  """
+  """Reads the manifest of a token store."""
   path = files.join(folder, NAME)
   data = files.read(folder, NAME)
   if data is None:

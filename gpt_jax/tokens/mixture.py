@@ -93,11 +93,7 @@ def is_mixture(text: str) -> bool:
 
 
 def phases(text: str) -> list[Phase]:
-  """Reads `data.source` where it is a mixture.
-
-  Raises:
-    UsageError: it is none, weights do not sum to 1, or phases are in disorder.
-  """
+  """Reads `data.source` where it is a mixture."""
   field = f'data.source={text!r}'
   found = spec.build_all('data.source', text, {'mixture': mixture})
   for phase in found:
@@ -170,9 +166,6 @@ def corpus(text: str, calls: Mapping[str, str]) -> str:
   Args:
     text: `data.source`.
     calls: `data.sources`.
-
-  Raises:
-    UsageError: `phases`, or a name without a call.
   """
   names = sorted({name for phase in phases(text) for name in phase.weights})
   for name in names:
@@ -220,11 +213,7 @@ class Held(NamedTuple):
 
 
 def row_shares(phase: Phase, held: Held) -> dict[str, float]:
-  """The share of the rows that each source of a phase has.
-
-  Raises:
-    UsageError: a source has next to none.
-  """
+  """The share of the rows that each source of a phase has."""
   if phase.shares == 'rows':
     return phase.weights
   rows = {
@@ -287,9 +276,6 @@ class Order:
       seed: of all that is drawn.
       tokens: of each source's rows, where these are padded.
       examples: of each source, where weights are of these.
-
-    Raises:
-      UsageError: a source has no row.
     """
     for name in {name for phase in phases for name in phase.weights}:
       if sizes.get(name, 0) < 1:

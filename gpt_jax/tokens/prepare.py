@@ -70,10 +70,6 @@ def prepare(
 
   Returns:
     The manifest of the train split.
-
-  Raises:
-    UsageError: a setting or the corpus does not do, or the folder holds
-      foreign files or a store of other settings or of files that changed.
   """
   settings = _settings(config)
   beam = beam_modules.load() if runner else None
@@ -119,11 +115,7 @@ def prepare(
 
 
 def ensure(config: Any, folder: str) -> TokenStore:
-  """Opens the token store of `config`, preparing it where it is missing.
-
-  Raises:
-    UsageError: as `prepare` and `TokenStore.open`.
-  """
+  """Opens the token store of `config`, preparing it where it is missing."""
   eval_sets.check(config)
   settings = _settings(config)
   _check_rows(config, settings.source)

@@ -155,11 +155,7 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def codec(compression: str) -> list[dict[str, Any]]:
-  """The codecs of zarr3 that `data.compression` names.
-
-  Raises:
-    UsageError: it names none.
-  """
+  """The codecs of zarr3 that `data.compression` names."""
   return spec.build('data.compression', compression, COMPRESSIONS)
 
 
@@ -258,9 +254,6 @@ class TokenStore:
       folder: a path or a URL such as `gs://bucket/path`.
       in_memory_bytes: a store up to this size is loaded and checked as a
         whole; of a larger one each chunk is checked when it is read.
-
-    Raises:
-      UsageError: the store is missing, damaged or of an unknown version.
     """
     contents = manifest.read(folder)
     size = contents.num_tokens * np.dtype(contents.dtype).itemsize
@@ -375,9 +368,6 @@ class TokenStore:
     """The exclusive end of each sentence, int64 [S].
 
     The last of a document ends where the document does, after its eos.
-
-    Raises:
-      UsageError: the store was prepared without.
     """
     if SENTENCE_ENDS not in self._ends:
       raise UsageError(
@@ -389,11 +379,7 @@ class TokenStore:
 
   @functools.cached_property
   def special(self) -> Special:
-    """The special tokens of the tokenizer.
-
-    Raises:
-      UsageError: as `tokenizer`.
-    """
+    """The special tokens of the tokenizer."""
     return self._corpus.tokenizer().special
 
   @functools.cached_property
@@ -402,11 +388,7 @@ class TokenStore:
     return tokenizer.of_sources(self._corpus.tokenizer()).special
 
   def tokenizer(self) -> tokenizer.Tokenizer:
-    """Loads the tokenizer that wrote the train split.
-
-    Raises:
-      UsageError: it is missing or not the one of the manifest.
-    """
+    """Loads the tokenizer that wrote the train split."""
     folder = files.join(self.folder, TOKENIZER)
     loaded = tokenizer.load(folder)
     if loaded.fingerprint != self.manifest.tokenizer_fingerprint:
@@ -433,11 +415,7 @@ class TokenStore:
     return opened
 
   def verify(self):
-    """Reads every token and compares it with the manifest.
-
-    Raises:
-      UsageError: something differs.
-    """
+    """Reads every token and compares it with the manifest."""
     for start in range(0, len(self), manifest.BLOCK):
       stop = min(start + manifest.BLOCK, len(self))
       crc32 = manifest.checksums(np.ascontiguousarray(self.tokens(start, stop)))
@@ -518,9 +496,6 @@ def check_pairs(rows: str, pairs: bool, where: str):
     rows: `data.rows`.
     pairs: whether there are pairs of texts.
     where: they are, or are not.
-
-  Raises:
-    UsageError: they are not.
   """
   if of_pairs(rows) and not pairs:
     raise UsageError(

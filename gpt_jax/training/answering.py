@@ -80,9 +80,6 @@ class Answerer:
     Args:
       text: the text.
       template: of chats.
-
-    Raises:
-      UsageError: it does not fit.
     """
     if isinstance(text, Source):
       return self._sourced(text)

@@ -38,9 +38,6 @@ def last(workdir: str, number: int, abstract: TrainState) -> Averaged:
     workdir: of the run.
     number: of checkpoints.
     abstract: see `Checkpointer.restore`.
-
-  Raises:
-    UsageError: there are fewer, or one is damaged.
   """
   checkpointer = checkpoint.Checkpointer(workdir, read_only=True)
   kept = checkpointer.steps()

@@ -32,11 +32,7 @@ class Variant(NamedTuple):
 
 
 def parse(text: str, more: str) -> Variant:
-  """Reads `--run`.
-
-  Raises:
-    UsageError: it has no name and config.
-  """
+  """Reads `--run`."""
   words = shlex.split(text)
   if len(words) < 2 or not all(word.startswith('--') for word in words[2:]):
     raise UsageError(

@@ -52,9 +52,6 @@ def check_attention(
     shape_BL: rows of a batch as the model is given it, and their length.
     packed: whether rows hold documents that do not see each other.
     padded: whether they may have padding that is not to be seen.
-
-  Raises:
-    UsageError: the backend cannot serve the model.
   """
   backend = spec.build(
     'model.attention_backend', model.attention_backend, BACKENDS
@@ -96,9 +93,6 @@ def check_devices(config: Config, devices: Devices = None) -> None:
   Args:
     config: resolved.
     devices: all of the run's; None: those of this process's backend.
-
-  Raises:
-    UsageError: they do not.
   """
   mesh = sharding.make_mesh(
     config.mesh, devices, width=config_lib.width(config)

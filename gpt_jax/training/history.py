@@ -40,9 +40,6 @@ class History:
       workdir: of the run.
       store: fingerprint of the token store; empty: the run has none.
       teacher: that of a teacher's outputs; empty: it reads none.
-
-    Raises:
-      UsageError: skips.json is damaged.
     """
     self._workdir, self._store, self._teacher = workdir, store, teacher
     self._lines: list[dict[str, Any]] = []
@@ -50,11 +47,7 @@ class History:
     self.skips = skips_lib.from_json(hosts.broadcast_from_host0(text))
 
   def restart(self, restored: Restored | None) -> None:
-    """Takes over the past of a restored checkpoint; None: there is none.
-
-    Raises:
-      UsageError: the checkpoint and the workdir contradict each other.
-    """
+    """Takes over the past of a restored checkpoint; None: there is none."""
     self._lines = []
     if restored is None:
       return
@@ -150,11 +143,7 @@ class History:
       )
 
   def _read_files(self, step: int) -> None:
-    """The past of a checkpoint that holds no record.
-
-    Raises:
-      UsageError: a rewind is logged that skips.json does not know.
-    """
+    """The past of a checkpoint that holds no record."""
     for line in metrics.read(self._workdir):
       if line['step'] > step:
         continue
@@ -176,11 +165,7 @@ def write_skips(workdir: str, skips: Skips) -> None:
 
 
 def known_skips(workdir: str) -> Skips:
-  """The rows that a run has left out, as its newest checkpoint confirms.
-
-  Raises:
-    UsageError: skips.json is damaged, or contradicts the checkpoint.
-  """
+  """The rows that a run has left out, as its newest checkpoint confirms."""
   found, newest = skips_lib.read(workdir), restore.newest(workdir)
   if newest is None or newest.record is None:
     return found
@@ -191,11 +176,7 @@ def known_skips(workdir: str) -> Skips:
 
 
 def check_store(workdir: str, restored: Restored | None, store: str) -> None:
-  """Refuses another token store than the checkpoint was trained on.
-
-  Raises:
-    UsageError: it is another.
-  """
+  """Refuses another token store than the checkpoint was trained on."""
   record = restored.record if restored else None
   if restored and record and record['store'] != store:
     raise UsageError(
@@ -212,9 +193,6 @@ def _agreed(workdir: str, step: int, found: Skips, saved: Skips) -> Skips:
   A rewind after the save adds an entry at that step or later; what is before
   it has to be the same. A file that is missing is made again: rewinds since
   the save follow from the data, and will be repeated.
-
-  Raises:
-    UsageError: they differ.
   """
   path = os.path.join(workdir, skips_lib.FILE)
   if not os.path.exists(path):

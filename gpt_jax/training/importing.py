@@ -81,12 +81,7 @@ _UNTRAINED = {
 
 
 def from_hf(folder: str, workdir: str) -> None:
-  """Makes a workdir of a checkpoint, a tensor at a time.
-
-  Raises:
-    UsageError: the checkpoint is no language model that we know, or the
-      workdir holds a run.
-  """
+  """Makes a workdir of a checkpoint, a tensor at a time."""
   _check_empty(workdir)
   source = hf.Source(folder)
   model = source.model
@@ -131,11 +126,7 @@ def from_hf(folder: str, workdir: str) -> None:
 
 
 def _check_empty(workdir: str) -> None:
-  """Refuses a folder that holds a run; empties an unfinished import.
-
-  Raises:
-    UsageError: it holds one.
-  """
+  """Refuses a folder that holds a run; empties an unfinished import."""
   folder = epath.Path(workdir)
   if (folder / UNFINISHED).exists():
     log.info('%s: an import was stopped; it starts again', workdir)
@@ -170,9 +161,6 @@ def _seq2seq(
     model: the import.
     generation: of `special.generation`.
     file: which says so.
-
-  Raises:
-    UsageError: with another token than ours start with, or two.
   """
   options, name = model.options, 'decoder_start_token_id'
   start = options.get(name, generation.get(name))

@@ -43,11 +43,7 @@ def write_atomically(path: str, text: str) -> None:
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
-  """All whole lines of `WORKDIR/metrics.jsonl`, in order.
-
-  Raises:
-    UsageError: a line is damaged.
-  """
+  """All whole lines of `WORKDIR/metrics.jsonl`, in order."""
   path = os.path.join(workdir, 'metrics.jsonl')
   try:
     with open(path, 'rb') as f:
@@ -396,11 +392,7 @@ def _short(load: float) -> float:
 
 
 def check(config: Config) -> None:
-  """Looks whether the trackers can be opened; quick, and opens none.
-
-  Raises:
-    UsageError: a package or an account is missing.
-  """
+  """Looks whether the trackers can be opened; quick, and opens none."""
   if jax.process_index() != 0:
     return
   for tracker in log_trackers.load(config.log.trackers):

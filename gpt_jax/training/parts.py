@@ -137,9 +137,6 @@ def build(
     devices: all of the run's; None: those of this process's backend. They may
       be devices to compile for only.
     tokenizer: of the text that is trained on, where there is text.
-
-  Raises:
-    UsageError: the config does not fit the devices.
   """
   mesh = sharding.make_mesh(
     config.mesh, devices, width=config_lib.width(config)

@@ -72,9 +72,6 @@ def pretrained(
     field: what names it, for errors.
     whole: of any model all parameters, with heads and parts; else of a decoder
       or an encoder what can be fine-tuned or learned from.
-
-  Raises:
-    UsageError: it is nothing that can be.
   """
   if init == 'none':
     return Pretrained('none')
@@ -207,9 +204,6 @@ def described(config: Config, workdir: str) -> Config:
   Args:
     config: as given, not resolved.
     workdir: of the run, whose config.json comes first where it has one.
-
-  Raises:
-    UsageError: the folder holds no model.
   """
   folder = config.get('objective', {}).get(_PART)
   if not folder:
@@ -248,11 +242,7 @@ def described(config: Config, workdir: str) -> Config:
 
 
 def check_teacher(config: Config) -> None:
-  """Checks that a run with a teacher says where it is.
-
-  Raises:
-    UsageError: it does not.
-  """
+  """Checks that a run with a teacher says where it is."""
   name = config.objective.name
   needs = objectives.needs(name)
   if (needs.frozen or needs.stored) and not config.objective.teacher:
@@ -273,10 +263,6 @@ def first_state_of_teacher(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   Args:
     parts: what is trained.
     tokenizer: of the run.
-
-  Raises:
-    UsageError: the teacher reads other tokens, or has other parameters than
-      its section says.
   """
   if not parts.objective.frozen:
     return parts_lib.init_state(parts)
@@ -325,11 +311,7 @@ def check_tokenizer(
   config: Config,
   field: str = 'objective.teacher',
 ) -> None:
-  """Checks that a teacher reads the run's tokens.
-
-  Raises:
-    UsageError: it does not.
-  """
+  """Checks that a teacher reads the run's tokens."""
   if source.tokenizer is None or (
     source.tokenizer.fingerprint != tokenizer.fingerprint
   ):
@@ -351,9 +333,6 @@ def found(folder: str, field: str = 'objective.teacher') -> Pretrained:
   Args:
     folder: a workdir, or one of Hugging Face.
     field: what names it, for errors.
-
-  Raises:
-    UsageError: there is none.
   """
   if folder == 'none':
     raise UsageError(
@@ -386,9 +365,6 @@ def check(config: Config, workdir: str) -> None:
   Args:
     config: resolved.
     workdir: of the run; one that holds a run needs nothing.
-
-  Raises:
-    UsageError: there is not.
   """
   optim = config.optim
   if optim.drawn and not optim.start:
@@ -419,10 +395,6 @@ def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   Args:
     parts: what is trained.
     tokenizer: of the run.
-
-  Raises:
-    UsageError: `optim.start` reads other tokens, or lacks parameters that
-      `optim.drawn` does not name; or as `teacher.first_state`.
   """
   optim = parts.config.optim
   if not optim.start:
@@ -457,11 +429,7 @@ def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
 
 
 def _look_up(start: str) -> Pretrained:
-  """The model in a folder.
-
-  Raises:
-    UsageError: there is none.
-  """
+  """The model in a folder."""
   found = pretrained(start, 'optim.start', whole=True)
   if found.params is None:
     raise UsageError(
@@ -503,11 +471,7 @@ def _same_ids(theirs: Tokenizer, ours: Tokenizer, drawn: Any) -> bool:
 def _taken(
   start: str, source: Pretrained, shapes: Any, drawn: Any
 ) -> dict[str, Any]:
-  """What is taken from there, by name.
-
-  Raises:
-    UsageError: it is not there, or has another shape.
-  """
+  """What is taken from there, by name."""
   assert source.params is not None, 'see _look_up'
   found = {
     paths.name_of(path): x

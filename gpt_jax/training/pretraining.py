@@ -45,9 +45,6 @@ def start(
     workdir: of the run.
     evaluation: makes what measures the run from (parts, sets=, tokenizer=);
       empty: the loss on the held-out sets alone.
-
-  Raises:
-    UsageError: the config does not fit the devices, the data or the workdir.
   """
   workdir_lib.check_same_run(config, workdir)
   pretrained.check_teacher(config)
@@ -102,9 +99,6 @@ def open_data(
     config: resolved.
     store: open.
     outputs: of a teacher, that the run reads; None: it reads none.
-
-  Raises:
-    UsageError: the store is shorter than one row.
   """
   lengths = [s.length for s in config_lib.ramp(config).stages]
   return StoreData(

@@ -218,10 +218,6 @@ def profile(workdir: str, steps: str) -> Profile:
   Args:
     workdir: of the run.
     steps: '10:13' for 10 to 12, from 1 on.
-
-  Raises:
-    UsageError: there is no run or no such step, or it was trained on other
-      data or devices than are here.
   """
   config = trained_lib.read_config(workdir)
   first, stop = store_data.step_range(steps, config.schedule.num_steps)

@@ -143,12 +143,7 @@ def write(
 
 
 def read(file: str) -> dict[str, Any]:
-  """Reads what `write` wrote, and adds `texts`: each row, decoded.
-
-  Raises:
-    UsageError: there is no such file, it is damaged, or its run is not around
-      it.
-  """
+  """Reads what `write` wrote, and adds `texts`: each row, decoded."""
   workdir = os.path.dirname(os.path.dirname(os.path.abspath(file)))
   try:
     found = files.read_json(

@@ -41,9 +41,6 @@ class StoreData:
       lengths: see above.
       seed: see above.
       more: arrays of a batch beside those that its rows make; None: none.
-
-    Raises:
-      UsageError: the store is shorter than one row.
     """
     self._store, self._seed, self._more = store, seed, more
     self._sources = pipeline.sources(store, seed=seed)
@@ -108,9 +105,6 @@ def rows(
     workdir: of the run.
     steps: '100', or '100:110' for 100 to 109.
     text: also what the rows say.
-
-  Raises:
-    UsageError: there is no run, or no such step.
   """
   config = trained_lib.read_config(workdir)
   start, stop = step_range(steps, config.schedule.num_steps)
@@ -155,11 +149,7 @@ def rows(
 
 
 def step_range(text: str, num_steps: int) -> tuple[int, int]:
-  """Reads `--steps`: the first step, and the one after the last.
-
-  Raises:
-    UsageError: the text is no range of steps of the run.
-  """
+  """Reads `--steps`: the first step, and the one after the last."""
   first, colon, stop = text.partition(':')
   try:
     start = int(first)

@@ -39,11 +39,7 @@ _NOTE_SECONDS = 30.0
 
 
 def opened(config: Config, store: TokenStore) -> TeacherOutputs | None:
-  """The outputs that a run reads; None: it reads none.
-
-  Raises:
-    UsageError: they are others than the run needs.
-  """
+  """The outputs that a run reads; None: it reads none."""
   if objectives.needs(config.objective.name).stored is None:
     return None
   outputs = TeacherOutputs(config.objective.teacher, rows_of(config, store))
@@ -62,9 +58,6 @@ def rows_of(config: Config, store: TokenStore) -> teacher_outputs.Rows:
   Args:
     config: resolved.
     store: the training split.
-
-  Raises:
-    UsageError: they are not the same in each epoch.
   """
   stored = objectives.needs(config.objective.name).stored
   if stored is None:
@@ -113,9 +106,6 @@ def write(
     store: the training split.
     teacher: a workdir, or a folder of Hugging Face.
     folder: of the outputs.
-
-  Raises:
-    UsageError: the teacher cannot say it, or the folder has other outputs.
   """
   rows = rows_of(config, store)
   source = teacher_lib.found(teacher, '--teacher')
@@ -217,11 +207,7 @@ class _Step:
 
 
 def _check(model: Transformer, rows: teacher_outputs.Rows, folder: str) -> None:
-  """Checks that a teacher reads such rows.
-
-  Raises:
-    UsageError: it does not.
-  """
+  """Checks that a teacher reads such rows."""
   (text,) = spec.parse('objective.name: text', rows.text)
   causal = is_causal(model.attention, model.ffn)
   if causal != (text.name == 'causal'):

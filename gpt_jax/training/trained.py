@@ -52,10 +52,6 @@ def load(workdir: str, average: int = 0) -> Trained:
   Args:
     workdir: of the run.
     average: take the mean of this many checkpoints: see `averaged`; 0: none.
-
-  Raises:
-    UsageError: there is none, or the model is no causal decoder, as an import
-      may be, or reads a text in another way: see `check_reads`.
   """
   config = read_config(workdir)
   check_reads(f'--workdir={workdir}', config)
@@ -76,9 +72,6 @@ def check_reads(what: str, config: Config) -> None:
   Args:
     what: how the message begins.
     config: of a run.
-
-  Raises:
-    UsageError: it was trained on sources and targets in one row.
   """
   name = config.objective.name
   if objectives.needs(name).starts and not config.model.num_encoder_layers:
@@ -108,21 +101,13 @@ def in_row(parts: Parts, tokenizer: tokenizer_lib.Tokenizer) -> InRow | None:
 
 
 def load_writer(workdir: str, average: int = 0) -> Trained:
-  """As `load` does, what writes texts: an encoder only if it learned that.
-
-  Raises:
-    UsageError: there is none, or it did not.
-  """
+  """As `load` does, what writes texts: an encoder only if it learned that."""
   answers = answers_sources(read_config(workdir))
   return (load_any if answers else load)(workdir, average)
 
 
 def load_any(workdir: str, average: int = 0) -> Trained:
-  """As `load` does, a model of any kind.
-
-  Raises:
-    UsageError: there is none.
-  """
+  """As `load` does, a model of any kind."""
   steps = ()
   if average:
     parts = built(workdir)
@@ -156,11 +141,7 @@ def rounded(trained: Trained) -> Trained:
 
 
 def load_encoder(workdir: str) -> Trained:
-  """Loads an encoder with the head of a masked language model.
-
-  Raises:
-    UsageError: there is none.
-  """
+  """Loads an encoder with the head of a masked language model."""
   config = read_config(workdir)
   model = config.model
   if model.num_encoder_layers or is_causal(model.attention, model.ffn):
@@ -196,11 +177,7 @@ def load_encoder(workdir: str) -> Trained:
 
 
 def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
-  """Loads a smaller run that proposes tokens to `trained`.
-
-  Raises:
-    UsageError: as `load` does, or it does not suit the other.
-  """
+  """Loads a smaller run that proposes tokens to `trained`."""
   try:
     other = load(workdir)
   except UsageError as e:
@@ -225,11 +202,7 @@ def config_key(workdir: str) -> str:
 
 
 def read_config(workdir: str) -> Config:
-  """The resolved config of the run in a workdir.
-
-  Raises:
-    UsageError: there is none, or config.json is damaged.
-  """
+  """The resolved config of the run in a workdir."""
   path = os.path.join(workdir, 'config.json')
   try:
     found = files.read_json(path, remedy=RESTORE, needs=('model', 'tokenizer'))
@@ -247,11 +220,7 @@ def read_config(workdir: str) -> Config:
 
 
 def built(workdir: str) -> Parts:
-  """The parts of a workdir's run, on the devices that are here.
-
-  Raises:
-    UsageError: see `read_config`.
-  """
+  """The parts of a workdir's run, on the devices that are here."""
   # The devices here need not be those it was trained on.
   config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, expert=1, context=1, tensor=1)
@@ -261,11 +230,7 @@ def built(workdir: str) -> Parts:
 
 
 def restore(workdir: str) -> tuple[Parts, TrainState]:
-  """Loads the newest sound checkpoint of a workdir, split over all devices.
-
-  Raises:
-    UsageError: there is none.
-  """
+  """Loads the newest sound checkpoint of a workdir, split over all devices."""
   parts = built(workdir)
   config = parts.config
   checkpointer = checkpoint.Checkpointer(workdir, read_only=True)

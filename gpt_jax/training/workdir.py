@@ -43,9 +43,6 @@ def locked(workdir: str):
   The system frees the lock when the process dies, whatever it dies of. Of
   several hosts the first has it. If the body refuses its input, what was made
   here goes.
-
-  Raises:
-    UsageError: another process has it.
   """
   if buckets.home(workdir) != workdir:
     with contextlib.ExitStack() as stack:
@@ -120,12 +117,7 @@ def _discard_new(folder: str, before: set[str] | None) -> None:
 
 
 def check_same_run(config: Config, workdir: str) -> None:
-  """Refuses a workdir that holds a run of another config.
-
-  Raises:
-    UsageError: names the fields that differ, or config.json is missing or
-      damaged.
-  """
+  """Refuses a workdir that holds a run of another config."""
   path = os.path.join(workdir, 'config.json')
   newest = restore.newest(workdir)
   if not os.path.exists(path):
@@ -208,11 +200,7 @@ def _start_from(workdir: str, old: Config, changed: list[str]) -> str:
 
 
 def check_store_folder(config: Config) -> None:
-  """Checks that `data.store` can be a folder.
-
-  Raises:
-    UsageError: it, or what it lies in, is something else.
-  """
+  """Checks that `data.store` can be a folder."""
   path = config.data.store
   if not path or not files.is_local(path):
     return
@@ -234,13 +222,7 @@ def check_store_folder(config: Config) -> None:
 
 
 def check_tokenizer(config: Config) -> None:
-  """Checks what is known of a tokenizer before the data are prepared.
-
-  Raises:
-    UsageError: the model's vocabulary is too small for it, it lacks a token
-      that the objective or the rows need, or the prompt is too long or has
-      unknown characters.
-  """
+  """Checks what is known of a tokenizer before the data are prepared."""
   # What sources have of their own is known once there is a store.
   name, *more = tokenizer_lib.single(config.tokenizer.name)
   own = None if more else 0
@@ -324,11 +306,7 @@ def draws_sample(config: Config) -> bool:
 
 
 def check_prompt(config: Config, tokenizer: Tokenizer) -> None:
-  """Checks before training that the sample after it can be drawn.
-
-  Raises:
-    UsageError: the prompt is too long, or has unknown characters.
-  """
+  """Checks before training that the sample after it can be drawn."""
   prompt, context = config.log.sample_prompt, config.model.context_length
   if not draws_sample(config):
     return

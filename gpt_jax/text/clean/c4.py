@@ -90,11 +90,7 @@ class Pages:
 
 
 def read_words(path: str) -> tuple[str, ...]:
-  """Reads a list of bad words: one word or phrase a line, '#' comments.
-
-  Raises:
-    UsageError: there is none.
-  """
+  """Reads a list of bad words: one word or phrase a line, '#' comments."""
   path = os.path.expanduser(path)
   try:
     with open(path, encoding='utf-8-sig') as file:

@@ -37,11 +37,7 @@ class Loaded(NamedTuple):
 
 
 def load(text: str) -> Loaded:
-  """Makes the steps of `data.clean`, without a look at what they need.
-
-  Raises:
-    UsageError: a call is wrong, or a file is missing.
-  """
+  """Makes the steps of `data.clean`, without a look at what they need."""
   loaded = spec.build_all(FIELD, text, STEPS)
   if len(loaded) > 1 and any(not part.steps for part in loaded):
     raise UsageError(f"{FIELD}={text!r}: 'none' stands alone")
@@ -72,12 +68,7 @@ def is_none(text: str) -> bool:
 
 
 def check(steps: list[Step]):
-  """Looks whether the steps can be taken.
-
-  Raises:
-    UsageError: an argument is out of range, a file cannot be used, or a library
-      is missing.
-  """
+  """Looks whether the steps can be taken."""
   for step in steps:
     if isinstance(step, tuple(_CHECKS)):
       _CHECKS[type(step)](step)

@@ -42,11 +42,7 @@ from gpt_jax.text.ngrams import Overlap
 
 
 def files(patterns: Sequence[str]) -> dict[str, str]:
-  """Name -> path of the evaluation files.
-
-  Raises:
-    UsageError: there is none.
-  """
+  """Name -> path of the evaluation files."""
   found = {}
   for pattern in patterns:
     try:
@@ -68,9 +64,6 @@ def read(
     n: words of an overlap. Where all fields are read, the first line of a table
       names its columns if it has fewer words; else it is a text too, so that
       none is lost from a table without names.
-
-  Raises:
-    UsageError: a file is not as it must be.
   """
   names = [name.strip() for name in field.split(',') if name.strip()]
   for name, path in files(patterns).items():
@@ -295,12 +288,7 @@ class Decontaminate:
 
 
 def check(step: Decontaminate):
-  """Looks whether the step can be taken.
-
-  Raises:
-    UsageError: an argument is out of range, or the evaluation set cannot be
-      read or has no n-gram.
-  """
+  """Looks whether the step can be taken."""
   if step.rule not in RULES:
     raise UsageError(
       f'data.clean: decontaminate(rule={step.rule!r}) is none of '

@@ -157,11 +157,7 @@ class Gopher:
 
 
 def check(step: Gopher):
-  """Looks whether the thresholds make sense.
-
-  Raises:
-    UsageError: one of them does not.
-  """
+  """Looks whether the thresholds make sense."""
   for field in dataclasses.fields(step)[:-1]:
     value = getattr(step, field.name)
     given = f'data.clean: gopher({field.name}={value!r})'

@@ -49,11 +49,7 @@ class Language:
 
 
 def check(step: Language):
-  """Looks whether the step can be taken.
-
-  Raises:
-    UsageError: the language is unknown, or the library missing.
-  """
+  """Looks whether the step can be taken."""
   known = _identifier().labels
   if step.language not in known:
     raise UsageError(

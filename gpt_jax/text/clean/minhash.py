@@ -134,11 +134,7 @@ def signature(text: str, ngram: int, size: int) -> np.ndarray | None:
 
 
 def check(step: MinHash):
-  """Looks whether the step can be taken.
-
-  Raises:
-    UsageError: the library is missing.
-  """
+  """Looks whether the step can be taken."""
   _library()
 
 

@@ -81,11 +81,7 @@ class Quality:
 
 
 def check(step: Quality):
-  """Looks whether the step can be taken.
-
-  Raises:
-    UsageError: an argument is wrong, or the library is missing.
-  """
+  """Looks whether the step can be taken."""
   if bool(step.function) == bool(step.high and step.low):
     raise UsageError(
       'data.clean: give quality either two sources of text, as in quality(high='

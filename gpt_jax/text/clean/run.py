@@ -264,9 +264,6 @@ def clean(
     in_mixture: whether names begin with a source.
     num_workers: processes.
     show: see `progress`.
-
-  Raises:
-    UsageError: the call is wrong, or a document cannot be read.
   """
   run = _Run(corpus, text, folder, wanted, num_workers, show)
   run.go(in_mixture)

@@ -65,11 +65,7 @@ class Result:
 
 
 def check_units(source: str, num_units: int):
-  """Looks whether places suffice.
-
-  Raises:
-    UsageError: there are too many units.
-  """
+  """Looks whether places suffice."""
   if num_units > 1 << _UNIT_BITS:
     raise UsageError(
       f'data.source={source!r}: {num_units} files are more than '
@@ -113,11 +109,7 @@ def write_steps(folder: str, text: str):
 
 
 def read_phases(folder: str, text: str) -> list[Phase]:
-  """Reads the phases that the steps of `data.clean` make.
-
-  Raises:
-    UsageError: they are not there.
-  """
+  """Reads the phases that the steps of `data.clean` make."""
   data = files.read(_in(folder), _STEPS)
   if data is None:
     raise UsageError(

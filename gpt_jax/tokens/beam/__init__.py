@@ -17,11 +17,7 @@ class Modules(NamedTuple):
 
 
 def load() -> Modules:
-  """Imports what needs Apache Beam.
-
-  Raises:
-    UsageError: Beam is not installed.
-  """
+  """Imports what needs Apache Beam."""
   try:
     importlib.import_module('apache_beam')
   except ImportError as e:

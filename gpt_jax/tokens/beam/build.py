@@ -392,9 +392,6 @@ def write(
 
   Returns:
     The manifest of the train split, which was written last.
-
-  Raises:
-    UsageError: a document or the tokenizer does not do.
   """
   assert split.units is not None  # see beam_job.check
   for name in (*token_store.PARTS, unfinished.STATE):

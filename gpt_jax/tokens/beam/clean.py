@@ -283,9 +283,6 @@ def clean(settings: Settings, split: Split, folder: str, job: Job) -> Cleaned:
     split: of the corpus as it is; its files are those that matter.
     folder: of the store: a path or a URL that all workers see.
     job: where it is done.
-
-  Raises:
-    UsageError: the call is wrong, or a document cannot be read.
   """
   versions = choices.versions()
   all_of_it = [

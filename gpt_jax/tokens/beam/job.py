@@ -33,11 +33,7 @@ class Job(NamedTuple):
 
 
 def check(job: Job, split: Split, holdout: str):
-  """Looks whether a job can be done, before anything is.
-
-  Raises:
-    UsageError: it cannot.
-  """
+  """Looks whether a job can be done, before anything is."""
   if split.units is None:
     raise UsageError(
       f'data.holdout={holdout!r}: counts characters over the whole '
@@ -53,9 +49,6 @@ def run(job: Job, lay_out: Callable[[beam.Pipeline], None]):
   Args:
     job: where.
     lay_out: puts the stages of the pipeline together.
-
-  Raises:
-    UsageError: what a worker said of a document, as without Beam.
   """
   parsed = pipeline_options.PipelineOptions(shlex.split(job.options))
   pipeline = beam.Pipeline(runner=_runner(job.runner), options=parsed)
