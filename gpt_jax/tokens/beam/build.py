@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import apache_beam as beam
+import apache_beam as beam  # pyright: ignore[reportMissingImports]
 import numpy as np
 from apache_beam import (  # pyright: ignore[reportMissingImports]
   combiners,
@@ -60,11 +60,6 @@ from gpt_jax.tokens.store import DOCUMENT_ENDS, SENTENCE_ENDS, TOKENS
 #
 # A worker holds one document and a chunk, or one file of the store, never more.
 # A stage that is run twice, as runners may, writes the same bytes twice.
-
-
-# pyright: ignore[reportMissingImports]
-
-# pyright: ignore[reportMissingImports]
 
 
 COUNTS, HASHES = 'counts', 'hashes'  # outputs besides the main one
@@ -360,9 +355,6 @@ def result(
     'sha256': duplicates.total(hexdigests),
   }
   files.write(work.folder, name, json.dumps(entries).encode())
-
-
-# pyright: ignore[reportMissingImports]
 
 
 # In the folder until the manifests are written.

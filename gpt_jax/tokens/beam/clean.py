@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import apache_beam as beam
+import apache_beam as beam  # pyright: ignore[reportMissingImports]
 import numpy as np
 from apache_beam import (  # pyright: ignore[reportMissingImports]
   combiners,
@@ -49,9 +49,6 @@ from gpt_jax.tokens.encode import Settings
 #
 # A worker holds a shard, or the rows of one range of keys. A stage that is run
 # twice, as runners may, writes the same bytes twice.
-
-
-# pyright: ignore[reportMissingImports]
 
 
 ROWS, COUNTS, SKIPPED = 'rows', 'counts', 'skipped'  # besides the main output
@@ -261,9 +258,6 @@ def tell(
       ],
     ),
   )
-
-
-# pyright: ignore[reportMissingImports]
 
 
 # Bytes of text to a range of keys, whose rows take less.

@@ -7,17 +7,14 @@ import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
-import apache_beam as beam
-from apache_beam import runners
+import apache_beam as beam  # pyright: ignore[reportMissingImports]
+from apache_beam import runners  # pyright: ignore[reportMissingImports]
 from apache_beam.options import (  # pyright: ignore[reportMissingImports]
   pipeline_options,
 )
 
 from gpt_jax.spec import UsageError
 from gpt_jax.text.holdout import Split
-
-# pyright: ignore[reportMissingImports]
-# pyright: ignore[reportMissingImports]
 
 
 class Job(NamedTuple):
