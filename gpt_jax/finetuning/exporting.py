@@ -21,7 +21,7 @@ from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import constraints, exported, saved
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.special import Special
+from gpt_jax.tokenizers.special import BESIDE, SPECIAL, Special
 from gpt_jax.training import importing
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import trained as trained_lib
@@ -32,7 +32,7 @@ _VOCABULARIES = {
   'merges.txt': 'merges.txt',
   'sentencepiece.model': 'tokenizer.model',
   'hf_tokenizer.json': 'tokenizer.json',
-  **{name: name for name in saved.BESIDE},
+  **{name: name for name in BESIDE},
 }
 
 
@@ -136,7 +136,7 @@ def _vocabulary(
 ) -> dict[str, bytes]:
   """The files of the tokenizer that is saved at `path`."""
   _, contents = saved.read(path)
-  if saved.SPECIAL in contents:  # an import's, given back
+  if SPECIAL in contents:  # an import's, given back
     names = _VOCABULARIES.keys() & contents.keys()
     return {_VOCABULARIES[name]: contents[name] for name in names}
   needs = objectives.needs(config.objective.name)

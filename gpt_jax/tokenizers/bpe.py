@@ -1,23 +1,32 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The byte pair encodings of GPT-1 and GPT-2, from OpenAI's vocabulary files.
+"""Byte pair encodings: GPT-1's and GPT-2's files, and RoBERTa's kind.
 
-Both run in the `tokenizers` library with the parts that Hugging Face's fast
-tokenizers have, so ids agree with published checkpoints.
+GPT-1's and GPT-2's are OpenAI's vocabulary files; ids agree with published
+checkpoints. An encoder has GPT-2's encoding with <s>, <pad>, </s>, <unk> and
+<mask> (Liu et al., 2019), from files or trained here; its documents end with
+</s>. Names of special tokens in a text are plain text.
 """
 
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 
-import numpy as np
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import (
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+  trainers,
+)
 
+from gpt_jax.files.document import Document
+from gpt_jax.ranges import Bytes, Count, Seed
 from gpt_jax.spec import UsageError
-from gpt_jax.text.sources import Document
-from gpt_jax.tokenizers import saved, special, words
+from gpt_jax.tokenizers import hf, saved, training, words
 
 _VOCABULARY, _MERGES = 'vocabulary.json', 'merges.txt'
 
@@ -27,27 +36,34 @@ _SEGMENT = 1 << 14
 # encoding the two sides by themselves gives the same ids.
 _CUT = re.compile(r'(?<=[!-~])\n')
 
+# An encoder's, in the order of RoBERTa's vocabulary, whose <mask> is the last.
+_ROLES = {
+  'cls_token': '<s>',
+  'pad_token': '<pad>',
+  'sep_token': '</s>',
+  'unk_token': '<unk>',
+  'mask_token': '<mask>',
+}
+_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
-class Bpe:
+
+class Bpe(hf.Library):
   """GPT-2's or GPT-1's encoding.
 
   GPT-2's is lossless. GPT-1's lower-cases, strips accents, loses which white
   space stood between words, and maps what it does not know to `<unk>`.
   """
 
-  in_threads = False  # its results become lists, under Python's lock
   parts_at_spaces = False
   run_ids = frozenset()
 
   def __init__(self, kind: str, contents: dict[str, bytes]):
     """Reads the two vocabulary files, as bytes, from `contents`."""
-    self.kind = kind
-    self.contents = contents
     try:
       vocabulary = json.loads(contents[_VOCABULARY].decode('utf-8'))
-      self._bpe = _ENCODINGS[kind](vocabulary, read_merges(contents[_MERGES]))
-      self.eos_id: int = vocabulary[_END_OF_DOCUMENT[kind]]
-      self.special = special.of(contents, self.eos_id, {})
+      library = _ENCODINGS[kind](vocabulary, read_merges(contents[_MERGES]))
+      super().__init__(kind, contents, library)
+      self._settle(library.get_vocab_size(), vocabulary[_END_OF_DOCUMENT[kind]])
     except KeyError as e:
       raise UsageError(
         f'the vocabulary has no {_END_OF_DOCUMENT[kind]!r}, so it is not '
@@ -55,63 +71,19 @@ class Bpe:
       ) from e
     except Exception as e:  # `tokenizers` raises plain `Exception`
       raise UsageError(f'the vocabulary files do not fit {kind}: {e}') from e
-    self._size: int = self._bpe.get_vocab_size()
-    self.vocab_size = special.num_rows(contents, self._size)
 
-  @property
-  def library(self) -> tokenizers.Tokenizer:
-    """The encoding in the library's own class."""
-    return self._bpe
-
-  @property
-  def fingerprint(self) -> str:
-    return saved.fingerprint(self.kind, self.contents)
-
-  def encode(self, text: str) -> np.ndarray:
-    return self.encode_batch([text])[0]
-
-  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    segments = [list(_segments(text)) for text in texts]
-    flat = [segment for group in segments for segment in group]
-    encoded = self._bpe.encode_batch_fast(flat, add_special_tokens=False)
-    found = [np.asarray(e.ids, np.int32) for e in encoded]
-    if self.vocab_size < self._size:
-      for ids in found:
-        special.check_rows(ids, self.vocab_size, self._bpe.id_to_token)
-    ids = iter(found)
-    return [np.concatenate([next(ids) for _ in group]) for group in segments]
-
-  def offsets(self, text: str) -> np.ndarray:
-    parts = list(_segments(text))
-    return offsets(parts, self._bpe.encode_batch(parts))
-
-  def decode(self, ids: Iterable[int]) -> str:
-    unseen = {self.eos_id, *self.special.prompt_start}
-    kept = [int(i) for i in ids if i not in unseen]
-    return self._bpe.decode(kept, skip_special_tokens=False)
-
-  text_start, special_names = None, {}  # two vocabulary files do not say
-
-  def id_of(self, token: str) -> int | None:
-    return self._bpe.token_to_id(token)
-
-  def encode_special(self, text: str) -> np.ndarray:
-    ids = special.encode(text, self.special.names, self.encode)
-    special.check_rows(ids, self.vocab_size, self._bpe.id_to_token)
-    return ids
-
-  def word_starts(self, ids: np.ndarray) -> np.ndarray:
-    return self._words.starts(ids)
-
-  def save(self, folder: str) -> None:
-    saved.write(folder, self.kind, self.contents)
+  def _parts(self, text: str) -> list[str]:
+    parts, start = [], 0
+    while cut := _CUT.search(text, start + _SEGMENT):
+      parts.append(text[start : cut.start()])
+      start = cut.start()
+    return [*parts, text[start:]]
 
   @functools.cached_property
   def _words(self) -> words.Words:
     special = {self.eos_id, self.id_of('<unk>')}
     pieces = [
-      None if i in special else self._bpe.id_to_token(i)
-      for i in range(self.vocab_size)
+      None if i in special else self.token(i) for i in range(self.vocab_size)
     ]
     if self.kind == 'gpt1_bpe':
       return words.of_suffix(pieces, '</w>')
@@ -130,35 +102,86 @@ def gpt1_bpe(encoder: str, merges: str) -> Callable[[Iterable[Document]], Bpe]:
   return lambda documents: _from_files('gpt1_bpe', encoder, merges)
 
 
-def offsets(
-  parts: Sequence[str], encoded: Sequence[tokenizers.Encoding]
-) -> np.ndarray:
-  """Int32 [num_tokens, 2] for a text in parts, each encoded by itself."""
-  found, start = [], 0
-  for part, encoding in zip(parts, encoded, strict=True):
-    of_part = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-    found.append(of_part + np.int32(start))
-    start += len(part)
-  return np.concatenate(found)
-
-
 def _from_files(kind: str, encoder: str, merges: str) -> Bpe:
-  contents = {}
-  for name, path in ((_VOCABULARY, encoder), (_MERGES, merges)):
-    try:
-      with open(path, 'rb') as file:
-        contents[name] = file.read()
-    except OSError as e:
-      raise UsageError(
-        f'tokenizer.name: {kind} cannot read {path!r} ({e.strerror}); name '
-        'the vocabulary files that OpenAI published'
-      ) from e
+  contents = {
+    name: saved.user_file(path, f'the files of {kind} that OpenAI published')
+    for name, path in ((_VOCABULARY, encoder), (_MERGES, merges))
+  }
   try:
     return Bpe(kind, contents)
   except UsageError as e:
     raise UsageError(
       f'tokenizer.name: {kind}({encoder!r}, {merges!r}): {e}'
     ) from e
+
+
+def byte_bpe(
+  vocab_size: Count, sample_bytes: Bytes = 0, seed: Seed = 0
+) -> Callable[[Iterable[Document]], hf.HfTokenizer]:
+  """Byte-level BPE trained on the training split.
+
+  By the `tokenizers` library: it joins the pair of pieces that is the most
+  frequent, at least twice.
+
+  Args:
+    vocab_size: number of pieces, with the 256 bytes and five special tokens.
+    sample_bytes: as for `sentencepiece`, as is `seed`.
+    seed: chooses another sample.
+  """
+  size = training.sample_size(vocab_size, sample_bytes)
+  call = f'tokenizer.name: byte_bpe(vocab_size={vocab_size})'
+  least = len(_ROLES) + len(_BYTES)
+  if vocab_size < least:
+    raise UsageError(
+      f'{call}: there are {least} pieces of bytes and special tokens; ask for '
+      'more'
+    )
+
+  def train(documents: Iterable[Document]) -> hf.HfTokenizer:
+    chunks = training.take(documents, size, seed)
+    library = _byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+      vocab_size=vocab_size,
+      min_frequency=2,
+      special_tokens=[*_ROLES.values()],
+      initial_alphabet=_BYTES,
+      show_progress=False,
+    )
+    library.train_from_iterator(chunks, trainer)
+    if (found := library.get_vocab_size()) < vocab_size:
+      most = f'{found} pieces'
+      raise UsageError(f'{call}: {training.too_small(chunks, size, most)}')
+    return _encoders(library)
+
+  return train
+
+
+def byte_bpe_file(
+  vocabulary: str, merges: str
+) -> Callable[[Iterable[Document]], hf.HfTokenizer]:
+  """RoBERTa's `vocab.json` and `merges.txt`: 50,265 tokens."""
+
+  def read(documents: Iterable[Document]) -> hf.HfTokenizer:
+    del documents
+    where = f'tokenizer.name: byte_bpe_file({vocabulary!r}, {merges!r})'
+    contents = [
+      saved.user_file(path, "a RoBERTa's vocab.json and merges.txt")
+      for path in (vocabulary, merges)
+    ]
+    try:
+      pieces = json.loads(contents[0])
+      model = models.BPE(pieces, read_merges(contents[1]))
+      missing = [token for token in _ROLES.values() if token not in pieces]
+    except Exception as e:  # `tokenizers` raises plain `Exception`
+      raise UsageError(f'{where}: the files do not fit: {e}') from e
+    if missing:
+      raise UsageError(
+        f'{where}: the vocabulary has no {", ".join(missing)}; if it is '
+        "GPT-2's, name gpt2_bpe"
+      )
+    return _encoders(_byte_level(model))
+
+  return read
 
 
 def read_merges(data: bytes) -> list[tuple[str, str]]:
@@ -175,10 +198,7 @@ def read_merges(data: bytes) -> list[tuple[str, str]]:
 
 
 def _gpt2(vocabulary, merges) -> tokenizers.Tokenizer:
-  bpe = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
-  bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-  bpe.decoder = decoders.ByteLevel()
-  return bpe
+  return _byte_level(models.BPE(vocabulary, merges))
 
 
 def _gpt1(vocabulary, merges) -> tokenizers.Tokenizer:
@@ -197,12 +217,20 @@ def _gpt1(vocabulary, merges) -> tokenizers.Tokenizer:
   return bpe
 
 
-def _segments(text: str) -> Iterator[str]:
-  start = 0
-  while cut := _CUT.search(text, start + _SEGMENT):
-    yield text[start : cut.start()]
-    start = cut.start()
-  yield text[start:]
+def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
+  library = tokenizers.Tokenizer(model)
+  library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  library.decoder = decoders.ByteLevel()
+  return library
+
+
+def _encoders(library: tokenizers.Tokenizer) -> hf.HfTokenizer:
+  ends = [(t, library.get_vocab()[t]) for t in ('</s>', '<s>')]
+  library.post_processor = processors.RobertaProcessing(
+    *ends, trim_offsets=False, add_prefix_space=False
+  )
+  roles = _ROLES | {'bos_token': '<s>', 'eos_token': '</s>'}
+  return hf.made(library, roles)
 
 
 _ENCODINGS = {'gpt2_bpe': _gpt2, 'gpt1_bpe': _gpt1}

@@ -28,16 +28,16 @@ from tokenizers import (
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import hf, special, words
 from gpt_jax.tokenizers.bpe import Bpe
-from gpt_jax.tokenizers.frequent_bytes import FrequentBytes
 from gpt_jax.tokenizers.sentencepiece import SentencePiece, message
-from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.tokenizers.words import (
-  SPACE_MARK,
+from gpt_jax.tokenizers.simple import (
   UNKNOWN,
   Bytes,
   Characters,
+  FrequentBytes,
   WordList,
 )
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokenizers.words import SPACE_MARK
 
 _EOS = '<|endoftext|>'
 # A word list may hold the above; no word holds a space.

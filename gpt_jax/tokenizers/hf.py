@@ -13,7 +13,7 @@ import tokenizers
 
 from gpt_jax.files.document import Document
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import bpe, saved, special, words
+from gpt_jax.tokenizers import saved, special, words
 
 # Ours: the folder of a saved tokenizer has a `tokenizer.json` of its own.
 FILE = 'hf_tokenizer.json'
@@ -35,11 +35,59 @@ _ENCODERS = ('[SEP]', '<sep>')
 # characters, and a file has few of them.
 _MOST_GROWTH = 10_000
 _TOO_MUCH = 10**12
+# Nothing is put around a text.
+_PLAIN: Any = {'add_special_tokens': False}
 _SEQUENCES = ('normalizers', 'pretokenizers', 'decoders')
 
 
-class HfTokenizer:
-  """A `tokenizer.json`, as the `tokenizers` library reads it.
+class Library(saved.Vocabulary):
+  """A tokenizer in the `tokenizers` library; Hugging Face's fast ones are."""
+
+  in_threads = False  # its results become lists, under Python's lock
+
+  def __init__(
+    self, kind: str, contents: dict[str, bytes], library: tokenizers.Tokenizer
+  ):
+    """`library` reads what `contents` hold."""
+    super().__init__(kind, contents)
+    self.library = library
+
+  def offsets(self, text: str) -> np.ndarray:
+    parts = self._parts(text)
+    return _offsets(parts, self.library.encode_batch(parts, **_PLAIN))
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    parts = [self._parts(text) for text in texts]
+    found = self._encode([part for group in parts for part in group])
+    self._check_rows(found)
+    ids = iter(found)
+    return [np.concatenate([next(ids) for _ in group]) for group in parts]
+
+  def decode(self, ids: Iterable[int]) -> str:
+    return self.library.decode(self._visible(ids), skip_special_tokens=False)
+
+  def id_of(self, token: str) -> int | None:
+    return self.library.token_to_id(token)
+
+  def token(self, i: int) -> str | None:
+    return self.library.id_to_token(i)
+
+  def _parts(self, text: str) -> list[str]:
+    """The parts of a text that are encoded by themselves."""
+    return [text]
+
+  def _encode(self, texts: list[str]) -> list[np.ndarray]:
+    try:
+      encoded = self.library.encode_batch_fast(texts, **_PLAIN)
+    except Exception as e:  # `tokenizers` raises plain `Exception`
+      raise UsageError(
+        f'the tokenizer has no token for a part of the text ({e}); leave it out'
+      ) from e
+    return [np.asarray(e.ids, np.int32) for e in encoded]
+
+
+class HfTokenizer(Library):
+  """A `tokenizer.json`.
 
   The names of special tokens in a text are plain text, so no document can end
   itself; `encode_special` is for templates, which name them. Nothing is put
@@ -48,113 +96,84 @@ class HfTokenizer:
   """
 
   kind = 'hf_tokenizer'
-  in_threads = False  # its results become lists, under Python's lock
 
   def __init__(self, contents: dict[str, bytes]):
     """Reads the tokenizer and the name of its end of document."""
-    self.contents = contents
     try:
-      self._made = tokenizers.Tokenizer.from_str(contents[FILE].decode())
+      library = tokenizers.Tokenizer.from_str(contents[FILE].decode())
     except Exception as e:  # `tokenizers` raises plain `Exception`
       raise UsageError(f'is not a tokenizer.json: {e}') from e
+    super().__init__(self.kind, contents, library)
     _check_growth(contents[FILE])
-    self._made.no_truncation()
-    self._made.no_padding()
-    self._made.encode_special_tokens = True
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = True
     self._eos = json.loads(contents[_EOS])
-    eos_id = self._made.token_to_id(self._eos)
+    eos_id = library.token_to_id(self._eos)
     if eos_id is None:
       raise UsageError(f'has no token {self._eos!r}')
-    self.eos_id: int = eos_id
-    # Ids may have gaps.
-    ids = self._made.get_vocab().values()
-    self._size: int = max(ids) + 1
-    self.vocab_size = special.num_rows(contents, self._size)
-    found = special.of(contents, eos_id, self.special_names)
-    never_ids = found.never_ids | ({*range(self._size)} - {*ids})
-    self.special = found._replace(never_ids=never_ids)
-    self._unseen = {eos_id, *self.special.prompt_start}
+    ids = {*library.get_vocab().values()}  # they may have gaps
+    self._settle(max(ids) + 1, eos_id)
+    never_ids = self.special.never_ids | ({*range(self._size)} - ids)
+    self.special = self.special._replace(never_ids=never_ids)
     self.run_ids = self._bytes_of_runs()
     self.parts_at_spaces = self._parts_at_spaces()
 
-  @property
-  def fingerprint(self) -> str:
-    return saved.fingerprint(self.kind, self.contents)
-
-  def encode(self, text: str) -> np.ndarray:
-    return self.encode_batch([text])[0]
-
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    found = [np.asarray(ids, np.int32) for ids in self._encode(list(texts))]
+    found = super().encode_batch(texts)
     for i, ids in enumerate(found):
       if self.eos_id in ids:
-        found[i] = self._without_eos(texts[i])
-    if self.vocab_size < self._size:
-      for ids in found:
-        special.check_rows(ids, self.vocab_size, self._made.id_to_token)
+        found[i] = np.concatenate(self._encode(self._spelled(texts[i])))
     return found
 
   def offsets(self, text: str) -> np.ndarray:
-    found, parts = self._made.encode(text, add_special_tokens=False), [text]
+    found, parts = self.library.encode(text, **_PLAIN), [text]
     encoded = [found]
     if self.eos_id in found.ids:
       parts = self._spelled(text)
-      encoded = self._made.encode_batch(parts, add_special_tokens=False)
-    return bpe.offsets(parts, encoded)
-
-  def decode(self, ids: Iterable[int]) -> str:
-    kept = [int(i) for i in ids if i not in self._unseen]
-    return self._made.decode(kept, skip_special_tokens=False)
+      encoded = self.library.encode_batch(parts, **_PLAIN)
+    return _offsets(parts, encoded)
 
   def encode_special(self, text: str) -> np.ndarray:
     named, parting = self._naming
-    ids = named.encode(text, add_special_tokens=False).ids
+    ids = named.encode(text, **_PLAIN).ids
     found = np.array([i for i in ids if i != parting], np.int32)
-    special.check_rows(found, self.vocab_size, self._made.id_to_token)
+    self._check_rows([found])
     return found
 
   @property
   def text_start(self) -> tuple[int, ...]:
-    plain = self._encode(['x'])[0]
-    ids = self._made.encode('x').ids
+    plain = self.library.encode('x', **_PLAIN).ids
+    ids = self.library.encode('x').ids
     count = len(plain)
     starts = [i for i in range(len(ids)) if ids[i : i + count] == plain]
     return tuple(ids[: min(starts, default=0)])
 
   @property
   def special_names(self) -> dict[str, int]:
-    added = self._made.get_added_tokens_decoder()
+    added = self.library.get_added_tokens_decoder()
     return {token.content: i for i, token in added.items() if token.special}
-
-  def id_of(self, token: str) -> int | None:
-    return self._made.token_to_id(token)
-
-  def word_starts(self, ids: np.ndarray) -> np.ndarray:
-    return self._words.starts(ids)
-
-  def save(self, folder: str) -> None:
-    saved.write(folder, self.kind, self.contents)
 
   @functools.cached_property
   def _words(self) -> words.Words:
     special = {*self.special_names.values(), self.eos_id}
     pieces = [
-      None if i in special else self._made.id_to_token(i) or ''
+      None if i in special else self.token(i) or ''
       for i in range(self.vocab_size)
     ]
-    model: Any = self._made.model
+    model: Any = self.library.model
     if prefix := getattr(model, 'continuing_subword_prefix', None):
       return words.of_prefix([piece or '' for piece in pieces], prefix)
     if suffix := getattr(model, 'end_of_word_suffix', None):
       return words.of_suffix(pieces, suffix)
-    parts = f'{self._made.pre_tokenizer!r} {self._made.decoder!r}'
+    parts = f'{self.library.pre_tokenizer!r} {self.library.decoder!r}'
     spelled = words.of_bytes if 'ByteLevel' in parts else words.of_marks
     return words.of_text(None if p is None else spelled(p) for p in pieces)
 
   @functools.cached_property
   def _naming(self) -> tuple[tokenizers.Tokenizer, int]:
     """The same, which reads names of special tokens; and the id of `BREAK`."""
-    named = tokenizers.Tokenizer.from_str(self._made.to_str())
+    named = tokenizers.Tokenizer.from_str(self.library.to_str())
     named.encode_special_tokens = False
     missing = self.special.names.keys() - self.special_names.keys()
     named.add_special_tokens([*sorted(missing), special.BREAK])
@@ -172,25 +191,13 @@ class HfTokenizer:
   def _bytes_of_runs(self) -> frozenset[int]:
     """Bytes of which the decoder makes U+FFFD unless the whole run is UTF-8.
 
-    What is not seen does not part a run.
+    Ids that `decode` leaves out do not part a run.
     """
-    if 'ByteFallback' not in repr(self._made.decoder):
+    if 'ByteFallback' not in repr(self.library.decoder):
       return frozenset()
-    ids = (self._made.token_to_id(f'<0x{byte:02X}>') for byte in range(256))
-    return frozenset(self._unseen.union(i for i in ids if i is not None))
-
-  def _encode(self, texts: list[str]) -> list[list[int]]:
-    try:
-      encoded = self._made.encode_batch_fast(texts, add_special_tokens=False)
-    except Exception as e:  # `tokenizers` raises plain `Exception`
-      raise UsageError(
-        f'the tokenizer has no token for a part of the text ({e}); leave it out'
-      ) from e
-    return [e.ids for e in encoded]
-
-  def _without_eos(self, text: str) -> np.ndarray:
-    ids = self._encode(self._spelled(text))
-    return np.array([i for part in ids for i in part], np.int32)
+    ids = (self.id_of(f'<0x{byte:02X}>') for byte in range(256))
+    unseen = {self.eos_id, *self.special.prompt_start}
+    return frozenset(unseen.union(i for i in ids if i is not None))
 
   def _spelled(self, text: str) -> list[str]:
     """Parts the name of the end of document, a piece of T5's kind."""
@@ -199,6 +206,18 @@ class HfTokenizer:
     for other in others:
       parts += [self._eos[:1], self._eos[1:], other]
     return parts
+
+
+def _offsets(
+  parts: Sequence[str], encoded: Sequence[tokenizers.Encoding]
+) -> np.ndarray:
+  """Int32 [num_tokens, 2] for a text in parts, each encoded by itself."""
+  found, start = [], 0
+  for part, encoding in zip(parts, encoded, strict=True):
+    of_part = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+    found.append(of_part + np.int32(start))
+    start += len(part)
+  return np.concatenate(found)
 
 
 def made(
@@ -241,14 +260,7 @@ def hf_tokenizer(
 
   def read(documents: Iterable[Document]) -> HfTokenizer:
     del documents
-    try:
-      with open(path, 'rb') as file:
-        data = file.read()
-    except OSError as e:
-      raise UsageError(
-        f'tokenizer.name: cannot read {path!r} ({e.strerror}); name a '
-        'tokenizer.json'
-      ) from e
+    data = saved.user_file(path, 'a tokenizer.json')
     try:
       found = eos or _find_eos(os.path.dirname(path), data)
       return HfTokenizer({FILE: data, _EOS: json.dumps(found).encode()})

@@ -4,21 +4,106 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import special, words
+from gpt_jax.tokenizers.special import Special
 
 _INDEX = 'tokenizer.json'
 
-# What an import settles about special tokens, and the files of Hugging Face
-# that say more than the ids of a text. None changes those ids, so they are no
-# part of the fingerprint, which stores of tokens are compared by.
-SPECIAL = 'special.json'
-BESIDE = (
-  *('tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json'),
-  *('generation_config.json', 'chat_template.jinja'),
-)
+
+class Saved:
+  """A tokenizer that its files define; see `tokenizer.Tokenizer`."""
+
+  kind: str
+  contents: Mapping[str, bytes]
+  _words: words.Words
+
+  @property
+  def fingerprint(self) -> str:
+    return fingerprint(self.kind, self.contents)
+
+  def word_starts(self, ids: np.ndarray) -> np.ndarray:
+    return self._words.starts(ids)
+
+  def save(self, folder: str) -> None:
+    write(folder, self.kind, self.contents)
+
+
+class Vocabulary(Saved):
+  """A vocabulary that others may have made; `special.from_hf` says more.
+
+  Attributes:
+    text_start: what its file puts before a text; None: the file does not say.
+  """
+
+  eos_id: int
+  vocab_size: int
+  special: Special
+  text_start: tuple[int, ...] | None = None
+
+  def __init__(self, kind: str, contents: Mapping[str, bytes]):
+    self.kind, self.contents = kind, contents
+
+  def _settle(self, size: int, eos_id: int) -> None:
+    """Sets what depends on the vocabulary's size and the end of a document."""
+    self._size, self.eos_id = size, eos_id
+    self.vocab_size = special.num_rows(self.contents, size)
+    self.special = special.of(self.contents, eos_id, self.special_names)
+
+  @property
+  def special_names(self) -> Mapping[str, int]:
+    """Special tokens that its file names."""
+    return {}
+
+  def token(self, i: int) -> str | None:
+    raise NotImplementedError
+
+  def id_of(self, token: str) -> int | None:
+    raise NotImplementedError
+
+  def encode(self, text: str) -> np.ndarray:
+    return self.encode_batch([text])[0]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    raise NotImplementedError
+
+  def encode_special(self, text: str) -> np.ndarray:
+    ids = special.encode(text, self.special.names, self.encode)
+    self._check_rows([ids])
+    return ids
+
+  def _check_rows(self, found: Sequence[np.ndarray]) -> None:
+    """Refuses ids for which the model has no row."""
+    if self.vocab_size == self._size:
+      return
+    for ids in found:
+      if len(ids) and (worst := int(ids.max())) >= self.vocab_size:
+        raise UsageError(
+          f'the text needs the token {self.token(worst)!r} with id {worst}, '
+          f'and the model has only {self.vocab_size} rows for tokens; leave '
+          'that token out of the text'
+        )
+
+  def _visible(self, ids: Iterable[int]) -> list[int]:
+    """The ids that `decode` shows."""
+    unseen = {self.eos_id, *self.special.prompt_start}
+    return [int(i) for i in ids if i not in unseen]
+
+
+def user_file(path: str, what: str) -> bytes:
+  """Reads a file that `tokenizer.name` names; `what` it should be."""
+  try:
+    with open(path, 'rb') as file:
+      return file.read()
+  except OSError as e:
+    raise UsageError(
+      f'tokenizer.name: cannot read {path!r} ({e.strerror}); name {what}'
+    ) from e
 
 
 def fingerprint(kind: str, contents: Mapping[str, bytes]) -> str:
@@ -82,6 +167,9 @@ def read(folder: str) -> tuple[str, dict[str, bytes]]:
 
 
 def _defining(contents: Mapping[str, bytes]) -> dict[str, bytes]:
-  """Those of the files that the ids of a text depend on."""
-  others = (SPECIAL, *BESIDE)
+  """The files that the ids of a text depend on.
+
+  The others are no part of the fingerprint, by which token stores are compared.
+  """
+  others = (special.SPECIAL, *special.BESIDE)
   return {name: data for name, data in contents.items() if name not in others}

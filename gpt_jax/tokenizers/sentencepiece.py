@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from gpt_jax.files.document import Document
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import saved, special, words
+from gpt_jax.tokenizers import saved, words
 from gpt_jax.tokenizers.words import SPACE_MARK
 
 MODEL = 'sentencepiece.model'
@@ -53,7 +53,7 @@ _EOS = 'eos.json'  # the piece that ends a document, where a user named it
 _SEGMENT = 1 << 12
 
 
-class SentencePiece:
+class SentencePiece(saved.Vocabulary):
   """A SentencePiece model.
 
   Lossless where we trained it (kind `sentencepiece`), unless the training
@@ -67,18 +67,14 @@ class SentencePiece:
 
   def __init__(self, kind: str, contents: dict[str, bytes]):
     """Reads the model from its file in `contents`."""
-    self.kind = kind
-    self.contents = contents
+    super().__init__(kind, contents)
     self._model = spm.SentencePieceProcessor()
     try:
       # An empty file would load as an empty model.
       self._model.LoadFromSerializedProto(contents[MODEL] or b'empty')
     except RuntimeError as e:
       raise UsageError('is not a SentencePiece model') from e
-    self._size: int = self._model.vocab_size()
-    self.vocab_size = special.num_rows(contents, self._size)
-    self.eos_id = self._find_eos()
-    self.special = special.of(contents, self.eos_id, self.special_names)
+    self._settle(self._model.vocab_size(), self._find_eos())
     # A real mark of a space would be read as a space. Spelled in bytes it
     # survives.
     self._mark = np.empty(0, np.int32)
@@ -92,10 +88,6 @@ class SentencePiece:
     self.parts_at_spaces = np.array_equal(both, np.concatenate(alone))
 
   @property
-  def fingerprint(self) -> str:
-    return saved.fingerprint(self.kind, self.contents)
-
-  @property
   def processor(self) -> spm.SentencePieceProcessor:
     """The model in the library's own class."""
     return self._model
@@ -104,9 +96,6 @@ class SentencePiece:
   def keeps_marks(self) -> bool:
     """Whether a U+2581 of a text is not read as a space."""
     return len(self._mark) > 0
-
-  def encode(self, text: str) -> np.ndarray:
-    return self.encode_batch([text])[0]
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     if not self._cuts:
@@ -138,11 +127,8 @@ class SentencePiece:
     return np.concatenate(found)
 
   def decode(self, ids: Iterable[int]) -> str:
-    unseen = {self.eos_id, *self.special.prompt_start}
-    kept = [int(i) for i in ids if i not in unseen]
+    kept = self._visible(ids)
     return self._model.decode(kept) if kept else ''
-
-  text_start = None  # a SentencePiece model does not say
 
   @property
   def special_names(self) -> dict[str, int]:
@@ -154,16 +140,8 @@ class SentencePiece:
     i = self._model.piece_to_id(token)
     return i if self._model.id_to_piece(i) == token else None
 
-  def encode_special(self, text: str) -> np.ndarray:
-    ids = special.encode(text, self.special.names, self.encode)
-    special.check_rows(ids, self.vocab_size, self._model.id_to_piece)
-    return ids
-
-  def word_starts(self, ids: np.ndarray) -> np.ndarray:
-    return self._words.starts(ids)
-
-  def save(self, folder: str) -> None:
-    saved.write(folder, self.kind, self.contents)
+  def token(self, i: int) -> str | None:
+    return self._model.id_to_piece(i)
 
   @functools.cached_property
   def _words(self) -> words.Words:
@@ -176,9 +154,7 @@ class SentencePiece:
   def _encode(self, texts: list[str]) -> list[np.ndarray]:
     # As arrays: lists of Python's integers would take a quarter of the time.
     found = self._model.encode(texts, return_type='numpy', num_threads=1)
-    if self.vocab_size < self._size:
-      for ids in found:
-        special.check_rows(ids, self.vocab_size, self._model.id_to_piece)
+    self._check_rows(found)
     return found
 
   def _segments(self, text: str) -> Iterator[str]:
@@ -248,14 +224,7 @@ def sentencepiece_file(
 
   def read(documents: Iterable[Document]) -> SentencePiece:
     del documents
-    try:
-      with open(path, 'rb') as file:
-        contents = {MODEL: file.read()}
-    except OSError as e:
-      raise UsageError(
-        f'tokenizer.name: cannot read {path!r} ({e.strerror}); name a '
-        'SentencePiece model'
-      ) from e
+    contents = {MODEL: saved.user_file(path, 'a SentencePiece model')}
     if eos:
       contents[_EOS] = json.dumps(eos).encode()
     try:

@@ -21,14 +21,17 @@ from gpt_jax.files.files import parse
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import constraints as constraints_lib
 from gpt_jax.tokenizers.constraints import ANY, Constraints
-from gpt_jax.tokenizers.saved import BESIDE, SPECIAL
 
 # Parts the name of a special token in a user's text, so that it stays text.
 # Unicode reserves this code point for such uses: no text holds it.
 BREAK = '\ufdd0'
 
+# What an import settles about special tokens.
+SPECIAL = 'special.json'
 CONFIG, MAP = 'tokenizer_config.json', 'special_tokens_map.json'
 _ADDED, _GENERATION = 'added_tokens.json', 'generation_config.json'
+# Files of Hugging Face that say more than the ids of a text.
+BESIDE = (CONFIG, MAP, _ADDED, _GENERATION, 'chat_template.jinja')
 _MODEL = 'config.json'  # read here, kept by the import of the model
 
 # Tokenizers that put BOS first unless told otherwise, by Hugging Face's class;
@@ -145,24 +148,6 @@ def num_rows(contents: Mapping[str, bytes], size: int) -> int:
   """
   found = json.loads(contents.get(SPECIAL, b'{}')).get('rows')
   return size if found is None else min(size, found)
-
-
-def check_rows(
-  ids: np.ndarray, vocab_size: int, token: Callable[[int], str | None]
-) -> None:
-  """Refuses the ids of a text if the model has no row for one.
-
-  Args:
-    ids: of the text.
-    vocab_size: see `num_rows`.
-    token: gives the token of an id.
-  """
-  if len(ids) and (worst := int(ids.max())) >= vocab_size:
-    raise UsageError(
-      f'the text needs the token {token(worst)!r} with id {worst}, and the '
-      f'model has only {vocab_size} rows for tokens; leave that token out of '
-      'the text'
-    )
 
 
 def from_hf(folder: str, made: Imported) -> dict[str, bytes]:

@@ -15,23 +15,29 @@ from gpt_jax.files.document import of_source
 from gpt_jax.spec import UsageError
 from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import saved, special
-from gpt_jax.tokenizers.bpe import Bpe, gpt1_bpe, gpt2_bpe
-from gpt_jax.tokenizers.byte_bpe import byte_bpe, byte_bpe_file
-from gpt_jax.tokenizers.frequent_bytes import FrequentBytes, frequent_bytes
+from gpt_jax.tokenizers.bpe import (
+  Bpe,
+  byte_bpe,
+  byte_bpe_file,
+  gpt1_bpe,
+  gpt2_bpe,
+)
 from gpt_jax.tokenizers.hf import HfTokenizer, hf_tokenizer
 from gpt_jax.tokenizers.sentencepiece import SentencePiece, sentencepiece_file
-from gpt_jax.tokenizers.special import Special
-from gpt_jax.tokenizers.training import sentencepiece, sentinel
-from gpt_jax.tokenizers.wordpiece import wordpiece, wordpiece_file
-from gpt_jax.tokenizers.words import (
+from gpt_jax.tokenizers.simple import (
   Bytes,
   Characters,
+  FrequentBytes,
   WordList,
   byte_values,
   characters,
   characters_of,
-  words,
+  frequent_bytes,
+  word_list,
 )
+from gpt_jax.tokenizers.special import Special
+from gpt_jax.tokenizers.training import sentencepiece, sentinel
+from gpt_jax.tokenizers.wordpiece import wordpiece, wordpiece_file
 
 # Two tokenizers: one for the sources of pairs of texts, one for all else.
 #
@@ -45,13 +51,10 @@ KIND = 'sides'
 TARGET, SOURCE = 'target', 'source'
 
 
-class Sides:
-  """A tokenizer, as `tokenizer.Tokenizer` says, of targets.
+class Sides(saved.Saved):
+  """A tokenizer of targets, and another for sources: see `of_sources`."""
 
-  Attributes:
-    target: what it is.
-    source: encodes sources: see `tokenizer.of_sources`.
-  """
+  kind = KIND
 
   def __init__(self, target: Any, source: Any):
     """Takes two tokenizers, neither of them such a pair."""
@@ -60,59 +63,23 @@ class Sides:
     self.vocab_size: int = target.vocab_size
     self.eos_id: int = target.eos_id
     self.special: Special = target.special
-    self._contents = {
+    self.run_ids: frozenset[int] = target.run_ids
+    self.encode, self.encode_batch = target.encode, target.encode_batch
+    self.encode_special, self.decode = target.encode_special, target.decode
+    self.offsets, self.word_starts = target.offsets, target.word_starts
+    self.in_threads: bool = target.in_threads and source.in_threads
+    self.parts_at_spaces: bool = (
+      target.parts_at_spaces and source.parts_at_spaces
+    )
+    self.contents = {
       f'{KIND}.txt': f'{target.fingerprint}\n{source.fingerprint}\n'.encode()
     }
-
-  @property
-  def fingerprint(self) -> str:
-    """Of both."""
-    return saved.fingerprint(KIND, self._contents)
-
-  @property
-  def in_threads(self) -> bool:
-    """Whether both do."""
-    return self.target.in_threads and self.source.in_threads
-
-  @property
-  def parts_at_spaces(self) -> bool:
-    """Whether both do."""
-    return self.target.parts_at_spaces and self.source.parts_at_spaces
-
-  @property
-  def run_ids(self) -> frozenset[int]:
-    """That of targets."""
-    return self.target.run_ids
-
-  def encode(self, text: str) -> np.ndarray:
-    """That of targets."""
-    return self.target.encode(text)
-
-  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    """That of targets."""
-    return self.target.encode_batch(texts)
-
-  def encode_special(self, text: str) -> np.ndarray:
-    """That of targets."""
-    return self.target.encode_special(text)
-
-  def decode(self, ids: Iterable[int]) -> str:
-    """That of targets."""
-    return self.target.decode(ids)
-
-  def offsets(self, text: str) -> np.ndarray:
-    """That of targets."""
-    return self.target.offsets(text)
-
-  def word_starts(self, ids: np.ndarray) -> np.ndarray:
-    """That of targets."""
-    return self.target.word_starts(ids)
 
   def save(self, folder: str) -> None:
     """Writes both, each in a folder of its own."""
     self.target.save(files.join(folder, TARGET))
     self.source.save(files.join(folder, SOURCE))
-    saved.write(folder, KIND, self._contents)
+    super().save(folder)
 
 
 class Tokenizer(Protocol):
@@ -375,7 +342,7 @@ TOKENIZERS = {
   'bytes': byte_values,
   'frequent_bytes': frequent_bytes,
   'characters': characters,
-  'words': words,
+  'words': word_list,
   'gpt2_bpe': gpt2_bpe,
   'gpt1_bpe': gpt1_bpe,
   'hf_tokenizer': hf_tokenizer,

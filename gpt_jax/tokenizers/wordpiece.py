@@ -24,10 +24,11 @@ from tokenizers import (
   trainers,
 )
 
+from gpt_jax.files import lines
 from gpt_jax.files.document import Document
 from gpt_jax.ranges import Bytes, Count, Seed
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import hf, training
+from gpt_jax.tokenizers import hf, saved, training
 
 # In the order of BERT's own vocabularies.
 _ROLES = {
@@ -92,14 +93,9 @@ def wordpiece_file(
 
   def read(documents: Iterable[Document]) -> hf.HfTokenizer:
     del documents
-    try:
-      with open(path, encoding='utf-8') as file:
-        pieces = file.read().split('\n')
-    except (OSError, UnicodeDecodeError) as e:
-      why = getattr(e, 'strerror', None) or 'it is not UTF-8'
-      raise UsageError(
-        f'tokenizer.name: cannot read {path!r} ({why}); name a vocab.txt'
-      ) from e
+    data = saved.user_file(path, 'a vocab.txt')
+    # Lines may end as on Windows.
+    pieces = lines.decoded(path, data).replace('\r\n', '\n').split('\n')
     while pieces and not pieces[-1]:
       pieces.pop()
     if why := _flaw(pieces):

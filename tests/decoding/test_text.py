@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from gpt_jax.decoding.continuations import Stream
 from gpt_jax.files.document import Document
-from gpt_jax.tokenizers.byte_bpe import byte_bpe
-from gpt_jax.tokenizers.frequent_bytes import FrequentBytes
+from gpt_jax.tokenizers.bpe import byte_bpe
 from gpt_jax.tokenizers.hf import HfTokenizer
+from gpt_jax.tokenizers.simple import Bytes, FrequentBytes
 from gpt_jax.tokenizers.training import sentencepiece as sentencepiece_of
-from gpt_jax.tokenizers.words import Bytes
 
 BYTES = Bytes()
 

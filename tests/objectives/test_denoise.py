@@ -14,7 +14,7 @@ from gpt_jax.rows.rows import Keys, Rows, blank
 from gpt_jax.spec import UsageError
 from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.words import Bytes
+from gpt_jax.tokenizers.simple import Bytes
 from tests.support import tiny
 
 TEXT = 'One two three four. Five six seven! Eight nine ten. Eleven'

@@ -18,7 +18,7 @@ from gpt_jax.objectives.masked import masked
 from gpt_jax.rows import pipeline, taken
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.words import Bytes
+from gpt_jax.tokenizers.simple import Bytes
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 

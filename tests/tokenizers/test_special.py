@@ -11,7 +11,7 @@ import sentencepiece
 
 from gpt_jax.files.document import Document
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import hf, saved, special, tokenizer
+from gpt_jax.tokenizers import hf, special, tokenizer
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 RECORDED = json.loads((GOLDEN / 'golden.json').read_text())
@@ -192,8 +192,8 @@ def test_a_config_names_unusual_tokens(tmp_path):
   roles = tokenizer.imported(call(tmp_path), str(tmp_path)).special
   assert (roles.cls_id, roles.mask_id) == (2, 4)
   # An import of before there were roles: by the names that it kept.
-  older = json.loads(special.from_hf(str(tmp_path), mine)[saved.SPECIAL])
+  older = json.loads(special.from_hf(str(tmp_path), mine)[special.SPECIAL])
   older = {k: v for k, v in older.items() if k not in ('cls', 'sep', 'mask')}
-  contents = {saved.SPECIAL: json.dumps(older).encode()}
+  contents = {special.SPECIAL: json.dumps(older).encode()}
   roles = special.of(contents, 2, {})
   assert (roles.cls_id, roles.sep_id, roles.mask_id) == (0, 2, 4)

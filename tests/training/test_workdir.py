@@ -14,7 +14,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.commands import prepare
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout
-from gpt_jax.tokenizers.words import Characters
+from gpt_jax.tokenizers.simple import Characters
 from gpt_jax.training import pretraining, workdir
 from tests.support import tiny
 
