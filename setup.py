@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Puts configs/ into the wheel, where gpt_jax/config/shipped.py finds it.
+"""Puts configs/ into the wheel, where gpt_jax/config/loading.py finds it.
 
 All else is in pyproject.toml, whose list of packages cannot move a folder.
 """

@@ -27,7 +27,7 @@ from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 from tests.support.golden_io import ROOT, config, tensors
 
-TOKENIZERS = pathlib.Path(__file__).parents[1] / 'data/tokenizers/golden'
+TOKENIZERS = pathlib.Path(__file__).parents[1] / 'tokenizers/golden'
 
 
 def test_the_written_config_is_complete(tmp_path):

@@ -249,8 +249,8 @@ def test_configs_of_an_installed_wheel(tmp_path):
   write(home / 'mine.py', MINE.format(name='size'))
   program = (
     f'import sys; sys.path[0] = {str(wheel)!r}\n'
-    'from gpt_jax.config import loading, shipped\n'
-    f'assert shipped.root() == {str(wheel / "gpt_jax/shipped")!r}\n'
+    'from gpt_jax.config import loading\n'
+    f'assert loading.root() == {str(wheel / "gpt_jax/shipped")!r}\n'
     "smoke = loading.load_config('configs/smoke.py', [])\n"
     "mine = loading.load_config('mine.py', [])\n"
     'print(smoke.batch.size, mine.batch.size, mine.model.d_model)\n'

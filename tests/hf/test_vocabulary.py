@@ -13,7 +13,7 @@ from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'data/tokenizers/golden'
+GOLDEN = pathlib.Path(__file__).parents[1] / 'tokenizers/golden'
 
 
 def copy(folder, name, **names):
