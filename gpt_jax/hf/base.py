@@ -1,16 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a model family of Hugging Face is, and the parts of its table.
+"""What a model family of Hugging Face is: a table that is read both ways.
 
-To add a family, write a file such as `gpt2.py` with one `Family` and name it
-in `families.py`. It needs three functions:
+To add a family, add a `Family` to the file of its kin and name it in
+`families.py`. It is
 
-  `fields(options)`   config.json -> those fields of `Transformer` that differ
-                      from `DEFAULTS`. Read each option through `Options`, so
-                      that one which is not supported is refused by name.
-  `options(model)`    the way back. It need not check what the family cannot
-                      express: `save` reads its result with `fields` again and
-                      refuses a model that does not come back the same.
+  `entries`           a list of `Entry`, each some options of config.json and
+                      the fields of `Transformer` that they give. Reading all
+                      entries imports a config.json, writing all exports a
+                      model. `save` reads what it writes and refuses a model
+                      that does not come back the same, so `write` need not
+                      check what the family cannot express.
   `tensors(model)`    a list of `Tensor`: names in the file, paths in our
                       parameters, and the transposes between the two.
 
@@ -18,11 +18,10 @@ A name holds `{layer}` where a path starts with `layer/`, the parameters of one
 block: `layer/attention/query/kernel`; `encoder_layer/` is a block of the
 encoder in an encoder-decoder. Of layers that share parameters the first has
 the tensor; its name may hold `{group}` and `{inner}`, the layer of that group,
-instead. Names are those of the model with its
-language-model head; files that leave out `prefix` are understood. Every
-parameter must have its tensor, and every tensor its parameter: `load` checks.
-Heads other than the language model's (`score`, `multiple_choice_head`) are in
-`heads.py`, and what they compute in `scores.py`, the same for all families.
+instead. Names are those of the model with its language-model head; files that
+leave out `prefix` are understood. Every parameter must have its tensor, and
+every tensor its parameter: `load` checks. Other heads (`score`,
+`multiple_choice_head`) are the same for all families: `heads.py`.
 """
 
 import math
@@ -175,6 +174,151 @@ ACTIVATIONS = {
 }
 
 
+class Entry(NamedTuple):
+  """Some options of config.json, and the fields that they give.
+
+  A later entry of a table overrides an earlier one.
+  """
+
+  read: Callable[[Options], dict[str, Any]] = lambda options: {}
+  write: Callable[[Transformer], dict[str, Any]] = lambda model: {}
+
+
+def sizes(**options: str | tuple[str, int | Callable[[Options], int]]) -> Entry:
+  """Whole numbers: `option='field'`, or `option=('field', default)`.
+
+  The default may be a function of the options.
+  """
+
+  def read(given: Options) -> dict[str, Any]:
+    fields = {}
+    for option, field in options.items():
+      field, default = (field, None) if isinstance(field, str) else field
+      default = default(given) if callable(default) else default
+      fields[field] = given.size(option, default)
+    return fields
+
+  def write(model: Transformer) -> dict[str, Any]:
+    fields = (
+      (o, f if isinstance(f, str) else f[0]) for o, f in options.items()
+    )
+    return {option: getattr(model, field) for option, field in fields}
+
+  return Entry(read, write)
+
+
+def call(field: str, name: str, **arguments: Any) -> Entry:
+  """A call-string: `argument=(option, default)`, or `argument=constant`.
+
+  The default's type says what the option is: a flag, a size or a number.
+  """
+  read_from = {a: x for a, x in arguments.items() if isinstance(x, tuple)}
+
+  def value(options: Options, option: str, default: Any) -> Any:
+    if isinstance(default, bool):
+      return options.flag(option, default)
+    read = options.size if isinstance(default, int) else options.number
+    return read(option, default)
+
+  def read(options: Options) -> dict[str, Any]:
+    given = {a: value(options, *x) for a, x in read_from.items()}
+    return {field: call_text(name, **{**arguments, **given})}
+
+  def write(model: Transformer) -> dict[str, Any]:
+    kwargs = choice(model, field).kwargs
+    return {
+      option: kwargs.get(argument, 0.0 if isinstance(default, float) else None)
+      for argument, (option, default) in read_from.items()
+    }
+
+  return Entry(read, write)
+
+
+def call_text(name: str, **arguments: Any) -> str:
+  """A call-string with those of the arguments that are not None."""
+  given = [f'{n}={x!r}' for n, x in arguments.items() if x is not None]
+  return f'{name}({", ".join(given)})' if given else name
+
+
+def named(
+  option: str, field: str, names: Mapping[str, str], default: str
+) -> Entry:
+  """A name of HF's, `names` giving ours."""
+  return Entry(
+    lambda options: {field: options.choice(option, names, default)},
+    lambda model: {option: hf_name(choice(model, field).name, names)},
+  )
+
+
+def hf_name(ours: str, names: Mapping[str, str]) -> str:
+  """HF's first name of ours; ours where there is none (`save` refuses it)."""
+  return next((theirs for theirs, x in names.items() if x == ours), ours)
+
+
+def flag(option: str, field: str, yes: str, no: str, default: bool) -> Entry:
+  """A call-string for true, another for false."""
+  name = yes.partition('(')[0]
+  return Entry(
+    lambda options: {field: yes if options.flag(option, default) else no},
+    lambda model: {option: choice(model, field).name == name},
+  )
+
+
+def fixed(**fields: Any) -> Entry:
+  """Fields that no option says."""
+  return Entry(lambda options: fields)
+
+
+def only(**accepted: Any) -> Entry:
+  """Options that are refused if they have other values; not written."""
+
+  def read(options: Options) -> dict[str, Any]:
+    for option, value in accepted.items():
+      options.only(option, value)
+    return {}
+
+  return Entry(read)
+
+
+def writes(**options: Any) -> Entry:
+  """Options that are written for transformers, and not read."""
+  return Entry(write=lambda model: options)
+
+
+def constant(**options: Any) -> Entry:
+  """Options of one value: others are refused, and it is written."""
+  return Entry(only(**options).read, writes(**options).write)
+
+
+def dropout(embedding: str, residual: str, attention: str, rate: Any) -> Entry:
+  """`model.dropout`: the options with the rates, and their default(s)."""
+  rates = rate if isinstance(rate, tuple) else (rate, rate, rate)
+  names = ('embedding', embedding), ('residual', residual)
+  pairs = zip((*names, ('attention', attention)), rates, strict=True)
+  return call('dropout', 'rates', **{n: (o, r) for (n, o), r in pairs})
+
+
+# The options that most families since BERT share.
+BODY = {
+  'vocab_size': 'vocab_size',
+  'max_position_embeddings': 'context_length',
+  'num_hidden_layers': 'num_layers',
+  'hidden_size': 'd_model',
+  'num_attention_heads': 'num_heads',
+}
+# What the classes of decoders are called, after the family's name.
+CAUSAL = {
+  'ForCausalLM': 'lm',
+  'ForSequenceClassification': 'classification',
+  'Model': 'body',
+}
+
+
+def classes(name: str, kinds: Mapping[str, str] = CAUSAL) -> dict[str, str]:
+  """`Family.architectures`."""
+  return {f'{name}{suffix}': kind for suffix, kind in kinds.items()}
+
+
 class Tensor(NamedTuple):
   """One tensor of the file.
 
@@ -283,9 +427,7 @@ class Family(NamedTuple):
     architectures: class names -> one of `heads.KINDS`; the first is what an
       export of our own models is called.
     prefix: of the body's tensors, e.g. `transformer.`; some files leave it out.
-    fields: `Options` -> fields of `Transformer`.
-    options: `Transformer` -> options of config.json, but for `model_type`,
-      `architectures`, `dtype`.
+    entries: config.json, but for `model_type`, `architectures`, `dtype`.
     tensors: `Transformer` -> all but the heads of `heads.py`.
     buffers: regular expressions, with the prefix, of tensors that hold no
       parameters (causal masks, rotary frequencies): left out.
@@ -316,8 +458,7 @@ class Family(NamedTuple):
   model_type: str
   architectures: dict[str, str]
   prefix: str
-  fields: Callable[[Options], dict[str, Any]]
-  options: Callable[[Transformer], dict[str, Any]]
+  entries: tuple[Entry, ...]
   tensors: Callable[[Transformer], list[Tensor]]
   buffers: tuple[str, ...] = ()
   unread: tuple[str, ...] = ()
@@ -333,6 +474,20 @@ class Family(NamedTuple):
   rolled: bool = False
   files: Mapping[str, str] = MappingProxyType({})
   forward: Callable[..., dict[str, Any]] | None = None
+
+  def fields(self, options: Options) -> dict[str, Any]:
+    """The fields of `Transformer` that differ from `DEFAULTS`."""
+    fields = {}
+    for entry in self.entries:
+      fields |= entry.read(options)
+    return fields
+
+  def options(self, model: Transformer) -> dict[str, Any]:
+    """The options of a config.json that `fields` reads as this model."""
+    options = {}
+    for entry in self.entries:
+      options |= entry.write(model)
+    return options
 
 
 def choice(model: Transformer, field: str) -> spec.Call:
@@ -399,10 +554,6 @@ def activation_name(ours: str) -> str:
 # Parts of the tables that several families have.
 
 
-# Of LLaMA and its descendants.
-LAYER = 'model.layers.{layer}'
-
-
 def rates(*, embedding: float, residual: float, attention: float) -> str:
   """`model.dropout`."""
   return (
@@ -430,22 +581,4 @@ def qkv(
     tensor
     for ours, theirs in parts
     for tensor in linear(f'{path}/{ours}', f'{name}.{theirs}', bias)
-  ]
-
-
-def qk_norms() -> list[Tensor]:
-  """The norms of queries and keys of LLaMA's descendants."""
-  return [
-    *norm('layer/attention/query_norm', f'{LAYER}.self_attn.q_norm', False),
-    *norm('layer/attention/key_norm', f'{LAYER}.self_attn.k_norm', False),
-  ]
-
-
-def gated(*, bias: bool) -> list[Tensor]:
-  """The feed-forward layer of LLaMA and its descendants."""
-  mlp = f'{LAYER}.mlp'
-  return [
-    *linear('layer/ffn/gate', f'{mlp}.gate_proj', bias),
-    *linear('layer/ffn/in', f'{mlp}.up_proj', bias),
-    *linear('layer/ffn/out', f'{mlp}.down_proj', bias),
   ]

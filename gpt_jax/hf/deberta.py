@@ -11,6 +11,7 @@ from typing import Any
 
 from gpt_jax.hf.base import (
   ACTIVATIONS,
+  Entry,
   Family,
   Options,
   Tensor,
@@ -240,8 +241,7 @@ DEBERTA = Family(
   model_type='deberta',
   architectures=_architectures('Deberta'),
   prefix='deberta.',
-  fields=_fields_1,
-  options=_options,
+  entries=(Entry(_fields_1, _options),),
   tensors=_tensors_1,
   buffers=(r'deberta\.embeddings\.position_ids',),
   unread=_UNREAD,
@@ -252,8 +252,7 @@ DEBERTA = Family(
 DEBERTA_V2 = DEBERTA._replace(
   model_type='deberta-v2',
   architectures=_architectures('DebertaV2'),
-  fields=_fields_2,
-  options=_options_2,
+  entries=(Entry(_fields_2, _options_2),),
   tensors=_tensors_2,
   files={'tokenizer.model': 'spm.model'},
 )

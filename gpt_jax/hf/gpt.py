@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from gpt_jax.hf import rope
 from gpt_jax.hf.base import (
   ACTIVATIONS,
+  Entry,
   Family,
   Options,
   Tensor,
@@ -140,8 +141,7 @@ GPT2 = Family(
     'GPT2Model': 'body',
   },
   prefix='transformer.',
-  fields=_gpt2_fields,
-  options=_gpt2_options,
+  entries=(Entry(_gpt2_fields, _gpt2_options),),
   tensors=_gpt2_tensors,
   buffers=(r'transformer\.h\.\d+\.attn\.(bias|masked_bias)',),
   token_types=True,
@@ -201,8 +201,7 @@ OPENAI_GPT = Family(
     'OpenAIGPTModel': 'body',
   },
   prefix='transformer.',
-  fields=_openai_gpt_fields,
-  options=_openai_gpt_options,
+  entries=(Entry(_openai_gpt_fields, _openai_gpt_options),),
   tensors=_openai_gpt_tensors,
   buffers=(
     r'transformer\.h\.\d+\.attn\.bias',
@@ -308,8 +307,7 @@ GPT_NEO = Family(
     'GPTNeoModel': 'body',
   },
   prefix='transformer.',
-  fields=_gpt_neo_fields,
-  options=_gpt_neo_options,
+  entries=(Entry(_gpt_neo_fields, _gpt_neo_options),),
   tensors=_gpt_neo_tensors,
   buffers=(r'transformer\.h\.\d+\.attn\.attention\.(bias|masked_bias)',),
   token_types=True,
@@ -416,8 +414,7 @@ GPT_NEOX = Family(
     'GPTNeoXModel': 'body',
   },
   prefix='gpt_neox.',
-  fields=_gpt_neox_fields,
-  options=_gpt_neox_options,
+  entries=(Entry(_gpt_neox_fields, _gpt_neox_options),),
   tensors=_gpt_neox_tensors,
   buffers=(
     r'gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias)',
@@ -495,8 +492,7 @@ GPTJ = Family(
     'GPTJModel': 'body',
   },
   prefix='transformer.',
-  fields=_gptj_fields,
-  options=_gptj_options,
+  entries=(Entry(_gptj_fields, _gptj_options),),
   tensors=_gptj_tensors,
   buffers=(
     r'transformer\.h\.\d+\.attn\.(bias|masked_bias|embed_positions)',
@@ -649,8 +645,7 @@ FALCON = Family(
     'FalconModel': 'body',
   },
   prefix='transformer.',
-  fields=_falcon_fields,
-  options=_falcon_options,
+  entries=(Entry(_falcon_fields, _falcon_options),),
   tensors=_falcon_tensors,
   buffers=(
     r'transformer\.rotary_emb\.inv_freq',

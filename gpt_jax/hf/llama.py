@@ -1,23 +1,31 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""LLaMA 1 to 3, and Mistral: LLaMA that looks back over a window."""
+"""LLaMA 1 to 3 and its descendants: Mistral, Mixtral, Qwen3, OLMo 2, Gemma."""
 
 from typing import Any
 
 from gpt_jax.hf import rope, routers
-from gpt_jax.hf.base import LAYER as LAYER
 from gpt_jax.hf.base import (
+  BODY,
+  Entry,
   Family,
   Options,
   Tensor,
-  body_sizes,
+  call,
+  call_text,
   choice,
-  gated,
+  classes,
+  constant,
+  fixed,
+  flag,
+  hf_name,
   linear,
+  named,
   norm,
-  qk_norms,
   qkv,
+  sizes,
   tables,
+  writes,
 )
 from gpt_jax.nn.transformer import Transformer
 
@@ -35,214 +43,209 @@ GATED = {
 }
 
 # (attention_bias, mlp_bias)
-BIASES = {
+_BIASES = {
   (False, False): 'none',
   (False, True): 'where(ffn=True)',
   (True, False): 'where(qkv=True, out=True)',
   (True, True): 'all',
 }
+_POSITION = rope.entry()
+_ACTIVATION = named('hidden_act', 'ffn', GATED, 'silu')
 
 
-def shared_fields(
-  options: Options,
-  default_kv_heads: int | None = None,
-  *,
-  default_head_size: int | None = None,
-  default_tied: bool = False,
-  position: str | None = None,
-  activation: tuple[str, str] = ('hidden_act', 'silu'),
-) -> dict[str, Any]:
+def _table(
+  *own: Entry,
+  context_length: int,
+  kv_heads: int | None = None,
+  head_size: int | None = None,
+  epsilon: float = 1e-6,
+  plus_one: bool | None = None,
+  tied: bool = False,
+  position: Entry = _POSITION,
+  activation: Entry = _ACTIVATION,
+) -> tuple[Entry, ...]:
   """What LLaMA and its descendants call by the same names.
 
   Args:
-    options: of config.json.
-    default_kv_heads: None: as many as of queries.
-    default_head_size: None: hidden_size / num_attention_heads.
-    default_tied: whether the output reads the token embeddings.
-    position: `model.position`; None: LLaMA's.
-    activation: what the option is called, and its default.
+    *own: entries of the family.
+    context_length: the default; so are `head_size`, `epsilon` and `tied`.
+    kv_heads: the default; None, and null in config.json: as many as queries.
+    head_size: None: hidden_size / num_attention_heads.
+    plus_one: whether norms multiply by 1 + weight.
+    position: `model.position`.
+    activation: of the feed-forward layer.
   """
-  d_model = options.size('hidden_size')
-  num_heads = options.size('num_attention_heads')
-  by_width = d_model // num_heads
-  head_size = options.size('head_dim', default_head_size or by_width)
-  if head_size % 2:
-    raise options.fail('head_dim', f'{head_size} features do not form pairs')
-  tied = options.flag('tie_word_embeddings', default_tied)
-  dropout = options.number('attention_dropout', 0.0)
-  groups = options.size('num_key_value_heads', default_kv_heads or num_heads)
-  if num_heads % groups:
-    raise options.fail(
-      'num_key_value_heads', f'must divide num_attention_heads={num_heads}'
-    )
-  return {
-    'vocab_size': options.size('vocab_size'),
-    'num_layers': options.size('num_hidden_layers'),
-    'd_model': d_model,
-    'num_heads': num_heads,
-    'num_kv_heads': groups,
-    'head_size': head_size,
-    'd_ff': options.size('intermediate_size'),
-    'position': position or rope.read_rope(options),
-    'ffn': options.choice(activation[0], GATED, activation[1]),
-    'norm': f'rmsnorm(epsilon={options.number("rms_norm_eps", 1e-6)})',
-    'block': 'pre',
-    'output': 'tied' if tied else 'untied',
-    'dropout': f'rates(attention={dropout})',
-  }
+
+  def read(options: Options) -> dict[str, Any]:
+    num_heads = options.size('num_attention_heads')
+    width = head_size or options.size('hidden_size') // num_heads
+    size = options.size('head_dim', width)
+    if size % 2:
+      raise options.fail('head_dim', f'{size} features do not form pairs')
+    absent = not options.has('num_key_value_heads')
+    default = kv_heads if kv_heads and absent else num_heads
+    groups = options.size('num_key_value_heads', default)
+    if num_heads % groups:
+      raise options.fail(
+        'num_key_value_heads', f'must divide num_attention_heads={num_heads}'
+      )
+    return {'num_kv_heads': groups, 'head_size': size, 'block': 'pre'}
+
+  def write(model: Transformer) -> dict[str, Any]:
+    kv_heads, head_size = model.num_kv_heads, model.head_size
+    return {'num_key_value_heads': kv_heads, 'head_dim': head_size}
+
+  body = {**BODY, 'max_position_embeddings': ('context_length', context_length)}
+  return (
+    sizes(**body),
+    Entry(read, write),
+    sizes(intermediate_size='d_ff'),
+    position,
+    activation,
+    call(
+      'norm', 'rmsnorm', epsilon=('rms_norm_eps', epsilon), plus_one=plus_one
+    ),
+    flag('tie_word_embeddings', 'output', 'tied', 'untied', tied),
+    call('dropout', 'rates', attention=('attention_dropout', 0.0)),
+    *own,
+  )
 
 
-def _llama_fields(options: Options) -> dict[str, Any]:
-  attention = options.flag('attention_bias', False)
-  ffn = options.flag('mlp_bias', False)
-  return shared_fields(options) | {
-    'context_length': options.size('max_position_embeddings', 2048),
-    'bias': BIASES[attention, ffn],
-  }
+def _bias(*, mlp: bool = False) -> Entry:
+  """`attention_bias`, and `mlp_bias` where the family has it."""
+
+  def read(options: Options) -> dict[str, Any]:
+    attention = options.flag('attention_bias', False)
+    return {'bias': _BIASES[attention, mlp and options.flag('mlp_bias', False)]}
+
+  def write(model: Transformer) -> dict[str, Any]:
+    attention, ffn = _biases(model)
+    return {'attention_bias': attention, **({'mlp_bias': ffn} if mlp else {})}
+
+  return Entry(read, write)
 
 
-def _mistral_fields(options: Options) -> dict[str, Any]:
-  window = options.get('sliding_window')
-  if not options.has('sliding_window'):
-    window = 4096
-  elif window is not None:
-    window = options.size('sliding_window')
-  kinds = set(options.get('layer_types', []))
-  if kinds - {'full_attention' if window is None else 'sliding_attention'}:
-    raise options.fail(
-      'layer_types', f'does not agree with sliding_window={window} in all'
-    )
-  kv_heads = None if options.has('num_key_value_heads') else 8
-  return shared_fields(options, kv_heads) | {
-    'context_length': options.size('max_position_embeddings', 131_072),
-    'attention': 'full' if window is None else f'local(window={window})',
-    'bias': 'none',
-  }
-
-
-def shared_options(model: Transformer) -> dict[str, Any]:
-  """The way back from `shared_fields`."""
-  ffn = choice(model, 'ffn').name
-  names = {ours: theirs for theirs, ours in reversed(GATED.items())}
-  return {
-    **body_sizes(model),
-    'num_key_value_heads': model.num_kv_heads,
-    'head_dim': model.head_size,
-    'intermediate_size': model.d_ff,
-    **rope.write_rope(model),
-    'hidden_act': names.get(ffn, ffn),
-    'rms_norm_eps': choice(model, 'norm').kwargs['epsilon'],
-    'tie_word_embeddings': choice(model, 'output').name == 'tied',
-    'attention_dropout': choice(model, 'dropout').kwargs.get('attention', 0.0),
-  }
-
-
-def _llama_options(model: Transformer) -> dict[str, Any]:
-  attention, ffn = biases(model)
-  return {
-    **shared_options(model),
-    'attention_bias': attention,
-    'mlp_bias': ffn,
-    'pretraining_tp': 1,
-  }
-
-
-def _mistral_options(model: Transformer) -> dict[str, Any]:
-  window = choice(model, 'attention').kwargs.get('window')
-  return {**shared_options(model), 'sliding_window': window}
-
-
-def biases(model: Transformer) -> tuple[bool, bool]:
+def _biases(model: Transformer) -> tuple[bool, bool]:
   """Whether attention has biases, and the feed-forward layer."""
   bias = choice(model, 'bias')
   everywhere = bias.name == 'all'
   return bias.kwargs.get('qkv', everywhere), bias.kwargs.get('ffn', everywhere)
 
 
+# The tensors of all of them.
+
+_LAYER = 'model.layers.{layer}'
+_BUFFERS = (r'model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq',)
+
+
 def _llama_tensors(model: Transformer) -> list[Tensor]:
-  attention, ffn = biases(model)
-  return [*shared_tensors(model, attention), *gated(bias=ffn)]
+  return [*_shared_tensors(model), *_gated(bias=_biases(model)[1])]
 
 
-def shared_tensors(model: Transformer, bias: bool) -> list[Tensor]:
-  """All but the feed-forward layers'; `bias` is attention's."""
-  h, ours = LAYER, 'layer'
+def _shared_tensors(model: Transformer) -> list[Tensor]:
+  """All but the feed-forward layers'."""
+  bias, _ = _biases(model)
   return [
     *tables(model, 'model.embed_tokens.weight', 'lm_head.weight'),
-    *norm(f'{ours}/attention_norm', f'{h}.input_layernorm', bias=False),
-    *qkv(f'{ours}/attention', f'{h}.self_attn', bias=bias),
-    *linear(f'{ours}/attention/out', f'{h}.self_attn.o_proj', bias),
-    *norm(f'{ours}/ffn_norm', f'{h}.post_attention_layernorm', bias=False),
-    *norm('final_norm', 'model.norm', bias=False),
+    *_norm('layer/attention_norm', f'{_LAYER}.input_layernorm'),
+    *qkv('layer/attention', f'{_LAYER}.self_attn', bias=bias),
+    *linear('layer/attention/out', f'{_LAYER}.self_attn.o_proj', bias),
+    *_norm('layer/ffn_norm', f'{_LAYER}.post_attention_layernorm'),
+    *_norm('final_norm', 'model.norm'),
   ]
 
 
-BUFFERS = (r'model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq',)
+def _norm(path: str, name: str) -> list[Tensor]:
+  return norm(path, name, bias=False)
+
+
+def _qk_norms() -> list[Tensor]:
+  return [
+    *_norm('layer/attention/query_norm', f'{_LAYER}.self_attn.q_norm'),
+    *_norm('layer/attention/key_norm', f'{_LAYER}.self_attn.k_norm'),
+  ]
+
+
+def _gated(*, bias: bool = False) -> list[Tensor]:
+  return [
+    *linear('layer/ffn/gate', f'{_LAYER}.mlp.gate_proj', bias),
+    *linear('layer/ffn/in', f'{_LAYER}.mlp.up_proj', bias),
+    *linear('layer/ffn/out', f'{_LAYER}.mlp.down_proj', bias),
+  ]
+
 
 LLAMA = Family(
   model_type='llama',
-  architectures={
-    'LlamaForCausalLM': 'lm',
-    'LlamaForSequenceClassification': 'classification',
-    'LlamaModel': 'body',
-  },
+  architectures=classes('Llama'),
   prefix='model.',
-  fields=_llama_fields,
-  options=_llama_options,
+  entries=_table(
+    *(_bias(mlp=True), writes(pretraining_tp=1)), context_length=2048
+  ),
   tensors=_llama_tensors,
-  buffers=BUFFERS,
+  buffers=_BUFFERS,
 )
 
-MISTRAL = Family(
+
+# Mistral: LLaMA that looks back over a window.
+
+
+def _read_window(options: Options, default: int | None) -> dict[str, Any]:
+  """`sliding_window`; null: there is none."""
+  window = default if not options.has('sliding_window') else None
+  if options.get('sliding_window') is not None:
+    window = options.size('sliding_window')
+  return {
+    'attention': 'full' if window is None else f'local(window={window})',
+    'bias': 'none',
+  }
+
+
+def _write_window(model: Transformer) -> dict[str, Any]:
+  return {'sliding_window': choice(model, 'attention').kwargs.get('window')}
+
+
+def _read_mistral(options: Options) -> dict[str, Any]:
+  fields = _read_window(options, 4096)
+  kind = rope.FULL if fields['attention'] == 'full' else rope.SLIDING
+  if {*options.get('layer_types', [])} - {kind}:
+    window = options.get('sliding_window', 4096)
+    raise options.fail(
+      'layer_types', f'does not agree with sliding_window={window} in all'
+    )
+  return fields
+
+
+MISTRAL = LLAMA._replace(
   model_type='mistral',
-  architectures={
-    'MistralForCausalLM': 'lm',
-    'MistralForSequenceClassification': 'classification',
-    'MistralModel': 'body',
-  },
-  prefix='model.',
-  fields=_mistral_fields,
-  options=_mistral_options,
-  tensors=_llama_tensors,
-  buffers=BUFFERS,
+  architectures=classes('Mistral'),
+  entries=_table(
+    Entry(_read_mistral, _write_window), context_length=131_072, kv_heads=8
+  ),
 )
 
 
 # Mixtral: Mistral whose feed-forward layers are mixtures of experts.
 
 
-def _mixtral_fields(options: Options) -> dict[str, Any]:
+def _read_experts(options: Options) -> dict[str, Any]:
   num_experts = options.size('num_local_experts', 8)
   top_k = options.size('num_experts_per_tok', 2)
   if top_k > num_experts:
     raise options.fail(
       'num_experts_per_tok', f'is above num_local_experts={num_experts}'
     )
-  window = options.get('sliding_window')
-  if window is not None:
-    window = options.size('sliding_window')
-  kv_heads = None if options.has('num_key_value_heads') else 8
-  position = rope.read_rope(options, default_theta=1e6)
-  fields = shared_fields(options, kv_heads, position=position)
-  return fields | {
-    'context_length': options.size('max_position_embeddings', 131_072),
-    'attention': 'full' if window is None else f'local(window={window})',
-    'ffn': f'switch(num_experts={num_experts}, expert={fields["ffn"]!r}, '
+  expert = options.choice('hidden_act', GATED, 'silu')
+  return {
+    'ffn': f'switch(num_experts={num_experts}, expert={expert!r}, '
     f"top_k={top_k}, capacity_factor='none', renormalize=True, "
     f'{routers.read(options, jitter=0.0, aux=0.001)})',
-    'norm': f'rmsnorm(epsilon={options.number("rms_norm_eps", 1e-5)})',
-    'bias': 'none',
   }
 
 
-def _mixtral_options(model: Transformer) -> dict[str, Any]:
+def _write_experts(model: Transformer) -> dict[str, Any]:
   name, _, ffn = choice(model, 'ffn')
-  names = {ours: theirs for theirs, ours in reversed(GATED.items())}
-  expert = ffn.get('expert', name)
   return {
-    **shared_options(model),
-    'sliding_window': choice(model, 'attention').kwargs.get('window'),
-    'hidden_act': names.get(expert, expert),
+    'hidden_act': hf_name(ffn.get('expert', name), GATED),
     'num_local_experts': ffn.get('num_experts'),
     'num_experts_per_tok': ffn.get('top_k'),
     **routers.write(ffn, 'aux'),
@@ -251,7 +254,7 @@ def _mixtral_options(model: Transformer) -> dict[str, Any]:
 
 
 def _mixtral_tensors(model: Transformer) -> list[Tensor]:
-  moe = f'{LAYER}.block_sparse_moe'
+  moe = f'{_LAYER}.block_sparse_moe'
   expert = f'{moe}.experts.{{expert}}'
   matrices = [
     *linear('layer/ffn/gate', f'{expert}.w1', bias=False),
@@ -260,136 +263,96 @@ def _mixtral_tensors(model: Transformer) -> list[Tensor]:
   ]
   num_experts = choice(model, 'ffn').kwargs['num_experts']
   return [
-    *shared_tensors(model, bias=False),
+    *_shared_tensors(model),
     *linear('layer/ffn/router', f'{moe}.gate', bias=False),
     *[t._replace(experts=num_experts) for t in matrices],
   ]
 
 
-MIXTRAL = Family(
+MIXTRAL = LLAMA._replace(
   model_type='mixtral',
-  architectures={
-    'MixtralForCausalLM': 'lm',
-    'MixtralForSequenceClassification': 'classification',
-    'MixtralModel': 'body',
-  },
-  prefix='model.',
-  fields=_mixtral_fields,
-  options=_mixtral_options,
+  architectures=classes('Mixtral'),
+  entries=_table(
+    Entry(lambda options: _read_window(options, None), _write_window),
+    Entry(_read_experts, _write_experts),
+    context_length=131_072,
+    kv_heads=8,
+    epsilon=1e-5,
+    position=rope.entry(theta=1e6),
+  ),
   tensors=_mixtral_tensors,
-  buffers=BUFFERS,
 )
 
 
 # Qwen3: LLaMA with norms of each head's queries and keys.
 
 
-def _qwen3_fields(options: Options) -> dict[str, Any]:
-  attention = options.flag('attention_bias', False)
-  kv_heads = None if options.has('num_key_value_heads') else 32
-  return shared_fields(options, kv_heads, default_head_size=128) | {
-    'context_length': options.size('max_position_embeddings', 32_768),
-    'attention': _attention(options),
-    'block': "pre(qk_norm='per_head')",
-    'bias': BIASES[attention, False],
-  }
-
-
-def _attention(options: Options) -> str:
+def _read_windows(options: Options) -> dict[str, Any]:
   """From layer `max_window_layers` on, layers may have a window."""
   window = None
   if options.flag('use_sliding_window', False):
     absent = not options.has('sliding_window')
     if absent or options.get('sliding_window') is not None:
       window = options.size('sliding_window', 4096)
-  num_layers = options.size('num_hidden_layers')
-  first = num_layers
+  first = num_layers = options.size('num_hidden_layers')
   if window is not None:
     first = min(options.number('max_window_layers', 28), num_layers)
   default = [
     rope.SLIDING if i >= first else rope.FULL for i in range(num_layers)
   ]
-  return rope.read_windows(options, default, window)
+  return {'attention': rope.read_windows(options, default, window)}
 
 
-def _qwen3_options(model: Transformer) -> dict[str, Any]:
-  attention, _ = biases(model)
+def _write_windows(model: Transformer) -> dict[str, Any]:
   layers = rope.write_windows(model)
-  return {
-    **shared_options(model),
-    **layers,
-    'use_sliding_window': layers['sliding_window'] is not None,
-    'attention_bias': attention,
-  }
+  sliding = layers['sliding_window'] is not None
+  return {**layers, 'use_sliding_window': sliding}
 
 
-def _qwen3_tensors(model: Transformer) -> list[Tensor]:
-  attention, _ = biases(model)
-  return [*shared_tensors(model, attention), *qk_norms(), *gated(bias=False)]
-
-
-QWEN3 = Family(
+QWEN3 = LLAMA._replace(
   model_type='qwen3',
-  architectures={
-    'Qwen3ForCausalLM': 'lm',
-    'Qwen3ForSequenceClassification': 'classification',
-    'Qwen3Model': 'body',
-  },
-  prefix='model.',
-  fields=_qwen3_fields,
-  options=_qwen3_options,
-  tensors=_qwen3_tensors,
-  buffers=BUFFERS,
+  architectures=classes('Qwen3'),
+  entries=_table(
+    Entry(_read_windows, _write_windows),
+    _bias(),
+    fixed(block="pre(qk_norm='per_head')"),
+    context_length=32_768,
+    kv_heads=32,
+    head_size=128,
+  ),
+  tensors=lambda model: [*_shared_tensors(model), *_qk_norms(), *_gated()],
 )
 
 
 # OLMo 2: LLaMA whose norms stand after the sublayers, and on queries, keys.
 
 
-def _olmo2_fields(options: Options) -> dict[str, Any]:
-  attention = options.flag('attention_bias', False)
-  return shared_fields(options) | {
-    'context_length': options.size('max_position_embeddings', 2048),
-    'norm': f'rmsnorm(epsilon={options.number("rms_norm_eps", 1e-5)})',
-    'block': "reordered(qk_norm='all_heads')",
-    'bias': BIASES[attention, False],
-  }
-
-
-def _olmo2_options(model: Transformer) -> dict[str, Any]:
-  attention, _ = biases(model)
-  return {**shared_options(model), 'attention_bias': attention}
-
-
 def _olmo2_tensors(model: Transformer) -> list[Tensor]:
-  attention, _ = biases(model)
-  h = LAYER
+  bias, _ = _biases(model)
   after = ('attention', 'feedforward')
-  norms = [f'{h}.post_{name}_layernorm' for name in after]
+  norms = [f'{_LAYER}.post_{name}_layernorm' for name in after]
   return [
     *tables(model, 'model.embed_tokens.weight', 'lm_head.weight'),
-    *qkv('layer/attention', f'{h}.self_attn', bias=attention),
-    *qk_norms(),
-    *linear('layer/attention/out', f'{h}.self_attn.o_proj', attention),
-    *norm('layer/attention_output_norm', norms[0], bias=False),
-    *gated(bias=False),
-    *norm('layer/ffn_output_norm', norms[1], bias=False),
-    *norm('final_norm', 'model.norm', bias=False),
+    *qkv('layer/attention', f'{_LAYER}.self_attn', bias=bias),
+    *_qk_norms(),
+    *linear('layer/attention/out', f'{_LAYER}.self_attn.o_proj', bias),
+    *_norm('layer/attention_output_norm', norms[0]),
+    *_gated(),
+    *_norm('layer/ffn_output_norm', norms[1]),
+    *_norm('final_norm', 'model.norm'),
   ]
 
 
-OLMO2 = Family(
+OLMO2 = LLAMA._replace(
   model_type='olmo2',
-  architectures={
-    'Olmo2ForCausalLM': 'lm',
-    'Olmo2ForSequenceClassification': 'classification',
-    'Olmo2Model': 'body',
-  },
-  prefix='model.',
-  fields=_olmo2_fields,
-  options=_olmo2_options,
+  architectures=classes('Olmo2'),
+  entries=_table(
+    _bias(),
+    fixed(block="reordered(qk_norm='all_heads')"),
+    context_length=2048,
+    epsilon=1e-5,
+  ),
   tensors=_olmo2_tensors,
-  buffers=BUFFERS,
 )
 
 
@@ -401,70 +364,18 @@ OLMO2 = Family(
 # another base of the rotation in layers with a window.
 
 
-_PER_HEAD = "sandwich(qk_norm='per_head')"
-
-
-def _gemma_fields(
-  options: Options,
-  *,
-  context_length: int,
-  full_every: int,
-  position: str,
-  scores: float | None,
-  logits: float | None,
-) -> dict[str, Any]:
-  """What both have, with their own defaults.
-
-  Args:
-    options: of config.json.
-    context_length: where they do not say.
-    full_every: the same: of so many layers the last sees all, the rest a
-      window.
-    position: `model.position`.
-    scores: bound of the attention scores; None: there is none.
-    logits: bound of the logits.
-  """
-  options.only('use_bidirectional_attention', False)
-  bias = BIASES[options.flag('attention_bias', False), False]
-  kv_heads = None if options.has('num_key_value_heads') else 4
-  fields = shared_fields(
-    options,
-    kv_heads,
-    default_head_size=256,
-    position=position,
-    activation=('hidden_activation', 'gelu_pytorch_tanh'),
-    default_tied=True,
-  )
+def _gemma_windows(options: Options, full_every: int) -> dict[str, Any]:
+  """The last of `full_every` layers sees all, the rest a window."""
+  num_layers = options.size('num_hidden_layers')
   kinds = [
     rope.SLIDING if (i + 1) % full_every else rope.FULL
-    for i in range(fields['num_layers'])
+    for i in range(num_layers)
   ]
   window = 4096
   if options.has('sliding_window'):
     null = options.get('sliding_window') is None
     window = None if null else options.size('sliding_window')
-  size = options.number('query_pre_attn_scalar', 256)
-  return fields | {
-    'context_length': options.size('max_position_embeddings', context_length),
-    'input': "tokens(scale='sqrt')",
-    'attention': rope.read_windows(options, kinds, window),
-    'attention_scale': _call(
-      'rsqrt',
-      size=None if size == fields['head_size'] else size,
-      softcap=scores,
-    ),
-    'norm': f'rmsnorm(epsilon={options.number("rms_norm_eps", 1e-6)}, '
-    'plus_one=True)',
-    'block': 'sandwich',
-    'bias': bias,
-    'output': _call(fields['output'], softcap=logits),
-  }
-
-
-def _call(name: str, **arguments: float | None) -> str:
-  """A call-string with those of the arguments that are not None."""
-  given = [f'{n}={x}' for n, x in arguments.items() if x is not None]
-  return f'{name}({", ".join(given)})' if given else name
+  return {'attention': rope.read_windows(options, kinds, window)}
 
 
 def _softcap(
@@ -480,105 +391,115 @@ def _softcap(
   return options.number(name)
 
 
-def _gemma2_fields(options: Options) -> dict[str, Any]:
-  return _gemma_fields(
-    options,
-    context_length=8192,
-    full_every=2,
-    position=rope.read_rope(options),
-    scores=_softcap(options, 'attn_logit_softcapping', 50.0),
-    logits=_softcap(options, 'final_logit_softcapping', 30.0),
+def _bounds(*, scores: float | None, logits: float | None) -> Entry:
+  """How attention scores are scaled and bounded, and how logits are bounded.
+
+  The bounds are the defaults; without one of scores, none is accepted.
+  """
+
+  def read(options: Options) -> dict[str, Any]:
+    softcap, name = None, 'attn_logit_softcapping'
+    if scores is None:
+      # Releases of transformers read it, and leave the scores as they are.
+      options.only(name, None)
+    else:
+      softcap = _softcap(options, name, scores)
+    tied = options.flag('tie_word_embeddings', True)
+    head_size = options.size('head_dim', 256)
+    size = options.number('query_pre_attn_scalar', 256)
+    size = None if size == head_size else size
+    bound = _softcap(options, 'final_logit_softcapping', logits)
+    return {
+      'attention_scale': call_text('rsqrt', size=size, softcap=softcap),
+      'output': call_text('tied' if tied else 'untied', softcap=bound),
+    }
+
+  def write(model: Transformer) -> dict[str, Any]:
+    scale = choice(model, 'attention_scale').kwargs
+    bound = choice(model, 'output').kwargs.get('softcap')
+    return {
+      'query_pre_attn_scalar': scale.get('size') or model.head_size,
+      'attn_logit_softcapping': scale.get('softcap') or None,
+      'final_logit_softcapping': bound or None,
+    }
+
+  return Entry(read, write)
+
+
+def _gemma(
+  windows: Entry, bounds: Entry, *own: Entry, context_length: int, **other: Any
+) -> tuple[Entry, ...]:
+  """What both have."""
+  return _table(
+    windows,
+    named('hidden_activation', 'ffn', GATED, 'gelu_pytorch_tanh'),
+    _bias(),
+    bounds,
+    constant(use_bidirectional_attention=False),
+    fixed(input="tokens(scale='sqrt')", block='sandwich'),
+    *own,
+    context_length=context_length,
+    kv_heads=4,
+    head_size=256,
+    plus_one=True,
+    tied=True,
+    activation=Entry(),
+    **other,
   )
-
-
-def _gemma3_fields(options: Options) -> dict[str, Any]:
-  # Releases of transformers read it, and leave the scores as they are.
-  options.only('attn_logit_softcapping', None)
-  fields = _gemma_fields(
-    options,
-    context_length=131_072,
-    full_every=options.size('sliding_window_pattern', 6),
-    position=rope.read_with_local(options, default_theta=1e6),
-    scores=None,
-    logits=_softcap(options, 'final_logit_softcapping', None),
-  )
-  return fields | {'block': _PER_HEAD}
-
-
-def _gemma_options(model: Transformer) -> dict[str, Any]:
-  """The way back from `_fields`."""
-  shared = shared_options(model)
-  activation = shared.pop('hidden_act')
-  attention, _ = biases(model)
-  scale = choice(model, 'attention_scale').kwargs
-  output = choice(model, 'output').kwargs
-  return {
-    **shared,
-    **rope.write_windows(model),
-    'hidden_activation': activation,
-    'attention_bias': attention,
-    'query_pre_attn_scalar': scale.get('size') or model.head_size,
-    'attn_logit_softcapping': scale.get('softcap') or None,
-    'final_logit_softcapping': output.get('softcap') or None,
-    'use_bidirectional_attention': False,
-  }
-
-
-def _gemma3_options(model: Transformer) -> dict[str, Any]:
-  return {**_gemma_options(model), **rope.write_with_local(model)}
 
 
 def _gemma_tensors(model: Transformer) -> list[Tensor]:
-  attention, _ = biases(model)
-  h = LAYER
   norms = {
     'attention_output_norm': 'post_attention_layernorm',
     'ffn_norm': 'pre_feedforward_layernorm',
     'ffn_output_norm': 'post_feedforward_layernorm',
   }
-  shared = shared_tensors(model, attention)
+  shared = _shared_tensors(model)
   return [
     *[t for t in shared if t.paths != ('layer/ffn_norm/scale',)],
-    *gated(bias=False),
+    *_gated(),
     *[
       tensor
       for ours, theirs in norms.items()
-      for tensor in norm(f'layer/{ours}', f'{h}.{theirs}', bias=False)
+      for tensor in _norm(f'layer/{ours}', f'{_LAYER}.{theirs}')
     ],
   ]
 
 
-def _gemma3_tensors(model: Transformer) -> list[Tensor]:
-  return [*_gemma_tensors(model), *qk_norms()]
-
-
-GEMMA2 = Family(
+GEMMA2 = LLAMA._replace(
   model_type='gemma2',
-  architectures={
-    'Gemma2ForCausalLM': 'lm',
-    'Gemma2ForSequenceClassification': 'classification',
-    'Gemma2Model': 'body',
-  },
-  prefix='model.',
-  fields=_gemma2_fields,
-  options=_gemma_options,
+  architectures=classes('Gemma2'),
+  entries=_gemma(
+    Entry(lambda options: _gemma_windows(options, 2), rope.write_windows),
+    _bounds(scores=50.0, logits=30.0),
+    context_length=8192,
+  ),
   tensors=_gemma_tensors,
-  buffers=BUFFERS,
 )
 
-GEMMA3_TEXT = Family(
+
+def _gemma3_windows(options: Options) -> dict[str, Any]:
+  return _gemma_windows(options, options.size('sliding_window_pattern', 6))
+
+
+GEMMA3_TEXT = LLAMA._replace(
   model_type='gemma3_text',
   architectures={
     'Gemma3ForCausalLM': 'lm',
     'Gemma3TextForSequenceClassification': 'classification',
     'Gemma3TextModel': 'body',
   },
-  prefix='model.',
-  fields=_gemma3_fields,
-  options=_gemma3_options,
-  tensors=_gemma3_tensors,
+  entries=_gemma(
+    Entry(_gemma3_windows, rope.write_windows),
+    _bounds(scores=None, logits=None),
+    fixed(block="sandwich(qk_norm='per_head')"),
+    rope.entry_with_local(theta=1e6),
+    context_length=131_072,
+    position=Entry(write=rope.write_rope),
+  ),
+  tensors=lambda model: [*_gemma_tensors(model), *_qk_norms()],
   buffers=(
-    *BUFFERS,
+    *_BUFFERS,
     r'model\.rotary_emb_local\.inv_freq',
     r'model\.rotary_emb\.\w+_attention_inv_freq',
   ),

@@ -13,6 +13,7 @@ import numpy as np
 from gpt_jax.hf import heads
 from gpt_jax.hf.base import (
   ACTIVATIONS,
+  Entry,
   Family,
   Options,
   Tensor,
@@ -361,8 +362,7 @@ TRANSFO_XL = Family(
   model_type='transfo-xl',
   architectures={'TransfoXLLMHeadModel': 'lm', 'TransfoXLModel': 'body'},
   prefix='transformer.',
-  fields=_transfo_xl_fields,
-  options=_transfo_xl_options,
+  entries=(Entry(_transfo_xl_fields, _transfo_xl_options),),
   tensors=_transfo_xl_tensors,
   forward=transfo_xl_forward,
 )
@@ -621,8 +621,7 @@ XLNET = Family(
     'XLNetModel': 'body',
   },
   prefix='transformer.',
-  fields=_xlnet_fields,
-  options=_xlnet_options,
+  entries=(Entry(_xlnet_fields, _xlnet_options),),
   tensors=_xlnet_tensors,
   token_types=True,
   heads={

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from gpt_jax import spec
-from gpt_jax.hf.base import Options, choice, layers, shortest_period
+from gpt_jax.hf.base import Entry, Options, choice, layers, shortest_period
 from gpt_jax.nn.transformer import Transformer
 
 THETA = 10_000.0
@@ -33,6 +33,21 @@ def read_rope(
       family always turns whole heads.
   """
   return _read(values(options), options, default_theta, default_fraction)
+
+
+def entry(theta: float = THETA) -> Entry:
+  """`model.position` of families that turn whole heads, by default `theta`."""
+  return Entry(
+    lambda options: {'position': read_rope(options, theta)}, write_rope
+  )
+
+
+def entry_with_local(theta: float) -> Entry:
+  """The same where layers with a window have a base of their own (Gemma 3)."""
+  return Entry(
+    lambda options: {'position': read_with_local(options, theta)},
+    write_with_local,
+  )
 
 
 def read_with_local(options: Options, default_theta: float) -> str:
