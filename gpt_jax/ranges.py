@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which numbers an argument takes: declared once, where the argument is.
+"""Which values an argument takes: declared once, where the argument is.
 
-`def cosine(peak: Positive, final: Probability = 0.0)` declares the ranges of
-a call-string's arguments, which `spec` checks before it calls; a plain `int`
-is an `Int32`, a plain `float` a `Real`. `config.validation.RANGES` does the
-same for the fields of the config, and `cli.number` for flags.
+`def wsd(peak: Positive, shape: Literal['linear', 'sqrt'] = 'linear')` declares
+what a call-string's arguments may be, which `spec` checks before it calls; a
+plain `int` is an `Int32`, a plain `float` a `Real`. `config.validation.RANGES`
+does the same for the fields of the config, and `cli.number` for flags.
 """
 
 import math
@@ -50,6 +50,18 @@ class Range(NamedTuple):
     if self.kind is float and 0 < abs(value) < SMALLEST:
       return f'must be 0 or at least {SMALLEST:.2g} in size, as float32 is'
     return ''
+
+
+class OneOf(NamedTuple):
+  """A name of a table; `Literal` declares names that stand in no table."""
+
+  names: tuple
+
+  def problem(self, value: Any) -> str:
+    """Says which names there are; '' if the value is one of them."""
+    if any(type(value) is type(name) and value == name for name in self.names):
+      return ''
+    return f'is unknown; one of {", ".join(map(str, self.names))}'
 
 
 def whole(least: int, most: int = INT32) -> Range:
@@ -97,20 +109,22 @@ Seconds = Annotated[float, number(0, 10**9)]
 _PLAIN = {int: Int32, float: Real}
 
 
-def of(annotation: Any) -> Range | None:
-  """The range that an annotation declares; None if it is no number's."""
+def of(annotation: Any) -> Range | OneOf | None:
+  """What an annotation declares; None if it takes any value of its type."""
   annotation = _or_none(annotation) or annotation
+  if typing.get_origin(annotation) is typing.Literal:
+    return OneOf(typing.get_args(annotation))
   declared = _PLAIN.get(annotation, annotation)
   for extra in getattr(declared, '__metadata__', ()):
-    if isinstance(extra, Range):
+    if isinstance(extra, Range | OneOf):
       return extra
   return None
 
 
 def declared(annotation: Any) -> Range:
-  """Like `of`, of an annotation that has one."""
+  """Like `of`, of a number's annotation."""
   found = of(annotation)
-  assert found, annotation
+  assert isinstance(found, Range), annotation
   return found
 
 

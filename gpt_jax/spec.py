@@ -271,9 +271,8 @@ def _literal(node: ast.expr) -> Any:
 
 def _problem(value: Any, expected: Any) -> str:
   """Says why a literal is not what an entry declares; '' if it is."""
-  declared = ranges.of(expected)
-  if not _fits(value, ranges.plain(expected)):
-    kind = ranges.plain(expected)
+  declared, kind = ranges.of(expected), ranges.plain(expected)
+  if not _fits(value, kind):
     if Pair in (kind, *typing.get_args(kind)):
       return 'is not key:value'
     return f'is not {getattr(kind, "__name__", kind)}'

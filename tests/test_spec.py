@@ -7,6 +7,7 @@ import math
 import pathlib
 import re
 import tomllib
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -43,6 +44,7 @@ def mixture(*parts: Pair, seed: int = 0):
   return ('mixture', [tuple(part) for part in parts], seed)
 
 
+TABLE = Annotated[Any, ranges.OneOf(('one', 2))]
 CHOICES = {
   'local': local,
   'rope': rope,
@@ -246,6 +248,20 @@ def test_arguments_out_of_their_ranges(arguments, why):
   with pytest.raises(UsageError) as error:
     spec.build('a.b', f'ranged({arguments})', {'ranged': ranged})
   assert str(error.value).startswith("a.b='ranged(") and why in str(error.value)
+
+
+@pytest.mark.parametrize('kind', [Literal['one', 2], TABLE])
+def test_choices_of_an_argument(kind):
+  def choice(size: kind | None = None):
+    return size
+
+  for text, result in (("'one'", 'one'), ('2', 2), ('None', None)):
+    assert spec.build('a.b', f'choice({text})', {'choice': choice}) == result
+  for text in ("'two'", '3', '2.0', 'True', '[]'):
+    with pytest.raises(UsageError) as error:
+      spec.build('a.b', f'choice({text})', {'choice': choice})
+    why = f'size={text} is unknown; one of one, 2'
+    assert str(error.value).endswith(why)
 
 
 def test_not_a_number_is_in_no_range():

@@ -8,13 +8,12 @@
 get a copy of its numbers. `training.trackers` opens them.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpt_jax import spec
 from gpt_jax.spec import UsageError
 
 FIELD = 'log.trackers'
-MODES = ('', 'online', 'offline')
 
 
 class TensorBoard(NamedTuple):
@@ -62,15 +61,14 @@ def tensorboard() -> TensorBoard:
 
 
 def wandb(
-  project: str, entity: str = '', name: str = '', mode: str = ''
+  project: str,
+  entity: str = '',
+  name: str = '',
+  mode: Literal['', 'online', 'offline'] = '',
 ) -> WandB:
   """A run of Weights & Biases; see `WandB`."""
   if not project:
     raise UsageError(f'{FIELD}: wandb(project={project!r}) names no project')
-  if mode not in MODES:
-    raise UsageError(
-      f"{FIELD}: wandb(mode={mode!r}) is unknown; one of 'online', 'offline'"
-    )
   return WandB(project, entity, name, mode)
 
 

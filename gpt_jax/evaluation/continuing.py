@@ -5,6 +5,7 @@
 import re
 import string
 from collections.abc import Iterator
+from typing import Literal
 
 from gpt_jax.evaluation import choices, measures
 from gpt_jax.evaluation.choices import Choices, Example, Make, Pool
@@ -21,7 +22,9 @@ _LABELS_OF = re.compile(r'\.jsonl(\.\w+)?$')
 
 
 def lambada(
-  path: str = 'test', shown: str = 'rest', form: str = 'last_word'
+  path: str = 'test',
+  shown: str = 'rest',
+  form: Literal['last_word', 'blank'] = 'last_word',
 ) -> Make:
   """LAMBADA (Paperno et al., 2016): the last word of a passage.
 
@@ -34,8 +37,6 @@ def lambada(
     form: last_word; or blank, GPT-3's form with shots (section 3.1.2 and
       figure G.21): 'Alice went to visit her friend ____. -> Bob'.
   """
-  if form not in ('last_word', 'blank'):
-    raise UsageError(f'lambada: form={form!r}: last_word or blank')
   files = Files(
     folder='',
     home='fetch lambada_test.jsonl, 5,153 passages, from '
@@ -194,7 +195,7 @@ def hellaswag(path: str = 'val', shown: str = 'train') -> Make:
 
 
 def story_cloze(
-  path: str = 'test', shown: str = 'val', year: str = '2016'
+  path: str = 'test', shown: str = 'val', year: Literal['2016', '2018'] = '2016'
 ) -> Make:
   """Story Cloze (Mostafazadeh et al., 2016): the right end of a story.
 
@@ -206,8 +207,6 @@ def story_cloze(
     year: 2016 or 2018.
   """
   seasons = {'2016': 'spring2016', '2018': 'winter2018'}
-  if year not in seasons:
-    raise UsageError(f'story_cloze: year={year!r}: 2016 or 2018')
   if year == '2018' and path == 'test':
     raise UsageError(
       'story_cloze: the labels of the test set of 2018 are not published; '
@@ -266,7 +265,9 @@ def _plain(text: str) -> str:
 
 
 def race(
-  path: str = 'test', shown: str = 'train', level: str = 'middle'
+  path: str = 'test',
+  shown: str = 'train',
+  level: Literal['middle', 'high'] = 'middle',
 ) -> Make:
   """RACE (Lai et al., 2017): questions about an article.
 
@@ -280,8 +281,6 @@ def race(
       see `shots.of_text`.
     level: middle or high.
   """
-  if level not in ('middle', 'high'):
-    raise UsageError(f'race: level={level!r}: middle or high')
   files = Files(
     folder='',
     home='fetch RACE from https://www.cs.cmu.edu/~glai1/data/race/ and unpack '

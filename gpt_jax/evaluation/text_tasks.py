@@ -16,7 +16,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
@@ -32,7 +32,7 @@ from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.task import Setting, Task
 from gpt_jax.files import lines
 from gpt_jax.files.progress import Report
-from gpt_jax.ranges import Real, Whole
+from gpt_jax.ranges import OneOf, Real, Whole
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import glue, metrics, text_to_text
 from gpt_jax.tasks.metrics import OF_CLASSES, OF_SCORES
@@ -264,7 +264,7 @@ def seq2seq(
   max_tokens: Whole = 0,
   beam: Whole = 0,
   length_penalty: Real | None = None,
-  penalty: str = 'length',
+  penalty: Annotated[str, OneOf((*PENALTIES,))] = 'length',
   early_stopping: bool | None = None,
   no_repeat_ngram: Whole | None = None,
   min_tokens: Whole | None = None,
@@ -286,10 +286,6 @@ def seq2seq(
     no_repeat_ngram: likewise.
     min_tokens: likewise.
   """
-  if penalty not in PENALTIES:
-    raise UsageError(
-      f'seq2seq: penalty={penalty!r}: unknown; one of ' + ', '.join(PENALTIES)
-    )
   how = length_penalty, penalty, early_stopping, no_repeat_ngram, min_tokens
   searched = Beam(beam, *how) if beam else None
   names = [name.strip() for name in metrics.split(',')]

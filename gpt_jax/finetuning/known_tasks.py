@@ -10,6 +10,7 @@ and the Story Cloze Test multiple choice.
 
 import re
 from collections.abc import Iterable
+from typing import Literal
 
 from gpt_jax.files.records import Record
 from gpt_jax.finetuning import ranking
@@ -320,7 +321,7 @@ def scitail(folder: str = '') -> Task:
   )
 
 
-def race(folder: str = '', level: str = 'middle') -> Task:
+def race(folder: str = '', level: Literal['middle', 'high'] = 'middle') -> Task:
   """Questions on passages: accuracy.
 
   Args:
@@ -328,8 +329,6 @@ def race(folder: str = '', level: str = 'middle') -> Task:
       `article`, and lists `questions`, `options`, `answers`.
     level: middle or high.
   """
-  if level not in ('middle', 'high'):
-    raise UsageError(f'finetune.task: race: level={level!r}: middle or high')
 
   def expand(record: Record) -> Iterable[Record]:
     parts = [record[c] for c in ('questions', 'options', 'answers')]
@@ -364,7 +363,9 @@ def race(folder: str = '', level: str = 'middle') -> Task:
   )
 
 
-def story_cloze(folder: str = '', year: str = '2016') -> Task:
+def story_cloze(
+  folder: str = '', year: Literal['2016', '2018'] = '2016'
+) -> Task:
   """The right end of a story: accuracy.
 
   It trains on the published validation set of that year, 2016 or 2018, and is
@@ -373,11 +374,6 @@ def story_cloze(folder: str = '', year: str = '2016') -> Task:
   that TFDS gives them.
   """
   seasons = {'2016': 'spring2016', '2018': 'winter2018'}
-  if year not in seasons:
-    raise UsageError(
-      f'finetune.task: story_cloze: year={year!r}: unknown; one of '
-      + ', '.join(seasons)
-    )
   stories = [f'{{InputSentence{i}}}' for i in range(1, 5)]
   if folder:
     texts = (' '.join(stories),)
@@ -403,7 +399,7 @@ def story_cloze(folder: str = '', year: str = '2016') -> Task:
 
 def squad(
   folder: str = '',
-  version: str = '1.1',
+  version: Literal['1.1', '2.0'] = '1.1',
   stride: Count = 128,
   max_question: Count = 64,
   max_answer: Count = 30,
@@ -419,8 +415,6 @@ def squad(
     max_answer: in tokens.
     null_threshold: for 2.0.
   """
-  if version not in ('1.1', '2.0'):
-    raise UsageError(f'finetune.task: squad: version={version!r}: 1.1 or 2.0')
   name = f'squad/v{version}'
   task = spans(
     tasks.table(folder, f'train-v{version}.json', f'{name}:train'),

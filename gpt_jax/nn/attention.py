@@ -169,7 +169,7 @@ class Attention(nn.Module):
   inits: Initializers
   dtype: Any
   norm: Callable[..., nn.Module] | None = None  # that of queries and keys
-  qk_norm: str = 'none'  # of `block.QK_NORMS`
+  qk_norm: str = 'none'  # of `block.QkNorm`
   bias_key: bool | None = None  # None: `bias_in`
   value_size: int = 0  # of values of a head; 0: `head_size`
 

@@ -4,7 +4,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from gpt_jax.nn import layout
 from gpt_jax.nn.context import Cache, Context, KVCache, SegmentMemory
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.dropout import Dropout
-from gpt_jax.ranges import Count, Epsilon
+from gpt_jax.ranges import Epsilon
 from gpt_jax.spec import UsageError
 
 
@@ -299,29 +299,28 @@ def _normalized(
   return cache
 
 
+# The norm of queries and keys, before their rotation: none; of each head by
+# itself, with a scale that the heads share; of all heads together.
+QkNorm = Literal['none', 'per_head', 'all_heads']
+
+
 class Choice(NamedTuple):
   """A block, and whether a norm follows the last one.
 
   Where the blocks do not normalise the stream itself, one more norm does.
-  `qk_norm` is one of `QK_NORMS`.
   """
 
   make: Factory
   final_norm: bool
-  qk_norm: str
+  qk_norm: QkNorm
 
 
-# Of queries and keys, before their rotation: none; that of each head by itself,
-# with a scale that the heads share; that of all heads together.
-QK_NORMS = ('none', 'per_head', 'all_heads')
-
-
-def pre(qk_norm: str = 'none') -> Choice:
+def pre(qk_norm: QkNorm = 'none') -> Choice:
   """GPT-2, LLaMA, T5; with qk_norm='per_head' Qwen3."""
   return _choice(functools.partial(PreNormBlock, True, False), True, qk_norm)
 
 
-def sandwich(qk_norm: str = 'none') -> Choice:
+def sandwich(qk_norm: QkNorm = 'none') -> Choice:
   """Norms of each sublayer's input and output: Gemma 2.
 
   With qk_norm='per_head' Gemma 3.
@@ -329,7 +328,7 @@ def sandwich(qk_norm: str = 'none') -> Choice:
   return _choice(functools.partial(PreNormBlock, True, True), True, qk_norm)
 
 
-def reordered(qk_norm: str = 'none') -> Choice:
+def reordered(qk_norm: QkNorm = 'none') -> Choice:
   """A norm of each sublayer's output alone, before it is added.
 
   With qk_norm='all_heads' OLMo 2 (section 2.2), which calls it reordered.
@@ -337,25 +336,18 @@ def reordered(qk_norm: str = 'none') -> Choice:
   return _choice(functools.partial(PreNormBlock, False, True), True, qk_norm)
 
 
-def post(qk_norm: str = 'none') -> Choice:
+def post(qk_norm: QkNorm = 'none') -> Choice:
   """The Transformer, GPT-1, BERT."""
   return _choice(PostNormBlock, False, qk_norm)
 
 
-def parallel(num_norms: Count = 1, qk_norm: str = 'none') -> Choice:
+def parallel(num_norms: Literal[1, 2] = 1, qk_norm: QkNorm = 'none') -> Choice:
   """GPT-J, PaLM, Falcon 7B; with two norms GPT-NeoX, Falcon 40B."""
-  if num_norms not in (1, 2):
-    raise UsageError(f'model.block: num_norms={num_norms} must be 1 or 2')
   make = functools.partial(ParallelBlock, num_norms)
   return _choice(make, True, qk_norm)
 
 
-def _choice(make: Factory, final_norm: bool, qk_norm: str) -> Choice:
-  if qk_norm not in QK_NORMS:
-    raise UsageError(
-      f'model.block: qk_norm={qk_norm!r}: unknown; one of '
-      + ', '.join(QK_NORMS)
-    )
+def _choice(make: Factory, final_norm: bool, qk_norm: QkNorm) -> Choice:
   return Choice(make, final_norm, qk_norm)
 
 

@@ -200,7 +200,7 @@ class Projections(nn.Module):
   inits: Initializers
   dtype: Any
   norm: Callable[..., nn.Module] | None  # that of queries and keys
-  qk_norm: str  # of `block.QK_NORMS`
+  qk_norm: str  # of `block.QkNorm`
 
   def setup(self):
     """Creates the dense layers, and the norms that there are."""

@@ -14,7 +14,7 @@ for every token, since shapes are static: what is saved is width.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from gpt_jax.nn import layout
 from gpt_jax.nn.activations import ACTIVATIONS, Activation
 from gpt_jax.nn.dense import parameter
 from gpt_jax.nn.init import Initializer, Initializers
-from gpt_jax.ranges import Count, NotNegative, Whole
+from gpt_jax.ranges import Count, NotNegative, OneOf, Whole
 from gpt_jax.spec import UsageError
 
 
@@ -410,21 +410,17 @@ class Input(NamedTuple):
   queries: bool = False
 
 
-def _scale(field: str, name: str) -> Callable[[int], float]:
-  scales = {
-    'none': lambda d_model: 1.0,
-    'rsqrt': lambda d_model: d_model**-0.5,
-    'sqrt': lambda d_model: d_model**0.5,
-  }
-  if name not in scales:
-    raise UsageError(
-      f'{field}: scale={name!r}: unknown; one of ' + ', '.join(scales)
-    )
-  return scales[name]
+Scale = Literal['none', 'rsqrt', 'sqrt']
+SCALES: dict[Scale, Callable[[int], float]] = {
+  'none': lambda d_model: 1.0,
+  'rsqrt': lambda d_model: d_model**-0.5,
+  'sqrt': lambda d_model: d_model**0.5,
+}
+Transform = Annotated[str, OneOf(('none', *ACTIVATIONS))]
 
 
 def tokens(
-  scale: str = 'none',
+  scale: Scale = 'none',
   token_types: Whole = 0,
   norm: bool = False,
   d_embed: Whole = 0,
@@ -442,12 +438,12 @@ def tokens(
     queries: a trained vector stands for each token that is predicted by a
       second stream (XLNet, section 2.3).
   """
-  by_width = _scale('model.input', scale)
+  by_width = SCALES[scale]
   return Input(by_width, token_types, norm, d_embed=d_embed, queries=queries)
 
 
 def adaptive(
-  cutoffs: tuple, d_embed: Count, div_val: Count = 1, scale: str = 'none'
+  cutoffs: tuple, d_embed: Count, div_val: Count = 1, scale: Scale = 'none'
 ) -> Input:
   """Narrower vectors for rarer tokens (Baevski and Auli 2019).
 
@@ -458,7 +454,7 @@ def adaptive(
     scale: none; sqrt: times sqrt(d_model).
   """
   clusters = Clusters(tuple(cutoffs), d_embed, div_val)
-  return Input(_scale('model.input', scale), 0, False, clusters)
+  return Input(SCALES[scale], 0, False, clusters)
 
 
 class OutputHead(NamedTuple):
@@ -485,8 +481,8 @@ class OutputHead(NamedTuple):
 
 def tied(
   bias: bool = False,
-  scale: str = 'none',
-  transform: str = 'none',
+  scale: Scale = 'none',
+  transform: Transform = 'none',
   softcap: NotNegative = 0.0,
 ) -> OutputHead:
   """By the token embeddings.
@@ -504,8 +500,8 @@ def tied(
 
 def untied(
   bias: bool = False,
-  scale: str = 'none',
-  transform: str = 'none',
+  scale: Scale = 'none',
+  transform: Transform = 'none',
   softcap: NotNegative = 0.0,
 ) -> OutputHead:
   """By a table of its own; the rest as in `tied`."""
@@ -513,15 +509,10 @@ def untied(
 
 
 def _output(
-  tied: bool, bias: bool, scale: str, transform: str, softcap: float
+  tied: bool, bias: bool, scale: Scale, transform: Transform, softcap: float
 ) -> OutputHead:
-  if transform not in ('none', *ACTIVATIONS):
-    raise UsageError(
-      f'model.output: transform={transform!r}: unknown; one of none, '
-      + ', '.join(ACTIVATIONS)
-    )
   activation = ACTIVATIONS.get(transform)
-  by_width = _scale('model.output', scale)
+  by_width = SCALES[scale]
   return OutputHead(tied, bias, by_width, activation, softcap=softcap)
 
 
@@ -531,7 +522,7 @@ def adaptive_softmax(own: tuple = ()) -> OutputHead:
   Args:
     own: clusters with a projection of their own, rather than the input's.
   """
-  scale = _scale('model.output', 'none')
+  scale = SCALES['none']
   return OutputHead(True, False, scale, None, tuple(own))
 
 

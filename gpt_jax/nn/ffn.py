@@ -4,7 +4,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 from flax import linen as nn
@@ -14,7 +14,7 @@ from gpt_jax.nn.activations import FORMS, Form
 from gpt_jax.nn.dense import Dense
 from gpt_jax.nn.init import Initializers
 from gpt_jax.nn.moe import Router, Switch
-from gpt_jax.ranges import Count, Fraction, Positive, Weight, Whole
+from gpt_jax.ranges import Count, Fraction, OneOf, Positive, Weight, Whole
 from gpt_jax.spec import UsageError
 
 
@@ -62,7 +62,7 @@ def dense(form: Form):
 
 def switch(
   num_experts: Count,
-  expert: str = 'relu',
+  expert: Annotated[str, OneOf((*FORMS,))] = 'relu',
   top_k: Count = 1,
   capacity_factor: Any = 1.25,
   eval_capacity_factor: Any = 'none',
@@ -94,9 +94,6 @@ def switch(
       probabilities; None: if there are several.
     router_bias: the router has one.
   """
-  if expert not in FORMS:
-    known = ', '.join(FORMS)
-    raise _nonsense('expert', expert, f'unknown; one of {known}')
   if top_k > num_experts:
     most = f'must be from 1 to num_experts={num_experts}'
     raise _nonsense('top_k', top_k, most)

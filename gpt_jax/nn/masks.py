@@ -3,7 +3,7 @@
 """Which keys a query may see: the attention patterns."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -216,7 +216,7 @@ def bigbird(
   window: Count = 3,
   random: Whole = 3,
   extra: Whole = 0,
-  draw: str = 'uniform',
+  draw: Literal['uniform', 'first'] = 'uniform',
   seed: Whole = 0,
 ) -> Pattern:
   """Global tokens, the blocks around, and random blocks (Zaheer et al., 2020).
@@ -239,10 +239,6 @@ def bigbird(
     raise UsageError(
       f'model.attention: window={window} is even; a block has as many before '
       f'it as after it, take {window + 1}'
-    )
-  if draw not in ('uniform', 'first'):
-    raise UsageError(
-      f'model.attention: draw={draw!r}: unknown; one of uniform, first'
     )
   if draw == 'first' and extra:
     raise UsageError(

@@ -9,7 +9,7 @@ the position: q_m k_n then depends on the positions through m - n alone.
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from gpt_jax.nn.disentangled import Disentangled, DistanceTable, num_rows
 from gpt_jax.nn.init import Initializer
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.relative import SegmentTerms, TransformerXL, sinusoids
-from gpt_jax.ranges import Count, NotNegative, Positive, Share, Whole
+from gpt_jax.ranges import Count, NotNegative, OneOf, Positive, Share, Whole
 from gpt_jax.spec import UsageError
 
 # (head features that turn, theta) -> (radians a position [K / 2], scale of
@@ -111,7 +111,7 @@ SCALINGS = {
   'none': no_scaling,
   'yarn': yarn,
 }
-LAYOUTS = ('half', 'interleaved')
+Layout = Literal['half', 'interleaved']
 
 
 def make_rotate(
@@ -126,11 +126,6 @@ def make_rotate(
       (2 i, 2 i + 1) for `interleaved` (RoFormer, GPT-J, PaLM).
     scaling: a call of `SCALINGS`.
   """
-  if layout not in LAYOUTS:
-    raise UsageError(
-      f'model.position: layout={layout!r}: unknown; one of '
-      + ', '.join(LAYOUTS)
-    )
   frequencies = spec.build('model.position: scaling', scaling, SCALINGS)
 
   def rotate(x_BLHK: jax.Array, positions_BL: jax.Array) -> jax.Array:
@@ -375,19 +370,17 @@ def learned_by_layer() -> Position:
   return Position(by_layer=functools.partial(LearnedPositions, 0))
 
 
-def sinusoidal(layout: str = 'interleaved') -> Position:
+def sinusoidal(
+  layout: Literal['interleaved', 'halves'] = 'interleaved',
+) -> Position:
   """Fixed sines and cosines, `interleaved` or in `halves`."""
-  if layout not in ('interleaved', 'halves'):
-    raise UsageError(
-      f'model.position: layout={layout!r}: unknown; one of interleaved, halves'
-    )
   return Position(embed=functools.partial(SinusoidalPositions, layout))
 
 
 def rope(
   theta: Positive = 10_000.0,
   fraction: Share = 1.0,
-  layout: str = 'half',
+  layout: Layout = 'half',
   scaling: str = 'none',
   local_theta: NotNegative = 0.0,
 ) -> Position:
@@ -408,7 +401,10 @@ def t5_bias(num_buckets: Count = 32, max_distance: Count = 128) -> Position:
   return Position(bias=functools.partial(T5Bias, num_buckets, max_distance))
 
 
-def alibi(scale: str = 'none', dtype: str = 'float32') -> Position:
+def alibi(
+  scale: Annotated[str, OneOf((*ALIBI_SCALES,))] = 'none',
+  dtype: Literal['float32', 'bfloat16'] = 'float32',
+) -> Position:
   """ALiBi.
 
   Args:
@@ -417,15 +413,6 @@ def alibi(scale: str = 'none', dtype: str = 'float32') -> Position:
     dtype: float32; bfloat16: slope * key position rounded to it, as BLOOM and
       Falcon were trained.
   """
-  if scale not in ALIBI_SCALES:
-    raise UsageError(
-      f'model.position: scale={scale!r}: unknown; one of '
-      + ', '.join(ALIBI_SCALES)
-    )
-  if dtype not in ('float32', 'bfloat16'):
-    raise UsageError(
-      f'model.position: dtype={dtype!r}: unknown; one of float32, bfloat16'
-    )
   rounded = dtype == 'bfloat16'
   return Position(
     bias=functools.partial(AlibiBias, ALIBI_SCALES[scale], rounded)
@@ -433,7 +420,10 @@ def alibi(scale: str = 'none', dtype: str = 'float32') -> Position:
 
 
 def transformer_xl(
-  memory: Whole = 0, clamp: Whole = 0, segment: Whole = 0, biases: str = 'own'
+  memory: Whole = 0,
+  clamp: Whole = 0,
+  segment: Whole = 0,
+  biases: Literal['own', 'shared'] = 'own',
 ) -> Position:
   """Transformer-XL's relative attention (Dai et al. 2019, section 3.3).
 
@@ -446,10 +436,6 @@ def transformer_xl(
     biases: whether u and v of the scores are each layer's own, or shared by all
       layers (the paper's).
   """
-  if biases not in ('own', 'shared'):
-    raise UsageError(
-      f'model.position: biases={biases!r}: unknown; one of own, shared'
-    )
   shared = biases == 'shared'
   return Position(
     terms=functools.partial(TransformerXL, clamp, shared),
@@ -481,7 +467,7 @@ def deberta(
   absolute: bool = False,
   mask_decoder: Whole = 0,
   convolution: Whole = 0,
-  activation: str = 'gelu',
+  activation: Annotated[str, OneOf((*ACTIVATIONS,))] = 'gelu',
 ) -> Position:
   """DeBERTa's disentangled attention (He et al. 2020, section 3).
 
@@ -509,11 +495,6 @@ def deberta(
   if convolution and convolution % 2 == 0:
     raise UsageError(
       f'model.position: convolution={convolution} must be odd, or 0'
-    )
-  if activation not in ACTIVATIONS:
-    raise UsageError(
-      f'model.position: activation={activation!r}: unknown; one of '
-      f'{", ".join(ACTIVATIONS)}'
     )
   # Half of the buckets hold a distance each, and the last one is the longest.
   if buckets and not 2 <= buckets // 2 < max_distance - 1:

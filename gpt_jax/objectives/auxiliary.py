@@ -11,7 +11,7 @@ last layer's first is the model's output. What is reported and evaluated is that
 one's loss.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -38,12 +38,10 @@ from gpt_jax.ranges import Count, Weight
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-PLACES = ('all', 'last')
-
 
 def auxiliary(
-  positions: str = 'all',
-  layers: str = 'all',
+  positions: Literal['all', 'last'] = 'all',
+  layers: Literal['all', 'last'] = 'all',
   targets: Count = 2,
   weight: Weight = 0.5,
 ) -> Declared:
@@ -56,13 +54,6 @@ def auxiliary(
     targets: how many of the following tokens each position predicts.
     weight: of those after the next.
   """
-  for name, value in (('positions', positions), ('layers', layers)):
-    if value not in PLACES:
-      raise UsageError(
-        f'objective.name: {name}={value!r}: unknown; one of '
-        + ', '.join(PLACES)
-      )
-
   if positions == 'last' and targets > 1:
     raise UsageError(
       f"objective.name: positions='last' with targets={targets}: what follows "

@@ -21,7 +21,6 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import seq2seq
 from gpt_jax.objectives.base import Declared, Needs, Objective
 from gpt_jax.objectives.masked import Masking
-from gpt_jax.objectives.seq2seq import check_start
 from gpt_jax.ranges import Fraction, Probability
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import MASKING, Keys, Rows
@@ -52,7 +51,7 @@ def mass(
   rate: Probability = 0.5,
   mask: Probability = 0.8,
   random: Probability = 0.1,
-  start: str = 'eos',
+  start: sides.Start = 'eos',
 ) -> Declared:
   """MASS's pre-training.
 
@@ -63,7 +62,6 @@ def mass(
     random: of the hidden tokens that it reads as a random one. The rest stays.
     start: see `seq2seq`.
   """
-  check_start(start)
   if mask + random > 1:
     raise UsageError(
       f'objective.name: mask={mask} and random={random} are parts of the '

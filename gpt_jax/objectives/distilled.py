@@ -12,7 +12,7 @@ The paper's L_ce = -sum t log s differs from the KL by a constant and T^2.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -235,8 +235,6 @@ class _Student(NamedTuple):
 
 # Losses of text that there can be a teacher for.
 TEXTS = {'causal': causal, 'masked': masked}
-# Which tokens the soft targets are of.
-PLACES = ('real', 'chosen')
 
 
 def distilled(
@@ -245,7 +243,7 @@ def distilled(
   hard: Weight = 2.0,
   cosine: Weight = 1.0,
   text: str = 'masked',
-  places: str = 'real',
+  places: Literal['real', 'chosen'] = 'real',
   layers: tuple = (),
   top_k: Whole = 0,
 ) -> Declared:
@@ -268,10 +266,6 @@ def distilled(
       0: the teacher is at hand.
   """
   declared = spec.build('objective.name: text', text, TEXTS)
-  if places not in PLACES:
-    raise UsageError(
-      f'objective.name: places={places!r}: unknown; one of ' + ', '.join(PLACES)
-    )
   if not soft and not cosine:
     raise UsageError(
       'objective.name: soft=0 and cosine=0 take nothing from the teacher; '

@@ -19,7 +19,7 @@ models. `model` is the discriminator, `models.generator` the generator. What of
 their embeddings is one says `embedding_sharing`.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ from gpt_jax.objectives.masked import (
   masked_loss,
 )
 from gpt_jax.optim.train_state import Stages
-from gpt_jax.ranges import NotNegative, Probability, Weight, Whole
+from gpt_jax.ranges import NotNegative, OneOf, Probability, Weight, Whole
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -216,11 +216,6 @@ def shared_part(sharing: str, scored: Scored, *, apart: bool) -> Part:
     scored: see `Scored`.
     apart: whether the models are trained one after the other, without sharing.
   """
-  if sharing not in SHARINGS:
-    raise UsageError(
-      f'objective.name: sharing={sharing!r}: unknown; one of '
-      + ', '.join(SHARINGS)
-    )
   if apart and sharing == 'gdes':
     raise UsageError(
       f'objective.name: sharing={sharing!r}: with generator_steps the models '
@@ -278,10 +273,10 @@ TARGETS = {
 def electra(
   rate: Probability = 0.15,
   weight: Weight = 50.0,
-  targets: str = 'electra',
+  targets: Annotated[str, OneOf((*TARGETS,))] = 'electra',
   temperature: NotNegative = 1.0,
   generator_steps: Whole = 0,
-  sharing: str = 'es',
+  sharing: Annotated[str, OneOf((*SHARINGS,))] = 'es',
 ) -> Declared:
   """Replaced tokens, or one of the paper's comparisons (section 3.4).
 
@@ -299,11 +294,6 @@ def electra(
       size, and share nothing. 0: both are trained at once.
     sharing: of the embeddings: 'es', 'nes' or 'gdes', see `embedding_sharing`.
   """
-  if targets not in TARGETS:
-    raise UsageError(
-      f'objective.name: targets={targets!r}: unknown; one of '
-      + ', '.join(TARGETS)
-    )
   chosen_only, scores = TARGETS[targets]
 
   def most(length: int) -> int:

@@ -13,7 +13,7 @@ from, it is the source: a row is the source and then what the decoder reads.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,11 +45,10 @@ TEXTS = {
   'seq2seq': seq2seq,
   **t5.OBJECTIVES,
 }
-SEES = ('both', 'left')
 
 
 def prefix(
-  text: str = '', sees: str = 'both', z_loss: Weight = 0.0
+  text: str = '', sees: Literal['both', 'left'] = 'both', z_loss: Weight = 0.0
 ) -> Declared:
   """Next-token prediction after a prefix.
 
@@ -60,10 +59,6 @@ def prefix(
       model of T5's table 2).
     z_loss: see `causal`; of a stream.
   """
-  if sees not in SEES:
-    raise UsageError(
-      f'objective.name: sees={sees!r}: unknown; one of ' + ', '.join(SEES)
-    )
   if text and z_loss:
     raise UsageError(
       f'objective.name: z_loss={z_loss}: the loss is that of text={text!r}; '

@@ -144,7 +144,9 @@ def written_loss(
   return Loss(sums.total, weight, sums.penalty, metrics)
 
 
-def seq2seq(label_smoothing: Fraction = 0.0, start: str = 'eos') -> Declared:
+def seq2seq(
+  label_smoothing: Fraction = 0.0, start: sides.Start = 'eos'
+) -> Declared:
   """Prediction of the target texts of `data.rows='parallel'`.
 
   Args:
@@ -153,7 +155,6 @@ def seq2seq(label_smoothing: Fraction = 0.0, start: str = 'eos') -> Declared:
     start: the token that the decoder starts with, 'pad' (T5, Marian) or 'eos'
       (BART).
   """
-  check_start(start)
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
     # Without a tokenizer batches are made for their shapes alone.
@@ -169,15 +170,6 @@ def seq2seq(label_smoothing: Fraction = 0.0, start: str = 'eos') -> Declared:
     attention='causal', encoder=True, starts=start, rows=('parallel',)
   )
   return Declared(needs, build)
-
-
-def check_start(start: str) -> None:
-  """Checks the argument `start` of an objective."""
-  if start not in sides.STARTS:
-    raise UsageError(
-      f'objective.name: start={start!r}: unknown; one of '
-      + ', '.join(sides.STARTS)
-    )
 
 
 def parallel_batch(rows: Rows, first_id: int) -> dict[str, np.ndarray]:

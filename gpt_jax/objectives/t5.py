@@ -23,7 +23,6 @@ import numpy as np
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import seq2seq
 from gpt_jax.objectives.base import Declared, Needs, Objective
-from gpt_jax.objectives.seq2seq import check_start
 from gpt_jax.ranges import Inside, Probability, number
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import MASKING, Keys, Rows
@@ -293,7 +292,7 @@ class Noise(NamedTuple):
 
 
 def span(
-  rate: Inside = 0.15, length: Mean = 3.0, start: str = 'pad'
+  rate: Inside = 0.15, length: Mean = 3.0, start: sides.Start = 'pad'
 ) -> Declared:
   """Random spans become sentinels, and the target has what they stand for.
 
@@ -317,7 +316,7 @@ def span(
   return _declared(Noise(corrupt, sizes, spans), start, even=rate == 0.5)
 
 
-def replace_spans(rate: Inside = 0.15, start: str = 'pad') -> Declared:
+def replace_spans(rate: Inside = 0.15, start: sides.Start = 'pad') -> Declared:
   """As `span`, of tokens that are chosen one by one."""
 
   def corrupt(text: Text) -> tuple[Side, Side]:
@@ -335,7 +334,7 @@ def replace_spans(rate: Inside = 0.15, start: str = 'pad') -> Declared:
   return _declared(Noise(corrupt, sizes, lambda n: max(spans(n))), start)
 
 
-def drop_tokens(rate: Inside = 0.15, start: str = 'pad') -> Declared:
+def drop_tokens(rate: Inside = 0.15, start: sides.Start = 'pad') -> Declared:
   """Tokens are left out, one by one, and the target is these."""
 
   def corrupt(text: Text) -> tuple[Side, Side]:
@@ -353,7 +352,7 @@ def drop_tokens(rate: Inside = 0.15, start: str = 'pad') -> Declared:
 
 
 def bert_style(
-  rate: Inside = 0.15, random: Probability = 0.1, start: str = 'pad'
+  rate: Inside = 0.15, random: Probability = 0.1, start: sides.Start = 'pad'
 ) -> Declared:
   """Tokens become the first sentinel, or random ones; all is the target.
 
@@ -375,12 +374,12 @@ def bert_style(
   return _declared(Noise(corrupt, _as_long, lambda n: 1), start)
 
 
-def mass_style(rate: Inside = 0.15, start: str = 'pad') -> Declared:
+def mass_style(rate: Inside = 0.15, start: sides.Start = 'pad') -> Declared:
   """As `bert_style`, of which none becomes a random token (3.3.2)."""
   return bert_style(rate, 0.0, start)
 
 
-def deshuffle(start: str = 'pad') -> Declared:
+def deshuffle(start: sides.Start = 'pad') -> Declared:
   """The tokens of a text in a random order; the target is the text."""
 
   def corrupt(text: Text) -> tuple[Side, Side]:
@@ -390,7 +389,7 @@ def deshuffle(start: str = 'pad') -> Declared:
   return _declared(Noise(corrupt, _as_long, lambda n: 0), start)
 
 
-def continuation(start: str = 'pad') -> Declared:
+def continuation(start: sides.Start = 'pad') -> Declared:
   """A text is parted anywhere; the target is what follows (prefix LM)."""
 
   def corrupt(text: Text) -> tuple[Side, Side]:
@@ -416,7 +415,6 @@ def _as_long(n: int) -> tuple[int, int]:
 
 def _declared(noise: Noise, start: str, *, even: bool = False) -> Declared:
   """The objective; `even`: see `_longest`."""
-  check_start(start)
 
   def text_length(context: int) -> int:
     return _longest(noise.sizes, context, even)

@@ -10,7 +10,7 @@ import dataclasses
 import fractions
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -390,7 +390,7 @@ def wsd(
   cooldown: int | str,
   warmup: int | str = 0,
   final: Probability = 0.0,
-  shape: str = 'linear',
+  shape: Literal['linear', 'sqrt'] = 'linear',
 ) -> Build:
   """Warm-up, stable, decay: the peak, until `cooldown` before the end.
 
@@ -404,10 +404,6 @@ def wsd(
       Fixed Training Durations, equations 1 and 2).
   """
   warm, cool = _length('warmup', warmup), _length('cooldown', cooldown)
-  if shape not in _SHAPES:
-    raise UsageError(
-      f'schedule.name: shape={shape!r}: unknown; one of ' + ', '.join(_SHAPES)
-    )
 
   def build(ramp: Ramp, num_steps: int) -> Schedule:
     clock = Clock(ramp, cool.unit)

@@ -57,8 +57,6 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
 
-PAIRS = ('next', 'order', 'unified')
-
 _AROUND = 3  # [CLS] and two [SEP]
 _LEAST = _AROUND + 2  # a token in each text
 
@@ -81,7 +79,7 @@ class PairRows:
     Args:
       store: with sentences.
       length: of a row.
-      pair: one of `PAIRS`.
+      pair: 'next', 'order' or 'unified'.
       short: share of rows that aim at fewer tokens than fit.
     """
     check_special(store)
@@ -207,7 +205,7 @@ def _num_tokens(found: Chunks, capacity: int, pair: str) -> int:
   Args:
     found: the rows.
     capacity: the most tokens of A and B.
-    pair: one of `PAIRS`.
+    pair: 'next', 'order' or 'unified'.
   """
   before, count = found.tokens, len(found.first)
   following = before[found.stop] - before[found.first]

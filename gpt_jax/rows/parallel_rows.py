@@ -37,7 +37,6 @@ from gpt_jax.tokens.store import TokenStore
 _OPEN = 8
 
 # What may stand before a source: see `row_makers.parallel`.
-STARTS = ('text', 'cls')
 
 _SEED = 0xB17E  # of the pairs' order: no run's own
 
@@ -74,7 +73,7 @@ class ParallelRows:
     Args:
       store: of pairs.
       length: of a row, on each side.
-      before: what stands before a source, of `STARTS`.
+      before: what stands before a source.
     """
     self._store, self._length = store, length
     self._start = sides.source_start(started(store.source_special, before))
@@ -168,7 +167,7 @@ class ParallelRows:
 
 
 def started(special: Special, start: str) -> Special:
-  """With what stands before a source in these rows, of `STARTS`."""
+  """With what stands before a source in these rows."""
   if start == 'text':
     return special
   if special.cls_id is None:

@@ -10,12 +10,12 @@ what is drawn for them by their `Keys`.
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gpt_jax import spec
 from gpt_jax.ranges import Probability
 from gpt_jax.rows import parallel_rows
-from gpt_jax.rows.pair_rows import PAIRS, HalfRows, PairRows
+from gpt_jax.rows.pair_rows import HalfRows, PairRows
 from gpt_jax.rows.parallel_rows import ParallelRows
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.rows.sentence_rows import SentenceRows
@@ -130,7 +130,7 @@ def doc_sentences() -> Callable[[TokenStore, int], Maker]:
 
 
 def pairs(
-  pair: str = 'next', short: Probability = 0.1
+  pair: Literal['next', 'order', 'unified'] = 'next', short: Probability = 0.1
 ) -> Callable[[TokenStore, int], Maker]:
   """Two texts: see `pair_rows`.
 
@@ -138,10 +138,6 @@ def pairs(
     pair: 'next' (BERT), 'order' (ALBERT) or 'unified' (UniLM).
     short: share of rows that aim at fewer tokens than fit.
   """
-  if pair not in PAIRS:
-    raise UsageError(
-      f'data.rows: pairs({pair!r}): unknown; one of ' + ', '.join(PAIRS)
-    )
   return _once(functools.partial(PairRows, pair=pair, short=short))
 
 
@@ -150,18 +146,15 @@ def halves() -> Callable[[TokenStore, int], Maker]:
   return _once(HalfRows)
 
 
-def parallel(start: str = 'text') -> Callable[[TokenStore, int], Maker]:
+def parallel(
+  start: Literal['text', 'cls'] = 'text',
+) -> Callable[[TokenStore, int], Maker]:
   """Pairs of a source and a target text: see `parallel_rows`.
 
   Args:
     start: of a source: 'text', what its tokenizer puts before texts, or 'cls',
       its [CLS] (UniLM).
   """
-  if start not in parallel_rows.STARTS:
-    raise UsageError(
-      f'data.rows: parallel(start={start!r}): unknown; one of '
-      + ', '.join(parallel_rows.STARTS)
-    )
   return _once(functools.partial(ParallelRows, before=start))
 
 

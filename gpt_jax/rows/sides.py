@@ -11,13 +11,13 @@ for the tokenizers that we train. `first` is the token that a model's objective
 says: see `objectives.base.Needs.starts`.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gpt_jax.tokenizers.special import Special
 
-STARTS = ('pad', 'eos')
+Start = Literal['pad', 'eos']
 
 
 def source_ids(ids: Any, special: Special) -> np.ndarray:
@@ -52,11 +52,10 @@ def start_id(start: str, special: Special) -> int:
   """The token that a decoder starts with.
 
   Args:
-    start: of `STARTS`: 'pad' (T5, Marian) or 'eos' (BART). Of a tokenizer
+    start: 'pad' (T5, Marian) or 'eos' (BART). Of a tokenizer
       without padding both are the end of a document.
     special: of the tokenizer.
   """
-  assert start in STARTS, start
   return special.pad_id if start == 'pad' else special.eos_id
 
 

@@ -11,7 +11,7 @@ periods far above noise. After 8 no trace was found; we take 12.
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from grain import experimental
@@ -73,9 +73,6 @@ class Shuffle:
 # Weights count in this part of 1.
 BLOCK = 10_000
 
-_DRAWS = ('without_replacement', 'with_replacement')
-_SHARES = ('rows', 'tokens', 'examples')
-
 
 class Phase(NamedTuple):
   """The weights from a token of the run on."""
@@ -117,14 +114,6 @@ def _check(field: str, phase: Phase) -> None:
     )
   if least * BLOCK < 0.5 and not factors:
     raise UsageError(f'{field}: a weight is below {0.5 / BLOCK}; leave it out')
-  if phase.draw not in _DRAWS:
-    raise UsageError(
-      f'{field}: draw={phase.draw!r} is none of {", ".join(_DRAWS)}'
-    )
-  if phase.shares not in _SHARES:
-    raise UsageError(
-      f'{field}: shares={phase.shares!r} is none of {", ".join(_SHARES)}'
-    )
   if phase.limit and not factors:
     raise UsageError(
       f'{field}: limit={phase.limit}: limits the examples that count; leave it '
@@ -135,8 +124,10 @@ def _check(field: str, phase: Phase) -> None:
 def mixture(
   *weights: Pair,
   from_token: NotNegative = 0,
-  draw: str = 'without_replacement',
-  shares: str = 'rows',
+  draw: Literal[
+    'without_replacement', 'with_replacement'
+  ] = 'without_replacement',
+  shares: Literal['rows', 'tokens', 'examples'] = 'rows',
   limit: Whole = 0,
 ) -> Phase:
   """One phase.

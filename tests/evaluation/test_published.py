@@ -49,7 +49,9 @@ def test_lambada_with_a_blank(tmp_path):
   assert [*short] == [lead + alice, lead + george]
   (task,) = build(tmp_path, call)
   assert task.task.texts()[1][1] == 'George bought a ball, a glove, and a\nbat '
-  with pytest.raises(UsageError, match="form='gap': last_word or blank"):
+  with pytest.raises(
+    UsageError, match="form='gap' is unknown; one of last_word, blank"
+  ):
     build(tmp_path, "lambada(form='gap')")
 
 
@@ -108,7 +110,9 @@ def test_race_from_its_folders(articles):
       'Article: Snow.\n\nQ: Cold?\n\nA: so',
     )
   ]
-  with pytest.raises(UsageError, match=r"level='low': middle or high"):
+  with pytest.raises(
+    UsageError, match=r"level='low' is unknown; one of middle, high"
+  ):
     build(articles, "race(level='low')")
   put(articles / 'RACE' / 'test' / 'high' / '2.txt', '{')
   with pytest.raises(UsageError, match=r'high/2\.txt: is damaged'):
@@ -189,7 +193,9 @@ def test_story_cloze_by_its_own_names(tmp_path, file, call):
 def test_the_unlabelled_story_cloze_is_refused(tmp_path):
   with pytest.raises(UsageError, match=r'2018 are? ?not published; measure'):
     build(tmp_path, "story_cloze(year='2018')")
-  with pytest.raises(UsageError, match="year='2017': 2016 or 2018"):
+  with pytest.raises(
+    UsageError, match="year='2017' is unknown; one of 2016, 2018"
+  ):
     build(tmp_path, "story_cloze(year='2017')")
 
 

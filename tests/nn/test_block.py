@@ -140,15 +140,7 @@ def test_queries_and_keys_have_norms(text, sizes):
   assert shapes == [(size,) for size in sizes]
 
 
-def test_an_unknown_norm_of_queries_and_keys():
-  known = "qk_norm='heads': unknown; one of none, per_head, all_heads"
-  with pytest.raises(UsageError, match=f'model.block: {known}'):
-    build("sandwich(qk_norm='heads')")
-
-
 def test_what_a_parallel_block_cannot_do():
-  with pytest.raises(UsageError, match='num_norms=3 must be 1 or 2'):
-    build('parallel(num_norms=3)')
   with pytest.raises(UsageError, match='no cross-attention'):
     check('parallel', cross=True)
 

@@ -102,7 +102,7 @@ def test_counts_are_the_lists_lengths(text, length, last_whole):
   'arguments, why',
   [
     ('window=4', 'window=4 is even.*take 5'),
-    ("draw='last'", "draw='last': unknown; one of uniform, first"),
+    ("draw='last'", "draw='last' is unknown; one of uniform, first"),
     ("draw='first', extra=7", "draw='first' with extra=7"),
     ('block=0', 'block=0 must be at least 1'),
   ],

@@ -169,7 +169,7 @@ def test_what_has_no_such_terms():
     ('buckets=3', 'must be at least 4'),
     ('buckets=16, max_distance=9', 'max_distance - 1, which is 8'),
     ('convolution=2', 'must be odd'),
-    ("convolution=3, activation='mish'", "'mish': unknown; one of relu"),
+    ("convolution=3, activation='mish'", "'mish' is unknown; one of relu"),
   ],
 )
 def test_bad_choices(text, message):

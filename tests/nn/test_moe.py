@@ -349,7 +349,7 @@ def test_memory_is_linear_in_the_tokens(factor):
   'text, why',
   [
     ('num_experts=0', 'num_experts=0 must be at least 1'),
-    ("num_experts=2, expert='switch'", "switch(expert='switch'): unknown; one"),
+    ("num_experts=2, expert='switch'", "expert='switch' is unknown; one"),
     ('num_experts=2, top_k=3', 'switch(top_k=3): must be from 1 to num_exp'),
     ('num_experts=2, top_k=0', 'top_k=0 must be at least 1'),
     ('num_experts=2, capacity_factor=1e999', "must be a positive number or 'n"),

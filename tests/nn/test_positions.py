@@ -148,7 +148,7 @@ def test_sinusoidal_is_computed_in_float32():
 
 
 def test_sinusoidal_mistakes():
-  with pytest.raises(UsageError, match="layout='half': unknown; one of"):
+  with pytest.raises(UsageError, match="layout='half' is unknown; one of"):
     build("sinusoidal(layout='half')")
   with pytest.raises(UsageError, match='d_model=17: must be even'):
     make('sinusoidal', 17)

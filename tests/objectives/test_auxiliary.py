@@ -128,8 +128,6 @@ def test_the_last_position_alone():
 
 
 def test_refusals():
-  with pytest.raises(UsageError, match="positions='some': unknown"):
-    auxiliary(positions='some')
   with pytest.raises(UsageError, match='set targets=1'):
     auxiliary(positions='last')
   model = MODEL.clone(output='adaptive', input='adaptive((5,), 17)')

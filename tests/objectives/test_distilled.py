@@ -203,7 +203,7 @@ def test_dropout_is_the_students_alone():
       "text='electra'",
       "text='electra': unknown 'electra'; one of causal, masked",
     ),
-    ("places='all'", "places='all': unknown; one of real, chosen"),
+    ("places='all'", "places='all' is unknown; one of real, chosen"),
     ('soft=0.0, cosine=0.0', 'soft=0 and cosine=0 take nothing from the'),
     ('layers=(0.5,)', r'layers=\(0\.5,\): must be whole numbers'),
     ('temperature=0.0', 'temperature=0.0 must be above 0'),

@@ -369,7 +369,6 @@ def test_models_that_do_not_go_together(targets, changes, message):
   'call, message',
   [
     ("targets='all'", r'one of electra, electra_15, replace'),
-    ("sharing='all'", r"sharing='all': unknown; one of es, nes, gdes"),
     ("generator_steps=5, sharing='gdes'", r'leave one of the two out'),
   ],
 )

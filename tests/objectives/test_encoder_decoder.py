@@ -203,7 +203,9 @@ def test_micro_batches_and_meshes_change_nothing():
 def test_what_is_refused():
   with pytest.raises(UsageError, match='take tied or untied'):
     seq2seq()(tiny.model(**SIZES, output='adaptive'))
-  with pytest.raises(UsageError, match="start='bos': unknown; one of pad, eos"):
+  with pytest.raises(
+    UsageError, match="start='bos' is unknown; one of pad, eos"
+  ):
     choices.needs("seq2seq(start='bos')")
 
 

@@ -202,17 +202,9 @@ def test_tokens_that_are_not_chosen_have_no_loss():
   assert same == loss_of('none')(params, batch).sum
 
 
-@pytest.mark.parametrize(
-  ('call', 'message'),
-  [
-    (dict(unit='line'), "unit='line': unknown; one of token, word"),
-    (dict(pair='both'), "pair='both': unknown; one of none, next, order"),
-    (dict(mask=0.8, random=0.3), 'their sum must be at most 1'),
-  ],
-)
-def test_bad_arguments(call, message):
-  with pytest.raises(UsageError, match=message):
-    masked(**call)
+def test_bad_arguments():
+  with pytest.raises(UsageError, match='their sum must be at most 1'):
+    masked(mask=0.8, random=0.3)
 
 
 def test_a_tokenizer_without_the_token_is_refused():

@@ -139,7 +139,6 @@ def test_what_does_not_go_together_is_refused():
     config_lib.resolve(config)
   config.data.rows = 'stream'
   for arguments, message in (
-    ({'sees': 'right'}, "sees='right': unknown; one of both, left"),
     ({'text': 'masked'}, "text='masked': unknown 'masked'; one of bert_style"),
     ({'text': 'seq2seq', 'z_loss': 1e-4}, 'leave one of them out'),
   ):

@@ -178,6 +178,3 @@ def test_bad_use_is_one_line():
   config.objective.name = 'unified_target'
   with pytest.raises(UsageError, match='is made from parallel'):
     config_lib.resolve(config)
-  config.data.rows = "parallel(start='sep')"
-  with pytest.raises(UsageError, match=r"parallel\(start='sep'\): unknown"):
-    config_lib.resolve(config)

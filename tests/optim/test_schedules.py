@@ -229,7 +229,10 @@ def test_a_warm_up_as_long_as_the_run():
     ('rsqrt(1.0, hold=4, warmup=5)', 'no shorter than warmup=5'),
     ('wsd(1.0, cooldown=0)', 'cooldown=0 after warmup=0 does not fit the 10'),
     ('wsd(1.0, 8, warmup=3)', 'cooldown=8 after warmup=3 does not fit the 10'),
-    ("wsd(1.0, 8, shape='cubic')", "shape='cubic': unknown; one of linear, s"),
+    (
+      "wsd(1.0, 8, shape='cubic')",
+      "shape='cubic' is unknown; one of linear, s",
+    ),
     ('noam(d_model=0)', 'd_model=0 must be at least 1'),
     ('noam(512, warmup=0)', 'warmup=0 must be at least 1'),
     ('cosine(1e999)', 'peak=inf must be a finite number'),

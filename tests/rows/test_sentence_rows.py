@@ -375,7 +375,7 @@ def test_what_cannot_be_made_is_refused():
     with pytest.raises(UsageError, match=f'context_length={length}: .* give'):
       row_makers.load(store_of(documents, rows), length)
   for rows, why in (
-    ("pairs('nsp')", r"data.rows: pairs\('nsp'\): unknown; one of next, order"),
+    ("pairs('nsp')", "pair='nsp' is unknown; one of next, order"),
     ('pairs(short=1.5)', 'data.rows'),
     ('sentences', 'data.rows.*full_sentences'),
   ):

@@ -5,7 +5,7 @@
 import contextlib
 import os
 from importlib import metadata
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpt_jax import spec
 from gpt_jax.ranges import Count, Probability, Share, Whole
@@ -100,7 +100,7 @@ def c4(
   words: Count = 3,
   sentences: Count = 5,
   bad_words: str = '',
-  duplicates: str = 'spans',
+  duplicates: Literal['spans', 'keep'] = 'spans',
 ) -> Loaded:
   """C4's rules for web pages.
 
@@ -110,10 +110,6 @@ def c4(
     bad_words: a file of words, one a line: a page with any of them goes.
     duplicates: 'spans' removes three-sentence duplicates, 'keep' does not.
   """
-  if duplicates not in ('spans', 'keep'):
-    raise UsageError(
-      f"{FIELD}: c4(duplicates={duplicates!r}) is neither 'spans' nor 'keep'"
-    )
   bad, files = (), {}
   if bad_words:
     bad = c4_rules.read_words(bad_words)
@@ -198,7 +194,7 @@ def decontaminate(
   *patterns: str,
   field: str = '',
   n: Count = 13,
-  rule: str = 'documents',
+  rule: Literal['documents', 'pieces'] = 'documents',
   frequent: Whole = 10,
 ) -> Loaded:
   """What overlaps evaluation files goes.

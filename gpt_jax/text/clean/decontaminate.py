@@ -201,7 +201,6 @@ _TABLES: dict[str, Callable[[str], Iterator[tuple[str, list[str]]]]] = {
 
 log = logging.getLogger('gpt_jax')
 
-RULES = ('documents', 'pieces')
 
 # GPT-3's, in characters and pieces.
 _WINDOW, _LEAST, _MOST = 200, 200, 10
@@ -289,11 +288,6 @@ class Decontaminate:
 
 def check(step: Decontaminate):
   """Looks whether the step can be taken."""
-  if step.rule not in RULES:
-    raise UsageError(
-      f'data.clean: decontaminate(rule={step.rule!r}) is none of '
-      + ', '.join(RULES)
-    )
   if not step.patterns:
     raise UsageError(
       'data.clean: name the evaluation files, as in '

@@ -83,7 +83,7 @@ def test_bad_words_are_whole_words(tmp_path, monkeypatch):
   ('call', 'words'),
   [
     ('c4(words=0)', 'words=0 must be at least 1'),
-    ("c4(duplicates='lines')", "neither 'spans' nor 'keep'"),
+    ("c4(duplicates='lines')", "'lines' is unknown; one of spans, keep"),
     ('none, c4', 'stands alone'),
     ('c5', 'one of c4, decontaminate'),
     ("decontaminate('x', rule='pieces')", 'no file matches'),
