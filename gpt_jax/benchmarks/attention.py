@@ -6,7 +6,6 @@ Each as `model.attention_backend=auto` computes it on these devices.
 """
 
 import statistics
-import time
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
+from gpt_jax.benchmarks import harness
 from gpt_jax.config import Config
 from gpt_jax.nn.backends import attend_rows, auto
 from gpt_jax.nn.dot_product import Request, Visibility
@@ -38,35 +38,29 @@ def measure(config: Config, steps: int) -> dict:
     jnp.ones((*shape, model.num_kv_heads, size))
     for size in (model.head_size, model.value_size or model.head_size)
   )
-  compiled = [
-    jax.jit(_gradient(pattern)).lower(q, k, v).compile() for pattern in patterns
-  ]
-  seconds: list[list[float]] = [[] for _ in patterns]
-  of_cpu: list[list[float]] = [[] for _ in patterns]
-  for _ in range(1 + steps):
-    for times, cpu, call in zip(seconds, of_cpu, compiled, strict=True):
-      start, start_cpu = time.perf_counter(), time.process_time()
-      jax.block_until_ready(call(q, k, v))
-      times.append(time.perf_counter() - start)
-      cpu.append(time.process_time() - start_cpu)
+  compiled: dict[str, Any] = {
+    name: jax.jit(_gradient(pattern)).lower(q, k, v).compile()
+    for name, pattern in zip(names, patterns, strict=True)
+  }
+  times = harness.in_turns(
+    {
+      name: lambda call=call: jax.block_until_ready(call(q, k, v))
+      for name, call in compiled.items()
+    },
+    steps,
+  )
   return {
     'length': model.context_length,
     'steps': steps,
     'patterns': {
       name: {
-        'seconds': statistics.median(times[1:]),
-        'cpu_seconds': statistics.median(cpu[1:]),
-        'bytes': _temporary_bytes(call),
+        'seconds': times[name].median,
+        'cpu_seconds': statistics.median(times[name].cpu),
+        'bytes': call.memory_analysis().temp_size_in_bytes,
       }
-      for name, times, cpu, call in zip(
-        names, seconds, of_cpu, compiled, strict=True
-      )
+      for name, call in compiled.items()
     },
   }
-
-
-def _temporary_bytes(compiled: Any) -> int:
-  return compiled.memory_analysis().temp_size_in_bytes
 
 
 def _name(call: spec.Call) -> str:

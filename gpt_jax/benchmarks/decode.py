@@ -1,65 +1,61 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding speed: multi-head against multi-query attention."""
+"""Decoding speed: multi-head against multi-query attention, and its limit.
 
+A decoded token is multiplied with every kernel of the decoder, but for those
+that make keys and values of an encoder's output. `products` times these
+products without anything between them, with kernels as decoding on one CPU has
+them (see `nn.dense`): what decoding can reach at most. Each is read from
+memory, which is what takes the time for few rows.
+"""
+
+import collections
+import functools
+import math
 import statistics
-import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import config as config_lib
+from gpt_jax.benchmarks import harness
 from gpt_jax.config import Config
+from gpt_jax.costs import flops
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.nn.transformer import Transformer
+from gpt_jax.nn import dense
+from gpt_jax.nn.stack import separate
+from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.causal import causal
+from gpt_jax.spec import UsageError
 from gpt_jax.training.state import init_params
 
 # Tokens decoded before the clock starts, to compile and warm up.
 WARM_UP = 3
+# Kernels of one shape that are multiplied in turn: more than a core's cache
+# holds, and no more than compile in seconds.
+_LEAST_BYTES, _MOST = 1 << 29, 128
 
-
-class Decoder:
-  """Decodes a batch of random prompts with random weights."""
-
-  def __init__(self, config: Config, num_kv_heads: int):
-    """Fills half of the context with the prompts."""
-    model: Any = {**config.model, 'num_kv_heads': num_kv_heads}
-    decoder = Transformer(**model)
-    key = jax.random.key(config.seed)
-    objective = causal()(decoder)
-    params = jax.jit(lambda key: init_params(objective, key))(key)
-    rows = config_lib.ramp(config).stages[-1].rows
-    self._engine = Engine(decoder, params, slots=rows)
-    length = config.model.context_length // 2
-    prompts = np.random.default_rng(0).integers(
-      config.model.vocab_size, size=(rows, length)
-    )
-    for ids in prompts.tolist():
-      self._engine.add(Request(ids, length, Sampler(temperature=0)))
-    self._engine.step()
-    self.cache_bytes = self._engine.cache_bytes
-    self.seconds: list[float] = []
-
-  def step(self) -> None:
-    """Decodes one token per row and fetches the ids."""
-    start = time.perf_counter()
-    self._engine.step()
-    self.seconds.append(time.perf_counter() - start)
+Shape = tuple[int, int]  # [F, D] of a kernel
 
 
 def measure(config: Config, steps: int) -> dict:
   """Times `steps` tokens with each number of key/value heads, in turn."""
-  decoders = {
-    kv_heads: Decoder(config, kv_heads)
+  engines = {
+    kv_heads: _engine(config, kv_heads)
     for kv_heads in (config.model.num_heads, 1)
   }
-  for _ in range(WARM_UP + steps):
-    for decoder in decoders.values():
-      decoder.step()
+  sizes = {kv_heads: engine.cache_bytes for kv_heads, engine in engines.items()}
+  times = harness.in_turns(
+    {str(kv_heads): engine.step for kv_heads, engine in engines.items()},
+    *(steps, WARM_UP),
+  )
+  half = steps // 2 + 1
   rows = config_lib.ramp(config).stages[-1].rows
   decode_step: Any = programs.decode_step
   return {
@@ -69,16 +65,35 @@ def measure(config: Config, steps: int) -> dict:
     'compilations': decode_step._cache_size(),
     'kv_heads': {
       str(kv_heads): {
-        'tokens_per_second': rows / statistics.median(d.seconds[WARM_UP:]),
+        'tokens_per_second': rows / times[str(kv_heads)].median,
         'first_tokens_per_second': rows
-        / statistics.median(d.seconds[WARM_UP : WARM_UP + steps // 2 + 1]),
+        / statistics.median(times[str(kv_heads)].wall[:half]),
         'last_tokens_per_second': rows
-        / statistics.median(d.seconds[-(steps // 2 + 1) :]),
-        'cache_bytes': d.cache_bytes,
+        / statistics.median(times[str(kv_heads)].wall[-half:]),
+        'cache_bytes': size,
       }
-      for kv_heads, d in decoders.items()
+      for kv_heads, size in sizes.items()
     },
   }
+
+
+def _engine(config: Config, num_kv_heads: int) -> Engine:
+  """Random weights; its prompts, half of the context, were read."""
+  model: Any = {**config.model, 'num_kv_heads': num_kv_heads}
+  decoder = Transformer(**model)
+  key = jax.random.key(config.seed)
+  objective = causal()(decoder)
+  params = jax.jit(lambda key: init_params(objective, key))(key)
+  rows = config_lib.ramp(config).stages[-1].rows
+  engine = Engine(decoder, params, slots=rows)
+  length = config.model.context_length // 2
+  prompts = np.random.default_rng(0).integers(
+    config.model.vocab_size, size=(rows, length)
+  )
+  for ids in prompts.tolist():
+    engine.add(Request(ids, length, Sampler(temperature=0)))
+  engine.step()
+  return engine
 
 
 def report(result: dict) -> str:
@@ -99,4 +114,107 @@ def report(result: dict) -> str:
   ratio = one['tokens_per_second'] / most['tokens_per_second']
   smaller = most['cache_bytes'] / one['cache_bytes']
   lines.append(f'one head: {ratio:.2f}x the speed, cache {smaller:g}x smaller')
+  return '\n'.join(lines)
+
+
+def products(config: Config, steps: int, batches: Sequence[int]) -> dict:
+  """Times the products of one decoded token, at each number of rows."""
+  shapes, dtype = kernels(config), DTYPES[config.model.dtype]
+  return {
+    'steps': steps,
+    'batches': [_batch(shapes, rows, dtype, steps) for rows in batches],
+  }
+
+
+def kernels(config: Config) -> dict[Shape, int]:
+  """The kernels that each token is multiplied with: how many of each shape."""
+  model = Transformer(**config.model)
+  objective = objectives.build(config.objective.name, model)
+  params = jax.eval_shape(
+    functools.partial(init_params, objective), jax.random.key(0)
+  )
+  split = jax.eval_shape(lambda p: dense.transpose(separate(p)), params)
+  head = model.vocab_size, model.d_model
+  shapes, known = collections.Counter({head: 1}), math.prod(head)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(split):
+    if path[-1].key != 'transposed':
+      continue
+    stack, *_, part, layer, _ = (key.key for key in path)
+    known += leaf.size
+    once = part == 'cross' and layer in ('key', 'value')
+    if stack == 'decoder' and not once:
+      shapes[leaf.shape] += 1
+  if known != flops.matmul_parameters(config, params):
+    raise UsageError(
+      '--what=products: has no such count of this model (experts, layers that '
+      'are shared, distances, a head of an encoder); take another config, '
+      'such as configs/benchmark.py:gpt2'
+    )
+  return dict(shapes)
+
+
+def _batch(
+  shapes: dict[Shape, int], rows: int, dtype: Any, steps: int
+) -> dict[str, Any]:
+  """What the products of so many rows take: all, and each of its kind."""
+  every = [shape for shape, count in shapes.items() for _ in range(count)]
+  found = []
+  for (F, D), count in shapes.items():
+    size = F * D * jnp.dtype(dtype).itemsize
+    num = min(max(-(-_LEAST_BYTES // size), 2), _MOST)
+    all_of_them, cpu = _seconds([(F, D)] * num, rows, dtype, steps)
+    wall = all_of_them / num
+    found.append(
+      {
+        'features': F,
+        'd': D,
+        'count': count,
+        'seconds': wall,
+        'cores': cpu / all_of_them,
+        'bytes_per_second': size / wall,
+        'flops_per_second': 2 * rows * F * D / wall,
+      }
+    )
+  seconds, _ = _seconds(every, rows, dtype, steps)
+  return {'rows': rows, 'products': found, 'seconds': seconds}
+
+
+def _seconds(
+  shapes: Sequence[Shape], rows: int, dtype: Any, steps: int
+) -> tuple[float, float]:
+  """Wall and CPU time of products with new kernels of these shapes."""
+  kernels = [jnp.ones(shape, dtype) for shape in shapes]
+  inputs = {D: jnp.ones((rows, D), dtype) for _, D in shapes}
+
+  @jax.jit
+  def run(kernels: list[jax.Array], inputs: dict[int, jax.Array]) -> Any:
+    # Each waits for the one before, as the layers of a model do.
+    last_N1: Any = 0
+    for kernel_FD in kernels:
+      x_ND = inputs[kernel_FD.shape[1]] + last_N1
+      last_N1 = 1e-6 * dense.dot(x_ND, kernel_FD)[:, :1]
+    return last_N1
+
+  times = harness.in_turns(
+    {'': lambda: run(kernels, inputs).block_until_ready()}, steps, 2
+  )['']
+  return times.median, statistics.median(times.cpu)
+
+
+def report_products(result: dict) -> str:
+  """Formats the result."""
+  lines = []
+  for batch in result['batches']:
+    rows, seconds = batch['rows'], batch['seconds']
+    lines.append(
+      f'{rows} row(s): {1e3 * seconds:.1f} ms, {rows / seconds:,.1f} tokens/s '
+      'at most'
+    )
+    lines += [
+      f'  {x["count"]:>4} of [{x["d"]}, {x["features"]}]: '
+      f'{1e6 * x["seconds"]:,.0f} us each, '
+      f'{1e-9 * x["bytes_per_second"]:.1f} GB/s, '
+      f'{1e-9 * x["flops_per_second"]:.0f} GFLOP/s, {x["cores"]:.1f} cores'
+      for x in batch['products']
+    ]
   return '\n'.join(lines)

@@ -1,27 +1,42 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of `prepare`: seconds, memory of all processes, bytes on disk.
+"""From text to rows: the cost of `prepare`, of its encoding, and of reading.
 
-Generates text, or takes the corpus of the config, and runs `gpt-jax prepare` on
-it as a user would: in separate processes, whose memory is watched from outside
-(Linux only).
+`prepare` runs as a user would run it: in separate processes, whose memory is
+watched from outside (Linux only).
 """
 
+import hashlib
 import json
 import os
-import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
+from gpt_jax.benchmarks import harness
+from gpt_jax.benchmarks.train import random_manifest
 from gpt_jax.config import Config
+from gpt_jax.files import files, progress
+from gpt_jax.files import workers as processes
+from gpt_jax.files.document import Document, Source
+from gpt_jax.objectives import causal
+from gpt_jax.rows import pipeline, taken
+from gpt_jax.spec import UsageError
+from gpt_jax.text import holdout
+from gpt_jax.tokenizers import tokenizer
+from gpt_jax.tokenizers.sentencepiece import SentencePiece
+from gpt_jax.tokens import encode as encode_lib
+from gpt_jax.tokens import store as token_store
+from gpt_jax.tokens.store import ArrayWriter, TokenStore
 
 _EVERY_SECONDS = 0.05
 _PAGE = os.sysconf('SC_PAGE_SIZE')
@@ -31,12 +46,12 @@ _WORDS = 50_000
 
 # Code that runs the command on a resolved config.
 _CHILD = """
-import logging, sys
-from gpt_jax import command
+import sys
 from gpt_jax import config as config_lib
+from gpt_jax.runtime import log
 from gpt_jax.tokens import prepare
 if __name__ == '__main__':
-  command._set_up_logging()
+  log.set_up()
   with open(sys.argv[1], encoding='utf-8') as file:
     prepare.prepare(config_lib.from_json(file.read()), sys.argv[2])
 """
@@ -64,10 +79,7 @@ def measure(config: Config, text: str) -> dict:
     with open(os.path.join(out, 'manifest.json'), encoding='utf-8') as file:
       manifest = json.load(file)
     size = sum(
-      os.path.getsize(os.path.join(where, name))
-      for array in ('tokens', 'document_ends')
-      for where, _, names in os.walk(os.path.join(out, array))
-      for name in names
+      _size(os.path.join(out, array)) for array in ('tokens', 'document_ends')
     )
   tokens = manifest['num_tokens']
   return {
@@ -113,13 +125,20 @@ def _run(config: Config, folder: str, out: str) -> dict:
     watcher.join()
   if child.returncode:
     raise RuntimeError(f'preparing failed: {lines[-1].strip()}')
-  tokenizer = re.search(r'tokens in ([\d.]+) s', ''.join(lines))
   return {
     'seconds': time.perf_counter() - start,
-    'tokenizer_seconds': float(tokenizer[1]) if tokenizer else 0.0,
     'peak_rss_bytes': peak,
     'processes': most,
   }
+
+
+def _size(folder: str) -> int:
+  """Bytes of all files in a folder."""
+  return sum(
+    os.path.getsize(os.path.join(where, name))
+    for where, _, names in os.walk(folder)
+    for name in names
+  )
 
 
 def _tree(root: int) -> list[int]:
@@ -147,9 +166,8 @@ def report(result: dict) -> str:
   return (
     f'text      {result["text"]}: {result["num_documents"]:,} documents, '
     f'{result["num_bytes"] / mb:,.1f} MB\n'
-    f'time      {result["seconds"]:.1f} s, of which the tokenizer '
-    f'{result["tokenizer_seconds"]:.1f} s; '
-    f'{result["bytes_per_second"] / mb:.2f} MB/s in all\n'
+    f'time      {result["seconds"]:.1f} s; '
+    f'{result["bytes_per_second"] / mb:.2f} MB/s\n'
     f'memory    {result["peak_rss_bytes"] / mb:,.0f} MB at most, of '
     f'{result["processes"]} processes together\n'
     f'disk      {result["num_tokens"]:,} tokens, '
@@ -191,3 +209,251 @@ def _draw(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 
 # Each generates documents; None stands for those of the config.
 TEXTS = {'corpus': corpus, 'documents': documents, 'one': one}
+
+
+# Encoding against SentencePiece's own threads.
+#
+# Ours includes the holdout split, batching, cutting long documents, conversion
+# to the dtype of the store, document ends and the digest of the text: all that
+# `prepare` does except reading and writing files. SentencePiece's is one call,
+# `encode(documents, num_threads=N)`, to lists (the default) and to arrays. All
+# encode the same documents in memory, in turns.
+
+# Bytes of text: enough for several seconds, and held in memory.
+_MOST_BYTES = 256_000_000
+
+
+def encode(config: Config, steps: int) -> dict:
+  """Makes the config's tokenizer; encodes its corpus `steps` times each way."""
+  split = holdout.split(config.data.source, config.data.holdout)
+  with progress.bar() as report:
+    documents, size = [], 0
+    for part in split.parts():
+      documents.append(part.document)
+      size += len(part.document.text.encode())
+      report('reading', size, split.num_bytes)
+      if size >= _MOST_BYTES:
+        break
+  made = tokenizer.build(config.tokenizer.name, documents)
+  if not isinstance(made, SentencePiece):
+    raise UsageError(
+      f'tokenizer.name={config.tokenizer.name!r}: is not of SentencePiece, '
+      'which is what encoding is compared with; take sentencepiece or '
+      'sentencepiece_file'
+    )
+  workers = processes.count(config.data.workers)
+  texts = [document.text for document in documents]
+  own = made.processor
+
+  def arrays() -> list:
+    return own.encode(texts, num_threads=workers, return_type='numpy')
+
+  times = harness.in_turns(
+    {
+      'ours': lambda: _as_prepare_does(documents, made, workers),
+      'lists': lambda: own.encode(texts, num_threads=workers),
+      'arrays': arrays,
+    },
+    *(steps, 0),
+  )
+  ids, theirs = made.encode_batch(texts), arrays()
+  return {
+    'tokenizer': config.tokenizer.name,
+    'workers': workers,
+    'num_documents': len(documents),
+    'num_bytes': size,
+    'num_tokens': sum(map(len, ids)),
+    'num_documents_same': sum(map(np.array_equal, ids, theirs)),
+    'rounds': steps,
+    'bytes_per_second': size / times['ours'].median,
+    'sentencepiece_bytes_per_second': size / times['lists'].median,
+    'sentencepiece_arrays_bytes_per_second': size / times['arrays'].median,
+    # Ratios within a round: the load of the machine may change between rounds.
+    'ratio': _ratio(times['lists'], times['ours']),
+    'ratio_to_arrays': _ratio(times['arrays'], times['ours']),
+  }
+
+
+def _as_prepare_does(
+  documents: list[Document], made: SentencePiece, workers: int
+) -> int:
+  """Encodes the documents, and returns the number of tokens."""
+  source = Source(lambda: iter(documents), None, {})
+  corpus = holdout.Corpus(source, str, pairs=False)
+  parts = holdout.documents()(corpus).parts()
+  dtype = token_store.token_dtype(tokenizer.num_ids(made))
+  eos = np.array([made.eos_id], np.int32)
+  digest, num_tokens = hashlib.sha256(), 0
+  batches = encode_lib.batches(parts, made)
+  for batch, tokens in encode_lib.encoded(batches, made, workers):
+    flat = []
+    for piece, found in zip(batch, tokens, strict=True):
+      flat += [found.ids, eos] if piece.last else [found.ids]
+      if piece.last:
+        text = piece.part.document.text.encode()
+        digest.update(f'{piece.part.document.name}\0{len(text)}\0'.encode())
+        digest.update(text)
+    num_tokens += len(np.concatenate(flat).astype(dtype))
+  return num_tokens
+
+
+def _ratio(one: harness.Times, two: harness.Times) -> float:
+  """The median over rounds of one by the other."""
+  return statistics.median(
+    x / y for x, y in zip(one.wall, two.wall, strict=True)
+  )
+
+
+def report_encode(result: dict) -> str:
+  """Formats the result."""
+  r = result
+  lines = [
+    f'{r["tokenizer"]}: {r["num_documents"]:,} documents, '
+    f'{r["num_bytes"] / 1e6:.1f} MB, {r["num_tokens"]:,} tokens; '
+    f'{r["workers"]} threads, medians of {r["rounds"]} rounds in turn',
+    f'as prepare does it       {r["bytes_per_second"] / 1e6:6.1f} MB/s',
+  ]
+  for name, key, ratio in (
+    ('SentencePiece, to lists ', 'sentencepiece_bytes_per_second', 'ratio'),
+    (
+      'SentencePiece, to arrays',
+      'sentencepiece_arrays_bytes_per_second',
+      'ratio_to_arrays',
+    ),
+  ):
+    lines.append(
+      f'{name} {r[key] / 1e6:6.1f} MB/s; ours is {r[ratio]:.2f} times as fast'
+    )
+  lines.append(
+    f'the same ids in {r["num_documents_same"]:,} of {r["num_documents"]:,} '
+    'documents'
+  )
+  return '\n'.join(lines)
+
+
+# Random rows from a token store larger than the cache.
+#
+# Through the training pipeline, with and without compression, and one by one;
+# and how long steps would wait for a store with high latency.
+
+# Four times the cache of decoded chunks.
+NUM_TOKENS = 1 << 29
+VOCAB_SIZE = 32_000
+ROWS = 256  # in a batch
+LATENCY, STEP = 0.2, 0.05  # seconds
+
+
+def rows(config: Config, steps: int) -> dict:
+  """Reads `steps` batches of `ROWS` rows each way."""
+  length = config.model.context_length
+  found: dict[str, Any] = {'length': length, 'rows': ROWS}
+  with tempfile.TemporaryDirectory(dir=os.environ.get('TMPDIR')) as folder:
+    for compression in ('none', 'zstd'):
+      name = os.path.join(folder, compression)
+      made, size = _write(name, compression)
+      store = TokenStore(*made)
+      found[compression] = {
+        'rows_per_second': _rate(_batches(store, length, steps), steps),
+        'rows_per_second_one_by_one': _one_by_one(store, length, steps),
+        'bytes_per_token': size / NUM_TOKENS,
+      }
+      slow = _Slow(*made)
+    found['latency_seconds'], found['step_seconds'] = LATENCY, STEP
+    found['waiting'] = _waiting(_batches(slow, length, steps), steps)
+  return found
+
+
+class _Slow(TokenStore):
+  """A store with high latency, like one behind a network."""
+
+  def read_many(self, starts, length):
+    time.sleep(LATENCY)
+    return super().read_many(starts, length)
+
+
+def _write(folder: str, compression: str) -> tuple[tuple, int]:
+  """Writes random tokens with frequencies by Zipf's law.
+
+  Returns:
+    The arguments of `TokenStore`, and the bytes on disk.
+  """
+  rng = np.random.default_rng(0)
+  writer = ArrayWriter(
+    folder, token_store.TOKENS, 'uint16', compression=compression
+  )
+  for _ in range(NUM_TOKENS >> 24):
+    # Log-uniform ranks have frequencies of 1 / rank.
+    ranks = VOCAB_SIZE ** rng.random(1 << 24, np.float32)
+    writer.add((ranks - 1).astype(np.uint16))
+  writer.close()
+  size = _size(folder)
+  tokens = files.open_array(
+    files.join(folder, token_store.TOKENS),
+    open=True,
+    fill_missing_data_reads=False,
+  )
+  made = random_manifest(NUM_TOKENS, VOCAB_SIZE, 'uint16')
+  ends = np.array([NUM_TOKENS])
+  arrays = {token_store.TOKENS: tokens, token_store.DOCUMENT_ENDS: ends}
+  return (folder, made, arrays), size
+
+
+def _batches(store: TokenStore, length: int, steps: int):
+  return pipeline.batches(
+    store,
+    seed=0,
+    start=0,
+    stop=steps + 1,
+    rows=taken.even(ROWS, length),
+    make_batch=causal.make_batch,
+  )
+
+
+def _rate(batches, steps: int) -> float:
+  # Timed from the start of the threads, which prefetch.
+  start = time.perf_counter()
+  for _ in batches:
+    pass
+  return (steps + 1) * ROWS / (time.perf_counter() - start)
+
+
+def _one_by_one(store: TokenStore, length: int, steps: int) -> float:
+  starts = np.random.default_rng(1).integers(
+    NUM_TOKENS - length - 1, size=min(steps, 8) * ROWS
+  )
+  start = time.perf_counter()
+  for i in starts:
+    store.tokens(int(i), int(i) + length + 1)
+  return len(starts) / (time.perf_counter() - start)
+
+
+def _waiting(batches, steps: int) -> float:
+  """Fraction of the time that steps wait, after the first batch."""
+  next(batches)
+  waited, start = 0.0, time.perf_counter()
+  for _ in range(steps):
+    time.sleep(STEP)
+    before = time.perf_counter()
+    next(batches)
+    waited += time.perf_counter() - before
+  return waited / (time.perf_counter() - start)
+
+
+def report_rows(result: dict) -> str:
+  """Formats the result."""
+  lines = [
+    f'random rows of {result["length"]} tokens, {result["rows"]} a batch, one '
+    f'process; {NUM_TOKENS:,} tokens on disk'
+  ]
+  for name in ('none', 'zstd'):
+    found = result[name]
+    lines.append(
+      f'compression {name}: {found["rows_per_second"]:,.0f} rows/s, one by one '
+      f'{found["rows_per_second_one_by_one"]:,.0f}; '
+      f'{found["bytes_per_token"]:.3f} bytes a token on disk'
+    )
+  lines.append(
+    f'a store that answers after {result["latency_seconds"]} s, steps of '
+    f'{result["step_seconds"]} s: they wait {result["waiting"]:.1%} of the time'
+  )
+  return '\n'.join(lines)

@@ -7,8 +7,6 @@ FLOPs per token are the same. Loss and gradient are timed separately from the
 optimizer's update, which touches the parameters of all experts.
 """
 
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
+from gpt_jax.benchmarks import harness
 from gpt_jax.config import Config
 from gpt_jax.nn.ffn import FFNS
 from gpt_jax.objectives import causal
@@ -33,47 +32,50 @@ MORE = 8
 def measure(config: Config, steps: int) -> dict:
   """Times the dense config, the config, and one with more experts, in turn."""
   calls = spec.bind_all('model.ffn', config.model.ffn, FFNS)
-  check(config, calls)
   experts = [c.kwargs['num_experts'] for c in calls if c.name == 'switch']
+  if not experts:
+    raise UsageError(
+      f'model.ffn={config.model.ffn!r}: has no experts; give a config such as '
+      'configs/switch.py:tiny'
+    )
+
+  def more(call: spec.Call) -> str:
+    num = MORE * call.kwargs['num_experts']
+    return spec.written(
+      call._replace(kwargs={**call.kwargs, 'num_experts': num})
+    )
+
   variants = {
-    'dense twin': replaced(config, calls, lambda c: c.kwargs['expert']),
+    'dense twin': _replaced(config, calls, lambda c: c.kwargs['expert']),
     f'{experts[0]} experts': config,
-    f'{MORE * experts[0]} experts': replaced(config, calls, _more),
+    f'{MORE * experts[0]} experts': _replaced(config, calls, more),
   }
-  parts = {name: compile_parts(variant) for name, variant in variants.items()}
-  seconds = {name: ([], []) for name in parts}
-  for _ in range(1 + steps):
-    for name, (gradient, update, _) in parts.items():
-      for times, call in zip(seconds[name], (gradient, update), strict=True):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - start)
+  parts = {name: _compile_parts(variant) for name, variant in variants.items()}
+  times = harness.in_turns(
+    {
+      f'{name}, {part}': lambda call=call: jax.block_until_ready(call())
+      for name, (gradient, update, _) in parts.items()
+      for part, call in (('gradient', gradient), ('update', update))
+    },
+    steps,
+  )
   return {
     'rows': config_lib.ramp(config).stages[-1].rows,
     'length': config.model.context_length,
     'steps': steps,
     'variants': {
       name: {
-        'seconds': statistics.median(gradients[1:]),
-        'seconds_min': min(gradients[1:]),
-        'update_seconds': statistics.median(updates[1:]),
-        'bytes': parts[name][2],
+        'seconds': times[f'{name}, gradient'].median,
+        'seconds_min': min(times[f'{name}, gradient'].wall),
+        'update_seconds': times[f'{name}, update'].median,
+        'bytes': num_bytes,
       }
-      for name, (gradients, updates) in seconds.items()
+      for name, (_, _, num_bytes) in parts.items()
     },
   }
 
 
-def check(config: Config, calls: list[spec.Call]) -> None:
-  """Checks that one of the feed-forward layers has experts."""
-  if all(call.name != 'switch' for call in calls):
-    raise UsageError(
-      f'model.ffn={config.model.ffn!r}: has no experts; give a config such as '
-      'configs/switch.py:tiny'
-    )
-
-
-def replaced(
+def _replaced(
   config: Config, calls: list[spec.Call], change: Callable[[spec.Call], str]
 ) -> Config:
   """The config with its expert layers replaced."""
@@ -85,16 +87,7 @@ def replaced(
   return config_lib.resolve(config.lock())
 
 
-def changed(call: spec.Call, **changes: Any) -> str:
-  """A call-string of `switch` with some arguments changed."""
-  return spec.written(call._replace(kwargs={**call.kwargs, **changes}))
-
-
-def _more(call: spec.Call) -> str:
-  return changed(call, num_experts=MORE * call.kwargs['num_experts'])
-
-
-def compile_parts(config: Config) -> tuple[Callable, Callable, int]:
+def _compile_parts(config: Config) -> tuple[Callable, Callable, int]:
   """Loss and gradient, the update, and the temporary bytes of the first."""
   device_check.check_devices(config)
   parts = parts_lib.build(config)

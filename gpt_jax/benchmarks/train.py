@@ -12,7 +12,6 @@ import time
 import jax
 import numpy as np
 
-from gpt_jax.benchmarks import step_products
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs import peak as peak_lib
@@ -38,7 +37,7 @@ def measure(config: Config, steps: int) -> dict:
     what = f'a [{needs.tokens[0].upper()}]' if needs.tokens else 'a tokenizer'
     raise UsageError(
       f'objective.name={name!r}: needs {what}, which random tokens have not; '
-      'give --what data, which measures the step on a text'
+      'see the log lines of gpt-jax train for its speed'
     )
   parts = parts_lib.build(config)
   state = parts_lib.init_state(parts)
@@ -76,13 +75,9 @@ def measure(config: Config, steps: int) -> dict:
     times.append(now - start)
     start = now
   times, waits = times[WARM_UP:], waits[WARM_UP:]
-  kinds = []
-  if jax.default_backend() == 'cpu' and jax.process_count() == 1:
-    kinds = step_products.measure(compiled.products, steps)
   if source.endswith('matmuls'):
     peak = max(peak, peak_lib.of_device(parts.mesh.devices.flat[0])[0])
   seconds = statistics.median(times)
-  alone = step_products.seconds(kinds)
   rate = shape.tokens / seconds
   peaks = peak * parts.mesh.size
   per_token = flops.per_token(config, state.params, shape.length)
@@ -104,10 +99,6 @@ def measure(config: Config, steps: int) -> dict:
     'mfu': flops.mfu(rate, per_token, peaks),
     'mfu_causal': flops.mfu(rate, causal, peaks),
     'mfu_compiler': flops.mfu(rate, compiler, peaks),
-    # Of its products alone, on a CPU.
-    'products_seconds': alone or None,
-    'products_mfu_compiler': compiled.flops / alone / peaks if alone else None,
-    'products': [kind._asdict() for kind in kinds],
     'peak_flops': peaks,
     'peak_source': source,
     'formula': flops.FORMULA,
@@ -146,7 +137,7 @@ def random_manifest(num_tokens: int, vocab_size: int, dtype: str) -> Manifest:
 
 def report(result: dict) -> str:
   """Formats the result."""
-  lines = (
+  return (
     f'compile {result["compile_seconds"]:.1f} s\n'
     f'step    {result["step_seconds"] * 1e3:.1f} ms '
     f'(median of {result["steps"]}; fastest '
@@ -160,14 +151,4 @@ def report(result: dict) -> str:
     f'        {flops.FORMULA}\n'
     f'        {flops.FORMULA_CAUSAL}\n'
     f'        {flops.FORMULA_COMPILER}'
-  )
-  if not result['products']:
-    return lines
-  alone = result['products_seconds']
-  return (
-    f'{lines}\n'
-    f'limit   {alone * 1e3:.1f} ms its matrix products alone, '
-    f'{alone / result["step_seconds"]:.0%} of the step; compiler MFU '
-    f'{result["products_mfu_compiler"]:.1%} at most\n'
-    f'{step_products.report(result["products"])}'
   )

@@ -9,54 +9,31 @@ work does not count.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 
-class Product(NamedTuple):
-  """A matrix product of a traced program, and how often it is computed."""
-
-  equation: Any  # of the program
-  times: int
-
-  @property
-  def flops(self) -> int:
-    """FLOPs of computing it once."""
-    return MATMULS[self.equation.primitive.name](self.equation)
-
-
-def products(jaxpr: Any) -> list[Product]:
-  """Those of `jax.make_jaxpr(f)(...)`, or of `jitted.trace(...).jaxpr`.
+def flops(jaxpr: Any) -> int:
+  """FLOPs of `jax.make_jaxpr(f)(...)`, or of `jitted.trace(...).jaxpr`.
 
   Over all devices, since traced programs work on global arrays. Loops and
   kernel grid dimensions with data-dependent trip counts count once (so dropless
   experts count less than they compute); branches count their costliest side.
   """
   jaxpr = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
-  return [x for equation in jaxpr.eqns for x in _of_equation(equation)]
+  return sum(map(_of_equation, jaxpr.eqns))
 
 
-def flops(jaxpr: Any) -> int:
-  """FLOPs of all `products` of a program."""
-  return total(products(jaxpr))
-
-
-def total(found: Iterable[Product]) -> int:
-  """FLOPs of all of them."""
-  return sum(x.times * x.flops for x in found)
-
-
-def _of_equation(equation: Any) -> list[Product]:
+def _of_equation(equation: Any) -> int:
   name, params = equation.primitive.name, equation.params
   if name in MATMULS:
-    return [Product(equation, 1)]
-  inner = [products(jaxpr) for jaxpr in _inner(params.values())]
+    return MATMULS[name](equation)
+  inner = [flops(jaxpr) for jaxpr in _inner(params.values())]
   if name == 'cond':
-    inner = [max(inner, key=total)]
-  trips = _trips(name, params)
-  return [Product(x.equation, trips * x.times) for each in inner for x in each]
+    return max(inner)
+  return _trips(name, params) * sum(inner)
 
 
 def _trips(name: str, params: dict[str, Any]) -> int:

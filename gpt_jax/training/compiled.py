@@ -4,7 +4,6 @@
 
 import functools
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +27,6 @@ class Compiled(NamedTuple):
   call: Any
   seconds: float
   flops: int  # of its matrix products, over all devices
-  products: Sequence[matmuls.Product]
 
 
 # Training steps by the shape of their batch.
@@ -123,8 +121,7 @@ def _compile(
     traced = jitted.trace(*args)
     compiled = traced.lower().compile(compiler_options=options)
   seconds = time.perf_counter() - start
-  products = matmuls.products(traced.jaxpr)
-  return Compiled(compiled, seconds, matmuls.total(products), products)
+  return Compiled(compiled, seconds, matmuls.flops(traced.jaxpr))
 
 
 def abstract_batch(

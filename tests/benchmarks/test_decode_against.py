@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.benchmarks import decode_against
-from gpt_jax.benchmarks.decode_worker import Turns
+from gpt_jax.benchmarks import against
+from gpt_jax.benchmarks.worker import Turns
 
 ROOT = pathlib.Path(__file__).parents[2]
 INSTALLED = all(map(importlib.util.find_spec, ('torch', 'transformers')))
@@ -67,7 +67,7 @@ def test_results_are_medians_over_rounds():
   rounds = [
     {**r, 'cache_bytes': 3, 'peak_bytes': i} for i, r in enumerate(rounds)
   ]
-  assert decode_against._result(rounds, batch=6) == {
+  assert against._decode_result(rounds, batch=6) == {
     'tokens_per_second': 3.0,
     'cpu_seconds_a_step': 3.0,
     'first_token_seconds': 7,
@@ -79,7 +79,7 @@ def test_results_are_medians_over_rounds():
 @pytest.mark.parametrize(
   'flags, message',
   [
-    (['--what=data'], '--against=torch: compares training, decoding a'),
+    (['--what=rows'], '--against=torch: compares training, decoding a'),
     (['--batches=1,0'], '--batches=1,0: must be whole numbers from 1'),
     (['--what=beam', '--prompts=59'], '--prompts: 59 and 6 new tokens exce'),
     (['--config.model.num_encoder_layers=1'], 'objective.name='),

@@ -11,7 +11,7 @@ import pathlib
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.benchmarks import train_against, train_worker
+from gpt_jax.benchmarks import against, worker
 
 ROOT = pathlib.Path(__file__).parents[2]
 INSTALLED = all(map(importlib.util.find_spec, ('torch', 'transformers')))
@@ -51,9 +51,9 @@ class Recorded:
 
 def test_turns_are_put_together_without_those_of_warming_up():
   both = {'ours': Recorded(), 'torch': Recorded()}
-  rounds = train_against._alternate(both, steps=10)
+  rounds = against._train_turns(both, steps=10)
   assert [side.turns for side in both.values()] == [[4, 4, 2]] * 2
-  found = train_against._result(rounds['torch'], 640, 3e3, 1e9)
+  found = against._train_result(rounds['torch'], 640, 3e3, 1e9)
   # Of 8, 16, ..., 512 s.
   assert found['step_seconds'] == 64
   assert found['cpu_seconds_a_step'] == 32
@@ -71,8 +71,8 @@ def test_a_worker_goes_on_with_the_next_batch():
     seen.append(batch['inputs'])
     return 0.5
 
-  first = train_worker._run(step, batches, 0, 2)
-  second = train_worker._run(step, batches, 2, 3)
+  first = worker.steps(step, batches, 0, 2)
+  second = worker.steps(step, batches, 2, 3)
   assert seen == [0, 1, 2, 0, 1]
   assert first['losses'] == [0.5, 0.5]
   assert len(second['seconds']) == len(second['cpu_seconds']) == 3

@@ -215,5 +215,5 @@ def test_a_tokenizer_without_the_token_is_refused():
 
 def test_random_tokens_are_no_text():
   config = bert.get_config('cpu')
-  with pytest.raises(UsageError, match='give --what data'):
+  with pytest.raises(UsageError, match='gpt-jax train'):
     train.measure(config_lib.resolve(config), 1)

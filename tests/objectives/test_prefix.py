@@ -145,7 +145,7 @@ def test_what_does_not_go_together_is_refused():
     with pytest.raises(UsageError, match=message):
       prefix(**arguments)
   config.objective.name = "prefix('deshuffle')"
-  with pytest.raises(UsageError, match='give --what data'):
+  with pytest.raises(UsageError, match='gpt-jax train'):
     train.measure(config_lib.resolve(config), 1)
   config.objective.name = 'prefix'
   long = tiny.model(context_length=13)

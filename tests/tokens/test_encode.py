@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece as spm
 
-from gpt_jax.benchmarks import encode as benchmark
+from gpt_jax.benchmarks import prepare as benchmark
 from gpt_jax.files.document import Document
 from gpt_jax.spec import UsageError
 from gpt_jax.text.holdout import Part
@@ -74,13 +74,13 @@ def test_an_error_of_a_thread_reaches_the_reader():
 
 def test_the_benchmark_encodes_the_same(corpus, make_config):
   name = "sentencepiece(295, model='bpe')"
-  result = benchmark.measure(make_config(tokenizer=name, workers=2), 1)
+  result = benchmark.encode(make_config(tokenizer=name, workers=2), 1)
   assert result['num_documents'] == 37 == result['num_documents_same']
   assert result['workers'] == 2 and result['ratio'] > 0
   assert result['num_tokens'] <= result['num_bytes']
-  assert f'{name}: 37 documents' in benchmark.report(result)
+  assert f'{name}: 37 documents' in benchmark.report_encode(result)
   with pytest.raises(UsageError, match=r"='bytes'.* not of SentencePiece"):
-    benchmark.measure(make_config(), 1)
+    benchmark.encode(make_config(), 1)
 
 
 # The library's own defaults, and LLaMA's settings: a space before each text.

@@ -9,26 +9,22 @@ the clock stands still while it is another side's turn. Compiling counts.
 """
 
 import contextlib
-import importlib.util
-import json
 import math
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from gpt_jax import hf
+from gpt_jax.benchmarks import harness, worker
+from gpt_jax.benchmarks.harness import Side
 from gpt_jax.config import Config
-from gpt_jax.evaluation import speed_worker
 from gpt_jax.evaluation.forward import Row
 from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Score, Scorer
-from gpt_jax.spec import UsageError, install
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.state import init_params
@@ -59,12 +55,8 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
     steps: number of passages.
     batches: sizes of lm-eval's batches; none: it is left out.
   """
-  for name in _LIBRARIES if batches else ():
-    if importlib.util.find_spec(name) is None:
-      raise UsageError(
-        f'--against=torch: {name} is not installed; run '
-        + install('eval', 'hf')
-      )
+  if batches:
+    harness.check_installed(*_LIBRARIES, extras=('eval', 'hf'))
   parts = parts_lib.build(config)
   init = jax.jit(lambda key: init_params(parts.objective, key))
   params = init(jax.random.key(config.seed))
@@ -75,17 +67,17 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
       folder = stack.enter_context(tempfile.TemporaryDirectory())
       hf.save(folder, parts.model, jax.device_get(params))
       np.savez(
-        os.path.join(folder, speed_worker.ROWS),
+        os.path.join(folder, worker.ROWS),
         *(row.ids for row in rows),
         scored=[row.num_scored for row in rows],
       )
       for size in batches:
-        others[size] = stack.enter_context(_side(folder, size))
-    scorer, clock = Scorer(parts, params, Bytes()), speed_worker.Clock()
+        others[size] = stack.enter_context(harness.side('score', folder, size))
+    scorer, clock = Scorer(parts, params, Bytes()), harness.Clock()
 
     def report(stage: str, done: int, total: int | None) -> None:
       del stage, done, total
-      if clock.take() >= speed_worker.TURN_SECONDS:
+      if clock.take() >= worker.TURN_SECONDS:
         _catch_up([*others.values()], clock.seconds)
         clock.go_on()
 
@@ -151,53 +143,13 @@ def report(result: dict) -> str:
   return '\n'.join(lines)
 
 
-class Side:
-  """lm-eval in a process that works when it is told to."""
-
-  def __init__(self, process: subprocess.Popen):
-    """Waits until it has loaded the model."""
-    self._process = process
-    self.last: dict[str, Any] = {}
-    self._read()
-
-  @property
-  def done(self) -> bool:
-    """Whether `last` holds its scores."""
-    return 'log_probs' in self.last
-
-  def turn(self) -> None:
-    """Lets it work for a while."""
-    assert self._process.stdin is not None
-    self._process.stdin.write('\n')
-    self._process.stdin.flush()
-    self._read()
-
-  def _read(self) -> None:
-    assert self._process.stdout is not None
-    line = self._process.stdout.readline()
-    if not line:
-      code = self._process.wait()
-      raise RuntimeError(f'lm-eval ended with exit code {code}; see above')
-    self.last = json.loads(line)
-
-
 def _catch_up(sides: list[Side], seconds: float) -> None:
   """Gives turns to sides that have worked less, or until they are done."""
   while waiting := [
-    side for side in sides if not side.done and side.last['seconds'] < seconds
+    side
+    for side in sides
+    if 'log_probs' not in side.last and side.last['seconds'] < seconds
   ]:
     for side in waiting:
-      side.turn()
-
-
-@contextlib.contextmanager
-def _side(folder: str, size: int) -> Iterator[Side]:
-  command = [sys.executable, '-m', speed_worker.__name__, folder, str(size)]
-  process = subprocess.Popen(
-    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-  )
-  try:
-    yield Side(process)
-  finally:
-    process.kill()
-    process.wait()
+      side.tell(None)
+      side.answer()

@@ -10,13 +10,13 @@ import pytest
 from configs import benchmark, t5
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.benchmarks import products
+from gpt_jax.benchmarks import decode
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 
 
 def _kernels(size):
-  return products.kernels(config_lib.resolve(benchmark.get_config(size)))
+  return decode.kernels(config_lib.resolve(benchmark.get_config(size)))
 
 
 def test_smollm2():
@@ -42,7 +42,7 @@ def test_no_parameter_is_left_out():
 def test_an_encoders_output_is_multiplied_once():
   """T5 v1.0 small: six layers, width 512, d_ff 2,048 (Raffel et al., 2019)."""
   config = t5.get_config('small')
-  found = products.kernels(config_lib.resolve(config))
+  found = decode.kernels(config_lib.resolve(config))
   # Self-attention has four kernels, and cross-attention two for each token.
   ffn = {(2048, 512): 6, (512, 2048): 6}
   assert found == {(32_128, 512): 1, (512, 512): 6 * 6, **ffn}
@@ -56,7 +56,7 @@ def test_rates(capsys):
     *('--what=products', '--batches=1,3', '--steps=1'),
   ]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(products, '_MOST', 2)
+    patch.setattr(decode, '_MOST', 2)
     assert main(['benchmark', *flags, '--json']) == 0
     found = json.loads(capsys.readouterr().out)
     assert main(['benchmark', *flags]) == 0

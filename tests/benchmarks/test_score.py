@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.evaluation import speed
+from gpt_jax.benchmarks import score
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -20,7 +20,7 @@ def config():
 
 
 def test_passages_are_as_long_as_lambadas():
-  rows = speed.passages(997, 101, CONTEXT)
+  rows = score.passages(997, 101, CONTEXT)
   lengths = [row.length for row in rows]
   assert min(lengths) >= 24 and max(lengths) == CONTEXT
   assert 65 < sum(lengths) / len(lengths) < 75
@@ -29,14 +29,14 @@ def test_passages_are_as_long_as_lambadas():
 
 
 def test_passages_are_scored():
-  found = speed.measure(config(), 11)
+  found = score.measure(config(), 11)
   assert found['passages'] == 11
   assert found['tokens'] == sum(
-    row.length for row in speed.passages(11, 48, CONTEXT)
+    row.length for row in score.passages(11, 48, CONTEXT)
   )
   rate = found['ours']['passages_per_second']
   assert rate == pytest.approx(11 / found['ours']['seconds'])
-  assert f'{rate:,.2f} passages/s' in speed.report(found)
+  assert f'{rate:,.2f} passages/s' in score.report(found)
 
 
 def test_sides_take_turns_until_they_have_worked_as_long():
@@ -47,24 +47,24 @@ def test_sides_take_turns_until_they_have_worked_as_long():
       self.name, self.step, self.total = name, step, total
       self.last = {'seconds': 0}
 
-    @property
-    def done(self):
-      return self.last['seconds'] >= self.total
-
-    def turn(self):
+    def tell(self, line):
       turns.append(self.name)
-      self.last = {'seconds': self.last['seconds'] + self.step}
+
+    def answer(self):
+      self.last['seconds'] += self.step
+      if self.last['seconds'] >= self.total:
+        self.last['log_probs'] = []
 
   sides = [Side('a', 5, 10), Side('b', 7, 28)]
-  speed._catch_up(sides, 13)
+  score._catch_up(sides, 13)
   assert ''.join(turns) == 'abab'
-  speed._catch_up(sides, 13)
+  score._catch_up(sides, 13)
   assert ''.join(turns) == 'abab'
-  speed._catch_up(sides, float('inf'))
+  score._catch_up(sides, float('inf'))
   assert ''.join(turns) == 'ababbb'
 
 
 def test_what_is_missing_is_told():
   if importlib.util.find_spec('lm_eval') is None:
     with pytest.raises(UsageError, match='is not installed; run pip install'):
-      speed.measure(config(), 3, [1])
+      score.measure(config(), 3, [1])

@@ -1,0 +1,362 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Training and decoding against Hugging Face transformers on torch.
+
+Both sides load the same random weights, each in a process of its own with all
+cores, and take turns of a few steps or tokens.
+"""
+
+import itertools
+import os
+import statistics
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt_jax import config as config_lib
+from gpt_jax import hf
+from gpt_jax.benchmarks import harness, worker
+from gpt_jax.benchmarks.harness import MIB, OURS, TORCH, Side
+from gpt_jax.config import Config
+from gpt_jax.costs import flops
+from gpt_jax.costs import peak as peak_lib
+from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives.causal import causal
+from gpt_jax.spec import UsageError
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.state import init_params
+
+# Steps or tokens before it is the other side's turn.
+TURN = 4
+
+# Training: both sides take the same steps, with the same random tokens,
+# cross-entropy of all of them, AdamW without decay, gradients clipped, float32,
+# no dropout. So their losses are the same, which the result shows.
+
+# Steps before the clock counts.
+WARM_UP = 3
+# Batches, which are taken in turn.
+BATCHES = 8
+# What both sides read of a batch.
+_READ = {'inputs', 'targets', 'weights', 'sources', 'source_mask'}
+
+
+def train(config: Config, steps: int) -> dict:
+  """Trains `WARM_UP` + `steps` steps on each side."""
+  harness.check_installed('torch', 'transformers')
+  config = _comparable(config, WARM_UP + steps)
+  parts = parts_lib.build(config)
+  shape = parts.ramp.stages[-1].shape
+  shapes = compiled_lib.abstract_batch(parts, *shape, training=True)
+  if unread := sorted(set(shapes) - _READ):
+    raise UsageError(
+      f'objective.name={config.objective.name!r}, data.rows='
+      f'{config.data.rows!r}: give batches with {", ".join(unread)}, which '
+      '--against=torch does not measure; give --config.objective.name=causal '
+      'and --config.data.rows=stream, or T5 with its span objective'
+    )
+  params = parts_lib.init_state(parts).params
+  per_token = flops.per_token(config, params, shape.length)
+  # The peak is measured before and after, since the load of the machine varies.
+  device = parts.mesh.devices.flat[0]
+  peaks = [peak_lib.of_device(device)]
+  with tempfile.TemporaryDirectory() as folder:
+    hf.save(folder, parts.model, jax.device_get(params))
+    num_params = sum(x.size for x in jax.tree.leaves(params))
+    del params
+    path = os.path.join(folder, worker.CONFIG)
+    with open(path, 'w', encoding='utf-8') as file:
+      file.write(config_lib.to_json(config))
+    np.savez(
+      os.path.join(folder, worker.BATCHES),
+      allow_pickle=False,
+      **_random(shapes, config.model.vocab_size),
+    )
+    with harness.both('train', folder) as both:
+      rounds = _train_turns(both, WARM_UP + steps)
+  peaks.append(peak_lib.of_device(device))
+  found = {
+    name: _train_result(answers, shape.tokens, per_token, max(peaks)[0])
+    for name, answers in rounds.items()
+  }
+  one, two = found.values()
+  losses = np.array([one.pop('losses'), two.pop('losses')])
+  return {
+    'parameters': num_params,
+    'rows': shape.rows,
+    'length': shape.length,
+    'steps': steps,
+    'peak_flops': max(peaks)[0],
+    'peak_source': max(peaks)[1],
+    'formula': flops.FORMULA,
+    **found,
+    'speedup': one['tokens_per_second'] / two['tokens_per_second'],
+    'cpu_speedup': two['cpu_seconds_a_step'] / one['cpu_seconds_a_step'],
+    'loss': losses[:, -1].tolist(),
+    'loss_difference': float(np.abs(losses[0] - losses[1]).max()),
+  }
+
+
+def _comparable(config: Config, steps: int) -> Config:
+  """The config with the optimizer of `worker`, and without dropout."""
+  config = config_lib.unlocked(config)
+  config.model.dtype = 'float32'
+  config.model.dropout = 'none'
+  b1, b2 = worker.BETAS
+  config.optim.name = (
+    f'adamw(b1={b1}, b2={b2}, eps={worker.EPSILON}, weight_decay=0.0)'
+  )
+  config.optim.clip_norm = worker.CLIP
+  config.optim.ema = 'none'
+  config.schedule.name = f'constant(peak={worker.RATE})'
+  config.schedule.num_steps = steps
+  return config_lib.resolve(config)
+
+
+def _random(shapes: dict[str, Any], vocab_size: int) -> dict[str, np.ndarray]:
+  """Batches [BATCHES, B, ...]: random ids, of which all count."""
+  rng = np.random.default_rng(0)
+  out = {}
+  for name, like in shapes.items():
+    size, kind = (BATCHES, *like.shape), like.dtype
+    if name in ('weights', 'source_mask'):
+      out[name] = np.ones(size, kind)
+    else:
+      out[name] = rng.integers(vocab_size, size=size).astype(kind)
+  return out
+
+
+def _train_turns(
+  both: dict[str, Side], steps: int
+) -> dict[str, dict[str, Any]]:
+  """The answers of each side, put together."""
+  out: dict[str, dict[str, Any]] = {
+    name: {'seconds': [], 'cpu_seconds': [], 'losses': []} for name in both
+  }
+  done = 0
+  while done < steps:
+    turn = min(TURN, steps - done)
+    for name, side in both.items():
+      side.tell(turn)
+      answer = side.answer()
+      for field in out[name]:
+        if field != 'peak_bytes':
+          out[name][field] += answer[field]
+      out[name]['peak_bytes'] = answer['peak_bytes']
+    done += turn
+  return out
+
+
+def _train_result(
+  answers: dict[str, Any], tokens: int, per_token: float, peak: float
+) -> dict:
+  seconds = statistics.median(answers['seconds'][WARM_UP:])
+  return {
+    'step_seconds': seconds,
+    'cpu_seconds_a_step': statistics.median(answers['cpu_seconds'][WARM_UP:]),
+    'tokens_per_second': tokens / seconds,
+    'mfu': flops.mfu(tokens / seconds, per_token, peak),
+    'peak_bytes': answers['peak_bytes'],
+    'losses': answers['losses'],
+  }
+
+
+def report_train(result: dict) -> str:
+  """Formats the result as a table."""
+  one, two = result[OURS], result[TORCH]
+
+  def row(name, field, form, scale=1.0):
+    return name, *(f'{side[field] * scale:{form}}' for side in (one, two))
+
+  return '\n'.join(
+    [
+      f'{result["parameters"]:,} parameters, {result["rows"]} rows of '
+      f'{result["length"]} tokens, float32; median of {result["steps"]} steps',
+      harness.table(
+        ('', OURS, TORCH),
+        [
+          row('tokens/s', 'tokens_per_second', ',.0f'),
+          row('step, ms', 'step_seconds', ',.1f', 1e3),
+          row('CPU ms a step', 'cpu_seconds_a_step', ',.1f', 1e3),
+          row('MFU', 'mfu', '.1%'),
+          row('peak memory, MiB', 'peak_bytes', ',.0f', 1 / MIB),
+        ],
+      ),
+      f'speedup {result["speedup"]:.2f}; by CPU time '
+      f'{result["cpu_speedup"]:.2f}',
+      f'loss    {result["loss"][0]:.5f} / {result["loss"][1]:.5f} after the '
+      f'last step; they differ by {result["loss_difference"]:.1e} at most',
+      f'MFU     of {result["peak_flops"]:.3g} FLOP/s ({result["peak_source"]})',
+      f'        {result["formula"]}',
+    ]
+  )
+
+
+# Decoding: the same random prompts, greedily with a cache, ours with `Engine`,
+# theirs with `generate` under `torch.inference_mode` and its defaults. Or by
+# beam search, ours with `Search`: an encoder-decoder reads the prompts as
+# sources, and a token of a text counts once, however many hypotheses it has.
+
+# Cases of at most so many prompt tokens are repeated, for the first token's
+# sake.
+SMALL, REPEATS = 2048, 3
+# Hypotheses of a beam search.
+BEAMS = 4
+
+
+def decode(
+  config: Config,
+  steps: int,
+  batches: Sequence[int],
+  prompts: Sequence[int],
+  beams: int = 0,
+) -> dict:
+  """Decodes `steps` tokens after the first, at each batch and prompt length.
+
+  Args:
+    config: has the model.
+    steps: tokens.
+    batches: sizes.
+    prompts: lengths; of an encoder-decoder those of sources.
+    beams: hypotheses of a beam search; 0: greedily.
+  """
+  encoder = bool(config.model.num_encoder_layers)
+  if encoder and not beams:
+    raise UsageError(
+      '--what=decode: of an encoder-decoder beam search is measured; give '
+      '--what=beam'
+    )
+  harness.check_installed('torch', 'transformers')
+  longest, context = max(prompts) + 1 + steps, config.model.context_length
+  if encoder:
+    # The decoder has its start before them.
+    longest = max(max(prompts), 2 + steps)
+  if longest > context:
+    raise UsageError(
+      f'--prompts: {max(prompts)} and {1 + steps} new tokens exceed '
+      f'model.context_length={context}; give --config.model.context_length='
+      f'{longest}, shorter prompts or fewer --steps'
+    )
+  fields: Any = config.model
+  model = Transformer(**fields)
+  key = jax.random.key(config.seed)
+  objective = causal()(model)
+  params = jax.jit(lambda key: init_params(objective, key))(key)
+  with tempfile.TemporaryDirectory() as folder:
+    hf.save(folder, model, jax.device_get(params))
+    num_params = sum(x.size for x in jax.tree.leaves(params))
+    del params
+    with harness.both('decode', folder) as both:
+      cases = [
+        _case(both, batch, prompt, steps, config.model.vocab_size, beams)
+        for prompt, batch in itertools.product(prompts, batches)
+      ]
+  return {
+    'parameters': num_params,
+    'dtype': config.model.dtype,
+    'steps': steps,
+    'beams': beams,
+    'cases': cases,
+  }
+
+
+def _case(
+  both: dict[str, Side],
+  batch: int,
+  prompt: int,
+  steps: int,
+  vocab_size: int,
+  beams: int,
+) -> dict:
+  """Both sides in turns, after two tokens that compile and warm up."""
+  case = {'batch': batch, 'prompt': prompt, 'vocab_size': vocab_size}
+  case['beams'] = beams
+  _round(both, {**case, 'tokens': 2})
+  repeats = REPEATS if batch * prompt <= SMALL else 1
+  rounds = [_round(both, {**case, 'tokens': 1 + steps}) for _ in range(repeats)]
+  found: dict[str, Any] = {
+    name: _decode_result([r[name] for r in rounds], batch) for name in both
+  }
+  ours, theirs = (np.array(rounds[0][name]['ids']) for name in both)
+  one, two = found.values()
+  return {
+    'batch': batch,
+    'prompt': prompt,
+    **found,
+    'speedup': one['tokens_per_second'] / two['tokens_per_second'],
+    'first_token_speedup': two['first_token_seconds']
+    / one['first_token_seconds'],
+    'same_ids': float(np.mean(ours == theirs)),
+  }
+
+
+def _round(both: dict[str, Side], case: dict) -> dict[str, dict]:
+  """One case of both sides: its times, and the results of the last answer."""
+  out: dict[str, dict] = {
+    name: {'seconds': [], 'cpu_seconds': []} for name in both
+  }
+  for side in both.values():
+    side.tell(case)
+  left, turn = case['tokens'], 1
+  while left:
+    for name, side in both.items():
+      side.tell(turn)
+      answer = side.answer()
+      for times in ('seconds', 'cpu_seconds'):
+        out[name][times] += answer.pop(times)
+      out[name] |= answer
+    left, turn = left - turn, min(TURN, left - turn)
+  return out
+
+
+def _decode_result(rounds: list[dict], batch: int) -> dict:
+  step = statistics.median(s for r in rounds for s in r['seconds'][1:])
+  cpu = statistics.median(s for r in rounds for s in r['cpu_seconds'][1:])
+  return {
+    'tokens_per_second': batch / step,
+    'cpu_seconds_a_step': cpu,
+    'first_token_seconds': statistics.median(r['seconds'][0] for r in rounds),
+    'cache_bytes': rounds[-1]['cache_bytes'],
+    'peak_bytes': max(r['peak_bytes'] for r in rounds),
+  }
+
+
+def report_decode(result: dict) -> str:
+  """Formats the result as a table."""
+  rows = []
+  for case in result['cases']:
+    one, two = case[OURS], case[TORCH]
+
+    def pair(field, scale, digits, one=one, two=two):
+      return ' / '.join(
+        f'{side[field] * scale:,.{digits}f}' for side in (one, two)
+      )
+
+    rows.append(
+      (
+        case['batch'],
+        case['prompt'],
+        pair('tokens_per_second', 1, 1),
+        f'{case["speedup"]:.2f}',
+        pair('cpu_seconds_a_step', 1e3, 0),
+        pair('first_token_seconds', 1, 3),
+        f'{case["first_token_speedup"]:.2f}',
+        pair('cache_bytes', 1 / MIB, 0),
+        pair('peak_bytes', 1 / MIB, 0),
+        f'{case["same_ids"]:.0%}',
+      )
+    )
+  header = (
+    *('batch', 'prompt', 'tokens/s', 'ratio', 'CPU ms a step'),
+    *('first token, s', 'ratio', 'cache, MiB', 'peak, MiB', 'same ids'),
+  )
+  beams = f', {result["beams"]} beams' if result['beams'] else ''
+  return (
+    f'{result["parameters"]:,} parameters, {result["dtype"]}, '
+    f'{result["steps"]} tokens after the first{beams}; ours / torch\n'
+    f'{harness.table(header, rows)}'
+  )
