@@ -216,7 +216,7 @@ def _decodes(folder: str) -> Decode:
   from gpt_jax.decoding.beam import Beam, Search
   from gpt_jax.decoding.engine import Engine, Request
   from gpt_jax.decoding.programs import in_place
-  from gpt_jax.decoding.requests import Row
+  from gpt_jax.decoding.requests import Slot
   from gpt_jax.decoding.sampler import Sampler
 
   model, params = in_place(*hf.load(folder))
@@ -228,7 +228,7 @@ def _decodes(folder: str) -> Decode:
       asked = Request(ids, num)
       if model.num_encoder_layers:
         asked = Request([0], num, source=ids)
-      rows.append(Row(i, asked, list(asked.ids)))
+      rows.append(Slot(i, asked, list(asked.ids)))
     running, size = Search(model, params, rows, Beam(beams), slots=len(rows)), 0
     out = {}
     for _ in range(num):

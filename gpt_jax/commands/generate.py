@@ -45,6 +45,7 @@ Without a prompt it is a session: each line typed, or piped in, gets an answer;
 Another has one text, continued after each line.
 """
 
+import contextlib
 import functools
 import json
 import sys
@@ -53,10 +54,11 @@ from collections.abc import Sequence
 from absl import flags
 
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.decoding import answers, asking, prompt_files, sourced
+from gpt_jax.decoding import asking, prompt_files
 from gpt_jax.decoding import session as session_lib
 from gpt_jax.decoding.continuations import Options, Speed
 from gpt_jax.decoding.prompt_files import Prompt, Results, Source
+from gpt_jax.files import progress
 from gpt_jax.runtime.log import log
 from gpt_jax.training import answering
 from gpt_jax.training import trained as trained_lib
@@ -206,25 +208,32 @@ def _print(
   args: cli.Args, model: Answerer, texts: Sequence[Prompt | Source]
 ) -> Speed:
   """Prints the answers, in the order of the texts."""
-  asked = [model.asked(text) for text in texts]
-  sourced.tell([x.cut for x in asked], model.context_length)
+  requests = model.requests(texts)
   drawn = not (args.json or args.beam)
   one = drawn and len(texts) == args.num_samples == 1
   if one and (sys.stdout.isatty() if args.stream is None else args.stream):
-    print(asked[0].shown(model.tokenizer), end='', flush=True)
-    for piece in model.stream(asked[0]):
+    print(model.tokenizer.decode(requests[0].shown), end='', flush=True)
+    for piece in model.stream(requests[0]):
       print(piece, end='', flush=True)
     print()
     return model.speed
-  entries = answers.show(
-    asked, model.complete, model.tokenizer, printed=not args.json
-  )
+  found, entries = dict(model.complete(requests)), []
+  for number, (text, request) in enumerate(zip(texts, requests, strict=True)):
+    start = model.tokenizer.decode(request.shown)
+    samples = [start + sample.text for sample in found[number]]
+    finish = [sample.finish for sample in found[number]]
+    entry = {**text.fields, 'samples': samples, 'finish': finish}
+    scores = [x.score for x in found[number] if x.score is not None]
+    entries.append(entry | ({'scores': scores} if scores else {}))
+    if not args.json:
+      apart = ['\n'] if number and isinstance(text, Prompt) else []
+      print(*apart, '\n\n'.join(samples), sep='')
   if args.json:
     rate = model.speed.tokens_per_second
-    found = {_kind(args): entries, 'tokens_per_second': rate}
+    out = {_kind(args): entries, 'tokens_per_second': rate}
     if args.draft:
-      found['draft'] = model.engine.proposals._asdict()
-    print(json.dumps(found))
+      out['draft'] = model.engine.proposals._asdict()
+    print(json.dumps(out))
   return model.speed
 
 
@@ -238,14 +247,21 @@ def _write(
   template = None
   if any(isinstance(text, Prompt) and text.messages for text in texts):
     template = answering.template(args.workdir)
-  asked = [model.asked(text, template) for text in texts]
-  sourced.tell([x.cut for x in asked], model.context_length)
+  requests = model.requests(texts, template)
   settings = {name: getattr(args, name) for name in _SETTINGS}
   key = {**key, f'set of {_kind(args)}': prompt_files.digest(texts)}
   results = Results(args.out, settings | key)
   if results.rows:
     log.info('%s: %d %s are done', args.out, len(results.rows), _kind(args))
-  answers.write(asked, model.complete, results, _kind(args))
+  todo = [i for i in range(len(texts)) if i not in results.rows]
+  with contextlib.closing(results), progress.bar(_kind(args)) as report:
+    for number, found in model.complete([requests[i] for i in todo]):
+      index = todo[number]
+      entries = [continuation.fields for continuation in found]
+      fields = {**texts[index].fields, 'continuations': entries}
+      results.add(index, fields)
+      report('answering', len(results.rows), len(texts))
+  results.finish()
   return model.speed
 
 

@@ -49,7 +49,6 @@ from absl import flags
 from gpt_jax import cli, ranges, sharding
 from gpt_jax.decoding import sampler, speculative
 from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError, install
 from gpt_jax.tokenizers.chat import ChatTemplate
@@ -172,8 +171,7 @@ def main(args: cli.Args) -> None:
         slots=args.rows,
         draft=draft,
         keep=args.keep,
-        never_V=never_drawn(trained.tokenizer, model.vocab_size),
-        constraints=sampler.constraints_of(trained.tokenizer),
+        **sampler.limits(trained.tokenizer, model.vocab_size),
       ),
       within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,

@@ -18,8 +18,9 @@ import numpy as np
 from gpt_jax.decoding import programs, requests, sampler
 from gpt_jax.decoding import sampler as constraints_lib
 from gpt_jax.decoding.in_row import InRow
+from gpt_jax.decoding.programs import Rows
 from gpt_jax.decoding.reading import Reader, Reading
-from gpt_jax.decoding.requests import Request, Row
+from gpt_jax.decoding.requests import Request, Slot
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.context import KVCache
 from gpt_jax.nn.stack import Caches
@@ -75,22 +76,6 @@ class Rules(NamedTuple):
     return sums / length**self.length_penalty
 
 
-class Texts(NamedTuple):
-  """What is asked for each text.
-
-  Attributes:
-    start_B: where its first new token stands.
-    most_B: new tokens at most; 0: there is no text.
-    num_memory_B: length of its source, of an encoder-decoder.
-    num_source_B: see `Request`.
-  """
-
-  start_B: np.ndarray
-  most_B: np.ndarray
-  num_memory_B: np.ndarray
-  num_source_B: np.ndarray
-
-
 class State(NamedTuple):
   """A search.
 
@@ -143,7 +128,7 @@ def rules(
   )
 
 
-def initial(ids_BT: np.ndarray, texts: Texts, beam: Beam) -> State:
+def initial(ids_BT: np.ndarray, texts: Rows, beam: Beam) -> State:
   """Before the first token there is one hypothesis of each text."""
   B = len(ids_BT)
   ids_BNT = np.repeat(ids_BT[:, None], beam.size, axis=1)
@@ -180,7 +165,7 @@ def advance(params, caches, state, texts, *, model, in_row):
     caches: those of self-attention of R rows, as the parents left them, those
       of the encoder's output of B.
     state: after `choose`.
-    texts: see `Texts`.
+    texts: see `programs.Rows`, without samplers.
     model: of `programs.in_place`.
     in_row: see `programs.decode_step`.
 
@@ -239,7 +224,7 @@ def choose(state, logits_BNV, texts, rules, *, constraints):
   Args:
     state: its memory is used again.
     logits_BNV: of the next token.
-    texts: see `Texts`.
+    texts: see `programs.Rows`, without samplers.
     rules: see `Rules`.
     constraints: see `constrained`.
   """
@@ -292,7 +277,7 @@ def choose(state, logits_BNV, texts, rules, *, constraints):
 def _candidates(
   state: State,
   logits_BNV: jax.Array,
-  texts: Texts,
+  texts: Rows,
   rules: Rules,
   constraints: Constraints,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -392,7 +377,7 @@ def search(
     first; fewer where bans leave no more.
   """
   model, params = programs.in_place(model, params)
-  waiting = [Row(i, one, list(one.ids)) for i, one in enumerate(asked)]
+  waiting = [Slot(i, one, list(one.ids)) for i, one in enumerate(asked)]
   for group in requests.alike(waiting, model.context_length):
     # Of about one length they end at about the same time.
     group.sort(key=lambda row: (len(row.request.source or ()), len(row.ids)))
@@ -422,7 +407,7 @@ class Search:
     self,
     model: Transformer,
     params: Any,
-    rows: Sequence[Row],
+    rows: Sequence[Slot],
     beam: Beam,
     *,
     slots: int,
@@ -479,7 +464,7 @@ class Search:
         self._params,
         self._caches,
         self._state,
-        self._texts,
+        self._rows,
         model=self._model,
         in_row=self._in_row,
       )
@@ -497,11 +482,11 @@ class Search:
       reading.read()
     index_B = np.zeros(self._size, np.int32)
     index_B[: len(self.rows)] = reading.places()
-    self._texts, self._length = self._asked(), self._needed(1)
+    self._rows, self._length = self._rows_of(), self._needed(1)
     ids_BT = np.zeros((self._size, self._length), np.int32)
     for at, row in zip(self._places, self.rows, strict=True):
       ids_BT[at, : len(row.ids)] = row.ids
-    self._state = initial(ids_BT, self._texts, self._beam)
+    self._state = initial(ids_BT, self._rows, self._beam)
     self._caches = self._taken(reading.caches, index_B, self._length, 1)
     logits_BNV = first(
       self._params,
@@ -512,16 +497,12 @@ class Search:
     )
     self._choose(logits_BNV)
 
-  def _asked(self) -> Texts:
+  def _rows_of(self) -> Rows:
     """Of the rows as they are now."""
-    fields = np.zeros((4, self._size), np.int32)
+    slots: list[Slot | None] = [None] * self._size
     for at, row in zip(self._places, self.rows, strict=True):
-      one = row.request
-      fields[:, at] = (
-        *(len(one.ids), one.max_tokens, len(one.source or ())),
-        one.num_source,
-      )
-    return Texts(*fields)
+      slots[at] = row
+    return requests.rows_of(slots)
 
   def _needed(self, tokens: int) -> int:
     """Slots for so many new tokens of each row."""
@@ -532,7 +513,7 @@ class Search:
     self._state = choose(
       self._state,
       logits_BNV,
-      self._texts,
+      self._rows,
       self._rules,
       constraints=self._constraints,
     )
@@ -551,7 +532,7 @@ class Search:
     self._caches = self._taken(self._caches, index_B, length, self._beam.size)
     self._size, self._length = size, length
     self._places = [*range(len(self.rows))]
-    self._texts = self._asked()
+    self._rows = self._rows_of()
 
   def _taken(
     self, caches: Caches, index_B: np.ndarray, length: int, each: int
@@ -593,7 +574,7 @@ class Search:
     self.rows = [row for _, row in left]
     return out
 
-  def _found(self, state: State, at: int, row: Row) -> list[Hypothesis]:
+  def _found(self, state: State, at: int, row: Slot) -> list[Hypothesis]:
     """The hypotheses of a text that have ended."""
     out, start = [], len(row.request.ids)
     for ids_T, size, score in zip(

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.decoding import requests, sourced
-from gpt_jax.decoding import sampler as constraints_lib
+from gpt_jax.decoding import sourced
 from gpt_jax.decoding.beam import Beam, Hypothesis, search
-from gpt_jax.decoding.engine import Engine, Request
+from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.in_row import InRow
-from gpt_jax.decoding.sampler import Sampler, never_drawn, seeds_of
+from gpt_jax.decoding.requests import FAILED, NOT_FINITE, Request, Token
+from gpt_jax.decoding.sampler import Sampler, limits, seeds_of
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -38,20 +38,18 @@ class Stream:
   """
 
   def __init__(
-    self,
-    tokenizer: Tokenizer,
-    prompt_ids: Sequence[int],
-    stop: Sequence[str] = (),
+    self, tokenizer: Tokenizer, request: Request, stop: Sequence[str] = ()
   ):
     """`stop` are the texts before the first of which the continuation ends.
 
     They are not looked for in the prompt.
     """
+    self.request = request
     self._tokenizer = tokenizer
     self._stop = stop
     # Tokens are decoded after those before them, whose text is known: a space
     # between two is in neither of them alone.
-    self._before = list(prompt_ids)
+    self._before = list(request.shown)
     self._known = tokenizer.decode(self._before)
     self._new: list[int] = []
     self._num_read = 0  # characters of the new tokens' text
@@ -62,6 +60,21 @@ class Stream:
   def stopped(self) -> bool:
     """Whether a stop text was met: no more text comes."""
     return self._stopped
+
+  def take(self, token: Token) -> tuple[str, str | None]:
+    """Takes what the engine gives: the text to show now, and how it ended.
+
+    Where it ended at a stop text, the engine does not know yet.
+
+    Raises:
+      FailedError: the next token has no scores.
+    """
+    if token.finish == FAILED:
+      raise FailedError(NOT_FINITE)
+    text = '' if token.id is None else self.push(token.id)
+    if token.finish:
+      text += self.finish()
+    return text, 'stop' if self._stopped else token.finish
 
   def push(self, token: int) -> str:
     """Takes a token; returns the text that may be shown now."""
@@ -168,26 +181,19 @@ class Options(NamedTuple):
     return min(USUAL, context_length // 2)
 
 
-class Row(NamedTuple):
-  """One continuation: what the engine is asked, and how ids become text."""
-
-  request: Request
-  stream: Stream
-
-
 class Piece(NamedTuple):
-  """What a row has got.
+  """What one of several continuations has got.
 
   Attributes:
-    row: its place among the rows.
+    row: its place among them.
     text: what may be shown of it now; may be empty.
-    num_tokens: drawn for it so far.
+    tokens: how many were drawn for it.
     finish: 'stop', 'length', or None while it goes on.
   """
 
   row: int
   text: str
-  num_tokens: int
+  tokens: int
   finish: str | None
 
 
@@ -285,7 +291,7 @@ def _either(*remedies: str) -> str:
   return f'{", ".join(others)}, or {last}' if others else last
 
 
-def make_rows(
+def ask(
   ids: Sequence[int],
   tokenizer: Tokenizer,
   options: Options,
@@ -293,69 +299,59 @@ def make_rows(
   context_length: int,
   source: Sequence[int] | None = None,
   in_row: bool = False,
-) -> list[Row]:
-  """The continuations of a prompt that `fitted` returned.
+) -> Request:
+  """What the engine is asked for a prompt that `fitted` returned.
 
-  Of an encoder-decoder the answers to a `source`; then `ids` are what the
-  decoder starts with, which is no text. With `in_row` the source is read in the
-  row of its answer, before `ids`: see
-  `decoding.in_row`.
+  Of an encoder-decoder for a `source`; then `ids` are what the decoder starts
+  with, which is no text. With `in_row` the source is read in the row of its
+  answer, before `ids`: see `decoding.in_row`.
   """
-  shown = ids if source is None else ()
   usual = USUAL if source is None else sourced.most(len(source))
   num_source = 0
   if in_row:
     assert source is not None
     ids, num_source, source = [*source, *ids], len(source), None
-  room = context_length - len(ids)
-  number = min(options.max_tokens or usual, room)
-  return [
-    Row(
-      Request(
-        ids=ids,
-        max_tokens=number,
-        sampler=options.sampler,
-        seed=seed,
-        stop_ids=tokenizer.special.stop_ids,
-        source=source,
-        num_source=num_source,
-      ),
-      Stream(tokenizer, shown, options.stop),
-    )
-    for seed in seeds_of(options.seed, options.num_samples)
-  ]
+  return Request(
+    ids=ids,
+    max_tokens=min(options.max_tokens or usual, context_length - len(ids)),
+    sampler=options.sampler,
+    seed=options.seed,
+    stop_ids=tokenizer.special.stop_ids,
+    source=source,
+    num_source=num_source,
+  )
 
 
 def decode(
   engine: Engine,
-  asked: Iterable[Row],
+  streams: Iterable[Stream],
   *,
   speed: Speed | None = None,
   stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Piece]:
-  """Decodes rows as the engine has room; pieces come as they are made.
+  """Decodes requests as the engine has room; pieces come as they are made.
 
   Args:
     engine: with no requests of others.
-    asked: read as far as there is room.
+    streams: of the requests; read as far as there is room.
     speed: counts the tokens.
-    stopping: asked before each step; True ends all rows as they are.
+    stopping: asked before each step; True ends all as they are.
 
   Raises:
-    FailedError: the next token of a row has no scores.
+    FailedError: the next token of one has no scores.
   """
   if speed is not None:
     speed.begin()
-  waiting = enumerate(asked)
-  running: dict[int, tuple[int, Stream, int]] = {}
+  waiting = enumerate(streams)
+  running: dict[int, tuple[int, Stream]] = {}
   more = True
   try:
     while not stopping():
       while more and engine.num_waiting < _AHEAD:
-        number, row = next(waiting, (0, None))
-        more = row is not None
-        if row is not None:
-          running[engine.add(row.request)] = number, row.stream, 0
+        number, stream = next(waiting, (0, None))
+        more = stream is not None
+        if stream is not None:
+          running[engine.add(stream.request)] = number, stream
       if not running:
         return
       tokens = engine.step()
@@ -364,22 +360,12 @@ def decode(
       for token in tokens:
         if token.request not in running:
           continue
-        if token.finish == requests.FAILED:
-          raise FailedError(requests.NOT_FINITE)
-        number, stream, count = running.pop(token.request)
-        text, finish = '', token.finish
-        if token.id is not None:
-          count += 1
-          text = stream.push(token.id)
-        if stream.stopped:
+        number, stream = running[token.request]
+        text, finish = stream.take(token)
+        if finish:
+          del running[token.request]
           engine.cancel(token.request)
-          finish = 'stop'
-        elif finish:
-          text += stream.finish()
-          finish = 'stop' if stream.stopped else finish
-        else:
-          running[token.request] = number, stream, count
-        yield Piece(number, text, count, finish)
+        yield Piece(number, text, int(token.id is not None), finish)
   finally:
     for request in running:
       engine.cancel(request)
@@ -409,44 +395,34 @@ class Continuation(NamedTuple):
 def complete(
   engine: Engine,
   tokenizer: Tokenizer,
-  prompts: Sequence[Sequence[int]],
+  requests: Sequence[Request],
   options: Options,
   *,
-  context_length: int,
-  sources: Sequence[Sequence[int] | None] | None = None,
   speed: Speed | None = None,
 ) -> Iterator[tuple[int, list[Continuation]]]:
-  """Continues prompts that `fitted` returned, each as if it were the only one.
-
-  See `rows` about `sources`, as many as prompts.
+  """Continues prompts, each as if it were the only one.
 
   Yields:
-    The place of a prompt whose continuations have all ended, and those.
+    The place of a request whose `num_samples` have all ended, and those.
   """
   each = options.num_samples
-  texts: dict[int, list[str]] = {}
+  pieces: dict[int, list[Piece]] = {}
   ended: dict[int, dict[int, Continuation]] = {}
-  asked = (
-    row
-    for ids, source in zip(
-      prompts, sources or [None] * len(prompts), strict=True
-    )
-    for row in make_rows(
-      ids,
-      tokenizer,
-      options,
-      context_length=context_length,
-      source=source,
-      in_row=engine.in_row is not None,
-    )
+  seeds = seeds_of(options.seed, each)
+  streams = (
+    Stream(tokenizer, request._replace(seed=seed), options.stop)
+    for request in requests
+    for seed in seeds
   )
-  for piece in decode(engine, asked, speed=speed):
-    texts.setdefault(piece.row, []).append(piece.text)
+  for piece in decode(engine, streams, speed=speed):
+    pieces.setdefault(piece.row, []).append(piece)
     if piece.finish:
       number, sample = divmod(piece.row, each)
-      text = ''.join(texts.pop(piece.row))
+      own = pieces.pop(piece.row)
       samples = ended.setdefault(number, {})
-      samples[sample] = Continuation(text, piece.num_tokens, piece.finish)
+      samples[sample] = Continuation(
+        ''.join(x.text for x in own), sum(x.tokens for x in own), piece.finish
+      )
       if len(samples) == each:
         yield number, [samples[i] for i in range(each)]
         del ended[number]
@@ -466,53 +442,48 @@ def continue_prompt(
   engine = Engine(
     *(model, params),
     slots=options.num_samples,
-    never_V=never_drawn(tokenizer, model.vocab_size),
-    constraints=constraints_lib.constraints_of(tokenizer),
+    **limits(tokenizer, model.vocab_size),
   )
   start = tokenizer.decode(ids)
-  found = complete(engine, tokenizer, [ids], options, context_length=length)
-  return [start + sample.text for _, samples in found for sample in samples]
-
-
-# The most probable continuations as text, by beam search.
+  request = ask(ids, tokenizer, options, context_length=length)
+  ((_, samples),) = complete(engine, tokenizer, [request], options)
+  return [start + sample.text for sample in samples]
 
 
 def complete_by_beam(
   model: Transformer,
   params: Any,
   tokenizer: Tokenizer,
-  prompts: Sequence[Sequence[int]],
-  options: Options,
+  requests: Sequence[Request],
   beam: Beam,
   *,
+  num_samples: int,
   rows: int,
-  sources: Sequence[Sequence[int] | None] | None = None,
   in_row: InRow | None = None,
   speed: Speed,
 ) -> Iterator[tuple[int, list[Continuation]]]:
-  """As `continuations.complete`: the best `num_samples` of each prompt.
+  """As `complete`, by beam search: the best `num_samples` of each prompt.
 
   Args:
     model: searches.
     params: its parameters.
     tokenizer: its tokenizer.
-    prompts: that `continuations.fitted` returned.
-    options: whose sampler, seed and stop texts say nothing.
+    requests: whose samplers and seeds say nothing.
     beam: how to search.
+    num_samples: at most `beam.size`.
     rows: texts that are searched at a time.
-    sources: of an encoder-decoder, as many as prompts; or of `in_row`.
     in_row: see `Engine`.
     speed: counts a token of each text a step, however many hypotheses it has.
   """
-  more: Any = {'rows': rows, 'sources': sources, 'in_row': in_row}
   for number, every in hypotheses(
-    *(model, params, tokenizer, prompts, options, beam), **more, speed=speed
+    *(model, params, tokenizer, requests, beam),
+    rows=rows,
+    in_row=in_row,
+    speed=speed,
   ):
-    source = sources[number] if sources else None
-    shown = prompts[number] if source is None else ()
     found = []
-    for ids, score, finish in every[: options.num_samples]:
-      stream = Stream(tokenizer, shown)
+    for ids, score, finish in every[:num_samples]:
+      stream = Stream(tokenizer, requests[number])
       text = ''.join(map(stream.push, ids)) + stream.finish()
       found.append(Continuation(text, len(ids), finish, score))
     yield number, found
@@ -522,35 +493,19 @@ def hypotheses(
   model: Transformer,
   params: Any,
   tokenizer: Tokenizer,
-  prompts: Sequence[Sequence[int]],
-  options: Options,
+  requests: Sequence[Request],
   beam: Beam,
   *,
   rows: int,
-  sources: Sequence[Sequence[int] | None] | None = None,
   in_row: InRow | None = None,
   speed: Speed,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-  """As `complete`: all that was found of each prompt, in ids."""
-  asked = []
-  for ids, source in zip(
-    prompts, sources or [None] * len(prompts), strict=True
-  ):
-    (row,) = make_rows(
-      ids,
-      tokenizer,
-      options._replace(num_samples=1, stop=()),
-      context_length=model.context_length,
-      source=source,
-      in_row=in_row is not None,
-    )
-    asked.append(row.request)
+  """As `complete_by_beam`: all that was found of each prompt, in ids."""
   speed.begin()
   return search(
-    *(model, params, asked, beam),
+    *(model, params, requests, beam),
     rows=rows,
     in_row=in_row,
-    never_V=never_drawn(tokenizer, model.vocab_size),
-    constraints=constraints_lib.constraints_of(tokenizer),
     count=speed.count,
+    **limits(tokenizer, model.vocab_size),
   )

@@ -20,8 +20,8 @@ from gpt_jax.decoding import programs, requests, speculative
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.programs import in_place as in_place
 from gpt_jax.decoding.reading import Kept, Reader, Reading
-from gpt_jax.decoding.requests import Asked, Row
 from gpt_jax.decoding.requests import Request as Request
+from gpt_jax.decoding.requests import Slot, Step
 from gpt_jax.decoding.requests import Token as Token
 from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.decoding.sampler import never_drawn as never_drawn
@@ -56,30 +56,30 @@ class Batch:
       ahead: tokens of a row that a step may read.
     """
     self._model, self._slots, self._ahead = model, slots, ahead
-    self.rows: list[Row | None] = []
+    self.rows: list[Slot | None] = []
     self.caches: Caches = ()
     self._lengths = (0, 0)  # slots of the caches, and of the encoder's
-    self._asked: Asked | None = None
+    self._drawn: Step | None = None
 
-  def running(self) -> list[Row]:
+  def running(self) -> list[Slot]:
     """The rows that are not free."""
     return [row for row in self.rows if row is not None]
 
-  def asked(self) -> Asked:
-    """What is asked of the rows as they are now."""
-    if self._asked is None:
-      self._asked = requests.ask(self.rows, self._model.vocab_size)
-    return self._asked
+  def drawn(self) -> Step:
+    """How the rows are drawn, as they are now."""
+    if self._drawn is None:
+      self._drawn = requests.step_of(self.rows, self._model.vocab_size)
+    return self._drawn
 
   def step(self, caches: Caches, seen_BV: object) -> None:
     """Takes what a step has left: see `programs.decode_step`."""
-    self.caches, self._asked = caches, self.asked()._replace(seen_BV=seen_BV)
+    self.caches, self._drawn = caches, self.drawn()._replace(seen_BV=seen_BV)
 
   def free(self, index: int) -> None:
     """Ends a row."""
-    self.rows[index] = self._asked = None
+    self.rows[index] = self._drawn = None
 
-  def fit(self, new: Sequence[Row]) -> None:
+  def fit(self, new: Sequence[Slot]) -> None:
     """Takes the size for the running rows and some new ones."""
     kept = [i for i, row in enumerate(self.rows) if row is not None]
     rows = [*self.running(), *new]
@@ -104,10 +104,10 @@ class Batch:
     else:
       self.caches = ()
     self.rows = [*self.running(), *[None] * (size - len(kept))]
-    self._lengths, self._asked = (length, memory), None
+    self._lengths, self._drawn = (length, memory), None
 
   def insert(
-    self, rows: Sequence[Row | None], caches: Caches, index_B: np.ndarray
+    self, rows: Sequence[Slot | None], caches: Caches, index_B: np.ndarray
   ) -> None:
     """Puts rows where there is room, which `fit` has made.
 
@@ -122,7 +122,7 @@ class Batch:
       if row is not None:
         rows_B[i] = next(free)
         self.rows[rows_B[i]] = row
-    self._asked = None
+    self._drawn = None
     if self.caches:
       self.caches = caches_lib.put_rows(self.caches, rows_B, caches, index_B)
     elif any(self.rows):
@@ -263,7 +263,7 @@ class Engine:
         )
       self._batch.free(i)
 
-  def _texts(self, rows: Sequence[Row | None]) -> np.ndarray | None:
+  def _texts(self, rows: Sequence[Slot | None]) -> np.ndarray | None:
     """The tokens of rows, where the next one depends on more than a cache."""
     if not self._constraints.of_text:
       return None
@@ -271,19 +271,19 @@ class Engine:
 
   def _decode(self) -> list[Token]:
     """One step of the batch."""
-    asked, rows = self._batch.asked(), self._batch.rows
+    step, rows = self._batch.drawn(), self._batch.rows
     last = [row.ids if row else [0] for row in rows]
     drawn_B, caches, seen_BV = programs.decode_step(
       self._params,
       self._batch.caches,
       np.array([ids[-1] for ids in last], np.int32),
       np.array([len(ids) - 1 for ids in last], np.int32),
-      asked.seen_BV,
+      step.seen_BV,
       self._never_V,
       self._texts(rows),
-      asked.rows,
+      step.rows,
       model=self._model,
-      how=asked.how,
+      how=step.how,
       in_row=self.in_row,
       constraints=self._constraints,
     )
@@ -294,7 +294,7 @@ class Engine:
   def _speculate(self) -> list[Token]:
     """One round of the batch: see `speculative`."""
     assert self._draft is not None
-    asked, rows = self._batch.asked(), self._batch.rows
+    step, rows = self._batch.drawn(), self._batch.rows
     ids = [row.ids if row else [0, 0] for row in rows]
     drawn = speculative.draw(
       self._model,
@@ -303,10 +303,10 @@ class Engine:
       self._batch.caches,
       np.array([own[-2:] for own in ids], np.int32),
       np.array([len(own) - 1 for own in ids], np.int32),
-      asked.seen_BV,
+      step.seen_BV,
       self._never_V,
-      asked.rows,
-      how=asked.how,
+      step.rows,
+      how=step.how,
       constraints=self._constraints,
     )
     self._batch.step(drawn.caches, drawn.seen_BV)
@@ -329,9 +329,9 @@ class Engine:
     free = self._slots - self.num_running
     numbers = list(itertools.islice(self._waiting, free))
     chosen = [(number, self._waiting.pop(number)) for number in numbers]
-    rows = [Row(n, request, list(request.ids)) for n, request in chosen]
+    rows = [Slot(n, request, list(request.ids)) for n, request in chosen]
     make = functools.partial(Reading, readers=self._readers, slots=self._slots)
-    others: list[Row] = []
+    others: list[Slot] = []
     for _, group in itertools.groupby(rows, lambda row: row.prompt):
       same = list(group)
       prefix = self._kept.find(same[0].ids)
@@ -371,17 +371,17 @@ class Engine:
     index_B = np.zeros(size, np.int32)
     index_B[: len(group)] = reading.places()
     rows = [*group, *[None] * (size - len(group))]
-    asked = requests.ask(rows, self._model.vocab_size)
+    step = requests.step_of(rows, self._model.vocab_size)
     drawn_B = programs.first_draw(
       self._params,
       reading.last_BD,
       index_B,
-      asked.seen_BV,
+      step.seen_BV,
       self._never_V,
       self._texts(rows),
-      asked.rows,
+      step.rows,
       model=self._model,
-      how=asked.how,
+      how=step.how,
       constraints=self._constraints,
     )
     drawn = np.asarray(drawn_B).tolist()[: len(group)]

@@ -18,7 +18,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from gpt_jax.decoding import sampler
 from gpt_jax.decoding import sampler as constraints_lib
 from gpt_jax.decoding.in_row import InRow
-from gpt_jax.decoding.sampler import Samplers
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn import dense
 from gpt_jax.nn.context import KVCache
@@ -37,14 +36,14 @@ class Rows(NamedTuple):
   """What is asked of the rows of a batch.
 
   Attributes:
-    samplers: draw their tokens.
+    samplers: `Samplers` that draw their tokens; None: a beam search.
     start_B: length of each prompt, where the first drawn token stands.
     num_memory_B: length of each source, of an encoder-decoder.
     most_B: tokens that are drawn at most.
     num_source_B: see `Request`.
   """
 
-  samplers: Samplers
+  samplers: Any
   start_B: np.ndarray
   num_memory_B: np.ndarray
   most_B: np.ndarray

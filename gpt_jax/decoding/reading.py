@@ -16,7 +16,7 @@ import numpy as np
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.programs import Prefilled
-from gpt_jax.decoding.requests import Row
+from gpt_jax.decoding.requests import Slot
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import DTYPES, Transformer
@@ -108,7 +108,7 @@ class Reading:
 
   def __init__(
     self,
-    rows: Sequence[Row],
+    rows: Sequence[Slot],
     *,
     readers: Sequence[Reader],
     slots: int,

@@ -39,6 +39,11 @@ class Request(NamedTuple):
   source: Sequence[int] | None = None
   num_source: int = 0
 
+  @property
+  def shown(self) -> Sequence[int]:
+    """The ids that are shown before what is drawn: none of an answer."""
+    return self.ids if self.source is None and not self.num_source else ()
+
 
 # How a request ends whose next token has no scores; and what to say of it.
 FAILED = 'failed'
@@ -69,7 +74,7 @@ class Token(NamedTuple):
 
 
 @dataclasses.dataclass
-class Row:
+class Slot:
   """A running request: its prompt and what was drawn, in one list."""
 
   number: int
@@ -103,8 +108,8 @@ class Row:
     return Token(self.number, token, finish)
 
 
-class Asked(NamedTuple):
-  """What a step asks of its rows, and how it draws.
+class Step(NamedTuple):
+  """What a step draws for its rows, and how.
 
   Attributes:
     rows: see `programs.Rows`.
@@ -117,25 +122,33 @@ class Asked(NamedTuple):
   how: sampler.Method
 
 
-def ask(rows: Sequence[Row | None], vocab_size: int) -> Asked:
-  """What is asked of a batch; of its free rows nothing."""
+def step_of(rows: Sequence[Slot | None], vocab_size: int) -> Step:
+  """How the next tokens of a batch are drawn."""
   requests = [row.request if row else _NOTHING for row in rows]
   samplers, seen_BV = [request.sampler for request in requests], None
   if any(s.repetition_penalty != 1 for s in samplers):
     seen_BV = np.zeros((len(rows), vocab_size), bool)
     for seen_V, row in zip(seen_BV, rows, strict=True):
       seen_V[row.ids[row.request.num_source :] if row else []] = True
-  asked = programs.Rows(
-    sampler.stack(samplers, [request.seed for request in requests]),
-    np.array([len(request.ids) for request in requests], np.int32),
-    np.array([len(request.source or ()) for request in requests], np.int32),
-    np.array([request.max_tokens for request in requests], np.int32),
-    np.array([request.num_source for request in requests], np.int32),
+  stacked = sampler.stack(samplers, [request.seed for request in requests])
+  return Step(
+    rows_of(rows)._replace(samplers=stacked), seen_BV, sampler.method(samplers)
   )
-  return Asked(asked, seen_BV, sampler.method(samplers))
 
 
-def texts(rows: Sequence[Row | None], longest: int) -> np.ndarray:
+def rows_of(rows: Sequence[Slot | None]) -> programs.Rows:
+  """What is asked of a batch, but for samplers; of its free rows nothing."""
+  requests = [row.request if row else _NOTHING for row in rows]
+  fields = (
+    [len(request.ids) for request in requests],
+    [len(request.source or ()) for request in requests],
+    [request.max_tokens for request in requests],
+    [request.num_source for request in requests],
+  )
+  return programs.Rows(None, *(np.array(x, np.int32) for x in fields))
+
+
+def texts(rows: Sequence[Slot | None], longest: int) -> np.ndarray:
   """The tokens of each row, int32 [B, T], for `constraints.apply`.
 
   Args:
@@ -150,13 +163,13 @@ def texts(rows: Sequence[Row | None], longest: int) -> np.ndarray:
   return ids_BT
 
 
-def alike(rows: Iterable[Row], longest: int) -> list[list[Row]]:
+def alike(rows: Iterable[Slot], longest: int) -> list[list[Slot]]:
   """Groups of rows whose prompts are padded to about the same length.
 
   Sources to the very same: experts of an encoder may have room for so many
   tokens, padding among them.
   """
-  groups: dict[Any, list[Row]] = {}
+  groups: dict[Any, list[Slot]] = {}
   for row in rows:
     source = len(row.request.source or ())
     size = max(len(row.ids), programs.SHORTEST)
@@ -166,8 +179,8 @@ def alike(rows: Iterable[Row], longest: int) -> list[list[Row]]:
 
 
 def portions(
-  group: Sequence[Row], longest: int, budget: int
-) -> list[list[Row]]:
+  group: Sequence[Slot], longest: int, budget: int
+) -> list[list[Slot]]:
   """Splits a group of `alike` into ones whose first block is small enough.
 
   Args:
@@ -175,7 +188,7 @@ def portions(
     longest: the context.
     budget: tokens of prompts and sources; of one prompt it may be more.
   """
-  prompts: dict[Any, list[Row]] = {}
+  prompts: dict[Any, list[Slot]] = {}
   for row in group:
     prompts.setdefault(row.prompt, []).append(row)
   width = programs.width(max(len(row.ids) for row in group), longest)

@@ -110,6 +110,14 @@ def never_drawn(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
   return never_V if never_V.any() else None
 
 
+def limits(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
+  """What an `Engine` or a search is told of a tokenizer, by name."""
+  return {
+    'never_V': never_drawn(tokenizer, vocab_size),
+    'constraints': constraints_of(tokenizer),
+  }
+
+
 def suppress(logits: jax.Array, never_V: Any) -> jax.Array:
   """-inf for the ids of `never_drawn`: logits [..., V]."""
   return logits if never_V is None else jnp.where(never_V, -jnp.inf, logits)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from gpt_jax.decoding import continuations, prompt_files
-from gpt_jax.decoding.continuations import Options, Speed
+from gpt_jax.decoding.continuations import Options, Speed, Stream
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.sampler import seeds_of
 from gpt_jax.files import lines
@@ -72,15 +72,14 @@ class Session:
     # Equal lines get other answers, and the session is a function of its seed.
     self._num_answers += 1
     seed = seeds_of(self._options.seed, self._num_answers)[-1]
-    rows = continuations.make_rows(
-      ids,
-      self._tokenizer,
-      self._options._replace(seed=seed),
-      context_length=self._context_length,
+    options = self._options._replace(seed=seed)
+    request = continuations.ask(
+      *(ids, self._tokenizer, options), context_length=self._context_length
     )
+    stream = Stream(self._tokenizer, request, options.stop)
     said = []
     for piece in continuations.decode(
-      self._engine, rows, speed=self.speed, stopping=stopping
+      self._engine, [stream], speed=self.speed, stopping=stopping
     ):
       said.append(piece.text)
       yield piece.text

@@ -27,7 +27,7 @@ from gpt_jax.runtime.log import log
 from gpt_jax.serving import errors, requests
 from gpt_jax.serving.access import Access, AccessCheck
 from gpt_jax.serving.errors import ApiError
-from gpt_jax.serving.requests import Plan, Served
+from gpt_jax.serving.requests import Served
 from gpt_jax.serving.worker import Piece, Ticket, Worker
 
 # The JSON of OpenAI's answers: whole ones, and the events of a stream.
@@ -342,15 +342,17 @@ class Api:
       lambda: requests.parse(kind, body, max_prompts=most)
     )
     self._worker.check_room(asked.num_rows)
-    plan = await self._read(lambda: requests.plan(self._served, asked))
-    ticket = self._worker.open(plan.rows)
+    rows, num_read = await self._read(
+      lambda: requests.plan(self._served, asked)
+    )
+    ticket = self._worker.open(rows)
     if asked.stream:
       options = asked.stream_options
       with_usage = options is not None and options.include_usage
-      events = _events(http, ticket, plan, form, with_usage)
+      events = _events(http, ticket, num_read, form, with_usage)
       return _EventStream(ticket, events)
     try:
-      whole = await _unless_gone(http, _whole(http, ticket, plan, form))
+      whole = await _unless_gone(http, _whole(http, ticket, num_read, form))
       return JSONResponse(whole)
     finally:
       ticket.close()
@@ -382,13 +384,13 @@ class _EventStream(StreamingResponse):
 
 
 async def _events(
-  http: HttpRequest, ticket: Ticket, plan: Plan, form: Form, with_usage: bool
+  http: HttpRequest, ticket: Ticket, num_read: int, form: Form, with_usage: bool
 ) -> AsyncIterator[str]:
   """The events of a stream."""
   # OpenAI's: null until the last one.
   more = {'usage': None} if with_usage else {}
   drawn = 0
-  for event in form.opening(len(plan.rows)):
+  for event in form.opening(len(ticket.rows)):
     yield server_sent(event | more)
   try:
     async for piece in ticket.pieces():
@@ -398,24 +400,24 @@ async def _events(
   except ApiError as e:
     yield server_sent(e.body)
     return
-  usage = _noted(http, Usage(plan.prompt_tokens, drawn))
+  usage = _noted(http, Usage(num_read, drawn))
   if with_usage:
     yield server_sent(form.usage_event(usage))
   yield DONE
 
 
 async def _whole(
-  http: HttpRequest, ticket: Ticket, plan: Plan, form: Form
+  http: HttpRequest, ticket: Ticket, num_read: int, form: Form
 ) -> dict[str, Any]:
   """The answer, when all of it is there."""
-  texts = [''] * len(plan.rows)
-  ends = [''] * len(plan.rows)
+  texts = [''] * len(ticket.rows)
+  ends = [''] * len(ticket.rows)
   drawn = 0
   async for piece in ticket.pieces():
     texts[piece.row] += piece.text
     ends[piece.row] = piece.finish or ''
     drawn += piece.tokens
-  usage = _noted(http, Usage(plan.prompt_tokens, drawn))
+  usage = _noted(http, Usage(num_read, drawn))
   return form.whole([*zip(texts, ends, strict=True)], usage)
 
 

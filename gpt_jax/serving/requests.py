@@ -20,7 +20,6 @@ from gpt_jax.decoding.continuations import Stream
 from gpt_jax.decoding.engine import Request
 from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.serving.errors import ApiError
-from gpt_jax.serving.worker import Row
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -286,20 +285,12 @@ class Served(NamedTuple):
   max_tokens: int
 
 
-class Plan(NamedTuple):
-  """What a request comes to.
-
-  Attributes:
-    rows: its choices: those of the first prompt, then of the next.
-    prompt_tokens: of all prompts, each counted once.
-  """
-
-  rows: list[Row]
-  prompt_tokens: int
-
-
-def plan(served: Served, asked: Completion | Chat) -> Plan:
+def plan(served: Served, asked: Completion | Chat) -> tuple[list[Stream], int]:
   """Encodes the prompts of a request.
+
+  Returns:
+    Its choices, those of the first prompt, then of the next; and the number of
+    tokens of all prompts, each counted once.
 
   Raises:
     ApiError: a prompt cannot be encoded, or leaves no room for its answer.
@@ -328,10 +319,10 @@ def plan(served: Served, asked: Completion | Chat) -> Plan:
           seed=own,
           stop_ids=served.tokenizer.special.stop_ids,
         )
-        rows.append(Row(request, Stream(served.tokenizer, ids, asked.stop)))
+        rows.append(Stream(served.tokenizer, request, asked.stop))
   except UsageError as e:
     raise ApiError(400, str(e), param=_field(asked)) from e
-  return Plan(rows, prompt_tokens)
+  return rows, prompt_tokens
 
 
 def check_name(served: Served, name: str | None) -> None:

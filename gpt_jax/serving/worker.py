@@ -16,42 +16,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from gpt_jax.decoding.continuations import Stream
-from gpt_jax.decoding.engine import Engine, Request, Token
-from gpt_jax.decoding.requests import FAILED, NOT_FINITE
+from gpt_jax.decoding.continuations import Piece, Stream
+from gpt_jax.decoding.engine import Engine, Token
 from gpt_jax.runtime.log import log
 from gpt_jax.serving import errors
 from gpt_jax.serving.errors import ApiError
 
 
-class Row(NamedTuple):
-  """One continuation: what the engine is asked, and how ids become text."""
-
-  request: Request
-  stream: Stream
-
-
-class Piece(NamedTuple):
-  """What a row has got: new text, and its end.
-
-  Attributes:
-    row: its place in the ticket.
-    text: what may be shown of it now; may be empty.
-    tokens: how many were drawn.
-    finish: 'stop', 'length', or None while it goes on.
-  """
-
-  row: int
-  text: str
-  tokens: int
-  finish: str | None
-
-
 class Ticket:
   """The rows of one request, from `Worker.open` to `close`."""
 
-  def __init__(self, worker: 'Worker', rows: Sequence[Row]):
-    """`rows` are all that the request asks for."""
+  def __init__(self, worker: 'Worker', rows: Sequence[Stream]):
+    """`rows` are all continuations that the request asks for."""
     self.rows = rows
     self.unfinished = len(rows)
     self._worker = worker
@@ -178,7 +154,7 @@ class Worker:
         retry_after=1,
       )
 
-  def open(self, rows: Sequence[Row]) -> Ticket:
+  def open(self, rows: Sequence[Stream]) -> Ticket:
     """Queues the rows of a request; the ticket must be closed.
 
     Raises:
@@ -265,19 +241,10 @@ class Worker:
 
   def _take(self, token: Token) -> tuple[Ticket, Piece]:
     """Turns a token into text; ends the row at a stop text."""
-    if token.finish == FAILED:
-      raise RuntimeError(NOT_FINITE)
     ticket, row, stream = self._running[token.request]
-    text, finish = '', token.finish
-    if token.id is not None:
-      text = stream.push(token.id)
+    text, finish = stream.take(token)
     if finish:
-      text += stream.finish()
-    elif stream.stopped:
       self.engine.cancel(token.request)
-    if stream.stopped:
-      finish = 'stop'
-    if finish:
       del self._running[token.request]
     return ticket, Piece(row, text, int(token.id is not None), finish)
 
@@ -287,9 +254,9 @@ class Worker:
 
   def _add(self, ticket: Ticket) -> None:
     try:
-      for i, row in enumerate(ticket.rows):
-        number = self.engine.add(row.request)
-        self._running[number] = _Running(ticket, i, row.stream)
+      for i, stream in enumerate(ticket.rows):
+        number = self.engine.add(stream.request)
+        self._running[number] = _Running(ticket, i, stream)
     except BaseException:
       self._give_up(ticket)
       self._on_loop(ticket.fail)

@@ -4,15 +4,15 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gpt_jax.decoding import continuations, prompt_files, sampler, sourced
-from gpt_jax.decoding.answers import Asked
+from gpt_jax.decoding import continuations, prompt_files, sourced
 from gpt_jax.decoding.beam import Beam, Hypothesis
-from gpt_jax.decoding.continuations import Continuation, Options, Speed
+from gpt_jax.decoding.continuations import Continuation, Options, Speed, Stream
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.prompt_files import Prompt, Source
-from gpt_jax.decoding.sampler import never_drawn
+from gpt_jax.decoding.requests import Request
+from gpt_jax.decoding.sampler import limits
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import row_makers, sides
@@ -68,107 +68,102 @@ class Answerer:
       draft=draft,
       keep=keep,
       in_row=self._in_row,
-      never_V=never_drawn(self.tokenizer, trained.parts.model.vocab_size),
-      constraints=sampler.constraints_of(self.tokenizer),
+      **limits(self.tokenizer, trained.parts.model.vocab_size),
     )
 
-  def asked(
-    self, text: Prompt | Source, template: ChatTemplate | None = None
-  ) -> Asked:
-    """A text as the model is given it.
+  def requests(
+    self, texts: Sequence[Prompt | Source], template: ChatTemplate | None = None
+  ) -> list[Request]:
+    """Texts as the model is given them; warns of sources that do not fit.
 
     Args:
-      text: the text.
+      texts: prompts to continue, or sources to answer.
       template: of chats.
     """
-    if isinstance(text, Source):
-      return self._sourced(text)
-    ids = continuations.fitted(
-      text.ids(self.tokenizer, template),
-      self.tokenizer,
-      self._options,
-      context_length=self.context_length,
-      where=text.where,
-    )
-    return Asked(text.fields, ids)
+    pairs = [self.request(text, template) for text in texts]
+    sourced.tell([cut for _, cut in pairs], self.context_length)
+    return [request for request, _ in pairs]
 
-  def _sourced(self, text: Source) -> Asked:
-    """See `asked`."""
+  def request(
+    self, text: Prompt | Source, template: ChatTemplate | None = None
+  ) -> tuple[Request, int]:
+    """A text as the model is given it, and how many tokens did not fit."""
+    if isinstance(text, Prompt):
+      ids = text.ids(self.tokenizer, template)
+      return self._ask(self._fitted(ids, text.where)), 0
     reads = tokenizer_lib.of_sources(self.tokenizer)
     encoded = text.encoded(reads)
     rows, length = self._config.data.rows, self.context_length
     special = row_makers.as_read(rows, reads.special)
     starts: str = objectives.needs(self._config.objective.name).starts
     start = sides.start_ids(starts, self.tokenizer.special)
-    if self._in_row is not None:
-      # Beside its answer in a row, which has half of it if it needs as much.
-      most = self._options.max_tokens
-      if most is None:
-        whole = sides.source_ids(encoded, special)
-        most = min(sourced.most(len(whole)), length // 2)
-      room = length - most - len(start)
-      if room < 1:
-        raise UsageError(
-          f'--max_tokens={most}: the context holds {length}, source and answer '
-          'together; give fewer'
-        )
-      source, cut = sourced.read(encoded, special, room)
-      return Asked(text.fields, start, source, cut)
-    source, cut = sourced.read(encoded, special, length)
-    ids = continuations.fitted(
-      start,
-      self.tokenizer,
-      self._options,
-      context_length=length,
-      where='what the decoder starts with',
+    if self._in_row is None:
+      source, cut = sourced.read(encoded, special, length)
+      start = self._fitted(start, 'what the decoder starts with')
+      return self._ask(start, source), cut
+    # Beside its answer in a row, which has half of it if it needs as much.
+    most = self._options.max_tokens
+    if most is None:
+      whole = sides.source_ids(encoded, special)
+      most = min(sourced.most(len(whole)), length // 2)
+    room = length - most - len(start)
+    if room < 1:
+      raise UsageError(
+        f'--max_tokens={most}: the context holds {length}, source and answer '
+        'together; give fewer'
+      )
+    source, cut = sourced.read(encoded, special, room)
+    return self._ask(start, source), cut
+
+  def _fitted(self, ids: list[int], where: str) -> list[int]:
+    return continuations.fitted(
+      *(ids, self.tokenizer, self._options),
+      context_length=self.context_length,
+      where=where,
     )
-    return Asked(text.fields, ids, source, cut)
+
+  def _ask(self, ids: list[int], source: list[int] | None = None) -> Request:
+    return continuations.ask(
+      *(ids, self.tokenizer, self._options),
+      context_length=self.context_length,
+      source=source,
+      in_row=self._in_row is not None,
+    )
 
   def complete(
-    self, asked: Sequence[Asked]
+    self, requests: Sequence[Request]
   ) -> Iterator[tuple[int, list[Continuation]]]:
     """Answers texts: see `continuations.complete`."""
-    texts = self.tokenizer, [x.ids for x in asked], self._options
-    more: Any = {'sources': [x.source for x in asked], 'speed': self.speed}
-    if self._beam is not None:
-      return continuations.complete_by_beam(
-        *self._decoder,
-        *texts,
-        self._beam,
-        rows=self._rows,
-        in_row=self._in_row,
-        **more,
+    if self._beam is None:
+      return continuations.complete(
+        *(self.engine, self.tokenizer, requests, self._options),
+        speed=self.speed,
       )
-    return continuations.complete(
-      self.engine, *texts, context_length=self.context_length, **more
+    return continuations.complete_by_beam(
+      *(*self._decoder, self.tokenizer, requests, self._beam),
+      num_samples=self._options.num_samples,
+      rows=self._rows,
+      in_row=self._in_row,
+      speed=self.speed,
     )
 
-  def hypotheses(self, asked: Sequence[Asked]) -> list[list[Hypothesis]]:
+  def hypotheses(self, requests: Sequence[Request]) -> list[list[Hypothesis]]:
     """What the beam finds for each source, the best first."""
     assert self._beam is not None
     done = dict(
       continuations.hypotheses(
-        *(*self._decoder, self.tokenizer, [x.ids for x in asked]),
-        *(self._options, self._beam),
+        *(*self._decoder, self.tokenizer, requests, self._beam),
         rows=self._rows,
-        sources=[x.source for x in asked],
         in_row=self._in_row,
         speed=self.speed,
       )
     )
-    return [done[number] for number in range(len(asked))]
+    return [done[number] for number in range(len(requests))]
 
-  def stream(self, asked: Asked) -> Iterator[str]:
+  def stream(self, request: Request) -> Iterator[str]:
     """The pieces of one answer as they are drawn."""
-    rows = continuations.make_rows(
-      asked.ids,
-      self.tokenizer,
-      self._options,
-      context_length=self.context_length,
-      source=asked.source,
-      in_row=self._in_row is not None,
-    )
-    for piece in continuations.decode(self.engine, rows, speed=self.speed):
+    stream = Stream(self.tokenizer, request, self._options.stop)
+    for piece in continuations.decode(self.engine, [stream], speed=self.speed):
       yield piece.text
 
 
@@ -196,31 +191,31 @@ def fill(
     rows: texts that are searched together.
   """
   model = Answerer(trained, Options(), rows=rows, beam=Beam(top))
-  tokenizer, asked = tokenizer_lib.of_sources(model.tokenizer), []
+  tokenizer = tokenizer_lib.of_sources(model.tokenizer)
+  requests, sources = [], []
   for text in texts:
-    one = model.asked(Source('--text', text))
-    assert one.source is not None
+    request, cut = model.request(Source('--text', text))
+    source = request.source
+    assert source is not None
     shown = text if len(text) < 60 else text[:57] + '...'
-    if one.cut:
+    if cut:
       raise UsageError(
         f'--text={shown!r}: is longer than the context of '
-        f'{model.context_length} tokens, by {one.cut}; shorten it'
+        f'{model.context_length} tokens, by {cut}; shorten it'
       )
-    if not prompt_files.has_blanks(tokenizer, one.source):
+    if not prompt_files.has_blanks(tokenizer, source):
       raise UsageError(
         f'--text={shown!r}: has no blank; put {sentinel(0)}, {sentinel(1)}, '
         "... where a T5 is to fill, or the mask's name for a BART"
       )
-    asked.append(one)
+    requests.append(request)
+    sources.append(source)
   return [
     [
-      Filled(
-        prompt_files.fill_blanks(model.tokenizer, one.source or [], h.ids),
-        h.score,
-      )
+      Filled(prompt_files.fill_blanks(model.tokenizer, source, h.ids), h.score)
       for h in found
     ]
-    for one, found in zip(asked, model.hypotheses(asked), strict=True)
+    for source, found in zip(sources, model.hypotheses(requests), strict=True)
   ]
 
 

@@ -12,7 +12,7 @@ from gpt_jax import hf, sharding
 from gpt_jax.decoding import beam as beam_lib
 from gpt_jax.decoding import engine, programs
 from gpt_jax.decoding.beam import Beam, Search, search
-from gpt_jax.decoding.requests import Request, Row
+from gpt_jax.decoding.requests import Request, Slot
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.tokenizers.constraints import ANY
 from tests.support import beam_reference, golden_io, tiny
@@ -203,7 +203,7 @@ def test_a_text_does_not_depend_on_its_company():
 def test_what_has_ended_never_changes():
   """It stays, or gives way to better ones, until its text is done."""
   model, params = loaded(T5)
-  rows = [Row(i, r, [0]) for i, r in enumerate(asked_of(T5, 23))]
+  rows = [Slot(i, r, [0]) for i, r in enumerate(asked_of(T5, 23))]
   running = Search(model, params, rows, Beam(4, length_penalty=2.0), slots=8)
   before, changes = {0: [], 1: []}, 0
   while running.rows:
@@ -268,7 +268,7 @@ def test_over_a_mesh():
   expected = found(model, params, asked, beam)
   with sharding.use(run.mesh, run.rules):
     out = found(model, params, asked, beam)
-    rows = [Row(i, r, [1]) for i, r in enumerate(asked)]
+    rows = [Slot(i, r, [1]) for i, r in enumerate(asked)]
     one = Search(model, params, rows, beam, slots=4)
     one.step()
     lies = [x.sharding.spec for x in one._caches[0][:2]]

@@ -13,7 +13,7 @@ import tokenizers
 
 from gpt_jax.decoding import continuations, fill, sampler
 from gpt_jax.decoding.beam import Beam, search
-from gpt_jax.decoding.continuations import Options, Speed
+from gpt_jax.decoding.continuations import Speed
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.in_row import ByMask
 from gpt_jax.decoding.sampler import Sampler
@@ -172,10 +172,13 @@ def test_frequencies_are_those_of_what_is_left():
 def test_beam_search_passes_them_by_and_scores_as_before(size):
   made, params = model()
   beam = Beam(size, length_penalty=0.0)
-  options = Options(MOST, num_samples=size)
+  asked = [Request(ids, MOST) for ids in PROMPTS]
   found = dict(
     continuations.complete_by_beam(
-      *(made, params, TOKENIZER, PROMPTS, options, beam), rows=3, speed=Speed()
+      *(made, params, TOKENIZER, asked, beam),
+      num_samples=size,
+      rows=3,
+      speed=Speed(),
     )
   )
   for number, prompt in enumerate(PROMPTS):

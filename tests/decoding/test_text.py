@@ -8,6 +8,7 @@ import tokenizers
 from hypothesis import strategies as st
 
 from gpt_jax.decoding.continuations import Stream
+from gpt_jax.decoding.requests import Request
 from gpt_jax.files.document import Document
 from gpt_jax.tokenizers.bpe import byte_bpe
 from gpt_jax.tokenizers.hf import HfTokenizer
@@ -15,6 +16,10 @@ from gpt_jax.tokenizers.simple import Bytes, FrequentBytes
 from gpt_jax.tokenizers.training import sentencepiece as sentencepiece_of
 
 BYTES = Bytes()
+
+
+def stream_of(tokenizer, prompt_ids, stop=()):
+  return Stream(tokenizer, Request(prompt_ids, 1), stop)
 
 
 def shown(stream, ids):
@@ -61,7 +66,7 @@ def byte_level():
 
 @hypothesis.given(st.text(max_size=17), st.text(max_size=7))
 def test_characters_are_never_cut(text, prompt):
-  stream = Stream(BYTES, BYTES.encode(prompt).tolist())
+  stream = stream_of(BYTES, BYTES.encode(prompt).tolist())
   pieces = shown(stream, BYTES.encode(text))
   assert ''.join(pieces) == text
   # Each character with its last byte; U+FFFD is what a cut one would be.
@@ -103,7 +108,7 @@ def test_all_pieces_are_what_the_tokenizer_decodes(name):
     ids = [int(i) for i in ids]
     cut = data.draw(st.integers(0, len(ids)))
     before, whole = tokenizer.decode(ids[:cut]), tokenizer.decode(ids)
-    stream, text = Stream(tokenizer, ids[:cut]), ''
+    stream, text = stream_of(tokenizer, ids[:cut]), ''
     known = before
     while not whole.startswith(known):
       known = known[:-1]
@@ -118,7 +123,7 @@ def test_all_pieces_are_what_the_tokenizer_decodes(name):
 def test_neighbours_without_a_piece_are_whole():
   tokenizer = metaspace()
   ids = [4, *(5 + byte for byte in 'éñ😀'.encode()), 2]
-  pieces = shown(Stream(tokenizer, [2]), ids)
+  pieces = shown(stream_of(tokenizer, [2]), ids)
   assert [p for p in pieces if p] == ['c', 'éñ😀 a']
 
 
@@ -127,30 +132,30 @@ def test_a_mark_at_the_end_of_a_prompt_is_not_repeated(make):
   tokenizer = make()
   prompt, whole = tokenizer.encode('a\ufffd'), tokenizer.encode('a\ufffd b')
   answer = whole[len(prompt) :].tolist()
-  assert ''.join(shown(Stream(tokenizer, prompt.tolist()), answer)) == ' b'
+  assert ''.join(shown(stream_of(tokenizer, prompt.tolist()), answer)) == ' b'
 
 
 def test_a_stop_within_a_run_of_bytes_ends_at_once():
   """No token is drawn to see whether the run goes on."""
   tokenizer = metaspace()
-  stream = Stream(tokenizer, [2], ['\n'])
+  stream = stream_of(tokenizer, [2], ['\n'])
   assert stream.push(4) == 'c' and stream.push(5 + 10) == ''
   assert stream.stopped and stream.finish() == ''
 
 
 def test_characters_of_several_tokens():
-  assert shown(Stream(BYTES, [65]), '€b'.encode()) == ['', '', '€', 'b', '']
+  assert shown(stream_of(BYTES, [65]), '€b'.encode()) == ['', '', '€', 'b', '']
   # Half of a character is all that came.
-  assert shown(Stream(BYTES, [65]), '€'.encode()[:2]) == ['', '', '\ufffd']
+  assert shown(stream_of(BYTES, [65]), '€'.encode()[:2]) == ['', '', '\ufffd']
   # Four bytes that are no character are shown when they cannot become one.
-  pieces = shown(Stream(BYTES, [65]), b'\xff\xff\xff\xff\xffb')
+  pieces = shown(stream_of(BYTES, [65]), b'\xff\xff\xff\xff\xffb')
   assert ''.join(pieces) == '\ufffd' * 5 + 'b'
   assert pieces[:4] == ['', '', '', '\ufffd']
 
 
 def test_a_prompt_may_end_within_a_character():
   ids = list('x€y'.encode())
-  assert shown(Stream(BYTES, ids[:3]), ids[3:]) == ['€', 'y', '']
+  assert shown(stream_of(BYTES, ids[:3]), ids[3:]) == ['€', 'y', '']
 
 
 def test_spaces_between_tokens_are_kept():
@@ -159,7 +164,7 @@ def test_spaces_between_tokens_are_kept():
   assert tokenizer.decode([2]) == 'a'
   euro = [5 + byte for byte in '€'.encode()]
   ids = [3, 4, 2, *euro, 2, 3, 0, 3]
-  pieces = shown(Stream(tokenizer, [2]), ids)
+  pieces = shown(stream_of(tokenizer, [2]), ids)
   assert pieces == [
     # The bytes with what ends their run: one more would make marks of all.
     *(' b', 'c', ' a', '', '', '', '€ a', ' b', '', ' b', ''),
@@ -182,15 +187,15 @@ def test_spaces_between_tokens_are_kept():
 def test_stops_end_the_text_before_them(stops, text, expected):
   """One that is in the prompt, or begins there, does not count."""
   prompt = BYTES.encode(stops[0] + stops[0][:1]).tolist()
-  stream = Stream(BYTES, prompt, stops)
+  stream = stream_of(BYTES, prompt, stops)
   pieces = shown(stream, BYTES.encode(text))
   assert ''.join(pieces) == expected
   assert stream.stopped == (expected != text)
 
 
 def test_the_beginning_of_a_stop_is_held_back():
-  stream = Stream(BYTES, [65], ['end', 'never'])
+  stream = stream_of(BYTES, [65], ['end', 'never'])
   pieces = shown(stream, BYTES.encode('anenx'))
   # After 'anen' it is 'en' that may go on.
   assert pieces == ['a', '', '', 'n', 'enx', '']
-  assert shown(Stream(BYTES, [65], ['end']), b'xen') == ['x', '', '', 'en']
+  assert shown(stream_of(BYTES, [65], ['end']), b'xen') == ['x', '', '', 'en']

@@ -71,13 +71,12 @@ def test_a_long_text_of_few_tokens_is_taken(length):
   text = ('x' + ' ' * 3000) * length + ' ' * 9000
   for tokenizer in (Watched(' '), TOKENIZER):
     given = text if tokenizer is not TOKENIZER else 'x' * length
-    found = plan(tokenizer, prompt=given, max_tokens=1)
-    (row,) = found.rows
+    (row,), num_read = plan(tokenizer, prompt=given, max_tokens=1)
     ids = TOKENIZER.encode('x' * length)
     np.testing.assert_array_equal(
       row.request.ids, TOKENIZER.special.prompt(ids)
     )
-    assert found.prompt_tokens == max(length, 1)
+    assert num_read == max(length, 1)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +91,14 @@ def test_nothing_after_a_prompt_that_is_too_long_is_encoded(prompt):
 
 def test_a_chat_is_the_text_of_its_template():
   messages = [{'role': 'user', 'content': 'Hi'}]
-  (row,) = plan(TOKENIZER, messages=messages).rows
+  ((row,), _) = plan(TOKENIZER, messages=messages)
   assert row.request.ids == TEMPLATE.ids(TOKENIZER, messages)
 
 
-@pytest.mark.parametrize('module', [requests, requests])
-def test_others_are_served_while_requests_are_read(monkeypatch, module):
+@pytest.mark.parametrize('name', ['parse', 'plan'])
+def test_others_are_served_while_requests_are_read(monkeypatch, name):
   """Two at a time; those after them wait for a reader."""
-  name = 'parse' if module is requests else 'plan'
-  work, shut = getattr(module, name), threading.Event()
+  work, shut = getattr(requests, name), threading.Event()
   begun = threading.Semaphore(0)
   together = []
 
@@ -110,7 +108,7 @@ def test_others_are_served_while_requests_are_read(monkeypatch, module):
     assert shut.wait(60)
     return work(*args, **kwargs)
 
-  monkeypatch.setattr(module, name, reading)
+  monkeypatch.setattr(requests, name, reading)
   api = Running(make_engine)
   body = b'{"prompt": "ab", "temperature": 0, "max_tokens": 2}'
   opened = [connect(api) for _ in range(5)]
