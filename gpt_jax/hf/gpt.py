@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2."""
+"""GPT 1 and 2, GPT-Neo, GPT-NeoX and Pythia, GPT-J, and Falcon."""
 
 import math
 from typing import Any
@@ -10,26 +10,36 @@ import jax.numpy as jnp
 from gpt_jax.hf import rope
 from gpt_jax.hf.base import (
   ACTIVATIONS,
+  BODY,
   Entry,
   Family,
   Options,
   Tensor,
-  activation,
-  body_sizes,
+  call,
   choice,
+  classes,
+  constant,
   conv1d,
+  dropout,
+  fixed,
+  flag,
   fused_qkv,
   layers,
   linear,
+  named,
   norm,
+  only,
   qkv,
-  rates,
   same,
   shortest_period,
+  sizes,
   tables,
+  writes,
 )
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
+
+# GPT-2.
 
 _SCALES = {
   # (scale_attn_weights, scale_attn_by_inverse_layer_idx)
@@ -40,68 +50,59 @@ _SCALES = {
 }
 
 
-def _gpt2_fields(options: Options) -> dict[str, Any]:
-  d_model, num_heads = options.size('n_embd'), options.size('n_head')
+def _read_scale(options: Options) -> dict[str, Any]:
   scale = (
     options.flag('scale_attn_weights', True),
     options.flag('scale_attn_by_inverse_layer_idx', False),
   )
-  tied = options.flag('tie_word_embeddings', True)
-  return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('n_positions'),
-    'num_layers': options.size('n_layer'),
-    'd_model': d_model,
-    'num_heads': num_heads,
-    'd_ff': options.size('n_inner', 4 * d_model),
-    'position': 'learned',
-    'attention_scale': _SCALES[scale],
-    'ffn': options.choice('activation_function', ACTIVATIONS, 'gelu_new'),
-    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
-    'block': 'pre',
-    'output': 'tied' if tied else 'untied',
-    'dropout': dropout(options),
-  }
+  return {'attention_scale': _SCALES[scale]}
 
 
-def dropout(options: Options) -> str:
-  """HF's three rates."""
-  embedding = options.number('embd_pdrop', 0.1)
-  residual = options.number('resid_pdrop', 0.1)
-  attention = options.number('attn_pdrop', 0.1)
-  return rates(embedding=embedding, residual=residual, attention=attention)
-
-
-def _gpt2_options(model: Transformer) -> dict[str, Any]:
+def _write_scale(model: Transformer) -> dict[str, Any]:
   scale = choice(model, 'attention_scale')
+  rsqrt = scale.name == 'rsqrt' or scale.kwargs.get('per_head', False)
   return {
-    **sizes(model),
-    'activation_function': activation(model),
-    'scale_attn_weights': scale.name == 'rsqrt'
-    or scale.kwargs.get('per_head', False),
+    'scale_attn_weights': rsqrt,
     'scale_attn_by_inverse_layer_idx': scale.name == 'by_layer',
-    'tie_word_embeddings': choice(model, 'output').name == 'tied',
   }
 
 
-def sizes(model: Transformer) -> dict[str, Any]:
-  """The options that GPT-1, GPT-2 and GPT-J share."""
-  given = choice(model, 'dropout').kwargs
-  return {
-    'vocab_size': model.vocab_size,
-    'n_positions': model.context_length,
-    'n_layer': model.num_layers,
-    'n_embd': model.d_model,
-    'n_head': model.num_heads,
-    'n_inner': None if model.d_ff == 4 * model.d_model else model.d_ff,
-    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
-    'embd_pdrop': given.get('embedding', 0.0),
-    'resid_pdrop': given.get('residual', 0.0),
-    'attn_pdrop': given.get('attention', 0.0),
-  }
+def _read_inner(options: Options) -> dict[str, Any]:
+  return {'d_ff': options.size('n_inner', 4 * options.size('n_embd'))}
 
 
-def block_tensors(model: Transformer) -> list[Tensor]:
+def _write_inner(model: Transformer) -> dict[str, Any]:
+  return {'n_inner': None if model.d_ff == 4 * model.d_model else model.d_ff}
+
+
+def _table(inner: Entry) -> tuple[Entry, ...]:
+  """What GPT-1, GPT-2 and GPT-J share; `inner` has the feed-forward width."""
+  return (
+    sizes(
+      vocab_size='vocab_size',
+      n_positions='context_length',
+      n_layer='num_layers',
+      n_embd='d_model',
+      n_head='num_heads',
+    ),
+    inner,
+    call('norm', 'layernorm', epsilon=('layer_norm_epsilon', 1e-5)),
+    dropout('embd_pdrop', 'resid_pdrop', 'attn_pdrop', 0.1),
+  )
+
+
+_INNER = Entry(_read_inner, _write_inner)
+_ACTIVATION = named('activation_function', 'ffn', ACTIVATIONS, 'gelu_new')
+_TIED = flag('tie_word_embeddings', 'output', 'tied', 'untied', True)
+_DOUBLE = {
+  'LMHeadModel': 'lm',
+  'DoubleHeadsModel': 'double',
+  'ForSequenceClassification': 'classification',
+  'Model': 'body',
+}
+
+
+def _block_tensors(model: Transformer) -> list[Tensor]:
   """One block of GPT-1 or GPT-2."""
   h, ours = 'transformer.h.{layer}', 'layer'
   heads = model.num_heads
@@ -127,21 +128,22 @@ def _gpt2_tensors(model: Transformer) -> list[Tensor]:
   return [
     *tables(model, 'transformer.wte.weight', 'lm_head.weight'),
     same('positions/embedding', 'transformer.wpe.weight'),
-    *block_tensors(model),
+    *_block_tensors(model),
     *norm('final_norm', 'transformer.ln_f'),
   ]
 
 
 GPT2 = Family(
   model_type='gpt2',
-  architectures={
-    'GPT2LMHeadModel': 'lm',
-    'GPT2DoubleHeadsModel': 'double',
-    'GPT2ForSequenceClassification': 'classification',
-    'GPT2Model': 'body',
-  },
+  architectures=classes('GPT2', _DOUBLE),
   prefix='transformer.',
-  entries=(Entry(_gpt2_fields, _gpt2_options),),
+  entries=(
+    *_table(_INNER),
+    _ACTIVATION,
+    Entry(_read_scale, _write_scale),
+    _TIED,
+    fixed(position='learned', block='pre'),
+  ),
   tensors=_gpt2_tensors,
   buffers=(r'transformer\.h\.\d+\.attn\.(bias|masked_bias)',),
   token_types=True,
@@ -152,34 +154,7 @@ GPT2 = Family(
 
 
 # Here, and only here, HF's `gelu` is the tanh form.
-_ACTIVATIONS = {'gelu': 'gelu_tanh', 'relu': 'relu', 'silu': 'silu'}
-_SWISH = {'swish': 'silu'}
-
-
-def _openai_gpt_fields(options: Options) -> dict[str, Any]:
-  d_model = options.size('n_embd')
-  options.only('tie_word_embeddings', True)
-  return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('n_positions'),
-    'num_layers': options.size('n_layer'),
-    'd_model': d_model,
-    'num_heads': options.size('n_head'),
-    'd_ff': 4 * d_model,
-    'position': 'learned',
-    'ffn': options.choice('afn', _ACTIVATIONS | _SWISH, 'gelu'),
-    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
-    'block': 'post',
-    'dropout': dropout(options),
-  }
-
-
-def _openai_gpt_options(model: Transformer) -> dict[str, Any]:
-  options = sizes(model)
-  del options['n_inner']  # it is always 4 * n_embd
-  names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
-  ffn = choice(model, 'ffn').name
-  return {**options, 'afn': names.get(ffn, ffn), 'tie_word_embeddings': True}
+_GELU = {'gelu': 'gelu_tanh', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
 
 
 def _openai_gpt_tensors(model: Transformer) -> list[Tensor]:
@@ -188,20 +163,20 @@ def _openai_gpt_tensors(model: Transformer) -> list[Tensor]:
       'embed/embedding', 'transformer.tokens_embed.weight', 'lm_head.weight'
     ),
     same('positions/embedding', 'transformer.positions_embed.weight'),
-    *block_tensors(model),
+    *_block_tensors(model),
   ]
 
 
 OPENAI_GPT = Family(
   model_type='openai-gpt',
-  architectures={
-    'OpenAIGPTLMHeadModel': 'lm',
-    'OpenAIGPTDoubleHeadsModel': 'double',
-    'OpenAIGPTForSequenceClassification': 'classification',
-    'OpenAIGPTModel': 'body',
-  },
+  architectures=classes('OpenAIGPT', _DOUBLE),
   prefix='transformer.',
-  entries=(Entry(_openai_gpt_fields, _openai_gpt_options),),
+  entries=(
+    *_table(Entry(lambda options: {'d_ff': 4 * options.size('n_embd')})),
+    named('afn', 'ffn', _GELU, 'gelu'),
+    constant(tie_word_embeddings=True),
+    fixed(position='learned', block='post'),
+  ),
   tensors=_openai_gpt_tensors,
   buffers=(
     r'transformer\.h\.\d+\.attn\.bias',
@@ -214,35 +189,9 @@ OPENAI_GPT = Family(
 # GPT-Neo: GPT-2 with local layers and scores that are not scaled.
 
 
-def _gpt_neo_fields(options: Options) -> dict[str, Any]:
-  d_model, num_layers = options.size('hidden_size'), options.size('num_layers')
-  tied = options.flag('tie_word_embeddings', True)
-  residual = options.number('resid_dropout', 0.0)
-  embedding = options.number('embed_dropout', 0.0)
-  attention = options.number('attention_dropout', 0.0)
-  return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('max_position_embeddings'),
-    'num_layers': num_layers,
-    'd_model': d_model,
-    'num_heads': options.size('num_heads'),
-    'd_ff': options.size('intermediate_size', 4 * d_model),
-    'position': 'learned',
-    'attention': _attention(options, num_layers),
-    'attention_scale': 'none',
-    'ffn': options.choice('activation_function', ACTIVATIONS, 'gelu_new'),
-    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
-    'block': 'pre',
-    'bias': 'where(out=True, ffn=True)',
-    'output': 'tied' if tied else 'untied',
-    'dropout': rates(
-      embedding=embedding, residual=residual, attention=attention
-    ),
-  }
-
-
-def _attention(options: Options, num_layers: int) -> str:
+def _read_attention(options: Options) -> dict[str, Any]:
   """`attention_types` is a list of [names of a period, how often]."""
+  num_layers = options.size('num_layers')
   types = options.get('attention_types', [[['global', 'local'], 12]])
   try:
     names = [name for period, count in types for name in period * count]
@@ -256,31 +205,23 @@ def _attention(options: Options, num_layers: int) -> str:
   patterns = {'global': 'full', 'local': f'local(window={window})'}
   if not {*names} <= {*patterns}:
     raise options.fail('attention_types', 'has names but global and local')
-  return shortest_period([patterns[name] for name in names])
+  period = shortest_period([patterns[name] for name in names])
+  return {'attention': period}
 
 
-def _gpt_neo_options(model: Transformer) -> dict[str, Any]:
-  given = choice(model, 'dropout').kwargs
+def _write_attention(model: Transformer) -> dict[str, Any]:
   patterns = layers(model)
   names = ['local' if p.name == 'local' else 'global' for p in patterns]
   windows = [p.kwargs['window'] for p in patterns if p.name == 'local']
   return {
-    'vocab_size': model.vocab_size,
-    'max_position_embeddings': model.context_length,
-    'num_layers': model.num_layers,
-    'hidden_size': model.d_model,
-    'num_heads': model.num_heads,
-    'intermediate_size': model.d_ff,
     'attention_types': [[names, 1]],
     'attention_layers': names,
     'window_size': windows[0] if windows else 256,
-    'activation_function': activation(model),
-    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
-    'tie_word_embeddings': choice(model, 'output').name == 'tied',
-    'resid_dropout': given.get('residual', 0.0),
-    'embed_dropout': given.get('embedding', 0.0),
-    'attention_dropout': given.get('attention', 0.0),
   }
+
+
+def _four_times(options: Options) -> int:
+  return 4 * options.size('hidden_size')
 
 
 def _gpt_neo_tensors(model: Transformer) -> list[Tensor]:
@@ -301,13 +242,30 @@ def _gpt_neo_tensors(model: Transformer) -> list[Tensor]:
 
 GPT_NEO = Family(
   model_type='gpt_neo',
-  architectures={
-    'GPTNeoForCausalLM': 'lm',
-    'GPTNeoForSequenceClassification': 'classification',
-    'GPTNeoModel': 'body',
-  },
+  architectures=classes('GPTNeo'),
   prefix='transformer.',
-  entries=(Entry(_gpt_neo_fields, _gpt_neo_options),),
+  entries=(
+    sizes(
+      vocab_size='vocab_size',
+      max_position_embeddings='context_length',
+      num_layers='num_layers',
+      hidden_size='d_model',
+      num_heads='num_heads',
+      intermediate_size=('d_ff', _four_times),
+    ),
+    Entry(_read_attention, _write_attention),
+    _ACTIVATION,
+    call('norm', 'layernorm', epsilon=('layer_norm_epsilon', 1e-5)),
+    _TIED,
+    writes(resid_dropout=0.0),  # for HF's order; the next has its value
+    dropout('embed_dropout', 'resid_dropout', 'attention_dropout', 0.0),
+    fixed(
+      position='learned',
+      attention_scale='none',
+      block='pre',
+      bias='where(out=True, ffn=True)',
+    ),
+  ),
   tensors=_gpt_neo_tensors,
   buffers=(r'transformer\.h\.\d+\.attn\.attention\.(bias|masked_bias)',),
   token_types=True,
@@ -317,32 +275,7 @@ GPT_NEO = Family(
 # GPT-NeoX and Pythia.
 
 
-def _gpt_neox_fields(options: Options) -> dict[str, Any]:
-  d_model = options.size('hidden_size')
-  num_heads = options.size('num_attention_heads')
-  parallel = options.flag('use_parallel_residual', True)
-  tied = options.flag('tie_word_embeddings', False)
-  bias = options.flag('attention_bias', True)
-  hidden = options.number('hidden_dropout', 0.0)
-  attention = options.number('attention_dropout', 0.0)
-  return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('max_position_embeddings'),
-    'num_layers': options.size('num_hidden_layers'),
-    'd_model': d_model,
-    'num_heads': num_heads,
-    'd_ff': options.size('intermediate_size', 4 * d_model),
-    'position': _position(options, d_model, num_heads),
-    'ffn': options.choice('hidden_act', ACTIVATIONS, 'gelu'),
-    'norm': f'layernorm(epsilon={options.number("layer_norm_eps", 1e-5)})',
-    'block': 'parallel(num_norms=2)' if parallel else 'pre',
-    'bias': 'all' if bias else 'where(ffn=True)',
-    'output': 'tied' if tied else 'untied',
-    'dropout': rates(embedding=hidden, residual=hidden, attention=attention),
-  }
-
-
-def _position(options: Options, d_model: int, num_heads: int) -> str:
+def _read_position(options: Options) -> dict[str, Any]:
   """All spellings; where several are given, the newest counts."""
   theta = options.number(
     'rotary_emb_base', options.number('rope_theta', rope.THETA)
@@ -351,30 +284,27 @@ def _position(options: Options, d_model: int, num_heads: int) -> str:
   fraction = options.number('rotary_pct', options.number(name, 0.25))
   values = rope.values(options)
   fraction = values.number(name, fraction)
-  head_size = d_model // num_heads
+  head_size = options.size('hidden_size') // options.size('num_attention_heads')
   turned = int(head_size * fraction)
   if not 0 < fraction <= 1 or turned % 2 or not turned:
     raise UsageError(
       f'config.json: {name}={fraction} (or rotary_pct) turns {turned} of '
       f'{head_size} features of a head: must be an even number from 2'
     )
-  return rope.read_rope(options, theta, fraction)
+  return {'position': rope.read_rope(options, theta, fraction)}
 
 
-def _gpt_neox_options(model: Transformer) -> dict[str, Any]:
-  given = choice(model, 'dropout').kwargs
-  return {
-    **body_sizes(model),
-    'intermediate_size': model.d_ff,
-    **rope.write_rope(model, partial=True),
-    'hidden_act': activation(model),
-    'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
-    'use_parallel_residual': choice(model, 'block').name == 'parallel',
-    'attention_bias': _has_attention_bias(model),
-    'tie_word_embeddings': choice(model, 'output').name == 'tied',
-    'hidden_dropout': given.get('residual', 0.0),
-    'attention_dropout': given.get('attention', 0.0),
-  }
+def _write_position(model: Transformer) -> dict[str, Any]:
+  return rope.write_rope(model, partial=True)
+
+
+def _read_bias(options: Options) -> dict[str, Any]:
+  bias = options.flag('attention_bias', True)
+  return {'bias': 'all' if bias else 'where(ffn=True)'}
+
+
+def _write_bias(model: Transformer) -> dict[str, Any]:
+  return {'attention_bias': _has_attention_bias(model)}
 
 
 def _has_attention_bias(model: Transformer) -> bool:
@@ -408,13 +338,21 @@ def _gpt_neox_tensors(model: Transformer) -> list[Tensor]:
 
 GPT_NEOX = Family(
   model_type='gpt_neox',
-  architectures={
-    'GPTNeoXForCausalLM': 'lm',
-    'GPTNeoXForSequenceClassification': 'classification',
-    'GPTNeoXModel': 'body',
-  },
+  architectures=classes('GPTNeoX'),
   prefix='gpt_neox.',
-  entries=(Entry(_gpt_neox_fields, _gpt_neox_options),),
+  entries=(
+    sizes(**BODY, intermediate_size=('d_ff', _four_times)),
+    Entry(_read_position, _write_position),
+    named('hidden_act', 'ffn', ACTIVATIONS, 'gelu'),
+    call('norm', 'layernorm', epsilon=('layer_norm_eps', 1e-5)),
+    flag(
+      *('use_parallel_residual', 'block'),
+      *('parallel(num_norms=2)', 'pre', True),
+    ),
+    Entry(_read_bias, _write_bias),
+    flag('tie_word_embeddings', 'output', 'tied', 'untied', False),
+    dropout('hidden_dropout', 'hidden_dropout', 'attention_dropout', 0.0),
+  ),
   tensors=_gpt_neox_tensors,
   buffers=(
     r'gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias)',
@@ -427,13 +365,10 @@ GPT_NEOX = Family(
 # GPT-J: rotary positions, and one norm for both sublayers in parallel.
 
 
-def _gptj_fields(options: Options) -> dict[str, Any]:
-  d_model, num_heads = options.size('n_embd'), options.size('n_head')
-  # HF builds the output's bias whether it is tied or not; no such model is
-  # known, and the two could not be told apart by their tensors.
-  options.only('tie_word_embeddings', False)
+def _read_turned(options: Options) -> dict[str, Any]:
+  head_size = options.size('n_embd') // options.size('n_head')
   # It must be given: null means something else in HF than its default.
-  turned, head_size = options.size('rotary_dim'), d_model // num_heads
+  turned = options.size('rotary_dim')
   if turned > head_size or turned % 2:
     raise options.fail(
       'rotary_dim', f'must be even, and at most {head_size} features of a head'
@@ -441,31 +376,12 @@ def _gptj_fields(options: Options) -> dict[str, Any]:
   fraction = turned / head_size
   if int(head_size * fraction) < turned:
     fraction = math.nextafter(fraction, 1)  # 30 / 44 * 44 < 30
-  return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('n_positions'),
-    'num_layers': options.size('n_layer'),
-    'd_model': d_model,
-    'num_heads': num_heads,
-    'd_ff': options.size('n_inner', 4 * d_model),
-    'position': f"rope(fraction={fraction}, layout='interleaved')",
-    'ffn': options.choice('activation_function', ACTIVATIONS, 'gelu_new'),
-    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
-    'block': 'parallel',
-    'bias': 'where(ffn=True)',
-    'output': 'untied(bias=True)',
-    'dropout': dropout(options),
-  }
+  return {'position': f"rope(fraction={fraction}, layout='interleaved')"}
 
 
-def _gptj_options(model: Transformer) -> dict[str, Any]:
+def _write_turned(model: Transformer) -> dict[str, Any]:
   fraction = choice(model, 'position').kwargs.get('fraction', 1.0)
-  return {
-    **sizes(model),
-    'rotary_dim': int(model.head_size * fraction),
-    'activation_function': activation(model),
-    'tie_word_embeddings': False,
-  }
+  return {'rotary_dim': int(model.head_size * fraction)}
 
 
 def _gptj_tensors(model: Transformer) -> list[Tensor]:
@@ -486,13 +402,17 @@ def _gptj_tensors(model: Transformer) -> list[Tensor]:
 
 GPTJ = Family(
   model_type='gptj',
-  architectures={
-    'GPTJForCausalLM': 'lm',
-    'GPTJForSequenceClassification': 'classification',
-    'GPTJModel': 'body',
-  },
+  architectures=classes('GPTJ'),
   prefix='transformer.',
-  entries=(Entry(_gptj_fields, _gptj_options),),
+  entries=(
+    *_table(_INNER),
+    Entry(_read_turned, _write_turned),
+    _ACTIVATION,
+    # HF builds the output's bias whether it is tied or not; no such model is
+    # known, and the two could not be told apart by their tensors.
+    constant(tie_word_embeddings=False),
+    fixed(block='parallel', bias='where(ffn=True)', output='untied(bias=True)'),
+  ),
   tensors=_gptj_tensors,
   buffers=(
     r'transformer\.h\.\d+\.attn\.(bias|masked_bias|embed_positions)',
@@ -508,34 +428,36 @@ GPTJ = Family(
 _ALIBI = "alibi(scale='rsqrt', dtype='bfloat16')"
 
 
-def _falcon_fields(options: Options) -> dict[str, Any]:
-  options.only('apply_residual_connection_post_layernorm', False)
+def _read_heads(options: Options) -> dict[str, Any]:
   d_model = options.size('hidden_size')
   num_heads = options.size('num_attention_heads')
   if d_model % num_heads or d_model // num_heads % 2:
     raise options.fail(
       'num_attention_heads', f'must divide hidden_size={d_model} evenly in 2s'
     )
-  alibi = options.flag('alibi', False)
-  tied = options.flag('tie_word_embeddings', True)
-  bias = options.flag('bias', False)
-  hidden = options.number('hidden_dropout', 0.0)
-  attention = options.number('attention_dropout', 0.0)
   return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('max_position_embeddings', 2048),
-    'num_layers': options.size('num_hidden_layers'),
-    'd_model': d_model,
-    'num_heads': num_heads,
     'num_kv_heads': _num_kv_heads(options, num_heads),
     'd_ff': options.size('ffn_hidden_size', 4 * d_model),
-    'position': _ALIBI if alibi else rope.read_rope(options),
-    'ffn': options.choice('activation', ACTIVATIONS, 'gelu'),
-    'norm': f'layernorm(epsilon={options.number("layer_norm_epsilon", 1e-5)})',
     'block': _block(options),
-    'bias': 'all' if bias else 'none',
-    'output': 'tied' if tied else 'untied',
-    'dropout': f'rates(residual={hidden}, attention={attention})',
+    'position': _ALIBI
+    if options.flag('alibi', False)
+    else rope.read_rope(options),
+  }
+
+
+def _write_heads(model: Transformer) -> dict[str, Any]:
+  block = choice(model, 'block')
+  norms = block.kwargs.get('num_norms')
+  new = norms == 2 or model.num_kv_heads not in (1, model.num_heads)
+  return {
+    'num_kv_heads': model.num_kv_heads,
+    'ffn_hidden_size': model.d_ff,
+    'new_decoder_architecture': new,
+    'multi_query': model.num_kv_heads < model.num_heads,
+    'parallel_attn': block.name == 'parallel',
+    'num_ln_in_parallel_attn': norms if new else None,
+    'alibi': choice(model, 'position').name == 'alibi',
+    **rope.write_rope(model),
   }
 
 
@@ -585,30 +507,6 @@ def _positions(model: Transformer, ids: Any, mask: Any, positions: Any) -> Any:
   return jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
 
 
-def _falcon_options(model: Transformer) -> dict[str, Any]:
-  block = choice(model, 'block')
-  norms = block.kwargs.get('num_norms')
-  new = norms == 2 or model.num_kv_heads not in (1, model.num_heads)
-  rates = choice(model, 'dropout').kwargs
-  return {
-    **body_sizes(model),
-    'num_kv_heads': model.num_kv_heads,
-    'ffn_hidden_size': model.d_ff,
-    'new_decoder_architecture': new,
-    'multi_query': model.num_kv_heads < model.num_heads,
-    'parallel_attn': block.name == 'parallel',
-    'num_ln_in_parallel_attn': norms if new else None,
-    'alibi': choice(model, 'position').name == 'alibi',
-    **rope.write_rope(model),
-    'activation': activation(model),
-    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
-    'bias': choice(model, 'bias').name == 'all',
-    'tie_word_embeddings': choice(model, 'output').name == 'tied',
-    'hidden_dropout': rates.get('residual', 0.0),
-    'attention_dropout': rates.get('attention', 0.0),
-  }
-
-
 def _falcon_tensors(model: Transformer) -> list[Tensor]:
   bias = choice(model, 'bias').name == 'all'
   block = choice(model, 'block')
@@ -639,13 +537,22 @@ def _falcon_tensors(model: Transformer) -> list[Tensor]:
 
 FALCON = Family(
   model_type='falcon',
-  architectures={
-    'FalconForCausalLM': 'lm',
-    'FalconForSequenceClassification': 'classification',
-    'FalconModel': 'body',
-  },
+  architectures=classes('Falcon'),
   prefix='transformer.',
-  entries=(Entry(_falcon_fields, _falcon_options),),
+  entries=(
+    only(apply_residual_connection_post_layernorm=False),
+    sizes(**BODY | {'max_position_embeddings': ('context_length', 2048)}),
+    Entry(_read_heads, _write_heads),
+    named('activation', 'ffn', ACTIVATIONS, 'gelu'),
+    call('norm', 'layernorm', epsilon=('layer_norm_epsilon', 1e-5)),
+    flag('bias', 'bias', 'all', 'none', False),
+    _TIED,
+    call(
+      *('dropout', 'rates'),
+      residual=('hidden_dropout', 0.0),
+      attention=('attention_dropout', 0.0),
+    ),
+  ),
   tensors=_falcon_tensors,
   buffers=(
     r'transformer\.rotary_emb\.inv_freq',
