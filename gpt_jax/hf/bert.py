@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""BERT: an encoder, with the head that it was trained with or another."""
+"""BERT and its kin: RoBERTa, ALBERT, ELECTRA, DistilBERT and BigBird."""
 
 from typing import Any
 
@@ -8,77 +8,88 @@ import jax.numpy as jnp
 
 from gpt_jax.hf.base import (
   ACTIVATIONS,
+  BODY,
   Entry,
   Family,
   Options,
   Tensor,
-  activation,
-  body_sizes,
+  call,
   choice,
+  classes,
+  constant,
+  dropout,
+  fixed,
   linear,
+  named,
   norm,
+  only,
   qkv,
-  rates,
   same,
+  sizes,
+  writes,
 )
 from gpt_jax.nn.choices import build
 from gpt_jax.nn.transformer import Transformer
 
-
-def _bert_fields(options: Options) -> dict[str, Any]:
-  fields = encoder_fields(options, epsilon=1e-12)
-  return {
-    **fields,
-    'position': 'learned',
-    'output': f'tied(bias=True, transform={fields["ffn"]!r})',
-  }
+_TYPES = (
+  only(position_embedding_type='absolute'),
+  call('input', 'tokens', token_types=('type_vocab_size', 2), norm=True),
+)
 
 
-def encoder_fields(options: Options, *, epsilon: float) -> dict[str, Any]:
+def encoder(
+  *own: Entry,
+  types: tuple[Entry, ...] = _TYPES,
+  context_length: int = 512,
+  activation: str = 'gelu',
+  epsilon: float = 1e-12,
+) -> tuple[Entry, ...]:
   """What BERT's descendants call by the same names.
 
   Args:
-    options: of config.json.
-    epsilon: of the norms, where it does not say.
+    *own: entries of the family.
+    types: of `model.input`, and of positions.
+    context_length: the default, as are `activation` and `epsilon`.
   """
-  options.only('is_decoder', False)
-  options.only('position_embedding_type', 'absolute')
-  options.only('tie_word_embeddings', True)
-  residual = options.number('hidden_dropout_prob', 0.1)
-  attention = options.number('attention_probs_dropout_prob', 0.1)
-  token_types = options.size('type_vocab_size', 2)
-  epsilon = options.number('layer_norm_eps', epsilon)
-  return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('max_position_embeddings', 512),
-    'num_layers': options.size('num_hidden_layers'),
-    'd_model': options.size('hidden_size'),
-    'num_heads': options.size('num_attention_heads'),
-    'd_ff': options.size('intermediate_size'),
-    'input': f'tokens(token_types={token_types}, norm=True)',
-    'attention': 'bidirectional',
-    'ffn': options.choice('hidden_act', ACTIVATIONS, 'gelu'),
-    'norm': f'layernorm(epsilon={epsilon})',
-    'block': 'post',
-    'dropout': rates(
-      embedding=residual, residual=residual, attention=attention
+  body = {**BODY, 'max_position_embeddings': ('context_length', context_length)}
+  return (
+    only(is_decoder=False),
+    sizes(**body, intermediate_size='d_ff'),
+    *types,
+    named('hidden_act', 'ffn', ACTIVATIONS, activation),
+    call('norm', 'layernorm', epsilon=('layer_norm_eps', epsilon)),
+    dropout(
+      *('hidden_dropout_prob', 'hidden_dropout_prob'),
+      *('attention_probs_dropout_prob', 0.1),
     ),
-  }
+    constant(tie_word_embeddings=True),
+    fixed(attention='bidirectional', block='post', position='learned'),
+    *own,
+  )
 
 
-def encoder_options(model: Transformer) -> dict[str, Any]:
-  """The way back from `encoder_fields`."""
-  dropout = choice(model, 'dropout').kwargs
-  return {
-    **body_sizes(model),
-    'intermediate_size': model.d_ff,
-    'type_vocab_size': choice(model, 'input').kwargs.get('token_types', 0),
-    'hidden_act': activation(model),
-    'layer_norm_eps': choice(model, 'norm').kwargs['epsilon'],
-    'hidden_dropout_prob': dropout.get('residual', 0.0),
-    'attention_probs_dropout_prob': dropout.get('attention', 0.0),
-    'tie_word_embeddings': True,
-  }
+def scores_with(option: str, default: str) -> Entry:
+  """Scores of the vocabulary, transformed by the activation in `option`."""
+
+  def read(options: Options) -> dict[str, Any]:
+    ffn = options.choice(option, ACTIVATIONS, default)
+    return {'output': f'tied(bias=True, transform={ffn!r})'}
+
+  return Entry(read)
+
+
+_SCORES = scores_with('hidden_act', 'gelu')
+# Whatever `hidden_act` is.
+_GELU = fixed(output="tied(bias=True, transform='gelu')")
+_CLASSES = {
+  'ForMaskedLM': 'lm',
+  'ForPreTraining': 'pretraining',
+  'ForSequenceClassification': 'pooled_classification',
+  'ForQuestionAnswering': 'spans',
+  'ForTokenClassification': 'tokens',
+  'ForMultipleChoice': 'pooled_choice',
+  'Model': 'pooled',
+}
 
 
 def _norm(path: str, name: str) -> list[Tensor]:
@@ -149,17 +160,9 @@ def output_bias(head: str) -> Tensor:
 
 BERT = Family(
   model_type='bert',
-  architectures={
-    'BertForMaskedLM': 'lm',
-    'BertForPreTraining': 'pretraining',
-    'BertForSequenceClassification': 'pooled_classification',
-    'BertForQuestionAnswering': 'spans',
-    'BertForTokenClassification': 'tokens',
-    'BertForMultipleChoice': 'pooled_choice',
-    'BertModel': 'pooled',
-  },
+  architectures=classes('Bert', _CLASSES),
   prefix='bert.',
-  entries=(Entry(_bert_fields, encoder_options),),
+  entries=encoder(_SCORES),
   tensors=_bert_tensors,
   buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
@@ -169,7 +172,7 @@ BERT = Family(
 # RoBERTa: BERT with another count of positions, and heads of its own.
 
 
-def _roberta_fields(options: Options) -> dict[str, Any]:
+def _read_rows(options: Options) -> dict[str, Any]:
   # Rows up to that of padding are no token's.
   offset = _pad(options) + 1
   rows = options.size('max_position_embeddings', 512)
@@ -178,11 +181,8 @@ def _roberta_fields(options: Options) -> dict[str, Any]:
       'max_position_embeddings', f'has no rows from {offset} on, for tokens'
     )
   return {
-    **encoder_fields(options, epsilon=1e-12),
     'context_length': rows - offset,
     'position': f'learned(offset={offset})',
-    # Whatever `hidden_act` is.
-    'output': "tied(bias=True, transform='gelu')",
   }
 
 
@@ -193,11 +193,10 @@ def _pad(options: Options) -> int:
   return pad
 
 
-def _roberta_options(model: Transformer) -> dict[str, Any]:
+def _write_rows(model: Transformer) -> dict[str, Any]:
   # Where there is no such offset, fields come back other than they were.
   offset = max(choice(model, 'position').kwargs.get('offset', 0), 1)
   return {
-    **encoder_options(model),
     'max_position_embeddings': model.context_length + offset,
     'pad_token_id': offset - 1,
   }
@@ -230,16 +229,11 @@ def _positions(model: Transformer, ids: Any, mask: Any, positions: Any) -> Any:
 
 ROBERTA = Family(
   model_type='roberta',
-  architectures={
-    'RobertaForMaskedLM': 'lm',
-    'RobertaForSequenceClassification': 'pooled_classification',
-    'RobertaForQuestionAnswering': 'spans',
-    'RobertaForTokenClassification': 'tokens',
-    'RobertaForMultipleChoice': 'pooled_choice',
-    'RobertaModel': 'pooled',
-  },
+  architectures=classes(
+    'Roberta', {n: k for n, k in _CLASSES.items() if k != 'pretraining'}
+  ),
   prefix='roberta.',
-  entries=(Entry(_roberta_fields, _roberta_options),),
+  entries=encoder(_GELU, Entry(_read_rows, _write_rows)),
   tensors=_roberta_tensors,
   buffers=(r'roberta\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
@@ -258,37 +252,36 @@ ROBERTA = Family(
 # group in turn; ours are the inner layers.
 
 
-def _albert_fields(options: Options) -> dict[str, Any]:
-  fields = encoder_fields(options, epsilon=1e-12)
+def _read_groups(options: Options) -> dict[str, Any]:
+  num_layers = options.size('num_hidden_layers')
   groups = options.size('num_hidden_groups', 1)
   inner = options.size('inner_group_num', 1)
-  if fields['num_layers'] % groups:
+  if num_layers % groups:
     raise options.fail(
-      'num_hidden_groups',
-      f'does not divide num_hidden_layers={fields["num_layers"]}',
+      'num_hidden_groups', f'does not divide num_hidden_layers={num_layers}'
     )
-  d_embed = options.size('embedding_size', 128)
-  types = options.size('type_vocab_size', 2)
   return {
-    **fields,
-    'num_layers': fields['num_layers'] * inner,
+    'num_layers': num_layers * inner,
     'share': f'all(groups={groups}, inner={inner})',
-    'input': f'tokens(token_types={types}, norm=True, d_embed={d_embed})',
-    'position': 'learned',
-    'output': f'tied(bias=True, transform={fields["ffn"]!r})',
   }
 
 
-def _albert_options(model: Transformer) -> dict[str, Any]:
+def _write_groups(model: Transformer) -> dict[str, Any]:
   shared = choice(model, 'share').kwargs
   inner = shared.get('inner', 1)
   return {
-    **encoder_options(model),
-    'embedding_size': choice(model, 'input').kwargs.get('d_embed', 0),
     'num_hidden_layers': model.num_layers // inner,
     'num_hidden_groups': shared.get('groups', 1),
     'inner_group_num': inner,
   }
+
+
+_NARROW = call(
+  *('input', 'tokens'),
+  token_types=('type_vocab_size', 2),
+  norm=True,
+  d_embed=('embedding_size', 128),
+)
 
 
 def _albert_tensors(model: Transformer) -> list[Tensor]:
@@ -324,17 +317,9 @@ def _albert_tensors(model: Transformer) -> list[Tensor]:
 
 ALBERT = Family(
   model_type='albert',
-  architectures={
-    'AlbertForMaskedLM': 'lm',
-    'AlbertForPreTraining': 'pretraining',
-    'AlbertForSequenceClassification': 'pooled_classification',
-    'AlbertForQuestionAnswering': 'spans',
-    'AlbertForTokenClassification': 'tokens',
-    'AlbertForMultipleChoice': 'pooled_choice',
-    'AlbertModel': 'pooled',
-  },
+  architectures=classes('Albert', _CLASSES),
   prefix='albert.',
-  entries=(Entry(_albert_fields, _albert_options),),
+  entries=encoder(_SCORES, _NARROW, Entry(_read_groups, _write_groups)),
   tensors=_albert_tensors,
   buffers=(r'albert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
@@ -351,23 +336,16 @@ ALBERT = Family(
 # their width is not that of the layers.
 
 
-def _electra_fields(options: Options) -> dict[str, Any]:
-  fields = encoder_fields(options, epsilon=1e-12)
+def _read_width(options: Options) -> dict[str, Any]:
   types = options.size('type_vocab_size', 2)
   d_embed = options.size('embedding_size', 128)
-  own = f', d_embed={d_embed}' * (d_embed != fields['d_model'])
-  return {
-    **fields,
-    'input': f'tokens(token_types={types}, norm=True{own})',
-    'position': 'learned',
-    # Whatever `hidden_act` is.
-    'output': "tied(bias=True, transform='gelu')",
-  }
+  own = f', d_embed={d_embed}' * (d_embed != options.size('hidden_size'))
+  return {'input': f'tokens(token_types={types}, norm=True{own})'}
 
 
-def _electra_options(model: Transformer) -> dict[str, Any]:
+def _write_width(model: Transformer) -> dict[str, Any]:
   d_embed = choice(model, 'input').kwargs.get('d_embed', 0)
-  return {**encoder_options(model), 'embedding_size': d_embed or model.d_model}
+  return {'embedding_size': d_embed or model.d_model}
 
 
 def _electra_tensors(model: Transformer) -> list[Tensor]:
@@ -397,7 +375,7 @@ ELECTRA = Family(
     'ElectraModel': 'body',
   },
   prefix='electra.',
-  entries=(Entry(_electra_fields, _electra_options),),
+  entries=encoder(_GELU, Entry(_read_width, _write_width)),
   tensors=_electra_tensors,
   buffers=(r'electra\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
@@ -411,50 +389,6 @@ ELECTRA = Family(
 
 
 # DistilBERT: BERT without token types and pooler, under names of its own.
-
-
-def _distilbert_fields(options: Options) -> dict[str, Any]:
-  options.only('tie_word_embeddings', True)
-  # With sinusoidal_pos_embds the table is in the file all the same.
-  ffn = options.choice('activation', ACTIVATIONS, 'gelu')
-  residual = options.number('dropout', 0.1)
-  attention = options.number('attention_dropout', 0.1)
-  return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('max_position_embeddings', 512),
-    'num_layers': options.size('n_layers', 6),
-    'd_model': options.size('dim', 768),
-    'num_heads': options.size('n_heads', 12),
-    'd_ff': options.size('hidden_dim', 3072),
-    'input': 'tokens(norm=True)',
-    'position': 'learned',
-    'attention': 'bidirectional',
-    'ffn': ffn,
-    # No option says so.
-    'norm': 'layernorm(epsilon=1e-12)',
-    'block': 'post',
-    'output': f'tied(bias=True, transform={ffn!r})',
-    'dropout': rates(
-      embedding=residual, residual=residual, attention=attention
-    ),
-  }
-
-
-def _distilbert_options(model: Transformer) -> dict[str, Any]:
-  dropout = choice(model, 'dropout').kwargs
-  return {
-    'vocab_size': model.vocab_size,
-    'max_position_embeddings': model.context_length,
-    'n_layers': model.num_layers,
-    'dim': model.d_model,
-    'n_heads': model.num_heads,
-    'hidden_dim': model.d_ff,
-    'activation': activation(model),
-    'dropout': dropout.get('residual', 0.0),
-    'attention_dropout': dropout.get('attention', 0.0),
-    'sinusoidal_pos_embds': False,
-    'tie_word_embeddings': True,
-  }
 
 
 def _distilbert_tensors(model: Transformer) -> list[Tensor]:
@@ -495,7 +429,29 @@ DISTILBERT = Family(
     'DistilBertModel': 'body',
   },
   prefix='distilbert.',
-  entries=(Entry(_distilbert_fields, _distilbert_options),),
+  entries=(
+    sizes(
+      vocab_size='vocab_size',
+      max_position_embeddings=('context_length', 512),
+      n_layers=('num_layers', 6),
+      dim=('d_model', 768),
+      n_heads=('num_heads', 12),
+      hidden_dim=('d_ff', 3072),
+    ),
+    named('activation', 'ffn', ACTIVATIONS, 'gelu'),
+    dropout('dropout', 'dropout', 'attention_dropout', 0.1),
+    # Where it is true the table is in the file all the same.
+    writes(sinusoidal_pos_embds=False),
+    constant(tie_word_embeddings=True),
+    fixed(
+      input='tokens(norm=True)',
+      position='learned',
+      attention='bidirectional',
+      norm='layernorm(epsilon=1e-12)',
+      block='post',
+    ),
+    scores_with('activation', 'gelu'),
+  ),
   tensors=_distilbert_tensors,
   buffers=(r'distilbert\.embeddings\.position_ids',),
   pooler='relu',
@@ -514,48 +470,46 @@ DISTILBERT = Family(
 _SEED = 'random_blocks_seed'
 
 
-def _big_bird_fields(options: Options) -> dict[str, Any]:
-  ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu_new')
-  fields = encoder_fields(options, epsilon=1e-12)
-  types = options.size('type_vocab_size', 2)
-  scale = 'sqrt' if options.flag('rescale_embeddings', False) else 'none'
+_SCALES = {True: 'sqrt', False: 'none'}
+
+
+def _read_bias(options: Options) -> dict[str, Any]:
+  """That of queries, keys and values; and the scale of the embeddings."""
   biased = options.flag('use_bias', True)
+  scale = _SCALES[options.flag('rescale_embeddings', False)]
+  types = options.size('type_vocab_size', 2)
   return {
-    **fields,
-    'input': f'tokens(scale={scale!r}, token_types={types}, norm=True)',
-    # That of queries, keys and values.
     'bias': 'all' if biased else 'where(out=True, ffn=True)',
-    'context_length': options.size('max_position_embeddings', 4096),
-    'position': 'learned',
-    'attention': _attention(options),
-    'ffn': ffn,
-    'output': f'tied(bias=True, transform={ffn!r})',
+    'input': f'tokens(scale={scale!r}, token_types={types}, norm=True)',
   }
 
 
-def _attention(options: Options) -> str:
+def _write_bias(model: Transformer) -> dict[str, Any]:
+  scale = choice(model, 'input').kwargs.get('scale')
+  return {
+    'use_bias': build(model, 'bias').qkv,
+    'rescale_embeddings': scale == 'sqrt',
+  }
+
+
+def _read_attention(options: Options) -> dict[str, Any]:
   options.only('attention_type', 'block_sparse', 'original_full')
   if options.get('attention_type') == 'original_full':
-    return 'bidirectional'
+    return {'attention': 'bidirectional'}
   block = options.size('block_size', 64)
   random = options.size('num_random_blocks', 3)
   drawn = "draw='first'"
   if options.has(_SEED):
     drawn = f'seed={options.number(_SEED)}'
-  return f'bigbird(block={block}, random={random}, {drawn})'
+  return {'attention': f'bigbird(block={block}, random={random}, {drawn})'}
 
 
-def _big_bird_options(model: Transformer) -> dict[str, Any]:
+def _write_attention(model: Transformer) -> dict[str, Any]:
   # `save` refuses what fields of it are not: other windows, extra tokens.
-  attention, out = choice(model, 'attention'), encoder_options(model)
-  scale = choice(model, 'input').kwargs.get('scale')
-  out |= {
-    'use_bias': build(model, 'bias').qkv,
-    'rescale_embeddings': scale == 'sqrt',
-  }
+  attention = choice(model, 'attention')
   if attention.name != 'bigbird':
-    return out | {'attention_type': 'original_full'}
-  out |= {
+    return {'attention_type': 'original_full'}
+  out = {
     'attention_type': 'block_sparse',
     'block_size': attention.kwargs['block'],
     'num_random_blocks': attention.kwargs['random'],
@@ -585,7 +539,13 @@ BIG_BIRD = Family(
     'BigBirdModel': 'pooled',
   },
   prefix='bert.',
-  entries=(Entry(_big_bird_fields, _big_bird_options),),
+  entries=encoder(
+    scores_with('hidden_act', 'gelu_new'),
+    Entry(_read_bias, _write_bias),
+    Entry(_read_attention, _write_attention),
+    context_length=4096,
+    activation='gelu_new',
+  ),
   tensors=_big_bird_tensors,
   buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,

@@ -15,32 +15,42 @@ from gpt_jax.hf.base import (
   Family,
   Options,
   Tensor,
-  activation_name,
+  call_text,
   choice,
+  classes,
+  fixed,
   fused_qkv,
+  hf_name,
   linear,
   norm,
   qkv,
-  rates,
   same,
   transposed,
 )
-from gpt_jax.hf.bert import encoder_options
+from gpt_jax.hf.bert import encoder, scores_with
 from gpt_jax.nn.transformer import Transformer
 
 # Of the head that transformers calls not legacy.
 _NEW = 'lm_predictions.lm_head'
 
 
-def _fields(options: Options) -> dict[str, Any]:
-  """What both versions call by the same names; `position` without its end."""
+def _read_types(options: Options) -> dict[str, Any]:
+  types = options.whole('type_vocab_size', 0)
+  return {'input': f'tokens(token_types={types}, norm=True)'}
+
+
+def _write_types(model: Transformer) -> dict[str, Any]:
+  token_types = choice(model, 'input').kwargs.get('token_types', 0)
+  return {'type_vocab_size': token_types}
+
+
+def _distances(options: Options) -> dict[str, Any]:
+  """The arguments of `deberta(...)` of all versions."""
   if not options.flag('relative_attention', False):
     raise options.fail('relative_attention', 'is not supported, only true')
   d_model = options.size('hidden_size')
   num_heads = options.size('num_attention_heads')
   for name, value in (
-    ('is_decoder', False),
-    ('tie_word_embeddings', True),
     ('talking_head', False),
     ('pooler_hidden_act', 'gelu'),
     ('pooler_hidden_size', d_model),
@@ -48,7 +58,6 @@ def _fields(options: Options) -> dict[str, Any]:
     ('attention_head_size', d_model // num_heads),
   ):
     options.only(name, value)
-  length = options.size('max_position_embeddings', 512)
   farthest = options.whole('max_relative_positions', -1)
   terms = options.get('pos_att_type', [])
   terms = terms.split('|') if isinstance(terms, str) else terms
@@ -56,61 +65,39 @@ def _fields(options: Options) -> dict[str, Any]:
     term not in ('c2p', 'p2c') for term in terms
   ):
     raise options.fail('pos_att_type', 'is not supported, only c2p and p2c')
-  types = options.whole('type_vocab_size', 0)
-  ffn = options.choice('hidden_act', ACTIVATIONS, 'gelu')
-  residual = options.number('hidden_dropout_prob', 0.1)
-  attention = options.number('attention_probs_dropout_prob', 0.1)
-  absolute = options.flag('position_biased_input', True)
+  length = options.size('max_position_embeddings', 512)
   return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': length,
-    'num_layers': options.size('num_hidden_layers'),
-    'd_model': d_model,
-    'num_heads': num_heads,
-    'd_ff': options.size('intermediate_size'),
-    'input': f'tokens(token_types={types}, norm=True)',
-    'attention': 'bidirectional',
-    'position': f'max_distance={farthest if farthest > 0 else length}, '
-    f'c2p={"c2p" in terms}, p2c={"p2c" in terms}, absolute={absolute}',
-    'ffn': ffn,
-    'norm': f'layernorm(epsilon={options.number("layer_norm_eps", 1e-7)})',
-    'block': 'post',
-    'output': f'tied(bias=True, transform={ffn!r})',
-    'dropout': rates(
-      embedding=residual, residual=residual, attention=attention
-    ),
+    'max_distance': farthest if farthest > 0 else length,
+    'c2p': 'c2p' in terms,
+    'p2c': 'p2c' in terms,
+    'absolute': options.flag('position_biased_input', True),
   }
 
 
-def _fields_1(options: Options) -> dict[str, Any]:
-  fields = _fields(options)
-  return {
-    **fields,
-    'position': f'deberta({fields["position"]})',
-    'bias': 'where(qkv=True, out=True, ffn=True, key=False)',
-  }
+def _read_1(options: Options) -> dict[str, Any]:
+  return {'position': call_text('deberta', **_distances(options))}
 
 
-def _fields_2(options: Options) -> dict[str, Any]:
-  fields = _fields(options)
-  buckets = max(options.whole('position_buckets', -1), 0)
-  shared = options.flag('share_att_key', False)
+def _read_2(options: Options) -> dict[str, Any]:
   normed = options.get('norm_rel_ebd', 'none')
   if normed not in ('none', 'layer_norm'):
     raise options.fail('norm_rel_ebd', 'is not supported')
   width = options.whole('conv_kernel_size', 0)
-  between = options.choice('conv_act', ACTIVATIONS, 'tanh') if width else ''
   options.only('conv_groups', 1)
-  own = f'buckets={buckets}, shared={shared}, norm={normed == "layer_norm"}'
+  own = {
+    'buckets': max(options.whole('position_buckets', -1), 0),
+    'shared': options.flag('share_att_key', False),
+    'norm': normed == 'layer_norm',
+  }
   if width:
-    own += f', convolution={width}, activation={between!r}'
-  return {**fields, 'position': f'deberta({fields["position"]}, {own})'}
+    own['convolution'] = width
+    own['activation'] = options.choice('conv_act', ACTIVATIONS, 'tanh')
+  return {'position': call_text('deberta', **_distances(options), **own)}
 
 
-def _options(model: Transformer) -> dict[str, Any]:
+def _write_1(model: Transformer) -> dict[str, Any]:
   position = choice(model, 'position').kwargs
   return {
-    **encoder_options(model),
     'relative_attention': True,
     'max_relative_positions': position.get('max_distance', -1),
     'pos_att_type': [n for n in ('c2p', 'p2c') if position.get(n)],
@@ -119,16 +106,23 @@ def _options(model: Transformer) -> dict[str, Any]:
   }
 
 
-def _options_2(model: Transformer) -> dict[str, Any]:
+def _write_2(model: Transformer) -> dict[str, Any]:
   position = choice(model, 'position').kwargs
+  activation = position.get('activation', 'gelu')
   return {
-    **_options(model),
+    **_write_1(model),
     'position_buckets': position.get('buckets') or -1,
     'share_att_key': position.get('shared', False),
     'norm_rel_ebd': 'layer_norm' if position.get('norm') else 'none',
     'conv_kernel_size': position.get('convolution', 0),
-    'conv_act': activation_name(position.get('activation', 'gelu')),
+    'conv_act': hf_name(activation, ACTIVATIONS),
   }
+
+
+def _table(*own: Entry) -> tuple[Entry, ...]:
+  types = (Entry(_read_types, _write_types),)
+  scores = scores_with('hidden_act', 'gelu')
+  return encoder(scores, *own, types=types, epsilon=1e-7)
 
 
 def _tensors(model: Transformer) -> list[Tensor]:
@@ -222,16 +216,13 @@ def _convolution() -> list[Tensor]:
   ]
 
 
-def _architectures(name: str) -> dict[str, str]:
-  return {
-    f'{name}ForMaskedLM': 'lm',
-    f'{name}ForSequenceClassification': 'gelu_classification',
-    f'{name}ForQuestionAnswering': 'spans',
-    f'{name}ForTokenClassification': 'tokens',
-    f'{name}Model': 'body',
-  }
-
-
+_CLASSES = {
+  'ForMaskedLM': 'lm',
+  'ForSequenceClassification': 'gelu_classification',
+  'ForQuestionAnswering': 'spans',
+  'ForTokenClassification': 'tokens',
+  'Model': 'body',
+}
 _UNREAD = (
   r'deberta\.embeddings\.position_embeddings\.weight',
   r'mask_predictions\..*',
@@ -239,9 +230,12 @@ _UNREAD = (
 
 DEBERTA = Family(
   model_type='deberta',
-  architectures=_architectures('Deberta'),
+  architectures=classes('Deberta', _CLASSES),
   prefix='deberta.',
-  entries=(Entry(_fields_1, _options),),
+  entries=_table(
+    fixed(bias='where(qkv=True, out=True, ffn=True, key=False)'),
+    Entry(_read_1, _write_1),
+  ),
   tensors=_tensors_1,
   buffers=(r'deberta\.embeddings\.position_ids',),
   unread=_UNREAD,
@@ -251,8 +245,8 @@ DEBERTA = Family(
 )
 DEBERTA_V2 = DEBERTA._replace(
   model_type='deberta-v2',
-  architectures=_architectures('DebertaV2'),
-  entries=(Entry(_fields_2, _options_2),),
+  architectures=classes('DebertaV2', _CLASSES),
+  entries=_table(Entry(_read_2, _write_2)),
   tensors=_tensors_2,
   files={'tokenizer.model': 'spm.model'},
 )
