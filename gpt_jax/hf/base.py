@@ -291,11 +291,21 @@ def constant(**options: Any) -> Entry:
 
 
 def dropout(embedding: str, residual: str, attention: str, rate: Any) -> Entry:
-  """`model.dropout`: the options with the rates, and their default(s)."""
+  """`model.dropout`: the options with the rates, and their default(s).
+
+  Of one option for several rates, that of the residuals is written.
+  """
+  options = {'embedding': embedding, 'residual': residual}
+  options['attention'] = attention
   rates = rate if isinstance(rate, tuple) else (rate, rate, rate)
-  names = ('embedding', embedding), ('residual', residual)
-  pairs = zip((*names, ('attention', attention)), rates, strict=True)
-  return call('dropout', 'rates', **{n: (o, r) for (n, o), r in pairs})
+  arguments = zip(options.items(), rates, strict=True)
+  entry = call('dropout', 'rates', **{n: (o, r) for (n, o), r in arguments})
+
+  def write(model: Transformer) -> dict[str, Any]:
+    rate = choice(model, 'dropout').kwargs.get('residual', 0.0)
+    return entry.write(model) | {residual: rate}
+
+  return Entry(entry.read, write)
 
 
 # The options that most families since BERT share.

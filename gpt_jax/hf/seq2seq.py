@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""T5, of version 1.0, and of 1.1 with its gate and its own output table."""
+"""T5, Switch Transformers, BART, mBART and Marian: encoder-decoders."""
 
 from typing import Any
 
@@ -11,20 +11,28 @@ from gpt_jax.hf.base import (
   Family,
   Options,
   Tensor,
-  activation,
+  call,
   choice,
+  constant,
+  dropout,
   ffns,
+  fixed,
+  hf_name,
   linear,
+  named,
   norm,
+  only,
   qkv,
-  rates,
   same,
   shortest_period,
+  sizes,
+  writes,
 )
 from gpt_jax.hf.llama import GATED
 from gpt_jax.nn.transformer import Transformer
 
-# HF's `feed_forward_proj` -> our `model.ffn`, and HF's `dense_act_fn`.
+# T5, of version 1.0, and of 1.1 with its gate and its own output table.
+
 # feed_forward_proj -> `model.ffn`, and the activation in it.
 _FFNS = {
   **{name: (ours, name) for name, ours in ACTIVATIONS.items()},
@@ -33,46 +41,76 @@ _FFNS = {
 }
 
 
-def _t5_fields(options: Options) -> dict[str, Any]:
+def _read_decoder(options: Options) -> dict[str, Any]:
+  num_layers = options.size('num_layers')
+  return {'num_layers': options.size('num_decoder_layers', num_layers)}
+
+
+def _write_decoder(model: Transformer) -> dict[str, Any]:
+  return {'num_decoder_layers': model.num_layers}
+
+
+def _write_tied(model: Transformer) -> dict[str, Any]:
+  return {'tie_word_embeddings': choice(model, 'output').name == 'tied'}
+
+
+def _t5(decoder: Entry, *own: Entry) -> tuple[Entry, ...]:
+  """What T5 and Switch Transformers call by the same names.
+
+  Args:
+    decoder: how many layers it has.
+    *own: entries of the family.
+  """
+  return (
+    only(is_decoder=False),
+    sizes(
+      vocab_size='vocab_size',
+      # Nothing bounds it; newer files do not name what it was trained with.
+      n_positions=('context_length', 512),
+      num_layers='num_encoder_layers',
+    ),
+    decoder,
+    sizes(d_model='d_model', num_heads='num_heads', d_kv='head_size'),
+    sizes(d_ff='d_ff'),
+    call(
+      *('position', 't5_bias'),
+      num_buckets=('relative_attention_num_buckets', 32),
+      max_distance=('relative_attention_max_distance', 128),
+    ),
+    call('norm', 'rmsnorm', epsilon=('layer_norm_epsilon', 1e-6)),
+    dropout('dropout_rate', 'dropout_rate', 'dropout_rate', 0.1),
+    Entry(write=_write_tied),
+    writes(
+      is_encoder_decoder=True,
+      decoder_start_token_id=0,
+      pad_token_id=0,
+      eos_token_id=1,
+    ),
+    fixed(attention_scale='none', block='pre', bias='none'),
+    *own,
+  )
+
+
+def _read_ffn(options: Options) -> dict[str, Any]:
   names = {name: name for name in _FFNS}
   proj = options.choice('feed_forward_proj', names, 'relu')
   ffn, activation = _FFNS[proj]
   options.only('dense_act_fn', activation)
   options.only('is_gated_act', proj.startswith('gated-'))
-  num_layers = options.size('num_layers')
+  return {'ffn': ffn}
+
+
+def _write_ffn(model: Transformer) -> dict[str, Any]:
+  names = {proj: ours for proj, (ours, _) in _FFNS.items()}
+  proj = hf_name(choice(model, 'ffn').name, names)
   return {
-    **t5_fields(options),
-    'num_layers': options.size('num_decoder_layers', num_layers),
-    'ffn': ffn,
-    'output': _output(options),
+    'feed_forward_proj': proj,
+    'dense_act_fn': _FFNS[proj][1] if proj in _FFNS else proj,
+    'is_gated_act': proj.startswith('gated-'),
   }
 
 
-def t5_fields(options: Options) -> dict[str, Any]:
-  """What T5 and Switch Transformers call by the same names."""
-  options.only('is_decoder', False)
-  buckets = options.size('relative_attention_num_buckets', 32)
-  distance = options.size('relative_attention_max_distance', 128)
-  rate = options.number('dropout_rate', 0.1)
-  return {
-    'vocab_size': options.size('vocab_size'),
-    # Nothing bounds it; newer files do not even name what it was trained with.
-    'context_length': options.size('n_positions', 512),
-    'num_encoder_layers': options.size('num_layers'),
-    'd_model': options.size('d_model'),
-    'num_heads': options.size('num_heads'),
-    'head_size': options.size('d_kv'),
-    'd_ff': options.size('d_ff'),
-    'position': f't5_bias(num_buckets={buckets}, max_distance={distance})',
-    'attention_scale': 'none',
-    'norm': f'rmsnorm(epsilon={options.number("layer_norm_epsilon", 1e-6)})',
-    'block': 'pre',
-    'bias': 'none',
-    'dropout': rates(embedding=rate, residual=rate, attention=rate),
-  }
-
-
-def _output(options: Options) -> str:
+def _read_output(options: Options) -> dict[str, Any]:
   """1.0 ties and scales, 1.1 does neither.
 
   `tie_word_embeddings` told them apart before transformers 5; since then it is
@@ -84,61 +122,27 @@ def _output(options: Options) -> str:
     raise options.fail(
       'scale_decoder_outputs', 'contradicts tie_word_embeddings=False'
     )
-  return "tied(scale='rsqrt')" if scaled else 'untied'
+  return {'output': "tied(scale='rsqrt')" if scaled else 'untied'}
 
 
-def _t5_options(model: Transformer) -> dict[str, Any]:
-  ffn = choice(model, 'ffn').name
-  names = {ours: theirs for theirs, (ours, _) in reversed(_FFNS.items())}
-  proj = names.get(ffn, ffn)
-  options = t5_options(model)
-  return {
-    **options,
-    'feed_forward_proj': proj,
-    'dense_act_fn': _FFNS[proj][1] if proj in _FFNS else proj,
-    'is_gated_act': proj.startswith('gated-'),
-    'scale_decoder_outputs': options['tie_word_embeddings'],
-  }
-
-
-def t5_options(model: Transformer) -> dict[str, Any]:
-  """The way back from `shared_fields`, and how the vocabulary is scored."""
-  position = choice(model, 'position')
-  return {
-    'vocab_size': model.vocab_size,
-    'n_positions': model.context_length,
-    'num_layers': model.num_encoder_layers,
-    'num_decoder_layers': model.num_layers,
-    'd_model': model.d_model,
-    'num_heads': model.num_heads,
-    'd_kv': model.head_size,
-    'd_ff': model.d_ff,
-    'relative_attention_num_buckets': position.kwargs.get('num_buckets'),
-    'relative_attention_max_distance': position.kwargs.get('max_distance'),
-    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
-    'dropout_rate': choice(model, 'dropout').kwargs.get('residual', 0.0),
-    'tie_word_embeddings': choice(model, 'output').name == 'tied',
-    'is_encoder_decoder': True,
-    'decoder_start_token_id': 0,
-    'pad_token_id': 0,
-    'eos_token_id': 1,
-  }
+def _write_output(model: Transformer) -> dict[str, Any]:
+  return {'scale_decoder_outputs': choice(model, 'output').name == 'tied'}
 
 
 def _t5_tensors(model: Transformer) -> list[Tensor]:
   tensors = [
-    *_t5_ffn(model, 'encoder_layer', f'{layer("encoder")}.1'),
-    *_t5_ffn(model, 'layer', f'{layer("decoder")}.2'),
+    *_t5_ffn(model, 'encoder_layer', f'{_layer("encoder")}.1'),
+    *_t5_ffn(model, 'layer', f'{_layer("decoder")}.2'),
   ]
-  return [*t5_tensors(model), *tensors]
+  return [*_shared_tensors(model), *tensors]
 
 
-def layer(stack: str) -> str:
+def _layer(stack: str) -> str:
   """Where the sublayers of `encoder` or `decoder` are."""
   return f'transformer.{stack}.block.{{layer}}.layer'
 
 
-def t5_tensors(model: Transformer) -> list[Tensor]:
+def _shared_tensors(model: Transformer) -> list[Tensor]:
   """All but the feed-forward sublayers, whose norms are in."""
   t = 'transformer'
   tied = choice(model, 'output').name == 'tied'
@@ -157,11 +161,13 @@ def t5_tensors(model: Transformer) -> list[Tensor]:
     bias = 'block.0.layer.0.SelfAttention.relative_attention_bias.weight'
     tensors += [
       same(f'{stack}_bias/embedding', f'{t}.{stack}.{bias}'),
-      *_attention(f'{ours}/attention', f'{layer(stack)}.0', 'SelfAttention'),
-      *norm(f'{ours}/ffn_norm', f'{layer(stack)}.{ffn}.layer_norm', bias=False),
+      *_attention(f'{ours}/attention', f'{_layer(stack)}.0', 'SelfAttention'),
+      *norm(
+        f'{ours}/ffn_norm', f'{_layer(stack)}.{ffn}.layer_norm', bias=False
+      ),
       *norm(last_norm, f'{t}.{stack}.final_layer_norm', bias=False),
     ]
-  cross = f'{layer("decoder")}.1'
+  cross = f'{_layer("decoder")}.1'
   return [*tensors, *_attention('layer/cross', cross, 'EncDecAttention')]
 
 
@@ -195,7 +201,7 @@ def _t5_ffn(model: Transformer, path: str, name: str) -> list[Tensor]:
 
 
 # Google's files carry a bias for cross-attention that was never used.
-BUFFERS = (
+_BUFFERS = (
   r'transformer\.decoder\.block\.0\.layer\.1\.EncDecAttention'
   r'\.relative_attention_bias\.weight',
 )
@@ -208,9 +214,13 @@ T5 = Family(
     'T5Model': 'body',
   },
   prefix='transformer.',
-  entries=(Entry(_t5_fields, _t5_options),),
+  entries=_t5(
+    Entry(_read_decoder, _write_decoder),
+    Entry(_read_ffn, _write_ffn),
+    Entry(_read_output, _write_output),
+  ),
   tensors=_t5_tensors,
-  buffers=BUFFERS,
+  buffers=_BUFFERS,
   bare=True,
   rewritten=('tie_word_embeddings',),
 )
@@ -219,20 +229,7 @@ T5 = Family(
 # Switch Transformers: T5 1.0 with experts in some of its layers.
 
 
-# Options of older releases, or that only later code would heed.
-_ONLY = {
-  'router_dtype': 'float32',
-  'router_ignore_padding_tokens': False,
-  'router_type': 'tokens_masked',
-  'batch_prioritized_routing': False,
-  'num_selected_experts': 1,
-  'is_gated_act': False,
-}
-
-
-def _switch_transformers_fields(options: Options) -> dict[str, Any]:
-  for name, value in _ONLY.items():
-    options.only(name, value)
+def _read_experts(options: Options) -> dict[str, Any]:
   dense = options.choice('dense_act_fn', ACTIVATIONS, 'relu')
   options.only('feed_forward_proj', options.get('dense_act_fn', 'relu'))
   experts = (
@@ -241,8 +238,7 @@ def _switch_transformers_fields(options: Options) -> dict[str, Any]:
     f'{routers.read(options, jitter=0.01, aux=0.001, z=0.001)}'
     f'{", router_bias=True" * options.flag("router_bias", False)})'
   )
-  fields = t5_fields(options)
-  num_layers = num_encoder_layers = fields['num_encoder_layers']
+  num_layers = num_encoder_layers = options.size('num_layers')
   if options.has('num_decoder_layers'):
     num_layers = options.size('num_decoder_layers', num_layers)
   else:
@@ -255,7 +251,7 @@ def _switch_transformers_fields(options: Options) -> dict[str, Any]:
     for stack, count in stacks.items()
   )
   tied = options.flag('tie_word_embeddings', True)
-  return fields | {
+  return {
     'num_layers': num_layers,
     'ffn': ffn,
     'encoder_ffn': None if encoder_ffn == ffn else encoder_ffn,
@@ -283,15 +279,13 @@ def _sparse(options: Options, stack: str, num_layers: int) -> list[bool]:
   ]
 
 
-def _switch_transformers_options(model: Transformer) -> dict[str, Any]:
+def _write_experts(model: Transformer) -> dict[str, Any]:
   stacks = {stack: ffns(model, stack) for stack in ('encoder', 'decoder')}
   calls = [call for of_layers in stacks.values() for call in of_layers]
   switch = next((c.kwargs for c in calls if c.name == 'switch'), {})
   # Experts are like the others.
   dense = next((c.name for c in calls if c.name != 'switch'), '')
-  dense = dense or switch['expert']
-  names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-  options = t5_options(model)
+  options = {}
   for stack, of_layers in stacks.items():
     sparse = [i for i, call in enumerate(of_layers) if call.name == 'switch']
     options |= {
@@ -299,15 +293,12 @@ def _switch_transformers_options(model: Transformer) -> dict[str, Any]:
       f'{stack}_sparse_step': _step(sparse, len(of_layers)),
     }
   return options | {
-    'dense_act_fn': names.get(dense, dense),
+    'dense_act_fn': hf_name(dense or switch['expert'], ACTIVATIONS),
     'num_experts': switch.get('num_experts'),
     # No row is longer than the context.
     'expert_capacity': switch.get('capacity') or model.context_length,
     **routers.write(switch, 'aux', 'z'),
     'router_bias': switch.get('router_bias', False),
-    'router_dtype': 'float32',
-    'router_ignore_padding_tokens': False,
-    'add_router_probs': False,
   }
 
 
@@ -320,8 +311,8 @@ def _step(sparse: list[int], num_layers: int) -> int:
   return sparse[1] - sparse[0]
 
 
-def _switch_transformers_tensors(model: Transformer) -> list[Tensor]:
-  embed, *tensors = t5_tensors(model)
+def _switch_tensors(model: Transformer) -> list[Tensor]:
+  embed, *tensors = _shared_tensors(model)
   if choice(model, 'output').name == 'untied':
     # HF 5 has these tables then, and would draw them anew; ours are equal.
     embed = embed._replace(always=embed.names)
@@ -333,15 +324,13 @@ def _switch_transformers_tensors(model: Transformer) -> list[Tensor]:
     calls = ffns(model, stack)
     sparse = tuple(i for i, c in enumerate(calls) if c.name == 'switch')
     dense = tuple(i for i in range(len(calls)) if i not in sparse)
-    mlp = f'{layer(stack)}.{sublayer}.mlp'
-    tensors += [
-      t._replace(layers=dense) for t in _switch_transformers_ffn(path, mlp)
-    ]
+    mlp = f'{_layer(stack)}.{sublayer}.mlp'
+    tensors += [t._replace(layers=dense) for t in _switch_ffn(path, mlp)]
     if sparse:
       switch = calls[sparse[0]].kwargs
       name, bias = f'{mlp}.router.classifier', switch['router_bias']
       router = linear(f'{path}/ffn/router', name, bias)
-      each = _switch_transformers_ffn(path, f'{mlp}.experts.expert_{{expert}}')
+      each = _switch_ffn(path, f'{mlp}.experts.expert_{{expert}}')
       tensors += [t._replace(layers=sparse) for t in router]
       tensors += [
         t._replace(layers=sparse, experts=switch['num_experts']) for t in each
@@ -349,7 +338,7 @@ def _switch_transformers_tensors(model: Transformer) -> list[Tensor]:
   return tensors
 
 
-def _switch_transformers_ffn(path: str, name: str) -> list[Tensor]:
+def _switch_ffn(path: str, name: str) -> list[Tensor]:
   return [
     *linear(f'{path}/ffn/in', f'{name}.wi', bias=False),
     *linear(f'{path}/ffn/out', f'{name}.wo', bias=False),
@@ -363,9 +352,21 @@ SWITCH_TRANSFORMERS = Family(
     'SwitchTransformersModel': 'body',
   },
   prefix='transformer.',
-  entries=(Entry(_switch_transformers_fields, _switch_transformers_options),),
-  tensors=_switch_transformers_tensors,
-  buffers=BUFFERS,
+  entries=_t5(
+    Entry(write=_write_decoder),
+    Entry(_read_experts, _write_experts),
+    # Options of older releases, or that only later code would heed.
+    constant(router_dtype='float32', router_ignore_padding_tokens=False),
+    writes(add_router_probs=False),
+    only(
+      router_type='tokens_masked',
+      batch_prioritized_routing=False,
+      num_selected_experts=1,
+      is_gated_act=False,
+    ),
+  ),
+  tensors=_switch_tensors,
+  buffers=_BUFFERS,
   bare=True,
 )
 
@@ -377,38 +378,67 @@ SWITCH_TRANSFORMERS = Family(
 
 
 # Rows of the table of positions before that of the first token.
-OFFSET = 2
-# The bias; see `Family.output_bias`.
-LOGITS_BIAS = 'final_logits_bias'
+_OFFSET = 2
 
 
-def _bart_fields(options: Options) -> dict[str, Any]:
-  for name in ('normalize_before', 'add_final_layer_norm'):
-    options.only(name, False)
-  return {
-    **bart_fields(options, norm=True),
-    **learned_positions(options),
-    'block': 'post',
-  }
-
-
-def learned_positions(options: Options) -> dict[str, Any]:
-  """The field `position`; refuses an old file whose positions are others."""
-  options.only('static_position_embeddings', False)
-  options.only('normalize_embedding', True)
-  options.only('extra_pos_embeddings', OFFSET)
-  return {'position': f'learned(offset={OFFSET})'}
-
-
-def bart_fields(options: Options, *, norm: bool) -> dict[str, Any]:
+def _bart(
+  *own: Entry, norm: bool, later_norms: bool, specials: dict[str, int]
+) -> tuple[Entry, ...]:
   """What BART, mBART and Marian call by the same names.
 
   Args:
-    options: of config.json.
+    *own: entries of the family.
     norm: whether the inputs of both stacks are normalised.
+    later_norms: whether norms are before the sublayers and after the stacks.
+    specials: ids of tokens that exports name.
   """
-  options.only('is_decoder', False)
-  options.only('tie_word_embeddings', True)
+  return (
+    only(
+      is_decoder=False,
+      normalize_before=later_norms,
+      add_final_layer_norm=later_norms,
+    ),
+    sizes(
+      vocab_size='vocab_size',
+      max_position_embeddings=('context_length', 1024),
+      d_model=('d_model', 1024),
+    ),
+    Entry(_read_widths, _write_widths),
+    sizes(
+      encoder_layers=('num_encoder_layers', 12),
+      decoder_layers=('num_layers', 12),
+    ),
+    named('activation_function', 'ffn', ACTIVATIONS, 'gelu'),
+    Entry(
+      lambda options: {'input': f'tokens({_scale(options)}, norm={norm})'},
+      _write_scale,
+    ),
+    dropout('dropout', 'dropout', 'attention_dropout', (0.1, 0.1, 0.0)),
+    writes(activation_dropout=0.0),
+    constant(tie_word_embeddings=True),
+    # Text ends as it may, without a last token forced upon it.
+    writes(is_encoder_decoder=True, forced_eos_token_id=None),
+    # No option says the epsilon.
+    fixed(
+      norm='layernorm(epsilon=1e-5)', block='pre' if later_norms else 'post'
+    ),
+    *own,
+    writes(**specials),
+  )
+
+
+def _scale(options: Options) -> str:
+  scaled = options.flag('scale_embedding', False)
+  return f'scale={"sqrt" if scaled else "none"!r}'
+
+
+def _write_scale(model: Transformer) -> dict[str, Any]:
+  scale = choice(model, 'input').kwargs.get('scale')
+  return {'scale_embedding': scale == 'sqrt'}
+
+
+def _read_widths(options: Options) -> dict[str, Any]:
+  """Those of the encoder are 0 where they are the decoder's."""
   heads = options.size('decoder_attention_heads', 16)
   d_ff = options.size('decoder_ffn_dim', 4096)
   encoder_heads = options.size('encoder_attention_heads', 16)
@@ -416,71 +446,46 @@ def bart_fields(options: Options, *, norm: bool) -> dict[str, Any]:
   d_model = options.size('d_model', 1024)
   if d_model % encoder_heads:
     raise options.fail('encoder_attention_heads', f'does not divide {d_model=}')
-  scale = 'sqrt' if options.flag('scale_embedding', False) else 'none'
-  rate = options.number('dropout', 0.1)
   return {
-    'vocab_size': options.size('vocab_size'),
-    'context_length': options.size('max_position_embeddings', 1024),
-    'num_layers': options.size('decoder_layers', 12),
-    'num_encoder_layers': options.size('encoder_layers', 12),
-    'd_model': d_model,
     'num_heads': heads,
     'd_ff': d_ff,
     'encoder_num_heads': 0 if encoder_heads == heads else encoder_heads,
     'encoder_d_ff': 0 if encoder_d_ff == d_ff else encoder_d_ff,
-    'input': f'tokens(scale={scale!r}, norm={norm})',
-    'ffn': options.choice('activation_function', ACTIVATIONS, 'gelu'),
-    # No option says so.
-    'norm': 'layernorm(epsilon=1e-5)',
-    'dropout': rates(
-      embedding=rate,
-      residual=rate,
-      attention=options.number('attention_dropout', 0.0),
-    ),
   }
 
 
-def bart_options(model: Transformer) -> dict[str, Any]:
-  """The way back from `shared_fields`."""
-  scale = choice(model, 'input').kwargs.get('scale')
-  dropout = choice(model, 'dropout').kwargs
+def _write_widths(model: Transformer) -> dict[str, Any]:
   return {
-    'vocab_size': model.vocab_size,
-    'max_position_embeddings': model.context_length,
-    'd_model': model.d_model,
     'encoder_attention_heads': model.encoder_num_heads or model.num_heads,
     'decoder_attention_heads': model.num_heads,
     'encoder_ffn_dim': model.encoder_d_ff or model.d_ff,
     'decoder_ffn_dim': model.d_ff,
-    'encoder_layers': model.num_encoder_layers,
-    'decoder_layers': model.num_layers,
-    'activation_function': activation(model),
-    'scale_embedding': scale == 'sqrt',
-    'dropout': dropout.get('residual', 0.0),
-    'attention_dropout': dropout.get('attention', 0.0),
-    'activation_dropout': 0.0,
-    'tie_word_embeddings': True,
-    'is_encoder_decoder': True,
-    # Text ends as it may, without this token forced upon it.
-    'forced_eos_token_id': None,
   }
 
 
-def _bart_options(model: Transformer) -> dict[str, Any]:
-  return bart_options(model) | {
-    'bos_token_id': 0,
-    'pad_token_id': 1,
-    'eos_token_id': 2,
-    'decoder_start_token_id': 2,
-  }
+# Old files say by these whose positions they have.
+_LEARNED = (
+  only(
+    static_position_embeddings=False,
+    normalize_embedding=True,
+    extra_pos_embeddings=_OFFSET,
+  ),
+  fixed(position=f'learned(offset={_OFFSET})'),
+)
+_SPECIALS = {
+  'bos_token_id': 0,
+  'pad_token_id': 1,
+  'eos_token_id': 2,
+  'decoder_start_token_id': 2,
+}
 
 
 def _bart_tensors(model: Transformer) -> list[Tensor]:
   del model
-  return [*bart_tensors(), *input_tensors()]
+  return [*_stacks(), *_inputs()]
 
 
-def input_tensors() -> list[Tensor]:
+def _inputs() -> list[Tensor]:
   """Learned positions and the norm of both stacks' inputs."""
   return [
     tensor
@@ -494,7 +499,7 @@ def input_tensors() -> list[Tensor]:
   ]
 
 
-def bart_tensors() -> list[Tensor]:
+def _stacks() -> list[Tensor]:
   """The table and the layers of both stacks."""
   repeated = [f'model.{stack}.embed_tokens' for stack in ('encoder', 'decoder')]
   tables = ['model.shared', *repeated, 'lm_head']
@@ -527,9 +532,9 @@ BART = Family(
     'BartModel': 'body',
   },
   prefix='model.',
-  entries=(Entry(_bart_fields, _bart_options),),
+  entries=_bart(*_LEARNED, norm=True, later_norms=False, specials=_SPECIALS),
   tensors=_bart_tensors,
-  output_bias=LOGITS_BIAS,
+  output_bias='final_logits_bias',
   scoring_body=True,
 )
 
@@ -537,30 +542,11 @@ BART = Family(
 # mBART: BART with norms before the sublayers, and after both stacks.
 
 
-def _mbart_fields(options: Options) -> dict[str, Any]:
-  for name in ('normalize_before', 'add_final_layer_norm'):
-    options.only(name, True)
-  return {
-    **bart_fields(options, norm=True),
-    **learned_positions(options),
-    'block': 'pre',
-  }
-
-
-def _mbart_options(model: Transformer) -> dict[str, Any]:
-  return bart_options(model) | {
-    'bos_token_id': 0,
-    'pad_token_id': 1,
-    'eos_token_id': 2,
-    'decoder_start_token_id': 2,
-  }
-
-
 def _mbart_tensors(model: Transformer) -> list[Tensor]:
   del model
   return [
-    *bart_tensors(),
-    *input_tensors(),
+    *_stacks(),
+    *_inputs(),
     *norm('encoder_norm', 'model.encoder.layer_norm'),
     *norm('final_norm', 'model.decoder.layer_norm'),
   ]
@@ -574,9 +560,9 @@ MBART = Family(
     'MBartModel': 'body',
   },
   prefix='model.',
-  entries=(Entry(_mbart_fields, _mbart_options),),
+  entries=_bart(*_LEARNED, norm=True, later_norms=True, specials=_SPECIALS),
   tensors=_mbart_tensors,
-  output_bias=LOGITS_BIAS,
+  output_bias='final_logits_bias',
   scoring_body=True,
   rolled=True,
 )
@@ -585,44 +571,35 @@ MBART = Family(
 # Marian: the Transformer of 2017, with all sines before all cosines.
 
 
-def _marian_fields(options: Options) -> dict[str, Any]:
-  vocab_size = options.size('vocab_size')
-  for name in ('normalize_before', 'add_final_layer_norm'):
-    options.only(name, False)
-  options.only('normalize_embedding', False)
-  options.only('static_position_embeddings', True)
-  options.only('share_encoder_decoder_embeddings', True)
-  options.only('decoder_vocab_size', vocab_size)
-  return {
-    **bart_fields(options, norm=False),
-    'position': "sinusoidal(layout='halves')",
-    'block': 'post',
-  }
+def _read_vocabulary(options: Options) -> dict[str, Any]:
+  options.only('decoder_vocab_size', options.size('vocab_size'))
+  return {}
 
 
-def _marian_options(model: Transformer) -> dict[str, Any]:
-  return bart_options(model) | {
-    'decoder_vocab_size': model.vocab_size,
-    'share_encoder_decoder_embeddings': True,
-    'pad_token_id': 0,
-    'eos_token_id': 1,
-    'decoder_start_token_id': 0,
-  }
-
-
-def _marian_tensors(model: Transformer) -> list[Tensor]:
-  del model
-  return bart_tensors()
+def _write_vocabulary(model: Transformer) -> dict[str, Any]:
+  return {'decoder_vocab_size': model.vocab_size}
 
 
 MARIAN = Family(
   model_type='marian',
   architectures={'MarianMTModel': 'lm', 'MarianModel': 'body'},
   prefix='model.',
-  entries=(Entry(_marian_fields, _marian_options),),
-  tensors=_marian_tensors,
+  entries=_bart(
+    only(normalize_embedding=False, static_position_embeddings=True),
+    Entry(_read_vocabulary, _write_vocabulary),
+    constant(share_encoder_decoder_embeddings=True),
+    fixed(position="sinusoidal(layout='halves')"),
+    norm=False,
+    later_norms=False,
+    specials={
+      'pad_token_id': 0,
+      'eos_token_id': 1,
+      'decoder_start_token_id': 0,
+    },
+  ),
+  tensors=lambda model: _stacks(),
   # The sines, which transformers computes itself; older files have them.
   buffers=(r'model\.(encoder|decoder)\.embed_positions\.weight',),
-  output_bias=LOGITS_BIAS,
+  output_bias='final_logits_bias',
   scoring_body=True,
 )
