@@ -539,36 +539,7 @@ def shortest_period(patterns: list[str]) -> str:
   return ', '.join(patterns[:period])
 
 
-def body_sizes(model: Transformer) -> dict[str, Any]:
-  """The options that most families since BERT share."""
-  return {
-    'vocab_size': model.vocab_size,
-    'max_position_embeddings': model.context_length,
-    'num_hidden_layers': model.num_layers,
-    'hidden_size': model.d_model,
-    'num_attention_heads': model.num_heads,
-  }
-
-
-def activation(model: Transformer) -> str:
-  """HF's name of `model.ffn`: see `activation_name`."""
-  return activation_name(choice(model, 'ffn').name)
-
-
-def activation_name(ours: str) -> str:
-  """HF's name of an activation, ours where it has none (`save` refuses it)."""
-  names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-  return names.get(ours, ours)
-
-
 # Parts of the tables that several families have.
-
-
-def rates(*, embedding: float, residual: float, attention: float) -> str:
-  """`model.dropout`."""
-  return (
-    f'rates(embedding={embedding}, residual={residual}, attention={attention})'
-  )
 
 
 def tables(model: Transformer, embed: str, *heads: str) -> list[Tensor]:

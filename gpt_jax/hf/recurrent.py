@@ -17,14 +17,21 @@ from gpt_jax.hf.base import (
   Family,
   Options,
   Tensor,
-  activation,
+  call,
+  call_text,
   choice,
+  constant,
+  dropout,
+  fixed,
   fused_qkv,
   linear,
+  named,
   norm,
-  rates,
+  only,
   same,
+  sizes,
   transposed,
+  writes,
 )
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.context import SegmentMemory
@@ -118,57 +125,65 @@ def _losses(
 # (the end of text); we do not.
 
 
+def _alphabetical(*entries: Entry) -> tuple[Entry, ...]:
+  """A table whose options are written in the order of their names."""
+
+  def write(model: Transformer) -> dict[str, Any]:
+    options = {}
+    for entry in entries:
+      options |= entry.write(model)
+    return dict(sorted(options.items()))
+
+  return (*(Entry(entry.read) for entry in entries), Entry(write=write))
+
+
 # HF's defaults are those of the model trained on WikiText-103.
 _CUTOFFS = [20_000, 40_000, 200_000]
 
 
-def _transfo_xl_fields(options: Options) -> dict[str, Any]:
-  for name, value in (
-    ('adaptive', True),
-    ('attn_type', 0),
-    ('pre_lnorm', False),
-    ('tie_weight', True),
-    ('tie_word_embeddings', True),
-    ('untie_r', True),
-  ):
-    options.only(name, value)
-  d_model = options.size('d_model', 1024)
-  vocab_size = options.size('vocab_size', 267_735)
-  clusters = _clusters(options)
-  clusters.check(vocab_size)
+def _read_memory(options: Options) -> dict[str, Any]:
   same_length = options.flag('same_length', True)
   if same_length:
     memory = options.size('mem_len', 1600)
   else:
     memory = _whole(options, 'mem_len', 1600)
-  epsilon = options.number('layer_norm_epsilon', 1e-5)
-  dropout = options.number('dropout', 0.1)
-  attention_dropout = options.number('dropatt', 0.0)
+  clamp = max(_whole(options, 'clamp_len', 1000, least=None), 0)
   return {
-    'vocab_size': vocab_size,
     # In transformers' first versions; nothing that it computes depends on it.
     'context_length': options.size('tgt_len', memory or 1),
-    'num_layers': options.size('n_layer', 18),
-    'd_model': d_model,
-    'num_heads': options.size('n_head', 16),
-    'head_size': options.size('d_head', 64),
-    'd_ff': options.size('d_inner', 4096),
-    'input': f"adaptive({_text(clusters)}, scale='sqrt')",
-    'position': f'transformer_xl(memory={memory}, '
-    f'clamp={max(_whole(options, "clamp_len", 1000, least=None), 0)})',
+    'position': f'transformer_xl(memory={memory}, clamp={clamp})',
     'attention': f'local(window={memory})' if same_length else 'full',
-    'bias': 'where(ffn=True)',
-    'ffn': 'relu',
-    'norm': f'layernorm(epsilon={epsilon})',
-    'block': 'post',
-    'output': f'adaptive(own={_own(options, clusters, d_model)})',
-    'dropout': f'rates(embedding={dropout}, residual={dropout}, '
-    f'attention={attention_dropout})',
   }
 
 
-def _text(clusters: Clusters) -> str:
-  return ', '.join(f'{n}={v!r}' for n, v in clusters._asdict().items())
+def _write_memory(model: Transformer) -> dict[str, Any]:
+  position = choice(model, 'position').kwargs
+  return {
+    'clamp_len': position.get('clamp', 0),
+    'mem_len': position.get('memory', 0),
+    'same_length': choice(model, 'attention').name == 'local',
+    'tgt_len': model.context_length,
+  }
+
+
+def _read_clusters(options: Options) -> dict[str, Any]:
+  clusters = _clusters(options)
+  clusters.check(options.size('vocab_size', 267_735))
+  own = _own(options, clusters, options.size('d_model', 1024))
+  return {
+    'input': call_text('adaptive', **clusters._asdict(), scale='sqrt'),
+    'output': f'adaptive(own={own})',
+  }
+
+
+def _write_clusters(model: Transformer) -> dict[str, Any]:
+  clusters, own = _adaptive(model)
+  return {
+    'cutoffs': list(clusters.cutoffs),
+    'd_embed': clusters.d_embed,
+    'div_val': clusters.div_val,
+    'tie_projs': [i not in own for i in range(len(clusters.cutoffs) + 1)],
+  }
 
 
 def _whole(
@@ -201,36 +216,6 @@ def _own(options: Options, clusters: Clusters, d_model: int) -> tuple[int, ...]:
   if not clusters.num_projections(d_model):
     return ()
   return tuple(i for i, tie in enumerate(tied) if not tie)
-
-
-def _transfo_xl_options(model: Transformer) -> dict[str, Any]:
-  clusters, own = _adaptive(model)
-  position = choice(model, 'position').kwargs
-  rates = choice(model, 'dropout').kwargs
-  return {
-    'adaptive': True,
-    'attn_type': 0,
-    'clamp_len': position.get('clamp', 0),
-    'cutoffs': list(clusters.cutoffs),
-    'd_embed': clusters.d_embed,
-    'd_head': model.head_size,
-    'd_inner': model.d_ff,
-    'd_model': model.d_model,
-    'div_val': clusters.div_val,
-    'dropatt': rates.get('attention', 0.0),
-    'dropout': rates.get('residual', 0.0),
-    'layer_norm_epsilon': choice(model, 'norm').kwargs['epsilon'],
-    'mem_len': position.get('memory', 0),
-    'n_head': model.num_heads,
-    'n_layer': model.num_layers,
-    'pre_lnorm': False,
-    'same_length': choice(model, 'attention').name == 'local',
-    'sample_softmax': -1,
-    'tgt_len': model.context_length,
-    'tie_projs': [i not in own for i in range(len(clusters.cutoffs) + 1)],
-    'untie_r': True,
-    'vocab_size': model.vocab_size,
-  }
 
 
 def _adaptive(model: Transformer) -> tuple[Clusters, tuple[int, ...]]:
@@ -362,7 +347,24 @@ TRANSFO_XL = Family(
   model_type='transfo-xl',
   architectures={'TransfoXLLMHeadModel': 'lm', 'TransfoXLModel': 'body'},
   prefix='transformer.',
-  entries=(Entry(_transfo_xl_fields, _transfo_xl_options),),
+  entries=_alphabetical(
+    constant(adaptive=True, attn_type=0, pre_lnorm=False, untie_r=True),
+    only(tie_weight=True, tie_word_embeddings=True),
+    writes(sample_softmax=-1),
+    sizes(
+      vocab_size=('vocab_size', 267_735),
+      n_layer=('num_layers', 18),
+      d_model=('d_model', 1024),
+      n_head=('num_heads', 16),
+      d_head=('head_size', 64),
+      d_inner=('d_ff', 4096),
+    ),
+    Entry(_read_clusters, _write_clusters),
+    Entry(_read_memory, _write_memory),
+    call('norm', 'layernorm', epsilon=('layer_norm_epsilon', 1e-5)),
+    dropout('dropout', 'dropout', 'dropatt', (0.1, 0.1, 0.0)),
+    fixed(bias='where(ffn=True)', ffn='relu', block='post'),
+  ),
   tensors=_transfo_xl_tensors,
   forward=transfo_xl_forward,
 )
@@ -497,65 +499,22 @@ def _xlnet_forward_run(model, params, rows, memory, scored):
 # the batch is read backwards, is that of pre-training: see `data.half_rows`.
 
 
-_ATTENTION = {'bi': 'bidirectional', 'uni': 'full'}
-
-
-def _xlnet_fields(options: Options) -> dict[str, Any]:
-  for name, value in (
-    ('bi_data', False),
-    ('reuse_len', None),
-    ('same_length', False),
-    ('tie_word_embeddings', True),
-    ('untie_r', True),
-  ):
-    options.only(name, value)
-  dropout = options.number('dropout', 0.1)
-  epsilon = options.number('layer_norm_eps', 1e-12)
-  d_model, num_heads = options.size('d_model', 1024), options.size('n_head', 16)
+def _read_xlnet(options: Options) -> dict[str, Any]:
   memory = options.size('mem_len', 512) if options.get('mem_len') else 0
   clamp = max(options.whole('clamp_len', -1), 0)
-  return {
-    'vocab_size': options.size('vocab_size', 32_000),
-    # HF knows no such thing, and nothing that it computes depends on it.
-    'context_length': options.size('context_length', 512),
-    'num_layers': options.size('n_layer', 24),
-    'd_model': d_model,
-    'num_heads': num_heads,
-    'head_size': options.size('d_head', d_model // num_heads),
-    'd_ff': options.size('d_inner', 4096),
-    'input': 'tokens(queries=True)',
-    'position': f'xlnet(memory={memory}, clamp={clamp})',
-    'attention': options.choice('attn_type', _ATTENTION, 'bi'),
-    'bias': 'where(ffn=True)',
-    'ffn': options.choice('ff_activation', ACTIVATIONS, 'gelu'),
-    'norm': f'layernorm(epsilon={epsilon})',
-    'block': 'post',
-    'output': 'tied(bias=True)',
-    'dropout': rates(embedding=dropout, residual=dropout, attention=dropout),
-  }
+  return {'position': f'xlnet(memory={memory}, clamp={clamp})'}
 
 
-def _xlnet_options(model: Transformer) -> dict[str, Any]:
+def _write_xlnet(model: Transformer) -> dict[str, Any]:
   position = choice(model, 'position').kwargs
-  causal = choice(model, 'attention').name != 'bidirectional'
   return {
-    'attn_type': 'uni' if causal else 'bi',
-    'bi_data': False,
     'clamp_len': position.get('clamp') or -1,
-    'context_length': model.context_length,
-    'd_head': model.head_size,
-    'd_inner': model.d_ff,
-    'd_model': model.d_model,
-    'dropout': choice(model, 'dropout').kwargs.get('residual', 0.0),
-    'ff_activation': activation(model),
-    'layer_norm_eps': choice(model, 'norm').kwargs.get('epsilon'),
     'mem_len': position.get('memory') or None,
-    'n_head': model.num_heads,
-    'n_layer': model.num_layers,
-    'same_length': False,
-    'untie_r': True,
-    'vocab_size': model.vocab_size,
   }
+
+
+def _head_size(options: Options) -> int:
+  return options.size('d_model', 1024) // options.size('n_head', 16)
 
 
 def _xlnet_tensors(model: Transformer) -> list[Tensor]:
@@ -621,7 +580,33 @@ XLNET = Family(
     'XLNetModel': 'body',
   },
   prefix='transformer.',
-  entries=(Entry(_xlnet_fields, _xlnet_options),),
+  entries=_alphabetical(
+    constant(bi_data=False, same_length=False, untie_r=True),
+    only(reuse_len=None, tie_word_embeddings=True),
+    sizes(
+      vocab_size=('vocab_size', 32_000),
+      # HF knows no such thing, and nothing that it computes depends on it.
+      context_length=('context_length', 512),
+      n_layer=('num_layers', 24),
+      d_model=('d_model', 1024),
+      n_head=('num_heads', 16),
+      d_head=('head_size', _head_size),
+      d_inner=('d_ff', 4096),
+    ),
+    Entry(_read_xlnet, _write_xlnet),
+    named(
+      'attn_type', 'attention', {'bi': 'bidirectional', 'uni': 'full'}, 'bi'
+    ),
+    named('ff_activation', 'ffn', ACTIVATIONS, 'gelu'),
+    call('norm', 'layernorm', epsilon=('layer_norm_eps', 1e-12)),
+    dropout('dropout', 'dropout', 'dropout', 0.1),
+    fixed(
+      input='tokens(queries=True)',
+      bias='where(ffn=True)',
+      block='post',
+      output='tied(bias=True)',
+    ),
+  ),
   tensors=_xlnet_tensors,
   token_types=True,
   heads={
