@@ -19,10 +19,10 @@ import jax.numpy as jnp
 from gpt_jax import spec
 from gpt_jax.nn import moe
 from gpt_jax.nn.classifier import LayerClassifiers
-from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -32,7 +32,7 @@ from gpt_jax.objectives.base import (
   Objective,
   Params,
 )
-from gpt_jax.objectives.causal import add_routers, causal
+from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
 from gpt_jax.ranges import Count, Weight
 from gpt_jax.spec import UsageError
@@ -61,11 +61,7 @@ def auxiliary(
     )
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    if spec.build('model.output', model.output, OUTPUTS).own is not None:
-      raise UsageError(
-        f'model.output={model.output!r}: objective.name=auxiliary scores the '
-        'whole vocabulary; take tied or untied'
-      )
+    forward.check_scores(model, 'auxiliary')
     plain = causal()(model, tokenizer)
     assert plain.text is not None
     of_next, depth = plain.text.loss, model.num_layers
@@ -108,7 +104,7 @@ def auxiliary(
         name, shown = f'objective/target_{k + 1}', losses_N[-1]
         metrics[f'{name}_loss'] = Mean(shown, counted * active_N[-1])
       found = Loss(own.sum + added, own.weight, added, metrics)
-      return add_routers(found, routers, training=True)
+      return forward.add_routers(found, routers, training=True)
 
     return plain._replace(
       init=init, loss=loss, progress=with_progress, text=None
@@ -121,16 +117,11 @@ def states(
   model: Transformer, params: Params, batch: Batch, key: jax.Array
 ) -> tuple[jax.Array, dict[str, moe.Stats]]:
   """The states of each layer [N, B, L, D], the last after the last norm."""
-  result: Any = model.apply(
-    {'params': params},
-    batch['inputs'],
-    rngs={'dropout': key},
-    mutable=['router', 'intermediates'],
+  out, sown = forward.apply(
+    model, params, batch['inputs'], key, sow=('intermediates',)
   )
-  out, sown = result
   below = layer_outputs(sown['intermediates'])[:-1]
-  routers = moe.layer_stats(sown.get('router', {}))
-  return jnp.stack([*below, out.hidden_BLD]), routers
+  return jnp.stack([*below, out.hidden_BLD]), forward.routers(sown)
 
 
 def is_active(done: jax.Array, num_layers: int) -> jax.Array:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.nn.moe import Stats
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.optim.train_state import Stages
 from gpt_jax.rows.rows import Keys, Rows
@@ -66,8 +65,6 @@ class Text(NamedTuple):
   """The parts of a loss of text, for objectives that add to it.
 
   Attributes:
-    states: parameters, batch and a key of dropout to the last states [B, L, D]
-      and what routers say.
     loss: parameters, states, batch and whether it evaluates to the loss,
       without what routers cost.
     chosen: of states and batch, those of the tokens that the loss may count,
@@ -76,9 +73,6 @@ class Text(NamedTuple):
     real: of a batch, 1 where a token is no padding; float32 [B, L].
   """
 
-  states: Callable[
-    [Params, Batch, jax.Array | None], tuple[jax.Array, dict[str, Stats]]
-  ]
   loss: Callable[[Params, jax.Array, Batch, bool], Loss]
   chosen: Callable[[jax.Array, Batch], jax.Array]
   counted: Callable[[Batch], jax.Array]

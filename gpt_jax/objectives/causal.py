@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causal language modelling: L1(U) = sum_i log P(u_i | u_<i) (GPT-1, eq. 1)."""
 
-import functools
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,15 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import dropout, moe, zigzag
+from gpt_jax.nn import zigzag
 from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import scores
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
   Loss,
-  Mean,
   Needs,
   Objective,
   Params,
@@ -66,10 +65,6 @@ def causal(z_loss: Weight = 0.0) -> Declared:
         'normalisers; leave it out, or change model.output'
       )
 
-    def init(key: jax.Array) -> Params:
-      tokens = jnp.zeros((1, 1), jnp.int32)
-      return model.init(key, tokens)['params']
-
     def of_states(
       params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
     ) -> Loss:
@@ -81,49 +76,26 @@ def causal(z_loss: Weight = 0.0) -> Declared:
         total, penalty = _plain(model, params, hidden_BLD, batch, factor)
       return Loss(total, jnp.sum(batch['weights']), penalty)
 
+    of_batch = forward.loss_of(model, of_states)
+
     def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-      batch = _for_devices(model, batch)
-      hidden_BLD, routers = states(model, params, batch, key)
-      plain = of_states(params, hidden_BLD, batch, key is None)
-      return add_routers(plain, routers, training=key is not None)
+      return of_batch(params, _for_devices(model, batch), key)
 
     text = Text(
-      functools.partial(states, model),
       of_states,
       chosen=lambda hidden_BLD, batch: hidden_BLD,
       counted=lambda batch: batch['weights'],
       real=lambda batch: batch['weights'],
     )
-    return Objective(make_batch, init, loss, every_token=True, text=text)
+    return Objective(
+      make_batch,
+      partial(forward.init, model),
+      loss,
+      every_token=True,
+      text=text,
+    )
 
   return Declared(Needs(), build)
-
-
-def states(
-  model: Transformer, params: Params, batch: Batch, key: jax.Array | None
-) -> tuple[jax.Array, dict[str, moe.Stats]]:
-  """The last states [B, L, D] of a decoder, and what routers say.
-
-  Args:
-    model: the decoder.
-    params: its parameters, maybe among others.
-    batch: `inputs` int32 [B, L], and of some `positions`, `segments`, `mask`,
-      `prefix` and `places` as `Transformer` takes them.
-    key: of dropout; None: there is none.
-  """
-  result: Any = model.apply(
-    {'params': params},
-    batch['inputs'],
-    batch.get('positions'),
-    mask_BL=batch.get('mask'),
-    segments_BL=batch.get('segments'),
-    prefix_B=batch.get('prefix'),
-    places_1L=batch.get('places'),
-    rngs={} if key is None else {'dropout': key},
-    mutable=['router'],
-  )
-  out, sown = result
-  return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
 
 
 def _for_devices(model: Transformer, batch: Batch) -> Batch:
@@ -146,7 +118,7 @@ def _plain(
   z_loss: float,
 ) -> Sums:
   """The cross-entropy of a softmax over the whole vocabulary."""
-  hidden, table_VD, softcap = scores.of_states(model, params, hidden_BLD)
+  hidden, table_VD, softcap = forward.scores(model, params, hidden_BLD)
   sums: Any = penalised_cross_entropy(
     *(hidden, table_VD, batch['targets'], batch['weights'], z_loss, softcap)
   )
@@ -176,25 +148,3 @@ def _adaptive(
   arrays = hidden_BLD, batch['targets'], batch['weights']
   chunks = chunked(model.vocab_size, *arrays)
   return jax.lax.scan(add, jnp.float32(0), chunks)[0]
-
-
-def add_routers(
-  loss: Loss, routers: dict[str, moe.Stats], *, training: bool
-) -> Loss:
-  """The loss with what the routers of experts say, and in training cost."""
-  total, weight, penalty, metrics, added = loss
-  # Replicas have as many rows each, but not as many tokens that count: what
-  # was a mean over all of their rows has the mean weight in each.
-  weight = dropout.over_replicas(weight)
-  if training:
-    for stats in routers.values():
-      # Routers see tokens that do not count in the loss, too. By the weight
-      # the micro-batches' means add up as their losses do.
-      cost = weight * jnp.sum(stats.penalty)
-      total, penalty = total + cost, penalty + cost
-  more = {
-    f'router/{stack}/{name}': Mean(weight * value, weight)
-    for stack, stats in routers.items()
-    for name, value in stats._asdict().items()
-  }
-  return Loss(total, loss.weight, penalty, {**(metrics or {}), **more}, added)

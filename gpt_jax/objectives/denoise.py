@@ -62,25 +62,15 @@ def mass(
     random: of the hidden tokens that it reads as a random one. The rest stays.
     start: see `seq2seq`.
   """
-  if mask + random > 1:
-    raise UsageError(
-      f'objective.name: mask={mask} and random={random} are parts of the '
-      'hidden tokens; their sum must be at most 1'
-    )
+  unknown = Masking.of(rate, mask, random)
 
   def num_hidden(length: int) -> int:
     return int(_num_hidden(np.array(length), rate))
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
     # Without a tokenizer batches are made for their shapes alone.
-    first_id, masking = 0, Masking(rate, mask, random)
-    if tokenizer is not None:
-      mask_id = tokenizer.special.mask_id
-      assert mask_id is not None, 'see choices.build'
-      masking = masking._replace(
-        vocab_size=tokenizer.vocab_size, mask_id=mask_id
-      )
-      first_id = sides.start_id(start, tokenizer.special)
+    masking = unknown.known_to(tokenizer)
+    first_id = sides.start_id(start, tokenizer.special) if tokenizer else 0
 
     def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
       return mass_batch(rows, keys, masking, first_id)

@@ -21,7 +21,7 @@ from gpt_jax import spec
 from gpt_jax.nn import choices as nn_choices
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
-from gpt_jax.objectives import scores, soft_targets
+from gpt_jax.objectives import forward, soft_targets
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -36,7 +36,7 @@ from gpt_jax.objectives.base import (
   Stored,
   Text,
 )
-from gpt_jax.objectives.causal import add_routers, causal
+from gpt_jax.objectives.causal import causal
 from gpt_jax.objectives.masked import masked
 from gpt_jax.ranges import Positive, Weight, Whole
 from gpt_jax.spec import UsageError
@@ -198,7 +198,7 @@ class _Student(NamedTuple):
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss at the top of this file."""
-    hidden, routers = self.text.states(params, batch, key)
+    hidden, routers = forward.states(self.model, params, batch, key)
     found = self.text.loss(params, hidden, batch, key is None)
     metrics: dict[str, Mean | Means] = {
       **(found.metrics or {}),
@@ -210,14 +210,14 @@ class _Student(NamedTuple):
       if self.stored.places == 'chosen':
         hidden = self.text.chosen(hidden, batch)
       summed = T**2 * soft_targets.top_divergence(
-        scores.of_states(self.model, params, hidden),
+        forward.scores(self.model, params, hidden),
         *(batch['teacher_ids'], batch['teacher_log_probs'], weights, T),
       )
       metrics['objective/soft_loss'] = Mean(summed, jnp.sum(weights))
       added = self.soft * jnp.max(batch['soft_factor']) * summed
       found = found._replace(sum=found.sum + added)
     found = found._replace(metrics=metrics)
-    return add_routers(found, routers, training=key is not None)
+    return forward.add_routers(found, routers, training=key is not None)
 
   def balance(self, batch: Batch) -> Batch:
     """See `distilled`: each loss is a mean of the whole batch."""
@@ -301,10 +301,10 @@ def distilled(
     _check(model, teacher, cosine)
     if layers:
       check(model, teacher, layers)
-    plain, other = declared(model, tokenizer), declared(teacher, tokenizer)
-    assert plain.text is not None and other.text is not None, 'see TEXTS'
+    plain = declared(model, tokenizer)
+    assert plain.text is not None, 'see TEXTS'
     pair = _Pair(
-      *(model, teacher, plain, plain.text, other.text, needs),
+      *(model, teacher, plain, plain.text, needs),
       *(temperature, soft, hard, cosine, places, layers),
     )
     return plain._replace(
@@ -327,7 +327,6 @@ class _Pair(NamedTuple):
   teacher: Transformer
   plain: Objective  # of the student, on the text alone
   text: Text  # of the student
-  other: Text  # of the teacher
   needs: Needs
   temperature: float
   soft: float
@@ -338,8 +337,7 @@ class _Pair(NamedTuple):
 
   def init(self, key: jax.Array) -> Params:
     """Parameters of both."""
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    own = self.teacher.init(jax.random.fold_in(key, 2), tokens)['params']
+    own = forward.init(self.teacher, jax.random.fold_in(key, 2))
     return {**self.plain.init(key), 'parts': {'teacher': own}}
 
   def start(self, params: Params) -> Params:
@@ -355,8 +353,10 @@ class _Pair(NamedTuple):
     trees = self.needs.trees(params)
     ours, theirs = trees[''], trees['teacher']
     seen = _read_by(self.model, batch)
-    hidden, routers = self.text.states(ours, seen, key)
-    guide, _ = self.other.states(theirs, _read_by(self.teacher, batch), None)
+    hidden, routers = forward.states(self.model, ours, seen, key)
+    guide, _ = forward.states(
+      self.teacher, theirs, _read_by(self.teacher, batch), None
+    )
     found = self.text.loss(ours, hidden, seen, key is None)
     metrics: dict[str, Mean | Means] = {
       **(found.metrics or {}),
@@ -368,8 +368,8 @@ class _Pair(NamedTuple):
       weights = self._soft_weights(batch)
       at = self.text.chosen if self.places == 'chosen' else _as_they_are
       summed = self.temperature**2 * soft_targets.divergence(
-        scores.of_states(self.model, ours, at(hidden, batch)),
-        scores.of_states(self.teacher, theirs, at(guide, batch)),
+        forward.scores(self.model, ours, at(hidden, batch)),
+        forward.scores(self.teacher, theirs, at(guide, batch)),
         *(weights, self.temperature),
       )
       mean = Mean(summed, jnp.sum(weights))
@@ -388,7 +388,7 @@ class _Pair(NamedTuple):
       else:
         total = found.sum + weight * _factor(batch[factor]) * mean.sum
         found = found._replace(sum=total)
-    return add_routers(found, routers, training=key is not None)
+    return forward.add_routers(found, routers, training=key is not None)
 
   def balance(self, batch: Batch) -> Batch:
     """Makes each loss a mean of the whole batch.

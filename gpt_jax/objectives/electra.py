@@ -32,7 +32,7 @@ from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.transformer import DTYPES, Transformer, parameter_shapes
-from gpt_jax.objectives import scores
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -44,7 +44,6 @@ from gpt_jax.objectives.base import (
   Part,
   Scored,
 )
-from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import (
   num_right,
   penalised_cross_entropy,
@@ -52,8 +51,6 @@ from gpt_jax.objectives.cross_entropy import (
 )
 from gpt_jax.objectives.masked import (
   Masking,
-  at_chosen,
-  encode,
   masked_batch,
   masked_loss,
 )
@@ -166,9 +163,9 @@ class VocabularyTargets:
     model, weights_BL = self._model, self.weights(batch)
     asked = original_BL, weights_BL
     if self._chosen_only:
-      hidden_BLD = at_chosen(hidden_BLD, batch)
+      hidden_BLD = forward.at_chosen(hidden_BLD, batch)
       asked = batch['masked_targets'], batch['masked_weights']
-    hidden, table_VD, softcap = scores.of_states(model, params, hidden_BLD)
+    hidden, table_VD, softcap = forward.scores(model, params, hidden_BLD)
     scored = (hidden, table_VD, *asked)
     sums: Any = penalised_cross_entropy(*scored, 0.0, softcap)
     count = jnp.sum(weights_BL)
@@ -299,8 +296,8 @@ def electra(
   def most(length: int) -> int:
     return int((rate + 0.005) * length)
 
-  unknown = Masking(rate, 1.0, 0.0, most=most)
-  places = unknown.places
+  masking = Masking(rate, 1.0, 0.0, most=most)
+  places = masking.places
 
   def none(length: int) -> int:
     del length
@@ -327,13 +324,7 @@ def electra(
     check(model, generator, part)
     if generator_steps:
       check_same_size(model, generator)
-    masking = None
-    if tokenizer is not None:
-      mask_id = tokenizer.special.mask_id
-      assert mask_id is not None, 'see choices.build'
-      masking = unknown._replace(
-        vocab_size=tokenizer.vocab_size, mask_id=mask_id
-      )
+    known = masking.known_to(tokenizer)
     second = (
       VocabularyTargets(model, chosen_only)
       if scores
@@ -343,7 +334,7 @@ def electra(
     stages = Stages(generator_steps, ('generator',), both.enter, both.of_stage)
 
     def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-      batch = masked_batch(rows, keys, places, masking)
+      batch = masked_batch(rows, keys, known)
       # What the generator's draws of a row follow from.
       return {**batch, 'numbers': keys.run.astype(np.uint32)}
 
@@ -368,10 +359,9 @@ class _Both(NamedTuple):
 
   def init(self, key: jax.Array) -> Params:
     """Parameters of both, shared ones once."""
-    tokens = jnp.zeros((1, 1), jnp.int32)
     of_targets, of_generator = jax.random.split(jax.random.fold_in(key, 1))
-    params: Any = self.model.init(key, tokens)['params']
-    own: Any = self.generator.init(of_generator, tokens)['params']
+    params = forward.init(self.model, key)
+    own = forward.init(self.generator, of_generator)
     part = self.needs.parts['generator']
     own = {name: x for name, x in own.items() if name not in part.shared}
     # "[...] initialized as a zero matrix" (DeBERTaV3, section 3.2).
@@ -416,9 +406,9 @@ class _Both(NamedTuple):
     own = self.needs.trees(params)['generator']
     stopped = jax.lax.stop_gradient(params['parts'])
     model = self.needs.merged({**params, 'parts': stopped})
-    hidden_BLD, _ = encode(generator, own, batch['inputs'], batch, dropout[0])
-    states_BPD = at_chosen(hidden_BLD, batch)
-    chosen = scores.of_states(generator, own, states_BPD)
+    hidden_BLD, _ = forward.states(generator, own, batch, dropout[0])
+    states_BPD = forward.at_chosen(hidden_BLD, batch)
+    chosen = forward.scores(generator, own, states_BPD)
     found = masked_loss(chosen, batch, evaluating=evaluating)
     of_rows = jax.vmap(jax.random.fold_in, (None, 0))
     keys_B = of_rows(keys[0], batch['numbers'])
@@ -428,9 +418,8 @@ class _Both(NamedTuple):
     )
     original_BL = _placed(batch, batch['masked_targets'])
     corrupt_BL = _placed(batch, ids_BP)
-    hidden_BLD, routers = encode(
-      self.model, model, corrupt_BL, batch, dropout[1]
-    )
+    corrupt = {**batch, 'inputs': corrupt_BL}
+    hidden_BLD, routers = forward.states(self.model, model, corrupt, dropout[1])
     total, metrics = self.targets.loss(
       *(model, hidden_BLD, original_BL, corrupt_BL != original_BL, batch),
       evaluating=evaluating,
@@ -445,7 +434,7 @@ class _Both(NamedTuple):
       found = found._replace(
         sum=factors[0] * found.sum + factors[1] * factor * total
       )
-    return add_routers(found, routers, training=not evaluating)
+    return forward.add_routers(found, routers, training=not evaluating)
 
   def balance(self, batch: Batch) -> Batch:
     """Makes both losses means of the whole batch.
@@ -472,15 +461,8 @@ def _placed(batch: Batch, ids_BP: jax.Array) -> jax.Array:
 def _check(model: Transformer, generator: Transformer, targets: str) -> None:
   """Checks that the two go together."""
   _, scores = TARGETS[targets]
-  for field, text in (
-    ('models.generator.output', generator.output),
-    ('model.output', model.output),
-  ):
-    if spec.build(field, text, OUTPUTS).own is not None:
-      raise UsageError(
-        f'{field}={text!r}: objective.name=electra scores the whole '
-        'vocabulary; take tied or untied'
-      )
+  forward.check_scores(generator, 'electra', field='models.generator')
+  forward.check_scores(model, 'electra')
   head = spec.build('model.output', model.output, OUTPUTS)
   if not scores and (not head.tied or head.bias or head.transform):
     raise UsageError(

@@ -20,12 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import moe
 from gpt_jax.nn.classifier import PairHead, Pooler
-from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.transformer import DTYPES, Transformer
-from gpt_jax.objectives import scores
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -37,12 +35,11 @@ from gpt_jax.objectives.base import (
   Scored,
   Text,
 )
-from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import (
   num_right,
   penalised_cross_entropy,
 )
-from gpt_jax.objectives.scores import Scores
+from gpt_jax.objectives.forward import Scores
 from gpt_jax.ranges import Count, Probability, Whole
 from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
@@ -79,6 +76,26 @@ class Masking(NamedTuple):
   vocab_size: int = 0
   mask_id: int = 0
   most: Callable[[int], int] | None = None
+
+  @classmethod
+  def of(
+    cls, rate: float, mask: float, random: float, *rest: Any, **fields: Any
+  ) -> 'Masking':
+    """The masking of an objective's arguments."""
+    if mask + random > 1:
+      raise UsageError(
+        f'objective.name: mask={mask} and random={random} are parts of the '
+        'chosen tokens; their sum must be at most 1'
+      )
+    return cls(rate, mask, random, *rest, **fields)
+
+  def known_to(self, tokenizer: Tokenizer | None) -> 'Masking':
+    """With the vocabulary and the [MASK] of a tokenizer, if there is one."""
+    if tokenizer is None:
+      return self
+    mask_id = tokenizer.special.mask_id
+    assert mask_id is not None, 'see choices.build'
+    return self._replace(vocab_size=tokenizer.vocab_size, mask_id=mask_id)
 
   def places(self, length: int) -> int:
     """The most tokens that are chosen in a row of `length`."""
@@ -199,8 +216,7 @@ def ngrams(longest: int) -> tuple[float, ...]:
 def masked_batch(
   rows: Rows,
   keys: Keys,
-  places: Callable[[int], int],
-  masking: Masking | None,
+  masking: Masking,
   starts: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
   """A batch of rows of which a model does not see some tokens.
@@ -208,8 +224,7 @@ def masked_batch(
   Args:
     rows: B rows of L tokens.
     keys: of the rows.
-    places: that of `masking`.
-    masking: chooses; None: rows without text, of which nothing is chosen.
+    masking: chooses; without a vocabulary, of rows without text, nothing.
     starts: see `Masking`.
 
   Returns:
@@ -217,9 +232,11 @@ def masked_batch(
     `token_types`, `segments` and `positions` those that the rows have.
   """
   batch: dict[str, np.ndarray] = {'mask': rows.real}
-  if masking is None:
+  if not masking.vocab_size:
     assert not rows.real.any(), 'rows of text need their tokenizer'
-    blank = np.zeros((len(rows.tokens), places(rows.tokens.shape[1])), int)
+    blank = np.zeros(
+      (len(rows.tokens), masking.places(rows.tokens.shape[1])), int
+    )
     batch |= {
       'inputs': rows.tokens,
       'masked_positions': blank.astype(np.int32),
@@ -270,12 +287,7 @@ def masked(
     pooler: keep that of an import, which no task here trains; with pairs there
       is one anyway.
   """
-  if mask + random > 1:
-    raise UsageError(
-      f'objective.name: mask={mask} and random={random} are parts of the '
-      'chosen tokens; their sum must be at most 1'
-    )
-  masking = Masking(rate, mask, random, unit == 'word', ngrams(ngram))
+  masking = Masking.of(rate, mask, random, unit == 'word', ngrams(ngram))
   return of_masking(masking, pair=pair, static=static, pooler=pooler)
 
 
@@ -303,40 +315,31 @@ def of_masking(
   )
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    known = None
-    if tokenizer is not None:
-      mask_id = tokenizer.special.mask_id
-      assert mask_id is not None, 'see choices.build'
-      known = masking._replace(vocab_size=tokenizer.vocab_size, mask_id=mask_id)
-    return _objective(model, known, tokenizer, masking.places, heads, static)
+    return _objective(
+      model, masking.known_to(tokenizer), tokenizer, heads, static
+    )
 
   return Declared(needs, build)
 
 
 def _objective(
   model: Transformer,
-  masking: Masking | None,
+  masking: Masking,
   tokenizer: Tokenizer | None,
-  places: Callable[[int], int],
   names: tuple[str, ...],
   static: int,
 ) -> Objective:
   """See `masked`; without a tokenizer it makes empty batches only."""
-  if spec.build('model.output', model.output, OUTPUTS).own is not None:
-    raise UsageError(
-      f'model.output={model.output!r}: objective.name=masked scores the whole '
-      'vocabulary; take tied or untied'
-    )
+  forward.check_scores(model, 'masked')
   heads, pairs = _Heads(model), 'pair' in names
 
   def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
     if static:
       keys = keys.recurring(static)
     starts = None
-    if masking is not None and masking.words:
-      assert tokenizer is not None
+    if masking.words and tokenizer is not None:
       starts = tokenizer.word_starts(rows.tokens)
-    batch = masked_batch(rows, keys, places, masking, starts)
+    batch = masked_batch(rows, keys, masking, starts)
     if pairs:
       assert rows.pair is not None
       batch['pair_labels'] = rows.pair
@@ -345,79 +348,31 @@ def _objective(
     return batch
 
   def init(key: jax.Array) -> Params:
-    params: Any = model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
+    params = forward.init(model, key)
     if names:
       made = heads.init(jax.random.fold_in(key, 1))
       params = {**params, 'heads': {name: made[name] for name in names}}
     return params
 
-  def states(
-    params: Params, batch: Batch, key: jax.Array | None
-  ) -> tuple[jax.Array, dict[str, moe.Stats]]:
-    return encode(model, params, batch['inputs'], batch, key)
-
   def of_states(
     params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
   ) -> Loss:
-    states_BPD = at_chosen(hidden_BLD, batch)
-    chosen = scores.of_states(model, params, states_BPD)
+    states_BPD = forward.at_chosen(hidden_BLD, batch)
+    chosen = forward.scores(model, params, states_BPD)
     found = masked_loss(chosen, batch, evaluating=evaluating)
     if not pairs:
       return found
     return heads.add(found, params, hidden_BLD, batch, evaluating=evaluating)
 
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    hidden_BLD, routers = states(params, batch, key)
-    found = of_states(params, hidden_BLD, batch, key is None)
-    return add_routers(found, routers, training=key is not None)
-
   text = Text(
-    states,
     of_states,
-    chosen=at_chosen,
+    chosen=forward.at_chosen,
     counted=lambda batch: batch['masked_weights'],
     real=lambda batch: batch['mask'].astype(jnp.float32),
   )
   balance = _balanced if pairs else None
+  loss = forward.loss_of(model, of_states)
   return Objective(make_batch, init, loss, balance=balance, text=text)
-
-
-def encode(
-  model: Transformer,
-  params: Params,
-  inputs_BL: jax.Array,
-  batch: Batch,
-  key: jax.Array | None,
-) -> tuple[jax.Array, dict[str, moe.Stats]]:
-  """The last states [B, L, D] of some tokens, and what routers say.
-
-  Args:
-    model: an encoder.
-    params: its parameters, maybe among others.
-    inputs_BL: ids.
-    batch: of `masking.masked_batch`: the rest that the model reads; of some
-      also `visible` bool [B, L, M], see `Transformer`.
-    key: of dropout; None: there is none.
-  """
-  result: Any = model.apply(
-    {'params': params},
-    inputs_BL,
-    batch.get('positions'),
-    mask_BL=batch['mask'],
-    segments_BL=batch.get('segments'),
-    token_types_BL=batch.get('token_types'),
-    visible_BLM=batch.get('visible'),
-    rngs={} if key is None else {'dropout': key},
-    mutable=['router'],
-  )
-  out, sown = result
-  return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
-
-
-def at_chosen(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
-  """The states of the chosen tokens, [B, P, D]."""
-  positions = batch['masked_positions'][..., None]
-  return jnp.take_along_axis(hidden_BLD, positions, axis=1)
 
 
 def masked_loss(chosen: Scores, batch: Batch, *, evaluating: bool) -> Loss:

@@ -11,7 +11,8 @@ their positions stay as they are. Of a row of several segments each later one
 has the first ones' content stream in its memory (section 2.4).
 """
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import scores
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -33,7 +34,6 @@ from gpt_jax.objectives.base import (
   Params,
   Scored,
 )
-from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.masked import masked_loss, ngrams
 from gpt_jax.ranges import Count
 from gpt_jax.rows.rows import MASKING, Keys, Rows
@@ -281,17 +281,13 @@ def _objective(
       batch['token_types'] = rows.token_types
     return batch
 
-  def init(key: jax.Array) -> Params:
-    params: Any = model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
-    return params
-
   def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     states_BPD, sown = predictions(model, params, batch, key, segments)
-    chosen = scores.of_states(model, params, states_BPD)
+    chosen = forward.scores(model, params, states_BPD)
     found = masked_loss(chosen, batch, evaluating=key is None)
-    return add_routers(found, sown, training=key is not None)
+    return forward.add_routers(found, sown, training=key is not None)
 
-  return Objective(make_batch, init, loss)
+  return Objective(make_batch, partial(forward.init, model), loss)
 
 
 def visible(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> jax.Array:
@@ -334,20 +330,19 @@ def predictions(
     of_targets_BP = jnp.take_along_axis(ranks_BL, asked_BP, axis=1)
     types_BL = batch.get('token_types')
     of_part = None if key is None else jax.random.fold_in(key, nth)
-    result: Any = model.apply(
-      {'params': params},
+    out, sown = forward.apply(
+      model,
+      params,
       batch['inputs'][:, part],
+      of_part,
       caches=caches,
       mask_BL=batch['mask'][:, part],
       token_types_BL=None if types_BL is None else types_BL[:, part],
       visible_BLM=visible(ranks_BL, of_targets_BP),
       asked_BP=asked_BP,
-      rngs={} if of_part is None else {'dropout': of_part},
-      mutable=['router'],
     )
-    out, sown = result
     states.append(out.hidden_BLD[:, length:])
     caches = out.caches if segments > 1 else None
-    found = moe.layer_stats(sown.get('router', {}))
+    found = forward.routers(sown)
     stats = jax.tree.map(jnp.add, stats, found) if stats else found
   return jnp.concatenate(states, axis=1), stats

@@ -21,8 +21,7 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import causal as causal_lib
-from gpt_jax.objectives import t5
+from gpt_jax.objectives import forward, t5
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -64,7 +63,7 @@ def prefix(
       f'objective.name: z_loss={z_loss}: the loss is that of text={text!r}; '
       'leave one of them out'
     )
-  declared = causal_lib.causal(z_loss)
+  declared = causal(z_loss)
   needs, make = Needs(rows=('stream',)), _of_stream
   if text:
     declared = spec.build('objective.name: text', text, TEXTS)
@@ -126,10 +125,10 @@ def _objective(
     return batch
 
   def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    hidden_BLD, routers = causal_lib.states(model, params, batch, key)
+    hidden_BLD, routers = forward.states(model, params, batch, key)
     hidden_BLD = hidden_BLD[:, -batch['targets'].shape[1] :]
     found = text.loss(params, hidden_BLD, batch, key is None)
-    return causal_lib.add_routers(found, routers, training=key is not None)
+    return forward.add_routers(found, routers, training=key is not None)
 
   return Objective(make_batch, plain.init, loss)
 

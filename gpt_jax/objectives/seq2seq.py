@@ -6,17 +6,15 @@ objective.name = 'seq2seq(label_smoothing=0.1)'
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import spec
-from gpt_jax.nn import moe
-from gpt_jax.nn.embed import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import scores
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -27,7 +25,6 @@ from gpt_jax.objectives.base import (
   Params,
   Text,
 )
-from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import (
   num_right,
   penalised_cross_entropy,
@@ -35,7 +32,6 @@ from gpt_jax.objectives.cross_entropy import (
 from gpt_jax.ranges import Fraction
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import Keys, Rows
-from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # The loss of what a decoder writes after an encoder has read its source.
@@ -61,72 +57,32 @@ def objective(
     label_smoothing: see `cross_entropy.penalised_cross_entropy`; in training
       alone, and neither reported nor evaluated.
   """
-  if spec.build('model.output', model.output, OUTPUTS).own is not None:
-    raise UsageError(
-      f'model.output={model.output!r}: encoder-decoders are trained by scores '
-      'of the whole vocabulary; take tied or untied'
-    )
-
-  def init(key: jax.Array) -> Params:
-    return model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
-
-  def states(
-    params: Params, batch: Batch, key: jax.Array | None
-  ) -> tuple[jax.Array, dict[str, moe.Stats]]:
-    return run(model, params, batch, key)
+  forward.check_scores(model, 'seq2seq')
 
   def of_states(
     params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
   ) -> Loss:
-    chosen = scores.of_states(model, params, hidden_BLD)
+    chosen = forward.scores(model, params, hidden_BLD)
     targets = batch['targets'], batch['weights']
     smoothing = 0.0 if evaluating else label_smoothing
     return written_loss(chosen, *targets, smoothing, evaluating=evaluating)
 
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    hidden_BLD, routers = states(params, batch, key)
-    plain = of_states(params, hidden_BLD, batch, key is None)
-    return add_routers(plain, routers, training=key is not None)
-
   text = Text(
-    states,
     of_states,
     chosen=lambda hidden_BLD, batch: hidden_BLD,
     counted=lambda batch: batch['weights'],
     real=lambda batch: batch['weights'],
   )
-  return Objective(make_batch, init, loss, text=text)
-
-
-def run(
-  model: Transformer, params: Params, batch: Batch, key: jax.Array | None
-) -> tuple[jax.Array, dict[str, moe.Stats]]:
-  """The decoder's last states [B, L, D], and what routers say.
-
-  Args:
-    model: an encoder-decoder.
-    params: its parameters, maybe among others.
-    batch: see above; `targets` and `weights` are not read.
-    key: of dropout; None: there is none.
-  """
-  result: Any = model.apply(
-    {'params': params},
-    batch['inputs'],
-    batch.get('positions'),
-    segments_BL=batch.get('segments'),
-    encoder_tokens_BM=batch['sources'],
-    encoder_mask_BM=batch['source_mask'],
-    encoder_segments_BM=batch.get('source_segments'),
-    encoder_positions_BM=batch.get('source_positions'),
-    rngs={} if key is None else {'dropout': key},
-    mutable=['router'],
+  return Objective(
+    make_batch,
+    partial(forward.init, model),
+    forward.loss_of(model, of_states),
+    text=text,
   )
-  out, sown = result
-  return out.hidden_BLD, moe.layer_stats(sown.get('router', {}))
 
 
 def written_loss(
-  chosen: scores.Scores,
+  chosen: forward.Scores,
   targets: jax.Array,
   weights: jax.Array,
   label_smoothing: float,

@@ -15,7 +15,7 @@ from gpt_jax.objectives.cross_entropy import (
   joined,
   whole_table,
 )
-from gpt_jax.objectives.scores import Scores
+from gpt_jax.objectives.forward import Scores
 
 # So that the norm of an all-zero state can be differentiated.
 _TINY = 1e-12

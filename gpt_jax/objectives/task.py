@@ -23,14 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import moe
 from gpt_jax.nn.classifier import POOLERS, WeightedSum
 from gpt_jax.nn.embed import INPUTS, OUTPUTS
 from gpt_jax.nn.init import INITS
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import heads, scores
+from gpt_jax.objectives import forward, heads
 from gpt_jax.objectives import heads as features_lib
 from gpt_jax.objectives.base import (
   Batch,
@@ -41,7 +40,6 @@ from gpt_jax.objectives.base import (
   Objective,
   Params,
 )
-from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
 from gpt_jax.objectives.heads import FEATURES, Features, Head
 from gpt_jax.spec import Pair, UsageError
@@ -90,8 +88,7 @@ class TaskModel(NamedTuple):
 
   def init(self, key: jax.Array) -> Params:
     """Parameters of the model, and the head's."""
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    params: Any = self.model.init(key, tokens)['params']
+    params = forward.init(self.model, key)
     width = features_lib.width(self.features, self.model)
     of_heads = self.head.init(jax.random.fold_in(key, 1), width)
     if self.features is not None and self.features.weighted:
@@ -137,14 +134,14 @@ class TaskModel(NamedTuple):
       elif self._has_types:  # 0 for padding, too
         around['token_types_BL'] = second.astype(jnp.int32)
     frozen = self.features is not None  # and its features are always the same
-    result: Any = self.model.apply(
-      {'params': params},
+    out, sown = forward.apply(
+      self.model,
+      params,
       batch['inputs'].reshape(B * C, L),
+      None if frozen else key,
+      sow=('intermediates',) * frozen,
       **around,
-      rngs={} if key is None or frozen else {'dropout': key},
-      mutable=['router', *['intermediates'] * frozen],
     )
-    out, sown = result
     return out.hidden_BLD, sown
 
   def _joined(self, of_heads: Params, states: list[jax.Array]) -> jax.Array:
@@ -181,11 +178,10 @@ class TaskModel(NamedTuple):
       lm = self._language_model(params, batch, scores.hidden_SLD)
       penalty = self.auxiliary * lm
       metrics = {'objective/lm_loss': Mean(lm, weight)}
-    routers = moe.layer_stats(scores.sown.get('router', {}))
     # Reports leave the auxiliary loss out: their loss is that of the task.
-    return add_routers(
+    return forward.add_routers(
       Loss(total + penalty, weight, penalty, metrics),
-      routers,
+      forward.routers(scores.sown),
       training=key is not None,
     )
 
@@ -195,7 +191,7 @@ class TaskModel(NamedTuple):
     """L1 of each example, times its weight, added up."""
     tokens_BCL, lengths_BC = batch['inputs'], batch['lengths']
     B, C, L = tokens_BCL.shape
-    hidden, table_VD, softcap = scores.of_states(
+    hidden, table_VD, softcap = forward.scores(
       self.model, params, hidden_SLD[:, :-1]
     )
     targets_SL = tokens_BCL.reshape(B * C, L)[:, 1:]

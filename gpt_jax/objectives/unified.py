@@ -14,6 +14,7 @@ their places, and
 A token sees itself: of the 10% that stay as they are it may copy, by design.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,10 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import moe
-from gpt_jax.nn.embed import INPUTS, OUTPUTS
+from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import prefix, scores
+from gpt_jax.objectives import forward, prefix
 from gpt_jax.objectives.base import (
   Batch,
   Declared,
@@ -33,23 +33,19 @@ from gpt_jax.objectives.base import (
   Objective,
   Params,
   Scored,
-  Text,
 )
-from gpt_jax.objectives.causal import add_routers
 from gpt_jax.objectives.cross_entropy import (
   chunk_logits,
   chunked,
   joined,
   whole_table,
 )
+from gpt_jax.objectives.forward import Scores
 from gpt_jax.objectives.masked import (
   Masking,
-  at_chosen,
-  encode,
   masked_batch,
   of_masking,
 )
-from gpt_jax.objectives.scores import Scores
 from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq, written_loss
 from gpt_jax.ranges import Fraction, Probability
 from gpt_jax.rows import unified_order
@@ -114,12 +110,7 @@ def unified(
     mask: of the chosen tokens that become [MASK].
     random: of the chosen tokens that become a random one. The rest stays.
   """
-  if mask + random > 1:
-    raise UsageError(
-      f'objective.name: mask={mask} and random={random} are parts of the '
-      'chosen tokens; their sum must be at most 1'
-    )
-  masking = Masking(rate, mask, random, runs=RUNS)
+  masking = Masking.of(rate, mask, random, runs=RUNS)
   plain = of_masking(masking, pair='next')
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
@@ -189,11 +180,11 @@ def _unified_objective(
   def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     seen = visible(batch['masks'], batch['second'])
     batch = {**batch, 'visible': seen}
-    hidden_BLD, routers = text.states(params, batch, key)
+    hidden_BLD, routers = forward.states(model, params, batch, key)
     found = text.loss(params, hidden_BLD, batch, key is None)
     states_BPD = text.chosen(hidden_BLD, batch)
     each = per_token(
-      scores.of_states(model, params, states_BPD), batch['masked_targets']
+      forward.scores(model, params, states_BPD), batch['masked_targets']
     )
     metrics = {
       # One figure of four kinds of models says nothing.
@@ -211,7 +202,7 @@ def _unified_objective(
         right = jnp.sum(each.right_BL * weights_BP)
         metrics[f'objective/{name}_accuracy'] = Mean(right, weight)
     found = found._replace(metrics=metrics)
-    return add_routers(found, routers, training=key is not None)
+    return forward.add_routers(found, routers, training=key is not None)
 
   return Objective(
     make_batch, plain.init, loss, balance=plain.balance, kinds=NAMES
@@ -245,23 +236,15 @@ def unified_target(
     random: of the chosen tokens that become a random one. The rest stays.
     label_smoothing: see `seq2seq` (released code: 0.1).
   """
-  if mask + random > 1:
-    raise UsageError(
-      f'objective.name: mask={mask} and random={random} are parts of the '
-      'chosen tokens; their sum must be at most 1'
-    )
-  masking = Masking(rate, mask, random)
+  masking = Masking.of(rate, mask, random)
   of_pairs = prefix.needs_of_sides(seq2seq().needs)
   of_target = of_pairs.scored
   assert of_target is not None
 
   def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    known = None
-    if tokenizer is not None:
-      mask_id = tokenizer.special.mask_id
-      assert mask_id is not None, 'see choices.build'
-      known = masking._replace(vocab_size=tokenizer.vocab_size, mask_id=mask_id)
-    return _target_objective(model, masking, known, label_smoothing)
+    return _target_objective(
+      model, masking.known_to(tokenizer), label_smoothing
+    )
 
   return Declared(
     of_pairs._replace(
@@ -281,21 +264,16 @@ def unified_target(
 def _target_objective(
   model: Transformer,
   masking: Masking,
-  known: Masking | None,
   label_smoothing: float,
 ) -> Objective:
-  """See `unified_target`; without `known` it makes empty batches only."""
-  if spec.build('model.output', model.output, OUTPUTS).own is not None:
-    raise UsageError(
-      f'model.output={model.output!r}: objective.name=unified_target scores '
-      'the whole vocabulary; take tied or untied'
-    )
+  """See `unified_target`; without a tokenizer it makes empty batches only."""
+  forward.check_scores(model, 'unified_target')
   types = types_of(model, SEQ2SEQ)
 
   def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
     both = prefix.joined(parallel_batch(rows, 0))
     prefix.check_fits(model, both)
-    target = masked_batch(rows, keys, masking.places, known)
+    target = masked_batch(rows, keys, masking)
     M = both['inputs'].shape[1] - target['inputs'].shape[1]
     second_L = np.arange(both['inputs'].shape[1]) >= M
     second_BL = np.broadcast_to(second_L, both['inputs'].shape)
@@ -313,34 +291,23 @@ def _target_objective(
       'masked_weights': target['masked_weights'],
     }
 
-  def init(key: jax.Array) -> Params:
-    return model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
-
-  def states(
-    params: Params, batch: Batch, key: jax.Array | None
-  ) -> tuple[jax.Array, dict[str, moe.Stats]]:
-    masks_B = jnp.full(len(batch['inputs']), SEQ2SEQ)
-    batch = {**batch, 'visible': visible(masks_B, batch['second'])}
-    return encode(model, params, batch['inputs'], batch, key)
-
   def of_states(
     params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
   ) -> Loss:
-    chosen = scores.of_states(model, params, at_chosen(hidden_BLD, batch))
+    chosen = forward.scores(model, params, forward.at_chosen(hidden_BLD, batch))
     targets = batch['masked_targets'], batch['masked_weights']
     smoothing = 0.0 if evaluating else label_smoothing
     return written_loss(chosen, *targets, smoothing, evaluating=evaluating)
 
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    hidden_BLD, routers = states(params, batch, key)
-    found = of_states(params, hidden_BLD, batch, key is None)
-    return add_routers(found, routers, training=key is not None)
+  of_batch = forward.loss_of(model, of_states)
 
-  text = Text(
-    states,
-    of_states,
-    chosen=at_chosen,
-    counted=lambda batch: batch['masked_weights'],
-    real=lambda batch: batch['mask'].astype(jnp.float32),
-  )
-  return Objective(make_batch, init, loss, text=text)
+  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    return of_batch(params, with_mask(batch), key)
+
+  return Objective(make_batch, partial(forward.init, model), loss)
+
+
+def with_mask(batch: Batch) -> Batch:
+  """The batch with the mask of sequence to sequence."""
+  masks_B = jnp.full(len(batch['inputs']), SEQ2SEQ)
+  return {**batch, 'visible': visible(masks_B, batch['second'])}

@@ -22,7 +22,7 @@ from gpt_jax.files import files, progress
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.objectives import distilled, scores, soft_targets
+from gpt_jax.objectives import distilled, forward, soft_targets
 from gpt_jax.rows import pipeline, row_makers, teacher_outputs
 from gpt_jax.rows.rows import Keys
 from gpt_jax.rows.teacher_outputs import Contents, TeacherOutputs, Writer
@@ -170,11 +170,11 @@ class _Step:
     )
 
     def step(params, batch):
-      hidden, _ = text.states(params, batch, None)
+      hidden, _ = forward.states(model, params, batch, None)
       weights = text.real(batch)
       if stored.places == 'chosen':
         hidden, weights = text.chosen(hidden, batch), text.counted(batch)
-      scored = scores.of_states(model, params, hidden)
+      scored = forward.scores(model, params, hidden)
       ids, log_probs = soft_targets.most_probable(
         scored, stored.top_k, stored.temperature
       )

@@ -9,7 +9,7 @@ import pytest
 from configs import mass as config_file
 from gpt_jax import config as config_lib
 from gpt_jax import hf
-from gpt_jax.objectives import seq2seq
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.denoise import mass
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import Keys, Rows
@@ -156,7 +156,7 @@ def test_a_part_at_its_own_place_is_as_if_the_rest_were_hidden():
 
   @jax.jit
   def both(params):
-    compact, _ = seq2seq.run(model, params, batch, None)
+    compact, _ = forward.states(model, params, batch, None)
     whole = model.apply(
       {'params': params},
       inputs,

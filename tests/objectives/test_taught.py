@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax.objectives import choices, soft_targets
-from gpt_jax.objectives.scores import Scores
+from gpt_jax.objectives.forward import Scores
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

@@ -10,7 +10,8 @@ import pytest
 
 from configs import unilm
 from gpt_jax import config as config_lib
-from gpt_jax.objectives.unified import unified_target
+from gpt_jax.objectives import forward
+from gpt_jax.objectives.unified import unified_target, with_mask
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -116,8 +117,8 @@ def test_nothing_leaks():
   def jacobian(table_VD):
     def losses(table_VD):
       given = {**params, 'embed': {'embedding': table_VD}}
-      hidden, _ = objective.text.states(given, batch, None)
-      return (objective.text.chosen(hidden, batch)[0] ** 2).sum(-1)
+      hidden, _ = forward.states(model, given, with_mask(batch), None)
+      return (forward.at_chosen(hidden, batch)[0] ** 2).sum(-1)
 
     return jax.jacrev(losses)(table_VD)
 
@@ -144,9 +145,9 @@ def test_the_loss_is_the_mean_of_what_is_chosen():
 
   @jax.jit
   def run(params):
-    hidden, _ = plain.text.states(params, batch, None)
+    hidden, _ = forward.states(model, params, with_mask(batch), None)
     logits = model.apply(
-      {'params': params}, plain.text.chosen(hidden, batch), method='logits'
+      {'params': params}, forward.at_chosen(hidden, batch), method='logits'
     )
     return (
       logits,
