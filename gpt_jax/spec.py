@@ -13,6 +13,7 @@ be accepted.
 """
 
 import ast
+import importlib
 import inspect
 import re
 import types
@@ -56,6 +57,14 @@ def install(*extras: str) -> str:
   """The command that installs extras, in whose names an error ends."""
   chosen = f"'.[{','.join(extras)}]'" if extras else '.'
   return f'pip install -c constraints.txt -e {chosen} in the clone of gpt_jax'
+
+
+def optional(module: str, what: str, *extras: str) -> Any:
+  """Imports a module that only extras install; `what` says who needs it."""
+  try:
+    return importlib.import_module(module)
+  except ImportError as e:
+    raise UsageError(f'{what}; run {install(*extras)}') from e
 
 
 class FailedError(RuntimeError):

@@ -16,6 +16,8 @@ from gpt_jax.spec import UsageError
 
 log = logging.getLogger('gpt_jax')
 
+_BLOCK = 1 << 20  # characters encoded at once
+
 
 # How the names of the two documents of a pair end: see `parallel`.
 SIDES = ('#source', '#target')
@@ -26,6 +28,17 @@ class Document(NamedTuple):
 
   name: str
   text: str
+
+
+def encoded(text: str) -> Iterator[bytes]:
+  """A text in UTF-8, in blocks, without a copy of all of a long one."""
+  for start in range(0, len(text), _BLOCK):
+    yield text[start : start + _BLOCK].encode()
+
+
+def utf8_size(text: str) -> int:
+  """The length of a text in UTF-8."""
+  return sum(map(len, encoded(text)))
 
 
 def of_source(name: str) -> bool:

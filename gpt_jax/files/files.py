@@ -24,9 +24,9 @@ from gpt_jax.spec import UsageError
 _CACHE_BYTES = 1 << 28
 _CONTEXT = ts.Context({'cache_pool': {'total_bytes_limit': _CACHE_BYTES}})
 _NOT_KEPT = ts.Context({'cache_pool': {'total_bytes_limit': 0}}, _CONTEXT)
-# Seconds until it is said that a URL does not answer, and until one that never
+# Seconds until a URL that does not answer is reported, and until one that never
 # did is given up. TensorStore alone tries again for a quarter of an hour.
-_SAID, _GIVEN_UP = 10.0, 120.0
+_REPORTED, _GIVEN_UP = 10.0, 120.0
 _answered: set[str] = set()  # buckets
 
 log = logging.getLogger('gpt_jax')
@@ -38,11 +38,11 @@ def join(folder: str, name: str) -> str:
 
 
 def inside(name: object, *, of: str) -> str:
-  """Returns a name from outside that may be joined to a folder.
+  """Returns a name from outside if it lies inside a folder.
 
   Args:
     name: relative, maybe with folders in it.
-    of: what it was found in, for the message.
+    of: where it was found, for the message.
   """
   if (
     isinstance(name, str)
@@ -121,15 +121,12 @@ def check_path(folder: str) -> None:
 
 
 def open_array(folder: str, *, keep: bool = True, **spec) -> ts.TensorStore:
-  """Opens the zarr3 array in `folder`.
+  """Opens the zarr3 array in `folder`; `ValueError` if none can be read.
 
   Args:
     folder: a path or a URL.
     keep: whether chunks that were read or written stay in memory for a while.
     **spec: TensorStore's options.
-
-  Raises:
-    ValueError: there is no readable array.
   """
   spec = {'driver': 'zarr3', 'kvstore': _spec(folder)} | spec
   return ts.open(spec, context=_CONTEXT if keep else _NOT_KEPT).result()
@@ -173,8 +170,8 @@ def names(folder: str, without: Iterable[str] = ()) -> list[str]:
   """Lists the files below `folder`, as sorted paths relative to it.
 
   Args:
-    folder: see above.
-    without: folders in it that are not looked into.
+    folder: a path or a URL.
+    without: folders in it that are skipped.
   """
   store, found, start = _store(folder), [], ''
   for name in sorted(f'{name}/' for name in without):
@@ -217,15 +214,15 @@ def exclusive(folder: str, name: str) -> Iterator[None]:
 
 
 def _wait(folder: str, future: ts.Future) -> Any:
-  """The result; a bucket that is slow is told of, and one that is not there."""
+  """The result; a slow bucket is logged, a silent one is an error."""
   if is_local(folder):
     return future.result()
   bucket = '/'.join(folder.split('/')[:3])
   try:
-    result = future.result(timeout=_SAID)
+    result = future.result(timeout=_REPORTED)
   except TimeoutError:
-    log.warning('%s: no answer for %g s; still trying', bucket, _SAID)
-    left = None if bucket in _answered else _GIVEN_UP - _SAID
+    log.warning('%s: no answer for %g s; still trying', bucket, _REPORTED)
+    left = None if bucket in _answered else _GIVEN_UP - _REPORTED
     try:
       result = future.result(timeout=left)
     except TimeoutError as e:
@@ -254,20 +251,13 @@ def _store(folder: str) -> ts.KvStore:
     raise UsageError(f'{folder}: no folder can be there: {why}') from e
 
 
-# JSON files of ours, which a crash or a hand may have damaged.
-
-
 def read_json(path: str, *, remedy: str, needs: tuple[str, ...] = ()) -> Any:
-  """Reads a file that holds a JSON object.
+  """Reads a JSON object that we wrote, and that a crash may have damaged.
 
   Args:
-    path: of the file.
-    remedy: what to do where it is damaged.
+    path: of the file; `FileNotFoundError` if there is none.
+    remedy: what to do if it is damaged.
     needs: keys that it must have.
-
-  Raises:
-    FileNotFoundError: there is no such file.
-    UsageError: it is damaged.
   """
   with open(path, 'rb') as f:
     return parse(f.read(), path, remedy=remedy, needs=needs)
@@ -276,7 +266,7 @@ def read_json(path: str, *, remedy: str, needs: tuple[str, ...] = ()) -> Any:
 def parse(
   data: bytes, path: str, *, remedy: str, needs: tuple[str, ...] = ()
 ) -> Any:
-  """Like `read`, of what a file holds."""
+  """Like `read_json`, from the bytes of the file."""
   try:
     found = json.loads(data)
   except (ValueError, RecursionError) as e:

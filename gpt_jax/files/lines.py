@@ -1,11 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a file that is plain or, by its name, gzip or zstd.
+"""Files of text that users give: patterns, compression, lines, JSON.
 
-One rule for all files of text that users give: a line ends at a line feed, and
-carriage returns before that are part of its end. A lone carriage return, or
-what else Unicode parts lines with, is text. A byte-order mark at the start of a
-file is no text. Bytes that are not UTF-8 are refused with file and line.
+One rule for all of them: a line ends at a line feed, and carriage returns
+before it belong to its end. A lone carriage return, or anything else that
+Unicode calls a line's end, is text. A byte-order mark at the start of a file is
+no text. Bytes that are not UTF-8 are refused with file and line. A file is
+decompressed if its name ends in .gz, .zst or .zstd.
 """
 
 import codecs
@@ -48,10 +49,7 @@ _ERRORS = (OSError, EOFError, zlib.error, zstandard.ZstdError)
 
 
 def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
-  """Numbers the lines from 1, and yields those that are not blank.
-
-  As `every`.
-  """
+  """Yields the lines that are not blank, with their numbers; see `every`."""
   for number, line in enumerate(every(path, skip), start=1):
     if line.strip():
       yield number, line
@@ -60,9 +58,9 @@ def numbered(path: str, skip: Skip) -> Iterator[tuple[int, bytes]]:
 def every(path: str, skip: Skip) -> Iterator[bytes]:
   """Yields all lines, with their ends.
 
-  See `text` for their text. A line of more than `LONGEST` bytes goes to `skip`,
-  and b'' stands in its place. A file that breaks off, or that cannot be read at
-  all, goes to `skip` as one thing: the lines before have been yielded.
+  A line of more than `LONGEST` bytes goes to `skip`, and b'' stands in its
+  place. A file that breaks off, or that cannot be read at all, goes to `skip`
+  once, after the lines before.
   """
   number = 0
   try:
@@ -134,7 +132,14 @@ def decoded(
   try:
     return data.decode('utf-8')
   except UnicodeDecodeError as e:
-    raise Bad(where, 'is not UTF-8', f': byte {e.start}; {remedy}') from e
+    raise not_utf8(where, e, remedy) from e
+
+
+def not_utf8(
+  where: str, error: UnicodeDecodeError, remedy: str = 'convert it to UTF-8'
+) -> Bad:
+  """The error of bytes that are not UTF-8."""
+  return Bad(where, 'is not UTF-8', f': byte {error.start}; {remedy}')
 
 
 def fail(bad: Bad):
@@ -162,6 +167,13 @@ def _limited(name: str, file: BinaryIO, skip: Skip) -> Iterator[bytes]:
 def _lines_unreadable(where: str, error: Exception) -> Bad:
   why = getattr(error, 'strerror', None) or error
   return Bad(where, 'cannot be read', f': {why}; fetch the file again')
+
+
+def kind(path: str) -> str:
+  """The end of a file's name, such as '.csv', without that of compression."""
+  for end in COMPRESSED:
+    path = path.removesuffix(end)
+  return os.path.splitext(path)[1]
 
 
 def opened(path: str) -> BinaryIO:
@@ -213,11 +225,9 @@ class _Zstd(io.RawIOBase):
     super().close()
 
 
-# Which files a pattern such as `books/**/*.txt` names.
-#
-# `glob` follows a link that leads back to a folder above it until the system
-# gives up, and reads each file dozens of times: here that is an error.
-
+# Which files a pattern such as `books/**/*.txt` names. `glob` follows a link
+# that leads back to a folder above it until the system gives up, and reads each
+# file dozens of times: here that is an error.
 
 # Files in a folder whose endings are looked at.
 _LOOKED_AT = 10_000
@@ -326,7 +336,7 @@ def _usual_ending(folder: str) -> str:
 
 
 def with_bad(files: Matches, units: Sequence[Unit]) -> Sequence[Unit]:
-  """The units of a source, after one that tells of the bad links, if any."""
+  """The units of a source, after one that reports the bad links, if any."""
 
   def tell(skip: Skip) -> Iterator[Document]:
     for bad in files.bad:
@@ -404,25 +414,22 @@ def _unreadable_match(path: str, error: OSError) -> Bad:
   return Bad(path, 'cannot be read', f': {error.strerror}')
 
 
-# JSON of users' files: the value of a line, and the texts of an object.
-
+# JSON of users' files.
 
 # Names of an object that a message lists.
 _LISTED = 20
 
 
 def value(where: str, data: bytes, once: Collection[str] | None = None) -> Any:
-  """The value of JSON in UTF-8.
+  """The value of JSON in UTF-8; `Bad` if it is none that Python can read.
+
+  Python refuses a number of thousands of digits, and values a thousand deep.
 
   Args:
-    where: it is, for messages.
+    where: 'file:line', for messages.
     data: a line, or a file.
     once: names that no object may have twice, since all but the last value
-      would be lost; None: any.
-
-  Raises:
-    Bad: it is no JSON, or nothing that Python can read: a number of thousands
-      of digits, values within values a thousand deep.
+      would be lost; None: any name.
   """
 
   def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -438,7 +445,7 @@ def value(where: str, data: bytes, once: Collection[str] | None = None) -> Any:
   try:
     return json.loads(data.decode('utf-8'), object_pairs_hook=pairs)
   except UnicodeDecodeError as e:
-    raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
+    raise not_utf8(where, e) from e
   except RecursionError as e:
     raise Bad(where, 'is not JSON', ': values within values, too deep') from e
   except ValueError as e:
@@ -448,7 +455,7 @@ def value(where: str, data: bytes, once: Collection[str] | None = None) -> Any:
 
 
 def record(where: str, data: bytes) -> Any:
-  """As `value`, of which all texts are used and hold characters alone."""
+  """The value of JSON whose texts are all used; half a character is refused."""
   found = value(where, data)
   if b'\\u' in data:  # an escape may write half of a surrogate pair
     for text in texts_in(found):
@@ -472,16 +479,13 @@ def texts_in(found: Any) -> Iterator[str]:
 def entries(
   where: str, line: bytes, fields: Sequence[str], call: str
 ) -> list[str]:
-  """Returns the texts under some fields of a JSON object.
+  """The texts under some fields of a JSON object; `Bad` if they are not there.
 
   Args:
-    where: the line is, for messages.
+    where: 'file:line', for messages.
     line: in UTF-8.
     fields: of the object.
-    call: an example of how a config names them.
-
-  Raises:
-    Bad: the line is no such object.
+    call: an example of how a config names fields, for messages.
   """
   found, wanted = value(where, line, fields), []
   for field in fields:

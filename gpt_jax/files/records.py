@@ -63,10 +63,7 @@ def conll(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     fields |= {str(i): column for i, column in enumerate(columns, start=1)}
     return f'{path}:{first}', fields
 
-  def fail(bad: UsageError):
-    raise bad
-
-  for number, line in lines.numbered(path, fail):
+  for number, line in lines.numbered(path, lines.fail):
     cells = _cells(path, number, line)
     # Blank lines are not numbered here: they part sentences.
     if rows and (number > last + 1 or cells[0] == _DOCUMENT):
@@ -130,10 +127,7 @@ def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
     for where, fields in examples(*found.groups()):
       yield Record(where, {n: _text(where, x) for n, x in fields.items()})
     return
-  name = path
-  for end in lines.COMPRESSED:
-    name = name.removesuffix(end)
-  kind = os.path.splitext(name)[1]
+  kind = lines.kind(path)
   if kind not in READERS:
     raise UsageError(f'{path}: is none of ' + ', '.join(READERS))
   if not os.path.isfile(path):
@@ -224,10 +218,7 @@ def _text(where: str, value: Any) -> Any:
     return [_text(where, x) for x in value]
   if hasattr(value, 'tolist'):  # NumPy's arrays and numbers
     return _text(where, value.tolist())
-  try:
-    return value.decode('utf-8') if isinstance(value, bytes) else value
-  except UnicodeDecodeError as e:
-    raise UsageError(f'{where}: is not UTF-8: byte {e.start}') from e
+  return lines.decoded(where, value) if isinstance(value, bytes) else value
 
 
 def _squad(path: str, columns: Sequence[str]) -> Iterator[Record]:

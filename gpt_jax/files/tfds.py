@@ -8,7 +8,6 @@ TensorFlow is not loaded. Sets whose preparation needs it are prepared by
 
 import contextlib
 import functools
-import importlib
 import io
 import os
 import subprocess
@@ -17,8 +16,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gpt_jax.files import lines
 from gpt_jax.files.document import Bad, Document, Reader, Skip, Unit
-from gpt_jax.spec import NotPreparedError, UsageError, install
+from gpt_jax.spec import NotPreparedError, UsageError, install, optional
 
 _EXAMPLES = 256  # read at once
 _UNIT = 1 << 14  # examples that one worker reads
@@ -51,7 +51,7 @@ def examples(name: str, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
   Arguments as of `tfds`; values are as TFDS gives them.
   """
   found = _examples(by_name(name, ''), f'tfds({name!r})', split)
-  for number, example in _in_order(found):
+  for number, example in _in_order(found, 0, len(found)):
     yield f'tfds({name!r}): {split}:{number}', example
 
 
@@ -101,13 +101,10 @@ def in_folder(path: str, call: str) -> Any:
 
 
 def _library() -> Any:
-  try:
-    with _quiet():
-      return importlib.import_module('tensorflow_datasets')
-  except ImportError as e:
-    raise UsageError(
-      f'tfds(...) needs tensorflow-datasets; run {install("tfds")}'
-    ) from e
+  with _quiet():
+    return optional(
+      'tensorflow_datasets', 'tfds(...) needs tensorflow-datasets', 'tfds'
+    )
 
 
 def _find(library: Any, name: str, folder: str) -> Any:
@@ -179,10 +176,12 @@ def _examples(builder: Any, call: str, split: str) -> Any:
     ) from e
 
 
-def _in_order(found: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+def _in_order(
+  found: Any, first: int, stop: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
   """Numbers the examples of a split, read some at once."""
-  for start in range(0, len(found), _EXAMPLES):
-    numbers = range(start, min(start + _EXAMPLES, len(found)))
+  for start in range(first, stop, _EXAMPLES):
+    numbers = range(start, min(start + _EXAMPLES, stop))
     yield from zip(numbers, found.__getitems__(list(numbers)), strict=True)
 
 
@@ -215,18 +214,14 @@ def reader(
 
   def unit(first: int, skip: Skip) -> Iterator[Document]:
     stop = min(first + _UNIT, len(found))
-    for start in range(first, stop, _EXAMPLES):
-      numbers = range(start, min(start + _EXAMPLES, stop))
-      for number, example in zip(
-        numbers, found.__getitems__(list(numbers)), strict=True
-      ):
-        try:
-          where = f'{call}: {split}:{number}'
-          texts = [_text(where, example, field) for field in fields]
-        except Bad as e:
-          skip(e)
-          continue
-        yield from make(f'{split}:{number}', texts)
+    for number, example in _in_order(found, first, stop):
+      try:
+        where = f'{call}: {split}:{number}'
+        texts = [_text(where, example, field) for field in fields]
+      except Bad as e:
+        skip(e)
+        continue
+      yield from make(f'{split}:{number}', texts)
 
   units = [
     Unit(functools.partial(unit, first))
@@ -250,10 +245,7 @@ def _text(where: str, example: Any, field: str) -> str:
       f'has no text under {field!r}',
       f', it holds {sorted(example)}; name a field of these in the call',
     )
-  try:
-    return value if isinstance(value, str) else value.decode('utf-8')
-  except UnicodeDecodeError as e:
-    raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
+  return value if isinstance(value, str) else lines.decoded(where, value)
 
 
 def _how(name: str, folder: str) -> str:

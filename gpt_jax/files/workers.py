@@ -2,14 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that work for this one, and end with it."""
 
+import collections
 import concurrent.futures
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+_Item = TypeVar('_Item')
+_Result = TypeVar('_Result')
 
 
 def count(given: int | None) -> int:
@@ -27,6 +32,33 @@ def pool(
     initializer=_start,
     initargs=(initializer, *args),
   )
+
+
+def in_order(
+  started: Iterator[tuple[_Item, Future[_Result]]], ahead: int
+) -> Iterator[tuple[_Item, _Result]]:
+  """Yields items with their results, in the order in which they were started.
+
+  Args:
+    started: starts the work on an item when it is asked for one.
+    ahead: how many items are under way at most.
+  """
+  waiting = collections.deque()
+  for item, future in started:
+    waiting.append((item, future))
+    if len(waiting) > ahead:
+      item, future = waiting.popleft()
+      yield item, future.result()
+  while waiting:
+    item, future = waiting.popleft()
+    yield item, future.result()
+
+
+def finished(result: _Result) -> Future[_Result]:
+  """Work that is done."""
+  future = Future()
+  future.set_result(result)
+  return future
 
 
 def _start(initializer: Callable, *args: Any):

@@ -27,7 +27,7 @@ import tensorstore as ts
 from gpt_jax.files import files
 from gpt_jax.rows.rows import Keys
 from gpt_jax.spec import UsageError
-from gpt_jax.tokens import unfinished
+from gpt_jax.tokens import store
 from gpt_jax.tokens.encode import as_bytes
 from gpt_jax.tokens.store import ArrayWriter, Waiting, token_dtype
 
@@ -117,7 +117,7 @@ class Writer:
     self.done, self._kept, self._places = 0, 0.0, 0.0
     waiting: dict[str, Waiting | None] = dict.fromkeys(self._dtypes)
     try:
-      state = unfinished.read(folder, wanted)
+      state = store.read_state(folder, wanted)
       counts = json.loads(bytes(state['counts']))
       self._kept, self._places = counts['kept'], counts['places']
       self.done = counts['done']
@@ -125,8 +125,8 @@ class Writer:
         length, crc32 = counts[name]
         waiting[name] = Waiting(length, crc32, state[name])
       self._arrays = self._open(waiting)
-    except (unfinished.StartOver, ValueError):
-      for name in (*self._dtypes, unfinished.STATE):
+    except (store.StartOver, ValueError):
+      for name in (*self._dtypes, store.STATE):
         files.delete(folder, name)
       self.done, self._kept, self._places = 0, 0.0, 0.0
       self._arrays = self._open(dict.fromkeys(self._dtypes))
@@ -166,7 +166,7 @@ class Writer:
       length, crc32, state[name] = array.waiting()
       counts[name] = [length, crc32]
     state['counts'] = as_bytes(counts)
-    unfinished.write(self._folder, state)
+    store.write_state(self._folder, state)
 
   def finish(self, rows: Rows, **about: Any) -> Contents:
     """Writes the manifest; `about` are the teacher's entries of it."""
@@ -181,7 +181,7 @@ class Writer:
     entries |= dataclasses.asdict(contents)
     entries['fingerprint'] = contents.fingerprint
     files.write(self._folder, NAME, json.dumps(entries, indent=2).encode())
-    files.delete(self._folder, unfinished.STATE)
+    files.delete(self._folder, store.STATE)
     return contents
 
 

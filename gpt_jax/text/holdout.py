@@ -23,15 +23,10 @@ class Part(NamedTuple):
 
 
 class Unit(NamedTuple):
-  """A part of the corpus that can be read by itself.
+  """A part of the corpus that can be read by itself."""
 
-  Attributes:
-    parts: starts the stream of its documents.
-    skipped: what was left out, as in `sources.Source`.
-  """
-
-  parts: Callable[[], Iterator[Part]]
-  skipped: Callable[[], dict[str, int]]
+  parts: Callable[[], Iterator[Part]]  # starts the stream of its documents
+  skipped: Callable[[], dict[str, int]]  # what was left out, as in `Source`
 
 
 class Split(NamedTuple):
@@ -59,18 +54,13 @@ class Split(NamedTuple):
 
 
 class Corpus(NamedTuple):
-  """What is split.
-
-  Attributes:
-    source: the documents.
-    parent: how the name of a document tells what stays on one side with it: the
-      pair that it is a side of, or see `passages.parents`.
-    pairs: see `Split`.
-  """
+  """What is split."""
 
   source: Source
+  # Documents whose names have the same parent stay on one side: both sides of
+  # a pair, and the parts that a document was cut into (`sources.parents`).
   parent: Callable[[str], str]
-  pairs: bool
+  pairs: bool  # see `Split`
 
 
 Build = Callable[[Corpus], Split]
@@ -87,7 +77,7 @@ def split(
   Args:
     source: call-string.
     holdout: call-string.
-    corpus: what is left of the source after cleaning, where it was.
+    corpus: what cleaning left of the source; None: it was not cleaned.
     field: where `source` stands in the config.
   """
   found = corpus or sources.load(field, source)
@@ -175,11 +165,11 @@ def none() -> Build:
   def build(corpus: Corpus) -> Split:
     source = corpus.source
     return Split(
-      functools.partial(_sided, _never, source.documents),
+      functools.partial(_sided, False, source.documents),
       source.num_bytes,
       False,
       source.files,
-      _units(_never, source),
+      _units(False, source),
     )
 
   return build
@@ -187,14 +177,14 @@ def none() -> Build:
 
 def _other(corpus: Source, other: Source) -> Split:
   def parts() -> Iterator[Part]:
-    yield from _sided(_never, corpus.documents)
-    yield from _sided(_always, other.documents)
+    yield from _sided(False, corpus.documents)
+    yield from _sided(True, other.documents)
 
   named = {f'holdout: {name}': path for name, path in other.files.items()}
   num_bytes = _sum(corpus.num_bytes, other.num_bytes)
-  units = _units(_never, corpus) + [
+  units = _units(False, corpus) + [
     Unit(
-      functools.partial(_sided, _always, unit.documents),
+      functools.partial(_sided, True, unit.documents),
       functools.partial(_renamed, unit),
     )
     for unit in other.units
@@ -202,7 +192,11 @@ def _other(corpus: Source, other: Source) -> Split:
   return Split(parts, num_bytes, True, corpus.files | named, units)
 
 
-def _units(held_out: Callable[[Document], bool], corpus: Source) -> list[Unit]:
+# Whether a document is held out, or all are or none.
+_HeldOut = Callable[[Document], bool] | bool
+
+
+def _units(held_out: _HeldOut, corpus: Source) -> list[Unit]:
   return [
     Unit(functools.partial(_sided, held_out, unit.documents), unit.skipped)
     for unit in corpus.units
@@ -215,20 +209,11 @@ def _renamed(other: Source) -> dict[str, int]:
 
 
 def _sided(
-  held_out: Callable[[Document], bool],
-  documents: Callable[[], Iterator[Document]],
+  held_out: _HeldOut, documents: Callable[[], Iterator[Document]]
 ) -> Iterator[Part]:
-  return (Part(document, held_out(document)) for document in documents())
-
-
-def _never(document: Document) -> bool:
-  del document
-  return False
-
-
-def _always(document: Document) -> bool:
-  del document
-  return True
+  for document in documents():
+    side = held_out if isinstance(held_out, bool) else held_out(document)
+    yield Part(document, side)
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

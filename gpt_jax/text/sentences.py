@@ -4,6 +4,13 @@
 
 No model of a language: "e.g. this" counts as two. Spaces belong to the sentence
 before, so that the sentences of a text joined are the text.
+
+With `data.sentences = 'terminal'` a token store notes where sentences end. A
+document is encoded as a whole, and the characters that a splitter finds are
+looked up in its tokens: so the tokens are the same whatever the splitter is.
+Encoding one sentence at a time, most tokenizers would make other tokens: in "It
+rains. It" the second "It" has its space before it. A token that spans the space
+and the next word belongs to the next sentence: that of its last character.
 """
 
 import re
@@ -30,20 +37,6 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
 def count_sentences(text: str) -> int:
   """How many sentences a text has."""
   return sum(1 for _ in spans(text))
-
-
-# Where the sentences of a token store end.
-#
-#   data.sentences = 'terminal'
-#
-# A document is encoded as a whole, and the characters that a splitter finds are
-# looked up in its tokens. So the tokens are the same whatever the splitter is,
-# and those of a store without sentences. One sentence at a time most tokenizers
-# would make others: of "It rains. It" the second "It" has its space before it.
-#
-# Such a token, with the space that ends a sentence and the word that begins the
-# next, is the next one's: a token belongs to the sentence of its last
-# character.
 
 
 # A text to the characters after each sentence, the last of which is its end.
@@ -89,10 +82,7 @@ def none() -> None:
 
 
 def terminal() -> Splitter:
-  """After terminal punctuation and space, and at line ends.
-
-  No model of a language: "e.g. this" counts as two, see `clean.sentences`.
-  """
+  """After terminal punctuation and space, and at line ends."""
   return lambda text: (stop for _, stop in spans(text))
 
 

@@ -1,14 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of documents: Python's own source files, text files, JSON lines.
+"""Sources of documents: text files, JSON lines, Parquet, and joins of them.
 
-Tables and TensorFlow datasets are in `tables` and `tfds`.
+`SOURCES` at the foot lists all that `data.source` may name; pairs of texts are
+in `pairs`, TensorFlow datasets in `files.tfds`.
 """
 
-import codecs
 import collections
 import functools
-import importlib
 import logging
 import os
 import pathlib
@@ -30,16 +29,12 @@ from gpt_jax.files.document import (
 )
 from gpt_jax.files.tfds import tfds, tfds_dir
 from gpt_jax.ranges import Count
-from gpt_jax.spec import Pair, UsageError, install
+from gpt_jax.spec import Pair, UsageError, optional
 from gpt_jax.text import pairs
 
-# Documents from the rows of Parquet files.
-
-
-# Rows decoded at once, or fewer so that they hold about so many bytes; the
-# reader holds a row group besides, as it is compressed.
+# Rows of Parquet decoded at once, or fewer: those of about so many bytes. The
+# reader also holds a row group, compressed.
 _ROWS, _HELD = 256, 1 << 27
-
 
 # Arrow's types of texts, which files may also call bytes.
 _TEXTS = {
@@ -56,7 +51,7 @@ def parquet(
   a dot. Empty entries hold no text; a file or an entry that is bad is an
   error, or counted with `on_error='skip'`. Needs the extra `tfds`.
   """
-  tables = _pyarrow()
+  tables = optional('pyarrow.parquet', 'parquet(...) needs pyarrow', 'tfds')
   files = lines.find(pattern)
 
   def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
@@ -76,15 +71,6 @@ def parquet(
 
   units = [Unit(functools.partial(unit, *named)) for named in files.items()]
   return Reader(lines.with_bad(files, units), files, None, on_error)
-
-
-def _pyarrow() -> Any:
-  try:
-    return importlib.import_module('pyarrow.parquet')
-  except ImportError as e:
-    raise UsageError(
-      f'parquet(...) needs pyarrow; run {install("tfds")}'
-    ) from e
 
 
 def _values(tables: Any, path: str, column: str) -> Iterator[Any]:
@@ -155,14 +141,11 @@ def _text(where: str, value: Any) -> str:
   """The text of an Arrow scalar; '' for an empty entry."""
   try:
     text = value.as_py() or ''
-    if len(text) > lines.LONGEST:
-      raise Bad(where, lines.TOO_LONG, '; split the text, or leave it out')
-    return text.decode('utf-8') if isinstance(text, bytes) else text
   except UnicodeDecodeError as e:
-    raise Bad(where, 'is not UTF-8', f': byte {e.start}') from e
-
-
-# Passages of documents: how they are cut, and whose they are.
+    raise lines.not_utf8(where, e) from e
+  if len(text) > lines.LONGEST:
+    raise Bad(where, lines.TOO_LONG, '; split the text, or leave it out')
+  return lines.decoded(where, text) if isinstance(text, bytes) else text
 
 
 _BLANK_LINES = re.compile(r'\r?\n\s*\n')
@@ -172,10 +155,10 @@ _NUMBERS = re.compile(r'(?:#\d+)+$')
 def parents(
   field: str, text: str, *, cleaned: bool = False
 ) -> Callable[[str], str]:
-  """How the name of a document tells which one it was cut from.
+  """Maps the name of a document to that of the document it was cut from.
 
-  Numbers at the end of a name are left out where something may have cut
-  documents: of 'book.txt#7' and 'book.txt#7#0' the parent is 'book.txt'. Else
+  Where something may have cut documents, numbers at the end of a name are left
+  out: the parent of 'book.txt#7' and of 'book.txt#7#0' is 'book.txt'. Elsewhere
   each document is its own parent.
 
   Args:
@@ -223,17 +206,12 @@ _UNIT, _OPEN = 1 << 26, 1 << 16
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
-  """Streams the documents of a source call such as `text('books/*.txt')`.
-
-  Args:
-    field: where the call stands in the config, for error messages.
-    text: a call of one of `SOURCES`.
-  """
+  """Streams the documents of a call of one of `SOURCES`, found in `field`."""
   return load(field, text).documents()
 
 
 def load(field: str, text: str) -> Source:
-  """Looks a source up without reading any document; errors as `documents`."""
+  """Looks a source up without reading any document."""
   try:
     reader = spec.build(field, text, SOURCES)
   except lines.NoFile as e:
@@ -244,12 +222,7 @@ def load(field: str, text: str) -> Source:
 
 
 def of_pairs(field: str, text: str) -> bool:
-  """Whether a source holds pairs of texts: see `parallel`.
-
-  Args:
-    field: where the call stands in the config.
-    text: the call; of a mixture, that of `data.mixture.corpus`.
-  """
+  """Whether a source, or the first of a mixture, holds pairs of texts."""
   call = spec.parse(field, text)[0]
   if call.name == 'mixture':
     pair = call.args[0]
@@ -307,7 +280,7 @@ def _in_folder(pattern: str) -> str:
 
 @functools.cache
 def _tell(message: str):
-  """Says it once: a source is looked up often."""
+  """Logs it once: a source is looked up often."""
   log.info('%s', message)
 
 
@@ -395,8 +368,8 @@ def passages(documents: str, chars: Count = 1000) -> Reader:
 
   Each is cut at blank lines into documents of at least `chars` characters (the
   last may have fewer), 'name#1' and on. Whole books hold so few ends of
-  documents that the vector of that token is hardly trained, and what follows
-  it, as in all evaluation of a text by itself, is scored wrongly.
+  documents that the vector of that token is hardly trained, and text after it,
+  as in all evaluation of a text by itself, is scored wrongly.
   """
   if of_pairs('passages', documents):
     raise UsageError(
@@ -425,7 +398,7 @@ def _text_files(files: lines.Matches, on_error: str = 'fail') -> Reader:
   def unit(named: Sequence[tuple[str, str]], skip: Skip) -> Iterator[Document]:
     for name, path in named:
       try:
-        text = _decode(path)
+        text = lines.whole(path)
       except Bad as e:
         skip(e)
         continue
@@ -447,23 +420,6 @@ def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
       group, size = [], 0
   if group:
     yield group
-
-
-def _decode(path: str) -> str:
-  # Decoding bytes keeps '\r\n' as it is, where text mode would not. A
-  # byte-order mark is no part of the text.
-  try:
-    data = pathlib.Path(path).read_bytes()
-    return data.removeprefix(codecs.BOM_UTF8).decode('utf-8')
-  except UnicodeDecodeError as e:
-    raise Bad(
-      path,
-      'is not UTF-8',
-      f': byte {e.start} ({e.reason}); convert the file to UTF-8 or leave it '
-      'out',
-    ) from e
-  except OSError as e:
-    raise Bad(path, 'cannot be read', f': {e.strerror}') from e
 
 
 SOURCES = {

@@ -39,47 +39,8 @@ from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokenizers.training import sentencepiece, sentinel
 from gpt_jax.tokenizers.wordpiece import wordpiece, wordpiece_file
 
-# Two tokenizers: one for the sources of pairs of texts, one for all else.
-#
-# tokenizer.name = "sides('saved(\"W\")', source='wordpiece(vocab_size=8000)')"
-#
-# For an encoder in front of a pre-trained one, which may have a vocabulary of
-# its own (BART, section 3.4).
-
-
 KIND = 'sides'
 TARGET, SOURCE = 'target', 'source'
-
-
-class Sides(saved.Saved):
-  """A tokenizer of targets, and another for sources: see `of_sources`."""
-
-  kind = KIND
-
-  def __init__(self, target: Any, source: Any):
-    """Takes two tokenizers, neither of them such a pair."""
-    assert not isinstance(target, Sides) and not isinstance(source, Sides)
-    self.target, self.source = target, source
-    self.vocab_size: int = target.vocab_size
-    self.eos_id: int = target.eos_id
-    self.special: Special = target.special
-    self.run_ids: frozenset[int] = target.run_ids
-    self.encode, self.encode_batch = target.encode, target.encode_batch
-    self.encode_special, self.decode = target.encode_special, target.decode
-    self.offsets, self.word_starts = target.offsets, target.word_starts
-    self.in_threads: bool = target.in_threads and source.in_threads
-    self.parts_at_spaces: bool = (
-      target.parts_at_spaces and source.parts_at_spaces
-    )
-    self.contents = {
-      f'{KIND}.txt': f'{target.fingerprint}\n{source.fingerprint}\n'.encode()
-    }
-
-  def save(self, folder: str) -> None:
-    """Writes both, each in a folder of its own."""
-    self.target.save(files.join(folder, TARGET))
-    self.source.save(files.join(folder, SOURCE))
-    super().save(folder)
 
 
 class Tokenizer(Protocol):
@@ -114,13 +75,13 @@ class Tokenizer(Protocol):
   def parts_at_spaces(self) -> bool:
     """Whether the ids of 'x y' are those of 'x' and then those of 'y'.
 
-    So it is where a space is put before each text, as LLaMA's tokenizer does.
+    True where a space is put before each text, as LLaMA's tokenizer does.
     """
     ...
 
   @property
   def run_ids(self) -> frozenset[int]:
-    """Ids that `decode` reads together with those of the same set beside them.
+    """Ids that `decode` reads together with their neighbours of the same set.
 
     The text of such a run is known when another token follows. Empty where
     each token adds to the text before it.
@@ -151,21 +112,58 @@ class Tokenizer(Protocol):
   def offsets(self, text: str) -> np.ndarray:
     """Where the tokens of `encode(text)` come from: int32 [num_tokens, 2].
 
-    Start and stop in characters. Of the parts of one character some have it,
-    the others nothing.
+    Start and stop in characters. Where several tokens make one character, one
+    has its range, the others an empty one.
     """
     ...
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     """Which tokens of rows begin a word: bool [..., L] for ids [..., L].
 
-    See `words`; the first of a row does, and special tokens.
+    See `words`; the first token of a row does, and so do special tokens.
     """
     ...
 
   def save(self, folder: str) -> None:
     """Writes a folder that `load` reads; no other file is needed."""
     ...
+
+
+class Sides(saved.Saved):
+  r"""One tokenizer for targets and all else, another for sources of pairs.
+
+  tokenizer.name = "sides('saved(\"W\")', source='wordpiece(vocab_size=8000)')"
+
+  For an encoder in front of a pre-trained one, which may have a vocabulary of
+  its own (BART, section 3.4).
+  """
+
+  kind = KIND
+
+  def __init__(self, target: Any, source: Any):
+    """Takes two tokenizers, neither of them such a pair."""
+    assert not isinstance(target, Sides) and not isinstance(source, Sides)
+    self.target, self.source = target, source
+    self.vocab_size: int = target.vocab_size
+    self.eos_id: int = target.eos_id
+    self.special: Special = target.special
+    self.run_ids: frozenset[int] = target.run_ids
+    self.encode, self.encode_batch = target.encode, target.encode_batch
+    self.encode_special, self.decode = target.encode_special, target.decode
+    self.offsets, self.word_starts = target.offsets, target.word_starts
+    self.in_threads: bool = target.in_threads and source.in_threads
+    self.parts_at_spaces: bool = (
+      target.parts_at_spaces and source.parts_at_spaces
+    )
+    self.contents = {
+      f'{KIND}.txt': f'{target.fingerprint}\n{source.fingerprint}\n'.encode()
+    }
+
+  def save(self, folder: str) -> None:
+    """Writes both, each in a folder of its own."""
+    self.target.save(files.join(folder, TARGET))
+    self.source.save(files.join(folder, SOURCE))
+    super().save(folder)
 
 
 def build(
@@ -185,15 +183,19 @@ def build(
   make = spec.build('tokenizer.name', text, TOKENIZERS)
   if all_documents is None:
     all_documents = train_documents
+
+  def learned(make: _Make, some, all_) -> Tokenizer:
+    return make(all_ if make is characters_of else some)
+
   if not isinstance(make, _Pair):
-    return _learned(make, train_documents, all_documents)
+    return learned(make, train_documents, all_documents)
 
   def side(make: _Make, source: bool) -> Tokenizer:
     some, all_ = (
       (d for d in documents if of_source(d.name) == source)
       for documents in (train_documents, all_documents)
     )
-    return _learned(make, some, all_)
+    return learned(make, some, all_)
 
   return Sides(side(make.target, False), side(make.source, True))
 
@@ -239,7 +241,7 @@ def load(folder: str) -> Tokenizer:
 
 
 def of_folder(folder: str) -> Callable[[Iterable[Document]], Tokenizer]:
-  """That of a run or a token store, as `optim.start` needs it.
+  """The tokenizer of a run or a token store.
 
   Args:
     folder: a workdir, a store, or the folder `tokenizer` of one.
@@ -270,22 +272,8 @@ class _Pair(NamedTuple):
   source: _Make
 
 
-def _learned(
-  make: _Make,
-  train_documents: Iterable[Document],
-  all_documents: Iterable[Document],
-) -> Tokenizer:
-  """A tokenizer of the documents that it may learn from."""
-  return make(all_documents if make is characters_of else train_documents)
-
-
 def sides(target: str, source: str) -> _Pair:
-  """Another tokenizer for the sources of pairs of texts: see `sides`.
-
-  Args:
-    target: of all else; its call.
-    source: its call.
-  """
+  """Two tokenizers, by their calls; see `Sides`."""
   makes = [
     spec.build('tokenizer.name', call, TOKENIZERS) for call in (target, source)
   ]
@@ -362,10 +350,7 @@ _MARKS = frozenset(['cls', 'sep', 'mask'])
 
 
 def special_names(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
-  """The special tokens that a tokenizer has, or is told to have.
-
-  The arguments are those of `marks`.
-  """
+  """The special tokens that a tokenizer has, or will have once trained."""
   if made is not None:
     return frozenset(made.special.names)
   more = map(sentinel, range(call.kwargs.get('sentinels', 0)))

@@ -1,48 +1,46 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One hash of all documents and their order, that many machines can compute.
+"""Hashes of documents: one of the whole corpus, and those that occur twice.
 
-The sum, modulo 2^256, of the hashes of (position, hash of the document), for
-each document (Bellare and Micciancio, 1997, AdHash): sums over parts of a
-corpus add up to that of the whole.
+`Digest` is the sum, modulo 2^256, of the hashes of (position, hash of the
+document), for each document (Bellare and Micciancio, 1997, AdHash): machines
+compute it for parts of a corpus, and the sums add up to that of the whole.
+
+`Duplicates` counts the held-out documents that are also in the training split,
+word for word: documents are held out by name, so a copy under another name may
+train. Texts are compared by 64 bits of a hash. Above `MOST` hashes only texts
+whose hash lies in a part of all values are kept (as in distinct sampling,
+Gibbons 2001), and the part is halved as often as needed: memory is bounded, and
+the count becomes an estimate.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
+from gpt_jax.files.document import encoded, utf8_size
 from gpt_jax.text.holdout import Part
 
 SIZE = 32  # bytes
-
-# Characters.
-_DIGEST_PIECE = 1 << 22
 
 _MODULUS = 1 << 8 * SIZE
 
 
 def of_part(part: Part) -> tuple[bytes, int]:
   """The hash of a document's name, side and text; the text's bytes."""
-  size = sum(map(len, _digest_encoded(part.document.text)))
+  size = utf8_size(part.document.text)
   head = f'{part.document.name}\0{part.held_out}\0{size}\0'
   found = hashlib.sha256(head.encode())
-  for piece in _digest_encoded(part.document.text):
+  for piece in encoded(part.document.text):
     found.update(piece)
   return found.digest(), size
-
-
-def _digest_encoded(text: str) -> Iterator[bytes]:
-  """A text in UTF-8, without a copy of all of a long one."""
-  for start in range(0, len(text), _DIGEST_PIECE):
-    yield text[start : start + _DIGEST_PIECE].encode()
 
 
 class Digest:
   """The sum over documents, of which the first has the number `start`."""
 
   def __init__(self, start: int = 0):
-    """No document yet."""
     self._position = start
     self._sum = 0
 
@@ -53,7 +51,6 @@ class Digest:
     self._position += 1
 
   def hexdigest(self) -> str:
-    """The sum."""
     return f'{self._sum % _MODULUS:0{2 * SIZE}x}'
 
 
@@ -63,31 +60,18 @@ def total(hexdigests: Iterable[str]) -> str:
   return f'{found:0{2 * SIZE}x}'
 
 
-# How many held-out documents are also in the training split, word for word.
-#
-# Of pairs of texts a held-out pair counts of which both sides are there.
-#
-# What is held out is chosen by name, so a copy of it under another name may
-# train. Texts are compared by 64 bits of a hash. Above `MOST` hashes only texts
-# whose hash lies in a part of all values are kept (as in distinct sampling,
-# Gibbons 2001), and the part is halved as often as needed: the memory is
-# bounded, and the count becomes an estimate.
-
-
 # Hashes that are kept, of both splits: 8 bytes each.
 MOST = 1 << 21
 
 # Hashes that wait to be sorted in.
 _BUFFER = 1 << 16
 
-_PIECE = 1 << 22  # characters encoded at once
-
 
 class Duplicates:
   """Counts equal texts across the split."""
 
   def __init__(self, *, pairs: bool = False):
-    """No document yet; of `pairs` each two are one."""
+    """`pairs`: each two documents are a pair, and compared as one."""
     self._pairs, self._source = pairs, None
     self._kept = {side: np.empty(0, np.uint64) for side in (False, True)}
     self._new: dict[bool, list[int]] = {False: [], True: []}
@@ -101,7 +85,7 @@ class Duplicates:
         return
       text, self._source = f'{self._source}\0{text}', None
     digest = hashlib.blake2b(digest_size=8)
-    for piece in _duplicates_encoded(text):
+    for piece in encoded(text):
       digest.update(piece)
     self._new[held_out].append(int.from_bytes(digest.digest(), 'little'))
     if sum(map(len, self._new.values())) >= _BUFFER:
@@ -121,7 +105,7 @@ class Duplicates:
   def _sort_in(self):
     for side, new in self._new.items():
       joined = np.concatenate([self._kept[side], np.array(new, np.uint64)])
-      # In training a text counts once, of those held out each document.
+      # Train texts are a set; of held-out texts every copy counts.
       self._kept[side] = joined if side else np.unique(joined)
       new.clear()
     self._thin()
@@ -133,8 +117,3 @@ class Duplicates:
     low = np.uint64((1 << self._shift) - 1)
     for side, kept in self._kept.items():
       self._kept[side] = kept[kept & low == 0]
-
-
-def _duplicates_encoded(text: str) -> Iterator[bytes]:
-  for start in range(0, len(text), _PIECE):
-    yield text[start : start + _PIECE].encode()

@@ -1,14 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Documents to ids, by one worker or several: the ids are the same.
+"""Documents to ids, and ids to the arrays of a split.
 
 One thread reads, and writes in the order that it read; workers encode batches
-in between. What is held at a time does not grow with the corpus. Workers are
-threads where the tokenizer works outside of Python's lock, which saves starting
-processes and sending them the text, and else processes.
+in between. Memory does not grow with the corpus, and ids do not depend on the
+number of workers. Workers are threads where the tokenizer releases Python's
+lock, which saves starting processes and sending them the text; else processes.
 """
 
-import collections
 import concurrent.futures
 import functools
 import itertools
@@ -16,7 +15,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,6 @@ from gpt_jax.text.holdout import Part
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens import store
-from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import ArrayWriter, Waiting, Written
 
@@ -57,36 +55,22 @@ class Piece(NamedTuple):
 
 
 class Encoded(NamedTuple):
-  """The tokens of a piece.
+  """The tokens of a piece."""
 
-  Attributes:
-    ids: int32 [N].
-    eos_id: what ends the document.
-    sentence_ends: int64 [S], after which of them sentences end, before the
-      document does: see `sentences.in_tokens`.
-  """
-
-  ids: np.ndarray
-  eos_id: int
-  sentence_ends: np.ndarray
+  ids: np.ndarray  # int32 [N]
+  eos_id: int  # ends the document
+  sentence_ends: np.ndarray  # int64 [S], see `sentences.in_tokens`
 
 
 class Text(NamedTuple):
-  """What is known of a piece where it is encoded.
-
-  Attributes:
-    text: of the piece.
-    last: see `Piece`.
-    of_source: whether its document is the source of a pair.
-  """
+  """What a worker is sent of a piece."""
 
   text: str
   last: bool
-  of_source: bool
+  of_source: bool  # its document is the source of a pair
 
 
 def text_of(piece: Piece) -> Text:
-  """A piece, without what the workers need not know."""
   return Text(piece.text, piece.last, of_source(piece.part.document.name))
 
 
@@ -113,7 +97,7 @@ def encoded(
   workers: int,
   sentences: str = 'none',
 ) -> Iterator[tuple[list[Piece], list[Encoded]]]:
-  """Yields each batch with the tokens of its pieces, in order.
+  """Yields each batch of `pieces` with their tokens, in order.
 
   Args:
     pieces: of `batches`.
@@ -124,7 +108,7 @@ def encoded(
   here = functools.partial(encode_texts, made, sentences)
   if made.in_threads:
     threads = concurrent.futures.ThreadPoolExecutor(workers)
-    yield from _in_order(threads, here, pieces, workers)
+    yield from _in_pool(threads, here, pieces, workers)
     return
   alone = None if workers == 1 else _ALONE
   for batch in itertools.islice(pieces, alone):
@@ -137,7 +121,23 @@ def encoded(
     processes = workers_lib.pool(workers, _start_worker, folder)
     pieces = itertools.chain([first], pieces)
     there = functools.partial(_encode, sentences)
-    yield from _in_order(processes, there, pieces, workers)
+    yield from _in_pool(processes, there, pieces, workers)
+
+
+def _in_pool(
+  pool: concurrent.futures.Executor,
+  encode: Callable[[_Texts], list[Encoded]],
+  batches: Iterator[list[Piece]],
+  workers: int,
+) -> Iterator[tuple[list[Piece], list[Encoded]]]:
+  """Encodes in `pool`, and shuts it down."""
+  try:
+    yield from workers_lib.in_order(
+      ((b, pool.submit(encode, [*map(text_of, b)])) for b in batches),
+      2 * workers,
+    )
+  finally:
+    pool.shutdown(cancel_futures=True)
 
 
 def encode_texts(
@@ -158,27 +158,6 @@ def encode_texts(
         ends = sentences_lib.in_tokens(split, text, own.offsets(text), last)
       found[i] = Encoded(ids, own.eos_id, ends)
   return [one for one in found if one is not None]
-
-
-def _in_order(
-  pool: concurrent.futures.Executor,
-  encode: Callable[[_Texts], list[Encoded]],
-  pieces: Iterator[list[Piece]],
-  workers: int,
-) -> Iterator[tuple[list[Piece], list[Encoded]]]:
-  """Lets the workers of `pool` be a few batches ahead, and ends them."""
-  waiting = collections.deque()
-  try:
-    for batch in pieces:
-      waiting.append((batch, pool.submit(encode, [*map(text_of, batch)])))
-      if len(waiting) > 2 * workers:
-        batch, found = waiting.popleft()
-        yield batch, found.result()
-    while waiting:
-      batch, found = waiting.popleft()
-      yield batch, found.result()
-  finally:
-    pool.shutdown(cancel_futures=True)
 
 
 def pieces(part: Part, made: Tokenizer) -> Iterator[Piece]:
@@ -226,9 +205,6 @@ def _encode(sentences: str, texts: _Texts) -> list[Encoded]:
   return encode_texts(_tokenizer, sentences, texts)
 
 
-# Writes one split of a token store, and tells how to go on from any moment.
-
-
 class Settings(NamedTuple):
   """The config fields that a token store depends on."""
 
@@ -255,24 +231,21 @@ class SplitWriter:
 
     Args:
       folder: a path or a URL.
-      made: has encoded the documents.
-      name: of the split.
-      state: that an earlier process left.
+      made: the tokenizer that encodes the documents.
+      name: prefix of the split's entries in `state`.
+      state: left by an earlier process; `ValueError` if its arrays are gone.
       settings: its `compression` and `sentences` are read.
-
-    Raises:
-      ValueError: what it should go on with is not there.
     """
     self.num_bytes = self._num_tokens = 0
     self._parts: dict[str, int] = {}
     self._made = made
     self._dtype = store.token_dtype(tokenizer.num_ids(made))
     dtypes = {
-      token_store.TOKENS: self._dtype,
-      token_store.DOCUMENT_ENDS: 'int64',
+      store.TOKENS: self._dtype,
+      store.DOCUMENT_ENDS: 'int64',
     }
     if sentences_lib.splitter(settings.sentences):
-      dtypes[token_store.SENTENCE_ENDS] = 'int64'
+      dtypes[store.SENTENCE_ENDS] = 'int64'
     waiting: dict[str, Waiting | None] = dict.fromkeys(dtypes)
     if state is not None:
       counts = json.loads(bytes(state[name]))
@@ -293,7 +266,7 @@ class SplitWriter:
   @property
   def on_disk(self) -> int:
     """Tokens that are written."""
-    return self._arrays[token_store.TOKENS].length
+    return self._arrays[store.TOKENS].length
 
   def add(self, pieces: list[tuple[Encoded, bool, str]]):
     """Appends pieces of documents, and eos after the last of one.
@@ -312,12 +285,10 @@ class SplitWriter:
         if source:
           self._parts[source] = self._num_tokens
     if parts:
-      self._arrays[token_store.TOKENS].add(np.concatenate(parts))
-      self._arrays[token_store.DOCUMENT_ENDS].add(np.array(ends, np.int64))
-      if token_store.SENTENCE_ENDS in self._arrays:
-        self._arrays[token_store.SENTENCE_ENDS].add(
-          np.concatenate(sentence_ends)
-        )
+      self._arrays[store.TOKENS].add(np.concatenate(parts))
+      self._arrays[store.DOCUMENT_ENDS].add(np.array(ends, np.int64))
+      if store.SENTENCE_ENDS in self._arrays:
+        self._arrays[store.SENTENCE_ENDS].add(np.concatenate(sentence_ends))
 
   def state(self, name: str) -> dict[str, np.ndarray]:
     """What `__init__` goes on from."""
@@ -336,34 +307,38 @@ class SplitWriter:
   def finish(
     self, settings: Settings, source_sha256: str, notes: dict[str, Any]
   ) -> Manifest:
-    """Writes what is left; tells what is there.
-
-    Args:
-      settings: that it was made with.
-      source_sha256: of the corpus.
-      notes: further entries of the manifest.
-    """
-    written = {name: array.close() for name, array in self._arrays.items()}
-    tokens = written[token_store.TOKENS]
-    ends = written[token_store.DOCUMENT_ENDS]
-    sentences = written.get(token_store.SENTENCE_ENDS, Written(0, []))
-    return Manifest(
-      **settings._asdict(),
+    """Writes what is left; `notes` are further entries of the manifest."""
+    return manifest_of(
+      settings,
+      self._made,
+      {name: array.close() for name, array in self._arrays.items()},
       source_sha256=source_sha256,
-      tokenizer_fingerprint=self._made.fingerprint,
-      vocab_size=self._made.vocab_size,
-      eos_id=self._made.eos_id,
-      dtype=self._dtype,
-      num_tokens=tokens.length,
-      num_documents=ends.length,
       num_bytes=self.num_bytes,
-      tokens_crc32=tokens.crc32,
-      document_ends_crc32=ends.crc32,
-      num_sentences=sentences.length,
-      sentence_ends_crc32=sentences.crc32,
       parts=self._parts,
       **notes,
     )
+
+
+def manifest_of(
+  settings: Settings, made: Tokenizer, arrays: Mapping[str, Written], **more
+) -> Manifest:
+  """The manifest of a split that `made` encoded; `more` are other entries."""
+  found = {
+    name: arrays.get(name, Written(0, []))
+    for name in (store.TOKENS, store.DOCUMENT_ENDS, store.SENTENCE_ENDS)
+  }
+  return Manifest(
+    **settings._asdict(),
+    tokenizer_fingerprint=made.fingerprint,
+    vocab_size=made.vocab_size,
+    eos_id=made.eos_id,
+    dtype=store.token_dtype(tokenizer.num_ids(made)),
+    num_tokens=found[store.TOKENS].length,
+    num_documents=found[store.DOCUMENT_ENDS].length,
+    num_sentences=found[store.SENTENCE_ENDS].length,
+    **{f'{name}_crc32': array.crc32 for name, array in found.items()},
+    **more,
+  )
 
 
 def as_bytes(entries: Any) -> np.ndarray:

@@ -33,15 +33,10 @@ log = logging.getLogger('gpt_jax')
 
 
 class EvalSet(NamedTuple):
-  """A set to evaluate on.
-
-  Attributes:
-    store: its tokens.
-    num_words: of the original text, where the corpus defines words.
-  """
+  """A set to evaluate on."""
 
   store: TokenStore
-  num_words: float | None = None
+  num_words: float | None = None  # of the original text, see `eval.words`
 
 
 def check(config: Any):
@@ -75,7 +70,9 @@ def ensure(config: Any, store: TokenStore):
     folder = files.join(store.folder, f'{_FOLDER}/{name}')
     if not manifest.exists(folder):
       with files.exclusive(folder, 'unfinished'):
-        if not manifest.exists(folder):  # as another process has made it
+        if not manifest.exists(
+          folder
+        ):  # another process may have made it while we waited
           _write(name, folder, call, store)
     _check_same(name, folder, call, store)
 

@@ -27,17 +27,13 @@ _SEAL = 'manifest_sha256'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-  """What a token store holds.
+  """What a token store holds; the call-strings are the config's.
 
   Attributes:
-    source: call-string of the corpus.
     source_sha256: of the names, texts and sides of all documents.
-    holdout: call-string of what was held out.
-    tokenizer: call-string.
     tokenizer_fingerprint: sha256 of what defines the tokenizer.
     vocab_size: ids are below it.
     eos_id: the id that ends each document.
-    dtype: of the tokens.
     num_tokens: including the end of each document.
     num_documents: in this split.
     num_bytes: of the text in UTF-8, for bits per byte.
@@ -48,13 +44,10 @@ class Manifest:
       one before ends.
     num_words: of an evaluation set: separated by white space.
     num_lines: of an evaluation set: ends of lines.
-    clean: call-string of the cleaning.
-    compression: call-string of how chunks are compressed.
     cleaning: what it took, as `clean.report.summary` says; of both splits.
     skipped: what of the sources could not be read, or held no text: kind ->
       count; of both splits.
-    sentences: call-string of the splitter.
-    num_sentences: in this split, where there is a splitter.
+    num_sentences: in this split, where `sentences` asks for them.
     sentence_ends_crc32: of each `BLOCK` of sentence ends, little-endian.
     pairs: whether each two documents are a source and its target.
   """

@@ -1,11 +1,31 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A random order that is known at each place without the others.
+"""Which row of which source is row i of the run, in closed form.
 
-Grain's `index_shuffle` is a block cipher over the numbers below the size.
-`MapDataset.shuffle` runs it for 4 rounds, after which neighbours in the order
-were still correlated (by 0.09 among 65,536 rows) and their row numbers had
-periods far above noise. After 8 no trace was found; we take 12.
+  data.source = 'mixture(web:0.6, books:0.4)'
+
+Rows come in blocks of `BLOCK`, of which each source has its share, spread
+evenly and at random. Draw j of a source is row j of its own order, whatever the
+others do. A comma list holds phases: `mixture(web:0.2, books:0.8,
+from_token=100e9)` changes the weights at that token, and goes on with each
+source where the phase before left it.
+
+A weight is a share of the rows. Where rows are padded (all `data.rows` but
+'stream') a source with much padding has a smaller share of the tokens; with
+`shares='tokens'` the weights are shares of the tokens that are trained on: each
+is divided by the mean number of tokens in a row of its source, which the store
+tells before the first step.
+
+With `shares='examples'` the sources are drawn from in proportion to their size,
+as T5 mixes tasks (Raffel et al., 2019, section 3.5.2): a weight is a factor on
+the number of documents, or pairs of texts, that a source holds, of which no
+more than `limit` count: mixture(cola:1, sst2:1, shares='examples', limit=9000).
+
+The order of a source is a permutation that is known at each place without the
+others. Grain's `index_shuffle` is a block cipher over the numbers below the
+size. `MapDataset.shuffle` runs it for 4 rounds, after which neighbours in the
+order were still correlated (by 0.09 among 65,536 rows) and their row numbers
+had periods far above noise. After 8 no trace was found; we take 12.
 """
 
 import functools
@@ -45,29 +65,6 @@ class Shuffle:
     # Hashed, so that no epoch is that of another seed.
     digest = hashlib.sha256(f'{self._seed}/{epoch}'.encode()).digest()
     return int.from_bytes(digest[:8], 'little') % _KEYS
-
-
-# Mixtures: which source each row of the run comes from, in closed form.
-#
-#   data.source = 'mixture(web:0.6, books:0.4)'
-#
-# Rows come in blocks of `BLOCK`, of which each source has its share, spread
-# evenly and at random. Draw j of a source is row j of its own order, whatever
-# the others do. A comma list holds phases: `mixture(web:0.2, books:0.8,
-# from_token=100e9)` changes the weights at that token, and goes on with each
-# source where the phase before left it.
-#
-# A weight is a share of the rows. Where rows are padded (all `data.rows` but
-# 'stream') the tokens of a source with much padding have a smaller share than
-# that; with `shares='tokens'` the weights are shares of the tokens that are
-# trained on: each is divided by the mean number of tokens in a row of its
-# source, which the store tells before the first step.
-#
-# With `shares='examples'` the sources are drawn from in proportion to their
-# size, as T5 mixes tasks (Raffel et al., 2019, section 3.5.2): a weight is a
-# factor on the number of documents, or pairs of texts, that a source holds, of
-# which no more than `limit` count: mixture(cola:1, sst2:1, shares='examples',
-# limit=9000).
 
 
 # Weights count in this part of 1.
@@ -176,11 +173,6 @@ def extends(old: str, new: str, tokens: int) -> bool:
   return before == [p for p in phases(new) if p.from_token < tokens]
 
 
-# Which row of which source is row i of a run, in closed form.
-#
-# See `mixture` for what the weights mean.
-
-
 class Place(NamedTuple):
   """Where a row of the run is found."""
 
@@ -190,17 +182,11 @@ class Place(NamedTuple):
 
 
 class Held(NamedTuple):
-  """What the sources of a store hold, each by name.
-
-  Attributes:
-    rows: of the length of a run.
-    tokens: that these hold, without padding.
-    examples: documents, or pairs of texts.
-  """
+  """What each source of a store holds."""
 
   rows: Mapping[str, int]
-  tokens: Mapping[str, int]
-  examples: Mapping[str, int]
+  tokens: Mapping[str, int]  # without padding
+  examples: Mapping[str, int]  # documents, or pairs of texts
 
 
 def row_shares(phase: Phase, held: Held) -> dict[str, float]:
@@ -258,15 +244,15 @@ class Order:
     tokens: Mapping[str, int] | None = None,
     examples: Mapping[str, int] | None = None,
   ):
-    """Makes the order.
+    """Makes the order of `phases`.
 
     Args:
       phases: one or more.
       sizes: rows of each source, of `length` targets.
-      length: see `sizes`.
-      seed: of all that is drawn.
-      tokens: of each source's rows, where these are padded.
-      examples: of each source, where weights are of these.
+      length: targets of a row.
+      seed: of all draws.
+      tokens: of each source, without padding; None: rows have none.
+      examples: of each source, where weights count them.
     """
     for name in {name for phase in phases for name in phase.weights}:
       if sizes.get(name, 0) < 1:

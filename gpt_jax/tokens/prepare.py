@@ -1,9 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Text to a token store: sources, tokenizer, splits, files.
+"""Text to a token store: clean, split, make the tokenizer, encode, write.
 
 A store is whole or none: the manifest of the folder is written last, in one
-step. What a killed process leaves the next goes on with.
+step. After each shard the folder holds all that is needed to go on from there:
+the process after one that was killed reads the documents again, compares them
+with what was prepared, and encodes those that follow.
 """
 
 import contextlib
@@ -14,25 +16,31 @@ import logging
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from gpt_jax import spec
-from gpt_jax.files import files, progress
-from gpt_jax.files import workers as workers_lib
+from gpt_jax.files import files, progress, workers
+from gpt_jax.files.document import Document
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout, inputs, sentences, sources
-from gpt_jax.text.clean import choices, decontaminate, shared
+from gpt_jax.text.clean import choices, shared
 from gpt_jax.text.clean import report as clean_report
 from gpt_jax.text.clean import run as clean_run
 from gpt_jax.text.clean.run import Cleaned
-from gpt_jax.text.holdout import Split
+from gpt_jax.text.holdout import Part, Split
+from gpt_jax.tokenizers import report as tokenizer_report
 from gpt_jax.tokenizers import tokenizer
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens import beam as beam_modules
-from gpt_jax.tokens import build, eval_sets, manifest, mixture
+from gpt_jax.tokens import duplicates, encode, eval_sets, manifest, mixture
 from gpt_jax.tokens import store as token_store
-from gpt_jax.tokens.encode import Settings
+from gpt_jax.tokens.encode import Settings, SplitWriter, as_bytes
 from gpt_jax.tokens.manifest import Manifest
-from gpt_jax.tokens.store import TokenStore, codec
+from gpt_jax.tokens.store import StartOver, TokenStore, codec
 
 # In the folder while it is being written.
 _UNFINISHED = 'unfinished'
@@ -42,6 +50,12 @@ _FIELDS = Settings(
   *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean'),
   *('data.compression', 'data.sentences'),
 )
+
+# Tokens of a document, on average, above which a warning is logged. Whole books
+# have more; a model of GPT-1's shape that read 16M tokens of them chose the
+# right one of two sentences (BLiMP) in 52% when the end of a document stood
+# before them, and in 60% when a line end did.
+_LONG = 20_000
 
 log = logging.getLogger('gpt_jax')
 
@@ -59,13 +73,10 @@ def prepare(
   Two processes may ask for the same local folder: one writes, one waits.
 
   Args:
-    config: `data.source`, `data.holdout`, `data.clean`,
-      `data.compression`, `data.sentences`, `data.workers` and
-      `tokenizer.name` are read.
+    config: its sections `data` and `tokenizer` are read.
     folder: a path or a URL.
-    report: called with stage, bytes done and bytes in all; by default a bar
-      is drawn where someone watches.
-    runner: of Apache Beam, which then does the work; None: we do it here.
+    report: by default a bar, or log lines.
+    runner: of Apache Beam, which then does the work; None: this machine does.
     beam_options: of Apache Beam, as a command line has them.
 
   Returns:
@@ -75,7 +86,7 @@ def prepare(
   beam = beam_modules.load() if runner else None
   _refuse_foreign(folder)
   if not manifest.exists(folder):  # what is refused here leaves no folder
-    choices.check(choices.load(settings.clean).steps)
+    choices.check(choices.load(settings.clean))
     spec.build('tokenizer.name', settings.tokenizer, tokenizer.TOKENIZERS)
     _split(settings)
   with files.exclusive(folder, _UNFINISHED):
@@ -90,26 +101,26 @@ def prepare(
         )
       return found
     split, cleaning = _split(settings), {}
-    workers = workers_lib.count(config.data.workers)
+    num_workers = workers.count(config.data.workers)
     with contextlib.ExitStack() as stack:
       if report is None:
         report = stack.enter_context(progress.bar())
       job = beam and beam.job.Job(runner, beam_options)
       if beam:
         beam.job.check(job, split, settings.holdout)
-      if not choices.is_none(settings.clean):
+      if choices.load(settings.clean):
         if beam:
           cleaned = beam.clean.clean(settings, split, folder, job)
         else:
-          cleaned = _clean(settings, split, folder, workers, report)
+          cleaned = _clean(settings, split, folder, num_workers, report)
         split, cleaning = _split_again(settings, split, folder, cleaned)
       write = functools.partial(
-        beam.build.write if beam else build.build,
+        beam.build.write if beam else _write,
         *(settings, split, folder),
         report=report,
         cleaning=cleaning,
       )
-      done = write(job=job) if beam else write(workers=workers)
+      done = write(job=job) if beam else write(num_workers=num_workers)
     _remove_cleaning(folder)
     return done
 
@@ -201,7 +212,7 @@ def _refuse_foreign(folder: str):
 def _split(settings: Settings) -> Split:
   """The documents, and all files that the store depends on."""
   split = holdout.split(settings.source, settings.holdout)
-  if split.pairs and not choices.is_none(settings.clean):
+  if split.pairs and choices.load(settings.clean):
     raise UsageError(
       f'data.clean={settings.clean!r}: takes out texts one by one, and those '
       f"of data.source={settings.source!r} are pairs; set data.clean='none'"
@@ -219,7 +230,8 @@ def _split(settings: Settings) -> Split:
     for value in (*call.args, *call.kwargs.values())
     if isinstance(value, str) and os.path.isfile(value)
   }
-  named |= choices.load(settings.clean).files
+  for step in choices.load(settings.clean):
+    named |= {f'clean: {name}': path for name, path in step.files.items()}
   return split._replace(files=split.files | named)
 
 
@@ -227,7 +239,7 @@ def _clean(
   settings: Settings,
   split: Split,
   folder: str,
-  workers: int,
+  num_workers: int,
   report: progress.Report,
 ) -> Cleaned:
   """Cleans the corpus on this machine."""
@@ -237,7 +249,7 @@ def _clean(
     _cleaning_folder(folder),
     [settings.source, inputs.look(split.files)],
     in_mixture=mixture.is_mixture(settings.source),
-    num_workers=workers,
+    num_workers=num_workers,
     show=report,
   )
 
@@ -252,10 +264,10 @@ def _split_again(
   """
   left = cleaned.source
   skipped = dict(sorted(left.skipped().items()))
-  found = choices.load(settings.clean).steps
+  found = choices.load(settings.clean)
   for entry, step in zip(cleaned.entries, found, strict=True):
-    if isinstance(step, decontaminate.Decontaminate):
-      entry['notes'] = step.notes()
+    if notes := step.notes():
+      entry['notes'] = notes
   entries = {'steps': cleaned.entries, 'skipped': skipped}
   data = json.dumps(entries, indent=1, ensure_ascii=False).encode() + b'\n'
   files.write(folder, clean_report.NAME, data)
@@ -296,3 +308,245 @@ def _changes(settings: Settings, folder: str) -> str:
   except UsageError:  # the corpus is not here
     return ''
   return inputs.changes(folder, split.files)
+
+
+def _write(
+  settings: Settings,
+  split: Split,
+  folder: str,
+  *,
+  num_workers: int,
+  report: progress.Report,
+  cleaning: dict[str, Any],
+) -> Manifest:
+  """Writes the store on this machine, or goes on where a process died."""
+  found = inputs.look(split.files)
+  wanted = {'settings': [*settings], 'inputs': found}
+  try:
+    state = token_store.read_state(folder, wanted)
+    writing = _Writing(settings, split, folder, report, state)
+    writing.skip_written()
+  except StartOver as e:
+    if str(e):
+      log.info('%s: starting over: %s', folder, e)
+    for name in token_store.PARTS:  # what an unfinished preparation left
+      files.delete(folder, name)
+    writing = _Writing(settings, split, folder, report, None)
+  writing.write(num_workers, wanted)
+  inputs.write(folder, found)
+  return writing.close(cleaning)
+
+
+class _Writing:
+  """Both splits while they are written."""
+
+  def __init__(
+    self,
+    settings: Settings,
+    split: Split,
+    folder: str,
+    report: progress.Report,
+    state: dict[str, np.ndarray] | None,
+  ):
+    """Begins, or goes on from `state` (`StartOver`: the folder has changed)."""
+    self._settings, self._split, self._folder = settings, split, folder
+    self._report = report
+    # The source within a mixture begins the name of each document.
+    self._is_mixture = mixture.is_mixture(settings.source)
+    self._digest = duplicates.Digest()
+    self._duplicates = duplicates.Duplicates(pairs=split.pairs)
+    self._num_bytes = self._num_documents = 0
+    self._parts = split.parts()
+    self._state = None if state is None else json.loads(bytes(state['json']))
+    if state is None:
+      self._made = build_tokenizer(settings, split, folder, report)
+    else:
+      try:
+        self._made = tokenizer.load(files.join(folder, token_store.TOKENIZER))
+      except UsageError as e:
+        raise StartOver(str(e)) from e
+    sides = {False: folder}
+    if split.holds_out:
+      sides[True] = files.join(folder, token_store.VALIDATION)
+    try:
+      self._writers = {
+        held_out: SplitWriter(path, self._made, f'{held_out}', state, settings)
+        for held_out, path in sides.items()
+      }
+    except ValueError as e:
+      raise StartOver(str(e).partition('\n')[0]) from e
+    self._started = time.monotonic()
+
+  def skip_written(self):
+    """Reads the documents that were written (`StartOver`: they changed)."""
+    assert self._state is not None
+    for _ in range(self._state['num_documents']):
+      part = next(self._parts, None)
+      if part is None:
+        break
+      self._add_to_digest(part)
+      self._report('reading what was done', self._num_bytes, None)
+    if self._digest.hexdigest() != self._state['sha256']:
+      raise StartOver('the corpus has changed')
+    log.info(
+      '%s: going on after %d documents', self._folder, self._num_documents
+    )
+
+  def write(self, num_workers: int, wanted: dict[str, Any]):
+    """Encodes and writes what is left, and notes down what is done."""
+    on_disk = self._save(wanted)
+    batches = encode.batches(self._parts, self._made)
+    for number, (batch, tokens) in enumerate(
+      encode.encoded(batches, self._made, num_workers, self._settings.sentences)
+    ):
+      if not number:
+        self._warn_of_losses(encode.text_of(batch[0]))
+      for held_out, writer in self._writers.items():
+        writer.add(
+          [
+            (found, piece.last, self._source_of(piece.part))
+            for piece, found in zip(batch, tokens, strict=True)
+            if piece.part.held_out == held_out
+          ]
+        )
+      for piece in batch:
+        if piece.last:
+          size = self._add_to_digest(piece.part)
+          self._writers[piece.part.held_out].num_bytes += size
+      self._report('tokenizing', self._num_bytes, self._split.num_bytes)
+      if batch[-1].last and self._on_disk() != on_disk:
+        on_disk = self._save(wanted)
+
+  def close(self, cleaning: dict[str, Any]) -> Manifest:
+    """Writes what is left, and the manifests."""
+    for held_out, writer in self._writers.items():
+      if not writer.num_bytes:
+        raise empty(self._settings, held_out)
+    notes = {
+      'cleaning': cleaning,
+      'skipped': dict(sorted(self._split.skipped().items())),
+      'pairs': self._split.pairs,
+    }
+    done = {
+      held_out: writer.finish(self._settings, self._digest.hexdigest(), notes)
+      for held_out, writer in self._writers.items()
+    }
+    if True in done:
+      below = files.join(self._folder, token_store.VALIDATION)
+      manifest.write(below, done[True])
+    files.delete(self._folder, token_store.STATE)
+    # Last: it is what makes the folder a token store.
+    manifest.write(self._folder, done[False])
+    seconds = time.monotonic() - self._started
+    log_counts(done, self._num_bytes, seconds)
+    self._warn_of_duplicates(done)
+    return done[False]
+
+  def _warn_of_duplicates(self, done: dict[bool, Manifest]):
+    if count := self._duplicates.count():
+      log.warning(
+        '%s%d of %d held-out %s are in the training split too, word for word '
+        'under other names: remove them%s',
+        '' if self._duplicates.exact else 'about ',
+        *(count, *_number(done[True])),
+        '' if done[True].pairs else ", for instance by data.clean='minhash'",
+      )
+
+  def _warn_of_losses(self, first: encode.Text):
+    made = self._made
+    if first.of_source:
+      made = tokenizer.of_sources(made)
+    if change := tokenizer_report.change(made, first.text):
+      log.warning('%s %s', self._settings.tokenizer, change)
+
+  def _add_to_digest(self, part: Part) -> int:
+    found, size = duplicates.of_part(part)
+    self._digest.add(found)
+    if self._split.holds_out:
+      self._duplicates.add(part.document.text, part.held_out)
+    self._num_bytes += size
+    self._num_documents += 1
+    return size
+
+  def _source_of(self, part: Part) -> str:
+    """The source within a mixture, which begins each name; else ''."""
+    name, _, _ = part.document.name.partition('/')
+    return name if self._is_mixture else ''
+
+  def _on_disk(self) -> list[int]:
+    return [writer.on_disk for writer in self._writers.values()]
+
+  def _save(self, wanted: dict[str, Any]) -> list[int]:
+    """Writes all that going on from here needs; returns `_on_disk`."""
+    state = {
+      'num_documents': self._num_documents,
+      'sha256': self._digest.hexdigest(),
+    }
+    arrays = {'json': as_bytes(wanted | state)}
+    for held_out, writer in self._writers.items():
+      arrays |= writer.state(f'{held_out}')
+    token_store.write_state(self._folder, arrays)
+    return self._on_disk()
+
+
+def build_tokenizer(
+  settings: Settings, split: Split, folder: str, report: progress.Report
+) -> Tokenizer:
+  """Makes the tokenizer, and saves it in the folder of the store."""
+
+  def documents(parts: Iterator[Part]) -> Iterator[Document]:
+    num_bytes = 0
+    for part in parts:
+      yield part.document
+      num_bytes += len(part.document.text)
+      report('reading for the tokenizer', num_bytes, split.num_bytes)
+
+  started = time.monotonic()
+  made = tokenizer.build(
+    settings.tokenizer,
+    documents(part for part in split.parts() if not part.held_out),
+    documents(split.parts()),
+  )
+  made.save(files.join(folder, token_store.TOKENIZER))
+  log.info(
+    '%s: %d tokens in %.1f s',
+    *(settings.tokenizer, made.vocab_size),
+    time.monotonic() - started,
+  )
+  return made
+
+
+def empty(settings: Settings, held_out: bool) -> UsageError:
+  """The error of a split without any document."""
+  side = 'evaluation' if held_out else 'training'
+  return UsageError(
+    f'data.holdout={settings.holdout!r} leaves no document of '
+    f'data.source={settings.source!r} for {side}; for a few documents use '
+    "'tail(fraction=0.1)', which splits by characters"
+  )
+
+
+def log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
+  """Says what was written, and how fast."""
+  for held_out, written in done.items():
+    log.info(
+      '%s: %d %s, %d bytes, %d tokens',
+      'validation' if held_out else 'train',
+      *(*_number(written), written.num_bytes, written.num_tokens),
+    )
+    if written.num_tokens > _LONG * written.num_documents and not held_out:
+      log.warning(
+        'a document has %d tokens on average: too few end for a model to learn '
+        'how a text begins, as `evaluate` and prompts need it; '
+        "data.source='passages(...)' cuts them at blank lines",
+        written.num_tokens // written.num_documents,
+      )
+  rate = num_bytes / 1e6 / max(seconds, 1e-9)
+  log.info('tokenized and written at %.1f MB/s', rate)
+
+
+def _number(written: Manifest) -> tuple[int, str]:
+  """How many texts there are, and of which kind."""
+  if written.pairs:
+    return written.num_documents // 2, 'pairs'
+  return written.num_documents, 'documents'

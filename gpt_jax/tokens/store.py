@@ -1,8 +1,25 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the flat arrays of a token store, shard by shard: see `store`."""
+"""A token store: a corpus as one flat array of token ids.
+
+  D/manifest.json     what is there; written last, so a store is whole or none
+  D/tokens            zarr3, uint16 or uint32 [num_tokens]
+  D/document_ends     zarr3, int64 [num_documents], after each eos
+  D/sentence_ends     zarr3, int64 [num_sentences], after each sentence, also
+                      after each eos; only where `data.sentences` asks for them
+  D/tokenizer/        see `tokenizer.load`
+  D/validation/       the split held out, a token store without tokenizer
+  D/inputs.json       the files that it was made from, see `inputs`
+
+A wrong token must never be read. Each chunk of 8k elements carries a crc32c
+that is checked at every read, and a chunk that is missing is an error. A store
+small enough to be kept in memory is checked against the manifest as a whole.
+"""
 
 import functools
+import io
+import json
+import zipfile
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -60,11 +77,11 @@ class Written(NamedTuple):
 
 
 class Waiting(NamedTuple):
-  """An `ArrayWriter` between two of its flushes."""
+  """The state from which an `ArrayWriter` resumes."""
 
   length: int  # on disk
-  crc32: list[int]  # of these
-  values: np.ndarray  # after these
+  crc32: list[int]  # of what is on disk
+  values: np.ndarray  # not written yet
 
 
 class ArrayWriter:
@@ -78,11 +95,7 @@ class ArrayWriter:
     resumed: Waiting | None = None,
     compression: str = 'none',
   ):
-    """Makes the array, or goes on from where a writer was.
-
-    Raises:
-      ValueError: the array to go on with is not there.
-    """
+    """Makes the array, or goes on (`ValueError`: it is not there)."""
     self._dtype = np.dtype(dtype)
     self._shard = shard_size(dtype)
     # So that the checksums of the shards are those of the whole.
@@ -150,7 +163,7 @@ class ArrayWriter:
 
 
 def token_dtype(vocab_size: int) -> str:
-  """Returns the smallest type of the format that holds all ids."""
+  """The smallest type of the format that holds all ids."""
   return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
 
 
@@ -196,24 +209,45 @@ def _metadata(dtype: str, shard: int, compression: str) -> dict:
 COMPRESSIONS = {'none': none, 'zstd': zstd}
 
 
-# The token store, for reading: a corpus as one flat array of token ids.
-#
-# D/manifest.json     what is there; written last, so a store is whole or none
-# D/tokens            zarr3, uint16 or uint32 [num_tokens]
-# D/document_ends     zarr3, int64 [num_documents], after each eos
-# D/sentence_ends     zarr3, int64 [num_sentences], after each sentence; the end
-#                     of a document, its eos included, is one too. Where
-#                     `data.sentences` asks for them: see `sentences`
-# D/tokenizer/        see `tokenizer.load`
-# D/validation/       the split held out, a token store without tokenizer
-# D/inputs.json       the files that it was made from, see `inputs`
-#
-# `array_writer` writes the arrays, `split_writer` a split.
-#
-# A wrong token must never be read. Each chunk of 8k elements carries a crc32c
-# that is checked at every read, and a chunk that is missing is an error. A
-# store small enough to be kept in memory is checked against the manifest as a
-# whole.
+# What an unfinished preparation notes down, in the folder of the store.
+STATE = 'unfinished.npz'
+
+
+class StartOver(Exception):
+  """What an earlier process left is of no use; the text says why."""
+
+
+def read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
+  """Reads what an unfinished preparation with the same inputs noted down.
+
+  Args:
+    folder: a path or a URL.
+    wanted: entries that must be the same.
+
+  Raises:
+    StartOver: there is none.
+  """
+  data = files.read(folder, STATE)
+  if data is None:
+    raise StartOver
+  try:
+    with np.load(io.BytesIO(data)) as loaded:
+      state = dict(loaded)
+    before = json.loads(bytes(state['json']))
+  # Whatever a damaged file may lead to.
+  except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as e:
+    raise StartOver(f'{STATE} is damaged') from e
+  for name, value in wanted.items():
+    if before[name] != value:
+      raise StartOver(f'other {name}')
+  return state
+
+
+def write_state(folder: str, state: dict[str, np.ndarray]):
+  """Writes what `read_state` reads; the entry 'json' holds what is wanted."""
+  data = io.BytesIO()
+  np.savez(data, allow_pickle=False, **state)
+  files.write(folder, STATE, data.getvalue())
 
 
 TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'
@@ -346,13 +380,7 @@ class TokenStore:
     return [self._result(TOKENS, read) for read in reads]
 
   def text(self, made: tokenizer.Tokenizer, start: int, stop: int) -> str:
-    """What tokens of one document say.
-
-    Args:
-      made: of `tokenizer`.
-      start: of the tokens.
-      stop: of the tokens.
-    """
+    """The text of tokens [start, stop), which are of one document."""
     number = int(np.searchsorted(self.document_ends, start, side='right'))
     if self.manifest.pairs and number % 2 == 0:
       made = tokenizer.of_sources(made)
@@ -384,7 +412,7 @@ class TokenStore:
 
   @functools.cached_property
   def source_special(self) -> Special:
-    """Those of the tokenizer of sources, where rows are of pairs."""
+    """The special tokens of source texts, where rows are of pairs."""
     return tokenizer.of_sources(self._corpus.tokenizer()).special
 
   def tokenizer(self) -> tokenizer.Tokenizer:
@@ -490,13 +518,7 @@ def of_pairs(rows: str) -> bool:
 
 
 def check_pairs(rows: str, pairs: bool, where: str):
-  """Checks that `data.rows` are made of what there is.
-
-  Args:
-    rows: `data.rows`.
-    pairs: whether there are pairs of texts.
-    where: they are, or are not.
-  """
+  """Refuses `data.rows` of pairs without pairs of texts, and the reverse."""
   if of_pairs(rows) and not pairs:
     raise UsageError(
       f'data.rows={rows!r}: are made of pairs of texts, and {where} holds '

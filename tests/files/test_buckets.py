@@ -52,7 +52,7 @@ def test_a_bucket_that_does_not_answer_is_named(
   make_bucket, monkeypatch, caplog
 ):
   make_bucket(lambda i: 'silent')
-  monkeypatch.setattr(files, '_SAID', 0.1)
+  monkeypatch.setattr(files, '_REPORTED', 0.1)
   monkeypatch.setattr(files, '_GIVEN_UP', 0.3)
   with pytest.raises(UsageError, match=r'^gs://bucket/store: no answer with'):
     files.read('gs://bucket/store', 'manifest.json')
@@ -62,7 +62,7 @@ def test_a_bucket_that_does_not_answer_is_named(
 def test_one_that_did_answer_is_waited_for(make_bucket, monkeypatch):
   make_bucket(lambda i: 'busy' if 0 < i < 20 else '')
   assert files.read('gs://bucket/store', 'manifest.json') is None
-  monkeypatch.setattr(files, '_SAID', 0.01)
+  monkeypatch.setattr(files, '_REPORTED', 0.01)
   monkeypatch.setattr(files, '_GIVEN_UP', 0.02)
   files.write('gs://bucket/store', 'x', b'1')
   assert files.read('gs://bucket/store', 'x') == b'1'

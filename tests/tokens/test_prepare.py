@@ -17,7 +17,7 @@ import pytest
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.text import sources
-from gpt_jax.tokens import build, encode, manifest, prepare
+from gpt_jax.tokens import encode, manifest, prepare
 from gpt_jax.tokens import store as array_writer
 from gpt_jax.tokens.store import ArrayWriter, TokenStore
 
@@ -121,7 +121,7 @@ def test_a_url_holds_the_same_store(corpus, make_config):
 
 def test_a_second_call_opens_what_is_there(corpus, make_config, monkeypatch):
   prepare.ensure(make_config(), 'D')
-  monkeypatch.setattr(build, 'build', None)
+  monkeypatch.setattr(prepare, '_write', None)
   same = make_config("text( 'docs/*.txt' )", 'documents( fraction=0.2 )')
   assert prepare.ensure(same, 'D').manifest == prepare.prepare(same, 'D')
 
@@ -369,7 +369,7 @@ def test_changed_files_are_named(corpus, make_config, caplog):
 def test_too_few_ends_of_documents_are_told(
   corpus, make_config, monkeypatch, caplog, longest
 ):
-  monkeypatch.setattr(build, '_LONG', longest)
+  monkeypatch.setattr(prepare, '_LONG', longest)
   (corpus / 'books.md').write_text(('x' * 21 + '\n\n') * 3)
   source = 'passages("text(\'books.md\')", chars=5)'
   prepare.prepare(make_config(source=source, holdout='none'), 'D')

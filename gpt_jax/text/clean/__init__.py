@@ -5,9 +5,9 @@
   data.clean = "c4, language('en'), minhash(threshold=0.8)"
 
 `choices.load` turns the text into steps, which are applied in order. Each is
-of one of two kinds (`steps.Local`, `steps.Global`; ask for the second), made of
-pure functions that can be pickled, so that a pool of processes (`run`) and
-Apache Beam do the same to the same documents:
+`steps.Local` or `steps.Global`, made of pure functions that can be pickled, so
+that a pool of processes (`run`) and Apache Beam do the same to the same
+documents:
 
 * a local step looks at one document:
     `clean(document) -> Outcome`
@@ -26,8 +26,8 @@ source within a mixture is the first part of its name. Only the order of places
 matters, not their values: `run` counts documents over all sources in their
 order, and `shared` numbers them within their units.
 
-In Beam (`data.beam.clean`) a global step is: rows | GroupByKey(range of keys) |
-sort | judge | conclude (only where `concludes`: it takes all findings in one
+In Beam (`tokens.beam.clean`) a global step is: rows | GroupByKey(range of keys)
+| sort | judge | conclude (only where `concludes`: it takes all findings in one
 place) | GroupByKey(shard), joined with the documents | clean. `report.Counts`
-counts the outcomes, and `unordered` adds up what machines counted.
+counts the outcomes of a shard, and `report.merge` adds shards up.
 """

@@ -9,6 +9,12 @@ occur twice instead of three-sentence spans, lines that end in an ellipsis,
 words of over 1,000 characters (with their lines), citation marks and
 policy notices; it splits sentences by NLTK's model; and it looks for curly
 brackets and "lorem ipsum" only in lines that passed, where we look at the page.
+
+Then "we discarded all but one of any three-sentence span occurring more than
+once in the data set." The first occurrence stays. Sentences are compared in
+lower case and without regard to white space, by a hash of 64 bits. The first
+occurrence of every sentence stays in any case: one that is removed was in an
+earlier span.
 """
 
 import dataclasses
@@ -17,9 +23,11 @@ import hashlib
 import itertools
 import os
 import re
+from typing import Literal
 
 import numpy as np
 
+from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 from gpt_jax.text import sentences
 from gpt_jax.text.clean import steps
@@ -45,13 +53,19 @@ _LOREM = re.compile('lorem ipsum', re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
-class Pages:
+class Pages(steps.Local):
   """The rules that look at one page; a local step."""
 
   words: int
   sentences: int
   bad_words: tuple[str, ...]
-  name: str = 'c4'
+  bad_words_file: str = ''
+  name = 'c4'
+
+  @property
+  def files(self) -> dict[str, str]:
+    path = os.path.expanduser(self.bad_words_file)
+    return {os.path.basename(path): path} if path else {}
 
   def clean(self, document: Document) -> Outcome:
     """Drops lines, or the page."""
@@ -129,20 +143,11 @@ def _few(cleaned: Document, whole: Document) -> tuple[str, str]:
   return 'page of too few sentences', cleaned.text or whole.text
 
 
-# C4's three-sentence duplicates (Raffel et al. 2020, section 2.2).
-#
-# "We discarded all but one of any three-sentence span occurring more than once
-# in the data set." The first occurrence stays. Sentences are compared in lower
-# case and without regard to white space, by a hash of 64 bits. The first
-# occurrence of every sentence stays in any case: one that is removed was in an
-# earlier span.
-
-
 LENGTH = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Spans:
+class Spans(steps.Global):
   """Removes all but the first of equal spans; a global step.
 
   A row is a span: key its hash, value the number of its first sentence. A
@@ -150,9 +155,7 @@ class Spans:
   """
 
   sentences: int  # a page of fewer, after that, goes
-  name: str = 'c4: three-sentence spans'
-  sketch_size: int = 0
-  concludes: bool = False
+  name = 'c4: three-sentence spans'
 
   def rows(self, text: str) -> Rows:
     """All spans of a document."""
@@ -190,10 +193,6 @@ class Spans:
       found_values.append(sentence[wanted])
     return Findings(np.concatenate(found_places), np.concatenate(found_values))
 
-  def conclude(self, findings: Findings) -> Findings:
-    """Each document's findings are its own."""
-    return findings
-
   def clean(self, document: Document, values: np.ndarray) -> Outcome:
     """Cuts sentences out."""
     if not len(values):
@@ -224,3 +223,22 @@ def _hash(sentence: str) -> int:
   return int.from_bytes(
     hashlib.blake2b(plain, digest_size=8).digest(), 'little'
   )
+
+
+def c4(
+  words: Count = 3,
+  sentences: Count = 5,
+  bad_words: str = '',
+  duplicates: Literal['spans', 'keep'] = 'spans',
+) -> list[steps.Step]:
+  """C4's rules for web pages.
+
+  Args:
+    words: that a line has at least.
+    sentences: that a page has at least.
+    bad_words: a file of words, one a line: a page with any of them goes.
+    duplicates: 'spans' removes three-sentence duplicates, 'keep' does not.
+  """
+  bad = read_words(bad_words) if bad_words else ()
+  found: list[steps.Step] = [Pages(words, sentences, bad, bad_words)]
+  return found + [Spans(sentences)] * (duplicates == 'spans')

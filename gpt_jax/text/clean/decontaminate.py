@@ -7,18 +7,25 @@ a 200 character window around it, splitting the original document into pieces",
 without pieces "of less than 200 characters" and documents "split into more than
 10 pieces"; n-grams found in more than 10 training documents (phrases,
 boilerplate) do not count. So duplicates are best removed before.
+
+The name of an evaluation file tells what it is, before .gz or .zst: `.csv`,
+`.tsv`, `.jsonl`, `.json` (JSON lines, or one JSON value). Each record of these
+is one text: its fields joined by spaces, in their order, since a story may be
+spread over five columns. Any other file must be text in UTF-8, and its
+paragraphs are the texts.
 """
 
 import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gpt_jax.files import lines, records
-from gpt_jax.files.document import Bad
+from gpt_jax.files.document import Bad, utf8_size
+from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 from gpt_jax.text import ngrams
 from gpt_jax.text.clean import steps
@@ -31,14 +38,6 @@ from gpt_jax.text.clean.steps import (
   Sketches,
 )
 from gpt_jax.text.ngrams import Overlap
-
-# The texts of evaluation files, for finding them in a corpus.
-#
-# What a file is, its name says, before .gz or .zst: `.csv`, `.tsv`, `.jsonl`,
-# `.json` (JSON lines, or one JSON value). Of these each record is one text: its
-# fields joined by spaces, in their order, since a story may be spread over five
-# columns. Any other file must be text in UTF-8, and its paragraphs are the
-# texts.
 
 
 def files(patterns: Sequence[str]) -> dict[str, str]:
@@ -67,14 +66,11 @@ def read(
   """
   names = [name.strip() for name in field.split(',') if name.strip()]
   for name, path in files(patterns).items():
-    plain = path
-    for ending in lines.COMPRESSED:
-      plain = plain.removesuffix(ending)
-    ending = plain.rpartition('.')[2].lower()
+    ending = lines.kind(path).lower()
     if ending in _TABLES:
       found = _table(path, _TABLES[ending](path), names, n)
-    elif ending in ('jsonl', 'json'):
-      found = _json(path, names, whole=ending == 'json')
+    elif ending in ('.jsonl', '.json'):
+      found = _json(path, names, whole=ending == '.json')
     else:
       found = _paragraphs(path)
     for where, text in found:
@@ -109,13 +105,16 @@ def _table(
 def _json(
   path: str, names: Sequence[str], *, whole: bool
 ) -> Iterator[tuple[str, str]]:
-  values = _values(path)
+  values = (
+    _value(f'{path}:{number}', line)
+    for number, line in lines.numbered(path, lines.fail)
+  )
   if whole:  # one value may lie on many lines
     try:
       yield from _records([*values], names)
       return
     except _NotLinesError:
-      values = _of_one_value(path)
+      values = (_value(path, lines.contents(path)) for _ in range(1))
   try:
     yield from _records(values, names)
   except _NotLinesError as e:
@@ -128,15 +127,6 @@ class _NotLinesError(ValueError):
   def __init__(self, bad: Bad):
     super().__init__(f'{bad}')
     self.bad = bad
-
-
-def _values(path: str) -> Iterator[tuple[str, Any]]:
-  for number, line in lines.numbered(path, _fail):
-    yield _value(f'{path}:{number}', line)
-
-
-def _of_one_value(path: str) -> Iterator[tuple[str, Any]]:
-  yield _value(path, lines.contents(path))
 
 
 def _value(where: str, data: bytes) -> tuple[str, Any]:
@@ -166,7 +156,7 @@ def _records(
 def _paragraphs(path: str) -> Iterator[tuple[str, str]]:
   first = last = 0
   held: list[str] = []
-  for number, line in lines.numbered(path, _fail):
+  for number, line in lines.numbered(path, lines.fail):
     text = _decoded(f'{path}:{number}', line)
     if number > last + 1 and held:
       yield f'{path}:{first}', ''.join(held)
@@ -188,14 +178,10 @@ def _decoded(where: str, line: bytes) -> str:
   return text
 
 
-def _fail(bad: Bad):
-  raise bad
-
-
 # By the end of the name: what reads the rows of a table.
 _TABLES: dict[str, Callable[[str], Iterator[tuple[str, list[str]]]]] = {
-  'csv': records.csv_rows,
-  'tsv': records.tsv_rows,
+  '.csv': records.csv_rows,
+  '.tsv': records.tsv_rows,
 }
 
 
@@ -207,7 +193,7 @@ _WINDOW, _LEAST, _MOST = 200, 200, 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Decontaminate:
+class Decontaminate(steps.Global):
   """Removes documents or pieces; a global step.
 
   A row is an n-gram of the evaluation set in a document: key a hash of its
@@ -219,9 +205,30 @@ class Decontaminate:
   n: int
   rule: str
   frequent: int  # documents that hold an n-gram, above which it is ignored
-  name: str = 'decontaminate'
-  sketch_size: int = 0
-  concludes: bool = False
+  name = 'decontaminate'
+
+  @property
+  def files(self) -> dict[str, str]:
+    return files(self.patterns)
+
+  def check(self) -> None:
+    if not self.patterns:
+      raise UsageError(
+        'data.clean: name the evaluation files, as in '
+        "decontaminate('test/*.jsonl')"
+      )
+    grams = index(self.patterns, self.field, self.n)
+    if not len(grams):
+      raise UsageError(
+        f'data.clean: {", ".join(self.patterns)}: holds no text of {self.n} '
+        'words; give decontaminate a smaller n, or other files'
+      )
+    if grams.num_short:
+      log.warning(
+        '%s: %d of %d texts have fewer than %d words and will not be found',
+        ', '.join(self.patterns),
+        *(grams.num_short, len(grams.labels), self.n),
+      )
 
   def rows(self, text: str) -> Rows:
     """The n-grams of the evaluation set in a document, each once."""
@@ -251,10 +258,6 @@ class Decontaminate:
       'words': self.n,
     }
 
-  def conclude(self, findings: Findings) -> Findings:
-    """Each document's findings are its own."""
-    return findings
-
   def clean(self, document: Document, values: np.ndarray) -> Outcome:
     """Drops the document, or cuts it into pieces."""
     if not len(values):
@@ -271,7 +274,7 @@ class Decontaminate:
     if len(pieces) > _MOST:
       return steps.remove(document, f'{rule}, in more than {_MOST} places', why)
     kept = [piece for piece in pieces if len(piece) >= _LEAST]
-    size = steps.num_bytes(document.text) - sum(map(steps.num_bytes, kept))
+    size = utf8_size(document.text) - sum(map(utf8_size, kept))
     removal = Removal(rule, max(len(pieces) - 1, 1), size, why)
     if len(kept) == 1:
       return Outcome([document._replace(text=kept[0])], [removal])
@@ -286,25 +289,23 @@ class Decontaminate:
     )
 
 
-def check(step: Decontaminate):
-  """Looks whether the step can be taken."""
-  if not step.patterns:
-    raise UsageError(
-      'data.clean: name the evaluation files, as in '
-      "decontaminate('test/*.jsonl')"
-    )
-  grams = index(step.patterns, step.field, step.n)
-  if not len(grams):
-    raise UsageError(
-      f'data.clean: {", ".join(step.patterns)}: holds no text of {step.n} '
-      'words; give decontaminate a smaller n, or other files'
-    )
-  if grams.num_short:
-    log.warning(
-      '%s: %d of %d texts have fewer than %d words and will not be found',
-      ', '.join(step.patterns),
-      *(grams.num_short, len(grams.labels), step.n),
-    )
+def decontaminate(
+  *patterns: str,
+  field: str = '',
+  n: Count = 13,
+  rule: Literal['documents', 'pieces'] = 'documents',
+  frequent: Whole = 10,
+) -> Decontaminate:
+  """Removes what overlaps evaluation files.
+
+  Args:
+    *patterns: of CSV, TSV, JSON lines, or plain text.
+    field: of a record, or several: 'context, ending'; by default all.
+    n: words that an overlap has at least.
+    rule: 'documents' go as a whole, or 'pieces' as GPT-3 cuts them.
+    frequent: an n-gram in more documents than that is ignored; 0: none is.
+  """
+  return Decontaminate(patterns, field, n, rule, frequent)
 
 
 @functools.cache

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax.ranges import NotNegative, Probability, Whole
 from gpt_jax.spec import UsageError
 from gpt_jax.text.clean import steps
 from gpt_jax.text.clean.steps import Document, Outcome
@@ -59,8 +60,10 @@ class Measure(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gopher:
-  """Drops documents of poor quality or much repetition; a local step.
+class Gopher(steps.Local):
+  """Drops documents of poor quality or much repetition; Gopher's thresholds.
+
+  A fraction of 1 turns a rule off, as 0 does for `alphabetic` and `stop_words`.
 
   Attributes:
     min_words: in a document.
@@ -80,22 +83,22 @@ class Gopher:
     duplicate_ngrams: fractions of characters, for n = 5, 6, 7, 8, 9, 10.
   """
 
-  min_words: int
-  max_words: int
-  min_word_length: float
-  max_word_length: float
-  symbols: float
-  bullets: float
-  ellipses: float
-  alphabetic: float
-  stop_words: int
-  duplicate_lines: float
-  duplicate_paragraphs: float
-  duplicate_line_characters: float
-  duplicate_paragraph_characters: float
-  top_ngrams: tuple[float, ...]
-  duplicate_ngrams: tuple[float, ...]
-  name: str = 'gopher'
+  min_words: Whole = 50
+  max_words: Whole = 100_000
+  min_word_length: NotNegative = 3.0
+  max_word_length: NotNegative = 10.0
+  symbols: NotNegative = 0.1
+  bullets: Probability = 0.9
+  ellipses: Probability = 0.3
+  alphabetic: Probability = 0.8
+  stop_words: Whole = 2
+  duplicate_lines: Probability = 0.30
+  duplicate_paragraphs: Probability = 0.30
+  duplicate_line_characters: Probability = 0.20
+  duplicate_paragraph_characters: Probability = 0.20
+  top_ngrams: tuple = (0.20, 0.18, 0.16)
+  duplicate_ngrams: tuple = (0.15, 0.14, 0.13, 0.12, 0.11, 0.10)
+  name = 'gopher'
 
   def clean(self, document: Document) -> Outcome:
     """Drops the document, or leaves it as it is."""
@@ -104,6 +107,15 @@ class Gopher:
         why = f'{value:.4g}: {document.text[:160]}'
         return steps.remove(document, rule, why)
     return steps.keep(document)
+
+  def check(self) -> None:
+    for name, wanted in ('top_ngrams', _TOP), ('duplicate_ngrams', _DUPLICATE):
+      value, count = getattr(self, name), len(wanted)
+      if len(value) != count or not all(map(_is_fraction, value)):
+        raise UsageError(
+          f'data.clean: gopher({name}={value!r}) takes {count} fractions '
+          'between 0 and 1'
+        )
 
   def measures(self, text: str) -> Iterator[Measure]:
     """Measures a text, rule by rule; none after one that breaks is needed."""
@@ -154,27 +166,6 @@ class Gopher:
     for n, most in zip(_DUPLICATE, self.duplicate_ngrams, strict=True):
       value = next(fractions)
       yield Measure(f'duplicate {n}-gram character fraction', value, 0, most)
-
-
-def check(step: Gopher):
-  """Looks whether the thresholds make sense."""
-  for field in dataclasses.fields(step)[:-1]:
-    value = getattr(step, field.name)
-    given = f'data.clean: gopher({field.name}={value!r})'
-    expected = {'top_ngrams': len(_TOP), 'duplicate_ngrams': len(_DUPLICATE)}
-    if (count := expected.get(field.name)) is not None:
-      # A call-string may hold anything here.
-      if not (
-        isinstance(value, tuple)
-        and len(value) == count
-        and all(map(_is_fraction, value))
-      ):
-        raise UsageError(f'{given} takes {count} fractions between 0 and 1')
-    elif field.name.endswith(('words', 'length', 'symbols')):
-      if not 0 <= value < math.inf:
-        raise UsageError(f'{given} must be a number of 0 or more')
-    elif not _is_fraction(value):
-      raise UsageError(f'{given} must lie between 0 and 1')
 
 
 def count_stop_words(words: Sequence[str], enough: int) -> int:

@@ -11,10 +11,10 @@ reach 0.99.
 
 import dataclasses
 import functools
-import importlib
 from typing import Any
 
-from gpt_jax.spec import UsageError, install
+from gpt_jax.ranges import Probability
+from gpt_jax.spec import UsageError, optional
 from gpt_jax.text.clean import steps
 from gpt_jax.text.clean.steps import Document, Outcome
 
@@ -23,19 +23,25 @@ _PIECES, _PIECE = 10, 300
 
 
 @dataclasses.dataclass(frozen=True)
-class Language:
-  """Drops documents of other languages; a local step."""
+class Language(steps.Local):
+  """Keeps documents of a language, by its code such as 'en'."""
 
   language: str
-  probability: float
+  probability: Probability = 0.99
 
   @property
   def name(self) -> str:
-    """How the report calls it."""
     return f'language({self.language})'
 
+  def check(self) -> None:
+    known = _identifier().labels
+    if self.language not in known:
+      raise UsageError(
+        f'data.clean: language({self.language!r}) is unknown; one of '
+        + ', '.join(sorted(known))
+      )
+
   def clean(self, document: Document) -> Outcome:
-    """Drops the document, or leaves it as it is."""
     text = sample(document.text)
     found, probability = _identifier().classify(text)
     if found == self.language:
@@ -48,16 +54,6 @@ class Language:
     return steps.remove(document, rule, why)
 
 
-def check(step: Language):
-  """Looks whether the step can be taken."""
-  known = _identifier().labels
-  if step.language not in known:
-    raise UsageError(
-      f'data.clean: language({step.language!r}) is unknown; one of '
-      + ', '.join(sorted(known))
-    )
-
-
 def sample(text: str) -> str:
   """What is looked at of a text."""
   if len(text) <= _PIECES * _PIECE:
@@ -68,12 +64,9 @@ def sample(text: str) -> str:
 
 @functools.cache
 def _identifier() -> Any:
-  try:
-    langid = importlib.import_module('py3langid.langid')
-  except ImportError as e:
-    raise UsageError(
-      f'data.clean: language(...) needs py3langid; run {install("clean")}'
-    ) from e
+  langid = optional(
+    'py3langid.langid', 'data.clean: language(...) needs py3langid', 'clean'
+  )
   return langid.LanguageIdentifier.from_model_file(
     langid.MODEL_FILE, norm_probs=True
   )

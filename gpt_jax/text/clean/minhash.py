@@ -21,14 +21,14 @@ each that is like none before it, up to `_REPRESENTATIVES` of them.
 
 import dataclasses
 import functools
-import importlib
 import zlib
 from typing import Any
 
 import numpy as np
 import scipy
 
-from gpt_jax.spec import UsageError, install
+from gpt_jax.ranges import Count, Share
+from gpt_jax.spec import optional
 from gpt_jax.text import ngrams
 from gpt_jax.text.clean import steps
 from gpt_jax.text.clean.steps import Document, Findings, Outcome, Rows, Sketches
@@ -44,7 +44,7 @@ _REPRESENTATIVES = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class MinHash:
+class MinHash(steps.Global):
   """Removes all but the first of near-duplicates; a global step.
 
   A row is one of the hashes: key it and its number, value 0. A finding in a
@@ -56,13 +56,16 @@ class MinHash:
   hashes: int
   num_rows: int  # MinHash values in each hash
   ngram: int
-  name: str = 'minhash'
-  concludes: bool = True
+  name = 'minhash'
+  concludes = True
 
   @property
   def sketch_size(self) -> int:
     """All MinHash values."""
     return self.hashes * self.num_rows
+
+  def check(self) -> None:
+    _library()
 
   def rows(self, text: str) -> Rows:
     """The hashes; none of a document without words."""
@@ -112,6 +115,20 @@ class MinHash:
     )
 
 
+def minhash(
+  threshold: Share = 0.8, hashes: Count = 10, rows: Count = 5, ngram: Count = 5
+) -> MinHash:
+  """All but the first of near-duplicate documents goes.
+
+  Args:
+    threshold: estimated Jaccard similarity of near-duplicates, at least.
+    hashes: of which near-duplicates agree in one, at least.
+    rows: MinHash values in each of them.
+    ngram: words in a shingle.
+  """
+  return MinHash(threshold, hashes, rows, ngram)
+
+
 def signature(text: str, ngram: int, size: int) -> np.ndarray | None:
   """The MinHash values of a document; uint32 [size].
 
@@ -133,11 +150,6 @@ def signature(text: str, ngram: int, size: int) -> np.ndarray | None:
   return values.hashvalues.astype(np.uint32)
 
 
-def check(step: MinHash):
-  """Looks whether the step can be taken."""
-  _library()
-
-
 @functools.cache
 def _empty(size: int) -> Any:
   # Names all that the values depend on, whatever a later release's defaults.
@@ -147,12 +159,8 @@ def _empty(size: int) -> Any:
 
 
 def _library() -> Any:
-  try:
-    return importlib.import_module('datasketch')
-  except ImportError as e:
-    raise UsageError(
-      f'data.clean: minhash(...) needs datasketch; run {install("clean")}'
-    ) from e
+  what = 'data.clean: minhash(...) needs datasketch'
+  return optional('datasketch', what, 'clean')
 
 
 def _alike(sketches: np.ndarray, threshold: float) -> np.ndarray:

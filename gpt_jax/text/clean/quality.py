@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.spec import UsageError, install
+from gpt_jax.spec import UsageError, optional
 from gpt_jax.text import sources
 from gpt_jax.text.clean import steps
 from gpt_jax.text.clean.steps import Document, Outcome
@@ -38,20 +38,54 @@ _LONGEST = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Quality:
-  """Drops documents by their score; a local step."""
+class Quality(steps.Local):
+  """Drops documents by their score; the arguments of `quality`, and a model."""
 
-  high: str  # call of a source of good text
-  low: str  # and of one of text to be filtered
-  function: str  # or 'module:name'
-  alpha: float | None  # of the draw; ALPHA where there is no threshold either
-  threshold: float | None = None  # instead of the draw
+  high: str
+  low: str
+  function: str
+  alpha: float | None
+  threshold: float | None = None
   weights: np.ndarray | None = None  # of the features; None before training
   bias: float = 0.0
-  name: str = 'quality'
+  name = 'quality'
+
+  @property
+  def files(self) -> dict[str, str]:
+    found = {}
+    for call in filter(None, (self.high, self.low)):
+      found |= sources.load('data.clean', call).files
+    return found
+
+  def check(self) -> None:
+    if bool(self.function) == bool(self.high and self.low):
+      raise UsageError(
+        'data.clean: give quality either two sources of text, as in '
+        'quality(high="text(\'good/*.txt\')", low="text(\'web/*.txt\')"), or '
+        "function='module:name'"
+      )
+    if self.alpha is not None and self.threshold is not None:
+      raise UsageError(
+        'data.clean: quality takes alpha (a Pareto draw) or threshold (the '
+        'score that a document has at least), not both'
+      )
+    alpha = ALPHA if self.alpha is None else self.alpha
+    if not (_is_finite(alpha) and alpha > 0):
+      raise UsageError(
+        f'data.clean: quality(alpha={alpha!r}) must be a number above 0'
+      )
+    if self.threshold is not None and not _is_finite(self.threshold):
+      raise UsageError(
+        f'data.clean: quality(threshold={self.threshold!r}) must be a number'
+      )
+    if self.function:
+      _function(self.function)
+    else:
+      _vectorizer()
+      for call in (self.high, self.low):
+        sources.load('data.clean', call)
 
   def clean(self, document: Document) -> Outcome:
-    """Drops the document, or leaves it as it is."""
     score = self.score(document.text)
     if self._passes(document.text, score):
       return steps.keep(document)
@@ -73,40 +107,30 @@ class Quality:
     return float(1 / (1 + np.exp(-(hashed @ self.weights + self.bias)[0])))
 
   def ready(self) -> 'Quality':
-    """Trains the classifier, where there is one."""
     if self.function or self.weights is not None:
       return self
     weights, bias = train(self.high, self.low)
     return dataclasses.replace(self, weights=weights, bias=bias)
 
 
-def check(step: Quality):
-  """Looks whether the step can be taken."""
-  if bool(step.function) == bool(step.high and step.low):
-    raise UsageError(
-      'data.clean: give quality either two sources of text, as in quality(high='
-      '"text(\'good/*.txt\')", low="text(\'web/*.txt\')"), or function='
-      "'module:name'"
-    )
-  if step.alpha is not None and step.threshold is not None:
-    raise UsageError(
-      'data.clean: quality takes alpha (a Pareto draw) or threshold (the score '
-      'that a document has at least), not both'
-    )
-  if step.alpha is not None and not (_is_finite(step.alpha) and step.alpha > 0):
-    raise UsageError(
-      f'data.clean: quality(alpha={step.alpha!r}) must be a number above 0'
-    )
-  if step.threshold is not None and not _is_finite(step.threshold):
-    raise UsageError(
-      f'data.clean: quality(threshold={step.threshold!r}) must be a number'
-    )
-  if step.function:
-    _function(step.function)
-  else:
-    _vectorizer()
-    for call in (step.high, step.low):
-      sources.load('data.clean', call)
+def quality(
+  high: str = '',
+  low: str = '',
+  function: str = '',
+  alpha: float | None = None,
+  threshold: float | None = None,
+) -> Quality:
+  """Keeps documents that a classifier takes for good.
+
+  Args:
+    high: a source of good text.
+    low: a source of text as it is filtered.
+    function: instead, 'module:name' of a function from text to a score.
+    alpha: a document stays if pareto(alpha) > 1 - score; 9, as for GPT-3,
+      where neither alpha nor threshold is given.
+    threshold: instead, a document stays if its score is at least that.
+  """
+  return Quality(high, low, function, alpha, threshold)
 
 
 def pareto(text: str, alpha: float) -> float:
@@ -140,12 +164,10 @@ def _is_finite(value: Any) -> bool:
 
 @functools.cache
 def _vectorizer() -> Any:
-  try:
-    text = importlib.import_module('sklearn.feature_extraction.text')
-  except ImportError as e:
-    raise UsageError(
-      f'data.clean: quality(...) needs scikit-learn; run {install()}'
-    ) from e
+  text = optional(
+    'sklearn.feature_extraction.text',
+    'data.clean: quality(...) needs scikit-learn',
+  )
   return text.HashingVectorizer(n_features=_FEATURES, alternate_sign=False)
 
 

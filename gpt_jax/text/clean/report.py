@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpt_jax.files import files
+from gpt_jax.files.document import utf8_size
 from gpt_jax.spec import UsageError
-from gpt_jax.text.clean import steps
 from gpt_jax.text.clean.steps import Document, Outcome
 
 NAME = 'cleaning.json'
@@ -27,8 +27,8 @@ NAME = 'cleaning.json'
 # Examples of each rule, and characters of one.
 EXAMPLES, _EXAMPLE = 20, 300
 
-_COUNTS = ('documents_in', 'bytes_in', 'documents_out', 'bytes_out')
-_RULE_COUNTS = ('documents', 'documents_removed', 'count', 'bytes')
+COUNTS = ('documents_in', 'bytes_in', 'documents_out', 'bytes_out')
+RULE_COUNTS = ('documents', 'documents_removed', 'count', 'bytes')
 
 
 class Counts:
@@ -44,17 +44,15 @@ class Counts:
     """Counts what a step did to a document."""
     sources = self.entries[step]['sources']
     counts = sources.setdefault(
-      document.source, dict.fromkeys(_COUNTS, 0) | {'rules': {}}
+      document.source, dict.fromkeys(COUNTS, 0) | {'rules': {}}
     )
     counts['documents_in'] += 1
-    counts['bytes_in'] += steps.num_bytes(document.text)
+    counts['bytes_in'] += utf8_size(document.text)
     counts['documents_out'] += len(outcome.documents)
-    counts['bytes_out'] += sum(
-      steps.num_bytes(d.text) for d in outcome.documents
-    )
+    counts['bytes_out'] += sum(utf8_size(d.text) for d in outcome.documents)
     for i, removal in enumerate(outcome.removals):
       rule = counts['rules'].setdefault(
-        removal.rule, dict.fromkeys(_RULE_COUNTS, 0) | {'examples': []}
+        removal.rule, dict.fromkeys(RULE_COUNTS, 0) | {'examples': []}
       )
       rule['documents'] += 1
       last = i == len(outcome.removals) - 1
@@ -67,25 +65,6 @@ class Counts:
         if removal.like is not None:
           example['like'] = removal.like
         rule['examples'].append(example)
-
-
-def merge(total: list[dict], more: list[dict]):
-  """Adds the entries of later documents to those of earlier ones."""
-  for into, entry in zip(total, more, strict=True):
-    for source, counts in entry['sources'].items():
-      known = into['sources'].setdefault(
-        source, dict.fromkeys(_COUNTS, 0) | {'rules': {}}
-      )
-      for key in _COUNTS:
-        known[key] += counts[key]
-      for rule, found in counts['rules'].items():
-        kept = known['rules'].setdefault(
-          rule, dict.fromkeys(_RULE_COUNTS, 0) | {'examples': []}
-        )
-        for key in _RULE_COUNTS:
-          kept[key] += found[key]
-        kept['examples'] += found['examples']
-        del kept['examples'][EXAMPLES:]
 
 
 def examples(entries: list[dict]):
@@ -138,7 +117,7 @@ def table(entries: list[dict]) -> list[str]:
   for entry in entries:
     for source, counts in entry['sources'].items():
       name = f'{entry["step"]} [{source}]' if source else entry['step']
-      rows.append([name, *(f'{counts[key]:,}' for key in _COUNTS)])
+      rows.append([name, *(f'{counts[key]:,}' for key in COUNTS)])
       for rule, found in sorted(counts['rules'].items()):
         gone = found['documents_removed']
         changed = found['documents'] - gone
@@ -170,16 +149,10 @@ def _short(text: str) -> str:
   return text if len(text) <= _EXAMPLE else text[:_EXAMPLE] + '...'
 
 
-# The counts of `report`, added up in any order.
-#
-# `report.merge` wants shards in their order: that decides which examples are
-# kept, and in which order sources and rules are told. Here each of them carries
-# its place instead, so that sums of sums are the same however they are made;
-# what is held does not grow with the number of shards.
-
-
-# Step -> source -> [place, counts, rules], where rules are
-# rule -> [place, counts, [(place, example)]]. A place is (shard, number in it).
+# Counts of shards, which are added up in any order: each source, rule and
+# example carries its place, (shard, number in it), so that sums of sums are the
+# same however they are made. Step -> source -> [place, counts, rules], where
+# rules are rule -> [place, counts, [(place, example)]].
 Sums = list[dict[str, list[Any]]]
 
 
@@ -205,7 +178,7 @@ def sums(shard: int, entries: list[dict[str, Any]]) -> Sums:
   ]
 
 
-def merge_unordered(parts: Iterable[Sums]) -> Sums:
+def merge(parts: Iterable[Sums]) -> Sums:
   """Adds up; what it is given stays as it is."""
   total: Sums = []
   for part in parts:
@@ -226,7 +199,7 @@ def merge_unordered(parts: Iterable[Sums]) -> Sums:
 
 
 def entries(names: Sequence[str], total: Sums) -> list[dict[str, Any]]:
-  """What `report.merge` makes of all shards in their order.
+  """The entries of the report, sources and rules in the order of the shards.
 
   Args:
     names: of the steps.

@@ -3,17 +3,19 @@
 """Takes a corpus through the steps of cleaning, on the processes of a machine.
 
 This process reads, workers clean shard by shard, and each global step is one
-more pass over what is left. Nothing grows with the corpus but what the steps
-say. A process that was killed leaves its shards; the next reads the documents
-again to compare them with those, and cleans what is missing.
+more pass over what is left. It brings the rows of all documents together by
+their keys: rows lie on the disk, sorted within each shard, and as many keys are
+looked at together as fit into memory; findings are written to the disk. Memory
+grows with the corpus only where a step says so.
+
+A process that was killed leaves its shards; the next reads the documents again
+to compare them with those, and cleans what is missing.
 """
 
-import collections
 import contextlib
 import hashlib
 import itertools
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -24,8 +26,8 @@ import numpy as np
 
 from gpt_jax.files import files, progress, workers
 from gpt_jax.files.document import Document as Raw
-from gpt_jax.files.document import Source
-from gpt_jax.text.clean import choices, report, shards, steps
+from gpt_jax.files.document import Source, encoded, utf8_size
+from gpt_jax.text.clean import choices, report, shards
 from gpt_jax.text.clean.shards import Phase
 from gpt_jax.text.clean.steps import (
   PLACES,
@@ -35,14 +37,11 @@ from gpt_jax.text.clean.steps import (
   Sketches,
 )
 
-# Brings the rows of all documents together by their keys, on one machine.
-#
-# Rows lie on the disk, sorted within each shard; so many keys are looked at
-# together as fit into memory. Findings are written to the disk.
-
-
 # Rows looked at together: 24 bytes each, and as much again for sorting.
 _ROWS = 1 << 22
+_SHARD = 1 << 22  # characters
+
+_STATE = 'state.json'
 
 NONE = np.empty((2, 0), np.uint64)
 
@@ -51,12 +50,12 @@ def decide(step: Global, folder: str, num_rows: Sequence[int]) -> str:
   """Writes the findings of a step about the shards of a folder.
 
   Args:
-    step: the step.
-    folder: of the phase that wrote its rows.
+    step: whose rows the shards hold.
+    folder: of the phase that wrote them.
     num_rows: of each shard.
 
   Returns:
-    A hash of them.
+    A hash of the findings.
   """
   for name in os.listdir(folder):
     if name.startswith('findings-'):  # of a process that was killed here
@@ -137,9 +136,6 @@ def _sketches(step: Global, folder: str, num_shards: int) -> Sketches:
   return lambda wanted: together[np.searchsorted(places, wanted)]
 
 
-# The processes that make the shards of `run`.
-
-
 class Task(NamedTuple):
   """What a worker makes a shard of."""
 
@@ -152,56 +148,9 @@ class Task(NamedTuple):
   stop: int = 0  # after that of the last
 
 
-class WorkerPool:
-  """Makes shards, in this process or in others."""
-
-  def __init__(self, phases: list[Phase], folder: str, num_workers: int):
-    """No process is started before one is needed."""
-    self._args = phases, folder
-    self._num_workers = num_workers
-    self._pool = None
-    _start(*self._args)  # for what is done in this process
-
-  def made(self, tasks: Iterator[Task]) -> Iterator[Task]:
-    """Makes the shards that are not done; yields their tasks, in order."""
-    waiting: collections.deque[tuple[Task, Future | None]]
-    waiting = collections.deque()
-    some = [*itertools.islice(tasks, 2)]
-    alone = self._num_workers == 1 or len(some) < 2
-    for task in itertools.chain(some, tasks):
-      noted = shards.done(phase_folder(self._args[1], task.phase), task.number)
-      future = None
-      if noted is None or noted['key'] != task.key:
-        if alone:
-          _make(task)
-        else:
-          future = self._others().submit(_make, task)
-      waiting.append((task._replace(documents=None), future))
-      if len(waiting) > 2 * self._num_workers:
-        yield _result(*waiting.popleft())
-    while waiting:
-      yield _result(*waiting.popleft())
-
-  def _others(self) -> ProcessPoolExecutor:
-    if self._pool is None:
-      self._pool = workers.pool(self._num_workers, _start, *self._args)
-    return self._pool
-
-  def close(self):
-    """Ends the processes."""
-    if self._pool:
-      self._pool.shutdown(cancel_futures=True)
-
-
 def phase_folder(folder: str, number: int) -> str:
   """The folder of a phase."""
   return os.path.join(folder, f'{number}')
-
-
-def _result(task: Task, future: Future | None) -> Task:
-  if future is not None:
-    future.result()  # raises what the worker raised
-  return task
 
 
 _phases: list[Phase]  # of a worker
@@ -213,7 +162,7 @@ def _start(phases: list[Phase], folder: str):
   _phases, _folder = phases, folder
 
 
-def _make(task: Task):
+def _make(task: Task) -> None:
   phase, folder = _phases[task.phase], phase_folder(_folder, task.phase)
   documents, findings = task.documents, NONE
   if documents is None:
@@ -223,24 +172,11 @@ def _make(task: Task):
   shards.write(phase, documents, findings, folder, task.number, task.key)
 
 
-# Characters of a shard.
-_SHARD = 1 << 22
-
-_STATE = 'state.json'
-
-log = logging.getLogger('gpt_jax')
-
-
 class Cleaned(NamedTuple):
-  """A corpus that was cleaned.
+  """A corpus that was cleaned."""
 
-  Attributes:
-    source: streams what is left.
-    entries: the report, see `report`.
-  """
-
-  source: Source
-  entries: list[dict[str, Any]]
+  source: Source  # streams what is left
+  entries: list[dict[str, Any]]  # see `report`
 
 
 def clean(
@@ -259,11 +195,11 @@ def clean(
     corpus: the documents.
     text: `data.clean`.
     folder: a local path, for nothing else.
-    wanted: all that the result depends on besides, as JSON: what an earlier
+    wanted: all else that the result depends on, as JSON: what an earlier
       process left is used if it is the same.
     in_mixture: whether names begin with a source.
     num_workers: processes.
-    show: see `progress`.
+    show: reports the progress.
   """
   run = _Run(corpus, text, folder, wanted, num_workers, show)
   run.go(in_mixture)
@@ -297,7 +233,8 @@ class _Run:
   ):
     self._corpus, self._folder = corpus, folder
     self._num_workers, self._show = num_workers, show
-    self._steps = choices.load(text).steps
+    self._pool: ProcessPoolExecutor | None = None
+    self._steps = choices.load(text)
     self._phases = shards.phases(self._steps)
     wanted = json.loads(json.dumps([text, wanted, choices.versions()]))
     self.state = {
@@ -327,15 +264,15 @@ class _Run:
       return
     self._steps = choices.ready(self._steps)
     self._phases = shards.phases(self._steps)
-    made_by = WorkerPool(self._phases, self._folder, self._num_workers)
-    with contextlib.closing(made_by):
+    _start(self._phases, self._folder)  # for what is done in this process
+    with contextlib.ExitStack() as stack:
       for number in range(self.state['phase'], len(self._phases)):
         os.makedirs(self.path(number), exist_ok=True)
         tasks = self._again(number) if number else self._first(in_mixture)
         total = self._corpus.num_bytes
         if number:
           total = sum(shard['num_bytes'] for shard in self.state['shards'])
-        self._pass(number, made_by.made(tasks), total)
+        self._pass(number, self._made(tasks, stack), total)
         if number:
           shutil.rmtree(self.path(number - 1))
 
@@ -344,15 +281,16 @@ class _Run:
     stage = f'cleaning, pass {number + 1} of {len(self._phases)}'
     num_bytes = 0
     made: list[Any] = []
-    entries = report.Counts(phase.names).entries
+    counts: report.Sums = []
     for task in made_tasks:
       num_bytes += task.num_bytes
       self._show(stage, num_bytes, total)
       noted = shards.done(folder, task.number)
       assert noted is not None
-      report.merge(entries, noted['counts'])
-      del noted['counts']
+      of_shard = report.sums(task.number, noted.pop('counts'))
+      counts = report.merge([counts, of_shard])
       made.append(noted)
+    entries = report.entries(phase.names, counts)
     self._name_likes(number, entries)
     if not number:
       self.state['skipped'] = self._corpus.skipped()
@@ -364,6 +302,33 @@ class _Run:
       self.state['findings'] = decide(phase.last, folder, rows)
     self.state['phase'] = number + 1
     self._write_state()
+
+  def _made(
+    self, tasks: Iterator[Task], stack: contextlib.ExitStack
+  ) -> Iterator[Task]:
+    """Makes the shards that are not done; yields their tasks, in order.
+
+    Processes are started when the first is needed, and end with `stack`.
+    """
+    some = [*itertools.islice(tasks, 2)]
+    alone = self._num_workers == 1 or len(some) < 2
+
+    def start(task: Task) -> tuple[Task, Future]:
+      noted = shards.done(self.path(task.phase), task.number)
+      rest = task._replace(documents=None)
+      if noted is not None and noted['key'] == task.key:
+        return rest, workers.finished(None)
+      if alone:
+        return rest, workers.finished(_make(task))
+      if self._pool is None:
+        args = self._phases, self._folder
+        self._pool = workers.pool(self._num_workers, _start, *args)
+        stack.callback(self._pool.shutdown, cancel_futures=True)
+      return rest, self._pool.submit(_make, task)
+
+    started = map(start, itertools.chain(some, tasks))
+    for task, _ in workers.in_order(started, 2 * self._num_workers):
+      yield task
 
   def _first(self, in_mixture: bool) -> Iterator[Task]:
     """Shards of the corpus."""
@@ -420,9 +385,9 @@ class _Run:
 def _task(number: int, documents: list[Document]) -> Task:
   digest, num_bytes = hashlib.sha256(f'{documents[0].place}'.encode()), 0
   for document in documents:
-    size = steps.num_bytes(document.text)
+    size = utf8_size(document.text)
     digest.update(f'{document.name}\0{size}\0'.encode())
-    for block in steps.encoded(document.text):
+    for block in encoded(document.text):
       digest.update(block)
     num_bytes += size
   return Task(0, number, digest.hexdigest(), documents, num_bytes)

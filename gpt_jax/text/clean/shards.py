@@ -20,8 +20,9 @@ import numpy as np
 import zstandard
 
 from gpt_jax.files import lines
-from gpt_jax.text.clean import report, steps
-from gpt_jax.text.clean.steps import Document, Global, Local, Rows
+from gpt_jax.files.document import encoded, utf8_size
+from gpt_jax.text.clean import report
+from gpt_jax.text.clean.steps import Document, Global, Local, Rows, Step
 
 DOCUMENTS, ROWS = 'txt.zst', 'rows.npy'
 PLACES, SKETCHES = 'places.npy', 'sketches.npy'
@@ -48,7 +49,7 @@ class Phase(NamedTuple):
     return [s.name for s in (self.first, *self.local) if s is not None]
 
 
-def phases(all_steps: Iterable[Local | Global]) -> list[Phase]:
+def phases(all_steps: Iterable[Step]) -> list[Phase]:
   """Cuts the steps where all documents are to be seen together."""
   found, first, local = [], None, []
   for step in all_steps:
@@ -56,6 +57,7 @@ def phases(all_steps: Iterable[Local | Global]) -> list[Phase]:
       found.append(Phase(first, tuple(local), step))
       first, local = step, []
     else:
+      assert isinstance(step, Local)
       local.append(step)
   return [*found, Phase(first, tuple(local), None)]
 
@@ -112,12 +114,12 @@ def write(
 
   def put(file: BinaryIO, document: Document):
     nonlocal num_bytes
-    size = steps.num_bytes(document.text)
+    size = utf8_size(document.text)
     num_bytes += size
     places.append(document.place)
     head = [document.place, document.source, document.name, size]
     file.write(json.dumps(head).encode() + b'\n')
-    for block in steps.encoded(document.text):
+    for block in encoded(document.text):
       file.write(block)
     if phase.last is not None:
       found: Rows = phase.last.rows(document.text)

@@ -65,7 +65,7 @@ class Result:
 
 
 def check_units(source: str, num_units: int):
-  """Looks whether places suffice."""
+  """Refuses more units than places can number."""
   if num_units > 1 << _UNIT_BITS:
     raise UsageError(
       f'data.source={source!r}: {num_units} files are more than '
@@ -100,7 +100,7 @@ def write_steps(folder: str, text: str):
   """Does what comes before the first document of `data.clean`, for all."""
   trained = {
     f'{i}': np.append(step.weights, step.bias)
-    for i, step in enumerate(choices.ready(choices.load(text).steps))
+    for i, step in enumerate(choices.ready(choices.load(text)))
     if isinstance(step, Quality) and step.weights is not None
   }
   data = io.BytesIO()
@@ -116,7 +116,7 @@ def read_phases(folder: str, text: str) -> list[Phase]:
       f'--out={folder}: a worker does not see what the process that started it '
       'wrote there; name a place that all machines see'
     )
-  found = choices.load(text).steps
+  found = choices.load(text)
   with np.load(io.BytesIO(data)) as trained:
     for name, values in trained.items():
       step = found[int(name)]
@@ -142,7 +142,7 @@ def write(
   findings: np.ndarray,
   folder: str,
   shard: int,
-) -> 'Written':
+) -> 'ShardResult':
   """Takes the documents of a shard through phase `number`.
 
   What is written is the same when it is done again.
@@ -167,7 +167,7 @@ def write(
       path = shards.path(local, 0, kind)
       return np.load(path) if os.path.exists(path) else otherwise
 
-    return Written(
+    return ShardResult(
       noted['counts'],
       table(shards.ROWS, np.empty((3, 0), np.uint64)),
       table(shards.PLACES, np.empty(0, np.uint64)),
@@ -176,20 +176,13 @@ def write(
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
-  """What a phase says of a shard.
+class ShardResult:
+  """What a phase found in a shard."""
 
-  Attributes:
-    counts: `report.Counts.entries`.
-    rows: keys, places and values; sorted; uint64 [3, num_rows].
-    places: of the documents, where they have sketches; uint64 [N].
-    sketches: uint32 [N, sketch_size].
-  """
-
-  counts: list[dict[str, Any]]
-  rows: np.ndarray
-  places: np.ndarray
-  sketches: np.ndarray
+  counts: list[dict[str, Any]]  # `report.Counts.entries`
+  rows: np.ndarray  # keys, places and values; sorted; uint64 [3, num_rows]
+  places: np.ndarray  # of documents that have sketches; uint64 [N]
+  sketches: np.ndarray  # uint32 [N, sketch_size]
 
 
 def write_result(folder: str, result: Result):
@@ -235,7 +228,7 @@ def cleaned(source: str, folder: str) -> Source:
   units = []
   for i in range(len(corpus.units)):
     streams = functools.partial(documents, of_units.get(i, []))
-    # Told with the first, so that it counts once.
+    # Only the first unit reports skips, else each unit would add them up.
     skipped = functools.partial(dict, {} if i else result.skipped)
     units.append(Source(streams, None, {}, skipped=skipped))
   num_bytes = sum(

@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step of cleaning is: see the package's docstring."""
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+import abc
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+
+from gpt_jax.files.document import utf8_size
 
 # Places from one document of the input to the next: so many pieces it may be
 # cut into.
 PLACES = 256
-
-_BLOCK = 1 << 20
 
 # Spreads numbers over 64 bits: odd, so that no two become one.
 FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -88,43 +89,56 @@ class Findings(NamedTuple):
 Sketches = Callable[[np.ndarray], np.ndarray]
 
 
-@runtime_checkable
-class Local(Protocol):
+class Step(abc.ABC):
+  """A step, local or global: a frozen dataclass of what `data.clean` gives.
+
+  Attributes:
+    name: what the report calls it.
+  """
+
+  name: str
+
+  @property
+  def files(self) -> dict[str, str]:
+    """Name -> path of what the step reads."""
+    return {}
+
+  def check(self) -> None:
+    """Refuses what cannot be done, before any document is read."""
+    return None
+
+  def ready(self) -> 'Step':
+    """Does what comes before the first document: trains a classifier."""
+    return self
+
+  def notes(self) -> dict[str, int]:
+    """What the report says besides counts."""
+    return {}
+
+
+class Local(Step):
   """A step that looks at one document."""
 
-  @property
-  def name(self) -> str:
-    """How the report calls it."""
-    ...
-
-  def clean(self, document: Document) -> Outcome:
-    """Cleans a document."""
-    ...
+  @abc.abstractmethod
+  def clean(self, document: Document) -> Outcome: ...
 
 
-@runtime_checkable
-class Global(Protocol):
-  """A step that looks at all documents."""
+class Global(Step):
+  """A step that looks at all documents.
 
-  @property
-  def name(self) -> str:
-    """How the report calls it."""
-    ...
+  Attributes:
+    sketch_size: numbers in a sketch; 0: none are needed.
+    concludes: whether `conclude` looks across groups.
+  """
 
-  @property
-  def sketch_size(self) -> int:
-    """Numbers in a sketch; 0: none are needed."""
-    ...
+  sketch_size: int = 0
+  concludes: bool = False
 
-  @property
-  def concludes(self) -> bool:
-    """Whether `conclude` looks across groups, or returns what it is given."""
-    ...
-
+  @abc.abstractmethod
   def rows(self, text: str) -> Rows:
     """What a document is grouped by."""
-    ...
 
+  @abc.abstractmethod
   def judge(
     self,
     keys: np.ndarray,
@@ -135,17 +149,17 @@ class Global(Protocol):
     """Compares documents that have a key in common.
 
     Args:
-      keys: of whole groups; sorted by key, then place, then value.
-      places: of the documents, uint64 like all three.
-      values: as `rows` gave them.
+      keys: of whole groups; sorted by key, then place, then value; uint64.
+      places: of the documents, uint64.
+      values: as `rows` gave them, uint64.
       sketches: looks sketches up.
     """
-    ...
 
   def conclude(self, findings: Findings) -> Findings:
     """Turns all findings, of all groups together, into the decision."""
-    ...
+    return findings
 
+  @abc.abstractmethod
   def clean(self, document: Document, values: np.ndarray) -> Outcome:
     """Cleans a document.
 
@@ -153,21 +167,6 @@ class Global(Protocol):
       document: as `rows` saw it.
       values: of its findings, sorted and each once; empty if there is none.
     """
-    ...
-
-
-Step = Local | Global
-
-
-def encoded(text: str) -> Iterator[bytes]:
-  """A text in UTF-8, in blocks: the whole would take 3 bytes a character."""
-  for start in range(0, len(text), _BLOCK):
-    yield text[start : start + _BLOCK].encode()
-
-
-def num_bytes(text: str) -> int:
-  """The length of a text in UTF-8."""
-  return sum(len(block) for block in encoded(text))
 
 
 def keep(document: Document) -> Outcome:
@@ -179,7 +178,7 @@ def remove(
   document: Document, rule: str, example: str, like: int | None = None
 ) -> Outcome:
   """The outcome that the whole document goes."""
-  size = num_bytes(document.text)
+  size = utf8_size(document.text)
   return Outcome([], [Removal(rule, 1, size, example, like)])
 
 

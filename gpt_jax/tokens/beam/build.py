@@ -1,10 +1,18 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a token store on Apache Beam: the same bytes as `build` writes.
+"""Writes a token store on Apache Beam: the same bytes as `prepare` writes.
 
-The tokenizer is trained here, on the same sample as without Beam; what takes
-long, reading and encoding, is done by the runner's workers, which must see
-corpus and store under the same names as we do.
+The tokenizer is trained in this process, on the same sample as without Beam.
+The runner's workers read and encode; they must see corpus and store under the
+same names as this process.
+
+  number of a unit  -> ids, ends and hashes of its documents, in chunks: Encode
+  counts of a unit  -> where each unit begins in the store: places_of
+  chunk             -> its parts in the files of the store: Place
+  parts of one file -> the file: Write
+
+A worker holds one document and a chunk, or one file of the store, never more.
+A stage that is run twice, as runners may, writes the same bytes twice.
 """
 
 import collections
@@ -35,13 +43,12 @@ from gpt_jax.text.holdout import Split
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens import (
-  build,
   duplicates,
   encode,
   manifest,
   mixture,
+  prepare,
   store,
-  unfinished,
 )
 from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.beam import job as beam_job
@@ -49,18 +56,7 @@ from gpt_jax.tokens.beam.job import Job
 from gpt_jax.tokens.duplicates import Digest
 from gpt_jax.tokens.encode import Settings
 from gpt_jax.tokens.manifest import Manifest
-from gpt_jax.tokens.store import DOCUMENT_ENDS, SENTENCE_ENDS, TOKENS
-
-# The stages of preparing on Apache Beam; `beam.build` puts them together.
-#
-# number of a unit  -> ids, ends and hashes of its documents, in chunks: Encode
-# counts of a unit  -> where each unit begins in the store: places
-# chunk             -> its parts in the files of the store: Place
-# parts of one file -> the file: Write
-#
-# A worker holds one document and a chunk, or one file of the store, never more.
-# A stage that is run twice, as runners may, writes the same bytes twice.
-
+from gpt_jax.tokens.store import DOCUMENT_ENDS, SENTENCE_ENDS, TOKENS, Written
 
 COUNTS, HASHES = 'counts', 'hashes'  # outputs besides the main one
 
@@ -80,19 +76,12 @@ _NUMBERS = ('num_tokens', 'num_documents', 'num_sentences')
 
 
 class Work(NamedTuple):
-  """What every worker knows.
+  """What every worker knows."""
 
-  Attributes:
-    settings: they say what the documents are.
-    files: a hash of their names, so that all workers see the same ones.
-    folder: of the store; holds the tokenizer.
-    dtype: of the tokens.
-  """
-
-  settings: Settings
-  files: str
-  folder: str
-  dtype: str
+  settings: Settings  # say what the documents are
+  files: str  # a hash of their names, so that all workers see the same ones
+  folder: str  # of the store; holds the tokenizer
+  dtype: str  # of the tokens
 
   def dtype_of(self, array: str) -> str:
     """The type of an array of the store."""
@@ -107,16 +96,14 @@ class Encode(beam.DoFn):
   """
 
   def __init__(self, work: Work):
-    """For the units of `work.settings`."""
     self._work = work
     self._bytes = metrics.Metrics.counter('gpt_jax', 'bytes')
     self._documents = metrics.Metrics.counter('gpt_jax', 'documents')
 
   def setup(self):
-    """Finds the corpus and reads the tokenizer, once in a worker."""
     work = self._work
     source, corpus = work.settings.source, None
-    if not choices.is_none(work.settings.clean):
+    if choices.load(work.settings.clean):
       corpus = shared.cleaned(source, work.folder)
     split = holdout.split(source, work.settings.holdout, corpus)
     if inputs.names_hash(split.files) != work.files:
@@ -129,7 +116,6 @@ class Encode(beam.DoFn):
     self._made = tokenizer.load(files.join(work.folder, token_store.TOKENIZER))
 
   def process(self, unit: int) -> Iterator[Any]:
-    """Encodes one unit."""
     sentences = self._work.settings.sentences
     # The sentence that ends where a document does, if there are any.
     end = np.ones(int(bool(sentences_lib.splitter(sentences))), np.int64)
@@ -177,7 +163,6 @@ class _Side:
     self._waiting = 0
 
   def add(self, ids: np.ndarray, sentence_ends: np.ndarray):
-    """Takes the next tokens, and after which of them sentences end."""
     self._sentences.append(self.num_tokens + sentence_ends)
     self.num_sentences += len(sentence_ends)
     self._tokens.append(ids.astype(self._work.dtype))
@@ -185,7 +170,6 @@ class _Side:
     self.num_tokens += len(ids)
 
   def end(self, num_bytes: int):
-    """Ends a document, whose bytes are counted."""
     self._ends.append(self.num_tokens)
     self.num_documents += 1
     self.num_bytes += num_bytes
@@ -270,13 +254,11 @@ class Place(beam.DoFn):
   """A chunk to ((array, held out, file), (offset in it, values))."""
 
   def __init__(self, work: Work):
-    """For the store of `work`."""
     self._work = work
 
   def process(
     self, chunk: tuple[str, bool, int, int, bytes], places: Places
   ) -> Iterator[tuple[File, tuple[int, bytes]]]:
-    """Cuts a chunk where files end."""
     array, held_out, unit, offset, data = chunk
     dtype = self._work.dtype_of(array)
     values = np.frombuffer(data, dtype)
@@ -306,13 +288,11 @@ class Write(beam.DoFn):
   """The parts of one file to (array, held out, file, its checksums)."""
 
   def __init__(self, work: Work):
-    """For the store of `work`."""
     self._work = work
 
   def process(
     self, parts: tuple[File, Iterable[tuple[int, bytes]]], places: Places
   ) -> Iterator[tuple[str, bool, int, list[int]]]:
-    """Writes one file."""
     (array, held_out, file), found = parts
     dtype, folder = self._work.dtype_of(array), self._work.folder
     if held_out:
@@ -359,6 +339,7 @@ def result(
 
 # In the folder until the manifests are written.
 _RESULT = 'unfinished.json'
+_WRITTEN = ('lengths', 'crc32')  # entries of it, by array
 
 log = logging.getLogger('gpt_jax')
 
@@ -372,24 +353,21 @@ def write(
   report: progress.Report,
   cleaning: dict[str, Any],
 ) -> Manifest:
-  """Writes the store; nothing of an earlier process is gone on with.
+  """Writes the store, from its beginning; returns the train split's manifest.
 
   Args:
-    settings: for the manifest; the tokenizer is made as they say.
-    split: the documents: what cleaning left, where it was done.
+    settings: of the store.
+    split: the documents that cleaning left.
     folder: a path or a URL that all workers see.
     job: where it is done.
     report: of reading for the tokenizer.
     cleaning: for the manifest: what was done to the corpus.
-
-  Returns:
-    The manifest of the train split, which was written last.
   """
   assert split.units is not None  # see beam_job.check
-  for name in (*token_store.PARTS, unfinished.STATE):
+  for name in (*token_store.PARTS, store.STATE):
     files.delete(folder, name)
   found = inputs.look(split.files)
-  made = build.build_tokenizer(settings, split, folder, report)
+  made = prepare.build_tokenizer(settings, split, folder, report)
   # Without the files of other settings, which are not for workers.
   corpus = holdout.split(settings.source, settings.holdout)
   work = Work(
@@ -406,7 +384,7 @@ def write(
   done = _manifests(settings, made, entries, cleaning, split.pairs)
   for held_out, written in done.items():
     if not written.num_bytes and (split.holds_out or not held_out):
-      raise build.empty(settings, held_out)
+      raise prepare.empty(settings, held_out)
   if split.holds_out:
     below = files.join(folder, token_store.VALIDATION)
     manifest.write(below, done[True])
@@ -417,7 +395,7 @@ def write(
   # Last: it is what makes the folder a token store.
   manifest.write(folder, done[False])
   seconds = time.monotonic() - started
-  build.log_counts(done, sum(m.num_bytes for m in done.values()), seconds)
+  prepare.log_counts(done, sum(m.num_bytes for m in done.values()), seconds)
   return done[False]
 
 
@@ -461,22 +439,17 @@ def _manifests(
   cleaning: dict[str, Any],
   pairs: bool,
 ) -> dict[bool, Manifest]:
-  """The manifests of both splits, from what the workers told."""
+  """The manifests of both splits, from what the workers wrote."""
   return {
-    held_out: Manifest(
-      **settings._asdict(),
+    held_out: encode.manifest_of(
+      settings,
+      made,
+      {
+        array: Written(*(entries[n][f'{array}/{held_out}'] for n in _WRITTEN))
+        for array in (TOKENS, DOCUMENT_ENDS, SENTENCE_ENDS)
+      },
       source_sha256=entries['sha256'],
-      tokenizer_fingerprint=made.fingerprint,
-      vocab_size=made.vocab_size,
-      eos_id=made.eos_id,
-      dtype=store.token_dtype(tokenizer.num_ids(made)),
-      num_tokens=entries['lengths'][f'{TOKENS}/{held_out}'],
-      num_documents=entries['lengths'][f'{DOCUMENT_ENDS}/{held_out}'],
       num_bytes=entries['num_bytes'][held_out],
-      tokens_crc32=entries['crc32'][f'{TOKENS}/{held_out}'],
-      document_ends_crc32=entries['crc32'][f'{DOCUMENT_ENDS}/{held_out}'],
-      num_sentences=entries['lengths'][f'{SENTENCE_ENDS}/{held_out}'],
-      sentence_ends_crc32=entries['crc32'][f'{SENTENCE_ENDS}/{held_out}'],
       parts=entries['parts'][held_out],
       cleaning=cleaning,
       skipped=entries['skipped'],

@@ -2,11 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cleans a corpus on Apache Beam: the same bytes as `clean.run` leaves.
 
-Clean and Judge (see `clean_stages`) take turns, once for each step that
-compares documents. Texts go through files in the folder of the store; Beam
-moves rows, findings and counts. Only the links between near-duplicates (16
-bytes each), the numbers of shards and the sums of counts come together in one
-place.
+  number of a unit   -> its documents, in shards: Read
+  shard, findings    -> what the steps leave of it, in a file; its rows: Clean
+  rows of some keys  -> findings, by shard: Judge
+  findings of a step -> the decision, where it looks across groups: conclude
+
+Clean and Judge take turns, once for each step that compares documents. Texts go
+through files in the folder of the store; Beam moves rows, findings and counts.
+Only the links between near-duplicates (16 bytes each), the numbers of shards
+and the sums of counts come together in one place. A worker holds a shard, or
+the rows of one range of keys. A stage that is run twice, as runners may, writes
+the same bytes twice.
 """
 
 import functools
@@ -40,17 +46,6 @@ from gpt_jax.tokens.beam import job as beam_job
 from gpt_jax.tokens.beam.job import Job
 from gpt_jax.tokens.encode import Settings
 
-# The stages of cleaning on Apache Beam; `beam.clean` puts them together.
-#
-#   number of a unit   -> its documents, in shards: Read
-#   shard, findings    -> what the steps leave of it, in a file; its rows: Clean
-#   rows of some keys  -> findings, by shard: Judge
-#   findings of a step -> the decision, where it looks across groups: conclude
-#
-# A worker holds a shard, or the rows of one range of keys. A stage that is run
-# twice, as runners may, writes the same bytes twice.
-
-
 ROWS, COUNTS, SKIPPED = 'rows', 'counts', 'skipped'  # besides the main output
 
 # Rows, places and sketches of one shard, of a range of keys; as bytes.
@@ -58,23 +53,14 @@ _Rows = tuple[bytes, bytes, bytes]
 
 
 class Work(NamedTuple):
-  """What every worker knows.
+  """What every worker knows."""
 
-  Attributes:
-    settings: they say what the documents are.
-    files: a hash of their names, so that all workers see the same ones.
-    folder: of the store.
-    num_ranges: of keys that are looked at together.
-    wanted: a hash of all that the result depends on.
-    versions: of libraries.
-  """
-
-  settings: Settings
-  files: str
-  folder: str
-  num_ranges: int
-  wanted: str
-  versions: dict[str, str]
+  settings: Settings  # say what the documents are
+  files: str  # a hash of their names, so that all workers see the same ones
+  folder: str  # of the store
+  num_ranges: int  # of keys that are looked at together
+  wanted: str  # a hash of all that the result depends on
+  versions: dict[str, str]  # of libraries
 
 
 def alone(shard: int) -> tuple[int, bytes]:
@@ -104,7 +90,6 @@ class Clean(beam.DoFn):
       )
 
   def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
-    """Cleans one shard."""
     shard, found = element
     table = _table(found)
     table = table[:, np.lexsort(table[::-1])]
@@ -136,7 +121,6 @@ class Read(Clean):
     super().__init__(work, 0)
 
   def setup(self):
-    """Finds the corpus, once in a worker."""
     super().setup()
     source = self._work.settings.source
     self._corpus = sources.load('data.source', source)
@@ -148,7 +132,6 @@ class Read(Clean):
     self._in_mixture = mixture.is_mixture(source)
 
   def process(self, element: int) -> Iterator[Any]:
-    """Reads and cleans one unit."""
     unit = self._corpus.units[element]
     none = _table([])
     batches = shared.batches(element, unit, self._in_mixture)
@@ -159,7 +142,7 @@ class Read(Clean):
 
 
 def _ranges(
-  written: shared.Written, num_ranges: int
+  written: shared.ShardResult, num_ranges: int
 ) -> Iterator[tuple[int, _Rows]]:
   """Cuts the rows of a shard by their keys, with the sketches they need."""
   edges = [(i << 64) // num_ranges for i in range(1, num_ranges)]
@@ -188,7 +171,6 @@ class Judge(beam.DoFn):
     self._step: Global = phase.last
 
   def process(self, element: tuple[int, Iterable[_Rows]]) -> Iterator[bytes]:
-    """Judges the groups of one range of keys."""
     parts = [*element[1]]
     rows = _table((part[0] for part in parts), 3)
     rows = rows[:, np.lexsort(rows[::-1])]
@@ -274,7 +256,7 @@ def clean(settings: Settings, split: Split, folder: str, job: Job) -> Cleaned:
 
   Args:
     settings: of the store.
-    split: of the corpus as it is; its files are those that matter.
+    split: of the corpus before cleaning, whose files are compared.
     folder: of the store: a path or a URL that all workers see.
     job: where it is done.
   """
@@ -283,7 +265,7 @@ def clean(settings: Settings, split: Split, folder: str, job: Job) -> Cleaned:
     *(settings.source, settings.clean),
     *(inputs.look(split.files), versions),
   ]
-  # A hash: what workers are told must not grow with the number of files.
+  # A hash, so that what workers are sent does not grow with the files.
   wanted = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
   result = shared.read_result(folder)
   if result is None or result.wanted != wanted:
@@ -318,7 +300,7 @@ def _clean(
   num_ranges = -(-num_bytes // _RANGE) or 1
   names = inputs.names_hash(corpus.files)
   work = Work(settings, names, folder, num_ranges, wanted, versions)
-  phases = shards.phases(choices.load(settings.clean).steps)
+  phases = shards.phases(choices.load(settings.clean))
   lay_out = functools.partial(_lay_out, work, phases, len(corpus.units))
   beam_job.run(job, lay_out)
 
@@ -352,7 +334,7 @@ def _lay_out(
     sums.append(counts)
   totals = [
     pvalue.AsSingleton(
-      counts | f'add up {i}' >> beam.CombineGlobally(report.merge_unordered)
+      counts | f'add up {i}' >> beam.CombineGlobally(report.merge)
     )
     for i, counts in enumerate(sums)
   ]

@@ -17,7 +17,7 @@ GOOD = 'One of them. Two of them! Is this three? "Four is here." Five it is.'
 
 def cleaned(text, call='c4'):
   """The text that the page rules leave (None: nothing), and rule -> count."""
-  step = choices.load(call).steps[0]
+  step = choices.load(call)[0]
   documents, removals = step.clean(Document(0, '', 'x', text))
   assert len(documents) <= 1
   left = documents[0].text if documents else None
@@ -74,7 +74,7 @@ def test_bad_words_are_whole_words(tmp_path, monkeypatch):
   call = "c4(bad_words='bad.txt')"
   assert cleaned(f'{GOOD} RUDE!', call) == (None, {'page with a bad word': 1})
   assert cleaned(f'{GOOD} How crude.', call)[0]
-  assert choices.load(call).files == {'clean: bad.txt': 'bad.txt'}
+  assert choices.load(call)[0].files == {'bad.txt': 'bad.txt'}
   with pytest.raises(UsageError, match=r"bad_words='none.txt' cannot be read"):
     choices.load("c4(bad_words='none.txt')")
 
@@ -91,7 +91,7 @@ def test_bad_words_are_whole_words(tmp_path, monkeypatch):
 )
 def test_a_wrong_call_is_refused(call, words):
   with pytest.raises(UsageError, match=words):
-    choices.load(call)
+    choices.check(choices.load(call))
 
 
 def test_sentences_joined_are_the_text():
@@ -106,7 +106,7 @@ def test_sentences_joined_are_the_text():
 
 def spans_removed(texts):
   """What the step leaves of texts, and the sentences that go of each."""
-  step = choices.load('c4(sentences=1)').steps[1]
+  step = choices.load('c4(sentences=1)')[1]
   rows = [step.rows(text) for text in texts]
   places = [np.full(len(r.keys), 256 * i, 'u8') for i, r in enumerate(rows)]
   table = np.stack(

@@ -125,7 +125,7 @@ def test_nested_texts_of_a_record_are_read(tmp_path):
 )
 def test_what_is_no_such_file_is_refused(tmp_path, name, data, words):
   (tmp_path / name).write_bytes(data)
-  steps = choices.load(f'decontaminate({str(tmp_path / name)!r})').steps
+  steps = choices.load(f'decontaminate({str(tmp_path / name)!r})')
   with pytest.raises(UsageError, match=words) as e:
     choices.check(steps)
   assert '\n' not in str(e.value)

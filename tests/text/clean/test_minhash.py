@@ -67,7 +67,7 @@ def components(links, size):
 
 def test_against_all_pairs(texts):
   """With so many values that estimates are nearly exact."""
-  step = choices.load('minhash(threshold=0.63, hashes=40, rows=5)').steps[0]
+  step = choices.load('minhash(threshold=0.63, hashes=40, rows=5)')[0]
   sets = [shingles(text, 5) for text in texts]
   exact = np.array([[jaccard(a, b) for a in sets] for b in sets])
   near = np.abs(exact - 0.63) < 0.1
@@ -79,7 +79,7 @@ def test_against_all_pairs(texts):
 
 
 def test_the_order_of_work_does_not_matter(texts):
-  step = choices.load('minhash(hashes=7, rows=2)').steps[0]
+  step = choices.load('minhash(hashes=7, rows=2)')[0]
   expected = decide(step, texts)
   order = [*range(len(texts))]
   random.Random(1).shuffle(order)
@@ -89,7 +89,7 @@ def test_the_order_of_work_does_not_matter(texts):
 def test_groups_are_links_of_candidates_that_agree(texts, monkeypatch):
   """The graph as it is defined, from signatures."""
   monkeypatch.setattr(minhash, '_PAIRS', 29)
-  step = choices.load('minhash(threshold=0.75, hashes=6, rows=2)').steps[0]
+  step = choices.load('minhash(threshold=0.75, hashes=6, rows=2)')[0]
   values = np.stack([minhash.signature(text, 5, 12) for text in texts])
   agree = values[:, None] == values
   tables = agree.reshape(*agree.shape[:2], 6, 2)
@@ -117,13 +117,13 @@ def test_signatures_do_not_depend_on_blocks(monkeypatch):
 
 
 def test_short_documents():
-  step = choices.load('minhash').steps[0]
+  step = choices.load('minhash')[0]
   texts = ['Two words', 'two WORDS.', '— !', '— !', 'other words']
   assert decide(step, texts) == {1: 0}
 
 
 def test_what_is_removed_names_what_stays():
-  step = choices.load('minhash').steps[0]
+  step = choices.load('minhash')[0]
   document = Document(512, '', 'x', 'ä b')
   assert step.clean(document, np.array([], 'u8')).documents == [document]
   documents, (removal,) = step.clean(document, np.array([256], 'u8'))
@@ -134,12 +134,12 @@ def test_what_is_removed_names_what_stays():
 @pytest.mark.parametrize('call', ['minhash(threshold=0)', 'minhash(rows=0)'])
 def test_arguments_are_checked(call):
   with pytest.raises(UsageError, match='minhash'):
-    choices.check(choices.load(call).steps)
+    choices.check(choices.load(call))
 
 
 def judged(sketches, threshold=0.8):
   """Of one group of documents: each, and the one that stays for it."""
-  step = choices.load(f'minhash(threshold={threshold})').steps[0]
+  step = choices.load(f'minhash(threshold={threshold})')[0]
   places = np.arange(len(sketches), dtype='u8')
   keys = np.zeros_like(places)
   gone = step.conclude(

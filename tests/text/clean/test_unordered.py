@@ -27,25 +27,44 @@ def counts(rng, shard):
   return found.entries
 
 
+def merged(total, more):
+  """Adds the entries of later documents to those of earlier ones."""
+  for into, entry in zip(total, more, strict=True):
+    for source, counts in entry['sources'].items():
+      known = into['sources'].setdefault(
+        source, dict.fromkeys(report.COUNTS, 0) | {'rules': {}}
+      )
+      for key in report.COUNTS:
+        known[key] += counts[key]
+      for rule, found in counts['rules'].items():
+        kept = known['rules'].setdefault(
+          rule, dict.fromkeys(report.RULE_COUNTS, 0) | {'examples': []}
+        )
+        for key in report.RULE_COUNTS:
+          kept[key] += found[key]
+        kept['examples'] += found['examples']
+        del kept['examples'][report.EXAMPLES :]
+
+
 def test_counts_in_any_order_are_those_in_order():
   rng = random.Random(7)
   parts = [counts(rng, shard) for shard in range(211)]
   expected = report.Counts(['first', 'second']).entries
   for part in parts:
-    report.merge(expected, copy.deepcopy(part))
+    merged(expected, copy.deepcopy(part))
   kept = [len(r['examples']) for r in rules(expected)]
   assert max(kept) == report.EXAMPLES
   mixed = [report.sums(i, part) for i, part in enumerate(parts)]
   rng.shuffle(mixed)
   while len(mixed) > 1:  # sums of sums, and of none
     count = rng.randrange(2, 9)
-    mixed = [*mixed[count:], report.merge_unordered(mixed[:count])]
-    mixed.append(report.merge_unordered([]))
+    mixed = [*mixed[count:], report.merge(mixed[:count])]
+    mixed.append(report.merge([]))
     mixed = [m for m in mixed if m] or mixed
-  total = report.merge_unordered([[], *mixed])
+  total = report.merge([[], *mixed])
   found = report.entries(['first', 'second'], total)
   assert json.dumps(found) == json.dumps(expected)  # in the same order, too
-  empty = report.entries(['first'], report.merge_unordered([]))
+  empty = report.entries(['first'], report.merge([]))
   assert empty == report.Counts(['first']).entries
 
 
