@@ -62,15 +62,10 @@ Stream = Callable[[Skip], Iterator[Document]]
 
 
 class Unit(NamedTuple):
-  """A part of a source that can be read by itself, for instance a file.
+  """A part of a source that can be read by itself, for instance a file."""
 
-  Attributes:
-    stream: starts the stream of its documents.
-    skipped: of the sources that it reads, if any; see `Source`.
-  """
-
-  stream: Stream
-  skipped: Callable[[], dict[str, int]] = dict
+  stream: Stream  # starts the stream of its documents
+  skipped: Callable[[], dict[str, int]] = dict  # see `Source`
 
 
 class Reader(NamedTuple):
@@ -99,8 +94,8 @@ class Source(NamedTuple):
   """A stream of documents that hold text, and that may be read again.
 
   Attributes:
-    documents: starts the stream; it raises `UsageError`.
-    num_bytes: about how much text it is; None where that is not known.
+    documents: starts the stream.
+    num_bytes: about how much text it is; None if unknown.
     files: name -> path of what is read.
     units: its parts as sources, which may hold nothing.
     skipped: what was left out of the stream when it was last read to its end:
@@ -115,7 +110,7 @@ class Source(NamedTuple):
 
 
 def build(call: str, reader: Reader) -> Source:
-  """Leaves out what holds no text or is bad, and says how much it was.
+  """Leaves out documents that are bad or hold no text, and logs how many.
 
   Args:
     call: how messages name the source: `data.source='...'`.

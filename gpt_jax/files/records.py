@@ -4,8 +4,13 @@
 
 A path says by its end what it is, before .gz or .zst: `.tsv` and `.txt` (tabs,
 nothing is quoted), `.csv` (quoted), `.jsonl`, `.json` (SQuAD's), `.conll` or
-the ends of CoNLL's own files (see `annotated`); or it names a split of a set
-that TFDS has prepared: `tfds:glue/sst2:train`.
+the ends of CoNLL's own files; or it names a split of a set that TFDS has
+prepared: `tfds:glue/sst2:train`.
+
+SQuAD's JSON is a tree of articles, paragraphs and questions (Rajpurkar et al.,
+2016 and 2018). CoNLL's files have a word a line, with its tags in the columns
+after it, and a blank line between sentences (Tjong Kim Sang and De Meulder,
+2003).
 """
 
 import csv
@@ -19,15 +24,7 @@ from gpt_jax.files import lines
 from gpt_jax.files.tfds import examples
 from gpt_jax.spec import NoFileError, UsageError
 
-# Texts in which something is marked: SQuAD's and CoNLL's files as published.
-#
-# SQuAD's JSON is a tree of articles, paragraphs and questions (Rajpurkar et
-# al., 2016 and 2018). CoNLL's files have a word a line, with its tags in the
-# columns after it, and a blank line between sentences (Tjong Kim Sang and De
-# Meulder, 2003).
-
-
-# Says where documents begin, and is no sentence.
+# In CoNLL's files, where documents begin; no sentence.
 _DOCUMENT = '-DOCSTART-'
 
 
@@ -117,7 +114,7 @@ def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
   """Streams the records of a table.
 
   Args:
-    path: see the module's docstring.
+    path: a file or `tfds:...`, as above.
     columns: of a .tsv or .csv without a line that names them.
   """
   if path.startswith('tfds:'):

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers of others in Hugging Face's file `tokenizer.json`."""
+"""Tokenizers in Hugging Face's library, and its files `tokenizer.json`."""
 
 import functools
 import json
@@ -223,11 +223,11 @@ def _offsets(
 def made(
   library: tokenizers.Tokenizer, roles: Mapping[str, str]
 ) -> HfTokenizer:
-  """A tokenizer of ours, with what Hugging Face needs to know of it.
+  """A tokenizer that we made, with what Hugging Face needs to know of it.
 
   Args:
     library: without special tokens.
-    roles: of these, as {'sep_token': '[SEP]'}; that one ends documents.
+    roles: their names by role, as {'sep_token': '[SEP]'}, which ends documents.
   """
   # As special tokens that a text may name only where `encode_special` reads.
   library.add_special_tokens(

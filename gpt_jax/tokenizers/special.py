@@ -110,9 +110,6 @@ def of(
     contents: the files; without `special.json` roles go by the usual names.
     eos_id: the end of a document.
     names: the tokenizer's own special tokens.
-
-  Raises:
-    KeyError, ValueError: the file is damaged.
   """
   if SPECIAL not in contents:
     cls, sep, mask = (_usual(role, names) for role in _ENCODERS)
@@ -138,13 +135,9 @@ def of(
 
 
 def num_rows(contents: Mapping[str, bytes], size: int) -> int:
-  """How many of the first ids the model has rows for: `vocab_size`.
+  """How many of the first `size` ids the model has rows for: `vocab_size`.
 
-  A vocabulary may have tokens that were added to it alone, as LLaMA 2's <pad>.
-
-  Args:
-    contents: the files of a saved tokenizer.
-    size: of its vocabulary.
+  A vocabulary may have tokens for which the model has none, as LLaMA 2's <pad>.
   """
   found = json.loads(contents.get(SPECIAL, b'{}')).get('rows')
   return size if found is None else min(size, found)
@@ -183,9 +176,9 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
 
 
 def generation(folder: str) -> tuple[dict[str, Any], str]:
-  """What a checkpoint says of generation, and the file that does.
+  """A checkpoint's settings of generation, and the file that holds them.
 
-  As in transformers config.json says so only where there is no other file.
+  As in transformers, config.json counts only if there is no other file.
   """
   for name in (_GENERATION, _MODEL):
     path = os.path.join(folder, name)

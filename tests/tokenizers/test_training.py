@@ -169,16 +169,12 @@ def test_pieces_hold_indentation_and_not_newlines():
   assert len(made.encode('2026')) == 4
 
 
-def test_training_twice_gives_the_same_model(tmp_path):
+def test_training_twice_gives_the_same_model():
   made = trained("model='unigram'")
   again = tokenizer.build("sentencepiece(400, 'unigram')", [CODE])
   assert (
     again.fingerprint == made.fingerprint != trained("model='bpe'").fingerprint
   )
-  made.save(str(tmp_path))
-  loaded = tokenizer.load(str(tmp_path))
-  assert loaded.fingerprint == made.fingerprint
-  assert loaded.decode(loaded.encode('x\u2581y')) == 'x\u2581y'
 
 
 def test_the_sample_is_seeded_and_does_not_depend_on_the_order():
@@ -240,8 +236,8 @@ def test_a_corpus_too_small_for_the_vocabulary(model):
 @pytest.mark.parametrize(
   ('arguments', 'what'),
   [
-    ("300, model='words'", "model='words' is none of unigram, bpe"),
-    ("300, normalization='nfc'", "='nfc' is none of identity, nfkc, nfkc_cf"),
+    ("300, model='words'", "'words' is unknown; one of unigram, bpe"),
+    ("300, normalization='nfc'", "'nfc' is unknown; one of identity, nfkc"),
     ('0', 'vocab_size=0 must be at least 1'),
     ('300, sample_bytes=-1', 'sample_bytes=-1 must be at least 0'),
     ('300, character_coverage=0.5', 'character_coverage=0.5 must be'),

@@ -127,15 +127,6 @@ def test_training_is_the_same_in_each_process_and_with_any_threads(capsys):
   assert len(other.stdout.split()) == 2
 
 
-def test_a_saved_one_is_the_same(tmp_path):
-  made = tokenizer.build('wordpiece(79)', CORPUS)
-  made.save(str(tmp_path))
-  loaded = tokenizer.load(str(tmp_path))
-  assert loaded.fingerprint == made.fingerprint
-  assert loaded.special == made.special
-  np.testing.assert_array_equal(loaded.encode(TEXT), made.encode(TEXT))
-
-
 def test_words_begin_where_no_piece_goes_on():
   made = from_file('cased')
   ids = np.array([[2, 900, 8, 901, 3], [8, 4, 9, 10, 0]])

@@ -72,23 +72,3 @@ def test_pieces_spelled_in_bytes():
   found = words.of_text(parts)
   assert found.begins.tolist() == [1, 0, 0, 1, 0, 1, 1]
   assert found.closes.tolist() == [0, 0, 0, 1, 1, 0, 1]
-
-
-@pytest.mark.parametrize(
-  'name',
-  [
-    *('bytes', 'characters', 'byte_bpe(261)', 'wordpiece(27)'),
-    "sentencepiece(282, model='bpe', character_coverage=1)",
-  ],
-)
-def test_offsets_are_where_tokens_come_from(name):
-  text = 'naïve, "mat\u2581"\n\u2581the ' * 3
-  made = tokenizer.build(name, [Document('a', f'{text} cat')])
-  ids, offsets = made.encode(text), made.offsets(text)
-  assert offsets.shape == (len(ids), 2) and offsets.dtype == np.int32
-  assert (np.diff(offsets[:, 0]) >= 0).all()
-  assert (offsets[:, 1] >= offsets[:, 0]).all()
-  covered = {i for a, b in offsets.tolist() for i in range(a, b)}
-  left = {text[i] for i in range(len(text)) if i not in covered}
-  assert left <= ({' ', '\n'} if 'wordpiece' in name else set())
-  assert made.offsets('').shape == (0, 2)
