@@ -69,43 +69,29 @@ class Unit(NamedTuple):
 
 
 class Reader(NamedTuple):
-  """What an entry of `sources.SOURCES` makes.
+  """What an entry of `sources.SOURCES` makes."""
 
-  Attributes:
-    units: one after the other they are the stream of documents.
-    files: name -> path of what is read, for noticing changes.
-    num_bytes: about how much text it is; None where files are compressed.
-    on_error: 'fail' or 'skip'.
-    empty: what is said of a document without text.
-    stream: the same stream, where it is more than its parts.
-    skipped: of the sources that it reads, if any; see `Source`.
-  """
-
-  units: Sequence[Unit]
-  files: dict[str, str]
+  units: Sequence[Unit]  # one after the other they are the stream of documents
+  files: dict[str, str]  # name -> path of what is read, for noticing changes
+  # About how much text it is; None where files are compressed.
   num_bytes: int | None = None
-  on_error: str = 'fail'
-  empty: str = 'held no text'
+  on_error: str = 'fail'  # 'fail' or 'skip'
+  empty: str = 'held no text'  # what is said of a document without text
+  # The same stream, where it is more than its parts.
   stream: Stream | None = None
+  # Of the sources that it reads, if any; see `Source`.
   skipped: Callable[[], dict[str, int]] = dict
 
 
 class Source(NamedTuple):
-  """A stream of documents that hold text, and that may be read again.
+  """A stream of documents that hold text, and that may be read again."""
 
-  Attributes:
-    documents: starts the stream.
-    num_bytes: about how much text it is; None if unknown.
-    files: name -> path of what is read.
-    units: its parts as sources, which may hold nothing.
-    skipped: what was left out of the stream when it was last read to its end:
-      kind -> count.
-  """
-
-  documents: Callable[[], Iterator[Document]]
-  num_bytes: int | None
-  files: dict[str, str]
-  units: 'Sequence[Source]' = ()
+  documents: Callable[[], Iterator[Document]]  # starts the stream
+  num_bytes: int | None  # about how much text it is; None if unknown
+  files: dict[str, str]  # name -> path of what is read
+  units: 'Sequence[Source]' = ()  # its parts as sources, which may hold nothing
+  # What was left out of the stream when it was last read to its end: kind ->
+  # count.
   skipped: Callable[[], dict[str, int]] = dict
 
 

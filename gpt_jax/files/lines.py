@@ -249,13 +249,9 @@ class NoFile(ValueError):
 
 
 class Matches(dict[str, str]):
-  """Name -> path, sorted by name.
+  """Name -> path, sorted by name."""
 
-  Attributes:
-    bad: links that lead nowhere or in a circle.
-  """
-
-  bad: Sequence[Bad] = ()
+  bad: Sequence[Bad] = ()  # links that lead nowhere or in a circle
 
 
 def find(*patterns: str) -> Matches:

@@ -30,26 +30,20 @@ class Unit(NamedTuple):
 
 
 class Split(NamedTuple):
-  """The corpus as parts, read as a stream as often as asked.
+  """The corpus as parts, read as a stream as often as asked."""
 
-  Attributes:
-    parts: the parts, always in the same order.
-    num_bytes: of their text, for progress; None where it is not known.
-    holds_out: whether any part is held out.
-    files: name -> path of what is read.
-    units: one after the other they are the parts; None where the side of a
-      document depends on those before.
-    skipped: what was left out, as in `sources.Source`.
-    pairs: whether each two parts are a source and its target, which are on one
-      side: see `sources.parallel`.
-  """
-
-  parts: Callable[[], Iterator[Part]]
+  parts: Callable[[], Iterator[Part]]  # the parts, always in the same order
+  # Of their text, for progress; None where it is not known.
   num_bytes: int | None
-  holds_out: bool
-  files: dict[str, str]
+  holds_out: bool  # whether any part is held out
+  files: dict[str, str]  # name -> path of what is read
+  # One after the other they are the parts; None where the side of a document
+  # depends on those before.
   units: Sequence[Unit] | None = None
+  # What was left out, as in `sources.Source`.
   skipped: Callable[[], dict[str, int]] = dict
+  # Whether each two parts are a source and its target, which are on one side:
+  # see `sources.parallel`.
   pairs: bool = False
 
 

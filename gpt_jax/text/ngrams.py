@@ -26,17 +26,11 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Overlap(NamedTuple):
-  """An n-gram of the index in a document.
+  """An n-gram of the index in a document."""
 
-  Attributes:
-    gram: its number in the index.
-    start: its first character in the document.
-    stop: after its last character.
-  """
-
-  gram: int
-  start: int
-  stop: int
+  gram: int  # its number in the index
+  start: int  # its first character in the document
+  stop: int  # after its last character
 
 
 def words(text: str) -> list[str]:

@@ -17,34 +17,28 @@ class Constraints(NamedTuple):
   """Which tokens may come next. Where it says nothing, all may.
 
   The last two fields forbid nothing: they are what beam search does by default.
-
-  Attributes:
-    never: tokens that never come: see `sampler.never_drawn`.
-    never_first: tokens that are not the first of an answer.
-    sequences: runs of two or more tokens that do not come.
-    first_id: the first token of what an encoder-decoder writes.
-    last_id: the last token of an answer that reaches its limit.
-    min_length: tokens of prompt and answer before the end may come; of an
-      encoder-decoder the start of the decoder is the prompt.
-    min_tokens: tokens of the answer before the end may come.
-    no_repeat_ngram: no run of this many tokens comes twice, prompt included;
-      0: any may.
-    stop_ids: what ends an answer.
-    length_penalty: see `decoding.beam.Beam`; None: its default.
-    early_stopping: likewise.
   """
 
+  # Tokens that never come: see `sampler.never_drawn`.
   never: tuple[int, ...] = ()
+  # Tokens that are not the first of an answer.
   never_first: tuple[int, ...] = ()
+  # Runs of two or more tokens that do not come.
   sequences: tuple[tuple[int, ...], ...] = ()
+  # The first token of what an encoder-decoder writes.
   first_id: int | None = None
+  # The last token of an answer that reaches its limit.
   last_id: int | None = None
+  # Tokens of prompt and answer before the end may come; of an encoder-decoder
+  # the start of the decoder is the prompt.
   min_length: int = 0
-  min_tokens: int = 0
+  min_tokens: int = 0  # tokens of the answer before the end may come
+  # No run of this many tokens comes twice, prompt included; 0: any may.
   no_repeat_ngram: int = 0
-  stop_ids: tuple[int, ...] = ()
+  stop_ids: tuple[int, ...] = ()  # what ends an answer
+  # See `decoding.beam.Beam`; None: its default.
   length_penalty: float | None = None
-  early_stopping: bool | None = None
+  early_stopping: bool | None = None  # likewise
 
   @property
   def of_text(self) -> bool:

@@ -64,22 +64,15 @@ _NUM_RANDOM, _NUM_PIECES = 400, 17
 
 
 class Template(NamedTuple):
-  """What a model reads around texts, as ids.
+  """What a model reads around texts, as ids."""
 
-  Attributes:
-    start: before the first text.
-    between: between two texts; None: the model reads no pairs.
-    end: after the last.
-    typed: whether the model has types of tokens, of which the second text's is
-      1.
-    last: whether the last token's type is 2, as XLNet's.
-  """
-
-  start: tuple[int, ...] = ()
+  start: tuple[int, ...] = ()  # before the first text
+  # Between two texts; None: the model reads no pairs.
   between: tuple[int, ...] | None = None
-  end: tuple[int, ...] = ()
+  end: tuple[int, ...] = ()  # after the last
+  # Whether the model has types of tokens, of which the second text's is 1.
   typed: bool = False
-  last: bool = False
+  last: bool = False  # whether the last token's type is 2, as XLNet's
 
 
 def files(

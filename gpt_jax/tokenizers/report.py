@@ -20,36 +20,23 @@ _FEW = 3  # characters
 
 
 class Report(NamedTuple):
-  """What one tokenizer makes of a text.
+  """What one tokenizer makes of a text."""
 
-  Attributes:
-    vocab_size: ids are below it.
-    num_tokens: without ends of documents.
-    tokens_per_word: a word is what white space parts.
-    bytes_per_token: of UTF-8.
-    num_used: pieces that occur in the text.
-    fraction_used: of the vocabulary.
-    unused_examples: some pieces that do not occur, as text: the first that
-      have more than a few characters.
-    num_documents_changed: that decode to something else.
-    num_characters_lost: that are in the text, and not in what is decoded.
-    first_change: document, what it says and what comes back; None if nothing.
-    bytes_per_second: of encoding, by the time of the processor.
-    counts: of each id, [vocab_size].
-  """
-
-  vocab_size: int
-  num_tokens: int
-  tokens_per_word: float
-  bytes_per_token: float
-  num_used: int
-  fraction_used: float
+  vocab_size: int  # ids are below it
+  num_tokens: int  # without ends of documents
+  tokens_per_word: float  # a word is what white space parts
+  bytes_per_token: float  # of UTF-8
+  num_used: int  # pieces that occur in the text
+  fraction_used: float  # of the vocabulary
+  # Some pieces that do not occur, as text: the first that have more than a few
+  # characters.
   unused_examples: list[str]
-  num_documents_changed: int
-  num_characters_lost: int
+  num_documents_changed: int  # that decode to something else
+  num_characters_lost: int  # that are in the text, and not in what is decoded
+  # Document, what it says and what comes back; None if nothing.
   first_change: tuple[str, str, str] | None
-  bytes_per_second: float
-  counts: np.ndarray
+  bytes_per_second: float  # of encoding, by the time of the processor
+  counts: np.ndarray  # of each id, [vocab_size]
 
 
 def measure(made: Tokenizer, documents: Sequence[Document]) -> Report:

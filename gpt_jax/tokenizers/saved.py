@@ -35,15 +35,12 @@ class Saved:
 
 
 class Vocabulary(Saved):
-  """A vocabulary that others may have made; `special.from_hf` says more.
-
-  Attributes:
-    text_start: what its file puts before a text; None: the file does not say.
-  """
+  """A vocabulary that others may have made; `special.from_hf` says more."""
 
   eos_id: int
   vocab_size: int
   special: Special
+  # What its file puts before a text; None: the file does not say.
   text_start: tuple[int, ...] | None = None
 
   def __init__(self, kind: str, contents: Mapping[str, bytes]):

@@ -41,36 +41,27 @@ _STARTING_MODELS = ('llama', 'mistral', 'mixtral', 'gemma', 'gemma2', 'gemma3')
 
 
 class Special(NamedTuple):
-  """The special tokens of a tokenizer, as the model was trained.
+  """The special tokens of a tokenizer, as the model was trained."""
 
-  Attributes:
-    document_start: before a text that is scored.
-    prompt_start: before a text that is continued or fine-tuned on.
-    first_id: before a text of which even the first token is to be predicted,
-      where nothing else stands: BOS, or else the end of a document.
-    stop_ids: each ends what is generated.
-    pad_id: fills rows; the end of a document where no token is for it.
-    names: ids of the special tokens that a template may name.
-    eos_id: ends each document, and each side of a pair of texts.
-    cls_id: before an encoder's row: [CLS], or RoBERTa's <s>; None: it has none.
-    sep_id: after each text of such a row: [SEP], or RoBERTa's </s>.
-    mask_id: stands for a token that an encoder is to predict.
-    never_ids: never generated: ids without a token, and what an import's
-      generation_config.json forbids.
-    constraints: which tokens may come next, as the import's files say.
-  """
-
-  document_start: tuple[int, ...]
+  document_start: tuple[int, ...]  # before a text that is scored
+  # Before a text that is continued or fine-tuned on.
   prompt_start: tuple[int, ...]
+  # Before a text of which even the first token is to be predicted, where
+  # nothing else stands: BOS, or else the end of a document.
   first_id: int
-  stop_ids: frozenset[int]
-  pad_id: int
-  names: Mapping[str, int]
-  eos_id: int
+  stop_ids: frozenset[int]  # each ends what is generated
+  pad_id: int  # fills rows; the end of a document where no token is for it
+  names: Mapping[str, int]  # ids of the special tokens that a template may name
+  eos_id: int  # ends each document, and each side of a pair of texts
+  # Before an encoder's row: [CLS], or RoBERTa's <s>; None: it has none.
   cls_id: int | None = None
+  # After each text of such a row: [SEP], or RoBERTa's </s>.
   sep_id: int | None = None
-  mask_id: int | None = None
+  mask_id: int | None = None  # stands for a token that an encoder is to predict
+  # Never generated: ids without a token, and what an import's
+  # generation_config.json forbids.
   never_ids: frozenset[int] = frozenset()
+  # Which tokens may come next, as the import's files say.
   constraints: Constraints = ANY
 
   def before(self, *, first_scored: bool) -> tuple[int, ...]:

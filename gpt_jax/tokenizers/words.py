@@ -23,15 +23,10 @@ _IDEOGRAPH = re.compile(
 
 
 class Words(NamedTuple):
-  """Of each id, whether its token begins a word, or the one after it does.
+  """Of each id, whether its token begins a word, or the one after it does."""
 
-  Attributes:
-    begins: bool [vocab_size].
-    closes: bool [vocab_size], the next token begins a word.
-  """
-
-  begins: np.ndarray
-  closes: np.ndarray
+  begins: np.ndarray  # bool [vocab_size]
+  closes: np.ndarray  # bool [vocab_size], the next token begins a word
 
   def starts(self, ids: np.ndarray) -> np.ndarray:
     """Bool [..., L] for rows of ids [..., L]; the first of a row is True."""

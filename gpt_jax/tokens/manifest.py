@@ -27,56 +27,40 @@ _SEAL = 'manifest_sha256'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-  """What a token store holds; the call-strings are the config's.
-
-  Attributes:
-    source_sha256: of the names, texts and sides of all documents.
-    tokenizer_fingerprint: sha256 of what defines the tokenizer.
-    vocab_size: ids are below it.
-    eos_id: the id that ends each document.
-    num_tokens: including the end of each document.
-    num_documents: in this split.
-    num_bytes: of the text in UTF-8, for bits per byte.
-    tokens_crc32: of each `BLOCK` of tokens, little-endian.
-    document_ends_crc32: of each `BLOCK` of document ends, little-endian.
-    format_version: of the folder.
-    parts: of a mixture: source -> after its last token; each begins where the
-      one before ends.
-    num_words: of an evaluation set: separated by white space.
-    num_lines: of an evaluation set: ends of lines.
-    cleaning: what it took, as `clean.report.summary` says; of both splits.
-    skipped: what of the sources could not be read, or held no text: kind ->
-      count; of both splits.
-    num_sentences: in this split, where `sentences` asks for them.
-    sentence_ends_crc32: of each `BLOCK` of sentence ends, little-endian.
-    pairs: whether each two documents are a source and its target.
-  """
+  """What a token store holds; the call-strings are the config's."""
 
   source: str
-  source_sha256: str
+  source_sha256: str  # of the names, texts and sides of all documents
   holdout: str
   tokenizer: str
-  tokenizer_fingerprint: str
-  vocab_size: int
-  eos_id: int
+  tokenizer_fingerprint: str  # sha256 of what defines the tokenizer
+  vocab_size: int  # ids are below it
+  eos_id: int  # the id that ends each document
   dtype: str
-  num_tokens: int
-  num_documents: int
-  num_bytes: int
-  tokens_crc32: list[int]
+  num_tokens: int  # including the end of each document
+  num_documents: int  # in this split
+  num_bytes: int  # of the text in UTF-8, for bits per byte
+  tokens_crc32: list[int]  # of each `BLOCK` of tokens, little-endian
+  # Of each `BLOCK` of document ends, little-endian.
   document_ends_crc32: list[int]
-  format_version: int = FORMAT_VERSION
+  format_version: int = FORMAT_VERSION  # of the folder
+  # Of a mixture: source -> after its last token; each begins where the one
+  # before ends.
   parts: dict[str, int] = dataclasses.field(default_factory=dict)
-  num_words: int = 0
-  num_lines: int = 0
+  num_words: int = 0  # of an evaluation set: separated by white space
+  num_lines: int = 0  # of an evaluation set: ends of lines
   clean: str = 'none'
   compression: str = 'none'
+  # What it took, as `clean.report.summary` says; of both splits.
   cleaning: dict[str, Any] = dataclasses.field(default_factory=dict)
+  # What of the sources could not be read, or held no text: kind -> count; of
+  # both splits.
   skipped: dict[str, int] = dataclasses.field(default_factory=dict)
   sentences: str = 'none'
-  num_sentences: int = 0
+  num_sentences: int = 0  # in this split, where `sentences` asks for them
+  # Of each `BLOCK` of sentence ends, little-endian.
   sentence_ends_crc32: list[int] = dataclasses.field(default_factory=list)
-  pairs: bool = False
+  pairs: bool = False  # whether each two documents are a source and its target
 
   @property
   def fingerprint(self) -> str:

@@ -64,39 +64,27 @@ class Gopher(steps.Local):
   """Drops documents of poor quality or much repetition; Gopher's thresholds.
 
   A fraction of 1 turns a rule off, as 0 does for `alphabetic` and `stop_words`.
-
-  Attributes:
-    min_words: in a document.
-    max_words: in a document.
-    min_word_length: mean number of characters in a word.
-    max_word_length: mean number of characters in a word.
-    symbols: '#' a word, and ellipses a word, at most.
-    bullets: fraction of lines that start with one, at most.
-    ellipses: fraction of lines that end with one, at most.
-    alphabetic: fraction of words with a letter, at least.
-    stop_words: different ones of the paper's eight, at least.
-    duplicate_lines: fraction of lines, at most; so those below.
-    duplicate_paragraphs: fraction of paragraphs.
-    duplicate_line_characters: fraction of the characters of all lines.
-    duplicate_paragraph_characters: fraction of those of all paragraphs.
-    top_ngrams: fractions of characters, for n = 2, 3, 4.
-    duplicate_ngrams: fractions of characters, for n = 5, 6, 7, 8, 9, 10.
   """
 
-  min_words: Whole = 50
-  max_words: Whole = 100_000
-  min_word_length: NotNegative = 3.0
-  max_word_length: NotNegative = 10.0
-  symbols: NotNegative = 0.1
-  bullets: Probability = 0.9
-  ellipses: Probability = 0.3
-  alphabetic: Probability = 0.8
-  stop_words: Whole = 2
+  min_words: Whole = 50  # in a document
+  max_words: Whole = 100_000  # in a document
+  min_word_length: NotNegative = 3.0  # mean number of characters in a word
+  max_word_length: NotNegative = 10.0  # mean number of characters in a word
+  symbols: NotNegative = 0.1  # '#' a word, and ellipses a word, at most
+  bullets: Probability = 0.9  # fraction of lines that start with one, at most
+  ellipses: Probability = 0.3  # fraction of lines that end with one, at most
+  alphabetic: Probability = 0.8  # fraction of words with a letter, at least
+  stop_words: Whole = 2  # different ones of the paper's eight, at least
+  # Fraction of lines, at most; so those below.
   duplicate_lines: Probability = 0.30
-  duplicate_paragraphs: Probability = 0.30
+  duplicate_paragraphs: Probability = 0.30  # fraction of paragraphs
+  # Fraction of the characters of all lines.
   duplicate_line_characters: Probability = 0.20
+  # Fraction of those of all paragraphs.
   duplicate_paragraph_characters: Probability = 0.20
+  # Fractions of characters, for n = 2, 3, 4.
   top_ngrams: tuple = (0.20, 0.18, 0.16)
+  # Fractions of characters, for n = 5, 6, 7, 8, 9, 10.
   duplicate_ngrams: tuple = (0.15, 0.14, 0.13, 0.12, 0.11, 0.10)
   name = 'gopher'
 

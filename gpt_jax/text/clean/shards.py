@@ -31,16 +31,12 @@ _LEVEL = 3  # of compression
 
 
 class Phase(NamedTuple):
-  """Steps between two regroupings of all documents.
+  """Steps between two regroupings of all documents."""
 
-  Attributes:
-    first: the global step whose findings are known; None at the beginning.
-    local: the steps after it.
-    last: the global step whose rows are asked for; None at the end.
-  """
-
+  # The global step whose findings are known; None at the beginning.
   first: Global | None
-  local: tuple[Local, ...]
+  local: tuple[Local, ...]  # the steps after it
+  # The global step whose rows are asked for; None at the end.
   last: Global | None
 
   @property

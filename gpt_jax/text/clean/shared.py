@@ -47,21 +47,13 @@ _DOCUMENT_BITS = 64 - _UNIT_BITS - _SHARD_BITS
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What cleaning leaves besides documents.
+  """What cleaning leaves besides documents."""
 
-  Attributes:
-    wanted: a hash of all that the result depends on.
-    phase: whose shards hold what is left.
-    shards: their numbers, in order.
-    skipped: what could not be read: kind -> count.
-    entries: of each phase: the report, see `report`.
-  """
-
-  wanted: str
-  phase: int
-  shards: list[int]
-  skipped: dict[str, int]
-  entries: list[list[dict[str, Any]]]
+  wanted: str  # a hash of all that the result depends on
+  phase: int  # whose shards hold what is left
+  shards: list[int]  # their numbers, in order
+  skipped: dict[str, int]  # what could not be read: kind -> count
+  entries: list[list[dict[str, Any]]]  # of each phase: the report, see `report`
 
 
 def check_units(source: str, num_units: int):

@@ -19,62 +19,38 @@ FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Document(NamedTuple):
-  """A document on its way.
+  """A document on its way."""
 
-  Attributes:
-    place: its address, unique; see the package's docstring.
-    source: the name within a mixture, else ''.
-    name: of the document.
-    text: never empty.
-  """
-
-  place: int
-  source: str
-  name: str
-  text: str
+  place: int  # its address, unique; see the package's docstring
+  source: str  # the name within a mixture, else ''
+  name: str  # of the document
+  text: str  # never empty
 
 
 class Removal(NamedTuple):
-  """What a rule took from a document.
+  """What a rule took from a document."""
 
-  Attributes:
-    rule: in words, such as 'line without terminal punctuation'.
-    count: how many times the rule applied.
-    num_bytes: of UTF-8 that it took.
-    example: the text, or why; shortened by the report.
-    like: the place of the document that stands for a removed one, if any does.
-  """
-
-  rule: str
-  count: int
-  num_bytes: int
-  example: str
+  rule: str  # in words, such as 'line without terminal punctuation'
+  count: int  # how many times the rule applied
+  num_bytes: int  # of UTF-8 that it took
+  example: str  # the text, or why; shortened by the report
+  # The place of the document that stands for a removed one, if any does.
   like: int | None = None
 
 
 class Outcome(NamedTuple):
-  """What is left of a document.
+  """What is left of a document."""
 
-  Attributes:
-    documents: none, one, or the pieces of one.
-    removals: what was taken.
-  """
-
-  documents: list[Document]
-  removals: list[Removal]
+  documents: list[Document]  # none, one, or the pieces of one
+  removals: list[Removal]  # what was taken
 
 
 class Rows(NamedTuple):
-  """What a document is grouped by.
+  """What a document is grouped by."""
 
-  Attributes:
-    keys: uint64 [num_rows].
-    values: one with each key; uint64 [num_rows].
-    sketch: a short description of the document; uint32 [sketch_size].
-  """
-
-  keys: np.ndarray
-  values: np.ndarray
+  keys: np.ndarray  # uint64 [num_rows]
+  values: np.ndarray  # one with each key; uint64 [num_rows]
+  # A short description of the document; uint32 [sketch_size].
   sketch: np.ndarray = np.empty(0, np.uint32)
 
 
@@ -90,13 +66,9 @@ Sketches = Callable[[np.ndarray], np.ndarray]
 
 
 class Step(abc.ABC):
-  """A step, local or global: a frozen dataclass of what `data.clean` gives.
+  """A step, local or global: a frozen dataclass of what `data.clean` gives."""
 
-  Attributes:
-    name: what the report calls it.
-  """
-
-  name: str
+  name: str  # what the report calls it
 
   @property
   def files(self) -> dict[str, str]:
@@ -124,15 +96,10 @@ class Local(Step):
 
 
 class Global(Step):
-  """A step that looks at all documents.
+  """A step that looks at all documents."""
 
-  Attributes:
-    sketch_size: numbers in a sketch; 0: none are needed.
-    concludes: whether `conclude` looks across groups.
-  """
-
-  sketch_size: int = 0
-  concludes: bool = False
+  sketch_size: int = 0  # numbers in a sketch; 0: none are needed
+  concludes: bool = False  # whether `conclude` looks across groups
 
   @abc.abstractmethod
   def rows(self, text: str) -> Rows:

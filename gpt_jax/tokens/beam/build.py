@@ -198,16 +198,13 @@ class _Side:
 
 
 class Places(NamedTuple):
-  """Where the units begin.
+  """Where the units begin."""
 
-  Attributes:
-    starts: int64 [num_units + 1, 6] as bytes: of each array, see `_COLUMNS`,
-      where each unit begins; the last row is where all end.
-    summary: `num_bytes` of each split, and `parts` and `skipped` as the
-      manifest has them.
-  """
-
+  # int64 [num_units + 1, 6] as bytes: of each array, see `_COLUMNS`, where each
+  # unit begins; the last row is where all end.
   starts: bytes
+  # `num_bytes` of each split, and `parts` and `skipped` as the manifest has
+  # them.
   summary: dict[str, Any]
 
   def start(self, array: str, held_out: bool, unit: int) -> int:

@@ -18,15 +18,10 @@ from gpt_jax.text.holdout import Split
 
 
 class Job(NamedTuple):
-  """Where pipelines run.
+  """Where pipelines run."""
 
-  Attributes:
-    runner: as Beam names it: DirectRunner, DataflowRunner, ...
-    options: of Beam, as a command line has them.
-  """
-
-  runner: str
-  options: str
+  runner: str  # as Beam names it: DirectRunner, DataflowRunner, ...
+  options: str  # of Beam, as a command line has them
 
 
 def check(job: Job, split: Split, holdout: str):
