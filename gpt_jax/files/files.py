@@ -124,9 +124,7 @@ def open_array(folder: str, *, keep: bool = True, **spec) -> ts.TensorStore:
   """Opens the zarr3 array in `folder`; `ValueError` if none can be read.
 
   Args:
-    folder: a path or a URL.
     keep: whether chunks that were read or written stay in memory for a while.
-    **spec: TensorStore's options.
   """
   spec = {'driver': 'zarr3', 'kvstore': _spec(folder)} | spec
   return ts.open(spec, context=_CONTEXT if keep else _NOT_KEPT).result()
@@ -170,7 +168,6 @@ def names(folder: str, without: Iterable[str] = ()) -> list[str]:
   """Lists the files below `folder`, as sorted paths relative to it.
 
   Args:
-    folder: a path or a URL.
     without: folders in it that are skipped.
   """
   store, found, start = _store(folder), [], ''

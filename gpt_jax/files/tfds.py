@@ -197,11 +197,6 @@ def reader(
   """Reads some fields of each example of a set.
 
   Args:
-    builder: of the set.
-    call: what the user wrote.
-    split: see `tfds`.
-    fields: their texts make documents.
-    on_error: see `tfds`.
     make: the name of an example and its texts, to documents.
   """
   found = _examples(builder, call, split)

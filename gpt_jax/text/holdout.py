@@ -69,8 +69,6 @@ def split(
   """Splits the corpus `source` as the call `holdout` says.
 
   Args:
-    source: call-string.
-    holdout: call-string.
     corpus: what cleaning left of the source; None: it was not cleaned.
     field: where `source` stands in the config.
   """

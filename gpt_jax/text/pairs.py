@@ -93,10 +93,6 @@ def parallel_tfds(
   Args:
     name: as for `tfds`, and so the arguments after `target`.
     source: field of each example; 'a/b' is a field inside another.
-    target: likewise.
-    split: see `tfds`.
-    data_dir: see `tfds`.
-    on_error: see `tfds`.
   """
   builder = tfds_lib.by_name(name, data_dir)
   call = f'parallel_tfds({name!r})'

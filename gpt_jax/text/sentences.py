@@ -54,9 +54,7 @@ def in_tokens(
   """After which tokens of a text its sentences end, before the document does.
 
   Args:
-    split: finds the sentences.
     text: a document, or a piece of a long one.
-    offsets: of its tokens, int [N, 2]: see `Tokenizer.offsets`.
     last: whether the document ends with it.
 
   Returns:

@@ -35,12 +35,7 @@ class ChatTemplate:
   """The chat template of a model."""
 
   def __init__(self, source: str, variables: Mapping[str, str]):
-    """Compiles a template.
-
-    Args:
-      source: in Jinja.
-      variables: `bos_token` and its like.
-    """
+    """Compiles a template."""
     try:
       self._template = _environment().from_string(source)
     except jinja2.TemplateError as e:
@@ -82,7 +77,6 @@ class ChatTemplate:
     """The text of a chat.
 
     Args:
-      messages: what was said.
       add_generation_prompt: ends it with what an answer follows.
     """
     try:
@@ -107,9 +101,6 @@ class ChatTemplate:
     """The ids of a chat, in which no message names a special token.
 
     Args:
-      tokenizer: of the model.
-      messages: what was said.
-      add_generation_prompt: see `render`.
       encode: in the place of `tokenizer.encode_special`, to refuse long texts.
     """
     guarded = _guarded(messages, tokenizer.special.names)

@@ -97,8 +97,6 @@ def read(
 
   Args:
     values: of generation_config.json, or where there is none of config.json.
-    name: of the file.
-    vocab_size: of the model.
     stops: ids that end an answer.
   """
   options = _Options(values, name, vocab_size)

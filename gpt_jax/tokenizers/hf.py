@@ -253,7 +253,6 @@ def hf_tokenizer(
   """A `tokenizer.json` that exists, such as Llama 3's.
 
   Args:
-    path: the file.
     eos: the token that is to end documents; by default the one that the files
       beside it name, or a usual one that it has.
   """

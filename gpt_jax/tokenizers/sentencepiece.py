@@ -218,7 +218,6 @@ def sentencepiece_file(
   """A model that exists, such as LLaMA's `tokenizer.model`.
 
   Args:
-    path: the file.
     eos: the piece that is to end documents; by default the model's own.
   """
 

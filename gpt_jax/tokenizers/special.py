@@ -99,7 +99,6 @@ def of(
 
   Args:
     contents: the files; without `special.json` roles go by the usual names.
-    eos_id: the end of a document.
     names: the tokenizer's own special tokens.
   """
   if SPECIAL not in contents:
@@ -267,8 +266,6 @@ def encode(
 
   Args:
     text: where a name is parted by `BREAK`, it stays text.
-    names: of the tokens.
-    plain: encodes the text between them.
   """
   longest = sorted(names, key=len, reverse=True)
   pattern = '|'.join(map(re.escape, longest)) or r'(?!)'

@@ -87,7 +87,6 @@ def wordpiece_file(
   """A `vocab.txt`, such as BERT's: one piece a line.
 
   Args:
-    path: the file.
     lowercase: whether it is that of an uncased model.
   """
 

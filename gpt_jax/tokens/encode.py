@@ -97,14 +97,7 @@ def encoded(
   workers: int,
   sentences: str = 'none',
 ) -> Iterator[tuple[list[Piece], list[Encoded]]]:
-  """Yields each batch of `pieces` with their tokens, in order.
-
-  Args:
-    pieces: of `batches`.
-    made: encodes them.
-    workers: threads or processes.
-    sentences: `data.sentences`.
-  """
+  """Yields each batch of `pieces` with their tokens, in order."""
   here = functools.partial(encode_texts, made, sentences)
   if made.in_threads:
     threads = concurrent.futures.ThreadPoolExecutor(workers)

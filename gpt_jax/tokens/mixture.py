@@ -149,12 +149,7 @@ def mixture(
 
 
 def corpus(text: str, calls: Mapping[str, str]) -> str:
-  """The call of a source that holds all that a mixture draws from.
-
-  Args:
-    text: `data.source`.
-    calls: `data.sources`.
-  """
+  """The call of a source that holds all that a mixture draws from."""
   names = sorted({name for phase in phases(text) for name in phase.weights})
   for name in names:
     if name not in calls:

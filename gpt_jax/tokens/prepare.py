@@ -74,7 +74,6 @@ def prepare(
 
   Args:
     config: its sections `data` and `tokenizer` are read.
-    folder: a path or a URL.
     report: by default a bar, or log lines.
     runner: of Apache Beam, which then does the work; None: this machine does.
     beam_options: of Apache Beam, as a command line has them.

@@ -221,7 +221,6 @@ def read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
   """Reads what an unfinished preparation with the same inputs noted down.
 
   Args:
-    folder: a path or a URL.
     wanted: entries that must be the same.
 
   Raises:

@@ -218,15 +218,7 @@ def _num_equal(some: np.ndarray, sketches: np.ndarray) -> np.ndarray:
 
 
 def _firsts(links: np.ndarray, size: int) -> np.ndarray:
-  """The first of each one's connected component.
-
-  Args:
-    links: pairs of numbers below `size`; [N, 2].
-    size: how many there are.
-
-  Returns:
-    int64 [size].
-  """
+  """The first number of each one's connected component, by pairs of `links`."""
   graph = scipy.sparse.coo_array(
     (np.ones(len(links), np.int8), (links[:, 0], links[:, 1])),
     shape=(size, size),

@@ -199,12 +199,7 @@ def merge(parts: Iterable[Sums]) -> Sums:
 
 
 def entries(names: Sequence[str], total: Sums) -> list[dict[str, Any]]:
-  """The entries of the report, sources and rules in the order of the shards.
-
-  Args:
-    names: of the steps.
-    total: of all shards; of none it is empty.
-  """
+  """The entries of the report, sources and rules in the order of the shards."""
   found = [
     {
       source: counts

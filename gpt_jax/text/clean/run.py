@@ -192,14 +192,10 @@ def clean(
   """Cleans a corpus, or goes on where an earlier process was.
 
   Args:
-    corpus: the documents.
-    text: `data.clean`.
     folder: a local path, for nothing else.
     wanted: all else that the result depends on, as JSON: what an earlier
       process left is used if it is the same.
     in_mixture: whether names begin with a source.
-    num_workers: processes.
-    show: reports the progress.
   """
   run = _Run(corpus, text, folder, wanted, num_workers, show)
   run.go(in_mixture)

@@ -97,11 +97,8 @@ def write(
   """Takes documents through a phase, and writes what is left.
 
   Args:
-    phase: whose steps are taken.
     documents: sorted by place.
     findings: of `phase.first`: places and values; uint64 [2, num_findings].
-    folder: of the phase.
-    number: of the shard.
     key: says what went in.
   """
   counts = report.Counts(phase.names)

@@ -140,12 +140,8 @@ def write(
   What is written is the same when it is done again.
 
   Args:
-    phases: all.
-    number: of the phase.
     documents: sorted by place.
     findings: as `shards.write`.
-    folder: of the token store.
-    shard: its number.
   """
   phase = phases[number]
   with tempfile.TemporaryDirectory() as local:

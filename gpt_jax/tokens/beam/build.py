@@ -353,10 +353,8 @@ def write(
   """Writes the store, from its beginning; returns the train split's manifest.
 
   Args:
-    settings: of the store.
     split: the documents that cleaning left.
     folder: a path or a URL that all workers see.
-    job: where it is done.
     report: of reading for the tokenizer.
     cleaning: for the manifest: what was done to the corpus.
   """

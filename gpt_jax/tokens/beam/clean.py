@@ -255,10 +255,8 @@ def clean(settings: Settings, split: Split, folder: str, job: Job) -> Cleaned:
   """Cleans the corpus, unless an earlier process did and failed later.
 
   Args:
-    settings: of the store.
     split: of the corpus before cleaning, whose files are compared.
     folder: of the store: a path or a URL that all workers see.
-    job: where it is done.
   """
   versions = choices.versions()
   all_of_it = [

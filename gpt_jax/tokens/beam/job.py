@@ -36,12 +36,7 @@ def check(job: Job, split: Split, holdout: str):
 
 
 def run(job: Job, lay_out: Callable[[beam.Pipeline], None]):
-  """Runs a pipeline, and waits for its end.
-
-  Args:
-    job: where.
-    lay_out: puts the stages of the pipeline together.
-  """
+  """Runs a pipeline, and waits for its end."""
   parsed = pipeline_options.PipelineOptions(shlex.split(job.options))
   pipeline = beam.Pipeline(runner=_runner(job.runner), options=parsed)
   lay_out(pipeline)
