@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: flags, logging, exit codes.
+"""What all commands share: logging, exit codes, paths.
 
 Exit codes: 0 done, 1 the run failed or its output was cut off, 2 bad usage or
 config, 75 preempted: the same command goes on.
@@ -14,14 +14,11 @@ import sys
 import traceback
 from collections.abc import Iterable
 from types import ModuleType, SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
-from absl import flags
-
-from gpt_jax import ranges
 from gpt_jax.config import loading
-from gpt_jax.decoding.beam import PENALTIES
 from gpt_jax.files import buckets
+from gpt_jax.flags import Flags
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import FailedError, ToldError, UsageError
@@ -52,13 +49,13 @@ _OF_PATHS = {
 def run(module: ModuleType, argv: list[str]) -> int:
   """Parses `argv` for the command `module`, runs it, returns its exit code.
 
-  A command module has a docstring (its help), `define(flag_values)` and
+  A command module has a docstring (its help), `define(flags)` and
   `main(args)`, with the values of the flags as attributes, and `argv`.
   """
   name = module.__name__.rpartition('.')[2]
   log.set_up()
   given: dict[str, Any] = {}
-  values = flags.FlagValues()
+  values = Flags()
   module.define(values)
   try:
     if any(arg in ('-h', '--help', '-help') for arg in argv):
@@ -118,161 +115,6 @@ def reader_is_gone() -> bool:
     os.dup2(nowhere, number)
     os.close(nowhere)
   return gone
-
-
-def define_workdir(values: flags.FlagValues, use: str) -> None:
-  """Adds `--workdir`."""
-  flags.DEFINE_string('workdir', None, use, flag_values=values)
-
-
-def number(
-  values: flags.FlagValues, name: str, default: Any, use: str, kind: Any
-) -> None:
-  """Adds a flag whose numbers are those of `kind`, such as `ranges.Count`."""
-  parser = _Number(ranges.declared(kind))
-  flags.DEFINE(parser, name, default, use, flag_values=values)  # type: ignore
-
-
-class _Number(flags.ArgumentParser):
-  """Reads a number within a range."""
-
-  def __init__(self, declared: ranges.Range):
-    """`declared` is the range."""
-    whole = declared.kind is int
-    self._convert = flags.IntegerParser() if whole else flags.FloatParser()
-    self._declared = declared
-
-  def flag_type(self) -> str:
-    """For the help in XML."""
-    return self._convert.flag_type()
-
-  def parse(self, argument: Any) -> Any:
-    """Raises ValueError, which absl reports with the flag's name."""
-    value = self._convert.convert(argument)
-    if problem := self._declared.problem(value):
-      raise ValueError(problem)
-    return value
-
-
-def define_drawing(values: flags.FlagValues) -> None:
-  """Adds the flags that say how the next token is drawn."""
-  number(
-    values,
-    'max_tokens',
-    None,
-    'Tokens to draw at most; empty: 100, or what the context has room for.',
-    ranges.Count,
-  )
-  number(
-    values,
-    'temperature',
-    1.0,
-    'Divides the logits; 0 takes the most probable token.',
-    ranges.NotNegative,
-  )
-  number(
-    values, 'top_k', 0, 'Draw among the k best tokens; 0: all.', ranges.Whole
-  )
-  number(
-    values,
-    'top_p',
-    1.0,
-    'Draw among the fewest tokens that reach this probability.',
-    ranges.Probability,
-  )
-  number(
-    values,
-    'min_p',
-    0.0,
-    'Draw among tokens at least so many times as probable as the best.',
-    ranges.Probability,
-  )
-  number(
-    values,
-    'repetition_penalty',
-    1.0,
-    'Above 1: tokens that were seen become less probable.',
-    ranges.Positive,
-  )
-  number(values, 'seed', 0, 'Of the draws.', ranges.Seed)
-
-
-def define_weights(values: flags.FlagValues) -> None:
-  """Adds `--weights`."""
-  flags.DEFINE_enum(
-    *('weights', 'float', ['float', 'int8']),
-    'What the layers multiply: the weights as they are, or 8-bit integers, '
-    'faster for several rows and a little worse.',
-    flag_values=values,
-  )
-
-
-def define_average(values: flags.FlagValues) -> None:
-  """Adds `--average`."""
-  use = (
-    'Take the mean of the parameters of so many checkpoints, the last; 0: the '
-    'newest alone, or the average that optim.ema keeps.'
-  )
-  number(values, 'average', 0, use, ranges.Whole)
-
-
-def define_beam(values: flags.FlagValues) -> None:
-  """Adds `--beam` and what says how it searches."""
-  number(
-    values,
-    *('beam', 0),
-    'Hypotheses that a beam search follows; 0: there is none.',
-    ranges.Whole,
-  )
-  number(
-    values,
-    *('length_penalty', None),
-    'With --beam: the exponent of the length that a score is divided by; '
-    "empty: what the model's generation_config.json says, or 1.",
-    ranges.Real,
-  )
-  flags.DEFINE_enum(
-    *('penalty', 'length', list(PENALTIES)),
-    'With --beam: what that length is, the number of tokens or (5 + it) / 6.',
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    'early_stopping',
-    None,
-    'With --beam: stop when as many hypotheses as it follows have ended, even '
-    "if one that goes on is better; empty: as the model's "
-    'generation_config.json says, or no.',
-    flag_values=values,
-  )
-  number(
-    values,
-    *('no_repeat_ngram', None),
-    'With --beam: no run of so many tokens comes twice; 0: any may; empty: '
-    "what the model's generation_config.json says, or 0.",
-    ranges.Whole,
-  )
-  use = (
-    "With --beam: tokens before the end; empty: what the model's "
-    'generation_config.json says, or 0.'
-  )
-  number(values, 'min_tokens', None, use, ranges.Whole)
-
-
-def define_draft(values: flags.FlagValues) -> None:
-  """Adds the flags of speculative decoding."""
-  flags.DEFINE_string(
-    'draft',
-    None,
-    'Folder of a smaller run with the same tokenizer, which proposes tokens.',
-    flag_values=values,
-  )
-  define_draft_tokens(values)
-
-
-def define_draft_tokens(values: flags.FlagValues) -> None:
-  """Adds `--draft_tokens`."""
-  use = 'How many tokens a draft proposes at a time.'
-  number(values, 'draft_tokens', 4, use, Annotated[int, ranges.whole(1, 64)])
 
 
 def required(args: Args, *names: str) -> None:
@@ -401,7 +243,7 @@ def _of_a_flag(error: OSError, given: dict[str, Any]) -> str:
   return ''
 
 
-def _help(name: str, module: ModuleType, values: flags.FlagValues) -> str:
+def _help(name: str, module: ModuleType, values: Flags) -> str:
   lines = [f'gpt-jax {name}: {(module.__doc__ or "").strip()}', '', 'Flags:']
   for flag in sorted(
     values.get_flags_for_module(sys.argv[0]) or [values[f] for f in values],

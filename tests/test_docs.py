@@ -13,10 +13,10 @@ import shlex
 import sys
 
 import pytest
-from absl import flags
 
 from gpt_jax import __main__
 from gpt_jax.config import loading
+from gpt_jax.flags import Flags
 from gpt_jax.planning import report
 from tests.test_imports import FLOORS
 
@@ -169,7 +169,7 @@ def commands(page):
 
 def values_of(name):
   """The flags of a command."""
-  values = flags.FlagValues()
+  values = Flags()
   importlib.import_module(f'gpt_jax.commands.{name}').define(values)
   return values
 

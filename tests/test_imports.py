@@ -29,6 +29,7 @@ FLOORS = (
   ('training',),
   ('finetuning', 'evaluation', 'planning', 'serving'),
   ('plots', 'benchmarks'),
+  ('flags',),
   ('cli',),
   ('commands',),
   ('__main__',),

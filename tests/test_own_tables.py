@@ -8,7 +8,6 @@ import re
 import shlex
 
 import pytest
-from absl import flags
 
 from gpt_jax import spec
 from gpt_jax.__main__ import main
@@ -16,6 +15,7 @@ from gpt_jax.commands import evaluate
 from gpt_jax.evaluation import names, suite
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.finetuning import known_tasks
+from gpt_jax.flags import Flags
 from gpt_jax.tasks import tasks as tuning
 from tests.support.tasks import measure
 from tests.test_docs import ROOT, fenced
@@ -52,7 +52,7 @@ def evaluated(tmp_path):
   ((tables, argv),) = examples('evaluation.md')
   put(tmp_path, tables)
   assert argv[0] == 'evaluate'
-  values = flags.FlagValues()
+  values = Flags()
   evaluate.define(values)
   values(argv)
   return argv, values
@@ -69,7 +69,7 @@ def test_every_form_of_evaluate_has_an_example(tmp_path, evaluated):
   assert {call.call.name for call in calls} == own
   tasks_dir = tmp_path / values.tasks_dir
   built = suite.build(calls, str(tasks_dir))
-  shots = [int(x) for x in values.shots]
+  shots = values.shots
   suite.check('--tasks', built, shots=shots)
   found = measure(tasks_dir, values.tasks, shots)
   assert found['eval/multiple_choice/sky-shown_rest/examples'] == 2

@@ -17,14 +17,12 @@ it was stopped; more tasks, settings, seeds or layers add to what is there, as
 long as the step of W, the config and the data are those of the runs there.
 """
 
-import functools
 import os
-
-from absl import flags
 
 from gpt_jax import cli
 from gpt_jax.finetuning import ablation
 from gpt_jax.finetuning.ablation import Grid
+from gpt_jax.flags import Flags
 from gpt_jax.plots import ablation as figures
 from gpt_jax.plots.figure import loss_curves
 from gpt_jax.runtime.log import log
@@ -32,24 +30,23 @@ from gpt_jax.training import pretrained
 from gpt_jax.training.metrics import to_json, write_atomically
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  cli.define_workdir(values, 'Folder of all runs; made when missing.')
-  string = functools.partial(flags.DEFINE_string, flag_values=values)
-  strings = functools.partial(flags.DEFINE_list, flag_values=values)
-  string('init', None, 'The pre-trained model; see finetune.')
-  string(
+  flags.workdir('Folder of all runs; made when missing.')
+  flags.text('init', None, 'The pre-trained model; see finetune.')
+  flags.text(
     'config',
     'configs/finetune/ablation.py',
     'Config file whose sizes are the tasks.',
   )
-  string('glue', '', "GLUE's folder, with SST-2, ...; empty: TFDS.")
-  strings('tasks', 'cola,sst2,mrpc,stsb,rte', 'Which.')
-  strings('settings', ','.join(ablation.SETTINGS), 'Which.')
-  strings('seeds', '0', 'The seeds of each run.')
-  strings('layers', '', 'Numbers of layers to transfer, for the figure.')
-  string('flags', '', 'More flags for all runs.')
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.text('glue', '', "GLUE's folder, with SST-2, ...; empty: TFDS.")
+  flags.words('tasks', 'cola,sst2,mrpc,stsb,rte', 'Which.')
+  flags.words('settings', ','.join(ablation.SETTINGS), 'Which.')
+  flags.numbers('seeds', '0', 'The seeds of each run.')
+  use = 'Numbers of layers to transfer, for the figure.'
+  flags.numbers('layers', '', use, some=False)
+  flags.text('flags', '', 'More flags for all runs.')
+  flags.json()
 
 
 def main(args: cli.Args) -> None:
@@ -57,6 +54,9 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
   grid = Grid(**{name: getattr(args, name) for name in Grid._fields})
+  grid = grid._replace(
+    seeds=[*map(str, grid.seeds)], layers=[*map(str, grid.layers)]
+  )
   runs = ablation.wanted(grid)
   path = os.path.join(args.workdir, 'ablation')
   figure = os.path.join(args.workdir, 'layers.png')

@@ -54,9 +54,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from absl import flags
-
-from gpt_jax import cli
+from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import (
   against,
@@ -68,7 +66,8 @@ from gpt_jax.benchmarks import (
   switch,
   train,
 )
-from gpt_jax.config import Config, loading
+from gpt_jax.config import Config
+from gpt_jax.flags import Flags
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 
@@ -86,7 +85,7 @@ def _by_steps(measure: Callable[[Config, int], dict]) -> Callable:
 
 def _decode_against(beams: int) -> Callable:
   return lambda config, args: against.decode(
-    *(config, args.steps, _counts(args, 'batches'), _counts(args, 'prompts')),
+    *(config, args.steps, args.batches, args.prompts),
     beams,
   )
 
@@ -96,9 +95,7 @@ WHAT = {
   'checkpoint': Benchmark(_by_steps(checkpoint.measure), checkpoint.report),
   'decode': Benchmark(_by_steps(decode.measure), decode.report),
   'products': Benchmark(
-    lambda config, args: decode.products(
-      config, args.steps, _counts(args, 'batches')
-    ),
+    lambda config, args: decode.products(config, args.steps, args.batches),
     decode.report_products,
   ),
   'attention': Benchmark(_by_steps(attention.measure), attention.report),
@@ -115,9 +112,7 @@ AGAINST = {
   'decode': Benchmark(_decode_against(0), against.report_decode),
   'beam': Benchmark(_decode_against(against.BEAMS), against.report_decode),
   'score': Benchmark(
-    lambda config, args: score.measure(
-      config, args.steps, _counts(args, 'batches')
-    ),
+    lambda config, args: score.measure(config, args.steps, args.batches),
     score.report,
   ),
 }
@@ -125,44 +120,34 @@ AGAINST = {
 _WITHOUT_MODEL = ('encode', 'prepare', 'rows')
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  flags.DEFINE_enum(
-    'what',
-    'train',
-    [*WHAT, 'beam'],
-    'What to measure.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
+  flags.config()
+  flags.choice('what', 'train', [*WHAT, 'beam'], 'What to measure.')
+  flags.number(
     'steps',
     20,
     'Steps, decoded tokens or repetitions to measure.',
-    lower_bound=1,
-    flag_values=values,
+    ranges.Count,
   )
-  flags.DEFINE_string(
+  flags.text(
     'text',
     'corpus',
     "What --what prepare takes: corpus (the config's), documents(count=1e6, "
     'words=50), one(megabytes=500).',
-    flag_values=values,
   )
-  flags.DEFINE_enum(
+  flags.choice(
     'against',
     None,
     ['torch'],
     'What --what train, decode, beam or score is compared with: transformers '
     'on torch.',
-    flag_values=values,
   )
-  for name, default, use in (
-    ('batches', '1,8,32', 'Rows of --against and of products.'),
-    ('prompts', '32,1024', 'Lengths of prompts of --against, or of sources.'),
-  ):
-    flags.DEFINE_list(name, default, use, flag_values=values)
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  use = 'Rows of --against and of products.'
+  flags.numbers('batches', '1,8,32', use, least=1)
+  use = 'Lengths of prompts of --against, or of sources.'
+  flags.numbers('prompts', '32,1024', use, least=1)
+  flags.json()
 
 
 def main(args: cli.Args) -> None:
@@ -191,13 +176,3 @@ def main(args: cli.Args) -> None:
     )
   result = found.measure(config, args)
   print(json.dumps(result) if args.json else found.report(result))
-
-
-def _counts(args: cli.Args, flag: str) -> list[int]:
-  """The values of a flag that lists counts."""
-  texts = getattr(args, flag)
-  if not all(text.isdecimal() and int(text) for text in texts or ['']):
-    raise UsageError(
-      f'--{flag}={",".join(texts)}: must be whole numbers from 1, such as 1,8'
-    )
-  return [int(text) for text in texts]

@@ -15,9 +15,8 @@ W/compare.png.
 
 import os
 
-from absl import flags
-
 from gpt_jax import cli
+from gpt_jax.flags import Flags
 from gpt_jax.plots.figure import loss_curves
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -25,19 +24,17 @@ from gpt_jax.training import comparison
 from gpt_jax.training.metrics import to_json, write_atomically
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  cli.define_workdir(values, 'Folder of all runs; made when missing.')
-  flags.DEFINE_multi_string(
+  flags.workdir('Folder of all runs; made when missing.')
+  flags.texts(
     'run',
-    [],
     "A name, a config and overrides: 'NAME FILE[:SIZE] [--config.a.b=...]'; "
     'give it once for each.',
-    flag_values=values,
   )
-  flags.DEFINE_list('seeds', ['0'], 'The seeds of each.', flag_values=values)
-  flags.DEFINE_string('flags', '', 'More flags for all.', flag_values=values)
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.numbers('seeds', '0', 'The seeds of each.')
+  flags.text('flags', '', 'More flags for all.')
+  flags.json()
 
 
 def main(args: cli.Args) -> None:
@@ -50,14 +47,9 @@ def main(args: cli.Args) -> None:
   names = [variant.name for variant in wanted]
   if len(set(names)) < len(names):
     raise UsageError(f'--run: the names {", ".join(names)} must differ')
-  seeds = {int(seed) for seed in args.seeds if seed.isdecimal()}
-  if not seeds or len(seeds) < len(args.seeds):
-    raise UsageError(
-      f'--seeds={",".join(args.seeds)}: give whole numbers from 0 that differ'
-    )
   folders = {
     variant.name: [
-      os.path.join(args.workdir, variant.name, seed) for seed in args.seeds
+      os.path.join(args.workdir, variant.name, str(seed)) for seed in args.seeds
     ]
     for variant in wanted
   }

@@ -21,54 +21,42 @@ its tokenizer.
 import re
 from typing import Any
 
-from absl import flags
-
 from gpt_jax import cli, ranges
 from gpt_jax.evaluation import agreement
 from gpt_jax.finetuning import heads
 from gpt_jax.finetuning.exporting import to_hf
+from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
 from gpt_jax.training.importing import from_hf
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  cli.define_workdir(values, 'Folder of a run, to make or to export.')
-  flags.DEFINE_string(
-    'from_hf', None, 'Checkpoint to import.', flag_values=values
-  )
-  flags.DEFINE_string('to_hf', None, 'Folder to export to.', flag_values=values)
-  flags.DEFINE_string(
+  flags.workdir('Folder of a run, to make or to export.')
+  flags.text('from_hf', None, 'Checkpoint to import.')
+  flags.text('to_hf', None, 'Folder to export to.')
+  flags.text(
     'max_shard_size',
     '1GB',
     'Of a file of an export, unless one tensor is larger; so much is in '
     'memory. In bytes, KB, MB or GB.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.text(
     'part',
     None,
     "With --to_hf: one of config.models, such as ELECTRA's generator, instead "
     "of the run's model.",
-    flag_values=values,
   )
-  flags.DEFINE_bool(
+  flags.switch(
     'tokenizer',
-    True,
     'With --to_hf: write the tokenizer, as AutoTokenizer reads it.',
-    flag_values=values,
+    default=True,
   )
-  flags.DEFINE_bool(
-    'check',
-    False,
-    'Convert nothing: compare the workdir with the folder on --text.',
-    flag_values=values,
+  flags.switch(
+    'check', 'Convert nothing: compare the workdir with the folder on --text.'
   )
-  flags.DEFINE_string(
-    'text', None, 'Some text to --check, or a file of it.', flag_values=values
-  )
-  cli.number(
-    values,
+  flags.text('text', None, 'Some text to --check, or a file of it.')
+  flags.number(
     'tolerance',
     1e-3,
     'The most that logits may differ in a --check.',

@@ -21,26 +21,22 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from absl import flags
 from rich.console import Console
 from rich.table import Table
 
+from gpt_jax import ranges
+from gpt_jax.flags import Flags
 from gpt_jax.spec import install
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.DEFINE_bool(
-    'distributed',
-    False,
-    'Several hosts: give it on each, as with `gpt-jax train`.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
+  flags.distributed()
+  flags.number(
     'join_seconds',
     300.0,
     'How long to wait for the other hosts.',
-    flag_values=values,
+    ranges.Seconds,
   )
 
 

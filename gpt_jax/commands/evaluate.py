@@ -54,10 +54,8 @@ in a file of their own, step-N-average-5.json.
 
 import os
 
-from absl import flags
-
-from gpt_jax import cli
-from gpt_jax.decoding import asking
+from gpt_jax import cli, ranges
+from gpt_jax import flags as flags_lib
 from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.evaluation import (
   names,
@@ -71,6 +69,7 @@ from gpt_jax.evaluation.results import Figures, Results
 from gpt_jax.evaluation.suite import Named
 from gpt_jax.evaluation.tasks import TASKS
 from gpt_jax.files import progress
+from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, store_data
@@ -79,119 +78,96 @@ from gpt_jax.training.held_out import summary
 from gpt_jax.training.trained import Trained
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  cli.define_workdir(values, 'Folder of a trained run.')
-  cli.define_weights(values)
-  cli.define_average(values)
-  flags.DEFINE_string(
+  flags.workdir('Folder of a trained run.')
+  flags.weights()
+  flags.average()
+  flags.text(
     'tasks',
     None,
     'Comma list of what to measure: validation (the held-out split, and '
     'the sets of eval.sets), ' + ', '.join(TASKS) + '. By default validation, '
     'or with --source nothing else.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.text(
     'tasks_dir',
     'tasks',
     'Folder of the files of tasks; tfds: for what TensorFlow Datasets has '
     'prepared.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.text(
     'source',
     '',
     'File of texts, one a line, for each of which the model writes one.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
-    'reference', '', 'File of what it should write.', flag_values=values
-  )
-  cli.define_beam(values)
-  flags.DEFINE_list(
+  flags.text('reference', '', 'File of what it should write.')
+  flags.beam()
+  flags.numbers(
     'shots',
-    ['0'],
+    '0',
     'Solved examples before each one, as many as the context holds: a number, '
     'or several with commas.',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
-    'seed',
-    0,
-    'Of the draw of solved examples.',
-    lower_bound=0,
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
+  flags.number('seed', 0, 'Of the draw of solved examples.', ranges.Seed)
+  flags.number(
     'limit',
     None,
     'Measure the first examples of each task only, so many (of BLiMP, of each '
     'paradigm; of a text, lines). Such results stand in a file of their own, '
     'step-N-limit-LIMIT.json.',
-    lower_bound=1,
-    flag_values=values,
+    ranges.Count,
   )
-  flags.DEFINE_integer(
+  flags.number(
     'batch_tokens',
     None,
     'Tokens that a batch of a task holds at most, with its padding; by default '
     'those of eval.rows rows of the whole context, up to 16,384 a device.',
-    lower_bound=1,
-    flag_values=values,
+    ranges.Count,
   )
-  flags.DEFINE_integer(
+  flags.number(
     'rows',
     None,
     'Rows that a batch of a task holds at most, whatever their length.',
-    lower_bound=1,
-    flag_values=values,
+    ranges.Count,
   )
-  flags.DEFINE_bool(
+  flags.switch(
     'overlap',
-    False,
     "Report how many of a task's texts share 13 words in a row with the "
     'training text (GPT-3, appendix C), write which, and give the figures of '
     'the others as NAME_clean.',
-    flag_values=values,
   )
-  flags.DEFINE_list(
+  flags.words(
     'pairs',
-    [],
+    '',
     'Pairs of held-out texts that an encoder is to tell apart, besides those '
     "it was trained on: next (does B follow A, or is it another document's?), "
     'order (do A and B stand in their order?), or both.',
-    flag_values=values,
   )
-  flags.DEFINE_list(
+  flags.numbers(
     'memory',
-    [],
+    '',
     'Lengths of the memory to read the held-out text with, 0 without; with a '
     'model of transformer_xl.',
-    flag_values=values,
+    some=False,
   )
-  flags.DEFINE_integer(
+  flags.number(
     'segment',
     None,
     'Tokens of a segment then; by default as in training.',
-    lower_bound=1,
-    flag_values=values,
+    ranges.Count,
   )
-  flags.DEFINE_integer(
+  flags.number(
     'clamp',
     None,
     'Longer distances count as this one then, 0: as they are; by default as in '
     'training.',
-    lower_bound=0,
-    flag_values=values,
+    ranges.Whole,
   )
-  flags.DEFINE_bool(
-    'same_length',
-    False,
-    'Each token sees as many keys then as the memory has.',
-    flag_values=values,
+  flags.switch(
+    'same_length', 'Each token sees as many keys then as the memory has.'
   )
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.json()
 
 
 def main(args: cli.Args) -> None:
@@ -199,7 +175,7 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   workdir = args.workdir
   choices = {**TASKS, 'validation': lambda: None}
-  beam = asking.beam(args)
+  beam = flags_lib.beam(args)
   if beam and not args.source:
     raise UsageError(
       f'--beam={args.beam}: searches for the texts of --source; give it, or '
@@ -208,8 +184,7 @@ def main(args: cli.Args) -> None:
   files = args.source, args.reference
   asked = text_tasks.with_files(args.tasks, *files, beam)
   calls = names.read('--tasks', asked, choices)
-  shots = _numbers('--shots', args.shots)
-  memories = _numbers('--memory', args.memory)
+  shots, memories = sorted(args.shots), sorted(args.memory)
   reading = memory_lib.Reading(args.segment, args.clamp, args.same_length)
   if reading != memory_lib.Reading() and not memories:
     raise UsageError(
@@ -319,13 +294,3 @@ def _measure(
     keep=results.add,
   )
   return measured | found
-
-
-def _numbers(flag: str, texts: list[str]) -> list[int]:
-  """Distinct numbers that are not negative."""
-  for text in texts:
-    if not text.strip().isdecimal():
-      raise UsageError(
-        f'{flag}={text}: is no number; give one or several, as 0,1,5'
-      )
-  return sorted({int(text) for text in texts})

@@ -16,31 +16,25 @@ An encoder-decoder writes what is missing: a T5 in the places of <extra_id_0>,
 search with as many hypotheses are printed whole, with their scores.
 """
 
-import functools
-
-from absl import flags
-
 from gpt_jax import cli, ranges, sharding
 from gpt_jax.decoding import fill
 from gpt_jax.files import lines
+from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
 from gpt_jax.training import answering
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.metrics import to_json
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  cli.define_workdir(values, 'Folder of a run.')
-  flags.DEFINE_multi_string(
-    *('text', []),
-    'A text with [MASK], or - for the lines of stdin; may be repeated.',
-    flag_values=values,
+  flags.workdir('Folder of a run.')
+  flags.texts(
+    'text', 'A text with [MASK], or - for the lines of stdin; may be repeated.'
   )
-  number = functools.partial(cli.number, values)
-  number('top', 5, 'Fillers of each mask, or filled texts.', ranges.Count)
-  number('rows', 32, 'Texts at a time.', ranges.Count)
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.number('top', 5, 'Fillers of each mask, or filled texts.', ranges.Count)
+  flags.number('rows', 32, 'Texts at a time.', ranges.Count)
+  flags.json()
 
 
 def main(args: cli.Args) -> None:

@@ -26,13 +26,12 @@ FILE the finished run predicts for another table of the same columns.
 
 from typing import Any
 
-from absl import flags
-
 from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.config import Config, loading
+from gpt_jax.config import Config
 from gpt_jax.finetuning import several_tasks
 from gpt_jax.finetuning.finetune import finetune
+from gpt_jax.flags import Flags
 from gpt_jax.plots import figure
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
@@ -43,40 +42,34 @@ from gpt_jax.training.pretrained import pretrained
 UNIT = 'of the task'
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  cli.define_workdir(values, 'Folder of the run; made when missing.')
-  flags.DEFINE_string(
+  flags.config()
+  flags.workdir('Folder of the run; made when missing.')
+  flags.text(
     'init',
     None,
     'What to fine-tune: a workdir, a folder of Hugging Face, or none.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.text(
     'tasks',
     None,
     'Comma list of tasks to train on together: sets finetune.tasks.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.text(
     'glue',
     '',
     "GLUE's folder, with SST-2, ..., for those of --tasks that name no folder; "
     'empty: TFDS.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.text(
     'predict',
     None,
     'A table of the same columns: predictions go to '
     'WORKDIR/predictions/NAME.tsv.',
-    flag_values=values,
   )
-  flags.DEFINE_bool(
-    'distributed', False, 'Several hosts: see train.', flag_values=values
-  )
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.distributed()
+  flags.json()
 
 
 def main(args: cli.Args) -> None:

@@ -46,20 +46,20 @@ Another has one text, continued after each line.
 """
 
 import contextlib
-import functools
 import json
 import sys
 from collections.abc import Sequence
 
-from absl import flags
-
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.decoding import asking, prompt_files
+from gpt_jax.decoding import prompt_files
 from gpt_jax.decoding import session as session_lib
 from gpt_jax.decoding.continuations import Options, Speed
 from gpt_jax.decoding.prompt_files import Prompt, Results, Source
+from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.files import progress
+from gpt_jax.flags import Flags, beam, changed
 from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
 from gpt_jax.training import answering
 from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.answering import Answerer
@@ -70,72 +70,63 @@ _SETTINGS = (
   *('max_tokens', 'temperature', 'top_k', 'top_p', 'min_p', 'seed', 'stop'),
   *('repetition_penalty', 'num_samples', 'truncate'),
 )
+# How a token is drawn, where nothing is said.
+_DRAWING = {'seed': 0, 'stop': [], 'draft': None, **Sampler()._asdict()}
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  cli.define_workdir(values, 'Folder of a trained run.')
-  texts = functools.partial(flags.DEFINE_multi_string, flag_values=values)
-  texts(
-    *('prompt', []),
+  flags.workdir('Folder of a trained run.')
+  flags.texts(
+    'prompt',
     'The text to continue, or - for that of standard input; may be repeated.',
   )
-  flags.DEFINE_string(
-    'prompts', None, 'File of prompts, .txt or .jsonl.', flag_values=values
-  )
-  texts(
-    *('source', []),
+  flags.text('prompts', None, 'File of prompts, .txt or .jsonl.')
+  flags.texts(
+    'source',
     'A text for an encoder-decoder, or - for that of standard input; may be '
     'repeated.',
   )
-  flags.DEFINE_string(
-    'sources', None, 'File of sources, lines or .jsonl.', flag_values=values
+  flags.text('sources', None, 'File of sources, lines or .jsonl.')
+  flags.text('out', None, 'File for the answers to --prompts or --sources.')
+  flags.texts(
+    'stop', 'Text that ends a sample, of any number of tokens; may be repeated.'
   )
-  flags.DEFINE_string(
-    'out',
-    None,
-    'File for the answers to --prompts or --sources.',
-    flag_values=values,
-  )
-  texts(
-    *('stop', []),
-    'Text that ends a sample, of any number of tokens; may be repeated.',
-  )
-  cli.define_drawing(values)
-  number = functools.partial(cli.number, values)
-  number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
-  number(
-    *('rows', 8),
+  flags.drawing()
+  flags.number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
+  flags.number(
+    'rows',
+    8,
     'Continuations drawn together; with --beam, texts searched together.',
     ranges.Count,
   )
-  cli.define_weights(values)
-  cli.define_average(values)
-  cli.define_draft(values)
-  cli.define_beam(values)
-  flags.DEFINE_enum(
-    *('truncate', 'none', ['none', 'left']),
+  flags.weights()
+  flags.average()
+  flags.draft()
+  flags.beam()
+  flags.choice(
+    'truncate',
+    'none',
+    ['none', 'left'],
     'What happens to a prompt that is longer than the context: it is refused, '
     'or loses its beginning (a chat its oldest messages).',
-    flag_values=values,
   )
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
-  flags.DEFINE_bool(
+  flags.json()
+  flags.switch(
     'stream',
-    None,
     'Print each token as it comes; by default one sample on a terminal.',
-    flag_values=values,
+    default=None,
   )
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
-  asking.check(args)
-  texts, options = _texts(args), asking.options(args)
+  _check(args)
+  texts, options = _texts(args), _options(args)
   config = trained_lib.read_config(args.workdir)
   answers_sources = trained_lib.answers_sources(config)
-  asking.check_model(args, answers=answers_sources)
+  _check_model(args, answers=answers_sources)
   load = trained_lib.load_any if answers_sources else trained_lib.load
   trained, draft = load(args.workdir, args.average), None
   if args.draft:
@@ -145,7 +136,7 @@ def main(args: cli.Args) -> None:
     options,
     weights=args.weights,
     rows=args.rows,
-    beam=asking.beam(args),
+    beam=beam(args),
     draft=draft,
     keep=0 if texts else 1,  # a session's next turn begins as this one
   )
@@ -160,6 +151,18 @@ def main(args: cli.Args) -> None:
     log.info('%s', speed)
   if args.draft:
     log.info('%s', model.engine.proposals)
+
+
+def _options(args: cli.Args) -> Options:
+  """How texts are answered."""
+  return Options(
+    max_tokens=args.max_tokens,
+    sampler=Sampler(*(getattr(args, name) for name in Sampler._fields)),
+    seed=args.seed,
+    num_samples=args.num_samples,
+    stop=tuple(args.stop),
+    truncate=args.truncate,
+  )
 
 
 def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
@@ -186,8 +189,8 @@ def _key(args: cli.Args, trained: Trained) -> dict[str, str]:
     key['kind of weights'] = args.weights
   if trained.averaged:
     key['average of steps'] = ', '.join(map(str, trained.averaged))
-  if beam := asking.beam(args):
-    key['beam search'] = str(beam)
+  if searched := beam(args):
+    key['beam search'] = str(searched)
   return key
 
 
@@ -267,3 +270,73 @@ def _write(
 
 def _kind(args: cli.Args) -> str:
   return 'sources' if args.source or args.sources else 'prompts'
+
+
+def _check(args: cli.Args) -> None:
+  """Checks flags together."""
+  if not all(args.stop):
+    raise UsageError('--stop is empty; give a text, or leave the flag out')
+  files = bool(args.prompts) + bool(args.sources)
+  if files != bool(args.out):
+    raise UsageError(
+      '--prompts and --out go together, and --sources and --out; give both'
+    )
+  kinds = ('prompt', 'prompts', 'source', 'sources')
+  given = [f'--{kind}' for kind in kinds if getattr(args, kind)]
+  if len(given) > 1:
+    raise UsageError(f'give one of {" and ".join(given)}; see --help')
+  if args.truncate != 'none' and (args.source or args.sources):
+    raise UsageError(
+      f'--truncate={args.truncate}: is for prompts; a source that is too long '
+      'loses its last tokens; leave it out'
+    )
+  if args.out and (args.json or args.stream):
+    raise UsageError(f'--out={args.out}: give neither --json nor --stream')
+  texts = len(args.prompt) + len(args.source)
+  if args.stream and (texts > 1 or args.num_samples > 1 or args.json):
+    raise UsageError('--stream shows one sample; leave it out, or ask for one')
+  if not given and (args.json or args.num_samples > 1):
+    raise UsageError(
+      '--prompt is missing: a session has neither --json nor --num_samples; '
+      'give a text to continue'
+    )
+  if beam(args):
+    _check_beam(args, given)
+
+
+def _check_model(args: cli.Args, *, answers: bool) -> None:
+  """Checks the kind of text: whether the model `answers` sources."""
+  sources = bool(args.source or args.sources)
+  if answers and not sources:
+    raise UsageError(
+      f'--workdir={args.workdir}: holds a model that answers a source; give '
+      '--source or --sources'
+    )
+  if sources and not answers:
+    raise UsageError(
+      f'--workdir={args.workdir}: holds no encoder-decoder, or UniLM that '
+      'learned to write, which are what answers a source; give --prompt or '
+      '--prompts'
+    )
+
+
+def _check_beam(args: cli.Args, given: list[str]) -> None:
+  if not given:
+    raise UsageError(
+      f'--beam={args.beam}: searches for an answer to a text; give --prompt '
+      'or --source'
+    )
+  if drawing := changed(args, _DRAWING):
+    raise UsageError(
+      f'--beam={args.beam}: draws nothing, and knows no --{drawing}; leave '
+      'one of them out'
+    )
+  if args.stream:
+    raise UsageError(
+      f'--beam={args.beam}: an answer is known at its end; leave --stream out'
+    )
+  if args.num_samples > args.beam:
+    raise UsageError(
+      f'--num_samples={args.num_samples}: more than --beam={args.beam} '
+      'hypotheses are not followed; give a larger --beam'
+    )

@@ -26,48 +26,38 @@ import textwrap
 from typing import Any
 
 import jax
-from absl import flags
 from rich.console import Console
 from rich.table import Table
 
 from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.config import loading
 from gpt_jax.costs import flops, totals
 from gpt_jax.costs.totals import figures_of, rounded
+from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import spikes, store_data
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  cli.define_workdir(values, 'Folder of a run, for --steps.')
-  flags.DEFINE_string(
+  flags.config()
+  flags.workdir('Folder of a run, for --steps.')
+  flags.text(
     'steps',
     None,
     'Steps of the run in --workdir: N, or FIRST:STOP without STOP itself.',
-    flag_values=values,
   )
-  flags.DEFINE_bool(
-    'text', False, 'With --steps: also the text.', flag_values=values
+  flags.switch('text', 'With --steps: also the text.')
+  flags.json()
+  flags.switch(
+    'table', 'Print a Markdown table of the papers that have a config.'
   )
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
-  flags.DEFINE_bool(
-    'table',
-    False,
-    'Print a Markdown table of the papers that have a config.',
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    'mfu', False, 'Print how FLOPs and MFU are counted.', flag_values=values
-  )
-  flags.DEFINE_string(
+  flags.switch('mfu', 'Print how FLOPs and MFU are counted.')
+  flags.text(
     'spike',
     None,
     'WORKDIR/spikes/STEP.json: show the norms and the rows of that step.',
-    flag_values=values,
   )
 
 

@@ -31,19 +31,17 @@ nearest of the papers' configs.
 """
 
 import contextlib
-import functools
 import json
 import pathlib
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from absl import flags
 from rich.console import Console
 
 from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
-from gpt_jax.config import loading
+from gpt_jax.flags import Flags
 from gpt_jax.planning import budget, layouts, report, search, topologies
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning.compile import TooLarge
@@ -53,13 +51,13 @@ from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  _define_slices(values)
-  _define_table(values)
-  _define_budget(values)
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.config()
+  _define_slices(flags)
+  _define_table(flags)
+  _define_budget(flags)
+  flags.json()
 
 
 def main(args: cli.Args) -> None:
@@ -148,88 +146,70 @@ def _show(name: str, found: search.Plan | Misfit, as_json: bool) -> None:
     report.show_misfit(name, found, Console())
 
 
-def _define_slices(values: flags.FlagValues) -> None:
+def _define_slices(flags: Flags) -> None:
   """Adds the flags of what is compiled, and for what."""
-  flags.DEFINE_string(
+  flags.text(
     'topology',
     None,
     'Slice to compile for: v4:4x4x8, v5e:16x16, tpu7x:4x4x4, or an accelerator '
     'name such as v4-256.',
-    flag_values=values,
   )
-  cli.number(values, 'slices', 1, 'How many such slices.', ranges.Count)
-  flags.DEFINE_bool(
+  flags.number('slices', 1, 'How many such slices.', ranges.Count)
+  flags.switch(
     'search',
-    False,
     'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
-    flag_values=values,
   )
-  cli.number(
-    values,
-    'compiles',
-    12,
-    'With --search: the most plans to compile.',
-    ranges.Count,
+  flags.number(
+    'compiles', 12, 'With --search: the most plans to compile.', ranges.Count
   )
-  flags.DEFINE_string(
+  flags.text(
     'flags',
     None,
     "Compile with these flags of libtpu instead of the generation's, which "
     'launch/ sets, as LIBTPU_INIT_ARGS takes them: '
     "--flags='--xla_enable_async_all_gather=true'; '': with none.",
-    flag_values=values,
   )
-  flags.DEFINE_bool(
-    'last_stage',
-    False,
-    'Compile only the stage with the most tokens in a batch.',
-    flag_values=values,
+  flags.switch(
+    'last_stage', 'Compile only the stage with the most tokens in a batch.'
   )
 
 
-def _define_table(values: flags.FlagValues) -> None:
+def _define_table(flags: Flags) -> None:
   """Adds the flags of the plans that are written down."""
-  flags.DEFINE_bool(
+  flags.switch(
     'table',
-    False,
     f'Print a Markdown table of the plans in {report.FILE} of this folder.',
-    flag_values=values,
   )
-  flags.DEFINE_bool(
+  flags.switch(
     'recompile',
-    False,
     f'Compile the plans of {report.FILE} again, and write down what was found; '
     'the exit code is 1 where it differs.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
-    'only',
-    '',
-    'With --recompile: of the configs whose names hold this.',
-    flag_values=values,
+  flags.text(
+    'only', '', 'With --recompile: of the configs whose names hold this.'
   )
 
 
-def _define_budget(values: flags.FlagValues) -> None:
+def _define_budget(flags: Flags) -> None:
   """Adds the flags of what needs no compiler."""
-  number = functools.partial(cli.number, values)
-  number('budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive)
-  flags.DEFINE_string(
+  flags.number(
+    'budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive
+  )
+  flags.text(
     'chips',
     None,
     'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
     'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
     'chip); kinds: ' + ', '.join(topologies.KINDS) + '.',
-    flag_values=values,
   )
-  number('days', None, 'With --chips: days.', ranges.Positive)
-  number(
+  flags.number('days', None, 'With --chips: days.', ranges.Positive)
+  flags.number(
     'mfu',
     0.4,
     'With --chips: the assumed share of the bf16 peak.',
     ranges.Share,
   )
-  number(
+  flags.number(
     'inference_tokens',
     None,
     'Tokens that the model is to process after training: also find the '
@@ -237,11 +217,8 @@ def _define_budget(values: flags.FlagValues) -> None:
     'equal predicted loss.',
     ranges.Positive,
   )
-  flags.DEFINE_string(
-    'fit',
-    None,
-    'scaling.json of `gpt-jax scaling`: add the law fitted there.',
-    flag_values=values,
+  flags.text(
+    'fit', None, 'scaling.json of `gpt-jax scaling`: add the law fitted there.'
   )
 
 

@@ -15,35 +15,28 @@ metrics.jsonl, that went into training steps that count; the rest is broken
 down.
 """
 
-from absl import flags
 from rich.console import Console
 from rich.table import Table
 
 from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.config import loading
 from gpt_jax.files import buckets
+from gpt_jax.flags import Flags
 from gpt_jax.plots import routers
 from gpt_jax.plots.figure import loss_curves, schedule_curves, wall_time
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, metrics
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  cli.define_workdir(values, 'Folder of a run, or a comma list of them.')
-  flags.DEFINE_string(
-    'out',
-    None,
-    'The PNG to write; WORKDIR/loss.png or WORKDIR/goodput.png.',
-    flag_values=values,
+  flags.config()
+  flags.workdir('Folder of a run, or a comma list of them.')
+  flags.text(
+    'out', None, 'The PNG to write; WORKDIR/loss.png or WORKDIR/goodput.png.'
   )
-  flags.DEFINE_bool(
-    'goodput',
-    False,
-    'Where the wall time of one run went, across restarts.',
-    flag_values=values,
+  flags.switch(
+    'goodput', 'Where the wall time of one run went, across restarts.'
   )
 
 

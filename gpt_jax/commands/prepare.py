@@ -20,35 +20,29 @@ examples. Given once more for a finished store, the command reads every token
 and compares it with the manifest.
 """
 
-from absl import flags
-
 from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.config import loading
+from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
 from gpt_jax.text.clean import report
 from gpt_jax.tokens import eval_sets, manifest, prepare
 from gpt_jax.training import workdir
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  flags.DEFINE_string(
-    'out', None, 'Folder of the store; made when missing.', flag_values=values
-  )
-  flags.DEFINE_string(
+  flags.config()
+  flags.text('out', None, 'Folder of the store; made when missing.')
+  flags.text(
     'runner',
     None,
     'Runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, '
     'SparkRunner, ...; empty: this process and its own workers.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.text(
     'beam_options',
     '',
     "Apache Beam's own options, in one text: '--project=P --region=R'.",
-    flag_values=values,
   )
 
 

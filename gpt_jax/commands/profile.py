@@ -18,11 +18,11 @@ comes from. Among the waits are 'batches', the host's wait for data, and
 the same time, as on the threads of a CPU, are counted each.
 """
 
-from absl import flags
 from rich.console import Console
 from rich.table import Table
 
 from gpt_jax import cli, ranges
+from gpt_jax.flags import Flags
 from gpt_jax.runtime import hosts
 from gpt_jax.training import profiling
 from gpt_jax.training import trained as trained_lib
@@ -31,21 +31,16 @@ from gpt_jax.training.profiling import Profile
 KINDS = {'compute': 'operations', 'collective': 'collectives', 'wait': 'waits'}
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  cli.define_workdir(values, 'Folder of the run.')
-  flags.DEFINE_string(
+  flags.workdir('Folder of the run.')
+  flags.text(
     'steps',
     '10:13',
     'Which to trace: N, or FIRST:STOP without STOP itself, from 1 on.',
-    flag_values=values,
   )
-  cli.number(
-    values, 'top', 12, 'How many of each kind are shown.', ranges.Count
-  )
-  flags.DEFINE_bool(
-    'distributed', False, 'Several hosts: see train.', flag_values=values
-  )
+  flags.number('top', 12, 'How many of each kind are shown.', ranges.Count)
+  flags.distributed()
 
 
 def main(args: cli.Args) -> None:

@@ -24,11 +24,10 @@ C is 6ND. Prints a table and writes W/scaling.json and W/scaling.png.
 """
 
 import os
+from typing import Annotated
 
-from absl import flags
-
-from gpt_jax import cli
-from gpt_jax.config import loading
+from gpt_jax import cli, ranges
+from gpt_jax.flags import Flags
 from gpt_jax.planning import fit, sweep
 from gpt_jax.planning.sweep import Cell
 from gpt_jax.plots import scaling
@@ -37,21 +36,18 @@ from gpt_jax.training import workdir
 from gpt_jax.training.metrics import to_json, write_atomically
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  cli.define_workdir(values, 'Folder of all runs; made when missing.')
-  flags.DEFINE_integer(
+  flags.config()
+  flags.workdir('Folder of all runs; made when missing.')
+  flags.number(
     'samples',
     200,
     'Bootstrap samples of the intervals.',
-    lower_bound=10,
-    flag_values=values,
+    Annotated[int, ranges.whole(10)],
   )
-  flags.DEFINE_bool(
-    'dry_run', False, 'Print the runs, and train none.', flag_values=values
-  )
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.switch('dry_run', 'Print the runs, and train none.')
+  flags.json()
 
 
 def main(args: cli.Args) -> None:

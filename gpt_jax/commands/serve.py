@@ -44,77 +44,75 @@ import functools
 import gc
 import os
 
-from absl import flags
-
 from gpt_jax import cli, ranges, sharding
 from gpt_jax.decoding import sampler, speculative
 from gpt_jax.decoding.engine import Engine
+from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError, install
 from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.training import trained as trained_lib
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  cli.define_workdir(values, 'Folder of a trained run.')
-  text = functools.partial(flags.DEFINE_string, flag_values=values)
-  number = functools.partial(cli.number, values)
-  text('host', '127.0.0.1', 'Address to listen at; 0.0.0.0: all of them.')
-  number('port', 8000, 'Port; 0: any that is free.', ranges.Port)
-  flags.DEFINE_list(
+  flags.workdir('Folder of a trained run.')
+  flags.text('host', '127.0.0.1', 'Address to listen at; 0.0.0.0: all of them.')
+  flags.number('port', 8000, 'Port; 0: any that is free.', ranges.Port)
+  flags.words(
     'allowed_hosts',
-    [],
+    '',
     'Names by which clients reach the server, besides localhost, --host and '
     'the address itself, such as models.example.com; *: any.',
-    flag_values=values,
   )
-  text(
+  flags.text(
     'api_key_file',
     None,
     'File with the key that requests must carry (Authorization: Bearer KEY), '
     'readable by you alone; empty: GPT_JAX_API_KEY, or no key.',
   )
-  text('name', None, "What clients call the model; default: the workdir's.")
-  number('rows', 8, 'Continuations drawn together.', ranges.Count)
-  cli.define_weights(values)
-  cli.define_draft(values)
-  number(
+  flags.text(
+    'name', None, "What clients call the model; default: the workdir's."
+  )
+  flags.number('rows', 8, 'Continuations drawn together.', ranges.Count)
+  flags.weights()
+  flags.draft()
+  flags.number(
     'max_waiting',
     256,
     'Continuations that may wait for a row; more are refused with status 429.',
     ranges.Whole,
   )
-  number(
+  flags.number(
     'keep',
     1,
     'Continuations that have ended whose caches are kept, each as large as '
     'when it ran: a prompt that begins as one of them is read from there on.',
     ranges.Whole,
   )
-  number(
+  flags.number(
     'max_tokens',
     None,
     'The most tokens that a request may ask for; empty: what fits the context.',
     ranges.Count,
   )
-  number(
+  flags.number(
     'max_body_bytes', 2**20, 'The longest body of a request.', ranges.Count
   )
-  number(
+  flags.number(
     'max_connections',
     512,
     'Connections open at a time. Beyond it the one that has sent no request '
     'for longest ends, or the new one is refused with status 503.',
     ranges.Count,
   )
-  number(
+  flags.number(
     'drain_seconds',
     30,
     'What is open has so long to finish when the server is told to stop.',
     ranges.Whole,
   )
-  number(
+  flags.number(
     'log_seconds',
     10.0,
     'How often, in seconds of work, speed and load are logged.',

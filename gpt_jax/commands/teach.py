@@ -16,30 +16,22 @@ without the teacher in their memory. The same command again goes on where a
 killed one was.
 """
 
-from absl import flags
-
 from gpt_jax import cli
 from gpt_jax import config as config_lib
-from gpt_jax.config import loading
+from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import manifest, prepare
 from gpt_jax.training import teaching
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  flags.DEFINE_string(
-    'teacher',
-    None,
-    'Workdir that train left, or a folder of Hugging Face.',
-    flag_values=values,
+  flags.config()
+  flags.text(
+    'teacher', None, 'Workdir that train left, or a folder of Hugging Face.'
   )
-  flags.DEFINE_string(
-    'out',
-    None,
-    "Folder of the outputs: a student's objective.teacher.",
-    flag_values=values,
+  flags.text(
+    'out', None, "Folder of the outputs: a student's objective.teacher."
   )
 
 

@@ -27,14 +27,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from absl import flags
 from rich.console import Console
 from rich.table import Table
 
 from gpt_jax import cli, spec
-from gpt_jax.config import loading
 from gpt_jax.files import files, progress
 from gpt_jax.files.document import Document
+from gpt_jax.flags import Flags
 from gpt_jax.plots import tokenizers
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -153,24 +152,19 @@ def _digest(document: Document) -> bytes:
   return hashlib.sha256(document.text.encode()).digest()
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  flags.DEFINE_string(
-    'text',
-    None,
-    "Text to measure on: 'GLOB' of files, or a source's call.",
-    flag_values=values,
+  flags.config()
+  flags.text(
+    'text', None, "Text to measure on: 'GLOB' of files, or a source's call."
   )
-  flags.DEFINE_multi_string(
+  flags.texts(
     'tokenizer',
-    [],
     "A name, and a tokenizer's call or folder: 'NAME CALL'; give it once for "
     'each.',
-    flag_values=values,
   )
-  flags.DEFINE_string('out', None, 'A PNG to draw.', flag_values=values)
-  flags.DEFINE_bool('json', False, 'Print one JSON object.', flag_values=values)
+  flags.text('out', None, 'A PNG to draw.')
+  flags.json()
 
 
 def main(args: cli.Args) -> None:

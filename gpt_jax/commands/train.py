@@ -15,14 +15,14 @@ tokenizer/, data/, loss.png, samples.txt and tensorboard/.
 import os
 
 import jax
-from absl import flags
 
 from gpt_jax import cli, sharding
 from gpt_jax import config as config_lib
-from gpt_jax.config import Config, loading
+from gpt_jax.config import Config
 from gpt_jax.decoding import continuations
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.evaluation import in_loop
+from gpt_jax.flags import Flags
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.plots import figure
 from gpt_jax.plots import routers as plot_routers
@@ -37,17 +37,11 @@ from gpt_jax.training.parts import Parts
 from gpt_jax.training.pretraining import start
 
 
-def define(values: flags.FlagValues) -> None:
+def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  loading.define(values)
-  cli.define_workdir(values, 'Folder of the run; made when missing.')
-  flags.DEFINE_bool(
-    'distributed',
-    False,
-    'Several hosts: give it on each. Cloud TPU hosts find each other; others '
-    'set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.',
-    flag_values=values,
-  )
+  flags.config()
+  flags.workdir('Folder of the run; made when missing.')
+  flags.distributed()
 
 
 def main(args: cli.Args) -> None:

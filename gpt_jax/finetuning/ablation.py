@@ -91,13 +91,6 @@ def wanted(grid: Grid) -> list[One]:
       raise UsageError(
         f'--{flag}={",".join(given)}: names one twice; once is enough'
       )
-  for flag in ('seeds', 'layers'):
-    given = getattr(grid, flag)
-    numbers = {int(x) for x in given if x.isdecimal()}
-    if len(numbers) < len(given):
-      raise UsageError(
-        f'--{flag}={",".join(given)}: give whole numbers from 0 that differ'
-      )
   settings = [*grid.settings, *(f'{LAYERS}{count}' for count in grid.layers)]
   runs = [
     One(task, setting, seed, config_of(grid, task, setting, seed))

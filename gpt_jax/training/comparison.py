@@ -47,7 +47,7 @@ def parse(text: str, more: str) -> Variant:
   return Variant(name, ['--config', config, *shlex.split(more), *overrides])
 
 
-def train(variant: Variant, seed: str, workdir: str, root: str) -> None:
+def train(variant: Variant, seed: int, workdir: str, root: str) -> None:
   """Trains one, in a process of its own, or what is left of it.
 
   Raises:

@@ -90,4 +90,4 @@ def test_other_models_are_refused(config, capsys):
 def test_batches_that_are_none(value, capsys):
   flags = ['--what=products', f'--batches={value}']
   assert main(['benchmark', f'--config={CONFIGS}/char.py', *flags]) == 2
-  assert f'--batches={value}: must be whole' in capsys.readouterr().err
+  assert f'--batches={value}: give whole' in capsys.readouterr().err

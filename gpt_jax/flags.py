@@ -1,0 +1,217 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Flags of the commands, each kind said once, and those that several share."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from absl import flags
+
+from gpt_jax import ranges
+from gpt_jax.config import loading
+from gpt_jax.decoding.beam import PENALTIES, Beam
+from gpt_jax.spec import UsageError
+
+
+class _Number(flags.ArgumentParser):
+  """Reads a number within a range."""
+
+  def __init__(self, declared: ranges.Range):
+    """`declared` is the range."""
+    whole = declared.kind is int
+    self._convert = flags.IntegerParser() if whole else flags.FloatParser()
+    self._declared = declared
+
+  def flag_type(self) -> str:
+    """For the help in XML."""
+    return self._convert.flag_type()
+
+  def parse(self, argument: Any) -> Any:
+    """Raises ValueError, which absl reports with the flag's name."""
+    value = self._convert.convert(argument)
+    if problem := self._declared.problem(value):
+      raise ValueError(problem)
+    return value
+
+
+class _Numbers(flags.ArgumentParser):
+  """Reads whole numbers with commas, which differ."""
+
+  def __init__(self, least: int, some: bool):
+    """`some`: there must be one."""
+    self._least, self._some = least, some
+
+  def flag_type(self) -> str:
+    """For the help in XML."""
+    return 'comma separated list of numbers'
+
+  def parse(self, argument: Any) -> list[int]:
+    """Raises ValueError, which absl reports with the flag's name."""
+    texts = [text.strip() for text in argument.split(',')] if argument else []
+    found = {int(text) for text in texts if text.isdecimal()}
+    short = len(found) < max(len(texts), self._some)
+    if short or min(found, default=self._least) < self._least:
+      raise ValueError(f'give whole numbers from {self._least} that differ')
+    return [*map(int, texts)]
+
+
+class Flags(flags.FlagValues):
+  """The flags of a command; each method adds one, or a group of them.
+
+  `use` is what --help says of it.
+  """
+
+  def text(self, name: str, default: str | None, use: str) -> None:
+    """A text."""
+    flags.DEFINE_string(name, default, use, flag_values=self)
+
+  def texts(self, name: str, use: str) -> None:
+    """Texts: the flag may be repeated."""
+    flags.DEFINE_multi_string(name, [], use, flag_values=self)
+
+  def words(self, name: str, default: str, use: str) -> None:
+    """Words with commas."""
+    flags.DEFINE_list(name, default, use, flag_values=self)
+
+  def number(self, name: str, default: Any, use: str, kind: Any) -> None:
+    """A number of `kind`, such as `ranges.Count`."""
+    parser = _Number(ranges.declared(kind))
+    flags.DEFINE(parser, name, default, use, flag_values=self)  # type: ignore
+
+  def numbers(
+    self,
+    name: str,
+    default: str,
+    use: str,
+    *,
+    least: int = 0,
+    some: bool = True,
+  ) -> None:
+    """Whole numbers with commas, from `least` on; `some`: one or more."""
+    parser, serializer = _Numbers(least, some), flags.ListSerializer(',')
+    flags.DEFINE(parser, name, default, use, self, serializer)  # type: ignore
+
+  def switch(self, name: str, use: str, default: bool | None = False) -> None:
+    """Yes or no; None: as the command decides."""
+    flags.DEFINE_bool(name, default, use, flag_values=self)
+
+  def choice(
+    self, name: str, default: str | None, choices: Sequence[str], use: str
+  ) -> None:
+    """One of some words."""
+    flags.DEFINE_enum(name, default, choices, use, flag_values=self)
+
+  def config(self) -> None:
+    """`--config FILE[:SIZE]` and its overrides `--config.a.b=...`."""
+    loading.define(self)
+
+  def workdir(self, use: str) -> None:
+    """`--workdir`."""
+    self.text('workdir', None, use)
+
+  def json(self) -> None:
+    """`--json`."""
+    self.switch('json', 'Print one JSON object.')
+
+  def distributed(self) -> None:
+    """`--distributed`."""
+    self.switch(
+      'distributed',
+      'Several hosts: give it on each. Cloud TPU hosts find each other; others '
+      'set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.',
+    )
+
+  def drawing(self) -> None:
+    """How the next token is drawn."""
+    self.number(
+      'max_tokens',
+      None,
+      'Tokens to draw at most; empty: 100, or what the context has room for.',
+      ranges.Count,
+    )
+    self.number(
+      'temperature',
+      1.0,
+      'Divides the logits; 0 takes the most probable token.',
+      ranges.NotNegative,
+    )
+    use = 'Draw among the k best tokens; 0: all.'
+    self.number('top_k', 0, use, ranges.Whole)
+    use = 'Draw among the fewest tokens that reach this probability.'
+    self.number('top_p', 1.0, use, ranges.Probability)
+    use = 'Draw among tokens at least so many times as probable as the best.'
+    self.number('min_p', 0.0, use, ranges.Probability)
+    use = 'Above 1: tokens that were seen become less probable.'
+    self.number('repetition_penalty', 1.0, use, ranges.Positive)
+    self.number('seed', 0, 'Of the draws.', ranges.Seed)
+
+  def weights(self) -> None:
+    """`--weights`."""
+    self.choice(
+      'weights',
+      'float',
+      ['float', 'int8'],
+      'What the layers multiply: the weights as they are, or 8-bit integers, '
+      'faster for several rows and a little worse.',
+    )
+
+  def average(self) -> None:
+    """`--average`."""
+    use = (
+      'Take the mean of the parameters of so many checkpoints, the last; 0: '
+      'the newest alone, or the average that optim.ema keeps.'
+    )
+    self.number('average', 0, use, ranges.Whole)
+
+  def beam(self) -> None:
+    """`--beam` and how it searches; `beam` reads them."""
+    use = 'Hypotheses that a beam search follows; 0: there is none.'
+    self.number('beam', 0, use, ranges.Whole)
+    theirs = "empty: what the model's generation_config.json says, or"
+    use = 'With --beam: the exponent of the length that a score is divided by; '
+    self.number('length_penalty', None, f'{use}{theirs} 1.', ranges.Real)
+    use = (
+      'With --beam: what that length is, the number of tokens or (5 + it) / 6.'
+    )
+    self.choice('penalty', 'length', [*PENALTIES], use)
+    use = (
+      'With --beam: stop when as many hypotheses as it follows have ended, '
+      f'even if one that goes on is better; {theirs} no.'
+    )
+    self.switch('early_stopping', use, default=None)
+    use = 'With --beam: no run of so many tokens comes twice; 0: any may; '
+    self.number('no_repeat_ngram', None, f'{use}{theirs} 0.', ranges.Whole)
+    use = f'With --beam: tokens before the end; {theirs} 0.'
+    self.number('min_tokens', None, use, ranges.Whole)
+
+  def draft(self) -> None:
+    """`--draft` and `--draft_tokens`, of speculative decoding."""
+    use = (
+      'Folder of a smaller run with the same tokenizer, which proposes tokens.'
+    )
+    self.text('draft', None, use)
+    use = 'How many tokens a draft proposes at a time.'
+    kind = Annotated[int, ranges.whole(1, 64)]
+    self.number('draft_tokens', 4, use, kind)
+
+
+# How beam search searches; `size` is --beam.
+_SEARCHING = {**Beam(0)._asdict()}
+_SEARCHING.pop('size')
+
+
+def beam(args: Any) -> Beam | None:
+  """How to search; None: tokens are drawn."""
+  if args.beam:
+    return Beam(args.beam, **{name: getattr(args, name) for name in _SEARCHING})
+  if name := changed(args, _SEARCHING):
+    raise UsageError(
+      f'--{name}: says how beam search searches; give --beam=4 too, or leave '
+      'it out'
+    )
+  return None
+
+
+def changed(args: Any, defaults: dict[str, Any]) -> str:
+  """The first flag that differs from its default, or ''."""
+  return next((n for n, x in defaults.items() if getattr(args, n) != x), '')
