@@ -3,19 +3,23 @@
 """Continuations as text: of any number of prompts, each piece as it comes."""
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.decoding import sourced
 from gpt_jax.decoding.beam import Beam, Hypothesis, search
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.requests import FAILED, NOT_FINITE, Request, Token
 from gpt_jax.decoding.sampler import Sampler, limits, seeds_of
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.rows import sides
 from gpt_jax.spec import FailedError, UsageError
+from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+log = logging.getLogger('gpt_jax')
 
 # From tokens to text as it is shown: piece by piece, ended by stop texts.
 
@@ -291,6 +295,37 @@ def _either(*remedies: str) -> str:
   return f'{", ".join(others)}, or {last}' if others else last
 
 
+# Tokens that an answer may have more than its source, where nothing says so
+# (Vaswani et al., 2017, section 6.1).
+MORE_THAN_SOURCE = 50
+
+
+def read_source(ids: Any, special: Special, room: int) -> tuple[list[int], int]:
+  """A source as a model is given it, and how many tokens were cut.
+
+  What does not fit into `room` loses its last tokens, as rows of pairs do in
+  training; it keeps what stands before and after a source.
+  """
+  kept = max(room - len(sides.source_ids([], special)), 0)
+  whole = sides.source_ids(ids[:kept], special).tolist()
+  return whole, max(len(ids) - kept, 0)
+
+
+def answer_limit(num_tokens: int) -> int:
+  """The default of `max_tokens` for a source of so many tokens."""
+  return num_tokens + MORE_THAN_SOURCE
+
+
+def warn_of_cuts(cuts: Sequence[int], context_length: int) -> None:
+  """Warns of sources that lost some tokens: `cuts` has how many, of each."""
+  if number := sum(cut > 0 for cut in cuts):
+    log.warning(
+      '%d of %d sources do not fit model.context_length=%d and lose their last '
+      'tokens, up to %d',
+      *(number, len(cuts), context_length, max(cuts)),
+    )
+
+
 def ask(
   ids: Sequence[int],
   tokenizer: Tokenizer,
@@ -306,7 +341,7 @@ def ask(
   with, which is no text. With `in_row` the source is read in the row of its
   answer, before `ids`: see `decoding.in_row`.
   """
-  usual = USUAL if source is None else sourced.most(len(source))
+  usual = USUAL if source is None else answer_limit(len(source))
   num_source = 0
   if in_row:
     assert source is not None

@@ -336,7 +336,7 @@ class Source(NamedTuple):
     return {'source': self.text}
 
   def encoded(self, tokenizer: Tokenizer) -> Any:
-    """The ids of the text, int [N]; see `blanks.encode`, `sourced.read`.
+    """The ids of the text, int [N]; see `read_source`.
 
     Args:
       tokenizer: of the model.

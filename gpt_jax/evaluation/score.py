@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import sharding
-from gpt_jax.decoding import engine, sampler, sourced
+from gpt_jax.decoding import continuations, engine, sampler
 from gpt_jax.decoding import sampler as constraints_lib
 from gpt_jax.decoding.beam import Beam, search
 from gpt_jax.decoding.engine import Engine
@@ -154,17 +154,19 @@ class Writer:
     Args:
       source: what it reads.
       max_tokens: that it writes at most, the end among them; 0: see
-        `sourced.most`. Never more than the context holds, or half of it where
+        `answer_limit`. Never more than the context holds, or half of it where
         the source is in the same row.
     """
     special, ids = self._special, self._reads.encode(source)
-    max_tokens = max_tokens or sourced.most(len(sides.source_ids(ids, special)))
+    max_tokens = max_tokens or continuations.answer_limit(
+      len(sides.source_ids(ids, special))
+    )
     stops = self._tokenizer.special.stop_ids
     written = self._tokenizer.special
     if self._encoder:
       prompt = sides.start_ids(self._starts or 'eos', written)
       max_tokens = min(max_tokens, self._length - len(prompt))
-      read, cut = sourced.read(ids, special, self._length)
+      read, cut = continuations.read_source(ids, special, self._length)
       request = Request(prompt, max_tokens, GREEDY, 0, stops, read)
     else:
       in_row = self._in_row is not None
@@ -172,7 +174,7 @@ class Writer:
       after = sides.start_ids(self._starts, written) if in_row else []
       max_tokens = min(max_tokens, self._length // 2)
       room = self._length - max_tokens - len(before) - len(after)
-      read, cut = sourced.read(ids, special, room)
+      read, cut = continuations.read_source(ids, special, room)
       prompt = [*before, *read, *after]
       request = Request(prompt, max_tokens, GREEDY, 0, stops)
       request = request._replace(num_source=len(read) if in_row else 0)
@@ -473,7 +475,7 @@ class Scorer:
     """
     writer = Writer(self._parts, self.tokenizer, rows=self._limits['rows'])
     asked = [writer.asked(source, max_tokens) for source in sources]
-    sourced.tell([x.cut for x in asked], self.context_length)
+    continuations.warn_of_cuts([x.cut for x in asked], self.context_length)
     rows = [
       Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
       for r, _ in asked

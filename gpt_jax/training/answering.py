@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpt_jax.decoding import continuations, prompt_files, sourced
+from gpt_jax.decoding import continuations, prompt_files
 from gpt_jax.decoding.beam import Beam, Hypothesis
 from gpt_jax.decoding.continuations import Continuation, Options, Speed, Stream
 from gpt_jax.decoding.engine import Engine
@@ -81,7 +81,7 @@ class Answerer:
       template: of chats.
     """
     pairs = [self.request(text, template) for text in texts]
-    sourced.tell([cut for _, cut in pairs], self.context_length)
+    continuations.warn_of_cuts([cut for _, cut in pairs], self.context_length)
     return [request for request, _ in pairs]
 
   def request(
@@ -98,21 +98,21 @@ class Answerer:
     starts: str = objectives.needs(self._config.objective.name).starts
     start = sides.start_ids(starts, self.tokenizer.special)
     if self._in_row is None:
-      source, cut = sourced.read(encoded, special, length)
+      source, cut = continuations.read_source(encoded, special, length)
       start = self._fitted(start, 'what the decoder starts with')
       return self._ask(start, source), cut
     # Beside its answer in a row, which has half of it if it needs as much.
     most = self._options.max_tokens
     if most is None:
       whole = sides.source_ids(encoded, special)
-      most = min(sourced.most(len(whole)), length // 2)
+      most = min(continuations.answer_limit(len(whole)), length // 2)
     room = length - most - len(start)
     if room < 1:
       raise UsageError(
         f'--max_tokens={most}: the context holds {length}, source and answer '
         'together; give fewer'
       )
-    source, cut = sourced.read(encoded, special, room)
+    source, cut = continuations.read_source(encoded, special, room)
     return self._ask(start, source), cut
 
   def _fitted(self, ids: list[int], where: str) -> list[int]:
