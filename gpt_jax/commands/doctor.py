@@ -112,28 +112,15 @@ def _devices() -> str:
   )
 
 
-def _libtpu() -> str:
-  from gpt_jax.runtime import accelerators
+def _accelerators(name: str) -> Callable[[], str]:
+  """A check of `runtime.accelerators`, which is imported when it is made."""
 
-  return accelerators.libtpu()
+  def check() -> str:
+    from gpt_jax.runtime import accelerators
 
+    return getattr(accelerators, name)()
 
-def _hosts() -> str:
-  from gpt_jax.runtime import accelerators
-
-  return accelerators.hosts()
-
-
-def _topology() -> str:
-  from gpt_jax.runtime import accelerators
-
-  return accelerators.topology()
-
-
-def _memory() -> str:
-  from gpt_jax.runtime import accelerators
-
-  return accelerators.memory()
+  return check
 
 
 def _matmul() -> str:
@@ -146,12 +133,6 @@ def _matmul() -> str:
   x = np.arange(12, dtype=np.float32).reshape(3, 4)
   np.testing.assert_allclose(jnp.dot(x, x.T), x @ x.T, rtol=1e-2)
   return accelerators.matmul()
-
-
-def _interconnect() -> str:
-  from gpt_jax.runtime import accelerators
-
-  return accelerators.interconnect()
 
 
 def _disk() -> str:
@@ -239,12 +220,12 @@ CHECKS: dict[str, Callable[[], str]] = {
   'Python': _python,
   'packages': _packages,
   'devices': _devices,
-  'libtpu': _libtpu,
-  'hosts': _hosts,
-  'topology': _topology,
-  'memory': _memory,
+  'libtpu': _accelerators('libtpu'),
+  'hosts': _accelerators('hosts'),
+  'topology': _accelerators('topology'),
+  'memory': _accelerators('memory'),
   'matrix product': _matmul,
-  'interconnect': _interconnect,
+  'interconnect': _accelerators('interconnect'),
   'disk': _disk,
   'security': _security,
   'training step': _training_step,

@@ -54,9 +54,72 @@ from gpt_jax.spec import UsageError
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  _define_slices(flags)
-  _define_table(flags)
-  _define_budget(flags)
+  flags.text(
+    'topology',
+    None,
+    'Slice to compile for: v4:4x4x8, v5e:16x16, tpu7x:4x4x4, or an accelerator '
+    'name such as v4-256.',
+  )
+  flags.number('slices', 1, 'How many such slices.', ranges.Count)
+  flags.switch(
+    'search',
+    'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
+  )
+  flags.number(
+    'compiles', 12, 'With --search: the most plans to compile.', ranges.Count
+  )
+  flags.text(
+    'flags',
+    None,
+    "Compile with these flags of libtpu instead of the generation's, which "
+    'launch/ sets, as LIBTPU_INIT_ARGS takes them: '
+    "--flags='--xla_enable_async_all_gather=true'; '': with none.",
+  )
+  flags.switch(
+    'last_stage', 'Compile only the stage with the most tokens in a batch.'
+  )
+  # The plans that are written down.
+  flags.switch(
+    'table',
+    f'Print a Markdown table of the plans in {report.FILE} of this folder.',
+  )
+  flags.switch(
+    'recompile',
+    f'Compile the plans of {report.FILE} again, and write down what was found; '
+    'the exit code is 1 where it differs.',
+  )
+  flags.text(
+    'only', '', 'With --recompile: of the configs whose names hold this.'
+  )
+  # What needs no compiler.
+  flags.number(
+    'budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive
+  )
+  flags.text(
+    'chips',
+    None,
+    'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
+    'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
+    'chip); kinds: ' + ', '.join(topologies.KINDS) + '.',
+  )
+  flags.number('days', None, 'With --chips: days.', ranges.Positive)
+  flags.number(
+    'mfu',
+    0.4,
+    'With --chips: the assumed share of the bf16 peak.',
+    ranges.Share,
+  )
+  flags.number(
+    'inference_tokens',
+    None,
+    'Tokens that the model is to process after training: also find the '
+    'smaller model, trained for longer, that takes the least FLOPs in all at '
+    'equal predicted loss.',
+    ranges.Positive,
+  )
+  flags.text(
+    'fit', None, 'scaling.json of `gpt-jax scaling`: add the law fitted there.'
+  )
   flags.json()
 
 
@@ -144,82 +207,6 @@ def _show(name: str, found: search.Plan | Misfit, as_json: bool) -> None:
     print(json.dumps(report.misfit_to_json(name, found)))
   else:
     report.show_misfit(name, found, Console())
-
-
-def _define_slices(flags: Flags) -> None:
-  """Adds the flags of what is compiled, and for what."""
-  flags.text(
-    'topology',
-    None,
-    'Slice to compile for: v4:4x4x8, v5e:16x16, tpu7x:4x4x4, or an accelerator '
-    'name such as v4-256.',
-  )
-  flags.number('slices', 1, 'How many such slices.', ranges.Count)
-  flags.switch(
-    'search',
-    'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
-  )
-  flags.number(
-    'compiles', 12, 'With --search: the most plans to compile.', ranges.Count
-  )
-  flags.text(
-    'flags',
-    None,
-    "Compile with these flags of libtpu instead of the generation's, which "
-    'launch/ sets, as LIBTPU_INIT_ARGS takes them: '
-    "--flags='--xla_enable_async_all_gather=true'; '': with none.",
-  )
-  flags.switch(
-    'last_stage', 'Compile only the stage with the most tokens in a batch.'
-  )
-
-
-def _define_table(flags: Flags) -> None:
-  """Adds the flags of the plans that are written down."""
-  flags.switch(
-    'table',
-    f'Print a Markdown table of the plans in {report.FILE} of this folder.',
-  )
-  flags.switch(
-    'recompile',
-    f'Compile the plans of {report.FILE} again, and write down what was found; '
-    'the exit code is 1 where it differs.',
-  )
-  flags.text(
-    'only', '', 'With --recompile: of the configs whose names hold this.'
-  )
-
-
-def _define_budget(flags: Flags) -> None:
-  """Adds the flags of what needs no compiler."""
-  flags.number(
-    'budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive
-  )
-  flags.text(
-    'chips',
-    None,
-    'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
-    'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
-    'chip); kinds: ' + ', '.join(topologies.KINDS) + '.',
-  )
-  flags.number('days', None, 'With --chips: days.', ranges.Positive)
-  flags.number(
-    'mfu',
-    0.4,
-    'With --chips: the assumed share of the bf16 peak.',
-    ranges.Share,
-  )
-  flags.number(
-    'inference_tokens',
-    None,
-    'Tokens that the model is to process after training: also find the '
-    'smaller model, trained for longer, that takes the least FLOPs in all at '
-    'equal predicted loss.',
-    ranges.Positive,
-  )
-  flags.text(
-    'fit', None, 'scaling.json of `gpt-jax scaling`: add the law fitted there.'
-  )
 
 
 def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
