@@ -61,7 +61,7 @@ class Beam(NamedTuple):
 
 
 class Rules(NamedTuple):
-  """What of a `Beam` is no constant of a program, and which tokens end."""
+  """The traced part of `Beam`, and the stop tokens."""
 
   length_penalty: np.floating
   offset: np.floating
@@ -71,7 +71,7 @@ class Rules(NamedTuple):
   never_V: np.ndarray | None  # see `sampler.never_drawn`
 
   def score(self, sums: jax.Array, tokens: jax.Array) -> jax.Array:
-    """What hypotheses of so many new tokens are compared by."""
+    """Scores of hypotheses with so many new tokens."""
     length = (tokens + self.offset) / self.divisor
     return sums / length**self.length_penalty
 
@@ -88,7 +88,7 @@ class State(NamedTuple):
     sizes_BN: their new tokens, the end among them.
     scores_BN: their scores; -inf: there is none.
     active_B: whether the search goes on.
-    broken_B: whether it ended since the next token has no scores.
+    broken_B: whether it ended because the scores were NaN or infinite.
   """
 
   tokens: jax.Array
@@ -145,7 +145,7 @@ def initial(ids_BT: np.ndarray, texts: Rows, beam: Beam) -> State:
 
 @functools.partial(jax.jit, static_argnames='more')
 def take(state: State, index_B: np.ndarray, *, more: int) -> State:
-  """The search for some of the texts, with more slots of ids."""
+  """The state of some of the texts, with `more` slots of ids."""
 
   def part(x: jax.Array) -> jax.Array:
     if not x.ndim:
@@ -162,8 +162,7 @@ def advance(params, caches, state, texts, *, model, in_row):
 
   Args:
     params: of `programs.in_place`.
-    caches: those of self-attention of R rows, as the parents left them, those
-      of the encoder's output of B.
+    caches: of R rows in the order of the parents, and of B encoded sources.
     state: after `choose`.
     texts: see `programs.Rows`, without samplers.
     model: of `programs.in_place`.
@@ -283,7 +282,7 @@ def _candidates(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """The best: their sums, hypotheses and tokens, [B, C].
 
-  So many that N of them do not end, whatever the others are.
+  Enough of them that N do not end, whichever do.
   """
   B, N, V = logits_BNV.shape
   total_BN = jax.nn.logsumexp(logits_BNV, axis=-1)
@@ -322,8 +321,8 @@ def _pick(x: jax.Array, index_BN: jax.Array) -> jax.Array:
 
 # Beam search for any number of texts, a batch of about equal length at a time.
 #
-# What a text is given depends on no other in its batch. Those that are done
-# leave it, which then shrinks to a power of two of them; ids and caches grow by
+# A text's hypotheses do not depend on the others in its batch. Texts that are
+# done leave the batch, which shrinks to powers of two; ids and caches grow by
 # buckets, as the engine's do.
 
 
@@ -361,7 +360,7 @@ def search(
   Args:
     model: whose context is long enough for prompts and continuations.
     params: its parameters, as they are or from `in_place`.
-    asked: the texts, with the same `stop_ids`; samplers and seeds say nothing.
+    asked: the texts, with the same `stop_ids`; samplers and seeds are ignored.
     beam: how to search.
     rows: texts that are searched at a time.
     in_row: see `Engine`.
@@ -397,11 +396,7 @@ def search(
 
 
 class Search:
-  """A batch of texts that are searched together.
-
-  Attributes:
-    rows: those that are not done.
-  """
+  """A batch of texts that are searched together."""
 
   def __init__(
     self,
@@ -429,10 +424,8 @@ class Search:
     """
     self._model, self._params, self._beam = model, params, beam
     self._in_row = in_row
-    self.rows = list(rows)
     self._slots = slots
-    self._size = programs.num_rows(len(rows), slots)
-    self._places = [*range(len(rows))]  # of the rows in the batch
+    self._batch, _ = requests.moved(rows, programs.num_rows(len(rows), slots))
     self._tokens = 0
     self._stop_ids = frozenset(rows[0].request.stop_ids)
     assert all(self._stop_ids == {*row.request.stop_ids} for row in rows)
@@ -447,6 +440,11 @@ class Search:
     self._begin()
 
   @property
+  def rows(self) -> list[Slot]:
+    """The texts that are not done."""
+    return [row for row in self._batch if row is not None]
+
+  @property
   def cache_bytes(self) -> int:
     """Size of the caches now."""
     return sum(x.nbytes for x in jax.tree.leaves(self._caches))
@@ -456,7 +454,7 @@ class Search:
     jax.block_until_ready(self._state)
 
   def step(self) -> list[tuple[int, list[Hypothesis]]]:
-    """Takes a token more of each hypothesis; gives the texts that are done."""
+    """Adds a token to each hypothesis; returns the texts that are done."""
     done = self._done()
     if self.rows:
       self._fit()
@@ -480,12 +478,12 @@ class Search:
     )
     for _ in range(reading.num_blocks):
       reading.read()
-    index_B = np.zeros(self._size, np.int32)
+    index_B = np.zeros(len(self._batch), np.int32)
     index_B[: len(self.rows)] = reading.places()
-    self._rows, self._length = self._rows_of(), self._needed(1)
-    ids_BT = np.zeros((self._size, self._length), np.int32)
-    for at, row in zip(self._places, self.rows, strict=True):
-      ids_BT[at, : len(row.ids)] = row.ids
+    self._rows, self._length = requests.rows_of(self._batch), self._needed(1)
+    ids_BT = np.zeros((len(self._batch), self._length), np.int32)
+    for ids_T, row in zip(ids_BT, self.rows, strict=False):
+      ids_T[: len(row.ids)] = row.ids
     self._state = initial(ids_BT, self._rows, self._beam)
     self._caches = self._taken(reading.caches, index_B, self._length, 1)
     logits_BNV = first(
@@ -496,13 +494,6 @@ class Search:
       size=self._beam.size,
     )
     self._choose(logits_BNV)
-
-  def _rows_of(self) -> Rows:
-    """Of the rows as they are now."""
-    slots: list[Slot | None] = [None] * self._size
-    for at, row in zip(self._places, self.rows, strict=True):
-      slots[at] = row
-    return requests.rows_of(slots)
 
   def _needed(self, tokens: int) -> int:
     """Slots for so many new tokens of each row."""
@@ -520,19 +511,17 @@ class Search:
     self._tokens += 1
 
   def _fit(self) -> None:
-    """Takes the size for what is left, with room for one more token."""
-    size = programs.num_rows(len(self.rows), self._size)
+    """Resizes the batch for what is left, with room for one more token."""
+    before = len(self._batch)
+    size = programs.num_rows(len(self.rows), before)
     length = max(self._needed(self._tokens + 1), self._length)
-    if (size, length) == (self._size, self._length):
+    if (size, length) == (before, self._length):
       return
-    index_B = np.zeros(size, np.int32)
-    index_B[: len(self.rows)] = self._places
+    self._batch, index_B = requests.moved(self._batch, size)
     more = length - self._length
     self._state = take(self._state, index_B, more=more)
     self._caches = self._taken(self._caches, index_B, length, self._beam.size)
-    self._size, self._length = size, length
-    self._places = [*range(len(self.rows))]
-    self._rows = self._rows_of()
+    self._length, self._rows = length, requests.rows_of(self._batch)
 
   def _taken(
     self, caches: Caches, index_B: np.ndarray, length: int, each: int
@@ -554,25 +543,21 @@ class Search:
     )
 
   def _done(self) -> list[tuple[int, list[Hypothesis]]]:
-    """Takes the texts that are done out of the rows."""
+    """Removes the texts that are done, and returns their hypotheses."""
     active_B = np.asarray(self._state.active_B)
     done = [
       (at, row)
-      for at, row in zip(self._places, self.rows, strict=True)
-      if not active_B[at]
+      for at, row in enumerate(self._batch)
+      if row is not None and not active_B[at]
     ]
     if not done:
       return []
     state = jax.device_get(self._state)
     if any(state.broken_B[at] for at, _ in done):
       raise FailedError(requests.NOT_FINITE)
-    out = [(row.number, self._found(state, at, row)) for at, row in done]
-    left = [
-      x for x in zip(self._places, self.rows, strict=True) if active_B[x[0]]
-    ]
-    self._places = [at for at, _ in left]
-    self.rows = [row for _, row in left]
-    return out
+    for at, _ in done:
+      self._batch[at] = None
+    return [(row.number, self._found(state, at, row)) for at, row in done]
 
   def _found(self, state: State, at: int, row: Slot) -> list[Hypothesis]:
     """The hypotheses of a text that have ended."""

@@ -1,6 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Continuations as text: of any number of prompts, each piece as it comes."""
+"""From prompts to requests, and from drawn tokens to text.
+
+The one loop over an `Engine` is `decode`: commands and sessions read its
+pieces, the server has a loop of its own thread.
+"""
 
 import itertools
 import logging
@@ -151,10 +155,10 @@ def _num_unfinished(text: str) -> int:
   return min(len(text) - len(text.rstrip(_UNFINISHED)), _MOST_UNFINISHED)
 
 
-# New tokens where nobody says how many, if the context has room for them.
+# The default of `max_tokens`, if the context has room for it.
 USUAL = 100
 
-# Rows that wait in the engine: it reads prompts of about one length together.
+# Requests that wait in the engine, to be read with others of similar length.
 _AHEAD = 64
 
 
@@ -167,8 +171,8 @@ class Options(NamedTuple):
     seed: of the draws.
     num_samples: continuations of each prompt.
     stop: texts before which a continuation ends.
-    truncate: what happens to a prompt that is too long: 'none' refuses it,
-      'left' drops its beginning.
+    truncate: 'none' refuses a prompt that is too long, 'left' drops its
+      beginning.
   """
 
   max_tokens: int | None = None
@@ -186,11 +190,11 @@ class Options(NamedTuple):
 
 
 class Piece(NamedTuple):
-  """What one of several continuations has got.
+  """New text of one of several continuations.
 
   Attributes:
     row: its place among them.
-    text: what may be shown of it now; may be empty.
+    text: may be empty.
     tokens: how many were drawn for it.
     finish: 'stop', 'length', or None while it goes on.
   """
@@ -202,9 +206,9 @@ class Piece(NamedTuple):
 
 
 class Speed:
-  """Tokens a second: of all but the first, which waits for its prompt.
+  """Tokens a second, without the first token of each batch of prompts.
 
-  And, once, for compilation.
+  That one waits for its prompt to be read, and once for compilation.
   """
 
   def __init__(self):

@@ -40,20 +40,20 @@ from gpt_jax.tokenizers.constraints import ANY, Constraints
 
 
 class Batch:
-  """Rows that come and go.
+  """The rows that are decoded together, and their caches.
 
   Attributes:
-    rows: of the batch; None: free.
-    caches: of the model, then of the draft.
+    rows: None where a row is free.
+    caches: the model's, then the draft's.
   """
 
   def __init__(self, model: Transformer, *, slots: int, ahead: int):
-    """Without rows.
+    """Starts empty.
 
     Args:
-      model: decodes them.
+      model: decodes.
       slots: the most rows.
-      ahead: tokens of a row that a step may read.
+      ahead: tokens that a step may read past the end of a row.
     """
     self._model, self._slots, self._ahead = model, slots, ahead
     self.rows: list[Slot | None] = []
@@ -66,13 +66,13 @@ class Batch:
     return [row for row in self.rows if row is not None]
 
   def drawn(self) -> Step:
-    """How the rows are drawn, as they are now."""
+    """The arguments of a step for the rows as they are now."""
     if self._drawn is None:
       self._drawn = requests.step_of(self.rows, self._model.vocab_size)
     return self._drawn
 
   def step(self, caches: Caches, seen_BV: object) -> None:
-    """Takes what a step has left: see `programs.decode_step`."""
+    """Keeps the results of a step: see `programs.decode_step`."""
     self.caches, self._drawn = caches, self.drawn()._replace(seen_BV=seen_BV)
 
   def free(self, index: int) -> None:
@@ -80,9 +80,9 @@ class Batch:
     self.rows[index] = self._drawn = None
 
   def fit(self, new: Sequence[Slot]) -> None:
-    """Takes the size for the running rows and some new ones."""
-    kept = [i for i, row in enumerate(self.rows) if row is not None]
-    rows = [*self.running(), *new]
+    """Resizes the batch for the running rows and some new ones."""
+    running = self.running()
+    rows = [*running, *new]
     if not rows:
       self.rows, self.caches, self._lengths = [], (), (0, 0)
       return
@@ -98,23 +98,22 @@ class Batch:
       and max(ends) <= self._lengths[0] < 2 * length
     ):
       return
-    if kept:
-      index_B = np.array([*kept, *[0] * (size - len(kept))])
+    self.rows, index_B = requests.moved(self.rows, size)
+    if running:
       self.caches = caches_lib.take_rows(self.caches, index_B, length, memory)
     else:
       self.caches = ()
-    self.rows = [*self.running(), *[None] * (size - len(kept))]
     self._lengths, self._drawn = (length, memory), None
 
   def insert(
     self, rows: Sequence[Slot | None], caches: Caches, index_B: np.ndarray
   ) -> None:
-    """Puts rows where there is room, which `fit` has made.
+    """Puts rows into free places, which `fit` has made.
 
     Args:
-      rows: None: goes nowhere.
-      caches: what was read of their prompts.
-      index_B: where that of each row stands; may be longer.
+      rows: None: skipped.
+      caches: of the prompts.
+      index_B: the prompt of each row; may be longer than `rows`.
     """
     free = (i for i, row in enumerate(self.rows) if row is None)
     rows_B = np.full(len(index_B), len(self.rows))  # past the last: nowhere
@@ -159,9 +158,9 @@ class Engine:
       params: its parameters.
       slots: the most requests at a time.
       draft: proposes tokens to it.
-      keep: rows that have ended whose caches are kept: a prompt that begins
-        as one of them is read from there on. Of an encoder-decoder none are.
-      in_row: how a model writes whose prompts are sources; without a draft.
+      keep: how many ended rows keep their caches: a prompt that begins like
+        one of them is read from there on. 0 for encoder-decoders.
+      in_row: how a model answers sources in the same row; takes no draft.
         None: it continues texts, or is an encoder-decoder.
       never_V: see `sampler.never_drawn`.
       constraints: which tokens may come next, see `constraints.of`.
@@ -216,7 +215,7 @@ class Engine:
     return self._next
 
   def cancel(self, number: int) -> None:
-    """Forgets a request, waiting or running; one that has ended is no more."""
+    """Drops a request, waiting or running; ignores one that has ended."""
     self._waiting.pop(number, None)
     for reading in self._readings:
       reading.rows = [row for row in reading.rows if row.number != number]
@@ -241,7 +240,8 @@ class Engine:
     Prompts are read to their end where no row is being decoded; else no more
     than a block of them, so that those rows go on. A request gets its first
     token in the step that ends its prompt. With a draft it is one or more
-    tokens of each row, in order; of one that is cancelled between them, too.
+    tokens of each row, in order; a request cancelled midway still yields the
+    round's tokens.
     """
     out = []
     if self._batch.running():
@@ -394,7 +394,7 @@ class Engine:
     return out
 
 
-# Continues a batch of prompts to its end: the simple call of `Engine`.
+# The simple call of `Engine`: all prompts to their ends.
 
 
 def generate(
@@ -423,8 +423,8 @@ def generate(
     sampler: draws them.
     seed: of the draws; rows draw differently.
     stop_ids: tokens that end a continuation, each; they are not returned.
-    stop_when: asked about the new ids of a row after each token; True ends
-      the continuation, with that token.
+    stop_when: called with the new ids of a row after each token; True ends
+      the continuation after that token.
     sources: ids for the encoder, which runs once; as many as prompts.
     draft: proposes tokens to the model.
     never_V: see `sampler.never_drawn`.

@@ -33,7 +33,7 @@ SHORTEST = 16
 
 
 class Rows(NamedTuple):
-  """What is asked of the rows of a batch.
+  """The rows of a batch, as arrays.
 
   Attributes:
     samplers: `Samplers` that draw their tokens; None: a beam search.
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
 
 class Prefilled(NamedTuple):
-  """What was read of some prompts: the last hidden states, and caches."""
+  """The last hidden states and the caches of prompts that are being read."""
 
   last_BD: jax.Array
   caches: Caches
@@ -62,8 +62,8 @@ def in_place(
 ) -> tuple[Transformer, Any]:
   """The model and its parameters in the form that `decode_step` is fast in.
 
-  A stack of layers would be sliced, and its caches copied, in each step. Called
-  with what it returned, it returns that.
+  A stack of layers would be sliced, and its caches copied, in each step.
+  Idempotent.
 
   Args:
     model: as it was trained.

@@ -86,13 +86,7 @@ def _num_common(one: Sequence[int], two: Sequence[int]) -> int:
 
 
 class Reader(NamedTuple):
-  """What reads prompts.
-
-  Attributes:
-    model: of `programs.in_place`.
-    params: its parameters.
-    in_row: see `Engine`.
-  """
+  """A model that reads prompts; `model` and `params` of `in_place`."""
 
   model: Transformer
   params: Any
@@ -100,10 +94,10 @@ class Reader(NamedTuple):
 
 
 class Reading:
-  """Rows whose prompts are being read; one that several have is read once.
+  """Slots whose prompts are being read; equal prompts are read once.
 
   Attributes:
-    rows: those that wait for it.
+    rows: the slots that wait for it.
   """
 
   def __init__(
@@ -120,7 +114,7 @@ class Reading:
       rows: of one group of `requests.alike`.
       readers: the model, and then its draft, if any.
       slots: the most rows of a batch.
-      prefix: what of the prompt need not be read; then all rows have the same.
+      prefix: a beginning that was read before; then all prompts are equal.
     """
     self.rows = list(rows)
     self._readers = readers
@@ -151,7 +145,7 @@ class Reading:
 
   @property
   def num_tokens(self) -> int:
-    """Tokens, and those of sources, that the next block computes."""
+    """Tokens that the next block computes, sources included."""
     left = self._tokens_BL.shape[1] - self._start
     num = min(left, self._block)
     if self._sources is not None and not self._read:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the engine, what it answers, and what a batch is told."""
+"""Requests to the engine, its tokens, and the slots of its batch."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Sequence
@@ -11,8 +11,8 @@ import numpy as np
 from gpt_jax.decoding import programs, sampler
 from gpt_jax.decoding.sampler import Sampler
 
-# Caches have room for so many tokens to come: a request that asks for more
-# seldom gets that far.
+# Caches have room for at most so many tokens to come: requests rarely reach a
+# larger limit.
 AHEAD = 512
 
 
@@ -27,8 +27,8 @@ class Request(NamedTuple):
     seed: of the draws, below 2^32.
     stop_ids: tokens that end the continuation, each.
     source: ids for the encoder of an encoder-decoder.
-    num_source: how many of `ids`, the first, are a source: see
-      `decoding.in_row`. What they say may be said again.
+    num_source: how many of the first `ids` are a source, see
+      `decoding.in_row`. They are exempt from the repetition penalty.
   """
 
   ids: Sequence[int]
@@ -41,11 +41,11 @@ class Request(NamedTuple):
 
   @property
   def shown(self) -> Sequence[int]:
-    """The ids that are shown before what is drawn: none of an answer."""
+    """The prompt as text to print before a continuation; () for sources."""
     return self.ids if self.source is None and not self.num_source else ()
 
 
-# How a request ends whose next token has no scores; and what to say of it.
+# `Token.finish` where the scores of the next token are NaN, and the error.
 FAILED = 'failed'
 DAMAGED = (
   'its weights are damaged, or its numbers overflow; take another checkpoint, '
@@ -63,7 +63,7 @@ class Token(NamedTuple):
 
   Attributes:
     request: the number that `Engine.add` returned.
-    id: None for nothing but the end: a stop token is not returned.
+    id: None if the request just ends: stop tokens are not returned.
     finish: 'stop' or 'length' with the last token, or `FAILED`; None: more
       follow.
   """
@@ -83,12 +83,12 @@ class Slot:
 
   @property
   def prompt(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What is read before the first draw; equal for equal prompts."""
+    """What is read before the first draw: the key under which it is shared."""
     return tuple(self.request.ids), tuple(self.request.source or ())
 
   @property
   def horizon(self) -> int:
-    """The length that it is expected to reach at most."""
+    """The length for which its cache has room."""
     end = len(self.request.ids) + self.request.max_tokens
     return min(end, len(self.ids) + AHEAD)
 
@@ -109,7 +109,7 @@ class Slot:
 
 
 class Step(NamedTuple):
-  """What a step draws for its rows, and how.
+  """The arguments of a decoding step that are the same from token to token.
 
   Attributes:
     rows: see `programs.Rows`.
@@ -122,8 +122,21 @@ class Step(NamedTuple):
   how: sampler.Method
 
 
+def moved(
+  rows: Sequence[Slot | None], size: int
+) -> tuple[list[Slot | None], np.ndarray]:
+  """A batch of another size: its running rows first, and where each was, [B].
+
+  Free rows take what stands in the first.
+  """
+  kept = [i for i, row in enumerate(rows) if row is not None]
+  free = size - len(kept)
+  slots = [*(rows[i] for i in kept), *[None] * free]
+  return slots, np.array([*kept, *[0] * free])
+
+
 def step_of(rows: Sequence[Slot | None], vocab_size: int) -> Step:
-  """How the next tokens of a batch are drawn."""
+  """Per-row sampling arrays of a batch; free rows get a no-op."""
   requests = [row.request if row else _NOTHING for row in rows]
   samplers, seen_BV = [request.sampler for request in requests], None
   if any(s.repetition_penalty != 1 for s in samplers):
@@ -137,7 +150,7 @@ def step_of(rows: Sequence[Slot | None], vocab_size: int) -> Step:
 
 
 def rows_of(rows: Sequence[Slot | None]) -> programs.Rows:
-  """What is asked of a batch, but for samplers; of its free rows nothing."""
+  """The lengths of each row of a batch, without samplers; free rows get 0."""
   requests = [row.request if row else _NOTHING for row in rows]
   fields = (
     [len(request.ids) for request in requests],
@@ -164,10 +177,10 @@ def texts(rows: Sequence[Slot | None], longest: int) -> np.ndarray:
 
 
 def alike(rows: Iterable[Slot], longest: int) -> list[list[Slot]]:
-  """Groups of rows whose prompts are padded to about the same length.
+  """Groups rows whose prompts are padded to about the same length.
 
-  Sources to the very same: experts of an encoder may have room for so many
-  tokens, padding among them.
+  Sources are padded to exactly the same length: the capacity of an encoder's
+  experts counts padding.
   """
   groups: dict[Any, list[Slot]] = {}
   for row in rows:
@@ -181,12 +194,14 @@ def alike(rows: Iterable[Slot], longest: int) -> list[list[Slot]]:
 def portions(
   group: Sequence[Slot], longest: int, budget: int
 ) -> list[list[Slot]]:
-  """Splits a group of `alike` into ones whose first block is small enough.
+  """Splits a group of `alike` by the cost of its first block.
+
+  Rows with the same prompt stay together.
 
   Args:
-    group: rows, of which those with the same prompt stay together.
-    longest: the context.
-    budget: tokens of prompts and sources; of one prompt it may be more.
+    group: the rows.
+    longest: the context length.
+    budget: tokens of prompts and sources; a single prompt may exceed it.
   """
   prompts: dict[Any, list[Slot]] = {}
   for row in group:

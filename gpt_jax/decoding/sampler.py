@@ -111,7 +111,7 @@ def never_drawn(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
 
 
 def limits(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
-  """What an `Engine` or a search is told of a tokenizer, by name."""
+  """The arguments of `Engine` and `search` that a tokenizer decides."""
   return {
     'never_V': never_drawn(tokenizer, vocab_size),
     'constraints': constraints_of(tokenizer),

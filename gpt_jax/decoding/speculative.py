@@ -118,7 +118,7 @@ class Draft(NamedTuple):
 
 
 class Proposals(NamedTuple):
-  """How many tokens were proposed that a text had room for, and accepted."""
+  """How many tokens were proposed within a text's limit, and accepted."""
 
   proposed: int = 0
   accepted: int = 0
@@ -203,8 +203,8 @@ def draw(
 ) -> Drawn:
   """One round: N proposals for each row, judged in one pass of the model.
 
-  Nothing is taken back: what a cache holds of refused proposals lies later than
-  every query until it is overwritten.
+  Refused proposals stay in the caches: they stand later than every query until
+  they are overwritten.
 
   Args:
     model: of `programs.in_place`.
@@ -374,15 +374,14 @@ def _places(
 ) -> jax.Array:
   """Positions around some, [B, stop - start], within the context.
 
-  The last of the context is that of tokens that end a row: nothing reads them,
-  so that those past it may stand there, too.
+  Positions past the context are clamped to its last slot, which no query reads.
   """
   places_BN = position_B[:, None] + jnp.arange(start, stop)[None]
   return jnp.minimum(places_BN, model.context_length - 1)
 
 
 def _before(seen_BV: jax.Array, tokens_BN: jax.Array) -> jax.Array:
-  """What was seen when each token has been read, [B, N, V]."""
+  """The tokens seen up to each of `tokens_BN`: bool [B, N, V]."""
   ids_V = jnp.arange(seen_BV.shape[1])
   new_BNV = tokens_BN[:, :, None] == ids_V[None, None]
   return seen_BV[:, None] | (jnp.cumsum(new_BNV, axis=1) > 0)

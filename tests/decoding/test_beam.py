@@ -208,7 +208,9 @@ def test_what_has_ended_never_changes():
   before, changes = {0: [], 1: []}, 0
   while running.rows:
     state = jax.device_get(running._state)
-    for at, row in zip(running._places, running.rows, strict=True):
+    for at, row in enumerate(running._batch):
+      if row is None:
+        continue
       parts = state.ended_BNT[at], state.sizes_BN[at], state.scores_BN[at]
       now = [
         (ids[1 : 1 + size].tolist(), score)
