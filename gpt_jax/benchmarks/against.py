@@ -218,7 +218,6 @@ def decode(
   """Decodes `steps` tokens after the first, at each batch and prompt length.
 
   Args:
-    config: has the model.
     steps: tokens.
     batches: sizes.
     prompts: lengths; of an encoder-decoder those of sources.

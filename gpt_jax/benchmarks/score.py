@@ -51,7 +51,6 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
   """Scores `steps` passages; with `batches`, lm-eval does, too.
 
   Args:
-    config: of the model.
     steps: number of passages.
     batches: sizes of lm-eval's batches; none: it is left out.
   """

@@ -67,6 +67,7 @@ from gpt_jax.benchmarks import (
   train,
 )
 from gpt_jax.config import Config
+from gpt_jax.costs import totals
 from gpt_jax.flags import Flags
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
@@ -154,11 +155,8 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config')
   config = config_lib.resolve(args.config)
-  if args.what not in _WITHOUT_MODEL and config.model.vocab_size is None:
-    raise UsageError(
-      "model.vocab_size is empty: it is the tokenizer's, which is not "
-      'trained here; give --config.model.vocab_size=N'
-    )
+  if args.what not in _WITHOUT_MODEL:
+    totals.check_vocabulary(config)
   if objectives.needs(config.objective.name).stored and args.what == 'train':
     raise UsageError(
       f'objective.name={config.objective.name!r}: reads a teacher from disk, '

@@ -41,6 +41,7 @@ from rich.console import Console
 
 from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
+from gpt_jax.costs import totals
 from gpt_jax.flags import Flags
 from gpt_jax.planning import budget, layouts, report, search, topologies
 from gpt_jax.planning import compile as compile_lib
@@ -231,11 +232,7 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
     if name.startswith('config.')
   }
   config = config_lib.resolve(args.config)
-  if config.model.vocab_size is None:
-    raise UsageError(
-      "model.vocab_size is empty: it is the tokenizer's, which is not trained "
-      'yet; give --config.model.vocab_size=N'
-    )
+  totals.check_vocabulary(config)
   chosen = any(f'mesh.{axis}' in given for axis in layouts.UNSET)
   return Request(
     config,

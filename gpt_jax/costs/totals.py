@@ -13,13 +13,18 @@ from gpt_jax.costs import flops
 from gpt_jax.spec import UsageError
 
 
-def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
-  """The abstract parameters of a config, and the counts derived from them."""
+def check_vocabulary(config: Config) -> None:
+  """Checks that the size of the vocabulary is known before any training."""
   if config.model.vocab_size is None:
     raise UsageError(
       "model.vocab_size is empty: it is the tokenizer's, which is not "
       'trained yet; give --config.model.vocab_size=N'
     )
+
+
+def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
+  """The abstract parameters of a config, and the counts derived from them."""
+  check_vocabulary(config)
   objective = config_lib.objective(config)
   params = jax.eval_shape(objective.init, jax.random.key(0))
   table = flops.parameter_table(params)

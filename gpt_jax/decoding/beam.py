@@ -161,12 +161,8 @@ def advance(params, caches, state, texts, *, model, in_row):
   """Reads the newest token of each hypothesis.
 
   Args:
-    params: of `programs.in_place`.
     caches: of R rows in the order of the parents, and of B encoded sources.
     state: after `choose`.
-    texts: see `programs.Rows`, without samplers.
-    model: of `programs.in_place`.
-    in_row: see `programs.decode_step`.
 
   Returns:
     Logits [B, N, V], and the caches.
@@ -198,10 +194,8 @@ def first(params, last_XD, index_B, *, model, size):
   """The logits before the first token, [B, N, V].
 
   Args:
-    params: of `programs.in_place`.
     last_XD: the last states of some prompts.
     index_B: the prompt of each text.
-    model: of `programs.in_place`.
     size: of the beam.
   """
   logits_XV = model.apply({'params': params}, last_XD, method='logits')
@@ -223,7 +217,6 @@ def choose(state, logits_BNV, texts, rules, *, constraints):
   Args:
     state: its memory is used again.
     logits_BNV: of the next token.
-    texts: see `programs.Rows`, without samplers.
     rules: see `Rules`.
     constraints: see `constrained`.
   """
@@ -363,7 +356,6 @@ def search(
     asked: the texts, with the same `stop_ids`; samplers and seeds are ignored.
     beam: how to search.
     rows: texts that are searched at a time.
-    in_row: see `Engine`.
     never_V: see `sampler.never_drawn`.
     constraints: see `Engine`; those of `beam` come first.
     count: called after each step with how many texts got a token.
@@ -413,14 +405,10 @@ class Search:
     """Reads the prompts and sources; takes the first tokens.
 
     Args:
-      model: of `programs.in_place`.
-      params: its parameters.
       rows: of one group of `requests.alike`, with the same `stop_ids`.
       beam: how to search.
       slots: the most rows.
-      in_row: see `Engine`.
       never_V: see `sampler.never_drawn`.
-      constraints: see `search`.
     """
     self._model, self._params, self._beam = model, params, beam
     self._in_row = in_row
@@ -530,7 +518,6 @@ class Search:
 
     Args:
       caches: with `each` rows for a text.
-      index_B: the texts.
       length: slots.
       each: rows of a text, one or as many as there are hypotheses.
     """

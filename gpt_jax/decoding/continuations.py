@@ -264,10 +264,7 @@ def fitted(
   A prompt that loses its beginning keeps what stands before a text.
 
   Args:
-    ids: of the prompt.
-    tokenizer: of the model.
     options: how it is continued.
-    context_length: of the model.
     where: names the prompt in errors.
     more: what helps besides a shorter prompt; None: the flag, where it does.
   """
@@ -504,14 +501,10 @@ def complete_by_beam(
   """As `complete`, by beam search: the best `num_samples` of each prompt.
 
   Args:
-    model: searches.
-    params: its parameters.
-    tokenizer: its tokenizer.
     requests: whose samplers and seeds say nothing.
     beam: how to search.
     num_samples: at most `beam.size`.
     rows: texts that are searched at a time.
-    in_row: see `Engine`.
     speed: counts a token of each text a step, however many hypotheses it has.
   """
   for number, every in hypotheses(

@@ -51,7 +51,6 @@ class Batch:
     """Starts empty.
 
     Args:
-      model: decodes.
       slots: the most rows.
       ahead: tokens that a step may read past the end of a row.
     """
@@ -154,8 +153,6 @@ class Engine:
     """Takes models and their parameters, as they are or from `in_place`.
 
     Args:
-      model: decodes.
-      params: its parameters.
       slots: the most requests at a time.
       draft: proposes tokens to it.
       keep: how many ended rows keep their caches: a prompt that begins like
@@ -416,7 +413,6 @@ def generate(
 
   Args:
     model: whose context is long enough for prompt and continuation.
-    params: its parameters.
     prompts: ids, at least one each; lengths may differ. Of an encoder-decoder
       they are the decoder's: the token that it starts with.
     max_tokens: how many tokens are drawn at most.
@@ -428,7 +424,6 @@ def generate(
     sources: ids for the encoder, which runs once; as many as prompts.
     draft: proposes tokens to the model.
     never_V: see `sampler.never_drawn`.
-    constraints: see `Engine`.
 
   Returns:
     The new ids of each prompt.

@@ -90,8 +90,6 @@ def fill(
 
   Args:
     model: an encoder with the head of a masked language model.
-    params: its parameters.
-    tokenizer: its tokenizer.
     rows: of `encode`; all are run at once.
     top: how many fillers.
 

@@ -67,7 +67,6 @@ def in_place(
 
   Args:
     model: as it was trained.
-    params: its parameters.
     weights: 'float': as they are, but see `nn.transposed` for one CPU; 'int8':
       see `nn.int8`.
   """
@@ -184,7 +183,6 @@ def read_block(
   """Reads tokens from `start` on; keeps the state where a row ends.
 
   Args:
-    params: of `in_place`.
     caches: with room for the tokens; their memory is used again.
     tokens_BL: a block of some prompts.
     start: where it stands in them.
@@ -193,7 +191,6 @@ def read_block(
     memory_BMD: of `encode`, whose keys and values the caches take, too; None:
       they have them, or there is none.
     mask_BM: bool, False for padding of `memory_BMD`.
-    model: of `in_place`.
     num_seen: slots of the caches, the first, that the tokens attend to.
     in_row: see `InRow`, whose prompts are one block; None: it is none.
   """
@@ -267,7 +264,6 @@ def decode_step(
   """Reads one token of each row and draws the next.
 
   Args:
-    params: of `in_place`.
     caches: of the positions before; their memory is used again.
     token_B: drawn last.
     position_B: where it stands.
@@ -275,7 +271,6 @@ def decode_step(
     never_V: see `sampler.never_drawn`.
     ids_BT: the tokens of each row, see `constraints.apply`.
     rows: what is asked of them.
-    model: of `in_place`.
     how: see `sampler.method`.
     in_row: see `InRow`; None: the token says what the next is.
     constraints: see `Constraints`.
@@ -334,14 +329,11 @@ def next_logits(
   """Reads one token of each row: logits of the next [R, V], and the caches.
 
   Args:
-    params: of `in_place`.
     caches: of the positions before.
     token_R: drawn last.
     position_R: where it stands.
     num_memory_B: length of each source, of an encoder-decoder; several rows
       may have one.
-    model: of `in_place`.
-    in_row: see `decode_step`.
   """
   mask_BM, cache = None, caches[0]
   assert isinstance(cache, KVCache)

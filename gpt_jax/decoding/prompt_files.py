@@ -146,7 +146,6 @@ class Results:
     """Opens the file, or makes it.
 
     Args:
-      path: of the file.
       settings: JSON values that the results depend on.
     """
     self._path = path
@@ -290,7 +289,6 @@ def fill_blanks(
   sentinel, the answer is the whole text.
 
   Args:
-    tokenizer: of the model.
     source: ids that the encoder read.
     answer: ids that the decoder wrote.
   """
@@ -336,11 +334,7 @@ class Source(NamedTuple):
     return {'source': self.text}
 
   def encoded(self, tokenizer: Tokenizer) -> Any:
-    """The ids of the text, int [N]; see `read_source`.
-
-    Args:
-      tokenizer: of the model.
-    """
+    """The ids of the text, int [N]; see `read_source`."""
     try:
       check(self.text)
       return encode_blanks(tokenizer, self.text)

@@ -102,7 +102,6 @@ def never_drawn(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
   training loss is.
 
   Args:
-    tokenizer: of the model.
     vocab_size: V, of the model.
   """
   never_V = np.arange(vocab_size) >= tokenizer.vocab_size

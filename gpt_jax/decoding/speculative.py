@@ -207,8 +207,6 @@ def draw(
   they are overwritten.
 
   Args:
-    model: of `programs.in_place`.
-    params: its parameters.
     draft: with a model of `programs.in_place`.
     caches: of the model and then of the draft, of the positions before
       `last`; the draft's may lack the newest.

@@ -222,7 +222,6 @@ def build(
   """The application: `worker`'s model, as `served` describes it.
 
   Args:
-    served: the model.
     worker: runs it.
     access: who may use it.
     max_body_bytes: of a request.

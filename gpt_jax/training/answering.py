@@ -48,13 +48,11 @@ class Answerer:
     """Takes a run.
 
     Args:
-      trained: the run.
       options: how texts are answered.
       weights: see `trained.decoder`.
       rows: answers at a time; with a beam, texts.
       beam: how to search; None: tokens are drawn.
       draft: proposes tokens.
-      keep: see `Engine`.
     """
     self.tokenizer, self.speed = trained.tokenizer, Speed()
     self.context_length = trained.parts.model.context_length
@@ -78,7 +76,6 @@ class Answerer:
 
     Args:
       texts: prompts to continue, or sources to answer.
-      template: of chats.
     """
     pairs = [self.request(text, template) for text in texts]
     continuations.warn_of_cuts([cut for _, cut in pairs], self.context_length)
@@ -185,7 +182,6 @@ def fill(
   """The best fillings of each text by an encoder-decoder, the best first.
 
   Args:
-    trained: the run.
     texts: with blanks: see `blanks`.
     top: fillings of each, and hypotheses that are followed.
     rows: texts that are searched together.
