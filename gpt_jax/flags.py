@@ -143,7 +143,7 @@ class Flags(flags.FlagValues):
     self.number('min_p', 0.0, use, ranges.Probability)
     use = 'Above 1: tokens that were seen become less probable.'
     self.number('repetition_penalty', 1.0, use, ranges.Positive)
-    self.number('seed', 0, 'Of the draws.', ranges.Seed)
+    self.number('seed', 0, 'Seed of the draws.', ranges.Seed)
 
   def weights(self) -> None:
     """`--weights`."""

@@ -16,40 +16,38 @@ r"""Measures a trained model, on held-out text and on tasks.
   gpt-jax evaluate --workdir W --tasks sst2,rte,stsb --tasks_dir glue
   gpt-jax evaluate --workdir W --average 5
 
-validation: every held-out token is predicted exactly once, in rows of the
-training context: the loss (nats per token), the perplexity and the bits per
-UTF-8 byte of text. Of an encoder: how well it predicts the tokens that are
-masked, always the same ones, and its pairs of texts; --pairs: the pairs of BERT
-and of ALBERT, whichever it was trained on.
+validation: predicts every held-out token exactly once, in rows of the training
+context, and reports the loss (nats per token), the perplexity and the bits per
+UTF-8 byte of text. For encoders: the same masked tokens in every evaluation,
+and the pairs of texts; --pairs measures BERT's or ALBERT's pairs, whichever the
+model was trained on.
 
---memory: the held-out text is read in order, segment by segment, with
-Transformer-XL's memory of so many states, of other lengths than in training if
-you like: eval/NAME/memory_M_loss and the others.
+--memory: reads the held-out text in order, segment by segment, with
+Transformer-XL memories of these lengths, which may differ from training:
+eval/NAME/memory_M_loss and the others.
 
---source: the model writes a text for each line of a file, which is compared
-with the lines of --reference: BLEU, with its signature, and chrF; what it wrote
-is in WORKDIR/evaluations/step-N-NAME.jsonl. Each token is the most probable
-one, or with --beam N the best of N hypotheses that are followed is taken (see
-generate). Other metrics, prefixes and parts of files: --tasks
-"seq2seq('test.en', 'test.de', metrics='rouge', beam=4)". GLUE's
-tasks, sst2, cola, mrpc, stsb, rte and others, are written in T5's formats: an
-answer that is none of the choices is wrong. An encoder-decoder can be measured
-by these and by validation.
+--source: the model generates an output for each line of a file, which is
+compared with the lines of --reference: BLEU, with its signature, and chrF. The
+outputs are in WORKDIR/evaluations/step-N-NAME.jsonl. Decoding is greedy, or a
+beam search with --beam N (see generate). For other metrics, prefixes and parts
+of files, --tasks "seq2seq('test.en', 'test.de', metrics='rouge', beam=4)".
+GLUE's tasks, sst2, cola, mrpc, stsb, rte and others, are in T5's text-to-text
+formats: an answer that is none of the choices is wrong. Encoder-decoders are
+measured by these and by validation.
 
 Other tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
-hellaswag, story_cloze, race, boolq, wikitext2, and your own by
-multiple_choice('file.jsonl'), qa('file.jsonl'), text('file.txt'). Their files
-are yours to fetch, and are read as published: a task that finds none says where
-they come from. --tasks_dir=tfds: takes them from TensorFlow Datasets. Figures
-come with standard errors. Scores are kept in WORKDIR/evaluations as they are
-found, so that the same command goes on where it stopped. Figures are written to
-step-N.json there after each task, beside those of other tasks: as
-eval/lambada/..., eval/text/mine/... of text('mine.txt'), eval/NAME/... of
-text('mine.txt', name='NAME').
+hellaswag, story_cloze, race, boolq, wikitext2, and your own as
+multiple_choice('file.jsonl'), qa('file.jsonl'), text('file.txt'). Download
+their files as published: a task that finds none says where they come from.
+--tasks_dir=tfds: reads them from TensorFlow Datasets. Figures come with
+standard errors. Scores are saved in WORKDIR/evaluations as they are found, so
+that the same command resumes where it stopped. After each task its figures are
+added to step-N.json there: eval/lambada/..., eval/text/mine/... for
+text('mine.txt'), eval/NAME/... for text('mine.txt', name='NAME').
 
---average 5 measures the mean of the last five checkpoints' parameters, which
-checkpoint.keep has kept; it is not the average of optim.ema. Its results stand
-in a file of their own, step-N-average-5.json.
+--average 5 measures the mean of the last five checkpoints' parameters (as many
+as checkpoint.keep kept), which is not the average of optim.ema. Its results
+have a file of their own, step-N-average-5.json.
 """
 
 import os
@@ -194,7 +192,7 @@ def main(args: cli.Args) -> None:
     [c for c in calls if c.call.name != 'validation'], args.tasks_dir
   )
   held_out = len(tasks) < len(calls)
-  # What is amiss is told before the model is loaded.
+  # Check the flags first: loading takes minutes.
   for kind in args.pairs:
     if kind not in validation.PAIRS:
       known = ', '.join(validation.PAIRS)

@@ -7,13 +7,14 @@ r"""Prints the most probable fillers of each [MASK] of a text.
   gpt-jax fill --workdir T5 --text 'Paris <extra_id_0> France.'
   cat texts.txt | gpt-jax fill --workdir W --text -
 
-W holds an encoder that was trained with a masked language model, or converted.
-Each mask is filled by itself, as if the others stayed: their fillers need not
-go together. The tokenizer's own name of the mask, such as <mask>, does as well.
+W holds an encoder that was trained as a masked language model, or converted.
+Each mask is filled independently while the others stay masked, so the fillers
+of several masks need not fit together. The tokenizer's own name of the mask,
+such as <mask>, works as well.
 
-An encoder-decoder writes what is missing: a T5 in the places of <extra_id_0>,
-<extra_id_1>, ..., a BART in that of <mask>. The --top best texts of a beam
-search with as many hypotheses are printed whole, with their scores.
+An encoder-decoder generates what is missing: a T5 for <extra_id_0>,
+<extra_id_1>, ..., a BART for <mask>. The --top best texts of a beam search with
+as many hypotheses are printed whole, with their scores.
 """
 
 from gpt_jax import cli, ranges, sharding

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Continues prompts with a trained model, answers sources, or talks.
+r"""Continues prompts with a trained model, answers sources, or chats.
 
   gpt-jax generate --workdir workdirs/smoke --prompt 'def main('
   gpt-jax generate --workdir W --prompt 'Once' --num_samples=3 --seed=1 \
@@ -14,35 +14,36 @@ r"""Continues prompts with a trained model, answers sources, or talks.
   gpt-jax generate --workdir T --sources in.de --out out.jsonl --rows 32
   gpt-jax generate --workdir W
 
-Prints each sample: the prompt and its continuation, as it comes where that is
-one on a terminal. A sample ends with the document, with a text of --stop (not
-printed), or after --max_tokens. Each prompt is continued by itself, as if it
-were the only one; --rows of them at a time.
+Prints each sample: the prompt and its continuation; a single one on a terminal
+is printed as it is drawn. A sample ends with the document, before a text of
+--stop, or after --max_tokens. Prompts are continued --rows at a time, and none
+depends on the others.
 
 --prompts reads a .txt with a prompt a line, or a .jsonl of objects with
 `prompt`, or with `messages` for the model's chat template. A line of --out has
 the prompt's `index` (from 0), the prompt, and its `continuations`, each with
-`text`, `tokens` and `finish` ('stop' or 'length'). The same command given again
-goes on after a crash; FILE.run says what --out holds results of.
+`text`, `tokens` and `finish` ('stop' or 'length'). After a crash the same
+command goes on; FILE.run names the model, prompts and settings of --out.
 
-An encoder-decoder, or UniLM that learned to write, answers sources: --source,
-or --sources, a file of lines, or a .jsonl of objects with `source`. Without
---max_tokens an answer has at most 50 tokens more than its source.
+Encoder-decoders, UniLM and prefix LMs generate an output for each source text:
+--source, or --sources, a file of lines, or a .jsonl of objects with `source`.
+Without --max_tokens an output has at most 50 tokens more than its source.
 
-With --beam N nothing is drawn: N hypotheses are followed, and the best
---num_samples are given. A score is the sum of the log-probabilities divided by
-length^P, P of --length_penalty; with --penalty gnmt by ((5 + length) / 6)^P.
+With --beam N, beam search follows N hypotheses and returns the best
+--num_samples instead of drawing. A score is the sum of the log-probabilities
+divided by length^P, where P is --length_penalty; with --penalty gnmt by
+((5 + length) / 6)^P.
 
---average N takes the mean of the parameters of the last N checkpoints.
+--average N decodes with the mean of the parameters of the last N checkpoints.
 
-With --draft, the workdir of a smaller model with the same tokenizer, that one
+With --draft, the workdir of a smaller model with the same tokenizer, that model
 proposes --draft_tokens at a time, and the model judges them in one pass
-(speculative decoding). The text has the same distribution; without a
-temperature it is the same.
+(speculative decoding). The text has the same distribution as without; with
+--temperature=0 it is the same text.
 
-Without a prompt it is a session: each line typed, or piped in, gets an answer;
-/help lists what else there is. A model with a chat template is asked by it.
-Another has one text, continued after each line.
+Without a prompt it starts a session: each line typed, or piped in, gets an
+answer; /help lists the commands. A model with a chat template gets the lines as
+messages; any other continues one growing text.
 """
 
 import contextlib

@@ -18,25 +18,25 @@ or curl, with -N to see a stream as it comes:
     -H 'Content-Type: application/json' \
     -d '{"prompt": "def main(", "max_tokens": 40, "stream": true}'
 
-Paths: /v1/completions, /v1/chat/completions (of an import that has a chat
-template), /v1/models, /health. Requests share the model token by token: a new
-one starts when a row is free, not when the others have ended, and its text
-depends on no other request. With a seed it can be had again.
+Paths: /v1/completions, /v1/chat/completions (for models with a chat template),
+/v1/models, /health. Requests are batched continuously: a new one starts as soon
+as a row is free, and its text depends on no other request. The same seed gives
+the same text.
 
-The address is this machine's own unless --host says otherwise. To serve to
-others, give clients a key, and the names by which they reach the server:
+It listens on 127.0.0.1 unless --host names another address. To serve to others,
+give clients a key, and list the names by which they reach the server:
 
   (umask 077; openssl rand -hex 32 > key)
   gpt-jax serve --workdir W --host 0.0.0.0 --api_key_file key \
     --allowed_hosts models.example.com
 
-The key may also be in the environment, as GPT_JAX_API_KEY. There is no TLS:
-put a proxy before the server where the network is not yours. Requests to hosts
-of other names and from pages of other sites are refused, so no page in your
-browser can use a server at 127.0.0.1.
+The key may also be in the environment, as GPT_JAX_API_KEY. There is no TLS: put
+a proxy in front of the server on networks that are not yours. Requests for
+other host names and from pages of other sites are refused, so that no page in
+your browser can use a server at 127.0.0.1.
 
-Told to stop (SIGTERM, Ctrl-C) it takes no more requests, finishes those that
-are open within --drain_seconds, refuses the rest, and ends with exit code 0.
+On SIGTERM or Ctrl-C it accepts no more requests, finishes the open ones within
+--drain_seconds, refuses the rest, and ends with exit code 0.
 Needs the extra `serve`.
 """
 
