@@ -24,16 +24,16 @@ from ml_collections import ConfigDict
 
 from configs import base, gpt2
 from gpt_jax.nn.pattern import is_causal
-from gpt_jax.training import pretrained
+from gpt_jax.training import models
 
 
 def get_config(arg: str = '') -> ConfigDict:
   """The half of the model in the folder `arg`."""
   config = (base if arg else gpt2).get_config().unlock()
   if arg:
-    source = pretrained.found(arg, 'configs/distil.py')
+    source = models.open_model(arg, 'teach', 'configs/distil.py')
     assert source.model is not None, 'see teacher.found'
-    config.model.update(pretrained.computed(source.model, config))
+    config.model.update(models.computed(source.model, config))
     config.tokenizer.name = source.tokenizer_name
     config.objective.teacher = arg
   model = config.model

@@ -36,7 +36,7 @@ FLOORS = (
 )
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 # Linen's modules stay in nn/; these read its metadata of logical axes only.
-READS_METADATA = {'training.state', 'sharding', 'costs.flops'}
+READS_METADATA = {'training.parts', 'sharding', 'costs.flops'}
 
 
 def name(path):

@@ -28,7 +28,7 @@ from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.state import init_params
+from gpt_jax.training.parts import init_params
 
 # Steps or tokens before it is the other side's turn.
 TURN = 4
@@ -59,7 +59,7 @@ def train(config: Config, steps: int) -> dict:
       '--against=torch does not measure; give --config.objective.name=causal '
       'and --config.data.rows=stream, or T5 with its span objective'
     )
-  params = parts_lib.init_state(parts).params
+  params = parts_lib.initial_state(parts).params
   per_token = flops.per_token(config, params, shape.length)
   # The peak is measured before and after, since the load of the machine varies.
   device = parts.mesh.devices.flat[0]

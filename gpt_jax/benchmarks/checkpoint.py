@@ -38,7 +38,7 @@ def measure(config: Config, steps: int) -> dict:
   """Measures `SAVES` saves, and `ROUNDS` times `steps` steps of each loop."""
   device_check.check_devices(config)
   parts = parts_lib.build(config)
-  state = parts_lib.init_state(parts)
+  state = parts_lib.initial_state(parts)
   shape = parts.ramp.stages[-1].shape
   compiled = compiled_lib.compile_train_step(parts, shape)
   batch = parts.put(
@@ -51,7 +51,7 @@ def measure(config: Config, steps: int) -> dict:
   state, _ = _steps(compiled.call, state, batch, 2)
   with tempfile.TemporaryDirectory() as folder:
     saves = _saves(compiled.call, state, batch, folder)
-  state = parts_lib.init_state(parts)
+  state = parts_lib.initial_state(parts)
   with tempfile.TemporaryDirectory() as folder:
     loops = _loops(parts, compiled.call, state, batch, steps, folder)
   return {

@@ -33,7 +33,7 @@ from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
-from gpt_jax.training.state import init_params
+from gpt_jax.training.parts import init_params
 
 # Tokens decoded before the clock starts, to compile and warm up.
 WARM_UP = 3

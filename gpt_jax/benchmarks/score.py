@@ -27,7 +27,7 @@ from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.score import Score, Scorer
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.state import init_params
+from gpt_jax.training.parts import init_params
 
 _LIBRARIES = ('torch', 'transformers', 'accelerate', 'lm_eval')
 

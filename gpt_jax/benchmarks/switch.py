@@ -91,7 +91,7 @@ def _compile_parts(config: Config) -> tuple[Callable, Callable, int]:
   """Loss and gradient, the update, and the temporary bytes of the first."""
   device_check.check_devices(config)
   parts = parts_lib.build(config)
-  state = parts_lib.init_state(parts)
+  state = parts_lib.initial_state(parts)
   model, rows = config.model, parts.ramp.stages[-1].rows
   ids = np.random.default_rng(0).integers(
     model.vocab_size, size=(rows, model.context_length + 1), dtype=np.int32

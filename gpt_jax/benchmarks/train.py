@@ -40,7 +40,7 @@ def measure(config: Config, steps: int) -> dict:
       'see the log lines of gpt-jax train for its speed'
     )
   parts = parts_lib.build(config)
-  state = parts_lib.init_state(parts)
+  state = parts_lib.initial_state(parts)
   # The peak is measured before and after, since the load of the machine varies.
   peak, source = peak_lib.of_device(parts.mesh.devices.flat[0])
   compiled = compiled_lib.compile_train_step(parts)

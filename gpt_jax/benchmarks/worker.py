@@ -69,7 +69,7 @@ def _trains(folder: str) -> Step:
     config = config_lib.from_json(file.read())
   parts = parts_lib.build(config)
   compiled = compiled_lib.compile_train_step(parts)
-  state = parts_lib.init_state(parts)
+  state = parts_lib.initial_state(parts)
 
   def step(batch: dict[str, np.ndarray]) -> float:
     nonlocal state

@@ -26,7 +26,7 @@ from gpt_jax.flags import Flags
 from gpt_jax.plots import ablation as figures
 from gpt_jax.plots.figure import loss_curves
 from gpt_jax.runtime.log import log
-from gpt_jax.training import pretrained
+from gpt_jax.training import models
 from gpt_jax.training.metrics import to_json, write_atomically
 
 
@@ -65,7 +65,7 @@ def main(args: cli.Args) -> None:
     [os.path.join(args.workdir, r.task, r.setting, r.seed) for r in runs],
     [f'{path}.json', f'{path}.png', figure],
   )
-  source = pretrained.pretrained(args.init)
+  source = models.open_model(args.init, 'tune', '--init')
   scores = ablation.run(
     *(grid, runs, source),
     finished=lambda folder: loss_curves([folder], unit='of the task'),

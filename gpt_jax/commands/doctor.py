@@ -165,7 +165,7 @@ def _training_step() -> str:
   from gpt_jax.nn.transformer import Transformer
   from gpt_jax.objectives.causal import causal, make_batch
   from gpt_jax.rows import rows
-  from gpt_jax.training.state import make_init
+  from gpt_jax.training.parts import make_init
   from gpt_jax.training.step import train_step
 
   tree: Any = defaults.get_config()

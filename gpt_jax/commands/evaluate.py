@@ -71,9 +71,9 @@ from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, store_data
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.held_out import summary
-from gpt_jax.training.trained import Trained
+from gpt_jax.training.models import Trained
 
 
 def define(flags: Flags) -> None:
@@ -209,13 +209,13 @@ def main(args: cli.Args) -> None:
       f'--weights={args.weights}: scores tasks and no held-out text; give '
       '--tasks without validation, and no --memory'
     )
-  load = trained_lib.load_any
+  use = 'run'
   if tasks:  # only a decoder gives the likelihood of a text
     writes = all(named.task.takes_sources for named in tasks)
-    load = trained_lib.load_writer if writes else trained_lib.load
-  trained = load(workdir, args.average)
+    use = 'write' if writes else 'continue'
+  trained = trained_lib.load(workdir, use, args.average)
   if args.weights == 'int8':
-    trained = trained_lib.rounded(trained)
+    trained = trained.in_int8()
   step = int(trained.state.step)
   result: Figures = {'step': step}
   steps = list(trained.averaged)

@@ -21,9 +21,10 @@ from gpt_jax import cli, ranges, sharding
 from gpt_jax.decoding import fill
 from gpt_jax.files import lines
 from gpt_jax.flags import Flags
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 from gpt_jax.training import answering
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import to_json
 
 
@@ -47,15 +48,17 @@ def main(args: cli.Args) -> None:
   if trained_lib.read_config(args.workdir).model.num_encoder_layers:
     _fill_sources(args, texts)
     return
-  trained = trained_lib.load_encoder(args.workdir)
+  trained = trained_lib.load(args.workdir, 'fill')
   tokenizer, model = trained.tokenizer, trained.parts.model
+  needs = objectives.needs(trained.parts.config.objective.name)
+  params = needs.merged(trained.state.eval_params)
   rows = [fill.encode(tokenizer, t, model.context_length) for t in texts]
   found = []
   with sharding.use(trained.parts.mesh, trained.parts.rules):
     for start in range(0, len(rows), args.rows):
       found += fill.fill(
         model,
-        trained.state.eval_params,
+        params,
         tokenizer,
         rows[start : start + args.rows],
         top=args.top,
@@ -73,7 +76,7 @@ def main(args: cli.Args) -> None:
 
 def _fill_sources(args: cli.Args, texts: list[str]) -> None:
   """Prints texts whose blanks an encoder-decoder has filled."""
-  trained = trained_lib.load_any(args.workdir)
+  trained = trained_lib.load(args.workdir)
   with sharding.use(trained.parts.mesh, trained.parts.rules):
     found = answering.fill(trained, texts, top=args.top, rows=args.rows)
   if args.json:

@@ -37,7 +37,7 @@ from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training.metrics import to_json
-from gpt_jax.training.pretrained import pretrained
+from gpt_jax.training.models import open_model
 
 UNIT = 'of the task'
 
@@ -79,7 +79,7 @@ def main(args: cli.Args) -> None:
   if args.distributed:
     hosts.initialize(**args.config.hosts)
   with hosts.together():
-    source = pretrained(args.init)
+    source = open_model(args.init, 'tune', '--init')
     config = with_tasks(args)
     result = finetune(config, source, args.workdir, args.predict)
     first = hosts.index() == 0

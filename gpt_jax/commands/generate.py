@@ -62,9 +62,9 @@ from gpt_jax.flags import Flags, beam, changed
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import answering
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.answering import Answerer
-from gpt_jax.training.trained import Trained
+from gpt_jax.training.models import Trained
 
 # Flags that the results in --out depend on, besides the model and the prompts.
 _SETTINGS = (
@@ -128,8 +128,8 @@ def main(args: cli.Args) -> None:
   config = trained_lib.read_config(args.workdir)
   answers_sources = trained_lib.answers_sources(config)
   _check_model(args, answers=answers_sources)
-  load = trained_lib.load_any if answers_sources else trained_lib.load
-  trained, draft = load(args.workdir, args.average), None
+  trained = trained_lib.load(args.workdir, 'write', args.average)
+  draft = None
   if args.draft:
     draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
   model = Answerer(

@@ -24,8 +24,8 @@ from rich.table import Table
 from gpt_jax import cli, ranges
 from gpt_jax.flags import Flags
 from gpt_jax.runtime import hosts
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import profiling
-from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.profiling import Profile
 
 KINDS = {'compute': 'operations', 'collective': 'collectives', 'wait': 'waits'}

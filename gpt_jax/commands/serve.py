@@ -51,7 +51,7 @@ from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError, install
 from gpt_jax.tokenizers.chat import ChatTemplate
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 
 
 def define(flags: Flags) -> None:
@@ -145,9 +145,9 @@ def main(args: cli.Args) -> None:
         'with --api_key_file or %s',
         *(address, access.KEY_VARIABLE),
       )
-    trained = trained_lib.load(args.workdir)
+    trained = trained_lib.load(args.workdir, 'continue')
     parts = trained.parts
-    model, params = trained_lib.decoder(trained, args.weights)
+    model, params = trained.decoder(args.weights)
     draft = None
     if args.draft:
       draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)

@@ -29,7 +29,7 @@ from gpt_jax.plots import routers as plot_routers
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
-from gpt_jax.training import pretrained
+from gpt_jax.training import models
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.loop import fit
 from gpt_jax.training.metrics import write_atomically
@@ -48,7 +48,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  config = config_lib.resolve(pretrained.described(args.config, args.workdir))
+  config = config_lib.resolve(models.described(args.config, args.workdir))
   if args.distributed:
     hosts.initialize(**config.hosts)
   with hosts.together():

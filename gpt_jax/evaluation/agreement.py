@@ -26,7 +26,7 @@ from gpt_jax.spec import FailedError, UsageError, install
 from gpt_jax.tokenizers import special
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import importing
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.parts import Parts
 
 # What transformers makes of a text, in PyTorch; the extra `hf` has both.
@@ -167,7 +167,7 @@ def check(
   if os.path.isfile(text):
     text = lines.whole(text)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
-  parts, state = trained_lib.restore(workdir)
+  parts, state = trained_lib.load_state(workdir)
   if parts.config.models:
     raise UsageError(
       f'--workdir={workdir}: has several models, which --check does not '

@@ -19,8 +19,8 @@ from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training.held_out import HeldOut
+from gpt_jax.training.models import answers_sources, check_reads
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.trained import answers_sources, check_reads
 
 log = logging.getLogger('gpt_jax')
 

@@ -28,7 +28,7 @@ from gpt_jax.files import progress
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError, install
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 
 log = logging.getLogger('gpt_jax')
 
@@ -58,7 +58,7 @@ class GptJax(_Base):
     """
     del kwargs
     super().__init__()
-    self._trained = trained_lib.load(workdir)
+    self._trained = trained_lib.load(workdir, 'continue')
     self._scorer = score.scorer(self._trained)
 
   def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:

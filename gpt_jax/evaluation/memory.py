@@ -29,8 +29,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.held_out import of_text
+from gpt_jax.training.models import Trained
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.trained import Trained
 
 # Scores of attention held at once on a device: 128 MiB of float32.
 _CHUNK_SCORES = 1 << 25

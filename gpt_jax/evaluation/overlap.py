@@ -19,7 +19,7 @@ from gpt_jax.text import ngrams
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import store_data
-from gpt_jax.training.trained import Trained
+from gpt_jax.training.models import Trained
 
 # Tokens decoded at a time, since documents may have any size.
 _BLOCK = 1 << 20

@@ -35,9 +35,9 @@ from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.constraints import ANY, Constraints
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
+from gpt_jax.training.models import Trained
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.trained import Trained
 
 # How large batches of evaluation are, for a model and its devices.
 

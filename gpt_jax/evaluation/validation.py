@@ -16,7 +16,7 @@ from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import store_data
 from gpt_jax.training.held_out import HeldOut
-from gpt_jax.training.trained import Trained
+from gpt_jax.training.models import Trained
 
 # Pairs that a head can be asked for, see `objectives.masked`.
 PAIRS = ('next', 'order')

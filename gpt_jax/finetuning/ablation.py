@@ -23,9 +23,9 @@ from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import FOLDERS
 from gpt_jax.training import metrics
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import write_atomically
-from gpt_jax.training.pretrained import Pretrained
+from gpt_jax.training.models import Pretrained
 
 # From the name of a row to its overrides.
 SETTINGS = {

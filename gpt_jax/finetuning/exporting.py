@@ -23,8 +23,8 @@ from gpt_jax.tokenizers import constraints, exported, saved
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.special import BESIDE, SPECIAL, Special
 from gpt_jax.training import importing
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import trained as trained_lib
 
 # What an import's saved tokenizer has, under HF's names.
 _VOCABULARIES = {

@@ -21,8 +21,8 @@ from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.tasks import Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import trained as trained_lib
-from gpt_jax.training.pretrained import Pretrained
+from gpt_jax.training import models as trained_lib
+from gpt_jax.training.models import Pretrained
 
 # What reads the model's states, and for which forms of tasks.
 HEADS = {

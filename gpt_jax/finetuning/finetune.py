@@ -19,7 +19,7 @@ from gpt_jax.training import device_check, loop, metrics, opening
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.metrics import to_json, write_atomically
-from gpt_jax.training.pretrained import Pretrained
+from gpt_jax.training.models import Pretrained
 from gpt_jax.training.training_run import TrainingRun
 
 

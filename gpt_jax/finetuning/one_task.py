@@ -15,8 +15,8 @@ from gpt_jax.finetuning.setup import Prepared
 from gpt_jax.finetuning.task_data import Split, TaskData, TaskEvaluation
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
+from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.pretrained import Pretrained
 from gpt_jax.training.training_run import TrainingRun
 
 

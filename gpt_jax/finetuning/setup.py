@@ -29,7 +29,7 @@ from gpt_jax.tasks.tasks import Example, Task
 from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training.pretrained import Pretrained
+from gpt_jax.training.models import Pretrained
 
 
 class Prepared(NamedTuple):

@@ -29,8 +29,8 @@ from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import FOLDERS
 from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.pretrained import Pretrained
 from gpt_jax.training.training_run import TrainingRun
 
 # The examples of several tasks, as a run consumes and is measured by them.

@@ -6,21 +6,22 @@ New rows of the token table, and whatever is not transferred, start as the
 model's parameters do in training.
 """
 
+import functools
 from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import sharding, spec
+from gpt_jax import spec
 from gpt_jax.finetuning import known_tasks
+from gpt_jax.nn import paths
 from gpt_jax.nn import pattern as layers
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
-from gpt_jax.training import state as state_lib
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.pretrained import Pretrained
 
 # How many of the lowest layers, with the embeddings; None: all there is; -1:
 # nothing.
@@ -57,28 +58,15 @@ def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
     params: pre-trained; None: there are none.
     amount: of TRANSFERS.
   """
-  key = jax.random.key(parts.config.seed)
-  if amount == -1:
-    params = None
-
-  def init(key: jax.Array, params: Any) -> TrainState:
-    fresh = state_lib.init_params(parts.objective, key)
-    if params is not None:
-      fresh = merged(parts.model, fresh, params, amount)
-    return state_lib.make_init(
-      parts.objective._replace(init=lambda _: fresh),
-      parts.optimizer,
-      parts.precision,
-      parts.average,
-    )(key)
-
-  if params is not None:
-    check(
-      jax.eval_shape(lambda k: state_lib.init_params(parts.objective, k), key),
-      params,
-    )
-  with sharding.use(parts.mesh, parts.rules):
-    return jax.jit(init, out_shardings=parts.shardings)(key, params)
+  if params is None or amount == -1:
+    return parts_lib.initial_state(parts)
+  fresh = jax.eval_shape(
+    functools.partial(parts_lib.init_params, parts.objective),
+    jax.random.key(0),
+  )
+  check(fresh, params)
+  masks = {} if amount is None else masks_of(parts.model, fresh, amount)
+  return parts_lib.initial_state(parts, dict(_leaves(params)), masks)
 
 
 def with_heads(params: Any, tasks: Collection[str], alone: bool) -> Any:
@@ -99,19 +87,9 @@ def with_heads(params: Any, tasks: Collection[str], alone: bool) -> Any:
   return {**kept, 'heads': {**kept.get('heads', {}), **own}}
 
 
-def merged(model: Any, fresh: Any, params: Any, amount: Amount) -> Any:
-  """`fresh`, with what is transferred of `params` in its place."""
-  masks = layers.lowest(fresh, 0 if amount is None else amount, model)
-  out = []
-  old = dict(_leaves(params))
-  for (name, leaf), mask in zip(
-    _leaves(fresh), jax.tree.leaves(masks), strict=True
-  ):
-    if name in old:
-      whole = np.True_ if amount is None else mask
-      leaf = _replaced(leaf, old[name], whole)
-    out.append(leaf)
-  return jax.tree.unflatten(jax.tree.structure(fresh), out)
+def masks_of(model: Any, fresh: Any, amount: int) -> dict[str, np.ndarray]:
+  """By path, which entries of a parameter are transferred."""
+  return dict(_leaves(layers.lowest(fresh, amount, model)))
 
 
 def check(fresh: Any, params: Any) -> None:
@@ -136,22 +114,9 @@ def _fits(new: tuple[int, ...], old: tuple[int, ...]) -> bool:
   return new[1:] == old[1:] and new[:1] >= old[:1]
 
 
-def _replaced(leaf: jax.Array, old: Any, mask: Any) -> jax.Array:
-  """The old entries where the mask is true, in the first rows of `leaf`."""
-  grown = len(leaf) - len(old) if leaf.ndim else 0
-  if not grown:
-    mask = jnp.broadcast_to(mask, leaf.shape)
-    return jnp.where(mask, jnp.asarray(old, leaf.dtype), leaf)
-  # A table's mask is the same for all its rows.
-  first = leaf[: len(old)]
-  mask = jnp.broadcast_to(np.all(mask), first.shape)
-  kept = jnp.where(mask, jnp.asarray(old, leaf.dtype), first)
-  return jnp.concatenate([kept, leaf[len(old) :]])
-
-
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
   return [
-    (jax.tree_util.keystr(path, simple=True, separator='/'), leaf)
+    (paths.name_of(path), leaf)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   ]
 

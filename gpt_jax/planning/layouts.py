@@ -21,7 +21,7 @@ from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
-from gpt_jax.training import state as state_lib
+from gpt_jax.training import parts as state_lib
 
 
 class State(NamedTuple):

@@ -20,8 +20,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.tokenizers.training import sentinel
-from gpt_jax.training import trained as trained_lib
-from gpt_jax.training.trained import Trained
+from gpt_jax.training import models as trained_lib
+from gpt_jax.training.models import Trained
 
 
 class Answerer:
@@ -49,7 +49,7 @@ class Answerer:
 
     Args:
       options: how texts are answered.
-      weights: see `trained.decoder`.
+      weights: see `Trained.decoder`.
       rows: answers at a time; with a beam, texts.
       beam: how to search; None: tokens are drawn.
       draft: proposes tokens.
@@ -58,7 +58,7 @@ class Answerer:
     self.context_length = trained.parts.model.context_length
     self._config, self._options = trained.parts.config, options
     self._beam, self._rows = beam, rows
-    self._decoder = trained_lib.decoder(trained, weights)
+    self._decoder = trained.decoder(weights)
     self._in_row = trained_lib.in_row(trained.parts, trained.tokenizer)
     self.engine = Engine(
       *self._decoder,

@@ -18,7 +18,7 @@ from gpt_jax.runtime.log import log
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import ToldError, UsageError
 from gpt_jax.training import metrics
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import HELD_OUT
 
 STORE = 'data'  # folder in the workdir

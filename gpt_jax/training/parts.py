@@ -1,14 +1,23 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From a resolved config to the parts of a run, and to its first state."""
+"""From a resolved config to the parts of a run, and to its first state.
+
+The state is what a step changes: the step count, parameters and optimizer
+state.
+"""
 
 import functools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding
+from flax import linen as nn
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
@@ -17,15 +26,16 @@ from gpt_jax.nn import paths
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Objective
-from gpt_jax.optim import wrappers
+from gpt_jax.optim import train_state, wrappers
 from gpt_jax.optim.micro_batches import MicroBatches, divided
-from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.optimizer import OPTIMIZERS, is_matrix
 from gpt_jax.optim.rounding import (
   AVERAGES,
   PRECISIONS,
   Average,
   Precision,
   in_float32,
+  to_float32,
 )
 from gpt_jax.optim.schedules import Ramp, Schedule, Shape
 from gpt_jax.optim.spikes import SPIKES, Policy
@@ -34,7 +44,6 @@ from gpt_jax.optim.wrappers import each_part
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import device_check
-from gpt_jax.training import state as state_lib
 from gpt_jax.training.device_check import Devices, eval_rows
 
 
@@ -151,7 +160,7 @@ def build(
   if on_host:
     _check_on_host(objective, rules)
     build_optimizer = wrappers.by_layer(build_optimizer)
-  axes = state_lib.logical_axes(objective)
+  axes = logical_axes(objective)
   if objective.tasks:
     optimizer = each_part(functools.partial(build_optimizer, schedule), axes)
   else:
@@ -164,7 +173,10 @@ def build(
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
   if optim.trained:
-    paths.check(_shapes(objective), optim.trained, 'optim.trained')
+    shapes = jax.eval_shape(
+      functools.partial(init_params, objective), jax.random.key(0)
+    )
+    paths.check(shapes, optim.trained, 'optim.trained')
     frozen = freezing.all_but(optim.trained)
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
@@ -180,7 +192,7 @@ def build(
     optimizer,
     spec.build('optim.precision', optim.precision, PRECISIONS),
     average,
-    state_lib.state_shardings(
+    state_shardings(
       objective, optimizer, mesh, rules, average, on_host=on_host
     ),
     sharding.batch_sharding(mesh, rules),
@@ -200,30 +212,156 @@ def _check_on_host(objective: Objective, rules: sharding.Rules) -> None:
     )
 
 
-def init_state(parts: Parts) -> TrainState:
-  """The first state: a function of the seed, the same on any mesh."""
-  init = jax.jit(_init(parts), out_shardings=parts.shardings)
+def initial_state(
+  parts: Parts,
+  given: Mapping[str, Any] = MappingProxyType({}),
+  masks: Mapping[str, Any] = MappingProxyType({}),
+) -> TrainState:
+  """The first state: drawn from the seed, the same on any mesh.
+
+  Args:
+    parts: what is trained.
+    given: parameters that are not drawn, by path; a token table may have fewer
+      rows than the model's, which are its first.
+    masks: by path, which entries of a given parameter are taken, if not all;
+      they broadcast with it.
+  """
+  init = make_init(
+    *(parts.objective, parts.optimizer, parts.precision, parts.average, masks)
+  )
   with sharding.use(parts.mesh, parts.rules):
-    return init(jax.random.key(parts.config.seed))
+    return jax.jit(init, out_shardings=parts.shardings)(
+      jax.random.key(parts.config.seed), dict(given)
+    )
 
 
 def abstract_state(parts: Parts) -> TrainState:
   """Shapes, dtypes and shardings of the state; no memory."""
-  shapes = jax.eval_shape(_init(parts), jax.random.key(0))
+  init = make_init(
+    parts.objective, parts.optimizer, parts.precision, parts.average
+  )
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    shapes,
+    jax.eval_shape(init, jax.random.key(0)),
     parts.shardings,
   )
 
 
-def _shapes(objective: Objective) -> Any:
-  return jax.eval_shape(
-    lambda key: state_lib.init_params(objective, key), jax.random.key(0)
-  )
+def init_params(objective: Objective, key: jax.Array) -> Any:
+  """The first parameters, without their logical axes."""
+  return nn.meta.unbox(objective.init(key))
 
 
-def _init(parts: Parts):
-  return state_lib.make_init(
-    parts.objective, parts.optimizer, parts.precision, parts.average
+def logical_axes(objective: Objective) -> Any:
+  """For each trained parameter the names of its axes: a `PartitionSpec`."""
+  boxed = jax.eval_shape(objective.init, jax.random.key(0))
+  return nn.get_partition_spec(train_state.trained(boxed, objective.frozen))
+
+
+def make_init(
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  precision: Precision | None = None,
+  average: Average | None = None,
+  masks: Mapping[str, Any] = MappingProxyType({}),
+):
+  """Returns the pure function from a random key to the first state.
+
+  The optimizer sees parameters in float32, so that its moments are too. Of
+  `masks` see `initial_state`, whose `given` is the function's second argument.
+  """
+
+  def init(
+    key: jax.Array, given: Mapping[str, Any] = MappingProxyType({})
+  ) -> TrainState:
+    def place(path: Any, drawn: jax.Array) -> jax.Array:
+      name = paths.name_of(path)
+      if name not in given:
+        return drawn
+      return _placed(drawn, given[name], masks.get(name, np.True_))
+
+    params = init_params(objective, key)
+    params = jax.tree_util.tree_map_with_path(place, params)
+    if objective.start:
+      params = objective.start(params)
+    opt_state = optimizer.init(train_state.trained(params, objective.frozen))
+    if precision:
+      params = precision(params)
+    ema = None
+    if average:
+      ema = to_float32(train_state.trained(params, objective.frozen))
+    return TrainState(jnp.int32(0), params, opt_state, ema)
+
+  return init
+
+
+def _placed(drawn: jax.Array, given: Any, mask: Any) -> jax.Array:
+  """The given entries where the mask is true, in the first rows of `drawn`."""
+  num_rows = len(given) if drawn.ndim else 0
+  grown = len(drawn) - num_rows if drawn.ndim else 0
+  if not grown:
+    return jnp.where(mask, jnp.asarray(given, drawn.dtype), drawn)
+  # A table's mask is the same for all its rows.
+  first = jnp.where(
+    np.all(mask), jnp.asarray(given, drawn.dtype), drawn[:num_rows]
   )
+  return jnp.concatenate([first, drawn[num_rows:]])
+
+
+def state_shardings(
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh | AbstractMesh,
+  rules: sharding.Rules,
+  average: Average | None = None,
+  *,
+  on_host: bool = False,
+) -> TrainState:
+  """A `NamedSharding` for each leaf of the state.
+
+  Optimizer moments are split as their parameters are; whatever else the
+  optimizer keeps (counts, the factors of a moment) is small and replicated.
+  With `on_host` the moments of kernels and tables are in the hosts' memory.
+  """
+  boxed = jax.eval_shape(objective.init, jax.random.key(0))
+  sharding.check_divisible(boxed, mesh, rules)
+  params = sharding.param_shardings(boxed, mesh, rules)
+  whole = sharding.replicated(mesh)
+  shapes = nn.meta.unbox(boxed)
+  split = {
+    _names(path): (leaf.shape, sharding)
+    for (path, leaf), sharding in zip(
+      jax.tree_util.tree_leaves_with_path(shapes),
+      jax.tree.leaves(params),
+      strict=True,
+    )
+  }
+
+  def of_moment(path, leaf):
+    # The names on the way to a moment end with those of its parameter.
+    names = _names(path)
+    for start in range(len(names)):
+      shape, sharding = split.get(names[start:], (None, None))
+      if shape is not None and leaf.shape == shape:
+        # Small arrays are not worth a copy.
+        far = on_host and is_matrix(_keys(path))
+        return sharding.with_memory_kind('pinned_host') if far else sharding
+    return whole
+
+  opt_state = jax.tree_util.tree_map_with_path(
+    of_moment,
+    jax.eval_shape(
+      optimizer.init, train_state.trained(shapes, objective.frozen)
+    ),
+  )
+  ema = train_state.trained(params, objective.frozen) if average else None
+  return TrainState(whole, params, opt_state, ema)
+
+
+def _names(path: Any) -> tuple[str, ...]:
+  """The names in a path through a tree, without its fields and indices."""
+  return tuple(key.key for key in _keys(path))
+
+
+def _keys(path: Any) -> list[Any]:
+  return [key for key in path if isinstance(key, jax.tree_util.DictKey)]

@@ -20,8 +20,8 @@ from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import (
   device_check,
   metrics,
+  models,
   opening,
-  pretrained,
   store_data,
   teaching,
 )
@@ -47,8 +47,8 @@ def start(
       empty: the loss on the held-out sets alone.
   """
   workdir_lib.check_same_run(config, workdir)
-  pretrained.check_teacher(config)
-  pretrained.check(config, workdir)
+  models.check_teacher(config)
+  models.check_start(config, workdir)
   device_check.check_devices(config)
   metrics.check(config)
   if note := config_lib.warm_up_note(config):
@@ -82,7 +82,7 @@ def start(
       workdir,
       data,
       tokenizer=tokenizer,
-      first=lambda: pretrained.first_state(parts, tokenizer),
+      first=lambda: models.first_state(parts, tokenizer),
       about=_about(parts, len(store), data),
       store=store.manifest.fingerprint,
       teacher=outputs.contents.fingerprint if outputs else '',

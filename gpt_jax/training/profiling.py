@@ -25,15 +25,15 @@ from gpt_jax.tokens import manifest
 from gpt_jax.training import (
   device_check,
   importing,
-  pretrained,
+  models,
   pretraining,
   store_data,
   teaching,
 )
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import (
   parts as parts_lib,
 )
-from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.compiled import Stages, compile_train_step
 from gpt_jax.training.history import check_store, known_skips
 
@@ -246,7 +246,7 @@ def profile(workdir: str, steps: str) -> Profile:
   checkpointer.close()
   if state is None:
     log.info('no checkpoint yet: profiling the first weights')
-    state = pretrained.first_state(parts, tokenizer)
+    state = models.first_state(parts, tokenizer)
   rows = known_skips(workdir).shifted(config_lib.order(parts.ramp))
   shapes = {parts.ramp.shape(i) for i in range(first - 1, stop - 1)}
   with phases.during('compile'):

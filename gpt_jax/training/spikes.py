@@ -29,8 +29,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.tokenizers.tokenizer import of_sources
 from gpt_jax.training import metrics, store_data
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.history import check_store, write_skips
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.training_run import TrainingRun
@@ -250,7 +250,7 @@ def rewind(training: TrainingRun, spike: Spike) -> TrainState:
     parts_lib.abstract_state(parts), at_most=step
   )
   training.history.restart(training.checkpointer.restored)
-  return parts_lib.init_state(parts) if state is None else state
+  return parts_lib.initial_state(parts) if state is None else state
 
 
 def finish(training: TrainingRun) -> None:

@@ -18,7 +18,7 @@ from gpt_jax.tokens import manifest
 from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import importing
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.history import check_store, known_skips
 from gpt_jax.training.parts import Parts
 

@@ -32,7 +32,7 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import device_check
-from gpt_jax.training import pretrained as teacher_lib
+from gpt_jax.training import models as teacher_lib
 
 # How often it is noted down where the writer is.
 _NOTE_SECONDS = 30.0
@@ -108,10 +108,10 @@ def write(
     folder: of the outputs.
   """
   rows = rows_of(config, store)
-  source = teacher_lib.found(teacher, '--teacher')
+  source = teacher_lib.open_model(teacher, 'teach', '--teacher')
   tokenizer = store.tokenizer()
   teacher_lib.check_tokenizer(source, tokenizer, config, '--teacher')
-  assert source.model is not None, 'see teacher.found'
+  assert source.model is not None, 'of a folder'
   model = Transformer(**teacher_lib.computed(source.model, config))
   _check(model, rows, teacher)
   params = teacher_lib.parameters(source, model)

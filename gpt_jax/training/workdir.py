@@ -28,7 +28,7 @@ from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
 from gpt_jax.tokens import manifest, mixture
 from gpt_jax.training import metrics
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.history import known_skips
 from gpt_jax.training.metrics import write_atomically
 

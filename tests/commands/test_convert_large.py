@@ -17,7 +17,7 @@ from gpt_jax.commands import convert
 from gpt_jax.hf import layout
 from gpt_jax.spec import UsageError
 from gpt_jax.training import importing
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import ROOT, config, tensors
 
 LLAMA = ROOT / 'llama_gqa'
@@ -58,7 +58,7 @@ def test_exports_are_split_into_files_of_a_size(tmp_path, workdir):
   # An import of it is the same model.
   convert.from_hf(str(out), str(again))
   _, params = hf.load(str(out))
-  state = trained_lib.restore(str(again))[1]
+  state = trained_lib.load_state(str(again))[1]
   np.testing.assert_array_equal(
     state.params['embed']['embedding'], params['embed']['embedding']
   )
@@ -118,10 +118,10 @@ def test_a_stopped_import_starts_again(tmp_path, monkeypatch, capsys):
   assert len(calls) == 2
   assert not (w / 'config.json').exists()
   with pytest.raises(UsageError, match='holds no run'):
-    trained_lib.restore(str(w))
+    trained_lib.load_state(str(w))
   assert __main__.main(argv) == 0
   assert not (w / importing.UNFINISHED).exists()
-  trained_lib.restore(str(w))
+  trained_lib.load_state(str(w))
 
 
 def test_a_stopped_export_is_no_model(tmp_path, monkeypatch, workdir):

@@ -19,8 +19,8 @@ from gpt_jax.commands.fill import shown
 from gpt_jax.config import defaults
 from gpt_jax.decoding import engine, fill, prompt_files
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts
-from gpt_jax.training import trained as trained_lib
 from tests.support import sentinels, tiny
 from tests.support.golden_io import ROOT
 from tests.support.stdin import stdin_of
@@ -63,7 +63,7 @@ def write(folder, tokenizer='wordpiece', **fields):
     config = config_lib.resolve(config.lock())
     built = parts.build(config)
     body = {n: x for n, x in params.items() if n != 'heads'}
-    state = parts.init_state(built)
+    state = parts.initial_state(built)
     # On the devices, as the state is.
     state = state._replace(params=jax.device_put(body, built.shardings.params))
     checkpointer.Checkpointer(str(folder)).finish(state)
@@ -158,7 +158,7 @@ def writer(tmp_path_factory):
   sizes = {f'model.{name}': size for name, size in sizes.items()}
   start = {'objective.name': "continuation(start='pad')"}
   built = parts.build(config_lib.resolve(tiny.config(**sizes, **start)))
-  checkpointer.Checkpointer(str(folder)).finish(parts.init_state(built))
+  checkpointer.Checkpointer(str(folder)).finish(parts.initial_state(built))
   (folder / 'config.json').write_text(config_lib.to_json(built.config))
   tokenizer.save(str(folder / 'tokenizer'))
   return folder
@@ -171,7 +171,7 @@ def test_an_encoder_decoder_fills_its_sentinels(writer, capsys):
   argv += [f'--text={text}' for text in texts]
   assert main([*argv, '--top=1']) == 0
   found = json.loads(capsys.readouterr().out)['texts']
-  trained = trained_lib.load_any(str(writer))
+  trained = trained_lib.load(str(writer))
   tokenizer, sources = sentinels.tokenizer(), []
   for text in texts:
     names = text.replace('> ', '> ▁').split(' ')
@@ -179,7 +179,7 @@ def test_an_encoder_decoder_fills_its_sentinels(writer, capsys):
     sources.append(sentinels.ids(*names, '</s>'))
   with sharding.use(trained.parts.mesh, trained.parts.rules):
     answers = engine.generate(
-      *trained_lib.decoder(trained, 'float'),
+      *trained.decoder('float'),
       [[tokenizer.special.pad_id]] * 2,
       sources=sources,
       max_tokens=18,

@@ -23,8 +23,8 @@ from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.chat import ChatTemplate
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts
-from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 from tests.support.stdin import stdin_of
 
@@ -44,7 +44,7 @@ def workdir(tmp_path_factory):
   config = tiny.config(**{f'model.{name}': x for name, x in sizes.items()})
   built = parts.build(config_lib.resolve(config))
   saver = checkpointer.Checkpointer(str(folder))
-  saver.save(parts.init_state(built))
+  saver.save(parts.initial_state(built))
   saver.close()
   (folder / 'config.json').write_text(config_lib.to_json(built.config))
   source = GOLDEN / 'smollm2'
@@ -62,7 +62,7 @@ def run(workdir, capsys, monkeypatch):
   """Runs generate; returns its exit code, stdout and stderr."""
   restored = load(str(workdir))
 
-  def reload(folder, average=0):
+  def reload(folder, use, average=0, *, field='--workdir'):
     assert not average
     # Reading the parameters again takes most of the time.
     made = tokenizer_lib.load(f'{folder}/tokenizer')

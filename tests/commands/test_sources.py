@@ -20,20 +20,20 @@ from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.evaluation.score import Writer
 from gpt_jax.rows import sides
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts
-from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 from tests.support.stdin import stdin_of
 
 CONTEXT = 61
 LINES = ['Ein Hund läuft.', 'a', 'Zwei Katzen', 'Der Mann sieht rot.', 'b c']
-real_load = trained_lib.load_any
+real_load = trained_lib.load
 
 
 @functools.cache
-def load(folder, average=0):
+def load(folder, use='run', average=0):
   """A run on one device: on eight, compiling takes most of the time."""
-  trained = real_load(folder, average)
+  trained = real_load(folder, use, average)
   state = jax.device_put(trained.state, jax.devices()[0])
   mesh = trained.parts._replace(mesh=tiny.make_mesh(1, 1, 1))
   return trained._replace(state=state, parts=mesh)
@@ -48,7 +48,7 @@ def made(folder, **fields):
   sizes = {f'model.{name}': size for name, size in sizes.items()}
   built = parts.build(config_lib.resolve(tiny.config(**sizes, **fields)))
   saver = checkpointer.Checkpointer(str(folder), keep=2)
-  state = parts.init_state(built)
+  state = parts.initial_state(built)
   saver.save(state)
   saver.save(state._replace(step=state.step + 1))
   saver.close()
@@ -69,7 +69,7 @@ def workdir(tmp_path_factory):
 @pytest.fixture
 def run(workdir, capsys, monkeypatch):
   """Runs generate; returns its exit code, stdout and stderr."""
-  monkeypatch.setattr(trained_lib, 'load_any', load)
+  monkeypatch.setattr(trained_lib, 'load', load)
 
   def run(*flags, stdin='', folder=workdir):
     monkeypatch.setattr('sys.stdin', stdin_of(stdin))
@@ -92,7 +92,7 @@ def greedy(workdir, text, most):
   # Inside the mesh, where the command has compiled the same.
   with sharding.use(trained.parts.mesh, trained.parts.rules):
     (ids,) = engine.generate(
-      *trained_lib.decoder(trained, 'float'),
+      *trained.decoder('float'),
       [[special.eos_id]],
       sources=[ids_of(workdir, text)],
       max_tokens=most,

@@ -69,7 +69,7 @@ def losses(name, **changes):
   else:
     config.data.rows = 'stream'
   run = tiny.build(config.lock(), (1, 1, 1))
-  state = parts_lib.init_state(run)
+  state = parts_lib.initial_state(run)
   step = compiled_lib.compile_train_step(run).call
   rng = np.random.default_rng(0)
   cycle = rng.permutation(61).astype(np.int32)

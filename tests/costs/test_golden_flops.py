@@ -27,7 +27,7 @@ import pytest  # noqa: E402
 from gpt_jax import config as config_lib  # noqa: E402
 from gpt_jax.costs import flops, matmuls  # noqa: E402
 from gpt_jax.rows.rows import Keys, blank  # noqa: E402
-from gpt_jax.training import state as state_lib  # noqa: E402
+from gpt_jax.training import parts as state_lib  # noqa: E402
 from gpt_jax.training import step  # noqa: E402
 
 FILE = HERE / 'golden_flops.json'

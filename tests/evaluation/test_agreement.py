@@ -15,7 +15,7 @@ from gpt_jax.commands import convert
 from gpt_jax.evaluation import agreement
 from gpt_jax.evaluation.agreement import Theirs
 from gpt_jax.spec import UsageError
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.commands.test_convert import (
   TOKENIZERS,
   checkpoint_with_vocabulary,
@@ -211,7 +211,7 @@ def test_a_fine_tuned_head_is_compared_by_its_own_row(
 ):
   """Of classes [1, K]: the row that it reads, not the text's ids alone."""
   logits = np.array([[0.5, -0.25, 2.0]], np.float32)
-  restore = trained_lib.restore
+  restore = trained_lib.load_state
 
   def tuned(workdir):
     parts, state = restore(workdir)
@@ -221,7 +221,7 @@ def test_a_fine_tuned_head_is_compared_by_its_own_row(
     state = state._replace(params=params)
     return parts._replace(config=settings), state
 
-  monkeypatch.setattr(trained_lib, 'restore', tuned)
+  monkeypatch.setattr(trained_lib, 'load_state', tuned)
   monkeypatch.setattr(agreement, 'head', lambda *args: logits)
   monkeypatch.setattr(agreement, 'library', lambda name: None)
   monkeypatch.setattr(

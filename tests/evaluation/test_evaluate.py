@@ -15,8 +15,8 @@ from gpt_jax.__main__ import main
 from gpt_jax.evaluation import in_loop, validation
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
-from gpt_jax.training import trained as trained_lib
-from gpt_jax.training.trained import Trained
+from gpt_jax.training import models as trained_lib
+from gpt_jax.training.models import Trained
 from tests.support import tiny
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 
 pytestmark = pytest.mark.slow
 
@@ -80,14 +80,14 @@ def test_either_kind_of_pairs_is_that_of_a_run_trained_so(
 
 
 def test_a_model_without_scores_fails_in_a_line(workdir, capsys, monkeypatch):
-  load = trained_lib.load_any
+  load = trained_lib.load
 
   def damaged(*args):
     trained = load(*args)
     params = jax.tree.map(lambda x: x * np.nan, trained.state.params)
     return trained._replace(state=trained.state._replace(params=params))
 
-  monkeypatch.setattr(trained_lib, 'load_any', damaged)
+  monkeypatch.setattr(trained_lib, 'load', damaged)
   for flags in ([], ['--pairs=order'], ['--json']):
     capsys.readouterr()
     assert main(['evaluate', f'--workdir={workdir}', *flags]) == 1

@@ -17,8 +17,8 @@ from gpt_jax.finetuning import ablation, finetune, setup
 from gpt_jax.plots import figure
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
-from gpt_jax.training import pretrained
-from gpt_jax.training.pretrained import Pretrained
+from gpt_jax.training import models
+from gpt_jax.training.models import Pretrained
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCORES = {'full': 0.75, 'scratch': 0.5, 'layers_2': 0.7, 'layers_10': 0.72}
@@ -41,7 +41,7 @@ def runs(monkeypatch):
 
   monkeypatch.setattr(finetune, 'finetune', run)
   monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
-  monkeypatch.setattr(pretrained, 'pretrained', lambda init: Pretrained(init))
+  monkeypatch.setattr(models, 'open_model', lambda init, *_: Pretrained(init))
   return found
 
 
@@ -100,7 +100,7 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
   tree: Any = base.get_config()
   model = {**tree.model.to_dict(), 'vocab_size': 257}
   source = Pretrained('W, step 7', model, 'bytes', Bytes())
-  monkeypatch.setattr(pretrained, 'pretrained', lambda init: source)
+  monkeypatch.setattr(models, 'open_model', lambda *_: source)
   monkeypatch.setattr(sys, 'path', [*sys.path])
   made = []
 

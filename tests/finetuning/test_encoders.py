@@ -16,7 +16,7 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
 from gpt_jax.costs import peak
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import ROOT
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -148,7 +148,7 @@ def test_a_task_is_learned_and_exported(bert, tmp_path, form):
 def test_features_leave_the_model_alone_and_runs_go_on(bert, tmp_path):
   more = ['--config.finetune.features=concat(2)', '--config.checkpoint.keep=9']
   _, argv = finetuned(bert, tmp_path, 'tags', *more)
-  _, state = trained_lib.restore(str(tmp_path / 'w'))
+  _, state = trained_lib.load_state(str(tmp_path / 'w'))
   _, before = hf.load(str(bert))
   after = jax.device_get(state.params)
   for name in before.keys() - {'heads'}:
@@ -158,7 +158,7 @@ def test_features_leave_the_model_alone_and_runs_go_on(bert, tmp_path):
   (tmp_path / 'w/result.json').unlink()
   assert main(argv) == 0
   assert (tmp_path / 'w/predictions/dev.tsv').read_text() == first
-  _, again = trained_lib.restore(str(tmp_path / 'w'))
+  _, again = trained_lib.load_state(str(tmp_path / 'w'))
   jax.tree.map(np.testing.assert_array_equal, after, again.params)
 
 

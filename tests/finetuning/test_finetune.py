@@ -20,8 +20,8 @@ from gpt_jax.files import buckets
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import metrics
-from gpt_jax.training import pretrained as pretrained_lib
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as pretrained_lib
+from gpt_jax.training import models as trained_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 30
@@ -97,7 +97,7 @@ def workdir(tmp_path_factory, task):
 
 
 def params(workdir):
-  _, state = trained_lib.restore(str(workdir))
+  _, state = trained_lib.load_state(str(workdir))
   return jax.device_get(state)
 
 
@@ -260,25 +260,28 @@ def test_bad_input_is_told_before_anything_is_written(
 
 def test_a_run_in_a_bucket_is_known_by_its_url(workdir, monkeypatch):
   """Not by the copy that this process has, or no other could go on."""
-  before = pretrained_lib.pretrained(str(workdir)).name
+  before = pretrained_lib.open_model(str(workdir), 'tune', '--init').name
   monkeypatch.setattr(
     buckets, 'shown', lambda path: path.replace(str(workdir), 'gs://b/run')
   )
-  after = pretrained_lib.pretrained(str(workdir)).name
+  after = pretrained_lib.open_model(str(workdir), 'tune', '--init').name
   assert before == after.replace('gs://b/run', str(workdir)) != after
 
 
 def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
-  run, state = trained_lib.restore(str(workdir))
+  run, state = trained_lib.load_state(str(workdir))
   whole = jax.device_get(state.params)
   body = {name: part for name, part in whole.items() if name != 'heads'}
   hf.save(str(tmp_path), run.model, body)
   with pytest.raises(UsageError, match=r'has neither tokenizer\.json'):
-    pretrained_lib.pretrained(str(tmp_path))
+    pretrained_lib.open_model(str(tmp_path), 'tune', '--init')
   monkeypatch.setattr(
     pretrained_lib.vocabulary, 'read', lambda *_: ('bytes', Bytes())
   )
-  ours, theirs = map(pretrained_lib.pretrained, (str(workdir), str(tmp_path)))
+  ours, theirs = (
+    pretrained_lib.open_model(str(folder), 'tune', '--init')
+    for folder in (workdir, tmp_path)
+  )
   assert (theirs.tokenizer.vocab_size, theirs.tokenizer_name) == (257, 'bytes')
   # What another task's W_y has learned is left behind.
   for found in (ours, theirs):

@@ -19,7 +19,7 @@ from gpt_jax.finetuning.task_data import TaskEvaluation
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts
-from gpt_jax.training.pretrained import Pretrained
+from gpt_jax.training.models import Pretrained
 from tests.support.golden_io import ROOT
 
 LENGTH, BYTES = 24, 257
@@ -75,7 +75,7 @@ def finetuned_on(task, workdir):
   )
   prepared = setup.prepare(config.lock(), Pretrained('none'), str(workdir))
   built = parts.build(prepared.config)
-  state = parts.init_state(built)
+  state = parts.initial_state(built)
   checkpointer.Checkpointer(str(workdir)).finish(state)
   (workdir / 'config.json').write_text(config_lib.to_json(built.config))
   prepared.tokenizer.save(str(workdir / 'tokenizer'))

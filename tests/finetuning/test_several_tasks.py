@@ -22,9 +22,9 @@ from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import metrics
+from gpt_jax.training import models as pretrained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import pretrained as pretrained_lib
-from gpt_jax.training import trained as trained_lib
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 WORDS = [f'{a}{b}' for a in 'bdfgklm' for b in 'aeiou']
@@ -222,7 +222,7 @@ def test_a_resume_within_an_epoch_is_bit_equal(
 
 @pytest.mark.slow
 def test_a_task_goes_on_from_its_own_head(workdir, states, tasks):
-  source = pretrained_lib.pretrained(str(workdir))
+  source = pretrained_lib.open_model(str(workdir), 'tune', '--init')
   config = trained_lib.read_config(str(workdir)).finetune
   assert source.params is not None
   params, state = source.params(), states[-1]

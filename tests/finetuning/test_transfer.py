@@ -7,13 +7,15 @@ import functools
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.finetuning import fields, transfer
+from gpt_jax.nn import paths
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
-from gpt_jax.training import state as state_lib
+from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
 
@@ -43,9 +45,15 @@ def test_what_is_transferred(amount):
     ),
     seed=7,
   )
-  found = jax.jit(functools.partial(transfer.merged, model, amount=amount))(
-    fresh, params=pretrained()
+  given = {
+    paths.name_of(path): x
+    for path, x in jax.tree_util.tree_leaves_with_path(pretrained())
+  }
+  masks = {} if amount is None else transfer.masks_of(model, fresh, amount)
+  init = state_lib.make_init(
+    built(**fields)._replace(init=lambda _: fresh), optax.sgd(1.0), masks=masks
   )
+  found = jax.jit(init)(jax.random.key(0), given).params
   table = found['embed']['embedding']
   np.testing.assert_array_equal(
     table[: tiny.V], pretrained()['embed']['embedding']

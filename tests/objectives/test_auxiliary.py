@@ -11,7 +11,7 @@ from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.objectives.auxiliary import auxiliary, is_active
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
-from gpt_jax.training.state import init_params
+from gpt_jax.training.parts import init_params
 from tests.support import reference, tiny
 
 B, L, V, N = 3, 7, tiny.V, 3

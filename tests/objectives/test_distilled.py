@@ -14,7 +14,7 @@ from flax import linen as nn
 from gpt_jax.objectives import choices
 from gpt_jax.optim.rounding import ema
 from gpt_jax.spec import UsageError
-from gpt_jax.training.state import make_init
+from gpt_jax.training.parts import make_init
 from gpt_jax.training.step import mean_gradients, train_step
 from tests.support import tiny
 

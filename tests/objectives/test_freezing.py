@@ -12,7 +12,7 @@ from gpt_jax.nn import pattern as layers
 from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.objectives.task import classification
-from gpt_jax.training import state as state_lib
+from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
 

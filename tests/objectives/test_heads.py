@@ -12,7 +12,7 @@ from gpt_jax import hf, spec
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
-from gpt_jax.training import state
+from gpt_jax.training import parts
 from tests.support.golden_io import ROOT, case
 
 KEY = jax.random.key(5)
@@ -125,7 +125,7 @@ def test_features_are_those_of_the_layers(features, picked):
   else:
     read = np.concatenate([*found], axis=-1)
   params = {**params, 'heads': heads}
-  init = functools.partial(state.init_params, objective)
+  init = functools.partial(parts.init_params, objective)
   drawn = jax.eval_shape(init, KEY)['heads']
   assert jax.tree.map(np.shape, drawn) == jax.tree.map(np.shape, heads)
 

@@ -12,7 +12,7 @@ from gpt_jax import hf
 from gpt_jax.objectives.prefix import target
 from gpt_jax.objectives.task import choice, classification, regression
 from gpt_jax.spec import UsageError
-from gpt_jax.training import state
+from gpt_jax.training.parts import init_params
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
 
@@ -33,7 +33,7 @@ def jitted(objective):
 def of(build, **fields):
   """Objective and random parameters."""
   objective = jitted(build(tiny.model(**PLAIN, **fields)))
-  init = functools.partial(state.init_params, objective)
+  init = functools.partial(init_params, objective)
   shapes = jax.eval_shape(init, jax.random.key(0))
   return objective, tiny.random_like(shapes, seed=3)
 

@@ -11,7 +11,7 @@ from gpt_jax.objectives import task as tasks_lib
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.objectives.task import of_task
 from gpt_jax.spec import UsageError
-from gpt_jax.training import state as state_lib
+from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
 MODEL = tiny.model(attention='bidirectional', num_layers=1, loop='unroll')

@@ -331,7 +331,7 @@ def test_every_optimizer_trains(text, peak):
   """Split over a mesh, through the step that `train` takes."""
   fields = {'optim.name': text, 'schedule.name': f'constant(peak={peak})'}
   run = tiny.build(tiny.config(**TINY, **fields), (2, 2, 2))
-  state = parts_lib.init_state(run)
+  state = parts_lib.initial_state(run)
   batch = run.put(tiny.batch(16, 7, 16), 16)
   step = compiled_lib.compile_train_step(run).call
   losses = []

@@ -15,7 +15,7 @@ from gpt_jax.planning.layouts import Sizes
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import state as state_lib
+from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
 

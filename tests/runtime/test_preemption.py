@@ -16,7 +16,7 @@ from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.training import loop as saves
 from gpt_jax.training import metrics
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.support import tiny
 
 STEPS = 17

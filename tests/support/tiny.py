@@ -16,7 +16,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import state as state_lib
+from gpt_jax.training import parts as state_lib
 from gpt_jax.training.parts import Parts
 
 B, L, V, D, F, K = 3, 11, 23, 17, 29, 7

@@ -25,7 +25,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import state as state_lib
+from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
 CHIPS = {'v4': 'megacore', 'v5e': 'default', 'v5p': 'megacore'}

@@ -9,7 +9,7 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.spec import UsageError
-from gpt_jax.training import averaged, parts
+from gpt_jax.training import models, parts
 from tests.support import tiny
 
 STEPS = (3, 5, 7, 11)
@@ -23,7 +23,7 @@ def run(tmp_path_factory):
   fields['model.num_layers'] = 1
   built = parts.build(config_lib.resolve(tiny.config(**fields)))
   abstract = parts.abstract_state(built)
-  state, saved = parts.init_state(built), []
+  state, saved = parts.initial_state(built), []
   saver = Checkpointer(str(folder), keep=9)
   for step in STEPS:
     params = tiny.random_like(state.params, seed=step)
@@ -41,7 +41,7 @@ def run(tmp_path_factory):
 def test_the_mean_of_the_last(run, number):
   """Of parameters, never of `ema`; the step is the newest."""
   folder, abstract, saved = run
-  state, steps = averaged.last(folder, number, abstract)
+  state, steps = models.average_last(folder, number, abstract)
   assert steps == STEPS[-number:]
   assert state.ema is None and int(state.step) == 11
   for found, *trees in zip(
@@ -56,12 +56,12 @@ def test_the_mean_of_the_last(run, number):
 def test_too_few_and_damaged_ones_are_refused(run):
   folder, abstract, _ = run
   with pytest.raises(UsageError) as e:
-    averaged.last(folder, 5, abstract)
+    models.average_last(folder, 5, abstract)
   message = str(e.value)
   assert 'keeps 4 checkpoints, of steps 3, 5, 7, 11;' in message
   assert 'checkpoint.keep=5' in message and '--average=5' in message
   with open(f'{folder}/checkpoints/5/checksums/metadata', 'w') as file:
     file.write('{}')
   with pytest.raises(UsageError, match='checkpoints/5 is damaged'):
-    averaged.last(folder, 3, abstract)
-  assert averaged.last(folder, 2, abstract).steps == (7, 11)
+    models.average_last(folder, 3, abstract)
+  assert models.average_last(folder, 2, abstract)[1] == (7, 11)

@@ -14,8 +14,8 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.files.document import Document
 from gpt_jax.nn.paths import name_of
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.training import models, step
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import pretrained, step
 from tests.support import tiny
 
 BYTES = tokenizer_lib.build('bytes', [])
@@ -46,7 +46,7 @@ def flat(params):
 @pytest.mark.slow
 def test_what_is_not_new_stays_but_what_the_paper_names(tmp_path):
   old = build('large')
-  state = parts_lib.init_state(old)
+  state = parts_lib.initial_state(old)
   state = state._replace(params=tiny.random_like(state.params, seed=1))
   saver = Checkpointer(str(tmp_path), keep=1)
   saver.save(state)
@@ -61,7 +61,7 @@ def test_what_is_not_new_stays_but_what_the_paper_names(tmp_path):
   # The targets' tokenizer is the old one, that of the sources is new.
   letters = Document('a#source', ''.join(map(chr, range(97, 96 + SOURCES))))
   name = "sides('bytes', source='characters')"
-  first = pretrained.first_state(parts, tokenizer_lib.build(name, [letters]))
+  first = models.first_state(parts, tokenizer_lib.build(name, [letters]))
   batch = {
     'sources': tiny.tokens(2, M),
     'source_mask': np.arange(M)[None] < [[M], [4]],

@@ -12,7 +12,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 
 CONFIG = pathlib.Path(__file__).parents[2] / 'configs/bigbird.py'
 TEXT = 'The cat sat on the mat. A dog ran to the old red house.\n\n'
@@ -54,7 +54,7 @@ def test_a_resume_draws_the_same_blocks(tmp_path, monkeypatch):
   shutil.copytree(first, second)
   shutil.rmtree(second / 'checkpoints/4')
   assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.restore(str(w))[1] for w in (first, second)]
+  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
   assert int(states[0].step) == 4
   jax.tree.map(np.testing.assert_array_equal, *states)
 

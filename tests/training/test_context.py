@@ -79,7 +79,7 @@ def test_a_run_goes_on_with_another_context(tmp_path):
   changes = {'data.rows': 'documents'}
   one = build(1, **changes)
   split = build(4, **changes, **{'model.attention_backend': 'ring'})
-  state, first = steps(split, parts_lib.init_state(split), 2)
+  state, first = steps(split, parts_lib.initial_state(split), 2)
   table = state.params['embed']['embedding']
   assert table.sharding.shard_shape(table.shape) == (VOCAB, 24 // 4)
   checkpointer = Checkpointer(str(tmp_path))
@@ -87,7 +87,7 @@ def test_a_run_goes_on_with_another_context(tmp_path):
   checkpointer.wait()
   state = checkpointer.restore(parts_lib.abstract_state(one))
   checkpointer.close()
-  expected, alone = steps(one, parts_lib.init_state(one), 4)
+  expected, alone = steps(one, parts_lib.initial_state(one), 4)
   # The first step's program, again, for the last two.
   found, last = steps(one, state, 2)
   np.testing.assert_allclose(first + last, alone, rtol=1e-5)

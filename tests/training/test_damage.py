@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A damaged file of a run is named, with what to do; nothing is guessed."""
 
+import functools
 import json
 import pathlib
 
@@ -20,9 +21,9 @@ from gpt_jax.text import inputs
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokens import manifest
 from gpt_jax.training import metrics, spikes
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import workdir as workdir_lib
-from gpt_jax.training.pretrained import pretrained
+from gpt_jax.training.models import open_model
 from tests.support import tiny
 
 DAMAGES = {
@@ -71,7 +72,7 @@ def test_config(workdir, how):
   config = config_lib.resolve(tiny.config())
   refused(path, trained_lib.read_config, str(workdir))
   refused(path, workdir_lib.check_same_run, config, str(workdir))
-  refused(path, pretrained, str(workdir))
+  refused(path, open_model, str(workdir), 'tune', '--init')
 
 
 FIELDS = sorted(config_lib.flatten(config_lib.resolve(tiny.config())))
@@ -126,9 +127,8 @@ def test_all_readers_refuse_a_field_that_is_damaged(workdir):
   for reader in (
     trained_lib.built,
     trained_lib.load,
-    trained_lib.load_encoder,
-    trained_lib.load_writer,
-    pretrained,
+    *(functools.partial(trained_lib.load, use=u) for u in ('fill', 'write')),
+    functools.partial(open_model, use='tune', field='--init'),
   ):
     refused('did you mean optim.clip_norm?', reader, str(workdir))
   refused(path, workdir_lib.check_same_run, config, str(workdir))

@@ -14,8 +14,8 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
 from gpt_jax.objectives.electra import TABLES
-from gpt_jax.training import pretrained as pretrained_lib
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as pretrained_lib
+from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import config, tensors
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def test_a_resume_ends_in_the_same_bits(workdir, tmp_path, monkeypatch):
   shutil.copytree(first, second)
   shutil.rmtree(second / 'checkpoints/6')
   assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.restore(str(w))[1] for w in (first, second)]
+  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
   assert int(states[0].step) == 6
   jax.tree.map(np.testing.assert_array_equal, *states)
   assert last_loss(first) == last_loss(second)
@@ -96,13 +96,13 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
   # Nothing of the generator lies beside the discriminator.
   names = {*tensors(out)}
   assert not any(name.startswith('generator') for name in names)
-  _, state = trained_lib.restore(str(first))
+  _, state = trained_lib.load_state(str(first))
   params = jax.device_get(state.ema)
   own = params['parts']['generator']
   # Tables are kept as differences from the generator's.
   table = own['embed']['embedding'] + params['embed']['embedding']
   assert params['embed']['embedding'].any()
-  source = pretrained_lib.pretrained(str(first)).params
+  source = pretrained_lib.open_model(str(first), 'tune', '--init').params
   assert source is not None
   np.testing.assert_array_equal(source()['embed']['embedding'], table)
   ids = np.array([[2, 9, 11, 4, 7, 3]])
@@ -154,7 +154,7 @@ def test_the_discriminator_is_fine_tuned(workdir, tmp_path, monkeypatch):
   assert main(['convert', f'--workdir={tuned}', f'--to_hf={out}']) == 0
   # One as wide as its embeddings is no BERT: its pooler has GELU.
   assert config(out)['architectures'] == ['ElectraForSequenceClassification']
-  parts, state = trained_lib.restore(str(tuned))
+  parts, state = trained_lib.load_state(str(tuned))
   ids, L = np.array([[2, 9, 11, 4, 3]]), run['finetune']['length']
   padded = np.pad(ids, [(0, 0), (0, L - 5)])
   batch = {

@@ -19,7 +19,7 @@ from gpt_jax.costs import peak
 from gpt_jax.objectives import choices
 from gpt_jax.rows.rows import Keys, cut
 from gpt_jax.tokenizers import special
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 from tests.training.test_expert_parallel import assert_same, exchanges
@@ -85,7 +85,7 @@ def test_it_trains_and_a_resume_ends_in_the_same_bits(flags, tmp_path):
   shutil.copytree(first, second)
   shutil.rmtree(second / 'checkpoints/6')
   assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.restore(str(w))[1] for w in (first, second)]
+  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
   assert int(states[0].step) == 6
   jax.tree.map(np.testing.assert_array_equal, *states)
   found = logged(first)

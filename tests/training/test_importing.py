@@ -16,7 +16,7 @@ from gpt_jax.finetuning import exporting
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import importing
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.commands.test_convert import TOKENIZERS, initial
 from tests.support.golden_io import ROOT, config, tensors
 

@@ -20,8 +20,8 @@ from gpt_jax.tokens import prepare
 from gpt_jax.tokens.mixture import Shuffle
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import goodput, metrics, store_data
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 
 STEPS, SEED = 11, 3

@@ -15,7 +15,7 @@ from gpt_jax.plots import figure
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import workdir as workdir_lib
 from tests.support import tiny
 
@@ -51,7 +51,7 @@ def config(folder, **changes):
 
 def end(workdir: pathlib.Path):
   """The state, bit for bit, and what was logged of each step."""
-  _, state = trained_lib.restore(str(workdir))
+  _, state = trained_lib.load_state(str(workdir))
   logged = [
     (m['step'], m['loss'], m['learning_rate'], m['tokens'])
     for m in metrics.read(str(workdir))

@@ -12,9 +12,9 @@ from gpt_jax.rows.rows import cut
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check, store_data
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import state as state_lib
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
 
@@ -122,7 +122,7 @@ def test_the_parts_are_those_of_the_config():
 
 def test_abstract_state_is_the_state_that_is_made():
   run = build(**{'model.num_layers': 1})
-  state, shapes = parts_lib.init_state(run), parts_lib.abstract_state(run)
+  state, shapes = parts_lib.initial_state(run), parts_lib.abstract_state(run)
   jax.tree.map(
     lambda x, s: (
       (x.shape, x.dtype, x.sharding) == (s.shape, s.dtype, s.sharding)
@@ -141,7 +141,7 @@ def test_abstract_state_is_the_state_that_is_made():
 
 def test_another_seed_is_another_start():
   one, other = (
-    parts_lib.init_state(
+    parts_lib.initial_state(
       build((1, 1, 1), **{'seed': seed, 'model.num_layers': 1})
     ).params['embed']['embedding']
     for seed in (0, 1)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.training import metrics
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.support import quick
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -121,7 +121,7 @@ def test_metrics_of_a_training_step():
     'model.context_length': 13,
   }
   run = tiny.build(tiny.config(**changes), (1, 1, 1))
-  state = parts_lib.init_state(run)
+  state = parts_lib.initial_state(run)
   batch = tiny.batch(16, 13, 48)
   apply = functools.partial(run.model.apply, mutable=['intermediates'])
   _, sown = jax.jit(apply)({'params': state.params}, batch['inputs'])

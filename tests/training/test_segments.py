@@ -15,8 +15,8 @@ from gpt_jax.costs import peak
 from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import trained as trained_lib
 from tests.support import tiny
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -42,7 +42,7 @@ def trained(name, sizes):
   run = tiny.build(tiny.config(**fields | CHANGES[name]), sizes)
   step = compiled_lib.compile_train_step(run).call
   batch = tiny.batch(16, 7, run.config.model.vocab_size)
-  _, metrics = step(parts_lib.init_state(run), run.put(batch, 16))
+  _, metrics = step(parts_lib.initial_state(run), run.put(batch, 16))
   return [float(metrics[key]) for key in ('loss', 'grad_norm')]
 
 
@@ -118,7 +118,7 @@ def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
   shutil.copytree(first, second)
   shutil.rmtree(second / 'checkpoints/8')
   assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.restore(str(w))[1] for w in (first, second)]
+  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
   assert int(states[0].step) == 8
   jax.tree.map(np.testing.assert_array_equal, *states)
   losses = logged(first, 'eval/validation/loss')

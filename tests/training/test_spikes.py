@@ -26,8 +26,8 @@ from gpt_jax.rows.taken import Skip, Skips, Taken, read, to_json
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, loop, metrics, spikes
+from gpt_jax.training import models as trained_lib
 from gpt_jax.training import store_data as consumed_lib
-from gpt_jax.training import trained as trained_lib
 from gpt_jax.training.step import train_step
 from tests.support import tiny
 

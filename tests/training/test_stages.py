@@ -17,7 +17,7 @@ from gpt_jax.objectives.electra import electra
 from gpt_jax.optim.rounding import ema
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
-from gpt_jax.training.state import make_init
+from gpt_jax.training.parts import make_init
 from gpt_jax.training.step import train_step
 from tests.support import tiny
 

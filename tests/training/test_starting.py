@@ -10,8 +10,8 @@ from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.training import models
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import pretrained
 from tests.support import tiny
 
 BYTES = tokenizer_lib.build('bytes', [])
@@ -34,7 +34,7 @@ def workdir(tmp_path_factory):
   """A run whose average is not what was trained last."""
   folder = tmp_path_factory.mktemp('before')
   parts = build(**{'optim.ema': 'ema(decay=0.9)', 'seed': 1})
-  state = parts_lib.init_state(parts)
+  state = parts_lib.initial_state(parts)
   state = state._replace(ema=tiny.random_like(state.ema, seed=3))
   saver = Checkpointer(str(folder), keep=1)
   saver.save(state)
@@ -54,8 +54,8 @@ def test_what_is_named_is_drawn_and_the_rest_taken(workdir):
   names = 'positions/*, decoder/periods/2/block_0/ffn/*'
   fields = {'model.context_length': 19, 'optim.drawn': names}
   parts = build(**fields, **{'optim.start': str(folder)})
-  found = flat(pretrained.first_state(parts, BYTES).params)
-  drawn = flat(parts_lib.init_state(parts).params)
+  found = flat(models.first_state(parts, BYTES).params)
+  drawn = flat(parts_lib.initial_state(parts).params)
   for name, given in flat(before).items():
     if 'positions' in name:
       np.testing.assert_array_equal(found[name], drawn[name])
@@ -77,26 +77,28 @@ def test_what_is_named_is_drawn_and_the_rest_taken(workdir):
 def test_what_does_not_fit_is_refused(workdir, fields, why):
   parts = build(**fields, **{'optim.start': str(workdir[0])})
   with pytest.raises(UsageError, match=why):
-    pretrained.first_state(parts, BYTES)
+    models.first_state(parts, BYTES)
 
 
 def test_another_vocabulary_needs_a_table_of_its_own(workdir):
   fields = {'optim.start': str(workdir[0]), 'model.output': 'untied'}
   fields |= {'model.context_length': 19, 'optim.drawn': 'embed/*'}
   with pytest.raises(UsageError, match='is not the run'):
-    pretrained.first_state(build(**fields), CHARACTERS)
+    models.first_state(build(**fields), CHARACTERS)
   fields['optim.drawn'] = 'embed/*, head/*'
   with pytest.raises(UsageError, match='has positions/embedding as'):
-    pretrained.first_state(build(**fields), CHARACTERS)
+    models.first_state(build(**fields), CHARACTERS)
 
 
 def test_nothing_is_looked_for_where_a_run_goes_on(tmp_path, workdir):
   config = build(**{'optim.start': str(tmp_path / 'gone')}).config
   with pytest.raises(UsageError, match='holds no config'):
-    pretrained.check(config, str(tmp_path))
-  pretrained.check(config, str(workdir[0]))
+    models.check_start(config, str(tmp_path))
+  models.check_start(config, str(workdir[0]))
   with pytest.raises(UsageError, match='all parameters are'):
-    pretrained.check(build(**{'optim.drawn': 'embed/*'}).config, str(tmp_path))
+    models.check_start(
+      build(**{'optim.drawn': 'embed/*'}).config, str(tmp_path)
+    )
 
 
 def test_no_update_reaches_what_is_not_named():

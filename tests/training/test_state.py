@@ -34,7 +34,7 @@ def to_float32(tree):
 def test_bfloat16_parameters_and_their_average(tmp_path):
   """In micro-batches over a mesh, through a checkpoint, to Hugging Face."""
   run = tiny.build(tiny.config(**FIELDS), (2, 2, 2))
-  state = parts_lib.init_state(run)
+  state = parts_lib.initial_state(run)
   batch = run.put(tiny.batch(16, 7, 48), 16)
   step, losses = compiled_lib.compile_train_step(run).call, []
   average = to_float32(state.params)

@@ -49,7 +49,7 @@ def kinds(state):
 def test_it_trains_as_on_the_device(precision):
   fields = {'optim.precision': precision}
   found, expected = (
-    steps(run, parts_lib.init_state(run), 3)
+    steps(run, parts_lib.initial_state(run), 3)
     for run in (build('host', **fields), build('device', **fields))
   )
   assert found[1] == pytest.approx(expected[1], rel=1e-6)
@@ -70,17 +70,17 @@ def test_it_trains_as_on_the_device(precision):
 @pytest.mark.parametrize('order', [('host', 'device'), ('device', 'host')])
 def test_a_run_goes_on_in_the_other_memory_and_on_another_mesh(order, tmp_path):
   first, second = build(order[0]), build(order[1], THERE)
-  state, _ = steps(first, parts_lib.init_state(first), 2)
+  state, _ = steps(first, parts_lib.initial_state(first), 2)
   saved = jax.device_get(state)
   checkpointer = Checkpointer(str(tmp_path))
   checkpointer.finish(state)
   checkpointer = Checkpointer(str(tmp_path))
   restored = checkpointer.restore(parts_lib.abstract_state(second))
   checkpointer.close()
-  assert kinds(restored) == kinds(parts_lib.init_state(second))
+  assert kinds(restored) == kinds(parts_lib.initial_state(second))
   jax.tree.map(np.testing.assert_array_equal, jax.device_get(restored), saved)
   _, loss = steps(second, restored, 2)
-  _, expected = steps(first, parts_lib.init_state(first), 4)
+  _, expected = steps(first, parts_lib.initial_state(first), 4)
   assert loss == pytest.approx(expected, rel=1e-5)
 
 

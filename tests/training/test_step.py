@@ -201,7 +201,7 @@ def train(sizes, num_steps, **changes):
     **changes,
   }
   run = tiny.build(tiny.config(**fields), sizes)
-  state = parts_lib.init_state(run)
+  state = parts_lib.initial_state(run)
   first = jax.device_get(state.params)
   batch = tiny.batch(16, 7, run.config.model.vocab_size)
   step = compiled_lib.compile_train_step(run).call

@@ -12,7 +12,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import ROOT, config
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -80,8 +80,8 @@ def folder(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_teacher_stays_and_is_kept_once(folder):
-  parts, state = trained_lib.restore(str(folder / 'w'))
-  _, before = trained_lib.restore(str(folder / 'bert'))
+  parts, state = trained_lib.load_state(str(folder / 'w'))
+  _, before = trained_lib.load_state(str(folder / 'bert'))
   # Its section is what it is, and not what the config had.
   assert parts.config.models.teacher.num_layers == 4
   expected = {n: x for n, x in before.params.items() if n != 'heads'}
@@ -108,7 +108,7 @@ def test_a_resume_ends_in_the_same_bits_without_the_folder(folder, monkeypatch):
   finally:
     shutil.move(folder / 'away', folder / 'bert')
   states = [
-    trained_lib.restore(str(folder / name))[1] for name in ('w', 'again')
+    trained_lib.load_state(str(folder / name))[1] for name in ('w', 'again')
   ]
   assert int(states[0].step) == 4
   jax.tree.map(np.testing.assert_array_equal, *states)
@@ -123,7 +123,7 @@ def test_both_are_exported(folder):
     'DistilBertForMaskedLM'
   ]
   assert config(folder / 'teacher')['architectures'] == ['BertForMaskedLM']
-  _, state = trained_lib.restore(str(folder / 'w'))
+  _, state = trained_lib.load_state(str(folder / 'w'))
   _, student = hf.load(str(folder / 'student'))
   jax.tree.map(np.testing.assert_array_equal, student, dict(state.ema))
   _, teacher = hf.load(str(folder / 'teacher'))

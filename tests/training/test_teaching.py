@@ -10,7 +10,7 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
 from gpt_jax.rows import teacher_outputs
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import config
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def test_one_config_makes_a_smaller_one(folder):
   found, before = config(out), config(folder / 'teacher')
   assert found.pop('n_layer') == 2 and before.pop('n_layer') == 3
   assert found == before
-  parts, state = trained_lib.restore(str(folder / 'half'))
+  parts, state = trained_lib.load_state(str(folder / 'half'))
   assert parts.config.objective.name == (
     "distilled(text='causal', layers=(0, 2))"
   )
@@ -100,7 +100,7 @@ def test_a_student_of_outputs(folder, capsys):
     return main(['train', *given, STORED.format(more), learns, workdir])
 
   assert train('w') == 0
-  _, state = trained_lib.restore(str(folder / 'w'))
+  _, state = trained_lib.load_state(str(folder / 'w'))
   assert int(state.step) == 2 and 'parts' not in state.params
   capsys.readouterr()
   assert train('refused', ', temperature=1.0') == 2

@@ -15,7 +15,7 @@ from gpt_jax.decoding.engine import generate
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.rows import sides
 from gpt_jax.tokens.store import TokenStore
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.test_docs import ROOT, fenced
 
 
@@ -88,7 +88,7 @@ def test_words_are_copied_and_written_backwards(translate):
     env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
     check=True,
   )
-  found = trained_lib.load_any('W')
+  found = trained_lib.load('W')
   made, unseen = found.tokenizer, write_pairs('test', 300, seed=2)
   first = sides.start_id('eos', made.special)
   out = generate(

@@ -13,7 +13,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.costs import peak
-from gpt_jax.training import trained as trained_lib
+from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import config
 
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
   shutil.copytree(first, second)
   shutil.rmtree(second / 'checkpoints/6')
   assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.restore(str(w))[1] for w in (first, second)]
+  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
   assert int(states[0].step) == 6
   jax.tree.map(np.testing.assert_array_equal, *states)
   keys = ['loss', 'eval/validation/loss']
@@ -134,7 +134,7 @@ def test_a_run_goes_on_where_a_bert_does(run, tmp_path, capsys):
   assert main(['convert', f'--workdir={workdir}', f'--to_hf={out}']) == 0
   assert config(out)['architectures'] == ['BertForPreTraining']
   assert config(out)['type_vocab_size'] == 2
-  params = jax.device_get(trained_lib.restore(str(workdir))[1].params)
+  params = jax.device_get(trained_lib.load_state(str(workdir))[1].params)
   _, read = hf.load(str(out))
   jax.tree.map(np.testing.assert_array_equal, read, params)
   assert main(['convert', f'--from_hf={out}', f'--workdir={back}']) == 0

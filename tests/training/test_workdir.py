@@ -205,7 +205,7 @@ def test_a_run_without_a_first_state_leaves_no_config(tmp_path, monkeypatch):
   def fails(run):
     raise OverflowError(f'seed {run.config.seed}')
 
-  monkeypatch.setattr(pretraining.parts_lib, 'init_state', fails)
+  monkeypatch.setattr(pretraining.parts_lib, 'initial_state', fails)
   made = config_lib.resolve(tiny.config(**changes))
   with pytest.raises(OverflowError):
     pretraining.start(made, str(tmp_path / 'w'))

@@ -1,0 +1,741 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The model in a folder, and where a new run starts.
+
+`open_model` opens a run's workdir or a folder of Hugging Face and checks that
+its model can be used as is wanted; `load` puts a run's onto the devices.
+Below: the mean of the last checkpoints, the teacher of a run
+(`objective.teacher`) and what it starts from (`optim.start`).
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax import config as config_lib
+from gpt_jax import hf, spec
+from gpt_jax.checkpoints import restore
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.config import Config
+from gpt_jax.config.lengths import several
+from gpt_jax.decoding import fill, sampler, speculative
+from gpt_jax.decoding.engine import in_place
+from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
+from gpt_jax.decoding.speculative import Draft
+from gpt_jax.files import buckets, files
+from gpt_jax.hf import vocabulary
+from gpt_jax.hf.base import FOR_TRAINING
+from gpt_jax.hf.heads import SCORING
+from gpt_jax.nn import paths
+from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.transformer import Transformer, parameter_shapes
+from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives import unified
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.rows import teacher_outputs
+from gpt_jax.rows.unified_order import SEQ2SEQ
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.parts import Parts
+
+# What to do about a damaged file of a run.
+RESTORE = 'restore it from a copy, or start again with another --workdir'
+# What a model is opened for. The first four need a run's workdir: whatever it
+# is, or what continues texts, also answers sources, or fills a [MASK]. A folder
+# of Hugging Face does as well for a model to fine-tune, to learn from, or whose
+# parameters a run starts from.
+Use = Literal['run', 'continue', 'write', 'fill', 'tune', 'teach', 'start']
+_BODY = ('tune', 'teach')  # what an earlier task has learned is left behind
+
+
+class Pretrained(NamedTuple):
+  """A model in a folder: a run's workdir, or one of Hugging Face.
+
+  Attributes:
+    name: how config.json calls it.
+    model: fields of `Transformer`; None: those of the config.
+    tokenizer_name: for config.json; '': that of the config.
+    tokenizer: None: the config's, made of the task's texts where it is trained.
+    params: reads the parameters; None: there are none. Of a model to fine-tune
+      or to learn from without what an earlier task has learned.
+    pooler: what its pooled first token goes through: 'tanh' (BERT), 'gelu'
+      (ELECTRA), 'relu' (DistilBERT).
+    scores: whether it was trained to score the vocabulary.
+    tasks: of several that it was fine-tuned on, by name, what config.json says
+      of each: see `config.tasks`; and `scores`, how scores were learned. Their
+      heads are `parts` of the parameters.
+  """
+
+  name: str
+  model: dict[str, Any] | None = None
+  tokenizer_name: str = ''
+  tokenizer: Tokenizer | None = None
+  params: Callable[[], Any] | None = None
+  pooler: str = 'tanh'
+  scores: bool = True
+  tasks: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+
+
+class Trained(NamedTuple):
+  """A run read back from its workdir, on the devices.
+
+  Attributes:
+    parts: of the run.
+    state: its newest.
+    tokenizer: its.
+    averaged: the steps whose mean the parameters are; (): of the newest alone.
+  """
+
+  parts: Parts
+  state: TrainState
+  tokenizer: Tokenizer
+  averaged: tuple[int, ...] = ()
+
+  def decoder(self, weights: str) -> tuple[Transformer, Any]:
+    """The model and its parameters, to decode with; `weights`: `in_place`."""
+    needs = objectives.needs(self.parts.config.objective.name)
+    # Whatever else was trained beside it, or taught it, is not decoded with.
+    own = needs.trees(self.state.eval_params)['']
+    return in_place(self.parts.model, own, weights)
+
+  def in_int8(self) -> 'Trained':
+    """The run with a model that computes in int8, to score texts with."""
+    model, params = self.decoder('int8')
+    return self._replace(
+      parts=self.parts._replace(model=model),
+      state=self.state._replace(params=params, ema=None),
+    )
+
+
+def open_model(
+  folder: str, use: Use = 'run', field: str = '--workdir'
+) -> Pretrained:
+  """Opens a model; reads none of our parameters yet.
+
+  Args:
+    folder: a workdir, or one of Hugging Face; 'none' to fine-tune none.
+    use: refuses a model of another kind.
+    field: what names the folder, for errors.
+  """
+  if use in ('tune', 'teach', 'start'):
+    if folder == 'none' and use == 'tune':
+      return Pretrained('none')
+    if folder == 'none':
+      raise UsageError(
+        f"{field}='none': holds no model; give a workdir that train left, or a "
+        'folder of Hugging Face'
+      )
+    path = os.path.join(folder, 'config.json')
+    try:
+      remedy = f'restore it from a copy, or give another {field}'
+      found = files.read_json(path, remedy=remedy)
+    except OSError as e:
+      raise UsageError(
+        f'{field}={folder}: holds no config.json; give a workdir that train '
+        'left, a folder of Hugging Face, or none'
+      ) from e
+    if 'model_type' in found:
+      source = _from_hf(folder, found['model_type'], field, use)
+    else:
+      source = _from_workdir(folder, field, use)
+  else:
+    source = _from_workdir(folder, field, use)
+  if use == 'teach' and not source.scores:
+    raise UsageError(
+      f'{field}={folder}: was not trained to score the vocabulary; give a '
+      'causal or a masked language model'
+    )
+  return source
+
+
+def load(
+  workdir: str,
+  use: Use = 'run',
+  average: int = 0,
+  *,
+  field: str = '--workdir',
+) -> Trained:
+  """Loads a run: its newest sound checkpoint, and its tokenizer.
+
+  Args:
+    workdir: of the run.
+    use: as in `open_model`.
+    average: take the mean of this many checkpoints: see `average_last`; 0:
+      none.
+    field: what names the workdir, for errors.
+  """
+  tokenizer = open_model(workdir, use, field).tokenizer
+  assert tokenizer is not None, 'of a workdir'
+  if average:
+    parts = built(workdir)
+    abstract = parts_lib.abstract_state(parts)
+    state, steps = average_last(workdir, average, abstract)
+    return Trained(parts, state, tokenizer, steps)
+  return Trained(*load_state(workdir), tokenizer)
+
+
+def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
+  config: Any = read_config(workdir, field)
+  _check_use(config, use, f'{field}={workdir}')
+  folder = os.path.join(workdir, 'tokenizer')
+  if use == 'fill':
+    fill.special_of(tokenizer_lib.load(folder))
+  steps = Checkpointer(workdir, read_only=True).steps()
+  if not steps:
+    raise UsageError(
+      f'{field}={workdir}: holds no checkpoint yet; it is written after '
+      f'{config.checkpoint.every_steps} steps'
+    )
+  tokenizer = tokenizer_lib.load(folder)
+  tuned = config.get('finetune')
+  tasks = {}
+  if several(config):
+    tasks = {
+      name: {**section, 'scores': tuned.scores}
+      for name, section in tuned.each.items()
+    }
+  needs = objectives.needs(config.objective.name)
+
+  def params() -> Any:
+    _, state = load_state(workdir)
+    params = needs.merged(state.eval_params)
+    params = _without_task(params, tasks) if use in _BODY else params
+    # The mesh of the run may have the devices in another order.
+    return params if jax.process_count() > 1 else jax.device_get(params)
+
+  if needs.scored is not None:
+    scores = needs.scored.output(config.model.context_length) > 0
+  else:
+    name = spec.parse('objective.name', config.objective.name)[0].name
+    scores = name == 'target' or tuned is None
+  return Pretrained(
+    f'{buckets.shown(workdir)}, step {steps[-1]}',
+    config.model.to_dict(),
+    config.tokenizer.name,
+    tokenizer,
+    params,
+    needs.pooler if tuned is None else tuned.pooler or 'tanh',
+    scores,
+    tasks,
+  )
+
+
+def _check_use(config: Config, use: Use, what: str) -> None:
+  """Refuses a run whose model cannot do what it is opened for."""
+  model, name = config.model, config.objective.name
+  needs = objectives.needs(name)
+  causal = is_causal(model.attention, model.ffn)
+  if use == 'write' and answers_sources(config):
+    return
+  if use in ('continue', 'write'):
+    check_reads(what, config)
+    if model.num_encoder_layers or not causal:
+      raise UsageError(
+        f'{what}: holds no decoder (model.attention={model.attention!r}, '
+        f'model.num_encoder_layers={model.num_encoder_layers}), which is what '
+        'continues a text; give another'
+      )
+  if use in _BODY and model.num_encoder_layers:
+    raise UsageError(
+      f'{what}: an encoder-decoder; only decoders and encoders are fine-tuned '
+      'or learned from'
+    )
+  if use != 'fill':
+    return
+  if model.num_encoder_layers or causal:
+    raise UsageError(
+      f'{what}: holds no encoder (model.attention={model.attention!r}), which '
+      'is what fills a [MASK]; give another'
+    )
+  if config.get('finetune') is not None:
+    raise UsageError(
+      f'{what}: was fine-tuned on {config.finetune.task}, so what it knew of a '
+      '[MASK] is gone; give what it was fine-tuned from'
+    )
+  if needs.asked(model.context_length):
+    raise UsageError(
+      f'{what}: the model of objective.name={name!r} knows no [MASK]: it '
+      'predicts tokens by a second stream; give a model of masked tokens'
+    )
+  if needs.scored is not None and not needs.scored.output(model.context_length):
+    raise UsageError(
+      f'{what}: the model of objective.name={name!r} scores no vocabulary; '
+      'export its generator with convert --to_hf FOLDER --part generator, '
+      'import that, and fill with it'
+    )
+
+
+def _from_hf(folder: str, model_type: str, field: str, use: Use) -> Pretrained:
+  found = vocabulary.read(folder, model_type)
+  if found is None:
+    raise UsageError(
+      f'{field}={folder}: has neither tokenizer.json nor vocab.json and '
+      'merges.txt nor tokenizer.model; put its vocabulary there'
+    )
+  name, tokenizer = found
+  model = hf.Source(folder).model
+
+  def params() -> Any:
+    params = hf.load(folder)[1]
+    return _without_task(params) if use in _BODY else params
+
+  fields = {f: getattr(model, f) for f in hf.transformer_fields()}
+  pooler = model.family.pooler
+  scores = model.origin.kind in SCORING
+  return Pretrained(
+    *(buckets.shown(folder), fields, name, tokenizer, params, pooler, scores)
+  )
+
+
+def _without_task(params: Any, tasks: Collection[str] = ()) -> Any:
+  """The run's model and a pooler: what a task has learned stays behind.
+
+  The heads of several `tasks` do not: one of them may be gone on with.
+  """
+  left = ('heads',) if tasks else ('heads', 'parts')
+  kept = {name: part for name, part in params.items() if name not in left}
+  heads = params.get('heads', {})
+  if 'pooler' in heads:
+    kept['heads'] = {'pooler': heads['pooler']}
+  return kept
+
+
+def check_reads(what: str, config: Config) -> None:
+  """Checks that a decoder reads a text as what is to be continued.
+
+  Args:
+    what: how the message begins.
+    config: of a run.
+  """
+  name = config.objective.name
+  if objectives.needs(name).starts and not config.model.num_encoder_layers:
+    raise UsageError(
+      f'{what}: objective.name={name!r} trains a decoder to read a source, '
+      'its target after it, and no text that is continued or scored; give '
+      'sources (--source), or train with a causal objective'
+    )
+
+
+def answers_sources(config: Config) -> bool:
+  """Whether a run's model writes texts from others, which it is given."""
+  needs = objectives.needs(config.objective.name)
+  return bool(config.model.num_encoder_layers or needs.in_row)
+
+
+def in_row(parts: Parts, tokenizer: tokenizer_lib.Tokenizer) -> InRow | None:
+  """How a run's model writes after a source; None: it has not learned to."""
+  how = objectives.needs(parts.config.objective.name).in_row
+  if parts.config.model.num_encoder_layers or not how:
+    return None
+  if how != 'mask':
+    return AfterPrefix(how == 'prefix')
+  first, second = unified.types_of(parts.model, SEQ2SEQ).tolist()
+  assert tokenizer.special.mask_id is not None, 'see Needs.tokens'
+  return ByMask(tokenizer.special.mask_id, (first, second))
+
+
+def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
+  """Loads a smaller run that proposes tokens to `trained`."""
+  other = load(workdir, 'continue', field='--draft')
+  rules = sampler.constraints_of(trained.tokenizer)
+  speculative.check(trained.parts.model, other.parts.model, rules)
+  if other.tokenizer.fingerprint != trained.tokenizer.fingerprint:
+    raise UsageError(
+      f'--draft={workdir}: its tokenizer, '
+      f"{other.parts.config.tokenizer.name}, is not the model's, "
+      f'{trained.parts.config.tokenizer.name}, of the same vocabulary; give a '
+      'draft that was trained with that'
+    )
+  return Draft(other.parts.model, other.state.eval_params, num_tokens)
+
+
+def config_key(workdir: str) -> str:
+  """The sha256 of the config of the run in a workdir."""
+  with open(os.path.join(workdir, 'config.json'), 'rb') as file:
+    return hashlib.sha256(file.read()).hexdigest()
+
+
+def read_config(workdir: str, field: str = '--workdir') -> Config:
+  """The resolved config of the run in a workdir."""
+  path = os.path.join(workdir, 'config.json')
+  try:
+    found = files.read_json(path, remedy=RESTORE, needs=('model', 'tokenizer'))
+  except (FileNotFoundError, NotADirectoryError) as e:
+    raise UsageError(
+      f'{field}={workdir}: holds no run (no config.json); train one first'
+    ) from e
+  try:
+    config = config_lib.from_dict(found)
+    config_lib.check_resolved(config)
+  except (ValueError, TypeError, LookupError, AttributeError) as e:
+    # Of `finetune.each`, whose fields have names of the user's own.
+    raise UsageError(f'{path}: is damaged: {e}; {RESTORE}') from e
+  return config
+
+
+def built(workdir: str) -> Parts:
+  """The parts of a workdir's run, on the devices that are here."""
+  # The devices here need not be those it was trained on.
+  config = config_lib.unlocked(read_config(workdir))
+  config.mesh.update(data=1, fsdp=-1, expert=1, context=1, tensor=1)
+  for model in (config.model, *config.models.values()):
+    model.attention_backend = 'auto'
+  return parts_lib.build(config.lock())
+
+
+def load_state(workdir: str) -> tuple[Parts, TrainState]:
+  """Loads the newest sound checkpoint of a workdir, split over all devices."""
+  parts = built(workdir)
+  config = parts.config
+  checkpointer = Checkpointer(workdir, read_only=True)
+  state = checkpointer.restore(parts_lib.abstract_state(parts))
+  checkpointer.close()
+  if state is None:
+    raise UsageError(
+      f'--workdir={workdir}: holds no checkpoint yet; it is written after '
+      f'{config.checkpoint.every_steps} steps'
+    )
+  if state.ema is not None:
+    log.info('using the average of the weights, optim.ema=%s', config.optim.ema)
+  return parts, state
+
+
+# The mean of the last checkpoints (Vaswani et al., 2017, section 6.1).
+#
+# It is made of what a run has kept, afterwards; `optim.ema` is another average,
+# of all steps, which the run itself keeps. That is not what is averaged here.
+
+
+def average_last(
+  workdir: str, number: int, abstract: TrainState
+) -> tuple[TrainState, tuple[int, ...]]:
+  """A state to evaluate, never to train on from, and the steps of its mean.
+
+  It is the newest, but for the parameters, which are the mean, summed in
+  float32, of `number` checkpoints, and without `ema`.
+  """
+  checkpointer = Checkpointer(workdir, read_only=True)
+  kept = checkpointer.steps()
+  checkpointer.close()
+  if len(kept) < number:
+    raise UsageError(
+      f'--average={number}: --workdir={workdir} keeps {len(kept)} checkpoints'
+      + (f', of steps {", ".join(map(str, kept))}' if kept else '')
+      + f'; train with checkpoint.keep={number} or more, or average fewer'
+    )
+  steps, total, state = tuple(kept[-number:]), None, None
+  for step in steps:
+    state = None  # its memory
+    folder = restore.absolute(restore.folder_of(workdir)) / str(step)
+    found = restore.read(folder, abstract)
+    if found.state is None:
+      raise UsageError(
+        f'--average={number}: {folder} is damaged ({found.reason}); restore '
+        'it from a copy, or average fewer'
+      )
+    state = found.state
+    total = _sum(total, state.params)
+  assert state is not None
+  log.info(
+    'the mean of the checkpoints of steps %s', ', '.join(map(str, steps))
+  )
+  params = _mean(total, state.params, number)
+  return state._replace(params=params, ema=None), steps
+
+
+@jax.jit
+def _sum(total, params):
+  params = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+  return params if total is None else jax.tree.map(jnp.add, total, params)
+
+
+@jax.jit
+def _mean(total, params, number):
+  """In the dtype that parameters are stored in."""
+  return jax.tree.map(lambda x, y: (x / number).astype(y.dtype), total, params)
+
+
+# The model that a run learns from: `objective.teacher`.
+#
+# Its folder is read when a run starts, once. From then on its section is in the
+# run's config.json and its parameters are in the run's checkpoints, so that a
+# resume needs the folder no more. Of a teacher whose outputs are on disk, see
+# `teaching`.
+
+
+_PART = 'teacher'
+# How a model is computed: the run's choice, whatever its teacher was.
+_COMPUTED = ('dtype', 'attention_backend', 'loop', 'remat', 'dropout')
+
+
+def described(config: Config, workdir: str) -> Config:
+  """The config with the section of its teacher as the folder has it.
+
+  A config that says something else of it (for `inspect` and `plan`) was made
+  for another teacher; what differs is logged.
+
+  Args:
+    config: as given, not resolved.
+    workdir: of the run, whose config.json comes first where it has one.
+  """
+  folder = config.get('objective', {}).get(_PART)
+  if not folder:
+    return config
+  needs = objectives.needs(config.objective.name)
+  outputs = teacher_outputs.read(folder) if needs.stored else None
+  if outputs and config.model.vocab_size is None:
+    config = config_lib.unlocked(config)
+    config.model.vocab_size = outputs.vocab_size
+    return config.lock()
+  if not needs.frozen:
+    return config
+  config = config_lib.unlocked(config)
+  known = None
+  if os.path.exists(os.path.join(workdir, 'config.json')):
+    known = read_config(workdir)
+  if known is not None and _PART in known.models:
+    section = known.models[_PART].to_dict()
+  else:
+    section = open_model(folder, 'teach', f'objective.{_PART}').model
+  assert section is not None, 'of a folder'
+  given = {**config.model, **config.models.get(_PART, {})}
+  section = computed(section, config)
+  if config.models.get(_PART):
+    differs = [
+      f'{field}: {given[field]!r} -> {value!r}'
+      for field, value in section.items()
+      if given[field] is not None and given[field] != value
+    ]
+    if differs:
+      log.info('models.teacher is as in %s: %s', folder, '; '.join(differs))
+  config.models[_PART] = section
+  if config.model.vocab_size is None:
+    config.model.vocab_size = section['vocab_size']
+  return config.lock()
+
+
+def check_teacher(config: Config) -> None:
+  """Checks that a run with a teacher says where it is."""
+  name = config.objective.name
+  needs = objectives.needs(name)
+  if (needs.frozen or needs.stored) and not config.objective.teacher:
+    give = (
+      'a folder that gpt-jax teach wrote'
+      if needs.stored
+      else 'a workdir that train left, or a folder of Hugging Face'
+    )
+    raise UsageError(
+      f'objective.teacher is empty: objective.name={name!r} learns from one; '
+      f'give {give}'
+    )
+
+
+def parameters(source: Pretrained, model: Transformer) -> Any:
+  """What the model scores the vocabulary by; None: others are there."""
+  assert source.params is not None, 'of a folder'
+  wanted = jax.tree.map(lambda x: x.shape, parameter_shapes(model))
+  params = {name: x for name, x in source.params().items() if name in wanted}
+  same = jax.tree.map(lambda x: x.shape, params) == wanted
+  return params if same else None
+
+
+def check_tokenizer(
+  source: Pretrained,
+  tokenizer: Tokenizer,
+  config: Config,
+  field: str = 'objective.teacher',
+) -> None:
+  """Checks that a teacher reads the run's tokens."""
+  if source.tokenizer is None or (
+    source.tokenizer.fingerprint != tokenizer.fingerprint
+  ):
+    raise UsageError(
+      f'{field}={source.name}: its tokenizer, {source.tokenizer_name}, is not '
+      f"the run's, {config.tokenizer.name}; give the teacher's tokenizer, or "
+      'the token store that it was trained on as data.store'
+    )
+
+
+def computed(section: dict[str, Any], config: Config) -> dict[str, Any]:
+  """A teacher's section, computed as the run computes its own model."""
+  return section | {field: config.model[field] for field in _COMPUTED}
+
+
+# Where a new run starts: at random, or from another's parameters.
+#
+# `optim.start` names a workdir or a folder of Hugging Face. What is not taken
+# from there is drawn, and only what `optim.drawn` names is. A run that goes on
+# reads its own checkpoints, and needs the folder no more.
+
+
+# The tables of the vocabulary: rows are tokens.
+_TABLES = ('embed', 'head')
+
+
+def check_start(config: Config, workdir: str) -> None:
+  """Checks, before text is prepared, that there is what a run starts from.
+
+  Args:
+    config: resolved.
+    workdir: of the run; one that holds a run needs nothing.
+  """
+  optim = config.optim
+  if optim.drawn and not optim.start:
+    raise UsageError(
+      f'optim.drawn={optim.drawn!r}: without optim.start all parameters are '
+      'drawn; say whose are taken, or leave it empty'
+    )
+  if not optim.start:
+    return
+  if objectives.needs(config.objective.name).frozen:
+    raise UsageError(
+      f'optim.start={optim.start!r}: objective.name={config.objective.name!r} '
+      'starts from its teacher, or at random; leave it empty'
+    )
+  if objectives.needs(config.objective.name).adds:
+    raise UsageError(
+      f'optim.start={optim.start!r}: objective.name={config.objective.name!r} '
+      "keeps the model's tables as differences, which no other run has; leave "
+      "it empty, or share by 'es' or 'nes'"
+    )
+  if not os.path.exists(os.path.join(workdir, 'config.json')):
+    open_model(optim.start, 'start', 'optim.start')
+
+
+def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
+  """The first state of a run: drawn, or of what the config starts from."""
+  if parts.config.optim.start:
+    return _from_start(parts, tokenizer)
+  if not parts.objective.frozen:
+    return parts_lib.initial_state(parts)
+  folder = parts.config.objective.teacher
+  source = open_model(folder, 'teach', f'objective.{_PART}')
+  check_tokenizer(source, tokenizer, parts.config)
+  params = parameters(source, config_lib.transformer(parts.config, _PART))
+  if params is None:
+    raise UsageError(
+      f'objective.teacher={folder}: holds other parameters than models.teacher '
+      'describes; start again with another --workdir'
+    )
+  log.info('the teacher is %s', source.name)
+  given = _by_name({'parts': {_PART: params}})
+  return parts_lib.initial_state(parts, given)
+
+
+def _from_start(parts: Parts, tokenizer: Tokenizer) -> TrainState:
+  optim = parts.config.optim
+  source = open_model(optim.start, 'start', 'optim.start')
+  shapes = parts_lib.abstract_state(parts).params
+  paths.check(shapes, optim.drawn, 'optim.drawn')
+  drawn = paths.matching(shapes, optim.drawn)
+  _check_tokenizer(parts, source, tokenizer, drawn)
+  given = _taken(optim.start, source, shapes, drawn)
+  _tell(parts, source, drawn)
+  taken = {name: ~mask for name, mask in _by_name(drawn).items()}
+  return parts_lib.initial_state(parts, given, taken)
+
+
+def _by_name(tree: Any) -> dict[str, Any]:
+  return {
+    paths.name_of(path): x
+    for path, x in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def _check_tokenizer(
+  parts: Parts, source: Pretrained, tokenizer: Tokenizer, drawn: Any
+) -> None:
+  """Refuses tables whose rows are other tokens than the run's."""
+  assert source.tokenizer is not None, 'of a folder'
+  if _same_ids(source.tokenizer, tokenizer, drawn):
+    return
+  tables = [x for n in _TABLES for x in jax.tree.leaves(drawn.get(n, {}))]
+  if all(mask.all() for mask in tables):
+    return
+  raise UsageError(
+    f'optim.start={parts.config.optim.start!r}: its tokenizer, '
+    f"{source.tokenizer_name}, is not the run's, "
+    f"{parts.config.tokenizer.name}; give its tokenizer, or add 'embed/*' to "
+    'optim.drawn'
+  )
+
+
+def _same_ids(theirs: Tokenizer, ours: Tokenizer, drawn: Any) -> bool:
+  """Whether what is not drawn reads the same tokens."""
+  if theirs.fingerprint == ours.fingerprint:
+    return True
+  # An encoder of sources that is drawn as a whole may read any.
+  new = 'source' in drawn and all(
+    m.all() for m in jax.tree.leaves(drawn['source'])
+  )
+  one, other = (tokenizer_lib.of_targets(made) for made in (theirs, ours))
+  return new and one.fingerprint == other.fingerprint
+
+
+def _taken(
+  start: str, source: Pretrained, shapes: Any, drawn: Any
+) -> dict[str, Any]:
+  """What is taken from there, by name."""
+  assert source.params is not None, 'of a folder'
+  found, masks = _by_name(source.params()), _by_name(drawn)
+  taken, problems = {}, []
+  for name, leaf in _by_name(shapes).items():
+    mask = masks[name]
+    if mask.all():
+      found.pop(name, None)
+    elif name not in found:
+      problems.append(f'lacks {name}')
+    elif np.shape(found[name]) != leaf.shape:
+      theirs = np.shape(found[name])
+      problems.append(f'has {name} as {theirs}, not as {leaf.shape}')
+    else:
+      taken[name] = found.pop(name)
+  if problems:
+    more = f' and {len(problems) - 1} others' if problems[1:] else ''
+    raise UsageError(
+      f'optim.start={start!r}: {problems[0]}{more}; name in optim.drawn what '
+      'is to be drawn, or give the model of that run'
+    )
+  if found:
+    left = sorted({name.split('/')[0] for name in found})
+    log.warning(
+      'optim.start=%s: %d of its arrays have no place in this model, in %s',
+      *(start, len(found), ', '.join(left)),
+    )
+  return taken
+
+
+def _tell(parts: Parts, source: Pretrained, drawn: Any) -> None:
+  """Says what the run starts from, and how the models differ."""
+  config = parts.config
+  masks = jax.tree.leaves(drawn)
+  log.info(
+    'the parameters are those of %s; %d of %d arrays are drawn, at least in '
+    'part',
+    *(source.name, sum(bool(m.any()) for m in masks), len(masks)),
+  )
+  differs = [
+    f'{field}: {theirs!r} -> {config.model[field]!r}'
+    for field, theirs in (source.model or {}).items()
+    if field not in FOR_TRAINING and _other(field, theirs, config.model[field])
+  ]
+  if differs:
+    log.warning(
+      'optim.start=%s: its model is another one: %s',
+      *(config.optim.start, '; '.join(differs)),
+    )
+
+
+def _other(field: str, one: Any, other: Any) -> bool:
+  if isinstance(one, str) and isinstance(other, str):
+    return spec.parse(field, one) != spec.parse(field, other)
+  return one != other
