@@ -12,11 +12,12 @@ import pytest
 from gpt_jax import spec
 from gpt_jax.__main__ import main
 from gpt_jax.commands import evaluate
-from gpt_jax.evaluation import names, suite
-from gpt_jax.evaluation.tasks import TASKS
-from gpt_jax.finetuning import known_tasks
+from gpt_jax.evaluation import suite
+from gpt_jax.evaluation.results import read_calls
+from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.flags import Flags
-from gpt_jax.tasks import tasks as tuning
+from gpt_jax.tasks import known
+from gpt_jax.tasks import task as tuning
 from tests.support.tasks import measure
 from tests.test_docs import ROOT, fenced
 
@@ -60,12 +61,8 @@ def evaluated(tmp_path):
 
 def test_every_form_of_evaluate_has_an_example(tmp_path, evaluated):
   _, values = evaluated
-  calls = names.read('--tasks', values.tasks, TASKS)
-  own = {
-    name
-    for name, make in TASKS.items()
-    if make.__module__ == 'gpt_jax.evaluation.own_tables'
-  } - {'wikitext2'}
+  calls = read_calls('--tasks', values.tasks, TASKS)
+  own = {'multiple_choice', 'qa', 'text'}
   assert {call.call.name for call in calls} == own
   tasks_dir = tmp_path / values.tasks_dir
   built = suite.build(calls, str(tasks_dir))
@@ -82,7 +79,7 @@ def test_every_form_of_evaluate_has_an_example(tmp_path, evaluated):
 
 
 def test_every_form_of_finetuning_has_an_example():
-  assert TUNED.keys() == known_tasks.FORMS.keys()
+  assert TUNED.keys() == known.FORMS.keys()
 
 
 EXPECTED = {
@@ -141,7 +138,7 @@ def test_the_examples_of_finetuning_are_read(tmp_path, monkeypatch, form):
   monkeypatch.chdir(tmp_path)
   field, _, text = argv[-1].partition('=')
   assert field == '--config.finetune.task'
-  task = spec.build('finetune.task', text, known_tasks.TASKS)
+  task = spec.build('finetune.task', text, known.TASKS)
   task = tuning.with_labels(task)
   for split in ('train', 'dev'):
     found = [(*e.texts, e.label) for e in tuning.read(task, split)]

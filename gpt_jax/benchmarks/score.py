@@ -23,8 +23,7 @@ from gpt_jax.benchmarks import harness, worker
 from gpt_jax.benchmarks.harness import Side
 from gpt_jax.config import Config
 from gpt_jax.evaluation.forward import Row
-from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.score import Score, Scorer
+from gpt_jax.evaluation.score import Journal, Score, Scorer
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.parts import init_params

@@ -56,16 +56,15 @@ from gpt_jax import cli, ranges
 from gpt_jax import flags as flags_lib
 from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.evaluation import (
-  names,
   overlap,
   score,
   suite,
   text_tasks,
   validation,
 )
-from gpt_jax.evaluation.results import Figures, Results
-from gpt_jax.evaluation.suite import Named
-from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.evaluation.figures import Figures
+from gpt_jax.evaluation.results import Results, read_calls, written
+from gpt_jax.evaluation.suite import TASKS, Named
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
@@ -181,7 +180,7 @@ def main(args: cli.Args) -> None:
     )
   files = args.source, args.reference
   asked = text_tasks.with_files(args.tasks, *files, beam)
-  calls = names.read('--tasks', asked, choices)
+  calls = read_calls('--tasks', asked, choices)
   shots, memories = sorted(args.shots), sorted(args.memory)
   reading = memory_lib.Reading(args.segment, args.clamp, args.same_length)
   if reading != memory_lib.Reading() and not memories:
@@ -264,7 +263,7 @@ def _measure(
     os.path.join(folder, f'step-{step}{part}.json'),
     step=int(step),
     model=model,
-    tasks={t.name: names.written(t.call, TASKS) for t in tasks},
+    tasks={t.name: written(t.call, TASKS) for t in tasks},
     limit=args.limit,
   )
   if kept := {k: v for k, v in held_out.items() if '/' in k}:

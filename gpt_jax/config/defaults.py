@@ -396,7 +396,7 @@ def get_config(arg: str = '') -> ConfigDict:
     # as words too, as for WikiText).
     words=dict(),
     # Zero-shot tasks to evaluate as well: lambada, blimp, piqa, ...; see
-    # gpt_jax/evaluation/tasks.py. Their files are in tasks_dir. Of models that
+    # gpt_jax/evaluation/suite.py. Their files are in tasks_dir. Of models that
     # write a text for a text: seq2seq('val.en', 'val.de', first=200,
     # metrics='bleu, chrf') and the tasks of GLUE, in T5's formats.
     tasks=placeholder(str),

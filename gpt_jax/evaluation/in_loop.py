@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from gpt_jax.config import Config
-from gpt_jax.evaluation import names, suite
+from gpt_jax.evaluation import results, suite
 from gpt_jax.evaluation.score import Scorer
-from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -34,7 +34,7 @@ def tasks(config: Config) -> list[suite.Named]:
       f'eval.tasks={config.eval.tasks!r}: needs a held-out set besides, by '
       'which checkpoints are judged; set data.holdout or eval.sets'
     )
-  calls = names.read('eval.tasks', config.eval.tasks, TASKS)
+  calls = results.read_calls('eval.tasks', config.eval.tasks, TASKS)
   found = suite.build(calls, config.eval.tasks_dir)
   _check_model(config, found)
   suite.check('eval.tasks', found, sets=config.eval.sets)

@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.evaluation import files, results
-from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.results import Figures
-from gpt_jax.evaluation.score import Row, Scorer
-from gpt_jax.evaluation.task import Setting
+from gpt_jax.evaluation import figures
+from gpt_jax.evaluation.figures import Figures, Make, Setting
+from gpt_jax.evaluation.score import Journal, Row, Scorer
 from gpt_jax.files.progress import Report
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.files import OWN, Files, Split
 from gpt_jax.tokenizers import report as tokenizer_report
 
 log = logging.getLogger('gpt_jax')
@@ -38,7 +37,7 @@ class Text(NamedTuple):
     stride: tokens scored per window; 0: half of the model's context.
   """
 
-  files: files.Files
+  files: Files
   path: str
   stride: int = 0
   takes_shots = False
@@ -52,7 +51,7 @@ class Text(NamedTuple):
     ]
 
   def check(self, shots: int) -> None:
-    """See `task.Task`."""
+    """See `figures.Task`."""
     assert not shots
     self._read()
 
@@ -88,7 +87,7 @@ class Text(NamedTuple):
       )
     ]
     scores = scorer.rows(rows, journal, report)
-    loss = results.ratio(
+    loss = figures.ratio(
       'loss', [-s.log_prob for s in scores], [s.num_tokens for s in scores]
     )
     num_words = len(text.split()) + text.count('\n')
@@ -102,12 +101,12 @@ class Text(NamedTuple):
     bits, bits_error = nats_per(num_bytes * math.log(2))
     return {
       **loss,
-      **results.exponential('perplexity', *nats_per(len(ids))),
+      **figures.exponential('perplexity', *nats_per(len(ids))),
       'bits_per_byte': bits,
       'bits_per_byte_stderr': bits_error,
       'bits_per_character': bits * num_bytes / len(text),
-      **results.exponential('byte_perplexity', *nats_per(num_bytes)),
-      **results.exponential('word_perplexity', *nats_per(num_words)),
+      **figures.exponential('byte_perplexity', *nats_per(num_bytes)),
+      **figures.exponential('word_perplexity', *nats_per(num_words)),
       'tokens': len(ids),
       'bytes': num_bytes,
       'words': num_words,
@@ -128,3 +127,31 @@ def windows(ids: np.ndarray, context_length: int, stride: int) -> Iterator[Row]:
   while stop < len(ids) - 1:
     before, stop = stop, min(stop + stride, len(ids) - 1)
     yield Row(ids[stop - context_length : stop + 1], stop - before)
+
+
+def wikitext2(path: str = 'test', stride: int = 0) -> Make:
+  """WikiText-2's test split as raw, untokenized text.
+
+  Its numbers of words and line ends are those of the word-level file.
+  """
+  names = 'wikitext2/test.raw.txt', 'wikitext-2-raw/wiki.test.raw'
+  files = Files(
+    folder='',
+    home='fetch WikiText-2 raw (wikitext-2-raw-v1) and unpack it there',
+    splits={'test': Split(names)},
+  )
+  return _text(files, path, stride)
+
+
+def text(path: str, stride: int = 0) -> Make:
+  """A custom text file, as one stream."""
+  return _text(OWN, path, stride)
+
+
+def _text(files: Files, path: str, stride: int) -> Make:
+  if stride < 0:
+    raise UsageError(
+      f'stride={stride}: is negative; give a number of tokens, or 0 for half '
+      'of the context'
+    )
+  return lambda folder: Text(files._replace(folder=folder), path, stride)

@@ -21,9 +21,8 @@ from gpt_jax import sharding
 from gpt_jax.decoding import engine
 from gpt_jax.decoding.sampler import constraints_of
 from gpt_jax.evaluation import score
-from gpt_jax.evaluation.journal import Journal
 from gpt_jax.evaluation.language_model import windows
-from gpt_jax.evaluation.score import ScoreRequest
+from gpt_jax.evaluation.score import Journal, ScoreRequest
 from gpt_jax.files import progress
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError, install

@@ -18,7 +18,7 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
-from gpt_jax.evaluation import results, validation
+from gpt_jax.evaluation import figures, validation
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.stack import Caches
@@ -75,7 +75,7 @@ def measure(
       values = _measure(parts, trained.state.eval_params, held_out)
       prefix = f'eval/{name}/memory_{memory}'
       found |= {f'{prefix}_{key}': value for key, value in values.items()}
-      results.check_finite(found)
+      figures.check_finite(found)
   return found
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpt_jax.evaluation.results import Figures
+from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.suite import Named
 from gpt_jax.files.progress import Report
 from gpt_jax.spec import UsageError

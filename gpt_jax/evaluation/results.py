@@ -1,117 +1,139 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Results of one step on disk, written whenever there are new ones."""
+"""The names under which tasks report, and their results on disk.
 
-import math
+A task reports as `eval/NAME/accuracy`. A name follows from the task's call: its
+own, and what differs from the defaults: `lambada`, `text/mine` of
+text('books/mine.txt', ...), `race/level_high`, `seq2seq/test` of
+seq2seq('test.en', 'test.de'). Or the call gives it: text('mine.txt',
+name='mine').
+"""
+
+import inspect
 import os
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from gpt_jax.decoding import requests
-from gpt_jax.evaluation import names
-from gpt_jax.files import files
-from gpt_jax.spec import FailedError, UsageError
+from gpt_jax import spec
+from gpt_jax.evaluation.figures import Figures
+from gpt_jax.files import files, lines
+from gpt_jax.spec import Call, UsageError
 from gpt_jax.training import metrics
 
-# Results with standard errors.
+# What a call may be named: a part of a key, and of a file's name.
+_NAME = re.compile(r'[A-Za-z0-9][\w.-]*')
+_SHOTS = re.compile(r'\d+_shots')
+_ENDING = re.compile(r'\.[A-Za-z]\w{0,7}$')
+_ODD = re.compile(r'[^\w.-]+')
+_HELD_OUT = 'validation'
 
 
-# Numbers, but for a signature such as BLEU's.
-Figures = dict[str, Any]
+class NamedCall(NamedTuple):
+  """A call of a task with all arguments by name, and the name it reports by."""
+
+  name: str
+  call: Call
 
 
-def check_finite(found: Figures) -> None:
-  """Checks that every result is a number.
+def read_calls(
+  field: str, text: str, choices: Mapping[str, Callable]
+) -> list[NamedCall]:
+  """Parses a comma list of tasks; each takes `name` besides its arguments."""
+  given, calls = [], []
+  for call in spec.parse(field, text):
+    kwargs = dict(call.kwargs)
+    given.append(kwargs.pop('name', None))
+    calls.append(call._replace(kwargs=kwargs))
+  out = []
+  bound = spec.bind_calls(field, text, calls, choices)
+  for name, call in zip(given, bound, strict=True):
+    if name is not None:
+      _check(field, name)
+      if call.name == _HELD_OUT:
+        raise UsageError(
+          f'{field}: {_HELD_OUT} reports by the names of the held-out sets; '
+          'leave its name out'
+        )
+    out.append(NamedCall(name or _derived(call, choices), call))
+  _check_distinct(field, out, choices)
+  return out
 
-  Raises:
-    FailedError: one is NaN or infinite.
+
+def written(call: Call, choices: Mapping[str, Callable]) -> str:
+  """The call as a user writes it, without arguments that are defaults."""
+  parts = [f'{key}={value!r}' for key, value in _changed(call, choices).items()]
+  return f'{call.name}({", ".join(parts)})' if parts else call.name
+
+
+def owner(key: str, names: Collection[str]) -> str:
+  """The name in a key of results, `eval/NAME/...`; the longest that fits.
+
+  Of a name that is not among them, its first part.
   """
-  for name, value in found.items():
-    if isinstance(value, float) and not math.isfinite(value):
-      raise FailedError(f'{name} of the model is {value}: {requests.DAMAGED}')
+  rest = key.removeprefix('eval/')
+  fitting = [name for name in names if rest.startswith(f'{name}/')]
+  return max(fitting, key=len, default=rest.partition('/')[0])
 
 
-def mean(name: str, values: Sequence[float]) -> Figures:
-  """The mean over examples and its standard error, s / sqrt(n)."""
-  array = np.asarray(values, np.float64)
-  error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else 0.0
-  return {name: float(array.mean()), f'{name}_stderr': float(error)}
+def _check(field: str, name: object) -> None:
+  if (
+    not isinstance(name, str) or not _NAME.fullmatch(name) or name == _HELD_OUT
+  ):
+    raise UsageError(
+      f'{field}: name={spec.shown(name)}: is no name for results; take '
+      f"letters, digits, '.', '-' and '_', and not {_HELD_OUT}"
+    )
 
 
-def clean(
-  numbers: Sequence[int],
-  seen: Collection[int] | None,
-  measured: Callable[[Sequence[int]], Figures],
-) -> Figures:
-  """The results of examples that training has not seen, as NAME_clean.
-
-  GPT-3, section 4 and table C.1. Of the results, those with an error, since
-  others say what the examples are.
-
-  Args:
-    numbers: of the examples.
-    seen: which of them training has seen; None: it is not known.
-    measured: computes results of examples.
-  """
-  if seen is None:
-    return {}
-  rest = [n for n in numbers if n not in seen]
-  found = measured(rest) if rest else {}
-  out: Figures = {}
-  for name in found:
-    error = f'{name}_stderr'
-    if error in found and '/' not in name:
-      out |= {
-        f'{name}_clean': found[name],
-        f'{name}_clean_stderr': found[error],
-      }
-  return out | {'examples_clean': len(rest)}
+def _check_distinct(
+  field: str, calls: list[NamedCall], choices: Mapping[str, Callable]
+) -> None:
+  seen: dict[str, Call] = {}
+  for name, call in calls:
+    if name in seen:
+      texts = [written(c, choices) for c in (seen[name], call)]
+      raise UsageError(
+        f'{field}: {texts[0]} and {texts[1]} would both report as '
+        f'eval/{name}; leave one out, or give it a name of its own by name='
+      )
+    seen[name] = call
 
 
-def mean_of_groups(name: str, groups: Sequence[Sequence[float]]) -> Figures:
-  """The unweighted mean of the groups' means.
+def _derived(call: Call, choices: Mapping[str, Callable]) -> str:
+  parts = []
+  for key, value in _changed(call, choices).items():
+    text = _short(str(value))
+    if key == 'reference' and text in parts:  # test.en and test.de: 'test'
+      continue
+    parts.append(text if key == 'path' else f'{key}_{text}')
+  joined = '-'.join(parts)
+  if _SHOTS.fullmatch(joined):  # as in eval/lambada/5_shots/accuracy
+    joined = f'{joined}-file'
+  return f'{call.name}/{joined}' if joined else call.name
 
-  Groups are independent, so the error is sqrt(sum of squared errors) / n.
-  """
-  found = [mean('x', values) for values in groups]
-  error = math.sqrt(sum(f['x_stderr'] ** 2 for f in found)) / len(found)
+
+def _changed(call: Call, choices: Mapping[str, Callable]) -> dict[str, object]:
+  """The arguments that differ from their defaults."""
+  parameters = inspect.signature(choices[call.name]).parameters
   return {
-    name: float(np.mean([f['x'] for f in found])),
-    f'{name}_stderr': error,
+    key: value
+    for key, value in call.kwargs.items()
+    if value != parameters[key].default
   }
 
 
-def ratio(name: str, sums: Sequence[float], counts: Sequence[float]) -> Figures:
-  """R = sum(y) / sum(x) over parts of different sizes, such as windows.
-
-  First-order error (the delta method; Cochran, Sampling Techniques, section
-  2.11), from the residuals y - R x of the parts:
-  sqrt(n / (n - 1) sum((y - R x)^2)) / sum(x). For equal x it is that of `mean`.
-  """
-  y, x = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
-  value, n = y.sum() / x.sum(), len(y)
-  squares = np.square(y - value * x).sum()
-  error = math.sqrt(n / (n - 1) * squares) / x.sum() if n > 1 else 0.0
-  return {name: float(value), f'{name}_stderr': float(error)}
-
-
-def exponential(name: str, value: float, error: float) -> Figures:
-  """Exp of a value, with its first-order error.
-
-  Omitted if it is too large for a float, as it may be for an untrained model.
-  """
-  if value >= math.log(sys.float_info.max):
-    return {}
-  return {name: math.exp(value), f'{name}_stderr': math.exp(value) * error}
-
-
-def perplexity(name: str, losses: Sequence[float]) -> Figures:
-  """Exp of the mean loss in nats, with first-order error p s / sqrt(n)."""
-  found = mean('x', losses)
-  return exponential(name, found['x'], found['x_stderr'])
+def _short(value: str) -> str:
+  """A value within a name; of a path the file's name, without its ending."""
+  if value.startswith('tfds:'):
+    return _ODD.sub('_', value)
+  for part in reversed(value.split(os.sep)):
+    for ending in lines.COMPRESSED:
+      part = part.removesuffix(ending)
+    part = _ODD.sub('_', _ENDING.sub('', part)).strip('_.-')
+    if part:  # of '*.jsonl' nothing is left: the folder's name
+      return part
+  return 'none'
 
 
 class Results:
@@ -165,10 +187,10 @@ class Results:
     other data or another seed.
     """
     known = {*self._tasks, *self._calls}
-    owners = {names.owner(key, known) for key in figures}
+    owners = {owner(key, known) for key in figures}
     replaced = owners - self._new
     for key in [*self._values]:
-      if key.startswith('eval/') and names.owner(key, known) in replaced:
+      if key.startswith('eval/') and owner(key, known) in replaced:
         del self._values[key]
     self._new |= owners
     self._calls |= {n: c for n, c in self._tasks.items() if n in owners}

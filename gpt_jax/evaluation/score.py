@@ -8,7 +8,9 @@ read once: see `batches`. Rows are split over the devices like training batches.
 
 import functools
 import hashlib
+import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +27,6 @@ from gpt_jax.decoding.in_row import InRow
 from gpt_jax.decoding.requests import NOT_FINITE, Request
 from gpt_jax.decoding.sampler import Sampler, never_drawn
 from gpt_jax.evaluation.forward import Forward, Limits, Row, plan
-from gpt_jax.evaluation.journal import Journal
 from gpt_jax.files.progress import Report
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.transformer import Transformer
@@ -327,6 +328,58 @@ def row(
   ids = np.concatenate([before, whole]).astype(np.int32)
   cut = max(len(ids) - (context_length + 1), 0)
   return Row(ids[cut:], num_scored, cut)
+
+
+class Journal:
+  """A file of scores by row number, for one set of rows and one model.
+
+  A stopped evaluation resumes after its last batch: one JSON line per batch.
+  What a killed process wrote last, or a crash of the machine left damaged, is
+  cut off.
+  """
+
+  def __init__(self, path: str | None, key: str):
+    """Opens a file, which need not exist; None keeps nothing.
+
+    `key` identifies the model: scores of other models are ignored.
+    """
+    self._path, self._key = path, key
+
+  def start(self, rows: str) -> dict[int, Any]:
+    """Returns earlier scores of these rows, by row number.
+
+    Deletes scores of other rows or of another model.
+    """
+    head = json.dumps({'model': self._key, 'rows': rows}).encode()
+    found = {}
+    if self._path is None:
+      return found
+    sound = 0
+    if os.path.exists(self._path):
+      with open(self._path, 'rb') as f:
+        first, *lines = f.read().split(b'\n')
+      if first == head:
+        sound = len(first) + 1
+        for line in lines[:-1]:  # the last is empty or incomplete
+          try:
+            scores = json.loads(line)
+          except ValueError:
+            break
+          found.update({int(i): score for i, score in scores.items()})
+          sound += len(line) + 1
+    os.makedirs(os.path.dirname(self._path), exist_ok=True)
+    # What is there stays there: being killed now loses nothing either.
+    with open(self._path, 'ab') as f:
+      f.truncate(sound)
+      if not sound:
+        f.write(head + b'\n')
+    return found
+
+  def add(self, scores: dict[int, Any]) -> None:
+    """Appends new scores."""
+    if self._path is not None:
+      with open(self._path, 'a', encoding='utf-8') as f:
+        f.write(json.dumps(scores) + '\n')
 
 
 class Written(NamedTuple):

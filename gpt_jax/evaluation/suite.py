@@ -11,17 +11,24 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints import restore
-from gpt_jax.evaluation import names
-from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.names import NamedCall
-from gpt_jax.evaluation.results import Figures
-from gpt_jax.evaluation.score import Scorer
-from gpt_jax.evaluation.task import Setting, Task
-from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.evaluation import language_model, likelihood, text_tasks
+from gpt_jax.evaluation.figures import Figures, Make, Setting, Task
+from gpt_jax.evaluation.results import NamedCall, owner
+from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files import progress
 from gpt_jax.spec import Call, UsageError
+from gpt_jax.tasks.choices import PROMPTED
 
 log = logging.getLogger('gpt_jax')
+
+
+# With GPT-3's prompts (appendix G) unless noted; GLUE is text to text.
+TASKS: dict[str, Callable[..., Make]] = {
+  **{name: likelihood.of(make) for name, make in PROMPTED.items()},
+  'wikitext2': language_model.wikitext2,
+  'text': language_model.text,
+  **text_tasks.TASKS,
+}
 
 
 class Named(NamedTuple):
@@ -36,7 +43,7 @@ def build(calls: Sequence[NamedCall], folder: str) -> list[Named]:
   """Makes tasks of `TASKS` without reading their files.
 
   Args:
-    calls: see `names.read`.
+    calls: see `results.read_calls`.
     folder: base of relative paths.
   """
   return [
@@ -150,7 +157,7 @@ def lines(found: Figures, tasks: Sequence[Named]) -> list[str]:
   known = [named.name for named in tasks]
   by_line: dict[str, Figures] = {}
   for key, value in found.items():
-    name = names.owner(key, known)
+    name = owner(key, known)
     rest = key.removeprefix(f'eval/{name}/').split('/')
     if len(rest) > 1 and rest[0].endswith('_shots'):
       name, rest = f'{name}/{rest[0]}', rest[1:]

@@ -15,28 +15,27 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
 from gpt_jax.decoding.beam import PENALTIES, Beam
-from gpt_jax.evaluation import results
-from gpt_jax.evaluation.choices import Make
-from gpt_jax.evaluation.files import TFDS
-from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.results import Figures
-from gpt_jax.evaluation.score import Scorer
-from gpt_jax.evaluation.task import Setting, Task
+from gpt_jax.evaluation import figures
+from gpt_jax.evaluation.figures import Figures, Make, Setting, Task, read_all
+from gpt_jax.evaluation.likelihood import draw
+from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files import lines
 from gpt_jax.files.progress import Report
+from gpt_jax.files.records import Record
 from gpt_jax.ranges import OneOf, Real, Whole
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import glue, metrics, text_to_text
-from gpt_jax.tasks.metrics import OF_CLASSES, OF_SCORES
-from gpt_jax.tasks.tasks import Task as Table
+from gpt_jax.tasks import files as files_lib
+from gpt_jax.tasks import glue
+from gpt_jax.tasks.files import OWN, TFDS
+from gpt_jax.tasks.metrics import METRICS, exact_match, signatures
+from gpt_jax.tasks.task import Task as Table
+from gpt_jax.tasks.task import TextPair
 from gpt_jax.training.metrics import write_atomically
 
 # Tasks of source texts, for each of which a model writes a text.
@@ -46,22 +45,6 @@ log = logging.getLogger('gpt_jax')
 
 # Texts that the log shows.
 _SHOWN = 3
-
-
-class Example(NamedTuple):
-  """What a model reads, and what it should write.
-
-  Attributes:
-    where: 'file:line'.
-    source: read.
-    target: to write.
-    label: what the target says, where it is a label.
-  """
-
-  where: str
-  source: str
-  target: str
-  label: Any = None
 
 
 class Written(NamedTuple):
@@ -77,8 +60,8 @@ class Written(NamedTuple):
     beam: how to search for a text; None: each token is the most probable one.
   """
 
-  examples: Callable[[], Sequence[Example]]
-  figures: Callable[[Sequence[Example], Sequence[str]], Figures]
+  examples: Callable[[], Sequence[TextPair]]
+  figures: Callable[[Sequence[TextPair], Sequence[str]], Figures]
   targets: tuple[str, ...] = ()
   max_tokens: int = 0
   beam: Beam | None = None
@@ -90,14 +73,14 @@ class Written(NamedTuple):
     return [(e.where, f'{e.source}\n{e.target}') for e in self.examples()]
 
   def check(self, shots: int) -> None:
-    """See `task.Task`."""
+    """See `figures.Task`."""
     assert not shots
     self.examples()
 
   def measure(
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
-    """See `task.Task`; `cut` counts sources that lost their last tokens."""
+    """See `figures.Task`; `cut` counts sources that lost their last tokens."""
     examples = self.examples()[: setting.limit]
     most = self.max_tokens
     if self.targets:
@@ -132,11 +115,11 @@ class Written(NamedTuple):
       **measured(everything),
       'examples': len(examples),
       'cut': cut,
-      **results.clean(everything, setting.seen, measured),
+      **figures.clean(everything, setting.seen, measured),
     }
 
 
-def _write(path: str, examples: Sequence[Example], texts: Sequence[str]):
+def _write(path: str, examples: Sequence[TextPair], texts: Sequence[str]):
   """A JSON line for each example."""
   lines = [
     json.dumps(
@@ -153,106 +136,6 @@ def _write(path: str, examples: Sequence[Example], texts: Sequence[str]):
   os.makedirs(os.path.dirname(path), exist_ok=True)
   write_atomically(path, '\n'.join(lines) + '\n')
   log.info('wrote %s', path)
-
-
-# How near written texts come to reference texts: BLEU, chrF, ROUGE, EM, F1.
-#
-# BLEU (Papineni et al., 2002) and chrF (Popovic, 2015) are sacreBLEU's (Post,
-# 2018), of the whole corpus, 0 to 100: BLEU cased with the tokenizer 13a, as
-# WMT reports it, and its signature says so. ROUGE (Lin, 2004) is the mean F of
-# Google's rouge-score, without stemming; rougeL is of whole texts. Exact match
-# and F1 are SQuAD's: see `data.answers`.
-
-
-# From written texts, and as many references.
-TextMetric = Callable[[Sequence[str], Sequence[str]], Figures]
-
-
-def check(field: str, names: Sequence[str]) -> None:
-  """Checks that all names are of `METRICS`, and that there is one."""
-  for name in names or ['']:
-    if name not in METRICS:
-      raise UsageError(
-        f'{field}={name!r}: no such metric; one or several of '
-        + ', '.join(METRICS)
-      )
-
-
-def measure_texts(
-  names: Sequence[str], texts: Sequence[str], references: Sequence[str]
-) -> Figures:
-  """Computes metrics of `METRICS` over a corpus.
-
-  Args:
-    names: of the metrics.
-    texts: as written.
-    references: one for each.
-
-  Returns:
-    Results by name; those that are means of texts have a standard error.
-  """
-  if len(texts) != len(references) or not texts:
-    raise ValueError(f'{len(texts)} texts and {len(references)} references')
-  found: Figures = {}
-  for name in names:
-    found |= METRICS[name](texts, references)
-  return found
-
-
-def signatures(names: Sequence[str]) -> dict[str, str]:
-  """The signatures of sacreBLEU: what must agree for two scores to compare.
-
-  They hold for one reference a text, which is what `measure` takes.
-  """
-  out = {}
-  for name in names:
-    if name in _CORPUS:
-      metric = _CORPUS[name]()
-      metric.corpus_score([''], [['']])  # which tells it the references
-      out[name] = str(metric.get_signature())
-  return out
-
-
-def _corpus(
-  name: str, texts: Sequence[str], references: Sequence[str]
-) -> Figures:
-  return {name: _CORPUS[name]().corpus_score([*texts], [[*references]]).score}
-
-
-def _rouge(texts: Sequence[str], references: Sequence[str]) -> Figures:
-  # It imports NLTK, which takes two seconds.
-  from rouge_score import rouge_scorer
-
-  names = ['rouge1', 'rouge2', 'rougeL']
-  scorer: Any = rouge_scorer.RougeScorer(names, use_stemmer=False)
-  scores = [
-    scorer.score(reference, text)
-    for text, reference in zip(texts, references, strict=True)
-  ]
-  found: Figures = {}
-  for name in names:
-    found |= results.mean(name, [score[name].fmeasure for score in scores])
-  return found
-
-
-def _mean(
-  name: str,
-  one: Callable[[str, Sequence[str]], float],
-  texts: Sequence[str],
-  references: Sequence[str],
-) -> Figures:
-  pairs = zip(texts, references, strict=True)
-  return results.mean(name, [one(text, [right]) for text, right in pairs])
-
-
-_CORPUS: dict[str, Callable[[], BLEU | CHRF]] = {'bleu': BLEU, 'chrf': CHRF}
-
-METRICS: dict[str, TextMetric] = {
-  **{name: functools.partial(_corpus, name) for name in _CORPUS},
-  'rouge': _rouge,
-  'exact_match': functools.partial(_mean, 'exact_match', metrics.exact_match),
-  'f1': functools.partial(_mean, 'f1', metrics.words_f1),
-}
 
 
 def seq2seq(
@@ -274,7 +157,7 @@ def seq2seq(
   Args:
     path: of the sources, a line each, as is or compressed.
     reference: of as many lines.
-    metrics: comma list of `text_metrics.METRICS`.
+    metrics: comma list of `METRICS['texts']`.
     prefix: put before each source, as T5's 'translate English to German: '.
     first: so many lines are measured; 0: all.
     max_tokens: written for a line at most; 0: 50 more than it has.
@@ -289,10 +172,15 @@ def seq2seq(
   how = length_penalty, penalty, early_stopping, no_repeat_ngram, min_tokens
   searched = Beam(beam, *how) if beam else None
   names = [name.strip() for name in metrics.split(',')]
-  check('seq2seq: metrics', names)
+  for name in names:
+    if name not in METRICS['texts']:
+      raise UsageError(
+        f'seq2seq: metrics={name!r}: no such metric; one or several of '
+        + ', '.join(METRICS['texts'])
+      )
 
   def make(folder: str) -> Task:
-    def examples() -> list[Example]:
+    def examples() -> list[TextPair]:
       found = [_lines(folder, name) for name in (path, reference)]
       if len(found[0]) != len(found[1]):
         raise UsageError(
@@ -302,13 +190,17 @@ def seq2seq(
       if not found[0]:
         raise UsageError(f'{path}: holds no line; name another file')
       pairs = [
-        Example(where, prefix + source, target)
+        TextPair(where, prefix + source, target)
         for (where, source), (_, target) in zip(*found, strict=True)
       ]
       return pairs[: first or None]
 
-    def measured(examples: Sequence[Example], texts: Sequence[str]) -> Figures:
-      found = measure_texts(names, texts, [e.target for e in examples])
+    def measured(examples: Sequence[TextPair], texts: Sequence[str]) -> Figures:
+      references, found = [e.target for e in examples], {}
+      for name in names:
+        for key, x in METRICS['texts'][name](texts, references).items():
+          each = isinstance(x, list)
+          found |= figures.mean(key, x) if each else {key: x}
       for name, signature in signatures(names).items():
         found[f'{name}_signature'] = signature
       return found
@@ -347,23 +239,22 @@ def with_files(
 
 
 def of_glue(name: str) -> Callable[..., Make]:
-  """A task of `text_to_text.FORMATS`."""
+  """A task of `GLUE`."""
 
-  def task(folder: str = glue.FOLDERS[name], split: str = 'dev') -> Make:
+  def task(folder: str = glue.GLUE[name].folder, split: str = 'dev') -> Make:
     # `folder` stands below the folder of all tasks, or below its glue/.
     def make(base: str) -> Task:
       def table() -> Table:
         if base == TFDS:
-          return text_to_text.load(name, '')
+          return glue.load(name, '')
         places = [os.path.join(base, x, folder) for x in ('', 'glue')]
         there = [place for place in places if os.path.isdir(place)]
-        return text_to_text.load(name, (there or places)[0])
+        return glue.load(name, (there or places)[0])
 
-      def examples() -> list[Example]:
-        pairs = text_to_text.pairs(name, table(), split)
-        return [Example(*pair) for pair in pairs]
+      def examples() -> list[TextPair]:
+        return [*glue.pairs(name, table(), split)]
 
-      if targets := text_to_text.FORMATS[name].targets:
+      if targets := glue.GLUE[name].targets:
         measured = functools.partial(_classes, name)
       else:
         measured = functools.partial(_scores, name)
@@ -376,39 +267,40 @@ def of_glue(name: str) -> Callable[..., Make]:
 
 
 def _classes(
-  name: str, examples: Sequence[Example], texts: Sequence[str]
+  name: str, examples: Sequence[TextPair], texts: Sequence[str]
 ) -> Figures:
   """Accuracy, the task's own metrics, and the commonest answer's accuracy."""
   labels = np.array([e.label for e in examples])
   said = _said(name, texts)
-  invalid = said == text_to_text.NOTHING
-  found = results.mean('accuracy', (said == labels).tolist())
-  for metric in glue.TASKS[name]().metrics:
+  invalid = said == glue.NOTHING
+  found = figures.mean('accuracy', (said == labels).tolist())
+  for metric in glue.GLUE[name].task.metrics:
     if metric != 'accuracy':
       # F1 knows two classes alone.
       given = np.where(invalid, 1 - labels, said) if metric == 'f1' else said
-      found[metric] = OF_CLASSES[metric](labels, given)
+      found[metric] = METRICS['classification'][metric](labels, given)
   (_, commonest), *_ = Counter(labels.tolist()).most_common(1)
   share = commonest / len(labels)
   return {**found, 'majority': share, 'invalid': int(invalid.sum())}
 
 
 def _scores(
-  name: str, examples: Sequence[Example], texts: Sequence[str]
+  name: str, examples: Sequence[TextPair], texts: Sequence[str]
 ) -> Figures:
   """The task's correlations with the similarities before rounding."""
   labels = np.array([e.label for e in examples])
   said = _said(name, texts)
   found: Figures = {
-    metric: measure(labels, said) for metric, measure in OF_SCORES.items()
+    metric: measure(labels, said)
+    for metric, measure in METRICS['regression'].items()
   }
-  return {**found, 'invalid': int((said == text_to_text.NOTHING).sum())}
+  return {**found, 'invalid': int((said == glue.NOTHING).sum())}
 
 
 def _said(name: str, texts: Sequence[str]) -> np.ndarray:
   """What the texts say, [N]."""
-  found = [text_to_text.label_of(name, text) for text in texts]
-  return np.array([text_to_text.NOTHING if x is None else x for x in found])
+  found = [glue.label_of(name, text) for text in texts]
+  return np.array([glue.NOTHING if x is None else x for x in found])
 
 
 def _lines(folder: str, path: str) -> list[tuple[str, str]]:
@@ -417,7 +309,150 @@ def _lines(folder: str, path: str) -> list[tuple[str, str]]:
   return [*lines.texts(path)]
 
 
+# Closed-book questions: greedy answers, scored by exact match.
+#
+# GPT-3, section 3.2: the answer is generated from the question alone, after
+# few-shot examples 'Q: ...\nA: ...'. Case, punctuation, articles and white
+# space of an answer do not count, as for TriviaQA (Joshi et al., 2017).
+
+
+class Question(NamedTuple):
+  """A question with its accepted answers."""
+
+  where: str
+  question: str
+  answers: tuple[str, ...]
+
+
+class ClosedBook(NamedTuple):
+  """A task of questions.
+
+  Attributes:
+    questions: streams the questions to measure.
+    shown: streams the pool of few-shot questions; None: there is none.
+    max_tokens: in an answer.
+  """
+
+  questions: Callable[[], Iterator[Question]]
+  shown: Callable[[], Iterator[Question]] | None
+  max_tokens: int
+  takes_sources = False
+
+  @property
+  def takes_shots(self) -> bool:
+    """Whether there is a pool of few-shot questions."""
+    return self.shown is not None
+
+  def texts(self) -> list[tuple[str, str]]:
+    """The questions, for overlap checks."""
+    return [
+      (q.where, q.question) for q in read_all('questions', self.questions)
+    ]
+
+  def check(self, shots: int) -> None:
+    """See `figures.Task`."""
+    questions = read_all('questions', self.questions)
+    if shots:
+      self._drawn(questions, Setting(shots))
+
+  def measure(
+    self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
+  ) -> Figures:
+    """See `figures.Task`."""
+    questions = read_all('questions', self.questions)[: setting.limit]
+    prompts, num_shown = self._prompts(scorer, questions, setting)
+    answers = scorer.answers(prompts, self.max_tokens, journal, report)
+    right = [
+      exact_match(answer, question.answers)
+      for answer, question in zip(answers, questions, strict=True)
+    ]
+
+    def measured(numbers: Sequence[int]) -> Figures:
+      return figures.mean('exact_match', [right[n] for n in numbers])
+
+    everything = range(len(questions))
+    return {
+      **measured(everything),
+      **({'shots_shown': float(np.mean(num_shown))} if setting.shots else {}),
+      'examples': len(questions),
+      **figures.clean(everything, setting.seen, measured),
+    }
+
+  def _drawn(
+    self, questions: Sequence[Question], setting: Setting
+  ) -> list[list[Question]]:
+    """The few-shot questions drawn for each question; see `likelihood.draw`."""
+    assert self.shown is not None
+    solved = read_all('questions', self.shown)
+    drawn = draw(
+      [q.question for q in solved],
+      [(q.where, q.question) for q in questions],
+      setting,
+    )
+    return [[solved[i] for i in indices] for indices in drawn]
+
+  def _prompts(
+    self, scorer: Scorer, questions: Sequence[Question], setting: Setting
+  ) -> tuple[list[str], list[int]]:
+    """The prompts, and the number of shots in each."""
+    drawn: list[list[Question]] = [[] for _ in questions]
+    if setting.shots:
+      drawn = self._drawn(questions, setting)
+    room = scorer.context_length - self.max_tokens - 1
+    prompts, num_shown = [], []
+    for question, others in zip(questions, drawn, strict=True):
+      own = f'Q: {question.question}\nA:'
+      prompt, count = '', 0
+      if len(scorer.tokenizer.encode(own)) > room:
+        raise UsageError(
+          f'{question.where}: the question and {self.max_tokens} tokens of an '
+          f'answer exceed the context of {scorer.context_length}; leave it out'
+        )
+      for other in others:
+        more = f'Q: {other.question}\nA: {other.answers[0]}\n\n' + prompt
+        if len(scorer.tokenizer.encode(more + own)) > room:
+          break
+        prompt, count = more, count + 1
+      prompts.append(prompt + own)
+      num_shown.append(count)
+    return prompts, num_shown
+
+
+def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:
+  """Closed-book questions: JSON lines with `question` and `answers`.
+
+  For TriviaQA, Natural Questions and WebQuestions, converted to this form.
+  """
+
+  def question(record: Record) -> Question:
+    answers = record['answers']
+    answers = [answers] if isinstance(answers, str) else answers
+    return Question(
+      record.where,
+      files_lib.text(record, 'question'),
+      files_lib.texts(record.where, 'answers', answers),
+    )
+
+  if max_tokens < 1:
+    raise UsageError(
+      f'max_tokens={max_tokens}: leaves no answer; give 1 or more'
+    )
+  if shown == 'rest':
+    shown = path
+
+  def make(folder: str) -> Task:
+    files = OWN._replace(folder=folder)
+    return ClosedBook(
+      lambda: map(question, files.records(path)),
+      (lambda: map(question, files.records(shown))) if shown else None,
+      max_tokens,
+    )
+
+  return make
+
+
 TASKS: dict[str, Callable[..., Make]] = {
+  'qa': qa,
   'seq2seq': seq2seq,
-  **{name: of_glue(name) for name in text_to_text.FORMATS},
+  **{name: of_glue(name) for name in glue.GLUE},
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.evaluation import names, results
+from gpt_jax.evaluation import figures, results
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.rows.row_makers import ROWS
 from gpt_jax.spec import UsageError
@@ -48,7 +48,7 @@ def _measure(
         f'{key}=0: the held-out text has no token that objective.name='
         f'{config.objective.name!r} predicts; hold more text out'
       )
-  results.check_finite(values)
+  figures.check_finite(values)
   return values
 
 
@@ -116,4 +116,4 @@ def _written(
   call: spec.Call, choices: Mapping[str, Callable], kind: str
 ) -> str:
   kwargs = {**call.kwargs, 'pair': kind}
-  return names.written(call._replace(kwargs=kwargs), choices)
+  return results.written(call._replace(kwargs=kwargs), choices)

@@ -21,7 +21,7 @@ from gpt_jax.finetuning import examples, finetune, transfer
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.glue import FOLDERS
+from gpt_jax.tasks.glue import GLUE
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import write_atomically
@@ -147,9 +147,9 @@ def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
     overrides = [f'--config.finetune.transfer=layers({count})']
   more = [f'--config.seed={seed}', *overrides]
   if grid.glue:
-    if task not in FOLDERS:
-      raise UsageError(f'--tasks={task}: none of GLUE: ' + ', '.join(FOLDERS))
-    folder = os.path.join(grid.glue, FOLDERS[task])
+    if task not in GLUE:
+      raise UsageError(f'--tasks={task}: none of GLUE: ' + ', '.join(GLUE))
+    folder = os.path.join(grid.glue, GLUE[task].folder)
     more.append(f'--config.finetune.task={task}({folder!r})')
   more += shlex.split(grid.flags)
   return loading.load_config(f'{grid.config}:{task}', more)

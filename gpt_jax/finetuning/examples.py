@@ -9,13 +9,13 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.finetuning import task_data
-from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.task_data import CLASS_WEIGHTS
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import tasks
-from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tasks import metrics
+from gpt_jax.tasks import task as tasks
+from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.task import Example, Task
 
 
 def task_of(config: Config) -> Task:
@@ -57,7 +57,7 @@ def task_of(config: Config) -> Task:
       "judges: classification('train.tsv', 'dev.tsv', ...)"
     )
   task = tasks.with_labels(task)
-  task_data.check(task, tuned.task)
+  metrics.check(task, tuned.task)
   return task
 
 

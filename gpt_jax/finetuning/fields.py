@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.predictions import RESULT
 from gpt_jax.finetuning.task_data import ORDER
 from gpt_jax.finetuning.transfer import TRANSFERS
@@ -19,7 +18,8 @@ from gpt_jax.nn.pattern import divides, is_causal
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.tasks import Task
+from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.task import Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.models import Pretrained

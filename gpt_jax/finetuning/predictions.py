@@ -14,7 +14,7 @@ from gpt_jax.finetuning.task_data import (
 )
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
-from gpt_jax.tasks.tasks import Task
+from gpt_jax.tasks.task import Task
 from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.training_run import TrainingRun
 

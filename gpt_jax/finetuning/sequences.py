@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers import special as tokenizer_special
 
 Tokens = np.ndarray

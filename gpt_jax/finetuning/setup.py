@@ -24,8 +24,7 @@ from gpt_jax.finetuning.sequences import Special
 from gpt_jax.finetuning.task_data import CLASS_WEIGHTS, Scale, Split
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import tasks
-from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tasks.task import Example, Task, read
 from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -102,7 +101,7 @@ def of_task(
 def encoded(prepared: Prepared, path: str) -> Split:
   """Another file of a task's columns, with labels or without."""
   task, tuned = prepared.task, prepared.config.finetune
-  found = tasks.read(task, '', path)
+  found = read(task, '', path)
   reads = fields.forms(prepared.config.model)
   if sequences.num_sequences(task, found, reads) != tuned.sequences:
     raise UsageError(f'{path}: has another number of answers than the task')

@@ -27,7 +27,7 @@ from gpt_jax.rows import pipeline
 from gpt_jax.rows.taken import Taken, TakenAt
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.glue import FOLDERS
+from gpt_jax.tasks.glue import GLUE
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts
@@ -244,8 +244,8 @@ def in_folder(text: str, glue: str) -> str:
   """
   found = []
   for call in spec.parse(_FIELD, text):
-    if call.name in FOLDERS and not (call.args or call.kwargs):
-      call = call._replace(args=(os.path.join(glue, FOLDERS[call.name]),))
+    if call.name in GLUE and not (call.args or call.kwargs):
+      call = call._replace(args=(os.path.join(glue, GLUE[call.name].folder),))
     found.append(spec.written(call))
   return ', '.join(found)
 

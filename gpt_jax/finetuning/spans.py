@@ -15,43 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.files.records import Record
 from gpt_jax.finetuning.sequences import Special, joined
 from gpt_jax.finetuning.task_rows import Rows, check_cut, filled
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import tasks
-from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tasks.reading import SpanOptions
+from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-
-
-class Options(NamedTuple):
-  """How spans are looked for.
-
-  Attributes:
-    stride: tokens from the beginning of a window to that of the next.
-    question: the most tokens of a question.
-    answer: the most tokens of an answer.
-    empty: whether there may be no answer.
-    null_threshold: see above.
-  """
-
-  stride: int
-  question: int
-  answer: int
-  empty: bool
-  null_threshold: float
-
-
-class Answer(NamedTuple):
-  """Where the answer is, and what else is accepted.
-
-  Attributes:
-    start: its first character in the context; -1: there is none.
-    texts: all that are accepted, the first at `start`; ('',): none is there.
-  """
-
-  start: int
-  texts: tuple[str, ...]
 
 
 class Window(NamedTuple):
@@ -70,58 +39,6 @@ class Window(NamedTuple):
   most: np.ndarray
 
 
-def example(task: Task, record: Record, needed: bool) -> Example:
-  """Reads a question.
-
-  Its answers are a list, as SQuAD's, of objects with `text` and `answer_start`;
-  or, as TFDS has them, such lists by these names.
-  """
-  question, context = (tasks.filled(record, text) for text in task.texts)
-  texts = question, context
-  if not needed and record.fields.get(task.label) in (None, ''):
-    return Example(record.where, texts, None)
-  pairs = _pairs(record, task.label)
-  if any(not text for text, _ in pairs):
-    if any(text for text, _ in pairs):
-      raise UsageError(
-        f'{record.where}: one of the answers is empty; remove it'
-      )
-    pairs = []
-  for text, start in pairs:
-    if context[start : start + len(text)] != text or start < 0:
-      raise UsageError(
-        f'{record.where}: the answer {text!r:.60} is not at character {start} '
-        'of the text; mend or remove it'
-      )
-  if not pairs and not task.options.empty:
-    if not needed:
-      return Example(record.where, texts, None)
-    raise UsageError(
-      f"{record.where}: has no answer; give empty=True, or squad(version='2.0')"
-    )
-  if not pairs:
-    return Example(record.where, texts, Answer(-1, ('',)))
-  accepted = tuple(text for text, _ in pairs)
-  return Example(record.where, texts, Answer(pairs[0][1], accepted))
-
-
-def _pairs(record: Record, column: str) -> list[tuple[str, int]]:
-  found = record[column]
-  try:
-    if isinstance(found, dict):
-      both = found['text'], found['answer_start']
-    else:
-      both = [x['text'] for x in found], [x['answer_start'] for x in found]
-    if None in both[0]:
-      raise TypeError
-    return [(str(x), int(i)) for x, i in zip(*both, strict=True)]
-  except (KeyError, TypeError, ValueError) as e:
-    raise UsageError(
-      f'{record.where}: column {column!r} is no list of objects with text and '
-      'answer_start'
-    ) from e
-
-
 def rows(
   task: Task,
   examples: list[Example],
@@ -132,7 +49,7 @@ def rows(
   too_long: str = 'cut',
 ) -> Rows:
   """The windows of all examples, in order; see `task_rows.rows`."""
-  options: Options = task.options
+  options: SpanOptions = task.options
   made, labels, origins, cut = [], [], [], 0
   for number, one in enumerate(examples):
     question, context = (tokenizer.encode(text) for text in one.texts)
@@ -208,7 +125,7 @@ def _label(one: Example, window: Window) -> tuple[int, int]:
 
 
 def found(
-  options: Options,
+  options: SpanOptions,
   examples: Sequence[Example],
   windows: Sequence[Window],
   raw: np.ndarray,

@@ -6,63 +6,19 @@ The first token of a word is asked; the others are not scored. Words that were
 cut off, or that the tokenizer leaves out, have no token: they count as `O`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gpt_jax.files.records import Record
 from gpt_jax.finetuning.sequences import Special, Tokens, joined
 from gpt_jax.finetuning.task_rows import Rows, check_cut, filled
-from gpt_jax.spec import UsageError
-from gpt_jax.tasks import tasks
-from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tasks.metrics import OUTSIDE
+from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# The tag of what is no entity, and the label of a token that is not asked.
-OUTSIDE, IGNORED = 'O', -100
-
-
-def words_of(task: Task, record: Record) -> list[str]:
-  """The words of a sentence."""
-  column = task.texts[0]
-  found = record[column]
-  if not isinstance(found, list) or not found:
-    raise UsageError(f'{record.where}: {column!r} is no list of words')
-  words = [str(word) for word in found]
-  for word in words:
-    if len(word.split()) != 1:
-      raise UsageError(
-        f'{record.where}: the word {word!r:.60} is empty or holds white space; '
-        'mend or remove it'
-      )
-  return words
-
-
-def example(task: Task, record: Record, needed: bool) -> Example:
-  """Reads a sentence: a list of words, and one of as many tags."""
-  words = words_of(task, record)
-  texts = (' '.join(words),)
-  if not needed and tasks.is_missing(record, record.fields.get(task.label)):
-    return Example(record.where, texts, None)
-  tags = record[task.label]
-  if not isinstance(tags, list) or len(tags) != len(words):
-    count = len(tags) if isinstance(tags, list) else 'no'
-    raise UsageError(
-      f'{record.where}: has {len(words)} words and {count} tags; give as many'
-    )
-  numbers = []
-  for tag in tags:
-    tasks.check_label(record, task.label, tag)
-    if str(tag) in task.labels:
-      numbers.append(task.labels.index(str(tag)))
-    elif type(tag) is int and 0 <= tag < len(task.labels):  # TFDS
-      numbers.append(tag)
-    else:
-      raise UsageError(
-        f'{record.where}: the tag {tag!r} is none of ' + ', '.join(task.labels)
-      )
-  return Example(record.where, texts, tuple(numbers))
+# The label of a token that is not asked.
+IGNORED = -100
 
 
 def rows(
@@ -141,36 +97,3 @@ def found(
 def named(task: Task, numbers: Any) -> list[str]:
   """The tags of a sentence by their names."""
   return [task.labels[i] for i in numbers]
-
-
-def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-  """The entities of a sentence: type, first word, one after the last.
-
-  As CoNLL's evaluation reads tags: one begins with B-, and with I- after
-  another type or none.
-  """
-  kind, start = '', 0
-  for i, tag in enumerate([*tags, OUTSIDE]):
-    prefix, _, name = tag.partition('-')
-    ends = prefix != 'I' or name != kind
-    if kind and ends:
-      yield kind, start, i
-    if ends:
-      kind, start = name, i
-
-
-def f1(labels: Sequence[list[str]], predictions: Sequence[list[str]]) -> float:
-  """Of entities: those whose type and words are all right."""
-  right = said = there = 0
-  for known, found in zip(labels, predictions, strict=True):
-    a, b = {*entities(known)}, {*entities(found)}
-    right, there, said = right + len(a & b), there + len(a), said + len(b)
-  return 2 * right / (there + said) if there + said else 0.0
-
-
-def iob2(tags: Sequence[str]) -> list[str]:
-  """Tags of CoNLL 2003's files, where B- parts entities, with B- at each."""
-  out = [*tags]
-  for _, start, _ in entities(tags):
-    out[start] = 'B-' + out[start].partition('-')[2]
-  return out

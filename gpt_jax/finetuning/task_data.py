@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's examples, as a run consumes them and is measured by them."""
 
-import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
@@ -15,94 +14,12 @@ from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.rows import pipeline
 from gpt_jax.rows.taken import Taken, TakenAt
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import metrics
-from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tasks import metrics as metrics_lib
+from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokens.mixture import Shuffle
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
 from gpt_jax.training.parts import Parts
-
-# How well a task is done: metrics of labels by name, those of SQuAD for spans,
-# CoNLL's for tags.
-
-
-# Labels and predictions, each [N], to a number; the more the better. Of spans
-# the accepted answers and the texts said, of tags their names in each sentence.
-Metric = Callable[[Any, Any], float]
-
-
-def check(task: Task, call: str) -> None:
-  """Checks that a task can be measured by its metrics.
-
-  Args:
-    task: with the names of its classes.
-    call: of the config, for the message.
-  """
-  classes = len(task.labels)
-  if again := {n for n in task.labels if task.labels.count(n) > 1}:
-    raise UsageError(
-      f'finetune.task={call!r}: labels names {min(again)!r} more than once; '
-      'name each class once'
-    )
-  fit, what = [*METRICS[task.kind]], task.kind
-  if task.kind == 'classification' and classes != 2:
-    fit.remove('f1')
-    what = f'{classes} classes'
-  if task.kind == 'tags' and (odd := _no_entities(task)):
-    fit.remove('f1')
-    what = f'tags as {odd!r}, which are not O, B-... or I-...'
-  known = dict.fromkeys(itertools.chain(*METRICS.values()))
-  for name in task.metrics:
-    if name not in known:
-      raise UsageError(
-        f'finetune.task={call!r}: metric {name!r}: unknown; one of '
-        + ', '.join(known)
-      )
-    if name not in fit:
-      raise UsageError(
-        f'finetune.task={call!r}: metric {name!r}: does not measure {what}; '
-        'one of ' + ', '.join(fit)
-      )
-
-
-def _no_entities(task: Task) -> str:
-  """A tag that is not of an entity, nor of what is none; '': all are."""
-  odd = [
-    tag
-    for tag in task.labels
-    if tag != tags.OUTSIDE and not tag.startswith(('B-', 'I-'))
-  ]
-  return odd[0] if odd else ''
-
-
-def _of_answers(one: Callable[..., float]) -> Metric:
-  """The mean over questions."""
-
-  def mean(labels: Any, predictions: Any) -> float:
-    pairs = zip(predictions, labels, strict=True)
-    return float(np.mean([one(said, known) for said, known in pairs]))
-
-  return mean
-
-
-def _of_words(labels: Any, predictions: Any) -> float:
-  flat = (np.array([*itertools.chain(*x)]) for x in (labels, predictions))
-  return metrics.accuracy(*flat)
-
-
-# By the kind of task.
-METRICS: dict[str, dict[str, Metric]] = {
-  'classification': metrics.OF_CLASSES,
-  'choice': {'accuracy': metrics.accuracy},
-  'regression': metrics.OF_SCORES,
-  'target': dict.fromkeys(('accuracy', 'exact_match'), metrics.accuracy),
-  'spans': {
-    'f1': _of_answers(metrics.words_f1),
-    'exact_match': _of_answers(metrics.exact_match),
-  },
-  'tags': {'f1': tags.f1, 'accuracy': _of_words},
-}
-
 
 # How `TaskData` orders the examples, for config.json: see tokens/mixture.py.
 ORDER = 'shuffle(rounds=12)'
@@ -291,7 +208,7 @@ def _judged(split: Split, raw: np.ndarray) -> Outputs:
   metrics = {'loss': loss}
   if task.kind == 'target':
     metrics |= exponential('perplexity', loss)
-  of_kind = METRICS[task.kind]
+  of_kind = metrics_lib.METRICS[task.kind]
   metrics |= {name: of_kind[name](labels, predictions) for name in task.metrics}
   return Outputs(raw, predictions, metrics)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpt_jax.finetuning.sequences import Special, Tokens, joined, sequences
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 

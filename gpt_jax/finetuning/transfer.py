@@ -14,11 +14,11 @@ import jax
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.finetuning import known_tasks
 from gpt_jax.nn import paths
 from gpt_jax.nn import pattern as layers
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.known import FORMS
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts
@@ -146,7 +146,7 @@ def head_of(tuned: Any, init: Pretrained) -> str:
   for other, known in init.tasks.items():
     of_known = spec.parse('finetune.tasks', known['task'])[0].name
     same = tuned.task == known['task'] or (
-      name == of_known and name not in known_tasks.FORMS
+      name == of_known and name not in FORMS
     )
     learned = known['labels'] or known['scores']
     if same and learned == (tuned.labels or tuned.scores):

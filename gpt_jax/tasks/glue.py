@@ -1,66 +1,82 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of GLUE, from the folders of its files or from TFDS."""
+"""GLUE: a row of `GLUE` is a task whole, for fine-tuning and as T5 writes it.
 
+A task is read from the folder of its files, `sst2('data/SST-2')`, or without a
+folder from the set of TensorFlow Datasets, `sst2()`.
+
+T5 (Raffel et al., 2019, section 2.4 and appendix D) writes a task as text: its
+name, and each text after its column's name; the answer in words. A class is
+named by the released code's word, a similarity is the nearest of 0.0, 0.2, ...,
+5.0. For MNLI, section 2.4 prints the premise first; appendix D and the code
+that trained the released models put the hypothesis first, and so do we.
+"""
+
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from gpt_jax.files import records
+from gpt_jax.files.document import Document, Reader, Skip, Unit
 from gpt_jax.files.records import Record
-from gpt_jax.tasks import tasks
-from gpt_jax.tasks.tasks import Task
+from gpt_jax.spec import UsageError
+from gpt_jax.tasks.task import (
+  Task,
+  TextPair,
+  instructions,
+  read,
+  splits,
+  table,
+)
 
 _PAGE = 'https://gluebenchmark.com/tasks'
+# The label of an answer that says nothing, as in T5's released code: among
+# classes it is one of its own.
+NOTHING = -1
+_STEPS = 5  # of a similarity, in 1
+_SCORES = (0.0, 5.0)
 
 
-def sst2(folder: str = '') -> Task:
-  """Stanford Sentiment Treebank: accuracy."""
-  paths = _glue(folder, 'sst2')
-  return Task(
-    form='classification',
-    paths=paths,
-    texts=('sentence',),
-    labels=('0', '1'),
-    how=tasks.instructions(_PAGE, 'SST-2', 'glue/sst2'),
-  )
+class Row(NamedTuple):
+  """A task of GLUE.
+
+  Attributes:
+    folder: its name in GLUE.
+    task: as in GLUE's files; its paths follow from the folder.
+    source: T5's names of its columns.
+    targets: T5's word for each class; (): the label is a similarity.
+    order: of the columns in T5's source; (): as they are.
+    tfds: fields of `task` that differ in the set of TFDS.
+    adapt: mends what is special in its folder, '' for TFDS.
+  """
+
+  folder: str
+  task: Task
+  source: tuple[str, ...]
+  targets: tuple[str, ...] = ()
+  order: tuple[int, ...] = ()
+  tfds: Mapping[str, Any] = MappingProxyType({})
+  adapt: Callable[[Task, str], Task] = lambda task, folder: task
 
 
-def cola(folder: str = '') -> Task:
-  """Linguistic acceptability: Matthews correlation."""
-  columns = ('source', 'label', 'mark', 'sentence')
-  paths = _glue(folder, 'cola')
-  # Its files name no columns, but test.tsv does, and holds no labels.
-  paths = paths if not folder else {k: paths[k] for k in ('train', 'dev')}
-  return Task(
-    form='classification',
-    paths=paths,
-    texts=('sentence',),
-    labels=('0', '1'),
-    metrics=('matthews', 'accuracy'),
-    columns=columns if folder else (),
-    how=tasks.instructions(_PAGE, 'CoLA', 'glue/cola'),
-  )
+def _cola(task: Task, folder: str) -> Task:
+  # test.tsv, unlike the others, names its columns, and holds no labels.
+  task.paths.pop('test' if folder else '', None)
+  return task
 
 
-def mrpc(folder: str = '') -> Task:
-  """Microsoft paraphrases: F1. Also from the files that Microsoft published.
+def _mrpc(task: Task, folder: str) -> Task:
+  """Reads also the files that Microsoft published.
 
   GLUE's train split are the lines of msr_paraphrase_train.txt that dev_ids.tsv
   does not name.
   """
-  task = Task(
-    form='similarity',
-    paths=_glue(folder, 'mrpc'),
-    texts=('sentence1', 'sentence2'),
-    labels=('0', '1'),
-    metrics=('f1', 'accuracy'),
-    how=tasks.instructions(_PAGE, 'MRPC', 'glue/mrpc'),
-  )
-  if not folder:
-    return task
-  task = task._replace(texts=('#1 String', '#2 String'), label='Quality')
   ids = os.path.join(folder, 'dev_ids.tsv')
-  if not os.path.isfile(ids) or os.path.isfile(task.paths['train']):
+  if not folder or not os.path.isfile(ids):
+    return task
+  if os.path.isfile(task.paths['train']):
     return task
   held = {(r['a'], r['b']) for r in records.read(ids, ('a', 'b'))}
   whole = os.path.join(folder, 'msr_paraphrase_train.txt')
@@ -70,118 +86,217 @@ def mrpc(folder: str = '') -> Task:
     if pair not in held or not record.where.startswith(whole):
       yield record
 
-  paths = {
-    'train': whole,
-    'dev': task.paths['dev'],
-    'test': os.path.join(folder, 'msr_paraphrase_test.txt'),
-  }
-  paths = {k: v for k, v in paths.items() if k != 'test' or os.path.isfile(v)}
+  paths = {'train': whole, 'dev': task.paths['dev']}
+  test = os.path.join(folder, 'msr_paraphrase_test.txt')
+  if os.path.isfile(test):
+    paths['test'] = test
   return task._replace(paths=paths, expand=expand)
 
 
-def stsb(folder: str = '') -> Task:
-  """Semantic similarity, scores of 0 to 5: Pearson and Spearman."""
-  return Task(
-    form='similarity',
-    paths=_glue(folder, 'stsb'),
-    texts=('sentence1', 'sentence2'),
-    label='score' if folder else 'label',
-    regression=True,
-    metrics=('pearson', 'spearman'),
-    how=tasks.instructions(_PAGE, 'STS-B', 'glue/stsb'),
-  )
-
-
-def qqp(folder: str = '') -> Task:
-  """Quora question pairs: F1."""
-  return Task(
-    form='similarity',
-    paths=_glue(folder, 'qqp'),
-    texts=('question1', 'question2'),
-    label='is_duplicate' if folder else 'label',
-    labels=('0', '1'),
-    metrics=('f1', 'accuracy'),
-    how=tasks.instructions(_PAGE, 'QQP', 'glue/qqp'),
-  )
-
-
-def rte(folder: str = '') -> Task:
-  """Recognizing textual entailment: accuracy."""
-  return Task(
-    form='entailment',
-    paths=_glue(folder, 'rte'),
-    texts=('sentence1', 'sentence2'),
-    labels=('entailment', 'not_entailment'),
-    how=tasks.instructions(_PAGE, 'RTE', 'glue/rte'),
-  )
-
-
-def qnli(folder: str = '') -> Task:
-  """Does the sentence answer the question: accuracy."""
-  return Task(
-    form='entailment',
-    paths=_glue(folder, 'qnli'),
-    texts=('question', 'sentence'),
-    labels=('entailment', 'not_entailment'),
-    how=tasks.instructions(_PAGE, 'QNLI', 'glue/qnli'),
-  )
-
-
-def wnli(folder: str = '') -> Task:
-  """Winograd sentences: accuracy."""
-  return Task(
-    form='entailment',
-    paths=_glue(folder, 'wnli'),
-    texts=('sentence1', 'sentence2'),
-    labels=('0', '1') if folder else ('not_entailment', 'entailment'),
-    how=tasks.instructions(_PAGE, 'WNLI', 'glue/wnli'),
-  )
-
-
-def mnli(folder: str = '') -> Task:
-  """MultiNLI: accuracy; dev is matched, dev_mismatched of other genres."""
-  names = {'dev': 'matched', 'dev_mismatched': 'mismatched'}
-  texts = ('sentence1', 'sentence2') if folder else ('premise', 'hypothesis')
-  paths = {'train': tasks.table(folder, 'train.tsv', 'glue/mnli:train')}
-  for split, name in names.items():
+def _mnli(task: Task, folder: str) -> Task:
+  """`dev` is matched, `dev_mismatched` of other genres."""
+  paths = {'train': table(folder, 'train.tsv', 'glue/mnli:train')}
+  for split, name in ('dev', 'matched'), ('dev_mismatched', 'mismatched'):
     tfds = f'glue/mnli:validation_{name}'
-    paths[split] = tasks.table(folder, f'dev_{name}.tsv', tfds)
-  return Task(
-    form='entailment',
-    paths=paths,
-    texts=texts,
-    label='gold_label' if folder else 'label',
-    labels=('entailment', 'neutral', 'contradiction'),
-    drop=('-', '-1'),
-    how=tasks.instructions(_PAGE, 'MNLI', 'glue/mnli'),
+    paths[split] = table(folder, f'dev_{name}.tsv', tfds)
+  return task._replace(paths=paths)
+
+
+_TWO = ('sentence1', 'sentence2')
+_NLI = ('entailment', 'not_entailment')
+_NLI3 = ('entailment', 'neutral', 'contradiction')
+
+# The forms are GPT-1's (table 1).
+GLUE = {
+  'sst2': Row(
+    'SST-2',
+    Task('classification', {}, ('sentence',), labels=('0', '1')),
+    source=('sentence',),
+    targets=('negative', 'positive'),
+  ),
+  'cola': Row(
+    'CoLA',
+    Task(
+      'classification',
+      {},
+      ('sentence',),
+      labels=('0', '1'),
+      metrics=('matthews', 'accuracy'),
+      columns=('source', 'label', 'mark', 'sentence'),
+    ),
+    source=('sentence',),
+    targets=('unacceptable', 'acceptable'),
+    tfds={'columns': ()},
+    adapt=_cola,
+  ),
+  'mrpc': Row(
+    'MRPC',
+    Task(
+      'similarity',
+      {},
+      ('#1 String', '#2 String'),
+      label='Quality',
+      labels=('0', '1'),
+      metrics=('f1', 'accuracy'),
+    ),
+    source=_TWO,
+    targets=('not_equivalent', 'equivalent'),
+    tfds={'texts': _TWO, 'label': 'label'},
+    adapt=_mrpc,
+  ),
+  'stsb': Row(
+    'STS-B',
+    Task(
+      'similarity',
+      {},
+      _TWO,
+      label='score',
+      regression=True,
+      metrics=('pearson', 'spearman'),
+    ),
+    source=_TWO,
+    tfds={'label': 'label'},
+  ),
+  'qqp': Row(
+    'QQP',
+    Task(
+      'similarity',
+      {},
+      ('question1', 'question2'),
+      label='is_duplicate',
+      labels=('0', '1'),
+      metrics=('f1', 'accuracy'),
+    ),
+    source=('question1', 'question2'),
+    targets=('not_duplicate', 'duplicate'),
+    tfds={'label': 'label'},
+  ),
+  'mnli': Row(
+    'MNLI',
+    Task(
+      'entailment',
+      {},
+      _TWO,
+      label='gold_label',
+      labels=_NLI3,
+      drop=('-', '-1'),
+    ),
+    source=('premise', 'hypothesis'),
+    targets=_NLI3,
+    order=(1, 0),
+    tfds={'texts': ('premise', 'hypothesis'), 'label': 'label'},
+    adapt=_mnli,
+  ),
+  'qnli': Row(
+    'QNLI',
+    Task('entailment', {}, ('question', 'sentence'), labels=_NLI),
+    source=('question', 'sentence'),
+    targets=_NLI,
+  ),
+  'rte': Row(
+    'RTE',
+    Task('entailment', {}, _TWO, labels=_NLI),
+    source=_TWO,
+    targets=_NLI,
+  ),
+  'wnli': Row(
+    'WNLI',
+    Task('entailment', {}, _TWO, labels=('0', '1')),
+    source=_TWO,
+    targets=_NLI[::-1],
+    tfds={'labels': _NLI[::-1]},
+  ),
+}
+
+
+def load(name: str, folder: str = '') -> Task:
+  """A task of `GLUE`, of the files in its folder; '': of the set of TFDS."""
+  row, tfds = GLUE[name], f'glue/{name}'
+  task = row.task._replace(
+    paths=splits(folder, '{}.tsv', tfds),
+    how=instructions(_PAGE, row.folder, tfds),
   )
+  return row.adapt(task if folder else task._replace(**row.tfds), folder)
 
 
-def _glue(folder: str, name: str) -> dict[str, str]:
-  return tasks.splits(folder, '{}.tsv', f'glue/{name}')
+TASKS = {name: functools.partial(load, name) for name in GLUE}
 
 
-# Folders as GLUE calls them.
-FOLDERS = {
-  'sst2': 'SST-2',
-  'cola': 'CoLA',
-  'mrpc': 'MRPC',
-  'stsb': 'STS-B',
-  'qqp': 'QQP',
-  'rte': 'RTE',
-  'qnli': 'QNLI',
-  'mnli': 'MNLI',
-  'wnli': 'WNLI',
-}
+def source_text(name: str, texts: Sequence[str]) -> str:
+  """What T5 reads: 'rte sentence1: ... sentence2: ...'."""
+  row = GLUE[name]
+  order = row.order or range(len(row.source))
+  parts = [f'{row.source[i]}: {texts[i].strip()}' for i in order]
+  return ' '.join([name, *parts])
 
-TASKS = {
-  'sst2': sst2,
-  'cola': cola,
-  'mrpc': mrpc,
-  'stsb': stsb,
-  'qqp': qqp,
-  'rte': rte,
-  'qnli': qnli,
-  'wnli': wnli,
-  'mnli': mnli,
-}
+
+def target_text(name: str, label: int | float) -> str:
+  """What T5 is to write: a word for a class, '3.2' for 3.25."""
+  if targets := GLUE[name].targets:
+    return targets[int(label)]
+  # Python rounds a half to even, as TensorFlow does.
+  return f'{round(_STEPS * label) / _STEPS:.1f}'
+
+
+def label_of(name: str, text: str) -> int | float | None:
+  """The label that an answer says: a class, or any number of 0 to 5."""
+  text = text.strip()
+  if targets := GLUE[name].targets:
+    return targets.index(text) if text in targets else None
+  try:
+    score = float(text)
+  except ValueError:
+    return None
+  least, most = _SCORES
+  return score if least <= score <= most else None
+
+
+def pairs(name: str, task: Task, split: str) -> Iterator[TextPair]:
+  """The examples of a split as T5 reads and writes them.
+
+  `split` is 'train' or 'dev'; others need not have labels.
+  """
+  splits = [s for s in task.paths if s.startswith(('train', 'dev'))]
+  if split not in splits:
+    raise UsageError(
+      f'text_to_text({name!r}): has no split {split!r} with labels; one of '
+      + ', '.join(splits)
+    )
+  for example in read(task, split):
+    if example.label is None:
+      raise UsageError(f'{example.where}: has no label; remove the line')
+    yield TextPair(
+      example.where,
+      source_text(name, example.texts),
+      target_text(name, example.label),
+      example.label,
+    )
+
+
+def text_to_text(task: str, folder: str = '', split: str = 'train') -> Reader:
+  """A source of pairs: 'sst2 sentence: ...' and 'positive'.
+
+  A pair is two documents, one after the other: NUMBER#source, NUMBER#target.
+
+  Args:
+    task: of `GLUE`.
+    folder: of its files as published; '': the set of TensorFlow Datasets.
+    split: 'train' or 'dev'.
+  """
+  if task not in GLUE:
+    raise UsageError(
+      f'text_to_text({task!r}): no such task; one of ' + ', '.join(GLUE)
+    )
+  tables = load(task, folder)
+
+  def unit(skip: Skip) -> Iterator[Document]:
+    del skip  # a line that is bad is always an error
+    for number, pair in enumerate(pairs(task, tables, split)):
+      yield Document(f'{split}:{number}#source', pair.source)
+      yield Document(f'{split}:{number}#target', pair.target)
+
+  path = tables.paths.get(split, '')
+  known = bool(path) and not path.startswith('tfds:')
+  size = os.path.getsize(path) if known and os.path.isfile(path) else None
+  files = {os.path.basename(path): path} if known else {}
+  return Reader([Unit(unit)], files, size)

@@ -1,23 +1,29 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Labels against predictions, each [N]: metrics of scikit-learn and SciPy.
-
-The more the better.
-"""
+"""How well a task is done: `METRICS` by the kind of task; more is better."""
 
 import collections
+import functools
+import itertools
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.stats
 import sklearn.metrics
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from gpt_jax.spec import UsageError
+from gpt_jax.tasks.task import Task
 
 # Neither is typed well enough for a type checker.
 stats: Any = scipy.stats
 sk: Any = sklearn.metrics
+
+# Classes and scores: labels and predictions, each [N].
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -60,20 +66,7 @@ def _constant(labels: np.ndarray, predictions: np.ndarray) -> bool:
   return any(np.ptp(x) == 0 for x in (labels, predictions))
 
 
-OF_CLASSES: dict[str, Callable[[Any, Any], float]] = {
-  'accuracy': accuracy,
-  'f1': f1,
-  'macro_f1': macro_f1,
-  'matthews': matthews,
-}
-OF_SCORES: dict[str, Callable[[Any, Any], float]] = {
-  'pearson': pearson,
-  'spearman': spearman,
-}
-
-
-# Answers compared as SQuAD's evaluation does (Rajpurkar et al., 2016).
-
+# Answers, compared as SQuAD's evaluation does (Rajpurkar et al., 2016).
 
 _ARTICLES = re.compile(r'\b(a|an|the)\b')
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
@@ -104,3 +97,161 @@ def _f1(said: list[str], right: list[str]) -> float:
   common = collections.Counter(said) & collections.Counter(right)
   count = sum(common.values())
   return 2 * count / (len(said) + len(right))
+
+
+def _over_questions(one: Callable[[str, Sequence[str]], float]) -> Any:
+  """The mean over questions, of their accepted answers and the texts said."""
+
+  def mean(labels: Any, predictions: Any) -> float:
+    pairs = zip(predictions, labels, strict=True)
+    return float(np.mean([one(said, known) for said, known in pairs]))
+
+  return mean
+
+
+# Tags, by their names in each sentence.
+
+OUTSIDE = 'O'  # the tag of what is no entity
+_ENTITY = re.compile('O$|[BI]-')
+
+
+def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+  """The entities of a sentence: type, first word, one after the last.
+
+  As CoNLL's evaluation reads tags: one begins with B-, and with I- after
+  another type or none.
+  """
+  kind, start = '', 0
+  for i, tag in enumerate([*tags, OUTSIDE]):
+    prefix, _, name = tag.partition('-')
+    ends = prefix != 'I' or name != kind
+    if kind and ends:
+      yield kind, start, i
+    if ends:
+      kind, start = name, i
+
+
+def entities_f1(
+  labels: Sequence[list[str]], predictions: Sequence[list[str]]
+) -> float:
+  """Of entities: those whose type and words are all right."""
+  right = said = there = 0
+  for known, found in zip(labels, predictions, strict=True):
+    a, b = {*entities(known)}, {*entities(found)}
+    right, there, said = right + len(a & b), there + len(a), said + len(b)
+  return 2 * right / (there + said) if there + said else 0.0
+
+
+def _of_words(labels: Any, predictions: Any) -> float:
+  flat = (np.array([*itertools.chain(*x)]) for x in (labels, predictions))
+  return accuracy(*flat)
+
+
+# Written texts, each against one reference. A metric gives a number of the
+# corpus, or one of each text.
+#
+# BLEU (Papineni et al., 2002) and chrF (Popovic, 2015) are sacreBLEU's (Post,
+# 2018), of the whole corpus, 0 to 100: BLEU cased with the tokenizer 13a, as
+# WMT reports it, and its signature says so. ROUGE (Lin, 2004) is F of Google's
+# rouge-score, without stemming; rougeL is of whole texts.
+
+_CORPUS: dict[str, Callable[[], BLEU | CHRF]] = {'bleu': BLEU, 'chrf': CHRF}
+
+
+def signatures(names: Sequence[str]) -> dict[str, str]:
+  """SacreBLEU's signatures: what must agree for two scores to compare."""
+  out = {}
+  for name in names:
+    if name in _CORPUS:
+      metric = _CORPUS[name]()
+      metric.corpus_score([''], [['']])  # one reference a text
+      out[name] = str(metric.get_signature())
+  return out
+
+
+def _corpus(
+  name: str, texts: Sequence[str], references: Sequence[str]
+) -> dict[str, float]:
+  return {name: _CORPUS[name]().corpus_score([*texts], [[*references]]).score}
+
+
+def _rouge(
+  texts: Sequence[str], references: Sequence[str]
+) -> dict[str, list[float]]:
+  # It imports NLTK, which takes two seconds.
+  from rouge_score import rouge_scorer
+
+  names = ['rouge1', 'rouge2', 'rougeL']
+  scorer: Any = rouge_scorer.RougeScorer(names, use_stemmer=False)
+  scores = [
+    scorer.score(reference, text)
+    for text, reference in zip(texts, references, strict=True)
+  ]
+  return {name: [score[name].fmeasure for score in scores] for name in names}
+
+
+def _each(
+  name: str,
+  one: Callable[[str, Sequence[str]], float],
+  texts: Sequence[str],
+  references: Sequence[str],
+) -> dict[str, list[float]]:
+  pairs = zip(texts, references, strict=True)
+  return {name: [one(text, [right]) for text, right in pairs]}
+
+
+METRICS: Mapping[str, dict[str, Callable[[Any, Any], Any]]] = {
+  'classification': {
+    'accuracy': accuracy,
+    'f1': f1,
+    'macro_f1': macro_f1,
+    'matthews': matthews,
+  },
+  'choice': {'accuracy': accuracy},
+  'regression': {'pearson': pearson, 'spearman': spearman},
+  'target': {'accuracy': accuracy, 'exact_match': accuracy},
+  'spans': {
+    'f1': _over_questions(words_f1),
+    'exact_match': _over_questions(exact_match),
+  },
+  'tags': {'f1': entities_f1, 'accuracy': _of_words},
+  'texts': {
+    'bleu': functools.partial(_corpus, 'bleu'),
+    'chrf': functools.partial(_corpus, 'chrf'),
+    'rouge': _rouge,
+    'exact_match': functools.partial(_each, 'exact_match', exact_match),
+    'f1': functools.partial(_each, 'f1', words_f1),
+  },
+}
+
+
+def check(task: Task, call: str) -> None:
+  """Checks that a task, whose classes are named, has metrics of its kind."""
+  classes = len(task.labels)
+  if again := {n for n in task.labels if task.labels.count(n) > 1}:
+    raise UsageError(
+      f'finetune.task={call!r}: labels names {min(again)!r} more than once; '
+      'name each class once'
+    )
+  fit, what = [*METRICS[task.kind]], task.kind
+  if task.kind == 'classification' and classes != 2:
+    fit.remove('f1')
+    what = f'{classes} classes'
+  if task.kind == 'tags' and (
+    odd := [t for t in task.labels if not _ENTITY.match(t)]
+  ):
+    fit.remove('f1')
+    what = f'tags as {odd[0]!r}, which are not O, B-... or I-...'
+  of_tasks = (of for kind, of in METRICS.items() if kind != 'texts')
+  known = dict.fromkeys(itertools.chain(*of_tasks))
+  for name in task.metrics:
+    if name not in known:
+      raise UsageError(
+        f'finetune.task={call!r}: metric {name!r}: unknown; one of '
+        + ', '.join(known)
+      )
+    if name not in fit:
+      raise UsageError(
+        f'finetune.task={call!r}: metric {name!r}: does not measure {what}; '
+        'one of ' + ', '.join(fit)
+      )

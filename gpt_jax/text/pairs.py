@@ -16,7 +16,7 @@ from gpt_jax.files import lines
 from gpt_jax.files import tfds as tfds_lib
 from gpt_jax.files.document import SIDES, Bad, Document, Reader, Skip, Unit
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.text_to_text import text_to_text
+from gpt_jax.tasks.glue import text_to_text
 
 _EMPTY = 'had an empty side'
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from gpt_jax.evaluation import names, suite
-from gpt_jax.evaluation.results import Results
-from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.evaluation import suite
+from gpt_jax.evaluation.results import Results, read_calls, written
+from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.spec import UsageError
 from tests.support.tasks import Believer, build, measure, write
 
@@ -28,7 +28,7 @@ from tests.support.tasks import Believer, build, measure, write
   ],
 )
 def test_a_name_follows_from_the_call(call, name):
-  (found,) = names.read('--tasks', call, TASKS)
+  (found,) = read_calls('--tasks', call, TASKS)
   assert found.name == name
 
 
@@ -50,7 +50,7 @@ def test_a_name_follows_from_the_call(call, name):
 )
 def test_a_name_is_of_one_task(calls, error):
   with pytest.raises(UsageError, match=f'^--tasks: .*{error}'):
-    names.read('--tasks', calls, {**TASKS, 'validation': lambda: None})
+    read_calls('--tasks', calls, {**TASKS, 'validation': lambda: None})
 
 
 def test_one_task_on_several_files(tmp_path):
@@ -89,9 +89,7 @@ def test_figures_are_kept_after_each_task(tmp_path):
   path = tmp_path / 'evaluations' / 'step-5.json'
 
   def put(calls, model='m', shots=(0,)):
-    called = {
-      t.name: names.written(t.call, TASKS) for t in build(tmp_path, calls)
-    }
+    called = {t.name: written(t.call, TASKS) for t in build(tmp_path, calls)}
     results = Results(str(path), step=5, model=model, tasks=called)
     measure(tmp_path, calls, shots, keep=results.add)
 

@@ -9,8 +9,7 @@ import pytest
 from gpt_jax.evaluation import forward, score
 from gpt_jax.evaluation import score as limits
 from gpt_jax.evaluation.forward import Forward
-from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.score import Row, Scorer, ScoreRequest
+from gpt_jax.evaluation.score import Journal, Row, Scorer, ScoreRequest
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from gpt_jax.evaluation import language_model, results, suite
+from gpt_jax.evaluation import figures, language_model, suite
 from gpt_jax.spec import UsageError
 from tests.support.tasks import Believer, build, measure, write
 
@@ -314,12 +314,12 @@ def test_the_error_of_a_ratio_is_that_of_the_jackknife():
   rng = np.random.default_rng(0)
   counts = rng.integers(1, 99, 499)
   sums = 3.0 * counts + rng.normal(size=499) * counts
-  found = results.ratio('x', sums, counts)
+  found = figures.ratio('x', sums, counts)
   without = (sums.sum() - sums) / (counts.sum() - counts)
   variance = 498 / 499 * np.square(without - without.mean()).sum()
   assert found['x_stderr'] == pytest.approx(math.sqrt(variance), rel=0.01)
-  alike = results.ratio('x', sums, [7] * 499)
-  assert alike == pytest.approx(results.mean('x', sums / 7))
+  alike = figures.ratio('x', sums, [7] * 499)
+  assert alike == pytest.approx(figures.mean('x', sums / 7))
 
 
 def test_all_files_are_read_before_anything_is_measured(tmp_path):

@@ -9,9 +9,10 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.evaluation import in_loop, names, suite, text_tasks
+from gpt_jax.evaluation import in_loop, suite, text_tasks
+from gpt_jax.evaluation.results import read_calls
 from gpt_jax.evaluation.score import Written
-from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
@@ -35,7 +36,7 @@ class Pretender:
 
 
 def measured(call, folder, texts, **options):
-  tasks = suite.build(names.read('--tasks', call, TASKS), str(folder))
+  tasks = suite.build(read_calls('--tasks', call, TASKS), str(folder))
   suite.check('--tasks', tasks)
   writes = Pretender(texts)
   quiet = {'report': lambda *_: None}
@@ -159,9 +160,9 @@ def test_the_flags_are_a_task_of_files(tmp_path, monkeypatch):
   assert text_tasks.with_files('rte', *files, None) == f'rte, {call}'
   beam = Beam(4, 0.6, 'gnmt', min_tokens=2)
   searched = text_tasks.with_files(None, *files, beam)
-  (named,) = suite.build(names.read('--tasks', searched, TASKS), '')
+  (named,) = suite.build(read_calls('--tasks', searched, TASKS), '')
   assert named.task.beam == beam and named.name != 'seq2seq/a'
-  (read,) = names.read('--tasks', call, TASKS)
+  (read,) = read_calls('--tasks', call, TASKS)
   assert read.name == 'seq2seq/a'
   with pytest.raises(UsageError, match='go together'):
     text_tasks.with_files(None, 'a.en', '', None)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.evaluation.journal import Journal
-from gpt_jax.evaluation.score import Scorer, Writer
+from gpt_jax.evaluation.score import Journal, Scorer, Writer
 from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 

@@ -7,9 +7,10 @@ import pathlib
 import pytest
 
 from gpt_jax.decoding import prompt_files
-from gpt_jax.evaluation import continuing, files, language_model, text_tasks
+from gpt_jax.evaluation import language_model, text_tasks
 from gpt_jax.files import lines, records
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks import choices, files
 from gpt_jax.text import sources
 from tests.support.stdin import stdin_of
 
@@ -45,7 +46,7 @@ READERS = {
   'parallel_text': pairs,
   'evaluate': lambda path, m: text_tasks._lines('', path),
   'passages': lambda path, m: [
-    (x.where, x['text']) for x in continuing._passages(path)
+    (x.where, x['text']) for x in choices._passages(path)
   ],
   'table': lambda path, m: [(x, y[0]) for x, y in records.tsv_rows(path)],
   'held-out text': held_out,

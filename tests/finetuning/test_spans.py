@@ -9,10 +9,11 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.finetuning import spans
-from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.sequences import Special
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import tasks
+from gpt_jax.tasks import reading
+from gpt_jax.tasks import task as tasks
+from gpt_jax.tasks.known import TASKS
 from gpt_jax.tokenizers.tokenizer import Bytes
 
 CONTEXT = 'Bob saw Eve; Eve ran off.'
@@ -48,8 +49,8 @@ NONE = ('why?', [])
 def test_squads_files_are_read(tmp_path):
   task, found = read(tmp_path, EVE, NONE)
   assert [e.texts for e in found] == [('who?', CONTEXT), ('why?', CONTEXT)]
-  assert found[0].label == spans.Answer(13, ('Eve', 'Eve ran'))
-  assert found[1].label == spans.Answer(-1, ('',))
+  assert found[0].label == reading.Answer(13, ('Eve', 'Eve ran'))
+  assert found[1].label == reading.Answer(-1, ('',))
   assert found[0].where == f'{tmp_path}/train-v2.0.json:q0'
   assert task.metrics == ('f1', 'exact_match')
 

@@ -12,11 +12,11 @@ from configs.finetune import base
 from gpt_jax import spec
 from gpt_jax.finetuning import examples as task_examples
 from gpt_jax.finetuning import tags, task_rows
-from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.sequences import Special
-from gpt_jax.finetuning.task_data import METRICS
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import tasks
+from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.metrics import METRICS, entities
+from gpt_jax.tasks.task import read
 from gpt_jax.tokenizers.tokenizer import Bytes
 
 CLS, SEP, PAD = 301, 302, 303
@@ -40,7 +40,7 @@ def conll(folder):
   for name in ('eng.train', 'eng.testa', 'eng.testb'):
     (folder / name).write_text(CONLL)
   task = spec.build('finetune.task', f"conll2003('{folder}')", TASKS)
-  return task, tasks.read(task, 'train')
+  return task, read(task, 'train')
 
 
 def test_conlls_files_are_read(tmp_path):
@@ -121,7 +121,7 @@ def test_the_first_token_of_a_word_is_asked(tmp_path):
 
 def test_entities_as_conlls_evaluation_has_them():
   text = 'I-A I-A B-A I-A I-B O I-B B-C'
-  assert [*tags.entities(text.split())] == [
+  assert [*entities(text.split())] == [
     ('A', 0, 2), ('A', 2, 4), ('B', 4, 5), ('B', 6, 7), ('C', 7, 8),
   ]  # fmt: skip
   known = [['B-A', 'I-A', 'O', 'B-B'], ['B-A', 'O']]

@@ -18,7 +18,7 @@ from gpt_jax.finetuning.task_data import (
 )
 from gpt_jax.finetuning.task_rows import Rows
 from gpt_jax.rows.taken import Taken, even
-from gpt_jax.tasks.tasks import Task
+from gpt_jax.tasks.task import Task
 
 
 def test_scores_are_learned_in_units_of_their_deviation():

@@ -7,10 +7,10 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.finetuning import sequences, task_rows
-from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.finetuning.sequences import Special
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.tasks import Example, Task
+from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Bytes
 
 GPT1 = Special.after(257)

@@ -4,9 +4,10 @@
 
 import json
 
-from gpt_jax.evaluation import names, suite
+from gpt_jax.evaluation import suite
+from gpt_jax.evaluation.results import read_calls
 from gpt_jax.evaluation.score import Row, Score
-from gpt_jax.evaluation.tasks import TASKS
+from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.tokenizers.tokenizer import Bytes
 
 
@@ -51,4 +52,4 @@ def measure(tasks_dir, calls, /, shots=(0,), scorer=None, **kwargs):
 
 
 def build(tasks_dir, calls):
-  return suite.build(names.read('--tasks', calls, TASKS), str(tasks_dir))
+  return suite.build(read_calls('--tasks', calls, TASKS), str(tasks_dir))

@@ -1,7 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks to fine-tune on, and their examples. `task_forms` makes those of a
-user's own tables, `known_tasks` the published ones.
+"""What a task is, and how its examples are read. `known` lists all tasks.
 
 A text is the name of a column, or a template of several: 'question', or
 '{question} {sentence}'.
@@ -10,6 +9,7 @@ A text is the name of a column, or a template of several: 'question', or
 import glob
 import math
 import os
+import re
 import string
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class Example(NamedTuple):
   Attributes:
     where: its place, as 'file:line'.
     texts: for each of the task's texts; with `choice` the answers follow.
-    label: a number of a class, a score, a `spans.Answer`, the tags of all
+    label: a number of a class, a score, a `reading.Answer`, the tags of all
       words by number, or None where it is not known.
   """
 
@@ -37,11 +37,28 @@ class Example(NamedTuple):
   label: Any
 
 
-class Task(NamedTuple):
-  """A task; `task_forms` says what each form is.
+class TextPair(NamedTuple):
+  """What a model reads, and what it is to write.
 
   Attributes:
-    form: a key of `sequences.FORMS`.
+    where: 'file:line'.
+    source: read.
+    target: to write.
+    label: what the target says, where it is a label: a class, or a similarity
+      before rounding.
+  """
+
+  where: str
+  source: str
+  target: str
+  label: Any = None
+
+
+class Task(NamedTuple):
+  """A task; `known.FORMS` says what each form is.
+
+  Attributes:
+    form: a key of `known.FORMS`.
     paths: of 'train', 'dev', and others that get predictions, for `records`.
     texts: columns or templates.
     label: the column of the label, '' if there is none.
@@ -49,7 +66,7 @@ class Task(NamedTuple):
     regression: whether the label is a score.
     answers: with `choice`: columns or templates, one for each answer, or a
       single column that holds a list.
-    metrics: names of `metrics.METRICS`; the first judges.
+    metrics: names of `metrics.METRICS[kind]`; the first judges.
     columns: of files without a line that names them, by split, or all.
     drop: labels whose examples are left out.
     expand: see `Expand`.
@@ -58,7 +75,7 @@ class Task(NamedTuple):
     how: how to get the data: by hand, and by TFDS.
     example: reads a record, of which a label may be needed, where it is not
       read as texts, answers and a label.
-    options: of the form, `spans.Options`.
+    options: of the form, `reading.SpanOptions`.
   """
 
   form: str
@@ -278,6 +295,17 @@ def _score(task: Task, record: Record, value: Any) -> float:
       'number; mend or remove the line'
     )
   return score
+
+
+def names(text: str) -> tuple[str, ...]:
+  """The parts of a comma list."""
+  return tuple(x.strip() for x in re.split(r',\s*', text) if x.strip())
+
+
+def tables(train: str, dev: str, test: str) -> dict[str, str]:
+  """The paths of a user's tables by split, of those that there are."""
+  paths = {'train': train, 'dev': dev, 'test': test}
+  return {split: path for split, path in paths.items() if path}
 
 
 # Where the tables of a published task are: in its folder, or in TFDS.

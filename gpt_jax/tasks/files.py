@@ -3,14 +3,12 @@
 """The files of tasks, which users fetch themselves, and their sets in TFDS."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gpt_jax.files import lines, records
 from gpt_jax.files.records import Record
 from gpt_jax.spec import NotPreparedError, UsageError
-
-T = TypeVar('T')
 
 # `--tasks_dir` of the sets that TensorFlow Datasets has prepared, and the
 # beginning of a path that names one of them: 'tfds:piqa:validation'.
@@ -36,7 +34,7 @@ class Files(NamedTuple):
     folder: base of relative paths, `--tasks_dir`; or `TFDS`.
     home: tells the user how to get the files.
     splits: as published, by name.
-    readers: of files that are no tables, by ending; see `data.records`.
+    readers: of files that are no tables, by ending; see `files.records`.
   """
 
   folder: str
@@ -79,7 +77,7 @@ class Files(NamedTuple):
     )
 
   def records(self, path: str) -> Iterator[Record]:
-    """Streams the records of all files; see `data.records`."""
+    """Streams the records of all files; see `files.records`."""
     if place := self.tfds(path):
       try:
         yield from records.read(place)
@@ -99,15 +97,66 @@ class Files(NamedTuple):
     return lines.whole(paths[0])
 
 
-def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:
-  """Reads all entries of a task; `kind` names them: examples, questions."""
-  out = [*entries()]
-  if not out:
-    raise UsageError(f'the task has no {kind}: its files are empty')
-  return out
+# The files of a user's own tasks.
+OWN = Files(folder='', home='check the path')
 
 
 def _ending(path: str) -> str:
   for ending in lines.COMPRESSED:
     path = path.removesuffix(ending)
   return os.path.splitext(path)[1]
+
+
+# Typed access to the fields of task records.
+#
+# Values of the wrong type are refused: a string in place of a list would become
+# one choice per letter, and null the text 'None'.
+
+
+def text(record: Record, *columns: str) -> str:
+  """Returns the text in a column: in the first of these that there is."""
+  there = [name for name in columns if name in record.fields]
+  column = (*there, columns[0])[0]
+  value = record[column]
+  if not isinstance(value, str):
+    raise UsageError(
+      f'{record.where}: {column}={value!r} is no text; mend or remove the line'
+    )
+  return value
+
+
+def texts(where: str, column: str, value: Any) -> tuple[str, ...]:
+  """Returns a non-empty list of texts.
+
+  Args:
+    where: 'file:line', for errors.
+    column: of the value, for errors.
+    value: of the column, or part of it.
+  """
+  if (
+    not isinstance(value, list)
+    or not value
+    or not all(isinstance(x, str) for x in value)
+  ):
+    raise UsageError(
+      f'{where}: {column}={value!r} is no list of texts; write it as '
+      '["one", "another"]'
+    )
+  return tuple(value)
+
+
+def label(where: str, value: Any, names: Sequence[object]) -> int:
+  """Returns the index of the right choice.
+
+  Args:
+    where: 'file:line', for errors.
+    value: one of the names, or its text.
+    names: of the choices, in order: numbers or letters.
+  """
+  known = [str(name) for name in names]
+  if str(value) not in known:
+    raise UsageError(
+      f'{where}: label {value!r} is none of its {len(known)} choices, which '
+      f'are {", ".join(known)}; mend or remove the line'
+    )
+  return known.index(str(value))

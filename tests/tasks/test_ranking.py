@@ -5,9 +5,9 @@
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import tasks
+from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.task import read
 
 # Of q1 two right and three wrong, of q2 one and one; q3 has no right one, q4
 # no wrong one.
@@ -29,7 +29,7 @@ def groups(folder, call):
     (folder / f'{split}.tsv').write_text(TABLE)
   task = spec.build('finetune.task', call, TASKS)
   assert [*task.paths] == ['train', 'dev']  # a group is made by its labels
-  return [(e.texts, e.label) for e in tasks.read(task, 'dev')]
+  return [(e.texts, e.label) for e in read(task, 'dev')]
 
 
 def test_each_right_candidate_stands_among_wrong_ones(tmp_path):

@@ -8,9 +8,9 @@ import pathlib
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.finetuning.known_tasks import TASKS
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import tasks
+from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.task import read, with_labels
 from tests.support.tables import put
 
 SHARED = pathlib.Path(__file__).parents[3] / 'shared/data'
@@ -28,20 +28,20 @@ def test_a_users_own_table_is_one_line(tmp_path):
   found = task(
     f"classification('{train}', '{dev}', text='review', label='stars')"
   )
-  found = tasks.with_labels(found)
+  found = with_labels(found)
   assert found.labels == ('1', '2', '10')
-  examples = tasks.read(found, 'train')
+  examples = read(found, 'train')
   assert [e.texts for e in examples] == [('bad',), ('so so',), ('ok',)]
   assert [e.label for e in examples] == [0, 2, 1]
   put(tmp_path, 'dev.tsv', 'review\tstars\nok\t2\nok\t3\n')
   with pytest.raises(UsageError, match=r"dev\.tsv:3: the label '3' is none of"):
-    tasks.read(found, 'dev')
+    read(found, 'dev')
   put(tmp_path, 'dev.tsv', 'text\tstars\nok\t2\n')
   with pytest.raises(UsageError, match=r"dev\.tsv:2: has no column 'review'"):
-    tasks.read(found, 'dev')
+    read(found, 'dev')
   put(tmp_path, 'dev.tsv', 'review\tstars\n')
   with pytest.raises(UsageError, match=r'dev\.tsv: holds no examples'):
-    tasks.read(found, 'dev')
+    read(found, 'dev')
 
 
 def test_scores_and_templates(tmp_path):
@@ -52,12 +52,12 @@ def test_scores_and_templates(tmp_path):
     'regression=True)'
   )
   assert found.metrics == ('pearson', 'spearman')
-  assert tasks.read(found, 'dev')[0][1:] == (('x has 2', 'y'), 1.5)
+  assert read(found, 'dev')[0][1:] == (('x has 2', 'y'), 1.5)
   put(tmp_path, 't.jsonl', '{"a": "x", "b": "y", "n": 2, "label": "much"}\n')
   for value in ('"much"', '"nan"', 'NaN', '-Infinity', '1e999', 'null'):
     put(tmp_path, 't.jsonl', f'{{"a": "", "b": "", "n": 2, "label": {value}}}')
     with pytest.raises(UsageError, match=r"t\.jsonl:1: 'label' holds .*finite"):
-      tasks.read(found, 'dev')
+      read(found, 'dev')
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ def test_a_template_names_columns_alone(tmp_path, template, expected):
     f"choice('{path}', '{path}', context='{template}', answers='a, b')"
   )
   if expected.endswith(('y', '}')):
-    assert tasks.read(found, 'dev')[0].texts == (expected, 'x', 'y')
+    assert read(found, 'dev')[0].texts == (expected, 'x', 'y')
     return
   with pytest.raises(UsageError, match=f'the template .*: .*{expected}'):
-    tasks.read(found, 'dev')
+    read(found, 'dev')
 
 
 def test_a_context_may_be_several_columns(tmp_path):
   path = put(tmp_path, 't.tsv', 'a\tb\tlabel\nx\ty\t1\n')
   found = task(f"choice('{path}', '{path}', context='a, b', answers='b, a')")
-  assert tasks.read(found, 'dev')[0].texts == ('x', 'y', 'y', 'x')
+  assert read(found, 'dev')[0].texts == ('x', 'y', 'y', 'x')
 
 
 def test_a_label_beyond_the_answers_is_refused(tmp_path):
@@ -98,7 +98,7 @@ def test_a_label_beyond_the_answers_is_refused(tmp_path):
   found = task(f"choice('{path}', '{path}', labels='A, B, C, D')")
   why = r"t\.jsonl:2: the label 'D' is none of A, B, C$"
   with pytest.raises(UsageError, match=why):
-    tasks.read(found, 'dev')
+    read(found, 'dev')
 
 
 @pytest.mark.parametrize('value', [-1, -1.0])
@@ -106,32 +106,32 @@ def test_minus_one_is_a_label_in_a_users_table(tmp_path, value):
   path = put(tmp_path, 't.jsonl', json.dumps({'text': 'x', 'label': value}))
   form = f"classification('{path}', '{path}', '{path}', "
   scores = task(form + 'regression=True)')
-  assert tasks.read(scores, 'test')[0].label == -1
+  assert read(scores, 'test')[0].label == -1
   classes = task(form + f"labels='{value}, 1')")
-  assert tasks.read(classes, 'test')[0].label == 0
+  assert read(classes, 'test')[0].label == 0
   why = r't\.jsonl:1: the label -1.* is none of a, b; .* leave it empty'
   with pytest.raises(UsageError, match=why):
-    tasks.read(task(form + "labels='a, b')"), 'test')
+    read(task(form + "labels='a, b')"), 'test')
 
 
 def test_a_test_split_needs_no_labels(tmp_path):
   path = put(tmp_path, 't.tsv', 'text\nx\n')
   found = task(f"classification('{path}', '{path}', '{path}', labels='a, b')")
-  assert tasks.read(found, 'test')[0].label is None
+  assert read(found, 'test')[0].label is None
   with pytest.raises(UsageError, match="no column 'label'"):
-    tasks.read(found, 'dev')
+    read(found, 'dev')
 
 
 def test_absent_data_says_how_to_get_it(tmp_path, monkeypatch):
   with pytest.raises(
     UsageError, match=r'no such file.*gluebenchmark.*tfds build'
   ):
-    tasks.read(task(f"sst2('{tmp_path}')"), 'train')
+    read(task(f"sst2('{tmp_path}')"), 'train')
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
   with pytest.raises(
     UsageError, match=r'tfds build glue/sst2.*Or unpack SST-2'
   ):
-    tasks.read(task('sst2()'), 'train')
+    read(task('sst2()'), 'train')
 
 
 def test_glue_as_microsoft_published_mrpc(tmp_path):
@@ -144,8 +144,8 @@ def test_glue_as_microsoft_published_mrpc(tmp_path):
   put(tmp_path, 'dev_ids.tsv', '7\t8\n')
   put(tmp_path, 'dev.tsv', head + '1\t7\t8\ta\tb\n')
   found = task(f"mrpc('{tmp_path}')")
-  assert [e.texts for e in tasks.read(found, 'train')] == [('c', 'd')]
-  assert [e.texts for e in tasks.read(found, 'dev')] == [('a', 'b')]
+  assert [e.texts for e in read(found, 'train')] == [('c', 'd')]
+  assert [e.texts for e in read(found, 'dev')] == [('a', 'b')]
 
 
 def test_a_passage_is_many_questions(tmp_path):
@@ -159,7 +159,7 @@ def test_a_passage_is_many_questions(tmp_path):
     put(tmp_path, f'{split}_high.jsonl', json.dumps(passage) + '\n')
   # TFDS calls this split otherwise than those of its other sets.
   assert task('race()').paths['dev'] == 'tfds:race/middle:dev'
-  found = tasks.read(task(f"race('{tmp_path}', level='high')"), 'dev')
+  found = read(task(f"race('{tmp_path}', level='high')"), 'dev')
   assert found[0].texts == ('A B.', 'q1 _', 'a', 'b', 'c', 'd')
   assert [e.label for e in found] == [2, 0]
 
@@ -171,9 +171,9 @@ def test_the_story_cloze_test(tmp_path):
   put(tmp_path, 'cloze_test_test__spring2016.csv', text)
   own = 'cloze_test_val__spring2016 - cloze_test_ALL_val.csv'
   put(tmp_path, own, text.replace('A, b', 'G'))
-  (found,) = tasks.read(task(f"story_cloze('{tmp_path}')"), 'train')
+  (found,) = read(task(f"story_cloze('{tmp_path}')"), 'train')
   assert found.texts[0] == 'G. B. C. D.'
-  (found,) = tasks.read(task(f"story_cloze('{tmp_path}')"), 'dev')
+  (found,) = read(task(f"story_cloze('{tmp_path}')"), 'dev')
   # TFDS keeps the numbers 1 and 2.
   assert task('story_cloze()').labels == ('1', '2')
   assert found[1:] == (('A, b. B. C. D.', 'e', 'f'), 1)
@@ -186,7 +186,7 @@ def test_examples_without_a_gold_label_are_left_out(tmp_path):
   ]
   text = ''.join(json.dumps(row) + '\n' for row in rows)
   put(tmp_path, 'snli_1.0_dev.jsonl', text)
-  found = tasks.read(task(f"snli('{tmp_path}')"), 'dev')
+  found = read(task(f"snli('{tmp_path}')"), 'dev')
   assert [e.label for e in found] == [1, 2]
 
 
@@ -202,7 +202,7 @@ def test_examples_without_a_gold_label_are_left_out(tmp_path):
 )
 def test_real_sets_have_their_published_sizes(call, counts):
   found = task(call.format(SHARED))
-  assert {s: len(tasks.read(found, s)) for s in found.paths} == counts
+  assert {s: len(read(found, s)) for s in found.paths} == counts
 
 
 TABLES = {  # the call, and a good line of its table
@@ -260,9 +260,9 @@ def test_an_example_without_a_label_is_refused(tmp_path, name, value, split):
   ]
   found = task(call.format(', '.join(map(repr, map(str, paths)))))
   with pytest.raises(UsageError, match=rf'{split}\.jsonl:3: '):
-    found = tasks.with_labels(found)
+    found = with_labels(found)
     for key in files:
-      tasks.read(found, key)
+      read(found, key)
 
 
 @pytest.mark.parametrize(
@@ -274,11 +274,9 @@ def test_a_test_table_may_leave_labels_empty(tmp_path, name, value):
   good = '\n'.join(json.dumps(fields | {label: x}) for x in values)
   train = put(tmp_path, 'train.jsonl', good)
   test = put(tmp_path, 'test.jsonl', json.dumps(fields | {label: value}))
-  found = tasks.with_labels(
-    task(call.format(f"'{train}', '{train}', '{test}'"))
-  )
-  assert [e.label for e in tasks.read(found, 'test')] == [None]
-  assert None not in [e.label for e in tasks.read(found, 'train')]
+  found = with_labels(task(call.format(f"'{train}', '{train}', '{test}'")))
+  assert [e.label for e in read(found, 'test')] == [None]
+  assert None not in [e.label for e in read(found, 'train')]
 
 
 @pytest.mark.parametrize(
@@ -295,10 +293,10 @@ def test_minus_one_beside_numbers_of_classes(tmp_path, labels, named, why):
   found = task(f"classification('{path}', '{path}', labels='{named}')")
   if why:
     with pytest.raises(UsageError, match=why):
-      tasks.with_labels(found)
+      with_labels(found)
   else:
-    assert len(tasks.with_labels(found).labels) == 3
-    assert [*tasks.with_labels(found).labels] == sorted(map(str, labels))
+    assert len(with_labels(found).labels) == 3
+    assert [*with_labels(found).labels] == sorted(map(str, labels))
 
 
 def test_an_answer_that_is_no_text_is_refused(tmp_path):
@@ -307,4 +305,4 @@ def test_an_answer_that_is_no_text_is_refused(tmp_path):
   with pytest.raises(
     UsageError, match=r"t\.jsonl:1: column 'answers' holds None"
   ):
-    tasks.read(task(f"choice('{path}', '{path}')"), 'train')
+    read(task(f"choice('{path}', '{path}')"), 'train')

@@ -5,7 +5,7 @@
 import pytest
 
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import text_to_text
+from gpt_jax.tasks import glue
 from gpt_jax.text import sources
 from tests.support.tables import put
 
@@ -68,18 +68,18 @@ ITALIANS = (
   ],
 )
 def test_as_printed(name, texts, label, source, target):
-  assert text_to_text.source_text(name, texts) == source
-  assert text_to_text.target_text(name, label) == target
+  assert glue.source_text(name, texts) == source
+  assert glue.target_text(name, label) == target
 
 
 def test_similarities_are_rounded_half_to_even():
   exact = {2.57: '2.6', 3.25: '3.2', 0.5: '0.4', 1.5: '1.6', 0: '0.0', 5: '5.0'}
   for score, text in exact.items():
-    assert text_to_text.target_text('stsb', score) == text
+    assert glue.target_text('stsb', score) == text
   # A thousandth apart they are 26 texts; from 1 on, as the paper has it, 21.
   for first, number in ((0, 26), (1000, 21)):
     scores = [x / 1000 for x in range(first, 5001)]
-    texts = {text_to_text.target_text('stsb', score) for score in scores}
+    texts = {glue.target_text('stsb', score) for score in scores}
     assert len(texts) == number
 
 
@@ -100,7 +100,7 @@ def test_similarities_are_rounded_half_to_even():
   ],
 )
 def test_answers_are_read_and_never_an_error(name, text, label):
-  assert text_to_text.label_of(name, text) == label
+  assert glue.label_of(name, text) == label
 
 
 def documents(call):
@@ -131,7 +131,7 @@ def test_a_source_of_pairs(tmp_path):
 @pytest.mark.parametrize(
   'call, words',
   [
-    ("text_to_text('sst3', '{}')", "'sst3'.: no such task; one of cola, sst2"),
+    ("text_to_text('sst3', '{}')", "'sst3'.: no such task; one of sst2, cola"),
     ("text_to_text('sst2', '{}', split='test')", "no split 'test' with labels"),
     ("text_to_text('sst2', '{}')", 'no such file.*gluebenchmark'),
   ],
@@ -147,10 +147,10 @@ def test_the_real_sets_have_the_tables_examples(shared):
     ('rte', 'RTE', 2490),
     ('stsb', 'STS-B', 5749),
   ):
-    task = text_to_text.load(name, str(shared / 'glue' / folder))
-    found = [*text_to_text.pairs(name, task, 'train')]
+    task = glue.load(name, str(shared / 'glue' / folder))
+    found = [*glue.pairs(name, task, 'train')]
     assert len(found) == size
     # Each target says its label; a similarity to 0.1.
     for pair in found:
-      said = text_to_text.label_of(name, pair.target)
+      said = glue.label_of(name, pair.target)
       assert said == pytest.approx(pair.label, abs=0.1 + 1e-9)

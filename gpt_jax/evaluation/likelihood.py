@@ -1,0 +1,365 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks that choose one of several continuations: see `tasks.choices`.
+
+Each continuation is scored after its context. The answer is the one with the
+highest log-probability: in total, per token or per byte (GPT-3, section 2.4:
+"the per-token likelihood for each example (to normalize for length)"), or
+relative to a general context, P(completion | context) /
+P(completion | answer context), as GPT-3 does for ARC, OpenBookQA and RACE.
+
+`cut` counts examples whose context was too long and lost its first tokens,
+`left_out` those with a choice that exceeds the context by itself.
+"""
+
+import collections
+import functools
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+
+from gpt_jax.evaluation import figures
+from gpt_jax.evaluation.figures import Figures, Make, Setting, read_all
+from gpt_jax.evaluation.score import Journal, Score, Scorer, ScoreRequest
+from gpt_jax.files.progress import Report
+from gpt_jax.spec import UsageError
+from gpt_jax.tasks.choices import Prompt, Prompted
+
+log = logging.getLogger('gpt_jax')
+
+
+# Computes results from examples and their scores.
+Measure = Callable[[Sequence[Prompt], list[list[Score]]], Figures]
+
+
+class Likelihood:
+  """A task of examples with choices, in the folder of the task files."""
+
+  takes_sources = False
+  # Between two examples.
+  separator = '\n\n'
+
+  def __init__(self, prompted: Prompted, folder: str):
+    """Reads nothing yet."""
+    self._prompted, self._folder = prompted, folder
+    self.takes_shots = prompted.shown is not None
+
+  def _examples(self) -> list[Prompt]:
+    examples = functools.partial(self._prompted.examples, self._folder)
+    return read_all('examples', examples)
+
+  def texts(self) -> list[tuple[str, str]]:
+    """Each example with its right continuation, for overlap checks."""
+    return [(e.where, e.plain or e.lead + _solved(e)) for e in self._examples()]
+
+  def check(self, shots: int) -> None:
+    """See `figures.Task`."""
+    examples = self._examples()
+    if shots:
+      self._drawn(examples, Setting(shots))
+
+  def measure(
+    self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
+  ) -> Figures:
+    """See `figures.Task`."""
+    examples = self._examples()
+    seen = setting.seen
+    if setting.limit is not None:
+      kept = _first(examples, setting.limit)
+      examples = [examples[i] for i in kept]
+      if seen is not None:
+        seen = frozenset(n for n, i in enumerate(kept) if i in seen)
+    prompts, num_shown = self._prompts(scorer, examples, setting)
+    requests = []
+    for example, prompt in zip(examples, prompts, strict=True):
+      for choice in example.choices:
+        requests.append(
+          ScoreRequest(prompt + example.context, choice, example.where)
+        )
+        if example.general is not None:
+          requests.append(ScoreRequest(example.general, choice, example.where))
+    scores = iter(scorer.requests(requests, journal, report))
+    scored: dict[int, list[Score]] = {}  # by the example's number
+    for number, example in enumerate(examples):
+      found = [next(scores) for _ in range(_num_requests(example))]
+      whole = [score for score in found if score is not None]
+      if len(whole) == len(found):
+        scored[number] = whole
+    _tell_left_out(examples, scored, scorer.context_length)
+
+    def measured(numbers: Sequence[int]) -> Figures:
+      measure = _MEASURES[self._prompted.measure]
+      return measure(
+        [examples[n] for n in numbers], [scored[n] for n in numbers]
+      )
+
+    shown = [num_shown[n] for n in scored]
+    return {
+      **measured([*scored]),
+      **({'shots_shown': float(np.mean(shown))} if setting.shots else {}),
+      'examples': len(scored),
+      'left_out': len(examples) - len(scored),
+      'cut': sum(any(s.cut for s in found) for found in scored.values()),
+      **figures.clean([*scored], seen, measured),
+    }
+
+  def _drawn(
+    self, examples: Sequence[Prompt], setting: Setting
+  ) -> tuple[list[str], list[list[int]]]:
+    """The pool, and the indices drawn for each example; see `shots`."""
+    assert self._prompted.shown is not None
+    pool = functools.partial(self._prompted.shown, self._folder)
+    shown = read_all('examples', pool)
+    solved = [_solved(e) for e in shown]
+    if self._prompted.same_text:
+      pool = [(e.about, text) for e, text in zip(shown, solved, strict=True)]
+      own = [(e.about, _solved(e)) for e in examples]
+      return solved, of_text(pool, own, setting)
+    asked = [(e.where, _solved(e)) for e in examples]
+    return solved, draw(solved, asked, setting)
+
+  def _prompts(
+    self, scorer: Scorer, examples: Sequence[Prompt], setting: Setting
+  ) -> tuple[list[str], list[int]]:
+    """What stands before each context, and the number of shots in it.
+
+    Keeps as many of the last shots as fit into the context.
+    """
+    if not setting.shots:
+      return [e.lead for e in examples], [0] * len(examples)
+    solved, drawn = self._drawn(examples, setting)
+    texts = [text + self.separator for text in solved]
+    lengths = [len(ids) for ids in scorer.tokenizer.encode_batch(texts)]
+    prompts, num_shown = [], []
+    for example, indices in zip(examples, drawn, strict=True):
+      own = max(
+        len(scorer.tokenizer.encode(example.lead + example.context + choice))
+        for choice in example.choices
+      )
+      room = scorer.context_length - own - 1
+      prompt, count = '', 0
+      for i in indices:
+        room -= lengths[i]
+        if room < 0:
+          break
+        prompt = texts[i] + prompt
+        count += 1
+      prompts.append(example.lead + prompt)
+      num_shown.append(count)
+    return prompts, num_shown
+
+
+def _tell_left_out(
+  examples: Sequence[Prompt], scored: Collection[int], context_length: int
+) -> None:
+  """Tells of examples without a score."""
+  too_long = [e.where for n, e in enumerate(examples) if n not in scored]
+  if not scored:
+    raise UsageError(
+      f'{too_long[0]}: no example fits the context of {context_length} tokens; '
+      'take a model with a longer one'
+    )
+  if too_long:
+    log.warning(
+      '%s: a choice exceeds the context of %d tokens; %d such examples are '
+      'left out',
+      *(too_long[0], context_length, len(too_long)),
+    )
+
+
+def _first(examples: Sequence[Prompt], limit: int) -> list[int]:
+  """The positions of the first `limit` examples of each group."""
+  met: collections.Counter[str] = collections.Counter()
+  out = []
+  for position, example in enumerate(examples):
+    met[example.group] += 1
+    if met[example.group] <= limit:
+      out.append(position)
+  return out
+
+
+def _num_requests(example: Prompt) -> int:
+  return len(example.choices) * (1 if example.general is None else 2)
+
+
+def _solved(example: Prompt) -> str:
+  return example.context + example.choices[example.label]
+
+
+# Few-shot examples.
+
+
+def draw(
+  shown: Sequence[str], asked: Sequence[tuple[str, str]], setting: Setting
+) -> list[list[int]]:
+  """Draws few-shot examples independently for each measured example.
+
+  None of them equals the measured one, whatever files they come from, so that
+  its answer is never shown.
+
+  Args:
+    shown: texts of the pool; equal texts are the same example.
+    asked: 'file:line' and text of each measured example.
+    setting: number of shots, and seed.
+
+  Returns:
+    Indices into `shown` for each measured example.
+  """
+  copies = collections.Counter(shown)
+  rng = np.random.default_rng(setting.seed)
+  out = []
+  for where, text in asked:
+    others = len(shown) - copies[text]
+    if others < setting.shots:
+      raise UsageError(
+        f'--shots={setting.shots}: there are only {others} examples to show '
+        f'before {where}; give fewer'
+      )
+    # Draw as many extra examples as may equal this one.
+    drawn = rng.choice(len(shown), setting.shots + copies[text], replace=False)
+    out.append([int(i) for i in drawn if shown[i] != text][: setting.shots])
+  return out
+
+
+def of_text(
+  shown: Sequence[tuple[str, str]],
+  asked: Sequence[tuple[str, str]],
+  setting: Setting,
+) -> list[list[int]]:
+  """Takes the other examples about the same text.
+
+  In the order in which they are shown: those that follow the measured one, and
+  then those before it, as if it were the last. There may be fewer than asked
+  for.
+
+  Args:
+    shown: what each example of the pool is about, and its text; the pool holds
+      the measured ones.
+    asked: the same of each measured example.
+    setting: number of shots.
+
+  Returns:
+    Indices into `shown` for each measured example, the nearest first.
+  """
+  members: dict[str, list[int]] = {}
+  for i, (about, _) in enumerate(shown):
+    members.setdefault(about, []).append(i)
+  out = []
+  for about, text in asked:
+    mine = members[about]
+    texts = [shown[i][1] for i in mine]
+    at = texts.index(text)
+    before = [i for i in mine[at + 1 :] + mine[:at] if shown[i][1] != text]
+    out.append(before[::-1][: setting.shots])
+  return out
+
+
+# Results, from the scores of each example.
+
+
+def accuracies(
+  examples: Sequence[Prompt], scores: list[list[Score]]
+) -> Figures:
+  """Accuracy by each scoring rule, with chance and majority baselines.
+
+  Returns:
+    `accuracy` (by log-probability), `accuracy_per_token`, `accuracy_per_byte`
+    and `accuracy_per_character` (lm-eval's acc, acc_bytes and acc_norm), with a
+    general context `accuracy_over_general`; `chance` and `majority`. Of equal
+    choices the first counts, as in lm-eval.
+  """
+  ways: dict[str, list[bool]] = {}
+  for example, found in zip(examples, scores, strict=True):
+    general = found[1::2] if example.general is not None else None
+    found = found[::2] if example.general is not None else found
+    # The white space before a choice only separates it.
+    texts = [choice.strip() or choice for choice in example.choices]
+    by = {
+      'accuracy': [s.log_prob for s in found],
+      'accuracy_per_token': [s.log_prob / s.num_tokens for s in found],
+      'accuracy_per_byte': _normalised(
+        found, [len(text.encode()) for text in texts]
+      ),
+      'accuracy_per_character': _normalised(found, [*map(len, texts)]),
+    }
+    if general is not None:
+      by['accuracy_over_general'] = [
+        s.log_prob - g.log_prob for s, g in zip(found, general, strict=True)
+      ]
+    for name, values in by.items():
+      right = int(np.argmax(values)) == example.label
+      ways.setdefault(name, []).append(right)
+  counts = np.bincount([e.label for e in examples])
+  out: Figures = {}
+  for name, right in ways.items():
+    out |= figures.mean(name, right)
+  return {
+    **out,
+    'chance': float(np.mean([1 / len(e.choices) for e in examples])),
+    'majority': float(counts.max() / len(examples)),
+  }
+
+
+def paradigms(examples: Sequence[Prompt], scores: list[list[Score]]) -> Figures:
+  """Accuracy on minimal pairs, per group and averaged over groups."""
+  groups: dict[str, list[bool]] = {}
+  for example, found in zip(examples, scores, strict=True):
+    best = _best([s.log_prob for s in found])
+    groups.setdefault(example.group, []).append(best == example.label)
+  out = figures.mean_of_groups('accuracy', [*groups.values()])
+  out['chance'] = 0.5
+  for name, right in groups.items():
+    out |= figures.mean(f'accuracy/{name}', right)
+  return out
+
+
+def last_words(
+  examples: Sequence[Prompt], scores: list[list[Score]]
+) -> Figures:
+  """Accuracy of greedy decoding on the right continuation; its perplexity.
+
+  `majority` is the accuracy of always guessing the most common last word.
+  """
+  found = [score for (score,) in scores]
+  words, counts = np.unique(
+    [e.choices[e.label].strip() for e in examples], return_counts=True
+  )
+  del words
+  return {
+    **figures.mean('accuracy', [bool(s.greedy) for s in found]),
+    **figures.perplexity('perplexity', [-s.log_prob for s in found]),
+    'majority': float(counts.max() / len(examples)),
+  }
+
+
+def _normalised(scores: Sequence[Score], lengths: list[int]) -> list[float]:
+  """Log-probabilities by length."""
+  return [s.log_prob / n for s, n in zip(scores, lengths, strict=True)]
+
+
+def _best(values: Sequence[float]) -> int:
+  """Index of the largest value; -1 on a tie.
+
+  Of pairs the first is always right, and must not be so by its position.
+  """
+  array = np.asarray(values)
+  (best,) = np.nonzero(array == array.max())
+  return int(best[0]) if len(best) == 1 else -1
+
+
+_MEASURES: dict[str, Measure] = {
+  'accuracies': accuracies,
+  'paradigms': paradigms,
+  'last_words': last_words,
+}
+
+
+def of(prompted: Callable[..., Prompted]) -> Callable[..., Make]:
+  """The tasks of a function of `tasks.choices.PROMPTED`."""
+
+  @functools.wraps(prompted)
+  def make(*args, **kwargs) -> Make:
+    return functools.partial(Likelihood, prompted(*args, **kwargs))
+
+  return make

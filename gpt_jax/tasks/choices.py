@@ -1,0 +1,549 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks that choose one of several continuations, with GPT-3's prompts.
+
+A function of `PROMPTED` gives the prompts of appendix G of GPT-3, of which a
+model's likelihood is measured: see `evaluation.likelihood`. RACE and the Story
+Cloze Test are fine-tuned on too; `race_rows` and `story_cloze_rows` read the
+same records for that.
+"""
+
+import functools
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from gpt_jax.files import lines
+from gpt_jax.files.files import read_json
+from gpt_jax.files.records import Record
+from gpt_jax.spec import UsageError
+from gpt_jax.tasks import task as task_lib
+from gpt_jax.tasks.files import OWN, Files, Split, label, text, texts
+from gpt_jax.tasks.task import Task, instructions, table
+
+_LAST_WORD = re.compile(r'(.*\S)(\s+\S+)\s*', re.DOTALL)
+_BRACKETS = re.compile(r'\[.*?\]')
+_LABELS_OF = re.compile(r'\.jsonl(\.\w+)?$')
+
+
+class Prompt(NamedTuple):
+  """One question with its choices.
+
+  Attributes:
+    where: 'file:line'.
+    context: text before the continuation.
+    choices: the continuations, including leading white space.
+    label: index of the right one.
+    group: of examples whose mean counts as one, such as a BLiMP paradigm.
+    general: a context without the question, such as 'Answer:'; None if the
+      task has none.
+    lead: text before the examples shown, such as the article that they are
+      about too.
+    about: which text it is about; '' if the task has none.
+    plain: the text that training must not contain; '' if it is the lead, the
+      context and the right choice.
+  """
+
+  where: str
+  context: str
+  choices: tuple[str, ...]
+  label: int
+  group: str = ''
+  general: str | None = None
+  lead: str = ''
+  about: str = ''
+  plain: str = ''
+
+
+# From the folder of all tasks to a stream of examples.
+Examples = Callable[[str], Iterator[Prompt]]
+
+
+class Prompted(NamedTuple):
+  """A task of examples with choices.
+
+  Attributes:
+    examples: those to measure.
+    shown: the pool of few-shot examples; None: there is none.
+    measure: accuracies by each rule of scoring, accuracies of BLiMP's
+      paradigms, or how often the last words are what greedy decoding writes.
+    same_text: whether only those about the same text are shown.
+  """
+
+  examples: Examples
+  shown: Examples | None
+  measure: Literal['accuracies', 'paradigms', 'last_words'] = 'accuracies'
+  same_text: bool = False
+
+
+def of_records(
+  files: Files,
+  path: str,
+  shown: str,
+  read: Callable[[Record], Iterable[Prompt]],
+  measure: Literal['accuracies', 'paradigms', 'last_words'] = 'accuracies',
+  *,
+  same_text: bool = False,
+) -> Prompted:
+  """A task whose records are read one by one.
+
+  Args:
+    files: of the task; their folder is replaced.
+    path: of the examples that are measured: a file or a split; see `Files`.
+    shown: of those shown before them: another, 'rest' for the others of
+      `path`, or '' for none. An example equal to the measured one is never
+      shown.
+    read: makes examples of a record.
+    measure: see `Prompted`.
+    same_text: see `Prompted`.
+  """
+
+  def examples(folder: str, path: str) -> Iterator[Prompt]:
+    for record in files._replace(folder=folder).records(path):
+      yield from read(record)
+
+  shown = path if shown == 'rest' else shown
+  return Prompted(
+    functools.partial(examples, path=path),
+    functools.partial(examples, path=shown) if shown else None,
+    measure,
+    same_text,
+  )
+
+
+def lambada(
+  path: str = 'test',
+  shown: str = 'rest',
+  form: Literal['last_word', 'blank'] = 'last_word',
+) -> Prompted:
+  """LAMBADA (Paperno et al., 2016): the last word of a passage.
+
+  JSON lines with `text`: the version that GPT-2 and GPT-3 report on; or the
+  authors' own, a passage a line.
+
+  Args:
+    path: test, dev, or a file.
+    shown: see `of_records`.
+    form: last_word; or blank, GPT-3's form with shots (section 3.1.2 and
+      figure G.21): 'Alice went to visit her friend ____. -> Bob'.
+  """
+  files = Files(
+    folder='',
+    home='fetch lambada_test.jsonl, 5,153 passages, from '
+    'https://openaipublic.blob.core.windows.net/gpt-2/data/',
+    splits={
+      'test': Split(
+        ('lambada/lambada_test.jsonl', 'lambada/lambada_test_plain_text.txt'),
+        'lambada:test',
+      ),
+      'dev': Split(
+        ('lambada/lambada_development_plain_text.txt',), 'lambada:train'
+      ),
+    },
+    readers={'.txt': _passages},
+  )
+
+  def read(record: Record) -> Iterator[Prompt]:
+    passage = text(record, 'text', 'passage')
+    parts = _LAST_WORD.fullmatch(passage)
+    if not parts:
+      raise UsageError(f'{record.where}: has no last word: {passage[:40]!r}')
+    if form == 'last_word':
+      yield Prompt(record.where, parts[1], (parts[2],), 0)
+      return
+    yield Prompt(
+      record.where,
+      f'{parts[1]} ____. ->',
+      (f' {parts[2].strip()}',),
+      0,
+      lead='Fill in blank:\n\n',
+      plain=passage,
+    )
+
+  return of_records(files, path, shown, read, 'last_words')
+
+
+def _passages(path: str) -> Iterator[Record]:
+  for where, passage in lines.texts(path):
+    if passage.strip():
+      yield Record(where, {'text': passage})
+
+
+def blimp(path: str = 'all') -> Prompted:
+  """BLiMP (Warstadt et al., 2020): which of two sentences is grammatical.
+
+  JSON lines with `sentence_good`, `sentence_bad` and `UID`, the paradigm.
+  """
+  files = Files(
+    folder='',
+    home='fetch the 67 files of data/ from '
+    'https://github.com/alexwarstadt/blimp',
+    splits={'all': Split(('blimp/*.jsonl', 'blimp/data/*.jsonl'))},
+  )
+
+  def read(record: Record) -> Iterator[Prompt]:
+    names = 'sentence_good', 'sentence_bad', 'UID'
+    good, bad, group = (text(record, name) for name in names)
+    yield Prompt(record.where, '', (good, bad), 0, group=group)
+
+  return of_records(files, path, '', read, 'paradigms')
+
+
+def piqa(
+  path: str = 'valid',
+  labels: str = '',
+  shown: str = 'train',
+  shown_labels: str = '',
+) -> Prompted:
+  """PIQA (Bisk et al., 2020): which of two solutions reaches a goal.
+
+  The labels of valid.jsonl are in valid-labels.lst beside it, unless named.
+  """
+  names = {'valid': ('valid', 'dev'), 'train': ('train', 'train')}
+  home = Files(
+    folder='',
+    home='fetch the JSON lines and the labels from https://yonatanbisk.com/piqa',
+    splits={
+      split: Split(
+        (f'piqa/{name}.jsonl', f'physicaliqa-train-dev/{other}.jsonl'),
+        f'piqa:{"train" if split == "train" else "validation"}',
+      )
+      for split, (name, other) in names.items()
+    },
+  )
+  if shown == 'rest':
+    shown, shown_labels = path, labels
+
+  def read(folder: str, path: str, labels: str) -> Iterator[Prompt]:
+    files = home._replace(folder=folder)
+    if files.tfds(path):
+      for record in files.records(path):
+        yield pair(record, label(record.where, record['label'], '01'))
+      return
+    if not labels:
+      found = files.find(path)
+      if len(found) > 1:
+        raise UsageError(f'{path!r} matches {len(found)} files; name one')
+      path, files = found[0], files._replace(folder='')
+      labels = _LABELS_OF.sub('-labels.lst', path)
+    numbers = files.text(labels).split()
+    number = 0
+    for number, record in enumerate(files.records(path), start=1):
+      if number > len(numbers) or numbers[number - 1] not in ('0', '1'):
+        raise UsageError(f'{labels}:{number}: has no label 0 or 1')
+      yield pair(record, int(numbers[number - 1]))
+    if number < len(numbers):
+      raise UsageError(
+        f'{labels}: has {len(numbers)} labels, {path} {number} lines'
+      )
+
+  def pair(record: Record, right: int) -> Prompt:
+    goal, *both = (text(record, name) for name in ('goal', 'sol1', 'sol2'))
+    return Prompt(record.where, goal, tuple(f' {x}' for x in both), right)
+
+  pool = functools.partial(read, path=shown, labels=shown_labels)
+  return Prompted(
+    functools.partial(read, path=path, labels=labels), pool if shown else None
+  )
+
+
+def hellaswag(path: str = 'val', shown: str = 'train') -> Prompted:
+  """HellaSwag (Zellers et al., 2019): how a scene continues.
+
+  Texts are cleaned as lm-eval does; the sentence to complete begins with a
+  capital, as in GPT-3's figure G.9.
+  """
+  files = Files(
+    folder='',
+    home='fetch the JSON lines from https://github.com/rowanz/hellaswag, '
+    'folder data',
+    splits={
+      split: Split((f'hellaswag/hellaswag_{split}.jsonl',), f'hellaswag:{name}')
+      for split, name in {'val': 'validation', 'train': 'train'}.items()
+    },
+  )
+
+  def plain(marked: str) -> str:  # without WikiHow's markup
+    marked = _BRACKETS.sub('', marked.strip().replace(' [title]', '. '))
+    return marked.replace('  ', ' ')
+
+  def read(record: Record) -> Iterator[Prompt]:
+    where = record.where
+    activity = text(record, 'activity_label')
+    if 'ctx_b' in record.fields:
+      begun = text(record, 'ctx_b').capitalize()
+      scene = f'{text(record, "ctx_a")} {begun}'
+    else:
+      scene = text(record, 'ctx', 'context')
+    endings = texts(where, 'endings', record['endings'])
+    yield Prompt(
+      where,
+      plain(f'{activity}: {scene}'),
+      tuple(f' {plain(x)}' for x in endings),
+      label(where, record['label'], range(len(endings))),
+    )
+
+  return of_records(files, path, shown, read)
+
+
+def boolq(path: str = 'dev', shown: str = 'train') -> Prompted:
+  """BoolQ (Clark et al., 2019): yes or no, by a passage.
+
+  JSON lines with `question`, `passage` and `answer`, or `label` as SuperGLUE
+  has it; its passages begin with the title, and so do they here.
+  """
+  files = Files(
+    folder='',
+    home='fetch train.jsonl and dev.jsonl from '
+    'https://github.com/google-research-datasets/boolean-questions',
+    splits={
+      split: Split(
+        (f'boolq/{split}.jsonl', f'BoolQ/{other}.jsonl'),
+        f'bool_q:{"train" if split == "train" else "validation"}',
+      )
+      for split, other in {'dev': 'val', 'train': 'train'}.items()
+    },
+  )
+
+  def read(record: Record) -> Iterator[Prompt]:
+    passage = text(record, 'passage')
+    if 'title' in record.fields:
+      passage = f'{text(record, "title")} -- {passage}'
+    question = text(record, 'question').removesuffix('?')
+    answer = record['answer' if 'answer' in record.fields else 'label']
+    yield Prompt(
+      record.where,
+      f'{passage}\nquestion: {question}?\nanswer:',
+      (' no', ' yes'),
+      label(record.where, answer, (False, True)),
+    )
+
+  return of_records(files, path, shown, read)
+
+
+# The Story Cloze Test (Mostafazadeh et al., 2016): the right end of a story.
+
+_SEASONS = {'2016': 'spring2016', '2018': 'winter2018'}
+
+
+def _cloze_file(split: str, year: str) -> str:
+  """A pattern of the csv file's name, as it comes or as TFDS wants it."""
+  return f'cloze_test_{split}__{_SEASONS[year]}*.csv'
+
+
+def _story(record: Record) -> Iterator[Record]:
+  """A record as TFDS has it: context, two endings, and label 1 or 2."""
+  if 'context' in record.fields:
+    yield record
+    return
+  story = [text(record, f'InputSentence{i}') for i in range(1, 5)]
+  ends = [text(record, f'RandomFifthSentenceQuiz{i}') for i in (1, 2)]
+  right = record['AnswerRightEnding']
+  fields = {'context': ' '.join(story), 'endings': ends, 'label': right}
+  yield Record(record.where, fields)
+
+
+def story_cloze_rows(
+  folder: str = '', year: Literal['2016', '2018'] = '2016'
+) -> Task:
+  """The Story Cloze Test to fine-tune on: accuracy.
+
+  It trains on the published validation set of that year, 2016 or 2018, and is
+  judged on the test set, as the paper's systems are.
+  """
+  name, page = f'story_cloze/{year}', 'https://cs.rochester.edu/nlp/rocstories'
+  return Task(
+    'choice',
+    paths={
+      'train': table(folder, _cloze_file('val', year), f'{name}:validation'),
+      'dev': table(folder, _cloze_file('test', year), f'{name}:test'),
+    },
+    texts=('context',),
+    labels=('1', '2'),
+    answers=('endings',),
+    expand=_story,
+    how=instructions(page, 'csv files', name),
+  )
+
+
+def story_cloze(
+  path: str = 'test', shown: str = 'val', year: Literal['2016', '2018'] = '2016'
+) -> Prompted:
+  """The Story Cloze Test.
+
+  Args:
+    path: test, val, or a file; of 2018 only val has labels.
+    shown: see `of_records`; GPT-3 shows examples of the validation set.
+    year: 2016 or 2018.
+  """
+  files = Files(
+    folder='',
+    home='ask for the csv files at https://cs.rochester.edu/nlp/rocstories',
+    splits={
+      split: Split(
+        (f'story_cloze/{_cloze_file(split, year)}',),
+        f'story_cloze/{year}:{name}',
+      )
+      for split, name in {'val': 'validation', 'test': 'test'}.items()
+    },
+  )
+  if year == '2018' and path == 'test':
+    raise UsageError(
+      'story_cloze: the labels of the test set of 2018 are not published; '
+      "measure story_cloze('val', shown='rest', year='2018')"
+    )
+
+  def read(record: Record) -> Iterator[Prompt]:
+    (story,), where = _story(record), record.where
+    endings = texts(where, 'endings', story['endings'])
+    yield Prompt(
+      where,
+      text(story, 'context'),
+      tuple(f' {ending}' for ending in endings),
+      label(where, story['label'], (1, 2)),
+    )
+
+  return of_records(files, path, shown, read)
+
+
+# RACE (Lai et al., 2017): questions about an article.
+
+
+def _questions(record: Record) -> Iterator[Record]:
+  """A record for each question of an article; answers are A, B, ..."""
+  columns = 'questions', 'options', 'answers'
+  for column in columns:
+    if not isinstance(record[column], list) or not record[column]:
+      raise UsageError(
+        f'{record.where}: {column}={record[column]!r} is no list; mend or '
+        'remove the line'
+      )
+  if len({len(record[column]) for column in columns}) > 1:
+    counts = ', '.join(f'{len(record[c])} {c}' for c in columns)
+    raise UsageError(
+      f'{record.where}: questions, options and answers differ in number: '
+      + counts
+    )
+  for parts in zip(*(record[column] for column in columns), strict=True):
+    fields = dict(zip(('question', 'options', 'answer'), parts, strict=True))
+    yield Record(record.where, {'article': record['article'], **fields})
+
+
+def race_rows(
+  folder: str = '', level: Literal['middle', 'high'] = 'middle'
+) -> Task:
+  """RACE to fine-tune on: accuracy.
+
+  Args:
+    folder: with train_LEVEL.jsonl, dev_LEVEL.jsonl: a line a passage, with
+      `article`, and lists `questions`, `options`, `answers`.
+    level: middle or high.
+  """
+  paths = task_lib.splits(folder, f'{{}}_{level}.jsonl', f'race/{level}')
+  if not folder:
+    paths['dev'] = f'tfds:race/{level}:dev'  # not `validation`, as of others
+  page = 'https://www.cs.cmu.edu/~glai1/data/race'
+  return Task(
+    'choice',
+    paths,
+    texts=('article', 'question'),
+    label='answer',
+    labels=('A', 'B', 'C', 'D'),
+    answers=('options',),
+    expand=_questions,
+    how=instructions(page, 'RACE', 'race'),
+  )
+
+
+def race(
+  path: str = 'test',
+  shown: str = 'train',
+  level: Literal['middle', 'high'] = 'middle',
+) -> Prompted:
+  """RACE.
+
+  Its folders, a file an article with `article`, `questions`, `options` and
+  `answers` (A to D); or the same as JSON lines.
+
+  Args:
+    path: test, dev, train, or a file.
+    shown: see `of_records`; 'article' shows the other questions of the same
+      article before each one, after the article, as GPT-3 does (figures G.1
+      and G.3).
+    level: middle or high.
+  """
+  files = Files(
+    folder='',
+    home='fetch RACE from https://www.cs.cmu.edu/~glai1/data/race/ and unpack '
+    'it there',
+    splits={
+      split: Split(
+        (
+          f'race/{split}_{level}.jsonl.gz',
+          f'race/{split}_{level}.jsonl',
+          f'RACE/{split}/{level}/*.txt',
+        ),
+        f'race/{level}:{split}',
+      )
+      for split in ('test', 'dev', 'train')
+    },
+    readers={'.txt': _article},
+  )
+  alone = shown == 'article'
+
+  def read(record: Record) -> Iterator[Prompt]:
+    where = record.where
+    article = f'Article: {text(record, "article")}\n\n'
+    for question in _questions(record):
+      options = texts(where, 'options', question['options'])
+      asked = f'Q: {text(question, "question")}\n\nA:'
+      letters = string.ascii_uppercase[: len(options)]
+      yield Prompt(
+        where,
+        asked if alone else article + asked,
+        tuple(f' {option}' for option in options),
+        label(where, question['answer'], letters),
+        general='A:',
+        lead=article if alone else '',
+        about=where,
+      )
+
+  shown = 'rest' if alone else shown
+  return of_records(files, path, shown, read, same_text=alone)
+
+
+def _article(path: str) -> Iterator[Record]:
+  """The one record of a file."""
+  yield Record(path, read_json(path, remedy='fetch it again'))
+
+
+def multiple_choice(path: str, shown: str = '') -> Prompted:
+  """Custom task: JSON lines with `context`, `choices` (texts) and `label`.
+
+  A space separates context and choice.
+  """
+
+  def read(record: Record) -> Iterator[Prompt]:
+    where, context = record.where, text(record, 'context')
+    options = texts(where, 'choices', record['choices'])
+    yield Prompt(
+      where,
+      context,
+      tuple(f' {option}' for option in options),
+      label(where, record['label'], range(len(options))),
+    )
+
+  return of_records(OWN, path, shown, read)
+
+
+PROMPTED = {
+  'lambada': lambada,
+  'blimp': blimp,
+  'piqa': piqa,
+  'hellaswag': hellaswag,
+  'story_cloze': story_cloze,
+  'race': race,
+  'boolq': boolq,
+  'multiple_choice': multiple_choice,
+}
