@@ -23,7 +23,7 @@ from typing import Any
 
 from gpt_jax import cli, ranges
 from gpt_jax.evaluation import agreement
-from gpt_jax.finetuning import heads
+from gpt_jax.finetuning import exporting
 from gpt_jax.finetuning.exporting import to_hf
 from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
@@ -85,7 +85,7 @@ def main(args: cli.Args) -> None:
       folder,
       text,
       args.tolerance,
-      sequence=heads.sequence,
+      sequence=exporting.sequence,
     )
   elif args.from_hf:
     cli.check_out_folder(args, 'workdir')

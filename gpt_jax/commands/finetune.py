@@ -29,8 +29,7 @@ from typing import Any
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.finetuning import several_tasks
-from gpt_jax.finetuning.finetune import finetune
+from gpt_jax.finetuning.run import finetune, in_folder
 from gpt_jax.flags import Flags
 from gpt_jax.plots import figure
 from gpt_jax.runtime import hosts
@@ -108,7 +107,7 @@ def with_tasks(args: cli.Args) -> Config:
   config = config_lib.unlocked(args.config)
   config.finetune.tasks = args.tasks
   if args.glue:
-    config.finetune.tasks = several_tasks.in_folder(args.tasks, args.glue)
+    config.finetune.tasks = in_folder(args.tasks, args.glue)
   return config.lock()
 
 

@@ -17,8 +17,9 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.files import files
-from gpt_jax.finetuning import examples, finetune, transfer
-from gpt_jax.finetuning.predictions import RESULT
+from gpt_jax.finetuning import fields, transfer
+from gpt_jax.finetuning.data import RESULT
+from gpt_jax.finetuning.run import finetune
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
@@ -127,7 +128,7 @@ def run(
     if os.path.exists(os.path.join(folder, RESULT)):
       continue
     log.info('run %d of %d: %s', i + 1, len(runs), folder)
-    finetune.finetune(one.config, source, folder)
+    finetune(one.config, source, folder)
     note_arguments(grid, source)
     finished(folder)
     jax.clear_caches()
@@ -203,7 +204,7 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
     tuned = config.finetune
     key = tuned.task, tuned.examples, seed
     if key not in known:
-      examples.read(config)
+      fields.read_task(config)
       known[key] = tuned
     tuned.labels, tuned.data = known[key].labels, known[key].data
     tuned.init = transfer.init_name(tuned, source)

@@ -13,7 +13,9 @@ import pytest
 from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.finetuning import ablation, finetune, setup
+from gpt_jax.finetuning import ablation
+from gpt_jax.finetuning.data import RESULT
+from gpt_jax.finetuning.run import prepare
 from gpt_jax.plots import figure
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
@@ -35,11 +37,11 @@ def runs(monkeypatch):
     metric = 'matthews' if task == 'cola' else 'accuracy'
     score = SCORES[setting] + 0.1 * int(seed)
     result = {'metrics': [metric], 'dev': {metric: score, 'examples': 3}}
-    path = pathlib.Path(folder) / finetune.RESULT
+    path = pathlib.Path(folder) / RESULT
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(result))
 
-  monkeypatch.setattr(finetune, 'finetune', run)
+  monkeypatch.setattr(ablation, 'finetune', run)
   monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
   monkeypatch.setattr(models, 'open_model', lambda init, *_: Pretrained(init))
   return found
@@ -108,12 +110,12 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
     made.append(folder)
     path = pathlib.Path(folder)
     path.mkdir(parents=True)
-    prepared = setup.prepare(config, source, folder)
+    prepared = prepare(config, source, folder)
     (path / 'config.json').write_text(config_lib.to_json(prepared.config))
     result = {'metrics': ['accuracy'], 'dev': {'accuracy': 0.5}}
-    (path / finetune.RESULT).write_text(json.dumps(result))
+    (path / RESULT).write_text(json.dumps(result))
 
-  monkeypatch.setattr(finetune, 'finetune', run)
+  monkeypatch.setattr(ablation, 'finetune', run)
   monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
   table = tmp_path / 'glue/RTE/train.tsv'
   table.parent.mkdir(parents=True)
@@ -179,7 +181,7 @@ def test_a_refused_first_run_leaves_nothing(tmp_path, runs, monkeypatch):
     raise UsageError('finetune.task: no such file')
 
   with monkeypatch.context() as m:
-    m.setattr(finetune, 'finetune', refuses)
+    m.setattr(ablation, 'finetune', refuses)
     assert main(argv(tmp_path / 'a', '--tasks=rte')) == 2
   assert not (tmp_path / 'a').exists()
   more = ['--tasks=rte', '--settings=full', '--flags=--config.batch.size=5']

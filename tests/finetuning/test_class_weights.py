@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from gpt_jax.finetuning.task_data import CLASS_WEIGHTS
+from gpt_jax.finetuning.data import CLASS_WEIGHTS
 
 
 def test_balanced_weights_count_the_classes_alike():

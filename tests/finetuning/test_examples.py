@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from configs.finetune import base
-from gpt_jax.finetuning import examples
+from gpt_jax.finetuning import fields
 from gpt_jax.spec import UsageError
 
 
@@ -37,11 +37,11 @@ def config(folder, more, labels='abc'):
 )
 def test_a_metric_fits_its_task(tmp_path, labels, more, why):
   with pytest.raises(UsageError, match=why):
-    examples.read(config(tmp_path, more, labels))
+    fields.read_task(config(tmp_path, more, labels))
 
 
 def test_two_classes_have_an_f1(tmp_path):
-  task, _ = examples.read(config(tmp_path, "metrics='f1'", 'ab'))
+  task, _ = fields.read_task(config(tmp_path, "metrics='f1'", 'ab'))
   assert task.metrics == ('f1',)
 
 
@@ -59,7 +59,7 @@ def test_the_data_are_told_by_texts_and_labels(tmp_path):
     made = config(tmp_path / name, 'regression=True', '12')
     path = tmp_path / name / 't.tsv'
     path.write_text(path.read_text().replace(old, new))
-    examples.read(made)
+    fields.read_task(made)
     found.append(made.finetune.data)
   # Where the table lies says nothing.
   assert found[0] == found[1]

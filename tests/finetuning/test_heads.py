@@ -14,8 +14,9 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
-from gpt_jax.finetuning import examples, heads, setup
-from gpt_jax.finetuning.task_data import TaskEvaluation
+from gpt_jax.finetuning import exporting, run
+from gpt_jax.finetuning.data import TaskEvaluation
+from gpt_jax.finetuning.fields import read_task
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts
@@ -73,13 +74,13 @@ def finetuned_on(task, workdir):
       'eval.rows': 16,
     }
   )
-  prepared = setup.prepare(config.lock(), Pretrained('none'), str(workdir))
+  prepared = run.prepare(config.lock(), Pretrained('none'), str(workdir))
   built = parts.build(prepared.config)
   state = parts.initial_state(built)
   checkpointer.Checkpointer(str(workdir)).finish(state)
   (workdir / 'config.json').write_text(config_lib.to_json(built.config))
   prepared.tokenizer.save(str(workdir / 'tokenizer'))
-  split = prepared.splits['dev']
+  split = prepared.each[''].splits['dev']
   found = TaskEvaluation(built, split=split).outputs(state.params, split)
   assert found is not None
   return found
@@ -172,7 +173,7 @@ def test_what_has_no_class_is_refused():
   config.objective.name = 'classification(num_labels=2, length=8, sequences=2)'
   head = {'score': {'kernel': np.zeros((5, 2), np.float32)}}
   with pytest.raises(UsageError, match='no class of transformers') as error:
-    heads.exported(config, head, {'eos_token_id': 256})
+    exporting.exported_head(config, head, {'eos_token_id': 256})
   assert 'similarity' in str(error.value) and 'entailment' in str(error.value)
 
 
@@ -191,7 +192,7 @@ def test_an_encoders_heads_have_classes(name, kind, classes):
   config.objective.name = name
   last = {'kernel': np.zeros((5, classes)), 'bias': np.zeros(classes)}
   given = {'classifier': last} if classes else {'spans': last}
-  found = heads.exported(config, given, {'pad_token_id': 7})
+  found = exporting.exported_head(config, given, {'pad_token_id': 7})
   assert found.kind.startswith(kind) and found.heads is given
   assert found.options['pad_token_id'] == 7
   named = {'0': 'no', '1': 'yes'} if classes == 2 else None
@@ -199,12 +200,14 @@ def test_an_encoders_heads_have_classes(name, kind, classes):
   config.finetune.pooler = 'gelu'
   if kind == 'pooled_choice':
     with pytest.raises(UsageError, match=r"pooler='gelu': no ...ForMultip"):
-      heads.exported(config, given, {})
+      exporting.exported_head(config, given, {})
   elif kind == 'pooled_class':
-    assert heads.exported(config, given, {}).kind == 'gelu_classification'
+    assert (
+      exporting.exported_head(config, given, {}).kind == 'gelu_classification'
+    )
   config.finetune.features = 'concat(4)'
   with pytest.raises(UsageError, match=r"features='concat\(4\)': its head"):
-    heads.exported(config, given, {})
+    exporting.exported_head(config, given, {})
 
 
 CLASSES = (
@@ -234,21 +237,21 @@ def labelled(folder, form, names):
 @pytest.mark.parametrize('names', CLASSES)
 def test_classes_have_the_names_of_the_table(tmp_path, form, names):
   config = labelled(tmp_path, form, names)
-  examples.read(config)
+  read_task(config)
   config = config_lib.from_json(config_lib.to_json(config)).unlock()
   count = len(names)
   arguments = f'num_labels={count}, length=8'
   arguments += ", read='first'" * (form == 'classification')
   config.objective.name = f'{form}({arguments})'
   last = {'kernel': np.zeros((5, count)), 'bias': np.zeros(count)}
-  found = heads.exported(config, {'classifier': last}, {}).options
+  found = exporting.exported_head(config, {'classifier': last}, {}).options
   expected = sorted(names)
   assert found['id2label'] == {str(i): n for i, n in enumerate(expected)}
   assert found['label2id'] == {n: i for i, n in enumerate(expected)}
   # Of a run that has another number of them nothing is made up.
   config.finetune.labels = names[1:]
   with pytest.raises(UsageError, match=f'has {count} classes; name each once'):
-    heads.exported(config, {'classifier': last}, {})
+    exporting.exported_head(config, {'classifier': last}, {})
 
 
 @pytest.mark.slow
@@ -274,12 +277,12 @@ def test_names_of_classes_come_back(tmp_path):
 
 def test_the_step_that_predicted_is_exported(tmp_path):
   config: Any = finetune_base.get_config().unlock()
-  assert heads.best_step(config, str(tmp_path)) is None
+  assert exporting.best_step(config, str(tmp_path)) is None
   config.finetune.select = 'best'
   with pytest.raises(UsageError, match='has not selected a step yet'):
-    heads.best_step(config, str(tmp_path))
+    exporting.best_step(config, str(tmp_path))
   (tmp_path / 'result.json').write_text('{"step": 17}')
-  assert heads.best_step(config, str(tmp_path)) == 17
+  assert exporting.best_step(config, str(tmp_path)) == 17
 
 
 def test_a_family_without_the_head_is_refused(tmp_path):

@@ -17,7 +17,7 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import convert
 from gpt_jax.costs import peak
 from gpt_jax.finetuning import transfer
-from gpt_jax.finetuning.several_tasks import in_folder, named
+from gpt_jax.finetuning.run import in_folder, named
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib

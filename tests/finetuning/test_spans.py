@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.finetuning import spans
-from gpt_jax.finetuning.sequences import Special
+from gpt_jax.finetuning.rows import Frame, found_spans, span_rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import reading
 from gpt_jax.tasks import task as tasks
@@ -18,7 +17,7 @@ from gpt_jax.tokenizers.tokenizer import Bytes
 
 CONTEXT = 'Bob saw Eve; Eve ran off.'
 CLS, SEP, PAD = 301, 302, 303
-BERT = Special((CLS,), (SEP,), (SEP,), 'first', PAD)
+BERT = Frame((CLS,), (SEP,), (SEP,), 'first', PAD)
 
 
 def tree(*questions):
@@ -68,9 +67,7 @@ def test_what_makes_no_sense_is_named(tmp_path, question, version, why):
 
 
 def rows(task, examples, length, **more):
-  return spans.rows(
-    task, examples, Bytes(), special=BERT, length=length, **more
-  )
+  return span_rows(task, examples, Bytes(), special=BERT, length=length, **more)
 
 
 def test_a_long_text_is_read_in_windows(tmp_path):
@@ -143,7 +140,7 @@ def test_the_best_valid_span_of_all_windows(tmp_path, version):
   options = task.options._replace(null_threshold=-6.0)
   windows = rows(task, examples, 18)
   raw = np.random.default_rng(3).normal(size=(len(windows), 36))
-  found = spans.found(options, examples, windows.origins, raw)
+  found = found_spans(options, examples, windows.origins, raw)
   contexts = [e.texts[1] for e in examples]
   assert found == brute_force(options, windows.origins, raw, contexts)
   empty = found.count('')
@@ -151,4 +148,4 @@ def test_the_best_valid_span_of_all_windows(tmp_path, version):
   # What is not of the text is no answer, however it scores.
   raw[:, 1:6] = raw[:, 19:24] = 99
   raw[:, 17] = raw[:, 35] = 99
-  assert spans.found(options, examples, windows.origins, raw) == found
+  assert found_spans(options, examples, windows.origins, raw) == found

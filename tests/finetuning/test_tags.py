@@ -10,9 +10,9 @@ import pytest
 
 from configs.finetune import base
 from gpt_jax import spec
-from gpt_jax.finetuning import examples as task_examples
-from gpt_jax.finetuning import tags, task_rows
-from gpt_jax.finetuning.sequences import Special
+from gpt_jax.finetuning import fields as task_examples
+from gpt_jax.finetuning import rows
+from gpt_jax.finetuning.rows import Frame
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.known import TASKS
 from gpt_jax.tasks.metrics import METRICS, entities
@@ -20,7 +20,7 @@ from gpt_jax.tasks.task import read
 from gpt_jax.tokenizers.tokenizer import Bytes
 
 CLS, SEP, PAD = 301, 302, 303
-BERT = Special((CLS,), (SEP,), (SEP,), 'first', PAD)
+BERT = Frame((CLS,), (SEP,), (SEP,), 'first', PAD)
 CONLL = """-DOCSTART- -X- -X- O
 
 U.N. NNP I-NP I-ORG
@@ -50,7 +50,7 @@ def test_conlls_files_are_read(tmp_path):
     ('U.N. official Rolf Ek',),
     ('New York Oslo',),
   ]
-  assert [tags.named(task, e.label) for e in found] == [
+  assert [rows.tag_names(task, e.label) for e in found] == [
     ['B-ORG', 'O', 'B-PER', 'I-PER'],
     ['B-LOC', 'I-LOC', 'B-LOC'],
   ]
@@ -91,13 +91,13 @@ def test_what_makes_no_sense_is_named(tmp_path, name, text, why):
   config: Any = base.get_config().unlock()
   config.finetune.task = f"tags('{path}', '{path}')"
   with pytest.raises(UsageError, match=why):
-    task_examples.read(config)
+    task_examples.read_task(config)
 
 
 def test_the_first_token_of_a_word_is_asked(tmp_path):
   task, examples = conll(tmp_path)
-  tokens = task_rows.encode(examples, Bytes())
-  made = tags.rows(examples, tokens, Bytes(), special=BERT, length=19)
+  tokens = rows.encode(examples, Bytes())
+  made = rows.tag_rows(examples, tokens, Bytes(), special=BERT, length=19)
   # 'U.N. official Rolf Ek' is 21 bytes, of which 17 have room: 'Ek' is cut off.
   assert made.inputs[0, 0].tolist() == [CLS, *b'U.N. official Rol', SEP]
   assert made.cut == 1
@@ -112,8 +112,8 @@ def test_the_first_token_of_a_word_is_asked(tmp_path):
   for row in range(2):
     for place, number in enumerate(np.maximum(made.labels[row], 0)):
       logits[row, place, number] = 1
-  found = tags.found(task, made.origins, logits.reshape(2, -1))
-  assert [tags.named(task, x) for x in found] == [
+  found = rows.found_tags(task, made.origins, logits.reshape(2, -1))
+  assert [rows.tag_names(task, x) for x in found] == [
     ['B-ORG', 'O', 'B-PER', 'O'],
     ['B-LOC', 'I-LOC', 'B-LOC'],
   ]

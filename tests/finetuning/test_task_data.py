@@ -8,15 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from gpt_jax.finetuning import predictions
-from gpt_jax.finetuning.task_data import (
+from gpt_jax.finetuning.data import (
   Outputs,
   Scale,
   Split,
   TaskData,
   _judged,
+  write_predictions,
 )
-from gpt_jax.finetuning.task_rows import Rows
+from gpt_jax.finetuning.rows import Rows
 from gpt_jax.rows.taken import Taken, even
 from gpt_jax.tasks.task import Task
 
@@ -56,7 +56,7 @@ def test_names_with_white_space_keep_the_lines_of_predictions(tmp_path):
   labels = np.array([2, 0, 1], np.int32)
   split = Split(task, Rows(np.zeros((3, 1, 2), np.int32), labels, labels, 0))
   raw = np.eye(3, dtype=np.float32)[labels]
-  predictions.write(str(tmp_path / 'p.tsv'), split, Outputs(raw, labels, {}))
+  write_predictions(str(tmp_path / 'p.tsv'), split, Outputs(raw, labels, {}))
   with open(tmp_path / 'p.tsv', newline='') as f:
     head, *rows = csv.reader(f, delimiter='\t')
   assert head[:3] == ['index', 'prediction', 'label']

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.finetuning import sequences, task_rows
-from gpt_jax.finetuning.sequences import Special
+from gpt_jax.finetuning import rows as task_rows
+from gpt_jax.finetuning.rows import Frame, fit, joined, num_sequences
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.known import TASKS
 from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Bytes
 
-GPT1 = Special.after(257)
+GPT1 = Frame.after(257)
 (S,), (D,), (E,), *_ = GPT1
 
 
@@ -25,7 +25,7 @@ def rows(form, texts, length=16, **more):
   of = Task(form, {}, ('',) * (1 if form == 'choice' else len(texts)))
   examples = [Example('t:1', tuple(texts), 1)]
   tokens = task_rows.encode(examples, Bytes())
-  return task_rows.rows(
+  return task_rows.head_rows(
     of, examples, tokens, special=GPT1, length=length, **more
   )
 
@@ -70,7 +70,7 @@ def test_no_text_keeps_less_than_the_released_code_gives_it(seed):
   rng = np.random.default_rng(seed)
   length = int(rng.integers(8, 40))
   texts = [np.arange(n) for n in rng.integers(0, 40, size=2)]
-  kept = sequences.fit(texts, length - 3)
+  kept = fit(texts, length - 3)
   for text, part in zip(texts, kept, strict=True):
     np.testing.assert_array_equal(part, text[: len(part)])
     assert len(part) >= min(len(text), length // 2 - 2)
@@ -117,9 +117,9 @@ def test_rows_begin_as_the_model_was_trained():
 
   assert found(10) == ([1, *b'abc = x', 256, 2, 2], [6, 9])
   assert found(5) == ([1, *b' = x', 256], [3, 6])
-  special = Special.after(257, (1,))
+  special = Frame.after(257, (1,))
   text = np.arange(11, 24, dtype=np.int32)
-  row = sequences.joined([[text]], special, 7)
+  row = joined([[text]], special, 7)
   assert row.ids.tolist() == [1, 257, 11, 12, 13, 14, 259]
   assert row.excess == 9
 
@@ -131,7 +131,7 @@ def test_answers_differ_in_number():
     Example('t:2', ('c', 'a', 'b', 'd'), 0),
   ]
   with pytest.raises(UsageError, match=r't:2: has 3 answers, others 2'):
-    sequences.num_sequences(of, examples, 'extract')
+    num_sequences(of, examples, 'extract')
 
 
 # What an encoder's tokenizer has, as BERT's and as RoBERTa's calls it.
@@ -156,14 +156,14 @@ ENCODERS = {
 @pytest.mark.parametrize('kind', ENCODERS)
 def test_an_encoder_reads_both_texts_once(kind, form, texts, expected):
   """BERT's figure 4; RoBERTa has the separator twice between two texts."""
-  special = Special.of_encoder(ENCODERS[kind])
+  special = Frame.of_encoder(ENCODERS[kind])
   form, _, count = form.partition(' ')
   of = Task(
     form, {}, ('',) * int(count or 1 if form == 'choice' else len(texts))
   )
   examples = [Example('t:1', tuple(texts), 1)]
   tokens = task_rows.encode(examples, Bytes())
-  made = task_rows.rows(of, examples, tokens, special=special, length=13)
+  made = task_rows.head_rows(of, examples, tokens, special=special, length=13)
   names = {301: '<', 302: '>', 303: '.'}
   found = [
     ''.join(names.get(t) or chr(t) for t in row) for row in made.inputs[0]
@@ -185,7 +185,7 @@ def test_an_encoder_reads_both_texts_once(kind, form, texts, expected):
 
 def test_an_encoder_needs_its_tokens():
   with pytest.raises(UsageError, match=r'--init: the tokenizer has no \[CLS\]'):
-    Special.of_encoder(Bytes.special)
+    Frame.of_encoder(Bytes.special)
 
 
 @pytest.mark.parametrize('seed', range(10))
@@ -193,7 +193,7 @@ def test_the_longer_of_two_texts_is_cut_as_by_bert(seed):
   rng = np.random.default_rng(seed)
   room = int(rng.integers(2, 40))
   sizes = rng.integers(1, 40, size=2)
-  kept = sequences.fit([np.arange(n) for n in sizes], room)
+  kept = fit([np.arange(n) for n in sizes], room)
   # Token by token, as its released code does.
   first, second = sizes
   while first + second > room:

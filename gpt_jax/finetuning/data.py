@@ -3,23 +3,34 @@
 """A task's examples, as a run consumes them and is measured by them."""
 
 import math
-from collections.abc import Callable, Generator, Sequence
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from gpt_jax.finetuning import spans, tags
-from gpt_jax.finetuning.task_rows import Rows
+from gpt_jax.finetuning.rows import (
+  IGNORED,
+  Rows,
+  found_spans,
+  found_tags,
+  tag_names,
+)
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import pipeline
 from gpt_jax.rows.taken import Taken, TakenAt
+from gpt_jax.rows.task_order import TaskOrder
+from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import metrics as metrics_lib
 from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokens.mixture import Shuffle
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
+from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.parts import Parts
+from gpt_jax.training.training_run import TrainingRun
 
 # How `TaskData` orders the examples, for config.json: see tokens/mixture.py.
 ORDER = 'shuffle(rounds=12)'
@@ -130,6 +141,62 @@ class TaskData:
     return pipeline.prefetch(batch, start, stop)
 
 
+class TasksData:
+  """Batches of one task each; `task_order` says of which."""
+
+  def __init__(
+    self, splits: Mapping[str, Split], order: TaskOrder, batch_size: int
+  ):
+    """Makes the data of a run.
+
+    Args:
+      splits: of each task, what is trained on.
+      order: of the steps.
+      batch_size: rows of a batch.
+    """
+    self._splits, self._order = splits, order
+    self._batch_size = batch_size
+    # The last batch of a task's pass may have rows that do not count.
+    self.rows_per_epoch = order.steps_per_epoch * batch_size
+
+  def row_numbers(self, taken: Taken) -> list[int]:
+    """Which examples of its task are the rows of a step, those that count."""
+    return self._order.examples(self._order.step(self._number(taken)))
+
+  def epochs(self, taken: Taken) -> dict[str, float]:
+    """Passes before some rows of the run, over all tasks and over each."""
+    return self._order.epochs(self._number(taken))
+
+  def batch(self, number: int) -> pipeline.Batch:
+    """All rows of a step, from 0; those that fill it up have weight 0."""
+    step = self._order.step(number)
+    found = self._order.examples(step)
+    missing = self._batch_size - len(found)
+    batch = self._splits[step.task].batch(
+      np.array([*found, *[found[-1]] * missing])
+    )
+    counts = np.arange(self._batch_size) < len(found)
+    return {**batch, 'weights': np.where(counts, batch['weights'], 0)}
+
+  def batches(
+    self, parts: Parts, start: int, rows: TakenAt
+  ) -> Generator[pipeline.Batch]:
+    """See `training_run.Data`."""
+
+    def batch(step: int) -> pipeline.Batch:
+      taken = rows(step)
+      own = parts.host_rows(taken.count)
+      whole = self.batch(self._number(taken))
+      return {name: x[own] for name, x in whole.items()}
+
+    stop = parts.config.schedule.num_steps
+    return pipeline.prefetch(batch, start, stop)
+
+  def _number(self, taken: Taken) -> int:
+    """Of the step; all have as many rows."""
+    return taken.offset // self._batch_size
+
+
 class Outputs(NamedTuple):
   """What a model says of a split.
 
@@ -145,59 +212,78 @@ class Outputs(NamedTuple):
   metrics: dict[str, float]
 
 
-class TaskEvaluation:
-  """The dev split, measured whenever it is called."""
+# What judges a run on several tasks: the mean of each task's first metric.
+AVERAGE = 'eval/validation/average'
 
-  def __init__(self, parts: Parts, *, split: Split, task: str = ''):
-    """Compiles what the outputs need; `task` is one of several."""
-    self._parts, self._split = parts, split
-    self._step = compiled_lib.compile_outputs(parts, task).call
+
+class TaskEvaluation:
+  """The dev split of each task, measured whenever it is called."""
+
+  def __init__(self, parts: Parts, splits: Mapping[str, Split]):
+    """Compiles what the outputs need; a task alone has the name ''."""
+    self._parts, self._splits = parts, splits
+    self._steps = {
+      name: compiled_lib.compile_outputs(parts, name).call for name in splits
+    }
 
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
-    """Loss and metrics under keys `eval/validation/...`; see `training_run`."""
-    found = self.measured(params, stop)
-    if found is None:
-      return None
-    return {f'eval/validation/{name}': x for name, x in found.items()}
+    """Measures as `eval/TASK/...`, and `AVERAGE`; see `training_run`.
 
-  def measured(
-    self, params: Any, stop: Callable[[], bool] = lambda: False
-  ) -> dict[str, float] | None:
-    """Loss and metrics by name, and the number of `examples`."""
-    found = self.outputs(params, self._split, stop)
-    if found is None:
-      return None
-    return {**found.metrics, 'examples': self._split.num_examples}
+    Of a task alone they are `eval/validation/...`.
+    """
+    values, judged = {}, []
+    for name, split in self._splits.items():
+      found = self.outputs(params, name, split, stop)
+      if found is None:
+        return None
+      values |= {f'{_prefix(name)}/{k}': x for k, x in found.metrics.items()}
+      values[f'{_prefix(name)}/examples'] = split.num_examples
+      judged.append(values[f'{_prefix(name)}/{split.task.metrics[0]}'])
+    if '' not in self._splits:
+      values[AVERAGE] = float(np.mean(judged))
+    return values
 
-  def summary(self, values: dict[str, float], name: str = 'validation') -> str:
-    """A line for people, of the measures under `eval/NAME/...`."""
-    shown = [
-      f'{metric} {values[f"eval/{name}/{metric}"]:.4f}'
-      for metric in self._split.task.metrics
-    ]
-    loss, count = (values[f'eval/{name}/{n}'] for n in ('loss', 'examples'))
-    return f'{", ".join(shown)}, loss {loss:.4f}, over {count:,} examples'
+  def summary(self, values: dict[str, float]) -> str:
+    """A line for people on each task, of several after one on all."""
+    lines = []
+    if '' not in self._splits:
+      count = len(self._splits)
+      lines.append(f'average {values[AVERAGE]:.4f} of {count} tasks')
+    for name, split in self._splits.items():
+      of = {k: values[f'{_prefix(name)}/{k}'] for k in split.task.metrics}
+      shown = ', '.join(f'{metric} {x:.4f}' for metric, x in of.items())
+      loss, count = (values[f'{_prefix(name)}/{k}'] for k in _ALWAYS)
+      text = f'{shown}, loss {loss:.4f}, over {count:,} examples'
+      lines.append(f'{name}: {text}' if name else text)
+    return '\n  '.join(lines)
 
   def outputs(
     self,
     params: Any,
+    name: str,
     split: Split,
     stop: Callable[[], bool] = lambda: False,
   ) -> Outputs | None:
-    """What the model says of any split of the same shape; None: stopped."""
+    """What the model says of any split of a task; None: stopped."""
     rows, count = self._parts.eval_rows, len(split.rows)
     found = []
     for start in range(0, count, rows):
       # The last batch is filled up with its last example.
       numbers = np.minimum(np.arange(start, start + rows), count - 1)
       batch = split.batch(numbers[self._parts.host_rows(rows)])
-      found.append(self._step(params, self._parts.put(batch, rows)))
+      found.append(self._steps[name](params, self._parts.put(batch, rows)))
       if stop():
         return None
-    raw = np.concatenate(jax.device_get(found))[:count]
-    return _judged(split, raw)
+    return _judged(split, np.concatenate(jax.device_get(found))[:count])
+
+
+_ALWAYS = ('loss', 'examples')
+
+
+def _prefix(task: str) -> str:
+  return f'eval/{task or "validation"}'
 
 
 def _judged(split: Split, raw: np.ndarray) -> Outputs:
@@ -239,7 +325,7 @@ def _classes(split: Split, raw: np.ndarray) -> _Judgement:
 
 def _spans(split: Split, raw: np.ndarray) -> _Judgement:
   rows, options = split.rows, split.task.options
-  predictions = spans.found(options, split.examples, rows.origins, raw)
+  predictions = found_spans(options, split.examples, rows.origins, raw)
   labels = [e.label.texts for e in split.examples] if split.known else []
   both = zip(np.split(raw, 2, axis=1), rows.labels.T, strict=True)
   return labels, predictions, float(np.mean([_nll(*x) for x in both]))
@@ -247,10 +333,10 @@ def _spans(split: Split, raw: np.ndarray) -> _Judgement:
 
 def _tags(split: Split, raw: np.ndarray) -> _Judgement:
   task, rows = split.task, split.rows
-  found = tags.found(task, rows.origins, raw)
-  predictions = [tags.named(task, numbers) for numbers in found]
-  labels = [tags.named(task, e.label) for e in split.examples if split.known]
-  asked = rows.labels != tags.IGNORED
+  found = found_tags(task, rows.origins, raw)
+  predictions = [tag_names(task, numbers) for numbers in found]
+  labels = [tag_names(task, e.label) for e in split.examples if split.known]
+  asked = rows.labels != IGNORED
   loss = math.nan
   if asked.any():
     each = raw.reshape(*rows.labels.shape, -1)
@@ -319,3 +405,102 @@ CLASS_WEIGHTS = {
   'balanced': _balanced,
   'weights': _given,
 }
+
+
+# A task's predictions as TSV: a line an example, in the order of the table.
+
+
+# What the metrics of all splits are written to at the end of a run.
+RESULT = 'result.json'
+
+
+def measured(
+  training: TrainingRun,
+  state: TrainState,
+  evaluation: TaskEvaluation,
+  name: str,
+  splits: Mapping[str, Split],
+) -> dict[str, Any]:
+  """Writes the predictions for the splits of a task; gives what it measured.
+
+  Args:
+    training: the run, in whose `predictions/NAME` they are written.
+    state: predicts.
+    evaluation: of all tasks.
+    name: of the task.
+    splits: by the names of their files, and what was trained on as 'train'.
+
+  Returns:
+    The names of the task's `metrics`, and for each split its number of
+    `examples`, how many were `cut`, and what was measured.
+  """
+  train = splits['train']
+  found: dict[str, Any] = {
+    'train': {'examples': train.num_examples, 'cut': train.rows.cut},
+    'metrics': [*train.task.metrics],
+  }
+  for file, split in splits.items():
+    if file == 'train':
+      continue
+    outputs = evaluation.outputs(state.eval_params, name, split)
+    assert outputs is not None  # nothing stopped it
+    found[file] = {'examples': split.num_examples, 'cut': split.rows.cut}
+    found[file] |= outputs.metrics
+    path = os.path.join(training.workdir, 'predictions', name, f'{file}.tsv')
+    if training.active:
+      write_predictions(path, split, outputs)
+      log.info('wrote %s', path)
+  return found
+
+
+def write_predictions(path: str, split: Split, found: Outputs) -> None:
+  """Writes `index`, `prediction`, the label where it is known, and figures.
+
+  Classes are written by their names, with the probability of each; scores as
+  they are, spans as their text, tags one after the other. Of targets: whether
+  the most likely tokens are all right, and the loss of a token.
+  """
+  task, rows = split.task, split.rows
+  columns: dict[str, list] = {'index': [*range(split.num_examples)]}
+  if task.kind == 'target':
+    columns['exact_match'] = found.predictions.tolist()
+    per_token = found.raw[:, 0] / found.raw[:, 1]
+    columns['loss'] = [f'{x:.6g}' for x in per_token]
+  elif task.kind in ('spans', 'tags'):
+    columns |= _texts(split, found.predictions)
+  elif task.kind == 'regression':
+    columns['prediction'] = [f'{x:.6g}' for x in found.predictions]
+    if split.known:
+      columns['label'] = [f'{x:.6g}' for x in rows.labels]
+  else:
+    names = _names(task, found.raw.shape[1])
+    columns['prediction'] = [names[i] for i in found.predictions]
+    if split.known:
+      columns['label'] = [names[i] for i in rows.labels]
+    for name, column in zip(names, probabilities(found.raw).T, strict=True):
+      columns[f'p({name})'] = [f'{x:.6g}' for x in column]
+  lines = [[*columns], *zip(*columns.values(), strict=True)]
+  text = ''.join('\t'.join(map(_cell, line)) + '\n' for line in lines)
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  write_atomically(path, text)
+
+
+def _cell(value: Any) -> str:
+  """White space of a text or a name would part lines or columns."""
+  return ' '.join(str(value).split())
+
+
+def _texts(split: Split, predictions: Any) -> dict[str, list]:
+  """Spans, and the first answer accepted; or the tags of all words."""
+  if split.task.kind == 'tags':
+    said = [' '.join(tags) for tags in predictions]
+    known = [e.label for e in split.examples if split.known]
+    labels = [' '.join(tag_names(split.task, numbers)) for numbers in known]
+  else:
+    said = [*predictions]
+    labels = [e.label.texts[0] for e in split.examples if split.known]
+  return {'prediction': said, **({'label': labels} if split.known else {})}
+
+
+def _names(task: Task, count: int) -> list[str]:
+  return [*task.labels] or [str(i) for i in range(count)]

@@ -1,0 +1,613 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From texts to sequences of tokens: the papers' input forms.
+
+GPT-1, section 3.3 and figure 1, with start s, delimiter $ and extract e, whose
+vectors are new, for decoders:
+
+  classification   s text e
+  entailment       s premise $ hypothesis e
+  similarity       s first $ second e  and  s second $ first e
+  choice           s context $ answer e  for each answer
+
+BERT, section 3 and figure 4, with the tokens that it was pre-trained with, for
+encoders:
+
+  classification   [CLS] text [SEP]
+  two texts        [CLS] A [SEP] B [SEP], in one order, as each token sees all
+  choice           [CLS] A [SEP] B answer [SEP]  for each answer; with one text
+                   before the answers B is the answer
+
+RoBERTa's are <s>, and </s> twice between two texts. XLNet's (section A.3) have
+[CLS] at the end: A [SEP] B [SEP] [CLS]. The released code pads them on the
+left, so that the last place is [CLS]; here, as elsewhere, on the right, and
+[CLS] is found by the length: where tokens know distances alone, that is the
+same.
+
+What is too long keeps its ends: the tokens around texts are never cut. GPT-1
+does not say how its texts are; its released code gives each of two texts the
+first n/2 - 2 tokens of a row of n. Here each text keeps at least its equal
+share, and of what a shorter one leaves the others take what they need: of two
+texts the longer one is cut, as in BERT's released code.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.spec import UsageError
+from gpt_jax.tasks.metrics import OUTSIDE
+from gpt_jax.tasks.reading import SpanOptions
+from gpt_jax.tasks.task import Example, Task
+from gpt_jax.tokenizers import special as tokenizer_special
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+Tokens = np.ndarray
+# A sequence: groups of texts, with a delimiter between two groups.
+Groups = list[list[Tokens]]
+# GPT-1's new tokens.
+NUM_SPECIAL = 3
+
+
+class Frame(NamedTuple):
+  """What stands around texts.
+
+  Attributes:
+    start: before the first.
+    delimiter: between two groups.
+    end: after the last.
+    forms: the sequences of each form of task: a key of `FORMS`.
+    pad: fills up rows.
+  """
+
+  start: tuple[int, ...]
+  delimiter: tuple[int, ...]
+  end: tuple[int, ...]
+  forms: str = 'extract'
+  pad: int = 0
+
+  @classmethod
+  def after(cls, vocab_size: int, before: tuple[int, ...] = ()) -> 'Frame':
+    """GPT-1's: rows appended to a table of `vocab_size` tokens.
+
+    `before` them all stands what the model was trained to see first.
+    """
+    start, delimiter, extract = range(vocab_size, vocab_size + NUM_SPECIAL)
+    return cls((*before, start), (delimiter,), (extract,))
+
+  @classmethod
+  def of_encoder(
+    cls, found: tokenizer_special.Special, forms: str = 'first'
+  ) -> 'Frame':
+    """BERT's, of a tokenizer, or RoBERTa's; with `forms='last'` XLNet's."""
+    first, end = found.cls_id, found.sep_id
+    if first is None or end is None:
+      missing = '[CLS]' if first is None else '[SEP]'
+      raise UsageError(
+        f'--init: the tokenizer has no {missing}, which an encoder reads texts '
+        "with; take a model whose tokenizer has, such as 'wordpiece(...)'"
+      )
+    if forms == 'last':
+      return cls((), (end,), (end, first), forms, found.pad_id)
+    twice = found.names.get('<s>') == first
+    between = (end,) * (2 if twice else 1)
+    return cls((first,), between, (end,), forms, found.pad_id)
+
+  def around(self, groups: int) -> int:
+    """How many tokens stand around so many groups of texts."""
+    between = (groups - 1) * len(self.delimiter)
+    return len(self.start) + between + len(self.end)
+
+
+class Joined(NamedTuple):
+  """A sequence.
+
+  Attributes:
+    ids: its tokens.
+    second: where the second group begins; its length if there is none.
+    excess: how many tokens were cut off.
+  """
+
+  ids: Tokens
+  second: int
+  excess: int
+
+
+def sequences(task: Task, texts: list[Tokens], special: Frame) -> list[Groups]:
+  """The sequences of an example of these texts."""
+  return FORMS[special.forms][task.form](texts, len(task.texts))
+
+
+def fit(texts: Sequence[Tokens], room: int) -> list[Tokens]:
+  """The first tokens of each text, `room` in all.
+
+  A text that is no longer than an equal share stays whole; the others share
+  what is left, the first of them the remainder.
+  """
+  sizes = [len(text) for text in texts]
+  order = sorted(range(len(texts)), key=lambda i: sizes[i])
+  while order:
+    share, more = divmod(room, len(order))
+    if sizes[order[0]] > share:
+      for place, i in enumerate(sorted(order)):
+        sizes[i] = share + (place < more)
+      break
+    room -= sizes[order.pop(0)]
+  return [text[:size] for text, size in zip(texts, sizes, strict=True)]
+
+
+def joined(groups: Groups, special: Frame, length: int) -> Joined:
+  """A sequence of at most `length` tokens."""
+  texts = [text for group in groups for text in group]
+  room = length - special.around(len(groups))
+  excess = max(sum(map(len, texts)) - room, 0)
+  if excess:
+    texts = fit(texts, room)
+  left = iter(texts)
+  parts = [
+    np.concatenate([next(left) for _ in group]).astype(np.int32)
+    for group in groups
+  ]
+  out = [np.array(special.start, np.int32), parts[0]]
+  for part in parts[1:]:
+    out += [np.array(special.delimiter, np.int32), part]
+  out.append(np.array(special.end, np.int32))
+  ids = np.concatenate(out)
+  second = len(ids) if len(parts) == 1 else sum(map(len, out[:3]))
+  return Joined(ids, second, excess)
+
+
+def longest(task: Task, tokens: list[list[Tokens]], special: Frame) -> int:
+  """The length of the longest sequence, nothing cut."""
+  return max(
+    sum(len(text) for group in groups for text in group)
+    + special.around(len(groups))
+    for texts in tokens
+    for groups in sequences(task, texts, special)
+  )
+
+
+def num_sequences(task: Task, examples: list[Example], forms: str) -> int:
+  """How many sequences each example is, by a key of `FORMS`."""
+  if task.form != 'choice':
+    return 2 if (task.form, forms) == ('similarity', 'extract') else 1
+  counts = [len(example.texts) - len(task.texts) for example in examples]
+  for example, count in zip(examples, counts, strict=True):
+    if count != counts[0]:
+      raise UsageError(
+        f'{example.where}: has {count} answers, others {counts[0]}; give all '
+        'the same number'
+      )
+  return counts[0]
+
+
+def _pair(texts: list[Tokens], count: int) -> list[Groups]:
+  return [[[text] for text in texts]]
+
+
+_BOTH = {
+  'classification': lambda texts, count: [[texts]],
+  'entailment': _pair,
+  'spans': _pair,
+  'tags': lambda texts, count: [[texts]],
+}
+# By what reads them, the forms: texts, and how many of them are no answers, to
+# sequences.
+_ENCODERS = {
+  **_BOTH,
+  'similarity': _pair,
+  'choice': lambda texts, count: [
+    [texts[:1], [*texts[1:count], answer]] for answer in texts[count:]
+  ],
+}
+FORMS = {
+  'extract': {
+    **_BOTH,
+    'similarity': lambda texts, count: [
+      [[text] for text in texts],
+      [[text] for text in reversed(texts)],
+    ],
+    'choice': lambda texts, count: [
+      [texts[:count], [answer]] for answer in texts[count:]
+    ],
+  },
+  'first': _ENCODERS,
+  'last': _ENCODERS,
+}
+
+
+# From examples to the rows of a split: arrays of tokens and labels.
+
+
+class Rows(NamedTuple):
+  """The examples of a split as arrays; N examples of C sequences each.
+
+  Attributes:
+    inputs: int32 [N, C, L], filled up with `Frame.pad`.
+    lengths: int32 [N, C], the tokens of each; the last may be an extract token.
+      With pairs of texts: where the target begins, [N, 2], and ends.
+    labels: float32 or int32 [N]; zeros where they are not known. Of spans
+      [N, 2], the places of their first and last tokens. Of tags [N, L].
+    cut: how many examples were too long.
+    second: int32 [N, C], where the second text begins; None: nobody asks.
+    origins: of each row, what `spans` and `tags` need to know of it.
+  """
+
+  inputs: np.ndarray
+  lengths: np.ndarray
+  labels: np.ndarray
+  cut: int
+  second: np.ndarray | None = None
+  origins: Sequence[Any] = ()
+
+  def __len__(self) -> int:
+    """How many examples."""
+    return len(self.inputs)
+
+
+def encode(examples: list[Example], tokenizer: Tokenizer) -> list[list[Tokens]]:
+  """The tokens of each text of each example."""
+  texts = [text for example in examples for text in example.texts]
+  try:
+    found = iter(tokenizer.encode_batch(texts))
+  except UsageError:
+    for example in examples:
+      for text in example.texts:
+        try:
+          tokenizer.encode(text)
+        except UsageError as e:
+          raise UsageError(f'{example.where}: {e}') from e
+    raise
+  return [[next(found) for _ in example.texts] for example in examples]
+
+
+def head_rows(
+  task: Task,
+  examples: list[Example],
+  tokens: list[list[Tokens]],
+  *,
+  special: Frame,
+  length: int,
+  too_long: str = 'cut',
+) -> Rows:
+  """The rows of a split of a task that a head learns.
+
+  Args:
+    task: says the form.
+    examples: for their labels, and their places in messages.
+    tokens: of their texts, from `encode`.
+    special: ids of the new tokens.
+    length: of a row.
+    too_long: cut, or refuse.
+  """
+  made, cut = [], 0
+  for example, texts in zip(examples, tokens, strict=True):
+    parts = [
+      joined(groups, special, length)
+      for groups in sequences(task, texts, special)
+    ]
+    excess = max(part.excess for part in parts)
+    if excess:
+      check_cut(example, excess, length, too_long)
+    cut += excess > 0
+    made.append(parts)
+  inputs = filled([p.ids for parts in made for p in parts], special, length)
+  shape = (len(made), len(made[0]))
+  lengths = np.array([[len(p.ids) for p in parts] for parts in made], np.int32)
+  second = None
+  if special.forms != 'extract':
+    second = np.array([[p.second for p in parts] for parts in made], np.int32)
+  dtype = np.float32 if task.regression else np.int32
+  labels = np.array([example.label or 0 for example in examples], dtype)
+  return Rows(inputs.reshape(*shape, -1), lengths, labels, cut, second)
+
+
+def check_cut(example: Example, excess: int, length: int, too_long: str):
+  """Refuses an example that is too long, where `too_long` says so."""
+  if too_long == 'refuse':
+    raise UsageError(
+      f'{example.where}: is {excess} tokens longer than finetune.length='
+      f"{length}; raise it, shorten the text, or give finetune.too_long='cut'"
+    )
+
+
+def filled(found: list[Tokens], special: Frame, length: int) -> np.ndarray:
+  """Sequences as rows, int32 [N, length], filled up."""
+  rows = np.full((len(found), length), special.pad, np.int32)
+  for row, ids in zip(rows, found, strict=True):
+    row[: len(ids)] = ids
+  return rows
+
+
+def target_rows(
+  examples: list[Example],
+  tokens: list[list[Tokens]],
+  *,
+  tokenizer: Tokenizer,
+  length: int,
+  too_long: str = 'cut',
+) -> Rows:
+  """The rows of prompts and targets: prompt, target, end of document.
+
+  A prompt stands after what the model was trained to see first, such as
+  LLaMA's `<s>`. One that is too long loses its first tokens; a target is never
+  cut.
+
+  Args:
+    examples: for their places in messages.
+    tokens: of prompt and target.
+    tokenizer: whose end of document ends a target.
+    length: targets in a row, which has one token more.
+    too_long: cut, or refuse.
+  """
+  eos_id, special = tokenizer.eos_id, tokenizer.special
+  made, bounds, cut = [], [], 0
+  for example, (prompt, target) in zip(examples, tokens, strict=True):
+    if not len(target):
+      raise UsageError(f'{example.where}: the target is empty; mend the line')
+    # Of length + 1, one is the end's.
+    room = length - len(target) - len(special.prompt_start)
+    excess = max(len(prompt) - room, 0)
+    if room < 1 or (excess and too_long == 'refuse'):
+      raise UsageError(
+        f'{example.where}: prompt and target are {len(prompt)} and '
+        f'{len(target)} tokens, which do not fit finetune.length={length}; '
+        'raise it or shorten them (a target is never cut)'
+      )
+    cut += excess > 0
+    kept = special.prompt(prompt[excess:])
+    made.append(np.concatenate([kept, target, [eos_id]]))
+    bounds.append((len(kept), len(made[-1])))
+  inputs = np.full((len(made), 1, length + 1), special.pad_id, np.int32)
+  for n, row in enumerate(made):
+    inputs[n, 0, : len(row)] = row
+  labels = np.zeros(len(made), np.int32)
+  return Rows(inputs, np.array(bounds, np.int32), labels, cut)
+
+
+# Answers that are spans of a text: SQuAD as BERT does it (section 4.2).
+#
+# A text longer than a row is read in windows that overlap. Each gives scores of
+# its tokens to be the first and the last of the answer; of a token that several
+# windows have, that with the most context around it counts, as in the released
+# code. The answer is the best span of all windows. Where there may be none, the
+# first token of a row stands for it (section 4.3): it is taken if it scores
+# more than the best span by over `null_threshold`.
+
+
+class Window(NamedTuple):
+  """A part of a context, as a row holds it.
+
+  Attributes:
+    example: its number.
+    place: in the row, of the first of its tokens.
+    bounds: [n, 2], the characters of each.
+    most: [n], whether no other window has more context around the token.
+  """
+
+  example: int
+  place: int
+  bounds: np.ndarray
+  most: np.ndarray
+
+
+def span_rows(
+  task: Task,
+  examples: list[Example],
+  tokenizer: Tokenizer,
+  *,
+  special: Frame,
+  length: int,
+  too_long: str = 'cut',
+) -> Rows:
+  """The windows of all examples, in order; see `task_rows.rows`."""
+  options: SpanOptions = task.options
+  made, labels, origins, cut = [], [], [], 0
+  for number, one in enumerate(examples):
+    question, context = (tokenizer.encode(text) for text in one.texts)
+    bounds = tokenizer.offsets(one.texts[1])
+    excess = max(len(question) - options.question, 0)
+    if excess:
+      check_cut(one, excess, length, too_long)
+    cut += excess > 0
+    question = question[: options.question]
+    room = length - special.around(2) - len(question)
+    if room < 1:
+      raise UsageError(
+        f'{one.where}: a question of {len(question)} tokens leaves no room for '
+        f'the text in finetune.length={length}; raise it'
+      )
+    windows = _windows(len(context), room, options.stride)
+    for window, most in zip(windows, _most(windows, len(context)), strict=True):
+      part = context[window.start : window.stop]
+      row = joined([[question], [part]], special, length)
+      made.append(row)
+      inside = slice(window.start, window.stop)
+      origin = Window(number, row.second, bounds[inside], most[inside])
+      labels.append(_label(one, origin))
+      origins.append(origin)
+  second = np.array([[row.second] for row in made], np.int32)
+  return Rows(
+    filled([row.ids for row in made], special, length)[:, None],
+    np.array([[len(row.ids)] for row in made], np.int32),
+    np.array(labels, np.int32),
+    cut,
+    second if special.forms != 'extract' else None,
+    origins,
+  )
+
+
+def _windows(count: int, room: int, stride: int) -> list[range]:
+  """Of `count` tokens at most `room` each, `stride` apart."""
+  found = [range(min(room, count))]
+  while found[-1].stop < count:
+    start = found[-1].start + min(room, stride)
+    found.append(range(start, min(start + room, count)))
+  return found
+
+
+def _most(windows: list[range], count: int) -> np.ndarray:
+  """Which window has each token's most context, bool [windows, tokens].
+
+  That is the smaller of the numbers of tokens before and after it, plus a
+  hundredth of the window's length; the first of several.
+  """
+  scores = np.full((len(windows), count), -np.inf)
+  for score, window in zip(scores, windows, strict=True):
+    inside = np.arange(len(window))
+    least = np.minimum(inside, inside[::-1])
+    score[window.start : window.stop] = least + 0.01 * len(window)
+  return np.arange(len(windows))[:, None] == np.argmax(scores, axis=0)[None]
+
+
+def _label(one: Example, window: Window) -> tuple[int, int]:
+  """Where in the row the answer begins and ends; 0: it is not there."""
+  answer: Any = one.label
+  if answer is None or answer.start < 0:
+    return 0, 0
+  stop = answer.start + len(answer.texts[0])
+  starts, stops = window.bounds.T
+  found = np.flatnonzero((stops > answer.start) & (starts < stop))
+  # A part of an answer is none.
+  if not len(found) or starts[found[0]] > answer.start:
+    return 0, 0
+  if stops[found[-1]] < stop:
+    return 0, 0
+  return window.place + int(found[0]), window.place + int(found[-1])
+
+
+def found_spans(
+  options: SpanOptions,
+  examples: Sequence[Example],
+  windows: Sequence[Window],
+  raw: np.ndarray,
+) -> list[str]:
+  """The answer to each question; '': there is none.
+
+  Args:
+    options: of the task.
+    examples: the questions.
+    windows: in order, all of each example.
+    raw: [windows, 2 L], the scores of each token to be first, and to be last.
+  """
+  starts, ends = np.split(np.asarray(raw, np.float64), 2, axis=1)
+  best = [(-np.inf, '')] * len(examples)
+  null = np.full(len(examples), np.inf)
+  for window, start, end in zip(windows, starts, ends, strict=True):
+    n = window.example
+    null[n] = min(null[n], start[0] + end[0])
+    score, first, last = _best(window, start, end, options.answer)
+    if score > best[n][0]:
+      (begin, _), (_, stop) = window.bounds[first], window.bounds[last]
+      best[n] = score, examples[n].texts[1][begin:stop].strip()
+  if not options.empty:
+    return [text for _, text in best]
+  return [
+    '' if none - score > options.null_threshold else text
+    for (score, text), none in zip(best, null, strict=True)
+  ]
+
+
+def _best(
+  window: Window, start: np.ndarray, end: np.ndarray, most: int
+) -> tuple[float, int, int]:
+  """The best score of a span of at most `most` tokens, its first and last."""
+  count = len(window.bounds)
+  if not count:
+    return -np.inf, 0, 0
+  here = slice(window.place, window.place + count)
+  first = np.where(window.most, start[here], -np.inf)
+  scores = first[:, None] + end[here][None]
+  length = np.arange(count)[None] - np.arange(count)[:, None]
+  scores = np.where((length >= 0) & (length < most), scores, -np.inf)
+  i, j = divmod(int(np.argmax(scores)), count)
+  return float(scores[i, j]), i, j
+
+
+# A tag for each word: CoNLL's named entities as BERT does them (section 5.3).
+#
+# The first token of a word is asked; the others are not scored. Words that were
+# cut off, or that the tokenizer leaves out, have no token: they count as `O`.
+
+
+# The label of a token that is not asked.
+IGNORED = -100
+
+
+def tag_rows(
+  examples: list[Example],
+  tokens: list[list[Tokens]],
+  tokenizer: Tokenizer,
+  *,
+  special: Frame,
+  length: int,
+  too_long: str = 'cut',
+) -> Rows:
+  """A row for each sentence; see `task_rows.rows`.
+
+  `origins` are int [words], where in the row the token of each word is; -1:
+  nowhere.
+  """
+  made, origins, cut = [], [], 0
+  labels = np.full((len(examples), length), IGNORED, np.int32)
+  for row, one, (ids,) in zip(labels, examples, tokens, strict=True):
+    found = joined([[ids]], special, length)
+    if found.excess:
+      check_cut(one, found.excess, length, too_long)
+    cut += found.excess > 0
+    made.append(found.ids)
+    first = _first_tokens(one.texts[0], tokenizer)
+    places = np.where(first < len(ids) - found.excess, first, -1)
+    places = np.where(places >= 0, places + len(special.start), -1)
+    origins.append(places)
+    if one.label is not None:
+      known = np.array(one.label, np.int32)
+      row[places[places >= 0]] = known[places >= 0]
+  inputs = filled(made, special, length)[:, None]
+  lengths = np.array([[len(ids)] for ids in made], np.int32)
+  second = lengths if special.forms != 'extract' else None
+  return Rows(inputs, lengths, labels, cut, second, origins)
+
+
+def _first_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:
+  """Which token each word begins with, int [words]; -1: none."""
+  words = text.split(' ')
+  stops = np.cumsum([len(word) + 1 for word in words]) - 1
+  starts, ends = tokenizer.offsets(text).T
+  # Of a token with the space before a word, the word is where it ends. What
+  # stands for no character is of no word.
+  word = np.searchsorted(stops, np.maximum(ends - 1, 0))
+  word = np.where((ends > starts) & (word < len(words)), word, -1)
+  # A space by itself ends where a word begins, and stands before the word.
+  alone = [not text[a:b].strip() for a, b in zip(starts, ends, strict=True)]
+  word = np.where(alone, -1, word)
+  first = np.full(len(words), -1)
+  for token in range(len(word) - 1, -1, -1):
+    if word[token] >= 0:
+      first[word[token]] = token
+  return first
+
+
+def found_tags(
+  task: Task, places: Sequence[np.ndarray], raw: np.ndarray
+) -> list[np.ndarray]:
+  """The tags of all words, by number.
+
+  Args:
+    task: whose `labels` they are.
+    places: of `rows`, its origins.
+    raw: [N, L K], the scores of each token for each tag.
+  """
+  classes = len(task.labels)
+  best = np.argmax(raw.reshape(len(raw), -1, classes), axis=2)
+  outside = task.labels.index(OUTSIDE) if OUTSIDE in task.labels else 0
+  return [
+    np.where(where >= 0, tags[np.maximum(where, 0)], outside)
+    for where, tags in zip(places, best, strict=True)
+  ]
+
+
+def tag_names(task: Task, numbers: Any) -> list[str]:
+  """The tags of a sentence by their names."""
+  return [task.labels[i] for i in numbers]

@@ -1,0 +1,538 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tunes a pre-trained model on a task, or on several, and predicts.
+
+`finetune.tasks` is a list (MT-DNN); `finetune.task` is a list of one, whose
+name is ''. Each task is read and encoded as if it were alone. The classes of
+one of several, the hash of its examples and their length stand in a section of
+its own, `finetune.each.NAME`.
+"""
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax import config as config_lib
+from gpt_jax import spec
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.config import Config, lengths
+from gpt_jax.finetuning import fields, transfer
+from gpt_jax.finetuning.data import (
+  AVERAGE,
+  CLASS_WEIGHTS,
+  RESULT,
+  Scale,
+  Split,
+  TaskData,
+  TaskEvaluation,
+  TasksData,
+  measured,
+)
+from gpt_jax.finetuning.rows import (
+  NUM_SPECIAL,
+  Frame,
+  encode,
+  head_rows,
+  longest,
+  num_sequences,
+  span_rows,
+  tag_rows,
+  target_rows,
+)
+from gpt_jax.objectives.task import OF_TASKS
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.runtime import hosts, phases, preemption, watchdog
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.tasks.glue import GLUE
+from gpt_jax.tasks.task import Example, Task, read
+from gpt_jax.text.sources import Document
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.training import device_check, loop, metrics, opening
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training import workdir as workdir_lib
+from gpt_jax.training.metrics import to_json, write_atomically
+from gpt_jax.training.models import Pretrained
+from gpt_jax.training.parts import Parts
+from gpt_jax.training.training_run import Data, TrainingRun
+
+_FIELD = 'finetune.tasks'
+
+
+class Prepared(NamedTuple):
+  """A task, ready for a model: its config as if it were alone."""
+
+  config: Config
+  task: Task
+  splits: dict[str, Split]
+
+
+class Plan(NamedTuple):
+  """A run, before anything of it is built or written.
+
+  Attributes:
+    config: resolved.
+    tokenizer: of the model.
+    each: the tasks by name; a task alone has the name ''.
+  """
+
+  config: Config
+  tokenizer: Tokenizer
+  each: dict[str, Prepared]
+
+  @property
+  def alone(self) -> bool:
+    """Whether it is one task."""
+    return '' in self.each
+
+  def data(self) -> Data:
+    """What is trained on."""
+    train = {n: one.splits['train'] for n, one in self.each.items()}
+    config = self.config
+    if self.alone:
+      return TaskData(train[''], seed=config.seed)
+    order = lengths.order_of_tasks(config)
+    return TasksData(train, order, config.batch.size)
+
+
+def finetune(
+  config: Config, source: Pretrained, workdir: str, predict: str | None = None
+) -> dict[str, Any]:
+  """Fine-tunes to the end, and predicts.
+
+  Args:
+    config: with a section `finetune`, not resolved.
+    source: what is fine-tuned.
+    workdir: of the run.
+    predict: a further table.
+
+  Returns:
+    What result.json holds.
+  """
+  phases.enter('start')
+  config = one_as_task(config)
+  if predict and config.get('finetune') and config.finetune.get('tasks'):
+    raise UsageError(
+      f'--predict={predict}: which of the tasks is it of? Give the table as '
+      "test='FILE' of its task"
+    )
+  plan = prepare(config, source, workdir)
+  further = _further(plan, predict) if predict else {}
+  stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
+  with (
+    workdir_lib.locked(workdir),
+    watchdog.watching(watchdog.deadlines(plan.config), stacks),
+  ):
+    training, state = start(plan, source, workdir)
+    state = loop.fit(training, state)
+    phases.enter('end')
+    preemption.check()
+    state = selected(training, state)
+    assert training.evaluation is not None
+    evaluation: Any = training.evaluation(training.parts)
+    found = {
+      name: measured(
+        *(training, state, evaluation, name), {**one.splits, **further}
+      )
+      for name, one in plan.each.items()
+    }
+    tuned = plan.config.finetune
+    result = {'init': tuned.init, 'step': int(state.step)}
+    if plan.alone:
+      result = {'task': tuned.task, **result, **found['']}
+    else:
+      judged = [x['dev'][x['metrics'][0]] for x in found.values()]
+      result |= {'average': sum(judged) / len(judged), 'tasks': found}
+    if training.active:
+      path = os.path.join(workdir, RESULT)
+      write_atomically(path, to_json(result, indent=2) + '\n')
+    return result
+
+
+def prepare(config: Config, init: Pretrained, workdir: str) -> Plan:
+  """Reads and encodes all splits, and resolves the config; writes nothing."""
+  config_lib.check_ranges(config)
+  config = config_lib.unlocked(config)
+  fields.set_order(config, workdir)
+  tuned = config.get('finetune')
+  calls = named(tuned.tasks) if tuned and tuned.get('tasks') else {}
+  if calls:
+    _check_several(config)
+  configs, found = {}, {}
+  for name, call in calls.items() or [('', '')]:
+    configs[name] = config_lib.unlocked(config)
+    if name:
+      configs[name].finetune.task = call
+    found[name] = fields.read_task(configs[name])
+    kind = found[name][0].kind
+    if name and kind not in OF_TASKS:
+      raise UsageError(
+        f'{_FIELD}: {call}: {kind} is not among several tasks; fine-tune on '
+        'it alone, with finetune.task'
+      )
+  texts: dict[str, list[Example]] = {}
+  for _, examples in found.values():
+    for split, of_split in examples.items():
+      texts.setdefault(split, []).extend(of_split)
+  tokenizer = init.tokenizer or own_tokenizer(config, texts, workdir)
+  each = {
+    name: of_task(configs[name], init, task, examples, tokenizer)
+    for name, (task, examples) in found.items()
+  }
+  whole = _whole(config, init, each) if calls else each[''].config
+  return Plan(whole, tokenizer, each)
+
+
+def of_task(
+  config: Config,
+  init: Pretrained,
+  task: Task,
+  examples: dict[str, list[Example]],
+  tokenizer: Tokenizer,
+) -> Prepared:
+  """Encodes the examples of a task, and resolves its config.
+
+  Args:
+    config: not resolved; is changed.
+    init: what is fine-tuned.
+    task: see `examples.read`, as for the examples.
+    examples: of each split.
+    tokenizer: of the model.
+  """
+  tokens = {
+    split: encode(found, tokenizer) for split, found in examples.items()
+  }
+  fields.set_dropout(config)
+  reads = fields.forms(init.model or config.model)
+  fields.check_head(config, task, reads)
+  config.finetune.sequences = _num_sequences(config, task, examples, reads)
+  decoder_head = reads == 'extract' and task.form != 'target'
+  new = NUM_SPECIAL if decoder_head else 0
+  fields.set_model(config, init, tokenizer, new)
+  fields.set_length(config, task, _longest(config, task, tokens, tokenizer))
+  tuned, splits = config.finetune, {}
+  for name, found in examples.items():
+    split = _split(config, task, found, tokens[name], tokenizer)
+    splits[name] = split
+    log.info(
+      '%s: %s rows of %d x %d tokens, %s of them cut',
+      *(task.paths[name], f'{len(split.rows):,}', tuned.sequences),
+      *(tuned.length, f'{split.rows.cut:,}'),
+    )
+  splits = _weighted(config, task, splits)
+  # A pass has the rows of the first batch where they grow.
+  rows = config_lib.ramp(config).rows(0)
+  fields.set_schedule(config, math.ceil(len(splits['train'].rows) / rows))
+  config.objective.name = fields.objective(config, task)
+  config.finetune.init = transfer.init_name(config.finetune, init)
+  resolved = config_lib.resolve(config)
+  fields.check_layers(resolved)
+  return Prepared(resolved, task, splits)
+
+
+def _num_sequences(
+  config: Config, task: Task, examples: dict[str, list[Example]], reads: str
+) -> int:
+  """How many sequences each example of all splits is."""
+  name = config.finetune.task
+  counts = {num_sequences(task, found, reads) for found in examples.values()}
+  if len(counts) > 1:
+    raise UsageError(
+      f'finetune.task={name!r}: its splits have {sorted(counts)} answers a '
+      'question; give all the same number'
+    )
+  (count,) = counts
+  if task.form == 'choice' and len(task.labels) not in (0, count):
+    raise UsageError(
+      f'finetune.task={name!r}: labels names {len(task.labels)} answers, a '
+      f'question has {count}; name as many'
+    )
+  return count
+
+
+def special_of(config: Config, tokenizer: Tokenizer) -> Frame:
+  """What stands around texts."""
+  found = tokenizer.special
+  reads = fields.forms(config.model)
+  if reads != 'extract':
+    return Frame.of_encoder(found, reads)
+  return Frame.after(config.finetune.vocab_size, found.prompt_start)
+
+
+def _longest(
+  config: Config,
+  task: Task,
+  tokens: dict[str, list[list[np.ndarray]]],
+  tokenizer: Tokenizer,
+) -> int:
+  """Tokens of the longest row, nothing cut."""
+  if task.form == 'target':
+    both = (sum(map(len, t)) for found in tokens.values() for t in found)
+    return max(both) + len(tokenizer.special.prompt_start)
+  special = special_of(config, tokenizer)
+  return max(longest(task, x, special) for x in tokens.values())
+
+
+def _split(
+  config: Config,
+  task: Task,
+  examples: list[Example],
+  tokens: list[list[np.ndarray]],
+  tokenizer: Tokenizer,
+) -> Split:
+  """The examples as rows of the config's length."""
+  tuned = config.finetune
+  options = {'length': tuned.length, 'too_long': tuned.too_long}
+  if task.form == 'target':
+    rows = target_rows(examples, tokens, tokenizer=tokenizer, **options)
+    return Split(task, rows)
+  options['special'] = special_of(config, tokenizer)
+  known = all(e.label is not None for e in examples)
+  if task.form == 'spans':
+    rows = span_rows(task, examples, tokenizer, **options)
+    return Split(task, rows, known, examples=examples)
+  if task.form == 'tags':
+    rows = tag_rows(examples, tokens, tokenizer, **options)
+    return Split(task, rows, known, examples=examples)
+  return Split(task, head_rows(task, examples, tokens, **options), known)
+
+
+def own_tokenizer(
+  config: Config, examples: dict[str, list[Example]], workdir: str
+) -> Tokenizer:
+  """That of `tokenizer.name`, learned from the train split where it learns."""
+  saved = os.path.join(workdir, 'tokenizer')
+  if os.path.isdir(saved):
+    return tokenizer_lib.load(saved)
+
+  def documents(splits: list[str]) -> list[Document]:
+    return [
+      Document(f'{split}:{i}:{j}', text)
+      for split in splits
+      for i, example in enumerate(examples[split])
+      for j, text in enumerate(example.texts)
+      if text
+    ]
+
+  return tokenizer_lib.build(
+    config.tokenizer.name, documents(['train']), documents([*examples])
+  )
+
+
+def _weighted(
+  config: Config, task: Task, splits: dict[str, Split]
+) -> dict[str, Split]:
+  """The splits with what the train split's labels say."""
+  labels = splits['train'].rows.labels
+  scale, weights = Scale(), None
+  if task.kind == 'regression' and config.finetune.scores == 'standard':
+    scale = Scale.of(labels)
+  text = config.finetune.class_weights
+  build = spec.build('finetune.class_weights', text, CLASS_WEIGHTS)
+  if build is not None:
+    if task.kind != 'classification':
+      raise UsageError(
+        f'finetune.class_weights={text!r}: {task.form} has no classes; give '
+        'none'
+      )
+    weights = build(labels, len(task.labels))
+  return {
+    name: split._replace(
+      scale=scale, class_weights=weights if name == 'train' else None
+    )
+    for name, split in splits.items()
+  }
+
+
+def start(
+  plan: Plan, source: Pretrained, workdir: str
+) -> tuple[TrainingRun, TrainState]:
+  """Opens the run; gives its newest state, or the first."""
+  config, data = plan.config, plan.data()
+  tuned = config.finetune
+  workdir_lib.check_same_run(config, workdir)
+  device_check.check_devices(config)
+  metrics.check(config)
+  if note := config_lib.warm_up_note(config):
+    log.warning('%s', note)
+  with workdir_lib.untouched_if_refused(workdir):
+    parts = parts_lib.build(config)
+    compiled: list[TaskEvaluation] = []
+
+    def evaluation(parts: Parts) -> TaskEvaluation:
+      """Compiled once, for the loop and for the predictions at the end."""
+      if not compiled:
+        dev = {n: one.splits['dev'] for n, one in plan.each.items()}
+        compiled.append(TaskEvaluation(parts, dev))
+      return compiled[0]
+
+    def first() -> TrainState:
+      params = None
+      if source.params is not None:
+        heads = _heads(plan.each, source)
+        params = transfer.with_heads(source.params(), heads, alone=plan.alone)
+      amount = spec.build(
+        'finetune.transfer', tuned.transfer, transfer.TRANSFERS
+      )
+      return transfer.init_state(parts, params, amount)
+
+    train = [one.splits['train'] for one in plan.each.values()]
+    judge = f'eval/validation/{train[0].task.metrics[0]}'
+    examples, last = sum(len(x.rows) for x in train), config.schedule.num_steps
+    epochs = parts.ramp.offset(last) / data.rows_per_epoch
+    return opening.open_run(
+      parts,
+      workdir,
+      data,
+      tokenizer=plan.tokenizer,
+      first=first,
+      about=f'{config.objective.name} of {tuned.init}: '
+      f'{examples:,} examples, {epochs:.2f} epochs, {last} steps; '
+      f'transfer {tuned.transfer}, {tuned.freeze} layers frozen',
+      evaluation=evaluation,
+      criterion=f'-{judge if plan.alone else AVERAGE}',
+      patience=tuned.patience,
+    )
+
+
+def selected(training: TrainingRun, state: TrainState) -> TrainState:
+  """The state that predicts: the last, or the best of those saved."""
+  if training.parts.config.finetune.select == 'last':
+    return state
+  done = int(state.step)
+  judged = dict(training.past(done).held_out)
+  checkpointer = Checkpointer(training.workdir, read_only=True)
+  steps = [step for step in checkpointer.steps() if step in judged]
+  best = min(steps, key=lambda step: (judged[step], step))
+  if best != done:
+    found = checkpointer.restore(
+      parts_lib.abstract_state(training.parts), at_most=best
+    )
+    if found is not None and int(found.step) == best:
+      log.info('predicting with step %d, the best', best)
+      state = found
+  checkpointer.close()
+  return state
+
+
+def _further(plan: Plan, path: str) -> dict[str, Split]:
+  """Another file of the task's columns, with labels or without, by its name."""
+  (config, task, splits), tuned = plan.each[''], plan.config.finetune
+  name = os.path.basename(path).partition('.')[0]
+  if name in (*splits, 'task', 'init', 'step', 'metrics'):
+    raise UsageError(
+      f'--predict={path}: {name} is the name of something else in '
+      f'{RESULT}; rename the file'
+    )
+  found = read(task, '', path)
+  reads = fields.forms(config.model)
+  if num_sequences(task, found, reads) != tuned.sequences:
+    raise UsageError(f'{path}: has another number of answers than the task')
+  tokens = encode(found, plan.tokenizer)
+  split = _split(config, task, found, tokens, plan.tokenizer)
+  return {name: split._replace(scale=splits['train'].scale)}
+
+
+def _heads(each: dict[str, Prepared], init: Pretrained) -> list[str]:
+  """The heads of `init` that a run goes on from.
+
+  Of several tasks those of the same names, alone the one of the same task.
+  """
+  found = {
+    n: transfer.head_of(one.config.finetune, init) for n, one in each.items()
+  }
+  return [other for n, other in found.items() if other and n in ('', other)]
+
+
+def in_folder(text: str, glue: str) -> str:
+  """A list of tasks, those of GLUE without arguments from their folders.
+
+  Args:
+    text: such as `finetune.tasks`.
+    glue: holds a folder of each task, as GLUE calls them.
+  """
+  found = []
+  for call in spec.parse(_FIELD, text):
+    if call.name in GLUE and not (call.args or call.kwargs):
+      call = call._replace(args=(os.path.join(glue, GLUE[call.name].folder),))
+    found.append(spec.written(call))
+  return ', '.join(found)
+
+
+def one_as_task(config: Config) -> Config:
+  """The config, with the only one of the tasks as the task."""
+  tuned = config.get('finetune')
+  if not tuned or not tuned.get('tasks'):
+    return config
+  calls = spec.parse(_FIELD, tuned.tasks)
+  if len(calls) > 1:
+    return config
+  config = config_lib.unlocked(config)
+  config.finetune.update(task=spec.written(calls[0]), tasks='')
+  return config.lock()
+
+
+def named(text: str) -> dict[str, str]:
+  """The calls of a list of tasks by their names; a second one is `NAME_2`."""
+  found: dict[str, str] = {}
+  for call in spec.parse(_FIELD, text):
+    written = spec.written(call)
+    if written in found.values():
+      raise UsageError(f'{_FIELD}: {written} is given twice; leave one out')
+    same = [n for n in found if n.rpartition('_')[0] == call.name]
+    again = call.name in found
+    found[f'{call.name}_{len(same) + 2}' if again else call.name] = written
+  return found
+
+
+def _check_several(config: Config) -> None:
+  """Refuses what is not done with several tasks."""
+  tuned = config.finetune
+  for field in ('freeze', 'features', 'head'):
+    if tuned[field]:
+      raise UsageError(
+        f'finetune.{field}={tuned[field]!r}: is not done with several tasks; '
+        f'leave it {"at 0" if field == "freeze" else "empty"}'
+      )
+  if config.optim.ema != 'none':
+    raise UsageError(
+      f'optim.ema={config.optim.ema!r}: no average of heads is kept that step '
+      "by turns; give 'none'"
+    )
+  if config.optim.on_spike.startswith('rewind'):
+    raise UsageError(
+      f'optim.on_spike={config.optim.on_spike!r}: leaves out batches, and the '
+      "order of tasks is one of steps; give 'skip' or 'stop'"
+    )
+
+
+def _whole(
+  config: Config, init: Pretrained, each: dict[str, Prepared]
+) -> Config:
+  """The run's config, resolved."""
+  tuned, first = config.finetune, next(iter(each.values())).config
+  config.model, config.tokenizer = first.model, first.tokenizer
+  for field in ('pooler', 'vocab_size', 'auxiliary'):
+    tuned[field] = first.finetune[field]
+  tuned.task, tuned.sequences, tuned.init = '', 1, init.name
+  if kept := _heads(each, init):
+    tuned.init += f', heads of {", ".join(kept)}'
+  for name, one in each.items():
+    of_one, rows = one.config.finetune, one.splits['train'].rows
+    tuned.each[name] = {
+      'task': of_one.task,
+      'examples': len(rows),
+      'tokens': of_one.length * of_one.sequences,
+      'labels': of_one.labels,
+      'data': of_one.data,
+    }
+  tuned.length = max(section.tokens for section in tuned.each.values())
+  objectives = [f'{n}:{x.config.objective.name!r}' for n, x in each.items()]
+  config.objective.name = f'tasks({", ".join(objectives)})'
+  fields.set_schedule(config, lengths.order_of_tasks(config).steps_per_epoch)
+  resolved = config_lib.resolve(config)
+  fields.check_layers(resolved)
+  return resolved
