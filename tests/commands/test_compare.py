@@ -74,10 +74,10 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
   experts.append('--config.x=1')  # its own flags count
   root = str(tmp_path)
   assert trained == [
-    ('dense', '0', dense, root),
-    ('experts', '0', experts, root),
-    ('dense', '2', dense, root),
-    ('experts', '2', experts, root),
+    ('dense', 0, dense, root),
+    ('experts', 0, experts, root),
+    ('dense', 2, dense, root),
+    ('experts', 2, experts, root),
   ]
   # 130 tokens a second are 10 rows of 13.
   assert capsys.readouterr().out.splitlines() == [
